@@ -1,0 +1,397 @@
+/* dartlm: the DART sequence model on Vulkan, CUDA and CPU. Tier 1: devices, buffers, streams, ops.
+ *
+ * GLOSSARY. Dimensions are upper case, tensors lower case; no letter has two meanings.
+ *
+ *   B  batch                      S  chunk size                    x   B L H P  value input of the scan
+ *   L  tokens in this piece       M  number of chunks, ceil(L/S)   dt  B L H    step size
+ *   H  heads                      W  model width                   b   B L G N  write key
+ *   G  groups of b, c, q, e       I  inner width, H P              c   B L G N  read vector (scan and SMA)
+ *   P  head dimension             K  convolution width             q   B L G N  query
+ *   N  state size                 V  vocabulary                    e   B L G P  value-side verifier
+ *                                                                  h   B H N P  recurrent state
+ *                                                                  dh  B M H N P chunk state memories
+ *                                                                  r   B L H P  SMA readout, lse  B L H
+ *   Head h belongs to group h / (H / G).
+ *
+ * LAWS that hold for every function below.
+ *   Shapes     Row-major, last index fastest. A token-major tensor (B L ...) may be a view whose consecutive
+ *              tokens lie `row` elements apart; everything else is packed.
+ *   Numbers    Storage is f32, f16 or bf16, chosen per tensor; sums, states, norms and softmax statistics are f32.
+ *   Errors     Every fallible function returns a dart_status. The text of the failed condition goes to the log
+ *              callback of the context and to the *_error call of the object. Nothing aborts, prints, or reads the
+ *              environment. Out-parameters are untouched on failure unless stated otherwise.
+ *   Streams    Ops only record. The first failure sticks: later ops on that stream do nothing and return it, and
+ *              so does submit; dart_stream_begin clears it (a lost device stays lost).
+ *   Threads    A context, a device and their queries may be used from several threads at once. A stream, a model
+ *              or a state is used by one thread at a time; different ones concurrently. A buffer may be shared
+ *              under the caller's own ordering.
+ *   Lifetime   Destroy children before parents. Destroy functions take the address of the handle, set it to NULL,
+ *              accept NULL and wait for work in flight.
+ *   Alignment  Tensors may start at any element, but for h, open, open_decay, cum, decay, cb, hin, qn and en, which
+ *              start at multiples of 64 elements.
+ *   Zero       Option and argument structs are valid when zeroed, and zero means the default.
+ */
+#ifndef DARTLM_H
+#define DARTLM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(DARTLM_STATIC)
+#define DART_API
+#elif defined(_WIN32)
+#ifdef DARTLM_BUILD
+#define DART_API __declspec(dllexport)
+#else
+#define DART_API __declspec(dllimport)
+#endif
+#elif defined(__GNUC__)
+#define DART_API __attribute__((visibility("default")))
+#else
+#define DART_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of these headers; dart_version() tells that of the library. Before 1.0 a minor step may break. */
+#define DART_VERSION_MAJOR 0
+#define DART_VERSION_MINOR 1
+#define DART_VERSION_PATCH 0
+/* "MAJOR.MINOR.PATCH", static. */
+DART_API const char *dart_version(void);
+
+/* ---- Status and log ------------------------------------------------------------------------------------------ */
+
+/* What the caller does next. */
+typedef enum dart_status {
+    DART_OK = 0,
+    DART_INVALID_ARGUMENT = 1, /* fix the call: the text names the condition */
+    DART_UNSUPPORTED = 2,      /* take another device, size or option: this one cannot do it */
+    DART_OUT_OF_MEMORY = 3,    /* free something or ask for less, then try again */
+    DART_DEVICE_LOST = 4,      /* destroy everything on this device and open it again */
+    DART_TIMEOUT = 5,          /* wait again, or give the device up */
+    DART_IO = 6,               /* the file cannot be opened or read: check path and rights */
+    DART_BAD_DATA = 7,         /* the file's contents are wrong: the text names the place */
+    DART_INTERNAL = 8          /* a defect of this library or of a driver: report it with the text */
+} dart_status;
+/* Short lower-case name, static; "unknown status" for other values. */
+DART_API const char *dart_status_name(dart_status status);
+
+typedef enum dart_log_level { DART_LOG_ERROR = 0, DART_LOG_WARNING = 1, DART_LOG_INFO = 2, DART_LOG_TRACE = 3 } dart_log_level;
+/* Called from any thread that uses the library, never concurrently for one context. The text lives until it
+ * returns. It must not call the library. */
+typedef void (*dart_log_function)(void *user, dart_log_level level, const char *text);
+
+/* ---- Contexts and devices ------------------------------------------------------------------------------------ */
+
+typedef struct dart_context dart_context; /* the loaded backends and their devices */
+typedef struct dart_device dart_device;   /* one opened device */
+typedef struct dart_buffer dart_buffer;   /* memory on a device */
+typedef struct dart_stream dart_stream;   /* a recorded sequence of launches */
+
+typedef enum dart_backend_kind {
+    DART_BACKEND_CPU = 0,
+    DART_BACKEND_VULKAN = 1,
+    DART_BACKEND_CUDA = 2,
+    DART_BACKEND_NULL = 3 /* records, runs nothing; outputs keep what they held. Listed only when asked for. */
+} dart_backend_kind;
+/* "cpu", "vulkan", "cuda", "null". */
+DART_API const char *dart_backend_name(dart_backend_kind kind);
+
+typedef enum dart_device_type { DART_DEVICE_CPU = 0, DART_DEVICE_DISCRETE = 1, DART_DEVICE_INTEGRATED = 2, DART_DEVICE_VIRTUAL = 3, DART_DEVICE_OTHER = 4 } dart_device_type;
+
+typedef struct dart_context_options {
+    dart_log_function log; /* NULL: silent */
+    void *log_user;
+    dart_log_level log_level;   /* the least urgent level that is delivered */
+    bool with_null;             /* list the null backend's device */
+    bool without_vulkan;        /* do not load a Vulkan driver */
+    bool without_cuda;          /* do not load the CUDA driver */
+    bool vulkan_validation;     /* enable the Khronos validation layer where it is installed; its messages go to
+                                   the log as warnings and errors. DART_UNSUPPORTED when it is not there. */
+} dart_context_options;
+
+/* Loads what is there and lists the devices. A missing driver is no error: its devices are absent.
+ * options may be NULL. Blocking. */
+DART_API dart_status dart_context_create(const dart_context_options *options, dart_context **context);
+DART_API void dart_context_destroy(dart_context **context);
+/* Copies the text of the last failure on this context (always terminated, possibly cut), returns its full length. */
+DART_API size_t dart_context_error(const dart_context *context, char *text, size_t size);
+
+/* What a device can do, as bits; rows of the kernel table name the ones that they need. */
+typedef enum dart_capability {
+    DART_CAP_CPU = 1 << 0,
+    DART_CAP_AVX2 = 1 << 1,      /* AVX2, FMA and F16C */
+    DART_CAP_BLAS = 1 << 2,      /* built with a CBLAS */
+    DART_CAP_SPIRV = 1 << 3,     /* the Vulkan baseline */
+    DART_CAP_STORE16 = 1 << 4,   /* 16-bit elements in storage buffers */
+    DART_CAP_SUBGROUP = 1 << 5,  /* subgroup arithmetic in compute with full subgroups */
+    DART_CAP_CUDA = 1 << 6,
+    DART_CAP_NULL = 1 << 7
+} dart_capability;
+
+typedef struct dart_device_info {
+    dart_backend_kind backend;
+    dart_device_type type;
+    char name[256];
+    char driver[256];           /* driver name and version */
+    uint8_t uuid[16];           /* zero where the backend has none */
+    uint32_t index;             /* within the backend: "vulkan:INDEX" */
+    uint32_t capabilities;      /* dart_capability bits */
+    uint32_t subgroup;          /* lanes; 1 on the CPU */
+    uint32_t shared_bytes;      /* shared memory of a workgroup */
+    uint64_t memory_bytes;      /* of the largest device-local heap, or RAM */
+    uint64_t max_binding_bytes; /* largest range that one kernel can see of one tensor */
+    bool usable;
+    char why_not[256];          /* when not usable: what is missing */
+} dart_device_info;
+
+/* Devices in order of preference within a backend: Vulkan, CUDA, CPU, null; discrete before integrated before
+ * virtual before CPU drivers. */
+DART_API uint32_t dart_context_device_count(const dart_context *context);
+DART_API dart_status dart_context_device_info(const dart_context *context, uint32_t index, dart_device_info *info);
+
+typedef struct dart_device_options {
+    /* "cpu", "vulkan", "cuda", "null", or one of these with ":INDEX", ":NAME" (a case-insensitive part of the
+     * name) or ":UUID" (32 hex digits, dashes allowed). NULL or "": the first usable real GPU (Vulkan, then CUDA),
+     * else the CPU backend. "vulkan" alone falls back to a CPU driver. */
+    const char *spec;
+    uint32_t threads;               /* CPU backend: worker threads; 0: one per core */
+    uint32_t without_capabilities;  /* dart_capability bits to do without (tests, driver trouble) */
+    const char *variant;            /* test hook: use only rows of this name where a kernel has one */
+    bool poison;                    /* fill new memory with NaN (0xFF bytes) */
+    uint64_t max_binding_bytes;     /* lower the limit of the device (tests); 0: as it is */
+    uint32_t fail_at;               /* null and CPU backends: the n-th backend call from now fails with
+                                       DART_OUT_OF_MEMORY, counted from 1; 0: never */
+    bool lose;                      /* null backend: the failing call loses the device instead */
+} dart_device_options;
+
+/* Opens a device. options may be NULL. Several devices, and one device several times, may be open. Blocking. */
+DART_API dart_status dart_device_open(dart_context *context, const dart_device_options *options, dart_device **device);
+DART_API void dart_device_destroy(dart_device **device);
+DART_API dart_status dart_device_describe(const dart_device *device, dart_device_info *info);
+/* As dart_context_error. */
+DART_API size_t dart_device_error(const dart_device *device, char *text, size_t size);
+/* Bytes now allocated on the device through this handle. */
+DART_API uint64_t dart_device_bytes(const dart_device *device);
+
+/* ---- Buffers and tensors ------------------------------------------------------------------------------------- */
+
+typedef enum dart_dtype { DART_F32 = 0, DART_F16 = 1, DART_BF16 = 2, DART_I32 = 3 } dart_dtype;
+DART_API const char *dart_dtype_name(dart_dtype dtype); /* "f32", "f16", "bf16", "i32" */
+DART_API size_t dart_dtype_size(dart_dtype dtype);      /* bytes of an element; 0 for other values */
+
+/* bytes > 0. Contents are undefined until written. */
+DART_API dart_status dart_buffer_create(dart_device *device, uint64_t bytes, dart_buffer **buffer);
+DART_API void dart_buffer_destroy(dart_buffer **buffer);
+DART_API uint64_t dart_buffer_bytes(const dart_buffer *buffer);
+/* Copy to and from the device. Blocking; streams that use the range must have been waited for. */
+DART_API dart_status dart_buffer_write(dart_buffer *buffer, uint64_t offset, const void *data, uint64_t bytes);
+DART_API dart_status dart_buffer_read(const dart_buffer *buffer, uint64_t offset, void *data, uint64_t bytes);
+
+/* A tensor is a view of a buffer: where it starts and how far apart its tokens lie. buffer == NULL: absent. */
+typedef struct dart_tensor {
+    dart_buffer *buffer;
+    dart_dtype dtype;
+    uint64_t offset; /* elements */
+    uint64_t row;    /* elements from one token to the next; 0: packed. Token-major tensors only. */
+} dart_tensor;
+
+/* Conversion between f32 and storage, round to nearest even, NaN stays NaN. dtype f32, f16 or bf16. */
+DART_API void dart_from_f32(dart_dtype dtype, void *to, const float *from, size_t count);
+DART_API void dart_to_f32(dart_dtype dtype, float *to, const void *from, size_t count);
+
+/* ---- Streams ------------------------------------------------------------------------------------------------- */
+
+typedef struct dart_stream_options {
+    /* Called while recording, once per launch, with a line such as "ssd_output[base] tiles=96". */
+    void (*trace)(void *user, const char *line);
+    void *trace_user;
+} dart_stream_options;
+
+DART_API dart_status dart_stream_create(dart_device *device, const dart_stream_options *options, dart_stream **stream);
+DART_API void dart_stream_destroy(dart_stream **stream);
+/* Empties the recording, clears a sticky error, keeps scratch memory. Waits for work in flight. */
+DART_API dart_status dart_stream_begin(dart_stream *stream);
+/* Starts the recorded launches; does not block. A recording may be submitted again once the last run was waited
+ * for: positions and counts that change from run to run lie in the seq tensor, not in the recording. */
+DART_API dart_status dart_stream_submit(dart_stream *stream);
+/* Blocks until the last submission is done, at most timeout_ns (0: look only; UINT64_MAX: no limit). */
+DART_API dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns);
+/* Nanoseconds the last finished submission took on the device. */
+DART_API dart_status dart_stream_elapsed(dart_stream *stream, uint64_t *ns);
+DART_API uint32_t dart_stream_launches(const dart_stream *stream);
+DART_API size_t dart_stream_error(const dart_stream *stream, char *text, size_t size);
+
+/* ---- Ops ------------------------------------------------------------------------------------------------------
+ * Each op checks its arguments, takes scratch memory from the stream and records its launches in order; launches
+ * that depend on one another are ordered by the library. Inputs and outputs must not overlap unless stated.
+ *
+ * seq, where present, is an i32 tensor B 2: for each sequence its position (tokens consumed before this piece) and
+ * its count (tokens of this piece, 0..L). Tokens past the count are not read, and outputs there are not written.
+ * Without seq every sequence is at position 0 with L tokens. It is read when the recording runs. */
+
+/* y_t = weight_{ids_t}: the rows of an embedding table.
+ * ids i32 T; weight V W; y T W. An id outside [0, V) gives a row of NaN. */
+typedef struct dart_embed_args {
+    uint32_t T, V, W;
+    dart_tensor ids, weight, y;
+} dart_embed_args;
+DART_API dart_status dart_embed(dart_stream *stream, const dart_embed_args *args);
+
+/* y = x / sqrt(mean(x^2) + eps) * weight, per row.
+ * x T W (or any number of rows when rows is given); weight W; y T W.
+ * rows, optional, i32 T: row t of y is computed from row rows_t of x (the caller's promise: within x). */
+typedef struct dart_rms_norm_args {
+    uint32_t T, W;
+    float eps; /* > 0 */
+    dart_tensor x, weight, rows, y;
+} dart_rms_norm_args;
+DART_API dart_status dart_rms_norm(dart_stream *stream, const dart_rms_norm_args *args);
+
+/* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight, per row over all of I. Steps 7 and 2 of the block.
+ * y, z, out T I; r T I and gate T (raw, before SiLU) both or neither; weight I. out may be y. */
+typedef struct dart_gated_norm_args {
+    uint32_t T, I;
+    float eps; /* > 0 */
+    dart_tensor y, r, gate, z, weight, out;
+} dart_gated_norm_args;
+DART_API dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *args);
+
+/* y = x weight^T, or y += x weight^T when add is set.
+ * x T IN; weight OUT IN; y T OUT. */
+typedef struct dart_linear_args {
+    uint32_t T, IN, OUT;
+    bool add;
+    dart_tensor x, weight, y;
+} dart_linear_args;
+DART_API dart_status dart_linear(dart_stream *stream, const dart_linear_args *args);
+
+/* Depthwise causal convolution, then SiLU: y_t = SiLU(bias + sum_k weight_k x_{t-K+1+k}).
+ * x, y B L C; weight C K; bias C, optional; tail B K-1 C, optional: the inputs before the piece, oldest first,
+ * replaced by the last K-1 inputs of the sequence so far. Without tail they are zero. 2 <= K <= 8. */
+typedef struct dart_conv_args {
+    uint32_t B, L, C, K;
+    dart_tensor x, weight, bias, tail, seq, y;
+} dart_conv_args;
+DART_API dart_status dart_conv(dart_stream *stream, const dart_conv_args *args);
+
+/* How ssd, sma and conv are computed. Results agree within rounding. */
+typedef enum dart_plan { DART_PLAN_AUTO = 0, DART_PLAN_CHUNKED = 1, DART_PLAN_STEP = 2 /* L == 1 only */ } dart_plan;
+
+/* The scan (steps 4 and 5 of the block, with the D skip of step 7), computed chunk by chunk:
+ *   dt_t = clamp(softplus(dt_t + dt_bias), dt_min, dt_max), or dt as it is when dt_is_step;
+ *   h_t = exp(dt_t A) h_{t-1} + dt_t b_t^T x_t, A = -exp(a_log);  y_t = c_t h_t + d x_t;
+ *   dh_m = the part of h at the end of chunk m that its own tokens wrote.
+ * x, y B L H P; dt B L H; b, c B L G N; a_log, dt_bias, d H (the last two optional).
+ * h f32 B H N P, optional: in, the state before the piece (without h: zero); out, the state after its last token.
+ * open f32 B H N P with open_decay f32 B H, optional, need h and seq: the open chunk of an earlier piece. Then h is, in and
+ *   out, the state at the last chunk border; open is the memory of the chunk that has not closed yet and
+ *   open_decay its log-decay; both are replaced. The state now is exp(open_decay) h + open.
+ * dh B M H N P, optional: memory j is that of the j-th chunk that this piece touches, an unclosed one included.
+ *   M = dart_ssd_chunks(): ceil(L/S), or ceil((L+S-1)/S) when seq is given, since a piece may start inside a chunk.
+ * Intermediates, optional; where absent the stream's scratch holds them (all f32):
+ *   cum B H L 3: cumulative log-decay in the chunk as a rounded value and its remainder, then dt;
+ *   decay B M+1 H: open_decay as it came, then the log-decay of each chunk over this piece;
+ *   cb B M G C C, C = min(S, L): c_s . b_t for t <= s, tokens counted within the chunk's part of this piece;
+ *   hin B M H N P: the state entering each chunk of this piece.
+ * Source: Dao and Gu 2024 (state space duality), DART. */
+typedef struct dart_ssd_args {
+    uint32_t B, L, H, G, N, P, S; /* N, P <= 256; G divides H; S >= 1 */
+    dart_plan plan;
+    bool dt_is_step;
+    float dt_min, dt_max; /* dt_max 0: no limit */
+    dart_tensor x, dt, b, c, a_log, dt_bias, d, seq;
+    dart_tensor h, open, open_decay;
+    dart_tensor y, dh;
+    dart_tensor cum, decay, cb, hin;
+} dart_ssd_args;
+DART_API dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args);
+DART_API uint32_t dart_ssd_chunks(uint32_t L, uint32_t S, bool with_seq);
+
+/* A run of memories: memory first + i of every sequence is dh[b, i]. */
+typedef struct dart_memories {
+    uint32_t first, M;
+    dart_tensor dh;    /* B M H N P, raw; or with scale: rows of unit RMS, raw row n = scale_n dh_n */
+    dart_tensor scale; /* f32 B M H N, optional */
+} dart_memories;
+
+/* State-memory attention (step 6): for token t of chunk m(t) = (position + t) / S, over all memories m < m(t),
+ *   qn = q / rms(q), en = e / rms(e), rms(v) = sqrt(mean(v^2) + eps), rho_n = (mean_p dh_np^2 + eps)^(-1/2),
+ *   logit = qn . (rho (dh en)) / sqrt(N),  g = softmax_m(logit),  r = sum_m g_m (c dh_m).
+ * With no past memory r = 0 and lse = -infinity.
+ * q, c B L G N; e B L G P; r B L H P; lse f32 B L H. memories: runs in any order that do not overlap; memories of
+ * no run are left out of the softmax.
+ * Intermediates, optional (f32): qn B L G N (times 1/sqrt(N)), en B L G P. Source: DART. */
+typedef struct dart_sma_args {
+    uint32_t B, L, H, G, N, P, S;
+    dart_plan plan;
+    float eps; /* > 0 */
+    dart_tensor q, e, c, seq;
+    const dart_memories *memories;
+    uint32_t memories_count;
+    dart_tensor r, lse;
+    dart_tensor qn, en;
+} dart_sma_args;
+DART_API dart_status dart_sma(dart_stream *stream, const dart_sma_args *args);
+
+/* Stores the chunks that close within a piece as normalised memories: dh row n / sqrt(mean_p dh_np^2 + eps) goes
+ * to to.dh, the root to to.scale, at memory (position / S + j) where that lies in the run.
+ * dh B M H N P as dart_ssd wrote it for this piece and the same seq and L; M = dart_ssd_chunks(L, S, seq). */
+typedef struct dart_sma_append_args {
+    uint32_t B, L, H, N, P, S;
+    float eps; /* > 0 */
+    dart_tensor dh, seq;
+    dart_memories to;
+} dart_sma_append_args;
+DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_args *args);
+
+/* ids_t = the index of the largest logit, the lowest one among equals; NaN never wins, all NaN gives 0.
+ * logits T V; ids i32 T. */
+typedef struct dart_argmax_args {
+    uint32_t T, V;
+    dart_tensor logits, ids;
+} dart_argmax_args;
+DART_API dart_status dart_argmax(dart_stream *stream, const dart_argmax_args *args);
+
+/* ids_t ~ softmax(logits / temperature) over the top_k largest (0 or >= V: all; ties: lower index first), walking
+ * the kept tokens in index order with one uniform number: Philox4x32-10 of counter (position_t, t, 0, 0) and key
+ * (seed low, seed high); word 0 / 2^32. position is seq's first column plus its second (tokens so far), 0 without.
+ * NaN logits are never kept. logits T V; ids i32 T; seq T 2, optional. Source of Philox: Salmon et al. 2011. */
+typedef struct dart_sample_args {
+    uint32_t T, V, top_k;
+    float temperature; /* > 0 */
+    uint64_t seed;
+    dart_tensor logits, seq, ids;
+} dart_sample_args;
+DART_API dart_status dart_sample(dart_stream *stream, const dart_sample_args *args);
+
+/* position_b += count_b: the end of a step, on the device. seq i32 B 2. */
+typedef struct dart_advance_args {
+    uint32_t B;
+    dart_tensor seq;
+} dart_advance_args;
+DART_API dart_status dart_advance(dart_stream *stream, const dart_advance_args *args);
+
+/* y = x with another storage type: T rows of W elements. */
+typedef struct dart_convert_args {
+    uint32_t T, W;
+    dart_tensor x, y;
+} dart_convert_args;
+DART_API dart_status dart_convert(dart_stream *stream, const dart_convert_args *args);
+
+/* y = value in every element (T rows of W). */
+typedef struct dart_fill_args {
+    uint32_t T, W;
+    float value;
+    dart_tensor y; /* f32, f16 or bf16; i32 takes the value converted */
+} dart_fill_args;
+DART_API dart_status dart_fill(dart_stream *stream, const dart_fill_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,151 @@
+/* One argument struct per kernel, read by C, CUDA and GLSL alike, and the contract of that kernel.
+ *
+ * What every kernel keeps:
+ *   - Fields are 4-byte scalars, at most 128 bytes. `tiles` comes first: the number of independent pieces of work.
+ *     Piece t is computed by one workgroup (thread block, CPU task); a grid smaller than `tiles` loops over them.
+ *   - Bindings are listed in kernels.def, in order. X_at is the index of the first element of binding X, X_row the
+ *     elements from one token (row) to the next. Rows of a batch are numbered b L + t.
+ *   - dtypes: two bits a binding (0 f32, 1 f16, 2 bf16, 3 i32), lowest first. A binding whose flag is not set is a
+ *     placeholder and is never read.
+ *   - T0 and T1 below are the tile sizes of the chosen row of kernels.def.
+ *   - HAS_SEQ: seq[2 b] is the position, seq[2 b + 1] the count of sequence b; otherwise 0 and L. Tokens t >= count
+ *     are neither read nor written.
+ *   - Chunks of a piece: with o = position mod S, chunk j holds tokens begin(j) <= t < end(j),
+ *     begin(j) = j ? j S - o : 0, end(j) = min(count, (j + 1) S - o). It closes when (j + 1) S - o <= count.
+ *     Its number in the sequence is position / S + j.
+ *   - Every sum is f32. Nothing is exponentiated that is above 0. No float atomics. Outputs are written exactly once.
+ */
+#ifndef DART_ARGS_H
+#define DART_ARGS_H
+
+#ifdef DART_GLSL
+#define U32 uint
+#define F32 float
+#else
+#include <stdint.h>
+#define U32 uint32_t
+#define F32 float
+#endif
+
+#define HAS_SEQ 1u        /* seq is bound */
+#define HAS_BIAS 2u       /* conv: bias; ssd: dt_bias */
+#define HAS_TAIL 4u       /* conv: tail */
+#define HAS_ROWS 8u       /* norm: rows */
+#define HAS_SMA 16u       /* gated_norm: r and gate */
+#define HAS_D 32u         /* ssd: d */
+#define HAS_H 64u         /* ssd: h */
+#define HAS_OPEN 128u     /* ssd: open and open_decay */
+#define HAS_DH 256u       /* ssd: dh */
+#define IS_STEP 512u      /* ssd_decay: dt is the step size itself: no bias, softplus or limits */
+#define IS_ADD 1024u      /* linear: add to what y holds */
+#define IS_RAW 2048u      /* sma: dh is raw and factor is rho; otherwise dh is normalised and factor is 1/rho */
+#define IS_MERGE 4096u    /* sma, sma_merge: combine with what r and lse hold */
+
+#define MAX_STATE 256     /* largest N and P */
+#define CUM_STRIDE 3      /* floats a token in cum: rounded cumulative log-decay, its remainder, dt */
+
+/* y[i] = value for rows x width elements. Tile: T0 consecutive elements. */
+struct FillArgs { U32 tiles, rows, width, y_at, y_row; F32 value; };
+
+/* y = x in another dtype. Tile: T0 consecutive elements, counted row by row. */
+struct ConvertArgs { U32 tiles, rows, width, x_at, x_row, y_at, y_row; };
+
+/* y_t = weight_{ids_t} for ids in [first, first + count), which is what the weight binding holds. Rows with an id
+ * outside [0, vocabulary) become NaN in the launch with first == 0. Tile: one row. */
+struct EmbedArgs { U32 tiles, rows, width, vocabulary, first, count, ids_at, weight_at, y_at, y_row; };
+
+/* y_t = x_s / sqrt(mean(x_s^2) + eps) * weight, s = rows_t or t. Tile: one row. */
+struct NormArgs { U32 tiles, flags, rows, width, x_at, x_row, weight_at, rows_at, y_at, y_row; F32 eps; };
+
+/* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight. gate is one number a row. Tile: one row. */
+struct GatedNormArgs { U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, gate_at, gate_row, z_at, z_row, weight_at, out_at, out_row; F32 eps; };
+
+/* y[t, o] (+)= sum_i x[t, i] weight[o, i]. weight is packed: outputs x inputs.
+ * Tile: T0 outputs x T1 rows, tile = output block + (number of output blocks) * row block. */
+struct LinearArgs { U32 tiles, flags, rows, inputs, outputs, x_at, x_row, weight_at, y_at, y_row; };
+
+/* y[b,t,ch] = SiLU(bias[ch] + sum_k weight[ch,k] in[t-K+1+k]), where in[<0] comes from tail[b, K-1+t', ch] or is 0.
+ * Tile: T0 channels x T1 tokens of one sequence, tile = channel block + channel blocks * (token block + token blocks * b). */
+struct ConvArgs { U32 tiles, flags, B, L, C, K, x_at, x_row, weight_at, bias_at, tail_at, seq_at, y_at, y_row; };
+/* tail = the last K-1 of (tail, in). Tile: T0 consecutive channels of one sequence, tile = channel block + blocks * b. */
+struct ConvTailArgs { U32 tiles, flags, B, L, C, K, x_at, x_row, tail_at, seq_at; };
+/* conv and conv_tail for L = 1 in one. Tile as conv_tail's. A count of 0 leaves tail and y alone. */
+struct ConvStepArgs { U32 tiles, flags, B, C, K, x_at, x_row, weight_at, bias_at, tail_at, seq_at, y_at, y_row; };
+
+/* step = IS_STEP ? dt : clamp(softplus(dt + dt_bias), dt_min, dt_max); log-decay of a token: -exp(a_log) step.
+ * cum[(b H + h) L + t] = {hi, lo, step}: hi + lo is the log-decay summed from begin(j) to t inclusive, added token by
+ * token as a two-float sum (hi the rounded sum, lo what rounding lost), so that differences keep their digits.
+ * decay[(b (M+1) + 0) H + h] = open_decay[b H + h] or 0; decay[(b (M+1) + 1 + j) H + h] = the sum over chunk j (0 when
+ * empty). Tile: T0 consecutive items (j fastest after h: item = h + H (j + M b)), one sequential walk each. */
+struct SsdDecayArgs { U32 tiles, flags, B, L, H, S, M, dt_at, dt_row, a_log_at, dt_bias_at, seq_at; F32 dt_min, dt_max; };
+
+/* cb[(((b M + j) G + g) C + s) C + t] = c[begin(j)+s] . b[begin(j)+t] for t <= s inside the chunk, 0 elsewhere.
+ * C = min(S, L). Tile: T0 columns t x T0 rows s, tile = t block + blocks * (s block + blocks * (g + G (j + M b))). */
+struct SsdProductArgs { U32 tiles, flags, B, L, G, N, S, M, C, b_at, b_row, c_at, c_row, seq_at; };
+
+/* memory[((b M + j) H + h) N P] n p = sum_t exp(cum[last] - cum[t]) step_t b_t[n] x_t[p] over chunk j, 0 when empty.
+ * Tile: T0 rows n x T1 columns p, tile = p block + p blocks * (n block + n blocks * (h + H (j + M b))). */
+struct SsdMemoryArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, x_at, x_row, b_at, b_row, seq_at; };
+
+/* Walks the chunks of a piece, element by element of N x P; a_0 = decay[0], a_{j+1} = decay[j + 1]:
+ *   enter_0 = exp(a_0) h + open, enter_j = h;  mem_0 = exp(a_1) open + memory_0, mem_j = memory_j;
+ *   total_0 = a_0 + a_1, total_j = a_{j+1};  closing: h = exp(total_j) h + mem_j, and nothing is open;
+ *   not closing (the last one): with HAS_OPEN open = mem_j, open_decay = total_j; else h = exp(total_j) h + mem_j.
+ * memory[j] is replaced by enter_j (the stage output hin); dh[j] = mem_j with HAS_DH. h is 0 at first without HAS_H
+ * and is then not written. A piece of no tokens changes nothing. Nothing is written for empty chunks.
+ * Tile: T0 consecutive elements of N P of one (b, h), tile = block + blocks * (h + H b). */
+struct SsdStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, seq_at, dh_at; };
+
+/* y_t = sum_{s <= t} cb[t, s] exp(cum_t - cum_s) step_s x_s + exp(cum_t) c_t hin[j] + d x_t, within chunk j.
+ * Tile: T0 columns p x T1 tokens of one chunk,
+ * tile = p block + p blocks * (token block + token blocks * (h + H (j + M b))), token blocks = ceil(C / T1). */
+struct SsdOutputArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, c_at, c_row, d_at, seq_at, y_at, y_row; };
+
+/* All of it for L = 1, after ssd_decay (which gives decay for M = 1 and cum): with a_0 = decay[0], a_1 = decay[1]:
+ *   open' = exp(a_1) open + step b x, y = c (exp(a_0 + a_1) h + open') + d x; dh[0] = open' with HAS_DH;
+ *   closing ((position + 1) mod S == 0): h = exp(a_0 + a_1) h + open', open = 0, open_decay = 0;
+ *   otherwise open = open', open_decay = a_0 + a_1. Without HAS_OPEN open counts as 0 and h is the state after the
+ *   token; without HAS_H h counts as 0 too and is not written. A count of 0 changes nothing and writes nothing.
+ * Tile: T0 columns p of one (b, h), tile = p block + p blocks * (h + H b). */
+struct SsdStepArgs { U32 tiles, flags, B, H, G, N, P, S, x_at, x_row, b_at, b_row, c_at, c_row, d_at, seq_at, dh_at, y_at, y_row; };
+
+/* rho[i] = (mean_p dh[i, p]^2 + eps)^(-1/2) for rows i of P elements. Tile: T0 consecutive rows. */
+struct SmaRhoArgs { U32 tiles, rows, P, dh_at; F32 eps; };
+
+/* qn[(b L + t) G N + g N + n] = q / rms(q) / sqrt(N), en[.. G P ..] = e / rms(e). Tile: one (row, group):
+ * tile = g + G row. */
+struct SmaQueryArgs { U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row, seq_at; F32 eps; };
+
+/* Memories i of this launch are number first + i of the sequence, i in [0, count), stored at slot i of capacity:
+ * dh[((b capacity + i) H + h) N P], factor[((b capacity + i) H + h) N]. Token t sees those below (position + t) / S.
+ *   raw:  key weight qn_n factor_n, value weight c_n;  normalised: key weight qn_n, value weight c_n factor_n;
+ *   logit = sum_p en_p sum_n key_n dh_np;  v = sum_n value_n dh_np;  online softmax over i.
+ * r = sum g v, lse = logsumexp, merged with the r and lse there when IS_MERGE (r = 0, lse = -inf count as nothing).
+ * lse f32 (b L + t) H + h. Tile: T0 tokens of one (b, h), tile = token block + token blocks * (h + H b). */
+struct SmaArgs { U32 tiles, flags, B, L, H, G, N, P, S, first, count, capacity, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at; };
+
+/* sma for L = 1, split: tile = split + splits * (h + H b) looks at memories [split T, split T + T), T = ceil(count /
+ * splits), and writes partial[tile (P + 2)] = {top, den, acc[P]}: top = max logit (-3.4e38 without memories), den =
+ * sum exp(logit - top), acc = sum exp(logit - top) v. */
+struct SmaStepArgs { U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, splits, c_at, c_row, dh_at, factor_at, seq_at; };
+/* r and lse from the partials of each (b, h), and from what they hold when IS_MERGE. Tile: one (b, h), h + H b. */
+struct SmaMergeArgs { U32 tiles, flags, B, H, P, splits, seq_at, r_at, r_row, lse_at; };
+
+/* For each chunk j that closes with first <= m = position / S + j < first + count, row n of head h:
+ * s = sqrt(mean_p dh^2 + eps), to[((b capacity + m - first) H + h) N P] = dh / s, scale[...] = s.
+ * Tile: T0 consecutive rows of N of one (b, j, h), tile = row block + row blocks * (h + H (j + M b)). */
+struct SmaAppendArgs { U32 tiles, flags, B, L, H, N, P, S, M, first, count, capacity, dh_at, seq_at, to_at, scale_at; F32 eps; };
+
+/* ids[t] = lowest index of the largest logit, NaN never, 0 when there is none. Tile: one row. */
+struct ArgmaxArgs { U32 tiles, rows, width, logits_at, logits_row, ids_at; };
+
+/* Top-k sampling, see dart_sample. Tile: one row. u = word 0 of Philox4x32-10({position + count, row, 0, 0},
+ * {seed_low, seed_high}) / 2^32. The kept set: the top_k largest (ties: lower index first); weights
+ * exp((logit - max) / temperature) are summed in index order; the id is the first kept index whose running sum exceeds
+ * u * total, else the last kept index. -inf logits are kept last with weight 0; NaN never. */
+struct SampleArgs { U32 tiles, flags, rows, width, top_k, seed_low, seed_high, logits_at, logits_row, seq_at, ids_at; F32 temperature; };
+
+/* seq[2 b] += seq[2 b + 1]. Tile: T0 sequences. */
+struct AdvanceArgs { U32 tiles, B, seq_at; };
+
+#endif

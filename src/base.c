@@ -1,0 +1,230 @@
+#if !defined(_WIN32)
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+
+dart_status base_mutex_init(base_mutex *mutex)
+{
+    InitializeSRWLock((PSRWLOCK)&mutex->srw);
+    return DART_OK;
+}
+void base_mutex_destroy(base_mutex *mutex) { (void)mutex; }
+void base_lock(base_mutex *mutex) { AcquireSRWLockExclusive((PSRWLOCK)&mutex->srw); }
+void base_unlock(base_mutex *mutex) { ReleaseSRWLockExclusive((PSRWLOCK)&mutex->srw); }
+dart_status base_condition_init(base_condition *condition)
+{
+    InitializeConditionVariable((PCONDITION_VARIABLE)&condition->cv);
+    return DART_OK;
+}
+void base_condition_destroy(base_condition *condition) { (void)condition; }
+void base_condition_wait(base_condition *condition, base_mutex *mutex)
+{
+    SleepConditionVariableSRW((PCONDITION_VARIABLE)&condition->cv, (PSRWLOCK)&mutex->srw, INFINITE, 0);
+}
+void base_condition_broadcast(base_condition *condition)
+{
+    WakeAllConditionVariable((PCONDITION_VARIABLE)&condition->cv);
+}
+#else
+#include <errno.h>
+#include <time.h>
+#include <unistd.h>
+
+dart_status base_mutex_init(base_mutex *mutex)
+{
+    return pthread_mutex_init(&mutex->m, NULL) == 0 ? DART_OK : DART_OUT_OF_MEMORY;
+}
+void base_mutex_destroy(base_mutex *mutex) { pthread_mutex_destroy(&mutex->m); }
+void base_lock(base_mutex *mutex) { pthread_mutex_lock(&mutex->m); }
+void base_unlock(base_mutex *mutex) { pthread_mutex_unlock(&mutex->m); }
+dart_status base_condition_init(base_condition *condition)
+{
+    return pthread_cond_init(&condition->c, NULL) == 0 ? DART_OK : DART_OUT_OF_MEMORY;
+}
+void base_condition_destroy(base_condition *condition) { pthread_cond_destroy(&condition->c); }
+void base_condition_wait(base_condition *condition, base_mutex *mutex)
+{
+    pthread_cond_wait(&condition->c, &mutex->m);
+}
+void base_condition_broadcast(base_condition *condition) { pthread_cond_broadcast(&condition->c); }
+#endif
+
+typedef struct thread_start {
+    void (*run)(void *);
+    void *argument;
+} thread_start;
+
+#if defined(_WIN32)
+static DWORD WINAPI thread_main(LPVOID start)
+#else
+static void *thread_main(void *start)
+#endif
+{
+    const thread_start *s = start;
+    s->run(s->argument);
+    return 0;
+}
+
+dart_status base_thread_start(base_thread *thread, void (*run)(void *), void *argument)
+{
+    thread_start *start = malloc(sizeof *start);
+    if (start == NULL) return DART_OUT_OF_MEMORY;
+    start->run = run;
+    start->argument = argument;
+#if defined(_WIN32)
+    thread->handle = CreateThread(NULL, 0, thread_main, start, 0, NULL);
+    const bool started = thread->handle != NULL;
+#else
+    const bool started = pthread_create(&thread->t, NULL, thread_main, start) == 0;
+#endif
+    if (!started) {
+        free(start);
+        return DART_OUT_OF_MEMORY;
+    }
+    thread->start = start;
+    return DART_OK;
+}
+
+void base_thread_join(base_thread *thread)
+{
+#if defined(_WIN32)
+    WaitForSingleObject(thread->handle, INFINITE);
+    CloseHandle(thread->handle);
+#else
+    pthread_join(thread->t, NULL);
+#endif
+    free(thread->start);
+    thread->start = NULL;
+}
+
+uint32_t base_core_count(void)
+{
+#if defined(_WIN32)
+    SYSTEM_INFO info;
+    GetSystemInfo(&info);
+    return info.dwNumberOfProcessors > 0 ? (uint32_t)info.dwNumberOfProcessors : 1;
+#else
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 0 ? (uint32_t)cores : 1;
+#endif
+}
+
+uint64_t base_now_ns(void)
+{
+#if defined(_WIN32)
+    LARGE_INTEGER now, frequency;
+    QueryPerformanceCounter(&now);
+    QueryPerformanceFrequency(&frequency);
+    return (uint64_t)((double)now.QuadPart * 1e9 / (double)frequency.QuadPart);
+#else
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+#endif
+}
+
+void base_log_line(base_log *log, dart_log_level level, const char *format, ...)
+{
+    if (log == NULL || log->function == NULL || level > log->level) return;
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    base_lock(&log->mutex);
+    log->function(log->user, level, text);
+    base_unlock(&log->mutex);
+}
+
+dart_status base_report_init(base_report *report, base_log *log)
+{
+    report->log = log;
+    report->text[0] = '\0';
+    return base_mutex_init(&report->mutex);
+}
+
+void base_report_destroy(base_report *report) { base_mutex_destroy(&report->mutex); }
+
+dart_status base_fail(base_report *report, dart_status status, const char *format, ...)
+{
+    char text[sizeof report->text];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    base_lock(&report->mutex);
+    memcpy(report->text, text, sizeof text);
+    base_unlock(&report->mutex);
+    base_log_line(report->log, DART_LOG_ERROR, "%s: %s", dart_status_name(status), text);
+    return status;
+}
+
+size_t base_report_copy(const base_report *report, char *text, size_t size)
+{
+    /* The lock is the one part of a report that readers change. */
+    base_mutex *mutex = (base_mutex *)&report->mutex;
+    base_lock(mutex);
+    const size_t length = strlen(report->text);
+    if (size > 0) {
+        const size_t kept = length < size ? length : size - 1;
+        memcpy(text, report->text, kept);
+        text[kept] = '\0';
+    }
+    base_unlock(mutex);
+    return length;
+}
+
+bool base_product(const uint64_t *factors, size_t count, uint64_t *out)
+{
+    uint64_t product = 1;
+    for (size_t i = 0; i < count; i++)
+        if (!base_mul(product, factors[i], &product)) return false;
+    *out = product;
+    return true;
+}
+
+const char *dart_status_name(dart_status status)
+{
+    switch (status) {
+    case DART_OK: return "ok";
+    case DART_INVALID_ARGUMENT: return "invalid argument";
+    case DART_UNSUPPORTED: return "unsupported";
+    case DART_OUT_OF_MEMORY: return "out of memory";
+    case DART_DEVICE_LOST: return "device lost";
+    case DART_TIMEOUT: return "time-out";
+    case DART_IO: return "input/output error";
+    case DART_BAD_DATA: return "bad data";
+    case DART_INTERNAL: return "internal error";
+    }
+    return "unknown status";
+}
+
+const char *dart_backend_name(dart_backend_kind kind)
+{
+    static const char *const names[] = {"cpu", "vulkan", "cuda", "null"};
+    return (size_t)kind < COUNT_OF(names) ? names[kind] : "unknown backend";
+}
+
+const char *dart_dtype_name(dart_dtype dtype)
+{
+    static const char *const names[] = {"f32", "f16", "bf16", "i32"};
+    return (size_t)dtype < COUNT_OF(names) ? names[dtype] : "unknown dtype";
+}
+
+size_t dart_dtype_size(dart_dtype dtype)
+{
+    static const size_t sizes[] = {4, 2, 2, 4};
+    return (size_t)dtype < COUNT_OF(sizes) ? sizes[dtype] : 0;
+}
+
+#define TEXT_OF(x) #x
+#define VERSION_TEXT(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
+const char *dart_version(void) { return VERSION_TEXT(DART_VERSION_MAJOR, DART_VERSION_MINOR, DART_VERSION_PATCH); }

@@ -1,0 +1,104 @@
+/* What every room uses: error reports, checked arithmetic, locks and threads. */
+#ifndef DART_BASE_H
+#define DART_BASE_H
+
+#include "dartlm/dartlm.h"
+
+#include <assert.h>
+#include <stdarg.h>
+
+#if defined(__GNUC__)
+#define DART_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define DART_PRINTF(text, first)
+#endif
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- Locks and threads: pthreads or Win32 ---- */
+typedef struct base_mutex base_mutex;
+typedef struct base_condition base_condition;
+typedef struct base_thread base_thread;
+#if defined(_WIN32)
+struct base_mutex { void *srw; };
+struct base_condition { void *cv; };
+struct base_thread { void *handle; void *start; };
+#else
+#include <pthread.h>
+struct base_mutex { pthread_mutex_t m; };
+struct base_condition { pthread_cond_t c; };
+struct base_thread { pthread_t t; void *start; };
+#endif
+dart_status base_mutex_init(base_mutex *mutex);
+void base_mutex_destroy(base_mutex *mutex);
+void base_lock(base_mutex *mutex);
+void base_unlock(base_mutex *mutex);
+dart_status base_condition_init(base_condition *condition);
+void base_condition_destroy(base_condition *condition);
+void base_condition_wait(base_condition *condition, base_mutex *mutex);
+void base_condition_broadcast(base_condition *condition);
+/* run(argument) on a thread of its own; join frees what start took. */
+dart_status base_thread_start(base_thread *thread, void (*run)(void *), void *argument);
+void base_thread_join(base_thread *thread);
+uint32_t base_core_count(void);
+uint64_t base_now_ns(void); /* monotonic */
+
+/* ---- Errors ---- */
+
+/* Where log lines go: one per context, shared by its children. */
+typedef struct base_log {
+    dart_log_function function;
+    void *user;
+    dart_log_level level;
+    base_mutex mutex;
+} base_log;
+void base_log_line(base_log *log, dart_log_level level, const char *format, ...) DART_PRINTF(3, 4);
+
+/* The last failure of an object. Safe to write and read from several threads. */
+typedef struct base_report {
+    base_log *log; /* may be NULL */
+    base_mutex mutex;
+    char text[512];
+} base_report;
+dart_status base_report_init(base_report *report, base_log *log);
+void base_report_destroy(base_report *report);
+/* Keeps and logs the text, returns status. */
+dart_status base_fail(base_report *report, dart_status status, const char *format, ...) DART_PRINTF(3, 4);
+size_t base_report_copy(const base_report *report, char *text, size_t size);
+
+/* The caller's fault: returns status invalid with the condition in the text. For functions without cleanup. */
+#define REQUIRE(report, condition, ...) \
+    do { \
+        if (!(condition)) return base_fail((report), DART_INVALID_ARGUMENT, __VA_ARGS__); \
+    } while (0)
+/* For functions with a local `dart_status status` and a label `fail`. */
+#define TRY(expression) \
+    do { \
+        status = (expression); \
+        if (status != DART_OK) goto fail; \
+    } while (0)
+#define FAIL(report, code, ...) \
+    do { \
+        status = base_fail((report), (code), __VA_ARGS__); \
+        goto fail; \
+    } while (0)
+
+/* ---- Checked arithmetic: false on overflow, *out untouched ---- */
+static inline bool base_mul(uint64_t a, uint64_t b, uint64_t *out)
+{
+    if (b != 0 && a > UINT64_MAX / b) return false;
+    *out = a * b;
+    return true;
+}
+static inline bool base_add(uint64_t a, uint64_t b, uint64_t *out)
+{
+    if (a > UINT64_MAX - b) return false;
+    *out = a + b;
+    return true;
+}
+/* Product of count factors. */
+bool base_product(const uint64_t *factors, size_t count, uint64_t *out);
+static inline uint64_t base_ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+static inline uint64_t base_round_up(uint64_t a, uint64_t multiple) { return base_ceil_div(a, multiple) * multiple; }
+
+#endif

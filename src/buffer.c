@@ -1,0 +1,87 @@
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Poison in pieces, so that a large buffer does not need its size again on the host. */
+static dart_status poison(dart_buffer *buffer)
+{
+    enum { PIECE = 1 << 20 };
+    dart_device *device = buffer->device;
+    const uint64_t piece = buffer->bytes < PIECE ? buffer->bytes : PIECE;
+    void *ones = malloc((size_t)piece);
+    if (ones == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory to poison a buffer");
+    memset(ones, 0xff, (size_t)piece);
+    dart_status status = DART_OK;
+    for (uint64_t at = 0; at < buffer->bytes && status == DART_OK; at += piece) {
+        const uint64_t left = buffer->bytes - at;
+        status = device->backend->memory_write(device->handle, buffer->memory, at, ones, left < piece ? left : piece);
+    }
+    free(ones);
+    return device_note(device, status);
+}
+
+dart_status dart_buffer_create(dart_device *device, uint64_t bytes, dart_buffer **buffer)
+{
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, buffer != NULL && bytes > 0, "dart_buffer_create: needs a size and a place for the buffer");
+    dart_buffer *made = device_calloc(device, 1, sizeof *made);
+    dart_status status = DART_OK;
+    if (made == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    made->device = device;
+    TRY(device_fault(device));
+    TRY(device_note(device, device->backend->memory_create(device->handle, bytes, &made->memory)));
+    made->bytes = bytes;
+    atomic_fetch_add(&device->bytes, bytes);
+    if (device->poison) TRY(poison(made));
+    *buffer = made;
+    return DART_OK;
+fail:
+    dart_buffer_destroy(&made);
+    return status;
+}
+
+void dart_buffer_destroy(dart_buffer **buffer)
+{
+    if (buffer == NULL || *buffer == NULL) return;
+    dart_buffer *b = *buffer;
+    if (b->memory != NULL) {
+        b->device->backend->memory_destroy(b->device->handle, b->memory);
+        atomic_fetch_sub(&b->device->bytes, b->bytes);
+    }
+    free(b);
+    *buffer = NULL;
+}
+
+uint64_t dart_buffer_bytes(const dart_buffer *buffer) { return buffer != NULL ? buffer->bytes : 0; }
+
+static dart_status check_range(const dart_buffer *buffer, uint64_t offset, const void *data, uint64_t bytes, const char *call)
+{
+    if (buffer == NULL) return DART_INVALID_ARGUMENT;
+    base_report *report = &buffer->device->report;
+    REQUIRE(report, data != NULL || bytes == 0, "%s: no data", call);
+    REQUIRE(report, offset <= buffer->bytes && bytes <= buffer->bytes - offset,
+            "%s: bytes %llu to %llu of a buffer of %llu", call, (unsigned long long)offset,
+            (unsigned long long)(offset + bytes), (unsigned long long)buffer->bytes);
+    return DART_OK;
+}
+
+dart_status dart_buffer_write(dart_buffer *buffer, uint64_t offset, const void *data, uint64_t bytes)
+{
+    dart_status status = check_range(buffer, offset, data, bytes, "dart_buffer_write");
+    if (status != DART_OK || bytes == 0) return status;
+    dart_device *device = buffer->device;
+    status = device_fault(device);
+    if (status != DART_OK) return status;
+    return device_note(device, device->backend->memory_write(device->handle, buffer->memory, offset, data, bytes));
+}
+
+dart_status dart_buffer_read(const dart_buffer *buffer, uint64_t offset, void *data, uint64_t bytes)
+{
+    dart_status status = check_range(buffer, offset, data, bytes, "dart_buffer_read");
+    if (status != DART_OK || bytes == 0) return status;
+    dart_device *device = buffer->device;
+    status = device_fault(device);
+    if (status != DART_OK) return status;
+    return device_note(device, device->backend->memory_read(device->handle, buffer->memory, offset, data, bytes));
+}

@@ -1,0 +1,59 @@
+/* The table of kernels as data, and the choice of a row. */
+#ifndef DART_KERNEL_H
+#define DART_KERNEL_H
+
+#include "base.h"
+#include "../shaders/args.h"
+
+#define KERNEL_MAX_BINDINGS 12
+#define KERNEL_MAX_ARGS 128
+
+typedef enum kernel_id {
+#define KERNEL(id, Args) KERNEL_##id,
+#include "kernels.def"
+    KERNEL_COUNT
+} kernel_id;
+
+typedef enum kernel_access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_READ_WRITE = 3 } kernel_access;
+
+typedef struct kernel_binding {
+    const char *name;
+    kernel_access access;
+} kernel_binding;
+
+typedef struct kernel_info {
+    const char *name;
+    uint32_t args_size;
+    uint32_t bindings_count;
+    kernel_binding bindings[KERNEL_MAX_BINDINGS];
+} kernel_info;
+extern const kernel_info kernel_table[KERNEL_COUNT];
+
+/* One variant. `slot` numbers the rows of a backend from 0 in table order: backends keep code, modules and
+ * functions in arrays of that order, made from the same file. */
+typedef struct kernel_row {
+    kernel_id id;
+    const char *variant;
+    dart_backend_kind backend;
+    uint32_t slot;
+    uint32_t capabilities;
+    uint32_t T0, T1;
+    uint32_t max_rows;
+    uint32_t local; /* invocations of a workgroup (Vulkan) */
+} kernel_row;
+extern const kernel_row kernel_rows[];
+extern const uint32_t kernel_rows_count;
+
+/* Bindings of the ids in order, e.g. BINDING_linear_weight. */
+enum {
+#define KERNEL(id, Args) BINDING_##id##_base, BINDING_##id##_reset = -1,
+#define BIND(id, name, access) BINDING_##id##_##name,
+#include "kernels.def"
+    BINDING_end
+};
+
+/* The first row of the kernel that the capabilities allow and rows fits; variant, when not NULL, restricts the
+ * choice for kernels that have an eligible row of that name. NULL when there is none. */
+const kernel_row *kernel_pick(kernel_id id, uint32_t capabilities, uint32_t rows, const char *variant);
+
+#endif

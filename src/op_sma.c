@@ -1,0 +1,216 @@
+/* State-memory attention over runs of memories, and the store of new ones. */
+#include "stream.h"
+
+/* Memories that one split of a token's attention looks at: measured nowhere yet, small enough to fill a GPU at a few
+ * hundred memories and large enough that a partial result (P + 2 floats) stays far below the N P it stands for. */
+enum { MEMORIES_A_SPLIT = 8, MAX_SPLITS = 64 };
+
+typedef struct sma_plan {
+    op_call call;
+    const dart_sma_args *a;
+    uint32_t flags;
+    uint64_t rows, memory; /* B L, H N P */
+    dart_tensor qn, en, r, lse;
+    bool merge; /* r and lse hold something */
+} sma_plan;
+
+static dart_status check(sma_plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_args *a = p->a;
+    OP_REQUIRE(call, a->B > 0 && a->L > 0 && a->H > 0 && a->G > 0 && a->S > 0, "B %u, L %u, H %u, G %u, S %u: all must be above 0",
+               a->B, a->L, a->H, a->G, a->S);
+    OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
+    OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
+    OP_REQUIRE(call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    OP_REQUIRE(call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
+    OP_REQUIRE(call, a->plan <= DART_PLAN_STEP && (a->plan != DART_PLAN_STEP || a->L == 1), "the step plan takes L = 1");
+    OP_REQUIRE(call, a->memories_count == 0 || a->memories != NULL, "memories are missing");
+    p->rows = (uint64_t)a->B * a->L;
+    OP_REQUIRE(call, p->rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)p->rows);
+    p->memory = (uint64_t)a->H * a->N * a->P;
+    op_check(call, "q", &a->q, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->G * a->N);
+    op_check(call, "e", &a->e, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->G * a->P);
+    op_check(call, "c", &a->c, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->G * a->N);
+    op_check(call, "seq", &a->seq, OP_I32 | OP_OPTIONAL, a->B, 2);
+    op_check(call, "r", &a->r, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->H * a->P);
+    op_check(call, "lse", &a->lse, OP_F32 | OP_OPTIONAL, p->rows, a->H);
+    op_check(call, "qn", &a->qn, OP_F32 | OP_OPTIONAL | OP_ALIGNED, p->rows, (uint64_t)a->G * a->N);
+    op_check(call, "en", &a->en, OP_F32 | OP_OPTIONAL | OP_ALIGNED, p->rows, (uint64_t)a->G * a->P);
+    for (uint32_t i = 0; i < a->memories_count; i++) {
+        const dart_memories *run = &a->memories[i];
+        if (run->M == 0) continue;
+        op_check(call, "dh", &run->dh, OP_FLOAT, (uint64_t)a->B * run->M, p->memory);
+        op_check(call, "scale", &run->scale, OP_F32 | OP_OPTIONAL, (uint64_t)a->B * run->M, (uint64_t)a->H * a->N);
+    }
+    p->flags = op_has(&a->seq) ? HAS_SEQ : 0;
+    return op_status(call);
+}
+
+static void query(sma_plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_args *a = p->a;
+    const uint64_t q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P;
+    struct SmaQueryArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P,
+                             .q_row = op_row(&a->q, q_width), .e_row = op_row(&a->e, e_width), .eps = a->eps};
+    op_kernel(call, KERNEL_sma_query, a->L);
+    k.q_at = op_bind_rows(call, BINDING_sma_query_q, &a->q, p->rows, q_width);
+    k.e_at = op_bind_rows(call, BINDING_sma_query_e, &a->e, p->rows, e_width);
+    k.seq_at = op_bind(call, BINDING_sma_query_seq, &a->seq, 2 * (uint64_t)a->B);
+    op_bind(call, BINDING_sma_query_qn, &p->qn, p->rows * q_width);
+    op_bind(call, BINDING_sma_query_en, &p->en, p->rows * e_width);
+    op_launch(call, &k, p->rows * a->G);
+}
+
+/* rho of raw memories, into scratch. */
+static dart_tensor rho(sma_plan *p, const dart_memories *run)
+{
+    op_call *call = &p->call;
+    const dart_sma_args *a = p->a;
+    const uint64_t rows = (uint64_t)a->B * run->M * a->H * a->N;
+    const dart_tensor out = op_scratch(call, rows);
+    if (rows > UINT32_MAX) op_fail(call, DART_UNSUPPORTED, "%llu rows of memories in one run", (unsigned long long)rows);
+    struct SmaRhoArgs k = {.rows = (uint32_t)rows, .P = a->P, .eps = a->eps};
+    op_kernel(call, KERNEL_sma_rho, run->M);
+    k.dh_at = op_bind(call, BINDING_sma_rho_dh, &run->dh, rows * a->P);
+    op_bind(call, BINDING_sma_rho_rho, &out, rows);
+    op_launch(call, &k, base_ceil_div(rows, call->row->T0));
+    return out;
+}
+
+/* The tokens of a piece against one run. */
+static void attend(sma_plan *p, const dart_memories *run, const dart_tensor *factor, uint32_t flags)
+{
+    op_call *call = &p->call;
+    const dart_sma_args *a = p->a;
+    const uint64_t width = (uint64_t)a->G * a->N, memories = (uint64_t)a->B * run->M;
+    struct SmaArgs k = {.flags = flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
+                        .count = run->M, .capacity = run->M, .c_row = op_row(&a->c, width), .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
+    op_kernel(call, KERNEL_sma, a->L);
+    op_bind(call, BINDING_sma_qn, &p->qn, p->rows * width);
+    op_bind(call, BINDING_sma_en, &p->en, p->rows * a->G * a->P);
+    k.c_at = op_bind_rows(call, BINDING_sma_c, &a->c, p->rows, width);
+    k.dh_at = op_bind(call, BINDING_sma_dh, &run->dh, memories * p->memory);
+    k.factor_at = op_bind(call, BINDING_sma_factor, factor, memories * a->H * a->N);
+    k.seq_at = op_bind(call, BINDING_sma_seq, &a->seq, 2 * (uint64_t)a->B);
+    k.r_at = op_bind_rows(call, BINDING_sma_r, &p->r, p->rows, (uint64_t)a->H * a->P);
+    k.lse_at = op_bind(call, BINDING_sma_lse, &p->lse, p->rows * a->H);
+    op_launch(call, &k, base_ceil_div(a->L, call->row->T0) * a->H * a->B);
+}
+
+/* One token a sequence against one run: splits, then their merge. */
+static void attend_step(sma_plan *p, const dart_memories *run, const dart_tensor *factor, uint32_t flags)
+{
+    op_call *call = &p->call;
+    const dart_sma_args *a = p->a;
+    const uint64_t width = (uint64_t)a->G * a->N, memories = (uint64_t)a->B * run->M, heads = (uint64_t)a->B * a->H;
+    const uint64_t wanted = base_ceil_div(run->M, MEMORIES_A_SPLIT);
+    const uint32_t splits = wanted < 1 ? 1 : wanted > MAX_SPLITS ? MAX_SPLITS : (uint32_t)wanted;
+    const dart_tensor partial = op_scratch(call, heads * splits * (a->P + 2));
+    struct SmaStepArgs k = {.flags = flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
+                            .count = run->M, .capacity = run->M, .splits = splits, .c_row = op_row(&a->c, width)};
+    op_kernel(call, KERNEL_sma_step, a->B);
+    op_bind(call, BINDING_sma_step_qn, &p->qn, a->B * width);
+    op_bind(call, BINDING_sma_step_en, &p->en, (uint64_t)a->B * a->G * a->P);
+    k.c_at = op_bind_rows(call, BINDING_sma_step_c, &a->c, a->B, width);
+    k.dh_at = op_bind(call, BINDING_sma_step_dh, &run->dh, memories * p->memory);
+    k.factor_at = op_bind(call, BINDING_sma_step_factor, factor, memories * a->H * a->N);
+    k.seq_at = op_bind(call, BINDING_sma_step_seq, &a->seq, 2 * (uint64_t)a->B);
+    op_bind(call, BINDING_sma_step_partial, &partial, heads * splits * (a->P + 2));
+    op_launch(call, &k, heads * splits);
+    struct SmaMergeArgs m = {.flags = flags, .B = a->B, .H = a->H, .P = a->P, .splits = splits, .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
+    op_kernel(call, KERNEL_sma_merge, a->B);
+    op_bind(call, BINDING_sma_merge_partial, &partial, heads * splits * (a->P + 2));
+    m.seq_at = op_bind(call, BINDING_sma_merge_seq, &a->seq, 2 * (uint64_t)a->B);
+    m.r_at = op_bind_rows(call, BINDING_sma_merge_r, &p->r, a->B, (uint64_t)a->H * a->P);
+    m.lse_at = op_bind(call, BINDING_sma_merge_lse, &p->lse, heads);
+    op_launch(call, &m, heads);
+}
+
+static void attend_run(sma_plan *p, const dart_memories *run)
+{
+    const bool raw = !op_has(&run->scale);
+    const dart_tensor factor = raw && run->M > 0 ? rho(p, run) : run->scale;
+    const uint32_t flags = p->flags | (raw ? IS_RAW : 0) | (p->merge ? IS_MERGE : 0);
+    if (p->a->plan == DART_PLAN_STEP || (p->a->plan == DART_PLAN_AUTO && p->a->L == 1)) attend_step(p, run, &factor, flags);
+    else attend(p, run, &factor, flags);
+    p->merge = true;
+}
+
+/* A run of one sequence may exceed what a binding holds: it is taken in parts. With more sequences the parts would not
+ * be contiguous, and op_bind says so. */
+static void attend_parts(sma_plan *p, const dart_memories *run)
+{
+    const dart_sma_args *a = p->a;
+    const uint64_t fit = op_binding_limit(&p->call) / (p->memory * dart_dtype_size(run->dh.dtype));
+    const uint32_t step = a->B > 1 || fit >= run->M ? run->M : fit == 0 ? 1 : (uint32_t)fit;
+    for (uint32_t m = 0; m < run->M && op_status(&p->call) == DART_OK; m += step) {
+        dart_memories part = *run;
+        part.first += m;
+        part.M = run->M - m < step ? run->M - m : step;
+        part.dh.offset += m * p->memory;
+        if (op_has(&part.scale)) part.scale.offset += (uint64_t)m * a->H * a->N;
+        attend_run(p, &part);
+    }
+}
+
+dart_status dart_sma(dart_stream *stream, const dart_sma_args *args)
+{
+    if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
+    sma_plan p = {.a = args};
+    op_call *call = &p.call;
+    if (op_begin(call, stream, "dart_sma") != DART_OK || check(&p) != DART_OK) return op_status(call);
+    const uint64_t width = (uint64_t)args->H * args->P;
+    p.qn = op_kept(call, &args->qn, p.rows * args->G * args->N);
+    p.en = op_kept(call, &args->en, p.rows * args->G * args->P);
+    p.lse = op_kept(call, &args->lse, p.rows * args->H);
+    /* Merging needs f32; 16-bit results of several runs are rounded once, at the end. */
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < args->memories_count; i++) total += args->memories[i].M;
+    const bool several = args->memories_count > 1 || total * p.memory * 4 > op_binding_limit(call);
+    const bool round_last = several && args->r.dtype != DART_F32;
+    p.r = round_last ? op_scratch(call, p.rows * width) : args->r;
+    query(&p);
+    for (uint32_t i = 0; i < args->memories_count; i++)
+        if (args->memories[i].M > 0) attend_parts(&p, &args->memories[i]);
+    const dart_memories nothing = {0};
+    if (!p.merge) attend_run(&p, &nothing);
+    if (round_last) {
+        struct ConvertArgs k = {.rows = (uint32_t)p.rows, .width = (uint32_t)width, .x_row = (uint32_t)width, .y_row = op_row(&args->r, width)};
+        op_kernel(call, KERNEL_convert, args->L);
+        k.x_at = op_bind(call, BINDING_convert_x, &p.r, p.rows * width);
+        k.y_at = op_bind_rows(call, BINDING_convert_y, &args->r, p.rows, width);
+        op_launch(call, &k, base_ceil_div(p.rows * width, call->row->T0));
+    }
+    return op_end(call);
+}
+
+dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_args *args)
+{
+    if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
+    op_call call;
+    const dart_sma_append_args *a = args;
+    if (op_begin(&call, stream, "dart_sma_append") != DART_OK) return op_status(&call);
+    OP_REQUIRE(&call, a->B > 0 && a->L > 0 && a->H > 0 && a->S > 0 && a->to.M > 0, "B %u, L %u, H %u, S %u, M %u: all must be above 0",
+               a->B, a->L, a->H, a->S, a->to.M);
+    OP_REQUIRE(&call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
+    OP_REQUIRE(&call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    OP_REQUIRE(&call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
+    const uint32_t M = dart_ssd_chunks(a->L, a->S, op_has(&a->seq));
+    const uint64_t memory = (uint64_t)a->H * a->N * a->P, from = (uint64_t)a->B * M, to = (uint64_t)a->B * a->to.M;
+    op_check(&call, "dh", &a->dh, OP_FLOAT, from, memory);
+    op_check(&call, "seq", &a->seq, OP_I32 | OP_OPTIONAL, a->B, 2);
+    op_check(&call, "to.dh", &a->to.dh, OP_FLOAT, to, memory);
+    op_check(&call, "to.scale", &a->to.scale, OP_F32, to, (uint64_t)a->H * a->N);
+    if (op_status(&call) != DART_OK) return op_status(&call);
+    struct SmaAppendArgs k = {.flags = op_has(&a->seq) ? HAS_SEQ : 0, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S,
+                              .M = M, .first = a->to.first, .count = a->to.M, .capacity = a->to.M, .eps = a->eps};
+    op_kernel(&call, KERNEL_sma_append, a->L);
+    k.dh_at = op_bind(&call, BINDING_sma_append_dh, &a->dh, from * memory);
+    k.seq_at = op_bind(&call, BINDING_sma_append_seq, &a->seq, 2 * (uint64_t)a->B);
+    k.to_at = op_bind(&call, BINDING_sma_append_to, &a->to.dh, to * memory);
+    k.scale_at = op_bind(&call, BINDING_sma_append_scale, &a->to.scale, to * a->H * a->N);
+    op_launch(&call, &k, base_ceil_div(a->N, call.row->T0) * a->H * from);
+    return op_end(&call);
+}
