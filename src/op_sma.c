@@ -177,10 +177,11 @@ dart_status dart_sma(dart_stream *stream, const dart_sma_args *args)
     const dart_memories nothing = {0};
     if (!p.merge) attend_run(&p, &nothing);
     if (round_last) {
-        struct ConvertArgs k = {.rows = (uint32_t)p.rows, .width = (uint32_t)width, .x_row = (uint32_t)width, .y_row = op_row(&args->r, width)};
+        struct ConvertArgs k = {.flags = p.flags, .rows = (uint32_t)p.rows, .L = args->L, .width = (uint32_t)width, .x_row = (uint32_t)width, .y_row = op_row(&args->r, width)};
         op_kernel(call, KERNEL_convert, args->L);
         k.x_at = op_bind(call, BINDING_convert_x, &p.r, p.rows * width);
         k.y_at = op_bind_rows(call, BINDING_convert_y, &args->r, p.rows, width);
+        k.seq_at = op_bind(call, BINDING_convert_seq, &args->seq, 2 * (uint64_t)args->B);
         op_launch(call, &k, base_ceil_div(p.rows * width, call->row->T0));
     }
     return op_end(call);

@@ -1,0 +1,106 @@
+/* The CPU backend: kernels as plain functions over host memory, run tile by tile on a pool of threads. */
+#ifndef DART_CPU_H
+#define DART_CPU_H
+
+#include "../backend.h"
+
+#define CPU_ALIGN 64u
+#define CPU_SCRATCH (256u * 1024u) /* floats of scratch a thread */
+
+/* A binding of a launch: where it starts on the host, NULL when absent, and what its elements are. */
+typedef struct cpu_tensor {
+    void *data;
+    dart_dtype dtype;
+} cpu_tensor;
+
+/* One tile of one launch. */
+typedef struct cpu_task {
+    const void *args;
+    const cpu_tensor *bindings;
+    uint32_t T0, T1, tile;
+    float *scratch; /* CPU_SCRATCH floats of this thread, contents undefined */
+} cpu_task;
+
+typedef void (*cpu_kernel)(const cpu_task *task);
+
+/* In the order of kernel_row.slot; NULL where this build lacks the variant, whose capability is then not reported. */
+extern const cpu_kernel cpu_kernels[];
+
+/* A recorded launch with everything that a tile needs. */
+typedef struct cpu_launch {
+    cpu_kernel kernel;
+    cpu_tensor bindings[KERNEL_MAX_BINDINGS];
+    uint32_t args[KERNEL_MAX_ARGS / 4];
+    uint32_t T0, T1, tiles;
+    bool barrier;
+} cpu_launch;
+
+/* Where a launch stands while it runs. `left` of the first launch after a barrier counts the tiles of its segment
+ * (the launches up to the next barrier) that are not done. */
+typedef struct cpu_progress cpu_progress;
+
+typedef struct cpu_pool cpu_pool;
+/* threads > 0, the caller of cpu_pool_run included. */
+dart_status cpu_pool_create(uint32_t threads, base_report *report, cpu_pool **pool);
+void cpu_pool_destroy(cpu_pool *pool);
+/* Bytes of progress that running `count` launches takes. */
+size_t cpu_progress_bytes(size_t count);
+/* Runs the launches in order and returns when they are done. Calls from several threads take turns. */
+void cpu_pool_run(cpu_pool *pool, const cpu_launch *launches, cpu_progress *progress, size_t count);
+
+/* A multiple of CPU_ALIGN, NULL when there is no memory. */
+void *cpu_aligned_alloc(size_t bytes);
+void cpu_aligned_free(void *memory);
+
+/* Whether processor and operating system offer AVX2, FMA and F16C. */
+bool cpu_detect_avx2(void);
+/* The name of the processor, "CPU" when it cannot be told. */
+void cpu_detect_name(char *name, size_t size);
+uint64_t cpu_detect_memory(void);
+
+#define CPU_DECLARE_plain(id) void cpu_##id##_plain(const cpu_task *task);
+#define CPU_DECLARE_few(id) void cpu_##id##_few(const cpu_task *task);
+#define CPU_DECLARE_avx2(id) void cpu_##id##_avx2(const cpu_task *task);
+#define CPU_DECLARE_few_avx2(id) void cpu_##id##_few_avx2(const cpu_task *task);
+#define CPU_DECLARE_blas(id) void cpu_##id##_blas(const cpu_task *task);
+#define CPU_ROW(id, variant, capabilities, T0, T1, max_rows) CPU_DECLARE_##variant(id)
+#include "../kernels.def"
+
+/* ---- Geometry, see args.h ---- */
+typedef struct cpu_piece {
+    uint32_t position, count;
+} cpu_piece;
+
+static inline cpu_piece cpu_piece_of(uint32_t flags, const cpu_tensor *seq, uint32_t seq_at, uint32_t b, uint32_t L)
+{
+    cpu_piece piece = {0, L};
+    if (flags & HAS_SEQ) {
+        const int32_t *at = (const int32_t *)seq->data + seq_at + 2 * (size_t)b;
+        piece.position = at[0] > 0 ? (uint32_t)at[0] : 0;
+        piece.count = at[1] > 0 ? (uint32_t)at[1] : 0;
+        if (piece.count > L) piece.count = L;
+    }
+    return piece;
+}
+
+typedef struct cpu_chunk {
+    uint32_t begin, end; /* begin >= end: empty */
+    bool closes;
+} cpu_chunk;
+
+static inline cpu_chunk cpu_chunk_of(cpu_piece piece, uint32_t S, uint32_t j)
+{
+    uint64_t offset = piece.position % S;
+    uint64_t begin = j ? (uint64_t)j * S - offset : 0;
+    uint64_t border = ((uint64_t)j + 1) * S - offset;
+    cpu_chunk chunk;
+    chunk.begin = begin < piece.count ? (uint32_t)begin : piece.count;
+    chunk.end = border < piece.count ? (uint32_t)border : piece.count;
+    chunk.closes = border <= piece.count;
+    return chunk;
+}
+
+static inline uint32_t cpu_min(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static inline uint32_t cpu_blocks(uint32_t count, uint32_t block) { return count / block + (count % block != 0); }
+
+#endif

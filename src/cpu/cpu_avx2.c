@@ -1,0 +1,11 @@
+/* The hot kernels again, with the vectors written out. */
+#define CPU_AVX2
+#include "cpu_vector.h"
+
+#include "loops_conv.h"
+#include "loops_linear.h"
+#include "loops_norm.h"
+#include "loops_sma.h"
+#include "loops_ssd.h"
+
+void cpu_linear_few_avx2(const cpu_task *task) { cpu_linear_few_rows_avx2(task); }

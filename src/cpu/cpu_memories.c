@@ -1,0 +1,92 @@
+/* What happens to memories and queries around the attention itself. */
+#include "cpu_vector.h"
+
+static float root_mean_square(const float *v, size_t count, float eps)
+{
+    return sqrtf(dot(v, v, count) / (float)count + eps);
+}
+
+void cpu_sma_rho_plain(const cpu_task *task)
+{
+    const struct SmaRhoArgs *args = task->args;
+    const size_t begin = (size_t)task->tile * task->T0, P = args->P;
+    float *rho = (float *)task->bindings[BINDING_sma_rho_rho].data;
+    for (size_t i = begin; i < begin + task->T0 && i < args->rows; i++) {
+        const float *row = row_of(task->scratch, &task->bindings[BINDING_sma_rho_dh], args->dh_at + i * P, P);
+        rho[i] = 1.0f / root_mean_square(row, P, args->eps);
+    }
+}
+
+void cpu_sma_query_plain(const cpu_task *task)
+{
+    const struct SmaQueryArgs *args = task->args;
+    const size_t N = args->N, P = args->P, g = task->tile % args->G, row = task->tile / args->G;
+    const uint32_t b = (uint32_t)(row / args->L), t = (uint32_t)(row % args->L);
+    if (t >= cpu_piece_of(args->flags, &task->bindings[BINDING_sma_query_seq], args->seq_at, b, args->L).count) return;
+    float *qn = (float *)task->bindings[BINDING_sma_query_qn].data + (size_t)task->tile * N;
+    float *en = (float *)task->bindings[BINDING_sma_query_en].data + (size_t)task->tile * P;
+    load_row(qn, &task->bindings[BINDING_sma_query_q], args->q_at + row * args->q_row + g * N, N);
+    load_row(en, &task->bindings[BINDING_sma_query_e], args->e_at + row * args->e_row + g * P, P);
+    const float q_scale = 1.0f / (root_mean_square(qn, N, args->eps) * sqrtf((float)N));
+    const float e_scale = 1.0f / root_mean_square(en, P, args->eps);
+    for (size_t n = 0; n < N; n++) qn[n] *= q_scale;
+    for (size_t p = 0; p < P; p++) en[p] *= e_scale;
+}
+
+void cpu_sma_merge_plain(const cpu_task *task)
+{
+    const struct SmaMergeArgs *args = task->args;
+    const cpu_tensor *r = &task->bindings[BINDING_sma_merge_r];
+    const size_t P = args->P, h = task->tile % args->H, b = task->tile / args->H;
+    if (cpu_piece_of(args->flags, &task->bindings[BINDING_sma_merge_seq], args->seq_at, (uint32_t)b, 1).count == 0) return;
+    const float *partial = (const float *)task->bindings[BINDING_sma_merge_partial].data + (size_t)task->tile * args->splits * (P + 2);
+    float *lse = (float *)task->bindings[BINDING_sma_merge_lse].data + args->lse_at + b * args->H + h;
+    const size_t r_at = args->r_at + b * args->r_row + h * P;
+    float *sum = task->scratch;
+    float top = args->flags & IS_MERGE ? *lse : -INFINITY, den = 0;
+    const float before = top;
+    for (size_t i = 0; i < args->splits; i++) {
+        const float *part = partial + i * (P + 2);
+        if (part[1] != 0.0f && !(part[0] <= top)) top = part[0];
+    }
+    memset(sum, 0, P * sizeof(float));
+    if (before > -3.4e38f) {
+        den = exp_one(before - top);
+        load_row(sum, r, r_at, P);
+        for (size_t p = 0; p < P; p++) sum[p] *= den;
+    }
+    for (size_t i = 0; i < args->splits; i++) {
+        const float *part = partial + i * (P + 2);
+        if (part[1] == 0.0f) continue;
+        const float scale = exp_one(part[0] - top);
+        den += scale * part[1];
+        axpy(sum, scale, part + 2, P);
+    }
+    for (size_t p = 0; p < P; p++) sum[p] = den == 0.0f ? 0.0f : sum[p] / den;
+    store_row(r, r_at, sum, P);
+    *lse = den == 0.0f ? -INFINITY : top + logf(den);
+}
+
+void cpu_sma_append_plain(const cpu_task *task)
+{
+    const struct SmaAppendArgs *args = task->args;
+    const size_t N = args->N, P = args->P;
+    const uint32_t blocks = cpu_blocks(args->N, task->T0);
+    const size_t row = (size_t)(task->tile % blocks) * task->T0, rows = N - row < task->T0 ? N - row : task->T0;
+    const uint32_t rest = task->tile / blocks, h = rest % args->H, j = rest / args->H % args->M, b = rest / args->H / args->M;
+    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_append_seq], args->seq_at, b, args->L);
+    const cpu_chunk chunk = cpu_chunk_of(piece, args->S, j);
+    const uint64_t m = (uint64_t)piece.position / args->S + j;
+    if (!chunk.closes || m < args->first || m >= (uint64_t)args->first + args->count) return;
+    const size_t from = args->dh_at + (((size_t)b * args->M + j) * args->H + h) * N * P;
+    const size_t slot = ((size_t)b * args->capacity + (size_t)(m - args->first)) * args->H + h;
+    float *scale = (float *)task->bindings[BINDING_sma_append_scale].data + args->scale_at + slot * N;
+    float *v = task->scratch;
+    for (size_t n = row; n < row + rows; n++) {
+        load_row(v, &task->bindings[BINDING_sma_append_dh], from + n * P, P);
+        const float root = root_mean_square(v, P, args->eps);
+        for (size_t p = 0; p < P; p++) v[p] /= root;
+        store_row(&task->bindings[BINDING_sma_append_to], args->to_at + slot * N * P + n * P, v, P);
+        scale[n] = root;
+    }
+}

@@ -1,0 +1,10 @@
+/* The hot kernels in portable C. */
+#include "cpu_vector.h"
+
+#include "loops_conv.h"
+#include "loops_linear.h"
+#include "loops_norm.h"
+#include "loops_sma.h"
+#include "loops_ssd.h"
+
+void cpu_linear_few(const cpu_task *task) { cpu_linear_few_rows_plain(task); }

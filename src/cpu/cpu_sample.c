@@ -1,0 +1,135 @@
+/* Choosing a token from a row of logits. */
+#include "cpu_vector.h"
+
+void cpu_argmax_plain(const cpu_task *task)
+{
+    const struct ArgmaxArgs *args = task->args;
+    const size_t row = args->logits_at + (size_t)task->tile * args->logits_row;
+    float best = -INFINITY;
+    size_t id = 0;
+    bool found = false;
+    for (size_t i = 0; i < args->width; i += CPU_SCRATCH) {
+        const size_t count = cpu_min(args->width - (uint32_t)i, CPU_SCRATCH);
+        const float *v = row_of(task->scratch, &task->bindings[BINDING_argmax_logits], row + i, count);
+        for (size_t k = 0; k < count; k++) {
+            if (v[k] > best || (!found && v[k] == best)) {
+                best = v[k];
+                id = i + k;
+                found = true;
+            }
+        }
+    }
+    ((int32_t *)task->bindings[BINDING_argmax_ids].data)[(size_t)args->ids_at + task->tile] = (int32_t)id;
+}
+
+/* Word 0 of Philox4x32-10 (Salmon et al. 2011). */
+static uint32_t philox(uint32_t c0, uint32_t c1, uint32_t k0, uint32_t k1)
+{
+    uint32_t c2 = 0, c3 = 0;
+    for (int round = 0; round < 10; round++) {
+        const uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    return c0;
+}
+
+/* Order of numbers as unsigned integers: larger numbers have larger orders, both zeros the same, NaN 0. */
+static uint32_t order_of(float value)
+{
+    const uint32_t u = cpu_bits(value + 0.0f);
+    if (value != value) return 0;
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+enum { BLOCK = 16384, DIGITS = 8, BUCKETS = 1 << DIGITS };
+
+typedef struct logits {
+    const cpu_task *task;
+    const struct SampleArgs *args;
+    size_t at;
+    float *scratch;
+} logits;
+
+static const float *logits_block(const logits *row, size_t begin, size_t *count)
+{
+    const size_t left = row->args->width - begin;
+    *count = left < BLOCK ? left : BLOCK;
+    return row_of(row->scratch, &row->task->bindings[BINDING_sample_logits], row->at + begin, *count);
+}
+
+/* The order of the last kept logit, found digit by digit, and how many logits of that order are kept. */
+static uint32_t find_threshold(const logits *row, uint64_t keep, uint64_t *ties)
+{
+    uint32_t threshold = 0;
+    for (int shift = 32 - DIGITS; shift >= 0; shift -= DIGITS) {
+        uint32_t buckets[BUCKETS] = {0};
+        for (size_t i = 0, count; i < row->args->width; i += count) {
+            const float *v = logits_block(row, i, &count);
+            for (size_t k = 0; k < count; k++) {
+                const uint32_t order = order_of(v[k]);
+                const bool same = shift == 32 - DIGITS || (order ^ threshold) >> (shift + DIGITS) == 0;
+                if (order != 0 && same) buckets[order >> shift & (BUCKETS - 1)]++;
+            }
+        }
+        uint32_t digit = BUCKETS - 1;
+        while (digit > 0 && buckets[digit] < keep) keep -= buckets[digit--];
+        if (buckets[digit] < keep) { /* fewer numbers than keep: all of them */
+            *ties = 0;
+            return 1;
+        }
+        threshold |= digit << shift;
+    }
+    *ties = keep;
+    return threshold;
+}
+
+void cpu_sample_plain(const cpu_task *task)
+{
+    const struct SampleArgs *args = task->args;
+    const logits row = {task, args, args->logits_at + (size_t)task->tile * args->logits_row, task->scratch};
+    uint32_t threshold = 1, position = 0;
+    uint64_t ties = 0;
+    if (args->top_k != 0 && args->top_k < args->width) threshold = find_threshold(&row, args->top_k, &ties);
+    if (args->flags & HAS_SEQ) {
+        const int32_t *seq = (const int32_t *)task->bindings[BINDING_sample_seq].data + args->seq_at + 2 * (size_t)task->tile;
+        position = (uint32_t)seq[0] + (uint32_t)seq[1];
+    }
+    const double u = philox(position, task->tile, args->seed_low, args->seed_high) / 4294967296.0;
+
+    float largest = -INFINITY;
+    for (size_t i = 0, count; i < args->width; i += count) {
+        const float *v = logits_block(&row, i, &count);
+        for (size_t k = 0; k < count; k++)
+            if (v[k] > largest) largest = v[k];
+    }
+    /* The first round adds up the total, the second one walks to u times it. */
+    double total = 0;
+    size_t last = 0, id = 0;
+    bool chosen = false;
+    for (int round = 0; round < 2; round++) {
+        double sum = 0;
+        uint64_t left = ties;
+        for (size_t i = 0, count; i < args->width && !chosen; i += count) {
+            const float *v = logits_block(&row, i, &count);
+            for (size_t k = 0; k < count && !chosen; k++) {
+                const uint32_t order = order_of(v[k]);
+                if (order < threshold || (order == threshold && left == 0)) continue;
+                if (order == threshold) left--;
+                last = i + k;
+                if (v[k] == largest && largest > -INFINITY) sum += 1.0;
+                else if (v[k] > -INFINITY) sum += (double)expf((v[k] - largest) / args->temperature);
+                if (round == 1 && sum > u * total) {
+                    id = i + k;
+                    chosen = true;
+                }
+            }
+        }
+        total = sum;
+    }
+    ((int32_t *)task->bindings[BINDING_sample_ids].data)[(size_t)args->ids_at + task->tile] = (int32_t)(chosen ? id : last);
+}
