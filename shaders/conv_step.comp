@@ -1,0 +1,47 @@
+// One token of conv and conv_tail: y[b, ch] = SiLU(bias[ch] + sum_k weight[ch, k] in_k) with in = (tail[b, :, ch], x[b, ch]);
+// then tail[b, :, ch] = in_1 .. in_{K-1}. A count of 0 leaves tail and y alone.
+//
+// x, y B C; weight C K; bias C; tail B K-1 C; 2 <= K <= 8. A workgroup makes T0 consecutive channels of one sequence.
+// No shared memory.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "lib/dart.glsl"
+PUSH(ConvStepArgs)
+READS(0, x)
+READS(1, weight)
+READS(2, bias)
+READS_WRITES(3, tail)
+READS(4, seq)
+WRITES(5, y)
+#include "lib/seq.glsl"
+
+const uint MAX_ROWS = 7u;
+
+void main()
+{
+    uint blocks = (args.C + T0 - 1u) / T0;
+    uint rows = args.K - 1u;
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint b = tile / blocks;
+        uint begin = (tile - b * blocks) * T0;
+        uint end = min(begin + T0, args.C);
+        if (seq_count(b, 1u) == 0u) continue;
+        for (uint channel = begin + LANE; channel < end; channel += LANES) {
+            uint at = args.tail_at + b * rows * args.C + channel;
+            uint weight_at = args.weight_at + channel * args.K;
+            float last = load_x(args.x_at + b * args.x_row + channel);
+            float sum = has(args.flags, HAS_BIAS) ? load_bias(args.bias_at + channel) : 0.0;
+            float kept[MAX_ROWS];
+            [[unroll]] for (uint j = 0u; j < MAX_ROWS; j++) {
+                kept[j] = j < rows ? load_tail(at + j * args.C) : 0.0;
+                if (j < rows) sum += load_weight(weight_at + j) * kept[j];
+            }
+            sum += load_weight(weight_at + rows) * last;
+            [[unroll]] for (uint j = 0u; j < MAX_ROWS; j++) {
+                if (j + 1u < rows) store_tail(at + j * args.C, kept[min(j + 1u, MAX_ROWS - 1u)]);
+                else if (j + 1u == rows) store_tail(at + j * args.C, last);
+            }
+            store_y(args.y_at + b * args.y_row + channel, silu(sum));
+        }
+    }
+}

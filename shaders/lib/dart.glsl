@@ -1,0 +1,207 @@
+// What every kernel includes: arguments, storage types, elementary functions, reductions, geometry of chunks.
+//
+// A kernel says PUSH(Args), then its bindings with READS, WRITES or READS_WRITES in the order of kernels.def, and
+// loops `for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x)`, with a barrier before
+// shared memory is used again.
+//
+// Storage types are specialisation constants: a binding is an array of 32-bit words, and load_NAME(i) takes element i
+// out of them. 16-bit stores go through 16-bit storage with -DSTORE16; otherwise each store replaces its half of the
+// word with two atomics, which is safe next to a neighbour's store into the other half.
+#extension GL_EXT_control_flow_attributes : enable
+#ifdef STORE16
+#extension GL_EXT_shader_16bit_storage : require
+#endif
+#ifdef SUBGROUP
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
+
+#define DART_GLSL
+#include "../args.h"
+
+layout(constant_id = 0) const uint DTYPES = 0;
+layout(constant_id = 1) const uint T0 = 1;
+layout(constant_id = 2) const uint T1 = 1;
+layout(local_size_x_id = 3) in;
+
+const uint TYPE_F32 = 0u;
+const uint TYPE_F16 = 1u;
+const uint TYPE_BF16 = 2u;
+const uint TYPE_I32 = 3u;
+
+#define LANE gl_LocalInvocationID.x
+#define LANES gl_WorkGroupSize.x
+
+#define PUSH(Args) layout(push_constant) uniform Push { Args args; };
+
+#define DTYPE_OF(slot) ((DTYPES >> (2u * slot)) & 3u)
+
+// Element i of a word array whose type is known when the pipeline is made.
+float element_of(uint type, uint word, uint i)
+{
+    if (type == TYPE_F32) return uintBitsToFloat(word);
+    if (type == TYPE_I32) return float(int(word));
+    if (type == TYPE_F16) return (i & 1u) == 0u ? unpackHalf2x16(word).x : unpackHalf2x16(word).y;
+    return uintBitsToFloat((i & 1u) == 0u ? word << 16 : word & 0xffff0000u);
+}
+uint word_of(uint type, uint i) { return type == TYPE_F16 || type == TYPE_BF16 ? i >> 1 : i; }
+
+// Round to nearest even; drivers may round otherwise when left to themselves.
+uint bf16_bits(float value)
+{
+    uint u = floatBitsToUint(value);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (u >> 16) | 0x40u;
+    return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+}
+uint f16_bits(float value)
+{
+    uint u = floatBitsToUint(value);
+    uint sign = (u >> 16) & 0x8000u;
+    uint a = u & 0x7fffffffu;
+    if (a > 0x7f800000u) return sign | 0x7e00u;
+    if (a >= 0x477ff000u) return sign | 0x7c00u;
+    if (a < 0x38800000u) { // below 2^-14: a multiple of 2^-24
+        if (a < 0x33000000u) return sign;
+        uint shift = 126u - (a >> 23);
+        uint mantissa = (a & 0x7fffffu) | 0x800000u;
+        uint kept = mantissa >> shift;
+        uint lost = mantissa & ((1u << shift) - 1u);
+        uint half_unit = 1u << (shift - 1u);
+        return sign | (kept + (lost > half_unit || (lost == half_unit && (kept & 1u) != 0u) ? 1u : 0u));
+    }
+    uint rebased = a - 0x38000000u;
+    return sign | ((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13);
+}
+uint half_bits(uint type, float value) { return type == TYPE_F16 ? f16_bits(value) : bf16_bits(value); }
+
+#define READS(slot, name) \
+    layout(std430, binding = slot) readonly buffer Block_##name { uint words_##name[]; }; \
+    float load_##name(uint i) { return element_of(DTYPE_OF(slot), words_##name[word_of(DTYPE_OF(slot), i)], i); } \
+    int load_int_##name(uint i) { return int(words_##name[i]); }
+
+#ifdef STORE16
+#define STORES(slot, name) \
+    layout(std430, binding = slot) buffer Halves_##name { uint16_t halves_##name[]; }; \
+    void store_##name(uint i, float value) \
+    { \
+        if (DTYPE_OF(slot) == TYPE_F32) words_##name[i] = floatBitsToUint(value); \
+        else if (DTYPE_OF(slot) == TYPE_I32) words_##name[i] = uint(int(value)); \
+        else halves_##name[i] = uint16_t(half_bits(DTYPE_OF(slot), value)); \
+    }
+#else
+#define STORES(slot, name) \
+    void store_##name(uint i, float value) \
+    { \
+        if (DTYPE_OF(slot) == TYPE_F32) words_##name[i] = floatBitsToUint(value); \
+        else if (DTYPE_OF(slot) == TYPE_I32) words_##name[i] = uint(int(value)); \
+        else { \
+            uint shift = (i & 1u) * 16u; \
+            atomicAnd(words_##name[i >> 1], ~(0xffffu << shift)); \
+            atomicOr(words_##name[i >> 1], half_bits(DTYPE_OF(slot), value) << shift); \
+        } \
+    }
+#endif
+#define READS_WRITES(slot, name) \
+    layout(std430, binding = slot) buffer Block_##name { uint words_##name[]; }; \
+    float load_##name(uint i) { return element_of(DTYPE_OF(slot), words_##name[word_of(DTYPE_OF(slot), i)], i); } \
+    int load_int_##name(uint i) { return int(words_##name[i]); } \
+    STORES(slot, name)
+#define WRITES(slot, name) \
+    layout(std430, binding = slot) buffer Block_##name { uint words_##name[]; }; \
+    STORES(slot, name)
+
+bool has(uint flags, uint flag) { return (flags & flag) != 0u; }
+
+// Stands in for -infinity, which shaders need not honour.
+const float LOWEST = -3.4e38;
+
+// exp for x <= 0 (larger x is taken as 0); relative error below 2 ulp for results above 2^-126, 0 below exp(-87.3).
+// The specification allows the built-in one 3 + 2 |x| ulp, which a long decay would show.
+float exp_neg(float x)
+{
+    x = min(x, 0.0);
+    if (!(x > -87.3)) return 0.0;
+    precise float n = floor(x * 1.44269504 + 0.5);
+    precise float r = x - n * 0.693359375;
+    r = r + n * 2.12194440e-4;
+    precise float p = 1.9875691500e-4;
+    p = p * r + 1.3981999507e-3;
+    p = p * r + 8.3334519073e-3;
+    p = p * r + 4.1665795894e-2;
+    p = p * r + 1.6666665459e-1;
+    p = p * r + 5.0000001201e-1;
+    p = p * r * r + r + 1.0;
+    return p * uintBitsToFloat(uint(int(n) + 127) << 23);
+}
+// log(1 + y) for 0 <= y <= 1, as 2 atanh(y / (2 + y)).
+float log1p_unit(float y)
+{
+    precise float s = y / (2.0 + y);
+    precise float w = s * s;
+    precise float p = 1.0 / 17.0;
+    p = p * w + 1.0 / 15.0;
+    p = p * w + 1.0 / 13.0;
+    p = p * w + 1.0 / 11.0;
+    p = p * w + 1.0 / 9.0;
+    p = p * w + 1.0 / 7.0;
+    p = p * w + 1.0 / 5.0;
+    p = p * w + 1.0 / 3.0;
+    return 2.0 * (s + s * w * p);
+}
+float softplus(float x) { return max(x, 0.0) + log1p_unit(exp_neg(-abs(x))); }
+float silu(float x)
+{
+    float e = exp_neg(-abs(x));
+    return x * ((x >= 0.0 ? 1.0 : e) / (1.0 + e));
+}
+
+// Sums and maxima over the workgroup, the same value in every lane, in a fixed order. Call in uniform flow; the
+// shared array is free again on return.
+shared float lane_values[gl_WorkGroupSize.x];
+#ifdef SUBGROUP
+float workgroup_sum(float value)
+{
+    value = subgroupAdd(value);
+    if (subgroupElect()) lane_values[gl_SubgroupID] = value;
+    barrier();
+    float sum = 0.0;
+    for (uint i = 0u; i < gl_NumSubgroups; i++) sum += lane_values[i];
+    barrier();
+    return sum;
+}
+float workgroup_max(float value)
+{
+    value = subgroupMax(value);
+    if (subgroupElect()) lane_values[gl_SubgroupID] = value;
+    barrier();
+    float top = lane_values[0];
+    for (uint i = 1u; i < gl_NumSubgroups; i++) top = max(top, lane_values[i]);
+    barrier();
+    return top;
+}
+#else
+float workgroup_sum(float value)
+{
+    lane_values[LANE] = value;
+    for (uint half_size = LANES / 2u; half_size > 0u; half_size /= 2u) {
+        barrier();
+        if (LANE < half_size) lane_values[LANE] += lane_values[LANE + half_size];
+    }
+    barrier();
+    float sum = lane_values[0];
+    barrier();
+    return sum;
+}
+float workgroup_max(float value)
+{
+    lane_values[LANE] = value;
+    for (uint half_size = LANES / 2u; half_size > 0u; half_size /= 2u) {
+        barrier();
+        if (LANE < half_size) lane_values[LANE] = max(lane_values[LANE], lane_values[LANE + half_size]);
+    }
+    barrier();
+    float top = lane_values[0];
+    barrier();
+    return top;
+}
+#endif

@@ -1,0 +1,24 @@
+// Order-preserving integers for floats: a < b as numbers gives order_of(a) < order_of(b), zeros of both signs are
+// equal, and every NaN is 0, below all numbers.
+uint order_of(float value)
+{
+    uint u = floatBitsToUint(value);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return 0u;
+    if ((u & 0x7fffffffu) == 0u) return 0x80000000u;
+    return (u & 0x80000000u) != 0u ? ~u : u | 0x80000000u;
+}
+
+// Over the workgroup, the same in every lane. Call in uniform flow; the shared array is free again on return.
+shared uint lane_words[gl_WorkGroupSize.x];
+uint workgroup_max_uint(uint value)
+{
+    lane_words[LANE] = value;
+    for (uint half_size = LANES / 2u; half_size > 0u; half_size /= 2u) {
+        barrier();
+        if (LANE < half_size) lane_words[LANE] = max(lane_words[LANE], lane_words[LANE + half_size]);
+    }
+    barrier();
+    uint top = lane_words[0];
+    barrier();
+    return top;
+}

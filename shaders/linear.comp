@@ -1,0 +1,175 @@
+// y[t, o] = sum_i x[t, i] weight[o, i], added to what y holds with IS_ADD.
+//
+// x rows x inputs, weight outputs x inputs, y rows x outputs.
+// Many rows: a workgroup makes T0 = 2 LANES outputs x T1 = 32 rows. A lane owns two outputs of every row: it reads its
+// own weights from memory, eight at a time, and x from a slab in shared memory at addresses that all lanes share, so
+// that a weight is used 32 times and a slab element is one broadcast. Shared memory: 4 T1 SLAB bytes.
+// FEW, up to four rows: a workgroup makes T0 outputs of T1 = 4 rows. Teams of 8 LANES / T0 lanes own eight outputs each,
+// split the inputs, read each weight once and add their parts up at the end. Shared memory: 16 (8 LANES + T0) bytes.
+// Guards: inputs past the end count as 0 and are not read; edge outputs read the last row of weight and are dropped.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "lib/dart.glsl"
+PUSH(LinearArgs)
+READS(0, x)
+READS(1, weight)
+READS_WRITES(2, y)
+
+struct Eight {
+    vec4 low, high;
+};
+
+bool is_half(uint type) { return type == TYPE_F16 || type == TYPE_BF16; }
+vec2 halves(uint type, uint word) { return vec2(element_of(type, word, 0u), element_of(type, word, 1u)); }
+
+// Elements at .. at + 7 of a binding; those from `count` on are 0. aligned_NAME tells whether rows of whole eights that
+// start at `at` and lie `row` apart can be read as quads of words.
+#define READS_EIGHT(slot, name) \
+    layout(std430, binding = slot) readonly buffer Quads_##name { uvec4 quads_##name[]; }; \
+    bool aligned_##name(uint at, uint row) { return (at | row) % (is_half(DTYPE_OF(slot)) ? 8u : 4u) == 0u && args.inputs % 8u == 0u; } \
+    Eight load_eight_##name(uint at, uint count, bool aligned) \
+    { \
+        Eight v; \
+        if (aligned && is_half(DTYPE_OF(slot))) { \
+            uvec4 q = quads_##name[at / 8u]; \
+            v.low = vec4(halves(DTYPE_OF(slot), q.x), halves(DTYPE_OF(slot), q.y)); \
+            v.high = vec4(halves(DTYPE_OF(slot), q.z), halves(DTYPE_OF(slot), q.w)); \
+        } else if (aligned) { \
+            v.low = uintBitsToFloat(quads_##name[at / 4u]); \
+            v.high = uintBitsToFloat(quads_##name[at / 4u + 1u]); \
+        } else { \
+            [[unroll]] for (uint i = 0u; i < 4u; i++) { \
+                v.low[i] = i < count ? load_##name(at + i) : 0.0; \
+                v.high[i] = i + 4u < count ? load_##name(at + i + 4u) : 0.0; \
+            } \
+        } \
+        return v; \
+    }
+READS_EIGHT(0, x)
+READS_EIGHT(1, weight)
+
+// sum + a . b, one product after the other.
+float add_products(float sum, vec4 a, vec4 b)
+{
+    sum += a.x * b.x;
+    sum += a.y * b.y;
+    sum += a.z * b.z;
+    sum += a.w * b.w;
+    return sum;
+}
+
+void put(uint row, uint column, float value)
+{
+    uint at = args.y_at + row * args.y_row + column;
+    store_y(at, has(args.flags, IS_ADD) ? load_y(at) + value : value);
+}
+
+#ifdef FEW
+const uint OUTPUTS = 8u; // of a lane
+const uint ROWS = 4u;    // T1
+shared float parts[ROWS * (OUTPUTS * gl_WorkGroupSize.x + T0)];
+
+void main()
+{
+    uint blocks = (args.outputs + T0 - 1u) / T0;
+    bool x_aligned = aligned_x(args.x_at, args.x_row);
+    bool weight_aligned = aligned_weight(args.weight_at, args.inputs);
+    uint team = LANES * OUTPUTS / T0; // lanes that share outputs
+    uint member = LANE % team;
+    uint own_output = LANE / team * OUTPUTS;
+    uint stride = team + 1u; // so that the lanes that add up read different banks
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint first_output = tile % blocks * T0;
+        uint first_row = tile / blocks * ROWS;
+        uint rows = min(ROWS, args.rows - first_row);
+        uint weight_at[OUTPUTS];
+        float sum[ROWS][OUTPUTS];
+        [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
+            weight_at[o] = args.weight_at + min(first_output + own_output + o, args.outputs - 1u) * args.inputs;
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) sum[r][o] = 0.0;
+        }
+        for (uint i = 8u * member; i < args.inputs; i += 8u * team) {
+            Eight w[OUTPUTS];
+            [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) w[o] = load_eight_weight(weight_at[o] + i, args.inputs - i, weight_aligned);
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                if (r < rows) {
+                    Eight v = load_eight_x(args.x_at + (first_row + r) * args.x_row + i, args.inputs - i, x_aligned);
+                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
+                        sum[r][o] = add_products(add_products(sum[r][o], v.low, w[o].low), v.high, w[o].high);
+                    }
+                }
+            }
+        }
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            if (r < rows) {
+                [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) parts[(r * T0 + own_output + o) * stride + member] = sum[r][o];
+            }
+        }
+        barrier();
+        for (uint e = LANE; e < rows * T0; e += LANES) {
+            float total = 0.0;
+            for (uint part = 0u; part < team; part++) total += parts[e * stride + part];
+            uint column = first_output + e % T0;
+            if (column < args.outputs) put(first_row + e / T0, column, total);
+        }
+        barrier();
+    }
+}
+
+#else
+const uint OUTPUTS = 2u; // of a lane
+const uint ROWS = 32u;   // T1
+const uint SLAB = 64u;   // inputs
+shared vec4 slab[ROWS * SLAB / 4u];
+
+void main()
+{
+    uint blocks = (args.outputs + OUTPUTS * LANES - 1u) / (OUTPUTS * LANES);
+    bool x_aligned = aligned_x(args.x_at, args.x_row);
+    bool weight_aligned = aligned_weight(args.weight_at, args.inputs);
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint first_output = tile % blocks * (OUTPUTS * LANES) + LANE;
+        uint first_row = tile / blocks * ROWS;
+        uint weight_at[OUTPUTS];
+        float sum[OUTPUTS][ROWS];
+        [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
+            weight_at[o] = args.weight_at + min(first_output + o * LANES, args.outputs - 1u) * args.inputs;
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) sum[o][r] = 0.0;
+        }
+        for (uint begin = 0u; begin < args.inputs; begin += SLAB) {
+            barrier();
+            for (uint e = LANE; e < ROWS * SLAB / 8u; e += LANES) {
+                uint row = first_row + e / (SLAB / 8u);
+                uint i = begin + e % (SLAB / 8u) * 8u;
+                Eight v = Eight(vec4(0.0), vec4(0.0));
+                if (row < args.rows && i < args.inputs) v = load_eight_x(args.x_at + row * args.x_row + i, args.inputs - i, x_aligned);
+                slab[2u * e] = v.low;
+                slab[2u * e + 1u] = v.high;
+            }
+            barrier();
+            uint end = min(SLAB, args.inputs - begin);
+            for (uint i = 0u; i < end; i += 8u) {
+                Eight w[OUTPUTS];
+                [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
+                    w[o] = load_eight_weight(weight_at[o] + begin + i, args.inputs - begin - i, weight_aligned);
+                }
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                    vec4 low = slab[(r * SLAB + i) / 4u];
+                    vec4 high = slab[(r * SLAB + i) / 4u + 1u];
+                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
+                        sum[o][r] = add_products(add_products(sum[o][r], low, w[o].low), high, w[o].high);
+                    }
+                }
+            }
+        }
+        [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
+            uint column = first_output + o * LANES;
+            if (column < args.outputs) {
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                    if (first_row + r < args.rows) put(first_row + r, column, sum[o][r]);
+                }
+            }
+        }
+    }
+}
+#endif

@@ -1,0 +1,151 @@
+// ids[t] ~ softmax(logits_t / temperature) over the top_k largest logits: the first kept index, in index order, whose
+// running sum of exp((logit - max) / temperature) exceeds u times the total, else the last kept index; 0 when nothing is
+// kept. u = word 0 of Philox4x32-10 / 2^32 (Salmon et al. 2011).
+//
+// logits rows x width, seq rows x 2, ids rows. A workgroup makes one row: it finds the order (order.glsl) of the last
+// kept logit eight bits at a time by counting, then every lane sums a contiguous segment, and one lane picks.
+// Shared memory: 1024 + 16 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only;
+// the sums that pick are made in the same order as those that add up to the total.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "lib/dart.glsl"
+PUSH(SampleArgs)
+READS(0, logits)
+READS(1, seq)
+WRITES(2, ids)
+#include "lib/order.glsl"
+
+const uint NEGATIVE_INFINITY = 0x007fffffu; // as an order
+
+shared uint counts[256];
+shared uint bucket, above; // of the last kept logit: its digit, and how many logits have larger ones
+shared float sums[gl_WorkGroupSize.x];
+shared uint lasts[gl_WorkGroupSize.x]; // 1 + the last kept index of a segment
+
+uint philox(uvec4 counter, uvec2 key)
+{
+    for (uint i = 0u; i < 10u; i++) {
+        uint high0, low0, high1, low1;
+        umulExtended(0xd2511f53u, counter.x, high0, low0);
+        umulExtended(0xcd9e8d57u, counter.z, high1, low1);
+        counter = uvec4(high1 ^ counter.y ^ key.x, low1, high0 ^ counter.w ^ key.y, low0);
+        key += uvec2(0x9e3779b9u, 0xbb67ae85u);
+    }
+    return counter.x;
+}
+
+// The smallest order among the keep largest numbers of a row, and how many numbers equal to it are kept. With no more
+// numbers than keep it is 1, below all of them.
+void find_threshold(uint from, uint keep, out uint threshold, out uint ties)
+{
+    threshold = 0u;
+    for (uint shift = 24u;; shift -= 8u) {
+        for (uint i = LANE; i < 256u; i += LANES) counts[i] = 0u;
+        barrier();
+        for (uint i = LANE; i < args.width; i += LANES) {
+            uint order = order_of(load_logits(from + i));
+            bool same = shift == 24u || (order ^ threshold) >> (shift + 8u) == 0u;
+            if (order != 0u && same) atomicAdd(counts[(order >> shift) & 255u], 1u);
+        }
+        barrier();
+        if (LANE == 0u) {
+            uint larger = 0u;
+            uint digit = 255u;
+            while (digit > 0u && larger + counts[digit] < keep) larger += counts[digit--];
+            bucket = larger + counts[digit] < keep ? 256u : digit;
+            above = larger;
+        }
+        barrier();
+        uint digit = bucket;
+        uint larger = above;
+        barrier();
+        if (digit == 256u) { // only in the first round
+            threshold = 1u;
+            ties = 0u;
+            return;
+        }
+        threshold |= digit << shift;
+        keep -= larger;
+        if (shift == 0u) break;
+    }
+    ties = keep;
+}
+
+void main()
+{
+    uint segment = (args.width + LANES - 1u) / LANES;
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint from = args.logits_at + tile * args.logits_row;
+        uint threshold = 1u;
+        uint ties = 0u;
+        if (args.top_k != 0u && args.top_k < args.width) find_threshold(from, args.top_k, threshold, ties);
+
+        uint begin = min(LANE * segment, args.width);
+        uint end = min(begin + segment, args.width);
+        uint best = 0u;
+        uint equal = 0u;
+        for (uint i = begin; i < end; i++) {
+            uint order = order_of(load_logits(from + i));
+            best = max(best, order);
+            if (order == threshold) equal++;
+        }
+        uint top = workgroup_max_uint(best);
+        float largest = uintBitsToFloat((top & 0x80000000u) != 0u ? top & 0x7fffffffu : ~top);
+        lane_words[LANE] = equal;
+        barrier();
+        uint skipped = 0u; // ties in earlier segments
+        for (uint i = 0u; i < LANE; i++) skipped += lane_words[i];
+        ties -= min(ties, skipped);
+
+        precise float sum = 0.0;
+        uint last = 0u;
+        uint left = ties;
+        for (uint i = begin; i < end; i++) {
+            float logit = load_logits(from + i);
+            uint order = order_of(logit);
+            if (order < threshold || order == threshold && left == 0u) continue;
+            if (order == threshold) left--;
+            last = i + 1u;
+            if (order == NEGATIVE_INFINITY) continue;
+            sum += order == top ? 1.0 : exp_neg((logit - largest) / args.temperature);
+        }
+        sums[LANE] = sum;
+        lasts[LANE] = last;
+        barrier();
+
+        uint position = has(args.flags, HAS_SEQ) ? uint(load_int_seq(args.seq_at + 2u * tile)) + uint(load_int_seq(args.seq_at + 2u * tile + 1u)) : 0u;
+        float u = float(philox(uvec4(position, tile, 0u, 0u), uvec2(args.seed_low, args.seed_high))) * (1.0 / 4294967296.0);
+        precise float total = 0.0;
+        for (uint i = 0u; i < LANES; i++) total += sums[i];
+        precise float before = 0.0;
+        uint picker = LANES; // the segment in which the running sum passes u total
+        uint final = 0u;
+        for (uint i = 0u; i < LANES; i++) {
+            precise float after = before + sums[i];
+            if (after > u * total && picker == LANES) picker = i;
+            if (picker == LANES) before = after;
+            final = max(final, lasts[i]);
+        }
+        if (picker == LANES && LANE == 0u) words_ids[args.ids_at + tile] = max(final, 1u) - 1u;
+        if (picker == LANE) {
+            sum = 0.0;
+            left = ties;
+            uint id = last - 1u;
+            for (uint i = begin; i < end; i++) {
+                float logit = load_logits(from + i);
+                uint order = order_of(logit);
+                if (order < threshold || order == threshold && left == 0u) continue;
+                if (order == threshold) left--;
+                if (order == NEGATIVE_INFINITY) continue;
+                sum += order == top ? 1.0 : exp_neg((logit - largest) / args.temperature);
+                precise float running = before + sum;
+                if (running > u * total) {
+                    id = i;
+                    break;
+                }
+            }
+            words_ids[args.ids_at + tile] = id;
+        }
+        barrier();
+    }
+}

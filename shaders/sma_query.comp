@@ -1,0 +1,41 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// qn = q / rms(q) / sqrt(N), en = e / rms(e), rms(v) = sqrt(mean(v^2) + eps).
+// q B L G N; e B L G P; qn B L G N; en B L G P. One workgroup takes one (token, group).
+// Shared memory: 16 LANES bytes. Guards: eps > 0; tokens past the count are skipped.
+#include "lib/dart.glsl"
+PUSH(SmaQueryArgs)
+READS(0, q)
+READS(1, e)
+READS(2, seq)
+WRITES(3, qn)
+WRITES(4, en)
+#include "lib/seq.glsl"
+#include "lib/sma.glsl"
+
+void main()
+{
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint row = tile / args.G;
+        uint g = tile % args.G;
+        uint b = row / args.L;
+        if (row % args.L >= seq_count(b, args.L)) continue;
+        uint q_at = args.q_at + row * args.q_row + g * args.N;
+        uint e_at = args.e_at + row * args.e_row + g * args.P;
+        vec4 squares = vec4(0.0);
+        for (uint n = LANE; n < args.N; n += LANES) {
+            float value = load_q(q_at + n);
+            squares.x += value * value;
+        }
+        for (uint p = LANE; p < args.P; p += LANES) {
+            float value = load_e(e_at + p);
+            squares.y += value * value;
+        }
+        squares = workgroup_sum4(squares);
+        float q_factor = inversesqrt(squares.x / float(args.N) + args.eps) * inversesqrt(float(args.N));
+        float e_factor = inversesqrt(squares.y / float(args.P) + args.eps);
+        for (uint n = LANE; n < args.N; n += LANES) store_qn(tile * args.N + n, load_q(q_at + n) * q_factor);
+        for (uint p = LANE; p < args.P; p += LANES) store_en(tile * args.P + p, load_e(e_at + p) * e_factor);
+        barrier();
+    }
+}

@@ -1,0 +1,118 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// sma for one token, over the memories of one split: partial = {top, den, acc[P]}, top = max logit,
+// den = sum exp(logit - top), acc = sum exp(logit - top) v.
+// qn, c B G N; en B G P; dh B capacity H N P; factor B capacity H N; partial B H splits P+2.
+// One workgroup takes one (b, h, split), BATCH memories at a time and reads each element of dh once for key and value:
+// a lane owns a column p (and those LANES further on); with fewer columns than lanes several lanes share one, each
+// with every so-many-th row n. LANES is at least MAX_STATE / GROUPS.
+// Shared memory: 6144 + 20 LANES bytes.
+// Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
+#include "lib/dart.glsl"
+PUSH(SmaStepArgs)
+READS(0, qn)
+READS(1, en)
+READS(2, c)
+READS(3, dh)
+READS(4, factor)
+READS(5, seq)
+WRITES(6, partial)
+#include "lib/seq.glsl"
+#include "lib/sma.glsl"
+
+const uint BATCH = 4u;
+const uint GROUPS = MAX_STATE / LANES;
+shared vec2 weights[MAX_STATE]; // qn, c
+shared vec4 factors[MAX_STATE]; // of the batch
+shared float shares[LANES];
+
+void main()
+{
+    uint columns = min(args.P, LANES);
+    uint sharers = LANES / columns;
+    uint part = LANE / columns;
+    bool sharing = part < sharers;
+    bool raw = has(args.flags, IS_RAW);
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint split = tile % args.splits;
+        uint head = tile / args.splits;
+        uint b = head / args.H;
+        uint h = head % args.H;
+        uint g = h / (args.H / args.G);
+        if (seq_count(b, 1u) == 0u) continue;
+        uint seen = seq_position(b) / args.S;
+        seen = seen > args.first ? min(seen - args.first, args.count) : 0u;
+        uint c_at = args.c_at + b * args.c_row + g * args.N;
+        uint run = (args.count + args.splits - 1u) / args.splits;
+        uint end = min((split + 1u) * run, seen);
+
+        barrier();
+        for (uint n = LANE; n < args.N; n += LANES)
+            weights[n] = vec2(load_qn((b * args.G + g) * args.N + n), load_c(c_at + n));
+        float top = LOWEST;
+        float den = 0.0;
+        float sums[GROUPS];
+        vec4 kept[GROUPS];
+        for (uint i = 0u; i < GROUPS; i++) sums[i] = 0.0;
+        for (uint first = split * run; first < end; first += BATCH) {
+            uint rows[BATCH];
+            [[unroll]] for (uint i = 0u; i < BATCH; i++)
+                rows[i] = ((b * args.capacity + min(first + i, end - 1u)) * args.H + h) * args.N;
+            for (uint n = LANE; n < args.N; n += LANES) {
+                vec4 factor;
+                [[unroll]] for (uint i = 0u; i < BATCH; i++) factor[i] = load_factor(args.factor_at + rows[i] + n);
+                factors[n] = factor;
+            }
+            barrier();
+            vec4 logits = vec4(0.0);
+            for (uint group = 0u; group * LANES < args.P; group++) {
+                uint p = group * LANES + LANE % columns;
+                vec4 keys = vec4(0.0);
+                vec4 values = vec4(0.0);
+                if (sharing && p < args.P) {
+                    for (uint n = part; n < args.N; n += sharers) {
+                        vec4 value;
+                        [[unroll]] for (uint i = 0u; i < BATCH; i++)
+                            value[i] = load_dh(args.dh_at + (rows[i] + n) * args.P + p);
+                        vec4 scaled = value * factors[n];
+                        keys += weights[n].x * (raw ? scaled : value);
+                        values += weights[n].y * (raw ? value : scaled);
+                    }
+                    logits += keys * load_en((b * args.G + g) * args.P + p);
+                }
+                kept[group] = values;
+            }
+            logits = workgroup_sum4(logits);
+            [[unroll]] for (uint i = 0u; i < BATCH; i++) logits[i] = first + i < end ? logits[i] : LOWEST;
+            float new_top = max(max(max(logits.x, logits.y), max(logits.z, logits.w)), top);
+            float keep = exp_neg(top - new_top);
+            vec4 gains;
+            [[unroll]] for (uint i = 0u; i < BATCH; i++)
+                gains[i] = first + i < end ? exp_neg(logits[i] - new_top) : 0.0;
+            den = den * keep + ((gains.x + gains.y) + (gains.z + gains.w));
+            top = new_top;
+            for (uint group = 0u; group * LANES < args.P; group++)
+                sums[group] = sums[group] * keep + dot(gains, kept[group]);
+            barrier();
+        }
+
+        uint to = tile * (args.P + 2u);
+        if (LANE == 0u) {
+            store_partial(to, top);
+            store_partial(to + 1u, den);
+        }
+        if (sharers == 1u) {
+            for (uint group = 0u; group * LANES + LANE < args.P; group++)
+                store_partial(to + 2u + group * LANES + LANE, sums[group]);
+        } else {
+            barrier();
+            shares[LANE] = sums[0];
+            barrier();
+            if (LANE < columns) {
+                float sum = 0.0;
+                for (uint i = 0u; i < sharers; i++) sum += shares[LANE + i * columns];
+                store_partial(to + 2u + LANE, sum);
+            }
+        }
+    }
+}
