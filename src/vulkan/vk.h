@@ -1,0 +1,194 @@
+/* The Vulkan backend's own types.
+ *
+ * vk_instance.c      loader, instance, validation, list of devices
+ * vk_capabilities.c  what a device can do, and switching it on: the only place that names features and extensions
+ * vk_quirks.c        driver workarounds
+ * vk_device.c        logical device, queue, results as statuses
+ * vk_memory.c        buffers in blocks of device memory
+ * vk_transfer.c      host access to buffers
+ * vk_pipeline.c      layouts and pipelines
+ * vk_stream.c        recording, submission, waiting, times
+ */
+#ifndef DART_VK_H
+#define DART_VK_H
+
+#include "../backend.h"
+
+#include <stdatomic.h>
+#include <volk.h>
+
+/* ---- Instances ---- */
+
+/* Global entry points belong to one instance in volk, and a process may have several: each keeps its own. */
+#define VK_INSTANCE_FUNCTIONS(X) \
+    X(vkDestroyInstance) \
+    X(vkEnumeratePhysicalDevices) \
+    X(vkEnumerateDeviceExtensionProperties) \
+    X(vkGetPhysicalDeviceProperties) \
+    X(vkGetPhysicalDeviceProperties2) \
+    X(vkGetPhysicalDeviceFeatures2) \
+    X(vkGetPhysicalDeviceMemoryProperties) \
+    X(vkGetPhysicalDeviceQueueFamilyProperties) \
+    X(vkCreateDevice) \
+    X(vkGetDeviceProcAddr)
+
+typedef struct vk_instance_table {
+#define VK_MEMBER(name) PFN_##name name;
+    VK_INSTANCE_FUNCTIONS(VK_MEMBER)
+#undef VK_MEMBER
+    PFN_vkCreateDebugUtilsMessengerEXT vkCreateDebugUtilsMessengerEXT;
+    PFN_vkDestroyDebugUtilsMessengerEXT vkDestroyDebugUtilsMessengerEXT;
+} vk_instance_table;
+
+/* A physical device and what was found out about it. */
+typedef struct vk_adapter {
+    VkPhysicalDevice handle;
+    dart_device_info info;
+    VkPhysicalDeviceMemoryProperties memory;
+    uint64_t max_buffer_bytes;
+    uint32_t family; /* of the queue */
+    uint32_t timestamp_bits;
+    float timestamp_period; /* ns */
+    uint32_t max_groups;    /* of one dispatch */
+    bool require_full_subgroups;
+    bool size_control_extension; /* else in the core, or absent */
+    bool portability_subset;
+} vk_adapter;
+
+typedef struct vk_instance {
+    VkInstance handle;
+    vk_instance_table vk;
+    base_log *log;
+    VkDebugUtilsMessengerEXT messenger;
+    vk_adapter *adapters;
+    uint32_t adapters_count;
+} vk_instance;
+
+dart_status vk_instance_create(const dart_context_options *options, base_report *report, void **instance);
+void vk_instance_destroy(void *instance);
+uint32_t vk_instance_device_count(const void *instance);
+void vk_instance_device_info(const void *instance, uint32_t index, dart_device_info *info);
+void vk_instance_load_device(const vk_instance *instance, VkDevice device, struct VolkDeviceTable *table);
+
+/* Fills *adapter; a device that will not do gets info.usable == false and the reason. */
+void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter);
+/* A logical device with one queue and what `capabilities` needs switched on. */
+VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities,
+                                VkDevice *device);
+void vk_quirks_apply(const VkPhysicalDeviceProperties *properties, VkDriverId driver, dart_device_info *info);
+
+/* ---- Devices ---- */
+
+typedef struct vk_memory vk_memory;
+typedef struct vk_block vk_block;
+typedef struct vk_pipeline vk_pipeline;
+
+/* A range of a block, with the buffer that lies there. */
+struct vk_memory {
+    VkBuffer buffer;
+    uint64_t bytes; /* of the buffer: a multiple of 4 */
+    vk_block *block;
+    uint64_t offset, size; /* in the block */
+    uint8_t *mapped;       /* NULL: only through staging */
+    vk_memory *next;       /* in the block, by offset */
+};
+
+/* Allocations are few on some drivers (4096 on a device), so small buffers share them. */
+struct vk_block {
+    VkDeviceMemory memory;
+    uint8_t *mapped;
+    uint64_t bytes;
+    uint32_t type;
+    vk_memory *first;
+    vk_block *next;
+};
+
+typedef enum vk_mutex {
+    VK_MUTEX_QUEUE,
+    VK_MUTEX_MEMORY,
+    VK_MUTEX_TRANSFER,
+    VK_MUTEX_PIPELINES,
+    VK_MUTEX_COUNT
+} vk_mutex;
+
+/* Copies between host and memory that the host cannot see. Made when first needed. */
+typedef struct vk_transfer {
+    VkCommandPool pool;
+    VkCommandBuffer commands;
+    VkFence fence;
+    VkBuffer buffer;
+    VkDeviceMemory memory;
+    uint8_t *mapped;
+} vk_transfer;
+
+typedef struct vk_device {
+    const vk_instance *instance;
+    const vk_adapter *adapter;
+    base_report *report;
+    uint32_t capabilities;
+    VkDevice handle;
+    struct VolkDeviceTable vk;
+    VkQueue queue;
+    base_mutex mutexes[VK_MUTEX_COUNT];
+    uint32_t mutexes_count; /* that were made */
+    atomic_bool lost;
+    vk_block *blocks;
+    vk_transfer transfer;
+    VkPipelineCache cache;
+    VkDescriptorSetLayout set_layouts[KERNEL_MAX_BINDINGS + 1]; /* by number of bindings */
+    VkPipelineLayout layouts[KERNEL_MAX_BINDINGS + 1];
+    vk_pipeline **pipelines; /* by slot: a list over dtypes */
+} vk_device;
+
+dart_status vk_device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities,
+                             base_report *report, void **device);
+void vk_device_destroy(void *device);
+/* DART_DEVICE_LOST once the device was lost, else DART_OK. */
+dart_status vk_device_check(vk_device *device);
+dart_status vk_device_lose(vk_device *device, const char *reason);
+dart_status vk_device_submit(vk_device *device, VkCommandBuffer commands, VkFence fence);
+
+/* A failed result as a status with text, e.g. "vkAllocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY". */
+dart_status vk_report(base_report *report, VkResult result, const char *call);
+dart_status vk_fail(vk_device *device, VkResult result, const char *call);
+
+/* For functions with a local `dart_status status` and a label `fail`: VK(device, vkFoo, (arguments)). */
+#define VK(device, function, arguments) \
+    do { \
+        const VkResult vk_result_ = (device)->vk.function arguments; \
+        if (vk_result_ != VK_SUCCESS) { \
+            status = vk_fail((device), vk_result_, #function); \
+            goto fail; \
+        } \
+    } while (0)
+
+/* ---- Memory ---- */
+
+dart_status vk_memory_create(void *device, uint64_t bytes, void **memory);
+void vk_memory_destroy(void *device, void *memory);
+/* A type among `allowed` bits with all flags of need, most of `want`, none of `avoid`; UINT32_MAX without any. */
+uint32_t vk_memory_type(const vk_device *device, uint32_t allowed, VkMemoryPropertyFlags need,
+                        VkMemoryPropertyFlags want, VkMemoryPropertyFlags avoid);
+
+dart_status vk_memory_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes);
+dart_status vk_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
+void vk_transfer_destroy(vk_device *device);
+
+/* ---- Pipelines ---- */
+
+dart_status vk_pipelines_create(vk_device *device);
+void vk_pipelines_destroy(vk_device *device);
+dart_status vk_pipeline_get(vk_device *device, const kernel_row *row, uint32_t dtypes, VkPipeline *pipeline);
+dart_status vk_warm(void *device, const kernel_row *row, uint32_t dtypes);
+
+/* ---- Streams ---- */
+
+dart_status vk_stream_create(void *device, void **stream);
+void vk_stream_destroy(void *device, void *stream);
+dart_status vk_stream_begin(void *device, void *stream);
+dart_status vk_stream_launch(void *device, void *stream, const backend_launch *launch);
+dart_status vk_stream_submit(void *device, void *stream);
+dart_status vk_stream_wait(void *device, void *stream, uint64_t timeout_ns);
+dart_status vk_stream_elapsed(void *device, void *stream, uint64_t *ns);
+
+#endif

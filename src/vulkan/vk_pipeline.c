@@ -1,0 +1,158 @@
+#include "vk.h"
+#include "vk_spirv.h"
+
+#include <stdlib.h>
+
+struct vk_pipeline {
+    uint32_t dtypes;
+    VkPipeline handle;
+    vk_pipeline *next;
+};
+
+/* Specialisation constants in the order of their numbers (shaders/lib/dart.glsl). */
+typedef struct constants {
+    uint32_t dtypes, T0, T1, local;
+} constants;
+
+dart_status vk_pipelines_create(vk_device *device)
+{
+    dart_status status = DART_OK;
+    VkDescriptorSetLayoutBinding bindings[KERNEL_MAX_BINDINGS];
+    for (uint32_t i = 0; i < KERNEL_MAX_BINDINGS; i++) {
+        bindings[i] = (VkDescriptorSetLayoutBinding){.binding = i,
+                                                     .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                                                     .descriptorCount = 1,
+                                                     .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
+    }
+    const VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .offset = 0, .size = KERNEL_MAX_ARGS};
+    for (uint32_t count = 1; count <= KERNEL_MAX_BINDINGS; count++) {
+        const VkDescriptorSetLayoutCreateInfo set = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
+                                                     .bindingCount = count,
+                                                     .pBindings = bindings};
+        VK(device, vkCreateDescriptorSetLayout, (device->handle, &set, NULL, &device->set_layouts[count]));
+        const VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                                   .setLayoutCount = 1,
+                                                   .pSetLayouts = &device->set_layouts[count],
+                                                   .pushConstantRangeCount = 1,
+                                                   .pPushConstantRanges = &range};
+        VK(device, vkCreatePipelineLayout, (device->handle, &layout, NULL, &device->layouts[count]));
+    }
+    const VkPipelineCacheCreateInfo cache = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+    VK(device, vkCreatePipelineCache, (device->handle, &cache, NULL, &device->cache));
+    device->pipelines = calloc(vk_spirv_modules_count, sizeof(vk_pipeline *));
+    if (device->pipelines == NULL) FAIL(device->report, DART_OUT_OF_MEMORY, "table of pipelines");
+fail:
+    return status;
+}
+
+void vk_pipelines_destroy(vk_device *device)
+{
+    for (uint32_t slot = 0; slot < vk_spirv_modules_count && device->pipelines != NULL; slot++) {
+        for (vk_pipeline *pipeline = device->pipelines[slot], *next; pipeline != NULL; pipeline = next) {
+            next = pipeline->next;
+            device->vk.vkDestroyPipeline(device->handle, pipeline->handle, NULL);
+            free(pipeline);
+        }
+    }
+    free(device->pipelines);
+    device->pipelines = NULL;
+    if (device->cache != VK_NULL_HANDLE) device->vk.vkDestroyPipelineCache(device->handle, device->cache, NULL);
+    for (uint32_t count = 1; count <= KERNEL_MAX_BINDINGS; count++) {
+        if (device->layouts[count] != VK_NULL_HANDLE)
+            device->vk.vkDestroyPipelineLayout(device->handle, device->layouts[count], NULL);
+        if (device->set_layouts[count] != VK_NULL_HANDLE)
+            device->vk.vkDestroyDescriptorSetLayout(device->handle, device->set_layouts[count], NULL);
+    }
+}
+
+static dart_status compile(vk_device *device, const kernel_row *row, uint32_t dtypes, VkPipeline *out)
+{
+    dart_status status = DART_OK;
+    VkShaderModule module = VK_NULL_HANDLE;
+    const vk_spirv_module *code = &vk_spirv_modules[row->slot];
+    const VkShaderModuleCreateInfo module_info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                                  .codeSize = code->bytes,
+                                                  .pCode = code->words};
+    const VkSpecializationMapEntry entries[] = {
+        {0, (uint32_t)offsetof(constants, dtypes), sizeof(uint32_t)},
+        {1, (uint32_t)offsetof(constants, T0), sizeof(uint32_t)},
+        {2, (uint32_t)offsetof(constants, T1), sizeof(uint32_t)},
+        {3, (uint32_t)offsetof(constants, local), sizeof(uint32_t)}};
+    const constants values = {dtypes, row->T0, row->T1, row->local};
+    const VkSpecializationInfo specialization = {.mapEntryCount = (uint32_t)COUNT_OF(entries),
+                                                 .pMapEntries = entries,
+                                                 .dataSize = sizeof(values),
+                                                 .pData = &values};
+    VK(device, vkCreateShaderModule, (device->handle, &module_info, NULL, &module));
+    VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+                                        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                                                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                                                  .module = module,
+                                                  .pName = "main",
+                                                  .pSpecializationInfo = &specialization},
+                                        .layout = device->layouts[kernel_table[row->id].bindings_count]};
+    if ((row->capabilities & DART_CAP_SUBGROUP) != 0 && device->adapter->require_full_subgroups)
+        info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+    VK(device, vkCreateComputePipelines, (device->handle, device->cache, 1, &info, NULL, out));
+fail:
+    if (module != VK_NULL_HANDLE) device->vk.vkDestroyShaderModule(device->handle, module, NULL);
+    if (status != DART_OK && device->report->log != NULL)
+        base_log_line(device->report->log, DART_LOG_ERROR, "vulkan: no pipeline for %s[%s]",
+                      kernel_table[row->id].name, row->variant);
+    return status;
+}
+
+/* With VK_MUTEX_PIPELINES held. */
+static VkPipeline find(const vk_device *device, uint32_t slot, uint32_t dtypes)
+{
+    const vk_pipeline *pipeline = device->pipelines[slot];
+    while (pipeline != NULL && pipeline->dtypes != dtypes) pipeline = pipeline->next;
+    return pipeline != NULL ? pipeline->handle : VK_NULL_HANDLE;
+}
+
+dart_status vk_pipeline_get(vk_device *device, const kernel_row *row, uint32_t dtypes, VkPipeline *out)
+{
+    REQUIRE(device->report, row->backend == DART_BACKEND_VULKAN && row->slot < vk_spirv_modules_count,
+            "%s[%s] is not a Vulkan kernel", kernel_table[row->id].name, row->variant);
+    if ((row->capabilities & ~device->capabilities) != 0)
+        return base_fail(device->report, DART_UNSUPPORTED, "%s[%s] needs capabilities 0x%x, the device has 0x%x",
+                         kernel_table[row->id].name, row->variant, row->capabilities, device->capabilities);
+    base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
+    VkPipeline found = find(device, row->slot, dtypes);
+    base_unlock(&device->mutexes[VK_MUTEX_PIPELINES]);
+    if (found != VK_NULL_HANDLE) {
+        *out = found;
+        return DART_OK;
+    }
+    /* Compiling takes long, so others may look up meanwhile, and two threads may compile the same. */
+    vk_pipeline *made = calloc(1, sizeof(*made));
+    if (made == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "pipeline");
+    made->dtypes = dtypes;
+    const dart_status status = compile(device, row, dtypes, &made->handle);
+    if (status != DART_OK) {
+        free(made);
+        return status;
+    }
+    base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
+    found = find(device, row->slot, dtypes);
+    if (found == VK_NULL_HANDLE) {
+        made->next = device->pipelines[row->slot];
+        device->pipelines[row->slot] = made;
+    }
+    base_unlock(&device->mutexes[VK_MUTEX_PIPELINES]);
+    *out = made->handle;
+    if (found != VK_NULL_HANDLE) {
+        device->vk.vkDestroyPipeline(device->handle, made->handle, NULL);
+        free(made);
+        *out = found;
+    }
+    return DART_OK;
+}
+
+dart_status vk_warm(void *self, const kernel_row *row, uint32_t dtypes)
+{
+    vk_device *device = self;
+    const dart_status status = vk_device_check(device);
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    return status == DART_OK ? vk_pipeline_get(device, row, dtypes, &pipeline) : status;
+}

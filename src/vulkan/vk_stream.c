@@ -1,0 +1,299 @@
+#include "vk.h"
+
+#include <stdlib.h>
+
+#define POOL_SETS 256u
+#define POOL_DESCRIPTORS (POOL_SETS * 8)
+
+/* Absent bindings take turns on pieces of a small buffer, so that launches which may overlap rarely meet there:
+ * nobody reads or writes it, but hazard checks go by what a shader could do. */
+#define PLACEHOLDER_BYTES BACKEND_ALIGN
+#define PLACEHOLDERS (16u * KERNEL_MAX_BINDINGS)
+
+typedef struct set_pool set_pool;
+struct set_pool {
+    VkDescriptorPool handle;
+    uint32_t sets, descriptors; /* left */
+    set_pool *next;
+};
+
+typedef enum stream_state { STREAM_EMPTY, STREAM_RECORDING, STREAM_READY } stream_state;
+
+typedef struct vk_stream {
+    stream_state state;
+    bool in_flight;
+    bool timed; /* a run has ended since the recording began */
+    VkCommandPool pool;
+    VkCommandBuffer commands;
+    VkFence fence;
+    VkQueryPool times; /* absent where the queue has no clock; the host's is taken then */
+    set_pool *sets;    /* all pools */
+    set_pool *current; /* earlier ones are used up */
+    vk_memory *placeholder;
+    uint32_t placeholder_turn;
+    uint64_t submitted_ns, host_ns;
+} vk_stream;
+
+dart_status vk_stream_create(void *self, void **out)
+{
+    vk_device *device = self;
+    dart_status status = vk_device_check(device);
+    if (status != DART_OK) return status;
+    vk_stream *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "Vulkan stream");
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .queueFamilyIndex = device->adapter->family};
+    VK(device, vkCreateCommandPool, (device->handle, &pool, NULL, &stream->pool));
+    const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                                  .commandPool = stream->pool,
+                                                  .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                  .commandBufferCount = 1};
+    VK(device, vkAllocateCommandBuffers, (device->handle, &commands, &stream->commands));
+    const VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+    VK(device, vkCreateFence, (device->handle, &fence, NULL, &stream->fence));
+    if (device->adapter->timestamp_bits != 0) {
+        const VkQueryPoolCreateInfo times = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                                             .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                                             .queryCount = 2};
+        VK(device, vkCreateQueryPool, (device->handle, &times, NULL, &stream->times));
+    }
+    void *placeholder = NULL;
+    TRY(vk_memory_create(device, (uint64_t)PLACEHOLDER_BYTES * PLACEHOLDERS, &placeholder));
+    stream->placeholder = placeholder;
+    *out = stream;
+    return DART_OK;
+fail:
+    vk_stream_destroy(device, stream);
+    return status;
+}
+
+void vk_stream_destroy(void *self, void *handle)
+{
+    vk_device *device = self;
+    vk_stream *stream = handle;
+    if (stream == NULL) return;
+    for (set_pool *pool = stream->sets, *next; pool != NULL; pool = next) {
+        next = pool->next;
+        device->vk.vkDestroyDescriptorPool(device->handle, pool->handle, NULL);
+        free(pool);
+    }
+    if (stream->times != VK_NULL_HANDLE) device->vk.vkDestroyQueryPool(device->handle, stream->times, NULL);
+    if (stream->fence != VK_NULL_HANDLE) device->vk.vkDestroyFence(device->handle, stream->fence, NULL);
+    if (stream->pool != VK_NULL_HANDLE) device->vk.vkDestroyCommandPool(device->handle, stream->pool, NULL);
+    vk_memory_destroy(device, stream->placeholder);
+    free(stream);
+}
+
+static void barrier(vk_device *device, const vk_stream *stream, VkPipelineStageFlags from, VkAccessFlags writes,
+                    VkPipelineStageFlags to, VkAccessFlags accesses)
+{
+    const VkMemoryBarrier memory = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = writes, .dstAccessMask = accesses};
+    device->vk.vkCmdPipelineBarrier(stream->commands, from, to, 0, 1, &memory, 0, NULL, 0, NULL);
+}
+
+dart_status vk_stream_begin(void *self, void *handle)
+{
+    vk_device *device = self;
+    vk_stream *stream = handle;
+    dart_status status = vk_device_check(device);
+    if (status != DART_OK) return status;
+    stream->state = STREAM_EMPTY;
+    stream->timed = false;
+    VK(device, vkResetCommandPool, (device->handle, stream->pool, 0));
+    for (set_pool *pool = stream->sets; pool != NULL; pool = pool->next) {
+        VK(device, vkResetDescriptorPool, (device->handle, pool->handle, 0));
+        pool->sets = POOL_SETS;
+        pool->descriptors = POOL_DESCRIPTORS;
+    }
+    stream->current = stream->sets;
+    stream->placeholder_turn = 0;
+    const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    VK(device, vkBeginCommandBuffer, (stream->commands, &info));
+    if (stream->times != VK_NULL_HANDLE) {
+        device->vk.vkCmdResetQueryPool(stream->commands, stream->times, 0, 2);
+        device->vk.vkCmdWriteTimestamp(stream->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 0);
+    }
+    /* After the copies, the other streams and the previous run of this recording. Writes of the host need nothing:
+     * submitting makes them visible. */
+    barrier(device, stream, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+            VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+            VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+    stream->state = STREAM_RECORDING;
+fail:
+    return status;
+}
+
+static dart_status add_pool(vk_device *device, vk_stream *stream)
+{
+    dart_status status = DART_OK;
+    set_pool *pool = calloc(1, sizeof(*pool));
+    if (pool == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "descriptor pool");
+    const VkDescriptorPoolSize size = {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, POOL_DESCRIPTORS};
+    const VkDescriptorPoolCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
+                                             .maxSets = POOL_SETS,
+                                             .poolSizeCount = 1,
+                                             .pPoolSizes = &size};
+    VK(device, vkCreateDescriptorPool, (device->handle, &info, NULL, &pool->handle));
+    pool->sets = POOL_SETS;
+    pool->descriptors = POOL_DESCRIPTORS;
+    if (stream->current != NULL) stream->current->next = pool;
+    else stream->sets = pool;
+    stream->current = pool;
+    return DART_OK;
+fail:
+    free(pool);
+    return status;
+}
+
+static dart_status get_set(vk_device *device, vk_stream *stream, uint32_t bindings, VkDescriptorSet *set)
+{
+    dart_status status = DART_OK;
+    while (stream->current == NULL || stream->current->sets == 0 || stream->current->descriptors < bindings) {
+        if (stream->current != NULL && stream->current->next != NULL) stream->current = stream->current->next;
+        else TRY(add_pool(device, stream));
+    }
+    const VkDescriptorSetAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO,
+                                              .descriptorPool = stream->current->handle,
+                                              .descriptorSetCount = 1,
+                                              .pSetLayouts = &device->set_layouts[bindings]};
+    VK(device, vkAllocateDescriptorSets, (device->handle, &info, set));
+    stream->current->sets--;
+    stream->current->descriptors -= bindings;
+fail:
+    return status;
+}
+
+static dart_status describe(vk_device *device, vk_stream *stream, const backend_binding *binding, const char *name,
+                            VkDescriptorBufferInfo *info)
+{
+    const vk_memory *memory = binding->memory;
+    if (memory == NULL) {
+        info->buffer = stream->placeholder->buffer;
+        info->offset = (VkDeviceSize)(stream->placeholder_turn++ % PLACEHOLDERS) * PLACEHOLDER_BYTES;
+        info->range = PLACEHOLDER_BYTES;
+        return DART_OK;
+    }
+    if (binding->bytes > device->adapter->info.max_binding_bytes)
+        return base_fail(device->report, DART_UNSUPPORTED, "binding %s has %llu bytes, the device sees %llu at once",
+                         name, (unsigned long long)binding->bytes,
+                         (unsigned long long)device->adapter->info.max_binding_bytes);
+    const uint64_t bytes = base_round_up(binding->bytes, 4);
+    REQUIRE(device->report,
+            bytes > 0 && binding->offset % BACKEND_ALIGN == 0 && binding->offset <= memory->bytes &&
+                bytes <= memory->bytes - binding->offset,
+            "binding %s: %llu bytes at %llu of a buffer of %llu", name, (unsigned long long)binding->bytes,
+            (unsigned long long)binding->offset, (unsigned long long)memory->bytes);
+    info->buffer = memory->buffer;
+    info->offset = binding->offset;
+    info->range = bytes;
+    return DART_OK;
+}
+
+dart_status vk_stream_launch(void *self, void *handle, const backend_launch *launch)
+{
+    vk_device *device = self;
+    vk_stream *stream = handle;
+    dart_status status = vk_device_check(device);
+    if (status != DART_OK) return status;
+    REQUIRE(device->report, stream->state == STREAM_RECORDING, "a launch outside of a recording");
+    const kernel_info *kernel = &kernel_table[launch->row->id];
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    VkDescriptorSet set = VK_NULL_HANDLE;
+    VkDescriptorBufferInfo buffers[KERNEL_MAX_BINDINGS];
+    VkWriteDescriptorSet writes[KERNEL_MAX_BINDINGS];
+    TRY(vk_pipeline_get(device, launch->row, launch->dtypes, &pipeline));
+    for (uint32_t i = 0; i < kernel->bindings_count; i++)
+        TRY(describe(device, stream, &launch->bindings[i], kernel->bindings[i].name, &buffers[i]));
+    TRY(get_set(device, stream, kernel->bindings_count, &set));
+    for (uint32_t i = 0; i < kernel->bindings_count; i++) {
+        writes[i] = (VkWriteDescriptorSet){.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
+                                           .dstSet = set,
+                                           .dstBinding = i,
+                                           .descriptorCount = 1,
+                                           .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                                           .pBufferInfo = &buffers[i]};
+    }
+    device->vk.vkUpdateDescriptorSets(device->handle, kernel->bindings_count, writes, 0, NULL);
+
+    const VkCommandBuffer commands = stream->commands;
+    const VkPipelineLayout layout = device->layouts[kernel->bindings_count];
+    if (launch->barrier)
+        barrier(device, stream, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+    device->vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    device->vk.vkCmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, &set, 0, NULL);
+    device->vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, kernel->args_size, launch->args);
+    const uint32_t groups =
+        launch->tiles < device->adapter->max_groups ? launch->tiles : device->adapter->max_groups;
+    device->vk.vkCmdDispatch(commands, groups, 1, 1);
+fail:
+    return status;
+}
+
+static dart_status finish(vk_device *device, vk_stream *stream)
+{
+    dart_status status = DART_OK;
+    barrier(device, stream, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+            VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+    if (stream->times != VK_NULL_HANDLE)
+        device->vk.vkCmdWriteTimestamp(stream->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 1);
+    stream->state = STREAM_EMPTY; /* unless it ends well */
+    VK(device, vkEndCommandBuffer, (stream->commands));
+    stream->state = STREAM_READY;
+fail:
+    return status;
+}
+
+dart_status vk_stream_submit(void *self, void *handle)
+{
+    vk_device *device = self;
+    vk_stream *stream = handle;
+    dart_status status = vk_device_check(device);
+    if (status != DART_OK) return status;
+    REQUIRE(device->report, stream->state != STREAM_EMPTY, "nothing is recorded");
+    REQUIRE(device->report, !stream->in_flight, "the last submission was not waited for");
+    if (stream->state == STREAM_RECORDING) TRY(finish(device, stream));
+    VK(device, vkResetFences, (device->handle, 1, &stream->fence));
+    stream->submitted_ns = base_now_ns();
+    TRY(vk_device_submit(device, stream->commands, stream->fence));
+    stream->in_flight = true;
+fail:
+    return status;
+}
+
+dart_status vk_stream_wait(void *self, void *handle, uint64_t timeout_ns)
+{
+    vk_device *device = self;
+    vk_stream *stream = handle;
+    const dart_status status = vk_device_check(device);
+    if (status != DART_OK || !stream->in_flight) return status;
+    const VkResult result = device->vk.vkWaitForFences(device->handle, 1, &stream->fence, VK_TRUE, timeout_ns);
+    if (result == VK_TIMEOUT) return DART_TIMEOUT; /* an answer, not a failure: no text */
+    if (result != VK_SUCCESS) return vk_fail(device, result, "vkWaitForFences");
+    stream->host_ns = base_now_ns() - stream->submitted_ns;
+    stream->in_flight = false;
+    stream->timed = true;
+    return DART_OK;
+}
+
+dart_status vk_stream_elapsed(void *self, void *handle, uint64_t *ns)
+{
+    vk_device *device = self;
+    const vk_stream *stream = handle;
+    dart_status status = vk_device_check(device);
+    if (status != DART_OK) return status;
+    REQUIRE(device->report, stream->timed && !stream->in_flight, "no submission has finished");
+    if (stream->times == VK_NULL_HANDLE) {
+        *ns = stream->host_ns;
+        return DART_OK;
+    }
+    uint64_t times[2] = {0, 0};
+    VK(device, vkGetQueryPoolResults,
+       (device->handle, stream->times, 0, 2, sizeof(times), times, sizeof(times[0]), VK_QUERY_RESULT_64_BIT));
+    const uint32_t bits = device->adapter->timestamp_bits;
+    const uint64_t ticks = (times[1] - times[0]) & (bits < 64 ? (UINT64_C(1) << bits) - 1 : UINT64_MAX);
+    *ns = (uint64_t)((double)ticks * (double)device->adapter->timestamp_period);
+fail:
+    return status;
+}

@@ -1,0 +1,3 @@
+/* The one translation unit with volk's definitions. */
+#define VOLK_IMPLEMENTATION
+#include <volk.h>

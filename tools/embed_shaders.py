@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Compiles the Vulkan rows of the kernel table and writes them as one C file.
+
+For every SPIRV_ROW line of --kernels, <shaders>/<id>.comp is compiled with the row's defines, checked, optimised,
+checked again and written as <id>.<variant>.spv next to --out. --out holds vk_spirv_modules[] in the order of the
+rows (see src/vulkan/vk_spirv.h). What has not changed since the last run is not compiled again.
+"""
+import argparse
+import array
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+ROW = re.compile(r"\s*SPIRV_ROW\(\s*(\w+)\s*,\s*(\w+)\s*,\s*([\w\s|]+?)\s*,"
+                 r"\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\"([^\"]*)\"\s*\)\s*$")
+TARGET = ["--target-env", "vulkan1.2"]
+
+# SPIR-V, by number.
+MAGIC = 0x07230203
+OP_CAPABILITY, OP_DECORATE = 17, 71
+DECORATION_ALIASED, DECORATION_BINDING = 20, 33
+ANNOTATIONS = range(71, 76)
+# What a device must have for a module: the baseline, and what a row asks for.
+BASELINE = {1: "Shader"}
+CAPABILITIES = {
+    "DART_CAP_STORE16": {4433: "StorageBuffer16BitAccess"},
+    "DART_CAP_SUBGROUP": {61: "GroupNonUniform", 63: "GroupNonUniformArithmetic"},
+}
+
+
+class Failure(Exception):
+    pass
+
+
+class Row:
+    def __init__(self, line, kernel, variant, capabilities, defines):
+        self.line = line
+        self.kernel = kernel
+        self.variant = variant
+        self.capabilities = capabilities
+        self.defines = shlex.split(defines)
+        self.name = f"{kernel}.{variant}"
+
+
+def read_rows(path):
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.lstrip().startswith("SPIRV_ROW("):
+            continue
+        match = ROW.match(line)
+        if not match:
+            raise Failure(f"{path}:{number}: not a SPIRV_ROW of one line: {line.strip()}")
+        capabilities = [name.strip() for name in match[3].split("|")]
+        rows.append(Row(number, match[1], match[2], capabilities, match[4]))
+    return rows
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(str(part) for part in command)}\n{done.stdout.strip()}")
+
+
+def load(path):
+    words = array.array("I")
+    words.frombytes(path.read_bytes())
+    if words and words[0] != MAGIC:
+        words.byteswap()
+    return words
+
+
+def instructions(words):
+    """(opcode, index, length) of each instruction."""
+    at = 5
+    while at < len(words):
+        yield words[at] & 0xFFFF, at, words[at] >> 16
+        at += words[at] >> 16
+
+
+def mark_aliases(words):
+    """Bindings that are declared twice, by the word and by the half, are the same memory. Without this decoration
+    a compiler may take them for different ones; GLSL has no word for it."""
+    bindings = {}
+    end = 5
+    for opcode, at, _ in instructions(words):
+        if opcode == OP_DECORATE and words[at + 2] == DECORATION_BINDING:
+            bindings.setdefault(words[at + 3], []).append(words[at + 1])
+        if opcode in ANNOTATIONS:
+            end = at + (words[at] >> 16)
+    marks = array.array("I")
+    for variables in bindings.values():
+        if len(variables) > 1:
+            for variable in variables:
+                marks.extend([3 << 16 | OP_DECORATE, variable, DECORATION_ALIASED])
+    return words[:end] + marks + words[end:]
+
+
+def check_capabilities(row, words):
+    allowed = dict(BASELINE)
+    for name in row.capabilities:
+        allowed.update(CAPABILITIES.get(name, {}))
+    for opcode, at, _ in instructions(words):
+        if opcode == OP_CAPABILITY and words[at + 1] not in allowed:
+            raise Failure(f"{row.name} uses SPIR-V capability {words[at + 1]}, which {' | '.join(row.capabilities)} "
+                          f"does not promise (it does: {', '.join(allowed.values())})")
+
+
+def read_depfile(path):
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    return shlex.split(text.partition(": ")[2])
+
+
+class Builder:
+    def __init__(self, options):
+        self.options = options
+        self.folder = options.out.parent
+        self.stamps_path = options.out.with_suffix(".json")
+        try:
+            self.stamps = json.loads(self.stamps_path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.stamps = {}
+        self.salt = hashlib.sha256(pathlib.Path(__file__).read_bytes())
+        for tool in (options.glslang, options.spirv_val, options.spirv_opt):
+            if tool:
+                self.salt.update(f"{tool} {os.stat(tool).st_size} {os.stat(tool).st_mtime_ns}".encode())
+
+    def state(self, row, sources):
+        """A hash of all that the row's code depends on; None if something of it is gone."""
+        state = self.salt.copy()
+        state.update(json.dumps([row.kernel, row.defines, row.capabilities, sources]).encode())
+        try:
+            for source in sources:
+                state.update(pathlib.Path(source).read_bytes())
+        except OSError:
+            return None
+        return state.hexdigest()
+
+    def build(self, row):
+        """The row's code, from the last run if it still holds, and its stamp."""
+        spv = self.folder / f"{row.name}.spv"
+        stamp = self.stamps.get(row.name)
+        if stamp and spv.exists() and self.state(row, stamp["sources"]) == stamp["state"]:
+            return load(spv), stamp
+        source = self.options.shaders / f"{row.kernel}.comp"
+        if not source.exists():
+            raise Failure(f"{self.options.kernels}:{row.line}: {row.name}: there is no {source}")
+        made = self.folder / f"{row.name}.tmp.spv"
+        depfile = self.folder / f"{row.name}.d"
+        try:
+            run(self.options.glslang, "--quiet", *TARGET, "-S", "comp", f"-I{self.options.shaders}", *row.defines,
+                "--depfile", depfile, "-o", made, source)
+            made.write_bytes(mark_aliases(load(made)).tobytes())
+            run(self.options.spirv_val, *TARGET, made)
+            if self.options.spirv_opt:
+                run(self.options.spirv_opt, "--target-env=vulkan1.2", "-O", "--strip-debug", made, "-o", made)
+                run(self.options.spirv_val, *TARGET, made)
+            words = load(made)
+            check_capabilities(row, words)
+            sources = sorted(set(read_depfile(depfile)))
+            os.replace(made, spv)
+        finally:
+            made.unlink(missing_ok=True)
+            depfile.unlink(missing_ok=True)
+        return words, {"sources": sources, "state": self.state(row, sources)}
+
+
+def write_c(path, rows, codes):
+    lines = ["/* Made by tools/embed_shaders.py. */", '#include "vulkan/vk_spirv.h"', ""]
+    numbers = {}
+    entries = []
+    for row, words in zip(rows, codes):
+        code = words.tobytes()
+        if code not in numbers:
+            numbers[code] = len(numbers)
+            lines.append(f"static const uint32_t vk_spirv_{numbers[code]}[] = {{")
+            for at in range(0, len(words), 8):
+                lines.append("    " + " ".join(f"0x{word:08x}u," for word in words[at:at + 8]))
+            lines.append("};")
+        number = numbers[code]
+        entries.append(f"    {{vk_spirv_{number}, sizeof(vk_spirv_{number})}}, /* {row.name} */")
+    lines += ["", "const vk_spirv_module vk_spirv_modules[] = {", *entries, "};",
+              f"const uint32_t vk_spirv_modules_count = {len(rows)};", ""]
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("\n".join(lines), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def write_depfile(path, out, sources):
+    def escape(name):
+        return str(name).replace("\\", "/").replace(" ", "\\ ")
+    path.write_text(f"{escape(out)}: " + " \\\n  ".join(escape(source) for source in sources) + "\n", encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", type=pathlib.Path, required=True, help="the table, src/kernels.def")
+    parser.add_argument("--shaders", type=pathlib.Path, required=True, help="folder of the .comp files")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="C file to write")
+    parser.add_argument("--glslang", required=True)
+    parser.add_argument("--spirv-val", required=True)
+    parser.add_argument("--spirv-opt", help="without it, code is embedded as the compiler made it")
+    parser.add_argument("--depfile", type=pathlib.Path, help="dependencies in make's syntax")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+
+    rows = read_rows(options.kernels)
+    if not rows:
+        raise Failure(f"{options.kernels}: no SPIRV_ROW")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    builder = Builder(options)
+    failures = []
+    codes = []
+    stamps = {}
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for row, future in [(row, pool.submit(builder.build, row)) for row in rows]:
+            try:
+                words, stamps[row.name] = future.result()
+                codes.append(words)
+            except (Failure, OSError) as failure:
+                failures.append(str(failure))
+    # Kept after a failure too: the rest need not be compiled again.
+    builder.stamps_path.write_text(json.dumps(stamps, indent=1), encoding="utf-8")
+    if failures:
+        raise Failure("\n\n".join(failures))
+    write_c(options.out, rows, codes)
+    if options.depfile:
+        sources = {source for stamp in stamps.values() for source in stamp["sources"]}
+        write_depfile(options.depfile, options.out, [options.kernels, __file__, *sorted(sources)])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (Failure, OSError) as failure:
+        sys.exit(f"embed_shaders: {failure}")
