@@ -1,0 +1,330 @@
+#include "config.h"
+
+#include "file.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CONFIG_BYTES 1048576u
+#define TEXT_BYTES 48
+
+static const struct integer {
+    const char *key;
+    size_t at;
+    uint32_t min, max;
+    uint32_t standard; /* 0: the key is required */
+} integers[] = {
+    {"vocab_size", offsetof(model_config, V), 1, 1u << 24, 0},
+    {"hidden_size", offsetof(model_config, W), 1, 1u << 16, 0},
+    {"num_hidden_layers", offsetof(model_config, layers), 1, 1024, 0},
+    {"num_heads", offsetof(model_config, H), 1, 1u << 16, 0},
+    {"head_dim", offsetof(model_config, P), 1, 256, 0},
+    {"state_size", offsetof(model_config, N), 1, 256, 0},
+    {"n_groups", offsetof(model_config, G), 1, 1u << 16, 0},
+    {"expand", offsetof(model_config, expand), 1, 16, 2},
+    {"conv_kernel", offsetof(model_config, K), 2, 8, 4},
+    {"chunk_size", offsetof(model_config, S), 1, 1u << 16, 256},
+};
+
+static uint32_t *integer_of(model_config *config, const struct integer *field)
+{
+    return (uint32_t *)(void *)((char *)config + field->at);
+}
+
+/* ---- Checks --------------------------------------------------------------------------------------------------- */
+
+dart_status model_config_check(const model_config *config, dart_status fault, const char *name, base_report *report)
+{
+    const model_config *m = config;
+    model_config copy = *config;
+    if (m->kind != MODEL_MAMBA2 && m->kind != MODEL_DART)
+        return base_fail(report, fault, "%s: unknown kind of model", name);
+    for (size_t i = 0; i < COUNT_OF(integers); i++) {
+        const struct integer *f = &integers[i];
+        const uint32_t value = *integer_of(&copy, f);
+        if (value < f->min || value > f->max)
+            return base_fail(report, fault, "%s: %s is %" PRIu32 ", allowed are %" PRIu32 " to %" PRIu32, name, f->key,
+                             value, f->min, f->max);
+    }
+    if (m->expand * m->W != m->H * m->P)
+        return base_fail(report, fault,
+                         "%s: expand x hidden_size = %" PRIu32 " x %" PRIu32
+                         " differs from num_heads x head_dim = %" PRIu32 " x %" PRIu32,
+                         name, m->expand, m->W, m->H, m->P);
+    if (m->H % m->G != 0)
+        return base_fail(report, fault, "%s: n_groups %" PRIu32 " does not divide num_heads %" PRIu32, name, m->G,
+                         m->H);
+    if (!(m->eps > 0 && m->eps <= 1))
+        return base_fail(report, fault, "%s: layer_norm_epsilon is %g, allowed is above 0 to 1", name, (double)m->eps);
+    if (!(m->sma_eps > 0 && m->sma_eps <= 1))
+        return base_fail(report, fault, "%s: sma_norm_epsilon is %g, allowed is above 0 to 1", name,
+                         (double)m->sma_eps);
+    if (!(m->dt_min >= 0 && isfinite(m->dt_min) && isfinite(m->dt_max) && (m->dt_max == 0 || m->dt_max >= m->dt_min)))
+        return base_fail(report, fault, "%s: time_step_limit is %g to %g, allowed is 0 <= first <= second", name,
+                         (double)m->dt_min, (double)m->dt_max);
+    return DART_OK;
+}
+
+/* ---- config.json ---------------------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    json_t *root;
+    const char *name;
+    base_report *report;
+} reader;
+
+/* NULL where the key is absent or null. */
+static json_t *reader_get(const reader *r, const char *key)
+{
+    json_t *value = json_object_get(r->root, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+static dart_status read_integer(const reader *r, const struct integer *field, uint32_t *out)
+{
+    const json_t *value = reader_get(r, field->key);
+    if (value == NULL && field->standard == 0)
+        return base_fail(r->report, DART_BAD_DATA, "%s: %s is missing", r->name, field->key);
+    if (value != NULL && !json_is_integer(value))
+        return base_fail(r->report, DART_BAD_DATA, "%s: %s is not an integer", r->name, field->key);
+    const json_int_t number = value != NULL ? json_integer_value(value) : (json_int_t)field->standard;
+    if (number < (json_int_t)field->min || number > (json_int_t)field->max)
+        return base_fail(r->report, DART_BAD_DATA,
+                         "%s: %s is %" JSON_INTEGER_FORMAT ", allowed are %" PRIu32 " to %" PRIu32, r->name, field->key,
+                         number, field->min, field->max);
+    *out = (uint32_t)number;
+    return DART_OK;
+}
+
+/* A number, or {"__float__": "Infinity"}. */
+static bool real_of(const json_t *value, double *out)
+{
+    if (json_is_object(value)) {
+        static const struct {
+            const char *text;
+            double value;
+        } words[] = {{"Infinity", (double)INFINITY}, {"-Infinity", (double)-INFINITY}, {"NaN", (double)NAN}};
+        const char *text = json_string_value(json_object_get(value, "__float__"));
+        for (size_t i = 0; text != NULL && i < COUNT_OF(words); i++) {
+            if (strcmp(text, words[i].text) != 0) continue;
+            *out = words[i].value;
+            return true;
+        }
+        return false;
+    }
+    *out = json_number_value(value);
+    return json_is_number(value);
+}
+
+/* Beyond the range of f32 is infinite: the cast itself would be undefined. */
+static float real_to_f32(double value)
+{
+    return fabs(value) <= (double)FLT_MAX || isnan(value) ? (float)value : value > 0 ? INFINITY : -INFINITY;
+}
+
+static dart_status read_real(const reader *r, const char *key, double standard, float *out)
+{
+    const json_t *value = reader_get(r, key);
+    double number = standard;
+    if (value != NULL && !real_of(value, &number))
+        return base_fail(r->report, DART_BAD_DATA, "%s: %s is not a number", r->name, key);
+    *out = real_to_f32(number);
+    return DART_OK;
+}
+
+static dart_status read_boolean(const reader *r, const char *key, bool standard, bool *out)
+{
+    const json_t *value = reader_get(r, key);
+    if (value != NULL && !json_is_boolean(value))
+        return base_fail(r->report, DART_BAD_DATA, "%s: %s is neither true nor false", r->name, key);
+    *out = value != NULL ? json_is_true(value) : standard;
+    return DART_OK;
+}
+
+static dart_status read_limits(const reader *r, float *dt_min, float *dt_max)
+{
+    const json_t *value = reader_get(r, "time_step_limit");
+    double low = 0, high = (double)INFINITY;
+    if (value != NULL && (json_array_size(value) != 2 || !real_of(json_array_get(value, 0), &low) ||
+                          !real_of(json_array_get(value, 1), &high)))
+        return base_fail(r->report, DART_BAD_DATA, "%s: time_step_limit is not an array of two numbers", r->name);
+    if (!(low >= 0 && isfinite(low) && high > 0 && high >= low))
+        return base_fail(r->report, DART_BAD_DATA,
+                         "%s: time_step_limit is %g to %g, allowed is 0 <= first <= second, second > 0", r->name, low,
+                         high);
+    *dt_min = real_to_f32(low);
+    *dt_max = isfinite(high) ? real_to_f32(high) : 0;
+    if (isfinite(high) && !(isfinite(*dt_max) && *dt_max > 0))
+        return base_fail(r->report, DART_BAD_DATA, "%s: time_step_limit %g is out of the range of f32", r->name, high);
+    return DART_OK;
+}
+
+/* The text of a string, or what stands there instead, without the control characters that a terminal would obey. */
+static const char *reader_text(const json_t *value, char text[TEXT_BYTES])
+{
+    const char *from = json_is_string(value) ? json_string_value(value) : value == NULL ? "missing" : "not a string";
+    size_t i = 0;
+    for (; from[i] != '\0' && i < TEXT_BYTES - 1; i++) text[i] = from[i] >= 0x20 && from[i] < 0x7F ? from[i] : '?';
+    text[i] = '\0';
+    return text;
+}
+
+static dart_status read_kind(const reader *r, model_kind *kind)
+{
+    static const struct {
+        const char *key;
+        bool refused;
+    } features[] = {{"use_bias", true}, {"rms_norm", false}, {"norm_before_gate", true}};
+    char text[TEXT_BYTES];
+    dart_status status;
+    const json_t *type = reader_get(r, "model_type"), *act = reader_get(r, "hidden_act");
+    const char *type_name = json_string_value(type), *act_name = json_string_value(act);
+    if (type == NULL) return base_fail(r->report, DART_BAD_DATA, "%s: model_type is missing", r->name);
+    if (type_name != NULL && strcmp(type_name, "mamba2") == 0) *kind = MODEL_MAMBA2;
+    else if (type_name != NULL && strcmp(type_name, "dart") == 0) *kind = MODEL_DART;
+    else
+        return base_fail(r->report, DART_UNSUPPORTED, "%s: model_type is %s, supported are mamba2 and dart", r->name,
+                         reader_text(type, text));
+    if (act != NULL && (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0)))
+        return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %s, supported are silu and swish", r->name,
+                         reader_text(act, text));
+    for (size_t i = 0; i < COUNT_OF(features); i++) {
+        bool value;
+        TRY(read_boolean(r, features[i].key, !features[i].refused, &value));
+        if (value == features[i].refused)
+            return base_fail(r->report, DART_UNSUPPORTED, "%s: %s is %s, which is not supported", r->name,
+                             features[i].key, value ? "true" : "false");
+    }
+    return DART_OK;
+fail:
+    return status;
+}
+
+static dart_status read_config(const reader *r, model_config *config)
+{
+    dart_status status;
+    model_config m = {0};
+    TRY(read_kind(r, &m.kind));
+    for (size_t i = 0; i < COUNT_OF(integers); i++) TRY(read_integer(r, &integers[i], integer_of(&m, &integers[i])));
+    TRY(read_real(r, "layer_norm_epsilon", 1e-5, &m.eps));
+    TRY(read_real(r, "sma_norm_epsilon", 1e-5, &m.sma_eps));
+    TRY(read_limits(r, &m.dt_min, &m.dt_max));
+    TRY(read_boolean(r, "tie_word_embeddings", false, &m.tied));
+    TRY(read_boolean(r, "use_conv_bias", true, &m.conv_bias));
+    TRY(model_config_check(&m, DART_BAD_DATA, r->name, r->report));
+    *config = m;
+fail:
+    return status;
+}
+
+/* Rewrites bare Infinity, -Infinity and NaN, which JSON does not know, as {"__float__": ...}. to holds 7 bytes for each
+ * of text: NaN grows most, from 3 to 19. Returns the new length. */
+static size_t spell_out(const char *text, size_t bytes, char *to)
+{
+    static const struct {
+        const char *word, *spelling;
+    } words[] = {{"-Infinity", "{\"__float__\":\"-Infinity\"}"},
+                 {"Infinity", "{\"__float__\":\"Infinity\"}"},
+                 {"NaN", "{\"__float__\":\"NaN\"}"}};
+    char *const start = to;
+    bool in_string = false;
+    for (size_t i = 0; i < bytes;) {
+        size_t w = in_string ? COUNT_OF(words) : 0, length = 0;
+        for (; w < COUNT_OF(words); w++) {
+            length = strlen(words[w].word);
+            if (bytes - i >= length && memcmp(text + i, words[w].word, length) == 0) break;
+        }
+        if (w < COUNT_OF(words)) {
+            const size_t spelled = strlen(words[w].spelling);
+            memcpy(to, words[w].spelling, spelled);
+            to += spelled;
+            i += length;
+            continue;
+        }
+        if (text[i] == '"') in_string = !in_string;
+        if (text[i] == '\\' && in_string && i + 1 < bytes) *to++ = text[i++];
+        *to++ = text[i++];
+    }
+    return (size_t)(to - start);
+}
+
+dart_status model_config_parse(const char *text, size_t bytes, const char *name, base_report *report,
+                               model_config *config)
+{
+    dart_status status;
+    json_error_t error;
+    json_t *root = NULL;
+    char *spelled = NULL;
+    if (bytes > MAX_CONFIG_BYTES) FAIL(report, DART_BAD_DATA, "%s: longer than %u bytes", name, MAX_CONFIG_BYTES);
+    spelled = malloc(7 * bytes + 1);
+    if (spelled == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to read it", name);
+    root = json_loadb(spelled, spell_out(text, bytes, spelled), JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL && json_error_code(&error) == json_error_out_of_memory)
+        FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to read it", name);
+    if (root == NULL) FAIL(report, DART_BAD_DATA, "%s: line %d: %s", name, error.line, error.text);
+    if (!json_is_object(root)) FAIL(report, DART_BAD_DATA, "%s: not a JSON object", name);
+    const reader r = {root, name, report};
+    status = read_config(&r, config);
+fail:
+    json_decref(root);
+    free(spelled);
+    return status;
+}
+
+dart_status model_config_load(const char *path, base_report *report, model_config *config)
+{
+    dart_status status;
+    file_map map = {NULL, 0};
+    char *inner = file_is_folder(path) ? file_join(path, "config.json") : file_join("", path);
+    if (inner == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory to open it", path);
+    TRY(file_map_open(inner, report, &map));
+    TRY(model_config_parse(map.bytes > 0 ? (const char *)map.data : "", (size_t)map.bytes, inner, report, config));
+fail:
+    file_map_close(&map);
+    free(inner);
+    return status;
+}
+
+/* ---- Presets -------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *by_count; /* the paper's name and its own count */
+    model_kind kind;
+    uint32_t W, layers;
+} presets[] = {
+    {"mamba2-130m", "mamba2-129m", MODEL_MAMBA2, 768, 24},
+    {"mamba2-370m", "mamba2-368m", MODEL_MAMBA2, 1024, 48},
+    {"mamba2-780m", "mamba2-780m", MODEL_MAMBA2, 1536, 48},
+    {"dart-130m", "dart-133m", MODEL_DART, 768, 24},
+    {"dart-370m", "dart-378m", MODEL_DART, 1024, 48},
+    {"dart-780m", "dart-795m", MODEL_DART, 1536, 48},
+};
+
+const char *model_config_preset_name(size_t index) { return index < COUNT_OF(presets) ? presets[index].name : NULL; }
+
+dart_status model_config_preset(const char *name, base_report *report, model_config *config)
+{
+    for (size_t i = 0; i < COUNT_OF(presets); i++) {
+        if (strcmp(name, presets[i].name) != 0 && strcmp(name, presets[i].by_count) != 0) continue;
+        *config = (model_config){0};
+        config->kind = presets[i].kind;
+        config->layers = presets[i].layers;
+        config->V = 50288;
+        config->W = presets[i].W;
+        config->expand = 2;
+        config->P = 64;
+        config->H = config->expand * config->W / config->P;
+        config->N = 128;
+        config->G = 1;
+        config->K = 4;
+        config->S = 256;
+        config->eps = config->sma_eps = 1e-5f;
+        config->tied = config->conv_bias = true;
+        return DART_OK;
+    }
+    return base_fail(report, DART_INVALID_ARGUMENT, "no preset is called %.100s", name);
+}

@@ -1,0 +1,336 @@
+#if !defined(_WIN32)
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* madvise */
+#define _FILE_OFFSET_BITS 64
+#endif
+
+#include "file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+typedef HANDLE file_handle;
+#else
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+typedef int file_handle;
+#endif
+
+#define FILE_PIECE ((uint64_t)1 << 30) /* a single write of 2 GiB and more is cut short or refused by systems */
+#define FILE_NAMES_TRIED 100u
+
+struct file_writer {
+    base_report *report;
+    char *path, *temporary;
+    file_handle handle;
+    bool is_open;
+};
+
+static bool is_separator(char c)
+{
+#if defined(_WIN32)
+    return c == '/' || c == '\\' || c == ':';
+#else
+    return c == '/';
+#endif
+}
+
+char *file_join(const char *folder, const char *name)
+{
+    size_t head = strlen(folder), tail = strlen(name);
+    if (head > SIZE_MAX / 4 || tail > SIZE_MAX / 4) return NULL;
+    char *path = malloc(head + tail + 2);
+    if (path == NULL) return NULL;
+    memcpy(path, folder, head);
+    if (head > 0 && !is_separator(folder[head - 1])) path[head++] = '/';
+    memcpy(path + head, name, tail + 1);
+    return path;
+}
+
+char *file_folder(const char *path)
+{
+    size_t length = strlen(path);
+    while (length > 0 && !is_separator(path[length - 1])) length--;
+    char *folder = malloc(length + 1);
+    if (folder == NULL) return NULL;
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    return folder;
+}
+
+#if defined(_WIN32)
+
+static wchar_t *file_wide(const char *path)
+{
+    int length = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
+    wchar_t *wide = length > 0 ? malloc((size_t)length * sizeof *wide) : NULL;
+    if (wide != NULL) MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wide, length);
+    return wide;
+}
+
+static dart_status file_failed(base_report *report, const char *verb, const char *path)
+{
+    unsigned long code = GetLastError();
+    return base_fail(report, DART_IO, "cannot %s %s: Windows error %lu", verb, path, code);
+}
+
+static DWORD file_attributes(const char *path)
+{
+    wchar_t *wide = file_wide(path);
+    DWORD attributes = wide != NULL ? GetFileAttributesW(wide) : INVALID_FILE_ATTRIBUTES;
+    free(wide);
+    return attributes;
+}
+
+bool file_is_folder(const char *path)
+{
+    DWORD attributes = file_attributes(path);
+    return attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY) != 0;
+}
+
+bool file_exists(const char *path)
+{
+    DWORD attributes = file_attributes(path);
+    return attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY) == 0;
+}
+
+dart_status file_map_open(const char *path, base_report *report, file_map *map)
+{
+    *map = (file_map){NULL, 0};
+    dart_status status = DART_OK;
+    HANDLE handle = INVALID_HANDLE_VALUE, mapping = NULL;
+    LARGE_INTEGER size;
+    wchar_t *wide = file_wide(path);
+    if (wide == NULL) return base_fail(report, DART_IO, "cannot open %s: not a usable path", path);
+    handle = CreateFileW(wide, GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
+                         FILE_ATTRIBUTE_NORMAL, NULL);
+    free(wide);
+    if (handle == INVALID_HANDLE_VALUE) return file_failed(report, "open", path);
+    if (GetFileType(handle) != FILE_TYPE_DISK) FAIL(report, DART_IO, "cannot open %s: not a regular file", path);
+    if (!GetFileSizeEx(handle, &size)) {
+        status = file_failed(report, "read", path);
+        goto fail;
+    }
+    if ((uint64_t)size.QuadPart > SIZE_MAX) FAIL(report, DART_IO, "cannot map %s: larger than the address space", path);
+    if (size.QuadPart == 0) goto fail;
+    mapping = CreateFileMappingW(handle, NULL, PAGE_READONLY, 0, 0, NULL);
+    const void *data = mapping != NULL ? MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, 0) : NULL;
+    if (data == NULL) {
+        status = file_failed(report, "map", path);
+        goto fail;
+    }
+    *map = (file_map){data, (uint64_t)size.QuadPart};
+fail: /* the view keeps the file: its handles close on success, too */
+    if (mapping != NULL) CloseHandle(mapping);
+    CloseHandle(handle);
+    return status;
+}
+
+void file_map_close(file_map *map)
+{
+    if (map->data != NULL) UnmapViewOfFile(map->data);
+    *map = (file_map){NULL, 0};
+}
+
+/* Unlocking pages that are not locked takes them out of the working set. */
+void file_map_forget(const void *data, uint64_t bytes)
+{
+    if (bytes > 0) VirtualUnlock((void *)(uintptr_t)data, (SIZE_T)bytes);
+}
+
+/* 1: made, 0: the name is taken, -1: failed. */
+static int file_create(file_handle *handle, const char *path)
+{
+    wchar_t *wide = file_wide(path);
+    if (wide == NULL) return -1;
+    *handle = CreateFileW(wide, GENERIC_WRITE, 0, NULL, CREATE_NEW, FILE_ATTRIBUTE_NORMAL, NULL);
+    free(wide);
+    if (*handle != INVALID_HANDLE_VALUE) return 1;
+    return GetLastError() == ERROR_FILE_EXISTS ? 0 : -1;
+}
+
+static bool file_write(file_handle handle, const uint8_t *data, uint64_t bytes)
+{
+    while (bytes > 0) {
+        DWORD written = 0;
+        if (!WriteFile(handle, data, (DWORD)(bytes < FILE_PIECE ? bytes : FILE_PIECE), &written, NULL)) return false;
+        data += written;
+        bytes -= written;
+    }
+    return true;
+}
+
+static bool file_flush(file_handle handle) { return FlushFileBuffers(handle) != 0; }
+static bool file_close(file_handle handle) { return CloseHandle(handle) != 0; }
+
+static void file_remove(const char *path)
+{
+    wchar_t *wide = file_wide(path);
+    if (wide != NULL) DeleteFileW(wide);
+    free(wide);
+}
+
+static bool file_rename(const char *from, const char *to)
+{
+    wchar_t *wide_from = file_wide(from), *wide_to = file_wide(to);
+    bool renamed = wide_from != NULL && wide_to != NULL &&
+                   MoveFileExW(wide_from, wide_to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
+    free(wide_from);
+    free(wide_to);
+    return renamed;
+}
+
+#else
+
+static dart_status file_failed(base_report *report, const char *verb, const char *path)
+{
+    char reason[128];
+    if (strerror_r(errno, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", errno);
+    return base_fail(report, DART_IO, "cannot %s %s: %s", verb, path, reason);
+}
+
+bool file_is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool file_exists(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISDIR(info.st_mode);
+}
+
+dart_status file_map_open(const char *path, base_report *report, file_map *map)
+{
+    *map = (file_map){NULL, 0};
+    dart_status status = DART_OK;
+    struct stat info;
+    int handle = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hang us */
+    if (handle < 0) return file_failed(report, "open", path);
+    if (fstat(handle, &info) != 0) {
+        status = file_failed(report, "read", path);
+        goto fail;
+    }
+    if (!S_ISREG(info.st_mode)) FAIL(report, DART_IO, "cannot open %s: not a regular file", path);
+    if ((uint64_t)info.st_size > SIZE_MAX) FAIL(report, DART_IO, "cannot map %s: larger than the address space", path);
+    if (info.st_size == 0) goto fail;
+    void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, handle, 0);
+    if (data == MAP_FAILED) {
+        status = file_failed(report, "map", path);
+        goto fail;
+    }
+    *map = (file_map){data, (uint64_t)info.st_size};
+fail: /* the mapping keeps the file: the handle closes on success, too */
+    close(handle);
+    return status;
+}
+
+void file_map_close(file_map *map)
+{
+    if (map->data != NULL) munmap((void *)(uintptr_t)map->data, (size_t)map->bytes);
+    *map = (file_map){NULL, 0};
+}
+
+void file_map_forget(const void *data, uint64_t bytes)
+{
+    const long size = sysconf(_SC_PAGESIZE);
+    if (size <= 0 || bytes == 0) return;
+    const uintptr_t page = (uintptr_t)size, begin = (uintptr_t)data / page * page, end = ((uintptr_t)data + (uintptr_t)bytes) / page * page;
+    if (end > begin) madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+/* 1: made, 0: the name is taken, -1: failed. */
+static int file_create(file_handle *handle, const char *path)
+{
+    *handle = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (*handle >= 0) return 1;
+    return errno == EEXIST ? 0 : -1;
+}
+
+static bool file_write(file_handle handle, const uint8_t *data, uint64_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t written = write(handle, data, (size_t)(bytes < FILE_PIECE ? bytes : FILE_PIECE));
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) return false;
+        data += written;
+        bytes -= (uint64_t)written;
+    }
+    return true;
+}
+
+static bool file_flush(file_handle handle) { return fsync(handle) == 0; }
+static bool file_close(file_handle handle) { return close(handle) == 0; }
+static void file_remove(const char *path) { unlink(path); }
+static bool file_rename(const char *from, const char *to) { return rename(from, to) == 0; }
+
+#endif
+
+dart_status file_writer_open(const char *path, base_report *report, file_writer **writer)
+{
+    dart_status status;
+    size_t size = strlen(path) + sizeof ".4294967295.tmp";
+    file_writer *made = calloc(1, sizeof *made);
+    if (made == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "no memory to write %s", path);
+    made->report = report;
+    made->path = malloc(size);
+    made->temporary = malloc(size);
+    if (made->path == NULL || made->temporary == NULL) FAIL(report, DART_OUT_OF_MEMORY, "no memory to write %s", path);
+    snprintf(made->path, size, "%s", path);
+    int created = 0;
+    for (uint32_t i = 0; i < FILE_NAMES_TRIED && created == 0; i++) {
+        snprintf(made->temporary, size, "%s.%u.tmp", path, (unsigned)i);
+        created = file_create(&made->handle, made->temporary);
+    }
+    if (created == 0) FAIL(report, DART_IO, "cannot write %s: remove the files %s.*.tmp", path, path);
+    if (created < 0) {
+        status = file_failed(report, "create", made->temporary);
+        goto fail;
+    }
+    made->is_open = true;
+    *writer = made;
+    return DART_OK;
+fail:
+    file_writer_destroy(&made);
+    return status;
+}
+
+dart_status file_writer_append(file_writer *writer, const void *data, uint64_t bytes)
+{
+    if (!file_write(writer->handle, data, bytes)) return file_failed(writer->report, "write", writer->temporary);
+    return DART_OK;
+}
+
+dart_status file_writer_close(file_writer **writer)
+{
+    file_writer *w = *writer;
+    dart_status status = DART_OK;
+    if (!file_flush(w->handle)) status = file_failed(w->report, "write", w->temporary);
+    w->is_open = false;
+    if (!file_close(w->handle) && status == DART_OK) status = file_failed(w->report, "write", w->temporary);
+    if (status == DART_OK && !file_rename(w->temporary, w->path)) status = file_failed(w->report, "replace", w->path);
+    if (status != DART_OK) file_remove(w->temporary);
+    file_writer_destroy(writer);
+    return status;
+}
+
+void file_writer_destroy(file_writer **writer)
+{
+    if (writer == NULL || *writer == NULL) return;
+    if ((*writer)->is_open) {
+        file_close((*writer)->handle);
+        file_remove((*writer)->temporary);
+    }
+    free((*writer)->path);
+    free((*writer)->temporary);
+    free(*writer);
+    *writer = NULL;
+}

@@ -1,0 +1,39 @@
+/* Files: read-only mappings, and files that replace their predecessor only when they are complete.
+ * Paths are UTF-8. */
+#ifndef DART_FILE_H
+#define DART_FILE_H
+
+#include "base.h"
+
+/* A whole file in memory. Another program that shortens the file while it is mapped breaks the promise of `bytes`:
+ * reading past the new end is then a fault of the process (SIGBUS). Replace checkpoints by renaming. */
+typedef struct file_map {
+    const uint8_t *data; /* NULL when the file is empty */
+    uint64_t bytes;
+} file_map;
+
+/* Regular files only. DART_IO with the system's reason; *map is zero on failure. */
+dart_status file_map_open(const char *path, base_report *report, file_map *map);
+/* Accepts a zero map. */
+void file_map_close(file_map *map);
+/* Part of a mapping that is done with: its pages need not stay in memory. They come back when they are read again. */
+void file_map_forget(const void *data, uint64_t bytes);
+
+bool file_is_folder(const char *path);
+bool file_exists(const char *path); /* and is not a folder */
+/* "folder/name" for free(); NULL without memory. */
+char *file_join(const char *folder, const char *name);
+/* The part of path before its last name, with the separator, for free(); "" when there is none. */
+char *file_folder(const char *path);
+
+/* Writes to a temporary name beside `path`; only file_writer_close gives it that name, replacing what was there. */
+typedef struct file_writer file_writer;
+dart_status file_writer_open(const char *path, base_report *report, file_writer **writer);
+/* After a failure only file_writer_destroy makes sense. */
+dart_status file_writer_append(file_writer *writer, const void *data, uint64_t bytes);
+/* On stable storage and renamed, or failed and removed; *writer is NULL either way. */
+dart_status file_writer_close(file_writer **writer);
+/* Removes the temporary file. Accepts NULL. */
+void file_writer_destroy(file_writer **writer);
+
+#endif

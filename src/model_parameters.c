@@ -1,0 +1,233 @@
+#include "config.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SMA_PROJ_ALIGN 8u
+#define MAX_WARNINGS 8u
+#define SHAPE_TEXT 256
+
+uint32_t model_config_inner(const model_config *config) { return config->H * config->P; }
+
+uint32_t model_config_in_proj(const model_config *config)
+{
+    return 2 * model_config_inner(config) + 2 * config->G * config->N + config->H;
+}
+
+uint32_t model_config_conv(const model_config *config)
+{
+    return model_config_inner(config) + 2 * config->G * config->N;
+}
+uint32_t model_config_sma_conv(const model_config *config) { return config->G * (config->N + config->P); }
+
+uint32_t model_config_sma_proj(const model_config *config)
+{
+    return (uint32_t)base_round_up(model_config_sma_conv(config) + 1, SMA_PROJ_ALIGN);
+}
+
+enum { ALWAYS = 0, WITH_SMA = 1, WITH_CONV_BIAS = 2 };
+
+static const struct layer_entry {
+    model_role role;
+    unsigned when;
+    const char *suffix;
+} layer_entries[] = {
+    {MODEL_NORM, ALWAYS, "norm.weight"},
+    {MODEL_IN_PROJ, ALWAYS, "mixer.in_proj.weight"},
+    {MODEL_CONV_WEIGHT, ALWAYS, "mixer.conv1d.weight"},
+    {MODEL_CONV_BIAS, WITH_CONV_BIAS, "mixer.conv1d.bias"},
+    {MODEL_DT_BIAS, ALWAYS, "mixer.dt_bias"},
+    {MODEL_A_LOG, ALWAYS, "mixer.A_log"},
+    {MODEL_D, ALWAYS, "mixer.D"},
+    {MODEL_MIXER_NORM, ALWAYS, "mixer.norm.weight"},
+    {MODEL_OUT_PROJ, ALWAYS, "mixer.out_proj.weight"},
+    {MODEL_SMA_PROJ, WITH_SMA, "mixer.sma_proj.weight"},
+    {MODEL_SMA_CONV_WEIGHT, WITH_SMA, "mixer.sma_conv1d.weight"},
+    {MODEL_SMA_CONV_BIAS, WITH_SMA | WITH_CONV_BIAS, "mixer.sma_conv1d.bias"},
+};
+
+static bool is_present(const model_config *config, const struct layer_entry *entry)
+{
+    if ((entry->when & WITH_SMA) != 0 && config->kind != MODEL_DART) return false;
+    return (entry->when & WITH_CONV_BIAS) == 0 || config->conv_bias;
+}
+
+static void give_shape(model_parameter *p, uint32_t rank, uint64_t a, uint64_t b, uint64_t c)
+{
+    p->rank = rank;
+    p->shape[0] = a;
+    p->shape[1] = b;
+    p->shape[2] = c;
+    p->elements = a * b * c;
+}
+
+static void describe(const model_config *m, model_parameter *p)
+{
+    const uint32_t I = model_config_inner(m);
+    switch (p->role) {
+    case MODEL_EMBEDDING:
+    case MODEL_HEAD: give_shape(p, 2, m->V, m->W, 1); break;
+    case MODEL_NORM:
+    case MODEL_FINAL_NORM: give_shape(p, 1, m->W, 1, 1); break;
+    case MODEL_IN_PROJ: give_shape(p, 2, model_config_in_proj(m), m->W, 1); break;
+    case MODEL_CONV_WEIGHT: give_shape(p, 3, model_config_conv(m), 1, m->K); break;
+    case MODEL_CONV_BIAS: give_shape(p, 1, model_config_conv(m), 1, 1); break;
+    case MODEL_DT_BIAS:
+    case MODEL_A_LOG:
+    case MODEL_D: give_shape(p, 1, m->H, 1, 1); break;
+    case MODEL_MIXER_NORM: give_shape(p, 1, I, 1, 1); break;
+    case MODEL_OUT_PROJ: give_shape(p, 2, m->W, I, 1); break;
+    case MODEL_SMA_PROJ: give_shape(p, 2, model_config_sma_proj(m), m->W, 1); break;
+    case MODEL_SMA_CONV_WEIGHT: give_shape(p, 3, model_config_sma_conv(m), 1, m->K); break;
+    case MODEL_SMA_CONV_BIAS: give_shape(p, 1, model_config_sma_conv(m), 1, 1); break;
+    case MODEL_ROLE_COUNT: assert(false); break;
+    }
+}
+
+bool model_config_parameter(const model_config *config, uint32_t index, model_parameter *parameter)
+{
+    model_parameter p = {.layer = 0};
+    uint32_t per_layer = 0;
+    for (size_t i = 0; i < COUNT_OF(layer_entries); i++) per_layer += is_present(config, &layer_entries[i]);
+    const uint32_t inside = per_layer * config->layers;
+    if (index == 0) {
+        p.role = MODEL_EMBEDDING;
+        snprintf(p.name, sizeof p.name, "backbone.embeddings.weight");
+    } else if (index - 1 < inside) {
+        uint32_t skip = (index - 1) % per_layer;
+        size_t i = 0;
+        p.layer = (index - 1) / per_layer;
+        for (; skip > 0 || !is_present(config, &layer_entries[i]); i++) skip -= is_present(config, &layer_entries[i]);
+        p.role = layer_entries[i].role;
+        snprintf(p.name, sizeof p.name, "backbone.layers.%" PRIu32 ".%s", p.layer, layer_entries[i].suffix);
+    } else if (index - 1 == inside) {
+        p.role = MODEL_FINAL_NORM;
+        snprintf(p.name, sizeof p.name, "backbone.norm_f.weight");
+    } else if (index - 2 == inside && !config->tied) {
+        p.role = MODEL_HEAD;
+        snprintf(p.name, sizeof p.name, "lm_head.weight");
+    } else {
+        return false;
+    }
+    describe(config, &p);
+    *parameter = p;
+    return true;
+}
+
+uint64_t model_config_count(const model_config *config)
+{
+    uint64_t count = 0;
+    model_parameter p;
+    for (uint32_t i = 0; model_config_parameter(config, i, &p); i++) count += p.elements;
+    return count;
+}
+
+/* ---- Checkpoints ---------------------------------------------------------------------------------------------- */
+
+const safetensors_tensor *model_weights_find(const safetensors *file, const model_parameter *parameter)
+{
+    const safetensors_tensor *t = safetensors_find(file, parameter->name);
+    /* The original Mamba-2 code's name. */
+    if (t == NULL && parameter->role == MODEL_EMBEDDING) t = safetensors_find(file, "backbone.embedding.weight");
+    return t;
+}
+
+static const char *list_text(const uint64_t *list, uint32_t count, char text[SHAPE_TEXT])
+{
+    size_t used = 0;
+    text[used++] = '[';
+    for (uint32_t i = 0; i < count; i++)
+        used += (size_t)snprintf(text + used, SHAPE_TEXT - used, i > 0 ? ", %" PRIu64 : "%" PRIu64, list[i]);
+    snprintf(text + used, SHAPE_TEXT - used, "]");
+    return text;
+}
+
+/* The first element whose exponent is all ones. */
+static bool find_not_finite(const safetensors_tensor *t, uint64_t *index, bool *is_nan)
+{
+    const uint8_t *data = t->data;
+    if (t->dtype == SAFETENSORS_F32) {
+        for (uint64_t i = 0; i < t->elements; i++) {
+            uint32_t bits;
+            memcpy(&bits, data + 4 * i, sizeof bits);
+            if ((bits & 0x7F800000u) != 0x7F800000u) continue;
+            *index = i;
+            *is_nan = (bits & 0x007FFFFFu) != 0;
+            return true;
+        }
+        return false;
+    }
+    const unsigned exponent = t->dtype == SAFETENSORS_F16 ? 0x7C00u : 0x7F80u;
+    for (uint64_t i = 0; i < t->elements; i++) {
+        uint16_t bits;
+        memcpy(&bits, data + 2 * i, sizeof bits);
+        if ((bits & exponent) != exponent) continue;
+        *index = i;
+        *is_nan = (bits & (0x7FFFu ^ exponent)) != 0;
+        return true;
+    }
+    return false;
+}
+
+static dart_status check_numbers(const safetensors_tensor *t, base_report *report)
+{
+    char text[SHAPE_TEXT];
+    uint64_t flat, at[SAFETENSORS_MAX_RANK];
+    bool is_nan;
+    if (!find_not_finite(t, &flat, &is_nan)) return DART_OK;
+    uint64_t rest = flat;
+    for (uint32_t i = t->rank; i-- > 0;) {
+        at[i] = rest % t->shape[i];
+        rest /= t->shape[i];
+    }
+    return base_fail(report, DART_BAD_DATA, "tensor %s holds %s at %s (element %" PRIu64 ")", t->name,
+                     is_nan ? "NaN" : "an infinite value", list_text(at, t->rank, text), flat);
+}
+
+static dart_status check_tensor(const model_parameter *p, const safetensors_tensor *t, base_report *report)
+{
+    char is[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    list_text(p->shape, p->rank, wanted);
+    if (t == NULL) return base_fail(report, DART_BAD_DATA, "tensor %s of shape %s is missing", p->name, wanted);
+    if (t->rank != p->rank || memcmp(t->shape, p->shape, p->rank * sizeof *p->shape) != 0)
+        return base_fail(report, DART_BAD_DATA, "tensor %s has shape %s, the configuration asks for %s", t->name,
+                         list_text(t->shape, t->rank, is), wanted);
+    if (t->dtype != SAFETENSORS_F32 && t->dtype != SAFETENSORS_F16 && t->dtype != SAFETENSORS_BF16)
+        return base_fail(report, DART_BAD_DATA, "tensor %s has dtype %s, weights are F32, F16 or BF16", t->name,
+                         safetensors_dtype_name(t->dtype));
+    return DART_OK;
+}
+
+static void warn_of_others(const safetensors *file, const bool *used, base_report *report)
+{
+    size_t others = 0;
+    for (size_t i = 0; i < safetensors_count(file); i++) {
+        if (used[i]) continue;
+        if (others++ < MAX_WARNINGS)
+            base_log_line(report->log, DART_LOG_WARNING, "tensor %.200s is no parameter of this model and is ignored",
+                          safetensors_at(file, i)->name);
+    }
+    if (others > MAX_WARNINGS)
+        base_log_line(report->log, DART_LOG_WARNING, "so are %" PRIu64 " more", (uint64_t)(others - MAX_WARNINGS));
+}
+
+dart_status model_weights_check(const model_config *config, const safetensors *file, bool skip_scan,
+                                base_report *report)
+{
+    dart_status status = DART_OK;
+    model_parameter p;
+    bool *used = calloc(safetensors_count(file) + 1, sizeof *used);
+    if (used == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "no memory to check the checkpoint");
+    for (uint32_t i = 0; model_config_parameter(config, i, &p); i++) {
+        const safetensors_tensor *t = model_weights_find(file, &p);
+        TRY(check_tensor(&p, t, report));
+        if (!skip_scan) TRY(check_numbers(t, report));
+        used[t - safetensors_at(file, 0)] = true;
+    }
+    warn_of_others(file, used, report);
+fail:
+    free(used);
+    return status;
+}
