@@ -1,0 +1,316 @@
+#include "conform.h"
+
+#include "../../src/kernel.h"
+#include "conform_data.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IN_F32 = 1 << DART_F32, IN_F16 = 1 << DART_F16, IN_BF16 = 1 << DART_BF16 };
+
+/* The table, one line for all dtypes of a case. */
+static const struct { conform_case c; int dtypes; } lines[] = {
+#define CASE(op, B, L, H, G, N, P, S, flags, dtypes) {{#op, B, L, H, G, N, P, S, flags, DART_F32}, dtypes},
+#include "conform_cases.def"
+};
+
+/* What each op launches. */
+static const struct { const char *op; conform_runner run; kernel_id kernels[8]; uint32_t count; } ops[] = {
+    {"convert", conform_dense, {KERNEL_convert, KERNEL_fill}, 2},
+    {"embed", conform_dense, {KERNEL_embed}, 1},
+    {"norm", conform_dense, {KERNEL_norm}, 1},
+    {"gated_norm", conform_dense, {KERNEL_gated_norm}, 1},
+    {"linear", conform_dense, {KERNEL_linear}, 1},
+    {"conv", conform_conv, {KERNEL_conv, KERNEL_conv_tail, KERNEL_conv_step}, 3},
+    {"choice", conform_choice, {KERNEL_argmax, KERNEL_sample, KERNEL_advance}, 3},
+    {"ssd", conform_ssd, {KERNEL_ssd_decay, KERNEL_ssd_product, KERNEL_ssd_memory, KERNEL_ssd_state, KERNEL_ssd_output, KERNEL_ssd_step}, 6},
+    {"sma", conform_sma, {KERNEL_sma_rho, KERNEL_sma_query, KERNEL_sma, KERNEL_sma_step, KERNEL_sma_merge, KERNEL_sma_append, KERNEL_convert}, 7},
+};
+
+static const char *const flag_names[] = {"seq", "open", "h", "params", "step", "wide", "dt", "view", "tiny", "huge", "zero", "far", "stored", "add", "mixed", "limits"};
+
+void conform_name(const conform_case *c, char *text, size_t size)
+{
+    int used = snprintf(text, size, "%s B%u L%u H%u G%u N%u P%u S%u %s", c->op, c->B, c->L, c->H, c->G, c->N, c->P, c->S, dart_dtype_name(c->dtype));
+    for (size_t i = 0; i < COUNT_OF(flag_names); i++)
+        if ((c->flags & 1 << i) != 0 && used > 0 && (size_t)used < size) used += snprintf(text + used, size - (size_t)used, " %s", flag_names[i]);
+}
+
+static size_t op_of(const conform_case *c)
+{
+    for (size_t i = 0; i < COUNT_OF(ops); i++)
+        if (strcmp(ops[i].op, c->op) == 0) return i;
+    abort();
+}
+
+static void note_variant(void *user, const char *line)
+{
+    conform_outcome *outcome = user;
+    const size_t length = strcspn(line, " "), used = strlen(outcome->variants);
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)(length < 63 ? length : 63), line);
+    if (strstr(outcome->variants, name) == NULL)
+        snprintf(outcome->variants + used, sizeof outcome->variants - used, "%s%s", used > 0 ? " " : "", name);
+}
+
+void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome)
+{
+    memset(outcome, 0, sizeof *outcome);
+    conform_data d = {.device = device, .c = c, .state = seed, .outcome = outcome};
+    const dart_stream_options options = {.trace = note_variant, .trace_user = outcome};
+    d.status = dart_stream_create(device, &options, &d.stream);
+    if (d.status != DART_OK) dart_device_error(device, outcome->text, sizeof outcome->text);
+    if (d.status == DART_OK) ops[op_of(c)].run(&d);
+    dart_stream_destroy(&d.stream);
+    conform_destroy(&d);
+    outcome->status = d.status;
+    outcome->ran = d.status == DART_OK;
+    outcome->passed = outcome->ran && outcome->results_count > 0;
+    for (uint32_t i = 0; i < outcome->results_count; i++)
+        if (outcome->results[i].broken || !(outcome->results[i].share <= 1)) outcome->passed = false;
+}
+
+void conform_release(conform_outcome *outcome)
+{
+    for (uint32_t i = 0; i < outcome->results_count; i++) {
+        free(outcome->results[i].values);
+        outcome->results[i].values = NULL;
+    }
+}
+
+/* ---- All of them ---- */
+
+typedef struct target {
+    dart_device *device;
+    dart_device_info info;
+    char variant[32]; /* "" for the device's own choice */
+    uint32_t number;  /* of the device among those tested */
+} target;
+
+enum { MAX_TARGETS = 128 };
+
+typedef struct suite {
+    dart_context *context;
+    const conform_options *options;
+    FILE *out;
+    target targets[MAX_TARGETS];
+    uint32_t targets_count, devices_count;
+    int passed, failed, not_run;
+    bool first_json;
+} suite;
+
+static bool open_target(suite *s, const char *spec, const char *variant, uint32_t number)
+{
+    if (s->targets_count == MAX_TARGETS) return false;
+    target *t = &s->targets[s->targets_count];
+    const dart_device_options options = {.spec = spec, .variant = variant, .poison = true};
+    char text[256];
+    if (dart_device_open(s->context, &options, &t->device) != DART_OK) {
+        dart_context_error(s->context, text, sizeof text);
+        fprintf(s->options->json ? stderr : s->out, "NOT RUN  device %s: %s\n", spec, text);
+        s->not_run++;
+        return false;
+    }
+    dart_device_describe(t->device, &t->info);
+    snprintf(t->variant, sizeof t->variant, "%s", variant != NULL ? variant : "");
+    t->number = number;
+    s->targets_count++;
+    return true;
+}
+
+/* The device as it chooses, then once for every name of a variant that it could be made to choose. */
+static void open_device(suite *s, const char *spec)
+{
+    const uint32_t first = s->targets_count;
+    if (!open_target(s, spec, NULL, s->devices_count)) return;
+    const dart_device_info *info = &s->targets[first].info;
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        if (row->backend != info->backend || (row->capabilities & ~info->capabilities) != 0) continue;
+        bool known = false;
+        for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
+        if (!known) open_target(s, spec, row->variant, s->devices_count);
+    }
+    s->devices_count++;
+}
+
+/* Would the named variant change what runs? */
+static bool differs(const target *t, const conform_case *c)
+{
+    const size_t op = op_of(c);
+    for (uint32_t i = 0; i < ops[op].count; i++)
+        if (kernel_pick(ops[op].kernels[i], t->info.capabilities, c->L, t->variant) != kernel_pick(ops[op].kernels[i], t->info.capabilities, c->L, NULL)) return true;
+    return false;
+}
+
+static void print_json_text(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\') fprintf(out, "\\%c", *text);
+        else if ((unsigned char)*text < 32) fprintf(out, "\\u%04x", (unsigned)*text);
+        else fputc(*text, out);
+    }
+    fputc('"', out);
+}
+
+static void print_outcome(suite *s, const target *t, const char *name, const conform_outcome *o)
+{
+    FILE *out = s->out;
+    const conform_result *worst = NULL;
+    for (uint32_t i = 0; i < o->results_count; i++)
+        if (worst == NULL || o->results[i].broken || (!worst->broken && !(o->results[i].share <= worst->share))) worst = &o->results[i];
+    if (s->options->json) {
+        fprintf(out, "%s\n  {\"device\": ", s->first_json ? "" : ",");
+        s->first_json = false;
+        print_json_text(out, t->info.name);
+        fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"status\": \"%s\", \"kernels\": ", dart_backend_name(t->info.backend),
+                t->variant[0] != '\0' ? t->variant : "default", name, !o->ran ? "not run" : o->passed ? "passed" : "failed");
+        print_json_text(out, o->variants);
+        if (!o->ran) {
+            fprintf(out, ", \"reason\": ");
+            print_json_text(out, o->text);
+        }
+        fprintf(out, ", \"tensors\": [");
+        for (uint32_t i = 0; i < o->results_count; i++) {
+            const conform_result *r = &o->results[i];
+            fprintf(out, "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"tolerance\": %.3e, \"broken\": %s}",
+                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, r->tolerance, r->broken ? "true" : "false");
+        }
+        fprintf(out, "]}");
+        return;
+    }
+    if (!o->ran) {
+        fprintf(out, "NOT RUN  %-10s %-58s %s: %s\n", t->variant, name, dart_status_name(o->status), o->text);
+    } else if (!o->passed || s->options->verbose) {
+        fprintf(out, "%-8s %-10s %-58s %s\n", o->passed ? "ok" : "FAILED", t->variant[0] != '\0' ? t->variant : "default", name, o->variants);
+        for (uint32_t i = 0; i < o->results_count; i++) {
+            const conform_result *r = &o->results[i];
+            fprintf(out, "         %-10s L2 %.2e  Linf %.2e  row %llu %.2e  tolerance %.2e  used %5.1f %% %s\n", r->tensor, r->l2, r->linf,
+                    (unsigned long long)r->worst_row, r->row, r->tolerance, 100 * r->share, r->broken ? r->note : "");
+        }
+    }
+    (void)worst;
+}
+
+/* The device's own results against those of the first device: within the sum of both tolerances. */
+static void compare_devices(conform_outcome *o, const conform_outcome *first)
+{
+    for (uint32_t i = 0; i < o->results_count && i < first->results_count; i++) {
+        conform_result *r = &o->results[i];
+        const conform_result *f = &first->results[i];
+        if (r->values == NULL || f->values == NULL || r->values_count != f->values_count) continue;
+        double error2 = 0, size2 = 0;
+        for (uint64_t k = 0; k < r->values_count; k++) {
+            if (!isfinite(f->values[k]) || !isfinite(r->values[k])) continue;
+            error2 += (r->values[k] - f->values[k]) * (r->values[k] - f->values[k]);
+            size2 += f->values[k] * f->values[k];
+        }
+        r->against_first = size2 > 0 ? sqrt(error2 / size2) : 0;
+        if (r->against_first > 2 * r->tolerance + 2 * r->slack / fmax(sqrt(size2), 1e-300)) {
+            r->broken = true;
+            snprintf(r->note, sizeof r->note, "%.2e from the first device", r->against_first);
+            o->passed = false;
+        }
+    }
+}
+
+typedef struct tally {
+    int cases, failed, not_run;
+    double share;
+    char worst[200], worst_kernels[256];
+    char tensor[24];
+    uint64_t row;
+    double against_first;
+} tally;
+
+static void count(tally *t, const char *name, const conform_outcome *o)
+{
+    t->cases++;
+    if (!o->ran) {
+        t->not_run++;
+        return;
+    }
+    t->failed += !o->passed;
+    for (uint32_t i = 0; i < o->results_count; i++) {
+        if (o->results[i].against_first > t->against_first) t->against_first = o->results[i].against_first;
+        if (!(o->results[i].share > t->share)) continue;
+        t->share = o->results[i].share;
+        t->row = o->results[i].worst_row;
+        snprintf(t->tensor, sizeof t->tensor, "%s", o->results[i].tensor);
+        snprintf(t->worst, sizeof t->worst, "%s", name);
+    }
+}
+
+static void run_line(suite *s, const conform_case *c, tally *tallies)
+{
+    char name[160];
+    conform_name(c, name, sizeof name);
+    if (s->options->filter != NULL && strstr(name, s->options->filter) == NULL) return;
+    if (s->options->progress != NULL) s->options->progress(s->options->progress_user, name);
+    conform_outcome first = {0};
+    for (uint32_t i = 0; i < s->targets_count; i++) {
+        target *t = &s->targets[i];
+        if (t->variant[0] != '\0' && !differs(t, c)) continue;
+        conform_outcome outcome;
+        conform_run_case(t->device, c, s->options->seed + 1, &outcome);
+        if (first.ran) compare_devices(&outcome, &first);
+        count(&tallies[i], name, &outcome);
+        if (!outcome.ran) s->not_run++;
+        else if (outcome.passed) s->passed++;
+        else s->failed++;
+        print_outcome(s, t, name, &outcome);
+        if (!first.ran && outcome.ran) first = outcome;
+        else conform_release(&outcome);
+    }
+    conform_release(&first);
+}
+
+static void print_table(const suite *s, const tally *tallies)
+{
+    fprintf(s->out, "\n%-32s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first", "largest share of a tolerance");
+    for (uint32_t i = 0; i < s->targets_count; i++) {
+        const target *t = &s->targets[i];
+        char device[33];
+        snprintf(device, sizeof device, "%s %s", dart_backend_name(t->info.backend), t->info.name);
+        if (tallies[i].cases == 0) continue;
+        fprintf(s->out, "%-32s %-16s %6d %6d %7d %4.0f %%  %-9.1e %s of %s, row %llu\n", device, t->variant[0] != '\0' ? t->variant : "default", tallies[i].cases,
+                tallies[i].failed, tallies[i].not_run, 100 * tallies[i].share, tallies[i].against_first, tallies[i].tensor, tallies[i].worst,
+                (unsigned long long)tallies[i].row);
+    }
+    fprintf(s->out, "\nseed %llu: %d passed, %d failed, %d not run\n", (unsigned long long)s->options->seed, s->passed, s->failed, s->not_run);
+}
+
+int conform_all(dart_context *context, const conform_options *options, FILE *out)
+{
+    suite *s = calloc(1, sizeof *s);
+    if (s == NULL) abort();
+    *s = (suite){.context = context, .options = options, .out = out, .first_json = true};
+    for (uint32_t i = 0; i < options->devices_count; i++) open_device(s, options->devices[i]);
+    for (uint32_t i = dart_context_device_count(context); options->devices_count == 0 && i-- > 0;) {
+        dart_device_info info;
+        char spec[300];
+        if (dart_context_device_info(context, i, &info) != DART_OK || info.backend == DART_BACKEND_NULL) continue;
+        snprintf(spec, sizeof spec, "%s:%u", dart_backend_name(info.backend), info.index);
+        open_device(s, spec);
+    }
+    tally *tallies = calloc(MAX_TARGETS, sizeof *tallies);
+    if (tallies == NULL) abort();
+    if (options->json) fprintf(out, "{\"seed\": %llu, \"results\": [", (unsigned long long)options->seed);
+    for (size_t i = 0; i < COUNT_OF(lines) && s->targets_count > 0; i++) {
+        for (int dtype = DART_F32; dtype <= DART_BF16; dtype++) {
+            if ((lines[i].dtypes & 1 << dtype) == 0) continue;
+            conform_case c = lines[i].c;
+            c.dtype = (dart_dtype)dtype;
+            run_line(s, &c, tallies);
+        }
+    }
+    if (options->json) fprintf(out, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d}\n", s->passed, s->failed, s->not_run);
+    else print_table(s, tallies);
+    for (uint32_t i = 0; i < s->targets_count; i++) dart_device_destroy(&s->targets[i].device);
+    const int failures = s->failed + (s->targets_count == 0 || s->passed == 0);
+    free(tallies);
+    free(s);
+    return failures;
+}

@@ -1,0 +1,83 @@
+/* Conformance: cases of every op, on a device, against the fp64 oracle.
+ *
+ * A case is run with tensors of its own in buffers with guard bands; outputs start as NaN. Everything an op writes is
+ * compared, stages included, and everything that it must not write must still hold its first bits.
+ */
+#ifndef DARTLM_CONFORM_H
+#define DARTLM_CONFORM_H
+
+#include "dartlm/dartlm.h"
+
+#include <stdio.h>
+
+/* What a case varies besides its sizes. */
+enum {
+    CASE_SEQ = 1 << 0,      /* positions and ragged counts */
+    CASE_OPEN = 1 << 1,     /* ssd: carried open chunk (needs SEQ) */
+    CASE_H = 1 << 2,        /* ssd: initial state */
+    CASE_PARAMS = 1 << 3,   /* ssd: dt_bias and d; conv: bias */
+    CASE_STEP = 1 << 4,     /* the single-token plan */
+    CASE_WIDE = 1 << 5,     /* ssd: steps from 1e-4 to 20 in one chunk */
+    CASE_DT = 1 << 6,       /* ssd: dt is the step */
+    CASE_VIEW = 1 << 7,     /* strided views at odd offsets */
+    CASE_TINY = 1 << 8,     /* sma: memories of size 1e-6 */
+    CASE_HUGE = 1 << 9,     /* sma: memories of size 1e4 */
+    CASE_ZERO = 1 << 10,    /* sma: one memory is all zero */
+    CASE_FAR = 1 << 11,     /* sma: two memories whose logits lie 100 apart */
+    CASE_STORED = 1 << 12,  /* sma: memories as sma_append stores them, in several runs */
+    CASE_ADD = 1 << 13,     /* linear: add; gated_norm: with r and gate; norm: gathered rows */
+    CASE_MIXED = 1 << 14,   /* activations f32, weights and memories of the case's dtype */
+    CASE_LIMITS = 1 << 15   /* ssd: step limits */
+};
+
+typedef struct conform_case {
+    const char *op;
+    uint32_t B, L, H, G, N, P, S;
+    int flags;
+    dart_dtype dtype;
+} conform_case;
+/* "ssd B1 L77 H4 G1 N16 P64 S16 f16 seq view"; text of at least 160 bytes. */
+void conform_name(const conform_case *c, char *text, size_t size);
+
+/* One compared tensor. Errors relative to the tensor (L2, L-infinity) and to the row (L2); the share of the tolerance is the
+ * largest of the three, each against the same tolerance but rows, which get four times as much. */
+typedef struct conform_result {
+    char tensor[24];
+    double l2, linf, row, tolerance, share;
+    uint64_t worst_row;
+    bool broken; /* NaN where there should be a number, or a write where there should be none */
+    char note[96];
+    double against_first; /* relative L2 distance from the first device's tensor */
+    double slack;         /* absolute L2 error that subnormal storage explains */
+    double *values;       /* what the device wrote, NaN where nothing; until conform_release */
+    uint64_t values_count;
+} conform_result;
+
+enum { CONFORM_MAX_RESULTS = 16 };
+typedef struct conform_outcome {
+    bool ran;
+    dart_status status;      /* when it did not run: why */
+    char text[256];
+    char variants[256];      /* "ssd_decay[base] ssd_product[base] ..." */
+    conform_result results[CONFORM_MAX_RESULTS];
+    uint32_t results_count;
+    bool passed;
+} conform_outcome;
+/* Runs the case twice on the device and compares; the second run must give the same bits. */
+void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome);
+void conform_release(conform_outcome *outcome);
+
+typedef struct conform_options {
+    const char *const *devices; /* specs; NULL: every usable device of the context */
+    uint32_t devices_count;
+    const char *filter;         /* only cases whose name contains this */
+    bool json, verbose;
+    uint64_t seed;
+    void (*progress)(void *user, const char *text); /* may be NULL */
+    void *progress_user;
+} conform_options;
+/* Every case on every device in every eligible variant, then each device against the first one; prints a table or JSON. Returns the
+ * number of failures; cases that did not run are listed with the reason. */
+int conform_all(dart_context *context, const conform_options *options, FILE *out);
+
+#endif

@@ -1,0 +1,316 @@
+#include "conform_data.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GUARD 64 /* elements before and after every tensor; keeps 64-element alignment */
+
+/* splitmix64 */
+static uint64_t next(conform_data *d)
+{
+    uint64_t z = d->state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+double conform_uniform(conform_data *d, double low, double high)
+{
+    return low + (high - low) * ((double)(next(d) >> 11) * 0x1p-53);
+}
+
+double conform_normal(conform_data *d)
+{
+    const double u = 1.0 - conform_uniform(d, 0, 1), v = conform_uniform(d, 0, 1);
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+}
+
+double conform_unit(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_normal(d);
+}
+
+dart_dtype conform_activation(const conform_case *c) { return (c->flags & CASE_MIXED) != 0 ? DART_F32 : c->dtype; }
+
+dart_tensor conform_view(const conform_tensor *tensor)
+{
+    const dart_tensor absent = {0};
+    return tensor != NULL ? tensor->t : absent;
+}
+
+static void fail(conform_data *d, dart_status status, const char *text)
+{
+    if (d->status != DART_OK) return;
+    d->status = status;
+    snprintf(d->outcome->text, sizeof d->outcome->text, "%s", text);
+}
+
+static conform_tensor *add(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view)
+{
+    conform_tensor *tensor = calloc(1, sizeof *tensor);
+    if (tensor == NULL || d->tensors_count == MAX_TENSORS) abort();
+    d->tensors[d->tensors_count++] = tensor;
+    const bool odd = view && (d->c->flags & CASE_VIEW) != 0;
+    const uint64_t row = odd ? width + 3 : width, offset = odd ? GUARD + 5 : GUARD;
+    tensor->rows = rows;
+    tensor->width = width;
+    tensor->t.dtype = dtype;
+    tensor->t.offset = offset;
+    tensor->t.row = odd ? row : 0;
+    tensor->total = offset + rows * row + GUARD;
+    const size_t bytes = (size_t)tensor->total * dart_dtype_size(dtype);
+    tensor->initial = malloc(bytes);
+    tensor->values = calloc((size_t)(rows * width), sizeof *tensor->values);
+    if (tensor->initial == NULL || tensor->values == NULL) abort();
+    memset(tensor->initial, 0xff, bytes);
+    if (d->status == DART_OK) {
+        const dart_status status = dart_buffer_create(d->device, bytes, &tensor->t.buffer);
+        char text[256];
+        dart_device_error(d->device, text, sizeof text);
+        if (status != DART_OK) fail(d, status, text);
+    }
+    return tensor;
+}
+
+static uint64_t place(const conform_tensor *tensor, uint64_t row, uint64_t i)
+{
+    return tensor->t.offset + row * (tensor->t.row != 0 ? tensor->t.row : tensor->width) + i;
+}
+
+static double element(const conform_tensor *tensor, const void *bytes, uint64_t at)
+{
+    const size_t size = dart_dtype_size(tensor->t.dtype);
+    if (tensor->t.dtype == DART_I32) {
+        int32_t value;
+        memcpy(&value, (const char *)bytes + at * size, sizeof value);
+        return value;
+    }
+    float value;
+    dart_to_f32(tensor->t.dtype, &value, (const char *)bytes + at * size, 1);
+    return value;
+}
+
+void conform_set(conform_data *d, conform_tensor *tensor, const double *values)
+{
+    const size_t size = dart_dtype_size(tensor->t.dtype);
+    (void)d;
+    for (uint64_t r = 0; r < tensor->rows; r++) {
+        for (uint64_t i = 0; i < tensor->width; i++) {
+            const uint64_t at = place(tensor, r, i);
+            const float value = (float)values[r * tensor->width + i];
+            dart_from_f32(tensor->t.dtype, (char *)tensor->initial + at * size, &value, 1);
+            tensor->values[r * tensor->width + i] = element(tensor, tensor->initial, at);
+        }
+    }
+}
+
+conform_tensor *conform_input(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view, conform_generator make)
+{
+    conform_tensor *tensor = add(d, dtype, rows, width, view);
+    for (uint64_t i = 0; i < rows * width; i++) tensor->values[i] = make(d, i);
+    conform_set(d, tensor, tensor->values);
+    return tensor;
+}
+
+conform_tensor *conform_output(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view)
+{
+    return add(d, dtype, rows, width, view);
+}
+
+conform_tensor *conform_ints(conform_data *d, uint64_t rows, uint64_t width, const int32_t *values)
+{
+    conform_tensor *tensor = add(d, DART_I32, rows, width, false);
+    for (uint64_t i = 0; i < rows * width; i++) {
+        memcpy((char *)tensor->initial + place(tensor, 0, i) * 4, &values[i], 4);
+        tensor->values[i] = values[i];
+    }
+    return tensor;
+}
+
+static dart_status restore(conform_data *d)
+{
+    for (uint32_t i = 0; i < d->tensors_count; i++) {
+        const conform_tensor *tensor = d->tensors[i];
+        const dart_status status = dart_buffer_write(tensor->t.buffer, 0, tensor->initial, dart_buffer_bytes(tensor->t.buffer));
+        if (status != DART_OK) return status;
+    }
+    return DART_OK;
+}
+
+/* Runs the recording once; contents of tensor i after it in results[i]. */
+static dart_status run_once(conform_data *d, void **results)
+{
+    dart_status status = restore(d);
+    if (status == DART_OK) status = dart_stream_submit(d->stream);
+    if (status == DART_OK) status = dart_stream_wait(d->stream, UINT64_C(600000000000));
+    for (uint32_t i = 0; i < d->tensors_count && status == DART_OK; i++) {
+        const conform_tensor *tensor = d->tensors[i];
+        const uint64_t bytes = dart_buffer_bytes(tensor->t.buffer);
+        results[i] = malloc((size_t)bytes);
+        if (results[i] == NULL) abort();
+        status = dart_buffer_read(tensor->t.buffer, 0, results[i], bytes);
+    }
+    return status;
+}
+
+void conform_execute(conform_data *d)
+{
+    char text[256];
+    if (d->status != DART_OK) return;
+    void *first[MAX_TENSORS] = {0}, *second[MAX_TENSORS] = {0};
+    dart_status status = run_once(d, first);
+    if (status == DART_OK) status = run_once(d, second);
+    if (status != DART_OK) {
+        dart_stream_error(d->stream, text, sizeof text);
+        fail(d, status, text);
+    }
+    for (uint32_t i = 0; i < d->tensors_count; i++) {
+        const conform_tensor *tensor = d->tensors[i];
+        const size_t size = dart_dtype_size(tensor->t.dtype), row = tensor->t.row != 0 ? tensor->t.row : tensor->width;
+        const char *a = first[i], *b = second[i];
+        if (status == DART_OK && memcmp(a, b, (size_t)tensor->total * size) != 0)
+            fail(d, DART_INTERNAL, "two runs from the same bits gave different bits");
+        for (uint64_t at = 0; at < tensor->total && status == DART_OK; at++) {
+            const bool inside = at >= tensor->t.offset && (at - tensor->t.offset) % row < tensor->width &&
+                                (at - tensor->t.offset) / row < tensor->rows;
+            if (!inside && memcmp(a + at * size, (const char *)tensor->initial + at * size, size) != 0) {
+                snprintf(text, sizeof text, "tensor %u: element %lld outside it was written", i, (long long)at - (long long)tensor->t.offset);
+                fail(d, DART_INTERNAL, text);
+                break;
+            }
+        }
+        /* From here on `initial` is what the device left. */
+        if (status == DART_OK) {
+            free(d->tensors[i]->initial);
+            d->tensors[i]->initial = first[i];
+        } else {
+            free(first[i]);
+        }
+        free(second[i]);
+    }
+}
+
+void conform_destroy(conform_data *d)
+{
+    for (uint32_t i = 0; i < d->tensors_count; i++) {
+        dart_buffer_destroy(&d->tensors[i]->t.buffer);
+        free(d->tensors[i]->initial);
+        free(d->tensors[i]->values);
+        free(d->tensors[i]);
+    }
+    d->tensors_count = 0;
+}
+
+/* ---- Comparing ---- */
+
+/* In units of 2^-24, rounding f32 once. A sum of k products of random sign, added one after another, errs by about
+ * 0.4 sqrt(k) units of its own size (each partial sum of size sqrt(i) adds a rounding of its own); 2 sqrt(k) is five
+ * times that, for fewer, larger roundings in other orders. Constants count the elementary functions on the way, 2 to 4
+ * units each. Scans add what a relative error of 4 units in the step does through exp: x exp(-x) <= 0.37 of it. */
+double conform_tolerance(conform_bound bound, dart_dtype stored, uint64_t terms)
+{
+    static const double units_of[] = {[BOUND_COPY] = 0, [BOUND_DOT] = 4, [BOUND_NORM] = 16, [BOUND_CONV] = 16,
+                                      [BOUND_DECAY] = 16, [BOUND_SCAN] = 24, [BOUND_SMA] = 24, [BOUND_SMA_STORE] = 16};
+    static const double rounding_of[] = {[DART_F32] = 0, [DART_F16] = 0x1p-11, [DART_BF16] = 0x1p-8, [DART_I32] = 0};
+    const double spread = bound == BOUND_COPY || bound == BOUND_DECAY ? 0 : 2 * sqrt((double)terms);
+    return (units_of[bound] + spread) * 0x1p-24 + rounding_of[stored];
+}
+
+double conform_floor(dart_dtype stored) { return stored == DART_F16 ? 0x1p-25 : 0; }
+
+static conform_result *add_result(conform_data *d, const char *name)
+{
+    if (d->outcome->results_count == CONFORM_MAX_RESULTS) abort();
+    conform_result *result = &d->outcome->results[d->outcome->results_count++];
+    memset(result, 0, sizeof *result);
+    snprintf(result->tensor, sizeof result->tensor, "%s", name);
+    return result;
+}
+
+static bool untouched(const conform_tensor *tensor, uint64_t at)
+{
+    const size_t size = dart_dtype_size(tensor->t.dtype);
+    const unsigned char *bytes = (const unsigned char *)tensor->initial + at * size;
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i] != 0xff) return false;
+    return true;
+}
+
+void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double tolerance, double floor_)
+{
+    if (d->status != DART_OK || tensor == NULL) return;
+    conform_result *result = add_result(d, name);
+    result->tolerance = tolerance;
+    double error2 = 0, size2 = 0, error_max = 0, size_max = 0;
+    uint64_t written_rows = 0;
+    const double slack = floor_ * sqrt((double)tensor->width);
+    result->values_count = tensor->rows * tensor->width;
+    result->values = malloc((size_t)result->values_count * sizeof *result->values);
+    if (result->values == NULL) abort();
+    for (int pass = 0; pass < 2; pass++) {
+        const double typical = pass == 1 && written_rows > 0 ? sqrt(size2 / (double)written_rows) : 0;
+        for (uint64_t r = 0; r < tensor->rows; r++) {
+            double row_error2 = 0, row_size2 = 0;
+            bool written = false;
+            for (uint64_t i = 0; i < tensor->width; i++) {
+                const double want = expected[r * tensor->width + i];
+                const double got = element(tensor, tensor->initial, place(tensor, r, i));
+                result->values[r * tensor->width + i] = got;
+                if (isnan(want)) {
+                    if (!untouched(tensor, place(tensor, r, i)) && !result->broken) {
+                        result->broken = true;
+                        snprintf(result->note, sizeof result->note, "row %llu element %llu should not be written", (unsigned long long)r, (unsigned long long)i);
+                    }
+                    continue;
+                }
+                written = true;
+                if (isinf(want) ? got != want : !isfinite(got)) {
+                    if (!result->broken)
+                        snprintf(result->note, sizeof result->note, "row %llu element %llu is %g, expected %g", (unsigned long long)r, (unsigned long long)i, got, want);
+                    result->broken = true;
+                    continue;
+                }
+                if (isinf(want)) continue;
+                const double error = fabs(got - want);
+                row_error2 += error * error;
+                row_size2 += want * want;
+                if (error > error_max) error_max = error;
+                if (fabs(want) > size_max) size_max = fabs(want);
+            }
+            if (pass == 0) {
+                error2 += row_error2;
+                size2 += row_size2;
+                written_rows += written;
+                continue;
+            }
+            const double size = fmax(sqrt(row_size2), typical);
+            const double relative = fmax(0, sqrt(row_error2) - slack) / fmax(size, DBL_MIN);
+            if (relative > result->row) {
+                result->row = relative;
+                result->worst_row = r;
+            }
+        }
+    }
+    const double total_slack = result->slack = floor_ * sqrt((double)(written_rows * tensor->width));
+    result->l2 = fmax(0, sqrt(error2) - total_slack) / fmax(sqrt(size2), DBL_MIN);
+    result->linf = fmax(0, error_max - floor_) / fmax(size_max, DBL_MIN);
+    if (error2 == 0) result->l2 = result->linf = result->row = 0;
+    const double worst = fmax(fmax(result->l2, result->linf), result->row / 4);
+    result->share = worst == 0 ? 0 : tolerance > 0 ? worst / tolerance : INFINITY;
+}
+
+void conform_compare_ints(conform_data *d, const char *name, const conform_tensor *tensor, const int32_t *expected)
+{
+    if (d->status != DART_OK || tensor == NULL) return;
+    conform_result *result = add_result(d, name);
+    for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) {
+        const int32_t got = (int32_t)element(tensor, tensor->initial, place(tensor, i / tensor->width, i % tensor->width));
+        if (got == expected[i] || result->broken) continue;
+        result->broken = true;
+        result->worst_row = i / tensor->width;
+        snprintf(result->note, sizeof result->note, "row %llu is %d, expected %d", (unsigned long long)(i / tensor->width), got, expected[i]);
+    }
+}

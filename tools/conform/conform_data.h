@@ -1,0 +1,69 @@
+/* Tensors of a case: made from a seed, kept in double as stored, compared when the op is done. */
+#ifndef DARTLM_CONFORM_DATA_H
+#define DARTLM_CONFORM_DATA_H
+
+#include "conform.h"
+
+enum { MAX_TENSORS = 40 };
+
+/* rows x width elements inside a larger buffer. */
+typedef struct conform_tensor {
+    dart_tensor t;
+    uint64_t rows, width, total; /* total: elements of the buffer, guards included */
+    double *values;              /* rows x width: what was written, as stored */
+    void *initial;               /* the buffer's first bytes, to be restored and compared */
+} conform_tensor;
+
+typedef struct conform_data {
+    dart_device *device;
+    dart_stream *stream;
+    const conform_case *c;
+    uint64_t state; /* of the generator */
+    conform_tensor *tensors[MAX_TENSORS];
+    uint32_t tensors_count;
+    dart_status status; /* sticky */
+    conform_outcome *outcome;
+} conform_data;
+
+double conform_uniform(conform_data *d, double low, double high);
+double conform_normal(conform_data *d);
+
+/* Value i of a tensor. */
+typedef double (*conform_generator)(conform_data *d, uint64_t i);
+double conform_unit(conform_data *d, uint64_t i); /* standard normal */
+
+/* A tensor with values; view: rows farther apart than their width, odd offset, with CASE_VIEW only. */
+conform_tensor *conform_input(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view, conform_generator make);
+/* A tensor of NaN. */
+conform_tensor *conform_output(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view);
+/* i32 values. */
+conform_tensor *conform_ints(conform_data *d, uint64_t rows, uint64_t width, const int32_t *values);
+/* The values of a tensor replaced, rounded to its type; values then holds what is stored. */
+void conform_set(conform_data *d, conform_tensor *tensor, const double *values);
+dart_tensor conform_view(const conform_tensor *tensor); /* absent for NULL */
+dart_dtype conform_activation(const conform_case *c);
+
+/* expected: rows x width; NaN: must not have been written. tolerance is relative; floor is absolute, of an element (subnormal
+ * storage). */
+void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double tolerance, double floor);
+void conform_compare_ints(conform_data *d, const char *name, const conform_tensor *tensor, const int32_t *expected);
+void conform_destroy(conform_data *d);
+
+/* Tolerances: units of the last place of f32 that the op may lose (derivations beside the table), plus the rounding
+ * of the stored result. */
+typedef enum conform_bound { BOUND_COPY, BOUND_DOT, BOUND_NORM, BOUND_CONV, BOUND_DECAY, BOUND_SCAN, BOUND_SMA, BOUND_SMA_STORE } conform_bound;
+double conform_tolerance(conform_bound bound, dart_dtype stored, uint64_t terms);
+/* Half the smallest subnormal step of the type. */
+double conform_floor(dart_dtype stored);
+
+/* Op runners: record on d->stream, submit, wait, compare. */
+typedef void (*conform_runner)(conform_data *d);
+void conform_dense(conform_data *d);
+void conform_conv(conform_data *d);
+void conform_choice(conform_data *d);
+void conform_ssd(conform_data *d);
+void conform_sma(conform_data *d);
+/* Submit and wait, twice, from the same initial contents; the second run must leave the same bits. */
+void conform_execute(conform_data *d);
+
+#endif

@@ -1,0 +1,233 @@
+/* Dense ops, convolution, choice of tokens. */
+#include "conform_data.h"
+
+#include "../../tests/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is(const conform_data *d, const char *op) { return strcmp(d->c->op, op) == 0; }
+static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
+
+static double *doubles(uint64_t count)
+{
+    double *memory = calloc((size_t)count, sizeof *memory);
+    if (memory == NULL) abort();
+    return memory;
+}
+
+/* ids i32, one below and one beyond the table */
+static void embed(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, V = c->H, W = c->P;
+    int32_t *ids = malloc(T * sizeof *ids);
+    if (ids == NULL) abort();
+    for (uint32_t t = 0; t < T; t++) ids[t] = (int32_t)conform_uniform(d, 0, V);
+    conform_tensor *i = conform_ints(d, T, 1, ids);
+    conform_tensor *weight = conform_input(d, c->dtype, V, W, false, conform_unit);
+    conform_tensor *y = conform_output(d, conform_activation(c), T, W, true);
+    double *want = doubles((uint64_t)T * W);
+    oracle_embed(want, weight->values, ids, T, V, W);
+    dart_embed(d->stream, &(dart_embed_args){.T = T, .V = V, .W = W, .ids = i->t, .weight = weight->t, .y = y->t});
+    conform_execute(d);
+    conform_compare(d, "y", y, want, conform_tolerance(BOUND_COPY, DART_F32, 0), 0);
+    free(want);
+    free(ids);
+}
+
+static void norm(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, W = c->P, from = T + 3;
+    const dart_dtype act = conform_activation(c);
+    const float eps = 1e-5f;
+    conform_tensor *x = conform_input(d, act, flag(d, CASE_ADD) ? from : T, W, true, conform_unit);
+    conform_tensor *weight = conform_input(d, c->dtype, 1, W, false, conform_unit), *rows = NULL;
+    conform_tensor *y = conform_output(d, act, T, W, true);
+    double *source = doubles((uint64_t)T * W), *want = doubles((uint64_t)T * W);
+    int32_t *order = malloc(T * sizeof *order);
+    if (order == NULL) abort();
+    for (uint32_t t = 0; t < T; t++) {
+        order[t] = flag(d, CASE_ADD) ? (int32_t)((t * 7u + 2u) % from) : (int32_t)t;
+        memcpy(source + (size_t)t * W, x->values + (size_t)order[t] * W, W * sizeof *source);
+    }
+    if (flag(d, CASE_ADD)) rows = conform_ints(d, T, 1, order);
+    oracle_rms_norm(want, source, weight->values, T, W, eps);
+    dart_rms_norm(d->stream, &(dart_rms_norm_args){.T = T, .W = W, .eps = eps, .x = x->t, .weight = weight->t, .rows = conform_view(rows), .y = y->t});
+    conform_execute(d);
+    conform_compare(d, "y", y, want, conform_tolerance(BOUND_NORM, act, 1), conform_floor(act));
+    free(order);
+    free(source);
+    free(want);
+}
+
+static void gated_norm(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, I = c->P;
+    const dart_dtype act = conform_activation(c);
+    const float eps = 1e-5f;
+    const bool sma = flag(d, CASE_ADD);
+    conform_tensor *y = conform_input(d, act, T, I, true, conform_unit), *z = conform_input(d, act, T, I, true, conform_unit);
+    conform_tensor *r = sma ? conform_input(d, DART_F32, T, I, true, conform_unit) : NULL;
+    conform_tensor *gate = sma ? conform_input(d, act, T, 1, true, conform_unit) : NULL;
+    conform_tensor *weight = conform_input(d, c->dtype, 1, I, false, conform_unit);
+    conform_tensor *out = conform_output(d, act, T, I, true);
+    double *want = doubles((uint64_t)T * I);
+    oracle_gated_norm(&(oracle_gated_norm_args){.rows = T, .I = I, .y = y->values, .r = sma ? r->values : NULL, .gate = sma ? gate->values : NULL,
+                                                .z = z->values, .weight = weight->values, .eps = eps, .out = want});
+    dart_gated_norm(d->stream, &(dart_gated_norm_args){.T = T, .I = I, .eps = eps, .y = y->t, .r = conform_view(r), .gate = conform_view(gate),
+                                                       .z = z->t, .weight = weight->t, .out = out->t});
+    conform_execute(d);
+    conform_compare(d, "out", out, want, conform_tolerance(BOUND_NORM, act, 1), conform_floor(act));
+    free(want);
+}
+
+static void linear(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, IN = c->N, OUT = c->P;
+    const dart_dtype act = conform_activation(c);
+    conform_tensor *x = conform_input(d, act, T, IN, true, conform_unit), *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit);
+    conform_tensor *y = flag(d, CASE_ADD) ? conform_input(d, act, T, OUT, true, conform_unit) : conform_output(d, act, T, OUT, true);
+    double *want = doubles((uint64_t)T * OUT);
+    oracle_linear(want, x->values, weight->values, flag(d, CASE_ADD) ? y->values : NULL, T, IN, OUT);
+    dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = flag(d, CASE_ADD), .x = x->t, .weight = weight->t, .y = y->t});
+    conform_execute(d);
+    conform_compare(d, "y", y, want, conform_tolerance(BOUND_DOT, act, IN), conform_floor(act));
+    free(want);
+}
+
+static void convert_fill(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, W = c->P;
+    conform_tensor *x = conform_input(d, DART_F32, T, W, true, conform_unit), *y = conform_output(d, c->dtype, T, W, true);
+    conform_tensor *back = conform_output(d, DART_F32, T, W, true), *filled = conform_output(d, c->dtype, T, W, true);
+    double *want = doubles((uint64_t)T * W), *value = doubles((uint64_t)T * W);
+    for (uint64_t i = 0; i < (uint64_t)T * W; i++) {
+        const float exact = (float)x->values[i];
+        float stored;
+        unsigned char bytes[4];
+        dart_from_f32(c->dtype, bytes, &exact, 1);
+        dart_to_f32(c->dtype, &stored, bytes, 1);
+        want[i] = stored;
+        value[i] = -1.5;
+    }
+    dart_convert(d->stream, &(dart_convert_args){.T = T, .W = W, .x = x->t, .y = y->t});
+    dart_convert(d->stream, &(dart_convert_args){.T = T, .W = W, .x = y->t, .y = back->t});
+    dart_fill(d->stream, &(dart_fill_args){.T = T, .W = W, .value = -1.5f, .y = filled->t});
+    conform_execute(d);
+    conform_compare(d, "y", y, want, 0, 0);
+    conform_compare(d, "back", back, want, 0, 0);
+    conform_compare(d, "filled", filled, value, 0, 0);
+    free(want);
+    free(value);
+}
+
+void conform_dense(conform_data *d)
+{
+    if (is(d, "embed")) embed(d);
+    else if (is(d, "norm")) norm(d);
+    else if (is(d, "gated_norm")) gated_norm(d);
+    else if (is(d, "linear")) linear(d);
+    else convert_fill(d);
+}
+
+/* Channels H P; ragged counts 0..L with SEQ. */
+void conform_conv(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t B = c->B, L = c->L, C = c->P, K = c->N;
+    const dart_dtype act = conform_activation(c);
+    const bool tail = !flag(d, CASE_H) || flag(d, CASE_SEQ);
+    const uint64_t rows = (uint64_t)B * L;
+    int32_t *seq = calloc(2 * (size_t)B, sizeof *seq), *counts = calloc(B, sizeof *counts);
+    if (seq == NULL || counts == NULL) abort();
+    for (uint32_t b = 0; b < B; b++) {
+        counts[b] = flag(d, CASE_SEQ) ? (int32_t)((L * b + B - 1) / B) : (int32_t)L;
+        seq[2 * b] = 3;
+        seq[2 * b + 1] = counts[b];
+    }
+    conform_tensor *x = conform_input(d, act, rows, C, true, conform_unit), *weight = conform_input(d, c->dtype, C, K, false, conform_unit);
+    conform_tensor *bias = flag(d, CASE_PARAMS) ? conform_input(d, c->dtype, 1, C, false, conform_unit) : NULL;
+    conform_tensor *t = tail ? conform_input(d, act, (uint64_t)B * (K - 1), C, false, conform_unit) : NULL;
+    conform_tensor *s = flag(d, CASE_SEQ) ? conform_ints(d, B, 2, seq) : NULL;
+    conform_tensor *y = conform_output(d, act, rows, C, true);
+    double *want = doubles(rows * C), *want_tail = doubles((uint64_t)B * (K - 1) * C);
+    for (uint64_t i = 0; i < rows * C; i++) want[i] = NAN;
+    oracle_conv(&(oracle_conv_args){.B = B, .L = L, .C = C, .K = K, .x = x->values, .weight = weight->values,
+                                    .bias = bias != NULL ? bias->values : NULL, .tail_in = tail ? t->values : NULL, .count = counts,
+                                    .out = want, .tail_out = want_tail});
+    dart_conv(d->stream, &(dart_conv_args){.B = B, .L = L, .C = C, .K = K, .x = x->t, .weight = weight->t, .bias = conform_view(bias),
+                                           .tail = conform_view(t), .seq = conform_view(s), .y = y->t});
+    conform_execute(d);
+    conform_compare(d, "y", y, want, conform_tolerance(BOUND_CONV, act, K), conform_floor(act));
+    conform_compare(d, "tail", t, want_tail, 0, 0);
+    free(want);
+    free(want_tail);
+    free(seq);
+    free(counts);
+}
+
+static double logit(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return 3 * conform_normal(d);
+}
+
+/* argmax and sample on T rows of V logits, with ties and NaN; advance of the positions after both. */
+void conform_choice(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, V = c->P, k = c->N;
+    const uint64_t seed = UINT64_C(0x123456789abcdef0);
+    const float temperature = 0.75f;
+    conform_tensor *logits = conform_input(d, c->dtype, T, V, true, logit);
+    double *values = logits->values;
+    if (V > 4)
+        for (uint32_t t = 0; t < T; t += 2) {
+            values[(size_t)t * V + V - 1] = values[(size_t)t * V + V / 2] = 12.5;
+            values[(size_t)t * V] = NAN;
+        }
+    conform_set(d, logits, values);
+    int32_t *best = calloc(T, sizeof *best), *drawn = calloc(T, sizeof *drawn), *seq = calloc(2 * (size_t)T, sizeof *seq), *after = calloc(2 * (size_t)T, sizeof *after);
+    bool *near = calloc(T, sizeof *near);
+    if (best == NULL || drawn == NULL || seq == NULL || after == NULL || near == NULL) abort();
+    for (uint32_t t = 0; t < T; t++) {
+        seq[2 * t] = (int32_t)(100 + 17 * t);
+        seq[2 * t + 1] = (int32_t)(1 + t % 2);
+        after[2 * t] = seq[2 * t] + seq[2 * t + 1];
+        after[2 * t + 1] = seq[2 * t + 1];
+        best[t] = (int32_t)oracle_argmax(values + (size_t)t * V, V);
+        const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, counter[4] = {(uint32_t)after[2 * t], t, 0, 0};
+        uint32_t words[4];
+        oracle_philox4x32_10(counter, key, words);
+        const double u = words[0] * 0x1p-32;
+        double low, high;
+        drawn[t] = (int32_t)oracle_sample(values + (size_t)t * V, V, k, temperature, u, &low, &high);
+        /* f32 sums over V terms cannot tell draws this close to a border apart */
+        const double margin = 0x1p-24 * (8 + sqrt((double)V));
+        near[t] = u - low < margin || high - u < margin;
+    }
+    conform_tensor *ids = conform_output(d, DART_I32, T, 1, false), *sampled = conform_output(d, DART_I32, T, 1, false);
+    conform_tensor *s = conform_ints(d, T, 2, seq);
+    dart_argmax(d->stream, &(dart_argmax_args){.T = T, .V = V, .logits = logits->t, .ids = ids->t});
+    dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .top_k = k, .temperature = temperature, .seed = seed, .logits = logits->t,
+                                               .seq = s->t, .ids = sampled->t});
+    dart_advance(d->stream, &(dart_advance_args){.B = T, .seq = s->t});
+    conform_execute(d);
+    if (d->status == DART_OK)
+        for (uint32_t t = 0; t < T; t++)
+            if (near[t]) memcpy(&drawn[t], (const char *)sampled->initial + (sampled->t.offset + t) * 4, 4);
+    conform_compare_ints(d, "argmax", ids, best);
+    conform_compare_ints(d, "sample", sampled, drawn);
+    conform_compare_ints(d, "seq", s, after);
+    free(best);
+    free(drawn);
+    free(seq);
+    free(after);
+    free(near);
+}

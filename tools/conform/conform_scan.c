@@ -1,0 +1,185 @@
+/* The scan with its stages. */
+#include "conform_data.h"
+#include "conform_seq.h"
+
+#include "../../shaders/args.h"
+#include "../../tests/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
+
+static double *filled(uint64_t count, double value)
+{
+    double *memory = malloc((size_t)count * sizeof *memory);
+    if (memory == NULL) abort();
+    for (uint64_t i = 0; i < count; i++) memory[i] = value;
+    return memory;
+}
+
+static double any_dt(conform_data *d, uint64_t i)
+{
+    (void)i;
+    if (flag(d, CASE_WIDE)) return exp(conform_uniform(d, log(1e-4), log(20)));
+    return flag(d, CASE_DT) ? conform_uniform(d, 1e-3, 0.5) : conform_normal(d);
+}
+static double any_a_log(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, 0, log(16));
+}
+static double some_bias(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, -4, 0);
+}
+static double zero(conform_data *d, uint64_t i)
+{
+    (void)d, (void)i;
+    return 0;
+}
+
+/* Column `column` of a tensor of three, as a tensor of its own. */
+static conform_tensor column_of(const conform_tensor *cum, uint64_t column)
+{
+    conform_tensor view = *cum;
+    view.width = 1;
+    view.t.offset += column;
+    view.t.row = CUM_STRIDE;
+    return view;
+}
+
+/* hi + lo into hi, as the two-float sum stands for one number. */
+static void join(conform_tensor *cum)
+{
+    float *values = (float *)cum->initial + cum->t.offset;
+    for (uint64_t i = 0; i < cum->rows; i++)
+        if (!isnan(values[CUM_STRIDE * i])) values[CUM_STRIDE * i] += values[CUM_STRIDE * i + 1];
+}
+
+typedef struct scan_case {
+    conform_seq seq;
+    uint32_t M, C;
+    uint64_t rows, chunks, state;
+    bool step;
+    conform_tensor *x, *dt, *b, *c, *a_log, *bias, *skip, *seqs, *h, *open, *open_decay, *y, *dh, *cum, *decay, *cb, *hin;
+} scan_case;
+
+static void make(conform_data *d, scan_case *k)
+{
+    const conform_case *c = d->c;
+    const dart_dtype act = conform_activation(c);
+    conform_seq_make(d, &k->seq);
+    k->step = flag(d, CASE_STEP);
+    k->M = dart_ssd_chunks(c->L, c->S, flag(d, CASE_SEQ));
+    k->C = c->S < c->L ? c->S : c->L;
+    k->rows = (uint64_t)c->B * c->L;
+    k->chunks = (uint64_t)c->B * k->M;
+    k->state = (uint64_t)c->H * c->N * c->P;
+    k->x = conform_input(d, act, k->rows, (uint64_t)c->H * c->P, true, conform_unit);
+    k->dt = conform_input(d, act, k->rows, c->H, true, any_dt);
+    k->b = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, conform_unit);
+    k->c = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, conform_unit);
+    k->a_log = conform_input(d, c->dtype, 1, c->H, false, any_a_log);
+    if (flag(d, CASE_PARAMS)) {
+        k->bias = conform_input(d, c->dtype, 1, c->H, false, some_bias);
+        k->skip = conform_input(d, c->dtype, 1, c->H, false, conform_unit);
+    }
+    if (flag(d, CASE_SEQ)) k->seqs = conform_ints(d, c->B, 2, k->seq.pairs);
+    if (flag(d, CASE_H)) k->h = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
+    if (flag(d, CASE_OPEN)) {
+        k->open = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
+        k->open_decay = conform_input(d, DART_F32, c->B, c->H, false, zero);
+        double *open = k->open->values, *decay = k->open_decay->values;
+        for (uint32_t b = 0; b < c->B; b++) {
+            const bool inside = (uint32_t)k->seq.pos[b] % c->S != 0;
+            for (uint64_t i = 0; i < k->state; i++) open[b * k->state + i] *= inside;
+            for (uint32_t h = 0; h < c->H; h++) decay[b * c->H + h] = inside ? -conform_uniform(d, 0.01, 2) : 0;
+        }
+        conform_set(d, k->open, open);
+        conform_set(d, k->open_decay, decay);
+    }
+    k->y = conform_output(d, act, k->rows, (uint64_t)c->H * c->P, true);
+    k->dh = conform_output(d, c->dtype, k->chunks, k->state, false);
+    k->cum = conform_output(d, DART_F32, k->rows * c->H, CUM_STRIDE, false);
+    k->decay = conform_output(d, DART_F32, c->B, (uint64_t)(k->M + 1) * c->H, false);
+    if (!k->step) {
+        k->cb = conform_output(d, DART_F32, k->chunks * c->G * k->C, k->C, false);
+        k->hin = conform_output(d, DART_F32, k->chunks, k->state, false);
+    }
+}
+
+/* What the stages hold, from the oracle's: cum and decay count from the piece's first token, hin[0] is the state there, chunks
+ * that the piece does not reach are 0 in decay, cb and hin. */
+static void adapt(const conform_data *d, const scan_case *k, double *cum, double *decay, double *hin)
+{
+    const conform_case *c = d->c;
+    for (uint32_t b = 0; b < c->B; b++) {
+        const uint32_t o = (uint32_t)k->seq.pos[b] % c->S, count = (uint32_t)k->seq.count[b];
+        for (uint32_t h = 0; h < c->H; h++) {
+            double *line = cum + ((uint64_t)b * c->H + h) * c->L;
+            const double open = k->open_decay != NULL ? k->open_decay->values[b * c->H + h] : 0;
+            decay[(uint64_t)b * (k->M + 1) * c->H + h] = open;
+            for (uint32_t t = 0; t < count && t < c->S - o; t++) line[t] -= open;
+            for (uint32_t j = 0; j < k->M; j++) {
+                const uint32_t begin = j == 0 ? 0 : j * c->S - o;
+                const uint32_t end = (j + 1) * c->S - o < count ? (j + 1) * c->S - o : count;
+                decay[((uint64_t)b * (k->M + 1) + 1 + j) * c->H + h] = begin < end ? line[end - 1] : 0;
+                double *enter = hin + (((uint64_t)b * k->M + j) * c->H + h) * c->N * c->P;
+                for (uint64_t i = 0; i < (uint64_t)c->N * c->P; i++) {
+                    const uint64_t at = ((uint64_t)b * c->H + h) * c->N * c->P + i;
+                    if (begin >= end) enter[i] = 0;
+                    else if (j == 0) enter[i] = exp(open) * (k->h != NULL ? k->h->values[at] : 0) + (k->open != NULL ? k->open->values[at] : 0);
+                }
+            }
+        }
+    }
+}
+
+void conform_ssd(conform_data *d)
+{
+    const conform_case *c = d->c;
+    scan_case k = {0};
+    make(d, &k);
+    const double dt_min = flag(d, CASE_LIMITS) ? 0.05f : 0, dt_max = flag(d, CASE_LIMITS) ? 0.4f : 0;
+    double *y = filled(k.rows * c->H * c->P, NAN), *dh = filled(k.chunks * k.state, NAN), *h_full = filled(c->B * k.state, NAN);
+    double *h_border = filled(c->B * k.state, NAN), *open = filled(c->B * k.state, NAN), *open_decay = filled((uint64_t)c->B * c->H, NAN);
+    double *step = filled(k.rows * c->H, NAN), *cum = filled(k.rows * c->H, NAN), *decay = filled((uint64_t)c->B * (k.M + 1) * c->H, 0);
+    double *cb = filled(k.chunks * c->G * k.C * k.C, 0), *hin = filled(k.chunks * k.state, 0);
+    oracle_ssd(&(oracle_ssd_args){
+        .B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k.M, .x = k.x->values, .dt = k.dt->values,
+        .a_log = k.a_log->values, .b = k.b->values, .c = k.c->values, .dt_bias = k.bias != NULL ? k.bias->values : NULL,
+        .d = k.skip != NULL ? k.skip->values : NULL, .dt_as_is = flag(d, CASE_DT), .dt_min = dt_min, .dt_max = dt_max, .pos = k.seq.pos,
+        .count = k.seq.count, .h_in = k.h != NULL ? k.h->values : NULL, .dh_open_in = k.open != NULL ? k.open->values : NULL,
+        .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .dh = dh, .h_out = h_full, .h_border_out = h_border,
+        .dh_open_out = open, .log_open_out = open_decay, .step = step, .cum = cum, .cb = cb, .hin = hin});
+    adapt(d, &k, cum, decay, hin);
+    dart_ssd(d->stream, &(dart_ssd_args){
+        .B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .plan = k.step ? DART_PLAN_STEP : DART_PLAN_CHUNKED,
+        .dt_is_step = flag(d, CASE_DT), .dt_min = (float)dt_min, .dt_max = (float)dt_max, .x = k.x->t, .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
+        .a_log = k.a_log->t, .dt_bias = conform_view(k.bias), .d = conform_view(k.skip), .seq = conform_view(k.seqs), .h = conform_view(k.h),
+        .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .y = k.y->t, .dh = k.dh->t, .cum = k.cum->t, .decay = k.decay->t,
+        .cb = conform_view(k.cb), .hin = conform_view(k.hin)});
+    conform_execute(d);
+    if (d->status == DART_OK) {
+        join(k.cum);
+        const conform_tensor sums = column_of(k.cum, 0), steps = column_of(k.cum, 2);
+        const double decay_bound = conform_tolerance(BOUND_DECAY, DART_F32, 0), state_bound = conform_tolerance(BOUND_SCAN, DART_F32, k.C);
+        const dart_dtype act = conform_activation(c);
+        conform_compare(d, "step", &steps, step, decay_bound, 0);
+        conform_compare(d, "cum", &sums, cum, decay_bound, 0);
+        conform_compare(d, "decay", k.decay, decay, decay_bound, 0);
+        conform_compare(d, "cb", k.cb, cb, conform_tolerance(BOUND_DOT, DART_F32, c->N), 0);
+        conform_compare(d, "hin", k.hin, hin, state_bound, 0);
+        conform_compare(d, "dh", k.dh, dh, conform_tolerance(BOUND_SCAN, c->dtype, k.C), conform_floor(c->dtype));
+        conform_compare(d, "h", k.h, k.open != NULL ? h_border : h_full, state_bound, 0);
+        conform_compare(d, "open", k.open, open, state_bound, 0);
+        conform_compare(d, "open_decay", k.open_decay, open_decay, decay_bound, 0);
+        conform_compare(d, "y", k.y, y, conform_tolerance(BOUND_SCAN, act, k.C + c->N), conform_floor(act));
+    }
+    conform_seq_free(&k.seq);
+    double *all[] = {y, dh, h_full, h_border, open, open_decay, step, cum, decay, cb, hin};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
