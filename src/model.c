@@ -1,0 +1,356 @@
+/* Configurations, and models: weights on a device. */
+#include "file.h"
+#include "model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Weights share buffers of about this size: few allocations, none so large that a device would refuse it. */
+#define POOL_BYTES (UINT64_C(64) << 20)
+/* Elements that are converted or written at a time. */
+#define PIECE ((size_t)1 << 20)
+
+/* ---- Configurations ---- */
+
+static dart_model_config public_config(const model_config *c)
+{
+    return (dart_model_config){
+        .sma = c->kind == MODEL_DART, .tied = c->tied, .no_conv_bias = !c->conv_bias, .V = c->V, .W = c->W,
+        .layers = c->layers, .H = c->H, .P = c->P, .G = c->G, .N = c->N, .K = c->K, .S = c->S, .eps = c->eps,
+        .sma_eps = c->sma_eps, .dt_min = c->dt_min, .dt_max = c->dt_max};
+}
+
+static model_config private_config(const dart_model_config *c)
+{
+    const uint64_t inner = (uint64_t)c->H * c->P;
+    const uint64_t expand = c->W != 0 && inner % c->W == 0 ? inner / c->W : 0;
+    return (model_config){
+        .kind = c->sma ? MODEL_DART : MODEL_MAMBA2, .layers = c->layers, .V = c->V, .W = c->W, .H = c->H, .P = c->P,
+        .N = c->N, .G = c->G, .K = c->K, .S = c->S, .expand = expand <= UINT32_MAX ? (uint32_t)expand : 0,
+        .eps = c->eps, .sma_eps = c->sma_eps, .dt_min = c->dt_min, .dt_max = c->dt_max, .tied = c->tied,
+        .conv_bias = !c->no_conv_bias};
+}
+
+dart_status dart_config_load(const char *folder, dart_model_config *config, char *error, size_t error_size)
+{
+    if (folder == NULL || config == NULL) return DART_INVALID_ARGUMENT;
+    base_report report = {0};
+    dart_status status = base_report_init(&report, NULL);
+    if (status != DART_OK) return status;
+    model_config found = {0};
+    status = model_config_load(folder, &report, &found);
+    if (status == DART_OK) *config = public_config(&found);
+    if (error != NULL && error_size > 0) {
+        error[0] = '\0';
+        if (status != DART_OK) base_report_copy(&report, error, error_size);
+    }
+    base_report_destroy(&report);
+    return status;
+}
+
+dart_status dart_config_preset(const char *name, dart_model_config *config)
+{
+    if (name == NULL || config == NULL) return DART_INVALID_ARGUMENT;
+    base_report report = {0};
+    dart_status status = base_report_init(&report, NULL);
+    if (status != DART_OK) return status;
+    model_config found = {0};
+    status = model_config_preset(name, &report, &found);
+    if (status == DART_OK) *config = public_config(&found);
+    base_report_destroy(&report);
+    return status;
+}
+
+uint64_t dart_config_parameters(const dart_model_config *config)
+{
+    base_report report = {0};
+    if (config == NULL || base_report_init(&report, NULL) != DART_OK) return 0;
+    const model_config c = private_config(config);
+    const bool valid = model_config_check(&c, DART_INVALID_ARGUMENT, "config", &report) == DART_OK;
+    base_report_destroy(&report);
+    return valid ? model_config_count(&c) : 0;
+}
+
+/* ---- Where weights come from ---- */
+
+typedef struct source {
+    const safetensors *file; /* NULL: random */
+    uint64_t seed;
+    float *values;   /* PIECE, scratch */
+    uint8_t *stored; /* PIECE elements, scratch */
+} source;
+
+static uint64_t mix(uint64_t x)
+{
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+/* Mean 0, variance 1, within 3.5: four uniform numbers added. */
+static float normal(uint64_t bits)
+{
+    uint32_t sum = 0;
+    for (int shift = 0; shift < 64; shift += 16) sum += (uint32_t)(bits >> shift & 0xFFFF);
+    return ((float)sum / 65536.0f - 2.0f) * 1.7320508f;
+}
+
+static double uniform(uint64_t bits) { return (double)(bits >> 11) / 9007199254740992.0; }
+
+/* Sizes that keep activations near 1; step sizes 0.001 to 0.1 and A 1 to 16 as in Mamba-2. */
+static float random_weight(const model_config *c, const model_parameter *parameter, uint64_t element, uint64_t bits)
+{
+    const float n = normal(bits);
+    switch (parameter->role) {
+    case MODEL_NORM:
+    case MODEL_MIXER_NORM:
+    case MODEL_FINAL_NORM:
+    case MODEL_D: return 1.0f + 0.1f * n;
+    case MODEL_EMBEDDING:
+    case MODEL_HEAD:
+    case MODEL_IN_PROJ: return n / sqrtf((float)c->W);
+    case MODEL_SMA_PROJ: {
+        const uint64_t used = (uint64_t)c->G * (c->N + c->P) + 1;
+        return element / c->W < used ? n / sqrtf((float)c->W) : 0.0f;
+    }
+    case MODEL_OUT_PROJ: return n / sqrtf((float)model_config_inner(c) * 2.0f * (float)c->layers);
+    case MODEL_CONV_WEIGHT:
+    case MODEL_SMA_CONV_WEIGHT: return n / sqrtf((float)c->K);
+    case MODEL_CONV_BIAS:
+    case MODEL_SMA_CONV_BIAS: return 0.2f * n;
+    case MODEL_DT_BIAS: {
+        const double step = exp(uniform(bits) * (log(0.1) - log(0.001)) + log(0.001));
+        return (float)(step + log(-expm1(-step)));
+    }
+    case MODEL_A_LOG: return (float)log(1.0 + 15.0 * uniform(bits));
+    case MODEL_ROLE_COUNT: break;
+    }
+    return 0.0f;
+}
+
+static void fetch(const dart_model *model, const source *from, const model_parameter *parameter,
+                  const safetensors_tensor *tensor, uint64_t key, uint64_t first, size_t count)
+{
+    if (tensor != NULL) {
+        safetensors_to_f32(tensor, first, count, from->values);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        from->values[i] = random_weight(&model->config, parameter, first + i,
+                                        mix(key + (first + i) * UINT64_C(0x9E3779B97F4A7C15)));
+}
+
+/* ---- Placing weights ---- */
+
+static bool is_matrix(model_role role)
+{
+    return role == MODEL_EMBEDDING || role == MODEL_HEAD || role == MODEL_IN_PROJ || role == MODEL_OUT_PROJ ||
+           role == MODEL_SMA_PROJ;
+}
+
+static dart_dtype stored_as(dart_storage storage, dart_dtype otherwise)
+{
+    switch (storage) {
+    case DART_STORAGE_F32: return DART_F32;
+    case DART_STORAGE_F16: return DART_F16;
+    case DART_STORAGE_BF16: return DART_BF16;
+    case DART_STORAGE_DEFAULT: break;
+    }
+    return otherwise;
+}
+
+static dart_dtype file_dtype(const safetensors_tensor *tensor)
+{
+    dart_dtype dtype = DART_F32;
+    if (tensor != NULL) safetensors_dtype_to_dart(tensor->dtype, &dtype);
+    return dtype;
+}
+
+/* Fills buffers one after another; the same walk gives the same places. */
+typedef struct pool {
+    uint32_t index;
+    uint64_t used;
+} pool;
+
+static uint64_t pool_place(pool *p, uint64_t bytes)
+{
+    if (p->used > 0 && p->used + bytes > POOL_BYTES) {
+        p->index++;
+        p->used = 0;
+    }
+    const uint64_t at = p->used;
+    p->used += base_round_up(bytes, BACKEND_ALIGN);
+    return at;
+}
+
+static dart_status upload(dart_model *model, const source *from, const model_parameter *parameter,
+                          const safetensors_tensor *tensor, uint64_t key, const dart_tensor *to)
+{
+    const size_t size = dart_dtype_size(to->dtype);
+    const bool as_is = tensor != NULL && file_dtype(tensor) == to->dtype;
+    for (uint64_t first = 0; first < parameter->elements; first += PIECE) {
+        const size_t count = parameter->elements - first < PIECE ? (size_t)(parameter->elements - first) : PIECE;
+        const void *data = NULL;
+        if (as_is) {
+            data = (const uint8_t *)tensor->data + first * size;
+        } else {
+            fetch(model, from, parameter, tensor, key, first, count);
+            dart_from_f32(to->dtype, from->stored, from->values, count);
+            data = from->stored;
+        }
+        const dart_status status = dart_buffer_write(to->buffer, (to->offset + first) * size, data, count * size);
+        if (status != DART_OK) return status;
+        if (tensor != NULL) {
+            const size_t stored = safetensors_dtype_size(tensor->dtype);
+            file_map_forget((const uint8_t *)tensor->data + first * stored, count * stored);
+        }
+    }
+    return DART_OK;
+}
+
+/* Gives every parameter its dtype and place, and fills it. With `from` NULL the buffers are only sized. */
+static dart_status place_weights(dart_model *model, dart_storage storage, const safetensors *file, const source *from,
+                                 uint64_t *pool_bytes)
+{
+    pool p = {0};
+    model_parameter parameter;
+    for (uint32_t i = 0; model_config_parameter(&model->config, i, &parameter); i++) {
+        const safetensors_tensor *tensor = file != NULL ? model_weights_find(file, &parameter) : NULL;
+        const dart_dtype dtype = is_matrix(parameter.role) ? stored_as(storage, file_dtype(tensor)) : DART_F32;
+        const size_t size = dart_dtype_size(dtype);
+        const uint64_t at = pool_place(&p, parameter.elements * size);
+        dart_tensor *weight = &model->weights[(size_t)parameter.layer * MODEL_ROLE_COUNT + parameter.role];
+        pool_bytes[p.index] = p.used;
+        if (parameter.role == MODEL_IN_PROJ && parameter.layer == 0) model->weights_dtype = dtype;
+        if (from == NULL) continue;
+        *weight = (dart_tensor){.buffer = model->buffers[p.index], .dtype = dtype, .offset = at / size};
+        const dart_status status = upload(model, from, &parameter, tensor, mix(from->seed ^ mix(i)), weight);
+        if (status != DART_OK) return status;
+    }
+    model->buffers_count = p.index + 1;
+    return DART_OK;
+}
+
+static dart_status build(dart_device *device, const model_config *config, const dart_model_options *options,
+                         const safetensors *file, uint64_t seed, dart_model **model)
+{
+    dart_status status = DART_OUT_OF_MEMORY;
+    source from = {.file = file, .seed = seed};
+    uint64_t *pool_bytes = NULL;
+    uint32_t parameters = 0;
+    model_parameter parameter;
+    while (model_config_parameter(config, parameters, &parameter)) parameters++;
+    dart_model *made = device_calloc(device, 1, sizeof *made);
+    if (made == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    if (base_report_init(&made->report, device->report.log) != DART_OK) {
+        free(made);
+        return base_fail(&device->report, DART_OUT_OF_MEMORY, "no lock for a model");
+    }
+    made->device = device;
+    made->config = *config;
+    made->weights = device_calloc(device, (size_t)config->layers * MODEL_ROLE_COUNT, sizeof *made->weights);
+    made->buffers = device_calloc(device, parameters, sizeof *made->buffers);
+    pool_bytes = device_calloc(device, parameters, sizeof *pool_bytes);
+    from.values = device_calloc(device, PIECE, sizeof *from.values);
+    from.stored = device_calloc(device, PIECE, sizeof(float));
+    if (made->weights == NULL || made->buffers == NULL || pool_bytes == NULL || from.values == NULL ||
+        from.stored == NULL)
+        goto fail;
+    TRY(place_weights(made, options->weights, file, NULL, pool_bytes));
+    for (uint32_t i = 0; i < made->buffers_count; i++) {
+        TRY(dart_buffer_create(device, pool_bytes[i], &made->buffers[i]));
+        made->bytes += pool_bytes[i];
+    }
+    TRY(place_weights(made, options->weights, file, &from, pool_bytes));
+    made->activations = stored_as(options->activations, DART_F32);
+    made->memories = stored_as(options->memories, made->weights_dtype);
+    free(pool_bytes);
+    free(from.values);
+    free(from.stored);
+    *model = made;
+    return DART_OK;
+fail:
+    free(pool_bytes);
+    free(from.values);
+    free(from.stored);
+    dart_model_destroy(&made);
+    return atomic_load(&device->lost) ? DART_DEVICE_LOST : status;
+}
+
+static dart_status check_options(dart_device *device, const dart_model_options *options, const char *call)
+{
+    const bool known = (unsigned)options->weights <= DART_STORAGE_BF16 &&
+                       (unsigned)options->activations <= DART_STORAGE_BF16 &&
+                       (unsigned)options->memories <= DART_STORAGE_BF16;
+    REQUIRE(&device->report, known, "%s: weights %d, activations %d, memories %d: unknown storage", call,
+            (int)options->weights, (int)options->activations, (int)options->memories);
+    return DART_OK;
+}
+
+dart_status dart_model_open(dart_device *device, const char *folder, const dart_model_options *options,
+                            dart_model **model)
+{
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, folder != NULL && model != NULL,
+            "dart_model_open: needs a folder and a place for the model");
+    const dart_model_options defaults = {0};
+    if (options == NULL) options = &defaults;
+    dart_status status = check_options(device, options, "dart_model_open");
+    model_config config;
+    safetensors *file = NULL;
+    if (status != DART_OK) return status;
+    TRY(model_config_load(folder, &device->report, &config));
+    TRY(safetensors_open(folder, &device->report, &file));
+    TRY(model_weights_check(&config, file, options->skip_nan_check, &device->report));
+    TRY(build(device, &config, options, file, 0, model));
+fail:
+    safetensors_close(&file);
+    return status;
+}
+
+dart_status dart_model_random(dart_device *device, const dart_model_config *config, uint64_t seed,
+                              const dart_model_options *options, dart_model **model)
+{
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, config != NULL && model != NULL,
+            "dart_model_random: needs a configuration and a place for the model");
+    const dart_model_options defaults = {0};
+    if (options == NULL) options = &defaults;
+    const model_config c = private_config(config);
+    dart_status status = check_options(device, options, "dart_model_random");
+    if (status == DART_OK) status = model_config_check(&c, DART_INVALID_ARGUMENT, "dart_model_random", &device->report);
+    return status == DART_OK ? build(device, &c, options, NULL, seed, model) : status;
+}
+
+void dart_model_destroy(dart_model **model)
+{
+    if (model == NULL || *model == NULL) return;
+    dart_model *m = *model;
+    for (uint32_t i = 0; i < m->buffers_count; i++) dart_buffer_destroy(&m->buffers[i]);
+    free(m->buffers);
+    free(m->weights);
+    base_report_destroy(&m->report);
+    free(m);
+    *model = NULL;
+}
+
+dart_status dart_model_describe(const dart_model *model, dart_model_info *info)
+{
+    if (model == NULL || info == NULL) return DART_INVALID_ARGUMENT;
+    *info = (dart_model_info){
+        .config = public_config(&model->config), .weights = model->weights_dtype, .activations = model->activations,
+        .memories = model->memories, .parameters = model_config_count(&model->config), .bytes = model->bytes};
+    return DART_OK;
+}
+
+size_t dart_model_error(const dart_model *model, char *text, size_t size)
+{
+    return model != NULL ? base_report_copy(&model->report, text, size) : 0;
+}
+
+const dart_tensor *model_head(const dart_model *model)
+{
+    return model_weight(model, 0, model->config.tied ? MODEL_EMBEDDING : MODEL_HEAD);
+}

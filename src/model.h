@@ -1,0 +1,130 @@
+/* Models and states from the inside: weights by role, what a state keeps, and how a piece is recorded. */
+#ifndef DART_MODEL_H
+#define DART_MODEL_H
+
+#include "config.h"
+#include "device.h"
+#include "dartlm/model.h"
+
+struct dart_model {
+    dart_device *device;
+    base_report report;
+    model_config config;
+    dart_dtype weights_dtype, activations, memories;
+    dart_tensor *weights; /* [layer][role]; those outside of layers under layer 0 */
+    dart_buffer **buffers;
+    uint32_t buffers_count;
+    uint64_t bytes;
+};
+
+static inline const dart_tensor *model_weight(const dart_model *model, uint32_t layer, model_role role)
+{
+    return &model->weights[(size_t)layer * MODEL_ROLE_COUNT + role];
+}
+/* lm_head, or the embedding that stands in for it. */
+const dart_tensor *model_head(const dart_model *model);
+
+/* Memories first .. first + M - 1 of every sequence, one buffer a layer: B M H N P, then the scales B M H N. */
+typedef struct model_block {
+    uint32_t first, M;
+    uint64_t scale_at; /* element of the buffer as f32 */
+    dart_buffer **buffers;
+} model_block;
+
+/* Buffers that live from call to call, and those of one piece. */
+typedef enum model_work {
+    WORK_SEQ,      /* i32 B 2 */
+    WORK_NEXT,     /* i32 B: tokens chosen last */
+    WORK_LAST,     /* B W: norm_f of each sequence's newest token */
+    WORK_IDS,      /* i32 rows */
+    WORK_STREAM,   /* f32 rows W */
+    WORK_INPUT,    /* rows W: u */
+    WORK_PROJ,     /* rows x [z|x|b|c|dt] */
+    WORK_CONV,     /* rows x [x|b|c] */
+    WORK_SMA_PROJ, /* rows x [q|e|gate|padding] */
+    WORK_SMA_CONV, /* rows x [q|e] */
+    WORK_Y,        /* rows I */
+    WORK_R,        /* f32 rows I */
+    WORK_DH,       /* f32 B M H N P of a piece */
+    WORK_ENDS,     /* i32 B: rows where sequences end in this piece */
+    WORK_ROWS,     /* i32 logits_rows: rows that logits are wanted of */
+    WORK_PICKED,   /* logits_rows W: norm_f of them */
+    WORK_LOGITS,   /* f32 logits_rows V */
+    WORK_COUNT
+} model_work;
+
+/* What the recording of a piece depends on besides its shape. */
+typedef struct model_span {
+    uint32_t runs;                   /* blocks with memories that some token reads */
+    uint32_t append_from, append_to; /* blocks that a chunk may close into; none when equal */
+} model_span;
+
+struct dart_state {
+    dart_model *model;
+    base_report report;
+    dart_status broken;
+    uint64_t timeout_ns;
+    bool sma;
+    uint32_t B, S;
+    uint32_t rows, logits_rows; /* of the workspace */
+    uint32_t step;              /* parts of the batch start at multiples of this */
+    uint32_t block;             /* memories a block, 0: growing */
+    uint64_t limit;             /* bytes of a binding */
+    uint64_t chunks_bytes;      /* of the states of a piece's chunks, at most */
+    uint64_t products_bytes;    /* of their C x C products */
+    int32_t *positions;         /* B */
+    dart_buffer **layers;       /* per layer, at these bytes: */
+    uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
+    model_block *blocks;
+    dart_memories *runs; /* room for as many */
+    uint32_t blocks_count;
+    dart_buffer *work[WORK_COUNT];
+    uint64_t work_bytes;
+    dart_stream *prefill, *decode;
+    int32_t *host_ids;     /* rows */
+    int32_t *host_seq;     /* 2 B */
+    int32_t *host_ends;    /* B */
+    int32_t *host_rows;    /* logits_rows */
+    uint64_t *host_places; /* logits_rows: where the logits of each go */
+    bool seq_current;      /* the device's seq holds the positions and counts of 1 */
+    bool chosen;           /* WORK_NEXT holds a token for every sequence */
+    bool recorded;         /* decode holds a step for these: */
+    dart_sampling recorded_sampling;
+    model_span recorded_span;
+};
+
+/* Keeps the text of another object's report beside status, which it returns. */
+dart_status model_take(base_report *to, const base_report *from, dart_status status, const char *what);
+/* The same for a stream's failure. */
+dart_status model_take_stream(dart_state *state, const dart_stream *stream, dart_status status, const char *what);
+
+/* DART_OK, or why the state cannot be used. */
+dart_status model_state_usable(dart_state *state, const char *call);
+/* Blocks for memories [0, count) of every sequence. Nothing is lost on failure. */
+dart_status model_state_reserve(dart_state *state, uint64_t count, const char *call);
+/* Copy 4-byte elements between host memory and a buffer of the workspace. */
+dart_status model_state_write(dart_state *state, model_work work, uint64_t first, const int32_t *data, uint64_t count,
+                              const char *call);
+dart_status model_state_read(dart_state *state, model_work work, uint64_t first, void *data, uint64_t count,
+                             const char *call);
+/* Submits and waits. */
+dart_status model_state_run(dart_state *state, dart_stream *stream, const char *call);
+
+/* Blocks that tokens of sequences b .. b + B - 1 read, and that their chunks close into, by the positions and counts in
+ * seq (of the whole batch). When `steps` is set, every open chunk counts as one that closes. */
+model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps);
+/* Embedding and all layers for L tokens of sequences b .. b + B - 1, whose ids are in `ids` (B L) and whose seq is on
+ * the device. Leaves the residual stream in WORK_STREAM. */
+dart_status model_record_layers(dart_state *state, dart_stream *stream, uint32_t b, uint32_t B, uint32_t L,
+                                model_work ids, model_span span);
+/* norm_f of T rows of the stream, those that `rows` tells (NULL: the first T), to y. */
+dart_status model_record_norm(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *rows,
+                              const dart_tensor *y);
+/* WORK_LOGITS = lm_head of T rows of x. */
+dart_status model_record_head(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *x);
+/* WORK_NEXT from the first B rows of WORK_LOGITS. */
+dart_status model_record_choice(dart_state *state, dart_stream *stream, const dart_sampling *sampling);
+dart_tensor model_work_tensor(const dart_state *state, model_work work);
+dart_status model_check_sampling(dart_state *state, const dart_sampling *sampling, const char *call);
+
+#endif

@@ -1,0 +1,211 @@
+/* The block and what surrounds it, recorded for a piece of some sequences. */
+#include "model.h"
+
+/* A part of the batch going through one layer. */
+typedef struct layer_pass {
+    dart_state *state;
+    dart_stream *stream;
+    const model_config *c;
+    uint32_t layer, b, B, L, T; /* T = B L */
+    model_span span;
+} layer_pass;
+
+/* A tensor of the layer's carried state, from sequence b on. */
+static dart_tensor carried(const layer_pass *p, uint64_t bytes_at, dart_dtype dtype, uint64_t width)
+{
+    const uint64_t offset = bytes_at / dart_dtype_size(dtype) + p->b * width;
+    return (dart_tensor){.buffer = p->state->layers[p->layer], .dtype = dtype, .offset = offset};
+}
+
+/* Columns of a row of the workspace. */
+static dart_tensor columns(const layer_pass *p, model_work work, uint64_t first, uint64_t row)
+{
+    dart_tensor tensor = model_work_tensor(p->state, work);
+    tensor.offset = first;
+    tensor.row = row;
+    return tensor;
+}
+
+static dart_tensor seq_of(const dart_state *state, uint32_t b)
+{
+    dart_tensor seq = model_work_tensor(state, WORK_SEQ);
+    seq.offset = 2 * (uint64_t)b;
+    return seq;
+}
+
+static dart_memories memories_of(const layer_pass *p, uint32_t block)
+{
+    const model_block *from = &p->state->blocks[block];
+    const model_config *c = p->c;
+    const uint64_t before = (uint64_t)p->b * from->M;
+    dart_buffer *buffer = from->buffers[p->layer];
+    return (dart_memories){
+        .first = from->first, .M = from->M,
+        .dh = {.buffer = buffer, .dtype = p->state->model->memories, .offset = before * c->H * c->N * c->P},
+        .scale = {.buffer = buffer, .dtype = DART_F32, .offset = from->scale_at + before * c->H * c->N}};
+}
+
+static void scan(const layer_pass *p)
+{
+    const dart_state *state = p->state;
+    const model_config *c = p->c;
+    const dart_model *model = state->model;
+    const uint64_t I = model_config_inner(c), groups = (uint64_t)c->G * c->N, row = model_config_conv(c),
+        memory = (uint64_t)c->H * c->N * c->P;
+    const dart_tensor absent = {0};
+    dart_ssd(p->stream, &(dart_ssd_args){
+        .B = p->B, .L = p->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = state->S, .dt_min = c->dt_min,
+            .dt_max = c->dt_max,
+        .x = columns(p, WORK_CONV, 0, row), .b = columns(p, WORK_CONV, I, row), .c = columns(p, WORK_CONV, I + groups,
+            row),
+        .dt = columns(p, WORK_PROJ, I + row, model_config_in_proj(c)),
+        .a_log = *model_weight(model, p->layer, MODEL_A_LOG), .dt_bias = *model_weight(model, p->layer, MODEL_DT_BIAS),
+        .d = *model_weight(model, p->layer, MODEL_D), .seq = seq_of(state, p->b),
+        .h = carried(p, state->h_at, DART_F32, memory),
+        .open = state->sma ? carried(p, state->open_at, DART_F32, memory) : absent,
+        .open_decay = state->sma ? carried(p, state->decay_at, DART_F32, c->H) : absent,
+        .y = model_work_tensor(state, WORK_Y), .dh = state->sma ? model_work_tensor(state, WORK_DH) : absent});
+}
+
+/* Memories are stored before they are read: a token looks only at chunks before its own, and those that close within
+ * this piece are among them. */
+static void attention(const layer_pass *p)
+{
+    dart_state *state = p->state;
+    const model_config *c = p->c;
+    const dart_model *model = state->model;
+    const uint64_t Q = model_config_sma_proj(c), row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N;
+    dart_linear(p->stream, &(dart_linear_args){
+        .T = p->T, .IN = c->W, .OUT = (uint32_t)Q, .x = model_work_tensor(state, WORK_INPUT),
+        .weight = *model_weight(model, p->layer, MODEL_SMA_PROJ), .y = model_work_tensor(state, WORK_SMA_PROJ)});
+    dart_conv(p->stream, &(dart_conv_args){
+        .B = p->B, .L = p->L, .C = (uint32_t)row, .K = c->K, .x = columns(p, WORK_SMA_PROJ, 0, Q),
+        .weight = *model_weight(model, p->layer, MODEL_SMA_CONV_WEIGHT),
+        .bias = *model_weight(model, p->layer, MODEL_SMA_CONV_BIAS),
+        .tail = carried(p, state->sma_tail_at, model->activations, (c->K - 1) * row),
+        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_SMA_CONV)});
+    for (uint32_t i = p->span.append_from; i < p->span.append_to; i++)
+        dart_sma_append(p->stream, &(dart_sma_append_args){
+            .B = p->B, .L = p->L, .H = c->H, .N = c->N, .P = c->P, .S = state->S, .eps = c->sma_eps,
+            .dh = model_work_tensor(state, WORK_DH), .seq = seq_of(state, p->b), .to = memories_of(p, i)});
+    if (p->span.runs == 0) return;
+    for (uint32_t i = 0; i < p->span.runs; i++) state->runs[i] = memories_of(p, i);
+    dart_sma(p->stream, &(dart_sma_args){
+        .B = p->B, .L = p->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = state->S, .eps = c->sma_eps,
+        .q = columns(p, WORK_SMA_CONV, 0, row), .e = columns(p, WORK_SMA_CONV, queries, row),
+        .c = columns(p, WORK_CONV, model_config_inner(c) + queries, model_config_conv(c)), .seq = seq_of(state, p->b),
+        .memories = state->runs, .memories_count = p->span.runs, .r = model_work_tensor(state, WORK_R)});
+}
+
+static dart_status layer(const layer_pass *p)
+{
+    dart_state *state = p->state;
+    const model_config *c = p->c;
+    const dart_model *model = state->model;
+    const uint32_t I = model_config_inner(c), R = model_config_in_proj(c), channels = model_config_conv(c);
+    const bool attends = state->sma && p->span.runs > 0;
+    const dart_tensor stream = model_work_tensor(state, WORK_STREAM), input = model_work_tensor(state, WORK_INPUT);
+    const dart_tensor y = model_work_tensor(state, WORK_Y), absent = {0};
+    dart_rms_norm(p->stream, &(dart_rms_norm_args){
+        .T = p->T, .W = c->W, .eps = c->eps, .x = stream, .weight = *model_weight(model, p->layer, MODEL_NORM),
+        .y = input});
+    dart_linear(p->stream, &(dart_linear_args){
+        .T = p->T, .IN = c->W, .OUT = R, .x = input, .weight = *model_weight(model, p->layer, MODEL_IN_PROJ),
+        .y = model_work_tensor(state, WORK_PROJ)});
+    dart_conv(p->stream, &(dart_conv_args){
+        .B = p->B, .L = p->L, .C = channels, .K = c->K, .x = columns(p, WORK_PROJ, I, R),
+        .weight = *model_weight(model, p->layer, MODEL_CONV_WEIGHT),
+        .bias = *model_weight(model, p->layer, MODEL_CONV_BIAS),
+        .tail = carried(p, state->tail_at, model->activations, (uint64_t)(c->K - 1) * channels),
+        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_CONV)});
+    scan(p);
+    if (state->sma) attention(p);
+    dart_gated_norm(p->stream, &(dart_gated_norm_args){
+        .T = p->T, .I = I, .eps = c->eps, .y = y, .r = attends ? model_work_tensor(state, WORK_R) : absent,
+        .gate = attends ? columns(p, WORK_SMA_PROJ, model_config_sma_conv(c), model_config_sma_proj(c)) : absent,
+        .z = columns(p, WORK_PROJ, 0, R), .weight = *model_weight(model, p->layer, MODEL_MIXER_NORM), .out = y});
+    /* A stream's failure sticks, so the status of the last op is that of all. */
+    return dart_linear(p->stream, &(dart_linear_args){
+        .T = p->T, .IN = I, .OUT = c->W, .add = true, .x = y, .weight = *model_weight(model, p->layer, MODEL_OUT_PROJ),
+        .y = stream});
+}
+
+dart_status model_record_layers(dart_state *state, dart_stream *stream, uint32_t b, uint32_t B, uint32_t L,
+                                model_work ids, model_span span)
+{
+    const model_config *c = &state->model->config;
+    layer_pass pass = {.state = state, .stream = stream, .c = c, .b = b, .B = B, .L = L, .T = B * L, .span = span};
+    dart_status status = dart_embed(stream, &(dart_embed_args){
+        .T = pass.T, .V = c->V, .W = c->W, .ids = model_work_tensor(state, ids),
+        .weight = *model_weight(state->model, 0, MODEL_EMBEDDING), .y = model_work_tensor(state, WORK_STREAM)});
+    for (; status == DART_OK && pass.layer < c->layers; pass.layer++) status = layer(&pass);
+    return status;
+}
+
+dart_status model_record_norm(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *rows,
+                              const dart_tensor *y)
+{
+    const model_config *c = &state->model->config;
+    dart_rms_norm_args args = {.T = T, .W = c->W, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
+                               .weight = *model_weight(state->model, 0, MODEL_FINAL_NORM), .y = *y};
+    if (rows != NULL) args.rows = *rows;
+    return dart_rms_norm(stream, &args);
+}
+
+dart_status model_record_head(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *x)
+{
+    const model_config *c = &state->model->config;
+    return dart_linear(stream, &(dart_linear_args){
+        .T = T, .IN = c->W, .OUT = c->V, .x = *x, .weight = *model_head(state->model),
+        .y = model_work_tensor(state, WORK_LOGITS)});
+}
+
+dart_status model_record_choice(dart_state *state, dart_stream *stream, const dart_sampling *sampling)
+{
+    const uint32_t B = state->B, V = state->model->config.V;
+    const dart_tensor logits = model_work_tensor(state, WORK_LOGITS), ids = model_work_tensor(state, WORK_NEXT);
+    if (!(sampling->temperature > 0))
+        return dart_argmax(stream, &(dart_argmax_args){.T = B, .V = V, .logits = logits, .ids = ids});
+    return dart_sample(stream, &(dart_sample_args){
+        .T = B, .V = V, .top_k = sampling->top_k, .temperature = sampling->temperature, .seed = sampling->seed,
+        .logits = logits, .seq = model_work_tensor(state, WORK_SEQ), .ids = ids});
+}
+
+dart_status model_check_sampling(dart_state *state, const dart_sampling *sampling, const char *call)
+{
+    REQUIRE(&state->report, sampling->temperature >= 0 && sampling->temperature <= 1e6f,
+            "%s: temperature %g must be 0 to 1e6", call,
+            (double)sampling->temperature);
+    return DART_OK;
+}
+
+/* ---- Which memories a piece touches ---- */
+
+static uint32_t block_of(const dart_state *state, uint64_t memory)
+{
+    uint32_t i = 0;
+    while (i + 1 < state->blocks_count && state->blocks[i + 1].first <= memory) i++;
+    return i;
+}
+
+model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps)
+{
+    model_span span = {0};
+    const uint64_t S = state->S;
+    uint64_t first = UINT64_MAX, end = 0, seen = 0; /* memories that may close, memories that are read */
+    if (!state->sma) return span;
+    for (uint32_t i = b; i < b + B; i++) {
+        const uint64_t position = (uint64_t)seq[2 * i], count = (uint64_t)seq[2 * i + 1];
+        if (count == 0) continue;
+        const uint64_t closing = (position + count) / S, stop = steps ? position / S + 1 : closing;
+        if (stop > position / S && position / S < first) first = position / S;
+        if (stop > end) end = stop;
+        if ((position + count - 1) / S > seen) seen = (position + count - 1) / S;
+    }
+    if (first < end) {
+        span.append_from = block_of(state, first);
+        span.append_to = block_of(state, end - 1) + 1;
+    }
+    if (seen > 0) span.runs = block_of(state, seen - 1) + 1;
+    return span;
+}

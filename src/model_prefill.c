@@ -1,0 +1,292 @@
+/* Prefill: any number of tokens, in pieces that the workspace holds. */
+#include "model.h"
+
+#include <string.h>
+
+static const char CALL[] = "dart_prefill";
+
+/* A part of the batch and of its tokens: tokens t .. t + L - 1 of sequences b .. b + B - 1. */
+typedef struct piece {
+    uint32_t b, B, t, L;
+} piece;
+
+static uint32_t count_of(const dart_prefill_args *a, uint32_t b) { return a->counts != NULL ? a->counts[b] : a->L; }
+
+/* Tokens of sequence b in the piece. */
+static uint32_t part_of(const dart_prefill_args *a, const piece *p, uint32_t b)
+{
+    const uint32_t count = count_of(a, b);
+    if (count <= p->t) return 0;
+    return count - p->t < p->L ? count - p->t : p->L;
+}
+
+/* ---- Checks ---- */
+
+static dart_status check_ids(dart_state *state, const dart_prefill_args *a)
+{
+    const uint32_t V = state->model->config.V;
+    const uint64_t row = a->ids_row != 0 ? a->ids_row : a->L;
+    for (uint32_t b = 0; b < state->B; b++) {
+        for (uint32_t t = 0; t < count_of(a, b); t++) {
+            const int32_t id = a->ids[b * row + t];
+            REQUIRE(&state->report, id >= 0 && (uint32_t)id < V,
+                    "%s: id %d of sequence %u, token %u, is not within 0 to %u", CALL, id, b, t, V - 1);
+        }
+    }
+    return DART_OK;
+}
+
+static dart_status check(dart_state *state, const dart_prefill_args *a)
+{
+    base_report *report = &state->report;
+    bool any = false;
+    for (uint32_t b = 0; a->counts != NULL && b < state->B; b++)
+        REQUIRE(report, a->counts[b] <= a->L, "%s: %u tokens of sequence %u exceed L %u", CALL, a->counts[b], b, a->L);
+    for (uint32_t b = 0; b < state->B; b++) {
+        const uint32_t count = count_of(a, b);
+        any = any || count > 0;
+        REQUIRE(report, count <= (uint32_t)(INT32_MAX - state->positions[b]),
+                "%s: sequence %u would grow beyond 2^31 - 1 tokens", CALL, b);
+    }
+    REQUIRE(report, !any || a->ids != NULL, "%s: ids are missing", CALL);
+    REQUIRE(report, a->ids_row == 0 || a->ids_row >= a->L, "%s: rows of %u ids cannot lie %llu apart", CALL, a->L,
+            (unsigned long long)a->ids_row);
+    REQUIRE(report, (unsigned)a->want <= DART_LOGITS_ROWS, "%s: want %d is unknown", CALL, (int)a->want);
+    const bool no_rows = a->want == DART_LOGITS_ROWS && a->rows_count == 0;
+    REQUIRE(report, a->want == DART_LOGITS_NONE || a->logits != NULL || no_rows, "%s: no place for the logits", CALL);
+    REQUIRE(report, a->want != DART_LOGITS_ROWS || a->rows != NULL || no_rows, "%s: rows are missing", CALL);
+    for (size_t i = 0; a->want == DART_LOGITS_ROWS && i < a->rows_count; i++) {
+        const uint64_t b = a->L > 0 ? a->rows[i] / a->L : state->B;
+        REQUIRE(report, b < state->B && a->rows[i] % a->L < count_of(a, (uint32_t)b),
+                "%s: row %zu, %llu, is not a token of this call", CALL, i, (unsigned long long)a->rows[i]);
+    }
+    REQUIRE(report, a->next_ids == NULL || a->sampling != NULL, "%s: next_ids come with sampling", CALL);
+    const dart_status status = check_ids(state, a);
+    return status == DART_OK && a->sampling != NULL ? model_check_sampling(state, a->sampling, CALL) : status;
+}
+
+/* ---- Cutting ---- */
+
+/* Do the per-chunk arrays of the scan fit? */
+static bool fits(const dart_state *state, uint64_t B, uint64_t L)
+{
+    const model_config *c = &state->model->config;
+    const uint64_t chunks = B * dart_ssd_chunks((uint32_t)L, state->S, true), C = L < state->S ? L : state->S;
+    const uint64_t states = (uint64_t)c->H * c->N * c->P * 4;
+    uint64_t products = 0;
+    return chunks <= state->chunks_bytes / states && base_mul(chunks * c->G, C * C * 4, &products) &&
+           products <= state->products_bytes;
+}
+
+/* Sequences of a part: few enough that a piece takes a good number of tokens of each, as one chunk's matrices fill the
+ * device better than one token's. */
+static uint32_t part_size(const dart_state *state, uint32_t L)
+{
+    const uint32_t good = state->S < 64 ? 64 : state->S > 256 ? 256 : state->S;
+    const uint32_t tokens = L < good ? L : good;
+    const uint32_t sequences = state->rows / tokens / state->step * state->step;
+    return sequences < state->step ? state->step : sequences > state->B ? state->B : sequences;
+}
+
+static uint32_t piece_length(const dart_state *state, uint32_t B, uint32_t L)
+{
+    uint32_t length = state->rows / B < L ? state->rows / B : L;
+    if (length == 0) length = 1;
+    while (length > 1 && !fits(state, B, length)) length -= length / 4 > 0 ? length / 4 : 1;
+    /* Whole chunks where there is room for some: then no later piece cuts one in two. */
+    return length < L && length > state->S ? length - length % state->S : length;
+}
+
+/* ---- Running ---- */
+
+static dart_status upload(dart_state *state, const dart_prefill_args *a, const piece *p)
+{
+    const uint64_t row = a->ids_row != 0 ? a->ids_row : a->L;
+    memset(state->host_ids, 0, (size_t)p->B * p->L * sizeof *state->host_ids);
+    for (uint32_t i = 0; i < p->B; i++) {
+        const uint32_t b = p->b + i, count = part_of(a, p, b);
+        state->host_seq[2 * b] = state->positions[b];
+        state->host_seq[2 * b + 1] = (int32_t)count;
+        if (count > 0) memcpy(&state->host_ids[(size_t)i * p->L], &a->ids[b * row + p->t], count * sizeof *a->ids);
+        /* Where the sequence ends, if here: its row of the piece. */
+        state->host_ends[b] = count > 0 && p->t + count == count_of(a, b) ? (int32_t)(i * p->L + count - 1) : -1;
+    }
+    state->seq_current = false;
+    dart_status status = model_state_write(state, WORK_IDS, 0, state->host_ids, (uint64_t)p->B * p->L, CALL);
+    const int32_t *seq = &state->host_seq[2 * (size_t)p->b];
+    if (status == DART_OK)
+        status = model_state_write(state, WORK_SEQ, 2 * (uint64_t)p->b, seq, 2 * (uint64_t)p->B, CALL);
+    return status == DART_OK ? model_state_write(state, WORK_ENDS, p->b, &state->host_ends[p->b], p->B, CALL) : status;
+}
+
+/* norm_f of the newest tokens of sequences that end in this piece, to their rows of WORK_LAST. */
+static dart_status record_ends(dart_state *state, const piece *p)
+{
+    dart_status status = DART_OK;
+    for (uint32_t b = p->b; b < p->b + p->B && status == DART_OK; b++) {
+        uint32_t n = 0;
+        while (b + n < p->b + p->B && state->host_ends[b + n] >= 0) n++;
+        if (n == 0) continue;
+        dart_tensor rows = model_work_tensor(state, WORK_ENDS), y = model_work_tensor(state, WORK_LAST);
+        rows.offset = b;
+        y.offset = (uint64_t)b * state->model->config.W;
+        status = model_record_norm(state, state->prefill, n, &rows, &y);
+        b += n;
+    }
+    return status;
+}
+
+/* The logits wanted of a piece, gathered a workspace at a time. */
+typedef struct gathering {
+    dart_state *state;
+    const dart_prefill_args *a;
+    uint32_t count;
+    bool open; /* the piece's own recording has not been submitted */
+} gathering;
+
+/* Computes what has been gathered, and the piece before it if that is still to do. */
+static dart_status flush(gathering *g)
+{
+    dart_state *state = g->state;
+    const uint32_t V = state->model->config.V;
+    dart_status status = DART_OK;
+    if (!g->open && g->count == 0) return DART_OK;
+    if (g->count > 0) {
+        const dart_tensor rows = model_work_tensor(state, WORK_ROWS), picked = model_work_tensor(state, WORK_PICKED);
+        TRY(model_state_write(state, WORK_ROWS, 0, state->host_rows, g->count, CALL));
+        if (!g->open) TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), CALL));
+        model_record_norm(state, state->prefill, g->count, &rows, &picked);
+        status = model_record_head(state, state->prefill, g->count, &picked);
+        TRY(model_take_stream(state, state->prefill, status, CALL));
+    }
+    TRY(model_state_run(state, state->prefill, CALL));
+    g->open = false;
+    for (uint32_t i = 0; i < g->count;) {
+        uint32_t n = 1;
+        while (i + n < g->count && state->host_places[i + n] == state->host_places[i] + n) n++;
+        float *to = &g->a->logits[state->host_places[i] * V];
+        TRY(model_state_read(state, WORK_LOGITS, (uint64_t)i * V, to, (uint64_t)n * V, CALL));
+        i += n;
+    }
+    g->count = 0;
+    return DART_OK;
+fail:
+    return status;
+}
+
+static dart_status gather(gathering *g, uint32_t row, uint64_t place)
+{
+    g->state->host_rows[g->count] = (int32_t)row;
+    g->state->host_places[g->count++] = place;
+    return g->count == g->state->logits_rows ? flush(g) : DART_OK;
+}
+
+static dart_status gather_piece(gathering *g, const piece *p)
+{
+    const dart_prefill_args *a = g->a;
+    dart_status status = DART_OK;
+    if (a->want == DART_LOGITS_ALL)
+        for (uint32_t i = 0; i < p->B; i++)
+            for (uint32_t t = 0; t < part_of(a, p, p->b + i); t++)
+                TRY(gather(g, i * p->L + t, (uint64_t)(p->b + i) * a->L + p->t + t));
+    for (size_t i = 0; a->want == DART_LOGITS_ROWS && i < a->rows_count; i++) {
+        const uint64_t b = a->rows[i] / a->L, t = a->rows[i] % a->L;
+        if (b < p->b || b >= p->b + p->B || t < p->t || t >= (uint64_t)p->t + p->L) continue;
+        TRY(gather(g, (uint32_t)((b - p->b) * p->L + t - p->t), i));
+    }
+    return flush(g);
+fail:
+    return status;
+}
+
+static dart_status run_piece(dart_state *state, const dart_prefill_args *a, const piece *p)
+{
+    gathering g = {.state = state, .a = a, .open = true};
+    dart_status status = DART_OK;
+    TRY(upload(state, a, p));
+    TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), CALL));
+    const model_span span = model_span_of(state, p->b, p->B, state->host_seq, false);
+    model_record_layers(state, state->prefill, p->b, p->B, p->L, WORK_IDS, span);
+    TRY(model_take_stream(state, state->prefill, record_ends(state, p), CALL));
+    /* From here on sequences advance. */
+    state->broken = DART_INTERNAL;
+    TRY(gather_piece(&g, p));
+    for (uint32_t b = p->b; b < p->b + p->B; b++) state->positions[b] += (int32_t)part_of(a, p, b);
+    return DART_OK;
+fail:
+    return status;
+}
+
+/* Parts of the batch one after another: each from its first sequence that has tokens to its last one. */
+static dart_status run_pieces(dart_state *state, const dart_prefill_args *a)
+{
+    const uint32_t size = a->L > 0 ? part_size(state, a->L) : state->B;
+    for (uint32_t b = 0; b < state->B; b += size) {
+        const uint32_t end = state->B - b < size ? state->B : b + size;
+        uint32_t first = end, last = b, longest = 0;
+        for (uint32_t i = b; i < end; i++) {
+            const uint32_t count = count_of(a, i);
+            if (count == 0) continue;
+            if (first == end) first = i;
+            last = i;
+            if (count > longest) longest = count;
+        }
+        if (longest == 0) continue;
+        first -= first % state->step;
+        piece p = {.b = first, .B = last - first + 1};
+        const uint32_t length = piece_length(state, p.B, longest);
+        for (; p.t < longest; p.t += p.L) {
+            p.L = longest - p.t < length ? longest - p.t : length;
+            const dart_status status = run_piece(state, a, &p);
+            if (status != DART_OK) return status;
+        }
+    }
+    return DART_OK;
+}
+
+/* Logits of the newest tokens and the choice of the next ones. */
+static dart_status finish(dart_state *state, const dart_prefill_args *a)
+{
+    const dart_tensor last = model_work_tensor(state, WORK_LAST);
+    const uint64_t V = state->model->config.V;
+    dart_stream *stream = state->prefill;
+    dart_status status = DART_OK;
+    if (a->want != DART_LOGITS_LAST && a->sampling == NULL) return DART_OK;
+    for (uint32_t b = 0; b < state->B; b++) {
+        state->host_seq[2 * b] = state->positions[b];
+        state->host_seq[2 * b + 1] = 0;
+    }
+    state->seq_current = false;
+    state->chosen = false;
+    TRY(model_state_write(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, CALL));
+    TRY(model_take_stream(state, stream, dart_stream_begin(stream), CALL));
+    status = model_record_head(state, stream, state->B, &last);
+    if (a->sampling != NULL) status = model_record_choice(state, stream, a->sampling);
+    TRY(model_take_stream(state, stream, status, CALL));
+    TRY(model_state_run(state, stream, CALL));
+    if (a->want == DART_LOGITS_LAST) TRY(model_state_read(state, WORK_LOGITS, 0, a->logits, state->B * V, CALL));
+    if (a->next_ids != NULL) TRY(model_state_read(state, WORK_NEXT, 0, a->next_ids, state->B, CALL));
+    state->chosen = a->sampling != NULL;
+    return DART_OK;
+fail:
+    return status;
+}
+
+dart_status dart_prefill(dart_state *state, const dart_prefill_args *args)
+{
+    if (state == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&state->report, args != NULL, "%s: no arguments", CALL);
+    dart_status status = model_state_usable(state, CALL);
+    if (status == DART_OK) status = check(state, args);
+    if (status != DART_OK) return status;
+    uint64_t memories = 0;
+    for (uint32_t b = 0; state->sma && b < state->B; b++) {
+        const uint64_t closed = ((uint64_t)state->positions[b] + count_of(args, b)) / state->S;
+        if (closed > memories) memories = closed;
+    }
+    status = model_state_reserve(state, memories, CALL);
+    if (status == DART_OK) status = run_pieces(state, args);
+    if (status == DART_OK) status = finish(state, args);
+    if (state->broken != DART_OK) state->broken = status;
+    return status;
+}

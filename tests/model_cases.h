@@ -1,0 +1,160 @@
+/* What the tests of models share: a device, models with random weights, and tokens fed in pieces. */
+#ifndef DARTLM_TESTS_MODEL_CASES_H
+#define DARTLM_TESTS_MODEL_CASES_H
+
+#include "model.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* fp32 against fp64 or against fp32 in another order, relative: a few hundred roundings of 6e-8 in a row. */
+#define TOLERANCE 1e-5
+
+static const char *spec, *data_folder;
+static dart_context *context;
+static dart_device *device;
+static bool quiet;
+
+static inline void print_log(void *user, dart_log_level level, const char *text)
+{
+    (void)user, (void)level;
+    if (!quiet) print_message("log: %s\n", text);
+}
+
+static inline void must(dart_status status, const char *what)
+{
+    if (status != DART_OK) fail_msg("%s: %s", what, dart_status_name(status));
+}
+
+static inline int open_device(void **state)
+{
+    (void)state;
+    const dart_context_options options = {.log = print_log, .log_level = DART_LOG_WARNING, .with_null = true};
+    dart_device_info info;
+    if (dart_context_create(&options, &context) != DART_OK) return -1;
+    if (dart_device_open(context, &(dart_device_options){.spec = spec, .poison = true}, &device) != DART_OK) return -1;
+    dart_device_describe(device, &info);
+    print_message("device %s (%s)\n", info.name, info.driver);
+    return 0;
+}
+
+static inline int close_device(void **state)
+{
+    (void)state;
+    const bool leaks = dart_device_bytes(device) != 0;
+    dart_device_destroy(&device);
+    dart_context_destroy(&context);
+    return leaks ? -1 : 0;
+}
+
+/* Odd sizes, two groups. */
+static const dart_model_config small = {.sma = true, .V = 97, .W = 32, .layers = 3, .H = 4, .P = 16, .G = 2, .N = 12,
+                                        .K = 4, .S = 8,
+                                        .eps = 1e-5f, .sma_eps = 1e-5f};
+enum { L = 41 };
+
+static inline dart_model *model_of(const dart_model_config *config, const dart_model_options *options)
+{
+    dart_model *model = NULL;
+    must(dart_model_random(device, config, 7, options, &model), "dart_model_random");
+    return model;
+}
+
+static inline dart_state *state_of(dart_model *model, const dart_state_options *options)
+{
+    dart_state *state = NULL;
+    const dart_status status = dart_state_create(model, options, &state);
+    char text[512];
+    dart_model_error(model, text, sizeof text);
+    if (status != DART_OK) fail_msg("dart_state_create: %s: %s", dart_status_name(status), text);
+    return state;
+}
+
+/* Ids, the same for every sequence number whatever the batch. */
+static inline int32_t *ids_of(uint32_t B, uint32_t V)
+{
+    int32_t *ids = calloc((size_t)B * L, sizeof *ids);
+    assert_non_null(ids);
+    uint32_t x = 12345;
+    for (size_t i = 0; i < (size_t)B * L; i++) {
+        x = x * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((x >> 8) % V);
+    }
+    return ids;
+}
+
+static inline float *logits_of(uint32_t B, uint32_t V)
+{
+    float *logits = calloc((size_t)B * L * V, sizeof *logits);
+    assert_non_null(logits);
+    return logits;
+}
+
+/* Tokens from .. to - 1 of every sequence; logits B L V. */
+static inline void feed(dart_state *state, const int32_t *ids, uint32_t from, uint32_t to, float *logits)
+{
+    const uint32_t B = state->B, V = state->model->config.V, n = to - from;
+    float *part = logits_of(B, V);
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids + from, .ids_row = L, .L = n, .want = DART_LOGITS_ALL,
+                                                  .logits = part}), "dart_prefill");
+    for (size_t b = 0; b < B; b++) memcpy(&logits[(b * L + from) * V], &part[b * n * V], (size_t)n * V * sizeof *part);
+    free(part);
+}
+
+static inline void step(dart_state *state, const int32_t *ids, uint32_t t, float *logits)
+{
+    const uint32_t B = state->B, V = state->model->config.V;
+    float *part = logits_of(B, V);
+    int32_t now[16];
+    for (uint32_t b = 0; b < B; b++) now[b] = ids[b * L + t];
+    must(dart_decode(state, &(dart_decode_args){.ids = now, .logits = part}), "dart_decode");
+    for (size_t b = 0; b < B; b++) memcpy(&logits[(b * L + t) * V], &part[b * V], V * sizeof *part);
+    free(part);
+}
+
+static inline float *prefilled(dart_model *model, const dart_state_options *options, const int32_t *ids)
+{
+    dart_state *state = state_of(model, options);
+    float *logits = logits_of(state->B, model->config.V);
+    feed(state, ids, 0, L, logits);
+    dart_state_destroy(&state);
+    return logits;
+}
+
+/* The larger of relative L2 and L-infinity; infinite for NaN. */
+static inline double distance(const float *got, const float *expected, size_t count)
+{
+    double difference = 0, norm = 0, worst = 0, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double d = fabs((double)got[i] - (double)expected[i]);
+        difference += d * d;
+        norm += (double)expected[i] * (double)expected[i];
+        if (!(d <= worst)) worst = d;
+        if (fabs((double)expected[i]) > largest) largest = fabs((double)expected[i]);
+    }
+    const double l2 = sqrt(difference / norm), linf = worst / largest;
+    return !(l2 < 1e30) || !(linf < 1e30) ? INFINITY : l2 > linf ? l2 : linf;
+}
+
+static inline void assert_close(const char *what, double d, double tolerance)
+{
+    if (!(d <= tolerance)) fail_msg("%s: relative distance %.3e above %.1e", what, d, tolerance);
+}
+
+static inline int run_on_device(int argc, char **argv, const struct CMUnitTest *tests, size_t count)
+{
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR\n", argv[0]);
+        return 2;
+    }
+    spec = argv[1];
+    data_folder = argv[2];
+    return _cmocka_run_group_tests(argv[0], tests, count, open_device, close_device);
+}
+
+#endif

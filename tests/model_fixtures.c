@@ -1,0 +1,174 @@
+/* The trained and the foreign checkpoint: model_fixtures DEVICE_SPEC DATA_DIR. */
+#include "model_cases.h"
+
+#include <time.h>
+
+/* fp32 logits against fp64 ones, as a share of the reference's norm: the specification of the fixtures. */
+#define FIXTURE_TOLERANCE 1e-5
+/* Far above what any backend should take; the figures printed are to be looked at. */
+#define SECONDS_LIMIT 60.0
+
+typedef struct fixture {
+    dart_model *model;
+    safetensors *file;
+    base_report report;
+} fixture;
+
+static void open_fixture(fixture *f, const char *name, const char *expected)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", data_folder, name);
+    must(dart_model_open(device, path, NULL, &f->model), path);
+    snprintf(path, sizeof path, "%s/%s/%s", data_folder, name, expected);
+    must(base_report_init(&f->report, NULL), "report");
+    must(safetensors_open(path, &f->report, &f->file), path);
+}
+
+static void close_fixture(fixture *f)
+{
+    safetensors_close(&f->file);
+    base_report_destroy(&f->report);
+    dart_model_destroy(&f->model);
+}
+
+/* A tensor's elements, aligned: for free(). */
+static void *elements(const fixture *f, const char *name, uint64_t count)
+{
+    const safetensors_tensor *tensor = safetensors_find(f->file, name);
+    assert_non_null(tensor);
+    assert_int_equal(tensor->elements, count);
+    void *copy = malloc((size_t)tensor->bytes);
+    assert_non_null(copy);
+    memcpy(copy, tensor->data, (size_t)tensor->bytes);
+    return copy;
+}
+
+static void compare(const char *what, const float *got, const double *expected, size_t count)
+{
+    double difference = 0, norm = 0, worst = 0, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double d = fabs((double)got[i] - expected[i]);
+        difference += d * d;
+        norm += expected[i] * expected[i];
+        if (!(d <= worst)) worst = d;
+        if (fabs(expected[i]) > largest) largest = fabs(expected[i]);
+    }
+    const double l2 = sqrt(difference / norm), linf = worst / largest;
+    print_message("  %s: relative L2 %.2e, L-inf %.2e\n", what, l2, linf);
+    assert_true(l2 <= FIXTURE_TOLERANCE);
+    assert_true(linf <= FIXTURE_TOLERANCE);
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void hf_mamba2(void **unused)
+{
+    (void)unused;
+    enum { B = 2, LENGTH = 77, V = 301 };
+    fixture f = {0};
+    open_fixture(&f, "hf-mamba2", "expected.safetensors");
+    int32_t *ids = elements(&f, "ids", B * LENGTH);
+    double *expected = elements(&f, "logits_fp64", B * LENGTH * V);
+    float *logits = calloc(B * LENGTH * V, sizeof *logits);
+    assert_non_null(logits);
+    dart_state *state = NULL;
+    must(dart_state_create(f.model, &(dart_state_options){.B = B}, &state), "state");
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = LENGTH, .want = DART_LOGITS_ALL, .logits = logits}),
+         "prefill");
+    compare("prefill", logits, expected, B * LENGTH * V);
+    must(dart_state_reset(state, -1), "reset");
+    for (uint32_t t = 0; t < LENGTH; t++) {
+        float step[B * V];
+        const int32_t now[B] = {ids[t], ids[LENGTH + t]};
+        must(dart_decode(state, &(dart_decode_args){.ids = now, .logits = step}), "decode");
+        for (size_t b = 0; b < B; b++) memcpy(&logits[(b * LENGTH + t) * V], &step[b * V], V * sizeof *step);
+    }
+    compare("decode", logits, expected, B * LENGTH * V);
+    dart_state_destroy(&state);
+    free(logits);
+    free(expected);
+    free(ids);
+    close_fixture(&f);
+}
+
+enum { SEQUENCES = 128, TOKENS = 256, QUERIES = 64, VOCABULARY = 8192, BATCH = 16, FIRST = 8 };
+
+static uint32_t right_answers(const fixture *f, bool no_sma, const char *expected_name, const char *what)
+{
+    const size_t rows_count = (size_t)BATCH * QUERIES;
+    int32_t *ids = elements(f, "input_ids", SEQUENCES * TOKENS);
+    int32_t *places = elements(f, "query_pos", SEQUENCES * QUERIES);
+    int32_t *targets = elements(f, "target", SEQUENCES * QUERIES);
+    float *first = elements(f, expected_name, FIRST * VOCABULARY);
+    float *logits = calloc(rows_count * VOCABULARY, sizeof *logits);
+    double *expected = calloc((size_t)FIRST * VOCABULARY, sizeof *expected);
+    uint64_t *rows = calloc(rows_count, sizeof *rows);
+    assert_true(logits != NULL && expected != NULL && rows != NULL);
+    for (size_t i = 0; i < (size_t)FIRST * VOCABULARY; i++) expected[i] = (double)first[i];
+    dart_state *state = NULL;
+    const double start = seconds();
+    must(dart_state_create(f->model, &(dart_state_options){.B = BATCH, .max_piece = BATCH * TOKENS, .no_sma = no_sma},
+                           &state), "state");
+    uint32_t right = 0;
+    for (size_t s = 0; s < SEQUENCES; s += BATCH) {
+        for (size_t i = 0; i < rows_count; i++) rows[i] = i / QUERIES * TOKENS + (uint64_t)places[s * QUERIES + i];
+        must(dart_state_reset(state, -1), "reset");
+        must(dart_prefill(state, &(dart_prefill_args){.ids = &ids[s * TOKENS], .L = TOKENS, .want = DART_LOGITS_ROWS,
+                                                      .rows = rows,
+                                                      .rows_count = rows_count, .logits = logits}), "prefill");
+        if (s == 0) compare(what, logits, expected, FIRST * VOCABULARY);
+        for (size_t i = 0; i < rows_count; i++) {
+            const float *row = &logits[i * VOCABULARY];
+            int32_t best = 0;
+            for (int32_t v = 1; v < VOCABULARY; v++)
+                if (row[v] > row[best]) best = v;
+            right += best == targets[s * QUERIES + i];
+        }
+    }
+    const double took = seconds() - start;
+    print_message("  %s: %u of %d right, %.2f s\n", what, right, SEQUENCES * QUERIES, took);
+    assert_true(took <= SECONDS_LIMIT);
+    dart_state_destroy(&state);
+    free(rows);
+    free(expected);
+    free(logits);
+    free(first);
+    free(targets);
+    free(places);
+    free(ids);
+    return right;
+}
+
+static void mqar_dart(void **unused)
+{
+    (void)unused;
+    fixture f = {0};
+    open_fixture(&f, "mqar-dart", "test.safetensors");
+    assert_int_equal(right_answers(&f, false, "logits_first8", "mqar-dart"), 8134);
+    assert_int_equal(right_answers(&f, true, "logits_first8_no_sma", "mqar-dart without SMA"), 935);
+    close_fixture(&f);
+}
+
+static void mqar_mamba2(void **unused)
+{
+    (void)unused;
+    fixture f = {0};
+    open_fixture(&f, "mqar-mamba2", "test.safetensors");
+    assert_int_equal(right_answers(&f, false, "logits_first8", "mqar-mamba2"), 4055);
+    close_fixture(&f);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hf_mamba2),
+        cmocka_unit_test(mqar_dart),
+        cmocka_unit_test(mqar_mamba2),
+    };
+    return run_on_device(argc, argv, tests, COUNT_OF(tests));
+}
