@@ -1,0 +1,191 @@
+// What every kernel uses: parameters, elements of any dtype, sequences and chunks, sums over a block.
+#ifndef DART_CUH
+#define DART_CUH
+
+#include "../shaders/args.h"
+#include "launch.h"
+
+#include <cuda_fp16.h>
+
+// Names made from the table: argument types fill_args, bindings BINDING_fill_y, tile sizes TILE0_fill_simt.
+#define KERNEL(id, Args) typedef struct Args id##_args;
+#include "../src/kernels.def"
+enum {
+#define KERNEL(id, Args) BINDING_##id##_base, BINDING_##id##_reset = -1,
+#define BIND(id, name, access) BINDING_##id##_##name,
+#include "../src/kernels.def"
+    BINDING_end
+};
+enum : uint32_t {
+#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) \
+    TILE0_##id##_##variant = (T0), TILE1_##id##_##variant = (T1),
+#include "../src/kernels.def"
+};
+
+#define KERNEL_FUNCTION(id, variant) KERNEL_BOUNDED(id, variant, __launch_bounds__(CUDA_BLOCK))
+// With registers for that many blocks on a multiprocessor, where the compiler's own choice spills.
+#define KERNEL_FUNCTION_BLOCKS(id, variant, blocks) KERNEL_BOUNDED(id, variant, __launch_bounds__(CUDA_BLOCK, blocks))
+#define KERNEL_BOUNDED(id, variant, bounds) \
+    extern "C" __global__ void bounds id##_##variant(const id##_args args, const CudaBindings bindings, \
+                                                     const uint32_t dtypes)
+#define FOR_TILES(tile) for (uint32_t tile = blockIdx.x; tile < args.tiles; tile += gridDim.x)
+
+constexpr uint32_t block_size = CUDA_BLOCK;
+constexpr uint32_t warps = block_size / 32;
+constexpr float lowest = -3.4e38f; // stands for no logit where arithmetic with infinities would follow
+
+enum : uint32_t { DTYPE_F32 = 0, DTYPE_F16 = 1, DTYPE_BF16 = 2, DTYPE_I32 = 3 };
+
+// ---- Elements ----
+
+struct View {
+    char *base; // a multiple of 256 bytes
+    uint32_t dtype;
+};
+#define VIEW(id, name) \
+    (View{reinterpret_cast<char *>(bindings.address[BINDING_##id##_##name]), \
+          (dtypes >> (2 * BINDING_##id##_##name)) & 3u})
+#define FLOATS(id, name) (reinterpret_cast<float *>(bindings.address[BINDING_##id##_##name]))
+#define INTS(id, name) (reinterpret_cast<int32_t *>(bindings.address[BINDING_##id##_##name]))
+
+__device__ __forceinline__ float from_half(uint32_t bits)
+{
+    return __half2float(__ushort_as_half((unsigned short)bits));
+}
+__device__ __forceinline__ float from_bfloat(uint32_t bits) { return __uint_as_float(bits << 16); }
+__device__ __forceinline__ uint32_t to_half(float value) { return __half_as_ushort(__float2half_rn(value)); }
+__device__ __forceinline__ uint32_t to_bfloat(float value)
+{
+    const uint32_t bits = __float_as_uint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40u;
+    return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+__device__ __forceinline__ float load(const View &view, size_t i)
+{
+    switch (view.dtype) {
+    case DTYPE_F32: return reinterpret_cast<const float *>(view.base)[i];
+    case DTYPE_F16: return from_half(reinterpret_cast<const uint16_t *>(view.base)[i]);
+    case DTYPE_BF16: return from_bfloat(reinterpret_cast<const uint16_t *>(view.base)[i]);
+    default: return float(reinterpret_cast<const int32_t *>(view.base)[i]);
+    }
+}
+__device__ __forceinline__ void store(const View &view, size_t i, float value)
+{
+    switch (view.dtype) {
+    case DTYPE_F32: reinterpret_cast<float *>(view.base)[i] = value; break;
+    case DTYPE_F16: reinterpret_cast<uint16_t *>(view.base)[i] = uint16_t(to_half(value)); break;
+    case DTYPE_BF16: reinterpret_cast<uint16_t *>(view.base)[i] = uint16_t(to_bfloat(value)); break;
+    default: reinterpret_cast<int32_t *>(view.base)[i] = int32_t(value); break;
+    }
+}
+
+// Four elements in a row as they lie in memory, f32 in x y z w, 16-bit ones in x and y; those past valid are zero.
+// Fetching and unpacking are apart so that work can stand between a load and its first use. aligned promises that i
+// is a multiple of 4. Not for i32.
+__device__ __forceinline__ uint4 fetch4(const View &view, size_t i, uint32_t valid, bool aligned)
+{
+    uint4 raw = make_uint4(0, 0, 0, 0);
+    if (view.dtype == DTYPE_F32) {
+        const uint32_t *from = reinterpret_cast<const uint32_t *>(view.base) + i;
+        if (aligned && valid >= 4) return *reinterpret_cast<const uint4 *>(from);
+        if (valid > 0) raw.x = from[0];
+        if (valid > 1) raw.y = from[1];
+        if (valid > 2) raw.z = from[2];
+        if (valid > 3) raw.w = from[3];
+    } else {
+        const uint16_t *from = reinterpret_cast<const uint16_t *>(view.base) + i;
+        if (aligned && valid >= 4) {
+            const uint2 pair = *reinterpret_cast<const uint2 *>(from);
+            raw.x = pair.x;
+            raw.y = pair.y;
+            return raw;
+        }
+        if (valid > 0) raw.x = from[0];
+        if (valid > 1) raw.x |= uint32_t(from[1]) << 16;
+        if (valid > 2) raw.y = from[2];
+        if (valid > 3) raw.y |= uint32_t(from[3]) << 16;
+    }
+    return raw;
+}
+__device__ __forceinline__ float4 unpack4(const uint4 &raw, uint32_t dtype)
+{
+    if (dtype == DTYPE_F32) {
+        return make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z),
+                           __uint_as_float(raw.w));
+    }
+    if (dtype == DTYPE_F16) {
+        return make_float4(from_half(raw.x & 0xffffu), from_half(raw.x >> 16), from_half(raw.y & 0xffffu),
+                           from_half(raw.y >> 16));
+    }
+    return make_float4(from_bfloat(raw.x & 0xffffu), from_bfloat(raw.x >> 16), from_bfloat(raw.y & 0xffffu),
+                       from_bfloat(raw.y >> 16));
+}
+__device__ __forceinline__ bool multiples_of_4(uint32_t a, uint32_t b, uint32_t c = 0)
+{
+    return ((a | b | c) & 3u) == 0;
+}
+
+// ---- Arithmetic ----
+
+__device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0); }
+__device__ __forceinline__ float exp_below(float x) { return expf(x > 0.0f ? 0.0f : x); } // NaN stays NaN
+__device__ __forceinline__ float silu(float x)
+{
+    const float e = expf(-fabsf(x));
+    return x * ((x >= 0.0f ? 1.0f : e) / (1.0f + e));
+}
+
+// ---- Sequences and chunks, see args.h ----
+
+struct Piece { uint32_t position, count; };
+__device__ __forceinline__ Piece piece_of(const int32_t *seq, uint32_t flags, uint32_t L, uint32_t b)
+{
+    if (!(flags & HAS_SEQ)) return {0, L};
+    return {uint32_t(seq[2 * size_t(b)]), min(uint32_t(seq[2 * size_t(b) + 1]), L)};
+}
+
+struct Chunk {
+    uint32_t begin, end; // begin >= end: empty
+    bool closes;
+    __device__ __forceinline__ uint32_t length() const { return begin < end ? end - begin : 0; }
+};
+__device__ __forceinline__ Chunk chunk_of(const Piece &piece, uint32_t S, uint32_t j)
+{
+    const uint64_t o = piece.position % S;
+    const uint64_t border = (uint64_t(j) + 1) * S - o;
+    Chunk chunk;
+    chunk.begin = j ? uint32_t(uint64_t(j) * S - o) : 0;
+    chunk.end = border < piece.count ? uint32_t(border) : piece.count;
+    chunk.closes = border <= piece.count;
+    return chunk;
+}
+
+// Log-decay from token `from` to token `to` of one walk of cum, at most 0.
+__device__ __forceinline__ float cum_between(const float *to, const float *from)
+{
+    const float difference = (to[0] - from[0]) + (to[1] - from[1]);
+    return difference > 0.0f ? 0.0f : difference;
+}
+
+// ---- Sums in a fixed order, the same in every thread ----
+
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+    return value;
+}
+// To be called by the whole block.
+__device__ __forceinline__ float block_sum(float value)
+{
+    __shared__ float parts[warps];
+    value = warp_sum(value);
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+    __syncthreads();
+    float sum = 0.0f;
+    for (uint32_t w = 0; w < warps; w++) sum += parts[w];
+    __syncthreads();
+    return sum;
+}
+
+#endif

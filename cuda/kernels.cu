@@ -1,0 +1,30 @@
+// All kernels as one translation unit, and a check that every row of the table has its function.
+#include "advance.cu"
+#include "argmax.cu"
+#include "conv.cu"
+#include "conv_step.cu"
+#include "conv_tail.cu"
+#include "convert.cu"
+#include "embed.cu"
+#include "fill.cu"
+#include "gated_norm.cu"
+#include "linear.cu"
+#include "norm.cu"
+#include "sample.cu"
+#include "sma.cu"
+#include "sma_append.cu"
+#include "sma_merge.cu"
+#include "sma_query.cu"
+#include "sma_rho.cu"
+#include "sma_step.cu"
+#include "ssd_decay.cu"
+#include "ssd_memory.cu"
+#include "ssd_output.cu"
+#include "ssd_product.cu"
+#include "ssd_state.cu"
+#include "ssd_step.cu"
+
+template <class Args> using KernelFunction = void (*)(const Args, const CudaBindings, const uint32_t);
+#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) \
+    static_assert(static_cast<KernelFunction<id##_args>>(id##_##variant) != nullptr, #id "_" #variant);
+#include "../src/kernels.def"

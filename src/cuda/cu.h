@@ -1,0 +1,189 @@
+/* The CUDA backend's own types.
+ *
+ * cu_driver.c    loads the driver library, turns its results into statuses
+ * cu_instance.c  list of devices
+ * cu_device.c    contexts, kernels, memory
+ * cu_stream.c    recording, graphs, waiting, times
+ */
+#ifndef DART_CU_H
+#define DART_CU_H
+
+#include "../backend.h"
+#include "../../cuda/launch.h"
+
+#include <stdatomic.h>
+
+static_assert(CUDA_BINDINGS == KERNEL_MAX_BINDINGS, "the kernels take every binding");
+
+/* ---- The driver API, as far as it is used. Declared here so that the build needs no toolkit. ---- */
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef unsigned long long CUdeviceptr;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_NOT_READY = 600
+};
+enum {
+    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK = 8,
+    CU_DEVICE_ATTRIBUTE_WARP_SIZE = 10,
+    CU_DEVICE_ATTRIBUTE_INTEGRATED = 18,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
+};
+enum {
+    CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
+    CU_STREAM_NON_BLOCKING = 1,
+    CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+    CU_EVENT_DEFAULT = 0
+};
+
+#if defined(_WIN32)
+#define CU_CALL __stdcall
+#else
+#define CU_CALL
+#endif
+
+/* Member, symbol, parameters. */
+#define CU_FUNCTIONS(X) \
+    X(cuInit, "cuInit", (unsigned flags)) \
+    X(cuDriverGetVersion, "cuDriverGetVersion", (int *version)) \
+    X(cuGetErrorString, "cuGetErrorString", (CUresult error, const char **text)) \
+    X(cuDeviceGetCount, "cuDeviceGetCount", (int *count)) \
+    X(cuDeviceGet, "cuDeviceGet", (CUdevice *device, int ordinal)) \
+    X(cuDeviceGetName, "cuDeviceGetName", (char *name, int size, CUdevice device)) \
+    X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", (unsigned char *uuid, CUdevice device)) \
+    X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t *bytes, CUdevice device)) \
+    X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *value, int attribute, CUdevice device)) \
+    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext *context, CUdevice device)) \
+    X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (CUdevice device)) \
+    X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", (CUcontext context)) \
+    X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", (CUcontext *context)) \
+    X(cuModuleLoadData, "cuModuleLoadData", (CUmodule *module, const void *image)) \
+    X(cuModuleUnload, "cuModuleUnload", (CUmodule module)) \
+    X(cuModuleGetFunction, "cuModuleGetFunction", (CUfunction *function, CUmodule module, const char *name)) \
+    X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *value, int attribute, CUfunction function)) \
+    X(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr *address, size_t bytes)) \
+    X(cuMemFree, "cuMemFree_v2", (CUdeviceptr address)) \
+    X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (CUdeviceptr to, const void *from, size_t bytes, CUstream stream)) \
+    X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *to, CUdeviceptr from, size_t bytes, CUstream stream)) \
+    X(cuStreamCreate, "cuStreamCreate", (CUstream *stream, unsigned flags)) \
+    X(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream)) \
+    X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream stream)) \
+    X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (CUstream stream, int mode)) \
+    X(cuStreamEndCapture, "cuStreamEndCapture", (CUstream stream, CUgraph *graph)) \
+    X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", \
+      (CUgraphExec *exec, CUgraph graph, unsigned long long flags)) \
+    X(cuGraphLaunch, "cuGraphLaunch", (CUgraphExec exec, CUstream stream)) \
+    X(cuGraphExecDestroy, "cuGraphExecDestroy", (CUgraphExec exec)) \
+    X(cuGraphDestroy, "cuGraphDestroy", (CUgraph graph)) \
+    X(cuEventCreate, "cuEventCreate", (CUevent *event, unsigned flags)) \
+    X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event)) \
+    X(cuEventRecord, "cuEventRecord", (CUevent event, CUstream stream)) \
+    X(cuEventQuery, "cuEventQuery", (CUevent event)) \
+    X(cuEventSynchronize, "cuEventSynchronize", (CUevent event)) \
+    X(cuEventElapsedTime, "cuEventElapsedTime", (float *milliseconds, CUevent start, CUevent end)) \
+    X(cuLaunchKernel, "cuLaunchKernel", \
+      (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
+       unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra))
+
+typedef struct cu_driver {
+    void *library;
+#define CU_MEMBER(member, symbol, parameters) CUresult (CU_CALL *member) parameters;
+    CU_FUNCTIONS(CU_MEMBER)
+#undef CU_MEMBER
+} cu_driver;
+
+/* False, and nothing to unload, when there is no driver or a function is missing, which *missing then names. */
+bool cu_driver_load(cu_driver *driver, const char **missing);
+void cu_driver_unload(cu_driver *driver);
+const char *cu_driver_text(const cu_driver *driver, CUresult result);
+
+/* ---- Instances and devices ---- */
+
+typedef struct cu_adapter {
+    CUdevice handle;
+    dart_device_info info;
+} cu_adapter;
+
+typedef struct cu_instance {
+    cu_driver driver;
+    uint32_t adapters_count;
+    cu_adapter *adapters;
+} cu_instance;
+
+dart_status cu_instance_create(const dart_context_options *options, base_report *report, void **instance);
+void cu_instance_destroy(void *instance);
+uint32_t cu_instance_device_count(const void *instance);
+void cu_instance_device_info(const void *instance, uint32_t index, dart_device_info *info);
+
+typedef struct cu_device {
+    const cu_driver *driver;
+    base_report *report;
+    CUdevice handle;
+    CUcontext context; /* the primary one, shared with the host program */
+    CUmodule module;
+    CUfunction *functions; /* by slot */
+    CUstream copies;       /* host access, apart from the null stream, which would wait for the host program's work */
+    atomic_bool lost;
+} cu_device;
+
+dart_status cu_device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities,
+                             base_report *report, void **device);
+void cu_device_destroy(void *device);
+/* Every use of the device stands between these two: the calling thread may have a context of its own. */
+dart_status cu_enter(cu_device *device);
+void cu_leave(cu_device *device);
+/* The status of a driver call, with its text in the report. Remembers a loss of the device. */
+dart_status cu_check(cu_device *device, CUresult result, const char *function);
+#define CU(device, function, ...) cu_check((device), (device)->driver->function(__VA_ARGS__), #function)
+
+typedef struct cu_memory {
+    CUdeviceptr address;
+} cu_memory;
+dart_status cu_memory_create(void *device, uint64_t bytes, void **memory);
+void cu_memory_destroy(void *device, void *memory);
+dart_status cu_memory_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes);
+dart_status cu_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
+dart_status cu_warm(void *device, const kernel_row *row, uint32_t dtypes);
+
+/* ---- Streams ---- */
+
+typedef struct cu_launch {
+    CUfunction function;
+    uint32_t grid, dtypes;
+    struct CudaBindings bindings;
+    uint32_t args[KERNEL_MAX_ARGS / sizeof(uint32_t)];
+} cu_launch;
+
+typedef struct cu_stream {
+    CUstream handle;
+    CUevent start, end;
+    cu_launch *launches;
+    uint32_t launches_count, launches_capacity;
+    CUgraphExec exec; /* of the launches; NULL until the first submit */
+    bool submitted, measured;
+} cu_stream;
+
+dart_status cu_stream_create(void *device, void **stream);
+void cu_stream_destroy(void *device, void *stream);
+dart_status cu_stream_begin(void *device, void *stream);
+dart_status cu_stream_launch(void *device, void *stream, const backend_launch *launch);
+dart_status cu_stream_submit(void *device, void *stream);
+dart_status cu_stream_wait(void *device, void *stream, uint64_t timeout_ns);
+dart_status cu_stream_elapsed(void *device, void *stream, uint64_t *ns);
+
+/* cuda/kernels.cu compiled, a generated source. */
+extern const uint64_t cu_fatbinary[];
+
+#endif

@@ -1,0 +1,24 @@
+/* The CUDA backend as the seam sees it. */
+#include "cu.h"
+
+const backend cuda_backend = {
+    .kind = DART_BACKEND_CUDA,
+    .instance_create = cu_instance_create,
+    .instance_destroy = cu_instance_destroy,
+    .device_count = cu_instance_device_count,
+    .device_info = cu_instance_device_info,
+    .device_create = cu_device_create,
+    .device_destroy = cu_device_destroy,
+    .memory_create = cu_memory_create,
+    .memory_destroy = cu_memory_destroy,
+    .memory_write = cu_memory_write,
+    .memory_read = cu_memory_read,
+    .stream_create = cu_stream_create,
+    .stream_destroy = cu_stream_destroy,
+    .stream_begin = cu_stream_begin,
+    .stream_launch = cu_stream_launch,
+    .stream_submit = cu_stream_submit,
+    .stream_wait = cu_stream_wait,
+    .stream_elapsed = cu_stream_elapsed,
+    .warm = cu_warm,
+};

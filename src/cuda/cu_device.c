@@ -1,0 +1,191 @@
+/* Contexts, kernels and memory of a device. */
+#include "cu.h"
+
+#include <stdlib.h>
+
+static const char *const cu_names[] = {
+#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) #id "_" #variant,
+#include "../kernels.def"
+};
+
+/* What the caller can do about a result. The errors of a kernel stay with the context, hence with the device. */
+static dart_status status_of(CUresult result)
+{
+    switch (result) {
+    case CUDA_SUCCESS: return DART_OK;
+    case CUDA_ERROR_OUT_OF_MEMORY: return DART_OUT_OF_MEMORY;
+    case 4:   /* CUDA_ERROR_DEINITIALIZED */
+    case 46:  /* CUDA_ERROR_DEVICE_UNAVAILABLE */
+    case 214: /* CUDA_ERROR_ECC_UNCORRECTABLE */
+    case 220: /* CUDA_ERROR_NVLINK_UNCORRECTABLE */
+    case 226: /* CUDA_ERROR_CONTAINED */
+    case 700: /* CUDA_ERROR_ILLEGAL_ADDRESS */
+    case 702: /* CUDA_ERROR_LAUNCH_TIMEOUT */
+    case 709: /* CUDA_ERROR_CONTEXT_IS_DESTROYED */
+    case 710: /* CUDA_ERROR_ASSERT */
+    case 714: /* CUDA_ERROR_HARDWARE_STACK_ERROR */
+    case 715: /* CUDA_ERROR_ILLEGAL_INSTRUCTION */
+    case 716: /* CUDA_ERROR_MISALIGNED_ADDRESS */
+    case 717: /* CUDA_ERROR_INVALID_ADDRESS_SPACE */
+    case 718: /* CUDA_ERROR_INVALID_PC */
+    case 719: /* CUDA_ERROR_LAUNCH_FAILED */
+    case 721: /* CUDA_ERROR_TENSOR_MEMORY_LEAK */
+        return DART_DEVICE_LOST;
+    case 200: /* CUDA_ERROR_INVALID_IMAGE */
+    case 209: /* CUDA_ERROR_NO_BINARY_FOR_GPU */
+    case 218: /* CUDA_ERROR_INVALID_PTX */
+    case 221: /* CUDA_ERROR_JIT_COMPILER_NOT_FOUND */
+    case 222: /* CUDA_ERROR_UNSUPPORTED_PTX_VERSION */
+    case 223: /* CUDA_ERROR_JIT_COMPILATION_DISABLED */
+    case 801: /* CUDA_ERROR_NOT_SUPPORTED */
+        return DART_UNSUPPORTED;
+    default: return DART_INTERNAL;
+    }
+}
+
+dart_status cu_check(cu_device *device, CUresult result, const char *function)
+{
+    const dart_status status = status_of(result);
+    if (status == DART_OK) return DART_OK;
+    if (status == DART_DEVICE_LOST) atomic_store(&device->lost, true);
+    return base_fail(device->report, status, "%s: %s (CUDA error %d)", function, cu_driver_text(device->driver, result),
+                     result);
+}
+
+dart_status cu_enter(cu_device *device)
+{
+    if (atomic_load(&device->lost))
+        return base_fail(device->report, DART_DEVICE_LOST, "cuda: the device was lost before");
+    return CU(device, cuCtxPushCurrent, device->context);
+}
+
+void cu_leave(cu_device *device)
+{
+    CUcontext popped = NULL;
+    device->driver->cuCtxPopCurrent(&popped);
+}
+
+/* ---- Devices ---- */
+
+dart_status cu_device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities,
+                             base_report *report, void **device)
+{
+    (void)options, (void)capabilities;
+    const cu_instance *in = instance;
+    dart_status status = DART_OK;
+    bool entered = false;
+    if (!in->adapters[index].info.usable)
+        return base_fail(report, DART_UNSUPPORTED, "cuda: %s", in->adapters[index].info.why_not);
+    cu_device *made = calloc(1, sizeof *made);
+    if (made == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
+    made->driver = &in->driver;
+    made->report = report;
+    made->handle = in->adapters[index].handle;
+    atomic_init(&made->lost, false);
+    made->functions = calloc(COUNT_OF(cu_names), sizeof *made->functions);
+    if (made->functions == NULL) FAIL(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
+    TRY(CU(made, cuDevicePrimaryCtxRetain, &made->context, made->handle));
+    TRY(cu_enter(made));
+    entered = true;
+    TRY(CU(made, cuModuleLoadData, &made->module, cu_fatbinary));
+    for (size_t i = 0; i < COUNT_OF(cu_names); i++) {
+        /* Asking for an attribute loads the code now; a driver may otherwise do so while a stream is captured. */
+        int threads = 0;
+        TRY(CU(made, cuModuleGetFunction, &made->functions[i], made->module, cu_names[i]));
+        TRY(CU(made, cuFuncGetAttribute, &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, made->functions[i]));
+        if (threads < CUDA_BLOCK)
+            FAIL(report, DART_UNSUPPORTED, "cuda: %s runs with at most %d threads", cu_names[i], threads);
+    }
+    TRY(CU(made, cuStreamCreate, &made->copies, CU_STREAM_NON_BLOCKING));
+    cu_leave(made);
+    *device = made;
+    return DART_OK;
+fail:
+    if (entered) cu_leave(made);
+    cu_device_destroy(made);
+    return status;
+}
+
+void cu_device_destroy(void *device)
+{
+    cu_device *d = device;
+    if (d == NULL) return;
+    if (d->context != NULL) {
+        /* On a lost device too: the context belongs to the host program as well. */
+        if (d->driver->cuCtxPushCurrent(d->context) == CUDA_SUCCESS) {
+            if (d->copies != NULL) d->driver->cuStreamDestroy(d->copies);
+            if (d->module != NULL) d->driver->cuModuleUnload(d->module);
+            cu_leave(d);
+        }
+        d->driver->cuDevicePrimaryCtxRelease(d->handle);
+    }
+    free(d->functions);
+    free(d);
+}
+
+dart_status cu_warm(void *device, const kernel_row *row, uint32_t dtypes)
+{
+    (void)row, (void)dtypes; /* loaded with the device */
+    cu_device *d = device;
+    return atomic_load(&d->lost) ? base_fail(d->report, DART_DEVICE_LOST, "cuda: the device was lost before") : DART_OK;
+}
+
+/* ---- Memory ---- */
+
+dart_status cu_memory_create(void *device, uint64_t bytes, void **memory)
+{
+    cu_device *d = device;
+    if (bytes > SIZE_MAX) return base_fail(d->report, DART_OUT_OF_MEMORY, "cuda: more bytes than an address can tell");
+    dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    cu_memory *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        status = base_fail(d->report, DART_OUT_OF_MEMORY, "cuda: no host memory");
+    } else {
+        status = CU(d, cuMemAlloc, &made->address, (size_t)bytes);
+    }
+    cu_leave(d);
+    if (status != DART_OK) {
+        free(made);
+        return status;
+    }
+    *memory = made;
+    return DART_OK;
+}
+
+void cu_memory_destroy(void *device, void *memory)
+{
+    cu_device *d = device;
+    cu_memory *m = memory;
+    if (m == NULL) return;
+    if (d->driver->cuCtxPushCurrent(d->context) == CUDA_SUCCESS) {
+        d->driver->cuMemFree(m->address);
+        cu_leave(d);
+    }
+    free(m);
+}
+
+dart_status cu_memory_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes)
+{
+    cu_device *d = device;
+    const cu_memory *m = memory;
+    dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    status = CU(d, cuMemcpyHtoDAsync, m->address + offset, data, (size_t)bytes, d->copies);
+    /* Streams do not wait for one another: the copy has to be over before anything is submitted. */
+    if (status == DART_OK) status = CU(d, cuStreamSynchronize, d->copies);
+    cu_leave(d);
+    return status;
+}
+
+dart_status cu_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes)
+{
+    cu_device *d = device;
+    const cu_memory *m = memory;
+    dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    status = CU(d, cuMemcpyDtoHAsync, data, m->address + offset, (size_t)bytes, d->copies);
+    if (status == DART_OK) status = CU(d, cuStreamSynchronize, d->copies);
+    cu_leave(d);
+    return status;
+}

@@ -1,0 +1,68 @@
+/* The driver library, opened at run time. */
+#include "cu.h"
+
+#include <string.h>
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+
+static void *library_open(void) { return (void *)LoadLibraryExA("nvcuda.dll", NULL, LOAD_LIBRARY_SEARCH_SYSTEM32); }
+static void library_close(void *library) { FreeLibrary((HMODULE)library); }
+static bool library_find(void *library, const char *symbol, void *function, size_t size)
+{
+    FARPROC found = GetProcAddress((HMODULE)library, symbol);
+    memcpy(function, &found, size);
+    return found != NULL;
+}
+#else
+#include <dlfcn.h>
+
+/* The library stays in the process: its threads do not survive being unmapped. */
+#if defined(RTLD_NODELETE)
+#define CU_STAY RTLD_NODELETE
+#else
+#define CU_STAY 0
+#endif
+
+static void *library_open(void) { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | CU_STAY); }
+static void library_close(void *library) { dlclose(library); }
+/* Through memory, since C knows no conversion between object and function pointers. */
+static bool library_find(void *library, const char *symbol, void *function, size_t size)
+{
+    void *found = dlsym(library, symbol);
+    static_assert(sizeof found == sizeof(void (*)(void)), "POSIX says so");
+    memcpy(function, &found, size);
+    return found != NULL;
+}
+#endif
+
+bool cu_driver_load(cu_driver *driver, const char **missing)
+{
+    memset(driver, 0, sizeof *driver);
+    *missing = "the CUDA driver library";
+    driver->library = library_open();
+    if (driver->library == NULL) return false;
+#define CU_FIND(member, symbol, parameters) \
+    *missing = symbol; \
+    if (!library_find(driver->library, symbol, &driver->member, sizeof driver->member)) goto fail;
+    CU_FUNCTIONS(CU_FIND)
+#undef CU_FIND
+    return true;
+fail:
+    cu_driver_unload(driver);
+    return false;
+}
+
+void cu_driver_unload(cu_driver *driver)
+{
+    if (driver->library != NULL) library_close(driver->library);
+    driver->library = NULL;
+}
+
+const char *cu_driver_text(const cu_driver *driver, CUresult result)
+{
+    const char *text = NULL;
+    if (driver->cuGetErrorString(result, &text) != CUDA_SUCCESS || text == NULL) return "unknown error";
+    return text;
+}

@@ -1,0 +1,193 @@
+/* Streams: a list of launches, captured into a graph at the first submit and replayed from then on, because decoding
+ * submits the same recording once a token. Launches follow one another within the graph, which is every barrier. */
+#if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "cu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+static void pause_briefly(void) { Sleep(0); }
+#else
+#include <time.h>
+static void pause_briefly(void)
+{
+    const struct timespec time = {.tv_nsec = 50000};
+    nanosleep(&time, NULL);
+}
+#endif
+
+/* Blocks loop over further tiles, so that any number of tiles fits any grid. */
+#define CU_MAX_GRID (1u << 20)
+/* A wait with a limit looks without pause for so long, since a token of a small model takes no longer. */
+#define CU_SPIN_NS 2000000u
+
+static void release_graph(const cu_device *device, cu_stream *stream)
+{
+    if (stream->exec != NULL) device->driver->cuGraphExecDestroy(stream->exec);
+    stream->exec = NULL;
+}
+
+dart_status cu_stream_create(void *device, void **stream)
+{
+    cu_device *d = device;
+    dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    cu_stream *made = calloc(1, sizeof *made);
+    if (made == NULL) FAIL(d->report, DART_OUT_OF_MEMORY, "cuda: no host memory");
+    TRY(CU(d, cuStreamCreate, &made->handle, CU_STREAM_NON_BLOCKING));
+    TRY(CU(d, cuEventCreate, &made->start, CU_EVENT_DEFAULT));
+    TRY(CU(d, cuEventCreate, &made->end, CU_EVENT_DEFAULT));
+    cu_leave(d);
+    *stream = made;
+    return DART_OK;
+fail:
+    cu_leave(d);
+    cu_stream_destroy(d, made);
+    return status;
+}
+
+void cu_stream_destroy(void *device, void *stream)
+{
+    cu_device *d = device;
+    cu_stream *s = stream;
+    if (s == NULL) return;
+    if (d->driver->cuCtxPushCurrent(d->context) == CUDA_SUCCESS) {
+        release_graph(d, s);
+        if (s->start != NULL) d->driver->cuEventDestroy(s->start);
+        if (s->end != NULL) d->driver->cuEventDestroy(s->end);
+        if (s->handle != NULL) d->driver->cuStreamDestroy(s->handle);
+        cu_leave(d);
+    }
+    free(s->launches);
+    free(s);
+}
+
+dart_status cu_stream_begin(void *device, void *stream)
+{
+    cu_device *d = device;
+    cu_stream *s = stream;
+    const dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    release_graph(d, s);
+    cu_leave(d);
+    s->launches_count = 0;
+    return DART_OK;
+}
+
+dart_status cu_stream_launch(void *device, void *stream, const backend_launch *launch)
+{
+    cu_device *d = device;
+    cu_stream *s = stream;
+    const kernel_info *info = &kernel_table[launch->row->id];
+    if (atomic_load(&d->lost)) return base_fail(d->report, DART_DEVICE_LOST, "cuda: the device was lost before");
+    if (s->launches_count == s->launches_capacity) {
+        const uint32_t capacity = s->launches_capacity == 0 ? 64 : 2 * s->launches_capacity;
+        cu_launch *grown = realloc(s->launches, capacity * sizeof *grown);
+        if (grown == NULL) return base_fail(d->report, DART_OUT_OF_MEMORY, "cuda: no host memory");
+        s->launches = grown;
+        s->launches_capacity = capacity;
+    }
+    cu_launch *to = &s->launches[s->launches_count++];
+    memset(to, 0, sizeof *to);
+    to->function = d->functions[launch->row->slot];
+    to->grid = launch->tiles < CU_MAX_GRID ? launch->tiles : CU_MAX_GRID;
+    to->dtypes = launch->dtypes;
+    memcpy(to->args, launch->args, info->args_size);
+    for (uint32_t i = 0; i < info->bindings_count; i++) {
+        const cu_memory *memory = launch->bindings[i].memory;
+        if (memory != NULL) to->bindings.address[i] = memory->address + launch->bindings[i].offset;
+    }
+    return DART_OK;
+}
+
+static dart_status capture(cu_device *device, cu_stream *stream)
+{
+    CUgraph graph = NULL;
+    /* Relaxed: other threads of the program go on with whatever they do. */
+    dart_status status = CU(device, cuStreamBeginCapture, stream->handle, CU_STREAM_CAPTURE_MODE_RELAXED);
+    if (status != DART_OK) return status;
+    for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i++) {
+        cu_launch *launch = &stream->launches[i];
+        void *parameters[] = {launch->args, &launch->bindings, &launch->dtypes};
+        status = CU(device, cuLaunchKernel, launch->function, launch->grid, 1, 1, CUDA_BLOCK, 1, 1, 0, stream->handle,
+                    parameters, NULL);
+    }
+    if (status == DART_OK) {
+        status = CU(device, cuStreamEndCapture, stream->handle, &graph);
+    } else {
+        device->driver->cuStreamEndCapture(stream->handle, &graph);
+    }
+    if (status == DART_OK) status = CU(device, cuGraphInstantiateWithFlags, &stream->exec, graph, 0);
+    if (status != DART_OK) stream->exec = NULL;
+    if (graph != NULL) device->driver->cuGraphDestroy(graph);
+    return status;
+}
+
+dart_status cu_stream_submit(void *device, void *stream)
+{
+    cu_device *d = device;
+    cu_stream *s = stream;
+    dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    if (s->exec == NULL && s->launches_count > 0) TRY(capture(d, s));
+    TRY(CU(d, cuEventRecord, s->start, s->handle));
+    if (s->exec != NULL) TRY(CU(d, cuGraphLaunch, s->exec, s->handle));
+    /* From here something is in flight, which a failure to mark its end must not hide. */
+    s->submitted = true;
+    s->measured = false;
+    TRY(CU(d, cuEventRecord, s->end, s->handle));
+    s->measured = true;
+    cu_leave(d);
+    return DART_OK;
+fail:
+    if (s->submitted) {
+        d->driver->cuStreamSynchronize(s->handle);
+        s->submitted = false;
+    }
+    cu_leave(d);
+    return status;
+}
+
+dart_status cu_stream_wait(void *device, void *stream, uint64_t timeout_ns)
+{
+    cu_device *d = device;
+    cu_stream *s = stream;
+    if (!s->submitted) return DART_OK;
+    dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (timeout_ns == UINT64_MAX) {
+        result = d->driver->cuEventSynchronize(s->end);
+    } else {
+        const uint64_t start = base_now_ns();
+        for (;;) {
+            result = d->driver->cuEventQuery(s->end);
+            const uint64_t waited = base_now_ns() - start;
+            if (result != CUDA_ERROR_NOT_READY || waited >= timeout_ns) break;
+            if (waited >= CU_SPIN_NS) pause_briefly();
+        }
+    }
+    cu_leave(d);
+    if (result == CUDA_ERROR_NOT_READY) return DART_TIMEOUT;
+    s->submitted = false;
+    return cu_check(d, result, "waiting for a submission");
+}
+
+dart_status cu_stream_elapsed(void *device, void *stream, uint64_t *ns)
+{
+    cu_device *d = device;
+    cu_stream *s = stream;
+    if (!s->measured) return base_fail(d->report, DART_INVALID_ARGUMENT, "cuda: nothing was submitted");
+    dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    float milliseconds = 0.0f;
+    status = CU(d, cuEventElapsedTime, &milliseconds, s->start, s->end);
+    cu_leave(d);
+    if (status == DART_OK) *ns = (uint64_t)((double)milliseconds * 1e6 + 0.5);
+    return status;
+}
