@@ -1,5 +1,5 @@
-// One token of conv and conv_tail: y[b, ch] = SiLU(bias[ch] + sum_k weight[ch, k] in_k) with in = (tail[b, :, ch], x[b, ch]);
-// then tail[b, :, ch] = in_1 .. in_{K-1}. A count of 0 leaves tail and y alone.
+// One token of conv and conv_tail: y[b, ch] = SiLU(bias[ch] + sum_k weight[ch, k] in_k) with
+// in = (tail[b, :, ch], x[b, ch]); then tail[b, :, ch] = in_1 .. in_{K-1}. A count of 0 leaves tail and y alone.
 //
 // x, y B C; weight C K; bias C; tail B K-1 C; 2 <= K <= 8. A workgroup makes T0 consecutive channels of one sequence.
 // No shared memory.

@@ -1,4 +1,5 @@
-// tail = the last K - 1 of (tail, in): row j becomes in[count + j - (K - 1)], or old row count + j while that is negative.
+// tail = the last K - 1 of (tail, in): row j becomes in[count + j - (K - 1)], or the old row count + j while that index
+// is negative.
 //
 // x B L C, tail B K-1 C, 2 <= K <= 8. A workgroup updates T0 consecutive channels of one sequence; a lane reads all
 // of its channel before it writes. No shared memory.

@@ -32,7 +32,8 @@ void main()
         }
         float scale = 1.0 / sqrt(workgroup_sum(squares) / float(args.width) + args.eps);
         for (uint i = LANE; i < args.width; i += LANES) {
-            store_out(args.out_at + row * args.out_row + i, gated(row, i, gate) * scale * load_weight(args.weight_at + i));
+            float value = gated(row, i, gate) * scale * load_weight(args.weight_at + i);
+            store_out(args.out_at + row * args.out_row + i, value);
         }
     }
 }

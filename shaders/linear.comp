@@ -4,9 +4,10 @@
 // Many rows: a workgroup makes T0 = 2 LANES outputs x T1 = 32 rows. A lane owns two outputs of every row: it reads its
 // own weights from memory, eight at a time, and x from a slab in shared memory at addresses that all lanes share, so
 // that a weight is used 32 times and a slab element is one broadcast. Shared memory: 4 T1 SLAB bytes.
-// FEW, up to four rows: a workgroup makes T0 outputs of T1 = 4 rows. Teams of 8 LANES / T0 lanes own eight outputs each,
-// split the inputs, read each weight once and add their parts up at the end. Shared memory: 16 (8 LANES + T0) bytes.
-// Guards: inputs past the end count as 0 and are not read; edge outputs read the last row of weight and are dropped.
+// FEW, up to four rows: a workgroup makes T0 outputs of T1 = 4 rows. Teams of 8 LANES / T0 lanes own eight outputs
+// each, split the inputs, read each weight once and add their parts up. Shared memory: 16 (8 LANES + T0) bytes.
+// Rows that do not start at 16-byte borders are read an element at a time.
+// Guards: edge outputs read the last row of weight and are dropped; rows past the end count as 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
@@ -20,33 +21,31 @@ struct Eight {
 };
 
 bool is_half(uint type) { return type == TYPE_F16 || type == TYPE_BF16; }
-vec2 halves(uint type, uint word) { return vec2(element_of(type, word, 0u), element_of(type, word, 1u)); }
+vec4 four_halves(uint type, uvec2 words)
+{
+    return vec4(element_of(type, words.x, 0u), element_of(type, words.x, 1u),
+                element_of(type, words.y, 0u), element_of(type, words.y, 1u));
+}
 
-// Elements at .. at + 7 of a binding; those from `count` on are 0. aligned_NAME tells whether rows of whole eights that
-// start at `at` and lie `row` apart can be read as quads of words.
+// Elements at .. at + 7 of a binding, where at is a multiple of 8 (16-bit) or 4 (f32).
 #define READS_EIGHT(slot, name) \
     layout(std430, binding = slot) readonly buffer Quads_##name { uvec4 quads_##name[]; }; \
-    bool aligned_##name(uint at, uint row) { return (at | row) % (is_half(DTYPE_OF(slot)) ? 8u : 4u) == 0u && args.inputs % 8u == 0u; } \
-    Eight load_eight_##name(uint at, uint count, bool aligned) \
+    bool aligned_##name(uint at, uint row) { return (at | row) % (is_half(DTYPE_OF(slot)) ? 8u : 4u) == 0u; } \
+    Eight load_eight_##name(uint at) \
     { \
-        Eight v; \
-        if (aligned && is_half(DTYPE_OF(slot))) { \
+        if (is_half(DTYPE_OF(slot))) { \
             uvec4 q = quads_##name[at / 8u]; \
-            v.low = vec4(halves(DTYPE_OF(slot), q.x), halves(DTYPE_OF(slot), q.y)); \
-            v.high = vec4(halves(DTYPE_OF(slot), q.z), halves(DTYPE_OF(slot), q.w)); \
-        } else if (aligned) { \
-            v.low = uintBitsToFloat(quads_##name[at / 4u]); \
-            v.high = uintBitsToFloat(quads_##name[at / 4u + 1u]); \
-        } else { \
-            [[unroll]] for (uint i = 0u; i < 4u; i++) { \
-                v.low[i] = i < count ? load_##name(at + i) : 0.0; \
-                v.high[i] = i + 4u < count ? load_##name(at + i + 4u) : 0.0; \
-            } \
+            return Eight(four_halves(DTYPE_OF(slot), q.xy), four_halves(DTYPE_OF(slot), q.zw)); \
         } \
-        return v; \
+        return Eight(uintBitsToFloat(quads_##name[at / 4u]), uintBitsToFloat(quads_##name[at / 4u + 1u])); \
     }
 READS_EIGHT(0, x)
 READS_EIGHT(1, weight)
+
+bool eights()
+{
+    return args.inputs % 8u == 0u && aligned_x(args.x_at, args.x_row) && aligned_weight(args.weight_at, args.inputs);
+}
 
 // sum + a . b, one product after the other.
 float add_products(float sum, vec4 a, vec4 b)
@@ -72,8 +71,7 @@ shared float parts[ROWS * (OUTPUTS * gl_WorkGroupSize.x + T0)];
 void main()
 {
     uint blocks = (args.outputs + T0 - 1u) / T0;
-    bool x_aligned = aligned_x(args.x_at, args.x_row);
-    bool weight_aligned = aligned_weight(args.weight_at, args.inputs);
+    bool by_eight = eights();
     uint team = LANES * OUTPUTS / T0; // lanes that share outputs
     uint member = LANE % team;
     uint own_output = LANE / team * OUTPUTS;
@@ -88,21 +86,37 @@ void main()
             weight_at[o] = args.weight_at + min(first_output + own_output + o, args.outputs - 1u) * args.inputs;
             [[unroll]] for (uint r = 0u; r < ROWS; r++) sum[r][o] = 0.0;
         }
-        for (uint i = 8u * member; i < args.inputs; i += 8u * team) {
-            Eight w[OUTPUTS];
-            [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) w[o] = load_eight_weight(weight_at[o] + i, args.inputs - i, weight_aligned);
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                if (r < rows) {
-                    Eight v = load_eight_x(args.x_at + (first_row + r) * args.x_row + i, args.inputs - i, x_aligned);
-                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
-                        sum[r][o] = add_products(add_products(sum[r][o], v.low, w[o].low), v.high, w[o].high);
+        uint x_at = args.x_at + first_row * args.x_row;
+        if (by_eight) {
+            for (uint i = 8u * member; i < args.inputs; i += 8u * team) {
+                Eight w[OUTPUTS];
+                [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) w[o] = load_eight_weight(weight_at[o] + i);
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                    if (r < rows) {
+                        Eight v = load_eight_x(x_at + r * args.x_row + i);
+                        [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
+                            sum[r][o] = add_products(add_products(sum[r][o], v.low, w[o].low), v.high, w[o].high);
+                        }
+                    }
+                }
+            }
+        } else {
+            for (uint i = member; i < args.inputs; i += team) {
+                float w[OUTPUTS];
+                [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) w[o] = load_weight(weight_at[o] + i);
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                    if (r < rows) {
+                        float v = load_x(x_at + r * args.x_row + i);
+                        [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) sum[r][o] += v * w[o];
                     }
                 }
             }
         }
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             if (r < rows) {
-                [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) parts[(r * T0 + own_output + o) * stride + member] = sum[r][o];
+                [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
+                    parts[(r * T0 + own_output + o) * stride + member] = sum[r][o];
+                }
             }
         }
         barrier();
@@ -125,8 +139,7 @@ shared vec4 slab[ROWS * SLAB / 4u];
 void main()
 {
     uint blocks = (args.outputs + OUTPUTS * LANES - 1u) / (OUTPUTS * LANES);
-    bool x_aligned = aligned_x(args.x_at, args.x_row);
-    bool weight_aligned = aligned_weight(args.weight_at, args.inputs);
+    bool by_eight = eights();
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * (OUTPUTS * LANES) + LANE;
         uint first_row = tile / blocks * ROWS;
@@ -138,26 +151,42 @@ void main()
         }
         for (uint begin = 0u; begin < args.inputs; begin += SLAB) {
             barrier();
-            for (uint e = LANE; e < ROWS * SLAB / 8u; e += LANES) {
-                uint row = first_row + e / (SLAB / 8u);
-                uint i = begin + e % (SLAB / 8u) * 8u;
-                Eight v = Eight(vec4(0.0), vec4(0.0));
-                if (row < args.rows && i < args.inputs) v = load_eight_x(args.x_at + row * args.x_row + i, args.inputs - i, x_aligned);
-                slab[2u * e] = v.low;
-                slab[2u * e + 1u] = v.high;
-            }
-            barrier();
-            uint end = min(SLAB, args.inputs - begin);
-            for (uint i = 0u; i < end; i += 8u) {
-                Eight w[OUTPUTS];
-                [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
-                    w[o] = load_eight_weight(weight_at[o] + begin + i, args.inputs - begin - i, weight_aligned);
+            uint width = min(SLAB, args.inputs - begin);
+            if (by_eight) {
+                for (uint e = LANE; e < ROWS * SLAB / 8u; e += LANES) {
+                    uint row = first_row + e / (SLAB / 8u);
+                    uint i = e % (SLAB / 8u) * 8u;
+                    Eight v = Eight(vec4(0.0), vec4(0.0));
+                    if (row < args.rows && i < width) v = load_eight_x(args.x_at + row * args.x_row + begin + i);
+                    slab[2u * e] = v.low;
+                    slab[2u * e + 1u] = v.high;
                 }
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    vec4 low = slab[(r * SLAB + i) / 4u];
-                    vec4 high = slab[(r * SLAB + i) / 4u + 1u];
-                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
-                        sum[o][r] = add_products(add_products(sum[o][r], low, w[o].low), high, w[o].high);
+                barrier();
+                for (uint i = 0u; i < width; i += 8u) {
+                    Eight w[OUTPUTS];
+                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) w[o] = load_eight_weight(weight_at[o] + begin + i);
+                    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                        vec4 low = slab[(r * SLAB + i) / 4u];
+                        vec4 high = slab[(r * SLAB + i) / 4u + 1u];
+                        [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
+                            sum[o][r] = add_products(add_products(sum[o][r], low, w[o].low), high, w[o].high);
+                        }
+                    }
+                }
+            } else {
+                for (uint e = LANE; e < ROWS * SLAB; e += LANES) {
+                    uint row = first_row + e / SLAB;
+                    uint i = e % SLAB;
+                    float v = row < args.rows && i < width ? load_x(args.x_at + row * args.x_row + begin + i) : 0.0;
+                    slab[e / 4u][e % 4u] = v;
+                }
+                barrier();
+                for (uint i = 0u; i < width; i++) {
+                    float w[OUTPUTS];
+                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) w[o] = load_weight(weight_at[o] + begin + i);
+                    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                        float v = slab[(r * SLAB + i) / 4u][i % 4u];
+                        [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) sum[o][r] += v * w[o];
                     }
                 }
             }

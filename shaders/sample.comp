@@ -1,6 +1,6 @@
 // ids[t] ~ softmax(logits_t / temperature) over the top_k largest logits: the first kept index, in index order, whose
-// running sum of exp((logit - max) / temperature) exceeds u times the total, else the last kept index; 0 when nothing is
-// kept. u = word 0 of Philox4x32-10 / 2^32 (Salmon et al. 2011).
+// running sum of exp((logit - max) / temperature) exceeds u times the total, else the last kept index; 0 when nothing
+// is kept. u = word 0 of Philox4x32-10 / 2^32 (Salmon et al. 2011).
 //
 // logits rows x width, seq rows x 2, ids rows. A workgroup makes one row: it finds the order (order.glsl) of the last
 // kept logit eight bits at a time by counting, then every lane sums a contiguous segment, and one lane picks.
@@ -113,8 +113,13 @@ void main()
         lasts[LANE] = last;
         barrier();
 
-        uint position = has(args.flags, HAS_SEQ) ? uint(load_int_seq(args.seq_at + 2u * tile)) + uint(load_int_seq(args.seq_at + 2u * tile + 1u)) : 0u;
-        float u = float(philox(uvec4(position, tile, 0u, 0u), uvec2(args.seed_low, args.seed_high))) * (1.0 / 4294967296.0);
+        uint position = 0u; // after this piece
+        if (has(args.flags, HAS_SEQ)) {
+            uint at = args.seq_at + 2u * tile;
+            position = uint(load_int_seq(at) + load_int_seq(at + 1u));
+        }
+        uint random = philox(uvec4(position, tile, 0u, 0u), uvec2(args.seed_low, args.seed_high));
+        float u = float(random) * (1.0 / 4294967296.0);
         precise float total = 0.0;
         for (uint i = 0u; i < LANES; i++) total += sums[i];
         precise float before = 0.0;

@@ -101,7 +101,7 @@ void main()
                 [[unroll]] for (uint r = 0u; r < 4u; r++) weight[r] = load_cb(cb + min(t + r, size - 1u) * args.C + s);
                 if (!below) {
                     vec2 source = cum_at(cum + s).xy;
-                    [[unroll]] for (uint r = 0u; r < 4u; r++) {
+                    for (uint r = 0u; r < 4u; r++) {
                         float decay = exp_neg(cum_between(source, cum_at(cum + min(t + r, size - 1u)).xy));
                         weight[r] = s <= t + r ? weight[r] * decay : 0.0;
                     }

@@ -193,7 +193,7 @@ static dart_status read_kind(const reader *r, model_kind *kind)
         return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %s, supported are silu and swish", r->name,
                          reader_text(act, text));
     for (size_t i = 0; i < COUNT_OF(features); i++) {
-        bool value;
+        bool value = !features[i].refused;
         TRY(read_boolean(r, features[i].key, !features[i].refused, &value));
         if (value == features[i].refused)
             return base_fail(r->report, DART_UNSUPPORTED, "%s: %s is %s, which is not supported", r->name,

@@ -20,9 +20,10 @@ void cpu_linear_blas(const cpu_task *task)
             for (size_t k = 0; k < args->inputs; k += DEPTH) {
                 const size_t depth = cpu_min(DEPTH, args->inputs - (uint32_t)k);
                 const matrix left = matrix_of(lefts, x, args->x_at + t * args->x_row + k, args->x_row, rows, depth);
-                const matrix right = matrix_of(rights, weight, args->weight_at + o * args->inputs + k, args->inputs, outputs, depth);
-                cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)outputs, (int)depth, 1.0f, left.at, (int)left.row,
-                            right.at, (int)right.row, k ? 1.0f : 0.0f, sums, (int)outputs);
+                const matrix right = matrix_of(rights, weight, args->weight_at + o * args->inputs + k, args->inputs,
+                                               outputs, depth);
+                cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)outputs, (int)depth, 1.0f, left.at,
+                            (int)left.row, right.at, (int)right.row, k ? 1.0f : 0.0f, sums, (int)outputs);
             }
             for (size_t i = 0; i < rows; i++) {
                 const size_t at = args->y_at + (t + i) * args->y_row + o;

@@ -81,8 +81,8 @@ static void device_destroy(void *device)
     free(d);
 }
 
-static dart_status device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities,
-                                 base_report *report, void **device)
+static dart_status device_create(void *instance, uint32_t index, const dart_device_options *options,
+                                 uint32_t capabilities, base_report *report, void **device)
 {
     (void)instance, (void)index, (void)capabilities;
     uint32_t threads = options->threads ? options->threads : base_core_count();
@@ -104,7 +104,8 @@ static dart_status memory_create(void *device, uint64_t bytes, void **memory)
 {
     cpu_device *d = device;
     void *made = bytes <= SIZE_MAX ? cpu_aligned_alloc((size_t)bytes) : NULL;
-    if (!made) return base_fail(d->report, DART_OUT_OF_MEMORY, "no host memory for %llu bytes", (unsigned long long)bytes);
+    if (!made)
+        return base_fail(d->report, DART_OUT_OF_MEMORY, "no host memory for %llu bytes", (unsigned long long)bytes);
     *memory = made;
     return DART_OK;
 }
@@ -164,7 +165,8 @@ static dart_status grow(cpu_device *device, cpu_stream *stream)
     if (launches) stream->launches = launches;
     cpu_progress *progress = realloc(stream->progress, cpu_progress_bytes(capacity));
     if (progress) stream->progress = progress;
-    if (!launches || !progress) return base_fail(device->report, DART_OUT_OF_MEMORY, "no memory for %zu launches", capacity);
+    if (!launches || !progress)
+        return base_fail(device->report, DART_OUT_OF_MEMORY, "no memory for %zu launches", capacity);
     stream->capacity = capacity;
     return DART_OK;
 }
@@ -175,7 +177,8 @@ static dart_status stream_launch(void *device, void *stream, const backend_launc
     cpu_stream *s = stream;
     const kernel_info *kernel = &kernel_table[launch->row->id];
     if (!cpu_kernels[launch->row->slot])
-        return base_fail(d->report, DART_INTERNAL, "%s has no variant %s in this build", kernel->name, launch->row->variant);
+        return base_fail(d->report, DART_INTERNAL, "%s has no variant %s in this build", kernel->name,
+                         launch->row->variant);
     if (s->count == s->capacity) {
         dart_status status = grow(d, s);
         if (status != DART_OK) return status;

@@ -12,7 +12,8 @@ void cpu_fill_plain(const cpu_task *task)
         const uint64_t row = i / args->width, column = i % args->width;
         count = args->width - column < end - i ? args->width - column : end - i;
         if (count > block) count = block;
-        store_row(&task->bindings[BINDING_fill_y], (size_t)(args->y_at + row * args->y_row + column), task->scratch, (size_t)count);
+        store_row(&task->bindings[BINDING_fill_y], (size_t)(args->y_at + row * args->y_row + column), task->scratch,
+                  (size_t)count);
     }
 }
 
@@ -25,11 +26,15 @@ void cpu_convert_plain(const cpu_task *task)
         const uint64_t row = i / args->width, column = i % args->width;
         count = args->width - column < end - i ? args->width - column : end - i;
         if (count > CPU_SCRATCH) count = CPU_SCRATCH;
-        if ((args->flags & HAS_SEQ) != 0 &&
-            row % args->L >= cpu_piece_of(args->flags, &task->bindings[BINDING_convert_seq], args->seq_at, (uint32_t)(row / args->L), args->L).count)
-            continue;
-        load_row(task->scratch, &task->bindings[BINDING_convert_x], (size_t)(args->x_at + row * args->x_row + column), (size_t)count);
-        store_row(&task->bindings[BINDING_convert_y], (size_t)(args->y_at + row * args->y_row + column), task->scratch, (size_t)count);
+        if (args->flags & HAS_SEQ) {
+            const uint32_t b = (uint32_t)(row / args->L), t = (uint32_t)(row % args->L);
+            const cpu_tensor *seq = &task->bindings[BINDING_convert_seq];
+            if (t >= cpu_piece_of(args->flags, seq, args->seq_at, b, args->L).count) continue;
+        }
+        load_row(task->scratch, &task->bindings[BINDING_convert_x], (size_t)(args->x_at + row * args->x_row + column),
+                 (size_t)count);
+        store_row(&task->bindings[BINDING_convert_y], (size_t)(args->y_at + row * args->y_row + column), task->scratch,
+                  (size_t)count);
     }
 }
 
@@ -66,7 +71,8 @@ void cpu_conv_tail_plain(const cpu_task *task)
     const uint32_t blocks = cpu_blocks(args->C, task->T0);
     const uint32_t channel = task->tile % blocks * task->T0, b = task->tile / blocks;
     const size_t width = cpu_min(task->T0, args->C - channel), kept = args->K - 1;
-    const size_t count = cpu_piece_of(args->flags, &task->bindings[BINDING_conv_tail_seq], args->seq_at, b, args->L).count;
+    const size_t count =
+        cpu_piece_of(args->flags, &task->bindings[BINDING_conv_tail_seq], args->seq_at, b, args->L).count;
     if (count == 0) return;
     /* Upwards: a row that comes from the old tail comes from a later one. */
     for (size_t k = 0; k < kept; k++) {
@@ -87,15 +93,20 @@ void cpu_ssd_decay_plain(const cpu_task *task)
     const uint64_t items = (uint64_t)args->B * args->M * args->H, begin = (uint64_t)task->tile * task->T0;
     float *decay = (float *)task->bindings[BINDING_ssd_decay_decay].data;
     for (uint64_t item = begin; item < begin + task->T0 && item < items; item++) {
-        const size_t h = (size_t)(item % args->H), j = (size_t)(item / args->H % args->M), b = (size_t)(item / args->H / args->M);
-        const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_decay_seq], args->seq_at, (uint32_t)b, args->L);
+        const size_t h = (size_t)(item % args->H), j = (size_t)(item / args->H % args->M),
+                     b = (size_t)(item / args->H / args->M);
+        const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_decay_seq], args->seq_at,
+                                             (uint32_t)b, args->L);
         const cpu_chunk chunk = cpu_chunk_of(piece, args->S, (uint32_t)j);
         const float rate = -expf(load_one(&task->bindings[BINDING_ssd_decay_a_log], args->a_log_at + h));
-        const float bias = args->flags & HAS_BIAS ? load_one(&task->bindings[BINDING_ssd_decay_dt_bias], args->dt_bias_at + h) : 0.0f;
+        const float bias = args->flags & HAS_BIAS
+                               ? load_one(&task->bindings[BINDING_ssd_decay_dt_bias], args->dt_bias_at + h)
+                               : 0.0f;
         float *cum = (float *)task->bindings[BINDING_ssd_decay_cum].data + (b * args->H + h) * args->L * CUM_STRIDE;
         float high = 0, low = 0;
         for (size_t t = chunk.begin; t < chunk.end; t++) {
-            float step = load_one(&task->bindings[BINDING_ssd_decay_dt], args->dt_at + (b * args->L + t) * args->dt_row + h);
+            float step = load_one(&task->bindings[BINDING_ssd_decay_dt],
+                                  args->dt_at + (b * args->L + t) * args->dt_row + h);
             if (!(args->flags & IS_STEP)) {
                 step = softplus(step + bias);
                 if (step < args->dt_min) step = args->dt_min;
@@ -114,6 +125,8 @@ void cpu_ssd_decay_plain(const cpu_task *task)
         decay[(b * (args->M + (size_t)1) + 1 + j) * args->H + h] = high;
         if (j == 0)
             decay[b * (args->M + (size_t)1) * args->H + h] =
-                args->flags & HAS_OPEN ? ((const float *)task->bindings[BINDING_ssd_decay_open_decay].data)[b * args->H + h] : 0.0f;
+                args->flags & HAS_OPEN
+                    ? ((const float *)task->bindings[BINDING_ssd_decay_open_decay].data)[b * args->H + h]
+                    : 0.0f;
     }
 }

@@ -38,8 +38,10 @@ void cpu_sma_merge_plain(const cpu_task *task)
     const struct SmaMergeArgs *args = task->args;
     const cpu_tensor *r = &task->bindings[BINDING_sma_merge_r];
     const size_t P = args->P, h = task->tile % args->H, b = task->tile / args->H;
-    if (cpu_piece_of(args->flags, &task->bindings[BINDING_sma_merge_seq], args->seq_at, (uint32_t)b, 1).count == 0) return;
-    const float *partial = (const float *)task->bindings[BINDING_sma_merge_partial].data + (size_t)task->tile * args->splits * (P + 2);
+    if (cpu_piece_of(args->flags, &task->bindings[BINDING_sma_merge_seq], args->seq_at, (uint32_t)b, 1).count == 0)
+        return;
+    const float *partial = (const float *)task->bindings[BINDING_sma_merge_partial].data +
+                           (size_t)task->tile * args->splits * (P + 2);
     float *lse = (float *)task->bindings[BINDING_sma_merge_lse].data + args->lse_at + b * args->H + h;
     const size_t r_at = args->r_at + b * args->r_row + h * P;
     float *sum = task->scratch;
@@ -73,8 +75,10 @@ void cpu_sma_append_plain(const cpu_task *task)
     const size_t N = args->N, P = args->P;
     const uint32_t blocks = cpu_blocks(args->N, task->T0);
     const size_t row = (size_t)(task->tile % blocks) * task->T0, rows = N - row < task->T0 ? N - row : task->T0;
-    const uint32_t rest = task->tile / blocks, h = rest % args->H, j = rest / args->H % args->M, b = rest / args->H / args->M;
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_append_seq], args->seq_at, b, args->L);
+    const uint32_t rest = task->tile / blocks, h = rest % args->H, j = rest / args->H % args->M,
+                   b = rest / args->H / args->M;
+    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_append_seq], args->seq_at, b,
+                                         args->L);
     const cpu_chunk chunk = cpu_chunk_of(piece, args->S, j);
     const uint64_t m = (uint64_t)piece.position / args->S + j;
     if (!chunk.closes || m < args->first || m >= (uint64_t)args->first + args->count) return;

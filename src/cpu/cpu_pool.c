@@ -90,7 +90,8 @@ static void walk(cpu_pool *pool, float *scratch, const cpu_launch *launches, cpu
             while (atomic_load_explicit(&progress[end].next, memory_order_relaxed) < launch->tiles) {
                 const uint64_t taken = atomic_fetch_add_explicit(&progress[end].next, grain, memory_order_relaxed);
                 if (taken >= launch->tiles) break;
-                const uint32_t first = (uint32_t)taken, last = launch->tiles - first < grain ? launch->tiles : first + grain;
+                const uint32_t first = (uint32_t)taken,
+                               last = launch->tiles - first < grain ? launch->tiles : first + grain;
                 for (task.tile = first; task.tile < last; task.tile++) launch->kernel(&task);
                 finished += last - first;
             }

@@ -96,7 +96,8 @@ void cpu_sample_plain(const cpu_task *task)
     uint64_t ties = 0;
     if (args->top_k != 0 && args->top_k < args->width) threshold = find_threshold(&row, args->top_k, &ties);
     if (args->flags & HAS_SEQ) {
-        const int32_t *seq = (const int32_t *)task->bindings[BINDING_sample_seq].data + args->seq_at + 2 * (size_t)task->tile;
+        const int32_t *seq = (const int32_t *)task->bindings[BINDING_sample_seq].data + args->seq_at +
+                             2 * (size_t)task->tile;
         position = (uint32_t)seq[0] + (uint32_t)seq[1];
     }
     const double u = philox(position, task->tile, args->seed_low, args->seed_high) / 4294967296.0;
@@ -131,5 +132,6 @@ void cpu_sample_plain(const cpu_task *task)
         }
         total = sum;
     }
-    ((int32_t *)task->bindings[BINDING_sample_ids].data)[(size_t)args->ids_at + task->tile] = (int32_t)(chosen ? id : last);
+    int32_t *ids = (int32_t *)task->bindings[BINDING_sample_ids].data;
+    ids[(size_t)args->ids_at + task->tile] = (int32_t)(chosen ? id : last);
 }

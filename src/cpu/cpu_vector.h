@@ -70,7 +70,8 @@ typedef struct matrix {
     const float *at;
     size_t row;
 } matrix;
-static inline matrix matrix_of(float *scratch, const cpu_tensor *from, size_t index, size_t row, size_t rows, size_t width)
+static inline matrix matrix_of(float *scratch, const cpu_tensor *from, size_t index, size_t row, size_t rows,
+                               size_t width)
 {
     if (from->dtype == DART_F32) return (matrix){(const float *)from->data + index, row};
     if (row == width) load_row(scratch, from, index, rows * width);

@@ -46,7 +46,8 @@ static inline void store_bf16(uint16_t *to, const float *from, size_t count)
         __m256i bits = _mm256_castps_si256(value);
         __m256i high = _mm256_srli_epi32(bits, 16);
         __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-        __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+        __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))),
+                                            16);
         __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
         __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
         __m256i result = _mm256_blendv_epi8(rounded, quiet, nan);
@@ -97,7 +98,8 @@ static inline float dot(const float *a, const float *b, size_t count)
 #define DOTS_TAIL(i) s##i = _mm256_fmadd_ps(w0, _mm256_maskload_ps(x + (i) * x_row + k, mask), s##i);
 #define DOTS_OUT(i) out[i] = sum_of(_mm256_add_ps(s##i, t##i));
 #define DOTS(type, element, load, tail, rows) \
-    static void dots_##type##_##rows(float *out, const void *weights, size_t index, const float *x, size_t x_row, size_t count) \
+    static void dots_##type##_##rows(float *out, const void *weights, size_t index, const float *x, size_t x_row, \
+                                     size_t count) \
     { \
         const element *w = (const element *)weights + index; \
         (void)x_row; \
@@ -158,7 +160,8 @@ static inline __m256 exp_nonpositive(__m256 x)
     const __m256 lowest = _mm256_set1_ps(-87.3f);
     const __m256 below = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
     x = _mm256_max_ps(lowest, x);
-    const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)),
+                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693145752f), x);
     r = _mm256_fnmadd_ps(n, _mm256_set1_ps(1.42860677e-6f), r);
     __m256 p = _mm256_set1_ps(1.0f / 5040.0f);
@@ -272,7 +275,8 @@ static inline void pack16(float *to, const float *from, size_t from_row, size_t 
         } \
         EACH_##rows(PRODUCT_LAST) \
     }
-#define PRODUCTS(kind) PRODUCT(kind, 1) PRODUCT(kind, 2) PRODUCT(kind, 3) PRODUCT(kind, 4) PRODUCT(kind, 5) PRODUCT(kind, 6)
+#define PRODUCTS(kind) \
+    PRODUCT(kind, 1) PRODUCT(kind, 2) PRODUCT(kind, 3) PRODUCT(kind, 4) PRODUCT(kind, 5) PRODUCT(kind, 6)
 #define LOAD(at, mask) _mm256_loadu_ps(at)
 #define STORE(at, mask, value) _mm256_storeu_ps(at, value)
 PRODUCTS(full)
@@ -288,7 +292,8 @@ PRODUCTS(part)
 static inline void product(size_t rows, size_t columns, size_t depth, const float *a, size_t a_row, size_t a_step,
                            const float *b, size_t b_row, float *c, size_t c_row)
 {
-    typedef void (*product_function)(size_t, size_t, const float *, size_t, size_t, const float *, size_t, float *, size_t);
+    typedef void (*product_function)(size_t, size_t, const float *, size_t, size_t, const float *, size_t, float *,
+                                     size_t);
     static const product_function functions[2][6] = {
         {product_part_1, product_part_2, product_part_3, product_part_4, product_part_5, product_part_6},
         {product_full_1, product_full_2, product_full_3, product_full_4, product_full_5, product_full_6},
@@ -297,7 +302,8 @@ static inline void product(size_t rows, size_t columns, size_t depth, const floa
         const size_t width = columns - j < 16 ? columns - j : 16;
         for (size_t i = 0; i < rows; i += 6) {
             const size_t height = rows - i < 6 ? rows - i : 6;
-            functions[width == 16][height - 1](width, depth, a + i * a_row, a_row, a_step, b + j, b_row, c + i * c_row + j, c_row);
+            functions[width == 16][height - 1](width, depth, a + i * a_row, a_row, a_step, b + j, b_row,
+                                               c + i * c_row + j, c_row);
         }
     }
 }
@@ -315,7 +321,8 @@ static inline void product(size_t rows, size_t columns, size_t depth, const floa
     _mm256_storeu_ps(found + 8 * (i), k##i); \
     _mm256_storeu_ps(found + P + 8 * (i), v##i);
 #define FOLD(type, element, columns) \
-    static void fold_##type##_##columns(float *found, const float *key, const float *value, const element *m, size_t next, size_t N, size_t P) \
+    static void fold_##type##_##columns(float *found, const float *key, const float *value, const element *m, \
+                                        size_t next, size_t N, size_t P) \
     { \
         EACH_##columns(FOLD_FIRST) \
         for (size_t n = 0; n < N; n++, m += P) { \
@@ -328,7 +335,8 @@ static inline void product(size_t rows, size_t columns, size_t depth, const floa
 #define FOLD_TYPE(type, element, tail) \
     FOLD(type, element, 4) \
     FOLD(type, element, 1) \
-    static void fold_##type(float *found, const float *key, const float *value, const element *m, size_t next, size_t N, size_t P) \
+    static void fold_##type(float *found, const float *key, const float *value, const element *m, size_t next, \
+                            size_t N, size_t P) \
     { \
         size_t p = 0; \
         for (; p + 32 <= P; p += 32) fold_##type##_4(found + p, key, value, m + p, next, N, P); \
@@ -356,8 +364,8 @@ FOLD_TYPE(bf16, uint16_t, cpu_from_bf16)
 
 /* found[p] = sum_n key[n] m[n, p], found[P + p] = sum_n value[n] m[n, p] for a matrix m of N x P at m_at of any dtype.
  * The matrix `next` elements later is fetched meanwhile. */
-static inline void fold(float *found, const float *key, const float *value, const cpu_tensor *m, size_t m_at, size_t next, size_t N, size_t P,
-                        float *scratch)
+static inline void fold(float *found, const float *key, const float *value, const cpu_tensor *m, size_t m_at,
+                        size_t next, size_t N, size_t P, float *scratch)
 {
     (void)scratch;
     if (m->dtype == DART_F16) fold_f16(found, key, value, (const uint16_t *)m->data + m_at, next, N, P);

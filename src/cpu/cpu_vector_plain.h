@@ -80,18 +80,37 @@ static inline void pack16(float *to, const float *from, size_t from_row, size_t 
         for (size_t j = 0; j < 16; j++) to[k * 16 + j] = from[j * from_row + k];
 }
 
+/* c[j] += sum_k a[k a_step] b[k, j] for 16 columns, 4 steps of the depth between a load and a store of c. */
+static inline void product_16(size_t depth, const float *restrict a, size_t a_step, const float *restrict b,
+                              size_t b_row, float *restrict c)
+{
+    size_t k = 0;
+    for (; k + 4 <= depth; k += 4, a += 4 * a_step, b += 4 * b_row) {
+        const float a0 = a[0], a1 = a[a_step], a2 = a[2 * a_step], a3 = a[3 * a_step];
+        const float *b1 = b + b_row, *b2 = b1 + b_row, *b3 = b2 + b_row;
+        for (size_t j = 0; j < 16; j++) c[j] = (((c[j] + a0 * b[j]) + a1 * b1[j]) + a2 * b2[j]) + a3 * b3[j];
+    }
+    for (; k < depth; k++, a += a_step, b += b_row)
+        for (size_t j = 0; j < 16; j++) c[j] += a[0] * b[j];
+}
+
 /* c[i, j] += sum_k a[i a_row + k a_step] b[k, j] */
 static inline void product(size_t rows, size_t columns, size_t depth, const float *a, size_t a_row, size_t a_step,
                            const float *b, size_t b_row, float *c, size_t c_row)
 {
+    const size_t whole = columns - columns % 16;
+    for (size_t j = 0; j < whole; j += 16)
+        for (size_t i = 0; i < rows; i++) product_16(depth, a + i * a_row, a_step, b + j, b_row, c + i * c_row + j);
+    if (whole == columns) return;
     for (size_t i = 0; i < rows; i++)
-        for (size_t k = 0; k < depth; k++) axpy(c + i * c_row, a[i * a_row + k * a_step], b + k * b_row, columns);
+        for (size_t k = 0; k < depth; k++)
+            axpy(c + i * c_row + whole, a[i * a_row + k * a_step], b + k * b_row + whole, columns - whole);
 }
 
 /* found[p] = sum_n key[n] m[n, p], found[P + p] = sum_n value[n] m[n, p] for a matrix m of N x P at m_at of any dtype;
  * scratch takes a converted row. */
-static inline void fold(float *found, const float *key, const float *value, const cpu_tensor *m, size_t m_at, size_t next, size_t N, size_t P,
-                        float *scratch)
+static inline void fold(float *found, const float *key, const float *value, const cpu_tensor *m, size_t m_at,
+                        size_t next, size_t N, size_t P, float *scratch)
 {
     (void)next;
     memset(found, 0, 2 * P * sizeof(float));

@@ -26,13 +26,16 @@ void CPU_NAME(conv)(const cpu_task *task)
     const size_t width = cpu_min(task->T0, args->C - channel), K = args->K;
     float *taps = task->scratch, *ring = taps + (MAX_TAPS + 1) * width, *sum = ring + MAX_TAPS * width;
     if (begin >= end) return;
+    const cpu_tensor *bias = args->flags & HAS_BIAS ? &task->bindings[BINDING_conv_bias] : NULL;
     CPU_NAME(conv_taps)(taps, sum, &task->bindings[BINDING_conv_weight], args->weight_at + (size_t)channel * K, args->K,
-                        args->flags & HAS_BIAS ? &task->bindings[BINDING_conv_bias] : NULL, args->bias_at + (size_t)channel, width);
+                        bias, args->bias_at + (size_t)channel, width);
     /* Input s lies in row (s + K) % K of the ring; s counts from -(K - 1). */
     for (size_t s = begin; s < begin + K - 1; s++) {
         float *row = ring + (s + 1) % K * width; /* input s - (K - 1) */
-        if (s >= K - 1) load_row(row, x, args->x_at + ((size_t)b * args->L + s - (K - 1)) * args->x_row + channel, width);
-        else if (args->flags & HAS_TAIL) load_row(row, tail, args->tail_at + ((size_t)b * (K - 1) + s) * args->C + channel, width);
+        if (s >= K - 1)
+            load_row(row, x, args->x_at + ((size_t)b * args->L + s - (K - 1)) * args->x_row + channel, width);
+        else if (args->flags & HAS_TAIL)
+            load_row(row, tail, args->tail_at + ((size_t)b * (K - 1) + s) * args->C + channel, width);
         else memset(row, 0, width * sizeof(float));
     }
     for (size_t t = begin; t < end; t++) {
@@ -43,7 +46,8 @@ void CPU_NAME(conv)(const cpu_task *task)
             for (size_t i = 0; i < width; i++) sum[i] += tap[i] * in[i];
         }
         silu_row(sum, width);
-        store_row(&task->bindings[BINDING_conv_y], args->y_at + ((size_t)b * args->L + t) * args->y_row + channel, sum, width);
+        store_row(&task->bindings[BINDING_conv_y], args->y_at + ((size_t)b * args->L + t) * args->y_row + channel, sum,
+                  width);
     }
 }
 
@@ -56,11 +60,13 @@ void CPU_NAME(conv_step)(const cpu_task *task)
     const size_t width = cpu_min(task->T0, args->C - channel), K = args->K;
     float *taps = task->scratch, *rows = taps + (MAX_TAPS + 1) * width, *sum = rows + MAX_TAPS * width;
     if (cpu_piece_of(args->flags, &task->bindings[BINDING_conv_step_seq], args->seq_at, b, 1).count == 0) return;
-    CPU_NAME(conv_taps)(taps, sum, &task->bindings[BINDING_conv_step_weight], args->weight_at + (size_t)channel * K, args->K,
-                        args->flags & HAS_BIAS ? &task->bindings[BINDING_conv_step_bias] : NULL, args->bias_at + (size_t)channel, width);
+    const cpu_tensor *bias = args->flags & HAS_BIAS ? &task->bindings[BINDING_conv_step_bias] : NULL;
+    CPU_NAME(conv_taps)(taps, sum, &task->bindings[BINDING_conv_step_weight], args->weight_at + (size_t)channel * K,
+                        args->K, bias, args->bias_at + (size_t)channel, width);
     for (size_t k = 0; k + 1 < K; k++)
         load_row(rows + k * width, tail, args->tail_at + ((size_t)b * (K - 1) + k) * args->C + channel, width);
-    load_row(rows + (K - 1) * width, &task->bindings[BINDING_conv_step_x], args->x_at + (size_t)b * args->x_row + channel, width);
+    load_row(rows + (K - 1) * width, &task->bindings[BINDING_conv_step_x],
+             args->x_at + (size_t)b * args->x_row + channel, width);
     memcpy(sum, taps + K * width, width * sizeof(float));
     for (size_t k = 0; k < K; k++)
         for (size_t i = 0; i < width; i++) sum[i] += taps[k * width + i] * rows[k * width + i];

@@ -4,7 +4,8 @@
 #define FEW_DEPTH 4096u
 
 /* Sums of one block of `rows` x `outputs` (c_row apart) into y. */
-static void CPU_NAME(linear_store)(const cpu_task *task, float *c, size_t c_row, size_t row, size_t rows, size_t output, size_t outputs)
+static void CPU_NAME(linear_store)(const cpu_task *task, float *c, size_t c_row, size_t row, size_t rows, size_t output,
+                                   size_t outputs)
 {
     const struct LinearArgs *args = task->args;
     const cpu_tensor *y = &task->bindings[BINDING_linear_y];

@@ -113,7 +113,8 @@ void CPU_NAME(sma_step)(const cpu_task *task)
             value[n] = raw ? read[n] : read[n] * factor[n];
         }
         const size_t next = m + 1 < end ? args->H * N * P : 0;
-        fold(found, key, value, &task->bindings[BINDING_sma_step_dh], args->dh_at + slot * N * P, next, N, P, converted);
+        fold(found, key, value, &task->bindings[BINDING_sma_step_dh], args->dh_at + slot * N * P, next, N, P,
+             converted);
         CPU_NAME(softmax_add)(&state, partial + 2, dot(en, found, P), found + P, P);
     }
     partial[0] = state.top;

@@ -18,7 +18,8 @@ void CPU_NAME(ssd_product)(const cpu_task *task)
     const uint32_t row = tile % blocks * task->T0;
     tile /= blocks;
     const uint32_t g = tile % args->G, j = tile / args->G % args->M, b = tile / args->G / args->M;
-    const cpu_chunk chunk = cpu_chunk_of(cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_product_seq], args->seq_at, b, args->L), args->S, j);
+    const cpu_chunk chunk = cpu_chunk_of(
+        cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_product_seq], args->seq_at, b, args->L), args->S, j);
     const uint32_t length = chunk.end - chunk.begin;
     const size_t columns = cpu_min(task->T0, args->C - column), rows = cpu_min(task->T0, args->C - row);
     float *cb = (float *)task->bindings[BINDING_ssd_product_cb].data +
@@ -26,7 +27,8 @@ void CPU_NAME(ssd_product)(const cpu_task *task)
     for (size_t i = 0; i < rows; i++) memset(cb + i * C, 0, columns * sizeof(float));
     if (row >= length || column >= length || column >= row + rows) return;
 
-    const size_t real_rows = cpu_min((uint32_t)rows, length - row), real_columns = cpu_min((uint32_t)columns, length - column);
+    const size_t real_rows = cpu_min((uint32_t)rows, length - row),
+                 real_columns = cpu_min((uint32_t)columns, length - column);
     float *keys = task->scratch, *packed = keys + 16 * N, *reads = packed + 16 * N, *sums = reads + rows * N;
     const size_t first = (size_t)b * args->L + chunk.begin;
     const matrix c = matrix_of(reads, &task->bindings[BINDING_ssd_product_c],
@@ -34,7 +36,9 @@ void CPU_NAME(ssd_product)(const cpu_task *task)
     for (size_t t = 0; t < real_columns; t += 16) {
         const size_t width = real_columns - t < 16 ? real_columns - t : 16;
         for (size_t i = 0; i < 16; i++) {
-            if (i < width) load_row(keys + i * N, &task->bindings[BINDING_ssd_product_b], args->b_at + (first + column + t + i) * args->b_row + g * N, N);
+            if (i < width)
+                load_row(keys + i * N, &task->bindings[BINDING_ssd_product_b],
+                         args->b_at + (first + column + t + i) * args->b_row + g * N, N);
             else memset(keys + i * N, 0, N * sizeof(float));
         }
         pack16(packed, keys, N, N);
@@ -56,14 +60,16 @@ void CPU_NAME(ssd_memory)(const cpu_task *task)
     tile /= n_blocks;
     const uint32_t h = tile % args->H, j = tile / args->H % args->M, b = tile / args->H / args->M;
     const uint32_t g = h / (args->H / args->G);
-    const cpu_chunk chunk = cpu_chunk_of(cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_memory_seq], args->seq_at, b, args->L), args->S, j);
+    const cpu_chunk chunk = cpu_chunk_of(
+        cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_memory_seq], args->seq_at, b, args->L), args->S, j);
     const size_t P = args->P, rows = cpu_min(task->T0, args->N - n), columns = cpu_min(task->T1, args->P - p);
     float *memory = (float *)task->bindings[BINDING_ssd_memory_memory].data +
                     ((((size_t)b * args->M + j) * args->H + h) * args->N + n) * P + p;
     for (size_t i = 0; i < rows; i++) memset(memory + i * P, 0, columns * sizeof(float));
     if (chunk.begin >= chunk.end) return;
 
-    const float *cum = (const float *)task->bindings[BINDING_ssd_memory_cum].data + ((size_t)b * args->H + h) * args->L * CUM_STRIDE;
+    const float *cum = (const float *)task->bindings[BINDING_ssd_memory_cum].data +
+                       ((size_t)b * args->H + h) * args->L * CUM_STRIDE;
     const float *last = cum + (size_t)(chunk.end - 1) * CUM_STRIDE;
     float *keys = task->scratch, *values = keys + DEPTH * rows, *decays = values + DEPTH * columns;
     for (size_t t = chunk.begin; t < chunk.end; t += DEPTH) {
@@ -73,11 +79,12 @@ void CPU_NAME(ssd_memory)(const cpu_task *task)
         for (size_t i = 0; i < count; i++) {
             const float weight = decays[i] * cum[(t + i) * CUM_STRIDE + 2];
             float *key = keys + i * rows;
-            load_row(key, &task->bindings[BINDING_ssd_memory_b], args->b_at + (token + i) * args->b_row + (size_t)g * args->N + n, rows);
+            load_row(key, &task->bindings[BINDING_ssd_memory_b],
+                     args->b_at + (token + i) * args->b_row + (size_t)g * args->N + n, rows);
             for (size_t k = 0; k < rows; k++) key[k] *= weight;
         }
-        const matrix x = matrix_of(values, &task->bindings[BINDING_ssd_memory_x], args->x_at + token * args->x_row + h * P + p,
-                                   args->x_row, count, columns);
+        const matrix x = matrix_of(values, &task->bindings[BINDING_ssd_memory_x],
+                                   args->x_at + token * args->x_row + h * P + p, args->x_row, count, columns);
         product(rows, columns, count, keys, 1, rows, x.at, x.row, memory, P);
     }
 }
@@ -91,7 +98,8 @@ void CPU_NAME(ssd_state)(const cpu_task *task)
     const uint32_t head = task->tile / blocks, h = head % args->H, b = head / args->H;
     const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_state_seq], args->seq_at, b, args->L);
     if (piece.count == 0) return;
-    const float *decay = (const float *)task->bindings[BINDING_ssd_state_decay].data + (size_t)b * (args->M + 1) * args->H + h;
+    const float *decay = (const float *)task->bindings[BINDING_ssd_state_decay].data +
+                         (size_t)b * (args->M + 1) * args->H + h;
     const bool has_open = (args->flags & HAS_OPEN) != 0, has_h = (args->flags & HAS_H) != 0;
     float *state = task->scratch, *mem = state + count;
     float *h_here = has_h ? (float *)task->bindings[BINDING_ssd_state_h].data + head * NP + at : NULL;
@@ -103,7 +111,8 @@ void CPU_NAME(ssd_state)(const cpu_task *task)
     for (uint32_t j = 0; j < args->M; j++) {
         const cpu_chunk chunk = cpu_chunk_of(piece, args->S, j);
         if (chunk.begin >= chunk.end) break;
-        float *memory = (float *)task->bindings[BINDING_ssd_state_memory].data + (((size_t)b * args->M + j) * args->H + h) * NP + at;
+        float *memory = (float *)task->bindings[BINDING_ssd_state_memory].data +
+                        (((size_t)b * args->M + j) * args->H + h) * NP + at;
         const float before = j == 0 ? decay[0] : 0.0f, during = decay[((size_t)j + 1) * args->H];
         const float enter = exp_one(before), kept = exp_one(during), total = exp_one(before + during);
         memcpy(mem, memory, count * sizeof(float));
@@ -116,7 +125,8 @@ void CPU_NAME(ssd_state)(const cpu_task *task)
             for (size_t i = 0; i < count; i++) memory[i] = enter * state[i];
         }
         if (args->flags & HAS_DH)
-            store_row(&task->bindings[BINDING_ssd_state_dh], args->dh_at + (((size_t)b * args->M + j) * args->H + h) * NP + at, mem, count);
+            store_row(&task->bindings[BINDING_ssd_state_dh],
+                      args->dh_at + (((size_t)b * args->M + j) * args->H + h) * NP + at, mem, count);
         is_open = has_open && !chunk.closes;
         if (is_open) open_decay = before + during;
         else for (size_t i = 0; i < count; i++) state[i] = total * state[i] + mem[i];
@@ -140,7 +150,8 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
     tile /= token_blocks;
     const uint32_t h = tile % args->H, j = tile / args->H % args->M, b = tile / args->H / args->M;
     const uint32_t g = h / (args->H / args->G);
-    const cpu_chunk chunk = cpu_chunk_of(cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_output_seq], args->seq_at, b, args->L), args->S, j);
+    const cpu_chunk chunk = cpu_chunk_of(
+        cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_output_seq], args->seq_at, b, args->L), args->S, j);
     if (row >= chunk.end - chunk.begin) return;
     const cpu_tensor *x_tensor = &task->bindings[BINDING_ssd_output_x];
     const size_t C = args->C, N = args->N, P = args->P;
@@ -148,8 +159,10 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
     const size_t first = (size_t)b * args->L + chunk.begin;
     const float *cum = (const float *)task->bindings[BINDING_ssd_output_cum].data +
                        (((size_t)b * args->H + h) * args->L + chunk.begin) * CUM_STRIDE;
-    const float *cb = (const float *)task->bindings[BINDING_ssd_output_cb].data + (((size_t)b * args->M + j) * args->G + g) * C * C;
-    const float *hin = (const float *)task->bindings[BINDING_ssd_output_hin].data + (((size_t)b * args->M + j) * args->H + h) * N * P + p;
+    const float *cb = (const float *)task->bindings[BINDING_ssd_output_cb].data +
+                      (((size_t)b * args->M + j) * args->G + g) * C * C;
+    const float *hin = (const float *)task->bindings[BINDING_ssd_output_hin].data +
+                       (((size_t)b * args->M + j) * args->H + h) * N * P + p;
     float *y = task->scratch, *reads = y + rows * columns, *weights = reads + rows * N;
     float *values = weights + rows * DEPTH, *high = values + DEPTH * columns, *low = high + DEPTH, *step = low + DEPTH;
     memset(y, 0, rows * columns * sizeof(float));
@@ -157,7 +170,8 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
     for (size_t i = 0; i < rows; i++) {
         const float *at = cum + (row + i) * CUM_STRIDE;
         const float decay = exp_one(at[0] + at[1]);
-        load_row(reads + i * N, &task->bindings[BINDING_ssd_output_c], args->c_at + (first + row + i) * args->c_row + g * N, N);
+        load_row(reads + i * N, &task->bindings[BINDING_ssd_output_c],
+                 args->c_at + (first + row + i) * args->c_row + g * N, N);
         for (size_t n = 0; n < N; n++) reads[i * N + n] *= decay;
     }
     product(rows, columns, N, reads, N, 1, hin, P, y, columns);
@@ -171,18 +185,24 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
         }
         for (size_t i = 0; i < rows; i++) {
             const size_t t = row + i, seen = t < s ? 0 : t - s + 1 < depth ? t - s + 1 : depth;
-            decay_row(weights + i * depth, cum[t * CUM_STRIDE], cum[t * CUM_STRIDE + 1], high, low, step, cb + t * C + s, seen);
+            decay_row(weights + i * depth, cum[t * CUM_STRIDE], cum[t * CUM_STRIDE + 1], high, low, step,
+                      cb + t * C + s, seen);
             memset(weights + i * depth + seen, 0, (depth - seen) * sizeof(float));
         }
-        const matrix x = matrix_of(values, x_tensor, args->x_at + (first + s) * args->x_row + h * P + p, args->x_row, depth, columns);
+        const matrix x = matrix_of(values, x_tensor, args->x_at + (first + s) * args->x_row + h * P + p, args->x_row,
+                                   depth, columns);
         product(rows, columns, depth, weights, depth, 1, x.at, x.row, y, columns);
     }
 
-    const float d = args->flags & HAS_D ? load_one(&task->bindings[BINDING_ssd_output_d], args->d_at + (size_t)h) : 0.0f;
+    const float d = args->flags & HAS_D ? load_one(&task->bindings[BINDING_ssd_output_d], args->d_at + (size_t)h)
+                                        : 0.0f;
     for (size_t i = 0; i < rows; i++) {
         const size_t token = first + row + i;
-        if (args->flags & HAS_D) axpy(y + i * columns, d, row_of(values, x_tensor, args->x_at + token * args->x_row + h * P + p, columns), columns);
-        store_row(&task->bindings[BINDING_ssd_output_y], args->y_at + token * args->y_row + h * P + p, y + i * columns, columns);
+        if (args->flags & HAS_D)
+            axpy(y + i * columns, d, row_of(values, x_tensor, args->x_at + token * args->x_row + h * P + p, columns),
+                 columns);
+        store_row(&task->bindings[BINDING_ssd_output_y], args->y_at + token * args->y_row + h * P + p, y + i * columns,
+                  columns);
     }
 }
 
@@ -238,7 +258,8 @@ void CPU_NAME(ssd_step)(const cpu_task *task)
         if (args->flags & HAS_DH) store_row(&task->bindings[BINDING_ssd_step_dh], args->dh_at + at, memory, columns);
     }
     store_row(&task->bindings[BINDING_ssd_step_y], args->y_at + (size_t)b * args->y_row + h * P + p, y, columns);
-    if (has_open && p == 0) ((float *)task->bindings[BINDING_ssd_step_open_decay].data)[head] = closes ? 0.0f : before + during;
+    if (has_open && p == 0)
+        ((float *)task->bindings[BINDING_ssd_step_open_decay].data)[head] = closes ? 0.0f : before + during;
 }
 
 #undef DEPTH

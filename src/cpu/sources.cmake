@@ -1,5 +1,5 @@
-# Sources of the CPU backend, relative to the root of the project. CPU_AVX2_SOURCES need AVX2, FMA and F16C switched on and
-# DARTLM_AVX2 defined for all. cpu_blas.c is empty unless DARTLM_BLAS is defined.
+# Sources of the CPU backend, relative to the root of the project. CPU_AVX2_SOURCES need AVX2, FMA and F16C switched on
+# and DARTLM_AVX2 defined for all. cpu_blas.c is empty unless DARTLM_BLAS is defined.
 set(CPU_SOURCES
   src/cpu/cpu_blas.c
   src/cpu/cpu_convert.c
