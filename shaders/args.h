@@ -9,7 +9,7 @@
  *     placeholder and is never read.
  *   - T0 and T1 below are the tile sizes of the chosen row of kernels.def.
  *   - HAS_SEQ: seq[2 b] is the position, seq[2 b + 1] the count of sequence b; otherwise 0 and L. Tokens t >= count
- *     are neither read nor written.
+ *     are neither read nor written. A count above L is taken as L.
  *   - Chunks of a piece: with o = position mod S, chunk j holds tokens begin(j) <= t < end(j),
  *     begin(j) = j ? j S - o : 0, end(j) = min(count, (j + 1) S - o). It closes when (j + 1) S - o <= count.
  *     Its number in the sequence is position / S + j.
@@ -73,7 +73,7 @@ struct ConvTailArgs { U32 tiles, flags, B, L, C, K, x_at, x_row, tail_at, seq_at
 /* conv and conv_tail for L = 1 in one. Tile as conv_tail's. A count of 0 leaves tail and y alone. */
 struct ConvStepArgs { U32 tiles, flags, B, C, K, x_at, x_row, weight_at, bias_at, tail_at, seq_at, y_at, y_row; };
 
-/* step = IS_STEP ? dt : clamp(softplus(dt + dt_bias), dt_min, dt_max); log-decay of a token: -exp(a_log) step.
+/* step = IS_STEP ? dt : clamp(softplus(dt + dt_bias), dt_min, dt_max), no limit being FLT_MAX; log-decay of a token: -exp(a_log) step.
  * cum[(b H + h) L + t] = {hi, lo, step}: hi + lo is the log-decay summed from begin(j) to t inclusive, added token by
  * token as a two-float sum (hi the rounded sum, lo what rounding lost), so that differences keep their digits.
  * decay[(b (M+1) + 0) H + h] = open_decay[b H + h] or 0; decay[(b (M+1) + 1 + j) H + h] = the sum over chunk j (0 when
@@ -143,7 +143,8 @@ struct ArgmaxArgs { U32 tiles, rows, width, logits_at, logits_row, ids_at; };
 /* Top-k sampling, see dart_sample. Tile: one row. u = word 0 of Philox4x32-10({position + count, row, 0, 0},
  * {seed_low, seed_high}) / 2^32. The kept set: the top_k largest (ties: lower index first); weights
  * exp((logit - max) / temperature) are summed in index order; the id is the first kept index whose running sum exceeds
- * u * total, else the last kept index. -inf logits are kept last with weight 0; NaN never. */
+ * u * total, else the last kept index. -inf logits are kept last with weight 0; NaN never, and where nothing is
+ * kept the id is 0. */
 struct SampleArgs { U32 tiles, flags, rows, width, top_k, seed_low, seed_high, logits_at, logits_row, seq_at, ids_at; F32 temperature; };
 
 /* seq[2 b] += seq[2 b + 1]. Tile: T0 sequences. */

@@ -119,10 +119,9 @@ const float LOWEST = -3.4e38;
 // The specification allows the built-in one 3 + 2 |x| ulp, which a long decay would show.
 float exp_neg(float x)
 {
-    x = min(x, 0.0);
-    if (!(x > -87.3)) return 0.0;
-    precise float n = floor(x * 1.44269504 + 0.5);
-    precise float r = x - n * 0.693359375;
+    float inside = clamp(x, -87.3, 0.0); // one path for all lanes; an early return here costs some compilers minutes
+    precise float n = floor(inside * 1.44269504 + 0.5);
+    precise float r = inside - n * 0.693359375;
     r = r + n * 2.12194440e-4;
     precise float p = 1.9875691500e-4;
     p = p * r + 1.3981999507e-3;
@@ -131,7 +130,7 @@ float exp_neg(float x)
     p = p * r + 1.6666665459e-1;
     p = p * r + 5.0000001201e-1;
     p = p * r * r + r + 1.0;
-    return p * uintBitsToFloat(uint(int(n) + 127) << 23);
+    return x > -87.3 ? p * uintBitsToFloat(uint(int(n) + 127) << 23) : 0.0;
 }
 // log(1 + y) for 0 <= y <= 1, as 2 atanh(y / (2 + y)).
 float log1p_unit(float y)
