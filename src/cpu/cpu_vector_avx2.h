@@ -90,7 +90,9 @@ static inline float dot(const float *a, const float *b, size_t count)
 #define EACH_5(M) EACH_4(M) M(4)
 #define EACH_6(M) EACH_5(M) M(5)
 
-/* dots_<type>_<rows>: out[i] = w . x_i. Two sums a row keep the adders busy. */
+/* dots_<type>_<rows>: out[i] = w . x_i. Two sums a row keep the adders busy; weights stream from memory, the next rows
+ * are asked for while this one is used. */
+enum { DOTS_AHEAD = 4096 }; /* bytes */
 #define DOTS_SUMS(i) __m256 s##i = _mm256_setzero_ps(), t##i = _mm256_setzero_ps();
 #define DOTS_STEP(i) \
     s##i = _mm256_fmadd_ps(w0, _mm256_loadu_ps(x + (i) * x_row + k), s##i); \
@@ -106,6 +108,7 @@ static inline float dot(const float *a, const float *b, size_t count)
         EACH_##rows(DOTS_SUMS) \
         size_t k = 0; \
         for (; k + 16 <= count; k += 16) { \
+            _mm_prefetch((const char *)(w + k) + DOTS_AHEAD, _MM_HINT_T0); \
             const __m256 w0 = load(w + k), w1 = load(w + k + 8); \
             EACH_##rows(DOTS_STEP) \
         } \
