@@ -1,0 +1,116 @@
+/* What the commands share: sessions, messages, numbers for reading, tensors from and to files. */
+#ifndef DARTLM_CLI_H
+#define DARTLM_CLI_H
+
+#include "args.h"
+#include "dartlm/model.h"
+#include "safetensors.h"
+
+#include <jansson.h>
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = ARGS_USAGE };
+
+/* ---- Commands: argv[0] is the command's own name; the result is the program's status. ---- */
+int cmd_devices(int argc, char **argv);
+int cmd_params(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_logits(int argc, char **argv);
+int cmd_generate(int argc, char **argv);
+int cmd_op(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+int cmd_bench_op(int argc, char **argv);
+int cmd_conform(int argc, char **argv);
+
+/* ---- Options that several commands take ---- */
+typedef struct cli_common {
+    const char *device;
+    const char *variant; /* of kernels; NULL: the best */
+    uint32_t threads;
+    int dtype; /* a dart_storage: the same order */
+    bool json;
+    uint32_t verbosity;
+} cli_common;
+#define CLI_DTYPES "f32|f16|bf16"
+#define CLI_DEVICE(c) \
+    {"device", 0, ARGS_TEXT, "SPEC", &(c).device, \
+     "cpu, vulkan, cuda, or one of them with :INDEX, :NAME or :UUID;\nby default the first GPU, else the CPU", 0, 0, \
+     false}, \
+    {"threads", 0, ARGS_U32, "N", &(c).threads, "of the CPU backend; by default one a core", 0, 4096, false}
+#define CLI_OUTPUT(c) \
+    {"json", 0, ARGS_FLAG, NULL, &(c).json, "print JSON", 0, 0, false}, \
+    {"verbose", 'v', ARGS_MORE, NULL, &(c).verbosity, "show the library's log; twice: all of it", 0, 0, false}
+
+typedef struct cli_model_options {
+    const char *folder;
+    int activations, memories; /* dart_storage */
+    bool no_sma;
+    uint32_t S;
+} cli_model_options;
+#define CLI_WEIGHTS(c, m) \
+    {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &(c).dtype, "storage of the matrices; by default the file's", 0, 0, false}, \
+    {"activations", 0, ARGS_CHOICE, CLI_DTYPES, &(m).activations, "storage between ops; by default f32", 0, 0, false}, \
+    {"memories", 0, ARGS_CHOICE, CLI_DTYPES, &(m).memories, "of state memories; by default as --dtype", 0, 0, false}
+#define CLI_STATE(m) \
+    {"no-sma", 0, ARGS_FLAG, NULL, &(m).no_sma, "leave the state memories out", 0, 0, false}, \
+    {"chunk-size", 0, ARGS_U32, "S", &(m).S, "tokens of a chunk; by default the model's", 1, 1 << 30, false}
+
+/* ---- Sessions ---- */
+
+typedef struct cli_session {
+    dart_context *context;
+    dart_device *device;
+    dart_device_info info;
+    base_report report; /* of files */
+    dart_log_level log_level;
+    bool has_report;
+} cli_session;
+
+/* These return CLI_OK, or CLI_FAILED after telling stderr why. cli_close accepts a zero session. */
+int cli_open_context(cli_session *session, const cli_common *common);
+int cli_open_device(cli_session *session, const cli_common *common);
+void cli_close(cli_session *session);
+int cli_open_model(cli_session *session, const cli_common *common, const cli_model_options *options,
+                   dart_model **model);
+
+/* Tell stderr of a failure, return CLI_FAILED. */
+int cli_fail(const char *format, ...) DART_PRINTF(1, 2);
+int cli_fail_memory(void);
+int cli_fail_file(const cli_session *session, dart_status status);
+int cli_fail_device(const cli_session *session, dart_status status);
+int cli_fail_stream(const dart_stream *stream, dart_status status);
+int cli_fail_model(const dart_model *model, dart_status status);
+int cli_fail_state(const dart_state *state, dart_status status);
+
+/* A line on stderr that the next one replaces; only where stderr is a terminal. */
+void cli_progress(const char *format, ...) DART_PRINTF(1, 2);
+void cli_progress_end(void);
+
+/* "cpu", "vulkan:0" */
+const char *cli_device_spec(const dart_device_info *info, char text[32]);
+
+/* ---- Numbers and tables ---- */
+
+enum { CLI_NUMBER = 32 };
+const char *cli_count(uint64_t value, char text[CLI_NUMBER]); /* 32,768 */
+const char *cli_bytes(uint64_t value, char text[CLI_NUMBER]); /* 1.5 MiB */
+const char *cli_rate(double value, char text[CLI_NUMBER]); /* 1,234 or 12.3 */
+const char *cli_time(double seconds, char text[CLI_NUMBER]); /* 1.23 s, 4.56 ms, 7.89 us */
+double cli_median(double *values, size_t count); /* sorts them */
+
+typedef struct cli_table cli_table;
+/* One letter a column: 'l' or 'r'. NULL without memory, which the functions below accept. */
+cli_table *cli_table_create(const char *alignments);
+void cli_table_cell(cli_table *table, const char *format, ...) DART_PRINTF(2, 3);
+/* Prints and destroys. */
+int cli_table_print(cli_table **table);
+/* Prints, and releases the value; NULL stands for one that could not be made. */
+int cli_print_json(json_t *value);
+
+/* ---- Tensors of files ---- */
+
+/* Whole numbers of I32 or I64 as i32, for free(). name and shape are the caller's business. */
+int cli_integers(const safetensors_tensor *tensor, int32_t **values);
+/* "[2, 77]" */
+const char *cli_shape(const uint64_t *shape, uint32_t rank, char text[160]);
+
+#endif

@@ -1,0 +1,263 @@
+/* Whole models: prefill and decoding, with the results compared before the times are believed. */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct plan {
+    const char *preset;
+    cli_model_options with;
+    uint32_t B, prefill, decode, repeat;
+    bool csv;
+} plan;
+
+typedef struct measure {
+    double prefill, decode; /* tokens/s, medians */
+    double prefill_low, prefill_high, decode_low, decode_high;
+    uint64_t state[DART_STATE_KV_CACHE + 1];
+    uint64_t device_bytes;
+} measure;
+
+typedef struct work {
+    dart_state *state;
+    int32_t *prompt, *first, *ids, *expected; /* B prefill; B; decode B; B + decode B */
+    float *logits, *expected_logits; /* B V */
+    double *times[2];
+} work;
+
+static void release(work *w)
+{
+    dart_state_destroy(&w->state);
+    free(w->prompt);
+    free(w->first);
+    free(w->ids);
+    free(w->expected);
+    free(w->logits);
+    free(w->expected_logits);
+    free(w->times[0]);
+    free(w->times[1]);
+}
+
+static bool allocate(work *w, const plan *p, uint32_t V)
+{
+    w->prompt = calloc((size_t)p->B * p->prefill, sizeof *w->prompt);
+    w->first = calloc(p->B, sizeof *w->first);
+    w->ids = calloc((size_t)p->B * p->decode + 1, sizeof *w->ids);
+    w->expected = calloc((size_t)p->B * (p->decode + 1), sizeof *w->expected);
+    w->logits = calloc((size_t)p->B * V, sizeof *w->logits);
+    w->expected_logits = calloc((size_t)p->B * V, sizeof *w->expected_logits);
+    w->times[0] = calloc(p->repeat, sizeof(double));
+    w->times[1] = calloc(p->repeat, sizeof(double));
+    if (w->prompt == NULL || w->first == NULL || w->ids == NULL || w->expected == NULL || w->logits == NULL ||
+        w->expected_logits == NULL || w->times[0] == NULL || w->times[1] == NULL)
+        return false;
+    uint32_t random = 1;
+    for (size_t i = 0; i < (size_t)p->B * p->prefill; i++) {
+        random = random * 1664525u + 1013904223u;
+        w->prompt[i] = (int32_t)((random >> 8) % V);
+    }
+    return true;
+}
+
+/* One prefill and the steps behind it, timed. */
+static dart_status once(const work *w, const plan *p, double *prefill, double *decode)
+{
+    const dart_sampling greedy = {.temperature = 0};
+    const dart_prefill_args args = {.ids = w->prompt,
+                                    .L = p->prefill,
+                                    .want = DART_LOGITS_LAST,
+                                    .logits = w->logits,
+                                    .sampling = &greedy,
+                                    .next_ids = w->first};
+    dart_status status = dart_state_reset(w->state, -1);
+    if (status != DART_OK) return status;
+    const uint64_t start = base_now_ns();
+    status = dart_prefill(w->state, &args);
+    const uint64_t middle = base_now_ns();
+    *prefill = (double)(middle - start) / 1e9;
+    if (status != DART_OK || p->decode == 0) return status;
+    const dart_generate_args more = {.n = p->decode, .sampling = greedy, .ids = w->ids};
+    status = dart_generate(w->state, &more);
+    *decode = (double)(base_now_ns() - middle) / 1e9;
+    return status;
+}
+
+static bool all_finite(const float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(values[i])) return false;
+    return true;
+}
+
+static bool same_results(const work *w, const plan *p, uint32_t V)
+{
+    return memcmp(w->logits, w->expected_logits, (size_t)p->B * V * sizeof *w->logits) == 0 &&
+           memcmp(w->first, w->expected, p->B * sizeof *w->first) == 0 &&
+           memcmp(w->ids, w->expected + p->B, (size_t)p->B * p->decode * sizeof *w->ids) == 0;
+}
+
+static void keep_results(const work *w, const plan *p, uint32_t V)
+{
+    memcpy(w->expected_logits, w->logits, (size_t)p->B * V * sizeof *w->logits);
+    memcpy(w->expected, w->first, p->B * sizeof *w->first);
+    memcpy(w->expected + p->B, w->ids, (size_t)p->B * p->decode * sizeof *w->ids);
+}
+
+static int run(const cli_session *session, work *w, const plan *p, uint32_t V, measure *m)
+{
+    for (uint32_t i = 0; i <= p->repeat; i++) {
+        double prefill = 0, decode = 0;
+        if (i == 0) cli_progress("warming up");
+        else cli_progress("run %" PRIu32 " of %" PRIu32, i, p->repeat);
+        const dart_status status = once(w, p, &prefill, &decode);
+        if (status != DART_OK) return cli_fail_state(w->state, status);
+        if (!all_finite(w->logits, (size_t)p->B * V))
+            return cli_fail("the logits are not finite: these times would mean nothing");
+        if (i == 0) {
+            keep_results(w, p, V);
+            continue;
+        }
+        if (!same_results(w, p, V))
+            return cli_fail("run %" PRIu32 " gave other results than the first: these times would mean nothing", i);
+        w->times[0][i - 1] = prefill > 0 ? (double)p->B * p->prefill / prefill : 0;
+        w->times[1][i - 1] = decode > 0 ? (double)p->B * p->decode / decode : 0;
+    }
+    cli_progress_end();
+    m->prefill = cli_median(w->times[0], p->repeat);
+    m->decode = cli_median(w->times[1], p->repeat);
+    m->prefill_low = w->times[0][0];
+    m->prefill_high = w->times[0][p->repeat - 1];
+    m->decode_low = w->times[1][0];
+    m->decode_high = w->times[1][p->repeat - 1];
+    for (int kind = 0; kind <= DART_STATE_KV_CACHE; kind++)
+        m->state[kind] = dart_state_bytes(w->state, (dart_state_kind)kind);
+    m->device_bytes = dart_device_bytes(session->device);
+    return CLI_OK;
+}
+
+static uint64_t kept(const measure *m)
+{
+    return m->state[DART_STATE_CONVOLUTION] + m->state[DART_STATE_RECURRENT] + m->state[DART_STATE_MEMORIES_USED];
+}
+
+static int print(const cli_session *session, const plan *p, const dart_model_info *info, const measure *m, bool json)
+{
+    const char *name = p->preset != NULL ? p->preset : p->with.folder;
+    const uint32_t S = p->with.S != 0 ? p->with.S : info->config.S;
+    char number[8][CLI_NUMBER];
+    if (json)
+        return cli_print_json(json_pack(
+            "{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, "
+            "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:I, s:I, s:I}",
+            "device", session->info.name, "model", name, "parameters", (json_int_t)info->parameters, "weights",
+            dart_dtype_name(info->weights), "activations", dart_dtype_name(info->activations), "memories",
+            dart_dtype_name(info->memories), "batch", (json_int_t)p->B, "chunk_size", (json_int_t)S, "prefill",
+            (json_int_t)p->prefill, "decode", (json_int_t)p->decode, "repeat", (json_int_t)p->repeat,
+            "prefill_tokens_per_second", "median", m->prefill, "least", m->prefill_low, "most", m->prefill_high,
+            "decode_tokens_per_second", "median", m->decode, "least", m->decode_low, "most", m->decode_high,
+            "state_bytes", (json_int_t)kept(m), "kv_cache_bytes", (json_int_t)m->state[DART_STATE_KV_CACHE],
+            "device_bytes", (json_int_t)m->device_bytes));
+    if (p->csv) {
+        printf(
+            "device,model,parameters,weights,activations,batch,chunk_size,prefill,decode,repeat,"
+            "prefill_tokens_per_second,decode_tokens_per_second,state_bytes,kv_cache_bytes,device_bytes\n");
+        printf("\"%s\",\"%s\",%" PRIu64 ",%s,%s,%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32
+               ",%.1f,%.1f,%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n",
+               session->info.name, name, info->parameters, dart_dtype_name(info->weights),
+               dart_dtype_name(info->activations), p->B, S, p->prefill, p->decode, p->repeat, m->prefill, m->decode,
+               kept(m), m->state[DART_STATE_KV_CACHE], m->device_bytes);
+        return CLI_OK;
+    }
+    printf("model       %s, %s parameters, weights %s, activations %s, chunks of %" PRIu32 "\n", name,
+           cli_count(info->parameters, number[0]), dart_dtype_name(info->weights), dart_dtype_name(info->activations),
+           S);
+    printf("device      %s\n", session->info.name);
+    printf("prefill     %s tokens/s (%s to %s), batch %" PRIu32 " x %" PRIu32 "\n", cli_rate(m->prefill, number[1]),
+           cli_rate(m->prefill_low, number[2]), cli_rate(m->prefill_high, number[3]), p->B, p->prefill);
+    if (p->decode > 0)
+        printf("decode      %s tokens/s (%s to %s), batch %" PRIu32 " x %" PRIu32 "\n", cli_rate(m->decode, number[1]),
+               cli_rate(m->decode_low, number[2]), cli_rate(m->decode_high, number[3]), p->B, p->decode);
+    printf("memory      %s on the device, %s of state; a KV cache: %s\n", cli_bytes(m->device_bytes, number[4]),
+           cli_bytes(kept(m), number[5]), cli_bytes(m->state[DART_STATE_KV_CACHE], number[6]));
+    return CLI_OK;
+}
+
+static int make_model(cli_session *session, const cli_common *common, const plan *p, dart_model **model)
+{
+    dart_model_config config;
+    if (p->preset == NULL) return cli_open_model(session, common, &p->with, model);
+    if (dart_config_preset(p->preset, &config) != DART_OK)
+        return cli_fail("no preset is called %s; there are {dart,mamba2}-{130m,370m,780m}", p->preset);
+    if (cli_open_device(session, common) != CLI_OK) return CLI_FAILED;
+    cli_progress("making random weights");
+    const dart_model_options options = {.weights = (dart_storage)common->dtype,
+                                        .activations = (dart_storage)p->with.activations,
+                                        .memories = (dart_storage)p->with.memories};
+    const dart_status status = dart_model_random(session->device, &config, 1, &options, model);
+    return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
+}
+
+static int bench(cli_session *session, const cli_common *common, const plan *p)
+{
+    dart_model *model = NULL;
+    dart_model_info info;
+    work w = {.state = NULL};
+    measure m = {.prefill = 0};
+    int result = make_model(session, common, p, &model);
+    if (result != CLI_OK) goto done;
+    const dart_state_options options = {.B = p->B, .S = p->with.S, .no_sma = p->with.no_sma};
+    dart_status status = dart_model_describe(model, &info);
+    if (status == DART_OK) status = dart_state_create(model, &options, &w.state);
+    if (status != DART_OK) result = cli_fail_model(model, status);
+    else if (!allocate(&w, p, info.config.V)) result = cli_fail_memory();
+    if (result == CLI_OK) result = run(session, &w, p, info.config.V, &m);
+    if (result == CLI_OK) result = print(session, p, &info, &m, common->json);
+done:
+    release(&w);
+    dart_model_destroy(&model);
+    return result;
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    cli_common common = {.device = NULL};
+    plan p = {.B = 1, .prefill = 512, .decode = 128, .repeat = 5};
+    const args_option options[] = {
+        {"preset", 0, ARGS_TEXT, "NAME", &p.preset,
+         "random weights: {dart,mamba2}-{130m,370m,780m};\nby default dart-130m", 0, 0, false},
+        {"model", 0, ARGS_TEXT, "DIR", &p.with.folder, "a checkpoint instead", 0, 0, false},
+        {"prefill", 0, ARGS_U32, "L", &p.prefill, "tokens, by default 512", 1, 1 << 24, false},
+        {"decode", 0, ARGS_U32, "N", &p.decode, "steps after it, by default 128", 0, 1 << 24, false},
+        {"batch", 0, ARGS_U32, "B", &p.B, "sequences, by default 1", 1, 65536, false},
+        {"repeat", 0, ARGS_U32, "R", &p.repeat, "runs after a first one that is not timed, by default 5", 1, 1000,
+         false},
+        CLI_STATE(p.with),
+        CLI_WEIGHTS(common, p.with),
+        CLI_DEVICE(common),
+        {"csv", 0, ARGS_FLAG, NULL, &p.csv, "print comma-separated values", 0, 0, false},
+        CLI_OUTPUT(common),
+    };
+    const args_syntax syntax = {
+        .command = "dartlm bench",
+        .operands = "",
+        .options = options,
+        .options_count = COUNT_OF(options),
+        .about =
+            "Times a whole model: prefill, then greedy decoding token by token. Prints medians, and the\n"
+            "slowest and fastest run. Fails when logits are not finite or runs differ.\n\n"
+            "dartlm bench op CASE times a single op; see dartlm bench op --help."};
+    args_operands operands;
+    cli_session session = {.context = NULL};
+    if (argc > 1 && strcmp(argv[1], "op") == 0) return cmd_bench_op(argc - 1, argv + 1);
+    int status = args_parse(&syntax, argc, argv, &operands);
+    if (status != ARGS_GO_ON) return status;
+    if (p.preset != NULL && p.with.folder != NULL)
+        return args_mistake(&syntax, "--preset and --model exclude one another");
+    if (p.preset == NULL && p.with.folder == NULL) p.preset = "dart-130m";
+    status = bench(&session, &common, &p);
+    cli_close(&session);
+    return status;
+}

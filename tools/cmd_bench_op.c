@@ -1,0 +1,408 @@
+/* One op of a given shape: device times, checked before they are believed. */
+#include "operation.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct plan {
+    operation o;
+    dart_dtype dtype;
+    uint32_t repeat;
+    uint64_t seed;
+    const char *check;
+    char name[512];
+} plan;
+
+/* ---- Cases: "ssd L=2048 H=24 P=64 N=128 S=256 bf16 seq", the "=" may be left out ---- */
+
+static const struct dim_default {
+    operation_dim dim;
+    uint32_t size;
+} dim_defaults[] = {{DIM_B, 1},    {DIM_L, 2048},   {DIM_H, 24},   {DIM_G, 1},     {DIM_N, 128},
+                    {DIM_P, 64},   {DIM_T, 2048},   {DIM_W, 768},  {DIM_V, 50288}, {DIM_I, 1536},
+                    {DIM_IN, 768}, {DIM_OUT, 3352}, {DIM_C, 1792}, {DIM_K, 4}};
+
+static bool parse_size(plan *p, const char *word, size_t length)
+{
+    size_t letters = 0;
+    uint64_t size = 0;
+    char digits[16];
+    while (letters < length && isupper((unsigned char)word[letters])) letters++;
+    const operation_dim dim = operation_dim_of(word, letters);
+    const size_t from = letters + (letters < length && word[letters] == '=');
+    if (dim == DIM_COUNT || length - from >= sizeof digits) return false;
+    memcpy(digits, word + from, length - from);
+    digits[length - from] = '\0';
+    if (!args_whole(digits, &size) || size == 0 || size > 1u << 30) return false;
+    p->o.dims[dim] = size;
+    if (dim == DIM_S) p->o.settings.S = (uint32_t)size;
+    return true;
+}
+
+static bool parse_word(plan *p, const char *word, size_t length)
+{
+    char name[32];
+    if (length >= sizeof name) return false;
+    memcpy(name, word, length);
+    name[length] = '\0';
+    for (dart_dtype dtype = DART_F32; dtype <= DART_BF16; dtype++)
+        if (strcmp(name, dart_dtype_name(dtype)) == 0) {
+            p->dtype = dtype;
+            return true;
+        }
+    const size_t index = operation_index(p->o.kind, name);
+    if (index < OPERATION_MAX_TENSORS && (p->o.kind->tensors[index].flags & TENSOR_OPTIONAL) != 0) {
+        p->o.given[index] = true;
+        return true;
+    }
+    return parse_size(p, word, length);
+}
+
+static int parse_case(plan *p, const args_syntax *syntax, const args_operands *operands)
+{
+    char names[160];
+    for (uint32_t i = 0; i < operands->count; i++) {
+        const char *text = operands->texts[i];
+        while (*text != '\0') {
+            const size_t length = strcspn(text, " ");
+            if (length > 0 && p->o.kind == NULL) {
+                char name[32];
+                snprintf(name, sizeof name, "%.*s", (int)length, text);
+                p->o.kind = operation_find(name);
+                if (p->o.kind == NULL)
+                    return args_mistake(syntax, "unknown op '%s'; there are %s", name, operation_names(names));
+            } else if (length > 0 && !parse_word(p, text, length)) {
+                return args_mistake(syntax, "'%.*s' is no size, dtype or optional tensor of %s", (int)length, text,
+                                    p->o.kind->name);
+            }
+            text += length + (text[length] == ' ');
+        }
+    }
+    if (p->o.kind == NULL) return args_mistake(syntax, "the case is empty");
+    return ARGS_GO_ON;
+}
+
+static void complete(plan *p)
+{
+    operation *o = &p->o;
+    for (size_t i = 0; i < COUNT_OF(dim_defaults); i++)
+        if (o->dims[dim_defaults[i].dim] == 0) o->dims[dim_defaults[i].dim] = dim_defaults[i].size;
+    if (o->dims[DIM_M] == 0) o->dims[DIM_M] = base_ceil_div(o->dims[DIM_L], o->settings.S);
+    o->dims[DIM_S] = o->settings.S;
+    const size_t seq = operation_index(o->kind, "seq"), open = operation_index(o->kind, "open"),
+                 decay = operation_index(o->kind, "open_decay");
+    if (open < OPERATION_MAX_TENSORS && (o->given[open] || o->given[decay]))
+        o->given[seq] = o->given[open] = o->given[decay] = true;
+    if (o->kind->derive != NULL) o->kind->derive(o);
+}
+
+/* The case with nothing left out. */
+static void name_case(plan *p)
+{
+    static const struct {
+        operation_dim dim;
+        const char *name;
+    } named[] = {{DIM_B, "B"},   {DIM_L, "L"},     {DIM_H, "H"}, {DIM_G, "G"}, {DIM_N, "N"}, {DIM_P, "P"},
+                 {DIM_S, "S"},   {DIM_M, "M"},     {DIM_T, "T"}, {DIM_W, "W"}, {DIM_V, "V"}, {DIM_I, "I"},
+                 {DIM_IN, "IN"}, {DIM_OUT, "OUT"}, {DIM_C, "C"}, {DIM_K, "K"}};
+    const operation *o = &p->o;
+    size_t used = (size_t)snprintf(p->name, sizeof p->name, "%s", o->kind->name);
+    for (size_t i = 0; i < COUNT_OF(named); i++) {
+        bool is_used = named[i].dim == DIM_S && operation_index(o->kind, "dh") < OPERATION_MAX_TENSORS;
+        for (const operation_tensor *t = o->kind->tensors; t->name != NULL; t++)
+            if ((t->flags & TENSOR_IN) != 0 && operation_mentions(t, named[i].dim)) is_used = true;
+        if (is_used)
+            used += (size_t)snprintf(p->name + used, sizeof p->name - used, " %s=%" PRIu64, named[i].name,
+                                     o->dims[named[i].dim]);
+    }
+    used += (size_t)snprintf(p->name + used, sizeof p->name - used, " %s", dart_dtype_name(p->dtype));
+    for (size_t i = 0; o->kind->tensors[i].name != NULL; i++)
+        if (o->given[i] && (o->kind->tensors[i].flags & TENSOR_OPTIONAL) != 0)
+            used += (size_t)snprintf(p->name + used, sizeof p->name - used, " %s", o->kind->tensors[i].name);
+}
+
+/* ---- Inputs ---- */
+
+static double uniform(uint64_t *state)
+{
+    uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return (double)((x ^ x >> 31) >> 11) / 9007199254740992.0;
+}
+
+/* Steps and decays as Mamba-2 starts with; everything else around 1. */
+static double value_of(const operation_tensor *t, uint64_t *random, double fan_in)
+{
+    const double u = uniform(random);
+    if (strcmp(t->name, "a_log") == 0) return log(1 + 15 * u);
+    if (strcmp(t->name, "dt") == 0) return 0.001 * pow(100, u);
+    if (strcmp(t->name, "open_decay") == 0) return -u;
+    const double normal = (u + uniform(random) + uniform(random) + uniform(random) - 2) * 1.7320508;
+    if (strcmp(t->name, "weight") == 0 && fan_in > 0) return normal / sqrt(fan_in);
+    return normal;
+}
+
+static void fill_integers(const operation *o, const operation_tensor *t, uint64_t *random, uint64_t count,
+                          int32_t *values)
+{
+    const bool is_seq = strcmp(t->name, "seq") == 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (!is_seq) values[i] = (int32_t)(uniform(random) * (double)o->dims[DIM_V]);
+        else if (i % 2 == 0)
+            values[i] = strcmp(o->kind->name, "sma") == 0 ? (int32_t)(o->dims[DIM_M] * o->settings.S) : 0;
+        else values[i] = (int32_t)(strcmp(o->kind->name, "sample") == 0 ? 1 : o->dims[DIM_L]);
+    }
+}
+
+static int make_tensor(plan *p, const cli_session *session, size_t index)
+{
+    const operation_tensor *t = &p->o.kind->tensors[index];
+    uint64_t shape[SAFETENSORS_MAX_RANK], count = 0, random = p->seed * 1000 + index;
+    uint32_t rank = 0;
+    if ((t->flags & TENSOR_IN) == 0 || (!p->o.given[index] && (t->flags & TENSOR_ZERO) != 0))
+        return operation_place(&p->o, session, index, p->dtype, NULL);
+    if (operation_shape(&p->o, index, shape, &rank) != CLI_OK) return CLI_FAILED;
+    if (!base_product(shape, rank, &count) || count > SIZE_MAX / 8)
+        return cli_fail("%s: tensor %s is too large", p->o.kind->name, t->name);
+    void *values = malloc((size_t)count * 4);
+    if (values == NULL) return cli_fail_memory();
+    if ((t->flags & TENSOR_I32) != 0) {
+        fill_integers(&p->o, t, &random, count, values);
+    } else {
+        const double fan_in = rank > 1 ? (double)shape[rank - 1] : 0;
+        for (uint64_t i = 0; i < count; i++) ((float *)values)[i] = (float)value_of(t, &random, fan_in);
+    }
+    const int status = operation_place(&p->o, session, index, p->dtype, values);
+    free(values);
+    return status;
+}
+
+static int make_tensors(plan *p, const cli_session *session)
+{
+    for (size_t i = 0; p->o.kind->tensors[i].name != NULL; i++) {
+        const int flags = p->o.kind->tensors[i].flags;
+        if ((flags & TENSOR_STAGE) != 0) continue;
+        if ((flags & TENSOR_OPTIONAL) != 0 && !p->o.given[i]) continue;
+        p->o.given[i] = (flags & TENSOR_IN) != 0 && (flags & TENSOR_ZERO) == 0;
+        if (make_tensor(p, session, i) != CLI_OK) return CLI_FAILED;
+    }
+    return CLI_OK;
+}
+
+/* ---- Running ---- */
+
+static int start(plan *p, const cli_session *session, dart_stream **stream, void (*trace)(void *, const char *))
+{
+    const dart_stream_options options = {.trace = trace};
+    if (make_tensors(p, session) != CLI_OK) return CLI_FAILED;
+    dart_status status = dart_stream_create(session->device, &options, stream);
+    if (status != DART_OK) return cli_fail_device(session, status);
+    status = dart_stream_begin(*stream);
+    if (status == DART_OK) status = p->o.kind->record(&p->o, *stream);
+    if (status == DART_OK) status = dart_stream_submit(*stream);
+    if (status == DART_OK) status = dart_stream_wait(*stream, UINT64_MAX);
+    return status == DART_OK ? CLI_OK : cli_fail_stream(*stream, status);
+}
+
+static int check_finite(const plan *p, const cli_session *session)
+{
+    for (size_t i = 0; p->o.kind->tensors[i].name != NULL; i++) {
+        /* lse is -inf where there is no memory. */
+        const char *name = p->o.kind->tensors[i].name;
+        if (!operation_is_output(&p->o, i) || (p->o.kind->tensors[i].flags & TENSOR_I32) != 0) continue;
+        void *values = NULL;
+        if (operation_read(&p->o, session, i, &values) != CLI_OK) return CLI_FAILED;
+        const float *numbers = values;
+        uint64_t bad = p->o.elements[i];
+        for (uint64_t k = 0; k < p->o.elements[i] && bad == p->o.elements[i]; k++)
+            if (!isfinite(numbers[k]) && !(strcmp(name, "lse") == 0 && numbers[k] < 0)) bad = k;
+        free(values);
+        if (bad < p->o.elements[i])
+            return cli_fail("%s: %s holds a number that is not finite, at element %" PRIu64, p->name, name, bad);
+    }
+    return CLI_OK;
+}
+
+/* Relative L2 distance of an output on two devices; integers: the share that differs. */
+static double distance(const operation *o, size_t index, const void *a, const void *b)
+{
+    double difference = 0, norm = 0;
+    const bool whole = (o->kind->tensors[index].flags & TENSOR_I32) != 0;
+    for (uint64_t i = 0; i < o->elements[index]; i++) {
+        if (whole) {
+            difference += ((const int32_t *)a)[i] != ((const int32_t *)b)[i];
+            norm += 1;
+            continue;
+        }
+        const double x = (double)((const float *)a)[i], y = (double)((const float *)b)[i];
+        if (isinf(x) || isinf(y)) {
+            if (isinf(x) != isinf(y)) return INFINITY;
+            continue;
+        }
+        difference += (x - y) * (x - y);
+        norm += y * y;
+    }
+    return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+}
+
+/* Sums of a few thousand terms in f32, and one rounding to storage. */
+static double tolerance(dart_dtype dtype) { return dtype == DART_F32 ? 1e-5 : dtype == DART_F16 ? 2e-3 : 1.5e-2; }
+
+static int compare(const plan *p, const cli_session *session, const cli_common *common, double *worst)
+{
+    plan other = *p;
+    cli_session second = {.context = NULL};
+    cli_common elsewhere = *common;
+    dart_stream *stream = NULL;
+    memset(other.o.tensors, 0, sizeof other.o.tensors);
+    elsewhere.device = p->check;
+    elsewhere.variant = NULL;
+    int result = cli_open_device(&second, &elsewhere);
+    if (result == CLI_OK) result = start(&other, &second, &stream, NULL);
+    for (size_t i = 0; result == CLI_OK && p->o.kind->tensors[i].name != NULL; i++) {
+        void *ours = NULL, *theirs = NULL;
+        if (!operation_is_output(&p->o, i)) continue;
+        result = operation_read(&p->o, session, i, &ours);
+        if (result == CLI_OK) result = operation_read(&other.o, &second, i, &theirs);
+        if (result == CLI_OK) {
+            const double d = distance(&p->o, i, ours, theirs);
+            if (d > *worst) *worst = d;
+            if (!(d <= tolerance(p->dtype)))
+                result = cli_fail("%s: %s differs by %.2e from %s, allowed is %.0e", p->name,
+                                  p->o.kind->tensors[i].name, d, second.info.name, tolerance(p->dtype));
+        }
+        free(ours);
+        free(theirs);
+    }
+    dart_stream_destroy(&stream);
+    operation_release(&other.o);
+    cli_close(&second);
+    return result;
+}
+
+static int time_runs(const plan *p, dart_stream *stream, double *seconds)
+{
+    for (uint32_t i = 0; i < p->repeat; i++) {
+        uint64_t ns = 0;
+        dart_status status = dart_stream_submit(stream);
+        if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
+        if (status == DART_OK) status = dart_stream_elapsed(stream, &ns);
+        if (status != DART_OK) return cli_fail_stream(stream, status);
+        seconds[i] = (double)ns / 1e9;
+        cli_progress("run %" PRIu32 " of %" PRIu32, i + 1, p->repeat);
+    }
+    cli_progress_end();
+    return CLI_OK;
+}
+
+/* ---- Results ---- */
+
+typedef struct result {
+    double median, least, most, difference;
+    uint64_t bytes;
+    uint32_t launches;
+} result;
+
+static int print(const plan *p, const cli_session *session, const cli_common *common, const result *r)
+{
+    const double flops = p->o.kind->flops != NULL ? p->o.kind->flops(&p->o) : 0,
+                 time = r->median > 0 ? r->median : 1e-12;
+    char number[4][CLI_NUMBER];
+    if (common->json)
+        return cli_print_json(json_pack(
+            "{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:o}", "case", p->name, "device",
+            session->info.name, "dtype", dart_dtype_name(p->dtype), "launches", (json_int_t)r->launches, "repeat",
+            (json_int_t)p->repeat, "seconds", r->median, "least", r->least, "most", r->most, "tensor_bytes",
+            (json_int_t)r->bytes, "gigabytes_per_second", (double)r->bytes / time / 1e9, "gigaflops",
+            flops / time / 1e9, "difference", p->check != NULL ? json_real(r->difference) : json_null()));
+    printf("%s on %s: %s (%s to %s), %" PRIu32 " launches", p->name, session->info.name, cli_time(r->median, number[0]),
+           cli_time(r->least, number[1]), cli_time(r->most, number[2]), r->launches);
+    printf(", %s GB/s", cli_rate((double)r->bytes / time / 1e9, number[3]));
+    if (flops > 0) printf(", %s GFLOP/s", cli_rate(flops / time / 1e9, number[3]));
+    if (p->check != NULL) printf(", within %.1e of %s", r->difference, p->check);
+    printf("\n");
+    return CLI_OK;
+}
+
+static void print_launch(void *user, const char *line)
+{
+    (void)user;
+    fprintf(stderr, "%s\n", line);
+}
+
+static int bench(plan *p, const cli_session *session, const cli_common *common)
+{
+    dart_stream *stream = NULL;
+    result r = {.difference = 0};
+    double *seconds = calloc(p->repeat, sizeof *seconds);
+    int status = seconds != NULL ? CLI_OK : cli_fail_memory();
+    if (status == CLI_OK) status = start(p, session, &stream, common->verbosity > 0 ? print_launch : NULL);
+    if (status == CLI_OK) status = check_finite(p, session);
+    if (status == CLI_OK && p->check != NULL) status = compare(p, session, common, &r.difference);
+    if (status == CLI_OK) status = time_runs(p, stream, seconds);
+    if (status == CLI_OK) {
+        r.median = cli_median(seconds, p->repeat);
+        r.least = seconds[0];
+        r.most = seconds[p->repeat - 1];
+        r.launches = dart_stream_launches(stream);
+        for (size_t i = 0; i < OPERATION_MAX_TENSORS; i++) r.bytes += dart_buffer_bytes(p->o.tensors[i].buffer);
+        status = print(p, session, common, &r);
+    }
+    dart_stream_destroy(&stream);
+    free(seconds);
+    return status;
+}
+
+int cmd_bench_op(int argc, char **argv)
+{
+    cli_common common = {.device = NULL};
+    plan p = {.o = {.settings = {.S = 256, .eps = 1e-5f, .temperature = 1, .top_k = 40, .dt_is_step = true}},
+              .dtype = DART_F32,
+              .repeat = 20,
+              .seed = 1};
+    const args_option options[] = {
+        {"repeat", 0, ARGS_U32, "R", &p.repeat, "runs after a first one that is not timed, by default 20", 1, 100000,
+         false},
+        {"check", 0, ARGS_TEXT, "SPEC", &p.check, "compare the results with this device's first", 0, 0, false},
+        {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &common.dtype, "storage, by default f32", 0, 0, false},
+        {"variant", 0, ARGS_TEXT, "NAME", &common.variant, "only kernels of this variant, where there is one", 0, 0,
+         false},
+        {"seed", 0, ARGS_U64, "X", &p.seed, "of the random inputs, by default 1", 0, 0, false},
+        CLI_DEVICE(common),
+        CLI_OUTPUT(common),
+    };
+    const args_syntax syntax = {
+        .command = "dartlm bench op",
+        .operands = "CASE...",
+        .options = options,
+        .options_count = COUNT_OF(options),
+        .about =
+            "Times one op on random inputs by the device's clock and prints the median, the fastest and the\n"
+            "slowest run. A case names the op and sizes by their letters, a dtype, and optional tensors to\n"
+            "include:\n"
+            "  ssd L=2048 H=24 P=64 N=128 S=256\n"
+            "  ssd B=8 L=1 open bf16        (a decoding step)\n"
+            "  sma L=2048 S=256             (causal)\n"
+            "  sma L=1 M=32 seq             (a decoding step against 32 memories)\n"
+            "  linear T=512 IN=768 OUT=3352\n"
+            "  conv L=2048 C=1792 K=4\n"
+            "Sizes that are left out are those of dart-130m at 2048 tokens."};
+    args_operands operands;
+    cli_session session = {.context = NULL};
+    int status = args_parse(&syntax, argc, argv, &operands);
+    if (status == ARGS_GO_ON) status = parse_case(&p, &syntax, &operands);
+    if (status != ARGS_GO_ON) return status;
+    if (common.dtype != DART_STORAGE_DEFAULT) p.dtype = (dart_dtype)(common.dtype - DART_STORAGE_F32);
+    complete(&p);
+    name_case(&p);
+    status = cli_open_device(&session, &common);
+    if (status == CLI_OK) status = bench(&p, &session, &common);
+    operation_release(&p.o);
+    cli_close(&session);
+    return status;
+}

@@ -1,0 +1,265 @@
+/* One op on tensors of a file: for comparing devices, and other programs, with one another. */
+#if !defined(_WIN32)
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "operation.h"
+
+#include "file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(_WIN32)
+#include <direct.h>
+static bool make_folder(const char *path) { return _mkdir(path) == 0; }
+#else
+#include <sys/stat.h>
+static bool make_folder(const char *path) { return mkdir(path, 0777) == 0; }
+#endif
+
+/* F32, F16, BF16 and F64 as f32; I32 and I64 as i32. */
+static int convert(const safetensors_tensor *tensor, bool whole, void **values)
+{
+    if (whole) {
+        int32_t *made = NULL;
+        const int status = cli_integers(tensor, &made);
+        *values = made;
+        return status;
+    }
+    if (tensor->dtype > SAFETENSORS_F64)
+        return cli_fail("tensor %s has dtype %s, expected F32, F16, BF16 or F64", tensor->name,
+                        safetensors_dtype_name(tensor->dtype));
+    if (tensor->elements >= SIZE_MAX / sizeof(double)) return cli_fail_memory();
+    const size_t count = (size_t)tensor->elements;
+    float *made = malloc((count + 1) * sizeof *made);
+    if (made == NULL) return cli_fail_memory();
+    if (tensor->dtype != SAFETENSORS_F64) {
+        safetensors_to_f32(tensor, 0, count, made);
+    } else {
+        for (size_t i = 0; i < count; i++) {
+            double wide = 0;
+            memcpy(&wide, (const uint8_t *)tensor->data + i * sizeof wide, sizeof wide);
+            made[i] = (float)wide;
+        }
+    }
+    *values = made;
+    return CLI_OK;
+}
+
+static dart_dtype dtype_of(const safetensors_tensor *tensor, int chosen)
+{
+    dart_dtype dtype = DART_F32;
+    if (chosen != DART_STORAGE_DEFAULT) return (dart_dtype)(chosen - DART_STORAGE_F32);
+    if (tensor != NULL) safetensors_dtype_to_dart(tensor->dtype, &dtype);
+    return dtype;
+}
+
+static int missing(const operation *o, const char *path, const operation_tensor *t)
+{
+    char inputs[512] = "";
+    size_t used = 0;
+    for (const operation_tensor *i = o->kind->tensors; i->name != NULL; i++)
+        if ((i->flags & TENSOR_IN) != 0 && used < sizeof inputs - 64)
+            used += (size_t)snprintf(inputs + used, sizeof inputs - used, "%s%s [%s]", used > 0 ? ", " : "", i->name,
+                                     i->shape);
+    return cli_fail("%s: tensor %s is missing; %s takes %s", path, t->name, o->kind->name, inputs);
+}
+
+static bool is_optional(const operation_tensor *t) { return (t->flags & (TENSOR_OPTIONAL | TENSOR_ZERO)) != 0; }
+
+static int load(operation *o, const cli_session *session, const safetensors *file, const char *path, int dtype)
+{
+    for (size_t i = 0; o->kind->tensors[i].name != NULL; i++) {
+        const operation_tensor *t = &o->kind->tensors[i];
+        if ((t->flags & TENSOR_IN) == 0) continue;
+        const safetensors_tensor *tensor = safetensors_find(file, t->name);
+        if (tensor == NULL && !is_optional(t)) return missing(o, path, t);
+        o->given[i] = tensor != NULL;
+        if (tensor != NULL && operation_learn(o, i, tensor->shape, tensor->rank, path) != CLI_OK) return CLI_FAILED;
+    }
+    if (o->kind->derive != NULL) o->kind->derive(o);
+    for (size_t i = 0; o->kind->tensors[i].name != NULL; i++) {
+        const operation_tensor *t = &o->kind->tensors[i];
+        if ((t->flags & TENSOR_IN) == 0 || (!o->given[i] && (t->flags & TENSOR_ZERO) == 0)) continue;
+        const safetensors_tensor *tensor = safetensors_find(file, t->name);
+        void *values = NULL;
+        int status = o->given[i] ? convert(tensor, (t->flags & TENSOR_I32) != 0, &values) : CLI_OK;
+        if (status == CLI_OK) status = operation_place(o, session, i, dtype_of(tensor, dtype), values);
+        free(values);
+        if (status != CLI_OK) return status;
+    }
+    for (size_t i = 0; i < safetensors_count(file); i++) {
+        const char *name = safetensors_at(file, i)->name;
+        const size_t index = operation_index(o->kind, name);
+        if (index == OPERATION_MAX_TENSORS || (o->kind->tensors[index].flags & TENSOR_IN) == 0)
+            fprintf(stderr, "dartlm: warning: %s does not use tensor %s\n", o->kind->name, name);
+    }
+    return CLI_OK;
+}
+
+/* Outputs take the dtype of the first tensor, unless one was chosen. */
+static int make_outputs(operation *o, const cli_session *session, int dtype, bool stages)
+{
+    const dart_dtype stored = dtype != DART_STORAGE_DEFAULT     ? (dart_dtype)(dtype - DART_STORAGE_F32)
+                              : o->tensors[0].dtype == DART_I32 ? o->tensors[1].dtype
+                                                                : o->tensors[0].dtype;
+    for (size_t i = 0; o->kind->tensors[i].name != NULL; i++) {
+        const operation_tensor *t = &o->kind->tensors[i];
+        if ((t->flags & TENSOR_IN) != 0 || ((t->flags & TENSOR_STAGE) != 0 && !stages)) continue;
+        /* The step plan has no such stages. */
+        const bool chunked_only = strcmp(t->name, "cb") == 0 || strcmp(t->name, "hin") == 0;
+        if (chunked_only && o->settings.plan == DART_PLAN_STEP) continue;
+        if (operation_place(o, session, i, stored, NULL) != CLI_OK) return CLI_FAILED;
+    }
+    return CLI_OK;
+}
+
+static int describe(const operation *o, const cli_session *session, size_t index, safetensors_tensor *entry)
+{
+    void *values = NULL;
+    const operation_tensor *t = &o->kind->tensors[index];
+    *entry = (safetensors_tensor){.name = t->name,
+                                  .dtype = (t->flags & TENSOR_I32) != 0 ? SAFETENSORS_I32 : SAFETENSORS_F32};
+    if (operation_shape(o, index, entry->shape, &entry->rank) != CLI_OK ||
+        operation_read(o, session, index, &values) != CLI_OK)
+        return CLI_FAILED;
+    entry->data = values;
+    return CLI_OK;
+}
+
+static int write_outputs(const operation *o, cli_session *session, const char *path)
+{
+    safetensors_tensor entries[OPERATION_MAX_TENSORS];
+    size_t count = 0;
+    int result = CLI_OK;
+    for (size_t i = 0; o->kind->tensors[i].name != NULL && result == CLI_OK; i++)
+        if (operation_is_output(o, i) && (o->kind->tensors[i].flags & TENSOR_STAGE) == 0)
+            result = describe(o, session, i, &entries[count++]);
+    if (result == CLI_OK) {
+        const dart_status status = safetensors_write(path, entries, count, &session->report);
+        if (status != DART_OK) result = cli_fail_file(session, status);
+    }
+    for (size_t i = 0; i < count; i++) free((void *)(uintptr_t)entries[i].data);
+    return result;
+}
+
+/* FOLDER/STAGE.safetensors for every stage. */
+static int write_stages(const operation *o, cli_session *session, const char *folder)
+{
+    int result = CLI_OK;
+    if (!file_is_folder(folder) && !make_folder(folder))
+        return cli_fail("%s: the folder cannot be made: %s", folder, strerror(errno));
+    for (size_t i = 0; o->kind->tensors[i].name != NULL && result == CLI_OK; i++) {
+        if (!operation_is_output(o, i) || (o->kind->tensors[i].flags & TENSOR_STAGE) == 0) continue;
+        char name[64];
+        safetensors_tensor entry;
+        snprintf(name, sizeof name, "%s.safetensors", o->kind->tensors[i].name);
+        char *path = file_join(folder, name);
+        if (path == NULL) return cli_fail_memory();
+        result = describe(o, session, i, &entry);
+        if (result == CLI_OK) {
+            const dart_status status = safetensors_write(path, &entry, 1, &session->report);
+            if (status != DART_OK) result = cli_fail_file(session, status);
+        }
+        free((void *)(uintptr_t)entry.data);
+        free(path);
+    }
+    return result;
+}
+
+static void print_launch(void *user, const char *line)
+{
+    (void)user;
+    fprintf(stderr, "%s\n", line);
+}
+
+static int execute(const operation *o, const cli_session *session, bool verbose, uint32_t *launches, uint64_t *ns)
+{
+    dart_stream *stream = NULL;
+    const dart_stream_options options = {.trace = verbose ? print_launch : NULL};
+    dart_status status = dart_stream_create(session->device, &options, &stream);
+    if (status != DART_OK) return cli_fail_device(session, status);
+    status = dart_stream_begin(stream);
+    if (status == DART_OK) status = o->kind->record(o, stream);
+    if (status == DART_OK) status = dart_stream_submit(stream);
+    if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
+    if (status == DART_OK) status = dart_stream_elapsed(stream, ns);
+    *launches = dart_stream_launches(stream);
+    const int result = status == DART_OK ? CLI_OK : cli_fail_stream(stream, status);
+    dart_stream_destroy(&stream);
+    return result;
+}
+
+static int run(operation *o, cli_session *session, const cli_common *common, const char *in, const char *out,
+               const char *stages)
+{
+    safetensors *file = NULL;
+    uint32_t launches = 0;
+    uint64_t ns = 0;
+    char time[CLI_NUMBER];
+    const dart_status status = safetensors_open(in, &session->report, &file);
+    if (status != DART_OK) return cli_fail_file(session, status);
+    int result = load(o, session, file, in, common->dtype);
+    safetensors_close(&file);
+    if (result == CLI_OK) result = make_outputs(o, session, common->dtype, stages != NULL);
+    if (result == CLI_OK) result = execute(o, session, common->verbosity > 0, &launches, &ns);
+    if (result == CLI_OK) result = write_outputs(o, session, out);
+    if (result == CLI_OK && stages != NULL) result = write_stages(o, session, stages);
+    if (result == CLI_OK && common->json)
+        result = cli_print_json(json_pack("{s:s, s:s, s:I, s:I}", "op", o->kind->name, "device", session->info.name,
+                                          "launches", (json_int_t)launches, "nanoseconds", (json_int_t)ns));
+    else if (result == CLI_OK && common->verbosity > 0)
+        fprintf(stderr, "%" PRIu32 " launches in %s on %s\n", launches, cli_time((double)ns / 1e9, time),
+                session->info.name);
+    return result;
+}
+
+int cmd_op(int argc, char **argv)
+{
+    cli_common common = {.device = NULL};
+    const char *stages = NULL;
+    operation o = {.settings = {.S = 256, .eps = 1e-5f, .temperature = 1}};
+    operation_settings *s = &o.settings;
+    const args_option options[] = {
+        {"chunk-size", 0, ARGS_U32, "S", &s->S, "ssd, sma: by default 256", 1, 1 << 30, false},
+        {"plan", 0, ARGS_CHOICE, "chunked|step", &s->plan, "ssd, sma: by default step for one token", 0, 0, false},
+        {"dt-is-step", 0, ARGS_FLAG, NULL, &s->dt_is_step, "ssd: dt is the step size, without bias and softplus", 0, 0,
+         false},
+        {"dt-min", 0, ARGS_F32, "X", &s->dt_min, "ssd: least step size", 0, 0, false},
+        {"dt-max", 0, ARGS_F32, "X", &s->dt_max, "ssd: largest step size; 0: no limit", 0, 0, false},
+        {"first", 0, ARGS_U32, "M", &s->first, "sma: number of the first memory in dh, by default 0", 0, 0, false},
+        {"eps", 0, ARGS_F32, "X", &s->eps, "sma and norms: by default 1e-5", 0, 0, false},
+        {"temperature", 0, ARGS_F32, "T", &s->temperature, "sample: by default 1", 0, 0, false},
+        {"top-k", 0, ARGS_U32, "K", &s->top_k, "sample: from the K largest; by default all", 0, 0, false},
+        {"seed", 0, ARGS_U64, "X", &s->seed, "sample: by default 0", 0, 0, false},
+        {"dump-stages", 0, ARGS_TEXT, "DIR", &stages, "write each intermediate to DIR/NAME.safetensors", 0, 0, false},
+        {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &common.dtype,
+         "storage on the device; by default the file's.\nVectors of parameters and states are f32.", 0, 0, false},
+        CLI_DEVICE(common),
+        CLI_OUTPUT(common),
+    };
+    char names[160], about[512];
+    snprintf(
+        about, sizeof about,
+        "Runs an op on the tensors of the safetensors file IN and writes its results to OUT, in f32. Tensors have the\n"
+        "names of the library's header; optional ones may be left out.\n\nOps: %s.",
+        operation_names(names));
+    const args_syntax syntax = {.command = "dartlm op",
+                                .operands = "NAME IN OUT",
+                                .about = about,
+                                .options = options,
+                                .options_count = COUNT_OF(options)};
+    args_operands operands;
+    cli_session session = {.context = NULL};
+    int status = args_parse(&syntax, argc, argv, &operands);
+    if (status != ARGS_GO_ON) return status;
+    o.kind = operation_find(operands.texts[0]);
+    if (o.kind == NULL) return args_mistake(&syntax, "unknown op '%s'; there are %s", operands.texts[0], names);
+    status = cli_open_device(&session, &common);
+    if (status == CLI_OK) status = run(&o, &session, &common, operands.texts[1], operands.texts[2], stages);
+    operation_release(&o);
+    cli_close(&session);
+    return status;
+}

@@ -1,0 +1,217 @@
+#include "operation.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const dim_names[DIM_COUNT] = {"B", "L", "H", "G", "N", "P", "S",  "M",
+                                                 "W", "V", "K", "C", "T", "I", "IN", "OUT"};
+
+operation_dim operation_dim_of(const char *text, size_t length)
+{
+    for (int dim = 0; dim < DIM_COUNT; dim++)
+        if (strlen(dim_names[dim]) == length && strncmp(dim_names[dim], text, length) == 0) return (operation_dim)dim;
+    return DIM_COUNT;
+}
+
+/* ---- Shapes ---- */
+
+/* One word of a shape: dims[dim] + add, or add alone when dim is DIM_COUNT. */
+typedef struct word {
+    operation_dim dim;
+    int add;
+} word;
+
+/* false at the end of the text. */
+static bool next_word(const char **text, word *w)
+{
+    const char *at = *text;
+    while (*at == ' ') at++;
+    if (*at == '\0') return false;
+    size_t letters = 0;
+    while (isupper((unsigned char)at[letters])) letters++;
+    w->dim = letters > 0 ? operation_dim_of(at, letters) : DIM_COUNT;
+    at += letters;
+    char *end = NULL;
+    w->add = 0;
+    *text = at;
+    if (*at != ' ' && *at != '\0') {
+        w->add = (int)strtol(at, &end, 10);
+        *text = end;
+    }
+    return true;
+}
+
+static uint32_t words_count(const char *shape)
+{
+    uint32_t count = 0;
+    word w;
+    while (next_word(&shape, &w)) count++;
+    return count;
+}
+
+bool operation_mentions(const operation_tensor *tensor, operation_dim dim)
+{
+    const char *text = tensor->shape;
+    word w;
+    while (next_word(&text, &w))
+        if (w.dim == dim) return true;
+    return false;
+}
+
+static int misfit(const operation *o, size_t index, const uint64_t *shape, uint32_t rank, const char *where)
+{
+    const operation_tensor *t = &o->kind->tensors[index];
+    char is[160], sizes[160] = "";
+    size_t used = 0;
+    for (int dim = 0; dim < DIM_COUNT; dim++)
+        if (o->dims[dim] != 0 && used < sizeof sizes - 40 && operation_mentions(t, (operation_dim)dim))
+            used += (size_t)snprintf(sizes + used, sizeof sizes - used, "%s%s is %" PRIu64, used > 0 ? ", " : " where ",
+                                     dim_names[dim], o->dims[dim]);
+    return cli_fail("%s: tensor %s has shape %s, %s expects [%s]%s", where, t->name, cli_shape(shape, rank, is),
+                    o->kind->name, t->shape, sizes);
+}
+
+/* T takes the dimensions that the other words leave. */
+static bool learn_lead(operation *o, const uint64_t *shape, uint32_t rank)
+{
+    uint64_t product = 0;
+    if (!base_product(shape, rank, &product) || product == 0) return false;
+    if (o->dims[DIM_T] != 0) return o->dims[DIM_T] == product;
+    o->dims[DIM_T] = product;
+    o->lead_rank = rank;
+    memcpy(o->lead, shape, rank * sizeof *shape);
+    return true;
+}
+
+int operation_learn(operation *o, size_t index, const uint64_t *shape, uint32_t rank, const char *where)
+{
+    const char *text = o->kind->tensors[index].shape;
+    const uint32_t words = words_count(text);
+    uint64_t short_shape[3];
+    const uint64_t *given = shape;
+    const uint32_t given_rank = rank;
+    word w;
+    /* Checkpoints keep the weights of a depthwise convolution as C x 1 x K. */
+    if (strcmp(text, "C K") == 0 && rank == 3 && shape[1] == 1) {
+        short_shape[0] = shape[0];
+        short_shape[1] = shape[2];
+        shape = short_shape;
+        rank = 2;
+    }
+    const bool has_lead = strchr(text, 'T') != NULL && text[0] == 'T';
+    if (has_lead ? rank + 1 < words : rank != words) return misfit(o, index, given, given_rank, where);
+    uint32_t at = 0;
+    while (next_word(&text, &w)) {
+        if (w.dim == DIM_T) {
+            const uint32_t lead = rank + 1 - words;
+            if (!learn_lead(o, shape, lead)) return misfit(o, index, given, given_rank, where);
+            at += lead;
+            continue;
+        }
+        const uint64_t size = shape[at++];
+        const int64_t value = (int64_t)size - w.add;
+        if (size > UINT32_MAX || (w.dim == DIM_COUNT ? value != 0 : value <= 0))
+            return misfit(o, index, given, given_rank, where);
+        if (w.dim == DIM_COUNT) continue;
+        if (o->dims[w.dim] != 0 && o->dims[w.dim] != (uint64_t)value) return misfit(o, index, given, given_rank, where);
+        o->dims[w.dim] = (uint64_t)value;
+    }
+    return CLI_OK;
+}
+
+int operation_shape(const operation *o, size_t index, uint64_t shape[SAFETENSORS_MAX_RANK], uint32_t *rank)
+{
+    const operation_tensor *t = &o->kind->tensors[index];
+    const char *text = t->shape;
+    uint32_t at = 0;
+    word w;
+    while (next_word(&text, &w)) {
+        if (w.dim != DIM_COUNT && o->dims[w.dim] == 0)
+            return cli_fail("%s: the size %s of %s is not known", o->kind->name, dim_names[w.dim], t->name);
+        if (w.dim == DIM_T && o->lead_rank > 0) {
+            for (uint32_t i = 0; i < o->lead_rank && at < SAFETENSORS_MAX_RANK; i++) shape[at++] = o->lead[i];
+        } else if (at < SAFETENSORS_MAX_RANK) {
+            shape[at++] = (w.dim == DIM_COUNT ? 0 : o->dims[w.dim]) + (uint64_t)(int64_t)w.add;
+        }
+    }
+    *rank = at;
+    return CLI_OK;
+}
+
+/* ---- Buffers ---- */
+
+static dart_dtype stored_dtype(const operation_tensor *t, dart_dtype dtype)
+{
+    return (t->flags & TENSOR_I32) != 0 ? DART_I32 : (t->flags & TENSOR_F32) != 0 ? DART_F32 : dtype;
+}
+
+int operation_place(operation *o, const cli_session *session, size_t index, dart_dtype dtype, const void *values)
+{
+    const operation_tensor *t = &o->kind->tensors[index];
+    uint64_t shape[SAFETENSORS_MAX_RANK], count = 0, bytes = 0;
+    uint32_t rank = 0;
+    dtype = stored_dtype(t, dtype);
+    if (operation_shape(o, index, shape, &rank) != CLI_OK) return CLI_FAILED;
+    if (!base_product(shape, rank, &count) || !base_mul(count, dart_dtype_size(dtype), &bytes) ||
+        bytes > SIZE_MAX / 2 || bytes == 0)
+        return cli_fail("%s: tensor %s is empty or too large", o->kind->name, t->name);
+    dart_status status = dart_buffer_create(session->device, bytes, &o->tensors[index].buffer);
+    if (status != DART_OK) return cli_fail_device(session, status);
+    o->tensors[index].dtype = dtype;
+    o->elements[index] = count;
+    void *stored = NULL;
+    if (values == NULL || dart_dtype_size(dtype) == 2) {
+        stored = calloc(1, (size_t)bytes);
+        if (stored == NULL) return cli_fail_memory();
+        if (values != NULL) dart_from_f32(dtype, stored, values, (size_t)count);
+    }
+    status = dart_buffer_write(o->tensors[index].buffer, 0, stored != NULL ? stored : values, bytes);
+    free(stored);
+    return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
+}
+
+int operation_read(const operation *o, const cli_session *session, size_t index, void **values)
+{
+    const dart_tensor *t = &o->tensors[index];
+    const size_t count = (size_t)o->elements[index], size = dart_dtype_size(t->dtype);
+    void *stored = malloc(count * size), *wide = size == 2 ? malloc(count * sizeof(float)) : NULL;
+    if (stored == NULL || (size == 2 && wide == NULL)) {
+        free(stored);
+        free(wide);
+        return cli_fail_memory();
+    }
+    const dart_status status = dart_buffer_read(t->buffer, 0, stored, count * size);
+    if (status != DART_OK) {
+        free(stored);
+        free(wide);
+        return cli_fail_device(session, status);
+    }
+    *values = stored;
+    if (wide != NULL) {
+        dart_to_f32(t->dtype, wide, stored, count);
+        free(stored);
+        *values = wide;
+    }
+    return CLI_OK;
+}
+
+size_t operation_index(const operation_kind *kind, const char *name)
+{
+    for (size_t i = 0; i < OPERATION_MAX_TENSORS && kind->tensors[i].name != NULL; i++)
+        if (strcmp(kind->tensors[i].name, name) == 0) return i;
+    return OPERATION_MAX_TENSORS;
+}
+
+bool operation_is_output(const operation *o, size_t index)
+{
+    return o->kind->tensors[index].name != NULL && (o->kind->tensors[index].flags & TENSOR_OUT) != 0 &&
+           o->tensors[index].buffer != NULL;
+}
+
+void operation_release(operation *o)
+{
+    for (size_t i = 0; i < OPERATION_MAX_TENSORS; i++) dart_buffer_destroy(&o->tensors[i].buffer);
+}

@@ -1,0 +1,87 @@
+/* One op with its tensors: shapes by letters, buffers on a device, the recorded call. Serves `op` and `bench op`.
+ *
+ * A new op is one row of operation_kinds: its tensors, the sizes that follow from others, and the call.
+ */
+#ifndef DARTLM_OPERATION_H
+#define DARTLM_OPERATION_H
+
+#include "cli.h"
+
+/* The letters of the library's header. */
+typedef enum operation_dim {
+    DIM_B, DIM_L, DIM_H, DIM_G, DIM_N, DIM_P, DIM_S, DIM_M, DIM_W, DIM_V, DIM_K, DIM_C, DIM_T, DIM_I, DIM_IN, DIM_OUT,
+    DIM_COUNT
+} operation_dim;
+
+enum {
+    TENSOR_IN = 1 << 0,
+    TENSOR_OUT = 1 << 1,      /* with IN: replaced by the op */
+    TENSOR_OPTIONAL = 1 << 2, /* an input that may be missing; with OUT it then is no output either */
+    TENSOR_ZERO = 1 << 3,     /* an input that is zero when it is missing */
+    TENSOR_STAGE = 1 << 4,    /* an intermediate, made when asked for */
+    TENSOR_F32 = 1 << 5,      /* f32 whatever the dtype chosen */
+    TENSOR_I32 = 1 << 6,
+    OPERATION_MAX_TENSORS = 24
+};
+
+typedef struct operation_tensor {
+    const char *name;
+    /* Dimensions with blanks between: letters, letter+1, letter-1, numbers. T stands for any number of dimensions. */
+    const char *shape;
+    int flags;
+} operation_tensor;
+
+typedef struct operation operation;
+
+typedef struct operation_kind {
+    const char *name;
+    operation_tensor tensors[OPERATION_MAX_TENSORS]; /* up to the first without a name */
+    /* Sets sizes that follow from others; may be NULL. */
+    void (*derive)(operation *o);
+    dart_status (*record)(const operation *o, dart_stream *stream);
+    double (*flops)(const operation *o); /* may be NULL */
+} operation_kind;
+extern const operation_kind operation_kinds[];
+/* NULL when there is none. */
+const operation_kind *operation_find(const char *name);
+/* "ssd, sma, ..." */
+const char *operation_names(char text[160]);
+
+typedef struct operation_settings {
+    uint32_t S, first, top_k;
+    int plan; /* dart_plan */
+    bool dt_is_step;
+    float dt_min, dt_max, eps, temperature;
+    uint64_t seed;
+} operation_settings;
+
+struct operation {
+    const operation_kind *kind;
+    operation_settings settings;
+    uint64_t dims[DIM_COUNT]; /* 0: unknown */
+    uint64_t lead[SAFETENSORS_MAX_RANK]; /* the dimensions of T */
+    uint32_t lead_rank;
+    bool given[OPERATION_MAX_TENSORS]; /* inputs that are there */
+    dart_tensor tensors[OPERATION_MAX_TENSORS];
+    uint64_t elements[OPERATION_MAX_TENSORS]; /* of those with a buffer */
+};
+
+/* Learns sizes from a tensor of that shape. Tells stderr when it does not fit. */
+int operation_learn(operation *o, size_t index, const uint64_t *shape, uint32_t rank, const char *where);
+/* The shape by the sizes known; tells stderr which one is not. */
+int operation_shape(const operation *o, size_t index, uint64_t shape[SAFETENSORS_MAX_RANK], uint32_t *rank);
+/* The number of a size by its letters ("IN"); DIM_COUNT when there is none. */
+operation_dim operation_dim_of(const char *text, size_t length);
+bool operation_mentions(const operation_tensor *tensor, operation_dim dim);
+/* A buffer for a tensor, filled with the values (f32, or i32 for TENSOR_I32) or with zeros when values is NULL. */
+int operation_place(operation *o, const cli_session *session, size_t index, dart_dtype dtype, const void *values);
+/* The tensor's values as f32, or i32 for TENSOR_I32, for free(). */
+int operation_read(const operation *o, const cli_session *session, size_t index, void **values);
+/* Index of the tensor of that name, OPERATION_MAX_TENSORS when there is none. */
+size_t operation_index(const operation_kind *kind, const char *name);
+/* Whether the op writes this tensor here. */
+bool operation_is_output(const operation *o, size_t index);
+/* Frees the buffers. */
+void operation_release(operation *o);
+
+#endif

@@ -1,0 +1,167 @@
+#if !defined(_WIN32)
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "cli.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#include <io.h>
+static bool is_terminal(void) { return _isatty(_fileno(stderr)) != 0; }
+#else
+#include <unistd.h>
+static bool is_terminal(void) { return isatty(fileno(stderr)) != 0; }
+#endif
+
+/* ---- Messages ---- */
+
+static bool progress_shown;
+
+void cli_progress(const char *format, ...)
+{
+    if (!is_terminal()) return;
+    va_list arguments;
+    fputs("\r\033[K", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fflush(stderr);
+    progress_shown = true;
+}
+
+void cli_progress_end(void)
+{
+    if (progress_shown) fputs("\r\033[K", stderr);
+    progress_shown = false;
+}
+
+int cli_fail(const char *format, ...)
+{
+    va_list arguments;
+    cli_progress_end();
+    fputs("dartlm: ", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    return CLI_FAILED;
+}
+
+int cli_fail_memory(void) { return cli_fail("no memory on the host"); }
+
+static int fail_with(const char *text, dart_status status)
+{
+    return text[0] != '\0' ? cli_fail("%s (%s)", text, dart_status_name(status))
+                           : cli_fail("%s", dart_status_name(status));
+}
+
+enum { TEXT = 640 };
+
+static int fail_context(const dart_context *context, dart_status status)
+{
+    char text[TEXT] = "";
+    dart_context_error(context, text, sizeof text);
+    return fail_with(text, status);
+}
+
+int cli_fail_file(const cli_session *session, dart_status status)
+{
+    char text[TEXT] = "";
+    base_report_copy(&session->report, text, sizeof text);
+    return fail_with(text, status);
+}
+
+int cli_fail_device(const cli_session *session, dart_status status)
+{
+    char text[TEXT] = "";
+    dart_device_error(session->device, text, sizeof text);
+    return fail_with(text, status);
+}
+
+int cli_fail_stream(const dart_stream *stream, dart_status status)
+{
+    char text[TEXT] = "";
+    dart_stream_error(stream, text, sizeof text);
+    return fail_with(text, status);
+}
+
+int cli_fail_model(const dart_model *model, dart_status status)
+{
+    char text[TEXT] = "";
+    dart_model_error(model, text, sizeof text);
+    return fail_with(text, status);
+}
+
+int cli_fail_state(const dart_state *state, dart_status status)
+{
+    char text[TEXT] = "";
+    dart_state_error(state, text, sizeof text);
+    return fail_with(text, status);
+}
+
+/* ---- Sessions ---- */
+
+/* Errors reach the user through the statuses of calls, so the log repeats them only when it is asked for. */
+static void print_log(void *user, dart_log_level level, const char *text)
+{
+    static const char *const names[] = {"error", "warning", "info", "trace"};
+    const cli_session *session = user;
+    if (level == DART_LOG_ERROR && session->log_level < DART_LOG_INFO) return;
+    cli_progress_end();
+    fprintf(stderr, "dartlm: %s: %s\n", names[level], text);
+}
+
+int cli_open_context(cli_session *session, const cli_common *common)
+{
+    *session = (cli_session){.context = NULL};
+    session->log_level = common->verbosity == 0   ? DART_LOG_WARNING
+                         : common->verbosity == 1 ? DART_LOG_INFO
+                                                  : DART_LOG_TRACE;
+    if (base_report_init(&session->report, NULL) != DART_OK) return cli_fail_memory();
+    session->has_report = true;
+    const dart_context_options options = {.log = print_log, .log_user = session, .log_level = session->log_level};
+    const dart_status status = dart_context_create(&options, &session->context);
+    return status == DART_OK ? CLI_OK : cli_fail("no backend could be loaded: %s", dart_status_name(status));
+}
+
+int cli_open_device(cli_session *session, const cli_common *common)
+{
+    if (cli_open_context(session, common) != CLI_OK) return CLI_FAILED;
+    const dart_device_options options = {
+        .spec = common->device, .threads = common->threads, .variant = common->variant};
+    dart_status status = dart_device_open(session->context, &options, &session->device);
+    if (status != DART_OK) return fail_context(session->context, status);
+    status = dart_device_describe(session->device, &session->info);
+    return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
+}
+
+void cli_close(cli_session *session)
+{
+    cli_progress_end();
+    dart_device_destroy(&session->device);
+    dart_context_destroy(&session->context);
+    if (session->has_report) base_report_destroy(&session->report);
+    session->has_report = false;
+}
+
+int cli_open_model(cli_session *session, const cli_common *common, const cli_model_options *options, dart_model **model)
+{
+    if (cli_open_device(session, common) != CLI_OK) return CLI_FAILED;
+    cli_progress("loading %s", options->folder);
+    const dart_model_options storage = {.weights = (dart_storage)common->dtype,
+                                        .activations = (dart_storage)options->activations,
+                                        .memories = (dart_storage)options->memories};
+    const dart_status status = dart_model_open(session->device, options->folder, &storage, model);
+    cli_progress_end();
+    return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
+}
+
+const char *cli_device_spec(const dart_device_info *info, char text[32])
+{
+    if (info->backend == DART_BACKEND_CPU) snprintf(text, 32, "cpu");
+    else snprintf(text, 32, "%s:%" PRIu32, dart_backend_name(info->backend), info->index);
+    return text;
+}
