@@ -263,7 +263,8 @@ dart_status model_config_parse(const char *text, size_t bytes, const char *name,
     spelled = malloc(7 * bytes + 1);
     if (spelled == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to read it", name);
     root = json_loadb(spelled, spell_out(text, bytes, spelled), JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL && json_error_code(&error) == json_error_out_of_memory)
+    /* Out of memory is most often a failure without a text. */
+    if (root == NULL && (error.text[0] == '\0' || json_error_code(&error) == json_error_out_of_memory))
         FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to read it", name);
     if (root == NULL) FAIL(report, DART_BAD_DATA, "%s: line %d: %s", name, error.line, error.text);
     if (!json_is_object(root)) FAIL(report, DART_BAD_DATA, "%s: not a JSON object", name);

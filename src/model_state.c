@@ -374,7 +374,7 @@ static dart_status add_block(dart_state *state, uint32_t M)
     if (runs == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory for %u blocks", had + 1);
     state->runs = runs;
     block.buffers = device_calloc(device, c->layers, sizeof *block.buffers);
-    if (block.buffers == NULL) return DART_OUT_OF_MEMORY;
+    if (block.buffers == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
     for (uint32_t l = 0; l < c->layers && status == DART_OK; l++)
         status = dart_buffer_create(device, dh_bytes + memories * c->H * c->N * 4, &block.buffers[l]);
     if (status != DART_OK) {

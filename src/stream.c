@@ -20,6 +20,7 @@ struct dart_stream {
     dart_stream_options options;
     dart_status status; /* sticky */
     bool submitted;     /* and not known to be done */
+    bool closed;        /* submitted once: nothing more can be recorded */
     uint32_t launches;
     hazard hazards[MAX_IN_FLIGHT];
     uint32_t hazards_count;
@@ -99,6 +100,7 @@ dart_status dart_stream_begin(dart_stream *stream)
         status = take_failure(stream, device->backend->stream_begin(device->handle, stream->handle), "dart_stream_begin");
     if (status != DART_OK) return status;
     stream->status = DART_OK;
+    stream->closed = false;
     stream->launches = 0;
     stream->hazards_count = 0;
     stream->chunk = 0;
@@ -116,6 +118,7 @@ dart_status dart_stream_submit(dart_stream *stream)
     if (status == DART_OK)
         status = take_failure(stream, device->backend->stream_submit(device->handle, stream->handle), "dart_stream_submit");
     stream->submitted = status == DART_OK;
+    stream->closed = true;
     return status;
 }
 
@@ -158,10 +161,7 @@ dart_status op_begin(op_call *call, dart_stream *stream, const char *op)
     call->stream = stream;
     call->op = op;
     if (stream->status != DART_OK) return stream->status;
-    if (stream->submitted) {
-        const dart_status status = op_fail(call, DART_INVALID_ARGUMENT, "recording on a stream that is running: dart_stream_begin first");
-        return status;
-    }
+    if (stream->closed) return op_fail(call, DART_INVALID_ARGUMENT, "the recording was submitted already: dart_stream_begin first");
     return DART_OK;
 }
 

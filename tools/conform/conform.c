@@ -65,8 +65,9 @@ void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed,
     dart_stream_destroy(&d.stream);
     conform_destroy(&d);
     outcome->status = d.status;
-    outcome->ran = d.status == DART_OK;
-    outcome->passed = outcome->ran && outcome->results_count > 0;
+    /* Only what a device says that it cannot do was not run; any other status is a failure. */
+    outcome->ran = d.status != DART_UNSUPPORTED && d.status != DART_OUT_OF_MEMORY;
+    outcome->passed = d.status == DART_OK && outcome->results_count > 0;
     for (uint32_t i = 0; i < outcome->results_count; i++)
         if (outcome->results[i].broken || !(outcome->results[i].share <= 1)) outcome->passed = false;
 }
@@ -168,7 +169,7 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
         fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"status\": \"%s\", \"kernels\": ", dart_backend_name(t->info.backend),
                 t->variant[0] != '\0' ? t->variant : "default", name, !o->ran ? "not run" : o->passed ? "passed" : "failed");
         print_json_text(out, o->variants);
-        if (!o->ran) {
+        if (o->status != DART_OK) {
             fprintf(out, ", \"reason\": ");
             print_json_text(out, o->text);
         }
@@ -185,6 +186,7 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
         fprintf(out, "NOT RUN  %-10s %-58s %s: %s\n", t->variant, name, dart_status_name(o->status), o->text);
     } else if (!o->passed || s->options->verbose) {
         fprintf(out, "%-8s %-10s %-58s %s\n", o->passed ? "ok" : "FAILED", t->variant[0] != '\0' ? t->variant : "default", name, o->variants);
+        if (o->status != DART_OK) fprintf(out, "         %s: %s\n", dart_status_name(o->status), o->text);
         for (uint32_t i = 0; i < o->results_count; i++) {
             const conform_result *r = &o->results[i];
             fprintf(out, "         %-10s L2 %.2e  Linf %.2e  row %llu %.2e  tolerance %.2e  used %5.1f %% %s\n", r->tensor, r->l2, r->linf,
