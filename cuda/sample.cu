@@ -98,7 +98,8 @@ KERNEL_FUNCTION(sample, simt)
 
         const uint32_t position =
             args.flags & HAS_SEQ ? uint32_t(seq[2 * size_t(tile)]) + uint32_t(seq[2 * size_t(tile) + 1]) : 0;
-        const float u = float(philox_word(position, tile, args.seed_low, args.seed_high)) * 2.3283064365386963e-10f;
+        // Rounding may not reach 1.
+        const float u = fminf(float(philox_word(position, tile, args.seed_low, args.seed_high)) * 2.3283064365386963e-10f, 0.99999994f);
         const float target = u * sums.total;
         unsigned long long chosen = 0; // complement of the index, so that the lowest one wins
         if (sums.with > target && sum > 0.0f) {

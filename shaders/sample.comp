@@ -119,7 +119,7 @@ void main()
             position = uint(load_int_seq(at) + load_int_seq(at + 1u));
         }
         uint random = philox(uvec4(position, tile, 0u, 0u), uvec2(args.seed_low, args.seed_high));
-        float u = float(random) * (1.0 / 4294967296.0);
+        float u = min(float(random) * (1.0 / 4294967296.0), 0.99999994); // rounding may not reach 1
         precise float total = 0.0;
         for (uint i = 0u; i < LANES; i++) total += sums[i];
         precise float before = 0.0;

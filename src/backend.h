@@ -9,13 +9,14 @@
  *   - device functions may come from several threads at once (memory of one device from two threads, streams of one
  *     device from two threads); one stream is used by one thread at a time.
  *   - Between stream_begin and stream_submit come stream_launch calls. stream_submit may be repeated without
- *     recording again, each time after stream_wait said DART_OK. stream_begin, stream_destroy, memory_destroy and
- *     device_destroy come when nothing is in flight (stream.c waits first), except on a lost device.
+ *     recording again, each time after stream_wait said DART_OK. stream_begin and stream_destroy come when nothing is
+ *     in flight (stream.c waits first), memory_destroy and device_destroy too (the caller's duty), except on a lost device.
  *   - A launch whose `barrier` is set must see the writes of all earlier launches of the stream, and its writes must
  *     not overtake their reads. Launches without it may overlap with earlier ones.
  *   - Submissions are ordered with host access: memory_write before submit is seen, memory_read after wait sees.
  *
- * What a backend promises: failures come back as statuses with a text in the device's report, never as aborts; a failed
+ * What a backend promises: failures come back as statuses with a text in the device's report (but for DART_TIMEOUT, which
+ * callers that poll see often), never as aborts; a failed
  * call leaves nothing behind; destructors accept half-built objects; a lost device answers DART_DEVICE_LOST from then on.
  */
 #ifndef DART_BACKEND_H

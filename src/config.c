@@ -178,7 +178,7 @@ static dart_status read_kind(const reader *r, model_kind *kind)
     static const struct {
         const char *key;
         bool refused;
-    } features[] = {{"use_bias", true}, {"rms_norm", false}, {"norm_before_gate", true}};
+    } features[] = {{"use_bias", true}, {"rms_norm", false}};
     char text[TEXT_BYTES];
     dart_status status;
     const json_t *type = reader_get(r, "model_type"), *act = reader_get(r, "hidden_act");

@@ -257,7 +257,7 @@ static dart_status finish(dart_state *state, const dart_prefill_args *a)
         state->host_seq[2 * b + 1] = 0;
     }
     state->seq_current = false;
-    state->chosen = false;
+    state->chosen = state->chosen && a->sampling == NULL;
     TRY(model_state_write(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, CALL));
     TRY(model_take_stream(state, stream, dart_stream_begin(stream), CALL));
     status = model_record_head(state, stream, state->B, &last);
@@ -266,7 +266,7 @@ static dart_status finish(dart_state *state, const dart_prefill_args *a)
     TRY(model_state_run(state, stream, CALL));
     if (a->want == DART_LOGITS_LAST) TRY(model_state_read(state, WORK_LOGITS, 0, a->logits, state->B * V, CALL));
     if (a->next_ids != NULL) TRY(model_state_read(state, WORK_NEXT, 0, a->next_ids, state->B, CALL));
-    state->chosen = a->sampling != NULL;
+    state->chosen = state->chosen || a->sampling != NULL;
     return DART_OK;
 fail:
     return status;

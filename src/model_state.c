@@ -309,7 +309,8 @@ static void clear(dart_stream *stream, dart_buffer *buffer, uint64_t bytes_at, d
     dart_fill(stream, &(dart_fill_args){.T = B, .W = (uint32_t)width, .y = y});
 }
 
-static dart_status clear_sequences(dart_state *state, uint32_t b, uint32_t B)
+/* Sets *ran once the device may have changed the state. */
+static dart_status clear_sequences(dart_state *state, uint32_t b, uint32_t B, bool *ran)
 {
     const model_config *c = &state->model->config;
     const dart_dtype dtype = state->model->activations;
@@ -327,7 +328,12 @@ static dart_status clear_sequences(dart_state *state, uint32_t b, uint32_t B)
         clear(stream, layer, state->sma_tail_at, dtype, b, B, tail * model_config_sma_conv(c));
     }
     clear(stream, state->work[WORK_LAST], 0, dtype, b, B, c->W);
-    return model_state_run(state, stream, "dart_state_reset");
+    /* A recording that failed says so here, before anything runs. */
+    status = dart_stream_submit(stream);
+    if (status != DART_OK) return model_take_stream(state, stream, status, "dart_state_reset");
+    *ran = true;
+    status = dart_stream_wait(stream, state->timeout_ns);
+    return model_take_stream(state, stream, status, "dart_state_reset");
 }
 
 dart_status dart_state_reset(dart_state *state, int32_t b)
@@ -342,13 +348,14 @@ dart_status dart_state_reset(dart_state *state, int32_t b)
         status = model_take_stream(state, state->decode, dart_stream_begin(state->decode), "dart_state_reset");
     }
     const uint32_t first = b < 0 ? 0 : (uint32_t)b, count = b < 0 ? state->B : 1;
-    if (status == DART_OK) status = clear_sequences(state, first, count);
-    state->seq_current = false;
-    state->chosen = false;
+    bool ran = false;
+    if (status == DART_OK) status = clear_sequences(state, first, count, &ran);
     if (status != DART_OK) {
-        state->broken = status;
+        if (ran) state->broken = status;
         return status;
     }
+    state->seq_current = false;
+    state->chosen = false;
     for (uint32_t i = first; i < first + count; i++) state->positions[i] = 0;
     if (b < 0) state->broken = DART_OK;
     return DART_OK;

@@ -21,6 +21,8 @@ struct dart_stream {
     dart_status status; /* sticky */
     bool submitted;     /* and not known to be done */
     bool closed;        /* submitted once: nothing more can be recorded */
+    bool timed;         /* elapsed_ns is that of a finished submission */
+    uint64_t elapsed_ns;
     uint32_t launches;
     hazard hazards[MAX_IN_FLIGHT];
     uint32_t hazards_count;
@@ -129,15 +131,19 @@ dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns)
     if (!stream->submitted) return stream->status;
     dart_status status = device->backend->stream_wait(device->handle, stream->handle, timeout_ns);
     if (status == DART_OK || device_note(device, status) == DART_DEVICE_LOST) stream->submitted = false;
+    if (status == DART_OK) status = device->backend->stream_elapsed(device->handle, stream->handle, &stream->elapsed_ns);
+    stream->timed = stream->timed || status == DART_OK;
     return take_failure(stream, status, "dart_stream_wait");
 }
 
 dart_status dart_stream_elapsed(dart_stream *stream, uint64_t *ns)
 {
     if (stream == NULL) return DART_INVALID_ARGUMENT;
-    REQUIRE(&stream->report, ns != NULL && !stream->submitted, "dart_stream_elapsed: wait for the submission first");
-    dart_device *device = stream->device;
-    return take_failure(stream, device->backend->stream_elapsed(device->handle, stream->handle, ns), "dart_stream_elapsed");
+    REQUIRE(&stream->report, ns != NULL, "dart_stream_elapsed: no place for the time");
+    REQUIRE(&stream->report, !stream->submitted, "dart_stream_elapsed: the last submission has not been waited for");
+    REQUIRE(&stream->report, stream->timed, "dart_stream_elapsed: nothing has run yet");
+    *ns = stream->elapsed_ns;
+    return DART_OK;
 }
 
 /* ---- What ops are made of ---- */

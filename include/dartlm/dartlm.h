@@ -25,8 +25,9 @@
  *   Threads    A context, a device and their queries may be used from several threads at once. A stream, a model
  *              or a state is used by one thread at a time; different ones concurrently. A buffer may be shared
  *              under the caller's own ordering.
- *   Lifetime   Destroy children before parents. Destroy functions take the address of the handle, set it to NULL,
- *              accept NULL and wait for work in flight.
+ *   Lifetime   Destroy children before parents. Destroy functions take the address of the handle, set it to NULL and
+ *              accept NULL. Destroying a stream waits for its work; a buffer is destroyed once every stream that uses
+ *              it has been waited for.
  *   Alignment  Tensors may start at any element, but for h, open, open_decay, cum, decay, cb, hin, qn and en, which
  *              start at multiples of 64 elements.
  *   Zero       Option and argument structs are valid when zeroed, and zero means the default.
@@ -164,9 +165,9 @@ typedef struct dart_device_options {
     const char *variant;            /* test hook: use only rows of this name where a kernel has one */
     bool poison;                    /* fill new memory with NaN (0xFF bytes) */
     uint64_t max_binding_bytes;     /* lower the limit of the device (tests); 0: as it is */
-    uint32_t fail_at;               /* null and CPU backends: the n-th backend call from now fails with
-                                       DART_OUT_OF_MEMORY, counted from 1; 0: never */
-    bool lose;                      /* null backend: the failing call loses the device instead */
+    uint32_t fail_at;               /* test hook: the n-th call of the backend or allocation of host memory from now,
+                                       opening included, fails with DART_OUT_OF_MEMORY; 0: never */
+    bool lose;                      /* test hook: that call loses the device instead (pretended: null and CPU only) */
 } dart_device_options;
 
 /* Opens a device. options may be NULL. Several devices, and one device several times, may be open. Blocking. */
@@ -212,16 +213,18 @@ typedef struct dart_stream_options {
     void *trace_user;
 } dart_stream_options;
 
+/* A new stream is ready to record. */
 DART_API dart_status dart_stream_create(dart_device *device, const dart_stream_options *options, dart_stream **stream);
 DART_API void dart_stream_destroy(dart_stream **stream);
 /* Empties the recording, clears a sticky error, keeps scratch memory. Waits for work in flight. */
 DART_API dart_status dart_stream_begin(dart_stream *stream);
-/* Starts the recorded launches; does not block. A recording may be submitted again once the last run was waited
+/* Starts the recorded launches and closes the recording: ops after it fail until dart_stream_begin. Does not block, but
+ * for the CPU backend, which runs everything here, so that waiting is over at once. A recording may be submitted again once the last run was waited
  * for: positions and counts that change from run to run lie in the seq tensor, not in the recording. */
 DART_API dart_status dart_stream_submit(dart_stream *stream);
 /* Blocks until the last submission is done, at most timeout_ns (0: look only; UINT64_MAX: no limit). */
 DART_API dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns);
-/* Nanoseconds the last finished submission took on the device. */
+/* Nanoseconds the last finished submission took on the device; DART_INVALID_ARGUMENT before there is one. */
 DART_API dart_status dart_stream_elapsed(dart_stream *stream, uint64_t *ns);
 DART_API uint32_t dart_stream_launches(const dart_stream *stream);
 DART_API size_t dart_stream_error(const dart_stream *stream, char *text, size_t size);
@@ -231,7 +234,7 @@ DART_API size_t dart_stream_error(const dart_stream *stream, char *text, size_t 
  * that depend on one another are ordered by the library. Inputs and outputs must not overlap unless stated.
  *
  * seq, where present, is an i32 tensor B 2: for each sequence its position (tokens consumed before this piece) and
- * its count (tokens of this piece, 0..L). Tokens past the count are not read, and outputs there are not written.
+ * its count (tokens of this piece, 0..L; nothing else). Tokens past the count are not read, and outputs there are not written.
  * Without seq every sequence is at position 0 with L tokens. It is read when the recording runs. */
 
 /* y_t = weight_{ids_t}: the rows of an embedding table.

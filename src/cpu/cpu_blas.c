@@ -1,5 +1,5 @@
-/* The matrix product through a CBLAS. The launch is a single tile, so that the library's own threads have the
- * processor for themselves and are never called from two threads at once. */
+/* The matrix product through a CBLAS. The launch is a single tile, so that as a rule the library's own threads have the
+ * processor for themselves; two launches that do not depend on one another may still call it at the same time. */
 #include "cpu_vector.h"
 
 #if defined(DARTLM_BLAS)

@@ -9,7 +9,19 @@ typedef struct null_stream {
     uint64_t runs;
 } null_stream;
 
-static int null_handle; /* instance and device have no state: any address serves */
+static int null_handle; /* the instance has no state: any address serves */
+
+typedef struct null_device {
+    base_report *report;
+} null_device;
+
+static void *null_calloc(void *device, uint64_t bytes)
+{
+    void *memory = bytes <= SIZE_MAX ? calloc(1, (size_t)bytes) : NULL;
+    if (memory == NULL)
+        base_fail(((null_device *)device)->report, DART_OUT_OF_MEMORY, "no host memory for %llu bytes", (unsigned long long)bytes);
+    return memory;
+}
 
 static dart_status null_instance_create(const dart_context_options *options, base_report *report, void **instance)
 {
@@ -38,16 +50,18 @@ static void null_device_info(const void *instance, uint32_t index, dart_device_i
 static dart_status null_device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities,
                                       base_report *report, void **device)
 {
-    (void)index, (void)options, (void)capabilities, (void)report;
-    *device = instance;
+    (void)instance, (void)index, (void)options, (void)capabilities;
+    null_device *made = calloc(1, sizeof *made);
+    if (made == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "no host memory for a device");
+    made->report = report;
+    *device = made;
     return DART_OK;
 }
-static void null_device_destroy(void *device) { (void)device; }
+static void null_device_destroy(void *device) { free(device); }
 
 static dart_status null_memory_create(void *device, uint64_t bytes, void **memory)
 {
-    (void)device;
-    *memory = bytes <= SIZE_MAX ? calloc(1, (size_t)bytes) : NULL;
+    *memory = null_calloc(device, bytes);
     return *memory != NULL ? DART_OK : DART_OUT_OF_MEMORY;
 }
 static void null_memory_destroy(void *device, void *memory)
@@ -70,8 +84,7 @@ static dart_status null_memory_read(void *device, void *memory, uint64_t offset,
 
 static dart_status null_stream_create(void *device, void **stream)
 {
-    (void)device;
-    *stream = calloc(1, sizeof(null_stream));
+    *stream = null_calloc(device, sizeof(null_stream));
     return *stream != NULL ? DART_OK : DART_OUT_OF_MEMORY;
 }
 static void null_stream_destroy(void *device, void *stream)

@@ -109,8 +109,10 @@ static bool open_target(suite *s, const char *spec, const char *variant, uint32_
     char text[256];
     if (dart_device_open(s->context, &options, &t->device) != DART_OK) {
         dart_context_error(s->context, text, sizeof text);
-        fprintf(s->options->json ? stderr : s->out, "NOT RUN  device %s: %s\n", spec, text);
-        s->not_run++;
+        /* A device that was asked for by name and is not there is a failure; one of the listing is not. */
+        fprintf(s->options->json ? stderr : s->out, "%s  device %s: %s\n", s->options->devices_count > 0 ? "FAILED " : "NOT RUN", spec, text);
+        if (s->options->devices_count > 0) s->failed++;
+        else s->not_run++;
         return false;
     }
     dart_device_describe(t->device, &t->info);
@@ -159,9 +161,6 @@ static void print_json_text(FILE *out, const char *text)
 static void print_outcome(suite *s, const target *t, const char *name, const conform_outcome *o)
 {
     FILE *out = s->out;
-    const conform_result *worst = NULL;
-    for (uint32_t i = 0; i < o->results_count; i++)
-        if (worst == NULL || o->results[i].broken || (!worst->broken && !(o->results[i].share <= worst->share))) worst = &o->results[i];
     if (s->options->json) {
         fprintf(out, "%s\n  {\"device\": ", s->first_json ? "" : ",");
         s->first_json = false;
@@ -176,8 +175,8 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
         fprintf(out, ", \"tensors\": [");
         for (uint32_t i = 0; i < o->results_count; i++) {
             const conform_result *r = &o->results[i];
-            fprintf(out, "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"tolerance\": %.3e, \"broken\": %s}",
-                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, r->tolerance, r->broken ? "true" : "false");
+            fprintf(out, "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"tolerance\": %.3e, \"against_first\": %.3e, \"broken\": %s}",
+                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, r->tolerance, r->against_first, r->broken ? "true" : "false");
         }
         fprintf(out, "]}");
         return;
@@ -193,7 +192,6 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
                     (unsigned long long)r->worst_row, r->row, r->tolerance, 100 * r->share, r->broken ? r->note : "");
         }
     }
-    (void)worst;
 }
 
 /* The device's own results against those of the first device: within the sum of both tolerances. */
@@ -221,7 +219,7 @@ static void compare_devices(conform_outcome *o, const conform_outcome *first)
 typedef struct tally {
     int cases, failed, not_run;
     double share;
-    char worst[200], worst_kernels[256];
+    char worst[200];
     char tensor[24];
     uint64_t row;
     double against_first;
@@ -271,13 +269,13 @@ static void run_line(suite *s, const conform_case *c, tally *tallies)
 
 static void print_table(const suite *s, const tally *tallies)
 {
-    fprintf(s->out, "\n%-32s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first", "largest share of a tolerance");
+    fprintf(s->out, "\n%-44s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first", "largest share of a tolerance");
     for (uint32_t i = 0; i < s->targets_count; i++) {
         const target *t = &s->targets[i];
-        char device[33];
+        char device[300];
         snprintf(device, sizeof device, "%s %s", dart_backend_name(t->info.backend), t->info.name);
         if (tallies[i].cases == 0) continue;
-        fprintf(s->out, "%-32s %-16s %6d %6d %7d %4.0f %%  %-9.1e %s of %s, row %llu\n", device, t->variant[0] != '\0' ? t->variant : "default", tallies[i].cases,
+        fprintf(s->out, "%-44.44s %-16s %6d %6d %7d %4.0f %%  %-9.1e %s of %s, row %llu\n", device, t->variant[0] != '\0' ? t->variant : "default", tallies[i].cases,
                 tallies[i].failed, tallies[i].not_run, 100 * tallies[i].share, tallies[i].against_first, tallies[i].tensor, tallies[i].worst,
                 (unsigned long long)tallies[i].row);
     }

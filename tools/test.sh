@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Builds everything and runs all tests.
+#
+#   tools/test.sh [--quick] [--no-setup]
+#
+#   --quick     the tests that need neither sanitizers nor Vulkan drivers
+#   --no-setup  install nothing: what is missing stops the build, or its tests are skipped
+#
+# First tools/setup.sh --test installs what is missing. Then: build/ (Release) with all tests on the CPU, SwiftShader
+# and lavapipe under the Khronos validation layer; build/asan and build/tsan with those that sanitizers are for;
+# build/clang, the library compiled by clang. Logs lie in the builds' Testing folders. Quiet but for failures; the last
+# line is "N passed, N failed, N skipped". Ends with 1 if anything failed.
+set -u
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root" || exit 1
+jobs=$(nproc 2>/dev/null || echo 2)
+passed=0
+failed=0
+skipped=0
+around=()
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+: >"$work/failed"
+: >"$work/skipped"
+
+usage() { sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; }
+say() { printf 'test: %s\n' "$*"; }
+
+# One thing that either works or fails: $1 its name, then the command. Output only when it fails.
+step() {
+    local name=$1 start=$SECONDS
+    shift
+    if "$@" >"$work/log" 2>&1; then
+        say "$name: done in $((SECONDS - start)) s"
+        return 0
+    fi
+    cat "$work/log"
+    say "$name: FAILED"
+    echo "$name" >>"$work/failed"
+    failed=$((failed + 1))
+    return 1
+}
+
+# Configures and builds a preset. A build that fails counts as one failed test.
+build() {
+    step "configure $1" cmake --preset "$1" && step "build $1" cmake --build --preset "$1" -j "$jobs"
+}
+
+# Runs CTest in folder $2 with the remaining arguments and counts what it says; $1 names the run.
+run_tests() {
+    local name=$1 folder=$2 start=$SECONDS log=$work/ctest.log
+    shift 2
+    "${around[@]}" ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error "$@" >"$log" 2>&1
+    awk -v run="$name" -v failed="$work/failed" -v skipped="$work/skipped" '
+        match($0, /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: /) {
+            line = substr($0, RLENGTH + 1)
+            split(line, word, " ")
+            if (line ~ / Passed +[0-9.]+ sec/) ok++
+            else if (line ~ /\*\*\*Skipped/) { none++; print run ": " word[1] >>skipped }
+            else { bad++; print run ": " word[1] >>failed }
+        }
+        END { print ok + 0, bad + 0, none + 0 }' "$log" >"$work/counts"
+    read -r ok bad none <"$work/counts"
+    if [ $((ok + bad + none)) = 0 ]; then
+        cat "$log"
+        echo "$name: no test ran" >>"$work/failed"
+        bad=1
+    elif [ "$bad" != 0 ]; then
+        # What failed, without the lines of what passed.
+        grep -vE '^ *Start |\.\.\. +Passed ' "$log"
+    fi
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + none))
+    # Parts of tests that say so themselves.
+    awk -v run="$name" '
+        /^[0-9]+\/[0-9]+ Testing: / { test = $3 }
+        /NOT RUN: / { sub(/.*NOT RUN: /, ""); print run ": " test ": " $0 }' \
+        "$folder/Testing/Temporary/LastTest.log" 2>/dev/null | sort -u >>"$work/reasons"
+    say "$name: $ok passed, $bad failed, $none skipped in $((SECONDS - start)) s"
+}
+
+# ThreadSanitizer of older compilers cannot live with as much randomness of addresses as newer kernels use.
+run_tsan() {
+    if setarch "$(uname -m)" -R true 2>/dev/null; then around=(setarch "$(uname -m)" -R); fi
+    run_tests "ThreadSanitizer" build/tsan "$@"
+    around=()
+}
+
+summary() {
+    if [ -s "$work/reasons" ]; then
+        say "not run:"
+        sed 's/^/  /' "$work/reasons"
+    fi
+    if [ -s "$work/failed" ]; then
+        say "failed:"
+        sed 's/^/  /' "$work/failed"
+    fi
+    say "took $SECONDS s"
+    printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    [ "$failed" = 0 ]
+}
+
+main() {
+    local quick= setup=yes
+    : >"$work/reasons"
+    for argument; do
+        case $argument in
+        --quick) quick=yes ;;
+        --no-setup) setup= ;;
+        -h | --help) usage; exit 0 ;;
+        *) usage >&2; exit 2 ;;
+        esac
+    done
+    if [ -n "$setup" ]; then
+        tools/setup.sh --build --test || exit 1
+    fi
+    export CTEST_OUTPUT_ON_FAILURE=1
+    if build release; then
+        if [ -n "$quick" ]; then
+            run_tests "tests" build -LE 'swiftshader|lavapipe|radv|consumer'
+        else
+            run_tests "tests" build
+        fi
+    fi
+    if [ -z "$quick" ]; then
+        build asan && run_tests "AddressSanitizer" build/asan -L 'unit|property|model|fault|fuzz|thread' -LE 'swiftshader|lavapipe'
+        build tsan && run_tsan -L 'thread|property'
+        if command -v clang >/dev/null; then
+            build clang && passed=$((passed + 1))
+        else
+            echo "clang: it is not installed" >>"$work/reasons"
+            skipped=$((skipped + 1))
+        fi
+    fi
+    summary
+}
+
+main "$@"
