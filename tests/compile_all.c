@@ -1,0 +1,74 @@
+/* Makes every compute pipeline of the library on the one Vulkan device that is there, without running any:
+ * compile_all [DEVICE_SPEC]. "pipeline NAME" goes to stderr before each, for tools/radv-table.sh. */
+#include "device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Storage types that a call may mix: all alike, and 16-bit weights or memories beside f32 activations. Bindings that are
+ * f32 or i32 whatever the tensors are stay so. */
+static const struct { const char *kernel, *binding; dart_dtype dtype; } fixed[] = {
+    {"*", "ids", DART_I32}, {"*", "seq", DART_I32}, {"norm", "rows", DART_I32}, {"*", "cum", DART_F32}, {"*", "decay", DART_F32}, {"*", "cb", DART_F32},
+    {"*", "hin", DART_F32}, {"*", "memory", DART_F32}, {"*", "h", DART_F32}, {"*", "open", DART_F32}, {"*", "open_decay", DART_F32}, {"*", "qn", DART_F32},
+    {"*", "en", DART_F32}, {"*", "factor", DART_F32}, {"*", "rho", DART_F32}, {"*", "lse", DART_F32}, {"*", "partial", DART_F32}, {"*", "scale", DART_F32},
+};
+static const char *const weights[] = {"weight", "dh", "to"};
+
+static uint32_t dtypes_of(const kernel_info *kernel, dart_dtype activations, dart_dtype stored)
+{
+    uint32_t dtypes = 0;
+    for (uint32_t b = 0; b < kernel->bindings_count; b++) {
+        const char *name = kernel->bindings[b].name;
+        dart_dtype dtype = activations;
+        for (size_t i = 0; i < COUNT_OF(weights); i++)
+            if (strcmp(weights[i], name) == 0) dtype = stored;
+        for (size_t i = 0; i < COUNT_OF(fixed); i++)
+            if (strcmp(fixed[i].binding, name) == 0 && (fixed[i].kernel[0] == '*' || strcmp(fixed[i].kernel, kernel->name) == 0)) dtype = fixed[i].dtype;
+        dtypes |= (uint32_t)dtype << (2 * b);
+    }
+    return dtypes;
+}
+
+static int fail(const char *text)
+{
+    fprintf(stderr, "compile_all: %s\n", text);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct { const char *name; dart_dtype activations, stored; } mixes[] = {
+        {"f32", DART_F32, DART_F32}, {"f16", DART_F16, DART_F16}, {"bf16", DART_BF16, DART_BF16}, {"f32-f16", DART_F32, DART_F16}, {"f32-bf16", DART_F32, DART_BF16}};
+    dart_context *context = NULL;
+    dart_device *device = NULL;
+    char text[512];
+    unsigned failures = 0, count = 0;
+    setvbuf(stderr, NULL, _IONBF, 0);
+    if (dart_context_create(NULL, &context) != DART_OK) return fail("no context");
+    if (dart_device_open(context, &(dart_device_options){.spec = argc > 1 ? argv[1] : "vulkan"}, &device) != DART_OK) {
+        dart_context_error(context, text, sizeof text);
+        return fail(text);
+    }
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        const kernel_info *kernel = &kernel_table[row->id];
+        uint32_t made[COUNT_OF(mixes)];
+        if (row->backend != device->info.backend || (row->capabilities & ~device->info.capabilities) != 0) continue;
+        for (size_t m = 0; m < COUNT_OF(mixes); m++) {
+            made[m] = dtypes_of(kernel, mixes[m].activations, mixes[m].stored);
+            bool known = false;
+            for (size_t k = 0; k < m; k++) known = known || made[k] == made[m];
+            if (known) continue;
+            fprintf(stderr, "pipeline %s.%s.%s\n", kernel->name, row->variant, mixes[m].name);
+            count++;
+            if (device->backend->warm(device->handle, row, made[m]) == DART_OK) continue;
+            failures++;
+            dart_device_error(device, text, sizeof text);
+            fail(text);
+        }
+    }
+    printf("%u pipelines on %s, %u failed\n", count, device->info.name, failures);
+    dart_device_destroy(&device);
+    dart_context_destroy(&context);
+    return failures == 0 && count > 0 ? 0 : 1;
+}

@@ -1,0 +1,157 @@
+/* Every op in every variant against the oracle, and the devices against one another:
+ * conf_ops [--filter TEXT] [--seed N] DEVICE_SPEC... One test a device; cases that did not run are listed. */
+#include "conform/conform.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+enum { MAX_DEVICES = 8 };
+
+typedef struct known_bug {
+    const char *device, *first, *fixed, *name, *reason;
+} known_bug;
+static const known_bug known_bugs[] = {
+#define KNOWN_BUG(device, first, fixed, case, reason) {device, first, fixed, case, reason},
+#include "known_bugs.def"
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static dart_context *context;
+static dart_device_info devices[MAX_DEVICES];
+static size_t devices_count;
+static json_t *report;
+
+static void read_version(const char *text, long version[3])
+{
+    memset(version, 0, 3 * sizeof *version);
+    for (; text != NULL && *text != '\0'; text++)
+        if (sscanf(text, "%ld.%ld.%ld", &version[0], &version[1], &version[2]) >= 2) return;
+}
+
+static int compare_versions(const char *a, const char *b)
+{
+    long x[3], y[3];
+    read_version(a, x);
+    read_version(b, y);
+    for (int i = 0; i < 3; i++)
+        if (x[i] != y[i]) return x[i] < y[i] ? -1 : 1;
+    return 0;
+}
+
+static bool concerns(const known_bug *bug, const dart_device_info *device)
+{
+    return bug->device != NULL && strstr(device->name, bug->device) != NULL && (bug->first == NULL || compare_versions(device->driver, bug->first) >= 0) &&
+           (bug->fixed == NULL || compare_versions(device->driver, bug->fixed) < 0);
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+/* The tensors that spent more than their tolerance. */
+static void print_failure(const json_t *result)
+{
+    const json_t *tensors = json_object_get(result, "tensors");
+    print_message("FAILED  %s  %s  (%s)  %s\n", text_of(result, "variant"), text_of(result, "case"), text_of(result, "kernels"), text_of(result, "reason"));
+    for (size_t i = 0; i < json_array_size(tensors); i++) {
+        const json_t *t = json_array_get(tensors, i);
+        print_message("        %-10s L2 %.2e  Linf %.2e  row %lld %.2e  tolerance %.2e%s\n", text_of(t, "name"), json_number_value(json_object_get(t, "l2")),
+                      json_number_value(json_object_get(t, "linf")), (long long)json_integer_value(json_object_get(t, "worst_row")),
+                      json_number_value(json_object_get(t, "row")), json_number_value(json_object_get(t, "tolerance")),
+                      json_is_true(json_object_get(t, "broken")) ? "  broken" : "");
+    }
+}
+
+static void one_device(void **state)
+{
+    const dart_device_info *device = *state;
+    const json_t *results = json_object_get(report, "results");
+    unsigned passed = 0, failed = 0, known = 0, not_run = 0, hits[COUNT(known_bugs)] = {0}, seen[COUNT(known_bugs)] = {0};
+    for (size_t i = 0; i < json_array_size(results); i++) {
+        const json_t *result = json_array_get(results, i);
+        if (strcmp(text_of(result, "device"), device->name) != 0 || strcmp(text_of(result, "backend"), dart_backend_name(device->backend)) != 0) continue;
+        const char *status = text_of(result, "status");
+        const bool bad = strcmp(status, "failed") == 0;
+        char name[256];
+        bool expected = false;
+        snprintf(name, sizeof name, "%s %s", text_of(result, "variant"), text_of(result, "case"));
+        for (size_t k = 0; k < COUNT(known_bugs); k++) {
+            if (!concerns(&known_bugs[k], device) || strstr(name, known_bugs[k].name) == NULL) continue;
+            seen[k]++;
+            hits[k] += bad;
+            expected = true;
+        }
+        if (strcmp(status, "not run") == 0) {
+            not_run++;
+            print_message("NOT RUN: %s on %s: %s\n", name, device->name, text_of(result, "reason"));
+        } else if (!bad) {
+            passed++;
+        } else if (expected) {
+            known++;
+        } else {
+            failed++;
+            print_failure(result);
+        }
+    }
+    print_message("  %s, %s: %u passed, %u failed, %u known to fail, %u not run\n", device->name, device->driver, passed, failed, known, not_run);
+    for (size_t k = 0; k < COUNT(known_bugs); k++)
+        if (seen[k] > 0 && hits[k] == 0) fail_msg("known bug '%s' on %s does not show any more", known_bugs[k].name, device->name);
+    assert_int_equal(failed, 0);
+    assert_true(passed > 0);
+}
+
+static int run_all(const char *const *specs, const char *filter, uint64_t seed)
+{
+    FILE *file = tmpfile();
+    json_error_t error;
+    if (file == NULL) return -1;
+    conform_all(context, &(conform_options){.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .json = true, .seed = seed}, file);
+    rewind(file);
+    report = json_loadf(file, 0, &error);
+    fclose(file);
+    if (report == NULL) fprintf(stderr, "the report is no JSON: line %d: %s\n", error.line, error.text);
+    return report != NULL ? 0 : -1;
+}
+
+int main(int argc, char **argv)
+{
+    const char *specs[MAX_DEVICES], *filter = NULL;
+    uint64_t seed = 1;
+    struct CMUnitTest tests[MAX_DEVICES];
+    if (dart_context_create(NULL, &context) != DART_OK) return 1;
+    for (int i = 1; i < argc; i++) {
+        char text[512];
+        dart_device *device = NULL;
+        if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
+            filter = argv[++i];
+        } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+            seed = strtoull(argv[++i], NULL, 10);
+        } else if (devices_count == MAX_DEVICES) {
+            fprintf(stderr, "%d devices at most\n", MAX_DEVICES);
+            return 2;
+        } else if (dart_device_open(context, &(dart_device_options){.spec = argv[i]}, &device) != DART_OK) {
+            dart_context_error(context, text, sizeof text);
+            printf("NOT RUN: %s\n", text);
+        } else {
+            dart_device_info *info = &devices[devices_count];
+            dart_device_describe(device, info);
+            tests[devices_count] = (struct CMUnitTest){.name = argv[i], .test_func = one_device, .initial_state = info};
+            specs[devices_count++] = argv[i];
+        }
+        dart_device_destroy(&device);
+    }
+    int status = 77;
+    if (devices_count > 0) status = run_all(specs, filter, seed) != 0 ? 1 : _cmocka_run_group_tests("conf_ops", tests, devices_count, NULL, NULL);
+    json_decref(report);
+    dart_context_destroy(&context);
+    return status;
+}

@@ -1,0 +1,277 @@
+/* Every call of the backend and every allocation made for a device fails once, under every public entry point: the status
+ * says so, nothing leaks, and the same call succeeds the next time. On the backends that can inject failures:
+ * fault_calls [cpu | null] [DATA_DIR]. */
+#include "rig.h"
+
+#include "device.h"
+
+#include "dartlm/model.h"
+
+enum { B = 2, L = 11, H = 2, G = 1, N = 4, P = 8, S = 4, I = H * P, V = 13, ROOM = 4096 };
+
+static const dart_model_config config = {.sma = true, .V = V, .W = 8, .layers = 1, .H = H, .P = P, .G = G, .N = N, .K = 4, .S = S, .eps = 1e-5f, .sma_eps = 1e-5f};
+static const char *data_folder;
+
+/* All that the steps make, in the order in which it goes away. */
+typedef struct world {
+    dart_context *context;
+    dart_device *device;
+    dart_buffer *buffers[3]; /* f32, f16, i32 */
+    dart_stream *stream;
+    dart_model *model;
+    dart_state *state;
+    float results[8];
+} world;
+
+static const int32_t ids[B * L] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+
+static dart_tensor f32(const world *w) { return (dart_tensor){.buffer = w->buffers[0], .dtype = DART_F32}; }
+static dart_tensor at(const world *w, uint64_t offset) { return (dart_tensor){.buffer = w->buffers[0], .dtype = DART_F32, .offset = offset}; }
+static dart_tensor i32(const world *w) { return (dart_tensor){.buffer = w->buffers[2], .dtype = DART_I32}; }
+
+static dart_status make_buffers(world *w)
+{
+    static const uint64_t sizes[] = {ROOM * 4, ROOM * 2, ROOM * 4};
+    for (int i = 0; i < 3; i++) {
+        if (w->buffers[i] != NULL) continue;
+        const dart_status status = dart_buffer_create(w->device, sizes[i], &w->buffers[i]);
+        if (status != DART_OK) return status;
+    }
+    return DART_OK;
+}
+
+static dart_status write_buffers(world *w)
+{
+    static float values[ROOM];
+    static const int32_t seq[2 * B] = {0, L, 3, L};
+    for (int i = 0; i < ROOM; i++) values[i] = (float)(i % 17) / 16 - 0.5f;
+    const dart_status status = dart_buffer_write(w->buffers[0], 0, values, sizeof values);
+    return status != DART_OK ? status : dart_buffer_write(w->buffers[2], 0, seq, sizeof seq);
+}
+
+static dart_status make_stream(world *w) { return dart_stream_create(w->device, NULL, &w->stream); }
+
+/* Begin, one op, submit, wait: every way out leaves a stream that can begin again. */
+static dart_status finish(world *w, dart_status recorded)
+{
+    const uint32_t launches = dart_stream_launches(w->stream);
+    dart_status status = dart_stream_submit(w->stream);
+    if (recorded != DART_OK) assert_int_equal(status, recorded);
+    if (recorded == DART_OK) assert_true(launches > 0);
+    return status == DART_OK ? dart_stream_wait(w->stream, UINT64_MAX) : status;
+}
+#define OP_STEP(name, ...) \
+    static dart_status name(world *w) \
+    { \
+        const dart_status status = dart_stream_begin(w->stream); \
+        return status != DART_OK ? status : finish(w, __VA_ARGS__); \
+    }
+OP_STEP(do_fill, dart_fill(w->stream, &(dart_fill_args){.T = 2, .W = 8, .y = at(w, 2048)}))
+OP_STEP(do_convert, dart_convert(w->stream, &(dart_convert_args){.T = 2, .W = 8, .x = f32(w), .y = {.buffer = w->buffers[1], .dtype = DART_F16}}))
+OP_STEP(do_embed, dart_embed(w->stream, &(dart_embed_args){.T = 4, .V = V, .W = 8, .ids = i32(w), .weight = f32(w), .y = at(w, 2048)}))
+OP_STEP(do_norm, dart_rms_norm(w->stream, &(dart_rms_norm_args){.T = 2, .W = 8, .eps = 1, .x = f32(w), .weight = f32(w), .y = at(w, 2048)}))
+OP_STEP(do_gated_norm, dart_gated_norm(w->stream, &(dart_gated_norm_args){.T = 2, .I = 8, .eps = 1, .y = f32(w), .z = f32(w), .weight = f32(w), .out = at(w, 2048)}))
+OP_STEP(do_linear, dart_linear(w->stream, &(dart_linear_args){.T = 2, .IN = 8, .OUT = 8, .x = f32(w), .weight = f32(w), .y = at(w, 2048)}))
+OP_STEP(do_conv, dart_conv(w->stream, &(dart_conv_args){.B = B, .L = L, .C = 8, .K = 4, .x = f32(w), .weight = f32(w), .tail = at(w, 1024), .seq = i32(w), .y = at(w, 2048)}))
+OP_STEP(do_ssd, dart_ssd(w->stream, &(dart_ssd_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32(w), .dt = f32(w), .b = f32(w), .c = f32(w),
+                                                     .a_log = f32(w), .seq = i32(w), .h = at(w, 1024), .y = at(w, 2048)}))
+OP_STEP(do_ssd_step, dart_ssd(w->stream, &(dart_ssd_args){.B = B, .L = 1, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32(w), .dt = f32(w), .b = f32(w), .c = f32(w),
+                                                          .a_log = f32(w), .seq = i32(w), .h = at(w, 1024), .y = at(w, 2048)}))
+OP_STEP(do_sma, dart_sma(w->stream, &(dart_sma_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1, .q = f32(w), .e = f32(w), .c = f32(w), .seq = i32(w),
+                                                     .memories = &(dart_memories){.M = 3, .dh = f32(w)}, .memories_count = 1, .r = at(w, 2048)}))
+OP_STEP(do_sma_step, dart_sma(w->stream, &(dart_sma_args){.B = B, .L = 1, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1, .q = f32(w), .e = f32(w), .c = f32(w), .seq = i32(w),
+                                                          .memories = &(dart_memories){.M = 3, .dh = f32(w)}, .memories_count = 1, .r = at(w, 2048)}))
+OP_STEP(do_append, dart_sma_append(w->stream, &(dart_sma_append_args){.B = B, .L = L, .H = H, .N = N, .P = P, .S = S, .eps = 1, .dh = f32(w), .seq = i32(w),
+                                                                      .to = {.M = 3, .dh = at(w, 2048), .scale = at(w, 3072)}}))
+OP_STEP(do_argmax, dart_argmax(w->stream, &(dart_argmax_args){.T = 2, .V = V, .logits = f32(w), .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
+OP_STEP(do_sample, dart_sample(w->stream, &(dart_sample_args){.T = 2, .V = V, .temperature = 1, .logits = f32(w), .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
+OP_STEP(do_advance, dart_advance(w->stream, &(dart_advance_args){.B = B, .seq = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
+
+static dart_status submit_again(world *w)
+{
+    uint64_t ns;
+    dart_status status = dart_stream_submit(w->stream);
+    if (status == DART_OK) status = dart_stream_wait(w->stream, UINT64_MAX);
+    if (status == DART_OK) status = dart_stream_elapsed(w->stream, &ns);
+    /* The injected failure sticks: as the manual says, only a new recording helps. */
+    if (status != DART_OK) {
+        assert_int_equal(dart_stream_submit(w->stream), status);
+        assert_int_equal(do_advance(w), DART_OK);
+    }
+    return status;
+}
+
+static dart_status read_buffers(world *w) { return dart_buffer_read(w->buffers[0], 0, w->results, sizeof(float)); }
+
+static dart_status make_model(world *w) { return dart_model_random(w->device, &config, 5, NULL, &w->model); }
+static dart_status make_state(world *w) { return dart_state_create(w->model, &(dart_state_options){.B = B, .memory_block = 1}, &w->state); }
+/* A failure in the middle of the work breaks a state until it is reset. */
+static dart_status feed(world *w)
+{
+    float logits[B * V];
+    dart_status status = dart_prefill(w->state, &(dart_prefill_args){.ids = ids, .L = L, .want = DART_LOGITS_LAST, .logits = logits, .sampling = &(dart_sampling){0}});
+    if (status == DART_OK) status = dart_decode(w->state, &(dart_decode_args){.logits = logits});
+    if (status == DART_OK) status = dart_generate(w->state, &(dart_generate_args){.n = 6});
+    if (status == DART_OK) memcpy(w->results + 1, logits, 4 * sizeof *logits);
+    if (status != DART_OK) assert_int_equal(dart_state_reset(w->state, -1), DART_OK);
+    return status;
+}
+static dart_status reset(world *w)
+{
+    const dart_status status = dart_state_reset(w->state, 0);
+    return status != DART_OK && dart_state_reset(w->state, -1) != DART_OK ? DART_INTERNAL : status;
+}
+static dart_status open_model(world *w)
+{
+    char path[4096];
+    dart_model *model = NULL;
+    if (data_folder == NULL) return DART_OK;
+    snprintf(path, sizeof path, "%s/hf-mamba2", data_folder);
+    const dart_status status = dart_model_open(w->device, path, NULL, &model);
+    assert_true((status == DART_OK) == (model != NULL));
+    dart_model_destroy(&model);
+    return status;
+}
+
+static dart_device_options how;
+static dart_status make_context(world *w) { return w->context != NULL ? DART_OK : dart_context_create(&(dart_context_options){.with_null = true, .without_vulkan = true, .without_cuda = true}, &w->context); }
+static dart_status open_device(world *w) { return dart_device_open(w->context, &how, &w->device); }
+
+static const struct { const char *name; dart_status (*run)(world *w); } steps[] = {
+#define STEP(name) {#name, name}
+    STEP(make_context), STEP(open_device), STEP(make_buffers), STEP(write_buffers), STEP(make_stream), STEP(do_fill), STEP(do_convert), STEP(do_embed),
+    STEP(do_norm), STEP(do_gated_norm), STEP(do_linear), STEP(do_conv), STEP(do_ssd), STEP(do_ssd_step), STEP(do_sma), STEP(do_sma_step), STEP(do_append),
+    STEP(do_argmax), STEP(do_sample), STEP(do_advance), STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(feed), STEP(reset),
+    STEP(open_model),
+};
+enum { STEPS = sizeof steps / sizeof steps[0], STEP_OPEN = 1 };
+
+static void end(world *w)
+{
+    dart_state_destroy(&w->state);
+    dart_model_destroy(&w->model);
+    dart_stream_destroy(&w->stream);
+    for (int i = 0; i < 3; i++) dart_buffer_destroy(&w->buffers[i]);
+    if (w->device != NULL) assert_int_equal(dart_device_bytes(w->device), 0);
+    dart_device_destroy(&w->device);
+    dart_context_destroy(&w->context);
+}
+
+/* The n-th call fails; true when there is none. */
+static bool fails_at(uint32_t n, world *w, uint32_t *failed_step)
+{
+    bool failed = false;
+    memset(w, 0, sizeof *w);
+    how = (dart_device_options){.spec = rig_spec, .threads = 1, .fail_at = n};
+    for (uint32_t i = 0; i < STEPS; i++) {
+        char text[512] = "";
+        const uint64_t bytes = dart_device_bytes(w->device);
+        dart_status status = steps[i].run(w);
+        if (status == DART_OK) continue;
+        if (failed || status != DART_OUT_OF_MEMORY) {
+            dart_device_error(w->device, text, sizeof text);
+            fail_msg("call %u, %s: %s: %s", n, steps[i].name, dart_status_name(status), text);
+        }
+        failed = true;
+        *failed_step = i;
+        if (i == STEP_OPEN) dart_context_error(w->context, text, sizeof text);
+        else dart_device_error(w->device, text, sizeof text);
+        if (strlen(text) == 0) fail_msg("call %u, %s: no text", n, steps[i].name);
+        if (i == STEP_OPEN) assert_null(w->device);
+        how.fail_at = 0;
+        status = steps[i].run(w);
+        if (status != DART_OK) fail_msg("call %u, %s again: %s", n, steps[i].name, dart_status_name(status));
+        assert_true(dart_device_bytes(w->device) >= bytes);
+    }
+    return !failed;
+}
+
+static void every_call_fails_once(void **unused)
+{
+    (void)unused;
+    world expected, w;
+    uint32_t counts[STEPS] = {0}, step = 0, n = 1;
+    assert_true(fails_at(0, &expected, &step));
+    end(&expected);
+    for (;; n++) {
+        const bool done = fails_at(n, &w, &step);
+        assert_memory_equal(w.results, expected.results, sizeof w.results);
+        end(&w);
+        if (done) break;
+        counts[step]++;
+    }
+    for (uint32_t i = STEP_OPEN; i < STEPS; i++)
+        if (counts[i] == 0 && (data_folder != NULL || steps[i].run != open_model)) fail_msg("%s never failed", steps[i].name);
+    print_message("  %u failures\n", n - 1);
+}
+
+/* Once lost, every call says so, and everything can still be destroyed. */
+static void a_lost_device_stays_lost(void **unused)
+{
+    (void)unused;
+    uint32_t lost = 0;
+    bool done = false;
+    for (uint32_t n = 1; !done; n++) {
+        world w = {0};
+        how = (dart_device_options){.spec = "null", .threads = 1, .fail_at = n, .lose = true};
+        done = true;
+        for (uint32_t i = 0; i < STEPS && done; i++) {
+            dart_status status;
+            if (steps[i].run == feed) {
+                status = dart_prefill(w.state, &(dart_prefill_args){.ids = ids, .L = L});
+                if (status == DART_OK) status = dart_decode(w.state, &(dart_decode_args){.ids = ids});
+            } else if (steps[i].run == submit_again || steps[i].run == reset) {
+                continue;
+            } else {
+                status = steps[i].run(&w);
+            }
+            if (status == DART_OK) continue;
+            done = false;
+            lost++;
+            if (status != DART_DEVICE_LOST) fail_msg("call %u, %s: %s", n, steps[i].name, dart_status_name(status));
+            if (w.device == NULL) break;
+            dart_buffer *buffer = NULL;
+            dart_stream *stream = NULL;
+            dart_model *model = NULL;
+            dart_state *state = NULL;
+            char byte = 0;
+            assert_int_equal(dart_buffer_create(w.device, 4, &buffer), DART_DEVICE_LOST);
+            assert_int_equal(dart_stream_create(w.device, NULL, &stream), DART_DEVICE_LOST);
+            assert_int_equal(dart_model_random(w.device, &config, 5, NULL, &model), DART_DEVICE_LOST);
+            assert_true(buffer == NULL && stream == NULL && model == NULL);
+            if (w.buffers[0] != NULL) {
+                assert_int_equal(dart_buffer_write(w.buffers[0], 0, &byte, 1), DART_DEVICE_LOST);
+                assert_int_equal(dart_buffer_read(w.buffers[0], 0, &byte, 1), DART_DEVICE_LOST);
+            }
+            if (w.stream != NULL) {
+                assert_int_equal(dart_stream_begin(w.stream), DART_DEVICE_LOST);
+                assert_int_equal(dart_stream_submit(w.stream), DART_DEVICE_LOST);
+            }
+            if (w.model != NULL) assert_int_equal(dart_state_create(w.model, NULL, &state), DART_DEVICE_LOST);
+            if (w.state != NULL) {
+                assert_int_equal(dart_prefill(w.state, &(dart_prefill_args){.ids = ids, .L = 1}), DART_DEVICE_LOST);
+                assert_int_equal(dart_decode(w.state, &(dart_decode_args){.ids = ids}), DART_DEVICE_LOST);
+                assert_int_not_equal(dart_state_reset(w.state, -1), DART_OK);
+            }
+            /* Another device of the same context is not affected. */
+            dart_device *other = NULL;
+            assert_int_equal(dart_device_open(w.context, &(dart_device_options){.spec = "null"}, &other), DART_OK);
+            assert_int_equal(dart_buffer_create(other, 4, &buffer), DART_OK);
+            dart_buffer_destroy(&buffer);
+            dart_device_destroy(&other);
+        }
+        end(&w);
+    }
+    assert_true(lost > 100);
+    print_message("  lost %u times\n", lost);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_call_fails_once),
+        cmocka_unit_test(a_lost_device_stays_lost),
+    };
+    if (argc > 2) data_folder = argv[2];
+    return rig_main(argc > 2 ? 2 : argc, argv, "fault_calls", tests, sizeof tests / sizeof tests[0]);
+}

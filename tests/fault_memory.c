@@ -1,0 +1,144 @@
+/* Host memory that runs out: every malloc, calloc and realloc of the library, those of its JSON reader, and the
+ * creation of threads and locks fail once, on the CPU backend: fault_memory DATA_DIR. The build wraps these functions at
+ * link time (--wrap), which reaches what the static library calls and nothing else. */
+#include "dartlm/model.h"
+
+#include <jansson.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Calls until the failure; 0: none. Threads of the pool allocate too. */
+static atomic_uint fail_in;
+
+static bool fails(void)
+{
+    unsigned left = atomic_load(&fail_in);
+    while (left > 0 && !atomic_compare_exchange_weak(&fail_in, &left, left - 1)) {
+    }
+    return left == 1;
+}
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *memory, size_t size);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
+int __real_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes);
+int __real_pthread_cond_init(pthread_cond_t *condition, const pthread_condattr_t *attributes);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *memory, size_t size);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
+int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes);
+int __wrap_pthread_cond_init(pthread_cond_t *condition, const pthread_condattr_t *attributes);
+
+enum { NO_ROOM = 11 }; /* EAGAIN where these tests run; any error will do */
+
+void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *memory, size_t size) { return fails() ? NULL : __real_realloc(memory, size); }
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
+    return fails() ? NO_ROOM : __real_pthread_create(thread, attributes, run, argument);
+}
+int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes)
+{
+    return fails() ? NO_ROOM : __real_pthread_mutex_init(mutex, attributes);
+}
+int __wrap_pthread_cond_init(pthread_cond_t *condition, const pthread_condattr_t *attributes)
+{
+    return fails() ? NO_ROOM : __real_pthread_cond_init(condition, attributes);
+}
+
+/* jansson reports some of its own failures as syntax errors: there bad data is the best that can be said. */
+static bool json_failed;
+static void *json_allocate(size_t size)
+{
+    if (fails()) {
+        json_failed = true;
+        return NULL;
+    }
+    return __real_malloc(size);
+}
+
+enum { B = 2, L = 9, V = 13 };
+static const dart_model_config config = {.sma = true, .V = V, .W = 8, .layers = 1, .H = 2, .P = 8, .G = 1, .N = 4, .K = 4, .S = 4, .eps = 1e-5f, .sma_eps = 1e-5f};
+static const int32_t ids[B * L] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4, 5};
+static char folder[4096];
+
+/* All that a program does with the library, up to the first failure. */
+static dart_status live(float *result)
+{
+    dart_context *context = NULL;
+    dart_device *device = NULL;
+    dart_buffer *buffer = NULL;
+    dart_stream *stream = NULL;
+    dart_model *model = NULL, *opened = NULL;
+    dart_state *state = NULL;
+    dart_model_config loaded;
+    float logits[B * V] = {0};
+    dart_status status = dart_context_create(&(dart_context_options){.without_vulkan = true, .without_cuda = true}, &context);
+    if (status == DART_OK) status = dart_device_open(context, &(dart_device_options){.spec = "cpu", .threads = 3, .poison = true}, &device);
+    if (status == DART_OK) status = dart_buffer_create(device, 5000, &buffer);
+    if (status == DART_OK) status = dart_stream_create(device, NULL, &stream);
+    for (int i = 0; i < 70 && status == DART_OK; i++)
+        status = dart_fill(stream, &(dart_fill_args){.T = 10, .W = 100, .value = (float)i, .y = {.buffer = buffer}});
+    if (status == DART_OK) status = dart_stream_submit(stream);
+    if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
+    if (status == DART_OK) status = dart_model_random(device, &config, 1, NULL, &model);
+    if (status == DART_OK) status = dart_state_create(model, &(dart_state_options){.B = B, .memory_block = 1}, &state);
+    if (status == DART_OK) status = dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = L, .want = DART_LOGITS_LAST, .logits = logits, .sampling = &(dart_sampling){0}});
+    if (status == DART_OK) status = dart_generate(state, &(dart_generate_args){.n = 8});
+    if (status == DART_OK) status = dart_decode(state, &(dart_decode_args){.ids = ids, .logits = logits});
+    if (status == DART_OK) status = dart_config_load(folder, &loaded, NULL, 0);
+    if (status == DART_OK) status = dart_model_open(device, folder, NULL, &opened);
+    *result = logits[3];
+    dart_state_destroy(&state);
+    dart_model_destroy(&opened);
+    dart_model_destroy(&model);
+    dart_stream_destroy(&stream);
+    dart_buffer_destroy(&buffer);
+    dart_device_destroy(&device);
+    dart_context_destroy(&context);
+    return status;
+}
+
+static void every_allocation_fails_once(void **unused)
+{
+    (void)unused;
+    float expected, result;
+    json_set_alloc_funcs(json_allocate, free);
+    assert_int_equal(live(&expected), DART_OK);
+    for (unsigned n = 1;; n++) {
+        json_failed = false;
+        atomic_store(&fail_in, n);
+        const dart_status status = live(&result);
+        const unsigned left = atomic_exchange(&fail_in, 0);
+        /* An allocation that the library can do without may fail unseen. */
+        if (status == DART_OK) {
+            assert_true(result == expected);
+            if (left == 0) continue;
+            print_message("  %u allocations\n", n - 1);
+            assert_true(n > 100);
+            return;
+        }
+        if (status != DART_OUT_OF_MEMORY && !(json_failed && status == DART_BAD_DATA)) fail_msg("allocation %u: %s", n, dart_status_name(status));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_allocation_fails_once)};
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s DATA_DIR\n", argv[0]);
+        return 2;
+    }
+    snprintf(folder, sizeof folder, "%s/hf-mamba2", argv[1]);
+    return cmocka_run_group_tests_name("fault_memory", tests, NULL, NULL);
+}

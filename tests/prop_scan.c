@@ -1,0 +1,270 @@
+/* What holds of the scan whatever its result: prop_scan [DEVICE_SPEC]. */
+#include "rig.h"
+
+enum { B = 2, L = 75, H = 4, G = 2, N = 12, P = 20 };
+/* f32 sums of up to 75 x 12 products in another order. */
+#define TOLERANCE 3e-6
+
+typedef struct scan {
+    uint32_t L, S;
+    float *x, *dt, *a_log, *b, *c, *d;
+    const float *h_in; /* B H N P or NULL */
+    float *y, *h, *dh; /* results */
+} scan;
+
+static void make(rig *r, scan *s)
+{
+    *s = (scan){.L = L, .S = 16};
+    s->x = rig_values(r, B * L * H * P, -1, 1);
+    s->dt = rig_values(r, B * L * H, -4, 1);
+    s->a_log = rig_values(r, H, -1, 1);
+    s->b = rig_values(r, B * L * G * N, -1, 1);
+    s->c = rig_values(r, B * L * G * N, -1, 1);
+    s->d = rig_values(r, H, -1, 1);
+}
+
+static void free_results(scan *s)
+{
+    free(s->y);
+    free(s->h);
+    free(s->dh);
+    s->y = s->h = s->dh = NULL;
+}
+
+static void unmake(scan *s)
+{
+    free_results(s);
+    free(s->x);
+    free(s->dt);
+    free(s->a_log);
+    free(s->b);
+    free(s->c);
+    free(s->d);
+}
+
+static void run(rig *r, scan *s)
+{
+    static const float zero[B * H * N * P] = {0};
+    const uint64_t rows = (uint64_t)B * s->L, state = (uint64_t)H * N * P, chunks = (uint64_t)B * dart_ssd_chunks(s->L, s->S, false);
+    const uint32_t before = r->buffers_count;
+    free_results(s);
+    const dart_ssd_args args = {.B = B, .L = s->L, .H = H, .G = G, .N = N, .P = P, .S = s->S, .plan = s->L == 1 ? DART_PLAN_AUTO : DART_PLAN_CHUNKED,
+                                .x = rig_tensor(r, DART_F32, rows * H * P, s->x), .dt = rig_tensor(r, DART_F32, rows * H, s->dt),
+                                .b = rig_tensor(r, DART_F32, rows * G * N, s->b), .c = rig_tensor(r, DART_F32, rows * G * N, s->c),
+                                .a_log = rig_tensor(r, DART_F32, H, s->a_log), .d = rig_tensor(r, DART_F32, H, s->d),
+                                .h = rig_tensor(r, DART_F32, B * state, s->h_in != NULL ? s->h_in : zero),
+                                .y = rig_tensor(r, DART_F32, rows * H * P, NULL), .dh = rig_tensor(r, DART_F32, chunks * state, NULL)};
+    MUST(r, dart_ssd(r->stream, &args));
+    rig_run(r);
+    s->y = rig_read(&args.y, rows * H * P);
+    s->h = rig_read(&args.h, B * state);
+    s->dh = rig_read(&args.dh, chunks * state);
+    while (r->buffers_count > before) dart_buffer_destroy(&r->buffers[--r->buffers_count]);
+}
+
+static float *copy_of(const float *values, size_t count)
+{
+    float *copy = malloc(count * sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, values, count * sizeof *copy);
+    return copy;
+}
+
+static void chunks_do_not_matter(void **unused)
+{
+    (void)unused;
+    static const uint32_t sizes[] = {1, 3, 8, 64, 75, 200};
+    rig r;
+    scan s;
+    rig_open(&r, rig_spec);
+    make(&r, &s);
+    s.S = 16;
+    run(&r, &s);
+    float *y = copy_of(s.y, B * L * H * P), *h = copy_of(s.h, B * H * N * P);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        char what[32];
+        s.S = sizes[i];
+        run(&r, &s);
+        snprintf(what, sizeof what, "S %u", s.S);
+        rig_close_to(what, s.y, y, B * L * H * P, TOLERANCE);
+        rig_close_to(what, s.h, h, B * H * N * P, TOLERANCE);
+    }
+    free(y);
+    free(h);
+    unmake(&s);
+    rig_close(&r);
+}
+
+/* Tokens from .. to - 1 of every sequence, of width elements each. */
+static float *part_of(const float *values, uint32_t from, uint32_t to, size_t width)
+{
+    const size_t n = to - from;
+    float *part = malloc(B * n * width * sizeof *part);
+    assert_non_null(part);
+    for (size_t b = 0; b < B; b++) memcpy(part + b * n * width, values + (b * L + from) * width, n * width * sizeof *part);
+    return part;
+}
+
+static void splits_anywhere(void **unused)
+{
+    (void)unused;
+    static const uint32_t cuts[] = {1, 15, 16, 17, 40, 74};
+    rig r;
+    scan s;
+    rig_open(&r, rig_spec);
+    make(&r, &s);
+    run(&r, &s);
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        float *h = NULL, *y = malloc(B * L * H * P * sizeof *y);
+        assert_non_null(y);
+        for (int piece = 0; piece < 2; piece++) {
+            const uint32_t from = piece ? cuts[i] : 0, to = piece ? L : cuts[i];
+            scan p = {.L = to - from, .S = s.S, .x = part_of(s.x, from, to, H * P), .dt = part_of(s.dt, from, to, H), .b = part_of(s.b, from, to, G * N),
+                      .c = part_of(s.c, from, to, G * N), .a_log = copy_of(s.a_log, H), .d = copy_of(s.d, H), .h_in = h};
+            run(&r, &p);
+            for (size_t b = 0; b < B; b++) memcpy(y + (b * L + from) * H * P, p.y + b * p.L * H * P, (size_t)p.L * H * P * sizeof *y);
+            free(h);
+            h = copy_of(p.h, B * H * N * P);
+            unmake(&p);
+        }
+        rig_close_to("y of two pieces", y, s.y, B * L * H * P, TOLERANCE);
+        rig_close_to("h of two pieces", h, s.h, B * H * N * P, TOLERANCE);
+        free(h);
+        free(y);
+    }
+    unmake(&s);
+    rig_close(&r);
+}
+
+/* y(x1 + 2 x2) = y(x1) + 2 y(x2), and so for h; powers of two are exact. */
+static void is_linear_in_x(void **unused)
+{
+    (void)unused;
+    enum { X = B * L * H * P, STATE = B * H * N * P };
+    rig r;
+    scan s;
+    rig_open(&r, rig_spec);
+    make(&r, &s);
+    run(&r, &s);
+    float *x1 = copy_of(s.x, X), *y = copy_of(s.y, X), *h = copy_of(s.h, STATE), *x2 = rig_values(&r, X, -1, 1);
+    memcpy(s.x, x2, X * sizeof *x2);
+    run(&r, &s);
+    for (size_t i = 0; i < X; i++) y[i] += 2 * s.y[i];
+    for (size_t i = 0; i < STATE; i++) h[i] += 2 * s.h[i];
+    for (size_t i = 0; i < X; i++) s.x[i] = x1[i] + 2 * x2[i];
+    run(&r, &s);
+    rig_close_to("y", s.y, y, X, TOLERANCE);
+    rig_close_to("h", s.h, h, STATE, TOLERANCE);
+    for (size_t i = 0; i < X; i++) s.x[i] = 0;
+    run(&r, &s);
+    for (size_t i = 0; i < X; i++) assert_true(s.y[i] == 0);
+    free(x1);
+    free(x2);
+    free(y);
+    free(h);
+    unmake(&s);
+    rig_close(&r);
+}
+
+/* Later tokens, however large, leave earlier outputs and closed memories alone, to the bit. */
+static void does_not_look_ahead(void **unused)
+{
+    (void)unused;
+    static const uint32_t cuts[] = {1, 5, 16, 33, 74};
+    rig r;
+    scan s;
+    rig_open(&r, rig_spec);
+    make(&r, &s);
+    run(&r, &s);
+    float *y = copy_of(s.y, B * L * H * P), *dh = copy_of(s.dh, (size_t)B * 5 * H * N * P);
+    for (size_t i = sizeof cuts / sizeof cuts[0]; i-- > 0;) {
+        for (size_t b = 0; b < B; b++)
+            for (size_t t = cuts[i]; t < L; t++) {
+                for (size_t k = 0; k < H * P; k++) s.x[(b * L + t) * H * P + k] = 1e6f;
+                for (size_t k = 0; k < H; k++) s.dt[(b * L + t) * H + k] = 3;
+                for (size_t k = 0; k < G * N; k++) s.b[(b * L + t) * G * N + k] = s.c[(b * L + t) * G * N + k] = -100;
+            }
+        run(&r, &s);
+        for (size_t b = 0; b < B; b++) {
+            rig_same_bits("y", s.y + b * L * H * P, y + b * L * H * P, (uint64_t)cuts[i] * H * P);
+            rig_same_bits("dh", s.dh + b * 5 * H * N * P, dh + b * 5 * H * N * P, (uint64_t)(cuts[i] / s.S) * H * N * P);
+        }
+    }
+    free(y);
+    free(dh);
+    unmake(&s);
+    rig_close(&r);
+}
+
+/* A sequence's and a head's numbers do not depend on where it stands. */
+static void permutes(void **unused)
+{
+    (void)unused;
+    enum { X = B * L * H * P, HALF = H / G };
+    rig r;
+    scan s;
+    rig_open(&r, rig_spec);
+    make(&r, &s);
+    run(&r, &s);
+    float *y = copy_of(s.y, X), *h = copy_of(s.h, B * H * N * P);
+    scan t = {.L = L, .S = s.S, .x = copy_of(s.x, X), .dt = copy_of(s.dt, B * L * H), .a_log = copy_of(s.a_log, H), .d = copy_of(s.d, H),
+              .b = copy_of(s.b, B * L * G * N), .c = copy_of(s.c, B * L * G * N)};
+    /* The other sequence, the other group, the heads of a group the other way round. */
+    for (size_t b = 0; b < B; b++)
+        for (size_t l = 0; l < L; l++) {
+            const size_t to = b * L + l, from = (B - 1 - b) * L + l;
+            for (size_t k = 0; k < H; k++) {
+                const size_t head = H - 1 - k;
+                memcpy(t.x + (to * H + k) * P, s.x + (from * H + head) * P, P * sizeof *t.x);
+                t.dt[to * H + k] = s.dt[from * H + head];
+                t.a_log[k] = s.a_log[head];
+                t.d[k] = s.d[head];
+            }
+            for (size_t g = 0; g < G; g++) {
+                memcpy(t.b + (to * G + g) * N, s.b + (from * G + G - 1 - g) * N, N * sizeof *t.b);
+                memcpy(t.c + (to * G + g) * N, s.c + (from * G + G - 1 - g) * N, N * sizeof *t.c);
+            }
+        }
+    run(&r, &t);
+    for (size_t b = 0; b < B; b++)
+        for (size_t k = 0; k < H; k++) {
+            const size_t other = B - 1 - b, head = H - 1 - k;
+            rig_same_bits("h", t.h + (b * H + k) * N * P, h + (other * H + head) * N * P, N * P);
+            for (size_t l = 0; l < L; l++) rig_same_bits("y", t.y + ((b * L + l) * H + k) * P, y + ((other * L + l) * H + head) * P, P);
+        }
+    free(y);
+    free(h);
+    unmake(&t);
+    unmake(&s);
+    rig_close(&r);
+}
+
+static void repeats_to_the_bit(void **unused)
+{
+    (void)unused;
+    rig r;
+    scan s;
+    rig_open(&r, rig_spec);
+    make(&r, &s);
+    run(&r, &s);
+    float *y = copy_of(s.y, B * L * H * P), *h = copy_of(s.h, B * H * N * P);
+    for (int i = 0; i < 5; i++) {
+        run(&r, &s);
+        rig_same_bits("y", s.y, y, B * L * H * P);
+        rig_same_bits("h", s.h, h, B * H * N * P);
+    }
+    free(y);
+    free(h);
+    unmake(&s);
+    rig_close(&r);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(chunks_do_not_matter),
+    cmocka_unit_test(splits_anywhere),
+    cmocka_unit_test(is_linear_in_x),
+    cmocka_unit_test(does_not_look_ahead),
+    cmocka_unit_test(permutes),
+    cmocka_unit_test(repeats_to_the_bit),
+};
+RIG_MAIN("prop_scan")

@@ -1,0 +1,138 @@
+/* Threads that share what may be shared: a context, a device, a model. For ThreadSanitizer; results must be those of one
+ * thread alone: thread_devices [DEVICE_SPEC]. */
+#include "rig.h"
+
+#include "base.h"
+
+#include "dartlm/model.h"
+
+#include <stdatomic.h>
+
+enum { THREADS = 4, ROUNDS = 6, B = 2, L = 19, V = 31, T = 24, W = 40 };
+
+static const dart_model_config config = {.sma = true, .V = V, .W = 16, .layers = 2, .H = 4, .P = 8, .G = 1, .N = 8, .K = 4, .S = 4, .eps = 1e-5f, .sma_eps = 1e-5f};
+
+/* cmocka's assertions belong to the main thread: the others count. */
+static atomic_uint failures;
+static void expect(bool condition)
+{
+    if (!condition) atomic_fetch_add(&failures, 1);
+}
+
+typedef struct shared {
+    dart_context *context;
+    dart_device *device;
+    dart_model *model;
+    float linear[T * W], logits[B * V];
+    atomic_uint lines;
+} shared;
+
+static void count_line(void *user, dart_log_level level, const char *text)
+{
+    (void)level, (void)text;
+    atomic_fetch_add(&((shared *)user)->lines, 1);
+}
+
+static dart_status do_linear(dart_device *device, float *result)
+{
+    static const float none[T * W] = {0};
+    float x[T * W], weight[W * W];
+    dart_buffer *buffers[3] = {NULL};
+    dart_stream *stream = NULL;
+    for (int i = 0; i < T * W; i++) x[i] = (float)(i % 23) / 8 - 1;
+    for (int i = 0; i < W * W; i++) weight[i] = (float)(i % 19) / 16 - 0.5f;
+    dart_status status = dart_stream_create(device, NULL, &stream);
+    if (status == DART_OK) status = dart_buffer_create(device, sizeof x, &buffers[0]);
+    if (status == DART_OK) status = dart_buffer_create(device, sizeof weight, &buffers[1]);
+    if (status == DART_OK) status = dart_buffer_create(device, sizeof x, &buffers[2]);
+    if (status == DART_OK) status = dart_buffer_write(buffers[0], 0, x, sizeof x);
+    if (status == DART_OK) status = dart_buffer_write(buffers[1], 0, weight, sizeof weight);
+    if (status == DART_OK) status = dart_buffer_write(buffers[2], 0, none, sizeof none);
+    const dart_linear_args args = {.T = T, .IN = W, .OUT = W, .add = true, .x = {.buffer = buffers[0]}, .weight = {.buffer = buffers[1]}, .y = {.buffer = buffers[2]}};
+    for (int i = 0; i < 3 && status == DART_OK; i++) status = dart_linear(stream, &args);
+    if (status == DART_OK) status = dart_stream_submit(stream);
+    if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
+    if (status == DART_OK) status = dart_buffer_read(buffers[2], 0, result, sizeof x);
+    dart_stream_destroy(&stream);
+    for (int i = 0; i < 3; i++) dart_buffer_destroy(&buffers[i]);
+    return status;
+}
+
+static dart_status feed(dart_model *model, float *logits)
+{
+    int32_t ids[B * L];
+    dart_state *state = NULL;
+    for (int i = 0; i < B * L; i++) ids[i] = (i * 7 + 3) % V;
+    dart_status status = dart_state_create(model, &(dart_state_options){.B = B, .memory_block = 2}, &state);
+    if (status == DART_OK) status = dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = L, .sampling = &(dart_sampling){0}});
+    if (status == DART_OK) status = dart_generate(state, &(dart_generate_args){.n = 9});
+    if (status == DART_OK) status = dart_decode(state, &(dart_decode_args){.ids = ids, .logits = logits});
+    dart_state_destroy(&state);
+    return status;
+}
+
+/* A device, a stream and a state of one's own beside the shared ones, and wrong calls in between. */
+static void live(void *argument)
+{
+    shared *s = argument;
+    for (int i = 0; i < ROUNDS; i++) {
+        float linear[T * W], logits[B * V];
+        char text[128];
+        dart_device *device = NULL;
+        dart_buffer *none = NULL;
+        dart_device_info info;
+        expect(do_linear(s->device, linear) == DART_OK && memcmp(linear, s->linear, sizeof linear) == 0);
+        expect(feed(s->model, logits) == DART_OK && memcmp(logits, s->logits, sizeof logits) == 0);
+        expect(dart_buffer_create(s->device, 0, &none) == DART_INVALID_ARGUMENT);
+        expect(dart_device_error(s->device, text, sizeof text) > 0);
+        expect(dart_device_open(s->context, &(dart_device_options){.spec = "no such thing"}, &device) == DART_INVALID_ARGUMENT);
+        expect(dart_context_error(s->context, text, sizeof text) > 0);
+        expect(dart_context_device_info(s->context, 0, &info) == DART_OK && dart_device_describe(s->device, &info) == DART_OK);
+        dart_device_bytes(s->device);
+        if (i % 3 != 0) continue;
+        expect(dart_device_open(s->context, &(dart_device_options){.spec = rig_spec, .threads = 2}, &device) == DART_OK);
+        expect(do_linear(device, linear) == DART_OK && memcmp(linear, s->linear, sizeof linear) == 0);
+        dart_device_destroy(&device);
+    }
+}
+
+/* Everything of one's own, down to the context. */
+static void live_apart(void *argument)
+{
+    const shared *s = argument;
+    for (int i = 0; i < 2; i++) {
+        dart_context *context = NULL;
+        dart_device *device = NULL;
+        float linear[T * W];
+        expect(dart_context_create(&(dart_context_options){.with_null = true}, &context) == DART_OK);
+        expect(dart_device_open(context, &(dart_device_options){.spec = rig_spec, .threads = 2}, &device) == DART_OK);
+        expect(do_linear(device, linear) == DART_OK && memcmp(linear, s->linear, sizeof linear) == 0);
+        dart_device_destroy(&device);
+        dart_context_destroy(&context);
+    }
+}
+
+static void threads_share(void **unused)
+{
+    (void)unused;
+    base_thread threads[2 * THREADS];
+    static shared s;
+    memset(&s, 0, sizeof s);
+    assert_int_equal(dart_context_create(&(dart_context_options){.log = count_line, .log_user = &s, .log_level = DART_LOG_TRACE, .with_null = true}, &s.context), DART_OK);
+    assert_int_equal(dart_device_open(s.context, &(dart_device_options){.spec = rig_spec, .threads = 3}, &s.device), DART_OK);
+    assert_int_equal(dart_model_random(s.device, &config, 3, NULL, &s.model), DART_OK);
+    assert_int_equal(do_linear(s.device, s.linear), DART_OK);
+    assert_int_equal(feed(s.model, s.logits), DART_OK);
+    const uint64_t bytes = dart_device_bytes(s.device);
+    for (int i = 0; i < 2 * THREADS; i++) assert_int_equal(base_thread_start(&threads[i], i < THREADS ? live : live_apart, &s), DART_OK);
+    for (int i = 0; i < 2 * THREADS; i++) base_thread_join(&threads[i]);
+    assert_int_equal(atomic_load(&failures), 0);
+    assert_true(atomic_load(&s.lines) >= 2 * THREADS * ROUNDS);
+    assert_int_equal(dart_device_bytes(s.device), bytes);
+    dart_model_destroy(&s.model);
+    dart_device_destroy(&s.device);
+    dart_context_destroy(&s.context);
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(threads_share)};
+RIG_MAIN("thread_devices")

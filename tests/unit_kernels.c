@@ -1,0 +1,162 @@
+/* The table of kernels: whole, and the choice from it. */
+#include "kernel.h"
+#include "cpu/cpu.h"
+#ifdef DARTLM_VULKAN
+#include "vulkan/vk_spirv.h"
+#endif
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* What every device of a backend has, and what it may have besides. */
+static const struct { dart_backend_kind backend; uint32_t base, more; } kinds[] = {
+    {DART_BACKEND_CPU, DART_CAP_CPU, DART_CAP_AVX2 | DART_CAP_BLAS},
+    {DART_BACKEND_VULKAN, DART_CAP_SPIRV, DART_CAP_STORE16 | DART_CAP_SUBGROUP},
+    {DART_BACKEND_CUDA, DART_CAP_CUDA, 0},
+};
+
+static void describes_every_kernel(void **unused)
+{
+    (void)unused;
+    for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
+        const kernel_info *kernel = &kernel_table[k];
+        assert_non_null(kernel->name);
+        for (uint32_t i = 0; i < k; i++) assert_string_not_equal(kernel->name, kernel_table[i].name);
+        assert_true(kernel->args_size >= 8 && kernel->args_size <= KERNEL_MAX_ARGS && kernel->args_size % 4 == 0);
+        assert_true(kernel->bindings_count > 0 && kernel->bindings_count <= KERNEL_MAX_BINDINGS);
+        int access = 0;
+        for (uint32_t b = 0; b < kernel->bindings_count; b++) {
+            const kernel_binding *binding = &kernel->bindings[b];
+            if (binding->name == NULL) fail_msg("%s: binding %u has no name", kernel->name, b);
+            assert_in_range(binding->access, ACCESS_READ, ACCESS_READ_WRITE);
+            for (uint32_t i = 0; i < b; i++) assert_string_not_equal(binding->name, kernel->bindings[i].name);
+            access |= (int)binding->access;
+        }
+        if ((access & ACCESS_WRITE) == 0) fail_msg("%s writes nothing", kernel->name);
+        for (uint32_t b = kernel->bindings_count; b < KERNEL_MAX_BINDINGS; b++) assert_null(kernel->bindings[b].name);
+    }
+}
+
+static void has_a_baseline_everywhere(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
+            const kernel_row *row = kernel_pick((kernel_id)k, kinds[i].base, UINT32_MAX, NULL);
+            if (row == NULL || row->backend != kinds[i].backend || row->capabilities != kinds[i].base)
+                fail_msg("%s has no baseline row for %s", kernel_table[k].name, dart_backend_name(kinds[i].backend));
+        }
+}
+
+static void has_sound_rows(void **unused)
+{
+    (void)unused;
+    uint32_t slots[4] = {0};
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        size_t kind = 0;
+        while (kind < COUNT_OF(kinds) && kinds[kind].backend != row->backend) kind++;
+        assert_true(kind < COUNT_OF(kinds));
+        const char *name = kernel_table[row->id].name;
+        if (row->slot != slots[row->backend]++) fail_msg("%s[%s]: slot %u", name, row->variant, row->slot);
+        if ((row->capabilities & kinds[kind].base) == 0 || (row->capabilities & ~(kinds[kind].base | kinds[kind].more)) != 0)
+            fail_msg("%s[%s]: capabilities 0x%x", name, row->variant, row->capabilities);
+        assert_true(row->T0 > 0 && row->T1 > 0);
+        assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
+        /* Guaranteed by Vulkan: 128 invocations. */
+        if (row->backend == DART_BACKEND_VULKAN) assert_in_range(row->local, 1, 128);
+        bool reached = true;
+        for (uint32_t j = 0; j < i; j++) {
+            const kernel_row *other = &kernel_rows[j];
+            if (other->id != row->id || other->backend != row->backend) continue;
+            if (strcmp(other->variant, row->variant) == 0) fail_msg("%s[%s] is there twice", name, row->variant);
+            /* An earlier row that needs no more and takes as many rows hides this one. */
+            if ((other->capabilities & ~row->capabilities) == 0 && (other->max_rows == 0 || (row->max_rows != 0 && other->max_rows >= row->max_rows)))
+                reached = false;
+        }
+        /* A hidden row can still be asked for by name; CPU variants of linear are kept for that. */
+        if (!reached && row->backend != DART_BACKEND_CPU) fail_msg("%s[%s] is never chosen", name, row->variant);
+    }
+}
+
+static void has_code_for_every_row(void **unused)
+{
+    (void)unused;
+    uint32_t vulkan = 0, capabilities = DART_CAP_CPU;
+#ifdef DARTLM_AVX2
+    capabilities |= DART_CAP_AVX2;
+#endif
+#ifdef DARTLM_BLAS
+    capabilities |= DART_CAP_BLAS;
+#endif
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        vulkan += row->backend == DART_BACKEND_VULKAN;
+        if (row->backend == DART_BACKEND_CPU && (row->capabilities & ~capabilities) == 0 && cpu_kernels[row->slot] == NULL)
+            fail_msg("%s[%s] has no function", kernel_table[row->id].name, row->variant);
+    }
+    assert_true(vulkan > 0);
+#ifdef DARTLM_VULKAN
+    assert_int_equal(vk_spirv_modules_count, vulkan);
+    for (uint32_t i = 0; i < vk_spirv_modules_count; i++) {
+        assert_true(vk_spirv_modules[i].bytes > 20 && vk_spirv_modules[i].bytes % 4 == 0);
+        assert_int_equal(vk_spirv_modules[i].words[0], 0x07230203);
+    }
+#endif
+}
+
+static const kernel_row *first_of(kernel_id id, uint32_t capabilities, uint32_t rows)
+{
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        if (row->id == id && (row->capabilities & ~capabilities) == 0 && (row->max_rows == 0 || rows <= row->max_rows)) return row;
+    }
+    return NULL;
+}
+
+static void picks_the_first_that_fits(void **unused)
+{
+    (void)unused;
+    for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
+        assert_null(kernel_pick((kernel_id)k, 0, 1, NULL));
+        assert_null(kernel_pick((kernel_id)k, DART_CAP_NULL, 1, NULL));
+        for (uint32_t capabilities = 0; capabilities < 256; capabilities++) {
+            static const uint32_t rows[] = {0, 1, 4, 5, 8, 9, 512, 513, UINT32_MAX};
+            for (size_t i = 0; i < COUNT_OF(rows); i++)
+                assert_ptr_equal(kernel_pick((kernel_id)k, capabilities, rows[i], NULL), first_of((kernel_id)k, capabilities, rows[i]));
+        }
+    }
+}
+
+static void picks_by_name(void **unused)
+{
+    (void)unused;
+    const uint32_t cpu = DART_CAP_CPU | DART_CAP_AVX2 | DART_CAP_BLAS;
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        assert_ptr_equal(kernel_pick(row->id, row->capabilities, 1, row->variant), row);
+        /* Not below its capabilities, and not above its rows. */
+        const kernel_row *other = kernel_pick(row->id, row->capabilities & ~(uint32_t)(DART_CAP_AVX2 | DART_CAP_STORE16), 1, row->variant);
+        if ((row->capabilities & (DART_CAP_AVX2 | DART_CAP_STORE16)) != 0) assert_ptr_not_equal(other, row);
+        if (row->max_rows != 0) assert_ptr_not_equal(kernel_pick(row->id, row->capabilities, row->max_rows + 1, row->variant), row);
+    }
+    assert_ptr_equal(kernel_pick(KERNEL_linear, cpu, 100, "no such"), kernel_pick(KERNEL_linear, cpu, 100, NULL));
+    assert_string_equal(kernel_pick(KERNEL_linear, cpu, 100, "plain")->variant, "plain");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(describes_every_kernel),
+        cmocka_unit_test(has_a_baseline_everywhere),
+        cmocka_unit_test(has_sound_rows),
+        cmocka_unit_test(has_code_for_every_row),
+        cmocka_unit_test(picks_the_first_that_fits),
+        cmocka_unit_test(picks_by_name),
+    };
+    return cmocka_run_group_tests_name("unit_kernels", tests, NULL, NULL);
+}

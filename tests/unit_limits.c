@@ -1,0 +1,137 @@
+/* Devices that bind little at a time: ops that can take a tensor in slices do and give the same, others say what is
+ * wrong: unit_limits [DEVICE_SPEC]. */
+#include "rig.h"
+
+enum { LIMIT = 8192 };
+/* Sums in another order. */
+#define TOLERANCE 2e-6
+
+typedef float *(*runner)(rig *r, uint64_t *count, uint32_t *launches);
+
+static void same_within_limits(const char *what, runner run)
+{
+    rig whole, narrow;
+    uint64_t count = 0;
+    uint32_t few = 0, many = 0;
+    rig_open(&whole, rig_spec);
+    rig_open_with(&narrow, &(dart_device_options){.spec = rig_spec, .poison = true, .max_binding_bytes = LIMIT});
+    float *expected = run(&whole, &count, &few), *got = run(&narrow, &count, &many);
+    rig_close_to(what, got, expected, count, TOLERANCE);
+    if (many <= few) fail_msg("%s: %u launches within the limit, %u without", what, many, few);
+    free(expected);
+    free(got);
+    rig_close(&narrow);
+    rig_close(&whole);
+}
+
+static float *finish(rig *r, const dart_tensor *y, uint64_t elements, uint64_t *count, uint32_t *launches)
+{
+    *launches = dart_stream_launches(r->stream);
+    rig_run(r);
+    *count = elements;
+    return rig_read(y, elements);
+}
+
+static float *wide_linear(rig *r, uint64_t *count, uint32_t *launches)
+{
+    enum { T = 40, IN = 96, OUT = 100 };
+    const dart_tensor x = rig_random(r, DART_F32, T * IN, -1, 1), weight = rig_random(r, DART_F16, IN * OUT, -1, 1), y = rig_random(r, DART_F32, T * OUT, -1, 1);
+    MUST(r, dart_linear(r->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = true, .x = x, .weight = weight, .y = y}));
+    return finish(r, &y, T * OUT, count, launches);
+}
+
+static float *large_table(rig *r, uint64_t *count, uint32_t *launches)
+{
+    enum { T = 30, V = 500, W = 33 };
+    int32_t ids[T];
+    for (int32_t i = 0; i < T; i++) ids[i] = i < 2 ? i * (V - 1) : (int32_t)rig_uniform(r, 0, V);
+    const dart_tensor places = rig_ints(r, T, ids), weight = rig_random(r, DART_F32, V * W, -1, 1), y = rig_tensor(r, DART_F32, T * W, NULL);
+    MUST(r, dart_embed(r->stream, &(dart_embed_args){.T = T, .V = V, .W = W, .ids = places, .weight = weight, .y = y}));
+    return finish(r, &y, T * W, count, launches);
+}
+
+static float *many_memories(rig *r, uint64_t *count, uint32_t *launches, uint32_t L, bool stored)
+{
+    enum { H = 2, N = 16, P = 24, M = 40, S = 2 };
+    const dart_tensor q = rig_random(r, DART_F32, L * N, -1, 1), e = rig_random(r, DART_F32, L * P, -1, 1), c = rig_random(r, DART_F32, L * N, -1, 1),
+                      dh = rig_random(r, DART_F32, M * H * N * P, -1, 1), scale = rig_random(r, DART_F32, M * H * N, 0.5f, 2),
+                      seq = rig_ints(r, 2, (const int32_t[]){2 * M - 3, (int32_t)L}), y = rig_tensor(r, DART_F16, (uint64_t)L * H * P, NULL);
+    dart_memories run = {.M = M, .dh = dh};
+    if (stored) run.scale = scale;
+    MUST(r, dart_sma(r->stream, &(dart_sma_args){.B = 1, .L = L, .H = H, .G = 1, .N = N, .P = P, .S = S, .eps = 1e-5f, .q = q, .e = e, .c = c, .seq = seq,
+                                                 .memories = &run, .memories_count = 1, .r = y}));
+    return finish(r, &y, (uint64_t)L * H * P, count, launches);
+}
+static float *memories_of_a_token(rig *r, uint64_t *count, uint32_t *launches) { return many_memories(r, count, launches, 1, true); }
+static float *memories_of_a_piece(rig *r, uint64_t *count, uint32_t *launches) { return many_memories(r, count, launches, 7, false); }
+
+static void slices(void **unused)
+{
+    (void)unused;
+    same_within_limits("linear", wide_linear);
+    same_within_limits("embed", large_table);
+    same_within_limits("sma, step", memories_of_a_token);
+    same_within_limits("sma, chunked", memories_of_a_piece);
+}
+
+static void expect_unsupported(rig *r, dart_status status, const char *op)
+{
+    char text[512];
+    dart_stream_error(r->stream, text, sizeof text);
+    if (status != DART_UNSUPPORTED) fail_msg("%s: %s: %s", op, dart_status_name(status), text);
+    if (strncmp(text, op, strlen(op)) != 0 || strstr(text, "at most 8192") == NULL) fail_msg("'%s'", text);
+    assert_int_equal(dart_stream_submit(r->stream), DART_UNSUPPORTED);
+    rig_begin(r);
+}
+
+static void refuses_what_it_cannot_slice(void **unused)
+{
+    (void)unused;
+    enum { T = 100, W = 64 };
+    rig r;
+    rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .max_binding_bytes = LIMIT});
+    const dart_tensor x = rig_random(&r, DART_F32, 65536, -1, 1), y = rig_tensor(&r, DART_F32, 65536, NULL), i = rig_ints(&r, T, NULL);
+    expect_unsupported(&r, dart_fill(r.stream, &(dart_fill_args){.T = T, .W = W, .y = y}), "dart_fill");
+    expect_unsupported(&r, dart_convert(r.stream, &(dart_convert_args){.T = T, .W = W, .x = x, .y = y}), "dart_convert");
+    expect_unsupported(&r, dart_rms_norm(r.stream, &(dart_rms_norm_args){.T = T, .W = W, .eps = 1, .x = x, .weight = x, .y = y}), "dart_rms_norm");
+    expect_unsupported(&r, dart_gated_norm(r.stream, &(dart_gated_norm_args){.T = T, .I = W, .eps = 1, .y = x, .z = x, .weight = x, .out = y}), "dart_gated_norm");
+    expect_unsupported(&r, dart_conv(r.stream, &(dart_conv_args){.B = 1, .L = T, .C = W, .K = 4, .x = x, .weight = x, .y = y}), "dart_conv");
+    expect_unsupported(&r, dart_argmax(r.stream, &(dart_argmax_args){.T = T, .V = W, .logits = x, .ids = i}), "dart_argmax");
+    expect_unsupported(&r, dart_sample(r.stream, &(dart_sample_args){.T = T, .V = W, .temperature = 1, .logits = x, .ids = i}), "dart_sample");
+    expect_unsupported(&r, dart_ssd(r.stream, &(dart_ssd_args){.B = 1, .L = T, .H = 1, .G = 1, .N = 16, .P = W, .S = 16, .x = x, .dt = x, .b = x, .c = x, .a_log = x, .y = y}), "dart_ssd");
+    /* Two sequences: their memories are not contiguous in parts. */
+    const dart_memories run = {.M = 10, .dh = x};
+    expect_unsupported(&r, dart_sma(r.stream, &(dart_sma_args){.B = 2, .L = 2, .H = 1, .G = 1, .N = 16, .P = W, .S = 1, .eps = 1, .q = x, .e = x, .c = x,
+                                                               .memories = &run, .memories_count = 1, .r = y}), "dart_sma");
+    rig_close(&r);
+}
+
+/* Down to nothing: a status, never more than was allowed. */
+static void survives_absurd_limits(void **unused)
+{
+    (void)unused;
+    for (uint64_t limit = 1; limit <= 1024; limit += limit < 260 ? 37 : 250) {
+        rig r;
+        rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .max_binding_bytes = limit});
+        const dart_tensor x = rig_random(&r, DART_F32, 4096, -1, 1), y = rig_tensor(&r, DART_F32, 4096, NULL), i = rig_ints(&r, 64, NULL);
+        const dart_memories run = {.M = 4, .dh = x};
+        MUST(&r, dart_buffer_write(i.buffer, 0, (const int32_t[64]){0}, 256));
+        dart_linear(r.stream, &(dart_linear_args){.T = 20, .IN = 30, .OUT = 40, .x = x, .weight = x, .y = y});
+        if (dart_stream_submit(r.stream) == DART_OK) MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+        rig_begin(&r);
+        dart_embed(r.stream, &(dart_embed_args){.T = 20, .V = 40, .W = 30, .ids = i, .weight = x, .y = y});
+        if (dart_stream_submit(r.stream) == DART_OK) MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+        rig_begin(&r);
+        dart_sma(r.stream, &(dart_sma_args){.B = 1, .L = 1, .H = 1, .G = 1, .N = 16, .P = 16, .S = 1, .eps = 1, .q = x, .e = x, .c = x,
+                                            .memories = &run, .memories_count = 1, .r = y});
+        if (dart_stream_submit(r.stream) == DART_OK) MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+        rig_close(&r);
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(slices),
+    cmocka_unit_test(refuses_what_it_cannot_slice),
+    cmocka_unit_test(survives_absurd_limits),
+};
+RIG_MAIN("unit_limits")

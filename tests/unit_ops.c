@@ -1,0 +1,433 @@
+/* Wrong calls of ops: refused with a text that names the op, nothing recorded, until the stream begins anew. */
+#include "rig.h"
+
+#include <math.h>
+
+enum { B = 2, L = 8, H = 4, G = 2, N = 4, P = 8, S = 4, I = H * P, M = 2, T = B * L, V = 16, K = 4, ROOM = 1 << 16 };
+#define HUGE UINT32_MAX
+
+static rig r, other;
+static dart_tensor f32, f16, i32, foreign;
+
+static int set_up(void **state)
+{
+    (void)state;
+    rig_open(&r, "null");
+    rig_open(&other, "null");
+    f32 = rig_tensor(&r, DART_F32, ROOM, NULL);
+    f16 = rig_tensor(&r, DART_F16, ROOM, NULL);
+    i32 = rig_tensor(&r, DART_I32, ROOM, NULL);
+    foreign = rig_tensor(&other, DART_F32, ROOM, NULL);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    rig_close(&other);
+    rig_close(&r);
+    return 0;
+}
+
+/* `status` is what the op said of the change. */
+static void check_refusal(dart_status status, const char *op, const char *change)
+{
+    char text[512], again[512];
+    const uint32_t launches = dart_stream_launches(r.stream);
+    if (status != DART_INVALID_ARGUMENT) fail_msg("%s with %s: %s", op, change, dart_status_name(status));
+    dart_stream_error(r.stream, text, sizeof text);
+    if (strncmp(text, op, strlen(op)) != 0) fail_msg("%s with %s: '%s' does not name it", op, change, text);
+    if (launches != 0 || r.lines_count != 0) fail_msg("%s with %s: recorded %s", op, change, r.lines[0]);
+    assert_int_equal(dart_fill(r.stream, &(dart_fill_args){.T = 1, .W = 1, .y = f32}), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_stream_launches(r.stream), 0);
+    assert_int_equal(dart_stream_submit(r.stream), DART_INVALID_ARGUMENT);
+    dart_stream_error(r.stream, again, sizeof again);
+    assert_string_equal(again, text);
+    rig_begin(&r);
+}
+
+static void check_good(dart_status status, const char *op)
+{
+    char text[512];
+    dart_stream_error(r.stream, text, sizeof text);
+    if (status != DART_OK) fail_msg("%s: %s: %s", op, dart_status_name(status), text);
+    assert_true(dart_stream_launches(r.stream) > 0);
+    rig_run(&r);
+}
+
+#define GOOD(op, ...) \
+    do { \
+        dart_##op##_args a = good_##op(); \
+        __VA_ARGS__; \
+        check_good(dart_##op(r.stream, &a), "dart_" #op " with " #__VA_ARGS__); \
+    } while (0)
+#define BAD(op, ...) \
+    do { \
+        dart_##op##_args a = good_##op(); \
+        __VA_ARGS__; \
+        check_refusal(dart_##op(r.stream, &a), "dart_" #op, #__VA_ARGS__); \
+    } while (0)
+/* What no tensor of any op may be. */
+#define BAD_TENSOR(op, name) \
+    do { \
+        BAD(op, a.name = foreign); \
+        BAD(op, a.name.dtype = (dart_dtype)4); \
+        BAD(op, a.name.dtype = (dart_dtype)-1); \
+        BAD(op, a.name.offset = UINT64_MAX); \
+        BAD(op, a.name.offset = UINT64_MAX / 4); \
+        BAD(op, a.name.offset = ROOM); \
+        BAD(op, a.name.row = 1u << 31 | 1); \
+        BAD(op, a.name.row = UINT64_MAX); \
+    } while (0)
+#define BAD_FLOATS(op, name) \
+    do { \
+        BAD(op, a.name = i32); \
+        BAD_TENSOR(op, name); \
+    } while (0)
+#define BAD_INTS(op, name) \
+    do { \
+        BAD(op, a.name = f32); \
+        BAD(op, a.name.row = 3); \
+        BAD_TENSOR(op, name); \
+    } while (0)
+#define BAD_F32(op, name) \
+    do { \
+        BAD(op, a.name = f16); \
+        BAD(op, a.name.offset = 63); \
+        BAD_FLOATS(op, name); \
+    } while (0)
+#define PACKED(op, name) BAD(op, a.name.row = 4096)
+#define NEEDED(op, name) BAD(op, a.name.buffer = NULL)
+
+static dart_fill_args good_fill(void) { return (dart_fill_args){.T = T, .W = I, .y = f32}; }
+static dart_convert_args good_convert(void) { return (dart_convert_args){.T = T, .W = I, .x = f32, .y = f16}; }
+static dart_embed_args good_embed(void) { return (dart_embed_args){.T = T, .V = V, .W = I, .ids = i32, .weight = f32, .y = f32}; }
+static dart_rms_norm_args good_rms_norm(void) { return (dart_rms_norm_args){.T = T, .W = I, .eps = 1e-5f, .x = f32, .weight = f32, .y = f32}; }
+static dart_gated_norm_args good_gated_norm(void)
+{
+    return (dart_gated_norm_args){.T = T, .I = I, .eps = 1e-5f, .y = f32, .r = f32, .gate = f32, .z = f32, .weight = f32, .out = f32};
+}
+static dart_linear_args good_linear(void) { return (dart_linear_args){.T = T, .IN = I, .OUT = V, .x = f32, .weight = f16, .y = f32}; }
+static dart_conv_args good_conv(void)
+{
+    return (dart_conv_args){.B = B, .L = L, .C = I, .K = K, .x = f32, .weight = f32, .bias = f32, .tail = f32, .seq = i32, .y = f32};
+}
+static dart_ssd_args good_ssd(void)
+{
+    return (dart_ssd_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32, .dt = f32, .b = f32, .c = f32, .a_log = f32,
+                           .dt_bias = f32, .d = f32, .seq = i32, .h = f32, .open = f32, .open_decay = f32, .y = f32, .dh = f16,
+                           .cum = f32, .decay = f32, .cb = f32, .hin = f32};
+}
+static dart_memories run;
+static dart_sma_args good_sma(void)
+{
+    run = (dart_memories){.M = M, .dh = f32, .scale = f32};
+    return (dart_sma_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1e-5f, .q = f32, .e = f32, .c = f32, .seq = i32,
+                           .memories = &run, .memories_count = 1, .r = f32, .lse = f32, .qn = f32, .en = f32};
+}
+static dart_sma_append_args good_sma_append(void)
+{
+    return (dart_sma_append_args){.B = B, .L = L, .H = H, .N = N, .P = P, .S = S, .eps = 1e-5f, .dh = f32, .seq = i32, .to = {.M = M, .dh = f16, .scale = f32}};
+}
+static dart_argmax_args good_argmax(void) { return (dart_argmax_args){.T = T, .V = V, .logits = f32, .ids = i32}; }
+static dart_sample_args good_sample(void) { return (dart_sample_args){.T = T, .V = V, .temperature = 1, .logits = f32, .seq = i32, .ids = i32}; }
+static dart_advance_args good_advance(void) { return (dart_advance_args){.B = B, .seq = i32}; }
+
+static void rows(void **unused)
+{
+    (void)unused;
+    GOOD(fill, a.T = T);
+    GOOD(fill, a.y = i32);
+    BAD(fill, a.T = 0);
+    BAD(fill, a.W = 0);
+    BAD(fill, a.W = ROOM + 1);
+    BAD(fill, a.T = HUGE, a.W = HUGE);
+    BAD(fill, a.y.row = I - 1);
+    NEEDED(fill, y);
+    BAD_TENSOR(fill, y);
+    GOOD(convert, a.x.row = 2 * I);
+    BAD(convert, a.T = 0);
+    BAD(convert, a.W = 0);
+    BAD(convert, a.T = HUGE, a.W = HUGE);
+    BAD(convert, a.x.row = I - 1);
+    NEEDED(convert, x);
+    NEEDED(convert, y);
+    BAD_FLOATS(convert, x);
+    BAD_FLOATS(convert, y);
+    GOOD(embed, a.weight = f16);
+    BAD(embed, a.T = 0);
+    BAD(embed, a.V = 0);
+    BAD(embed, a.V = 1u << 31, a.W = 1);
+    BAD(embed, a.W = 0);
+    BAD(embed, a.V = ROOM / I + 1);
+    BAD(embed, a.ids.offset = ROOM - T + 1);
+    PACKED(embed, weight);
+    NEEDED(embed, ids);
+    NEEDED(embed, weight);
+    NEEDED(embed, y);
+    BAD_INTS(embed, ids);
+    BAD_FLOATS(embed, weight);
+    BAD_FLOATS(embed, y);
+}
+
+static void norms(void **unused)
+{
+    (void)unused;
+    GOOD(rms_norm, a.rows = i32);
+    GOOD(rms_norm, a.x.row = 2 * I);
+    BAD(rms_norm, a.T = 0);
+    BAD(rms_norm, a.W = 0);
+    BAD(rms_norm, a.eps = 0);
+    BAD(rms_norm, a.eps = -1);
+    BAD(rms_norm, a.eps = NAN);
+    PACKED(rms_norm, weight);
+    NEEDED(rms_norm, x);
+    NEEDED(rms_norm, weight);
+    NEEDED(rms_norm, y);
+    BAD_FLOATS(rms_norm, x);
+    BAD_FLOATS(rms_norm, weight);
+    BAD_FLOATS(rms_norm, y);
+    BAD(rms_norm, a.rows = f32);
+    BAD(rms_norm, a.rows = i32, a.rows.offset = ROOM - T + 1);
+    BAD(rms_norm, a.rows = i32, a.rows.row = T + 1);
+    GOOD(gated_norm, a.gate.row = 7);
+    GOOD(gated_norm, a.r.buffer = NULL, a.gate.buffer = NULL);
+    BAD(gated_norm, a.T = 0);
+    BAD(gated_norm, a.I = 0);
+    BAD(gated_norm, a.eps = 0);
+    BAD(gated_norm, a.eps = NAN);
+    BAD(gated_norm, a.r.buffer = NULL);
+    BAD(gated_norm, a.gate.buffer = NULL);
+    PACKED(gated_norm, weight);
+    NEEDED(gated_norm, y);
+    NEEDED(gated_norm, z);
+    NEEDED(gated_norm, weight);
+    NEEDED(gated_norm, out);
+    BAD_FLOATS(gated_norm, y);
+    BAD_FLOATS(gated_norm, r);
+    BAD_FLOATS(gated_norm, gate);
+    BAD_FLOATS(gated_norm, z);
+    BAD_FLOATS(gated_norm, weight);
+    BAD_FLOATS(gated_norm, out);
+}
+
+static void linear_and_conv(void **unused)
+{
+    (void)unused;
+    GOOD(linear, a.add = true);
+    BAD(linear, a.T = 0);
+    BAD(linear, a.IN = 0);
+    BAD(linear, a.OUT = 0);
+    BAD(linear, a.T = HUGE, a.IN = HUGE, a.OUT = HUGE);
+    BAD(linear, a.x.row = I - 1);
+    BAD(linear, a.y.row = V - 1);
+    PACKED(linear, weight);
+    NEEDED(linear, x);
+    NEEDED(linear, weight);
+    NEEDED(linear, y);
+    BAD_FLOATS(linear, x);
+    BAD_FLOATS(linear, weight);
+    BAD_FLOATS(linear, y);
+    GOOD(conv, a.L = 1);
+    GOOD(conv, a.seq.buffer = NULL, a.tail.buffer = NULL, a.bias.buffer = NULL);
+    BAD(conv, a.B = 0);
+    BAD(conv, a.L = 0);
+    BAD(conv, a.C = 0);
+    BAD(conv, a.K = 1);
+    BAD(conv, a.K = 9);
+    BAD(conv, a.B = HUGE, a.L = HUGE);
+    BAD(conv, a.x.row = I - 1);
+    BAD(conv, a.seq.offset = ROOM - 2 * B + 1);
+    PACKED(conv, weight);
+    PACKED(conv, tail);
+    NEEDED(conv, x);
+    NEEDED(conv, weight);
+    NEEDED(conv, y);
+    BAD_FLOATS(conv, x);
+    BAD_FLOATS(conv, weight);
+    BAD_FLOATS(conv, bias);
+    BAD_FLOATS(conv, tail);
+    BAD_FLOATS(conv, y);
+    BAD_INTS(conv, seq);
+}
+
+static void ssd(void **unused)
+{
+    (void)unused;
+    GOOD(ssd, a.dt_max = 0);
+    GOOD(ssd, a.cum.buffer = a.decay.buffer = a.cb.buffer = a.hin.buffer = NULL);
+    GOOD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.cb.buffer = a.hin.buffer = NULL);
+    GOOD(ssd, a.h.buffer = a.open.buffer = a.open_decay.buffer = a.seq.buffer = NULL);
+    GOOD(ssd, a.x.row = 3 * I + 1, a.b.offset = 5, a.y.row = I + 1);
+    BAD(ssd, a.B = 0);
+    BAD(ssd, a.L = 0);
+    BAD(ssd, a.H = 0);
+    BAD(ssd, a.G = 0);
+    BAD(ssd, a.G = 3);
+    BAD(ssd, a.N = 0);
+    BAD(ssd, a.N = 257);
+    BAD(ssd, a.P = 0);
+    BAD(ssd, a.P = 257);
+    BAD(ssd, a.S = 0);
+    BAD(ssd, a.S = (1u << 30) + 1);
+    BAD(ssd, a.L = (1u << 30) + 1);
+    BAD(ssd, a.B = HUGE, a.L = 1u << 30);
+    BAD(ssd, a.dt_min = -1);
+    BAD(ssd, a.dt_min = NAN);
+    BAD(ssd, a.dt_max = -1);
+    BAD(ssd, a.dt_max = NAN);
+    BAD(ssd, a.dt_min = 2, a.dt_max = 1);
+    BAD(ssd, a.plan = (dart_plan)3);
+    BAD(ssd, a.plan = DART_PLAN_STEP);
+    BAD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.hin.buffer = NULL);
+    BAD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.cb.buffer = NULL);
+    BAD(ssd, a.open.buffer = NULL);
+    BAD(ssd, a.open_decay.buffer = NULL);
+    BAD(ssd, a.h.buffer = NULL);
+    BAD(ssd, a.seq.buffer = NULL);
+    BAD(ssd, a.x.row = I - 1);
+    PACKED(ssd, a_log);
+    PACKED(ssd, h);
+    PACKED(ssd, dh);
+    NEEDED(ssd, x);
+    NEEDED(ssd, dt);
+    NEEDED(ssd, b);
+    NEEDED(ssd, c);
+    NEEDED(ssd, a_log);
+    NEEDED(ssd, y);
+    BAD_FLOATS(ssd, x);
+    BAD_FLOATS(ssd, dt);
+    BAD_FLOATS(ssd, b);
+    BAD_FLOATS(ssd, c);
+    BAD_FLOATS(ssd, a_log);
+    BAD_FLOATS(ssd, dt_bias);
+    BAD_FLOATS(ssd, d);
+    BAD_FLOATS(ssd, y);
+    BAD_FLOATS(ssd, dh);
+    BAD_INTS(ssd, seq);
+    BAD_F32(ssd, h);
+    BAD_F32(ssd, open);
+    BAD_F32(ssd, open_decay);
+    BAD_F32(ssd, cum);
+    BAD_F32(ssd, decay);
+    BAD_F32(ssd, cb);
+    BAD_F32(ssd, hin);
+    assert_int_equal(dart_ssd_chunks(0, 4, true), 0);
+    assert_int_equal(dart_ssd_chunks(4, 0, true), 0);
+    assert_int_equal(dart_ssd_chunks(8, 4, false), 2);
+    assert_int_equal(dart_ssd_chunks(9, 4, false), 3);
+    assert_int_equal(dart_ssd_chunks(8, 4, true), 3);
+    assert_int_equal(dart_ssd_chunks(1, 4, true), 1);
+    assert_int_equal(dart_ssd_chunks(2, 4, true), 2);
+    assert_int_equal(dart_ssd_chunks(UINT32_MAX, UINT32_MAX, true), 2);
+}
+
+static void sma(void **unused)
+{
+    (void)unused;
+    GOOD(sma, run.scale.buffer = NULL);
+    GOOD(sma, a.lse.buffer = a.qn.buffer = a.en.buffer = a.seq.buffer = NULL);
+    GOOD(sma, a.memories_count = 0);
+    GOOD(sma, a.memories = NULL, a.memories_count = 0);
+    GOOD(sma, run.M = 0);
+    GOOD(sma, a.L = 1, a.plan = DART_PLAN_STEP);
+    BAD(sma, a.B = 0);
+    BAD(sma, a.L = 0);
+    BAD(sma, a.H = 0);
+    BAD(sma, a.G = 0);
+    BAD(sma, a.G = 3);
+    BAD(sma, a.N = 0);
+    BAD(sma, a.N = 257);
+    BAD(sma, a.P = 0);
+    BAD(sma, a.P = 257);
+    BAD(sma, a.S = 0);
+    BAD(sma, a.S = (1u << 30) + 1);
+    BAD(sma, a.eps = 0);
+    BAD(sma, a.eps = NAN);
+    BAD(sma, a.plan = (dart_plan)3);
+    BAD(sma, a.plan = DART_PLAN_STEP);
+    BAD(sma, a.memories = NULL);
+    BAD(sma, run.M = HUGE);
+    BAD(sma, run.dh.buffer = NULL);
+    BAD(sma, run.dh = i32);
+    BAD(sma, run.dh = foreign);
+    BAD(sma, run.dh.row = 4096);
+    BAD(sma, run.scale = f16);
+    BAD(sma, run.scale = foreign);
+    BAD(sma, run.scale.offset = ROOM);
+    BAD(sma, a.lse = f16);
+    PACKED(sma, lse);
+    PACKED(sma, qn);
+    NEEDED(sma, q);
+    NEEDED(sma, e);
+    NEEDED(sma, c);
+    NEEDED(sma, r);
+    BAD_FLOATS(sma, q);
+    BAD_FLOATS(sma, e);
+    BAD_FLOATS(sma, c);
+    BAD_FLOATS(sma, r);
+    BAD_INTS(sma, seq);
+    BAD_F32(sma, qn);
+    BAD_F32(sma, en);
+    GOOD(sma_append, a.to.first = 1000);
+    BAD(sma_append, a.B = 0);
+    BAD(sma_append, a.L = 0);
+    BAD(sma_append, a.H = 0);
+    BAD(sma_append, a.N = 0);
+    BAD(sma_append, a.P = 257);
+    BAD(sma_append, a.S = 0);
+    BAD(sma_append, a.eps = 0);
+    BAD(sma_append, a.eps = NAN);
+    BAD(sma_append, a.to.M = 0);
+    BAD(sma_append, a.to.M = HUGE);
+    BAD(sma_append, a.to.scale = f16);
+    PACKED(sma_append, dh);
+    NEEDED(sma_append, dh);
+    NEEDED(sma_append, to.dh);
+    NEEDED(sma_append, to.scale);
+    BAD_FLOATS(sma_append, dh);
+    BAD_FLOATS(sma_append, to.dh);
+    BAD_FLOATS(sma_append, to.scale);
+    BAD_INTS(sma_append, seq);
+}
+
+static void choices(void **unused)
+{
+    (void)unused;
+    GOOD(argmax, a.logits.row = 2 * V);
+    BAD(argmax, a.T = 0);
+    BAD(argmax, a.V = 0);
+    BAD(argmax, a.V = 1u << 31);
+    BAD(argmax, a.logits.row = V - 1);
+    NEEDED(argmax, logits);
+    NEEDED(argmax, ids);
+    BAD_FLOATS(argmax, logits);
+    BAD_INTS(argmax, ids);
+    GOOD(sample, a.top_k = HUGE);
+    GOOD(sample, a.seq.buffer = NULL);
+    BAD(sample, a.T = 0);
+    BAD(sample, a.V = 0);
+    BAD(sample, a.V = 1u << 31);
+    BAD(sample, a.temperature = 0);
+    BAD(sample, a.temperature = -1);
+    BAD(sample, a.temperature = NAN);
+    NEEDED(sample, logits);
+    NEEDED(sample, ids);
+    BAD_FLOATS(sample, logits);
+    BAD_INTS(sample, ids);
+    BAD_INTS(sample, seq);
+    GOOD(advance, a.B = ROOM / 2);
+    BAD(advance, a.B = 0);
+    BAD(advance, a.B = ROOM / 2 + 1);
+    NEEDED(advance, seq);
+    BAD_INTS(advance, seq);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows), cmocka_unit_test(norms), cmocka_unit_test(linear_and_conv),
+        cmocka_unit_test(ssd), cmocka_unit_test(sma), cmocka_unit_test(choices),
+    };
+    return cmocka_run_group_tests_name("unit_ops", tests, set_up, tear_down);
+}

@@ -1,0 +1,305 @@
+/* Recording: barriers, sticky errors, submissions: unit_streams [DEVICE_SPEC]. */
+#include "rig.h"
+#include "spy.h"
+
+#include "dartlm/model.h"
+
+enum { N = 1024 };
+
+static void fill(rig *r, dart_tensor y, float value) { MUST(r, dart_fill(r->stream, &(dart_fill_args){.T = 1, .W = N, .value = value, .y = y})); }
+static void copy(rig *r, dart_tensor x, dart_tensor y) { MUST(r, dart_convert(r->stream, &(dart_convert_args){.T = 1, .W = N, .x = x, .y = y})); }
+
+/* "-b" for a launch without and one with a barrier. */
+static void expect_barriers(rig *r, const char *pattern)
+{
+    char got[RIG_MAX_LINES + 1];
+    for (uint32_t i = 0; i < r->lines_count; i++) got[i] = strstr(r->lines[i], " barrier") != NULL ? 'b' : '-';
+    got[r->lines_count] = '\0';
+    assert_string_equal(got, pattern);
+    assert_int_equal(dart_stream_launches(r->stream), r->lines_count);
+    rig_begin(r);
+}
+
+static void separates_what_depends(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open(&r, rig_spec);
+    dart_tensor t[6], pair[2];
+    for (size_t i = 0; i < 6; i++) t[i] = rig_random(&r, DART_F32, N, 0, 1);
+    pair[0] = pair[1] = rig_tensor(&r, DART_F32, 2 * N, NULL);
+    pair[1].offset = N;
+    fill(&r, t[0], 1); /* nothing in common */
+    fill(&r, t[1], 1);
+    copy(&r, t[2], t[3]);
+    expect_barriers(&r, "---");
+    fill(&r, t[0], 1); /* read after write */
+    copy(&r, t[0], t[1]);
+    expect_barriers(&r, "-b");
+    copy(&r, t[0], t[1]); /* two readers */
+    copy(&r, t[0], t[2]);
+    expect_barriers(&r, "--");
+    copy(&r, t[0], t[1]); /* write after read */
+    fill(&r, t[0], 1);
+    expect_barriers(&r, "-b");
+    fill(&r, t[0], 1); /* write after write */
+    fill(&r, t[0], 2);
+    expect_barriers(&r, "-b");
+    fill(&r, t[0], 1); /* what a barrier has separated stays separated */
+    fill(&r, t[1], 1);
+    copy(&r, t[0], t[2]);
+    copy(&r, t[0], t[3]);
+    copy(&r, t[1], t[4]);
+    expect_barriers(&r, "--b--");
+    fill(&r, t[0], 1); /* a later barrier covers all that came before */
+    fill(&r, t[1], 1);
+    copy(&r, t[0], t[2]);
+    copy(&r, t[2], t[3]);
+    copy(&r, t[1], t[4]);
+    expect_barriers(&r, "--bb-");
+    fill(&r, pair[0], 1); /* two halves of a buffer */
+    fill(&r, pair[1], 1);
+    copy(&r, pair[0], t[1]);
+    fill(&r, pair[1], 2);
+    copy(&r, pair[1], t[2]);
+    expect_barriers(&r, "--b-b");
+    pair[1].offset = N / 2; /* that overlap */
+    fill(&r, pair[0], 1);
+    fill(&r, pair[1], 1);
+    expect_barriers(&r, "-b");
+    /* Interleaved rows of one buffer lie in one range. */
+    const dart_fill_args left = {.T = 4, .W = 100, .y = {.buffer = pair[0].buffer, .row = 256}};
+    dart_fill_args right = left;
+    right.y.offset = 128;
+    MUST(&r, dart_fill(r.stream, &left));
+    MUST(&r, dart_fill(r.stream, &right));
+    expect_barriers(&r, "-b");
+    /* A recording begins as if it were alone. */
+    fill(&r, t[0], 1);
+    rig_run(&r);
+    copy(&r, t[0], t[1]);
+    expect_barriers(&r, "-");
+    rig_close(&r);
+}
+
+static void keeps_order(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open(&r, rig_spec);
+    dart_tensor t[3];
+    for (size_t i = 0; i < 3; i++) t[i] = rig_tensor(&r, DART_F32, N, NULL);
+    for (int i = 0; i < 40; i++) {
+        fill(&r, t[i % 3], (float)i);
+        copy(&r, t[i % 3], t[(i + 1) % 3]);
+        copy(&r, t[(i + 1) % 3], t[(i + 2) % 3]);
+    }
+    rig_run(&r);
+    for (size_t i = 0; i < 3 && r.info.backend != DART_BACKEND_NULL; i++) {
+        float *got = rig_read(&t[i], N);
+        for (size_t k = 0; k < N; k++) assert_true(got[k] == 39);
+        free(got);
+    }
+    rig_close(&r);
+}
+
+/* More ranges than a stream keeps in mind. */
+static void forgets_safely(void **unused)
+{
+    (void)unused;
+    enum { TENSORS = 300 };
+    rig r;
+    rig_open(&r, rig_spec);
+    dart_tensor all = rig_tensor(&r, DART_F32, (uint64_t)N * TENSORS, NULL), one = all;
+    uint32_t barriers = 0;
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        one.offset = (uint64_t)i * N;
+        fill(&r, one, (float)i);
+    }
+    copy(&r, one, all);
+    for (uint32_t i = 0; i < r.lines_count; i++) barriers += strstr(r.lines[i], " barrier") != NULL;
+    assert_in_range(barriers, 1, 8);
+    assert_non_null(strstr(r.lines[r.lines_count - 1], " barrier"));
+    rig_run(&r);
+    rig_close(&r);
+}
+
+static dart_memories memories_of(rig *r, uint32_t first, uint32_t M, uint64_t elements)
+{
+    return (dart_memories){.first = first, .M = M, .dh = rig_random(r, DART_F32, M * elements, -1, 1)};
+}
+
+/* Every op, and a model in use: no launch without the barrier that it needs, none with one that it does not. */
+static void plans_are_ordered(void **unused)
+{
+    (void)unused;
+    enum { B = 2, L = 50, H = 4, G = 2, SN = 16, P = 32, S = 16, M = 4, I = H * P };
+    rig r;
+    rig_open_with(&r, &(dart_device_options){.spec = rig_spec});
+    dart_stream_destroy(&r.stream);
+    spy_on(r.device);
+    MUST(&r, dart_stream_create(r.device, NULL, &r.stream));
+    const int32_t seq_values[2 * B] = {0, L, 5, L - 3};
+    const dart_tensor x = rig_random(&r, DART_F32, B * L * I, -1, 1), y = rig_tensor(&r, DART_F32, B * L * I, NULL),
+                      dt = rig_random(&r, DART_F32, B * L * H, -1, 1), bc = rig_random(&r, DART_F32, B * L * G * SN, -1, 1),
+                      h_wide = rig_random(&r, DART_F32, H, -1, 1), seq = rig_ints(&r, 2 * B, seq_values),
+                      h = rig_random(&r, DART_F32, B * H * SN * P, -1, 1), open = rig_random(&r, DART_F32, B * H * SN * P, -1, 1),
+                      open_decay = rig_random(&r, DART_F32, B * H, -1, 0), e = rig_random(&r, DART_F32, B * L * G * P, -1, 1),
+                      dh = rig_random(&r, DART_F16, B * 5 * H * SN * P, -1, 1), r_out = rig_tensor(&r, DART_F16, B * L * I, NULL),
+                      tail = rig_random(&r, DART_F32, B * 3 * I, -1, 1), taps = rig_random(&r, DART_F32, 4 * I, -1, 1);
+    dart_ssd_args ssd = {.B = B, .L = L, .H = H, .G = G, .N = SN, .P = P, .S = S, .x = x, .dt = dt, .b = bc, .c = bc, .a_log = h_wide,
+                         .seq = seq, .h = h, .open = open, .open_decay = open_decay, .y = y, .dh = dh};
+    MUST(&r, dart_conv(r.stream, &(dart_conv_args){.B = B, .L = L, .C = I, .K = 4, .x = x, .weight = taps, .tail = tail, .seq = seq, .y = y}));
+    MUST(&r, dart_ssd(r.stream, &ssd));
+    MUST(&r, dart_ssd(r.stream, &ssd));
+    ssd.L = 1;
+    MUST(&r, dart_ssd(r.stream, &ssd));
+    const dart_memories runs[2] = {memories_of(&r, 0, M, B * H * SN * P), memories_of(&r, M, 3, B * H * SN * P)};
+    dart_sma_args sma = {.B = B, .L = L, .H = H, .G = G, .N = SN, .P = P, .S = S, .eps = 1e-5f, .q = bc, .e = e, .c = bc, .seq = seq,
+                         .memories = runs, .memories_count = 2, .r = r_out};
+    MUST(&r, dart_sma(r.stream, &sma));
+    sma.L = 1;
+    MUST(&r, dart_sma(r.stream, &sma));
+    MUST(&r, dart_advance(r.stream, &(dart_advance_args){.B = B, .seq = seq}));
+    rig_run(&r);
+    const dart_model_config config = {.sma = true, .V = 50, .W = 64, .layers = 3, .H = H, .P = P, .G = G, .N = SN, .K = 4, .S = S, .eps = 1e-5f, .sma_eps = 1e-5f};
+    dart_model *model = NULL;
+    dart_state *state = NULL;
+    MUST(&r, dart_model_random(r.device, &config, 1, NULL, &model));
+    MUST(&r, dart_state_create(model, &(dart_state_options){.B = B, .memory_block = 2}, &state));
+    int32_t ids[B * L] = {0};
+    float logits[B * 50];
+    MUST(&r, dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = L, .want = DART_LOGITS_LAST, .logits = logits}));
+    MUST(&r, dart_decode(state, &(dart_decode_args){.ids = ids, .sampling = {.temperature = 1}, .logits = logits}));
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+    dart_stream_destroy(&r.stream);
+    const spy_counts counts = spy_off(r.device);
+    print_message("  %u launches, %u barriers\n", counts.launches, counts.barriers);
+    if (counts.missing + counts.needless + counts.broken > 0)
+        fail_msg("%u barriers are missing, %u needless, %u launches broken; first: %s", counts.missing, counts.needless, counts.broken, counts.text);
+    assert_true(counts.launches > 60 && counts.barriers > 20);
+    rig_close(&r);
+}
+
+static void errors_stick(void **unused)
+{
+    (void)unused;
+    rig r;
+    char text[256];
+    rig_open(&r, rig_spec);
+    const dart_tensor y = rig_tensor(&r, DART_F32, N, (const float[N]){0});
+    fill(&r, y, 3);
+    assert_int_equal(dart_fill(r.stream, &(dart_fill_args){.T = 1, .W = N + 1, .value = 4, .y = y}), DART_INVALID_ARGUMENT);
+    dart_stream_error(r.stream, text, sizeof text);
+    assert_non_null(strstr(text, "dart_fill"));
+    assert_non_null(strstr(text, "1025"));
+    const dart_fill_args good = {.T = 1, .W = N, .value = 5, .y = y};
+    assert_int_equal(dart_fill(r.stream, &good), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_advance(r.stream, &(dart_advance_args){0}), DART_INVALID_ARGUMENT);
+    char later[256];
+    dart_stream_error(r.stream, later, sizeof later);
+    assert_string_equal(later, text); /* the first failure stays */
+    assert_int_equal(dart_stream_launches(r.stream), 1);
+    assert_int_equal(dart_stream_submit(r.stream), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_stream_wait(r.stream, 0), DART_INVALID_ARGUMENT);
+    rig_begin(&r);
+    assert_int_equal(dart_stream_launches(r.stream), 0);
+    fill(&r, y, 7);
+    rig_run(&r);
+    if (r.info.backend != DART_BACKEND_NULL) {
+        float *got = rig_read(&y, N);
+        for (size_t i = 0; i < N; i++) assert_true(got[i] == 7);
+        free(got);
+    }
+    rig_close(&r);
+}
+
+static void replays(void **unused)
+{
+    (void)unused;
+    enum { B = 3 };
+    rig r;
+    rig_open(&r, rig_spec);
+    const int32_t start[2 * B] = {0, 1, 10, 5, 100, 0};
+    const dart_tensor seq = rig_ints(&r, 2 * B, start);
+    MUST(&r, dart_advance(r.stream, &(dart_advance_args){.B = B, .seq = seq}));
+    for (int i = 0; i < 20; i++) {
+        uint64_t ns = UINT64_MAX;
+        MUST(&r, dart_stream_submit(r.stream));
+        MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+        MUST(&r, dart_stream_elapsed(r.stream, &ns));
+        assert_true(ns < UINT64_C(60000000000));
+    }
+    int32_t got[2 * B];
+    MUST(&r, dart_buffer_read(seq.buffer, 0, got, sizeof got));
+    for (int b = 0; b < B && r.info.backend != DART_BACKEND_NULL; b++) {
+        assert_int_equal(got[2 * b], start[2 * b] + 20 * start[2 * b + 1]);
+        assert_int_equal(got[2 * b + 1], start[2 * b + 1]);
+    }
+    /* An empty recording is one too. */
+    rig_begin(&r);
+    rig_run(&r);
+    rig_close(&r);
+}
+
+static void waits_before_it_goes_on(void **unused)
+{
+    (void)unused;
+    enum { T = 64, W = 256 };
+    rig r;
+    char text[256];
+    uint64_t ns;
+    rig_open(&r, rig_spec);
+    const dart_tensor x = rig_random(&r, DART_F32, T * W, -1, 1), weight = rig_random(&r, DART_F32, W * W, -0.06f, 0.06f), y = rig_tensor(&r, DART_F32, T * W, NULL);
+    const dart_linear_args linear = {.T = T, .IN = W, .OUT = W, .x = x, .weight = weight, .y = y};
+    for (int i = 0; i < 10; i++) MUST(&r, dart_linear(r.stream, &linear));
+    const uint32_t launches = dart_stream_launches(r.stream);
+    MUST(&r, dart_stream_submit(r.stream));
+    assert_int_equal(dart_stream_submit(r.stream), DART_INVALID_ARGUMENT);
+    dart_stream_error(r.stream, text, sizeof text);
+    assert_non_null(strstr(text, "dart_stream_submit"));
+    assert_int_equal(dart_stream_elapsed(r.stream, &ns), DART_INVALID_ARGUMENT);
+    /* Looking does not end the wait, and neither does a time-out. */
+    uint32_t looks = 0;
+    dart_status status;
+    while ((status = dart_stream_wait(r.stream, looks++ < 3 ? 0 : 1000000)) == DART_TIMEOUT) assert_int_equal(dart_stream_submit(r.stream), DART_INVALID_ARGUMENT);
+    MUST(&r, status);
+    MUST(&r, dart_stream_wait(r.stream, 0)); /* done stays done */
+    MUST(&r, dart_stream_elapsed(r.stream, &ns));
+    assert_int_equal(dart_stream_launches(r.stream), launches);
+    /* What was submitted is closed, running or not; beginning waits, and clears the error. */
+    rig_begin(&r);
+    MUST(&r, dart_fill(r.stream, &(dart_fill_args){.T = T, .W = W, .value = 2, .y = y}));
+    const dart_fill_args late = {.T = T, .W = W, .value = 3, .y = y};
+    MUST(&r, dart_stream_submit(r.stream));
+    assert_int_equal(dart_fill(r.stream, &late), DART_INVALID_ARGUMENT);
+    rig_begin(&r);
+    MUST(&r, dart_fill(r.stream, &(dart_fill_args){.T = T, .W = W, .value = 2, .y = y}));
+    MUST(&r, dart_stream_submit(r.stream));
+    MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+    assert_int_equal(dart_fill(r.stream, &late), DART_INVALID_ARGUMENT);
+    dart_stream_error(r.stream, text, sizeof text);
+    assert_non_null(strstr(text, "dart_stream_begin first"));
+    rig_begin(&r);
+    if (r.info.backend != DART_BACKEND_NULL) {
+        float *got = rig_read(&y, T * W);
+        for (size_t i = 0; i < T * W; i++) assert_true(got[i] == 2);
+        free(got);
+    }
+    /* Destroyed in flight. */
+    for (int i = 0; i < 10; i++) MUST(&r, dart_linear(r.stream, &linear));
+    MUST(&r, dart_stream_submit(r.stream));
+    rig_close(&r);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(separates_what_depends),
+    cmocka_unit_test(keeps_order),
+    cmocka_unit_test(forgets_safely),
+    cmocka_unit_test(plans_are_ordered),
+    cmocka_unit_test(errors_stick),
+    cmocka_unit_test(replays),
+    cmocka_unit_test(waits_before_it_goes_on),
+};
+RIG_MAIN("unit_streams")
