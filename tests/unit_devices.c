@@ -189,6 +189,7 @@ static void keeps_devices_apart(void **unused)
     }
     rig_close(&rigs[2]);
     rig_close(&rigs[0]);
+    rig_begin(&rigs[3]);
     MUST(&rigs[3], dart_fill(rigs[3].stream, &(dart_fill_args){.T = 1, .W = N, .value = 9, .y = tensors[3]}));
     rig_run(&rigs[3]);
     rig_close(&rigs[1]);
