@@ -6,7 +6,7 @@
  *   - Bindings are listed in kernels.def, in order. X_at is the index of the first element of binding X, X_row the
  *     elements from one token (row) to the next. Rows of a batch are numbered b L + t.
  *   - dtypes: two bits a binding (0 f32, 1 f16, 2 bf16, 3 i32), lowest first. A binding whose flag is not set is a
- *     placeholder and is never read.
+ *     dummy and is never read.
  *   - T0 and T1 below are the tile sizes of the chosen row of kernels.def.
  *   - HAS_SEQ: seq[2 b] is the position, seq[2 b + 1] the count of sequence b; otherwise 0 and L. Tokens t >= count
  *     are neither read nor written. A count above L is taken as L.

@@ -25,7 +25,7 @@
 #include "kernel.h"
 
 typedef struct backend_binding {
-    void *memory;           /* of this device; NULL: absent, bind any placeholder */
+    void *memory;           /* of this device; NULL: absent, bind a dummy */
     uint64_t offset, bytes; /* offset a multiple of BACKEND_ALIGN; bytes > 0 */
 } backend_binding;
 #define BACKEND_ALIGN 256u

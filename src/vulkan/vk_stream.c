@@ -7,8 +7,8 @@
 
 /* Absent bindings take turns on pieces of a small buffer, so that launches which may overlap rarely meet there:
  * nobody reads or writes it, but hazard checks go by what a shader could do. */
-#define PLACEHOLDER_BYTES BACKEND_ALIGN
-#define PLACEHOLDERS (16u * KERNEL_MAX_BINDINGS)
+#define DUMMY_BYTES BACKEND_ALIGN
+#define DUMMYS (16u * KERNEL_MAX_BINDINGS)
 
 typedef struct set_pool set_pool;
 struct set_pool {
@@ -29,8 +29,8 @@ typedef struct vk_stream {
     VkQueryPool times; /* absent where the queue has no clock; the host's is taken then */
     set_pool *sets;    /* all pools */
     set_pool *current; /* earlier ones are used up */
-    vk_memory *placeholder;
-    uint32_t placeholder_turn;
+    vk_memory *dummy;
+    uint32_t dummy_turn;
     uint64_t submitted_ns, host_ns;
 } vk_stream;
 
@@ -57,9 +57,9 @@ dart_status vk_stream_create(void *self, void **out)
                                              .queryCount = 2};
         VK(device, vkCreateQueryPool, (device->handle, &times, NULL, &stream->times));
     }
-    void *placeholder = NULL;
-    TRY(vk_memory_create(device, (uint64_t)PLACEHOLDER_BYTES * PLACEHOLDERS, &placeholder));
-    stream->placeholder = placeholder;
+    void *dummy = NULL;
+    TRY(vk_memory_create(device, (uint64_t)DUMMY_BYTES * DUMMYS, &dummy));
+    stream->dummy = dummy;
     *out = stream;
     return DART_OK;
 fail:
@@ -80,7 +80,7 @@ void vk_stream_destroy(void *self, void *handle)
     if (stream->times != VK_NULL_HANDLE) device->vk.vkDestroyQueryPool(device->handle, stream->times, NULL);
     if (stream->fence != VK_NULL_HANDLE) device->vk.vkDestroyFence(device->handle, stream->fence, NULL);
     if (stream->pool != VK_NULL_HANDLE) device->vk.vkDestroyCommandPool(device->handle, stream->pool, NULL);
-    vk_memory_destroy(device, stream->placeholder);
+    vk_memory_destroy(device, stream->dummy);
     free(stream);
 }
 
@@ -107,7 +107,7 @@ dart_status vk_stream_begin(void *self, void *handle)
         pool->descriptors = POOL_DESCRIPTORS;
     }
     stream->current = stream->sets;
-    stream->placeholder_turn = 0;
+    stream->dummy_turn = 0;
     const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     VK(device, vkBeginCommandBuffer, (stream->commands, &info));
     if (stream->times != VK_NULL_HANDLE) {
@@ -169,9 +169,9 @@ static dart_status describe(vk_device *device, vk_stream *stream, const backend_
 {
     const vk_memory *memory = binding->memory;
     if (memory == NULL) {
-        info->buffer = stream->placeholder->buffer;
-        info->offset = (VkDeviceSize)(stream->placeholder_turn++ % PLACEHOLDERS) * PLACEHOLDER_BYTES;
-        info->range = PLACEHOLDER_BYTES;
+        info->buffer = stream->dummy->buffer;
+        info->offset = (VkDeviceSize)(stream->dummy_turn++ % DUMMYS) * DUMMY_BYTES;
+        info->range = DUMMY_BYTES;
         return DART_OK;
     }
     if (binding->bytes > device->adapter->info.max_binding_bytes)
