@@ -148,10 +148,11 @@ static inline void assert_close(const char *what, double d, double tolerance)
 
 static inline int run_on_device(int argc, char **argv, const struct CMUnitTest *tests, size_t count)
 {
-    if (argc != 3) {
-        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR\n", argv[0]);
+    if (argc != 3 && argc != 4) {
+        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR [TEST]\n", argv[0]);
         return 2;
     }
+    if (argc == 4) cmocka_set_test_filter(argv[3]);
     spec = argv[1];
     data_folder = argv[2];
     return _cmocka_run_group_tests(argv[0], tests, count, open_device, close_device);

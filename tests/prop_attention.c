@@ -75,6 +75,7 @@ static void order_does_not_matter(void **unused)
         rig_close_to("r of reversed memories", got, expected, (uint64_t)B * L * H * P, TOLERANCE);
         rig_close_to("lse of reversed memories", other, lse, (uint64_t)B * L * H, TOLERANCE);
         free(got);
+        free(lse);
         got = attend(&r, &a, L, &backwards, 1, &lse);
         rig_same_bits("second run", lse, other, (uint64_t)B * L * H);
         free(got);
