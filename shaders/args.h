@@ -147,6 +147,9 @@ struct ArgmaxArgs { U32 tiles, rows, width, logits_at, logits_row, ids_at; };
  * kept the id is 0. */
 struct SampleArgs { U32 tiles, flags, rows, width, top_k, seed_low, seed_high, logits_at, logits_row, seq_at, ids_at; F32 temperature; };
 
+/* y = r 1^T + a b, see matrix_check.comp; the check of matrix hardware, not an op. One tile. */
+struct MatrixCheckArgs { U32 tiles, side; };
+
 /* seq[2 b] += seq[2 b + 1]. Tile: T0 sequences. */
 struct AdvanceArgs { U32 tiles, B, seq_at; };
 

@@ -239,6 +239,7 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
     if (options->variant != NULL) strcpy(made->variant, options->variant);
     TRY(device_fault(made));
     TRY(made->backend->device_create(context->instances[b], within, options, made->info.capabilities, &made->report, &made->handle));
+    if (!options->unchecked) TRY(device_check_matrices(made));
     *device = made;
     return DART_OK;
 fail:;

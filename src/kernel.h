@@ -29,6 +29,19 @@ typedef struct kernel_info {
 } kernel_info;
 extern const kernel_info kernel_table[KERNEL_COUNT];
 
+/* Facts about a call, beside the capabilities of the device: a row that names some is taken only where the op states
+ * them. Bits above those of dart_capability. */
+enum {
+    FITS_F16 = 1 << 24,     /* the operands of the products are all f16 */
+    FITS_BF16 = 1 << 25,    /* ... all bf16 */
+    FITS_TILES = 1 << 26,   /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and
+                               whole matrix tiles work */
+    FITS_N128_P64 = 1 << 27,
+    FITS_ALL = FITS_F16 | FITS_BF16 | FITS_TILES | FITS_N128_P64
+};
+/* Does the row compute with cooperative matrices? Then `local` counts subgroups. */
+#define ROW_HAS_MATRIX(row) (((row)->capabilities & DART_CAP_MATRIX) != 0)
+
 /* One variant. `slot` numbers the rows of a backend from 0 in table order: backends keep code, modules and
  * functions in arrays of that order, made from the same file. */
 typedef struct kernel_row {
@@ -36,10 +49,10 @@ typedef struct kernel_row {
     const char *variant;
     dart_backend_kind backend;
     uint32_t slot;
-    uint32_t capabilities;
+    uint32_t capabilities; /* and facts */
     uint32_t T0, T1;
     uint32_t max_rows;
-    uint32_t local; /* invocations of a workgroup (Vulkan) */
+    uint32_t local; /* invocations of a workgroup (Vulkan); subgroups where the row has matrices */
 } kernel_row;
 extern const kernel_row kernel_rows[];
 extern const uint32_t kernel_rows_count;
@@ -52,7 +65,7 @@ enum {
     BINDING_end
 };
 
-/* The first row of the kernel that the capabilities allow and rows fits; variant, when not NULL, restricts the
+/* The first row of the kernel that the capabilities and facts allow and rows fits; variant, when not NULL, restricts the
  * choice for kernels that have an eligible row of that name. NULL when there is none. */
 const kernel_row *kernel_pick(kernel_id id, uint32_t capabilities, uint32_t rows, const char *variant);
 

@@ -4,7 +4,7 @@
 static void step(op_call *call, const dart_conv_args *a, uint32_t flags)
 {
     struct ConvStepArgs k = {.flags = flags, .B = a->B, .C = a->C, .K = a->K, .x_row = op_row(&a->x, a->C), .y_row = op_row(&a->y, a->C)};
-    op_kernel(call, KERNEL_conv_step, a->B);
+    op_kernel(call, KERNEL_conv_step, a->B, 0);
     k.x_at = op_bind_rows(call, BINDING_conv_step_x, &a->x, a->B, a->C);
     k.weight_at = op_bind(call, BINDING_conv_step_weight, &a->weight, (uint64_t)a->C * a->K);
     k.bias_at = op_bind(call, BINDING_conv_step_bias, &a->bias, a->C);
@@ -18,7 +18,7 @@ static void piece(op_call *call, const dart_conv_args *a, uint32_t flags)
 {
     const uint64_t rows = (uint64_t)a->B * a->L;
     struct ConvArgs k = {.flags = flags, .B = a->B, .L = a->L, .C = a->C, .K = a->K, .x_row = op_row(&a->x, a->C), .y_row = op_row(&a->y, a->C)};
-    op_kernel(call, KERNEL_conv, a->L);
+    op_kernel(call, KERNEL_conv, a->L, 0);
     k.x_at = op_bind_rows(call, BINDING_conv_x, &a->x, rows, a->C);
     k.weight_at = op_bind(call, BINDING_conv_weight, &a->weight, (uint64_t)a->C * a->K);
     k.bias_at = op_bind(call, BINDING_conv_bias, &a->bias, a->C);
@@ -28,7 +28,7 @@ static void piece(op_call *call, const dart_conv_args *a, uint32_t flags)
     op_launch(call, &k, base_ceil_div(a->C, call->row->T0) * base_ceil_div(a->L, call->row->T1) * a->B);
     if (!op_has(&a->tail)) return;
     struct ConvTailArgs t = {.flags = flags, .B = a->B, .L = a->L, .C = a->C, .K = a->K, .x_row = k.x_row};
-    op_kernel(call, KERNEL_conv_tail, a->L);
+    op_kernel(call, KERNEL_conv_tail, a->L, 0);
     t.x_at = op_bind_rows(call, BINDING_conv_tail_x, &a->x, rows, a->C);
     t.tail_at = op_bind(call, BINDING_conv_tail_tail, &a->tail, (uint64_t)a->B * (a->K - 1) * a->C);
     t.seq_at = op_bind(call, BINDING_conv_tail_seq, &a->seq, 2 * (uint64_t)a->B);

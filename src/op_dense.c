@@ -9,7 +9,7 @@ dart_status dart_fill(dart_stream *stream, const dart_fill_args *args)
     OP_REQUIRE(&call, args->T > 0 && args->W > 0, "T %u, W %u: both must be above 0", args->T, args->W);
     op_check(&call, "y", &args->y, OP_FLOAT | OP_I32 | OP_VIEW, args->T, args->W);
     struct FillArgs k = {.rows = args->T, .width = args->W, .y_row = op_row(&args->y, args->W), .value = args->value};
-    op_kernel(&call, KERNEL_fill, args->T);
+    op_kernel(&call, KERNEL_fill, args->T, 0);
     k.y_at = op_bind_rows(&call, BINDING_fill_y, &args->y, args->T, args->W);
     op_launch(&call, &k, base_ceil_div((uint64_t)args->T * args->W, call.row->T0));
     return op_end(&call);
@@ -24,7 +24,7 @@ dart_status dart_convert(dart_stream *stream, const dart_convert_args *args)
     op_check(&call, "x", &args->x, OP_FLOAT | OP_VIEW, args->T, args->W);
     op_check(&call, "y", &args->y, OP_FLOAT | OP_VIEW, args->T, args->W);
     struct ConvertArgs k = {.rows = args->T, .width = args->W, .x_row = op_row(&args->x, args->W), .y_row = op_row(&args->y, args->W)};
-    op_kernel(&call, KERNEL_convert, args->T);
+    op_kernel(&call, KERNEL_convert, args->T, 0);
     k.x_at = op_bind_rows(&call, BINDING_convert_x, &args->x, args->T, args->W);
     k.y_at = op_bind_rows(&call, BINDING_convert_y, &args->y, args->T, args->W);
     op_launch(&call, &k, base_ceil_div((uint64_t)args->T * args->W, call.row->T0));
@@ -55,7 +55,7 @@ dart_status dart_embed(dart_stream *stream, const dart_embed_args *args)
         dart_tensor weight = args->weight;
         weight.offset += (uint64_t)first * W;
         struct EmbedArgs k = {.rows = T, .width = W, .vocabulary = V, .first = first, .count = count, .y_row = op_row(&args->y, W)};
-        op_kernel(&call, KERNEL_embed, T);
+        op_kernel(&call, KERNEL_embed, T, 0);
         k.ids_at = op_bind(&call, BINDING_embed_ids, &args->ids, T);
         k.weight_at = op_bind(&call, BINDING_embed_weight, &weight, (uint64_t)count * W);
         k.y_at = op_bind_rows(&call, BINDING_embed_y, &args->y, T, W);
@@ -80,7 +80,7 @@ dart_status dart_rms_norm(dart_stream *stream, const dart_rms_norm_args *args)
     if (op_status(&call) != DART_OK) return op_status(&call);
     struct NormArgs k = {.flags = gather ? HAS_ROWS : 0, .rows = T, .width = W, .x_row = op_row(&args->x, W),
                          .y_row = op_row(&args->y, W), .eps = args->eps};
-    op_kernel(&call, KERNEL_norm, T);
+    op_kernel(&call, KERNEL_norm, T, 0);
     /* Gathered rows may lie anywhere from the start of x to the end of its buffer. */
     if (gather)
         k.x_at = op_bind(&call, BINDING_norm_x, &args->x,
@@ -113,7 +113,7 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
     struct GatedNormArgs k = {.flags = op_has(&args->r) ? HAS_SMA : 0, .rows = T, .width = I,
                               .y_row = op_row(&args->y, I), .r_row = op_row(&args->r, I), .gate_row = op_row(&args->gate, 1),
                               .z_row = op_row(&args->z, I), .out_row = op_row(&args->out, I), .eps = args->eps};
-    op_kernel(&call, KERNEL_gated_norm, T);
+    op_kernel(&call, KERNEL_gated_norm, T, 0);
     k.y_at = op_bind_rows(&call, BINDING_gated_norm_y, &args->y, T, I);
     k.r_at = op_bind_rows(&call, BINDING_gated_norm_r, &args->r, T, I);
     k.gate_at = op_bind_rows(&call, BINDING_gated_norm_gate, &args->gate, T, 1);
@@ -152,7 +152,7 @@ dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
             y.row = y_row;
             struct LinearArgs k = {.flags = args->add ? IS_ADD : 0, .rows = rows, .inputs = IN, .outputs = outputs,
                                    .x_row = x_row, .y_row = y_row};
-            op_kernel(&call, KERNEL_linear, rows);
+            op_kernel(&call, KERNEL_linear, rows, 0);
             k.x_at = op_bind_rows(&call, BINDING_linear_x, &x, rows, IN);
             k.weight_at = op_bind(&call, BINDING_linear_weight, &weight, (uint64_t)outputs * IN);
             k.y_at = op_bind_rows(&call, BINDING_linear_y, &y, rows, outputs);

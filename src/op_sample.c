@@ -12,7 +12,7 @@ dart_status dart_argmax(dart_stream *stream, const dart_argmax_args *args)
     op_check(&call, "ids", &args->ids, OP_I32, 1, T);
     if (op_status(&call) != DART_OK) return op_status(&call);
     struct ArgmaxArgs k = {.rows = T, .width = V, .logits_row = op_row(&args->logits, V)};
-    op_kernel(&call, KERNEL_argmax, T);
+    op_kernel(&call, KERNEL_argmax, T, 0);
     k.logits_at = op_bind_rows(&call, BINDING_argmax_logits, &args->logits, T, V);
     k.ids_at = op_bind(&call, BINDING_argmax_ids, &args->ids, T);
     op_launch(&call, &k, T);
@@ -34,7 +34,7 @@ dart_status dart_sample(dart_stream *stream, const dart_sample_args *args)
     struct SampleArgs k = {.flags = op_has(&args->seq) ? HAS_SEQ : 0, .rows = T, .width = V,
                            .top_k = args->top_k == 0 || args->top_k > V ? V : args->top_k, .seed_low = (uint32_t)args->seed,
                            .seed_high = (uint32_t)(args->seed >> 32), .logits_row = op_row(&args->logits, V), .temperature = args->temperature};
-    op_kernel(&call, KERNEL_sample, T);
+    op_kernel(&call, KERNEL_sample, T, 0);
     k.logits_at = op_bind_rows(&call, BINDING_sample_logits, &args->logits, T, V);
     k.seq_at = op_bind(&call, BINDING_sample_seq, &args->seq, 2 * (uint64_t)T);
     k.ids_at = op_bind(&call, BINDING_sample_ids, &args->ids, T);
@@ -50,7 +50,7 @@ dart_status dart_advance(dart_stream *stream, const dart_advance_args *args)
     OP_REQUIRE(&call, args->B > 0, "B must be above 0");
     op_check(&call, "seq", &args->seq, OP_I32, args->B, 2);
     struct AdvanceArgs k = {.B = args->B};
-    op_kernel(&call, KERNEL_advance, args->B);
+    op_kernel(&call, KERNEL_advance, args->B, 0);
     k.seq_at = op_bind(&call, BINDING_advance_seq, &args->seq, 2 * (uint64_t)args->B);
     op_launch(&call, &k, base_ceil_div(args->B, call.row->T0));
     return op_end(&call);

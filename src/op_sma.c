@@ -54,7 +54,7 @@ static void query(sma_plan *p)
     const uint64_t q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P;
     struct SmaQueryArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P,
                              .q_row = op_row(&a->q, q_width), .e_row = op_row(&a->e, e_width), .eps = a->eps};
-    op_kernel(call, KERNEL_sma_query, a->L);
+    op_kernel(call, KERNEL_sma_query, a->L, 0);
     k.q_at = op_bind_rows(call, BINDING_sma_query_q, &a->q, p->rows, q_width);
     k.e_at = op_bind_rows(call, BINDING_sma_query_e, &a->e, p->rows, e_width);
     k.seq_at = op_bind(call, BINDING_sma_query_seq, &a->seq, 2 * (uint64_t)a->B);
@@ -72,7 +72,7 @@ static dart_tensor rho(sma_plan *p, const dart_memories *run)
     const dart_tensor out = op_scratch(call, rows);
     if (rows > UINT32_MAX) op_fail(call, DART_UNSUPPORTED, "%llu rows of memories in one run", (unsigned long long)rows);
     struct SmaRhoArgs k = {.rows = (uint32_t)rows, .P = a->P, .eps = a->eps};
-    op_kernel(call, KERNEL_sma_rho, run->M);
+    op_kernel(call, KERNEL_sma_rho, run->M, 0);
     k.dh_at = op_bind(call, BINDING_sma_rho_dh, &run->dh, rows * a->P);
     op_bind(call, BINDING_sma_rho_rho, &out, rows);
     op_launch(call, &k, base_ceil_div(rows, call->row->T0));
@@ -87,7 +87,7 @@ static void attend(sma_plan *p, const dart_memories *run, const dart_tensor *fac
     const uint64_t width = (uint64_t)a->G * a->N, memories = (uint64_t)a->B * run->M;
     struct SmaArgs k = {.flags = flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
                         .count = run->M, .capacity = run->M, .c_row = op_row(&a->c, width), .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
-    op_kernel(call, KERNEL_sma, a->L);
+    op_kernel(call, KERNEL_sma, a->L, 0);
     op_bind(call, BINDING_sma_qn, &p->qn, p->rows * width);
     op_bind(call, BINDING_sma_en, &p->en, p->rows * a->G * a->P);
     k.c_at = op_bind_rows(call, BINDING_sma_c, &a->c, p->rows, width);
@@ -110,7 +110,7 @@ static void attend_step(sma_plan *p, const dart_memories *run, const dart_tensor
     const dart_tensor partial = op_scratch(call, heads * splits * (a->P + 2));
     struct SmaStepArgs k = {.flags = flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
                             .count = run->M, .capacity = run->M, .splits = splits, .c_row = op_row(&a->c, width)};
-    op_kernel(call, KERNEL_sma_step, a->B);
+    op_kernel(call, KERNEL_sma_step, a->B, 0);
     op_bind(call, BINDING_sma_step_qn, &p->qn, a->B * width);
     op_bind(call, BINDING_sma_step_en, &p->en, (uint64_t)a->B * a->G * a->P);
     k.c_at = op_bind_rows(call, BINDING_sma_step_c, &a->c, a->B, width);
@@ -120,7 +120,7 @@ static void attend_step(sma_plan *p, const dart_memories *run, const dart_tensor
     op_bind(call, BINDING_sma_step_partial, &partial, heads * splits * (a->P + 2));
     op_launch(call, &k, heads * splits);
     struct SmaMergeArgs m = {.flags = flags, .B = a->B, .H = a->H, .P = a->P, .splits = splits, .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
-    op_kernel(call, KERNEL_sma_merge, a->B);
+    op_kernel(call, KERNEL_sma_merge, a->B, 0);
     op_bind(call, BINDING_sma_merge_partial, &partial, heads * splits * (a->P + 2));
     m.seq_at = op_bind(call, BINDING_sma_merge_seq, &a->seq, 2 * (uint64_t)a->B);
     m.r_at = op_bind_rows(call, BINDING_sma_merge_r, &p->r, a->B, (uint64_t)a->H * a->P);
@@ -178,7 +178,7 @@ dart_status dart_sma(dart_stream *stream, const dart_sma_args *args)
     if (!p.merge) attend_run(&p, &nothing);
     if (round_last) {
         struct ConvertArgs k = {.flags = p.flags, .rows = (uint32_t)p.rows, .L = args->L, .width = (uint32_t)width, .x_row = (uint32_t)width, .y_row = op_row(&args->r, width)};
-        op_kernel(call, KERNEL_convert, args->L);
+        op_kernel(call, KERNEL_convert, args->L, 0);
         k.x_at = op_bind(call, BINDING_convert_x, &p.r, p.rows * width);
         k.y_at = op_bind_rows(call, BINDING_convert_y, &args->r, p.rows, width);
         k.seq_at = op_bind(call, BINDING_convert_seq, &args->seq, 2 * (uint64_t)args->B);
@@ -207,7 +207,7 @@ dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_args *arg
     if (op_status(&call) != DART_OK) return op_status(&call);
     struct SmaAppendArgs k = {.flags = op_has(&a->seq) ? HAS_SEQ : 0, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S,
                               .M = M, .first = a->to.first, .count = a->to.M, .capacity = a->to.M, .eps = a->eps};
-    op_kernel(&call, KERNEL_sma_append, a->L);
+    op_kernel(&call, KERNEL_sma_append, a->L, 0);
     k.dh_at = op_bind(&call, BINDING_sma_append_dh, &a->dh, from * memory);
     k.seq_at = op_bind(&call, BINDING_sma_append_seq, &a->seq, 2 * (uint64_t)a->B);
     k.to_at = op_bind(&call, BINDING_sma_append_to, &a->to.dh, to * memory);

@@ -69,7 +69,7 @@ static void decay(ssd_plan *p)
     const dart_ssd_args *a = p->a;
     struct SsdDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .S = a->S, .M = p->M, .dt_row = op_row(&a->dt, a->H),
                              .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
-    op_kernel(call, KERNEL_ssd_decay, a->L);
+    op_kernel(call, KERNEL_ssd_decay, a->L, 0);
     k.dt_at = op_bind_rows(call, BINDING_ssd_decay_dt, &a->dt, p->rows, a->H);
     k.a_log_at = op_bind(call, BINDING_ssd_decay_a_log, &a->a_log, a->H);
     k.dt_bias_at = op_bind(call, BINDING_ssd_decay_dt_bias, &a->dt_bias, a->H);
@@ -87,7 +87,7 @@ static void product(ssd_plan *p)
     const uint64_t width = (uint64_t)a->G * a->N;
     struct SsdProductArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .S = a->S, .M = p->M, .C = p->C,
                                .b_row = op_row(&a->b, width), .c_row = op_row(&a->c, width)};
-    op_kernel(call, KERNEL_ssd_product, a->L);
+    op_kernel(call, KERNEL_ssd_product, a->L, 0);
     k.b_at = op_bind_rows(call, BINDING_ssd_product_b, &a->b, p->rows, width);
     k.c_at = op_bind_rows(call, BINDING_ssd_product_c, &a->c, p->rows, width);
     k.seq_at = op_bind(call, BINDING_ssd_product_seq, &a->seq, 2 * (uint64_t)a->B);
@@ -103,7 +103,7 @@ static void memory(ssd_plan *p)
     const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
     struct SsdMemoryArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                               .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width)};
-    op_kernel(call, KERNEL_ssd_memory, a->L);
+    op_kernel(call, KERNEL_ssd_memory, a->L, 0);
     k.x_at = op_bind_rows(call, BINDING_ssd_memory_x, &a->x, p->rows, x_width);
     k.b_at = op_bind_rows(call, BINDING_ssd_memory_b, &a->b, p->rows, b_width);
     op_bind(call, BINDING_ssd_memory_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
@@ -117,7 +117,7 @@ static void state(ssd_plan *p)
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
     struct SsdStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
-    op_kernel(call, KERNEL_ssd_state, a->L);
+    op_kernel(call, KERNEL_ssd_state, a->L, 0);
     op_bind(call, BINDING_ssd_state_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
     op_bind(call, BINDING_ssd_state_memory, &p->hin, (uint64_t)a->B * p->M * p->state);
     op_bind(call, BINDING_ssd_state_h, &a->h, a->B * p->state);
@@ -135,7 +135,7 @@ static void output(ssd_plan *p)
     const uint64_t x_width = (uint64_t)a->H * a->P, c_width = (uint64_t)a->G * a->N;
     struct SsdOutputArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                               .C = p->C, .x_row = op_row(&a->x, x_width), .c_row = op_row(&a->c, c_width), .y_row = op_row(&a->y, x_width)};
-    op_kernel(call, KERNEL_ssd_output, a->L);
+    op_kernel(call, KERNEL_ssd_output, a->L, 0);
     k.x_at = op_bind_rows(call, BINDING_ssd_output_x, &a->x, p->rows, x_width);
     k.c_at = op_bind_rows(call, BINDING_ssd_output_c, &a->c, p->rows, c_width);
     op_bind(call, BINDING_ssd_output_cb, &p->cb, (uint64_t)a->B * p->M * a->G * p->C * p->C);
@@ -155,7 +155,7 @@ static void step(ssd_plan *p)
     struct SsdStepArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                             .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .c_row = op_row(&a->c, b_width),
                             .y_row = op_row(&a->y, x_width)};
-    op_kernel(call, KERNEL_ssd_step, a->B);
+    op_kernel(call, KERNEL_ssd_step, a->B, 0);
     k.x_at = op_bind_rows(call, BINDING_ssd_step_x, &a->x, a->B, x_width);
     k.b_at = op_bind_rows(call, BINDING_ssd_step_b, &a->b, a->B, b_width);
     k.c_at = op_bind_rows(call, BINDING_ssd_step_c, &a->c, a->B, b_width);

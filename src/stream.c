@@ -260,12 +260,23 @@ dart_tensor op_kept(op_call *call, const dart_tensor *tensor, uint64_t elements)
     return op_has(tensor) ? *tensor : op_scratch(call, elements);
 }
 
-void op_kernel(op_call *call, kernel_id id, uint32_t rows)
+uint32_t op_fits_half(const dart_tensor *a, const dart_tensor *b)
+{
+    if (a->dtype != b->dtype) return 0;
+    return a->dtype == DART_F16 ? FITS_F16 : a->dtype == DART_BF16 ? FITS_BF16 : 0;
+}
+
+bool op_fits_rows(const dart_tensor *tensor, uint64_t width)
+{
+    return tensor->offset % 8 == 0 && op_row(tensor, width) % 8 == 0;
+}
+
+void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t facts)
 {
     static const kernel_row none = {.variant = "none", .T0 = 1, .T1 = 1};
     const dart_device *device = call->stream->device;
     memset(&call->launch, 0, sizeof call->launch);
-    call->row = kernel_pick(id, device->info.capabilities, rows, device->variant[0] != '\0' ? device->variant : NULL);
+    call->row = kernel_pick(id, device->info.capabilities | facts, rows, device->variant[0] != '\0' ? device->variant : NULL);
     if (call->row == NULL) {
         call->row = &none;
         op_fail(call, DART_UNSUPPORTED, "no variant of kernel %s runs on %s", kernel_table[id].name, device->info.name);

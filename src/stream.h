@@ -45,8 +45,12 @@ dart_tensor op_scratch(op_call *call, uint64_t elements);
 /* The tensor itself where it is given, else scratch. */
 dart_tensor op_kept(op_call *call, const dart_tensor *tensor, uint64_t elements);
 
-/* Opens a launch of the kernel: picks the row for that many rows of work. */
-void op_kernel(op_call *call, kernel_id id, uint32_t rows);
+/* Opens a launch of the kernel: picks the row for that many rows of work and the facts (FITS_...) about the call. */
+void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t facts);
+/* FITS_F16 or FITS_BF16 when both tensors are of that type, else 0. */
+uint32_t op_fits_half(const dart_tensor *a, const dart_tensor *b);
+/* Does each row of the tensor, and each 8 elements of it, start at a multiple of 16 bytes (16-bit elements)? */
+bool op_fits_rows(const dart_tensor *tensor, uint64_t width);
 /* Binds `elements` elements from where the tensor starts; returns the index of the first one within the binding.
  * An absent tensor stays unbound. */
 uint32_t op_bind(op_call *call, uint32_t slot, const dart_tensor *tensor, uint64_t elements);

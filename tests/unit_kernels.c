@@ -15,8 +15,9 @@
 /* What every device of a backend has, and what it may have besides. */
 static const struct { dart_backend_kind backend; uint32_t base, more; } kinds[] = {
     {DART_BACKEND_CPU, DART_CAP_CPU, DART_CAP_AVX2 | DART_CAP_BLAS},
-    {DART_BACKEND_VULKAN, DART_CAP_SPIRV, DART_CAP_STORE16 | DART_CAP_SUBGROUP},
-    {DART_BACKEND_CUDA, DART_CAP_CUDA, 0},
+    {DART_BACKEND_VULKAN, DART_CAP_SPIRV,
+     DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_FLOAT16 | DART_CAP_LARGE | DART_CAP_SHARED48 | DART_CAP_MATRIX | FITS_ALL},
+    {DART_BACKEND_CUDA, DART_CAP_CUDA, DART_CAP_SM90 | DART_CAP_CUBLASLT | FITS_ALL},
 };
 
 static void describes_every_kernel(void **unused)
@@ -46,6 +47,7 @@ static void has_a_baseline_everywhere(void **unused)
     (void)unused;
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
+            if (k == KERNEL_matrix_check) continue; /* for matrix hardware only */
             const kernel_row *row = kernel_pick((kernel_id)k, kinds[i].base, UINT32_MAX, NULL);
             if (row == NULL || row->backend != kinds[i].backend || row->capabilities != kinds[i].base)
                 fail_msg("%s has no baseline row for %s", kernel_table[k].name, dart_backend_name(kinds[i].backend));
@@ -67,8 +69,11 @@ static void has_sound_rows(void **unused)
             fail_msg("%s[%s]: capabilities 0x%x", name, row->variant, row->capabilities);
         assert_true(row->T0 > 0 && row->T1 > 0);
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
-        /* Guaranteed by Vulkan: 128 invocations. */
-        if (row->backend == DART_BACKEND_VULKAN) assert_in_range(row->local, 1, 128);
+        /* Guaranteed by Vulkan: 128 invocations; matrix rows count subgroups. */
+        if (row->backend == DART_BACKEND_VULKAN) {
+            const uint32_t most = ROW_HAS_MATRIX(row) ? 8 : (row->capabilities & DART_CAP_LARGE) != 0 ? 256 : 128;
+            assert_in_range(row->local, 1, most);
+        }
         bool reached = true;
         for (uint32_t j = 0; j < i; j++) {
             const kernel_row *other = &kernel_rows[j];
@@ -124,7 +129,8 @@ static void picks_the_first_that_fits(void **unused)
     for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
         assert_null(kernel_pick((kernel_id)k, 0, 1, NULL));
         assert_null(kernel_pick((kernel_id)k, DART_CAP_NULL, 1, NULL));
-        for (uint32_t capabilities = 0; capabilities < 256; capabilities++) {
+        for (uint32_t bits = 0; bits < 4096; bits++) {
+            const uint32_t capabilities = bits | (bits & 0xf00) << 16; /* facts with them */
             static const uint32_t rows[] = {0, 1, 4, 5, 8, 9, 512, 513, UINT32_MAX};
             for (size_t i = 0; i < COUNT_OF(rows); i++)
                 assert_ptr_equal(kernel_pick((kernel_id)k, capabilities, rows[i], NULL), first_of((kernel_id)k, capabilities, rows[i]));

@@ -26,6 +26,7 @@ typedef struct cli_common {
     const char *device;
     const char *variant; /* of kernels; NULL: the best */
     uint32_t threads;
+    bool no_matrix;
     int dtype; /* a dart_storage: the same order */
     bool json;
     uint32_t verbosity;
@@ -35,7 +36,8 @@ typedef struct cli_common {
     {"device", 0, ARGS_TEXT, "SPEC", &(c).device, \
      "cpu, vulkan, cuda, or one of them with :INDEX, :NAME or :UUID;\nby default the first GPU, else the CPU", 0, 0, \
      false}, \
-    {"threads", 0, ARGS_U32, "N", &(c).threads, "of the CPU backend; by default one a core", 0, 4096, false}
+    {"threads", 0, ARGS_U32, "N", &(c).threads, "of the CPU backend; by default one a core", 0, 4096, false}, \
+    {"no-matrix", 0, ARGS_FLAG, NULL, &(c).no_matrix, "do without cooperative matrices (Vulkan)", 0, 0, false}
 #define CLI_OUTPUT(c) \
     {"json", 0, ARGS_FLAG, NULL, &(c).json, "print JSON", 0, 0, false}, \
     {"verbose", 'v', ARGS_MORE, NULL, &(c).verbosity, "show the library's log; twice: all of it", 0, 0, false}

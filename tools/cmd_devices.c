@@ -12,6 +12,14 @@ static const struct capability {
     {DART_CAP_BLAS, "blas"},
     {DART_CAP_STORE16, "store16"},
     {DART_CAP_SUBGROUP, "subgroup"},
+    {DART_CAP_FLOAT16, "float16"},
+    {DART_CAP_LARGE, "large"},
+    {DART_CAP_SHARED48, "shared48"},
+    {DART_CAP_MATRIX_F16, "matrix_f16"},
+    {DART_CAP_MATRIX_BF16, "matrix_bf16"},
+    {DART_CAP_MATRIX2, "matrix2"},
+    {DART_CAP_SM90, "sm90"},
+    {DART_CAP_CUBLASLT, "cublaslt"},
 };
 
 static const char *type_name(dart_device_type type)

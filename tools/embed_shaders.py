@@ -19,7 +19,6 @@ import sys
 
 ROW = re.compile(r"\s*SPIRV_ROW\(\s*(\w+)\s*,\s*(\w+)\s*,\s*([\w\s|]+?)\s*,"
                  r"\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\"([^\"]*)\"\s*\)\s*$")
-TARGET = ["--target-env", "vulkan1.2"]
 
 # SPIR-V, by number.
 MAGIC = 0x07230203
@@ -31,6 +30,14 @@ BASELINE = {1: "Shader"}
 CAPABILITIES = {
     "DART_CAP_STORE16": {4433: "StorageBuffer16BitAccess"},
     "DART_CAP_SUBGROUP": {61: "GroupNonUniform", 63: "GroupNonUniformArithmetic"},
+    "DART_CAP_FLOAT16": {9: "Float16"},
+    "DART_CAP_MATRIX_F16": {9: "Float16", 5345: "VulkanMemoryModel", 6022: "CooperativeMatrixKHR",
+                            4433: "StorageBuffer16BitAccess", 61: "GroupNonUniform", 63: "GroupNonUniformArithmetic"},
+    "DART_CAP_MATRIX_BF16": {5116: "BFloat16TypeKHR", 5118: "BFloat16CooperativeMatrixKHR", 9: "Float16",
+                             5345: "VulkanMemoryModel", 6022: "CooperativeMatrixKHR",
+                             4433: "StorageBuffer16BitAccess", 61: "GroupNonUniform", 63: "GroupNonUniformArithmetic"},
+    "DART_CAP_MATRIX2": {5430: "CooperativeMatrixReductionsNV", 5431: "CooperativeMatrixConversionsNV",
+                         5432: "CooperativeMatrixPerElementOperationsNV"},
 }
 
 
@@ -46,6 +53,8 @@ class Row:
         self.capabilities = capabilities
         self.defines = shlex.split(defines)
         self.name = f"{kernel}.{variant}"
+        # NV_cooperative_matrix2 comes with Vulkan 1.3, all else runs from 1.2 on.
+        self.target = "vulkan1.3" if "DART_CAP_MATRIX2" in capabilities else "vulkan1.2"
 
 
 def read_rows(path):
@@ -154,13 +163,13 @@ class Builder:
         made = self.folder / f"{row.name}.tmp.spv"
         depfile = self.folder / f"{row.name}.d"
         try:
-            run(self.options.glslang, "--quiet", *TARGET, "-S", "comp", f"-I{self.options.shaders}", *row.defines,
+            run(self.options.glslang, "--quiet", "--target-env", row.target, "-S", "comp", f"-I{self.options.shaders}", *row.defines,
                 "--depfile", depfile, "-o", made, source)
             made.write_bytes(mark_aliases(load(made)).tobytes())
-            run(self.options.spirv_val, *TARGET, made)
+            run(self.options.spirv_val, "--target-env", row.target, made)
             if self.options.spirv_opt:
-                run(self.options.spirv_opt, "--target-env=vulkan1.2", "-O", "--strip-debug", made, "-o", made)
-                run(self.options.spirv_val, *TARGET, made)
+                run(self.options.spirv_opt, f"--target-env={row.target}", "-O", "--strip-debug", made, "-o", made)
+                run(self.options.spirv_val, "--target-env", row.target, made)
             words = load(made)
             check_capabilities(row, words)
             sources = sorted(set(read_depfile(depfile)))

@@ -131,7 +131,8 @@ int cli_open_device(cli_session *session, const cli_common *common)
 {
     if (cli_open_context(session, common) != CLI_OK) return CLI_FAILED;
     const dart_device_options options = {
-        .spec = common->device, .threads = common->threads, .variant = common->variant};
+        .spec = common->device, .threads = common->threads, .variant = common->variant,
+        .without_capabilities = common->no_matrix ? DART_CAP_MATRIX : 0};
     dart_status status = dart_device_open(session->context, &options, &session->device);
     if (status != DART_OK) return fail_context(session->context, status);
     status = dart_device_describe(session->device, &session->info);

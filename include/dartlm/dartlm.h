@@ -131,8 +131,18 @@ typedef enum dart_capability {
     DART_CAP_STORE16 = 1 << 4,   /* 16-bit elements in storage buffers */
     DART_CAP_SUBGROUP = 1 << 5,  /* subgroup arithmetic in compute with full subgroups */
     DART_CAP_CUDA = 1 << 6,
-    DART_CAP_NULL = 1 << 7
+    DART_CAP_NULL = 1 << 7,
+    DART_CAP_FLOAT16 = 1 << 8,      /* 16-bit float arithmetic in shaders */
+    DART_CAP_LARGE = 1 << 9,        /* workgroups of 256 invocations and 32 KiB of shared memory */
+    DART_CAP_SHARED48 = 1 << 10,    /* 48 KiB of shared memory */
+    DART_CAP_MATRIX_F16 = 1 << 11,  /* cooperative matrices (KHR) of f16 with f32 sums */
+    DART_CAP_MATRIX_BF16 = 1 << 12, /* the same of bf16 */
+    DART_CAP_MATRIX2 = 1 << 13,     /* NV_cooperative_matrix2: reductions, conversions, element functions */
+    DART_CAP_SM90 = 1 << 14,        /* CUDA compute capability 9.0 exactly: warpgroup matrix instructions */
+    DART_CAP_CUBLASLT = 1 << 15     /* the cuBLASLt library was found */
 } dart_capability;
+/* Everything that computes with matrix hardware through Vulkan: what to do without when a driver is in doubt. */
+#define DART_CAP_MATRIX (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2)
 
 typedef struct dart_device_info {
     dart_backend_kind backend;
@@ -163,6 +173,8 @@ typedef struct dart_device_options {
     uint32_t threads;               /* CPU backend: worker threads; 0: one per core */
     uint32_t without_capabilities;  /* dart_capability bits to do without (tests, driver trouble) */
     const char *variant;            /* test hook: use only rows of this name where a kernel has one */
+    bool unchecked;                 /* test hook: believe what the driver says of its matrix hardware; otherwise a small
+                                       product is run on opening, and what gives wrong numbers is done without */
     bool poison;                    /* fill new memory with NaN (0xFF bytes) */
     uint64_t max_binding_bytes;     /* lower the limit of the device (tests); 0: as it is */
     uint32_t fail_at;               /* test hook: the n-th call of the backend or allocation of host memory from now,

@@ -15,6 +15,19 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #endif
+#if defined(FLOAT16) || defined(MATRIX_F16)
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
+#ifdef MATRIX_BF16
+#extension GL_EXT_bfloat16 : require
+#endif
+#if defined(MATRIX_F16) || defined(MATRIX_BF16)
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#endif
+#ifdef MATRIX2
+#extension GL_NV_cooperative_matrix2 : require
+#endif
 
 #define DART_GLSL
 #include "../args.h"

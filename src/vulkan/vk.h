@@ -36,9 +36,16 @@ typedef struct vk_instance_table {
 #define VK_MEMBER(name) PFN_##name name;
     VK_INSTANCE_FUNCTIONS(VK_MEMBER)
 #undef VK_MEMBER
+    /* NULL where there is none: */
+    PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR;
     PFN_vkCreateDebugUtilsMessengerEXT vkCreateDebugUtilsMessengerEXT;
     PFN_vkDestroyDebugUtilsMessengerEXT vkDestroyDebugUtilsMessengerEXT;
 } vk_instance_table;
+
+/* Sizes of a cooperative matrix product; M == 0: there is none. */
+typedef struct vk_matrix {
+    uint32_t M, N, K;
+} vk_matrix;
 
 /* A physical device and what was found out about it. */
 typedef struct vk_adapter {
@@ -51,6 +58,9 @@ typedef struct vk_adapter {
     float timestamp_period; /* ns */
     uint32_t max_groups;    /* of one dispatch */
     bool require_full_subgroups;
+    bool require_subgroup_size; /* rows with matrices ask for matrix_subgroup lanes */
+    uint32_t matrix_subgroup;
+    vk_matrix matrix_f16, matrix_bf16; /* with sums in f32 */
     bool size_control_extension; /* else in the core, or absent */
     bool portability_subset;
 } vk_adapter;

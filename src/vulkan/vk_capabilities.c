@@ -7,6 +7,10 @@
 /* What every kernel of the table may use on any device. */
 #define NEED_INVOCATIONS 128u
 #define NEED_SHARED_BYTES 16384u
+/* What DART_CAP_LARGE and DART_CAP_SHARED48 promise. */
+#define LARGE_INVOCATIONS 256u
+#define LARGE_SHARED_BYTES 32768u
+#define SHARED48_BYTES 49152u
 #define SUBGROUP_OPERATIONS (VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT)
 /* Kernels count elements of a binding in 32 bits, and grids stay within what every device runs. */
 #define MAX_BINDING_BYTES ((UINT64_C(1) << 32) - BACKEND_ALIGN)
@@ -28,11 +32,12 @@ static dart_device_type device_type(VkPhysicalDeviceType type)
 typedef struct extension_set {
     bool size_control;
     bool portability_subset;
+    bool matrix, matrix2, bfloat16;
 } extension_set;
 
 static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevice handle)
 {
-    extension_set set = {false, false};
+    extension_set set = {false};
     uint32_t count = 0;
     if (instance->vk.vkEnumerateDeviceExtensionProperties(handle, NULL, &count, NULL) != VK_SUCCESS || count == 0)
         return set;
@@ -43,6 +48,9 @@ static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevi
             const char *name = list[i].extensionName;
             if (strcmp(name, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME) == 0) set.size_control = true;
             if (strcmp(name, "VK_KHR_portability_subset") == 0) set.portability_subset = true;
+            if (strcmp(name, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) == 0) set.matrix = true;
+            if (strcmp(name, VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME) == 0) set.matrix2 = true;
+            if (strcmp(name, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME) == 0) set.bfloat16 = true;
         }
     }
     free(list);
@@ -106,6 +114,71 @@ static void check_limits(const VkPhysicalDeviceLimits *limits, dart_device_info 
                (unsigned long long)limits->minStorageBufferOffsetAlignment, BACKEND_ALIGN);
 }
 
+/* Everything beyond the core that rows of the table use, as one chain: what a device has, or what is switched on. */
+typedef struct feature_chain {
+    VkPhysicalDevice16BitStorageFeatures storage16;
+    VkPhysicalDeviceShaderFloat16Int8Features float16;
+    VkPhysicalDeviceVulkanMemoryModelFeatures memory_model;
+    VkPhysicalDeviceSubgroupSizeControlFeatures sizes;
+    VkPhysicalDeviceMaintenance4Features maintenance4;
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix;
+    VkPhysicalDeviceCooperativeMatrix2FeaturesNV matrix2;
+    VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16;
+} feature_chain;
+
+/* Links those that the device knows; returns the first. */
+static void *link_features(feature_chain *chain, const extension_set *extensions, bool size_control, bool core_1_3)
+{
+    void *first = NULL;
+#define LINK(member, type) \
+    chain->member.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_##type; \
+    chain->member.pNext = first; \
+    first = &chain->member;
+    LINK(storage16, 16BIT_STORAGE_FEATURES)
+    LINK(float16, SHADER_FLOAT16_INT8_FEATURES)
+    LINK(memory_model, VULKAN_MEMORY_MODEL_FEATURES)
+    if (size_control) { LINK(sizes, SUBGROUP_SIZE_CONTROL_FEATURES) }
+    if (core_1_3) { LINK(maintenance4, MAINTENANCE_4_FEATURES) }
+    if (extensions->matrix) { LINK(matrix, COOPERATIVE_MATRIX_FEATURES_KHR) }
+    if (extensions->matrix2) { LINK(matrix2, COOPERATIVE_MATRIX_2_FEATURES_NV) }
+    if (extensions->bfloat16) { LINK(bfloat16, SHADER_BFLOAT16_FEATURES_KHR) }
+#undef LINK
+    return first;
+}
+
+/* The largest product of that operand type with f32 sums among those that tiles of 16 can be made of. */
+static vk_matrix find_matrix(const VkCooperativeMatrixPropertiesKHR *list, uint32_t count, VkComponentTypeKHR type)
+{
+    vk_matrix best = {0, 0, 0};
+    for (uint32_t i = 0; i < count; i++) {
+        const VkCooperativeMatrixPropertiesKHR *p = &list[i];
+        if (p->scope != VK_SCOPE_SUBGROUP_KHR || p->saturatingAccumulation || p->AType != type || p->BType != type ||
+            p->CType != VK_COMPONENT_TYPE_FLOAT32_KHR || p->ResultType != VK_COMPONENT_TYPE_FLOAT32_KHR)
+            continue;
+        if (p->MSize < 8 || p->NSize < 8 || p->KSize < 8 || 16 % p->MSize != 0 || 16 % p->NSize != 0 || 16 % p->KSize != 0)
+            continue;
+        if (p->MSize * p->NSize * p->KSize > best.M * best.N * best.K)
+            best = (vk_matrix){p->MSize, p->NSize, p->KSize};
+    }
+    return best;
+}
+
+static void find_matrices(const vk_instance *instance, vk_adapter *adapter, bool bfloat16)
+{
+    uint32_t count = 0;
+    if (instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR == NULL ||
+        instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(adapter->handle, &count, NULL) != VK_SUCCESS || count == 0)
+        return;
+    VkCooperativeMatrixPropertiesKHR *list = calloc(count, sizeof(*list));
+    if (list == NULL) return;
+    for (uint32_t i = 0; i < count; i++) list[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+    if (instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(adapter->handle, &count, list) >= VK_SUCCESS) {
+        adapter->matrix_f16 = find_matrix(list, count, VK_COMPONENT_TYPE_FLOAT16_KHR);
+        if (bfloat16) adapter->matrix_bf16 = find_matrix(list, count, VK_COMPONENT_TYPE_BFLOAT16_KHR);
+    }
+    free(list);
+}
+
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter)
 {
     dart_device_info *info = &adapter->info;
@@ -144,12 +217,9 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
                                               .pNext = &identity};
     instance->vk.vkGetPhysicalDeviceProperties2(handle, &properties);
 
-    VkPhysicalDeviceSubgroupSizeControlFeatures size_features = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES};
-    VkPhysicalDevice16BitStorageFeatures storage16 = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES,
-        .pNext = size_control ? &size_features : NULL};
-    VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &storage16};
+    feature_chain has = {0};
+    VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                          .pNext = link_features(&has, &extensions, size_control, core_size_control)};
     instance->vk.vkGetPhysicalDeviceFeatures2(handle, &features);
 
     if (driver.driverName[0] != '\0') {
@@ -179,15 +249,36 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
 
     info->usable = true;
     info->capabilities = DART_CAP_SPIRV;
-    if (storage16.storageBuffer16BitAccess) info->capabilities |= DART_CAP_STORE16;
-    adapter->require_full_subgroups =
-        size_control && size_features.subgroupSizeControl && size_features.computeFullSubgroups;
+    if (has.storage16.storageBuffer16BitAccess) info->capabilities |= DART_CAP_STORE16;
+    if (has.storage16.storageBuffer16BitAccess && has.float16.shaderFloat16) info->capabilities |= DART_CAP_FLOAT16;
+    if (limits->maxComputeWorkGroupInvocations >= LARGE_INVOCATIONS && limits->maxComputeWorkGroupSize[0] >= LARGE_INVOCATIONS &&
+        limits->maxComputeSharedMemorySize >= LARGE_SHARED_BYTES)
+        info->capabilities |= DART_CAP_LARGE;
+    if (limits->maxComputeSharedMemorySize >= SHARED48_BYTES) info->capabilities |= DART_CAP_SHARED48;
+    adapter->require_full_subgroups = size_control && has.sizes.subgroupSizeControl && has.sizes.computeFullSubgroups;
     /* Where subgroups have one size only, whole multiples of it are full without asking. */
     const bool fixed_size = !size_control || sizes.minSubgroupSize == sizes.maxSubgroupSize;
     if ((subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
         (subgroup.supportedOperations & SUBGROUP_OPERATIONS) == SUBGROUP_OPERATIONS && subgroup.subgroupSize != 0 &&
         SUBGROUP_MULTIPLE % subgroup.subgroupSize == 0 && (adapter->require_full_subgroups || fixed_size))
         info->capabilities |= DART_CAP_SUBGROUP;
+    /* Matrices take whole subgroups of a known size: 32 lanes where there is a choice. */
+    adapter->require_subgroup_size = adapter->require_full_subgroups && !fixed_size &&
+                                     (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+    adapter->matrix_subgroup = subgroup.subgroupSize;
+    if (adapter->require_subgroup_size && sizes.minSubgroupSize <= 32 && sizes.maxSubgroupSize >= 32)
+        adapter->matrix_subgroup = 32;
+    const uint32_t for_matrices = DART_CAP_SUBGROUP | DART_CAP_FLOAT16;
+    if ((info->capabilities & for_matrices) == for_matrices && has.matrix.cooperativeMatrix &&
+        has.memory_model.vulkanMemoryModel && (fixed_size || adapter->require_subgroup_size)) {
+        find_matrices(instance, adapter, has.bfloat16.shaderBFloat16Type && has.bfloat16.shaderBFloat16CooperativeMatrix);
+        if (adapter->matrix_f16.M != 0) info->capabilities |= DART_CAP_MATRIX_F16;
+        if (adapter->matrix_bf16.M != 0) info->capabilities |= DART_CAP_MATRIX_BF16;
+        if ((info->capabilities & DART_CAP_MATRIX) != 0 && has.maintenance4.maintenance4 &&
+            has.matrix2.cooperativeMatrixReductions && has.matrix2.cooperativeMatrixConversions &&
+            has.matrix2.cooperativeMatrixPerElementOperations)
+            info->capabilities |= DART_CAP_MATRIX2;
+    }
     vk_quirks_apply(&base, driver.driverID, info);
 }
 
@@ -195,28 +286,35 @@ VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *a
                                 VkDevice *device)
 {
     const float priority = 1.0f;
-    const char *extensions[2];
+    const char *extensions[6];
     uint32_t extensions_count = 0;
     VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                      .queueFamilyIndex = adapter->family,
                                      .queueCount = 1,
                                      .pQueuePriorities = &priority};
-    VkPhysicalDeviceSubgroupSizeControlFeatures sizes = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
-        .subgroupSizeControl = VK_TRUE,
-        .computeFullSubgroups = VK_TRUE};
-    VkPhysicalDevice16BitStorageFeatures storage16 = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES,
-        .storageBuffer16BitAccess = (capabilities & DART_CAP_STORE16) != 0};
+    const bool matrix = (capabilities & DART_CAP_MATRIX) != 0, matrix2 = (capabilities & DART_CAP_MATRIX2) != 0;
+    const bool bfloat16 = (capabilities & DART_CAP_MATRIX_BF16) != 0;
+    const bool sizes = (matrix || (capabilities & DART_CAP_SUBGROUP) != 0) && adapter->require_full_subgroups;
+    const extension_set known = {.matrix = matrix, .matrix2 = matrix2, .bfloat16 = bfloat16};
+    feature_chain on = {0};
+    on.storage16.storageBuffer16BitAccess = matrix || (capabilities & (DART_CAP_STORE16 | DART_CAP_FLOAT16)) != 0;
+    on.float16.shaderFloat16 = matrix || (capabilities & DART_CAP_FLOAT16) != 0;
+    on.memory_model.vulkanMemoryModel = matrix;
+    on.sizes.subgroupSizeControl = on.sizes.computeFullSubgroups = VK_TRUE;
+    on.maintenance4.maintenance4 = VK_TRUE;
+    on.matrix.cooperativeMatrix = VK_TRUE;
+    on.matrix2.cooperativeMatrixReductions = on.matrix2.cooperativeMatrixConversions =
+        on.matrix2.cooperativeMatrixPerElementOperations = VK_TRUE;
+    on.bfloat16.shaderBFloat16Type = on.bfloat16.shaderBFloat16CooperativeMatrix = VK_TRUE;
     VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                               .pNext = &storage16,
+                               .pNext = link_features(&on, &known, sizes, matrix2),
                                .queueCreateInfoCount = 1,
                                .pQueueCreateInfos = &queue};
-    if ((capabilities & DART_CAP_SUBGROUP) != 0 && adapter->require_full_subgroups) {
-        storage16.pNext = &sizes;
-        if (adapter->size_control_extension)
-            extensions[extensions_count++] = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
-    }
+    if (sizes && adapter->size_control_extension)
+        extensions[extensions_count++] = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
+    if (matrix) extensions[extensions_count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
+    if (matrix2) extensions[extensions_count++] = VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME;
+    if (bfloat16) extensions[extensions_count++] = VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME;
     if (adapter->portability_subset) extensions[extensions_count++] = "VK_KHR_portability_subset";
     info.enabledExtensionCount = extensions_count;
     info.ppEnabledExtensionNames = extensions;

@@ -12,7 +12,10 @@ struct vk_pipeline {
 /* Specialisation constants in the order of their numbers (shaders/lib/dart.glsl). */
 typedef struct constants {
     uint32_t dtypes, T0, T1, local;
+    vk_matrix matrix;
+    uint32_t subgroup;
 } constants;
+#define CONSTANTS_COUNT (sizeof(constants) / sizeof(uint32_t))
 
 dart_status vk_pipelines_create(vk_device *device)
 {
@@ -73,16 +76,23 @@ static dart_status compile(vk_device *device, const kernel_row *row, uint32_t dt
     const VkShaderModuleCreateInfo module_info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
                                                   .codeSize = code->bytes,
                                                   .pCode = code->words};
-    const VkSpecializationMapEntry entries[] = {
-        {0, (uint32_t)offsetof(constants, dtypes), sizeof(uint32_t)},
-        {1, (uint32_t)offsetof(constants, T0), sizeof(uint32_t)},
-        {2, (uint32_t)offsetof(constants, T1), sizeof(uint32_t)},
-        {3, (uint32_t)offsetof(constants, local), sizeof(uint32_t)}};
-    const constants values = {dtypes, row->T0, row->T1, row->local};
-    const VkSpecializationInfo specialization = {.mapEntryCount = (uint32_t)COUNT_OF(entries),
+    const vk_adapter *adapter = device->adapter;
+    const bool matrix = ROW_HAS_MATRIX(row);
+    const bool bfloat16 = (row->capabilities & DART_CAP_MATRIX_BF16) != 0;
+    const constants values = {.dtypes = dtypes, .T0 = row->T0, .T1 = row->T1,
+                              .local = matrix ? row->local * adapter->matrix_subgroup : row->local,
+                              .matrix = bfloat16 ? adapter->matrix_bf16 : adapter->matrix_f16,
+                              .subgroup = adapter->matrix_subgroup};
+    VkSpecializationMapEntry entries[CONSTANTS_COUNT];
+    for (uint32_t i = 0; i < CONSTANTS_COUNT; i++)
+        entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t)};
+    const VkSpecializationInfo specialization = {.mapEntryCount = CONSTANTS_COUNT,
                                                  .pMapEntries = entries,
                                                  .dataSize = sizeof(values),
                                                  .pData = &values};
+    const VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
+        .requiredSubgroupSize = adapter->matrix_subgroup};
     VK(device, vkCreateShaderModule, (device->handle, &module_info, NULL, &module));
     VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
                                         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
@@ -91,7 +101,8 @@ static dart_status compile(vk_device *device, const kernel_row *row, uint32_t dt
                                                   .pName = "main",
                                                   .pSpecializationInfo = &specialization},
                                         .layout = device->layouts[kernel_table[row->id].bindings_count]};
-    if ((row->capabilities & DART_CAP_SUBGROUP) != 0 && device->adapter->require_full_subgroups)
+    if (matrix && adapter->require_subgroup_size) info.stage.pNext = &size;
+    if ((matrix || (row->capabilities & DART_CAP_SUBGROUP) != 0) && adapter->require_full_subgroups)
         info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
     VK(device, vkCreateComputePipelines, (device->handle, device->cache, 1, &info, NULL, out));
 fail:
@@ -114,7 +125,7 @@ dart_status vk_pipeline_get(vk_device *device, const kernel_row *row, uint32_t d
 {
     REQUIRE(device->report, row->backend == DART_BACKEND_VULKAN && row->slot < vk_spirv_modules_count,
             "%s[%s] is not a Vulkan kernel", kernel_table[row->id].name, row->variant);
-    if ((row->capabilities & ~device->capabilities) != 0)
+    if ((row->capabilities & ~(device->capabilities | FITS_ALL)) != 0)
         return base_fail(device->report, DART_UNSUPPORTED, "%s[%s] needs capabilities 0x%x, the device has 0x%x",
                          kernel_table[row->id].name, row->variant, row->capabilities, device->capabilities);
     base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);

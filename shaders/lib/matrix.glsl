@@ -1,0 +1,41 @@
+// Cooperative matrices of one subgroup, 16-bit operands and f32 sums, in the sizes that the device offers. For rows
+// compiled with -DMATRIX_F16 or -DMATRIX_BF16 (and -DMATRIX2 where NV_cooperative_matrix2 is used too); include after
+// dart.glsl, which asks for the extensions. The workgroup is SUBGROUPS whole subgroups.
+//
+// Which lane holds which element is unknown: elements are reached through memory. A matrix loaded from 16-byte words
+// (uvec4) has its stride in such words.
+layout(constant_id = 4) const uint MATRIX_M = 16;
+layout(constant_id = 5) const uint MATRIX_N = 16;
+layout(constant_id = 6) const uint MATRIX_K = 16;
+layout(constant_id = 7) const uint SUBGROUP_SIZE = 32;
+
+#define SUBGROUPS (LANES / SUBGROUP_SIZE)
+
+#ifdef MATRIX_BF16
+#define ELEMENT bfloat16_t
+#else
+#define ELEMENT float16_t
+#endif
+#define MatrixA coopmat<ELEMENT, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
+#define MatrixB coopmat<ELEMENT, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
+#define MatrixSum coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
+#define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
+#define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
+
+// Two values rounded to the element type, as they lie in a word.
+uint pack_elements(float low, float high)
+{
+#ifdef MATRIX_BF16
+    return bf16_bits(low) | bf16_bits(high) << 16;
+#else
+    return packFloat2x16(f16vec2(low, high));
+#endif
+}
+vec2 unpack_elements(uint word)
+{
+#ifdef MATRIX_BF16
+    return vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u));
+#else
+    return vec2(unpackFloat2x16(word));
+#endif
+}

@@ -1,0 +1,33 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// y = r 1^T + a b for 16 x 16 matrices, r being a column that all columns of the sum start with: what the matrix rows of
+// the table rely on, in one small shader that a device must get right before they are used.
+// a, b 16 x 16, r 16 f32, y 16 x 16 f32. One subgroup. Shared memory: none.
+#include "lib/dart.glsl"
+#include "lib/matrix.glsl"
+PUSH(MatrixCheckArgs)
+layout(std430, binding = 0) readonly buffer Block_a { uvec4 quads_a[]; };
+layout(std430, binding = 1) readonly buffer Block_b { uvec4 quads_b[]; };
+layout(std430, binding = 2) readonly buffer Block_r { float floats_r[]; };
+layout(std430, binding = 3) writeonly buffer Block_y { float floats_y[]; };
+
+const uint SIDE = 16u;
+const uint PITCH = SIDE / 8u; // 16-byte words a row
+
+void main()
+{
+    for (uint i = 0u; i < SIDE; i += MATRIX_M) {
+        for (uint j = 0u; j < SIDE; j += MATRIX_N) {
+            MatrixSum sum;
+            coopMatLoad(sum, floats_r, i, 0u, COLUMN_MAJOR);
+            for (uint k = 0u; k < SIDE; k += MATRIX_K) {
+                MatrixA a;
+                MatrixB b;
+                coopMatLoad(a, quads_a, i * PITCH + k / 8u, PITCH, ROW_MAJOR);
+                coopMatLoad(b, quads_b, k * PITCH + j / 8u, PITCH, ROW_MAJOR);
+                sum = coopMatMulAdd(a, b, sum);
+            }
+            coopMatStore(sum, floats_y, i * SIDE + j, SIDE, ROW_MAJOR);
+        }
+    }
+}
