@@ -65,8 +65,11 @@ typedef struct backend {
     dart_status (*stream_wait)(void *device, void *stream, uint64_t timeout_ns);
     dart_status (*stream_elapsed)(void *device, void *stream, uint64_t *ns);
 
-    /* Makes code ready ahead of the first launch (compiles a pipeline). */
+    /* Makes code ready ahead of the first launch (compiles a pipeline). From several threads at once. */
     dart_status (*warm)(void *device, const kernel_row *row, uint32_t dtypes);
+    /* What was compiled, for options->cache of a later device_create: size only when data is NULL. NULL: nothing is ever
+     * compiled. The backend recognises its own bytes as those of the same device and driver; that they are whole is seen to. */
+    dart_status (*cache_read)(void *device, void *data, size_t *bytes);
 } backend;
 
 extern const backend cpu_backend;

@@ -208,12 +208,51 @@ static dart_status choose(dart_context *context, const char *spec, uint32_t *cho
 
 /* ---- Devices ---- */
 
+/* ---- The cache of compiled code: a header, then the backend's bytes ---- */
+
+typedef struct cache_header {
+    char magic[8];
+    uint64_t bytes, checksum; /* of what follows */
+} cache_header;
+static const char cache_magic[8] = "dartlmc1";
+
+/* FNV-1a: against damage, not malice. */
+static uint64_t checksum_of(const unsigned char *data, size_t bytes)
+{
+    uint64_t sum = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < bytes; i++) sum = (sum ^ data[i]) * UINT64_C(0x100000001b3);
+    return sum;
+}
+
+/* Replaces the cache of the options by what it holds, or by nothing. */
+static void unwrap_cache(dart_device_options *options, base_log *log)
+{
+    cache_header header;
+    const unsigned char *data = options->cache;
+    const size_t bytes = options->cache_bytes;
+    options->cache = NULL;
+    options->cache_bytes = 0;
+    if (data == NULL || bytes == 0) return;
+    bool whole = bytes > sizeof header;
+    if (whole) memcpy(&header, data, sizeof header);
+    whole = whole && memcmp(header.magic, cache_magic, sizeof cache_magic) == 0 && header.bytes == bytes - sizeof header &&
+            header.checksum == checksum_of(data + sizeof header, bytes - sizeof header);
+    if (whole) {
+        options->cache = data + sizeof header;
+        options->cache_bytes = bytes - sizeof header;
+    } else if (log != NULL) {
+        base_log_line(log, DART_LOG_WARNING, "the cache of compiled code is damaged and is not used");
+    }
+}
+
 dart_status dart_device_open(dart_context *context, const dart_device_options *options, dart_device **device)
 {
     if (context == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&context->report, device != NULL, "dart_device_open: no place for the device");
-    const dart_device_options defaults = {0};
-    if (options == NULL) options = &defaults;
+    dart_device_options given = {0};
+    if (options != NULL) given = *options;
+    options = &given;
+    unwrap_cache(&given, &context->log);
     REQUIRE(&context->report, options->variant == NULL || strlen(options->variant) < 32, "dart_device_open: variant name too long");
     uint32_t index = 0, within = 0;
     dart_status status = choose(context, options->spec != NULL ? options->spec : "", &index);
@@ -260,6 +299,33 @@ void dart_device_destroy(dart_device **device)
     base_report_destroy(&d->report);
     free(d);
     *device = NULL;
+}
+
+dart_status dart_device_cache(dart_device *device, void *data, size_t *bytes)
+{
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, bytes != NULL, "dart_device_cache: no place for the size");
+    size_t inner = 0;
+    const size_t room = *bytes;
+    if (device->backend->cache_read == NULL) {
+        *bytes = 0;
+        return DART_OK;
+    }
+    if (data == NULL) {
+        const dart_status status = device_note(device, device->backend->cache_read(device->handle, NULL, &inner));
+        if (status == DART_OK) *bytes = inner + sizeof(cache_header);
+        return status;
+    }
+    REQUIRE(&device->report, room > sizeof(cache_header), "dart_device_cache: %zu bytes are too few", room);
+    unsigned char *to = data;
+    inner = room - sizeof(cache_header);
+    const dart_status status = device_note(device, device->backend->cache_read(device->handle, to + sizeof(cache_header), &inner));
+    if (status != DART_OK) return status;
+    cache_header header = {.bytes = inner, .checksum = checksum_of(to + sizeof header, inner)};
+    memcpy(header.magic, cache_magic, sizeof header.magic);
+    memcpy(to, &header, sizeof header);
+    *bytes = inner + sizeof header;
+    return DART_OK;
 }
 
 dart_status dart_device_describe(const dart_device *device, dart_device_info *info)

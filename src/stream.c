@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_IN_FLIGHT = 128, MIN_CHUNK = 1 << 20 };
+enum { MAX_IN_FLIGHT = 128, MIN_CHUNK = 1 << 20, MAX_COMPILERS = 16 };
 
 /* A range that launches since the last barrier read or write. */
 typedef struct hazard {
@@ -12,6 +12,12 @@ typedef struct hazard {
     uint64_t begin, end;
     kernel_access access;
 } hazard;
+
+/* Code that a warming stream was told of. */
+typedef struct need {
+    const kernel_row *row;
+    uint32_t dtypes;
+} need;
 
 struct dart_stream {
     dart_device *device;
@@ -31,6 +37,8 @@ struct dart_stream {
     uint32_t chunks_count;
     uint32_t chunk;
     uint64_t used; /* of chunks[chunk] */
+    need *needs;   /* each once */
+    uint32_t needs_count;
 };
 
 dart_status dart_stream_create(dart_device *device, const dart_stream_options *options, dart_stream **stream)
@@ -67,6 +75,7 @@ void dart_stream_destroy(dart_stream **stream)
     }
     for (uint32_t i = 0; i < s->chunks_count; i++) dart_buffer_destroy(&s->chunks[i]);
     free(s->chunks);
+    free(s->needs);
     base_report_destroy(&s->report);
     free(s);
     *stream = NULL;
@@ -110,6 +119,54 @@ dart_status dart_stream_begin(dart_stream *stream)
     return DART_OK;
 }
 
+/* ---- Making code ready ---- */
+
+static dart_status note_need(dart_stream *stream, const backend_launch *launch)
+{
+    for (uint32_t i = 0; i < stream->needs_count; i++)
+        if (stream->needs[i].row == launch->row && stream->needs[i].dtypes == launch->dtypes) return DART_OK;
+    need *grown = realloc(stream->needs, (stream->needs_count + 1) * sizeof *grown);
+    if (grown == NULL) return base_fail(&stream->device->report, DART_OUT_OF_MEMORY, "no host memory");
+    stream->needs = grown;
+    stream->needs[stream->needs_count++] = (need){launch->row, launch->dtypes};
+    return DART_OK;
+}
+
+typedef struct compiler {
+    const dart_stream *stream;
+    atomic_uint next;
+    atomic_int status; /* of the first that failed */
+} compiler;
+
+static void compile_needs(void *argument)
+{
+    compiler *c = argument;
+    const dart_device *device = c->stream->device;
+    for (;;) {
+        const uint32_t i = atomic_fetch_add(&c->next, 1);
+        if (i >= c->stream->needs_count || atomic_load(&c->status) != DART_OK) return;
+        const dart_status status = device->backend->warm(device->handle, c->stream->needs[i].row, c->stream->needs[i].dtypes);
+        int none = DART_OK;
+        if (status != DART_OK) atomic_compare_exchange_strong(&c->status, &none, (int)status);
+    }
+}
+
+static dart_status warm_up(dart_stream *stream)
+{
+    compiler c = {.stream = stream};
+    base_thread threads[MAX_COMPILERS];
+    uint32_t started = 0, wanted = base_core_count();
+    if (wanted > MAX_COMPILERS) wanted = MAX_COMPILERS;
+    if (wanted > stream->needs_count) wanted = stream->needs_count;
+    atomic_init(&c.next, 0);
+    atomic_init(&c.status, DART_OK);
+    /* This thread is one of them; fewer than wanted are no failure. */
+    while (started + 1 < wanted && base_thread_start(&threads[started], compile_needs, &c) == DART_OK) started++;
+    compile_needs(&c);
+    while (started > 0) base_thread_join(&threads[--started]);
+    return (dart_status)atomic_load(&c.status);
+}
+
 dart_status dart_stream_submit(dart_stream *stream)
 {
     if (stream == NULL) return DART_INVALID_ARGUMENT;
@@ -117,6 +174,8 @@ dart_status dart_stream_submit(dart_stream *stream)
     REQUIRE(&stream->report, !stream->submitted, "dart_stream_submit: the last submission has not been waited for");
     dart_device *device = stream->device;
     dart_status status = take_failure(stream, device_fault(device), "dart_stream_submit");
+    if (status == DART_OK && stream->options.warm)
+        return take_failure(stream, warm_up(stream), "dart_stream_submit");
     if (status == DART_OK)
         status = take_failure(stream, device->backend->stream_submit(device->handle, stream->handle), "dart_stream_submit");
     stream->submitted = status == DART_OK;
@@ -356,7 +415,9 @@ void op_launch(op_call *call, void *args, uint64_t tiles)
     call->launch.args = args;
     call->launch.barrier = needs_barrier(stream, &call->launch);
     dart_status status = device_fault(stream->device);
-    if (status == DART_OK) status = stream->device->backend->stream_launch(stream->device->handle, stream->handle, &call->launch);
+    if (status == DART_OK)
+        status = stream->options.warm ? note_need(stream, &call->launch)
+                                      : stream->device->backend->stream_launch(stream->device->handle, stream->handle, &call->launch);
     if (take_failure(stream, status, call->op) != DART_OK) return;
     trace(stream, &call->launch);
     stream->launches++;

@@ -163,6 +163,79 @@ static void opens_as_asked(void **unused)
     rig_close(&r);
 }
 
+static void fill_and_check(rig *r, float value)
+{
+    enum { N = 100 };
+    dart_tensor y = rig_tensor(r, DART_F16, N, NULL);
+    MUST(r, dart_fill(r->stream, &(dart_fill_args){.T = 1, .W = N, .value = value, .y = y}));
+    rig_run(r);
+    float *got = rig_read(&y, N);
+    for (size_t i = 0; i < N; i++) assert_true(got[i] == value);
+    free(got);
+}
+
+/* Code that was compiled goes out and comes back; damaged bytes count as none. */
+static void keeps_compiled_code(void **unused)
+{
+    (void)unused;
+    rig r;
+    size_t bytes = 0;
+    rig_open(&r, rig_spec);
+    fill_and_check(&r, 1);
+    assert_int_equal(dart_device_cache(NULL, NULL, &bytes), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_device_cache(r.device, NULL, NULL), DART_INVALID_ARGUMENT);
+    MUST(&r, dart_device_cache(r.device, NULL, &bytes));
+    assert_int_equal(bytes > 0, r.info.backend == DART_BACKEND_VULKAN);
+    if (bytes == 0) {
+        rig_close(&r);
+        return;
+    }
+    unsigned char *code = malloc(bytes);
+    size_t room = 8;
+    assert_non_null(code);
+    assert_int_equal(dart_device_cache(r.device, code, &room), DART_INVALID_ARGUMENT);
+    MUST(&r, dart_device_cache(r.device, code, &bytes));
+    rig_close(&r);
+    const size_t damage[] = {0, 9, 17, 30, bytes / 2, bytes - 1};
+    for (size_t i = 0; i <= sizeof damage / sizeof damage[0]; i++) {
+        if (i > 0) code[damage[i - 1]] ^= 0x5a;
+        rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .cache = code, .cache_bytes = bytes});
+        fill_and_check(&r, 2);
+        rig_close(&r);
+        if (i > 0) code[damage[i - 1]] ^= 0x5a;
+    }
+    for (size_t cut = 0; cut < bytes; cut = 2 * cut + 1) {
+        rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .cache = code, .cache_bytes = cut});
+        fill_and_check(&r, 3);
+        rig_close(&r);
+    }
+    free(code);
+}
+
+/* A warming stream writes nothing, and compiles what the ops need. */
+static void warms_up(void **unused)
+{
+    (void)unused;
+    enum { N = 100 };
+    rig r;
+    dart_stream *stream = NULL;
+    float before[N];
+    rig_open(&r, rig_spec);
+    for (size_t i = 0; i < N; i++) before[i] = (float)i;
+    dart_tensor y = rig_tensor(&r, DART_F32, N, before);
+    MUST(&r, dart_stream_create(r.device, &(dart_stream_options){.warm = true}, &stream));
+    MUST(&r, dart_fill(stream, &(dart_fill_args){.T = 1, .W = N, .value = 7, .y = y}));
+    MUST(&r, dart_fill(stream, &(dart_fill_args){.T = 2, .W = N / 2, .value = 8, .y = y}));
+    MUST(&r, dart_stream_submit(stream));
+    MUST(&r, dart_stream_wait(stream, UINT64_MAX));
+    float *got = rig_read(&y, N);
+    rig_same_bits("y", got, before, N);
+    free(got);
+    dart_stream_destroy(&stream);
+    fill_and_check(&r, 4);
+    rig_close(&r);
+}
+
 /* Contexts and devices do not know of one another. */
 static void keeps_devices_apart(void **unused)
 {
@@ -302,6 +375,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(chooses_by_index_name_and_uuid),
     cmocka_unit_test(prefers_real_gpus),
     cmocka_unit_test(opens_as_asked),
+    cmocka_unit_test(keeps_compiled_code),
+    cmocka_unit_test(warms_up),
     cmocka_unit_test(keeps_devices_apart),
     cmocka_unit_test(runs_several_streams),
     cmocka_unit_test(takes_null),

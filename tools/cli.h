@@ -4,6 +4,7 @@
 
 #include "args.h"
 #include "dartlm/model.h"
+#include "file.h"
 #include "safetensors.h"
 
 #include <jansson.h>
@@ -27,6 +28,7 @@ typedef struct cli_common {
     const char *variant; /* of kernels; NULL: the best */
     uint32_t threads;
     bool no_matrix;
+    const char *cache; /* a file, "off", or NULL for the user's */
     int dtype; /* a dart_storage: the same order */
     bool json;
     uint32_t verbosity;
@@ -37,7 +39,9 @@ typedef struct cli_common {
      "cpu, vulkan, cuda, or one of them with :INDEX, :NAME or :UUID;\nby default the first GPU, else the CPU", 0, 0, \
      false}, \
     {"threads", 0, ARGS_U32, "N", &(c).threads, "of the CPU backend; by default one a core", 0, 4096, false}, \
-    {"no-matrix", 0, ARGS_FLAG, NULL, &(c).no_matrix, "do without cooperative matrices (Vulkan)", 0, 0, false}
+    {"no-matrix", 0, ARGS_FLAG, NULL, &(c).no_matrix, "do without cooperative matrices (Vulkan)", 0, 0, false}, \
+    {"cache", 0, ARGS_TEXT, "FILE", &(c).cache, \
+     "compiled code from run to run; off: none;\nby default in the user's folder for caches", 0, 0, false}
 #define CLI_OUTPUT(c) \
     {"json", 0, ARGS_FLAG, NULL, &(c).json, "print JSON", 0, 0, false}, \
     {"verbose", 'v', ARGS_MORE, NULL, &(c).verbosity, "show the library's log; twice: all of it", 0, 0, false}
@@ -58,8 +62,23 @@ typedef struct cli_model_options {
 
 /* ---- Sessions ---- */
 
+/* Compiled code kept in a file. */
+typedef struct cli_cache {
+    char *path; /* NULL: none */
+    base_report *report; /* of failures that nobody is told of */
+    file_map map;
+    size_t had; /* bytes of code when the device was opened */
+} cli_cache;
+void cli_cache_load(cli_cache *cache, const cli_common *common, base_report *report);
+/* Lets the file go once the device is open. */
+void cli_cache_release(cli_cache *cache);
+/* Writes the device's code back where it has grown. */
+void cli_cache_save(cli_cache *cache, dart_device *device);
+void cli_cache_close(cli_cache *cache);
+
 typedef struct cli_session {
     dart_context *context;
+    cli_cache cache;
     dart_device *device;
     dart_device_info info;
     base_report report; /* of files */

@@ -15,6 +15,7 @@ typedef struct plan {
 } plan;
 
 typedef struct measure {
+    double ready; /* seconds until all code was compiled */
     double prefill, decode; /* tokens/s, medians */
     double prefill_low, prefill_high, decode_low, decode_high;
     uint64_t state[DART_STATE_KV_CACHE + 1];
@@ -106,6 +107,14 @@ static void keep_results(const work *w, const plan *p, uint32_t V)
     memcpy(w->expected + p->B, w->ids, (size_t)p->B * p->decode * sizeof *w->ids);
 }
 
+static int make_ready(const work *w, measure *m)
+{
+    const uint64_t start = base_now_ns();
+    const dart_status status = dart_state_warm(w->state);
+    m->ready = (double)(base_now_ns() - start) / 1e9;
+    return status == DART_OK ? CLI_OK : cli_fail_state(w->state, status);
+}
+
 static int run(const cli_session *session, work *w, const plan *p, uint32_t V, measure *m)
 {
     for (uint32_t i = 0; i <= p->repeat; i++) {
@@ -151,13 +160,13 @@ static int print(const cli_session *session, const plan *p, const dart_model_inf
     if (json)
         return cli_print_json(json_pack(
             "{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, "
-            "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:I, s:I, s:I}",
+            "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:I, s:I, s:I}",
             "device", session->info.name, "model", name, "parameters", (json_int_t)info->parameters, "weights",
             dart_dtype_name(info->weights), "activations", dart_dtype_name(info->activations), "memories",
             dart_dtype_name(info->memories), "batch", (json_int_t)p->B, "chunk_size", (json_int_t)S, "prefill",
             (json_int_t)p->prefill, "decode", (json_int_t)p->decode, "repeat", (json_int_t)p->repeat,
             "prefill_tokens_per_second", "median", m->prefill, "least", m->prefill_low, "most", m->prefill_high,
-            "decode_tokens_per_second", "median", m->decode, "least", m->decode_low, "most", m->decode_high,
+            "decode_tokens_per_second", "median", m->decode, "least", m->decode_low, "most", m->decode_high, "ready_seconds", m->ready,
             "state_bytes", (json_int_t)kept(m), "kv_cache_bytes", (json_int_t)m->state[DART_STATE_KV_CACHE],
             "device_bytes", (json_int_t)m->device_bytes));
     if (p->csv) {
@@ -174,7 +183,7 @@ static int print(const cli_session *session, const plan *p, const dart_model_inf
     printf("model       %s, %s parameters, weights %s, activations %s, chunks of %" PRIu32 "\n", name,
            cli_count(info->parameters, number[0]), dart_dtype_name(info->weights), dart_dtype_name(info->activations),
            S);
-    printf("device      %s\n", session->info.name);
+    printf("device      %s, code ready in %s\n", session->info.name, cli_time(m->ready, number[7]));
     printf("prefill     %s tokens/s (%s to %s), batch %" PRIu32 " x %" PRIu32 "\n", cli_rate(m->prefill, number[1]),
            cli_rate(m->prefill_low, number[2]), cli_rate(m->prefill_high, number[3]), p->B, p->prefill);
     if (p->decode > 0)
@@ -213,6 +222,7 @@ static int bench(cli_session *session, const cli_common *common, const plan *p)
     if (status == DART_OK) status = dart_state_create(model, &options, &w.state);
     if (status != DART_OK) result = cli_fail_model(model, status);
     else if (!allocate(&w, p, info.config.V)) result = cli_fail_memory();
+    if (result == CLI_OK) result = make_ready(&w, &m);
     if (result == CLI_OK) result = run(session, &w, p, info.config.V, &m);
     if (result == CLI_OK) result = print(session, p, &info, &m, common->json);
 done:

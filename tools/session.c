@@ -130,11 +130,14 @@ int cli_open_context(cli_session *session, const cli_common *common)
 int cli_open_device(cli_session *session, const cli_common *common)
 {
     if (cli_open_context(session, common) != CLI_OK) return CLI_FAILED;
+    cli_cache_load(&session->cache, common, &session->report);
     const dart_device_options options = {
-        .spec = common->device, .threads = common->threads, .variant = common->variant,
+        .spec = common->device, .cache = session->cache.map.data, .cache_bytes = (size_t)session->cache.map.bytes, .threads = common->threads, .variant = common->variant,
         .without_capabilities = common->no_matrix ? DART_CAP_MATRIX : 0};
     dart_status status = dart_device_open(session->context, &options, &session->device);
+    cli_cache_release(&session->cache);
     if (status != DART_OK) return fail_context(session->context, status);
+    (void)dart_device_cache(session->device, NULL, &session->cache.had);
     status = dart_device_describe(session->device, &session->info);
     return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
 }
@@ -142,6 +145,8 @@ int cli_open_device(cli_session *session, const cli_common *common)
 void cli_close(cli_session *session)
 {
     cli_progress_end();
+    cli_cache_save(&session->cache, session->device);
+    cli_cache_close(&session->cache);
     dart_device_destroy(&session->device);
     dart_context_destroy(&session->context);
     if (session->has_report) base_report_destroy(&session->report);

@@ -172,6 +172,10 @@ typedef struct dart_device_options {
     const char *spec;
     uint32_t threads;               /* CPU backend: worker threads; 0: one per core */
     uint32_t without_capabilities;  /* dart_capability bits to do without (tests, driver trouble) */
+    /* Compiled code of an earlier run, as dart_device_cache gave it; not needed once the device is open. One that is
+     * damaged, or of another device or driver, counts as absent. */
+    const void *cache;
+    size_t cache_bytes;
     const char *variant;            /* test hook: use only rows of this name where a kernel has one */
     bool unchecked;                 /* test hook: believe what the driver says of its matrix hardware; otherwise a small
                                        product is run on opening, and what gives wrong numbers is done without */
@@ -188,6 +192,10 @@ DART_API void dart_device_destroy(dart_device **device);
 DART_API dart_status dart_device_describe(const dart_device *device, dart_device_info *info);
 /* As dart_context_error. */
 DART_API size_t dart_device_error(const dart_device *device, char *text, size_t size);
+/* The code compiled so far, to be given to a later dart_device_open. With data NULL *bytes becomes the size that is needed
+ * now; otherwise it holds the room at data and becomes what was used, DART_INVALID_ARGUMENT when there is too little. 0 bytes
+ * where a backend compiles nothing. */
+DART_API dart_status dart_device_cache(dart_device *device, void *data, size_t *bytes);
 /* Bytes now allocated on the device through this handle. */
 DART_API uint64_t dart_device_bytes(const dart_device *device);
 
@@ -223,6 +231,9 @@ typedef struct dart_stream_options {
     /* Called while recording, once per launch, with a line such as "ssd_output[base] tiles=96". */
     void (*trace)(void *user, const char *line);
     void *trace_user;
+    /* Run nothing: ops only tell which code they need, and dart_stream_submit makes it ready, on as many threads as the machine
+     * has cores, so that a later recording of the same ops compiles nothing. */
+    bool warm;
 } dart_stream_options;
 
 /* A new stream is ready to record. */

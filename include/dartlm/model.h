@@ -114,6 +114,9 @@ typedef struct dart_state_options {
  * device can see: the text names the largest B. */
 DART_API dart_status dart_state_create(dart_model *model, const dart_state_options *options, dart_state **state);
 DART_API void dart_state_destroy(dart_state **state);
+/* Makes ready all code that prefill and decoding of this state will need, on several threads; without it the first calls
+ * compile what they meet. What was compiled can be kept with dart_device_cache. Blocking; changes no sequence. */
+DART_API dart_status dart_state_warm(dart_state *state);
 /* Sequence b, or all with b < 0, becomes empty at position 0, as new; memory stays allocated, and tokens that an
  * earlier call chose are forgotten. Resetting all mends a broken state. Results afterwards are bit-equal to those of
  * a new state that is used alike. */

@@ -20,4 +20,5 @@ const backend vulkan_backend = {
     .stream_wait = vk_stream_wait,
     .stream_elapsed = vk_stream_elapsed,
     .warm = vk_warm,
+    .cache_read = vk_cache_read,
 };

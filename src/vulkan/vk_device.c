@@ -79,7 +79,6 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
                              base_report *report, void **out)
 {
     const vk_instance *instance = self;
-    (void)options;
     REQUIRE(report, index < instance->adapters_count, "Vulkan device %u of %u", index, instance->adapters_count);
     const vk_adapter *adapter = &instance->adapters[index];
     if (!adapter->info.usable)
@@ -103,7 +102,7 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
     }
     vk_instance_load_device(instance, device->handle, &device->vk);
     device->vk.vkGetDeviceQueue(device->handle, adapter->family, 0, &device->queue);
-    TRY(vk_pipelines_create(device));
+    TRY(vk_pipelines_create(device, options->cache, options->cache_bytes));
     *out = device;
     return DART_OK;
 fail:

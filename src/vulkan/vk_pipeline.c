@@ -17,7 +17,7 @@ typedef struct constants {
 } constants;
 #define CONSTANTS_COUNT (sizeof(constants) / sizeof(uint32_t))
 
-dart_status vk_pipelines_create(vk_device *device)
+dart_status vk_pipelines_create(vk_device *device, const void *cache, size_t cache_bytes)
 {
     dart_status status = DART_OK;
     VkDescriptorSetLayoutBinding bindings[KERNEL_MAX_BINDINGS];
@@ -40,8 +40,11 @@ dart_status vk_pipelines_create(vk_device *device)
                                                    .pPushConstantRanges = &range};
         VK(device, vkCreatePipelineLayout, (device->handle, &layout, NULL, &device->layouts[count]));
     }
-    const VkPipelineCacheCreateInfo cache = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
-    VK(device, vkCreatePipelineCache, (device->handle, &cache, NULL, &device->cache));
+    /* The driver looks at the bytes' header and starts empty when they are another's. */
+    const VkPipelineCacheCreateInfo made = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO,
+                                            .initialDataSize = cache_bytes,
+                                            .pInitialData = cache};
+    VK(device, vkCreatePipelineCache, (device->handle, &made, NULL, &device->cache));
     device->pipelines = calloc(vk_spirv_modules_count, sizeof(vk_pipeline *));
     if (device->pipelines == NULL) FAIL(device->report, DART_OUT_OF_MEMORY, "table of pipelines");
 fail:
@@ -166,4 +169,14 @@ dart_status vk_warm(void *self, const kernel_row *row, uint32_t dtypes)
     const dart_status status = vk_device_check(device);
     VkPipeline pipeline = VK_NULL_HANDLE;
     return status == DART_OK ? vk_pipeline_get(device, row, dtypes, &pipeline) : status;
+}
+
+dart_status vk_cache_read(void *self, void *data, size_t *bytes)
+{
+    vk_device *device = self;
+    dart_status status = vk_device_check(device);
+    if (status != DART_OK) return status;
+    const VkResult result = device->vk.vkGetPipelineCacheData(device->handle, device->cache, bytes, data);
+    if (result == VK_INCOMPLETE) return base_fail(device->report, DART_INVALID_ARGUMENT, "no room for the pipeline cache");
+    return result == VK_SUCCESS ? DART_OK : vk_fail(device, result, "vkGetPipelineCacheData");
 }

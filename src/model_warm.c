@@ -1,0 +1,37 @@
+/* Makes ready all code that a state will need, before the first token. */
+#include "model.h"
+
+#define CALL "dart_state_warm"
+
+/* Pieces whose kernels differ: a token, a handful, a part of a chunk, a whole workspace. */
+static const uint32_t lengths[] = {1, 4, 64, UINT32_MAX};
+
+static void record(dart_state *state, dart_stream *stream, uint32_t L)
+{
+    const dart_sampling choices[] = {{.temperature = 0}, {.temperature = 1, .top_k = 40}};
+    const dart_tensor last = model_work_tensor(state, WORK_LAST), ends = model_work_tensor(state, WORK_ENDS);
+    /* As if memories were stored and read. */
+    const model_span span = {.runs = state->blocks_count > 0, .append_to = state->blocks_count > 0};
+    const uint32_t room = state->rows / state->B;
+    if (L > room) L = room > 0 ? room : 1;
+    model_record_layers(state, stream, 0, state->B, L, L == 1 ? WORK_NEXT : WORK_IDS, span);
+    model_record_norm(state, stream, state->B, L == 1 ? NULL : &ends, &last);
+    model_record_head(state, stream, state->B, &last);
+    for (size_t i = 0; i < COUNT_OF(choices); i++) model_record_choice(state, stream, &choices[i]);
+    dart_advance(stream, &(dart_advance_args){.B = state->B, .seq = model_work_tensor(state, WORK_SEQ)});
+}
+
+dart_status dart_state_warm(dart_state *state)
+{
+    if (state == NULL) return DART_INVALID_ARGUMENT;
+    dart_status status = model_state_usable(state, CALL);
+    if (status == DART_OK && state->sma) status = model_state_reserve(state, 1, CALL);
+    if (status != DART_OK) return status;
+    dart_stream *stream = NULL;
+    status = dart_stream_create(state->model->device, &(dart_stream_options){.warm = true}, &stream);
+    if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, CALL);
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) record(state, stream, lengths[i]);
+    status = model_take_stream(state, stream, dart_stream_submit(stream), CALL);
+    dart_stream_destroy(&stream);
+    return status;
+}
