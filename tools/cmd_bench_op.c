@@ -1,4 +1,5 @@
 /* One op of a given shape: device times, checked before they are believed. */
+#include "bench_saved.h"
 #include "operation.h"
 
 #include <ctype.h>
@@ -14,8 +15,15 @@ typedef struct plan {
     uint32_t repeat;
     uint64_t seed;
     const char *check;
+    uint32_t times; /* the op in one submission, so that it runs long enough for the clock */
     char name[512];
 } plan;
+
+/* All cases of a call, after sizes such as L=2048..8192 became one case each. */
+typedef struct case_list {
+    char (*texts)[256];
+    uint32_t count;
+} case_list;
 
 /* ---- Cases: "ssd L=2048 H=24 P=64 N=128 S=256 bf16 seq", the "=" may be left out ---- */
 
@@ -62,25 +70,72 @@ static bool parse_word(plan *p, const char *word, size_t length)
     return parse_size(p, word, length);
 }
 
-static int parse_case(plan *p, const args_syntax *syntax, const args_operands *operands)
+/* "L=2048..131072" stands for the powers of two between, a case each. */
+static int add_cases(case_list *list, const args_syntax *syntax, const char *text)
+{
+    const char *range = strstr(text, "..");
+    if (range == NULL) {
+        void *grown = realloc(list->texts, (list->count + 1) * sizeof *list->texts);
+        if (grown == NULL) return cli_fail_memory();
+        list->texts = grown;
+        snprintf(list->texts[list->count++], sizeof *list->texts, "%s", text);
+        return ARGS_GO_ON;
+    }
+    const char *from = range;
+    char low[16] = "", high[16] = "", one[256];
+    uint64_t first = 0, last = 0;
+    while (from > text && isdigit((unsigned char)from[-1])) from--;
+    const size_t digits = strspn(range + 2, "0123456789");
+    if ((size_t)(range - from) < sizeof low && digits < sizeof high) {
+        memcpy(low, from, (size_t)(range - from));
+        memcpy(high, range + 2, digits);
+    }
+    if (!args_whole(low, &first) || !args_whole(high, &last) || first == 0 || last > 1u << 30)
+        return args_mistake(syntax, "'%s': a range of sizes is LOW..HIGH", text);
+    for (uint64_t size = first; size <= last; size *= 2) {
+        snprintf(one, sizeof one, "%.*s%" PRIu64 "%s", (int)(from - text), text, size, range + 2 + digits);
+        const int status = add_cases(list, syntax, one);
+        if (status != ARGS_GO_ON) return status;
+    }
+    return ARGS_GO_ON;
+}
+
+/* A word that names an op begins a case. */
+static int list_cases(case_list *list, const args_syntax *syntax, const args_operands *operands)
+{
+    char text[256] = "", name[32];
+    for (uint32_t i = 0; i < operands->count; i++) {
+        const char *word = operands->texts[i];
+        const size_t length = strcspn(word, " ");
+        snprintf(name, sizeof name, "%.*s", (int)length, word);
+        if (operation_find(name) != NULL && text[0] != '\0') {
+            const int status = add_cases(list, syntax, text);
+            if (status != ARGS_GO_ON) return status;
+            text[0] = '\0';
+        }
+        if (strlen(text) + strlen(word) + 2 > sizeof text) return args_mistake(syntax, "the case is too long: %s", word);
+        if (text[0] != '\0') strcat(text, " ");
+        strcat(text, word);
+    }
+    return add_cases(list, syntax, text);
+}
+
+static int parse_case(plan *p, const args_syntax *syntax, const char *text)
 {
     char names[160];
-    for (uint32_t i = 0; i < operands->count; i++) {
-        const char *text = operands->texts[i];
-        while (*text != '\0') {
-            const size_t length = strcspn(text, " ");
-            if (length > 0 && p->o.kind == NULL) {
-                char name[32];
-                snprintf(name, sizeof name, "%.*s", (int)length, text);
-                p->o.kind = operation_find(name);
-                if (p->o.kind == NULL)
-                    return args_mistake(syntax, "unknown op '%s'; there are %s", name, operation_names(names));
-            } else if (length > 0 && !parse_word(p, text, length)) {
-                return args_mistake(syntax, "'%.*s' is no size, dtype or optional tensor of %s", (int)length, text,
-                                    p->o.kind->name);
-            }
-            text += length + (text[length] == ' ');
+    while (*text != '\0') {
+        const size_t length = strcspn(text, " ");
+        if (length > 0 && p->o.kind == NULL) {
+            char name[32];
+            snprintf(name, sizeof name, "%.*s", (int)length, text);
+            p->o.kind = operation_find(name);
+            if (p->o.kind == NULL)
+                return args_mistake(syntax, "unknown op '%s'; there are %s", name, operation_names(names));
+        } else if (length > 0 && !parse_word(p, text, length)) {
+            return args_mistake(syntax, "'%.*s' is no size, dtype or optional tensor of %s", (int)length, text,
+                                p->o.kind->name);
         }
+        text += length + (text[length] == ' ');
     }
     if (p->o.kind == NULL) return args_mistake(syntax, "the case is empty");
     return ARGS_GO_ON;
@@ -196,17 +251,25 @@ static int make_tensors(plan *p, const cli_session *session)
 
 /* ---- Running ---- */
 
+static int run(dart_stream *stream, double *seconds)
+{
+    uint64_t ns = 0;
+    dart_status status = dart_stream_submit(stream);
+    if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
+    if (status == DART_OK) status = dart_stream_elapsed(stream, &ns);
+    *seconds = (double)ns / 1e9;
+    return status == DART_OK ? CLI_OK : cli_fail_stream(stream, status);
+}
+
 static int start(plan *p, const cli_session *session, dart_stream **stream, void (*trace)(void *, const char *))
 {
     const dart_stream_options options = {.trace = trace};
+    double seconds = 0;
     if (make_tensors(p, session) != CLI_OK) return CLI_FAILED;
     dart_status status = dart_stream_create(session->device, &options, stream);
     if (status != DART_OK) return cli_fail_device(session, status);
-    status = dart_stream_begin(*stream);
-    if (status == DART_OK) status = p->o.kind->record(&p->o, *stream);
-    if (status == DART_OK) status = dart_stream_submit(*stream);
-    if (status == DART_OK) status = dart_stream_wait(*stream, UINT64_MAX);
-    return status == DART_OK ? CLI_OK : cli_fail_stream(*stream, status);
+    status = p->o.kind->record(&p->o, *stream);
+    return status == DART_OK ? run(*stream, &seconds) : cli_fail_stream(*stream, status);
 }
 
 static int check_finite(const plan *p, const cli_session *session)
@@ -285,15 +348,36 @@ static int compare(const plan *p, const cli_session *session, const cli_common *
     return result;
 }
 
+/* Clocks of an idle device take a while to rise. */
+#define WARM_UP_NS UINT64_C(300000000)
+/* A submission takes its own time, so that what it holds should run for this long. */
+#define LEAST_SECONDS 0.002
+enum { MOST_TIMES = 256 };
+
+/* Warms up and records the op as often as one submission should hold it. */
+static int prepare(plan *p, const cli_session *session, dart_stream **stream)
+{
+    const uint64_t begin = base_now_ns();
+    double seconds = 0;
+    do {
+        if (run(*stream, &seconds) != CLI_OK) return CLI_FAILED;
+    } while (base_now_ns() - begin < WARM_UP_NS);
+    p->times = 1;
+    while (p->times < MOST_TIMES && seconds * p->times < LEAST_SECONDS) p->times *= 2;
+    if (p->times == 1) return CLI_OK;
+    /* Without a trace: the launches were told of already. */
+    dart_stream_destroy(stream);
+    dart_status status = dart_stream_create(session->device, NULL, stream);
+    if (status != DART_OK) return cli_fail_device(session, status);
+    for (uint32_t i = 0; i < p->times && status == DART_OK; i++) status = p->o.kind->record(&p->o, *stream);
+    return status == DART_OK ? run(*stream, &seconds) : cli_fail_stream(*stream, status);
+}
+
 static int time_runs(const plan *p, dart_stream *stream, double *seconds)
 {
     for (uint32_t i = 0; i < p->repeat; i++) {
-        uint64_t ns = 0;
-        dart_status status = dart_stream_submit(stream);
-        if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
-        if (status == DART_OK) status = dart_stream_elapsed(stream, &ns);
-        if (status != DART_OK) return cli_fail_stream(stream, status);
-        seconds[i] = (double)ns / 1e9;
+        if (run(stream, &seconds[i]) != CLI_OK) return CLI_FAILED;
+        seconds[i] /= p->times;
         cli_progress("run %" PRIu32 " of %" PRIu32, i + 1, p->repeat);
     }
     cli_progress_end();
@@ -308,25 +392,43 @@ typedef struct result {
     uint32_t launches;
 } result;
 
-static int print(const plan *p, const cli_session *session, const cli_common *common, const result *r)
+static double gflops(const plan *p, double time)
 {
-    const double flops = p->o.kind->flops != NULL ? p->o.kind->flops(&p->o) : 0,
-                 time = r->median > 0 ? r->median : 1e-12;
+    return p->o.kind->flops != NULL ? p->o.kind->flops(&p->o) / time / 1e9 : 0;
+}
+
+static json_t *to_json(const plan *p, const cli_session *session, const result *r)
+{
+    const double time = r->median > 0 ? r->median : 1e-12;
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:o}", "case", p->name, "device",
+        session->info.name, "backend", dart_backend_name(session->info.backend), "dtype", dart_dtype_name(p->dtype),
+        "launches", (json_int_t)r->launches, "repeat", (json_int_t)p->repeat, "seconds", r->median, "least", r->least,
+        "most", r->most, "tensor_bytes", (json_int_t)r->bytes, "gigabytes_per_second", (double)r->bytes / time / 1e9,
+        "gigaflops", gflops(p, time), "difference", p->check != NULL ? json_real(r->difference) : json_null());
+}
+
+static void print_csv(const plan *p, const cli_session *session, const result *r, bool first)
+{
+    const double time = r->median > 0 ? r->median : 1e-12;
+    if (first)
+        printf("case,device,backend,dtype,L,launches,repeat,seconds,least,most,tensor_bytes,gigabytes_per_second,gigaflops\n");
+    printf("\"%s\",\"%s\",%s,%s,%" PRIu64 ",%" PRIu32 ",%" PRIu32 ",%.9f,%.9f,%.9f,%" PRIu64 ",%.3f,%.3f\n", p->name,
+           session->info.name, dart_backend_name(session->info.backend), dart_dtype_name(p->dtype), p->o.dims[DIM_L],
+           r->launches, p->repeat, r->median, r->least, r->most, r->bytes, (double)r->bytes / time / 1e9, gflops(p, time));
+}
+
+static void print(const plan *p, const cli_session *session, const result *r)
+{
+    const double time = r->median > 0 ? r->median : 1e-12;
     char number[4][CLI_NUMBER];
-    if (common->json)
-        return cli_print_json(json_pack(
-            "{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:o}", "case", p->name, "device",
-            session->info.name, "dtype", dart_dtype_name(p->dtype), "launches", (json_int_t)r->launches, "repeat",
-            (json_int_t)p->repeat, "seconds", r->median, "least", r->least, "most", r->most, "tensor_bytes",
-            (json_int_t)r->bytes, "gigabytes_per_second", (double)r->bytes / time / 1e9, "gigaflops",
-            flops / time / 1e9, "difference", p->check != NULL ? json_real(r->difference) : json_null()));
     printf("%s on %s: %s (%s to %s), %" PRIu32 " launches", p->name, session->info.name, cli_time(r->median, number[0]),
            cli_time(r->least, number[1]), cli_time(r->most, number[2]), r->launches);
     printf(", %s GB/s", cli_rate((double)r->bytes / time / 1e9, number[3]));
-    if (flops > 0) printf(", %s GFLOP/s", cli_rate(flops / time / 1e9, number[3]));
+    if (p->o.kind->flops != NULL) printf(", %s GFLOP/s", cli_rate(gflops(p, time), number[3]));
     if (p->check != NULL) printf(", within %.1e of %s", r->difference, p->check);
     printf("\n");
-    return CLI_OK;
+    fflush(stdout);
 }
 
 static void print_launch(void *user, const char *line)
@@ -335,32 +437,65 @@ static void print_launch(void *user, const char *line)
     fprintf(stderr, "%s\n", line);
 }
 
-static int bench(plan *p, const cli_session *session, const cli_common *common)
+static int bench(plan *p, const cli_session *session, const cli_common *common, result *r)
 {
     dart_stream *stream = NULL;
-    result r = {.difference = 0};
     double *seconds = calloc(p->repeat, sizeof *seconds);
     int status = seconds != NULL ? CLI_OK : cli_fail_memory();
     if (status == CLI_OK) status = start(p, session, &stream, common->verbosity > 0 ? print_launch : NULL);
     if (status == CLI_OK) status = check_finite(p, session);
-    if (status == CLI_OK && p->check != NULL) status = compare(p, session, common, &r.difference);
+    if (status == CLI_OK && p->check != NULL) status = compare(p, session, common, &r->difference);
+    if (status == CLI_OK) r->launches = dart_stream_launches(stream);
+    if (status == CLI_OK) status = prepare(p, session, &stream);
     if (status == CLI_OK) status = time_runs(p, stream, seconds);
     if (status == CLI_OK) {
-        r.median = cli_median(seconds, p->repeat);
-        r.least = seconds[0];
-        r.most = seconds[p->repeat - 1];
-        r.launches = dart_stream_launches(stream);
-        for (size_t i = 0; i < OPERATION_MAX_TENSORS; i++) r.bytes += dart_buffer_bytes(p->o.tensors[i].buffer);
-        status = print(p, session, common, &r);
+        r->median = cli_median(seconds, p->repeat);
+        r->least = seconds[0];
+        r->most = seconds[p->repeat - 1];
+        for (size_t i = 0; i < OPERATION_MAX_TENSORS; i++) r->bytes += dart_buffer_bytes(p->o.tensors[i].buffer);
     }
     dart_stream_destroy(&stream);
     free(seconds);
     return status;
 }
 
+typedef struct output {
+    bool csv, json;
+    bench_saved saved;
+} output;
+
+static int bench_all(const plan *common_plan, const args_syntax *syntax, const case_list *cases, const cli_common *common,
+                     const output *out)
+{
+    cli_session session = {.context = NULL};
+    json_t *results = json_array();
+    int status = results != NULL ? cli_open_device(&session, common) : cli_fail_memory();
+    for (uint32_t i = 0; i < cases->count && status == CLI_OK; i++) {
+        plan p = *common_plan;
+        result r = {.difference = 0};
+        status = parse_case(&p, syntax, cases->texts[i]);
+        if (status != ARGS_GO_ON) break;
+        if (common->dtype != DART_STORAGE_DEFAULT) p.dtype = (dart_dtype)(common->dtype - DART_STORAGE_F32);
+        complete(&p);
+        name_case(&p);
+        status = bench(&p, &session, common, &r);
+        if (status == CLI_OK && json_array_append_new(results, to_json(&p, &session, &r)) != 0) status = cli_fail_memory();
+        if (status == CLI_OK && out->csv) print_csv(&p, &session, &r, i == 0);
+        else if (status == CLI_OK && !out->json) print(&p, &session, &r);
+        operation_release(&p.o);
+    }
+    if (status == CLI_OK && out->json)
+        status = cli_print_json(json_incref(cases->count == 1 ? json_array_get(results, 0) : results));
+    if (status == CLI_OK) status = bench_compare(&out->saved, results);
+    json_decref(results);
+    cli_close(&session);
+    return status;
+}
+
 int cmd_bench_op(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
+    output out = {.saved = {.tolerance = 0.1f}};
     plan p = {.o = {.settings = {.S = 256, .eps = 1e-5f, .temperature = 1, .top_k = 40, .dt_is_step = true}},
               .dtype = DART_F32,
               .repeat = 20,
@@ -374,6 +509,8 @@ int cmd_bench_op(int argc, char **argv)
          false},
         {"seed", 0, ARGS_U64, "X", &p.seed, "of the random inputs, by default 1", 0, 0, false},
         CLI_DEVICE(common),
+        {"csv", 0, ARGS_FLAG, NULL, &out.csv, "print comma-separated values", 0, 0, false},
+        BENCH_SAVED(out.saved),
         CLI_OUTPUT(common),
     };
     const args_syntax syntax = {
@@ -382,10 +519,11 @@ int cmd_bench_op(int argc, char **argv)
         .options = options,
         .options_count = COUNT_OF(options),
         .about =
-            "Times one op on random inputs by the device's clock and prints the median, the fastest and the\n"
-            "slowest run. A case names the op and sizes by their letters, a dtype, and optional tensors to\n"
-            "include:\n"
+            "Times ops on random inputs by the device's clock and prints the median, the fastest and the\n"
+            "slowest run of each case. A case names the op and sizes by their letters, a dtype, and optional\n"
+            "tensors to include; a range of sizes stands for its powers of two:\n"
             "  ssd L=2048 H=24 P=64 N=128 S=256\n"
+            "  ssd L=2048..131072 bf16      (seven cases)\n"
             "  ssd B=8 L=1 open bf16        (a decoding step)\n"
             "  sma L=2048 S=256             (causal)\n"
             "  sma L=1 M=32 seq             (a decoding step against 32 memories)\n"
@@ -393,16 +531,11 @@ int cmd_bench_op(int argc, char **argv)
             "  conv L=2048 C=1792 K=4\n"
             "Sizes that are left out are those of dart-130m at 2048 tokens."};
     args_operands operands;
-    cli_session session = {.context = NULL};
+    case_list cases = {.texts = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
-    if (status == ARGS_GO_ON) status = parse_case(&p, &syntax, &operands);
-    if (status != ARGS_GO_ON) return status;
-    if (common.dtype != DART_STORAGE_DEFAULT) p.dtype = (dart_dtype)(common.dtype - DART_STORAGE_F32);
-    complete(&p);
-    name_case(&p);
-    status = cli_open_device(&session, &common);
-    if (status == CLI_OK) status = bench(&p, &session, &common);
-    operation_release(&p.o);
-    cli_close(&session);
+    if (status == ARGS_GO_ON) status = list_cases(&cases, &syntax, &operands);
+    out.json = common.json;
+    if (status == ARGS_GO_ON) status = bench_all(&p, &syntax, &cases, &common, &out);
+    free(cases.texts);
     return status;
 }
