@@ -64,6 +64,9 @@ typedef struct backend {
     dart_status (*stream_submit)(void *device, void *stream);
     dart_status (*stream_wait)(void *device, void *stream, uint64_t timeout_ns);
     dart_status (*stream_elapsed)(void *device, void *stream, uint64_t *ns);
+    /* Optional; devices opened with options->profile need it: the time of each of the first `count` launches of the
+     * finished run, each from the end of the one before. Sets *count to 0 .. *count: how many were timed. */
+    dart_status (*stream_times)(void *device, void *stream, uint64_t *ns, uint32_t *count);
 
     /* Makes code ready ahead of the first launch (compiles a pipeline). From several threads at once. */
     dart_status (*warm)(void *device, const kernel_row *row, uint32_t dtypes);

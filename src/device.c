@@ -268,6 +268,8 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
     made->backend = backends[b];
     made->poison = options->poison;
     made->lose = options->lose;
+    made->profile = options->profile;
+    made->profile_user = options->profile_user;
     atomic_init(&made->fail_in, options->fail_at);
     atomic_init(&made->lost, false);
     atomic_init(&made->bytes, 0);
@@ -276,6 +278,9 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
     if (options->max_binding_bytes != 0 && options->max_binding_bytes < made->info.max_binding_bytes)
         made->info.max_binding_bytes = options->max_binding_bytes;
     if (options->variant != NULL) strcpy(made->variant, options->variant);
+    if (made->profile != NULL && made->backend->stream_times == NULL)
+        FAIL(&made->report, DART_UNSUPPORTED, "%s: the %s backend does not time launches", made->info.name,
+             dart_backend_name(made->backend->kind));
     TRY(device_fault(made));
     TRY(made->backend->device_create(context->instances[b], within, options, made->info.capabilities, &made->report, &made->handle));
     if (!options->unchecked) TRY(device_check_matrices(made));

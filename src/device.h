@@ -13,6 +13,8 @@ struct dart_device {
     dart_device_info info; /* capabilities and max_binding_bytes as restricted by the options */
     char variant[32];      /* test hook, "" for none */
     bool poison, lose;
+    void (*profile)(void *user, const char *line, uint64_t ns); /* NULL: launches are not timed */
+    void *profile_user;
     atomic_uint fail_in; /* calls until the injected failure; 0: none */
     atomic_bool lost;
     atomic_ullong bytes;

@@ -19,6 +19,13 @@ typedef struct need {
     uint32_t dtypes;
 } need;
 
+/* What was launched, for whoever wants to know how long it took. */
+typedef struct launch_note {
+    const kernel_row *row;
+    uint32_t tiles, dtypes;
+    bool barrier;
+} launch_note;
+
 struct dart_stream {
     dart_device *device;
     void *handle;
@@ -32,6 +39,9 @@ struct dart_stream {
     uint32_t launches;
     hazard hazards[MAX_IN_FLIGHT];
     uint32_t hazards_count;
+    launch_note *notes; /* launches of them, on a device that is profiled */
+    uint64_t *times;    /* as many */
+    uint32_t notes_capacity;
     /* Scratch: a list of buffers filled one after another, all given back between ops. */
     dart_buffer **chunks;
     uint32_t chunks_count;
@@ -76,6 +86,8 @@ void dart_stream_destroy(dart_stream **stream)
     for (uint32_t i = 0; i < s->chunks_count; i++) dart_buffer_destroy(&s->chunks[i]);
     free(s->chunks);
     free(s->needs);
+    free(s->notes);
+    free(s->times);
     base_report_destroy(&s->report);
     free(s);
     *stream = NULL;
@@ -183,6 +195,44 @@ dart_status dart_stream_submit(dart_stream *stream)
     return status;
 }
 
+enum { LINE = 160 };
+
+static void describe(const launch_note *note, char line[LINE])
+{
+    snprintf(line, LINE, "%s[%s] tiles=%u dtypes=%x%s", kernel_table[note->row->id].name, note->row->variant, note->tiles,
+             note->dtypes, note->barrier ? " barrier" : "");
+}
+
+/* Keeps the note of the next launch. */
+static dart_status note_launch(dart_stream *stream, const launch_note *note)
+{
+    if (stream->launches == stream->notes_capacity) {
+        const uint32_t capacity = stream->notes_capacity > 0 ? 2 * stream->notes_capacity : 512;
+        launch_note *notes = realloc(stream->notes, capacity * sizeof *notes);
+        if (notes != NULL) stream->notes = notes;
+        uint64_t *times = realloc(stream->times, capacity * sizeof *times);
+        if (times != NULL) stream->times = times;
+        if (notes == NULL || times == NULL)
+            return base_fail(&stream->device->report, DART_OUT_OF_MEMORY, "no host memory for notes of %u launches", capacity);
+        stream->notes_capacity = capacity;
+    }
+    stream->notes[stream->launches] = *note;
+    return DART_OK;
+}
+
+static dart_status report_times(dart_stream *stream)
+{
+    dart_device *device = stream->device;
+    uint32_t count = stream->launches;
+    const dart_status status = device->backend->stream_times(device->handle, stream->handle, stream->times, &count);
+    for (uint32_t i = 0; i < count && status == DART_OK; i++) {
+        char line[LINE];
+        describe(&stream->notes[i], line);
+        device->profile(device->profile_user, line, stream->times[i]);
+    }
+    return status;
+}
+
 dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns)
 {
     if (stream == NULL) return DART_INVALID_ARGUMENT;
@@ -192,6 +242,7 @@ dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns)
     if (status == DART_OK || device_note(device, status) == DART_DEVICE_LOST) stream->submitted = false;
     if (status == DART_OK) status = device->backend->stream_elapsed(device->handle, stream->handle, &stream->elapsed_ns);
     stream->timed = stream->timed || status == DART_OK;
+    if (status == DART_OK && device->profile != NULL && stream->launches > 0) status = report_times(stream);
     return take_failure(stream, status, "dart_stream_wait");
 }
 
@@ -391,15 +442,6 @@ static bool needs_barrier(dart_stream *stream, const backend_launch *launch)
     return barrier;
 }
 
-static void trace(const dart_stream *stream, const backend_launch *launch)
-{
-    if (stream->options.trace == NULL) return;
-    char line[160];
-    snprintf(line, sizeof line, "%s[%s] tiles=%u dtypes=%x%s", kernel_table[launch->row->id].name, launch->row->variant,
-             launch->tiles, launch->dtypes, launch->barrier ? " barrier" : "");
-    stream->options.trace(stream->options.trace_user, line);
-}
-
 void op_launch(op_call *call, void *args, uint64_t tiles)
 {
     dart_stream *stream = call->stream;
@@ -414,11 +456,16 @@ void op_launch(op_call *call, void *args, uint64_t tiles)
     call->launch.tiles = count;
     call->launch.args = args;
     call->launch.barrier = needs_barrier(stream, &call->launch);
+    const launch_note note = {call->row, count, call->launch.dtypes, call->launch.barrier};
     dart_status status = device_fault(stream->device);
+    if (status == DART_OK && stream->device->profile != NULL) status = note_launch(stream, &note);
     if (status == DART_OK)
         status = stream->options.warm ? note_need(stream, &call->launch)
                                       : stream->device->backend->stream_launch(stream->device->handle, stream->handle, &call->launch);
     if (take_failure(stream, status, call->op) != DART_OK) return;
-    trace(stream, &call->launch);
     stream->launches++;
+    if (stream->options.trace == NULL) return;
+    char line[LINE];
+    describe(&note, line);
+    stream->options.trace(stream->options.trace_user, line);
 }

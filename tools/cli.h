@@ -22,6 +22,22 @@ int cmd_bench(int argc, char **argv);
 int cmd_bench_op(int argc, char **argv);
 int cmd_conform(int argc, char **argv);
 
+/* ---- Times of launches ---- */
+typedef struct cli_profile_entry {
+    const char *phase;
+    char line[120]; /* as dart_stream_options.trace has it, without the barrier */
+    uint64_t count, ns;
+} cli_profile_entry;
+typedef struct cli_profile {
+    const char *phase; /* what launches now belong to; NULL: nothing is kept */
+    cli_profile_entry entries[256];
+    size_t entries_count;
+} cli_profile;
+/* For dart_device_options.profile, with the profile as user. */
+void cli_profile_note(void *profile, const char *line, uint64_t ns);
+/* A table for each phase, divided by the number of runs. */
+void cli_profile_print(cli_profile *profile, uint32_t runs);
+
 /* ---- Options that several commands take ---- */
 typedef struct cli_common {
     const char *device;
@@ -29,6 +45,7 @@ typedef struct cli_common {
     uint32_t threads;
     bool no_matrix;
     const char *cache; /* a file, "off", or NULL for the user's */
+    cli_profile *profile; /* of the device opened, or NULL */
     int dtype; /* a dart_storage: the same order */
     bool json;
     uint32_t verbosity;

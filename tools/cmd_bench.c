@@ -11,7 +11,7 @@ typedef struct plan {
     const char *preset;
     cli_model_options with;
     uint32_t B, prefill, decode, repeat;
-    bool csv;
+    bool csv, profile;
 } plan;
 
 typedef struct measure {
@@ -64,7 +64,7 @@ static bool allocate(work *w, const plan *p, uint32_t V)
 }
 
 /* One prefill and the steps behind it, timed. */
-static dart_status once(const work *w, const plan *p, double *prefill, double *decode)
+static dart_status once(const work *w, const plan *p, cli_profile *profile, double *prefill, double *decode)
 {
     const dart_sampling greedy = {.temperature = 0};
     const dart_prefill_args args = {.ids = w->prompt,
@@ -73,14 +73,17 @@ static dart_status once(const work *w, const plan *p, double *prefill, double *d
                                     .logits = w->logits,
                                     .sampling = &greedy,
                                     .next_ids = w->first};
+    if (profile != NULL) profile->phase = NULL;
     dart_status status = dart_state_reset(w->state, -1);
     if (status != DART_OK) return status;
+    if (profile != NULL) profile->phase = "prefill";
     const uint64_t start = base_now_ns();
     status = dart_prefill(w->state, &args);
     const uint64_t middle = base_now_ns();
     *prefill = (double)(middle - start) / 1e9;
     if (status != DART_OK || p->decode == 0) return status;
     const dart_generate_args more = {.n = p->decode, .sampling = greedy, .ids = w->ids};
+    if (profile != NULL) profile->phase = "decode";
     status = dart_generate(w->state, &more);
     *decode = (double)(base_now_ns() - middle) / 1e9;
     return status;
@@ -115,13 +118,13 @@ static int make_ready(const work *w, measure *m)
     return status == DART_OK ? CLI_OK : cli_fail_state(w->state, status);
 }
 
-static int run(const cli_session *session, work *w, const plan *p, uint32_t V, measure *m)
+static int run(const cli_session *session, work *w, const plan *p, cli_profile *profile, uint32_t V, measure *m)
 {
     for (uint32_t i = 0; i <= p->repeat; i++) {
         double prefill = 0, decode = 0;
         if (i == 0) cli_progress("warming up");
         else cli_progress("run %" PRIu32 " of %" PRIu32, i, p->repeat);
-        const dart_status status = once(w, p, &prefill, &decode);
+        const dart_status status = once(w, p, i > 0 ? profile : NULL, &prefill, &decode);
         if (status != DART_OK) return cli_fail_state(w->state, status);
         if (!all_finite(w->logits, (size_t)p->B * V))
             return cli_fail("the logits are not finite: these times would mean nothing");
@@ -223,8 +226,9 @@ static int bench(cli_session *session, const cli_common *common, const plan *p)
     if (status != DART_OK) result = cli_fail_model(model, status);
     else if (!allocate(&w, p, info.config.V)) result = cli_fail_memory();
     if (result == CLI_OK) result = make_ready(&w, &m);
-    if (result == CLI_OK) result = run(session, &w, p, info.config.V, &m);
+    if (result == CLI_OK) result = run(session, &w, p, common->profile, info.config.V, &m);
     if (result == CLI_OK) result = print(session, p, &info, &m, common->json);
+    if (result == CLI_OK && common->profile != NULL) cli_profile_print(common->profile, p->repeat);
 done:
     release(&w);
     dart_model_destroy(&model);
@@ -234,6 +238,7 @@ done:
 int cmd_bench(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
+    static cli_profile profile;
     plan p = {.B = 1, .prefill = 512, .decode = 128, .repeat = 5};
     const args_option options[] = {
         {"preset", 0, ARGS_TEXT, "NAME", &p.preset,
@@ -247,6 +252,7 @@ int cmd_bench(int argc, char **argv)
         CLI_STATE(p.with),
         CLI_WEIGHTS(common, p.with),
         CLI_DEVICE(common),
+        {"profile", 0, ARGS_FLAG, NULL, &p.profile, "time every launch and print where the time goes; slows the runs", 0, 0, false},
         {"csv", 0, ARGS_FLAG, NULL, &p.csv, "print comma-separated values", 0, 0, false},
         CLI_OUTPUT(common),
     };
@@ -267,6 +273,7 @@ int cmd_bench(int argc, char **argv)
     if (p.preset != NULL && p.with.folder != NULL)
         return args_mistake(&syntax, "--preset and --model exclude one another");
     if (p.preset == NULL && p.with.folder == NULL) p.preset = "dart-130m";
+    if (p.profile) common.profile = &profile;
     status = bench(&session, &common, &p);
     cli_close(&session);
     return status;

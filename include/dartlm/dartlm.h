@@ -184,6 +184,12 @@ typedef struct dart_device_options {
     uint32_t fail_at;               /* test hook: the n-th call of the backend or allocation of host memory from now,
                                        opening included, fails with DART_OUT_OF_MEMORY; 0: never */
     bool lose;                      /* test hook: that call loses the device instead (pretended: null and CPU only) */
+    /* Times every launch: called when a run has been waited for, once per launch in the order of recording, with the line
+     * that dart_stream_options.trace would get and the nanoseconds from the end of the launch before to its own. Launches
+     * then never overlap, so that a run takes longer than without. DART_UNSUPPORTED at opening where the backend has no
+     * clock for it; launches beyond the 8191st of a recording are not timed. */
+    void (*profile)(void *user, const char *line, uint64_t ns);
+    void *profile_user;
 } dart_device_options;
 
 /* Opens a device. options may be NULL. Several devices, and one device several times, may be open. Blocking. */

@@ -136,6 +136,7 @@ typedef struct vk_device {
     const vk_adapter *adapter;
     base_report *report;
     uint32_t capabilities;
+    bool profiled; /* every launch is timed */
     VkDevice handle;
     struct VolkDeviceTable vk;
     VkQueue queue;
@@ -202,5 +203,6 @@ dart_status vk_stream_launch(void *device, void *stream, const backend_launch *l
 dart_status vk_stream_submit(void *device, void *stream);
 dart_status vk_stream_wait(void *device, void *stream, uint64_t timeout_ns);
 dart_status vk_stream_elapsed(void *device, void *stream, uint64_t *ns);
+dart_status vk_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *count);
 
 #endif

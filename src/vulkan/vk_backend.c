@@ -19,6 +19,7 @@ const backend vulkan_backend = {
     .stream_submit = vk_stream_submit,
     .stream_wait = vk_stream_wait,
     .stream_elapsed = vk_stream_elapsed,
+    .stream_times = vk_stream_times,
     .warm = vk_warm,
     .cache_read = vk_cache_read,
 };

@@ -88,6 +88,7 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
     device->instance = instance;
     device->adapter = adapter;
     device->report = report;
+    device->profiled = options->profile != NULL;
     device->capabilities = capabilities & adapter->info.capabilities;
     atomic_init(&device->lost, false);
     dart_status status = DART_OK;

@@ -10,6 +10,9 @@
 #define DUMMY_BYTES BACKEND_ALIGN
 #define DUMMYS (16u * KERNEL_MAX_BINDINGS)
 
+/* Queries of a stream: begin, end, and on a profiled device one after each of so many launches. */
+#define PROFILED_LAUNCHES 8191u
+
 typedef struct set_pool set_pool;
 struct set_pool {
     VkDescriptorPool handle;
@@ -26,6 +29,7 @@ typedef struct vk_stream {
     VkCommandPool pool;
     VkCommandBuffer commands;
     VkFence fence;
+    uint32_t launches;
     VkQueryPool times; /* absent where the queue has no clock; the host's is taken then */
     set_pool *sets;    /* all pools */
     set_pool *current; /* earlier ones are used up */
@@ -33,6 +37,8 @@ typedef struct vk_stream {
     uint32_t dummy_turn;
     uint64_t submitted_ns, host_ns;
 } vk_stream;
+
+static uint32_t queries_of(const vk_device *device) { return 2 + (device->profiled ? PROFILED_LAUNCHES : 0); }
 
 dart_status vk_stream_create(void *self, void **out)
 {
@@ -54,7 +60,7 @@ dart_status vk_stream_create(void *self, void **out)
     if (device->adapter->timestamp_bits != 0) {
         const VkQueryPoolCreateInfo times = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                              .queryType = VK_QUERY_TYPE_TIMESTAMP,
-                                             .queryCount = 2};
+                                             .queryCount = queries_of(device)};
         VK(device, vkCreateQueryPool, (device->handle, &times, NULL, &stream->times));
     }
     void *dummy = NULL;
@@ -100,6 +106,7 @@ dart_status vk_stream_begin(void *self, void *handle)
     if (status != DART_OK) return status;
     stream->state = STREAM_EMPTY;
     stream->timed = false;
+    stream->launches = 0;
     VK(device, vkResetCommandPool, (device->handle, stream->pool, 0));
     for (set_pool *pool = stream->sets; pool != NULL; pool = pool->next) {
         VK(device, vkResetDescriptorPool, (device->handle, pool->handle, 0));
@@ -111,7 +118,7 @@ dart_status vk_stream_begin(void *self, void *handle)
     const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     VK(device, vkBeginCommandBuffer, (stream->commands, &info));
     if (stream->times != VK_NULL_HANDLE) {
-        device->vk.vkCmdResetQueryPool(stream->commands, stream->times, 0, 2);
+        device->vk.vkCmdResetQueryPool(stream->commands, stream->times, 0, queries_of(device));
         device->vk.vkCmdWriteTimestamp(stream->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 0);
     }
     /* After the copies, the other streams and the previous run of this recording. Writes of the host need nothing:
@@ -218,7 +225,7 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
 
     const VkCommandBuffer commands = stream->commands;
     const VkPipelineLayout layout = device->layouts[kernel->bindings_count];
-    if (launch->barrier)
+    if (launch->barrier || device->profiled)
         barrier(device, stream, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                 VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
     device->vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
@@ -227,6 +234,9 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     const uint32_t groups =
         launch->tiles < device->adapter->max_groups ? launch->tiles : device->adapter->max_groups;
     device->vk.vkCmdDispatch(commands, groups, 1, 1);
+    if (device->profiled && stream->times != VK_NULL_HANDLE && stream->launches < PROFILED_LAUNCHES)
+        device->vk.vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 2 + stream->launches);
+    stream->launches++;
 fail:
     return status;
 }
@@ -277,6 +287,13 @@ dart_status vk_stream_wait(void *self, void *handle, uint64_t timeout_ns)
     return DART_OK;
 }
 
+static uint64_t ticks_ns(const vk_device *device, uint64_t from, uint64_t to)
+{
+    const uint32_t bits = device->adapter->timestamp_bits;
+    const uint64_t ticks = (to - from) & (bits < 64 ? (UINT64_C(1) << bits) - 1 : UINT64_MAX);
+    return (uint64_t)((double)ticks * (double)device->adapter->timestamp_period);
+}
+
 dart_status vk_stream_elapsed(void *self, void *handle, uint64_t *ns)
 {
     vk_device *device = self;
@@ -291,9 +308,32 @@ dart_status vk_stream_elapsed(void *self, void *handle, uint64_t *ns)
     uint64_t times[2] = {0, 0};
     VK(device, vkGetQueryPoolResults,
        (device->handle, stream->times, 0, 2, sizeof(times), times, sizeof(times[0]), VK_QUERY_RESULT_64_BIT));
-    const uint32_t bits = device->adapter->timestamp_bits;
-    const uint64_t ticks = (times[1] - times[0]) & (bits < 64 ? (UINT64_C(1) << bits) - 1 : UINT64_MAX);
-    *ns = (uint64_t)((double)ticks * (double)device->adapter->timestamp_period);
+    *ns = ticks_ns(device, times[0], times[1]);
+fail:
+    return status;
+}
+
+dart_status vk_stream_times(void *self, void *handle, uint64_t *ns, uint32_t *count)
+{
+    vk_device *device = self;
+    const vk_stream *stream = handle;
+    dart_status status = vk_device_check(device);
+    if (status != DART_OK) return status;
+    REQUIRE(device->report, stream->timed && !stream->in_flight, "no submission has finished");
+    if (*count > stream->launches) *count = stream->launches;
+    if (*count > PROFILED_LAUNCHES) *count = PROFILED_LAUNCHES;
+    if (stream->times == VK_NULL_HANDLE || !device->profiled) *count = 0;
+    if (*count == 0) return DART_OK;
+    uint64_t before = 0;
+    VK(device, vkGetQueryPoolResults,
+       (device->handle, stream->times, 0, 1, sizeof(before), &before, sizeof(before), VK_QUERY_RESULT_64_BIT));
+    VK(device, vkGetQueryPoolResults,
+       (device->handle, stream->times, 2, *count, *count * sizeof(*ns), ns, sizeof(*ns), VK_QUERY_RESULT_64_BIT));
+    for (uint32_t i = 0; i < *count; i++) {
+        const uint64_t after = ns[i];
+        ns[i] = ticks_ns(device, before, after);
+        before = after;
+    }
 fail:
     return status;
 }
