@@ -9,6 +9,11 @@ find_program(DARTLM_NVCC nvcc
 mark_as_advanced(DARTLM_NVCC)
 find_package(Python3 QUIET COMPONENTS Interpreter)
 
+# sm_90a is what every device of compute capability 9.0 runs, with the warpgroup instructions; others take sm_80 or its PTX.
+set(DARTLM_CUDA_TARGETS -gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90a,code=sm_90a
+  CACHE STRING "What nvcc compiles for")
+mark_as_advanced(DARTLM_CUDA_TARGETS)
+
 if(DARTLM_NVCC AND Python3_Interpreter_FOUND)
   set(cuda_dir ${CMAKE_CURRENT_BINARY_DIR}/cuda)
   file(MAKE_DIRECTORY ${cuda_dir})
@@ -16,7 +21,7 @@ if(DARTLM_NVCC AND Python3_Interpreter_FOUND)
     ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cuh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.h)
   add_custom_command(OUTPUT ${cuda_dir}/kernels.fatbin
     COMMAND ${DARTLM_NVCC} --fatbin -std=c++17 -O3 --threads 2
-      -gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode arch=compute_90,code=sm_90
+      ${DARTLM_CUDA_TARGETS}
       -o ${cuda_dir}/kernels.fatbin ${CMAKE_CURRENT_SOURCE_DIR}/cuda/kernels.cu
     DEPENDS ${cuda_files} ${CMAKE_CURRENT_SOURCE_DIR}/shaders/args.h ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels.def
     COMMENT "Compiling CUDA kernels" VERBATIM)

@@ -22,9 +22,17 @@ enum : uint32_t {
 #include "../src/kernels.def"
 };
 
+// Threads and dynamic shared memory of the rows that say so: THREADS_sma_x, SHARED_sma_x.
+#define CUDA_SHAPED_ROW(id, variant, capabilities, T0, T1, max_rows, threads, shared_bytes, blocks) \
+    constexpr uint32_t THREADS_##id##_##variant = (threads), SHARED_##id##_##variant = (shared_bytes);
+#include "../src/kernels.def"
+
 #define KERNEL_FUNCTION(id, variant) KERNEL_BOUNDED(id, variant, __launch_bounds__(CUDA_BLOCK))
 // With registers for that many blocks on a multiprocessor, where the compiler's own choice spills.
 #define KERNEL_FUNCTION_BLOCKS(id, variant, blocks) KERNEL_BOUNDED(id, variant, __launch_bounds__(CUDA_BLOCK, blocks))
+// Of a row with a shape of its own; blocks is how many a multiprocessor must be able to hold.
+#define KERNEL_FUNCTION_SHAPED(id, variant, blocks) \
+    KERNEL_BOUNDED(id, variant, __launch_bounds__(THREADS_##id##_##variant, blocks))
 #define KERNEL_BOUNDED(id, variant, bounds) \
     extern "C" __global__ void bounds id##_##variant(const id##_args args, const CudaBindings bindings, \
                                                      const uint32_t dtypes)

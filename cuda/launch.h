@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define CUDA_BLOCK 256    /* threads of a block, for every kernel */
+#define CUDA_BLOCK 256    /* threads of a block, but for rows with a shape of their own */
 #define CUDA_BINDINGS 12
 
 /* Kernel parameters in order: the argument struct, this, and the dtypes word of args.h. */

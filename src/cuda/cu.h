@@ -37,12 +37,14 @@ enum {
 enum {
     CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK = 8,
     CU_DEVICE_ATTRIBUTE_WARP_SIZE = 10,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
     CU_DEVICE_ATTRIBUTE_INTEGRATED = 18,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
 };
 enum {
     CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
     CU_STREAM_NON_BLOCKING = 1,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_EVENT_DEFAULT = 0
@@ -73,6 +75,7 @@ enum {
     X(cuModuleUnload, "cuModuleUnload", (CUmodule module)) \
     X(cuModuleGetFunction, "cuModuleGetFunction", (CUfunction *function, CUmodule module, const char *name)) \
     X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *value, int attribute, CUfunction function)) \
+    X(cuFuncSetAttribute, "cuFuncSetAttribute", (CUfunction function, int attribute, int value)) \
     X(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr *address, size_t bytes)) \
     X(cuMemFree, "cuMemFree_v2", (CUdeviceptr address)) \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (CUdeviceptr to, const void *from, size_t bytes, CUstream stream)) \
@@ -127,14 +130,22 @@ void cu_instance_destroy(void *instance);
 uint32_t cu_instance_device_count(const void *instance);
 void cu_instance_device_info(const void *instance, uint32_t index, dart_device_info *info);
 
+/* Blocks loop over further tiles, so that any number of tiles fits any grid. */
+#define CU_MAX_GRID (1u << 20)
+
+typedef struct cu_kernel {
+    CUfunction function; /* NULL where the device lacks a capability of the row */
+    uint32_t threads, shared_bytes, max_grid;
+} cu_kernel;
+
 typedef struct cu_device {
     const cu_driver *driver;
     base_report *report;
     CUdevice handle;
     CUcontext context; /* the primary one, shared with the host program */
     CUmodule module;
-    CUfunction *functions; /* by slot */
-    CUstream copies;       /* host access, apart from the null stream, which would wait for the host program's work */
+    cu_kernel *kernels; /* by slot */
+    CUstream copies;    /* host access, apart from the null stream, which would wait for the host program's work */
     atomic_bool lost;
 } cu_device;
 
@@ -160,7 +171,7 @@ dart_status cu_warm(void *device, const kernel_row *row, uint32_t dtypes);
 /* ---- Streams ---- */
 
 typedef struct cu_launch {
-    CUfunction function;
+    const cu_kernel *kernel;
     uint32_t grid, dtypes;
     struct CudaBindings bindings;
     uint32_t args[KERNEL_MAX_ARGS / sizeof(uint32_t)];

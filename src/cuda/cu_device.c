@@ -3,8 +3,14 @@
 
 #include <stdlib.h>
 
-static const char *const cu_names[] = {
-#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) #id "_" #variant,
+/* By slot: how each row is launched. */
+static const struct {
+    const char *name;
+    uint32_t capabilities, threads, shared_bytes, blocks;
+} cu_rows[] = {
+#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) {#id "_" #variant, capabilities, CUDA_BLOCK, 0, 0},
+#define CUDA_SHAPED_ROW(id, variant, capabilities, T0, T1, max_rows, threads, shared_bytes, blocks) \
+    {#id "_" #variant, capabilities, threads, shared_bytes, blocks},
 #include "../kernels.def"
 };
 
@@ -70,7 +76,7 @@ void cu_leave(cu_device *device)
 dart_status cu_device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities,
                              base_report *report, void **device)
 {
-    (void)options, (void)capabilities;
+    (void)options;
     const cu_instance *in = instance;
     dart_status status = DART_OK;
     bool entered = false;
@@ -82,19 +88,29 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     made->report = report;
     made->handle = in->adapters[index].handle;
     atomic_init(&made->lost, false);
-    made->functions = calloc(COUNT_OF(cu_names), sizeof *made->functions);
-    if (made->functions == NULL) FAIL(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
+    made->kernels = calloc(COUNT_OF(cu_rows), sizeof *made->kernels);
+    if (made->kernels == NULL) FAIL(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
     TRY(CU(made, cuDevicePrimaryCtxRetain, &made->context, made->handle));
     TRY(cu_enter(made));
     entered = true;
     TRY(CU(made, cuModuleLoadData, &made->module, cu_fatbinary));
-    for (size_t i = 0; i < COUNT_OF(cu_names); i++) {
+    int multiprocessors = 0;
+    TRY(CU(made, cuDeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->handle));
+    for (size_t i = 0; i < COUNT_OF(cu_rows); i++) {
+        cu_kernel *kernel = &made->kernels[i];
+        if ((cu_rows[i].capabilities & ~capabilities & ~(uint32_t)FITS_ALL) != 0) continue;
         /* Asking for an attribute loads the code now; a driver may otherwise do so while a stream is captured. */
         int threads = 0;
-        TRY(CU(made, cuModuleGetFunction, &made->functions[i], made->module, cu_names[i]));
-        TRY(CU(made, cuFuncGetAttribute, &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, made->functions[i]));
-        if (threads < CUDA_BLOCK)
-            FAIL(report, DART_UNSUPPORTED, "cuda: %s runs with at most %d threads", cu_names[i], threads);
+        TRY(CU(made, cuModuleGetFunction, &kernel->function, made->module, cu_rows[i].name));
+        TRY(CU(made, cuFuncGetAttribute, &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel->function));
+        if (threads < (int)cu_rows[i].threads)
+            FAIL(report, DART_UNSUPPORTED, "cuda: %s runs with at most %d threads", cu_rows[i].name, threads);
+        kernel->threads = cu_rows[i].threads;
+        kernel->shared_bytes = cu_rows[i].shared_bytes;
+        kernel->max_grid = cu_rows[i].blocks == 0 ? CU_MAX_GRID : cu_rows[i].blocks * (uint32_t)multiprocessors;
+        if (kernel->shared_bytes > 0)
+            TRY(CU(made, cuFuncSetAttribute, kernel->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                   (int)kernel->shared_bytes));
     }
     TRY(CU(made, cuStreamCreate, &made->copies, CU_STREAM_NON_BLOCKING));
     cu_leave(made);
@@ -119,7 +135,7 @@ void cu_device_destroy(void *device)
         }
         d->driver->cuDevicePrimaryCtxRelease(d->handle);
     }
-    free(d->functions);
+    free(d->kernels);
     free(d);
 }
 

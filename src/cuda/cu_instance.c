@@ -29,7 +29,7 @@ static void describe(const cu_driver *driver, CUdevice device, dart_device_info 
              version % 1000 / 10, major, minor);
     if (driver->cuDeviceGetUuid(info->uuid, device) != CUDA_SUCCESS) memset(info->uuid, 0, sizeof info->uuid);
     if (driver->cuDeviceTotalMem(&bytes, device) == CUDA_SUCCESS) info->memory_bytes = bytes;
-    info->capabilities = DART_CAP_CUDA;
+    info->capabilities = DART_CAP_CUDA | (major == 9 && minor == 0 ? DART_CAP_SM90 : 0);
     info->subgroup = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
     info->shared_bytes = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
     info->max_binding_bytes = UINT64_MAX / 2;

@@ -21,8 +21,6 @@ static void pause_briefly(void)
 }
 #endif
 
-/* Blocks loop over further tiles, so that any number of tiles fits any grid. */
-#define CU_MAX_GRID (1u << 20)
 /* A wait with a limit looks without pause for so long, since a token of a small model takes no longer. */
 #define CU_SPIN_NS 2000000u
 
@@ -94,8 +92,8 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
     }
     cu_launch *to = &s->launches[s->launches_count++];
     memset(to, 0, sizeof *to);
-    to->function = d->functions[launch->row->slot];
-    to->grid = launch->tiles < CU_MAX_GRID ? launch->tiles : CU_MAX_GRID;
+    to->kernel = &d->kernels[launch->row->slot];
+    to->grid = launch->tiles < to->kernel->max_grid ? launch->tiles : to->kernel->max_grid;
     to->dtypes = launch->dtypes;
     memcpy(to->args, launch->args, info->args_size);
     for (uint32_t i = 0; i < info->bindings_count; i++) {
@@ -114,8 +112,9 @@ static dart_status capture(cu_device *device, cu_stream *stream)
     for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i++) {
         cu_launch *launch = &stream->launches[i];
         void *parameters[] = {launch->args, &launch->bindings, &launch->dtypes};
-        status = CU(device, cuLaunchKernel, launch->function, launch->grid, 1, 1, CUDA_BLOCK, 1, 1, 0, stream->handle,
-                    parameters, NULL);
+        const cu_kernel *kernel = launch->kernel;
+        status = CU(device, cuLaunchKernel, kernel->function, launch->grid, 1, 1, kernel->threads, 1, 1,
+                    kernel->shared_bytes, stream->handle, parameters, NULL);
     }
     if (status == DART_OK) {
         status = CU(device, cuStreamEndCapture, stream->handle, &graph);
