@@ -25,6 +25,7 @@
 #include "ssd_step.cu"
 
 template <class Args> using KernelFunction = void (*)(const Args, const CudaBindings, const uint32_t);
+#define CUDA_BLAS_ROW(id, variant, capabilities, T0, T1, max_rows) // the library's
 #define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) \
     static_assert(static_cast<KernelFunction<id##_args>>(id##_##variant) != nullptr, #id "_" #variant);
 #include "../src/kernels.def"

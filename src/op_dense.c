@@ -152,7 +152,8 @@ dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
             y.row = y_row;
             struct LinearArgs k = {.flags = args->add ? IS_ADD : 0, .rows = rows, .inputs = IN, .outputs = outputs,
                                    .x_row = x_row, .y_row = y_row};
-            op_kernel(&call, KERNEL_linear, rows, 0);
+            const bool tiles = IN % 16 == 0 && op_fits_rows(&x, IN) && op_fits_rows(&weight, IN);
+            op_kernel(&call, KERNEL_linear, rows, op_fits_half(&x, &weight) | (tiles ? FITS_TILES : 0));
             k.x_at = op_bind_rows(&call, BINDING_linear_x, &x, rows, IN);
             k.weight_at = op_bind(&call, BINDING_linear_weight, &weight, (uint64_t)outputs * IN);
             k.y_at = op_bind_rows(&call, BINDING_linear_y, &y, rows, outputs);

@@ -1,6 +1,7 @@
 /* The CUDA backend's own types.
  *
- * cu_driver.c    loads the driver library, turns its results into statuses
+ * cu_driver.c    loads the driver library
+ * cu_blas.c      loads cuBLASLt, matrix products
  * cu_instance.c  list of devices
  * cu_device.c    contexts, kernels, memory
  * cu_stream.c    recording, graphs, waiting, times
@@ -107,10 +108,81 @@ typedef struct cu_driver {
 #undef CU_MEMBER
 } cu_driver;
 
+/* NULL when there is none; found: the address in *function. */
+void *cu_library_open(const char *name);
+void cu_library_close(void *library);
+bool cu_library_find(void *library, const char *symbol, void *function, size_t size);
 /* False, and nothing to unload, when there is no driver or a function is missing, which *missing then names. */
 bool cu_driver_load(cu_driver *driver, const char **missing);
 void cu_driver_unload(cu_driver *driver);
 const char *cu_driver_text(const cu_driver *driver, CUresult result);
+
+/* ---- cuBLASLt, as far as it is used: handles are pointers, attributes and states ints, as in its versions 12 and 13. ---- */
+
+typedef struct cublasLtContext *cublasLtHandle_t;
+typedef struct cublasLtMatmulDescOpaque *cublasLtMatmulDesc_t;
+typedef struct cublasLtMatrixLayoutOpaque *cublasLtMatrixLayout_t;
+typedef struct cublasLtMatmulPreferenceOpaque *cublasLtMatmulPreference_t;
+typedef struct cu_blas_algorithm { uint64_t data[8]; } cu_blas_algorithm;
+typedef struct cu_blas_heuristic {
+    cu_blas_algorithm algorithm;
+    size_t workspace_bytes;
+    int state;
+    float waves;
+    int reserved[4];
+} cu_blas_heuristic;
+
+#define CU_BLAS_FUNCTIONS(X) \
+    X(cublasLtCreate, "cublasLtCreate", (cublasLtHandle_t *handle)) \
+    X(cublasLtDestroy, "cublasLtDestroy", (cublasLtHandle_t handle)) \
+    X(cublasLtMatmulDescCreate, "cublasLtMatmulDescCreate", (cublasLtMatmulDesc_t *desc, int compute_type, int scale_type)) \
+    X(cublasLtMatmulDescDestroy, "cublasLtMatmulDescDestroy", (cublasLtMatmulDesc_t desc)) \
+    X(cublasLtMatmulDescSetAttribute, "cublasLtMatmulDescSetAttribute", \
+      (cublasLtMatmulDesc_t desc, int attribute, const void *value, size_t bytes)) \
+    X(cublasLtMatrixLayoutCreate, "cublasLtMatrixLayoutCreate", \
+      (cublasLtMatrixLayout_t *layout, int type, uint64_t rows, uint64_t columns, int64_t leading)) \
+    X(cublasLtMatrixLayoutDestroy, "cublasLtMatrixLayoutDestroy", (cublasLtMatrixLayout_t layout)) \
+    X(cublasLtMatmulPreferenceCreate, "cublasLtMatmulPreferenceCreate", (cublasLtMatmulPreference_t *preference)) \
+    X(cublasLtMatmulPreferenceDestroy, "cublasLtMatmulPreferenceDestroy", (cublasLtMatmulPreference_t preference)) \
+    X(cublasLtMatmulPreferenceSetAttribute, "cublasLtMatmulPreferenceSetAttribute", \
+      (cublasLtMatmulPreference_t preference, int attribute, const void *value, size_t bytes)) \
+    X(cublasLtMatmulAlgoGetHeuristic, "cublasLtMatmulAlgoGetHeuristic", \
+      (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, \
+       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int requested, \
+       cu_blas_heuristic *results, int *returned)) \
+    X(cublasLtMatmul, "cublasLtMatmul", \
+      (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout, \
+       const void *b, cublasLtMatrixLayout_t b_layout, const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d, \
+       cublasLtMatrixLayout_t d_layout, const cu_blas_algorithm *algorithm, void *workspace, size_t workspace_bytes, CUstream stream))
+
+typedef struct cu_blas {
+    void *library; /* NULL: there is none */
+#define CU_MEMBER(member, symbol, parameters) int (CU_CALL *member) parameters;
+    CU_BLAS_FUNCTIONS(CU_MEMBER)
+#undef CU_MEMBER
+} cu_blas;
+/* False, and nothing to unload, when there is no library or a function is missing. */
+bool cu_blas_load(cu_blas *blas);
+void cu_blas_unload(cu_blas *blas);
+
+/* What a product is chosen by, and the library's choice, of which the device remembers the last ones: a recording asks for
+ * the same few over and over. */
+typedef struct cu_choice_key {
+    uint32_t type, y_type, rows, inputs, outputs, x_row, y_row, x_alignment, weight_alignment, y_alignment;
+} cu_choice_key;
+typedef struct cu_choice {
+    cu_choice_key key;
+    bool found;
+    size_t workspace_bytes;
+    cu_blas_algorithm algorithm;
+} cu_choice;
+#define CU_CHOICES 64
+typedef struct cu_choices {
+    cublasLtHandle_t handle; /* NULL without the capability */
+    base_mutex mutex;
+    uint32_t next;
+    cu_choice last[CU_CHOICES];
+} cu_choices;
 
 /* ---- Instances and devices ---- */
 
@@ -121,6 +193,7 @@ typedef struct cu_adapter {
 
 typedef struct cu_instance {
     cu_driver driver;
+    cu_blas blas;
     uint32_t adapters_count;
     cu_adapter *adapters;
 } cu_instance;
@@ -134,18 +207,20 @@ void cu_instance_device_info(const void *instance, uint32_t index, dart_device_i
 #define CU_MAX_GRID (1u << 20)
 
 typedef struct cu_kernel {
-    CUfunction function; /* NULL where the device lacks a capability of the row */
+    CUfunction function; /* NULL for rows of the library, and where the device lacks a capability of the row */
     uint32_t threads, shared_bytes, max_grid;
 } cu_kernel;
 
 typedef struct cu_device {
     const cu_driver *driver;
+    const cu_blas *blas;
     base_report *report;
     CUdevice handle;
     CUcontext context; /* the primary one, shared with the host program */
     CUmodule module;
     cu_kernel *kernels; /* by slot */
     CUstream copies;    /* host access, apart from the null stream, which would wait for the host program's work */
+    cu_choices choices;
     atomic_bool lost;
 } cu_device;
 
@@ -175,6 +250,7 @@ typedef struct cu_launch {
     uint32_t grid, dtypes;
     struct CudaBindings bindings;
     uint32_t args[KERNEL_MAX_ARGS / sizeof(uint32_t)];
+    cu_choice choice; /* found: cuBLASLt computes it */
 } cu_launch;
 
 typedef struct cu_stream {
@@ -182,6 +258,8 @@ typedef struct cu_stream {
     CUevent start, end;
     cu_launch *launches;
     uint32_t launches_count, launches_capacity;
+    CUdeviceptr workspace; /* of cuBLASLt, for all launches, as they follow one another */
+    size_t workspace_bytes;
     CUgraphExec exec; /* of the launches; NULL until the first submit */
     bool submitted, measured;
 } cu_stream;
@@ -193,6 +271,14 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
 dart_status cu_stream_submit(void *device, void *stream);
 dart_status cu_stream_wait(void *device, void *stream, uint64_t timeout_ns);
 dart_status cu_stream_elapsed(void *device, void *stream, uint64_t *ns);
+
+/* ---- Matrix products ---- */
+
+dart_status cu_blas_open(cu_device *device);
+void cu_blas_close(cu_device *device);
+/* How to compute the launch of a CUDA_BLAS_ROW; choice->found is false where the library cannot. */
+dart_status cu_blas_choose(cu_device *device, const cu_launch *launch, cu_choice *choice);
+dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_choice *choice, const cu_stream *stream);
 
 /* cuda/kernels.cu compiled, a generated source. */
 extern const uint64_t cu_fatbinary[];

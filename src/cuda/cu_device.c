@@ -5,12 +5,13 @@
 
 /* By slot: how each row is launched. */
 static const struct {
-    const char *name;
+    const char *name; /* NULL: of the library */
     uint32_t capabilities, threads, shared_bytes, blocks;
 } cu_rows[] = {
 #define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) {#id "_" #variant, capabilities, CUDA_BLOCK, 0, 0},
 #define CUDA_SHAPED_ROW(id, variant, capabilities, T0, T1, max_rows, threads, shared_bytes, blocks) \
     {#id "_" #variant, capabilities, threads, shared_bytes, blocks},
+#define CUDA_BLAS_ROW(id, variant, capabilities, T0, T1, max_rows) {NULL, capabilities, 0, 0, 0},
 #include "../kernels.def"
 };
 
@@ -85,6 +86,7 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     cu_device *made = calloc(1, sizeof *made);
     if (made == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
     made->driver = &in->driver;
+    made->blas = &in->blas;
     made->report = report;
     made->handle = in->adapters[index].handle;
     atomic_init(&made->lost, false);
@@ -98,7 +100,7 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     TRY(CU(made, cuDeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->handle));
     for (size_t i = 0; i < COUNT_OF(cu_rows); i++) {
         cu_kernel *kernel = &made->kernels[i];
-        if ((cu_rows[i].capabilities & ~capabilities & ~(uint32_t)FITS_ALL) != 0) continue;
+        if (cu_rows[i].name == NULL || (cu_rows[i].capabilities & ~capabilities & ~(uint32_t)FITS_ALL) != 0) continue;
         /* Asking for an attribute loads the code now; a driver may otherwise do so while a stream is captured. */
         int threads = 0;
         TRY(CU(made, cuModuleGetFunction, &kernel->function, made->module, cu_rows[i].name));
@@ -112,6 +114,7 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
             TRY(CU(made, cuFuncSetAttribute, kernel->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                    (int)kernel->shared_bytes));
     }
+    if ((capabilities & DART_CAP_CUBLASLT) != 0) TRY(cu_blas_open(made));
     TRY(CU(made, cuStreamCreate, &made->copies, CU_STREAM_NON_BLOCKING));
     cu_leave(made);
     *device = made;
@@ -129,6 +132,7 @@ void cu_device_destroy(void *device)
     if (d->context != NULL) {
         /* On a lost device too: the context belongs to the host program as well. */
         if (d->driver->cuCtxPushCurrent(d->context) == CUDA_SUCCESS) {
+            cu_blas_close(d);
             if (d->copies != NULL) d->driver->cuStreamDestroy(d->copies);
             if (d->module != NULL) d->driver->cuModuleUnload(d->module);
             cu_leave(d);

@@ -1,4 +1,4 @@
-/* The driver library, opened at run time. */
+/* Libraries opened at run time, and the driver among them. */
 #include "cu.h"
 
 #include <string.h>
@@ -7,9 +7,11 @@
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 
-static void *library_open(void) { return (void *)LoadLibraryExA("nvcuda.dll", NULL, LOAD_LIBRARY_SEARCH_SYSTEM32); }
-static void library_close(void *library) { FreeLibrary((HMODULE)library); }
-static bool library_find(void *library, const char *symbol, void *function, size_t size)
+#define CU_DRIVER_NAME "nvcuda.dll"
+
+void *cu_library_open(const char *name) { return (void *)LoadLibraryExA(name, NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS); }
+void cu_library_close(void *library) { FreeLibrary((HMODULE)library); }
+bool cu_library_find(void *library, const char *symbol, void *function, size_t size)
 {
     FARPROC found = GetProcAddress((HMODULE)library, symbol);
     memcpy(function, &found, size);
@@ -18,17 +20,19 @@ static bool library_find(void *library, const char *symbol, void *function, size
 #else
 #include <dlfcn.h>
 
-/* The library stays in the process: its threads do not survive being unmapped. */
+/* Libraries stay in the process: their threads do not survive being unmapped. */
 #if defined(RTLD_NODELETE)
 #define CU_STAY RTLD_NODELETE
 #else
 #define CU_STAY 0
 #endif
 
-static void *library_open(void) { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | CU_STAY); }
-static void library_close(void *library) { dlclose(library); }
+#define CU_DRIVER_NAME "libcuda.so.1"
+
+void *cu_library_open(const char *name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL | CU_STAY); }
+void cu_library_close(void *library) { dlclose(library); }
 /* Through memory, since C knows no conversion between object and function pointers. */
-static bool library_find(void *library, const char *symbol, void *function, size_t size)
+bool cu_library_find(void *library, const char *symbol, void *function, size_t size)
 {
     void *found = dlsym(library, symbol);
     static_assert(sizeof found == sizeof(void (*)(void)), "POSIX says so");
@@ -41,11 +45,11 @@ bool cu_driver_load(cu_driver *driver, const char **missing)
 {
     memset(driver, 0, sizeof *driver);
     *missing = "the CUDA driver library";
-    driver->library = library_open();
+    driver->library = cu_library_open(CU_DRIVER_NAME);
     if (driver->library == NULL) return false;
 #define CU_FIND(member, symbol, parameters) \
     *missing = symbol; \
-    if (!library_find(driver->library, symbol, &driver->member, sizeof driver->member)) goto fail;
+    if (!cu_library_find(driver->library, symbol, &driver->member, sizeof driver->member)) goto fail;
     CU_FUNCTIONS(CU_FIND)
 #undef CU_FIND
     return true;
@@ -56,7 +60,7 @@ fail:
 
 void cu_driver_unload(cu_driver *driver)
 {
-    if (driver->library != NULL) library_close(driver->library);
+    if (driver->library != NULL) cu_library_close(driver->library);
     driver->library = NULL;
 }
 

@@ -11,8 +11,9 @@ static int attribute(const cu_driver *driver, CUdevice device, int which)
     return driver->cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS && value > 0 ? value : 0;
 }
 
-static void describe(const cu_driver *driver, CUdevice device, dart_device_info *info)
+static void describe(const cu_instance *instance, CUdevice device, dart_device_info *info)
 {
+    const cu_driver *driver = &instance->driver;
     const int major = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     const int minor = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     int version = 0;
@@ -29,7 +30,8 @@ static void describe(const cu_driver *driver, CUdevice device, dart_device_info 
              version % 1000 / 10, major, minor);
     if (driver->cuDeviceGetUuid(info->uuid, device) != CUDA_SUCCESS) memset(info->uuid, 0, sizeof info->uuid);
     if (driver->cuDeviceTotalMem(&bytes, device) == CUDA_SUCCESS) info->memory_bytes = bytes;
-    info->capabilities = DART_CAP_CUDA | (major == 9 && minor == 0 ? DART_CAP_SM90 : 0);
+    info->capabilities = DART_CAP_CUDA | (major == 9 && minor == 0 ? DART_CAP_SM90 : 0) |
+                         (instance->blas.library != NULL ? DART_CAP_CUBLASLT : 0);
     info->subgroup = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
     info->shared_bytes = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
     info->max_binding_bytes = UINT64_MAX / 2;
@@ -45,7 +47,7 @@ static void list(cu_instance *instance, uint32_t count)
         for (uint32_t i = 0; i < count; i++) {
             cu_adapter adapter;
             if (instance->driver.cuDeviceGet(&adapter.handle, (int)i) != CUDA_SUCCESS) continue;
-            describe(&instance->driver, adapter.handle, &adapter.info);
+            describe(instance, adapter.handle, &adapter.info);
             if ((adapter.info.type == DART_DEVICE_INTEGRATED) != (integrated == 1)) continue;
             adapter.info.index = instance->adapters_count;
             instance->adapters[instance->adapters_count++] = adapter;
@@ -79,6 +81,7 @@ dart_status cu_instance_create(const dart_context_options *options, base_report 
         status = base_fail(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
         goto none;
     }
+    if (!cu_blas_load(&made->blas)) base_log_line(report->log, DART_LOG_INFO, "cuda: cuBLASLt was not found");
     list(made, (uint32_t)count);
     *instance = made;
     return DART_OK;
@@ -92,6 +95,7 @@ void cu_instance_destroy(void *instance)
 {
     cu_instance *i = instance;
     if (i == NULL) return;
+    cu_blas_unload(&i->blas);
     cu_driver_unload(&i->driver);
     free(i->adapters);
     free(i);

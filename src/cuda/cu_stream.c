@@ -57,6 +57,7 @@ void cu_stream_destroy(void *device, void *stream)
     if (d->driver->cuCtxPushCurrent(d->context) == CUDA_SUCCESS) {
         release_graph(d, s);
         if (s->start != NULL) d->driver->cuEventDestroy(s->start);
+        if (s->workspace != 0) d->driver->cuMemFree(s->workspace);
         if (s->end != NULL) d->driver->cuEventDestroy(s->end);
         if (s->handle != NULL) d->driver->cuStreamDestroy(s->handle);
         cu_leave(d);
@@ -75,6 +76,27 @@ dart_status cu_stream_begin(void *device, void *stream)
     cu_leave(d);
     s->launches_count = 0;
     return DART_OK;
+}
+
+/* A product for cuBLASLt, or for a kernel of its own where the library has no algorithm. */
+static dart_status choose(cu_device *device, cu_stream *stream, cu_launch *to, const backend_launch *launch)
+{
+    dart_status status = cu_enter(device);
+    if (status != DART_OK) return status;
+    TRY(cu_blas_choose(device, to, &to->choice));
+    if (!to->choice.found) {
+        to->kernel = &device->kernels[kernel_pick(launch->row->id, DART_CAP_CUDA, UINT32_MAX, NULL)->slot];
+        to->grid = launch->tiles < to->kernel->max_grid ? launch->tiles : to->kernel->max_grid;
+    } else if (to->choice.workspace_bytes > stream->workspace_bytes) {
+        CUdeviceptr larger = 0;
+        TRY(CU(device, cuMemAlloc, &larger, to->choice.workspace_bytes));
+        if (stream->workspace != 0) device->driver->cuMemFree(stream->workspace);
+        stream->workspace = larger;
+        stream->workspace_bytes = to->choice.workspace_bytes;
+    }
+fail:
+    cu_leave(device);
+    return status;
 }
 
 dart_status cu_stream_launch(void *device, void *stream, const backend_launch *launch)
@@ -100,7 +122,7 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
         const cu_memory *memory = launch->bindings[i].memory;
         if (memory != NULL) to->bindings.address[i] = memory->address + launch->bindings[i].offset;
     }
-    return DART_OK;
+    return to->kernel->function == NULL ? choose(d, s, to, launch) : DART_OK;
 }
 
 static dart_status capture(cu_device *device, cu_stream *stream)
@@ -111,6 +133,10 @@ static dart_status capture(cu_device *device, cu_stream *stream)
     if (status != DART_OK) return status;
     for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i++) {
         cu_launch *launch = &stream->launches[i];
+        if (launch->choice.found) {
+            status = cu_blas_run(device, launch, &launch->choice, stream);
+            continue;
+        }
         void *parameters[] = {launch->args, &launch->bindings, &launch->dtypes};
         const cu_kernel *kernel = launch->kernel;
         status = CU(device, cuLaunchKernel, kernel->function, launch->grid, 1, 1, kernel->threads, 1, 1,
