@@ -1,10 +1,16 @@
-// qn = q / rms(q) / sqrt(N), en = e / rms(e). A block works on one (row, group).
+// qn = q / rms(q) / sqrt(N), en = e / rms(e), or powers of two apart with the rest in unit. A block works on one (row, group).
 #include "dart.cuh"
+
+// The largest power of two that is not above x.
+__device__ __forceinline__ float power_below(float x)
+{
+    return __uint_as_float(__float_as_uint(fmaxf(x, 0x1p-126f)) & 0x7f800000u);
+}
 
 KERNEL_FUNCTION(sma_query, simt)
 {
     const View q = VIEW(sma_query, q), e = VIEW(sma_query, e);
-    float *qn = FLOATS(sma_query, qn), *en = FLOATS(sma_query, en);
+    const View qn = VIEW(sma_query, qn), en = VIEW(sma_query, en);
     FOR_TILES(tile) {
         const uint32_t g = tile % args.G, row = tile / args.G, b = row / args.L, t = row % args.L;
         if (t >= piece_of(INTS(sma_query, seq) + args.seq_at, args.flags, args.L, b).count) continue;
@@ -15,9 +21,15 @@ KERNEL_FUNCTION(sma_query, simt)
         static_assert(MAX_STATE <= block_size, "a thread per element");
         const uint32_t i = threadIdx.x;
         const float vq = i < args.N ? load(q, q_at + i) : 0.0f, ve = i < args.P ? load(e, e_at + i) : 0.0f;
-        const float rms_q = sqrtf(block_sum(vq * vq) / float(args.N) + args.eps);
-        const float rms_e = sqrtf(block_sum(ve * ve) / float(args.P) + args.eps);
-        if (i < args.N) qn[qn_at + i] = vq / rms_q / sqrtf(float(args.N));
-        if (i < args.P) en[en_at + i] = ve / rms_e;
+        float q_factor = 1.0f / (sqrtf(block_sum(vq * vq) / float(args.N) + args.eps) * sqrtf(float(args.N)));
+        float e_factor = 1.0f / sqrtf(block_sum(ve * ve) / float(args.P) + args.eps);
+        if (args.flags & HAS_UNIT) {
+            const float q_power = power_below(q_factor), e_power = power_below(e_factor);
+            if (i == 0) FLOATS(sma_query, unit)[tile] = q_factor / q_power * (e_factor / e_power);
+            q_factor = q_power;
+            e_factor = e_power;
+        }
+        if (i < args.N) store(qn, qn_at + i, vq * q_factor);
+        if (i < args.P) store(en, en_at + i, ve * e_factor);
     }
 }

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// qn = q / rms(q) / sqrt(N), en = e / rms(e), rms(v) = sqrt(mean(v^2) + eps).
-// q B L G N; e B L G P; qn B L G N; en B L G P. One workgroup takes one (token, group).
+// qn = q / rms(q) / sqrt(N), en = e / rms(e), rms(v) = sqrt(mean(v^2) + eps); or powers of two apart, the rest in unit.
+// q B L G N; e B L G P; qn B L G N; en B L G P; unit B L G. One workgroup takes one (token, group).
 // Shared memory: 16 LANES bytes. Guards: eps > 0; tokens past the count are skipped.
 #include "lib/dart.glsl"
 PUSH(SmaQueryArgs)
@@ -10,8 +10,12 @@ READS(1, e)
 READS(2, seq)
 WRITES(3, qn)
 WRITES(4, en)
+WRITES(5, unit)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
+
+// The largest power of two that is not above x.
+float power_below(float x) { return uintBitsToFloat(floatBitsToUint(max(x, 1.17549435e-38)) & 0x7f800000u); }
 
 void main()
 {
@@ -34,6 +38,13 @@ void main()
         squares = workgroup_sum4(squares);
         float q_factor = inversesqrt(squares.x / float(args.N) + args.eps) * inversesqrt(float(args.N));
         float e_factor = inversesqrt(squares.y / float(args.P) + args.eps);
+        if (has(args.flags, HAS_UNIT)) {
+            float q_power = power_below(q_factor);
+            float e_power = power_below(e_factor);
+            if (LANE == 0u) store_unit(tile, q_factor / q_power * (e_factor / e_power));
+            q_factor = q_power;
+            e_factor = e_power;
+        }
         for (uint n = LANE; n < args.N; n += LANES) store_qn(tile * args.N + n, load_q(q_at + n) * q_factor);
         for (uint p = LANE; p < args.P; p += LANES) store_en(tile * args.P + p, load_e(e_at + p) * e_factor);
         barrier();

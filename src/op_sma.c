@@ -10,7 +10,11 @@ typedef struct sma_plan {
     const dart_sma_args *a;
     uint32_t flags;
     uint64_t rows, memory; /* B L, H N P */
-    dart_tensor qn, en, r, lse;
+    struct query {
+        dart_tensor qn, en, unit;
+        bool made;
+    } whole, half; /* f32, and in the dtype of q for rows that multiply in 16 bits */
+    dart_tensor r, lse;
     bool merge; /* r and lse hold something */
 } sma_plan;
 
@@ -47,20 +51,34 @@ static dart_status check(sma_plan *p)
     return op_status(call);
 }
 
-static void query(sma_plan *p)
+/* The queries in one of their forms, made when first asked for. */
+static const struct query *query(sma_plan *p, bool half)
 {
     op_call *call = &p->call;
+    struct query *to = half ? &p->half : &p->whole;
+    if (to->made) return to;
+    to->made = true;
     const dart_sma_args *a = p->a;
     const uint64_t q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P;
-    struct SmaQueryArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P,
+    to->qn = half ? op_scratch(call, (p->rows * q_width + 1) / 2) : op_kept(call, &a->qn, p->rows * q_width);
+    to->en = half ? op_scratch(call, (p->rows * e_width + 1) / 2) : op_kept(call, &a->en, p->rows * e_width);
+    if (half) {
+        to->qn.offset *= 2;
+        to->en.offset *= 2;
+        to->qn.dtype = to->en.dtype = a->q.dtype;
+        to->unit = op_scratch(call, p->rows * a->G);
+    }
+    struct SmaQueryArgs k = {.flags = p->flags | (half ? HAS_UNIT : 0), .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P,
                              .q_row = op_row(&a->q, q_width), .e_row = op_row(&a->e, e_width), .eps = a->eps};
     op_kernel(call, KERNEL_sma_query, a->L, 0);
     k.q_at = op_bind_rows(call, BINDING_sma_query_q, &a->q, p->rows, q_width);
     k.e_at = op_bind_rows(call, BINDING_sma_query_e, &a->e, p->rows, e_width);
     k.seq_at = op_bind(call, BINDING_sma_query_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_sma_query_qn, &p->qn, p->rows * q_width);
-    op_bind(call, BINDING_sma_query_en, &p->en, p->rows * e_width);
+    op_bind(call, BINDING_sma_query_qn, &to->qn, p->rows * q_width);
+    op_bind(call, BINDING_sma_query_en, &to->en, p->rows * e_width);
+    op_bind(call, BINDING_sma_query_unit, &to->unit, p->rows * a->G);
     op_launch(call, &k, p->rows * a->G);
+    return to;
 }
 
 /* rho of raw memories, into scratch. */
@@ -79,6 +97,18 @@ static dart_tensor rho(sma_plan *p, const dart_memories *run)
     return out;
 }
 
+/* What holds for the tokens and one run; see kernel.h. */
+static uint32_t facts(const sma_plan *p, const dart_memories *run)
+{
+    const dart_sma_args *a = p->a;
+    const uint64_t width = (uint64_t)a->G * a->N;
+    if (!op_has(&run->scale)) return 0;
+    const uint32_t half = op_fits_half(&a->q, &a->e) & op_fits_half(&a->c, &run->dh) & op_fits_half(&a->q, &run->dh);
+    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&a->c, width) && op_fits_rows(&p->r, (uint64_t)a->H * a->P) &&
+                       run->dh.offset % 8 == 0 && run->scale.offset % 4 == 0;
+    return half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+}
+
 /* The tokens of a piece against one run. */
 static void attend(sma_plan *p, const dart_memories *run, const dart_tensor *factor, uint32_t flags)
 {
@@ -87,9 +117,15 @@ static void attend(sma_plan *p, const dart_memories *run, const dart_tensor *fac
     const uint64_t width = (uint64_t)a->G * a->N, memories = (uint64_t)a->B * run->M;
     struct SmaArgs k = {.flags = flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
                         .count = run->M, .capacity = run->M, .c_row = op_row(&a->c, width), .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
-    op_kernel(call, KERNEL_sma, a->L, 0);
-    op_bind(call, BINDING_sma_qn, &p->qn, p->rows * width);
-    op_bind(call, BINDING_sma_en, &p->en, p->rows * a->G * a->P);
+    const uint32_t fits = facts(p, run);
+    op_kernel(call, KERNEL_sma, a->L, fits);
+    const bool half = (call->row->capabilities & (FITS_F16 | FITS_BF16)) != 0;
+    const struct query *from = query(p, half);
+    if (half) k.flags |= HAS_UNIT;
+    op_kernel(call, KERNEL_sma, a->L, fits);
+    op_bind(call, BINDING_sma_qn, &from->qn, p->rows * width);
+    op_bind(call, BINDING_sma_en, &from->en, p->rows * a->G * a->P);
+    op_bind(call, BINDING_sma_unit, &from->unit, p->rows * a->G);
     k.c_at = op_bind_rows(call, BINDING_sma_c, &a->c, p->rows, width);
     k.dh_at = op_bind(call, BINDING_sma_dh, &run->dh, memories * p->memory);
     k.factor_at = op_bind(call, BINDING_sma_factor, factor, memories * a->H * a->N);
@@ -110,9 +146,10 @@ static void attend_step(sma_plan *p, const dart_memories *run, const dart_tensor
     const dart_tensor partial = op_scratch(call, heads * splits * (a->P + 2));
     struct SmaStepArgs k = {.flags = flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
                             .count = run->M, .capacity = run->M, .splits = splits, .c_row = op_row(&a->c, width)};
+    const struct query *from = query(p, false);
     op_kernel(call, KERNEL_sma_step, a->B, 0);
-    op_bind(call, BINDING_sma_step_qn, &p->qn, a->B * width);
-    op_bind(call, BINDING_sma_step_en, &p->en, (uint64_t)a->B * a->G * a->P);
+    op_bind(call, BINDING_sma_step_qn, &from->qn, a->B * width);
+    op_bind(call, BINDING_sma_step_en, &from->en, (uint64_t)a->B * a->G * a->P);
     k.c_at = op_bind_rows(call, BINDING_sma_step_c, &a->c, a->B, width);
     k.dh_at = op_bind(call, BINDING_sma_step_dh, &run->dh, memories * p->memory);
     k.factor_at = op_bind(call, BINDING_sma_step_factor, factor, memories * a->H * a->N);
@@ -162,8 +199,6 @@ dart_status dart_sma(dart_stream *stream, const dart_sma_args *args)
     op_call *call = &p.call;
     if (op_begin(call, stream, "dart_sma") != DART_OK || check(&p) != DART_OK) return op_status(call);
     const uint64_t width = (uint64_t)args->H * args->P;
-    p.qn = op_kept(call, &args->qn, p.rows * args->G * args->N);
-    p.en = op_kept(call, &args->en, p.rows * args->G * args->P);
     p.lse = op_kept(call, &args->lse, p.rows * args->H);
     /* Merging needs f32; 16-bit results of several runs are rounded once, at the end. */
     uint64_t total = 0;
@@ -171,7 +206,7 @@ dart_status dart_sma(dart_stream *stream, const dart_sma_args *args)
     const bool several = args->memories_count > 1 || total * p.memory * 4 > op_binding_limit(call);
     const bool round_last = several && args->r.dtype != DART_F32;
     p.r = round_last ? op_scratch(call, p.rows * width) : args->r;
-    query(&p);
+    if (op_has(&args->qn) || op_has(&args->en)) query(&p, false);
     for (uint32_t i = 0; i < args->memories_count; i++)
         if (args->memories[i].M > 0) attend_parts(&p, &args->memories[i]);
     const dart_memories nothing = {0};

@@ -17,20 +17,30 @@ void cpu_sma_rho_plain(const cpu_task *task)
     }
 }
 
+/* The largest power of two that is not above x. */
+static float power_below(float x) { return cpu_float(cpu_bits(fmaxf(x, 0x1p-126f)) & 0x7f800000u); }
+
 void cpu_sma_query_plain(const cpu_task *task)
 {
     const struct SmaQueryArgs *args = task->args;
     const size_t N = args->N, P = args->P, g = task->tile % args->G, row = task->tile / args->G;
     const uint32_t b = (uint32_t)(row / args->L), t = (uint32_t)(row % args->L);
     if (t >= cpu_piece_of(args->flags, &task->bindings[BINDING_sma_query_seq], args->seq_at, b, args->L).count) return;
-    float *qn = (float *)task->bindings[BINDING_sma_query_qn].data + (size_t)task->tile * N;
-    float *en = (float *)task->bindings[BINDING_sma_query_en].data + (size_t)task->tile * P;
+    float *qn = task->scratch, *en = qn + N;
     load_row(qn, &task->bindings[BINDING_sma_query_q], args->q_at + row * args->q_row + g * N, N);
     load_row(en, &task->bindings[BINDING_sma_query_e], args->e_at + row * args->e_row + g * P, P);
-    const float q_scale = 1.0f / (root_mean_square(qn, N, args->eps) * sqrtf((float)N));
-    const float e_scale = 1.0f / root_mean_square(en, P, args->eps);
+    float q_scale = 1.0f / (root_mean_square(qn, N, args->eps) * sqrtf((float)N));
+    float e_scale = 1.0f / root_mean_square(en, P, args->eps);
+    if (args->flags & HAS_UNIT) {
+        const float q_power = power_below(q_scale), e_power = power_below(e_scale);
+        ((float *)task->bindings[BINDING_sma_query_unit].data)[task->tile] = q_scale / q_power * (e_scale / e_power);
+        q_scale = q_power;
+        e_scale = e_power;
+    }
     for (size_t n = 0; n < N; n++) qn[n] *= q_scale;
     for (size_t p = 0; p < P; p++) en[p] *= e_scale;
+    store_row(&task->bindings[BINDING_sma_query_qn], (size_t)task->tile * N, qn, N);
+    store_row(&task->bindings[BINDING_sma_query_en], (size_t)task->tile * P, en, P);
 }
 
 void cpu_sma_merge_plain(const cpu_task *task)
