@@ -1,6 +1,8 @@
 // All kernels as one translation unit, and a check that every row of the table has its function.
 #include "advance.cu"
 #include "argmax.cu"
+#include "attention.cu"
+#include "attention_step.cu"
 #include "conv.cu"
 #include "conv_step.cu"
 #include "conv_tail.cu"
@@ -8,6 +10,7 @@
 #include "embed.cu"
 #include "fill.cu"
 #include "gated_norm.cu"
+#include "kv_append.cu"
 #include "linear.cu"
 #include "norm.cu"
 #include "sample.cu"

@@ -37,7 +37,8 @@ enum {
     FITS_TILES = 1 << 26,   /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and
                                whole matrix tiles work */
     FITS_N128_P64 = 1 << 27,
-    FITS_ALL = FITS_F16 | FITS_BF16 | FITS_TILES | FITS_N128_P64
+    FITS_D64 = 1 << 28,     /* heads of softmax attention are 64 wide */
+    FITS_ALL = FITS_F16 | FITS_BF16 | FITS_TILES | FITS_N128_P64 | FITS_D64
 };
 /* Does the row compute with cooperative matrices? Then `local` counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->capabilities & DART_CAP_MATRIX) != 0)

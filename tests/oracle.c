@@ -351,6 +351,42 @@ void oracle_sma(const oracle_sma_args *a)
     free(r);
 }
 
+void oracle_attention(const oracle_attention_args *a)
+{
+    const size_t D = a->D;
+    demand(a->G > 0 && a->H % a->G == 0, "G does not divide H");
+    double *logit = zeros(a->C), largest = 0.0;
+    for (size_t b = 0; b < a->B; b++) {
+        const size_t pos = sequence_start(a->pos, b), tokens = sequence_count(a->count, b, a->L);
+        for (size_t th = 0; th < tokens * a->H; th++) {
+            const size_t t = th / a->H, h = th % a->H, g = h / (a->H / a->G), row = (b * a->L + t) * a->H + h;
+            const size_t seen = pos + t + 1 < a->C ? pos + t + 1 : a->C;
+            double max = -HUGE_VAL, sum = 0.0;
+            for (size_t s = 0; s < seen; s++) {
+                const double *k = a->k + ((b * a->C + s) * a->G + g) * D;
+                logit[s] = 0.0;
+                for (size_t d = 0; d < D; d++)
+                    logit[s] += a->q[row * D + d] * k[d];
+                logit[s] *= a->scale;
+                max = fmax(max, logit[s]);
+                largest = fmax(largest, fabs(logit[s]));
+            }
+            for (size_t s = 0; s < seen; s++)
+                sum += exp(logit[s] - max);
+            if (a->lse != NULL)
+                a->lse[row] = max + log(sum);
+            for (size_t d = 0; d < D && a->o != NULL; d++) {
+                a->o[row * D + d] = 0.0;
+                for (size_t s = 0; s < seen; s++)
+                    a->o[row * D + d] += exp(logit[s] - max) / sum * a->v[((b * a->C + s) * a->G + g) * D + d];
+            }
+        }
+    }
+    if (a->largest != NULL)
+        *a->largest = largest;
+    free(logit);
+}
+
 size_t oracle_argmax(const double *logits, size_t V)
 {
     size_t best = 0;

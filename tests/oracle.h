@@ -5,7 +5,7 @@
  *
  * Letters   B batch  L tokens  H heads  G groups (head h uses group h / (H/G))  P head dimension  N state size
  *           S chunk size  M chunks  K convolution width  W model width  V vocabulary  I = H P inner width
- *           C channels of a convolution
+ *           C channels of a convolution, capacity of a cache   D head dimension of softmax attention
  *
  * Laws for every function
  *   - Arrays are packed, row-major, double unless said otherwise; shapes stand slowest dimension first.
@@ -147,6 +147,25 @@ typedef struct {
     double *logit; /* (B,L,H,M), -INFINITY where the memory is not in the past */
 } oracle_sma_args;
 void oracle_sma(const oracle_sma_args *a);
+
+/* Softmax attention over a cache. For token t, over the tokens s <= pos + t of the cache that lie below C:
+ *   logit_s = scale q . k_s      lse = log sum_s exp(logit_s)      o = sum_s exp(logit_s - lse) v_s
+ * Head h uses group h / (H/G). The softmax takes its maximum in a first pass and its sum in a second. What the cache holds
+ * beyond the tokens seen is not read. */
+typedef struct {
+    size_t B, L, H, G, D, C;
+    double scale;
+    const double *q;      /* (B,L,H,D) */
+    const double *k;      /* (B,C,G,D) */
+    const double *v;      /* (B,C,G,D) */
+    const int32_t *pos;   /* (B) optional */
+    const int32_t *count; /* (B) optional */
+
+    double *o;       /* (B,L,H,D) */
+    double *lse;     /* (B,L,H) */
+    double *largest; /* (1): the largest |logit| */
+} oracle_attention_args;
+void oracle_attention(const oracle_attention_args *a);
 
 /* Index of the largest of V logits; ties go to the lowest index; a NaN never wins. 0 if all are NaN. */
 size_t oracle_argmax(const double *logits, size_t V);

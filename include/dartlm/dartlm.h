@@ -11,6 +11,8 @@
  *                                                                  h   B H N P  recurrent state
  *                                                                  dh  B M H N P chunk state memories
  *                                                                  r   B L H P  SMA readout, lse  B L H
+ *   D  head dimension of softmax attention
+ *   C  capacity of its cache, tokens
  *   Head h belongs to group h / (H / G).
  *
  * LAWS that hold for every function below.
@@ -311,7 +313,7 @@ typedef struct dart_conv_args {
 } dart_conv_args;
 DART_API dart_status dart_conv(dart_stream *stream, const dart_conv_args *args);
 
-/* How ssd, sma and conv are computed. Results agree within rounding. */
+/* How ssd, sma, attention and conv are computed. Results agree within rounding. */
 typedef enum dart_plan { DART_PLAN_AUTO = 0, DART_PLAN_CHUNKED = 1, DART_PLAN_STEP = 2 /* L == 1 only */ } dart_plan;
 
 /* The scan (steps 4 and 5 of the block, with the D skip of step 7), computed chunk by chunk:
@@ -380,6 +382,33 @@ typedef struct dart_sma_append_args {
     dart_memories to;
 } dart_sma_append_args;
 DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_args *args);
+
+/* Softmax attention, causal, with a cache of keys and values: token t, at p = position + t of its sequence, sees the
+ * cache's tokens s <= p (s < C where the cache ends earlier), those of its own piece included:
+ *   w_s = softmax_s(scale q_t . k_s),  o_t = sum_s w_s v_s,  lse_t = log sum_s exp(scale q_t . k_s).
+ * Head h uses the keys and values of group h / (H / G). The piece's own keys and values must be in the cache: call
+ * dart_kv_append before, or, at position 0, pass them as the cache (C = L). What the cache holds past p, NaN included,
+ * does not reach o_t.
+ * q, o B L H D; k, v B C G D, of one type: token s of sequence b is row b C + s. All of them may be views. lse f32 B L H, optional.
+ * Without seq C must be at least L. Each tensor must fit a binding (max_binding_bytes). o may not be q. Source: Dao 2023 (FlashAttention-2) for the order of the computation. */
+typedef struct dart_attention_args {
+    uint32_t B, L, H, G, D, C; /* D <= 128; G divides H */
+    dart_plan plan;            /* DART_PLAN_STEP splits the cache among workgroups and merges */
+    float scale;               /* 0: 1 / sqrt(D) */
+    dart_tensor q, k, v, seq;
+    dart_tensor o, lse;
+} dart_attention_args;
+DART_API dart_status dart_attention(dart_stream *stream, const dart_attention_args *args);
+
+/* Copies a piece's keys and values to their places in the cache: row b C + position + t of to_k and to_v becomes token t
+ * of sequence b, rounded to the cache's type. Tokens at or past C are dropped; without seq L must be at most C.
+ * k, v B L G D; to_k, to_v B C G D. All of them may be views. */
+typedef struct dart_kv_append_args {
+    uint32_t B, L, G, D, C;
+    dart_tensor k, v, seq;
+    dart_tensor to_k, to_v;
+} dart_kv_append_args;
+DART_API dart_status dart_kv_append(dart_stream *stream, const dart_kv_append_args *args);
 
 /* ids_t = the index of the largest logit, the lowest one among equals; NaN never wins, all NaN gives 0.
  * logits T V; ids i32 T. */

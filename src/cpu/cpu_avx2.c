@@ -2,6 +2,7 @@
 #define CPU_AVX2
 #include "cpu_vector.h"
 
+#include "loops_attention.h"
 #include "loops_conv.h"
 #include "loops_linear.h"
 #include "loops_norm.h"

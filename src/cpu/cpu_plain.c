@@ -1,6 +1,7 @@
 /* The hot kernels in portable C. */
 #include "cpu_vector.h"
 
+#include "loops_attention.h"
 #include "loops_conv.h"
 #include "loops_linear.h"
 #include "loops_norm.h"

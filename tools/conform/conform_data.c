@@ -101,6 +101,7 @@ void conform_set(conform_data *d, conform_tensor *tensor, const double *values)
         for (uint64_t i = 0; i < tensor->width; i++) {
             const uint64_t at = place(tensor, r, i);
             const float value = (float)values[r * tensor->width + i];
+            if (isnan(value)) continue;
             dart_from_f32(tensor->t.dtype, (char *)tensor->initial + at * size, &value, 1);
             tensor->values[r * tensor->width + i] = element(tensor, tensor->initial, at);
         }

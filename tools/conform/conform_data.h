@@ -38,7 +38,7 @@ conform_tensor *conform_input(conform_data *d, dart_dtype dtype, uint64_t rows, 
 conform_tensor *conform_output(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view);
 /* i32 values. */
 conform_tensor *conform_ints(conform_data *d, uint64_t rows, uint64_t width, const int32_t *values);
-/* The values of a tensor replaced, rounded to its type; values then holds what is stored. */
+/* The values of a tensor replaced, rounded to its type; values then holds what is stored. NaN: left as it is. */
 void conform_set(conform_data *d, conform_tensor *tensor, const double *values);
 dart_tensor conform_view(const conform_tensor *tensor); /* absent for NULL */
 dart_dtype conform_activation(const conform_case *c);
@@ -63,6 +63,7 @@ void conform_conv(conform_data *d);
 void conform_choice(conform_data *d);
 void conform_ssd(conform_data *d);
 void conform_sma(conform_data *d);
+void conform_attention(conform_data *d);
 /* Submit and wait, twice, from the same initial contents; the second run must leave the same bits. */
 void conform_execute(conform_data *d);
 
