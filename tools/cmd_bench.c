@@ -1,5 +1,5 @@
 /* Whole models: prefill and decoding, with the results compared before the times are believed. */
-#include "cli.h"
+#include "bench_saved.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -12,6 +12,7 @@ typedef struct plan {
     cli_model_options with;
     uint32_t B, prefill, decode, repeat;
     bool csv, profile;
+    bench_saved saved;
 } plan;
 
 typedef struct measure {
@@ -150,28 +151,54 @@ static int run(const cli_session *session, work *w, const plan *p, cli_profile *
     return CLI_OK;
 }
 
+static const char *name_of(const plan *p) { return p->preset != NULL ? p->preset : p->with.folder; }
+
 static uint64_t kept(const measure *m)
 {
     return m->state[DART_STATE_CONVOLUTION] + m->state[DART_STATE_RECURRENT] + m->state[DART_STATE_MEMORIES_USED];
 }
 
+static double seconds_of(uint32_t B, uint32_t tokens, double rate) { return rate > 0 ? (double)B * tokens / rate : 0; }
+
+static json_t *to_json(const cli_session *session, const plan *p, const dart_model_info *info, const measure *m)
+{
+    const char *name = name_of(p);
+    const uint32_t S = p->with.S != 0 ? p->with.S : info->config.S;
+    char prefill[256], decode[256];
+    snprintf(prefill, sizeof prefill, "%.160s %s prefill B=%" PRIu32 " L=%" PRIu32 " S=%" PRIu32, name,
+             dart_dtype_name(info->weights), p->B, p->prefill, S);
+    snprintf(decode, sizeof decode, "%.160s %s decode B=%" PRIu32 " N=%" PRIu32 " after %" PRIu32 " S=%" PRIu32, name,
+             dart_dtype_name(info->weights), p->B, p->decode, p->prefill, S);
+    json_t *times = json_pack("[{s:s, s:s, s:f}]", "case", prefill, "device", session->info.name, "seconds",
+                              seconds_of(p->B, p->prefill, m->prefill));
+    if (p->decode > 0)
+        json_array_append_new(times, json_pack("{s:s, s:s, s:f}", "case", decode, "device", session->info.name, "seconds",
+                                               seconds_of(p->B, p->decode, m->decode)));
+    return json_pack(
+        "{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, "
+        "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:I, s:I, s:I, s:o}",
+        "device", session->info.name, "model", name, "parameters", (json_int_t)info->parameters, "weights",
+        dart_dtype_name(info->weights), "activations", dart_dtype_name(info->activations), "memories",
+        dart_dtype_name(info->memories), "batch", (json_int_t)p->B, "chunk_size", (json_int_t)S, "prefill",
+        (json_int_t)p->prefill, "decode", (json_int_t)p->decode, "repeat", (json_int_t)p->repeat,
+        "prefill_tokens_per_second", "median", m->prefill, "least", m->prefill_low, "most", m->prefill_high,
+        "decode_tokens_per_second", "median", m->decode, "least", m->decode_low, "most", m->decode_high,
+        "ready_seconds", m->ready, "state_bytes", (json_int_t)kept(m), "kv_cache_bytes",
+        (json_int_t)m->state[DART_STATE_KV_CACHE], "device_bytes", (json_int_t)m->device_bytes, "times", times);
+}
+
 static int print(const cli_session *session, const plan *p, const dart_model_info *info, const measure *m, bool json)
 {
-    const char *name = p->preset != NULL ? p->preset : p->with.folder;
+    const char *name = name_of(p);
     const uint32_t S = p->with.S != 0 ? p->with.S : info->config.S;
     char number[8][CLI_NUMBER];
-    if (json)
-        return cli_print_json(json_pack(
-            "{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, "
-            "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:I, s:I, s:I}",
-            "device", session->info.name, "model", name, "parameters", (json_int_t)info->parameters, "weights",
-            dart_dtype_name(info->weights), "activations", dart_dtype_name(info->activations), "memories",
-            dart_dtype_name(info->memories), "batch", (json_int_t)p->B, "chunk_size", (json_int_t)S, "prefill",
-            (json_int_t)p->prefill, "decode", (json_int_t)p->decode, "repeat", (json_int_t)p->repeat,
-            "prefill_tokens_per_second", "median", m->prefill, "least", m->prefill_low, "most", m->prefill_high,
-            "decode_tokens_per_second", "median", m->decode, "least", m->decode_low, "most", m->decode_high, "ready_seconds", m->ready,
-            "state_bytes", (json_int_t)kept(m), "kv_cache_bytes", (json_int_t)m->state[DART_STATE_KV_CACHE],
-            "device_bytes", (json_int_t)m->device_bytes));
+    json_t *result = json || p->saved.path != NULL ? to_json(session, p, info, m) : NULL;
+    const int compared = result != NULL ? bench_compare(&p->saved, result) : CLI_OK;
+    if (json) {
+        const int status = cli_print_json(result);
+        return status == CLI_OK ? compared : status;
+    }
+    json_decref(result);
     if (p->csv) {
         printf(
             "device,model,parameters,weights,activations,batch,chunk_size,prefill,decode,repeat,"
@@ -181,7 +208,7 @@ static int print(const cli_session *session, const plan *p, const dart_model_inf
                session->info.name, name, info->parameters, dart_dtype_name(info->weights),
                dart_dtype_name(info->activations), p->B, S, p->prefill, p->decode, p->repeat, m->prefill, m->decode,
                kept(m), m->state[DART_STATE_KV_CACHE], m->device_bytes);
-        return CLI_OK;
+        return compared;
     }
     printf("model       %s, %s parameters, weights %s, activations %s, chunks of %" PRIu32 "\n", name,
            cli_count(info->parameters, number[0]), dart_dtype_name(info->weights), dart_dtype_name(info->activations),
@@ -194,7 +221,7 @@ static int print(const cli_session *session, const plan *p, const dart_model_inf
                cli_rate(m->decode_low, number[2]), cli_rate(m->decode_high, number[3]), p->B, p->decode);
     printf("memory      %s on the device, %s of state; a KV cache: %s\n", cli_bytes(m->device_bytes, number[4]),
            cli_bytes(kept(m), number[5]), cli_bytes(m->state[DART_STATE_KV_CACHE], number[6]));
-    return CLI_OK;
+    return compared;
 }
 
 static int make_model(cli_session *session, const cli_common *common, const plan *p, dart_model **model)
@@ -239,7 +266,7 @@ int cmd_bench(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
     static cli_profile profile;
-    plan p = {.B = 1, .prefill = 512, .decode = 128, .repeat = 5};
+    plan p = {.B = 1, .prefill = 512, .decode = 128, .repeat = 5, .saved = {.tolerance = 0.1f}};
     const args_option options[] = {
         {"preset", 0, ARGS_TEXT, "NAME", &p.preset,
          "random weights: {dart,mamba2}-{130m,370m,780m};\nby default dart-130m", 0, 0, false},
@@ -254,6 +281,7 @@ int cmd_bench(int argc, char **argv)
         CLI_DEVICE(common),
         {"profile", 0, ARGS_FLAG, NULL, &p.profile, "time every launch and print where the time goes; slows the runs", 0, 0, false},
         {"csv", 0, ARGS_FLAG, NULL, &p.csv, "print comma-separated values", 0, 0, false},
+        BENCH_SAVED(p.saved),
         CLI_OUTPUT(common),
     };
     const args_syntax syntax = {

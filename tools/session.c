@@ -122,7 +122,10 @@ int cli_open_context(cli_session *session, const cli_common *common)
                                                   : DART_LOG_TRACE;
     if (base_report_init(&session->report, NULL) != DART_OK) return cli_fail_memory();
     session->has_report = true;
-    const dart_context_options options = {.log = print_log, .log_user = session, .log_level = session->log_level};
+    /* It records and runs nothing: sizes can be had of it, no results. */
+    const bool null = common->device != NULL && strncmp(common->device, "null", 4) == 0;
+    const dart_context_options options = {
+        .log = print_log, .log_user = session, .log_level = session->log_level, .with_null = null};
     const dart_status status = dart_context_create(&options, &session->context);
     return status == DART_OK ? CLI_OK : cli_fail("no backend could be loaded: %s", dart_status_name(status));
 }
