@@ -35,12 +35,15 @@
 #define HAS_D 32u         /* ssd: d */
 #define HAS_H 64u         /* ssd: h */
 #define HAS_OPEN 128u     /* ssd: open and open_decay */
-#define HAS_DH 256u       /* ssd: dh */
+#define HAS_DH 256u       /* ssd_step: dh */
 #define IS_STEP 512u      /* ssd_decay: dt is the step size itself: no bias, softplus or limits */
 #define IS_ADD 1024u      /* linear: add to what y holds */
 #define IS_RAW 2048u      /* sma: dh is raw and factor is rho; otherwise dh is normalised and factor is 1/rho */
 #define IS_MERGE 4096u    /* sma, sma_merge: combine with what r and lse hold */
 #define HAS_UNIT 8192u    /* sma_query, sma: qn and en have 16 bits, unit holds their common factor */
+#define HAS_SCALE 16384u  /* ssd: memories are normalised */
+#define HAS_HIN_SCALE 32768u /* ssd: hin is normalised */
+#define HAS_RUN 65536u    /* ssd: memories lie in a run */
 
 #define MAX_STATE 256     /* largest N and P */
 #define MAX_HEAD 128      /* largest D */
@@ -83,27 +86,34 @@ struct ConvStepArgs { U32 tiles, flags, B, C, K, x_at, x_row, weight_at, bias_at
  * empty). Tile: T0 consecutive items (j fastest after h: item = h + H (j + M b)), one sequential walk each. */
 struct SsdDecayArgs { U32 tiles, flags, B, L, H, S, M, dt_at, dt_row, a_log_at, dt_bias_at, seq_at; F32 dt_min, dt_max; };
 
-/* cb[(((b M + j) G + g) C + s) C + t] = c[begin(j)+s] . b[begin(j)+t] for t <= s inside the chunk, 0 elsewhere.
- * C = min(S, L). Tile: T0 columns t x T0 rows s, tile = t block + blocks * (s block + blocks * (g + G (j + M b))). */
-struct SsdProductArgs { U32 tiles, flags, B, L, G, N, S, M, C, b_at, b_row, c_at, c_row, seq_at; };
+/* The stages of a piece pass on two sets of N x P matrices, the memories of its chunks and the states that enter them
+ * (hin), in one of two forms: raw f32, or normalised in any float dtype (HAS_SCALE for memories, HAS_HIN_SCALE for hin),
+ *   scale_n = sqrt(mean_p raw[n, p]^2 + eps), row n as stored = raw row n / scale_n, scale f32 beside it.
+ * Row n of matrix j is at matrix_at + (row + n) P, its scale at scale_at + row + n, with row = ((b M + j) H + h) N; memories
+ * with HAS_RUN: row = ((b capacity + m - first) H + h) N, m = position / S + j the number of the chunk in the sequence, and
+ * only chunks that close and have first <= m < first + count are stored (all that close do, by the caller's promise).
+ * Matrices of empty chunks are neither written nor read. */
 
-/* memory[((b M + j) H + h) N P] n p = sum_t exp(cum[last] - cum[t]) step_t b_t[n] x_t[p] over chunk j, 0 when empty.
- * Tile: T0 rows n x T1 columns p, tile = p block + p blocks * (n block + n blocks * (h + H (j + M b))). */
-struct SsdMemoryArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, x_at, x_row, b_at, b_row, seq_at; };
+/* mem_j = sum_t exp(cum[last] - cum[t]) step_t b_t^T x_t over chunk j, and with HAS_OPEN for j = 0 plus exp(a_1) open,
+ * a_1 = decay[(b (M + 1) + 1) H + h]. Stored in the form asked for; the last chunk, when it does not close and with HAS_OPEN,
+ * also unrounded in tail, f32 B H N P.
+ * Tile: T0 rows n of T1 heads of one group, all columns,
+ * tile = n block + n blocks * (head block + head blocks * (g + G (j + M b))), head blocks = ceil(H / G / T1). */
+struct SsdMemoryArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, seq_at, memory_at, scale_at; F32 eps; };
 
-/* Walks the chunks of a piece, element by element of N x P; a_0 = decay[0], a_{j+1} = decay[j + 1]:
- *   enter_0 = exp(a_0) h + open, enter_j = h;  mem_0 = exp(a_1) open + memory_0, mem_j = memory_j;
- *   total_0 = a_0 + a_1, total_j = a_{j+1};  closing: h = exp(total_j) h + mem_j, and nothing is open;
- *   not closing (the last one): with HAS_OPEN open = mem_j, open_decay = total_j; else h = exp(total_j) h + mem_j.
- * memory[j] is replaced by enter_j (the stage output hin); dh[j] = mem_j with HAS_DH. h is 0 at first without HAS_H
- * and is then not written. A piece of no tokens changes nothing. Nothing is written for empty chunks.
- * Tile: T0 consecutive elements of N P of one (b, h), tile = block + blocks * (h + H b). */
-struct SsdStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, seq_at, dh_at; };
+/* Walks the chunks of a piece with the memories as stored; a_0 = decay[0], a_{j+1} = decay[j + 1]:
+ *   hin_0 = exp(a_0) h + open, hin_j = h;  total_0 = a_0 + a_1, total_j = a_{j+1};
+ *   closing: h = exp(total_j) h + mem_j, and nothing is open;
+ *   not closing (the last one): with HAS_OPEN open = tail, open_decay = total_j, and mem_j is not read; else as closing.
+ * h is 0 at first without HAS_H and is then not written. A piece of no tokens changes nothing.
+ * Tile: T0 rows n of one (b, h), all columns, tile = row block + row blocks * (h + H b). */
+struct SsdStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, first, count, capacity, seq_at, memory_at, scale_at, hin_at, hin_scale_at; F32 eps; };
 
-/* y_t = sum_{s <= t} cb[t, s] exp(cum_t - cum_s) step_s x_s + exp(cum_t) c_t hin[j] + d x_t, within chunk j.
- * Tile: T0 columns p x T1 tokens of one chunk,
- * tile = p block + p blocks * (token block + token blocks * (h + H (j + M b))), token blocks = ceil(C / T1). */
-struct SsdOutputArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, c_at, c_row, d_at, seq_at, y_at, y_row; };
+/* y_t = sum_{s <= t} (c_t . b_s) exp(cum_t - cum_s) step_s x_s + exp(cum_t) c_t hin[j] + d x_t, within chunk j; C = min(S, L).
+ * Tile: T0 heads of one group x T1 tokens of one chunk, all columns,
+ * tile = token block + token blocks * (head block + head blocks * (g + G (j + M b))), token blocks = ceil(C / T1),
+ * head blocks = ceil(H / G / T0). */
+struct SsdOutputArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, c_at, c_row, hin_at, hin_scale_at, d_at, seq_at, y_at, y_row; };
 
 /* All of it for L = 1, after ssd_decay (which gives decay for M = 1 and cum): with a_0 = decay[0], a_1 = decay[1]:
  *   open' = exp(a_1) open + step b x, y = c (exp(a_0 + a_1) h + open') + d x; dh[0] = open' with HAS_DH;

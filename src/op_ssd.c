@@ -1,4 +1,4 @@
-/* The scan: five stages for a piece, two for a token. */
+/* The scan: four stages for a piece, two for a token. */
 #include "stream.h"
 
 #include <float.h>
@@ -9,13 +9,24 @@ uint32_t dart_ssd_chunks(uint32_t L, uint32_t S, bool with_seq)
     return (uint32_t)base_ceil_div((uint64_t)L + (with_seq ? S - 1 : 0), S);
 }
 
+static const float DEFAULT_EPS = 1e-5f; /* that of the attention's norms */
+
+/* Matrices of N x P, raw where there is no scale (see args.h). */
+typedef struct matrices {
+    dart_tensor of, scale;
+    uint32_t first, capacity; /* with run: capacity of them a sequence, from memory `first` of the sequence on */
+    bool run;
+} matrices;
+
 /* One call with everything that its stages share. */
 typedef struct ssd_plan {
     op_call call;
     const dart_ssd_args *a;
     uint32_t flags, M, C;
+    float eps;
     uint64_t rows, state; /* B L, H N P */
-    dart_tensor cum, decay, cb, hin;
+    dart_tensor cum, decay, tail;
+    matrices memory, hin;
 } ssd_plan;
 
 static dart_status check(ssd_plan *p)
@@ -32,8 +43,13 @@ static dart_status check(ssd_plan *p)
     OP_REQUIRE(call, op_has(&a->open) == op_has(&a->open_decay), "open and open_decay come together");
     OP_REQUIRE(call, !op_has(&a->open) || (op_has(&a->h) && op_has(&a->seq)), "open needs h and seq");
     OP_REQUIRE(call, a->plan <= DART_PLAN_STEP, "plan %d is unknown", (int)a->plan);
-    OP_REQUIRE(call, a->plan != DART_PLAN_STEP || (a->L == 1 && !op_has(&a->cb) && !op_has(&a->hin)),
-               "the step plan takes L = 1 and keeps neither cb nor hin");
+    OP_REQUIRE(call, a->plan != DART_PLAN_STEP || (a->L == 1 && !op_has(&a->hin) && !op_has(&a->dh_scale)),
+               "the step plan takes L = 1, has no hin and normalises no dh");
+    OP_REQUIRE(call, a->eps >= 0 && a->eps <= FLT_MAX, "eps %g must not be below 0", (double)a->eps);
+    OP_REQUIRE(call, op_has(&a->dh) || !op_has(&a->dh_scale), "dh_scale needs dh");
+    OP_REQUIRE(call, op_has(&a->hin) || !op_has(&a->hin_scale), "hin_scale needs hin");
+    OP_REQUIRE(call, a->memories_count == 0 || a->memories != NULL, "memories are missing");
+    OP_REQUIRE(call, a->memories_count == 0 || (op_has(&a->open) && !op_has(&a->dh)), "memories need open and exclude dh");
     p->rows = (uint64_t)a->B * a->L;
     OP_REQUIRE(call, p->rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)p->rows);
     p->M = dart_ssd_chunks(a->L, a->S, op_has(&a->seq));
@@ -52,14 +68,21 @@ static dart_status check(ssd_plan *p)
     op_check(call, "open", &a->open, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, p->state);
     op_check(call, "open_decay", &a->open_decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, a->H);
     op_check(call, "y", &a->y, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->H * a->P);
-    op_check(call, "dh", &a->dh, OP_FLOAT | OP_OPTIONAL, chunks, p->state);
+    op_check(call, "dh", &a->dh, (op_has(&a->dh_scale) ? OP_FLOAT : OP_F32) | OP_OPTIONAL, chunks, p->state);
+    op_check(call, "dh_scale", &a->dh_scale, OP_F32 | OP_OPTIONAL, chunks, (uint64_t)a->H * a->N);
+    for (uint32_t i = 0; i < a->memories_count; i++) {
+        const dart_memories *run = &a->memories[i];
+        OP_REQUIRE(call, run->M > 0, "a run of no memories");
+        op_check(call, "memories.dh", &run->dh, OP_FLOAT, (uint64_t)a->B * run->M, p->state);
+        op_check(call, "memories.scale", &run->scale, OP_F32, (uint64_t)a->B * run->M, (uint64_t)a->H * a->N);
+    }
     op_check(call, "cum", &a->cum, OP_F32 | OP_OPTIONAL | OP_ALIGNED, p->rows * a->H, CUM_STRIDE);
     op_check(call, "decay", &a->decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, (uint64_t)(p->M + 1) * a->H);
-    op_check(call, "cb", &a->cb, OP_F32 | OP_OPTIONAL | OP_ALIGNED, chunks * a->G, (uint64_t)p->C * p->C);
-    op_check(call, "hin", &a->hin, OP_F32 | OP_OPTIONAL | OP_ALIGNED, chunks, p->state);
+    op_check(call, "hin", &a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32) | OP_OPTIONAL, chunks, p->state);
+    op_check(call, "hin_scale", &a->hin_scale, OP_F32 | OP_OPTIONAL, chunks, (uint64_t)a->H * a->N);
+    p->eps = a->eps > 0 ? a->eps : DEFAULT_EPS;
     p->flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (op_has(&a->dt_bias) ? HAS_BIAS : 0) | (op_has(&a->d) ? HAS_D : 0) |
-               (op_has(&a->h) ? HAS_H : 0) | (op_has(&a->open) ? HAS_OPEN : 0) | (op_has(&a->dh) ? HAS_DH : 0) |
-               (a->dt_is_step ? IS_STEP : 0);
+               (op_has(&a->h) ? HAS_H : 0) | (op_has(&a->open) ? HAS_OPEN : 0) | (a->dt_is_step ? IS_STEP : 0);
     return op_status(call);
 }
 
@@ -80,21 +103,61 @@ static void decay(ssd_plan *p)
     op_launch(call, &k, base_ceil_div((uint64_t)a->B * p->M * a->H, call->row->T0));
 }
 
-static void product(ssd_plan *p)
+/* ---- Memories and entering states ---- */
+
+/* Scratch for B M of them: f32, or normalised in the dtype of x, b and c where that has 16 bits. */
+static matrices scratch_matrices(ssd_plan *p, bool raw)
 {
-    op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    const uint64_t width = (uint64_t)a->G * a->N;
-    struct SsdProductArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .S = a->S, .M = p->M, .C = p->C,
-                               .b_row = op_row(&a->b, width), .c_row = op_row(&a->c, width)};
-    op_kernel(call, KERNEL_ssd_product, a->L, 0);
-    k.b_at = op_bind_rows(call, BINDING_ssd_product_b, &a->b, p->rows, width);
-    k.c_at = op_bind_rows(call, BINDING_ssd_product_c, &a->c, p->rows, width);
-    k.seq_at = op_bind(call, BINDING_ssd_product_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_ssd_product_cb, &p->cb, (uint64_t)a->B * p->M * a->G * p->C * p->C);
-    const uint64_t blocks = base_ceil_div(p->C, call->row->T0);
-    op_launch(call, &k, blocks * blocks * a->G * p->M * a->B);
+    const uint64_t chunks = (uint64_t)a->B * p->M;
+    const bool half = !raw && op_fits_half(&a->x, &a->b) != 0 && a->c.dtype == a->x.dtype;
+    matrices made = {.of = op_scratch(&p->call, half ? base_ceil_div(chunks * p->state, 2) : chunks * p->state)};
+    if (half) {
+        made.of.dtype = a->x.dtype;
+        made.of.offset *= 2;
+        made.scale = op_scratch(&p->call, chunks * a->H * a->N);
+    }
+    return made;
 }
+
+/* What the caller wants of memories is computed in place, but for several runs: those are filled from f32 ones at the end. */
+static void place_matrices(ssd_plan *p)
+{
+    const dart_ssd_args *a = p->a;
+    if (a->memories_count == 1) {
+        const dart_memories *run = &a->memories[0];
+        p->memory = (matrices){.of = run->dh, .scale = run->scale, .first = run->first, .capacity = run->M, .run = true};
+    } else {
+        p->memory = op_has(&a->dh) ? (matrices){.of = a->dh, .scale = a->dh_scale} : scratch_matrices(p, a->memories_count > 1);
+    }
+    p->hin = op_has(&a->hin) ? (matrices){.of = a->hin, .scale = a->hin_scale} : scratch_matrices(p, false);
+    p->flags |= (op_has(&p->memory.scale) ? HAS_SCALE : 0) | (op_has(&p->hin.scale) ? HAS_HIN_SCALE : 0) | (p->memory.run ? HAS_RUN : 0);
+    if (op_has(&a->open)) p->tail = op_scratch(&p->call, a->B * p->state);
+}
+
+/* Matrices of a sequence. */
+static uint32_t matrices_count(const ssd_plan *p, const matrices *m) { return m->run ? m->capacity : p->M; }
+
+static uint32_t bind_matrices(ssd_plan *p, uint32_t slot, const matrices *m)
+{
+    return op_bind(&p->call, slot, &m->of, (uint64_t)p->a->B * matrices_count(p, m) * p->state);
+}
+
+static uint32_t bind_scale(ssd_plan *p, uint32_t slot, const matrices *m)
+{
+    return op_bind(&p->call, slot, &m->scale, (uint64_t)p->a->B * matrices_count(p, m) * p->a->H * p->a->N);
+}
+
+/* Facts about the sizes and about what every stage reads or writes; the stages add what else they touch. */
+static uint32_t facts_of(const ssd_plan *p, const matrices *m, const dart_tensor *operand, uint64_t width)
+{
+    const dart_ssd_args *a = p->a;
+    const uint32_t half = op_has(&m->scale) ? op_fits_half(&m->of, operand) : 0;
+    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->of.offset % 8 == 0 && m->scale.offset % 4 == 0 && op_fits_rows(operand, width);
+    return half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+}
+
+/* ---- Stages ---- */
 
 static void memory(ssd_plan *p)
 {
@@ -102,49 +165,66 @@ static void memory(ssd_plan *p)
     const dart_ssd_args *a = p->a;
     const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
     struct SsdMemoryArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
-                              .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width)};
-    op_kernel(call, KERNEL_ssd_memory, a->L, 0);
+                              .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity,
+                              .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .eps = p->eps};
+    const uint32_t facts = facts_of(p, &p->memory, &a->x, x_width) & facts_of(p, &p->memory, &a->b, b_width);
+    op_kernel(call, KERNEL_ssd_memory, a->L, facts);
     k.x_at = op_bind_rows(call, BINDING_ssd_memory_x, &a->x, p->rows, x_width);
     k.b_at = op_bind_rows(call, BINDING_ssd_memory_b, &a->b, p->rows, b_width);
     op_bind(call, BINDING_ssd_memory_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
+    op_bind(call, BINDING_ssd_memory_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
     k.seq_at = op_bind(call, BINDING_ssd_memory_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_ssd_memory_memory, &p->hin, (uint64_t)a->B * p->M * p->state);
-    op_launch(call, &k, base_ceil_div(a->P, call->row->T1) * base_ceil_div(a->N, call->row->T0) * a->H * p->M * a->B);
+    op_bind(call, BINDING_ssd_memory_open, &a->open, a->B * p->state);
+    k.memory_at = bind_matrices(p, BINDING_ssd_memory_memory, &p->memory);
+    k.scale_at = bind_scale(p, BINDING_ssd_memory_scale, &p->memory);
+    op_bind(call, BINDING_ssd_memory_tail, &p->tail, a->B * p->state);
+    const uint64_t blocks = base_ceil_div(a->N, call->row->T0) * base_ceil_div(a->H / a->G, call->row->T1);
+    op_launch(call, &k, blocks * a->G * p->M * a->B);
 }
 
 static void state(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    struct SsdStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
-    op_kernel(call, KERNEL_ssd_state, a->L, 0);
+    struct SsdStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+                             .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity, .eps = p->eps};
+    const uint64_t width = (uint64_t)a->N * a->P;
+    const uint32_t halves = op_has(&p->memory.scale) ? facts_of(p, &p->hin, &p->memory.of, width) : 0;
+    op_kernel(call, KERNEL_ssd_state, a->L, halves);
     op_bind(call, BINDING_ssd_state_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
-    op_bind(call, BINDING_ssd_state_memory, &p->hin, (uint64_t)a->B * p->M * p->state);
+    k.memory_at = bind_matrices(p, BINDING_ssd_state_memory, &p->memory);
+    k.scale_at = bind_scale(p, BINDING_ssd_state_scale, &p->memory);
+    k.seq_at = op_bind(call, BINDING_ssd_state_seq, &a->seq, 2 * (uint64_t)a->B);
+    op_bind(call, BINDING_ssd_state_tail, &p->tail, a->B * p->state);
     op_bind(call, BINDING_ssd_state_h, &a->h, a->B * p->state);
     op_bind(call, BINDING_ssd_state_open, &a->open, a->B * p->state);
     op_bind(call, BINDING_ssd_state_open_decay, &a->open_decay, (uint64_t)a->B * a->H);
-    k.seq_at = op_bind(call, BINDING_ssd_state_seq, &a->seq, 2 * (uint64_t)a->B);
-    k.dh_at = op_bind(call, BINDING_ssd_state_dh, &a->dh, (uint64_t)a->B * p->M * p->state);
-    op_launch(call, &k, base_ceil_div((uint64_t)a->N * a->P, call->row->T0) * a->H * a->B);
+    k.hin_at = bind_matrices(p, BINDING_ssd_state_hin, &p->hin);
+    k.hin_scale_at = bind_scale(p, BINDING_ssd_state_hin_scale, &p->hin);
+    op_launch(call, &k, base_ceil_div(a->N, call->row->T0) * a->H * a->B);
 }
 
 static void output(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    const uint64_t x_width = (uint64_t)a->H * a->P, c_width = (uint64_t)a->G * a->N;
+    const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
     struct SsdOutputArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
-                              .C = p->C, .x_row = op_row(&a->x, x_width), .c_row = op_row(&a->c, c_width), .y_row = op_row(&a->y, x_width)};
-    op_kernel(call, KERNEL_ssd_output, a->L, 0);
+                              .C = p->C, .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .c_row = op_row(&a->c, b_width),
+                              .y_row = op_row(&a->y, x_width)};
+    const uint32_t facts = facts_of(p, &p->hin, &a->x, x_width) & facts_of(p, &p->hin, &a->b, b_width) & facts_of(p, &p->hin, &a->c, b_width);
+    op_kernel(call, KERNEL_ssd_output, a->L, op_fits_rows(&a->y, x_width) ? facts : facts & ~(uint32_t)FITS_TILES);
     k.x_at = op_bind_rows(call, BINDING_ssd_output_x, &a->x, p->rows, x_width);
-    k.c_at = op_bind_rows(call, BINDING_ssd_output_c, &a->c, p->rows, c_width);
-    op_bind(call, BINDING_ssd_output_cb, &p->cb, (uint64_t)a->B * p->M * a->G * p->C * p->C);
+    k.b_at = op_bind_rows(call, BINDING_ssd_output_b, &a->b, p->rows, b_width);
+    k.c_at = op_bind_rows(call, BINDING_ssd_output_c, &a->c, p->rows, b_width);
     op_bind(call, BINDING_ssd_output_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
-    op_bind(call, BINDING_ssd_output_hin, &p->hin, (uint64_t)a->B * p->M * p->state);
+    k.hin_at = bind_matrices(p, BINDING_ssd_output_hin, &p->hin);
+    k.hin_scale_at = bind_scale(p, BINDING_ssd_output_hin_scale, &p->hin);
     k.d_at = op_bind(call, BINDING_ssd_output_d, &a->d, a->H);
     k.seq_at = op_bind(call, BINDING_ssd_output_seq, &a->seq, 2 * (uint64_t)a->B);
     k.y_at = op_bind_rows(call, BINDING_ssd_output_y, &a->y, p->rows, x_width);
-    op_launch(call, &k, base_ceil_div(a->P, call->row->T0) * base_ceil_div(p->C, call->row->T1) * a->H * p->M * a->B);
+    const uint64_t blocks = base_ceil_div(p->C, call->row->T1) * base_ceil_div(a->H / a->G, call->row->T0);
+    op_launch(call, &k, blocks * a->G * p->M * a->B);
 }
 
 static void step(ssd_plan *p)
@@ -152,7 +232,8 @@ static void step(ssd_plan *p)
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
     const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
-    struct SsdStepArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+    const dart_tensor dh = a->memories_count > 0 ? op_scratch(call, a->B * p->state) : a->dh;
+    struct SsdStepArgs k = {.flags = p->flags | (op_has(&dh) ? HAS_DH : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                             .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .c_row = op_row(&a->c, b_width),
                             .y_row = op_row(&a->y, x_width)};
     op_kernel(call, KERNEL_ssd_step, a->B, 0);
@@ -166,9 +247,19 @@ static void step(ssd_plan *p)
     op_bind(call, BINDING_ssd_step_h, &a->h, a->B * p->state);
     op_bind(call, BINDING_ssd_step_open, &a->open, a->B * p->state);
     op_bind(call, BINDING_ssd_step_open_decay, &a->open_decay, (uint64_t)a->B * a->H);
-    k.dh_at = op_bind(call, BINDING_ssd_step_dh, &a->dh, a->B * p->state);
+    k.dh_at = op_bind(call, BINDING_ssd_step_dh, &dh, a->B * p->state);
     k.y_at = op_bind_rows(call, BINDING_ssd_step_y, &a->y, a->B, x_width);
     op_launch(call, &k, base_ceil_div(a->P, call->row->T0) * a->H * a->B);
+    p->memory = (matrices){.of = dh};
+}
+
+/* Raw memories to the runs; takes no scratch. */
+static void append(const ssd_plan *p)
+{
+    const dart_ssd_args *a = p->a;
+    for (uint32_t i = 0; i < a->memories_count; i++)
+        dart_sma_append(p->call.stream, &(dart_sma_append_args){.B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .eps = p->eps,
+                                                                .dh = p->memory.of, .seq = a->seq, .to = a->memories[i]});
 }
 
 dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args)
@@ -179,16 +270,16 @@ dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args)
     p.cum = op_kept(&p.call, &args->cum, p.rows * args->H * CUM_STRIDE);
     p.decay = op_kept(&p.call, &args->decay, (uint64_t)args->B * (p.M + 1) * args->H);
     decay(&p);
-    const bool one = args->L == 1 && !op_has(&args->cb) && !op_has(&args->hin);
+    const bool one = args->L == 1 && !op_has(&args->hin) && !op_has(&args->dh_scale);
     if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && one)) {
         step(&p);
+        append(&p);
         return op_end(&p.call);
     }
-    p.cb = op_kept(&p.call, &args->cb, (uint64_t)args->B * p.M * args->G * p.C * p.C);
-    p.hin = op_kept(&p.call, &args->hin, (uint64_t)args->B * p.M * p.state);
-    product(&p);
+    place_matrices(&p);
     memory(&p);
     state(&p);
     output(&p);
+    if (args->memories_count > 1) append(&p);
     return op_end(&p.call);
 }

@@ -30,8 +30,8 @@
  *   Lifetime   Destroy children before parents. Destroy functions take the address of the handle, set it to NULL and
  *              accept NULL. Destroying a stream waits for its work; a buffer is destroyed once every stream that uses
  *              it has been waited for.
- *   Alignment  Tensors may start at any element, but for h, open, open_decay, cum, decay, cb, hin, qn and en, which
- *              start at multiples of 64 elements.
+ *   Alignment  Tensors may start at any element, but for h, open, open_decay, cum, decay, qn and en, which start at
+ *              multiples of 64 elements.
  *   Zero       Option and argument structs are valid when zeroed, and zero means the default.
  */
 #ifndef DARTLM_H
@@ -316,6 +316,14 @@ DART_API dart_status dart_conv(dart_stream *stream, const dart_conv_args *args);
 /* How ssd, sma, attention and conv are computed. Results agree within rounding. */
 typedef enum dart_plan { DART_PLAN_AUTO = 0, DART_PLAN_CHUNKED = 1, DART_PLAN_STEP = 2 /* L == 1 only */ } dart_plan;
 
+/* A run of memories: memory first + i of every sequence is dh[b, i]. Raw; or normalised, with scale: row n as stored is
+ * raw row n / scale_n, scale_n = sqrt(mean_p raw_np^2 + eps), so that its mean square is at most 1. */
+typedef struct dart_memories {
+    uint32_t first, M;
+    dart_tensor dh;    /* B M H N P */
+    dart_tensor scale; /* f32 B M H N, optional */
+} dart_memories;
+
 /* The scan (steps 4 and 5 of the block, with the D skip of step 7), computed chunk by chunk:
  *   dt_t = clamp(softplus(dt_t + dt_bias), dt_min, dt_max), or dt as it is when dt_is_step;
  *   h_t = exp(dt_t A) h_{t-1} + dt_t b_t^T x_t, A = -exp(a_log);  y_t = c_t h_t + d x_t;
@@ -325,33 +333,35 @@ typedef enum dart_plan { DART_PLAN_AUTO = 0, DART_PLAN_CHUNKED = 1, DART_PLAN_ST
  * open f32 B H N P with open_decay f32 B H, optional, need h and seq: the open chunk of an earlier piece. Then h is, in and
  *   out, the state at the last chunk border; open is the memory of the chunk that has not closed yet and
  *   open_decay its log-decay; both are replaced. The state now is exp(open_decay) h + open.
- * dh B M H N P, optional: memory j is that of the j-th chunk that this piece touches, an unclosed one included.
+ * dh B M H N P with dh_scale f32 B M H N, optional: memory j is that of the j-th chunk that this piece touches, an unclosed
+ *   one included; raw and f32 without dh_scale, else normalised (dart_memories) with eps under the root.
  *   M = dart_ssd_chunks(): ceil(L/S), or ceil((L+S-1)/S) when seq is given, since a piece may start inside a chunk.
- * Intermediates, optional; where absent the stream's scratch holds them (all f32):
+ * memories, optional, instead of dh, need open: runs with scale that do not overlap. The memory of every chunk that closes
+ *   within the piece is stored in the run that has its number, and one must have it (the caller's promise). With a single
+ *   run memories are computed in place; with several they are copied.
+ * Intermediates, optional; where absent the stream's scratch holds them (f32, but for hin):
  *   cum B H L 3: cumulative log-decay in the chunk as a rounded value and its remainder, then dt;
  *   decay B M+1 H: open_decay as it came, then the log-decay of each chunk over this piece;
- *   cb B M G C C, C = min(S, L): c_s . b_t for t <= s, tokens counted within the chunk's part of this piece;
- *   hin B M H N P: the state entering each chunk of this piece.
+ *   hin B M H N P with hin_scale f32 B M H N: the state entering each chunk of this piece that has tokens; raw and f32
+ *   without hin_scale, else normalised.
+ * With L > 1, h and y are computed from the memories and the hin as they are stored. What the caller does not ask for is held
+ * f32, or, when x, b and c are all f16 or all bf16, normalised in that dtype, which is what the fastest kernels take.
  * Source: Dao and Gu 2024 (state space duality), DART. */
 typedef struct dart_ssd_args {
     uint32_t B, L, H, G, N, P, S; /* N, P <= 256; G divides H; S >= 1 */
     dart_plan plan;
     bool dt_is_step;
     float dt_min, dt_max; /* dt_max 0: no limit */
+    float eps;            /* 0: 1e-5 */
     dart_tensor x, dt, b, c, a_log, dt_bias, d, seq;
     dart_tensor h, open, open_decay;
-    dart_tensor y, dh;
-    dart_tensor cum, decay, cb, hin;
+    dart_tensor y, dh, dh_scale;
+    const dart_memories *memories;
+    uint32_t memories_count;
+    dart_tensor cum, decay, hin, hin_scale;
 } dart_ssd_args;
 DART_API dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args);
 DART_API uint32_t dart_ssd_chunks(uint32_t L, uint32_t S, bool with_seq);
-
-/* A run of memories: memory first + i of every sequence is dh[b, i]. */
-typedef struct dart_memories {
-    uint32_t first, M;
-    dart_tensor dh;    /* B M H N P, raw; or with scale: rows of unit RMS, raw row n = scale_n dh_n */
-    dart_tensor scale; /* f32 B M H N, optional */
-} dart_memories;
 
 /* State-memory attention (step 6): for token t of chunk m(t) = (position + t) / S, over all memories m < m(t),
  *   qn = q / rms(q), en = e / rms(e), rms(v) = sqrt(mean(v^2) + eps), rho_n = (mean_p dh_np^2 + eps)^(-1/2),
