@@ -23,7 +23,6 @@
 #include "ssd_decay.cu"
 #include "ssd_memory.cu"
 #include "ssd_output.cu"
-#include "ssd_product.cu"
 #include "ssd_state.cu"
 #include "ssd_step.cu"
 

@@ -1,76 +1,115 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// The walk over chunks, element by element of N x P: h = exp(total_j) h + mem_j, where memory[j] gives mem_j and
-// becomes the state entering chunk j; see args.h for the chunk that is open at the start or the end.
-// decay B M+1 H; memory B M H N P; h, open B H N P; open_decay B H; dh B M H N P.
-// One workgroup walks T0 elements of one (b, h), a lane T0 / LANES of them. Memories are read AHEAD chunks in advance,
-// since each step of the walk is short and waits for memory only.
-// Shared memory: none. Guards: exponents are clamped to <= 0; empty chunks are neither read nor written.
+// The walk over chunks: hin_j = h, then h = exp(total_j) h + mem_j; see args.h for the chunk that is open at the start or
+// the end. Memories and hin raw, or rows divided by scale_n = sqrt(mean_p^2 + eps).
+// decay B M+1 H; memory, hin B M H N P; scale, hin_scale B M H N; h, open, tail B H N P; open_decay B H.
+// One workgroup walks four rows n of one (b, h), a lane every LANES-th column of all four. T0 is 4; LANES is at least
+// MAX_STATE / 4. Shared memory: 16 LANES bytes.
+// Guards: exponents are clamped to <= 0; empty chunks are neither read nor written; eps > 0.
 #include "lib/dart.glsl"
 PUSH(SsdStateArgs)
 READS(0, decay)
-READS_WRITES(1, memory)
-READS_WRITES(2, h)
-READS_WRITES(3, open)
-WRITES(4, open_decay)
-READS(5, seq)
-WRITES(6, dh)
+READS(1, memory)
+READS(2, scale)
+READS(3, seq)
+READS(4, tail)
+READS_WRITES(5, h)
+READS_WRITES(6, open)
+WRITES(7, open_decay)
+WRITES(8, hin)
+WRITES(9, hin_scale)
 #include "lib/seq.glsl"
+#include "lib/sma.glsl"
+#define SSD_MEMORY
+#include "lib/ssd.glsl"
 
-const uint AHEAD = 4u;
+const uint BLOCKS = MAX_STATE / LANES;
 
 void main()
 {
-    uint elements = args.N * args.P;
-    uint blocks = (elements + T0 - 1u) / T0;
+    uint row_blocks = (args.N + T0 - 1u) / T0;
+    bool has_open = has(args.flags, HAS_OPEN);
+    bool scaled = has(args.flags, HAS_SCALE);
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        uint block = tile % blocks;
-        uint head = tile / blocks; // b H + h
+        uint n_first = tile % row_blocks * T0;
+        uint head = tile / row_blocks; // b H + h
         uint b = head / args.H;
         uint h = head % args.H;
         uint count = seq_count(b, args.L);
         if (count == 0u) continue;
-        uint offset = seq_position(b) % args.S;
+        uint position = seq_position(b);
+        uint offset = position % args.S;
         uint used = min((offset + count + args.S - 1u) / args.S, args.M);
         bool closes = used * args.S - offset <= count; // the last chunk
-        bool has_open = has(args.flags, HAS_OPEN);
         uint decays = b * (args.M + 1u) * args.H + h;
+        uint rows = min(T0, args.N - n_first);
+        uint own = (head * args.N + n_first) * args.P;
 
-        for (uint e = block * T0 + LANE; e < min(block * T0 + T0, elements); e += LANES) {
-            float open = has_open ? load_open(head * elements + e) : 0.0;
-            float state = has(args.flags, HAS_H) ? load_h(head * elements + e) : 0.0;
-            float total = 0.0;
-            for (uint first = 0u; first < used; first += AHEAD) {
-                float memories[AHEAD];
-                [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
-                    uint j = min(first + i, used - 1u);
-                    memories[i] = load_memory(((b * args.M + j) * args.H + h) * elements + e);
-                }
-                [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
-                    uint j = first + i;
-                    if (j < used) {
-                        float enter = state;
-                        float chunk = memories[i];
-                        total = load_decay(decays + (j + 1u) * args.H);
-                        if (j == 0u) {
-                            float before = load_decay(decays);
-                            enter = exp_neg(before) * state + open;
-                            chunk += exp_neg(total) * open;
-                            total += before;
-                        }
-                        uint at = ((b * args.M + j) * args.H + h) * elements + e;
-                        store_memory(at, enter);
-                        if (has(args.flags, HAS_DH)) store_dh(args.dh_at + at, chunk);
-                        open = chunk;
-                        if (j + 1u < used || closes || !has_open) state = exp_neg(total) * state + chunk;
-                    }
-                }
-            }
-            if (has(args.flags, HAS_H)) store_h(head * elements + e, state);
-            if (has_open) {
-                store_open(head * elements + e, closes ? 0.0 : open);
-                if (e == 0u) store_open_decay(head, closes ? 0.0 : total);
+        vec4 state[BLOCKS];
+        [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
+            uint p = min(i * LANES + LANE, args.P - 1u);
+            state[i] = vec4(0.0);
+            if (i * LANES < args.P && has(args.flags, HAS_H)) {
+                [[unroll]] for (uint r = 0u; r < 4u; r++) state[i][r] = load_h(own + min(r, rows - 1u) * args.P + p);
             }
         }
+        float total = 0.0;
+        for (uint j = 0u; j < used; j++) {
+            bool folds = j + 1u < used || closes || !has_open;
+            uint memory_at = memory_row(position, b, j, h) + n_first;
+            uint hin_at = ((b * args.M + j) * args.H + h) * args.N + n_first;
+            float before = j == 0u ? load_decay(decays) : 0.0;
+            total = before + load_decay(decays + (j + 1u) * args.H);
+            vec4 memories[BLOCKS];
+            vec4 scales = vec4(1.0);
+            [[unroll]] for (uint r = 0u; r < 4u; r++)
+                if (folds && scaled) scales[r] = load_scale(args.scale_at + memory_at + min(r, rows - 1u));
+            [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
+                uint p = min(i * LANES + LANE, args.P - 1u);
+                memories[i] = vec4(0.0);
+                if (i * LANES < args.P && folds) {
+                    [[unroll]] for (uint r = 0u; r < 4u; r++)
+                        memories[i][r] = load_memory(args.memory_at + (memory_at + min(r, rows - 1u)) * args.P + p);
+                }
+            }
+
+            vec4 enters[BLOCKS];
+            vec4 squares = vec4(0.0);
+            [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
+                uint p = i * LANES + LANE;
+                enters[i] = state[i];
+                if (j == 0u && has_open && i * LANES < args.P) {
+                    [[unroll]] for (uint r = 0u; r < 4u; r++)
+                        enters[i][r] = exp_neg(before) * state[i][r] + load_open(own + min(r, rows - 1u) * args.P + min(p, args.P - 1u));
+                }
+                if (p < args.P) squares += enters[i] * enters[i];
+            }
+            vec4 inverses = vec4(1.0);
+            if (has(args.flags, HAS_HIN_SCALE)) {
+                barrier();
+                vec4 s = sqrt(workgroup_sum4(squares) / float(args.P) + args.eps);
+                inverses = 1.0 / s;
+                if (LANE < rows) store_hin_scale(args.hin_scale_at + hin_at + LANE, s[LANE]);
+            }
+            [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
+                uint p = i * LANES + LANE;
+                if (p < args.P) {
+                    [[unroll]] for (uint r = 0u; r < 4u; r++)
+                        if (r < rows) store_hin(args.hin_at + (hin_at + r) * args.P + p, enters[i][r] * inverses[r]);
+                }
+                if (folds) state[i] = exp_neg(total) * state[i] + scales * memories[i];
+            }
+        }
+        [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
+            uint p = i * LANES + LANE;
+            if (p < args.P) {
+                [[unroll]] for (uint r = 0u; r < 4u; r++) {
+                    uint at = own + r * args.P + p;
+                    if (r < rows && has(args.flags, HAS_H)) store_h(at, state[i][r]);
+                    if (r < rows && has_open) store_open(at, closes ? 0.0 : load_tail(at));
+                }
+            }
+        }
+        if (has_open && n_first == 0u && LANE == 0u) store_open_decay(head, closes ? 0.0 : total);
     }
 }

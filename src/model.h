@@ -45,7 +45,6 @@ typedef enum model_work {
     WORK_SMA_CONV, /* rows x [q|e] */
     WORK_Y,        /* rows I */
     WORK_R,        /* f32 rows I */
-    WORK_DH,       /* f32 B M H N P of a piece */
     WORK_ENDS,     /* i32 B: rows where sequences end in this piece */
     WORK_ROWS,     /* i32 logits_rows: rows that logits are wanted of */
     WORK_PICKED,   /* logits_rows W: norm_f of them */
@@ -56,7 +55,7 @@ typedef enum model_work {
 /* What the recording of a piece depends on besides its shape. */
 typedef struct model_span {
     uint32_t runs;                   /* blocks with memories that some token reads */
-    uint32_t append_from, append_to; /* blocks that a chunk may close into; none when equal */
+    uint32_t close_from, close_to;   /* blocks that a chunk may close into; none when equal */
 } model_span;
 
 struct dart_state {
@@ -71,7 +70,6 @@ struct dart_state {
     uint32_t block;             /* memories a block, 0: growing */
     uint64_t limit;             /* bytes of a binding */
     uint64_t chunks_bytes;      /* of the states of a piece's chunks, at most */
-    uint64_t products_bytes;    /* of their C x C products */
     int32_t *positions;         /* B */
     dart_buffer **layers;       /* per layer, at these bytes: */
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;

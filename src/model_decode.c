@@ -11,7 +11,7 @@ static bool same_sampling(const dart_sampling *a, const dart_sampling *b)
 
 static bool same_span(const model_span *a, const model_span *b)
 {
-    return a->runs == b->runs && a->append_from == b->append_from && a->append_to == b->append_to;
+    return a->runs == b->runs && a->close_from == b->close_from && a->close_to == b->close_to;
 }
 
 /* The step as the positions of now need it. It serves until one of them enters another block or its second chunk. */

@@ -45,17 +45,20 @@ static dart_memories memories_of(const layer_pass *p, uint32_t block)
         .scale = {.buffer = buffer, .dtype = DART_F32, .offset = from->scale_at + before * c->H * c->N}};
 }
 
+/* Memories of chunks that close go straight to their blocks, before the attention reads them: a token looks only at chunks
+ * before its own, and those that close within this piece are among them. */
 static void scan(const layer_pass *p)
 {
-    const dart_state *state = p->state;
+    dart_state *state = p->state;
     const model_config *c = p->c;
     const dart_model *model = state->model;
     const uint64_t I = model_config_inner(c), groups = (uint64_t)c->G * c->N, row = model_config_conv(c),
         memory = (uint64_t)c->H * c->N * c->P;
     const dart_tensor absent = {0};
+    for (uint32_t i = p->span.close_from; i < p->span.close_to; i++) state->runs[i - p->span.close_from] = memories_of(p, i);
     dart_ssd(p->stream, &(dart_ssd_args){
         .B = p->B, .L = p->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = state->S, .dt_min = c->dt_min,
-            .dt_max = c->dt_max,
+            .dt_max = c->dt_max, .eps = c->sma_eps,
         .x = columns(p, WORK_CONV, 0, row), .b = columns(p, WORK_CONV, I, row), .c = columns(p, WORK_CONV, I + groups,
             row),
         .dt = columns(p, WORK_PROJ, I + row, model_config_in_proj(c)),
@@ -64,11 +67,10 @@ static void scan(const layer_pass *p)
         .h = carried(p, state->h_at, DART_F32, memory),
         .open = state->sma ? carried(p, state->open_at, DART_F32, memory) : absent,
         .open_decay = state->sma ? carried(p, state->decay_at, DART_F32, c->H) : absent,
-        .y = model_work_tensor(state, WORK_Y), .dh = state->sma ? model_work_tensor(state, WORK_DH) : absent});
+        .memories = state->runs, .memories_count = p->span.close_to - p->span.close_from,
+        .y = model_work_tensor(state, WORK_Y)});
 }
 
-/* Memories are stored before they are read: a token looks only at chunks before its own, and those that close within
- * this piece are among them. */
 static void attention(const layer_pass *p)
 {
     dart_state *state = p->state;
@@ -84,10 +86,6 @@ static void attention(const layer_pass *p)
         .bias = *model_weight(model, p->layer, MODEL_SMA_CONV_BIAS),
         .tail = carried(p, state->sma_tail_at, model->activations, (c->K - 1) * row),
         .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_SMA_CONV)});
-    for (uint32_t i = p->span.append_from; i < p->span.append_to; i++)
-        dart_sma_append(p->stream, &(dart_sma_append_args){
-            .B = p->B, .L = p->L, .H = c->H, .N = c->N, .P = c->P, .S = state->S, .eps = c->sma_eps,
-            .dh = model_work_tensor(state, WORK_DH), .seq = seq_of(state, p->b), .to = memories_of(p, i)});
     if (p->span.runs == 0) return;
     for (uint32_t i = 0; i < p->span.runs; i++) state->runs[i] = memories_of(p, i);
     dart_sma(p->stream, &(dart_sma_args){
@@ -203,8 +201,8 @@ model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const 
         if ((position + count - 1) / S > seen) seen = (position + count - 1) / S;
     }
     if (first < end) {
-        span.append_from = block_of(state, first);
-        span.append_to = block_of(state, end - 1) + 1;
+        span.close_from = block_of(state, first);
+        span.close_to = block_of(state, end - 1) + 1;
     }
     if (seen > 0) span.runs = block_of(state, seen - 1) + 1;
     return span;

@@ -67,15 +67,12 @@ static dart_status check(dart_state *state, const dart_prefill_args *a)
 
 /* ---- Cutting ---- */
 
-/* Do the per-chunk arrays of the scan fit? */
+/* Do the states of the scan's chunks fit? */
 static bool fits(const dart_state *state, uint64_t B, uint64_t L)
 {
     const model_config *c = &state->model->config;
-    const uint64_t chunks = B * dart_ssd_chunks((uint32_t)L, state->S, true), C = L < state->S ? L : state->S;
     const uint64_t states = (uint64_t)c->H * c->N * c->P * 4;
-    uint64_t products = 0;
-    return chunks <= state->chunks_bytes / states && base_mul(chunks * c->G, C * C * 4, &products) &&
-           products <= state->products_bytes;
+    return B * dart_ssd_chunks((uint32_t)L, state->S, true) <= state->chunks_bytes / states;
 }
 
 /* Sequences of a part: few enough that a piece takes a good number of tokens of each, as one chunk's matrices fill the

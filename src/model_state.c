@@ -7,7 +7,7 @@
 
 enum { DEFAULT_ROWS = 1024, FIRST_BLOCK_TOKENS = 1024, ALIGNED_ELEMENTS = 64 };
 
-/* Per-chunk arrays of a piece: beyond this a piece is cut shorter, as small chunks would multiply the workspace. */
+/* Memories and entering states of a piece: beyond this a piece is cut shorter, as small chunks would multiply the scratch. */
 #define CHUNKS_BYTES (UINT64_C(64) << 20)
 #define LOGITS_BYTES (UINT64_C(32) << 20)
 /* Kernels count elements in 32 bits. */
@@ -95,7 +95,6 @@ static dart_status plan(dart_state *state, const dart_state_options *options)
     state->rows = (uint32_t)smaller(wanted, smaller(state->limit / widest_row(state), INT32_MAX));
     const uint64_t logits_fit = smaller(state->limit, LOGITS_BYTES) / ((uint64_t)c->V * 4);
     state->logits_rows = (uint32_t)larger(state->B, smaller(state->rows, logits_fit));
-    state->products_bytes = smaller(state->limit, CHUNKS_BYTES);
     state->chunks_bytes = chunks_bytes(state);
     state->step = 1;
     while (state->step * memory % ALIGNED_ELEMENTS != 0 ||
@@ -146,7 +145,6 @@ static uint64_t work_size(const dart_state *state, model_work work)
     case WORK_SMA_CONV: return sma * rows * model_config_sma_conv(c) * size;
     case WORK_Y: return rows * model_config_inner(c) * size;
     case WORK_R: return sma * rows * model_config_inner(c) * 4;
-    case WORK_DH: return sma * state->chunks_bytes;
     case WORK_ROWS: return (uint64_t)state->logits_rows * 4;
     case WORK_PICKED: return (uint64_t)state->logits_rows * c->W * size;
     case WORK_LOGITS: return (uint64_t)state->logits_rows * c->V * 4;
@@ -166,7 +164,6 @@ dart_tensor model_work_tensor(const dart_state *state, model_work work)
     case WORK_ROWS: tensor.dtype = DART_I32; break;
     case WORK_STREAM:
     case WORK_R:
-    case WORK_DH:
     case WORK_LOGITS: tensor.dtype = DART_F32; break;
     default: break;
     }

@@ -112,13 +112,14 @@ static dart_conv_args good_conv(void)
 {
     return (dart_conv_args){.B = B, .L = L, .C = I, .K = K, .x = f32, .weight = f32, .bias = f32, .tail = f32, .seq = i32, .y = f32};
 }
+static dart_memories run;
 static dart_ssd_args good_ssd(void)
 {
+    run = (dart_memories){.M = M, .dh = f16, .scale = f32};
     return (dart_ssd_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32, .dt = f32, .b = f32, .c = f32, .a_log = f32,
                            .dt_bias = f32, .d = f32, .seq = i32, .h = f32, .open = f32, .open_decay = f32, .y = f32, .dh = f16,
-                           .cum = f32, .decay = f32, .cb = f32, .hin = f32};
+                           .dh_scale = f32, .cum = f32, .decay = f32, .hin = f16, .hin_scale = f32};
 }
-static dart_memories run;
 static dart_sma_args good_sma(void)
 {
     run = (dart_memories){.M = M, .dh = f32, .scale = f32};
@@ -255,8 +256,10 @@ static void ssd(void **unused)
 {
     (void)unused;
     GOOD(ssd, a.dt_max = 0);
-    GOOD(ssd, a.cum.buffer = a.decay.buffer = a.cb.buffer = a.hin.buffer = NULL);
-    GOOD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.cb.buffer = a.hin.buffer = NULL);
+    GOOD(ssd, a.cum.buffer = a.decay.buffer = a.hin.buffer = a.hin_scale.buffer = NULL);
+    GOOD(ssd, a.dh = a.hin = f32, a.dh_scale.buffer = a.hin_scale.buffer = NULL);
+    GOOD(ssd, a.dh.buffer = a.dh_scale.buffer = NULL, a.memories = &run, a.memories_count = 1);
+    GOOD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.dh = f32, a.dh_scale.buffer = a.hin.buffer = a.hin_scale.buffer = NULL);
     GOOD(ssd, a.h.buffer = a.open.buffer = a.open_decay.buffer = a.seq.buffer = NULL);
     GOOD(ssd, a.x.row = 3 * I + 1, a.b.offset = 5, a.y.row = I + 1);
     BAD(ssd, a.B = 0);
@@ -279,8 +282,24 @@ static void ssd(void **unused)
     BAD(ssd, a.dt_min = 2, a.dt_max = 1);
     BAD(ssd, a.plan = (dart_plan)3);
     BAD(ssd, a.plan = DART_PLAN_STEP);
-    BAD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.hin.buffer = NULL);
-    BAD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.cb.buffer = NULL);
+    BAD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.dh = f32, a.dh_scale.buffer = NULL);
+    BAD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.hin.buffer = a.hin_scale.buffer = NULL);
+    BAD(ssd, a.eps = -1);
+    BAD(ssd, a.eps = NAN);
+    BAD(ssd, a.dh.buffer = NULL);
+    BAD(ssd, a.hin.buffer = NULL);
+    BAD(ssd, a.dh_scale.buffer = NULL); /* raw memories are f32 */
+    BAD(ssd, a.hin_scale.buffer = NULL);
+    BAD(ssd, a.memories = &run, a.memories_count = 1);
+#define RUN(...) a.dh.buffer = a.dh_scale.buffer = NULL, a.memories = &run, a.memories_count = 1, __VA_ARGS__
+    BAD(ssd, RUN(a.memories = NULL));
+    BAD(ssd, RUN(a.open.buffer = a.open_decay.buffer = NULL));
+    BAD(ssd, RUN(run.M = 0));
+    BAD(ssd, RUN(run.M = ROOM));
+    BAD(ssd, RUN(run.dh = i32));
+    BAD(ssd, RUN(run.dh = foreign));
+    BAD(ssd, RUN(run.scale = f16));
+    BAD(ssd, RUN(run.scale.buffer = NULL));
     BAD(ssd, a.open.buffer = NULL);
     BAD(ssd, a.open_decay.buffer = NULL);
     BAD(ssd, a.h.buffer = NULL);
@@ -289,6 +308,7 @@ static void ssd(void **unused)
     PACKED(ssd, a_log);
     PACKED(ssd, h);
     PACKED(ssd, dh);
+    PACKED(ssd, hin);
     NEEDED(ssd, x);
     NEEDED(ssd, dt);
     NEEDED(ssd, b);
@@ -310,8 +330,11 @@ static void ssd(void **unused)
     BAD_F32(ssd, open_decay);
     BAD_F32(ssd, cum);
     BAD_F32(ssd, decay);
-    BAD_F32(ssd, cb);
-    BAD_F32(ssd, hin);
+    BAD_FLOATS(ssd, hin);
+    BAD(ssd, a.dh_scale = f16);
+    BAD(ssd, a.hin_scale = f16);
+    BAD_FLOATS(ssd, dh_scale);
+    BAD_FLOATS(ssd, hin_scale);
     assert_int_equal(dart_ssd_chunks(0, 4, true), 0);
     assert_int_equal(dart_ssd_chunks(4, 0, true), 0);
     assert_int_equal(dart_ssd_chunks(8, 4, false), 2);

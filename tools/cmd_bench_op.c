@@ -243,7 +243,7 @@ static int make_tensors(plan *p, const cli_session *session)
         const int flags = p->o.kind->tensors[i].flags;
         if ((flags & TENSOR_STAGE) != 0) continue;
         if ((flags & TENSOR_OPTIONAL) != 0 && !p->o.given[i]) continue;
-        p->o.given[i] = (flags & TENSOR_IN) != 0 && (flags & TENSOR_ZERO) == 0;
+        if ((flags & TENSOR_IN) != 0) p->o.given[i] = (flags & TENSOR_ZERO) == 0;
         if (make_tensor(p, session, i) != CLI_OK) return CLI_FAILED;
     }
     return CLI_OK;
@@ -524,6 +524,7 @@ int cmd_bench_op(int argc, char **argv)
             "tensors to include; a range of sizes stands for its powers of two:\n"
             "  ssd L=2048 H=24 P=64 N=128 S=256\n"
             "  ssd L=2048..131072 bf16      (seven cases)\n"
+            "  ssd bf16 dh_scale            (memories normalised, in bf16)\n"
             "  ssd B=8 L=1 open bf16        (a decoding step)\n"
             "  sma L=2048 S=256             (causal)\n"
             "  sma L=1 M=32 seq             (a decoding step against 32 memories)\n"

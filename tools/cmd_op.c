@@ -107,10 +107,9 @@ static int make_outputs(operation *o, const cli_session *session, int dtype, boo
                                                                 : o->tensors[0].dtype;
     for (size_t i = 0; o->kind->tensors[i].name != NULL; i++) {
         const operation_tensor *t = &o->kind->tensors[i];
-        if ((t->flags & TENSOR_IN) != 0 || ((t->flags & TENSOR_STAGE) != 0 && !stages)) continue;
-        /* The step plan has no such stages. */
-        const bool chunked_only = strcmp(t->name, "cb") == 0 || strcmp(t->name, "hin") == 0;
-        if (chunked_only && o->settings.plan == DART_PLAN_STEP) continue;
+        if ((t->flags & (TENSOR_IN | TENSOR_OPTIONAL)) != 0 || ((t->flags & TENSOR_STAGE) != 0 && !stages)) continue;
+        /* The step plan has no such stage. */
+        if (strcmp(t->name, "hin") == 0 && o->settings.plan == DART_PLAN_STEP) continue;
         if (operation_place(o, session, i, stored, NULL) != CLI_OK) return CLI_FAILED;
     }
     return CLI_OK;

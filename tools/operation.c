@@ -143,9 +143,12 @@ int operation_shape(const operation *o, size_t index, uint64_t shape[SAFETENSORS
 
 /* ---- Buffers ---- */
 
-static dart_dtype stored_dtype(const operation_tensor *t, dart_dtype dtype)
+static dart_dtype stored_dtype(const operation *o, size_t index, dart_dtype dtype)
 {
-    return (t->flags & TENSOR_I32) != 0 ? DART_I32 : (t->flags & TENSOR_F32) != 0 ? DART_F32 : dtype;
+    const int flags = o->kind->tensors[index].flags;
+    if ((flags & TENSOR_I32) != 0) return DART_I32;
+    const bool raw = (flags & TENSOR_RAW) != 0 && !o->given[index + 1];
+    return raw || (flags & TENSOR_F32) != 0 ? DART_F32 : dtype;
 }
 
 int operation_place(operation *o, const cli_session *session, size_t index, dart_dtype dtype, const void *values)
@@ -153,7 +156,7 @@ int operation_place(operation *o, const cli_session *session, size_t index, dart
     const operation_tensor *t = &o->kind->tensors[index];
     uint64_t shape[SAFETENSORS_MAX_RANK], count = 0, bytes = 0;
     uint32_t rank = 0;
-    dtype = stored_dtype(t, dtype);
+    dtype = stored_dtype(o, index, dtype);
     if (operation_shape(o, index, shape, &rank) != CLI_OK) return CLI_FAILED;
     if (!base_product(shape, rank, &count) || !base_mul(count, dart_dtype_size(dtype), &bytes) ||
         bytes > SIZE_MAX / 2 || bytes == 0)

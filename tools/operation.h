@@ -16,11 +16,12 @@ typedef enum operation_dim {
 enum {
     TENSOR_IN = 1 << 0,
     TENSOR_OUT = 1 << 1,      /* with IN: replaced by the op */
-    TENSOR_OPTIONAL = 1 << 2, /* an input that may be missing; with OUT it then is no output either */
+    TENSOR_OPTIONAL = 1 << 2, /* an input that may be missing, and with OUT is no output then; an output made when given */
     TENSOR_ZERO = 1 << 3,     /* an input that is zero when it is missing */
     TENSOR_STAGE = 1 << 4,    /* an intermediate, made when asked for */
     TENSOR_F32 = 1 << 5,      /* f32 whatever the dtype chosen */
     TENSOR_I32 = 1 << 6,
+    TENSOR_RAW = 1 << 7,      /* f32 unless the tensor behind it, its scale, is given */
     OPERATION_MAX_TENSORS = 24
 };
 

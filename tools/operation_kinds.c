@@ -41,9 +41,9 @@ static dart_status ssd(const operation *o, dart_stream *stream)
                                 .open_decay = at(o, "open_decay"),
                                 .y = at(o, "y"),
                                 .dh = at(o, "dh"),
+                                .dh_scale = at(o, "dh_scale"),
                                 .cum = at(o, "cum"),
                                 .decay = at(o, "decay"),
-                                .cb = at(o, "cb"),
                                 .hin = at(o, "hin")};
     return dart_ssd(stream, &args);
 }
@@ -219,10 +219,10 @@ const operation_kind operation_kinds[] = {
       {"open", "B H N P", MAY | OUT | F32},
       {"open_decay", "B H", MAY | OUT | F32},
       {"y", "B L H P", OUT},
-      {"dh", "B M H N P", OUT},
+      {"dh", "B M H N P", OUT | TENSOR_RAW},
+      {"dh_scale", "B M H N", OUT | TENSOR_OPTIONAL | F32},
       {"cum", "B H L 3", STAGE},
       {"decay", "B M+1 H", STAGE},
-      {"cb", "B M G C C", STAGE},
       {"hin", "B M H N P", STAGE}},
      ssd_sizes,
      ssd,

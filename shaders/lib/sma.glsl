@@ -1,4 +1,4 @@
-// What the SMA kernels share: sums over lanes and a logarithm.
+// Sums of quads over lanes, which the SMA kernels and the walk over states share, and a logarithm.
 
 // Four sums over the workgroup at once, the same in every lane, in a fixed order. Call in uniform flow; the shared
 // array is free again once all lanes passed another barrier, so two calls need one between them.

@@ -1,5 +1,6 @@
-// The two-float cumulative log-decay. Include after READS(cum), in a kernel whose bindings have it.
+// What the scan's kernels share: the two-float cumulative log-decay (with READS(cum)), and where memories lie.
 
+#ifdef SSD_CUM
 // hi, lo and step of one token; i counts tokens as cum does.
 vec3 cum_at(uint i)
 {
@@ -14,3 +15,13 @@ float cum_between(vec2 earlier, vec2 later)
     precise float low = later.y - earlier.y;
     return high + low;
 }
+#endif
+
+#ifdef SSD_MEMORY
+// The first row of chunk j's memory of head h.
+uint memory_row(uint position, uint b, uint j, uint h)
+{
+    uint slot = has(args.flags, HAS_RUN) ? b * args.capacity + position / args.S + j - args.first : b * args.M + j;
+    return (slot * args.H + h) * args.N;
+}
+#endif

@@ -1,77 +1,52 @@
-/* The scan, chunk by chunk. cum, decay, cb, memory, hin, h and open are f32. */
+/* The scan, chunk by chunk. cum, decay, h, open, tail and the scales are f32. */
 
 #define DEPTH 256u /* tokens at a time in sums over a chunk */
+#define KEPT 1024u         /* products c . b of a token that the heads share */
+#define KEPT_ROW (KEPT + 16u) /* floats from one token to the next: not a power of two */
 
 static inline float CPU_NAME(cum_difference)(const float *later, const float *earlier)
 {
     return (later[0] - earlier[0]) + (later[1] - earlier[1]);
 }
 
-void CPU_NAME(ssd_product)(const cpu_task *task)
+/* Where the memory of chunk j stands among those of the binding, in matrices (args.h). */
+static inline size_t CPU_NAME(memory_slot)(uint32_t flags, cpu_piece piece, uint32_t S, uint32_t M, uint32_t first,
+                                           uint32_t capacity, uint32_t b, uint32_t j)
 {
-    const struct SsdProductArgs *args = task->args;
-    const size_t C = args->C, N = args->N;
-    const uint32_t blocks = cpu_blocks(args->C, task->T0);
-    uint32_t tile = task->tile;
-    const uint32_t column = tile % blocks * task->T0;
-    tile /= blocks;
-    const uint32_t row = tile % blocks * task->T0;
-    tile /= blocks;
-    const uint32_t g = tile % args->G, j = tile / args->G % args->M, b = tile / args->G / args->M;
-    const cpu_chunk chunk = cpu_chunk_of(
-        cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_product_seq], args->seq_at, b, args->L), args->S, j);
-    const uint32_t length = chunk.end - chunk.begin;
-    const size_t columns = cpu_min(task->T0, args->C - column), rows = cpu_min(task->T0, args->C - row);
-    float *cb = (float *)task->bindings[BINDING_ssd_product_cb].data +
-                ((((size_t)b * args->M + j) * args->G + g) * C + row) * C + column;
-    for (size_t i = 0; i < rows; i++) memset(cb + i * C, 0, columns * sizeof(float));
-    if (row >= length || column >= length || column >= row + rows) return;
+    if (!(flags & HAS_RUN)) return (size_t)b * M + j;
+    return (size_t)b * capacity + (size_t)((uint64_t)piece.position / S + j - first);
+}
 
-    const size_t real_rows = cpu_min((uint32_t)rows, length - row),
-                 real_columns = cpu_min((uint32_t)columns, length - column);
-    float *keys = task->scratch, *packed = keys + 16 * N, *reads = packed + 16 * N, *sums = reads + rows * N;
-    const size_t first = (size_t)b * args->L + chunk.begin;
-    const matrix c = matrix_of(reads, &task->bindings[BINDING_ssd_product_c],
-                               args->c_at + (first + row) * args->c_row + g * N, args->c_row, real_rows, N);
-    for (size_t t = 0; t < real_columns; t += 16) {
-        const size_t width = real_columns - t < 16 ? real_columns - t : 16;
-        for (size_t i = 0; i < 16; i++) {
-            if (i < width)
-                load_row(keys + i * N, &task->bindings[BINDING_ssd_product_b],
-                         args->b_at + (first + column + t + i) * args->b_row + g * N, N);
-            else memset(keys + i * N, 0, N * sizeof(float));
-        }
-        pack16(packed, keys, N, N);
-        memset(sums, 0, real_rows * 16 * sizeof(float));
-        product(real_rows, 16, N, c.at, c.row, 1, packed, 16, sums, 16);
-        for (size_t i = 0; i < real_rows; i++)
-            for (size_t k = 0; k < width && column + t + k <= row + i; k++) cb[i * C + t + k] = sums[i * 16 + k];
+/* Stores `count` rows of P from row `row` of all rows on, normalised where there is a scale; v is overwritten. */
+static void CPU_NAME(store_matrix)(const cpu_tensor *to, size_t to_at, float *scale, size_t row, float *v, size_t count,
+                                   size_t P, float eps)
+{
+    for (size_t n = 0; n < count && scale != NULL; n++) {
+        float *line = v + n * P;
+        const float root = sqrtf(dot(line, line, P) / (float)P + eps);
+        for (size_t p = 0; p < P; p++) line[p] /= root;
+        scale[row + n] = root;
     }
+    store_row(to, to_at + row * P, v, count * P);
 }
 
 void CPU_NAME(ssd_memory)(const cpu_task *task)
 {
     const struct SsdMemoryArgs *args = task->args;
-    const uint32_t p_blocks = cpu_blocks(args->P, task->T1), n_blocks = cpu_blocks(args->N, task->T0);
+    const uint32_t n_blocks = cpu_blocks(args->N, task->T0);
     uint32_t tile = task->tile;
-    const uint32_t p = tile % p_blocks * task->T1;
-    tile /= p_blocks;
     const uint32_t n = tile % n_blocks * task->T0;
     tile /= n_blocks;
-    const uint32_t h = tile % args->H, j = tile / args->H % args->M, b = tile / args->H / args->M;
+    const uint32_t h = tile % args->H, j = tile / args->H % args->M, b = tile / args->H / args->M; /* T1 is 1 */
     const uint32_t g = h / (args->H / args->G);
-    const cpu_chunk chunk = cpu_chunk_of(
-        cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_memory_seq], args->seq_at, b, args->L), args->S, j);
-    const size_t P = args->P, rows = cpu_min(task->T0, args->N - n), columns = cpu_min(task->T1, args->P - p);
-    float *memory = (float *)task->bindings[BINDING_ssd_memory_memory].data +
-                    ((((size_t)b * args->M + j) * args->H + h) * args->N + n) * P + p;
-    for (size_t i = 0; i < rows; i++) memset(memory + i * P, 0, columns * sizeof(float));
+    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_memory_seq], args->seq_at, b, args->L);
+    const cpu_chunk chunk = cpu_chunk_of(piece, args->S, j);
     if (chunk.begin >= chunk.end) return;
-
-    const float *cum = (const float *)task->bindings[BINDING_ssd_memory_cum].data +
-                       ((size_t)b * args->H + h) * args->L * CUM_STRIDE;
+    const size_t P = args->P, rows = cpu_min(task->T0, args->N - n), head = (size_t)b * args->H + h;
+    const float *cum = (const float *)task->bindings[BINDING_ssd_memory_cum].data + head * args->L * CUM_STRIDE;
     const float *last = cum + (size_t)(chunk.end - 1) * CUM_STRIDE;
-    float *keys = task->scratch, *values = keys + DEPTH * rows, *decays = values + DEPTH * columns;
+    float *sums = task->scratch, *keys = sums + rows * P, *values = keys + DEPTH * rows, *decays = values + DEPTH * P;
+    memset(sums, 0, rows * P * sizeof(float));
     for (size_t t = chunk.begin; t < chunk.end; t += DEPTH) {
         const size_t count = cpu_min(DEPTH, chunk.end - (uint32_t)t), token = (size_t)b * args->L + t;
         for (size_t i = 0; i < count; i++) decays[i] = CPU_NAME(cum_difference)(last, cum + (t + i) * CUM_STRIDE);
@@ -84,26 +59,43 @@ void CPU_NAME(ssd_memory)(const cpu_task *task)
             for (size_t k = 0; k < rows; k++) key[k] *= weight;
         }
         const matrix x = matrix_of(values, &task->bindings[BINDING_ssd_memory_x],
-                                   args->x_at + token * args->x_row + h * P + p, args->x_row, count, columns);
-        product(rows, columns, count, keys, 1, rows, x.at, x.row, memory, P);
+                                   args->x_at + token * args->x_row + h * P, args->x_row, count, P);
+        product(rows, P, count, keys, 1, rows, x.at, x.row, sums, P);
     }
+    const size_t own = (head * args->N + n) * P;
+    if (args->flags & HAS_OPEN) {
+        const float *decay = (const float *)task->bindings[BINDING_ssd_memory_decay].data;
+        if (j == 0)
+            axpy(sums, exp_one(decay[((size_t)b * (args->M + 1) + 1) * args->H + h]),
+                 (const float *)task->bindings[BINDING_ssd_memory_open].data + own, rows * P);
+        if (!chunk.closes)
+            memcpy((float *)task->bindings[BINDING_ssd_memory_tail].data + own, sums, rows * P * sizeof(float));
+    }
+    const uint64_t m = (uint64_t)piece.position / args->S + j;
+    if ((args->flags & HAS_RUN) && (!chunk.closes || m < args->first || m >= (uint64_t)args->first + args->count)) return;
+    const size_t slot = CPU_NAME(memory_slot)(args->flags, piece, args->S, args->M, args->first, args->capacity, b, j);
+    float *scale = (float *)task->bindings[BINDING_ssd_memory_scale].data;
+    CPU_NAME(store_matrix)(&task->bindings[BINDING_ssd_memory_memory], args->memory_at,
+                           args->flags & HAS_SCALE ? scale + args->scale_at : NULL,
+                           (slot * args->H + h) * args->N + n, sums, rows, P, args->eps);
 }
 
 void CPU_NAME(ssd_state)(const cpu_task *task)
 {
     const struct SsdStateArgs *args = task->args;
-    const size_t NP = (size_t)args->N * args->P;
-    const uint32_t blocks = cpu_blocks((uint32_t)NP, task->T0);
-    const size_t at = (size_t)(task->tile % blocks) * task->T0, count = NP - at < task->T0 ? NP - at : task->T0;
+    const uint32_t blocks = cpu_blocks(args->N, task->T0), n = task->tile % blocks * task->T0;
     const uint32_t head = task->tile / blocks, h = head % args->H, b = head / args->H;
+    const size_t P = args->P, rows = cpu_min(task->T0, args->N - n), count = rows * P;
+    const size_t own = ((size_t)head * args->N + n) * P;
     const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_state_seq], args->seq_at, b, args->L);
     if (piece.count == 0) return;
-    const float *decay = (const float *)task->bindings[BINDING_ssd_state_decay].data +
-                         (size_t)b * (args->M + 1) * args->H + h;
+    const float *decay = (const float *)task->bindings[BINDING_ssd_state_decay].data + (size_t)b * (args->M + 1) * args->H + h;
     const bool has_open = (args->flags & HAS_OPEN) != 0, has_h = (args->flags & HAS_H) != 0;
+    const float *scale = (const float *)task->bindings[BINDING_ssd_state_scale].data;
+    float *hin_scale = (float *)task->bindings[BINDING_ssd_state_hin_scale].data;
     float *state = task->scratch, *mem = state + count;
-    float *h_here = has_h ? (float *)task->bindings[BINDING_ssd_state_h].data + head * NP + at : NULL;
-    float *open = has_open ? (float *)task->bindings[BINDING_ssd_state_open].data + head * NP + at : NULL;
+    float *h_here = has_h ? (float *)task->bindings[BINDING_ssd_state_h].data + own : NULL;
+    float *open = has_open ? (float *)task->bindings[BINDING_ssd_state_open].data + own : NULL;
     if (has_h) memcpy(state, h_here, count * sizeof(float));
     else memset(state, 0, count * sizeof(float));
     float open_decay = 0;
@@ -111,98 +103,143 @@ void CPU_NAME(ssd_state)(const cpu_task *task)
     for (uint32_t j = 0; j < args->M; j++) {
         const cpu_chunk chunk = cpu_chunk_of(piece, args->S, j);
         if (chunk.begin >= chunk.end) break;
-        float *memory = (float *)task->bindings[BINDING_ssd_state_memory].data +
-                        (((size_t)b * args->M + j) * args->H + h) * NP + at;
-        const float before = j == 0 ? decay[0] : 0.0f, during = decay[((size_t)j + 1) * args->H];
-        const float enter = exp_one(before), kept = exp_one(during), total = exp_one(before + during);
-        memcpy(mem, memory, count * sizeof(float));
-        if (j == 0 && has_open) {
-            for (size_t i = 0; i < count; i++) {
-                mem[i] += kept * open[i];
-                memory[i] = enter * state[i] + open[i];
-            }
-        } else {
-            for (size_t i = 0; i < count; i++) memory[i] = enter * state[i];
-        }
-        if (args->flags & HAS_DH)
-            store_row(&task->bindings[BINDING_ssd_state_dh],
-                      args->dh_at + (((size_t)b * args->M + j) * args->H + h) * NP + at, mem, count);
+        const float before = j == 0 ? decay[0] : 0.0f, total = before + decay[((size_t)j + 1) * args->H];
+        memcpy(mem, state, count * sizeof(float));
+        if (j == 0 && has_open)
+            for (size_t i = 0; i < count; i++) mem[i] = exp_one(before) * state[i] + open[i];
+        CPU_NAME(store_matrix)(&task->bindings[BINDING_ssd_state_hin], args->hin_at,
+                               args->flags & HAS_HIN_SCALE ? hin_scale + args->hin_scale_at : NULL,
+                               (((size_t)b * args->M + j) * args->H + h) * args->N + n, mem, rows, P, args->eps);
         is_open = has_open && !chunk.closes;
-        if (is_open) open_decay = before + during;
-        else for (size_t i = 0; i < count; i++) state[i] = total * state[i] + mem[i];
+        if (is_open) {
+            open_decay = total;
+            break;
+        }
+        const size_t slot = CPU_NAME(memory_slot)(args->flags, piece, args->S, args->M, args->first, args->capacity, b, j);
+        const size_t row = (slot * args->H + h) * args->N + n;
+        const float kept = exp_one(total);
+        load_row(mem, &task->bindings[BINDING_ssd_state_memory], args->memory_at + row * P, count);
+        for (size_t i = 0; i < rows; i++) {
+            const float size = args->flags & HAS_SCALE ? scale[args->scale_at + row + i] : 1.0f;
+            for (size_t p = 0; p < P; p++) state[i * P + p] = kept * state[i * P + p] + size * mem[i * P + p];
+        }
     }
     if (has_h) memcpy(h_here, state, count * sizeof(float));
     if (has_open) {
-        if (is_open) memcpy(open, mem, count * sizeof(float));
+        if (is_open) memcpy(open, (const float *)task->bindings[BINDING_ssd_state_tail].data + own, count * sizeof(float));
         else memset(open, 0, count * sizeof(float));
-        if (at == 0) ((float *)task->bindings[BINDING_ssd_state_open_decay].data)[head] = open_decay;
+        if (n == 0) ((float *)task->bindings[BINDING_ssd_state_open_decay].data)[head] = open_decay;
+    }
+}
+
+/* products[i, k] = reads row i . b of token s + k, for the `count` tokens from `token` on; work: 32 N + 16 rows floats. */
+static void CPU_NAME(ssd_products)(float *products, const float *reads, size_t rows, const cpu_tensor *b, size_t b_at, size_t b_row,
+                                   size_t count, size_t N, float *work)
+{
+    float *keys = work, *packed = keys + 16 * N, *sums = packed + 16 * N;
+    for (size_t s = 0; s < count; s += 16) {
+        const size_t width = count - s < 16 ? count - s : 16;
+        for (size_t i = 0; i < width; i++) load_row(keys + i * N, b, b_at + (s + i) * b_row, N);
+        memset(keys + width * N, 0, (16 - width) * N * sizeof(float));
+        pack16(packed, keys, N, N);
+        memset(sums, 0, rows * 16 * sizeof(float));
+        product(rows, 16, N, reads, N, 1, packed, 16, sums, 16);
+        for (size_t i = 0; i < rows; i++) memcpy(products + i * KEPT_ROW + s, sums + i * 16, width * sizeof(float));
+    }
+}
+
+/* A tile's tokens, and what one head of it sees. */
+typedef struct CPU_NAME(output_tile) {
+    size_t row, rows; /* of the chunk */
+    const float *cum; /* of the chunk's first token */
+    float *weights, *high, *low, *step;
+} CPU_NAME(output_tile);
+
+/* weights[i, k] = products[i, k] exp(cum_t - cum_s) step_s for t = row + i, s = from + k, k < depth; past t nothing. */
+static void CPU_NAME(ssd_weights)(const CPU_NAME(output_tile) *tile, const float *products, size_t from, size_t depth)
+{
+    for (size_t k = 0; k < depth; k++) {
+        tile->high[k] = tile->cum[(from + k) * CUM_STRIDE];
+        tile->low[k] = tile->cum[(from + k) * CUM_STRIDE + 1];
+        tile->step[k] = tile->cum[(from + k) * CUM_STRIDE + 2];
+    }
+    for (size_t i = 0; i < tile->rows; i++) {
+        const size_t t = tile->row + i, seen = t - from + 1 < depth ? t - from + 1 : depth;
+        decay_row(tile->weights + i * depth, tile->cum[t * CUM_STRIDE], tile->cum[t * CUM_STRIDE + 1], tile->high, tile->low,
+                  tile->step, products + i * KEPT_ROW, seen);
     }
 }
 
 void CPU_NAME(ssd_output)(const cpu_task *task)
 {
+    enum { CORNER = 6 }; /* rows that product() takes at once */
     const struct SsdOutputArgs *args = task->args;
-    const uint32_t p_blocks = cpu_blocks(args->P, task->T0), token_blocks = cpu_blocks(args->C, task->T1);
-    uint32_t tile = task->tile;
-    const uint32_t p = tile % p_blocks * task->T0;
-    tile /= p_blocks;
-    const uint32_t row = tile % token_blocks * task->T1;
-    tile /= token_blocks;
-    const uint32_t h = tile % args->H, j = tile / args->H % args->M, b = tile / args->H / args->M;
-    const uint32_t g = h / (args->H / args->G);
+    const uint32_t in_group = args->H / args->G, head_blocks = cpu_blocks(in_group, task->T0), token_blocks = cpu_blocks(args->C, task->T1);
+    uint32_t rest = task->tile;
+    const size_t row = (size_t)(rest % token_blocks) * task->T1;
+    rest /= token_blocks;
+    const uint32_t block = rest % head_blocks;
+    rest /= head_blocks;
+    const uint32_t g = rest % args->G, j = rest / args->G % args->M, b = rest / args->G / args->M;
+    const uint32_t h_first = g * in_group + block * task->T0, h_end = g * in_group + cpu_min((block + 1) * task->T0, in_group);
     const cpu_chunk chunk = cpu_chunk_of(
         cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_output_seq], args->seq_at, b, args->L), args->S, j);
     if (row >= chunk.end - chunk.begin) return;
-    const cpu_tensor *x_tensor = &task->bindings[BINDING_ssd_output_x];
-    const size_t C = args->C, N = args->N, P = args->P;
-    const size_t rows = cpu_min(task->T1, chunk.end - chunk.begin - row), columns = cpu_min(task->T0, args->P - p);
-    const size_t first = (size_t)b * args->L + chunk.begin;
-    const float *cum = (const float *)task->bindings[BINDING_ssd_output_cum].data +
-                       (((size_t)b * args->H + h) * args->L + chunk.begin) * CUM_STRIDE;
-    const float *cb = (const float *)task->bindings[BINDING_ssd_output_cb].data +
-                      (((size_t)b * args->M + j) * args->G + g) * C * C;
-    const float *hin = (const float *)task->bindings[BINDING_ssd_output_hin].data +
-                       (((size_t)b * args->M + j) * args->H + h) * N * P + p;
-    float *y = task->scratch, *reads = y + rows * columns, *weights = reads + rows * N;
-    float *values = weights + rows * DEPTH, *high = values + DEPTH * columns, *low = high + DEPTH, *step = low + DEPTH;
-    memset(y, 0, rows * columns * sizeof(float));
+    const cpu_tensor *x_tensor = &task->bindings[BINDING_ssd_output_x], *b_tensor = &task->bindings[BINDING_ssd_output_b];
+    const size_t N = args->N, P = args->P, first = (size_t)b * args->L + chunk.begin;
+    const size_t rows = cpu_min(task->T1, chunk.end - chunk.begin - (uint32_t)row), wide = N > DEPTH ? N : DEPTH;
+    const size_t most = task->T1; /* divides KEPT: the tile's own tokens are never parted */
+    float *y = task->scratch, *reads = y + most * P, *scaled = reads + most * N, *products = scaled + most * N;
+    float *weights = products + most * KEPT_ROW, *values = weights + most * DEPTH, *high = values + wide * P;
+    CPU_NAME(output_tile) tile = {row, rows, NULL, weights, high, high + DEPTH, high + 2 * DEPTH};
+    for (size_t i = 0; i < rows; i++)
+        load_row(reads + i * N, &task->bindings[BINDING_ssd_output_c], args->c_at + (first + row + i) * args->c_row + g * N, N);
 
-    for (size_t i = 0; i < rows; i++) {
-        const float *at = cum + (row + i) * CUM_STRIDE;
-        const float decay = exp_one(at[0] + at[1]);
-        load_row(reads + i * N, &task->bindings[BINDING_ssd_output_c],
-                 args->c_at + (first + row + i) * args->c_row + g * N, N);
-        for (size_t n = 0; n < N; n++) reads[i * N + n] *= decay;
-    }
-    product(rows, columns, N, reads, N, 1, hin, P, y, columns);
+    size_t held = SIZE_MAX; /* the source token that products begins with */
+    for (uint32_t h = h_first; h < h_end; h++) {
+        const size_t x_at = args->x_at + first * args->x_row + h * P;
+        tile.cum = (const float *)task->bindings[BINDING_ssd_output_cum].data +
+                   (((size_t)b * args->H + h) * args->L + chunk.begin) * CUM_STRIDE;
+        memset(y, 0, rows * P * sizeof(float));
 
-    for (size_t s = 0; s < row + rows; s += DEPTH) {
-        const size_t depth = row + rows - s < DEPTH ? row + rows - s : DEPTH;
-        for (size_t k = 0; k < depth; k++) {
-            high[k] = cum[(s + k) * CUM_STRIDE];
-            low[k] = cum[(s + k) * CUM_STRIDE + 1];
-            step[k] = cum[(s + k) * CUM_STRIDE + 2];
-        }
+        const size_t matrix_row = (((size_t)b * args->M + j) * args->H + h) * N;
+        const float *scale = (const float *)task->bindings[BINDING_ssd_output_hin_scale].data;
         for (size_t i = 0; i < rows; i++) {
-            const size_t t = row + i, seen = t < s ? 0 : t - s + 1 < depth ? t - s + 1 : depth;
-            decay_row(weights + i * depth, cum[t * CUM_STRIDE], cum[t * CUM_STRIDE + 1], high, low, step,
-                      cb + t * C + s, seen);
-            memset(weights + i * depth + seen, 0, (depth - seen) * sizeof(float));
+            const float *at = tile.cum + (row + i) * CUM_STRIDE, decay = exp_one(at[0] + at[1]);
+            for (size_t n = 0; n < N; n++) scaled[i * N + n] = decay * reads[i * N + n];
+            if (args->flags & HAS_HIN_SCALE)
+                for (size_t n = 0; n < N; n++) scaled[i * N + n] *= scale[args->hin_scale_at + matrix_row + n];
         }
-        const matrix x = matrix_of(values, x_tensor, args->x_at + (first + s) * args->x_row + h * P + p, args->x_row,
-                                   depth, columns);
-        product(rows, columns, depth, weights, depth, 1, x.at, x.row, y, columns);
-    }
+        const matrix hin = matrix_of(values, &task->bindings[BINDING_ssd_output_hin], args->hin_at + matrix_row * P, P, N, P);
+        product(rows, P, N, scaled, N, 1, hin.at, hin.row, y, P);
 
-    const float d = args->flags & HAS_D ? load_one(&task->bindings[BINDING_ssd_output_d], args->d_at + (size_t)h)
-                                        : 0.0f;
-    for (size_t i = 0; i < rows; i++) {
-        const size_t token = first + row + i;
-        if (args->flags & HAS_D)
-            axpy(y + i * columns, d, row_of(values, x_tensor, args->x_at + token * args->x_row + h * P + p, columns),
-                 columns);
-        store_row(&task->bindings[BINDING_ssd_output_y], args->y_at + token * args->y_row + h * P + p, y + i * columns,
-                  columns);
+        for (size_t s = 0, depth; s < row + rows; s += depth) {
+            const size_t begin = s - s % KEPT, end = begin + KEPT < row + rows ? begin + KEPT : row + rows;
+            /* Tokens before the tile's, then its own: weights above the diagonal stay out of the sums, as 0 x infinity is NaN. */
+            const bool own = s >= row;
+            depth = (own ? end : end < row ? end : row) - s;
+            if (depth > DEPTH) depth = DEPTH;
+            if (held != begin)
+                CPU_NAME(ssd_products)(products, reads, rows, b_tensor, args->b_at + (first + begin) * args->b_row + g * N,
+                                       args->b_row, end - begin, N, weights);
+            held = begin;
+            CPU_NAME(ssd_weights)(&tile, products + (s - begin), s, depth);
+            const matrix x = matrix_of(values, x_tensor, x_at + s * args->x_row, args->x_row, depth, P);
+            if (!own) product(rows, P, depth, weights, depth, 1, x.at, x.row, y, P);
+            for (size_t i = 0; own && i < rows; i += CORNER) {
+                const size_t height = rows - i < CORNER ? rows - i : CORNER;
+                product(height, P, i, weights + i * depth, depth, 1, x.at, x.row, y + i * P, P);
+                for (size_t r = i; r < i + height; r++)
+                    for (size_t k = i; k <= r; k++) axpy(y + r * P, weights[r * depth + k], x.at + k * x.row, P);
+            }
+        }
+
+        const float d = args->flags & HAS_D ? load_one(&task->bindings[BINDING_ssd_output_d], args->d_at + (size_t)h) : 0.0f;
+        for (size_t i = 0; i < rows; i++) {
+            if (args->flags & HAS_D)
+                axpy(y + i * P, d, row_of(values, x_tensor, x_at + (row + i) * args->x_row, P), P);
+            store_row(&task->bindings[BINDING_ssd_output_y], args->y_at + (first + row + i) * args->y_row + h * P, y + i * P, P);
+        }
     }
 }
 
@@ -263,3 +300,5 @@ void CPU_NAME(ssd_step)(const cpu_task *task)
 }
 
 #undef DEPTH
+#undef KEPT
+#undef KEPT_ROW

@@ -24,10 +24,12 @@ enum {
     CASE_HUGE = 1 << 9,     /* sma: memories of size 1e4 */
     CASE_ZERO = 1 << 10,    /* sma: one memory is all zero */
     CASE_FAR = 1 << 11,     /* sma: two memories whose logits lie 100 apart */
-    CASE_STORED = 1 << 12,  /* sma: memories as sma_append stores them, in several runs */
+    CASE_STORED = 1 << 12,  /* memories in runs, stored by ssd (in place when there is one run) or sma_append */
     CASE_ADD = 1 << 13,     /* linear: add; gated_norm: with r and gate; norm: gathered rows */
     CASE_MIXED = 1 << 14,   /* activations f32, weights and memories of the case's dtype */
-    CASE_LIMITS = 1 << 15   /* ssd: step limits */
+    CASE_LIMITS = 1 << 15,  /* ssd: step limits */
+    CASE_FORM = 1 << 16,    /* ssd: memories raw where x has 16 bits and normalised where it is f32 */
+    CASE_RUNS = 1 << 17     /* with STORED: two runs */
 };
 
 typedef struct conform_case {
@@ -58,7 +60,7 @@ typedef struct conform_outcome {
     bool ran;
     dart_status status;      /* when it did not run: why */
     char text[256];
-    char variants[256];      /* "ssd_decay[base] ssd_product[base] ..." */
+    char variants[256];      /* "ssd_decay[base] ssd_memory[base] ..." */
     conform_result results[CONFORM_MAX_RESULTS];
     uint32_t results_count;
     bool passed;

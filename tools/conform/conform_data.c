@@ -222,15 +222,6 @@ double conform_tolerance(conform_bound bound, dart_dtype stored, uint64_t terms)
 
 double conform_floor(dart_dtype stored) { return stored == DART_F16 ? 0x1p-25 : 0; }
 
-static conform_result *add_result(conform_data *d, const char *name)
-{
-    if (d->outcome->results_count == CONFORM_MAX_RESULTS) abort();
-    conform_result *result = &d->outcome->results[d->outcome->results_count++];
-    memset(result, 0, sizeof *result);
-    snprintf(result->tensor, sizeof result->tensor, "%s", name);
-    return result;
-}
-
 static bool untouched(const conform_tensor *tensor, uint64_t at)
 {
     const size_t size = dart_dtype_size(tensor->t.dtype);
@@ -238,6 +229,33 @@ static bool untouched(const conform_tensor *tensor, uint64_t at)
     for (size_t i = 0; i < size; i++)
         if (bytes[i] != 0xff) return false;
     return true;
+}
+
+conform_tensor *conform_scaled(conform_data *d, const conform_tensor *tensor, const conform_tensor *scale)
+{
+    if (d->status != DART_OK) return NULL;
+    conform_tensor *made = calloc(1, sizeof *made);
+    const uint64_t count = tensor->rows * tensor->width, part = tensor->width / scale->width;
+    float *values = malloc((size_t)count * sizeof *values);
+    if (made == NULL || values == NULL || d->tensors_count == MAX_TENSORS) abort();
+    *made = (conform_tensor){.t = {.dtype = DART_F32}, .rows = tensor->rows, .width = tensor->width, .total = count, .initial = values};
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t row = i / tensor->width, column = i % tensor->width;
+        const uint64_t at = place(tensor, row, column), scale_at = place(scale, row, column / part);
+        values[i] = (float)(element(tensor, tensor->initial, at) * element(scale, scale->initial, scale_at));
+        if (untouched(tensor, at) && untouched(scale, scale_at)) memset(&values[i], 0xff, sizeof values[i]);
+    }
+    d->tensors[d->tensors_count++] = made;
+    return made;
+}
+
+static conform_result *add_result(conform_data *d, const char *name)
+{
+    if (d->outcome->results_count == CONFORM_MAX_RESULTS) abort();
+    conform_result *result = &d->outcome->results[d->outcome->results_count++];
+    memset(result, 0, sizeof *result);
+    snprintf(result->tensor, sizeof result->tensor, "%s", name);
+    return result;
 }
 
 void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double tolerance, double floor_)
