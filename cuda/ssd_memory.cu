@@ -1,5 +1,7 @@
-// memory[n, p] = sum_t exp(cum[last] - cum[t]) step_t b_t[n] x_t[p] over a chunk.
-// A block computes T0 rows x T1 columns of one (sequence, chunk, head) as a product over its tokens.
+// memory[n, p] = sum_t exp(cum[last] - cum[t]) step_t b_t[n] x_t[p] over a chunk, for the first one plus what is open; raw,
+// or rows divided by their scales. An open last chunk goes to tail as well.
+// A block computes T0 rows of one (sequence, chunk, head), 64 columns at a time, as a product over its tokens. Normalised
+// rows that are wider are computed twice, the first time for their squares.
 #include "product.cuh"
 
 // b_t[n] exp(cum[last] - cum[t]) step_t
@@ -28,36 +30,65 @@ struct DecayedColumns {
 KERNEL_FUNCTION(ssd_memory, simt)
 {
     constexpr uint32_t T = TILE0_ssd_memory_simt;
-    static_assert(T == Panels<4>::side && T == TILE1_ssd_memory_simt, "tile of the product");
+    static_assert(T == Panels<4>::side && TILE1_ssd_memory_simt == 1, "tile of the product, of one head");
     __shared__ Panels<4> panels;
-    const View x = VIEW(ssd_memory, x), b_view = VIEW(ssd_memory, b);
-    float *memory = FLOATS(ssd_memory, memory);
-    const uint32_t p_blocks = ceil_div(args.P, T), n_blocks = ceil_div(args.N, T);
+    const View x = VIEW(ssd_memory, x), b_view = VIEW(ssd_memory, b), memory = VIEW(ssd_memory, memory);
+    const float *open = FLOATS(ssd_memory, open);
+    float *scale = FLOATS(ssd_memory, scale), *tail = FLOATS(ssd_memory, tail);
+    const bool scaled = args.flags & HAS_SCALE, has_open = args.flags & HAS_OPEN;
+    const uint32_t p_blocks = ceil_div(args.P, T), n_blocks = ceil_div(args.N, T), again = scaled && p_blocks > 1 ? p_blocks : 0;
     FOR_TILES(tile) {
-        const uint32_t p0 = tile % p_blocks * T, n0 = tile / p_blocks % n_blocks * T, rest = tile / p_blocks / n_blocks;
+        const uint32_t n0 = tile % n_blocks * T, rest = tile / n_blocks;
         const uint32_t h = rest % args.H, j = rest / args.H % args.M, b = rest / args.H / args.M,
                        g = h / (args.H / args.G);
-        const Chunk chunk = chunk_of(piece_of(INTS(ssd_memory, seq) + args.seq_at, args.flags, args.L, b), args.S, j);
+        const Piece piece = piece_of(INTS(ssd_memory, seq) + args.seq_at, args.flags, args.L, b);
+        const Chunk chunk = chunk_of(piece, args.S, j);
         const uint32_t length = chunk.length();
-        const size_t token = size_t(b) * args.L + chunk.begin;
+        if (length == 0) continue;
+        const size_t token = size_t(b) * args.L + chunk.begin, own = (size_t(b) * args.H + h) * args.N;
+        const bool stored = memory_stored(args, piece, j);
+        const size_t row = memory_row(args, piece, b, j, h);
+        const float still = has_open && j == 0 ? exp_below(FLOATS(ssd_memory, decay)[(size_t(b) * (args.M + 1) + 1) * args.H + h])
+                                               : 0.0f;
         const DecayedColumns rows = {
             {b_view, args.b_at + token * args.b_row + g * args.N + n0, args.b_row, args.N - n0, length,
              multiples_of_4(args.b_at, args.b_row, args.N)},
             FLOATS(ssd_memory, cum) + ((size_t(b) * args.H + h) * args.L + chunk.begin) * CUM_STRIDE};
-        const Columns columns = {x, args.x_at + token * args.x_row + h * args.P + p0, args.x_row, args.P - p0, length,
-                                 multiples_of_4(args.x_at, args.x_row, args.P)};
-        float acc[4][4];
-        product_clear(acc);
-        product(rows, columns, length, panels, acc);
-        const size_t to = ((size_t(b) * args.M + j) * args.H + h) * args.N * args.P;
+        float squares[4] = {}, roots[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+        for (uint32_t round = 0; round < again + p_blocks; round++) {
+            const uint32_t p0 = round % p_blocks * T;
+            const Columns columns = {x, args.x_at + token * args.x_row + h * args.P + p0, args.x_row, args.P - p0, length,
+                                     multiples_of_4(args.x_at, args.x_row, args.P)};
+            float acc[4][4];
+            product_clear(acc);
+            product(rows, columns, length, panels, acc);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t n = n0 + output_line(threadIdx.x / 16, i);
-            if (n >= args.N) continue;
+            for (int i = 0; i < 4; i++) {
+                const uint32_t n = n0 + output_line(threadIdx.x / 16, i);
+                float square = 0.0f;
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const uint32_t p = p0 + output_line(threadIdx.x % 16, k);
-                if (p < args.P) memory[to + size_t(n) * args.P + p] = acc[i][k];
+                for (int k = 0; k < 4; k++) {
+                    const uint32_t p = p0 + output_line(threadIdx.x % 16, k);
+                    if (n >= args.N || p >= args.P) continue;
+                    const size_t at = (own + n) * args.P + p;
+                    if (has_open && j == 0) acc[i][k] = fmaf(still, open[at], acc[i][k]);
+                    if (has_open && !chunk.closes && round < p_blocks) tail[at] = acc[i][k];
+                    square = fmaf(acc[i][k], acc[i][k], square);
+                }
+                // A row lies in 16 neighbouring threads.
+                for (int step = 8; step > 0; step /= 2) square += __shfl_xor_sync(0xffffffffu, square, step);
+                if (round < p_blocks) squares[i] += square;
+                if (!stored || n >= args.N) continue;
+                if (scaled && round + 1 == p_blocks) {
+                    roots[i] = sqrtf(squares[i] / float(args.P) + args.eps);
+                    if (threadIdx.x % 16 == 0) scale[args.scale_at + row + n] = roots[i];
+                }
+                if (round < again) continue;
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const uint32_t p = p0 + output_line(threadIdx.x % 16, k);
+                    if (p < args.P) store(memory, args.memory_at + (row + n) * args.P + p, acc[i][k] / roots[i]);
+                }
             }
         }
     }
