@@ -1,6 +1,8 @@
 /* What holds of the scan whatever its result: prop_scan [DEVICE_SPEC]. */
 #include "rig.h"
 
+#include <math.h>
+
 enum { B = 2, L = 75, H = 4, G = 2, N = 12, P = 20 };
 /* f32 sums of up to 75 x 12 products in another order. */
 #define TOLERANCE 3e-6
@@ -196,6 +198,35 @@ static void does_not_look_ahead(void **unused)
     rig_close(&r);
 }
 
+/* Nor do later tokens that are no numbers, where sums are not taken by tiles. */
+static void keeps_nan_to_itself(void **unused)
+{
+    (void)unused;
+    static const uint32_t cuts[] = {1, 5, 16, 33, 74};
+    static const float bad[] = {NAN, INFINITY};
+    rig r;
+    scan s;
+    rig_open(&r, rig_spec);
+    if (r.info.backend != DART_BACKEND_CPU) {
+        rig_close(&r);
+        skip();
+    }
+    make(&r, &s);
+    run(&r, &s);
+    float *y = copy_of(s.y, B * L * H * P);
+    for (size_t i = sizeof cuts / sizeof cuts[0]; i-- > 0;) {
+        for (size_t b = 0; b < B; b++) {
+            for (size_t k = 0; k < H * P; k++) s.x[(b * L + cuts[i]) * H * P + k] = bad[i % 2];
+            for (size_t k = 0; k < G * N; k++) s.b[(b * L + cuts[i]) * G * N + k] = s.c[(b * L + cuts[i]) * G * N + k] = bad[b];
+        }
+        run(&r, &s);
+        for (size_t b = 0; b < B; b++) rig_same_bits("y", s.y + b * L * H * P, y + b * L * H * P, (uint64_t)cuts[i] * H * P);
+    }
+    free(y);
+    unmake(&s);
+    rig_close(&r);
+}
+
 /* A sequence's and a head's numbers do not depend on where it stands. */
 static void permutes(void **unused)
 {
@@ -264,6 +295,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(splits_anywhere),
     cmocka_unit_test(is_linear_in_x),
     cmocka_unit_test(does_not_look_ahead),
+    cmocka_unit_test(keeps_nan_to_itself),
     cmocka_unit_test(permutes),
     cmocka_unit_test(repeats_to_the_bit),
 };

@@ -146,14 +146,20 @@ static void plans_are_ordered(void **unused)
                       h = rig_random(&r, DART_F32, B * H * SN * P, -1, 1), open = rig_random(&r, DART_F32, B * H * SN * P, -1, 1),
                       open_decay = rig_random(&r, DART_F32, B * H, -1, 0), e = rig_random(&r, DART_F32, B * L * G * P, -1, 1),
                       dh = rig_random(&r, DART_F16, B * 5 * H * SN * P, -1, 1), r_out = rig_tensor(&r, DART_F16, B * L * I, NULL),
-                      tail = rig_random(&r, DART_F32, B * 3 * I, -1, 1), taps = rig_random(&r, DART_F32, 4 * I, -1, 1);
+                      dh_scale = rig_tensor(&r, DART_F32, B * 5 * H * SN, NULL), tail = rig_random(&r, DART_F32, B * 3 * I, -1, 1), taps = rig_random(&r, DART_F32, 4 * I, -1, 1);
     dart_ssd_args ssd = {.B = B, .L = L, .H = H, .G = G, .N = SN, .P = P, .S = S, .x = x, .dt = dt, .b = bc, .c = bc, .a_log = h_wide,
-                         .seq = seq, .h = h, .open = open, .open_decay = open_decay, .y = y, .dh = dh};
+                         .seq = seq, .h = h, .open = open, .open_decay = open_decay, .y = y, .dh = dh, .dh_scale = dh_scale};
+    const dart_memories written[2] = {{.M = 2, .dh = dh, .scale = dh_scale}, {.first = 2, .M = 3, .dh = {.buffer = dh.buffer, .dtype = DART_F16,
+                                      .offset = B * 2 * H * SN * P}, .scale = {.buffer = dh_scale.buffer, .offset = B * 2 * H * SN}}};
     MUST(&r, dart_conv(r.stream, &(dart_conv_args){.B = B, .L = L, .C = I, .K = 4, .x = x, .weight = taps, .tail = tail, .seq = seq, .y = y}));
     MUST(&r, dart_ssd(r.stream, &ssd));
     MUST(&r, dart_ssd(r.stream, &ssd));
-    ssd.L = 1;
-    MUST(&r, dart_ssd(r.stream, &ssd));
+    ssd.dh.buffer = ssd.dh_scale.buffer = NULL;
+    ssd.memories = written;
+    for (int step = 0; step < 2; step++) {
+        ssd.L = step ? 1 : L;
+        for (ssd.memories_count = 0; ssd.memories_count <= 2; ssd.memories_count++) MUST(&r, dart_ssd(r.stream, &ssd));
+    }
     const dart_memories runs[2] = {memories_of(&r, 0, M, B * H * SN * P), memories_of(&r, M, 3, B * H * SN * P)};
     dart_sma_args sma = {.B = B, .L = L, .H = H, .G = G, .N = SN, .P = P, .S = S, .eps = 1e-5f, .q = bc, .e = e, .c = bc, .seq = seq,
                          .memories = runs, .memories_count = 2, .r = r_out};
