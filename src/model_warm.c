@@ -6,12 +6,12 @@
 /* Pieces whose kernels differ: a token, a handful, a part of a chunk, a whole workspace. */
 static const uint32_t lengths[] = {1, 4, 64, UINT32_MAX};
 
-static void record(dart_state *state, dart_stream *stream, uint32_t L)
+/* As if memories were stored and read, or as if none were. */
+static void record(dart_state *state, dart_stream *stream, uint32_t L, bool memories)
 {
     const dart_sampling choices[] = {{.temperature = 0}, {.temperature = 1, .top_k = 40}};
     const dart_tensor last = model_work_tensor(state, WORK_LAST), ends = model_work_tensor(state, WORK_ENDS);
-    /* As if memories were stored and read. */
-    const model_span span = {.runs = state->blocks_count > 0, .append_to = state->blocks_count > 0};
+    const model_span span = {.runs = memories, .close_to = memories};
     const uint32_t room = state->rows / state->B;
     if (L > room) L = room > 0 ? room : 1;
     model_record_layers(state, stream, 0, state->B, L, L == 1 ? WORK_NEXT : WORK_IDS, span);
@@ -30,7 +30,8 @@ dart_status dart_state_warm(dart_state *state)
     dart_stream *stream = NULL;
     status = dart_stream_create(state->model->device, &(dart_stream_options){.warm = true}, &stream);
     if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, CALL);
-    for (size_t i = 0; i < COUNT_OF(lengths); i++) record(state, stream, lengths[i]);
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) record(state, stream, lengths[i], false);
+    for (size_t i = 0; i < COUNT_OF(lengths) && state->blocks_count > 0; i++) record(state, stream, lengths[i], true);
     status = model_take_stream(state, stream, dart_stream_submit(stream), CALL);
     dart_stream_destroy(&stream);
     return status;
