@@ -7,6 +7,7 @@
 // FEW, up to four rows: a workgroup makes T0 outputs of T1 = 4 rows. Teams of 8 LANES / T0 lanes own eight outputs
 // each, split the inputs, read each weight once and add their parts up. Shared memory: 16 (8 LANES + T0) bytes.
 // Rows that do not start at 16-byte borders are read an element at a time.
+// Matrix rows: lib/linear_matrix.glsl.
 // Guards: edge outputs read the last row of weight and are dropped; rows past the end count as 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -16,29 +17,7 @@ READS(0, x)
 READS(1, weight)
 READS_WRITES(2, y)
 
-struct Eight {
-    vec4 low, high;
-};
-
-bool is_half(uint type) { return type == TYPE_F16 || type == TYPE_BF16; }
-vec4 four_halves(uint type, uvec2 words)
-{
-    return vec4(element_of(type, words.x, 0u), element_of(type, words.x, 1u),
-                element_of(type, words.y, 0u), element_of(type, words.y, 1u));
-}
-
-// Elements at .. at + 7 of a binding, where at is a multiple of 8 (16-bit) or 4 (f32).
-#define READS_EIGHT(slot, name) \
-    layout(std430, binding = slot) readonly buffer Quads_##name { uvec4 quads_##name[]; }; \
-    bool aligned_##name(uint at, uint row) { return (at | row) % (is_half(DTYPE_OF(slot)) ? 8u : 4u) == 0u; } \
-    Eight load_eight_##name(uint at) \
-    { \
-        if (is_half(DTYPE_OF(slot))) { \
-            uvec4 q = quads_##name[at / 8u]; \
-            return Eight(four_halves(DTYPE_OF(slot), q.xy), four_halves(DTYPE_OF(slot), q.zw)); \
-        } \
-        return Eight(uintBitsToFloat(quads_##name[at / 4u]), uintBitsToFloat(quads_##name[at / 4u + 1u])); \
-    }
+#include "lib/eight.glsl"
 READS_EIGHT(0, x)
 READS_EIGHT(1, weight)
 
@@ -63,7 +42,9 @@ void put(uint row, uint column, float value)
     store_y(at, has(args.flags, IS_ADD) ? load_y(at) + value : value);
 }
 
-#ifdef FEW
+#if defined(MATRIX_F16) || defined(MATRIX_BF16)
+#include "lib/linear_matrix.glsl"
+#elif defined(FEW)
 const uint OUTPUTS = 8u; // of a lane
 const uint ROWS = 4u;    // T1
 shared float parts[ROWS * (OUTPUTS * gl_WorkGroupSize.x + T0)];

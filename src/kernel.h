@@ -38,7 +38,9 @@ enum {
                                whole matrix tiles work */
     FITS_N128_P64 = 1 << 27,
     FITS_D64 = 1 << 28,     /* heads of softmax attention are 64 wide */
-    FITS_ALL = FITS_F16 | FITS_BF16 | FITS_TILES | FITS_N128_P64 | FITS_D64
+    FITS_FEW_TILES = 1 << 29,  /* linear: y is below 256 tiles of 64 x 64, which would leave much of a large device idle */
+    FITS_MANY_TILES = 1 << 30, /* linear: y is at least 1536 of them, enough for larger ones */
+    FITS_ALL = FITS_F16 | FITS_BF16 | FITS_TILES | FITS_N128_P64 | FITS_D64 | FITS_FEW_TILES | FITS_MANY_TILES
 };
 /* Does the row compute with cooperative matrices? Then `local` counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->capabilities & DART_CAP_MATRIX) != 0)

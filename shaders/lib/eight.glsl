@@ -1,0 +1,49 @@
+// Eight elements at a time: a binding of 16-bit elements is read and written in words of 16 bytes, one of f32 in two of
+// them. `at` is a multiple of 8 (16-bit) or 4 (f32). Use beside the READS, WRITES or READS_WRITES of the same binding.
+struct Eight {
+    vec4 low, high;
+};
+
+bool is_half(uint type) { return type == TYPE_F16 || type == TYPE_BF16; }
+vec4 four_halves(uint type, uvec2 words)
+{
+    return vec4(element_of(type, words.x, 0u), element_of(type, words.x, 1u),
+                element_of(type, words.y, 0u), element_of(type, words.y, 1u));
+}
+uvec2 as_halves(uint type, vec4 v)
+{
+    return uvec2(half_bits(type, v.x) | half_bits(type, v.y) << 16, half_bits(type, v.z) | half_bits(type, v.w) << 16);
+}
+
+// SiLU for results of that type. 16-bit ones may do with the built-in exp, which is at most 3 + 2 |x| ulp off, 2^-15 of the
+// result at x = -80. Below that the result is taken as x 2^-115, to keep clear of infinity.
+vec4 silu_four(uint type, vec4 v)
+{
+    if (is_half(type)) return v / (1.0 + exp(min(-v, vec4(80.0))));
+    return vec4(silu(v.x), silu(v.y), silu(v.z), silu(v.w));
+}
+
+#define LOADS_EIGHT(slot, name) \
+    bool aligned_##name(uint at, uint row) { return (at | row) % (is_half(DTYPE_OF(slot)) ? 8u : 4u) == 0u; } \
+    Eight load_eight_##name(uint at) \
+    { \
+        if (is_half(DTYPE_OF(slot))) { \
+            uvec4 q = quads_##name[at / 8u]; \
+            return Eight(four_halves(DTYPE_OF(slot), q.xy), four_halves(DTYPE_OF(slot), q.zw)); \
+        } \
+        return Eight(uintBitsToFloat(quads_##name[at / 4u]), uintBitsToFloat(quads_##name[at / 4u + 1u])); \
+    }
+#define READS_EIGHT(slot, name) \
+    layout(std430, binding = slot) readonly buffer Quads_##name { uvec4 quads_##name[]; }; \
+    LOADS_EIGHT(slot, name)
+#define WRITES_EIGHT(slot, name) \
+    layout(std430, binding = slot) buffer Quads_##name { uvec4 quads_##name[]; }; \
+    void store_eight_##name(uint at, Eight v) \
+    { \
+        if (is_half(DTYPE_OF(slot))) { \
+            quads_##name[at / 8u] = uvec4(as_halves(DTYPE_OF(slot), v.low), as_halves(DTYPE_OF(slot), v.high)); \
+        } else { \
+            quads_##name[at / 4u] = floatBitsToUint(v.low); \
+            quads_##name[at / 4u + 1u] = floatBitsToUint(v.high); \
+        } \
+    }
