@@ -2,6 +2,7 @@
 //
 // y, r, z, out rows x width; gate rows; weight width. A workgroup makes one row and computes v twice: keeping it
 // would take more shared memory than small devices have. out may be y: a lane reads element i before it writes it.
+// EIGHT: rows in words of 16 bytes; a lane keeps v of up to 4096 elements in registers.
 // Shared memory: 4 LANES bytes. Guards: eps > 0; SiLU by exp of negative numbers only; sums in a fixed order.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -14,6 +15,59 @@ READS(3, z)
 READS(4, weight)
 WRITES(5, out)
 
+#ifdef EIGHT
+#include "lib/eight.glsl"
+READS_EIGHT(0, y)
+READS_EIGHT(1, r)
+READS_EIGHT(3, z)
+READS_EIGHT(4, weight)
+WRITES_EIGHT(5, out)
+
+const uint KEPT = 4096u / (8u * gl_WorkGroupSize.x);
+
+Eight gated_eight(uint row, uint i, float gate)
+{
+    Eight v = load_eight_y(args.y_at + row * args.y_row + i);
+    Eight z = load_eight_z(args.z_at + row * args.z_row + i);
+    if (has(args.flags, HAS_SMA)) {
+        Eight r = load_eight_r(args.r_at + row * args.r_row + i);
+        v = Eight(v.low + gate * r.low, v.high + gate * r.high);
+    }
+    return Eight(v.low * silu_four(DTYPE_OF(5), z.low), v.high * silu_four(DTYPE_OF(5), z.high));
+}
+
+void write_eight(uint row, uint i, Eight v, float scale)
+{
+    Eight w = load_eight_weight(args.weight_at + i);
+    store_eight_out(args.out_at + row * args.out_row + i, Eight(v.low * scale * w.low, v.high * scale * w.high));
+}
+
+void main()
+{
+    for (uint row = gl_WorkGroupID.x; row < args.tiles; row += gl_NumWorkGroups.x) {
+        float gate = has(args.flags, HAS_SMA) ? silu(load_gate(args.gate_at + row * args.gate_row)) : 0.0;
+        uint rest = 8u * (LANE + KEPT * LANES); // what a lane computes twice
+        Eight kept[KEPT];
+        precise float squares = 0.0;
+        [[unroll]] for (uint k = 0u; k < KEPT; k++) {
+            uint i = 8u * (LANE + k * LANES);
+            kept[k] = Eight(vec4(0.0), vec4(0.0));
+            if (i < args.width) kept[k] = gated_eight(row, i, gate);
+            squares += dot(kept[k].low, kept[k].low) + dot(kept[k].high, kept[k].high);
+        }
+        for (uint i = rest; i < args.width; i += 8u * LANES) {
+            Eight v = gated_eight(row, i, gate);
+            squares += dot(v.low, v.low) + dot(v.high, v.high);
+        }
+        float scale = 1.0 / sqrt(workgroup_sum(squares) / float(args.width) + args.eps);
+        [[unroll]] for (uint k = 0u; k < KEPT; k++) {
+            uint i = 8u * (LANE + k * LANES);
+            if (i < args.width) write_eight(row, i, kept[k], scale);
+        }
+        for (uint i = rest; i < args.width; i += 8u * LANES) write_eight(row, i, gated_eight(row, i, gate), scale);
+    }
+}
+#else
 float gated(uint row, uint i, float gate)
 {
     float value = load_y(args.y_at + row * args.y_row + i);
@@ -37,3 +91,4 @@ void main()
         }
     }
 }
+#endif

@@ -18,7 +18,9 @@ static void piece(op_call *call, const dart_conv_args *a, uint32_t flags)
 {
     const uint64_t rows = (uint64_t)a->B * a->L;
     struct ConvArgs k = {.flags = flags, .B = a->B, .L = a->L, .C = a->C, .K = a->K, .x_row = op_row(&a->x, a->C), .y_row = op_row(&a->y, a->C)};
-    op_kernel(call, KERNEL_conv, a->L, 0);
+    const bool eights = a->K == 4 && a->C % 16 == 0 && op_fits_rows(&a->x, a->C) && op_fits_rows(&a->y, a->C) &&
+                        a->weight.offset % 8 == 0 && a->bias.offset % 8 == 0 && a->tail.offset % 8 == 0;
+    op_kernel(call, KERNEL_conv, a->L, eights ? FITS_TILES : 0);
     k.x_at = op_bind_rows(call, BINDING_conv_x, &a->x, rows, a->C);
     k.weight_at = op_bind(call, BINDING_conv_weight, &a->weight, (uint64_t)a->C * a->K);
     k.bias_at = op_bind(call, BINDING_conv_bias, &a->bias, a->C);

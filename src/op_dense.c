@@ -80,7 +80,8 @@ dart_status dart_rms_norm(dart_stream *stream, const dart_rms_norm_args *args)
     if (op_status(&call) != DART_OK) return op_status(&call);
     struct NormArgs k = {.flags = gather ? HAS_ROWS : 0, .rows = T, .width = W, .x_row = op_row(&args->x, W),
                          .y_row = op_row(&args->y, W), .eps = args->eps};
-    op_kernel(&call, KERNEL_norm, T, 0);
+    const bool eights = W % 16 == 0 && op_fits_rows(&args->x, W) && op_fits_rows(&args->y, W) && args->weight.offset % 8 == 0;
+    op_kernel(&call, KERNEL_norm, T, eights ? FITS_TILES : 0);
     /* Gathered rows may lie anywhere from the start of x to the end of its buffer. */
     if (gather)
         k.x_at = op_bind(&call, BINDING_norm_x, &args->x,
@@ -113,7 +114,9 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
     struct GatedNormArgs k = {.flags = op_has(&args->r) ? HAS_SMA : 0, .rows = T, .width = I,
                               .y_row = op_row(&args->y, I), .r_row = op_row(&args->r, I), .gate_row = op_row(&args->gate, 1),
                               .z_row = op_row(&args->z, I), .out_row = op_row(&args->out, I), .eps = args->eps};
-    op_kernel(&call, KERNEL_gated_norm, T, 0);
+    const bool eights = I % 16 == 0 && op_fits_rows(&args->y, I) && op_fits_rows(&args->r, I) && op_fits_rows(&args->z, I) &&
+                        op_fits_rows(&args->out, I) && args->weight.offset % 8 == 0;
+    op_kernel(&call, KERNEL_gated_norm, T, eights ? FITS_TILES : 0);
     k.y_at = op_bind_rows(&call, BINDING_gated_norm_y, &args->y, T, I);
     k.r_at = op_bind_rows(&call, BINDING_gated_norm_r, &args->r, T, I);
     k.gate_at = op_bind_rows(&call, BINDING_gated_norm_gate, &args->gate, T, 1);
