@@ -233,6 +233,15 @@ static dart_status place_weights(dart_model *model, dart_storage storage, const 
     return DART_OK;
 }
 
+/* Matrix hardware multiplies operands of one 16-bit type: with such weights activations are of it too. */
+static dart_dtype natural_activations(const dart_device *device, dart_dtype weights)
+{
+    const dart_device_info *info = &device->info;
+    const uint32_t needed = weights == DART_F16 ? DART_CAP_MATRIX_F16 : weights == DART_BF16 ? DART_CAP_MATRIX_BF16 : 0;
+    const bool fast = needed != 0 && ((info->capabilities & needed) != 0 || info->backend == DART_BACKEND_CUDA);
+    return fast && info->type != DART_DEVICE_CPU ? weights : DART_F32;
+}
+
 static dart_status build(dart_device *device, const model_config *config, const dart_model_options *options,
                          const safetensors *file, uint64_t seed, dart_model **model)
 {
@@ -264,7 +273,7 @@ static dart_status build(dart_device *device, const model_config *config, const 
         made->bytes += pool_bytes[i];
     }
     TRY(place_weights(made, options->weights, file, &from, pool_bytes));
-    made->activations = stored_as(options->activations, DART_F32);
+    made->activations = stored_as(options->activations, natural_activations(device, made->weights_dtype));
     made->memories = stored_as(options->memories, made->weights_dtype);
     free(pool_bytes);
     free(from.values);

@@ -45,6 +45,44 @@ static dart_memories memories_of(const layer_pass *p, uint32_t block)
         .scale = {.buffer = buffer, .dtype = DART_F32, .offset = from->scale_at + before * c->H * c->N}};
 }
 
+/* Launches of one kind stand side by side, as those of the scan's input and of SMA's depend on nothing of each other. */
+static void project(const layer_pass *p)
+{
+    const dart_state *state = p->state;
+    const model_config *c = p->c;
+    const dart_model *model = state->model;
+    const dart_tensor input = model_work_tensor(state, WORK_INPUT);
+    dart_linear(p->stream, &(dart_linear_args){
+        .T = p->T, .IN = c->W, .OUT = model_config_in_proj(c), .x = input,
+        .weight = *model_weight(model, p->layer, MODEL_IN_PROJ), .y = model_work_tensor(state, WORK_PROJ)});
+    if (!state->sma) return;
+    dart_linear(p->stream, &(dart_linear_args){
+        .T = p->T, .IN = c->W, .OUT = model_config_sma_proj(c), .x = input,
+        .weight = *model_weight(model, p->layer, MODEL_SMA_PROJ), .y = model_work_tensor(state, WORK_SMA_PROJ)});
+}
+
+static void convolve(const layer_pass *p)
+{
+    const dart_state *state = p->state;
+    const model_config *c = p->c;
+    const dart_model *model = state->model;
+    const uint32_t channels = model_config_conv(c), sma_channels = model_config_sma_conv(c);
+    dart_conv(p->stream, &(dart_conv_args){
+        .B = p->B, .L = p->L, .C = channels, .K = c->K,
+        .x = columns(p, WORK_PROJ, model_config_inner(c), model_config_in_proj(c)),
+        .weight = *model_weight(model, p->layer, MODEL_CONV_WEIGHT),
+        .bias = *model_weight(model, p->layer, MODEL_CONV_BIAS),
+        .tail = carried(p, state->tail_at, model->activations, (uint64_t)(c->K - 1) * channels),
+        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_CONV)});
+    if (!state->sma) return;
+    dart_conv(p->stream, &(dart_conv_args){
+        .B = p->B, .L = p->L, .C = sma_channels, .K = c->K, .x = columns(p, WORK_SMA_PROJ, 0, model_config_sma_proj(c)),
+        .weight = *model_weight(model, p->layer, MODEL_SMA_CONV_WEIGHT),
+        .bias = *model_weight(model, p->layer, MODEL_SMA_CONV_BIAS),
+        .tail = carried(p, state->sma_tail_at, model->activations, (uint64_t)(c->K - 1) * sma_channels),
+        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_SMA_CONV)});
+}
+
 /* Memories of chunks that close go straight to their blocks, before the attention reads them: a token looks only at chunks
  * before its own, and those that close within this piece are among them. */
 static void scan(const layer_pass *p)
@@ -75,17 +113,7 @@ static void attention(const layer_pass *p)
 {
     dart_state *state = p->state;
     const model_config *c = p->c;
-    const dart_model *model = state->model;
-    const uint64_t Q = model_config_sma_proj(c), row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N;
-    dart_linear(p->stream, &(dart_linear_args){
-        .T = p->T, .IN = c->W, .OUT = (uint32_t)Q, .x = model_work_tensor(state, WORK_INPUT),
-        .weight = *model_weight(model, p->layer, MODEL_SMA_PROJ), .y = model_work_tensor(state, WORK_SMA_PROJ)});
-    dart_conv(p->stream, &(dart_conv_args){
-        .B = p->B, .L = p->L, .C = (uint32_t)row, .K = c->K, .x = columns(p, WORK_SMA_PROJ, 0, Q),
-        .weight = *model_weight(model, p->layer, MODEL_SMA_CONV_WEIGHT),
-        .bias = *model_weight(model, p->layer, MODEL_SMA_CONV_BIAS),
-        .tail = carried(p, state->sma_tail_at, model->activations, (c->K - 1) * row),
-        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_SMA_CONV)});
+    const uint64_t row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N;
     if (p->span.runs == 0) return;
     for (uint32_t i = 0; i < p->span.runs; i++) state->runs[i] = memories_of(p, i);
     dart_sma(p->stream, &(dart_sma_args){
@@ -100,22 +128,15 @@ static dart_status layer(const layer_pass *p)
     dart_state *state = p->state;
     const model_config *c = p->c;
     const dart_model *model = state->model;
-    const uint32_t I = model_config_inner(c), R = model_config_in_proj(c), channels = model_config_conv(c);
+    const uint32_t I = model_config_inner(c), R = model_config_in_proj(c);
     const bool attends = state->sma && p->span.runs > 0;
     const dart_tensor stream = model_work_tensor(state, WORK_STREAM), input = model_work_tensor(state, WORK_INPUT);
     const dart_tensor y = model_work_tensor(state, WORK_Y), absent = {0};
     dart_rms_norm(p->stream, &(dart_rms_norm_args){
         .T = p->T, .W = c->W, .eps = c->eps, .x = stream, .weight = *model_weight(model, p->layer, MODEL_NORM),
         .y = input});
-    dart_linear(p->stream, &(dart_linear_args){
-        .T = p->T, .IN = c->W, .OUT = R, .x = input, .weight = *model_weight(model, p->layer, MODEL_IN_PROJ),
-        .y = model_work_tensor(state, WORK_PROJ)});
-    dart_conv(p->stream, &(dart_conv_args){
-        .B = p->B, .L = p->L, .C = channels, .K = c->K, .x = columns(p, WORK_PROJ, I, R),
-        .weight = *model_weight(model, p->layer, MODEL_CONV_WEIGHT),
-        .bias = *model_weight(model, p->layer, MODEL_CONV_BIAS),
-        .tail = carried(p, state->tail_at, model->activations, (uint64_t)(c->K - 1) * channels),
-        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_CONV)});
+    project(p);
+    convolve(p);
     scan(p);
     if (state->sma) attention(p);
     dart_gated_norm(p->stream, &(dart_gated_norm_args){

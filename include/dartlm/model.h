@@ -70,7 +70,8 @@ typedef enum dart_storage {
 
 typedef struct dart_model_options {
     dart_storage weights;     /* of the matrices; default: as in the file. Vectors and convolutions are f32. */
-    dart_storage activations; /* between ops of a layer; default: f32. The residual stream is f32. */
+    dart_storage activations; /* between ops of a layer; default: that of the weights on a GPU with matrix hardware for
+                                 it, else f32. The residual stream is f32. */
     dart_storage memories;    /* of closed chunks; default: that of the weights */
     bool skip_nan_check;      /* load without looking for NaN and infinite weights */
 } dart_model_options;
@@ -104,7 +105,7 @@ typedef struct dart_state_options {
     uint32_t B;            /* sequences; 0: 1 */
     uint32_t S;            /* chunk size; 0: the configuration's. Need not be the one of training. */
     bool no_sma;           /* leave the memories out (the paper's ablation); a mamba2 model has none anyway */
-    uint32_t max_piece;    /* tokens of all sequences that are computed together; 0: 1024 */
+    uint32_t max_piece;    /* tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
     uint32_t memory_block; /* memories of a sequence that are allocated together; 0: 1024 tokens' worth, then half of
                               what there is */
     uint64_t timeout_ns;   /* for the work of one piece; 0: no limit. DART_TIMEOUT breaks the state. */
