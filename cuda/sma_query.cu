@@ -7,6 +7,18 @@ __device__ __forceinline__ float power_below(float x)
     return __uint_as_float(__float_as_uint(fmaxf(x, 0x1p-126f)) & 0x7f800000u);
 }
 
+// Over the whole block, for values of at least 0.
+__device__ __forceinline__ float largest(float value)
+{
+    __shared__ float parts[warps];
+    for (int apart = 16; apart > 0; apart /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart));
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+    __syncthreads();
+    for (uint32_t w = 0; w < warps; w++) value = fmaxf(value, parts[w]);
+    __syncthreads();
+    return value;
+}
+
 KERNEL_FUNCTION(sma_query, simt)
 {
     const View q = VIEW(sma_query, q), e = VIEW(sma_query, e);
@@ -25,7 +37,13 @@ KERNEL_FUNCTION(sma_query, simt)
         float e_factor = 1.0f / sqrtf(block_sum(ve * ve) / float(args.P) + args.eps);
         if (args.flags & HAS_UNIT) {
             const float q_power = power_below(q_factor), e_power = power_below(e_factor);
-            if (i == 0) FLOATS(sma_query, unit)[tile] = q_factor / q_power * (e_factor / e_power);
+            const float vc = i < args.N ? load(VIEW(sma_query, c), args.c_at + size_t(row) * args.c_row + g * args.N + i) : 0.0f;
+            const float c_power = power_below(1.0f / fmaxf(largest(fabsf(vc)), 0x1p-126f));
+            if (i < args.N) store(VIEW(sma_query, read), qn_at + i, vc * c_power);
+            if (i == 0) {
+                FLOATS(sma_query, unit)[2 * size_t(tile)] = q_factor / q_power * (e_factor / e_power);
+                FLOATS(sma_query, unit)[2 * size_t(tile) + 1] = 1.0f / c_power;
+            }
             q_factor = q_power;
             e_factor = e_power;
         }

@@ -40,7 +40,7 @@
 #define IS_ADD 1024u      /* linear: add to what y holds */
 #define IS_RAW 2048u      /* sma: dh is raw and factor is rho; otherwise dh is normalised and factor is 1/rho */
 #define IS_MERGE 4096u    /* sma, sma_merge: combine with what r and lse hold */
-#define HAS_UNIT 8192u    /* sma_query, sma: qn and en have 16 bits, unit holds their common factor */
+#define HAS_UNIT 8192u    /* sma_query, sma: qn, en and c have 16 bits, unit holds the rest of their factors */
 #define HAS_SCALE 16384u  /* ssd: memories are normalised */
 #define HAS_HIN_SCALE 32768u /* ssd: hin is normalised */
 #define HAS_RUN 65536u    /* ssd: memories lie in a run */
@@ -48,6 +48,7 @@
 #define MAX_STATE 256     /* largest N and P */
 #define MAX_HEAD 128      /* largest D */
 #define STEP_TOKENS 32    /* attention_step: the share of a split is a multiple of this many tokens */
+#define SMA_PADDING 256   /* most tokens of a tile of sma that reads qn and c in 16 bits */
 #define CUM_STRIDE 3      /* floats a token in cum: rounded cumulative log-decay, its remainder, dt */
 
 /* y[i] = value for rows x width elements. Tile: T0 consecutive elements. */
@@ -127,16 +128,19 @@ struct SsdStepArgs { U32 tiles, flags, B, H, G, N, P, S, x_at, x_row, b_at, b_ro
 struct SmaRhoArgs { U32 tiles, rows, P, dh_at; F32 eps; };
 
 /* qn[(b L + t) G N + g N + n] = q / rms(q) / sqrt(N), en[.. G P ..] = e / rms(e), f32. With HAS_UNIT, for rows of sma
- * that multiply in 16 bits: qn = q 2^i, en = e 2^j in the dtype of q and e, 2^i and 2^j the largest powers of two not
- * above the factors of the former form, so that nothing is rounded, and unit[(b L + t) G + g] = the rest of the factors,
- * in [1, 4). Tile: one (row, group): tile = g + G row. */
-struct SmaQueryArgs { U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row, seq_at; F32 eps; };
+ * that multiply in 16 bits: qn = q 2^i, en = e 2^j, read = c 2^k (rows as those of qn) in the dtype of q, e and c, without
+ * rounding: 2^i and 2^j are the largest powers of two not above the factors of the first form, 2^k the largest not above
+ * 1 / max |c|; unit[2 ((b L + t) G + g)] = the rest of the first two factors, then 2^-k.
+ * Tile: one (row, group): tile = g + G row. */
+struct SmaQueryArgs { U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row, c_at, c_row, seq_at; F32 eps; };
 
 /* Memories i of this launch are number first + i of the sequence, i in [0, count), stored at slot i of capacity:
  * dh[((b capacity + i) H + h) N P], factor[((b capacity + i) H + h) N]. Token t sees those below (position + t) / S.
  *   raw:  key weight qn_n factor_n, value weight c_n;  normalised: key weight qn_n, value weight c_n factor_n;
  *   logit = sum_p en_p sum_n key_n dh_np;  v = sum_n value_n dh_np;  online softmax over i.
- * Rows that name FITS_F16 or FITS_BF16 take normalised memories and qn, en as HAS_UNIT makes them: logit unit.
+ * Rows that name FITS_F16 or FITS_BF16 take normalised memories and what sma_query makes with HAS_UNIT, c being read:
+ * the logit is multiplied by the first unit, r by the second. Rows of qn and c after the last may be read, not used:
+ * SMA_PADDING tokens of them.
  * r = sum g v, lse = logsumexp, merged with the r and lse there when IS_MERGE (r = 0, lse = -inf count as nothing).
  * lse f32 (b L + t) H + h. Tile: T0 tokens of one (b, h), tile = token block + token blocks * (h + H b). */
 struct SmaArgs { U32 tiles, flags, B, L, H, G, N, P, S, first, count, capacity, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at; };

@@ -1,8 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// qn = q / rms(q) / sqrt(N), en = e / rms(e), rms(v) = sqrt(mean(v^2) + eps); or powers of two apart, the rest in unit.
-// q B L G N; e B L G P; qn B L G N; en B L G P; unit B L G. One workgroup takes one (token, group).
-// Shared memory: 16 LANES bytes. Guards: eps > 0; tokens past the count are skipped.
+// qn = q / rms(q) / sqrt(N), en = e / rms(e), rms(v) = sqrt(mean(v^2) + eps); or powers of two apart,
+// the rest in unit, with read = c, so too.
+// q, c B L G N; e B L G P; qn, read B L G N; en B L G P; unit B L G 2. One workgroup takes one (token, group).
+// Shared memory: 20 LANES bytes. Guards: eps > 0; tokens past the count are skipped.
 #include "lib/dart.glsl"
 PUSH(SmaQueryArgs)
 READS(0, q)
@@ -11,6 +12,8 @@ READS(2, seq)
 WRITES(3, qn)
 WRITES(4, en)
 WRITES(5, unit)
+READS(6, c)
+WRITES(7, read)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
 
@@ -41,7 +44,15 @@ void main()
         if (has(args.flags, HAS_UNIT)) {
             float q_power = power_below(q_factor);
             float e_power = power_below(e_factor);
-            if (LANE == 0u) store_unit(tile, q_factor / q_power * (e_factor / e_power));
+            uint c_at = args.c_at + row * args.c_row + g * args.N;
+            float top = 1.17549435e-38;
+            for (uint n = LANE; n < args.N; n += LANES) top = max(top, abs(load_c(c_at + n)));
+            float c_power = power_below(1.0 / workgroup_max(top));
+            for (uint n = LANE; n < args.N; n += LANES) store_read(tile * args.N + n, load_c(c_at + n) * c_power);
+            if (LANE == 0u) {
+                store_unit(2u * tile, q_factor / q_power * (e_factor / e_power));
+                store_unit(2u * tile + 1u, 1.0 / c_power);
+            }
             q_factor = q_power;
             e_factor = e_power;
         }

@@ -11,7 +11,7 @@ typedef struct sma_plan {
     uint32_t flags;
     uint64_t rows, memory; /* B L, H N P */
     struct query {
-        dart_tensor qn, en, unit;
+        dart_tensor qn, en, unit, read;
         bool made;
     } whole, half; /* f32, and in the dtype of q for rows that multiply in 16 bits */
     dart_tensor r, lse;
@@ -51,6 +51,15 @@ static dart_status check(sma_plan *p)
     return op_status(call);
 }
 
+/* Scratch for that many 16-bit elements. */
+static dart_tensor scratch_of(op_call *call, dart_dtype dtype, uint64_t elements)
+{
+    dart_tensor tensor = op_scratch(call, base_ceil_div(elements, 2));
+    tensor.offset *= 2;
+    tensor.dtype = dtype;
+    return tensor;
+}
+
 /* The queries in one of their forms, made when first asked for. */
 static const struct query *query(sma_plan *p, bool half)
 {
@@ -60,23 +69,26 @@ static const struct query *query(sma_plan *p, bool half)
     to->made = true;
     const dart_sma_args *a = p->a;
     const uint64_t q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P;
-    to->qn = half ? op_scratch(call, (p->rows * q_width + 1) / 2) : op_kept(call, &a->qn, p->rows * q_width);
-    to->en = half ? op_scratch(call, (p->rows * e_width + 1) / 2) : op_kept(call, &a->en, p->rows * e_width);
     if (half) {
-        to->qn.offset *= 2;
-        to->en.offset *= 2;
-        to->qn.dtype = to->en.dtype = a->q.dtype;
-        to->unit = op_scratch(call, p->rows * a->G);
+        to->qn = scratch_of(call, a->q.dtype, (p->rows + SMA_PADDING) * q_width);
+        to->en = scratch_of(call, a->q.dtype, p->rows * e_width);
+        to->read = scratch_of(call, a->q.dtype, (p->rows + SMA_PADDING) * q_width);
+        to->unit = op_scratch(call, 2 * p->rows * a->G);
+    } else {
+        to->qn = op_kept(call, &a->qn, p->rows * q_width);
+        to->en = op_kept(call, &a->en, p->rows * e_width);
     }
     struct SmaQueryArgs k = {.flags = p->flags | (half ? HAS_UNIT : 0), .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P,
-                             .q_row = op_row(&a->q, q_width), .e_row = op_row(&a->e, e_width), .eps = a->eps};
+                             .q_row = op_row(&a->q, q_width), .e_row = op_row(&a->e, e_width), .c_row = op_row(&a->c, q_width), .eps = a->eps};
     op_kernel(call, KERNEL_sma_query, a->L, 0);
     k.q_at = op_bind_rows(call, BINDING_sma_query_q, &a->q, p->rows, q_width);
     k.e_at = op_bind_rows(call, BINDING_sma_query_e, &a->e, p->rows, e_width);
     k.seq_at = op_bind(call, BINDING_sma_query_seq, &a->seq, 2 * (uint64_t)a->B);
     op_bind(call, BINDING_sma_query_qn, &to->qn, p->rows * q_width);
     op_bind(call, BINDING_sma_query_en, &to->en, p->rows * e_width);
-    op_bind(call, BINDING_sma_query_unit, &to->unit, p->rows * a->G);
+    op_bind(call, BINDING_sma_query_unit, &to->unit, 2 * p->rows * a->G);
+    if (half) k.c_at = op_bind_rows(call, BINDING_sma_query_c, &a->c, p->rows, q_width);
+    op_bind(call, BINDING_sma_query_read, &to->read, p->rows * q_width);
     op_launch(call, &k, p->rows * a->G);
     return to;
 }
@@ -101,10 +113,9 @@ static dart_tensor rho(sma_plan *p, const dart_memories *run)
 static uint32_t facts(const sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;
-    const uint64_t width = (uint64_t)a->G * a->N;
     if (!op_has(&run->scale)) return 0;
     const uint32_t half = op_fits_half(&a->q, &a->e) & op_fits_half(&a->c, &run->dh) & op_fits_half(&a->q, &run->dh);
-    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&a->c, width) && op_fits_rows(&p->r, (uint64_t)a->H * a->P) &&
+    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->r, (uint64_t)a->H * a->P) &&
                        run->dh.offset % 8 == 0 && run->scale.offset % 4 == 0;
     return half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
 }
@@ -116,17 +127,19 @@ static void attend(sma_plan *p, const dart_memories *run, const dart_tensor *fac
     const dart_sma_args *a = p->a;
     const uint64_t width = (uint64_t)a->G * a->N, memories = (uint64_t)a->B * run->M;
     struct SmaArgs k = {.flags = flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
-                        .count = run->M, .capacity = run->M, .c_row = op_row(&a->c, width), .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
+                        .count = run->M, .capacity = run->M, .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
     const uint32_t fits = facts(p, run);
     op_kernel(call, KERNEL_sma, a->L, fits);
     const bool half = (call->row->capabilities & (FITS_F16 | FITS_BF16)) != 0;
     const struct query *from = query(p, half);
     if (half) k.flags |= HAS_UNIT;
     op_kernel(call, KERNEL_sma, a->L, fits);
-    op_bind(call, BINDING_sma_qn, &from->qn, p->rows * width);
+    const uint64_t padded = p->rows + (half ? SMA_PADDING : 0);
+    op_bind(call, BINDING_sma_qn, &from->qn, padded * width);
     op_bind(call, BINDING_sma_en, &from->en, p->rows * a->G * a->P);
-    op_bind(call, BINDING_sma_unit, &from->unit, p->rows * a->G);
-    k.c_at = op_bind_rows(call, BINDING_sma_c, &a->c, p->rows, width);
+    op_bind(call, BINDING_sma_unit, &from->unit, 2 * p->rows * a->G);
+    k.c_row = op_row(half ? &from->read : &a->c, width);
+    k.c_at = op_bind_rows(call, BINDING_sma_c, half ? &from->read : &a->c, half ? padded : p->rows, width);
     k.dh_at = op_bind(call, BINDING_sma_dh, &run->dh, memories * p->memory);
     k.factor_at = op_bind(call, BINDING_sma_factor, factor, memories * a->H * a->N);
     k.seq_at = op_bind(call, BINDING_sma_seq, &a->seq, 2 * (uint64_t)a->B);

@@ -33,7 +33,15 @@ void cpu_sma_query_plain(const cpu_task *task)
     float e_scale = 1.0f / root_mean_square(en, P, args->eps);
     if (args->flags & HAS_UNIT) {
         const float q_power = power_below(q_scale), e_power = power_below(e_scale);
-        ((float *)task->bindings[BINDING_sma_query_unit].data)[task->tile] = q_scale / q_power * (e_scale / e_power);
+        float *unit = (float *)task->bindings[BINDING_sma_query_unit].data + 2 * (size_t)task->tile;
+        float *read = en + P, top = 0x1p-126f;
+        load_row(read, &task->bindings[BINDING_sma_query_c], args->c_at + row * args->c_row + g * N, N);
+        for (size_t n = 0; n < N; n++) top = fmaxf(top, fabsf(read[n]));
+        const float c_power = power_below(1.0f / top);
+        for (size_t n = 0; n < N; n++) read[n] *= c_power;
+        store_row(&task->bindings[BINDING_sma_query_read], (size_t)task->tile * N, read, N);
+        unit[0] = q_scale / q_power * (e_scale / e_power);
+        unit[1] = 1.0f / c_power;
         q_scale = q_power;
         e_scale = e_power;
     }
