@@ -10,6 +10,9 @@
 // Shared memory: 16 SLAB (T0 / 2 + 1) + 4 T0 (LANES + 1) + 8 T0 bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; each token has its
 // own limit, since a tile may straddle the border of a chunk.
+#ifdef MATRIX_F16
+#include "lib/sma_matrix.glsl"
+#else
 #include "lib/dart.glsl"
 PUSH(SmaArgs)
 READS(0, qn)
@@ -176,3 +179,4 @@ void main()
         barrier();
     }
 }
+#endif

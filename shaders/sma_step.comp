@@ -8,6 +8,9 @@
 // with every so-many-th row n. LANES is at least MAX_STATE / GROUPS.
 // Shared memory: 6144 + 20 LANES bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
+#ifdef HALF
+#include "lib/sma_step_half.glsl"
+#else
 #include "lib/dart.glsl"
 PUSH(SmaStepArgs)
 READS(0, qn)
@@ -116,3 +119,4 @@ void main()
         }
     }
 }
+#endif

@@ -1,9 +1,8 @@
 /* State-memory attention over runs of memories, and the store of new ones. */
 #include "stream.h"
 
-/* Memories that one split of a token's attention looks at: measured nowhere yet, small enough to fill a GPU at a few
- * hundred memories and large enough that a partial result (P + 2 floats) stays far below the N P it stands for. */
-enum { MEMORIES_A_SPLIT = 8, MAX_SPLITS = 64 };
+/* A partial result is P + 2 floats; more of them than this and their merge would show. */
+enum { MAX_SPLITS = 128 };
 
 typedef struct sma_plan {
     op_call call;
@@ -13,7 +12,7 @@ typedef struct sma_plan {
     struct query {
         dart_tensor qn, en, unit, read;
         bool made;
-    } whole, half; /* f32, and in the dtype of q for rows that multiply in 16 bits */
+    } queries[DART_BF16 + 1]; /* by dtype: 16 bits for rows that multiply in them */
     dart_tensor r, lse;
     bool merge; /* r and lse hold something */
 } sma_plan;
@@ -60,19 +59,20 @@ static dart_tensor scratch_of(op_call *call, dart_dtype dtype, uint64_t elements
     return tensor;
 }
 
-/* The queries in one of their forms, made when first asked for. */
-static const struct query *query(sma_plan *p, bool half)
+/* The queries in the form for that dtype, made when first asked for. */
+static const struct query *query(sma_plan *p, dart_dtype dtype)
 {
     op_call *call = &p->call;
-    struct query *to = half ? &p->half : &p->whole;
+    const bool half = dtype != DART_F32;
+    struct query *to = &p->queries[dtype];
     if (to->made) return to;
     to->made = true;
     const dart_sma_args *a = p->a;
     const uint64_t q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P;
     if (half) {
-        to->qn = scratch_of(call, a->q.dtype, (p->rows + SMA_PADDING) * q_width);
-        to->en = scratch_of(call, a->q.dtype, p->rows * e_width);
-        to->read = scratch_of(call, a->q.dtype, (p->rows + SMA_PADDING) * q_width);
+        to->qn = scratch_of(call, dtype, (p->rows + SMA_PADDING) * q_width);
+        to->en = scratch_of(call, dtype, p->rows * e_width);
+        to->read = scratch_of(call, dtype, (p->rows + SMA_PADDING) * q_width);
         to->unit = op_scratch(call, 2 * p->rows * a->G);
     } else {
         to->qn = op_kept(call, &a->qn, p->rows * q_width);
@@ -114,10 +114,11 @@ static uint32_t facts(const sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;
     if (!op_has(&run->scale)) return 0;
-    const uint32_t half = op_fits_half(&a->q, &a->e) & op_fits_half(&a->c, &run->dh) & op_fits_half(&a->q, &run->dh);
+    const uint32_t one = op_fits_half(&a->q, &a->e) & op_fits_half(&a->c, &run->dh) & op_fits_half(&a->q, &run->dh);
+    const bool half = a->q.dtype != DART_F32 && a->e.dtype != DART_F32 && a->c.dtype != DART_F32 && run->dh.dtype != DART_F32;
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->r, (uint64_t)a->H * a->P) &&
                        run->dh.offset % 8 == 0 && run->scale.offset % 4 == 0;
-    return half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    return one | (half ? FITS_HALF : 0) | (tiles ? FITS_TILES : 0) | (a->P <= 64 ? FITS_P64 : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
 }
 
 /* The tokens of a piece against one run. */
@@ -130,8 +131,9 @@ static void attend(sma_plan *p, const dart_memories *run, const dart_tensor *fac
                         .count = run->M, .capacity = run->M, .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
     const uint32_t fits = facts(p, run);
     op_kernel(call, KERNEL_sma, a->L, fits);
-    const bool half = (call->row->capabilities & (FITS_F16 | FITS_BF16)) != 0;
-    const struct query *from = query(p, half);
+    const dart_dtype dtype = (call->row->capabilities & FITS_BF16) != 0 ? DART_BF16 : (call->row->capabilities & (FITS_F16 | FITS_HALF)) != 0 ? DART_F16 : DART_F32;
+    const bool half = dtype != DART_F32;
+    const struct query *from = query(p, dtype);
     if (half) k.flags |= HAS_UNIT;
     op_kernel(call, KERNEL_sma, a->L, fits);
     const uint64_t padded = p->rows + (half ? SMA_PADDING : 0);
@@ -154,13 +156,16 @@ static void attend_step(sma_plan *p, const dart_memories *run, const dart_tensor
     op_call *call = &p->call;
     const dart_sma_args *a = p->a;
     const uint64_t width = (uint64_t)a->G * a->N, memories = (uint64_t)a->B * run->M, heads = (uint64_t)a->B * a->H;
-    const uint64_t wanted = base_ceil_div(run->M, MEMORIES_A_SPLIT);
+    struct SmaStepArgs k = {.flags = flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
+                            .count = run->M, .capacity = run->M, .c_row = op_row(&a->c, width)};
+    const struct query *from = query(p, DART_F32);
+    /* The memories alone are multiplied as they are stored. */
+    const uint32_t fits = (run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0 ? FITS_HALF : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    op_kernel(call, KERNEL_sma_step, a->B, fits);
+    const uint64_t wanted = base_ceil_div(run->M, call->row->T0);
     const uint32_t splits = wanted < 1 ? 1 : wanted > MAX_SPLITS ? MAX_SPLITS : (uint32_t)wanted;
     const dart_tensor partial = op_scratch(call, heads * splits * (a->P + 2));
-    struct SmaStepArgs k = {.flags = flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
-                            .count = run->M, .capacity = run->M, .splits = splits, .c_row = op_row(&a->c, width)};
-    const struct query *from = query(p, false);
-    op_kernel(call, KERNEL_sma_step, a->B, 0);
+    k.splits = splits;
     op_bind(call, BINDING_sma_step_qn, &from->qn, a->B * width);
     op_bind(call, BINDING_sma_step_en, &from->en, (uint64_t)a->B * a->G * a->P);
     k.c_at = op_bind_rows(call, BINDING_sma_step_c, &a->c, a->B, width);
@@ -219,7 +224,7 @@ dart_status dart_sma(dart_stream *stream, const dart_sma_args *args)
     const bool several = args->memories_count > 1 || total * p.memory * 4 > op_binding_limit(call);
     const bool round_last = several && args->r.dtype != DART_F32;
     p.r = round_last ? op_scratch(call, p.rows * width) : args->r;
-    if (op_has(&args->qn) || op_has(&args->en)) query(&p, false);
+    if (op_has(&args->qn) || op_has(&args->en)) query(&p, DART_F32);
     for (uint32_t i = 0; i < args->memories_count; i++)
         if (args->memories[i].M > 0) attend_parts(&p, &args->memories[i]);
     const dart_memories nothing = {0};

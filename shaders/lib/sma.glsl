@@ -1,4 +1,5 @@
 // Sums of quads over lanes, which the SMA kernels and the walk over states share, and a logarithm.
+#include "log.glsl"
 
 // Four sums over the workgroup at once, the same in every lane, in a fixed order. Call in uniform flow; the shared
 // array is free again once all lanes passed another barrier, so two calls need one between them.
@@ -29,12 +30,3 @@ vec4 workgroup_sum4(vec4 value)
     return sum;
 }
 #endif
-
-// log(x) for normal x >= 1; the built-in one has no bound relative to a small result.
-float log_above_one(float x)
-{
-    uint u = floatBitsToUint(x);
-    float mantissa = uintBitsToFloat((u & 0x7fffffu) | 0x3f800000u);
-    precise float result = float(int(u >> 23) - 127) * 0.693147181 + log1p_unit(mantissa - 1.0);
-    return result;
-}
