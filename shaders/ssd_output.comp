@@ -2,12 +2,11 @@
 #extension GL_GOOGLE_include_directive : require
 // y_t = sum over s <= t of (c_t . b_s) exp(cum_t - cum_s) step_s x_s + exp(cum_t) c_t hin + d x_t, within a chunk.
 // x, y B L H P; b, c B L G N; cum B H L 3; hin B M H N P, raw or with hin_scale B M H N; d H.
-// One workgroup computes T1 tokens of T0 heads of a group, WIDTH columns p at a time: a lane owns COLUMNS columns of one
-// head with all T1 tokens in registers. First c hin, then the source tokens, SLAB at a time: their products with c are
-// computed once for the heads. The sums are kept relative to the cumulative decay at the end of the last slab below the
-// tile, so that only the tile on the diagonal needs an exponential per element and head.
-// T1 is a multiple of 4, LANES one of T0 SLAB.
-// Shared memory: 16 (DEPTH + T0 SLAB) (T1 / 4 + 1) + 4 DEPTH (SLAB + 1) + 4 T0 (SLAB + T1) bytes.
+// One workgroup computes T1 tokens of T0 heads of a group, WIDTH columns p at a time: a lane owns COLUMNS columns of each
+// head with all T1 tokens in registers. First c hin, then the source tokens, SLAB at a time, a lane for each: their products
+// with c are computed once for the heads. The sums are kept relative to the cumulative decay at the end of the last slab
+// below the tile, so that only the tile on the diagonal needs an exponential per element and head.
+// T1 is a multiple of 4, LANES is SLAB. Shared memory: 32 SLAB (T1 / 4 + 1) + 4 T0 SLAB + 4 T1 bytes.
 // Guards: every exponent is a two-float difference towards a later token, clamped to <= 0; above the diagonal counts
 // as 0; tokens past the chunk are never read.
 #include "lib/dart.glsl"
@@ -26,18 +25,16 @@ WRITES(8, y)
 #include "lib/ssd.glsl"
 
 const uint SLAB = 32u;
-const uint DEPTH = 16u; // states n at a time
+const uint DEPTH = SLAB; // states n at a time
 const uint QUADS = T1 / 4u;
 const uint PITCH = QUADS + 1u;
 const uint COLUMNS = 2u;
-const uint TEAM = LANES / T0; // lanes of a head
-const uint WIDTH = TEAM * COLUMNS;
-const uint OWN_QUADS = QUADS * SLAB / LANES; // of one source's products
-shared vec4 c_slab[DEPTH * PITCH];           // of state k for four tokens each
-shared float b_slab[DEPTH * (SLAB + 1u)];
-shared vec4 weights[T0 * SLAB * PITCH]; // of source k for four tokens each; below the tile those of all heads
+const uint WIDTH = LANES * COLUMNS;
+const uint SUMS = QUADS * COLUMNS;   // of a head
+shared vec4 slab[SLAB * PITCH];      // c of state k for four tokens each, or products with their decay for one head
+shared vec4 products[SLAB * PITCH];  // c . b of source k for four tokens each
 shared float factors[T0 * SLAB];
-shared float rows[T0 * T1];
+shared float rows[T1];
 
 // c of the tile's tokens for states n_first ..; tokens past the chunk repeat the last one.
 void stage_c(uint c_at, uint n_first, uint first, uint last)
@@ -47,7 +44,7 @@ void stage_c(uint c_at, uint n_first, uint first, uint last)
         uint t = first + i / DEPTH * 4u;
         vec4 value;
         [[unroll]] for (uint r = 0u; r < 4u; r++) value[r] = load_c(c_at + min(t + r, last) * args.c_row + n);
-        c_slab[i % DEPTH * PITCH + i / DEPTH] = value;
+        slab[i % DEPTH * PITCH + i / DEPTH] = value;
     }
 }
 
@@ -56,7 +53,6 @@ void main()
     uint in_group = args.H / args.G;
     uint h_blocks = (in_group + T0 - 1u) / T0;
     uint t_blocks = (args.C + T1 - 1u) / T1;
-    uint slot = LANE / TEAM;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = tile % t_blocks * T1;
         uint rest = tile / t_blocks;
@@ -75,15 +71,19 @@ void main()
         uint c_at = args.c_at + token * args.c_row + g * args.N;
         uint first_head = g * in_group + h_first;
         uint last_head = g * in_group + in_group - 1u;
-        uint h = min(first_head + slot, last_head);
-        uint cum = (b * args.H + h) * args.L + chunk.begin;
-        uint hin = ((b * args.M + j) * args.H + h) * args.N;
+        uint cum[T0]; // of the heads; one past the last repeats it
+        uint hin[T0];
+        [[unroll]] for (uint i = 0u; i < T0; i++) {
+            uint h = min(first_head + i, last_head);
+            cum[i] = (b * args.H + h) * args.L + chunk.begin;
+            hin[i] = ((b * args.M + j) * args.H + h) * args.N;
+        }
 
         for (uint p_first = 0u; p_first < args.P; p_first += WIDTH) {
-            vec4 sums[QUADS * COLUMNS];
-            [[unroll]] for (uint q = 0u; q < QUADS * COLUMNS; q++) sums[q] = vec4(0.0);
+            vec4 sums[T0 * SUMS];
+            [[unroll]] for (uint q = 0u; q < T0 * SUMS; q++) sums[q] = vec4(0.0);
             uint p[COLUMNS];
-            [[unroll]] for (uint i = 0u; i < COLUMNS; i++) p[i] = min(p_first + LANE % TEAM + i * TEAM, args.P - 1u);
+            [[unroll]] for (uint i = 0u; i < COLUMNS; i++) p[i] = min(p_first + LANE + i * LANES, args.P - 1u);
 
             for (uint n_first = 0u; n_first < args.N; n_first += DEPTH) {
                 barrier();
@@ -91,102 +91,106 @@ void main()
                 barrier();
                 uint top = min(DEPTH, args.N - n_first);
                 for (uint k = 0u; k < top; k++) {
-                    float scale = has(args.flags, HAS_HIN_SCALE) ? load_hin_scale(args.hin_scale_at + hin + n_first + k) : 1.0;
-                    float value[COLUMNS];
-                    [[unroll]] for (uint i = 0u; i < COLUMNS; i++)
-                        value[i] = scale * load_hin(args.hin_at + (hin + n_first + k) * args.P + p[i]);
+                    float value[T0 * COLUMNS];
+                    [[unroll]] for (uint i = 0u; i < T0 * COLUMNS; i++) {
+                        uint row = hin[i / COLUMNS] + n_first + k;
+                        value[i] = load_hin(args.hin_at + row * args.P + p[i % COLUMNS]);
+                        if (has(args.flags, HAS_HIN_SCALE)) value[i] *= load_hin_scale(args.hin_scale_at + row);
+                    }
                     [[unroll]] for (uint q = 0u; q < QUADS; q++) {
-                        vec4 weight = c_slab[k * PITCH + q];
-                        [[unroll]] for (uint i = 0u; i < COLUMNS; i++) sums[i * QUADS + q] += weight * value[i];
+                        vec4 weight = slab[k * PITCH + q];
+                        [[unroll]] for (uint i = 0u; i < T0 * COLUMNS; i++) sums[i * QUADS + q] += weight * value[i];
                     }
                 }
             }
 
-            vec2 reference = vec2(0.0); // of this lane's head
+            vec2 reference[T0];
+            [[unroll]] for (uint i = 0u; i < T0; i++) reference[i] = vec2(0.0);
             for (uint s_first = 0u; s_first < t_end; s_first += min(SLAB, s_first < t_first ? t_first - s_first : SLAB)) {
                 bool below = s_first < t_first;
                 uint top = min(SLAB, (below ? t_first : t_end) - s_first);
-                vec4 products[OWN_QUADS]; // c . b of source LANE % SLAB
-                [[unroll]] for (uint q = 0u; q < OWN_QUADS; q++) products[q] = vec4(0.0);
+                uint source = s_first + min(LANE, top - 1u);
+                vec4 product[QUADS]; // of the source
+                [[unroll]] for (uint q = 0u; q < QUADS; q++) product[q] = vec4(0.0);
                 for (uint n_first = 0u; n_first < args.N; n_first += DEPTH) {
                     barrier();
                     stage_c(c_at, n_first, t_first, size - 1u);
-                    for (uint i = LANE; i < DEPTH * SLAB; i += LANES) {
-                        uint n = min(n_first + i % DEPTH, args.N - 1u);
-                        uint s = min(s_first + i / DEPTH, size - 1u);
-                        b_slab[i % DEPTH * (SLAB + 1u) + i / DEPTH] = load_b(b_at + s * args.b_row + n);
-                    }
                     barrier();
                     uint depth = min(DEPTH, args.N - n_first);
                     for (uint k = 0u; k < depth; k++) {
-                        float value = b_slab[k * (SLAB + 1u) + LANE % SLAB];
-                        [[unroll]] for (uint q = 0u; q < OWN_QUADS; q++)
-                            products[q] += value * c_slab[k * PITCH + LANE / SLAB * OWN_QUADS + q];
+                        float value = load_b(b_at + source * args.b_row + n_first + k);
+                        [[unroll]] for (uint q = 0u; q < QUADS; q++) product[q] += value * slab[k * PITCH + q];
                     }
                 }
-
-                vec2 before = reference;
-                if (below) reference = cum_at(cum + s_first + top - 1u).xy;
-                for (uint i = LANE; i < T0 * SLAB; i += LANES) {
-                    uint walk = (b * args.H + min(first_head + i / SLAB, last_head)) * args.L + chunk.begin;
-                    vec3 at = cum_at(walk + s_first + min(i % SLAB, top - 1u));
-                    factors[i] = (below ? exp_neg(cum_between(at.xy, cum_at(walk + s_first + top - 1u).xy)) : 1.0) * at.z;
+                [[unroll]] for (uint q = 0u; q < QUADS; q++) products[LANE * PITCH + q] = product[q];
+                [[unroll]] for (uint i = 0u; i < T0; i++) {
+                    vec3 at = cum_at(cum[i] + source);
+                    vec2 before = reference[i];
+                    if (below) reference[i] = cum_at(cum[i] + s_first + top - 1u).xy;
+                    factors[i * SLAB + LANE] = (below ? exp_neg(cum_between(at.xy, reference[i])) : 1.0) * at.z;
+                    float factor = below ? exp_neg(cum_between(before, reference[i])) : 1.0;
+                    [[unroll]] for (uint q = 0u; q < SUMS; q++) sums[i * SUMS + q] *= factor;
                 }
-                if (!below && s_first == t_first) {
-                    for (uint i = LANE; i < T0 * T1; i += LANES) {
-                        uint walk = (b * args.H + min(first_head + i / T1, last_head)) * args.L + chunk.begin;
-                        vec2 from = t_first > 0u ? cum_at(walk + t_first - 1u).xy : vec2(0.0);
-                        rows[i] = exp_neg(cum_between(from, cum_at(walk + min(t_first + i % T1, size - 1u)).xy));
-                    }
-                }
-                [[unroll]] for (uint q = 0u; q < OWN_QUADS; q++) {
-                    uint quad = LANE / SLAB * OWN_QUADS + q;
-                    uint t = t_first + 4u * quad;
-                    uint s = s_first + min(LANE % SLAB, top - 1u);
-                    if (below) weights[LANE % SLAB * PITCH + quad] = products[q];
-                    for (uint head = 0u; head < T0 && !below; head++) {
-                        uint walk = (b * args.H + min(first_head + head, last_head)) * args.L + chunk.begin;
-                        vec2 source = cum_at(walk + s).xy;
-                        vec4 weight;
-                        [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                            float decay = exp_neg(cum_between(source, cum_at(walk + min(t + r, size - 1u)).xy));
-                            weight[r] = s <= t + r ? products[q][r] * decay : 0.0;
-                        }
-                        weights[(head * SLAB + LANE % SLAB) * PITCH + quad] = weight;
-                    }
-                }
-                barrier();
                 if (below) {
-                    float factor = exp_neg(cum_between(before, reference));
-                    [[unroll]] for (uint q = 0u; q < QUADS * COLUMNS; q++) sums[q] *= factor;
-                } else if (s_first == t_first) {
-                    [[unroll]] for (uint q = 0u; q < QUADS; q++) {
-                        vec4 factor;
-                        [[unroll]] for (uint r = 0u; r < 4u; r++) factor[r] = rows[slot * T1 + 4u * q + r];
-                        [[unroll]] for (uint i = 0u; i < COLUMNS; i++) sums[i * QUADS + q] *= factor;
+                    barrier();
+                    for (uint k = 0u; k < top; k++) {
+                        uint x_row = args.x_at + (token + s_first + k) * args.x_row;
+                        float value[T0 * COLUMNS];
+                        [[unroll]] for (uint i = 0u; i < T0 * COLUMNS; i++) {
+                            uint h = min(first_head + i / COLUMNS, last_head);
+                            value[i] = load_x(x_row + h * args.P + p[i % COLUMNS]) * factors[i / COLUMNS * SLAB + k];
+                        }
+                        [[unroll]] for (uint q = 0u; q < QUADS; q++) {
+                            vec4 weight = products[k * PITCH + q];
+                            [[unroll]] for (uint i = 0u; i < T0 * COLUMNS; i++) sums[i * QUADS + q] += weight * value[i];
+                        }
                     }
-                }
-                uint from = below ? 0u : slot * SLAB;
-                for (uint k = 0u; k < top; k++) {
-                    uint x_row = args.x_at + (token + s_first + k) * args.x_row + h * args.P;
-                    float value[COLUMNS];
-                    [[unroll]] for (uint i = 0u; i < COLUMNS; i++) value[i] = load_x(x_row + p[i]) * factors[slot * SLAB + k];
-                    [[unroll]] for (uint q = 0u; q < QUADS; q++) {
-                        vec4 weight = weights[(from + k) * PITCH + q];
-                        [[unroll]] for (uint i = 0u; i < COLUMNS; i++) sums[i * QUADS + q] += weight * value[i];
+                } else {
+                    [[unroll]] for (uint head = 0u; head < T0; head++) {
+                        uint h = min(first_head + head, last_head);
+                        vec2 from = cum_at(cum[head] + source).xy;
+                        barrier();
+                        for (uint i = LANE; i < SLAB * QUADS; i += LANES) {
+                            vec4 weight = products[LANE * PITCH + i / SLAB];
+                            [[unroll]] for (uint r = 0u; r < 4u; r++) {
+                                uint t = t_first + i / SLAB * 4u + r;
+                                float decay = exp_neg(cum_between(from, cum_at(cum[head] + min(t, size - 1u)).xy));
+                                weight[r] = source <= t ? weight[r] * decay : 0.0;
+                            }
+                            slab[LANE * PITCH + i / SLAB] = weight;
+                        }
+                        for (uint i = LANE; i < T1; i += LANES)
+                            rows[i] = exp_neg(cum_between(reference[head], cum_at(cum[head] + min(t_first + i, size - 1u)).xy));
+                        barrier();
+                        if (s_first == t_first) {
+                            [[unroll]] for (uint q = 0u; q < QUADS; q++) {
+                                vec4 factor = vec4(rows[4u * q], rows[4u * q + 1u], rows[4u * q + 2u], rows[4u * q + 3u]);
+                                [[unroll]] for (uint i = 0u; i < COLUMNS; i++) sums[head * SUMS + i * QUADS + q] *= factor;
+                            }
+                        }
+                        for (uint k = 0u; k < top; k++) {
+                            uint x_row = args.x_at + (token + s_first + k) * args.x_row + h * args.P;
+                            float value[COLUMNS];
+                            [[unroll]] for (uint i = 0u; i < COLUMNS; i++) value[i] = load_x(x_row + p[i]) * factors[head * SLAB + k];
+                            [[unroll]] for (uint q = 0u; q < QUADS; q++) {
+                                vec4 weight = slab[k * PITCH + q];
+                                [[unroll]] for (uint i = 0u; i < COLUMNS; i++) sums[head * SUMS + i * QUADS + q] += weight * value[i];
+                            }
+                        }
                     }
                 }
             }
 
-            float skip = has(args.flags, HAS_D) ? load_d(args.d_at + h) : 0.0;
-            [[unroll]] for (uint i = 0u; i < COLUMNS; i++) {
-                if (p_first + LANE % TEAM + i * TEAM < args.P && first_head + slot <= last_head) {
+            [[unroll]] for (uint i = 0u; i < T0 * COLUMNS; i++) {
+                uint h = first_head + i / COLUMNS;
+                if (p_first + LANE + i % COLUMNS * LANES < args.P && h <= last_head) {
+                    float skip = has(args.flags, HAS_D) ? load_d(args.d_at + h) : 0.0;
+                    uint at = h * args.P + p[i % COLUMNS];
                     [[unroll]] for (uint q = 0u; q < QUADS; q++) {
                         [[unroll]] for (uint r = 0u; r < 4u; r++) {
                             uint t = t_first + 4u * q + r;
                             if (t < t_end) {
                                 float value = sums[i * QUADS + q][r];
-                                uint at = h * args.P + p[i];
                                 if (has(args.flags, HAS_D)) value += skip * load_x(args.x_at + (token + t) * args.x_row + at);
                                 store_y(args.y_at + (token + t) * args.y_row + at, value);
                             }
