@@ -270,7 +270,8 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
         adapter->matrix_subgroup = 32;
     const uint32_t for_matrices = DART_CAP_SUBGROUP | DART_CAP_FLOAT16;
     if ((info->capabilities & for_matrices) == for_matrices && has.matrix.cooperativeMatrix &&
-        has.memory_model.vulkanMemoryModel && (fixed_size || adapter->require_subgroup_size)) {
+        has.memory_model.vulkanMemoryModel && has.memory_model.vulkanMemoryModelDeviceScope &&
+        (fixed_size || adapter->require_subgroup_size)) {
         find_matrices(instance, adapter, has.bfloat16.shaderBFloat16Type && has.bfloat16.shaderBFloat16CooperativeMatrix);
         if (adapter->matrix_f16.M != 0) info->capabilities |= DART_CAP_MATRIX_F16;
         if (adapter->matrix_bf16.M != 0) info->capabilities |= DART_CAP_MATRIX_BF16;
@@ -300,6 +301,8 @@ VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *a
     on.storage16.storageBuffer16BitAccess = matrix || (capabilities & (DART_CAP_STORE16 | DART_CAP_FLOAT16)) != 0;
     on.float16.shaderFloat16 = matrix || (capabilities & DART_CAP_FLOAT16) != 0;
     on.memory_model.vulkanMemoryModel = matrix;
+    /* The atomics of kernels without 16-bit storage have device scope. */
+    on.memory_model.vulkanMemoryModelDeviceScope = matrix;
     on.sizes.subgroupSizeControl = on.sizes.computeFullSubgroups = VK_TRUE;
     on.maintenance4.maintenance4 = VK_TRUE;
     on.matrix.cooperativeMatrix = VK_TRUE;
