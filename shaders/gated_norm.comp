@@ -2,7 +2,7 @@
 //
 // y, r, z, out rows x width; gate rows; weight width. A workgroup makes one row and computes v twice: keeping it
 // would take more shared memory than small devices have. out may be y: a lane reads element i before it writes it.
-// EIGHT: rows in words of 16 bytes; a lane keeps v of up to 4096 elements in registers.
+// EIGHT: rows in words of 16 bytes; a lane keeps v of its first KEPT words in registers.
 // Shared memory: 4 LANES bytes. Guards: eps > 0; SiLU by exp of negative numbers only; sums in a fixed order.
 #version 460
 #extension GL_GOOGLE_include_directive : require

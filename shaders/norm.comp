@@ -1,7 +1,7 @@
 // y_t = x_s / sqrt(mean(x_s^2) + eps) * weight, s = rows_t or t.
 //
 // x any x width, weight width, rows rows, y rows x width. A workgroup makes one row.
-// EIGHT: rows in words of 16 bytes; a lane keeps what it read of up to 4096 elements in registers.
+// EIGHT: rows in words of 16 bytes; a lane keeps what it read of its first KEPT words in registers.
 // Shared memory: 4 LANES bytes. Guards: eps > 0; sums in a fixed order.
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -61,26 +61,51 @@ static void project(const layer_pass *p)
         .weight = *model_weight(model, p->layer, MODEL_SMA_PROJ), .y = model_work_tensor(state, WORK_SMA_PROJ)});
 }
 
-static void convolve(const layer_pass *p)
+/* Of the scan's input and of SMA's; a single token's tails are replaced at once, those of a piece by replace_tails. */
+static dart_conv_args scan_conv(const layer_pass *p)
 {
     const dart_state *state = p->state;
     const model_config *c = p->c;
     const dart_model *model = state->model;
-    const uint32_t channels = model_config_conv(c), sma_channels = model_config_sma_conv(c);
-    dart_conv(p->stream, &(dart_conv_args){
-        .B = p->B, .L = p->L, .C = channels, .K = c->K,
+    const uint32_t channels = model_config_conv(c);
+    return (dart_conv_args){
+        .B = p->B, .L = p->L, .C = channels, .K = c->K, .keep_tail = p->L > 1,
         .x = columns(p, WORK_PROJ, model_config_inner(c), model_config_in_proj(c)),
         .weight = *model_weight(model, p->layer, MODEL_CONV_WEIGHT),
         .bias = *model_weight(model, p->layer, MODEL_CONV_BIAS),
         .tail = carried(p, state->tail_at, model->activations, (uint64_t)(c->K - 1) * channels),
-        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_CONV)});
-    if (!state->sma) return;
-    dart_conv(p->stream, &(dart_conv_args){
-        .B = p->B, .L = p->L, .C = sma_channels, .K = c->K, .x = columns(p, WORK_SMA_PROJ, 0, model_config_sma_proj(c)),
+        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_CONV)};
+}
+
+static dart_conv_args sma_conv(const layer_pass *p)
+{
+    const dart_state *state = p->state;
+    const model_config *c = p->c;
+    const dart_model *model = state->model;
+    const uint32_t channels = model_config_sma_conv(c);
+    return (dart_conv_args){
+        .B = p->B, .L = p->L, .C = channels, .K = c->K, .keep_tail = p->L > 1,
+        .x = columns(p, WORK_SMA_PROJ, 0, model_config_sma_proj(c)),
         .weight = *model_weight(model, p->layer, MODEL_SMA_CONV_WEIGHT),
         .bias = *model_weight(model, p->layer, MODEL_SMA_CONV_BIAS),
-        .tail = carried(p, state->sma_tail_at, model->activations, (uint64_t)(c->K - 1) * sma_channels),
-        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_SMA_CONV)});
+        .tail = carried(p, state->sma_tail_at, model->activations, (uint64_t)(c->K - 1) * channels),
+        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_SMA_CONV)};
+}
+
+static void convolve(const layer_pass *p)
+{
+    const dart_conv_args scan_args = scan_conv(p), sma_args = sma_conv(p);
+    dart_conv(p->stream, &scan_args);
+    if (p->state->sma) dart_conv(p->stream, &sma_args);
+}
+
+/* Beside launches that come later anyway: right behind the convolutions it would cost barriers of its own. */
+static void replace_tails(const layer_pass *p)
+{
+    const dart_conv_args scan_args = scan_conv(p), sma_args = sma_conv(p);
+    if (p->L == 1) return;
+    dart_conv_tail(p->stream, &scan_args);
+    if (p->state->sma) dart_conv_tail(p->stream, &sma_args);
 }
 
 /* Memories of chunks that close go straight to their blocks, before the attention reads them: a token looks only at chunks
@@ -109,6 +134,14 @@ static void scan(const layer_pass *p)
         .y = model_work_tensor(state, WORK_Y)});
 }
 
+/* f32 where runs are merged or f16 might not hold it: sums of undecayed memories have no bound of their own. */
+static dart_tensor readout(const layer_pass *p)
+{
+    dart_tensor r = model_work_tensor(p->state, WORK_R);
+    if (p->span.runs == 1 && p->state->model->activations == DART_BF16) r.dtype = DART_BF16;
+    return r;
+}
+
 static void attention(const layer_pass *p)
 {
     dart_state *state = p->state;
@@ -120,7 +153,7 @@ static void attention(const layer_pass *p)
         .B = p->B, .L = p->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = state->S, .eps = c->sma_eps,
         .q = columns(p, WORK_SMA_CONV, 0, row), .e = columns(p, WORK_SMA_CONV, queries, row),
         .c = columns(p, WORK_CONV, model_config_inner(c) + queries, model_config_conv(c)), .seq = seq_of(state, p->b),
-        .memories = state->runs, .memories_count = p->span.runs, .r = model_work_tensor(state, WORK_R)});
+        .memories = state->runs, .memories_count = p->span.runs, .r = readout(p)});
 }
 
 static dart_status layer(const layer_pass *p)
@@ -139,8 +172,9 @@ static dart_status layer(const layer_pass *p)
     convolve(p);
     scan(p);
     if (state->sma) attention(p);
+    replace_tails(p);
     dart_gated_norm(p->stream, &(dart_gated_norm_args){
-        .T = p->T, .I = I, .eps = c->eps, .y = y, .r = attends ? model_work_tensor(state, WORK_R) : absent,
+        .T = p->T, .I = I, .eps = c->eps, .y = y, .r = attends ? readout(p) : absent,
         .gate = attends ? columns(p, WORK_SMA_PROJ, model_config_sma_conv(c), model_config_sma_proj(c)) : absent,
         .z = columns(p, WORK_PROJ, 0, R), .weight = *model_weight(model, p->layer, MODEL_MIXER_NORM), .out = y});
     /* A stream's failure sticks, so the status of the last op is that of all. */

@@ -112,6 +112,8 @@ static dart_conv_args good_conv(void)
 {
     return (dart_conv_args){.B = B, .L = L, .C = I, .K = K, .x = f32, .weight = f32, .bias = f32, .tail = f32, .seq = i32, .y = f32};
 }
+typedef dart_conv_args dart_conv_tail_args;
+static dart_conv_tail_args good_conv_tail(void) { return good_conv(); }
 static dart_memories run;
 static dart_ssd_args good_ssd(void)
 {
@@ -250,6 +252,15 @@ static void linear_and_conv(void **unused)
     BAD_FLOATS(conv, tail);
     BAD_FLOATS(conv, y);
     BAD_INTS(conv, seq);
+    GOOD(conv_tail, a.seq.buffer = NULL, a.weight.buffer = NULL, a.y.buffer = NULL);
+    BAD(conv_tail, a.L = 0);
+    BAD(conv_tail, a.K = 9);
+    PACKED(conv_tail, tail);
+    NEEDED(conv_tail, x);
+    NEEDED(conv_tail, tail);
+    BAD_FLOATS(conv_tail, x);
+    BAD_FLOATS(conv_tail, tail);
+    BAD_INTS(conv_tail, seq);
 }
 
 static void ssd(void **unused)

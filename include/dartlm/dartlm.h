@@ -306,12 +306,17 @@ DART_API dart_status dart_linear(dart_stream *stream, const dart_linear_args *ar
 
 /* Depthwise causal convolution, then SiLU: y_t = SiLU(bias + sum_k weight_k x_{t-K+1+k}).
  * x, y B L C; weight C K; bias C, optional; tail B K-1 C, optional: the inputs before the piece, oldest first,
- * replaced by the last K-1 inputs of the sequence so far. Without tail they are zero. 2 <= K <= 8. */
+ * replaced by the last K-1 inputs of the sequence so far. Without tail they are zero. 2 <= K <= 8.
+ * keep_tail: tail is only read; dart_conv_tail replaces it later, side by side with other launches. */
 typedef struct dart_conv_args {
     uint32_t B, L, C, K;
+    bool keep_tail;
     dart_tensor x, weight, bias, tail, seq, y;
 } dart_conv_args;
 DART_API dart_status dart_conv(dart_stream *stream, const dart_conv_args *args);
+/* What dart_conv leaves out with keep_tail: tail becomes the last K-1 inputs of the sequence so far. x and tail are needed;
+ * weight, bias and y are not looked at. */
+DART_API dart_status dart_conv_tail(dart_stream *stream, const dart_conv_args *args);
 
 /* How ssd, sma, attention and conv are computed. Results agree within rounding. */
 typedef enum dart_plan { DART_PLAN_AUTO = 0, DART_PLAN_CHUNKED = 1, DART_PLAN_STEP = 2 /* L == 1 only */ } dart_plan;
