@@ -90,7 +90,7 @@ typedef struct target {
     uint32_t number;  /* of the device among those tested */
 } target;
 
-enum { MAX_TARGETS = 128 };
+enum { MAX_TARGETS = 128, MAX_DEVICES = 16, MAX_ROWS = 1024 };
 
 typedef struct suite {
     dart_context *context;
@@ -100,6 +100,7 @@ typedef struct suite {
     uint32_t targets_count, devices_count;
     int passed, failed, not_run;
     bool first_json;
+    bool reached[MAX_DEVICES][MAX_ROWS]; /* rows of the kernel table that some case ran on a device */
 } suite;
 
 static bool open_target(suite *s, const char *spec, const char *variant, uint32_t number)
@@ -247,6 +248,35 @@ static void count(tally *t, const char *name, const conform_outcome *o)
     }
 }
 
+static void note_rows(suite *s, const target *t, const conform_outcome *o)
+{
+    char name[80];
+    for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS && t->number < MAX_DEVICES; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        snprintf(name, sizeof name, "%s[%s]", kernel_table[row->id].name, row->variant);
+        if (row->backend == t->info.backend && strstr(o->variants, name) != NULL) s->reached[t->number][i] = true;
+    }
+}
+
+/* Rows that a device could run and no case made it run: a hole in the cases, listed like what was not run. */
+static void list_unreached(suite *s)
+{
+    if (s->options->filter != NULL) return;
+    for (uint32_t t = 0; t < s->targets_count; t++) {
+        const target *device = &s->targets[t];
+        if (device->variant[0] != '\0' || device->number >= MAX_DEVICES) continue;
+        for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS; i++) {
+            const kernel_row *row = &kernel_rows[i];
+            const bool able = row->backend == device->info.backend && (row->capabilities & ~(device->info.capabilities | FITS_ALL)) == 0;
+            /* The check of matrix hardware ran when the device was opened. */
+            if (!able || row->id == KERNEL_matrix_check || s->reached[device->number][i]) continue;
+            s->not_run++;
+            if (!s->options->json)
+                fprintf(s->out, "NOT RUN  %s[%s] on %s: no case reaches this row\n", kernel_table[row->id].name, row->variant, device->info.name);
+        }
+    }
+}
+
 static void run_line(suite *s, const conform_case *c, tally *tallies)
 {
     char name[160];
@@ -261,6 +291,7 @@ static void run_line(suite *s, const conform_case *c, tally *tallies)
         conform_run_case(t->device, c, s->options->seed + 1, &outcome);
         if (first.ran) compare_devices(&outcome, &first);
         count(&tallies[i], name, &outcome);
+        note_rows(s, t, &outcome);
         if (!outcome.ran) s->not_run++;
         else if (outcome.passed) s->passed++;
         else s->failed++;
@@ -310,6 +341,7 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
             run_line(s, &c, tallies);
         }
     }
+    list_unreached(s);
     if (options->json) fprintf(out, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d}\n", s->passed, s->failed, s->not_run);
     else print_table(s, tallies);
     for (uint32_t i = 0; i < s->targets_count; i++) dart_device_destroy(&s->targets[i].device);

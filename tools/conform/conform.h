@@ -60,7 +60,7 @@ typedef struct conform_outcome {
     bool ran;
     dart_status status;      /* when it did not run: why */
     char text[256];
-    char variants[256];      /* "ssd_decay[base] ssd_memory[base] ..." */
+    char variants[512];      /* "ssd_decay[base] ssd_memory[base] ..." */
     conform_result results[CONFORM_MAX_RESULTS];
     uint32_t results_count;
     bool passed;
