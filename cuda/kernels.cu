@@ -21,9 +21,13 @@
 #include "sma_rho.cu"
 #include "sma_step.cu"
 #include "ssd_decay.cu"
+#include "ssd_decay_scan.cu"
 #include "ssd_memory.cu"
+#include "ssd_memory_tensor.cu"
 #include "ssd_output.cu"
+#include "ssd_output_tensor.cu"
 #include "ssd_state.cu"
+#include "ssd_state_wide.cu"
 #include "ssd_step.cu"
 
 template <class Args> using KernelFunction = void (*)(const Args, const CudaBindings, const uint32_t);

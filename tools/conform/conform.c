@@ -146,7 +146,7 @@ static bool differs(const target *t, const conform_case *c)
     const size_t op = op_of(c);
     /* The op states no more facts than these about it. */
     const uint32_t half = c->dtype == DART_F16 ? FITS_F16 : c->dtype == DART_BF16 ? FITS_BF16 : 0;
-    const uint32_t facts = t->info.capabilities | half | FITS_TILES | FITS_N128_P64;
+    const uint32_t facts = t->info.capabilities | half | FITS_TILES | FITS_N128_P64 | FITS_SCAN;
     for (uint32_t i = 0; i < ops[op].count; i++)
         if (kernel_pick(ops[op].kernels[i], facts, c->L, t->variant) != kernel_pick(ops[op].kernels[i], facts, c->L, NULL)) return true;
     return false;
@@ -213,7 +213,7 @@ static void compare_devices(conform_outcome *o, const conform_outcome *first)
             size2 += f->values[k] * f->values[k];
         }
         r->against_first = size2 > 0 ? sqrt(error2 / size2) : 0;
-        if (r->against_first > 2 * r->tolerance + 2 * r->slack / fmax(sqrt(size2), 1e-300)) {
+        if (r->against_first > r->tolerance + f->tolerance + 2 * r->slack / fmax(sqrt(size2), 1e-300)) {
             r->broken = true;
             snprintf(r->note, sizeof r->note, "%.2e from the first device", r->against_first);
             o->passed = false;

@@ -1,0 +1,226 @@
+// Matrix products on tensor cores: 16-bit operands, f32 sums.
+//
+// A tile in shared memory is rows of 64 elements, 128 bytes, from an address that is a multiple of 1024; piece i of 16
+// bytes of row r lies at piece i ^ (r % 8), where ldmatrix finds eight rows in eight different banks and where wgmma looks
+// with its 128-byte swizzle.
+// A fragment of the left operand is 16 x 16, in the registers of a warp: lane 4 g + c holds rows g (0, 2) and g + 8 (1, 3),
+// columns 2 c, 2 c + 1 (0, 1) and 2 c + 8, 2 c + 9 (2, 3). Sums are 16 x 64 a warp: sum[4 i ..] are columns 8 i + 2 c and
+// 8 i + 2 c + 1 of row g, then of row g + 8. A warpgroup multiplies 64 rows at once, 16 a warp, in the same layout.
+#ifndef DART_TENSOR_CUH
+#define DART_TENSOR_CUH
+
+#include "dart.cuh"
+
+constexpr uint32_t tile_row = 128; // bytes
+extern __shared__ __align__(1024) char tensor_memory[];
+
+// The value of lane 0: tells the compiler that a branch on it is taken by whole warps, without which wgmma waits at every step.
+__device__ __forceinline__ uint32_t uniform(uint32_t value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+// ---- 16-bit pairs ----
+
+template <bool bf> __device__ __forceinline__ uint32_t pack(float low, float high)
+{
+    uint32_t pair;
+    if (bf) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    } else {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    }
+    return pair;
+}
+template <bool bf> __device__ __forceinline__ float2 unpack(uint32_t pair)
+{
+    if (bf) return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+    return make_float2(from_half(pair & 0xffffu), from_half(pair >> 16));
+}
+// Eight elements times a factor.
+template <bool bf> __device__ __forceinline__ uint4 scale8(const uint4 &from, float factor)
+{
+    const float2 a = unpack<bf>(from.x), b = unpack<bf>(from.y), c = unpack<bf>(from.z), d = unpack<bf>(from.w);
+    return make_uint4(pack<bf>(a.x * factor, a.y * factor), pack<bf>(b.x * factor, b.y * factor),
+                      pack<bf>(c.x * factor, c.y * factor), pack<bf>(d.x * factor, d.y * factor));
+}
+// exp(x), at most 1; 2 ulp. NaN stays NaN.
+__device__ __forceinline__ float decay_exp(float x)
+{
+    float y;
+    asm("{\n\t.reg .f32 t;\n\tmul.ftz.f32 t, %1, 0f3fb8aa3b;\n\tmin.ftz.NaN.f32 t, t, 0f00000000;\n\tex2.approx.ftz.f32 %0, t;\n\t}"
+        : "=f"(y) : "f"(x));
+    return y;
+}
+// exp(to - from) of two-float log-decays.
+__device__ __forceinline__ float decay_between(float2 to, float2 from) { return decay_exp((to.x - from.x) + (to.y - from.y)); }
+__device__ __forceinline__ float inverse_root(float x)
+{
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// ---- Shared memory ----
+
+__device__ __forceinline__ uint32_t shared_address(const void *at) { return uint32_t(__cvta_generic_to_shared(at)); }
+__device__ __forceinline__ uint32_t tile_at(uint32_t row, uint32_t piece)
+{
+    return row * tile_row + ((piece ^ (row & 7u)) << 4);
+}
+// Among `count` threads that agree on a number from 1 to 15.
+__device__ __forceinline__ void barrier(uint32_t number, uint32_t count)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(count) : "memory");
+}
+// What ordinary stores wrote is there for wgmma after the next barrier.
+__device__ __forceinline__ void stores_done()
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+// 16 bytes; zeros, without reading, when there is nothing to copy.
+__device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all but `left` groups of this thread's copies; a barrier must follow. The fence makes them visible to wgmma.
+template <int left> __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+    stores_done();
+}
+// rows x 64 elements of 16 bits from rows `row` elements apart into a tile, by so many threads; zeros from row `valid` on.
+template <uint32_t rows, uint32_t threads>
+__device__ __forceinline__ void copy_tile(uint32_t to, const uint16_t *from, size_t row, uint32_t valid, uint32_t thread)
+{
+    static_assert(rows * 8 % threads == 0 && threads % 64 == 0, "whole passes of whole eights of rows");
+    const uint32_t r = thread / 8, first = to + tile_at(r, thread % 8);
+    const uint16_t *at = from + r * row + thread % 8 * 8;
+#pragma unroll
+    for (uint32_t i = 0; i < rows * 8 / threads; i++, at += threads / 8 * row)
+        copy16(first + i * (threads / 8 * tile_row), at, r + i * (threads / 8) < valid);
+}
+// 16 bytes of a tile, by a thread of eight a row.
+__device__ __forceinline__ uint4 get16(const char *tile, uint32_t row, uint32_t piece)
+{
+    return *reinterpret_cast<const uint4 *>(tile + tile_at(row, piece));
+}
+__device__ __forceinline__ void put16(char *tile, uint32_t row, uint32_t piece, const uint4 &v)
+{
+    *reinterpret_cast<uint4 *>(tile + tile_at(row, piece)) = v;
+}
+
+// ---- Products ----
+
+// sums += fragment x right operand for one warp. The right operand is 16 columns of 64 rows of a tile, as its lines: at is
+// the first row, plus 32 bytes for each 16 columns.
+template <bool bf> __device__ __forceinline__ void multiply_lines(float (&sums)[32], const uint32_t (&a)[4], uint32_t at)
+{
+    const uint32_t lane = threadIdx.x % 32, tile = at & ~1023u, within = at & 1023u;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t b[4];
+        const uint32_t row = 16 * i + lane % 8 + lane / 16 * 8;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                     : "r"(tile + tile_at(row, within / 16 + lane / 8 % 2)) : "memory");
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            float *sum = &sums[8 * i + 4 * half];
+#define DART_MMA(type) \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+                 "{%0, %1, %2, %3};" \
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[2 * half]), "r"(b[2 * half + 1]))
+            if (bf) DART_MMA("bf16");
+            else DART_MMA("f16");
+#undef DART_MMA
+        }
+    }
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// The rest is for four warps from a multiple of four, which multiply 64 rows, 16 a warp, while they go on: products read
+// their operands and change the sums until products_wait.
+
+// Where wgmma finds 64 x 16 or 16 x 64 elements of a tile: eight rows are 1024 bytes, the swizzle over 128 bytes is kind 1.
+// A further 16 of depth are 2048 bytes on where depth runs over rows, 32 where it runs along them.
+__device__ __forceinline__ uint64_t operand_at(uint32_t at)
+{
+    return uint64_t((at & 0x3ffffu) >> 4) | uint64_t(1024 >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
+}
+__device__ __forceinline__ uint64_t operand_on(uint64_t operand, uint32_t bytes) { return operand + (bytes >> 4); }
+
+// Before the first product after writing fragments or sums.
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_wait(float (&sums)[32])
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < 32; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
+#define DART_SUMS(s) \
+    "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]), "+f"(s[4]), "+f"(s[5]), "+f"(s[6]), "+f"(s[7]), "+f"(s[8]), "+f"(s[9]), \
+        "+f"(s[10]), "+f"(s[11]), "+f"(s[12]), "+f"(s[13]), "+f"(s[14]), "+f"(s[15]), "+f"(s[16]), "+f"(s[17]), "+f"(s[18]), \
+        "+f"(s[19]), "+f"(s[20]), "+f"(s[21]), "+f"(s[22]), "+f"(s[23]), "+f"(s[24]), "+f"(s[25]), "+f"(s[26]), "+f"(s[27]), \
+        "+f"(s[28]), "+f"(s[29]), "+f"(s[30]), "+f"(s[31])
+#define DART_WGMMA(type) \
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
+    "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+// sums += fragment x operand whose depth runs over rows.
+template <bool bf> __device__ __forceinline__ void multiply(float (&s)[32], const uint32_t (&a)[4], uint64_t right)
+{
+    if (bf)
+        asm volatile(DART_WGMMA("bf16") "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                     : DART_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right));
+    else
+        asm volatile(DART_WGMMA("f16") "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                     : DART_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right));
+}
+// The same with a left operand in shared memory, 64 lines; transposed: its depth runs over rows, too.
+template <bool bf, bool transposed> __device__ __forceinline__ void multiply(float (&s)[32], uint64_t left, uint64_t right)
+{
+    if (bf)
+        asm volatile(DART_WGMMA("bf16") "%32, %33, 1, 1, 1, %34, 1;" : DART_SUMS(s) : "l"(left), "l"(right), "n"(int(transposed)));
+    else
+        asm volatile(DART_WGMMA("f16") "%32, %33, 1, 1, 1, %34, 1;" : DART_SUMS(s) : "l"(left), "l"(right), "n"(int(transposed)));
+}
+#undef DART_WGMMA
+#undef DART_SUMS
+
+// Registers a thread of this warpgroup, down or up from what the launch gave all; in multiples of 8.
+template <int count> __device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
+template <int count> __device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
+#endif
+
+__device__ __forceinline__ void clear(float (&sums)[32])
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++) sums[i] = 0.0f;
+}
+
+// ---- Rows of results ----
+
+// 16 x 64 numbers of a warp, as 16-bit rows of 128 bytes `row` elements apart, through 1 KiB of shared memory of the warp's
+// own; rows from `valid` on are not written.
+template <bool bf>
+__device__ __forceinline__ void store_rows(uint16_t *to, size_t row, uint32_t valid, const float (&v)[32], char *stage)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        __syncwarp();
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            *reinterpret_cast<uint32_t *>(stage + tile_at(g, i) + 4 * c) = pack<bf>(v[4 * i + 2 * half], v[4 * i + 2 * half + 1]);
+        __syncwarp();
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t r = 4 * i + lane / 8, piece = lane % 8;
+            const uint4 sixteen = *reinterpret_cast<const uint4 *>(stage + tile_at(r, piece));
+            if (8 * half + r < valid) *reinterpret_cast<uint4 *>(to + (8 * half + r) * row + piece * 8) = sixteen;
+        }
+    }
+}
+
+#endif
