@@ -395,15 +395,32 @@ static dart_status add_block(dart_state *state, uint32_t M)
     return DART_OK;
 }
 
+static uint64_t room_for(const dart_state *state)
+{
+    if (state->blocks_count == 0) return 0;
+    const model_block *last = &state->blocks[state->blocks_count - 1];
+    return (uint64_t)last->first + last->M;
+}
+
+/* Blocks without memories give way to one that holds all: every block is a launch of the attention, and needs r merged. */
+static void drop_empty_blocks(dart_state *state)
+{
+    for (uint32_t b = 0; b < state->B; b++)
+        if ((uint64_t)state->positions[b] >= state->S) return;
+    for (uint32_t i = 0; i < state->blocks_count; i++) destroy_block(state, &state->blocks[i]);
+    state->blocks_count = 0;
+    state->recorded = false;
+}
+
 dart_status model_state_reserve(dart_state *state, uint64_t count, const char *call)
 {
     const model_config *c = &state->model->config;
     const uint64_t widest = larger(memory_elements(c) * dart_dtype_size(state->model->memories),
                                    (uint64_t)c->H * c->N * 4);
     const uint64_t most = state->limit / (widest * state->B);
+    if (room_for(state) < count) drop_empty_blocks(state);
     for (;;) {
-        const uint32_t had = state->blocks_count;
-        const uint64_t have = had > 0 ? (uint64_t)state->blocks[had - 1].first + state->blocks[had - 1].M : 0;
+        const uint64_t have = room_for(state);
         if (have >= count) return DART_OK;
         const uint64_t growth = larger(base_ceil_div(FIRST_BLOCK_TOKENS, state->S), have / 2);
         const uint64_t wanted = state->block != 0 ? state->block : larger(growth, count - have);
