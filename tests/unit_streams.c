@@ -299,6 +299,60 @@ static void waits_before_it_goes_on(void **unused)
     rig_close(&r);
 }
 
+typedef struct times {
+    uint32_t count, other_lines;
+    uint64_t ns;
+    const rig *r;
+} times;
+
+static void take_time(void *user, const char *line, uint64_t ns)
+{
+    times *t = user;
+    if (t->r == NULL) return; /* launches of the opening */
+    if (t->count >= t->r->lines_count || strcmp(line, t->r->lines[t->count]) != 0) t->other_lines++;
+    t->count++;
+    t->ns += ns;
+}
+
+/* Every launch of every run is timed, under its own name, and all of them take no longer than the run. */
+static void times_launches(void **unused)
+{
+    (void)unused;
+    enum { T = 40, W = 64 };
+    times t = {.r = NULL};
+    const dart_device_options options = {.spec = rig_spec, .profile = take_time, .profile_user = &t};
+    dart_context *context = NULL;
+    dart_device *device = NULL;
+    assert_int_equal(dart_context_create(&(dart_context_options){.with_null = true}, &context), DART_OK);
+    const dart_status status = dart_device_open(context, &options, &device);
+    dart_device_destroy(&device);
+    dart_context_destroy(&context);
+    if (strncmp(rig_spec, "vulkan", 6) != 0) {
+        assert_int_equal(status, DART_UNSUPPORTED);
+        return;
+    }
+    assert_int_equal(status, DART_OK);
+    rig r;
+    rig_open_with(&r, &options);
+    const dart_tensor x = rig_random(&r, DART_F32, T * W, -1, 1), y = rig_tensor(&r, DART_F16, T * W, NULL);
+    rig_begin(&r);
+    for (int i = 0; i < 3; i++) MUST(&r, dart_convert(r.stream, &(dart_convert_args){.T = T, .W = W, .x = x, .y = y}));
+    MUST(&r, dart_fill(r.stream, &(dart_fill_args){.T = T, .W = W, .value = 1, .y = x}));
+    t.r = &r;
+    for (uint32_t run = 1; run <= 3; run++) {
+        uint64_t all = 0;
+        t.count = 0;
+        t.ns = 0;
+        MUST(&r, dart_stream_submit(r.stream));
+        MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+        MUST(&r, dart_stream_elapsed(r.stream, &all));
+        assert_int_equal(t.count, 4);
+        assert_int_equal(t.other_lines, 0);
+        assert_true(t.ns > 0 && t.ns <= all);
+    }
+    rig_close(&r);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(separates_what_depends),
     cmocka_unit_test(keeps_order),
@@ -307,5 +361,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(errors_stick),
     cmocka_unit_test(replays),
     cmocka_unit_test(waits_before_it_goes_on),
+    cmocka_unit_test(times_launches),
 };
 RIG_MAIN("unit_streams")
