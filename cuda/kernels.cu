@@ -21,7 +21,6 @@
 #include "sma_rho.cu"
 #include "sma_step.cu"
 #include "ssd_decay.cu"
-#include "ssd_decay_scan.cu"
 #include "ssd_memory.cu"
 #include "ssd_memory_tensor.cu"
 #include "ssd_output.cu"
