@@ -61,7 +61,8 @@ typedef struct backend {
     void (*stream_destroy)(void *device, void *stream);
     dart_status (*stream_begin)(void *device, void *stream);
     dart_status (*stream_launch)(void *device, void *stream, const backend_launch *launch);
-    dart_status (*stream_submit)(void *device, void *stream);
+    /* Runs the recording `times` times, one run after the other; stream_elapsed tells of all of them together. */
+    dart_status (*stream_submit)(void *device, void *stream, uint32_t times);
     dart_status (*stream_wait)(void *device, void *stream, uint64_t timeout_ns);
     dart_status (*stream_elapsed)(void *device, void *stream, uint64_t *ns);
     /* Optional; devices opened with options->profile need it: the time of each of the first `count` launches of the

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_IN_FLIGHT = 128, MIN_CHUNK = 1 << 20, MAX_COMPILERS = 16 };
+enum { MAX_IN_FLIGHT = 128, MIN_CHUNK = 1 << 20, MAX_COMPILERS = 16, MAX_TIMES = 1 << 16 };
 
 /* A range that launches since the last barrier read or write. */
 typedef struct hazard {
@@ -179,9 +179,12 @@ static dart_status warm_up(dart_stream *stream)
     return (dart_status)atomic_load(&c.status);
 }
 
-dart_status dart_stream_submit(dart_stream *stream)
+dart_status dart_stream_submit(dart_stream *stream) { return dart_stream_submit_times(stream, 1); }
+
+dart_status dart_stream_submit_times(dart_stream *stream, uint32_t times)
 {
     if (stream == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&stream->report, times > 0 && times <= MAX_TIMES, "dart_stream_submit_times: %u runs, must be 1 to %d", times, MAX_TIMES);
     if (stream->status != DART_OK) return stream->status;
     REQUIRE(&stream->report, !stream->submitted, "dart_stream_submit: the last submission has not been waited for");
     dart_device *device = stream->device;
@@ -189,7 +192,7 @@ dart_status dart_stream_submit(dart_stream *stream)
     if (status == DART_OK && stream->options.warm)
         return take_failure(stream, warm_up(stream), "dart_stream_submit");
     if (status == DART_OK)
-        status = take_failure(stream, device->backend->stream_submit(device->handle, stream->handle), "dart_stream_submit");
+        status = take_failure(stream, device->backend->stream_submit(device->handle, stream->handle, times), "dart_stream_submit");
     stream->submitted = status == DART_OK;
     stream->closed = true;
     return status;

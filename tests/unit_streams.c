@@ -237,10 +237,18 @@ static void replays(void **unused)
         MUST(&r, dart_stream_elapsed(r.stream, &ns));
         assert_true(ns < UINT64_C(60000000000));
     }
+    /* Seven runs in one submission. */
+    MUST(&r, dart_stream_submit_times(r.stream, 7));
+    MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+    MUST(&r, dart_stream_submit_times(r.stream, 1));
+    MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+    assert_int_equal(dart_stream_submit_times(r.stream, 0), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_stream_submit_times(r.stream, 65537), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_stream_submit_times(NULL, 1), DART_INVALID_ARGUMENT);
     int32_t got[2 * B];
     MUST(&r, dart_buffer_read(seq.buffer, 0, got, sizeof got));
     for (int b = 0; b < B && r.info.backend != DART_BACKEND_NULL; b++) {
-        assert_int_equal(got[2 * b], start[2 * b] + 20 * start[2 * b + 1]);
+        assert_int_equal(got[2 * b], start[2 * b] + 28 * start[2 * b + 1]);
         assert_int_equal(got[2 * b + 1], start[2 * b + 1]);
     }
     /* An empty recording is one too. */

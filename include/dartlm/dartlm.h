@@ -253,6 +253,8 @@ DART_API dart_status dart_stream_begin(dart_stream *stream);
  * for the CPU backend, which runs everything here, so that waiting is over at once. A recording may be submitted again once the last run was waited
  * for: positions and counts that change from run to run lie in the seq tensor, not in the recording. */
 DART_API dart_status dart_stream_submit(dart_stream *stream);
+/* The same, `times` runs one after the other (1 to 65536), which dart_stream_wait and dart_stream_elapsed take as one. */
+DART_API dart_status dart_stream_submit_times(dart_stream *stream, uint32_t times);
 /* Blocks until the last submission is done, at most timeout_ns (0: look only; UINT64_MAX: no limit). */
 DART_API dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns);
 /* Nanoseconds the last finished submission took on the device; DART_INVALID_ARGUMENT before there is one. */

@@ -200,12 +200,12 @@ static dart_status stream_launch(void *device, void *stream, const backend_launc
     return DART_OK;
 }
 
-static dart_status stream_submit(void *device, void *stream)
+static dart_status stream_submit(void *device, void *stream, uint32_t times)
 {
     cpu_device *d = device;
     cpu_stream *s = stream;
     const uint64_t begin = base_now_ns();
-    cpu_pool_run(d->pool, s->launches, s->progress, s->count);
+    for (uint32_t i = 0; i < times; i++) cpu_pool_run(d->pool, s->launches, s->progress, s->count);
     s->elapsed_ns = base_now_ns() - begin;
     return DART_OK;
 }

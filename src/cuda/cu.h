@@ -94,6 +94,7 @@ enum {
     X(cuEventCreate, "cuEventCreate", (CUevent *event, unsigned flags)) \
     X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event)) \
     X(cuEventRecord, "cuEventRecord", (CUevent event, CUstream stream)) \
+    X(cuStreamWaitEvent, "cuStreamWaitEvent", (CUstream stream, CUevent event, unsigned flags)) \
     X(cuEventQuery, "cuEventQuery", (CUevent event)) \
     X(cuEventSynchronize, "cuEventSynchronize", (CUevent event)) \
     X(cuEventElapsedTime, "cuEventElapsedTime", (float *milliseconds, CUevent start, CUevent end)) \
@@ -251,11 +252,15 @@ typedef struct cu_launch {
     struct CudaBindings bindings;
     uint32_t args[KERNEL_MAX_ARGS / sizeof(uint32_t)];
     cu_choice choice; /* found: cuBLASLt computes it */
+    bool barrier;
 } cu_launch;
 
+/* Launches that need not wait for one another are captured on so many streams beside the first one. */
+enum { CU_SIDES = 3 };
+
 typedef struct cu_stream {
-    CUstream handle;
-    CUevent start, end;
+    CUstream handle, sides[CU_SIDES];
+    CUevent start, end, fork, joins[CU_SIDES];
     cu_launch *launches;
     uint32_t launches_count, launches_capacity;
     CUdeviceptr workspace; /* of cuBLASLt, for all launches, as they follow one another */
@@ -268,7 +273,7 @@ dart_status cu_stream_create(void *device, void **stream);
 void cu_stream_destroy(void *device, void *stream);
 dart_status cu_stream_begin(void *device, void *stream);
 dart_status cu_stream_launch(void *device, void *stream, const backend_launch *launch);
-dart_status cu_stream_submit(void *device, void *stream);
+dart_status cu_stream_submit(void *device, void *stream, uint32_t times);
 dart_status cu_stream_wait(void *device, void *stream, uint64_t timeout_ns);
 dart_status cu_stream_elapsed(void *device, void *stream, uint64_t *ns);
 

@@ -1,5 +1,6 @@
 /* Streams: a list of launches, captured into a graph at the first submit and replayed from then on, because decoding
- * submits the same recording once a token. Launches follow one another within the graph, which is every barrier. */
+ * submits the same recording once a token. Launches up to a barrier stand side by side in the graph; those of cuBLASLt
+ * follow one another, since they share a workspace. */
 #if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -40,6 +41,11 @@ dart_status cu_stream_create(void *device, void **stream)
     TRY(CU(d, cuStreamCreate, &made->handle, CU_STREAM_NON_BLOCKING));
     TRY(CU(d, cuEventCreate, &made->start, CU_EVENT_DEFAULT));
     TRY(CU(d, cuEventCreate, &made->end, CU_EVENT_DEFAULT));
+    TRY(CU(d, cuEventCreate, &made->fork, CU_EVENT_DEFAULT));
+    for (int k = 0; k < CU_SIDES; k++) {
+        TRY(CU(d, cuStreamCreate, &made->sides[k], CU_STREAM_NON_BLOCKING));
+        TRY(CU(d, cuEventCreate, &made->joins[k], CU_EVENT_DEFAULT));
+    }
     cu_leave(d);
     *stream = made;
     return DART_OK;
@@ -59,6 +65,11 @@ void cu_stream_destroy(void *device, void *stream)
         if (s->start != NULL) d->driver->cuEventDestroy(s->start);
         if (s->workspace != 0) d->driver->cuMemFree(s->workspace);
         if (s->end != NULL) d->driver->cuEventDestroy(s->end);
+        if (s->fork != NULL) d->driver->cuEventDestroy(s->fork);
+        for (int k = 0; k < CU_SIDES; k++) {
+            if (s->joins[k] != NULL) d->driver->cuEventDestroy(s->joins[k]);
+            if (s->sides[k] != NULL) d->driver->cuStreamDestroy(s->sides[k]);
+        }
         if (s->handle != NULL) d->driver->cuStreamDestroy(s->handle);
         cu_leave(d);
     }
@@ -117,6 +128,7 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
     to->kernel = &d->kernels[launch->row->slot];
     to->grid = launch->tiles < to->kernel->max_grid ? launch->tiles : to->kernel->max_grid;
     to->dtypes = launch->dtypes;
+    to->barrier = launch->barrier;
     memcpy(to->args, launch->args, info->args_size);
     for (uint32_t i = 0; i < info->bindings_count; i++) {
         const cu_memory *memory = launch->bindings[i].memory;
@@ -125,14 +137,49 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
     return to->kernel->function == NULL ? choose(d, s, to, launch) : DART_OK;
 }
 
+/* Where launches since the last barrier stand. */
+typedef struct fan {
+    uint32_t count;
+    bool forked[CU_SIDES];
+} fan;
+
+static dart_status join(cu_device *device, const cu_stream *stream, fan *f)
+{
+    dart_status status = DART_OK;
+    for (int k = 0; k < CU_SIDES && status == DART_OK; k++) {
+        if (!f->forked[k]) continue;
+        status = CU(device, cuEventRecord, stream->joins[k], stream->sides[k]);
+        if (status == DART_OK) status = CU(device, cuStreamWaitEvent, stream->handle, stream->joins[k], 0);
+    }
+    *f = (fan){0};
+    return status;
+}
+
+/* The stream that the next launch goes to. */
+static dart_status spread(cu_device *device, const cu_stream *stream, const cu_launch *launch, fan *f, CUstream *to)
+{
+    dart_status status = launch->barrier ? join(device, stream, f) : DART_OK;
+    if (status == DART_OK && f->count == 0) status = CU(device, cuEventRecord, stream->fork, stream->handle);
+    const uint32_t k = (f->count + CU_SIDES - 1) % CU_SIDES;
+    const bool beside = f->count++ > 0 && !launch->choice.found;
+    *to = beside ? stream->sides[k] : stream->handle;
+    if (!beside || f->forked[k] || status != DART_OK) return status;
+    f->forked[k] = true;
+    return CU(device, cuStreamWaitEvent, stream->sides[k], stream->fork, 0);
+}
+
 static dart_status capture(cu_device *device, cu_stream *stream)
 {
     CUgraph graph = NULL;
     /* Relaxed: other threads of the program go on with whatever they do. */
     dart_status status = CU(device, cuStreamBeginCapture, stream->handle, CU_STREAM_CAPTURE_MODE_RELAXED);
     if (status != DART_OK) return status;
+    fan f = {0};
     for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i++) {
         cu_launch *launch = &stream->launches[i];
+        CUstream to = NULL;
+        status = spread(device, stream, launch, &f, &to);
+        if (status != DART_OK) break;
         if (launch->choice.found) {
             status = cu_blas_run(device, launch, &launch->choice, stream);
             continue;
@@ -140,8 +187,9 @@ static dart_status capture(cu_device *device, cu_stream *stream)
         void *parameters[] = {launch->args, &launch->bindings, &launch->dtypes};
         const cu_kernel *kernel = launch->kernel;
         status = CU(device, cuLaunchKernel, kernel->function, launch->grid, 1, 1, kernel->threads, 1, 1,
-                    kernel->shared_bytes, stream->handle, parameters, NULL);
+                    kernel->shared_bytes, to, parameters, NULL);
     }
+    if (status == DART_OK) status = join(device, stream, &f);
     if (status == DART_OK) {
         status = CU(device, cuStreamEndCapture, stream->handle, &graph);
     } else {
@@ -153,7 +201,7 @@ static dart_status capture(cu_device *device, cu_stream *stream)
     return status;
 }
 
-dart_status cu_stream_submit(void *device, void *stream)
+dart_status cu_stream_submit(void *device, void *stream, uint32_t times)
 {
     cu_device *d = device;
     cu_stream *s = stream;
@@ -161,8 +209,11 @@ dart_status cu_stream_submit(void *device, void *stream)
     if (status != DART_OK) return status;
     if (s->exec == NULL && s->launches_count > 0) TRY(capture(d, s));
     TRY(CU(d, cuEventRecord, s->start, s->handle));
-    if (s->exec != NULL) TRY(CU(d, cuGraphLaunch, s->exec, s->handle));
-    /* From here something is in flight, which a failure to mark its end must not hide. */
+    for (uint32_t i = 0; i < times && s->exec != NULL; i++) {
+        TRY(CU(d, cuGraphLaunch, s->exec, s->handle));
+        /* From here something is in flight, which a failure to go on or to mark its end must not hide. */
+        s->submitted = true;
+    }
     s->submitted = true;
     s->measured = false;
     TRY(CU(d, cuEventRecord, s->end, s->handle));

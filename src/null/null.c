@@ -104,10 +104,10 @@ static dart_status null_stream_launch(void *device, void *stream, const backend_
     ((null_stream *)stream)->recorded++;
     return DART_OK;
 }
-static dart_status null_stream_submit(void *device, void *stream)
+static dart_status null_stream_submit(void *device, void *stream, uint32_t times)
 {
     (void)device;
-    ((null_stream *)stream)->runs++;
+    ((null_stream *)stream)->runs += times;
     return DART_OK;
 }
 static dart_status null_stream_wait(void *device, void *stream, uint64_t timeout_ns)

@@ -157,7 +157,7 @@ void vk_device_destroy(void *device);
 /* DART_DEVICE_LOST once the device was lost, else DART_OK. */
 dart_status vk_device_check(vk_device *device);
 dart_status vk_device_lose(vk_device *device, const char *reason);
-dart_status vk_device_submit(vk_device *device, VkCommandBuffer commands, VkFence fence);
+dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence);
 
 /* A failed result as a status with text, e.g. "vkAllocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY". */
 dart_status vk_report(base_report *report, VkResult result, const char *call);
@@ -200,7 +200,7 @@ dart_status vk_stream_create(void *device, void **stream);
 void vk_stream_destroy(void *device, void *stream);
 dart_status vk_stream_begin(void *device, void *stream);
 dart_status vk_stream_launch(void *device, void *stream, const backend_launch *launch);
-dart_status vk_stream_submit(void *device, void *stream);
+dart_status vk_stream_submit(void *device, void *stream, uint32_t times);
 dart_status vk_stream_wait(void *device, void *stream, uint64_t timeout_ns);
 dart_status vk_stream_elapsed(void *device, void *stream, uint64_t *ns);
 dart_status vk_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *count);

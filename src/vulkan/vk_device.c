@@ -124,10 +124,10 @@ void vk_device_destroy(void *self)
     free(device);
 }
 
-dart_status vk_device_submit(vk_device *device, VkCommandBuffer commands, VkFence fence)
+dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence)
 {
     const VkSubmitInfo info = {
-        .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands};
+        .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = count, .pCommandBuffers = commands};
     base_lock(&device->mutexes[VK_MUTEX_QUEUE]);
     const VkResult result = device->vk.vkQueueSubmit(device->queue, 1, &info, fence);
     base_unlock(&device->mutexes[VK_MUTEX_QUEUE]);

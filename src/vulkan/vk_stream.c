@@ -26,8 +26,11 @@ typedef struct vk_stream {
     stream_state state;
     bool in_flight;
     bool timed; /* a run has ended since the recording began */
-    VkCommandPool pool;
-    VkCommandBuffer commands;
+    VkCommandPool pool, frame_pool;
+    VkCommandBuffer commands;       /* the recording; may stand in one submission several times */
+    VkCommandBuffer opening, ending; /* around it: time stamps, and what the host reads */
+    VkCommandBuffer *submission;    /* opening, recordings, ending */
+    uint32_t submission_room;
     VkFence fence;
     uint32_t launches;
     VkQueryPool times; /* absent where the queue has no clock; the host's is taken then */
@@ -39,6 +42,45 @@ typedef struct vk_stream {
 } vk_stream;
 
 static uint32_t queries_of(const vk_device *device) { return 2 + (device->profiled ? PROFILED_LAUNCHES : 0); }
+
+static void barrier(vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags writes,
+                    VkPipelineStageFlags to, VkAccessFlags accesses)
+{
+    const VkMemoryBarrier memory = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = writes, .dstAccessMask = accesses};
+    device->vk.vkCmdPipelineBarrier(commands, from, to, 0, 1, &memory, 0, NULL, 0, NULL);
+}
+
+static dart_status record_frame(vk_device *device, vk_stream *stream)
+{
+    dart_status status = DART_OK;
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .queueFamilyIndex = device->adapter->family};
+    VK(device, vkCreateCommandPool, (device->handle, &pool, NULL, &stream->frame_pool));
+    VkCommandBuffer made[2];
+    const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                                  .commandPool = stream->frame_pool,
+                                                  .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                  .commandBufferCount = 2};
+    VK(device, vkAllocateCommandBuffers, (device->handle, &commands, made));
+    stream->opening = made[0];
+    stream->ending = made[1];
+    const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    VK(device, vkBeginCommandBuffer, (stream->opening, &info));
+    if (stream->times != VK_NULL_HANDLE) {
+        device->vk.vkCmdResetQueryPool(stream->opening, stream->times, 0, 2);
+        device->vk.vkCmdWriteTimestamp(stream->opening, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 0);
+    }
+    VK(device, vkEndCommandBuffer, (stream->opening));
+    VK(device, vkBeginCommandBuffer, (stream->ending, &info));
+    barrier(device, stream->ending, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+            VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+    if (stream->times != VK_NULL_HANDLE)
+        device->vk.vkCmdWriteTimestamp(stream->ending, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 1);
+    VK(device, vkEndCommandBuffer, (stream->ending));
+fail:
+    return status;
+}
 
 dart_status vk_stream_create(void *self, void **out)
 {
@@ -63,6 +105,7 @@ dart_status vk_stream_create(void *self, void **out)
                                              .queryCount = queries_of(device)};
         VK(device, vkCreateQueryPool, (device->handle, &times, NULL, &stream->times));
     }
+    TRY(record_frame(device, stream));
     void *dummy = NULL;
     TRY(vk_memory_create(device, (uint64_t)DUMMY_BYTES * DUMMYS, &dummy));
     stream->dummy = dummy;
@@ -86,16 +129,10 @@ void vk_stream_destroy(void *self, void *handle)
     if (stream->times != VK_NULL_HANDLE) device->vk.vkDestroyQueryPool(device->handle, stream->times, NULL);
     if (stream->fence != VK_NULL_HANDLE) device->vk.vkDestroyFence(device->handle, stream->fence, NULL);
     if (stream->pool != VK_NULL_HANDLE) device->vk.vkDestroyCommandPool(device->handle, stream->pool, NULL);
+    if (stream->frame_pool != VK_NULL_HANDLE) device->vk.vkDestroyCommandPool(device->handle, stream->frame_pool, NULL);
     vk_memory_destroy(device, stream->dummy);
+    free(stream->submission);
     free(stream);
-}
-
-static void barrier(vk_device *device, const vk_stream *stream, VkPipelineStageFlags from, VkAccessFlags writes,
-                    VkPipelineStageFlags to, VkAccessFlags accesses)
-{
-    const VkMemoryBarrier memory = {
-        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = writes, .dstAccessMask = accesses};
-    device->vk.vkCmdPipelineBarrier(stream->commands, from, to, 0, 1, &memory, 0, NULL, 0, NULL);
 }
 
 dart_status vk_stream_begin(void *self, void *handle)
@@ -115,15 +152,14 @@ dart_status vk_stream_begin(void *self, void *handle)
     }
     stream->current = stream->sets;
     stream->dummy_turn = 0;
-    const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                           .flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT};
     VK(device, vkBeginCommandBuffer, (stream->commands, &info));
-    if (stream->times != VK_NULL_HANDLE) {
-        device->vk.vkCmdResetQueryPool(stream->commands, stream->times, 0, queries_of(device));
-        device->vk.vkCmdWriteTimestamp(stream->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 0);
-    }
+    if (device->profiled && stream->times != VK_NULL_HANDLE)
+        device->vk.vkCmdResetQueryPool(stream->commands, stream->times, 2, PROFILED_LAUNCHES);
     /* After the copies, the other streams and the previous run of this recording. Writes of the host need nothing:
      * submitting makes them visible. */
-    barrier(device, stream, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+    barrier(device, stream->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
             VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
     stream->state = STREAM_RECORDING;
@@ -226,7 +262,7 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     const VkCommandBuffer commands = stream->commands;
     const VkPipelineLayout layout = device->layouts[kernel->bindings_count];
     if (launch->barrier || device->profiled)
-        barrier(device, stream, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+        barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                 VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
     device->vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     device->vk.vkCmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, &set, 0, NULL);
@@ -244,10 +280,6 @@ fail:
 static dart_status finish(vk_device *device, vk_stream *stream)
 {
     dart_status status = DART_OK;
-    barrier(device, stream, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-            VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
-    if (stream->times != VK_NULL_HANDLE)
-        device->vk.vkCmdWriteTimestamp(stream->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 1);
     stream->state = STREAM_EMPTY; /* unless it ends well */
     VK(device, vkEndCommandBuffer, (stream->commands));
     stream->state = STREAM_READY;
@@ -255,7 +287,22 @@ fail:
     return status;
 }
 
-dart_status vk_stream_submit(void *self, void *handle)
+static dart_status gather(vk_device *device, vk_stream *stream, uint32_t times)
+{
+    const uint32_t count = times + 2;
+    if (count > stream->submission_room) {
+        VkCommandBuffer *grown = realloc(stream->submission, count * sizeof(*grown));
+        if (grown == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "Vulkan submission");
+        stream->submission = grown;
+        stream->submission_room = count;
+    }
+    stream->submission[0] = stream->opening;
+    for (uint32_t i = 1; i <= times; i++) stream->submission[i] = stream->commands;
+    stream->submission[count - 1] = stream->ending;
+    return DART_OK;
+}
+
+dart_status vk_stream_submit(void *self, void *handle, uint32_t times)
 {
     vk_device *device = self;
     vk_stream *stream = handle;
@@ -264,9 +311,10 @@ dart_status vk_stream_submit(void *self, void *handle)
     REQUIRE(device->report, stream->state != STREAM_EMPTY, "nothing is recorded");
     REQUIRE(device->report, !stream->in_flight, "the last submission was not waited for");
     if (stream->state == STREAM_RECORDING) TRY(finish(device, stream));
+    TRY(gather(device, stream, times));
     VK(device, vkResetFences, (device->handle, 1, &stream->fence));
     stream->submitted_ns = base_now_ns();
-    TRY(vk_device_submit(device, stream->commands, stream->fence));
+    TRY(vk_device_submit(device, stream->submission, times + 2, stream->fence));
     stream->in_flight = true;
 fail:
     return status;
