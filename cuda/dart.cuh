@@ -36,6 +36,10 @@ enum : uint32_t {
 #define KERNEL_BOUNDED(id, variant, bounds) \
     extern "C" __global__ void bounds id##_##variant(const id##_args args, const CudaBindings bindings, \
                                                      const uint32_t dtypes)
+// The same of a row with a CUDA_MAP.
+#define KERNEL_FUNCTION_MAPPED(id, variant, blocks) \
+    extern "C" __global__ void __launch_bounds__(THREADS_##id##_##variant, blocks) id##_##variant( \
+        const id##_args args, const CudaBindings bindings, const uint32_t dtypes, const __grid_constant__ CudaMap map)
 #define FOR_TILES(tile) for (uint32_t tile = blockIdx.x; tile < args.tiles; tile += gridDim.x)
 
 constexpr uint32_t block_size = CUDA_BLOCK;

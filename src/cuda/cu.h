@@ -46,6 +46,11 @@ enum {
 enum {
     CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
+    CU_TENSOR_MAP_DATA_TYPE_UINT16 = 1,
+    CU_TENSOR_MAP_INTERLEAVE_NONE = 0,
+    CU_TENSOR_MAP_SWIZZLE_128B = 3,
+    CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3,
+    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0,
     CU_STREAM_NON_BLOCKING = 1,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_EVENT_DEFAULT = 0
@@ -77,6 +82,9 @@ enum {
     X(cuModuleGetFunction, "cuModuleGetFunction", (CUfunction *function, CUmodule module, const char *name)) \
     X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *value, int attribute, CUfunction function)) \
     X(cuFuncSetAttribute, "cuFuncSetAttribute", (CUfunction function, int attribute, int value)) \
+    X(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled", \
+      (void *map, int type, uint32_t rank, void *address, const uint64_t *sizes, const uint64_t *strides, \
+       const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)) \
     X(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr *address, size_t bytes)) \
     X(cuMemFree, "cuMemFree_v2", (CUdeviceptr address)) \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (CUdeviceptr to, const void *from, size_t bytes, CUstream stream)) \
@@ -210,6 +218,7 @@ void cu_instance_device_info(const void *instance, uint32_t index, dart_device_i
 typedef struct cu_kernel {
     CUfunction function; /* NULL for rows of the library, and where the device lacks a capability of the row */
     uint32_t threads, shared_bytes, max_grid;
+    uint32_t map_binding, map_rows; /* of its CudaMap; 0 rows: it takes none */
 } cu_kernel;
 
 typedef struct cu_device {
@@ -250,6 +259,7 @@ typedef struct cu_launch {
     const cu_kernel *kernel;
     uint32_t grid, dtypes;
     struct CudaBindings bindings;
+    struct CudaMap map;
     uint32_t args[KERNEL_MAX_ARGS / sizeof(uint32_t)];
     cu_choice choice; /* found: cuBLASLt computes it */
     bool barrier;

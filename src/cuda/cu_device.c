@@ -15,6 +15,16 @@ static const struct {
 #include "../kernels.def"
 };
 
+/* The rows with a CUDA_MAP. */
+enum {
+#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) SLOT_##id##_##variant,
+#include "../kernels.def"
+};
+static const struct { uint32_t slot, binding, rows; } cu_maps[] = {
+#define CUDA_MAP(id, variant, binding, rows) {SLOT_##id##_##variant, BINDING_##id##_##binding, rows},
+#include "../kernels.def"
+};
+
 /* What the caller can do about a result. The errors of a kernel stay with the context, hence with the device. */
 static dart_status status_of(CUresult result)
 {
@@ -115,6 +125,10 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
                    (int)kernel->shared_bytes));
     }
     if ((capabilities & DART_CAP_CUBLASLT) != 0) TRY(cu_blas_open(made));
+    for (size_t i = 0; i < COUNT_OF(cu_maps); i++) {
+        made->kernels[cu_maps[i].slot].map_binding = cu_maps[i].binding;
+        made->kernels[cu_maps[i].slot].map_rows = cu_maps[i].rows;
+    }
     TRY(CU(made, cuStreamCreate, &made->copies, CU_STREAM_NON_BLOCKING));
     cu_leave(made);
     *device = made;

@@ -110,6 +110,23 @@ fail:
     return status;
 }
 
+/* See CudaMap. The driver wants it on 64 bytes, which a list of launches does not promise. */
+static dart_status make_map(cu_device *device, cu_launch *launch, uint64_t bytes)
+{
+    _Alignas(64) struct CudaMap map;
+    void *address = (void *)(uintptr_t)launch->bindings.address[launch->kernel->map_binding];
+    const uint64_t row_bytes = 2 * CUDA_MAP_WIDTH, sizes[] = {CUDA_MAP_WIDTH, bytes / row_bytes};
+    const uint32_t box[] = {CUDA_MAP_WIDTH, launch->kernel->map_rows}, steps[] = {1, 1};
+    dart_status status = cu_enter(device);
+    if (status != DART_OK) return status;
+    status = CU(device, cuTensorMapEncodeTiled, &map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, address, sizes, &row_bytes, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    cu_leave(device);
+    if (status == DART_OK) launch->map = map;
+    return status;
+}
+
 dart_status cu_stream_launch(void *device, void *stream, const backend_launch *launch)
 {
     cu_device *d = device;
@@ -134,6 +151,8 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
         const cu_memory *memory = launch->bindings[i].memory;
         if (memory != NULL) to->bindings.address[i] = memory->address + launch->bindings[i].offset;
     }
+    if (to->kernel->map_rows > 0 && to->bindings.address[to->kernel->map_binding] != 0)
+        return make_map(d, to, launch->bindings[to->kernel->map_binding].bytes);
     return to->kernel->function == NULL ? choose(d, s, to, launch) : DART_OK;
 }
 
@@ -184,7 +203,7 @@ static dart_status capture(cu_device *device, cu_stream *stream)
             status = cu_blas_run(device, launch, &launch->choice, stream);
             continue;
         }
-        void *parameters[] = {launch->args, &launch->bindings, &launch->dtypes};
+        void *parameters[] = {launch->args, &launch->bindings, &launch->dtypes, &launch->map};
         const cu_kernel *kernel = launch->kernel;
         status = CU(device, cuLaunchKernel, kernel->function, launch->grid, 1, 1, kernel->threads, 1, 1,
                     kernel->shared_bytes, to, parameters, NULL);
