@@ -118,7 +118,9 @@ static uint32_t facts(const sma_plan *p, const dart_memories *run)
     const bool half = a->q.dtype != DART_F32 && a->e.dtype != DART_F32 && a->c.dtype != DART_F32 && run->dh.dtype != DART_F32;
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->r, (uint64_t)a->H * a->P) &&
                        run->dh.offset % 8 == 0 && run->scale.offset % 4 == 0;
-    return one | (half ? FITS_HALF : 0) | (tiles ? FITS_TILES : 0) | (a->P <= 64 ? FITS_P64 : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    /* The CUDA row for this shape copies memories as rows of 64 elements from the binding's start on (CUDA_MAP). */
+    const bool rows_of_64 = a->N == 128 && a->P == 64 && run->dh.offset % 64 == 0;
+    return one | (half ? FITS_HALF : 0) | (tiles ? FITS_TILES : 0) | (a->P <= 64 ? FITS_P64 : 0) | (rows_of_64 ? FITS_N128_P64 : 0);
 }
 
 /* The tokens of a piece against one run. */
