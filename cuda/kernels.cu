@@ -3,6 +3,7 @@
 #include "argmax.cu"
 #include "attention.cu"
 #include "attention_step.cu"
+#include "attention_tensor.cu"
 #include "conv.cu"
 #include "conv_step.cu"
 #include "conv_tail.cu"
