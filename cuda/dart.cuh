@@ -154,7 +154,7 @@ struct Piece { uint32_t position, count; };
 __device__ __forceinline__ Piece piece_of(const int32_t *seq, uint32_t flags, uint32_t L, uint32_t b)
 {
     if (!(flags & HAS_SEQ)) return {0, L};
-    return {uint32_t(seq[2 * size_t(b)]), min(uint32_t(seq[2 * size_t(b) + 1]), L)};
+    return {uint32_t(max(seq[2 * size_t(b)], 0)), min(uint32_t(max(seq[2 * size_t(b) + 1], 0)), L)};
 }
 
 struct Chunk {

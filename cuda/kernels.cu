@@ -1,6 +1,7 @@
 // All kernels as one translation unit, and a check that every row of the table has its function.
 #include "advance.cu"
 #include "argmax.cu"
+#include "argmax_part.cu"
 #include "attention.cu"
 #include "attention_step.cu"
 #include "attention_tensor.cu"
@@ -13,6 +14,9 @@
 #include "gated_norm.cu"
 #include "kv_append.cu"
 #include "linear.cu"
+#include "mixer_attend.cu"
+#include "mixer_output.cu"
+#include "mixer_project.cu"
 #include "norm.cu"
 #include "sample.cu"
 #include "sma.cu"

@@ -14,6 +14,7 @@ KERNEL_FUNCTION(ssd_step, simt)
     const float *cum = FLOATS(ssd_step, cum), *decay = FLOATS(ssd_step, decay);
     float *h_out = FLOATS(ssd_step, h), *open_out = FLOATS(ssd_step, open), *open_decay = FLOATS(ssd_step, open_decay);
     const bool has_h = args.flags & HAS_H, has_open = args.flags & HAS_OPEN, has_dh = args.flags & HAS_DH;
+    const bool closed_only = args.flags & HAS_CLOSED;
     const uint32_t blocks = ceil_div(args.P, T0), column = threadIdx.x % T0, slice = threadIdx.x / T0;
     FOR_TILES(tile) {
         const uint32_t p = tile % blocks * T0 + column, h = tile / blocks % args.H, b = tile / blocks / args.H;
@@ -24,6 +25,7 @@ KERNEL_FUNCTION(ssd_step, simt)
         const float a0 = decay[2 * size_t(b) * args.H + h], a1 = decay[(2 * size_t(b) + 1) * args.H + h];
         const float keep_open = exp_below(a1), keep_h = exp_below(a0 + a1), step = cum[head * CUM_STRIDE + 2];
         const bool merges = !has_open || (piece.position + 1) % args.S == 0;
+        const bool keeps_dh = has_dh && (!closed_only || (piece.position + 1) % args.S == 0);
         if (threadIdx.x < args.N) {
             b_now[threadIdx.x] = load(b_view, args.b_at + size_t(b) * args.b_row + g * args.N + threadIdx.x);
             c_now[threadIdx.x] = load(c, args.c_at + size_t(b) * args.c_row + g * args.N + threadIdx.x);
@@ -50,7 +52,7 @@ KERNEL_FUNCTION(ssd_step, simt)
                     const float now_open = keep_open * old_open[i] + step * b_now[n] * v;
                     const float now = keep_h * old_h[i] + now_open;
                     sum = fmaf(c_now[n], now, sum);
-                    if (has_dh) store(dh, args.dh_at + at, now_open);
+                    if (keeps_dh) store(dh, args.dh_at + at, now_open);
                     if (has_open) open_out[at] = merges ? 0.0f : now_open;
                     if (has_h && merges) h_out[at] = now;
                 }

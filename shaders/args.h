@@ -9,7 +9,7 @@
  *     dummy and is never read.
  *   - T0 and T1 below are the tile sizes of the chosen row of kernels.def.
  *   - HAS_SEQ: seq[2 b] is the position, seq[2 b + 1] the count of sequence b; otherwise 0 and L. Tokens t >= count
- *     are neither read nor written. A count above L is taken as L.
+ *     are neither read nor written. A count above L is taken as L, a negative position or count as 0.
  *   - Chunks of a piece: with o = position mod S, chunk j holds tokens begin(j) <= t < end(j),
  *     begin(j) = j ? j S - o : 0, end(j) = min(count, (j + 1) S - o). It closes when (j + 1) S - o <= count.
  *     Its number in the sequence is position / S + j.
@@ -30,7 +30,7 @@
 #define HAS_SEQ 1u        /* seq is bound */
 #define HAS_BIAS 2u       /* conv: bias; ssd: dt_bias */
 #define HAS_TAIL 4u       /* conv: tail */
-#define HAS_ROWS 8u       /* norm: rows */
+#define HAS_ROWS 8u       /* norm: rows; advance: ids and log */
 #define HAS_SMA 16u       /* gated_norm: r and gate */
 #define HAS_D 32u         /* ssd: d */
 #define HAS_H 64u         /* ssd: h */
@@ -44,6 +44,8 @@
 #define HAS_SCALE 16384u  /* ssd: memories are normalised */
 #define HAS_HIN_SCALE 32768u /* ssd: hin is normalised */
 #define HAS_RUN 65536u    /* ssd: memories lie in a run */
+#define HAS_CLOSED (1u << 20) /* ssd_step: dh is written where the chunk closes only */
+#define HAS_STEPS (1u << 21)  /* mixer_project: outputs behind the channels are step sizes */
 
 #define MAX_STATE 256     /* largest N and P */
 #define MAX_HEAD 128      /* largest D */
@@ -117,7 +119,8 @@ struct SsdStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, first, count, capac
 struct SsdOutputArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, c_at, c_row, hin_at, hin_scale_at, d_at, seq_at, y_at, y_row; };
 
 /* All of it for L = 1, after ssd_decay (which gives decay for M = 1 and cum): with a_0 = decay[0], a_1 = decay[1]:
- *   open' = exp(a_1) open + step b x, y = c (exp(a_0 + a_1) h + open') + d x; dh[0] = open' with HAS_DH;
+ *   open' = exp(a_1) open + step b x, y = c (exp(a_0 + a_1) h + open') + d x; dh[0] = open' with HAS_DH
+ *   (with HAS_CLOSED as well: only when closing, HAS_OPEN or not);
  *   closing ((position + 1) mod S == 0): h = exp(a_0 + a_1) h + open', open = 0, open_decay = 0;
  *   otherwise open = open', open_decay = a_0 + a_1. Without HAS_OPEN open counts as 0 and h is the state after the
  *   token; without HAS_H h counts as 0 too and is not written. A count of 0 changes nothing and writes nothing.
@@ -152,6 +155,42 @@ struct SmaStepArgs { U32 tiles, flags, B, H, G, N, P, S, first, count, capacity,
 /* r and lse from the partials of each (b, h), and from what they hold when IS_MERGE. Tile: one (b, h), h + H b. */
 struct SmaMergeArgs { U32 tiles, flags, B, H, P, splits, seq_at, r_at, r_row, lse_at; };
 
+/* The first third of a mixer's step: a normalised product whose outputs go on as they are needed. Row t is the one token
+ * of sequence t: u = x_t / sqrt(mean(x_t^2) + eps) * norm, v_o = sum_i u_i weight[o, i], weight packed, and
+ *   first <= o < first + C, a channel ch = o - first: conv_step with in_{K-1} = v_o: y[t, o] = SiLU(bias[ch] +
+ *     sum_k taps[ch, k] in_k), (in_0 .. in_{K-2}) = tail[t, :, ch]; then tail[t, :, ch] = in_1 .. in_{K-1};
+ *   the H outputs behind the channels with HAS_STEPS, h = o - first - C: y[t, o] = v_o, and what ssd_decay makes of it for
+ *     L = M = 1 and dt_bias: cum[(t H + h) 3] = {log-decay, 0, step}, cum[decay_at + 2 t H + h] = open_decay[t H + h] (0 without HAS_OPEN),
+ *     cum[decay_at + (2 t + 1) H + h] = log-decay;
+ *   any other: y[t, o] = v_o.
+ * A count of 0 leaves its row of everything alone. 1 <= K <= 8. Tile: T0 outputs x T1 rows,
+ * tile = output block + (number of output blocks) * row block. */
+struct MixerProjectArgs {
+    U32 tiles, flags, rows, inputs, outputs, first, C, K, H, x_at, x_row, norm_at, weight_at, y_at, y_row, taps_at, bias_at, tail_at,
+        seq_at, a_log_at, dt_bias_at, decay_at;
+    F32 eps, dt_min, dt_max;
+};
+
+/* The second third, beside ssd_step: sma_query and sma_step in one, from q and e as the convolution left them and on normalised
+ * memories: logit and v as sma has them. Rows of q and e lie q_row apart.
+ * Tile: split + splits * (h + H b) looks at memories [split T, split T + T), T = ceil(count / splits), and writes
+ * partial[partial_at + (split B H + b H + h) (P + 4)] = {acc[P], top, den}: top = max logit (-3.4e38 without memories), den =
+ * sum exp(logit - top), acc = sum exp(logit - top) v. A count of 0 writes nothing. */
+struct MixerAttendArgs {
+    U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, splits, q_at, e_at, q_row, c_at, c_row, dh_at, factor_at, seq_at, partial_at;
+    F32 eps;
+};
+
+/* The last third: x_t += weight u_t, u = RMSNorm((y + SiLU(gate) r) SiLU(z)) norm over all inputs, weight packed, outputs x
+ * inputs. With HAS_SMA r is the merge of the `splits` partials of (t, head i / P), 0 where none saw a memory:
+ * r_i = sum_s exp(top_s - T) acc_s,i / sum_s exp(top_s - T) den_s, T = max top_s over den_s > 0. partial
+ * [(s B H + t H + h) (P + 4)] as mixer_attend writes it, B = rows, H = inputs / P. A count of 0 leaves x_t alone.
+ * Tile: T0 outputs x T1 rows, tile = output block + (number of output blocks) * row block. */
+struct MixerOutputArgs {
+    U32 tiles, flags, rows, inputs, outputs, P, splits, y_at, y_row, gate_at, gate_row, z_at, z_row, norm_at, weight_at, seq_at, x_at, x_row;
+    F32 eps;
+};
+
 /* For each chunk j that closes with first <= m = position / S + j < first + count, row n of head h:
  * s = sqrt(mean_p dh^2 + eps), to[((b capacity + m - first) H + h) N P] = dh / s, scale[...] = s.
  * Tile: T0 consecutive rows of N of one (b, j, h), tile = row block + row blocks * (h + H (j + M b)). */
@@ -173,8 +212,11 @@ struct AttentionArgs { U32 tiles, flags, B, L, H, G, D, C, q_at, q_row, k_at, k_
  * partial[tile (D + 2)] = {top, den, acc[D]} as sma_step does with P = D; sma_merge puts them together. */
 struct AttentionStepArgs { U32 tiles, flags, B, H, G, D, C, splits, q_at, q_row, k_at, k_row, v_at, v_row, seq_at; F32 scale; };
 
-/* ids[t] = lowest index of the largest logit, NaN never, 0 when there is none. Tile: one row. */
-struct ArgmaxArgs { U32 tiles, rows, width, logits_at, logits_row, ids_at; };
+/* part[2 tile] = an order-preserving integer of the largest of T0 consecutive logits of a row (0: there is no number), part[2 tile + 1]
+ * the lowest index of it in the row. tile = block + blocks * row. */
+struct ArgmaxPartArgs { U32 tiles, rows, width, logits_at, logits_row; };
+/* ids[t] = lowest index of the largest logit, NaN never, 0 when there is none, from the parts of the row. Tile: one row. */
+struct ArgmaxArgs { U32 tiles, rows, blocks, ids_at; };
 
 /* Top-k sampling, see dart_sample. Tile: one row. u = word 0 of Philox4x32-10({position + count, row, 0, 0},
  * {seed_low, seed_high}) / 2^32. The kept set: the top_k largest (ties: lower index first); weights
@@ -186,7 +228,7 @@ struct SampleArgs { U32 tiles, flags, rows, width, top_k, seed_low, seed_high, l
 /* y = r 1^T + a b, see matrix_check.comp; the check of matrix hardware, not an op. One tile. */
 struct MatrixCheckArgs { U32 tiles, side; };
 
-/* seq[2 b] += seq[2 b + 1]. Tile: T0 sequences. */
-struct AdvanceArgs { U32 tiles, B, seq_at; };
+/* seq[2 b] += seq[2 b + 1]; with HAS_ROWS then log[b slots + seq[2 b] mod slots] = ids[b]. Tile: T0 sequences. */
+struct AdvanceArgs { U32 tiles, flags, B, slots, seq_at, ids_at, log_at; };
 
 #endif

@@ -11,9 +11,16 @@ dart_status dart_argmax(dart_stream *stream, const dart_argmax_args *args)
     op_check(&call, "logits", &args->logits, OP_FLOAT | OP_VIEW, T, V);
     op_check(&call, "ids", &args->ids, OP_I32, 1, T);
     if (op_status(&call) != DART_OK) return op_status(&call);
-    struct ArgmaxArgs k = {.rows = T, .width = V, .logits_row = op_row(&args->logits, V)};
+    struct ArgmaxPartArgs part = {.rows = T, .width = V, .logits_row = op_row(&args->logits, V)};
+    op_kernel(&call, KERNEL_argmax_part, T, 0);
+    const uint64_t blocks = base_ceil_div(V, call.row->T0);
+    const dart_tensor parts = op_scratch(&call, 2 * blocks * T);
+    part.logits_at = op_bind_rows(&call, BINDING_argmax_part_logits, &args->logits, T, V);
+    op_bind(&call, BINDING_argmax_part_part, &parts, 2 * blocks * T);
+    op_launch(&call, &part, blocks * T);
+    struct ArgmaxArgs k = {.rows = T, .blocks = (uint32_t)blocks};
     op_kernel(&call, KERNEL_argmax, T, 0);
-    k.logits_at = op_bind_rows(&call, BINDING_argmax_logits, &args->logits, T, V);
+    op_bind(&call, BINDING_argmax_part, &parts, 2 * blocks * T);
     k.ids_at = op_bind(&call, BINDING_argmax_ids, &args->ids, T);
     op_launch(&call, &k, T);
     return op_end(&call);
@@ -48,10 +55,16 @@ dart_status dart_advance(dart_stream *stream, const dart_advance_args *args)
     op_call call;
     if (op_begin(&call, stream, "dart_advance") != DART_OK) return op_status(&call);
     OP_REQUIRE(&call, args->B > 0, "B must be above 0");
+    const bool logs = op_has(&args->log);
+    OP_REQUIRE(&call, logs == op_has(&args->ids) && (!logs || args->slots > 0), "ids and log come together, with slots above 0");
     op_check(&call, "seq", &args->seq, OP_I32, args->B, 2);
-    struct AdvanceArgs k = {.B = args->B};
+    op_check(&call, "ids", &args->ids, OP_I32 | OP_OPTIONAL, 1, args->B);
+    op_check(&call, "log", &args->log, OP_I32 | OP_OPTIONAL, args->B, args->slots);
+    struct AdvanceArgs k = {.flags = logs ? HAS_ROWS : 0, .B = args->B, .slots = args->slots};
     op_kernel(&call, KERNEL_advance, args->B, 0);
     k.seq_at = op_bind(&call, BINDING_advance_seq, &args->seq, 2 * (uint64_t)args->B);
+    k.ids_at = op_bind(&call, BINDING_advance_ids, &args->ids, args->B);
+    k.log_at = op_bind(&call, BINDING_advance_log, &args->log, (uint64_t)args->B * args->slots);
     op_launch(&call, &k, base_ceil_div(args->B, call.row->T0));
     return op_end(&call);
 }

@@ -234,7 +234,7 @@ static void step(ssd_plan *p)
     const dart_ssd_args *a = p->a;
     const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
     const dart_tensor dh = a->memories_count > 0 ? op_scratch(call, a->B * p->state) : a->dh;
-    struct SsdStepArgs k = {.flags = p->flags | (op_has(&dh) ? HAS_DH : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+    struct SsdStepArgs k = {.flags = p->flags | (op_has(&dh) ? HAS_DH : 0) | (a->memories_count > 0 ? HAS_CLOSED : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                             .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .c_row = op_row(&a->c, b_width),
                             .y_row = op_row(&a->y, x_width)};
     op_kernel(call, KERNEL_ssd_step, a->B, 0);

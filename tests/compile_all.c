@@ -10,7 +10,8 @@
 static const struct { const char *kernel, *binding; dart_dtype dtype; } fixed[] = {
     {"*", "ids", DART_I32}, {"*", "seq", DART_I32}, {"norm", "rows", DART_I32}, {"*", "cum", DART_F32}, {"*", "decay", DART_F32}, {"*", "cb", DART_F32},
     {"*", "hin", DART_F32}, {"*", "memory", DART_F32}, {"*", "h", DART_F32}, {"*", "open", DART_F32}, {"*", "open_decay", DART_F32}, {"*", "qn", DART_F32},
-    {"*", "en", DART_F32}, {"*", "factor", DART_F32}, {"*", "rho", DART_F32}, {"*", "lse", DART_F32}, {"*", "partial", DART_F32}, {"*", "scale", DART_F32},
+    {"*", "en", DART_F32}, {"*", "factor", DART_F32}, {"*", "rho", DART_F32}, {"*", "lse", DART_F32}, {"*", "partial", DART_F32}, {"*", "scale", DART_F32}, {"*", "part", DART_F32},
+    {"*", "log", DART_I32},
 };
 static const char *const weights[] = {"weight", "dh", "to"};
 

@@ -134,7 +134,20 @@ static dart_sma_append_args good_sma_append(void)
 }
 static dart_argmax_args good_argmax(void) { return (dart_argmax_args){.T = T, .V = V, .logits = f32, .ids = i32}; }
 static dart_sample_args good_sample(void) { return (dart_sample_args){.T = T, .V = V, .temperature = 1, .logits = f32, .seq = i32, .ids = i32}; }
-static dart_advance_args good_advance(void) { return (dart_advance_args){.B = B, .seq = i32}; }
+static dart_advance_args good_advance(void) { return (dart_advance_args){.B = B, .slots = 4, .seq = i32, .ids = i32, .log = i32}; }
+static dart_norm_linear_args good_norm_linear(void)
+{
+    return (dart_norm_linear_args){.T = T, .IN = I, .OUT = V, .eps = 1e-5f, .x = f32, .norm = f32, .weight = f16, .y = f32};
+}
+static dart_mixer_step_args good_mixer_step(void)
+{
+    run = (dart_memories){.M = M, .dh = f16, .scale = f32};
+    return (dart_mixer_step_args){.B = B, .W = 16, .H = H, .G = G, .N = N, .P = P, .K = K, .S = S, .eps = 1e-5f, .sma_eps = 1e-5f, .x = f32,
+                                  .seq = i32, .norm = f32, .in_proj = f16, .conv_weight = f32, .conv_bias = f32, .dt_bias = f32, .a_log = f32,
+                                  .d = f32, .mixer_norm = f32, .out_proj = f16, .sma_proj = f16, .sma_conv_weight = f32, .sma_conv_bias = f32,
+                                  .tail = f16, .sma_tail = f16, .h = f32, .open = f32, .open_decay = f32, .memories = &run, .closing = &run,
+                                  .memories_count = 1, .closing_count = 1, .proj = f32, .queries = f32, .y = f32};
+}
 
 static void rows(void **unused)
 {
@@ -261,6 +274,90 @@ static void linear_and_conv(void **unused)
     BAD_FLOATS(conv_tail, x);
     BAD_FLOATS(conv_tail, tail);
     BAD_INTS(conv_tail, seq);
+}
+
+static void mixer(void **unused)
+{
+    (void)unused;
+    GOOD(norm_linear, a.x.row = 2 * I);
+    BAD(norm_linear, a.T = 0);
+    BAD(norm_linear, a.IN = 0);
+    BAD(norm_linear, a.OUT = 0);
+    BAD(norm_linear, a.eps = 0);
+    BAD(norm_linear, a.eps = NAN);
+    PACKED(norm_linear, norm);
+    PACKED(norm_linear, weight);
+    NEEDED(norm_linear, x);
+    NEEDED(norm_linear, norm);
+    NEEDED(norm_linear, weight);
+    NEEDED(norm_linear, y);
+    BAD_FLOATS(norm_linear, x);
+    BAD_FLOATS(norm_linear, norm);
+    BAD_FLOATS(norm_linear, weight);
+    BAD_FLOATS(norm_linear, y);
+    GOOD(mixer_step, a.B = 5);
+    GOOD(mixer_step, a.proj.buffer = a.queries.buffer = a.y.buffer = NULL);
+    GOOD(mixer_step, a.conv_bias.buffer = a.sma_conv_bias.buffer = NULL);
+    GOOD(mixer_step, a.memories_count = a.closing_count = 0);
+    /* Without attention all of it is absent, and seq may be. */
+    GOOD(mixer_step, a.sma_proj.buffer = a.open.buffer = a.open_decay.buffer = a.seq.buffer = NULL, a.memories_count = a.closing_count = 0);
+    BAD(mixer_step, a.sma_proj.buffer = NULL);
+    BAD(mixer_step, a.open.buffer = NULL);
+    BAD(mixer_step, a.open_decay.buffer = NULL);
+    BAD(mixer_step, a.seq.buffer = NULL);
+    BAD(mixer_step, a.sma_proj.buffer = a.open.buffer = a.open_decay.buffer = NULL);
+    BAD(mixer_step, a.memories = NULL);
+    BAD(mixer_step, a.closing = NULL);
+    BAD(mixer_step, run.M = 0);
+    BAD(mixer_step, run.scale.buffer = NULL);
+    BAD(mixer_step, run.dh.offset = ROOM);
+    BAD(mixer_step, a.B = 0);
+    BAD(mixer_step, a.W = 0);
+    BAD(mixer_step, a.H = 0);
+    BAD(mixer_step, a.G = 3);
+    BAD(mixer_step, a.N = 257);
+    BAD(mixer_step, a.P = 257);
+    BAD(mixer_step, a.K = 1);
+    BAD(mixer_step, a.K = 9);
+    BAD(mixer_step, a.S = 0);
+    BAD(mixer_step, a.S = HUGE);
+    BAD(mixer_step, a.eps = 0);
+    BAD(mixer_step, a.sma_eps = NAN);
+    BAD(mixer_step, a.dt_min = -1);
+    BAD(mixer_step, a.dt_min = 2, a.dt_max = 1);
+    BAD(mixer_step, a.B = HUGE);
+    BAD(mixer_step, a.H = 1u << 30);
+    PACKED(mixer_step, in_proj);
+    PACKED(mixer_step, tail);
+    PACKED(mixer_step, proj);
+    NEEDED(mixer_step, x);
+    NEEDED(mixer_step, norm);
+    NEEDED(mixer_step, in_proj);
+    NEEDED(mixer_step, conv_weight);
+    NEEDED(mixer_step, dt_bias);
+    NEEDED(mixer_step, a_log);
+    NEEDED(mixer_step, d);
+    NEEDED(mixer_step, mixer_norm);
+    NEEDED(mixer_step, out_proj);
+    NEEDED(mixer_step, sma_conv_weight);
+    NEEDED(mixer_step, tail);
+    NEEDED(mixer_step, sma_tail);
+    NEEDED(mixer_step, h);
+    BAD_FLOATS(mixer_step, x);
+    BAD_FLOATS(mixer_step, in_proj);
+    BAD_FLOATS(mixer_step, conv_weight);
+    BAD_FLOATS(mixer_step, dt_bias);
+    BAD_FLOATS(mixer_step, out_proj);
+    BAD_FLOATS(mixer_step, sma_proj);
+    BAD_FLOATS(mixer_step, tail);
+    BAD_FLOATS(mixer_step, sma_tail);
+    BAD_F32(mixer_step, h);
+    BAD_F32(mixer_step, open);
+    BAD_F32(mixer_step, open_decay);
+    BAD(mixer_step, a.proj = f16);
+    BAD(mixer_step, a.queries = f16);
+    BAD(mixer_step, a.y = f16);
+    BAD_INTS(mixer_step, seq);
 }
 
 static void ssd(void **unused)
@@ -450,7 +547,14 @@ static void choices(void **unused)
     BAD_FLOATS(sample, logits);
     BAD_INTS(sample, ids);
     BAD_INTS(sample, seq);
-    GOOD(advance, a.B = ROOM / 2);
+    GOOD(advance, a.B = ROOM / 2, a.ids.buffer = a.log.buffer = NULL);
+    GOOD(advance, a.slots = ROOM / B);
+    BAD(advance, a.slots = 0);
+    BAD(advance, a.slots = ROOM / B + 1);
+    NEEDED(advance, ids);
+    NEEDED(advance, log);
+    BAD(advance, a.ids = f32);
+    BAD(advance, a.log = f32);
     BAD(advance, a.B = 0);
     BAD(advance, a.B = ROOM / 2 + 1);
     NEEDED(advance, seq);
@@ -461,6 +565,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows), cmocka_unit_test(norms), cmocka_unit_test(linear_and_conv),
+        cmocka_unit_test(mixer),
         cmocka_unit_test(ssd), cmocka_unit_test(sma), cmocka_unit_test(choices),
     };
     return cmocka_run_group_tests_name("unit_ops", tests, set_up, tear_down);

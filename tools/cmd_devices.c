@@ -20,6 +20,7 @@ static const struct capability {
     {DART_CAP_MATRIX2, "matrix2"},
     {DART_CAP_SM90, "sm90"},
     {DART_CAP_CUBLASLT, "cublaslt"},
+    {DART_CAP_WIDE, "wide"},
 };
 
 static const char *type_name(dart_device_type type)

@@ -141,7 +141,8 @@ typedef enum dart_capability {
     DART_CAP_MATRIX_BF16 = 1 << 12, /* the same of bf16 */
     DART_CAP_MATRIX2 = 1 << 13,     /* NV_cooperative_matrix2: reductions, conversions, element functions */
     DART_CAP_SM90 = 1 << 14,        /* CUDA compute capability 9.0 exactly: warpgroup matrix instructions */
-    DART_CAP_CUBLASLT = 1 << 15     /* the cuBLASLt library was found */
+    DART_CAP_CUBLASLT = 1 << 15,    /* the cuBLASLt library was found */
+    DART_CAP_WIDE = 1 << 16         /* subgroups of 32 lanes or more */
 } dart_capability;
 /* Everything that computes with matrix hardware through Vulkan: what to do without when a driver is in doubt. */
 #define DART_CAP_MATRIX (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2)
@@ -267,7 +268,7 @@ DART_API size_t dart_stream_error(const dart_stream *stream, char *text, size_t 
  * that depend on one another are ordered by the library. Inputs and outputs must not overlap unless stated.
  *
  * seq, where present, is an i32 tensor B 2: for each sequence its position (tokens consumed before this piece) and
- * its count (tokens of this piece, 0..L; nothing else). Tokens past the count are not read, and outputs there are not written.
+ * its count (tokens of this piece, 0..L; a negative one counts as 0). Tokens past the count are not read, and outputs there are not written.
  * Without seq every sequence is at position 0 with L tokens. It is read when the recording runs. */
 
 /* y_t = weight_{ids_t}: the rows of an embedding table.
@@ -305,6 +306,15 @@ typedef struct dart_linear_args {
     dart_tensor x, weight, y;
 } dart_linear_args;
 DART_API dart_status dart_linear(dart_stream *stream, const dart_linear_args *args);
+
+/* y = RMSNorm(x) weight^T, as dart_rms_norm and dart_linear would, in one launch; made for a handful of rows, since four at
+ * a time go through the weights. x T IN; norm IN; weight OUT IN; y T OUT. */
+typedef struct dart_norm_linear_args {
+    uint32_t T, IN, OUT;
+    float eps; /* > 0 */
+    dart_tensor x, norm, weight, y;
+} dart_norm_linear_args;
+DART_API dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linear_args *args);
 
 /* Depthwise causal convolution, then SiLU: y_t = SiLU(bias + sum_k weight_k x_{t-K+1+k}).
  * x, y B L C; weight C K; bias C, optional; tail B K-1 C, optional: the inputs before the piece, oldest first,
@@ -427,6 +437,32 @@ typedef struct dart_kv_append_args {
 } dart_kv_append_args;
 DART_API dart_status dart_kv_append(dart_stream *stream, const dart_kv_append_args *args);
 
+/* One step of a mixer: x += out_proj(mixer(RMSNorm(x))) for one token of every sequence, all seven steps of the block, in as few
+ * launches as they allow; made for a handful of sequences, since four rows at a time go through the weights.
+ * With R = 2 I + 2 G N + H and Q = G N + G P + 1 rounded up to a multiple of 8, C = I + 2 G N, D = G (N + P):
+ * x B W, in and out; seq B 2; norm W; in_proj R W, rows [z|x|b|c|dt]; conv_weight C K, conv_bias C (optional), tail B K-1 C as
+ * dart_conv keeps it; a_log, dt_bias, d H; h B H N P as dart_ssd keeps it; mixer_norm I; out_proj W I.
+ * With state-memory attention (otherwise all absent): sma_proj Q W, rows [q|e|gate|padding]; sma_conv_weight D K,
+ * sma_conv_bias D (optional), sma_tail B K-1 D; open, open_decay as dart_ssd keeps them; memories, the runs that are read,
+ * normalised (with scale); closing, the runs that take the memory of a chunk that closes with this token, see
+ * dart_sma_append. A run may be in both lists. seq may be absent without attention only.
+ * Intermediates, optional, f32: proj B R, with [x|b|c] after their convolution; queries B Q, with [q|e] after theirs;
+ * y B I, the output of the scan. A sequence with a count of 0 stays as it is. */
+typedef struct dart_mixer_step_args {
+    uint32_t B, W, H, G, N, P, K, S; /* N, P <= 256; G divides H; 2 <= K <= 8 */
+    float eps, sma_eps;              /* > 0 */
+    float dt_min, dt_max;            /* dt_max 0: no limit */
+    dart_tensor x, seq;
+    dart_tensor norm, in_proj, conv_weight, conv_bias, dt_bias, a_log, d, mixer_norm, out_proj;
+    dart_tensor sma_proj, sma_conv_weight, sma_conv_bias;
+    dart_tensor tail, sma_tail, h, open, open_decay;
+    const dart_memories *memories;
+    const dart_memories *closing;
+    uint32_t memories_count, closing_count;
+    dart_tensor proj, queries, y;
+} dart_mixer_step_args;
+DART_API dart_status dart_mixer_step(dart_stream *stream, const dart_mixer_step_args *args);
+
 /* ids_t = the index of the largest logit, the lowest one among equals; NaN never wins, all NaN gives 0.
  * logits T V; ids i32 T. */
 typedef struct dart_argmax_args {
@@ -447,10 +483,11 @@ typedef struct dart_sample_args {
 } dart_sample_args;
 DART_API dart_status dart_sample(dart_stream *stream, const dart_sample_args *args);
 
-/* position_b += count_b: the end of a step, on the device. seq i32 B 2. */
+/* position_b += count_b: the end of a step, on the device; then log[b, position_b mod slots] = ids_b, so that the ids of
+ * several steps can be read at once. seq i32 B 2; ids i32 B and log i32 B slots, optional together. */
 typedef struct dart_advance_args {
-    uint32_t B;
-    dart_tensor seq;
+    uint32_t B, slots;
+    dart_tensor seq, ids, log;
 } dart_advance_args;
 DART_API dart_status dart_advance(dart_stream *stream, const dart_advance_args *args);
 

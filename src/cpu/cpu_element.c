@@ -81,9 +81,14 @@ void cpu_advance_plain(const cpu_task *task)
 {
     const struct AdvanceArgs *args = task->args;
     int32_t *seq = (int32_t *)task->bindings[BINDING_advance_seq].data + args->seq_at;
+    const int32_t *ids = (const int32_t *)task->bindings[BINDING_advance_ids].data;
+    int32_t *log = (int32_t *)task->bindings[BINDING_advance_log].data;
     const size_t begin = (size_t)task->tile * task->T0;
-    for (size_t b = begin; b < begin + task->T0 && b < args->B; b++)
-        seq[2 * b] = (int32_t)((uint32_t)seq[2 * b] + (uint32_t)seq[2 * b + 1]);
+    for (size_t b = begin; b < begin + task->T0 && b < args->B; b++) {
+        const uint32_t position = (uint32_t)seq[2 * b] + (uint32_t)seq[2 * b + 1];
+        seq[2 * b] = (int32_t)position;
+        if (args->flags & HAS_ROWS) log[args->log_at + b * args->slots + position % args->slots] = ids[args->ids_at + b];
+    }
 }
 
 void cpu_conv_tail_plain(const cpu_task *task)

@@ -1,23 +1,45 @@
 /* Choosing a token from a row of logits. */
 #include "cpu_vector.h"
 
+/* Order of numbers as unsigned integers: larger numbers have larger orders, both zeros the same, NaN 0. */
+static uint32_t order_of(float value)
+{
+    const uint32_t u = cpu_bits(value + 0.0f);
+    if (value != value) return 0;
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+void cpu_argmax_part_plain(const cpu_task *task)
+{
+    const struct ArgmaxPartArgs *args = task->args;
+    const uint32_t blocks = cpu_blocks(args->width, task->T0);
+    const uint32_t begin = task->tile % blocks * task->T0, count = cpu_min(task->T0, args->width - begin);
+    const size_t at = args->logits_at + (size_t)(task->tile / blocks) * args->logits_row + begin;
+    uint32_t *part = (uint32_t *)task->bindings[BINDING_argmax_part_part].data + 2 * (size_t)task->tile;
+    const float *v = row_of(task->scratch, &task->bindings[BINDING_argmax_part_logits], at, count);
+    float best = -INFINITY;
+    uint32_t where = 0;
+    bool found = false;
+    for (uint32_t k = 0; k < count; k++) {
+        if (v[k] > best || (!found && v[k] == best)) {
+            best = v[k];
+            where = k;
+            found = true;
+        }
+    }
+    part[0] = found ? order_of(best) : 0;
+    part[1] = begin + where;
+}
+
 void cpu_argmax_plain(const cpu_task *task)
 {
     const struct ArgmaxArgs *args = task->args;
-    const size_t row = args->logits_at + (size_t)task->tile * args->logits_row;
-    float best = -INFINITY;
-    size_t id = 0;
-    bool found = false;
-    for (size_t i = 0; i < args->width; i += CPU_SCRATCH) {
-        const size_t count = cpu_min(args->width - (uint32_t)i, CPU_SCRATCH);
-        const float *v = row_of(task->scratch, &task->bindings[BINDING_argmax_logits], row + i, count);
-        for (size_t k = 0; k < count; k++) {
-            if (v[k] > best || (!found && v[k] == best)) {
-                best = v[k];
-                id = i + k;
-                found = true;
-            }
-        }
+    const uint32_t *part = (const uint32_t *)task->bindings[BINDING_argmax_part].data + 2 * (size_t)task->tile * args->blocks;
+    uint32_t best = 0, id = 0;
+    for (uint32_t i = 0; i < args->blocks; i++) {
+        if (part[2 * i] <= best) continue;
+        best = part[2 * i];
+        id = part[2 * i + 1];
     }
     ((int32_t *)task->bindings[BINDING_argmax_ids].data)[(size_t)args->ids_at + task->tile] = (int32_t)id;
 }
@@ -36,14 +58,6 @@ static uint32_t philox(uint32_t c0, uint32_t c1, uint32_t k0, uint32_t k1)
         k1 += 0xbb67ae85u;
     }
     return c0;
-}
-
-/* Order of numbers as unsigned integers: larger numbers have larger orders, both zeros the same, NaN 0. */
-static uint32_t order_of(float value)
-{
-    const uint32_t u = cpu_bits(value + 0.0f);
-    if (value != value) return 0;
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
 enum { BLOCK = 16384, DIGITS = 8, BUCKETS = 1 << DIGITS };

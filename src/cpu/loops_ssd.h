@@ -275,6 +275,7 @@ void CPU_NAME(ssd_step)(const cpu_task *task)
     if (piece.count == 0) return;
     const bool has_h = (args->flags & HAS_H) != 0, has_open = (args->flags & HAS_OPEN) != 0;
     const bool closes = (piece.position % args->S) + 1 == args->S;
+    const bool keeps_dh = (args->flags & HAS_DH) && (closes || !(args->flags & HAS_CLOSED));
     const size_t N = args->N, P = args->P, columns = cpu_min(task->T0, args->P - p);
     const float *decay = (const float *)task->bindings[BINDING_ssd_step_decay].data + (size_t)b * 2 * args->H + h;
     const float before = decay[0], during = decay[args->H];
@@ -292,7 +293,7 @@ void CPU_NAME(ssd_step)(const cpu_task *task)
         float *open = has_open ? (float *)task->bindings[BINDING_ssd_step_open].data + at : NULL;
         const float a = step * key[n], c = read[n];
         CPU_NAME(ssd_step_row)(state, open, memory, x, y, columns, kept, total, a, c, closes);
-        if (args->flags & HAS_DH) store_row(&task->bindings[BINDING_ssd_step_dh], args->dh_at + at, memory, columns);
+        if (keeps_dh) store_row(&task->bindings[BINDING_ssd_step_dh], args->dh_at + at, memory, columns);
     }
     store_row(&task->bindings[BINDING_ssd_step_y], args->y_at + (size_t)b * args->y_row + h * P + p, y, columns);
     if (has_open && p == 0)

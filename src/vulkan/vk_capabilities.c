@@ -7,10 +7,11 @@
 /* What every kernel of the table may use on any device. */
 #define NEED_INVOCATIONS 128u
 #define NEED_SHARED_BYTES 16384u
-/* What DART_CAP_LARGE and DART_CAP_SHARED48 promise. */
+/* What DART_CAP_LARGE, DART_CAP_SHARED48 and DART_CAP_WIDE promise. */
 #define LARGE_INVOCATIONS 256u
 #define LARGE_SHARED_BYTES 32768u
 #define SHARED48_BYTES 49152u
+#define WIDE_SUBGROUP 32u
 #define SUBGROUP_OPERATIONS (VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT)
 /* Kernels count elements of a binding in 32 bits, and grids stay within what every device runs. */
 #define MAX_BINDING_BYTES ((UINT64_C(1) << 32) - BACKEND_ALIGN)
@@ -254,6 +255,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     if (limits->maxComputeWorkGroupInvocations >= LARGE_INVOCATIONS && limits->maxComputeWorkGroupSize[0] >= LARGE_INVOCATIONS &&
         limits->maxComputeSharedMemorySize >= LARGE_SHARED_BYTES)
         info->capabilities |= DART_CAP_LARGE;
+    if (info->subgroup >= WIDE_SUBGROUP) info->capabilities |= DART_CAP_WIDE;
     if (limits->maxComputeSharedMemorySize >= SHARED48_BYTES) info->capabilities |= DART_CAP_SHARED48;
     adapter->require_full_subgroups = size_control && has.sizes.subgroupSizeControl && has.sizes.computeFullSubgroups;
     /* Where subgroups have one size only, whole multiples of it are full without asking. */

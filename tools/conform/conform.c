@@ -22,11 +22,13 @@ static const struct { const char *op; conform_runner run; kernel_id kernels[8]; 
     {"norm", conform_dense, {KERNEL_norm}, 1},
     {"gated_norm", conform_dense, {KERNEL_gated_norm}, 1},
     {"linear", conform_dense, {KERNEL_linear}, 1},
+    {"norm_linear", conform_dense, {KERNEL_mixer_project}, 1},
     {"conv", conform_conv, {KERNEL_conv, KERNEL_conv_tail, KERNEL_conv_step}, 3},
-    {"choice", conform_choice, {KERNEL_argmax, KERNEL_sample, KERNEL_advance}, 3},
+    {"choice", conform_choice, {KERNEL_argmax_part, KERNEL_argmax, KERNEL_sample, KERNEL_advance}, 4},
     {"ssd", conform_ssd, {KERNEL_ssd_decay, KERNEL_ssd_memory, KERNEL_ssd_state, KERNEL_ssd_output, KERNEL_ssd_step, KERNEL_sma_append}, 6},
     {"sma", conform_sma, {KERNEL_sma_rho, KERNEL_sma_query, KERNEL_sma, KERNEL_sma_step, KERNEL_sma_merge, KERNEL_sma_append, KERNEL_convert}, 7},
     {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_step, KERNEL_sma_merge, KERNEL_kv_append}, 4},
+    {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
 };
 
 static const char *const flag_names[] = {"seq", "open", "h", "params", "step", "wide", "dt", "view", "tiny", "huge", "zero", "far", "stored", "add", "mixed", "limits", "form", "runs"};

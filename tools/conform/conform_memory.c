@@ -23,7 +23,7 @@ void conform_seq_make(conform_data *d, conform_seq *seq)
         seq->count[b] = (int32_t)(ragged ? c->L - (b * 3) % c->L : c->L);
         if (ragged && c->B > 2 && b == c->B - 1) seq->count[b] = 0;
         seq->pairs[2 * b] = seq->pos[b];
-        seq->pairs[2 * b + 1] = seq->count[b];
+        seq->pairs[2 * b + 1] = seq->count[b] > 0 ? seq->count[b] : -1 - (int32_t)b; /* counts as 0 */
     }
 }
 

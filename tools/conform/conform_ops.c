@@ -100,6 +100,24 @@ static void linear(conform_data *d)
     free(want);
 }
 
+static void norm_linear(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, IN = c->N, OUT = c->P;
+    const dart_dtype act = conform_activation(c);
+    const float eps = 1e-5f;
+    conform_tensor *x = conform_input(d, act, T, IN, true, conform_unit), *norm_ = conform_input(d, c->dtype, 1, IN, false, conform_unit);
+    conform_tensor *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit), *y = conform_output(d, act, T, OUT, true);
+    double *u = doubles((uint64_t)T * IN), *want = doubles((uint64_t)T * OUT);
+    oracle_rms_norm(u, x->values, norm_->values, T, IN, eps);
+    oracle_linear(want, u, weight->values, NULL, T, IN, OUT);
+    dart_norm_linear(d->stream, &(dart_norm_linear_args){.T = T, .IN = IN, .OUT = OUT, .eps = eps, .x = x->t, .norm = norm_->t, .weight = weight->t, .y = y->t});
+    conform_execute(d);
+    conform_compare(d, "y", y, want, conform_tolerance(BOUND_NORM, DART_F32, 1) + conform_tolerance(BOUND_DOT, act, IN), conform_floor(act));
+    free(u);
+    free(want);
+}
+
 static void convert_fill(conform_data *d)
 {
     const conform_case *c = d->c;
@@ -133,6 +151,7 @@ void conform_dense(conform_data *d)
     else if (is(d, "norm")) norm(d);
     else if (is(d, "gated_norm")) gated_norm(d);
     else if (is(d, "linear")) linear(d);
+    else if (is(d, "norm_linear")) norm_linear(d);
     else convert_fill(d);
 }
 
@@ -149,7 +168,7 @@ void conform_conv(conform_data *d)
     for (uint32_t b = 0; b < B; b++) {
         counts[b] = flag(d, CASE_SEQ) ? (int32_t)((L * b + B - 1) / B) : (int32_t)L;
         seq[2 * b] = 3;
-        seq[2 * b + 1] = counts[b];
+        seq[2 * b + 1] = counts[b] > 0 ? counts[b] : -2; /* counts as 0 */
     }
     conform_tensor *x = conform_input(d, act, rows, C, true, conform_unit), *weight = conform_input(d, c->dtype, C, K, false, conform_unit);
     conform_tensor *bias = flag(d, CASE_PARAMS) ? conform_input(d, c->dtype, 1, C, false, conform_unit) : NULL;
@@ -198,7 +217,9 @@ void conform_choice(conform_data *d)
     conform_set(d, logits, values);
     int32_t *best = calloc(T, sizeof *best), *drawn = calloc(T, sizeof *drawn), *seq = calloc(2 * (size_t)T, sizeof *seq), *after = calloc(2 * (size_t)T, sizeof *after);
     bool *near = calloc(T, sizeof *near);
-    if (best == NULL || drawn == NULL || seq == NULL || after == NULL || near == NULL) abort();
+    enum { SLOTS = 5 };
+    int32_t *logged = calloc((size_t)T * SLOTS, sizeof *logged);
+    if (logged == NULL || best == NULL || drawn == NULL || seq == NULL || after == NULL || near == NULL) abort();
     for (uint32_t t = 0; t < T; t++) {
         seq[2 * t] = (int32_t)(100 + 17 * t);
         seq[2 * t + 1] = (int32_t)(1 + t % 2);
@@ -217,10 +238,13 @@ void conform_choice(conform_data *d)
     }
     conform_tensor *ids = conform_output(d, DART_I32, T, 1, false), *sampled = conform_output(d, DART_I32, T, 1, false);
     conform_tensor *s = conform_ints(d, T, 2, seq);
+    for (uint32_t i = 0; i < T * SLOTS; i++) logged[i] = 1000 + (int32_t)i;
+    conform_tensor *log_ = conform_ints(d, T, SLOTS, logged);
+    for (uint32_t t = 0; t < T; t++) logged[t * SLOTS + (uint32_t)after[2 * t] % SLOTS] = best[t];
     dart_argmax(d->stream, &(dart_argmax_args){.T = T, .V = V, .logits = logits->t, .ids = ids->t});
     dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .top_k = k, .temperature = temperature, .seed = seed, .logits = logits->t,
                                                .seq = s->t, .ids = sampled->t});
-    dart_advance(d->stream, &(dart_advance_args){.B = T, .seq = s->t});
+    dart_advance(d->stream, &(dart_advance_args){.B = T, .slots = SLOTS, .seq = s->t, .ids = ids->t, .log = log_->t});
     conform_execute(d);
     if (d->status == DART_OK)
         for (uint32_t t = 0; t < T; t++)
@@ -228,6 +252,8 @@ void conform_choice(conform_data *d)
     conform_compare_ints(d, "argmax", ids, best);
     conform_compare_ints(d, "sample", sampled, drawn);
     conform_compare_ints(d, "seq", s, after);
+    conform_compare_ints(d, "log", log_, logged);
+    free(logged);
     free(best);
     free(drawn);
     free(seq);

@@ -1,0 +1,76 @@
+// x_t += weight u_t, u = RMSNorm((y + SiLU(gate) r) SiLU(z)) norm, r merged from the partials of mixer_attend.
+// A block makes 8 outputs of 4 rows; a thread makes the inputs that it multiplies.
+#include "mixer.cuh"
+
+KERNEL_FUNCTION(mixer_output, simt)
+{
+    static_assert(TILE0_mixer_output_simt == mixer_outputs && TILE1_mixer_output_simt == mixer_rows, "tile of the product");
+    __shared__ MixerShared shared;
+    const View y = VIEW(mixer_output, y), z = VIEW(mixer_output, z), gate = VIEW(mixer_output, gate), norm = VIEW(mixer_output, norm);
+    const View weight = VIEW(mixer_output, weight), x = VIEW(mixer_output, x);
+    const float *partial = FLOATS(mixer_output, partial);
+    const uint32_t blocks = ceil_div(args.outputs, mixer_outputs), P = args.P, heads = args.inputs / P;
+    const bool sma = args.flags & HAS_SMA, y_aligned = multiples_of_4(args.y_at, args.y_row);
+    const bool z_aligned = multiples_of_4(args.z_at, args.z_row);
+    const size_t pitch = size_t(args.rows) * heads * (P + 4);
+    FOR_TILES(tile) {
+        const uint32_t first = tile % blocks * mixer_outputs, t0 = tile / blocks * mixer_rows, rows = min(args.rows - t0, mixer_rows);
+        const uint32_t r = threadIdx.x / mixer_outputs, k_own = threadIdx.x % mixer_outputs, o = first + k_own;
+        const size_t t = t0 + min(r, rows - 1), at = args.x_at + t * args.x_row + min(o, args.outputs - 1);
+        const uint32_t count = piece_of(INTS(mixer_output, seq) + args.seq_at, args.flags, 1, uint32_t(t)).count;
+        const float before = load(x, at);
+        float gates[mixer_rows];
+#pragma unroll
+        for (uint32_t k = 0; k < mixer_rows; k++)
+            gates[k] = sma && k < rows ? silu(load(gate, args.gate_at + size_t(t0 + k) * args.gate_row)) : 0.0f;
+        // r of one element, ahead splits fetched together, their tops beside their sums.
+        const auto read_out = [&](uint32_t row, uint32_t i) {
+            constexpr uint32_t ahead = 4;
+            const float *from = partial + (size_t(t0 + row) * heads + i / P) * (P + 4);
+            float top = lowest, den = 0.0f, sum = 0.0f;
+            for (uint32_t s = 0; s < args.splits; s += ahead) {
+                float tops[ahead], dens[ahead], accs[ahead], now = top;
+#pragma unroll
+                for (uint32_t k = 0; k < ahead; k++) {
+                    const float *part = from + min(s + k, args.splits - 1) * pitch;
+                    tops[k] = part[P], dens[k] = part[P + 1], accs[k] = part[i % P];
+                }
+#pragma unroll
+                for (uint32_t k = 0; k < ahead; k++) {
+                    if (s + k >= args.splits) dens[k] = 0.0f;
+                    if (dens[k] > 0.0f) now = fmaxf(now, tops[k]);
+                }
+                den *= exp_below(top - now), sum *= exp_below(top - now);
+#pragma unroll
+                for (uint32_t k = 0; k < ahead; k++) {
+                    if (!(dens[k] > 0.0f)) continue;
+                    const float scale = exp_below(tops[k] - now);
+                    den = fmaf(scale, dens[k], den);
+                    sum = fmaf(scale, accs[k], sum);
+                }
+                top = now;
+            }
+            return den > 0.0f ? sum / den : 0.0f;
+        };
+        mixer_product([&](uint32_t row, uint32_t i, uint32_t valid) {
+            const size_t line = t0 + row;
+            float4 v = unpack4(fetch4(y, args.y_at + line * args.y_row + i, valid, y_aligned), y.dtype);
+            const float4 g = unpack4(fetch4(z, args.z_at + line * args.z_row + i, valid, z_aligned), z.dtype);
+            if (sma) {
+                float own = 0.0f;
+#pragma unroll
+                for (uint32_t k = 0; k < mixer_rows; k++) own = k == row ? gates[k] : own;
+                v.x = fmaf(own, read_out(row, i), v.x);
+                if (valid > 1) v.y = fmaf(own, read_out(row, i + 1), v.y);
+                if (valid > 2) v.z = fmaf(own, read_out(row, i + 2), v.z);
+                if (valid > 3) v.w = fmaf(own, read_out(row, i + 3), v.w);
+            }
+            return make_float4(v.x * silu(g.x), v.y * silu(g.y), v.z * silu(g.z), v.w * silu(g.w));
+        }, rows, {norm, weight, args.norm_at, args.weight_at, args.inputs, args.outputs, first}, shared);
+        if (r < rows && o < args.outputs && count != 0) {
+            const float mean = shared.totals[r][mixer_outputs] / float(args.inputs);
+            store(x, at, fmaf(shared.totals[r][k_own], 1.0f / sqrtf(mean + args.eps), before));
+        }
+        __syncthreads();
+    }
+}

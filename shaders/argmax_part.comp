@@ -1,0 +1,36 @@
+// The largest of T0 consecutive logits of a row as an order-preserving integer, and its lowest index; NaN never wins.
+//
+// logits rows x width; part rows blocks 2. Shared memory: 4 LANES bytes.
+// Guards: logits are compared as order-preserving integers, so that infinities and NaN need no care of the device.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "lib/dart.glsl"
+PUSH(ArgmaxPartArgs)
+READS(0, logits)
+WRITES(1, part)
+#include "lib/order.glsl"
+
+void main()
+{
+    uint blocks = (args.width + T0 - 1u) / T0;
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint from = args.logits_at + tile / blocks * args.logits_row;
+        uint begin = tile % blocks * T0;
+        uint best = 0u;
+        uint where = 0u;
+        for (uint i = begin + LANE; i < min(begin + T0, args.width); i += LANES) {
+            uint order = order_of(load_logits(from + i));
+            if (order > best) {
+                best = order;
+                where = i;
+            }
+        }
+        uint top = workgroup_max_uint(best);
+        // The lowest index is the largest complement.
+        uint lowest = ~workgroup_max_uint(best == top ? ~where : 0u);
+        if (LANE == 0u) {
+            words_part[2u * tile] = top;
+            words_part[2u * tile + 1u] = lowest;
+        }
+    }
+}

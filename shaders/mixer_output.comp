@@ -1,0 +1,164 @@
+// x_t += weight u_t, u = RMSNorm(v) norm, v_i = (y_i + SiLU(gate) r_i) SiLU(z_i); r merges the partials of
+// mixer_attend, see args.h.
+//
+// y, z rows x inputs; partial splits rows inputs / P (P+4); gate rows; norm inputs; weight outputs x inputs;
+// x rows x outputs. A workgroup makes T0 = 8 outputs of T1 rows; a lane makes v for the inputs that it multiplies.
+// Shared memory: at most 144 (LANES + 2) bytes, 36 LANES + 144 with subgroups. Guards: eps > 0; exp only of numbers <= 0; partials without
+// memories (den = 0) count as nothing.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "lib/dart.glsl"
+PUSH(MixerOutputArgs)
+READS(0, y)
+READS(1, partial)
+READS(2, gate)
+READS(3, z)
+READS(4, norm)
+READS(5, weight)
+READS(6, seq)
+READS_WRITES(7, x)
+#include "lib/seq.glsl"
+#include "lib/mixer.glsl"
+READS_EIGHT(0, y)
+READS_EIGHT(3, z)
+READS_EIGHT(4, norm)
+READS_EIGHT(5, weight)
+layout(std430, binding = 1) readonly buffer Fours_partial { vec4 fours_partial[]; };
+
+const uint AHEAD = 4u; // splits that are fetched together
+
+// v_i .. v_{i+7}, all of one head. The splits are merged as they come, their tops beside their sums.
+Eight gated_eight(uint row, uint i, float gate)
+{
+    Eight v = load_eight_y(args.y_at + row * args.y_row + i);
+    Eight z = load_eight_z(args.z_at + row * args.z_row + i);
+    if (has(args.flags, HAS_SMA)) {
+        uint heads = args.inputs / args.P;
+        uint pitch = args.rows * heads * (args.P + 4u) / 4u;
+        uint at = (row * heads + i / args.P) * (args.P + 4u) / 4u;
+        float top = LOWEST;
+        float den = 0.0;
+        Eight sum = Eight(vec4(0.0), vec4(0.0));
+        for (uint first = 0u; first < args.splits; first += AHEAD) {
+            vec4 ends[AHEAD];
+            Eight sums_of[AHEAD];
+            [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
+                uint from = at + min(first + k, args.splits - 1u) * pitch;
+                ends[k] = fours_partial[from + args.P / 4u];
+                sums_of[k] = Eight(fours_partial[from + i % args.P / 4u], fours_partial[from + i % args.P / 4u + 1u]);
+            }
+            float now = top;
+            [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
+                if (first + k >= args.splits) ends[k].y = 0.0;
+                if (ends[k].y > 0.0) now = max(now, ends[k].x);
+            }
+            float keep = exp_neg(top - now);
+            den *= keep;
+            sum.low *= keep;
+            sum.high *= keep;
+            [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
+                if (ends[k].y > 0.0) {
+                    float scale = exp_neg(ends[k].x - now);
+                    den += scale * ends[k].y;
+                    sum.low += scale * sums_of[k].low;
+                    sum.high += scale * sums_of[k].high;
+                }
+            }
+            top = now;
+        }
+        float scale = den > 0.0 ? gate / den : 0.0;
+        v.low += scale * sum.low;
+        v.high += scale * sum.high;
+    }
+    v.low *= silu_four(DTYPE_OF(5), z.low); // as exact as the weights deserve
+    v.high *= silu_four(DTYPE_OF(5), z.high);
+    return v;
+}
+// The same for one element, where eight do not fit.
+float gated(uint row, uint i, float gate)
+{
+    float v = load_y(args.y_at + row * args.y_row + i);
+    if (has(args.flags, HAS_SMA)) {
+        uint heads = args.inputs / args.P;
+        uint pitch = args.rows * heads * (args.P + 4u);
+        uint at = (row * heads + i / args.P) * (args.P + 4u);
+        float top = LOWEST;
+        float den = 0.0;
+        float sum = 0.0;
+        for (uint from = at; from < at + args.splits * pitch; from += pitch) {
+            float part = load_partial(from + args.P + 1u);
+            if (part > 0.0) {
+                float now = max(top, load_partial(from + args.P));
+                float scale = exp_neg(load_partial(from + args.P) - now);
+                den = den * exp_neg(top - now) + scale * part;
+                sum = sum * exp_neg(top - now) + scale * load_partial(from + i % args.P);
+                top = now;
+            }
+        }
+        if (den > 0.0) v += gate * sum / den;
+    }
+    return v * silu(load_z(args.z_at + row * args.z_row + i));
+}
+
+void multiply(uint first_output, uint first_row, uint rows)
+{
+    uint weight_at[OUTPUTS];
+    float gates[ROWS];
+    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++)
+        weight_at[o] = args.weight_at + min(first_output + o, args.outputs - 1u) * args.inputs;
+    [[unroll]] for (uint r = 0u; r < ROWS; r++)
+        gates[r] = r < rows && has(args.flags, HAS_SMA) ? silu(load_gate(args.gate_at + (first_row + r) * args.gate_row)) : 0.0;
+    if (args.inputs % 8u == 0u && args.P % 8u == 0u && aligned_y(args.y_at, args.y_row) && aligned_z(args.z_at, args.z_row) &&
+        aligned_norm(args.norm_at, 0u) && aligned_weight(args.weight_at, args.inputs)) {
+        for (uint i = 8u * LANE; i < args.inputs; i += 8u * LANES) {
+            Eight w[OUTPUTS];
+            [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) w[o] = load_eight_weight(weight_at[o] + i);
+            Eight scale = load_eight_norm(args.norm_at + i);
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                if (r < rows) {
+                    Eight v = gated_eight(first_row + r, i, gates[r]);
+                    sums[r][OUTPUTS] = add_four(add_four(sums[r][OUTPUTS], v.low, v.low), v.high, v.high);
+                    v.low *= scale.low;
+                    v.high *= scale.high;
+                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++)
+                        sums[r][o] = add_four(add_four(sums[r][o], v.low, w[o].low), v.high, w[o].high);
+                }
+            }
+        }
+    } else {
+        for (uint i = LANE; i < args.inputs; i += LANES) {
+            float scale = load_norm(args.norm_at + i);
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                if (r < rows) {
+                    float v = gated(first_row + r, i, gates[r]);
+                    sums[r][OUTPUTS] += v * v;
+                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) sums[r][o] += v * scale * load_weight(weight_at[o] + i);
+                }
+            }
+        }
+    }
+}
+
+void main()
+{
+    uint blocks = (args.outputs + OUTPUTS - 1u) / OUTPUTS;
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint first_output = tile % blocks * OUTPUTS;
+        uint first_row = tile / blocks * ROWS;
+        uint rows = min(ROWS, args.rows - first_row);
+        uint r = LANE / OUTPUTS;
+        uint row = first_row + min(r, rows - 1u);
+        uint o = first_output + LANE % OUTPUTS;
+        uint count = seq_count(row, 1u);
+        uint at = args.x_at + row * args.x_row + min(o, args.outputs - 1u);
+        float before = load_x(at);
+        clear_sums();
+        multiply(first_output, first_row, rows);
+        add_up(rows);
+        if (r < rows && o < args.outputs && count != 0u) {
+            float scale = 1.0 / sqrt(totals[r * SUMS + OUTPUTS] / float(args.inputs) + args.eps);
+            store_x(at, before + totals[r * SUMS + LANE % OUTPUTS] * scale);
+        }
+        barrier();
+    }
+}

@@ -1,0 +1,293 @@
+/* The step of a mixer: every stage of it against the oracle's, put together. */
+#include "conform_data.h"
+#include "conform_seq.h"
+
+#include "../../tests/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { K = 4, RUNS = 2 };
+
+static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
+
+static double *filled(uint64_t count, double value)
+{
+    double *memory = malloc((size_t)(count > 0 ? count : 1) * sizeof *memory);
+    if (memory == NULL) abort();
+    for (uint64_t i = 0; i < count; i++) memory[i] = value;
+    return memory;
+}
+
+static double around_one(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, 0.5, 2);
+}
+/* So that the logits, of size sqrt(P) or so, stay of one. */
+static double small(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_normal(d) / sqrt((double)d->c->L);
+}
+static double any_a_log(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, 0, log(16));
+}
+static double some_bias(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, -4, 0);
+}
+static double below_zero(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, -2, -0.01);
+}
+
+typedef struct mixer_case {
+    conform_seq seq;
+    uint32_t B, W, I, R, Q, C, D, GN, GP, M; /* channels of both convolutions; memories a sequence has room for */
+    uint64_t state;
+    bool sma;
+    float eps;
+    conform_tensor *x, *seqs, *norm, *in_proj, *taps, *bias, *dt_bias, *a_log, *skip, *mixer_norm, *out_proj;
+    conform_tensor *sma_proj, *sma_taps, *sma_bias, *tail, *sma_tail, *h, *open, *open_decay, *proj, *queries, *y;
+    conform_tensor *dh[RUNS], *scale[RUNS];
+    uint32_t first[RUNS + 1];
+    double largest; /* |logit| */
+    double *u, *want_x, *want_proj, *want_queries, *want_tail, *want_sma_tail, *want_y, *want_h, *want_open, *want_decay, *r, *gate;
+    double *want_dh[RUNS], *want_scale[RUNS];
+} mixer_case;
+
+static void make(conform_data *d, mixer_case *k)
+{
+    const conform_case *c = d->c;
+    const dart_dtype act = conform_activation(c);
+    const uint32_t B = k->B = c->B, W = k->W = c->L;
+    conform_case one = *c;
+    one.L = 1;
+    d->c = &one;
+    conform_seq_make(d, &k->seq);
+    d->c = c;
+    k->sma = flag(d, CASE_OPEN);
+    k->eps = 1e-5f;
+    k->I = c->H * c->P;
+    k->GN = c->G * c->N;
+    k->GP = c->G * c->P;
+    k->C = k->I + 2 * k->GN;
+    k->D = k->GN + k->GP;
+    k->R = k->I + k->C + c->H;
+    k->Q = (k->D + 8) / 8 * 8;
+    k->state = (uint64_t)c->H * c->N * c->P;
+    k->x = conform_input(d, DART_F32, B, W, true, conform_unit);
+    if (flag(d, CASE_SEQ)) k->seqs = conform_ints(d, B, 2, k->seq.pairs);
+    k->norm = conform_input(d, c->dtype, 1, W, false, around_one);
+    k->in_proj = conform_input(d, c->dtype, k->R, W, false, small);
+    k->taps = conform_input(d, c->dtype, k->C, K, false, conform_unit);
+    if (flag(d, CASE_PARAMS)) k->bias = conform_input(d, c->dtype, 1, k->C, false, conform_unit);
+    k->dt_bias = conform_input(d, c->dtype, 1, c->H, false, some_bias);
+    k->a_log = conform_input(d, c->dtype, 1, c->H, false, any_a_log);
+    k->skip = conform_input(d, c->dtype, 1, c->H, false, conform_unit);
+    k->mixer_norm = conform_input(d, c->dtype, 1, k->I, false, around_one);
+    k->out_proj = conform_input(d, c->dtype, W, k->I, false, small);
+    k->tail = conform_input(d, act, (uint64_t)B * (K - 1), k->C, false, conform_unit);
+    k->h = conform_input(d, DART_F32, B, k->state, false, conform_unit);
+    k->proj = conform_output(d, DART_F32, B, k->R, false);
+    k->y = conform_output(d, DART_F32, B, k->I, false);
+    if (!k->sma) return;
+    k->sma_proj = conform_input(d, c->dtype, k->Q, W, false, small);
+    k->sma_taps = conform_input(d, c->dtype, k->D, K, false, conform_unit);
+    if (flag(d, CASE_PARAMS)) k->sma_bias = conform_input(d, c->dtype, 1, k->D, false, conform_unit);
+    k->sma_tail = conform_input(d, act, (uint64_t)B * (K - 1), k->D, false, conform_unit);
+    k->open = conform_input(d, DART_F32, B, k->state, false, conform_unit);
+    k->open_decay = conform_input(d, DART_F32, B, c->H, false, below_zero);
+    double *open = k->open->values, *decay = k->open_decay->values;
+    for (uint32_t b = 0; b < B; b++) {
+        const bool inside = (uint32_t)k->seq.pos[b] % c->S != 0;
+        for (uint64_t i = 0; i < k->state; i++) open[b * k->state + i] *= inside;
+        for (uint32_t h = 0; h < c->H; h++) decay[b * c->H + h] *= inside;
+        if ((uint32_t)k->seq.pos[b] / c->S + 1 > k->M) k->M = (uint32_t)k->seq.pos[b] / c->S + 1;
+    }
+    conform_set(d, k->open, open);
+    conform_set(d, k->open_decay, decay);
+    k->queries = conform_output(d, DART_F32, B, k->Q, false);
+    k->first[1] = (k->M + 1) / 2;
+    k->first[2] = k->M;
+    for (uint32_t i = 0; i < RUNS && k->first[i] < k->first[i + 1]; i++) {
+        const uint64_t memories = (uint64_t)B * (k->first[i + 1] - k->first[i]);
+        k->dh[i] = conform_input(d, c->dtype, memories, k->state, false, conform_unit);
+        k->scale[i] = conform_input(d, DART_F32, memories, (uint64_t)c->H * c->N, false, around_one);
+    }
+}
+
+/* One convolution of all rows: columns first .. first + C - 1 of `rows` in place. */
+static void convolve(const mixer_case *k, double *rows, uint64_t width, uint64_t first, uint32_t C, const conform_tensor *taps,
+                     const conform_tensor *bias, const conform_tensor *tail, double *want_tail)
+{
+    double *in = filled((uint64_t)k->B * C, 0);
+    for (uint32_t b = 0; b < k->B; b++) memcpy(in + (size_t)b * C, rows + b * width + first, C * sizeof *in);
+    double *out = filled((uint64_t)k->B * C, 0);
+    oracle_conv(&(oracle_conv_args){.B = k->B, .L = 1, .C = C, .K = K, .x = in, .weight = taps->values, .bias = bias != NULL ? bias->values : NULL,
+                                    .tail_in = tail->values, .count = k->seq.count, .out = out, .tail_out = want_tail});
+    for (uint32_t b = 0; b < k->B; b++) memcpy(rows + b * width + first, out + (size_t)b * C, C * sizeof *out);
+    free(out);
+    free(in);
+}
+
+static double *columns(const double *rows, uint64_t count, uint64_t width, uint64_t first, uint64_t part)
+{
+    double *out = filled(count * part, 0);
+    for (uint64_t b = 0; b < count; b++) memcpy(out + b * part, rows + b * width + first, (size_t)part * sizeof *out);
+    return out;
+}
+
+/* r of (b, h): the definition on the stored form, key dh and value scale dh. */
+static void attend(const conform_data *d, mixer_case *k, uint32_t b, uint32_t h)
+{
+    const conform_case *c = d->c;
+    const uint32_t g = h / (c->H / c->G), N = c->N, P = c->P, seen = (uint32_t)k->seq.pos[b] / c->S;
+    const double *q = k->want_queries + (uint64_t)b * k->Q + g * N, *e = k->want_queries + (uint64_t)b * k->Q + k->GN + g * P;
+    const double *read = k->want_proj + (uint64_t)b * k->R + 2 * k->I + k->GN + g * N;
+    double *r = k->r + (uint64_t)b * k->I + h * P, q_mean = k->eps, e_mean = k->eps, top = -INFINITY, sum = 0;
+    for (uint32_t n = 0; n < N; n++) q_mean += q[n] * q[n] / N;
+    for (uint32_t p = 0; p < P; p++) e_mean += e[p] * e[p] / P;
+    double *logits = filled(seen, 0);
+    for (int pass = 0; pass < 3; pass++) {
+        for (uint32_t m = 0; m < seen; m++) {
+            const uint32_t i = m >= k->first[1], M = k->first[i + 1] - k->first[i];
+            const uint64_t at = ((uint64_t)b * M + (m - k->first[i])) * c->H + h;
+            const double *dh = k->dh[i]->values + at * N * P, *scale = k->scale[i]->values + at * N;
+            for (uint32_t n = 0; n < N && pass == 0; n++)
+                for (uint32_t p = 0; p < P; p++) logits[m] += q[n] * dh[n * P + p] * e[p] / sqrt(q_mean * e_mean * N);
+            if (pass == 0) top = fmax(top, logits[m]);
+            if (pass == 0) k->largest = fmax(k->largest, fabs(logits[m]));
+            if (pass == 1) sum += exp(logits[m] - top);
+            for (uint32_t n = 0; n < N && pass == 2; n++)
+                for (uint32_t p = 0; p < P; p++) r[p] += exp(logits[m] - top) / sum * read[n] * scale[n] * dh[n * P + p];
+        }
+    }
+    free(logits);
+}
+
+/* What a chunk that closes leaves in its run. */
+static void append(const conform_data *d, mixer_case *k, uint32_t b, const double *memory)
+{
+    const conform_case *c = d->c;
+    const uint32_t m = (uint32_t)k->seq.pos[b] / c->S, i = m >= k->first[1], M = k->first[i + 1] - k->first[i];
+    const uint64_t rows = (uint64_t)c->H * c->N, at = ((uint64_t)b * M + (m - k->first[i])) * rows;
+    for (uint64_t n = 0; n < rows; n++) {
+        double mean = k->eps;
+        for (uint32_t p = 0; p < c->P; p++) mean += memory[n * c->P + p] * memory[n * c->P + p] / c->P;
+        k->want_scale[i][at + n] = sqrt(mean);
+        for (uint32_t p = 0; p < c->P; p++) k->want_dh[i][(at + n) * c->P + p] = memory[n * c->P + p] / sqrt(mean);
+    }
+}
+
+static void expect(const conform_data *d, mixer_case *k)
+{
+    const conform_case *c = d->c;
+    const uint32_t B = k->B, W = k->W;
+    k->u = filled((uint64_t)B * (W > k->I ? W : k->I), 0);
+    k->want_x = filled((uint64_t)B * W, 0);
+    k->want_proj = filled((uint64_t)B * k->R, 0);
+    k->want_y = filled((uint64_t)B * k->I, NAN);
+    k->want_tail = filled((uint64_t)B * (K - 1) * k->C, 0);
+    k->want_h = filled(B * k->state, 0);
+    k->r = filled((uint64_t)B * k->I, 0);
+    k->gate = filled(B, 0);
+    oracle_rms_norm(k->u, k->x->values, k->norm->values, B, W, k->eps);
+    oracle_linear(k->want_proj, k->u, k->in_proj->values, NULL, B, W, k->R);
+    convolve(k, k->want_proj, k->R, k->I, k->C, k->taps, k->bias, k->tail, k->want_tail);
+    if (k->sma) {
+        k->want_queries = filled((uint64_t)B * k->Q, 0);
+        k->want_sma_tail = filled((uint64_t)B * (K - 1) * k->D, 0);
+        k->want_open = filled(B * k->state, 0);
+        k->want_decay = filled((uint64_t)B * c->H, 0);
+        oracle_linear(k->want_queries, k->u, k->sma_proj->values, NULL, B, W, k->Q);
+        convolve(k, k->want_queries, k->Q, 0, k->D, k->sma_taps, k->sma_bias, k->sma_tail, k->want_sma_tail);
+        for (uint32_t b = 0; b < B; b++) k->gate[b] = k->want_queries[(uint64_t)b * k->Q + k->D];
+        for (uint32_t b = 0; b < B; b++)
+            for (uint32_t h = 0; h < c->H; h++) attend(d, k, b, h);
+    }
+    double *x = columns(k->want_proj, B, k->R, k->I, k->I), *b_ = columns(k->want_proj, B, k->R, 2 * k->I, k->GN);
+    double *c_ = columns(k->want_proj, B, k->R, 2 * k->I + k->GN, k->GN), *dt = columns(k->want_proj, B, k->R, k->I + k->C, c->H);
+    double *memory = filled(B * k->state, 0), *z = columns(k->want_proj, B, k->R, 0, k->I), *now = filled((uint64_t)B * k->I, 0);
+    oracle_ssd(&(oracle_ssd_args){.B = B, .L = 1, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = 1, .x = x, .dt = dt,
+                                  .a_log = k->a_log->values, .b = b_, .c = c_, .dt_bias = k->dt_bias->values, .d = k->skip->values,
+                                  .dt_min = 0.001, .dt_max = 0, .pos = k->seq.pos, .count = k->seq.count, .h_in = k->h->values,
+                                  .dh_open_in = k->sma ? k->open->values : NULL, .log_open_in = k->sma ? k->open_decay->values : NULL,
+                                  .y = k->want_y, .dh = memory, .h_border_out = k->sma ? k->want_h : NULL,
+                                  .h_out = k->sma ? NULL : k->want_h, .dh_open_out = k->want_open, .log_open_out = k->want_decay});
+    oracle_gated_norm(&(oracle_gated_norm_args){.rows = B, .I = k->I, .y = k->want_y, .r = k->sma ? k->r : NULL, .gate = k->sma ? k->gate : NULL, .z = z,
+                                                .weight = k->mixer_norm->values, .eps = k->eps, .out = now});
+    oracle_linear(k->want_x, now, k->out_proj->values, k->x->values, B, k->I, W);
+    for (uint32_t i = 0; i < RUNS && k->dh[i] != NULL; i++) {
+        k->want_dh[i] = columns(k->dh[i]->values, k->dh[i]->rows, k->state, 0, k->state);
+        k->want_scale[i] = columns(k->scale[i]->values, k->scale[i]->rows, k->scale[i]->width, 0, k->scale[i]->width);
+    }
+    for (uint32_t b = 0; b < B; b++) {
+        if (k->seq.count[b] == 0) {
+            memcpy(k->want_x + (uint64_t)b * W, k->x->values + (uint64_t)b * W, W * sizeof(double));
+            for (uint32_t i = 0; i < k->R; i++) k->want_proj[(uint64_t)b * k->R + i] = NAN;
+            for (uint32_t i = 0; i < k->Q && k->sma; i++) k->want_queries[(uint64_t)b * k->Q + i] = NAN;
+            memcpy(k->want_h + b * k->state, k->h->values + b * k->state, (size_t)k->state * sizeof(double));
+            if (!k->sma) continue;
+            memcpy(k->want_open + b * k->state, k->open->values + b * k->state, (size_t)k->state * sizeof(double));
+            memcpy(k->want_decay + b * c->H, k->open_decay->values + b * c->H, c->H * sizeof(double));
+        } else if (k->sma && ((uint32_t)k->seq.pos[b] + 1) % c->S == 0) {
+            append(d, k, b, memory + b * k->state);
+        }
+    }
+    double *all[] = {x, b_, c_, dt, memory, z, now};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+void conform_mixer(conform_data *d)
+{
+    const conform_case *c = d->c;
+    mixer_case k = {0};
+    make(d, &k);
+    expect(d, &k);
+    dart_memories runs[RUNS];
+    uint32_t count = 0;
+    for (uint32_t i = RUNS; i-- > 0;) /* the later run first: order must not matter */
+        if (k.dh[i] != NULL) runs[count++] = (dart_memories){.first = k.first[i], .M = k.first[i + 1] - k.first[i], .dh = k.dh[i]->t, .scale = k.scale[i]->t};
+    dart_mixer_step(d->stream, &(dart_mixer_step_args){
+        .B = k.B, .W = k.W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = K, .S = c->S, .eps = k.eps, .sma_eps = k.eps, .dt_min = 0.001f,
+        .x = k.x->t, .seq = conform_view(k.seqs), .norm = k.norm->t, .in_proj = k.in_proj->t, .conv_weight = k.taps->t,
+        .conv_bias = conform_view(k.bias), .dt_bias = k.dt_bias->t, .a_log = k.a_log->t, .d = k.skip->t, .mixer_norm = k.mixer_norm->t,
+        .out_proj = k.out_proj->t, .sma_proj = conform_view(k.sma_proj), .sma_conv_weight = conform_view(k.sma_taps),
+        .sma_conv_bias = conform_view(k.sma_bias), .tail = k.tail->t, .sma_tail = conform_view(k.sma_tail), .h = k.h->t,
+        .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs, .memories_count = count,
+        .closing_count = count, .proj = k.proj->t, .queries = conform_view(k.queries), .y = k.y->t});
+    conform_execute(d);
+    /* Errors of the stages before come on top: the norm's and the product's, the convolution's, then the scan's and the
+     * attention's, whose logits turn relative errors into absolute ones. */
+    const dart_dtype act = conform_activation(c);
+    const double project = conform_tolerance(BOUND_NORM, DART_F32, 1) + conform_tolerance(BOUND_DOT, DART_F32, k.W);
+    const double channels = project + conform_tolerance(BOUND_CONV, DART_F32, K);
+    const double scan = 2 * channels + conform_tolerance(BOUND_SCAN, DART_F32, c->N);
+    const double read = (2 * channels + conform_tolerance(BOUND_SMA, DART_F32, c->N + c->P)) * (1 + k.largest);
+    const double out = scan + read + conform_tolerance(BOUND_NORM, DART_F32, 1) + conform_tolerance(BOUND_DOT, DART_F32, k.I);
+    conform_compare(d, "proj", k.proj, k.want_proj, channels, 0);
+    conform_compare(d, "queries", k.queries, k.want_queries, channels, 0);
+    conform_compare(d, "tail", k.tail, k.want_tail, project + conform_tolerance(BOUND_COPY, act, 0), conform_floor(act));
+    conform_compare(d, "sma_tail", k.sma_tail, k.want_sma_tail, project + conform_tolerance(BOUND_COPY, act, 0), conform_floor(act));
+    conform_compare(d, "y", k.y, k.want_y, scan, 0);
+    conform_compare(d, "h", k.h, k.want_h, scan, 0);
+    conform_compare(d, "open", k.open, k.want_open, scan, 0);
+    conform_compare(d, "open_decay", k.open_decay, k.want_decay, channels + conform_tolerance(BOUND_DECAY, DART_F32, 0), 0);
+    conform_compare(d, "x", k.x, k.want_x, out, 0);
+    for (uint32_t i = 0; i < RUNS; i++) {
+        conform_compare(d, i == 0 ? "stored" : "stored2", k.dh[i], k.want_dh[i], scan + conform_tolerance(BOUND_SMA_STORE, c->dtype, 1),
+                        conform_floor(c->dtype));
+        conform_compare(d, i == 0 ? "scale" : "scale2", k.scale[i], k.want_scale[i], scan + conform_tolerance(BOUND_SMA_STORE, DART_F32, 1), 0);
+    }
+    conform_seq_free(&k.seq);
+    double *all[] = {k.u, k.want_x, k.want_proj, k.want_queries, k.want_tail, k.want_sma_tail, k.want_y, k.want_h, k.want_open, k.want_decay,
+                     k.r, k.gate, k.want_dh[0], k.want_dh[1], k.want_scale[0], k.want_scale[1]};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
