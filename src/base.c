@@ -203,6 +203,7 @@ const char *dart_status_name(dart_status status)
     case DART_IO: return "input/output error";
     case DART_BAD_DATA: return "bad data";
     case DART_INTERNAL: return "internal error";
+    case DART_CANCELLED: return "cancelled";
     }
     return "unknown status";
 }

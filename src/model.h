@@ -35,6 +35,7 @@ typedef struct model_block {
 typedef enum model_work {
     WORK_SEQ,      /* i32 B 2 */
     WORK_NEXT,     /* i32 B: tokens chosen last */
+    WORK_LOG,      /* i32 B MODEL_LOG: tokens chosen by the last steps, at position mod MODEL_LOG */
     WORK_LAST,     /* B W: norm_f of each sequence's newest token */
     WORK_IDS,      /* i32 rows */
     WORK_STREAM,   /* f32 rows W */
@@ -52,6 +53,9 @@ typedef enum model_work {
     WORK_COUNT
 } model_work;
 
+/* Steps of one submission at most. */
+#define MODEL_LOG 64u
+
 /* What the recording of a piece depends on besides its shape. */
 typedef struct model_span {
     uint32_t runs;                   /* blocks with memories that some token reads */
@@ -63,7 +67,11 @@ struct dart_state {
     base_report report;
     dart_status broken;
     uint64_t timeout_ns;
+    uint64_t slice_ns;    /* of a submission, UINT64_MAX: no limit */
+    double step_ns;       /* of one decoding step, 0: not known yet */
+    double layer_token_ns; /* of one layer for one token of a piece, 0: not known yet */
     bool sma;
+    bool fused;           /* single tokens go through dart_mixer_step */
     uint32_t B, S;
     uint32_t rows, logits_rows; /* of the workspace */
     uint32_t step;              /* parts of the batch start at multiples of this */
@@ -74,12 +82,13 @@ struct dart_state {
     dart_buffer **layers;       /* per layer, at these bytes: */
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
     model_block *blocks;
-    dart_memories *runs; /* room for as many */
+    dart_memories *runs; /* room for twice as many: those read, those that a chunk closes into */
     uint32_t blocks_count;
     dart_buffer *work[WORK_COUNT];
     uint64_t work_bytes;
     dart_stream *prefill, *decode;
     int32_t *host_ids;     /* rows */
+    int32_t *host_log, *host_steps; /* B MODEL_LOG as WORK_LOG has them, MODEL_LOG B in order */
     int32_t *host_seq;     /* 2 B */
     int32_t *host_ends;    /* B */
     int32_t *host_rows;    /* logits_rows */
@@ -89,6 +98,7 @@ struct dart_state {
     bool recorded;         /* decode holds a step for these: */
     dart_sampling recorded_sampling;
     model_span recorded_span;
+    uint32_t last_steps;   /* of the last submission of decode */
 };
 
 /* Keeps the text of another object's report beside status, which it returns. */
@@ -105,23 +115,32 @@ dart_status model_state_write(dart_state *state, model_work work, uint64_t first
                               const char *call);
 dart_status model_state_read(dart_state *state, model_work work, uint64_t first, void *data, uint64_t count,
                              const char *call);
-/* Submits and waits. */
-dart_status model_state_run(dart_state *state, dart_stream *stream, const char *call);
+/* Submits, that many runs, and waits; ns, where given: what the device took. */
+dart_status model_state_run(dart_state *state, dart_stream *stream, uint32_t times, uint64_t *ns, const char *call);
 
 /* Blocks that tokens of sequences b .. b + B - 1 read, and that their chunks close into, by the positions and counts in
  * seq (of the whole batch). When `steps` is set, every open chunk counts as one that closes. */
 model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps);
-/* Embedding and all layers for L tokens of sequences b .. b + B - 1, whose ids are in `ids` (B L) and whose seq is on
- * the device. Leaves the residual stream in WORK_STREAM. */
-dart_status model_record_layers(dart_state *state, dart_stream *stream, uint32_t b, uint32_t B, uint32_t L,
-                                model_work ids, model_span span);
+/* Tokens of the batch going through the model: L of sequences b .. b + B - 1. */
+typedef struct model_pass {
+    uint32_t b, B, L;
+    model_span span;
+} model_pass;
+/* The embedding of B L tokens whose ids lie in `ids`, into WORK_STREAM. */
+dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids);
+/* Layers first .. end - 1, whose seq is on the device, from WORK_STREAM to WORK_STREAM. */
+dart_status model_record_layers(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end);
 /* norm_f of T rows of the stream, those that `rows` tells (NULL: the first T), to y. */
 dart_status model_record_norm(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *rows,
                               const dart_tensor *y);
 /* WORK_LOGITS = lm_head of T rows of x. */
 dart_status model_record_head(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *x);
+/* The same of the first B rows of the stream, norm_f included: beside model_record_norm, not behind it. */
+dart_status model_record_norm_head(dart_state *state, dart_stream *stream);
 /* WORK_NEXT from the first B rows of WORK_LOGITS. */
 dart_status model_record_choice(dart_state *state, dart_stream *stream, const dart_sampling *sampling);
+/* The end of a step: positions move on, WORK_NEXT goes to WORK_LOG. */
+dart_status model_record_advance(dart_state *state, dart_stream *stream);
 dart_tensor model_work_tensor(const dart_state *state, model_work work);
 dart_status model_check_sampling(dart_state *state, const dart_sampling *sampling, const char *call);
 

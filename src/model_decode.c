@@ -1,5 +1,7 @@
-/* Decoding: one token of every sequence, recorded once and submitted again. */
+/* Decoding: one token of every sequence, recorded once and submitted again, several steps at a time. */
 #include "model.h"
+
+#include <string.h>
 
 static bool same_sampling(const dart_sampling *a, const dart_sampling *b)
 {
@@ -24,14 +26,17 @@ static dart_status record(dart_state *state, const dart_sampling *sampling, cons
     const dart_tensor last = model_work_tensor(state, WORK_LAST);
     state->recorded = false;
     dart_status status = dart_stream_begin(stream);
-    if (status == DART_OK) status = model_record_layers(state, stream, 0, state->B, 1, WORK_NEXT, span);
+    const model_pass pass = {.B = state->B, .L = 1, .span = span};
+    if (status == DART_OK) status = model_record_embedding(state, stream, &pass, WORK_NEXT);
+    if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     if (status == DART_OK) status = model_record_norm(state, stream, state->B, NULL, &last);
-    if (status == DART_OK) status = model_record_head(state, stream, state->B, &last);
-    if (status == DART_OK) status = model_record_choice(state, stream, sampling);
     if (status == DART_OK)
-        status = dart_advance(stream, &(dart_advance_args){.B = state->B, .seq = model_work_tensor(state, WORK_SEQ)});
+        status = state->fused ? model_record_norm_head(state, stream) : model_record_head(state, stream, state->B, &last);
+    if (status == DART_OK) status = model_record_choice(state, stream, sampling);
+    if (status == DART_OK) status = model_record_advance(state, stream);
     if (status != DART_OK) return model_take_stream(state, stream, status, call);
     state->recorded = true;
+    state->step_ns = 0;
     state->recorded_span = span;
     state->recorded_sampling = *sampling;
     return DART_OK;
@@ -50,34 +55,75 @@ static dart_status check(dart_state *state, const int32_t *ids, const dart_sampl
     return model_check_sampling(state, sampling, call);
 }
 
-static dart_status decode(dart_state *state, const dart_decode_args *args, const char *call)
+/* The batch's seq as it is `ahead` steps from now. */
+static void look_ahead(dart_state *state, uint32_t ahead)
 {
-    const uint64_t V = state->model->config.V;
-    uint64_t memories = 0;
-    dart_status status = DART_OK;
-    TRY(model_state_usable(state, call));
-    TRY(check(state, args->ids, &args->sampling, call));
     for (uint32_t b = 0; b < state->B; b++) {
-        const uint64_t open = (uint64_t)state->positions[b] / state->S + 1;
-        if (open > memories) memories = open;
-        state->host_seq[2 * b] = state->positions[b];
+        state->host_seq[2 * b] = state->positions[b] + (int32_t)ahead;
         state->host_seq[2 * b + 1] = 1;
     }
-    if (state->sma) TRY(model_state_reserve(state, memories, call));
-    TRY(record(state, &args->sampling, call));
-    if (!state->seq_current) TRY(model_state_write(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, call));
+}
+
+static dart_status reserve(dart_state *state, const char *call)
+{
+    uint64_t memories = 0;
+    for (uint32_t b = 0; b < state->B && state->sma; b++) {
+        const uint64_t open = (uint64_t)state->positions[b] / state->S + 1;
+        if (open > memories) memories = open;
+    }
+    return model_state_reserve(state, memories, call);
+}
+
+/* Of `wanted` steps, those that the recording of the next one serves and a slice has time for. */
+static uint32_t steps_together(dart_state *state, uint32_t wanted)
+{
+    double most = MODEL_LOG;
+    if (state->model->device->profile != NULL) return 1; /* launches are timed run by run */
+    if (state->slice_ns != UINT64_MAX) most = state->step_ns > 0 ? (double)state->slice_ns / state->step_ns : 1;
+    uint32_t steps = wanted < MODEL_LOG ? wanted : MODEL_LOG;
+    if (steps > most) steps = most < 1 ? 1 : (uint32_t)most;
+    uint32_t fit = 1;
+    for (; fit < steps; fit++) {
+        for (uint32_t b = 0; b < state->B; b++)
+            if (state->positions[b] >= INT32_MAX - (int32_t)fit) return fit;
+        look_ahead(state, fit);
+        const model_span span = model_span_of(state, 0, state->B, state->host_seq, true);
+        const uint64_t last = state->blocks_count > 0 ? (uint64_t)state->blocks[state->blocks_count - 1].first +
+                                                            state->blocks[state->blocks_count - 1].M
+                                                      : 0;
+        for (uint32_t b = 0; b < state->B && state->sma; b++)
+            if ((uint64_t)state->host_seq[2 * b] / state->S >= last) return fit;
+        if (!same_span(&span, &state->recorded_span)) return fit;
+    }
+    return fit;
+}
+
+/* *steps: how many are wanted, then how many were taken. ids: those of the first step, or NULL. */
+static dart_status decode(dart_state *state, const int32_t *ids, const dart_sampling *sampling, uint32_t *steps, const char *call)
+{
+    dart_status status = DART_OK;
+    TRY(model_state_usable(state, call));
+    TRY(check(state, ids, sampling, call));
+    TRY(reserve(state, call));
+    look_ahead(state, 0);
+    TRY(record(state, sampling, call));
+    *steps = steps_together(state, *steps);
+    if (!state->seq_current) {
+        look_ahead(state, 0);
+        TRY(model_state_write(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, call));
+    }
     state->seq_current = true;
-    if (args->ids != NULL) {
+    if (ids != NULL) {
         state->chosen = false;
-        TRY(model_state_write(state, WORK_NEXT, 0, args->ids, state->B, call));
+        TRY(model_state_write(state, WORK_NEXT, 0, ids, state->B, call));
     }
     state->broken = DART_INTERNAL;
-    TRY(model_state_run(state, state->decode, call));
-    for (uint32_t b = 0; b < state->B; b++) state->positions[b]++;
+    uint64_t ns = 0;
+    TRY(model_state_run(state, state->decode, *steps, &ns, call));
+    state->step_ns = (double)ns / *steps;
+    state->last_steps = *steps;
+    for (uint32_t b = 0; b < state->B; b++) state->positions[b] += (int32_t)*steps;
     state->chosen = true;
-    if (args->logits != NULL) TRY(model_state_read(state, WORK_LOGITS, 0, args->logits, state->B * V, call));
-    if (args->next_ids != NULL) TRY(model_state_read(state, WORK_NEXT, 0, args->next_ids, state->B, call));
-    state->broken = DART_OK;
     return DART_OK;
 fail:
     if (state->broken == DART_INTERNAL) state->broken = status;
@@ -86,21 +132,50 @@ fail:
 
 dart_status dart_decode(dart_state *state, const dart_decode_args *args)
 {
+    static const char call[] = "dart_decode";
     if (state == NULL) return DART_INVALID_ARGUMENT;
-    REQUIRE(&state->report, args != NULL, "dart_decode: no arguments");
-    return decode(state, args, "dart_decode");
+    REQUIRE(&state->report, args != NULL, "%s: no arguments", call);
+    const uint64_t V = state->model->config.V;
+    uint32_t steps = 1;
+    dart_status status = decode(state, args->ids, &args->sampling, &steps, call);
+    if (status != DART_OK) return status;
+    if (args->logits != NULL) TRY(model_state_read(state, WORK_LOGITS, 0, args->logits, state->B * V, call));
+    if (args->next_ids != NULL) TRY(model_state_read(state, WORK_NEXT, 0, args->next_ids, state->B, call));
+fail:
+    state->broken = status;
+    return status;
+}
+
+/* The tokens that the last `steps` steps chose, to ids (steps B). */
+static dart_status read_log(dart_state *state, uint32_t steps, int32_t *ids, const char *call)
+{
+    const dart_status status = model_state_read(state, WORK_LOG, 0, state->host_log, (uint64_t)state->B * MODEL_LOG, call);
+    for (uint32_t i = 0; i < steps && status == DART_OK; i++)
+        for (uint32_t b = 0; b < state->B; b++) {
+            const uint32_t position = (uint32_t)state->positions[b] - steps + i + 1;
+            ids[(size_t)i * state->B + b] = state->host_log[b * MODEL_LOG + position % MODEL_LOG];
+        }
+    return status;
 }
 
 dart_status dart_generate(dart_state *state, const dart_generate_args *args)
 {
+    static const char call[] = "dart_generate";
     if (state == NULL) return DART_INVALID_ARGUMENT;
-    REQUIRE(&state->report, args != NULL, "dart_generate: no arguments");
-    for (uint32_t i = 0; i < args->n; i++) {
-        int32_t *ids = args->ids != NULL ? args->ids + (size_t)i * state->B : state->host_ids;
-        const dart_decode_args step = {.sampling = args->sampling, .next_ids = ids};
-        const dart_status status = decode(state, &step, "dart_generate");
+    REQUIRE(&state->report, args != NULL, "%s: no arguments", call);
+    const uint32_t together = args->together != 0 ? args->together : args->step != NULL ? 1 : MODEL_LOG;
+    const bool reports = args->step != NULL || args->ids != NULL;
+    for (uint32_t i = 0; i < args->n;) {
+        uint32_t steps = args->n - i < together ? args->n - i : together;
+        dart_status status = decode(state, NULL, &args->sampling, &steps, call);
+        if (status == DART_OK && reports) status = read_log(state, steps, state->host_steps, call);
+        if (status == DART_OK || state->broken == DART_INTERNAL) state->broken = status;
         if (status != DART_OK) return status;
-        if (args->step != NULL && !args->step(args->user, i, ids)) break;
+        const size_t count = (size_t)steps * state->B;
+        if (args->ids != NULL) memcpy(args->ids + (size_t)i * state->B, state->host_steps, count * sizeof *args->ids);
+        for (uint32_t k = 0; k < steps && args->step != NULL; k++)
+            if (!args->step(args->user, i + k, state->host_steps + (size_t)k * state->B)) return DART_OK;
+        i += steps;
     }
     return DART_OK;
 }

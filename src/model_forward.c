@@ -156,6 +156,43 @@ static void attention(const layer_pass *p)
         .memories = state->runs, .memories_count = p->span.runs, .r = readout(p)});
 }
 
+/* One token of a few sequences. */
+static dart_status step(const layer_pass *p)
+{
+    dart_state *state = p->state;
+    const model_config *c = p->c;
+    const dart_model *model = state->model;
+    const uint64_t memory = (uint64_t)c->H * c->N * c->P, kept = c->K - 1;
+    dart_mixer_step_args args = {
+        .B = p->B, .W = c->W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = c->K, .S = state->S, .eps = c->eps,
+        .sma_eps = c->sma_eps, .dt_min = c->dt_min, .dt_max = c->dt_max,
+        .x = model_work_tensor(state, WORK_STREAM), .seq = seq_of(state, p->b),
+        .norm = *model_weight(model, p->layer, MODEL_NORM), .in_proj = *model_weight(model, p->layer, MODEL_IN_PROJ),
+        .conv_weight = *model_weight(model, p->layer, MODEL_CONV_WEIGHT),
+        .conv_bias = *model_weight(model, p->layer, MODEL_CONV_BIAS),
+        .dt_bias = *model_weight(model, p->layer, MODEL_DT_BIAS), .a_log = *model_weight(model, p->layer, MODEL_A_LOG),
+        .d = *model_weight(model, p->layer, MODEL_D), .mixer_norm = *model_weight(model, p->layer, MODEL_MIXER_NORM),
+        .out_proj = *model_weight(model, p->layer, MODEL_OUT_PROJ),
+        .tail = carried(p, state->tail_at, model->activations, kept * model_config_conv(c)),
+        .h = carried(p, state->h_at, DART_F32, memory)};
+    if (state->sma) {
+        args.sma_proj = *model_weight(model, p->layer, MODEL_SMA_PROJ);
+        args.sma_conv_weight = *model_weight(model, p->layer, MODEL_SMA_CONV_WEIGHT);
+        args.sma_conv_bias = *model_weight(model, p->layer, MODEL_SMA_CONV_BIAS);
+        args.sma_tail = carried(p, state->sma_tail_at, model->activations, kept * model_config_sma_conv(c));
+        args.open = carried(p, state->open_at, DART_F32, memory);
+        args.open_decay = carried(p, state->decay_at, DART_F32, c->H);
+        for (uint32_t i = 0; i < p->span.runs; i++) state->runs[i] = memories_of(p, i);
+        args.memories = state->runs;
+        args.memories_count = p->span.runs;
+        args.closing_count = p->span.close_to - p->span.close_from;
+        if (args.closing_count > 0) args.closing = &state->runs[p->span.runs];
+        for (uint32_t i = 0; i < args.closing_count; i++)
+            state->runs[p->span.runs + i] = memories_of(p, p->span.close_from + i);
+    }
+    return dart_mixer_step(p->stream, &args);
+}
+
 static dart_status layer(const layer_pass *p)
 {
     dart_state *state = p->state;
@@ -183,15 +220,20 @@ static dart_status layer(const layer_pass *p)
         .y = stream});
 }
 
-dart_status model_record_layers(dart_state *state, dart_stream *stream, uint32_t b, uint32_t B, uint32_t L,
-                                model_work ids, model_span span)
+dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)
 {
     const model_config *c = &state->model->config;
-    layer_pass pass = {.state = state, .stream = stream, .c = c, .b = b, .B = B, .L = L, .T = B * L, .span = span};
-    dart_status status = dart_embed(stream, &(dart_embed_args){
-        .T = pass.T, .V = c->V, .W = c->W, .ids = model_work_tensor(state, ids),
+    return dart_embed(stream, &(dart_embed_args){
+        .T = pass->B * pass->L, .V = c->V, .W = c->W, .ids = model_work_tensor(state, ids),
         .weight = *model_weight(state->model, 0, MODEL_EMBEDDING), .y = model_work_tensor(state, WORK_STREAM)});
-    for (; status == DART_OK && pass.layer < c->layers; pass.layer++) status = layer(&pass);
+}
+
+dart_status model_record_layers(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
+{
+    layer_pass p = {.state = state, .stream = stream, .c = &state->model->config, .layer = first, .b = pass->b, .B = pass->B, .L = pass->L,
+                    .T = pass->B * pass->L, .span = pass->span};
+    dart_status status = DART_OK;
+    for (; status == DART_OK && p.layer < end; p.layer++) status = state->fused && p.L == 1 ? step(&p) : layer(&p);
     return status;
 }
 
@@ -213,6 +255,15 @@ dart_status model_record_head(dart_state *state, dart_stream *stream, uint32_t T
         .y = model_work_tensor(state, WORK_LOGITS)});
 }
 
+dart_status model_record_norm_head(dart_state *state, dart_stream *stream)
+{
+    const model_config *c = &state->model->config;
+    return dart_norm_linear(stream, &(dart_norm_linear_args){
+        .T = state->B, .IN = c->W, .OUT = c->V, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
+        .norm = *model_weight(state->model, 0, MODEL_FINAL_NORM), .weight = *model_head(state->model),
+        .y = model_work_tensor(state, WORK_LOGITS)});
+}
+
 dart_status model_record_choice(dart_state *state, dart_stream *stream, const dart_sampling *sampling)
 {
     const uint32_t B = state->B, V = state->model->config.V;
@@ -222,6 +273,13 @@ dart_status model_record_choice(dart_state *state, dart_stream *stream, const da
     return dart_sample(stream, &(dart_sample_args){
         .T = B, .V = V, .top_k = sampling->top_k, .temperature = sampling->temperature, .seed = sampling->seed,
         .logits = logits, .seq = model_work_tensor(state, WORK_SEQ), .ids = ids});
+}
+
+dart_status model_record_advance(dart_state *state, dart_stream *stream)
+{
+    return dart_advance(stream, &(dart_advance_args){
+        .B = state->B, .slots = MODEL_LOG, .seq = model_work_tensor(state, WORK_SEQ),
+        .ids = model_work_tensor(state, WORK_NEXT), .log = model_work_tensor(state, WORK_LOG)});
 }
 
 dart_status model_check_sampling(dart_state *state, const dart_sampling *sampling, const char *call)

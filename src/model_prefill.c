@@ -133,10 +133,34 @@ static dart_status record_ends(dart_state *state, const piece *p)
     return status;
 }
 
+/* ---- Slices of a piece: as many layers as a submission has time for ---- */
+
+static void note_time(dart_state *state, const piece *p, uint32_t layers, uint64_t ns)
+{
+    state->layer_token_ns = (double)ns / ((double)layers * p->B * p->L);
+}
+
+static uint32_t slice_layers(const dart_state *state, const piece *p)
+{
+    if (state->slice_ns == UINT64_MAX) return UINT32_MAX;
+    if (!(state->layer_token_ns > 0)) return 1;
+    const double most = (double)state->slice_ns / (state->layer_token_ns * p->B * p->L);
+    return most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (uint32_t)most;
+}
+
+/* Does the caller still want it? */
+static dart_status ask(dart_state *state, const dart_prefill_args *a)
+{
+    if (a->go_on == NULL || a->go_on(a->user)) return DART_OK;
+    return base_fail(&state->report, DART_CANCELLED, "%s: ended by go_on", CALL);
+}
+
 /* The logits wanted of a piece, gathered a workspace at a time. */
 typedef struct gathering {
     dart_state *state;
     const dart_prefill_args *a;
+    const piece *p;
+    uint32_t layers; /* of the piece's own recording, while it is open */
     uint32_t count;
     bool open; /* the piece's own recording has not been submitted */
 } gathering;
@@ -156,7 +180,9 @@ static dart_status flush(gathering *g)
         status = model_record_head(state, state->prefill, g->count, &picked);
         TRY(model_take_stream(state, state->prefill, status, CALL));
     }
-    TRY(model_state_run(state, state->prefill, CALL));
+    uint64_t ns = 0;
+    TRY(model_state_run(state, state->prefill, 1, &ns, CALL));
+    if (g->open) note_time(state, g->p, g->layers, ns);
     g->open = false;
     for (uint32_t i = 0; i < g->count;) {
         uint32_t n = 1;
@@ -198,16 +224,31 @@ fail:
 
 static dart_status run_piece(dart_state *state, const dart_prefill_args *a, const piece *p)
 {
-    gathering g = {.state = state, .a = a, .open = true};
+    gathering g = {.state = state, .a = a, .p = p, .open = true};
+    const uint32_t layers = state->model->config.layers;
+    dart_stream *stream = state->prefill;
     dart_status status = DART_OK;
     TRY(upload(state, a, p));
-    TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), CALL));
-    const model_span span = model_span_of(state, p->b, p->B, state->host_seq, false);
-    model_record_layers(state, state->prefill, p->b, p->B, p->L, WORK_IDS, span);
-    TRY(model_take_stream(state, state->prefill, record_ends(state, p), CALL));
-    /* From here on sequences advance. */
-    state->broken = DART_INTERNAL;
-    TRY(gather_piece(&g, p));
+    const model_pass pass = {.b = p->b, .B = p->B, .L = p->L, .span = model_span_of(state, p->b, p->B, state->host_seq, false)};
+    for (uint32_t layer = 0, end; layer < layers; layer = end) {
+        end = layers - layer < slice_layers(state, p) ? layers : layer + slice_layers(state, p);
+        if (state->broken != DART_OK) TRY(ask(state, a)); /* not before the first submission of the call */
+        TRY(model_take_stream(state, stream, dart_stream_begin(stream), CALL));
+        if (layer == 0) status = model_record_embedding(state, stream, &pass, WORK_IDS);
+        if (status == DART_OK) status = model_record_layers(state, stream, &pass, layer, end);
+        if (status == DART_OK && end == layers) status = record_ends(state, p);
+        TRY(model_take_stream(state, stream, status, CALL));
+        /* From here on sequences advance. */
+        state->broken = DART_INTERNAL;
+        if (end == layers) {
+            g.layers = end - layer;
+            TRY(gather_piece(&g, p));
+        } else {
+            uint64_t ns = 0;
+            TRY(model_state_run(state, stream, 1, &ns, CALL));
+            note_time(state, p, end - layer, ns);
+        }
+    }
     for (uint32_t b = p->b; b < p->b + p->B; b++) state->positions[b] += (int32_t)part_of(a, p, b);
     return DART_OK;
 fail:
@@ -260,7 +301,7 @@ static dart_status finish(dart_state *state, const dart_prefill_args *a)
     status = model_record_head(state, stream, state->B, &last);
     if (a->sampling != NULL) status = model_record_choice(state, stream, a->sampling);
     TRY(model_take_stream(state, stream, status, CALL));
-    TRY(model_state_run(state, stream, CALL));
+    TRY(model_state_run(state, stream, 1, NULL, CALL));
     if (a->want == DART_LOGITS_LAST) TRY(model_state_read(state, WORK_LOGITS, 0, a->logits, state->B * V, CALL));
     if (a->next_ids != NULL) TRY(model_state_read(state, WORK_NEXT, 0, a->next_ids, state->B, CALL));
     state->chosen = state->chosen || a->sampling != NULL;

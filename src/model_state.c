@@ -8,7 +8,7 @@
 /* Tokens of a piece: a discrete GPU of 132 multiprocessors took 36 us for the in_proj of dart-130m at 1024, 59 us at 2048 and
  * 214 us at 8192 (H200, November 2026); elsewhere a piece fills the device earlier. */
 enum { DEFAULT_ROWS = 1024, DEFAULT_ROWS_DISCRETE = 4096 };
-enum { FIRST_BLOCK_TOKENS = 1024, ALIGNED_ELEMENTS = 64 };
+enum { FIRST_BLOCK_TOKENS = 1024, ALIGNED_ELEMENTS = 64, DEFAULT_SLICE_MS = 100, FUSED_BATCH = 4 };
 
 /* Memories and entering states of a piece: beyond this a piece is cut shorter, as small chunks would multiply the scratch. */
 #define CHUNKS_BYTES (UINT64_C(64) << 20)
@@ -88,6 +88,10 @@ static dart_status plan(dart_state *state, const dart_state_options *options)
     state->sma = c->kind == MODEL_DART && !options->no_sma;
     state->block = options->memory_block;
     state->timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : UINT64_MAX;
+    const uint64_t slice_ms = options->slice_ms != 0 ? options->slice_ms : DEFAULT_SLICE_MS;
+    state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
+    /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. */
+    state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU;
     REQUIRE(report, state->S <= 1u << 30, "S %u must be at most 2^30", state->S);
     if (state->B > largest_batch(state))
         return base_fail(report, DART_UNSUPPORTED, "B %u: %s binds at most %llu bytes, which is B %llu of this model",
@@ -140,6 +144,7 @@ static uint64_t work_size(const dart_state *state, model_work work)
     case WORK_SEQ: return (uint64_t)state->B * 8;
     case WORK_NEXT:
     case WORK_ENDS: return (uint64_t)state->B * 4;
+    case WORK_LOG: return (uint64_t)state->B * MODEL_LOG * 4;
     case WORK_LAST: return (uint64_t)state->B * c->W * size;
     case WORK_IDS: return rows * 4;
     case WORK_STREAM: return rows * c->W * 4;
@@ -164,6 +169,7 @@ dart_tensor model_work_tensor(const dart_state *state, model_work work)
     switch (work) {
     case WORK_SEQ:
     case WORK_NEXT:
+    case WORK_LOG:
     case WORK_IDS:
     case WORK_ENDS:
     case WORK_ROWS: tensor.dtype = DART_I32; break;
@@ -184,11 +190,14 @@ static dart_status allocate(dart_state *state)
     state->positions = device_calloc(device, state->B, sizeof *state->positions);
     state->layers = device_calloc(device, layers, sizeof *state->layers);
     state->host_ids = device_calloc(device, state->rows, sizeof *state->host_ids);
+    state->host_log = device_calloc(device, state->B, MODEL_LOG * sizeof *state->host_log);
+    state->host_steps = device_calloc(device, state->B, MODEL_LOG * sizeof *state->host_steps);
     state->host_seq = device_calloc(device, state->B, 2 * sizeof *state->host_seq);
     state->host_ends = device_calloc(device, state->B, sizeof *state->host_ends);
     state->host_rows = device_calloc(device, state->logits_rows, sizeof *state->host_rows);
     state->host_places = device_calloc(device, state->logits_rows, sizeof *state->host_places);
-    if (state->positions == NULL || state->layers == NULL || state->host_ids == NULL || state->host_seq == NULL ||
+    if (state->positions == NULL || state->layers == NULL || state->host_ids == NULL || state->host_log == NULL ||
+        state->host_steps == NULL || state->host_seq == NULL ||
         state->host_ends == NULL || state->host_rows == NULL || state->host_places == NULL)
         return DART_OUT_OF_MEMORY;
     dart_status status = DART_OK;
@@ -260,6 +269,8 @@ void dart_state_destroy(dart_state **state)
     free(s->layers);
     free(s->positions);
     free(s->host_ids);
+    free(s->host_log);
+    free(s->host_steps);
     free(s->host_seq);
     free(s->host_ends);
     free(s->host_rows);
@@ -295,10 +306,11 @@ dart_status model_state_read(dart_state *state, model_work work, uint64_t first,
     return model_take(&state->report, &state->model->device->report, status, call);
 }
 
-dart_status model_state_run(dart_state *state, dart_stream *stream, const char *call)
+dart_status model_state_run(dart_state *state, dart_stream *stream, uint32_t times, uint64_t *ns, const char *call)
 {
-    dart_status status = dart_stream_submit(stream);
+    dart_status status = dart_stream_submit_times(stream, times);
     if (status == DART_OK) status = dart_stream_wait(stream, state->timeout_ns);
+    if (status == DART_OK && ns != NULL) status = dart_stream_elapsed(stream, ns);
     return model_take_stream(state, stream, status, call);
 }
 
@@ -379,7 +391,7 @@ static dart_status add_block(dart_state *state, uint32_t M)
     model_block *blocks = realloc(state->blocks, (had + 1) * sizeof *blocks);
     if (blocks == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory for %u blocks", had + 1);
     state->blocks = blocks;
-    dart_memories *runs = realloc(state->runs, (had + 1) * sizeof *runs);
+    dart_memories *runs = realloc(state->runs, 2 * (size_t)(had + 1) * sizeof *runs);
     if (runs == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory for %u blocks", had + 1);
     state->runs = runs;
     block.buffers = device_calloc(device, c->layers, sizeof *block.buffers);

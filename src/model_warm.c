@@ -14,11 +14,14 @@ static void record(dart_state *state, dart_stream *stream, uint32_t L, bool memo
     const model_span span = {.runs = memories, .close_to = memories};
     const uint32_t room = state->rows / state->B;
     if (L > room) L = room > 0 ? room : 1;
-    model_record_layers(state, stream, 0, state->B, L, L == 1 ? WORK_NEXT : WORK_IDS, span);
+    const model_pass pass = {.B = state->B, .L = L, .span = span};
+    model_record_embedding(state, stream, &pass, L == 1 ? WORK_NEXT : WORK_IDS);
+    model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     model_record_norm(state, stream, state->B, L == 1 ? NULL : &ends, &last);
     model_record_head(state, stream, state->B, &last);
+    if (state->fused) model_record_norm_head(state, stream);
     for (size_t i = 0; i < COUNT_OF(choices); i++) model_record_choice(state, stream, &choices[i]);
-    dart_advance(stream, &(dart_advance_args){.B = state->B, .seq = model_work_tensor(state, WORK_SEQ)});
+    model_record_advance(state, stream);
 }
 
 dart_status dart_state_warm(dart_state *state)

@@ -14,9 +14,9 @@ static void names_everything(void **unused)
 {
     (void)unused;
     static const char *const statuses[] = {"ok", "invalid argument", "unsupported", "out of memory", "device lost",
-                                           "time-out", "input/output error", "bad data", "internal error"};
+                                           "time-out", "input/output error", "bad data", "internal error", "cancelled"};
     for (size_t i = 0; i < COUNT_OF(statuses); i++) assert_string_equal(dart_status_name((dart_status)i), statuses[i]);
-    assert_string_equal(dart_status_name((dart_status)9), "unknown status");
+    assert_string_equal(dart_status_name((dart_status)10), "unknown status");
     static const char *const backends[] = {"cpu", "vulkan", "cuda", "null"};
     for (size_t i = 0; i < COUNT_OF(backends); i++) assert_string_equal(dart_backend_name((dart_backend_kind)i), backends[i]);
     assert_non_null(dart_backend_name((dart_backend_kind)4));

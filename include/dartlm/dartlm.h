@@ -78,7 +78,8 @@ typedef enum dart_status {
     DART_TIMEOUT = 5,          /* wait again, or give the device up */
     DART_IO = 6,               /* the file cannot be opened or read: check path and rights */
     DART_BAD_DATA = 7,         /* the file's contents are wrong: the text names the place */
-    DART_INTERNAL = 8          /* a defect of this library or of a driver: report it with the text */
+    DART_INTERNAL = 8,         /* a defect of this library or of a driver: report it with the text */
+    DART_CANCELLED = 9         /* the caller's own callback said so: reset what was half-way */
 } dart_status;
 /* Short lower-case name, static; "unknown status" for other values. */
 DART_API const char *dart_status_name(dart_status status);

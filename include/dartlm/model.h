@@ -108,7 +108,10 @@ typedef struct dart_state_options {
     uint32_t max_piece;    /* tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
     uint32_t memory_block; /* memories of a sequence that are allocated together; 0: 1024 tokens' worth, then half of
                               what there is */
-    uint64_t timeout_ns;   /* for the work of one piece; 0: no limit. DART_TIMEOUT breaks the state. */
+    uint64_t timeout_ns;   /* for the work of one submission; 0: no limit. DART_TIMEOUT breaks the state. */
+    uint32_t slice_ms;     /* how long one submission may keep the device, as far as whole layers of a piece and whole steps
+                              allow, by the measured time of earlier ones; 0: 100 ms, so that desktops and watchdogs do not
+                              notice; UINT32_MAX: no limit, for servers. Results do not depend on it. */
 } dart_state_options;
 
 /* Empty sequences at position 0. options may be NULL. DART_UNSUPPORTED when B sequences exceed what one kernel of the
@@ -167,9 +170,11 @@ typedef struct dart_prefill_args {
     float *logits;          /* as `want` says */
     const dart_sampling *sampling; /* optional: choose every sequence's next token, for dart_decode to take */
     int32_t *next_ids;      /* B, optional: the tokens chosen */
+    bool (*go_on)(void *user); /* optional: asked between submissions; false: DART_CANCELLED, which breaks the state */
+    void *user;
 } dart_prefill_args;
-/* Consumes up to L tokens of every sequence. A long input is computed in pieces of at most max_piece tokens; ids, rows
- * and memory for all of it are seen to before the first. */
+/* Consumes up to L tokens of every sequence. A long input is computed in pieces of at most max_piece tokens, a piece in
+ * submissions of at most slice_ms; ids, rows and memory for all of it are seen to before the first. */
 DART_API dart_status dart_prefill(dart_state *state, const dart_prefill_args *args);
 
 typedef struct dart_decode_args {
@@ -184,8 +189,12 @@ DART_API dart_status dart_decode(dart_state *state, const dart_decode_args *args
 
 typedef struct dart_generate_args {
     uint32_t n;             /* steps */
+    uint32_t together;      /* steps that are submitted together, at most 64 and what slice_ms allows; 0: 1 with a callback,
+                               else 64. The host is then idle between them, and nothing is read until the last of them. */
     dart_sampling sampling;
-    /* Called after each step with the B tokens chosen; false ends the generation. Optional. */
+    /* Called for each step, in order, with the B tokens chosen; false ends the generation. Steps submitted together are
+     * reported one after the other once all are done: those behind the one that ended it have been taken, too, as
+     * dart_state_position tells, and their tokens lie in ids. Optional. */
     bool (*step)(void *user, uint32_t step, const int32_t *ids);
     void *user;
     int32_t *ids;           /* n B, optional: the tokens chosen, step by step */

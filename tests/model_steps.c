@@ -1,0 +1,247 @@
+/* How work is cut for the device: steps in few launches, several steps a submission, prefill in slices: model_steps
+ * DEVICE_SPEC DATA_DIR. */
+#include "model_cases.h"
+
+/* ---- A step in few launches ---- */
+
+/* Devices that gain nothing from it are made to, and the others to do without. */
+static void steps_alike(const dart_model_config *config, const dart_model_options *options, uint32_t B, bool no_sma, double tolerance)
+{
+    dart_model *model = model_of(config, options);
+    const size_t count = (size_t)B * L * config->V;
+    int32_t *ids = ids_of(B, config->V);
+    float *whole = prefilled(model, &(dart_state_options){.B = B, .no_sma = no_sma}, ids), *got = logits_of(B, config->V);
+    dart_state *state = state_of(model, &(dart_state_options){.B = B, .memory_block = 2, .no_sma = no_sma});
+    for (int fused = 0; fused <= 1; fused++) {
+        char what[64];
+        snprintf(what, sizeof what, "B %u, fused %d", B, fused);
+        state->fused = fused != 0;
+        must(dart_state_reset(state, -1), "dart_state_reset");
+        for (uint32_t t = 0; t < L; t++) step(state, ids, t, got);
+        assert_close(what, distance(got, whole, count), tolerance);
+        for (uint32_t cut = 5; cut < L; cut += 7) {
+            must(dart_state_reset(state, -1), "dart_state_reset");
+            feed(state, ids, 0, cut, got);
+            for (uint32_t t = cut; t < cut + 10 && t < L; t++) step(state, ids, t, got);
+            if (cut + 10 < L) feed(state, ids, cut + 10, L, got);
+            assert_close(what, distance(got, whole, count), tolerance);
+        }
+    }
+    dart_state_destroy(&state);
+    free(got);
+    free(whole);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+static void steps_in_few_launches(void **unused)
+{
+    (void)unused;
+    dart_model_config mamba2 = small, plain = small;
+    mamba2.sma = false;
+    plain.no_conv_bias = true;
+    plain.G = 1;
+    plain.K = 2;
+    steps_alike(&small, NULL, 1, false, TOLERANCE);
+    steps_alike(&small, NULL, 6, false, TOLERANCE); /* rows of more than one tile */
+    steps_alike(&small, NULL, 2, true, TOLERANCE);
+    steps_alike(&mamba2, NULL, 2, false, TOLERANCE);
+    steps_alike(&plain, NULL, 2, false, TOLERANCE);
+    /* Stored in 16 bits, activations and memories round at different places: a few units of 2^-9. */
+    steps_alike(&small, &(dart_model_options){.weights = DART_STORAGE_F16, .activations = DART_STORAGE_F16}, 2, false, 8 * 0x1p-9);
+}
+
+/* Sequences that take a token and sequences that do not, a token at a time. */
+static void leaves_others_alone(void **unused)
+{
+    (void)unused;
+    enum { B = 3 };
+    dart_model *model = model_of(&small, NULL);
+    const uint32_t V = small.V;
+    int32_t *ids = ids_of(B, V);
+    float last[B * 97], alone[97];
+    dart_state *state = state_of(model, &(dart_state_options){.B = B});
+    state->fused = true;
+    uint32_t at[B] = {0};
+    for (uint32_t t = 0; t < 60; t++) {
+        uint32_t counts[B];
+        int32_t now[B];
+        for (uint32_t b = 0; b < B; b++) {
+            counts[b] = (t + b) % (b + 1) == 0 && at[b] < L;
+            now[b] = counts[b] > 0 ? ids[b * L + at[b]] : -1;
+            at[b] += counts[b];
+        }
+        must(dart_prefill(state, &(dart_prefill_args){.ids = now, .L = 1, .counts = counts, .want = DART_LOGITS_LAST, .logits = last}),
+             "dart_prefill");
+    }
+    for (uint32_t b = 0; b < B; b++) {
+        dart_state *single = state_of(model, NULL);
+        must(dart_prefill(single, &(dart_prefill_args){.ids = ids + b * L, .L = at[b], .want = DART_LOGITS_LAST, .logits = alone}),
+             "dart_prefill");
+        assert_close("alone", distance(&last[b * V], alone, V), TOLERANCE);
+        dart_state_destroy(&single);
+    }
+    dart_state_destroy(&state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+/* ---- Several steps a submission ---- */
+
+typedef struct listener {
+    uint32_t B, heard, stop_at;
+    int32_t ids[300][4];
+} listener;
+
+static bool hear(void *user, uint32_t at, const int32_t *ids)
+{
+    listener *l = user;
+    assert_int_equal(at, l->heard);
+    memcpy(l->ids[l->heard++], ids, l->B * sizeof *ids);
+    return at != l->stop_at;
+}
+
+static void prompt(dart_state *state, const int32_t *ids, const dart_sampling *sampling)
+{
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = L, .L = 13, .sampling = sampling}), "dart_prefill");
+}
+
+static void generates_together(void **unused)
+{
+    (void)unused;
+    enum { B = 2, N = 150 };
+    static const uint32_t together[] = {1, 2, 7, 64, 1000};
+    static const dart_sampling sampling = {.temperature = 1.5f, .top_k = 20, .seed = 5};
+    dart_model *model = model_of(&small, NULL);
+    int32_t *ids = ids_of(B, small.V), one[N][B], got[N][B], next[B];
+    for (int unlimited = 0; unlimited <= 1; unlimited++) {
+        dart_state *state = state_of(model, &(dart_state_options){.B = B, .memory_block = 3, .slice_ms = unlimited ? UINT32_MAX : 0});
+        prompt(state, ids, &sampling);
+        for (uint32_t i = 0; i < N; i++) must(dart_decode(state, &(dart_decode_args){.sampling = sampling, .next_ids = one[i]}), "dart_decode");
+        for (size_t k = 0; k < COUNT_OF(together); k++) {
+            listener l = {.B = B, .stop_at = UINT32_MAX};
+            prompt(state, ids, &sampling);
+            must(dart_generate(state, &(dart_generate_args){.n = N, .together = together[k], .sampling = sampling, .step = hear, .user = &l,
+                                                            .ids = got[0]}), "dart_generate");
+            assert_int_equal(l.heard, N);
+            assert_memory_equal(got, one, sizeof one);
+            for (uint32_t i = 0; i < N; i++) assert_memory_equal(l.ids[i], one[i], sizeof one[i]);
+            assert_int_equal(dart_state_position(state, 1), 13 + N);
+        }
+        /* What was taken behind the end is there. */
+        listener l = {.B = B, .stop_at = 9};
+        prompt(state, ids, &sampling);
+        memset(got, 0xff, sizeof got);
+        must(dart_generate(state, &(dart_generate_args){.n = N, .together = 8, .sampling = sampling, .step = hear, .user = &l, .ids = got[0]}),
+             "dart_generate");
+        assert_int_equal(l.heard, 10);
+        const uint64_t taken = dart_state_position(state, 0) - 13;
+        assert_true(taken >= 10 && taken < 10 + 8);
+        if (unlimited) assert_true(taken > 10);
+        assert_memory_equal(got, one, taken * sizeof one[0]);
+        must(dart_decode(state, &(dart_decode_args){.sampling = sampling, .next_ids = next}), "dart_decode");
+        assert_memory_equal(next, one[taken], sizeof next);
+        dart_state_destroy(&state);
+    }
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+/* One submission serves as many steps as asked for, but for those that need another recording. */
+static void submits_together(void **unused)
+{
+    (void)unused;
+    dart_model *model = model_of(&small, NULL);
+    int32_t *ids = ids_of(1, small.V);
+    static const dart_sampling greedy = {0};
+    dart_state *state = state_of(model, &(dart_state_options){.memory_block = 100, .slice_ms = UINT32_MAX});
+    prompt(state, ids, &greedy);
+    must(dart_generate(state, &(dart_generate_args){.n = 20, .sampling = greedy}), "dart_generate");
+    assert_int_equal(state->last_steps, 20); /* position 13 has seen memories already */
+    must(dart_generate(state, &(dart_generate_args){.n = 100, .sampling = greedy}), "dart_generate");
+    assert_int_equal(state->last_steps, 100 - MODEL_LOG);
+    dart_state_destroy(&state);
+    state = state_of(model, NULL);
+    prompt(state, ids, &greedy);
+    must(dart_generate(state, &(dart_generate_args){.n = 2, .sampling = greedy}), "dart_generate");
+    state->step_ns = 60e6; /* as if a step took that long: one fits in 100 ms */
+    must(dart_generate(state, &(dart_generate_args){.n = 1, .sampling = greedy}), "dart_generate");
+    assert_int_equal(state->last_steps, 1);
+    dart_state_destroy(&state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+/* ---- Prefill in slices ---- */
+
+typedef struct patience {
+    uint32_t asked, most;
+} patience;
+
+static bool go_on(void *user)
+{
+    patience *p = user;
+    return ++p->asked <= p->most;
+}
+
+static void prefills_in_slices(void **unused)
+{
+    (void)unused;
+    enum { B = 2 };
+    dart_model *model = model_of(&small, NULL);
+    const size_t count = (size_t)B * L * small.V;
+    int32_t *ids = ids_of(B, small.V);
+    float *got = logits_of(B, small.V);
+    float *whole = prefilled(model, &(dart_state_options){.B = B, .max_piece = 30, .slice_ms = UINT32_MAX}, ids);
+    dart_state *state = state_of(model, &(dart_state_options){.B = B, .max_piece = 30, .slice_ms = 1});
+    patience p = {.most = UINT32_MAX};
+    dart_prefill_args args = {.ids = ids, .L = L, .want = DART_LOGITS_ALL, .logits = got, .go_on = go_on, .user = &p};
+    /* A layer a submission, whatever the clock says: bit for bit the same. */
+    state->slice_ns = 1;
+    must(dart_prefill(state, &args), "dart_prefill");
+    assert_memory_equal(got, whole, count * sizeof *got);
+    const uint32_t pieces = 3; /* 15 tokens of both sequences at a time, less what would cut a chunk of 8 */
+    assert_true(p.asked >= pieces * small.layers - 1);
+    /* All at once. */
+    p.asked = 0;
+    state->slice_ns = UINT64_MAX;
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    must(dart_prefill(state, &args), "dart_prefill");
+    assert_memory_equal(got, whole, count * sizeof *got);
+    const uint32_t submissions = p.asked + 1;
+    /* Ended after any number of submissions: broken until reset, then as new. */
+    state->slice_ns = 1;
+    quiet = true;
+    for (uint32_t most = 0; most < submissions * small.layers - 1; most++) {
+        p = (patience){.most = most};
+        must(dart_state_reset(state, -1), "dart_state_reset");
+        assert_int_equal(dart_prefill(state, &args), DART_CANCELLED);
+        assert_int_equal(p.asked, most + 1);
+        assert_int_equal(dart_prefill(state, &args), DART_CANCELLED);
+        assert_int_equal(p.asked, most + 1);
+        assert_int_equal(dart_decode(state, &(dart_decode_args){.ids = ids}), DART_CANCELLED);
+    }
+    quiet = false;
+    p.most = UINT32_MAX;
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    must(dart_prefill(state, &args), "dart_prefill");
+    assert_memory_equal(got, whole, count * sizeof *got);
+    dart_state_destroy(&state);
+    free(got);
+    free(whole);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_in_few_launches),
+        cmocka_unit_test(leaves_others_alone),
+        cmocka_unit_test(generates_together),
+        cmocka_unit_test(submits_together),
+        cmocka_unit_test(prefills_in_slices),
+    };
+    return run_on_device(argc, argv, tests, COUNT_OF(tests));
+}
