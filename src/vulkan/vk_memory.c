@@ -5,6 +5,8 @@
 
 /* Buffers up to a quarter of a block share blocks; larger ones get an allocation of their own. */
 #define BLOCK_BYTES (UINT64_C(16) << 20)
+/* Ids, positions and the like, which the host writes before every piece or step. */
+#define SMALL_BYTES (UINT64_C(64) << 10)
 
 #define BUFFER_USAGE \
     (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
@@ -38,14 +40,16 @@ uint32_t vk_memory_type(const vk_device *device, uint32_t allowed, VkMemoryPrope
     return best;
 }
 
-/* The n-th choice for buffers. A discrete device keeps them in its own memory; others let the host at them, be it in
- * memory that is not marked as the device's. */
-static uint32_t choose_type(const vk_device *device, uint32_t allowed, uint32_t n)
+/* The n-th choice for buffers. A discrete device keeps them in its own memory, small ones where the host can write to it, as
+ * that saves a copy and a wait for each; others let the host at them, be it in memory that is not marked as the device's. */
+static uint32_t choose_type(const vk_device *device, uint32_t allowed, uint64_t bytes, uint32_t n)
 {
     const VkMemoryPropertyFlags local = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
     const VkMemoryPropertyFlags cached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     if (device->adapter->info.type == DART_DEVICE_DISCRETE) {
-        if (n == 0) return vk_memory_type(device, allowed, local, 0, VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT);
+        const bool small = bytes <= SMALL_BYTES;
+        if (small && n == 0) return vk_memory_type(device, allowed, local | HOST_FLAGS, 0, cached);
+        if (n == small) return vk_memory_type(device, allowed, local, 0, VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT);
         return vk_memory_type(device, allowed, local, 0, 0);
     }
     if (n == 0) return vk_memory_type(device, allowed, local | HOST_FLAGS, cached, 0);
@@ -56,8 +60,7 @@ static uint32_t choose_type(const vk_device *device, uint32_t allowed, uint32_t 
 
 static bool is_direct(const vk_device *device, uint32_t type)
 {
-    return device->adapter->info.type != DART_DEVICE_DISCRETE &&
-           (device->adapter->memory.memoryTypes[type].propertyFlags & HOST_FLAGS) == HOST_FLAGS;
+    return (device->adapter->memory.memoryTypes[type].propertyFlags & HOST_FLAGS) == HOST_FLAGS;
 }
 
 /* Finds room for bytes in a block: the offset and the link to insert at. */
@@ -129,7 +132,7 @@ static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs,
     vk_memory **link = NULL;
     memory->size = needs->size;
     for (uint32_t n = 0; n < CHOICES; n++) {
-        const uint32_t type = choose_type(device, needs->memoryTypeBits, n);
+        const uint32_t type = choose_type(device, needs->memoryTypeBits, needs->size, n);
         if (type == UINT32_MAX) continue;
         for (vk_block *block = device->blocks; block != NULL && shares; block = block->next) {
             if (block->type != type || !find_gap(block, needs->size, alignment, &offset, &link)) continue;
