@@ -7,6 +7,7 @@
 // registers, reads its x once and shares b in slabs of SLAB tokens. Normalised rows that are wider than WIDTH are computed
 // twice, the first time for their squares. T0 is a multiple of 4, T1 is 1.
 // Shared memory: 4 SLAB (T0 + 1) + 4 T0 (LANES + 2) bytes.
+// With -DWIDE: lib/ssd_memory_wide.glsl.
 // Guards: exponents are clamped to <= 0 and come from two-float differences; tokens past the chunk are never read; eps > 0.
 #include "lib/dart.glsl"
 PUSH(SsdMemoryArgs)
@@ -23,6 +24,9 @@ WRITES(8, tail)
 #define SSD_CUM
 #define SSD_MEMORY
 #include "lib/ssd.glsl"
+#ifdef WIDE
+#include "lib/ssd_memory_wide.glsl"
+#else
 
 const uint SLAB = 32u;
 const uint QUADS = T0 / 4u;
@@ -145,3 +149,4 @@ void main()
         }
     }
 }
+#endif

@@ -3,7 +3,8 @@
 // The walk over chunks: hin_j = h, then h = exp(total_j) h + mem_j; see args.h for the chunk that is open at the start or
 // the end. Memories and hin raw, or rows divided by scale_n = sqrt(mean_p^2 + eps).
 // decay B M+1 H; memory, hin B M H N P; scale, hin_scale B M H N; h, open, tail B H N P; open_decay B H.
-// One workgroup walks four rows n of one (b, h), a lane every LANES-th column of all four. T0 is 4; LANES is at least
+// One workgroup walks four rows n of one (b, h), a lane every LANES-th column of all four, and reads memories a chunk ahead,
+// since each step of the walk is short and waits for memory only. T0 is 4; LANES is at least
 // MAX_STATE / 4. Shared memory: 16 LANES bytes.
 // Guards: exponents are clamped to <= 0; empty chunks are neither read nor written; eps > 0.
 #include "lib/dart.glsl"
@@ -25,11 +26,26 @@ WRITES(9, hin_scale)
 
 const uint BLOCKS = MAX_STATE / LANES;
 
+// The memory of four rows, raw, from its first row on.
+void load_memories(out vec4 memories[BLOCKS], uint row, uint rows)
+{
+    vec4 scales = vec4(1.0);
+    [[unroll]] for (uint r = 0u; r < 4u; r++)
+        if (has(args.flags, HAS_SCALE)) scales[r] = load_scale(args.scale_at + row + min(r, rows - 1u));
+    [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
+        uint p = min(i * LANES + LANE, args.P - 1u);
+        memories[i] = vec4(0.0);
+        if (i * LANES < args.P) {
+            [[unroll]] for (uint r = 0u; r < 4u; r++)
+                memories[i][r] = scales[r] * load_memory(args.memory_at + (row + min(r, rows - 1u)) * args.P + p);
+        }
+    }
+}
+
 void main()
 {
     uint row_blocks = (args.N + T0 - 1u) / T0;
     bool has_open = has(args.flags, HAS_OPEN);
-    bool scaled = has(args.flags, HAS_SCALE);
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint n_first = tile % row_blocks * T0;
         uint head = tile / row_blocks; // b H + h
@@ -53,25 +69,17 @@ void main()
                 [[unroll]] for (uint r = 0u; r < 4u; r++) state[i][r] = load_h(own + min(r, rows - 1u) * args.P + p);
             }
         }
+        uint folded = closes || !has_open ? used : used - 1u; // chunks whose memories are read
+        vec4 next[BLOCKS]; // read a chunk ahead
+        if (folded > 0u) load_memories(next, memory_row(position, b, 0u, h) + n_first, rows);
         float total = 0.0;
         for (uint j = 0u; j < used; j++) {
-            bool folds = j + 1u < used || closes || !has_open;
-            uint memory_at = memory_row(position, b, j, h) + n_first;
             uint hin_at = ((b * args.M + j) * args.H + h) * args.N + n_first;
             float before = j == 0u ? load_decay(decays) : 0.0;
             total = before + load_decay(decays + (j + 1u) * args.H);
             vec4 memories[BLOCKS];
-            vec4 scales = vec4(1.0);
-            [[unroll]] for (uint r = 0u; r < 4u; r++)
-                if (folds && scaled) scales[r] = load_scale(args.scale_at + memory_at + min(r, rows - 1u));
-            [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
-                uint p = min(i * LANES + LANE, args.P - 1u);
-                memories[i] = vec4(0.0);
-                if (i * LANES < args.P && folds) {
-                    [[unroll]] for (uint r = 0u; r < 4u; r++)
-                        memories[i][r] = load_memory(args.memory_at + (memory_at + min(r, rows - 1u)) * args.P + p);
-                }
-            }
+            [[unroll]] for (uint i = 0u; i < BLOCKS; i++) memories[i] = next[i];
+            if (j + 1u < folded) load_memories(next, memory_row(position, b, j + 1u, h) + n_first, rows);
 
             vec4 enters[BLOCKS];
             vec4 squares = vec4(0.0);
@@ -80,7 +88,8 @@ void main()
                 enters[i] = state[i];
                 if (j == 0u && has_open && i * LANES < args.P) {
                     [[unroll]] for (uint r = 0u; r < 4u; r++)
-                        enters[i][r] = exp_neg(before) * state[i][r] + load_open(own + min(r, rows - 1u) * args.P + min(p, args.P - 1u));
+                        enters[i][r] = exp_neg(before) * state[i][r] +
+                                       load_open(own + min(r, rows - 1u) * args.P + min(p, args.P - 1u));
                 }
                 if (p < args.P) squares += enters[i] * enters[i];
             }
@@ -97,7 +106,7 @@ void main()
                     [[unroll]] for (uint r = 0u; r < 4u; r++)
                         if (r < rows) store_hin(args.hin_at + (hin_at + r) * args.P + p, enters[i][r] * inverses[r]);
                 }
-                if (folds) state[i] = exp_neg(total) * state[i] + scales * memories[i];
+                if (j < folded) state[i] = exp_neg(total) * state[i] + memories[i];
             }
         }
         [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
