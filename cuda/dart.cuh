@@ -215,4 +215,15 @@ __device__ __forceinline__ float block_sum(float value)
     return sum;
 }
 
+__device__ __forceinline__ float block_top(float value)
+{
+    __shared__ float parts[warps];
+    for (int apart = 16; apart > 0; apart /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart));
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+    __syncthreads();
+    for (uint32_t w = 0; w < warps; w++) value = fmaxf(value, parts[w]);
+    __syncthreads();
+    return value;
+}
+
 #endif

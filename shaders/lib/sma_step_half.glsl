@@ -62,18 +62,20 @@ void main()
         float den = 0.0;
         float sums[8];
         [[unroll]] for (uint i = 0u; i < 8u; i++) sums[i] = 0.0;
+        uint rows = ((b * args.capacity + split * run + team) * args.H + h) * N;
+        uvec4 fetched[FETCH];
+        if (split * run + team < end) {
+            [[unroll]] for (uint i = 0u; i < FETCH; i++) fetched[i] = quads_dh[(args.dh_at + rows * P) / 8u + lane + i * TEAM];
+        }
         for (uint first = split * run; first < end; first += TEAMS) {
             uint m = first + team;
             bool busy = m < end;
-            uint rows = ((b * args.capacity + min(m, end - 1u)) * args.H + h) * N;
+            bool more = m + TEAMS < end;
+            uint next = rows + TEAMS * args.H * N;
             uint at = (args.dh_at + rows * P) / 8u + lane;
-            uvec4 fetched[FETCH];
-            if (busy) {
-                [[unroll]] for (uint i = 0u; i < FETCH; i++) fetched[i] = quads_dh[at + i * TEAM];
-            }
             barrier();
             for (uint n = lane; n < N; n += TEAM) {
-                float factor = load_factor(args.factor_at + rows + n);
+                float factor = busy ? load_factor(args.factor_at + rows + n) : 0.0;
                 vec2 query = queries[n];
                 weights[team * N + n] = raw ? vec2(query.x * factor, query.y) : vec2(query.x, query.y * factor);
             }
@@ -93,7 +95,9 @@ void main()
                             values[2u * j + 1u] += weight.y * pair.y;
                         }
                         logit += weight.x * key;
+                        // The last rows go to work while the next memory's first ones are on their way.
                         if (from + FETCH < ROWS) fetched[i] = quads_dh[at + (from + FETCH + i) * TEAM];
+                        else if (more) fetched[i] = quads_dh[(args.dh_at + next * P) / 8u + lane + i * TEAM];
                     }
                 }
             }
@@ -108,6 +112,7 @@ void main()
             den = den * keep + gain;
             top = new_top;
             [[unroll]] for (uint i = 0u; i < 8u; i++) sums[i] = sums[i] * keep + gain * values[i];
+            rows = next;
         }
         if (lane == 0u) ends[team] = vec2(top, den);
         [[unroll]] for (uint i = 0u; i < 8u; i++) found[(team * BLOCKS + block) * P + column * 8u + i] = sums[i];
