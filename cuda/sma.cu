@@ -107,18 +107,22 @@ KERNEL_FUNCTION_BLOCKS(sma, simt, 2)
                     top[t] = now;
                 }
                 __syncthreads();
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    const float factor = correction[output_line(ty, k)];
-#pragma unroll
-                    for (int l = 0; l < 4; l++) acc[k][l] *= factor;
-                }
+                float found[4][4];
+                product_clear(found);
                 const Lines readers = {
                     c, c_at, args.c_row, lines, args.N, multiples_of_4(args.c_at, args.c_row, args.N)};
                 product(ScaledLines{readers, weight[staged_line<4>()]},
                         FactoredMemory{{dh, args.dh_at + memory * args.P + p0, args.P, args.P - p0, args.N, aligned},
                                        raw ? nullptr : factors},
-                        args.N, panels, acc);
+                        args.N, panels, found);
+                // A weight of 0 does not stop a NaN.
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const float factor = correction[output_line(ty, k)];
+                    const bool visible = i < seen[output_line(ty, k)];
+#pragma unroll
+                    for (int l = 0; l < 4; l++) acc[k][l] = visible ? fmaf(acc[k][l], factor, found[k][l]) : acc[k][l];
+                }
             }
             __syncthreads();
             // From here weight and correction are the shares of these memories and of what r and lse hold.

@@ -6,10 +6,10 @@
 // One workgroup takes T0 tokens of one (b, h): a lane owns a column p (and those LANES further on, one after another)
 // for all tokens, so that each element of dh is read once for both products of all tokens; [key ; value] lie in
 // shared memory in slabs of SLAB rows n. Then T0 lanes add up the logits and carry the online softmax.
-// T0 is a multiple of 4 and not above LANES, LANES at least MAX_STATE / GROUPS.
+// T0 is a multiple of 4 and not above LANES, LANES at least MAX_STATE / GROUPS; with -DP64 for P up to 64.
 // Shared memory: 16 SLAB (T0 / 2 + 1) + 4 T0 (LANES + 1) + 8 T0 bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; each token has its
-// own limit, since a tile may straddle the border of a chunk.
+// own limit, since a tile may straddle the border of a chunk, and a weight of 0 lets no NaN through.
 #ifdef MATRIX_F16
 #include "lib/sma_matrix.glsl"
 #else
@@ -29,7 +29,11 @@ READS_WRITES(7, lse)
 const uint SLAB = 64u;
 const uint QUADS = T0 / 4u;
 const uint PITCH = 2u * QUADS + 1u;
+#ifdef P64
+const uint GROUPS = 64u / LANES;
+#else
 const uint GROUPS = MAX_STATE / LANES;
+#endif
 shared vec4 slab[SLAB * PITCH];           // [qn ; c], four tokens each
 shared float products[T0 * (LANES + 1u)]; // the parts of the logits
 shared float keeps[T0];                   // what becomes of the sums so far
@@ -71,7 +75,7 @@ void main()
             uint rows = ((b * args.capacity + m) * args.H + h) * args.N;
             vec4 logits[QUADS];
             [[unroll]] for (uint q = 0u; q < QUADS; q++) logits[q] = vec4(0.0);
-            for (uint group = 0u; group * LANES < args.P; group++) {
+            for (uint group = 0u; group < GROUPS && group * LANES < args.P; group++) {
                 uint p = min(group * LANES + LANE, args.P - 1u);
                 vec4 keys[QUADS];
                 vec4 values[QUADS];
@@ -137,8 +141,8 @@ void main()
             [[unroll]] for (uint q = 0u; q < QUADS; q++) {
                 vec4 keep = quad_of_keeps(q);
                 vec4 gain = quad_of_gains(q);
-                for (uint group = 0u; group * LANES < args.P; group++)
-                    sums[group * QUADS + q] = sums[group * QUADS + q] * keep + gain * kept[group * QUADS + q];
+                for (uint group = 0u; group < GROUPS && group * LANES < args.P; group++)
+                    sums[group * QUADS + q] = sums[group * QUADS + q] * keep + mix(gain * kept[group * QUADS + q], vec4(0.0), equal(gain, vec4(0.0)));
             }
         }
 
@@ -163,7 +167,7 @@ void main()
             store_lse(at, den > 0.0 || held > LOWEST ? result : uintBitsToFloat(0xff800000u));
         }
         barrier();
-        for (uint group = 0u; group * LANES + LANE < args.P; group++) {
+        for (uint group = 0u; group < GROUPS && group * LANES + LANE < args.P; group++) {
             [[unroll]] for (uint q = 0u; q < QUADS; q++) {
                 [[unroll]] for (uint r = 0u; r < 4u; r++) {
                     uint t = t_first + 4u * q + r;
