@@ -231,12 +231,11 @@ __device__ __forceinline__ void compute(const sma_args &args, const View &r, flo
                 products_hold(keyed);
                 for (int k = 0; k < 4; k++) part[k] = 0.0f;
                 add_logits<dtype>(part, keyed, verifier);
+                take_logits(part, rows, m, load_shared_float(ring.power()), last, softmax, result);
                 products_wait<0>();
                 products_hold(value);
                 if (lane == 0) barrier_arrive(before.empty());
-                // The long chain of the softmax and this are independent of each other.
                 scale_read<dtype>(scaled, read, ring.factors());
-                take_logits(part, rows, m, load_shared_float(ring.power()), last, softmax, result);
                 take_value(result, value, last, rows, m - 1);
             }
             start_product<dtype>(value, scaled, ring.memory());
