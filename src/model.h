@@ -87,6 +87,7 @@ struct dart_state {
     dart_buffer *work[WORK_COUNT];
     uint64_t work_bytes;
     dart_stream *prefill, *decode;
+    dart_stream *ahead;         /* slices of a prefill take turns on it and `prefill`: one runs while the next is recorded */
     int32_t *host_ids;     /* rows */
     int32_t *host_log, *host_steps; /* B MODEL_LOG as WORK_LOG has them, MODEL_LOG B in order */
     int32_t *host_seq;     /* 2 B */
@@ -117,6 +118,8 @@ dart_status model_state_read(dart_state *state, model_work work, uint64_t first,
                              const char *call);
 /* Submits, that many runs, and waits; ns, where given: what the device took. */
 dart_status model_state_run(dart_state *state, dart_stream *stream, uint32_t times, uint64_t *ns, const char *call);
+/* Waits for what was submitted before, for at most the state's time-out; ns, optional: how long it took. */
+dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *ns, const char *call);
 
 /* Blocks that tokens of sequences b .. b + B - 1 read, and that their chunks close into, by the positions and counts in
  * seq (of the whole batch). When `steps` is set, every open chunk counts as one that closes. */

@@ -209,6 +209,7 @@ static dart_status allocate(dart_state *state)
         state->work_bytes += bytes;
     }
     if (status == DART_OK) status = dart_stream_create(device, NULL, &state->prefill);
+    if (status == DART_OK) status = dart_stream_create(device, NULL, &state->ahead);
     if (status == DART_OK) status = dart_stream_create(device, NULL, &state->decode);
     return status;
 }
@@ -259,6 +260,7 @@ void dart_state_destroy(dart_state **state)
     if (state == NULL || *state == NULL) return;
     dart_state *s = *state;
     dart_stream_destroy(&s->prefill);
+    dart_stream_destroy(&s->ahead);
     dart_stream_destroy(&s->decode);
     for (uint32_t i = 0; i < s->blocks_count; i++) destroy_block(s, &s->blocks[i]);
     if (s->layers != NULL)
@@ -308,8 +310,13 @@ dart_status model_state_read(dart_state *state, model_work work, uint64_t first,
 
 dart_status model_state_run(dart_state *state, dart_stream *stream, uint32_t times, uint64_t *ns, const char *call)
 {
-    dart_status status = dart_stream_submit_times(stream, times);
-    if (status == DART_OK) status = dart_stream_wait(stream, state->timeout_ns);
+    const dart_status status = dart_stream_submit_times(stream, times);
+    return status == DART_OK ? model_state_wait(state, stream, ns, call) : model_take_stream(state, stream, status, call);
+}
+
+dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *ns, const char *call)
+{
+    dart_status status = dart_stream_wait(stream, state->timeout_ns);
     if (status == DART_OK && ns != NULL) status = dart_stream_elapsed(stream, ns);
     return model_take_stream(state, stream, status, call);
 }
@@ -357,9 +364,11 @@ dart_status dart_state_reset(dart_state *state, int32_t b)
     dart_status status = b >= 0 ? model_state_usable(state, "dart_state_reset") : DART_OK;
     if (status != DART_OK) return status;
     if (b < 0) {
-        /* A step that timed out may still run. */
+        /* A step or a slice that timed out may still run. */
         state->recorded = false;
         status = model_take_stream(state, state->decode, dart_stream_begin(state->decode), "dart_state_reset");
+        if (status == DART_OK)
+            status = model_take_stream(state, state->ahead, dart_stream_begin(state->ahead), "dart_state_reset");
     }
     const uint32_t first = b < 0 ? 0 : (uint32_t)b, count = b < 0 ? state->B : 1;
     bool ran = false;
