@@ -27,6 +27,9 @@ static int32_t *parse_ids(const char *text, uint32_t *count)
     return NULL;
 }
 
+/* Steps that are submitted together: printed at once, which nobody sees at a few milliseconds. */
+enum { TOGETHER = 8 };
+
 typedef struct output {
     bool shown; /* as they come */
     bool first;
@@ -55,7 +58,7 @@ static int run(dart_state *state, const int32_t *prompt, uint32_t prompt_count, 
     bool going = print_id(&o, 0, ids);
     if (going && n > 1) {
         const dart_generate_args more = {
-            .n = n - 1, .sampling = *sampling, .step = print_id, .user = &o, .ids = ids + 1};
+            .n = n - 1, .together = TOGETHER, .sampling = *sampling, .step = print_id, .user = &o, .ids = ids + 1};
         status = dart_generate(state, &more);
         if (status != DART_OK) {
             if (shown) putchar('\n');
