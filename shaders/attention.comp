@@ -1,5 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#include "lib/dart.glsl"
+#if defined(MATRIX_F16) || defined(MATRIX_BF16)
+#include "lib/attention_matrix.glsl"
+#else
 // o_t = sum_s w_s v_s, w = softmax over the tokens s that t sees of scale q_t . k_s, lse = logsumexp.
 // q, o B L H D; k, v B C G D; lse B L H; D <= MAX_HEAD.
 // One workgroup takes T0 tokens of one (b, h) and KEYS tokens of the cache at a time. Scores: the queries lie in shared
@@ -10,7 +14,6 @@
 // Shared memory: 4 T0 MAX_HEAD + 4 KEYS (SLAB + 1) + 4 T0 KEYS + 4 LANES + 4 T0 bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; where a block holds tokens
 // that some query must not see, what they hold is left out, not multiplied by 0.
-#include "lib/dart.glsl"
 PUSH(AttentionArgs)
 READS(0, q)
 READS(1, k)
@@ -169,3 +172,4 @@ void main()
         }
     }
 }
+#endif

@@ -32,7 +32,7 @@ static const struct dim_default {
     uint32_t size;
 } dim_defaults[] = {{DIM_B, 1},    {DIM_L, 2048},   {DIM_H, 24},   {DIM_G, 1},     {DIM_N, 128},
                     {DIM_P, 64},   {DIM_T, 2048},   {DIM_W, 768},  {DIM_V, 50288}, {DIM_I, 1536},
-                    {DIM_IN, 768}, {DIM_OUT, 3352}, {DIM_C, 1792}, {DIM_K, 4}};
+                    {DIM_IN, 768}, {DIM_OUT, 3352}, {DIM_C, 1792}, {DIM_K, 4}, {DIM_D, 64}};
 
 static bool parse_size(plan *p, const char *word, size_t length)
 {
@@ -163,7 +163,7 @@ static void name_case(plan *p)
         const char *name;
     } named[] = {{DIM_B, "B"},   {DIM_L, "L"},     {DIM_H, "H"}, {DIM_G, "G"}, {DIM_N, "N"}, {DIM_P, "P"},
                  {DIM_S, "S"},   {DIM_M, "M"},     {DIM_T, "T"}, {DIM_W, "W"}, {DIM_V, "V"}, {DIM_I, "I"},
-                 {DIM_IN, "IN"}, {DIM_OUT, "OUT"}, {DIM_C, "C"}, {DIM_K, "K"}};
+                 {DIM_IN, "IN"}, {DIM_OUT, "OUT"}, {DIM_C, "C"}, {DIM_K, "K"},     {DIM_D, "D"}};
     const operation *o = &p->o;
     size_t used = (size_t)snprintf(p->name, sizeof p->name, "%s", o->kind->name);
     for (size_t i = 0; i < COUNT_OF(named); i++) {
@@ -209,7 +209,9 @@ static void fill_integers(const operation *o, const operation_tensor *t, uint64_
     for (uint64_t i = 0; i < count; i++) {
         if (!is_seq) values[i] = (int32_t)(uniform(random) * (double)o->dims[DIM_V]);
         else if (i % 2 == 0)
-            values[i] = strcmp(o->kind->name, "sma") == 0 ? (int32_t)(o->dims[DIM_M] * o->settings.S) : 0;
+            values[i] = strcmp(o->kind->name, "sma") == 0         ? (int32_t)(o->dims[DIM_M] * o->settings.S)
+                        : strcmp(o->kind->name, "attention") == 0 ? (int32_t)(o->dims[DIM_C] - o->dims[DIM_L])
+                                                                  : 0;
         else values[i] = (int32_t)(strcmp(o->kind->name, "sample") == 0 ? 1 : o->dims[DIM_L]);
     }
 }
@@ -528,6 +530,8 @@ int cmd_bench_op(int argc, char **argv)
             "  ssd B=8 L=1 open bf16        (a decoding step)\n"
             "  sma L=2048 S=256             (causal)\n"
             "  sma L=1 M=32 seq             (a decoding step against 32 memories)\n"
+            "  attention L=2048 G=24 D=64   (causal softmax attention, 24 key heads)\n"
+            "  attention L=1 C=2048 D=64 seq (a decoding step with a full cache)\n"
             "  linear T=512 IN=768 OUT=3352\n"
             "  conv L=2048 C=1792 K=4\n"
             "Sizes that are left out are those of dart-130m at 2048 tokens."};

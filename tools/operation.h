@@ -9,7 +9,7 @@
 
 /* The letters of the library's header. */
 typedef enum operation_dim {
-    DIM_B, DIM_L, DIM_H, DIM_G, DIM_N, DIM_P, DIM_S, DIM_M, DIM_W, DIM_V, DIM_K, DIM_C, DIM_T, DIM_I, DIM_IN, DIM_OUT,
+    DIM_B, DIM_L, DIM_H, DIM_G, DIM_N, DIM_P, DIM_S, DIM_M, DIM_W, DIM_V, DIM_K, DIM_C, DIM_D, DIM_T, DIM_I, DIM_IN, DIM_OUT,
     DIM_COUNT
 } operation_dim;
 

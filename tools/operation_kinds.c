@@ -101,6 +101,37 @@ static double sma_flops(const operation *o)
     return 4 * seen * (double)o->dims[DIM_B] * (double)o->dims[DIM_H] * (double)o->dims[DIM_N] * (double)o->dims[DIM_P];
 }
 
+static dart_status attention(const operation *o, dart_stream *stream)
+{
+    const dart_attention_args args = {.B = dim(o, DIM_B),
+                                      .L = dim(o, DIM_L),
+                                      .H = dim(o, DIM_H),
+                                      .G = dim(o, DIM_G),
+                                      .D = dim(o, DIM_D),
+                                      .C = dim(o, DIM_C),
+                                      .plan = (dart_plan)o->settings.plan,
+                                      .q = at(o, "q"),
+                                      .k = at(o, "k"),
+                                      .v = at(o, "v"),
+                                      .seq = at(o, "seq"),
+                                      .o = at(o, "o"),
+                                      .lse = at(o, "lse")};
+    return dart_attention(stream, &args);
+}
+
+/* A cache holds the piece at least. */
+static void attention_sizes(operation *o)
+{
+    if (o->dims[DIM_C] < o->dims[DIM_L]) o->dims[DIM_C] = o->dims[DIM_L];
+}
+
+/* 4 D for every token, head and token seen; a piece with seq is taken to end where the cache does. */
+static double attention_flops(const operation *o)
+{
+    const double L = (double)o->dims[DIM_L], before = has(o, "seq") ? (double)o->dims[DIM_C] - L : 0;
+    return 4 * (double)o->dims[DIM_D] * (double)o->dims[DIM_B] * (double)o->dims[DIM_H] * L * (before + (L + 1) / 2);
+}
+
 static dart_status embed(const operation *o, dart_stream *stream)
 {
     const dart_embed_args args = {.T = dim(o, DIM_T),
@@ -241,6 +272,16 @@ const operation_kind operation_kinds[] = {
      NULL,
      sma,
      sma_flops},
+    {"attention",
+     {{"q", "B L H D", IN},
+      {"k", "B C G D", IN},
+      {"v", "B C G D", IN},
+      {"seq", "B 2", MAY | I32},
+      {"o", "B L H D", OUT},
+      {"lse", "B L H", OUT | F32}},
+     attention_sizes,
+     attention,
+     attention_flops},
     {"embed", {{"ids", "T", IN | I32}, {"weight", "V W", IN}, {"y", "T W", OUT}}, NULL, embed, NULL},
     {"norm", {{"x", "T W", IN}, {"weight", "W", IN | F32}, {"y", "T W", OUT}}, NULL, norm, NULL},
     {"gated_norm",

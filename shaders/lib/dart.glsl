@@ -11,7 +11,7 @@
 #ifdef STORE16
 #extension GL_EXT_shader_16bit_storage : require
 #endif
-#ifdef SUBGROUP
+#if defined(SUBGROUP) || defined(MATRIX_F16) || defined(MATRIX_BF16)
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #endif

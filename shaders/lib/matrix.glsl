@@ -39,3 +39,12 @@ vec2 unpack_elements(uint word)
     return vec2(unpackFloat2x16(word));
 #endif
 }
+
+// What lanes of the subgroup wrote to shared memory is there for its other lanes. lavapipe (26.1), the one device with products
+// of 8 x 8 x 8, waits for the whole workgroup at a subgroup's barrier, which hangs or tears where subgroups go
+// different ways; its lanes run in step, so that ordering memory is enough.
+void subgroup_sync()
+{
+    if (MATRIX_K < 16u) subgroupMemoryBarrierShared();
+    else subgroupBarrier();
+}

@@ -1,0 +1,329 @@
+// attention on cooperative matrices: o_t = sum_s w_s v_s, w = softmax over the tokens s that t sees of scale q_t . k_s.
+// q, o B L H D; k, v B C G D, all but o of the matrices' element type; lse B L H. D is a multiple of 16 and at most HEAD.
+// One workgroup takes T0 tokens of one (b, h), R tiles of MATRIX_M rows a subgroup, and KEYS tokens of the cache at a time, whose
+// keys and values go through shared memory while the next ones are fetched into registers. Everything else stays in
+// matrices of the subgroup: a component of one accumulator belongs to the same row as that component of any other, so
+// maxima and sums along a row run over the tiles first, component by component, and across the lanes only when needed:
+//   - sums of the weights, at the end;
+//   - maxima, when some score exceeds the reference of its row by more than SLACK (powers of 2): then the reference becomes the
+//     row's maximum and the sums so far are scaled. Weights are at most 2^SLACK, and the reference itself once had weight 1.
+// Weights become the left operand of the second product by conversion with -DMATRIX2, else through shared memory.
+// T0 is a multiple of SUBGROUPS MATRIX_M, MATRIX_K one of MATRIX_N (equal with -DMATRIX2), SUBGROUP_SIZE >= MATRIX_M.
+// Shared memory: 32 STAGES KEYS (HEAD / 8 + 1) + 4 SUBGROUPS MATRIX_M MATRIX_K + 68 bytes.
+// Guards: masked scores are LOWEST before exp2; in blocks with masked tokens values that are not finite are taken out of the
+// product, which would spread them as 0 x NaN, and added to the rows that see them.
+#include "matrix.glsl"
+PUSH(AttentionArgs)
+layout(std430, binding = 0) readonly buffer Block_q { uvec4 quads_q[]; };
+layout(std430, binding = 1) readonly buffer Block_k { uvec4 quads_k[]; };
+layout(std430, binding = 2) readonly buffer Block_v { uvec4 quads_v[]; };
+READS(3, seq)
+layout(std430, binding = 4) writeonly buffer Block_o { uvec4 quads_o[]; };
+WRITES(5, lse)
+#include "seq.glsl"
+#include "sma.glsl"
+
+const uint KEYS = MATRIX_M < 16u ? 16u : T1; // small matrices make for many, which compile slowly
+const uint ROWS = T0 / SUBGROUPS;
+const uint R = ROWS / MATRIX_M;
+const uint KEY_TILES = KEYS / MATRIX_N;
+const uint DEPTH_TILES = HEAD / MATRIX_K;
+const uint HEAD_TILES = HEAD / MATRIX_N;
+const uint WEIGHT_TILES = KEYS / MATRIX_K;
+const uint PITCH = HEAD / 8u + 1u; // 16-byte words a row in shared memory, odd to spread the banks
+const uint QUADS = KEYS * HEAD / 8u;
+const uint FETCH = (QUADS + LANES - 1u) / LANES;
+const uint PART = MATRIX_M * MATRIX_K; // words of a subgroup's scratch memory
+const float SLACK = 8.0;
+const float LOG2_E = 1.44269504;
+const float LN_2 = 0.693147181;
+
+shared uvec4 keys[STAGES * KEYS * PITCH];
+shared uvec4 values[STAGES * KEYS * PITCH];
+shared uint scratch[SUBGROUPS * PART];
+shared float iota[16];
+shared uint wild; // some value of a block with masked tokens is not finite
+
+// The halves of a word that are not finite, as a mask.
+uint wild_halves(uint word)
+{
+#ifdef MATRIX_BF16
+    const uint exponent = 0x7f80u;
+#else
+    const uint exponent = 0x7c00u;
+#endif
+    return ((word & exponent) == exponent ? 0xffffu : 0u) | ((word >> 16 & exponent) == exponent ? 0xffff0000u : 0u);
+}
+
+// A row's value in every column, from scratch.
+#define LOAD_ROWS(matrix, first) coopMatLoad(matrix, scratch, first, 0u, COLUMN_MAJOR)
+
+void main()
+{
+    uint lane = gl_SubgroupInvocationID;
+    uint part = gl_SubgroupID * PART;
+    uint t_blocks = (args.L + T0 - 1u) / T0;
+    float scale = args.scale * LOG2_E;
+    uint head_quads = args.D / 8u;
+    if (LANE < 16u) iota[LANE] = float(LANE);
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint t_first = (t_blocks - 1u - tile % t_blocks) * T0; // the longest first
+        uint head = tile / t_blocks;
+        uint b = head / args.H;
+        uint h = head % args.H;
+        uint g = h / (args.H / args.G);
+        uint count = seq_count(b, args.L);
+        if (t_first >= count) continue;
+        uint t_last = min(t_first + T0, count) - 1u;
+        uint first_place = seq_position(b) + t_first;            // of the workgroup's first row
+        uint own = t_first + gl_SubgroupID * ROWS;               // the subgroup's first row
+        uint place = first_place + gl_SubgroupID * ROWS;
+        uint seen = min(first_place + (t_last - t_first) + 1u, args.C);
+        uint k_quad = (args.k_at + g * args.D) / 8u;
+        uint v_quad = (args.v_at + g * args.D) / 8u;
+        uint k_row = args.k_row / 8u;
+        uint v_row = args.v_row / 8u;
+
+        barrier();
+        if (LANE == 0u) wild = 0u;
+        MatrixA queries[R * DEPTH_TILES];
+        [[unroll]] for (uint r = 0u; r < R; r++) {
+            [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
+                for (uint i = lane; i < MATRIX_M * MATRIX_K / 8u; i += SUBGROUP_SIZE) {
+                    uint row = b * args.L + min(own + r * MATRIX_M + i / (MATRIX_K / 8u), t_last);
+                    uint quad = d * MATRIX_K / 8u + i % (MATRIX_K / 8u);
+                    uvec4 words = quads_q[(args.q_at + row * args.q_row + h * args.D) / 8u + min(quad, head_quads - 1u)];
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) scratch[part + 4u * i + n] = words[n];
+                }
+                subgroup_sync();
+                coopMatLoad(queries[r * DEPTH_TILES + d], scratch, part, MATRIX_K / 2u, ROW_MAJOR);
+                subgroup_sync();
+            }
+        }
+        MatrixSum sums[R * HEAD_TILES];
+        MatrixSum den[R];
+        MatrixSum top[R];
+        [[unroll]] for (uint r = 0u; r < R; r++) {
+            [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) sums[r * HEAD_TILES + d] = MatrixSum(0.0);
+            den[r] = MatrixSum(0.0);
+            top[r] = MatrixSum(LOWEST);
+        }
+
+        uvec4 next_keys[FETCH];
+        uvec4 next_values[FETCH];
+#define FETCH_BLOCK(s) \
+        [[unroll]] for (uint n = 0u; n < FETCH; n++) { \
+            uint i = LANE + n * LANES; \
+            uint key = (s) + i / (HEAD / 8u); \
+            uint quad = min(i % (HEAD / 8u), head_quads - 1u); \
+            uint row = b * args.C + min(key, seen - 1u); \
+            next_keys[n] = quads_k[k_quad + row * k_row + quad]; \
+            next_values[n] = key < seen ? quads_v[v_quad + row * v_row + quad] : uvec4(0u); \
+        }
+        FETCH_BLOCK(0u)
+        uint stage = 0u;
+        for (uint s = 0u; s < seen; s += KEYS) {
+            bool all_whole = s + KEYS <= min(first_place + 1u, seen); // for every row of the workgroup
+            if (STAGES == 1u || s == 0u) barrier();
+            [[unroll]] for (uint n = 0u; n < FETCH; n++) {
+                uint i = LANE + n * LANES;
+                uint at = stage + i / (HEAD / 8u) * PITCH + i % (HEAD / 8u);
+                if (!all_whole) {
+                    uvec4 masks;
+                    [[unroll]] for (uint c = 0u; c < 4u; c++) masks[c] = wild_halves(next_values[n][c]);
+                    if (masks != uvec4(0u)) atomicOr(wild, 1u);
+                    next_values[n] &= ~masks;
+                }
+                if (QUADS % LANES == 0u || i < QUADS) {
+                    keys[at] = next_keys[n];
+                    values[at] = next_values[n];
+                }
+            }
+            barrier();
+            if (s + KEYS < seen) { FETCH_BLOCK(s + KEYS) }
+
+            if (s < place + ROWS) { // some row of the subgroup sees something
+                MatrixSum scores[R * KEY_TILES];
+                [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
+                    [[unroll]] for (uint r = 0u; r < R; r++) scores[r * KEY_TILES + j] = MatrixSum(0.0);
+                    [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
+                        if (d * MATRIX_K < args.D) {
+                            MatrixB key;
+                            coopMatLoad(key, keys, stage + j * MATRIX_N * PITCH + d * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
+                            [[unroll]] for (uint r = 0u; r < R; r++)
+                                scores[r * KEY_TILES + j] = coopMatMulAdd(queries[r * DEPTH_TILES + d], key, scores[r * KEY_TILES + j]);
+                        }
+                    }
+                }
+                bool whole = s + KEYS <= min(place + 1u, seen);
+                [[unroll]] for (uint n = 0u; n < R * KEY_TILES; n++) {
+                    [[unroll]] for (uint i = 0u; i < scores[n].length(); i++) scores[n][i] *= scale;
+                }
+                if (!whole) {
+                    MatrixSum row;
+                    MatrixSum column;
+                    coopMatLoad(row, iota, 0u, 0u, COLUMN_MAJOR);
+                    coopMatLoad(column, iota, 0u, 0u, ROW_MAJOR);
+                    [[unroll]] for (uint r = 0u; r < R; r++) {
+                        [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
+                            float ahead = float(int(place + r * MATRIX_M) - int(s + j * MATRIX_N));
+                            float end = float(int(seen) - int(s + j * MATRIX_N));
+                            [[unroll]] for (uint i = 0u; i < row.length(); i++) {
+                                bool visible = column[i] - row[i] <= ahead && column[i] < end;
+                                scores[r * KEY_TILES + j][i] = visible ? scores[r * KEY_TILES + j][i] : LOWEST;
+                            }
+                        }
+                    }
+                }
+
+                MatrixSum highest[R];
+                float excess = LOWEST; // over the reference
+                [[unroll]] for (uint r = 0u; r < R; r++) {
+                    highest[r] = scores[r * KEY_TILES];
+                    [[unroll]] for (uint i = 0u; i < highest[r].length(); i++) {
+                        [[unroll]] for (uint j = 1u; j < KEY_TILES; j++)
+                            highest[r][i] = max(highest[r][i], scores[r * KEY_TILES + j][i]);
+                        excess = max(excess, highest[r][i] - top[r][i]);
+                    }
+                }
+                if (subgroupMax(excess) > SLACK) {
+                    [[unroll]] for (uint r = 0u; r < R; r++) {
+                        coopMatStore(highest[r], scratch, part, MATRIX_N, ROW_MAJOR);
+                        subgroup_sync();
+                        float most = LOWEST;
+                        if (lane < MATRIX_M) {
+                            for (uint i = 0u; i < MATRIX_N; i++)
+                                most = max(most, uintBitsToFloat(scratch[part + lane * MATRIX_N + i]));
+                        }
+                        subgroup_sync();
+                        scratch[part + lane] = floatBitsToUint(most);
+                        subgroup_sync();
+                        LOAD_ROWS(highest[r], part);
+                        subgroup_sync();
+                        [[unroll]] for (uint i = 0u; i < highest[r].length(); i++) {
+                            float now = max(top[r][i], highest[r][i]);
+                            float keep = exp2(top[r][i] - now);
+                            top[r][i] = now;
+                            den[r][i] *= keep;
+                            [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) sums[r * HEAD_TILES + d][i] *= keep;
+                        }
+                    }
+                }
+                [[unroll]] for (uint r = 0u; r < R; r++) {
+                    [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
+                        [[unroll]] for (uint i = 0u; i < den[r].length(); i++) {
+                            float weight = exp2(scores[r * KEY_TILES + j][i] - top[r][i]);
+                            den[r][i] += weight;
+                            scores[r * KEY_TILES + j][i] = weight;
+                        }
+                    }
+                }
+
+                [[unroll]] for (uint j = 0u; j < WEIGHT_TILES; j++) {
+                    MatrixA weights[R];
+                    [[unroll]] for (uint r = 0u; r < R; r++) {
+#ifdef MATRIX2
+                        weights[r] = MatrixA(scores[r * KEY_TILES + j]);
+#else
+                        [[unroll]] for (uint n = 0u; n < MATRIX_K / MATRIX_N; n++)
+                            coopMatStore(scores[r * KEY_TILES + j * (MATRIX_K / MATRIX_N) + n], scratch, part + n * MATRIX_N, MATRIX_K, ROW_MAJOR);
+                        subgroup_sync();
+                        uint packed[PART / 2u / SUBGROUP_SIZE];
+                        [[unroll]] for (uint n = 0u; n < PART / 2u / SUBGROUP_SIZE; n++) {
+                            uint at = part + 2u * (lane + n * SUBGROUP_SIZE);
+                            packed[n] = pack_elements(uintBitsToFloat(scratch[at]), uintBitsToFloat(scratch[at + 1u]));
+                        }
+                        subgroup_sync();
+                        [[unroll]] for (uint n = 0u; n < PART / 2u / SUBGROUP_SIZE; n++) scratch[part + lane + n * SUBGROUP_SIZE] = packed[n];
+                        subgroup_sync();
+                        coopMatLoad(weights[r], scratch, part, MATRIX_K / 2u, ROW_MAJOR);
+                        subgroup_sync();
+#endif
+                    }
+                    [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) {
+                        if (d * MATRIX_N < args.D) {
+                            MatrixB value;
+                            coopMatLoad(value, values, stage + j * MATRIX_K * PITCH + d * MATRIX_N / 8u, PITCH, ROW_MAJOR);
+                            [[unroll]] for (uint r = 0u; r < R; r++)
+                                sums[r * HEAD_TILES + d] = coopMatMulAdd(weights[r], value, sums[r * HEAD_TILES + d]);
+                        }
+                    }
+                }
+                if (!all_whole && subgroupMax(atomicOr(wild, 0u)) != 0u) {
+                    [[unroll]] for (uint n = 0u; n < R * HEAD_TILES; n++) {
+                        uint d = n % HEAD_TILES * MATRIX_N;
+                        if (d < args.D) {
+                            for (uint i = lane; i < MATRIX_M * MATRIX_N; i += SUBGROUP_SIZE) {
+                                uint column = d + i % MATRIX_N;
+                                uint limit = min(place + n / HEAD_TILES * MATRIX_M + i / MATRIX_N + 1u, seen);
+                                float wilds = 0.0;
+                                for (uint key = s; key < min(limit, s + KEYS); key++) {
+                                    uint word = quads_v[v_quad + (b * args.C + key) * v_row + column / 8u][column / 2u % 4u];
+                                    float value = unpack_elements(word & wild_halves(word))[column % 2u];
+                                    wilds += value;
+                                }
+                                scratch[part + i] = floatBitsToUint(wilds);
+                            }
+                            subgroup_sync();
+                            MatrixSum wilds;
+                            coopMatLoad(wilds, scratch, part, MATRIX_N, ROW_MAJOR);
+                            subgroup_sync();
+                            sums[n] += wilds;
+                        }
+                    }
+                }
+            }
+            if (STAGES == 2u) stage = KEYS * PITCH - stage;
+        }
+
+        [[unroll]] for (uint r = 0u; r < R; r++) {
+            uint t = own + r * MATRIX_M + lane; // a lane's row
+            coopMatStore(top[r], scratch, part, MATRIX_N, ROW_MAJOR);
+            subgroup_sync();
+            float high = lane < MATRIX_M ? uintBitsToFloat(scratch[part + lane * MATRIX_N]) : 0.0;
+            subgroup_sync();
+            coopMatStore(den[r], scratch, part, MATRIX_N, ROW_MAJOR);
+            subgroup_sync();
+            float total = 0.0;
+            if (lane < MATRIX_M) {
+                for (uint i = 0u; i < MATRIX_N; i++) total += uintBitsToFloat(scratch[part + lane * MATRIX_N + i]);
+                if (t <= t_last) store_lse(args.lse_at + (b * args.L + t) * args.H + h, high * LN_2 + log_above_one(total));
+            }
+            subgroup_sync();
+            if (lane < MATRIX_M) scratch[part + lane] = floatBitsToUint(1.0 / total);
+            subgroup_sync();
+            MatrixSum share;
+            LOAD_ROWS(share, part);
+            subgroup_sync();
+            [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) {
+                if (d * MATRIX_N >= args.D) continue;
+                MatrixSum result = sums[r * HEAD_TILES + d];
+                [[unroll]] for (uint i = 0u; i < share.length(); i++) result[i] *= share[i];
+                coopMatStore(result, scratch, part, MATRIX_N, ROW_MAJOR);
+                subgroup_sync();
+                for (uint i = lane; i < MATRIX_M * MATRIX_N / 8u; i += SUBGROUP_SIZE) {
+                    uint row = own + r * MATRIX_M + i / (MATRIX_N / 8u);
+                    uint at = args.o_at + (b * args.L + row) * args.o_row + h * args.D + d * MATRIX_N + i % (MATRIX_N / 8u) * 8u;
+                    uvec4 low;
+                    uvec4 high_words;
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) {
+                        low[n] = scratch[part + 8u * i + n];
+                        high_words[n] = scratch[part + 8u * i + 4u + n];
+                    }
+                    if (row > t_last) continue;
+                    if (DTYPE_OF(4) == TYPE_F32) {
+                        quads_o[at / 4u] = low;
+                        quads_o[at / 4u + 1u] = high_words;
+                    } else {
+                        vec4 x = uintBitsToFloat(low);
+                        vec4 y = uintBitsToFloat(high_words);
+                        uint type = DTYPE_OF(4);
+                        quads_o[at / 8u] = uvec4(half_bits(type, x.x) | half_bits(type, x.y) << 16, half_bits(type, x.z) | half_bits(type, x.w) << 16,
+                                                 half_bits(type, y.x) | half_bits(type, y.y) << 16, half_bits(type, y.z) | half_bits(type, y.w) << 16);
+                    }
+                }
+                subgroup_sync();
+            }
+        }
+    }
+}
