@@ -132,6 +132,14 @@ static dart_sma_append_args good_sma_append(void)
 {
     return (dart_sma_append_args){.B = B, .L = L, .H = H, .N = N, .P = P, .S = S, .eps = 1e-5f, .dh = f32, .seq = i32, .to = {.M = M, .dh = f16, .scale = f32}};
 }
+static dart_attention_args good_attention(void)
+{
+    return (dart_attention_args){.B = B, .L = L, .H = H, .G = G, .D = P, .C = 2 * L, .q = f32, .k = f16, .v = f16, .seq = i32, .o = f32, .lse = f32};
+}
+static dart_kv_append_args good_kv_append(void)
+{
+    return (dart_kv_append_args){.B = B, .L = L, .G = G, .D = P, .C = 2 * L, .k = f32, .v = f32, .seq = i32, .to_k = f16, .to_v = f16};
+}
 static dart_argmax_args good_argmax(void) { return (dart_argmax_args){.T = T, .V = V, .logits = f32, .ids = i32}; }
 static dart_sample_args good_sample(void) { return (dart_sample_args){.T = T, .V = V, .temperature = 1, .logits = f32, .seq = i32, .ids = i32}; }
 static dart_advance_args good_advance(void) { return (dart_advance_args){.B = B, .slots = 4, .seq = i32, .ids = i32, .log = i32}; }
@@ -522,6 +530,66 @@ static void sma(void **unused)
     BAD_INTS(sma_append, seq);
 }
 
+static void attention(void **unused)
+{
+    (void)unused;
+    GOOD(attention, a.lse.buffer = NULL, a.seq.buffer = NULL);
+    GOOD(attention, a.seq.buffer = NULL, a.C = L);
+    GOOD(attention, a.C = 1);
+    GOOD(attention, a.scale = -2);
+    GOOD(attention, a.D = 128);
+    GOOD(attention, a.k.row = a.v.row = 3 * G * P);
+    GOOD(attention, a.L = 1, a.plan = DART_PLAN_STEP);
+    BAD(attention, a.B = 0);
+    BAD(attention, a.L = 0);
+    BAD(attention, a.H = 0);
+    BAD(attention, a.G = 0);
+    BAD(attention, a.G = 3);
+    BAD(attention, a.D = 0);
+    BAD(attention, a.D = 129);
+    BAD(attention, a.C = 0);
+    BAD(attention, a.C = (1u << 30) + 1);
+    BAD(attention, a.C = ROOM);
+    BAD(attention, a.seq.buffer = NULL, a.C = L - 1);
+    BAD(attention, a.scale = NAN);
+    BAD(attention, a.scale = INFINITY);
+    BAD(attention, a.plan = (dart_plan)3);
+    BAD(attention, a.plan = DART_PLAN_STEP);
+    BAD(attention, a.k = f32);
+    BAD(attention, a.k.row = G * P - 1);
+    BAD(attention, a.lse = f16);
+    PACKED(attention, lse);
+    NEEDED(attention, q);
+    NEEDED(attention, k);
+    NEEDED(attention, v);
+    NEEDED(attention, o);
+    BAD_FLOATS(attention, q);
+    BAD_FLOATS(attention, k);
+    BAD_FLOATS(attention, v);
+    BAD_FLOATS(attention, o);
+    BAD_INTS(attention, seq);
+    GOOD(kv_append, a.seq.buffer = NULL);
+    GOOD(kv_append, a.to_k = f32);
+    BAD(kv_append, a.B = 0);
+    BAD(kv_append, a.L = 0);
+    BAD(kv_append, a.G = 0);
+    BAD(kv_append, a.D = 0);
+    BAD(kv_append, a.D = 129);
+    BAD(kv_append, a.C = 0);
+    BAD(kv_append, a.C = ROOM);
+    BAD(kv_append, a.seq.buffer = NULL, a.C = L - 1);
+    BAD(kv_append, a.to_v.row = G * P - 1);
+    NEEDED(kv_append, k);
+    NEEDED(kv_append, v);
+    NEEDED(kv_append, to_k);
+    NEEDED(kv_append, to_v);
+    BAD_FLOATS(kv_append, k);
+    BAD_FLOATS(kv_append, v);
+    BAD_FLOATS(kv_append, to_k);
+    BAD_FLOATS(kv_append, to_v);
+    BAD_INTS(kv_append, seq);
+}
+
 static void choices(void **unused)
 {
     (void)unused;
@@ -566,7 +634,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows), cmocka_unit_test(norms), cmocka_unit_test(linear_and_conv),
         cmocka_unit_test(mixer),
-        cmocka_unit_test(ssd), cmocka_unit_test(sma), cmocka_unit_test(choices),
+        cmocka_unit_test(ssd), cmocka_unit_test(sma), cmocka_unit_test(attention), cmocka_unit_test(choices),
     };
     return cmocka_run_group_tests_name("unit_ops", tests, set_up, tear_down);
 }
