@@ -18,11 +18,17 @@ layout(std430, binding = 0) readonly buffer Block_q { uvec4 quads_q[]; };
 layout(std430, binding = 1) readonly buffer Block_k { uvec4 quads_k[]; };
 layout(std430, binding = 2) readonly buffer Block_v { uvec4 quads_v[]; };
 READS(3, seq)
-layout(std430, binding = 4) writeonly buffer Block_o { uvec4 quads_o[]; };
+WRITES(4, o)
+layout(std430, binding = 4) writeonly buffer Quads_o { uvec4 quads_o[]; };
 WRITES(5, lse)
 #include "seq.glsl"
 #include "sma.glsl"
 
+#if HEAD == 64
+#define DEPTH 64u // such rows are for just that
+#else
+#define DEPTH args.D
+#endif
 const uint KEYS = MATRIX_M < 16u ? 16u : T1; // small matrices make for many, which compile slowly
 const uint ROWS = T0 / SUBGROUPS;
 const uint R = ROWS / MATRIX_M;
@@ -34,6 +40,9 @@ const uint PITCH = HEAD / 8u + 1u; // 16-byte words a row in shared memory, odd 
 const uint QUADS = KEYS * HEAD / 8u;
 const uint FETCH = (QUADS + LANES - 1u) / LANES;
 const uint PART = MATRIX_M * MATRIX_K; // words of a subgroup's scratch memory
+const uint ELEMENTS = MATRIX_M * MATRIX_N / SUBGROUP_SIZE; // components of an accumulator in a lane
+const uint QUERY_FETCH = (MATRIX_M * MATRIX_K / 8u + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
+const uint RESULT_STORES = (MATRIX_M * MATRIX_N / 8u + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
 const float SLACK = 8.0;
 const float LOG2_E = 1.44269504;
 const float LN_2 = 0.693147181;
@@ -41,18 +50,36 @@ const float LN_2 = 0.693147181;
 shared uvec4 keys[STAGES * KEYS * PITCH];
 shared uvec4 values[STAGES * KEYS * PITCH];
 shared uint scratch[SUBGROUPS * PART];
-shared float iota[16];
+shared float table[MATRIX_N * MATRIX_M + MATRIX_M]; // column of each element, row by row; then the rows
 shared uint wild; // some value of a block with masked tokens is not finite
 
-// The halves of a word that are not finite, as a mask.
-uint wild_halves(uint word)
+// The halves that are not finite, as masks.
+uvec4 wild_halves(uvec4 words)
 {
 #ifdef MATRIX_BF16
     const uint exponent = 0x7f80u;
 #else
     const uint exponent = 0x7c00u;
 #endif
-    return ((word & exponent) == exponent ? 0xffffu : 0u) | ((word >> 16 & exponent) == exponent ? 0xffff0000u : 0u);
+    uvec4 low = mix(uvec4(0u), uvec4(0xffffu), equal(words & exponent, uvec4(exponent)));
+    return mix(low, low | 0xffff0000u, equal(words >> 16 & exponent, uvec4(exponent)));
+}
+
+// Eight columns of o, from scratch to element `at`.
+void store_eight(uint at, uint from)
+{
+    vec4 low = vec4(uintBitsToFloat(scratch[from]), uintBitsToFloat(scratch[from + 1u]), uintBitsToFloat(scratch[from + 2u]),
+                    uintBitsToFloat(scratch[from + 3u]));
+    vec4 high = vec4(uintBitsToFloat(scratch[from + 4u]), uintBitsToFloat(scratch[from + 5u]), uintBitsToFloat(scratch[from + 6u]),
+                     uintBitsToFloat(scratch[from + 7u]));
+    uint type = DTYPE_OF(4);
+    if (type == TYPE_F32) {
+        quads_o[at / 4u] = floatBitsToUint(low);
+        quads_o[at / 4u + 1u] = floatBitsToUint(high);
+    } else {
+        quads_o[at / 8u] = uvec4(half_bits(type, low.x) | half_bits(type, low.y) << 16, half_bits(type, low.z) | half_bits(type, low.w) << 16,
+                                 half_bits(type, high.x) | half_bits(type, high.y) << 16, half_bits(type, high.z) | half_bits(type, high.w) << 16);
+    }
 }
 
 // A row's value in every column, from scratch.
@@ -64,8 +91,9 @@ void main()
     uint part = gl_SubgroupID * PART;
     uint t_blocks = (args.L + T0 - 1u) / T0;
     float scale = args.scale * LOG2_E;
-    uint head_quads = args.D / 8u;
-    if (LANE < 16u) iota[LANE] = float(LANE);
+    uint head_quads = DEPTH / 8u;
+    for (uint i = LANE; i < MATRIX_N * MATRIX_M; i += LANES) table[i] = float(i % MATRIX_N);
+    if (LANE < MATRIX_M) table[MATRIX_N * MATRIX_M + LANE] = float(LANE);
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = (t_blocks - 1u - tile % t_blocks) * T0; // the longest first
         uint head = tile / t_blocks;
@@ -79,8 +107,8 @@ void main()
         uint own = t_first + gl_SubgroupID * ROWS;               // the subgroup's first row
         uint place = first_place + gl_SubgroupID * ROWS;
         uint seen = min(first_place + (t_last - t_first) + 1u, args.C);
-        uint k_quad = (args.k_at + g * args.D) / 8u;
-        uint v_quad = (args.v_at + g * args.D) / 8u;
+        uint k_quad = (args.k_at + g * DEPTH) / 8u;
+        uint v_quad = (args.v_at + g * DEPTH) / 8u;
         uint k_row = args.k_row / 8u;
         uint v_row = args.v_row / 8u;
 
@@ -89,10 +117,11 @@ void main()
         MatrixA queries[R * DEPTH_TILES];
         [[unroll]] for (uint r = 0u; r < R; r++) {
             [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
-                for (uint i = lane; i < MATRIX_M * MATRIX_K / 8u; i += SUBGROUP_SIZE) {
+                [[unroll]] for (uint round = 0u; round < QUERY_FETCH; round++) {
+                    uint i = min(lane + round * SUBGROUP_SIZE, MATRIX_M * MATRIX_K / 8u - 1u);
                     uint row = b * args.L + min(own + r * MATRIX_M + i / (MATRIX_K / 8u), t_last);
                     uint quad = d * MATRIX_K / 8u + i % (MATRIX_K / 8u);
-                    uvec4 words = quads_q[(args.q_at + row * args.q_row + h * args.D) / 8u + min(quad, head_quads - 1u)];
+                    uvec4 words = quads_q[(args.q_at + row * args.q_row + h * DEPTH) / 8u + min(quad, head_quads - 1u)];
                     [[unroll]] for (uint n = 0u; n < 4u; n++) scratch[part + 4u * i + n] = words[n];
                 }
                 subgroup_sync();
@@ -113,7 +142,7 @@ void main()
         uvec4 next_values[FETCH];
 #define FETCH_BLOCK(s) \
         [[unroll]] for (uint n = 0u; n < FETCH; n++) { \
-            uint i = LANE + n * LANES; \
+            uint i = min(LANE + n * LANES, QUADS - 1u); \
             uint key = (s) + i / (HEAD / 8u); \
             uint quad = min(i % (HEAD / 8u), head_quads - 1u); \
             uint row = b * args.C + min(key, seen - 1u); \
@@ -125,19 +154,20 @@ void main()
         for (uint s = 0u; s < seen; s += KEYS) {
             bool all_whole = s + KEYS <= min(first_place + 1u, seen); // for every row of the workgroup
             if (STAGES == 1u || s == 0u) barrier();
-            [[unroll]] for (uint n = 0u; n < FETCH; n++) {
-                uint i = LANE + n * LANES;
-                uint at = stage + i / (HEAD / 8u) * PITCH + i % (HEAD / 8u);
-                if (!all_whole) {
-                    uvec4 masks;
-                    [[unroll]] for (uint c = 0u; c < 4u; c++) masks[c] = wild_halves(next_values[n][c]);
-                    if (masks != uvec4(0u)) atomicOr(wild, 1u);
+            if (!all_whole) {
+                uvec4 any = uvec4(0u);
+                [[unroll]] for (uint n = 0u; n < FETCH; n++) {
+                    uvec4 masks = wild_halves(next_values[n]);
                     next_values[n] &= ~masks;
+                    any |= masks;
                 }
-                if (QUADS % LANES == 0u || i < QUADS) {
-                    keys[at] = next_keys[n];
-                    values[at] = next_values[n];
-                }
+                if (any != uvec4(0u)) atomicOr(wild, 1u);
+            }
+            [[unroll]] for (uint n = 0u; n < FETCH; n++) {
+                uint i = min(LANE + n * LANES, QUADS - 1u);
+                uint at = stage + i / (HEAD / 8u) * PITCH + i % (HEAD / 8u);
+                keys[at] = next_keys[n];
+                values[at] = next_values[n];
             }
             barrier();
             if (s + KEYS < seen) { FETCH_BLOCK(s + KEYS) }
@@ -147,7 +177,7 @@ void main()
                 [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
                     [[unroll]] for (uint r = 0u; r < R; r++) scores[r * KEY_TILES + j] = MatrixSum(0.0);
                     [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
-                        if (d * MATRIX_K < args.D) {
+                        if (d * MATRIX_K < DEPTH) {
                             MatrixB key;
                             coopMatLoad(key, keys, stage + j * MATRIX_N * PITCH + d * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
                             [[unroll]] for (uint r = 0u; r < R; r++)
@@ -156,22 +186,18 @@ void main()
                     }
                 }
                 bool whole = s + KEYS <= min(place + 1u, seen);
-                [[unroll]] for (uint n = 0u; n < R * KEY_TILES; n++) {
-                    [[unroll]] for (uint i = 0u; i < scores[n].length(); i++) scores[n][i] *= scale;
-                }
+                [[unroll]] for (uint n = 0u; n < R * KEY_TILES; n++) scores[n] = scores[n] * scale;
                 if (!whole) {
                     MatrixSum row;
                     MatrixSum column;
-                    coopMatLoad(row, iota, 0u, 0u, COLUMN_MAJOR);
-                    coopMatLoad(column, iota, 0u, 0u, ROW_MAJOR);
-                    [[unroll]] for (uint r = 0u; r < R; r++) {
-                        [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
-                            float ahead = float(int(place + r * MATRIX_M) - int(s + j * MATRIX_N));
-                            float end = float(int(seen) - int(s + j * MATRIX_N));
-                            [[unroll]] for (uint i = 0u; i < row.length(); i++) {
-                                bool visible = column[i] - row[i] <= ahead && column[i] < end;
-                                scores[r * KEY_TILES + j][i] = visible ? scores[r * KEY_TILES + j][i] : LOWEST;
-                            }
+                    coopMatLoad(row, table, MATRIX_N * MATRIX_M, 0u, COLUMN_MAJOR);
+                    coopMatLoad(column, table, 0u, MATRIX_N, ROW_MAJOR);
+                    [[unroll]] for (uint n = 0u; n < R * KEY_TILES; n++) {
+                        float first = float(int(s + n % KEY_TILES * MATRIX_N) - int(place + n / KEY_TILES * MATRIX_M));
+                        float end = float(int(s + n % KEY_TILES * MATRIX_N) + 1 - int(seen));
+                        [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                            float beyond = max(column[i] - row[i] + first, column[i] + end);
+                            scores[n][i] = beyond > 0.0 ? LOWEST : scores[n][i];
                         }
                     }
                 }
@@ -179,11 +205,11 @@ void main()
                 MatrixSum highest[R];
                 float excess = LOWEST; // over the reference
                 [[unroll]] for (uint r = 0u; r < R; r++) {
-                    highest[r] = scores[r * KEY_TILES];
-                    [[unroll]] for (uint i = 0u; i < highest[r].length(); i++) {
-                        [[unroll]] for (uint j = 1u; j < KEY_TILES; j++)
-                            highest[r][i] = max(highest[r][i], scores[r * KEY_TILES + j][i]);
-                        excess = max(excess, highest[r][i] - top[r][i]);
+                    [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                        float most = scores[r * KEY_TILES][i];
+                        [[unroll]] for (uint j = 1u; j < KEY_TILES; j++) most = max(most, scores[r * KEY_TILES + j][i]);
+                        highest[r][i] = most;
+                        excess = max(excess, most - top[r][i]);
                     }
                 }
                 if (subgroupMax(excess) > SLACK) {
@@ -191,31 +217,36 @@ void main()
                         coopMatStore(highest[r], scratch, part, MATRIX_N, ROW_MAJOR);
                         subgroup_sync();
                         float most = LOWEST;
-                        if (lane < MATRIX_M) {
-                            for (uint i = 0u; i < MATRIX_N; i++)
-                                most = max(most, uintBitsToFloat(scratch[part + lane * MATRIX_N + i]));
+                        [[unroll]] for (uint i = 0u; i < MATRIX_N; i++)
+                            most = max(most, uintBitsToFloat(scratch[part + lane % MATRIX_M * MATRIX_N + i]));
+                        subgroup_sync();
+                        if (lane < MATRIX_M) scratch[part + lane] = floatBitsToUint(most);
+                        subgroup_sync();
+                        MatrixSum now;
+                        LOAD_ROWS(now, part);
+                        subgroup_sync();
+                        MatrixSum keep;
+                        [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                            // Each row by itself, so that what its neighbours see changes no bit of it.
+                            float before = top[r][i];
+                            float after = now[i] > before + SLACK ? now[i] : before;
+                            keep[i] = exp2(before - after);
+                            top[r][i] = after;
                         }
-                        subgroup_sync();
-                        scratch[part + lane] = floatBitsToUint(most);
-                        subgroup_sync();
-                        LOAD_ROWS(highest[r], part);
-                        subgroup_sync();
-                        [[unroll]] for (uint i = 0u; i < highest[r].length(); i++) {
-                            float now = max(top[r][i], highest[r][i]);
-                            float keep = exp2(top[r][i] - now);
-                            top[r][i] = now;
-                            den[r][i] *= keep;
-                            [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) sums[r * HEAD_TILES + d][i] *= keep;
-                        }
+                        den[r] = den[r] * keep;
+                        [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) sums[r * HEAD_TILES + d] = sums[r * HEAD_TILES + d] * keep;
                     }
                 }
                 [[unroll]] for (uint r = 0u; r < R; r++) {
-                    [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
-                        [[unroll]] for (uint i = 0u; i < den[r].length(); i++) {
-                            float weight = exp2(scores[r * KEY_TILES + j][i] - top[r][i]);
-                            den[r][i] += weight;
+                    [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                        float sum = den[r][i];
+                        float reference = top[r][i];
+                        [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
+                            float weight = exp2(scores[r * KEY_TILES + j][i] - reference);
+                            sum += weight;
                             scores[r * KEY_TILES + j][i] = weight;
                         }
+                        den[r][i] = sum;
                     }
                 }
 
@@ -241,34 +272,11 @@ void main()
 #endif
                     }
                     [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) {
-                        if (d * MATRIX_N < args.D) {
+                        if (d * MATRIX_N < DEPTH) {
                             MatrixB value;
                             coopMatLoad(value, values, stage + j * MATRIX_K * PITCH + d * MATRIX_N / 8u, PITCH, ROW_MAJOR);
                             [[unroll]] for (uint r = 0u; r < R; r++)
                                 sums[r * HEAD_TILES + d] = coopMatMulAdd(weights[r], value, sums[r * HEAD_TILES + d]);
-                        }
-                    }
-                }
-                if (!all_whole && subgroupMax(atomicOr(wild, 0u)) != 0u) {
-                    [[unroll]] for (uint n = 0u; n < R * HEAD_TILES; n++) {
-                        uint d = n % HEAD_TILES * MATRIX_N;
-                        if (d < args.D) {
-                            for (uint i = lane; i < MATRIX_M * MATRIX_N; i += SUBGROUP_SIZE) {
-                                uint column = d + i % MATRIX_N;
-                                uint limit = min(place + n / HEAD_TILES * MATRIX_M + i / MATRIX_N + 1u, seen);
-                                float wilds = 0.0;
-                                for (uint key = s; key < min(limit, s + KEYS); key++) {
-                                    uint word = quads_v[v_quad + (b * args.C + key) * v_row + column / 8u][column / 2u % 4u];
-                                    float value = unpack_elements(word & wild_halves(word))[column % 2u];
-                                    wilds += value;
-                                }
-                                scratch[part + i] = floatBitsToUint(wilds);
-                            }
-                            subgroup_sync();
-                            MatrixSum wilds;
-                            coopMatLoad(wilds, scratch, part, MATRIX_N, ROW_MAJOR);
-                            subgroup_sync();
-                            sums[n] += wilds;
                         }
                     }
                 }
@@ -280,14 +288,14 @@ void main()
             uint t = own + r * MATRIX_M + lane; // a lane's row
             coopMatStore(top[r], scratch, part, MATRIX_N, ROW_MAJOR);
             subgroup_sync();
-            float high = lane < MATRIX_M ? uintBitsToFloat(scratch[part + lane * MATRIX_N]) : 0.0;
+            float highest_row = lane < MATRIX_M ? uintBitsToFloat(scratch[part + lane * MATRIX_N]) : 0.0;
             subgroup_sync();
             coopMatStore(den[r], scratch, part, MATRIX_N, ROW_MAJOR);
             subgroup_sync();
             float total = 0.0;
             if (lane < MATRIX_M) {
                 for (uint i = 0u; i < MATRIX_N; i++) total += uintBitsToFloat(scratch[part + lane * MATRIX_N + i]);
-                if (t <= t_last) store_lse(args.lse_at + (b * args.L + t) * args.H + h, high * LN_2 + log_above_one(total));
+                if (t <= t_last) store_lse(args.lse_at + (b * args.L + t) * args.H + h, highest_row * LN_2 + log_above_one(total));
             }
             subgroup_sync();
             if (lane < MATRIX_M) scratch[part + lane] = floatBitsToUint(1.0 / total);
@@ -296,33 +304,33 @@ void main()
             LOAD_ROWS(share, part);
             subgroup_sync();
             [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) {
-                if (d * MATRIX_N >= args.D) continue;
-                MatrixSum result = sums[r * HEAD_TILES + d];
-                [[unroll]] for (uint i = 0u; i < share.length(); i++) result[i] *= share[i];
-                coopMatStore(result, scratch, part, MATRIX_N, ROW_MAJOR);
+                coopMatStore(sums[r * HEAD_TILES + d] * share, scratch, part, MATRIX_N, ROW_MAJOR);
                 subgroup_sync();
-                for (uint i = lane; i < MATRIX_M * MATRIX_N / 8u; i += SUBGROUP_SIZE) {
+                [[unroll]] for (uint round = 0u; round < RESULT_STORES; round++) {
+                    uint i = lane + round * SUBGROUP_SIZE;
                     uint row = own + r * MATRIX_M + i / (MATRIX_N / 8u);
-                    uint at = args.o_at + (b * args.L + row) * args.o_row + h * args.D + d * MATRIX_N + i % (MATRIX_N / 8u) * 8u;
-                    uvec4 low;
-                    uvec4 high_words;
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) {
-                        low[n] = scratch[part + 8u * i + n];
-                        high_words[n] = scratch[part + 8u * i + 4u + n];
-                    }
-                    if (row > t_last) continue;
-                    if (DTYPE_OF(4) == TYPE_F32) {
-                        quads_o[at / 4u] = low;
-                        quads_o[at / 4u + 1u] = high_words;
-                    } else {
-                        vec4 x = uintBitsToFloat(low);
-                        vec4 y = uintBitsToFloat(high_words);
-                        uint type = DTYPE_OF(4);
-                        quads_o[at / 8u] = uvec4(half_bits(type, x.x) | half_bits(type, x.y) << 16, half_bits(type, x.z) | half_bits(type, x.w) << 16,
-                                                 half_bits(type, y.x) | half_bits(type, y.y) << 16, half_bits(type, y.z) | half_bits(type, y.w) << 16);
-                    }
+                    uint column = d * MATRIX_N + i % (MATRIX_N / 8u) * 8u;
+                    if (i < MATRIX_M * MATRIX_N / 8u && row <= t_last && column < DEPTH)
+                        store_eight(args.o_at + (b * args.L + row) * args.o_row + h * DEPTH + column, part + 8u * i);
                 }
                 subgroup_sync();
+            }
+        }
+        if (wild != 0u) {
+            // Of the blocks whose values were cleaned: what is not finite decides the result of who sees it.
+            memoryBarrierBuffer();
+            barrier();
+            uint from = min(first_place + 1u, seen) / KEYS * KEYS;
+            for (uint i = LANE; i < (t_last - t_first + 1u) * DEPTH; i += LANES) {
+                uint row = i / DEPTH;
+                uint column = i % DEPTH;
+                float sum = 0.0;
+                for (uint key = from; key < min(first_place + row + 1u, seen); key++) {
+                    uvec4 words = quads_v[v_quad + (b * args.C + key) * v_row + column / 8u];
+                    words &= wild_halves(words);
+                    sum += unpack_elements(words[column / 2u % 4u])[column % 2u];
+                }
+                if (sum != 0.0) store_o(args.o_at + (b * args.L + t_first + row) * args.o_row + h * DEPTH + column, sum);
             }
         }
     }
