@@ -1,5 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#include "lib/dart.glsl"
+#ifdef HALVES
+#include "lib/attention_step_half.glsl"
+#else
 // attention for one token, over the tokens of one split: partial = {top, den, acc[D]}, top = max score,
 // den = sum exp(score - top), acc = sum exp(score - top) v.
 // q B H D; k, v B C G D; partial B H splits D+2; D <= MAX_HEAD.
@@ -7,7 +11,6 @@
 // then owns a column of the values (and those LANES further on). LANES is at least MAX_HEAD / GROUPS.
 // Shared memory: 4 MAX_HEAD + 8 LANES bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
-#include "lib/dart.glsl"
 PUSH(AttentionStepArgs)
 READS(0, q)
 READS(1, k)
@@ -74,3 +77,4 @@ void main()
             store_partial(to + 2u + column, sums[column / LANES]);
     }
 }
+#endif
