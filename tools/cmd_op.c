@@ -223,7 +223,7 @@ int cmd_op(int argc, char **argv)
     operation_settings *s = &o.settings;
     const args_option options[] = {
         {"chunk-size", 0, ARGS_U32, "S", &s->S, "ssd, sma: by default 256", 1, 1 << 30, false},
-        {"plan", 0, ARGS_CHOICE, "chunked|step", &s->plan, "ssd, sma: by default step for one token", 0, 0, false},
+        {"plan", 0, ARGS_CHOICE, "chunked|step", &s->plan, "ssd, sma, attention: by default step for one token", 0, 0, false},
         {"dt-is-step", 0, ARGS_FLAG, NULL, &s->dt_is_step, "ssd: dt is the step size, without bias and softplus", 0, 0,
          false},
         {"dt-min", 0, ARGS_F32, "X", &s->dt_min, "ssd: least step size", 0, 0, false},

@@ -41,7 +41,8 @@ const uint QUADS = KEYS * HEAD / 8u;
 const uint FETCH = (QUADS + LANES - 1u) / LANES;
 const uint PART = MATRIX_M * MATRIX_K; // words of a subgroup's scratch memory
 const uint ELEMENTS = MATRIX_M * MATRIX_N / SUBGROUP_SIZE; // components of an accumulator in a lane
-const uint QUERY_FETCH = (MATRIX_M * MATRIX_K / 8u + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
+const uint QUERY_WORDS = MATRIX_M * MATRIX_K / 8u; // 16-byte words of a tile of queries
+const uint QUERY_FETCH = (QUERY_WORDS + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
 const uint RESULT_STORES = (MATRIX_M * MATRIX_N / 8u + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
 const float SLACK = 8.0;
 const float LOG2_E = 1.44269504;
@@ -49,7 +50,10 @@ const float LN_2 = 0.693147181;
 
 shared uvec4 keys[STAGES * KEYS * PITCH];
 shared uvec4 values[STAGES * KEYS * PITCH];
-shared uint scratch[SUBGROUPS * PART];
+shared float scratch[SUBGROUPS * PART];
+#ifndef MATRIX2
+shared uint packed[SUBGROUPS * PART / 2u];
+#endif
 shared float table[MATRIX_N * MATRIX_M + MATRIX_M]; // column of each element, row by row; then the rows
 shared uint wild; // some value of a block with masked tokens is not finite
 
@@ -68,10 +72,10 @@ uvec4 wild_halves(uvec4 words)
 // Eight columns of o, from scratch to element `at`.
 void store_eight(uint at, uint from)
 {
-    vec4 low = vec4(uintBitsToFloat(scratch[from]), uintBitsToFloat(scratch[from + 1u]), uintBitsToFloat(scratch[from + 2u]),
-                    uintBitsToFloat(scratch[from + 3u]));
-    vec4 high = vec4(uintBitsToFloat(scratch[from + 4u]), uintBitsToFloat(scratch[from + 5u]), uintBitsToFloat(scratch[from + 6u]),
-                     uintBitsToFloat(scratch[from + 7u]));
+    vec4 low = vec4(scratch[from], scratch[from + 1u], scratch[from + 2u],
+                    scratch[from + 3u]);
+    vec4 high = vec4(scratch[from + 4u], scratch[from + 5u], scratch[from + 6u],
+                     scratch[from + 7u]);
     uint type = DTYPE_OF(4);
     if (type == TYPE_F32) {
         quads_o[at / 4u] = floatBitsToUint(low);
@@ -114,18 +118,17 @@ void main()
 
         barrier();
         if (LANE == 0u) wild = 0u;
-        MatrixA queries[R * DEPTH_TILES];
+        MatrixA queries[R * DEPTH_TILES]; // tile by tile through the place of the keys
         [[unroll]] for (uint r = 0u; r < R; r++) {
             [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
                 [[unroll]] for (uint round = 0u; round < QUERY_FETCH; round++) {
-                    uint i = min(lane + round * SUBGROUP_SIZE, MATRIX_M * MATRIX_K / 8u - 1u);
+                    uint i = min(lane + round * SUBGROUP_SIZE, QUERY_WORDS - 1u);
                     uint row = b * args.L + min(own + r * MATRIX_M + i / (MATRIX_K / 8u), t_last);
-                    uint quad = d * MATRIX_K / 8u + i % (MATRIX_K / 8u);
-                    uvec4 words = quads_q[(args.q_at + row * args.q_row + h * DEPTH) / 8u + min(quad, head_quads - 1u)];
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) scratch[part + 4u * i + n] = words[n];
+                    uint quad = min(d * MATRIX_K / 8u + i % (MATRIX_K / 8u), head_quads - 1u);
+                    keys[gl_SubgroupID * QUERY_WORDS + i] = quads_q[(args.q_at + row * args.q_row + h * DEPTH) / 8u + quad];
                 }
                 subgroup_sync();
-                coopMatLoad(queries[r * DEPTH_TILES + d], scratch, part, MATRIX_K / 2u, ROW_MAJOR);
+                coopMatLoad(queries[r * DEPTH_TILES + d], keys, gl_SubgroupID * QUERY_WORDS, MATRIX_K / 8u, ROW_MAJOR);
                 subgroup_sync();
             }
         }
@@ -218,9 +221,9 @@ void main()
                         subgroup_sync();
                         float most = LOWEST;
                         [[unroll]] for (uint i = 0u; i < MATRIX_N; i++)
-                            most = max(most, uintBitsToFloat(scratch[part + lane % MATRIX_M * MATRIX_N + i]));
+                            most = max(most, scratch[part + lane % MATRIX_M * MATRIX_N + i]);
                         subgroup_sync();
-                        if (lane < MATRIX_M) scratch[part + lane] = floatBitsToUint(most);
+                        if (lane < MATRIX_M) scratch[part + lane] = most;
                         subgroup_sync();
                         MatrixSum now;
                         LOAD_ROWS(now, part);
@@ -259,16 +262,12 @@ void main()
                         [[unroll]] for (uint n = 0u; n < MATRIX_K / MATRIX_N; n++)
                             coopMatStore(scores[r * KEY_TILES + j * (MATRIX_K / MATRIX_N) + n], scratch, part + n * MATRIX_N, MATRIX_K, ROW_MAJOR);
                         subgroup_sync();
-                        uint packed[PART / 2u / SUBGROUP_SIZE];
                         [[unroll]] for (uint n = 0u; n < PART / 2u / SUBGROUP_SIZE; n++) {
-                            uint at = part + 2u * (lane + n * SUBGROUP_SIZE);
-                            packed[n] = pack_elements(uintBitsToFloat(scratch[at]), uintBitsToFloat(scratch[at + 1u]));
+                            uint at = part / 2u + lane + n * SUBGROUP_SIZE;
+                            packed[at] = pack_elements(scratch[2u * at], scratch[2u * at + 1u]);
                         }
                         subgroup_sync();
-                        [[unroll]] for (uint n = 0u; n < PART / 2u / SUBGROUP_SIZE; n++) scratch[part + lane + n * SUBGROUP_SIZE] = packed[n];
-                        subgroup_sync();
-                        coopMatLoad(weights[r], scratch, part, MATRIX_K / 2u, ROW_MAJOR);
-                        subgroup_sync();
+                        coopMatLoad(weights[r], packed, part / 2u, MATRIX_K / 2u, ROW_MAJOR);
 #endif
                     }
                     [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) {
@@ -288,17 +287,17 @@ void main()
             uint t = own + r * MATRIX_M + lane; // a lane's row
             coopMatStore(top[r], scratch, part, MATRIX_N, ROW_MAJOR);
             subgroup_sync();
-            float highest_row = lane < MATRIX_M ? uintBitsToFloat(scratch[part + lane * MATRIX_N]) : 0.0;
+            float highest_row = lane < MATRIX_M ? scratch[part + lane * MATRIX_N] : 0.0;
             subgroup_sync();
             coopMatStore(den[r], scratch, part, MATRIX_N, ROW_MAJOR);
             subgroup_sync();
             float total = 0.0;
             if (lane < MATRIX_M) {
-                for (uint i = 0u; i < MATRIX_N; i++) total += uintBitsToFloat(scratch[part + lane * MATRIX_N + i]);
+                for (uint i = 0u; i < MATRIX_N; i++) total += scratch[part + lane * MATRIX_N + i];
                 if (t <= t_last) store_lse(args.lse_at + (b * args.L + t) * args.H + h, highest_row * LN_2 + log_above_one(total));
             }
             subgroup_sync();
-            if (lane < MATRIX_M) scratch[part + lane] = floatBitsToUint(1.0 / total);
+            if (lane < MATRIX_M) scratch[part + lane] = 1.0 / total;
             subgroup_sync();
             MatrixSum share;
             LOAD_ROWS(share, part);
