@@ -55,6 +55,7 @@ shared float scratch[SUBGROUPS * PART];
 shared uint packed[SUBGROUPS * PART / 2u];
 #endif
 shared float table[MATRIX_N * MATRIX_M + MATRIX_M]; // column of each element, row by row; then the rows
+shared float tops[T0]; // the reference of each row
 shared uint wild; // some value of a block with masked tokens is not finite
 
 // The halves that are not finite, as masks.
@@ -118,14 +119,16 @@ void main()
 
         barrier();
         if (LANE == 0u) wild = 0u;
+        for (uint i = LANE; i < T0; i += LANES) tops[i] = LOWEST;
         MatrixA queries[R * DEPTH_TILES]; // tile by tile through the place of the keys
         [[unroll]] for (uint r = 0u; r < R; r++) {
             [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
                 [[unroll]] for (uint round = 0u; round < QUERY_FETCH; round++) {
                     uint i = min(lane + round * SUBGROUP_SIZE, QUERY_WORDS - 1u);
                     uint row = b * args.L + min(own + r * MATRIX_M + i / (MATRIX_K / 8u), t_last);
-                    uint quad = min(d * MATRIX_K / 8u + i % (MATRIX_K / 8u), head_quads - 1u);
-                    keys[gl_SubgroupID * QUERY_WORDS + i] = quads_q[(args.q_at + row * args.q_row + h * DEPTH) / 8u + quad];
+                    uint quad = d * MATRIX_K / 8u + i % (MATRIX_K / 8u);
+                    uvec4 words = quads_q[(args.q_at + row * args.q_row + h * DEPTH) / 8u + min(quad, head_quads - 1u)];
+                    keys[gl_SubgroupID * QUERY_WORDS + i] = quad < head_quads ? words : uvec4(0u);
                 }
                 subgroup_sync();
                 coopMatLoad(queries[r * DEPTH_TILES + d], keys, gl_SubgroupID * QUERY_WORDS, MATRIX_K / 8u, ROW_MAJOR);
@@ -154,141 +157,22 @@ void main()
         }
         FETCH_BLOCK(0u)
         uint stage = 0u;
-        for (uint s = 0u; s < seen; s += KEYS) {
-            bool all_whole = s + KEYS <= min(first_place + 1u, seen); // for every row of the workgroup
-            if (STAGES == 1u || s == 0u) barrier();
-            if (!all_whole) {
-                uvec4 any = uvec4(0u);
-                [[unroll]] for (uint n = 0u; n < FETCH; n++) {
-                    uvec4 masks = wild_halves(next_values[n]);
-                    next_values[n] &= ~masks;
-                    any |= masks;
-                }
-                if (any != uvec4(0u)) atomicOr(wild, 1u);
-            }
-            [[unroll]] for (uint n = 0u; n < FETCH; n++) {
-                uint i = min(LANE + n * LANES, QUADS - 1u);
-                uint at = stage + i / (HEAD / 8u) * PITCH + i % (HEAD / 8u);
-                keys[at] = next_keys[n];
-                values[at] = next_values[n];
-            }
-            barrier();
-            if (s + KEYS < seen) { FETCH_BLOCK(s + KEYS) }
-
-            if (s < place + ROWS) { // some row of the subgroup sees something
-                MatrixSum scores[R * KEY_TILES];
-                [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
-                    [[unroll]] for (uint r = 0u; r < R; r++) scores[r * KEY_TILES + j] = MatrixSum(0.0);
-                    [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
-                        if (d * MATRIX_K < DEPTH) {
-                            MatrixB key;
-                            coopMatLoad(key, keys, stage + j * MATRIX_N * PITCH + d * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
-                            [[unroll]] for (uint r = 0u; r < R; r++)
-                                scores[r * KEY_TILES + j] = coopMatMulAdd(queries[r * DEPTH_TILES + d], key, scores[r * KEY_TILES + j]);
-                        }
-                    }
-                }
-                bool whole = s + KEYS <= min(place + 1u, seen);
-                [[unroll]] for (uint n = 0u; n < R * KEY_TILES; n++) scores[n] = scores[n] * scale;
-                if (!whole) {
-                    MatrixSum row;
-                    MatrixSum column;
-                    coopMatLoad(row, table, MATRIX_N * MATRIX_M, 0u, COLUMN_MAJOR);
-                    coopMatLoad(column, table, 0u, MATRIX_N, ROW_MAJOR);
-                    [[unroll]] for (uint n = 0u; n < R * KEY_TILES; n++) {
-                        float first = float(int(s + n % KEY_TILES * MATRIX_N) - int(place + n / KEY_TILES * MATRIX_M));
-                        float end = float(int(s + n % KEY_TILES * MATRIX_N) + 1 - int(seen));
-                        [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
-                            float beyond = max(column[i] - row[i] + first, column[i] + end);
-                            scores[n][i] = beyond > 0.0 ? LOWEST : scores[n][i];
-                        }
-                    }
-                }
-
-                MatrixSum highest[R];
-                float excess = LOWEST; // over the reference
-                [[unroll]] for (uint r = 0u; r < R; r++) {
-                    [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
-                        float most = scores[r * KEY_TILES][i];
-                        [[unroll]] for (uint j = 1u; j < KEY_TILES; j++) most = max(most, scores[r * KEY_TILES + j][i]);
-                        highest[r][i] = most;
-                        excess = max(excess, most - top[r][i]);
-                    }
-                }
-                if (subgroupMax(excess) > SLACK) {
-                    [[unroll]] for (uint r = 0u; r < R; r++) {
-                        coopMatStore(highest[r], scratch, part, MATRIX_N, ROW_MAJOR);
-                        subgroup_sync();
-                        float most = LOWEST;
-                        [[unroll]] for (uint i = 0u; i < MATRIX_N; i++)
-                            most = max(most, scratch[part + lane % MATRIX_M * MATRIX_N + i]);
-                        subgroup_sync();
-                        if (lane < MATRIX_M) scratch[part + lane] = most;
-                        subgroup_sync();
-                        MatrixSum now;
-                        LOAD_ROWS(now, part);
-                        subgroup_sync();
-                        MatrixSum keep;
-                        [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
-                            // Each row by itself, so that what its neighbours see changes no bit of it.
-                            float before = top[r][i];
-                            float after = now[i] > before + SLACK ? now[i] : before;
-                            keep[i] = exp2(before - after);
-                            top[r][i] = after;
-                        }
-                        den[r] = den[r] * keep;
-                        [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) sums[r * HEAD_TILES + d] = sums[r * HEAD_TILES + d] * keep;
-                    }
-                }
-                [[unroll]] for (uint r = 0u; r < R; r++) {
-                    [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
-                        float sum = den[r][i];
-                        float reference = top[r][i];
-                        [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
-                            float weight = exp2(scores[r * KEY_TILES + j][i] - reference);
-                            sum += weight;
-                            scores[r * KEY_TILES + j][i] = weight;
-                        }
-                        den[r][i] = sum;
-                    }
-                }
-
-                [[unroll]] for (uint j = 0u; j < WEIGHT_TILES; j++) {
-                    MatrixA weights[R];
-                    [[unroll]] for (uint r = 0u; r < R; r++) {
-#ifdef MATRIX2
-                        weights[r] = MatrixA(scores[r * KEY_TILES + j]);
-#else
-                        [[unroll]] for (uint n = 0u; n < MATRIX_K / MATRIX_N; n++)
-                            coopMatStore(scores[r * KEY_TILES + j * (MATRIX_K / MATRIX_N) + n], scratch, part + n * MATRIX_N, MATRIX_K, ROW_MAJOR);
-                        subgroup_sync();
-                        [[unroll]] for (uint n = 0u; n < PART / 2u / SUBGROUP_SIZE; n++) {
-                            uint at = part / 2u + lane + n * SUBGROUP_SIZE;
-                            packed[at] = pack_elements(scratch[2u * at], scratch[2u * at + 1u]);
-                        }
-                        subgroup_sync();
-                        coopMatLoad(weights[r], packed, part / 2u, MATRIX_K / 2u, ROW_MAJOR);
-#endif
-                    }
-                    [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) {
-                        if (d * MATRIX_N < DEPTH) {
-                            MatrixB value;
-                            coopMatLoad(value, values, stage + j * MATRIX_K * PITCH + d * MATRIX_N / 8u, PITCH, ROW_MAJOR);
-                            [[unroll]] for (uint r = 0u; r < R; r++)
-                                sums[r * HEAD_TILES + d] = coopMatMulAdd(weights[r], value, sums[r * HEAD_TILES + d]);
-                        }
-                    }
-                }
-            }
-            if (STAGES == 2u) stage = KEYS * PITCH - stage;
+        uint whole_end = min(first_place + 1u, seen) / KEYS * KEYS; // blocks before this one every row sees whole
+        uint s = 0u;
+        for (; s < whole_end; s += KEYS) {
+#define MASKED 0
+#include "attention_block.glsl"
+#undef MASKED
+        }
+        for (; s < seen; s += KEYS) {
+#define MASKED 1
+#include "attention_block.glsl"
+#undef MASKED
         }
 
         [[unroll]] for (uint r = 0u; r < R; r++) {
             uint t = own + r * MATRIX_M + lane; // a lane's row
-            coopMatStore(top[r], scratch, part, MATRIX_N, ROW_MAJOR);
-            subgroup_sync();
-            float highest_row = lane < MATRIX_M ? scratch[part + lane * MATRIX_N] : 0.0;
-            subgroup_sync();
+            float highest_row = tops[gl_SubgroupID * ROWS + r * MATRIX_M + lane % MATRIX_M];
             coopMatStore(den[r], scratch, part, MATRIX_N, ROW_MAJOR);
             subgroup_sync();
             float total = 0.0;
@@ -319,12 +203,11 @@ void main()
             // Of the blocks whose values were cleaned: what is not finite decides the result of who sees it.
             memoryBarrierBuffer();
             barrier();
-            uint from = min(first_place + 1u, seen) / KEYS * KEYS;
             for (uint i = LANE; i < (t_last - t_first + 1u) * DEPTH; i += LANES) {
                 uint row = i / DEPTH;
                 uint column = i % DEPTH;
                 float sum = 0.0;
-                for (uint key = from; key < min(first_place + row + 1u, seen); key++) {
+                for (uint key = whole_end; key < min(first_place + row + 1u, seen); key++) {
                     uvec4 words = quads_v[v_quad + (b * args.C + key) * v_row + column / 8u];
                     words &= wild_halves(words);
                     sum += unpack_elements(words[column / 2u % 4u])[column % 2u];
