@@ -39,7 +39,7 @@ const uint WEIGHT_TILES = KEYS / MATRIX_K;
 const uint PITCH = HEAD / 8u + 1u; // 16-byte words a row in shared memory, odd to spread the banks
 const uint QUADS = KEYS * HEAD / 8u;
 const uint FETCH = (QUADS + LANES - 1u) / LANES;
-const uint PART = MATRIX_M * MATRIX_K; // words of a subgroup's scratch memory
+const uint PART = MATRIX_M * MATRIX_K; // floats of a subgroup's scratch memory
 const uint ELEMENTS = MATRIX_M * MATRIX_N / SUBGROUP_SIZE; // components of an accumulator in a lane
 const uint QUERY_WORDS = MATRIX_M * MATRIX_K / 8u; // 16-byte words of a tile of queries
 const uint QUERY_FETCH = (QUERY_WORDS + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
@@ -50,12 +50,12 @@ const float LN_2 = 0.693147181;
 
 shared uvec4 keys[STAGES * KEYS * PITCH];
 shared uvec4 values[STAGES * KEYS * PITCH];
-shared float scratch[SUBGROUPS * PART];
+// Vectors, because matrices want addresses of whole 16 bytes.
+shared vec4 scratch[SUBGROUPS * PART / 4u];
 #ifndef MATRIX2
-shared uint packed[SUBGROUPS * PART / 2u];
+shared uvec4 packed[SUBGROUPS * PART / 8u];
 #endif
-shared float table[MATRIX_N * MATRIX_M + MATRIX_M]; // column of each element, row by row; then the rows
-shared float tops[T0]; // the reference of each row
+shared vec4 table[(MATRIX_N + 1u) * MATRIX_M / 4u]; // column of each element, row by row; then the rows
 shared uint wild; // some value of a block with masked tokens is not finite
 
 // The halves that are not finite, as masks.
@@ -70,13 +70,9 @@ uvec4 wild_halves(uvec4 words)
     return mix(low, low | 0xffff0000u, equal(words >> 16 & exponent, uvec4(exponent)));
 }
 
-// Eight columns of o, from scratch to element `at`.
-void store_eight(uint at, uint from)
+// Eight columns of o from element `at` on.
+void store_eight(uint at, vec4 low, vec4 high)
 {
-    vec4 low = vec4(scratch[from], scratch[from + 1u], scratch[from + 2u],
-                    scratch[from + 3u]);
-    vec4 high = vec4(scratch[from + 4u], scratch[from + 5u], scratch[from + 6u],
-                     scratch[from + 7u]);
     uint type = DTYPE_OF(4);
     if (type == TYPE_F32) {
         quads_o[at / 4u] = floatBitsToUint(low);
@@ -88,7 +84,7 @@ void store_eight(uint at, uint from)
 }
 
 // A row's value in every column, from scratch.
-#define LOAD_ROWS(matrix, first) coopMatLoad(matrix, scratch, first, 0u, COLUMN_MAJOR)
+#define LOAD_ROWS(matrix, first) coopMatLoad(matrix, scratch, (first) / 4u, 0u, COLUMN_MAJOR)
 
 void main()
 {
@@ -97,8 +93,8 @@ void main()
     uint t_blocks = (args.L + T0 - 1u) / T0;
     float scale = args.scale * LOG2_E;
     uint head_quads = DEPTH / 8u;
-    for (uint i = LANE; i < MATRIX_N * MATRIX_M; i += LANES) table[i] = float(i % MATRIX_N);
-    if (LANE < MATRIX_M) table[MATRIX_N * MATRIX_M + LANE] = float(LANE);
+    for (uint i = LANE; i < (MATRIX_N + 1u) * MATRIX_M / 4u; i += LANES)
+        table[i] = vec4(i * 4u % (i < MATRIX_N * MATRIX_M / 4u ? MATRIX_N : MATRIX_M)) + vec4(0.0, 1.0, 2.0, 3.0);
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = (t_blocks - 1u - tile % t_blocks) * T0; // the longest first
         uint head = tile / t_blocks;
@@ -119,7 +115,6 @@ void main()
 
         barrier();
         if (LANE == 0u) wild = 0u;
-        for (uint i = LANE; i < T0; i += LANES) tops[i] = LOWEST;
         MatrixA queries[R * DEPTH_TILES]; // tile by tile through the place of the keys
         [[unroll]] for (uint r = 0u; r < R; r++) {
             [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
@@ -128,7 +123,7 @@ void main()
                     uint row = b * args.L + min(own + r * MATRIX_M + i / (MATRIX_K / 8u), t_last);
                     uint quad = d * MATRIX_K / 8u + i % (MATRIX_K / 8u);
                     uvec4 words = quads_q[(args.q_at + row * args.q_row + h * DEPTH) / 8u + min(quad, head_quads - 1u)];
-                    keys[gl_SubgroupID * QUERY_WORDS + i] = quad < head_quads ? words : uvec4(0u);
+                    keys[gl_SubgroupID * QUERY_WORDS + i] = quad < head_quads ? words : uvec4(0u); // further on keys count as 0
                 }
                 subgroup_sync();
                 coopMatLoad(queries[r * DEPTH_TILES + d], keys, gl_SubgroupID * QUERY_WORDS, MATRIX_K / 8u, ROW_MAJOR);
@@ -157,44 +152,166 @@ void main()
         }
         FETCH_BLOCK(0u)
         uint stage = 0u;
-        uint whole_end = min(first_place + 1u, seen) / KEYS * KEYS; // blocks before this one every row sees whole
-        uint s = 0u;
-        for (; s < whole_end; s += KEYS) {
-#define MASKED 0
-#include "attention_block.glsl"
-#undef MASKED
-        }
-        for (; s < seen; s += KEYS) {
-#define MASKED 1
-#include "attention_block.glsl"
-#undef MASKED
+        for (uint s = 0u; s < seen; s += KEYS) {
+            bool all_whole = s + KEYS <= min(first_place + 1u, seen); // for every row of the workgroup
+            if (STAGES == 1u || s == 0u) barrier();
+            if (!all_whole) {
+                uvec4 any = uvec4(0u);
+                [[unroll]] for (uint n = 0u; n < FETCH; n++) {
+                    uvec4 masks = wild_halves(next_values[n]);
+                    next_values[n] &= ~masks;
+                    any |= masks;
+                }
+                if (any != uvec4(0u)) atomicOr(wild, 1u);
+            }
+            [[unroll]] for (uint n = 0u; n < FETCH; n++) {
+                uint i = min(LANE + n * LANES, QUADS - 1u);
+                uint at = stage + i / (HEAD / 8u) * PITCH + i % (HEAD / 8u);
+                keys[at] = next_keys[n];
+                values[at] = next_values[n];
+            }
+            barrier();
+            if (s + KEYS < seen) { FETCH_BLOCK(s + KEYS) }
+
+            if (s < place + ROWS) { // some row of the subgroup sees something
+                MatrixSum scores[R * KEY_TILES];
+                [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
+                    [[unroll]] for (uint r = 0u; r < R; r++) scores[r * KEY_TILES + j] = MatrixSum(0.0);
+                    [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
+                        MatrixB key;
+                        coopMatLoad(key, keys, stage + j * MATRIX_N * PITCH + d * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
+                        [[unroll]] for (uint r = 0u; r < R; r++)
+                            scores[r * KEY_TILES + j] = coopMatMulAdd(queries[r * DEPTH_TILES + d], key, scores[r * KEY_TILES + j]);
+                    }
+                }
+                bool whole = s + KEYS <= min(place + 1u, seen);
+                [[unroll]] for (uint n = 0u; n < R * KEY_TILES; n++) scores[n] = scores[n] * scale;
+                if (!whole) {
+                    MatrixSum row;
+                    MatrixSum column;
+                    coopMatLoad(row, table, MATRIX_N * MATRIX_M / 4u, 0u, COLUMN_MAJOR);
+                    coopMatLoad(column, table, 0u, MATRIX_N / 4u, ROW_MAJOR);
+                    [[unroll]] for (uint n = 0u; n < R * KEY_TILES; n++) {
+                        float first = float(int(s + n % KEY_TILES * MATRIX_N) - int(place + n / KEY_TILES * MATRIX_M));
+                        float end = float(int(s + n % KEY_TILES * MATRIX_N) + 1 - int(seen));
+                        [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                            float beyond = max(column[i] - row[i] + first, column[i] + end);
+                            scores[n][i] = beyond > 0.0 ? LOWEST : scores[n][i];
+                        }
+                    }
+                }
+
+                MatrixSum highest[R];
+                float excess = LOWEST; // over the reference
+                [[unroll]] for (uint r = 0u; r < R; r++) {
+                    [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                        float most = scores[r * KEY_TILES][i];
+                        [[unroll]] for (uint j = 1u; j < KEY_TILES; j++) most = max(most, scores[r * KEY_TILES + j][i]);
+                        highest[r][i] = most;
+                        excess = max(excess, most - top[r][i]);
+                    }
+                }
+                if (subgroupOr(excess > SLACK ? 1u : 0u) != 0u) {
+                    [[unroll]] for (uint r = 0u; r < R; r++) {
+                        coopMatStore(highest[r], scratch, part / 4u, MATRIX_N / 4u, ROW_MAJOR);
+                        subgroup_sync();
+                        float most = LOWEST;
+                        [[unroll]] for (uint i = 0u; i < MATRIX_N / 4u; i++) {
+                            vec4 quad = scratch[(part + lane % MATRIX_M * MATRIX_N) / 4u + i];
+                            most = max(most, max(max(quad.x, quad.y), max(quad.z, quad.w)));
+                        }
+                        subgroup_sync();
+                        if (lane < MATRIX_M) scratch[(part + lane) / 4u][lane % 4u] = most;
+                        subgroup_sync();
+                        MatrixSum now;
+                        LOAD_ROWS(now, part);
+                        subgroup_sync();
+                        MatrixSum keep;
+                        [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                            // Each row by itself, so that what its neighbours see changes no bit of it.
+                            float before = top[r][i];
+                            float after = now[i] > before + SLACK ? now[i] : before;
+                            keep[i] = exp2(before - after);
+                            top[r][i] = after;
+                        }
+                        den[r] = den[r] * keep;
+                        [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) sums[r * HEAD_TILES + d] = sums[r * HEAD_TILES + d] * keep;
+                    }
+                }
+                [[unroll]] for (uint r = 0u; r < R; r++) {
+                    [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                        float sum = den[r][i];
+                        float reference = top[r][i];
+                        [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
+                            float weight = exp2(scores[r * KEY_TILES + j][i] - reference);
+                            sum += weight;
+                            scores[r * KEY_TILES + j][i] = weight;
+                        }
+                        den[r][i] = sum;
+                    }
+                }
+
+                [[unroll]] for (uint j = 0u; j < WEIGHT_TILES; j++) {
+                    MatrixA weights[R];
+                    [[unroll]] for (uint r = 0u; r < R; r++) {
+#ifdef MATRIX2
+                        weights[r] = MatrixA(scores[r * KEY_TILES + j]);
+#else
+                        [[unroll]] for (uint n = 0u; n < MATRIX_K / MATRIX_N; n++)
+                            coopMatStore(scores[r * KEY_TILES + j * (MATRIX_K / MATRIX_N) + n], scratch, (part + n * MATRIX_N) / 4u, MATRIX_K / 4u, ROW_MAJOR);
+                        subgroup_sync();
+                        for (uint i = lane; i < PART / 8u; i += SUBGROUP_SIZE) {
+                            vec4 low = scratch[part / 4u + 2u * i];
+                            vec4 high = scratch[part / 4u + 2u * i + 1u];
+                            packed[part / 8u + i] = uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w),
+                                                          pack_elements(high.x, high.y), pack_elements(high.z, high.w));
+                        }
+                        subgroup_sync();
+                        coopMatLoad(weights[r], packed, part / 8u, MATRIX_K / 8u, ROW_MAJOR);
+#endif
+                    }
+                    [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) {
+                        MatrixB value;
+                        coopMatLoad(value, values, stage + j * MATRIX_K * PITCH + d * MATRIX_N / 8u, PITCH, ROW_MAJOR);
+                        [[unroll]] for (uint r = 0u; r < R; r++)
+                            sums[r * HEAD_TILES + d] = coopMatMulAdd(weights[r], value, sums[r * HEAD_TILES + d]);
+                    }
+                }
+            }
+            if (STAGES == 2u) stage = KEYS * PITCH - stage;
         }
 
         [[unroll]] for (uint r = 0u; r < R; r++) {
             uint t = own + r * MATRIX_M + lane; // a lane's row
-            float highest_row = tops[gl_SubgroupID * ROWS + r * MATRIX_M + lane % MATRIX_M];
-            coopMatStore(den[r], scratch, part, MATRIX_N, ROW_MAJOR);
+            coopMatStore(top[r], scratch, part / 4u, MATRIX_N / 4u, ROW_MAJOR);
+            subgroup_sync();
+            float highest_row = lane < MATRIX_M ? scratch[(part + lane * MATRIX_N) / 4u].x : 0.0;
+            subgroup_sync();
+            coopMatStore(den[r], scratch, part / 4u, MATRIX_N / 4u, ROW_MAJOR);
             subgroup_sync();
             float total = 0.0;
             if (lane < MATRIX_M) {
-                for (uint i = 0u; i < MATRIX_N; i++) total += scratch[part + lane * MATRIX_N + i];
+                for (uint i = 0u; i < MATRIX_N / 4u; i++) {
+                    vec4 quad = scratch[(part + lane * MATRIX_N) / 4u + i];
+                    total += (quad.x + quad.y) + (quad.z + quad.w);
+                }
                 if (t <= t_last) store_lse(args.lse_at + (b * args.L + t) * args.H + h, highest_row * LN_2 + log_above_one(total));
             }
             subgroup_sync();
-            if (lane < MATRIX_M) scratch[part + lane] = 1.0 / total;
+            if (lane < MATRIX_M) scratch[(part + lane) / 4u][lane % 4u] = 1.0 / total;
             subgroup_sync();
             MatrixSum share;
             LOAD_ROWS(share, part);
             subgroup_sync();
             [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) {
-                coopMatStore(sums[r * HEAD_TILES + d] * share, scratch, part, MATRIX_N, ROW_MAJOR);
+                coopMatStore(sums[r * HEAD_TILES + d] * share, scratch, part / 4u, MATRIX_N / 4u, ROW_MAJOR);
                 subgroup_sync();
                 [[unroll]] for (uint round = 0u; round < RESULT_STORES; round++) {
                     uint i = lane + round * SUBGROUP_SIZE;
                     uint row = own + r * MATRIX_M + i / (MATRIX_N / 8u);
                     uint column = d * MATRIX_N + i % (MATRIX_N / 8u) * 8u;
                     if (i < MATRIX_M * MATRIX_N / 8u && row <= t_last && column < DEPTH)
-                        store_eight(args.o_at + (b * args.L + row) * args.o_row + h * DEPTH + column, part + 8u * i);
+                        store_eight(args.o_at + (b * args.L + row) * args.o_row + h * DEPTH + column, scratch[part / 4u + 2u * i], scratch[part / 4u + 2u * i + 1u]);
                 }
                 subgroup_sync();
             }
@@ -203,11 +320,12 @@ void main()
             // Of the blocks whose values were cleaned: what is not finite decides the result of who sees it.
             memoryBarrierBuffer();
             barrier();
+            uint from = min(first_place + 1u, seen) / KEYS * KEYS;
             for (uint i = LANE; i < (t_last - t_first + 1u) * DEPTH; i += LANES) {
                 uint row = i / DEPTH;
                 uint column = i % DEPTH;
                 float sum = 0.0;
-                for (uint key = whole_end; key < min(first_place + row + 1u, seen); key++) {
+                for (uint key = from; key < min(first_place + row + 1u, seen); key++) {
                     uvec4 words = quads_v[v_quad + (b * args.C + key) * v_row + column / 8u];
                     words &= wild_halves(words);
                     sum += unpack_elements(words[column / 2u % 4u])[column % 2u];
