@@ -83,10 +83,10 @@ struct ConvTailArgs { U32 tiles, flags, B, L, C, K, x_at, x_row, tail_at, seq_at
 struct ConvStepArgs { U32 tiles, flags, B, C, K, x_at, x_row, weight_at, bias_at, tail_at, seq_at, y_at, y_row; };
 
 /* step = IS_STEP ? dt : clamp(softplus(dt + dt_bias), dt_min, dt_max), no limit being FLT_MAX; log-decay of a token: -exp(a_log) step.
- * cum[(b H + h) L + t] = {hi, lo, step}: hi + lo is the log-decay summed from begin(j) to t inclusive, added token by
- * token as a two-float sum (hi the rounded sum, lo what rounding lost), so that differences keep their digits.
+ * cum[(b H + h) L + t] = {hi, lo, step}: hi + lo is the log-decay summed from begin(j) to t inclusive, as a
+ * two-float sum in an order of its own (hi the rounded sum, lo what rounding lost), so that differences keep their digits.
  * decay[(b (M+1) + 0) H + h] = open_decay[b H + h] or 0; decay[(b (M+1) + 1 + j) H + h] = the sum over chunk j (0 when
- * empty). Tile: T0 consecutive items (j fastest after h: item = h + H (j + M b)), one sequential walk each. */
+ * empty). Tile: T0 consecutive items (j fastest after h: item = h + H (j + M b)). */
 struct SsdDecayArgs { U32 tiles, flags, B, L, H, S, M, dt_at, dt_row, a_log_at, dt_bias_at, seq_at; F32 dt_min, dt_max; };
 
 /* The stages of a piece pass on two sets of N x P matrices, the memories of its chunks and the states that enter them

@@ -3,10 +3,10 @@
 // cum_t = sum over k <= t in the chunk of -exp(a_log) step_k as a two-float number, decay = cum at the chunk's end;
 // step = clamp(softplus(dt + dt_bias), dt_min, dt_max), or dt as it is.
 // dt B L H; a_log, dt_bias H; open_decay B H; cum B H L 3; decay B M+1 H.
-// One workgroup takes T0 chunks (neighbouring heads), SLAB tokens at a time: all lanes compute steps, T0 lanes add
-// them up in order, all lanes write. T0 divides the local size.
-// Shared memory: 12 T0 SLAB bytes.
-// Guards: exp only of negative numbers; the sum is precise, with the rounding error of each addition carried along.
+// One workgroup takes T0 chunks (neighbouring heads), PARTS SEGMENT tokens at a time: a lane adds up SEGMENT tokens in order,
+// the ends of the parts are added up by doubling, always in the same order. T0 divides the local size.
+// Shared memory: 12 T0 PARTS SEGMENT + 8 LANES bytes.
+// Guards: exp only of negative numbers; the sums are precise, with the rounding error of each addition carried along.
 #include "lib/dart.glsl"
 PUSH(SsdDecayArgs)
 READS(0, dt)
@@ -18,15 +18,28 @@ WRITES(5, cum)
 WRITES(6, decay)
 #include "lib/seq.glsl"
 
-const uint SLAB = 64u;
-const uint STRIDE = LANES / T0;
-shared float steps[SLAB * T0];
-shared float highs[SLAB * T0]; // log-decay of a token, then its sum
-shared float lows[SLAB * T0];
+const uint PARTS = LANES / T0; // of a chunk, one lane each
+const uint SEGMENT = 8u;
+const uint SLAB = PARTS * SEGMENT;
+shared float staged[T0 * SLAB * CUM_STRIDE];
+shared vec2 ends[LANES];       // of the parts: their sums, then with all before them
+
+// a + b for two-float numbers.
+vec2 add_pairs(vec2 a, vec2 b)
+{
+    precise float sum = a.x + b.x;
+    precise float part = sum - a.x;
+    precise float error = (a.x - (sum - part)) + (b.x - part);
+    precise float rest = (a.y + b.y) + error;
+    precise float rounded = sum + rest;
+    precise float lost = rest - (rounded - sum);
+    return vec2(rounded, lost);
+}
 
 void main()
 {
     uint slot = LANE % T0;
+    uint part = LANE / T0;
     uint items = args.H * args.M * args.B;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         bool valid = tile * T0 + slot < items;
@@ -39,46 +52,58 @@ void main()
         float a_log = load_a_log(args.a_log_at + h);
         float a = a_log > 0.0 ? -1.0 / exp_neg(-a_log) : -exp_neg(a_log);
         float bias = has(args.flags, HAS_BIAS) ? load_dt_bias(args.dt_bias_at + h) : 0.0;
-
-        float high = 0.0;
-        float low = 0.0;
-        for (uint first = 0u; first < min(args.S, args.L); first += SLAB) {
-            for (uint k = LANE / T0; k < SLAB; k += STRIDE) {
-                if (first + k >= size) continue;
-                float value = load_dt(args.dt_at + (b * args.L + chunk.begin + first + k) * args.dt_row + h);
-                if (!has(args.flags, IS_STEP)) value = min(max(softplus(value + bias), args.dt_min), args.dt_max);
-                steps[k * T0 + slot] = value;
-                highs[k * T0 + slot] = a * value;
+        vec2 total = vec2(0.0);
+        uint longest = min(args.S, args.L);
+        for (uint first = 0u; first < longest; first += SLAB) {
+            uint parts = min(PARTS, (longest - first + SEGMENT - 1u) / SEGMENT); // that have tokens
+            float steps[SEGMENT];
+            [[unroll]] for (uint k = 0u; k < SEGMENT; k++) {
+                uint t = first + part * SEGMENT + k;
+                steps[k] = t < size ? load_dt(args.dt_at + (b * args.L + chunk.begin + t) * args.dt_row + h) : 0.0;
+            }
+            vec2 sums[SEGMENT];
+            vec2 sum = vec2(0.0);
+            [[unroll]] for (uint k = 0u; k < SEGMENT; k++) {
+                if (!has(args.flags, IS_STEP)) steps[k] = min(max(softplus(steps[k] + bias), args.dt_min), args.dt_max);
+                if (first + part * SEGMENT + k >= size) steps[k] = 0.0;
+                sum = add_pairs(sum, vec2(a * steps[k], 0.0));
+                sums[k] = sum;
             }
             barrier();
-            if (LANE < T0) {
-                uint top = min(SLAB, size - min(size, first));
-                for (uint k = 0u; k < top; k++) {
-                    precise float term = highs[k * T0 + slot];
-                    precise float sum = high + term;
-                    precise float part = sum - high;
-                    precise float error = (high - (sum - part)) + (term - part);
-                    precise float rest = low + error;
-                    precise float rounded = sum + rest;
-                    precise float lost = rest - (rounded - sum);
-                    high = rounded;
-                    low = lost;
-                    highs[k * T0 + slot] = high;
-                    lows[k * T0 + slot] = low;
+            ends[LANE] = sum;
+            for (uint m = T0; m < T0 * parts; m *= 2u) {
+                barrier();
+                vec2 other = LANE >= m ? ends[LANE - m] : vec2(0.0);
+                barrier();
+                if (LANE >= m) ends[LANE] = add_pairs(other, ends[LANE]);
+            }
+            barrier();
+            vec2 base = add_pairs(total, part > 0u ? ends[LANE - T0] : vec2(0.0));
+            total = add_pairs(total, ends[T0 * (parts - 1u) + slot]);
+            [[unroll]] for (uint k = 0u; k < SEGMENT; k++) {
+                vec2 value = add_pairs(base, sums[k]);
+                uint at = (slot * SLAB + part * SEGMENT + k) * CUM_STRIDE;
+                staged[at] = value.x;
+                staged[at + 1u] = value.y;
+                staged[at + 2u] = steps[k];
+            }
+            barrier();
+            for (uint i = 0u; i < T0; i++) {
+                uint one = tile * T0 + i;
+                if (one < items) {
+                    uint one_h = one % args.H;
+                    uint one_j = one / args.H % args.M;
+                    uint one_b = one / args.H / args.M;
+                    Chunk of = chunk_of(seq_position(one_b), seq_count(one_b, args.L), args.S, one_j);
+                    uint of_size = of.begin < of.end ? of.end - of.begin : 0u;
+                    uint top = min(SLAB, of_size - min(of_size, first)) * CUM_STRIDE;
+                    uint to = CUM_STRIDE * ((one_b * args.H + one_h) * args.L + of.begin + first);
+                    for (uint k = LANE; k < top; k += LANES) store_cum(to + k, staged[i * SLAB * CUM_STRIDE + k]);
                 }
             }
-            barrier();
-            for (uint k = LANE / T0; k < SLAB; k += STRIDE) {
-                if (first + k >= size) continue;
-                uint to = CUM_STRIDE * ((b * args.H + h) * args.L + chunk.begin + first + k);
-                store_cum(to, highs[k * T0 + slot]);
-                store_cum(to + 1u, lows[k * T0 + slot]);
-                store_cum(to + 2u, steps[k * T0 + slot]);
-            }
-            barrier();
         }
         if (LANE < T0 && valid) {
-            store_decay((b * (args.M + 1u) + 1u + j) * args.H + h, high);
+            store_decay((b * (args.M + 1u) + 1u + j) * args.H + h, total.x);
             if (j == 0u) {
                 float open = has(args.flags, HAS_OPEN) ? load_open_decay(b * args.H + h) : 0.0;
                 store_decay(b * (args.M + 1u) * args.H + h, open);

@@ -7,6 +7,7 @@
 // registers, reads its x once and shares b in slabs of SLAB tokens. Normalised rows that are wider than WIDTH are computed
 // twice, the first time for their squares. T0 is a multiple of 4, T1 is 1.
 // Shared memory: 4 SLAB (T0 + 1) + 4 T0 (LANES + 2) bytes.
+// Matrix rows: lib/ssd_memory_matrix.glsl.
 // With -DWIDE: lib/ssd_memory_wide.glsl.
 // Guards: exponents are clamped to <= 0 and come from two-float differences; tokens past the chunk are never read; eps > 0.
 #include "lib/dart.glsl"
@@ -24,7 +25,9 @@ WRITES(8, tail)
 #define SSD_CUM
 #define SSD_MEMORY
 #include "lib/ssd.glsl"
-#ifdef WIDE
+#if defined(MATRIX_F16) || defined(MATRIX_BF16)
+#include "lib/ssd_memory_matrix.glsl"
+#elif defined(WIDE)
 #include "lib/ssd_memory_wide.glsl"
 #else
 

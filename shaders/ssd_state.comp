@@ -6,6 +6,7 @@
 // One workgroup walks four rows n of one (b, h), a lane every LANES-th column of all four, and reads memories a chunk ahead,
 // since each step of the walk is short and waits for memory only. T0 is 4; LANES is at least
 // MAX_STATE / 4. Shared memory: 16 LANES bytes.
+// Matrix rows: lib/ssd_state_matrix.glsl.
 // Guards: exponents are clamped to <= 0; empty chunks are neither read nor written; eps > 0.
 #include "lib/dart.glsl"
 PUSH(SsdStateArgs)
@@ -24,6 +25,9 @@ WRITES(9, hin_scale)
 #define SSD_MEMORY
 #include "lib/ssd.glsl"
 
+#if defined(MATRIX_F16) || defined(MATRIX_BF16)
+#include "lib/ssd_state_matrix.glsl"
+#else
 const uint BLOCKS = MAX_STATE / LANES;
 
 // The memory of four rows, raw, from its first row on.
@@ -122,3 +126,4 @@ void main()
         if (has_open && n_first == 0u && LANE == 0u) store_open_decay(head, closes ? 0.0 : total);
     }
 }
+#endif

@@ -23,10 +23,20 @@ layout(constant_id = 7) const uint SUBGROUP_SIZE = 32;
 #define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
 
 // Two values rounded to the element type, as they lie in a word.
+#ifdef MATRIX_BF16
+// To 8 digits, nearest even: the sum has no room for more. (2^16 times a number is exact, whether fused or not.) Infinity
+// becomes NaN.
+float rounded_bf16(float value)
+{
+    precise float sum = fma(value, 65536.0, value);
+    precise float result = fma(value, -65536.0, sum);
+    return result;
+}
+#endif
 uint pack_elements(float low, float high)
 {
 #ifdef MATRIX_BF16
-    return bf16_bits(low) | bf16_bits(high) << 16;
+    return floatBitsToUint(rounded_bf16(low)) >> 16 | floatBitsToUint(rounded_bf16(high)) & 0xffff0000u;
 #else
     return packFloat2x16(f16vec2(low, high));
 #endif

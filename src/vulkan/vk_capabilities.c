@@ -272,6 +272,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
         adapter->matrix_subgroup = 32;
     const uint32_t for_matrices = DART_CAP_SUBGROUP | DART_CAP_FLOAT16;
     if ((info->capabilities & for_matrices) == for_matrices && has.matrix.cooperativeMatrix &&
+        (subgroup.supportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT) != 0 &&
         has.memory_model.vulkanMemoryModel && has.memory_model.vulkanMemoryModelDeviceScope &&
         (fixed_size || adapter->require_subgroup_size)) {
         find_matrices(instance, adapter, has.bfloat16.shaderBFloat16Type && has.bfloat16.shaderBFloat16CooperativeMatrix);

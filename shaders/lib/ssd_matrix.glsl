@@ -1,0 +1,39 @@
+// What the scan's matrix rows share. They take 16-bit operands (FITS_TILES, FITS_SCAN): S at most 256, N at most 128, P 16, 32
+// or 64, memories and hin normalised. With -DN128_P64 the last two are known.
+#ifdef N128_P64
+#define SIZE_N 128u
+#define SIZE_P 64u
+#else
+#define SIZE_N args.N
+#define SIZE_P args.P
+#endif
+const uint MAX_CHUNK = 256u; // largest S
+const uint MAX_N = 128u;
+const uint HEAD = 64u;       // columns that tiles are made for; P divides it
+// Weights are raised by this power of two before they are rounded, so that small ones keep their digits in f16; the sums
+// give it back.
+const float GAIN = 64.0;
+
+// exp(x), x <= 0, where the result is about to be rounded to 16 bits: the built-in one is within 3 + 2 |x| ulp, that is
+// 1.1e-5 for results above 2^-126, and below what f16 keeps (4.9e-4) everywhere.
+float decay_exp(float x) { return exp(min(x, 0.0)); }
+
+// Eight values rounded.
+uvec4 pack_eight(vec4 low, vec4 high)
+{
+    return uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w), pack_elements(high.x, high.y), pack_elements(high.z, high.w));
+}
+// Eight elements times a factor, as operands of a product. To bf16 they are cut, not rounded: what cutting takes on average,
+// half a last digit or 2^-7 (0.5 / m) of 1 <= m < 2, is added before, 0.3607 2^-7 being the mean over m. That leaves an error of
+// 0.31 last digits (rounding: 0.29) for a third of the instructions; numbers of 8 digits stay what they are.
+uvec4 scale_eight(uvec4 words, float factor)
+{
+#ifdef MATRIX_BF16
+    factor *= 1.002818;
+    uvec4 low = floatBitsToUint(uintBitsToFloat(words << 16) * factor);
+    uvec4 high = floatBitsToUint(uintBitsToFloat(words & 0xffff0000u) * factor);
+    return low >> 16 | high & 0xffff0000u;
+#else
+    return pack_eight(vec4(unpack_elements(words.x), unpack_elements(words.y)) * factor, vec4(unpack_elements(words.z), unpack_elements(words.w)) * factor);
+#endif
+}

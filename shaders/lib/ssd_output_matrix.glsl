@@ -1,0 +1,349 @@
+// The matrix rows of ssd_output: a workgroup makes T1 tokens of T0 heads of a group, HEAD columns at a time.
+//   y = after (cb (before x) + enter c hin) + (cb decay step + d) x,
+// where the first cb is that of sources below the tile and the last that of the tile on the diagonal. The reference is the token
+// before the tile: before_s is what is left there of source s (times its step), after_t what is left of it at token t, enter what
+// is left there of hin. Decays are computed one by one on the diagonal only.
+// So c and the cb below the tile are the left factors of all heads as they are: c stays in registers, cb = c b^T in shared memory,
+// the diagonal's cb with the lanes that weigh it. A head costs the scaling of its right factors, x and hin, on their way
+// through shared memory, SLAB rows at a time; the next rows are read meanwhile. Factors of 16-bit type that are not scaled are
+// not rounded again; of two that are multiplied here (cb and before x), each is rounded once.
+// A subgroup owns T1 / ROW_GROUPS tokens of HEAD / COLUMN_GROUPS columns.
+// Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 144 (T1 + SLAB) + 12 T1 + 1536 bytes.
+// Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
+// their own MATRIX_K.
+#include "lib/matrix.glsl"
+#include "lib/ssd_matrix.glsl"
+layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
+layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
+layout(std430, binding = 2) readonly buffer Quads_c { uvec4 quads_c[]; };
+layout(std430, binding = 4) readonly buffer Quads_hin { uvec4 quads_hin[]; };
+layout(std430, binding = 8) writeonly buffer Quads_y { uvec4 quads_y[]; };
+
+// In 16-byte words. The odd ones put rows that are read together into different banks.
+const uint PITCH = HEAD / 8u + 1u; // of a slab
+const uint CB_PITCH = (MAX_CHUNK - T1) / 8u + 1u;
+const uint DIAGONAL_PITCH = T1 / 8u + 1u;
+const uint SUM_PITCH = HEAD / 4u + 1u;
+const uint CB_WORDS = T1 * CB_PITCH;
+const uint WORK_WORDS = (T1 + SLAB) * PITCH; // >= diagonal + slab, >= T1 rows of sums
+const uint DIAGONAL = CB_WORDS;
+const uint SLAB_AT = CB_WORDS + T1 * PITCH;
+shared uvec4 stage[CB_WORDS + WORK_WORDS];
+shared float before[MAX_CHUNK]; // of a source below the tile: what it weighs at the tile's first token
+shared vec4 logs[T1 / 4u];      // of the tile's tokens: log2 of what is left since the reference, and the step
+shared vec4 steps[T1 / 4u];
+shared float after[T1];         // exp(cum_t - cum_reference)
+shared float scales[MAX_N];
+
+const uint ROW_GROUPS = T1 / MATRIX_M < SUBGROUPS ? T1 / MATRIX_M : SUBGROUPS;
+const uint COLUMN_GROUPS = SUBGROUPS / ROW_GROUPS;
+const uint ROWS = T1 / ROW_GROUPS;           // of a subgroup
+const uint COLUMNS = HEAD / COLUMN_GROUPS;
+const uint TM = ROWS / MATRIX_M;
+const uint TN = COLUMNS / MATRIX_N;
+const uint GRAIN = ROWS > MATRIX_K ? ROWS : MATRIX_K; // columns of the diagonal tile come in these
+const uint PAIR = (T1 / GRAIN + 1u) * (GRAIN / 8u);   // words of rows t and T1 - 1 - t up to the diagonal
+const uint OWN = (T1 / 2u * PAIR + LANES - 1u) / LANES;
+const uint UNITS = SLAB * (HEAD / 8u) / LANES;
+const uint KS = SLAB / MATRIX_K;
+const uint C_TK = MAX_N / MATRIX_K;
+const uint TOKENS = (MAX_CHUNK + LANES - 1u) / LANES;
+const uint SCALES = (MAX_N + LANES - 1u) / LANES;
+
+uint half_pair(float low, float high) { return half_bits(DTYPE_OF(8), low) | half_bits(DTYPE_OF(8), high) << 16; }
+// Eight neighbours of y, from element `at` on.
+void put_eight(uint at, vec4 low, vec4 high)
+{
+    if (DTYPE_OF(8) == TYPE_F32) {
+        quads_y[at / 4u] = floatBitsToUint(low);
+        quads_y[at / 4u + 1u] = floatBitsToUint(high);
+    } else if (DTYPE_OF(8) == DTYPE_OF(0)) {
+        quads_y[at / 8u] = pack_eight(low, high);
+    } else {
+        quads_y[at / 8u] = uvec4(half_pair(low.x, low.y), half_pair(low.z, low.w), half_pair(high.x, high.y), half_pair(high.z, high.w));
+    }
+}
+
+void main()
+{
+    uint t_blocks = (args.C + T1 - 1u) / T1;
+    uint group_heads = args.H / args.G;
+    uint h_blocks = (group_heads + T0 - 1u) / T0;
+    uint row_first = gl_SubgroupID % ROW_GROUPS * ROWS;
+    uint column_first = gl_SubgroupID / ROW_GROUPS * COLUMNS;
+    uint unit_row = LANE / (HEAD / 8u); // of the first of this lane's words of a slab
+    uint unit_p = LANE % (HEAD / 8u);
+    const uint UNIT_ROWS = LANES / (HEAD / 8u);
+
+    // This lane's words of the diagonal tile: token and first source, or token T1 for none.
+    uint own_t[OWN];
+    uint own_s[OWN];
+    [[unroll]] for (uint i = 0u; i < OWN; i++) {
+        uint q = LANE + i * LANES;
+        uint t = q / PAIR;
+        uint k = q % PAIR;
+        uint words = (t / GRAIN + 1u) * (GRAIN / 8u);
+        own_t[i] = q >= T1 / 2u * PAIR ? T1 : k < words ? t : T1 - 1u - t;
+        own_s[i] = (k < words ? k : k - words) * 8u;
+    }
+
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint t_first = (t_blocks - 1u - tile % t_blocks) * T1;
+        uint rest = tile / t_blocks;
+        uint block_first = rest % h_blocks * T0;
+        rest /= h_blocks;
+        uint g = rest % args.G;
+        rest /= args.G;
+        uint j = rest % args.M;
+        uint b = rest / args.M;
+        uint block_heads = min(T0, group_heads - block_first);
+        Chunk chunk = chunk_of(seq_position(b), seq_count(b, args.L), args.S, j);
+        uint size = chunk.begin < chunk.end ? chunk.end - chunk.begin : 0u;
+        if (t_first >= size) continue;
+        uint token = b * args.L + chunk.begin;
+        uint t_end = min(t_first + T1, size);
+        uint x_row = args.x_row / 8u;
+
+        // c . b of the tile's tokens with all sources up to them, for all heads.
+        MatrixA c_rows[TM * C_TK];
+        float own_cb[OWN * 8u];
+        MatrixSum sums[TM * TN];
+        {
+            uint b_first = (args.b_at + token * args.b_row + g * SIZE_N) / 8u + unit_p;
+            uint c_first = (args.c_at + (token + t_first) * args.c_row + g * SIZE_N) / 8u + unit_p;
+            for (uint s_first = 0u; s_first < t_end; s_first += SLAB) {
+                [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
+                [[unroll]] for (uint n_first = 0u; n_first < MAX_N; n_first += SLAB) {
+                    if (n_first < SIZE_N) {
+                        bool inside = n_first + unit_p * 8u < SIZE_N;
+                        uvec4 fetched[UNITS];
+                        [[unroll]] for (uint i = 0u; i < UNITS; i++) {
+                            uint s = s_first + unit_row + i * UNIT_ROWS;
+                            fetched[i] = inside && s < t_end ? quads_b[b_first + s * (args.b_row / 8u) + n_first / 8u] : uvec4(0u);
+                        }
+                        barrier();
+                        [[unroll]] for (uint i = 0u; i < UNITS; i++) stage[SLAB_AT + (unit_row + i * UNIT_ROWS) * PITCH + unit_p] = fetched[i];
+                        if (s_first == 0u) {
+                            [[unroll]] for (uint i = 0u; i < UNITS; i++) {
+                                uint t = unit_row + i * UNIT_ROWS;
+                                if (t < T1)
+                                    stage[DIAGONAL + t * PITCH + unit_p] =
+                                        inside && t_first + t < size ? quads_c[c_first + t * (args.c_row / 8u) + n_first / 8u] : uvec4(0u);
+                            }
+                        }
+                        barrier();
+                        [[unroll]] for (uint k = 0u; k < KS; k++) {
+                            [[unroll]] for (uint i = 0u; i < TM; i++) {
+                                uint at = i * C_TK + n_first / MATRIX_K + k;
+                                if (s_first == 0u)
+                                    coopMatLoad(c_rows[at], stage, DIAGONAL + (row_first + i * MATRIX_M) * PITCH + k * MATRIX_K / 8u,
+                                                PITCH, ROW_MAJOR);
+                            }
+                            [[unroll]] for (uint n = 0u; n < TN; n++) {
+                                MatrixB column;
+                                coopMatLoad(column, stage, SLAB_AT + (column_first + n * MATRIX_N) * PITCH + k * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
+                                [[unroll]] for (uint i = 0u; i < TM; i++)
+                                    sums[i * TN + n] = coopMatMulAdd(c_rows[i * C_TK + n_first / MATRIX_K + k], column, sums[i * TN + n]);
+                            }
+                        }
+                    }
+                }
+                barrier();
+                [[unroll]] for (uint i = 0u; i < TM; i++) {
+                    [[unroll]] for (uint n = 0u; n < TN; n++)
+                        coopMatStore(sums[i * TN + n], stage,
+                                     DIAGONAL + (row_first + i * MATRIX_M) * SUM_PITCH + (column_first + n * MATRIX_N) / 4u, SUM_PITCH, ROW_MAJOR);
+                }
+                barrier();
+                for (uint t = unit_row; t < T1; t += UNIT_ROWS) {
+                    uint s = s_first + unit_p * 8u;
+                    uint at = DIAGONAL + t * SUM_PITCH + unit_p * 2u;
+                    if (s < t_first)
+                        stage[t * CB_PITCH + s / 8u] = pack_eight(uintBitsToFloat(stage[at]) / GAIN, uintBitsToFloat(stage[at + 1u]) / GAIN);
+                }
+                [[unroll]] for (uint i = 0u; i < OWN; i++) {
+                    uint s = t_first + own_s[i];
+                    if (s >= s_first && s < s_first + SLAB && own_t[i] < T1) {
+                        uint at = DIAGONAL + own_t[i] * SUM_PITCH + (s - s_first) / 4u;
+                        [[unroll]] for (uint e = 0u; e < 8u; e++) own_cb[i * 8u + e] = uintBitsToFloat(stage[at + e / 4u][e % 4u]);
+                    }
+                }
+            }
+        }
+
+        uvec4 next[UNITS];
+#define FETCH_HIN(n_first) \
+        [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
+            uint n = (n_first) + unit_row + i * UNIT_ROWS; \
+            next[i] = n < SIZE_N && unit_p * 8u < SIZE_P ? quads_hin[hin_first + n * (SIZE_P / 8u) + unit_p] : uvec4(0u); \
+        }
+#define FETCH_X(s_first) \
+        [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
+            uint s = (s_first) + unit_row + i * UNIT_ROWS; \
+            next[i] = unit_p * 8u < SIZE_P ? quads_x[x_first + min(s, t_end - 1u) * x_row + unit_p] : uvec4(0u); \
+        }
+#define MULTIPLY(row, slab_row) \
+        [[unroll]] for (uint n = 0u; n < TN; n++) { \
+            MatrixB column; \
+            coopMatLoad(column, stage, SLAB_AT + (slab_row) * PITCH + (column_first + n * MATRIX_N) / 8u, PITCH, ROW_MAJOR); \
+            [[unroll]] for (uint i = 0u; i < TM; i++) sums[i * TN + n] = coopMatMulAdd(row(i), column, sums[i * TN + n]); \
+        }
+
+        vec3 tokens[TOKENS];
+        float next_scales[SCALES];
+        vec2 reference;
+        uint hin_first;
+        uint x_first;
+#define FETCH_FACTORS(next_head) \
+        { \
+            uint h = g * group_heads + block_first + (next_head); \
+            uint cum = (b * args.H + h) * args.L + chunk.begin; \
+            uint matrix = ((b * args.M + j) * args.H + h) * SIZE_N; \
+            hin_first = (args.hin_at + matrix * SIZE_P) / 8u; \
+            FETCH_HIN(0u) \
+            reference = t_first > 0u ? cum_at(cum + t_first - 1u).xy : vec2(0.0); \
+            [[unroll]] for (uint i = 0u; i < TOKENS; i++) \
+                tokens[i] = LANE + i * LANES < t_end ? cum_at(cum + LANE + i * LANES) : vec3(0.0); \
+            [[unroll]] for (uint i = 0u; i < SCALES; i++) { \
+                uint n = LANE + i * LANES; \
+                next_scales[i] = n < SIZE_N ? load_hin_scale(args.hin_scale_at + matrix + n) : 0.0; \
+            } \
+        }
+        FETCH_FACTORS(0u)
+        for (uint head = 0u; head < block_heads; head++) {
+            uint h = g * group_heads + block_first + head;
+            x_first = (args.x_at + token * args.x_row + h * SIZE_P) / 8u;
+            barrier();
+            [[unroll]] for (uint i = 0u; i < TOKENS; i++) {
+                uint s = LANE + i * LANES;
+                if (s < t_first) {
+                    before[s] = decay_exp(cum_between(tokens[i].xy, reference)) * tokens[i].z * GAIN;
+                } else if (s < t_first + T1) {
+                    float left = min(cum_between(reference, tokens[i].xy), 0.0) * 1.44269504;
+                    uint t = s - t_first;
+                    after[t] = exp2(left);
+                    logs[t / 4u][t % 4u] = left;
+                    steps[t / 4u][t % 4u] = tokens[i].z;
+                }
+            }
+            [[unroll]] for (uint i = 0u; i < SCALES; i++) {
+                if (LANE + i * LANES < MAX_N) scales[LANE + i * LANES] = next_scales[i];
+            }
+            float entering = decay_exp(reference.x);
+            barrier();
+
+            // The left factor on the diagonal.
+            float skip = has(args.flags, HAS_D) ? load_d(args.d_at + h) : 0.0;
+            [[unroll]] for (uint i = 0u; i < OWN; i++) {
+                uint t = own_t[i];
+                if (t < T1) {
+                    float left = logs[t / 4u][t % 4u];
+                    vec4 weight[2];
+                    [[unroll]] for (uint q = 0u; q < 2u; q++) {
+                        uint s = own_s[i] + 4u * q;
+                        vec4 between = min(left - logs[s / 4u], vec4(0.0));
+                        vec4 step = steps[s / 4u];
+                        [[unroll]] for (uint e = 0u; e < 4u; e++) {
+                            float value = own_cb[i * 8u + q * 4u + e] * exp2(between[e]) * step[e];
+                            if (s + e == t) value += skip;
+                            weight[q][e] = s + e <= t ? value : 0.0;
+                        }
+                    }
+                    stage[DIAGONAL + t * DIAGONAL_PITCH + own_s[i] / 8u] = pack_eight(weight[0], weight[1]);
+                }
+            }
+
+            // The entering state. In f16 its scales count relative to the largest, so that none overflows.
+#ifdef MATRIX_BF16
+            float largest = 1.0;
+            float shrink = 1.0;
+#else
+            float largest = 0.0;
+            for (uint n = gl_SubgroupInvocationID; n < MAX_N; n += SUBGROUP_SIZE) largest = max(largest, scales[n]);
+            largest = subgroupMax(largest);
+            float shrink = largest > 0.0 ? 1.0 / largest : 0.0;
+#endif
+            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
+            [[unroll]] for (uint n_first = 0u; n_first < MAX_N; n_first += SLAB) {
+                if (n_first < SIZE_N) {
+                    if (n_first > 0u) barrier();
+                    [[unroll]] for (uint i = 0u; i < UNITS; i++) {
+                        uint n = unit_row + i * UNIT_ROWS;
+                        stage[SLAB_AT + n * PITCH + unit_p] = scale_eight(next[i], scales[n_first + n] * shrink);
+                    }
+                    barrier();
+                    if (n_first + SLAB < SIZE_N) {
+                        FETCH_HIN(n_first + SLAB)
+                    } else {
+                        FETCH_X(0u)
+                    }
+#define C_ROW(i) c_rows[(i) * C_TK + n_first / MATRIX_K + k]
+                    [[unroll]] for (uint k = 0u; k < KS; k++) {
+                        MULTIPLY(C_ROW, k * MATRIX_K)
+                    }
+                }
+            }
+            float enter = largest * entering;
+            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = sums[i] * enter;
+
+            // Sources below the tile, weighed by what is left of them at its first token.
+            for (uint s_first = 0u; s_first < t_first; s_first += SLAB) {
+                barrier();
+                [[unroll]] for (uint i = 0u; i < UNITS; i++) {
+                    uint s = unit_row + i * UNIT_ROWS;
+                    stage[SLAB_AT + s * PITCH + unit_p] = scale_eight(next[i], before[s_first + s]);
+                }
+                barrier();
+                FETCH_X(min(s_first + SLAB, t_first))
+                MatrixA cb_rows[TM];
+#define CB_ROW(i) cb_rows[i]
+                [[unroll]] for (uint k = 0u; k < KS; k++) {
+                    if (T1 % SLAB == 0u || s_first + k * MATRIX_K < t_first) {
+                        [[unroll]] for (uint i = 0u; i < TM; i++)
+                            coopMatLoad(cb_rows[i], stage, (row_first + i * MATRIX_M) * CB_PITCH + (s_first + k * MATRIX_K) / 8u,
+                                        CB_PITCH, ROW_MAJOR);
+                        MULTIPLY(CB_ROW, k * MATRIX_K)
+                    }
+                }
+            }
+            [[unroll]] for (uint i = 0u; i < TM; i++) {
+                MatrixSum decays;
+                coopMatLoad(decays, after, row_first + i * MATRIX_M, 0u, COLUMN_MAJOR);
+                [[unroll]] for (uint n = 0u; n < TN; n++) sums[i * TN + n] = sums[i * TN + n] * decays;
+            }
+
+            // The tile on the diagonal.
+            barrier();
+            [[unroll]] for (uint i = 0u; i < UNITS; i++) {
+                uint s = unit_row + i * UNIT_ROWS;
+                stage[SLAB_AT + s * PITCH + unit_p] = next[i];
+            }
+            barrier();
+            if (head + 1u < block_heads) FETCH_FACTORS(head + 1u)
+            uint s_limit = (row_first / GRAIN + 1u) * GRAIN;
+            MatrixA weight_rows[TM];
+#define WEIGHT_ROW(i) weight_rows[i]
+            [[unroll]] for (uint k = 0u; k < T1 / MATRIX_K; k++) {
+                if (k * MATRIX_K < s_limit) {
+                    [[unroll]] for (uint i = 0u; i < TM; i++)
+                        coopMatLoad(weight_rows[i], stage,
+                                    DIAGONAL + (row_first + i * MATRIX_M) * DIAGONAL_PITCH + k * MATRIX_K / 8u, DIAGONAL_PITCH, ROW_MAJOR);
+                    MULTIPLY(WEIGHT_ROW, k * MATRIX_K)
+                }
+            }
+
+            barrier();
+            [[unroll]] for (uint i = 0u; i < TM; i++) {
+                [[unroll]] for (uint n = 0u; n < TN; n++)
+                    coopMatStore(sums[i * TN + n], stage,
+                                 DIAGONAL + (row_first + i * MATRIX_M) * SUM_PITCH + (column_first + n * MATRIX_N) / 4u, SUM_PITCH, ROW_MAJOR);
+            }
+            barrier();
+            uint y_first = args.y_at + (token + t_first) * args.y_row + h * SIZE_P + unit_p * 8u;
+            for (uint t = unit_row; t < t_end - t_first; t += UNIT_ROWS) {
+                uint at = DIAGONAL + t * SUM_PITCH + unit_p * 2u;
+                if (unit_p * 8u < SIZE_P) put_eight(y_first + t * args.y_row, uintBitsToFloat(stage[at]), uintBitsToFloat(stage[at + 1u]));
+            }
+        }
+    }
+}
