@@ -30,8 +30,10 @@ static dart_status record(dart_state *state, const dart_sampling *sampling, cons
     if (status == DART_OK) status = model_record_embedding(state, stream, &pass, WORK_NEXT);
     if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     if (status == DART_OK) status = model_record_norm(state, stream, state->B, NULL, &last);
+    /* CUDA's linear for few rows takes a warp an output, which suits a table this long better than blocks for eight. */
+    const bool beside = state->fused && (state->model->device->info.capabilities & DART_CAP_CUDA) == 0;
     if (status == DART_OK)
-        status = state->fused ? model_record_norm_head(state, stream) : model_record_head(state, stream, state->B, &last);
+        status = beside ? model_record_norm_head(state, stream) : model_record_head(state, stream, state->B, &last);
     if (status == DART_OK) status = model_record_choice(state, stream, sampling);
     if (status == DART_OK) status = model_record_advance(state, stream);
     if (status != DART_OK) return model_take_stream(state, stream, status, call);
