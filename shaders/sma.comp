@@ -10,7 +10,9 @@
 // Shared memory: 16 SLAB (T0 / 2 + 1) + 4 T0 (LANES + 1) + 8 T0 bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; each token has its
 // own limit, since a tile may straddle the border of a chunk, and a weight of 0 lets no NaN through.
-#ifdef MATRIX_F16
+#if defined(HELD)
+#include "lib/sma_held.glsl"
+#elif defined(MATRIX_F16)
 #include "lib/sma_matrix.glsl"
 #else
 #include "lib/dart.glsl"
