@@ -80,7 +80,7 @@ static void attend_step(attention_plan *p)
     struct AttentionStepArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .D = a->D, .C = a->C, .splits = (uint32_t)splits,
                                   .q_row = op_row(&a->q, p->q_width), .k_row = op_row(&a->k, p->k_width),
                                   .v_row = op_row(&a->v, p->k_width), .scale = p->scale};
-    op_kernel(call, KERNEL_attention_step, a->B, p->facts | op_fits_half(&a->k, &a->v));
+    op_kernel(call, KERNEL_attention_step, a->B, p->facts | (op_fits_half(&a->k, &a->v) != 0 ? FITS_HALF : 0));
     k.q_at = op_bind_rows(call, BINDING_attention_step_q, &a->q, a->B, p->q_width);
     k.k_at = op_bind_rows(call, BINDING_attention_step_k, &a->k, p->cached, p->k_width);
     k.v_at = op_bind_rows(call, BINDING_attention_step_v, &a->v, p->cached, p->k_width);

@@ -9,7 +9,8 @@
 //     row's maximum and the sums so far are scaled. Weights are at most 2^SLACK, and the reference itself once had weight 1.
 // Weights become the left operand of the second product by conversion with -DMATRIX2, else through shared memory.
 // T0 is a multiple of SUBGROUPS MATRIX_M, MATRIX_K one of MATRIX_N (equal with -DMATRIX2), SUBGROUP_SIZE >= MATRIX_M.
-// Shared memory: 32 STAGES KEYS (HEAD / 8 + 1) + 4 SUBGROUPS MATRIX_M MATRIX_K + 68 bytes.
+// Shared memory: 32 KEYS (HEAD / 8 + 1) + 4 SUBGROUPS MATRIX_M MATRIX_K (half as much again without -DMATRIX2) + 4 MATRIX_M
+// (MATRIX_N + 1) + 4 bytes.
 // Guards: masked scores are LOWEST before exp2; in blocks with masked tokens values that are not finite are taken out of the
 // product, which would spread them as 0 x NaN, and added to the rows that see them.
 #include "matrix.glsl"
@@ -48,8 +49,8 @@ const float SLACK = 8.0;
 const float LOG2_E = 1.44269504;
 const float LN_2 = 0.693147181;
 
-shared uvec4 keys[STAGES * KEYS * PITCH];
-shared uvec4 values[STAGES * KEYS * PITCH];
+shared uvec4 keys[KEYS * PITCH];
+shared uvec4 values[KEYS * PITCH];
 // Vectors, because matrices want addresses of whole 16 bytes.
 shared vec4 scratch[SUBGROUPS * PART / 4u];
 #ifndef MATRIX2
@@ -81,6 +82,17 @@ void store_eight(uint at, vec4 low, vec4 high)
         quads_o[at / 8u] = uvec4(half_bits(type, low.x) | half_bits(type, low.y) << 16, half_bits(type, low.z) | half_bits(type, low.w) << 16,
                                  half_bits(type, high.x) | half_bits(type, high.y) << 16, half_bits(type, high.z) | half_bits(type, high.w) << 16);
     }
+}
+
+// A weight that the conversion to the element type leaves as it is. NVIDIA's driver (580.159, H200) cuts f32 off when it makes
+// bf16 of it, which shifted every result by half a unit (2.3 times the error of one rounding, seen).
+float rounded(float weight)
+{
+#if defined(MATRIX2) && defined(MATRIX_BF16)
+    return uintBitsToFloat((floatBitsToUint(weight) + 0x8000u) & 0xffff0000u);
+#else
+    return weight;
+#endif
 }
 
 // A row's value in every column, from scratch.
@@ -151,10 +163,9 @@ void main()
             next_values[n] = key < seen ? quads_v[v_quad + row * v_row + quad] : uvec4(0u); \
         }
         FETCH_BLOCK(0u)
-        uint stage = 0u;
         for (uint s = 0u; s < seen; s += KEYS) {
             bool all_whole = s + KEYS <= min(first_place + 1u, seen); // for every row of the workgroup
-            if (STAGES == 1u || s == 0u) barrier();
+            barrier();
             if (!all_whole) {
                 uvec4 any = uvec4(0u);
                 [[unroll]] for (uint n = 0u; n < FETCH; n++) {
@@ -166,7 +177,7 @@ void main()
             }
             [[unroll]] for (uint n = 0u; n < FETCH; n++) {
                 uint i = min(LANE + n * LANES, QUADS - 1u);
-                uint at = stage + i / (HEAD / 8u) * PITCH + i % (HEAD / 8u);
+                uint at = i / (HEAD / 8u) * PITCH + i % (HEAD / 8u);
                 keys[at] = next_keys[n];
                 values[at] = next_values[n];
             }
@@ -179,7 +190,7 @@ void main()
                     [[unroll]] for (uint r = 0u; r < R; r++) scores[r * KEY_TILES + j] = MatrixSum(0.0);
                     [[unroll]] for (uint d = 0u; d < DEPTH_TILES; d++) {
                         MatrixB key;
-                        coopMatLoad(key, keys, stage + j * MATRIX_N * PITCH + d * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
+                        coopMatLoad(key, keys, j * MATRIX_N * PITCH + d * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
                         [[unroll]] for (uint r = 0u; r < R; r++)
                             scores[r * KEY_TILES + j] = coopMatMulAdd(queries[r * DEPTH_TILES + d], key, scores[r * KEY_TILES + j]);
                     }
@@ -245,7 +256,7 @@ void main()
                         [[unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
                             float weight = exp2(scores[r * KEY_TILES + j][i] - reference);
                             sum += weight;
-                            scores[r * KEY_TILES + j][i] = weight;
+                            scores[r * KEY_TILES + j][i] = rounded(weight);
                         }
                         den[r][i] = sum;
                     }
@@ -272,13 +283,12 @@ void main()
                     }
                     [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) {
                         MatrixB value;
-                        coopMatLoad(value, values, stage + j * MATRIX_K * PITCH + d * MATRIX_N / 8u, PITCH, ROW_MAJOR);
+                        coopMatLoad(value, values, j * MATRIX_K * PITCH + d * MATRIX_N / 8u, PITCH, ROW_MAJOR);
                         [[unroll]] for (uint r = 0u; r < R; r++)
                             sums[r * HEAD_TILES + d] = coopMatMulAdd(weights[r], value, sums[r * HEAD_TILES + d]);
                     }
                 }
             }
-            if (STAGES == 2u) stage = KEYS * PITCH - stage;
         }
 
         [[unroll]] for (uint r = 0u; r < R; r++) {
