@@ -79,8 +79,12 @@ void store_eight(uint at, vec4 low, vec4 high)
         quads_o[at / 4u] = floatBitsToUint(low);
         quads_o[at / 4u + 1u] = floatBitsToUint(high);
     } else {
-        quads_o[at / 8u] = uvec4(half_bits(type, low.x) | half_bits(type, low.y) << 16, half_bits(type, low.z) | half_bits(type, low.w) << 16,
-                                 half_bits(type, high.x) | half_bits(type, high.y) << 16, half_bits(type, high.z) | half_bits(type, high.w) << 16);
+        uvec4 words;
+        words.x = half_bits(type, low.x) | half_bits(type, low.y) << 16;
+        words.y = half_bits(type, low.z) | half_bits(type, low.w) << 16;
+        words.z = half_bits(type, high.x) | half_bits(type, high.y) << 16;
+        words.w = half_bits(type, high.z) | half_bits(type, high.w) << 16;
+        quads_o[at / 8u] = words;
     }
 }
 
@@ -246,7 +250,8 @@ void main()
                             top[r][i] = after;
                         }
                         den[r] = den[r] * keep;
-                        [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) sums[r * HEAD_TILES + d] = sums[r * HEAD_TILES + d] * keep;
+                        [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++)
+                            sums[r * HEAD_TILES + d] = sums[r * HEAD_TILES + d] * keep;
                     }
                 }
                 [[unroll]] for (uint r = 0u; r < R; r++) {
@@ -269,7 +274,8 @@ void main()
                         weights[r] = MatrixA(scores[r * KEY_TILES + j]);
 #else
                         [[unroll]] for (uint n = 0u; n < MATRIX_K / MATRIX_N; n++)
-                            coopMatStore(scores[r * KEY_TILES + j * (MATRIX_K / MATRIX_N) + n], scratch, (part + n * MATRIX_N) / 4u, MATRIX_K / 4u, ROW_MAJOR);
+                            coopMatStore(scores[r * KEY_TILES + j * (MATRIX_K / MATRIX_N) + n], scratch,
+                                         (part + n * MATRIX_N) / 4u, MATRIX_K / 4u, ROW_MAJOR);
                         subgroup_sync();
                         for (uint i = lane; i < PART / 8u; i += SUBGROUP_SIZE) {
                             vec4 low = scratch[part / 4u + 2u * i];
@@ -321,7 +327,8 @@ void main()
                     uint row = own + r * MATRIX_M + i / (MATRIX_N / 8u);
                     uint column = d * MATRIX_N + i % (MATRIX_N / 8u) * 8u;
                     if (i < MATRIX_M * MATRIX_N / 8u && row <= t_last && column < DEPTH)
-                        store_eight(args.o_at + (b * args.L + row) * args.o_row + h * DEPTH + column, scratch[part / 4u + 2u * i], scratch[part / 4u + 2u * i + 1u]);
+                        store_eight(args.o_at + (b * args.L + row) * args.o_row + h * DEPTH + column,
+                                    scratch[part / 4u + 2u * i], scratch[part / 4u + 2u * i + 1u]);
                 }
                 subgroup_sync();
             }

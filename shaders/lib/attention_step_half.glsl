@@ -23,8 +23,10 @@ shared vec4 sums[2u * LANES];
 void unpack(uvec4 words, out vec4 low, out vec4 high)
 {
     const uint type = DTYPE_OF(1);
-    low = vec4(element_of(type, words.x, 0u), element_of(type, words.x, 1u), element_of(type, words.y, 0u), element_of(type, words.y, 1u));
-    high = vec4(element_of(type, words.z, 0u), element_of(type, words.z, 1u), element_of(type, words.w, 0u), element_of(type, words.w, 1u));
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        low[i] = element_of(type, words[i / 2u], i);
+        high[i] = element_of(type, words[2u + i / 2u], i);
+    }
 }
 
 void main()
