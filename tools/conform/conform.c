@@ -126,6 +126,25 @@ static bool open_target(suite *s, const char *spec, const char *variant, uint32_
     return true;
 }
 
+/* Does some case that the filter lets through launch the kernel? */
+static bool is_wanted(const suite *s, kernel_id id)
+{
+    char name[160];
+    for (size_t i = 0; i < COUNT_OF(lines); i++) {
+        const size_t op = op_of(&lines[i].c);
+        bool launches = false;
+        for (uint32_t k = 0; k < ops[op].count; k++) launches = launches || ops[op].kernels[k] == id;
+        for (int dtype = DART_F32; launches && dtype <= DART_BF16; dtype++) {
+            conform_case c = lines[i].c;
+            if ((lines[i].dtypes & 1 << dtype) == 0) continue;
+            c.dtype = (dart_dtype)dtype;
+            conform_name(&c, name, sizeof name);
+            if (s->options->filter == NULL || strstr(name, s->options->filter) != NULL) return true;
+        }
+    }
+    return false;
+}
+
 /* The device as it chooses, then once for every name of a variant that it could be made to choose. */
 static void open_device(suite *s, const char *spec)
 {
@@ -135,6 +154,7 @@ static void open_device(suite *s, const char *spec)
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
         if (row->backend != info->backend || (row->capabilities & ~(info->capabilities | FITS_ALL)) != 0) continue;
+        if (!is_wanted(s, row->id)) continue;
         bool known = false;
         for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
         if (!known) open_target(s, spec, row->variant, s->devices_count);
