@@ -257,6 +257,35 @@ static void replays(void **unused)
     rig_close(&r);
 }
 
+/* A second stream, submitted while the first one runs, reads what that one writes last. */
+static void streams_follow_one_another(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open(&r, rig_spec);
+    dart_stream *second = NULL;
+    MUST(&r, dart_stream_create(r.device, NULL, &second));
+    const dart_tensor a = rig_tensor(&r, DART_F32, N, NULL), b = rig_tensor(&r, DART_F32, N, NULL), c = rig_tensor(&r, DART_F32, N, NULL);
+    for (int run = 1; run <= 5; run++) {
+        rig_begin(&r);
+        for (int i = 0; i < 100; i++) {
+            fill(&r, a, (float)(i + 1000 * run));
+            copy(&r, a, b);
+        }
+        MUST(&r, dart_stream_begin(second));
+        MUST(&r, dart_convert(second, &(dart_convert_args){.T = 1, .W = N, .x = b, .y = c}));
+        MUST(&r, dart_stream_submit(r.stream));
+        MUST(&r, dart_stream_submit(second));
+        MUST(&r, dart_stream_wait(second, UINT64_MAX));
+        float *got = rig_read(&c, N);
+        for (size_t k = 0; k < N && r.info.backend != DART_BACKEND_NULL; k++) assert_true(got[k] == (float)(99 + 1000 * run));
+        free(got);
+        MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+    }
+    dart_stream_destroy(&second);
+    rig_close(&r);
+}
+
 static void waits_before_it_goes_on(void **unused)
 {
     (void)unused;
@@ -368,6 +397,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(plans_are_ordered),
     cmocka_unit_test(errors_stick),
     cmocka_unit_test(replays),
+    cmocka_unit_test(streams_follow_one_another),
     cmocka_unit_test(waits_before_it_goes_on),
     cmocka_unit_test(times_launches),
 };

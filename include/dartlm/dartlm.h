@@ -251,7 +251,8 @@ DART_API dart_status dart_stream_create(dart_device *device, const dart_stream_o
 DART_API void dart_stream_destroy(dart_stream **stream);
 /* Empties the recording, clears a sticky error, keeps scratch memory. Waits for work in flight. */
 DART_API dart_status dart_stream_begin(dart_stream *stream);
-/* Starts the recorded launches and closes the recording: ops after it fail until dart_stream_begin. Does not block, but
+/* Starts the recorded launches and closes the recording: ops after it fail until dart_stream_begin. Submissions of all streams
+ * of a device run one after another, in the order of these calls, and see what those before them wrote. Does not block, but
  * for the CPU backend, which runs everything here, so that waiting is over at once. A recording may be submitted again once the last run was waited
  * for: positions and counts that change from run to run lie in the seq tensor, not in the recording. */
 DART_API dart_status dart_stream_submit(dart_stream *stream);

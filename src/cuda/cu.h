@@ -230,6 +230,8 @@ typedef struct cu_device {
     CUmodule module;
     cu_kernel *kernels; /* by slot */
     CUstream copies;    /* host access, apart from the null stream, which would wait for the host program's work */
+    CUstream queue;     /* submissions, one after another */
+    base_mutex submitting; /* so that the two events of a submission hold nothing else between them */
     cu_choices choices;
     atomic_bool lost;
 } cu_device;

@@ -130,6 +130,11 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
         made->kernels[cu_maps[i].slot].map_rows = cu_maps[i].rows;
     }
     TRY(CU(made, cuStreamCreate, &made->copies, CU_STREAM_NON_BLOCKING));
+    TRY(base_mutex_init(&made->submitting));
+    /* Last, since it stands for the mutex as well. */
+    status = CU(made, cuStreamCreate, &made->queue, CU_STREAM_NON_BLOCKING);
+    if (status != DART_OK) base_mutex_destroy(&made->submitting);
+    if (status != DART_OK) goto fail;
     cu_leave(made);
     *device = made;
     return DART_OK;
@@ -148,11 +153,13 @@ void cu_device_destroy(void *device)
         if (d->driver->cuCtxPushCurrent(d->context) == CUDA_SUCCESS) {
             cu_blas_close(d);
             if (d->copies != NULL) d->driver->cuStreamDestroy(d->copies);
+            if (d->queue != NULL) d->driver->cuStreamDestroy(d->queue);
             if (d->module != NULL) d->driver->cuModuleUnload(d->module);
             cu_leave(d);
         }
         d->driver->cuDevicePrimaryCtxRelease(d->handle);
     }
+    if (d->queue != NULL) base_mutex_destroy(&d->submitting);
     free(d->kernels);
     free(d);
 }
@@ -206,7 +213,7 @@ dart_status cu_memory_write(void *device, void *memory, uint64_t offset, const v
     dart_status status = cu_enter(d);
     if (status != DART_OK) return status;
     status = CU(d, cuMemcpyHtoDAsync, m->address + offset, data, (size_t)bytes, d->copies);
-    /* Streams do not wait for one another: the copy has to be over before anything is submitted. */
+    /* The queue does not wait for copies: this one has to be over before anything is submitted. */
     if (status == DART_OK) status = CU(d, cuStreamSynchronize, d->copies);
     cu_leave(d);
     return status;

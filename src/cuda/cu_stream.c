@@ -1,5 +1,6 @@
 /* Streams: a list of launches, captured into a graph at the first submit and replayed from then on, because decoding
- * submits the same recording once a token. Launches up to a barrier stand side by side in the graph; those of cuBLASLt
+ * submits the same recording once a token. Graphs run in the device's one queue, in the order of submission, as in Vulkan: the
+ * slices of a prefill are two recordings under way, the second reads what the first writes. Launches up to a barrier stand side by side in the graph; those of cuBLASLt
  * follow one another, since they share a workspace. */
 #if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L
@@ -220,6 +221,26 @@ static dart_status capture(cu_device *device, cu_stream *stream)
     return status;
 }
 
+static dart_status run(cu_device *d, cu_stream *s, uint32_t times)
+{
+    dart_status status = DART_OK;
+    s->measured = false;
+    TRY(CU(d, cuEventRecord, s->start, d->queue));
+    for (uint32_t i = 0; i < times && s->exec != NULL; i++) {
+        TRY(CU(d, cuGraphLaunch, s->exec, d->queue));
+        /* From here something is in flight, which a failure to go on or to mark its end must not hide. */
+        s->submitted = true;
+    }
+    s->submitted = true;
+    TRY(CU(d, cuEventRecord, s->end, d->queue));
+    s->measured = true;
+    return DART_OK;
+fail:
+    if (s->submitted) d->driver->cuStreamSynchronize(d->queue);
+    s->submitted = false;
+    return status;
+}
+
 dart_status cu_stream_submit(void *device, void *stream, uint32_t times)
 {
     cu_device *d = device;
@@ -227,23 +248,10 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times)
     dart_status status = cu_enter(d);
     if (status != DART_OK) return status;
     if (s->exec == NULL && s->launches_count > 0) TRY(capture(d, s));
-    TRY(CU(d, cuEventRecord, s->start, s->handle));
-    for (uint32_t i = 0; i < times && s->exec != NULL; i++) {
-        TRY(CU(d, cuGraphLaunch, s->exec, s->handle));
-        /* From here something is in flight, which a failure to go on or to mark its end must not hide. */
-        s->submitted = true;
-    }
-    s->submitted = true;
-    s->measured = false;
-    TRY(CU(d, cuEventRecord, s->end, s->handle));
-    s->measured = true;
-    cu_leave(d);
-    return DART_OK;
+    base_lock(&d->submitting);
+    status = run(d, s, times);
+    base_unlock(&d->submitting);
 fail:
-    if (s->submitted) {
-        d->driver->cuStreamSynchronize(s->handle);
-        s->submitted = false;
-    }
     cu_leave(d);
     return status;
 }
