@@ -219,6 +219,7 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
                     (unsigned long long)r->worst_row, r->row, r->tolerance, 100 * r->share, r->broken ? r->note : "");
         }
     }
+    fflush(out); /* what was found is not lost with a run that is stopped */
 }
 
 /* The device's own results against those of the first device: within the sum of both tolerances. */

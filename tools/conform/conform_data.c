@@ -211,13 +211,23 @@ void conform_destroy(conform_data *d)
  * 0.4 sqrt(k) units of its own size (each partial sum of size sqrt(i) adds a rounding of its own); 2 sqrt(k) is five
  * times that, for fewer, larger roundings in other orders. Constants count the elementary functions on the way, 2 to 4
  * units each. Scans add what a relative error of 4 units in the step does through exp: x exp(-x) <= 0.37 of it. */
-double conform_tolerance(conform_bound bound, dart_dtype stored, uint64_t terms)
+double conform_tolerance(conform_bound bound, uint64_t terms)
 {
-    static const double units_of[] = {[BOUND_COPY] = 0, [BOUND_DOT] = 4, [BOUND_NORM] = 16, [BOUND_CONV] = 16,
-                                      [BOUND_DECAY] = 16, [BOUND_SCAN] = 24, [BOUND_SMA] = 24, [BOUND_SMA_STORE] = 16};
-    static const double rounding_of[] = {[DART_F32] = 0, [DART_F16] = 0x1p-11, [DART_BF16] = 0x1p-8, [DART_I32] = 0};
-    const double spread = bound == BOUND_COPY || bound == BOUND_DECAY ? 0 : 2 * sqrt((double)terms);
-    return (units_of[bound] + spread) * 0x1p-24 + rounding_of[stored];
+    static const double units_of[] = {[BOUND_DOT] = 4, [BOUND_NORM] = 16, [BOUND_CONV] = 16, [BOUND_DECAY] = 16,
+                                      [BOUND_SCAN] = 24, [BOUND_SMA] = 24, [BOUND_SMA_STORE] = 16};
+    const double spread = bound == BOUND_DECAY ? 0 : 2 * sqrt((double)terms);
+    return (units_of[bound] + spread) * 0x1p-24;
+}
+
+double conform_rounding(dart_dtype stored) { return stored == DART_F16 ? 0x1p-11 : stored == DART_BF16 ? 0x1p-8 : 0; }
+
+double conform_rounded(dart_dtype stored, double value)
+{
+    float from = (float)value, back;
+    char bytes[4];
+    dart_from_f32(stored, bytes, &from, 1);
+    dart_to_f32(stored, &back, bytes, 1);
+    return back;
 }
 
 double conform_floor(dart_dtype stored) { return stored == DART_F16 ? 0x1p-25 : 0; }
@@ -258,11 +268,36 @@ static conform_result *add_result(conform_data *d, const char *name)
     return result;
 }
 
-void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double tolerance, double floor_)
+/* Relative L2 distance of the expected values from themselves rounded once. */
+static double one_rounding(const conform_tensor *tensor, const double *expected, const double *rounded)
+{
+    double error2 = 0, size2 = 0;
+    for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) {
+        if (!isfinite(expected[i])) continue;
+        const double to = rounded != NULL ? rounded[i] : conform_rounded(tensor->t.dtype, expected[i]);
+        if (isfinite(to)) error2 += (to - expected[i]) * (to - expected[i]);
+        size2 += expected[i] * expected[i];
+    }
+    return sqrt(error2) / fmax(sqrt(size2), DBL_MIN);
+}
+
+void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double bound, double floor_)
+{
+    conform_compare_within(d, name, tensor, expected, &(conform_limits){.bound = bound, .floor = floor_});
+}
+
+void conform_compare_within(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, const conform_limits *limits)
 {
     if (d->status != DART_OK || tensor == NULL) return;
     conform_result *result = add_result(d, name);
-    result->tolerance = tolerance;
+    const dart_dtype stored = limits->rounded != NULL ? limits->rounded_to : tensor->t.dtype;
+    const double rounding = conform_rounding(stored), floor_ = limits->floor;
+    const double once = rounding > 0 ? one_rounding(tensor, expected, limits->rounded) : 0;
+    const bool exact = limits->bound + limits->operands == 0;
+    /* Of few elements, one rounding may err by less than it does of many: 0.4 of the largest. */
+    const double l2_tolerance = exact ? once : rounding > 0 ? limits->bound + 2 * fmax(once, 0.4 * rounding) : limits->bound + limits->operands;
+    const double tolerance = limits->bound + limits->operands + (exact && once == 0 ? 0 : rounding);
+    result->tolerance = l2_tolerance;
     double error2 = 0, size2 = 0, error_max = 0, size_max = 0;
     uint64_t written_rows = 0;
     const double slack = floor_ * sqrt((double)tensor->width);
@@ -317,8 +352,9 @@ void conform_compare(conform_data *d, const char *name, const conform_tensor *te
     result->l2 = fmax(0, sqrt(error2) - total_slack) / fmax(sqrt(size2), DBL_MIN);
     result->linf = fmax(0, error_max - floor_) / fmax(size_max, DBL_MIN);
     if (error2 == 0) result->l2 = result->linf = result->row = 0;
-    const double worst = fmax(fmax(result->l2, result->linf), result->row / 4);
+    const double worst = fmax(result->linf, result->row / 4);
     result->share = worst == 0 ? 0 : tolerance > 0 ? worst / tolerance : INFINITY;
+    if (result->l2 > 0) result->share = fmax(result->share, l2_tolerance > 0 ? result->l2 / l2_tolerance : INFINITY);
 }
 
 void conform_compare_ints(conform_data *d, const char *name, const conform_tensor *tensor, const int32_t *expected)

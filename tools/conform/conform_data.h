@@ -46,16 +46,30 @@ void conform_set(conform_data *d, conform_tensor *tensor, const double *values);
 dart_tensor conform_view(const conform_tensor *tensor); /* absent for NULL */
 dart_dtype conform_activation(const conform_case *c);
 
-/* expected: rows x width; NaN: must not have been written. tolerance is relative; floor is absolute, of an element (subnormal
- * storage). */
-void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double tolerance, double floor);
+/* What a result may be off by, relative to the tensor. 32-bit results: bound + operands, in L2 and in the largest element.
+ * 16-bit results: in L2, bound and twice what rounding the exact result once would err by; in the largest element, bound,
+ * operands and one rounding. bound and operands 0: not more than rounding the exact result once. */
+typedef struct conform_limits {
+    double bound;    /* of the work in f32: conform_tolerance */
+    double operands; /* of operands rounded to 16 bits */
+    double floor;    /* absolute, of an element: half a step of subnormal numbers */
+    const double *rounded; /* what one rounding leaves, where the tensor does not hold it itself; NULL: the tensor's type says */
+    dart_dtype rounded_to; /* the type of that */
+} conform_limits;
+
+/* expected: rows x width; NaN: must not have been written. */
+void conform_compare_within(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, const conform_limits *limits);
+/* The same, with operands as they are. */
+void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double bound, double floor);
 void conform_compare_ints(conform_data *d, const char *name, const conform_tensor *tensor, const int32_t *expected);
 void conform_destroy(conform_data *d);
 
-/* Tolerances: units of the last place of f32 that the op may lose (derivations beside the table), plus the rounding
- * of the stored result. */
-typedef enum conform_bound { BOUND_COPY, BOUND_DOT, BOUND_NORM, BOUND_CONV, BOUND_DECAY, BOUND_SCAN, BOUND_SMA, BOUND_SMA_STORE } conform_bound;
-double conform_tolerance(conform_bound bound, dart_dtype stored, uint64_t terms);
+/* Units of the last place of f32 that the op may lose; derivations beside the table. */
+typedef enum conform_bound { BOUND_DOT, BOUND_NORM, BOUND_CONV, BOUND_DECAY, BOUND_SCAN, BOUND_SMA, BOUND_SMA_STORE } conform_bound;
+double conform_tolerance(conform_bound bound, uint64_t terms);
+/* The largest relative error of rounding to the type once; 0 for f32. */
+double conform_rounding(dart_dtype stored);
+double conform_rounded(dart_dtype stored, double value);
 /* Half the smallest subnormal step of the type. */
 double conform_floor(dart_dtype stored);
 

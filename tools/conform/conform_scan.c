@@ -175,11 +175,11 @@ static void adapt(const conform_data *d, const scan_case *k, double *cum, double
 
 /* Raw matrices, or normalised ones with their scales: the smallest step of f16 counts by the scale. */
 static void compare_matrices(conform_data *d, const char *name, const conform_tensor *of, const conform_tensor *scale, const double *expected,
-                             double bound)
+                             conform_limits limits)
 {
     if (of == NULL || d->status != DART_OK) return;
     if (scale == NULL) {
-        conform_compare(d, name, of, expected, bound, 0);
+        conform_compare_within(d, name, of, expected, &limits);
         return;
     }
     const uint64_t rows = scale->rows * scale->width, P = of->width / scale->width;
@@ -191,14 +191,20 @@ static void compare_matrices(conform_data *d, const char *name, const conform_te
         if (roots[i] > largest) largest = roots[i];
     }
     snprintf(scale_name, sizeof scale_name, "%s_scale", name);
-    conform_compare(d, scale_name, scale, roots, bound, 0);
+    conform_compare_within(d, scale_name, scale, roots, &limits);
+    double *rounded = filled(rows * P, 0);
+    for (uint64_t i = 0; i < rows * P; i++)
+        rounded[i] = isnan(expected[i]) ? NAN : conform_rounded(of->t.dtype, expected[i] / roots[i / P]) * roots[i / P];
+    limits.rounded = rounded;
+    limits.rounded_to = of->t.dtype;
+    limits.floor = largest * conform_floor(of->t.dtype);
+    conform_compare_within(d, name, conform_scaled(d, of, scale), expected, &limits);
+    free(rounded);
     free(roots);
-    const double stored = conform_tolerance(BOUND_COPY, of->t.dtype, 0);
-    conform_compare(d, name, conform_scaled(d, of, scale), expected, bound + stored, largest * conform_floor(of->t.dtype));
 }
 
 /* What the runs hold of the memories of chunks that close. */
-static void compare_runs(conform_data *d, const scan_case *k, const double *dh, double bound)
+static void compare_runs(conform_data *d, const scan_case *k, const double *dh, conform_limits limits)
 {
     const conform_case *c = d->c;
     for (uint32_t i = 0; i < k->runs_count; i++) {
@@ -212,7 +218,7 @@ static void compare_runs(conform_data *d, const scan_case *k, const double *dh, 
                 memcpy(expected + ((uint64_t)b * run->M + m - run->first) * k->state, from, k->state * sizeof *from);
             }
         }
-        compare_matrices(d, i == 0 ? "run 0" : "run 1", k->run[i], k->run_scale[i], expected, bound);
+        compare_matrices(d, i == 0 ? "run 0" : "run 1", k->run[i], k->run_scale[i], expected, limits);
         free(expected);
     }
 }
@@ -232,7 +238,7 @@ static double operand_rounding(const conform_data *d, const char *stage)
     snprintf(matrix, sizeof matrix, "%s[matrix_", stage);
     snprintf(tensor, sizeof tensor, "%s[tensor_", stage);
     const char *ran = d->outcome->variants;
-    return strstr(ran, matrix) != NULL || strstr(ran, tensor) != NULL ? conform_tolerance(BOUND_COPY, d->c->dtype, 0) : 0;
+    return strstr(ran, matrix) != NULL || strstr(ran, tensor) != NULL ? conform_rounding(d->c->dtype) : 0;
 }
 
 void conform_ssd(conform_data *d)
@@ -264,23 +270,25 @@ void conform_ssd(conform_data *d)
     if (d->status == DART_OK) {
         join(k.cum);
         const conform_tensor sums = column_of(k.cum, 0), steps = column_of(k.cum, 2);
-        const double decay_bound = conform_tolerance(BOUND_DECAY, DART_F32, 0), rounding = operand_rounding(d, "ssd_memory");
-        const double state_bound = conform_tolerance(BOUND_SCAN, DART_F32, k.C) + rounding;
+        const double decay_bound = conform_tolerance(BOUND_DECAY, 0);
+        const conform_limits memories = {.bound = conform_tolerance(BOUND_SCAN, k.C), .operands = operand_rounding(d, "ssd_memory")};
         /* States are sums of memories as stored, which are off by one rounding of their type. */
-        const double stored_bound = conform_tolerance(BOUND_SCAN, stored_memories(&k), k.C) + rounding;
+        conform_limits states = memories;
+        states.operands += conform_rounding(stored_memories(&k));
         const dart_dtype act = conform_activation(c);
         conform_compare(d, "step", &steps, step, decay_bound, 0);
         conform_compare(d, "cum", &sums, cum, decay_bound, 0);
         conform_compare(d, "decay", k.decay, decay, decay_bound, 0);
-        compare_matrices(d, "hin", k.hin, k.hin_scale, hin, stored_bound);
-        compare_matrices(d, "dh", k.dh, k.dh_scale, dh, state_bound);
-        compare_runs(d, &k, dh, state_bound);
-        conform_compare(d, "h", k.h, k.open != NULL ? h_border : h_full, stored_bound, 0);
-        conform_compare(d, "open", k.open, open, state_bound, 0);
+        compare_matrices(d, "hin", k.hin, k.hin_scale, hin, states);
+        compare_matrices(d, "dh", k.dh, k.dh_scale, dh, memories);
+        compare_runs(d, &k, dh, memories);
+        conform_compare_within(d, "h", k.h, k.open != NULL ? h_border : h_full, &states);
+        conform_compare_within(d, "open", k.open, open, &memories);
         conform_compare(d, "open_decay", k.open_decay, open_decay, decay_bound, 0);
-        /* So is y as far as it comes from earlier chunks; its own rounding covers that where it is no finer. */
-        const dart_dtype coarsest = act != DART_F32 || k.hin == NULL ? act : k.hin->t.dtype;
-        conform_compare(d, "y", k.y, y, conform_tolerance(BOUND_SCAN, coarsest, k.C + c->N) + operand_rounding(d, "ssd_output"), conform_floor(act));
+        /* So is y as far as it comes from earlier chunks. */
+        conform_compare_within(d, "y", k.y, y, &(conform_limits){.bound = conform_tolerance(BOUND_SCAN, k.C + c->N),
+                                                                 .operands = operand_rounding(d, "ssd_output") + (act == DART_F32 && k.hin != NULL ? conform_rounding(k.hin->t.dtype) : 0),
+                                                                 .floor = conform_floor(act)});
     }
     conform_seq_free(&k.seq);
     double *all[] = {y, dh, h_full, h_border, open, open_decay, step, cum, decay, hin};
