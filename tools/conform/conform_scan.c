@@ -285,9 +285,10 @@ void conform_ssd(conform_data *d)
         conform_compare_within(d, "h", k.h, k.open != NULL ? h_border : h_full, &states);
         conform_compare_within(d, "open", k.open, open, &memories);
         conform_compare(d, "open_decay", k.open_decay, open_decay, decay_bound, 0);
-        /* So is y as far as it comes from earlier chunks. */
+        /* So is y as far as it comes from earlier chunks: an element may show that rounding and its own. */
+        const double of_states = k.hin != NULL ? conform_rounding(k.hin->t.dtype) : 0;
         conform_compare_within(d, "y", k.y, y, &(conform_limits){.bound = conform_tolerance(BOUND_SCAN, k.C + c->N),
-                                                                 .operands = operand_rounding(d, "ssd_output") + (act == DART_F32 && k.hin != NULL ? conform_rounding(k.hin->t.dtype) : 0),
+                                                                 .operands = operand_rounding(d, "ssd_output") + of_states,
                                                                  .floor = conform_floor(act)});
     }
     conform_seq_free(&k.seq);
