@@ -1,6 +1,6 @@
 // qn = q / rms(q) / sqrt(N), en = e / rms(e), or powers of two apart with the rest in unit. A warp works on one (row, group),
 // a lane on four elements at a time.
-#include "dart.cuh"
+#include "attend.cuh"
 
 // The largest power of two that is not above x.
 __device__ __forceinline__ float power_below(float x)
@@ -83,3 +83,43 @@ KERNEL_FUNCTION_SHAPED(sma_query, simt, 2)
         ve.write(VIEW(sma_query, en), size_t(tile) * P, P, e_factor);
     }
 }
+
+// 16-bit rows of one type for N 128, P 64, with HAS_UNIT: what a lane has of q, e and c is one load of each, all three before
+// the first use, in 40 registers; the general kernel takes 71 and waits for one row before it asks for the next.
+template <uint32_t dtype>
+__device__ __forceinline__ void query_pairs(const sma_query_args &args, const CudaBindings &bindings)
+{
+    typedef attend::Pair<dtype> Pair;
+    constexpr uint32_t N = 128, P = 64;
+    const uint32_t lane = threadIdx.x % 32;
+    const auto halves = [&](uint32_t binding) { return reinterpret_cast<uint16_t *>(bindings.address[binding]); };
+    for (uint32_t tile = blockIdx.x * warps + threadIdx.x / 32; tile < args.tiles; tile += gridDim.x * warps) {
+        const uint32_t g = tile % args.G, row = tile / args.G, b = row / args.L, t = row % args.L;
+        if (t >= piece_of(INTS(sma_query, seq) + args.seq_at, args.flags, args.L, b).count) continue;
+        const uint16_t *q_from = halves(BINDING_sma_query_q) + args.q_at + size_t(row) * args.q_row + g * N,
+                       *c_from = halves(BINDING_sma_query_c) + args.c_at + size_t(row) * args.c_row + g * N,
+                       *e_from = halves(BINDING_sma_query_e) + args.e_at + size_t(row) * args.e_row + g * P;
+        const uint2 q = reinterpret_cast<const uint2 *>(q_from)[lane], c = reinterpret_cast<const uint2 *>(c_from)[lane];
+        const uint32_t e = reinterpret_cast<const uint32_t *>(e_from)[lane];
+        const float2 q0 = Pair::unpack(q.x), q1 = Pair::unpack(q.y), c0 = Pair::unpack(c.x), c1 = Pair::unpack(c.y),
+                     e0 = Pair::unpack(e);
+        const float q_squares = warp_sum(q0.x * q0.x + q0.y * q0.y + (q1.x * q1.x + q1.y * q1.y));
+        const float e_squares = warp_sum(e0.x * e0.x + e0.y * e0.y);
+        const float c_lane = fmaxf(fmaxf(fabsf(c0.x), fabsf(c0.y)), fmaxf(fabsf(c1.x), fabsf(c1.y)));
+        const float c_most = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(c_lane)));
+        const float q_factor = 1.0f / (sqrtf(q_squares / float(N) + args.eps) * sqrtf(float(N)));
+        const float e_factor = 1.0f / sqrtf(e_squares / float(P) + args.eps);
+        const float q_power = power_below(q_factor), e_power = power_below(e_factor);
+        const float c_power = power_below(1.0f / fmaxf(c_most, 0x1p-126f));
+        const auto scaled = [](float2 v, float power) { return Pair::round(v.x * power, v.y * power); };
+        const auto to = [&](uint32_t binding, uint32_t width) { return halves(binding) + size_t(tile) * width; };
+        reinterpret_cast<uint2 *>(to(BINDING_sma_query_qn, N))[lane] = make_uint2(scaled(q0, q_power), scaled(q1, q_power));
+        reinterpret_cast<uint2 *>(to(BINDING_sma_query_read, N))[lane] = make_uint2(scaled(c0, c_power), scaled(c1, c_power));
+        reinterpret_cast<uint32_t *>(to(BINDING_sma_query_en, P))[lane] = scaled(e0, e_power);
+        if (lane == 0)
+            reinterpret_cast<float2 *>(FLOATS(sma_query, unit))[tile] =
+                make_float2(q_factor / q_power * (e_factor / e_power), 1.0f / c_power);
+    }
+}
+KERNEL_FUNCTION_SHAPED(sma_query, half_bf16, 6) { query_pairs<DTYPE_BF16>(args, bindings); }
+KERNEL_FUNCTION_SHAPED(sma_query, half_f16, 6) { query_pairs<DTYPE_F16>(args, bindings); }
