@@ -32,12 +32,10 @@ template <> struct Pair<DTYPE_BF16> {
     {
         return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
     }
-    // x (high + low), rounded once but for the last bits of x low.
-    static __device__ __forceinline__ uint32_t scale(uint32_t x, uint32_t high, uint32_t low)
+    static __device__ __forceinline__ uint32_t multiply(uint32_t x, uint32_t y)
     {
-        const __nv_bfloat162 a = reinterpret_cast<const __nv_bfloat162 &>(x);
-        const __nv_bfloat162 made = __hfma2(a, reinterpret_cast<const __nv_bfloat162 &>(high),
-                                            __hmul2(a, reinterpret_cast<const __nv_bfloat162 &>(low)));
+        const __nv_bfloat162 made = __hmul2(reinterpret_cast<const __nv_bfloat162 &>(x),
+                                            reinterpret_cast<const __nv_bfloat162 &>(y));
         return reinterpret_cast<const uint32_t &>(made);
     }
 };
@@ -51,11 +49,9 @@ template <> struct Pair<DTYPE_F16> {
     {
         return __half22float2(reinterpret_cast<const __half2 &>(pair));
     }
-    static __device__ __forceinline__ uint32_t scale(uint32_t x, uint32_t high, uint32_t low)
+    static __device__ __forceinline__ uint32_t multiply(uint32_t x, uint32_t y)
     {
-        const __half2 a = reinterpret_cast<const __half2 &>(x);
-        const __half2 made = __hfma2(a, reinterpret_cast<const __half2 &>(high),
-                                     __hmul2(a, reinterpret_cast<const __half2 &>(low)));
+        const __half2 made = __hmul2(reinterpret_cast<const __half2 &>(x), reinterpret_cast<const __half2 &>(y));
         return reinterpret_cast<const uint32_t &>(made);
     }
 };

@@ -45,6 +45,18 @@ __device__ __forceinline__ void map_copy(uint32_t to, const CudaMap &map, uint32
                  ::"r"(to), "l"(&map), "r"(0), "r"(row), "r"(barrier) : "memory");
 }
 
+// 8 bytes, to be waited for by copies_wait_but in the thread that copies them.
+__device__ __forceinline__ void copy_8(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+// The copies so far are a group; until at most `pending` of the last groups are on their way.
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending> __device__ __forceinline__ void copies_wait_but()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
 // Arrives when the copies (copy_16) that this thread started are over; one of the barrier's arrivals.
 __device__ __forceinline__ void copies_arrive(uint32_t barrier)
 {
@@ -88,6 +100,12 @@ __device__ __forceinline__ void products_hold(float (&d)[32])
 __device__ __forceinline__ uint64_t product_rows(uint32_t start)
 {
     return uint64_t((start & 0x3ffffu) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+}
+
+// The same `rows` further on, a multiple of 8: no carry leaves the low word, and that word alone is to be added to.
+__device__ __forceinline__ uint64_t product_rows_after(uint64_t b, uint32_t rows)
+{
+    return (b & 0xffffffff00000000u) | (uint32_t(b) + rows * (128 >> 4));
 }
 
 #define PRODUCT_64(type) \

@@ -125,9 +125,10 @@ __device__ __forceinline__ void attend(const sma_args &args, const Tile &tile, u
             for (int k = 0; k < 4; k++) part[k] = 0.0f;
         add_logits<dtype>(part, keyed, verifier);
         if (q0 + 64 < args.P) continue;
-        float last[2]; // taken in already
-        take_logits(part, rows, m, power, last, softmax, result);
-        take_value(result, value, softmax.weight, rows, m);
+        float logit[2], last[2]; // that one taken in already
+        sum_logits(logit, part, rows, m, m >= rows.all);
+        take_logits(softmax, logit, power, last, result);
+        take_value(result, value, softmax.weight, rows, m, m >= rows.all);
     }
     finish(args, tile, line0, rows, softmax, result, p0, wide, r, FLOATS(sma, lse));
     __syncthreads();

@@ -19,20 +19,25 @@ __device__ __forceinline__ uint32_t memories_before(const sma_args &args, uint32
     return before > args.first ? min(before - args.first, args.count) : 0u;
 }
 
-// Tile `number` in the order from long to short: late tokens see most memories. An empty one past the last.
-__device__ __forceinline__ Tile tile_at(const sma_args &args, const int32_t *seq, uint32_t number)
+__device__ __forceinline__ Tile tile_of(const sma_args &args, const int32_t *seq, uint32_t t0, uint32_t h, uint32_t b)
 {
-    const uint32_t heads = args.H * args.B, blocks = args.tiles / heads, head = number % heads;
     Tile tile;
-    tile.t0 = number < args.tiles ? (blocks - 1 - number / heads) * TOKENS : args.L;
-    tile.h = head % args.H;
-    tile.b = head / args.H;
-    tile.g = tile.h / (args.H / args.G);
-    const Piece piece = piece_of(seq, args.flags, args.L, tile.b);
-    tile.lines = tile.t0 < piece.count ? min(piece.count - tile.t0, TOKENS) : 0;
-    tile.first_position = piece.position + tile.t0;
+    tile.t0 = t0;
+    tile.h = h;
+    tile.b = b;
+    tile.g = h / (args.H / args.G);
+    const Piece piece = piece_of(seq, args.flags, args.L, b);
+    tile.lines = t0 < piece.count ? min(piece.count - t0, TOKENS) : 0;
+    tile.first_position = piece.position + t0;
     tile.memories = tile.lines ? memories_before(args, tile.first_position + tile.lines - 1) : 0;
     return tile;
+}
+
+// Tile `number` in the order from long to short: late tokens see most memories.
+__device__ __forceinline__ Tile tile_at(const sma_args &args, const int32_t *seq, uint32_t number)
+{
+    const uint32_t heads = args.H * args.B, head = number % heads;
+    return tile_of(args, seq, (args.tiles / heads - 1 - number / heads) * TOKENS, head % args.H, head / args.H);
 }
 
 // The power of two that a memory's factors are divided by, not below the largest of them, which is `most` in some lane.
@@ -74,23 +79,47 @@ __device__ __forceinline__ void add_logits(float (&part)[4], const float (&keyed
     }
 }
 
-// The softmax takes in memory m, before the result takes in the value of the one before it. power: what its value is divided by.
-__device__ __forceinline__ void take_logits(const float (&part)[4], const Rows &rows, uint32_t m, float power, float (&last)[2],
-                                            Softmax &softmax, float (&result)[32])
+// The logits of memory m for a thread's two rows, from what its four threads hold of each. masked: rows may not see it.
+__device__ __forceinline__ void sum_logits(float (&logit)[2], const float (&part)[4], const Rows &rows, uint32_t m, bool masked)
 {
-    float logit[2];
+    for (int k = 0; k < 2; k++) logit[k] = part[2 * k] + part[2 * k + 1];
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-        logit[k] = part[2 * k] + part[2 * k + 1];
-        logit[k] += __shfl_xor_sync(0xffffffffu, logit[k], 1);
-        logit[k] += __shfl_xor_sync(0xffffffffu, logit[k], 2);
-        logit[k] *= rows.unit[k];
-        if (m >= rows.all && m >= rows.seen[k]) logit[k] = __uint_as_float(0xff800000u);
-        last[k] = softmax.weight[k];
+    for (int apart = 1; apart <= 2; apart *= 2) {
+        const float other[2] = {__shfl_xor_sync(0xffffffffu, logit[0], apart), __shfl_xor_sync(0xffffffffu, logit[1], apart)};
+        for (int k = 0; k < 2; k++) logit[k] += other[k];
     }
+    for (int k = 0; k < 2; k++) {
+        logit[k] *= rows.unit[k];
+        if (masked && m >= rows.seen[k]) logit[k] = __uint_as_float(0xff800000u);
+    }
+}
+
+// power: what the value of this memory is divided by.
+__device__ __forceinline__ void take_weights(Softmax &softmax, const float (&logit)[2], float power)
+{
+    for (int k = 0; k < 2; k++) {
+        const float weight = exp2_below(logit[k] - softmax.top[k]);
+        softmax.den[k] += weight;
+        softmax.weight[k] = weight * power;
+    }
+}
+
+// The softmax over one memory.
+__device__ __forceinline__ Softmax softmax_of(const float (&logit)[2], float power)
+{
+    Softmax softmax;
+    for (int k = 0; k < 2; k++) softmax.top[k] = logit[k] > lowest ? logit[k] + headroom : lowest;
+    take_weights(softmax, logit, power);
+    return softmax;
+}
+
+// The softmax takes in a memory; last: the weight of the one before, whose value the result has yet to take in.
+__device__ __forceinline__ void take_logits(Softmax &softmax, const float (&logit)[2], float power, float (&last)[2],
+                                            float (&result)[32])
+{
+    for (int k = 0; k < 2; k++) last[k] = softmax.weight[k];
     if (__any_sync(0xffffffffu, logit[0] > softmax.top[0] || logit[1] > softmax.top[1])) {
         float correction[2];
-#pragma unroll
         for (int k = 0; k < 2; k++) {
             const float top = logit[k] > softmax.top[k] ? logit[k] + headroom : softmax.top[k];
             correction[k] = exp2_below(softmax.top[k] - top);
@@ -101,23 +130,17 @@ __device__ __forceinline__ void take_logits(const float (&part)[4], const Rows &
 #pragma unroll
         for (int j = 0; j < 32; j++) result[j] *= correction[j / 2 % 2];
     }
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        const float weight = exp2_below(logit[k] - softmax.top[k]);
-        softmax.den[k] += weight;
-        softmax.weight[k] = weight * power;
-    }
+    take_weights(softmax, logit, power);
 }
 
-// The result takes in the value of memory m.
+// The result takes in the value of memory m. masked: rows may not see it; it may then hold anything: 0 times it is not 0.
 __device__ __forceinline__ void take_value(float (&result)[32], const float (&value)[32], const float (&weight)[2],
-                                           const Rows &rows, uint32_t m)
+                                           const Rows &rows, uint32_t m, bool masked)
 {
-    if (m < rows.all) {
+    if (!masked) {
 #pragma unroll
         for (int j = 0; j < 32; j++) result[j] = fmaf(weight[j / 2 % 2], value[j], result[j]);
     } else {
-        // A memory that a token does not see may hold anything: 0 times it is not 0.
 #pragma unroll
         for (int j = 0; j < 32; j++)
             result[j] = m < rows.seen[j / 2 % 2] ? fmaf(weight[j / 2 % 2], value[j], result[j]) : result[j];
