@@ -53,8 +53,19 @@ enum {
     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0,
     CU_STREAM_NON_BLOCKING = 1,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
-    CU_EVENT_DEFAULT = 0
+    CU_EVENT_DEFAULT = 0,
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 };
+typedef struct CUlaunchAttribute {
+    int id, pad;
+    union { char room[64]; uint64_t aligned; int value; } value;
+} CUlaunchAttribute;
+typedef struct CUlaunchConfig {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    CUstream stream;
+    CUlaunchAttribute *attributes;
+    unsigned attributes_count;
+} CUlaunchConfig;
 
 #if defined(_WIN32)
 #define CU_CALL __stdcall
@@ -106,9 +117,8 @@ enum {
     X(cuEventQuery, "cuEventQuery", (CUevent event)) \
     X(cuEventSynchronize, "cuEventSynchronize", (CUevent event)) \
     X(cuEventElapsedTime, "cuEventElapsedTime", (float *milliseconds, CUevent start, CUevent end)) \
-    X(cuLaunchKernel, "cuLaunchKernel", \
-      (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
-       unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra))
+    X(cuLaunchKernelEx, "cuLaunchKernelEx", \
+      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 
 typedef struct cu_driver {
     void *library;
@@ -219,6 +229,7 @@ typedef struct cu_kernel {
     CUfunction function; /* NULL for rows of the library, and where the device lacks a capability of the row */
     uint32_t threads, shared_bytes, max_grid;
     uint32_t map_binding, map_rows; /* of its CudaMap; 0 rows: it takes none */
+    int overlaps; /* the kernel_id of its CUDA_OVERLAP, or -1 */
 } cu_kernel;
 
 typedef struct cu_device {
@@ -259,6 +270,7 @@ dart_status cu_warm(void *device, const kernel_row *row, uint32_t dtypes);
 
 typedef struct cu_launch {
     const cu_kernel *kernel;
+    int id; /* kernel_id */
     uint32_t grid, dtypes;
     struct CudaBindings bindings;
     struct CudaMap map;

@@ -25,6 +25,14 @@ static const struct { uint32_t slot, binding, rows; } cu_maps[] = {
 #include "../kernels.def"
 };
 
+/* The rows with a CUDA_OVERLAP. */
+static const struct { uint32_t slot; int after; } cu_overlaps[] = {
+#define CUDA_OVERLAP(id, variant, after) {SLOT_##id##_##variant, KERNEL_##after},
+#include "../kernels.def"
+};
+/* Graphs take launches that overlap from this version of the driver on. */
+#define CU_OVERLAP_DRIVER 12030
+
 /* What the caller can do about a result. The errors of a kernel stay with the context, hence with the device. */
 static dart_status status_of(CUresult result)
 {
@@ -110,6 +118,7 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     TRY(CU(made, cuDeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->handle));
     for (size_t i = 0; i < COUNT_OF(cu_rows); i++) {
         cu_kernel *kernel = &made->kernels[i];
+        kernel->overlaps = -1;
         if (cu_rows[i].name == NULL || (cu_rows[i].capabilities & ~capabilities & ~(uint32_t)FITS_ALL) != 0) continue;
         /* Asking for an attribute loads the code now; a driver may otherwise do so while a stream is captured. */
         int threads = 0;
@@ -129,6 +138,10 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
         made->kernels[cu_maps[i].slot].map_binding = cu_maps[i].binding;
         made->kernels[cu_maps[i].slot].map_rows = cu_maps[i].rows;
     }
+    int version = 0;
+    TRY(CU(made, cuDriverGetVersion, &version));
+    for (size_t i = 0; i < COUNT_OF(cu_overlaps) && version >= CU_OVERLAP_DRIVER && (capabilities & DART_CAP_SM90) != 0; i++)
+        made->kernels[cu_overlaps[i].slot].overlaps = cu_overlaps[i].after;
     TRY(CU(made, cuStreamCreate, &made->copies, CU_STREAM_NON_BLOCKING));
     TRY(base_mutex_init(&made->submitting));
     /* Last, since it stands for the mutex as well. */

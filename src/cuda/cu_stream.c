@@ -144,6 +144,7 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
     cu_launch *to = &s->launches[s->launches_count++];
     memset(to, 0, sizeof *to);
     to->kernel = &d->kernels[launch->row->slot];
+    to->id = (int)launch->row->id;
     to->grid = launch->tiles < to->kernel->max_grid ? launch->tiles : to->kernel->max_grid;
     to->dtypes = launch->dtypes;
     to->barrier = launch->barrier;
@@ -173,6 +174,13 @@ static dart_status join(cu_device *device, const cu_stream *stream, fan *f)
     }
     *f = (fan){0};
     return status;
+}
+
+/* CUDA_OVERLAP: whether launch i may begin before the only launch that it waits for ends. */
+static bool overlaps(const cu_stream *stream, uint32_t i)
+{
+    const cu_launch *at = &stream->launches[i];
+    return i > 0 && at->barrier && at->kernel->overlaps == at[-1].id && (i == 1 || at[-1].barrier);
 }
 
 /* The stream that the next launch goes to. */
@@ -206,8 +214,10 @@ static dart_status capture(cu_device *device, cu_stream *stream)
         }
         void *parameters[] = {launch->args, &launch->bindings, &launch->dtypes, &launch->map};
         const cu_kernel *kernel = launch->kernel;
-        status = CU(device, cuLaunchKernel, kernel->function, launch->grid, 1, 1, kernel->threads, 1, 1,
-                    kernel->shared_bytes, to, parameters, NULL);
+        CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.value = 1};
+        const CUlaunchConfig config = {launch->grid, 1, 1, kernel->threads, 1, 1, kernel->shared_bytes,
+                                       to, &early, overlaps(stream, i)};
+        status = CU(device, cuLaunchKernelEx, &config, kernel->function, parameters, NULL);
     }
     if (status == DART_OK) status = join(device, stream, &f);
     if (status == DART_OK) {
