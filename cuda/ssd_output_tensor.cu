@@ -1,12 +1,14 @@
 // ssd_output for N = 128, P = 64 and chunks of at most 256 tokens, 16-bit operands of one type, by warpgroup products.
 //
 // A block walks a run of neighbouring tiles (one head of one chunk each). Each of four warpgroups has 64 tokens of the chunk
-// and keeps the products c.b of those with all earlier ones, computed once for all heads of a group, in registers; the later
-// ones have more to keep and get registers from the earlier ones. c stays in shared memory. x and hin of a head are on
-// their way to one of two stages of shared memory one turn ahead, and weighted there.
+// and keeps their fragments of c and the products c.b among them in registers; the products with earlier blocks of 64 lie in
+// shared memory, so that all warpgroups run one program: four, with all products in registers, took 153 KiB of code, and
+// waiting for instructions was what took longest. x and hin of a head are on their way to one of two stages of shared memory
+// one turn ahead, and weighted there; b passes through a stage that holds nothing.
 //
 // With e_j the last token of block j of 64, tokens t of block i take from block j < i
-//   exp(cum_t - cum_e(i-1)) exp(cum_e(i-1) - cum_e(i-2)) ... exp(cum_e(j+1) - cum_e(j)) sum_s cb_ts (exp(cum_e(j) - cum_s) step_s x_s)
+//   exp(cum_t - cum_e(i-1)) exp(cum_e(i-1) - cum_e(i-2)) ... exp(cum_e(j+1) - cum_e(j))
+//       sum_s cb_ts (exp(cum_e(j) - cum_s) step_s x_s)
 // and from hin the same with exp(cum_e(0)) (c_t hin): what is in brackets is rounded once to 16 bits as it is put into
 // shared memory, all other factors go into the f32 sums from block to block, and no exponent is above 0. Within the own block
 // the fragments of c.b are multiplied: by factors that split at every 16 tokens before the own 16 in the same way, there by the
@@ -15,31 +17,33 @@
 // f16: c.b is held 2^-4 as large, so that products above 65504 do not overflow; steps and hin are divided by the power of two
 // below the largest step of the chunk and the largest scale of the head.
 //
-// Shared memory: b, then c 64 KiB; two stages of x, weighted x and hin 144 KiB; vectors 15 KiB.
+// Shared memory: two stages of x, weighted x and hin 144 KiB; products of c and b 48 KiB; vectors 18 KiB.
 #include "tensor.cuh"
 
 namespace ssd_output_tensor {
 
-constexpr uint32_t threads = 512, tokens = 256, N = 128, P = 64, rows_apart = threads / 8, x_parts = tokens / rows_apart,
-                   hin_parts = N / rows_apart;
-struct Vectors { // of one head
+constexpr uint32_t threads = 512, tokens = 256, blocks = tokens / 64, N = 128, P = 64;
+constexpr uint32_t rows_apart = threads / 8, x_parts = tokens / rows_apart, hin_parts = N / rows_apart;
+struct alignas(16) Vectors { // of one head
     float2 cum[tokens]; // {hi, lo}; those of the last token beyond the chunk
     float near[tokens]; // exp(cum_e - cum_s) step_s with e the last of the 16 tokens that s is one of; 0 beyond the chunk
-    float far[tokens];  // the same of 64
+    uint2 far[tokens];  // the same of 64, as factors_of a pair
     float step[tokens]; // 0 beyond the chunk
+    float skip;         // d
 };
-struct Stage {
+struct Stage { // 72 KiB, of which b takes 64 where a chunk begins
     alignas(1024) char x[tokens * tile_row];
     char weighted[(tokens - 64) * tile_row];
     char hin[N * tile_row];
 };
 // One head of one chunk; head UINT32_MAX: none. left: heads of the group in this chunk from here on.
 struct Turn {
-    uint32_t head, left, b, j, group, begin, length;
+    uint32_t head, left, b, group, begin, length;
+    uint32_t token, row; // the first token among all rows of x, the first row of hin
 };
 struct Shared {
-    alignas(1024) char c[2][tokens * tile_row]; // columns 0 to 63, 64 to 127; b at first
-    Stage stage[2];
+    alignas(1024) Stage stage[2];
+    char cb[blocks * (blocks - 1) / 2][64 * tile_row]; // c.b of tokens of block i with block j < i at i (i - 1) / 2 + j
     Vectors vectors[3];
     float2 unit[2]; // of a stage: of steps, of hin
     Turn turns[8];
@@ -55,10 +59,24 @@ __device__ __forceinline__ float unit_of(float largest)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Columns 16 k to 16 k + 15 of c, of the 16 tokens of a warp in a block of 64.
-__device__ __forceinline__ void load_c(uint32_t (&c)[4], const uint16_t *rows, size_t row, uint32_t length, uint32_t block, uint32_t k)
+// threadIdx.x, of which the compiler does not know that it stays the same: what is computed from it is not kept over a turn,
+// where it would take registers for which others go to local memory, 250 cycles away behind all the copies.
+__device__ __forceinline__ uint32_t thread_now()
 {
-    const uint32_t lane = threadIdx.x % 32, near = 64 * block + threadIdx.x % 128 / 32 * 16 + lane / 4, far = near + 8;
+    uint32_t thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
+
+// Which 16 tokens of its block of 64 a warp has: those with most to do differ from warpgroup to warpgroup, so that not all
+// of them are the same scheduler's.
+__device__ __forceinline__ uint32_t slab_of(uint32_t block) { return uniform((threadIdx.x / 32 + block) % 4); }
+
+// Columns 16 k to 16 k + 15 of c, of the 16 tokens of a warp in a block of 64.
+__device__ __forceinline__ void load_c(uint32_t (&c)[4], const uint16_t *rows, uint64_t row, uint32_t length, uint32_t block,
+                                       uint32_t k)
+{
+    const uint32_t lane = threadIdx.x % 32, near = 64 * block + 16 * slab_of(block) + lane / 4, far = near + 8;
     const uint16_t *near_at = rows + near * row + lane % 4 * 2 + 16 * k, *far_at = near_at + 8 * row;
     c[0] = near < length ? *reinterpret_cast<const uint32_t *>(near_at) : 0;
     c[1] = far < length ? *reinterpret_cast<const uint32_t *>(far_at) : 0;
@@ -66,81 +84,85 @@ __device__ __forceinline__ void load_c(uint32_t (&c)[4], const uint16_t *rows, s
     c[3] = far < length ? *reinterpret_cast<const uint32_t *>(far_at + 8) : 0;
 }
 
-template <bool bf, uint32_t block>
-__device__ __forceinline__ void multiply_chunk(uint32_t (&cb)[4 * (block + 1)][4], const uint16_t *rows, size_t row, uint32_t length,
-                                               uint32_t b_tiles)
+// The products of c.b of a warpgroup's tokens with those of block s, in the registers of fragments.
+template <bool bf>
+__device__ __forceinline__ void multiply_chunk(uint32_t (&to)[4][4], const uint32_t (&c)[N / 16][4], uint32_t b_tiles,
+                                               uint32_t s)
 {
-    uint32_t c[N / 16][4];
-#pragma unroll
-    for (uint32_t k = 0; k < N / 16; k++) load_c(c[k], rows, row, length, block, k);
-#pragma unroll
-    for (uint32_t s = 0; s <= block; s++) {
-        float sums[32];
-        clear(sums);
-#pragma unroll
-        for (uint32_t k = 0; k < N / 16; k++)
-            multiply_lines<bf>(sums, c[k], b_tiles + k / 4 * (tokens * tile_row) + 64 * s * tile_row + k % 4 * 32);
-#pragma unroll
-        for (uint32_t k = 0; k < 4; k++) {
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++)
-                cb[4 * s + k][i] = pack<bf>(sums[8 * k + 2 * i] * shrink<bf>(), sums[8 * k + 2 * i + 1] * shrink<bf>());
-        }
-    }
-}
-
-// The 16 tokens x 64 columns of a warp of one head.
-template <bool bf, uint32_t block>
-__device__ __forceinline__ void multiply_head(float (&sums)[32], const uint32_t (&cb)[4 * (block + 1)][4], uint32_t c_tile,
-                                              const Stage &stage, const Vectors &v, float2 unit, float skip)
-{
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, column = lane % 4 * 2, warp = uniform(threadIdx.x % 128 / 32);
-    const uint32_t t0 = 64 * block + 16 * warp;
-    const uint64_t c = operand_at(c_tile + 64 * block * tile_row), hin = operand_at(shared_address(stage.hin));
-    const uint64_t weighted = operand_at(shared_address(stage.weighted)), x = operand_at(shared_address(stage.x) + 64 * block * tile_row);
+    const uint64_t b = operand_at(b_tiles + 64 * s * tile_row);
+    float sums[32];
     clear(sums);
     products_begin();
 #pragma unroll
     for (uint32_t k = 0; k < N / 16; k++)
-        multiply<bf, false>(sums, operand_on(c, k / 4 * (tokens * tile_row) + k % 4 * 32), operand_on(hin, 16 * k * tile_row));
+        multiply<bf, true>(sums, c[k], operand_on(b, k / 4 * (tokens * tile_row) + k % 4 * 32));
+    products_wait(sums);
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            to[k][i] = pack<bf>(sums[8 * k + 2 * i] * shrink<bf>(), sums[8 * k + 2 * i + 1] * shrink<bf>());
+    }
+}
 
-    // The own block: whole fragments before the 16 tokens, the triangle within them, nothing after. Without branches, which
-    // wgmma does not suffer.
+// The 16 tokens x 64 columns of a warp of one head.
+template <bool bf>
+__device__ __forceinline__ void multiply_head(float (&sums)[32], uint32_t block, const uint32_t (&c)[N / 16][4],
+                                              const uint32_t (&cb)[4][4], uint32_t cb_tiles, const Stage &stage,
+                                              const Vectors &v, float2 unit)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, column = lane % 4 * 2, slab = slab_of(block);
+    const uint32_t t0 = 64 * block + 16 * slab;
+    const uint64_t hin = operand_at(shared_address(stage.hin)), x = operand_at(shared_address(stage.x) + 64 * block * tile_row);
+    // The own block: whole fragments before the 16 tokens, the triangle within them, nothing after. Before the products, which
+    // suffer no branches between them.
     const float2 first = v.cum[t0], cum[2] = {v.cum[t0 + g], v.cum[t0 + g + 8]};
     const float own[2] = {decay_between(cum[0], first), decay_between(cum[1], first)};
     uint32_t last[4][4];
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t s = column + i / 2 * 8, t = g + i % 2 * 8;
-        uint32_t pair = cb[4 * block][i];
+        uint32_t pair = cb[0][i];
 #pragma unroll
-        for (uint32_t k = 1; k < 4; k++) pair = k == warp ? cb[4 * block + k][i] : pair;
+        for (uint32_t k = 1; k < 4; k++) pair = k == slab ? cb[k][i] : pair;
         const float4 earlier = *reinterpret_cast<const float4 *>(&v.cum[t0 + s]);
         const float2 products = unpack<bf>(pair), steps = *reinterpret_cast<const float2 *>(v.step + t0 + s);
         const float left = products.x * (decay_between(cum[i % 2], make_float2(earlier.x, earlier.y)) * steps.x);
         const float right = products.y * (decay_between(cum[i % 2], make_float2(earlier.z, earlier.w)) * steps.y);
-        last[3][i] = pack<bf>(s < t ? left : s == t ? left + skip * shrink<bf>() : 0.0f,
-                              s + 1 < t ? right : s + 1 == t ? right + skip * shrink<bf>() : 0.0f);
+        last[3][i] = pack<bf>(s < t ? left : s == t ? left + v.skip * shrink<bf>() : 0.0f,
+                              s + 1 < t ? right : s + 1 == t ? right + v.skip * shrink<bf>() : 0.0f);
     }
 #pragma unroll
     for (uint32_t k = 0; k < 3; k++) {
-        const uint32_t q = 4 * block + k;
-        const float between = decay_between(first, v.cum[16 * q + 15]);
-        const float factors[2] = {own[0] * between, own[1] * between};
+        if (k < slab) {
+            const uint32_t q = 4 * block + k;
+            const float between = decay_between(first, v.cum[16 * q + 15]);
+            const float factors[2] = {own[0] * between, own[1] * between};
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            const float2 keys = *reinterpret_cast<const float2 *>(v.near + 16 * q + column + i / 2 * 8), all = unpack<bf>(cb[q][i]);
-            const uint32_t whole = pack<bf>(all.x * (keys.x * factors[i % 2]), all.y * (keys.y * factors[i % 2]));
-            last[k][i] = k < warp ? whole : k == warp ? last[3][i] : 0;
+            for (uint32_t i = 0; i < 4; i++) {
+                const float2 keys = *reinterpret_cast<const float2 *>(v.near + 16 * q + column + i / 2 * 8);
+                const float2 all = unpack<bf>(cb[k][i]);
+                last[k][i] = pack<bf>(all.x * (keys.x * factors[i % 2]), all.y * (keys.y * factors[i % 2]));
+            }
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) last[k][i] = k == slab ? last[3][i] : 0;
         }
     }
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) last[3][i] = warp == 3 ? last[3][i] : 0;
+    for (uint32_t i = 0; i < 4; i++) last[3][i] = slab == 3 ? last[3][i] : 0;
+
+    clear(sums);
+    products_begin();
+#pragma unroll
+    for (uint32_t k = 0; k < N / 16; k++) multiply<bf>(sums, c[k], operand_on(hin, 16 * k * tile_row));
 
     // From block to block; the sums are in units of what is multiplied next.
     float2 before = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int j = 0; j < int(block); j++) {
+    uint64_t left = operand_at(cb_tiles + block * (block - 1) / 2 * (64 * tile_row));
+    uint64_t weighted = operand_at(shared_address(stage.weighted));
+#pragma unroll 1
+    for (uint32_t j = 0; j < block; j++) {
         const float2 here = v.cum[64 * j + 63];
         const float factor = decay_between(here, before) * (j == 0 ? unit.y * shrink<bf>() / unit.x : 1.0f);
         before = here;
@@ -149,7 +171,10 @@ __device__ __forceinline__ void multiply_head(float (&sums)[32], const uint32_t 
         for (int i = 0; i < 32; i++) sums[i] *= factor;
         products_begin();
 #pragma unroll
-        for (int k = 0; k < 4; k++) multiply<bf>(sums, cb[4 * j + k], operand_on(weighted, (64 * j + 16 * k) * tile_row));
+        for (uint32_t k = 0; k < 4; k++)
+            multiply<bf, false>(sums, operand_on(left, 32 * k), operand_on(weighted, 16 * k * tile_row));
+        left = operand_on(left, 64 * tile_row);
+        weighted = operand_on(weighted, 64 * tile_row);
     }
     const float to_own = block == 0 ? unit.y * shrink<bf>() : unit.x;
     const float factors[2] = {decay_between(cum[0], before) * to_own, decay_between(cum[1], before) * to_own};
@@ -166,38 +191,46 @@ __device__ __forceinline__ void multiply_head(float (&sums)[32], const uint32_t 
     }
 }
 
-// The walk over the tiles by a warpgroup.
-template <bool bf, uint32_t block>
-__device__ __forceinline__ void walk(const ssd_output_args &args, const CudaBindings &bindings, uint32_t dtypes, Shared &shared)
+#endif
+
+template <bool bf>
+__device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    Shared &shared = *reinterpret_cast<Shared *>(tensor_memory);
     const uint16_t *x = reinterpret_cast<const uint16_t *>(bindings.address[BINDING_ssd_output_x]) + args.x_at;
     const uint16_t *b = reinterpret_cast<const uint16_t *>(bindings.address[BINDING_ssd_output_b]) + args.b_at;
-    const uint16_t *c = reinterpret_cast<const uint16_t *>(bindings.address[BINDING_ssd_output_c]) + args.c_at;
+    const uint16_t *lines = reinterpret_cast<const uint16_t *>(bindings.address[BINDING_ssd_output_c]) + args.c_at;
     const uint16_t *hin = reinterpret_cast<const uint16_t *>(bindings.address[BINDING_ssd_output_hin]) + args.hin_at;
     const float *scale = FLOATS(ssd_output, hin_scale) + args.hin_scale_at, *cum = FLOATS(ssd_output, cum);
     const View d = VIEW(ssd_output, d), y = VIEW(ssd_output, y);
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = threadIdx.x / 8, piece = threadIdx.x % 8;
+    const uint32_t block = uniform(threadIdx.x / 128), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
     // The first warp lists the turns, four ahead.
-    uint32_t tile_listed = uint32_t(uint64_t(args.tiles) * blockIdx.x / gridDim.x);
+    const Run run = run_of(args.tiles, args.H / args.G);
+    uint32_t tile_listed = run.first;
     Turn listed = {};
     const auto list = [&](uint32_t turn) {
-        const uint32_t heads = args.H / args.G, end = uint32_t(uint64_t(args.tiles) * (blockIdx.x + 1) / gridDim.x);
+        const uint32_t heads = args.H / args.G, end = run.end;
         if (listed.left > 1) {
             listed.left--;
             listed.head++;
+            listed.row += N;
         } else {
             listed.head = UINT32_MAX;
             for (; tile_listed < end; tile_listed += listed.left) {
                 listed.left = min(heads - tile_listed % heads, end - tile_listed);
                 listed.group = tile_listed / heads % args.G;
-                listed.j = tile_listed / args.H % args.M;
+                const uint32_t j = tile_listed / args.H % args.M;
                 listed.b = tile_listed / args.H / args.M;
-                const Chunk chunk = chunk_of(piece_of(INTS(ssd_output, seq) + args.seq_at, args.flags, args.L, listed.b), args.S, listed.j);
+                const Piece pieces = piece_of(INTS(ssd_output, seq) + args.seq_at, args.flags, args.L, listed.b);
+                const Chunk chunk = chunk_of(pieces, args.S, j);
                 listed.begin = chunk.begin;
                 listed.length = chunk.length();
                 if (listed.length > 0) {
                     listed.head = tile_listed % heads + listed.group * heads;
+                    listed.token = listed.b * args.L + listed.begin;
+                    listed.row = ((listed.b * args.M + j) * args.H + listed.head) * N;
                     tile_listed += listed.left;
                     break;
                 }
@@ -207,153 +240,179 @@ __device__ __forceinline__ void walk(const ssd_output_args &args, const CudaBind
     };
     const auto there = [&](uint32_t turn) { return shared.turns[turn % 8].head != UINT32_MAX; };
 
-    float scales[hin_parts], largest = 0.0f, skip = 0.0f;
-    const auto fetch = [&](const Turn &turn, uint32_t number) {
-        const size_t first = ((size_t(turn.b) * args.M + turn.j) * args.H + turn.head) * N;
-        Stage &to = shared.stage[number % 2];
-        copy_tile<tokens, threads>(shared_address(to.x), x + (size_t(turn.b) * args.L + turn.begin) * args.x_row + turn.head * P, args.x_row,
-                                   turn.length, threadIdx.x);
-        copy_tile<N, threads>(shared_address(to.hin), hin + first * P, P, N, threadIdx.x);
+    const auto fetch_x = [&](const Turn &turn, uint32_t number) {
+        const uint16_t *from = x + uint64_t(turn.token) * args.x_row + turn.head * P;
+        copy_tile<tokens, threads>(shared_address(shared.stage[number % 2].x), from, args.x_row, turn.length, thread_now());
+        copies_commit();
+    };
+    float scales[hin_parts], largest = 0.0f;
+    const auto fetch_hin = [&](const Turn &turn, uint32_t number) {
+        const uint32_t me = thread_now();
+        copy_tile<N, threads>(shared_address(shared.stage[number % 2].hin), hin + uint64_t(turn.row) * P, P, N, me);
         copies_commit();
 #pragma unroll
-        for (uint32_t i = 0; i < hin_parts; i++) scales[i] = scale[first + row + i * rows_apart];
+        for (uint32_t i = 0; i < hin_parts; i++) scales[i] = (scale + turn.row)[me / 8 + i * rows_apart];
         if (!bf) {
-            const float4 four = *reinterpret_cast<const float4 *>(scale + first + 4 * lane);
+            const float4 four = *reinterpret_cast<const float4 *>(scale + turn.row + 4 * (me % 32));
             largest = fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w));
         }
-        if (args.flags & HAS_D) skip = load(d, args.d_at + size_t(turn.head));
     };
-    float hi = 0.0f, lo = 0.0f, step = 0.0f;
+    struct Cum {
+        float2 mine, far; // of a token and of the last of the 64 that it is one of
+        float step;
+    };
     const auto fetch_cum = [&](const Turn &turn) {
-        if (block >= tokens / 128) return;
-        const float *from = cum + ((size_t(turn.b) * args.H + turn.head) * args.L + turn.begin + min(threadIdx.x, turn.length - 1)) * CUM_STRIDE;
-        hi = from[0], lo = from[1], step = threadIdx.x < turn.length ? from[2] : 0.0f;
+        Cum to = {};
+        const uint32_t me = thread_now();
+        if (me == tokens && args.flags & HAS_D) to.step = load(d, args.d_at + size_t(turn.head));
+        if (me >= tokens) return to;
+        const float *first = cum + ((size_t(turn.b) * args.H + turn.head) * args.L + turn.begin) * CUM_STRIDE;
+        const float *from = first + min(me, turn.length - 1) * CUM_STRIDE;
+        const float *end_of = first + min(me | 63u, turn.length - 1) * CUM_STRIDE;
+        to.mine = make_float2(from[0], from[1]);
+        to.far = make_float2(end_of[0], end_of[1]);
+        to.step = me < turn.length ? from[2] : 0.0f;
+        return to;
     };
-    // What the two first warpgroups have of cum, as vectors; the last of 64 tokens may be another warp's: it is read again.
-    const auto weigh = [&](const Turn &turn, uint32_t number) {
-        if (block >= tokens / 128) return;
+    // What the two first warpgroups have of cum, as vectors.
+    const auto weigh = [&](const Cum &of, uint32_t number) {
+        const uint32_t me = thread_now(), lane = me % 32;
         Vectors &v = shared.vectors[number % 3];
-        const float2 mine = make_float2(hi, lo);
-        const float2 near = make_float2(__shfl_sync(0xffffffffu, hi, lane | 15u), __shfl_sync(0xffffffffu, lo, lane | 15u));
-        const float *end_of = cum + ((size_t(turn.b) * args.H + turn.head) * args.L + turn.begin + min(threadIdx.x | 63u, turn.length - 1)) * CUM_STRIDE;
-        v.cum[threadIdx.x] = mine;
-        v.near[threadIdx.x] = step * decay_between(near, mine);
-        v.far[threadIdx.x] = step * decay_between(make_float2(end_of[0], end_of[1]), mine);
-        v.step[threadIdx.x] = step;
+        if (me == tokens) v.skip = of.step;
+        if (me >= tokens) return;
+        const float2 near = make_float2(__shfl_sync(0xffffffffu, of.mine.x, lane | 15u),
+                                        __shfl_sync(0xffffffffu, of.mine.y, lane | 15u));
+        const float weight = of.step * decay_between(of.far, of.mine);
+        v.cum[me] = of.mine;
+        v.near[me] = of.step * decay_between(near, of.mine);
+        v.far[me] = factors_of<bf>(weight, weight);
+        v.step[me] = of.step;
     };
     const auto put = [&](uint32_t number) {
         const Vectors &v = shared.vectors[number % 3];
         Stage &to = shared.stage[number % 2];
+        const uint32_t row = thread_now() / 8, piece = thread_now() % 8;
         float2 unit = make_float2(1.0f, 1.0f);
         if (!bf) {
-            const float4 low = *reinterpret_cast<const float4 *>(v.step + 8 * lane), high = *reinterpret_cast<const float4 *>(v.step + 8 * lane + 4);
-            unit = make_float2(unit_of(fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)), fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w)))),
-                               unit_of(largest));
+            const float4 low = *reinterpret_cast<const float4 *>(v.step + 8 * lane);
+            const float4 high = *reinterpret_cast<const float4 *>(v.step + 8 * lane + 4);
+            const float lows = fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w));
+            const float highs = fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w));
+            unit = make_float2(unit_of(fmaxf(lows, highs)), unit_of(largest));
             if (threadIdx.x == 0) shared.unit[number % 2] = unit;
         }
-        copies_wait<0>(); // a thread weighs what it has copied
+        copies_landed<0>(); // a thread weighs what it has copied
 #pragma unroll
         for (uint32_t i = 0; i + 1 < x_parts; i++) {
             const uint32_t r = row + i * rows_apart;
-            put16(to.weighted, r, piece, scale8<bf>(get16(to.x, r, piece), bf ? v.far[r] : v.far[r] / unit.x));
+            uint2 by = v.far[r];
+            if (!bf) by = factors_of<bf>(__uint_as_float(by.x) / unit.x, __uint_as_float(by.y) / unit.x);
+            put16(to.weighted, r, piece, scale8<bf>(get16(to.x, r, piece), by));
         }
 #pragma unroll
         for (uint32_t i = 0; i < hin_parts; i++) {
             const uint32_t r = row + i * rows_apart;
-            put16(to.hin, r, piece, scale8<bf>(get16(to.hin, r, piece), bf ? scales[i] : scales[i] / unit.y));
+            const float by = bf ? scales[i] : scales[i] / unit.y;
+            put16(to.hin, r, piece, scale8<bf>(get16(to.hin, r, piece), factors_of<bf>(by, by)));
         }
         stores_done();
     };
 
-    // Before turn i: x and hin are in their stage, the vectors of turns i and i + 1 are there, cum of turn i + 2 is in registers.
-    if (block == 0 && warp == 0) {
-        for (uint32_t i = 0; i < 4; i++) list(i);
-    }
-    barrier(1, threads);
-    if (there(0)) {
-        fetch(shared.turns[0], 0);
-        fetch_cum(shared.turns[0]);
-        weigh(shared.turns[0], 0);
-    }
-    if (there(1)) {
-        fetch_cum(shared.turns[1]);
-        weigh(shared.turns[1], 1);
-    }
-    barrier(1, threads);
-    if (there(0)) put(0);
-    if (there(2)) fetch_cum(shared.turns[2]);
-
-    uint32_t cb[4 * (block + 1)][4];
-    uint32_t left = 0; // heads of the group from this turn on
-    for (uint32_t turn = 0; there(turn); turn++, left--) {
-        if (left == 0) {
-            const Turn &at = shared.turns[turn % 8];
-            left = at.left;
-            const size_t token = size_t(at.b) * args.L + at.begin;
-            const uint32_t tiles = shared_address(shared.c), length = at.length;
-            const uint16_t *from = b + token * args.b_row + at.group * N, *lines = c + token * args.c_row + at.group * N;
-            barrier(1, threads); // no warp still multiplies with the last chunk's c
-            copy_tile<tokens, threads>(tiles, from, args.b_row, length, threadIdx.x);
-            copy_tile<tokens, threads>(tiles + tokens * tile_row, from + 64, args.b_row, length, threadIdx.x);
-            copies_commit();
-            copies_wait<0>();
-            barrier(1, threads);
-            multiply_chunk<bf, block>(cb, lines, args.c_row, length, tiles);
-            barrier(1, threads); // c takes the place of b
-            copy_tile<tokens, threads>(tiles, lines, args.c_row, length, threadIdx.x);
-            copy_tile<tokens, threads>(tiles + tokens * tile_row, lines + 64, args.c_row, length, threadIdx.x);
-            copies_commit();
-            copies_wait<0>();
-        }
-        const float skip_now = skip;
-        barrier(1, threads);
-        if (there(turn + 1)) fetch(shared.turns[(turn + 1) % 8], turn + 1);
-        if (there(turn + 2)) weigh(shared.turns[(turn + 2) % 8], turn + 2);
-        if (there(turn + 3)) fetch_cum(shared.turns[(turn + 3) % 8]);
-        if (block == 0 && warp == 0) list(turn + 4);
-
-        Stage &stage = shared.stage[turn % 2];
-        const uint32_t t0 = 64 * block + warp % 4 * 16, length = shared.turns[turn % 8].length;
-        if (64 * block < length) {
-            float sums[32];
-            multiply_head<bf, block>(sums, cb, shared_address(shared.c), stage, shared.vectors[turn % 3],
-                                     bf ? make_float2(1.0f, 1.0f) : shared.unit[turn % 2], skip_now);
-            const Turn &at = shared.turns[turn % 8];
-            const uint32_t valid = t0 < length ? length - t0 : 0;
-            const size_t to = args.y_at + (size_t(at.b) * args.L + at.begin + t0) * args.y_row + at.head * P;
-            if (y.dtype == (bf ? DTYPE_BF16 : DTYPE_F16)) {
-                barrier(2 + block, 128); // rows of results take the place of the block's x
-                store_rows<bf>(reinterpret_cast<uint16_t *>(y.base) + to, args.y_row, valid, sums, stage.x + t0 * tile_row);
-            } else {
+    // What all heads of a chunk share: this warpgroup's fragments of c and its products with b. b passes through a stage that
+    // holds nothing yet.
+    uint32_t c[N / 16][4], cb[4][4];
+    const auto fetch_chunk = [&](const Turn &turn, char *free) {
+        const uint16_t *from = b + uint64_t(turn.token) * args.b_row + turn.group * N;
+        copy_tile<tokens, threads>(shared_address(free), from, args.b_row, turn.length, threadIdx.x);
+        copy_tile<tokens, threads>(shared_address(free) + tokens * tile_row, from + 64, args.b_row, turn.length, threadIdx.x);
+        copies_commit();
+        const uint16_t *rows = lines + uint64_t(turn.token) * args.c_row + turn.group * N;
 #pragma unroll
-                for (uint32_t i = 0; i < 32; i++) {
-                    const uint32_t r = lane / 4 + i / 2 % 2 * 8;
-                    if (r < valid) store(y, to + size_t(r) * args.y_row + i / 4 * 8 + lane % 4 * 2 + i % 2, sums[i]);
+        for (uint32_t k = 0; k < N / 16; k++) load_c(c[k], rows, args.c_row, turn.length, block, k);
+    };
+    const auto enter_chunk = [&](const char *b_tiles) {
+#pragma unroll 1
+        for (uint32_t s = 0; s < block; s++) {
+            multiply_chunk<bf>(cb, c, shared_address(b_tiles), s);
+            char *to = shared.cb[block * (block - 1) / 2 + s];
+#pragma unroll
+            for (uint32_t k = 0; k < 4; k++) {
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++) {
+                    const uint32_t at = tile_at(warp % 4 * 16 + lane / 4 + i % 2 * 8, 2 * k + i / 2) + 4 * (lane % 4);
+                    *reinterpret_cast<uint32_t *>(to + at) = cb[k][i];
                 }
             }
         }
-        if (there(turn + 1)) put(turn + 1);
-    }
-}
-#endif
+        multiply_chunk<bf>(cb, c, shared_address(b_tiles), block);
+        stores_done();
+    };
 
-template <bool bf> __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBindings &bindings, uint32_t dtypes)
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    Shared &shared = *reinterpret_cast<Shared *>(tensor_memory);
-    const uint32_t block = uniform(threadIdx.x / 128);
-    if (block == 0) {
-        give_registers<104>();
-        walk<bf, 0>(args, bindings, dtypes, shared);
-    } else if (block == 1) {
-        give_registers<112>();
-        walk<bf, 1>(args, bindings, dtypes, shared);
-    } else if (block == 2) {
-        take_registers<136>();
-        walk<bf, 2>(args, bindings, dtypes, shared);
-    } else {
-        take_registers<160>();
-        walk<bf, 3>(args, bindings, dtypes, shared);
+    // Before turn i: x and hin are in their stage, the vectors of turns i and i + 1 are there, cum of turn i + 2 is in
+    // registers.
+    if (warp == 0) {
+        for (uint32_t i = 0; i < 4; i++) list(i);
+    }
+    barrier(1, threads);
+    if (!there(0)) {
+        predecessors_wait(); // a launch ends after its predecessors
+        return;
+    }
+    fetch_chunk(shared.turns[0], shared.stage[1].x);
+    fetch_x(shared.turns[0], 0);
+    predecessors_wait();
+    fetch_hin(shared.turns[0], 0);
+    Cum ahead = {};
+    {
+        const Cum here = fetch_cum(shared.turns[0]);
+        if (there(1)) ahead = fetch_cum(shared.turns[1]);
+        weigh(here, 0);
+        weigh(ahead, 1);
+    }
+    if (there(2)) ahead = fetch_cum(shared.turns[2]);
+    copies_wait<2>(); // b
+    barrier(1, threads);
+    enter_chunk(shared.stage[1].x);
+    put(0);
+
+    uint32_t left = shared.turns[0].left; // heads of the group from this turn on
+    for (uint32_t turn = 0; there(turn); turn++, left--) {
+        barrier(1, threads);
+        if (left == 0) {
+            char *free = shared.stage[(turn + 1) % 2].x;
+            fetch_chunk(shared.turns[turn % 8], free);
+            copies_wait<0>();
+            barrier(1, threads);
+            enter_chunk(free);
+            left = shared.turns[turn % 8].left;
+            barrier(1, threads);
+        }
+        Stage &stage = shared.stage[turn % 2];
+        // Before the next loads: what was loaded a turn ago would wait for those as well.
+        if (there(turn + 2)) weigh(ahead, turn + 2);
+        if (there(turn + 1)) {
+            fetch_x(shared.turns[(turn + 1) % 8], turn + 1);
+            fetch_hin(shared.turns[(turn + 1) % 8], turn + 1);
+        }
+        if (there(turn + 3)) ahead = fetch_cum(shared.turns[(turn + 3) % 8]);
+        if (warp == 0) list(turn + 4);
+        float sums[32];
+        multiply_head<bf>(sums, block, c, cb, shared_address(shared.cb), stage, shared.vectors[turn % 3],
+                          bf ? make_float2(1.0f, 1.0f) : shared.unit[turn % 2]);
+        const Turn &at = shared.turns[turn % 8];
+        const uint32_t t0 = 64 * block + 16 * slab_of(block), valid = t0 < at.length ? at.length - t0 : 0;
+        const size_t to = args.y_at + uint64_t(at.token + t0) * args.y_row + at.head * P;
+        if (y.dtype == (bf ? DTYPE_BF16 : DTYPE_F16)) {
+            barrier(2 + block, 128); // rows of results take the place of the block's x
+            store_rows<bf>(reinterpret_cast<uint16_t *>(y.base) + to, args.y_row, valid, sums, stage.x + t0 * tile_row);
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < 32; i++) {
+                const uint32_t r = lane / 4 + i / 2 % 2 * 8;
+                if (r < valid) store(y, to + size_t(r) * args.y_row + i / 4 * 8 + lane % 4 * 2 + i % 2, sums[i]);
+            }
+        }
+        if (there(turn + 1)) put(turn + 1);
     }
 #endif
 }

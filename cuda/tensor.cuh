@@ -34,12 +34,31 @@ template <bool bf> __device__ __forceinline__ float2 unpack(uint32_t pair)
     if (bf) return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
     return make_float2(from_half(pair & 0xffffu), from_half(pair >> 16));
 }
-// Eight elements times a factor.
-template <bool bf> __device__ __forceinline__ uint4 scale8(const uint4 &from, float factor)
+// Factors of a pair of elements. bf16: what rounding leaves of them in lo, so that two bf16 instructions multiply as exactly as
+// f32 and one rounding would, but for 2^-17 of the product, without taking pairs apart. f16 has too small a range for that.
+template <bool bf> __device__ __forceinline__ uint2 factors_of(float low, float high)
 {
-    const float2 a = unpack<bf>(from.x), b = unpack<bf>(from.y), c = unpack<bf>(from.z), d = unpack<bf>(from.w);
-    return make_uint4(pack<bf>(a.x * factor, a.y * factor), pack<bf>(b.x * factor, b.y * factor),
-                      pack<bf>(c.x * factor, c.y * factor), pack<bf>(d.x * factor, d.y * factor));
+    if (!bf) return make_uint2(__float_as_uint(low), __float_as_uint(high));
+    const uint32_t hi = pack<true>(low, high);
+    const float2 rounded = unpack<true>(hi);
+    return make_uint2(hi, pack<true>(low - rounded.x, high - rounded.y));
+}
+template <bool bf> __device__ __forceinline__ uint32_t multiply_pair(uint32_t pair, uint2 by)
+{
+    if (!bf) {
+        const float2 v = unpack<false>(pair);
+        return pack<false>(v.x * __uint_as_float(by.x), v.y * __uint_as_float(by.y));
+    }
+    uint32_t rest;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(rest) : "r"(pair), "r"(by.y), "r"(0x80008000u)); /* - 0: mul is of sm_90 */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(pair), "r"(by.x), "r"(rest));
+    return pair;
+}
+// Eight elements times the factors of a pair.
+template <bool bf> __device__ __forceinline__ uint4 scale8(const uint4 &from, uint2 by)
+{
+    return make_uint4(multiply_pair<bf>(from.x, by), multiply_pair<bf>(from.y, by), multiply_pair<bf>(from.z, by),
+                      multiply_pair<bf>(from.w, by));
 }
 // exp(x), at most 1; 2 ulp. NaN stays NaN.
 __device__ __forceinline__ float decay_exp(float x)
@@ -56,6 +75,18 @@ __device__ __forceinline__ float inverse_root(float x)
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+// Sums over two lanes that lie `lanes` apart: of the first 2 count values each keeps the sums of count, the lower lane of the
+// lower ones.
+template <uint32_t count, uint32_t size> __device__ __forceinline__ void add_halves(float (&v)[size], uint32_t lanes)
+{
+    const bool upper = threadIdx.x & lanes;
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+        const float give = upper ? v[i] : v[i + count];
+        v[i] = (upper ? v[i + count] : v[i]) + __shfl_xor_sync(0xffffffffu, give, lanes);
+    }
 }
 
 // ---- Shared memory ----
@@ -77,27 +108,46 @@ __device__ __forceinline__ void stores_done()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
+// For launches that overlap (CUDA_OVERLAP): what the predecessor wrote is there after the first; the second lets the successor
+// begin, which waits in its turn.
+__device__ __forceinline__ void predecessors_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void successors_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 // 16 bytes; zeros, without reading, when there is nothing to copy.
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for all but `left` groups of this thread's copies; a barrier must follow. The fence makes them visible to wgmma.
-template <int left> __device__ __forceinline__ void copies_wait()
+// Waits for all but `left` groups of this thread's copies, which are there for this thread then.
+template <int left> __device__ __forceinline__ void copies_landed()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+// The same; after a barrier, which must follow, they are there for all threads and for wgmma.
+template <int left> __device__ __forceinline__ void copies_wait()
+{
+    copies_landed<left>();
     stores_done();
 }
 // rows x 64 elements of 16 bits from rows `row` elements apart into a tile, by so many threads; zeros from row `valid` on.
 template <uint32_t rows, uint32_t threads>
-__device__ __forceinline__ void copy_tile(uint32_t to, const uint16_t *from, size_t row, uint32_t valid, uint32_t thread)
+__device__ __forceinline__ void copy_tile(uint32_t to, const uint16_t *from, uint32_t row, uint32_t valid, uint32_t thread)
 {
     static_assert(rows * 8 % threads == 0 && threads % 64 == 0, "whole passes of whole eights of rows");
     const uint32_t r = thread / 8, first = to + tile_at(r, thread % 8);
-    const uint16_t *at = from + r * row + thread % 8 * 8;
+    const uint16_t *at = from + uint64_t(r) * row + thread % 8 * 8;
 #pragma unroll
-    for (uint32_t i = 0; i < rows * 8 / threads; i++, at += threads / 8 * row)
+    for (uint32_t i = 0; i < rows * 8 / threads; i++, at += threads / 8 * uint64_t(row))
         copy16(first + i * (threads / 8 * tile_row), at, r + i * (threads / 8) < valid);
 }
 // 16 bytes of a tile, by a thread of eight a row.
@@ -139,6 +189,23 @@ template <bool bf> __device__ __forceinline__ void multiply_lines(float (&sums)[
     }
 }
 
+// ---- Runs of tiles ----
+
+// The neighbouring tiles of a block. `some` of them share what costs most to begin with, so that no run holds two kinds where
+// there are no more kinds than blocks.
+struct Run {
+    uint32_t first, end;
+};
+__device__ __forceinline__ Run run_of(uint32_t tiles, uint32_t some)
+{
+    const uint32_t kinds = tiles / some, parts = min(gridDim.x / kinds, some);
+    const uint64_t all = tiles;
+    if (parts == 0) return {uint32_t(all * blockIdx.x / gridDim.x), uint32_t(all * (blockIdx.x + 1) / gridDim.x)};
+    const uint32_t kind = blockIdx.x / parts, part = blockIdx.x % parts;
+    if (kind >= kinds) return {tiles, tiles};
+    return {kind * some + some * part / parts, kind * some + some * (part + 1) / parts};
+}
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // The rest is for four warps from a multiple of four, which multiply 64 rows, 16 a warp, while they go on: products read
 // their operands and change the sums until products_wait.
@@ -153,6 +220,12 @@ __device__ __forceinline__ uint64_t operand_on(uint64_t operand, uint32_t bytes)
 
 // Before the first product after writing fragments or sums.
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// At most `count` of the last groups committed may still run.
+template <int count> __device__ __forceinline__ void products_leave()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(count) : "memory");
+}
 __device__ __forceinline__ void products_wait(float (&sums)[32])
 {
     asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -167,15 +240,16 @@ __device__ __forceinline__ void products_wait(float (&sums)[32])
 #define DART_WGMMA(type) \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
     "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-// sums += fragment x operand whose depth runs over rows.
-template <bool bf> __device__ __forceinline__ void multiply(float (&s)[32], const uint32_t (&a)[4], uint64_t right)
+// sums += fragment x operand whose depth runs over rows, or along them for lines.
+template <bool bf, bool lines = false>
+__device__ __forceinline__ void multiply(float (&s)[32], const uint32_t (&a)[4], uint64_t right)
 {
     if (bf)
-        asm volatile(DART_WGMMA("bf16") "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                     : DART_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right));
+        asm volatile(DART_WGMMA("bf16") "{%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
+                     : DART_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right), "n"(int(!lines)));
     else
-        asm volatile(DART_WGMMA("f16") "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                     : DART_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right));
+        asm volatile(DART_WGMMA("f16") "{%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
+                     : DART_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right), "n"(int(!lines)));
 }
 // The same with a left operand in shared memory, 64 lines; transposed: its depth runs over rows, too.
 template <bool bf, bool transposed> __device__ __forceinline__ void multiply(float (&s)[32], uint64_t left, uint64_t right)
@@ -187,10 +261,6 @@ template <bool bf, bool transposed> __device__ __forceinline__ void multiply(flo
 }
 #undef DART_WGMMA
 #undef DART_SUMS
-
-// Registers a thread of this warpgroup, down or up from what the launch gave all; in multiples of 8.
-template <int count> __device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
-template <int count> __device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
 #endif
 
 __device__ __forceinline__ void clear(float (&sums)[32])
@@ -204,21 +274,34 @@ __device__ __forceinline__ void clear(float (&sums)[32])
 // 16 x 64 numbers of a warp, as 16-bit rows of 128 bytes `row` elements apart, through 1 KiB of shared memory of the warp's
 // own; rows from `valid` on are not written.
 template <bool bf>
-__device__ __forceinline__ void store_rows(uint16_t *to, size_t row, uint32_t valid, const float (&v)[32], char *stage)
+__device__ __forceinline__ void store_rows(uint16_t *to, uint32_t row, uint32_t valid, const float (&v)[32], char *stage)
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    const uint32_t lane = threadIdx.x % 32;
+    uint16_t *at = to + uint64_t(lane / 8) * row + lane % 8 * 8;
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
         __syncwarp();
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+        // Lane l points stmatrix at row l % 8 of matrix l / 8, 8 columns each.
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i += 4)
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                         ::"r"(shared_address(stage) + tile_at(lane % 8, i + lane / 8)),
+                           "r"(pack<bf>(v[4 * i + 2 * half], v[4 * i + 2 * half + 1])),
+                           "r"(pack<bf>(v[4 * i + 4 + 2 * half], v[4 * i + 5 + 2 * half])),
+                           "r"(pack<bf>(v[4 * i + 8 + 2 * half], v[4 * i + 9 + 2 * half])),
+                           "r"(pack<bf>(v[4 * i + 12 + 2 * half], v[4 * i + 13 + 2 * half])) : "memory");
+#else
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++)
-            *reinterpret_cast<uint32_t *>(stage + tile_at(g, i) + 4 * c) = pack<bf>(v[4 * i + 2 * half], v[4 * i + 2 * half + 1]);
+            *reinterpret_cast<uint32_t *>(stage + tile_at(lane / 4, i) + lane % 4 * 4) =
+                pack<bf>(v[4 * i + 2 * half], v[4 * i + 2 * half + 1]);
+#endif
         __syncwarp();
 #pragma unroll
-        for (uint32_t i = 0; i < 2; i++) {
-            const uint32_t r = 4 * i + lane / 8, piece = lane % 8;
-            const uint4 sixteen = *reinterpret_cast<const uint4 *>(stage + tile_at(r, piece));
-            if (8 * half + r < valid) *reinterpret_cast<uint4 *>(to + (8 * half + r) * row + piece * 8) = sixteen;
+        for (uint32_t i = 0; i < 2; i++, at += 4 * uint64_t(row)) {
+            const uint4 sixteen = get16(stage, 4 * i + lane / 8, lane % 8);
+            if (8 * half + 4 * i + lane / 8 < valid) *reinterpret_cast<uint4 *>(at) = sixteen;
         }
     }
 }
