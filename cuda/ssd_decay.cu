@@ -1,13 +1,15 @@
-// ssd_decay with a warp an item: a block has T0 items (head, chunk), 256 tokens at a time. All threads compute steps,
+// ssd_decay with a warp an item: a block has T0 items (head, chunk), 256 tokens at a time; few, so that it finds room beside
+// a block of ssd_memory, which begins at once and waits for this. All threads compute steps,
 // neighbouring ones of neighbouring heads; each lane adds up eight tokens of its warp's item in f64 and the warp scans the
 // lanes, so that hi and lo are the sum rounded once and what that rounding lost.
-// Shared memory: 25.2 KiB.
-#include "dart.cuh"
+// Shared memory: 6.3 KiB.
+#include "tensor.cuh"
 
-KERNEL_FUNCTION(ssd_decay, scan)
+KERNEL_FUNCTION_SHAPED(ssd_decay, scan, 1)
 {
-    constexpr uint32_t T0 = TILE0_ssd_decay_scan, run = 256, lane_run = run / 32, lane_words = lane_run * CUM_STRIDE;
-    static_assert(T0 == warps, "a warp an item");
+    constexpr uint32_t T0 = TILE0_ssd_decay_scan, threads = THREADS_ssd_decay_scan, run = 256;
+    constexpr uint32_t lane_run = run / 32, lane_words = lane_run * CUM_STRIDE, apart = threads / T0, parts = run / apart;
+    static_assert(T0 * 32 == threads, "a warp an item");
     __shared__ float walk[T0][32 * (lane_words + 1) + 1]; // a word between lanes for the banks
     __shared__ uint32_t walk_length[T0];
     __shared__ size_t walk_at[T0];
@@ -18,6 +20,7 @@ KERNEL_FUNCTION(ssd_decay, scan)
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const size_t items = size_t(args.H) * args.M * args.B;
 
+    successors_begin();
     FOR_TILES(tile) {
         const size_t item = size_t(tile) * T0 + i;
         uint32_t h = 0, j = 0, b = 0, begin = 0, length = 0;
@@ -36,19 +39,34 @@ KERNEL_FUNCTION(ssd_decay, scan)
         }
         double carried = 0.0;
         for (uint32_t base = 0; base < longest; base += run) {
+            // All loads first: one after another they would take as long as all the rest.
+            const size_t from = args.dt_at + (size_t(b) * args.L + begin + base + k) * args.dt_row + h;
+            float steps[parts];
+            if (dt.dtype == DTYPE_F32) {
+                const float *next = reinterpret_cast<const float *>(dt.base) + from;
 #pragma unroll
-            for (uint32_t t = 0; t < run; t += block_size / T0) {
-                const uint32_t token = base + t + k;
-                float step = 0.0f;
-                if (token < length) {
-                    step = load(dt, args.dt_at + (size_t(b) * args.L + begin + token) * args.dt_row + h);
-                    if (!(args.flags & IS_STEP)) {
-                        const float v = step + bias;
-                        step = fmaxf(fmaxf(v, 0.0f) + log1pf(expf(-fabsf(v))), args.dt_min);
-                        if (args.dt_max > 0.0f) step = fminf(step, args.dt_max);
-                    }
+                for (uint32_t t = 0; t < parts; t++, next += apart * size_t(args.dt_row))
+                    steps[t] = base + t * apart + k < length ? *next : 0.0f;
+            } else {
+                const uint16_t *next = reinterpret_cast<const uint16_t *>(dt.base) + from;
+                uint32_t raw[parts];
+#pragma unroll
+                for (uint32_t t = 0; t < parts; t++, next += apart * size_t(args.dt_row))
+                    raw[t] = base + t * apart + k < length ? *next : 0;
+#pragma unroll
+                for (uint32_t t = 0; t < parts; t++) steps[t] = dt.dtype == DTYPE_F16 ? from_half(raw[t]) : from_bfloat(raw[t]);
+            }
+#pragma unroll
+            for (uint32_t t = 0; t < parts; t++) {
+                const uint32_t token = t * apart + k;
+                float step = steps[t];
+                if (!(args.flags & IS_STEP)) {
+                    const float v = step + bias;
+                    step = fmaxf(fmaxf(v, 0.0f) + log1pf(expf(-fabsf(v))), args.dt_min);
+                    if (args.dt_max > 0.0f) step = fminf(step, args.dt_max);
                 }
-                float *to = &walk[i][(t + k) * CUM_STRIDE + (t + k) / lane_run];
+                if (base + token >= length) step = 0.0f;
+                float *to = &walk[i][token * CUM_STRIDE + token / lane_run];
                 to[0] = __fmul_rn(rate, step);
                 to[2] = step;
             }
@@ -80,7 +98,7 @@ KERNEL_FUNCTION(ssd_decay, scan)
 #pragma unroll
             for (uint32_t to = 0; to < T0; to++) {
                 const uint32_t there = walk_length[to] > base ? min(walk_length[to] - base, run) * CUM_STRIDE : 0;
-                for (uint32_t word = threadIdx.x; word < there; word += block_size)
+                for (uint32_t word = threadIdx.x; word < there; word += threads)
                     cum[walk_at[to] + base * CUM_STRIDE + word] = walk[to][word + word / lane_words];
             }
             __syncthreads();

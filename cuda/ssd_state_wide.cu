@@ -1,26 +1,25 @@
 // ssd_state for N = 128, P = 64 with memories and hin normalised in 16 bits of one type. A block has T0 rows of one
-// (sequence, head), eight threads a row with eight columns each. Rows of sixteen chunks are on their way while four are
-// walked at a time: the states first, then their sizes side by side.
+// (sequence, head), sixteen threads a row with four columns each. Eight chunks are walked at a time, the states first, while
+// the next eight are on their way; what there is one of a chunk is two threads' to load and to compute and one's to store.
 #include "tensor.cuh"
 
 namespace ssd_state_wide {
 
-constexpr uint32_t N = 128, P = 64, step = 4, ahead = 4;
+constexpr uint32_t N = 128, P = 64, step = 8, columns = 4, lanes = P / columns;
 
 struct Batch {
-    uint4 row[step];
-    float scale[step], total[step];
+    uint2 row[step];
+    float scale, total; // of this thread's chunk of the eight
 };
 
-__device__ __forceinline__ void load8(float (&to)[8], const float *from)
+__device__ __forceinline__ void load4(float (&to)[columns], const float *from)
 {
-    const float4 low = reinterpret_cast<const float4 *>(from)[0], high = reinterpret_cast<const float4 *>(from)[1];
-    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w, to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+    const float4 four = *reinterpret_cast<const float4 *>(from);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
 }
-__device__ __forceinline__ void store8(float *to, const float (&from)[8])
+__device__ __forceinline__ void store4(float *to, const float (&from)[columns])
 {
-    reinterpret_cast<float4 *>(to)[0] = make_float4(from[0], from[1], from[2], from[3]);
-    reinterpret_cast<float4 *>(to)[1] = make_float4(from[4], from[5], from[6], from[7]);
+    *reinterpret_cast<float4 *>(to) = make_float4(from[0], from[1], from[2], from[3]);
 }
 
 template <bool bf, uint32_t T0> __device__ __forceinline__ void tiles(const ssd_state_args &args, const CudaBindings &bindings)
@@ -32,9 +31,11 @@ template <bool bf, uint32_t T0> __device__ __forceinline__ void tiles(const ssd_
     float *hin_scale = FLOATS(ssd_state, hin_scale) + args.hin_scale_at;
     const bool has_h = args.flags & HAS_H, has_open = args.flags & HAS_OPEN;
     constexpr uint32_t blocks = N / T0;
-    const uint32_t column = threadIdx.x % 8 * 8;
+    const uint32_t column = threadIdx.x % lanes * columns, own = threadIdx.x % lanes / 2;
+    successors_begin();
+    predecessors_wait();
     FOR_TILES(tile) {
-        const uint32_t n = tile % blocks * T0 + threadIdx.x / 8, h = tile / blocks % args.H, b = tile / blocks / args.H;
+        const uint32_t n = tile % blocks * T0 + threadIdx.x / lanes, h = tile / blocks % args.H, b = tile / blocks / args.H;
         const Piece piece = piece_of(INTS(ssd_state, seq) + args.seq_at, args.flags, args.L, b);
         if (piece.count == 0) continue;
         const uint32_t chunks = uint32_t((uint64_t(piece.position % args.S) + piece.count + args.S - 1) / args.S);
@@ -54,76 +55,72 @@ template <bool bf, uint32_t T0> __device__ __forceinline__ void tiles(const ssd_
 
         // A memory that is not merged, or not there, leaves the state as it is.
         const auto fetch = [&](Batch &batch, uint32_t j0) {
+            const uint16_t *next = rows + uint64_t(j0) * (stride * P);
 #pragma unroll
-            for (uint32_t i = 0; i < step; i++) {
-                const uint32_t j = j0 + i;
-                const bool there = j < merged;
-                batch.row[i] = there ? *reinterpret_cast<const uint4 *>(rows + uint64_t(j) * (stride * P)) : make_uint4(0, 0, 0, 0);
-                batch.scale[i] = there ? scales[uint64_t(j) * stride] : 0.0f;
-                batch.total[i] = there ? totals[uint64_t(j + 1) * args.H] : 0.0f;
-            }
+            for (uint32_t i = 0; i < step; i++, next += stride * P)
+                batch.row[i] = j0 + i < merged ? *reinterpret_cast<const uint2 *>(next) : make_uint2(0, 0);
+            batch.scale = j0 + own < merged ? scales[uint64_t(j0 + own) * stride] : 0.0f;
+            batch.total = j0 + own < merged ? totals[uint64_t(j0 + own + 1) * args.H] : 0.0f;
         };
-        Batch batches[ahead];
-#pragma unroll
-        for (uint32_t i = 0; i < ahead; i++) fetch(batches[i], i * step);
-        float state[8] = {}, old[8] = {};
-        if (has_h) load8(state, h_out + at);
+        Batch batches[2];
+        fetch(batches[0], 0);
+        fetch(batches[1], step);
+        float state[columns] = {}, old[columns] = {};
+        if (has_h) load4(state, h_out + at);
         // The first chunk is entered with what is open, and decays by what has passed since the border as well.
-        if (has_open) load8(old, open_out + at);
+        if (has_open) load4(old, open_out + at);
         const float before = totals[0], keep = exp_below(before);
 
-        for (uint32_t j0 = 0; j0 < chunks; j0 += ahead * step) {
+        for (uint32_t j0 = 0; j0 < chunks; j0 += 2 * step) {
 #pragma unroll
-            for (uint32_t turn = 0; turn < ahead; turn++) {
+            for (uint32_t turn = 0; turn < 2; turn++) {
+                Batch &batch = batches[turn];
                 const uint32_t j1 = j0 + turn * step;
-                float enter[step][8], squares[step];
+                if (j1 >= chunks) break;
+                const bool first = turn == 0 && j0 == 0;
+                const float kept = decay_exp(first && own == 0 && merged > 0 ? before + batch.total : batch.total);
+                float enter[step][columns], squares[step];
 #pragma unroll
                 for (uint32_t i = 0; i < step; i++) {
-                    const Batch &batch = batches[turn];
 #pragma unroll
-                    for (uint32_t k = 0; k < 8; k++) enter[i][k] = state[k];
-                    float total = batch.total[i];
-                    if (turn == 0 && i == 0 && j0 == 0) {
-#pragma unroll
-                        for (uint32_t k = 0; k < 8; k++) enter[i][k] = fmaf(keep, state[k], old[k]);
-                        total = merged > 0 ? before + total : 0.0f;
-                    }
-                    const float kept = __expf(fminf(total, 0.0f)), factor = batch.scale[i];
-                    const uint32_t pairs[4] = {batch.row[i].x, batch.row[i].y, batch.row[i].z, batch.row[i].w};
+                    for (uint32_t k = 0; k < columns; k++)
+                        enter[i][k] = turn == 0 && i == 0 && first ? fmaf(keep, state[k], old[k]) : state[k];
+                    const float keeps = __shfl_sync(0xffffffffu, kept, 2 * i, lanes);
+                    const float factor = __shfl_sync(0xffffffffu, batch.scale, 2 * i, lanes);
+                    const uint32_t pairs[columns / 2] = {batch.row[i].x, batch.row[i].y};
                     squares[i] = 0.0f;
 #pragma unroll
-                    for (uint32_t k = 0; k < 4; k++) {
+                    for (uint32_t k = 0; k < columns / 2; k++) {
                         const float2 v = unpack<bf>(pairs[k]);
-                        state[2 * k] = fmaf(kept, state[2 * k], factor * v.x);
-                        state[2 * k + 1] = fmaf(kept, state[2 * k + 1], factor * v.y);
+                        state[2 * k] = fmaf(keeps, state[2 * k], factor * v.x);
+                        state[2 * k + 1] = fmaf(keeps, state[2 * k + 1], factor * v.y);
                         squares[i] = fmaf(enter[i][2 * k], enter[i][2 * k], squares[i]);
                         squares[i] = fmaf(enter[i][2 * k + 1], enter[i][2 * k + 1], squares[i]);
                     }
                 }
-                fetch(batches[turn], j1 + ahead * step);
+                fetch(batch, j1 + 2 * step);
+                // Of eight sums over sixteen threads to one of each two's own.
+                add_halves<4>(squares, 8);
+                add_halves<2>(squares, 4);
+                add_halves<1>(squares, 2);
+                squares[0] += __shfl_xor_sync(0xffffffffu, squares[0], 1);
+                const float mean = fmaf(squares[0], 1.0f / P, args.eps), inverse = inverse_root(mean);
+                if (threadIdx.x % 2 == 0 && j1 + own < chunks) scales_to[uint64_t(j1 + own) * stride] = mean * inverse;
+                uint16_t *to = rows_to + uint64_t(j1) * (stride * P);
 #pragma unroll
-                for (uint32_t distance = 1; distance < 8; distance *= 2) {
-#pragma unroll
-                    for (uint32_t i = 0; i < step; i++) squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], distance);
-                }
-#pragma unroll
-                for (uint32_t i = 0; i < step; i++) {
-                    const uint32_t j = j1 + i;
-                    const float mean = fmaf(squares[i], 1.0f / P, args.eps), inverse = rsqrtf(mean);
-                    if (j >= chunks) break;
-                    uint32_t pairs[4];
-#pragma unroll
-                    for (uint32_t k = 0; k < 4; k++) pairs[k] = pack<bf>(enter[i][2 * k] * inverse, enter[i][2 * k + 1] * inverse);
-                    *reinterpret_cast<uint4 *>(rows_to + uint64_t(j) * (stride * P)) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-                    if (column == 0) scales_to[uint64_t(j) * stride] = mean * inverse;
+                for (uint32_t i = 0; i < step; i++, to += stride * P) {
+                    const float by = __shfl_sync(0xffffffffu, inverse, 2 * i, lanes);
+                    const uint32_t low = pack<bf>(enter[i][0] * by, enter[i][1] * by);
+                    const uint32_t high = pack<bf>(enter[i][2] * by, enter[i][3] * by);
+                    if (j1 + i < chunks) *reinterpret_cast<uint2 *>(to) = make_uint2(low, high);
                 }
             }
         }
-        if (has_h) store8(h_out + at, state);
+        if (has_h) store4(h_out + at, state);
         if (has_open) {
-            float rest[8] = {};
-            if (stays_open) load8(rest, tail + at);
-            store8(open_out + at, rest);
+            float rest[columns] = {};
+            if (stays_open) load4(rest, tail + at);
+            store4(open_out + at, rest);
             if (n == 0 && column == 0)
                 open_decay[size_t(b) * args.H + h] = stays_open ? totals[uint64_t(chunks) * args.H] + (chunks == 1 ? before : 0.0f) : 0.0f;
         }
@@ -134,12 +131,12 @@ template <bool bf, uint32_t T0> __device__ __forceinline__ void tiles(const ssd_
 
 KERNEL_FUNCTION_SHAPED(ssd_state, wide_f16, 1)
 {
-    static_assert(TILE0_ssd_state_wide_f16 * 8 == THREADS_ssd_state_wide_f16, "eight threads a row");
+    static_assert(TILE0_ssd_state_wide_f16 * ssd_state_wide::lanes == THREADS_ssd_state_wide_f16, "sixteen threads a row");
     ssd_state_wide::tiles<false, TILE0_ssd_state_wide_f16>(args, bindings);
 }
 
 KERNEL_FUNCTION_SHAPED(ssd_state, wide_bf16, 1)
 {
-    static_assert(TILE0_ssd_state_wide_bf16 * 8 == THREADS_ssd_state_wide_bf16, "eight threads a row");
+    static_assert(TILE0_ssd_state_wide_bf16 * ssd_state_wide::lanes == THREADS_ssd_state_wide_bf16, "sixteen threads a row");
     ssd_state_wide::tiles<true, TILE0_ssd_state_wide_bf16>(args, bindings);
 }
