@@ -139,16 +139,18 @@ template <int left> __device__ __forceinline__ void copies_wait()
     copies_landed<left>();
     stores_done();
 }
-// rows x 64 elements of 16 bits from rows `row` elements apart into a tile, by so many threads; zeros from row `valid` on.
+// rows x 64 elements of 16 bits from rows `row` elements apart into a tile, by so many threads; zeros from row `valid` and from
+// element 8 `pieces` of a row on.
 template <uint32_t rows, uint32_t threads>
-__device__ __forceinline__ void copy_tile(uint32_t to, const uint16_t *from, uint32_t row, uint32_t valid, uint32_t thread)
+__device__ __forceinline__ void copy_tile(uint32_t to, const uint16_t *from, uint32_t row, uint32_t valid, uint32_t thread,
+                                          uint32_t pieces = 8)
 {
     static_assert(rows * 8 % threads == 0 && threads % 64 == 0, "whole passes of whole eights of rows");
     const uint32_t r = thread / 8, first = to + tile_at(r, thread % 8);
     const uint16_t *at = from + uint64_t(r) * row + thread % 8 * 8;
 #pragma unroll
     for (uint32_t i = 0; i < rows * 8 / threads; i++, at += threads / 8 * uint64_t(row))
-        copy16(first + i * (threads / 8 * tile_row), at, r + i * (threads / 8) < valid);
+        copy16(first + i * (threads / 8 * tile_row), at, r + i * (threads / 8) < valid && thread % 8 < pieces);
 }
 // 16 bytes of a tile, by a thread of eight a row.
 __device__ __forceinline__ uint4 get16(const char *tile, uint32_t row, uint32_t piece)
@@ -162,6 +164,35 @@ __device__ __forceinline__ void put16(char *tile, uint32_t row, uint32_t piece, 
 
 // ---- Products ----
 
+// Four matrices of 8 x 8 elements: lane l gives the address of row l % 8 of matrix l / 8 and gets elements 2 (l % 4) and one more
+// of row l / 4 of each; turned: of column l / 4.
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
+}
+__device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
+}
+// Sums of 16 x 16 += fragment x four matrices: 0 and 1 the first and the second 8 of depth for columns 0 to 7, 2 and 3 for
+// columns 8 to 15.
+template <bool bf> __device__ __forceinline__ void multiply_16(float *sums, const uint32_t (&a)[4], const uint32_t (&b)[4])
+{
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        float *sum = &sums[4 * half];
+#define DART_MMA(type) \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+                 "{%0, %1, %2, %3};" \
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[2 * half]), "r"(b[2 * half + 1]))
+        if (bf) DART_MMA("bf16");
+        else DART_MMA("f16");
+#undef DART_MMA
+    }
+}
 // sums += fragment x right operand for one warp. The right operand is 16 columns of 64 rows of a tile, as its lines: at is
 // the first row, plus 32 bytes for each 16 columns.
 template <bool bf> __device__ __forceinline__ void multiply_lines(float (&sums)[32], const uint32_t (&a)[4], uint32_t at)
@@ -171,21 +202,8 @@ template <bool bf> __device__ __forceinline__ void multiply_lines(float (&sums)[
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t b[4];
         const uint32_t row = 16 * i + lane % 8 + lane / 16 * 8;
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                     : "r"(tile + tile_at(row, within / 16 + lane / 8 % 2)) : "memory");
-#pragma unroll
-        for (uint32_t half = 0; half < 2; half++) {
-            float *sum = &sums[8 * i + 4 * half];
-#define DART_MMA(type) \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
-                 "{%0, %1, %2, %3};" \
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[2 * half]), "r"(b[2 * half + 1]))
-            if (bf) DART_MMA("bf16");
-            else DART_MMA("f16");
-#undef DART_MMA
-        }
+        load_matrices(b, tile + tile_at(row, within / 16 + lane / 8 % 2));
+        multiply_16<bf>(&sums[8 * i], a, b);
     }
 }
 
