@@ -1,24 +1,29 @@
 // y_t = sum_{s <= t} (c_t . b_s) exp(cum_t - cum_s) step_s x_s + exp(cum_t) c_t hin + d x_t within a chunk.
 // A block computes T1 tokens of T0 heads of a group, 64 columns at a time: the products c . b of 64 earlier tokens go
 // through shared memory and serve all heads, into the sums of the product over N.
+// A number of x that is not finite would come out of the product at earlier tokens of its 64, as 0 times it is none: where
+// sums over the own 64 tokens are not finite, they are taken again one by one, which changes no bit of the others.
 // Shared memory: that of a product and 17 KiB.
 #include "product.cuh"
 
 constexpr uint32_t products_row = Panels<4>::side + 4;
 
-// (c_t . b_s) exp(cum_t - cum_s) step_s of one slab of s; the products above the diagonal are 0, and the clamp keeps the
-// exponential finite.
+// exp(cum_t - cum_s) step_s
+__device__ __forceinline__ float decayed_step(const float *to, const float *from)
+{
+    return exp_below(cum_between(to, from)) * from[2];
+}
+
+// (c_t . b_s) exp(cum_t - cum_s) step_s of one slab of s, 0 where t does not see s.
 struct DecayedProducts {
     static constexpr bool by_line = true;
     struct Fetched { float4 products, weight; };
     const float *products; // in shared memory, a line per t
     const float *cum, *own; // of the first token of the slab and of the token that this thread stages
-    uint32_t lines, K;
+    uint32_t lines, seen; // seen: how many of the slab that token sees
     __device__ __forceinline__ float weight(uint32_t s) const
     {
-        if (s >= K) return 0.0f;
-        const float *at = cum + size_t(s) * CUM_STRIDE;
-        return exp_below(cum_between(own, at)) * at[2];
+        return s < seen ? decayed_step(own, cum + size_t(s) * CUM_STRIDE) : 0.0f;
     }
     __device__ __forceinline__ Fetched fetch(uint32_t line, uint32_t s) const
     {
@@ -49,6 +54,33 @@ struct ScaledColumns {
         return make_float4(f.scale * v.x, f.scale * v.y, f.scale * v.z, f.scale * v.w);
     }
 };
+
+__device__ __forceinline__ bool all_finite(const float (&acc)[4][4])
+{
+    float zero = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 16; i++) zero = fmaf(0.0f, acc[i / 4][i % 4], zero);
+    return zero == 0.0f;
+}
+// What t sees of the own tokens one by one, in the order of the product; cum and columns are of the first of them.
+__device__ __forceinline__ void add_seen(float (&acc)[4][4], const float *products, const float *cum, const Columns &columns,
+                                         uint32_t lines)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t t = output_line(threadIdx.x / 16, i);
+        if (t >= lines) continue;
+        for (uint32_t s = 0; s <= t; s++) {
+            const float *to = cum + size_t(t) * CUM_STRIDE, *from = cum + size_t(s) * CUM_STRIDE;
+            const float weight = decayed_step(to, from) * products[t * products_row + s];
+            const float4 x = columns.value(columns.fetch(output_line(threadIdx.x % 16, 0), s));
+            acc[i][0] = fmaf(weight, x.x, acc[i][0]);
+            acc[i][1] = fmaf(weight, x.y, acc[i][1]);
+            acc[i][2] = fmaf(weight, x.z, acc[i][2]);
+            acc[i][3] = fmaf(weight, x.w, acc[i][3]);
+        }
+    }
+}
 
 KERNEL_FUNCTION(ssd_output, simt)
 {
@@ -104,11 +136,20 @@ KERNEL_FUNCTION(ssd_output, simt)
 #pragma unroll
                 for (uint32_t i = 0; i < heads; i++) {
                     if (i >= there) continue;
-                    const float *cum = FLOATS(ssd_output, cum) + ((size_t(b) * args.H + h0 + i) * args.L + chunk.begin) * CUM_STRIDE;
-                    product(DecayedProducts{products, cum + size_t(s0) * CUM_STRIDE, cum + size_t(staged) * CUM_STRIDE, lines, sources},
-                            Columns{x, args.x_at + (token + s0) * args.x_row + (h0 + i) * args.P + p0, args.x_row, args.P - p0,
-                                    sources, multiples_of_4(args.x_at, args.x_row, args.P)},
-                            sources, panels, acc[i]);
+                    const float *cum =
+                        FLOATS(ssd_output, cum) + ((size_t(b) * args.H + h0 + i) * args.L + chunk.begin) * CUM_STRIDE;
+                    const Columns columns = {x, args.x_at + (token + s0) * args.x_row + (h0 + i) * args.P + p0, args.x_row,
+                                             args.P - p0, sources, multiples_of_4(args.x_at, args.x_row, args.P)};
+                    const float *from = cum + size_t(s0) * CUM_STRIDE;
+                    float before[4][4];
+#pragma unroll
+                    for (int k = 0; k < 16; k++) before[k / 4][k % 4] = acc[i][k / 4][k % 4];
+                    product(DecayedProducts{products, from, cum + size_t(staged) * CUM_STRIDE, lines,
+                                            min(sources, staged - s0 + 1)}, columns, sources, panels, acc[i]);
+                    if (s0 < t0 || !__syncthreads_or(!all_finite(acc[i]))) continue;
+                    add_seen(before, products, from, columns, lines);
+#pragma unroll
+                    for (int k = 0; k < 16; k++) acc[i][k / 4][k % 4] = before[k / 4][k % 4];
                 }
             }
 
