@@ -80,9 +80,10 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
     }
     struct SmaQueryArgs k = {.flags = p->flags | (half ? HAS_UNIT : 0), .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P,
                              .q_row = op_row(&a->q, q_width), .e_row = op_row(&a->e, e_width), .c_row = op_row(&a->c, q_width), .eps = a->eps};
-    const bool tiles = op_fits_rows(&a->q, q_width) && op_fits_rows(&a->e, e_width) && op_fits_rows(&a->c, q_width);
-    const uint32_t one = op_fits_half(&a->q, &a->e) & op_fits_half(&a->q, &a->c);
-    const uint32_t fits = one | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    const bool words = op_fits_rows(&a->q, q_width) && op_fits_rows(&a->e, e_width) && op_fits_rows(&a->c, q_width) &&
+                       a->N % 8 == 0 && a->P % 8 == 0;
+    const uint32_t type = op_fits_half(&a->q, &a->e) & op_fits_half(&a->q, &a->c);
+    const uint32_t fits = type | (type != 0 ? FITS_HALF : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
     op_kernel(call, KERNEL_sma_query, a->L, half ? fits : 0);
     k.q_at = op_bind_rows(call, BINDING_sma_query_q, &a->q, p->rows, q_width);
     k.e_at = op_bind_rows(call, BINDING_sma_query_e, &a->e, p->rows, e_width);
