@@ -50,6 +50,7 @@
 #define MAX_STATE 256     /* largest N and P */
 #define MAX_HEAD 128      /* largest D */
 #define STEP_TOKENS 32    /* attention_step: the share of a split is a multiple of this many tokens */
+#define MERGE_PARTS 128   /* sma_step, sma_merge: most partials of a head */
 #define SMA_PADDING 256   /* most tokens of a tile of sma that reads qn and c in 16 bits */
 #define CUM_STRIDE 3      /* floats a token in cum: rounded cumulative log-decay, its remainder, dt */
 
@@ -148,11 +149,16 @@ struct SmaQueryArgs { U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row,
  * lse f32 (b L + t) H + h. Tile: T0 tokens of one (b, h), tile = token block + token blocks * (h + H b). */
 struct SmaArgs { U32 tiles, flags, B, L, H, G, N, P, S, first, count, capacity, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at; };
 
-/* sma for L = 1, split: tile = split + splits * (h + H b) looks at memories [split T, split T + T), T = ceil(count /
- * splits), and writes partial[tile (P + 2)] = {top, den, acc[P]}: top = max logit (-3.4e38 without memories), den =
- * sum exp(logit - top), acc = sum exp(logit - top) v. */
-struct SmaStepArgs { U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, splits, c_at, c_row, dh_at, factor_at, seq_at; };
-/* r and lse from the partials of each (b, h), and from what they hold when IS_MERGE. Tile: one (b, h), h + H b. */
+/* sma for L = 1, from q and e before their norms, split: tile = split + splits * (h + H b) looks at memories [split T, split T + T),
+ * T = ceil(count / splits), and writes partial[tile (P + 2)] = {top, den, acc[P]}: top = max logit (-3.4e38 without memories),
+ * den = sum exp(logit - top), acc = sum exp(logit - top) v. The tile of a (b, h) that is done last does what sma_merge does for
+ * it. tickets[b H + h], u32, counts the tiles that are done: 0 before the launch, and after it again. */
+struct SmaStepArgs {
+    U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, splits, q_at, q_row, e_at, e_row, c_at, c_row, dh_at, factor_at, seq_at,
+        r_at, r_row, lse_at;
+    F32 eps;
+};
+/* r and lse from the at most MERGE_PARTS partials of each (b, h), and from what they hold when IS_MERGE. Tile: one (b, h), h + H b. */
 struct SmaMergeArgs { U32 tiles, flags, B, H, P, splits, seq_at, r_at, r_row, lse_at; };
 
 /* The first third of a mixer's step: a normalised product whose outputs go on as they are needed. Row t is the one token

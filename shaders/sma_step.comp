@@ -1,33 +1,49 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// sma for one token, over the memories of one split: partial = {top, den, acc[P]}, top = max logit,
-// den = sum exp(logit - top), acc = sum exp(logit - top) v.
-// qn, c B G N; en B G P; dh B capacity H N P; factor B capacity H N; partial B H splits P+2.
+// sma for one token, over the memories of one split: logit = sum_p e_p sum_n q_n dh_np / (rms(q) rms(e) sqrt(N)),
+// partial = {top, den, acc[P]}, top = max logit, den = sum exp(logit - top), acc = sum exp(logit - top) v; then, of the
+// split of a (b, h) that is done last, r and lse.
+// q, c B G N; e B G P; dh B capacity H N P; factor B capacity H N; partial B H splits P+2; tickets B H; r B H P; lse B H.
 // One workgroup takes one (b, h, split), BATCH memories at a time and reads each element of dh once for key and value:
 // a lane owns a column p (and those LANES further on); with fewer columns than lanes several lanes share one, each
 // with every so-many-th row n. LANES is at least MAX_STATE / GROUPS.
-// Shared memory: 6144 + 20 LANES bytes.
-// Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
-#ifdef HALF
-#include "lib/sma_step_half.glsl"
-#else
+// Shared memory: 6144 + 20 LANES bytes, and that of lib/sma_merge.glsl.
+// Guards: eps > 0; differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
 #include "lib/dart.glsl"
 PUSH(SmaStepArgs)
-READS(0, qn)
-READS(1, en)
+READS(0, q)
+READS(1, e)
 READS(2, c)
 READS(3, dh)
 READS(4, factor)
 READS(5, seq)
-WRITES(6, partial)
+layout(std430, binding = 6) coherent buffer Block_partial { float partials[]; };
+READS_WRITES(8, r)
+READS_WRITES(9, lse)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
+#include "lib/sma_merge.glsl"
+#include "lib/sma_last.glsl"
+#ifdef HALF
+uint e_row() { return args.e_row; }
+void store_end(uint split, uint head, float top, float den)
+{
+    uint to = (head * args.splits + split) * (args.P + 2u);
+    partials[to] = top;
+    partials[to + 1u] = den;
+}
+void store_sum(uint split, uint head, uint p, float sum)
+{
+    partials[(head * args.splits + split) * (args.P + 2u) + 2u + p] = sum;
+}
+void finish(uint head) { merge_when_last(head); }
+#include "lib/sma_step_half.glsl"
+#else
 
 const uint BATCH = 4u;
 const uint GROUPS = MAX_STATE / LANES;
-shared vec2 weights[MAX_STATE]; // qn, c
+shared vec2 weights[MAX_STATE]; // q, c
 shared vec4 factors[MAX_STATE]; // of the batch
-shared float shares[LANES];
 
 void main()
 {
@@ -45,13 +61,26 @@ void main()
         if (seq_count(b, 1u) == 0u) continue;
         uint seen = seq_position(b) / args.S;
         seen = seen > args.first ? min(seen - args.first, args.count) : 0u;
+        uint q_at = args.q_at + b * args.q_row + g * args.N;
+        uint e_at = args.e_at + b * args.e_row + g * args.P;
         uint c_at = args.c_at + b * args.c_row + g * args.N;
         uint run = (args.count + args.splits - 1u) / args.splits;
         uint end = min((split + 1u) * run, seen);
 
         barrier();
-        for (uint n = LANE; n < args.N; n += LANES)
-            weights[n] = vec2(load_qn((b * args.G + g) * args.N + n), load_c(c_at + n));
+        vec4 squares = vec4(0.0);
+        for (uint n = LANE; n < args.N; n += LANES) {
+            float q = load_q(q_at + n);
+            weights[n] = vec2(q, load_c(c_at + n));
+            squares.x += q * q;
+        }
+        for (uint p = LANE; p < args.P; p += LANES) {
+            float e = load_e(e_at + p);
+            squares.y += e * e;
+        }
+        squares = workgroup_sum4(squares);
+        float q_factor = inversesqrt(squares.x / float(args.N) + args.eps) * inversesqrt(float(args.N));
+        float e_factor = inversesqrt(squares.y / float(args.P) + args.eps);
         float top = LOWEST;
         float den = 0.0;
         float sums[GROUPS];
@@ -78,10 +107,10 @@ void main()
                         [[unroll]] for (uint i = 0u; i < BATCH; i++)
                             value[i] = load_dh(args.dh_at + (rows[i] + n) * args.P + p);
                         vec4 scaled = value * factors[n];
-                        keys += weights[n].x * (raw ? scaled : value);
+                        keys += weights[n].x * q_factor * (raw ? scaled : value);
                         values += weights[n].y * (raw ? value : scaled);
                     }
-                    logits += keys * load_en((b * args.G + g) * args.P + p);
+                    logits += keys * (load_e(e_at + p) * e_factor);
                 }
                 kept[group] = values;
             }
@@ -101,12 +130,12 @@ void main()
 
         uint to = tile * (args.P + 2u);
         if (LANE == 0u) {
-            store_partial(to, top);
-            store_partial(to + 1u, den);
+            partials[to] = top;
+            partials[to + 1u] = den;
         }
         if (sharers == 1u) {
             for (uint group = 0u; group * LANES + LANE < args.P; group++)
-                store_partial(to + 2u + group * LANES + LANE, sums[group]);
+                partials[to + 2u + group * LANES + LANE] = sums[group];
         } else {
             barrier();
             shares[LANE] = sums[0];
@@ -114,9 +143,10 @@ void main()
             if (LANE < columns) {
                 float sum = 0.0;
                 for (uint i = 0u; i < sharers; i++) sum += shares[LANE + i * columns];
-                store_partial(to + 2u + LANE, sum);
+                partials[to + 2u + LANE] = sum;
             }
         }
+        merge_when_last(head);
     }
 }
 #endif

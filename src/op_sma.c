@@ -1,9 +1,6 @@
 /* State-memory attention over runs of memories, and the store of new ones. */
 #include "stream.h"
 
-/* A partial result is P + 2 floats; more of them than this and their merge would show. */
-enum { MAX_SPLITS = 128 };
-
 typedef struct sma_plan {
     op_call call;
     const dart_sma_args *a;
@@ -157,37 +154,34 @@ static void attend(sma_plan *p, const dart_memories *run, const dart_tensor *fac
     op_launch(call, &k, base_ceil_div(a->L, call->row->T0) * a->H * a->B);
 }
 
-/* One token a sequence against one run: splits, then their merge. */
+/* One token a sequence against one run, in one launch: splits, the last of which to be done merges them. */
 static void attend_step(sma_plan *p, const dart_memories *run, const dart_tensor *factor, uint32_t flags)
 {
     op_call *call = &p->call;
     const dart_sma_args *a = p->a;
-    const uint64_t width = (uint64_t)a->G * a->N, memories = (uint64_t)a->B * run->M, heads = (uint64_t)a->B * a->H;
+    const uint64_t q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P, width = (uint64_t)a->H * a->P;
+    const uint64_t memories = (uint64_t)a->B * run->M, heads = (uint64_t)a->B * a->H;
     struct SmaStepArgs k = {.flags = flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
-                            .count = run->M, .capacity = run->M, .c_row = op_row(&a->c, width)};
-    const struct query *from = query(p, DART_F32);
+                            .count = run->M, .capacity = run->M, .q_row = op_row(&a->q, q_width), .e_row = op_row(&a->e, e_width),
+                            .c_row = op_row(&a->c, q_width), .r_row = op_row(&p->r, width), .eps = a->eps};
     /* The memories alone are multiplied as they are stored. */
-    const uint32_t fits = (run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0 && factor->offset % 4 == 0 ? FITS_HALF : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
-    op_kernel(call, KERNEL_sma_step, a->B, fits);
+    const bool half = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0 && factor->offset % 4 == 0;
+    op_kernel(call, KERNEL_sma_step, a->B, (half ? FITS_HALF : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
     const uint64_t wanted = base_ceil_div(run->M, call->row->T0);
-    const uint32_t splits = wanted < 1 ? 1 : wanted > MAX_SPLITS ? MAX_SPLITS : (uint32_t)wanted;
-    const dart_tensor partial = op_scratch(call, heads * splits * (a->P + 2));
-    k.splits = splits;
-    op_bind(call, BINDING_sma_step_qn, &from->qn, a->B * width);
-    op_bind(call, BINDING_sma_step_en, &from->en, (uint64_t)a->B * a->G * a->P);
-    k.c_at = op_bind_rows(call, BINDING_sma_step_c, &a->c, a->B, width);
+    k.splits = wanted < 1 ? 1 : wanted > MERGE_PARTS ? MERGE_PARTS : (uint32_t)wanted;
+    const uint64_t parts = heads * k.splits * (a->P + 2);
+    const dart_tensor partial = op_scratch(call, parts), tickets = op_tickets(call, heads);
+    k.q_at = op_bind_rows(call, BINDING_sma_step_q, &a->q, a->B, q_width);
+    k.e_at = op_bind_rows(call, BINDING_sma_step_e, &a->e, a->B, e_width);
+    k.c_at = op_bind_rows(call, BINDING_sma_step_c, &a->c, a->B, q_width);
     k.dh_at = op_bind(call, BINDING_sma_step_dh, &run->dh, memories * p->memory);
     k.factor_at = op_bind(call, BINDING_sma_step_factor, factor, memories * a->H * a->N);
     k.seq_at = op_bind(call, BINDING_sma_step_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_sma_step_partial, &partial, heads * splits * (a->P + 2));
-    op_launch(call, &k, heads * splits);
-    struct SmaMergeArgs m = {.flags = flags, .B = a->B, .H = a->H, .P = a->P, .splits = splits, .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
-    op_kernel(call, KERNEL_sma_merge, a->B, 0);
-    op_bind(call, BINDING_sma_merge_partial, &partial, heads * splits * (a->P + 2));
-    m.seq_at = op_bind(call, BINDING_sma_merge_seq, &a->seq, 2 * (uint64_t)a->B);
-    m.r_at = op_bind_rows(call, BINDING_sma_merge_r, &p->r, a->B, (uint64_t)a->H * a->P);
-    m.lse_at = op_bind(call, BINDING_sma_merge_lse, &p->lse, heads);
-    op_launch(call, &m, heads);
+    op_bind(call, BINDING_sma_step_partial, &partial, parts);
+    op_bind(call, BINDING_sma_step_tickets, &tickets, heads);
+    k.r_at = op_bind_rows(call, BINDING_sma_step_r, &p->r, a->B, width);
+    k.lse_at = op_bind(call, BINDING_sma_step_lse, &p->lse, heads);
+    op_launch(call, &k, heads * k.splits);
 }
 
 static void attend_run(sma_plan *p, const dart_memories *run)

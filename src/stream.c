@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_IN_FLIGHT = 128, MIN_CHUNK = 1 << 20, MAX_COMPILERS = 16, MAX_TIMES = 1 << 16 };
+enum { MAX_IN_FLIGHT = 128, MIN_CHUNK = 1 << 20, MIN_TICKETS = 1 << 12, MAX_COMPILERS = 16, MAX_TIMES = 1 << 16 };
 
 /* A range that launches since the last barrier read or write. */
 typedef struct hazard {
@@ -47,6 +47,8 @@ struct dart_stream {
     uint32_t chunks_count;
     uint32_t chunk;
     uint64_t used; /* of chunks[chunk] */
+    dart_buffer **tickets; /* zeros; launches recorded earlier may use any of them, later ones use the last and largest */
+    uint32_t tickets_count;
     need *needs;   /* each once */
     uint32_t needs_count;
 };
@@ -85,6 +87,8 @@ void dart_stream_destroy(dart_stream **stream)
     }
     for (uint32_t i = 0; i < s->chunks_count; i++) dart_buffer_destroy(&s->chunks[i]);
     free(s->chunks);
+    for (uint32_t i = 0; i < s->tickets_count; i++) dart_buffer_destroy(&s->tickets[i]);
+    free(s->tickets);
     free(s->needs);
     free(s->notes);
     free(s->times);
@@ -366,6 +370,38 @@ dart_tensor op_scratch(op_call *call, uint64_t elements)
     const dart_tensor scratch = {.buffer = stream->chunks[stream->chunk], .dtype = DART_F32, .offset = stream->used / 4};
     stream->used += bytes;
     return scratch;
+}
+
+/* Zeros from the host, once: a launch that fills them would cost every token what the tickets are there to save. */
+static bool add_tickets(op_call *call, uint64_t bytes)
+{
+    dart_stream *stream = call->stream;
+    void *zeros = calloc(1, (size_t)bytes);
+    dart_buffer **grown = realloc(stream->tickets, (stream->tickets_count + 1) * sizeof *grown);
+    if (grown != NULL) stream->tickets = grown;
+    dart_buffer *made = NULL;
+    dart_status status = zeros != NULL && grown != NULL ? DART_OK : base_fail(&stream->device->report, DART_OUT_OF_MEMORY, "no host memory");
+    if (status == DART_OK) status = dart_buffer_create(stream->device, bytes, &made);
+    if (status == DART_OK) status = dart_buffer_write(made, 0, zeros, bytes);
+    free(zeros);
+    if (status == DART_OK) {
+        stream->tickets[stream->tickets_count++] = made;
+        return true;
+    }
+    dart_buffer_destroy(&made);
+    op_fail(call, status, "%llu bytes of tickets", (unsigned long long)bytes);
+    return false;
+}
+
+dart_tensor op_tickets(op_call *call, uint64_t elements)
+{
+    const dart_tensor absent = {0};
+    dart_stream *stream = call->stream;
+    if (stream->status != DART_OK) return absent;
+    const uint64_t bytes = base_round_up(4 * (elements < MIN_TICKETS ? MIN_TICKETS : elements), BACKEND_ALIGN);
+    const bool enough = stream->tickets_count > 0 && stream->tickets[stream->tickets_count - 1]->bytes >= bytes;
+    if (!enough && !add_tickets(call, bytes)) return absent;
+    return (dart_tensor){.buffer = stream->tickets[stream->tickets_count - 1], .dtype = DART_I32};
 }
 
 dart_tensor op_kept(op_call *call, const dart_tensor *tensor, uint64_t elements)

@@ -42,6 +42,9 @@ static inline uint32_t op_row(const dart_tensor *tensor, uint64_t width)
 bool op_check(op_call *call, const char *name, const dart_tensor *tensor, int kinds, uint64_t rows, uint64_t width);
 /* f32 scratch until op_end; absent tensor on failure. */
 dart_tensor op_scratch(op_call *call, uint64_t elements);
+/* That many zeros (i32) for a kernel that leaves them zero again, as tickets by which its tiles find out which is done last.
+ * Launches that use them follow one another. */
+dart_tensor op_tickets(op_call *call, uint64_t elements);
 /* The tensor itself where it is given, else scratch. */
 dart_tensor op_kept(op_call *call, const dart_tensor *tensor, uint64_t elements);
 

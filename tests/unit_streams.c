@@ -130,6 +130,58 @@ static dart_memories memories_of(rig *r, uint32_t first, uint32_t M, uint64_t el
 }
 
 /* Every op, and a model in use: no launch without the barrier that it needs, none with one that it does not. */
+/* The step of SMA finds out by tickets which workgroup is done last. They must be there for the next run, for the next op of
+ * the recording, and for one of more heads than any before. */
+static void takes_tickets(void **unused)
+{
+    (void)unused;
+    enum { H = 2, SN = 128, P = 64, M = 61, MANY = 2500 };
+    rig r;
+    rig_open(&r, rig_spec);
+    const int32_t position[2] = {M - 3, 1};
+    const dart_tensor q = rig_random(&r, DART_F16, SN, -1, 1), e = rig_random(&r, DART_F16, P, -1, 1), c = rig_random(&r, DART_F16, SN, -1, 1),
+                      seq = rig_ints(&r, 2, position), one = rig_tensor(&r, DART_F32, H * P, NULL), two = rig_tensor(&r, DART_F32, H * P, NULL);
+    const dart_memories run = {.M = M, .dh = rig_random(&r, DART_F16, M * H * SN * P, -1, 1), .scale = rig_random(&r, DART_F32, M * H * SN, 0.5f, 2)};
+    dart_sma_args sma = {.B = 1, .L = 1, .H = H, .G = 1, .N = SN, .P = P, .S = 1, .eps = 1e-5f, .q = q, .e = e, .c = c, .seq = seq,
+                         .memories = &run, .memories_count = 1, .r = one};
+    float *small = rig_values(&r, (uint64_t)MANY * 2, -1, 1);
+    float *cubes = malloc(2 * MANY * sizeof *cubes); /* with one memory of one number r = c dh scale */
+    const dart_tensor many = rig_tensor(&r, DART_F32, (uint64_t)MANY * 2, small), wide = rig_tensor(&r, DART_F32, (uint64_t)MANY * 2, NULL);
+    int32_t *positions = malloc(2 * MANY * sizeof *positions);
+    assert_true(positions != NULL && cubes != NULL);
+    for (int i = 0; i < 2 * MANY; i++) {
+        positions[i] = 1;
+        cubes[i] = small[i] * small[i] * small[i];
+    }
+    const dart_memories each = {.M = 1, .dh = many, .scale = many};
+    const dart_sma_args heads = {.B = MANY, .L = 1, .H = 2, .G = 2, .N = 1, .P = 1, .S = 1, .eps = 1e-5f, .q = many, .e = many, .c = many,
+                                 .seq = rig_ints(&r, 2 * MANY, positions), .memories = &each, .memories_count = 1, .r = wide};
+    MUST(&r, dart_sma(r.stream, &sma));
+    MUST(&r, dart_sma(r.stream, &heads));
+    sma.r = two;
+    MUST(&r, dart_sma(r.stream, &sma));
+    float *first = NULL;
+    for (uint32_t run_times = 1; run_times <= 7 && r.info.backend != DART_BACKEND_NULL; run_times += 3) {
+        rig_write(&one, H * P, small);
+        rig_write(&two, H * P, small);
+        MUST(&r, dart_stream_submit_times(r.stream, run_times));
+        MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+        float *got = rig_read(&one, H * P), *again = rig_read(&two, H * P), *far = rig_read(&wide, (uint64_t)MANY * 2);
+        rig_same_bits("the same op later", again, got, H * P);
+        if (first != NULL) rig_same_bits("the same run again", got, first, H * P);
+        rig_close_to("many heads", far, cubes, (uint64_t)MANY * 2, 1e-5);
+        free(first);
+        first = got;
+        free(again);
+        free(far);
+    }
+    free(first);
+    free(small);
+    free(cubes);
+    free(positions);
+    rig_close(&r);
+}
+
 static void plans_are_ordered(void **unused)
 {
     (void)unused;
@@ -398,6 +450,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(errors_stick),
     cmocka_unit_test(replays),
     cmocka_unit_test(streams_follow_one_another),
+    cmocka_unit_test(takes_tickets),
     cmocka_unit_test(waits_before_it_goes_on),
     cmocka_unit_test(times_launches),
 };

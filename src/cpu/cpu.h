@@ -66,6 +66,18 @@ uint64_t cpu_detect_memory(void);
 #define CPU_ROW(id, variant, capabilities, T0, T1, max_rows) CPU_DECLARE_##variant(id)
 #include "../kernels.def"
 
+/* The partials of one head of sma_step or attention_step, and what they are merged into; see args.h. */
+typedef struct cpu_parts {
+    const float *partial;
+    uint32_t splits, P;
+    const cpu_tensor *r;
+    size_t r_at;
+    float *lse;
+    bool merge; /* with what r and lse hold */
+} cpu_parts;
+/* scratch: P floats. */
+void cpu_merge_parts(const cpu_parts *parts, float *scratch);
+
 /* ---- Geometry, see args.h ---- */
 typedef struct cpu_piece {
     uint32_t position, count;

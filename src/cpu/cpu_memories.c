@@ -51,40 +51,44 @@ void cpu_sma_query_plain(const cpu_task *task)
     store_row(&task->bindings[BINDING_sma_query_en], (size_t)task->tile * P, en, P);
 }
 
-void cpu_sma_merge_plain(const cpu_task *task)
+void cpu_merge_parts(const cpu_parts *parts, float *scratch)
 {
-    const struct SmaMergeArgs *args = task->args;
-    const cpu_tensor *r = &task->bindings[BINDING_sma_merge_r];
-    const size_t P = args->P, h = task->tile % args->H, b = task->tile / args->H;
-    if (cpu_piece_of(args->flags, &task->bindings[BINDING_sma_merge_seq], args->seq_at, (uint32_t)b, 1).count == 0)
-        return;
-    const float *partial = (const float *)task->bindings[BINDING_sma_merge_partial].data +
-                           (size_t)task->tile * args->splits * (P + 2);
-    float *lse = (float *)task->bindings[BINDING_sma_merge_lse].data + args->lse_at + b * args->H + h;
-    const size_t r_at = args->r_at + b * args->r_row + h * P;
-    float *sum = task->scratch;
-    float top = args->flags & IS_MERGE ? *lse : -INFINITY, den = 0;
+    const size_t P = parts->P;
+    float top = parts->merge ? *parts->lse : -INFINITY, den = 0;
     const float before = top;
-    for (size_t i = 0; i < args->splits; i++) {
-        const float *part = partial + i * (P + 2);
+    for (size_t i = 0; i < parts->splits; i++) {
+        const float *part = parts->partial + i * (P + 2);
         if (part[1] != 0.0f && !(part[0] <= top)) top = part[0];
     }
-    memset(sum, 0, P * sizeof(float));
+    memset(scratch, 0, P * sizeof(float));
     if (before > -3.4e38f) {
         den = exp_one(before - top);
-        load_row(sum, r, r_at, P);
-        for (size_t p = 0; p < P; p++) sum[p] *= den;
+        load_row(scratch, parts->r, parts->r_at, P);
+        for (size_t p = 0; p < P; p++) scratch[p] *= den;
     }
-    for (size_t i = 0; i < args->splits; i++) {
-        const float *part = partial + i * (P + 2);
+    for (size_t i = 0; i < parts->splits; i++) {
+        const float *part = parts->partial + i * (P + 2);
         if (part[1] == 0.0f) continue;
         const float scale = exp_one(part[0] - top);
         den += scale * part[1];
-        axpy(sum, scale, part + 2, P);
+        axpy(scratch, scale, part + 2, P);
     }
-    for (size_t p = 0; p < P; p++) sum[p] = den == 0.0f ? 0.0f : sum[p] / den;
-    store_row(r, r_at, sum, P);
-    *lse = den == 0.0f ? -INFINITY : top + logf(den);
+    for (size_t p = 0; p < P; p++) scratch[p] = den == 0.0f ? 0.0f : scratch[p] / den;
+    store_row(parts->r, parts->r_at, scratch, P);
+    *parts->lse = den == 0.0f ? -INFINITY : top + logf(den);
+}
+
+void cpu_sma_merge_plain(const cpu_task *task)
+{
+    const struct SmaMergeArgs *args = task->args;
+    const size_t h = task->tile % args->H, b = task->tile / args->H;
+    if (cpu_piece_of(args->flags, &task->bindings[BINDING_sma_merge_seq], args->seq_at, (uint32_t)b, 1).count == 0) return;
+    const float *partial = task->bindings[BINDING_sma_merge_partial].data;
+    const cpu_parts parts = {.partial = partial + (size_t)task->tile * args->splits * (args->P + 2), .splits = args->splits, .P = args->P,
+                             .r = &task->bindings[BINDING_sma_merge_r], .r_at = args->r_at + b * args->r_row + h * args->P,
+                             .lse = (float *)task->bindings[BINDING_sma_merge_lse].data + args->lse_at + task->tile,
+                             .merge = (args->flags & IS_MERGE) != 0};
+    cpu_merge_parts(&parts, task->scratch);
 }
 
 void cpu_sma_append_plain(const cpu_task *task)

@@ -1,5 +1,7 @@
 /* State-memory attention over runs of memories. qn, en, factor, lse and partial are f32. */
 
+#include <stdatomic.h>
+
 #define NOTHING (-3.4e38f) /* below every logit: the maximum of none */
 
 /* Where the online softmax of one token stands: the largest logit and the sum of exp(logit - top). */
@@ -85,6 +87,16 @@ void CPU_NAME(sma)(const cpu_task *task)
     }
 }
 
+/* Whether this is the last of so many tiles that take a ticket here, each when its own results are written; the counter is
+ * then 0 again. */
+static bool is_last(void *tickets, uint32_t tiles)
+{
+    atomic_uint *counter = tickets;
+    if (atomic_fetch_add(counter, 1) != tiles - 1) return false;
+    atomic_store(counter, 0);
+    return true;
+}
+
 void CPU_NAME(sma_step)(const cpu_task *task)
 {
     const struct SmaStepArgs *args = task->args;
@@ -98,27 +110,39 @@ void CPU_NAME(sma_step)(const cpu_task *task)
     uint64_t end = begin + part < args->count ? begin + part : args->count;
     if (seen < args->first + end) end = seen > args->first ? seen - args->first : 0;
     const bool raw = (args->flags & IS_RAW) != 0;
-    const float *qn = (const float *)task->bindings[BINDING_sma_step_qn].data + ((size_t)b * args->G + g) * N;
-    const float *en = (const float *)task->bindings[BINDING_sma_step_en].data + ((size_t)b * args->G + g) * P;
+    const float *partials = task->bindings[BINDING_sma_step_partial].data;
     float *partial = (float *)task->bindings[BINDING_sma_step_partial].data + (size_t)task->tile * (P + 2);
-    float *key = task->scratch, *value = key + N, *read = value + N, *found = read + N, *converted = found + 2 * P;
+    float *q = task->scratch, *e = q + N, *read = e + P, *key = read + N, *value = key + N, *found = value + N;
+    float *converted = found + 2 * P;
     softmax state = {NOTHING, 0.0f};
     memset(partial + 2, 0, P * sizeof(float));
+    load_row(q, &task->bindings[BINDING_sma_step_q], args->q_at + (size_t)b * args->q_row + g * N, N);
+    load_row(e, &task->bindings[BINDING_sma_step_e], args->e_at + (size_t)b * args->e_row + g * P, P);
     load_row(read, &task->bindings[BINDING_sma_step_c], args->c_at + (size_t)b * args->c_row + g * N, N);
+    const float q_scale = 1.0f / (sqrtf(dot(q, q, N) / (float)N + args->eps) * sqrtf((float)N));
+    const float e_scale = 1.0f / sqrtf(dot(e, e, P) / (float)P + args->eps);
+    for (size_t n = 0; n < N; n++) q[n] *= q_scale;
+    for (size_t p = 0; p < P; p++) e[p] *= e_scale;
     for (uint64_t m = begin; m < end; m++) {
         const size_t slot = ((size_t)b * args->capacity + (size_t)m) * args->H + h;
         const float *factor = (const float *)task->bindings[BINDING_sma_step_factor].data + args->factor_at + slot * N;
         for (size_t n = 0; n < N; n++) {
-            key[n] = raw ? qn[n] * factor[n] : qn[n];
+            key[n] = raw ? q[n] * factor[n] : q[n];
             value[n] = raw ? read[n] : read[n] * factor[n];
         }
         const size_t next = m + 1 < end ? args->H * N * P : 0;
         fold(found, key, value, &task->bindings[BINDING_sma_step_dh], args->dh_at + slot * N * P, next, N, P,
              converted);
-        CPU_NAME(softmax_add)(&state, partial + 2, dot(en, found, P), found + P, P);
+        CPU_NAME(softmax_add)(&state, partial + 2, dot(e, found, P), found + P, P);
     }
     partial[0] = state.top;
     partial[1] = state.den;
+    if (!is_last((uint32_t *)task->bindings[BINDING_sma_step_tickets].data + head, args->splits)) return;
+    const cpu_parts parts = {.partial = partials + (size_t)head * args->splits * (P + 2), .splits = args->splits, .P = args->P,
+                             .r = &task->bindings[BINDING_sma_step_r], .r_at = args->r_at + (size_t)b * args->r_row + h * P,
+                             .lse = (float *)task->bindings[BINDING_sma_step_lse].data + args->lse_at + head,
+                             .merge = (args->flags & IS_MERGE) != 0};
+    cpu_merge_parts(&parts, task->scratch);
 }
 
 #undef NOTHING
