@@ -3,6 +3,7 @@
 // once, ahead rows at a time, and one barrier a memory brings its logit together.
 // Shared memory: 6.2 KiB.
 #include "mixer.cuh"
+#include "sma_half.cuh"
 
 struct AttendShared {
     float4 sums[block_size];
@@ -113,4 +114,25 @@ KERNEL_FUNCTION_BLOCKS(mixer_attend, simt, 2)
     case DTYPE_F16: mixer_attend_tiles<DTYPE_F16>(args, bindings, dtypes, shared); break;
     default: mixer_attend_tiles<DTYPE_BF16>(args, bindings, dtypes, shared); break;
     }
+}
+
+KERNEL_FUNCTION_SHAPED(mixer_attend, half, 4)
+{
+    static_assert(THREADS_mixer_attend_half == half_threads, "a thread a row, a warp a memory");
+    __shared__ HalfShared shared;
+    const View dh = VIEW(mixer_attend, dh);
+    const HalfInputs in = {VIEW(mixer_attend, q), VIEW(mixer_attend, e), VIEW(mixer_attend, c), args.q_row, dh.base,
+                           FLOATS(mixer_attend, factor), INTS(mixer_attend, seq)};
+    float *partial = FLOATS(mixer_attend, partial) + args.partial_at;
+    const auto give = [&](uint32_t split, uint32_t head, float top, float den, float sum) {
+        float *to = partial + (size_t(split) * args.B * args.H + head) * (half_p + 4);
+        if (threadIdx.x < half_p) to[threadIdx.x] = sum;
+        if (threadIdx.x == 0) {
+            to[half_p] = top;
+            to[half_p + 1] = den;
+        }
+        __syncthreads();
+    };
+    if (dh.dtype == DTYPE_F16) attend_half<DTYPE_F16>(args, in, shared, give);
+    else attend_half<DTYPE_BF16>(args, in, shared, give);
 }

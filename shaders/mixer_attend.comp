@@ -19,8 +19,20 @@ READS(4, factor)
 READS(5, seq)
 WRITES(6, partial)
 #include "lib/seq.glsl"
-#include "lib/eight.glsl"
 #include "lib/sma.glsl"
+#ifdef HALF
+uint e_row() { return args.q_row; }
+uint partial_of(uint split, uint head) { return args.partial_at + (split * args.B * args.H + head) * (args.P + 4u); }
+void store_end(uint split, uint head, float top, float den)
+{
+    store_partial(partial_of(split, head) + args.P, top);
+    store_partial(partial_of(split, head) + args.P + 1u, den);
+}
+void store_sum(uint split, uint head, uint p, float sum) { store_partial(partial_of(split, head) + p, sum); }
+void finish(uint head) {}
+#include "lib/sma_step_half.glsl"
+#else
+#include "lib/eight.glsl"
 layout(std430, binding = 3) readonly buffer Pairs_dh { uvec2 pairs_dh[]; };
 layout(std430, binding = 3) readonly buffer Quads_dh { uvec4 quads_dh[]; };
 
@@ -142,3 +154,4 @@ void main()
         barrier();
     }
 }
+#endif

@@ -184,7 +184,10 @@ static void attend(mixer_plan *p, const dart_memories *run, uint32_t from, uint3
     struct MixerAttendArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                                 .first = run->first, .count = run->M, .capacity = run->M, .splits = splits, .q_row = op_row(&q, queries),
                                 .c_row = op_row(&c, queries), .partial_at = (uint32_t)before, .eps = a->sma_eps};
-    op_kernel(call, KERNEL_mixer_attend, a->B, 0);
+    /* A warp a memory pays where most warps of a workgroup have one. */
+    const bool half = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0 && run->scale.offset % 4 == 0 &&
+                      run->M >= 3 * splits;
+    op_kernel(call, KERNEL_mixer_attend, a->B, (half ? FITS_HALF : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
     k.q_at = op_bind_rows(call, BINDING_mixer_attend_q, &q, a->B, queries);
     k.e_at = op_bind_rows(call, BINDING_mixer_attend_e, &e, a->B, values);
     k.c_at = op_bind_rows(call, BINDING_mixer_attend_c, &c, a->B, queries);
