@@ -375,14 +375,19 @@ static int prepare(plan *p, const cli_session *session, dart_stream **stream)
     return status == DART_OK ? run(*stream, &seconds) : cli_fail_stream(*stream, status);
 }
 
-static int time_runs(const plan *p, dart_stream *stream, double *seconds)
+static int time_runs(const plan *p, dart_stream *stream, cli_profile *profile, double *seconds)
 {
+    if (profile != NULL) profile->phase = p->name;
     for (uint32_t i = 0; i < p->repeat; i++) {
         if (run(stream, &seconds[i]) != CLI_OK) return CLI_FAILED;
         seconds[i] /= p->times;
         cli_progress("run %" PRIu32 " of %" PRIu32, i + 1, p->repeat);
     }
     cli_progress_end();
+    if (profile != NULL) {
+        cli_profile_print(profile, p->repeat * p->times);
+        *profile = (cli_profile){.phase = NULL};
+    }
     return CLI_OK;
 }
 
@@ -449,7 +454,7 @@ static int bench(plan *p, const cli_session *session, const cli_common *common, 
     if (status == CLI_OK && p->check != NULL) status = compare(p, session, common, &r->difference);
     if (status == CLI_OK) r->launches = dart_stream_launches(stream);
     if (status == CLI_OK) status = prepare(p, session, &stream);
-    if (status == CLI_OK) status = time_runs(p, stream, seconds);
+    if (status == CLI_OK) status = time_runs(p, stream, common->profile, seconds);
     if (status == CLI_OK) {
         r->median = cli_median(seconds, p->repeat);
         r->least = seconds[0];
@@ -496,7 +501,9 @@ static int bench_all(const plan *common_plan, const args_syntax *syntax, const c
 
 int cmd_bench_op(int argc, char **argv)
 {
+    static cli_profile profile;
     cli_common common = {.device = NULL};
+    bool profiled = false;
     output out = {.saved = {.tolerance = 0.1f}};
     plan p = {.o = {.settings = {.S = 256, .eps = 1e-5f, .temperature = 1, .top_k = 40, .dt_is_step = true}},
               .dtype = DART_F32,
@@ -508,6 +515,8 @@ int cmd_bench_op(int argc, char **argv)
         {"check", 0, ARGS_TEXT, "SPEC", &p.check, "compare the results with this device's first", 0, 0, false},
         {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &common.dtype, "storage, by default f32", 0, 0, false},
         {"variant", 0, ARGS_TEXT, "NAME", &common.variant, "only kernels of this variant, where there is one", 0, 0,
+         false},
+        {"profile", 0, ARGS_FLAG, NULL, &profiled, "time every launch and print where the time goes; slows the runs", 0, 0,
          false},
         {"seed", 0, ARGS_U64, "X", &p.seed, "of the random inputs, by default 1", 0, 0, false},
         CLI_DEVICE(common),
@@ -540,6 +549,7 @@ int cmd_bench_op(int argc, char **argv)
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status == ARGS_GO_ON) status = list_cases(&cases, &syntax, &operands);
     out.json = common.json;
+    if (profiled) common.profile = &profile;
     if (status == ARGS_GO_ON) status = bench_all(&p, &syntax, &cases, &common, &out);
     free(cases.texts);
     return status;
