@@ -1,6 +1,8 @@
-// The matrix rows of ssd_state multiply nothing: they read and write rows of 16 bits, P / (4 QUADS) lanes of a subgroup to a row
-// n, 4 QUADS columns a lane. A workgroup walks T0 rows of one (b, h). Memories are read AHEAD chunks in advance, since a step of
-// the walk is short. Shared memory: none. A subgroup holds at least one row.
+// The matrix rows of ssd_state multiply nothing: they read and write rows of 16 bits, P / OWN lanes of a subgroup to a row n,
+// OWN columns a lane. A workgroup walks T0 rows of one (b, h). A step of the walk is short, so memories are read AHEAD chunks
+// in advance, each into the registers of the one that was just taken up, and the norms of AHEAD entering states are summed
+// side by side. Chunks past the last are walked as well, with a memory of 0 that nothing has decayed before, so that
+// no step hangs on a condition. Shared memory: none. A subgroup holds at least one row and has at least AHEAD lanes.
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/matrix.glsl"
 #include "lib/ssd_matrix.glsl"
@@ -10,16 +12,12 @@ layout(std430, binding = 8) writeonly buffer Pairs_hin { uvec2 pairs_hin[]; };
 const uint AHEAD = 8u;
 const uint OWN = 4u * QUADS;
 
-// Of one chunk.
-struct Ahead {
-    uvec2 words[QUADS];
-    float size, total; // its row's scale, its log-decay
-};
-
 void main()
 {
     const uint TEAM = SIZE_P / OWN;
     uint blocks = (SIZE_N + T0 - 1u) / T0;
+    uint pitch = args.H * SIZE_N; // rows from one chunk to the next
+    uint own_chunk = gl_SubgroupInvocationID % AHEAD;
     bool has_open = has(args.flags, HAS_OPEN);
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint head = tile / blocks; // b H + h
@@ -33,74 +31,77 @@ void main()
         bool closes = used * args.S - offset <= count;     // the last chunk
         uint walked = has_open && !closes ? used - 1u : used; // chunks that the state takes up
         uint decays = b * (args.M + 1u) * args.H + h;
+        float before = load_decay(decays);
         for (uint r = LANE / TEAM; r < T0; r += LANES / TEAM) {
             uint n = tile % blocks * T0 + r;
             uint p = LANE % TEAM * OWN;
             bool valid = n < SIZE_N;
-            uint own = (head * SIZE_N + min(n, SIZE_N - 1u)) * SIZE_P + p;
+            uint line = min(n, SIZE_N - 1u);
+            uint own = (head * SIZE_N + line) * SIZE_P + p;
+            uint memory_first = memory_row(position, b, 0u, h) + line;
+            uint hin_first = (b * args.M * args.H + h) * SIZE_N + line;
+
+            uvec2 words[AHEAD * QUADS];
+            float sizes[AHEAD]; // their rows' scales
+#define READ(i, j) \
+            { \
+                uint row = memory_first + (j) * pitch; \
+                bool is = (j) < walked; \
+                sizes[i] = is ? load_scale(args.scale_at + row) : 0.0; \
+                [[unroll]] for (uint q = 0u; q < QUADS; q++) \
+                    words[(i) * QUADS + q] = is ? pairs_memory[(args.memory_at + row * SIZE_P + p) / 4u + q] : uvec2(0u); \
+            }
+            // The log-decay of the group's chunk that has this lane's number.
+#define DECAY(first) \
+            ((first) + own_chunk < walked ? load_decay(decays + ((first) + own_chunk + 1u) * args.H) : 0.0)
+            [[unroll]] for (uint i = 0u; i < AHEAD; i++) READ(i, i)
+            float next = DECAY(0u);
             vec4 state[QUADS];
+            vec4 open[QUADS];
             [[unroll]] for (uint q = 0u; q < QUADS; q++) {
                 state[q] = vec4(0.0);
+                open[q] = vec4(0.0);
                 if (has(args.flags, HAS_H)) {
                     [[unroll]] for (uint e = 0u; e < 4u; e++) state[q][e] = load_h(own + 4u * q + e);
+                    state[q] *= exp_neg(before);
+                }
+                if (has_open) {
+                    [[unroll]] for (uint e = 0u; e < 4u; e++) open[q][e] = load_open(own + 4u * q + e);
                 }
             }
-            Ahead ahead[AHEAD];
-#define READ_AHEAD(first) \
-            [[unroll]] for (uint i = 0u; i < AHEAD; i++) { \
-                uint j = min((first) + i, used - 1u); \
-                uint row = memory_row(position, b, min(j, walked - min(walked, 1u)), h) + min(n, SIZE_N - 1u); \
-                ahead[i].total = load_decay(decays + (j + 1u) * args.H); \
-                ahead[i].size = j < walked ? load_scale(args.scale_at + row) : 0.0; \
-                [[unroll]] for (uint q = 0u; q < QUADS; q++) \
-                    ahead[i].words[q] = j < walked ? pairs_memory[(args.memory_at + row * SIZE_P + p) / 4u + q] : uvec2(0u); \
-            }
-            READ_AHEAD(0u)
-            float total = 0.0;
             for (uint first = 0u; first < used; first += AHEAD) {
-                Ahead now[AHEAD];
-                [[unroll]] for (uint i = 0u; i < AHEAD; i++) now[i] = ahead[i];
-                READ_AHEAD(first + AHEAD)
+                float keeps = exp_neg(next);
+                next = DECAY(first + AHEAD);
+                vec4 enter[AHEAD * QUADS];
+                float squares[AHEAD];
                 [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
-                    uint j = first + i;
-                    if (j < used) {
-                        vec4 enter[QUADS];
-                        [[unroll]] for (uint q = 0u; q < QUADS; q++) enter[q] = state[q];
-                        total = now[i].total;
-                        if (j == 0u) {
-                            float before = load_decay(decays);
-                            float keep = exp_neg(before);
-                            total += before;
-                            [[unroll]] for (uint q = 0u; q < QUADS; q++) {
-                                enter[q] *= keep;
-                                if (has_open) {
-                                    [[unroll]] for (uint e = 0u; e < 4u; e++) enter[q][e] += load_open(own + 4u * q + e);
-                                }
-                            }
+                    float keep = subgroupShuffle(keeps, i);
+                    squares[i] = 0.0;
+                    [[unroll]] for (uint q = 0u; q < QUADS; q++) {
+                        uvec2 word = words[i * QUADS + q];
+                        enter[i * QUADS + q] = state[q];
+                        if (i == 0u && first == 0u) enter[q] += open[q];
+                        squares[i] += dot(enter[i * QUADS + q], enter[i * QUADS + q]);
+                        state[q] = keep * state[q] + sizes[i] * vec4(unpack_elements(word.x), unpack_elements(word.y));
+                    }
+                    READ(i, first + AHEAD + i)
+                }
+                [[unroll]] for (uint lanes = 1u; lanes < HEAD / OWN; lanes *= 2u) {
+                    if (lanes < TEAM) {
+                        [[unroll]] for (uint i = 0u; i < AHEAD; i++) squares[i] += subgroupShuffleXor(squares[i], lanes);
+                    }
+                }
+                [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
+                    float mean = squares[i] / float(SIZE_P) + args.eps;
+                    float factor = inversesqrt(mean);
+                    if (valid && first + i < used) {
+                        uint row = hin_first + (first + i) * pitch;
+                        [[unroll]] for (uint q = 0u; q < QUADS; q++) {
+                            vec4 value = enter[i * QUADS + q] * factor;
+                            pairs_hin[(args.hin_at + row * SIZE_P + p) / 4u + q] =
+                                uvec2(pack_elements(value.x, value.y), pack_elements(value.z, value.w));
                         }
-                        float square = 0.0;
-                        [[unroll]] for (uint q = 0u; q < QUADS; q++) square += dot(enter[q], enter[q]);
-                        [[unroll]] for (uint lanes = 1u; lanes < HEAD / OWN; lanes *= 2u) {
-                            if (lanes < TEAM) square += subgroupShuffleXor(square, lanes);
-                        }
-                        float mean = square / float(SIZE_P) + args.eps;
-                        float factor = inversesqrt(mean);
-                        if (valid) {
-                            uint row = ((b * args.M + j) * args.H + h) * SIZE_N + n;
-                            [[unroll]] for (uint q = 0u; q < QUADS; q++) {
-                                vec4 value = enter[q] * factor;
-                                pairs_hin[(args.hin_at + row * SIZE_P + p) / 4u + q] =
-                                    uvec2(pack_elements(value.x, value.y), pack_elements(value.z, value.w));
-                            }
-                            if (p == 0u) store_hin_scale(args.hin_scale_at + row, mean * factor);
-                        }
-                        if (j < walked) {
-                            float keep = exp_neg(total);
-                            [[unroll]] for (uint q = 0u; q < QUADS; q++) {
-                                vec4 memory = vec4(unpack_elements(now[i].words[q].x), unpack_elements(now[i].words[q].y));
-                                state[q] = keep * state[q] + now[i].size * memory;
-                            }
-                        }
+                        if (p == 0u) store_hin_scale(args.hin_scale_at + row, mean * factor);
                     }
                 }
             }
@@ -108,11 +109,13 @@ void main()
                 [[unroll]] for (uint q = 0u; q < QUADS; q++) {
                     [[unroll]] for (uint e = 0u; e < 4u; e++) {
                         uint at = own + 4u * q + e;
-                        if (has(args.flags, HAS_H)) store_h(at, state[q][e]);
+                        // A piece within the open chunk leaves h alone; what was walked with had decayed.
+                        if (has(args.flags, HAS_H) && walked > 0u) store_h(at, state[q][e]);
                         if (has_open) store_open(at, closes ? 0.0 : load_tail(at));
                     }
                 }
-                if (has_open && n == 0u && p == 0u) store_open_decay(head, closes ? 0.0 : total);
+                if (has_open && n == 0u && p == 0u)
+                    store_open_decay(head, closes ? 0.0 : load_decay(decays + used * args.H) + (used == 1u ? before : 0.0));
             }
         }
     }
