@@ -19,7 +19,6 @@ WRITES(6, decay)
 #include "lib/seq.glsl"
 
 const uint PARTS = LANES / T0; // of a chunk, one lane each
-const uint SEGMENT = 8u;
 const uint SLAB = PARTS * SEGMENT;
 shared float staged[T0 * SLAB * CUM_STRIDE];
 shared vec2 ends[LANES];       // of the parts: their sums, then with all before them
