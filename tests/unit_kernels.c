@@ -69,9 +69,9 @@ static void has_sound_rows(void **unused)
             fail_msg("%s[%s]: capabilities 0x%x", name, row->variant, row->capabilities);
         assert_true(row->T0 > 0 && row->T1 > 0);
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
-        /* Guaranteed by Vulkan: 128 invocations; matrix rows count subgroups. */
+        /* Guaranteed by Vulkan: 128 invocations; matrix rows count subgroups, of 32 lanes where DART_CAP_SHARED48 promises 512. */
         if (row->backend == DART_BACKEND_VULKAN) {
-            const uint32_t most = ROW_HAS_MATRIX(row) ? 8 : (row->capabilities & DART_CAP_LARGE) != 0 ? 256 : 128;
+            const uint32_t most = ROW_HAS_MATRIX(row) ? ((row->capabilities & DART_CAP_SHARED48) != 0 ? 16 : 8) : (row->capabilities & DART_CAP_LARGE) != 0 ? 256 : 128;
             assert_in_range(row->local, 1, most);
         }
         bool reached = true;

@@ -137,7 +137,7 @@ typedef enum dart_capability {
     DART_CAP_NULL = 1 << 7,
     DART_CAP_FLOAT16 = 1 << 8,      /* 16-bit float arithmetic in shaders */
     DART_CAP_LARGE = 1 << 9,        /* workgroups of 256 invocations and 32 KiB of shared memory */
-    DART_CAP_SHARED48 = 1 << 10,    /* 48 KiB of shared memory */
+    DART_CAP_SHARED48 = 1 << 10,    /* 48 KiB of shared memory, 512 invocations */
     DART_CAP_MATRIX_F16 = 1 << 11,  /* cooperative matrices (KHR) of f16 with f32 sums */
     DART_CAP_MATRIX_BF16 = 1 << 12, /* the same of bf16 */
     DART_CAP_MATRIX2 = 1 << 13,     /* NV_cooperative_matrix2: reductions, conversions, element functions */

@@ -8,6 +8,8 @@
 // through shared memory, SLAB rows at a time; the next rows are read meanwhile. Factors of 16-bit type that are not scaled are
 // not rounded again; of two that are multiplied here (cb and before x), each is rounded once.
 // A subgroup owns T1 / ROW_GROUPS tokens of HEAD / COLUMN_GROUPS columns.
+// Tiles go in blocks of STRETCH chunks and head blocks, in each the last tokens first: their tiles take twice as long as those
+// of the first, so that short ones end it all, and processors that get every so many-th tile get some of each.
 // Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 144 (T1 + SLAB) + 12 T1 + 1536 bytes.
 // Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
 // their own MATRIX_K.
@@ -19,6 +21,7 @@ layout(std430, binding = 2) readonly buffer Quads_c { uvec4 quads_c[]; };
 layout(std430, binding = 4) readonly buffer Quads_hin { uvec4 quads_hin[]; };
 layout(std430, binding = 8) writeonly buffer Quads_y { uvec4 quads_y[]; };
 
+const uint STRETCH = 64u;
 // In 16-byte words. The odd ones put rows that are read together into different banks.
 const uint PITCH = HEAD / 8u + 1u; // of a slab
 const uint CB_PITCH = (MAX_CHUNK - T1) / 8u + 1u;
@@ -88,8 +91,11 @@ void main()
     }
 
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        uint t_first = (t_blocks - 1u - tile % t_blocks) * T1;
-        uint rest = tile / t_blocks;
+        uint stretch = tile / (STRETCH * t_blocks) * STRETCH;
+        uint in_stretch = tile - stretch * t_blocks;
+        uint width = min(STRETCH, args.tiles / t_blocks - stretch);
+        uint t_first = (t_blocks - 1u - in_stretch / width) * T1;
+        uint rest = stretch + in_stretch % width;
         uint block_first = rest % h_blocks * T0;
         rest /= h_blocks;
         uint g = rest % args.G;
@@ -213,7 +219,7 @@ void main()
         for (uint head = 0u; head < block_heads; head++) {
             uint h = g * group_heads + block_first + head;
             x_first = (args.x_at + token * args.x_row + h * SIZE_P) / 8u;
-            barrier();
+            // The last head's factors have been read: barriers lie between.
             [[unroll]] for (uint i = 0u; i < TOKENS; i++) {
                 uint s = LANE + i * LANES;
                 if (s < t_first) {
@@ -332,17 +338,21 @@ void main()
                 }
             }
 
+            // The results pass through the subgroup's own part of the shared rows.
             barrier();
             [[unroll]] for (uint i = 0u; i < TM; i++) {
                 [[unroll]] for (uint n = 0u; n < TN; n++)
                     coopMatStore(sums[i * TN + n], stage,
                                  DIAGONAL + (row_first + i * MATRIX_M) * SUM_PITCH + (column_first + n * MATRIX_N) / 4u, SUM_PITCH, ROW_MAJOR);
             }
-            barrier();
-            uint y_first = args.y_at + (token + t_first) * args.y_row + h * SIZE_P + unit_p * 8u;
-            for (uint t = unit_row; t < t_end - t_first; t += UNIT_ROWS) {
-                uint at = DIAGONAL + t * SUM_PITCH + unit_p * 2u;
-                if (unit_p * 8u < SIZE_P) put_eight(y_first + t * args.y_row, uintBitsToFloat(stage[at]), uintBitsToFloat(stage[at + 1u]));
+            subgroup_sync();
+            uint y_first = args.y_at + (token + t_first) * args.y_row + h * SIZE_P;
+            for (uint unit = gl_SubgroupInvocationID; unit < ROWS * (COLUMNS / 8u); unit += SUBGROUP_SIZE) {
+                uint t = row_first + unit / (COLUMNS / 8u);
+                uint p = column_first + unit % (COLUMNS / 8u) * 8u;
+                uint at = DIAGONAL + t * SUM_PITCH + p / 4u;
+                if (t < t_end - t_first && p < SIZE_P)
+                    put_eight(y_first + t * args.y_row + p, uintBitsToFloat(stage[at]), uintBitsToFloat(stage[at + 1u]));
             }
         }
     }

@@ -10,6 +10,7 @@
 /* What DART_CAP_LARGE, DART_CAP_SHARED48 and DART_CAP_WIDE promise. */
 #define LARGE_INVOCATIONS 256u
 #define LARGE_SHARED_BYTES 32768u
+#define SHARED48_INVOCATIONS 512u
 #define SHARED48_BYTES 49152u
 #define WIDE_SUBGROUP 32u
 #define SUBGROUP_OPERATIONS (VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT)
@@ -256,7 +257,9 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
         limits->maxComputeSharedMemorySize >= LARGE_SHARED_BYTES)
         info->capabilities |= DART_CAP_LARGE;
     if (info->subgroup >= WIDE_SUBGROUP) info->capabilities |= DART_CAP_WIDE;
-    if (limits->maxComputeSharedMemorySize >= SHARED48_BYTES) info->capabilities |= DART_CAP_SHARED48;
+    if (limits->maxComputeWorkGroupInvocations >= SHARED48_INVOCATIONS &&
+        limits->maxComputeWorkGroupSize[0] >= SHARED48_INVOCATIONS && limits->maxComputeSharedMemorySize >= SHARED48_BYTES)
+        info->capabilities |= DART_CAP_SHARED48;
     adapter->require_full_subgroups = size_control && has.sizes.subgroupSizeControl && has.sizes.computeFullSubgroups;
     /* Where subgroups have one size only, whole multiples of it are full without asking. */
     const bool fixed_size = !size_control || sizes.minSubgroupSize == sizes.maxSubgroupSize;
