@@ -4,10 +4,11 @@
 // Many rows: a workgroup makes T0 = 2 LANES outputs x T1 = 32 rows. A lane owns two outputs of every row: it reads its
 // own weights from memory, eight at a time, and x from a slab in shared memory at addresses that all lanes share, so
 // that a weight is used 32 times and a slab element is one broadcast. Shared memory: 4 T1 SLAB bytes.
-// FEW, up to four rows: a workgroup makes T0 outputs of T1 = 4 rows. Teams of 8 LANES / T0 lanes own eight outputs
-// each, split the inputs, read each weight once and add their parts up. Shared memory: 16 (8 LANES + T0) bytes.
+// FEW, up to four rows: a workgroup makes T0 outputs of T1 = 4 rows. Teams of 4 LANES / T0 lanes own four outputs each, split
+// the inputs, read each weight once and add their parts up (eight outputs a lane take 116 registers, of which a GCN SIMD holds
+// two waves). Shared memory: 16 (4 LANES + T0) bytes.
 // Rows that do not start at 16-byte borders are read an element at a time.
-// Matrix rows: lib/linear_matrix.glsl.
+// Matrix rows: lib/linear_matrix.glsl. With -DWIDE: lib/linear_wide.glsl.
 // Guards: edge outputs read the last row of weight and are dropped; rows past the end count as 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -44,8 +45,10 @@ void put(uint row, uint column, float value)
 
 #if defined(MATRIX_F16) || defined(MATRIX_BF16)
 #include "lib/linear_matrix.glsl"
+#elif defined(WIDE)
+#include "lib/linear_wide.glsl"
 #elif defined(FEW)
-const uint OUTPUTS = 8u; // of a lane
+const uint OUTPUTS = 4u; // of a lane
 const uint ROWS = 4u;    // T1
 shared float parts[ROWS * (OUTPUTS * gl_WorkGroupSize.x + T0)];
 

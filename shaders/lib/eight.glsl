@@ -10,6 +10,10 @@ vec4 four_halves(uint type, uvec2 words)
     return vec4(element_of(type, words.x, 0u), element_of(type, words.x, 1u),
                 element_of(type, words.y, 0u), element_of(type, words.y, 1u));
 }
+#ifdef FLOAT16
+// The same for f16 through 16-bit registers, so that the conversion can become part of the multiplication.
+vec4 four_f16(uvec2 words) { return vec4(unpackFloat2x16(words.x), unpackFloat2x16(words.y)); }
+#endif
 uvec2 as_halves(uint type, vec4 v)
 {
     return uvec2(half_bits(type, v.x) | half_bits(type, v.y) << 16, half_bits(type, v.z) | half_bits(type, v.w) << 16);

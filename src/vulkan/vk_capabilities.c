@@ -13,6 +13,7 @@
 #define SHARED48_INVOCATIONS 512u
 #define SHARED48_BYTES 49152u
 #define WIDE_SUBGROUP 32u
+#define VENDOR_AMD 0x1002u
 #define SUBGROUP_OPERATIONS (VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT)
 /* Kernels count elements of a binding in 32 bits, and grids stay within what every device runs. */
 #define MAX_BINDING_BYTES ((UINT64_C(1) << 32) - BACKEND_ALIGN)
@@ -263,6 +264,9 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     adapter->require_full_subgroups = size_control && has.sizes.subgroupSizeControl && has.sizes.computeFullSubgroups;
     /* Where subgroups have one size only, whole multiples of it are full without asking. */
     const bool fixed_size = !size_control || sizes.minSubgroupSize == sizes.maxSubgroupSize;
+    /* Rows for FLOAT16 multiply f16 operands into f32 sums. GCN, whose subgroups have one size, converts each of them first (Mesa
+     * 25.0): 1.4 instructions a product, where f32 operands take 1. From RDNA on the conversion is part of the instruction. */
+    if (base.vendorID == VENDOR_AMD && fixed_size) info->capabilities &= ~(uint32_t)DART_CAP_FLOAT16;
     if ((subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
         (subgroup.supportedOperations & SUBGROUP_OPERATIONS) == SUBGROUP_OPERATIONS && subgroup.subgroupSize != 0 &&
         SUBGROUP_MULTIPLE % subgroup.subgroupSize == 0 && (adapter->require_full_subgroups || fixed_size))
