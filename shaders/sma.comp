@@ -8,6 +8,7 @@
 // shared memory in slabs of SLAB rows n. Then T0 lanes add up the logits and carry the online softmax.
 // T0 is a multiple of 4 and not above LANES, LANES at least MAX_STATE / GROUPS; with -DP64 for P up to 64.
 // Shared memory: 16 SLAB (T0 / 2 + 1) + 4 T0 (LANES + 1) + 8 T0 bytes.
+// With -DWIDE: lib/sma_wide.glsl.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; each token has its
 // own limit, since a tile may straddle the border of a chunk, and a weight of 0 lets no NaN through.
 #if defined(HELD)
@@ -27,6 +28,9 @@ READS_WRITES(6, r)
 READS_WRITES(7, lse)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
+#ifdef WIDE
+#include "lib/sma_wide.glsl"
+#else
 
 const uint SLAB = 64u;
 const uint QUADS = T0 / 4u;
@@ -185,4 +189,5 @@ void main()
         barrier();
     }
 }
+#endif
 #endif

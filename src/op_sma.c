@@ -115,11 +115,11 @@ static uint32_t facts(const sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;
     const uint32_t small = a->P <= 64 ? FITS_P64 : 0;
-    if (!op_has(&run->scale)) return small;
+    const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->r, (uint64_t)a->H * a->P) && run->dh.offset % 8 == 0;
+    if (!op_has(&run->scale)) return small | (sizes ? FITS_TILES : 0);
     const uint32_t one = op_fits_half(&a->q, &a->e) & op_fits_half(&a->c, &run->dh) & op_fits_half(&a->q, &run->dh);
     const bool half = a->q.dtype != DART_F32 && a->e.dtype != DART_F32 && a->c.dtype != DART_F32 && run->dh.dtype != DART_F32;
-    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->r, (uint64_t)a->H * a->P) &&
-                       run->dh.offset % 8 == 0 && run->scale.offset % 4 == 0;
+    const bool tiles = sizes && run->scale.offset % 4 == 0;
     /* The CUDA row for this shape copies memories as rows of 64 elements from the binding's start on (CUDA_MAP). */
     const bool rows_of_64 = a->N == 128 && a->P == 64 && run->dh.offset % 64 == 0;
     return small | one | (half ? FITS_HALF : 0) | (tiles ? FITS_TILES : 0) | (rows_of_64 ? FITS_N128_P64 : 0);

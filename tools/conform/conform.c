@@ -167,8 +167,9 @@ static bool differs(const target *t, const conform_case *c)
 {
     const size_t op = op_of(c);
     /* The op states no more facts than these about it. */
-    const uint32_t half = c->dtype == DART_F16 ? FITS_F16 : c->dtype == DART_BF16 ? FITS_BF16 : 0;
-    const uint32_t facts = t->info.capabilities | half | FITS_TILES | FITS_N128_P64 | FITS_SCAN | (c->P == 64 ? FITS_D64 : 0);
+    const uint32_t half = c->dtype == DART_F16 ? FITS_F16 | FITS_HALF : c->dtype == DART_BF16 ? FITS_BF16 | FITS_HALF : 0;
+    const uint32_t sizes = (c->P <= 64 ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0);
+    const uint32_t facts = t->info.capabilities | half | sizes | FITS_TILES | FITS_N128_P64 | FITS_SCAN;
     for (uint32_t i = 0; i < ops[op].count; i++)
         if (kernel_pick(ops[op].kernels[i], facts, c->L, t->variant) != kernel_pick(ops[op].kernels[i], facts, c->L, NULL)) return true;
     return false;
