@@ -3,8 +3,8 @@
 //
 // y, z rows x inputs; partial splits rows inputs / P (P+4); gate rows; norm inputs; weight outputs x inputs;
 // x rows x outputs. A workgroup makes T0 = 8 outputs of T1 rows; a lane makes v for the inputs that it multiplies.
-// Shared memory: at most 144 (LANES + 2) bytes, 36 LANES + 144 with subgroups. Guards: eps > 0; exp only of numbers <= 0; partials without
-// memories (den = 0) count as nothing.
+// Shared memory: at most 36 (LANES + 5) bytes, 9 LANES + 144 with subgroups.
+// Guards: eps > 0; exp only of numbers <= 0; partials without memories (den = 0) count as nothing.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
@@ -23,6 +23,7 @@ READS_EIGHT(0, y)
 READS_EIGHT(3, z)
 READS_EIGHT(4, norm)
 READS_EIGHT(5, weight)
+#include "lib/mixer_weights.glsl"
 layout(std430, binding = 1) readonly buffer Fours_partial { vec4 fours_partial[]; };
 
 const uint AHEAD = 4u; // splits that are fetched together
@@ -100,41 +101,24 @@ float gated(uint row, uint i, float gate)
     return v * silu(load_z(args.z_at + row * args.z_row + i));
 }
 
-void multiply(uint first_output, uint first_row, uint rows)
+void multiply(uint first_output, uint row)
 {
-    uint weight_at[OUTPUTS];
-    float gates[ROWS];
-    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++)
-        weight_at[o] = args.weight_at + min(first_output + o, args.outputs - 1u) * args.inputs;
-    [[unroll]] for (uint r = 0u; r < ROWS; r++)
-        gates[r] = r < rows && has(args.flags, HAS_SMA) ? silu(load_gate(args.gate_at + (first_row + r) * args.gate_row)) : 0.0;
+    float gate = has(args.flags, HAS_SMA) ? silu(load_gate(args.gate_at + row * args.gate_row)) : 0.0;
     if (args.inputs % 8u == 0u && args.P % 8u == 0u && aligned_y(args.y_at, args.y_row) && aligned_z(args.z_at, args.z_row) &&
         aligned_norm(args.norm_at, 0u) && aligned_weight(args.weight_at, args.inputs)) {
-        for (uint i = 8u * LANE; i < args.inputs; i += 8u * LANES) {
-            Eight w[OUTPUTS];
-            [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) w[o] = load_eight_weight(weight_at[o] + i);
+        for (uint i = 8u * MEMBER; i < args.inputs; i += 8u * TEAM) {
+            Eight v = gated_eight(row, i, gate);
+            sums[OUTPUTS] = add_four(add_four(sums[OUTPUTS], v.low, v.low), v.high, v.high);
             Eight scale = load_eight_norm(args.norm_at + i);
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                if (r < rows) {
-                    Eight v = gated_eight(first_row + r, i, gates[r]);
-                    sums[r][OUTPUTS] = add_four(add_four(sums[r][OUTPUTS], v.low, v.low), v.high, v.high);
-                    v.low *= scale.low;
-                    v.high *= scale.high;
-                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++)
-                        sums[r][o] = add_four(add_four(sums[r][o], v.low, w[o].low), v.high, w[o].high);
-                }
-            }
+            v.low *= scale.low;
+            v.high *= scale.high;
+            add_products(first_output, i, v);
         }
     } else {
-        for (uint i = LANE; i < args.inputs; i += LANES) {
-            float scale = load_norm(args.norm_at + i);
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                if (r < rows) {
-                    float v = gated(first_row + r, i, gates[r]);
-                    sums[r][OUTPUTS] += v * v;
-                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) sums[r][o] += v * scale * load_weight(weight_at[o] + i);
-                }
-            }
+        for (uint i = MEMBER; i < args.inputs; i += TEAM) {
+            float v = gated(row, i, gate);
+            sums[OUTPUTS] += v * v;
+            add_product(first_output, i, v * load_norm(args.norm_at + i));
         }
     }
 }
@@ -153,7 +137,7 @@ void main()
         uint at = args.x_at + row * args.x_row + min(o, args.outputs - 1u);
         float before = load_x(at);
         clear_sums();
-        multiply(first_output, first_row, rows);
+        if (OWN_ROW < rows) multiply(first_output, first_row + OWN_ROW);
         add_up(rows);
         if (r < rows && o < args.outputs && count != 0u) {
             float scale = 1.0 / sqrt(totals[r * SUMS + OUTPUTS] / float(args.inputs) + args.eps);

@@ -5,8 +5,8 @@
 // open_decay rows H, cum rows H 3, then rows 2 H from decay_at on. A workgroup makes T0 = 8 outputs of T1 rows.
 // The lane that will finish an output fetches what its convolution needs before the product starts; no fetch waits for
 // another.
-// Shared memory: at most 144 (LANES + 2) bytes, 36 LANES + 144 with subgroups. Guards: eps > 0; edge outputs read the last row of weight
-// and are dropped; exp only of numbers <= 0.
+// Shared memory: at most 36 (LANES + 5) bytes, 9 LANES + 144 with subgroups. Guards: eps > 0; edge outputs read the last row of
+// weight and are dropped; exp only of numbers <= 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
@@ -28,42 +28,28 @@ WRITES(11, cum)
 READS_EIGHT(0, x)
 READS_EIGHT(1, norm)
 READS_EIGHT(2, weight)
+#include "lib/mixer_weights.glsl"
 
 const uint MAX_ROWS = 7u; // of a tail
 
-void multiply(uint first_output, uint first_row, uint rows)
+void multiply(uint first_output, uint row)
 {
-    uint weight_at[OUTPUTS];
-    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++)
-        weight_at[o] = args.weight_at + min(first_output + o, args.outputs - 1u) * args.inputs;
-    uint x_at = args.x_at + first_row * args.x_row;
+    uint x_at = args.x_at + row * args.x_row;
     if (args.inputs % 8u == 0u && aligned_x(args.x_at, args.x_row) && aligned_norm(args.norm_at, 0u) &&
         aligned_weight(args.weight_at, args.inputs)) {
-        for (uint i = 8u * LANE; i < args.inputs; i += 8u * LANES) {
-            Eight w[OUTPUTS];
-            [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) w[o] = load_eight_weight(weight_at[o] + i);
+        for (uint i = 8u * MEMBER; i < args.inputs; i += 8u * TEAM) {
+            Eight v = load_eight_x(x_at + i);
+            sums[OUTPUTS] = add_four(add_four(sums[OUTPUTS], v.low, v.low), v.high, v.high);
             Eight scale = load_eight_norm(args.norm_at + i);
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                if (r < rows) {
-                    Eight v = load_eight_x(x_at + r * args.x_row + i);
-                    sums[r][OUTPUTS] = add_four(add_four(sums[r][OUTPUTS], v.low, v.low), v.high, v.high);
-                    v.low *= scale.low;
-                    v.high *= scale.high;
-                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++)
-                        sums[r][o] = add_four(add_four(sums[r][o], v.low, w[o].low), v.high, w[o].high);
-                }
-            }
+            v.low *= scale.low;
+            v.high *= scale.high;
+            add_products(first_output, i, v);
         }
     } else {
-        for (uint i = LANE; i < args.inputs; i += LANES) {
-            float scale = load_norm(args.norm_at + i);
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                if (r < rows) {
-                    float v = load_x(x_at + r * args.x_row + i);
-                    sums[r][OUTPUTS] += v * v;
-                    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) sums[r][o] += v * scale * load_weight(weight_at[o] + i);
-                }
-            }
+        for (uint i = MEMBER; i < args.inputs; i += TEAM) {
+            float v = load_x(x_at + i);
+            sums[OUTPUTS] += v * v;
+            add_product(first_output, i, v * load_norm(args.norm_at + i));
         }
     }
 }
@@ -98,7 +84,7 @@ void main()
         }
 
         clear_sums();
-        multiply(first_output, first_row, rows);
+        if (OWN_ROW < rows) multiply(first_output, first_row + OWN_ROW);
         add_up(rows);
         if (r < rows && o < args.outputs && count != 0u) {
             float value = totals[r * SUMS + LANE % OUTPUTS] / sqrt(totals[r * SUMS + OUTPUTS] / float(args.inputs) + args.eps);

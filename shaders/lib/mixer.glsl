@@ -1,20 +1,32 @@
-// The product of a mixer's step: a workgroup makes OUTPUTS = T0 outputs of up to ROWS = T1 rows, its lanes share the
-// inputs out, eight (or one) at a time, and add up what they have beside the squares that the norm wants. So the rows
-// are read once, and nothing waits for the norm. Include after dart.glsl.
+// The product of a mixer's step: a workgroup makes OUTPUTS = T0 outputs of up to ROWS = T1 rows. A team of LANES / ROWS lanes
+// takes a row and shares its inputs out, eight (or one) at a time; a lane adds up what it has beside the squares that the norm
+// wants. So the rows are read once, and nothing waits for the norm; the weights are read once a team, from a cache. (A lane
+// that takes all rows, to read each weight once, needs up to 256 registers for it.) Include after dart.glsl.
+// With subgroups a team is whole ones of them: 64 lanes or more.
 #include "eight.glsl"
 
 const uint OUTPUTS = 8u; // T0
 const uint ROWS = T1;
 const uint SUMS = OUTPUTS + 1u; // the last one is that of the squares
 
-float sums[ROWS][SUMS];
+float sums[SUMS];
+#define TEAM (gl_WorkGroupSize.x / ROWS)
+#ifdef SUBGROUP
+#define PARTS (gl_NumSubgroups / ROWS) // subgroups of a team
+#define OWN_ROW (gl_SubgroupID / PARTS)
+#define MEMBER (gl_SubgroupID % PARTS * gl_SubgroupSize + gl_SubgroupInvocationID)
+#else
+#define PARTS TEAM
+#define OWN_ROW (LANE / TEAM)
+#define MEMBER (LANE % TEAM)
+#endif
 
 void clear_sums()
 {
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        [[unroll]] for (uint o = 0u; o < SUMS; o++) sums[r][o] = 0.0;
-    }
+    [[unroll]] for (uint o = 0u; o < SUMS; o++) sums[o] = 0.0;
 }
+
+const uint AT_ONCE = 2u; // outputs whose weights are fetched together
 
 float add_four(float sum, vec4 a, vec4 b)
 {
@@ -26,11 +38,11 @@ float add_four(float sum, vec4 a, vec4 b)
 }
 
 #ifdef SUBGROUP
-shared float lane_sums[ROWS * SUMS * gl_WorkGroupSize.x / 4u]; // no subgroup is smaller than 4
+shared float lane_sums[SUMS * gl_WorkGroupSize.x / 4u]; // no subgroup is smaller than 4
 const uint PITCH = gl_WorkGroupSize.x / 4u;
 #else
 const uint PITCH = gl_WorkGroupSize.x + 1u;
-shared float lane_sums[ROWS * SUMS * PITCH];
+shared float lane_sums[SUMS * PITCH];
 #endif
 shared float totals[ROWS * SUMS];
 
@@ -38,27 +50,17 @@ shared float totals[ROWS * SUMS];
 void add_up(uint rows)
 {
 #ifdef SUBGROUP
-    uint parts = gl_NumSubgroups;
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        if (r < rows) {
-            [[unroll]] for (uint o = 0u; o < SUMS; o++) {
-                float sum = subgroupAdd(sums[r][o]);
-                if (subgroupElect()) lane_sums[(r * SUMS + o) * PITCH + gl_SubgroupID] = sum;
-            }
-        }
+    [[unroll]] for (uint o = 0u; o < SUMS; o++) {
+        float sum = subgroupAdd(sums[o]);
+        if (subgroupElect()) lane_sums[o * PITCH + gl_SubgroupID] = sum;
     }
 #else
-    uint parts = LANES;
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        if (r < rows) {
-            [[unroll]] for (uint o = 0u; o < SUMS; o++) lane_sums[(r * SUMS + o) * PITCH + LANE] = sums[r][o];
-        }
-    }
+    [[unroll]] for (uint o = 0u; o < SUMS; o++) lane_sums[o * PITCH + LANE] = sums[o];
 #endif
     barrier();
     for (uint e = LANE; e < rows * SUMS; e += LANES) {
         float sum = 0.0;
-        for (uint i = 0u; i < parts; i++) sum += lane_sums[e * PITCH + i];
+        for (uint i = 0u; i < PARTS; i++) sum += lane_sums[e % SUMS * PITCH + e / SUMS * PARTS + i];
         totals[e] = sum;
     }
     barrier();

@@ -1,0 +1,18 @@
+// The weights' share of lib/mixer.glsl; include after READS(slot, weight) and READS_EIGHT(slot, weight).
+
+// sums += v . weight over inputs i .. i + 7 of all outputs.
+void add_products(uint first_output, uint i, Eight v)
+{
+    [[unroll]] for (uint first = 0u; first < OUTPUTS; first += AT_ONCE) {
+        Eight w[AT_ONCE];
+        [[unroll]] for (uint k = 0u; k < AT_ONCE; k++)
+            w[k] = load_eight_weight(args.weight_at + min(first_output + first + k, args.outputs - 1u) * args.inputs + i);
+        [[unroll]] for (uint k = 0u; k < AT_ONCE; k++)
+            sums[first + k] = add_four(add_four(sums[first + k], v.low, w[k].low), v.high, w[k].high);
+    }
+}
+void add_product(uint first_output, uint i, float v)
+{
+    [[unroll]] for (uint o = 0u; o < OUTPUTS; o++)
+        sums[o] += v * load_weight(args.weight_at + min(first_output + o, args.outputs - 1u) * args.inputs + i);
+}
