@@ -1,5 +1,5 @@
 /* Makes every compute pipeline of the library on the one Vulkan device that is there, without running any:
- * compile_all [DEVICE_SPEC]. "pipeline NAME" goes to stderr before each, for tools/radv-table.sh. */
+ * compile_all [DEVICE_SPEC [KERNEL...]]. "pipeline NAME" goes to stderr before each, for tools/radv-table.sh. */
 #include "device.h"
 
 #include <stdio.h>
@@ -28,6 +28,14 @@ static uint32_t dtypes_of(const kernel_info *kernel, dart_dtype activations, dar
         dtypes |= (uint32_t)dtype << (2 * b);
     }
     return dtypes;
+}
+
+/* Is the kernel one of those asked for, or were none? */
+static bool wanted(const char *name, int argc, char **argv)
+{
+    for (int i = 2; i < argc; i++)
+        if (strcmp(argv[i], name) == 0) return true;
+    return argc <= 2;
 }
 
 /* May the row be taken for these types? */
@@ -62,6 +70,7 @@ int main(int argc, char **argv)
         const kernel_row *row = &kernel_rows[i];
         const kernel_info *kernel = &kernel_table[row->id];
         uint32_t made[COUNT_OF(mixes)];
+        if (!wanted(kernel->name, argc, argv)) continue;
         if (row->backend != device->info.backend || (row->capabilities & ~(device->info.capabilities | FITS_ALL)) != 0) continue;
         for (size_t m = 0; m < COUNT_OF(mixes); m++) {
             made[m] = UINT32_MAX;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What AMD's compiler makes of every compute pipeline, without the chips.
 #
-#   tools/radv-table.sh BUILD_DIR [FAMILY...]      (default: vega10 navi10 navi21 navi31)
+#   tools/radv-table.sh [--hot REGEXP] BUILD_DIR [FAMILY...]      (default: vega10 navi10 navi21 navi31)
 #
 # Runs BUILD_DIR/tests/compile_all once per family. That program creates every pipeline of the library on the
 # only device it sees and writes "pipeline NAME" to stderr before each; Mesa writes the statistics there too.
@@ -13,7 +13,8 @@
 #   latency          the compiler's estimate of one wave's cycles
 #   inv_throughput   the compiler's estimate of cycles per wave when the SIMD is full
 #
-# Ends with 1 if a kernel spills or uses scratch, if a pipeline yields no statistics, or if compile_all fails.
+# Ends with 1 if a kernel spills or uses scratch, if a pipeline yields no statistics, or if compile_all fails; with
+# --hot also if a pipeline whose "FAMILY NAME" matches holds fewer than 4 waves, or if none of a family's matches.
 set -eu
 
 tools=$(cd "$(dirname "$0")" && pwd)
@@ -55,13 +56,17 @@ parse() {
 
 # A table on stdin -> a few lines per family, then what is wrong. Status 1 if anything is.
 summarise() {
-    awk -F '\t' '
+    awk -F '\t' -v hot="$1" '
         NR == 1 { next }
         !($1 in count) { families[++f] = $1 }
         { count[$1]++ }
         $3 == "-" { bad[++b] = $1 " " $2 ": no statistics"; next }
         $5 + $6 + $8 > 0 {
             bad[++b] = sprintf("%s %s: %d SGPRs and %d VGPRs spilled, %d bytes of scratch", $1, $2, $5, $6, $8)
+        }
+        hot != "" && $1 " " $2 ~ hot {
+            hot_count[$1]++
+            if ($9 + 0 < 4) bad[++b] = sprintf("%s %s: %d waves for %d VGPRs and %d bytes of LDS", $1, $2, $9, $4, $7)
         }
         $4 + 0 >= vgprs[$1] + 0 { vgprs[$1] = $4; vgprs_of[$1] = $2 }
         $7 + 0 >= lds[$1] + 0 { lds[$1] = $7; lds_of[$1] = $2 }
@@ -73,6 +78,8 @@ summarise() {
                 printf "%-8s %d pipelines; most VGPRs %d (%s); most LDS %d (%s); lowest occupancy %d (%s)\n",
                     g, count[g], vgprs[g], vgprs_of[g], lds[g], lds_of[g], waves[g], waves_of[g]
             }
+            for (i = 1; hot != "" && i <= f; i++)
+                if (!(families[i] in hot_count)) bad[++b] = families[i] ": no hot pipeline"
             for (i = 1; i <= b; i++) print "BAD      " bad[i]
             exit b > 0
         }'
@@ -90,11 +97,12 @@ compile_family() {
 }
 
 main() {
-    local build program table family failed=0
+    local build program table family hot='' failed=0
     case ${1:-} in
     -h | --help) usage; exit 0 ;;
-    "") usage >&2; exit 1 ;;
+    --hot) hot=${2:?a regular expression}; shift 2 ;;
     esac
+    [ $# -gt 0 ] || { usage >&2; exit 1; }
     build=$1
     shift
     [ $# -gt 0 ] || set -- vega10 navi10 navi21 navi31
@@ -107,7 +115,7 @@ main() {
         compile_family "$family" "$program" "$table" "$build/radv-$family.log" || failed=1
     done
     [ "$(wc -l <"$table")" -gt 1 ] || die "no pipeline was compiled"
-    summarise <"$table" || failed=1
+    summarise "$hot" <"$table" || failed=1
     printf 'table: %s\n' "$table"
     return $failed
 }
