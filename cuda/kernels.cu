@@ -37,6 +37,9 @@
 #include "ssd_state.cu"
 #include "ssd_state_wide.cu"
 #include "ssd_step.cu"
+#include "window_append.cu"
+#include "window_fold.cu"
+#include "window_output.cu"
 
 template <class Args> constexpr bool is_row(void (*)(const Args, const CudaBindings, const uint32_t)) { return true; }
 template <class Args> constexpr bool is_row(void (*)(const Args, const CudaBindings, const uint32_t, const CudaMap))

@@ -156,6 +156,17 @@ static dart_mixer_step_args good_mixer_step(void)
                                   .tail = f16, .sma_tail = f16, .h = f32, .open = f32, .open_decay = f32, .memories = &run, .closing = &run,
                                   .memories_count = 1, .closing_count = 1, .proj = f32, .queries = f32, .y = f32};
 }
+typedef dart_window_args dart_window_append_args, dart_window_output_args, dart_window_fold_args;
+static dart_window_args good_window_fold(void)
+{
+    run = (dart_memories){.M = M, .dh = f16, .scale = f32};
+    return (dart_window_args){.B = B, .H = H, .G = G, .N = 8, .P = P, .K = K, .S = S, .eps = 1e-5f, .x = f32, .dt = f32, .conv_weight = f32,
+                              .conv_bias = f32, .tail = f16, .a_log = f32, .dt_bias = f32, .d = f32, .seq = i32, .conv = f32, .y = f32, .h = f32,
+                              .open = f32, .open_decay = f32, .rows = f16, .steps = f32, .hin = f16, .hin_scale = f32, .closing = &run,
+                              .closing_count = 1};
+}
+static dart_window_args good_window_append(void) { return good_window_fold(); }
+static dart_window_args good_window_output(void) { return good_window_fold(); }
 
 static void rows(void **unused)
 {
@@ -366,6 +377,71 @@ static void mixer(void **unused)
     BAD(mixer_step, a.queries = f16);
     BAD(mixer_step, a.y = f16);
     BAD_INTS(mixer_step, seq);
+}
+
+static void window(void **unused)
+{
+    (void)unused;
+    GOOD(window_append, a.conv_bias.buffer = a.dt_bias.buffer = NULL);
+    GOOD(window_append, a.x.row = 500, a.dt.row = 9, a.conv.row = 77);
+    GOOD(window_output, a.d.buffer = NULL);
+    GOOD(window_output, a.hin = f32, a.hin_scale.buffer = NULL);
+    GOOD(window_fold, a.mode = DART_WINDOW_OPEN, a.closing_count = 0);
+    GOOD(window_fold, a.mode = DART_WINDOW_CLOSE);
+    GOOD(window_fold, a.open.buffer = a.open_decay.buffer = NULL, a.closing_count = 0);
+    BAD(window_fold, a.closing_count = 0); /* nowhere for what closes */
+    BAD(window_fold, a.mode = (dart_window_mode)3);
+    BAD(window_fold, a.open.buffer = NULL);
+    BAD(window_fold, a.open_decay.buffer = NULL);
+    BAD(window_fold, a.open.buffer = a.open_decay.buffer = NULL);
+    BAD(window_fold, a.closing = NULL);
+    BAD(window_fold, run.M = 0);
+    BAD(window_fold, run.dh.offset = 4);
+    BAD(window_fold, run.scale.buffer = NULL);
+    BAD(window_output, a.hin_scale.buffer = NULL); /* raw states are f32 */
+    BAD(window_append, a.B = 0);
+    BAD(window_append, a.H = 0);
+    BAD(window_append, a.G = 3);
+    BAD(window_append, a.N = 12);
+    BAD(window_append, a.N = 264);
+    BAD(window_append, a.P = 4);
+    BAD(window_append, a.K = 1);
+    BAD(window_append, a.K = 9);
+    BAD(window_append, a.S = 0);
+    BAD(window_append, a.S = HUGE);
+    BAD(window_append, a.eps = 0);
+    BAD(window_append, a.dt_min = NAN);
+    BAD(window_append, a.dt_min = 2, a.dt_max = 1);
+    BAD(window_append, a.B = HUGE);
+    BAD(window_append, a.H = 1u << 30);
+    PACKED(window_append, conv_weight);
+    PACKED(window_append, tail);
+    PACKED(window_append, rows);
+    NEEDED(window_append, x);
+    NEEDED(window_append, dt);
+    NEEDED(window_append, conv_weight);
+    NEEDED(window_append, tail);
+    NEEDED(window_append, a_log);
+    NEEDED(window_append, seq);
+    NEEDED(window_append, conv);
+    NEEDED(window_append, rows);
+    NEEDED(window_append, steps);
+    NEEDED(window_output, hin);
+    NEEDED(window_output, y);
+    NEEDED(window_fold, h);
+    BAD_FLOATS(window_append, x);
+    BAD_FLOATS(window_append, dt);
+    BAD_FLOATS(window_append, conv_weight);
+    BAD_FLOATS(window_append, tail);
+    BAD_FLOATS(window_append, conv);
+    BAD_FLOATS(window_append, rows);
+    BAD_FLOATS(window_output, y);
+    BAD_FLOATS(window_output, hin);
+    BAD_F32(window_append, steps);
+    BAD_F32(window_fold, h);
+    BAD_F32(window_fold, open);
+    BAD_F32(window_fold, open_decay);
+    BAD_INTS(window_append, seq);
 }
 
 static void ssd(void **unused)
@@ -633,7 +709,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows), cmocka_unit_test(norms), cmocka_unit_test(linear_and_conv),
-        cmocka_unit_test(mixer),
+        cmocka_unit_test(mixer), cmocka_unit_test(window),
         cmocka_unit_test(ssd), cmocka_unit_test(sma), cmocka_unit_test(attention), cmocka_unit_test(choices),
     };
     return cmocka_run_group_tests_name("unit_ops", tests, set_up, tear_down);

@@ -467,6 +467,39 @@ typedef struct dart_mixer_step_args {
 } dart_mixer_step_args;
 DART_API dart_status dart_mixer_step(dart_stream *stream, const dart_mixer_step_args *args);
 
+/* Steps of many sequences: one token of each through the convolution and the scan. The newest tokens wait in a window, so that a step
+ * reads a matrix a head and them, instead of reading two matrices and writing one; a window that is full, or whose chunk
+ * closes, is folded into h and open. Three ops with the same arguments, in this order:
+ *   dart_window_append: conv = the convolution of [x|b|c] with its SiLU, tail moves on; x, b and the step go into the window;
+ *   dart_window_output: y = c h_t + d x;
+ *   dart_window_fold: full windows and those of chunks that close are folded; the memories of chunks that close go to the runs
+ *     in `closing`, as dart_sma_append stores them.
+ * Between steps the state is that of window and matrices together. To turn from dart_ssd to steps: dart_window_fold with mode
+ * DART_WINDOW_OPEN, which makes the window from h and open; back: DART_WINDOW_CLOSE, after which h, open and open_decay are those
+ * that dart_ssd would have. Both take seq as it is before the next token, and of its counts nothing.
+ * x B C, the columns [x|b|c] with C = H P + 2 G N; dt B H; conv_weight C K; conv_bias (optional) C; tail B K-1 C; a_log, dt_bias
+ * (optional), d (optional) H; seq B 2; conv B C; y B H P; h, open, open_decay as dart_ssd keeps them, the latter two optional together;
+ * the window, of which nothing but finite numbers in `rows` is needed before DART_WINDOW_OPEN: rows B dart_window_tokens()
+ * (H P + G N), in the dtype of conv; steps f32 B dart_window_tokens() H 2; hin B H N P, raw f32 or, with hin_scale f32 B H N, rows
+ * divided by their root mean square in any float type, by whose rounding y then differs.
+ * N and P are multiples of 8. A sequence with a count of 0 stays as it is. */
+typedef enum dart_window_mode { DART_WINDOW_STEP = 0, DART_WINDOW_OPEN, DART_WINDOW_CLOSE } dart_window_mode;
+typedef struct dart_window_args {
+    uint32_t B, H, G, N, P, K, S; /* N, P <= 256; G divides H; 2 <= K <= 8 */
+    dart_window_mode mode;        /* dart_window_fold */
+    float dt_min, dt_max;         /* dt_max 0: no limit */
+    float eps;                    /* under the roots of memories and hin; > 0 */
+    dart_tensor x, dt, conv_weight, conv_bias, tail, a_log, dt_bias, d, seq;
+    dart_tensor conv, y, h, open, open_decay;
+    dart_tensor rows, steps, hin, hin_scale;
+    const dart_memories *closing;
+    uint32_t closing_count;
+} dart_window_args;
+DART_API uint32_t dart_window_tokens(void);
+DART_API dart_status dart_window_append(dart_stream *stream, const dart_window_args *args);
+DART_API dart_status dart_window_output(dart_stream *stream, const dart_window_args *args);
+DART_API dart_status dart_window_fold(dart_stream *stream, const dart_window_args *args);
+
 /* ids_t = the index of the largest logit, the lowest one among equals; NaN never wins, all NaN gives 0.
  * logits T V; ids i32 T. */
 typedef struct dart_argmax_args {

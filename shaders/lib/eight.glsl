@@ -7,8 +7,8 @@ struct Eight {
 bool is_half(uint type) { return type == TYPE_F16 || type == TYPE_BF16; }
 vec4 four_halves(uint type, uvec2 words)
 {
-    return vec4(element_of(type, words.x, 0u), element_of(type, words.x, 1u),
-                element_of(type, words.y, 0u), element_of(type, words.y, 1u));
+    if (type == TYPE_F16) return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+    return uintBitsToFloat(uvec4(words.x << 16, words.x & 0xffff0000u, words.y << 16, words.y & 0xffff0000u));
 }
 #ifdef FLOAT16
 // The same for f16 through 16-bit registers, so that the conversion can become part of the multiplication.
@@ -27,16 +27,24 @@ vec4 silu_four(uint type, vec4 v)
     return vec4(silu(v.x), silu(v.y), silu(v.z), silu(v.w));
 }
 
+// Eight elements as they lie in memory, 16-bit ones in `low`: what is fetched long before it is used.
+struct Words {
+    uvec4 low, high;
+};
+Eight eight_of(uint type, Words w)
+{
+    if (is_half(type)) return Eight(four_halves(type, w.low.xy), four_halves(type, w.low.zw));
+    return Eight(uintBitsToFloat(w.low), uintBitsToFloat(w.high));
+}
+
 #define LOADS_EIGHT(slot, name) \
     bool aligned_##name(uint at, uint row) { return (at | row) % (is_half(DTYPE_OF(slot)) ? 8u : 4u) == 0u; } \
-    Eight load_eight_##name(uint at) \
+    Words load_words_##name(uint at) \
     { \
-        if (is_half(DTYPE_OF(slot))) { \
-            uvec4 q = quads_##name[at / 8u]; \
-            return Eight(four_halves(DTYPE_OF(slot), q.xy), four_halves(DTYPE_OF(slot), q.zw)); \
-        } \
-        return Eight(uintBitsToFloat(quads_##name[at / 4u]), uintBitsToFloat(quads_##name[at / 4u + 1u])); \
-    }
+        if (is_half(DTYPE_OF(slot))) return Words(quads_##name[at / 8u], uvec4(0u)); \
+        return Words(quads_##name[at / 4u], quads_##name[at / 4u + 1u]); \
+    } \
+    Eight load_eight_##name(uint at) { return eight_of(DTYPE_OF(slot), load_words_##name(at)); }
 #define READS_EIGHT(slot, name) \
     layout(std430, binding = slot) readonly buffer Quads_##name { uvec4 quads_##name[]; }; \
     LOADS_EIGHT(slot, name)

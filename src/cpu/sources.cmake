@@ -10,5 +10,6 @@ set(CPU_SOURCES
   src/cpu/cpu_memory.c
   src/cpu/cpu_plain.c
   src/cpu/cpu_pool.c
-  src/cpu/cpu_sample.c)
+  src/cpu/cpu_sample.c
+  src/cpu/cpu_window.c)
 set(CPU_AVX2_SOURCES src/cpu/cpu_avx2.c)
