@@ -72,6 +72,8 @@ struct dart_state {
     double layer_token_ns; /* of one layer for one token of a piece, 0: not known yet */
     bool sma;
     bool fused;           /* single tokens go through dart_mixer_step */
+    bool windowed;        /* otherwise: steps go through dart_window_... */
+    bool in_windows;      /* the newest tokens are in the windows, not in h and open */
     uint32_t B, S;
     uint32_t rows, logits_rows; /* of the workspace */
     uint32_t step;              /* parts of the batch start at multiples of this */
@@ -81,6 +83,8 @@ struct dart_state {
     int32_t *positions;         /* B */
     dart_buffer **layers;       /* per layer, at these bytes: */
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
+    dart_buffer **windows;      /* per layer, made before the first step, at these bytes: */
+    uint64_t rows_at, steps_at, hin_at, hin_scale_at, window_bytes;
     model_block *blocks;
     dart_memories *runs; /* room for twice as many: those read, those that a chunk closes into */
     uint32_t blocks_count;
@@ -124,9 +128,18 @@ dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *n
 /* Blocks that tokens of sequences b .. b + B - 1 read, and that their chunks close into, by the positions and counts in
  * seq (of the whole batch). When `steps` is set, every open chunk counts as one that closes. */
 model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps);
+/* Memory for the windows, if steps go through them. */
+dart_status model_windows_reserve(dart_state *state, const char *call);
+/* The newest tokens of all sequences go into the windows' keeping, for steps, or back into h and open. */
+dart_status model_windows_open(dart_state *state, const char *call);
+dart_status model_windows_close(dart_state *state, const char *call);
+/* In all layers, for recordings: see dart_window_fold. */
+dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_window_mode mode);
+
 /* Tokens of the batch going through the model: L of sequences b .. b + B - 1. */
 typedef struct model_pass {
     uint32_t b, B, L;
+    bool windowed; /* one token of every sequence, through the windows */
     model_span span;
 } model_pass;
 /* The embedding of B L tokens whose ids lie in `ids`, into WORK_STREAM. */

@@ -26,7 +26,7 @@ static dart_status record(dart_state *state, const dart_sampling *sampling, cons
     const dart_tensor last = model_work_tensor(state, WORK_LAST);
     state->recorded = false;
     dart_status status = dart_stream_begin(stream);
-    const model_pass pass = {.B = state->B, .L = 1, .span = span};
+    const model_pass pass = {.B = state->B, .L = 1, .windowed = state->windowed, .span = span};
     if (status == DART_OK) status = model_record_embedding(state, stream, &pass, WORK_NEXT);
     if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     if (status == DART_OK) status = model_record_norm(state, stream, state->B, NULL, &last);
@@ -107,6 +107,7 @@ static dart_status decode(dart_state *state, const int32_t *ids, const dart_samp
     TRY(model_state_usable(state, call));
     TRY(check(state, ids, sampling, call));
     TRY(reserve(state, call));
+    TRY(model_windows_open(state, call));
     look_ahead(state, 0);
     TRY(record(state, sampling, call));
     *steps = steps_together(state, *steps);

@@ -7,6 +7,7 @@ typedef struct layer_pass {
     dart_stream *stream;
     const model_config *c;
     uint32_t layer, b, B, L, T; /* T = B L */
+    bool windowed;
     model_span span;
 } layer_pass;
 
@@ -92,10 +93,45 @@ static dart_conv_args sma_conv(const layer_pass *p)
         .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_SMA_CONV)};
 }
 
+/* One token of every sequence through the windows. closing: room for the runs that chunks close into; NULL: none do. */
+static dart_window_args window_args(const layer_pass *p, dart_window_mode mode, dart_memories *closing)
+{
+    const dart_state *state = p->state;
+    const model_config *c = p->c;
+    const dart_model *model = state->model;
+    const uint64_t I = model_config_inner(c), row = model_config_conv(c), memory = (uint64_t)c->H * c->N * c->P;
+    const dart_conv_args conv = scan_conv(p);
+    const dart_tensor absent = {0};
+    dart_buffer *window = state->windows[p->layer];
+    const uint32_t count = closing != NULL ? p->span.close_to - p->span.close_from : 0;
+    for (uint32_t i = 0; i < count; i++) closing[i] = memories_of(p, p->span.close_from + i);
+    const dart_dtype dtype = model->activations;
+    const uint32_t size = (uint32_t)dart_dtype_size(dtype);
+    return (dart_window_args){
+        .B = p->B, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = c->K, .S = state->S, .mode = mode, .dt_min = c->dt_min,
+        .dt_max = c->dt_max, .eps = c->sma_eps > 0 ? c->sma_eps : c->eps, .x = conv.x,
+        .dt = columns(p, WORK_PROJ, I + row, model_config_in_proj(c)), .conv_weight = conv.weight, .conv_bias = conv.bias,
+        .tail = conv.tail, .a_log = *model_weight(model, p->layer, MODEL_A_LOG),
+        .dt_bias = *model_weight(model, p->layer, MODEL_DT_BIAS), .d = *model_weight(model, p->layer, MODEL_D),
+        .seq = conv.seq, .conv = conv.y, .y = model_work_tensor(state, WORK_Y), .h = carried(p, state->h_at, DART_F32, memory),
+        .open = state->sma ? carried(p, state->open_at, DART_F32, memory) : absent,
+        .open_decay = state->sma ? carried(p, state->decay_at, DART_F32, c->H) : absent,
+        .rows = {.buffer = window, .dtype = dtype, .offset = state->rows_at / size},
+        .steps = {.buffer = window, .dtype = DART_F32, .offset = state->steps_at / 4},
+        .hin = {.buffer = window, .dtype = dtype, .offset = state->hin_at / size},
+        .hin_scale = size == 4 ? absent : (dart_tensor){.buffer = window, .dtype = DART_F32, .offset = state->hin_scale_at / 4},
+        .closing = closing, .closing_count = count};
+}
+
 static void convolve(const layer_pass *p)
 {
     const dart_conv_args scan_args = scan_conv(p), sma_args = sma_conv(p);
-    dart_conv(p->stream, &scan_args);
+    if (p->windowed) {
+        const dart_window_args window = window_args(p, DART_WINDOW_STEP, NULL);
+        dart_window_append(p->stream, &window);
+    } else {
+        dart_conv(p->stream, &scan_args);
+    }
     if (p->state->sma) dart_conv(p->stream, &sma_args);
 }
 
@@ -156,6 +192,19 @@ static void attention(const layer_pass *p)
         .memories = state->runs, .memories_count = p->span.runs, .r = readout(p)});
 }
 
+static void scan_window(const layer_pass *p)
+{
+    const dart_window_args args = window_args(p, DART_WINDOW_STEP, NULL);
+    dart_window_output(p->stream, &args);
+}
+
+/* Behind the attention, which sees no memory of this chunk: nothing in the layer waits for it. */
+static void fold_window(const layer_pass *p)
+{
+    const dart_window_args args = window_args(p, DART_WINDOW_STEP, p->state->runs);
+    dart_window_fold(p->stream, &args);
+}
+
 /* One token of a few sequences. */
 static dart_status step(const layer_pass *p)
 {
@@ -207,8 +256,10 @@ static dart_status layer(const layer_pass *p)
         .y = input});
     project(p);
     convolve(p);
-    scan(p);
+    if (p->windowed) scan_window(p);
+    else scan(p);
     if (state->sma) attention(p);
+    if (p->windowed) fold_window(p);
     replace_tails(p);
     dart_gated_norm(p->stream, &(dart_gated_norm_args){
         .T = p->T, .I = I, .eps = c->eps, .y = y, .r = attends ? readout(p) : absent,
@@ -231,9 +282,20 @@ dart_status model_record_embedding(dart_state *state, dart_stream *stream, const
 dart_status model_record_layers(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
 {
     layer_pass p = {.state = state, .stream = stream, .c = &state->model->config, .layer = first, .b = pass->b, .B = pass->B, .L = pass->L,
-                    .T = pass->B * pass->L, .span = pass->span};
+                    .T = pass->B * pass->L, .windowed = pass->windowed, .span = pass->span};
     dart_status status = DART_OK;
-    for (; status == DART_OK && p.layer < end; p.layer++) status = state->fused && p.L == 1 ? step(&p) : layer(&p);
+    for (; status == DART_OK && p.layer < end; p.layer++) status = state->fused && p.L == 1 && !p.windowed ? step(&p) : layer(&p);
+    return status;
+}
+
+dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_window_mode mode)
+{
+    layer_pass p = {.state = state, .stream = stream, .c = &state->model->config, .B = state->B, .L = 1, .T = state->B, .windowed = true};
+    dart_status status = DART_OK;
+    for (; status == DART_OK && p.layer < p.c->layers; p.layer++) {
+        const dart_window_args args = window_args(&p, mode, NULL);
+        status = dart_window_fold(stream, &args);
+    }
     return status;
 }
 

@@ -380,6 +380,7 @@ dart_status dart_prefill(dart_state *state, const dart_prefill_args *args)
         if (closed > memories) memories = closed;
     }
     status = model_state_reserve(state, memories, CALL);
+    if (status == DART_OK) status = model_windows_close(state, CALL);
     bool chosen = false;
     if (status == DART_OK) status = run_pieces(state, args, &chosen);
     if (status == DART_OK) status = finish(state, args, chosen);

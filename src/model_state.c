@@ -92,6 +92,11 @@ static dart_status plan(dart_state *state, const dart_state_options *options)
     state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
     /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. */
     state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU;
+    /* What memory costs, windows save; on CUDA nobody has compared yet. */
+    const uint64_t rows = (uint64_t)state->B * dart_window_tokens() * (model_config_inner(c) + c->G * c->N);
+    state->windowed = !state->fused && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
+                      (model->device->info.capabilities & DART_CAP_CUDA) == 0 &&
+                      rows * dart_dtype_size(model->activations) <= state->limit;
     REQUIRE(report, state->S <= 1u << 30, "S %u must be at most 2^30", state->S);
     if (state->B > largest_batch(state))
         return base_fail(report, DART_UNSUPPORTED, "B %u: %s binds at most %llu bytes, which is B %llu of this model",
@@ -133,6 +138,13 @@ static void place_layer(dart_state *state)
         state->sma_tail_at = place(&at, tails * model_config_sma_conv(c));
     }
     state->layer_bytes = at;
+    const uint64_t slots = (uint64_t)state->B * dart_window_tokens();
+    at = 0;
+    state->rows_at = place(&at, slots * (model_config_inner(c) + c->G * c->N) * size);
+    state->steps_at = place(&at, slots * c->H * 8);
+    state->hin_at = place(&at, h / 4 * size);
+    state->hin_scale_at = place(&at, size < 4 ? (uint64_t)state->B * c->H * c->N * 4 : 0);
+    state->window_bytes = at;
 }
 
 static uint64_t work_size(const dart_state *state, model_work work)
@@ -265,8 +277,10 @@ void dart_state_destroy(dart_state **state)
     for (uint32_t i = 0; i < s->blocks_count; i++) destroy_block(s, &s->blocks[i]);
     if (s->layers != NULL)
         for (uint32_t l = 0; l < s->model->config.layers; l++) dart_buffer_destroy(&s->layers[l]);
+    for (uint32_t l = 0; s->windows != NULL && l < s->model->config.layers; l++) dart_buffer_destroy(&s->windows[l]);
     for (int w = 0; w < WORK_COUNT; w++) dart_buffer_destroy(&s->work[w]);
     free(s->blocks);
+    free(s->windows);
     free(s->runs);
     free(s->layers);
     free(s->positions);
@@ -348,6 +362,8 @@ static dart_status clear_sequences(dart_state *state, uint32_t b, uint32_t B, bo
         clear(stream, layer, state->decay_at, DART_F32, b, B, c->H);
         clear(stream, layer, state->sma_tail_at, dtype, b, B, tail * model_config_sma_conv(c));
     }
+    /* Slots of a sequence at its start are taken before they are read. */
+    for (uint32_t l = 0; l < c->layers && state->in_windows; l++) clear(stream, state->windows[l], state->hin_at, dtype, b, B, memory);
     clear(stream, state->work[WORK_LAST], 0, dtype, b, B, c->W);
     /* A recording that failed says so here, before anything runs. */
     status = dart_stream_submit(stream);
@@ -381,7 +397,66 @@ dart_status dart_state_reset(dart_state *state, int32_t b)
     state->chosen = false;
     for (uint32_t i = first; i < first + count; i++) state->positions[i] = 0;
     if (b < 0) state->broken = DART_OK;
+    if (b < 0) state->in_windows = false;
     return DART_OK;
+}
+
+/* ---- Windows ---- */
+
+dart_status model_windows_reserve(dart_state *state, const char *call)
+{
+    dart_device *device = state->model->device;
+    const model_config *c = &state->model->config;
+    if (!state->windowed || state->windows != NULL) return DART_OK;
+    dart_status status = DART_OK;
+    dart_buffer **made = device_calloc(device, c->layers, sizeof *made);
+    if (made == NULL) status = atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    for (uint32_t l = 0; l < c->layers && status == DART_OK; l++) status = dart_buffer_create(device, state->window_bytes, &made[l]);
+    if (status == DART_OK) {
+        state->windows = made;
+        return DART_OK;
+    }
+    for (uint32_t l = 0; made != NULL && l < c->layers; l++) dart_buffer_destroy(&made[l]);
+    free(made);
+    return model_take(&state->report, &device->report, status, call);
+}
+
+/* seq is the state's own then. */
+static dart_status fold_windows(dart_state *state, dart_window_mode mode, const char *call)
+{
+    const model_config *c = &state->model->config;
+    dart_stream *stream = state->prefill;
+    const uint32_t slots = state->B * dart_window_tokens(), kept = model_config_inner(c) + c->G * c->N;
+    dart_status status = DART_OK;
+    for (uint32_t b = 0; b < state->B; b++) {
+        state->host_seq[2 * b] = state->positions[b];
+        state->host_seq[2 * b + 1] = 1;
+    }
+    TRY(model_state_write(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, call));
+    state->seq_current = true;
+    TRY(model_take_stream(state, stream, dart_stream_begin(stream), call));
+    for (uint32_t l = 0; l < c->layers && mode == DART_WINDOW_OPEN; l++)
+        clear(stream, state->windows[l], state->rows_at, state->model->activations, 0, slots, kept);
+    TRY(model_take_stream(state, stream, model_record_fold(state, stream, mode), call));
+    state->broken = DART_INTERNAL;
+    TRY(model_state_run(state, stream, 1, NULL, call));
+    state->broken = DART_OK;
+    state->in_windows = mode == DART_WINDOW_OPEN;
+fail:
+    if (state->broken == DART_INTERNAL) state->broken = status;
+    return status;
+}
+
+dart_status model_windows_open(dart_state *state, const char *call)
+{
+    if (!state->windowed || state->in_windows) return DART_OK;
+    const dart_status status = model_windows_reserve(state, call);
+    return status == DART_OK ? fold_windows(state, DART_WINDOW_OPEN, call) : status;
+}
+
+dart_status model_windows_close(dart_state *state, const char *call)
+{
+    return state->in_windows ? fold_windows(state, DART_WINDOW_CLOSE, call) : DART_OK;
 }
 
 /* ---- Memory blocks ---- */
@@ -474,7 +549,8 @@ uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind)
     case DART_STATE_CONVOLUTION:
         return B * (c->K - 1) * ((uint64_t)model_config_conv(c) + (state->sma ? model_config_sma_conv(c)
                                                                    : 0)) * activation * c->layers;
-    case DART_STATE_RECURRENT: return B * (state->sma ? 2 * memory + c->H : memory) * 4 * c->layers;
+    case DART_STATE_RECURRENT:
+        return (B * (state->sma ? 2 * memory + c->H : memory) * 4 + (state->windows != NULL ? state->window_bytes : 0)) * c->layers;
     case DART_STATE_MEMORIES: return room * one_memory;
     case DART_STATE_MEMORIES_USED: return state->sma ? closed * one_memory : 0;
     case DART_STATE_WORKSPACE: return state->work_bytes;

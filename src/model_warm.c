@@ -17,6 +17,11 @@ static void record(dart_state *state, dart_stream *stream, uint32_t L, bool memo
     const model_pass pass = {.B = state->B, .L = L, .span = span};
     model_record_embedding(state, stream, &pass, L == 1 ? WORK_NEXT : WORK_IDS);
     model_record_layers(state, stream, &pass, 0, state->model->config.layers);
+    if (L == 1 && state->windowed && (memories || !state->sma)) { /* its fold always has a run that a chunk may close into */
+        const model_pass step = {.B = state->B, .L = 1, .windowed = true, .span = span};
+        model_record_layers(state, stream, &step, 0, state->model->config.layers);
+        model_record_fold(state, stream, DART_WINDOW_OPEN);
+    }
     model_record_norm(state, stream, state->B, L == 1 ? NULL : &ends, &last);
     model_record_head(state, stream, state->B, &last);
     if (state->fused) model_record_norm_head(state, stream);
@@ -29,6 +34,7 @@ dart_status dart_state_warm(dart_state *state)
     if (state == NULL) return DART_INVALID_ARGUMENT;
     dart_status status = model_state_usable(state, CALL);
     if (status == DART_OK && state->sma) status = model_state_reserve(state, 1, CALL);
+    if (status == DART_OK) status = model_windows_reserve(state, CALL);
     if (status != DART_OK) return status;
     dart_stream *stream = NULL;
     status = dart_stream_create(state->model->device, &(dart_stream_options){.warm = true}, &stream);

@@ -51,6 +51,77 @@ static void steps_in_few_launches(void **unused)
     steps_alike(&small, &(dart_model_options){.weights = DART_STORAGE_F16, .activations = DART_STORAGE_F16}, 2, false, 8 * 0x1p-9);
 }
 
+/* ---- Steps through windows ---- */
+
+/* Sequences at places of their own, one of which starts again half-way; with prefills between steps. */
+static void windows_alike(const dart_model_config *config, const dart_model_options *options, uint32_t S, bool no_sma, double tolerance)
+{
+    enum { B = 6 };
+    dart_model *model = model_of(config, options);
+    const uint32_t V = config->V;
+    int32_t *ids = ids_of(B, V);
+    float *whole = prefilled(model, &(dart_state_options){.B = B, .S = S, .no_sma = no_sma}, ids), *got = logits_of(B, V);
+    dart_state *state = state_of(model, &(dart_state_options){.B = B, .S = S, .memory_block = 2, .no_sma = no_sma});
+    state->fused = false;
+    state->windowed = true; /* also where nothing is gained */
+    must(dart_state_warm(state), "dart_state_warm");
+    for (uint32_t cut = 0; cut < 12; cut += 5) {
+        uint32_t at[B], counts[B];
+        int32_t now[B];
+        must(dart_state_reset(state, -1), "dart_state_reset");
+        for (uint32_t b = 0; b < B; b++) at[b] = counts[b] = cut > 0 ? (cut + 3 * b) % 11 + 1 : 0;
+        if (cut > 0) must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = L, .L = 11, .counts = counts}), "dart_prefill");
+        for (uint32_t t = 0; t < 58; t++) {
+            const bool piece = t == 20 || t == 21 || t == 40;
+            if (t == 33) { /* not on a border, and long before the others are done */
+                must(dart_state_reset(state, 2), "dart_state_reset");
+                at[2] = 0;
+            }
+            for (uint32_t b = 0; b < B; b++) {
+                counts[b] = piece && (b + t) % 3 == 0 ? 0 : 1;
+                if (at[b] == L) {
+                    must(dart_state_reset(state, (int32_t)b), "dart_state_reset");
+                    at[b] = 0;
+                }
+                now[b] = ids[b * L + at[b]];
+            }
+            if (piece)
+                must(dart_prefill(state, &(dart_prefill_args){.ids = now, .L = 1, .counts = counts, .want = DART_LOGITS_LAST, .logits = got}), "dart_prefill");
+            else must(dart_decode(state, &(dart_decode_args){.ids = now, .logits = got}), "dart_decode");
+            for (uint32_t b = 0; b < B; b++) {
+                char what[64];
+                snprintf(what, sizeof what, "S %u, cut %u, step %u, sequence %u at %u", S, cut, t, b, at[b]);
+                if (counts[b] > 0) assert_close(what, distance(&got[b * V], &whole[((size_t)b * L + at[b]) * V], V), tolerance);
+                at[b] += counts[b];
+            }
+        }
+    }
+    dart_state_destroy(&state);
+    free(got);
+    free(whole);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+static void steps_through_windows(void **unused)
+{
+    (void)unused;
+    dart_model_config even = small, mamba2, plain;
+    even.N = 16;
+    mamba2 = plain = even;
+    mamba2.sma = false;
+    plain.no_conv_bias = true;
+    plain.K = 2;
+    plain.P = 24;
+    plain.dt_max = 0.5f;
+    windows_alike(&even, NULL, 0, false, TOLERANCE);
+    windows_alike(&even, NULL, 37, false, TOLERANCE); /* a full window before the chunk closes */
+    windows_alike(&plain, NULL, 5, false, TOLERANCE);
+    windows_alike(&even, NULL, 0, true, TOLERANCE);
+    windows_alike(&mamba2, NULL, 0, false, TOLERANCE);
+    windows_alike(&even, &(dart_model_options){.weights = DART_STORAGE_F16, .activations = DART_STORAGE_F16}, 0, false, 8 * 0x1p-9);
+}
+
 /* Sequences that take a token and sequences that do not, a token at a time. */
 static void leaves_others_alone(void **unused)
 {
@@ -238,6 +309,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_in_few_launches),
+        cmocka_unit_test(steps_through_windows),
         cmocka_unit_test(leaves_others_alone),
         cmocka_unit_test(generates_together),
         cmocka_unit_test(submits_together),

@@ -131,7 +131,7 @@ DART_API size_t dart_state_error(const dart_state *state, char *text, size_t siz
 
 typedef enum dart_state_kind {
     DART_STATE_CONVOLUTION = 0, /* the last K-1 inputs of both convolutions */
-    DART_STATE_RECURRENT = 1,   /* h, and with SMA the open chunk */
+    DART_STATE_RECURRENT = 1,   /* h, with SMA the open chunk, and windows of newest tokens once steps go through them */
     DART_STATE_MEMORIES = 2,    /* allocated for memories of closed chunks, with their scales */
     DART_STATE_MEMORIES_USED = 3, /* of it holding memories now */
     DART_STATE_WORKSPACE = 4,   /* activations of a piece, logits, ids; without the ops' own scratch memory */
