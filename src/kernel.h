@@ -32,6 +32,7 @@ extern const kernel_info kernel_table[KERNEL_COUNT];
 /* Facts about a call, beside the capabilities of the device: a row that names some is taken only where the op states
  * them. Bits above those of dart_capability. */
 enum {
+    FITS_FEWEST_TILES = 1 << 20, /* linear: y is below 32 tiles of 64 x 64 */
     FITS_SCAN = 1 << 21,    /* chunks of at most 256 tokens, N at most 128, P 16, 32 or 64 */
     FITS_HALF = 1 << 22,    /* the operands of the products all have 16 bits, of either kind */
     FITS_P64 = 1 << 23,     /* P is at most 64 */
@@ -44,7 +45,7 @@ enum {
     FITS_FEW_TILES = 1 << 29,  /* linear: y is below 256 tiles of 64 x 64, which would leave much of a large device idle */
     FITS_MANY_TILES = 1 << 30, /* linear: y is at least 1536 of them, enough for larger ones */
     FITS_ALL = FITS_SCAN | FITS_HALF | FITS_P64 | FITS_F16 | FITS_BF16 | FITS_TILES | FITS_N128_P64 | FITS_D64 |
-               FITS_FEW_TILES | FITS_MANY_TILES
+               FITS_FEWEST_TILES | FITS_FEW_TILES | FITS_MANY_TILES
 };
 /* Does the row compute with cooperative matrices? Then `local` counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->capabilities & DART_CAP_MATRIX) != 0)

@@ -134,6 +134,7 @@ static uint32_t linear_facts(const dart_tensor *x, const dart_tensor *weight, ui
     const uint64_t tiles = base_ceil_div(rows, 64) * base_ceil_div(outputs, 64);
     uint32_t facts = op_fits_half(x, weight);
     if (IN % 16 == 0 && op_fits_rows(x, IN) && op_fits_rows(weight, IN)) facts |= FITS_TILES;
+    if (tiles < 32 && IN >= 512) facts |= FITS_FEWEST_TILES;
     return facts | (tiles < 256 ? FITS_FEW_TILES : tiles >= 1536 ? FITS_MANY_TILES : 0);
 }
 
