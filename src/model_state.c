@@ -72,7 +72,8 @@ static uint64_t chunks_bytes(const dart_state *state)
     const uint64_t memory = memory_elements(&state->model->config) * 4, token = state->B * memory;
     const uint64_t one = dart_ssd_chunks(state->rows, state->S, true) * memory;
     const uint64_t all = dart_ssd_chunks((uint32_t)base_ceil_div(state->rows, state->B), state->S, true) * token;
-    return smaller(smaller(state->limit, larger(CHUNKS_BYTES, token)), larger(larger(one, all), token));
+    /* Two chunks a sequence in any case: a piece of a chunk's length may touch as many, and token by token is far slower. */
+    return smaller(smaller(state->limit, larger(CHUNKS_BYTES, 2 * token)), larger(larger(one, all), token));
 }
 
 static dart_status plan(dart_state *state, const dart_state_options *options)
