@@ -363,8 +363,14 @@ static dart_status clear_sequences(dart_state *state, uint32_t b, uint32_t B, bo
         clear(stream, layer, state->decay_at, DART_F32, b, B, c->H);
         clear(stream, layer, state->sma_tail_at, dtype, b, B, tail * model_config_sma_conv(c));
     }
-    /* Slots of a sequence at its start are taken before they are read. */
-    for (uint32_t l = 0; l < c->layers && state->in_windows; l++) clear(stream, state->windows[l], state->hin_at, dtype, b, B, memory);
+    /* Steps of the window need not be cleared: slots of a sequence at its start are taken before they count. What is not finite
+     * must go, as it would be multiplied by zero. */
+    const uint64_t kept = (uint64_t)dart_window_tokens() * (model_config_inner(c) + c->G * c->N);
+    for (uint32_t l = 0; l < c->layers && state->in_windows; l++) {
+        clear(stream, state->windows[l], state->rows_at, dtype, b, B, kept);
+        clear(stream, state->windows[l], state->hin_at, dtype, b, B, memory);
+        if (dart_dtype_size(dtype) < 4) clear(stream, state->windows[l], state->hin_scale_at, DART_F32, b, B, (uint64_t)c->H * c->N);
+    }
     clear(stream, state->work[WORK_LAST], 0, dtype, b, B, c->W);
     /* A recording that failed says so here, before anything runs. */
     status = dart_stream_submit(stream);

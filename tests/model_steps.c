@@ -103,6 +103,36 @@ static void windows_alike(const dart_model_config *config, const dart_model_opti
     dart_model_destroy(&model);
 }
 
+/* A sequence whose state has overflowed is whole again when it was reset, without a prefill. */
+static void windows_recover(const dart_model_config *config, dart_storage storage)
+{
+    enum { B = 6 };
+    dart_model *model = model_of(config, &(dart_model_options){.weights = storage, .activations = storage});
+    const uint32_t V = config->V;
+    int32_t *ids = ids_of(B, V), now[B];
+    float *got = logits_of(B, V), *fresh = logits_of(B, V);
+    dart_state *state = state_of(model, &(dart_state_options){.B = B});
+    state->fused = false;
+    state->windowed = true;
+    for (uint32_t b = 0; b < B; b++) now[b] = ids[b * L];
+    const dart_decode_args step = {.ids = now, .logits = got};
+    must(dart_decode(state, &(dart_decode_args){.ids = now, .logits = fresh}), "dart_decode");
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    const float infinity = INFINITY;
+    const uint64_t at = state->h_at + 2 * (uint64_t)config->H * config->N * config->P * sizeof infinity;
+    must(dart_buffer_write(state->layers[0], at, &infinity, sizeof infinity), "dart_buffer_write");
+    for (int t = 0; t < 3; t++) must(dart_decode(state, &step), "dart_decode");
+    assert_false(isfinite(got[2 * V]) != 0);
+    must(dart_state_reset(state, 2), "dart_state_reset");
+    must(dart_decode(state, &step), "dart_decode");
+    assert_memory_equal(&got[2 * V], &fresh[2 * V], V * sizeof *got);
+    dart_state_destroy(&state);
+    free(fresh);
+    free(got);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 static void steps_through_windows(void **unused)
 {
     (void)unused;
@@ -120,6 +150,8 @@ static void steps_through_windows(void **unused)
     windows_alike(&even, NULL, 0, true, TOLERANCE);
     windows_alike(&mamba2, NULL, 0, false, TOLERANCE);
     windows_alike(&even, &(dart_model_options){.weights = DART_STORAGE_F16, .activations = DART_STORAGE_F16}, 0, false, 8 * 0x1p-9);
+    windows_recover(&even, DART_STORAGE_F16);
+    windows_recover(&even, DART_STORAGE_F32);
 }
 
 /* Sequences that take a token and sequences that do not, a token at a time. */
