@@ -298,7 +298,8 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
             const float4 high = *reinterpret_cast<const float4 *>(v.step + 8 * lane + 4);
             const float lows = fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w));
             const float highs = fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w));
-            unit = make_float2(unit_of(fmaxf(lows, highs)), unit_of(largest));
+            /* That of steps is above the largest: no x grows, or it might leave the range of f16. */
+            unit = make_float2(2.0f * unit_of(fmaxf(lows, highs)), unit_of(largest));
             if (threadIdx.x == 0) shared.unit[number % 2] = unit;
         }
         copies_landed<0>(); // a thread weighs what it has copied
