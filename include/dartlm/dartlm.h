@@ -367,6 +367,8 @@ typedef struct dart_memories {
  * not finite in x; on a GPU that may turn outputs of the same chunk up to 63 tokens before it into NaN, and no others.
  * With L > 1, h and y are computed from the memories and the hin as they are stored. What the caller does not ask for is held
  * f32, or, when x, b and c are all f16 or all bf16, normalised in that dtype, which is what the fastest kernels take.
+ * Range: on matrix hardware the products dt_t x_t of f16 calls are rounded to f16, some of them 64 times larger, and must stay
+ * within 1,000; bf16 has no such limit.
  * Source: Dao and Gu 2024 (state space duality), DART. */
 typedef struct dart_ssd_args {
     uint32_t B, L, H, G, N, P, S; /* N, P <= 256; G divides H; S >= 1 */
