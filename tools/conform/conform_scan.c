@@ -64,28 +64,26 @@ typedef struct scan_case {
     uint32_t M, C;
     uint64_t rows, chunks, state;
     bool step;
-    uint32_t runs_count;
-    dart_memories runs[2];
+    conform_runs runs;
     conform_tensor *x, *dt, *b, *c, *a_log, *bias, *skip, *seqs, *h, *open, *open_decay, *y, *cum, *decay;
-    conform_tensor *dh, *dh_scale, *hin, *hin_scale, *run[2], *run_scale[2];
+    conform_tensor *dh, *dh_scale, *hin, *hin_scale;
 } scan_case;
 
-/* Runs from the first memory that may close on: all of them in one, or the first one and the rest. */
-static void make_runs(conform_data *d, scan_case *k)
+void conform_runs_make(conform_data *d, const conform_seq *seq, conform_runs *runs)
 {
     const conform_case *c = d->c;
     uint32_t first = UINT32_MAX, end = 0;
     for (uint32_t b = 0; b < c->B; b++) {
-        const uint32_t position = (uint32_t)k->seq.pos[b], after = position + (uint32_t)k->seq.count[b];
+        const uint32_t position = (uint32_t)seq->pos[b], after = position + (uint32_t)seq->count[b];
         if (position / c->S < first) first = position / c->S;
         if (after / c->S > end) end = after / c->S;
     }
-    k->runs_count = flag(d, CASE_RUNS) ? 2 : 1;
-    for (uint32_t i = 0; i < k->runs_count; i++) {
-        const uint32_t from = first + i, M = i + 1 < k->runs_count ? 1 : end > from ? end - from : 1;
-        k->run[i] = conform_output(d, c->dtype, (uint64_t)c->B * M, k->state, false);
-        k->run_scale[i] = conform_output(d, DART_F32, (uint64_t)c->B * M, (uint64_t)c->H * c->N, false);
-        k->runs[i] = (dart_memories){.first = from, .M = M, .dh = k->run[i]->t, .scale = k->run_scale[i]->t};
+    runs->count = (c->flags & CASE_RUNS) != 0 ? 2 : 1;
+    for (uint32_t i = 0; i < runs->count; i++) {
+        const uint32_t from = first + i, M = i + 1 < runs->count ? 1 : end > from ? end - from : 1;
+        runs->rows[i] = conform_output(d, c->dtype, (uint64_t)c->B * M, (uint64_t)c->H * c->N * c->P, false);
+        runs->scales[i] = conform_output(d, DART_F32, (uint64_t)c->B * M, (uint64_t)c->H * c->N, false);
+        runs->runs[i] = (dart_memories){.first = from, .M = M, .dh = runs->rows[i]->t, .scale = runs->scales[i]->t};
     }
 }
 
@@ -96,7 +94,7 @@ static void make_memories(conform_data *d, scan_case *k)
     const uint64_t scales = (uint64_t)c->H * c->N;
     const bool normalised = (c->dtype != DART_F32) != flag(d, CASE_FORM) && !k->step;
     if (flag(d, CASE_STORED)) {
-        make_runs(d, k);
+        conform_runs_make(d, &k->seq, &k->runs);
     } else {
         k->dh = conform_output(d, normalised ? c->dtype : DART_F32, k->chunks, k->state, false);
         if (normalised) k->dh_scale = conform_output(d, DART_F32, k->chunks, scales, false);
@@ -207,8 +205,8 @@ static void compare_matrices(conform_data *d, const char *name, const conform_te
 static void compare_runs(conform_data *d, const scan_case *k, const double *dh, conform_limits limits)
 {
     const conform_case *c = d->c;
-    for (uint32_t i = 0; i < k->runs_count; i++) {
-        const dart_memories *run = &k->runs[i];
+    for (uint32_t i = 0; i < k->runs.count; i++) {
+        const dart_memories *run = &k->runs.runs[i];
         double *expected = filled((uint64_t)c->B * run->M * k->state, NAN);
         for (uint32_t b = 0; b < c->B; b++) {
             const uint32_t position = (uint32_t)k->seq.pos[b], after = position + (uint32_t)k->seq.count[b];
@@ -218,7 +216,7 @@ static void compare_runs(conform_data *d, const scan_case *k, const double *dh, 
                 memcpy(expected + ((uint64_t)b * run->M + m - run->first) * k->state, from, k->state * sizeof *from);
             }
         }
-        compare_matrices(d, i == 0 ? "run 0" : "run 1", k->run[i], k->run_scale[i], expected, limits);
+        compare_matrices(d, i == 0 ? "run 0" : "run 1", k->runs.rows[i], k->runs.scales[i], expected, limits);
         free(expected);
     }
 }
@@ -226,8 +224,8 @@ static void compare_runs(conform_data *d, const scan_case *k, const double *dh, 
 /* The dtype in which the call holds the memories that states are computed from. */
 static dart_dtype stored_memories(const scan_case *k)
 {
-    if (k->step || k->runs_count == 2) return DART_F32;
-    return k->runs_count == 1 ? k->runs[0].dh.dtype : k->dh->t.dtype;
+    if (k->step || k->runs.count == 2) return DART_F32;
+    return k->runs.count == 1 ? k->runs.runs[0].dh.dtype : k->dh->t.dtype;
 }
 
 /* What rounding the operands of its products to 16 bits costs a stage, where a row of tiles ran it. Each product is off by at
@@ -264,7 +262,7 @@ void conform_ssd(conform_data *d)
         .dt_is_step = flag(d, CASE_DT), .dt_min = (float)dt_min, .dt_max = (float)dt_max, .x = k.x->t, .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
         .a_log = k.a_log->t, .dt_bias = conform_view(k.bias), .d = conform_view(k.skip), .seq = conform_view(k.seqs), .h = conform_view(k.h),
         .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .y = k.y->t, .dh = conform_view(k.dh),
-        .dh_scale = conform_view(k.dh_scale), .memories = k.runs, .memories_count = k.runs_count, .cum = k.cum->t, .decay = k.decay->t,
+        .dh_scale = conform_view(k.dh_scale), .memories = k.runs.runs, .memories_count = k.runs.count, .cum = k.cum->t, .decay = k.decay->t,
         .hin = conform_view(k.hin), .hin_scale = conform_view(k.hin_scale)});
     conform_execute(d);
     if (d->status == DART_OK) {

@@ -14,4 +14,12 @@ typedef struct conform_seq {
 void conform_seq_make(conform_data *d, conform_seq *seq);
 void conform_seq_free(conform_seq *seq);
 
+/* Runs from the first memory that may close on: all of them in one or, with CASE_RUNS, the first one and the rest. */
+typedef struct conform_runs {
+    uint32_t count;
+    dart_memories runs[2];
+    conform_tensor *rows[2], *scales[2];
+} conform_runs;
+void conform_runs_make(conform_data *d, const conform_seq *seq, conform_runs *runs);
+
 #endif

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { K = 4, MOST_RUNS = 2 };
+enum { K = 4 };
 
 static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
 
@@ -36,10 +36,9 @@ typedef struct window_case {
     uint32_t C, kept, M; /* channels [x|b|c], those kept, chunks of a sequence */
     uint64_t rows, state;
     bool half;
-    uint32_t runs_count;
-    dart_memories runs[MOST_RUNS];
+    conform_runs runs;
     conform_tensor *x, *dt, *taps, *bias, *tail, *a_log, *dt_bias, *skip, *seqs, *conv, *y, *h, *open, *open_decay;
-    conform_tensor *window, *steps, *hin, *hin_scale, *run[MOST_RUNS], *run_scale[MOST_RUNS];
+    conform_tensor *window, *steps, *hin, *hin_scale;
 } window_case;
 
 /* Row t: the pairs of step t; row L: those after the last one. */
@@ -57,24 +56,6 @@ static conform_tensor *pairs_of(conform_data *d, const window_case *k)
     conform_tensor *made = conform_ints(d, c->L + 1, 2 * (uint64_t)c->B, pairs);
     free(pairs);
     return made;
-}
-
-static void make_runs(conform_data *d, window_case *k)
-{
-    const conform_case *c = d->c;
-    uint32_t first = UINT32_MAX, end = 0;
-    for (uint32_t b = 0; b < c->B; b++) {
-        const uint32_t position = (uint32_t)k->seq.pos[b], after = position + (uint32_t)k->seq.count[b];
-        if (position / c->S < first) first = position / c->S;
-        if (after / c->S > end) end = after / c->S;
-    }
-    k->runs_count = flag(d, CASE_RUNS) ? 2 : 1;
-    for (uint32_t i = 0; i < k->runs_count; i++) {
-        const uint32_t from = first + i, M = i + 1 < k->runs_count ? 1 : end > from ? end - from : 1;
-        k->run[i] = conform_output(d, c->dtype, (uint64_t)c->B * M, k->state, false);
-        k->run_scale[i] = conform_output(d, DART_F32, (uint64_t)c->B * M, (uint64_t)c->H * c->N, false);
-        k->runs[i] = (dart_memories){.first = from, .M = M, .dh = k->run[i]->t, .scale = k->run_scale[i]->t};
-    }
 }
 
 static void make(conform_data *d, window_case *k)
@@ -118,7 +99,7 @@ static void make(conform_data *d, window_case *k)
     }
     conform_set(d, k->open, open);
     conform_set(d, k->open_decay, decay);
-    make_runs(d, k);
+    conform_runs_make(d, &k->seq, &k->runs);
 }
 
 /* What belongs to step t. */
@@ -139,8 +120,8 @@ static void record(conform_data *d, window_case *k)
         .conv_bias = conform_view(k->bias), .tail = k->tail->t, .a_log = k->a_log->t, .dt_bias = conform_view(k->dt_bias),
         .d = conform_view(k->skip), .h = k->h->t, .open = conform_view(k->open), .open_decay = conform_view(k->open_decay),
         .rows = k->window->t, .steps = k->steps->t, .hin = k->hin->t, .hin_scale = conform_view(k->hin_scale),
-            .closing = k->runs,
-        .closing_count = k->runs_count};
+            .closing = k->runs.runs,
+        .closing_count = k->runs.count};
     for (uint32_t t = 0; t <= c->L; t++) {
         const uint32_t of = t < c->L ? t : 0; /* the last fold looks at none of them */
         a.x = step_of(d, k->x, of);
@@ -163,8 +144,8 @@ static void record(conform_data *d, window_case *k)
 static void compare_runs(conform_data *d, const window_case *k, const double *dh, conform_limits limits)
 {
     const conform_case *c = d->c;
-    for (uint32_t i = 0; i < k->runs_count; i++) {
-        const dart_memories *run = &k->runs[i];
+    for (uint32_t i = 0; i < k->runs.count; i++) {
+        const dart_memories *run = &k->runs.runs[i];
         double *expected = filled((uint64_t)c->B * run->M * k->state, NAN);
         for (uint32_t b = 0; b < c->B; b++) {
             const uint32_t position = (uint32_t)k->seq.pos[b], after = position + (uint32_t)k->seq.count[b];
@@ -187,7 +168,7 @@ static void compare_runs(conform_data *d, const window_case *k, const double *dh
         limits.rounded_to = c->dtype;
         limits.floor = largest * conform_floor(c->dtype);
         if (d->status == DART_OK)
-            conform_compare_within(d, i == 0 ? "run 0" : "run 1", conform_scaled(d, k->run[i], k->run_scale[i]), expected,
+            conform_compare_within(d, i == 0 ? "run 0" : "run 1", conform_scaled(d, k->runs.rows[i], k->runs.scales[i]), expected,
                 &limits);
         free(rounded);
         free(expected);
