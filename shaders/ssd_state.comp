@@ -5,7 +5,7 @@
 // decay B M+1 H; memory, hin B M H N P; scale, hin_scale B M H N; h, open, tail B H N P; open_decay B H.
 // One workgroup walks four rows n of one (b, h), a lane every LANES-th column of all four, and reads memories a chunk ahead,
 // since each step of the walk is short and waits for memory only. T0 is 4; LANES is at least
-// MAX_STATE / 4. Shared memory: 16 LANES bytes.
+// MAX_STATE / 4. With -DP64 for P up to 64. Shared memory: 16 LANES bytes.
 // Matrix rows: lib/ssd_state_matrix.glsl.
 // Guards: exponents are clamped to <= 0; empty chunks are neither read nor written; eps > 0.
 #include "lib/dart.glsl"
@@ -28,7 +28,11 @@ WRITES(9, hin_scale)
 #if defined(MATRIX_F16) || defined(MATRIX_BF16)
 #include "lib/ssd_state_matrix.glsl"
 #else
+#ifdef P64
+const uint BLOCKS = 64u / LANES;
+#else
 const uint BLOCKS = MAX_STATE / LANES;
+#endif
 
 // The memory of four rows, raw, from its first row on.
 void load_memories(out vec4 memories[BLOCKS], uint row, uint rows)
@@ -81,10 +85,6 @@ void main()
             uint hin_at = ((b * args.M + j) * args.H + h) * args.N + n_first;
             float before = j == 0u ? load_decay(decays) : 0.0;
             total = before + load_decay(decays + (j + 1u) * args.H);
-            vec4 memories[BLOCKS];
-            [[unroll]] for (uint i = 0u; i < BLOCKS; i++) memories[i] = next[i];
-            if (j + 1u < folded) load_memories(next, memory_row(position, b, j + 1u, h) + n_first, rows);
-
             vec4 enters[BLOCKS];
             vec4 squares = vec4(0.0);
             [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
@@ -96,7 +96,9 @@ void main()
                                        load_open(own + min(r, rows - 1u) * args.P + min(p, args.P - 1u));
                 }
                 if (p < args.P) squares += enters[i] * enters[i];
+                if (j < folded) state[i] = exp_neg(total) * state[i] + next[i];
             }
+            if (j + 1u < folded) load_memories(next, memory_row(position, b, j + 1u, h) + n_first, rows);
             vec4 inverses = vec4(1.0);
             if (has(args.flags, HAS_HIN_SCALE)) {
                 barrier();
@@ -110,7 +112,6 @@ void main()
                     [[unroll]] for (uint r = 0u; r < 4u; r++)
                         if (r < rows) store_hin(args.hin_at + (hin_at + r) * args.P + p, enters[i][r] * inverses[r]);
                 }
-                if (j < folded) state[i] = exp_neg(total) * state[i] + memories[i];
             }
         }
         [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {

@@ -155,7 +155,7 @@ static uint32_t facts_of(const ssd_plan *p, const matrices *m, const dart_tensor
     const uint32_t half = op_has(&m->scale) ? op_fits_half(&m->of, operand) : 0;
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->of.offset % 8 == 0 && m->scale.offset % 4 == 0 && op_fits_rows(operand, width);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
-    return half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (scan ? FITS_SCAN : 0);
+    return half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) | (scan ? FITS_SCAN : 0);
 }
 
 /* ---- Stages ---- */
