@@ -12,6 +12,7 @@
 // owns a column (and the one LANES further on) of o for all queries and reads each value once.
 // T0 is a multiple of 4, T0 KEYS one of LANES, LANES one of KEYS and of T0, and not below MAX_HEAD / 2.
 // Shared memory: 4 T0 MAX_HEAD + 4 KEYS (SLAB + 1) + 4 T0 KEYS + 4 LANES + 4 T0 bytes.
+// With -DWIDE: lib/attention_wide.glsl.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; where a block holds tokens
 // that some query must not see, what they hold is left out, not multiplied by 0.
 PUSH(AttentionArgs)
@@ -22,6 +23,10 @@ READS(3, seq)
 WRITES(4, o)
 WRITES(5, lse)
 #include "lib/seq.glsl"
+#ifdef WIDE
+#include "lib/log.glsl"
+#include "lib/attention_wide.glsl"
+#else
 #include "lib/sma.glsl"
 
 const uint KEYS = 32u;
@@ -172,4 +177,5 @@ void main()
         }
     }
 }
+#endif
 #endif

@@ -35,7 +35,7 @@ enum {
     FITS_FEWEST_TILES = 1 << 20, /* linear: y is below 32 tiles of 64 x 64 */
     FITS_SCAN = 1 << 21,    /* chunks of at most 256 tokens, N at most 128, P 16, 32 or 64 */
     FITS_HALF = 1 << 22,    /* the operands of the products all have 16 bits, of either kind */
-    FITS_P64 = 1 << 23,     /* P is at most 64 */
+    FITS_P64 = 1 << 23,     /* P, or D of softmax attention, is at most 64 */
     FITS_F16 = 1 << 24,     /* the operands of the products are all f16 */
     FITS_BF16 = 1 << 25,    /* ... all bf16 */
     FITS_TILES = 1 << 26,   /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and

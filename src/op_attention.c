@@ -42,7 +42,7 @@ static dart_status check(attention_plan *p)
     op_check(call, "o", &a->o, OP_FLOAT | OP_VIEW, p->rows, p->q_width);
     op_check(call, "lse", &a->lse, OP_F32 | OP_OPTIONAL, p->rows, a->H);
     p->flags = op_has(&a->seq) ? HAS_SEQ : 0;
-    p->facts = op_fits_half(&a->q, &a->k) | (a->D == 64 ? FITS_D64 : 0);
+    p->facts = op_fits_half(&a->q, &a->k) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0);
     if (a->D % 16 == 0 && op_fits_rows(&a->q, p->q_width) && op_fits_rows(&a->k, p->k_width) && op_fits_rows(&a->v, p->k_width) &&
         op_fits_rows(&a->o, p->q_width))
         p->facts |= FITS_TILES;
