@@ -36,7 +36,6 @@ void finish(uint head) {}
 layout(std430, binding = 3) readonly buffer Pairs_dh { uvec2 pairs_dh[]; };
 layout(std430, binding = 3) readonly buffer Quads_dh { uvec4 quads_dh[]; };
 
-const uint AHEAD = 8u;
 shared vec2 weights[MAX_STATE]; // q, c
 shared vec4 shares[LANES];
 

@@ -21,6 +21,7 @@ static const struct capability {
     {DART_CAP_SM90, "sm90"},
     {DART_CAP_CUBLASLT, "cublaslt"},
     {DART_CAP_WIDE, "wide"},
+    {DART_CAP_REGISTERS, "registers"},
 };
 
 static const char *type_name(dart_device_type type)

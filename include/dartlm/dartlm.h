@@ -143,7 +143,8 @@ typedef enum dart_capability {
     DART_CAP_MATRIX2 = 1 << 13,     /* NV_cooperative_matrix2: reductions, conversions, element functions */
     DART_CAP_SM90 = 1 << 14,        /* CUDA compute capability 9.0 exactly: warpgroup matrix instructions */
     DART_CAP_CUBLASLT = 1 << 15,    /* the cuBLASLt library was found */
-    DART_CAP_WIDE = 1 << 16         /* subgroups of 32 lanes or more */
+    DART_CAP_WIDE = 1 << 16,        /* subgroups of 32 lanes or more */
+    DART_CAP_REGISTERS = 1 << 17    /* invocations of 128 registers still hide the latency of memory: not AMD's GCN */
 } dart_capability;
 /* Everything that computes with matrix hardware through Vulkan: what to do without when a driver is in doubt. */
 #define DART_CAP_MATRIX (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2)

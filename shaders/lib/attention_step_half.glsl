@@ -14,7 +14,6 @@ READS(3, seq)
 WRITES(4, partial)
 #include "seq.glsl"
 
-const uint PASSES = 8u;
 shared float products[PASSES * LANES + LANES];
 shared float weights[LANES];
 shared vec4 sums[2u * LANES];

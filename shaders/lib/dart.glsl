@@ -169,8 +169,8 @@ float silu(float x)
 
 // Sums and maxima over the workgroup, the same value in every lane, in a fixed order. Call in uniform flow; the
 // shared array is free again on return.
-shared float lane_values[gl_WorkGroupSize.x];
 #ifdef SUBGROUP
+shared float lane_values[gl_WorkGroupSize.x / 4u]; // one a subgroup, which has four lanes or more
 float workgroup_sum(float value)
 {
     value = subgroupAdd(value);
@@ -192,6 +192,7 @@ float workgroup_max(float value)
     return top;
 }
 #else
+shared float lane_values[gl_WorkGroupSize.x];
 float workgroup_sum(float value)
 {
     lane_values[LANE] = value;

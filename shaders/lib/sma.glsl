@@ -3,8 +3,8 @@
 
 // Four sums over the workgroup at once, the same in every lane, in a fixed order. Call in uniform flow; the shared
 // array is free again once all lanes passed another barrier, so two calls need one between them.
-shared vec4 lane_quads[LANES];
 #ifdef SUBGROUP
+shared vec4 lane_quads[LANES / 4u]; // one a subgroup
 vec4 workgroup_sum4(vec4 value)
 {
     value = subgroupAdd(value);
@@ -15,6 +15,7 @@ vec4 workgroup_sum4(vec4 value)
     return sum;
 }
 #else
+shared vec4 lane_quads[LANES];
 const uint SUM_GROUPS = 8u;
 vec4 workgroup_sum4(vec4 value)
 {

@@ -18,8 +18,9 @@
 /* Kernels count elements of a binding in 32 bits, and grids stay within what every device runs. */
 #define MAX_BINDING_BYTES ((UINT64_C(1) << 32) - BACKEND_ALIGN)
 #define MAX_GROUPS 65535u
-/* Workgroups of kernels with subgroup operations are multiples of this. */
+/* Workgroups of kernels with subgroup operations are multiples of the one, and have shared memory for subgroups of the other. */
 #define SUBGROUP_MULTIPLE 64u
+#define SUBGROUP_LEAST 4u
 
 static dart_device_type device_type(VkPhysicalDeviceType type)
 {
@@ -264,11 +265,14 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     adapter->require_full_subgroups = size_control && has.sizes.subgroupSizeControl && has.sizes.computeFullSubgroups;
     /* Where subgroups have one size only, whole multiples of it are full without asking. */
     const bool fixed_size = !size_control || sizes.minSubgroupSize == sizes.maxSubgroupSize;
-    /* Rows for FLOAT16 multiply f16 operands into f32 sums. GCN, whose subgroups have one size, converts each of them first (Mesa
-     * 25.0): 1.4 instructions a product, where f32 operands take 1. From RDNA on the conversion is part of the instruction. */
-    if (base.vendorID == VENDOR_AMD && fixed_size) info->capabilities &= ~(uint32_t)DART_CAP_FLOAT16;
+    /* A SIMD of GCN, whose subgroups have one size, has 256 registers a lane: two subgroups that take 128 of them. */
+    const bool gcn = base.vendorID == VENDOR_AMD && fixed_size;
+    if (!gcn) info->capabilities |= DART_CAP_REGISTERS;
+    /* Rows for FLOAT16 multiply f16 operands into f32 sums. GCN converts each of them first (Mesa 25.0): 1.4 instructions a
+     * product, where f32 operands take 1. From RDNA on the conversion is part of the instruction. */
+    if (gcn) info->capabilities &= ~(uint32_t)DART_CAP_FLOAT16;
     if ((subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
-        (subgroup.supportedOperations & SUBGROUP_OPERATIONS) == SUBGROUP_OPERATIONS && subgroup.subgroupSize != 0 &&
+        (subgroup.supportedOperations & SUBGROUP_OPERATIONS) == SUBGROUP_OPERATIONS && subgroup.subgroupSize >= SUBGROUP_LEAST &&
         SUBGROUP_MULTIPLE % subgroup.subgroupSize == 0 && (adapter->require_full_subgroups || fixed_size))
         info->capabilities |= DART_CAP_SUBGROUP;
     /* Matrices take whole subgroups of a known size: 32 lanes where there is a choice. */
