@@ -107,8 +107,14 @@ struct SsdDecayArgs { U32 tiles, flags, B, L, H, S, M, dt_at, dt_row, a_log_at, 
  * a_1 = decay[(b (M + 1) + 1) H + h]. Stored in the form asked for; the last chunk, when it does not close and with HAS_OPEN,
  * also unrounded in tail, f32 B H N P.
  * Tile: T0 rows n of T1 heads of one group, all columns,
- * tile = n block + n blocks * (head block + head blocks * (g + G (j + M b))), head blocks = ceil(H / G / T1). */
-struct SsdMemoryArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, seq_at, memory_at, scale_at; F32 eps; };
+ * tile = n block + n blocks * (head block + head blocks * (g + G (j + M b))), head blocks = ceil(H / G / T1).
+ * ssd_decay_memory does this and what ssd_decay does in one launch, where a tile has all rows of its heads: T0 >= N. */
+struct SsdMemoryArgs {
+    U32 tiles, flags, B, L, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, seq_at, memory_at, scale_at;
+    F32 eps;
+    U32 dt_at, dt_row, a_log_at, dt_bias_at; /* these and the limits: ssd_decay_memory only */
+    F32 dt_min, dt_max;
+};
 
 /* Walks the chunks of a piece with the memories as stored; a_0 = decay[0], a_{j+1} = decay[j + 1]:
  *   hin_0 = exp(a_0) h + open, hin_j = h;  total_0 = a_0 + a_1, total_j = a_{j+1};

@@ -5,7 +5,7 @@
 #include "base.h"
 #include "../shaders/args.h"
 
-#define KERNEL_MAX_BINDINGS 12
+#define KERNEL_MAX_BINDINGS 13
 #define KERNEL_MAX_ARGS 128
 
 typedef enum kernel_id {

@@ -78,7 +78,7 @@ static dart_status check(ssd_plan *p)
     }
     op_check(call, "cum", &a->cum, OP_F32 | OP_OPTIONAL | OP_ALIGNED, p->rows * a->H, CUM_STRIDE);
     op_check(call, "decay", &a->decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, (uint64_t)(p->M + 1) * a->H);
-    op_check(call, "hin", &a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32) | OP_OPTIONAL, chunks, p->state);
+    op_check(call, "hin", &a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32 | 1 << DART_BF16) | OP_OPTIONAL, chunks, p->state);
     op_check(call, "hin_scale", &a->hin_scale, OP_F32 | OP_OPTIONAL, chunks, (uint64_t)a->H * a->N);
     p->eps = a->eps > 0 ? a->eps : DEFAULT_EPS;
     p->flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (op_has(&a->dt_bias) ? HAS_BIAS : 0) | (op_has(&a->d) ? HAS_D : 0) |
@@ -86,12 +86,14 @@ static dart_status check(ssd_plan *p)
     return op_status(call);
 }
 
+static float most_step(const dart_ssd_args *a) { return a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max; }
+
 static void decay(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
     struct SsdDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .S = a->S, .M = p->M, .dt_row = op_row(&a->dt, a->H),
-                             .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
+                             .dt_min = a->dt_min, .dt_max = most_step(a)};
     op_kernel(call, KERNEL_ssd_decay, a->L, 0);
     k.dt_at = op_bind_rows(call, BINDING_ssd_decay_dt, &a->dt, p->rows, a->H);
     k.a_log_at = op_bind(call, BINDING_ssd_decay_a_log, &a->a_log, a->H);
@@ -105,22 +107,24 @@ static void decay(ssd_plan *p)
 
 /* ---- Memories and entering states ---- */
 
-/* Scratch for B M of them: f32, or normalised in the dtype of x, b and c where that has 16 bits. */
-static matrices scratch_matrices(ssd_plan *p, bool raw)
+/* Scratch for B M of them: in the dtype of x, b and c where those have one of 16 bits, normalised if asked for, else f32. */
+static matrices scratch_matrices(ssd_plan *p, bool half, bool normalised)
 {
     const dart_ssd_args *a = p->a;
     const uint64_t chunks = (uint64_t)a->B * p->M;
-    const bool half = !raw && op_fits_half(&a->x, &a->b) != 0 && a->c.dtype == a->x.dtype;
+    half = half && op_fits_half(&a->x, &a->b) != 0 && a->c.dtype == a->x.dtype;
     matrices made = {.of = op_scratch(&p->call, half ? base_ceil_div(chunks * p->state, 2) : chunks * p->state)};
     if (half) {
         made.of.dtype = a->x.dtype;
         made.of.offset *= 2;
-        made.scale = op_scratch(&p->call, chunks * a->H * a->N);
+        if (normalised) made.scale = op_scratch(&p->call, chunks * a->H * a->N);
     }
     return made;
 }
 
-/* What the caller wants of memories is computed in place, but for several runs: those are filled from f32 ones at the end. */
+/* What the caller wants of memories is computed in place, but for several runs: those are filled from f32 ones at the end.
+ * Entering states in bf16, which has the range of f32, stay raw: a product takes them as they are, where normalised ones
+ * would be multiplied by their scales and rounded a second time. */
 static void place_matrices(ssd_plan *p)
 {
     const dart_ssd_args *a = p->a;
@@ -128,9 +132,9 @@ static void place_matrices(ssd_plan *p)
         const dart_memories *run = &a->memories[0];
         p->memory = (matrices){.of = run->dh, .scale = run->scale, .first = run->first, .capacity = run->M, .run = true};
     } else {
-        p->memory = op_has(&a->dh) ? (matrices){.of = a->dh, .scale = a->dh_scale} : scratch_matrices(p, a->memories_count > 1);
+        p->memory = op_has(&a->dh) ? (matrices){.of = a->dh, .scale = a->dh_scale} : scratch_matrices(p, a->memories_count <= 1, true);
     }
-    p->hin = op_has(&a->hin) ? (matrices){.of = a->hin, .scale = a->hin_scale} : scratch_matrices(p, false);
+    p->hin = op_has(&a->hin) ? (matrices){.of = a->hin, .scale = a->hin_scale} : scratch_matrices(p, true, a->x.dtype != DART_BF16);
     p->flags |= (op_has(&p->memory.scale) ? HAS_SCALE : 0) | (op_has(&p->hin.scale) ? HAS_HIN_SCALE : 0) | (p->memory.run ? HAS_RUN : 0);
     if (op_has(&a->open)) p->tail = op_scratch(&p->call, a->B * p->state);
 }
@@ -152,7 +156,7 @@ static uint32_t bind_scale(ssd_plan *p, uint32_t slot, const matrices *m)
 static uint32_t facts_of(const ssd_plan *p, const matrices *m, const dart_tensor *operand, uint64_t width)
 {
     const dart_ssd_args *a = p->a;
-    const uint32_t half = op_has(&m->scale) ? op_fits_half(&m->of, operand) : 0;
+    const uint32_t half = op_fits_half(&m->of, operand);
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->of.offset % 8 == 0 && m->scale.offset % 4 == 0 && op_fits_rows(operand, width);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
     return half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) | (scan ? FITS_SCAN : 0);
@@ -160,18 +164,30 @@ static uint32_t facts_of(const ssd_plan *p, const matrices *m, const dart_tensor
 
 /* ---- Stages ---- */
 
-static void memory(ssd_plan *p)
+static struct SsdMemoryArgs memory_args(const ssd_plan *p)
+{
+    const dart_ssd_args *a = p->a;
+    return (struct SsdMemoryArgs){.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+                                  .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity,
+                                  .x_row = op_row(&a->x, (uint64_t)a->H * a->P), .b_row = op_row(&a->b, (uint64_t)a->G * a->N), .eps = p->eps,
+                                  .dt_row = op_row(&a->dt, a->H), .dt_min = a->dt_min, .dt_max = most_step(a)};
+}
+
+static uint64_t memory_tiles(const ssd_plan *p)
+{
+    const dart_ssd_args *a = p->a;
+    const kernel_row *row = p->call.row;
+    return base_ceil_div(a->N, row->T0) * base_ceil_div(a->H / a->G, row->T1) * a->G * p->M * a->B;
+}
+
+static void memory(ssd_plan *p, uint32_t facts)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
-    struct SsdMemoryArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
-                              .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity,
-                              .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .eps = p->eps};
-    const uint32_t facts = facts_of(p, &p->memory, &a->x, x_width) & facts_of(p, &p->memory, &a->b, b_width);
+    struct SsdMemoryArgs k = memory_args(p);
     op_kernel(call, KERNEL_ssd_memory, a->L, facts);
-    k.x_at = op_bind_rows(call, BINDING_ssd_memory_x, &a->x, p->rows, x_width);
-    k.b_at = op_bind_rows(call, BINDING_ssd_memory_b, &a->b, p->rows, b_width);
+    k.x_at = op_bind_rows(call, BINDING_ssd_memory_x, &a->x, p->rows, (uint64_t)a->H * a->P);
+    k.b_at = op_bind_rows(call, BINDING_ssd_memory_b, &a->b, p->rows, (uint64_t)a->G * a->N);
     op_bind(call, BINDING_ssd_memory_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
     op_bind(call, BINDING_ssd_memory_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
     k.seq_at = op_bind(call, BINDING_ssd_memory_seq, &a->seq, 2 * (uint64_t)a->B);
@@ -179,8 +195,42 @@ static void memory(ssd_plan *p)
     k.memory_at = bind_matrices(p, BINDING_ssd_memory_memory, &p->memory);
     k.scale_at = bind_scale(p, BINDING_ssd_memory_scale, &p->memory);
     op_bind(call, BINDING_ssd_memory_tail, &p->tail, a->B * p->state);
-    const uint64_t blocks = base_ceil_div(a->N, call->row->T0) * base_ceil_div(a->H / a->G, call->row->T1);
-    op_launch(call, &k, blocks * a->G * p->M * a->B);
+    op_launch(call, &k, memory_tiles(p));
+}
+
+/* Both stages in one launch. */
+static void decay_memory(ssd_plan *p, uint32_t facts)
+{
+    op_call *call = &p->call;
+    const dart_ssd_args *a = p->a;
+    struct SsdMemoryArgs k = memory_args(p);
+    op_kernel(call, KERNEL_ssd_decay_memory, a->L, facts);
+    k.x_at = op_bind_rows(call, BINDING_ssd_decay_memory_x, &a->x, p->rows, (uint64_t)a->H * a->P);
+    k.b_at = op_bind_rows(call, BINDING_ssd_decay_memory_b, &a->b, p->rows, (uint64_t)a->G * a->N);
+    op_bind(call, BINDING_ssd_decay_memory_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
+    op_bind(call, BINDING_ssd_decay_memory_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
+    k.seq_at = op_bind(call, BINDING_ssd_decay_memory_seq, &a->seq, 2 * (uint64_t)a->B);
+    op_bind(call, BINDING_ssd_decay_memory_open, &a->open, a->B * p->state);
+    k.memory_at = bind_matrices(p, BINDING_ssd_decay_memory_memory, &p->memory);
+    k.scale_at = bind_scale(p, BINDING_ssd_decay_memory_scale, &p->memory);
+    op_bind(call, BINDING_ssd_decay_memory_tail, &p->tail, a->B * p->state);
+    k.dt_at = op_bind_rows(call, BINDING_ssd_decay_memory_dt, &a->dt, p->rows, a->H);
+    k.a_log_at = op_bind(call, BINDING_ssd_decay_memory_a_log, &a->a_log, a->H);
+    k.dt_bias_at = op_bind(call, BINDING_ssd_decay_memory_dt_bias, &a->dt_bias, a->H);
+    op_bind(call, BINDING_ssd_decay_memory_open_decay, &a->open_decay, (uint64_t)a->B * a->H);
+    op_launch(call, &k, memory_tiles(p));
+}
+
+static void decay_and_memory(ssd_plan *p)
+{
+    const dart_ssd_args *a = p->a;
+    const uint32_t facts = facts_of(p, &p->memory, &a->x, (uint64_t)a->H * a->P) & facts_of(p, &p->memory, &a->b, (uint64_t)a->G * a->N);
+    if (op_prefers(&p->call, KERNEL_ssd_decay_memory, KERNEL_ssd_memory, a->L, facts)) {
+        decay_memory(p, facts);
+    } else {
+        decay(p);
+        memory(p, facts);
+    }
 }
 
 static void state(ssd_plan *p)
@@ -190,8 +240,7 @@ static void state(ssd_plan *p)
     struct SsdStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                              .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity, .eps = p->eps};
     const uint64_t width = (uint64_t)a->N * a->P;
-    const uint32_t halves = op_has(&p->memory.scale) ? facts_of(p, &p->hin, &p->memory.of, width) : 0;
-    op_kernel(call, KERNEL_ssd_state, a->L, halves);
+    op_kernel(call, KERNEL_ssd_state, a->L, facts_of(p, &p->hin, &p->memory.of, width));
     op_bind(call, BINDING_ssd_state_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
     k.memory_at = bind_matrices(p, BINDING_ssd_state_memory, &p->memory);
     k.scale_at = bind_scale(p, BINDING_ssd_state_scale, &p->memory);
@@ -270,15 +319,15 @@ dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args)
     if (op_begin(&p.call, stream, "dart_ssd") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
     p.cum = op_kept(&p.call, &args->cum, p.rows * args->H * CUM_STRIDE);
     p.decay = op_kept(&p.call, &args->decay, (uint64_t)args->B * (p.M + 1) * args->H);
-    decay(&p);
     const bool one = args->L == 1 && !op_has(&args->hin) && !op_has(&args->dh_scale);
     if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && one)) {
+        decay(&p);
         step(&p);
         append(&p);
         return op_end(&p.call);
     }
     place_matrices(&p);
-    memory(&p);
+    decay_and_memory(&p);
     state(&p);
     output(&p);
     if (args->memories_count > 1) append(&p);

@@ -433,6 +433,16 @@ void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t facts)
     call->launch.row = call->row;
 }
 
+bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t facts)
+{
+    const dart_device *device = call->stream->device;
+    const char *variant = device->variant[0] != '\0' ? device->variant : NULL;
+    const kernel_row *row = kernel_pick(one, device->info.capabilities | facts, rows, variant);
+    const kernel_row *beside = kernel_pick(other, device->info.capabilities | facts, rows, variant);
+    if (row == NULL || variant == NULL || beside == NULL) return row != NULL;
+    return strcmp(row->variant, variant) == 0 || strcmp(beside->variant, variant) != 0;
+}
+
 uint64_t op_binding_limit(const op_call *call) { return call->stream->device->info.max_binding_bytes - BACKEND_ALIGN; }
 
 uint32_t op_bind(op_call *call, uint32_t slot, const dart_tensor *tensor, uint64_t elements)

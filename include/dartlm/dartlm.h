@@ -362,12 +362,13 @@ typedef struct dart_memories {
  * Intermediates, optional; where absent the stream's scratch holds them (f32, but for hin):
  *   cum B H L 3: cumulative log-decay in the chunk as a rounded value and its remainder, then dt;
  *   decay B M+1 H: open_decay as it came, then the log-decay of each chunk over this piece;
- *   hin B M H N P with hin_scale f32 B M H N: the state entering each chunk of this piece that has tokens; raw and f32
- *   without hin_scale, else normalised.
+ *   hin B M H N P with hin_scale f32 B M H N: the state entering each chunk of this piece that has tokens; raw without
+ *   hin_scale, f32 or bf16, else normalised.
  * A token sees no later one: what is not finite in b, c or dt makes no earlier output so, and on the CPU neither does what is
  * not finite in x; on a GPU that may turn outputs of the same chunk up to 63 tokens before it into NaN, and no others.
  * With L > 1, h and y are computed from the memories and the hin as they are stored. What the caller does not ask for is held
- * f32, or, when x, b and c are all f16 or all bf16, normalised in that dtype, which is what the fastest kernels take.
+ * f32, or, when x, b and c are all f16 or all bf16, in that dtype, which is what the fastest kernels take: normalised, but for
+ * hin in bf16.
  * Range: on matrix hardware the products dt_t x_t of f16 calls are rounded to f16, some of them 64 times larger, and must stay
  * within 1,000; bf16 has no such limit.
  * Source: Dao and Gu 2024 (state space duality), DART. */
