@@ -29,7 +29,9 @@ enum {
     CASE_MIXED = 1 << 14,   /* activations f32, weights and memories of the case's dtype */
     CASE_LIMITS = 1 << 15,  /* ssd: step limits */
     CASE_FORM = 1 << 16,    /* ssd: memories raw where x has 16 bits and normalised where it is f32 */
-    CASE_RUNS = 1 << 17     /* with STORED: two runs */
+    CASE_RUNS = 1 << 17,    /* with STORED: two runs */
+    CASE_SCALED = 1 << 18,  /* ssd: entering states normalised in bf16, too, where they are raw otherwise */
+    CASE_LARGE = 1 << 19    /* ssd: x as large as f16 holds, b, c and d so small that y fits */
 };
 
 typedef struct conform_case {

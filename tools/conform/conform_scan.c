@@ -41,6 +41,17 @@ static double zero(conform_data *d, uint64_t i)
     return 0;
 }
 
+static double large(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return (conform_uniform(d, 0, 1) < 0.5 ? -1 : 1) * conform_uniform(d, 3e4, 6.5e4);
+}
+static double small(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return 0.06 * conform_normal(d);
+}
+
 /* Column `column` of a tensor of three, as a tensor of its own. */
 static conform_tensor column_of(const conform_tensor *cum, uint64_t column)
 {
@@ -100,8 +111,9 @@ static void make_memories(conform_data *d, scan_case *k)
         if (normalised) k->dh_scale = conform_output(d, DART_F32, k->chunks, scales, false);
     }
     if (k->step) return;
+    const bool scaled = normalised && (c->dtype != DART_BF16 || flag(d, CASE_SCALED));
     k->hin = conform_output(d, normalised ? c->dtype : DART_F32, k->chunks, k->state, false);
-    if (normalised) k->hin_scale = conform_output(d, DART_F32, k->chunks, scales, false);
+    if (scaled) k->hin_scale = conform_output(d, DART_F32, k->chunks, scales, false);
 }
 
 static void make(conform_data *d, scan_case *k)
@@ -115,14 +127,15 @@ static void make(conform_data *d, scan_case *k)
     k->rows = (uint64_t)c->B * c->L;
     k->chunks = (uint64_t)c->B * k->M;
     k->state = (uint64_t)c->H * c->N * c->P;
-    k->x = conform_input(d, act, k->rows, (uint64_t)c->H * c->P, true, conform_unit);
+    const conform_generator any = flag(d, CASE_LARGE) ? small : conform_unit;
+    k->x = conform_input(d, act, k->rows, (uint64_t)c->H * c->P, true, flag(d, CASE_LARGE) ? large : conform_unit);
     k->dt = conform_input(d, act, k->rows, c->H, true, any_dt);
-    k->b = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, conform_unit);
-    k->c = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, conform_unit);
+    k->b = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, any);
+    k->c = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, any);
     k->a_log = conform_input(d, c->dtype, 1, c->H, false, any_a_log);
     if (flag(d, CASE_PARAMS)) {
         k->bias = conform_input(d, c->dtype, 1, c->H, false, some_bias);
-        k->skip = conform_input(d, c->dtype, 1, c->H, false, conform_unit);
+        k->skip = conform_input(d, c->dtype, 1, c->H, false, any);
     }
     if (flag(d, CASE_SEQ)) k->seqs = conform_ints(d, c->B, 2, k->seq.pairs);
     if (flag(d, CASE_H)) k->h = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
