@@ -246,8 +246,8 @@ static dart_dtype stored_memories(const scan_case *k)
 static double operand_rounding(const conform_data *d, const char *stage)
 {
     char matrix[32], tensor[32];
-    snprintf(matrix, sizeof matrix, "%s[matrix_", stage);
-    snprintf(tensor, sizeof tensor, "%s[tensor_", stage);
+    snprintf(matrix, sizeof matrix, "_%s[matrix_", stage);
+    snprintf(tensor, sizeof tensor, "_%s[tensor_", stage);
     const char *ran = d->outcome->variants;
     return strstr(ran, matrix) != NULL || strstr(ran, tensor) != NULL ? conform_rounding(d->c->dtype) : 0;
 }
@@ -282,7 +282,7 @@ void conform_ssd(conform_data *d)
         join(k.cum);
         const conform_tensor sums = column_of(k.cum, 0), steps = column_of(k.cum, 2);
         const double decay_bound = conform_tolerance(BOUND_DECAY, 0);
-        const conform_limits memories = {.bound = conform_tolerance(BOUND_SCAN, k.C), .operands = operand_rounding(d, "ssd_memory")};
+        const conform_limits memories = {.bound = conform_tolerance(BOUND_SCAN, k.C), .operands = operand_rounding(d, "memory")};
         /* States are sums of memories as stored, which are off by one rounding of their type. */
         conform_limits states = memories;
         states.operands += conform_rounding(stored_memories(&k));
@@ -299,7 +299,7 @@ void conform_ssd(conform_data *d)
         /* So is y as far as it comes from earlier chunks: an element may show that rounding and its own. */
         const double of_states = k.hin != NULL ? conform_rounding(k.hin->t.dtype) : 0;
         conform_compare_within(d, "y", k.y, y, &(conform_limits){.bound = conform_tolerance(BOUND_SCAN, k.C + c->N),
-                                                                 .operands = operand_rounding(d, "ssd_output") + of_states,
+                                                                 .operands = operand_rounding(d, "output") + of_states,
                                                                  .floor = conform_floor(act)});
     }
     conform_seq_free(&k.seq);
