@@ -141,6 +141,14 @@ __device__ __forceinline__ bool multiples_of_4(uint32_t a, uint32_t b, uint32_t 
 // ---- Arithmetic ----
 
 __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0); }
+// a / b, at once where that is 0 or a.
+__device__ __forceinline__ uint32_t quotient(uint32_t a, uint32_t b)
+{
+    if (a < b) return 0;
+    if (b == 1) return a;
+    asm volatile(""); // keeps the division in a branch of its own
+    return a / b;
+}
 __device__ __forceinline__ float exp_below(float x) { return expf(x > 0.0f ? 0.0f : x); } // NaN stays NaN
 __device__ __forceinline__ float silu(float x)
 {
@@ -164,7 +172,7 @@ struct Chunk {
 };
 __device__ __forceinline__ Chunk chunk_of(const Piece &piece, uint32_t S, uint32_t j)
 {
-    const uint64_t o = piece.position % S;
+    const uint64_t o = piece.position - quotient(piece.position, S) * S;
     const uint64_t border = (uint64_t(j) + 1) * S - o;
     Chunk chunk;
     chunk.begin = j ? uint32_t(uint64_t(j) * S - o) : 0;

@@ -83,7 +83,7 @@ template <bool bf> __device__ __forceinline__ void tiles(const ssd_memory_args &
                 const float4 low = *reinterpret_cast<const float4 *>(shared.top[turn % 2]),
                              high = *reinterpret_cast<const float4 *>(shared.top[turn % 2] + 4);
                 /* Above the largest weight: no x grows, or it might leave the range of f16. */
-                unit = 2.0f * power_below(fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)),
+                unit = 2.0f * unit_below(fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)),
                                                 fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w))));
                 inverse_unit = 1.0f / unit;
             }

@@ -4,7 +4,7 @@
 // and keeps their fragments of c and the products c.b among them in registers; the products with earlier blocks of 64 lie in
 // shared memory, so that all warpgroups run one program: four, with all products in registers, took 153 KiB of code, and
 // waiting for instructions was what took longest. x and hin of a head are on their way to one of two stages of shared memory
-// one turn ahead, and weighted there; b passes through a stage that holds nothing.
+// one turn ahead, and weighted there: hin where it is normalised, times its scales; b passes through a stage that holds nothing.
 //
 // With e_j the last token of block j of 64, tokens t of block i take from block j < i
 //   exp(cum_t - cum_e(i-1)) exp(cum_e(i-1) - cum_e(i-2)) ... exp(cum_e(j+1) - cum_e(j))
@@ -14,8 +14,8 @@
 // the fragments of c.b are multiplied: by factors that split at every 16 tokens before the own 16 in the same way, there by the
 // exponential itself. d is added where s = t.
 //
-// f16: c.b is held 2^-4 as large, so that products above 65504 do not overflow; steps and hin are divided by the power of two
-// below the largest step of the chunk and the largest scale of the head.
+// f16: c.b is held 2^-4 as large, so that products above 65504 do not overflow; steps and hin are divided by powers of two: above
+// the largest step of the chunk (and 2^-16 d), so that no x grows, and below the largest scale of the head.
 //
 // Shared memory: two stages of x, weighted x and hin 144 KiB; products of c and b 48 KiB; vectors 18 KiB.
 #include "tensor.cuh"
@@ -50,12 +50,6 @@ struct Shared {
 };
 
 template <bool bf> __device__ constexpr float shrink() { return bf ? 1.0f : 0.0625f; }
-// The power of two below the largest of non-negative numbers of a warp.
-__device__ __forceinline__ float unit_of(float largest)
-{
-    const uint32_t bits = __reduce_max_sync(0xffffffffu, __float_as_uint(largest)) & 0x7f800000u;
-    return bits < 0x7f800000u ? fmaxf(__uint_as_float(bits), 0x1p-40f) : 1.0f;
-}
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -72,16 +66,40 @@ __device__ __forceinline__ uint32_t thread_now()
 // of them are the same scheduler's.
 __device__ __forceinline__ uint32_t slab_of(uint32_t block) { return uniform((threadIdx.x / 32 + block) % 4); }
 
-// Columns 16 k to 16 k + 15 of c, of the 16 tokens of a warp in a block of 64.
-__device__ __forceinline__ void load_c(uint32_t (&c)[4], const uint16_t *rows, uint64_t row, uint32_t length, uint32_t block,
-                                       uint32_t k)
+// The 16 lines of c of a warp: fetched as they lie in memory, 16 bytes of line 2 i + lane / 16 in c[i], since a load that
+// reaches into eight lines at once takes eight times as long, and turned into fragments, columns 16 k to 16 k + 15 in c[k],
+// through 2 KiB of shared memory of the warp's own.
+__device__ __forceinline__ void fetch_c(uint32_t (&c)[N / 16][4], const uint16_t *rows, uint64_t row, uint32_t length,
+                                        uint32_t block)
 {
-    const uint32_t lane = threadIdx.x % 32, near = 64 * block + 16 * slab_of(block) + lane / 4, far = near + 8;
-    const uint16_t *near_at = rows + near * row + lane % 4 * 2 + 16 * k, *far_at = near_at + 8 * row;
-    c[0] = near < length ? *reinterpret_cast<const uint32_t *>(near_at) : 0;
-    c[1] = far < length ? *reinterpret_cast<const uint32_t *>(far_at) : 0;
-    c[2] = near < length ? *reinterpret_cast<const uint32_t *>(near_at + 8) : 0;
-    c[3] = far < length ? *reinterpret_cast<const uint32_t *>(far_at + 8) : 0;
+    const uint32_t lane = threadIdx.x % 32, t0 = 64 * block + 16 * slab_of(block) + lane / 16;
+    const uint16_t *from = rows + t0 * row + lane % 16 * 8;
+#pragma unroll
+    for (uint32_t i = 0; i < N / 16; i++, from += 2 * row) {
+        uint4 sixteen = make_uint4(0, 0, 0, 0);
+        if (t0 + 2 * i < length) sixteen = *reinterpret_cast<const uint4 *>(from);
+        c[i][0] = sixteen.x, c[i][1] = sixteen.y, c[i][2] = sixteen.z, c[i][3] = sixteen.w;
+    }
+}
+__device__ __forceinline__ void turn_c(uint32_t (&c)[N / 16][4], char *own)
+{
+    const uint32_t lane = threadIdx.x % 32, at = shared_address(own);
+    uint32_t turned[N / 16][4];
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        __syncwarp();
+#pragma unroll
+        for (uint32_t i = 0; i < N / 16; i++)
+            if (lane % 16 / 8 == half) put16(own, 2 * i + lane / 16, lane % 8, make_uint4(c[i][0], c[i][1], c[i][2], c[i][3]));
+        __syncwarp();
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) load_matrices(turned[4 * half + k], at + tile_at(lane % 16, 2 * k + lane / 16));
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < N / 16; k++) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) c[k][i] = turned[k][i];
+    }
 }
 
 // The products of c.b of a warpgroup's tokens with those of block s, in the registers of fragments.
@@ -114,10 +132,17 @@ __device__ __forceinline__ void multiply_head(float (&sums)[32], uint32_t block,
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, column = lane % 4 * 2, slab = slab_of(block);
     const uint32_t t0 = 64 * block + 16 * slab;
     const uint64_t hin = operand_at(shared_address(stage.hin)), x = operand_at(shared_address(stage.x) + 64 * block * tile_row);
-    // The own block: whole fragments before the 16 tokens, the triangle within them, nothing after. Before the products, which
-    // suffer no branches between them.
+    clear(sums);
+    products_begin();
+#pragma unroll
+    for (uint32_t k = 0; k < N / 16; k++) multiply<bf>(sums, c[k], operand_on(hin, 16 * k * tile_row));
+    products_commit();
+    // The own block: whole fragments before the 16 tokens, the triangle within them, nothing after. Computed while products run,
+    // the triangle first, and selected, since the compiler lets products that it finds among branches run one by one.
+    const float inverse = bf ? 1.0f : 1.0f / unit.x;
     const float2 first = v.cum[t0], cum[2] = {v.cum[t0 + g], v.cum[t0 + g + 8]};
-    const float own[2] = {decay_between(cum[0], first), decay_between(cum[1], first)};
+    const float own[2] = {decay_between(cum[0], first) * inverse, decay_between(cum[1], first) * inverse};
+    const float skip = v.skip * (shrink<bf>() * inverse);
     uint32_t last[4][4];
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
@@ -127,44 +152,21 @@ __device__ __forceinline__ void multiply_head(float (&sums)[32], uint32_t block,
         for (uint32_t k = 1; k < 4; k++) pair = k == slab ? cb[k][i] : pair;
         const float4 earlier = *reinterpret_cast<const float4 *>(&v.cum[t0 + s]);
         const float2 products = unpack<bf>(pair), steps = *reinterpret_cast<const float2 *>(v.step + t0 + s);
-        const float left = products.x * (decay_between(cum[i % 2], make_float2(earlier.x, earlier.y)) * steps.x);
-        const float right = products.y * (decay_between(cum[i % 2], make_float2(earlier.z, earlier.w)) * steps.y);
-        last[3][i] = pack<bf>(s < t ? left : s == t ? left + v.skip * shrink<bf>() : 0.0f,
-                              s + 1 < t ? right : s + 1 == t ? right + v.skip * shrink<bf>() : 0.0f);
+        const float left = products.x * (decay_between(cum[i % 2], make_float2(earlier.x, earlier.y)) * (steps.x * inverse));
+        const float right = products.y * (decay_between(cum[i % 2], make_float2(earlier.z, earlier.w)) * (steps.y * inverse));
+        last[3][i] = pack<bf>(s < t ? left : s == t ? left + skip : 0.0f,
+                              s + 1 < t ? right : s + 1 == t ? right + skip : 0.0f);
     }
-#pragma unroll
-    for (uint32_t k = 0; k < 3; k++) {
-        if (k < slab) {
-            const uint32_t q = 4 * block + k;
-            const float between = decay_between(first, v.cum[16 * q + 15]);
-            const float factors[2] = {own[0] * between, own[1] * between};
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                const float2 keys = *reinterpret_cast<const float2 *>(v.near + 16 * q + column + i / 2 * 8);
-                const float2 all = unpack<bf>(cb[k][i]);
-                last[k][i] = pack<bf>(all.x * (keys.x * factors[i % 2]), all.y * (keys.y * factors[i % 2]));
-            }
-        } else {
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) last[k][i] = k == slab ? last[3][i] : 0;
-        }
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) last[3][i] = slab == 3 ? last[3][i] : 0;
-
-    clear(sums);
-    products_begin();
-#pragma unroll
-    for (uint32_t k = 0; k < N / 16; k++) multiply<bf>(sums, c[k], operand_on(hin, 16 * k * tile_row));
 
     // From block to block; the sums are in units of what is multiplied next.
+    const float entering = unit.y * (shrink<bf>() * inverse);
     float2 before = make_float2(0.0f, 0.0f);
     uint64_t left = operand_at(cb_tiles + block * (block - 1) / 2 * (64 * tile_row));
     uint64_t weighted = operand_at(shared_address(stage.weighted));
 #pragma unroll 1
     for (uint32_t j = 0; j < block; j++) {
         const float2 here = v.cum[64 * j + 63];
-        const float factor = decay_between(here, before) * (j == 0 ? unit.y * shrink<bf>() / unit.x : 1.0f);
+        const float factor = decay_between(here, before) * (j == 0 ? entering : 1.0f);
         before = here;
         products_wait(sums);
 #pragma unroll
@@ -175,8 +177,25 @@ __device__ __forceinline__ void multiply_head(float (&sums)[32], uint32_t block,
             multiply<bf, false>(sums, operand_on(left, 32 * k), operand_on(weighted, 16 * k * tile_row));
         left = operand_on(left, 64 * tile_row);
         weighted = operand_on(weighted, 64 * tile_row);
+        products_commit();
     }
-    const float to_own = block == 0 ? unit.y * shrink<bf>() : unit.x;
+#pragma unroll
+    for (uint32_t k = 0; k < 3; k++) {
+        const uint32_t q = 4 * block + k;
+        const float between = decay_between(first, v.cum[16 * q + 15]);
+        const float factors[2] = {own[0] * between, own[1] * between};
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const float2 keys = *reinterpret_cast<const float2 *>(v.near + 16 * q + column + i / 2 * 8);
+            const float2 all = unpack<bf>(cb[k][i]);
+            const uint32_t whole = pack<bf>(all.x * (keys.x * factors[i % 2]), all.y * (keys.y * factors[i % 2]));
+            last[k][i] = k < slab ? whole : k == slab ? last[3][i] : 0;
+        }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) last[3][i] = slab == 3 ? last[3][i] : 0;
+
+    const float to_own = block == 0 ? entering : 1.0f;
     const float factors[2] = {decay_between(cum[0], before) * to_own, decay_between(cum[1], before) * to_own};
     products_wait(sums);
 #pragma unroll
@@ -186,8 +205,9 @@ __device__ __forceinline__ void multiply_head(float (&sums)[32], uint32_t block,
     for (uint32_t k = 0; k < 4; k++) multiply<bf>(sums, last[k], operand_on(x, 16 * k * tile_row));
     products_wait(sums);
     if (!bf) {
+        const float out = unit.x / shrink<bf>();
 #pragma unroll
-        for (int i = 0; i < 32; i++) sums[i] *= 1.0f / shrink<bf>();
+        for (int i = 0; i < 32; i++) sums[i] *= out;
     }
 }
 
@@ -204,39 +224,45 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
     const uint16_t *hin = reinterpret_cast<const uint16_t *>(bindings.address[BINDING_ssd_output_hin]) + args.hin_at;
     const float *scale = FLOATS(ssd_output, hin_scale) + args.hin_scale_at, *cum = FLOATS(ssd_output, cum);
     const View d = VIEW(ssd_output, d), y = VIEW(ssd_output, y);
+    const bool normalised = !bf || args.flags & HAS_HIN_SCALE; // hin
     const uint32_t block = uniform(threadIdx.x / 128), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    // The first warp lists the turns, four ahead.
+    // The first warp lists the turns, three ahead.
     const Run run = run_of(args.tiles, args.H / args.G);
     uint32_t tile_listed = run.first;
-    Turn listed = {};
     const auto list = [&](uint32_t turn) {
         const uint32_t heads = args.H / args.G, end = run.end;
+        Turn listed = {};
+        if (turn > 0) listed = shared.turns[(turn - 1) % 8];
         if (listed.left > 1) {
             listed.left--;
             listed.head++;
             listed.row += N;
         } else {
             listed.head = UINT32_MAX;
-            for (; tile_listed < end; tile_listed += listed.left) {
-                listed.left = min(heads - tile_listed % heads, end - tile_listed);
-                listed.group = tile_listed / heads % args.G;
-                const uint32_t j = tile_listed / args.H % args.M;
-                listed.b = tile_listed / args.H / args.M;
+            listed.left = 0;
+            while (tile_listed < end && listed.left == 0) {
+                const uint32_t first = tile_listed % heads, left = min(heads - first, end - tile_listed);
+                const uint32_t chunks = quotient(tile_listed / heads, args.G);
+                listed.group = tile_listed / heads - chunks * args.G;
+                listed.b = quotient(chunks, args.M);
+                const uint32_t j = chunks - listed.b * args.M;
                 const Piece pieces = piece_of(INTS(ssd_output, seq) + args.seq_at, args.flags, args.L, listed.b);
                 const Chunk chunk = chunk_of(pieces, args.S, j);
                 listed.begin = chunk.begin;
                 listed.length = chunk.length();
                 if (listed.length > 0) {
-                    listed.head = tile_listed % heads + listed.group * heads;
+                    listed.left = left;
+                    listed.head = first + listed.group * heads;
                     listed.token = listed.b * args.L + listed.begin;
                     listed.row = ((listed.b * args.M + j) * args.H + listed.head) * N;
-                    tile_listed += listed.left;
-                    break;
                 }
+                tile_listed += left;
             }
         }
+        __syncwarp();
         if (lane == 0) shared.turns[turn % 8] = listed;
+        __syncwarp();
     };
     const auto there = [&](uint32_t turn) { return shared.turns[turn % 8].head != UINT32_MAX; };
 
@@ -251,7 +277,8 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
         copy_tile<N, threads>(shared_address(shared.stage[number % 2].hin), hin + uint64_t(turn.row) * P, P, N, me);
         copies_commit();
 #pragma unroll
-        for (uint32_t i = 0; i < hin_parts; i++) scales[i] = (scale + turn.row)[me / 8 + i * rows_apart];
+        for (uint32_t i = 0; i < hin_parts; i++)
+            if (normalised) scales[i] = (scale + turn.row)[me / 8 + i * rows_apart];
         if (!bf) {
             const float4 four = *reinterpret_cast<const float4 *>(scale + turn.row + 4 * (me % 32));
             largest = fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w));
@@ -298,8 +325,8 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
             const float4 high = *reinterpret_cast<const float4 *>(v.step + 8 * lane + 4);
             const float lows = fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w));
             const float highs = fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w));
-            /* That of steps is above the largest: no x grows, or it might leave the range of f16. */
-            unit = make_float2(2.0f * unit_of(fmaxf(lows, highs)), unit_of(largest));
+            const float top = warp_top(fmaxf(lows, highs));
+            unit = make_float2(2.0f * unit_below(fmaxf(top, fabsf(v.skip) * 0x1p-16f)), unit_below(warp_top(largest)));
             if (threadIdx.x == 0) shared.unit[number % 2] = unit;
         }
         copies_landed<0>(); // a thread weighs what it has copied
@@ -310,11 +337,13 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
             if (!bf) by = factors_of<bf>(__uint_as_float(by.x) / unit.x, __uint_as_float(by.y) / unit.x);
             put16(to.weighted, r, piece, scale8<bf>(get16(to.x, r, piece), by));
         }
+        if (normalised) {
 #pragma unroll
-        for (uint32_t i = 0; i < hin_parts; i++) {
-            const uint32_t r = row + i * rows_apart;
-            const float by = bf ? scales[i] : scales[i] / unit.y;
-            put16(to.hin, r, piece, scale8<bf>(get16(to.hin, r, piece), factors_of<bf>(by, by)));
+            for (uint32_t i = 0; i < hin_parts; i++) {
+                const uint32_t r = row + i * rows_apart;
+                const float by = bf ? scales[i] : scales[i] / unit.y;
+                put16(to.hin, r, piece, scale8<bf>(get16(to.hin, r, piece), factors_of<bf>(by, by)));
+            }
         }
         stores_done();
     };
@@ -328,13 +357,13 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
         copy_tile<tokens, threads>(shared_address(free) + tokens * tile_row, from + 64, args.b_row, turn.length, threadIdx.x);
         copies_commit();
         const uint16_t *rows = lines + uint64_t(turn.token) * args.c_row + turn.group * N;
-#pragma unroll
-        for (uint32_t k = 0; k < N / 16; k++) load_c(c[k], rows, args.c_row, turn.length, block, k);
+        fetch_c(c, rows, args.c_row, turn.length, block);
     };
     const auto enter_chunk = [&](const char *b_tiles) {
 #pragma unroll 1
-        for (uint32_t s = 0; s < block; s++) {
+        for (uint32_t s = 0; s <= block; s++) {
             multiply_chunk<bf>(cb, c, shared_address(b_tiles), s);
+            if (s == block) break;
             char *to = shared.cb[block * (block - 1) / 2 + s];
 #pragma unroll
             for (uint32_t k = 0; k < 4; k++) {
@@ -345,14 +374,14 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
                 }
             }
         }
-        multiply_chunk<bf>(cb, c, shared_address(b_tiles), block);
         stores_done();
     };
 
-    // Before turn i: x and hin are in their stage, the vectors of turns i and i + 1 are there, cum of turn i + 2 is in
-    // registers.
+    // Before turn i: x and hin are in their stage or on their way, the vectors of turn i are there, cum of turn i + 1 is in
+    // registers. Every step stands here once where it can: what runs for the first time waits for its instructions.
     if (warp == 0) {
-        for (uint32_t i = 0; i < 4; i++) list(i);
+#pragma unroll 1
+        for (uint32_t i = 0; i < 3; i++) list(i);
     }
     barrier(1, threads);
     if (!there(0)) {
@@ -363,40 +392,35 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
     fetch_x(shared.turns[0], 0);
     predecessors_wait();
     fetch_hin(shared.turns[0], 0);
-    Cum ahead = {};
-    {
-        const Cum here = fetch_cum(shared.turns[0]);
-        if (there(1)) ahead = fetch_cum(shared.turns[1]);
-        weigh(here, 0);
-        weigh(ahead, 1);
-    }
-    if (there(2)) ahead = fetch_cum(shared.turns[2]);
-    copies_wait<2>(); // b
+    Cum here = fetch_cum(shared.turns[0]), ahead = {};
+    if (there(1)) ahead = fetch_cum(shared.turns[1]);
+    weigh(here, 0);
     barrier(1, threads);
-    enter_chunk(shared.stage[1].x);
-    put(0);
 
-    uint32_t left = shared.turns[0].left; // heads of the group from this turn on
+    uint32_t left = 0; // heads of the group from this turn on
     for (uint32_t turn = 0; there(turn); turn++, left--) {
+        put(turn);
+        if (there(turn + 1)) weigh(ahead, turn + 1);
         barrier(1, threads);
         if (left == 0) {
             char *free = shared.stage[(turn + 1) % 2].x;
-            fetch_chunk(shared.turns[turn % 8], free);
-            copies_wait<0>();
+            if (turn > 0) {
+                fetch_chunk(shared.turns[turn % 8], free);
+                copies_wait<0>();
+            }
+            turn_c(c, shared.cb[0] + warp * (16 * tile_row));
             barrier(1, threads);
             enter_chunk(free);
             left = shared.turns[turn % 8].left;
             barrier(1, threads);
         }
         Stage &stage = shared.stage[turn % 2];
-        // Before the next loads: what was loaded a turn ago would wait for those as well.
-        if (there(turn + 2)) weigh(ahead, turn + 2);
         if (there(turn + 1)) {
             fetch_x(shared.turns[(turn + 1) % 8], turn + 1);
             fetch_hin(shared.turns[(turn + 1) % 8], turn + 1);
         }
-        if (there(turn + 3)) ahead = fetch_cum(shared.turns[(turn + 3) % 8]);
-        if (warp == 0) list(turn + 4);
+        if (there(turn + 2)) ahead = fetch_cum(shared.turns[(turn + 2) % 8]);
+        if (warp == 0) list(turn + 3);
         float sums[32];
         multiply_head<bf>(sums, block, c, cb, shared_address(shared.cb), stage, shared.vectors[turn % 3],
                           bf ? make_float2(1.0f, 1.0f) : shared.unit[turn % 2]);
@@ -413,7 +437,6 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
                 if (r < valid) store(y, to + size_t(r) * args.y_row + i / 4 * 8 + lane % 4 * 2 + i % 2, sums[i]);
             }
         }
-        if (there(turn + 1)) put(turn + 1);
     }
 #endif
 }

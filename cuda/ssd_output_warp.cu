@@ -4,7 +4,8 @@
 // A block walks a run of neighbouring tiles (one head of one chunk each). Warp w makes tokens 16 w to 16 w + 15 and, so that
 // all have the same to do, the 16 tokens as far from the other end. c of its tokens and their c.b with all earlier ones, made
 // once for all heads of a group, stay in registers as left operands. x and hin are the right ones: x as it comes, into one of
-// two stages one turn ahead, hin times its scales, rounded once. With e_q the last token of the q-th 16,
+// two stages one turn ahead, hin as it comes where it is raw, else times its scales, rounded once. With e_q the last token of
+// the q-th 16,
 //   y_t = exp(cum_t) c_t (scale hin)
 //         + sum over q < t / 16, s in q: (c_t.b_s exp(cum_t - cum_e(q)) exp(cum_e(q) - cum_s) step_s) x_s
 //         + sum over s <= t of the own 16: (c_t.b_s exp(cum_t - cum_s) step_s, + d where s = t) x_s,
@@ -174,6 +175,7 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
     const uint32_t warp = uniform(threadIdx.x / 32), late = sixteens - 1 - warp, lane = threadIdx.x % 32, g = lane / 4,
                    column = lane % 4 * 2;
     const uint32_t N = args.N, P = args.P, end = run_begin(args, blockIdx.x + 1);
+    const bool normalised = !bf || args.flags & HAS_HIN_SCALE; // hin
 
     for (Segment at = find(args, seq, run_begin(args, blockIdx.x), end); at.first < end; at = find(args, seq, at.end, end)) {
         const size_t token = size_t(at.b) * args.L + at.begin, matrix = (size_t(at.b) * args.M + at.j) * args.H + at.head;
@@ -186,10 +188,12 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
         const auto fetch = [&](uint32_t turn) {
             own = fetch_token(cum_from + turn * size_t(args.L) * CUM_STRIDE, at.length);
             const float *scale = hin_scale + (matrix + turn) * N;
+            if (normalised) {
 #pragma unroll
-            for (uint32_t i = 0; i < state / rows_apart; i++) {
-                const uint32_t n = threadIdx.x / 8 + i * rows_apart;
-                scales[i] = n < N ? scale[n] : 0.0f;
+                for (uint32_t i = 0; i < state / rows_apart; i++) {
+                    const uint32_t n = threadIdx.x / 8 + i * rows_apart;
+                    scales[i] = n < N ? scale[n] : 0.0f;
+                }
             }
             if (!bf && 4 * lane < N) {
                 const float4 four = *reinterpret_cast<const float4 *>(scale + 4 * lane);
@@ -239,13 +243,15 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
             const Vectors &v = shared.vectors[turn % 2];
             const char *stage = shared.x[turn % 2];
             copies_wait<0>();
-            const float unit = bf ? 1.0f : power_below(warp_top(largest)), inverse_unit = 1.0f / unit;
+            const float unit = bf ? 1.0f : unit_below(warp_top(largest)), inverse_unit = 1.0f / unit;
+            if (normalised) { // a thread scales what it has copied
 #pragma unroll
-            for (uint32_t i = 0; i < state / rows_apart; i++) { // a thread scales what it has copied
-                const uint32_t n = threadIdx.x / 8 + i * rows_apart;
-                const float scale = scales[i] * inverse_unit;
-                const uint4 raw = get16(shared.hin, n, threadIdx.x % 8);
-                put16(shared.hin, n, threadIdx.x % 8, scale8<bf>(raw, factors_of<bf>(scale, scale)));
+                for (uint32_t i = 0; i < state / rows_apart; i++) {
+                    const uint32_t n = threadIdx.x / 8 + i * rows_apart;
+                    const float scale = scales[i] * inverse_unit;
+                    const uint4 raw = get16(shared.hin, n, threadIdx.x % 8);
+                    put16(shared.hin, n, threadIdx.x % 8, scale8<bf>(raw, factors_of<bf>(scale, scale)));
+                }
             }
             __syncthreads(); // x, hin and vectors of this turn are there, the other stage is free
             if (turn + 1 < turns) {
@@ -293,7 +299,7 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
                         }
                         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
                         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-                        inverse[r][half] = 1.0f / power_below(top);
+                        inverse[r][half] = 1.0f / unit_below(top);
                     }
                     const float enters =
                         decay_between(cum_of[r][half], make_float2(0.0f, 0.0f)) * (unit * shrink<bf>() * inverse[r][half]);

@@ -1,5 +1,5 @@
-// ssd_state for N = 128, P = 64 with memories and hin normalised in 16 bits of one type. A block has T0 rows of one
-// (sequence, head), sixteen threads a row with four columns each. Eight chunks are walked at a time, the states first, while
+// ssd_state for N = 128, P = 64 with normalised memories and hin, in bf16 also raw, in 16 bits of one type. A block has T0 rows
+// of one (sequence, head), sixteen threads a row with four columns each. Eight chunks are walked at a time, the states first, while
 // the next eight are on their way; what there is one of a chunk is two threads' to load and to compute and one's to store.
 #include "tensor.cuh"
 
@@ -29,7 +29,7 @@ template <bool bf, uint32_t T0> __device__ __forceinline__ void tiles(const ssd_
     float *h_out = FLOATS(ssd_state, h), *open_out = FLOATS(ssd_state, open), *open_decay = FLOATS(ssd_state, open_decay);
     uint16_t *hin = reinterpret_cast<uint16_t *>(bindings.address[BINDING_ssd_state_hin]) + args.hin_at;
     float *hin_scale = FLOATS(ssd_state, hin_scale) + args.hin_scale_at;
-    const bool has_h = args.flags & HAS_H, has_open = args.flags & HAS_OPEN;
+    const bool has_h = args.flags & HAS_H, has_open = args.flags & HAS_OPEN, normalised = !bf || args.flags & HAS_HIN_SCALE;
     constexpr uint32_t blocks = N / T0;
     const uint32_t column = threadIdx.x % lanes * columns, own = threadIdx.x % lanes / 2;
     successors_begin();
@@ -79,7 +79,7 @@ template <bool bf, uint32_t T0> __device__ __forceinline__ void tiles(const ssd_
                 if (j1 >= chunks) break;
                 const bool first = turn == 0 && j0 == 0;
                 const float kept = decay_exp(first && own == 0 && merged > 0 ? before + batch.total : batch.total);
-                float enter[step][columns], squares[step];
+                float enter[step][columns], inverse = 1.0f;
 #pragma unroll
                 for (uint32_t i = 0; i < step; i++) {
 #pragma unroll
@@ -88,24 +88,30 @@ template <bool bf, uint32_t T0> __device__ __forceinline__ void tiles(const ssd_
                     const float keeps = __shfl_sync(0xffffffffu, kept, 2 * i, lanes);
                     const float factor = __shfl_sync(0xffffffffu, batch.scale, 2 * i, lanes);
                     const uint32_t pairs[columns / 2] = {batch.row[i].x, batch.row[i].y};
-                    squares[i] = 0.0f;
 #pragma unroll
                     for (uint32_t k = 0; k < columns / 2; k++) {
                         const float2 v = unpack<bf>(pairs[k]);
                         state[2 * k] = fmaf(keeps, state[2 * k], factor * v.x);
                         state[2 * k + 1] = fmaf(keeps, state[2 * k + 1], factor * v.y);
-                        squares[i] = fmaf(enter[i][2 * k], enter[i][2 * k], squares[i]);
-                        squares[i] = fmaf(enter[i][2 * k + 1], enter[i][2 * k + 1], squares[i]);
                     }
                 }
                 fetch(batch, j1 + 2 * step);
-                // Of eight sums over sixteen threads to one of each two's own.
-                add_halves<4>(squares, 8);
-                add_halves<2>(squares, 4);
-                add_halves<1>(squares, 2);
-                squares[0] += __shfl_xor_sync(0xffffffffu, squares[0], 1);
-                const float mean = fmaf(squares[0], 1.0f / P, args.eps), inverse = inverse_root(mean);
-                if (threadIdx.x % 2 == 0 && j1 + own < chunks) scales_to[uint64_t(j1 + own) * stride] = mean * inverse;
+                if (normalised) {
+                    float squares[step] = {};
+#pragma unroll
+                    for (uint32_t i = 0; i < step; i++) {
+#pragma unroll
+                        for (uint32_t k = 0; k < columns; k++) squares[i] = fmaf(enter[i][k], enter[i][k], squares[i]);
+                    }
+                    // Of eight sums over sixteen threads to one of each two's own.
+                    add_halves<4>(squares, 8);
+                    add_halves<2>(squares, 4);
+                    add_halves<1>(squares, 2);
+                    squares[0] += __shfl_xor_sync(0xffffffffu, squares[0], 1);
+                    const float mean = fmaf(squares[0], 1.0f / P, args.eps);
+                    inverse = inverse_root(mean);
+                    if (threadIdx.x % 2 == 0 && j1 + own < chunks) scales_to[uint64_t(j1 + own) * stride] = mean * inverse;
+                }
                 uint16_t *to = rows_to + uint64_t(j1) * (stride * P);
 #pragma unroll
                 for (uint32_t i = 0; i < step; i++, to += stride * P) {

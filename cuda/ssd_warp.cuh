@@ -1,5 +1,5 @@
-// What ssd_memory and ssd_output on the warp products of sm_80 share: the walk of a block over a run of neighbouring tiles, one
-// head of one chunk each, and the powers of two that keep f16 in its range.
+// What ssd_memory and ssd_output on the warp products of sm_80 share: the run of a block, one head of one chunk a tile, a
+// thread's token, and rows of results.
 #ifndef DART_SSD_WARP_CUH
 #define DART_SSD_WARP_CUH
 
@@ -9,34 +9,6 @@ namespace ssd_warp {
 
 constexpr uint32_t threads = 256, tokens = 256, columns = 64, rows_apart = threads / 8;
 
-// Tiles of one chunk and group: from first up to end. m: the number of the chunk in the sequence.
-struct Segment {
-    uint32_t first, end, head, b, j, group, begin, length, m;
-    bool closes;
-};
-
-// The first segment with tokens from tile `first` on; first >= last when there is none.
-template <class Args>
-__device__ __forceinline__ Segment find(const Args &args, const int32_t *seq, uint32_t first, uint32_t last)
-{
-    const uint32_t heads = args.H / args.G;
-    Segment s = {};
-    for (s.first = first; s.first < last; s.first = s.end) {
-        s.end = min((s.first / heads + 1) * heads, last);
-        s.group = s.first / heads % args.G;
-        s.head = s.group * heads + s.first % heads;
-        s.j = s.first / args.H % args.M;
-        s.b = s.first / args.H / args.M;
-        const Piece piece = piece_of(seq, args.flags, args.L, s.b);
-        const Chunk chunk = chunk_of(piece, args.S, s.j);
-        s.begin = chunk.begin;
-        s.length = chunk.length();
-        s.m = piece.position / args.S + s.j;
-        s.closes = chunk.closes;
-        if (s.length > 0) break;
-    }
-    return s;
-}
 template <class Args> __device__ __forceinline__ uint32_t run_begin(const Args &args, uint32_t block)
 {
     return uint32_t(uint64_t(args.tiles) * block / gridDim.x);
@@ -75,18 +47,6 @@ __device__ __forceinline__ void store_block(uint16_t *to, size_t row, uint32_t v
                 *reinterpret_cast<uint4 *>(to + (8 * half + r) * row + piece * 8) = sixteen;
         }
     }
-}
-
-// The largest of non-negative numbers of a warp; NaN counts as more than any.
-__device__ __forceinline__ float warp_top(float value)
-{
-    return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(value)));
-}
-// The power of two not above a number that is not negative; 1 where it is not finite.
-__device__ __forceinline__ float power_below(float number)
-{
-    const uint32_t bits = __float_as_uint(number) & 0x7f800000u;
-    return bits < 0x7f800000u ? fmaxf(__uint_as_float(bits), 0x1p-24f) : 1.0f;
 }
 
 } // namespace ssd_warp

@@ -77,6 +77,18 @@ __device__ __forceinline__ float inverse_root(float x)
     return y;
 }
 
+// The largest of non-negative numbers of a warp; NaN counts as more than any.
+__device__ __forceinline__ float warp_top(float value)
+{
+    return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(value)));
+}
+// The power of two not above a number that is not negative, 2^-40 below that; 1 where it is not finite.
+__device__ __forceinline__ float unit_below(float number)
+{
+    const uint32_t bits = __float_as_uint(number) & 0x7f800000u;
+    return bits < 0x7f800000u ? fmaxf(__uint_as_float(bits), 0x1p-40f) : 1.0f;
+}
+
 // Sums over two lanes that lie `lanes` apart: of the first 2 count values each keeps the sums of count, the lower lane of the
 // lower ones.
 template <uint32_t count, uint32_t size> __device__ __forceinline__ void add_halves(float (&v)[size], uint32_t lanes)
@@ -222,6 +234,36 @@ __device__ __forceinline__ Run run_of(uint32_t tiles, uint32_t some)
     const uint32_t kind = blockIdx.x / parts, part = blockIdx.x % parts;
     if (kind >= kinds) return {tiles, tiles};
     return {kind * some + some * part / parts, kind * some + some * (part + 1) / parts};
+}
+
+// Tiles of one chunk and group, one head each: from first up to end. m: the number of the chunk in the sequence.
+struct Segment {
+    uint32_t first, end, head, b, j, group, begin, length, m;
+    bool closes;
+};
+// The first segment with tokens from tile `first` on; first >= last when there is none.
+template <class Args>
+__device__ __forceinline__ Segment find(const Args &args, const int32_t *seq, uint32_t first, uint32_t last)
+{
+    const uint32_t heads = args.H / args.G;
+    Segment s = {};
+#pragma unroll 1
+    for (s.first = first; s.first < last; s.first = s.end) {
+        const uint32_t groups = s.first / heads, chunks = quotient(groups, args.G);
+        s.end = min((groups + 1) * heads, last);
+        s.group = groups - chunks * args.G;
+        s.head = s.group * heads + s.first - groups * heads;
+        s.b = quotient(chunks, args.M);
+        s.j = chunks - s.b * args.M;
+        const Piece piece = piece_of(seq, args.flags, args.L, s.b);
+        const Chunk chunk = chunk_of(piece, args.S, s.j);
+        s.begin = chunk.begin;
+        s.length = chunk.length();
+        s.m = quotient(piece.position, args.S) + s.j;
+        s.closes = chunk.closes;
+        if (s.length > 0) break;
+    }
+    return s;
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
