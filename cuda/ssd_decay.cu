@@ -1,5 +1,4 @@
-// ssd_decay with a warp an item: a block has T0 items (head, chunk), 256 tokens at a time; few, so that it finds room beside
-// a block of ssd_memory, which begins at once and waits for this. All threads compute steps,
+// ssd_decay with a warp an item: a block has T0 items (head, chunk), 256 tokens at a time. All threads compute steps,
 // neighbouring ones of neighbouring heads; each lane adds up eight tokens of its warp's item in f64 and the warp scans the
 // lanes, so that hi and lo are the sum rounded once and what that rounding lost.
 // Shared memory: 6.3 KiB.
@@ -20,7 +19,6 @@ KERNEL_FUNCTION_SHAPED(ssd_decay, scan, 1)
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const size_t items = size_t(args.H) * args.M * args.B;
 
-    successors_begin();
     FOR_TILES(tile) {
         const size_t item = size_t(tile) * T0 + i;
         uint32_t h = 0, j = 0, b = 0, begin = 0, length = 0;
