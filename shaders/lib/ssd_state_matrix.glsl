@@ -1,8 +1,8 @@
 // The matrix rows of ssd_state multiply nothing: they read and write rows of 16 bits, P / OWN lanes of a subgroup to a row n,
 // OWN columns a lane. A workgroup walks T0 rows of one (b, h). A step of the walk is short, so memories are read AHEAD chunks
-// in advance, each into the registers of the one that was just taken up, and the norms of AHEAD entering states are summed
-// side by side. Chunks past the last are walked as well, with a memory of 0 that nothing has decayed before, so that
-// no step hangs on a condition. Shared memory: none. A subgroup holds at least one row and has at least AHEAD lanes.
+// in advance, each into the registers of the one that was just taken up, and where entering states are normalised, the norms of
+// AHEAD of them are summed side by side. Chunks past the last are walked as well, with a memory of 0 that nothing has decayed
+// before, so that no step hangs on a condition. Shared memory: none. A subgroup holds at least one row and has at least AHEAD lanes.
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/matrix.glsl"
 #include "lib/ssd_matrix.glsl"
@@ -19,6 +19,7 @@ void main()
     uint pitch = args.H * SIZE_N; // rows from one chunk to the next
     uint own_chunk = gl_SubgroupInvocationID % AHEAD;
     bool has_open = has(args.flags, HAS_OPEN);
+    bool normalised = has(args.flags, HAS_HIN_SCALE);
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint head = tile / blocks; // b H + h
         uint b = head / args.H;
@@ -81,27 +82,32 @@ void main()
                         uvec2 word = words[i * QUADS + q];
                         enter[i * QUADS + q] = state[q];
                         if (i == 0u && first == 0u) enter[q] += open[q];
-                        squares[i] += dot(enter[i * QUADS + q], enter[i * QUADS + q]);
+                        if (normalised) squares[i] += dot(enter[i * QUADS + q], enter[i * QUADS + q]);
                         state[q] = keep * state[q] + sizes[i] * vec4(unpack_elements(word.x), unpack_elements(word.y));
                     }
                     READ(i, first + AHEAD + i)
                 }
-                [[unroll]] for (uint lanes = 1u; lanes < HEAD / OWN; lanes *= 2u) {
-                    if (lanes < TEAM) {
-                        [[unroll]] for (uint i = 0u; i < AHEAD; i++) squares[i] += subgroupShuffleXor(squares[i], lanes);
+                if (normalised) {
+                    [[unroll]] for (uint lanes = 1u; lanes < HEAD / OWN; lanes *= 2u) {
+                        if (lanes < TEAM) {
+                            [[unroll]] for (uint i = 0u; i < AHEAD; i++) squares[i] += subgroupShuffleXor(squares[i], lanes);
+                        }
+                    }
+                    [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
+                        float mean = squares[i] / float(SIZE_P) + args.eps;
+                        float factor = inversesqrt(mean);
+                        [[unroll]] for (uint q = 0u; q < QUADS; q++) enter[i * QUADS + q] *= factor;
+                        if (valid && first + i < used && p == 0u)
+                            store_hin_scale(args.hin_scale_at + hin_first + (first + i) * pitch, mean * factor);
                     }
                 }
                 [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
-                    float mean = squares[i] / float(SIZE_P) + args.eps;
-                    float factor = inversesqrt(mean);
                     if (valid && first + i < used) {
-                        uint row = hin_first + (first + i) * pitch;
+                        uint at = (args.hin_at + (hin_first + (first + i) * pitch) * SIZE_P + p) / 4u;
                         [[unroll]] for (uint q = 0u; q < QUADS; q++) {
-                            vec4 value = enter[i * QUADS + q] * factor;
-                            pairs_hin[(args.hin_at + row * SIZE_P + p) / 4u + q] =
-                                uvec2(pack_elements(value.x, value.y), pack_elements(value.z, value.w));
+                            vec4 value = enter[i * QUADS + q];
+                            pairs_hin[at + q] = uvec2(pack_elements(value.x, value.y), pack_elements(value.z, value.w));
                         }
-                        if (p == 0u) store_hin_scale(args.hin_scale_at + row, mean * factor);
                     }
                 }
             }
