@@ -17,23 +17,12 @@ READS(4, open_decay)
 WRITES(5, cum)
 WRITES(6, decay)
 #include "lib/seq.glsl"
+#include "lib/ssd.glsl"
 
 const uint PARTS = LANES / T0; // of a chunk, one lane each
 const uint SLAB = PARTS * SEGMENT;
 shared float staged[T0 * SLAB * CUM_STRIDE];
 shared vec2 ends[LANES];       // of the parts: their sums, then with all before them
-
-// a + b for two-float numbers.
-vec2 add_pairs(vec2 a, vec2 b)
-{
-    precise float sum = a.x + b.x;
-    precise float part = sum - a.x;
-    precise float error = (a.x - (sum - part)) + (b.x - part);
-    precise float rest = (a.y + b.y) + error;
-    precise float rounded = sum + rest;
-    precise float lost = rest - (rounded - sum);
-    return vec2(rounded, lost);
-}
 
 void main()
 {

@@ -1,11 +1,15 @@
-// What the scan's kernels share: the two-float cumulative log-decay (with READS(cum)), and where memories lie.
+// What the scan's kernels share: the two-float cumulative log-decay (and with READS(cum) its elements), and where memories lie.
 
-#ifdef SSD_CUM
-// hi, lo and step of one token; i counts tokens as cum does.
-vec3 cum_at(uint i)
+// a + b for two-float numbers.
+vec2 add_pairs(vec2 a, vec2 b)
 {
-    uint at = CUM_STRIDE * i;
-    return vec3(load_cum(at), load_cum(at + 1u), load_cum(at + 2u));
+    precise float sum = a.x + b.x;
+    precise float part = sum - a.x;
+    precise float error = (a.x - (sum - part)) + (b.x - part);
+    precise float rest = (a.y + b.y) + error;
+    precise float rounded = sum + rest;
+    precise float lost = rest - (rounded - sum);
+    return vec2(rounded, lost);
 }
 
 // Log-decay from one token to a later one. The halves are subtracted apart, so that close tokens keep their digits.
@@ -14,6 +18,14 @@ float cum_between(vec2 earlier, vec2 later)
     precise float high = later.x - earlier.x;
     precise float low = later.y - earlier.y;
     return high + low;
+}
+
+#ifdef SSD_CUM
+// hi, lo and step of one token; i counts tokens as cum does.
+vec3 cum_at(uint i)
+{
+    uint at = CUM_STRIDE * i;
+    return vec3(load_cum(at), load_cum(at + 1u), load_cum(at + 2u));
 }
 #endif
 

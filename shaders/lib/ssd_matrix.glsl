@@ -18,6 +18,9 @@ const float GAIN = 64.0;
 // 1.1e-5 for results above 2^-126, and below what f16 keeps (4.9e-4) everywhere.
 float decay_exp(float x) { return exp(min(x, 0.0)); }
 
+// A power of two not below x >= 0, clear of the ends of f32's range so that its inverse is a number, too.
+float power_above(float x) { return clamp(uintBitsToFloat(floatBitsToUint(x) + 0x7fffffu & 0x7f800000u), exp2(-120.0), exp2(120.0)); }
+
 // Eight values rounded.
 uvec4 pack_eight(vec4 low, vec4 high)
 {

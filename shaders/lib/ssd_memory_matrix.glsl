@@ -1,10 +1,9 @@
 // The matrix rows of ssd_memory: a workgroup makes T0 rows n of T1 heads, HEAD columns (HEAD / P heads) at a time.
-// The left factor, b^T, is the same for all of them and stays in registers, a subgroup owning T0 / ROW_GROUPS of its rows; with
-// -DSTAGE_B, for devices that have fewer registers, it comes from shared memory every time. The right factor is x, each row
-// times exp(cum_end - cum_t) step_t and rounded on the way into shared memory, SLAB tokens at a time; what the next columns need
-// is read meanwhile. The sums pass through shared memory to the lanes that round them.
-// Shared memory: 144 SLAB bytes (with STAGE_B 16 SLAB (T0 / 8 + 10)), or where that is more 272 T0, and 1024 (where P is unknown
-// 4096) bytes.
+// A subgroup owns T0 / ROW_GROUPS of the rows. The left factor, b^T, and the right one, x, each row times exp(cum_end - cum_t) step_t
+// and rounded on the way, go through shared memory, SLAB tokens at a time; what the next columns need is read meanwhile. The sums pass
+// through shared memory to the lanes that round them.
+// f16: weights count relative to a power of two not below the head's largest, so that no x grows.
+// Shared memory: 16 SLAB (T0 / 8 + 10) bytes, or where that is more 272 T0, and 4096 bytes.
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/matrix.glsl"
 #include "lib/ssd_matrix.glsl"
@@ -12,14 +11,9 @@ layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
 layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
 layout(std430, binding = 6) writeonly buffer Quads_memory { uvec4 quads_memory[]; };
 
-#ifdef N128_P64
-const uint MAX_PARTS = 1u; // heads in HEAD columns
-#else
-const uint MAX_PARTS = HEAD / 16u;
-#endif
+const uint MAX_PARTS = HEAD / 16u;        // heads in HEAD columns
 const uint WORDS = HEAD / 8u;             // 16-byte words of a row of x
 const uint PITCH = WORDS + 1u;            // the odd word puts rows that are read together into different banks
-const uint B_SLAB = 128u;                 // tokens of b that are turned into matrices at a time
 const uint B_PITCH = T0 / 8u + 1u;
 const uint SUM_PITCH = HEAD / 4u + 1u;
 const uint ROW_GROUPS = T0 / MATRIX_M < SUBGROUPS ? T0 / MATRIX_M : SUBGROUPS;
@@ -27,16 +21,10 @@ const uint ROWS = T0 / ROW_GROUPS;        // of a subgroup
 const uint COLUMNS = HEAD * ROW_GROUPS / SUBGROUPS;
 const uint TM = ROWS / MATRIX_M;
 const uint TN = COLUMNS / MATRIX_N;
-const uint TK = MAX_CHUNK / MATRIX_K;
 const uint LINES = LANES / WORDS;         // rows of x that the lanes read at a time
 const uint UNITS = MAX_CHUNK / LINES;
-const uint B_UNITS = B_SLAB * (T0 / 8u) / LANES;
 const uint TOKENS = (MAX_PARTS * MAX_CHUNK + LANES - 1u) / LANES;
-#ifdef STAGE_B
 const uint FACTOR_WORDS = SLAB * (PITCH + B_PITCH);
-#else
-const uint FACTOR_WORDS = SLAB * PITCH;
-#endif
 const uint STAGE_WORDS = FACTOR_WORDS > T0 * SUM_PITCH ? FACTOR_WORDS : T0 * SUM_PITCH;
 shared uvec4 stage[STAGE_WORDS];
 shared float weights[MAX_PARTS * MAX_CHUNK];
@@ -47,6 +35,21 @@ struct Ahead {
     vec3 tokens[TOKENS]; // cum
     vec2 ends[TOKENS];
 };
+
+// What the weights of one of the heads are counted by.
+float unit_of(uint own_part)
+{
+    float unit = 1.0;
+#ifndef MATRIX_BF16
+    for (uint part = 0u; part < HEAD / SIZE_P; part++) {
+        float largest = 0.0;
+        for (uint t = gl_SubgroupInvocationID; t < MAX_CHUNK; t += SUBGROUP_SIZE) largest = max(largest, weights[part * MAX_CHUNK + t]);
+        largest = subgroupMax(largest);
+        if (part == own_part) unit = power_above(largest);
+    }
+#endif
+    return unit;
+}
 
 void main()
 {
@@ -97,68 +100,41 @@ void main()
 #define WEIGH \
         [[unroll]] for (uint i = 0u; i < TOKENS; i++) { \
             if (LANE + i * LANES < MAX_PARTS * MAX_CHUNK) \
-                weights[LANE + i * LANES] = decay_exp(cum_between(ahead.tokens[i].xy, ahead.ends[i])) * ahead.tokens[i].z * GAIN; \
+                weights[LANE + i * LANES] = decay_exp(cum_between(ahead.tokens[i].xy, ahead.ends[i])) * ahead.tokens[i].z; \
         }
         READ_AHEAD(h_first)
-
-#ifndef STAGE_B
-        MatrixA b_rows[TM * TK];
-        [[unroll]] for (uint t_first = 0u; t_first < MAX_CHUNK; t_first += B_SLAB) {
-            uvec4 words[B_UNITS];
-            [[unroll]] for (uint i = 0u; i < B_UNITS; i++) {
-                uint t = t_first + (LANE + i * LANES) / (T0 / 8u);
-                uint n = n_first + (LANE + i * LANES) % (T0 / 8u) * 8u;
-                uint at = args.b_at + (token + t) * args.b_row + g * SIZE_N + n;
-                words[i] = t < size && n < SIZE_N ? quads_b[at / 8u] : uvec4(0u);
-            }
-            barrier();
-            [[unroll]] for (uint i = 0u; i < B_UNITS; i++)
-                stage[(LANE + i * LANES) / (T0 / 8u) * B_PITCH + (LANE + i * LANES) % (T0 / 8u)] = words[i];
-            barrier();
-            [[unroll]] for (uint k = 0u; k < B_SLAB / MATRIX_K; k++) {
-                [[unroll]] for (uint i = 0u; i < TM; i++)
-                    coopMatLoad(b_rows[i * TK + t_first / MATRIX_K + k], stage,
-                                k * MATRIX_K * B_PITCH + (row_first + i * MATRIX_M) / 8u, B_PITCH, COLUMN_MAJOR);
-            }
-        }
-#endif
-
         WEIGH
         for (uint head = h_first; head < h_end; head += PARTS) {
             MatrixSum sums[TM * TN];
             [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
+            float unit;
             [[unroll]] for (uint t_first = 0u; t_first < MAX_CHUNK; t_first += SLAB) {
                 barrier();
+                if (t_first == 0u) unit = unit_of(column / SIZE_P);
                 [[unroll]] for (uint i = 0u; i < SLAB / LINES; i++) {
                     uint t = line + i * LINES;
-                    stage[t * PITCH + LANE % WORDS] = scale_eight(ahead.x[t_first / LINES + i], weights[column / SIZE_P * MAX_CHUNK + t_first + t]);
+                    float weight = weights[column / SIZE_P * MAX_CHUNK + t_first + t] / unit;
+                    stage[t * PITCH + LANE % WORDS] = scale_eight(ahead.x[t_first / LINES + i], weight);
                 }
-#ifdef STAGE_B
                 for (uint u = LANE; u < SLAB * (T0 / 8u); u += LANES) {
                     uint t = u / (T0 / 8u);
                     uint n = n_first + u % (T0 / 8u) * 8u;
                     uint at = args.b_at + (token + t_first + t) * args.b_row + g * SIZE_N + n;
                     stage[SLAB * PITCH + t * B_PITCH + u % (T0 / 8u)] = t_first + t < size && n < SIZE_N ? quads_b[at / 8u] : uvec4(0u);
                 }
-#endif
                 barrier();
                 if (t_first + SLAB == MAX_CHUNK && head + PARTS < h_end) READ_AHEAD(head + PARTS)
                 [[unroll]] for (uint k = 0u; k < SLAB / MATRIX_K; k++) {
                     if (t_first + k * MATRIX_K < size) {
-#ifdef STAGE_B
                         MatrixA b_rows[TM];
                         [[unroll]] for (uint i = 0u; i < TM; i++)
                             coopMatLoad(b_rows[i], stage, SLAB * PITCH + k * MATRIX_K * B_PITCH + (row_first + i * MATRIX_M) / 8u,
                                         B_PITCH, COLUMN_MAJOR);
-#define B_ROW(i) b_rows[i]
-#else
-#define B_ROW(i) b_rows[(i) * TK + t_first / MATRIX_K + k]
-#endif
                         [[unroll]] for (uint n = 0u; n < TN; n++) {
                             MatrixB columns;
                             coopMatLoad(columns, stage, k * MATRIX_K * PITCH + (column_first + n * MATRIX_N) / 8u, PITCH, ROW_MAJOR);
                             [[unroll]] for (uint i = 0u; i < TM; i++)
-                                sums[i * TN + n] = coopMatMulAdd(B_ROW(i), columns, sums[i * TN + n]);
+                                sums[i * TN + n] = coopMatMulAdd(b_rows[i], columns, sums[i * TN + n]);
                         }
                     }
                 }
@@ -178,8 +154,8 @@ void main()
                 uint r = line + i * LINES;
                 uint n = n_first + r;
                 bool valid = inside && n < SIZE_N;
-                vec4 low = uintBitsToFloat(stage[r * SUM_PITCH + column / 4u]) / GAIN;
-                vec4 high = uintBitsToFloat(stage[r * SUM_PITCH + column / 4u + 1u]) / GAIN;
+                vec4 low = uintBitsToFloat(stage[r * SUM_PITCH + column / 4u]) * unit;
+                vec4 high = uintBitsToFloat(stage[r * SUM_PITCH + column / 4u + 1u]) * unit;
                 if (opens && valid) {
                     uint e = ((b * args.H + own_head) * SIZE_N + n) * SIZE_P + p;
                     float keep = decay_exp(load_decay((b * (args.M + 1u) + 1u) * args.H + own_head));
