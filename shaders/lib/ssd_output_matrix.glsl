@@ -4,15 +4,17 @@
 // before the tile: before_s is what is left there of source s (times its step), after_t what is left of it at token t, enter what
 // is left there of hin. Decays are computed one by one on the diagonal only.
 // So c and the cb below the tile are the left factors of all heads as they are: c stays in registers, cb = c b^T in shared memory,
-// the diagonal's cb with the lanes that weigh it. A head costs the scaling of its right factors, x and hin, on their way
-// through shared memory, SLAB rows at a time; the next rows are read meanwhile. Factors of 16-bit type that are not scaled are
-// not rounded again; of two that are multiplied here (cb and before x), each is rounded once.
+// the diagonal's cb with the lanes that weigh it. The right factors of a head, hin and x, pass through 2 T1 shared rows, hin all of
+// them at a time, x one half while the other is multiplied. What a head begins with (hin, the first x, the x on the diagonal, the
+// decays) is fetched a head ahead. bf16 takes hin as it is unless it comes with scales; what is multiplied here (cb and before x)
+// is rounded once.
 // A subgroup owns T1 / ROW_GROUPS tokens of HEAD / COLUMN_GROUPS columns.
 // Tiles go in blocks of STRETCH chunks and head blocks, in each the last tokens first: their tiles take twice as long as those
 // of the first, so that short ones end it all, and processors that get every so many-th tile get some of each.
-// Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 144 (T1 + SLAB) + 12 T1 + 1536 bytes.
+// Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 288 T1 + 12 T1 + 1536 bytes.
 // Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
-// their own MATRIX_K.
+// their own GRAIN. In f16 the weights below the tile and the scales of hin count relative to the largest of them, so that no
+// weight makes x or hin larger.
 #include "lib/matrix.glsl"
 #include "lib/ssd_matrix.glsl"
 layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
@@ -23,22 +25,20 @@ layout(std430, binding = 8) writeonly buffer Quads_y { uvec4 quads_y[]; };
 
 const uint STRETCH = 64u;
 // In 16-byte words. The odd ones put rows that are read together into different banks.
-const uint PITCH = HEAD / 8u + 1u; // of a slab
+const uint PITCH = HEAD / 8u + 1u;
 const uint CB_PITCH = (MAX_CHUNK - T1) / 8u + 1u;
 const uint DIAGONAL_PITCH = T1 / 8u + 1u;
 const uint SUM_PITCH = HEAD / 4u + 1u;
-const uint CB_WORDS = T1 * CB_PITCH;
-const uint WORK_WORDS = (T1 + SLAB) * PITCH; // >= diagonal + slab, >= T1 rows of sums
-const uint DIAGONAL = CB_WORDS;
-const uint SLAB_AT = CB_WORDS + T1 * PITCH;
-shared uvec4 stage[CB_WORDS + WORK_WORDS];
-shared float before[MAX_CHUNK]; // of a source below the tile: what it weighs at the tile's first token
-shared vec4 logs[T1 / 4u];      // of the tile's tokens: log2 of what is left since the reference, and the step
+const uint HALF = T1 * PITCH;
+const uint WORK = T1 * CB_PITCH;
+shared uvec4 stage[WORK + 2u * HALF]; // cb, then two halves: >= T1 rows of sums, a half >= the diagonal's weights
+shared float before[MAX_CHUNK];       // of a source below the tile: what it weighs at the tile's first token
+shared vec4 logs[T1 / 4u];            // of the tile's tokens: log2 of what is left since the reference, and the step
 shared vec4 steps[T1 / 4u];
-shared float after[T1];         // exp(cum_t - cum_reference)
+shared float after[T1];               // exp(cum_t - cum_reference)
 shared float scales[MAX_N];
 
-const uint ROW_GROUPS = T1 / MATRIX_M < SUBGROUPS ? T1 / MATRIX_M : SUBGROUPS;
+const uint ROW_GROUPS = 2u; // 32 tokens and 32 columns read half the shared memory that 16 and 64 do
 const uint COLUMN_GROUPS = SUBGROUPS / ROW_GROUPS;
 const uint ROWS = T1 / ROW_GROUPS;           // of a subgroup
 const uint COLUMNS = HEAD / COLUMN_GROUPS;
@@ -47,8 +47,10 @@ const uint TN = COLUMNS / MATRIX_N;
 const uint GRAIN = ROWS > MATRIX_K ? ROWS : MATRIX_K; // columns of the diagonal tile come in these
 const uint PAIR = (T1 / GRAIN + 1u) * (GRAIN / 8u);   // words of rows t and T1 - 1 - t up to the diagonal
 const uint OWN = (T1 / 2u * PAIR + LANES - 1u) / LANES;
-const uint UNITS = SLAB * (HEAD / 8u) / LANES;
-const uint KS = SLAB / MATRIX_K;
+const uint UNIT_ROWS = LANES / (HEAD / 8u);  // rows that the lanes fill at a time
+const uint UNITS = (2u * T1 + UNIT_ROWS - 1u) / UNIT_ROWS; // words of a lane: of both halves, and of one
+const uint X_UNITS = (T1 + UNIT_ROWS - 1u) / UNIT_ROWS;
+const uint DEPTH = 2u * T1;                  // states n at a time
 const uint C_TK = MAX_N / MATRIX_K;
 const uint TOKENS = (MAX_CHUNK + LANES - 1u) / LANES;
 const uint SCALES = (MAX_N + LANES - 1u) / LANES;
@@ -66,6 +68,18 @@ void put_eight(uint at, vec4 low, vec4 high)
         quads_y[at / 8u] = uvec4(half_pair(low.x, low.y), half_pair(low.z, low.w), half_pair(high.x, high.y), half_pair(high.z, high.w));
     }
 }
+#ifdef MATRIX_BF16
+const float LIFT = 1.0;     // cb is stored divided by this
+const float CUT = 1.002818; // sums that become operands are cut to bf16: raised by this before, as in scale_eight
+#else
+const float LIFT = GAIN;
+const float CUT = 1.0;
+// The largest of the first `count` values, in every lane.
+#define LARGEST(values, count, result) \
+    float result = 0.0; \
+    for (uint n = gl_SubgroupInvocationID; n < (count); n += SUBGROUP_SIZE) result = max(result, values[n]); \
+    result = subgroupMax(result);
+#endif
 
 void main()
 {
@@ -74,9 +88,8 @@ void main()
     uint h_blocks = (group_heads + T0 - 1u) / T0;
     uint row_first = gl_SubgroupID % ROW_GROUPS * ROWS;
     uint column_first = gl_SubgroupID / ROW_GROUPS * COLUMNS;
-    uint unit_row = LANE / (HEAD / 8u); // of the first of this lane's words of a slab
+    uint unit_row = LANE / (HEAD / 8u); // of the first of this lane's words
     uint unit_p = LANE % (HEAD / 8u);
-    const uint UNIT_ROWS = LANES / (HEAD / 8u);
 
     // This lane's words of the diagonal tile: token and first source, or token T1 for none.
     uint own_t[OWN];
@@ -109,121 +122,162 @@ void main()
         uint token = b * args.L + chunk.begin;
         uint t_end = min(t_first + T1, size);
         uint x_row = args.x_row / 8u;
+        uint h_first = g * group_heads + block_first;
 
-        // c . b of the tile's tokens with all sources up to them, for all heads.
+        // Fetched ahead: hin, and x of sources below the tile and on the diagonal; before the heads b and c.
+        uvec4 next[UNITS];
+        uvec4 next_below[X_UNITS];
+        uvec4 next_own[X_UNITS];
+        vec3 tokens[TOKENS];
+        float next_scales[SCALES];
+        vec2 reference;
+#define FETCH_HIN(h, n_first) \
+        { \
+            uint hin_first = (args.hin_at + ((b * args.M + j) * args.H + (h)) * SIZE_N * SIZE_P) / 8u + unit_p; \
+            [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
+                uint n = (n_first) + unit_row + i * UNIT_ROWS; \
+                next[i] = n < SIZE_N && unit_p * 8u < SIZE_P ? quads_hin[hin_first + n * (SIZE_P / 8u)] : uvec4(0u); \
+            } \
+        }
+#define FETCH_X(into, h, s_first) \
+        { \
+            uint x_first = (args.x_at + token * args.x_row + (h) * SIZE_P) / 8u + unit_p; \
+            [[unroll]] for (uint i = 0u; i < X_UNITS; i++) { \
+                uint s = (s_first) + unit_row + i * UNIT_ROWS; \
+                into[i] = unit_p * 8u < SIZE_P ? quads_x[x_first + min(s, t_end - 1u) * x_row] : uvec4(0u); \
+            } \
+        }
+// What else head h needs.
+#define FETCH_HEAD(h) \
+        { \
+            if (t_first > 0u) FETCH_X(next_below, h, 0u) \
+            FETCH_X(next_own, h, t_first) \
+            uint cum = (b * args.H + (h)) * args.L + chunk.begin; \
+            reference = t_first > 0u ? cum_at(cum + t_first - 1u).xy : vec2(0.0); \
+            [[unroll]] for (uint i = 0u; i < TOKENS; i++) \
+                tokens[i] = LANE + i * LANES < t_end ? cum_at(cum + LANE + i * LANES) : vec3(0.0); \
+            if (has(args.flags, HAS_HIN_SCALE)) { \
+                [[unroll]] for (uint i = 0u; i < SCALES; i++) { \
+                    uint n = LANE + i * LANES; \
+                    next_scales[i] = n < SIZE_N ? load_hin_scale(args.hin_scale_at + ((b * args.M + j) * args.H + (h)) * SIZE_N + n) : 0.0; \
+                } \
+            } \
+        }
+#define FETCH_B(s_first, n_first) \
+        { \
+            uint b_first = (args.b_at + token * args.b_row + g * SIZE_N + (n_first)) / 8u + unit_p; \
+            [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
+                uint s = (s_first) + (unit_row + i * UNIT_ROWS) % HEAD; \
+                uint n = (unit_row + i * UNIT_ROWS) / HEAD * HEAD; \
+                next[i] = (n_first) + n + unit_p * 8u < SIZE_N && s < t_end ? quads_b[b_first + s * (args.b_row / 8u) + n / 8u] : uvec4(0u); \
+            } \
+        }
+#define PUT(words) \
+        [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
+            if (UNIT_ROWS <= 2u * T1 || unit_row < 2u * T1) stage[WORK + (unit_row + i * UNIT_ROWS) * PITCH + unit_p] = words; \
+        }
+#define PUT_X(half_first, words) \
+        [[unroll]] for (uint i = 0u; i < X_UNITS; i++) { \
+            if (UNIT_ROWS <= T1 || unit_row < T1) stage[(half_first) + (unit_row + i * UNIT_ROWS) * PITCH + unit_p] = words; \
+        }
+#define MULTIPLY(row, from) \
+        [[unroll]] for (uint n = 0u; n < TN; n++) { \
+            MatrixB column; \
+            coopMatLoad(column, stage, (from) + (column_first + n * MATRIX_N) / 8u, PITCH, ROW_MAJOR); \
+            [[unroll]] for (uint i = 0u; i < TM; i++) sums[i * TN + n] = coopMatMulAdd(row(i), column, sums[i * TN + n]); \
+        }
+#define PUT_SUMS \
+        [[unroll]] for (uint i = 0u; i < TM; i++) { \
+            [[unroll]] for (uint n = 0u; n < TN; n++) \
+                coopMatStore(sums[i * TN + n], stage, \
+                             WORK + (row_first + i * MATRIX_M) * SUM_PITCH + (column_first + n * MATRIX_N) / 4u, SUM_PITCH, ROW_MAJOR); \
+        }
+
+        // c . b of the tile's tokens with all sources up to them, for all heads: HEAD sources at a time.
         MatrixA c_rows[TM * C_TK];
-        float own_cb[OWN * 8u];
+        float own_cb[OWN * 8u]; // 0 above the diagonal
         MatrixSum sums[TM * TN];
         {
-            uint b_first = (args.b_at + token * args.b_row + g * SIZE_N) / 8u + unit_p;
             uint c_first = (args.c_at + (token + t_first) * args.c_row + g * SIZE_N) / 8u + unit_p;
-            for (uint s_first = 0u; s_first < t_end; s_first += SLAB) {
-                [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
-                [[unroll]] for (uint n_first = 0u; n_first < MAX_N; n_first += SLAB) {
-                    if (n_first < SIZE_N) {
-                        bool inside = n_first + unit_p * 8u < SIZE_N;
-                        uvec4 fetched[UNITS];
-                        [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                            uint s = s_first + unit_row + i * UNIT_ROWS;
-                            fetched[i] = inside && s < t_end ? quads_b[b_first + s * (args.b_row / 8u) + n_first / 8u] : uvec4(0u);
-                        }
-                        barrier();
-                        [[unroll]] for (uint i = 0u; i < UNITS; i++) stage[SLAB_AT + (unit_row + i * UNIT_ROWS) * PITCH + unit_p] = fetched[i];
-                        if (s_first == 0u) {
-                            [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                                uint t = unit_row + i * UNIT_ROWS;
-                                if (t < T1)
-                                    stage[DIAGONAL + t * PITCH + unit_p] =
-                                        inside && t_first + t < size ? quads_c[c_first + t * (args.c_row / 8u) + n_first / 8u] : uvec4(0u);
-                            }
-                        }
-                        barrier();
-                        [[unroll]] for (uint k = 0u; k < KS; k++) {
-                            [[unroll]] for (uint i = 0u; i < TM; i++) {
-                                uint at = i * C_TK + n_first / MATRIX_K + k;
-                                if (s_first == 0u)
-                                    coopMatLoad(c_rows[at], stage, DIAGONAL + (row_first + i * MATRIX_M) * PITCH + k * MATRIX_K / 8u,
-                                                PITCH, ROW_MAJOR);
-                            }
-                            [[unroll]] for (uint n = 0u; n < TN; n++) {
-                                MatrixB column;
-                                coopMatLoad(column, stage, SLAB_AT + (column_first + n * MATRIX_N) * PITCH + k * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
-                                [[unroll]] for (uint i = 0u; i < TM; i++)
-                                    sums[i * TN + n] = coopMatMulAdd(c_rows[i * C_TK + n_first / MATRIX_K + k], column, sums[i * TN + n]);
-                            }
+            [[unroll]] for (uint i = 0u; i < UNITS; i++) {
+                uint t = (unit_row + i * UNIT_ROWS) % T1;
+                uint n = (unit_row + i * UNIT_ROWS) / T1 * HEAD;
+                next[i] = n + unit_p * 8u < SIZE_N && t_first + t < size ? quads_c[c_first + t * (args.c_row / 8u) + n / 8u] : uvec4(0u);
+            }
+            barrier();
+            PUT(next[i])
+            FETCH_B(0u, 0u)
+            barrier();
+            [[unroll]] for (uint k = 0u; k < C_TK; k++) {
+                [[unroll]] for (uint i = 0u; i < TM; i++)
+                    coopMatLoad(c_rows[i * C_TK + k], stage,
+                                WORK + k * MATRIX_K / HEAD * HALF + (row_first + i * MATRIX_M) * PITCH + k * MATRIX_K % HEAD / 8u, PITCH, ROW_MAJOR);
+            }
+        }
+        for (uint s_first = 0u; s_first < t_end; s_first += HEAD) {
+            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
+            [[unroll]] for (uint n_first = 0u; n_first < MAX_N; n_first += DEPTH) {
+                if (n_first < SIZE_N) {
+                    barrier();
+                    PUT(next[i])
+                    barrier();
+                    if (n_first + DEPTH < SIZE_N) {
+                        FETCH_B(s_first, n_first + DEPTH)
+                    } else if (s_first + HEAD < t_end) {
+                        FETCH_B(s_first + HEAD, 0u)
+                    }
+                    [[unroll]] for (uint k = 0u; k < DEPTH / MATRIX_K; k++) {
+                        [[unroll]] for (uint n = 0u; n < TN; n++) {
+                            MatrixB column;
+                            coopMatLoad(column, stage,
+                                        WORK + (k * MATRIX_K / HEAD * HEAD + column_first + n * MATRIX_N) * PITCH + k * MATRIX_K % HEAD / 8u, PITCH,
+                                        COLUMN_MAJOR);
+                            [[unroll]] for (uint i = 0u; i < TM; i++)
+                                sums[i * TN + n] = coopMatMulAdd(c_rows[i * C_TK + n_first / MATRIX_K + k], column, sums[i * TN + n]);
                         }
                     }
                 }
-                barrier();
+            }
+#ifdef MATRIX2
+            if (s_first + HEAD <= t_first) {
                 [[unroll]] for (uint i = 0u; i < TM; i++) {
                     [[unroll]] for (uint n = 0u; n < TN; n++)
-                        coopMatStore(sums[i * TN + n], stage,
-                                     DIAGONAL + (row_first + i * MATRIX_M) * SUM_PITCH + (column_first + n * MATRIX_N) / 4u, SUM_PITCH, ROW_MAJOR);
+                        coopMatStore(MatrixA(sums[i * TN + n] * (CUT / LIFT)), stage,
+                                     (row_first + i * MATRIX_M) * CB_PITCH + (s_first + column_first + n * MATRIX_N) / 8u, CB_PITCH, ROW_MAJOR);
                 }
-                barrier();
-                for (uint t = unit_row; t < T1; t += UNIT_ROWS) {
-                    uint s = s_first + unit_p * 8u;
-                    uint at = DIAGONAL + t * SUM_PITCH + unit_p * 2u;
-                    if (s < t_first)
-                        stage[t * CB_PITCH + s / 8u] = pack_eight(uintBitsToFloat(stage[at]) / GAIN, uintBitsToFloat(stage[at + 1u]) / GAIN);
-                }
-                [[unroll]] for (uint i = 0u; i < OWN; i++) {
-                    uint s = t_first + own_s[i];
-                    if (s >= s_first && s < s_first + SLAB && own_t[i] < T1) {
-                        uint at = DIAGONAL + own_t[i] * SUM_PITCH + (s - s_first) / 4u;
-                        [[unroll]] for (uint e = 0u; e < 8u; e++) own_cb[i * 8u + e] = uintBitsToFloat(stage[at + e / 4u][e % 4u]);
-                    }
+                continue;
+            }
+#endif
+            if (s_first + HEAD >= t_end) {
+                FETCH_HIN(h_first, 0u)
+                FETCH_HEAD(h_first)
+            }
+            barrier();
+            PUT_SUMS
+            barrier();
+            for (uint t = unit_row; t < T1; t += UNIT_ROWS) {
+                uint s = s_first + unit_p * 8u;
+                uint at = WORK + t * SUM_PITCH + unit_p * 2u;
+                if (s < t_first) stage[t * CB_PITCH + s / 8u] = pack_eight(uintBitsToFloat(stage[at]) / LIFT, uintBitsToFloat(stage[at + 1u]) / LIFT);
+            }
+            [[unroll]] for (uint i = 0u; i < OWN; i++) {
+                uint s = t_first + own_s[i];
+                if (s >= s_first && s < s_first + HEAD && own_t[i] < T1) {
+                    uint at = WORK + own_t[i] * SUM_PITCH + (s - s_first) / 4u;
+                    [[unroll]] for (uint e = 0u; e < 8u; e++)
+                        own_cb[i * 8u + e] = own_s[i] + e <= own_t[i] ? uintBitsToFloat(stage[at + e / 4u][e % 4u]) : 0.0;
                 }
             }
         }
 
-        uvec4 next[UNITS];
-#define FETCH_HIN(n_first) \
-        [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
-            uint n = (n_first) + unit_row + i * UNIT_ROWS; \
-            next[i] = n < SIZE_N && unit_p * 8u < SIZE_P ? quads_hin[hin_first + n * (SIZE_P / 8u) + unit_p] : uvec4(0u); \
-        }
-#define FETCH_X(s_first) \
-        [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
-            uint s = (s_first) + unit_row + i * UNIT_ROWS; \
-            next[i] = unit_p * 8u < SIZE_P ? quads_x[x_first + min(s, t_end - 1u) * x_row + unit_p] : uvec4(0u); \
-        }
-#define MULTIPLY(row, slab_row) \
-        [[unroll]] for (uint n = 0u; n < TN; n++) { \
-            MatrixB column; \
-            coopMatLoad(column, stage, SLAB_AT + (slab_row) * PITCH + (column_first + n * MATRIX_N) / 8u, PITCH, ROW_MAJOR); \
-            [[unroll]] for (uint i = 0u; i < TM; i++) sums[i * TN + n] = coopMatMulAdd(row(i), column, sums[i * TN + n]); \
-        }
-
-        vec3 tokens[TOKENS];
-        float next_scales[SCALES];
-        vec2 reference;
-        uint hin_first;
-        uint x_first;
-#define FETCH_FACTORS(next_head) \
-        { \
-            uint h = g * group_heads + block_first + (next_head); \
-            uint cum = (b * args.H + h) * args.L + chunk.begin; \
-            uint matrix = ((b * args.M + j) * args.H + h) * SIZE_N; \
-            hin_first = (args.hin_at + matrix * SIZE_P) / 8u; \
-            FETCH_HIN(0u) \
-            reference = t_first > 0u ? cum_at(cum + t_first - 1u).xy : vec2(0.0); \
-            [[unroll]] for (uint i = 0u; i < TOKENS; i++) \
-                tokens[i] = LANE + i * LANES < t_end ? cum_at(cum + LANE + i * LANES) : vec3(0.0); \
-            [[unroll]] for (uint i = 0u; i < SCALES; i++) { \
-                uint n = LANE + i * LANES; \
-                next_scales[i] = n < SIZE_N ? load_hin_scale(args.hin_scale_at + matrix + n) : 0.0; \
-            } \
-        }
-        FETCH_FACTORS(0u)
         for (uint head = 0u; head < block_heads; head++) {
-            uint h = g * group_heads + block_first + head;
-            x_first = (args.x_at + token * args.x_row + h * SIZE_P) / 8u;
+            uint h = h_first + head;
+            bool more = head + 1u < block_heads;
             // The last head's factors have been read: barriers lie between.
             [[unroll]] for (uint i = 0u; i < TOKENS; i++) {
                 uint s = LANE + i * LANES;
                 if (s < t_first) {
-                    before[s] = decay_exp(cum_between(tokens[i].xy, reference)) * tokens[i].z * GAIN;
+                    before[s] = decay_exp(cum_between(tokens[i].xy, reference)) * tokens[i].z;
                 } else if (s < t_first + T1) {
                     float left = min(cum_between(reference, tokens[i].xy), 0.0) * 1.44269504;
                     uint t = s - t_first;
@@ -232,13 +286,81 @@ void main()
                     steps[t / 4u][t % 4u] = tokens[i].z;
                 }
             }
-            [[unroll]] for (uint i = 0u; i < SCALES; i++) {
-                if (LANE + i * LANES < MAX_N) scales[LANE + i * LANES] = next_scales[i];
+            if (has(args.flags, HAS_HIN_SCALE)) {
+                [[unroll]] for (uint i = 0u; i < SCALES; i++) {
+                    if (LANE + i * LANES < MAX_N) scales[LANE + i * LANES] = next_scales[i];
+                }
             }
-            float entering = decay_exp(reference.x);
+            float enter = decay_exp(reference.x);
             barrier();
+#ifndef MATRIX_BF16
+            LARGEST(scales, MAX_N, largest_scale)
+            LARGEST(before, t_first, largest_before)
+            float shrink = largest_scale > 0.0 ? 1.0 / largest_scale : 0.0;
+            float unit = max(largest_before, 5.9604645e-8);
+            float lower = 1.0 / unit;
+            enter *= largest_scale * lower / LIFT;
+#endif
 
-            // The left factor on the diagonal.
+            // The entering state.
+            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
+            [[unroll]] for (uint n_first = 0u; n_first < MAX_N; n_first += DEPTH) {
+                if (n_first < SIZE_N) {
+                    if (n_first > 0u) barrier();
+#ifdef MATRIX_BF16
+                    if (has(args.flags, HAS_HIN_SCALE)) {
+                        PUT(scale_eight(next[i], scales[n_first + unit_row + i * UNIT_ROWS]))
+                    } else {
+                        PUT(next[i])
+                    }
+#else
+                    PUT(scale_eight(next[i], scales[n_first + unit_row + i * UNIT_ROWS] * shrink))
+#endif
+                    barrier();
+                    if (n_first + DEPTH < SIZE_N) {
+                        FETCH_HIN(h, n_first + DEPTH)
+                    } else if (more) {
+                        FETCH_HIN(h + 1u, 0u)
+                    }
+#define C_ROW(i) c_rows[(i) * C_TK + n_first / MATRIX_K + k]
+                    [[unroll]] for (uint k = 0u; k < DEPTH / MATRIX_K; k++) {
+                        MULTIPLY(C_ROW, WORK + k * MATRIX_K * PITCH)
+                    }
+                }
+            }
+            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = sums[i] * enter;
+
+            // Sources below the tile, weighed by what is left of them at its first token.
+            if (t_first > 0u) barrier();
+            for (uint s_first = 0u; s_first < t_first; s_first += T1) {
+                uint half_first = WORK + s_first / T1 % 2u * HALF;
+#ifdef MATRIX_BF16
+                PUT_X(half_first, scale_eight(next_below[i], before[s_first + unit_row + i * UNIT_ROWS]))
+#else
+                PUT_X(half_first, scale_eight(next_below[i], before[s_first + unit_row + i * UNIT_ROWS] * lower))
+#endif
+                barrier();
+                if (s_first + T1 < t_first) FETCH_X(next_below, h, s_first + T1)
+                MatrixA cb_rows[TM];
+#define CB_ROW(i) cb_rows[i]
+                [[unroll]] for (uint k = 0u; k < T1 / MATRIX_K; k++) {
+                    [[unroll]] for (uint i = 0u; i < TM; i++)
+                        coopMatLoad(cb_rows[i], stage, (row_first + i * MATRIX_M) * CB_PITCH + (s_first + k * MATRIX_K) / 8u, CB_PITCH, ROW_MAJOR);
+                    MULTIPLY(CB_ROW, half_first + k * MATRIX_K * PITCH)
+                }
+            }
+            [[unroll]] for (uint i = 0u; i < TM; i++) {
+                MatrixSum decays;
+                coopMatLoad(decays, after, row_first + i * MATRIX_M, 0u, COLUMN_MAJOR);
+#ifndef MATRIX_BF16
+                decays = decays * (unit * LIFT);
+#endif
+                [[unroll]] for (uint n = 0u; n < TN; n++) sums[i * TN + n] = sums[i * TN + n] * decays;
+            }
+
+            // The tile on the diagonal.
+            barrier();
+            PUT_X(WORK, next_own[i])
             float skip = has(args.flags, HAS_D) ? load_d(args.d_at + h) : 0.0;
             [[unroll]] for (uint i = 0u; i < OWN; i++) {
                 uint t = own_t[i];
@@ -247,110 +369,55 @@ void main()
                     vec4 weight[2];
                     [[unroll]] for (uint q = 0u; q < 2u; q++) {
                         uint s = own_s[i] + 4u * q;
-                        vec4 between = min(left - logs[s / 4u], vec4(0.0));
-                        vec4 step = steps[s / 4u];
-                        [[unroll]] for (uint e = 0u; e < 4u; e++) {
-                            float value = own_cb[i * 8u + q * 4u + e] * exp2(between[e]) * step[e];
-                            if (s + e == t) value += skip;
-                            weight[q][e] = s + e <= t ? value : 0.0;
-                        }
+                        weight[q] = exp2(min(left - logs[s / 4u], vec4(0.0))) * steps[s / 4u];
+                        [[unroll]] for (uint e = 0u; e < 4u; e++) weight[q][e] *= own_cb[i * 8u + q * 4u + e];
                     }
-                    stage[DIAGONAL + t * DIAGONAL_PITCH + own_s[i] / 8u] = pack_eight(weight[0], weight[1]);
+                    if (has(args.flags, HAS_D)) {
+                        [[unroll]] for (uint e = 0u; e < 8u; e++) weight[e / 4u][e % 4u] += own_s[i] + e == t ? skip : 0.0;
+                    }
+                    stage[WORK + HALF + t * DIAGONAL_PITCH + own_s[i] / 8u] = pack_eight(weight[0], weight[1]);
                 }
-            }
-
-            // The entering state. In f16 its scales count relative to the largest, so that none overflows.
-#ifdef MATRIX_BF16
-            float largest = 1.0;
-            float shrink = 1.0;
-#else
-            float largest = 0.0;
-            for (uint n = gl_SubgroupInvocationID; n < MAX_N; n += SUBGROUP_SIZE) largest = max(largest, scales[n]);
-            largest = subgroupMax(largest);
-            float shrink = largest > 0.0 ? 1.0 / largest : 0.0;
-#endif
-            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
-            [[unroll]] for (uint n_first = 0u; n_first < MAX_N; n_first += SLAB) {
-                if (n_first < SIZE_N) {
-                    if (n_first > 0u) barrier();
-                    [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                        uint n = unit_row + i * UNIT_ROWS;
-                        stage[SLAB_AT + n * PITCH + unit_p] = scale_eight(next[i], scales[n_first + n] * shrink);
-                    }
-                    barrier();
-                    if (n_first + SLAB < SIZE_N) {
-                        FETCH_HIN(n_first + SLAB)
-                    } else {
-                        FETCH_X(0u)
-                    }
-#define C_ROW(i) c_rows[(i) * C_TK + n_first / MATRIX_K + k]
-                    [[unroll]] for (uint k = 0u; k < KS; k++) {
-                        MULTIPLY(C_ROW, k * MATRIX_K)
-                    }
-                }
-            }
-            float enter = largest * entering;
-            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = sums[i] * enter;
-
-            // Sources below the tile, weighed by what is left of them at its first token.
-            for (uint s_first = 0u; s_first < t_first; s_first += SLAB) {
-                barrier();
-                [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                    uint s = unit_row + i * UNIT_ROWS;
-                    stage[SLAB_AT + s * PITCH + unit_p] = scale_eight(next[i], before[s_first + s]);
-                }
-                barrier();
-                FETCH_X(min(s_first + SLAB, t_first))
-                MatrixA cb_rows[TM];
-#define CB_ROW(i) cb_rows[i]
-                [[unroll]] for (uint k = 0u; k < KS; k++) {
-                    if (T1 % SLAB == 0u || s_first + k * MATRIX_K < t_first) {
-                        [[unroll]] for (uint i = 0u; i < TM; i++)
-                            coopMatLoad(cb_rows[i], stage, (row_first + i * MATRIX_M) * CB_PITCH + (s_first + k * MATRIX_K) / 8u,
-                                        CB_PITCH, ROW_MAJOR);
-                        MULTIPLY(CB_ROW, k * MATRIX_K)
-                    }
-                }
-            }
-            [[unroll]] for (uint i = 0u; i < TM; i++) {
-                MatrixSum decays;
-                coopMatLoad(decays, after, row_first + i * MATRIX_M, 0u, COLUMN_MAJOR);
-                [[unroll]] for (uint n = 0u; n < TN; n++) sums[i * TN + n] = sums[i * TN + n] * decays;
-            }
-
-            // The tile on the diagonal.
-            barrier();
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                uint s = unit_row + i * UNIT_ROWS;
-                stage[SLAB_AT + s * PITCH + unit_p] = next[i];
             }
             barrier();
-            if (head + 1u < block_heads) FETCH_FACTORS(head + 1u)
+            if (more) FETCH_HEAD(h + 1u)
             uint s_limit = (row_first / GRAIN + 1u) * GRAIN;
             MatrixA weight_rows[TM];
 #define WEIGHT_ROW(i) weight_rows[i]
             [[unroll]] for (uint k = 0u; k < T1 / MATRIX_K; k++) {
                 if (k * MATRIX_K < s_limit) {
                     [[unroll]] for (uint i = 0u; i < TM; i++)
-                        coopMatLoad(weight_rows[i], stage,
-                                    DIAGONAL + (row_first + i * MATRIX_M) * DIAGONAL_PITCH + k * MATRIX_K / 8u, DIAGONAL_PITCH, ROW_MAJOR);
-                    MULTIPLY(WEIGHT_ROW, k * MATRIX_K)
+                        coopMatLoad(weight_rows[i], stage, WORK + HALF + (row_first + i * MATRIX_M) * DIAGONAL_PITCH + k * MATRIX_K / 8u,
+                                    DIAGONAL_PITCH, ROW_MAJOR);
+                    MULTIPLY(WEIGHT_ROW, WORK + k * MATRIX_K * PITCH)
                 }
             }
 
-            // The results pass through the subgroup's own part of the shared rows.
+            // y passes through the subgroup's own part of the shared rows.
             barrier();
-            [[unroll]] for (uint i = 0u; i < TM; i++) {
-                [[unroll]] for (uint n = 0u; n < TN; n++)
-                    coopMatStore(sums[i * TN + n], stage,
-                                 DIAGONAL + (row_first + i * MATRIX_M) * SUM_PITCH + (column_first + n * MATRIX_N) / 4u, SUM_PITCH, ROW_MAJOR);
-            }
-            subgroup_sync();
             uint y_first = args.y_at + (token + t_first) * args.y_row + h * SIZE_P;
-            for (uint unit = gl_SubgroupInvocationID; unit < ROWS * (COLUMNS / 8u); unit += SUBGROUP_SIZE) {
-                uint t = row_first + unit / (COLUMNS / 8u);
-                uint p = column_first + unit % (COLUMNS / 8u) * 8u;
-                uint at = DIAGONAL + t * SUM_PITCH + p / 4u;
+#ifdef MATRIX2
+            if (DTYPE_OF(8) == DTYPE_OF(0)) {
+                // Operands are of its type.
+                [[unroll]] for (uint i = 0u; i < TM; i++) {
+                    [[unroll]] for (uint n = 0u; n < TN; n++)
+                        coopMatStore(MatrixA(sums[i * TN + n] * CUT), stage,
+                                     WORK + (row_first + i * MATRIX_M) * PITCH + (column_first + n * MATRIX_N) / 8u, PITCH, ROW_MAJOR);
+                }
+                subgroup_sync();
+                for (uint word = gl_SubgroupInvocationID; word < ROWS * (COLUMNS / 8u); word += SUBGROUP_SIZE) {
+                    uint t = row_first + word / (COLUMNS / 8u);
+                    uint p = column_first + word % (COLUMNS / 8u) * 8u;
+                    if (t < t_end - t_first && p < SIZE_P) quads_y[(y_first + t * args.y_row + p) / 8u] = stage[WORK + t * PITCH + p / 8u];
+                }
+                continue;
+            }
+#endif
+            PUT_SUMS
+            subgroup_sync();
+            for (uint word = gl_SubgroupInvocationID; word < ROWS * (COLUMNS / 8u); word += SUBGROUP_SIZE) {
+                uint t = row_first + word / (COLUMNS / 8u);
+                uint p = column_first + word % (COLUMNS / 8u) * 8u;
+                uint at = WORK + t * SUM_PITCH + p / 4u;
                 if (t < t_end - t_first && p < SIZE_P)
                     put_eight(y_first + t * args.y_row + p, uintBitsToFloat(stage[at]), uintBitsToFloat(stage[at + 1u]));
             }
