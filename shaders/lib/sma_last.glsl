@@ -1,22 +1,24 @@
 // How the workgroup that is done last with the partials of a (b, h) finds that out and merges them. Nobody waits for
 // anybody: each takes a ticket when its own partial is there for all to see. Include after lib/sma_merge.glsl.
+#extension GL_KHR_memory_scope_semantics : require
 layout(std430, binding = 7) coherent buffer Block_tickets { uint tickets[]; };
 shared bool last;
 
-// Call in uniform flow when the partial is written.
+// All lanes are here, and each sees what the others wrote, to buffers too, which barrier() alone does not say.
+void meet()
+{
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease);
+}
+
+// Call in uniform flow when the partial is written. Only the first lane's ticket reaches other workgroups: what it hands on and
+// takes over with that is all that the lanes it meets have written and will read.
 void merge_when_last(uint head)
 {
-    /* barrier() orders shared memory only: every lane's writes come before the ticket, and every lane's reads after it, by the
-     * barriers for buffers on both its sides. */
-    memoryBarrierBuffer();
-    barrier();
-    if (LANE == 0u) {
-        memoryBarrierBuffer();
-        last = atomicAdd(tickets[head], 1u) == args.splits - 1u;
-        memoryBarrierBuffer();
-    }
-    barrier();
-    memoryBarrierBuffer();
+    meet();
+    if (LANE == 0u)
+        last = atomicAdd(tickets[head], 1u, gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease) == args.splits - 1u;
+    meet();
     if (!last) return;
     merge(head);
     if (LANE == 0u) tickets[head] = 0u; // for the next launch

@@ -1,6 +1,6 @@
 // sma_step and mixer_attend for memories of 16 bits, N 128 and P 64, with 16-byte loads. A team of lanes takes a whole memory
-// at a time: 8 lanes share a row n, each with 8 columns p, and each has FETCH rows in flight, the first of them before it is
-// known whether the token sees the memory: its place is there. Rows of a lane stand in fours, so that their factors come in
+// at a time: 8 lanes share a row n, each with 8 columns p, and each has FETCH rows in flight (8: 96 registers on an H200, 16: 168),
+// the first of them before it is known whether the token sees the memory: its place is there. Rows of a lane stand in fours, so that their factors come in
 // one load; nothing but the logit passes between lanes.
 // Shared memory: 1024 + TEAMS (1024 + 8) + 4 LANES bytes.
 // Include after lib/seq.glsl and lib/sma.glsl, in a kernel that says how its bindings and results lie: e_row(),
@@ -14,7 +14,6 @@ const uint TEAM = 32u;
 const uint COLUMNS = P / 8u;        // lanes of a row
 const uint BLOCKS = TEAM / COLUMNS; // rows at once
 const uint ROWS = N / BLOCKS;       // rows of a lane
-const uint FETCH = 8u; // 16 gain 3 % on an H200 and take 168 registers instead of 96
 #define TEAMS (LANES / TEAM)
 shared vec4 queries[N / 4u];
 shared vec4 reads[N / 4u];
