@@ -10,6 +10,8 @@ READS(0, logits)
 WRITES(1, part)
 #include "lib/order.glsl"
 
+const uint AHEAD = 8u;
+
 void main()
 {
     uint blocks = (args.width + T0 - 1u) / T0;
@@ -18,11 +20,16 @@ void main()
         uint begin = tile % blocks * T0;
         uint best = 0u;
         uint where = 0u;
-        for (uint i = begin + LANE; i < min(begin + T0, args.width); i += LANES) {
-            uint order = order_of(load_logits(from + i));
-            if (order > best) {
-                best = order;
-                where = i;
+        uint end = min(begin + T0, args.width);
+        for (uint first = begin + LANE; first < end; first += AHEAD * LANES) {
+            float values[AHEAD]; // asked for together, past the end the last one again
+            [[unroll]] for (uint k = 0u; k < AHEAD; k++) values[k] = load_logits(from + min(first + k * LANES, end - 1u));
+            [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
+                uint order = order_of(values[k]);
+                if (order > best) {
+                    best = order;
+                    where = min(first + k * LANES, end - 1u);
+                }
             }
         }
         uint top = workgroup_max_uint(best);

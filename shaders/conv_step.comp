@@ -31,12 +31,17 @@ void main()
             uint weight_at = args.weight_at + channel * args.K;
             float last = load_x(args.x_at + b * args.x_row + channel);
             float sum = has(args.flags, HAS_BIAS) ? load_bias(args.bias_at + channel) : 0.0;
+            float last_tap = load_weight(weight_at + rows);
             float kept[MAX_ROWS];
-            [[unroll]] for (uint j = 0u; j < MAX_ROWS; j++) {
-                kept[j] = j < rows ? load_tail(at + j * args.C) : 0.0;
-                if (j < rows) sum += load_weight(weight_at + j) * kept[j];
+            float taps[MAX_ROWS];
+            [[unroll]] for (uint j = 0u; j < MAX_ROWS; j++) { // all at once: branches would put the fetches in a row
+                kept[j] = load_tail(at + min(j, rows - 1u) * args.C);
+                taps[j] = load_weight(weight_at + min(j, rows));
             }
-            sum += load_weight(weight_at + rows) * last;
+            [[unroll]] for (uint j = 0u; j < MAX_ROWS; j++) {
+                if (j < rows) sum += taps[j] * kept[j];
+            }
+            sum += last_tap * last;
             [[unroll]] for (uint j = 0u; j < MAX_ROWS; j++) {
                 if (j + 1u < rows) store_tail(at + j * args.C, kept[min(j + 1u, MAX_ROWS - 1u)]);
                 else if (j + 1u == rows) store_tail(at + j * args.C, last);

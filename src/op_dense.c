@@ -55,7 +55,8 @@ dart_status dart_embed(dart_stream *stream, const dart_embed_args *args)
         dart_tensor weight = args->weight;
         weight.offset += (uint64_t)first * W;
         struct EmbedArgs k = {.rows = T, .width = W, .vocabulary = V, .first = first, .count = count, .y_row = op_row(&args->y, W)};
-        op_kernel(&call, KERNEL_embed, T, 0);
+        const bool eights = W % 16 == 0 && op_fits_rows(&weight, W) && op_fits_rows(&args->y, W);
+        op_kernel(&call, KERNEL_embed, T, eights ? FITS_TILES : 0);
         k.ids_at = op_bind(&call, BINDING_embed_ids, &args->ids, T);
         k.weight_at = op_bind(&call, BINDING_embed_weight, &weight, (uint64_t)count * W);
         k.y_at = op_bind_rows(&call, BINDING_embed_y, &args->y, T, W);

@@ -10,6 +10,18 @@ uint order_of(float value)
 
 // Over the workgroup, the same in every lane. Call in uniform flow; the shared array is free again on return.
 shared uint lane_words[gl_WorkGroupSize.x];
+#ifdef SUBGROUP
+uint workgroup_max_uint(uint value)
+{
+    value = subgroupMax(value);
+    if (subgroupElect()) lane_words[gl_SubgroupID] = value;
+    barrier();
+    uint top = lane_words[0];
+    for (uint i = 1u; i < gl_NumSubgroups; i++) top = max(top, lane_words[i]);
+    barrier();
+    return top;
+}
+#else
 uint workgroup_max_uint(uint value)
 {
     lane_words[LANE] = value;
@@ -22,3 +34,4 @@ uint workgroup_max_uint(uint value)
     barrier();
     return top;
 }
+#endif
