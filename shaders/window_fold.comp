@@ -3,8 +3,9 @@
 //
 // rows B WINDOW (H P + G N); steps B WINDOW H 2; h, open, hin B H N P; open_decay B H; hin_scale B H N; to B capacity H N P;
 // scale B capacity H N. A workgroup folds T0 heads of one sequence, one after another, few workgroups being what a launch with
-// nothing to do costs: P / 8 lanes share a row n, each with eight columns; SLOTS slots at a time go through shared memory.
-// Shared memory: 8 MAX_STATE SLOTS + 8 LANES + 8 WINDOW + 4 bytes. Guards: exp only of numbers <= 0; eps > 0.
+// nothing to do costs: P / 8 lanes share ROWS rows n (1 or 4), each with eight columns of all of them; as many slots as there
+// is room for go through shared memory at a time, x times its weight and b.
+// Shared memory: 8 (MAX_STATE SLOTS + ROWS LANES + WINDOW) + 4 bytes. Guards: exp only of numbers <= 0; eps > 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
@@ -26,19 +27,18 @@ WRITES_EIGHT(8, to)
 layout(std430, binding = 3) buffer Quads_h { vec4 quads_h[]; };
 layout(std430, binding = 4) buffer Quads_open { vec4 quads_open[]; };
 
-shared vec4 staged[SLOTS * MAX_STATE / 2u]; // of that many slots x, times its weight, and b
-shared vec2 squares[gl_WorkGroupSize.x]; // of hin and of the memory, by the lanes of a row
-
-Eight weighted(float a, Eight u, Eight v) { return Eight(a * u.low + v.low, a * u.high + v.high); }
-float square(Eight v) { return dot(v.low, v.low) + dot(v.high, v.high); }
+const uint STAGED = SLOTS * MAX_STATE / 2u;
+shared vec4 staged[STAGED]; // of a slot: columns 0 to 3 of all words of x, columns 4 to 7 of them, b
+shared vec2 squares[ROWS * gl_WorkGroupSize.x]; // of hin and of the memory, by the lanes of a row
 
 void main()
 {
     uint team = args.P / 8u;
     uint lines = LANES / team;
-    uint line = LANE / team;
+    uint line = LANE / team; // those from `lines` on idle
     uint word = LANE % team;
     uint words = team + args.N / 8u; // of a slot
+    uint at_once = STAGED / (2u * words);
     uint pitch = args.H * args.P + args.G * args.N;
     bool has_open = has(args.flags, HAS_OPEN);
     bool every = has(args.flags, IS_EVERY);
@@ -64,67 +64,90 @@ void main()
             barrier(); // all lanes have read open_decay
             if (LANE < WINDOW) {
                 uint at = 2u * ((b * WINDOW + LANE) * args.H + h);
-                store_steps(at, 0.0);
-                store_steps(at + 1u, 0.0);
+                words_steps[at] = 0u; // 0.0; an f32 like all of steps
+                words_steps[at + 1u] = 0u;
             }
             if (LANE == 0u && has_open) store_open_decay(head, closes ? 0.0 : total);
-
             uint x_at = args.rows_at + b * WINDOW * pitch + h * args.P;
             // behind x's words
             uint b_at = args.rows_at + b * WINDOW * pitch + args.H * args.P + h / (args.H / args.G) * args.N - args.P;
             uint slot = ((b * args.capacity + m - args.first) * args.H + h) * args.N;
-            for (uint first = 0u; first < args.N; first += lines) {
-                uint row = min(first + line, args.N - 1u);
-                uint own = head * args.N + row;
-                uint at = own * args.P + 8u * word;
-                Eight now;
-                if (has_open) now = Eight(quads_open[at / 4u], quads_open[at / 4u + 1u]);
-                else now = Eight(quads_h[at / 4u], quads_h[at / 4u + 1u]);
-                now = Eight(keep * now.low, keep * now.high);
-                for (uint k = 0u; k < n; k += SLOTS) {
-                    uint slots = min(SLOTS, n - k);
+            for (uint first = 0u; first < args.N; first += ROWS * lines) {
+                uint row = min(first + ROWS * line, args.N - ROWS);
+                uint at = ((head * args.N + row) * args.P + 8u * word) / 4u;
+                uint down = args.P / 4u; // to the next row
+                vec4 low[ROWS];
+                vec4 high[ROWS];
+                vec4 old_low[ROWS];
+                vec4 old_high[ROWS];
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                    low[r] = has_open ? quads_open[at + r * down] : quads_h[at + r * down];
+                    high[r] = has_open ? quads_open[at + r * down + 1u] : quads_h[at + r * down + 1u];
+                    old_low[r] = has_open ? quads_h[at + r * down] : vec4(0.0);
+                    old_high[r] = has_open ? quads_h[at + r * down + 1u] : vec4(0.0);
+                }
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                    low[r] *= keep;
+                    high[r] *= keep;
+                }
+                for (uint k = 0u; k < n; k += at_once) {
+                    uint slots = min(at_once, n - k);
                     barrier();
                     for (uint e = LANE; e < slots * words; e += LANES) {
                         uint j = e / words;
                         uint part = e % words;
-                        Eight v = load_eight_rows((part < team ? x_at : b_at) + (k + j) * pitch + 8u * part);
-                        float weight = part < team ? keeps[k + j] : 1.0;
-                        staged[2u * e] = weight * v.low;
-                        staged[2u * e + 1u] = weight * v.high;
+                        bool of_x = part < team;
+                        Eight v = load_eight_rows((of_x ? x_at : b_at) + (k + j) * pitch + 8u * part);
+                        float weight = of_x ? keeps[k + j] : 1.0;
+                        uint to = 2u * j * words + (of_x ? part : 2u * part);
+                        staged[to] = weight * v.low;
+                        staged[to + (of_x ? team : 1u)] = weight * v.high;
                     }
                     barrier();
                     for (uint j = 0u; j < slots; j++) {
-                        uint x = 2u * (j * words + word);
-                        float key = staged[2u * (j * words + team) + row / 4u][row % 4u];
-                        now = weighted(key, Eight(staged[x], staged[x + 1u]), now);
+                        uint from = 2u * j * words;
+                        vec4 x_low = staged[from + word];
+                        vec4 x_high = staged[from + team + word];
+                        vec4 keys = staged[from + 2u * team + row / 4u];
+                        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                            float key = ROWS == 4u ? keys[r] : keys[row % 4u];
+                            low[r] += key * x_low;
+                            high[r] += key * x_high;
+                        }
                     }
                 }
-                Eight state = now;
-                if (has_open) state = Eight(keep_h * quads_h[at / 4u] + now.low, keep_h * quads_h[at / 4u + 1u] + now.high);
-                squares[LANE] = vec2(square(state), square(now));
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                    old_low[r] = keep_h * old_low[r] + low[r]; // without open: what is there
+                    old_high[r] = keep_h * old_high[r] + high[r];
+                    squares[r * LANES + LANE] = vec2(dot(old_low[r], old_low[r]) + dot(old_high[r], old_high[r]),
+                                                     dot(low[r], low[r]) + dot(high[r], high[r]));
+                }
                 barrier();
-                if (line < lines && first + line < args.N) {
-                    vec2 root = vec2(0.0);
-                    for (uint k = 0u; k < team; k++) root += squares[line * team + k];
-                    root = sqrt(root / float(args.P) + args.eps);
-                    if (closes || !has_open) {
-                        quads_h[at / 4u] = state.low;
-                        quads_h[at / 4u + 1u] = state.high;
+                if (line < lines && first + ROWS * line < args.N) {
+                    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                        vec2 root = vec2(0.0);
+                        for (uint k = 0u; k < team; k++) root += squares[r * LANES + line * team + k];
+                        root = sqrt(root / float(args.P) + args.eps);
+                        if (closes || !has_open) {
+                            quads_h[at + r * down] = old_low[r];
+                            quads_h[at + r * down + 1u] = old_high[r];
+                        }
+                        if (has_open) {
+                            quads_open[at + r * down] = closes ? vec4(0.0) : low[r];
+                            quads_open[at + r * down + 1u] = closes ? vec4(0.0) : high[r];
+                        }
+                        if (closes) {
+                            if (word == 0u) store_scale(args.scale_at + slot + row + r, root.y);
+                            store_eight_to(args.to_at + (slot + row + r) * args.P + 8u * word,
+                                           Eight(low[r] / root.y, high[r] / root.y));
+                        }
+                        Eight state = Eight(old_low[r], old_high[r]);
+                        if (has(args.flags, HAS_HIN_SCALE)) {
+                            if (word == 0u) store_hin_scale(args.hin_scale_at + head * args.N + row + r, root.x);
+                            state = Eight(state.low / root.x, state.high / root.x);
+                        }
+                        store_eight_hin(args.hin_at + 4u * (at + r * down), state);
                     }
-                    if (has_open) {
-                        quads_open[at / 4u] = closes ? vec4(0.0) : now.low;
-                        quads_open[at / 4u + 1u] = closes ? vec4(0.0) : now.high;
-                    }
-                    if (closes) {
-                        if (word == 0u) store_scale(args.scale_at + slot + row, root.y);
-                        now = Eight(now.low / root.y, now.high / root.y);
-                        store_eight_to(args.to_at + (slot + row) * args.P + 8u * word, now);
-                    }
-                    if (has(args.flags, HAS_HIN_SCALE)) {
-                        if (word == 0u) store_hin_scale(args.hin_scale_at + own, root.x);
-                        state = Eight(state.low / root.x, state.high / root.x);
-                    }
-                    store_eight_hin(args.hin_at + at, state);
                 }
                 barrier();
             }

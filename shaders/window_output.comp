@@ -2,9 +2,10 @@
 // + d x.
 //
 // rows B WINDOW (H P + G N); steps B WINDOW H 2; c B G N; hin B H N P; hin_scale B H N; y B H P. A workgroup makes T0 heads of
-// one group, which share the products c . b_k; N / 8 lanes share a row of b, P / 8 one of x or hin. What a head reads is asked
-// for in words of eight elements while the head before it is added up.
-// Shared memory: 4 (35 WINDOW + 2 MAX_STATE + 9 LANES + 1) bytes. Guards: exp only of numbers <= 0.
+// one group, which share the products c . b_k; N / 8 lanes share a row of b, P / 8 one of x or hin. All that the first head
+// reads is asked for at once, hin even before it is known how many tokens the window holds, what a later one reads while the
+// head before it is added up; what heads have in common, and the sums over lanes, is done for all of them together.
+// Shared memory: 4 (33 WINDOW + 3 + MAX_STATE + T0 (2 WINDOW + 1 + MAX_STATE + 8 LANES)) bytes. Guards: exp only of numbers <= 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
@@ -23,42 +24,53 @@ WRITES(7, y)
 READS_EIGHT(0, rows)
 READS_EIGHT(3, hin)
 
+#ifdef N128_P64
+const uint N = 128u;
+const uint P = 64u;
+#else
+#define N args.N
+#define P args.P
+#endif
+
 // Words of a lane that are fetched ahead of all else: with AHEAD 8 what P 64, N 128 and a full
 // window come to with 128 lanes.
 const uint HIN_AHEAD = AHEAD;
 const uint X_AHEAD = AHEAD / 4u;
 const uint B_AHEAD = AHEAD / 2u;
-shared float c_scaled[MAX_STATE]; // c times the scale of hin's row
-shared float c_now[MAX_STATE];
 const uint PITCH = MAX_STATE / 8u + 1u;
+shared float c_now[MAX_STATE];
+shared float c_scaled[T0 * MAX_STATE]; // c times the scale of hin's row
 shared float products[WINDOW * PITCH + 3u]; // of c and b_k, a part each of N / 8 lanes
-shared vec4 sums[2u * gl_WorkGroupSize.x];
+shared vec4 decays_of[T0 * WINDOW / 4u]; // of the slots, in logarithms
+shared float weights[T0 * WINDOW];       // of x: c . b, what decays leave and step
+shared float keeps_all[T0];
+shared vec4 sums[2u * T0 * gl_WorkGroupSize.x];
 
 Words hin_ahead[HIN_AHEAD];
 Words x_ahead[X_AHEAD];
 Words b_ahead[B_AHEAD];
 
+// Is what a lane fetches at a time all that there is for it? Known when the pipeline is made, where N and P are.
+bool once_hin() { return HIN_AHEAD * (LANES / (P / 8u)) >= N; }
+bool once_x() { return X_AHEAD * (LANES / (P / 8u)) >= WINDOW; }
+bool once_b() { return B_AHEAD * (LANES / (N / 8u)) >= WINDOW; }
+
 // Rows from `line` on, so many lines apart; past the end the last one again.
 void fetch_hin(uint at, uint line)
 {
-    uint lines = LANES / (args.P / 8u);
+    uint lines = LANES / (P / 8u);
     [[unroll]] for (uint i = 0u; i < HIN_AHEAD; i++)
-        hin_ahead[i] = load_words_hin(at + min(line + i * lines, args.N - 1u) * args.P);
+        hin_ahead[i] = load_words_hin(at + min(line + i * lines, N - 1u) * P);
 }
 void fetch_x(uint at, uint line, uint n, uint pitch)
 {
-    uint lines = LANES / (args.P / 8u);
+    uint lines = LANES / (P / 8u);
     [[unroll]] for (uint i = 0u; i < X_AHEAD; i++) x_ahead[i] = load_words_rows(at + min(line + i * lines, n - 1u) * pitch);
 }
 void fetch_b(uint at, uint line, uint n, uint pitch)
 {
-    uint lines = LANES / (args.N / 8u);
+    uint lines = LANES / (N / 8u);
     [[unroll]] for (uint i = 0u; i < B_AHEAD; i++) b_ahead[i] = load_words_rows(at + min(line + i * lines, n - 1u) * pitch);
-}
-
-float scale_of(uint head)
-{
-    return has(args.flags, HAS_HIN_SCALE) ? load_hin_scale(args.hin_scale_at + head * args.N + min(LANE, args.N - 1u)) : 1.0;
 }
 
 void add(inout Eight sum, float weight, Eight v)
@@ -69,40 +81,51 @@ void add(inout Eight sum, float weight, Eight v)
 
 void main()
 {
-    uint x_team = args.P / 8u; // lanes that share a row
-    uint b_team = args.N / 8u;
+    uint x_team = P / 8u; // lanes that share a row
+    uint b_team = N / 8u;
     uint x_lines = LANES / x_team; // rows at a time
     uint b_lines = LANES / b_team;
     uint x_line = LANE / x_team; // those from x_lines on idle
     uint b_line = LANE / b_team;
     uint b_word = LANE % b_team;
-    uint pitch = args.H * args.P + args.G * args.N;
+    uint pitch = args.H * P + args.G * N;
     uint heads = args.H / args.G; // of a group
     uint blocks = (heads + T0 - 1u) / T0;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint b = tile / (blocks * args.G);
         uint g = tile / blocks % args.G;
-        uint h = g * heads + tile % blocks * T0;
-        uint end = min(h + T0, (g + 1u) * heads);
-        if (seq_count(b, 1u) == 0u) continue;
-        uint n = window_slot(seq_position(b)) + 1u;
-        uint hin_at = args.hin_at + 8u * (LANE % x_team);
-        uint x_at = args.rows_at + b * WINDOW * pitch + 8u * (LANE % x_team);
-        uint b_at = args.rows_at + b * WINDOW * pitch + args.H * args.P + g * args.N + 8u * b_word;
-        uint head = b * args.H + h;
+        uint first_h = g * heads + tile % blocks * T0;
+        uint count = min(T0, (g + 1u) * heads - first_h);
+        uint head = b * args.H + first_h;
+        uint hin_at = args.hin_at + head * N * P + 8u * (LANE % x_team);
+        fetch_hin(hin_at, x_line);
+        for (uint i = LANE; i < N; i += LANES) {
+            float c = load_c(args.c_at + b * args.c_row + g * N + i);
+            c_now[i] = c;
+            for (uint k = 0u; k < count; k++) {
+                float scale = has(args.flags, HAS_HIN_SCALE) ? load_hin_scale(args.hin_scale_at + (head + k) * N + i) : 1.0;
+                c_scaled[k * MAX_STATE + i] = c * scale;
+            }
+        }
+        uint n = seq_count(b, 1u) == 0u ? 0u : window_slot(seq_position(b)) + 1u;
+        if (n == 0u) continue;
+        uint x_at = args.rows_at + b * WINDOW * pitch + first_h * P + 8u * (LANE % x_team);
+        uint b_at = args.rows_at + b * WINDOW * pitch + args.H * P + g * N + 8u * b_word;
         fetch_b(b_at, b_line, n, pitch);
-        fetch_hin(hin_at + head * args.N * args.P, x_line);
-        fetch_x(x_at + h * args.P, x_line, n, pitch);
-        vec2 own = own_slot(b, h, n);
-        float scale = scale_of(head);
-        for (uint i = LANE; i < args.N; i += LANES) c_now[i] = load_c(args.c_at + b * args.c_row + g * args.N + i);
+        fetch_x(x_at, x_line, n, pitch);
+        for (uint e = LANE; e < count * WINDOW; e += LANES) {
+            uint slot = e % WINDOW;
+            uint at = 2u * ((b * WINDOW + slot) * args.H + first_h + e / WINDOW);
+            decays_of[e / 4u][e % 4u] = slot < n ? load_steps(at) : 0.0;
+            weights[e] = slot < n ? load_steps(at + 1u) : 0.0;
+        }
         barrier();
         if (b_line < b_lines) {
             uint from = 8u * b_word;
             vec4 low = vec4(c_now[from], c_now[from + 1u], c_now[from + 2u], c_now[from + 3u]);
             vec4 high = vec4(c_now[from + 4u], c_now[from + 5u], c_now[from + 6u], c_now[from + 7u]);
             for (uint first = b_line; first < n; first += B_AHEAD * b_lines) {
-                if (first != b_line) fetch_b(b_at, first, n, pitch);
+                if (!once_b() && first != b_line) fetch_b(b_at, first, n, pitch);
                 [[unroll]] for (uint i = 0u; i < B_AHEAD; i++) {
                     uint k = first + i * b_lines;
                     if (k < n) {
@@ -113,64 +136,60 @@ void main()
             }
         }
         barrier();
-        float product = 0.0; // c . b of this lane's slot
-        if (LANE < n) {
-            for (uint i = 0u; i < b_team; i += 4u) { // four at a time, as each takes its time
-                uint at = LANE * PITCH + i;
+        for (uint e = LANE; e < count * WINDOW; e += LANES) {
+            uint slot = e % WINDOW;
+            float after = 0.0;
+            for (uint k = 0u; k < WINDOW / 4u; k++)
+                after += sum_where(decays_of[e / WINDOW * (WINDOW / 4u) + k], greaterThan(4u * k + uvec4(0u, 1u, 2u, 3u), uvec4(slot)));
+            float product = 0.0; // c . b
+            for (uint i = 0u; i < b_team && slot < n; i += 4u) { // four at a time, as each takes its time
+                uint at = slot * PITCH + i;
                 vec4 four = vec4(products[at], products[at + 1u], products[at + 2u], products[at + 3u]);
                 product += sum_where(four, lessThan(i + uvec4(0u, 1u, 2u, 3u), uvec4(b_team)));
             }
+            weights[e] *= product * exp_neg(after);
+            if (slot == 0u) keeps_all[e / WINDOW] = exp_neg(after + decays_of[e / 4u].x);
         }
-        for (; h < end; h++, head++) {
-            uint own_x = args.rows_at + (b * WINDOW + n - 1u) * pitch + h * args.P;
-            float skip = has(args.flags, HAS_D) ? load_d(args.d_at + h) * load_rows(own_x + min(LANE, args.P - 1u)) : 0.0;
-            if (LANE < args.N) c_scaled[LANE] = c_now[LANE] * scale;
-            for (uint i = LANE + LANES; i < args.N; i += LANES) {
-                c_scaled[i] = c_now[i];
-                if (has(args.flags, HAS_HIN_SCALE)) c_scaled[i] *= load_hin_scale(args.hin_scale_at + head * args.N + i);
-            }
-            weigh_slots(vec2(own.x, own.y * product));
+        barrier();
+        for (uint own = 0u; own < count; own++) {
             Eight sum = Eight(vec4(0.0), vec4(0.0));
-            if (x_line < x_lines) {
-                for (uint first = x_line; first < args.N; first += HIN_AHEAD * x_lines) {
-                    if (first != x_line) fetch_hin(hin_at + head * args.N * args.P, first);
-                    [[unroll]] for (uint i = 0u; i < HIN_AHEAD; i++) {
-                        uint row = first + i * x_lines;
-                        if (row < args.N) add(sum, c_scaled[row], eight_of(DTYPE_OF(3), hin_ahead[i]));
-                    }
-                }
-                float keep = exp_neg(log_decay_of_all);
-                sum = Eight(keep * sum.low, keep * sum.high);
-                for (uint first = x_line; first < n; first += X_AHEAD * x_lines) {
-                    if (first != x_line) fetch_x(x_at + h * args.P, first, n, pitch);
-                    [[unroll]] for (uint i = 0u; i < X_AHEAD; i++) {
-                        uint k = first + i * x_lines;
-                        if (k < n) add(sum, keeps[k], eight_of(DTYPE_OF(0), x_ahead[i]));
-                    }
+            for (uint first = x_line; first < N; first += HIN_AHEAD * x_lines) {
+                if (!once_hin() && first != x_line) fetch_hin(hin_at + own * N * P, first);
+                [[unroll]] for (uint i = 0u; i < HIN_AHEAD; i++) {
+                    uint row = first + i * x_lines;
+                    if (row < N) add(sum, c_scaled[own * MAX_STATE + row], eight_of(DTYPE_OF(3), hin_ahead[i]));
                 }
             }
-            if (h + 1u < end) { // the next head's, while this one's sums are added up
-                fetch_hin(hin_at + (head + 1u) * args.N * args.P, x_line);
-                fetch_x(x_at + (h + 1u) * args.P, x_line, n, pitch);
-                own = own_slot(b, h + 1u, n);
-                scale = scale_of(head + 1u);
+            if (own + 1u < count) fetch_hin(hin_at + (own + 1u) * N * P, x_line);
+            float keep = keeps_all[own];
+            sum = Eight(keep * sum.low, keep * sum.high);
+            for (uint first = x_line; first < n; first += X_AHEAD * x_lines) {
+                if (!once_x() && first != x_line) fetch_x(x_at + own * P, first, n, pitch);
+                [[unroll]] for (uint i = 0u; i < X_AHEAD; i++) {
+                    uint k = first + i * x_lines;
+                    if (k < n) add(sum, weights[own * WINDOW + k], eight_of(DTYPE_OF(0), x_ahead[i]));
+                }
             }
+            if (own + 1u < count) fetch_x(x_at + (own + 1u) * P, x_line, n, pitch);
             // Plane by plane, so that neighbouring lanes use neighbouring words.
-            sums[LANE] = sum.low;
-            sums[LANES + LANE] = sum.high;
-            barrier();
-            for (uint p = LANE; p < args.P; p += LANES) { // more than once with few lanes only
-                uint from = (p & 4u) / 4u * LANES + p / 8u;
-                float total = skip;
-                if (p != LANE && has(args.flags, HAS_D)) total = load_d(args.d_at + h) * load_rows(own_x + p);
-                for (uint line = 0u; line < x_lines; line += 4u) {
-                    vec4 four;
-                    [[unroll]] for (uint i = 0u; i < 4u; i++)
-                        four[i] = sums[from + min(line + i, x_lines - 1u) * x_team][p & 3u];
-                    total += sum_where(four, lessThan(line + uvec4(0u, 1u, 2u, 3u), uvec4(x_lines)));
-                }
-                store_y(args.y_at + b * args.y_row + h * args.P + p, total);
+            sums[2u * own * LANES + LANE] = sum.low;
+            sums[(2u * own + 1u) * LANES + LANE] = sum.high;
+        }
+        barrier();
+        for (uint e = LANE; e < count * P; e += LANES) {
+            uint h = first_h + e / P;
+            uint p = e % P;
+            uint from = (2u * (e / P) + (p & 4u) / 4u) * LANES + p / 8u;
+            float total = 0.0;
+            if (has(args.flags, HAS_D))
+                total = load_d(args.d_at + h) * load_rows(args.rows_at + (b * WINDOW + n - 1u) * pitch + h * P + p);
+            for (uint line = 0u; line < x_lines; line += 4u) {
+                vec4 four;
+                [[unroll]] for (uint i = 0u; i < 4u; i++)
+                    four[i] = sums[from + min(line + i, x_lines - 1u) * x_team][p & 3u];
+                total += sum_where(four, lessThan(line + uvec4(0u, 1u, 2u, 3u), uvec4(x_lines)));
             }
+            store_y(args.y_at + b * args.y_row + h * P + p, total);
         }
         barrier();
     }

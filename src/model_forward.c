@@ -198,11 +198,12 @@ static void scan_window(const layer_pass *p)
     dart_window_output(p->stream, &args);
 }
 
-/* Behind the attention, which sees no memory of this chunk: nothing in the layer waits for it. */
-static void fold_window(const layer_pass *p)
+/* Behind the attention, which sees no memory of this chunk: nothing in the layer waits for it, so it stands beside the layer's
+ * longest launch of those that are left. */
+static dart_status fold_window(const layer_pass *p)
 {
     const dart_window_args args = window_args(p, DART_WINDOW_STEP, p->state->runs);
-    dart_window_fold(p->stream, &args);
+    return dart_window_fold(p->stream, &args);
 }
 
 /* One token of a few sequences. */
@@ -259,16 +260,16 @@ static dart_status layer(const layer_pass *p)
     if (p->windowed) scan_window(p);
     else scan(p);
     if (state->sma) attention(p);
-    if (p->windowed) fold_window(p);
     replace_tails(p);
     dart_gated_norm(p->stream, &(dart_gated_norm_args){
         .T = p->T, .I = I, .eps = c->eps, .y = y, .r = attends ? readout(p) : absent,
         .gate = attends ? columns(p, WORK_SMA_PROJ, model_config_sma_conv(c), model_config_sma_proj(c)) : absent,
         .z = columns(p, WORK_PROJ, 0, R), .weight = *model_weight(model, p->layer, MODEL_MIXER_NORM), .out = y});
-    /* A stream's failure sticks, so the status of the last op is that of all. */
-    return dart_linear(p->stream, &(dart_linear_args){
+    const dart_status status = dart_linear(p->stream, &(dart_linear_args){
         .T = p->T, .IN = I, .OUT = c->W, .add = true, .x = y, .weight = *model_weight(model, p->layer, MODEL_OUT_PROJ),
         .y = stream});
+    /* A stream's failure sticks, so the status of the last op is that of all. */
+    return p->windowed ? fold_window(p) : status;
 }
 
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)

@@ -118,7 +118,7 @@ dart_status dart_window_output(dart_stream *stream, const dart_window_args *args
     struct WindowOutputArgs k = {.flags = p.flags | (op_has(&a->d) ? HAS_D : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N,
         .P = a->P, .S = a->S,
                                  .c_row = op_row(&c, p.C), .y_row = op_row(&a->y, p.I)};
-    op_kernel(call, KERNEL_window_output, a->B, 0);
+    op_kernel(call, KERNEL_window_output, a->B, a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
     k.rows_at = op_bind(call, BINDING_window_output_rows, &a->rows, slots * p.kept);
     op_bind(call, BINDING_window_output_steps, &a->steps, slots * 2 * a->H);
     k.c_at = op_bind_rows(call, BINDING_window_output_c, &c, a->B, p.queries);
