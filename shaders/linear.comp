@@ -44,6 +44,8 @@ void put(uint row, uint column, float value)
 }
 
 #if defined(MATRIX_F16) || defined(MATRIX_BF16)
+#define Y_SLOT 2
+#define ADDS has(args.flags, IS_ADD)
 #include "lib/linear_matrix.glsl"
 #elif defined(WIDE)
 #include "lib/linear_wide.glsl"

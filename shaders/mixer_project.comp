@@ -5,6 +5,7 @@
 // open_decay rows H, cum rows H 3, then rows 2 H from decay_at on. A workgroup makes T0 = 8 outputs of T1 rows.
 // The lane that will finish an output fetches what its convolution needs before the product starts; no fetch waits for
 // another.
+// Matrix rows, for products without channels (norm_linear): lib/linear_matrix.glsl.
 // Shared memory: at most 36 (LANES + 5) bytes, 9 LANES + 144 with subgroups. Guards: eps > 0; edge outputs read the last row of
 // weight and are dropped; exp only of numbers <= 0.
 #version 460
@@ -24,6 +25,16 @@ READS(9, dt_bias)
 READS(10, open_decay)
 WRITES(11, cum)
 #include "lib/seq.glsl"
+#ifdef NORMED
+#include "lib/eight.glsl"
+READS_EIGHT(0, x)
+READS_EIGHT(1, norm)
+READS_EIGHT(2, weight)
+void put(uint row, uint column, float value) { store_y(args.y_at + row * args.y_row + column, value); }
+#define Y_SLOT 3
+#define ADDS false
+#include "lib/linear_matrix.glsl"
+#else
 #include "lib/mixer.glsl"
 READS_EIGHT(0, x)
 READS_EIGHT(1, norm)
@@ -117,3 +128,4 @@ void main()
         barrier();
     }
 }
+#endif

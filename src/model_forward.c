@@ -46,20 +46,41 @@ static dart_memories memories_of(const layer_pass *p, uint32_t block)
         .scale = {.buffer = buffer, .dtype = DART_F32, .offset = from->scale_at + before * c->H * c->N}};
 }
 
+/* Do products normalise what they read? A launch less to wait for, where matrices take bf16: f16 might not hold the stream. */
+static bool normalises(const layer_pass *p)
+{
+    const dart_model *model = p->state->model;
+    const uint32_t needs = DART_CAP_STORE16 | DART_CAP_MATRIX_BF16 | DART_CAP_LARGE | DART_CAP_SHARED48;
+    return p->windowed && (model->device->info.capabilities & needs) == needs && p->c->W % 16 == 0 &&
+           model_weight(model, p->layer, MODEL_IN_PROJ)->dtype == DART_BF16 && model->activations == DART_BF16;
+}
+
+static void product(const layer_pass *p, uint32_t outputs, const dart_tensor *weight, model_work y)
+{
+    const dart_state *state = p->state;
+    const model_config *c = p->c;
+    if (normalises(p))
+        dart_norm_linear(p->stream, &(dart_norm_linear_args){
+            .T = p->T, .IN = c->W, .OUT = outputs, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
+            .norm = *model_weight(state->model, p->layer, MODEL_NORM), .weight = *weight, .y = model_work_tensor(state, y)});
+    else
+        dart_linear(p->stream, &(dart_linear_args){
+            .T = p->T, .IN = c->W, .OUT = outputs, .x = model_work_tensor(state, WORK_INPUT), .weight = *weight,
+            .y = model_work_tensor(state, y)});
+}
+
 /* Launches of one kind stand side by side, as those of the scan's input and of SMA's depend on nothing of each other. */
 static void project(const layer_pass *p)
 {
     const dart_state *state = p->state;
     const model_config *c = p->c;
     const dart_model *model = state->model;
-    const dart_tensor input = model_work_tensor(state, WORK_INPUT);
-    dart_linear(p->stream, &(dart_linear_args){
-        .T = p->T, .IN = c->W, .OUT = model_config_in_proj(c), .x = input,
-        .weight = *model_weight(model, p->layer, MODEL_IN_PROJ), .y = model_work_tensor(state, WORK_PROJ)});
-    if (!state->sma) return;
-    dart_linear(p->stream, &(dart_linear_args){
-        .T = p->T, .IN = c->W, .OUT = model_config_sma_proj(c), .x = input,
-        .weight = *model_weight(model, p->layer, MODEL_SMA_PROJ), .y = model_work_tensor(state, WORK_SMA_PROJ)});
+    if (!normalises(p))
+        dart_rms_norm(p->stream, &(dart_rms_norm_args){
+            .T = p->T, .W = c->W, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
+            .weight = *model_weight(model, p->layer, MODEL_NORM), .y = model_work_tensor(state, WORK_INPUT)});
+    product(p, model_config_in_proj(c), model_weight(model, p->layer, MODEL_IN_PROJ), WORK_PROJ);
+    if (state->sma) product(p, model_config_sma_proj(c), model_weight(model, p->layer, MODEL_SMA_PROJ), WORK_SMA_PROJ);
 }
 
 /* Of the scan's input and of SMA's; a single token's tails are replaced at once, those of a piece by replace_tails. */
@@ -250,11 +271,8 @@ static dart_status layer(const layer_pass *p)
     const dart_model *model = state->model;
     const uint32_t I = model_config_inner(c), R = model_config_in_proj(c);
     const bool attends = state->sma && p->span.runs > 0;
-    const dart_tensor stream = model_work_tensor(state, WORK_STREAM), input = model_work_tensor(state, WORK_INPUT);
+    const dart_tensor stream = model_work_tensor(state, WORK_STREAM);
     const dart_tensor y = model_work_tensor(state, WORK_Y), absent = {0};
-    dart_rms_norm(p->stream, &(dart_rms_norm_args){
-        .T = p->T, .W = c->W, .eps = c->eps, .x = stream, .weight = *model_weight(model, p->layer, MODEL_NORM),
-        .y = input});
     project(p);
     convolve(p);
     if (p->windowed) scan_window(p);

@@ -238,6 +238,14 @@ static void output(mixer_plan *p)
     op_launch(call, &k, base_ceil_div(a->W, call->row->T0) * base_ceil_div(a->B, call->row->T1));
 }
 
+/* Rows that multiply matrices make no channels; up to four rows others are faster. */
+static uint32_t norm_linear_facts(const dart_norm_linear_args *a, const dart_tensor *weight)
+{
+    const bool words = a->IN % 16 == 0 && a->x.dtype == DART_F32 && op_fits_rows(&a->x, a->IN) && op_fits_rows(weight, a->IN) &&
+                       a->norm.offset % 8 == 0;
+    return a->T > 4 && words && weight->dtype == DART_BF16 && a->y.dtype == DART_BF16 ? FITS_BF16 | FITS_TILES : 0;
+}
+
 dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linear_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
@@ -262,7 +270,7 @@ dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linear_args *a
         y.row = op_row(&a->y, a->OUT);
         struct MixerProjectArgs k = {.rows = a->T, .inputs = a->IN, .outputs = outputs, .K = 1, .x_row = op_row(&a->x, a->IN),
                                      .y_row = (uint32_t)y.row, .eps = a->eps};
-        op_kernel(&call, KERNEL_mixer_project, a->T, 0);
+        op_kernel(&call, KERNEL_mixer_project, a->T, norm_linear_facts(a, &weight));
         k.x_at = op_bind_rows(&call, BINDING_mixer_project_x, &a->x, a->T, a->IN);
         k.norm_at = op_bind(&call, BINDING_mixer_project_norm, &a->norm, a->IN);
         k.weight_at = op_bind(&call, BINDING_mixer_project_weight, &weight, (uint64_t)outputs * a->IN);

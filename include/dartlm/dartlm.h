@@ -311,7 +311,7 @@ typedef struct dart_linear_args {
 DART_API dart_status dart_linear(dart_stream *stream, const dart_linear_args *args);
 
 /* y = RMSNorm(x) weight^T, as dart_rms_norm and dart_linear would, in one launch; made for a handful of rows, since four at
- * a time go through the weights. x T IN; norm IN; weight OUT IN; y T OUT. */
+ * a time go through the weights; for many where matrices take bf16 and weight and y are bf16, x f32. x T IN; norm IN; weight OUT IN; y T OUT. */
 typedef struct dart_norm_linear_args {
     uint32_t T, IN, OUT;
     float eps; /* > 0 */

@@ -1,4 +1,8 @@
 // The rows of linear on cooperative matrices: x and weight of one 16-bit type, sums in f32, y of any type.
+// NORMED, of mixer_project: x f32, weight and y 16-bit; y[t, o] = sum_i x[t, i] norm[i] weight[o, i] / sqrt(mean(x_t^2) + eps). x is
+// multiplied by norm and rounded as it goes into shared memory, its squares are added up beside that, and a sum meets its row's
+// root only when it is whole, so that nothing waits for the norm. bf16 only: f16 might not hold what is not normalised yet.
+// Include after saying where y lies, Y_SLOT, and whether sums are added to it, ADDS.
 //
 // A workgroup makes T0 outputs x T1 rows. Slabs of SLAB inputs of its rows and outputs go through shared memory: the
 // next slab travels from memory to registers while the matrices of this one are multiplied. Subgroups split the tile
@@ -6,7 +10,7 @@
 // sums pass through shared memory, where the shares are added in order, so that any edge can be cut and y is written in
 // whole words.
 // Shared memory: 16 (T0 + T1) (SLAB / 8 + 1) bytes, or where that is more, 4 MATRIX_M (T0 + 4 bands) ROWS_SPLIT
-// INPUTS_SPLIT bytes. The odd word of padding puts rows that are read together into different banks.
+// INPUTS_SPLIT bytes; NORMED 4 T1 (SLAB / 8 + 1) bytes more. The odd word of padding puts rows that are read together into different banks.
 // Needs: inputs a multiple of 8, x and weight rows at 16-byte borders; LANES a multiple of SLAB / 8, T0 and T1 of 8 LANES / SLAB.
 // Guards: rows and outputs past the end read the last one and are dropped; inputs past the end count as 0 in both.
 #include "lib/matrix.glsl"
@@ -34,30 +38,38 @@ const uint SHARED_WORDS = SLAB_WORDS > SUBGROUPS * SUMS ? SLAB_WORDS : SUBGROUPS
 
 shared uvec4 slabs[SHARED_WORDS];
 
-layout(std430, binding = 2) buffer Quads_y { uvec4 quads_y[]; };
-layout(std430, binding = 2) buffer Pairs_y { uvec2 pairs_y[]; };
+layout(std430, binding = Y_SLOT) buffer Quads_y { uvec4 quads_y[]; };
+layout(std430, binding = Y_SLOT) buffer Pairs_y { uvec2 pairs_y[]; };
 
 // The four values of y from `at` on, a multiple of 4.
 vec4 load_four_y(uint at)
 {
-    if (DTYPE_OF(2) == TYPE_F32) return uintBitsToFloat(quads_y[at / 4u]);
-    return four_halves(DTYPE_OF(2), pairs_y[at / 4u]);
+    if (DTYPE_OF(Y_SLOT) == TYPE_F32) return uintBitsToFloat(quads_y[at / 4u]);
+    return four_halves(DTYPE_OF(Y_SLOT), pairs_y[at / 4u]);
 }
 
 uint two_halves(float low, float high)
 {
-    if (DTYPE_OF(2) == OPERAND_TYPE) return pack_elements(low, high);
-    return half_bits(DTYPE_OF(2), low) | half_bits(DTYPE_OF(2), high) << 16;
+    if (DTYPE_OF(Y_SLOT) == OPERAND_TYPE) return pack_elements(low, high);
+    return half_bits(DTYPE_OF(Y_SLOT), low) | half_bits(DTYPE_OF(Y_SLOT), high) << 16;
 }
 
 void store_four_y(uint at, vec4 v)
 {
-    if (DTYPE_OF(2) == TYPE_F32) quads_y[at / 4u] = floatBitsToUint(v);
+    if (DTYPE_OF(Y_SLOT) == TYPE_F32) quads_y[at / 4u] = floatBitsToUint(v);
     else pairs_y[at / 4u] = uvec2(two_halves(v.x, v.y), two_halves(v.z, v.w));
 }
 
-uvec4 x_next[ROW_WORDS];
 uvec4 weight_next[OUTPUT_WORDS];
+#ifdef NORMED
+uvec4 x_low[ROW_WORDS];
+uvec4 x_high[ROW_WORDS];
+Eight scale_next;
+float squares[ROW_WORDS];
+shared float row_squares[T1 * PITCH]; // a part each of the lanes that read a row
+#else
+uvec4 x_next[ROW_WORDS];
+#endif
 
 // The lane's words of a slab: e counts lines of LANES / WORDS rows.
 void fetch(uint first_row, uint first_output, uint slab)
@@ -66,8 +78,16 @@ void fetch(uint first_row, uint first_output, uint slab)
     bool inside = word < args.inputs / 8u;
     [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) {
         uint row = min(first_row + LANE / WORDS + e * LINES, args.rows - 1u);
+#ifdef NORMED
+        uint quad = (args.x_at + row * args.x_row) / 4u + 2u * word;
+        x_low[e] = inside ? quads_x[quad] : uvec4(0u);
+        x_high[e] = inside ? quads_x[quad + 1u] : uvec4(0u);
+    }
+    scale_next = load_eight_norm(args.norm_at + 8u * min(word, args.inputs / 8u - 1u));
+#else
         x_next[e] = inside ? quads_x[(args.x_at + row * args.x_row) / 8u + word] : uvec4(0u);
     }
+#endif
     [[unroll]] for (uint e = 0u; e < OUTPUT_WORDS; e++) {
         uint row = min(first_output + LANE / WORDS + e * LINES, args.outputs - 1u);
         weight_next[e] = inside ? quads_weight[(args.weight_at + row * args.inputs) / 8u + word] : uvec4(0u);
@@ -77,7 +97,19 @@ void fetch(uint first_row, uint first_output, uint slab)
 void put_down()
 {
     uint at = LANE / WORDS * PITCH + LANE % WORDS;
-    [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) slabs[at + e * LINES * PITCH] = x_next[e];
+    [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) {
+#ifdef NORMED
+        vec4 low = uintBitsToFloat(x_low[e]);
+        vec4 high = uintBitsToFloat(x_high[e]);
+        squares[e] += dot(low, low) + dot(high, high);
+        low *= scale_next.low;
+        high *= scale_next.high;
+        slabs[at + e * LINES * PITCH] = uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w), pack_elements(high.x, high.y),
+                                              pack_elements(high.z, high.w));
+#else
+        slabs[at + e * LINES * PITCH] = x_next[e];
+#endif
+    }
     [[unroll]] for (uint e = 0u; e < OUTPUT_WORDS; e++) slabs[at + (T1 + e * LINES) * PITCH] = weight_next[e];
 }
 
@@ -96,6 +128,9 @@ void main()
         MatrixSum sum[ROW_MATRICES * OUTPUT_MATRICES];
         [[unroll]] for (uint i = 0u; i < ROW_MATRICES * OUTPUT_MATRICES; i++) sum[i] = MatrixSum(0.0);
         fetch(first_row, first_output, 0u);
+#ifdef NORMED
+        [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) squares[e] = 0.0;
+#endif
         for (uint slab = 0u; slab < slab_count; slab++) {
             barrier();
             put_down();
@@ -114,6 +149,15 @@ void main()
                 }
             }
         }
+#ifdef NORMED
+        [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) row_squares[(LANE / WORDS + e * LINES) * PITCH + LANE % WORDS] = squares[e];
+        barrier();
+        if (LANE < T1) {
+            float sum = 0.0;
+            for (uint i = 0u; i < WORDS; i++) sum += row_squares[LANE * PITCH + i];
+            row_squares[LANE * PITCH] = 1.0 / sqrt(sum / float(args.inputs) + args.eps);
+        }
+#endif
         for (uint r = 0u; r < ROW_MATRICES; r++) {
             barrier();
             [[unroll]] for (uint i = 0u; i < ROW_MATRICES * OUTPUT_MATRICES; i++) { // sums are reached by constants only
@@ -131,9 +175,12 @@ void main()
                 if (row >= args.rows || column >= args.outputs) continue;
                 vec4 value = uintBitsToFloat(slabs[at]);
                 [[unroll]] for (uint k = 1u; k < INPUTS_SPLIT; k++) value += uintBitsToFloat(slabs[at + k * BANDS * SUMS]);
+#ifdef NORMED
+                value *= row_squares[(row - first_row) * PITCH];
+#endif
                 if (fours && column + 4u <= args.outputs) {
                     uint to = args.y_at + row * args.y_row + column;
-                    store_four_y(to, has(args.flags, IS_ADD) ? load_four_y(to) + value : value);
+                    store_four_y(to, ADDS ? load_four_y(to) + value : value);
                 } else {
                     for (uint i = 0u; i < min(4u, args.outputs - column); i++) put(row, column + i, value[i]);
                 }

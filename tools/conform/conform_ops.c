@@ -106,7 +106,8 @@ static void norm_linear(conform_data *d)
     const uint32_t T = c->L, IN = c->N, OUT = c->P;
     const dart_dtype act = conform_activation(c);
     const float eps = 1e-5f;
-    conform_tensor *x = conform_input(d, act, T, IN, true, conform_unit), *norm_ = conform_input(d, c->dtype, 1, IN, false, conform_unit);
+    const dart_dtype stream = flag(d, CASE_ADD) ? DART_F32 : act; /* what others add to */
+    conform_tensor *x = conform_input(d, stream, T, IN, true, conform_unit), *norm_ = conform_input(d, c->dtype, 1, IN, false, conform_unit);
     conform_tensor *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit), *y = conform_output(d, act, T, OUT, true);
     double *u = doubles((uint64_t)T * IN), *want = doubles((uint64_t)T * OUT);
     oracle_rms_norm(u, x->values, norm_->values, T, IN, eps);
