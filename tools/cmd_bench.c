@@ -279,6 +279,7 @@ int cmd_bench(int argc, char **argv)
         CLI_STATE(p.with),
         CLI_WEIGHTS(common, p.with),
         CLI_DEVICE(common),
+        {"variant", 0, ARGS_TEXT, "NAME", &common.variant, "only kernels of this variant, where there is one", 0, 0, false},
         {"profile", 0, ARGS_FLAG, NULL, &p.profile, "time every launch and print where the time goes; slows the runs", 0, 0, false},
         {"csv", 0, ARGS_FLAG, NULL, &p.csv, "print comma-separated values", 0, 0, false},
         BENCH_SAVED(p.saved),
