@@ -144,8 +144,8 @@ static void keeps_to_its_storage(void **unused)
     for (size_t i = 0; i < COUNT_OF(types); i++) {
         const dart_storage s = types[i].storage;
         const double unit = 4 * types[i].u / sqrt(3.0) * sqrt((double)small.layers);
-        const double weights = against_oracle(&small, &(dart_model_options){.weights = s, .memories = DART_STORAGE_F32},
-                                              8, false);
+        const dart_model_options only_weights = {.weights = s, .activations = DART_STORAGE_F32, .memories = DART_STORAGE_F32};
+        const double weights = against_oracle(&small, &only_weights, 8, false);
         const double memories = against_oracle(&small, &(dart_model_options){.memories = s}, 8, false);
         const double all = against_oracle(&small, &(dart_model_options){.weights = s, .activations = s}, 8, false);
         print_message("  %s: weights %.2e, memories %.2e (at most %.2e), all %.2e (at most %.2e)\n",
