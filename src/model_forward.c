@@ -1,5 +1,6 @@
 /* The block and what surrounds it, recorded for a piece of some sequences. */
 #include "model.h"
+#include "stream.h"
 
 /* A part of the batch going through one layer. */
 typedef struct layer_pass {
@@ -46,27 +47,29 @@ static dart_memories memories_of(const layer_pass *p, uint32_t block)
         .scale = {.buffer = buffer, .dtype = DART_F32, .offset = from->scale_at + before * c->H * c->N}};
 }
 
-/* Do products normalise what they read? A launch less to wait for, where matrices take bf16: f16 might not hold the stream. */
-static bool normalises(const layer_pass *p)
+static dart_norm_linear_args normalised_product(const layer_pass *p, uint32_t outputs, model_role weight, model_work y)
 {
     const dart_model *model = p->state->model;
-    const uint32_t needs = DART_CAP_STORE16 | DART_CAP_MATRIX_BF16 | DART_CAP_LARGE | DART_CAP_SHARED48;
-    return p->windowed && (model->device->info.capabilities & needs) == needs && p->c->W % 16 == 0 &&
-           model_weight(model, p->layer, MODEL_IN_PROJ)->dtype == DART_BF16 && model->activations == DART_BF16;
+    return (dart_norm_linear_args){
+        .T = p->T, .IN = p->c->W, .OUT = outputs, .eps = p->c->eps, .x = model_work_tensor(p->state, WORK_STREAM),
+        .norm = *model_weight(model, p->layer, MODEL_NORM), .weight = *model_weight(model, p->layer, weight), .y = model_work_tensor(p->state, y)};
 }
 
-static void product(const layer_pass *p, uint32_t outputs, const dart_tensor *weight, model_work y)
+/* Do products normalise what they read? A launch less to wait for. */
+static bool normalises(const layer_pass *p)
 {
-    const dart_state *state = p->state;
-    const model_config *c = p->c;
-    if (normalises(p))
-        dart_norm_linear(p->stream, &(dart_norm_linear_args){
-            .T = p->T, .IN = c->W, .OUT = outputs, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
-            .norm = *model_weight(state->model, p->layer, MODEL_NORM), .weight = *weight, .y = model_work_tensor(state, y)});
+    const dart_norm_linear_args args = normalised_product(p, model_config_in_proj(p->c), MODEL_IN_PROJ, WORK_PROJ);
+    return p->windowed && op_norm_linear_has_matrices(p->state->model->device, &args);
+}
+
+static void product(const layer_pass *p, bool normalised, uint32_t outputs, model_role weight, model_work y)
+{
+    const dart_norm_linear_args args = normalised_product(p, outputs, weight, y);
+    if (normalised)
+        dart_norm_linear(p->stream, &args);
     else
         dart_linear(p->stream, &(dart_linear_args){
-            .T = p->T, .IN = c->W, .OUT = outputs, .x = model_work_tensor(state, WORK_INPUT), .weight = *weight,
-            .y = model_work_tensor(state, y)});
+            .T = p->T, .IN = args.IN, .OUT = outputs, .x = model_work_tensor(p->state, WORK_INPUT), .weight = args.weight, .y = args.y});
 }
 
 /* Launches of one kind stand side by side, as those of the scan's input and of SMA's depend on nothing of each other. */
@@ -74,13 +77,13 @@ static void project(const layer_pass *p)
 {
     const dart_state *state = p->state;
     const model_config *c = p->c;
-    const dart_model *model = state->model;
-    if (!normalises(p))
+    const bool normalised = normalises(p);
+    if (!normalised)
         dart_rms_norm(p->stream, &(dart_rms_norm_args){
             .T = p->T, .W = c->W, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
-            .weight = *model_weight(model, p->layer, MODEL_NORM), .y = model_work_tensor(state, WORK_INPUT)});
-    product(p, model_config_in_proj(c), model_weight(model, p->layer, MODEL_IN_PROJ), WORK_PROJ);
-    if (state->sma) product(p, model_config_sma_proj(c), model_weight(model, p->layer, MODEL_SMA_PROJ), WORK_SMA_PROJ);
+            .weight = *model_weight(state->model, p->layer, MODEL_NORM), .y = model_work_tensor(state, WORK_INPUT)});
+    product(p, normalised, model_config_in_proj(c), MODEL_IN_PROJ, WORK_PROJ);
+    if (state->sma) product(p, normalised, model_config_sma_proj(c), MODEL_SMA_PROJ, WORK_SMA_PROJ);
 }
 
 /* Of the scan's input and of SMA's; a single token's tails are replaced at once, those of a piece by replace_tails. */

@@ -246,6 +246,13 @@ static uint32_t norm_linear_facts(const dart_norm_linear_args *a, const dart_ten
     return a->T > 4 && words && weight->dtype == DART_BF16 && a->y.dtype == DART_BF16 ? FITS_BF16 | FITS_TILES : 0;
 }
 
+bool op_norm_linear_has_matrices(const dart_device *device, const dart_norm_linear_args *args)
+{
+    const uint32_t facts = norm_linear_facts(args, &args->weight);
+    const kernel_row *row = kernel_pick(KERNEL_mixer_project, device->info.capabilities | facts, args->T, NULL);
+    return row != NULL && ROW_HAS_MATRIX(row);
+}
+
 dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linear_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;

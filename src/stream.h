@@ -53,6 +53,9 @@ void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t facts);
 /* Is kernel `one`, which does what `other` and a launch before it do, to be taken? Where it has a row for the call, unless a variant is
  * forced that only `other` has. */
 bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t facts);
+/* Does dart_norm_linear multiply matrices in this call? Where it does not, a norm and a product of its result are faster from
+ * some rows on. */
+bool op_norm_linear_has_matrices(const dart_device *device, const dart_norm_linear_args *args);
 /* FITS_F16 or FITS_BF16 when both tensors are of that type, else 0. */
 uint32_t op_fits_half(const dart_tensor *a, const dart_tensor *b);
 /* Does each row of the tensor, and each 8 elements of it, start at a multiple of 16 bytes (16-bit elements)? */
