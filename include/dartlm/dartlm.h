@@ -369,8 +369,8 @@ typedef struct dart_memories {
  * With L > 1, h and y are computed from the memories and the hin as they are stored. What the caller does not ask for is held
  * f32, or, when x, b and c are all f16 or all bf16, in that dtype, which is what the fastest kernels take: normalised, but for
  * hin in bf16.
- * Range: on matrix hardware the products dt_t x_t of f16 calls are rounded to f16, some of them 64 times larger, and must stay
- * within 1,000; bf16 has no such limit.
+ * f16 calls take any finite x as long as y and the weights (c_t . b_s) dt_s are within f16 themselves: the rest of what is
+ * rounded on the way counts relative to the largest step or weight of its chunk.
  * Source: Dao and Gu 2024 (state space duality), DART. */
 typedef struct dart_ssd_args {
     uint32_t B, L, H, G, N, P, S; /* N, P <= 256; G divides H; S >= 1 */
