@@ -7,8 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
-
 static double *blank(uint64_t count)
 {
     double *values = malloc((size_t)count * sizeof *values);
@@ -20,7 +18,7 @@ static double *blank(uint64_t count)
 /* Keys of a case: unit normal; so large that one token takes all and f16 cannot hold the product; all alike. */
 static void shape_keys(conform_data *d, conform_tensor *k)
 {
-    const double size = flag(d, CASE_HUGE) ? 100 : flag(d, CASE_FAR) ? 10 : flag(d, CASE_ZERO) ? 0 : 1;
+    const double size = conform_has(d, CASE_HUGE) ? 100 : conform_has(d, CASE_FAR) ? 10 : conform_has(d, CASE_ZERO) ? 0 : 1;
     for (uint64_t i = 0; i < k->rows * k->width; i++) k->values[i] *= size;
     conform_set(d, k, k->values);
 }
@@ -33,7 +31,7 @@ static conform_tensor *make_cache(conform_data *d, const conform_seq *seq, uint6
     const uint64_t width = piece->width;
     conform_tensor *cache = conform_output(d, c->dtype, c->B * C, width, true);
     double *held = blank(c->B * C * width);
-    const double size = flag(d, CASE_HUGE) ? 100 : 1;
+    const double size = conform_has(d, CASE_HUGE) ? 100 : 1;
     for (uint64_t i = 0; i < c->B * C * width; i++)
         if (i / width % C < (uint64_t)seq->pos[i / width / C]) held[i] = conform_normal(d) * size;
     conform_set(d, cache, held);
@@ -60,20 +58,20 @@ void conform_attention(conform_data *d)
     const conform_case *c = d->c;
     const dart_dtype act = conform_activation(c);
     const uint64_t rows = (uint64_t)c->B * c->L;
-    const double scale = flag(d, CASE_PARAMS) ? 0.3 : 1 / sqrt((double)c->P);
+    const double scale = conform_has(d, CASE_PARAMS) ? 0.3 : 1 / sqrt((double)c->P);
     conform_seq seq;
     conform_seq_make(d, &seq);
     uint64_t C = c->L;
     for (uint32_t b = 0; b < c->B; b++)
         if (C < (uint64_t)(seq.pos[b] + seq.count[b])) C = (uint64_t)(seq.pos[b] + seq.count[b]);
-    if (flag(d, CASE_STORED)) C = flag(d, CASE_LIMITS) ? C - c->N : C + c->N;
+    if (conform_has(d, CASE_STORED)) C = conform_has(d, CASE_LIMITS) ? C - c->N : C + c->N;
     conform_tensor *q = conform_input(d, act, rows, (uint64_t)c->H * c->P, true, conform_unit);
     conform_tensor *k = conform_input(d, act, rows, (uint64_t)c->G * c->P, true, conform_unit);
     conform_tensor *v = conform_input(d, act, rows, (uint64_t)c->G * c->P, true, conform_unit);
-    conform_tensor *seqs = flag(d, CASE_SEQ) ? conform_ints(d, c->B, 2, seq.pairs) : NULL, *to_k = k, *to_v = v;
+    conform_tensor *seqs = conform_has(d, CASE_SEQ) ? conform_ints(d, c->B, 2, seq.pairs) : NULL, *to_k = k, *to_v = v;
     shape_keys(d, k);
     double *want_k = NULL, *want_v = NULL;
-    if (flag(d, CASE_STORED)) {
+    if (conform_has(d, CASE_STORED)) {
         to_k = make_cache(d, &seq, C, k, &want_k);
         to_v = make_cache(d, &seq, C, v, &want_v);
         dart_kv_append(d->stream, &(dart_kv_append_args){.B = c->B, .L = c->L, .G = c->G, .D = c->P, .C = (uint32_t)C, .k = k->t, .v = v->t,
@@ -85,11 +83,11 @@ void conform_attention(conform_data *d)
                                               .k = want_k != NULL ? want_k : k->values, .v = want_v != NULL ? want_v : v->values,
                                               .pos = seq.pos, .count = seq.count, .o = want_o, .lse = want_lse, .largest = &largest});
     dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .D = c->P, .C = (uint32_t)C,
-                                                     .plan = flag(d, CASE_STEP) ? DART_PLAN_STEP : DART_PLAN_CHUNKED,
-                                                     .scale = flag(d, CASE_PARAMS) ? 0.3f : 0, .q = q->t, .k = to_k->t, .v = to_v->t,
+                                                     .plan = conform_has(d, CASE_STEP) ? DART_PLAN_STEP : DART_PLAN_CHUNKED,
+                                                     .scale = conform_has(d, CASE_PARAMS) ? 0.3f : 0, .q = q->t, .k = to_k->t, .v = to_v->t,
                                                      .seq = conform_view(seqs), .o = o->t, .lse = lse->t});
     conform_execute(d);
-    if (flag(d, CASE_STORED)) {
+    if (conform_has(d, CASE_STORED)) {
         conform_compare(d, "to_k", to_k, want_k, 0, conform_floor(c->dtype));
         conform_compare(d, "to_v", to_v, want_v, 0, conform_floor(c->dtype));
     }

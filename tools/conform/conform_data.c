@@ -33,6 +33,26 @@ double conform_unit(conform_data *d, uint64_t i)
     return conform_normal(d);
 }
 
+double conform_a_log(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, 0, log(16));
+}
+
+double conform_bias(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, -4, 0);
+}
+
+double *conform_filled(uint64_t count, double value)
+{
+    double *memory = malloc((size_t)(count > 0 ? count : 1) * sizeof *memory);
+    if (memory == NULL) abort();
+    for (uint64_t i = 0; i < count; i++) memory[i] = value;
+    return memory;
+}
+
 dart_dtype conform_activation(const conform_case *c) { return (c->flags & CASE_MIXED) != 0 ? DART_F32 : c->dtype; }
 
 dart_tensor conform_view(const conform_tensor *tensor)

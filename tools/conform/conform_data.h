@@ -28,9 +28,16 @@ typedef struct conform_data {
 double conform_uniform(conform_data *d, double low, double high);
 double conform_normal(conform_data *d);
 
+/* Does the case vary that (CASE_...)? */
+static inline bool conform_has(const conform_data *d, int flag) { return (d->c->flags & flag) != 0; }
+/* That many of the value, to be freed. */
+double *conform_filled(uint64_t count, double value);
+
 /* Value i of a tensor. */
 typedef double (*conform_generator)(conform_data *d, uint64_t i);
-double conform_unit(conform_data *d, uint64_t i); /* standard normal */
+double conform_unit(conform_data *d, uint64_t i);  /* standard normal */
+double conform_a_log(conform_data *d, uint64_t i); /* log of 1 to 16 */
+double conform_bias(conform_data *d, uint64_t i);  /* of dt: -4 to 0 */
 
 /* A tensor with values; view: rows farther apart than their width, odd offset, with CASE_VIEW only. */
 conform_tensor *conform_input(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view, conform_generator make);

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
-
 void conform_seq_make(conform_data *d, conform_seq *seq)
 {
     const conform_case *c = d->c;
@@ -18,7 +16,7 @@ void conform_seq_make(conform_data *d, conform_seq *seq)
     seq->pairs = calloc(2 * (size_t)c->B, sizeof *seq->pairs);
     if (seq->pos == NULL || seq->count == NULL || seq->pairs == NULL) abort();
     for (uint32_t b = 0; b < c->B; b++) {
-        const bool ragged = flag(d, CASE_SEQ);
+        const bool ragged = conform_has(d, CASE_SEQ);
         seq->pos[b] = ragged && b > 0 ? (int32_t)(c->S * ((b + 1) / 2) + c->S - 2 + b) : 0;
         seq->count[b] = (int32_t)(ragged ? c->L - (b * 3) % c->L : c->L);
         if (ragged && c->B > 2 && b == c->B - 1) seq->count[b] = 0;
@@ -44,27 +42,19 @@ typedef struct sma_case {
     double *want_r, *want_lse, *want_qn, *want_en, *rho, *logit;
 } sma_case;
 
-static double *filled(uint64_t count, double value)
-{
-    double *memory = malloc((size_t)(count > 0 ? count : 1) * sizeof *memory);
-    if (memory == NULL) abort();
-    for (uint64_t i = 0; i < count; i++) memory[i] = value;
-    return memory;
-}
-
 /* Memories of a case: unit normal, scaled, zeroed, or turned towards the (common) query so that the logits of memories 0 and 1
  * are about 50 and -50: a row with a share f of itself along sign(q_n) e gives key f P and logit f sqrt(N) P. */
 static void shape_memories(conform_data *d, sma_case *k)
 {
     const conform_case *c = d->c;
     double *dh = k->dh->values;
-    const double size = flag(d, CASE_TINY) ? 1e-6 : flag(d, CASE_HUGE) ? 1e4 : 1;
+    const double size = conform_has(d, CASE_TINY) ? 1e-6 : conform_has(d, CASE_HUGE) ? 1e4 : 1;
     const double share = 50 / (sqrt((double)c->N) * c->P);
     for (uint64_t i = 0; i < k->dh->rows * k->memory; i++) {
         const uint64_t m = i / k->memory % k->M, p = i % c->P, n = i / c->P % c->N, h = i / c->P / c->N % c->H, g = h / (c->H / c->G);
         double v = fmax(-5, fmin(5, dh[i])) * size;
-        if (flag(d, CASE_ZERO) && m == 1) v = 0;
-        if (flag(d, CASE_FAR) && m < 2) {
+        if (conform_has(d, CASE_ZERO) && m == 1) v = 0;
+        if (conform_has(d, CASE_FAR) && m < 2) {
             const double e = k->e->values[g * c->P + p], q = k->q->values[g * c->N + n];
             v = 0.05 * v + (m == 0 ? 1 : -1) * share * (q > 0 ? 1 : -1) * e + sqrt(fmax(0, 1 - share * share)) * (dh[i] > 0 ? 1 : -1) * 0.05;
         }
@@ -88,7 +78,7 @@ static void make(conform_data *d, sma_case *k)
     k->q = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, conform_unit);
     k->e = conform_input(d, act, k->rows, (uint64_t)c->G * c->P, true, conform_unit);
     k->c = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, conform_unit);
-    if (flag(d, CASE_FAR)) {
+    if (conform_has(d, CASE_FAR)) {
         for (uint64_t i = 0; i < k->rows; i++) {
             memcpy(k->q->values + i * k->q->width, k->q->values, k->q->width * sizeof *k->q->values);
             memcpy(k->e->values + i * k->e->width, k->e->values, k->e->width * sizeof *k->e->values);
@@ -96,21 +86,21 @@ static void make(conform_data *d, sma_case *k)
         conform_set(d, k->q, k->q->values);
         conform_set(d, k->e, k->e->values);
     }
-    if (flag(d, CASE_SEQ)) k->seqs = conform_ints(d, c->B, 2, k->seq.pairs);
+    if (conform_has(d, CASE_SEQ)) k->seqs = conform_ints(d, c->B, 2, k->seq.pairs);
     if (k->M > 0) {
-        k->dh = conform_input(d, flag(d, CASE_STORED) ? DART_F32 : c->dtype, (uint64_t)c->B * k->M, k->memory, false, conform_unit);
+        k->dh = conform_input(d, conform_has(d, CASE_STORED) ? DART_F32 : c->dtype, (uint64_t)c->B * k->M, k->memory, false, conform_unit);
         shape_memories(d, k);
     }
     k->r = conform_output(d, act, k->rows, (uint64_t)c->H * c->P, true);
     k->lse = conform_output(d, DART_F32, k->rows, c->H, false);
     k->qn = conform_output(d, DART_F32, k->rows, (uint64_t)c->G * c->N, false);
     k->en = conform_output(d, DART_F32, k->rows, (uint64_t)c->G * c->P, false);
-    k->want_r = filled(k->rows * c->H * c->P, NAN);
-    k->want_lse = filled(k->rows * c->H, NAN);
-    k->want_qn = filled(k->rows * c->G * c->N, NAN);
-    k->want_en = filled(k->rows * c->G * c->P, NAN);
-    k->rho = filled((uint64_t)c->B * k->M * c->H * c->N, NAN);
-    k->logit = filled(k->rows * c->H * k->M, -INFINITY);
+    k->want_r = conform_filled(k->rows * c->H * c->P, NAN);
+    k->want_lse = conform_filled(k->rows * c->H, NAN);
+    k->want_qn = conform_filled(k->rows * c->G * c->N, NAN);
+    k->want_en = conform_filled(k->rows * c->G * c->P, NAN);
+    k->rho = conform_filled((uint64_t)c->B * k->M * c->H * c->N, NAN);
+    k->logit = conform_filled(k->rows * c->H * k->M, -INFINITY);
     oracle_sma(&(oracle_sma_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k->M, .eps = k->eps,
                                   .q = k->q->values, .e = k->e->values, .c = k->c->values, .dh = k->dh != NULL ? k->dh->values : k->want_r,
                                   .pos = k->seq.pos, .count = k->seq.count, .r = k->want_r, .lse = k->want_lse, .qn = k->want_qn,
@@ -175,7 +165,7 @@ static void append(conform_data *d, sma_case *k, stored *runs)
     conform_tensor *from = k->dh;
     if (grown) { /* a piece given with seq has room for one more chunk, which stays empty here */
         from = conform_output(d, DART_F32, (uint64_t)c->B * dart_ssd_chunks(L, c->S, true), k->memory, false);
-        double *values = filled(from->rows * k->memory, 0);
+        double *values = conform_filled(from->rows * k->memory, 0);
         for (uint32_t b = 0; b < c->B; b++)
             memcpy(values + (uint64_t)b * (k->M + 1) * k->memory, k->dh->values + (uint64_t)b * k->M * k->memory, (size_t)(k->M * k->memory) * sizeof *values);
         conform_set(d, from, values);
@@ -191,7 +181,7 @@ static void append(conform_data *d, sma_case *k, stored *runs)
     conform_execute(d);
     for (uint32_t i = 0; i < 2 && d->status == DART_OK; i++) {
         if (runs[i].M == 0) continue;
-        double *rows = filled(runs[i].dh->rows * k->memory, 0), *scale = filled(runs[i].scale->rows * runs[i].scale->width, 0);
+        double *rows = conform_filled(runs[i].dh->rows * k->memory, 0), *scale = conform_filled(runs[i].scale->rows * runs[i].scale->width, 0);
         for (uint64_t s = 0; s < runs[i].scale->rows * runs[i].scale->width; s++) {
             const uint64_t b = s / runs[i].scale->width / runs[i].M, m = runs[i].first + s / runs[i].scale->width % runs[i].M;
             const uint64_t at = (b * k->M + m) * c->H * c->N + s % runs[i].scale->width;
@@ -221,7 +211,7 @@ void conform_sma(conform_data *d)
     stored runs[2] = {{0}, {0}};
     dart_memories memories[2];
     uint32_t count = 0;
-    if (flag(d, CASE_STORED) && k.M > 0) {
+    if (conform_has(d, CASE_STORED) && k.M > 0) {
         append(d, &k, runs);
         if (d->status == DART_OK) attend_stored(d, &k, runs, 2);
         for (uint32_t i = 2; i-- > 0;) /* the later run first: order must not matter */
@@ -230,7 +220,7 @@ void conform_sma(conform_data *d)
         memories[count++] = (dart_memories){.M = k.M, .dh = k.dh->t};
     }
     dart_sma(d->stream, &(dart_sma_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
-                                         .plan = flag(d, CASE_STEP) ? DART_PLAN_STEP : DART_PLAN_CHUNKED, .eps = k.eps, .q = k.q->t, .e = k.e->t, .c = k.c->t,
+                                         .plan = conform_has(d, CASE_STEP) ? DART_PLAN_STEP : DART_PLAN_CHUNKED, .eps = k.eps, .q = k.q->t, .e = k.e->t, .c = k.c->t,
                                          .seq = conform_view(k.seqs), .memories = memories, .memories_count = count, .r = k.r->t, .lse = k.lse->t,
                                          .qn = k.qn->t, .en = k.en->t});
     conform_execute(d);

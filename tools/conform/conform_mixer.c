@@ -10,16 +10,6 @@
 
 enum { K = 4, RUNS = 2 };
 
-static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
-
-static double *filled(uint64_t count, double value)
-{
-    double *memory = malloc((size_t)(count > 0 ? count : 1) * sizeof *memory);
-    if (memory == NULL) abort();
-    for (uint64_t i = 0; i < count; i++) memory[i] = value;
-    return memory;
-}
-
 static double around_one(conform_data *d, uint64_t i)
 {
     (void)i;
@@ -30,16 +20,6 @@ static double small(conform_data *d, uint64_t i)
 {
     (void)i;
     return conform_normal(d) / sqrt((double)d->c->L);
-}
-static double any_a_log(conform_data *d, uint64_t i)
-{
-    (void)i;
-    return conform_uniform(d, 0, log(16));
-}
-static double some_bias(conform_data *d, uint64_t i)
-{
-    (void)i;
-    return conform_uniform(d, -4, 0);
 }
 static double below_zero(conform_data *d, uint64_t i)
 {
@@ -72,7 +52,7 @@ static void make(conform_data *d, mixer_case *k)
     d->c = &one;
     conform_seq_make(d, &k->seq);
     d->c = c;
-    k->sma = flag(d, CASE_OPEN);
+    k->sma = conform_has(d, CASE_OPEN);
     k->eps = 1e-5f;
     k->I = c->H * c->P;
     k->GN = c->G * c->N;
@@ -83,13 +63,13 @@ static void make(conform_data *d, mixer_case *k)
     k->Q = (k->D + 8) / 8 * 8;
     k->state = (uint64_t)c->H * c->N * c->P;
     k->x = conform_input(d, DART_F32, B, W, true, conform_unit);
-    if (flag(d, CASE_SEQ)) k->seqs = conform_ints(d, B, 2, k->seq.pairs);
+    if (conform_has(d, CASE_SEQ)) k->seqs = conform_ints(d, B, 2, k->seq.pairs);
     k->norm = conform_input(d, c->dtype, 1, W, false, around_one);
     k->in_proj = conform_input(d, c->dtype, k->R, W, false, small);
     k->taps = conform_input(d, c->dtype, k->C, K, false, conform_unit);
-    if (flag(d, CASE_PARAMS)) k->bias = conform_input(d, c->dtype, 1, k->C, false, conform_unit);
-    k->dt_bias = conform_input(d, c->dtype, 1, c->H, false, some_bias);
-    k->a_log = conform_input(d, c->dtype, 1, c->H, false, any_a_log);
+    if (conform_has(d, CASE_PARAMS)) k->bias = conform_input(d, c->dtype, 1, k->C, false, conform_unit);
+    k->dt_bias = conform_input(d, c->dtype, 1, c->H, false, conform_bias);
+    k->a_log = conform_input(d, c->dtype, 1, c->H, false, conform_a_log);
     k->skip = conform_input(d, c->dtype, 1, c->H, false, conform_unit);
     k->mixer_norm = conform_input(d, c->dtype, 1, k->I, false, around_one);
     k->out_proj = conform_input(d, c->dtype, W, k->I, false, small);
@@ -100,7 +80,7 @@ static void make(conform_data *d, mixer_case *k)
     if (!k->sma) return;
     k->sma_proj = conform_input(d, c->dtype, k->Q, W, false, small);
     k->sma_taps = conform_input(d, c->dtype, k->D, K, false, conform_unit);
-    if (flag(d, CASE_PARAMS)) k->sma_bias = conform_input(d, c->dtype, 1, k->D, false, conform_unit);
+    if (conform_has(d, CASE_PARAMS)) k->sma_bias = conform_input(d, c->dtype, 1, k->D, false, conform_unit);
     k->sma_tail = conform_input(d, act, (uint64_t)B * (K - 1), k->D, false, conform_unit);
     k->open = conform_input(d, DART_F32, B, k->state, false, conform_unit);
     k->open_decay = conform_input(d, DART_F32, B, c->H, false, below_zero);
@@ -127,9 +107,9 @@ static void make(conform_data *d, mixer_case *k)
 static void convolve(const mixer_case *k, double *rows, uint64_t width, uint64_t first, uint32_t C, const conform_tensor *taps,
                      const conform_tensor *bias, const conform_tensor *tail, double *want_tail)
 {
-    double *in = filled((uint64_t)k->B * C, 0);
+    double *in = conform_filled((uint64_t)k->B * C, 0);
     for (uint32_t b = 0; b < k->B; b++) memcpy(in + (size_t)b * C, rows + b * width + first, C * sizeof *in);
-    double *out = filled((uint64_t)k->B * C, 0);
+    double *out = conform_filled((uint64_t)k->B * C, 0);
     oracle_conv(&(oracle_conv_args){.B = k->B, .L = 1, .C = C, .K = K, .x = in, .weight = taps->values, .bias = bias != NULL ? bias->values : NULL,
                                     .tail_in = tail->values, .count = k->seq.count, .out = out, .tail_out = want_tail});
     for (uint32_t b = 0; b < k->B; b++) memcpy(rows + b * width + first, out + (size_t)b * C, C * sizeof *out);
@@ -139,7 +119,7 @@ static void convolve(const mixer_case *k, double *rows, uint64_t width, uint64_t
 
 static double *columns(const double *rows, uint64_t count, uint64_t width, uint64_t first, uint64_t part)
 {
-    double *out = filled(count * part, 0);
+    double *out = conform_filled(count * part, 0);
     for (uint64_t b = 0; b < count; b++) memcpy(out + b * part, rows + b * width + first, (size_t)part * sizeof *out);
     return out;
 }
@@ -154,7 +134,7 @@ static void attend(const conform_data *d, mixer_case *k, uint32_t b, uint32_t h)
     double *r = k->r + (uint64_t)b * k->I + h * P, q_mean = k->eps, e_mean = k->eps, top = -INFINITY, sum = 0;
     for (uint32_t n = 0; n < N; n++) q_mean += q[n] * q[n] / N;
     for (uint32_t p = 0; p < P; p++) e_mean += e[p] * e[p] / P;
-    double *logits = filled(seen, 0);
+    double *logits = conform_filled(seen, 0);
     for (int pass = 0; pass < 3; pass++) {
         for (uint32_t m = 0; m < seen; m++) {
             const uint32_t i = m >= k->first[1], M = k->first[i + 1] - k->first[i];
@@ -190,22 +170,22 @@ static void expect(const conform_data *d, mixer_case *k)
 {
     const conform_case *c = d->c;
     const uint32_t B = k->B, W = k->W;
-    k->u = filled((uint64_t)B * (W > k->I ? W : k->I), 0);
-    k->want_x = filled((uint64_t)B * W, 0);
-    k->want_proj = filled((uint64_t)B * k->R, 0);
-    k->want_y = filled((uint64_t)B * k->I, NAN);
-    k->want_tail = filled((uint64_t)B * (K - 1) * k->C, 0);
-    k->want_h = filled(B * k->state, 0);
-    k->r = filled((uint64_t)B * k->I, 0);
-    k->gate = filled(B, 0);
+    k->u = conform_filled((uint64_t)B * (W > k->I ? W : k->I), 0);
+    k->want_x = conform_filled((uint64_t)B * W, 0);
+    k->want_proj = conform_filled((uint64_t)B * k->R, 0);
+    k->want_y = conform_filled((uint64_t)B * k->I, NAN);
+    k->want_tail = conform_filled((uint64_t)B * (K - 1) * k->C, 0);
+    k->want_h = conform_filled(B * k->state, 0);
+    k->r = conform_filled((uint64_t)B * k->I, 0);
+    k->gate = conform_filled(B, 0);
     oracle_rms_norm(k->u, k->x->values, k->norm->values, B, W, k->eps);
     oracle_linear(k->want_proj, k->u, k->in_proj->values, NULL, B, W, k->R);
     convolve(k, k->want_proj, k->R, k->I, k->C, k->taps, k->bias, k->tail, k->want_tail);
     if (k->sma) {
-        k->want_queries = filled((uint64_t)B * k->Q, 0);
-        k->want_sma_tail = filled((uint64_t)B * (K - 1) * k->D, 0);
-        k->want_open = filled(B * k->state, 0);
-        k->want_decay = filled((uint64_t)B * c->H, 0);
+        k->want_queries = conform_filled((uint64_t)B * k->Q, 0);
+        k->want_sma_tail = conform_filled((uint64_t)B * (K - 1) * k->D, 0);
+        k->want_open = conform_filled(B * k->state, 0);
+        k->want_decay = conform_filled((uint64_t)B * c->H, 0);
         oracle_linear(k->want_queries, k->u, k->sma_proj->values, NULL, B, W, k->Q);
         convolve(k, k->want_queries, k->Q, 0, k->D, k->sma_taps, k->sma_bias, k->sma_tail, k->want_sma_tail);
         for (uint32_t b = 0; b < B; b++) k->gate[b] = k->want_queries[(uint64_t)b * k->Q + k->D];
@@ -214,7 +194,7 @@ static void expect(const conform_data *d, mixer_case *k)
     }
     double *x = columns(k->want_proj, B, k->R, k->I, k->I), *b_ = columns(k->want_proj, B, k->R, 2 * k->I, k->GN);
     double *c_ = columns(k->want_proj, B, k->R, 2 * k->I + k->GN, k->GN), *dt = columns(k->want_proj, B, k->R, k->I + k->C, c->H);
-    double *memory = filled(B * k->state, 0), *z = columns(k->want_proj, B, k->R, 0, k->I), *now = filled((uint64_t)B * k->I, 0);
+    double *memory = conform_filled(B * k->state, 0), *z = columns(k->want_proj, B, k->R, 0, k->I), *now = conform_filled((uint64_t)B * k->I, 0);
     oracle_ssd(&(oracle_ssd_args){.B = B, .L = 1, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = 1, .x = x, .dt = dt,
                                   .a_log = k->a_log->values, .b = b_, .c = c_, .dt_bias = k->dt_bias->values, .d = k->skip->values,
                                   .dt_min = 0.001, .dt_max = 0, .pos = k->seq.pos, .count = k->seq.count, .h_in = k->h->values,

@@ -8,8 +8,6 @@
 #include <string.h>
 
 static bool is(const conform_data *d, const char *op) { return strcmp(d->c->op, op) == 0; }
-static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
-
 static double *doubles(uint64_t count)
 {
     double *memory = calloc((size_t)count, sizeof *memory);
@@ -43,17 +41,17 @@ static void norm(conform_data *d)
     const uint32_t T = c->L, W = c->P, from = T + 3;
     const dart_dtype act = conform_activation(c);
     const float eps = 1e-5f;
-    conform_tensor *x = conform_input(d, act, flag(d, CASE_ADD) ? from : T, W, true, conform_unit);
+    conform_tensor *x = conform_input(d, act, conform_has(d, CASE_ADD) ? from : T, W, true, conform_unit);
     conform_tensor *weight = conform_input(d, c->dtype, 1, W, false, conform_unit), *rows = NULL;
     conform_tensor *y = conform_output(d, act, T, W, true);
     double *source = doubles((uint64_t)T * W), *want = doubles((uint64_t)T * W);
     int32_t *order = malloc(T * sizeof *order);
     if (order == NULL) abort();
     for (uint32_t t = 0; t < T; t++) {
-        order[t] = flag(d, CASE_ADD) ? (int32_t)((t * 7u + 2u) % from) : (int32_t)t;
+        order[t] = conform_has(d, CASE_ADD) ? (int32_t)((t * 7u + 2u) % from) : (int32_t)t;
         memcpy(source + (size_t)t * W, x->values + (size_t)order[t] * W, W * sizeof *source);
     }
-    if (flag(d, CASE_ADD)) rows = conform_ints(d, T, 1, order);
+    if (conform_has(d, CASE_ADD)) rows = conform_ints(d, T, 1, order);
     oracle_rms_norm(want, source, weight->values, T, W, eps);
     dart_rms_norm(d->stream, &(dart_rms_norm_args){.T = T, .W = W, .eps = eps, .x = x->t, .weight = weight->t, .rows = conform_view(rows), .y = y->t});
     conform_execute(d);
@@ -69,7 +67,7 @@ static void gated_norm(conform_data *d)
     const uint32_t T = c->L, I = c->P;
     const dart_dtype act = conform_activation(c);
     const float eps = 1e-5f;
-    const bool sma = flag(d, CASE_ADD);
+    const bool sma = conform_has(d, CASE_ADD);
     conform_tensor *y = conform_input(d, act, T, I, true, conform_unit), *z = conform_input(d, act, T, I, true, conform_unit);
     conform_tensor *r = sma ? conform_input(d, DART_F32, T, I, true, conform_unit) : NULL;
     conform_tensor *gate = sma ? conform_input(d, act, T, 1, true, conform_unit) : NULL;
@@ -91,10 +89,10 @@ static void linear(conform_data *d)
     const uint32_t T = c->L, IN = c->N, OUT = c->P;
     const dart_dtype act = conform_activation(c);
     conform_tensor *x = conform_input(d, act, T, IN, true, conform_unit), *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit);
-    conform_tensor *y = flag(d, CASE_ADD) ? conform_input(d, act, T, OUT, true, conform_unit) : conform_output(d, act, T, OUT, true);
+    conform_tensor *y = conform_has(d, CASE_ADD) ? conform_input(d, act, T, OUT, true, conform_unit) : conform_output(d, act, T, OUT, true);
     double *want = doubles((uint64_t)T * OUT);
-    oracle_linear(want, x->values, weight->values, flag(d, CASE_ADD) ? y->values : NULL, T, IN, OUT);
-    dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = flag(d, CASE_ADD), .x = x->t, .weight = weight->t, .y = y->t});
+    oracle_linear(want, x->values, weight->values, conform_has(d, CASE_ADD) ? y->values : NULL, T, IN, OUT);
+    dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = conform_has(d, CASE_ADD), .x = x->t, .weight = weight->t, .y = y->t});
     conform_execute(d);
     conform_compare(d, "y", y, want, conform_tolerance(BOUND_DOT, IN), conform_floor(act));
     free(want);
@@ -106,7 +104,7 @@ static void norm_linear(conform_data *d)
     const uint32_t T = c->L, IN = c->N, OUT = c->P;
     const dart_dtype act = conform_activation(c);
     const float eps = 1e-5f;
-    const dart_dtype stream = flag(d, CASE_ADD) ? DART_F32 : act; /* what others add to */
+    const dart_dtype stream = conform_has(d, CASE_ADD) ? DART_F32 : act; /* what others add to */
     conform_tensor *x = conform_input(d, stream, T, IN, true, conform_unit), *norm_ = conform_input(d, c->dtype, 1, IN, false, conform_unit);
     conform_tensor *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit), *y = conform_output(d, act, T, OUT, true);
     double *u = doubles((uint64_t)T * IN), *want = doubles((uint64_t)T * OUT);
@@ -162,19 +160,19 @@ void conform_conv(conform_data *d)
     const conform_case *c = d->c;
     const uint32_t B = c->B, L = c->L, C = c->P, K = c->N;
     const dart_dtype act = conform_activation(c);
-    const bool tail = !flag(d, CASE_H) || flag(d, CASE_SEQ);
+    const bool tail = !conform_has(d, CASE_H) || conform_has(d, CASE_SEQ);
     const uint64_t rows = (uint64_t)B * L;
     int32_t *seq = calloc(2 * (size_t)B, sizeof *seq), *counts = calloc(B, sizeof *counts);
     if (seq == NULL || counts == NULL) abort();
     for (uint32_t b = 0; b < B; b++) {
-        counts[b] = flag(d, CASE_SEQ) ? (int32_t)((L * b + B - 1) / B) : (int32_t)L;
+        counts[b] = conform_has(d, CASE_SEQ) ? (int32_t)((L * b + B - 1) / B) : (int32_t)L;
         seq[2 * b] = 3;
         seq[2 * b + 1] = counts[b] > 0 ? counts[b] : -2; /* counts as 0 */
     }
     conform_tensor *x = conform_input(d, act, rows, C, true, conform_unit), *weight = conform_input(d, c->dtype, C, K, false, conform_unit);
-    conform_tensor *bias = flag(d, CASE_PARAMS) ? conform_input(d, c->dtype, 1, C, false, conform_unit) : NULL;
+    conform_tensor *bias = conform_has(d, CASE_PARAMS) ? conform_input(d, c->dtype, 1, C, false, conform_unit) : NULL;
     conform_tensor *t = tail ? conform_input(d, act, (uint64_t)B * (K - 1), C, false, conform_unit) : NULL;
-    conform_tensor *s = flag(d, CASE_SEQ) ? conform_ints(d, B, 2, seq) : NULL;
+    conform_tensor *s = conform_has(d, CASE_SEQ) ? conform_ints(d, B, 2, seq) : NULL;
     conform_tensor *y = conform_output(d, act, rows, C, true);
     double *want = doubles(rows * C), *want_tail = doubles((uint64_t)B * (K - 1) * C);
     for (uint64_t i = 0; i < rows * C; i++) want[i] = NAN;
@@ -182,7 +180,7 @@ void conform_conv(conform_data *d)
                                     .bias = bias != NULL ? bias->values : NULL, .tail_in = tail ? t->values : NULL, .count = counts,
                                     .out = want, .tail_out = want_tail});
     /* Views take the two launches apart. */
-    const dart_conv_args args = {.B = B, .L = L, .C = C, .K = K, .keep_tail = tail && flag(d, CASE_VIEW), .x = x->t, .weight = weight->t,
+    const dart_conv_args args = {.B = B, .L = L, .C = C, .K = K, .keep_tail = tail && conform_has(d, CASE_VIEW), .x = x->t, .weight = weight->t,
                                  .bias = conform_view(bias), .tail = conform_view(t), .seq = conform_view(s), .y = y->t};
     dart_conv(d->stream, &args);
     if (args.keep_tail) dart_conv_tail(d->stream, &args);

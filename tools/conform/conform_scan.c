@@ -9,31 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
-
-static double *filled(uint64_t count, double value)
-{
-    double *memory = malloc((size_t)count * sizeof *memory);
-    if (memory == NULL) abort();
-    for (uint64_t i = 0; i < count; i++) memory[i] = value;
-    return memory;
-}
-
 static double any_dt(conform_data *d, uint64_t i)
 {
     (void)i;
-    if (flag(d, CASE_WIDE)) return exp(conform_uniform(d, log(1e-4), log(20)));
-    return flag(d, CASE_DT) ? conform_uniform(d, 1e-3, 0.5) : conform_normal(d);
-}
-static double any_a_log(conform_data *d, uint64_t i)
-{
-    (void)i;
-    return conform_uniform(d, 0, log(16));
-}
-static double some_bias(conform_data *d, uint64_t i)
-{
-    (void)i;
-    return conform_uniform(d, -4, 0);
+    if (conform_has(d, CASE_WIDE)) return exp(conform_uniform(d, log(1e-4), log(20)));
+    return conform_has(d, CASE_DT) ? conform_uniform(d, 1e-3, 0.5) : conform_normal(d);
 }
 static double zero(conform_data *d, uint64_t i)
 {
@@ -103,15 +83,15 @@ static void make_memories(conform_data *d, scan_case *k)
 {
     const conform_case *c = d->c;
     const uint64_t scales = (uint64_t)c->H * c->N;
-    const bool normalised = (c->dtype != DART_F32) != flag(d, CASE_FORM) && !k->step;
-    if (flag(d, CASE_STORED)) {
+    const bool normalised = (c->dtype != DART_F32) != conform_has(d, CASE_FORM) && !k->step;
+    if (conform_has(d, CASE_STORED)) {
         conform_runs_make(d, &k->seq, &k->runs);
     } else {
         k->dh = conform_output(d, normalised ? c->dtype : DART_F32, k->chunks, k->state, false);
         if (normalised) k->dh_scale = conform_output(d, DART_F32, k->chunks, scales, false);
     }
     if (k->step) return;
-    const bool scaled = normalised && (c->dtype != DART_BF16 || flag(d, CASE_SCALED));
+    const bool scaled = normalised && (c->dtype != DART_BF16 || conform_has(d, CASE_SCALED));
     k->hin = conform_output(d, normalised ? c->dtype : DART_F32, k->chunks, k->state, false);
     if (scaled) k->hin_scale = conform_output(d, DART_F32, k->chunks, scales, false);
 }
@@ -121,25 +101,25 @@ static void make(conform_data *d, scan_case *k)
     const conform_case *c = d->c;
     const dart_dtype act = conform_activation(c);
     conform_seq_make(d, &k->seq);
-    k->step = flag(d, CASE_STEP);
-    k->M = dart_ssd_chunks(c->L, c->S, flag(d, CASE_SEQ));
+    k->step = conform_has(d, CASE_STEP);
+    k->M = dart_ssd_chunks(c->L, c->S, conform_has(d, CASE_SEQ));
     k->C = c->S < c->L ? c->S : c->L;
     k->rows = (uint64_t)c->B * c->L;
     k->chunks = (uint64_t)c->B * k->M;
     k->state = (uint64_t)c->H * c->N * c->P;
-    const conform_generator any = flag(d, CASE_LARGE) ? small : conform_unit;
-    k->x = conform_input(d, act, k->rows, (uint64_t)c->H * c->P, true, flag(d, CASE_LARGE) ? large : conform_unit);
+    const conform_generator any = conform_has(d, CASE_LARGE) ? small : conform_unit;
+    k->x = conform_input(d, act, k->rows, (uint64_t)c->H * c->P, true, conform_has(d, CASE_LARGE) ? large : conform_unit);
     k->dt = conform_input(d, act, k->rows, c->H, true, any_dt);
     k->b = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, any);
     k->c = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, any);
-    k->a_log = conform_input(d, c->dtype, 1, c->H, false, any_a_log);
-    if (flag(d, CASE_PARAMS)) {
-        k->bias = conform_input(d, c->dtype, 1, c->H, false, some_bias);
+    k->a_log = conform_input(d, c->dtype, 1, c->H, false, conform_a_log);
+    if (conform_has(d, CASE_PARAMS)) {
+        k->bias = conform_input(d, c->dtype, 1, c->H, false, conform_bias);
         k->skip = conform_input(d, c->dtype, 1, c->H, false, any);
     }
-    if (flag(d, CASE_SEQ)) k->seqs = conform_ints(d, c->B, 2, k->seq.pairs);
-    if (flag(d, CASE_H)) k->h = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
-    if (flag(d, CASE_OPEN)) {
+    if (conform_has(d, CASE_SEQ)) k->seqs = conform_ints(d, c->B, 2, k->seq.pairs);
+    if (conform_has(d, CASE_H)) k->h = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
+    if (conform_has(d, CASE_OPEN)) {
         k->open = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
         k->open_decay = conform_input(d, DART_F32, c->B, c->H, false, zero);
         double *open = k->open->values, *decay = k->open_decay->values;
@@ -194,7 +174,7 @@ static void compare_matrices(conform_data *d, const char *name, const conform_te
         return;
     }
     const uint64_t rows = scale->rows * scale->width, P = of->width / scale->width;
-    double *roots = filled(rows, 0), largest = 0;
+    double *roots = conform_filled(rows, 0), largest = 0;
     char scale_name[24];
     for (uint64_t i = 0; i < rows; i++) {
         for (uint64_t p = 0; p < P; p++) roots[i] += expected[i * P + p] * expected[i * P + p];
@@ -203,7 +183,7 @@ static void compare_matrices(conform_data *d, const char *name, const conform_te
     }
     snprintf(scale_name, sizeof scale_name, "%s_scale", name);
     conform_compare_within(d, scale_name, scale, roots, &limits);
-    double *rounded = filled(rows * P, 0);
+    double *rounded = conform_filled(rows * P, 0);
     for (uint64_t i = 0; i < rows * P; i++)
         rounded[i] = isnan(expected[i]) ? NAN : conform_rounded(of->t.dtype, expected[i] / roots[i / P]) * roots[i / P];
     limits.rounded = rounded;
@@ -220,7 +200,7 @@ static void compare_runs(conform_data *d, const scan_case *k, const double *dh, 
     const conform_case *c = d->c;
     for (uint32_t i = 0; i < k->runs.count; i++) {
         const dart_memories *run = &k->runs.runs[i];
-        double *expected = filled((uint64_t)c->B * run->M * k->state, NAN);
+        double *expected = conform_filled((uint64_t)c->B * run->M * k->state, NAN);
         for (uint32_t b = 0; b < c->B; b++) {
             const uint32_t position = (uint32_t)k->seq.pos[b], after = position + (uint32_t)k->seq.count[b];
             for (uint32_t m = run->first; m < run->first + run->M; m++) {
@@ -257,22 +237,22 @@ void conform_ssd(conform_data *d)
     const conform_case *c = d->c;
     scan_case k = {0};
     make(d, &k);
-    const double dt_min = flag(d, CASE_LIMITS) ? 0.05f : 0, dt_max = flag(d, CASE_LIMITS) ? 0.4f : 0;
-    double *y = filled(k.rows * c->H * c->P, NAN), *dh = filled(k.chunks * k.state, NAN), *h_full = filled(c->B * k.state, NAN);
-    double *h_border = filled(c->B * k.state, NAN), *open = filled(c->B * k.state, NAN), *open_decay = filled((uint64_t)c->B * c->H, NAN);
-    double *step = filled(k.rows * c->H, NAN), *cum = filled(k.rows * c->H, NAN), *decay = filled((uint64_t)c->B * (k.M + 1) * c->H, 0);
-    double *hin = filled(k.chunks * k.state, 0);
+    const double dt_min = conform_has(d, CASE_LIMITS) ? 0.05f : 0, dt_max = conform_has(d, CASE_LIMITS) ? 0.4f : 0;
+    double *y = conform_filled(k.rows * c->H * c->P, NAN), *dh = conform_filled(k.chunks * k.state, NAN), *h_full = conform_filled(c->B * k.state, NAN);
+    double *h_border = conform_filled(c->B * k.state, NAN), *open = conform_filled(c->B * k.state, NAN), *open_decay = conform_filled((uint64_t)c->B * c->H, NAN);
+    double *step = conform_filled(k.rows * c->H, NAN), *cum = conform_filled(k.rows * c->H, NAN), *decay = conform_filled((uint64_t)c->B * (k.M + 1) * c->H, 0);
+    double *hin = conform_filled(k.chunks * k.state, 0);
     oracle_ssd(&(oracle_ssd_args){
         .B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k.M, .x = k.x->values, .dt = k.dt->values,
         .a_log = k.a_log->values, .b = k.b->values, .c = k.c->values, .dt_bias = k.bias != NULL ? k.bias->values : NULL,
-        .d = k.skip != NULL ? k.skip->values : NULL, .dt_as_is = flag(d, CASE_DT), .dt_min = dt_min, .dt_max = dt_max, .pos = k.seq.pos,
+        .d = k.skip != NULL ? k.skip->values : NULL, .dt_as_is = conform_has(d, CASE_DT), .dt_min = dt_min, .dt_max = dt_max, .pos = k.seq.pos,
         .count = k.seq.count, .h_in = k.h != NULL ? k.h->values : NULL, .dh_open_in = k.open != NULL ? k.open->values : NULL,
         .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .dh = dh, .h_out = h_full, .h_border_out = h_border,
         .dh_open_out = open, .log_open_out = open_decay, .step = step, .cum = cum, .hin = hin});
     adapt(d, &k, cum, decay, hin);
     dart_ssd(d->stream, &(dart_ssd_args){
         .B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .plan = k.step ? DART_PLAN_STEP : DART_PLAN_CHUNKED,
-        .dt_is_step = flag(d, CASE_DT), .dt_min = (float)dt_min, .dt_max = (float)dt_max, .x = k.x->t, .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
+        .dt_is_step = conform_has(d, CASE_DT), .dt_min = (float)dt_min, .dt_max = (float)dt_max, .x = k.x->t, .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
         .a_log = k.a_log->t, .dt_bias = conform_view(k.bias), .d = conform_view(k.skip), .seq = conform_view(k.seqs), .h = conform_view(k.h),
         .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .y = k.y->t, .dh = conform_view(k.dh),
         .dh_scale = conform_view(k.dh_scale), .memories = k.runs.runs, .memories_count = k.runs.count, .cum = k.cum->t, .decay = k.decay->t,

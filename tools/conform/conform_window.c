@@ -10,26 +10,6 @@
 
 enum { K = 4 };
 
-static bool flag(const conform_data *d, int f) { return (d->c->flags & f) != 0; }
-
-static double *filled(uint64_t count, double value)
-{
-    double *memory = malloc((size_t)count * sizeof *memory);
-    if (memory == NULL) abort();
-    for (uint64_t i = 0; i < count; i++) memory[i] = value;
-    return memory;
-}
-
-static double any_a_log(conform_data *d, uint64_t i)
-{
-    (void)i;
-    return conform_uniform(d, 0, log(16));
-}
-static double some_bias(conform_data *d, uint64_t i)
-{
-    (void)i;
-    return conform_uniform(d, -4, 0);
-}
 
 typedef struct window_case {
     conform_seq seq;
@@ -74,10 +54,10 @@ static void make(conform_data *d, window_case *k)
     k->dt = conform_input(d, act, k->rows, c->H, false, conform_unit);
     k->taps = conform_input(d, c->dtype, k->C, K, false, conform_unit);
     k->tail = conform_input(d, act, (uint64_t)c->B * (K - 1), k->C, false, conform_unit);
-    k->a_log = conform_input(d, c->dtype, 1, c->H, false, any_a_log);
-    if (flag(d, CASE_PARAMS)) {
+    k->a_log = conform_input(d, c->dtype, 1, c->H, false, conform_a_log);
+    if (conform_has(d, CASE_PARAMS)) {
         k->bias = conform_input(d, c->dtype, 1, k->C, false, conform_unit);
-        k->dt_bias = conform_input(d, c->dtype, 1, c->H, false, some_bias);
+        k->dt_bias = conform_input(d, c->dtype, 1, c->H, false, conform_bias);
         k->skip = conform_input(d, c->dtype, 1, c->H, false, conform_unit);
     }
     k->seqs = pairs_of(d, k);
@@ -88,7 +68,7 @@ static void make(conform_data *d, window_case *k)
     k->steps = conform_output(d, DART_F32, slots, 2 * (uint64_t)c->H, false);
     k->hin = conform_output(d, act, c->B, k->state, false);
     if (k->half) k->hin_scale = conform_output(d, DART_F32, c->B, (uint64_t)c->H * c->N, false);
-    if (!flag(d, CASE_OPEN)) return;
+    if (!conform_has(d, CASE_OPEN)) return;
     k->open = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
     k->open_decay = conform_input(d, DART_F32, c->B, c->H, false, conform_unit);
     double *open = k->open->values, *decay = k->open_decay->values;
@@ -146,7 +126,7 @@ static void compare_runs(conform_data *d, const window_case *k, const double *dh
     const conform_case *c = d->c;
     for (uint32_t i = 0; i < k->runs.count; i++) {
         const dart_memories *run = &k->runs.runs[i];
-        double *expected = filled((uint64_t)c->B * run->M * k->state, NAN);
+        double *expected = conform_filled((uint64_t)c->B * run->M * k->state, NAN);
         for (uint32_t b = 0; b < c->B; b++) {
             const uint32_t position = (uint32_t)k->seq.pos[b], after = position + (uint32_t)k->seq.count[b];
             for (uint32_t m = run->first; m < run->first + run->M; m++)
@@ -155,7 +135,7 @@ static void compare_runs(conform_data *d, const window_case *k, const double *dh
                            dh + ((uint64_t)b * k->M + m - position / c->S) * k->state, (size_t)k->state * sizeof *dh);
         }
         const uint64_t rows = (uint64_t)c->B * run->M * c->H * c->N;
-        double *rounded = filled(rows * c->P, NAN), largest = 0;
+        double *rounded = conform_filled(rows * c->P, NAN), largest = 0;
         for (uint64_t n = 0; n < rows; n++) {
             double root = 1e-5;
             for (uint32_t p = 0; p < c->P; p++) root += expected[n * c->P + p] * expected[n * c->P + p] / c->P;
@@ -178,7 +158,7 @@ static void compare_runs(conform_data *d, const window_case *k, const double *dh
 /* Columns of what the convolution leaves, as they are stored. */
 static double *columns(const double *rows, dart_dtype dtype, uint64_t count, uint64_t width, uint64_t first, uint64_t part)
 {
-    double *out = filled(count * part, 0);
+    double *out = conform_filled(count * part, 0);
     for (uint64_t i = 0; i < count; i++)
         for (uint64_t k = 0; k < part; k++) out[i * part + k] = conform_rounded(dtype, rows[i * width + first + k]);
     return out;
@@ -191,10 +171,10 @@ void conform_window(conform_data *d)
     make(d, &k);
     const dart_dtype act = conform_activation(c);
     const uint64_t I = (uint64_t)c->H * c->P, GN = (uint64_t)c->G * c->N;
-    double *conv = filled(k.rows * k.C, NAN), *tail = filled((uint64_t)c->B * (K - 1) * k.C, 0), *y = filled(k.rows * I, NAN);
-    double *dh = filled((uint64_t)c->B * k.M * k.state, NAN), *h = filled(c->B * k.state, NAN), *open = filled(c->B * k.state,
+    double *conv = conform_filled(k.rows * k.C, NAN), *tail = conform_filled((uint64_t)c->B * (K - 1) * k.C, 0), *y = conform_filled(k.rows * I, NAN);
+    double *dh = conform_filled((uint64_t)c->B * k.M * k.state, NAN), *h = conform_filled(c->B * k.state, NAN), *open = conform_filled(c->B * k.state,
         NAN);
-    double *decay = filled((uint64_t)c->B * c->H, NAN);
+    double *decay = conform_filled((uint64_t)c->B * c->H, NAN);
     oracle_conv(&(oracle_conv_args){.B = c->B, .L = c->L, .C = k.C, .K = K, .x = k.x->values, .weight = k.taps->values,
                                     .bias = k.bias != NULL ? k.bias->values : NULL, .tail_in = k.tail->values,
                                         .count = k.seq.count, .out = conv,
