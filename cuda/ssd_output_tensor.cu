@@ -323,10 +323,10 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
         if (!bf) {
             const float4 low = *reinterpret_cast<const float4 *>(v.step + 8 * lane);
             const float4 high = *reinterpret_cast<const float4 *>(v.step + 8 * lane + 4);
-            const float lows = fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w));
-            const float highs = fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w));
-            const float top = warp_top(fmaxf(lows, highs));
-            unit = make_float2(2.0f * unit_below(fmaxf(top, fabsf(v.skip) * 0x1p-16f)), unit_below(warp_top(largest)));
+            const float lows = fmaxf(fmaxf(fabsf(low.x), fabsf(low.y)), fmaxf(fabsf(low.z), fabsf(low.w)));
+            const float highs = fmaxf(fmaxf(fabsf(high.x), fabsf(high.y)), fmaxf(fabsf(high.z), fabsf(high.w)));
+            const float top = warp_top(fmaxf(fmaxf(lows, highs), fabsf(v.skip) * 0x1p-16f)); // of what is a number
+            unit = make_float2(2.0f * unit_below(top), unit_below(warp_top(largest)));
             if (threadIdx.x == 0) shared.unit[number % 2] = unit;
         }
         copies_landed<0>(); // a thread weighs what it has copied

@@ -284,7 +284,7 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
             for (uint32_t r = 0; r < 2; r++) {
                 const uint32_t q = r ? late : warp;
                 float earlier = 0.0f;
-                if (!bf) earlier = fmaxf(warp_top(lane < q ? v.top[lane % 16] : 0.0f), fabsf(skip) * 0x1p-16f);
+                if (!bf) earlier = fmaxf(warp_top(lane < q ? fabsf(v.top[lane % 16]) : 0.0f), fabsf(skip) * 0x1p-16f);
 #pragma unroll
                 for (uint32_t half = 0; half < 2; half++) {
                     const uint32_t t = g + 8 * half;

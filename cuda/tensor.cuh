@@ -82,11 +82,12 @@ __device__ __forceinline__ float warp_top(float value)
 {
     return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(value)));
 }
-// The power of two not above a number that is not negative, 2^-40 below that; 1 where it is not finite.
+// The power of two not above a number that is not negative, 2^-40 below that; 1 from 2^40 on and where it is not finite: no
+// other factor in f16 would bring a product with it back into range, and what is beside it keeps its digits.
 __device__ __forceinline__ float unit_below(float number)
 {
-    const uint32_t bits = __float_as_uint(number) & 0x7f800000u;
-    return bits < 0x7f800000u ? fmaxf(__uint_as_float(bits), 0x1p-40f) : 1.0f;
+    const float power = __uint_as_float(__float_as_uint(number) & 0x7f800000u);
+    return power < 0x1p40f ? fmaxf(power, 0x1p-40f) : 1.0f;
 }
 
 // Sums over two lanes that lie `lanes` apart: of the first 2 count values each keeps the sums of count, the lower lane of the
