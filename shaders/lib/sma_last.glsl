@@ -4,11 +4,17 @@
 layout(std430, binding = 7) coherent buffer Block_tickets { uint tickets[]; };
 shared bool last;
 
-// All lanes are here, and each sees what the others wrote, to buffers too, which barrier() alone does not say.
+// All lanes are here, and each sees what the others wrote, to buffers too, which barrier() alone does not say. A workgroup's scope
+// would be enough by the memory model, and is with -DCUMULATIVE, for NVIDIA; on AMD Mesa leaves out the wait for stores then, and
+// the ticket waits for those of its own subgroup only.
+#ifdef CUMULATIVE
+#define MEET_SCOPE gl_ScopeWorkgroup
+#else
+#define MEET_SCOPE gl_ScopeDevice
+#endif
 void meet()
 {
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease);
+    controlBarrier(gl_ScopeWorkgroup, MEET_SCOPE, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
 }
 
 // Call in uniform flow when the partial is written. Only the first lane's ticket reaches other workgroups: what it hands on and
