@@ -1,5 +1,5 @@
 // What the scan's matrix rows share. They take 16-bit operands (FITS_TILES, FITS_SCAN): S at most 256, N at most 128, P 16, 32
-// or 64, memories and hin normalised. With -DN128_P64 the last two are known.
+// or 64, memories normalised, hin too but in bf16 without HAS_HIN_SCALE. With -DN128_P64 the sizes N and P are known.
 #ifdef N128_P64
 #define SIZE_N 128u
 #define SIZE_P 64u
@@ -10,10 +10,6 @@
 const uint MAX_CHUNK = 256u; // largest S
 const uint MAX_N = 128u;
 const uint HEAD = 64u;       // columns that tiles are made for; P divides it
-// Weights are raised by this power of two before they are rounded, so that small ones keep their digits in f16; the sums
-// give it back.
-const float GAIN = 64.0;
-
 // exp(x), x <= 0, where the result is about to be rounded to 16 bits: the built-in one is within 3 + 2 |x| ulp, that is
 // 1.1e-5 for results above 2^-126, and below what f16 keeps (4.9e-4) everywhere.
 float decay_exp(float x) { return exp(min(x, 0.0)); }

@@ -72,7 +72,7 @@ void put_eight(uint at, vec4 low, vec4 high)
 const float LIFT = 1.0;     // cb is stored divided by this
 const float CUT = 1.002818; // sums that become operands are cut to bf16: raised by this before, as in scale_eight
 #else
-const float LIFT = GAIN;
+const float LIFT = 64.0; // products of c and b beyond what f16 holds
 const float CUT = 1.0;
 // The largest of the first `count` values, in every lane.
 #define LARGEST(values, count, result) \
