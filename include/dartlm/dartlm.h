@@ -345,7 +345,7 @@ typedef struct dart_memories {
 } dart_memories;
 
 /* The scan (steps 4 and 5 of the block, with the D skip of step 7), computed chunk by chunk:
- *   dt_t = clamp(softplus(dt_t + dt_bias), dt_min, dt_max), or dt as it is when dt_is_step;
+ *   dt_t = clamp(softplus(dt_t + dt_bias), dt_min, dt_max), or dt as it is, not below 0, when dt_is_step;
  *   h_t = exp(dt_t A) h_{t-1} + dt_t b_t^T x_t, A = -exp(a_log);  y_t = c_t h_t + d x_t;
  *   dh_m = the part of h at the end of chunk m that its own tokens wrote.
  * x, y B L H P; dt B L H; b, c B L G N; a_log, dt_bias, d H (the last two optional).

@@ -15,7 +15,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #endif
-#if defined(FLOAT16) || defined(MATRIX_F16)
+#if defined(FLOAT16) || defined(MATRIX_F16) || defined(MATRIX2)
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #endif
 #ifdef MATRIX_BF16

@@ -36,3 +36,27 @@ uvec4 scale_eight(uvec4 words, float factor)
     return pack_eight(vec4(unpack_elements(words.x), unpack_elements(words.y)) * factor, vec4(unpack_elements(words.z), unpack_elements(words.w)) * factor);
 #endif
 }
+
+#ifdef MATRIX_BF16
+// Two values cut to bf16, in a word.
+uint join_pair(float low, float high)
+{
+#ifdef MATRIX2
+    // NVIDIA: halves moved as f16 are one instruction, a permutation of bytes. (Elsewhere a NaN of f16 may be made another.)
+    return packFloat2x16(f16vec2(unpackFloat2x16(floatBitsToUint(low)).y, unpackFloat2x16(floatBitsToUint(high)).y));
+#else
+    return floatBitsToUint(low) >> 16 | floatBitsToUint(high) & 0xffff0000u;
+#endif
+}
+uvec4 join_eight(vec4 low, vec4 high)
+{
+    return uvec4(join_pair(low.x, low.y), join_pair(low.z, low.w), join_pair(high.x, high.y), join_pair(high.z, high.w));
+}
+// scale_eight by a factor that is raised already.
+uvec4 cut_eight(uvec4 words, float factor)
+{
+    vec4 low = uintBitsToFloat(words << 16) * factor;
+    vec4 high = uintBitsToFloat(words & 0xffff0000u) * factor;
+    return uvec4(join_pair(low.x, high.x), join_pair(low.y, high.y), join_pair(low.z, high.z), join_pair(low.w, high.w));
+}
+#endif

@@ -5,15 +5,18 @@
 // is left there of hin. Decays are computed one by one on the diagonal only.
 // So c and the cb below the tile are the left factors of all heads as they are: c stays in registers, cb = c b^T in shared memory,
 // the diagonal's cb with the lanes that weigh it. The right factors of a head, hin and x, pass through 2 T1 shared rows, hin all of
-// them at a time, x one half while the other is multiplied. What a head begins with (hin, the first x, the x on the diagonal, the
-// decays) is fetched a head ahead. bf16 takes hin as it is unless it comes with scales; what is multiplied here (cb and before x)
-// is rounded once.
+// them at a time, x half of them. What a head begins with (hin, the first x, the x on the diagonal, the decays) is fetched a head
+// ahead, the rest of x while hin is multiplied. bf16 takes hin as it is unless it comes with scales; what is multiplied here (cb and
+// before x) is rounded or cut once.
+// What NVIDIA's compiler makes of it decides the time (dumps of its code, 2026): values fetched ahead and moved to other registers are
+// waited for at the move, so that no fetch has a condition and no loop carries one; six counters say what has arrived, so that whoever
+// waits for one small load may wait for all.
 // A subgroup owns T1 / ROW_GROUPS tokens of HEAD / COLUMN_GROUPS columns.
 // Tiles go in blocks of STRETCH chunks and head blocks, in each the last tokens first: their tiles take twice as long as those
 // of the first, so that short ones end it all, and processors that get every so many-th tile get some of each.
-// Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 288 T1 + 12 T1 + 1536 bytes.
+// Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 288 T1 + 12 T1 + 4 T0 + 1536 bytes. T0 is at most LANES.
 // Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
-// their own GRAIN. In f16 the weights below the tile and the scales of hin count relative to the largest of them, so that no
+// their own GRAIN. A step that is no number makes cum none from its token on, which after_t hands to y. In f16 the weights below the tile and the scales of hin count relative to the largest of them, so that no
 // weight makes x or hin larger.
 #include "lib/matrix.glsl"
 #include "lib/ssd_matrix.glsl"
@@ -33,10 +36,11 @@ const uint HALF = T1 * PITCH;
 const uint WORK = T1 * CB_PITCH;
 shared uvec4 stage[WORK + 2u * HALF]; // cb, then two halves: >= T1 rows of sums, a half >= the diagonal's weights
 shared float before[MAX_CHUNK];       // of a source below the tile: what it weighs at the tile's first token
-shared vec4 logs[T1 / 4u];            // of the tile's tokens: log2 of what is left since the reference, and the step
-shared vec4 steps[T1 / 4u];
+shared float logs[T1];                // of the tile's tokens: log2 of what is left since the reference,
+shared vec4 sources[T1 / 4u];         // the same less log2 of what the token weighs as a source: its step
 shared float after[T1];               // exp(cum_t - cum_reference)
 shared float scales[MAX_N];
+shared float skips[T0];               // d of the heads
 
 const uint ROW_GROUPS = 2u; // 32 tokens and 32 columns read half the shared memory that 16 and 64 do
 const uint COLUMN_GROUPS = SUBGROUPS / ROW_GROUPS;
@@ -50,6 +54,9 @@ const uint OWN = (T1 / 2u * PAIR + LANES - 1u) / LANES;
 const uint UNIT_ROWS = LANES / (HEAD / 8u);  // rows that the lanes fill at a time
 const uint UNITS = (2u * T1 + UNIT_ROWS - 1u) / UNIT_ROWS; // words of a lane: of both halves, and of one
 const uint X_UNITS = (T1 + UNIT_ROWS - 1u) / UNIT_ROWS;
+const uint Y_UNITS = ROWS * (COLUMNS / 8u) / SUBGROUP_SIZE; // words of a lane (MATRIX2, P 64)
+const uint Y_ROWS = SUBGROUP_SIZE / (COLUMNS / 8u);
+const uint SLABS = MAX_CHUNK / T1 - 1u;      // T1 sources each, below the last tile of a chunk
 const uint DEPTH = 2u * T1;                  // states n at a time
 const uint C_TK = MAX_N / MATRIX_K;
 const uint TOKENS = (MAX_CHUNK + LANES - 1u) / LANES;
@@ -69,9 +76,13 @@ void put_eight(uint at, vec4 low, vec4 high)
     }
 }
 #ifdef MATRIX_BF16
+#define WEIGHTS(low, high) join_eight(low, high)
+#define WEIGH(words, factor) cut_eight(words, factor)
 const float LIFT = 1.0;     // cb is stored divided by this
-const float CUT = 1.002818; // sums that become operands are cut to bf16: raised by this before, as in scale_eight
+const float CUT = 1.002818; // numbers that are cut to bf16 are raised by this before, as in scale_eight
 #else
+#define WEIGHTS(low, high) pack_eight(low, high)
+#define WEIGH(words, factor) scale_eight(words, (factor) * lower)
 const float LIFT = 64.0; // products of c and b beyond what f16 holds
 const float CUT = 1.0;
 // The largest of the first `count` values, in every lane.
@@ -80,6 +91,9 @@ const float CUT = 1.0;
     for (uint n = gl_SubgroupInvocationID; n < (count); n += SUBGROUP_SIZE) result = max(result, values[n]); \
     result = subgroupMax(result);
 #endif
+
+const float LEAST_LOG = -1e30;   // a number still, so that differences are
+const float LARGEST_LOG = 127.9; // exp2 of it, too: above the diagonal c . b is 0
 
 void main()
 {
@@ -121,12 +135,19 @@ void main()
         if (t_first >= size) continue;
         uint token = b * args.L + chunk.begin;
         uint t_end = min(t_first + T1, size);
+        // In 16-byte words, of x: this lane's first row of the sources below the tile (where there is none, the chunk's first row
+        // again and again), and its rows of the tile.
         uint x_row = args.x_row / 8u;
+        uint x_lane = args.x_at / 8u + token * x_row + unit_p;
+        uint below_row = t_first > 0u ? x_row : 0u;
+        uint below_first = x_lane + unit_row * below_row;
+        uint own_rows[X_UNITS];
+        [[unroll]] for (uint i = 0u; i < X_UNITS; i++) own_rows[i] = x_lane + min(t_first + unit_row + i * UNIT_ROWS, t_end - 1u) * x_row;
         uint h_first = g * group_heads + block_first;
 
         // Fetched ahead: hin, and x of sources below the tile and on the diagonal; before the heads b and c.
         uvec4 next[UNITS];
-        uvec4 next_below[X_UNITS];
+        uvec4 below[SLABS * X_UNITS];
         uvec4 next_own[X_UNITS];
         vec3 tokens[TOKENS];
         float next_scales[SCALES];
@@ -139,23 +160,21 @@ void main()
                 next[i] = n < SIZE_N && unit_p * 8u < SIZE_P ? quads_hin[hin_first + n * (SIZE_P / 8u)] : uvec4(0u); \
             } \
         }
-#define FETCH_X(into, h, s_first) \
+#define FETCH_BELOW(k, h) \
         { \
-            uint x_first = (args.x_at + token * args.x_row + (h) * SIZE_P) / 8u + unit_p; \
-            [[unroll]] for (uint i = 0u; i < X_UNITS; i++) { \
-                uint s = (s_first) + unit_row + i * UNIT_ROWS; \
-                into[i] = unit_p * 8u < SIZE_P ? quads_x[x_first + min(s, t_end - 1u) * x_row] : uvec4(0u); \
-            } \
+            uint x_first = (h) * SIZE_P / 8u + (k) * T1 * below_row; \
+            [[unroll]] for (uint i = 0u; i < X_UNITS; i++) \
+                below[(k) * X_UNITS + i] = unit_p * 8u < SIZE_P ? quads_x[below_first + (x_first + i * UNIT_ROWS * below_row)] : uvec4(0u); \
         }
 // What else head h needs.
 #define FETCH_HEAD(h) \
         { \
-            if (t_first > 0u) FETCH_X(next_below, h, 0u) \
-            FETCH_X(next_own, h, t_first) \
+            FETCH_BELOW(0u, h) \
+            [[unroll]] for (uint i = 0u; i < X_UNITS; i++) \
+                next_own[i] = unit_p * 8u < SIZE_P ? quads_x[own_rows[i] + (h) * SIZE_P / 8u] : uvec4(0u); \
             uint cum = (b * args.H + (h)) * args.L + chunk.begin; \
-            reference = t_first > 0u ? cum_at(cum + t_first - 1u).xy : vec2(0.0); \
-            [[unroll]] for (uint i = 0u; i < TOKENS; i++) \
-                tokens[i] = LANE + i * LANES < t_end ? cum_at(cum + LANE + i * LANES) : vec3(0.0); \
+            reference = cum_at(cum + max(t_first, 1u) - 1u).xy; \
+            [[unroll]] for (uint i = 0u; i < TOKENS; i++) tokens[i] = cum_at(cum + min(LANE + i * LANES, t_end - 1u)); \
             if (has(args.flags, HAS_HIN_SCALE)) { \
                 [[unroll]] for (uint i = 0u; i < SCALES; i++) { \
                     uint n = LANE + i * LANES; \
@@ -199,14 +218,18 @@ void main()
         MatrixSum sums[TM * TN];
         {
             uint c_first = (args.c_at + (token + t_first) * args.c_row + g * SIZE_N) / 8u + unit_p;
+            uvec4 c_words[UNITS];
             [[unroll]] for (uint i = 0u; i < UNITS; i++) {
                 uint t = (unit_row + i * UNIT_ROWS) % T1;
                 uint n = (unit_row + i * UNIT_ROWS) / T1 * HEAD;
-                next[i] = n + unit_p * 8u < SIZE_N && t_first + t < size ? quads_c[c_first + t * (args.c_row / 8u) + n / 8u] : uvec4(0u);
+                c_words[i] = n + unit_p * 8u < SIZE_N && t_first + t < size ? quads_c[c_first + t * (args.c_row / 8u) + n / 8u] : uvec4(0u);
             }
-            barrier();
-            PUT(next[i])
             FETCH_B(0u, 0u)
+            // d goes through shared memory: a load that is the same in all lanes is waited for at once, with all others on their way.
+            float own_skip = has(args.flags, HAS_D) ? load_d(args.d_at + h_first + min(LANE, block_heads - 1u)) : 0.0;
+            barrier();
+            if (LANE < T0) skips[LANE] = own_skip * CUT;
+            PUT(c_words[i])
             barrier();
             [[unroll]] for (uint k = 0u; k < C_TK; k++) {
                 [[unroll]] for (uint i = 0u; i < TM; i++)
@@ -272,18 +295,20 @@ void main()
 
         for (uint head = 0u; head < block_heads; head++) {
             uint h = h_first + head;
-            bool more = head + 1u < block_heads;
+            uint h_next = h_first + min(head + 1u, block_heads - 1u); // the last one fetches for nobody: a condition costs more
+            if (t_first == 0u) reference = vec2(0.0);
             // The last head's factors have been read: barriers lie between.
             [[unroll]] for (uint i = 0u; i < TOKENS; i++) {
                 uint s = LANE + i * LANES;
                 if (s < t_first) {
-                    before[s] = decay_exp(cum_between(tokens[i].xy, reference)) * tokens[i].z;
+                    before[s] = decay_exp(cum_between(tokens[i].xy, reference)) * (tokens[i].z * CUT);
                 } else if (s < t_first + T1) {
-                    float left = min(cum_between(reference, tokens[i].xy), 0.0) * 1.44269504;
+                    float left = cum_between(reference, tokens[i].xy) * 1.44269504;
+                    left = left > 0.0 ? 0.0 : left < LEAST_LOG ? LEAST_LOG : left; // NaN stays
                     uint t = s - t_first;
                     after[t] = exp2(left);
-                    logs[t / 4u][t % 4u] = left;
-                    steps[t / 4u][t % 4u] = tokens[i].z;
+                    logs[t] = left;
+                    sources[t / 4u][t % 4u] = tokens[i].z == 0.0 ? -LEAST_LOG : left - log2(tokens[i].z * CUT);
                 }
             }
             if (has(args.flags, HAS_HIN_SCALE)) {
@@ -319,8 +344,10 @@ void main()
                     barrier();
                     if (n_first + DEPTH < SIZE_N) {
                         FETCH_HIN(h, n_first + DEPTH)
-                    } else if (more) {
-                        FETCH_HIN(h + 1u, 0u)
+                    } else {
+                        [[unroll]] for (uint k = 1u; k < SLABS; k++) {
+                            if (k * T1 < t_first) FETCH_BELOW(k, h)
+                        }
                     }
 #define C_ROW(i) c_rows[(i) * C_TK + n_first / MATRIX_K + k]
                     [[unroll]] for (uint k = 0u; k < DEPTH / MATRIX_K; k++) {
@@ -328,25 +355,47 @@ void main()
                     }
                 }
             }
+            // What the diagonal's factors are, while the products above go on.
+            float skip = skips[head];
+            uvec4 weights[OWN];
+            [[unroll]] for (uint i = 0u; i < OWN; i++) {
+                uint t = min(own_t[i], T1 - 1u);
+                float left = logs[t];
+                vec4 weight[2];
+                [[unroll]] for (uint q = 0u; q < 2u; q++) {
+                    weight[q] = exp2(min(left - sources[own_s[i] / 4u + q], vec4(LARGEST_LOG)));
+                    [[unroll]] for (uint e = 0u; e < 4u; e++) {
+                        weight[q][e] *= own_cb[i * 8u + q * 4u + e];
+                        if (own_s[i] + q * 4u + e == t) weight[q][e] += skip;
+                    }
+                }
+                weights[i] = WEIGHTS(weight[0], weight[1]);
+            }
             [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = sums[i] * enter;
 
-            // Sources below the tile, weighed by what is left of them at its first token.
-            if (t_first > 0u) barrier();
-            for (uint s_first = 0u; s_first < t_first; s_first += T1) {
-                uint half_first = WORK + s_first / T1 % 2u * HALF;
-#ifdef MATRIX_BF16
-                PUT_X(half_first, scale_eight(next_below[i], before[s_first + unit_row + i * UNIT_ROWS]))
-#else
-                PUT_X(half_first, scale_eight(next_below[i], before[s_first + unit_row + i * UNIT_ROWS] * lower))
-#endif
-                barrier();
-                if (s_first + T1 < t_first) FETCH_X(next_below, h, s_first + T1)
-                MatrixA cb_rows[TM];
+            // Sources below the tile, weighed by what is left of them at its first token, two slabs at a time.
+#define PUT_BELOW(k) \
+            { \
+                float factors[X_UNITS]; \
+                [[unroll]] for (uint i = 0u; i < X_UNITS; i++) factors[i] = before[(k) * T1 + unit_row + i * UNIT_ROWS]; \
+                PUT_X(WORK + (k) % 2u * HALF, WEIGH(below[(k) * X_UNITS + i], factors[i])) \
+            }
+#define MULTIPLY_BELOW(first) \
+            [[unroll]] for (uint k = 0u; k < T1 / MATRIX_K; k++) { \
+                [[unroll]] for (uint i = 0u; i < TM; i++) \
+                    coopMatLoad(cb_rows[i], stage, (row_first + i * MATRIX_M) * CB_PITCH + ((first) * T1 + k * MATRIX_K) / 8u, CB_PITCH, ROW_MAJOR); \
+                MULTIPLY(CB_ROW, WORK + (first) % 2u * HALF + k * MATRIX_K * PITCH) \
+            }
 #define CB_ROW(i) cb_rows[i]
-                [[unroll]] for (uint k = 0u; k < T1 / MATRIX_K; k++) {
-                    [[unroll]] for (uint i = 0u; i < TM; i++)
-                        coopMatLoad(cb_rows[i], stage, (row_first + i * MATRIX_M) * CB_PITCH + (s_first + k * MATRIX_K) / 8u, CB_PITCH, ROW_MAJOR);
-                    MULTIPLY(CB_ROW, half_first + k * MATRIX_K * PITCH)
+            MatrixA cb_rows[TM];
+            [[unroll]] for (uint slab = 0u; slab < SLABS; slab += 2u) {
+                if (slab * T1 < t_first) {
+                    barrier();
+                    PUT_BELOW(slab)
+                    if (slab + 1u < SLABS && (slab + 1u) * T1 < t_first) PUT_BELOW(slab + 1u)
+                    barrier();
+                    MULTIPLY_BELOW(slab)
+                    if (slab + 1u < SLABS && (slab + 1u) * T1 < t_first) MULTIPLY_BELOW(slab + 1u)
                 }
             }
             [[unroll]] for (uint i = 0u; i < TM; i++) {
@@ -361,57 +410,62 @@ void main()
             // The tile on the diagonal.
             barrier();
             PUT_X(WORK, next_own[i])
-            float skip = has(args.flags, HAS_D) ? load_d(args.d_at + h) : 0.0;
             [[unroll]] for (uint i = 0u; i < OWN; i++) {
-                uint t = own_t[i];
-                if (t < T1) {
-                    float left = logs[t / 4u][t % 4u];
-                    vec4 weight[2];
-                    [[unroll]] for (uint q = 0u; q < 2u; q++) {
-                        uint s = own_s[i] + 4u * q;
-                        weight[q] = exp2(min(left - logs[s / 4u], vec4(0.0))) * steps[s / 4u];
-                        [[unroll]] for (uint e = 0u; e < 4u; e++) weight[q][e] *= own_cb[i * 8u + q * 4u + e];
-                    }
-                    if (has(args.flags, HAS_D)) {
-                        [[unroll]] for (uint e = 0u; e < 8u; e++) weight[e / 4u][e % 4u] += own_s[i] + e == t ? skip : 0.0;
-                    }
-                    stage[WORK + HALF + t * DIAGONAL_PITCH + own_s[i] / 8u] = pack_eight(weight[0], weight[1]);
-                }
+                if (OWN * LANES <= T1 / 2u * PAIR || own_t[i] < T1)
+                    stage[WORK + HALF + own_t[i] * DIAGONAL_PITCH + own_s[i] / 8u] = weights[i];
             }
             barrier();
-            if (more) FETCH_HEAD(h + 1u)
-            uint s_limit = (row_first / GRAIN + 1u) * GRAIN;
+            FETCH_HIN(h_next, 0u)
+            FETCH_HEAD(h_next)
             MatrixA weight_rows[TM];
 #define WEIGHT_ROW(i) weight_rows[i]
-            [[unroll]] for (uint k = 0u; k < T1 / MATRIX_K; k++) {
-                if (k * MATRIX_K < s_limit) {
-                    [[unroll]] for (uint i = 0u; i < TM; i++)
-                        coopMatLoad(weight_rows[i], stage, WORK + HALF + (row_first + i * MATRIX_M) * DIAGONAL_PITCH + k * MATRIX_K / 8u,
-                                    DIAGONAL_PITCH, ROW_MAJOR);
-                    MULTIPLY(WEIGHT_ROW, WORK + k * MATRIX_K * PITCH)
+            [[unroll]] for (uint s_first = 0u; s_first < T1; s_first += GRAIN) {
+                if (s_first == 0u || s_first <= row_first) {
+                    [[unroll]] for (uint s = s_first; s < s_first + GRAIN; s += MATRIX_K) {
+                        [[unroll]] for (uint i = 0u; i < TM; i++)
+                            coopMatLoad(weight_rows[i], stage, WORK + HALF + (row_first + i * MATRIX_M) * DIAGONAL_PITCH + s / 8u, DIAGONAL_PITCH,
+                                        ROW_MAJOR);
+                        MULTIPLY(WEIGHT_ROW, WORK + s * PITCH)
+                    }
                 }
             }
 
-            // y passes through the subgroup's own part of the shared rows.
-            barrier();
-            uint y_first = args.y_at + (token + t_first) * args.y_row + h * SIZE_P;
+            // y passes through the subgroup's own part of shared rows: of those of the last slab's cb where there is none.
 #ifdef MATRIX2
             if (DTYPE_OF(8) == DTYPE_OF(0)) {
                 // Operands are of its type.
-                [[unroll]] for (uint i = 0u; i < TM; i++) {
-                    [[unroll]] for (uint n = 0u; n < TN; n++)
-                        coopMatStore(MatrixA(sums[i * TN + n] * CUT), stage,
-                                     WORK + (row_first + i * MATRIX_M) * PITCH + (column_first + n * MATRIX_N) / 8u, PITCH, ROW_MAJOR);
+#define PUT_Y(rows, pitch) \
+                { \
+                    [[unroll]] for (uint i = 0u; i < TM; i++) { \
+                        [[unroll]] for (uint n = 0u; n < TN; n++) \
+                            coopMatStore(MatrixA(sums[i * TN + n] * CUT), stage, \
+                                         (rows) + (row_first + i * MATRIX_M) * (pitch) + (column_first + n * MATRIX_N) / 8u, pitch, ROW_MAJOR); \
+                    } \
+                    subgroup_sync(); \
+                    [[unroll]] for (uint i = 0u; i < Y_UNITS; i++) y_words[i] = stage[(rows) + (row_first + y_row + i * Y_ROWS) * (pitch) + y_word]; \
                 }
-                subgroup_sync();
-                for (uint word = gl_SubgroupInvocationID; word < ROWS * (COLUMNS / 8u); word += SUBGROUP_SIZE) {
-                    uint t = row_first + word / (COLUMNS / 8u);
-                    uint p = column_first + word % (COLUMNS / 8u) * 8u;
-                    if (t < t_end - t_first && p < SIZE_P) quads_y[(y_first + t * args.y_row + p) / 8u] = stage[WORK + t * PITCH + p / 8u];
+                uvec4 y_words[Y_UNITS]; // all of them before the first store: one after the other would wait for the store before
+                uint y_row = gl_SubgroupInvocationID / (COLUMNS / 8u);
+                uint y_word = column_first / 8u + gl_SubgroupInvocationID % (COLUMNS / 8u);
+                uint y_first = (args.y_at + h * SIZE_P) / 8u + (token + t_first + row_first + y_row) * (args.y_row / 8u) + y_word;
+                if (t_first < SLABS * T1) {
+                    PUT_Y((SLABS - 1u) * T1 / 8u, CB_PITCH)
+                } else {
+                    barrier();
+                    PUT_Y(WORK, PITCH)
+                }
+                if (t_first + T1 <= t_end) {
+                    [[unroll]] for (uint i = 0u; i < Y_UNITS; i++) quads_y[y_first + i * Y_ROWS * (args.y_row / 8u)] = y_words[i];
+                } else {
+                    [[unroll]] for (uint i = 0u; i < Y_UNITS; i++) {
+                        if (t_first + row_first + y_row + i * Y_ROWS < t_end) quads_y[y_first + i * Y_ROWS * (args.y_row / 8u)] = y_words[i];
+                    }
                 }
                 continue;
             }
 #endif
+            uint y_first = args.y_at + (token + t_first) * args.y_row + h * SIZE_P;
+            barrier();
             PUT_SUMS
             subgroup_sync();
             for (uint word = gl_SubgroupInvocationID; word < ROWS * (COLUMNS / 8u); word += SUBGROUP_SIZE) {
