@@ -32,7 +32,7 @@ static const struct { const char *op; conform_runner run; kernel_id kernels[8]; 
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},
 };
 
-static const char *const flag_names[] = {"seq", "open", "h", "params", "step", "wide", "dt", "view", "tiny", "huge", "zero", "far", "stored", "add", "mixed", "limits", "form", "runs", "scaled", "large"};
+static const char *const flag_names[] = {"seq", "open", "h", "params", "step", "wide", "dt", "view", "tiny", "huge", "zero", "far", "stored", "add", "mixed", "limits", "form", "runs", "scaled", "large", "exact"};
 
 void conform_name(const conform_case *c, char *text, size_t size)
 {

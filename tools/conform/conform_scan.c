@@ -15,6 +15,34 @@ static double any_dt(conform_data *d, uint64_t i)
     if (conform_has(d, CASE_WIDE)) return exp(conform_uniform(d, log(1e-4), log(20)));
     return conform_has(d, CASE_DT) ? conform_uniform(d, 1e-3, 0.5) : conform_normal(d);
 }
+
+/* CASE_EXACT: without decay, all sums are whole numbers below 2^8, and none is a small rest of large ones. */
+static double some(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, 0, 1) < 0.25;
+}
+static double few(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return conform_uniform(d, 0, 1) < 1.0 / 32;
+}
+static double digit(conform_data *d, uint64_t i)
+{
+    (void)i;
+    return ceil(conform_uniform(d, 0, 9));
+}
+static double one(conform_data *d, uint64_t i)
+{
+    (void)d, (void)i;
+    return 1;
+}
+static double no_decay(conform_data *d, uint64_t i)
+{
+    (void)d, (void)i;
+    return -80;
+}
+
 static double zero(conform_data *d, uint64_t i)
 {
     (void)d, (void)i;
@@ -107,18 +135,19 @@ static void make(conform_data *d, scan_case *k)
     k->rows = (uint64_t)c->B * c->L;
     k->chunks = (uint64_t)c->B * k->M;
     k->state = (uint64_t)c->H * c->N * c->P;
-    const conform_generator any = conform_has(d, CASE_LARGE) ? small : conform_unit;
-    k->x = conform_input(d, act, k->rows, (uint64_t)c->H * c->P, true, conform_has(d, CASE_LARGE) ? large : conform_unit);
-    k->dt = conform_input(d, act, k->rows, c->H, true, any_dt);
+    const bool exact = conform_has(d, CASE_EXACT), is_large = conform_has(d, CASE_LARGE);
+    const conform_generator any = exact ? some : is_large ? small : conform_unit;
+    k->x = conform_input(d, act, k->rows, (uint64_t)c->H * c->P, true, exact ? few : is_large ? large : conform_unit);
+    k->dt = conform_input(d, act, k->rows, c->H, true, exact ? one : any_dt);
     k->b = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, any);
     k->c = conform_input(d, act, k->rows, (uint64_t)c->G * c->N, true, any);
-    k->a_log = conform_input(d, c->dtype, 1, c->H, false, conform_a_log);
+    k->a_log = conform_input(d, c->dtype, 1, c->H, false, exact ? no_decay : conform_a_log);
     if (conform_has(d, CASE_PARAMS)) {
         k->bias = conform_input(d, c->dtype, 1, c->H, false, conform_bias);
-        k->skip = conform_input(d, c->dtype, 1, c->H, false, any);
+        k->skip = conform_input(d, c->dtype, 1, c->H, false, exact ? digit : any);
     }
     if (conform_has(d, CASE_SEQ)) k->seqs = conform_ints(d, c->B, 2, k->seq.pairs);
-    if (conform_has(d, CASE_H)) k->h = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
+    if (conform_has(d, CASE_H)) k->h = conform_input(d, DART_F32, c->B, k->state, false, exact ? some : conform_unit);
     if (conform_has(d, CASE_OPEN)) {
         k->open = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
         k->open_decay = conform_input(d, DART_F32, c->B, c->H, false, zero);
@@ -278,9 +307,10 @@ void conform_ssd(conform_data *d)
         conform_compare(d, "open_decay", k.open_decay, open_decay, decay_bound, 0);
         /* So is y as far as it comes from earlier chunks: an element may show that rounding and its own. */
         const double of_states = k.hin != NULL ? conform_rounding(k.hin->t.dtype) : 0;
-        conform_compare_within(d, "y", k.y, y, &(conform_limits){.bound = conform_tolerance(BOUND_SCAN, k.C + c->N),
-                                                                 .operands = operand_rounding(d, "output") + of_states,
-                                                                 .floor = conform_floor(act)});
+        const conform_limits outputs = {.bound = conform_tolerance(BOUND_SCAN, k.C + c->N),
+                                        .operands = operand_rounding(d, "output") + of_states,
+                                        .floor = conform_floor(act)};
+        conform_compare_within(d, "y", k.y, y, conform_has(d, CASE_EXACT) ? &(conform_limits){0} : &outputs);
     }
     conform_seq_free(&k.seq);
     double *all[] = {y, dh, h_full, h_border, open, open_decay, step, cum, decay, hin};
