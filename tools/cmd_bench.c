@@ -1,5 +1,6 @@
 /* Whole models: prefill and decoding, with the results compared before the times are believed. */
 #include "bench_saved.h"
+#include "bench_warm.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -121,22 +122,26 @@ static int make_ready(const work *w, measure *m)
 
 static int run(const cli_session *session, work *w, const plan *p, cli_profile *profile, uint32_t V, measure *m)
 {
-    for (uint32_t i = 0; i <= p->repeat; i++) {
+    bench_warm warm = {0};
+    bool cold = true;
+    for (uint32_t timed = 0; timed < p->repeat;) {
         double prefill = 0, decode = 0;
-        if (i == 0) cli_progress("warming up");
-        else cli_progress("run %" PRIu32 " of %" PRIu32, i, p->repeat);
-        const dart_status status = once(w, p, i > 0 ? profile : NULL, &prefill, &decode);
+        if (cold) cli_progress("warming up");
+        else cli_progress("run %" PRIu32 " of %" PRIu32, timed + 1, p->repeat);
+        const dart_status status = once(w, p, cold ? NULL : profile, &prefill, &decode);
         if (status != DART_OK) return cli_fail_state(w->state, status);
         if (!all_finite(w->logits, (size_t)p->B * V))
             return cli_fail("the logits are not finite: these times would mean nothing");
-        if (i == 0) {
-            keep_results(w, p, V);
+        if (!warm.begun) keep_results(w, p, V);
+        else if (!same_results(w, p, V))
+            return cli_fail("a run gave other results than the first: these times would mean nothing");
+        if (cold) {
+            cold = bench_is_cold(&warm, prefill + decode, base_now_ns());
             continue;
         }
-        if (!same_results(w, p, V))
-            return cli_fail("run %" PRIu32 " gave other results than the first: these times would mean nothing", i);
-        w->times[0][i - 1] = prefill > 0 ? (double)p->B * p->prefill / prefill : 0;
-        w->times[1][i - 1] = decode > 0 ? (double)p->B * p->decode / decode : 0;
+        w->times[0][timed] = prefill > 0 ? (double)p->B * p->prefill / prefill : 0;
+        w->times[1][timed] = decode > 0 ? (double)p->B * p->decode / decode : 0;
+        timed++;
     }
     cli_progress_end();
     m->prefill = cli_median(w->times[0], p->repeat);
@@ -274,7 +279,7 @@ int cmd_bench(int argc, char **argv)
         {"prefill", 0, ARGS_U32, "L", &p.prefill, "tokens, by default 512", 1, 1 << 24, false},
         {"decode", 0, ARGS_U32, "N", &p.decode, "steps after it, by default 128", 0, 1 << 24, false},
         {"batch", 0, ARGS_U32, "B", &p.B, "sequences, by default 1", 1, 65536, false},
-        {"repeat", 0, ARGS_U32, "R", &p.repeat, "runs after a first one that is not timed, by default 5", 1, 1000,
+        {"repeat", 0, ARGS_U32, "R", &p.repeat, "timed runs, once the device is warm; by default 5", 1, 1000,
          false},
         CLI_STATE(p.with),
         CLI_WEIGHTS(common, p.with),

@@ -1,5 +1,6 @@
 /* One op of a given shape: device times, checked before they are believed. */
 #include "bench_saved.h"
+#include "bench_warm.h"
 #include "operation.h"
 
 #include <ctype.h>
@@ -350,8 +351,6 @@ static int compare(const plan *p, const cli_session *session, const cli_common *
     return result;
 }
 
-/* Clocks of an idle device take a while to rise. */
-#define WARM_UP_NS UINT64_C(300000000)
 /* A submission takes its own time, so that what it holds should run for this long. */
 #define LEAST_SECONDS 0.002
 enum { MOST_TIMES = 256 };
@@ -359,11 +358,11 @@ enum { MOST_TIMES = 256 };
 /* Warms up and records the op as often as one submission should hold it. */
 static int prepare(plan *p, const cli_session *session, dart_stream **stream)
 {
-    const uint64_t begin = base_now_ns();
+    bench_warm warm = {0};
     double seconds = 0;
     do {
         if (run(*stream, &seconds) != CLI_OK) return CLI_FAILED;
-    } while (base_now_ns() - begin < WARM_UP_NS);
+    } while (bench_is_cold(&warm, seconds, base_now_ns()));
     p->times = 1;
     while (p->times < MOST_TIMES && seconds * p->times < LEAST_SECONDS) p->times *= 2;
     if (p->times == 1) return CLI_OK;
@@ -510,7 +509,7 @@ int cmd_bench_op(int argc, char **argv)
               .repeat = 20,
               .seed = 1};
     const args_option options[] = {
-        {"repeat", 0, ARGS_U32, "R", &p.repeat, "runs after a first one that is not timed, by default 20", 1, 100000,
+        {"repeat", 0, ARGS_U32, "R", &p.repeat, "timed runs, once the device is warm; by default 20", 1, 100000,
          false},
         {"check", 0, ARGS_TEXT, "SPEC", &p.check, "compare the results with this device's first", 0, 0, false},
         {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &common.dtype, "storage, by default f32", 0, 0, false},
