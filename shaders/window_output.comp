@@ -4,8 +4,10 @@
 // rows B WINDOW (H P + G N); steps B WINDOW H 2; c B G N; hin B H N P; hin_scale B H N; y B H P. A workgroup makes T0 heads of
 // one group, which share the products c . b_k; N / 8 lanes share a row of b, P / 8 one of x or hin. All that the first head
 // reads is asked for at once, hin even before it is known how many tokens the window holds, what a later one reads while the
-// head before it is added up; what heads have in common, and the sums over lanes, is done for all of them together.
-// Shared memory: 4 (33 WINDOW + 3 + MAX_STATE + T0 (2 WINDOW + 1 + MAX_STATE + 8 LANES)) bytes. Guards: exp only of numbers <= 0.
+// head before it is added up; what heads have in common, and the sums over lanes, is done for all of them together. With -DFEW:
+// lanes are summed up head by head, so that more workgroups share a processor.
+// n = 128 with -DN128_P64, else MAX_STATE. Shared memory: 4 (n + T0 (2 WINDOW + 1 + n)) + 16 max(2 HELD LANES, WINDOW (n / 8 + 1) / 4 + 1)
+// bytes. Guards: exp only of numbers <= 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
@@ -27,9 +29,11 @@ READS_EIGHT(3, hin)
 #ifdef N128_P64
 const uint N = 128u;
 const uint P = 64u;
+const uint MAX_N = N;
 #else
 #define N args.N
 #define P args.P
+const uint MAX_N = MAX_STATE;
 #endif
 
 // Words of a lane that are fetched ahead of all else: with AHEAD 8 what P 64, N 128 and a full
@@ -37,14 +41,22 @@ const uint P = 64u;
 const uint HIN_AHEAD = AHEAD;
 const uint X_AHEAD = AHEAD / 4u;
 const uint B_AHEAD = AHEAD / 2u;
-const uint PITCH = MAX_STATE / 8u + 1u;
-shared float c_now[MAX_STATE];
-shared float c_scaled[T0 * MAX_STATE]; // c times the scale of hin's row
-shared float products[WINDOW * PITCH + 3u]; // of c and b_k, a part each of N / 8 lanes
+const uint PITCH = MAX_N / 8u + 1u;
+#ifdef FEW
+const uint HELD = 1u; // heads whose sums over lanes are taken at a time
+#else
+const uint HELD = T0;
+#endif
+const uint SUMS = 2u * HELD * gl_WorkGroupSize.x;
+const uint PRODUCTS = WINDOW * PITCH / 4u + 1u;
+shared float c_now[MAX_N];
+shared float c_scaled[T0 * MAX_N]; // c times the scale of hin's row
+shared vec4 work[SUMS > PRODUCTS ? SUMS : PRODUCTS]; // products of c and b_k, a part each of N / 8 lanes, then all lanes' sums
 shared vec4 decays_of[T0 * WINDOW / 4u]; // of the slots, in logarithms
 shared float weights[T0 * WINDOW];       // of x: c . b, what decays leave and step
 shared float keeps_all[T0];
-shared vec4 sums[2u * T0 * gl_WorkGroupSize.x];
+
+#define PRODUCT(i) work[(i) / 4u][(i) % 4u]
 
 Words hin_ahead[HIN_AHEAD];
 Words x_ahead[X_AHEAD];
@@ -104,7 +116,7 @@ void main()
             c_now[i] = c;
             for (uint k = 0u; k < count; k++) {
                 float scale = has(args.flags, HAS_HIN_SCALE) ? load_hin_scale(args.hin_scale_at + (head + k) * N + i) : 1.0;
-                c_scaled[k * MAX_STATE + i] = c * scale;
+                c_scaled[k * MAX_N + i] = c * scale;
             }
         }
         uint n = seq_count(b, 1u) == 0u ? 0u : window_slot(seq_position(b)) + 1u;
@@ -130,7 +142,7 @@ void main()
                     uint k = first + i * b_lines;
                     if (k < n) {
                         Eight v = eight_of(DTYPE_OF(0), b_ahead[i]);
-                        products[k * PITCH + b_word] = dot(low, v.low) + dot(high, v.high);
+                        PRODUCT(k * PITCH + b_word) = dot(low, v.low) + dot(high, v.high);
                     }
                 }
             }
@@ -144,7 +156,7 @@ void main()
             float product = 0.0; // c . b
             for (uint i = 0u; i < b_team && slot < n; i += 4u) { // four at a time, as each takes its time
                 uint at = slot * PITCH + i;
-                vec4 four = vec4(products[at], products[at + 1u], products[at + 2u], products[at + 3u]);
+                vec4 four = vec4(PRODUCT(at), PRODUCT(at + 1u), PRODUCT(at + 2u), PRODUCT(at + 3u));
                 product += sum_where(four, lessThan(i + uvec4(0u, 1u, 2u, 3u), uvec4(b_team)));
             }
             weights[e] *= product * exp_neg(after);
@@ -157,7 +169,7 @@ void main()
                 if (!once_hin() && first != x_line) fetch_hin(hin_at + own * N * P, first);
                 [[unroll]] for (uint i = 0u; i < HIN_AHEAD; i++) {
                     uint row = first + i * x_lines;
-                    if (row < N) add(sum, c_scaled[own * MAX_STATE + row], eight_of(DTYPE_OF(3), hin_ahead[i]));
+                    if (row < N) add(sum, c_scaled[own * MAX_N + row], eight_of(DTYPE_OF(3), hin_ahead[i]));
                 }
             }
             if (own + 1u < count) fetch_hin(hin_at + (own + 1u) * N * P, x_line);
@@ -172,25 +184,28 @@ void main()
             }
             if (own + 1u < count) fetch_x(x_at + (own + 1u) * P, x_line, n, pitch);
             // Plane by plane, so that neighbouring lanes use neighbouring words.
-            sums[2u * own * LANES + LANE] = sum.low;
-            sums[(2u * own + 1u) * LANES + LANE] = sum.high;
-        }
-        barrier();
-        for (uint e = LANE; e < count * P; e += LANES) {
-            uint h = first_h + e / P;
-            uint p = e % P;
-            uint from = (2u * (e / P) + (p & 4u) / 4u) * LANES + p / 8u;
-            float total = 0.0;
-            if (has(args.flags, HAS_D))
-                total = load_d(args.d_at + h) * load_rows(args.rows_at + (b * WINDOW + n - 1u) * pitch + h * P + p);
-            for (uint line = 0u; line < x_lines; line += 4u) {
-                vec4 four;
-                [[unroll]] for (uint i = 0u; i < 4u; i++)
-                    four[i] = sums[from + min(line + i, x_lines - 1u) * x_team][p & 3u];
-                total += sum_where(four, lessThan(line + uvec4(0u, 1u, 2u, 3u), uvec4(x_lines)));
+            uint held = HELD < T0 ? 0u : own;
+            work[2u * held * LANES + LANE] = sum.low;
+            work[(2u * held + 1u) * LANES + LANE] = sum.high;
+            if (HELD < T0 || own + 1u == count) {
+                barrier();
+                for (uint e = LANE; e < (held + 1u) * P; e += LANES) {
+                    uint h = first_h + own - held + e / P;
+                    uint p = e % P;
+                    uint from = (2u * (e / P) + (p & 4u) / 4u) * LANES + p / 8u;
+                    float total = 0.0;
+                    if (has(args.flags, HAS_D))
+                        total = load_d(args.d_at + h) * load_rows(args.rows_at + (b * WINDOW + n - 1u) * pitch + h * P + p);
+                    for (uint line = 0u; line < x_lines; line += 4u) {
+                        vec4 four;
+                        [[unroll]] for (uint i = 0u; i < 4u; i++)
+                            four[i] = work[from + min(line + i, x_lines - 1u) * x_team][p & 3u];
+                        total += sum_where(four, lessThan(line + uvec4(0u, 1u, 2u, 3u), uvec4(x_lines)));
+                    }
+                    store_y(args.y_at + b * args.y_row + h * P + p, total);
+                }
+                barrier();
             }
-            store_y(args.y_at + b * args.y_row + h * P + p, total);
         }
-        barrier();
     }
 }
