@@ -8,30 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void conform_seq_make(conform_data *d, conform_seq *seq)
-{
-    const conform_case *c = d->c;
-    seq->pos = calloc(c->B, sizeof *seq->pos);
-    seq->count = calloc(c->B, sizeof *seq->count);
-    seq->pairs = calloc(2 * (size_t)c->B, sizeof *seq->pairs);
-    if (seq->pos == NULL || seq->count == NULL || seq->pairs == NULL) abort();
-    for (uint32_t b = 0; b < c->B; b++) {
-        const bool ragged = conform_has(d, CASE_SEQ);
-        seq->pos[b] = ragged && b > 0 ? (int32_t)(c->S * ((b + 1) / 2) + c->S - 2 + b) : 0;
-        seq->count[b] = (int32_t)(ragged ? c->L - (b * 3) % c->L : c->L);
-        if (ragged && c->B > 2 && b == c->B - 1) seq->count[b] = 0;
-        seq->pairs[2 * b] = seq->pos[b];
-        seq->pairs[2 * b + 1] = seq->count[b] > 0 ? seq->count[b] : -1 - (int32_t)b; /* counts as 0 */
-    }
-}
-
-void conform_seq_free(conform_seq *seq)
-{
-    free(seq->pos);
-    free(seq->count);
-    free(seq->pairs);
-}
-
 typedef struct sma_case {
     conform_seq seq;
     uint32_t M; /* memories that the last token of the longest sequence sees */

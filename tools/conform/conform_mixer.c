@@ -21,11 +21,6 @@ static double small(conform_data *d, uint64_t i)
     (void)i;
     return conform_normal(d) / sqrt((double)d->c->L);
 }
-static double below_zero(conform_data *d, uint64_t i)
-{
-    (void)i;
-    return conform_uniform(d, -2, -0.01);
-}
 
 typedef struct mixer_case {
     conform_seq seq;
@@ -82,17 +77,9 @@ static void make(conform_data *d, mixer_case *k)
     k->sma_taps = conform_input(d, c->dtype, k->D, K, false, conform_unit);
     if (conform_has(d, CASE_PARAMS)) k->sma_bias = conform_input(d, c->dtype, 1, k->D, false, conform_unit);
     k->sma_tail = conform_input(d, act, (uint64_t)B * (K - 1), k->D, false, conform_unit);
-    k->open = conform_input(d, DART_F32, B, k->state, false, conform_unit);
-    k->open_decay = conform_input(d, DART_F32, B, c->H, false, below_zero);
-    double *open = k->open->values, *decay = k->open_decay->values;
-    for (uint32_t b = 0; b < B; b++) {
-        const bool inside = (uint32_t)k->seq.pos[b] % c->S != 0;
-        for (uint64_t i = 0; i < k->state; i++) open[b * k->state + i] *= inside;
-        for (uint32_t h = 0; h < c->H; h++) decay[b * c->H + h] *= inside;
+    conform_open_make(d, &k->seq, &k->open, &k->open_decay);
+    for (uint32_t b = 0; b < B; b++)
         if ((uint32_t)k->seq.pos[b] / c->S + 1 > k->M) k->M = (uint32_t)k->seq.pos[b] / c->S + 1;
-    }
-    conform_set(d, k->open, open);
-    conform_set(d, k->open_decay, decay);
     k->queries = conform_output(d, DART_F32, B, k->Q, false);
     k->first[1] = (k->M + 1) / 2;
     k->first[2] = k->M;

@@ -43,12 +43,6 @@ static double no_decay(conform_data *d, uint64_t i)
     return -80;
 }
 
-static double zero(conform_data *d, uint64_t i)
-{
-    (void)d, (void)i;
-    return 0;
-}
-
 static double large(conform_data *d, uint64_t i)
 {
     (void)i;
@@ -87,24 +81,6 @@ typedef struct scan_case {
     conform_tensor *x, *dt, *b, *c, *a_log, *bias, *skip, *seqs, *h, *open, *open_decay, *y, *cum, *decay;
     conform_tensor *dh, *dh_scale, *hin, *hin_scale;
 } scan_case;
-
-void conform_runs_make(conform_data *d, const conform_seq *seq, conform_runs *runs)
-{
-    const conform_case *c = d->c;
-    uint32_t first = UINT32_MAX, end = 0;
-    for (uint32_t b = 0; b < c->B; b++) {
-        const uint32_t position = (uint32_t)seq->pos[b], after = position + (uint32_t)seq->count[b];
-        if (position / c->S < first) first = position / c->S;
-        if (after / c->S > end) end = after / c->S;
-    }
-    runs->count = (c->flags & CASE_RUNS) != 0 ? 2 : 1;
-    for (uint32_t i = 0; i < runs->count; i++) {
-        const uint32_t from = first + i, M = i + 1 < runs->count ? 1 : end > from ? end - from : 1;
-        runs->rows[i] = conform_output(d, c->dtype, (uint64_t)c->B * M, (uint64_t)c->H * c->N * c->P, false);
-        runs->scales[i] = conform_output(d, DART_F32, (uint64_t)c->B * M, (uint64_t)c->H * c->N, false);
-        runs->runs[i] = (dart_memories){.first = from, .M = M, .dh = runs->rows[i]->t, .scale = runs->scales[i]->t};
-    }
-}
 
 /* Memories as the caller asks for them: raw f32, or normalised in the dtype of the case. */
 static void make_memories(conform_data *d, scan_case *k)
@@ -148,18 +124,7 @@ static void make(conform_data *d, scan_case *k)
     }
     if (conform_has(d, CASE_SEQ)) k->seqs = conform_ints(d, c->B, 2, k->seq.pairs);
     if (conform_has(d, CASE_H)) k->h = conform_input(d, DART_F32, c->B, k->state, false, exact ? some : conform_unit);
-    if (conform_has(d, CASE_OPEN)) {
-        k->open = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
-        k->open_decay = conform_input(d, DART_F32, c->B, c->H, false, zero);
-        double *open = k->open->values, *decay = k->open_decay->values;
-        for (uint32_t b = 0; b < c->B; b++) {
-            const bool inside = (uint32_t)k->seq.pos[b] % c->S != 0;
-            for (uint64_t i = 0; i < k->state; i++) open[b * k->state + i] *= inside;
-            for (uint32_t h = 0; h < c->H; h++) decay[b * c->H + h] = inside ? -conform_uniform(d, 0.01, 2) : 0;
-        }
-        conform_set(d, k->open, open);
-        conform_set(d, k->open_decay, decay);
-    }
+    if (conform_has(d, CASE_OPEN)) conform_open_make(d, &k->seq, &k->open, &k->open_decay);
     k->y = conform_output(d, act, k->rows, (uint64_t)c->H * c->P, true);
     make_memories(d, k);
     k->cum = conform_output(d, DART_F32, k->rows * c->H, CUM_STRIDE, false);
@@ -190,56 +155,6 @@ static void adapt(const conform_data *d, const scan_case *k, double *cum, double
                 }
             }
         }
-    }
-}
-
-/* Raw matrices, or normalised ones with their scales: the smallest step of f16 counts by the scale. */
-static void compare_matrices(conform_data *d, const char *name, const conform_tensor *of, const conform_tensor *scale, const double *expected,
-                             conform_limits limits)
-{
-    if (of == NULL || d->status != DART_OK) return;
-    if (scale == NULL) {
-        conform_compare_within(d, name, of, expected, &limits);
-        return;
-    }
-    const uint64_t rows = scale->rows * scale->width, P = of->width / scale->width;
-    double *roots = conform_filled(rows, 0), largest = 0;
-    char scale_name[24];
-    for (uint64_t i = 0; i < rows; i++) {
-        for (uint64_t p = 0; p < P; p++) roots[i] += expected[i * P + p] * expected[i * P + p];
-        roots[i] = sqrt(roots[i] / (double)P + 1e-5);
-        if (roots[i] > largest) largest = roots[i];
-    }
-    snprintf(scale_name, sizeof scale_name, "%s_scale", name);
-    conform_compare_within(d, scale_name, scale, roots, &limits);
-    double *rounded = conform_filled(rows * P, 0);
-    for (uint64_t i = 0; i < rows * P; i++)
-        rounded[i] = isnan(expected[i]) ? NAN : conform_rounded(of->t.dtype, expected[i] / roots[i / P]) * roots[i / P];
-    limits.rounded = rounded;
-    limits.rounded_to = of->t.dtype;
-    limits.floor = largest * conform_floor(of->t.dtype);
-    conform_compare_within(d, name, conform_scaled(d, of, scale), expected, &limits);
-    free(rounded);
-    free(roots);
-}
-
-/* What the runs hold of the memories of chunks that close. */
-static void compare_runs(conform_data *d, const scan_case *k, const double *dh, conform_limits limits)
-{
-    const conform_case *c = d->c;
-    for (uint32_t i = 0; i < k->runs.count; i++) {
-        const dart_memories *run = &k->runs.runs[i];
-        double *expected = conform_filled((uint64_t)c->B * run->M * k->state, NAN);
-        for (uint32_t b = 0; b < c->B; b++) {
-            const uint32_t position = (uint32_t)k->seq.pos[b], after = position + (uint32_t)k->seq.count[b];
-            for (uint32_t m = run->first; m < run->first + run->M; m++) {
-                if (m < position / c->S || m >= after / c->S) continue;
-                const double *from = dh + ((uint64_t)b * k->M + m - position / c->S) * k->state;
-                memcpy(expected + ((uint64_t)b * run->M + m - run->first) * k->state, from, k->state * sizeof *from);
-            }
-        }
-        compare_matrices(d, i == 0 ? "run 0" : "run 1", k->runs.rows[i], k->runs.scales[i], expected, limits);
-        free(expected);
     }
 }
 
@@ -299,9 +214,9 @@ void conform_ssd(conform_data *d)
         conform_compare(d, "step", &steps, step, decay_bound, 0);
         conform_compare(d, "cum", &sums, cum, decay_bound, 0);
         conform_compare(d, "decay", k.decay, decay, decay_bound, 0);
-        compare_matrices(d, "hin", k.hin, k.hin_scale, hin, states);
-        compare_matrices(d, "dh", k.dh, k.dh_scale, dh, memories);
-        compare_runs(d, &k, dh, memories);
+        conform_compare_matrices(d, "hin", k.hin, k.hin_scale, hin, states);
+        conform_compare_matrices(d, "dh", k.dh, k.dh_scale, dh, memories);
+        conform_compare_runs(d, &k.seq, &k.runs, k.M, dh, memories);
         conform_compare_within(d, "h", k.h, k.open != NULL ? h_border : h_full, &states);
         conform_compare_within(d, "open", k.open, open, &memories);
         conform_compare(d, "open_decay", k.open_decay, open_decay, decay_bound, 0);

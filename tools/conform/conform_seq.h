@@ -14,6 +14,13 @@ typedef struct conform_seq {
 void conform_seq_make(conform_data *d, conform_seq *seq);
 void conform_seq_free(conform_seq *seq);
 
+/* The memory of the open chunk, B H N P, and its log-decay, B H; 0 where a sequence stands at a border. */
+void conform_open_make(conform_data *d, const conform_seq *seq, conform_tensor **open, conform_tensor **decay);
+
+/* Raw matrices, or normalised ones with their scales: the smallest step of f16 counts by the scale. of NULL: nothing. */
+void conform_compare_matrices(conform_data *d, const char *name, const conform_tensor *of, const conform_tensor *scale,
+                              const double *expected, conform_limits limits);
+
 /* Runs from the first memory that may close on: all of them in one or, with CASE_RUNS, the first one and the rest. */
 typedef struct conform_runs {
     uint32_t count;
@@ -21,5 +28,8 @@ typedef struct conform_runs {
     conform_tensor *rows[2], *scales[2];
 } conform_runs;
 void conform_runs_make(conform_data *d, const conform_seq *seq, conform_runs *runs);
+/* What they hold of the memories of chunks that close; dh: M matrices a sequence, from that of its first chunk on. */
+void conform_compare_runs(conform_data *d, const conform_seq *seq, const conform_runs *runs, uint32_t M, const double *dh,
+                          conform_limits limits);
 
 #endif

@@ -69,16 +69,7 @@ static void make(conform_data *d, window_case *k)
     k->hin = conform_output(d, act, c->B, k->state, false);
     if (k->half) k->hin_scale = conform_output(d, DART_F32, c->B, (uint64_t)c->H * c->N, false);
     if (!conform_has(d, CASE_OPEN)) return;
-    k->open = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
-    k->open_decay = conform_input(d, DART_F32, c->B, c->H, false, conform_unit);
-    double *open = k->open->values, *decay = k->open_decay->values;
-    for (uint32_t b = 0; b < c->B; b++) {
-        const bool inside = (uint32_t)k->seq.pos[b] % c->S != 0;
-        for (uint64_t i = 0; i < k->state; i++) open[b * k->state + i] *= inside;
-        for (uint32_t h = 0; h < c->H; h++) decay[b * c->H + h] = inside ? -conform_uniform(d, 0.01, 2) : 0;
-    }
-    conform_set(d, k->open, open);
-    conform_set(d, k->open_decay, decay);
+    conform_open_make(d, &k->seq, &k->open, &k->open_decay);
     conform_runs_make(d, &k->seq, &k->runs);
 }
 
@@ -117,41 +108,6 @@ static void record(conform_data *d, window_case *k)
         dart_window_append(d->stream, &a);
         dart_window_output(d->stream, &a);
         dart_window_fold(d->stream, &a);
-    }
-}
-
-/* Of what closed: a row divided by its root, rounded, times the root. */
-static void compare_runs(conform_data *d, const window_case *k, const double *dh, conform_limits limits)
-{
-    const conform_case *c = d->c;
-    for (uint32_t i = 0; i < k->runs.count; i++) {
-        const dart_memories *run = &k->runs.runs[i];
-        double *expected = conform_filled((uint64_t)c->B * run->M * k->state, NAN);
-        for (uint32_t b = 0; b < c->B; b++) {
-            const uint32_t position = (uint32_t)k->seq.pos[b], after = position + (uint32_t)k->seq.count[b];
-            for (uint32_t m = run->first; m < run->first + run->M; m++)
-                if (m >= position / c->S && m < after / c->S)
-                    memcpy(expected + ((uint64_t)b * run->M + m - run->first) * k->state,
-                           dh + ((uint64_t)b * k->M + m - position / c->S) * k->state, (size_t)k->state * sizeof *dh);
-        }
-        const uint64_t rows = (uint64_t)c->B * run->M * c->H * c->N;
-        double *rounded = conform_filled(rows * c->P, NAN), largest = 0;
-        for (uint64_t n = 0; n < rows; n++) {
-            double root = 1e-5;
-            for (uint32_t p = 0; p < c->P; p++) root += expected[n * c->P + p] * expected[n * c->P + p] / c->P;
-            root = sqrt(root);
-            if (root > largest) largest = root;
-            for (uint32_t p = 0; p < c->P && !isnan(root); p++)
-                rounded[n * c->P + p] = conform_rounded(c->dtype, expected[n * c->P + p] / root) * root;
-        }
-        limits.rounded = rounded;
-        limits.rounded_to = c->dtype;
-        limits.floor = largest * conform_floor(c->dtype);
-        if (d->status == DART_OK)
-            conform_compare_within(d, i == 0 ? "run 0" : "run 1", conform_scaled(d, k->runs.rows[i], k->runs.scales[i]), expected,
-                &limits);
-        free(rounded);
-        free(expected);
     }
 }
 
@@ -205,7 +161,7 @@ void conform_window(conform_data *d)
     if (k.open != NULL) {
         conform_compare_within(d, "open", k.open, open, &states);
         conform_compare(d, "open_decay", k.open_decay, decay, conform_tolerance(BOUND_DECAY, 0), 0);
-        compare_runs(d, &k, dh, states);
+        conform_compare_runs(d, &k.seq, &k.runs, k.M, dh, states);
     }
     conform_seq_free(&k.seq);
     double *all[] = {conv, tail, y, dh, h, open, decay, x, b_, c_};
