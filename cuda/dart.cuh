@@ -120,6 +120,13 @@ __device__ __forceinline__ uint4 fetch4(const View &view, size_t i, uint32_t val
     }
     return raw;
 }
+// All four of them there, and aligned.
+__device__ __forceinline__ uint4 fetch4_whole(const View &view, size_t i)
+{
+    if (view.dtype == DTYPE_F32) return reinterpret_cast<const uint4 *>(view.base)[i / 4];
+    const uint2 pair = reinterpret_cast<const uint2 *>(view.base)[i / 4];
+    return make_uint4(pair.x, pair.y, 0, 0);
+}
 __device__ __forceinline__ float4 unpack4(const uint4 &raw, uint32_t dtype)
 {
     if (dtype == DTYPE_F32) {

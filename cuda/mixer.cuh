@@ -8,13 +8,6 @@
 
 constexpr uint32_t mixer_outputs = 8, mixer_rows = 4, mixer_sums = mixer_outputs + 1; // the last one: the squares
 
-__device__ __forceinline__ uint4 fetch4_whole(const View &view, size_t i)
-{
-    if (view.dtype == DTYPE_F32) return reinterpret_cast<const uint4 *>(view.base)[i / 4];
-    const uint2 pair = reinterpret_cast<const uint2 *>(view.base)[i / 4];
-    return make_uint4(pair.x, pair.y, 0, 0);
-}
-
 struct MixerShared {
     float parts[mixer_rows * mixer_sums][warps], totals[mixer_rows][mixer_sums];
 };

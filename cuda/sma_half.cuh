@@ -5,7 +5,7 @@
 #ifndef DART_SMA_HALF_CUH
 #define DART_SMA_HALF_CUH
 
-#include "dart.cuh"
+#include "sma_token.cuh"
 
 constexpr uint32_t half_warps = 4, half_threads = 32 * half_warps, half_n = 128, half_p = 64;
 constexpr uint32_t half_fetch = 8; // 16 gained nothing
@@ -37,24 +37,15 @@ struct Fetched {
     }
 };
 
-struct HalfInputs {
-    View q, e, c;
-    uint32_t e_row;
-    const char *dh;
-    const float *factor;
-    const int32_t *seq;
-};
-
-// give(split, head, top, den, sum) is called by the whole block, sum being that of column threadIdx.x % half_p; it ends with a
-// barrier.
+// give as for attend_token, sum being that of column threadIdx.x % half_p.
 template <uint32_t dtype, class Args, class Give>
-__device__ __forceinline__ void attend_half(const Args &args, const HalfInputs &in, HalfShared &shared, const Give &give)
+__device__ __forceinline__ void attend_half(const Args &args, const TokenInputs &in, HalfShared &shared, const Give &give)
 {
     const bool raw = args.flags & IS_RAW;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = lane % 8, row = lane / 8;
     const uint32_t share = ceil_div(args.count, args.splits);
     Fetched fetched;
-    fetched.dh = reinterpret_cast<const uint4 *>(in.dh) + args.dh_at / 8 + row * 4 * (half_p / 8) + column;
+    fetched.dh = reinterpret_cast<const uint4 *>(in.dh.base) + args.dh_at / 8 + row * 4 * (half_p / 8) + column;
     fetched.factor = reinterpret_cast<const float4 *>(in.factor + args.factor_at) + row;
     FOR_TILES(tile) {
         const uint32_t split = tile % args.splits, head = tile / args.splits, h = head % args.H, b = head / args.H,
@@ -69,12 +60,8 @@ __device__ __forceinline__ void attend_half(const Args &args, const HalfInputs &
 #pragma unroll
         for (uint32_t k = 0; k < 8; k++) e[k] = load(in.e, args.e_at + size_t(b) * in.e_row + g * half_p + column * 8 + k);
         const float vc = load(in.c, args.c_at + size_t(b) * args.c_row + g * half_n + threadIdx.x);
-        const Piece piece = piece_of(in.seq + args.seq_at, args.flags, 1, b);
-        if (piece.count == 0) continue;
-        const uint32_t seen = piece.position / args.S;
-        const uint32_t memories = seen > args.first ? min(seen - args.first, args.count) : 0;
-        const uint32_t begin = uint32_t(min(uint64_t(split) * share, uint64_t(memories)));
-        const uint32_t end = uint32_t(min((uint64_t(split) + 1) * share, uint64_t(memories)));
+        const TokenRun run = token_run(args, in.seq, split, b);
+        if (!run.there) continue;
         reinterpret_cast<float *>(shared.queries)[threadIdx.x] = vq;
         reinterpret_cast<float *>(shared.reads)[threadIdx.x] = vc;
         const float squares = warp_sum(vq * vq);
@@ -89,9 +76,9 @@ __device__ __forceinline__ void attend_half(const Args &args, const HalfInputs &
         float q_scale = 0.0f;
         for (uint32_t w = 0; w < half_warps; w++) q_scale += shared.squares[w];
         q_scale = 1.0f / (sqrtf(q_scale / float(half_n) + args.eps) * sqrtf(float(half_n)));
-        for (uint32_t i = begin + warp; i < end; i += half_warps) {
+        for (uint32_t i = run.begin + warp; i < run.end; i += half_warps) {
             const size_t next = memory + size_t(half_warps) * args.H * half_n;
-            const bool more = i + half_warps < end;
+            const bool more = i + half_warps < run.end;
             float logit = 0.0f, values[8] = {};
 #pragma unroll
             for (uint32_t from = 0; from < half_n / 4; from += half_fetch) {
@@ -148,6 +135,13 @@ __device__ __forceinline__ void attend_half(const Args &args, const HalfInputs &
         }
         give(split, head, all, total, sum);
     }
+}
+
+template <class Args, class Give>
+__device__ __forceinline__ void attend_half(const Args &args, const TokenInputs &in, HalfShared &shared, const Give &give)
+{
+    if (in.dh.dtype == DTYPE_F16) attend_half<DTYPE_F16>(args, in, shared, give);
+    else attend_half<DTYPE_BF16>(args, in, shared, give);
 }
 
 #endif

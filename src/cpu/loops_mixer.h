@@ -184,37 +184,17 @@ void CPU_NAME(mixer_output)(const cpu_task *task)
 void CPU_NAME(mixer_attend)(const cpu_task *task)
 {
     const struct MixerAttendArgs *args = task->args;
+    const token_args token = TOKEN_ARGS(mixer_attend, args->q_row);
     const uint32_t split = task->tile % args->splits, head = task->tile / args->splits;
-    const uint32_t h = head % args->H, b = head / args->H, g = h / (args->H / args->G);
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_mixer_attend_seq], args->seq_at, b, 1);
-    if (piece.count == 0) return;
-    const size_t N = args->N, P = args->P;
-    const uint64_t part = cpu_blocks(args->count, args->splits), begin = part * split;
-    const uint32_t seen = piece.position / args->S;
-    uint64_t end = begin + part < args->count ? begin + part : args->count;
-    if (seen < args->first + end) end = seen > args->first ? seen - args->first : 0;
+    const size_t P = args->P;
     float *partial = (float *)task->bindings[BINDING_mixer_attend_partial].data + args->partial_at +
                      ((size_t)split * args->B * args->H + head) * (P + 4);
-    float *q = task->scratch, *e = q + N, *read = e + P, *value = read + N, *found = value + N, *converted = found + 2 * P;
-    softmax state = {-3.4e38f, 0.0f};
-    memset(partial, 0, P * sizeof(float));
-    load_row(q, &task->bindings[BINDING_mixer_attend_q], args->q_at + (size_t)b * args->q_row + g * N, N);
-    load_row(e, &task->bindings[BINDING_mixer_attend_e], args->e_at + (size_t)b * args->q_row + g * P, P);
-    load_row(read, &task->bindings[BINDING_mixer_attend_c], args->c_at + (size_t)b * args->c_row + g * N, N);
-    const float scale = 1.0f / (sqrtf(dot(q, q, N) / (float)N + args->eps) * sqrtf(dot(e, e, P) / (float)P + args->eps) *
-                                sqrtf((float)N));
-    for (size_t p = 0; p < P; p++) e[p] *= scale;
-    for (uint64_t m = begin; m < end; m++) {
-        const size_t slot = ((size_t)b * args->capacity + (size_t)m) * args->H + h;
-        const float *factor = (const float *)task->bindings[BINDING_mixer_attend_factor].data + args->factor_at + slot * N;
-        for (size_t n = 0; n < N; n++) value[n] = read[n] * factor[n];
-        const size_t next = m + 1 < end ? args->H * N * P : 0;
-        fold(found, q, value, &task->bindings[BINDING_mixer_attend_dh], args->dh_at + slot * N * P, next, N, P, converted);
-        CPU_NAME(softmax_add)(&state, partial, dot(e, found, P), found + P, P);
-    }
+    softmax state;
+    if (!CPU_NAME(attend_token)(&token, task, partial, &state)) return;
     partial[P] = state.top;
     partial[P + 1] = state.den;
 }
 
 #undef MIXER_DEPTH
 #undef MIXER_TAPS
+#undef TOKEN_ARGS

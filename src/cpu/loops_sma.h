@@ -97,44 +97,62 @@ static bool is_last(void *tickets, uint32_t tiles)
     return true;
 }
 
-void CPU_NAME(sma_step)(const cpu_task *task)
+/* What sma_step and mixer_attend have in common: one token of each sequence, a split of its memories a tile. */
+typedef struct token_args {
+    const cpu_tensor *q, *e, *c, *dh, *factor, *seq;
+    uint32_t flags, H, G, N, P, S, first, count, capacity, splits, q_at, q_row, e_at, e_row, c_at, c_row, dh_at, factor_at, seq_at;
+    float eps;
+} token_args;
+#define TOKEN_ARGS(id, e_pitch) \
+    {.q = &task->bindings[BINDING_##id##_q], .e = &task->bindings[BINDING_##id##_e], .c = &task->bindings[BINDING_##id##_c], \
+     .dh = &task->bindings[BINDING_##id##_dh], .factor = &task->bindings[BINDING_##id##_factor], .seq = &task->bindings[BINDING_##id##_seq], \
+     .flags = args->flags, .H = args->H, .G = args->G, .N = args->N, .P = args->P, .S = args->S, .first = args->first, \
+     .count = args->count, .capacity = args->capacity, .splits = args->splits, .q_at = args->q_at, .q_row = args->q_row, \
+     .e_at = args->e_at, .e_row = e_pitch, .c_at = args->c_at, .c_row = args->c_row, .dh_at = args->dh_at, \
+     .factor_at = args->factor_at, .seq_at = args->seq_at, .eps = args->eps}
+
+/* acc P; false where the sequence has no token. */
+static bool CPU_NAME(attend_token)(const token_args *args, const cpu_task *task, float *acc, softmax *state)
 {
-    const struct SmaStepArgs *args = task->args;
     const uint32_t split = task->tile % args->splits, head = task->tile / args->splits;
     const uint32_t h = head % args->H, b = head / args->H, g = h / (args->H / args->G);
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_step_seq], args->seq_at, b, 1);
-    if (piece.count == 0) return;
+    const cpu_piece piece = cpu_piece_of(args->flags, args->seq, args->seq_at, b, 1);
+    if (piece.count == 0) return false;
     const size_t N = args->N, P = args->P;
     const uint64_t part = cpu_blocks(args->count, args->splits), begin = part * split;
     const uint32_t seen = piece.position / args->S;
     uint64_t end = begin + part < args->count ? begin + part : args->count;
     if (seen < args->first + end) end = seen > args->first ? seen - args->first : 0;
     const bool raw = (args->flags & IS_RAW) != 0;
-    const float *partials = task->bindings[BINDING_sma_step_partial].data;
-    float *partial = (float *)task->bindings[BINDING_sma_step_partial].data + (size_t)task->tile * (P + 2);
-    float *q = task->scratch, *e = q + N, *read = e + P, *key = read + N, *value = key + N, *found = value + N;
-    float *converted = found + 2 * P;
-    softmax state = {NOTHING, 0.0f};
-    memset(partial + 2, 0, P * sizeof(float));
-    load_row(q, &task->bindings[BINDING_sma_step_q], args->q_at + (size_t)b * args->q_row + g * N, N);
-    load_row(e, &task->bindings[BINDING_sma_step_e], args->e_at + (size_t)b * args->e_row + g * P, P);
-    load_row(read, &task->bindings[BINDING_sma_step_c], args->c_at + (size_t)b * args->c_row + g * N, N);
-    const float q_scale = 1.0f / (sqrtf(dot(q, q, N) / (float)N + args->eps) * sqrtf((float)N));
-    const float e_scale = 1.0f / sqrtf(dot(e, e, P) / (float)P + args->eps);
-    for (size_t n = 0; n < N; n++) q[n] *= q_scale;
-    for (size_t p = 0; p < P; p++) e[p] *= e_scale;
+    float *q = task->scratch, *e = q + N, *read = e + P, *scaled = read + N, *found = scaled + N, *converted = found + 2 * P;
+    *state = (softmax){NOTHING, 0.0f};
+    memset(acc, 0, P * sizeof(float));
+    load_row(q, args->q, args->q_at + (size_t)b * args->q_row + g * N, N);
+    load_row(e, args->e, args->e_at + (size_t)b * args->e_row + g * P, P);
+    load_row(read, args->c, args->c_at + (size_t)b * args->c_row + g * N, N);
+    const float scale = 1.0f / (sqrtf(dot(q, q, N) / (float)N + args->eps) * sqrtf(dot(e, e, P) / (float)P + args->eps) *
+                                sqrtf((float)N));
+    for (size_t p = 0; p < P; p++) e[p] *= scale;
     for (uint64_t m = begin; m < end; m++) {
         const size_t slot = ((size_t)b * args->capacity + (size_t)m) * args->H + h;
-        const float *factor = (const float *)task->bindings[BINDING_sma_step_factor].data + args->factor_at + slot * N;
-        for (size_t n = 0; n < N; n++) {
-            key[n] = raw ? q[n] * factor[n] : q[n];
-            value[n] = raw ? read[n] : read[n] * factor[n];
-        }
+        const float *factor = (const float *)args->factor->data + args->factor_at + slot * N;
+        for (size_t n = 0; n < N; n++) scaled[n] = (raw ? q[n] : read[n]) * factor[n];
         const size_t next = m + 1 < end ? args->H * N * P : 0;
-        fold(found, key, value, &task->bindings[BINDING_sma_step_dh], args->dh_at + slot * N * P, next, N, P,
-             converted);
-        CPU_NAME(softmax_add)(&state, partial + 2, dot(e, found, P), found + P, P);
+        fold(found, raw ? scaled : q, raw ? read : scaled, args->dh, args->dh_at + slot * N * P, next, N, P, converted);
+        CPU_NAME(softmax_add)(state, acc, dot(e, found, P), found + P, P);
     }
+    return true;
+}
+
+void CPU_NAME(sma_step)(const cpu_task *task)
+{
+    const struct SmaStepArgs *args = task->args;
+    const token_args token = TOKEN_ARGS(sma_step, args->e_row);
+    const uint32_t head = task->tile / args->splits, h = head % args->H, b = head / args->H;
+    const size_t P = args->P;
+    float *partials = (float *)task->bindings[BINDING_sma_step_partial].data, *partial = partials + (size_t)task->tile * (P + 2);
+    softmax state;
+    if (!CPU_NAME(attend_token)(&token, task, partial + 2, &state)) return;
     partial[0] = state.top;
     partial[1] = state.den;
     if (!is_last((uint32_t *)task->bindings[BINDING_sma_step_tickets].data + head, args->splits)) return;
