@@ -92,6 +92,18 @@ __device__ __forceinline__ void store(const View &view, size_t i, float value)
     }
 }
 
+// An element as it lies in memory, and its value: apart, so that work can stand between.
+__device__ __forceinline__ uint32_t fetch_bits(const View &view, size_t i)
+{
+    return view.dtype == DTYPE_F32 ? reinterpret_cast<const uint32_t *>(view.base)[i]
+                                   : uint32_t(reinterpret_cast<const uint16_t *>(view.base)[i]);
+}
+__device__ __forceinline__ float value_of(uint32_t bits, uint32_t dtype)
+{
+    const float half = dtype == DTYPE_F16 ? from_half(bits & 0xffffu) : from_bfloat(bits);
+    return dtype == DTYPE_F32 ? __uint_as_float(bits) : half;
+}
+
 // Four elements in a row as they lie in memory, f32 in x y z w, 16-bit ones in x and y; those past valid are zero.
 // Fetching and unpacking are apart so that work can stand between a load and its first use. aligned promises that i
 // is a multiple of 4. Not for i32.

@@ -33,18 +33,6 @@ struct Shared {
     uint32_t b[teams]; // where columns 0 to 63 and 64 to 127 of b pass through: stages that hold nothing
 };
 
-// An element as it lies in memory, and its value: apart, so that work can stand between.
-__device__ __forceinline__ uint32_t fetch_bits(const View &view, size_t i)
-{
-    return view.dtype == DTYPE_F32 ? reinterpret_cast<const uint32_t *>(view.base)[i]
-                                   : uint32_t(reinterpret_cast<const uint16_t *>(view.base)[i]);
-}
-__device__ __forceinline__ float value_of(uint32_t bits, uint32_t dtype)
-{
-    const float half = dtype == DTYPE_F16 ? from_half(bits & 0xffffu) : from_bfloat(bits);
-    return dtype == DTYPE_F32 ? __uint_as_float(bits) : half;
-}
-
 template <bool bf>
 __device__ __forceinline__ void tiles(const ssd_decay_memory_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {

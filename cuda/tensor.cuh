@@ -189,6 +189,14 @@ __device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t 
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
 }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// The other way, from fragments to rows: lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&m)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(at), "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3]) : "memory");
+}
+#endif
 // Sums of 16 x 16 += fragment x four matrices: 0 and 1 the first and the second 8 of depth for columns 0 to 7, 2 and 3 for
 // columns 8 to 15.
 template <bool bf> __device__ __forceinline__ void multiply_16(float *sums, const uint32_t (&a)[4], const uint32_t (&b)[4])
@@ -331,6 +339,21 @@ __device__ __forceinline__ void clear(float (&sums)[32])
 }
 
 // ---- Rows of results ----
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// 16 x 64 numbers of a warp, as 16-bit rows of a tile of the warp's own.
+template <bool bf> __device__ __forceinline__ void put_rows(const float (&v)[32], char *tile)
+{
+    // Lane l points stmatrix at row l % 8 of matrix l / 8: rows 0 to 7 and 8 to 15 of 8 columns, then of the next 8.
+    const uint32_t lane = threadIdx.x % 32, at = shared_address(tile);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i += 2) {
+        const uint32_t m[4] = {pack<bf>(v[4 * i], v[4 * i + 1]), pack<bf>(v[4 * i + 2], v[4 * i + 3]),
+                               pack<bf>(v[4 * i + 4], v[4 * i + 5]), pack<bf>(v[4 * i + 6], v[4 * i + 7])};
+        store_matrices(at + tile_at(lane % 16, i + lane / 16), m);
+    }
+}
+#endif
 
 // 16 x 64 numbers of a warp, as 16-bit rows of 128 bytes `row` elements apart, through 1 KiB of shared memory of the warp's
 // own; rows from `valid` on are not written.
