@@ -34,6 +34,7 @@
 #include "ssd_output.cu"
 #include "ssd_output_tensor.cu"
 #include "ssd_output_warp.cu"
+#include "ssd_piece.cu"
 #include "ssd_state.cu"
 #include "ssd_state_wide.cu"
 #include "ssd_step.cu"

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define CUDA_BLOCK 256    /* threads of a block, but for rows with a shape of their own */
-#define CUDA_BINDINGS 13
+#define CUDA_BINDINGS 14
 
 #define CUDA_MAP_WIDTH 64 /* 16-bit elements of a row of a CudaMap: 128 bytes, the widest swizzle */
 

@@ -35,7 +35,7 @@
 #define HAS_D 32u         /* ssd: d */
 #define HAS_H 64u         /* ssd: h */
 #define HAS_OPEN 128u     /* ssd: open and open_decay */
-#define HAS_DH 256u       /* ssd_step: dh */
+#define HAS_DH 256u       /* ssd_step, ssd_piece: dh */
 #define IS_STEP 512u      /* ssd_decay: dt is the step size itself: no bias, softplus or limits */
 #define IS_ADD 1024u      /* linear: add to what y holds */
 #define IS_RAW 2048u      /* sma: dh is raw and factor is rho; otherwise dh is normalised and factor is 1/rho */
@@ -129,6 +129,15 @@ struct SsdStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, first, count, capac
  * tile = token block + token blocks * (head block + head blocks * (g + G (j + M b))), token blocks = ceil(C / T1),
  * head blocks = ceil(H / G / T0). */
 struct SsdOutputArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, c_at, c_row, hin_at, hin_scale_at, d_at, seq_at, y_at, y_row; };
+
+/* What ssd_decay, ssd_memory, ssd_state and ssd_output do, in one launch, for bf16: memories are normalised and stored with HAS_DH or
+ * HAS_RUN only, h, open and open_decay as of ssd_state.
+ * Eight tiles for every two heads of a group, tile = r + 8 (pair + pairs * (g + G b)), pairs = ceil(H / G / 2). */
+struct SsdPieceArgs {
+    U32 tiles, flags, B, L, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, c_at, c_row, y_at, y_row, seq_at, memory_at,
+        scale_at, dt_at, dt_row, a_log_at, dt_bias_at, d_at;
+    F32 eps, dt_min, dt_max;
+};
 
 /* All of it for L = 1, after ssd_decay (which gives decay for M = 1 and cum): with a_0 = decay[0], a_1 = decay[1]:
  *   open' = exp(a_1) open + step b x, y = c (exp(a_0 + a_1) h + open') + d x; dh[0] = open' with HAS_DH

@@ -5,7 +5,8 @@
 #include "base.h"
 #include "../shaders/args.h"
 
-#define KERNEL_MAX_BINDINGS 13
+#define KERNEL_MAX_BINDINGS 14
+#define KERNEL_MAX_STORAGE 13 /* of a kernel with SPIRV rows: storage buffers that a shader stage must have */
 #define KERNEL_MAX_ARGS 128
 
 typedef enum kernel_id {

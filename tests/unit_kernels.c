@@ -47,8 +47,8 @@ static void has_a_baseline_everywhere(void **unused)
     (void)unused;
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
-            /* For matrix hardware only; without it ssd_decay and ssd_memory do what ssd_decay_memory does. */
-            if (k == KERNEL_matrix_check || k == KERNEL_ssd_decay_memory) continue;
+            /* For matrix hardware only; without it other launches do what ssd_decay_memory and ssd_piece do. */
+            if (k == KERNEL_matrix_check || k == KERNEL_ssd_decay_memory || k == KERNEL_ssd_piece) continue;
             const kernel_row *row = kernel_pick((kernel_id)k, kinds[i].base, UINT32_MAX, NULL);
             if (row == NULL || row->backend != kinds[i].backend || row->capabilities != kinds[i].base)
                 fail_msg("%s has no baseline row for %s", kernel_table[k].name, dart_backend_name(kinds[i].backend));
@@ -74,6 +74,7 @@ static void has_sound_rows(void **unused)
         if (row->backend == DART_BACKEND_VULKAN) {
             const uint32_t most = ROW_HAS_MATRIX(row) ? ((row->capabilities & DART_CAP_SHARED48) != 0 ? 16 : 8) : (row->capabilities & DART_CAP_LARGE) != 0 ? 256 : 128;
             assert_in_range(row->local, 1, most);
+            assert_true(kernel_table[row->id].bindings_count <= KERNEL_MAX_STORAGE);
         }
         bool reached = true;
         for (uint32_t j = 0; j < i; j++) {

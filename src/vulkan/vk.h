@@ -146,8 +146,8 @@ typedef struct vk_device {
     vk_block *blocks;
     vk_transfer transfer;
     VkPipelineCache cache;
-    VkDescriptorSetLayout set_layouts[KERNEL_MAX_BINDINGS + 1]; /* by number of bindings */
-    VkPipelineLayout layouts[KERNEL_MAX_BINDINGS + 1];
+    VkDescriptorSetLayout set_layouts[KERNEL_MAX_STORAGE + 1]; /* by number of bindings */
+    VkPipelineLayout layouts[KERNEL_MAX_STORAGE + 1];
     vk_pipeline **pipelines; /* by slot: a list over dtypes */
 } vk_device;
 

@@ -100,11 +100,11 @@ static void reject(dart_device_info *info, const char *format, ...)
 
 static void check_limits(const VkPhysicalDeviceLimits *limits, dart_device_info *info)
 {
-    if (limits->maxPerStageDescriptorStorageBuffers < KERNEL_MAX_BINDINGS ||
-        limits->maxDescriptorSetStorageBuffers < KERNEL_MAX_BINDINGS ||
-        limits->maxPerStageResources < KERNEL_MAX_BINDINGS)
+    if (limits->maxPerStageDescriptorStorageBuffers < KERNEL_MAX_STORAGE ||
+        limits->maxDescriptorSetStorageBuffers < KERNEL_MAX_STORAGE ||
+        limits->maxPerStageResources < KERNEL_MAX_STORAGE)
         reject(info, "%u storage buffers per stage, %d needed", limits->maxPerStageDescriptorStorageBuffers,
-               KERNEL_MAX_BINDINGS);
+               KERNEL_MAX_STORAGE);
     if (limits->maxComputeWorkGroupInvocations < NEED_INVOCATIONS ||
         limits->maxComputeWorkGroupSize[0] < NEED_INVOCATIONS)
         reject(info, "%u invocations in a workgroup, %u needed", limits->maxComputeWorkGroupInvocations,

@@ -20,15 +20,15 @@ typedef struct constants {
 dart_status vk_pipelines_create(vk_device *device, const void *cache, size_t cache_bytes)
 {
     dart_status status = DART_OK;
-    VkDescriptorSetLayoutBinding bindings[KERNEL_MAX_BINDINGS];
-    for (uint32_t i = 0; i < KERNEL_MAX_BINDINGS; i++) {
+    VkDescriptorSetLayoutBinding bindings[KERNEL_MAX_STORAGE];
+    for (uint32_t i = 0; i < KERNEL_MAX_STORAGE; i++) {
         bindings[i] = (VkDescriptorSetLayoutBinding){.binding = i,
                                                      .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
                                                      .descriptorCount = 1,
                                                      .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
     }
     const VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .offset = 0, .size = KERNEL_MAX_ARGS};
-    for (uint32_t count = 1; count <= KERNEL_MAX_BINDINGS; count++) {
+    for (uint32_t count = 1; count <= KERNEL_MAX_STORAGE; count++) {
         const VkDescriptorSetLayoutCreateInfo set = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
                                                      .bindingCount = count,
                                                      .pBindings = bindings};
@@ -63,7 +63,7 @@ void vk_pipelines_destroy(vk_device *device)
     free(device->pipelines);
     device->pipelines = NULL;
     if (device->cache != VK_NULL_HANDLE) device->vk.vkDestroyPipelineCache(device->handle, device->cache, NULL);
-    for (uint32_t count = 1; count <= KERNEL_MAX_BINDINGS; count++) {
+    for (uint32_t count = 1; count <= KERNEL_MAX_STORAGE; count++) {
         if (device->layouts[count] != VK_NULL_HANDLE)
             device->vk.vkDestroyPipelineLayout(device->handle, device->layouts[count], NULL);
         if (device->set_layouts[count] != VK_NULL_HANDLE)

@@ -25,14 +25,14 @@ static const struct { const char *op; conform_runner run; kernel_id kernels[8]; 
     {"norm_linear", conform_dense, {KERNEL_mixer_project}, 1},
     {"conv", conform_conv, {KERNEL_conv, KERNEL_conv_tail, KERNEL_conv_step}, 3},
     {"choice", conform_choice, {KERNEL_argmax_part, KERNEL_argmax, KERNEL_sample, KERNEL_advance}, 4},
-    {"ssd", conform_ssd, {KERNEL_ssd_decay, KERNEL_ssd_memory, KERNEL_ssd_decay_memory, KERNEL_ssd_state, KERNEL_ssd_output, KERNEL_ssd_step, KERNEL_sma_append}, 7},
+    {"ssd", conform_ssd, {KERNEL_ssd_decay, KERNEL_ssd_memory, KERNEL_ssd_decay_memory, KERNEL_ssd_state, KERNEL_ssd_output, KERNEL_ssd_piece, KERNEL_ssd_step, KERNEL_sma_append}, 8},
     {"sma", conform_sma, {KERNEL_sma_rho, KERNEL_sma_query, KERNEL_sma, KERNEL_sma_step, KERNEL_sma_merge, KERNEL_sma_append, KERNEL_convert}, 7},
     {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_step, KERNEL_sma_merge, KERNEL_kv_append}, 4},
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},
 };
 
-static const char *const flag_names[] = {"seq", "open", "h", "params", "step", "wide", "dt", "view", "tiny", "huge", "zero", "far", "stored", "add", "mixed", "limits", "form", "runs", "scaled", "large", "exact"};
+static const char *const flag_names[] = {"seq", "open", "h", "params", "step", "wide", "dt", "view", "tiny", "huge", "zero", "far", "stored", "add", "mixed", "limits", "form", "runs", "scaled", "large", "exact", "bare"};
 
 void conform_name(const conform_case *c, char *text, size_t size)
 {

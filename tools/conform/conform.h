@@ -32,7 +32,8 @@ enum {
     CASE_RUNS = 1 << 17,    /* with STORED: two runs */
     CASE_SCALED = 1 << 18,  /* ssd: entering states normalised in bf16, too, where they are raw otherwise */
     CASE_LARGE = 1 << 19,   /* ssd: x as large as f16 holds, b, c and d so small that y fits */
-    CASE_EXACT = 1 << 20    /* ssd: small whole numbers without decay, so that 8 digits hold all that becomes y, and y */
+    CASE_EXACT = 1 << 20,   /* ssd: small whole numbers without decay, so that 8 digits hold all that becomes y, and y */
+    CASE_BARE = 1 << 21     /* ssd: nobody asks for what passes between the stages */
 };
 
 typedef struct conform_case {
