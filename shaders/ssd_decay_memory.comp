@@ -3,15 +3,17 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 // ssd_decay and ssd_memory in one launch, N = 128, P = 64, S at most 256, 16-bit operands (see ssd_decay.comp, ssd_memory.comp):
 //   cum_t = sum over k <= t of -exp(a_log) step_k, two-float; memory[n, p] = sum_t exp(cum_end - cum_t) step_t b_t[n] x_t[p].
-// One workgroup makes T1 heads of a chunk. All lanes make the steps; a subgroup adds up those of a whole head, TOKENS
-// neighbours a lane in order and the lanes by doubling, always in the same order, and leaves the head's weights in shared memory.
+// One workgroup makes T1 heads of a chunk, BLOCK at a time. All lanes make a block's steps; a subgroup adds up those of a whole
+// head, TOKENS neighbours a lane in order and the lanes by doubling, always in the same order, and leaves the head's weights in
+// shared memory.
 // The left factor, b^T, is the same for all heads and stays in registers, a subgroup owning ROWS of its rows. The right factor
-// is x, each row times its weight and rounded on the way into shared memory; what the next head needs is read meanwhile. The
-// sums pass through shared memory to the lanes that round them.
+// is x, each row times its weight and rounded on the way into shared memory, half of the tokens in each part of the stage: while
+// one part is multiplied, the next head's tokens come into the other, which takes two barriers a head. The sums stay where they
+// are: matrices are squared, reduced over rows, normalised, rounded and stored as they lie.
 // f16: weights count relative to a power of two not below the head's largest, so that no x grows.
-// T0 is N. Shared memory: 36864 + 1156 T1 bytes, f16 4 T1 more.
+// T0 is N. Shared memory: 36864 + 1156 BLOCK + 8 N COLUMN_GROUPS bytes, f16 4 BLOCK more.
 // Guards: exponents are clamped to <= 0 and come from two-float differences; the sums are precise; tokens past the chunk are
-// never read; eps > 0.
+// never read, the last one stands in for them with a weight of 0 (an infinity of it becomes NaN); eps > 0.
 #include "lib/dart.glsl"
 PUSH(SsdMemoryArgs)
 READS(0, x)
@@ -27,7 +29,8 @@ READS(9, dt)
 READS(10, a_log)
 READS(11, dt_bias)
 READS(12, open_decay)
-layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
+// volatile: what is read ahead would otherwise be read where it is used, as late as a compiler can (NVIDIA 580).
+layout(std430, binding = 0) volatile readonly buffer Quads_x { uvec4 quads_x[]; };
 layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
 layout(std430, binding = 2) writeonly buffer Quads_cum { vec4 quads_cum[]; };
 layout(std430, binding = 6) writeonly buffer Quads_memory { uvec4 quads_memory[]; };
@@ -39,14 +42,17 @@ layout(std430, binding = 6) writeonly buffer Quads_memory { uvec4 quads_memory[]
 
 const uint TOKENS = MAX_CHUNK / SUBGROUP_SIZE; // of a lane, when a subgroup adds up a head; a multiple of 4
 const uint WEIGHT_PITCH = MAX_CHUNK + SUBGROUP_SIZE;
+const uint BLOCK = T1 < 8u ? T1 : 8u;          // heads whose weights lie in shared memory
 const uint WORDS = SIZE_P / 8u;                // 16-byte words of a row of x
 const uint PITCH = WORDS + 1u;                 // the odd word puts rows that are read together into different banks
-const uint SUM_PITCH = SIZE_P / 4u + 1u;
 const uint LINES = LANES / WORDS;              // rows that the lanes read at a time
-const uint UNITS = MAX_CHUNK / LINES;
-const uint B_SLAB = 128u;                      // tokens of b that are turned into matrices at a time
-const uint B_PITCH = SIZE_N / 8u + 1u;
-const uint B_UNITS = B_SLAB * (SIZE_N / 8u) / LANES;
+const uint HALF = MAX_CHUNK / 2u;              // tokens of x that are multiplied between two barriers
+const uint UNITS = HALF / LINES;
+const uint B_SLAB = 64u;                       // tokens of b in one part of the stage
+const uint B_WORDS = SIZE_N / 8u;
+const uint B_PITCH = B_WORDS + 1u;
+const uint B_UNITS = B_SLAB * B_WORDS / LANES;
+const uint STEPS = (BLOCK * MAX_CHUNK + LANES - 1u) / LANES;
 const uint ROW_GROUPS = SIZE_N / MATRIX_M < SUBGROUPS ? SIZE_N / MATRIX_M : SUBGROUPS;
 const uint COLUMN_GROUPS = SUBGROUPS / ROW_GROUPS;
 const uint ROWS = SIZE_N / ROW_GROUPS;         // of a subgroup
@@ -54,15 +60,22 @@ const uint COLUMNS = SIZE_P / COLUMN_GROUPS;
 const uint TM = ROWS / MATRIX_M;
 const uint TN = COLUMNS / MATRIX_N;
 const uint TK = MAX_CHUNK / MATRIX_K;
-shared uvec4 stage[MAX_CHUNK * PITCH];         // >= B_SLAB rows of b, >= N rows of sums
-shared float weights[T1 * WEIGHT_PITCH];       // steps at first
-shared float totals[T1];                       // cum at the chunk's end
+const uint ELEMENTS = MATRIX_M * MATRIX_N / SUBGROUP_SIZE; // of a matrix, in a lane
+// Two arrays, so that compilers know that what is written is not what is read.
+shared uvec4 stage_0[HALF * PITCH];            // >= B_SLAB rows of b
+shared uvec4 stage_1[HALF * PITCH];
+shared float weights[BLOCK * WEIGHT_PITCH];    // steps at first
+shared float totals[BLOCK];                    // cum at the chunk's end
+shared float squares[COLUMN_GROUPS * SIZE_N];  // of a memory's row, added up over a subgroup's columns
+shared float factors[COLUMN_GROUPS * SIZE_N];
 #ifndef MATRIX_BF16
-shared float units[T1];
+shared float units[BLOCK];
 #endif
 
 // Where the weight of a token lies: lanes that own neighbouring runs of tokens reach different banks.
-uint weight_at(uint head, uint t) { return head * WEIGHT_PITCH + t + t / TOKENS; }
+uint spread(uint t) { return t + t / TOKENS; }
+uint weight_at(uint head, uint t) { return head * WEIGHT_PITCH + spread(t); }
+float sum_of(const in float a, const in float b) { return a + b; }
 
 // One head of a chunk by one subgroup: cum and decay from the steps, which become weights.
 void add_up(uint head, uint h, uint j, uint b, uint first, uint size)
@@ -80,7 +93,8 @@ void add_up(uint head, uint h, uint j, uint b, uint first, uint size)
     }
     [[unroll]] for (uint lanes = 1u; lanes < SUBGROUP_SIZE; lanes *= 2u) {
         vec2 other = subgroupShuffle(sum, max(lane, lanes) - lanes);
-        if (lane >= lanes) sum = add_pairs(other, sum);
+        vec2 both = add_pairs(other, sum);
+        sum = lane >= lanes ? both : sum;
     }
     vec2 before = subgroupShuffle(sum, max(lane, 1u) - 1u);
     if (lane == 0u) before = vec2(0.0);
@@ -123,23 +137,125 @@ void add_up(uint head, uint h, uint j, uint b, uint first, uint size)
     [[unroll]] for (uint k = 0u; k < TOKENS; k++) weights[weight_at(head, lane * TOKENS + k)] = steps[k] * shrink;
 }
 
+// A tile, and what a lane holds of it.
+uint tile_b, tile_j, tile_position, tile_h, tile_heads, tile_last;
+bool tile_kept, tile_closes;
+uint line, word, row_first, column_group, column_first;
+uint x_first, x_row;
+MatrixA b_rows[TM * TK];
+
+// This lane's words of half of a head. Beyond the chunk the last token stands in: its weight there is 0.
+#define FETCH(ahead, t_first, head) \
+    { \
+        uint x_head = x_first + min(head, tile_heads - 1u) * WORDS; \
+        [[unroll]] for (uint i = 0u; i < UNITS; i++) \
+            ahead[i] = quads_x[x_head + min(line + ((t_first) + i * LINES), tile_last) * x_row]; \
+    }
+#define PUT(stage, ahead, t_first, in_block) \
+    { \
+        uint weight_first = (in_block) * WEIGHT_PITCH; \
+        [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
+            uint t = (t_first) + i * LINES; \
+            float weight = weights[weight_first + (LINES % TOKENS == 0u ? spread(line) + spread(t) : spread(line + t))]; \
+            stage[(line + i * LINES) * PITCH + word] = scale_eight(ahead[i], weight); \
+        } \
+    }
+#define MULTIPLY(stage, k_first) \
+    [[unroll]] for (uint k = 0u; k < TK / 2u; k++) { \
+        [[unroll]] for (uint n = 0u; n < TN; n++) { \
+            MatrixB columns; \
+            coopMatLoad(columns, stage, k * MATRIX_K * PITCH + (column_first + n * MATRIX_N) / 8u, PITCH, ROW_MAJOR); \
+            [[unroll]] for (uint i = 0u; i < TM; i++) \
+                sums[i * TN + n] = coopMatMulAdd(b_rows[i * TK + (k_first) + k], columns, sums[i * TN + n]); \
+        } \
+    }
+
+// Head `block + i` of the tile, whose x lies in the stage, while that of the next one comes there.
+void make_head(uint block, uint i_head, uint in_block, const bool opens)
+{
+    uint h = tile_h + block + i_head;
+    uint next = min(i_head + 1u, in_block - 1u); // the last one's is put again
+    uvec4 ahead_0[UNITS];
+    uvec4 ahead_1[UNITS];
+    FETCH(ahead_0, 0u, block + next)
+    FETCH(ahead_1, HALF, block + next)
+    MatrixSum sums[TM * TN];
+    [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
+    MULTIPLY(stage_0, 0u)
+    barrier();
+    MULTIPLY(stage_1, TK / 2u)
+    PUT(stage_0, ahead_0, 0u, next)
+#ifndef MATRIX_BF16
+    float unit = units[i_head];
+    [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = sums[i] * unit;
+#endif
+    if (opens) {
+        float keep = decay_exp(totals[i_head]);
+        [[unroll]] for (uint i = 0u; i < TM; i++) {
+            [[unroll]] for (uint n = 0u; n < TN; n++) {
+                uint at = ((tile_b * args.H + h) * SIZE_N + row_first + i * MATRIX_M) * SIZE_P + column_first + n * MATRIX_N;
+                if (tile_j == 0u) {
+                    MatrixSum open;
+                    coopMatLoad(open, words_open, at, SIZE_P, ROW_MAJOR);
+                    sums[i * TN + n] += open * keep;
+                }
+                if (!tile_closes) coopMatStore(sums[i * TN + n], words_tail, at, SIZE_P, ROW_MAJOR);
+            }
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < TM; i++) {
+        MatrixSum square = sums[i * TN] * sums[i * TN];
+        [[unroll]] for (uint n = 1u; n < TN; n++) square += sums[i * TN + n] * sums[i * TN + n];
+        MatrixSum total;
+        coopMatReduceNV(total, square, gl_CooperativeMatrixReduceRowNV, sum_of);
+        coopMatStore(total, squares, column_group * SIZE_N + row_first + i * MATRIX_M, 0u, COLUMN_MAJOR);
+    }
+    barrier();
+    uint row = tile_kept ? memory_row(tile_position, tile_b, tile_j, h) + row_first : 0u;
+    for (uint n = gl_SubgroupInvocationID; n < ROWS; n += SUBGROUP_SIZE) {
+        float mean = 0.0;
+        [[unroll]] for (uint c = 0u; c < COLUMN_GROUPS; c++) mean += squares[c * SIZE_N + row_first + n];
+        mean = mean / float(SIZE_P) + args.eps;
+        float factor = inversesqrt(mean);
+        factors[column_group * SIZE_N + row_first + n] = factor;
+        if (tile_kept && column_group == 0u) store_scale(args.scale_at + row + n, mean * factor);
+    }
+    PUT(stage_1, ahead_1, HALF, next)
+    if (!tile_kept) return;
+    subgroup_sync();
+    [[unroll]] for (uint i = 0u; i < TM; i++) {
+        MatrixSum factor;
+        coopMatLoad(factor, factors, column_group * SIZE_N + row_first + i * MATRIX_M, 0u, COLUMN_MAJOR);
+        [[unroll]] for (uint n = 0u; n < TN; n++) {
+            MatrixSum value = sums[i * TN + n] * factor;
+#ifdef MATRIX_BF16
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) value[e] = rounded_bf16(value[e]);
+#endif
+            coopMatStore(MatrixA(value), quads_memory,
+                         (args.memory_at + (row + i * MATRIX_M) * SIZE_P + column_first + n * MATRIX_N) / 8u, WORDS, ROW_MAJOR);
+        }
+    }
+}
+
 void main()
 {
     uint group_heads = args.H / args.G;
     uint h_blocks = (group_heads + T1 - 1u) / T1;
-    uint row_first = gl_SubgroupID % ROW_GROUPS * ROWS;
-    uint column_first = gl_SubgroupID / ROW_GROUPS * COLUMNS;
-    uint line = LANE / WORDS;
-    uint word = LANE % WORDS;
+    row_first = gl_SubgroupID % ROW_GROUPS * ROWS;
+    column_group = gl_SubgroupID / ROW_GROUPS;
+    column_first = column_group * COLUMNS;
+    line = LANE / WORDS;
+    word = LANE % WORDS;
+    x_row = args.x_row / 8u;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        uint block_first = tile % h_blocks * T1;
+        uint h_tile = tile % h_blocks * T1;
         uint rest = tile / h_blocks;
         uint g = rest % args.G;
         rest /= args.G;
         uint j = rest % args.M;
         uint b = rest / args.M;
-        uint h_first = g * group_heads + block_first;
-        uint heads = min(T1, group_heads - block_first);
+        uint h_first = g * group_heads + h_tile;
+        uint heads = min(T1, group_heads - h_tile);
         uint position = seq_position(b);
         Chunk chunk = chunk_of(position, seq_count(b, args.L), args.S, j);
         uint size = chunk.begin < chunk.end ? chunk.end - chunk.begin : 0u;
@@ -153,124 +269,97 @@ void main()
             continue;
         }
         uint token = b * args.L + chunk.begin;
+        uint last = size - 1u;
         uint m = position / args.S + j;
-        bool kept = !has(args.flags, HAS_RUN) || (chunk.closes && m >= args.first && m - args.first < args.count);
         bool opens = has(args.flags, HAS_OPEN) && (j == 0u || !chunk.closes);
+        tile_b = b;
+        tile_j = j;
+        tile_position = position;
+        tile_h = h_first;
+        tile_heads = heads;
+        tile_last = last;
+        tile_kept = !has(args.flags, HAS_RUN) || (chunk.closes && m >= args.first && m - args.first < args.count);
+        tile_closes = chunk.closes;
+        x_first = (args.x_at + token * args.x_row + h_first * SIZE_P) / 8u + word;
 
-        // This lane's words of the next head.
-        uvec4 ahead[UNITS];
-#define READ(head) \
-        [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
-            uint t = line + i * LINES; \
-            uint at = args.x_at + (token + t) * args.x_row + (h_first + (head)) * SIZE_P; \
-            ahead[i] = (head) < heads && t < size ? quads_x[at / 8u + word] : uvec4(0u); \
+        // b^T, 2 B_SLAB tokens at a time. (Macros: in a loop that the compiler leaves as it is, b_rows would not be in registers.)
+        uvec4 words[2u * B_UNITS];
+        uint b_first = (args.b_at + token * args.b_row + g * SIZE_N) / 8u + LANE % B_WORDS;
+#define FETCH_B(t_first) \
+        [[unroll]] for (uint i = 0u; i < 2u * B_UNITS; i++) { \
+            uint t = (t_first) + i / B_UNITS * B_SLAB + (LANE + i % B_UNITS * LANES) / B_WORDS; \
+            words[i] = t < size ? quads_b[b_first + t * (args.b_row / 8u)] : uvec4(0u); \
         }
-        READ(0u)
-
-        // b^T, B_SLAB tokens at a time. (Macros: in a loop that the compiler leaves as it is, b_rows would not be in registers.)
-        MatrixA b_rows[TM * TK];
-        uvec4 words[B_UNITS];
-#define READ_B(t_first) \
+#define PUT_B \
         [[unroll]] for (uint i = 0u; i < B_UNITS; i++) { \
-            uint t = (t_first) + (LANE + i * LANES) / (SIZE_N / 8u); \
-            uint at = args.b_at + (token + t) * args.b_row + g * SIZE_N + (LANE + i * LANES) % (SIZE_N / 8u) * 8u; \
-            words[i] = t < size ? quads_b[at / 8u] : uvec4(0u); \
+            uint at = (LANE + i * LANES) / B_WORDS * B_PITCH + LANE % B_WORDS; \
+            stage_0[at] = words[i]; \
+            stage_1[at] = words[B_UNITS + i]; \
         }
-#define STAGE_B \
-        [[unroll]] for (uint i = 0u; i < B_UNITS; i++) \
-            stage[(LANE + i * LANES) / (SIZE_N / 8u) * B_PITCH + (LANE + i * LANES) % (SIZE_N / 8u)] = words[i];
-#define LOAD_B(t_first) \
+#define LOAD_B(stage, t_first) \
         [[unroll]] for (uint k = 0u; k < B_SLAB / MATRIX_K; k++) { \
             [[unroll]] for (uint i = 0u; i < TM; i++) \
                 coopMatLoad(b_rows[i * TK + (t_first) / MATRIX_K + k], stage, \
                             k * MATRIX_K * B_PITCH + (row_first + i * MATRIX_M) / 8u, B_PITCH, COLUMN_MAJOR); \
         }
-        READ_B(0u)
-        // The steps; neighbours are heads, as in dt.
-        for (uint i = LANE; i < T1 * MAX_CHUNK; i += LANES) {
-            uint head = i % T1;
-            uint t = i / T1;
-            float value = 0.0;
-            if (head < heads && t < size) {
-                value = load_dt(args.dt_at + (token + t) * args.dt_row + h_first + head);
-                float bias = has(args.flags, HAS_BIAS) ? load_dt_bias(args.dt_bias_at + h_first + head) : 0.0;
-                if (!has(args.flags, IS_STEP)) value = min(max(softplus(value + bias), args.dt_min), args.dt_max);
-            }
-            weights[weight_at(head, t)] = value;
+// The steps of a block; neighbours are heads, as in dt. First all are read, then each is worked on.
+#define FETCH_STEPS(block) \
+        [[unroll]] for (uint i = 0u; i < STEPS; i++) { \
+            uint head = min((block) + (LANE + i * LANES) % BLOCK, heads - 1u); \
+            uint t = min((LANE + i * LANES) / BLOCK, last); \
+            steps[i] = load_dt(args.dt_at + (token + t) * args.dt_row + h_first + head); \
+            if (!has(args.flags, IS_STEP) && has(args.flags, HAS_BIAS)) steps[i] += load_dt_bias(args.dt_bias_at + h_first + head); \
         }
-        STAGE_B
-        READ_B(B_SLAB)
-        barrier();
-        for (uint head = gl_SubgroupID; head < heads; head += SUBGROUPS) add_up(head, h_first + head, j, b, chunk.begin, size);
-        LOAD_B(0u)
-        barrier();
-        STAGE_B
-        barrier();
-        LOAD_B(B_SLAB)
+#define PUT_STEPS \
+        [[unroll]] for (uint i = 0u; i < STEPS; i++) { \
+            uint t = (LANE + i * LANES) / BLOCK; \
+            if (BLOCK * MAX_CHUNK % LANES == 0u || t < MAX_CHUNK) weights[weight_at((LANE + i * LANES) % BLOCK, t)] = t < size ? steps[i] : 0.0; \
+        } \
+        if (!has(args.flags, IS_STEP)) { \
+            [[dont_unroll]] for (uint at = LANE; at < BLOCK * min(MAX_CHUNK, size); at += LANES) { \
+                uint to = weight_at(at % BLOCK, at / BLOCK); \
+                weights[to] = min(max(softplus(weights[to]), args.dt_min), args.dt_max); \
+            } \
+        }
 
-        for (uint head = 0u; head < heads; head++) {
-            barrier();
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                uint t = line + i * LINES;
-                stage[t * PITCH + word] = scale_eight(ahead[i], weights[weight_at(head, t)]);
-            }
-            barrier();
-            READ(head + 1u)
-            MatrixSum sums[TM * TN];
-            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
-            [[unroll]] for (uint k = 0u; k < TK; k++) {
-                if (k * MATRIX_K < size) {
-                    [[unroll]] for (uint n = 0u; n < TN; n++) {
-                        MatrixB columns;
-                        coopMatLoad(columns, stage, k * MATRIX_K * PITCH + (column_first + n * MATRIX_N) / 8u, PITCH, ROW_MAJOR);
-                        [[unroll]] for (uint i = 0u; i < TM; i++)
-                            sums[i * TN + n] = coopMatMulAdd(b_rows[i * TK + k], columns, sums[i * TN + n]);
-                    }
-                }
-            }
+        float steps[STEPS];
+        FETCH_STEPS(0u)
+        FETCH_B(0u)
+        PUT_STEPS
+        PUT_B
+        FETCH_B(2u * B_SLAB)
+        barrier();
+        LOAD_B(stage_0, 0u)
+        LOAD_B(stage_1, B_SLAB)
+        barrier();
+        PUT_B
+        barrier();
+        LOAD_B(stage_0, 2u * B_SLAB)
+        LOAD_B(stage_1, 3u * B_SLAB)
 
+        for (uint block = 0u; block < heads; block += BLOCK) {
+            uint in_block = min(BLOCK, heads - block);
+            uvec4 first_0[UNITS];
+            uvec4 first_1[UNITS];
+            FETCH(first_0, 0u, block)
+            FETCH(first_1, HALF, block)
+            for (uint head = gl_SubgroupID; head < in_block; head += SUBGROUPS)
+                add_up(head, h_first + block + head, j, b, chunk.begin, size);
             barrier();
-            [[unroll]] for (uint i = 0u; i < TM; i++) {
-                [[unroll]] for (uint n = 0u; n < TN; n++)
-                    coopMatStore(sums[i * TN + n], stage, (row_first + i * MATRIX_M) * SUM_PITCH + (column_first + n * MATRIX_N) / 4u,
-                                 SUM_PITCH, ROW_MAJOR);
+            PUT(stage_0, first_0, 0u, 0u)
+            PUT(stage_1, first_1, HALF, 0u)
+            barrier();
+            if (opens) {
+                for (uint i = 0u; i < in_block; i++) make_head(block, i, in_block, true);
+            } else {
+                for (uint i = 0u; i < in_block; i++) make_head(block, i, in_block, false);
             }
-            barrier();
-            uint h = h_first + head;
-            uint row = kept ? memory_row(position, b, j, h) : 0u;
-            float keep = decay_exp(totals[head]);
-#ifdef MATRIX_BF16
-            const float unit = 1.0;
-#else
-            float unit = units[head];
-#endif
-            [[unroll]] for (uint i = 0u; i < SIZE_N / LINES; i++) {
-                uint n = line + i * LINES;
-                vec4 low = uintBitsToFloat(stage[n * SUM_PITCH + word * 2u]) * unit;
-                vec4 high = uintBitsToFloat(stage[n * SUM_PITCH + word * 2u + 1u]) * unit;
-                if (opens) {
-                    uint e = ((b * args.H + h) * SIZE_N + n) * SIZE_P + word * 8u;
-                    [[unroll]] for (uint q = 0u; q < 4u; q++) {
-                        if (j == 0u) {
-                            low[q] += keep * load_open(e + q);
-                            high[q] += keep * load_open(e + 4u + q);
-                        }
-                        if (!chunk.closes) {
-                            store_tail(e + q, low[q]);
-                            store_tail(e + 4u + q, high[q]);
-                        }
-                    }
-                }
-                float square = dot(low, low) + dot(high, high);
-                [[unroll]] for (uint lanes = 1u; lanes < WORDS; lanes *= 2u) square += subgroupShuffleXor(square, lanes);
-                float mean = square / float(SIZE_P) + args.eps;
-                float factor = inversesqrt(mean);
-                if (kept) {
-                    quads_memory[(args.memory_at + (row + n) * SIZE_P) / 8u + word] = pack_eight(low * factor, high * factor);
-                    if (word == 0u) store_scale(args.scale_at + row + n, mean * factor);
-                }
+            barrier(); // the last head's weights have been read
+            if (block + BLOCK < heads) {
+                FETCH_STEPS(block + BLOCK)
+                PUT_STEPS
+                barrier();
             }
         }
-        barrier(); // the last sums have been read
     }
 }
