@@ -14,7 +14,7 @@
 // A subgroup owns T1 / ROW_GROUPS tokens of HEAD / COLUMN_GROUPS columns.
 // Tiles go in blocks of STRETCH chunks and head blocks, in each the last tokens first: their tiles take twice as long as those
 // of the first, so that short ones end it all, and processors that get every so many-th tile get some of each.
-// Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 288 T1 + 12 T1 + 4 T0 + 1536 bytes. T0 is at most LANES.
+// Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 288 T1 + 16 T1 + 4 T0 + 1536 bytes. T0 is at most LANES.
 // Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
 // their own GRAIN. A step that is no number makes cum none from its token on, which after_t hands to y. In f16 the weights below the tile and the scales of hin count relative to the largest of them, so that no
 // weight makes x or hin larger.
@@ -38,6 +38,7 @@ shared uvec4 stage[WORK + 2u * HALF]; // cb, then two halves: >= T1 rows of sums
 shared float before[MAX_CHUNK];       // of a source below the tile: what it weighs at the tile's first token
 shared float logs[T1];                // of the tile's tokens: log2 of what is left since the reference,
 shared vec4 sources[T1 / 4u];         // the same less log2 of what the token weighs as a source: its step
+shared float steps[T1];
 shared float after[T1];               // exp(cum_t - cum_reference)
 shared float scales[MAX_N];
 shared float skips[T0];               // d of the heads
@@ -140,7 +141,7 @@ void main()
         uint x_row = args.x_row / 8u;
         uint x_lane = args.x_at / 8u + token * x_row + unit_p;
         uint below_row = t_first > 0u ? x_row : 0u;
-        uint below_first = x_lane + unit_row * below_row;
+        uint below_first = x_lane + (UNIT_ROWS > T1 ? min(unit_row, T1 - 1u) : unit_row) * below_row;
         uint own_rows[X_UNITS];
         [[unroll]] for (uint i = 0u; i < X_UNITS; i++) own_rows[i] = x_lane + min(t_first + unit_row + i * UNIT_ROWS, t_end - 1u) * x_row;
         uint h_first = g * group_heads + block_first;
@@ -304,11 +305,14 @@ void main()
                     before[s] = decay_exp(cum_between(tokens[i].xy, reference)) * (tokens[i].z * CUT);
                 } else if (s < t_first + T1) {
                     float left = cum_between(reference, tokens[i].xy) * 1.44269504;
-                    left = left > 0.0 ? 0.0 : left < LEAST_LOG ? LEAST_LOG : left; // NaN stays
+                    bool none = (floatBitsToUint(left) & 0x7fffffffu) > 0x7f800000u; // by its bits: what min and max do with NaN is open
+                    if (!none) left = clamp(left, LEAST_LOG, 0.0);
                     uint t = s - t_first;
+                    float own_step = tokens[i].z * CUT;
                     after[t] = exp2(left);
                     logs[t] = left;
-                    sources[t / 4u][t % 4u] = tokens[i].z == 0.0 ? -LEAST_LOG : left - log2(tokens[i].z * CUT);
+                    steps[t] = own_step;
+                    sources[t / 4u][t % 4u] = none || own_step == 0.0 ? -LEAST_LOG : left - log2(own_step);
                 }
             }
             if (has(args.flags, HAS_HIN_SCALE)) {
@@ -361,12 +365,15 @@ void main()
             [[unroll]] for (uint i = 0u; i < OWN; i++) {
                 uint t = min(own_t[i], T1 - 1u);
                 float left = logs[t];
+                float own_step = steps[t];
                 vec4 weight[2];
                 [[unroll]] for (uint q = 0u; q < 2u; q++) {
                     weight[q] = exp2(min(left - sources[own_s[i] / 4u + q], vec4(LARGEST_LOG)));
                     [[unroll]] for (uint e = 0u; e < 4u; e++) {
-                        weight[q][e] *= own_cb[i * 8u + q * 4u + e];
-                        if (own_s[i] + q * 4u + e == t) weight[q][e] += skip;
+                        float product = own_cb[i * 8u + q * 4u + e];
+                        weight[q][e] *= product;
+                        // A token weighs its step itself exactly: left may be so large that the difference has few digits.
+                        if (own_s[i] + q * 4u + e == t) weight[q][e] = fma(product, own_step, skip);
                     }
                 }
                 weights[i] = WEIGHTS(weight[0], weight[1]);
