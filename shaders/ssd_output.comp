@@ -162,7 +162,8 @@ void main()
                             [[unroll]] for (uint r = 0u; r < 4u; r++) {
                                 uint t = t_first + i / SLAB * 4u + r;
                                 float decay = exp_neg(cum_between(from, cum_at(cum[head] + min(t, size - 1u)).xy));
-                                weight[r] = source <= t ? weight[r] * decay : 0.0;
+                                // With the step, so that one that is no number reaches no earlier token.
+                                weight[r] = source <= t ? weight[r] * decay * factors[head * SLAB + LANE] : 0.0;
                             }
                             slab[LANE * PITCH + i / SLAB] = weight;
                         }
@@ -178,7 +179,7 @@ void main()
                         for (uint k = 0u; k < top; k++) {
                             uint x_row = args.x_at + (token + s_first + k) * args.x_row + h * args.P;
                             float value[COLUMNS];
-                            [[unroll]] for (uint i = 0u; i < COLUMNS; i++) value[i] = load_x(x_row + p[i]) * factors[head * SLAB + k];
+                            [[unroll]] for (uint i = 0u; i < COLUMNS; i++) value[i] = load_x(x_row + p[i]);
                             [[unroll]] for (uint q = 0u; q < QUADS; q++) {
                                 vec4 weight = slab[k * PITCH + q];
                                 [[unroll]] for (uint i = 0u; i < COLUMNS; i++) sums[head * SUMS + i * QUADS + q] += weight * value[i];
