@@ -82,7 +82,7 @@ __device__ __forceinline__ void box_wait(const uint64_t *box, uint32_t round)
 {
     asm volatile("{\n"
                  ".reg .pred full;\n"
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 full, [%0], %1;\n"
+                 "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 full, [%0], %1;\n"
                  "@!full bra again;\n"
                  "}" ::"r"(shared_address(box)), "r"(round % 2) : "memory");
 }
@@ -342,6 +342,9 @@ __device__ __forceinline__ void tiles(const ssd_piece_args &args, const CudaBind
             memories[i] = make_uint2(pack<bf>(enter.x, enter.y), pack<bf>(enter.z, enter.w));
         }
         __syncwarp();
+        // The arrival is relaxed: it orders no reads, so that what was read has to be here.
+#pragma unroll
+        for (uint32_t i = 0; i < ranks; i++) asm volatile("" : "+r"(memories[i].x), "+r"(memories[i].y));
         cluster_arrive(); // memories are used up
         // Of two neighbours, one gets 16 bytes of the even chunks, the other of the odd ones.
         const uint32_t odd = lane % 2;
