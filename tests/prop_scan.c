@@ -226,7 +226,7 @@ static void keeps_nan_to_itself(void **unused)
 }
 
 /* A scan of sizes and dtypes that rows for matrix hardware take. */
-enum { LONG = 300, CHUNK = 256, HEADS = 2, STATE = 128, WIDTH = 64, OUT = HEADS * WIDTH };
+enum { LONG = 600, CHUNK = 256, HEADS = 2, STATE = 128, WIDTH = 64, OUT = HEADS * WIDTH };
 static const dart_dtype wide_dtypes[] = {DART_F32, DART_F16, DART_BF16};
 enum { WIDE_DTYPES = sizeof wide_dtypes / sizeof wide_dtypes[0] };
 
@@ -280,7 +280,7 @@ static void set(float *values, size_t count, float value)
 static void keeps_nan_to_itself_in_tiles(void **unused)
 {
     (void)unused;
-    static const uint32_t cuts[] = {37, 64, 200, 255, 256, 290};
+    static const uint32_t cuts[] = {37, 64, 200, 255, 256, 290, 511, 512, 550};
     static const float bad[] = {NAN, INFINITY};
     rig r;
     rig_open(&r, rig_spec);
@@ -303,6 +303,64 @@ static void keeps_nan_to_itself_in_tiles(void **unused)
                 free(with);
             }
         }
+        free(y);
+        unmake_wide(&w);
+    }
+    rig_close(&r);
+}
+
+/* Steps that are not turned into any others: one that is no number reaches every later token of its head, and none before it. */
+static void hands_on_bad_steps(void **unused)
+{
+    (void)unused;
+    static const uint32_t cuts[] = {70, 37, 200, 290};
+    rig r;
+    wide w;
+    rig_open(&r, rig_spec);
+    for (size_t k = 0; k < WIDE_DTYPES; k++) {
+        make_wide(&r, &w);
+        place_wide(&r, &w, wide_dtypes[k]);
+        w.args.dt_is_step = true;
+        for (size_t i = 0; i < LONG * HEADS; i++) w.dt[i] = expf(w.dt[i]);
+        float *y = run_wide(&r, &w);
+        for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+            float *own = w.dt + cuts[i] * HEADS, kept[HEADS];
+            memcpy(kept, own, sizeof kept);
+            set(own, HEADS, NAN);
+            float *with = run_wide(&r, &w);
+            rig_same_bits("y", with, y, (uint64_t)cuts[i] * OUT);
+            for (size_t p = (size_t)cuts[i] * OUT; p < LONG * OUT; p++) assert_true(isnan(with[p]));
+            memcpy(own, kept, sizeof kept);
+            free(with);
+        }
+        free(y);
+        unmake_wide(&w);
+    }
+    rig_close(&r);
+}
+
+/* Where everything before a token is forgotten, y_t = step_t (c_t . b_t) x_t, however many digits the log-decay has lost. */
+static void large_steps_keep_their_digits(void **unused)
+{
+    (void)unused;
+    enum { STEP = 2944 }; /* of 8 digits */
+    static const double rounding[] = {1e-5, 0x1p-10, 0x1p-7};
+    rig r;
+    wide w;
+    rig_open(&r, rig_spec);
+    for (size_t k = 0; k < WIDE_DTYPES; k++) {
+        make_wide(&r, &w);
+        set(w.dt, LONG * HEADS, STEP);
+        set(w.a_log, HEADS, 2.7725887f); /* a = -16 */
+        for (size_t i = 0; i < (size_t)LONG * STATE; i++) {
+            w.b[i] = i % STATE == 0 ? 0x1p-12f : 0;
+            w.c[i] = i % STATE == 0;
+        }
+        place_wide(&r, &w, wide_dtypes[k]);
+        w.args.dt_is_step = true;
+        float *y = run_wide(&r, &w);
+        for (size_t i = 0; i < LONG * OUT; i++)
+            assert_true(fabs(y[i] - (double)STEP / 4096 * w.x[i]) <= 2 * rounding[k] * fabs((double)w.x[i]) + 1e-7);
         free(y);
         unmake_wide(&w);
     }
@@ -411,6 +469,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(does_not_look_ahead),
     cmocka_unit_test(keeps_nan_to_itself),
     cmocka_unit_test(keeps_nan_to_itself_in_tiles),
+    cmocka_unit_test(hands_on_bad_steps),
+    cmocka_unit_test(large_steps_keep_their_digits),
     cmocka_unit_test(nan_in_x_stays_near),
     cmocka_unit_test(permutes),
     cmocka_unit_test(repeats_to_the_bit),
