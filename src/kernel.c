@@ -26,6 +26,10 @@ const kernel_info kernel_table[KERNEL_COUNT] = {
     static_assert(sizeof(struct bindings_of_##id) <= KERNEL_MAX_BINDINGS, "bindings of " #id);
 #include "kernels.def"
 
+#define SPIRV_ROW(id, variant, capabilities, T0, T1, max_rows, local, defines) \
+    static_assert(sizeof(struct bindings_of_##id) <= KERNEL_MAX_STORAGE, "bindings of " #id "[" #variant "]");
+#include "kernels.def"
+
 /* Position of a row among those of its backend. */
 enum {
     CPU_SLOT_start = -1,
