@@ -79,7 +79,7 @@ uint weight_at(uint head, uint t) { return head * WEIGHT_PITCH + spread(t); }
 uvec4 weigh(uvec4 words, float weight)
 {
 #ifdef MATRIX_BF16
-    weight *= 1.002818;
+    weight *= CUT;
     uvec4 low = floatBitsToUint(uintBitsToFloat(words << 16) * weight);
     uvec4 high = floatBitsToUint(uintBitsToFloat(words & 0xffff0000u) * weight);
     return bitfieldInsert(high, low >> 16, 0, 16);

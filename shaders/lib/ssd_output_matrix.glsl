@@ -80,12 +80,10 @@ void put_eight(uint at, vec4 low, vec4 high)
 #define WEIGHTS(low, high) join_eight(low, high)
 #define WEIGH(words, factor) cut_eight(words, factor)
 const float LIFT = 1.0;     // cb is stored divided by this
-const float CUT = 1.002818; // numbers that are cut to bf16 are raised by this before, as in scale_eight
 #else
 #define WEIGHTS(low, high) pack_eight(low, high)
 #define WEIGH(words, factor) scale_eight(words, (factor) * lower)
 const float LIFT = 64.0; // products of c and b beyond what f16 holds
-const float CUT = 1.0;
 // The largest of the first `count` values, in every lane.
 #define LARGEST(values, count, result) \
     float result = 0.0; \
