@@ -7,7 +7,7 @@
 // with c are computed once for the heads. The sums are kept relative to the cumulative decay at the end of the last slab
 // below the tile, so that only the tile on the diagonal needs an exponential per element and head.
 // T1 is a multiple of 4, LANES is SLAB. Shared memory: 32 SLAB (T1 / 4 + 1) + 4 T0 SLAB + 4 T1 bytes.
-// Matrix rows: lib/ssd_output_matrix.glsl.
+// Matrix rows: lib/ssd_output_matrix.glsl, with -DMATRIX2 lib/ssd_output_slabs.glsl.
 // With -DWIDE: lib/ssd_output_wide.glsl.
 // Guards: every exponent is a two-float difference towards a later token, clamped to <= 0; above the diagonal counts
 // as 0; tokens past the chunk are never read.
@@ -25,7 +25,9 @@ WRITES(8, y)
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "lib/ssd.glsl"
-#if defined(MATRIX_F16) || defined(MATRIX_BF16)
+#if defined(MATRIX2)
+#include "lib/ssd_output_slabs.glsl"
+#elif defined(MATRIX_F16) || defined(MATRIX_BF16)
 #include "lib/ssd_output_matrix.glsl"
 #elif defined(WIDE)
 #include "lib/ssd_output_wide.glsl"

@@ -1,4 +1,4 @@
-// The matrix rows of ssd_output: a workgroup makes T1 tokens of T0 heads of a group, HEAD columns at a time.
+// The matrix rows of ssd_output (with -DMATRIX2: lib/ssd_output_slabs.glsl): a workgroup makes T1 tokens of T0 heads of a group, HEAD columns at a time.
 //   y = after (cb (before x) + enter c hin) + (cb decay step + d) x,
 // where the first cb is that of sources below the tile and the last that of the tile on the diagonal. The reference is the token
 // before the tile: before_s is what is left there of source s (times its step), after_t what is left of it at token t, enter what
@@ -8,9 +8,7 @@
 // them at a time, x half of them. What a head begins with (hin, the first x, the x on the diagonal, the decays) is fetched a head
 // ahead, the rest of x while hin is multiplied. bf16 takes hin as it is unless it comes with scales; what is multiplied here (cb and
 // before x) is rounded or cut once.
-// What NVIDIA's compiler makes of it decides the time (dumps of its code, 2026): values fetched ahead and moved to other registers are
-// waited for at the move, so that no fetch has a condition and no loop carries one; six counters say what has arrived, so that whoever
-// waits for one small load may wait for all.
+// Loads ahead have no condition, and no loop carries one: registers that paths or rounds share would be waited for where they are moved.
 // A subgroup owns T1 / ROW_GROUPS tokens of HEAD / COLUMN_GROUPS columns.
 // Tiles go in blocks of STRETCH chunks and head blocks, in each the last tokens first: their tiles take twice as long as those
 // of the first, so that short ones end it all, and processors that get every so many-th tile get some of each.
@@ -55,8 +53,6 @@ const uint OWN = (T1 / 2u * PAIR + LANES - 1u) / LANES;
 const uint UNIT_ROWS = LANES / (HEAD / 8u);  // rows that the lanes fill at a time
 const uint UNITS = (2u * T1 + UNIT_ROWS - 1u) / UNIT_ROWS; // words of a lane: of both halves, and of one
 const uint X_UNITS = (T1 + UNIT_ROWS - 1u) / UNIT_ROWS;
-const uint Y_UNITS = ROWS * (COLUMNS / 8u) / SUBGROUP_SIZE; // words of a lane (MATRIX2, P 64)
-const uint Y_ROWS = SUBGROUP_SIZE / (COLUMNS / 8u);
 const uint SLABS = MAX_CHUNK / T1 - 1u;      // T1 sources each, below the last tile of a chunk
 const uint DEPTH = 2u * T1;                  // states n at a time
 const uint C_TK = MAX_N / MATRIX_K;
@@ -260,16 +256,6 @@ void main()
                     }
                 }
             }
-#ifdef MATRIX2
-            if (s_first + HEAD <= t_first) {
-                [[unroll]] for (uint i = 0u; i < TM; i++) {
-                    [[unroll]] for (uint n = 0u; n < TN; n++)
-                        coopMatStore(MatrixA(sums[i * TN + n] * (CUT / LIFT)), stage,
-                                     (row_first + i * MATRIX_M) * CB_PITCH + (s_first + column_first + n * MATRIX_N) / 8u, CB_PITCH, ROW_MAJOR);
-                }
-                continue;
-            }
-#endif
             if (s_first + HEAD >= t_end) {
                 FETCH_HIN(h_first, 0u)
                 FETCH_HEAD(h_first)
@@ -436,39 +422,6 @@ void main()
             }
 
             // y passes through the subgroup's own part of shared rows: of those of the last slab's cb where there is none.
-#ifdef MATRIX2
-            if (DTYPE_OF(8) == DTYPE_OF(0)) {
-                // Operands are of its type.
-#define PUT_Y(rows, pitch) \
-                { \
-                    [[unroll]] for (uint i = 0u; i < TM; i++) { \
-                        [[unroll]] for (uint n = 0u; n < TN; n++) \
-                            coopMatStore(MatrixA(sums[i * TN + n] * CUT), stage, \
-                                         (rows) + (row_first + i * MATRIX_M) * (pitch) + (column_first + n * MATRIX_N) / 8u, pitch, ROW_MAJOR); \
-                    } \
-                    subgroup_sync(); \
-                    [[unroll]] for (uint i = 0u; i < Y_UNITS; i++) y_words[i] = stage[(rows) + (row_first + y_row + i * Y_ROWS) * (pitch) + y_word]; \
-                }
-                uvec4 y_words[Y_UNITS]; // all of them before the first store: one after the other would wait for the store before
-                uint y_row = gl_SubgroupInvocationID / (COLUMNS / 8u);
-                uint y_word = column_first / 8u + gl_SubgroupInvocationID % (COLUMNS / 8u);
-                uint y_first = (args.y_at + h * SIZE_P) / 8u + (token + t_first + row_first + y_row) * (args.y_row / 8u) + y_word;
-                if (t_first < SLABS * T1) {
-                    PUT_Y((SLABS - 1u) * T1 / 8u, CB_PITCH)
-                } else {
-                    barrier();
-                    PUT_Y(WORK, PITCH)
-                }
-                if (t_first + T1 <= t_end) {
-                    [[unroll]] for (uint i = 0u; i < Y_UNITS; i++) quads_y[y_first + i * Y_ROWS * (args.y_row / 8u)] = y_words[i];
-                } else {
-                    [[unroll]] for (uint i = 0u; i < Y_UNITS; i++) {
-                        if (t_first + row_first + y_row + i * Y_ROWS < t_end) quads_y[y_first + i * Y_ROWS * (args.y_row / 8u)] = y_words[i];
-                    }
-                }
-                continue;
-            }
-#endif
             uint y_first = args.y_at + (token + t_first) * args.y_row + h * SIZE_P;
             barrier();
             PUT_SUMS

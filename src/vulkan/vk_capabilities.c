@@ -167,20 +167,39 @@ static vk_matrix find_matrix(const VkCooperativeMatrixPropertiesKHR *list, uint3
     return best;
 }
 
-static void find_matrices(const vk_instance *instance, vk_adapter *adapter, bool bfloat16)
+static bool is_16(vk_matrix size) { return size.M == 16 && size.N == 16 && size.K == 16; }
+
+/* Is there a product of 16 x 16 x 16 with f16 sums? Rows of DART_CAP_MATRIX2 keep halves in matrices of that use. */
+static bool has_half_sums(const VkCooperativeMatrixPropertiesKHR *list, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const VkCooperativeMatrixPropertiesKHR *p = &list[i];
+        if (p->scope == VK_SCOPE_SUBGROUP_KHR && is_16((vk_matrix){p->MSize, p->NSize, p->KSize}) &&
+            p->AType == VK_COMPONENT_TYPE_FLOAT16_KHR && p->CType == VK_COMPONENT_TYPE_FLOAT16_KHR)
+            return true;
+    }
+    return false;
+}
+
+/* Returns whether the device has the sizes that rows of DART_CAP_MATRIX2 are made for. */
+static bool find_matrices(const vk_instance *instance, vk_adapter *adapter, bool bfloat16)
 {
     uint32_t count = 0;
     if (instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR == NULL ||
         instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(adapter->handle, &count, NULL) != VK_SUCCESS || count == 0)
-        return;
+        return false;
     VkCooperativeMatrixPropertiesKHR *list = calloc(count, sizeof(*list));
-    if (list == NULL) return;
+    if (list == NULL) return false;
+    bool sixteen = false;
     for (uint32_t i = 0; i < count; i++) list[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
     if (instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(adapter->handle, &count, list) >= VK_SUCCESS) {
         adapter->matrix_f16 = find_matrix(list, count, VK_COMPONENT_TYPE_FLOAT16_KHR);
         if (bfloat16) adapter->matrix_bf16 = find_matrix(list, count, VK_COMPONENT_TYPE_BFLOAT16_KHR);
+        sixteen = adapter->matrix_subgroup == 32 && is_16(adapter->matrix_f16) &&
+                  (adapter->matrix_bf16.M == 0 || is_16(adapter->matrix_bf16)) && has_half_sums(list, count);
     }
     free(list);
+    return sixteen;
 }
 
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter)
@@ -286,10 +305,11 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
         (subgroup.supportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT) != 0 &&
         has.memory_model.vulkanMemoryModel && has.memory_model.vulkanMemoryModelDeviceScope &&
         (fixed_size || adapter->require_subgroup_size)) {
-        find_matrices(instance, adapter, has.bfloat16.shaderBFloat16Type && has.bfloat16.shaderBFloat16CooperativeMatrix);
+        const bool sixteen =
+            find_matrices(instance, adapter, has.bfloat16.shaderBFloat16Type && has.bfloat16.shaderBFloat16CooperativeMatrix);
         if (adapter->matrix_f16.M != 0) info->capabilities |= DART_CAP_MATRIX_F16;
         if (adapter->matrix_bf16.M != 0) info->capabilities |= DART_CAP_MATRIX_BF16;
-        if ((info->capabilities & DART_CAP_MATRIX) != 0 && has.maintenance4.maintenance4 &&
+        if (sixteen && (info->capabilities & DART_CAP_MATRIX) != 0 && has.maintenance4.maintenance4 &&
             has.matrix2.cooperativeMatrixReductions && has.matrix2.cooperativeMatrixConversions &&
             has.matrix2.cooperativeMatrixPerElementOperations)
             info->capabilities |= DART_CAP_MATRIX2;
