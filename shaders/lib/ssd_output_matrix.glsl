@@ -10,8 +10,6 @@
 // before x) is rounded or cut once.
 // Loads ahead have no condition, and no loop carries one: registers that paths or rounds share would be waited for where they are moved.
 // A subgroup owns T1 / ROW_GROUPS tokens of HEAD / COLUMN_GROUPS columns.
-// Tiles go in blocks of STRETCH chunks and head blocks, in each the last tokens first: their tiles take twice as long as those
-// of the first, so that short ones end it all, and processors that get every so many-th tile get some of each.
 // Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 288 T1 + 16 T1 + 4 T0 + 1536 bytes. T0 is at most LANES.
 // Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
 // their own GRAIN. A step that is no number makes cum none from its token on, which after_t hands to y. In f16 the weights below the tile and the scales of hin count relative to the largest of them, so that no
@@ -24,7 +22,6 @@ layout(std430, binding = 2) readonly buffer Quads_c { uvec4 quads_c[]; };
 layout(std430, binding = 4) readonly buffer Quads_hin { uvec4 quads_hin[]; };
 layout(std430, binding = 8) writeonly buffer Quads_y { uvec4 quads_y[]; };
 
-const uint STRETCH = 64u;
 // In 16-byte words. The odd ones put rows that are read together into different banks.
 const uint PITCH = HEAD / 8u + 1u;
 const uint CB_PITCH = (MAX_CHUNK - T1) / 8u + 1u;
@@ -113,23 +110,7 @@ void main()
     }
 
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        uint stretch = tile / (STRETCH * t_blocks) * STRETCH;
-        uint in_stretch = tile - stretch * t_blocks;
-        uint width = min(STRETCH, args.tiles / t_blocks - stretch);
-        uint t_first = (t_blocks - 1u - in_stretch / width) * T1;
-        uint rest = stretch + in_stretch % width;
-        uint block_first = rest % h_blocks * T0;
-        rest /= h_blocks;
-        uint g = rest % args.G;
-        rest /= args.G;
-        uint j = rest % args.M;
-        uint b = rest / args.M;
-        uint block_heads = min(T0, group_heads - block_first);
-        Chunk chunk = chunk_of(seq_position(b), seq_count(b, args.L), args.S, j);
-        uint size = chunk.begin < chunk.end ? chunk.end - chunk.begin : 0u;
-        if (t_first >= size) continue;
-        uint token = b * args.L + chunk.begin;
-        uint t_end = min(t_first + T1, size);
+#include "lib/ssd_output_tile.glsl"
         // In 16-byte words, of x: this lane's first row of the sources below the tile (where there is none, the chunk's first row
         // again and again), and its rows of the tile.
         uint x_row = args.x_row / 8u;

@@ -14,8 +14,6 @@
 // What NVIDIA's compiler makes of it decides the time (dumps of its code, 2026): loads are waited for all together, so that they are
 // made in one place of a slab's time, after what came before has been put away; those of x and hin stay there as they are volatile and
 // a barrier follows.
-// Tiles go in blocks of STRETCH chunks and head blocks, in each the last tokens first: their tiles take longer than those
-// of the first, so that short ones end it all, and processors that get every so many-th tile get some of each.
 // Shared memory: 288 T1 + 8 (256 - T1) + 32 T1 + 4 T0 bytes. T0 is at most LANES; T1 is N, LANES 256 in 8 subgroups of 32, M, N and K
 // of a product are 16. bf16 halves are moved as f16, which must not change them: NVIDIA leaves what would be a NaN alone.
 // Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
@@ -31,7 +29,6 @@ layout(std430, binding = 2) readonly buffer Quads_c { uvec4 quads_c[]; };
 layout(std430, binding = 4) volatile readonly buffer Quads_hin { uvec4 quads_hin[]; };
 layout(std430, binding = 8) writeonly buffer Quads_y { uvec4 quads_y[]; };
 
-const uint STRETCH = 64u;
 // In 16-byte words. The odd ones put rows that are read together into different banks.
 const uint WORDS = HEAD / 8u;
 const uint PITCH = WORDS + 1u;
@@ -107,23 +104,7 @@ void main()
     uint put_at = row * PITCH + word;
 
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        uint stretch = tile / (STRETCH * t_blocks) * STRETCH;
-        uint in_stretch = tile - stretch * t_blocks;
-        uint width = min(STRETCH, args.tiles / t_blocks - stretch);
-        uint t_first = (t_blocks - 1u - in_stretch / width) * T1;
-        uint rest = stretch + in_stretch % width;
-        uint block_first = rest % h_blocks * T0;
-        rest /= h_blocks;
-        uint g = rest % args.G;
-        rest /= args.G;
-        uint j = rest % args.M;
-        uint b = rest / args.M;
-        uint block_heads = min(T0, group_heads - block_first);
-        Chunk chunk = chunk_of(seq_position(b), seq_count(b, args.L), args.S, j);
-        uint size = chunk.begin < chunk.end ? chunk.end - chunk.begin : 0u;
-        if (t_first >= size) continue;
-        uint token = b * args.L + chunk.begin;
-        uint t_end = min(t_first + T1, size);
+#include "lib/ssd_output_tile.glsl"
         bool below = t_first > 0u; // there are sources below the tile: T1 of them
         uint h_first = g * group_heads + block_first;
         // In 16-byte words: this lane's rows of x, of the first slab and of the tile. Rows past the chunk are its last one, and nobody
