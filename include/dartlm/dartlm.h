@@ -371,6 +371,8 @@ typedef struct dart_memories {
  * hin in bf16.
  * f16 calls take any finite x as long as y and the weights (c_t . b_s) dt_s are within f16 themselves: the rest of what is
  * rounded on the way counts relative to the largest step or weight of its chunk.
+ * With DART_CAP_MATRIX2, N 128 and P 64, calls of 16 bits hold c_t . b_s of 16 neighbouring tokens relative to the largest of
+ * them: what is below 2^-29 of that, at earlier tokens too, loses digits.
  * Source: Dao and Gu 2024 (state space duality), DART. */
 typedef struct dart_ssd_args {
     uint32_t B, L, H, G, N, P, S; /* N, P <= 256; G divides H; S >= 1 */

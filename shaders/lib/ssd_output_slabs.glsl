@@ -15,11 +15,14 @@
 // made in one place of a slab's time, after what came before has been put away; those of x and hin stay there as they are volatile and
 // a barrier follows.
 // Shared memory: 288 T1 + 8 (256 - T1) + 32 T1 + 4 T0 bytes. T0 is at most LANES; T1 is N, LANES 256 in 8 subgroups of 32, M, N and K
-// of a product are 16. bf16 halves are moved as f16, which must not change them: NVIDIA leaves what would be a NaN alone.
+// of a product are 16. Relied on beyond what is promised, and told by conformance: conversions to bf16 cut, elements of f16 sums lie
+// where those of f32 sums do, and moving bf16 halves as f16 leaves what would be a NaN there alone.
 // Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
 // their own block. A step that is no number makes cum none from its token on, which after_t hands to y. Differences within a tile have
-// the digits of f32 at the size of the log-decay since the reference; a token weighs its own step exactly. In f16 the weights below the
-// tile and the scales of hin count relative to the largest of them, so that no weight makes x or hin larger.
+// the digits of f32 at the size of the log-decay since the reference; a token weighs its own step exactly. cb of the tile loses digits
+// below 2^-29 of the largest among a subgroup's 16 tokens and all sources up to the last of them, is 0 below 2^-40 and infinite above
+// 2^121. In f16 the weights below the tile and the scales of hin count relative to the largest of them, so that no weight makes x or
+// hin larger.
 #include "lib/matrix.glsl"
 #include "lib/ssd_matrix.glsl"
 // volatile: see above.
@@ -74,7 +77,7 @@ const float LIFT = 64.0; // products of c and b beyond what f16 holds
 #endif
 
 const float LEAST_LOG = -1e30;     // a number still, so that differences are
-const float LARGEST_STEP = 3.39e38; // a number still when raised by CUT
+const float LARGEST_STEP = 3.39e38; // of a step raised by CUT, so that it is a number
 
 // cb of a subgroup's block on the diagonal.
 float up_to_own(const in uint row, const in uint column, const in float product) { return column <= row ? product : 0.0; }
@@ -235,7 +238,7 @@ void main()
             subgroup_sync();
             if (LANE < T0) skips[LANE] = own_skip * CUT;
             PUT(0u, b_0)
-// products[n] += c times those of block BLOCK_OF, half of the states.
+// products[n] += c times b of block block_of, half of the states.
 #define MULTIPLY_B(half_at, k_first, block_of) \
             [[unroll]] for (uint k = 0u; k < STATES; k++) { \
                 MatrixB column; \
