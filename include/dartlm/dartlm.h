@@ -140,7 +140,7 @@ typedef enum dart_capability {
     DART_CAP_SHARED48 = 1 << 10,    /* 48 KiB of shared memory, 512 invocations */
     DART_CAP_MATRIX_F16 = 1 << 11,  /* cooperative matrices (KHR) of f16 with f32 sums */
     DART_CAP_MATRIX_BF16 = 1 << 12, /* the same of bf16 */
-    DART_CAP_MATRIX2 = 1 << 13,     /* NV_cooperative_matrix2: reductions, conversions, element functions */
+    DART_CAP_MATRIX2 = 1 << 13,     /* NV_cooperative_matrix2: reductions, conversions, element functions; 16 x 16 x 16 */
     DART_CAP_SM90 = 1 << 14,        /* CUDA compute capability 9.0 exactly: warpgroup matrix instructions */
     DART_CAP_CUBLASLT = 1 << 15,    /* the cuBLASLt library was found */
     DART_CAP_WIDE = 1 << 16,        /* subgroups of 32 lanes or more */

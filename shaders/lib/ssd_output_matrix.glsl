@@ -1,4 +1,5 @@
-// The matrix rows of ssd_output (with -DMATRIX2: lib/ssd_output_slabs.glsl): a workgroup makes T1 tokens of T0 heads of a group, HEAD columns at a time.
+// The matrix rows of ssd_output for any size, and for devices without NV_cooperative_matrix2 (with it, and N = 128, P = 64:
+// lib/ssd_output_slabs.glsl): a workgroup makes T1 tokens of T0 heads of a group, HEAD columns at a time.
 //   y = after (cb (before x) + enter c hin) + (cb decay step + d) x,
 // where the first cb is that of sources below the tile and the last that of the tile on the diagonal. The reference is the token
 // before the tile: before_s is what is left there of source s (times its step), after_t what is left of it at token t, enter what
@@ -8,12 +9,13 @@
 // them at a time, x half of them. What a head begins with (hin, the first x, the x on the diagonal, the decays) is fetched a head
 // ahead, the rest of x while hin is multiplied. bf16 takes hin as it is unless it comes with scales; what is multiplied here (cb and
 // before x) is rounded or cut once.
-// Loads ahead have no condition, and no loop carries one: registers that paths or rounds share would be waited for where they are moved.
+// Loads ahead have no condition, and no loop carries one: registers that paths or rounds share would be waited for where they are
+// moved.
 // A subgroup owns T1 / ROW_GROUPS tokens of HEAD / COLUMN_GROUPS columns.
 // Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 288 T1 + 16 T1 + 4 T0 + 1536 bytes. T0 is at most LANES.
 // Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
-// their own GRAIN. A step that is no number makes cum none from its token on, which after_t hands to y. In f16 the weights below the tile and the scales of hin count relative to the largest of them, so that no
-// weight makes x or hin larger.
+// their own GRAIN. A step that is no number makes cum none from its token on, which after_t hands to y. In f16 the weights below the
+// tile and the scales of hin count relative to the largest of them, so that no weight makes x or hin larger.
 #include "lib/matrix.glsl"
 #include "lib/ssd_matrix.glsl"
 layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
