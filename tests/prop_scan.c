@@ -400,6 +400,54 @@ static void nan_in_x_stays_near(void **unused)
 }
 
 /* A sequence's and a head's numbers do not depend on where it stands. */
+/* Nothing reaches a state and d is 1, so that y is x: numbers at the end of a type's range, which parts of an operand or of y may be
+ * moved as: bits of bf16 from 2^121 on are no numbers of f16. */
+static void keeps_the_largest_numbers(void **unused)
+{
+    (void)unused;
+    static const float largest[] = {0x1.fep125f, 65504.0f, 0x1.fep125f};
+    rig r;
+    rig_open(&r, rig_spec);
+    for (size_t k = 0; k < WIDE_DTYPES; k++) {
+        wide w;
+        make_wide(&r, &w);
+        set(w.b, LONG * STATE, 0);
+        for (size_t i = 0; i < LONG * OUT; i++) w.x[i] = (i % 3 ? 1.0f : -1.0f) * ldexpf(largest[k], -(int)(i % 6));
+        const float ones[HEADS] = {1, 1};
+        place_wide(&r, &w, wide_dtypes[k]);
+        w.args.d = rig_tensor(&r, DART_F32, HEADS, ones);
+        float *y = run_wide(&r, &w);
+        rig_same_bits("y", y, w.x, LONG * OUT);
+        free(y);
+        unmake_wide(&w);
+    }
+    rig_close(&r);
+}
+
+/* y of another type than x is the same number, rounded once. */
+static void rounds_y_of_another_type(void **unused)
+{
+    (void)unused;
+    static const dart_dtype types[][2] = {{DART_F16, DART_BF16}, {DART_BF16, DART_F16}}; /* of x and of y */
+    static const double rounding[] = {0x1p-8, 0x1p-11};
+    rig r;
+    wide w;
+    rig_open(&r, rig_spec);
+    make_wide(&r, &w);
+    for (size_t k = 0; k < sizeof types / sizeof types[0]; k++) {
+        place_wide(&r, &w, types[k][0]);
+        w.args.y = rig_tensor(&r, DART_F32, LONG * OUT, NULL);
+        float *exact = run_wide(&r, &w);
+        w.args.y = rig_tensor(&r, types[k][1], LONG * OUT, NULL);
+        float *y = run_wide(&r, &w);
+        for (size_t i = 0; i < LONG * OUT; i++) assert_true(fabs((double)y[i] - exact[i]) <= rounding[k] * fabs((double)exact[i]) + 0x1p-25);
+        free(exact);
+        free(y);
+    }
+    unmake_wide(&w);
+    rig_close(&r);
+}
+
 static void permutes(void **unused)
 {
     (void)unused;
@@ -472,6 +520,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(hands_on_bad_steps),
     cmocka_unit_test(large_steps_keep_their_digits),
     cmocka_unit_test(nan_in_x_stays_near),
+    cmocka_unit_test(keeps_the_largest_numbers),
+    cmocka_unit_test(rounds_y_of_another_type),
     cmocka_unit_test(permutes),
     cmocka_unit_test(repeats_to_the_bit),
 };
