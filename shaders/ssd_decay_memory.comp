@@ -11,7 +11,7 @@
 // one part is multiplied, the next head's tokens come into the other, which takes two barriers a head. The sums stay where they
 // are: matrices are squared, reduced over rows, normalised, rounded and stored as they lie.
 // f16: weights count relative to a power of two not below the head's largest, so that no x grows.
-// T0 is N. Shared memory: 36864 + 1156 BLOCK + 8 N COLUMN_GROUPS bytes, f16 4 BLOCK more.
+// T0 is N, BLOCK at most SUBGROUPS. Shared memory: 36864 + 1156 BLOCK + 8 N COLUMN_GROUPS bytes, f16 4 BLOCK more.
 // Guards: exponents are clamped to <= 0 and come from two-float differences; the sums are precise; tokens past the chunk are
 // never read, the last one stands in for them with a weight of 0 (an infinity of it becomes NaN); eps > 0.
 #include "lib/dart.glsl"
@@ -89,18 +89,16 @@ uvec4 weigh(uvec4 words, float weight)
 }
 float sum_of(const in float a, const in float b) { return a + b; }
 
-// One head of a chunk by one subgroup: cum and decay from the steps, which become weights.
-void add_up(uint head, uint h, uint j, uint b, uint first, uint size)
+// One head of a chunk by one subgroup: cum and decay from the steps, which become weights, and rate, -exp(a_log).
+void add_up(uint head, uint h, float rate, uint j, uint b, uint first, uint size)
 {
     uint lane = gl_SubgroupInvocationID;
-    float a_log = load_a_log(args.a_log_at + h);
-    float a = a_log > 0.0 ? -1.0 / exp_neg(-a_log) : -exp_neg(a_log);
     float steps[TOKENS];
     vec2 sums[TOKENS];
     vec2 sum = vec2(0.0);
     [[unroll]] for (uint k = 0u; k < TOKENS; k++) {
         steps[k] = weights[weight_at(head, lane * TOKENS + k)];
-        sum = add_pairs(sum, vec2(a * steps[k], 0.0));
+        sum = add_pairs(sum, vec2(rate * steps[k], 0.0));
         sums[k] = sum;
     }
     [[unroll]] for (uint lanes = 1u; lanes < SUBGROUP_SIZE; lanes *= 2u) {
@@ -112,6 +110,23 @@ void add_up(uint head, uint h, uint j, uint b, uint first, uint size)
     if (lane == 0u) before = vec2(0.0);
     [[unroll]] for (uint k = 0u; k < TOKENS; k++) sums[k] = add_pairs(before, sums[k]);
     vec2 end = subgroupShuffle(sums[TOKENS - 1u], SUBGROUP_SIZE - 1u);
+
+    float shrink = 1.0;
+    float shares[TOKENS];
+    [[unroll]] for (uint k = 0u; k < TOKENS; k++) shares[k] = steps[k] * decay_exp(cum_between(sums[k], end));
+#ifndef MATRIX_BF16
+    float largest = 0.0;
+    [[unroll]] for (uint k = 0u; k < TOKENS; k++) largest = max(largest, shares[k]);
+    float unit = power_above(subgroupMax(largest));
+    shrink = 1.0 / unit;
+    if (lane == 0u) units[head] = unit;
+#endif
+    [[unroll]] for (uint k = 0u; k < TOKENS; k++) weights[weight_at(head, lane * TOKENS + k)] = shares[k] * shrink;
+
+    if (lane == 0u) {
+        totals[head] = end.x;
+        store_decay((b * (args.M + 1u) + 1u + j) * args.H + h, end.x);
+    }
 
     uint at = (b * args.H + h) * args.L + first;
     [[unroll]] for (uint q = 0u; q < TOKENS / 4u; q++) {
@@ -132,21 +147,6 @@ void add_up(uint head, uint h, uint j, uint b, uint first, uint size)
             }
         }
     }
-    if (lane == 0u) {
-        totals[head] = end.x;
-        store_decay((b * (args.M + 1u) + 1u + j) * args.H + h, end.x);
-    }
-
-    float shrink = 1.0;
-    [[unroll]] for (uint k = 0u; k < TOKENS; k++) steps[k] *= decay_exp(cum_between(sums[k], end));
-#ifndef MATRIX_BF16
-    float largest = 0.0;
-    [[unroll]] for (uint k = 0u; k < TOKENS; k++) largest = max(largest, steps[k]);
-    float unit = power_above(subgroupMax(largest));
-    shrink = 1.0 / unit;
-    if (lane == 0u) units[head] = unit;
-#endif
-    [[unroll]] for (uint k = 0u; k < TOKENS; k++) weights[weight_at(head, lane * TOKENS + k)] = steps[k] * shrink;
 }
 
 // A tile, and what a lane holds of it.
@@ -314,14 +314,17 @@ void main()
                 coopMatLoad(b_rows[i * TK + (t_first) / MATRIX_K + k], stage, \
                             k * MATRIX_K * B_PITCH + (row_first + i * MATRIX_M) / 8u, B_PITCH, COLUMN_MAJOR); \
         }
-// The steps of a block; neighbours are heads, as in dt. First all are read, then each is worked on.
+// The steps of a block; neighbours are heads, as in dt. First all are read, then each is worked on. With them the rate of the head that
+// the subgroup adds up: it would wait for all of x if it was read beside that.
 #define FETCH_STEPS(block) \
         [[unroll]] for (uint i = 0u; i < STEPS; i++) { \
             uint head = min((block) + (LANE + i * LANES) % BLOCK, heads - 1u); \
             uint t = min((LANE + i * LANES) / BLOCK, last); \
             steps[i] = load_dt(args.dt_at + (token + t) * args.dt_row + h_first + head); \
             if (!has(args.flags, IS_STEP) && has(args.flags, HAS_BIAS)) steps[i] += load_dt_bias(args.dt_bias_at + h_first + head); \
-        }
+        } \
+        float a_log = load_a_log(args.a_log_at + h_first + min((block) + gl_SubgroupID, heads - 1u)); \
+        rate = a_log > 0.0 ? -1.0 / exp_neg(-a_log) : -exp_neg(a_log);
 #define PUT_STEPS \
         [[unroll]] for (uint i = 0u; i < STEPS; i++) { \
             uint t = (LANE + i * LANES) / BLOCK; \
@@ -334,6 +337,7 @@ void main()
             } \
         }
 
+        float rate;
         float steps[STEPS];
         FETCH_STEPS(0u)
         FETCH_B(0u)
@@ -355,8 +359,7 @@ void main()
             uvec4 first_1[UNITS];
             FETCH(first_0, 0u, block)
             FETCH(first_1, HALF, block)
-            for (uint head = gl_SubgroupID; head < in_block; head += SUBGROUPS)
-                add_up(head, h_first + block + head, j, b, chunk.begin, size);
+            if (gl_SubgroupID < in_block) add_up(gl_SubgroupID, h_first + block + gl_SubgroupID, rate, j, b, chunk.begin, size);
             barrier();
             PUT(stage_0, first_0, 0u, 0u)
             PUT(stage_1, first_1, HALF, 0u)

@@ -22,7 +22,7 @@ layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
 layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
 layout(std430, binding = 2) readonly buffer Quads_c { uvec4 quads_c[]; };
 layout(std430, binding = 4) readonly buffer Quads_hin { uvec4 quads_hin[]; };
-layout(std430, binding = 8) writeonly buffer Quads_y { uvec4 quads_y[]; };
+#include "lib/ssd_output_y.glsl"
 
 // In 16-byte words. The odd ones put rows that are read together into different banks.
 const uint PITCH = HEAD / 8u + 1u;
@@ -58,19 +58,6 @@ const uint C_TK = MAX_N / MATRIX_K;
 const uint TOKENS = (MAX_CHUNK + LANES - 1u) / LANES;
 const uint SCALES = (MAX_N + LANES - 1u) / LANES;
 
-uint half_pair(float low, float high) { return half_bits(DTYPE_OF(8), low) | half_bits(DTYPE_OF(8), high) << 16; }
-// Eight neighbours of y, from element `at` on.
-void put_eight(uint at, vec4 low, vec4 high)
-{
-    if (DTYPE_OF(8) == TYPE_F32) {
-        quads_y[at / 4u] = floatBitsToUint(low);
-        quads_y[at / 4u + 1u] = floatBitsToUint(high);
-    } else if (DTYPE_OF(8) == DTYPE_OF(0)) {
-        quads_y[at / 8u] = pack_eight(low, high);
-    } else {
-        quads_y[at / 8u] = uvec4(half_pair(low.x, low.y), half_pair(low.z, low.w), half_pair(high.x, high.y), half_pair(high.z, high.w));
-    }
-}
 #ifdef MATRIX_BF16
 #define WEIGHTS(low, high) join_eight(low, high)
 #define WEIGH(words, factor) cut_eight(words, factor)

@@ -12,11 +12,11 @@
 // bf16 takes hin as it is unless it comes with scales. What is multiplied here (cb, before x, the tile's weights) and y in bf16 are cut
 // after being raised by CUT (NVIDIA 580 cuts in conversions, too); cb of the tile is kept in f16 relative to the subgroup's largest.
 // What NVIDIA's compiler makes of it decides the time (dumps of its code, 2026): loads are waited for all together, so that they are
-// made in one place of a slab's time, after what came before has been put away; those of x and hin stay there as they are volatile and
-// a barrier follows.
-// Shared memory: 288 T1 + 8 (256 - T1) + 32 T1 + 4 T0 bytes. T0 is at most LANES; T1 is N, LANES 256 in 8 subgroups of 32, M, N and K
-// of a product are 16. Relied on beyond what is promised, and told by conformance: conversions to bf16 cut, elements of f16 sums lie
-// where those of f32 sums do, and moving bf16 halves as f16 leaves what would be a NaN there alone.
+// made in one place of a slab's time, after what came before has been put away; those of x, hin and its scales stay there as they are
+// volatile and a barrier follows.
+// Shared memory: 288 T1 + 8 (256 - T1) + 32 T1 + 4 T0 bytes, f16 64 more. T0 is at most LANES; T1 is N, LANES 256 in 8 subgroups of
+// 32, M, N and K of a product are 16. Relied on beyond what is promised, and told by conformance: conversions to bf16 cut, elements of
+// f16 sums lie where those of f32 sums do, and moving bf16 halves as f16 leaves what would be a NaN there alone.
 // Guards: as in ssd_output.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
 // their own block. A step that is no number makes cum none from its token on, which after_t hands to y. Differences within a tile have
 // the digits of f32 at the size of the log-decay since the reference; a token weighs its own step exactly. cb of the tile loses digits
@@ -30,7 +30,10 @@ layout(std430, binding = 0) volatile readonly buffer Quads_x { uvec4 quads_x[]; 
 layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
 layout(std430, binding = 2) readonly buffer Quads_c { uvec4 quads_c[]; };
 layout(std430, binding = 4) volatile readonly buffer Quads_hin { uvec4 quads_hin[]; };
-layout(std430, binding = 8) writeonly buffer Quads_y { uvec4 quads_y[]; };
+#ifndef MATRIX_BF16
+layout(std430, binding = 5) volatile readonly buffer Quads_hin_scale { vec4 quads_hin_scale[]; };
+#endif
+#include "lib/ssd_output_y.glsl"
 
 // In 16-byte words. The odd ones put rows that are read together into different banks.
 const uint WORDS = HEAD / 8u;
@@ -44,6 +47,9 @@ shared float logs[2u * T1];             // of the tile's tokens: log2 of what is
 shared vec2 sources[2u * T1];           // the same of a token as a source, and its step
 shared float after[2u * T1];            // exp(cum_t - cum_reference)
 shared float skips[T0];                 // d of the heads
+#ifndef MATRIX_BF16
+shared vec4 tops[2u * SUBGROUPS / 4u];  // the largest of `before` in a subgroup
+#endif
 
 const uint BLOCKS = SUBGROUPS;          // of a tile's tokens, one a subgroup
 const uint ROWS = T1 / BLOCKS;
@@ -57,17 +63,6 @@ const uint LEAD = 1u; // steps of a slab's product before the next slab is put a
 // f16: of cb, or bits of bf16
 #define Halves coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
 
-uint half_pair(float low, float high) { return half_bits(DTYPE_OF(8), low) | half_bits(DTYPE_OF(8), high) << 16; }
-// Eight neighbours of y, from element `at` on.
-void put_eight(uint at, vec4 low, vec4 high)
-{
-    if (DTYPE_OF(8) == TYPE_F32) {
-        quads_y[at / 4u] = floatBitsToUint(low);
-        quads_y[at / 4u + 1u] = floatBitsToUint(high);
-    } else {
-        quads_y[at / 8u] = uvec4(half_pair(low.x, low.y), half_pair(low.z, low.w), half_pair(high.x, high.y), half_pair(high.z, high.w));
-    }
-}
 #ifdef MATRIX_BF16
 #define WEIGH(words, factor) cut_eight(words, factor)
 const float LIFT = 1.0;     // cb is stored divided by this
@@ -148,20 +143,20 @@ void main()
             PUT(half_at, words) \
         }
 #else
-        float scales[UNITS];
+        vec4 own_scales; // of this lane's UNITS rows
+        vec4 all_scales; // a lane's share of all N
         float largest_scale;
-#define HIN_SCALE(n, h) (has(args.flags, HAS_HIN_SCALE) ? load_hin_scale(args.hin_scale_at + ((b * args.M + j) * args.H + (h)) * SIZE_N + (n)) : 1.0)
 #define FETCH_SCALES(h) \
         { \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) scales[i] = HIN_SCALE(row + i, h); \
-            largest_scale = 0.0; \
-            [[unroll]] for (uint n = 0u; n < MAX_N; n += SUBGROUP_SIZE) largest_scale = max(largest_scale, HIN_SCALE(n + gl_SubgroupInvocationID, h)); \
-            largest_scale = subgroupMax(largest_scale); \
+            uint scale_first = args.hin_scale_at + ((b * args.M + j) * args.H + (h)) * SIZE_N; \
+            own_scales = quads_hin_scale[(scale_first + row) / 4u]; \
+            all_scales = quads_hin_scale[scale_first / 4u + gl_SubgroupInvocationID]; \
         }
 #define PUT_HIN(half_at, words, h) \
         { \
+            largest_scale = subgroupMax(max(max(all_scales.x, all_scales.y), max(all_scales.z, all_scales.w))); \
             float shrink = largest_scale > 0.0 ? 1.0 / largest_scale : 0.0; \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) PUT_UNIT(half_at, i, scale_eight(words[i], scales[i] * shrink)) \
+            [[unroll]] for (uint i = 0u; i < UNITS; i++) PUT_UNIT(half_at, i, scale_eight(words[i], own_scales[i] * shrink)) \
         }
 #endif
 #define PUT_UNIT(half_at, i, unit) stage[put_at + (half_at) + (i) * PITCH] = unit;
@@ -178,6 +173,15 @@ void main()
             coopMatLoad(column, stage, (from) + n * MATRIX_N / 8u, PITCH, ROW_MAJOR); \
             sums[n] = coopMatMulAdd(left, column, sums[n]); \
         }
+#ifdef MATRIX_BF16
+#define PUT_TOP(set)
+#else
+#define PUT_TOP(set) \
+        { \
+            float top = subgroupMax(LANE < t_first ? before[(set) * BEFORE + LANE / 4u][LANE % 4u] : 0.0); \
+            if (subgroupElect()) tops[(set) * SUBGROUPS / 4u + gl_SubgroupID / 4u][gl_SubgroupID % 4u] = top; \
+        }
+#endif
 // What a head's tokens weigh, into shared memory.
 #define PUT_FACTORS(set, tokens, reference) \
         { \
@@ -194,6 +198,7 @@ void main()
                 after[t] = exp2(left); \
                 sources[t] = none ? vec2(-LEAST_LOG, 0.0) : vec2(left, step); \
             } \
+            PUT_TOP(set) \
             enter = decay_exp(reference.x); \
         }
 
@@ -297,9 +302,8 @@ void main()
             float skip = skips[head];
             now = head % 2u;
 #ifndef MATRIX_BF16
-            float largest_before = 0.0;
-            for (uint s = gl_SubgroupInvocationID; s < t_first; s += SUBGROUP_SIZE) largest_before = max(largest_before, before[now * BEFORE + s / 4u][s % 4u]);
-            float unit = max(subgroupMax(largest_before), 5.9604645e-8);
+            vec4 largest = max(tops[now * SUBGROUPS / 4u], tops[now * SUBGROUPS / 4u + 1u]);
+            float unit = max(max(max(largest.x, largest.y), max(largest.z, largest.w)), 5.9604645e-8);
             float lower_unit = 1.0 / unit;
             enter *= largest_scale * lower_unit / LIFT;
 #endif
@@ -319,6 +323,7 @@ void main()
             }
             FETCH_TOKENS(next_tokens, next_reference, h_next)
             FETCH_HIN(next_hin, h_next)
+            FETCH_SCALES(h_next)
             ISSUE
             MULTIPLY(c_rows, side, LEAD, TK)
             [[unroll]] for (uint n = 0u; n < TN; n++) sums[n] = sums[n] * enter;
@@ -353,7 +358,6 @@ void main()
                 coopMatPerElementNV(weight, weight, weight_own, now * T1 + row_first, skip);
                 ADD_WEIGHTED(0u)
             }
-            FETCH_SCALES(h_next)
             PUT_HIN(side, next_hin, h_next)
             if (below) FETCH_BELOW(h_next)
             FETCH_OWN(h_next)
