@@ -399,7 +399,6 @@ static void nan_in_x_stays_near(void **unused)
     rig_close(&r);
 }
 
-/* A sequence's and a head's numbers do not depend on where it stands. */
 /* Nothing reaches a state and d is 1, so that y is x: numbers at the end of a type's range, which parts of an operand or of y may be
  * moved as: bits of bf16 from 2^121 on are no numbers of f16. */
 static void keeps_the_largest_numbers(void **unused)
@@ -448,6 +447,7 @@ static void rounds_y_of_another_type(void **unused)
     rig_close(&r);
 }
 
+/* A sequence's and a head's numbers do not depend on where it stands. */
 static void permutes(void **unused)
 {
     (void)unused;

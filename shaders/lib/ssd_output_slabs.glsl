@@ -116,9 +116,10 @@ void main()
         uvec4 own[UNITS];   // of x
         uvec4 lower[UNITS]; // of x below the tile
         float enter;
+#define HIN_ROW(h) (((b * args.M + j) * args.H + (h)) * SIZE_N)
 #define FETCH_HIN(words, h) \
         { \
-            uint hin_first = (args.hin_at + (((b * args.M + j) * args.H + (h)) * SIZE_N + row) * SIZE_P) / 8u + word; \
+            uint hin_first = (args.hin_at + (HIN_ROW(h) + row) * SIZE_P) / 8u + word; \
             [[unroll]] for (uint i = 0u; i < UNITS; i++) words[i] = quads_hin[hin_first + i * WORDS]; \
         }
 #define FETCH_BELOW(h) \
@@ -134,11 +135,11 @@ void main()
 // Loads before this are made before what follows.
 #define ISSUE subgroup_sync();
 #ifdef MATRIX_BF16
-#define HIN_SCALE(n, h) load_hin_scale(args.hin_scale_at + ((b * args.M + j) * args.H + (h)) * SIZE_N + (n))
 #define FETCH_SCALES(h)
 #define PUT_HIN(half_at, words, h) \
         if (has(args.flags, HAS_HIN_SCALE)) { \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) PUT_UNIT(half_at, i, scale_eight(words[i], HIN_SCALE(row + i, h))) \
+            [[unroll]] for (uint i = 0u; i < UNITS; i++) \
+                PUT_UNIT(half_at, i, scale_eight(words[i], load_hin_scale(args.hin_scale_at + HIN_ROW(h) + (row + i)))) \
         } else { \
             PUT(half_at, words) \
         }
@@ -148,7 +149,7 @@ void main()
         float largest_scale;
 #define FETCH_SCALES(h) \
         { \
-            uint scale_first = args.hin_scale_at + ((b * args.M + j) * args.H + (h)) * SIZE_N; \
+            uint scale_first = args.hin_scale_at + HIN_ROW(h); \
             own_scales = quads_hin_scale[(scale_first + row) / 4u]; \
             all_scales = quads_hin_scale[scale_first / 4u + gl_SubgroupInvocationID]; \
         }
