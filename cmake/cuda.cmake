@@ -18,17 +18,20 @@ if(DARTLM_NVCC AND Python3_Interpreter_FOUND)
   set(cuda_dir ${CMAKE_CURRENT_BINARY_DIR}/cuda)
   file(MAKE_DIRECTORY ${cuda_dir})
   file(GLOB cuda_files CONFIGURE_DEPENDS
-    ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cuh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.h)
+    ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*/*.cuh
+    ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*/*.h ${CMAKE_CURRENT_SOURCE_DIR}/shaders/args.h ${CMAKE_CURRENT_SOURCE_DIR}/shaders/*/args.h
+    ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels.def ${CMAKE_CURRENT_SOURCE_DIR}/src/*/*.def ${CMAKE_CURRENT_SOURCE_DIR}/src/*/*/*.def)
   add_custom_command(OUTPUT ${cuda_dir}/kernels.fatbin
     COMMAND ${DARTLM_NVCC} --fatbin -std=c++17 -O3 --threads 2
       ${DARTLM_CUDA_TARGETS}
+      -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/src -I${CMAKE_CURRENT_SOURCE_DIR}/cuda
       -o ${cuda_dir}/kernels.fatbin ${CMAKE_CURRENT_SOURCE_DIR}/cuda/kernels.cu
-    DEPENDS ${cuda_files} ${CMAKE_CURRENT_SOURCE_DIR}/shaders/args.h ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels.def
+    DEPENDS ${cuda_files}
     COMMENT "Compiling CUDA kernels" VERBATIM)
   add_custom_command(OUTPUT ${cuda_dir}/cu_fatbinary.c
-    COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/embed_binary.py
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/build/embed_binary.py
       ${cuda_dir}/kernels.fatbin ${cuda_dir}/cu_fatbinary.c cu_fatbinary
-    DEPENDS ${cuda_dir}/kernels.fatbin ${CMAKE_CURRENT_SOURCE_DIR}/tools/embed_binary.py
+    DEPENDS ${cuda_dir}/kernels.fatbin ${CMAKE_CURRENT_SOURCE_DIR}/tools/build/embed_binary.py
     COMMENT "Embedding CUDA kernels" VERBATIM)
   set(DARTLM_CUDA_GENERATED ${cuda_dir}/cu_fatbinary.c)
   set(DARTLM_CUDA_FOUND TRUE)

@@ -1,6 +1,6 @@
 #include "spy.h"
 
-#include "device.h"
+#include "runtime/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +75,7 @@ static void check_promises(const record *r)
     uint32_t tiles, bound = 0;
     memcpy(&tiles, launch->args, sizeof tiles);
     if (launch->tiles == 0 || tiles != launch->tiles) complain(&s.counts.broken, r->kernel, "tiles");
-    if ((launch->row->capabilities & ~(s.device->info.capabilities | FITS_ALL)) != 0) complain(&s.counts.broken, r->kernel, "capabilities");
+    if ((launch->row->needs & ~s.device->info.capabilities) != 0) complain(&s.counts.broken, r->kernel, "capabilities");
     for (uint32_t i = 0; i < KERNEL_MAX_BINDINGS; i++) {
         const backend_binding *b = &launch->bindings[i];
         if (b->memory == NULL) {

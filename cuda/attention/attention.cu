@@ -3,7 +3,7 @@
 // Where a block holds tokens that some query must not see, the values are added one by one, so that what those
 // tokens hold (it may be NaN) takes no part.
 // Shared memory: 17 KiB of panels, 17 KiB of weights.
-#include "product.cuh"
+#include "lib/product.cuh"
 
 // Weights of the tile: line t, one column a token of the cache.
 struct Weights {

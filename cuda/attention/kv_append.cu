@@ -1,5 +1,5 @@
 // A piece's keys and values to their places in the cache. A block copies T0 consecutive elements, counted row by row.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(kv_append, simt)
 {

@@ -2,7 +2,7 @@
 // Threads stand in groups over D, four columns each; a group takes every so-many-th token with an online softmax of its
 // own, and the groups are put together at the end.
 // Keys and values are of one type. Shared memory: 6.5 KiB.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 struct AttentionStepShared {
     float4 sums[block_size];

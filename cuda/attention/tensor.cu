@@ -5,7 +5,7 @@
 // A weight of 0 takes no part unless the value is not finite: blocks that some token sees in part are looked through for
 // such values, and where there is one, weights and values are multiplied one by one.
 // Shared memory: 2 x 2 x 64 rows of 2 D + 16 bytes.
-#include "attend.cuh"
+#include "lib/attend.cuh"
 
 namespace attend {
 namespace attention_tensor {

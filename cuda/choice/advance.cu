@@ -1,5 +1,5 @@
 // seq[2 b] += seq[2 b + 1], and with HAS_ROWS the id of b into its log. A block works on T0 sequences.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(advance, simt)
 {

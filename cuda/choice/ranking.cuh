@@ -2,7 +2,7 @@
 #ifndef DART_RANKING_CUH
 #define DART_RANKING_CUH
 
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 __device__ __forceinline__ uint32_t key_of(float v)
 {

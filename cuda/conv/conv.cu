@@ -1,7 +1,7 @@
 // y[b,t,ch] = SiLU(bias[ch] + sum_k weight[ch,k] in[t-K+1+k]); before the piece stands the tail, or zero.
 // A block covers T0 channels x T1 tokens; a thread slides over half of the tokens of a channel with the last 8 inputs
 // in registers.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(conv, simt)
 {

@@ -1,5 +1,5 @@
 // conv and conv_tail for L = 1 in one. A block works on T0 channels of a sequence, a thread on one.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(conv_step, simt)
 {

@@ -1,6 +1,6 @@
 // tail = the last K-1 of (tail, in). A block works on T0 channels of a sequence, a thread on one, oldest first: what it
 // reads from the old tail lies at or after the place that it writes.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(conv_tail, simt)
 {

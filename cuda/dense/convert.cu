@@ -1,5 +1,5 @@
 // y = x in another dtype, for the tokens that are there. A block converts T0 consecutive elements, counted row by row.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(convert, simt)
 {

@@ -1,5 +1,5 @@
 // y_t = weight_{ids_t} for the ids that this launch holds, NaN for ids outside the vocabulary. A block copies a row.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(embed, simt)
 {

@@ -1,5 +1,5 @@
 // y[i] = value. A block writes T0 consecutive elements.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(fill, simt)
 {

@@ -1,6 +1,6 @@
 // out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight. A block works on a row; out may be y, since each thread reads an
 // element for the last time right before it writes it.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(gated_norm, simt)
 {

@@ -1,7 +1,7 @@
 // y[t, o] (+)= sum_i x[t, i] weight[o, i].
 // simt, simt_wide: a block computes T1 tokens x T0 outputs (see product.cuh).
 // simt_few: a warp computes one output for up to T1 tokens, so that each weight is read once.
-#include "product.cuh"
+#include "lib/product.cuh"
 
 template <int R>
 __device__ __forceinline__ void linear_tiles(const linear_args &args, const View &x, const View &weight, const View &y)

@@ -1,5 +1,5 @@
 // y_t = x_s / sqrt(mean(x_s^2) + eps) weight, s = rows_t or t. A block works on a row and reads it twice.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(norm, simt)
 {

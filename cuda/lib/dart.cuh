@@ -2,30 +2,30 @@
 #ifndef DART_CUH
 #define DART_CUH
 
-#include "../shaders/args.h"
+#include "shaders/args.h"
 #include "launch.h"
 
 #include <cuda_fp16.h>
 
 // Names made from the table: argument types fill_args, bindings BINDING_fill_y, tile sizes TILE0_fill_simt.
 #define KERNEL(id, Args) typedef struct Args id##_args;
-#include "../src/kernels.def"
+#include "src/kernels.def"
 enum {
 #define KERNEL(id, Args) BINDING_##id##_base, BINDING_##id##_reset = -1,
 #define BIND(id, name, access) BINDING_##id##_##name,
-#include "../src/kernels.def"
+#include "src/kernels.def"
     BINDING_end
 };
 enum : uint32_t {
-#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) \
+#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) \
     TILE0_##id##_##variant = (T0), TILE1_##id##_##variant = (T1),
-#include "../src/kernels.def"
+#include "src/kernels.def"
 };
 
 // Threads and dynamic shared memory of the rows that say so: THREADS_sma_x, SHARED_sma_x.
-#define CUDA_SHAPED_ROW(id, variant, capabilities, T0, T1, max_rows, threads, shared_bytes, blocks) \
+#define CUDA_SHAPED_ROW(id, variant, needs, fits, T0, T1, max_rows, threads, shared_bytes, blocks) \
     constexpr uint32_t THREADS_##id##_##variant = (threads), SHARED_##id##_##variant = (shared_bytes);
-#include "../src/kernels.def"
+#include "src/kernels.def"
 
 #define KERNEL_FUNCTION(id, variant) KERNEL_BOUNDED(id, variant, __launch_bounds__(CUDA_BLOCK))
 // With registers for that many blocks on a multiprocessor, where the compiler's own choice spills.

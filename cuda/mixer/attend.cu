@@ -1,6 +1,6 @@
 // State-memory attention of one token over the memories of one split, from q and e as the convolution left them:
 // {acc[P], top, den}. Shared memory: 6.2 KiB, half 5.1 KiB.
-#include "sma_half.cuh"
+#include "sma/half.cuh"
 
 __device__ __forceinline__ TokenInputs attend_inputs(const mixer_attend_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {

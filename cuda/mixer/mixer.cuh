@@ -4,7 +4,7 @@
 #ifndef DART_MIXER_CUH
 #define DART_MIXER_CUH
 
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 constexpr uint32_t mixer_outputs = 8, mixer_rows = 4, mixer_sums = mixer_outputs + 1; // the last one: the squares
 

@@ -1,6 +1,6 @@
 // For chunks that close: s = sqrt(mean_p dh^2 + eps), to = dh / s, scale = s. A block works on T0 rows of N of one
 // (sequence, chunk, head), a warp on one.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(sma_append, simt)
 {

@@ -5,7 +5,7 @@
 #ifndef DART_SMA_HALF_CUH
 #define DART_SMA_HALF_CUH
 
-#include "sma_token.cuh"
+#include "token.cuh"
 
 constexpr uint32_t half_warps = 4, half_threads = 32 * half_warps, half_n = 128, half_p = 64;
 constexpr uint32_t half_fetch = 8; // 16 gained nothing

@@ -11,8 +11,8 @@
 // Numbers: qn, en and dh are exact; factor and then c factor are rounded to 16 bits, relative to a power of two not below
 // the largest factor of the memory, so that they stay in the range of f16. The error is 1.7 times that of one rounding of r.
 // Shared memory: STAGES x (16 KiB memory, 320 bytes factors), rows of qn, c, en, their numbers, barriers, factors on their way.
-#include "hopper.cuh"
-#include "sma_tiles.cuh"
+#include "lib/hopper.cuh"
+#include "tiles.cuh"
 
 namespace attend {
 namespace sma_hopper {

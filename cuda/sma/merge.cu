@@ -1,5 +1,5 @@
 // The merge of partials as a launch of its own, a block a (sequence, head).
-#include "sma_merge.cuh"
+#include "merge.cuh"
 
 KERNEL_FUNCTION(sma_merge, simt)
 {

@@ -5,7 +5,7 @@
 #ifndef DART_SMA_MERGE_CUH
 #define DART_SMA_MERGE_CUH
 
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 template <uint32_t threads> struct MergeShared {
     float gains[MERGE_PARTS], sums[threads];

@@ -1,6 +1,6 @@
 // qn = q / rms(q) / sqrt(N), en = e / rms(e), or powers of two apart with the rest in unit. A warp works on one (row, group),
 // a lane on four elements at a time.
-#include "attend.cuh"
+#include "lib/attend.cuh"
 
 // The largest power of two that is not above x.
 __device__ __forceinline__ float power_below(float x)

@@ -1,5 +1,5 @@
 // rho[i] = (mean_p dh[i, p]^2 + eps)^(-1/2). A block works on T0 consecutive rows, a warp on one.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(sma_rho, simt)
 {

@@ -4,7 +4,7 @@
 // (tokens x N) with the memory (N x P), 64 columns at a time; g is folded into the second one, which adds to r.
 // A P above 64 takes further sweeps over the memories, each with the logits anew.
 // Shared memory: 17 KiB of panels, 6 words a token.
-#include "product.cuh"
+#include "lib/product.cuh"
 
 // A memory, each row n times its factor where that is asked for. It stands on the side of the memory because a thread
 // stages four columns of one row there.

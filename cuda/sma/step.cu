@@ -1,7 +1,7 @@
 // sma for L = 1: a block looks at a run of memories of one (sequence, head) and writes {top, den, acc[P]}; the one of a
 // head that is done last merges them. Shared memory: 7.7 KiB, half 7.1 KiB.
-#include "sma_half.cuh"
-#include "sma_merge.cuh"
+#include "half.cuh"
+#include "merge.cuh"
 
 __device__ __forceinline__ TokenInputs step_inputs(const sma_step_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {

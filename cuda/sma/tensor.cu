@@ -6,7 +6,7 @@
 // Numbers: qn, en and dh are exact, c factor is rounded once, relative to a power of two not below the largest factor of
 // the memory, so that it stays in the range of f16.
 // Shared memory: 2 x (N rows of 144 bytes, N factors).
-#include "sma_tiles.cuh"
+#include "tiles.cuh"
 
 namespace attend {
 namespace sma_tensor {

@@ -4,7 +4,7 @@
 #ifndef DART_SMA_TILES_CUH
 #define DART_SMA_TILES_CUH
 
-#include "attend.cuh"
+#include "lib/attend.cuh"
 
 namespace attend {
 

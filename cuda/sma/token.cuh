@@ -5,7 +5,7 @@
 #ifndef DART_SMA_TOKEN_CUH
 #define DART_SMA_TOKEN_CUH
 
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 struct TokenInputs {
     View q, e, c, dh;

@@ -13,7 +13,7 @@
 #ifndef DART_SSD_CHUNK_CUH
 #define DART_SSD_CHUNK_CUH
 
-#include "tensor.cuh"
+#include "lib/tensor.cuh"
 
 namespace ssd_chunk {
 

@@ -2,7 +2,7 @@
 // neighbouring ones of neighbouring heads; each lane adds up eight tokens of its warp's item in f64 and the warp scans the
 // lanes, so that hi and lo are the sum rounded once and what that rounding lost.
 // Shared memory: 6.3 KiB.
-#include "tensor.cuh"
+#include "lib/tensor.cuh"
 
 KERNEL_FUNCTION_SHAPED(ssd_decay, scan, 1)
 {

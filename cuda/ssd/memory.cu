@@ -2,7 +2,7 @@
 // or rows divided by their scales. An open last chunk goes to tail as well.
 // A block computes T0 rows of one (sequence, chunk, head), 64 columns at a time, as a product over its tokens. Normalised
 // rows that are wider are computed twice, the first time for their squares.
-#include "product.cuh"
+#include "lib/product.cuh"
 
 // b_t[n] exp(cum[last] - cum[t]) step_t
 struct DecayedColumns {

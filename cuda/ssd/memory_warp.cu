@@ -8,7 +8,7 @@
 //
 // Shared memory: two stages of x (b at first) 64 KiB, rows of results 8 KiB, factors 4 KiB.
 // Every warp reads all of x, which keeps shared memory busy for some two thirds of the time on an H200.
-#include "ssd_warp.cuh"
+#include "warp.cuh"
 
 namespace ssd_warp {
 namespace memory {

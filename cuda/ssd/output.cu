@@ -4,7 +4,7 @@
 // A number of x that is not finite would come out of the product at earlier tokens of its 64, as 0 times it is none: where
 // sums over the own 64 tokens are not finite, they are taken again one by one, which changes no bit of the others.
 // Shared memory: that of a product and 17 KiB.
-#include "product.cuh"
+#include "lib/product.cuh"
 
 constexpr uint32_t products_row = Panels<4>::side + 4;
 

@@ -10,7 +10,7 @@
 // 2^-16 d), so that no x grows, and below the largest scale of the head.
 //
 // Shared memory: two stages of x, weighted x and hin 144 KiB; products of c and b 48 KiB; vectors 18 KiB.
-#include "ssd_chunk.cuh"
+#include "chunk.cuh"
 
 namespace ssd_output_tensor {
 

@@ -19,7 +19,7 @@
 // Shared memory: two stages of x (b at first) 64 KiB, hin 16 KiB, rows of results 8 KiB, vectors 8 KiB.
 // On an H200 the schedulers issue in a third of the cycles: eight warps a multiprocessor, which registers allow, do not hide
 // that instructions wait for one another.
-#include "ssd_warp.cuh"
+#include "warp.cuh"
 
 namespace ssd_warp {
 namespace output {

@@ -13,7 +13,7 @@
 //
 // Shared memory: x 64 KiB; b, then weighted x and the first head's states 64 KiB; products of c and b 48 KiB;
 // memories, then the second head's states 32 KiB; vectors 18 KiB.
-#include "ssd_chunk.cuh"
+#include "chunk.cuh"
 
 namespace ssd_piece_cluster {
 

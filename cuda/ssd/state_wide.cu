@@ -1,7 +1,7 @@
 // ssd_state for N = 128, P = 64 with normalised memories and hin, in bf16 also raw, in 16 bits of one type. A block has T0 rows
 // of one (sequence, head), sixteen threads a row with four columns each. Eight chunks are walked at a time, the states first, while
 // the next eight are on their way; what there is one of a chunk is two threads' to load and to compute and one's to store.
-#include "tensor.cuh"
+#include "lib/tensor.cuh"
 
 namespace ssd_state_wide {
 

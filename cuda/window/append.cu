@@ -1,6 +1,6 @@
 // One token of each sequence: [x|b|c] through the convolution, x and b also into the token's slot of the window, and its
 // log-decay and step beside them. A block works on T0 of the channels and heads of a sequence, a thread on one.
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 KERNEL_FUNCTION(window_append, simt)
 {

@@ -2,7 +2,7 @@
 #ifndef WINDOW_CUH
 #define WINDOW_CUH
 
-#include "dart.cuh"
+#include "lib/dart.cuh"
 
 struct WindowShared {
     float log_decays[WINDOW];

@@ -125,26 +125,22 @@ DART_API void dart_context_destroy(dart_context **context);
 /* Copies the text of the last failure on this context (always terminated, possibly cut), returns its full length. */
 DART_API size_t dart_context_error(const dart_context *context, char *text, size_t size);
 
-/* What a device can do, as bits; rows of the kernel table name the ones that they need. */
+/* What a device can do beyond what its backend always needs, as bits; rows of the kernel table name the ones that they need. */
 typedef enum dart_capability {
-    DART_CAP_CPU = 1 << 0,
-    DART_CAP_AVX2 = 1 << 1,      /* AVX2, FMA and F16C */
-    DART_CAP_BLAS = 1 << 2,      /* built with a CBLAS */
-    DART_CAP_SPIRV = 1 << 3,     /* the Vulkan baseline */
-    DART_CAP_STORE16 = 1 << 4,   /* 16-bit elements in storage buffers */
-    DART_CAP_SUBGROUP = 1 << 5,  /* subgroup arithmetic in compute with full subgroups */
-    DART_CAP_CUDA = 1 << 6,
-    DART_CAP_NULL = 1 << 7,
-    DART_CAP_FLOAT16 = 1 << 8,      /* 16-bit float arithmetic in shaders */
-    DART_CAP_LARGE = 1 << 9,        /* workgroups of 256 invocations and 32 KiB of shared memory */
-    DART_CAP_SHARED48 = 1 << 10,    /* 48 KiB of shared memory, 512 invocations */
-    DART_CAP_MATRIX_F16 = 1 << 11,  /* cooperative matrices (KHR) of f16 with f32 sums */
-    DART_CAP_MATRIX_BF16 = 1 << 12, /* the same of bf16 */
-    DART_CAP_MATRIX2 = 1 << 13,     /* NV_cooperative_matrix2: reductions, conversions, element functions; 16 x 16 x 16 */
-    DART_CAP_SM90 = 1 << 14,        /* CUDA compute capability 9.0 exactly: warpgroup matrix instructions */
-    DART_CAP_CUBLASLT = 1 << 15,    /* the cuBLASLt library was found */
-    DART_CAP_WIDE = 1 << 16,        /* subgroups of 32 lanes or more */
-    DART_CAP_REGISTERS = 1 << 17    /* invocations of 128 registers still hide the latency of memory: not AMD's GCN */
+    DART_CAP_AVX2 = 1 << 0,        /* CPU: AVX2, FMA and F16C */
+    DART_CAP_BLAS = 1 << 1,        /* CPU: built with a CBLAS */
+    DART_CAP_STORE16 = 1 << 2,     /* Vulkan: 16-bit elements in storage buffers */
+    DART_CAP_SUBGROUP = 1 << 3,    /* Vulkan: subgroup arithmetic in compute with full subgroups */
+    DART_CAP_FLOAT16 = 1 << 4,     /* Vulkan: 16-bit float arithmetic in shaders */
+    DART_CAP_LARGE = 1 << 5,       /* Vulkan: workgroups of 256 invocations and 32 KiB of shared memory */
+    DART_CAP_SHARED48 = 1 << 6,    /* Vulkan: 48 KiB of shared memory, 512 invocations */
+    DART_CAP_MATRIX_F16 = 1 << 7,  /* Vulkan: cooperative matrices (KHR) of f16 with f32 sums */
+    DART_CAP_MATRIX_BF16 = 1 << 8, /* Vulkan: the same of bf16 */
+    DART_CAP_MATRIX2 = 1 << 9,     /* Vulkan: NV_cooperative_matrix2: reductions, conversions, element functions; 16 x 16 x 16 */
+    DART_CAP_WIDE = 1 << 10,       /* Vulkan: subgroups of 32 lanes or more */
+    DART_CAP_REGISTERS = 1 << 11,  /* Vulkan: invocations of 128 registers still hide the latency of memory: not AMD's GCN */
+    DART_CAP_SM90 = 1 << 12,       /* CUDA: compute capability 9.0 exactly: warpgroup matrix instructions */
+    DART_CAP_CUBLASLT = 1 << 13    /* CUDA: the cuBLASLt library was found */
 } dart_capability;
 /* Everything that computes with matrix hardware through Vulkan: what to do without when a driver is in doubt. */
 #define DART_CAP_MATRIX (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2)

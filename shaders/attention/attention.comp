@@ -2,7 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
 #if defined(MATRIX_F16) || defined(MATRIX_BF16)
-#include "lib/attention_matrix.glsl"
+#include "matrix.glsl"
 #else
 // o_t = sum_s w_s v_s, w = softmax over the tokens s that t sees of scale q_t . k_s, lse = logsumexp.
 // q, o B L H D; k, v B C G D; lse B L H; D <= MAX_HEAD.
@@ -25,7 +25,7 @@ WRITES(5, lse)
 #include "lib/seq.glsl"
 #ifdef WIDE
 #include "lib/log.glsl"
-#include "lib/attention_wide.glsl"
+#include "wide.glsl"
 #else
 #include "lib/sma.glsl"
 

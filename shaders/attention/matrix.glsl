@@ -13,7 +13,7 @@
 // (MATRIX_N + 1) + 4 bytes.
 // Guards: masked scores are LOWEST before exp2; in blocks with masked tokens values that are not finite are taken out of the
 // product, which would spread them as 0 x NaN, and added to the rows that see them.
-#include "matrix.glsl"
+#include "lib/matrix.glsl"
 PUSH(AttentionArgs)
 layout(std430, binding = 0) readonly buffer Block_q { uvec4 quads_q[]; };
 layout(std430, binding = 1) readonly buffer Block_k { uvec4 quads_k[]; };
@@ -22,8 +22,8 @@ READS(3, seq)
 WRITES(4, o)
 layout(std430, binding = 4) writeonly buffer Quads_o { uvec4 quads_o[]; };
 WRITES(5, lse)
-#include "seq.glsl"
-#include "sma.glsl"
+#include "lib/seq.glsl"
+#include "lib/sma.glsl"
 
 #if HEAD == 64
 #define DEPTH 64u // such rows are for just that

@@ -2,7 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
 #ifdef HALVES
-#include "lib/attention_step_half.glsl"
+#include "step_half.glsl"
 #else
 // attention for one token, over the tokens of one split: partial = {top, den, acc[D]}, top = max score,
 // den = sum exp(score - top), acc = sum exp(score - top) v.

@@ -12,7 +12,7 @@ layout(std430, binding = 1) readonly buffer Block_k { uvec4 quads_k[]; };
 layout(std430, binding = 2) readonly buffer Block_v { uvec4 quads_v[]; };
 READS(3, seq)
 WRITES(4, partial)
-#include "seq.glsl"
+#include "lib/seq.glsl"
 
 shared float products[PASSES * LANES + LANES];
 shared float weights[LANES];

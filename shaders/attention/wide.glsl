@@ -9,8 +9,8 @@
 // -DFLOAT16; 64 registers: a GCN SIMD holds four waves.
 // Guards: those of attention.comp; a weight below 0 marks a token that is not seen, whose value is left out.
 const uint LINES = 32u; // T0
-#include "product.glsl"
-#include "eight.glsl"
+#include "lib/product.glsl"
+#include "lib/eight.glsl"
 READS_EIGHT(0, q)
 READS_EIGHT(1, k)
 READS_EIGHT(2, v)

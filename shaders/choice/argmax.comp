@@ -7,7 +7,7 @@
 PUSH(ArgmaxArgs)
 READS(0, part)
 WRITES(1, ids)
-#include "lib/order.glsl"
+#include "order.glsl"
 
 void main()
 {

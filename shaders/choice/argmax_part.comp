@@ -8,7 +8,7 @@
 PUSH(ArgmaxPartArgs)
 READS(0, logits)
 WRITES(1, part)
-#include "lib/order.glsl"
+#include "order.glsl"
 
 const uint AHEAD = 8u;
 

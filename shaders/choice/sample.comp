@@ -13,7 +13,7 @@ PUSH(SampleArgs)
 READS(0, logits)
 READS(1, seq)
 WRITES(2, ids)
-#include "lib/order.glsl"
+#include "order.glsl"
 
 const uint NEGATIVE_INFINITY = 0x007fffffu; // as an order
 

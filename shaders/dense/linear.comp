@@ -46,9 +46,9 @@ void put(uint row, uint column, float value)
 #if defined(MATRIX_F16) || defined(MATRIX_BF16)
 #define Y_SLOT 2
 #define ADDS has(args.flags, IS_ADD)
-#include "lib/linear_matrix.glsl"
+#include "linear_matrix.glsl"
 #elif defined(WIDE)
-#include "lib/linear_wide.glsl"
+#include "linear_wide.glsl"
 #elif defined(FEW)
 const uint OUTPUTS = 4u; // of a lane
 const uint ROWS = 4u;    // T1

@@ -30,7 +30,7 @@ void store_end(uint split, uint head, float top, float den)
 }
 void store_sum(uint split, uint head, uint p, float sum) { store_partial(partial_of(split, head) + p, sum); }
 void finish(uint head) {}
-#include "lib/sma_step_half.glsl"
+#include "sma/step_half.glsl"
 #else
 #include "lib/eight.glsl"
 layout(std430, binding = 3) readonly buffer Pairs_dh { uvec2 pairs_dh[]; };

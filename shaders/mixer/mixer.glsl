@@ -3,7 +3,7 @@
 // wants. So the rows are read once, and nothing waits for the norm; the weights are read once a team, from a cache. (A lane
 // that takes all rows, to read each weight once, needs up to 256 registers for it.) Include after dart.glsl.
 // With subgroups a team is whole ones of them: 64 lanes or more.
-#include "eight.glsl"
+#include "lib/eight.glsl"
 
 const uint OUTPUTS = 8u; // T0
 const uint ROWS = T1;

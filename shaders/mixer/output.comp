@@ -18,12 +18,12 @@ READS(5, weight)
 READS(6, seq)
 READS_WRITES(7, x)
 #include "lib/seq.glsl"
-#include "lib/mixer.glsl"
+#include "mixer.glsl"
 READS_EIGHT(0, y)
 READS_EIGHT(3, z)
 READS_EIGHT(4, norm)
 READS_EIGHT(5, weight)
-#include "lib/mixer_weights.glsl"
+#include "weights.glsl"
 layout(std430, binding = 1) readonly buffer Fours_partial { vec4 fours_partial[]; };
 
 const uint AHEAD = 4u; // splits that are fetched together

@@ -33,13 +33,13 @@ READS_EIGHT(2, weight)
 void put(uint row, uint column, float value) { store_y(args.y_at + row * args.y_row + column, value); }
 #define Y_SLOT 3
 #define ADDS false
-#include "lib/linear_matrix.glsl"
+#include "dense/linear_matrix.glsl"
 #else
-#include "lib/mixer.glsl"
+#include "mixer.glsl"
 READS_EIGHT(0, x)
 READS_EIGHT(1, norm)
 READS_EIGHT(2, weight)
-#include "lib/mixer_weights.glsl"
+#include "weights.glsl"
 
 const uint MAX_ROWS = 7u; // of a tail
 

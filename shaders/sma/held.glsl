@@ -15,8 +15,8 @@
 // Shared memory: 16 SHARED_TILE + 4 N + 8 TOKENS PART_PITCH + 8 TOKENS + 16 bytes, below 48 KiB.
 // Guards: as in sma_matrix.glsl; exponents are clamped to at least -150, where the weight is 0.
 #extension GL_KHR_shader_subgroup_shuffle : require
-#include "dart.glsl"
-#include "matrix.glsl"
+#include "lib/dart.glsl"
+#include "lib/matrix.glsl"
 PUSH(SmaArgs)
 layout(std430, binding = 0) readonly buffer Block_qn { uvec4 quads_qn[]; };
 layout(std430, binding = 1) readonly buffer Block_en { uvec4 quads_en[]; };
@@ -27,8 +27,8 @@ READS(5, seq)
 layout(std430, binding = 6) buffer Block_r { uvec4 quads_r[]; };
 layout(std430, binding = 7) buffer Block_lse { float floats_lse[]; };
 layout(std430, binding = 8) readonly buffer Block_unit { vec2 units[]; };
-#include "seq.glsl"
-#include "log.glsl"
+#include "lib/seq.glsl"
+#include "lib/log.glsl"
 
 const uint N = 128u;
 const uint P = 64u;

@@ -7,8 +7,8 @@
 // Shared memory: 16 SLAB (MAX_P / 8 + 1) + 2 MAX_STATE + 4 T0 (MATRIX_N + 6) + 4 LANES bytes.
 // Guards: as in sma.comp; what a token does not see is dropped from the products before it is weighted, so that
 // neither NaN nor infinity of later memories reaches it.
-#include "dart.glsl"
-#include "matrix.glsl"
+#include "lib/dart.glsl"
+#include "lib/matrix.glsl"
 PUSH(SmaArgs)
 layout(std430, binding = 0) readonly buffer Block_qn { uvec4 quads_qn[]; };
 layout(std430, binding = 1) readonly buffer Block_en { uvec4 quads_en[]; };
@@ -19,8 +19,8 @@ READS(5, seq)
 READS_WRITES(6, r)
 READS_WRITES(7, lse)
 layout(std430, binding = 8) readonly buffer Block_unit { vec2 units[]; };
-#include "seq.glsl"
-#include "log.glsl"
+#include "lib/seq.glsl"
+#include "lib/log.glsl"
 
 const uint MAX_P = 64u;
 const uint SLAB = 64u;

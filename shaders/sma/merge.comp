@@ -9,7 +9,7 @@ READS_WRITES(2, r)
 READS_WRITES(3, lse)
 #include "lib/seq.glsl"
 #include "lib/log.glsl"
-#include "lib/sma_merge.glsl"
+#include "merge.glsl"
 
 void main()
 {

@@ -12,9 +12,9 @@
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; each token has its
 // own limit, since a tile may straddle the border of a chunk, and a weight of 0 lets no NaN through.
 #if defined(HELD)
-#include "lib/sma_held.glsl"
+#include "held.glsl"
 #elif defined(MATRIX_F16)
-#include "lib/sma_matrix.glsl"
+#include "matrix.glsl"
 #else
 #include "lib/dart.glsl"
 PUSH(SmaArgs)
@@ -29,7 +29,7 @@ READS_WRITES(7, lse)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
 #ifdef WIDE
-#include "lib/sma_wide.glsl"
+#include "wide.glsl"
 #else
 
 const uint SLAB = 64u;

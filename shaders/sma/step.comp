@@ -22,8 +22,8 @@ READS_WRITES(8, r)
 READS_WRITES(9, lse)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
-#include "lib/sma_merge.glsl"
-#include "lib/sma_last.glsl"
+#include "merge.glsl"
+#include "last.glsl"
 #ifdef HALF
 uint e_row() { return args.e_row; }
 void store_end(uint split, uint head, float top, float den)
@@ -37,7 +37,7 @@ void store_sum(uint split, uint head, uint p, float sum)
     partials[(head * args.splits + split) * (args.P + 2u) + 2u + p] = sum;
 }
 void finish(uint head) { merge_when_last(head); }
-#include "lib/sma_step_half.glsl"
+#include "step_half.glsl"
 #else
 
 const uint BATCH = 4u;

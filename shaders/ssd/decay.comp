@@ -17,7 +17,7 @@ READS(4, open_decay)
 WRITES(5, cum)
 WRITES(6, decay)
 #include "lib/seq.glsl"
-#include "lib/ssd.glsl"
+#include "ssd.glsl"
 
 const uint PARTS = LANES / T0; // of a chunk, one lane each
 const uint SLAB = PARTS * SEGMENT;

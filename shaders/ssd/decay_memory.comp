@@ -36,9 +36,9 @@ layout(std430, binding = 2) writeonly buffer Quads_cum { vec4 quads_cum[]; };
 layout(std430, binding = 6) writeonly buffer Quads_memory { uvec4 quads_memory[]; };
 #include "lib/seq.glsl"
 #define SSD_MEMORY
-#include "lib/ssd.glsl"
+#include "ssd.glsl"
 #include "lib/matrix.glsl"
-#include "lib/ssd_matrix.glsl"
+#include "matrix.glsl"
 
 const uint TOKENS = MAX_CHUNK / SUBGROUP_SIZE; // of a lane, when a subgroup adds up a head; a multiple of 4
 const uint WEIGHT_PITCH = MAX_CHUNK + SUBGROUP_SIZE;

@@ -24,11 +24,11 @@ WRITES(8, tail)
 #include "lib/seq.glsl"
 #define SSD_CUM
 #define SSD_MEMORY
-#include "lib/ssd.glsl"
+#include "ssd.glsl"
 #if defined(MATRIX_F16) || defined(MATRIX_BF16)
-#include "lib/ssd_memory_matrix.glsl"
+#include "memory_matrix.glsl"
 #elif defined(WIDE)
-#include "lib/ssd_memory_wide.glsl"
+#include "memory_wide.glsl"
 #else
 
 const uint SLAB = 32u;

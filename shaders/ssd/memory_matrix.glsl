@@ -6,7 +6,7 @@
 // Shared memory: 16 SLAB (T0 / 8 + 10) bytes, or where that is more 272 T0, and 4096 bytes.
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/matrix.glsl"
-#include "lib/ssd_matrix.glsl"
+#include "matrix.glsl"
 layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
 layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
 layout(std430, binding = 6) writeonly buffer Quads_memory { uvec4 quads_memory[]; };

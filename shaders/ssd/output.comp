@@ -24,13 +24,13 @@ READS(7, seq)
 WRITES(8, y)
 #include "lib/seq.glsl"
 #define SSD_CUM
-#include "lib/ssd.glsl"
+#include "ssd.glsl"
 #if defined(MATRIX2)
-#include "lib/ssd_output_slabs.glsl"
+#include "output_slabs.glsl"
 #elif defined(MATRIX_F16) || defined(MATRIX_BF16)
-#include "lib/ssd_output_matrix.glsl"
+#include "output_matrix.glsl"
 #elif defined(WIDE)
-#include "lib/ssd_output_wide.glsl"
+#include "output_wide.glsl"
 #else
 
 const uint SLAB = 32u;

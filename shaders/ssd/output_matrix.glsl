@@ -17,12 +17,12 @@
 // their own GRAIN. A step that is no number makes cum none from its token on, which after_t hands to y. In f16 the weights below the
 // tile and the scales of hin count relative to the largest of them, so that no weight makes x or hin larger.
 #include "lib/matrix.glsl"
-#include "lib/ssd_matrix.glsl"
+#include "matrix.glsl"
 layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
 layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
 layout(std430, binding = 2) readonly buffer Quads_c { uvec4 quads_c[]; };
 layout(std430, binding = 4) readonly buffer Quads_hin { uvec4 quads_hin[]; };
-#include "lib/ssd_output_y.glsl"
+#include "output_y.glsl"
 
 // In 16-byte words. The odd ones put rows that are read together into different banks.
 const uint PITCH = HEAD / 8u + 1u;
@@ -99,7 +99,7 @@ void main()
     }
 
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-#include "lib/ssd_output_tile.glsl"
+#include "output_tile.glsl"
         // In 16-byte words, of x: this lane's first row of the sources below the tile (where there is none, the chunk's first row
         // again and again), and its rows of the tile.
         uint x_row = args.x_row / 8u;

@@ -24,7 +24,7 @@
 // 2^121. In f16 the weights below the tile and the scales of hin count relative to the largest of them, so that no weight makes x or
 // hin larger.
 #include "lib/matrix.glsl"
-#include "lib/ssd_matrix.glsl"
+#include "matrix.glsl"
 // volatile: see above.
 layout(std430, binding = 0) volatile readonly buffer Quads_x { uvec4 quads_x[]; };
 layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
@@ -33,7 +33,7 @@ layout(std430, binding = 4) volatile readonly buffer Quads_hin { uvec4 quads_hin
 #ifndef MATRIX_BF16
 layout(std430, binding = 5) volatile readonly buffer Quads_hin_scale { vec4 quads_hin_scale[]; };
 #endif
-#include "lib/ssd_output_y.glsl"
+#include "output_y.glsl"
 
 // In 16-byte words. The odd ones put rows that are read together into different banks.
 const uint WORDS = HEAD / 8u;
@@ -102,7 +102,7 @@ void main()
     uint put_at = row * PITCH + word;
 
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-#include "lib/ssd_output_tile.glsl"
+#include "output_tile.glsl"
         bool below = t_first > 0u; // there are sources below the tile: T1 of them
         uint h_first = g * group_heads + block_first;
         // In 16-byte words: this lane's rows of x, of the first slab and of the tile. Rows past the chunk are its last one, and nobody

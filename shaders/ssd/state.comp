@@ -23,10 +23,10 @@ WRITES(9, hin_scale)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
 #define SSD_MEMORY
-#include "lib/ssd.glsl"
+#include "ssd.glsl"
 
 #if defined(MATRIX_F16) || defined(MATRIX_BF16)
-#include "lib/ssd_state_matrix.glsl"
+#include "state_matrix.glsl"
 #else
 #ifdef P64
 const uint BLOCKS = 64u / LANES;

@@ -5,7 +5,7 @@
 // before, so that no step hangs on a condition. Shared memory: none. A subgroup holds at least one row and has at least AHEAD lanes.
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/matrix.glsl"
-#include "lib/ssd_matrix.glsl"
+#include "matrix.glsl"
 layout(std430, binding = 1) readonly buffer Pairs_memory { uvec2 pairs_memory[]; };
 layout(std430, binding = 8) writeonly buffer Pairs_hin { uvec2 pairs_hin[]; };
 

@@ -19,7 +19,7 @@ WRITES(8, y)
 WRITES(9, rows)
 READS_WRITES(10, steps)
 #include "lib/seq.glsl"
-#include "lib/window.glsl"
+#include "window.glsl"
 
 const uint AHEAD = 3u; // rows of a tail that are fetched together; K is 4 nearly always
 

@@ -19,7 +19,7 @@ WRITES(7, hin_scale)
 WRITES(8, to)
 WRITES(9, scale)
 #include "lib/seq.glsl"
-#include "lib/window.glsl"
+#include "window.glsl"
 #include "lib/eight.glsl"
 READS_EIGHT(0, rows)
 WRITES_EIGHT(6, hin)

@@ -21,7 +21,7 @@ READS(5, d)
 READS(6, seq)
 WRITES(7, y)
 #include "lib/seq.glsl"
-#include "lib/window.glsl"
+#include "window.glsl"
 #include "lib/eight.glsl"
 READS_EIGHT(0, rows)
 READS_EIGHT(3, hin)

@@ -1,6 +1,6 @@
 #include "config.h"
 
-#include "file.h"
+#include "base/file.h"
 
 #include <float.h>
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 #ifndef DART_CURSOR_H
 #define DART_CURSOR_H
 
-#include "base.h"
+#include "base/base.h"
 
 typedef struct cursor {
     char *at, *begin; /* the text ends with a terminator, which no function below accepts */

@@ -1,7 +1,7 @@
 #include "safetensors.h"
 
 #include "cursor.h"
-#include "file.h"
+#include "base/file.h"
 
 #include <inttypes.h>
 #include <jansson.h>

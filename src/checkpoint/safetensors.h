@@ -3,7 +3,7 @@
 #ifndef DART_SAFETENSORS_H
 #define DART_SAFETENSORS_H
 
-#include "base.h"
+#include "base/base.h"
 
 #define SAFETENSORS_MAX_RANK 8
 #define SAFETENSORS_MAX_HEADER 100000000u /* bytes, the limit of the reference implementation */

@@ -1,6 +1,6 @@
 #include "safetensors.h"
 
-#include "file.h"
+#include "base/file.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef DART_CPU_H
 #define DART_CPU_H
 
-#include "../backend.h"
+#include "runtime/backend.h"
 
 #define CPU_ALIGN 64u
 #define CPU_SCRATCH (256u * 1024u) /* floats of scratch a thread */
@@ -63,8 +63,8 @@ uint64_t cpu_detect_memory(void);
 #define CPU_DECLARE_avx2(id) void cpu_##id##_avx2(const cpu_task *task);
 #define CPU_DECLARE_few_avx2(id) void cpu_##id##_few_avx2(const cpu_task *task);
 #define CPU_DECLARE_blas(id) void cpu_##id##_blas(const cpu_task *task);
-#define CPU_ROW(id, variant, capabilities, T0, T1, max_rows) CPU_DECLARE_##variant(id)
-#include "../kernels.def"
+#define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) CPU_DECLARE_##variant(id)
+#include "kernels.def"
 
 /* The partials of one head of sma_step or attention_step, and what they are merged into; see args.h. */
 typedef struct cpu_parts {

@@ -21,8 +21,8 @@
 #endif
 
 const cpu_kernel cpu_kernels[] = {
-#define CPU_ROW(id, variant, capabilities, T0, T1, max_rows) CPU_FUNCTION_##variant(id),
-#include "../kernels.def"
+#define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) CPU_FUNCTION_##variant(id),
+#include "kernels.def"
 };
 
 /* More threads than this gain nothing on one model and cost scratch. */
@@ -61,7 +61,7 @@ static void device_info(const void *instance, uint32_t index, dart_device_info *
     info->type = DART_DEVICE_CPU;
     cpu_detect_name(info->name, sizeof info->name);
     snprintf(info->driver, sizeof info->driver, "dartlm %s", dart_version());
-    info->capabilities = DART_CAP_CPU;
+    info->capabilities = 0;
     if (cpu_detect_avx2()) info->capabilities |= DART_CAP_AVX2;
 #if defined(DARTLM_BLAS)
     info->capabilities |= DART_CAP_BLAS;
@@ -231,6 +231,7 @@ static dart_status warm(void *device, const kernel_row *row, uint32_t dtypes)
 
 const backend cpu_backend = {
     .kind = DART_BACKEND_CPU,
+    .rows = DART_BACKEND_CPU,
     .instance_create = instance_create,
     .instance_destroy = instance_destroy,
     .device_count = device_count,

@@ -9,8 +9,8 @@
 #ifndef DART_CU_H
 #define DART_CU_H
 
-#include "../backend.h"
-#include "../../cuda/launch.h"
+#include "runtime/backend.h"
+#include "cuda/lib/launch.h"
 
 #include <stdatomic.h>
 

@@ -3,6 +3,7 @@
 
 const backend cuda_backend = {
     .kind = DART_BACKEND_CUDA,
+    .rows = DART_BACKEND_CUDA,
     .instance_create = cu_instance_create,
     .instance_destroy = cu_instance_destroy,
     .device_count = cu_instance_device_count,

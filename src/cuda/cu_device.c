@@ -6,29 +6,29 @@
 /* By slot: how each row is launched. */
 static const struct {
     const char *name; /* NULL: of the library */
-    uint32_t capabilities, threads, shared_bytes, blocks;
+    uint32_t needs, threads, shared_bytes, blocks;
 } cu_rows[] = {
-#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) {#id "_" #variant, capabilities, CUDA_BLOCK, 0, 0},
-#define CUDA_SHAPED_ROW(id, variant, capabilities, T0, T1, max_rows, threads, shared_bytes, blocks) \
-    {#id "_" #variant, capabilities, threads, shared_bytes, blocks},
-#define CUDA_BLAS_ROW(id, variant, capabilities, T0, T1, max_rows) {NULL, capabilities, 0, 0, 0},
-#include "../kernels.def"
+#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) {#id "_" #variant, needs, CUDA_BLOCK, 0, 0},
+#define CUDA_SHAPED_ROW(id, variant, needs, fits, T0, T1, max_rows, threads, shared_bytes, blocks) \
+    {#id "_" #variant, needs, threads, shared_bytes, blocks},
+#define CUDA_BLAS_ROW(id, variant, needs, fits, T0, T1, max_rows) {NULL, needs, 0, 0, 0},
+#include "kernels.def"
 };
 
 /* The rows with a CUDA_MAP. */
 enum {
-#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) SLOT_##id##_##variant,
-#include "../kernels.def"
+#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) SLOT_##id##_##variant,
+#include "kernels.def"
 };
 static const struct { uint32_t slot, binding, rows; } cu_maps[] = {
 #define CUDA_MAP(id, variant, binding, rows) {SLOT_##id##_##variant, BINDING_##id##_##binding, rows},
-#include "../kernels.def"
+#include "kernels.def"
 };
 
 /* The rows with a CUDA_OVERLAP. */
 static const struct { uint32_t slot; int after; } cu_overlaps[] = {
 #define CUDA_OVERLAP(id, variant, after) {SLOT_##id##_##variant, KERNEL_##after},
-#include "../kernels.def"
+#include "kernels.def"
 };
 /* Graphs take launches that overlap from this version of the driver on. */
 #define CU_OVERLAP_DRIVER 12030
@@ -119,7 +119,7 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     for (size_t i = 0; i < COUNT_OF(cu_rows); i++) {
         cu_kernel *kernel = &made->kernels[i];
         kernel->overlaps = -1;
-        if (cu_rows[i].name == NULL || (cu_rows[i].capabilities & ~capabilities & ~(uint32_t)FITS_ALL) != 0) continue;
+        if (cu_rows[i].name == NULL || (cu_rows[i].needs & ~capabilities) != 0) continue;
         /* Asking for an attribute loads the code now; a driver may otherwise do so while a stream is captured. */
         int threads = 0;
         TRY(CU(made, cuModuleGetFunction, &kernel->function, made->module, cu_rows[i].name));

@@ -30,7 +30,7 @@ static void describe(const cu_instance *instance, CUdevice device, dart_device_i
              version % 1000 / 10, major, minor);
     if (driver->cuDeviceGetUuid(info->uuid, device) != CUDA_SUCCESS) memset(info->uuid, 0, sizeof info->uuid);
     if (driver->cuDeviceTotalMem(&bytes, device) == CUDA_SUCCESS) info->memory_bytes = bytes;
-    info->capabilities = DART_CAP_CUDA | (major == 9 && minor == 0 ? DART_CAP_SM90 : 0) |
+    info->capabilities = (major == 9 && minor == 0 ? DART_CAP_SM90 : 0) |
                          (instance->blas.library != NULL ? DART_CAP_CUBLASLT : 0);
     info->subgroup = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
     info->shared_bytes = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);

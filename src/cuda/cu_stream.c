@@ -97,7 +97,7 @@ static dart_status choose(cu_device *device, cu_stream *stream, cu_launch *to, c
     if (status != DART_OK) return status;
     TRY(cu_blas_choose(device, to, &to->choice));
     if (!to->choice.found) {
-        to->kernel = &device->kernels[kernel_pick(launch->row->id, DART_CAP_CUDA, UINT32_MAX, NULL)->slot];
+        to->kernel = &device->kernels[kernel_pick(DART_BACKEND_CUDA, launch->row->id, 0, 0, UINT32_MAX, NULL)->slot];
         to->grid = launch->tiles < to->kernel->max_grid ? launch->tiles : to->kernel->max_grid;
     } else if (to->choice.workspace_bytes > stream->workspace_bytes) {
         CUdeviceptr larger = 0;

@@ -1,5 +1,5 @@
 /* Decoding: one token of every sequence, recorded once and submitted again, several steps at a time. */
-#include "model.h"
+#include "state.h"
 
 #include <string.h>
 
@@ -31,7 +31,7 @@ static dart_status record(dart_state *state, const dart_sampling *sampling, cons
     if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     if (status == DART_OK) status = model_record_norm(state, stream, state->B, NULL, &last);
     /* CUDA's linear for few rows takes a warp an output, which suits a table this long better than blocks for eight. */
-    const bool beside = state->fused && (state->model->device->info.capabilities & DART_CAP_CUDA) == 0;
+    const bool beside = state->fused && state->model->device->info.backend != DART_BACKEND_CUDA;
     if (status == DART_OK)
         status = beside ? model_record_norm_head(state, stream) : model_record_head(state, stream, state->B, &last);
     if (status == DART_OK) status = model_record_choice(state, stream, sampling);

@@ -1,6 +1,6 @@
 /* The block and what surrounds it, recorded for a piece of some sequences. */
-#include "model.h"
-#include "stream.h"
+#include "state.h"
+#include "runtime/stream.h"
 
 /* A part of the batch going through one layer. */
 typedef struct layer_pass {

@@ -1,5 +1,5 @@
 /* Prefill: any number of tokens, in pieces that the workspace holds. */
-#include "model.h"
+#include "state.h"
 
 #include <string.h>
 

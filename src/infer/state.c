@@ -1,5 +1,5 @@
 /* What a batch of sequences keeps: workspace, carried state, memory blocks. */
-#include "model.h"
+#include "state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +96,7 @@ static dart_status plan(dart_state *state, const dart_state_options *options)
     /* What memory costs, windows save; on CUDA nobody has compared yet. */
     const uint64_t rows = (uint64_t)state->B * dart_window_tokens() * (model_config_inner(c) + c->G * c->N);
     state->windowed = !state->fused && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
-                      (model->device->info.capabilities & DART_CAP_CUDA) == 0 &&
+                      model->device->info.backend != DART_BACKEND_CUDA &&
                       rows * dart_dtype_size(model->activations) <= state->limit;
     REQUIRE(report, state->S <= 1u << 30, "S %u must be at most 2^30", state->S);
     if (state->B > largest_batch(state))

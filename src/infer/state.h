@@ -2,8 +2,8 @@
 #ifndef DART_MODEL_H
 #define DART_MODEL_H
 
-#include "config.h"
-#include "device.h"
+#include "checkpoint/config.h"
+#include "runtime/device.h"
 #include "dartlm/model.h"
 
 struct dart_model {

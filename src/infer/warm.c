@@ -1,5 +1,5 @@
 /* Makes ready all code that a state will need, before the first token. */
-#include "model.h"
+#include "state.h"
 
 #define CALL "dart_state_warm"
 

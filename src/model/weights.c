@@ -1,6 +1,6 @@
 /* Configurations, and models: weights on a device. */
-#include "file.h"
-#include "model.h"
+#include "base/file.h"
+#include "infer/state.h"
 
 #include <math.h>
 #include <stdlib.h>

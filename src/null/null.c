@@ -1,5 +1,5 @@
 /* The null backend: keeps memory, counts launches, runs nothing. The template for new backends. */
-#include "backend.h"
+#include "runtime/backend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static void null_device_info(const void *instance, uint32_t index, dart_device_i
     info->type = DART_DEVICE_OTHER;
     strcpy(info->name, "null");
     strcpy(info->driver, "records launches, runs nothing");
-    info->capabilities = DART_CAP_NULL | DART_CAP_SPIRV | DART_CAP_STORE16 | DART_CAP_SUBGROUP;
+    info->capabilities = DART_CAP_STORE16 | DART_CAP_SUBGROUP;
     info->subgroup = 1;
     info->shared_bytes = 16384;
     info->memory_bytes = UINT64_C(1) << 32;
@@ -129,6 +129,7 @@ static dart_status null_warm(void *device, const kernel_row *row, uint32_t dtype
 
 const backend null_backend = {
     .kind = DART_BACKEND_NULL,
+    .rows = DART_BACKEND_VULKAN,
     .instance_create = null_instance_create,
     .instance_destroy = null_instance_destroy,
     .device_count = null_device_count,

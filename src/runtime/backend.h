@@ -41,6 +41,7 @@ typedef struct backend_launch {
 
 typedef struct backend {
     dart_backend_kind kind;
+    dart_backend_kind rows; /* whose rows of the table it runs: its own, but for a backend that pretends to be another */
     /* Loads drivers. *instance is NULL when there is nothing to load, which is no error. */
     dart_status (*instance_create)(const dart_context_options *options, base_report *report, void **instance);
     void (*instance_destroy)(void *instance);

@@ -26,41 +26,41 @@ const kernel_info kernel_table[KERNEL_COUNT] = {
     static_assert(sizeof(struct bindings_of_##id) <= KERNEL_MAX_BINDINGS, "bindings of " #id);
 #include "kernels.def"
 
-#define SPIRV_ROW(id, variant, capabilities, T0, T1, max_rows, local, defines) \
+#define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) \
     static_assert(sizeof(struct bindings_of_##id) <= KERNEL_MAX_STORAGE, "bindings of " #id "[" #variant "]");
 #include "kernels.def"
 
 /* Position of a row among those of its backend. */
 enum {
     CPU_SLOT_start = -1,
-#define CPU_ROW(id, variant, capabilities, T0, T1, max_rows) CPU_SLOT_##id##_##variant,
+#define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) CPU_SLOT_##id##_##variant,
 #include "kernels.def"
     CUDA_SLOT_start = -1,
-#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) CUDA_SLOT_##id##_##variant,
+#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) CUDA_SLOT_##id##_##variant,
 #include "kernels.def"
     SPIRV_SLOT_start = -1,
-#define SPIRV_ROW(id, variant, capabilities, T0, T1, max_rows, local, defines) SPIRV_SLOT_##id##_##variant,
+#define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) SPIRV_SLOT_##id##_##variant,
 #include "kernels.def"
     SLOT_end
 };
 
 const kernel_row kernel_rows[] = {
-#define CPU_ROW(id, variant, capabilities, T0, T1, max_rows) \
-    {KERNEL_##id, #variant, DART_BACKEND_CPU, CPU_SLOT_##id##_##variant, capabilities, T0, T1, max_rows, 1},
-#define CUDA_ROW(id, variant, capabilities, T0, T1, max_rows) \
-    {KERNEL_##id, #variant, DART_BACKEND_CUDA, CUDA_SLOT_##id##_##variant, capabilities, T0, T1, max_rows, 0},
-#define SPIRV_ROW(id, variant, capabilities, T0, T1, max_rows, local, defines) \
-    {KERNEL_##id, #variant, DART_BACKEND_VULKAN, SPIRV_SLOT_##id##_##variant, capabilities, T0, T1, max_rows, local},
+#define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) \
+    {KERNEL_##id, #variant, DART_BACKEND_CPU, CPU_SLOT_##id##_##variant, needs, fits, T0, T1, max_rows, 1},
+#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) \
+    {KERNEL_##id, #variant, DART_BACKEND_CUDA, CUDA_SLOT_##id##_##variant, needs, fits, T0, T1, max_rows, 0},
+#define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) \
+    {KERNEL_##id, #variant, DART_BACKEND_VULKAN, SPIRV_SLOT_##id##_##variant, needs, fits, T0, T1, max_rows, local},
 #include "kernels.def"
 };
 const uint32_t kernel_rows_count = (uint32_t)COUNT_OF(kernel_rows);
 
-const kernel_row *kernel_pick(kernel_id id, uint32_t capabilities, uint32_t rows, const char *variant)
+const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, uint32_t capabilities, uint32_t traits, uint32_t rows, const char *variant)
 {
     const kernel_row *first = NULL;
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        if (row->id != id || (row->capabilities & ~capabilities) != 0) continue;
+        if (row->id != id || row->backend != backend || (row->needs & ~capabilities) != 0 || (row->fits & ~traits) != 0) continue;
         if (row->max_rows != 0 && rows > row->max_rows) continue;
         if (variant == NULL || strcmp(variant, row->variant) == 0) return row;
         if (first == NULL) first = row;

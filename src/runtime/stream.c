@@ -420,12 +420,12 @@ bool op_fits_rows(const dart_tensor *tensor, uint64_t width)
     return tensor->offset % 8 == 0 && op_row(tensor, width) % 8 == 0;
 }
 
-void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t facts)
+void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits)
 {
     static const kernel_row none = {.variant = "none", .T0 = 1, .T1 = 1};
     const dart_device *device = call->stream->device;
     memset(&call->launch, 0, sizeof call->launch);
-    call->row = kernel_pick(id, device->info.capabilities | facts, rows, device->variant[0] != '\0' ? device->variant : NULL);
+    call->row = kernel_pick(device->backend->rows, id, device->info.capabilities, traits, rows, device->variant[0] != '\0' ? device->variant : NULL);
     if (call->row == NULL) {
         call->row = &none;
         op_fail(call, DART_UNSUPPORTED, "no variant of kernel %s runs on %s", kernel_table[id].name, device->info.name);
@@ -433,12 +433,12 @@ void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t facts)
     call->launch.row = call->row;
 }
 
-bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t facts)
+bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t traits)
 {
     const dart_device *device = call->stream->device;
     const char *variant = device->variant[0] != '\0' ? device->variant : NULL;
-    const kernel_row *row = kernel_pick(one, device->info.capabilities | facts, rows, variant);
-    const kernel_row *beside = kernel_pick(other, device->info.capabilities | facts, rows, variant);
+    const kernel_row *row = kernel_pick(device->backend->rows, one, device->info.capabilities, traits, rows, variant);
+    const kernel_row *beside = kernel_pick(device->backend->rows, other, device->info.capabilities, traits, rows, variant);
     if (row == NULL || variant == NULL || beside == NULL) return row != NULL;
     return strcmp(row->variant, variant) == 0 || strcmp(beside->variant, variant) != 0;
 }

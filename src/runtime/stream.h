@@ -48,11 +48,11 @@ dart_tensor op_tickets(op_call *call, uint64_t elements);
 /* The tensor itself where it is given, else scratch. */
 dart_tensor op_kept(op_call *call, const dart_tensor *tensor, uint64_t elements);
 
-/* Opens a launch of the kernel: picks the row for that many rows of work and the facts (FITS_...) about the call. */
-void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t facts);
+/* Opens a launch of the kernel: picks the row for that many rows of work and the traits (FITS_...) of the call. */
+void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits);
 /* Is kernel `one`, which does what `other` and a launch before it do, to be taken? Where it has a row for the call, unless a variant is
  * forced that only `other` has. */
-bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t facts);
+bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t traits);
 /* Does dart_norm_linear multiply matrices in this call? Where it does not, a norm and a product of its result are faster from
  * some rows on. */
 bool op_norm_linear_has_matrices(const dart_device *device, const dart_norm_linear_args *args);

@@ -12,7 +12,7 @@
 #ifndef DART_VK_H
 #define DART_VK_H
 
-#include "../backend.h"
+#include "runtime/backend.h"
 
 #include <stdatomic.h>
 #include <volk.h>

@@ -81,7 +81,7 @@ static dart_status compile(vk_device *device, const kernel_row *row, uint32_t dt
                                                   .pCode = code->words};
     const vk_adapter *adapter = device->adapter;
     const bool matrix = ROW_HAS_MATRIX(row);
-    const bool bfloat16 = (row->capabilities & DART_CAP_MATRIX_BF16) != 0;
+    const bool bfloat16 = (row->needs & DART_CAP_MATRIX_BF16) != 0;
     const constants values = {.dtypes = dtypes, .T0 = row->T0, .T1 = row->T1,
                               .local = matrix ? row->local * adapter->matrix_subgroup : row->local,
                               .matrix = bfloat16 ? adapter->matrix_bf16 : adapter->matrix_f16,
@@ -105,7 +105,7 @@ static dart_status compile(vk_device *device, const kernel_row *row, uint32_t dt
                                                   .pSpecializationInfo = &specialization},
                                         .layout = device->layouts[kernel_table[row->id].bindings_count]};
     if (matrix && adapter->require_subgroup_size) info.stage.pNext = &size;
-    if ((matrix || (row->capabilities & DART_CAP_SUBGROUP) != 0) && adapter->require_full_subgroups)
+    if ((matrix || (row->needs & DART_CAP_SUBGROUP) != 0) && adapter->require_full_subgroups)
         info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
     VK(device, vkCreateComputePipelines, (device->handle, device->cache, 1, &info, NULL, out));
 fail:
@@ -128,9 +128,9 @@ dart_status vk_pipeline_get(vk_device *device, const kernel_row *row, uint32_t d
 {
     REQUIRE(device->report, row->backend == DART_BACKEND_VULKAN && row->slot < vk_spirv_modules_count,
             "%s[%s] is not a Vulkan kernel", kernel_table[row->id].name, row->variant);
-    if ((row->capabilities & ~(device->capabilities | FITS_ALL)) != 0)
+    if ((row->needs & ~device->capabilities) != 0)
         return base_fail(device->report, DART_UNSUPPORTED, "%s[%s] needs capabilities 0x%x, the device has 0x%x",
-                         kernel_table[row->id].name, row->variant, row->capabilities, device->capabilities);
+                         kernel_table[row->id].name, row->variant, row->needs, device->capabilities);
     base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
     VkPipeline found = find(device, row->slot, dtypes);
     base_unlock(&device->mutexes[VK_MUTEX_PIPELINES]);

@@ -1,6 +1,6 @@
 /* Every op in every variant against the oracle, and the devices against one another:
  * conf_ops [--filter TEXT]... [--seed N] DEVICE_SPEC... One test a device; cases that did not run are listed. */
-#include "conform/conform.h"
+#include "conform.h"
 
 #include <jansson.h>
 #include <setjmp.h>

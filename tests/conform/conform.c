@@ -1,6 +1,6 @@
 #include "conform.h"
 
-#include "../../src/kernel.h"
+#include "runtime/kernel.h"
 #include "conform_data.h"
 
 #include <math.h>
@@ -154,7 +154,7 @@ static void open_device(suite *s, const char *spec)
     const dart_device_info *info = &s->targets[first].info;
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        if (row->backend != info->backend || (row->capabilities & ~(info->capabilities | FITS_ALL)) != 0) continue;
+        if (!kernel_runs_on(row, info)) continue;
         if (!is_wanted(s, row->id)) continue;
         bool known = false;
         for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
@@ -167,12 +167,15 @@ static void open_device(suite *s, const char *spec)
 static bool differs(const target *t, const conform_case *c)
 {
     const size_t op = op_of(c);
-    /* The op states no more facts than these about it. */
+    /* The op states no more traits of it than these. */
     const uint32_t half = c->dtype == DART_F16 ? FITS_F16 | FITS_HALF : c->dtype == DART_BF16 ? FITS_BF16 | FITS_HALF : 0;
     const uint32_t sizes = (c->P <= 64 ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0);
-    const uint32_t facts = t->info.capabilities | half | sizes | FITS_TILES | FITS_N128_P64 | FITS_SCAN;
+    const uint32_t traits = half | sizes | FITS_TILES | FITS_N128_P64 | FITS_SCAN, capabilities = t->info.capabilities;
+    const dart_backend_kind backend = t->info.backend;
     for (uint32_t i = 0; i < ops[op].count; i++)
-        if (kernel_pick(ops[op].kernels[i], facts, c->L, t->variant) != kernel_pick(ops[op].kernels[i], facts, c->L, NULL)) return true;
+        if (kernel_pick(backend, ops[op].kernels[i], capabilities, traits, c->L, t->variant) !=
+            kernel_pick(backend, ops[op].kernels[i], capabilities, traits, c->L, NULL))
+            return true;
     return false;
 }
 
@@ -292,7 +295,7 @@ static void list_unreached(suite *s)
         if (device->variant[0] != '\0' || device->number >= MAX_DEVICES) continue;
         for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS; i++) {
             const kernel_row *row = &kernel_rows[i];
-            const bool able = row->backend == device->info.backend && (row->capabilities & ~(device->info.capabilities | FITS_ALL)) == 0;
+            const bool able = kernel_runs_on(row, &device->info);
             /* The check of matrix hardware ran when the device was opened. */
             if (!able || row->id == KERNEL_matrix_check || s->reached[device->number][i]) continue;
             s->not_run++;

@@ -2,7 +2,7 @@
 #include "conform_data.h"
 #include "conform_seq.h"
 
-#include "../../tests/oracle.h"
+#include "oracle.h"
 
 #include <math.h>
 #include <stdlib.h>

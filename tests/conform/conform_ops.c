@@ -1,7 +1,7 @@
 /* Dense ops, convolution, choice of tokens. */
 #include "conform_data.h"
 
-#include "../../tests/oracle.h"
+#include "oracle.h"
 
 #include <math.h>
 #include <stdlib.h>

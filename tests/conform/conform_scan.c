@@ -2,8 +2,8 @@
 #include "conform_data.h"
 #include "conform_seq.h"
 
-#include "../../shaders/args.h"
-#include "../../tests/oracle.h"
+#include "shaders/args.h"
+#include "oracle.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * fault_calls [cpu | null] [DATA_DIR]. */
 #include "rig.h"
 
-#include "device.h"
+#include "runtime/device.h"
 
 #include "dartlm/model.h"
 

@@ -2,7 +2,7 @@
  * thread alone: thread_devices [DEVICE_SPEC]. */
 #include "rig.h"
 
-#include "base.h"
+#include "base/base.h"
 
 #include "dartlm/model.h"
 

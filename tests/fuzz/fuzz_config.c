@@ -1,6 +1,6 @@
 /* config.json from anywhere. For clang's libFuzzer, compile with -DDART_LIBFUZZER -fsanitize=fuzzer. Otherwise a
  * program: without arguments a bounded loop of mutations of valid files, with arguments those files. */
-#include "config.h"
+#include "checkpoint/config.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The safetensors reader on bytes from anywhere. For clang's libFuzzer, compile with -DDART_LIBFUZZER
  * -fsanitize=fuzzer. Otherwise a program: without arguments a bounded loop of mutations of valid files, with
  * arguments those files. */
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

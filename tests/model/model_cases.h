@@ -2,7 +2,7 @@
 #ifndef DARTLM_TESTS_MODEL_CASES_H
 #define DARTLM_TESTS_MODEL_CASES_H
 
-#include "model.h"
+#include "infer/state.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* One function, however the tokens arrive: model_pieces DEVICE_SPEC DATA_DIR. */
 #include "model_cases.h"
-#include "oracle.h"
+#include "conform/oracle.h"
 
 /* Heads enough that a batch may be taken in parts that start anywhere. */
 static const dart_model_config many_heads = {.sma = true, .tied = true, .no_conv_bias = true, .V = 61, .W = 64,

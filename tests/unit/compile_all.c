@@ -1,6 +1,6 @@
 /* Makes every compute pipeline of the library on the one Vulkan device that is there, without running any:
  * compile_all [DEVICE_SPEC [KERNEL...]]. "pipeline NAME" goes to stderr before each, for tools/radv-table.sh. */
-#include "device.h"
+#include "runtime/device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static bool wanted(const char *name, int argc, char **argv)
 /* May the row be taken for these types? */
 static bool fits(const kernel_row *row, dart_dtype activations, dart_dtype stored)
 {
-    const uint32_t half = row->capabilities & (FITS_F16 | FITS_BF16);
+    const uint32_t half = row->fits & (FITS_F16 | FITS_BF16);
     if (half == 0) return true;
     return activations == stored && activations == (half == FITS_F16 ? DART_F16 : DART_BF16);
 }
@@ -71,7 +71,7 @@ int main(int argc, char **argv)
         const kernel_info *kernel = &kernel_table[row->id];
         uint32_t made[COUNT_OF(mixes)];
         if (!wanted(kernel->name, argc, argv)) continue;
-        if (row->backend != device->info.backend || (row->capabilities & ~(device->info.capabilities | FITS_ALL)) != 0) continue;
+        if (!kernel_runs_on(row, &device->info)) continue;
         for (size_t m = 0; m < COUNT_OF(mixes); m++) {
             made[m] = UINT32_MAX;
             if (!fits(row, mixes[m].activations, mixes[m].stored)) continue;

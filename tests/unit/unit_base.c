@@ -1,5 +1,5 @@
 /* Names, versions, checked arithmetic, reports, and the conversion of storage types. */
-#include "base.h"
+#include "base/base.h"
 
 #include <float.h>
 #include <math.h>

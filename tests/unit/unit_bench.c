@@ -1,5 +1,5 @@
 /* How long a benchmark warms a device up. */
-#include "bench_warm.h"
+#include "bench/bench_warm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

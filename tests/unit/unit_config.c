@@ -1,6 +1,6 @@
 /* Configurations, the list of parameters, and whether a checkpoint fits. */
-#include "config.h"
-#include "file.h"
+#include "checkpoint/config.h"
+#include "base/file.h"
 
 #include <math.h>
 #include <setjmp.h>

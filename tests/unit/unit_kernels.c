@@ -1,5 +1,5 @@
 /* The table of kernels: whole, and the choice from it. */
-#include "kernel.h"
+#include "runtime/kernel.h"
 #include "cpu/cpu.h"
 #ifdef DARTLM_VULKAN
 #include "vulkan/vk_spirv.h"
@@ -12,12 +12,12 @@
 
 #include <cmocka.h>
 
-/* What every device of a backend has, and what it may have besides. */
-static const struct { dart_backend_kind backend; uint32_t base, more; } kinds[] = {
-    {DART_BACKEND_CPU, DART_CAP_CPU, DART_CAP_AVX2 | DART_CAP_BLAS},
-    {DART_BACKEND_VULKAN, DART_CAP_SPIRV,
-     DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_FLOAT16 | DART_CAP_LARGE | DART_CAP_SHARED48 | DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_MATRIX | FITS_ALL},
-    {DART_BACKEND_CUDA, DART_CAP_CUDA, DART_CAP_SM90 | DART_CAP_CUBLASLT | FITS_ALL},
+/* What a device of a backend may have. */
+static const struct { dart_backend_kind backend; uint32_t may; } kinds[] = {
+    {DART_BACKEND_CPU, DART_CAP_AVX2 | DART_CAP_BLAS},
+    {DART_BACKEND_VULKAN,
+     DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_FLOAT16 | DART_CAP_LARGE | DART_CAP_SHARED48 | DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_MATRIX},
+    {DART_BACKEND_CUDA, DART_CAP_SM90 | DART_CAP_CUBLASLT},
 };
 
 static void describes_every_kernel(void **unused)
@@ -49,8 +49,8 @@ static void has_a_baseline_everywhere(void **unused)
         for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
             /* For matrix hardware only; without it other launches do what ssd_decay_memory and ssd_piece do. */
             if (k == KERNEL_matrix_check || k == KERNEL_ssd_decay_memory || k == KERNEL_ssd_piece) continue;
-            const kernel_row *row = kernel_pick((kernel_id)k, kinds[i].base, UINT32_MAX, NULL);
-            if (row == NULL || row->backend != kinds[i].backend || row->capabilities != kinds[i].base)
+            const kernel_row *row = kernel_pick(kinds[i].backend, (kernel_id)k, 0, 0, UINT32_MAX, NULL);
+            if (row == NULL || row->backend != kinds[i].backend || row->needs != 0 || row->fits != 0)
                 fail_msg("%s has no baseline row for %s", kernel_table[k].name, dart_backend_name(kinds[i].backend));
         }
 }
@@ -66,13 +66,12 @@ static void has_sound_rows(void **unused)
         assert_true(kind < COUNT_OF(kinds));
         const char *name = kernel_table[row->id].name;
         if (row->slot != slots[row->backend]++) fail_msg("%s[%s]: slot %u", name, row->variant, row->slot);
-        if ((row->capabilities & kinds[kind].base) == 0 || (row->capabilities & ~(kinds[kind].base | kinds[kind].more)) != 0)
-            fail_msg("%s[%s]: capabilities 0x%x", name, row->variant, row->capabilities);
+        if ((row->needs & ~kinds[kind].may) != 0) fail_msg("%s[%s]: needs 0x%x", name, row->variant, row->needs);
         assert_true(row->T0 > 0 && row->T1 > 0);
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
         /* Guaranteed by Vulkan: 128 invocations; matrix rows count subgroups, of 32 lanes where DART_CAP_SHARED48 promises 512. */
         if (row->backend == DART_BACKEND_VULKAN) {
-            const uint32_t most = ROW_HAS_MATRIX(row) ? ((row->capabilities & DART_CAP_SHARED48) != 0 ? 16 : 8) : (row->capabilities & DART_CAP_LARGE) != 0 ? 256 : 128;
+            const uint32_t most = ROW_HAS_MATRIX(row) ? ((row->needs & DART_CAP_SHARED48) != 0 ? 16 : 8) : (row->needs & DART_CAP_LARGE) != 0 ? 256 : 128;
             assert_in_range(row->local, 1, most);
             assert_true(kernel_table[row->id].bindings_count <= KERNEL_MAX_STORAGE);
         }
@@ -82,7 +81,7 @@ static void has_sound_rows(void **unused)
             if (other->id != row->id || other->backend != row->backend) continue;
             if (strcmp(other->variant, row->variant) == 0) fail_msg("%s[%s] is there twice", name, row->variant);
             /* An earlier row that needs no more and takes as many rows hides this one. */
-            if ((other->capabilities & ~row->capabilities) == 0 && (other->max_rows == 0 || (row->max_rows != 0 && other->max_rows >= row->max_rows)))
+            if ((other->needs & ~row->needs) == 0 && (other->fits & ~row->fits) == 0 && (other->max_rows == 0 || (row->max_rows != 0 && other->max_rows >= row->max_rows)))
                 reached = false;
         }
         /* A hidden row can still be asked for by name; CPU variants of linear are kept for that, and matrix rows of the scan, which
@@ -94,7 +93,7 @@ static void has_sound_rows(void **unused)
 static void has_code_for_every_row(void **unused)
 {
     (void)unused;
-    uint32_t vulkan = 0, capabilities = DART_CAP_CPU;
+    uint32_t vulkan = 0, capabilities = 0;
 #ifdef DARTLM_AVX2
     capabilities |= DART_CAP_AVX2;
 #endif
@@ -104,7 +103,7 @@ static void has_code_for_every_row(void **unused)
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
         vulkan += row->backend == DART_BACKEND_VULKAN;
-        if (row->backend == DART_BACKEND_CPU && (row->capabilities & ~capabilities) == 0 && cpu_kernels[row->slot] == NULL)
+        if (row->backend == DART_BACKEND_CPU && (row->needs & ~capabilities) == 0 && cpu_kernels[row->slot] == NULL)
             fail_msg("%s[%s] has no function", kernel_table[row->id].name, row->variant);
     }
     assert_true(vulkan > 0);
@@ -117,11 +116,12 @@ static void has_code_for_every_row(void **unused)
 #endif
 }
 
-static const kernel_row *first_of(kernel_id id, uint32_t capabilities, uint32_t rows)
+static const kernel_row *first_of(dart_backend_kind kind, kernel_id id, uint32_t capabilities, uint32_t traits, uint32_t rows)
 {
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        if (row->id == id && (row->capabilities & ~capabilities) == 0 && (row->max_rows == 0 || rows <= row->max_rows)) return row;
+        const bool able = row->backend == kind && (row->needs & ~capabilities) == 0 && (row->fits & ~traits) == 0;
+        if (row->id == id && able && (row->max_rows == 0 || rows <= row->max_rows)) return row;
     }
     return NULL;
 }
@@ -130,13 +130,16 @@ static void picks_the_first_that_fits(void **unused)
 {
     (void)unused;
     for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
-        assert_null(kernel_pick((kernel_id)k, 0, 1, NULL));
-        assert_null(kernel_pick((kernel_id)k, DART_CAP_NULL, 1, NULL));
-        for (uint32_t bits = 0; bits < 4096; bits++) {
-            const uint32_t capabilities = bits | (bits & 0xf00) << 16; /* facts with them */
+        assert_null(kernel_pick(DART_BACKEND_NULL, (kernel_id)k, UINT32_MAX, UINT32_MAX, 1, NULL));
+        uint32_t random = k;
+        for (uint32_t n = 0; n < 4096; n++) {
+            random = random * 1664525u + 1013904223u;
+            const dart_backend_kind kind = kinds[n % COUNT_OF(kinds)].backend;
+            /* Half of the bits or three quarters of them; the high ones of this generator are the random ones. */
+            const uint32_t capabilities = random >> 18 | (n % 2 == 0 ? 0x1555 : 0), traits = random >> 12 | (n % 3 == 0 ? 0x555 : 0);
             static const uint32_t rows[] = {0, 1, 4, 5, 8, 9, 512, 513, UINT32_MAX};
             for (size_t i = 0; i < COUNT_OF(rows); i++)
-                assert_ptr_equal(kernel_pick((kernel_id)k, capabilities, rows[i], NULL), first_of((kernel_id)k, capabilities, rows[i]));
+                assert_ptr_equal(kernel_pick(kind, (kernel_id)k, capabilities, traits, rows[i], NULL), first_of(kind, (kernel_id)k, capabilities, traits, rows[i]));
         }
     }
 }
@@ -144,17 +147,17 @@ static void picks_the_first_that_fits(void **unused)
 static void picks_by_name(void **unused)
 {
     (void)unused;
-    const uint32_t cpu = DART_CAP_CPU | DART_CAP_AVX2 | DART_CAP_BLAS;
+    const uint32_t cpu = DART_CAP_AVX2 | DART_CAP_BLAS;
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        assert_ptr_equal(kernel_pick(row->id, row->capabilities, 1, row->variant), row);
-        /* Not below its capabilities, and not above its rows. */
-        const kernel_row *other = kernel_pick(row->id, row->capabilities & ~(uint32_t)(DART_CAP_AVX2 | DART_CAP_STORE16), 1, row->variant);
-        if ((row->capabilities & (DART_CAP_AVX2 | DART_CAP_STORE16)) != 0) assert_ptr_not_equal(other, row);
-        if (row->max_rows != 0) assert_ptr_not_equal(kernel_pick(row->id, row->capabilities, row->max_rows + 1, row->variant), row);
+        assert_ptr_equal(kernel_pick(row->backend, row->id, row->needs, row->fits, 1, row->variant), row);
+        /* Not below its needs, and not above its rows. */
+        const kernel_row *other = kernel_pick(row->backend, row->id, row->needs & ~(uint32_t)(DART_CAP_AVX2 | DART_CAP_STORE16), row->fits, 1, row->variant);
+        if ((row->needs & (DART_CAP_AVX2 | DART_CAP_STORE16)) != 0) assert_ptr_not_equal(other, row);
+        if (row->max_rows != 0) assert_ptr_not_equal(kernel_pick(row->backend, row->id, row->needs, row->fits, row->max_rows + 1, row->variant), row);
     }
-    assert_ptr_equal(kernel_pick(KERNEL_linear, cpu, 100, "no such"), kernel_pick(KERNEL_linear, cpu, 100, NULL));
-    assert_string_equal(kernel_pick(KERNEL_linear, cpu, 100, "plain")->variant, "plain");
+    assert_ptr_equal(kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, "no such"), kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, NULL));
+    assert_string_equal(kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, "plain")->variant, "plain");
 }
 
 int main(void)

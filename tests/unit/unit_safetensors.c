@@ -1,6 +1,6 @@
 /* The reader and writer of safetensors: what a file may be, and what it may not. */
-#include "file.h"
-#include "safetensors.h"
+#include "base/file.h"
+#include "checkpoint/safetensors.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
 #ifndef DARTLM_BENCH_SAVED_H
 #define DARTLM_BENCH_SAVED_H
 
-#include "cli.h"
+#include "cli/cli.h"
 
 typedef struct bench_saved {
     const char *path; /* NULL: nothing to compare with */

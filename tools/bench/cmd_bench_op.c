@@ -1,7 +1,7 @@
 /* One op of a given shape: device times, checked before they are believed. */
 #include "bench_saved.h"
 #include "bench_warm.h"
-#include "operation.h"
+#include "cli/operation.h"
 
 #include <ctype.h>
 #include <inttypes.h>

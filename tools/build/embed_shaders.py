@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles the Vulkan rows of the kernel table and writes them as one C file.
 
-For every SPIRV_ROW line of --kernels, <shaders>/<id>.comp is compiled with the row's defines, checked, optimised,
+For every SPIRV_ROW line of --table and of what it includes, the shader that it names is compiled with the row's defines, checked, optimised,
 checked again and written as <id>.<variant>.spv next to --out. --out holds vk_spirv_modules[] in the order of the
 rows (see src/vulkan/vk_spirv.h). What has not changed since the last run is not compiled again.
 """
@@ -17,8 +17,9 @@ import shlex
 import subprocess
 import sys
 
-ROW = re.compile(r"\s*SPIRV_ROW\(\s*(\w+)\s*,\s*(\w+)\s*,\s*([\w\s|]+?)\s*,"
+ROW = re.compile(r"\s*SPIRV_ROW\(\s*(\w+)\s*,\s*(\w+)\s*,\s*\"([\w./]+)\"\s*,\s*([\w\s|]+?)\s*,\s*[\w\s|]+?\s*,"
                  r"\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\"([^\"]*)\"\s*\)\s*$")
+INCLUDE = re.compile(r'#include "([^"]+\.def)"')
 
 # SPIR-V, by number.
 MAGIC = 0x07230203
@@ -48,8 +49,9 @@ class Failure(Exception):
 
 
 class Row:
-    def __init__(self, line, kernel, variant, capabilities, defines):
-        self.line = line
+    def __init__(self, place, kernel, variant, source, capabilities, defines):
+        self.place = place
+        self.source = source
         self.kernel = kernel
         self.variant = variant
         self.capabilities = capabilities
@@ -59,16 +61,21 @@ class Row:
         self.target = "vulkan1.3" if "DART_CAP_MATRIX2" in capabilities else "vulkan1.2"
 
 
-def read_rows(path):
+def read_rows(path, folder, tables):
+    """Rows in the order of the table, whose includes are relative to its folder. Adds the files to tables."""
     rows = []
+    tables.append(path)
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        include = INCLUDE.match(line)
+        if include:
+            rows += read_rows(folder / include[1], folder, tables)
         if not line.lstrip().startswith("SPIRV_ROW("):
             continue
         match = ROW.match(line)
         if not match:
             raise Failure(f"{path}:{number}: not a SPIRV_ROW of one line: {line.strip()}")
-        capabilities = [name.strip() for name in match[3].split("|")]
-        rows.append(Row(number, match[1], match[2], capabilities, match[4]))
+        capabilities = [name.strip() for name in match[4].split("|")]
+        rows.append(Row(f"{path}:{number}", match[1], match[2], match[3], capabilities, match[5]))
     return rows
 
 
@@ -140,15 +147,15 @@ class Builder:
         self.salt = hashlib.sha256(pathlib.Path(__file__).read_bytes())
         for tool in (options.glslang, options.spirv_val, options.spirv_opt):
             if tool:
-                self.salt.update(f"{tool} {os.stat(tool).st_size} {os.stat(tool).st_mtime_ns}".encode())
+                self.salt.update(f"{os.path.basename(tool)} {os.stat(tool).st_size} {os.stat(tool).st_mtime_ns}".encode())
 
     def state(self, row, sources):
         """A hash of all that the row's code depends on; None if something of it is gone."""
         state = self.salt.copy()
-        state.update(json.dumps([row.kernel, row.defines, row.capabilities, sources]).encode())
+        state.update(json.dumps([row.source, row.defines, row.capabilities, sources]).encode())
         try:
             for source in sources:
-                state.update(pathlib.Path(source).read_bytes())
+                state.update((self.options.shaders / source).read_bytes())
         except OSError:
             return None
         return state.hexdigest()
@@ -159,9 +166,9 @@ class Builder:
         stamp = self.stamps.get(row.name)
         if stamp and spv.exists() and self.state(row, stamp["sources"]) == stamp["state"]:
             return load(spv), stamp
-        source = self.options.shaders / f"{row.kernel}.comp"
+        source = self.options.shaders / row.source
         if not source.exists():
-            raise Failure(f"{self.options.kernels}:{row.line}: {row.name}: there is no {source}")
+            raise Failure(f"{row.place}: {row.name}: there is no {source}")
         made = self.folder / f"{row.name}.tmp.spv"
         depfile = self.folder / f"{row.name}.d"
         try:
@@ -174,7 +181,7 @@ class Builder:
                 run(self.options.spirv_val, "--target-env", row.target, made)
             words = load(made)
             check_capabilities(row, words)
-            sources = sorted(set(read_depfile(depfile)))
+            sources = sorted({os.path.relpath(source, self.options.shaders) for source in read_depfile(depfile)})
             os.replace(made, spv)
         finally:
             made.unlink(missing_ok=True)
@@ -211,7 +218,7 @@ def write_depfile(path, out, sources):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", type=pathlib.Path, required=True, help="the table, src/kernels.def")
+    parser.add_argument("--table", type=pathlib.Path, required=True, help="src/kernels.def")
     parser.add_argument("--shaders", type=pathlib.Path, required=True, help="folder of the .comp files")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="C file to write")
     parser.add_argument("--glslang", required=True)
@@ -221,9 +228,10 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
 
-    rows = read_rows(options.kernels)
+    tables = []
+    rows = read_rows(options.table, options.table.parent, tables)
     if not rows:
-        raise Failure(f"{options.kernels}: no SPIRV_ROW")
+        raise Failure(f"{options.table}: no SPIRV_ROW")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     builder = Builder(options)
     failures = []
@@ -242,8 +250,8 @@ def main():
         raise Failure("\n\n".join(failures))
     write_c(options.out, rows, codes)
     if options.depfile:
-        sources = {source for stamp in stamps.values() for source in stamp["sources"]}
-        write_depfile(options.depfile, options.out, [options.kernels, __file__, *sorted(sources)])
+        sources = {options.shaders / source for stamp in stamps.values() for source in stamp["sources"]}
+        write_depfile(options.depfile, options.out, [*tables, __file__, *sorted(sources)])
 
 
 if __name__ == "__main__":

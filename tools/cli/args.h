@@ -2,7 +2,7 @@
 #ifndef DARTLM_ARGS_H
 #define DARTLM_ARGS_H
 
-#include "base.h"
+#include "base/base.h"
 
 typedef enum args_kind {
     ARGS_FLAG, /* bool */

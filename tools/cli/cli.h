@@ -4,8 +4,8 @@
 
 #include "args.h"
 #include "dartlm/model.h"
-#include "file.h"
-#include "safetensors.h"
+#include "base/file.h"
+#include "checkpoint/safetensors.h"
 
 #include <jansson.h>
 

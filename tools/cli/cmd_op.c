@@ -4,7 +4,7 @@
 #endif
 #include "operation.h"
 
-#include "file.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 #include "cli.h"
-#include "config.h"
+#include "checkpoint/config.h"
 
 #include <inttypes.h>
 #include <stdio.h>

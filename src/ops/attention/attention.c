@@ -1,5 +1,5 @@
 /* Softmax attention over a cache of keys and values, and the cache's filling. */
-#include "stream.h"
+#include "runtime/stream.h"
 
 #include <math.h>
 
@@ -10,7 +10,7 @@ enum { STEP_TILES = 1024, MAX_SPLITS = 64 };
 typedef struct attention_plan {
     op_call call;
     const dart_attention_args *a;
-    uint32_t flags, facts;
+    uint32_t flags, traits;
     uint64_t rows, cached, q_width, k_width; /* B L, B C, H D, G D */
     float scale;
     dart_tensor lse;
@@ -42,10 +42,10 @@ static dart_status check(attention_plan *p)
     op_check(call, "o", &a->o, OP_FLOAT | OP_VIEW, p->rows, p->q_width);
     op_check(call, "lse", &a->lse, OP_F32 | OP_OPTIONAL, p->rows, a->H);
     p->flags = op_has(&a->seq) ? HAS_SEQ : 0;
-    p->facts = op_fits_half(&a->q, &a->k) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0);
+    p->traits = op_fits_half(&a->q, &a->k) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0);
     if (a->D % 16 == 0 && op_fits_rows(&a->q, p->q_width) && op_fits_rows(&a->k, p->k_width) && op_fits_rows(&a->v, p->k_width) &&
         op_fits_rows(&a->o, p->q_width))
-        p->facts |= FITS_TILES;
+        p->traits |= FITS_TILES;
     p->scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->D);
     return op_status(call);
 }
@@ -58,7 +58,7 @@ static void attend(attention_plan *p)
     struct AttentionArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .D = a->D, .C = a->C,
                               .q_row = op_row(&a->q, p->q_width), .k_row = op_row(&a->k, p->k_width), .v_row = op_row(&a->v, p->k_width),
                               .o_row = op_row(&a->o, p->q_width), .scale = p->scale};
-    op_kernel(call, KERNEL_attention, a->L, p->facts);
+    op_kernel(call, KERNEL_attention, a->L, p->traits);
     k.q_at = op_bind_rows(call, BINDING_attention_q, &a->q, p->rows, p->q_width);
     k.k_at = op_bind_rows(call, BINDING_attention_k, &a->k, p->cached, p->k_width);
     k.v_at = op_bind_rows(call, BINDING_attention_v, &a->v, p->cached, p->k_width);
@@ -80,7 +80,7 @@ static void attend_step(attention_plan *p)
     struct AttentionStepArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .D = a->D, .C = a->C, .splits = (uint32_t)splits,
                                   .q_row = op_row(&a->q, p->q_width), .k_row = op_row(&a->k, p->k_width),
                                   .v_row = op_row(&a->v, p->k_width), .scale = p->scale};
-    op_kernel(call, KERNEL_attention_step, a->B, p->facts | (op_fits_half(&a->k, &a->v) != 0 ? FITS_HALF : 0));
+    op_kernel(call, KERNEL_attention_step, a->B, p->traits | (op_fits_half(&a->k, &a->v) != 0 ? FITS_HALF : 0));
     k.q_at = op_bind_rows(call, BINDING_attention_step_q, &a->q, a->B, p->q_width);
     k.k_at = op_bind_rows(call, BINDING_attention_step_k, &a->k, p->cached, p->k_width);
     k.v_at = op_bind_rows(call, BINDING_attention_step_v, &a->v, p->cached, p->k_width);

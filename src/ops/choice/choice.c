@@ -1,5 +1,5 @@
 /* Choosing the next token, and moving on to it. */
-#include "stream.h"
+#include "runtime/stream.h"
 
 dart_status dart_argmax(dart_stream *stream, const dart_argmax_args *args)
 {

@@ -1,5 +1,5 @@
 /* Causal convolution with SiLU and a carried tail. */
-#include "stream.h"
+#include "runtime/stream.h"
 
 static void step(op_call *call, const dart_conv_args *a, uint32_t flags)
 {

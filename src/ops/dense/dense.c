@@ -1,5 +1,5 @@
 /* Ops on rows: fill, convert, embed, norms, linear. */
-#include "stream.h"
+#include "runtime/stream.h"
 
 dart_status dart_fill(dart_stream *stream, const dart_fill_args *args)
 {
@@ -133,10 +133,10 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
 static uint32_t linear_facts(const dart_tensor *x, const dart_tensor *weight, uint32_t rows, uint32_t IN, uint32_t outputs)
 {
     const uint64_t tiles = base_ceil_div(rows, 64) * base_ceil_div(outputs, 64);
-    uint32_t facts = op_fits_half(x, weight);
-    if (IN % 16 == 0 && op_fits_rows(x, IN) && op_fits_rows(weight, IN)) facts |= FITS_TILES;
-    if (tiles < 32 && IN >= 512) facts |= FITS_FEWEST_TILES;
-    return facts | (tiles < 256 ? FITS_FEW_TILES : tiles >= 1536 ? FITS_MANY_TILES : 0);
+    uint32_t traits = op_fits_half(x, weight);
+    if (IN % 16 == 0 && op_fits_rows(x, IN) && op_fits_rows(weight, IN)) traits |= FITS_TILES;
+    if (tiles < 32 && IN >= 512) traits |= FITS_FEWEST_TILES;
+    return traits | (tiles < 256 ? FITS_FEW_TILES : tiles >= 1536 ? FITS_MANY_TILES : 0);
 }
 
 dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)

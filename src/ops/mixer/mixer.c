@@ -1,5 +1,5 @@
 /* The step of a mixer: one token of every sequence, in three stages of launches that do not wait for one another. */
-#include "stream.h"
+#include "runtime/stream.h"
 
 #include <float.h>
 
@@ -248,8 +248,8 @@ static uint32_t norm_linear_facts(const dart_norm_linear_args *a, const dart_ten
 
 bool op_norm_linear_has_matrices(const dart_device *device, const dart_norm_linear_args *args)
 {
-    const uint32_t facts = norm_linear_facts(args, &args->weight);
-    const kernel_row *row = kernel_pick(KERNEL_mixer_project, device->info.capabilities | facts, args->T, NULL);
+    const uint32_t traits = norm_linear_facts(args, &args->weight);
+    const kernel_row *row = kernel_pick(device->backend->rows, KERNEL_mixer_project, device->info.capabilities, traits, args->T, NULL);
     return row != NULL && ROW_HAS_MATRIX(row);
 }
 

@@ -1,5 +1,5 @@
 /* State-memory attention over runs of memories, and the store of new ones. */
-#include "stream.h"
+#include "runtime/stream.h"
 
 typedef struct sma_plan {
     op_call call;
@@ -111,7 +111,7 @@ static dart_tensor rho(sma_plan *p, const dart_memories *run)
 }
 
 /* What holds for the tokens and one run; see kernel.h. */
-static uint32_t facts(const sma_plan *p, const dart_memories *run)
+static uint32_t traits(const sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;
     const uint32_t small = a->P <= 64 ? FITS_P64 : 0;
@@ -133,9 +133,9 @@ static void attend(sma_plan *p, const dart_memories *run, const dart_tensor *fac
     const uint64_t width = (uint64_t)a->G * a->N, memories = (uint64_t)a->B * run->M;
     struct SmaArgs k = {.flags = flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
                         .count = run->M, .capacity = run->M, .r_row = op_row(&p->r, (uint64_t)a->H * a->P)};
-    const uint32_t fits = facts(p, run);
+    const uint32_t fits = traits(p, run);
     op_kernel(call, KERNEL_sma, a->L, fits);
-    const dart_dtype dtype = (call->row->capabilities & FITS_BF16) != 0 ? DART_BF16 : (call->row->capabilities & (FITS_F16 | FITS_HALF)) != 0 ? DART_F16 : DART_F32;
+    const dart_dtype dtype = (call->row->fits & FITS_BF16) != 0 ? DART_BF16 : (call->row->fits & (FITS_F16 | FITS_HALF)) != 0 ? DART_F16 : DART_F32;
     const bool half = dtype != DART_F32;
     const struct query *from = query(p, dtype);
     if (half) k.flags |= HAS_UNIT;

@@ -1,5 +1,5 @@
 /* The scan: four stages for a piece, two for a token. */
-#include "stream.h"
+#include "runtime/stream.h"
 
 #include <float.h>
 
@@ -152,8 +152,8 @@ static uint32_t bind_scale(ssd_plan *p, uint32_t slot, const matrices *m)
     return op_bind(&p->call, slot, &m->scale, (uint64_t)p->a->B * matrices_count(p, m) * p->a->H * p->a->N);
 }
 
-/* Facts about the sizes and about what every stage reads or writes; the stages add what else they touch. */
-static uint32_t facts_of(const ssd_plan *p, const matrices *m, const dart_tensor *operand, uint64_t width)
+/* Traits of the sizes and about what every stage reads or writes; the stages add what else they touch. */
+static uint32_t traits_of(const ssd_plan *p, const matrices *m, const dart_tensor *operand, uint64_t width)
 {
     const dart_ssd_args *a = p->a;
     const uint32_t half = op_fits_half(&m->of, operand);
@@ -180,12 +180,12 @@ static uint64_t memory_tiles(const ssd_plan *p)
     return base_ceil_div(a->N, row->T0) * base_ceil_div(a->H / a->G, row->T1) * a->G * p->M * a->B;
 }
 
-static void memory(ssd_plan *p, uint32_t facts)
+static void memory(ssd_plan *p, uint32_t traits)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
     struct SsdMemoryArgs k = memory_args(p);
-    op_kernel(call, KERNEL_ssd_memory, a->L, facts);
+    op_kernel(call, KERNEL_ssd_memory, a->L, traits);
     k.x_at = op_bind_rows(call, BINDING_ssd_memory_x, &a->x, p->rows, (uint64_t)a->H * a->P);
     k.b_at = op_bind_rows(call, BINDING_ssd_memory_b, &a->b, p->rows, (uint64_t)a->G * a->N);
     op_bind(call, BINDING_ssd_memory_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
@@ -199,12 +199,12 @@ static void memory(ssd_plan *p, uint32_t facts)
 }
 
 /* Both stages in one launch. */
-static void decay_memory(ssd_plan *p, uint32_t facts)
+static void decay_memory(ssd_plan *p, uint32_t traits)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
     struct SsdMemoryArgs k = memory_args(p);
-    op_kernel(call, KERNEL_ssd_decay_memory, a->L, facts);
+    op_kernel(call, KERNEL_ssd_decay_memory, a->L, traits);
     k.x_at = op_bind_rows(call, BINDING_ssd_decay_memory_x, &a->x, p->rows, (uint64_t)a->H * a->P);
     k.b_at = op_bind_rows(call, BINDING_ssd_decay_memory_b, &a->b, p->rows, (uint64_t)a->G * a->N);
     op_bind(call, BINDING_ssd_decay_memory_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
@@ -224,12 +224,12 @@ static void decay_memory(ssd_plan *p, uint32_t facts)
 static void decay_and_memory(ssd_plan *p)
 {
     const dart_ssd_args *a = p->a;
-    const uint32_t facts = facts_of(p, &p->memory, &a->x, (uint64_t)a->H * a->P) & facts_of(p, &p->memory, &a->b, (uint64_t)a->G * a->N);
-    if (op_prefers(&p->call, KERNEL_ssd_decay_memory, KERNEL_ssd_memory, a->L, facts)) {
-        decay_memory(p, facts);
+    const uint32_t traits = traits_of(p, &p->memory, &a->x, (uint64_t)a->H * a->P) & traits_of(p, &p->memory, &a->b, (uint64_t)a->G * a->N);
+    if (op_prefers(&p->call, KERNEL_ssd_decay_memory, KERNEL_ssd_memory, a->L, traits)) {
+        decay_memory(p, traits);
     } else {
         decay(p);
-        memory(p, facts);
+        memory(p, traits);
     }
 }
 
@@ -240,7 +240,7 @@ static void state(ssd_plan *p)
     struct SsdStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                              .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity, .eps = p->eps};
     const uint64_t width = (uint64_t)a->N * a->P;
-    op_kernel(call, KERNEL_ssd_state, a->L, facts_of(p, &p->hin, &p->memory.of, width));
+    op_kernel(call, KERNEL_ssd_state, a->L, traits_of(p, &p->hin, &p->memory.of, width));
     op_bind(call, BINDING_ssd_state_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
     k.memory_at = bind_matrices(p, BINDING_ssd_state_memory, &p->memory);
     k.scale_at = bind_scale(p, BINDING_ssd_state_scale, &p->memory);
@@ -262,8 +262,8 @@ static void output(ssd_plan *p)
     struct SsdOutputArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                               .C = p->C, .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .c_row = op_row(&a->c, b_width),
                               .y_row = op_row(&a->y, x_width)};
-    const uint32_t facts = facts_of(p, &p->hin, &a->x, x_width) & facts_of(p, &p->hin, &a->b, b_width) & facts_of(p, &p->hin, &a->c, b_width);
-    op_kernel(call, KERNEL_ssd_output, a->L, op_fits_rows(&a->y, x_width) ? facts : facts & ~(uint32_t)FITS_TILES);
+    const uint32_t traits = traits_of(p, &p->hin, &a->x, x_width) & traits_of(p, &p->hin, &a->b, b_width) & traits_of(p, &p->hin, &a->c, b_width);
+    op_kernel(call, KERNEL_ssd_output, a->L, op_fits_rows(&a->y, x_width) ? traits : traits & ~(uint32_t)FITS_TILES);
     k.x_at = op_bind_rows(call, BINDING_ssd_output_x, &a->x, p->rows, x_width);
     k.b_at = op_bind_rows(call, BINDING_ssd_output_b, &a->b, p->rows, b_width);
     k.c_at = op_bind_rows(call, BINDING_ssd_output_c, &a->c, p->rows, b_width);
@@ -294,14 +294,14 @@ static bool piece(ssd_plan *p)
     if (op_has(&a->cum) || op_has(&a->decay) || op_has(&a->hin) || a->memories_count > 1 || p->M < PIECE_LEAST || p->M > most ||
         clusters > PIECE_CLUSTERS || !op_has(&p->memory.scale) || !op_fits_rows(&a->y, x_width))
         return false;
-    const uint32_t facts = facts_of(p, &p->memory, &a->x, x_width) & facts_of(p, &p->memory, &a->b, b_width) & facts_of(p, &p->memory, &a->c, b_width);
-    if (!op_prefers(call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, facts)) return false;
+    const uint32_t traits = traits_of(p, &p->memory, &a->x, x_width) & traits_of(p, &p->memory, &a->b, b_width) & traits_of(p, &p->memory, &a->c, b_width);
+    if (!op_prefers(call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, traits)) return false;
     struct SsdPieceArgs k = {.flags = p->flags | (op_has(&a->dh) ? HAS_DH : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N,
                              .P = a->P, .S = a->S, .M = p->M, .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity,
                              .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .c_row = op_row(&a->c, b_width),
                              .y_row = op_row(&a->y, x_width), .eps = p->eps, .dt_row = op_row(&a->dt, a->H), .dt_min = a->dt_min,
                              .dt_max = most_step(a)};
-    op_kernel(call, KERNEL_ssd_piece, a->L, facts);
+    op_kernel(call, KERNEL_ssd_piece, a->L, traits);
     k.x_at = op_bind_rows(call, BINDING_ssd_piece_x, &a->x, p->rows, x_width);
     k.dt_at = op_bind_rows(call, BINDING_ssd_piece_dt, &a->dt, p->rows, a->H);
     k.b_at = op_bind_rows(call, BINDING_ssd_piece_b, &a->b, p->rows, b_width);

@@ -1,5 +1,5 @@
 /* Steps of many sequences, whose newest tokens wait in windows. */
-#include "stream.h"
+#include "runtime/stream.h"
 
 #include <float.h>
 
