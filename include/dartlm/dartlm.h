@@ -139,11 +139,16 @@ typedef enum dart_capability {
     DART_CAP_MATRIX2 = 1 << 9,     /* Vulkan: NV_cooperative_matrix2: reductions, conversions, element functions; 16 x 16 x 16 */
     DART_CAP_WIDE = 1 << 10,       /* Vulkan: subgroups of 32 lanes or more */
     DART_CAP_REGISTERS = 1 << 11,  /* Vulkan: invocations of 128 registers still hide the latency of memory: not AMD's GCN */
-    DART_CAP_SM90 = 1 << 12,       /* CUDA: compute capability 9.0 exactly: warpgroup matrix instructions */
-    DART_CAP_CUBLASLT = 1 << 13    /* CUDA: the cuBLASLt library was found */
+    DART_CAP_MATRIX_CUTS = 1 << 12,   /* Vulkan: converting a matrix of sums to bf16 cuts digits off instead of rounding. No
+                                         specification promises it, so that a probe at opening decides. */
+    DART_CAP_MATRIX_PLACES = 1 << 13, /* Vulkan: an invocation holds the same elements of a matrix of f16 sums as of one of f32
+                                         sums, and 16 bits moved as an f16 stay as they are. A probe at opening decides. */
+    DART_CAP_SM90 = 1 << 14,       /* CUDA: compute capability 9.0 exactly: warpgroup matrix instructions */
+    DART_CAP_CUBLASLT = 1 << 15    /* CUDA: the cuBLASLt library was found */
 } dart_capability;
 /* Everything that computes with matrix hardware through Vulkan: what to do without when a driver is in doubt. */
-#define DART_CAP_MATRIX (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2)
+#define DART_CAP_MATRIX \
+    (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES)
 
 typedef struct dart_device_info {
     dart_backend_kind backend;
@@ -178,6 +183,7 @@ typedef struct dart_device_options {
     const void *cache;
     size_t cache_bytes;
     const char *variant;            /* test hook: use only rows of this name where a kernel has one */
+    uint32_t wrong_probes;          /* test hook: dart_capability bits whose probe at opening counts as having gone wrong */
     bool unchecked;                 /* test hook: believe what the driver says of its matrix hardware; otherwise a small
                                        product is run on opening, and what gives wrong numbers is done without */
     bool poison;                    /* fill new memory with NaN (0xFF bytes) */

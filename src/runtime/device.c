@@ -283,7 +283,7 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
              dart_backend_name(made->backend->kind));
     TRY(device_fault(made));
     TRY(made->backend->device_create(context->instances[b], within, options, made->info.capabilities, &made->report, &made->handle));
-    if (!options->unchecked) TRY(device_check_matrices(made));
+    if (!options->unchecked) TRY(device_probe(made, options->wrong_probes));
     *device = made;
     return DART_OK;
 fail:;

@@ -312,7 +312,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
         if (sixteen && (info->capabilities & DART_CAP_MATRIX) != 0 && has.maintenance4.maintenance4 &&
             has.matrix2.cooperativeMatrixReductions && has.matrix2.cooperativeMatrixConversions &&
             has.matrix2.cooperativeMatrixPerElementOperations)
-            info->capabilities |= DART_CAP_MATRIX2;
+            info->capabilities |= DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES;
     }
     vk_quirks_apply(&base, driver.driverID, info);
 }

@@ -297,7 +297,7 @@ static void list_unreached(suite *s)
             const kernel_row *row = &kernel_rows[i];
             const bool able = kernel_runs_on(row, &device->info);
             /* The check of matrix hardware ran when the device was opened. */
-            if (!able || row->id == KERNEL_matrix_check || s->reached[device->number][i]) continue;
+            if (!able || row->id == KERNEL_matrix_check || row->id == KERNEL_matrix2_check || s->reached[device->number][i]) continue;
             s->not_run++;
             if (!s->options->json)
                 fprintf(s->out, "NOT RUN  %s[%s] on %s: no case reaches this row\n", kernel_table[row->id].name, row->variant, device->info.name);

@@ -48,7 +48,7 @@ static void has_a_baseline_everywhere(void **unused)
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
             /* For matrix hardware only; without it other launches do what ssd_decay_memory and ssd_piece do. */
-            if (k == KERNEL_matrix_check || k == KERNEL_ssd_decay_memory || k == KERNEL_ssd_piece) continue;
+            if (k == KERNEL_matrix_check || k == KERNEL_matrix2_check || k == KERNEL_ssd_decay_memory || k == KERNEL_ssd_piece) continue;
             const kernel_row *row = kernel_pick(kinds[i].backend, (kernel_id)k, 0, 0, UINT32_MAX, NULL);
             if (row == NULL || row->backend != kinds[i].backend || row->needs != 0 || row->fits != 0)
                 fail_msg("%s has no baseline row for %s", kernel_table[k].name, dart_backend_name(kinds[i].backend));

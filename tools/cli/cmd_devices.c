@@ -18,6 +18,8 @@ static const struct capability {
     {DART_CAP_MATRIX_F16, "matrix_f16"},
     {DART_CAP_MATRIX_BF16, "matrix_bf16"},
     {DART_CAP_MATRIX2, "matrix2"},
+    {DART_CAP_MATRIX_CUTS, "matrix_cuts"},
+    {DART_CAP_MATRIX_PLACES, "matrix_places"},
     {DART_CAP_SM90, "sm90"},
     {DART_CAP_CUBLASLT, "cublaslt"},
     {DART_CAP_WIDE, "wide"},
