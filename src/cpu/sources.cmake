@@ -5,11 +5,11 @@ set(CPU_SOURCES
   src/cpu/cpu_convert.c
   src/cpu/cpu_detect.c
   src/cpu/cpu_device.c
-  src/cpu/cpu_element.c
-  src/cpu/cpu_memories.c
+  src/cpu/cpu_dense.c
+  src/cpu/cpu_sma.c
   src/cpu/cpu_memory.c
   src/cpu/cpu_plain.c
   src/cpu/cpu_pool.c
-  src/cpu/cpu_sample.c
+  src/cpu/cpu_choice.c
   src/cpu/cpu_window.c)
 set(CPU_AVX2_SOURCES src/cpu/cpu_avx2.c)
