@@ -8,7 +8,7 @@
 #                  which is a driver on the CPU where there is no GPU
 #   --no-setup     install nothing
 #
-# Installs what is needed to build (tools/setup.sh), builds into build/, evaluates the models of tests/data and prints
+# Installs what is needed to build (tools/setup.sh), builds into build/demo/, evaluates the models of tests/data and prints
 # one table. Fails if the number of right answers is not what the models are known to give.
 set -eu
 
@@ -35,9 +35,9 @@ cd "$root"
 if [ -n "$setup" ]; then tools/setup.sh --build --demo >&2; fi
 
 build() {
-    say "building into build/"
-    cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DDARTLM_TESTS=OFF -DDARTLM_CUDA=OFF &&
-        cmake --build build --target dartlm_cli
+    say "building into build/demo/"
+    cmake -S . -B build/demo -G Ninja -DCMAKE_BUILD_TYPE=Release -DDARTLM_TESTS=OFF -DDARTLM_CUDA=OFF &&
+        cmake --build build/demo --target dartlm_cli
 }
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -46,7 +46,7 @@ build >"$log" 2>&1 || { cat "$log" >&2; die "the build failed"; }
 # A driver of the machine's own, be there a GPU or not, else the one that the set-up brought.
 driver=system
 for json in .deps/newer/usr/share/vulkan/icd.d/lvp_icd*.json; do
-    if [ -e "$json" ] && ! build/dartlm devices | grep -q '^vulkan:'; then driver=lavapipe; fi
+    if [ -e "$json" ] && ! build/demo/dartlm devices | grep -q '^vulkan:'; then driver=lavapipe; fi
 done
 
 failed=
@@ -56,7 +56,7 @@ row() { printf '%-12s  %-8s  %-13s %6s %1s  %8s  %8s  %9s\n' "$@"; }
 evaluate() {
     local model=$1 memories=$2 expected=$3 output right total percent speed state kv
     shift 3
-    output=$(tools/with-vulkan.sh $driver build/dartlm eval mqar --model "tests/data/$model" \
+    output=$(tools/with-vulkan.sh $driver build/demo/dartlm eval mqar --model "tests/data/$model" \
         --data "tests/data/$model/test.safetensors" --device "$device" --csv "$@") ||
         die "the evaluation of $model failed"
     IFS=, read -r right total percent speed _ state kv name <<<"$(tail -n 1 <<<"$output")"

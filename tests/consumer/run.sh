@@ -4,7 +4,7 @@
 #   tests/consumer/run.sh BUILD_DIR
 #
 # Installs into a temporary prefix: find_package (shared, static), pkg-config with make and cc (shared, static),
-# add_subdirectory, C++17; the headers alone as C11 and C++17; exported symbols and soname.
+# add_subdirectory, C++17; the headers alone as C11 and C++17; exported symbols and soname; a program with names of its own.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -53,6 +53,23 @@ sed -n 's/^DART_API .*[ *]\(dart_[a-z0-9_]*\)(.*/\1/p' "$prefix"/include/dartlm/
 diff "$work/declared" "$work/exported" || die "declared (<) and exported (>) functions differ"
 objdump -p "$libdir/libdartlm.so" | awk '$1 == "NEEDED" { print $2 }' >"$work/needed"
 if grep -E 'libvulkan|libcuda|libcudart' "$work/needed"; then die "drivers have to be loaded at run time"; fi
+
+say "names of the static library"
+nm --defined-only --extern-only "$libdir/libdartlm.a" | awk 'NF == 3 { print $3 }' | sort >"$work/static"
+diff "$work/declared" "$work/static" || die "declared (<) and visible (>) names of libdartlm.a differ"
+quietly cc -std=c11 -Wall -Wextra -Werror -fPIC -shared -DLOADER "$here/names.c" -o "$work/libloader.so"
+quietly cc -std=c11 -Wall -Wextra -Werror -DDARTLM_STATIC $(pkg-config --cflags dartlm) "$here/names.c" -o "$work/names" \
+    "$libdir/libdartlm.a" "$work/libloader.so" "-Wl,-rpath,$work" $(pkg-config --static --libs dartlm | sed 's/-ldartlm//')
+quietly "$work/names"
+
+say "configuring says what is in, and what is missing"
+cmake -S "$source" -B "$work/summary" -DDARTLM_CUDA=OFF -DDARTLM_VULKAN=OFF >"$work/log" 2>&1 || { cat "$work/log"; die "configuring failed"; }
+grep -q 'CUDA *no: DARTLM_CUDA is OFF' "$work/log" && grep -q 'CPU *yes' "$work/log" || { cat "$work/log"; die "no word of the backends"; }
+if cmake -S "$source" -B "$work/missing" -DDARTLM_DEPS=/nonexistent -DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF \
+    -DPython3_EXECUTABLE="$(command -v python3)" -DPKG_CONFIG_EXECUTABLE="$(command -v pkg-config)" >"$work/log" 2>&1; then
+    die "a build without shader compilers was configured"
+fi
+grep -q 'tools/setup.sh' "$work/log" || { cat "$work/log"; die "the error does not name tools/setup.sh"; }
 
 say "find_package"
 configure find_package -DDARTLM_WANTED="${version%.*}"
