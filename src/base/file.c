@@ -13,25 +13,13 @@
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
-typedef HANDLE file_handle;
 #else
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-typedef int file_handle;
 #endif
-
-#define FILE_PIECE ((uint64_t)1 << 30) /* a single write of 2 GiB and more is cut short or refused by systems */
-#define FILE_NAMES_TRIED 100u
-
-struct file_writer {
-    base_report *report;
-    char *path, *temporary;
-    file_handle handle;
-    bool is_open;
-};
 
 static bool is_separator(char c)
 {
@@ -67,7 +55,7 @@ char *file_folder(const char *path)
 
 #if defined(_WIN32)
 
-static wchar_t *file_wide(const char *path)
+wchar_t *file_wide(const char *path)
 {
     int length = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
     wchar_t *wide = length > 0 ? malloc((size_t)length * sizeof *wide) : NULL;
@@ -75,7 +63,7 @@ static wchar_t *file_wide(const char *path)
     return wide;
 }
 
-static dart_status file_failed(base_report *report, const char *verb, const char *path)
+dart_status file_failed(base_report *report, const char *verb, const char *path)
 {
     unsigned long code = GetLastError();
     return base_fail(report, DART_IO, "cannot %s %s: Windows error %lu", verb, path, code);
@@ -145,51 +133,9 @@ void file_map_forget(const void *data, uint64_t bytes)
     if (bytes > 0) VirtualUnlock((void *)(uintptr_t)data, (SIZE_T)bytes);
 }
 
-/* 1: made, 0: the name is taken, -1: failed. */
-static int file_create(file_handle *handle, const char *path)
-{
-    wchar_t *wide = file_wide(path);
-    if (wide == NULL) return -1;
-    *handle = CreateFileW(wide, GENERIC_WRITE, 0, NULL, CREATE_NEW, FILE_ATTRIBUTE_NORMAL, NULL);
-    free(wide);
-    if (*handle != INVALID_HANDLE_VALUE) return 1;
-    return GetLastError() == ERROR_FILE_EXISTS ? 0 : -1;
-}
-
-static bool file_write(file_handle handle, const uint8_t *data, uint64_t bytes)
-{
-    while (bytes > 0) {
-        DWORD written = 0;
-        if (!WriteFile(handle, data, (DWORD)(bytes < FILE_PIECE ? bytes : FILE_PIECE), &written, NULL)) return false;
-        data += written;
-        bytes -= written;
-    }
-    return true;
-}
-
-static bool file_flush(file_handle handle) { return FlushFileBuffers(handle) != 0; }
-static bool file_close(file_handle handle) { return CloseHandle(handle) != 0; }
-
-static void file_remove(const char *path)
-{
-    wchar_t *wide = file_wide(path);
-    if (wide != NULL) DeleteFileW(wide);
-    free(wide);
-}
-
-static bool file_rename(const char *from, const char *to)
-{
-    wchar_t *wide_from = file_wide(from), *wide_to = file_wide(to);
-    bool renamed = wide_from != NULL && wide_to != NULL &&
-                   MoveFileExW(wide_from, wide_to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
-    free(wide_from);
-    free(wide_to);
-    return renamed;
-}
-
 #else
 
-static dart_status file_failed(base_report *report, const char *verb, const char *path)
+dart_status file_failed(base_report *report, const char *verb, const char *path)
 {
     char reason[128];
     if (strerror_r(errno, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", errno);
@@ -247,90 +193,4 @@ void file_map_forget(const void *data, uint64_t bytes)
     if (end > begin) madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
-/* 1: made, 0: the name is taken, -1: failed. */
-static int file_create(file_handle *handle, const char *path)
-{
-    *handle = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (*handle >= 0) return 1;
-    return errno == EEXIST ? 0 : -1;
-}
-
-static bool file_write(file_handle handle, const uint8_t *data, uint64_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t written = write(handle, data, (size_t)(bytes < FILE_PIECE ? bytes : FILE_PIECE));
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return false;
-        data += written;
-        bytes -= (uint64_t)written;
-    }
-    return true;
-}
-
-static bool file_flush(file_handle handle) { return fsync(handle) == 0; }
-static bool file_close(file_handle handle) { return close(handle) == 0; }
-static void file_remove(const char *path) { unlink(path); }
-static bool file_rename(const char *from, const char *to) { return rename(from, to) == 0; }
-
 #endif
-
-dart_status file_writer_open(const char *path, base_report *report, file_writer **writer)
-{
-    dart_status status;
-    size_t size = strlen(path) + sizeof ".4294967295.tmp";
-    file_writer *made = calloc(1, sizeof *made);
-    if (made == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "no memory to write %s", path);
-    made->report = report;
-    made->path = malloc(size);
-    made->temporary = malloc(size);
-    if (made->path == NULL || made->temporary == NULL) FAIL(report, DART_OUT_OF_MEMORY, "no memory to write %s", path);
-    snprintf(made->path, size, "%s", path);
-    int created = 0;
-    for (uint32_t i = 0; i < FILE_NAMES_TRIED && created == 0; i++) {
-        snprintf(made->temporary, size, "%s.%u.tmp", path, (unsigned)i);
-        created = file_create(&made->handle, made->temporary);
-    }
-    if (created == 0) FAIL(report, DART_IO, "cannot write %s: remove the files %s.*.tmp", path, path);
-    if (created < 0) {
-        status = file_failed(report, "create", made->temporary);
-        goto fail;
-    }
-    made->is_open = true;
-    *writer = made;
-    return DART_OK;
-fail:
-    file_writer_destroy(&made);
-    return status;
-}
-
-dart_status file_writer_append(file_writer *writer, const void *data, uint64_t bytes)
-{
-    if (!file_write(writer->handle, data, bytes)) return file_failed(writer->report, "write", writer->temporary);
-    return DART_OK;
-}
-
-dart_status file_writer_close(file_writer **writer)
-{
-    file_writer *w = *writer;
-    dart_status status = DART_OK;
-    if (!file_flush(w->handle)) status = file_failed(w->report, "write", w->temporary);
-    w->is_open = false;
-    if (!file_close(w->handle) && status == DART_OK) status = file_failed(w->report, "write", w->temporary);
-    if (status == DART_OK && !file_rename(w->temporary, w->path)) status = file_failed(w->report, "replace", w->path);
-    if (status != DART_OK) file_remove(w->temporary);
-    file_writer_destroy(writer);
-    return status;
-}
-
-void file_writer_destroy(file_writer **writer)
-{
-    if (writer == NULL || *writer == NULL) return;
-    if ((*writer)->is_open) {
-        file_close((*writer)->handle);
-        file_remove((*writer)->temporary);
-    }
-    free((*writer)->path);
-    free((*writer)->temporary);
-    free(*writer);
-    *writer = NULL;
-}

@@ -26,14 +26,23 @@ char *file_join(const char *folder, const char *name);
 /* The part of path before its last name, with the separator, for free(); "" when there is none. */
 char *file_folder(const char *path);
 
-/* Writes to a temporary name beside `path`; only file_writer_close gives it that name, replacing what was there. */
+/* Writes a file that appears at `path` only when it is complete; until then what was there stays as it is. Links are followed and stay
+ * links, an existing file keeps its mode, and one that its owner made read-only is refused. What is no regular file (a device, a pipe) is
+ * written to as it stands, and "-" is standard output. Where the system has files without a name (Linux), a program that is killed
+ * leaves nothing behind; elsewhere a file path.N.tmp. */
 typedef struct file_writer file_writer;
 dart_status file_writer_open(const char *path, base_report *report, file_writer **writer);
 /* After a failure only file_writer_destroy makes sense. */
 dart_status file_writer_append(file_writer *writer, const void *data, uint64_t bytes);
-/* On stable storage and renamed, or failed and removed; *writer is NULL either way. */
+/* On stable storage and in its place, or failed and removed; *writer is NULL either way. */
 dart_status file_writer_close(file_writer **writer);
-/* Removes the temporary file. Accepts NULL. */
+/* Gives up what was written. Accepts NULL. */
 void file_writer_destroy(file_writer **writer);
+
+/* For file.c and file_writer.c: DART_IO with the system's reason for what just failed. */
+dart_status file_failed(base_report *report, const char *verb, const char *path);
+#if defined(_WIN32)
+wchar_t *file_wide(const char *path); /* for free(); NULL where path is not UTF-8 */
+#endif
 
 #endif

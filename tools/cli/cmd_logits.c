@@ -102,13 +102,15 @@ int cmd_logits(int argc, char **argv)
         .options_count = COUNT_OF(options),
         .about =
             "Reads input_ids (B x L or L, I32 or I64) from the safetensors file IN and writes the logits after every\n"
-            "token (B x L x V or L x V, F32) to OUT."};
+            "token (B x L x V or L x V, F32) to OUT; - is standard output."};
     args_operands operands;
     cli_session session = {.context = NULL};
     dart_model *model = NULL;
     tokens t = {.ids = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
+    if (common.json && strcmp(operands.texts[1], "-") == 0)
+        return args_mistake(&syntax, "--json and the logits would both go to standard output");
     status = cli_open_model(&session, &common, &with, &model);
     if (status == CLI_OK) status = load(&session, operands.texts[0], name, &t);
     if (status == CLI_OK) status = run(&session, model, &with, &t, operands.texts[1], common.json);

@@ -242,7 +242,8 @@ int cmd_op(int argc, char **argv)
     char names[160], about[512];
     snprintf(
         about, sizeof about,
-        "Runs an op on the tensors of the safetensors file IN and writes its results to OUT, in f32. Tensors have the\n"
+        "Runs an op on the tensors of the safetensors file IN and writes its results to OUT, in f32; - is standard\n"
+        "output. Tensors have the\n"
         "names of the library's header; optional ones may be left out.\n\nOps: %s.",
         operation_names(names));
     const args_syntax syntax = {.command = "dartlm op",
@@ -254,6 +255,8 @@ int cmd_op(int argc, char **argv)
     cli_session session = {.context = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
+    if (common.json && strcmp(operands.texts[2], "-") == 0)
+        return args_mistake(&syntax, "--json and the results would both go to standard output");
     o.kind = operation_find(operands.texts[0]);
     if (o.kind == NULL) return args_mistake(&syntax, "unknown op '%s'; there are %s", operands.texts[0], names);
     status = cli_open_device(&session, &common);

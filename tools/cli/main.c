@@ -1,6 +1,7 @@
 /* dartlm: the library's command-line program. */
 #include "cli.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,6 +51,9 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+#if defined(SIGXFSZ)
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of the write, which cleans up */
+#endif
     const int status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "dartlm: the results could not be written to standard output\n");

@@ -1,0 +1,227 @@
+/* What writing a file does to what was at its path: fault_outputs. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static base_report report;
+static char folder[] = "fault_outputs.XXXXXX";
+
+static int enter(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) != NULL && chdir(folder) == 0 && base_report_init(&report, NULL) == DART_OK ? 0 : 1;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    base_report_destroy(&report);
+    return chdir("..") == 0 && rmdir(folder) == 0 ? 0 : 1;
+}
+
+static dart_status write_text(const char *path, const char *text)
+{
+    file_writer *writer = NULL;
+    dart_status status = file_writer_open(path, &report, &writer);
+    if (status != DART_OK) return status;
+    status = file_writer_append(writer, text, strlen(text));
+    if (status == DART_OK) return file_writer_close(&writer);
+    file_writer_destroy(&writer);
+    return status;
+}
+
+static void make(const char *path, const char *text, mode_t mode)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0 && fclose(file) == 0 && chmod(path, mode) == 0);
+}
+
+static void holds(const char *path, const char *text)
+{
+    char got[64] = "";
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    got[fread(got, 1, sizeof got - 1, file)] = '\0';
+    fclose(file);
+    assert_string_equal(got, text);
+}
+
+/* Exactly `count` names in the folder. */
+static void has_files(int count)
+{
+    DIR *here = opendir(".");
+    assert_non_null(here);
+    int found = 0;
+    char names[200] = "";
+    for (struct dirent *entry = readdir(here); entry != NULL; entry = readdir(here)) {
+        if (entry->d_name[0] == '.') continue;
+        found++;
+        strncat(names, entry->d_name, sizeof names - strlen(names) - 1);
+        strncat(names, " ", sizeof names - strlen(names) - 1);
+    }
+    closedir(here);
+    if (found != count) fail_msg("%d files, %d expected: %s", found, count, names);
+}
+
+static mode_t mode_of(const char *path)
+{
+    struct stat info;
+    assert_int_equal(lstat(path, &info), 0);
+    return info.st_mode;
+}
+
+static void replaces_a_file_and_keeps_its_mode(void **state)
+{
+    (void)state;
+    make("file", "old", 0640);
+    assert_int_equal(write_text("file", "new"), DART_OK);
+    holds("file", "new");
+    assert_int_equal(mode_of("file") & 07777, 0640);
+    assert_int_equal(write_text("other", "first"), DART_OK);
+    holds("other", "first");
+    has_files(2);
+    unlink("file");
+    unlink("other");
+}
+
+static void refuses_read_only_files_and_folders(void **state)
+{
+    (void)state;
+    make("file", "old", 0444);
+    assert_int_equal(mkdir("below", 0777), 0);
+    assert_int_equal(write_text("file", "new"), DART_IO);
+    assert_non_null(strstr(report.text, "read-only"));
+    assert_int_equal(write_text("below", "new"), DART_IO);
+    holds("file", "old");
+    assert_int_equal(mode_of("file") & 07777, 0444);
+    has_files(2);
+    unlink("file");
+    rmdir("below");
+}
+
+static void follows_links(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir("below", 0777), 0);
+    make("below/file", "old", 0644);
+    assert_int_equal(symlink("below/file", "link"), 0);
+    assert_int_equal(symlink("link", "again"), 0);
+    assert_int_equal(symlink("below/later", "dangling"), 0);
+    assert_int_equal(write_text("again", "new"), DART_OK);
+    assert_int_equal(write_text("dangling", "made"), DART_OK);
+    assert_true(S_ISLNK(mode_of("link")) && S_ISLNK(mode_of("again")) && S_ISLNK(mode_of("dangling")));
+    assert_true(S_ISREG(mode_of("below/file")));
+    holds("below/file", "new");
+    holds("below/later", "made");
+    has_files(4);
+    unlink("link");
+    unlink("again");
+    unlink("dangling");
+    unlink("below/file");
+    unlink("below/later");
+    assert_int_equal(rmdir("below"), 0);
+}
+
+static void writes_through_to_devices_and_pipes(void **state)
+{
+    (void)state;
+    assert_int_equal(mkfifo("pipe", 0666), 0);
+    const int reader = open("pipe", O_RDONLY | O_NONBLOCK);
+    char got[8] = "";
+    assert_true(reader >= 0);
+    assert_int_equal(write_text("pipe", "new"), DART_OK);
+    assert_int_equal(read(reader, got, sizeof got), 3);
+    assert_string_equal(got, "new");
+    close(reader);
+    assert_true(S_ISFIFO(mode_of("pipe")));
+    assert_int_equal(symlink("/dev/null", "link"), 0);
+    assert_int_equal(write_text("link", "new"), DART_OK);
+    assert_true(S_ISLNK(mode_of("link")));
+    assert_true(S_ISCHR(mode_of("/dev/null")));
+    has_files(2);
+    unlink("pipe");
+    unlink("link");
+}
+
+static void gives_up_without_a_trace(void **state)
+{
+    (void)state;
+    make("file", "old", 0644);
+    file_writer *writer = NULL;
+    assert_int_equal(file_writer_open("file", &report, &writer), DART_OK);
+    assert_int_equal(file_writer_append(writer, "new", 3), DART_OK);
+    holds("file", "old");
+    file_writer_destroy(&writer);
+    holds("file", "old");
+    has_files(1);
+    unlink("file");
+}
+
+/* Does this file system have files without a name? Elsewhere a killed program cannot clean up. */
+static bool has_unnamed_files(void)
+{
+    file_writer *writer = NULL;
+    assert_int_equal(file_writer_open("probe", &report, &writer), DART_OK);
+    DIR *here = opendir(".");
+    bool none = true;
+    assert_non_null(here);
+    for (struct dirent *entry = readdir(here); entry != NULL; entry = readdir(here)) none = none && entry->d_name[0] == '.';
+    closedir(here);
+    file_writer_destroy(&writer);
+    return none;
+}
+
+static void leaves_nothing_behind_when_killed(void **state)
+{
+    (void)state;
+    static const int signals[] = {SIGINT, SIGTERM, SIGXFSZ, SIGKILL};
+    if (!has_unnamed_files()) {
+        print_message("NOT RUN: this file system has no files without a name\n");
+        skip();
+    }
+    make("file", "old", 0644);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            file_writer *writer = NULL;
+            const struct rlimit none = {0, 0};
+            setrlimit(RLIMIT_CORE, &none);
+            signal(signals[i], SIG_DFL);
+            if (file_writer_open("file", &report, &writer) == DART_OK && file_writer_append(writer, "new", 3) == DART_OK) raise(signals[i]);
+            _exit(1);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == signals[i]);
+        holds("file", "old");
+        has_files(1);
+    }
+    unlink("file");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(replaces_a_file_and_keeps_its_mode), cmocka_unit_test(refuses_read_only_files_and_folders),
+        cmocka_unit_test(follows_links),                      cmocka_unit_test(writes_through_to_devices_and_pipes),
+        cmocka_unit_test(gives_up_without_a_trace),           cmocka_unit_test(leaves_nothing_behind_when_killed),
+    };
+    return cmocka_run_group_tests_name("fault_outputs", tests, enter, leave);
+}
