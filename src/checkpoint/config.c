@@ -18,31 +18,30 @@ static const struct integer {
     uint32_t min, max;
     uint32_t standard; /* 0: the key is required */
 } integers[] = {
-    {"vocab_size", offsetof(model_config, V), 1, 1u << 24, 0},
-    {"hidden_size", offsetof(model_config, W), 1, 1u << 16, 0},
-    {"num_hidden_layers", offsetof(model_config, layers), 1, 1024, 0},
-    {"num_heads", offsetof(model_config, H), 1, 1u << 16, 0},
-    {"head_dim", offsetof(model_config, P), 1, 256, 0},
-    {"state_size", offsetof(model_config, N), 1, 256, 0},
-    {"n_groups", offsetof(model_config, G), 1, 1u << 16, 0},
-    {"expand", offsetof(model_config, expand), 1, 16, 2},
-    {"conv_kernel", offsetof(model_config, K), 2, 8, 4},
-    {"chunk_size", offsetof(model_config, S), 1, 1u << 16, 256},
+    {"vocab_size", offsetof(dart_model_config, V), 1, 1u << 24, 0},
+    {"hidden_size", offsetof(dart_model_config, W), 1, 1u << 16, 0},
+    {"num_hidden_layers", offsetof(dart_model_config, layers), 1, 1024, 0},
+    {"num_heads", offsetof(dart_model_config, H), 1, 1u << 16, 0},
+    {"head_dim", offsetof(dart_model_config, P), 1, 256, 0},
+    {"state_size", offsetof(dart_model_config, N), 1, 256, 0},
+    {"n_groups", offsetof(dart_model_config, G), 1, 1u << 16, 0},
+    {"conv_kernel", offsetof(dart_model_config, K), 2, 8, 4},
+    {"chunk_size", offsetof(dart_model_config, S), 1, 1u << 16, 256},
 };
+/* Follows from other sizes: a file that gives it must agree with them. */
+static const struct integer expand_field = {.key = "expand", .min = 1, .max = 16, .standard = 2};
 
-static uint32_t *integer_of(model_config *config, const struct integer *field)
+static uint32_t *integer_of(dart_model_config *config, const struct integer *field)
 {
     return (uint32_t *)(void *)((char *)config + field->at);
 }
 
 /* ---- Checks --------------------------------------------------------------------------------------------------- */
 
-dart_status model_config_check(const model_config *config, dart_status fault, const char *name, base_report *report)
+dart_status model_config_check(const dart_model_config *config, dart_status fault, const char *name, base_report *report)
 {
-    const model_config *m = config;
-    model_config copy = *config;
-    if (m->kind != MODEL_MAMBA2 && m->kind != MODEL_DART)
-        return base_fail(report, fault, "%s: unknown kind of model", name);
+    const dart_model_config *m = config;
+    dart_model_config copy = *config;
     for (size_t i = 0; i < COUNT_OF(integers); i++) {
         const struct integer *f = &integers[i];
         const uint32_t value = *integer_of(&copy, f);
@@ -50,11 +49,12 @@ dart_status model_config_check(const model_config *config, dart_status fault, co
             return base_fail(report, fault, "%s: %s is %" PRIu32 ", allowed are %" PRIu32 " to %" PRIu32, name, f->key,
                              value, f->min, f->max);
     }
-    if (m->expand * m->W != m->H * m->P)
+    const uint32_t inner = m->H * m->P;
+    if (inner % m->W != 0 || inner / m->W < expand_field.min || inner / m->W > expand_field.max)
         return base_fail(report, fault,
-                         "%s: expand x hidden_size = %" PRIu32 " x %" PRIu32
-                         " differs from num_heads x head_dim = %" PRIu32 " x %" PRIu32,
-                         name, m->expand, m->W, m->H, m->P);
+                         "%s: num_heads x head_dim = %" PRIu32 " x %" PRIu32 " is not hidden_size %" PRIu32
+                         " times an integer of %" PRIu32 " to %" PRIu32,
+                         name, m->H, m->P, m->W, expand_field.min, expand_field.max);
     if (m->H % m->G != 0)
         return base_fail(report, fault, "%s: n_groups %" PRIu32 " does not divide num_heads %" PRIu32, name, m->G,
                          m->H);
@@ -173,7 +173,8 @@ static const char *reader_text(const json_t *value, char text[TEXT_BYTES])
     return text;
 }
 
-static dart_status read_kind(const reader *r, model_kind *kind)
+/* Sets *sma for a DART, clears it for a Mamba-2. */
+static dart_status read_type(const reader *r, bool *sma)
 {
     static const struct {
         const char *key;
@@ -184,8 +185,8 @@ static dart_status read_kind(const reader *r, model_kind *kind)
     const json_t *type = reader_get(r, "model_type"), *act = reader_get(r, "hidden_act");
     const char *type_name = json_string_value(type), *act_name = json_string_value(act);
     if (type == NULL) return base_fail(r->report, DART_BAD_DATA, "%s: model_type is missing", r->name);
-    if (type_name != NULL && strcmp(type_name, "mamba2") == 0) *kind = MODEL_MAMBA2;
-    else if (type_name != NULL && strcmp(type_name, "dart") == 0) *kind = MODEL_DART;
+    if (type_name != NULL && strcmp(type_name, "mamba2") == 0) *sma = false;
+    else if (type_name != NULL && strcmp(type_name, "dart") == 0) *sma = true;
     else
         return base_fail(r->report, DART_UNSUPPORTED, "%s: model_type is %s, supported are mamba2 and dart", r->name,
                          reader_text(type, text));
@@ -204,17 +205,25 @@ fail:
     return status;
 }
 
-static dart_status read_config(const reader *r, model_config *config)
+static dart_status read_config(const reader *r, dart_model_config *config)
 {
     dart_status status;
-    model_config m = {0};
-    TRY(read_kind(r, &m.kind));
+    dart_model_config m = {0};
+    uint32_t expand = 0;
+    bool conv_bias = true;
+    TRY(read_type(r, &m.sma));
     for (size_t i = 0; i < COUNT_OF(integers); i++) TRY(read_integer(r, &integers[i], integer_of(&m, &integers[i])));
+    TRY(read_integer(r, &expand_field, &expand));
     TRY(read_real(r, "layer_norm_epsilon", 1e-5, &m.eps));
     TRY(read_real(r, "sma_norm_epsilon", 1e-5, &m.sma_eps));
     TRY(read_limits(r, &m.dt_min, &m.dt_max));
     TRY(read_boolean(r, "tie_word_embeddings", false, &m.tied));
-    TRY(read_boolean(r, "use_conv_bias", true, &m.conv_bias));
+    TRY(read_boolean(r, "use_conv_bias", true, &conv_bias));
+    m.no_conv_bias = !conv_bias;
+    if (expand * m.W != m.H * m.P)
+        FAIL(r->report, DART_BAD_DATA,
+             "%s: expand x hidden_size = %" PRIu32 " x %" PRIu32 " differs from num_heads x head_dim = %" PRIu32 " x %" PRIu32,
+             r->name, expand, m.W, m.H, m.P);
     TRY(model_config_check(&m, DART_BAD_DATA, r->name, r->report));
     *config = m;
 fail:
@@ -253,7 +262,7 @@ static size_t spell_out(const char *text, size_t bytes, char *to)
 }
 
 dart_status model_config_parse(const char *text, size_t bytes, const char *name, base_report *report,
-                               model_config *config)
+                               dart_model_config *config)
 {
     dart_status status;
     json_error_t error;
@@ -276,7 +285,7 @@ fail:
     return status;
 }
 
-dart_status model_config_load(const char *path, base_report *report, model_config *config)
+dart_status model_config_load(const char *path, base_report *report, dart_model_config *config)
 {
     dart_status status;
     file_map map = {NULL, 0};
@@ -294,38 +303,65 @@ fail:
 
 static const struct {
     const char *name, *by_count; /* the paper's name and its own count */
-    model_kind kind;
+    bool sma;
     uint32_t W, layers;
 } presets[] = {
-    {"mamba2-130m", "mamba2-129m", MODEL_MAMBA2, 768, 24},
-    {"mamba2-370m", "mamba2-368m", MODEL_MAMBA2, 1024, 48},
-    {"mamba2-780m", "mamba2-780m", MODEL_MAMBA2, 1536, 48},
-    {"dart-130m", "dart-133m", MODEL_DART, 768, 24},
-    {"dart-370m", "dart-378m", MODEL_DART, 1024, 48},
-    {"dart-780m", "dart-795m", MODEL_DART, 1536, 48},
+    {"mamba2-130m", "mamba2-129m", false, 768, 24},
+    {"mamba2-370m", "mamba2-368m", false, 1024, 48},
+    {"mamba2-780m", "mamba2-780m", false, 1536, 48},
+    {"dart-130m", "dart-133m", true, 768, 24},
+    {"dart-370m", "dart-378m", true, 1024, 48},
+    {"dart-780m", "dart-795m", true, 1536, 48},
 };
 
 const char *model_config_preset_name(size_t index) { return index < COUNT_OF(presets) ? presets[index].name : NULL; }
 
-dart_status model_config_preset(const char *name, base_report *report, model_config *config)
+dart_status model_config_preset(const char *name, base_report *report, dart_model_config *config)
 {
     for (size_t i = 0; i < COUNT_OF(presets); i++) {
         if (strcmp(name, presets[i].name) != 0 && strcmp(name, presets[i].by_count) != 0) continue;
-        *config = (model_config){0};
-        config->kind = presets[i].kind;
-        config->layers = presets[i].layers;
-        config->V = 50288;
-        config->W = presets[i].W;
-        config->expand = 2;
-        config->P = 64;
-        config->H = config->expand * config->W / config->P;
-        config->N = 128;
-        config->G = 1;
-        config->K = 4;
-        config->S = 256;
-        config->eps = config->sma_eps = 1e-5f;
-        config->tied = config->conv_bias = true;
+        const uint32_t W = presets[i].W, P = 64;
+        *config = (dart_model_config){
+            .sma = presets[i].sma, .tied = true, .V = 50288, .W = W, .layers = presets[i].layers, .H = 2 * W / P, .P = P,
+            .G = 1, .N = 128, .K = 4, .S = 256, .eps = 1e-5f, .sma_eps = 1e-5f};
         return DART_OK;
     }
     return base_fail(report, DART_INVALID_ARGUMENT, "no preset is called %.100s", name);
+}
+
+/* ---- The public calls ---- */
+
+dart_status dart_config_load(const char *folder, dart_model_config *config, char *error, size_t error_size)
+{
+    if (folder == NULL || config == NULL) return DART_INVALID_ARGUMENT;
+    base_report report = {0};
+    dart_status status = base_report_init(&report, NULL);
+    if (status != DART_OK) return status;
+    status = model_config_load(folder, &report, config);
+    if (error != NULL && error_size > 0) {
+        error[0] = '\0';
+        if (status != DART_OK) base_report_copy(&report, error, error_size);
+    }
+    base_report_destroy(&report);
+    return status;
+}
+
+dart_status dart_config_preset(const char *name, dart_model_config *config)
+{
+    if (name == NULL || config == NULL) return DART_INVALID_ARGUMENT;
+    base_report report = {0};
+    dart_status status = base_report_init(&report, NULL);
+    if (status != DART_OK) return status;
+    status = model_config_preset(name, &report, config);
+    base_report_destroy(&report);
+    return status;
+}
+
+uint64_t dart_config_parameters(const dart_model_config *config)
+{
+    base_report report = {0};
+    if (config == NULL || base_report_init(&report, NULL) != DART_OK) return 0;
+    const bool valid = model_config_check(config, DART_INVALID_ARGUMENT, "config", &report) == DART_OK;
+    base_report_destroy(&report);
+    return valid ? model_config_count(config) : 0;
 }

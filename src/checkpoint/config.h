@@ -1,37 +1,25 @@
-/* What a model is: config.json, presets, the list of its parameters, and whether a checkpoint fits. */
+/* What a model is: config.json, presets, the list of its parameters, and whether a checkpoint fits. A dart_model_config that a
+ * function below returns has passed model_config_check. */
 #ifndef DART_CONFIG_H
 #define DART_CONFIG_H
 
 #include "safetensors.h"
 
-typedef enum model_kind { MODEL_MAMBA2, MODEL_DART } model_kind;
-
-/* Letters as in dartlm.h. model_config_check holds for whatever the functions below return. */
-typedef struct model_config {
-    model_kind kind;
-    uint32_t layers;
-    uint32_t V, W, H, P, N, G, K, S;
-    uint32_t expand;      /* expand W = H P */
-    float eps;            /* layer_norm_epsilon: block norms and norm_f */
-    float sma_eps;        /* sma_norm_epsilon */
-    float dt_min, dt_max; /* time_step_limit; dt_max 0: no limit */
-    bool tied;            /* the embedding is the head, too */
-    bool conv_bias;
-} model_config;
+#include "dartlm/model.h"
 
 /* path: a config.json or the folder that holds it. Keys that say nothing about the function computed are ignored.
  * DART_BAD_DATA: not JSON, a key is missing, out of range or contradicts another; DART_UNSUPPORTED: a model that is
  * neither Mamba-2 nor DART, or has a feature that this library does not compute. */
-dart_status model_config_load(const char *path, base_report *report, model_config *config);
+dart_status model_config_load(const char *path, base_report *report, dart_model_config *config);
 /* The text itself; name is for messages. */
 dart_status model_config_parse(const char *text, size_t bytes, const char *name, base_report *report,
-                               model_config *config);
+                               dart_model_config *config);
 /* Ranges and consistency. fault is the status of a bad value: the caller knows where the values come from. */
-dart_status model_config_check(const model_config *config, dart_status fault, const char *name, base_report *report);
+dart_status model_config_check(const dart_model_config *config, dart_status fault, const char *name, base_report *report);
 
 /* "dart-130m", "dart-370m", "dart-780m", "mamba2-130m", ... and the names by parameter count ("dart-133m").
  * DART_INVALID_ARGUMENT for others. */
-dart_status model_config_preset(const char *name, base_report *report, model_config *config);
+dart_status model_config_preset(const char *name, base_report *report, dart_model_config *config);
 /* The names by size, for lists: NULL from the count on. */
 const char *model_config_preset_name(size_t index);
 
@@ -64,22 +52,22 @@ typedef struct model_parameter {
 } model_parameter;
 
 /* Inner width, columns of in_proj, channels of conv1d ([x|b|c]) and sma_conv1d ([q|e]), padded rows of sma_proj. */
-uint32_t model_config_inner(const model_config *config);
-uint32_t model_config_in_proj(const model_config *config);
-uint32_t model_config_conv(const model_config *config);
-uint32_t model_config_sma_conv(const model_config *config);
-uint32_t model_config_sma_proj(const model_config *config);
+uint32_t model_config_inner(const dart_model_config *config);
+uint32_t model_config_in_proj(const dart_model_config *config);
+uint32_t model_config_conv(const dart_model_config *config);
+uint32_t model_config_sma_conv(const dart_model_config *config);
+uint32_t model_config_sma_proj(const dart_model_config *config);
 
 /* The index-th parameter: embedding, layers in order, final norm, head. false from the count on. */
-bool model_config_parameter(const model_config *config, uint32_t index, model_parameter *parameter);
+bool model_config_parameter(const dart_model_config *config, uint32_t index, model_parameter *parameter);
 /* Numbers in all parameters together. */
-uint64_t model_config_count(const model_config *config);
+uint64_t model_config_count(const dart_model_config *config);
 
 /* The tensor of a parameter under any name in use, or NULL. */
 const safetensors_tensor *model_weights_find(const safetensors *file, const model_parameter *parameter);
 /* Every parameter is there with its shape and dtype F32, F16 or BF16, and with finite numbers unless skip_scan is set.
  * DART_BAD_DATA names the tensor. Tensors that are no parameter are logged as warnings. */
-dart_status model_weights_check(const model_config *config, const safetensors *file, bool skip_scan,
+dart_status model_weights_check(const dart_model_config *config, const safetensors *file, bool skip_scan,
                                 base_report *report);
 
 #endif

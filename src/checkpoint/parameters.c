@@ -9,20 +9,20 @@
 #define MAX_WARNINGS 8u
 #define SHAPE_TEXT 256
 
-uint32_t model_config_inner(const model_config *config) { return config->H * config->P; }
+uint32_t model_config_inner(const dart_model_config *config) { return config->H * config->P; }
 
-uint32_t model_config_in_proj(const model_config *config)
+uint32_t model_config_in_proj(const dart_model_config *config)
 {
     return 2 * model_config_inner(config) + 2 * config->G * config->N + config->H;
 }
 
-uint32_t model_config_conv(const model_config *config)
+uint32_t model_config_conv(const dart_model_config *config)
 {
     return model_config_inner(config) + 2 * config->G * config->N;
 }
-uint32_t model_config_sma_conv(const model_config *config) { return config->G * (config->N + config->P); }
+uint32_t model_config_sma_conv(const dart_model_config *config) { return config->G * (config->N + config->P); }
 
-uint32_t model_config_sma_proj(const model_config *config)
+uint32_t model_config_sma_proj(const dart_model_config *config)
 {
     return (uint32_t)base_round_up(model_config_sma_conv(config) + 1, SMA_PROJ_ALIGN);
 }
@@ -48,10 +48,10 @@ static const struct layer_entry {
     {MODEL_SMA_CONV_BIAS, WITH_SMA | WITH_CONV_BIAS, "mixer.sma_conv1d.bias"},
 };
 
-static bool is_present(const model_config *config, const struct layer_entry *entry)
+static bool is_present(const dart_model_config *config, const struct layer_entry *entry)
 {
-    if ((entry->when & WITH_SMA) != 0 && config->kind != MODEL_DART) return false;
-    return (entry->when & WITH_CONV_BIAS) == 0 || config->conv_bias;
+    if ((entry->when & WITH_SMA) != 0 && !config->sma) return false;
+    return (entry->when & WITH_CONV_BIAS) == 0 || !config->no_conv_bias;
 }
 
 static void give_shape(model_parameter *p, uint32_t rank, uint64_t a, uint64_t b, uint64_t c)
@@ -63,7 +63,7 @@ static void give_shape(model_parameter *p, uint32_t rank, uint64_t a, uint64_t b
     p->elements = a * b * c;
 }
 
-static void describe(const model_config *m, model_parameter *p)
+static void describe(const dart_model_config *m, model_parameter *p)
 {
     const uint32_t I = model_config_inner(m);
     switch (p->role) {
@@ -86,7 +86,7 @@ static void describe(const model_config *m, model_parameter *p)
     }
 }
 
-bool model_config_parameter(const model_config *config, uint32_t index, model_parameter *parameter)
+bool model_config_parameter(const dart_model_config *config, uint32_t index, model_parameter *parameter)
 {
     model_parameter p = {.layer = 0};
     uint32_t per_layer = 0;
@@ -116,7 +116,7 @@ bool model_config_parameter(const model_config *config, uint32_t index, model_pa
     return true;
 }
 
-uint64_t model_config_count(const model_config *config)
+uint64_t model_config_count(const dart_model_config *config)
 {
     uint64_t count = 0;
     model_parameter p;
@@ -213,7 +213,7 @@ static void warn_of_others(const safetensors *file, const bool *used, base_repor
         base_log_line(report->log, DART_LOG_WARNING, "so are %" PRIu64 " more", (uint64_t)(others - MAX_WARNINGS));
 }
 
-dart_status model_weights_check(const model_config *config, const safetensors *file, bool skip_scan,
+dart_status model_weights_check(const dart_model_config *config, const safetensors *file, bool skip_scan,
                                 base_report *report)
 {
     dart_status status = DART_OK;

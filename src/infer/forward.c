@@ -6,7 +6,7 @@
 typedef struct layer_pass {
     dart_state *state;
     dart_stream *stream;
-    const model_config *c;
+    const dart_model_config *c;
     uint32_t layer, b, B, L, T; /* T = B L */
     bool windowed;
     model_span span;
@@ -38,7 +38,7 @@ static dart_tensor seq_of(const dart_state *state, uint32_t b)
 static dart_memories memories_of(const layer_pass *p, uint32_t block)
 {
     const model_block *from = &p->state->blocks[block];
-    const model_config *c = p->c;
+    const dart_model_config *c = p->c;
     const uint64_t before = (uint64_t)p->b * from->M;
     dart_buffer *buffer = from->buffers[p->layer];
     return (dart_memories){
@@ -76,7 +76,7 @@ static void product(const layer_pass *p, bool normalised, uint32_t outputs, mode
 static void project(const layer_pass *p)
 {
     const dart_state *state = p->state;
-    const model_config *c = p->c;
+    const dart_model_config *c = p->c;
     const bool normalised = normalises(p);
     if (!normalised)
         dart_rms_norm(p->stream, &(dart_rms_norm_args){
@@ -90,7 +90,7 @@ static void project(const layer_pass *p)
 static dart_conv_args scan_conv(const layer_pass *p)
 {
     const dart_state *state = p->state;
-    const model_config *c = p->c;
+    const dart_model_config *c = p->c;
     const dart_model *model = state->model;
     const uint32_t channels = model_config_conv(c);
     return (dart_conv_args){
@@ -105,7 +105,7 @@ static dart_conv_args scan_conv(const layer_pass *p)
 static dart_conv_args sma_conv(const layer_pass *p)
 {
     const dart_state *state = p->state;
-    const model_config *c = p->c;
+    const dart_model_config *c = p->c;
     const dart_model *model = state->model;
     const uint32_t channels = model_config_sma_conv(c);
     return (dart_conv_args){
@@ -121,7 +121,7 @@ static dart_conv_args sma_conv(const layer_pass *p)
 static dart_window_args window_args(const layer_pass *p, dart_window_mode mode, dart_memories *closing)
 {
     const dart_state *state = p->state;
-    const model_config *c = p->c;
+    const dart_model_config *c = p->c;
     const dart_model *model = state->model;
     const uint64_t I = model_config_inner(c), row = model_config_conv(c), memory = (uint64_t)c->H * c->N * c->P;
     const dart_conv_args conv = scan_conv(p);
@@ -173,7 +173,7 @@ static void replace_tails(const layer_pass *p)
 static void scan(const layer_pass *p)
 {
     dart_state *state = p->state;
-    const model_config *c = p->c;
+    const dart_model_config *c = p->c;
     const dart_model *model = state->model;
     const uint64_t I = model_config_inner(c), groups = (uint64_t)c->G * c->N, row = model_config_conv(c),
         memory = (uint64_t)c->H * c->N * c->P;
@@ -205,7 +205,7 @@ static dart_tensor readout(const layer_pass *p)
 static void attention(const layer_pass *p)
 {
     dart_state *state = p->state;
-    const model_config *c = p->c;
+    const dart_model_config *c = p->c;
     const uint64_t row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N;
     if (p->span.runs == 0) return;
     for (uint32_t i = 0; i < p->span.runs; i++) state->runs[i] = memories_of(p, i);
@@ -234,7 +234,7 @@ static dart_status fold_window(const layer_pass *p)
 static dart_status step(const layer_pass *p)
 {
     dart_state *state = p->state;
-    const model_config *c = p->c;
+    const dart_model_config *c = p->c;
     const dart_model *model = state->model;
     const uint64_t memory = (uint64_t)c->H * c->N * c->P, kept = c->K - 1;
     dart_mixer_step_args args = {
@@ -270,7 +270,7 @@ static dart_status step(const layer_pass *p)
 static dart_status layer(const layer_pass *p)
 {
     dart_state *state = p->state;
-    const model_config *c = p->c;
+    const dart_model_config *c = p->c;
     const dart_model *model = state->model;
     const uint32_t I = model_config_inner(c), R = model_config_in_proj(c);
     const bool attends = state->sma && p->span.runs > 0;
@@ -295,7 +295,7 @@ static dart_status layer(const layer_pass *p)
 
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     return dart_embed(stream, &(dart_embed_args){
         .T = pass->B * pass->L, .V = c->V, .W = c->W, .ids = model_work_tensor(state, ids),
         .weight = *model_weight(state->model, 0, MODEL_EMBEDDING), .y = model_work_tensor(state, WORK_STREAM)});
@@ -324,7 +324,7 @@ dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_windo
 dart_status model_record_norm(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *rows,
                               const dart_tensor *y)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     dart_rms_norm_args args = {.T = T, .W = c->W, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
                                .weight = *model_weight(state->model, 0, MODEL_FINAL_NORM), .y = *y};
     if (rows != NULL) args.rows = *rows;
@@ -333,7 +333,7 @@ dart_status model_record_norm(dart_state *state, dart_stream *stream, uint32_t T
 
 dart_status model_record_head(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *x)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     return dart_linear(stream, &(dart_linear_args){
         .T = T, .IN = c->W, .OUT = c->V, .x = *x, .weight = *model_head(state->model),
         .y = model_work_tensor(state, WORK_LOGITS)});
@@ -341,7 +341,7 @@ dart_status model_record_head(dart_state *state, dart_stream *stream, uint32_t T
 
 dart_status model_record_norm_head(dart_state *state, dart_stream *stream)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     return dart_norm_linear(stream, &(dart_norm_linear_args){
         .T = state->B, .IN = c->W, .OUT = c->V, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
         .norm = *model_weight(state->model, 0, MODEL_FINAL_NORM), .weight = *model_head(state->model),

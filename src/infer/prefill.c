@@ -71,7 +71,7 @@ static dart_status check(dart_state *state, const dart_prefill_args *a)
 /* Do the states of the scan's chunks fit? */
 static bool fits(const dart_state *state, uint64_t B, uint64_t L)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     const uint64_t states = (uint64_t)c->H * c->N * c->P * 4;
     return B * dart_ssd_chunks((uint32_t)L, state->S, true) <= state->chunks_bytes / states;
 }

@@ -46,12 +46,12 @@ dart_status model_take_stream(dart_state *state, const dart_stream *stream, dart
 static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static uint64_t memory_elements(const model_config *c) { return (uint64_t)c->H * c->N * c->P; }
+static uint64_t memory_elements(const dart_model_config *c) { return (uint64_t)c->H * c->N * c->P; }
 
 /* Bytes of the widest activation row. */
 static uint64_t widest_row(const dart_state *state)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     const uint64_t proj = (uint64_t)model_config_in_proj(c) * dart_dtype_size(state->model->activations);
     const uint64_t inner = (uint64_t)model_config_inner(c) * 4, stream = (uint64_t)c->W * 4;
     return larger(proj, larger(inner, stream));
@@ -60,7 +60,7 @@ static uint64_t widest_row(const dart_state *state)
 /* The largest batch whose every tensor one kernel can see. */
 static uint64_t largest_batch(const dart_state *state)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     const uint64_t tail = (uint64_t)(c->K - 1) * model_config_conv(c) * dart_dtype_size(state->model->activations);
     const uint64_t state_or_row = larger(memory_elements(c) * 4, widest_row(state));
     return state->limit / larger(larger(state_or_row, tail), (uint64_t)c->V * 4);
@@ -79,14 +79,14 @@ static uint64_t chunks_bytes(const dart_state *state)
 static dart_status plan(dart_state *state, const dart_state_options *options)
 {
     const dart_model *model = state->model;
-    const model_config *c = &model->config;
+    const dart_model_config *c = &model->config;
     base_report *report = &state->report;
     const uint64_t memory = memory_elements(c);
     state->limit = smaller(model->device->info.max_binding_bytes, LARGEST_BINDING);
     state->limit -= smaller(state->limit, BACKEND_ALIGN);
     state->B = options->B != 0 ? options->B : 1;
     state->S = options->S != 0 ? options->S : c->S;
-    state->sma = c->kind == MODEL_DART && !options->no_sma;
+    state->sma = c->sma && !options->no_sma;
     state->block = options->memory_block;
     state->timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : UINT64_MAX;
     const uint64_t slice_ms = options->slice_ms != 0 ? options->slice_ms : DEFAULT_SLICE_MS;
@@ -127,7 +127,7 @@ static uint64_t place(uint64_t *at, uint64_t bytes)
 
 static void place_layer(dart_state *state)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     const uint64_t h = state->B * memory_elements(c) * 4, size = dart_dtype_size(state->model->activations);
     const uint64_t tails = (uint64_t)state->B * (c->K - 1) * size;
     uint64_t at = 0;
@@ -150,7 +150,7 @@ static void place_layer(dart_state *state)
 
 static uint64_t work_size(const dart_state *state, model_work work)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     const uint64_t rows = state->rows, size = dart_dtype_size(state->model->activations);
     const uint64_t sma = state->sma;
     switch (work) {
@@ -348,7 +348,7 @@ static void clear(dart_stream *stream, dart_buffer *buffer, uint64_t bytes_at, d
 /* Sets *ran once the device may have changed the state. */
 static dart_status clear_sequences(dart_state *state, uint32_t b, uint32_t B, bool *ran)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     const dart_dtype dtype = state->model->activations;
     const uint64_t memory = memory_elements(c), tail = c->K - 1;
     dart_stream *stream = state->prefill;
@@ -413,7 +413,7 @@ dart_status dart_state_reset(dart_state *state, int32_t b)
 dart_status model_windows_reserve(dart_state *state, const char *call)
 {
     dart_device *device = state->model->device;
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     if (!state->windowed || state->windows != NULL) return DART_OK;
     dart_status status = DART_OK;
     dart_buffer **made = device_calloc(device, c->layers, sizeof *made);
@@ -431,7 +431,7 @@ dart_status model_windows_reserve(dart_state *state, const char *call)
 /* seq is the state's own then. */
 static dart_status fold_windows(dart_state *state, dart_window_mode mode, const char *call)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     dart_stream *stream = state->prefill;
     const uint32_t slots = state->B * dart_window_tokens(), kept = model_config_inner(c) + c->G * c->N;
     dart_status status = DART_OK;
@@ -471,7 +471,7 @@ dart_status model_windows_close(dart_state *state, const char *call)
 static dart_status add_block(dart_state *state, uint32_t M)
 {
     dart_device *device = state->model->device;
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     const uint32_t had = state->blocks_count;
     const uint64_t memories = (uint64_t)state->B * M, size = dart_dtype_size(state->model->memories);
     const uint64_t dh_bytes = base_round_up(memories * memory_elements(c) * size, BACKEND_ALIGN);
@@ -517,7 +517,7 @@ static void drop_empty_blocks(dart_state *state)
 
 dart_status model_state_reserve(dart_state *state, uint64_t count, const char *call)
 {
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     const uint64_t widest = larger(memory_elements(c) * dart_dtype_size(state->model->memories),
                                    (uint64_t)c->H * c->N * 4);
     const uint64_t most = state->limit / (widest * state->B);
@@ -542,7 +542,7 @@ uint64_t dart_state_position(const dart_state *state, uint32_t b)
 uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind)
 {
     if (state == NULL) return 0;
-    const model_config *c = &state->model->config;
+    const dart_model_config *c = &state->model->config;
     const uint64_t memory = memory_elements(c), activation = dart_dtype_size(state->model->activations);
     const uint64_t stored = dart_dtype_size(state->model->memories), B = state->B;
     const uint64_t one_memory = (memory * stored + (uint64_t)c->H * c->N * 4) * c->layers;

@@ -9,7 +9,7 @@
 struct dart_model {
     dart_device *device;
     base_report report;
-    model_config config;
+    dart_model_config config;
     dart_dtype weights_dtype, activations, memories;
     dart_tensor *weights; /* [layer][role]; those outside of layers under layer 0 */
     dart_buffer **buffers;

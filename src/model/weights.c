@@ -1,4 +1,4 @@
-/* Configurations, and models: weights on a device. */
+/* Models: weights on a device. */
 #include "base/file.h"
 #include "infer/state.h"
 
@@ -10,67 +10,6 @@
 #define POOL_BYTES (UINT64_C(64) << 20)
 /* Elements that are converted or written at a time. */
 #define PIECE ((size_t)1 << 20)
-
-/* ---- Configurations ---- */
-
-static dart_model_config public_config(const model_config *c)
-{
-    return (dart_model_config){
-        .sma = c->kind == MODEL_DART, .tied = c->tied, .no_conv_bias = !c->conv_bias, .V = c->V, .W = c->W,
-        .layers = c->layers, .H = c->H, .P = c->P, .G = c->G, .N = c->N, .K = c->K, .S = c->S, .eps = c->eps,
-        .sma_eps = c->sma_eps, .dt_min = c->dt_min, .dt_max = c->dt_max};
-}
-
-static model_config private_config(const dart_model_config *c)
-{
-    const uint64_t inner = (uint64_t)c->H * c->P;
-    const uint64_t expand = c->W != 0 && inner % c->W == 0 ? inner / c->W : 0;
-    return (model_config){
-        .kind = c->sma ? MODEL_DART : MODEL_MAMBA2, .layers = c->layers, .V = c->V, .W = c->W, .H = c->H, .P = c->P,
-        .N = c->N, .G = c->G, .K = c->K, .S = c->S, .expand = expand <= UINT32_MAX ? (uint32_t)expand : 0,
-        .eps = c->eps, .sma_eps = c->sma_eps, .dt_min = c->dt_min, .dt_max = c->dt_max, .tied = c->tied,
-        .conv_bias = !c->no_conv_bias};
-}
-
-dart_status dart_config_load(const char *folder, dart_model_config *config, char *error, size_t error_size)
-{
-    if (folder == NULL || config == NULL) return DART_INVALID_ARGUMENT;
-    base_report report = {0};
-    dart_status status = base_report_init(&report, NULL);
-    if (status != DART_OK) return status;
-    model_config found = {0};
-    status = model_config_load(folder, &report, &found);
-    if (status == DART_OK) *config = public_config(&found);
-    if (error != NULL && error_size > 0) {
-        error[0] = '\0';
-        if (status != DART_OK) base_report_copy(&report, error, error_size);
-    }
-    base_report_destroy(&report);
-    return status;
-}
-
-dart_status dart_config_preset(const char *name, dart_model_config *config)
-{
-    if (name == NULL || config == NULL) return DART_INVALID_ARGUMENT;
-    base_report report = {0};
-    dart_status status = base_report_init(&report, NULL);
-    if (status != DART_OK) return status;
-    model_config found = {0};
-    status = model_config_preset(name, &report, &found);
-    if (status == DART_OK) *config = public_config(&found);
-    base_report_destroy(&report);
-    return status;
-}
-
-uint64_t dart_config_parameters(const dart_model_config *config)
-{
-    base_report report = {0};
-    if (config == NULL || base_report_init(&report, NULL) != DART_OK) return 0;
-    const model_config c = private_config(config);
-    const bool valid = model_config_check(&c, DART_INVALID_ARGUMENT, "config", &report) == DART_OK;
-    base_report_destroy(&report);
-    return valid ? model_config_count(&c) : 0;
-}
 
 /* ---- Where weights come from ---- */
 
@@ -100,7 +39,7 @@ static float normal(uint64_t bits)
 static double uniform(uint64_t bits) { return (double)(bits >> 11) / 9007199254740992.0; }
 
 /* Sizes that keep activations near 1; step sizes 0.001 to 0.1 and A 1 to 16 as in Mamba-2. */
-static float random_weight(const model_config *c, const model_parameter *parameter, uint64_t element, uint64_t bits)
+static float random_weight(const dart_model_config *c, const model_parameter *parameter, uint64_t element, uint64_t bits)
 {
     const float n = normal(bits);
     switch (parameter->role) {
@@ -242,7 +181,7 @@ static dart_dtype natural_activations(const dart_device *device, dart_dtype weig
     return fast && info->type != DART_DEVICE_CPU ? weights : DART_F32;
 }
 
-static dart_status build(dart_device *device, const model_config *config, const dart_model_options *options,
+static dart_status build(dart_device *device, const dart_model_config *config, const dart_model_options *options,
                          const safetensors *file, uint64_t seed, dart_model **model)
 {
     dart_status status = DART_OUT_OF_MEMORY;
@@ -307,7 +246,7 @@ dart_status dart_model_open(dart_device *device, const char *folder, const dart_
     const dart_model_options defaults = {0};
     if (options == NULL) options = &defaults;
     dart_status status = check_options(device, options, "dart_model_open");
-    model_config config;
+    dart_model_config config;
     safetensors *file = NULL;
     if (status != DART_OK) return status;
     TRY(model_config_load(folder, &device->report, &config));
@@ -327,10 +266,9 @@ dart_status dart_model_random(dart_device *device, const dart_model_config *conf
             "dart_model_random: needs a configuration and a place for the model");
     const dart_model_options defaults = {0};
     if (options == NULL) options = &defaults;
-    const model_config c = private_config(config);
     dart_status status = check_options(device, options, "dart_model_random");
-    if (status == DART_OK) status = model_config_check(&c, DART_INVALID_ARGUMENT, "dart_model_random", &device->report);
-    return status == DART_OK ? build(device, &c, options, NULL, seed, model) : status;
+    if (status == DART_OK) status = model_config_check(config, DART_INVALID_ARGUMENT, "dart_model_random", &device->report);
+    return status == DART_OK ? build(device, config, options, NULL, seed, model) : status;
 }
 
 void dart_model_destroy(dart_model **model)
@@ -349,7 +287,7 @@ dart_status dart_model_describe(const dart_model *model, dart_model_info *info)
 {
     if (model == NULL || info == NULL) return DART_INVALID_ARGUMENT;
     *info = (dart_model_info){
-        .config = public_config(&model->config), .weights = model->weights_dtype, .activations = model->activations,
+        .config = model->config, .weights = model->weights_dtype, .activations = model->activations,
         .memories = model->memories, .parameters = model_config_count(&model->config), .bytes = model->bytes};
     return DART_OK;
 }

@@ -16,7 +16,7 @@ static void require(bool condition)
 static dart_status parse(const uint8_t *data, size_t size)
 {
     base_report report;
-    model_config config;
+    dart_model_config config;
     model_parameter p;
     if (base_report_init(&report, NULL) != DART_OK) return DART_OUT_OF_MEMORY;
     const dart_status status = model_config_parse((const char *)data, size, "input", &report, &config);

@@ -35,7 +35,7 @@ static const double *taken(judge *j, const dart_model *model, const model_parame
 /* The model's weights as they are stored. */
 static void judge_init(judge *j, const dart_model *model)
 {
-    const model_config *c = &model->config;
+    const dart_model_config *c = &model->config;
     memset(j, 0, sizeof *j);
     j->weights = (oracle_weights){.V = c->V, .W = c->W, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .K = c->K,
                                   .layers = c->layers,

@@ -47,7 +47,7 @@ static int tear_down(void **state)
     "\"model_type\":\"dart\",\"vocab_size\":300,\"hidden_size\":96,\"state_size\":64,\"num_heads\":6,\"head_dim\":32," \
     "\"num_hidden_layers\":3"
 
-static dart_status parse(const char *text, model_config *config)
+static dart_status parse(const char *text, dart_model_config *config)
 {
     return model_config_parse(text, strlen(text), "text", &report, config);
 }
@@ -71,30 +71,30 @@ static void counts_what_the_paper_counts(void **state)
         {"mamba2-370m", "mamba2-368m", 368346624}, {"mamba2-780m", "mamba2-780m", 780161280},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        model_config config, other;
+        dart_model_config config, other;
         assert_int_equal(model_config_preset(cases[i].name, &report, &config), DART_OK);
         assert_int_equal(model_config_preset(cases[i].other, &report, &other), DART_OK);
         assert_memory_equal(&config, &other, sizeof config);
         assert_int_equal(model_config_check(&config, DART_INTERNAL, "preset", &report), DART_OK);
         assert_true(model_config_count(&config) == cases[i].count);
-        if (config.kind == MODEL_DART) {
-            config.kind = MODEL_MAMBA2; /* what is left is Mamba-2 */
+        if (config.sma) {
+            config.sma = false; /* what is left is Mamba-2 */
             assert_true(model_config_count(&config) == cases[i + 3].count);
         }
     }
     size_t names = 0;
     while (model_config_preset_name(names) != NULL) names++;
     assert_int_equal(names, COUNT_OF(cases));
-    model_config config;
+    dart_model_config config;
     assert_int_equal(model_config_preset("dart-1b", &report, &config), DART_INVALID_ARGUMENT);
 }
 
 static void reads_defaults(void **state)
 {
     (void)state;
-    model_config m;
+    dart_model_config m;
     assert_int_equal(parse("{" BASE ",\"n_groups\":2,\"time_step_min\":\"any\",\"dtype\":[{}]}", &m), DART_OK);
-    assert_int_equal(m.kind, MODEL_DART);
+    assert_true(m.sma);
     assert_int_equal(m.layers, 3);
     assert_int_equal(m.V, 300);
     assert_int_equal(m.W, 96);
@@ -104,11 +104,10 @@ static void reads_defaults(void **state)
     assert_int_equal(m.G, 2);
     assert_int_equal(m.K, 4);
     assert_int_equal(m.S, 256);
-    assert_int_equal(m.expand, 2);
     assert_true(m.eps == 1e-5f && m.sma_eps == 1e-5f);
     assert_true(m.dt_min == 0 && m.dt_max == 0);
     assert_false(m.tied);
-    assert_true(m.conv_bias);
+    assert_false(m.no_conv_bias);
     assert_int_equal(model_config_inner(&m), 192);
     assert_int_equal(model_config_in_proj(&m), 2 * 192 + 2 * 2 * 64 + 6);
     assert_int_equal(model_config_conv(&m), 192 + 2 * 2 * 64);
@@ -158,7 +157,7 @@ static void reads_every_spelling_of_the_limits(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char text[512];
-        model_config m;
+        dart_model_config m;
         snprintf(text, sizeof text, "{" BASE ",\"n_groups\":1,\"a\\\"Infinity\":\"NaN\\\\\",\"time_step_limit\":%s}",
                  cases[i].limits);
         const dart_status status = parse(text, &m);
@@ -213,18 +212,18 @@ static void rejects_what_is_wrong(void **state)
         {"{\"model_type\":\"mamba2\"}", DART_BAD_DATA, "vocab_size is missing"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        model_config m;
+        dart_model_config m;
         memset(&m, 0x5A, sizeof m);
         const dart_status status = parse(cases[i].text, &m);
         if (status != cases[i].status) fail_msg("status %d for %s", (int)status, cases[i].text);
         assert_reported(cases[i].says);
         assert_int_equal(m.V, 0x5A5A5A5A); /* untouched */
     }
-    model_config m;
+    dart_model_config m;
     assert_int_equal(
         parse("{" BASE ",\"n_groups\":1,\"hidden_act\":\"swish\",\"use_conv_bias\":false,\"rms_norm\":true}", &m),
         DART_OK);
-    assert_false(m.conv_bias);
+    assert_true(m.no_conv_bias);
     enum { DEPTH = 1000000 };
     char *deep = malloc(DEPTH);
     assert_non_null(deep);
@@ -238,7 +237,7 @@ static void rejects_every_prefix(void **state)
 {
     (void)state;
     static const char text[] = "{" BASE ",\"n_groups\":1,\"time_step_limit\":[0.0,Infinity]}";
-    model_config m;
+    dart_model_config m;
     assert_int_equal(parse(text, &m), DART_OK);
     for (size_t length = 0; length + 1 < sizeof text; length++) {
         char *prefix = malloc(length + 1);
@@ -255,13 +254,13 @@ static void lists_parameters_as_the_fixtures_have_them(void **state)
     static const char *const folders[] = {DART_TEST_DATA "/hf-mamba2", DART_TEST_DATA "/mqar-mamba2",
                                           DART_TEST_DATA "/mqar-dart"};
     for (size_t i = 0; i < COUNT_OF(folders); i++) {
-        model_config m;
+        dart_model_config m;
         safetensors *file;
         uint64_t elements = 0;
         uint32_t parameters = 0;
         model_parameter p;
         assert_int_equal(model_config_load(folders[i], &report, &m), DART_OK);
-        assert_int_equal(m.kind, i == 2 ? MODEL_DART : MODEL_MAMBA2);
+        assert_true(m.sma == (i == 2));
         assert_int_equal(m.S, i == 0 ? 32 : 16);
         assert_true(m.tied == (i == 0) && m.dt_min == 0 && m.dt_max == 0);
         assert_int_equal(safetensors_open(folders[i], &report, &file), DART_OK);
@@ -279,11 +278,11 @@ static void lists_parameters_as_the_fixtures_have_them(void **state)
 static void skips_convolution_biases(void **state)
 {
     (void)state;
-    model_config m;
+    dart_model_config m;
     model_parameter p;
     uint32_t roles[MODEL_ROLE_COUNT] = {0}, count = 0;
     assert_int_equal(model_config_preset("dart-130m", &report, &m), DART_OK);
-    m.conv_bias = false;
+    m.no_conv_bias = true;
     m.tied = false;
     for (; model_config_parameter(&m, count, &p); count++) roles[p.role]++;
     assert_int_equal(count, 3 + 24 * 10);
@@ -298,7 +297,7 @@ static void skips_convolution_biases(void **state)
 
 /* A checkpoint in memory, one tensor a parameter of a very small DART, to be spoilt. */
 enum { SMALL = 17 };
-static model_config small_config;
+static dart_model_config small_config;
 static safetensors_tensor small[SMALL];
 static char small_names[SMALL][64];
 static float numbers[64];
@@ -308,7 +307,7 @@ static void make_small(void)
     model_parameter p;
     uint32_t i = 0;
     memset(numbers, 0, sizeof numbers);
-    small_config = (model_config){.kind = MODEL_DART,
+    small_config = (dart_model_config){.sma = true,
                                   .layers = 1,
                                   .V = 3,
                                   .W = 2,
@@ -318,11 +317,9 @@ static void make_small(void)
                                   .G = 1,
                                   .K = 2,
                                   .S = 4,
-                                  .expand = 2,
                                   .eps = 1e-5f,
                                   .sma_eps = 1e-5f,
-                                  .tied = true,
-                                  .conv_bias = true};
+                                  .tied = true};
     assert_int_equal(model_config_check(&small_config, DART_INTERNAL, "small", &report), DART_OK);
     for (; model_config_parameter(&small_config, i, &p); i++) {
         assert_true(i < SMALL && p.elements <= COUNT_OF(numbers));
@@ -413,7 +410,7 @@ static void finds_numbers_that_are_none(void **state)
 static void says_what_cannot_be_opened(void **state)
 {
     (void)state;
-    model_config m;
+    dart_model_config m;
     assert_int_equal(model_config_load("no such folder", &report, &m), DART_IO);
     assert_int_equal(model_config_load(DART_TEST_DATA, &report, &m), DART_IO);
     assert_reported("config.json");

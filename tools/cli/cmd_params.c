@@ -27,7 +27,7 @@ typedef struct kind_total {
     uint64_t tensors, each, all;
 } kind_total;
 
-static int print_text(const model_config *config, const kind_total *totals, uint64_t count, bool verbose)
+static int print_text(const dart_model_config *config, const kind_total *totals, uint64_t count, bool verbose)
 {
     if (!verbose) {
         printf("%" PRIu64 "\n", count);
@@ -56,7 +56,7 @@ static int print_text(const model_config *config, const kind_total *totals, uint
     return cli_table_print(&table);
 }
 
-static int print_json(const model_config *c, const kind_total *totals, uint64_t count)
+static int print_json(const dart_model_config *c, const kind_total *totals, uint64_t count)
 {
     json_t *kinds = json_array();
     for (int role = 0; role < MODEL_ROLE_COUNT; role++)
@@ -67,7 +67,7 @@ static int print_json(const model_config *c, const kind_total *totals, uint64_t 
                                             "parameters", (json_int_t)totals[role].all));
     return cli_print_json(json_pack("{s:I, s:s, s:b, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}",
                                     "parameters", (json_int_t)count, "model_type",
-                                    c->kind == MODEL_DART ? "dart" : "mamba2", "tied", (int)c->tied, "sizes", "layers",
+                                    c->sma ? "dart" : "mamba2", "tied", (int)c->tied, "sizes", "layers",
                                     (json_int_t)c->layers, "V", (json_int_t)c->V, "W", (json_int_t)c->W, "H",
                                     (json_int_t)c->H, "P", (json_int_t)c->P, "G", (json_int_t)c->G, "N",
                                     (json_int_t)c->N, "K", (json_int_t)c->K, "S", (json_int_t)c->S, "kinds", kinds));
@@ -75,7 +75,7 @@ static int print_json(const model_config *c, const kind_total *totals, uint64_t 
 
 static int count(cli_session *session, const char *folder, const char *preset, const cli_common *common)
 {
-    model_config config;
+    dart_model_config config;
     const dart_status status = preset != NULL ? model_config_preset(preset, &session->report, &config)
                                               : model_config_load(folder, &session->report, &config);
     if (status != DART_OK) return cli_fail_file(session, status);
