@@ -1,297 +1,78 @@
-/* The block and what surrounds it, recorded for a piece of some sequences. */
+/* The model recorded for a piece of some sequences: the tensors of the state go to the blocks, and what stands before and after
+ * them. */
 #include "state.h"
-#include "runtime/stream.h"
 
-/* A part of the batch going through one layer. */
-typedef struct layer_pass {
-    dart_state *state;
-    dart_stream *stream;
-    const dart_model_config *c;
-    uint32_t layer, b, B, L, T; /* T = B L */
-    bool windowed;
-    model_span span;
-} layer_pass;
+/* ---- The state's tensors ---- */
 
 /* A tensor of the layer's carried state, from sequence b on. */
-static dart_tensor carried(const layer_pass *p, uint64_t bytes_at, dart_dtype dtype, uint64_t width)
+static dart_tensor carried(const dart_state *state, uint32_t layer, uint64_t bytes_at, dart_dtype dtype, uint32_t b, uint64_t width)
 {
-    const uint64_t offset = bytes_at / dart_dtype_size(dtype) + p->b * width;
-    return (dart_tensor){.buffer = p->state->layers[p->layer], .dtype = dtype, .offset = offset};
+    return (dart_tensor){.buffer = state->layers[layer], .dtype = dtype, .offset = bytes_at / dart_dtype_size(dtype) + b * width};
 }
 
-/* Columns of a row of the workspace. */
-static dart_tensor columns(const layer_pass *p, model_work work, uint64_t first, uint64_t row)
+static model_block_carried carried_by(const dart_state *state, uint32_t layer, uint32_t b)
 {
-    dart_tensor tensor = model_work_tensor(p->state, work);
-    tensor.offset = first;
-    tensor.row = row;
-    return tensor;
+    const dart_model_config *c = &state->model->config;
+    const dart_dtype dtype = state->model->activations;
+    const uint64_t memory = (uint64_t)c->H * c->N * c->P, kept = c->K - 1;
+    model_block_carried all = {.h = carried(state, layer, state->h_at, DART_F32, b, memory),
+                               .tail = carried(state, layer, state->tail_at, dtype, b, kept * model_config_conv(c))};
+    if (state->sma) {
+        all.open = carried(state, layer, state->open_at, DART_F32, b, memory);
+        all.open_decay = carried(state, layer, state->decay_at, DART_F32, b, c->H);
+        all.sma_tail = carried(state, layer, state->sma_tail_at, dtype, b, kept * model_config_sma_conv(c));
+    }
+    return all;
 }
 
-static dart_tensor seq_of(const dart_state *state, uint32_t b)
+static model_block_window window_of(const dart_state *state, uint32_t layer)
 {
-    dart_tensor seq = model_work_tensor(state, WORK_SEQ);
-    seq.offset = 2 * (uint64_t)b;
-    return seq;
+    const dart_dtype dtype = state->model->activations;
+    const uint32_t size = (uint32_t)dart_dtype_size(dtype);
+    dart_buffer *buffer = state->windows[layer];
+    model_block_window window = {.rows = {.buffer = buffer, .dtype = dtype, .offset = state->rows_at / size},
+                                 .steps = {.buffer = buffer, .dtype = DART_F32, .offset = state->steps_at / 4},
+                                 .hin = {.buffer = buffer, .dtype = dtype, .offset = state->hin_at / size}};
+    if (size < 4) window.hin_scale = (dart_tensor){.buffer = buffer, .dtype = DART_F32, .offset = state->hin_scale_at / 4};
+    return window;
 }
 
-static dart_memories memories_of(const layer_pass *p, uint32_t block)
+static dart_memories memories_of(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block)
 {
-    const model_block *from = &p->state->blocks[block];
-    const dart_model_config *c = p->c;
-    const uint64_t before = (uint64_t)p->b * from->M;
-    dart_buffer *buffer = from->buffers[p->layer];
+    const memory_block *from = &state->blocks[block];
+    const dart_model_config *c = &state->model->config;
+    const uint64_t before = (uint64_t)b * from->M;
+    dart_buffer *buffer = from->buffers[layer];
     return (dart_memories){
         .first = from->first, .M = from->M,
-        .dh = {.buffer = buffer, .dtype = p->state->model->memories, .offset = before * c->H * c->N * c->P},
+        .dh = {.buffer = buffer, .dtype = state->model->memories, .offset = before * c->H * c->N * c->P},
         .scale = {.buffer = buffer, .dtype = DART_F32, .offset = from->scale_at + before * c->H * c->N}};
 }
 
-static dart_norm_linear_args normalised_product(const layer_pass *p, uint32_t outputs, model_role weight, model_work y)
+/* The arguments of one layer. The lists of runs lie in state->runs until the next call. */
+static model_block_args block_args(dart_state *state, const model_pass *pass, uint32_t layer)
 {
-    const dart_model *model = p->state->model;
-    return (dart_norm_linear_args){
-        .T = p->T, .IN = p->c->W, .OUT = outputs, .eps = p->c->eps, .x = model_work_tensor(p->state, WORK_STREAM),
-        .norm = *model_weight(model, p->layer, MODEL_NORM), .weight = *model_weight(model, p->layer, weight), .y = model_work_tensor(p->state, y)};
+    const model_span *span = &pass->span;
+    dart_tensor seq = model_work_tensor(state, WORK_SEQ);
+    seq.offset = 2 * (uint64_t)pass->b;
+    const uint32_t closing_count = span->close_to - span->close_from;
+    dart_memories *closing = closing_count > 0 ? &state->runs[span->runs] : NULL;
+    for (uint32_t i = 0; i < span->runs; i++) state->runs[i] = memories_of(state, layer, pass->b, i);
+    for (uint32_t i = 0; i < closing_count; i++) closing[i] = memories_of(state, layer, pass->b, span->close_from + i);
+    model_block_args args = {
+        .config = &state->model->config, .B = pass->B, .L = pass->L, .S = state->S, .sma = state->sma,
+        .x = model_work_tensor(state, WORK_STREAM), .seq = seq, .weights = model_layer_weights(state->model, layer),
+        .carried = carried_by(state, layer, pass->b),
+        .work = {.input = model_work_tensor(state, WORK_INPUT), .proj = model_work_tensor(state, WORK_PROJ),
+                 .conv = model_work_tensor(state, WORK_CONV), .sma_proj = model_work_tensor(state, WORK_SMA_PROJ),
+                 .sma_conv = model_work_tensor(state, WORK_SMA_CONV), .r = model_work_tensor(state, WORK_R),
+                 .y = model_work_tensor(state, WORK_Y)},
+        .read = state->runs, .read_count = span->runs, .closing = closing, .closing_count = closing_count};
+    if (pass->windowed) args.window = window_of(state, layer);
+    return args;
 }
 
-/* Do products normalise what they read? A launch less to wait for. */
-static bool normalises(const layer_pass *p)
-{
-    const dart_norm_linear_args args = normalised_product(p, model_config_in_proj(p->c), MODEL_IN_PROJ, WORK_PROJ);
-    return p->windowed && op_norm_linear_has_matrices(p->state->model->device, &args);
-}
-
-static void product(const layer_pass *p, bool normalised, uint32_t outputs, model_role weight, model_work y)
-{
-    const dart_norm_linear_args args = normalised_product(p, outputs, weight, y);
-    if (normalised)
-        dart_norm_linear(p->stream, &args);
-    else
-        dart_linear(p->stream, &(dart_linear_args){
-            .T = p->T, .IN = args.IN, .OUT = outputs, .x = model_work_tensor(p->state, WORK_INPUT), .weight = args.weight, .y = args.y});
-}
-
-/* Launches of one kind stand side by side, as those of the scan's input and of SMA's depend on nothing of each other. */
-static void project(const layer_pass *p)
-{
-    const dart_state *state = p->state;
-    const dart_model_config *c = p->c;
-    const bool normalised = normalises(p);
-    if (!normalised)
-        dart_rms_norm(p->stream, &(dart_rms_norm_args){
-            .T = p->T, .W = c->W, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
-            .weight = *model_weight(state->model, p->layer, MODEL_NORM), .y = model_work_tensor(state, WORK_INPUT)});
-    product(p, normalised, model_config_in_proj(c), MODEL_IN_PROJ, WORK_PROJ);
-    if (state->sma) product(p, normalised, model_config_sma_proj(c), MODEL_SMA_PROJ, WORK_SMA_PROJ);
-}
-
-/* Of the scan's input and of SMA's; a single token's tails are replaced at once, those of a piece by replace_tails. */
-static dart_conv_args scan_conv(const layer_pass *p)
-{
-    const dart_state *state = p->state;
-    const dart_model_config *c = p->c;
-    const dart_model *model = state->model;
-    const uint32_t channels = model_config_conv(c);
-    return (dart_conv_args){
-        .B = p->B, .L = p->L, .C = channels, .K = c->K, .keep_tail = p->L > 1,
-        .x = columns(p, WORK_PROJ, model_config_inner(c), model_config_in_proj(c)),
-        .weight = *model_weight(model, p->layer, MODEL_CONV_WEIGHT),
-        .bias = *model_weight(model, p->layer, MODEL_CONV_BIAS),
-        .tail = carried(p, state->tail_at, model->activations, (uint64_t)(c->K - 1) * channels),
-        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_CONV)};
-}
-
-static dart_conv_args sma_conv(const layer_pass *p)
-{
-    const dart_state *state = p->state;
-    const dart_model_config *c = p->c;
-    const dart_model *model = state->model;
-    const uint32_t channels = model_config_sma_conv(c);
-    return (dart_conv_args){
-        .B = p->B, .L = p->L, .C = channels, .K = c->K, .keep_tail = p->L > 1,
-        .x = columns(p, WORK_SMA_PROJ, 0, model_config_sma_proj(c)),
-        .weight = *model_weight(model, p->layer, MODEL_SMA_CONV_WEIGHT),
-        .bias = *model_weight(model, p->layer, MODEL_SMA_CONV_BIAS),
-        .tail = carried(p, state->sma_tail_at, model->activations, (uint64_t)(c->K - 1) * channels),
-        .seq = seq_of(state, p->b), .y = model_work_tensor(state, WORK_SMA_CONV)};
-}
-
-/* One token of every sequence through the windows. closing: room for the runs that chunks close into; NULL: none do. */
-static dart_window_args window_args(const layer_pass *p, dart_window_mode mode, dart_memories *closing)
-{
-    const dart_state *state = p->state;
-    const dart_model_config *c = p->c;
-    const dart_model *model = state->model;
-    const uint64_t I = model_config_inner(c), row = model_config_conv(c), memory = (uint64_t)c->H * c->N * c->P;
-    const dart_conv_args conv = scan_conv(p);
-    const dart_tensor absent = {0};
-    dart_buffer *window = state->windows[p->layer];
-    const uint32_t count = closing != NULL ? p->span.close_to - p->span.close_from : 0;
-    for (uint32_t i = 0; i < count; i++) closing[i] = memories_of(p, p->span.close_from + i);
-    const dart_dtype dtype = model->activations;
-    const uint32_t size = (uint32_t)dart_dtype_size(dtype);
-    return (dart_window_args){
-        .B = p->B, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = c->K, .S = state->S, .mode = mode, .dt_min = c->dt_min,
-        .dt_max = c->dt_max, .eps = c->sma_eps > 0 ? c->sma_eps : c->eps, .x = conv.x,
-        .dt = columns(p, WORK_PROJ, I + row, model_config_in_proj(c)), .conv_weight = conv.weight, .conv_bias = conv.bias,
-        .tail = conv.tail, .a_log = *model_weight(model, p->layer, MODEL_A_LOG),
-        .dt_bias = *model_weight(model, p->layer, MODEL_DT_BIAS), .d = *model_weight(model, p->layer, MODEL_D),
-        .seq = conv.seq, .conv = conv.y, .y = model_work_tensor(state, WORK_Y), .h = carried(p, state->h_at, DART_F32, memory),
-        .open = state->sma ? carried(p, state->open_at, DART_F32, memory) : absent,
-        .open_decay = state->sma ? carried(p, state->decay_at, DART_F32, c->H) : absent,
-        .rows = {.buffer = window, .dtype = dtype, .offset = state->rows_at / size},
-        .steps = {.buffer = window, .dtype = DART_F32, .offset = state->steps_at / 4},
-        .hin = {.buffer = window, .dtype = dtype, .offset = state->hin_at / size},
-        .hin_scale = size == 4 ? absent : (dart_tensor){.buffer = window, .dtype = DART_F32, .offset = state->hin_scale_at / 4},
-        .closing = closing, .closing_count = count};
-}
-
-static void convolve(const layer_pass *p)
-{
-    const dart_conv_args scan_args = scan_conv(p), sma_args = sma_conv(p);
-    if (p->windowed) {
-        const dart_window_args window = window_args(p, DART_WINDOW_STEP, NULL);
-        dart_window_append(p->stream, &window);
-    } else {
-        dart_conv(p->stream, &scan_args);
-    }
-    if (p->state->sma) dart_conv(p->stream, &sma_args);
-}
-
-/* Beside launches that come later anyway: right behind the convolutions it would cost barriers of its own. */
-static void replace_tails(const layer_pass *p)
-{
-    const dart_conv_args scan_args = scan_conv(p), sma_args = sma_conv(p);
-    if (p->L == 1) return;
-    dart_conv_tail(p->stream, &scan_args);
-    if (p->state->sma) dart_conv_tail(p->stream, &sma_args);
-}
-
-/* Memories of chunks that close go straight to their blocks, before the attention reads them: a token looks only at chunks
- * before its own, and those that close within this piece are among them. */
-static void scan(const layer_pass *p)
-{
-    dart_state *state = p->state;
-    const dart_model_config *c = p->c;
-    const dart_model *model = state->model;
-    const uint64_t I = model_config_inner(c), groups = (uint64_t)c->G * c->N, row = model_config_conv(c),
-        memory = (uint64_t)c->H * c->N * c->P;
-    const dart_tensor absent = {0};
-    for (uint32_t i = p->span.close_from; i < p->span.close_to; i++) state->runs[i - p->span.close_from] = memories_of(p, i);
-    dart_ssd(p->stream, &(dart_ssd_args){
-        .B = p->B, .L = p->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = state->S, .dt_min = c->dt_min,
-            .dt_max = c->dt_max, .eps = c->sma_eps,
-        .x = columns(p, WORK_CONV, 0, row), .b = columns(p, WORK_CONV, I, row), .c = columns(p, WORK_CONV, I + groups,
-            row),
-        .dt = columns(p, WORK_PROJ, I + row, model_config_in_proj(c)),
-        .a_log = *model_weight(model, p->layer, MODEL_A_LOG), .dt_bias = *model_weight(model, p->layer, MODEL_DT_BIAS),
-        .d = *model_weight(model, p->layer, MODEL_D), .seq = seq_of(state, p->b),
-        .h = carried(p, state->h_at, DART_F32, memory),
-        .open = state->sma ? carried(p, state->open_at, DART_F32, memory) : absent,
-        .open_decay = state->sma ? carried(p, state->decay_at, DART_F32, c->H) : absent,
-        .memories = state->runs, .memories_count = p->span.close_to - p->span.close_from,
-        .y = model_work_tensor(state, WORK_Y)});
-}
-
-/* f32 where runs are merged or f16 might not hold it: sums of undecayed memories have no bound of their own. */
-static dart_tensor readout(const layer_pass *p)
-{
-    dart_tensor r = model_work_tensor(p->state, WORK_R);
-    if (p->span.runs == 1 && p->state->model->activations == DART_BF16) r.dtype = DART_BF16;
-    return r;
-}
-
-static void attention(const layer_pass *p)
-{
-    dart_state *state = p->state;
-    const dart_model_config *c = p->c;
-    const uint64_t row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N;
-    if (p->span.runs == 0) return;
-    for (uint32_t i = 0; i < p->span.runs; i++) state->runs[i] = memories_of(p, i);
-    dart_sma(p->stream, &(dart_sma_args){
-        .B = p->B, .L = p->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = state->S, .eps = c->sma_eps,
-        .q = columns(p, WORK_SMA_CONV, 0, row), .e = columns(p, WORK_SMA_CONV, queries, row),
-        .c = columns(p, WORK_CONV, model_config_inner(c) + queries, model_config_conv(c)), .seq = seq_of(state, p->b),
-        .memories = state->runs, .memories_count = p->span.runs, .r = readout(p)});
-}
-
-static void scan_window(const layer_pass *p)
-{
-    const dart_window_args args = window_args(p, DART_WINDOW_STEP, NULL);
-    dart_window_output(p->stream, &args);
-}
-
-/* Behind the attention, which sees no memory of this chunk: nothing in the layer waits for it, so it stands beside the layer's
- * longest launch of those that are left. */
-static dart_status fold_window(const layer_pass *p)
-{
-    const dart_window_args args = window_args(p, DART_WINDOW_STEP, p->state->runs);
-    return dart_window_fold(p->stream, &args);
-}
-
-/* One token of a few sequences. */
-static dart_status step(const layer_pass *p)
-{
-    dart_state *state = p->state;
-    const dart_model_config *c = p->c;
-    const dart_model *model = state->model;
-    const uint64_t memory = (uint64_t)c->H * c->N * c->P, kept = c->K - 1;
-    dart_mixer_step_args args = {
-        .B = p->B, .W = c->W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = c->K, .S = state->S, .eps = c->eps,
-        .sma_eps = c->sma_eps, .dt_min = c->dt_min, .dt_max = c->dt_max,
-        .x = model_work_tensor(state, WORK_STREAM), .seq = seq_of(state, p->b),
-        .norm = *model_weight(model, p->layer, MODEL_NORM), .in_proj = *model_weight(model, p->layer, MODEL_IN_PROJ),
-        .conv_weight = *model_weight(model, p->layer, MODEL_CONV_WEIGHT),
-        .conv_bias = *model_weight(model, p->layer, MODEL_CONV_BIAS),
-        .dt_bias = *model_weight(model, p->layer, MODEL_DT_BIAS), .a_log = *model_weight(model, p->layer, MODEL_A_LOG),
-        .d = *model_weight(model, p->layer, MODEL_D), .mixer_norm = *model_weight(model, p->layer, MODEL_MIXER_NORM),
-        .out_proj = *model_weight(model, p->layer, MODEL_OUT_PROJ),
-        .tail = carried(p, state->tail_at, model->activations, kept * model_config_conv(c)),
-        .h = carried(p, state->h_at, DART_F32, memory)};
-    if (state->sma) {
-        args.sma_proj = *model_weight(model, p->layer, MODEL_SMA_PROJ);
-        args.sma_conv_weight = *model_weight(model, p->layer, MODEL_SMA_CONV_WEIGHT);
-        args.sma_conv_bias = *model_weight(model, p->layer, MODEL_SMA_CONV_BIAS);
-        args.sma_tail = carried(p, state->sma_tail_at, model->activations, kept * model_config_sma_conv(c));
-        args.open = carried(p, state->open_at, DART_F32, memory);
-        args.open_decay = carried(p, state->decay_at, DART_F32, c->H);
-        for (uint32_t i = 0; i < p->span.runs; i++) state->runs[i] = memories_of(p, i);
-        args.memories = state->runs;
-        args.memories_count = p->span.runs;
-        args.closing_count = p->span.close_to - p->span.close_from;
-        if (args.closing_count > 0) args.closing = &state->runs[p->span.runs];
-        for (uint32_t i = 0; i < args.closing_count; i++)
-            state->runs[p->span.runs + i] = memories_of(p, p->span.close_from + i);
-    }
-    return dart_mixer_step(p->stream, &args);
-}
-
-static dart_status layer(const layer_pass *p)
-{
-    dart_state *state = p->state;
-    const dart_model_config *c = p->c;
-    const dart_model *model = state->model;
-    const uint32_t I = model_config_inner(c), R = model_config_in_proj(c);
-    const bool attends = state->sma && p->span.runs > 0;
-    const dart_tensor stream = model_work_tensor(state, WORK_STREAM);
-    const dart_tensor y = model_work_tensor(state, WORK_Y), absent = {0};
-    project(p);
-    convolve(p);
-    if (p->windowed) scan_window(p);
-    else scan(p);
-    if (state->sma) attention(p);
-    replace_tails(p);
-    dart_gated_norm(p->stream, &(dart_gated_norm_args){
-        .T = p->T, .I = I, .eps = c->eps, .y = y, .r = attends ? readout(p) : absent,
-        .gate = attends ? columns(p, WORK_SMA_PROJ, model_config_sma_conv(c), model_config_sma_proj(c)) : absent,
-        .z = columns(p, WORK_PROJ, 0, R), .weight = *model_weight(model, p->layer, MODEL_MIXER_NORM), .out = y});
-    const dart_status status = dart_linear(p->stream, &(dart_linear_args){
-        .T = p->T, .IN = I, .OUT = c->W, .add = true, .x = y, .weight = *model_weight(model, p->layer, MODEL_OUT_PROJ),
-        .y = stream});
-    /* A stream's failure sticks, so the status of the last op is that of all. */
-    return p->windowed ? fold_window(p) : status;
-}
+/* ---- Recording ---- */
 
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)
 {
@@ -303,20 +84,23 @@ dart_status model_record_embedding(dart_state *state, dart_stream *stream, const
 
 dart_status model_record_layers(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
 {
-    layer_pass p = {.state = state, .stream = stream, .c = &state->model->config, .layer = first, .b = pass->b, .B = pass->B, .L = pass->L,
-                    .T = pass->B * pass->L, .windowed = pass->windowed, .span = pass->span};
     dart_status status = DART_OK;
-    for (; status == DART_OK && p.layer < end; p.layer++) status = state->fused && p.L == 1 && !p.windowed ? step(&p) : layer(&p);
+    for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
+        const model_block_args args = block_args(state, pass, layer);
+        if (pass->windowed) status = model_block_window_step(stream, &args);
+        else if (pass->L == 1 && state->fused) status = model_block_step(stream, &args);
+        else status = model_block_piece(stream, &args);
+    }
     return status;
 }
 
 dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_window_mode mode)
 {
-    layer_pass p = {.state = state, .stream = stream, .c = &state->model->config, .B = state->B, .L = 1, .T = state->B, .windowed = true};
+    const model_pass pass = {.B = state->B, .L = 1, .windowed = true};
     dart_status status = DART_OK;
-    for (; status == DART_OK && p.layer < p.c->layers; p.layer++) {
-        const dart_window_args args = window_args(&p, mode, NULL);
-        status = dart_window_fold(stream, &args);
+    for (uint32_t layer = 0; status == DART_OK && layer < state->model->config.layers; layer++) {
+        const model_block_args args = block_args(state, &pass, layer);
+        status = model_block_window_turn(stream, &args, mode);
     }
     return status;
 }

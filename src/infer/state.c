@@ -260,7 +260,7 @@ fail:
     return status;
 }
 
-static void destroy_block(dart_state *state, model_block *block)
+static void destroy_block(dart_state *state, memory_block *block)
 {
     if (block->buffers != NULL)
         for (uint32_t l = 0; l < state->model->config.layers; l++) dart_buffer_destroy(&block->buffers[l]);
@@ -475,11 +475,11 @@ static dart_status add_block(dart_state *state, uint32_t M)
     const uint32_t had = state->blocks_count;
     const uint64_t memories = (uint64_t)state->B * M, size = dart_dtype_size(state->model->memories);
     const uint64_t dh_bytes = base_round_up(memories * memory_elements(c) * size, BACKEND_ALIGN);
-    model_block block = {.first = had > 0 ? state->blocks[had - 1].first + state->blocks[had - 1].M : 0, .M = M,
+    memory_block block = {.first = had > 0 ? state->blocks[had - 1].first + state->blocks[had - 1].M : 0, .M = M,
                          .scale_at = dh_bytes / 4};
     dart_status status = device_fault(device);
     if (status != DART_OK) return status;
-    model_block *blocks = realloc(state->blocks, (had + 1) * sizeof *blocks);
+    memory_block *blocks = realloc(state->blocks, (had + 1) * sizeof *blocks);
     if (blocks == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory for %u blocks", had + 1);
     state->blocks = blocks;
     dart_memories *runs = realloc(state->runs, 2 * (size_t)(had + 1) * sizeof *runs);
@@ -501,7 +501,7 @@ static dart_status add_block(dart_state *state, uint32_t M)
 static uint64_t room_for(const dart_state *state)
 {
     if (state->blocks_count == 0) return 0;
-    const model_block *last = &state->blocks[state->blocks_count - 1];
+    const memory_block *last = &state->blocks[state->blocks_count - 1];
     return (uint64_t)last->first + last->M;
 }
 

@@ -1,35 +1,15 @@
-/* Models and states from the inside: weights by role, what a state keeps, and how a piece is recorded. */
-#ifndef DART_MODEL_H
-#define DART_MODEL_H
+/* States from the inside: what a batch of sequences keeps, and how its pieces and steps are recorded. */
+#ifndef DART_STATE_H
+#define DART_STATE_H
 
-#include "checkpoint/config.h"
-#include "runtime/device.h"
-#include "dartlm/model.h"
-
-struct dart_model {
-    dart_device *device;
-    base_report report;
-    dart_model_config config;
-    dart_dtype weights_dtype, activations, memories;
-    dart_tensor *weights; /* [layer][role]; those outside of layers under layer 0 */
-    dart_buffer **buffers;
-    uint32_t buffers_count;
-    uint64_t bytes;
-};
-
-static inline const dart_tensor *model_weight(const dart_model *model, uint32_t layer, model_role role)
-{
-    return &model->weights[(size_t)layer * MODEL_ROLE_COUNT + role];
-}
-/* lm_head, or the embedding that stands in for it. */
-const dart_tensor *model_head(const dart_model *model);
+#include "model/model.h"
 
 /* Memories first .. first + M - 1 of every sequence, one buffer a layer: B M H N P, then the scales B M H N. */
-typedef struct model_block {
+typedef struct memory_block {
     uint32_t first, M;
     uint64_t scale_at; /* element of the buffer as f32 */
     dart_buffer **buffers;
-} model_block;
+} memory_block;
 
 /* Buffers that live from call to call, and those of one piece. */
 typedef enum model_work {
@@ -85,7 +65,7 @@ struct dart_state {
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
     dart_buffer **windows;      /* per layer, made before the first step, at these bytes: */
     uint64_t rows_at, steps_at, hin_at, hin_scale_at, window_bytes;
-    model_block *blocks;
+    memory_block *blocks;
     dart_memories *runs; /* room for twice as many: those read, those that a chunk closes into */
     uint32_t blocks_count;
     dart_buffer *work[WORK_COUNT];

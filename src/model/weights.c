@@ -1,6 +1,6 @@
 /* Models: weights on a device. */
+#include "model.h"
 #include "base/file.h"
-#include "infer/state.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -300,4 +300,14 @@ size_t dart_model_error(const dart_model *model, char *text, size_t size)
 const dart_tensor *model_head(const dart_model *model)
 {
     return model_weight(model, 0, model->config.tied ? MODEL_EMBEDDING : MODEL_HEAD);
+}
+
+model_block_weights model_layer_weights(const dart_model *model, uint32_t layer)
+{
+    const dart_tensor *w = model_weight(model, layer, (model_role)0);
+    return (model_block_weights){
+        .norm = w[MODEL_NORM], .in_proj = w[MODEL_IN_PROJ], .conv_weight = w[MODEL_CONV_WEIGHT], .conv_bias = w[MODEL_CONV_BIAS],
+        .dt_bias = w[MODEL_DT_BIAS], .a_log = w[MODEL_A_LOG], .d = w[MODEL_D], .mixer_norm = w[MODEL_MIXER_NORM],
+        .out_proj = w[MODEL_OUT_PROJ], .sma_proj = w[MODEL_SMA_PROJ], .sma_conv_weight = w[MODEL_SMA_CONV_WEIGHT],
+        .sma_conv_bias = w[MODEL_SMA_CONV_BIAS]};
 }

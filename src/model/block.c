@@ -1,0 +1,237 @@
+/* The block of the model: which ops make it up, in an order in which launches that do not depend on each other stand side by
+ * side. */
+#include "block.h"
+#include "checkpoint/config.h"
+#include "runtime/stream.h"
+
+static uint32_t rows_of(const model_block_args *a) { return a->B * a->L; }
+
+/* Columns of rows that are `row` elements apart, from column `first` on. */
+static dart_tensor columns(dart_tensor tensor, uint64_t first, uint64_t row)
+{
+    tensor.offset += first;
+    tensor.row = row;
+    return tensor;
+}
+
+/* Columns of the projection's [z|x|b|c|dt], of the convolved [x|b|c] and of SMA's [q|e|gate]. */
+static dart_tensor proj_columns(const model_block_args *a, uint64_t first)
+{
+    return columns(a->work.proj, first, model_config_in_proj(a->config));
+}
+static dart_tensor conv_columns(const model_block_args *a, uint64_t first)
+{
+    return columns(a->work.conv, first, model_config_conv(a->config));
+}
+static dart_tensor sma_proj_columns(const model_block_args *a, uint64_t first)
+{
+    return columns(a->work.sma_proj, first, model_config_sma_proj(a->config));
+}
+static dart_tensor steps_of(const model_block_args *a)
+{
+    return proj_columns(a, (uint64_t)model_config_inner(a->config) + model_config_conv(a->config));
+}
+
+/* ---- Projections and convolutions ---- */
+
+static dart_norm_linear_args normalised_product(const model_block_args *a, uint32_t outputs, dart_tensor weight, dart_tensor y)
+{
+    const dart_model_config *c = a->config;
+    return (dart_norm_linear_args){.T = rows_of(a), .IN = c->W, .OUT = outputs, .eps = c->eps, .x = a->x, .norm = a->weights.norm,
+                                   .weight = weight, .y = y};
+}
+
+static void product(dart_stream *stream, const model_block_args *a, bool normalises, uint32_t outputs, dart_tensor weight,
+                    dart_tensor y)
+{
+    const dart_norm_linear_args args = normalised_product(a, outputs, weight, y);
+    if (normalises)
+        dart_norm_linear(stream, &args);
+    else
+        dart_linear(stream, &(dart_linear_args){
+            .T = args.T, .IN = args.IN, .OUT = outputs, .x = a->work.input, .weight = weight, .y = y});
+}
+
+/* `normalises`: products normalise what they read, a launch less to wait for. */
+static void project(dart_stream *stream, const model_block_args *a, bool normalises)
+{
+    const dart_model_config *c = a->config;
+    if (!normalises)
+        dart_rms_norm(stream, &(dart_rms_norm_args){
+            .T = rows_of(a), .W = c->W, .eps = c->eps, .x = a->x, .weight = a->weights.norm, .y = a->work.input});
+    product(stream, a, normalises, model_config_in_proj(c), a->weights.in_proj, a->work.proj);
+    if (a->sma) product(stream, a, normalises, model_config_sma_proj(c), a->weights.sma_proj, a->work.sma_proj);
+}
+
+/* Of the scan's input and of SMA's; a single token's tails are replaced at once, those of a piece by replace_tails. */
+static dart_conv_args scan_conv(const model_block_args *a)
+{
+    return (dart_conv_args){
+        .B = a->B, .L = a->L, .C = model_config_conv(a->config), .K = a->config->K, .keep_tail = a->L > 1,
+        .x = proj_columns(a, model_config_inner(a->config)), .weight = a->weights.conv_weight, .bias = a->weights.conv_bias,
+        .tail = a->carried.tail, .seq = a->seq, .y = a->work.conv};
+}
+
+static dart_conv_args sma_conv(const model_block_args *a)
+{
+    return (dart_conv_args){
+        .B = a->B, .L = a->L, .C = model_config_sma_conv(a->config), .K = a->config->K, .keep_tail = a->L > 1,
+        .x = sma_proj_columns(a, 0), .weight = a->weights.sma_conv_weight, .bias = a->weights.sma_conv_bias,
+        .tail = a->carried.sma_tail, .seq = a->seq, .y = a->work.sma_conv};
+}
+
+static void convolve_queries(dart_stream *stream, const model_block_args *a)
+{
+    const dart_conv_args args = sma_conv(a);
+    if (a->sma) dart_conv(stream, &args);
+}
+
+/* Beside launches that come later anyway: right behind the convolutions it would cost barriers of its own. */
+static void replace_tails(dart_stream *stream, const model_block_args *a)
+{
+    const dart_conv_args scan_args = scan_conv(a), sma_args = sma_conv(a);
+    if (a->L == 1) return;
+    dart_conv_tail(stream, &scan_args);
+    if (a->sma) dart_conv_tail(stream, &sma_args);
+}
+
+/* ---- Scan and attention ---- */
+
+/* Memories of chunks that close go straight to their runs, before the attention reads them: a token looks only at chunks
+ * before its own, and those that close within this piece are among them. */
+static void scan(dart_stream *stream, const model_block_args *a)
+{
+    const dart_model_config *c = a->config;
+    const uint64_t I = model_config_inner(c), groups = (uint64_t)c->G * c->N;
+    dart_ssd_args args = {
+        .B = a->B, .L = a->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .dt_min = c->dt_min, .dt_max = c->dt_max,
+        .eps = c->sma_eps, .x = conv_columns(a, 0), .b = conv_columns(a, I), .c = conv_columns(a, I + groups), .dt = steps_of(a),
+        .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = a->seq, .h = a->carried.h,
+        .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y};
+    if (a->sma) {
+        args.open = a->carried.open;
+        args.open_decay = a->carried.open_decay;
+    }
+    dart_ssd(stream, &args);
+}
+
+/* f32 where runs are merged or f16 might not hold it: sums of undecayed memories have no bound of their own. */
+static dart_tensor readout(const model_block_args *a)
+{
+    dart_tensor r = a->work.r;
+    if (a->read_count == 1 && a->work.y.dtype == DART_BF16) r.dtype = DART_BF16;
+    return r;
+}
+
+static bool attends(const model_block_args *a) { return a->sma && a->read_count > 0; }
+
+static void attend(dart_stream *stream, const model_block_args *a)
+{
+    const dart_model_config *c = a->config;
+    const uint64_t row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N;
+    if (!attends(a)) return;
+    dart_sma(stream, &(dart_sma_args){
+        .B = a->B, .L = a->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
+        .q = columns(a->work.sma_conv, 0, row), .e = columns(a->work.sma_conv, queries, row),
+        .c = conv_columns(a, model_config_inner(c) + queries), .seq = a->seq, .memories = a->read,
+        .memories_count = a->read_count, .r = readout(a)});
+}
+
+/* ---- Output ---- */
+
+/* A stream's failure sticks, so the status of the last op is that of all. */
+static dart_status put_out(dart_stream *stream, const model_block_args *a)
+{
+    const dart_model_config *c = a->config;
+    const uint32_t I = model_config_inner(c);
+    dart_gated_norm_args norm = {.T = rows_of(a), .I = I, .eps = c->eps, .y = a->work.y, .z = proj_columns(a, 0),
+                                 .weight = a->weights.mixer_norm, .out = a->work.y};
+    if (attends(a)) {
+        norm.r = readout(a);
+        norm.gate = sma_proj_columns(a, model_config_sma_conv(c));
+    }
+    dart_gated_norm(stream, &norm);
+    return dart_linear(stream, &(dart_linear_args){
+        .T = rows_of(a), .IN = I, .OUT = c->W, .add = true, .x = a->work.y, .weight = a->weights.out_proj, .y = a->x});
+}
+
+/* ---- Windows ---- */
+
+static dart_window_args window_args(const model_block_args *a, dart_window_mode mode)
+{
+    const dart_model_config *c = a->config;
+    const dart_conv_args conv = scan_conv(a);
+    dart_window_args args = {
+        .B = a->B, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = c->K, .S = a->S, .mode = mode, .dt_min = c->dt_min,
+        .dt_max = c->dt_max, .eps = c->sma_eps, .x = conv.x, .dt = steps_of(a), .conv_weight = conv.weight, .conv_bias = conv.bias,
+        .tail = conv.tail, .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = conv.seq,
+        .conv = conv.y, .y = a->work.y, .h = a->carried.h, .rows = a->window.rows, .steps = a->window.steps, .hin = a->window.hin,
+        .hin_scale = a->window.hin_scale};
+    if (a->sma) {
+        args.open = a->carried.open;
+        args.open_decay = a->carried.open_decay;
+    }
+    return args;
+}
+
+dart_status model_block_window_turn(dart_stream *stream, const model_block_args *a, dart_window_mode mode)
+{
+    const dart_window_args args = window_args(a, mode);
+    return dart_window_fold(stream, &args);
+}
+
+/* ---- The block ---- */
+
+dart_status model_block_piece(dart_stream *stream, const model_block_args *a)
+{
+    const dart_conv_args conv = scan_conv(a);
+    project(stream, a, false);
+    dart_conv(stream, &conv);
+    convolve_queries(stream, a);
+    scan(stream, a);
+    attend(stream, a);
+    replace_tails(stream, a);
+    return put_out(stream, a);
+}
+
+dart_status model_block_window_step(dart_stream *stream, const model_block_args *a)
+{
+    dart_window_args window = window_args(a, DART_WINDOW_STEP);
+    const dart_norm_linear_args first =
+        normalised_product(a, model_config_in_proj(a->config), a->weights.in_proj, a->work.proj);
+    project(stream, a, op_norm_linear_has_matrices(a->x.buffer->device, &first));
+    dart_window_append(stream, &window);
+    convolve_queries(stream, a);
+    dart_window_output(stream, &window);
+    attend(stream, a);
+    put_out(stream, a);
+    /* Behind the attention, which sees no memory of this chunk: nothing in the layer waits for the fold, so it stands beside the
+     * longest of the launches that are left. */
+    window.closing = a->closing;
+    window.closing_count = a->closing_count;
+    return dart_window_fold(stream, &window);
+}
+
+dart_status model_block_step(dart_stream *stream, const model_block_args *a)
+{
+    const dart_model_config *c = a->config;
+    const model_block_weights *w = &a->weights;
+    dart_mixer_step_args args = {
+        .B = a->B, .W = c->W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = c->K, .S = a->S, .eps = c->eps,
+        .sma_eps = c->sma_eps, .dt_min = c->dt_min, .dt_max = c->dt_max, .x = a->x, .seq = a->seq, .norm = w->norm,
+        .in_proj = w->in_proj, .conv_weight = w->conv_weight, .conv_bias = w->conv_bias, .dt_bias = w->dt_bias, .a_log = w->a_log,
+        .d = w->d, .mixer_norm = w->mixer_norm, .out_proj = w->out_proj, .tail = a->carried.tail, .h = a->carried.h};
+    if (a->sma) {
+        args.sma_proj = w->sma_proj;
+        args.sma_conv_weight = w->sma_conv_weight;
+        args.sma_conv_bias = w->sma_conv_bias;
+        args.sma_tail = a->carried.sma_tail;
+        args.open = a->carried.open;
+        args.open_decay = a->carried.open_decay;
+        args.memories = a->read;
+        args.memories_count = a->read_count;
+        args.closing = a->closing;
+        args.closing_count = a->closing_count;
+    }
+    return dart_mixer_step(stream, &args);
+}

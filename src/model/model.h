@@ -1,0 +1,28 @@
+/* A model from the inside: weights on a device. */
+#ifndef DART_MODEL_H
+#define DART_MODEL_H
+
+#include "block.h"
+#include "checkpoint/config.h"
+#include "runtime/device.h"
+
+struct dart_model {
+    dart_device *device;
+    base_report report;
+    dart_model_config config;
+    dart_dtype weights_dtype, activations, memories;
+    dart_tensor *weights; /* [layer][role]; those outside of layers under layer 0 */
+    dart_buffer **buffers;
+    uint32_t buffers_count;
+    uint64_t bytes;
+};
+
+static inline const dart_tensor *model_weight(const dart_model *model, uint32_t layer, model_role role)
+{
+    return &model->weights[(size_t)layer * MODEL_ROLE_COUNT + role];
+}
+model_block_weights model_layer_weights(const dart_model *model, uint32_t layer);
+/* lm_head, or the embedding that stands in for it. */
+const dart_tensor *model_head(const dart_model *model);
+
+#endif
