@@ -150,6 +150,9 @@ typedef enum dart_capability {
 #define DART_CAP_MATRIX \
     (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES)
 
+/* Those that say what is fast on a device, not what works: code that needs them gives right results without, too. */
+#define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS)
+
 typedef struct dart_device_info {
     dart_backend_kind backend;
     dart_device_type type;
@@ -183,6 +186,8 @@ typedef struct dart_device_options {
     const void *cache;
     size_t cache_bytes;
     const char *variant;            /* test hook: use only rows of this name where a kernel has one */
+    uint32_t with_capabilities;     /* test hook: bits of DART_CAP_SPEED that the device counts as having, so that rows which it
+                                       would never choose run on it */
     uint32_t wrong_probes;          /* test hook: dart_capability bits whose probe at opening counts as having gone wrong */
     bool unchecked;                 /* test hook: believe what the driver says of its matrix hardware; otherwise a small
                                        product is run on opening, and what gives wrong numbers is done without */

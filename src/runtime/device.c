@@ -254,6 +254,8 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
     options = &given;
     unwrap_cache(&given, &context->log);
     REQUIRE(&context->report, options->variant == NULL || strlen(options->variant) < 32, "dart_device_open: variant name too long");
+    REQUIRE(&context->report, (options->with_capabilities & ~(uint32_t)DART_CAP_SPEED) == 0,
+            "dart_device_open: capabilities 0x%x cannot be claimed for a device", options->with_capabilities & ~(uint32_t)DART_CAP_SPEED);
     uint32_t index = 0, within = 0;
     dart_status status = choose(context, options->spec != NULL ? options->spec : "", &index);
     if (status != DART_OK) return status;
@@ -274,6 +276,7 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
     atomic_init(&made->lost, false);
     atomic_init(&made->bytes, 0);
     TRY(dart_context_device_info(context, index, &made->info));
+    made->info.capabilities |= options->with_capabilities;
     made->info.capabilities &= ~options->without_capabilities;
     if (options->max_binding_bytes != 0 && options->max_binding_bytes < made->info.max_binding_bytes)
         made->info.max_binding_bytes = options->max_binding_bytes;

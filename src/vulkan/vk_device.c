@@ -89,7 +89,7 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
     device->adapter = adapter;
     device->report = report;
     device->profiled = options->profile != NULL;
-    device->capabilities = capabilities & adapter->info.capabilities;
+    device->capabilities = capabilities & (adapter->info.capabilities | DART_CAP_SPEED);
     atomic_init(&device->lost, false);
     dart_status status = DART_OK;
     for (; device->mutexes_count < VK_MUTEX_COUNT; device->mutexes_count++) {

@@ -90,6 +90,7 @@ typedef struct target {
     dart_device *device;
     dart_device_info info;
     char variant[32]; /* "" for the device's own choice */
+    uint32_t claimed; /* capabilities of DART_CAP_SPEED that the device lacks and rows of that name need */
     uint32_t number;  /* of the device among those tested */
 } target;
 
@@ -106,11 +107,11 @@ typedef struct suite {
     bool reached[MAX_DEVICES][MAX_ROWS]; /* rows of the kernel table that some case ran on a device */
 } suite;
 
-static bool open_target(suite *s, const char *spec, const char *variant, uint32_t number)
+static bool open_target(suite *s, const char *spec, const char *variant, uint32_t claimed, uint32_t number)
 {
     if (s->targets_count == MAX_TARGETS) return false;
     target *t = &s->targets[s->targets_count];
-    const dart_device_options options = {.spec = spec, .variant = variant, .poison = true};
+    const dart_device_options options = {.spec = spec, .variant = variant, .with_capabilities = claimed, .poison = true};
     char text[256];
     if (dart_device_open(s->context, &options, &t->device) != DART_OK) {
         dart_context_error(s->context, text, sizeof text);
@@ -122,6 +123,7 @@ static bool open_target(suite *s, const char *spec, const char *variant, uint32_
     }
     dart_device_describe(t->device, &t->info);
     snprintf(t->variant, sizeof t->variant, "%s", variant != NULL ? variant : "");
+    t->claimed = claimed;
     t->number = number;
     s->targets_count++;
     return true;
@@ -146,24 +148,40 @@ static bool is_wanted(const suite *s, kernel_id id)
     return false;
 }
 
+/* Does the device get right results from the row? Rows that it lacks speed for included. */
+static bool can_run(const kernel_row *row, const dart_device_info *info)
+{
+    return row->backend == info->backend && (row->needs & ~(info->capabilities | DART_CAP_SPEED)) == 0;
+}
+
+/* The capabilities that the device must be taken to have for the rows of that name to be chosen. */
+static uint32_t claimed_for(const suite *s, const char *variant, const dart_device_info *info)
+{
+    uint32_t claimed = 0;
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        if (strcmp(row->variant, variant) == 0 && can_run(row, info) && is_wanted(s, row->id)) claimed |= row->needs & ~info->capabilities;
+    }
+    return claimed;
+}
+
 /* The device as it chooses, then once for every name of a variant that it could be made to choose. */
 static void open_device(suite *s, const char *spec)
 {
     const uint32_t first = s->targets_count;
-    if (!open_target(s, spec, NULL, s->devices_count)) return;
+    if (!open_target(s, spec, NULL, 0, s->devices_count)) return;
     const dart_device_info *info = &s->targets[first].info;
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        if (!kernel_runs_on(row, info)) continue;
-        if (!is_wanted(s, row->id)) continue;
+        if (!can_run(row, info) || !is_wanted(s, row->id)) continue;
         bool known = false;
         for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
-        if (!known) open_target(s, spec, row->variant, s->devices_count);
+        if (!known) open_target(s, spec, row->variant, claimed_for(s, row->variant, info), s->devices_count);
     }
     s->devices_count++;
 }
 
-/* Would the named variant change what runs? */
+/* Would the named variant change what runs where the device chooses for itself? */
 static bool differs(const target *t, const conform_case *c)
 {
     const size_t op = op_of(c);
@@ -172,10 +190,11 @@ static bool differs(const target *t, const conform_case *c)
     const uint32_t sizes = (c->P <= 64 ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0);
     const uint32_t traits = half | sizes | FITS_TILES | FITS_N128_P64 | FITS_SCAN, capabilities = t->info.capabilities;
     const dart_backend_kind backend = t->info.backend;
-    for (uint32_t i = 0; i < ops[op].count; i++)
-        if (kernel_pick(backend, ops[op].kernels[i], capabilities, traits, c->L, t->variant) !=
-            kernel_pick(backend, ops[op].kernels[i], capabilities, traits, c->L, NULL))
-            return true;
+    for (uint32_t i = 0; i < ops[op].count; i++) {
+        const kernel_row *named = kernel_pick(backend, ops[op].kernels[i], capabilities, traits, c->L, t->variant);
+        const kernel_row *own = kernel_pick(backend, ops[op].kernels[i], capabilities & ~t->claimed, traits, c->L, NULL);
+        if (named != NULL && named != own && strcmp(named->variant, t->variant) == 0) return true;
+    }
     return false;
 }
 
@@ -295,7 +314,7 @@ static void list_unreached(suite *s)
         if (device->variant[0] != '\0' || device->number >= MAX_DEVICES) continue;
         for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS; i++) {
             const kernel_row *row = &kernel_rows[i];
-            const bool able = kernel_runs_on(row, &device->info);
+            const bool able = can_run(row, &device->info);
             /* The check of matrix hardware ran when the device was opened. */
             if (!able || row->id == KERNEL_matrix_check || row->id == KERNEL_matrix2_check || s->reached[device->number][i]) continue;
             s->not_run++;

@@ -72,8 +72,55 @@ static void does_without_what_a_probe_finds_wrong(void **unused)
     if (ran == 0) skip();
 }
 
+/* A device that would never choose the scan's matrix rows, its subgroups being narrow, runs them when it counts as having wide ones. */
+static void runs_rows_that_it_would_not_choose(void **unused)
+{
+    (void)unused;
+    static const struct { dart_dtype dtype; uint32_t needs; const char *variant; } types[] = {
+        {DART_F16, DART_CAP_MATRIX_F16, "matrix_f16"},
+        {DART_BF16, DART_CAP_MATRIX_BF16, "matrix_bf16"},
+    };
+    static const char *const kernels[] = {"ssd_memory", "ssd_state", "ssd_output"};
+    uint32_t ran = 0;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        rig r;
+        rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .variant = types[i].variant, .with_capabilities = DART_CAP_WIDE, .poison = true});
+        const bool able = (r.info.capabilities & (types[i].needs | DART_CAP_LARGE)) == (types[i].needs | DART_CAP_LARGE);
+        if (r.info.backend == DART_BACKEND_VULKAN && able) {
+            const conform_case c = {"ssd", 1, 70, 2, 1, 16, 32, 64, 0, types[i].dtype};
+            conform_outcome outcome;
+            conform_run_case(r.device, &c, 7, &outcome);
+            if (!outcome.ran || !outcome.passed) fail_msg("%s: %s (%s)", types[i].variant, outcome.text, outcome.variants);
+            for (size_t k = 0; k < sizeof kernels / sizeof kernels[0]; k++) {
+                char name[64];
+                snprintf(name, sizeof name, "%s[%s]", kernels[k], types[i].variant);
+                if (strstr(outcome.variants, name) == NULL) fail_msg("%s did not run: %s", name, outcome.variants);
+            }
+            conform_release(&outcome);
+            ran++;
+        } else {
+            print_message("NOT RUN: the device has no rows %s\n", types[i].variant);
+        }
+        rig_close(&r);
+    }
+    if (ran == 0) skip();
+}
+
+/* Only what is a matter of speed can be claimed: a device without subgroup arithmetic would fail in the driver. */
+static void refuses_to_claim_what_code_relies_on(void **unused)
+{
+    (void)unused;
+    dart_context *context = NULL;
+    dart_device *device = NULL;
+    assert_int_equal(dart_context_create(&(dart_context_options){.without_vulkan = true, .without_cuda = true}, &context), DART_OK);
+    assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = "cpu", .with_capabilities = DART_CAP_SUBGROUP}, &device), DART_INVALID_ARGUMENT);
+    assert_null(device);
+    dart_context_destroy(&context);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(does_without_what_a_probe_finds_wrong)};
-    return rig_main(argc, argv, "unit_probes", tests, 1);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(does_without_what_a_probe_finds_wrong), cmocka_unit_test(runs_rows_that_it_would_not_choose),
+                                       cmocka_unit_test(refuses_to_claim_what_code_relies_on)};
+    return rig_main(argc, argv, "unit_probes", tests, sizeof tests / sizeof tests[0]);
 }
