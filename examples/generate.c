@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     const dart_sampling greedy = {.temperature = 0};
     int32_t next = 0;
     const dart_prefill_args read = {.ids = prompt, .L = 5, .sampling = &greedy, .next_ids = &next};
-    const dart_generate_args more = {.n = 7, .sampling = greedy, .step = show};
+    const dart_generate_args more = {.n = 7, .sampling = &greedy, .step = show};
     if ((status = dart_context_create(NULL, &context)) == DART_OK &&
         (status = dart_device_open(context, NULL, &device)) == DART_OK &&
         (status = dart_model_open(device, argv[1], NULL, &model)) == DART_OK &&

@@ -51,6 +51,9 @@
 #define IS_FRESH (1u << 23)   /* window_fold: windows hold nothing yet */
 #define IS_LATER (1u << 24)   /* window_fold: only chunks that close into this run */
 
+#define KEEPS_ENDED (1u << 25) /* sample: a row with a count of 0 keeps its id */
+#define HAS_STOPS (1u << 26)  /* advance: stops and live */
+
 #define MAX_STATE 256     /* largest N and P */
 #define MAX_HEAD 128      /* largest D */
 #define STEP_TOKENS 32    /* attention_step: the share of a split is a multiple of this many tokens */

@@ -28,6 +28,18 @@ __device__ __forceinline__ unsigned long long block_max(unsigned long long value
     return value;
 }
 
+// The key of a row's largest logit above the complement of its lowest index, from the parts of the row; 0 where there is
+// no number. To be called by the whole block.
+__device__ __forceinline__ unsigned long long best_of_parts(const uint32_t *part, uint32_t row, uint32_t blocks)
+{
+    unsigned long long best = 0;
+    for (uint32_t i = threadIdx.x; i < blocks; i += block_size) {
+        const uint32_t *at = part + 2 * (size_t(row) * blocks + i);
+        if (at[0]) best = max(best, (unsigned long long)(at[0]) << 32 | uint32_t(~at[1]));
+    }
+    return block_max(best);
+}
+
 // Running sums over the threads: `with` includes this thread, `before` is exactly the `with` of the thread before.
 template <class T> struct Scan { T before, with, total; };
 template <class T> __device__ __forceinline__ Scan<T> block_scan(T value)

@@ -1,5 +1,6 @@
-// Draws ids[t] among the top_k largest logits with weights exp((logit - max) / temperature), see args.h.
-// A block works on a row. The smallest kept key is found digit by digit from counts of keys; then every thread adds up
+// Chooses ids[t] by the settings of row t: the lowest index of the largest logit, from the parts of the row, where the
+// temperature is not above 0, else a draw among the top_k largest logits with weights exp((logit - max) / temperature),
+// see args.h. A block works on a row. To draw, the smallest kept key is found digit by digit from counts of keys; then every thread adds up
 // the weights of a run of indices, and the thread in whose run the running sum passes u times the total walks it.
 // Shared memory: 1.2 KiB.
 #include "ranking.cuh"
@@ -26,25 +27,33 @@ KERNEL_FUNCTION(sample, simt)
     __shared__ uint32_t counts[256], digit_found, left_found;
     const View logits = VIEW(sample, logits);
     const int32_t *seq = INTS(sample, seq) + args.seq_at;
+    const uint32_t *part = reinterpret_cast<const uint32_t *>(INTS(sample, part));
+    const int32_t *settings = INTS(sample, settings) + args.settings_at;
     int32_t *ids = INTS(sample, ids);
     const uint32_t run = ceil_div(args.width, block_size);
     const uint32_t begin = uint32_t(min(uint64_t(threadIdx.x) * run, uint64_t(args.width)));
     const uint32_t end = min(begin + run, args.width);
     FOR_TILES(tile) {
-        const size_t from = args.logits_at + size_t(tile) * args.logits_row;
-        uint32_t highest = 0, valid = 0;
-        for (uint32_t i = threadIdx.x; i < args.width; i += block_size) {
-            const uint32_t key = key_of(load(logits, from + i));
-            highest = max(highest, key);
-            valid += key != 0;
+        // The same in every thread of the block.
+        if ((args.flags & HAS_SEQ) && (args.flags & KEEPS_ENDED) && seq[2 * size_t(tile) + 1] == 0) continue;
+        const unsigned long long best = best_of_parts(part, tile, args.blocks);
+        const uint32_t highest = uint32_t(best >> 32);
+        const int32_t *setting = settings + SETTING_WORDS * size_t(tile);
+        const float temperature = __int_as_float(setting[0]);
+        if (!(temperature > 0.0f)) {
+            if (threadIdx.x == 0) ids[args.ids_at + size_t(tile)] = best ? int32_t(~uint32_t(best)) : 0;
+            continue;
         }
-        highest = uint32_t(block_max(highest));
+        const uint32_t top_k = uint32_t(setting[1]), seed_low = uint32_t(setting[2]), seed_high = uint32_t(setting[3]);
+        const size_t from = args.logits_at + size_t(tile) * args.logits_row;
+        uint32_t valid = 0;
+        for (uint32_t i = threadIdx.x; i < args.width; i += block_size) valid += key_of(load(logits, from + i)) != 0;
         valid = block_scan(valid).total;
 
         // Kept: keys above `threshold`, and the first `ties` of those equal to it.
         uint32_t threshold = 0, ties = 0;
-        if (args.top_k != 0 && args.top_k < valid) {
-            ties = args.top_k;
+        if (top_k != 0 && top_k < valid) {
+            ties = top_k;
             uint32_t known = 0;
             for (int shift = 24; shift >= 0; shift -= 8) {
                 counts[threadIdx.x] = 0;
@@ -81,7 +90,7 @@ KERNEL_FUNCTION(sample, simt)
                 if (key < threshold || key == 0 || (key == threshold && seen++ >= ties)) continue;
                 float weight = 0.0f;
                 if (v == most) weight = 1.0f;
-                else weight = expf((v - most) / args.temperature);
+                else weight = expf((v - most) / temperature);
                 if (key == key_of(__uint_as_float(0xff800000u))) weight = 0.0f;
                 if (!each(i, weight)) break;
             }
@@ -99,7 +108,7 @@ KERNEL_FUNCTION(sample, simt)
         const uint32_t position =
             args.flags & HAS_SEQ ? uint32_t(seq[2 * size_t(tile)]) + uint32_t(seq[2 * size_t(tile) + 1]) : 0;
         // Rounding may not reach 1.
-        const float u = fminf(float(philox_word(position, tile, args.seed_low, args.seed_high)) * 2.3283064365386963e-10f, 0.99999994f);
+        const float u = fminf(float(philox_word(position, tile, seed_low, seed_high)) * 2.3283064365386963e-10f, 0.99999994f);
         const float target = u * sums.total;
         unsigned long long chosen = 0; // complement of the index, so that the lowest one wins
         if (sums.with > target && sum > 0.0f) {

@@ -1,4 +1,5 @@
-// y_t = x_s / sqrt(mean(x_s^2) + eps) weight, s = rows_t or t. A block works on a row and reads it twice.
+// y_t = x_s / sqrt(mean(x_s^2) + eps) weight, s = rows_t or t; where rows_t is negative, y_t stays as it is.
+// A block works on a row and reads it twice.
 #include "lib/dart.cuh"
 
 KERNEL_FUNCTION(norm, simt)
@@ -7,6 +8,7 @@ KERNEL_FUNCTION(norm, simt)
     const int32_t *rows = INTS(norm, rows);
     FOR_TILES(tile) {
         const size_t source = args.flags & HAS_ROWS ? size_t(uint32_t(rows[args.rows_at + size_t(tile)])) : tile;
+        if ((args.flags & HAS_ROWS) && rows[args.rows_at + size_t(tile)] < 0) continue; // the same in every thread
         const size_t from = args.x_at + source * args.x_row;
         const size_t to = args.y_at + size_t(tile) * args.y_row;
         float square = 0.0f;

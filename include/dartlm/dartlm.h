@@ -291,7 +291,8 @@ DART_API dart_status dart_embed(dart_stream *stream, const dart_embed_args *args
 
 /* y = x / sqrt(mean(x^2) + eps) * weight, per row.
  * x T W (or any number of rows when rows is given); weight W; y T W.
- * rows, optional, i32 T: row t of y is computed from row rows_t of x (the caller's promise: within x). */
+ * rows, optional, i32 T: row t of y is computed from row rows_t of x (the caller's promise: within x); where rows_t is
+ * negative, row t of y is left as it is. */
 typedef struct dart_rms_norm_args {
     uint32_t T, W;
     float eps; /* > 0 */
@@ -521,23 +522,28 @@ typedef struct dart_argmax_args {
 } dart_argmax_args;
 DART_API dart_status dart_argmax(dart_stream *stream, const dart_argmax_args *args);
 
-/* ids_t ~ softmax(logits / temperature) over the top_k largest (0 or >= V: all; ties: lower index first), walking
- * the kept tokens in index order with one uniform number: Philox4x32-10 of counter (position_t, t, 0, 0) and key
- * (seed low, seed high); word 0 / 2^32. position is seq's first column plus its second (tokens so far), 0 without.
- * NaN logits are never kept. logits T V; ids i32 T; seq T 2, optional. Source of Philox: Salmon et al. 2011. */
+/* ids_t by the settings of row t, which the device reads when it runs, so that a recorded stream serves any settings.
+ * temperature_t above 0: ids_t ~ softmax(logits_t / temperature_t) over the top_k_t largest (0 or >= V: all; ties: lower index
+ * first), walking the kept tokens in index order with one uniform number: Philox4x32-10 of counter (position_t, t, 0, 0) and key
+ * seed_t; word 0 / 2^32. position is seq's first column plus its second (tokens so far), 0 without. NaN logits are never kept.
+ * Any other temperature_t, 0 or NaN: ids_t as dart_argmax chooses it.
+ * logits T V; settings i32 T 4: the 32 bits of the f32 temperature, top_k, the lower and the upper half of the seed; ids i32 T;
+ * seq T 2, optional. Source of Philox: Salmon et al. 2011. */
 typedef struct dart_sample_args {
-    uint32_t T, V, top_k;
-    float temperature; /* > 0 */
-    uint64_t seed;
-    dart_tensor logits, seq, ids;
+    uint32_t T, V;
+    bool keep_ended; /* with seq: ids_t stays as it is where the count of row t is 0 */
+    dart_tensor logits, settings, seq, ids;
 } dart_sample_args;
 DART_API dart_status dart_sample(dart_stream *stream, const dart_sample_args *args);
 
 /* position_b += count_b: the end of a step, on the device; then log[b, position_b mod slots] = ids_b, so that the ids of
- * several steps can be read at once. seq i32 B 2; ids i32 B and log i32 B slots, optional together. */
+ * several steps can be read at once. Then a sequence ends, that is count_b = 0 and live_b = -1, when ids_b is one of its end
+ * ids, or when it has a last position and position_b has reached it. A sequence with a count of 0 stays as it is.
+ * seq i32 B 2; ids i32 B and log i32 B slots, optional together; with them stops i32 B 5 and live i32 B, optional together:
+ * stops_b are four end ids (-1: none) and the last position (0: none). live serves dart_rms_norm as rows. */
 typedef struct dart_advance_args {
     uint32_t B, slots;
-    dart_tensor seq, ids, log;
+    dart_tensor seq, ids, log, stops, live;
 } dart_advance_args;
 DART_API dart_status dart_advance(dart_stream *stream, const dart_advance_args *args);
 

@@ -127,6 +127,8 @@ DART_API dart_status dart_state_warm(dart_state *state);
 DART_API dart_status dart_state_reset(dart_state *state, int32_t b);
 /* Tokens consumed by sequence b; 0 for b >= B. */
 DART_API uint64_t dart_state_position(const dart_state *state, uint32_t b);
+/* Has sequence b ended, by the settings of the last call that chose tokens? See dart_sampling. false for b >= B. */
+DART_API bool dart_state_ended(const dart_state *state, uint32_t b);
 DART_API size_t dart_state_error(const dart_state *state, char *text, size_t size);
 
 typedef enum dart_state_kind {
@@ -143,12 +145,25 @@ DART_API uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind
 
 /* ---- Feeding tokens ------------------------------------------------------------------------------------------ */
 
-/* How the next token is chosen; zero: the largest logit. See dart_sample. The random number is that of (seed,
- * tokens so far, b), so a sequence goes on alike whether it was prefilled or decoded. */
+enum { DART_END_IDS = 4 }; /* most end ids of a sequence */
+
+/* How the next token is chosen, and when a sequence ends; zero: the largest logit, never. See dart_sample. The random number is
+ * that of (seed, tokens so far, b), so a sequence goes on alike whether it was prefilled or decoded.
+ *
+ * Calls take one dart_sampling for all sequences or B, one a sequence: `sampling` with `sampling_count` 0 or 1, or B. The settings lie
+ * on the device beside what is recorded, so another choice of them costs a small copy.
+ *
+ * A sequence has ended when the token chosen last is one of its end ids, or when it has consumed last_position tokens; both by the
+ * settings of the call, so other settings may let it go on. dart_decode without ids and dart_generate leave a sequence that has
+ * ended as it is, its position, memories and last token, while others go on. Tokens that the caller feeds go to ended
+ * sequences, too. */
 typedef struct dart_sampling {
     float temperature; /* 0: the largest logit */
     uint32_t top_k;    /* 0: all */
     uint64_t seed;
+    uint64_t last_position;         /* dart_state_position at which the sequence ends; 0: none */
+    uint32_t end_ids_count;
+    int32_t end_ids[DART_END_IDS];  /* the first end_ids_count of them count; 0 <= id < V */
 } dart_sampling;
 
 typedef enum dart_logits_of {
@@ -169,6 +184,7 @@ typedef struct dart_prefill_args {
     size_t rows_count;
     float *logits;          /* as `want` says */
     const dart_sampling *sampling; /* optional: choose every sequence's next token, for dart_decode to take */
+    uint32_t sampling_count;
     int32_t *next_ids;      /* B, optional: the tokens chosen */
     bool (*go_on)(void *user); /* optional: asked between submissions; false: DART_CANCELLED, which breaks the state */
     void *user;
@@ -179,28 +195,31 @@ DART_API dart_status dart_prefill(dart_state *state, const dart_prefill_args *ar
 
 typedef struct dart_decode_args {
     const int32_t *ids;     /* B, or NULL: those that the last call with sampling left on the device */
-    dart_sampling sampling;
-    float *logits;          /* B V, optional */
-    int32_t *next_ids;      /* B, optional: the tokens chosen */
+    const dart_sampling *sampling; /* NULL: the largest logit */
+    uint32_t sampling_count;
+    float *logits;          /* B V, optional; without ids, rows of sequences that had ended are left alone */
+    int32_t *next_ids;      /* B, optional: the tokens chosen; without ids, -1 for a sequence that had ended */
 } dart_decode_args;
-/* Consumes one token of every sequence and chooses the next ones. The work is recorded once and submitted again from
- * then on; a new memory block or another sampling records it anew. */
+/* Consumes one token of every sequence, without ids of those that have not ended, and chooses the next ones. The work is recorded
+ * once and submitted again from then on; a new memory block records it anew. */
 DART_API dart_status dart_decode(dart_state *state, const dart_decode_args *args);
 
 typedef struct dart_generate_args {
     uint32_t n;             /* steps */
     uint32_t together;      /* steps that are submitted together, at most 64 and what slice_ms allows; 0: 1 with a callback,
                                else 64. The host is then idle between them, and nothing is read until the last of them. */
-    dart_sampling sampling;
-    /* Called for each step, in order, with the B tokens chosen; false ends the generation. Steps submitted together are
+    const dart_sampling *sampling; /* NULL: the largest logit */
+    uint32_t sampling_count;
+    /* Called for each step, in order, with the B tokens chosen, -1 for a sequence that had ended before; false ends the generation. Steps submitted together are
      * reported one after the other once all are done: those behind the one that ended it have been taken, too, as
      * dart_state_position tells, and their tokens lie in ids. Optional. */
     bool (*step)(void *user, uint32_t step, const int32_t *ids);
     void *user;
-    int32_t *ids;           /* n B, optional: the tokens chosen, step by step */
+    int32_t *ids;           /* n B, optional: the tokens chosen, step by step; -1 from where a sequence has ended */
 } dart_generate_args;
 /* n times dart_decode with the tokens that the last call left on the device, so a prefill or decode with sampling
- * comes first; the tokens that one chose are consumed by the first step and not reported again. */
+ * comes first; the tokens that one chose are consumed by the first step and not reported again. Returns earlier once all
+ * sequences have ended. */
 DART_API dart_status dart_generate(dart_state *state, const dart_generate_args *args);
 
 #ifdef __cplusplus

@@ -1,9 +1,12 @@
+// ids[t] = the lowest index of the largest logit of row t where the temperature of the row is not above 0. Elsewhere
 // ids[t] ~ softmax(logits_t / temperature) over the top_k largest logits: the first kept index, in index order, whose
 // running sum of exp((logit - max) / temperature) exceeds u times the total, else the last kept index; 0 when nothing
 // is kept. u = word 0 of Philox4x32-10 / 2^32 (Salmon et al. 2011).
 //
-// logits rows x width, seq rows x 2, ids rows. A workgroup makes one row: it finds the order (order.glsl) of the last
-// kept logit eight bits at a time by counting, then every lane sums a contiguous segment, and one lane picks.
+// logits rows x width, part rows blocks 2 (argmax_part), settings rows x SETTING_WORDS, seq rows x 2, ids rows. A
+// workgroup makes one row. The largest logit comes from the parts of the row. To sample, the workgroup finds the order
+// (order.glsl) of the last kept logit eight bits at a time by counting, then every lane sums a contiguous segment, and
+// one lane picks.
 // Shared memory: 1024 + 16 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only;
 // the sums that pick are made in the same order as those that add up to the total.
 #version 460
@@ -11,8 +14,10 @@
 #include "lib/dart.glsl"
 PUSH(SampleArgs)
 READS(0, logits)
-READS(1, seq)
-WRITES(2, ids)
+READS(1, part)
+READS(2, settings)
+READS(3, seq)
+WRITES(4, ids)
 #include "order.glsl"
 
 const uint NEGATIVE_INFINITY = 0x007fffffu; // as an order
@@ -71,25 +76,60 @@ void find_threshold(uint from, uint keep, out uint threshold, out uint ties)
     ties = keep;
 }
 
+// Is this row left alone? The same in every lane.
+bool keeps_id(uint tile)
+{
+    const uint wanted = HAS_SEQ | KEEPS_ENDED;
+    return (args.flags & wanted) == wanted && load_int_seq(args.seq_at + 2u * tile + 1u) == 0;
+}
+
+// The order of the largest logit of the row, 0 where there is no number, and its lowest index.
+uint largest_of(uint tile, out uint index)
+{
+    uint best = 0u;
+    uint where = 0u;
+    for (uint i = LANE; i < args.blocks; i += LANES) {
+        uint at = 2u * (tile * args.blocks + i);
+        uint order = words_part[at];
+        if (order > best) {
+            best = order;
+            where = words_part[at + 1u];
+        }
+    }
+    uint top = workgroup_max_uint(best);
+    uint lowest = ~workgroup_max_uint(best == top ? ~where : 0u);
+    index = top == 0u ? 0u : lowest;
+    return top;
+}
+
 void main()
 {
     uint segment = (args.width + LANES - 1u) / LANES;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        if (keeps_id(tile)) continue;
+        uint chosen;
+        uint top = largest_of(tile, chosen);
+        uint setting = args.settings_at + SETTING_WORDS * tile;
+        float temperature = intBitsToFloat(load_int_settings(setting));
+        if (!(temperature > 0.0)) {
+            if (LANE == 0u) words_ids[args.ids_at + tile] = chosen;
+            continue;
+        }
+        uint top_k = uint(load_int_settings(setting + 1u));
+        uvec2 seed = uvec2(load_int_settings(setting + 2u), load_int_settings(setting + 3u));
         uint from = args.logits_at + tile * args.logits_row;
         uint threshold = 1u;
         uint ties = 0u;
-        if (args.top_k != 0u && args.top_k < args.width) find_threshold(from, args.top_k, threshold, ties);
+        if (top_k != 0u && top_k < args.width) find_threshold(from, top_k, threshold, ties);
 
         uint begin = min(LANE * segment, args.width);
         uint end = min(begin + segment, args.width);
-        uint best = 0u;
         uint equal = 0u;
-        for (uint i = begin; i < end; i++) {
-            uint order = order_of(load_logits(from + i));
-            best = max(best, order);
-            if (order == threshold) equal++;
+        if (ties > 0u) {
+            for (uint i = begin; i < end; i++) {
+                if (order_of(load_logits(from + i)) == threshold) equal++;
+            }
         }
-        uint top = workgroup_max_uint(best);
         float largest = uintBitsToFloat((top & 0x80000000u) != 0u ? top & 0x7fffffffu : ~top);
         lane_words[LANE] = equal;
         barrier();
@@ -107,7 +147,7 @@ void main()
             if (order == threshold) left--;
             last = i + 1u;
             if (order == NEGATIVE_INFINITY) continue;
-            sum += order == top ? 1.0 : exp_neg((logit - largest) / args.temperature);
+            sum += order == top ? 1.0 : exp_neg((logit - largest) / temperature);
         }
         sums[LANE] = sum;
         lasts[LANE] = last;
@@ -118,7 +158,7 @@ void main()
             uint at = args.seq_at + 2u * tile;
             position = uint(load_int_seq(at) + load_int_seq(at + 1u));
         }
-        uint random = philox(uvec4(position, tile, 0u, 0u), uvec2(args.seed_low, args.seed_high));
+        uint random = philox(uvec4(position, tile, 0u, 0u), seed);
         float u = min(float(random) * (1.0 / 4294967296.0), 0.99999994); // rounding may not reach 1
         precise float total = 0.0;
         for (uint i = 0u; i < LANES; i++) total += sums[i];
@@ -142,7 +182,7 @@ void main()
                 if (order < threshold || order == threshold && left == 0u) continue;
                 if (order == threshold) left--;
                 if (order == NEGATIVE_INFINITY) continue;
-                sum += order == top ? 1.0 : exp_neg((logit - largest) / args.temperature);
+                sum += order == top ? 1.0 : exp_neg((logit - largest) / temperature);
                 precise float running = before + sum;
                 if (running > u * total) {
                     id = i;

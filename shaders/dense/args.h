@@ -13,7 +13,8 @@ struct ConvertArgs { U32 tiles, flags, rows, L, width, x_at, x_row, y_at, y_row,
  * outside [0, vocabulary) become NaN in the launch with first == 0. Tile: one row. */
 struct EmbedArgs { U32 tiles, rows, width, vocabulary, first, count, ids_at, weight_at, y_at, y_row; };
 
-/* y_t = x_s / sqrt(mean(x_s^2) + eps) * weight, s = rows_t or t. Tile: one row. */
+/* y_t = x_s / sqrt(mean(x_s^2) + eps) * weight, s = rows_t or t. HAS_ROWS: where rows_t is negative, y_t stays as it is. Tile:
+ * one row. */
 struct NormArgs { U32 tiles, flags, rows, width, x_at, x_row, weight_at, rows_at, y_at, y_row; F32 eps; };
 
 /* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight. gate is one number a row. Tile: one row. */

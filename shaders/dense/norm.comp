@@ -1,4 +1,4 @@
-// y_t = x_s / sqrt(mean(x_s^2) + eps) * weight, s = rows_t or t.
+// y_t = x_s / sqrt(mean(x_s^2) + eps) * weight, s = rows_t or t. A row whose rows_t is negative is left as it is.
 //
 // x any x width, weight width, rows rows, y rows x width. A workgroup makes one row.
 // EIGHT: rows in words of 16 bytes; a lane keeps what it read of its first KEPT words in registers.
@@ -30,6 +30,7 @@ void main()
 {
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint source = has(args.flags, HAS_ROWS) ? uint(load_int_rows(args.rows_at + tile)) : tile;
+        if (has(args.flags, HAS_ROWS) && int(source) < 0) continue; // the same in every lane
         uint from = args.x_at + source * args.x_row;
         uint to = args.y_at + tile * args.y_row;
         uint rest = 8u * (LANE + KEPT * LANES); // what a lane reads twice
@@ -58,6 +59,7 @@ void main()
 {
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint source = has(args.flags, HAS_ROWS) ? uint(load_int_rows(args.rows_at + tile)) : tile;
+        if (has(args.flags, HAS_ROWS) && int(source) < 0) continue; // the same in every lane
         uint from = args.x_at + source * args.x_row;
         uint to = args.y_at + tile * args.y_row;
         precise float squares = 0.0;

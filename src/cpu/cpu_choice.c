@@ -31,17 +31,24 @@ void cpu_argmax_part_plain(const cpu_task *task)
     part[1] = begin + where;
 }
 
-void cpu_argmax_plain(const cpu_task *task)
+/* The lowest index of the largest logit of a row, from its parts; 0 where there is no number. */
+static int32_t largest_of(const cpu_task *task, const cpu_tensor *parts, uint32_t blocks)
 {
-    const struct ArgmaxArgs *args = task->args;
-    const uint32_t *part = (const uint32_t *)task->bindings[BINDING_argmax_part].data + 2 * (size_t)task->tile * args->blocks;
+    const uint32_t *part = (const uint32_t *)parts->data + 2 * (size_t)task->tile * blocks;
     uint32_t best = 0, id = 0;
-    for (uint32_t i = 0; i < args->blocks; i++) {
+    for (uint32_t i = 0; i < blocks; i++) {
         if (part[2 * i] <= best) continue;
         best = part[2 * i];
         id = part[2 * i + 1];
     }
-    ((int32_t *)task->bindings[BINDING_argmax_ids].data)[(size_t)args->ids_at + task->tile] = (int32_t)id;
+    return (int32_t)id;
+}
+
+void cpu_argmax_plain(const cpu_task *task)
+{
+    const struct ArgmaxArgs *args = task->args;
+    int32_t *ids = (int32_t *)task->bindings[BINDING_argmax_ids].data;
+    ids[(size_t)args->ids_at + task->tile] = largest_of(task, &task->bindings[BINDING_argmax_part], args->blocks);
 }
 
 /* Word 0 of Philox4x32-10 (Salmon et al. 2011). */
@@ -102,19 +109,17 @@ static uint32_t find_threshold(const logits *row, uint64_t keep, uint64_t *ties)
     return threshold;
 }
 
-void cpu_sample_plain(const cpu_task *task)
+/* One row, whose temperature is above 0. */
+static int32_t sample(const cpu_task *task, const int32_t *settings, uint32_t position)
 {
     const struct SampleArgs *args = task->args;
+    const float temperature = cpu_float((uint32_t)settings[0]);
+    const uint32_t top_k = (uint32_t)settings[1];
     const logits row = {task, args, args->logits_at + (size_t)task->tile * args->logits_row, task->scratch};
-    uint32_t threshold = 1, position = 0;
+    uint32_t threshold = 1;
     uint64_t ties = 0;
-    if (args->top_k != 0 && args->top_k < args->width) threshold = find_threshold(&row, args->top_k, &ties);
-    if (args->flags & HAS_SEQ) {
-        const int32_t *seq = (const int32_t *)task->bindings[BINDING_sample_seq].data + args->seq_at +
-                             2 * (size_t)task->tile;
-        position = (uint32_t)seq[0] + (uint32_t)seq[1];
-    }
-    const double u = philox(position, task->tile, args->seed_low, args->seed_high) / 4294967296.0;
+    if (top_k != 0 && top_k < args->width) threshold = find_threshold(&row, top_k, &ties);
+    const double u = philox(position, task->tile, (uint32_t)settings[2], (uint32_t)settings[3]) / 4294967296.0;
 
     float largest = -INFINITY;
     for (size_t i = 0, count; i < args->width; i += count) {
@@ -137,7 +142,7 @@ void cpu_sample_plain(const cpu_task *task)
                 if (order == threshold) left--;
                 last = i + k;
                 if (v[k] == largest && largest > -INFINITY) sum += 1.0;
-                else if (v[k] > -INFINITY) sum += (double)expf((v[k] - largest) / args->temperature);
+                else if (v[k] > -INFINITY) sum += (double)expf((v[k] - largest) / temperature);
                 if (round == 1 && sum > u * total) {
                     id = i + k;
                     chosen = true;
@@ -146,6 +151,21 @@ void cpu_sample_plain(const cpu_task *task)
         }
         total = sum;
     }
-    int32_t *ids = (int32_t *)task->bindings[BINDING_sample_ids].data;
-    ids[(size_t)args->ids_at + task->tile] = (int32_t)(chosen ? id : last);
+    return (int32_t)(chosen ? id : last);
+}
+
+void cpu_sample_plain(const cpu_task *task)
+{
+    const struct SampleArgs *args = task->args;
+    const size_t t = task->tile;
+    const int32_t *settings = (const int32_t *)task->bindings[BINDING_sample_settings].data + args->settings_at + SETTING_WORDS * t;
+    int32_t *ids = (int32_t *)task->bindings[BINDING_sample_ids].data + args->ids_at;
+    uint32_t position = 0;
+    if (args->flags & HAS_SEQ) {
+        const int32_t *seq = (const int32_t *)task->bindings[BINDING_sample_seq].data + args->seq_at + 2 * t;
+        if ((args->flags & KEEPS_ENDED) && seq[1] == 0) return;
+        position = (uint32_t)seq[0] + (uint32_t)seq[1];
+    }
+    ids[t] = cpu_float((uint32_t)settings[0]) > 0 ? sample(task, settings, position)
+                                                  : largest_of(task, &task->bindings[BINDING_sample_part], args->blocks);
 }

@@ -63,8 +63,16 @@ void cpu_advance_plain(const cpu_task *task)
     int32_t *log = (int32_t *)task->bindings[BINDING_advance_log].data;
     const size_t begin = (size_t)task->tile * task->T0;
     for (size_t b = begin; b < begin + task->T0 && b < args->B; b++) {
-        const uint32_t position = (uint32_t)seq[2 * b] + (uint32_t)seq[2 * b + 1];
+        const uint32_t count = (uint32_t)seq[2 * b + 1], position = (uint32_t)seq[2 * b] + count;
+        if (count == 0) continue;
         seq[2 * b] = (int32_t)position;
         if (args->flags & HAS_ROWS) log[args->log_at + b * args->slots + position % args->slots] = ids[args->ids_at + b];
+        if (!(args->flags & HAS_STOPS)) continue;
+        const int32_t *stop = (const int32_t *)task->bindings[BINDING_advance_stops].data + args->stops_at + STOP_WORDS * b;
+        bool ended = stop[END_IDS] > 0 && position >= (uint32_t)stop[END_IDS];
+        for (uint32_t i = 0; i < END_IDS; i++) ended = ended || stop[i] == ids[args->ids_at + b];
+        if (!ended) continue;
+        seq[2 * b + 1] = 0;
+        ((int32_t *)task->bindings[BINDING_advance_live].data)[args->live_at + b] = -1;
     }
 }

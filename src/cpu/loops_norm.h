@@ -8,8 +8,11 @@ void CPU_NAME(norm)(const cpu_task *task)
     const struct NormArgs *args = task->args;
     const cpu_tensor *x = &task->bindings[BINDING_norm_x], *weight = &task->bindings[BINDING_norm_weight];
     size_t from = task->tile;
-    if (args->flags & HAS_ROWS)
-        from = (uint32_t)((const int32_t *)task->bindings[BINDING_norm_rows].data)[args->rows_at + from];
+    if (args->flags & HAS_ROWS) {
+        const int32_t row = ((const int32_t *)task->bindings[BINDING_norm_rows].data)[args->rows_at + from];
+        if (row < 0) return;
+        from = (size_t)row;
+    }
     const size_t x_at = args->x_at + from * args->x_row;
     const size_t y_at = args->y_at + (size_t)task->tile * args->y_row;
     float *row = task->scratch, *scale = row + NORM_BLOCK;

@@ -3,48 +3,39 @@
 
 #include <string.h>
 
-static bool same_sampling(const dart_sampling *a, const dart_sampling *b)
-{
-    const bool greedy = !(a->temperature > 0);
-    if (greedy || !(b->temperature > 0)) return greedy == !(b->temperature > 0);
-    return !(a->temperature < b->temperature) && !(a->temperature > b->temperature) && a->top_k == b->top_k &&
-           a->seed == b->seed;
-}
-
 static bool same_span(const model_span *a, const model_span *b)
 {
     return a->runs == b->runs && a->close_from == b->close_from && a->close_to == b->close_to;
 }
 
 /* The step as the positions of now need it. It serves until one of them enters another block or its second chunk. */
-static dart_status record(dart_state *state, const dart_sampling *sampling, const char *call)
+static dart_status record(dart_state *state, const char *call)
 {
     const model_span span = model_span_of(state, 0, state->B, state->host_seq, true);
-    const bool same = same_span(&span, &state->recorded_span) && same_sampling(sampling, &state->recorded_sampling);
-    if (state->recorded && same) return DART_OK;
+    if (state->recorded && same_span(&span, &state->recorded_span)) return DART_OK;
     dart_stream *stream = state->decode;
-    const dart_tensor last = model_work_tensor(state, WORK_LAST);
+    const dart_tensor last = model_work_tensor(state, WORK_LAST), live = model_work_tensor(state, WORK_LIVE);
     state->recorded = false;
     dart_status status = dart_stream_begin(stream);
     const model_pass pass = {.B = state->B, .L = 1, .windowed = state->windowed, .span = span};
     if (status == DART_OK) status = model_record_embedding(state, stream, &pass, WORK_NEXT);
     if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
-    if (status == DART_OK) status = model_record_norm(state, stream, state->B, NULL, &last);
+    if (status == DART_OK) status = model_record_norm(state, stream, state->B, &live, &last);
     /* CUDA's linear for few rows takes a warp an output, which suits a table this long better than blocks for eight. */
     const bool beside = state->fused && state->model->device->info.backend != DART_BACKEND_CUDA;
     if (status == DART_OK)
         status = beside ? model_record_norm_head(state, stream) : model_record_head(state, stream, state->B, &last);
-    if (status == DART_OK) status = model_record_choice(state, stream, sampling);
+    if (status == DART_OK) status = model_record_choice(state, stream, true);
     if (status == DART_OK) status = model_record_advance(state, stream);
     if (status != DART_OK) return model_take_stream(state, stream, status, call);
     state->recorded = true;
     state->step_ns = 0;
     state->recorded_span = span;
-    state->recorded_sampling = *sampling;
     return DART_OK;
 }
 
-static dart_status check(dart_state *state, const int32_t *ids, const dart_sampling *sampling, const char *call)
+/* ids: those of the step, or NULL. */
+static dart_status check(dart_state *state, const int32_t *ids, const char *call)
 {
     const uint32_t V = state->model->config.V;
     for (uint32_t b = 0; b < state->B; b++) {
@@ -54,15 +45,15 @@ static dart_status check(dart_state *state, const int32_t *ids, const dart_sampl
                 "%s: id %d of sequence %u is not within 0 to %u", call, ids != NULL ? ids[b] : 0, b, V - 1);
     }
     REQUIRE(&state->report, ids != NULL || state->chosen, "%s: no ids, and no earlier call has chosen any", call);
-    return model_check_sampling(state, sampling, call);
+    return DART_OK;
 }
 
-/* The batch's seq as it is `ahead` steps from now. */
+/* The batch's seq as it is `ahead` steps from now, if no sequence ends before. */
 static void look_ahead(dart_state *state, uint32_t ahead)
 {
     for (uint32_t b = 0; b < state->B; b++) {
-        state->host_seq[2 * b] = state->positions[b] + (int32_t)ahead;
-        state->host_seq[2 * b + 1] = 1;
+        state->host_seq[2 * b] = state->positions[b] + (state->ended[b] ? 0 : (int32_t)ahead);
+        state->host_seq[2 * b + 1] = !state->ended[b];
     }
 }
 
@@ -71,7 +62,7 @@ static dart_status reserve(dart_state *state, const char *call)
     uint64_t memories = 0;
     for (uint32_t b = 0; b < state->B && state->sma; b++) {
         const uint64_t open = (uint64_t)state->positions[b] / state->S + 1;
-        if (open > memories) memories = open;
+        if (!state->ended[b] && open > memories) memories = open;
     }
     return model_state_reserve(state, memories, call);
 }
@@ -94,28 +85,66 @@ static uint32_t steps_together(dart_state *state, uint32_t wanted)
                                                             state->blocks[state->blocks_count - 1].M
                                                       : 0;
         for (uint32_t b = 0; b < state->B && state->sma; b++)
-            if ((uint64_t)state->host_seq[2 * b] / state->S >= last) return fit;
+            if (!state->ended[b] && (uint64_t)state->host_seq[2 * b] / state->S >= last) return fit;
         if (!same_span(&span, &state->recorded_span)) return fit;
     }
     return fit;
 }
 
-/* *steps: how many are wanted, then how many were taken. ids: those of the first step, or NULL. */
-static dart_status decode(dart_state *state, const int32_t *ids, const dart_sampling *sampling, uint32_t *steps, const char *call)
+/* What a submission of that many steps has done to the sequences. */
+static dart_status follow(dart_state *state, uint32_t steps, const char *call)
+{
+    if (state->stops) {
+        const dart_status status = model_state_read(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, call);
+        if (status != DART_OK) return status;
+    }
+    for (uint32_t b = 0; b < state->B; b++) {
+        state->taken[b] = state->stops ? (uint32_t)(state->host_seq[2 * b] - state->positions[b]) : steps;
+        state->positions[b] += (int32_t)state->taken[b];
+        state->ended[b] = state->stops && state->host_seq[2 * b + 1] == 0;
+    }
+    return DART_OK;
+}
+
+/* Which sequences take part: all of them where the caller gives the ids, else those that have not ended. Returns whether any does. */
+static dart_status choose_sequences(dart_state *state, const int32_t *ids, bool *any, const char *call)
+{
+    *any = ids != NULL;
+    if (ids == NULL) {
+        const dart_status status = model_judge(state, call);
+        if (status != DART_OK) return status;
+    }
+    for (uint32_t b = 0; b < state->B; b++) {
+        if (ids != NULL && state->ended[b]) {
+            state->ended[b] = false;
+            state->seq_current = false;
+        }
+        *any = *any || !state->ended[b];
+    }
+    return DART_OK;
+}
+
+/* *steps: how many are wanted, then how many were taken, 0 where all sequences have ended. ids: those of the first step, or NULL. */
+static dart_status decode(dart_state *state, const int32_t *ids, const dart_sampling *sampling, uint32_t count, uint32_t *steps, const char *call)
 {
     dart_status status = DART_OK;
+    bool any = false;
     TRY(model_state_usable(state, call));
-    TRY(check(state, ids, sampling, call));
+    TRY(check(state, ids, call));
+    TRY(model_check_sampling(state, sampling, count, call));
+    TRY(model_use_sampling(state, sampling, count, call));
+    TRY(choose_sequences(state, ids, &any, call));
+    if (!any) {
+        *steps = 0;
+        memset(state->taken, 0, state->B * sizeof *state->taken);
+        return DART_OK;
+    }
     TRY(reserve(state, call));
     TRY(model_windows_open(state, call));
     look_ahead(state, 0);
-    TRY(record(state, sampling, call));
+    TRY(record(state, call));
     *steps = steps_together(state, *steps);
-    if (!state->seq_current) {
-        look_ahead(state, 0);
-        TRY(model_state_write(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, call));
-    }
-    state->seq_current = true;
+    TRY(model_write_seq(state, call));
     if (ids != NULL) {
         state->chosen = false;
         TRY(model_state_write(state, WORK_NEXT, 0, ids, state->B, call));
@@ -125,11 +154,25 @@ static dart_status decode(dart_state *state, const int32_t *ids, const dart_samp
     TRY(model_state_run(state, state->decode, *steps, &ns, call));
     state->step_ns = (double)ns / *steps;
     state->last_steps = *steps;
-    for (uint32_t b = 0; b < state->B; b++) state->positions[b] += (int32_t)*steps;
+    TRY(follow(state, *steps, call));
+    state->judged = true;
     state->chosen = true;
     return DART_OK;
 fail:
     if (state->broken == DART_INTERNAL) state->broken = status;
+    return status;
+}
+
+/* Rows of the logits of sequences that took a token. */
+static dart_status read_logits(dart_state *state, float *logits, const char *call)
+{
+    const uint64_t V = state->model->config.V;
+    dart_status status = DART_OK;
+    for (uint32_t b = 0, n; b < state->B && status == DART_OK; b += n) {
+        for (n = 0; b + n < state->B && state->taken[b + n] > 0; n++) continue;
+        if (n > 0) status = model_state_read(state, WORK_LOGITS, b * V, &logits[b * V], n * V, call);
+        if (n == 0) n = 1;
+    }
     return status;
 }
 
@@ -138,27 +181,37 @@ dart_status dart_decode(dart_state *state, const dart_decode_args *args)
     static const char call[] = "dart_decode";
     if (state == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&state->report, args != NULL, "%s: no arguments", call);
-    const uint64_t V = state->model->config.V;
     uint32_t steps = 1;
-    dart_status status = decode(state, args->ids, &args->sampling, &steps, call);
+    dart_status status = decode(state, args->ids, args->sampling, args->sampling_count, &steps, call);
     if (status != DART_OK) return status;
-    if (args->logits != NULL) TRY(model_state_read(state, WORK_LOGITS, 0, args->logits, state->B * V, call));
+    if (args->logits != NULL) TRY(read_logits(state, args->logits, call));
     if (args->next_ids != NULL) TRY(model_state_read(state, WORK_NEXT, 0, args->next_ids, state->B, call));
+    for (uint32_t b = 0; b < state->B && args->next_ids != NULL; b++)
+        if (state->taken[b] == 0) args->next_ids[b] = -1;
 fail:
     state->broken = status;
     return status;
 }
 
-/* The tokens that the last `steps` steps chose, to ids (steps B). */
+/* The tokens that the last `steps` steps chose, to ids (steps B); -1 where a sequence had ended. */
 static dart_status read_log(dart_state *state, uint32_t steps, int32_t *ids, const char *call)
 {
     const dart_status status = model_state_read(state, WORK_LOG, 0, state->host_log, (uint64_t)state->B * MODEL_LOG, call);
     for (uint32_t i = 0; i < steps && status == DART_OK; i++)
         for (uint32_t b = 0; b < state->B; b++) {
-            const uint32_t position = (uint32_t)state->positions[b] - steps + i + 1;
-            ids[(size_t)i * state->B + b] = state->host_log[b * MODEL_LOG + position % MODEL_LOG];
+            const uint32_t position = (uint32_t)state->positions[b] - state->taken[b] + i + 1;
+            ids[(size_t)i * state->B + b] = i < state->taken[b] ? state->host_log[b * MODEL_LOG + position % MODEL_LOG] : -1;
         }
     return status;
+}
+
+/* Steps of the last submission in which some sequence took a token. */
+static uint32_t steps_taken(const dart_state *state)
+{
+    uint32_t most = 0;
+    for (uint32_t b = 0; b < state->B; b++)
+        if (state->taken[b] > most) most = state->taken[b];
+    return most;
 }
 
 dart_status dart_generate(dart_state *state, const dart_generate_args *args)
@@ -168,17 +221,21 @@ dart_status dart_generate(dart_state *state, const dart_generate_args *args)
     REQUIRE(&state->report, args != NULL, "%s: no arguments", call);
     const uint32_t together = args->together != 0 ? args->together : args->step != NULL ? 1 : MODEL_LOG;
     const bool reports = args->step != NULL || args->ids != NULL;
-    for (uint32_t i = 0; i < args->n;) {
-        uint32_t steps = args->n - i < together ? args->n - i : together;
-        dart_status status = decode(state, NULL, &args->sampling, &steps, call);
-        if (status == DART_OK && reports) status = read_log(state, steps, state->host_steps, call);
+    uint32_t done = 0;
+    while (done < args->n) {
+        uint32_t steps = args->n - done < together ? args->n - done : together;
+        dart_status status = decode(state, NULL, args->sampling, args->sampling_count, &steps, call);
+        if (status == DART_OK) steps = steps_taken(state);
+        if (status == DART_OK && reports && steps > 0) status = read_log(state, steps, state->host_steps, call);
         if (status == DART_OK || state->broken == DART_INTERNAL) state->broken = status;
         if (status != DART_OK) return status;
+        if (steps == 0) break; /* all have ended */
         const size_t count = (size_t)steps * state->B;
-        if (args->ids != NULL) memcpy(args->ids + (size_t)i * state->B, state->host_steps, count * sizeof *args->ids);
+        if (args->ids != NULL) memcpy(args->ids + (size_t)done * state->B, state->host_steps, count * sizeof *args->ids);
         for (uint32_t k = 0; k < steps && args->step != NULL; k++)
-            if (!args->step(args->user, i + k, state->host_steps + (size_t)k * state->B)) return DART_OK;
-        i += steps;
+            if (!args->step(args->user, done + k, state->host_steps + (size_t)k * state->B)) return DART_OK;
+        done += steps;
     }
+    for (size_t i = (size_t)done * state->B; i < (size_t)args->n * state->B && args->ids != NULL; i++) args->ids[i] = -1;
     return DART_OK;
 }

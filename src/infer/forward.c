@@ -132,30 +132,19 @@ dart_status model_record_norm_head(dart_state *state, dart_stream *stream)
         .y = model_work_tensor(state, WORK_LOGITS)});
 }
 
-dart_status model_record_choice(dart_state *state, dart_stream *stream, const dart_sampling *sampling)
+dart_status model_record_choice(dart_state *state, dart_stream *stream, bool step)
 {
-    const uint32_t B = state->B, V = state->model->config.V;
-    const dart_tensor logits = model_work_tensor(state, WORK_LOGITS), ids = model_work_tensor(state, WORK_NEXT);
-    if (!(sampling->temperature > 0))
-        return dart_argmax(stream, &(dart_argmax_args){.T = B, .V = V, .logits = logits, .ids = ids});
     return dart_sample(stream, &(dart_sample_args){
-        .T = B, .V = V, .top_k = sampling->top_k, .temperature = sampling->temperature, .seed = sampling->seed,
-        .logits = logits, .seq = model_work_tensor(state, WORK_SEQ), .ids = ids});
+        .T = state->B, .V = state->model->config.V, .keep_ended = step, .logits = model_work_tensor(state, WORK_LOGITS),
+        .settings = model_work_tensor(state, WORK_SETTINGS), .seq = model_work_tensor(state, WORK_SEQ), .ids = model_work_tensor(state, WORK_NEXT)});
 }
 
 dart_status model_record_advance(dart_state *state, dart_stream *stream)
 {
     return dart_advance(stream, &(dart_advance_args){
         .B = state->B, .slots = MODEL_LOG, .seq = model_work_tensor(state, WORK_SEQ),
-        .ids = model_work_tensor(state, WORK_NEXT), .log = model_work_tensor(state, WORK_LOG)});
-}
-
-dart_status model_check_sampling(dart_state *state, const dart_sampling *sampling, const char *call)
-{
-    REQUIRE(&state->report, sampling->temperature >= 0 && sampling->temperature <= 1e6f,
-            "%s: temperature %g must be 0 to 1e6", call,
-            (double)sampling->temperature);
-    return DART_OK;
+        .ids = model_work_tensor(state, WORK_NEXT), .log = model_work_tensor(state, WORK_LOG),
+        .stops = model_work_tensor(state, WORK_STOPS), .live = model_work_tensor(state, WORK_LIVE)});
 }
 
 /* ---- Which memories a piece touches ---- */

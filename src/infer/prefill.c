@@ -63,7 +63,7 @@ static dart_status check(dart_state *state, const dart_prefill_args *a)
     }
     REQUIRE(report, a->next_ids == NULL || a->sampling != NULL, "%s: next_ids come with sampling", CALL);
     const dart_status status = check_ids(state, a);
-    return status == DART_OK && a->sampling != NULL ? model_check_sampling(state, a->sampling, CALL) : status;
+    return status == DART_OK ? model_check_sampling(state, a->sampling, a->sampling_count, CALL) : status;
 }
 
 /* ---- Cutting ---- */
@@ -251,7 +251,7 @@ static dart_status record_choice(dart_state *state, dart_stream *stream, const d
 {
     const dart_tensor last = model_work_tensor(state, WORK_LAST);
     const dart_status status = model_record_head(state, stream, state->B, &last);
-    return status == DART_OK && a->sampling != NULL ? model_record_choice(state, stream, a->sampling) : status;
+    return status == DART_OK && a->sampling != NULL ? model_record_choice(state, stream, false) : status;
 }
 
 static bool has_choice(const dart_prefill_args *a) { return a->want == DART_LOGITS_LAST || a->sampling != NULL; }
@@ -305,7 +305,12 @@ static dart_status run_piece(dart_state *state, const dart_prefill_args *a, cons
         now = other;
     }
     TRY(end_slice(state, p, now));
-    for (uint32_t b = p->b; b < p->b + p->B; b++) state->positions[b] += (int32_t)part_of(a, p, b);
+    state->judged = false;
+    for (uint32_t b = p->b; b < p->b + p->B; b++) {
+        const uint32_t count = part_of(a, p, b);
+        state->positions[b] += (int32_t)count;
+        if (count > 0) state->ended[b] = false;
+    }
     return DART_OK;
 fail:
     return status;
@@ -362,6 +367,10 @@ static dart_status finish(dart_state *state, const dart_prefill_args *a, bool ch
     if (a->want == DART_LOGITS_LAST) TRY(model_state_read(state, WORK_LOGITS, 0, a->logits, state->B * V, CALL));
     if (a->next_ids != NULL) TRY(model_state_read(state, WORK_NEXT, 0, a->next_ids, state->B, CALL));
     state->chosen = state->chosen || a->sampling != NULL;
+    if (a->sampling != NULL) {
+        state->judged = false;
+        TRY(model_judge(state, CALL));
+    }
     return DART_OK;
 fail:
     return status;
@@ -381,6 +390,7 @@ dart_status dart_prefill(dart_state *state, const dart_prefill_args *args)
     }
     status = model_state_reserve(state, memories, CALL);
     if (status == DART_OK) status = model_windows_close(state, CALL);
+    if (status == DART_OK && args->sampling != NULL) status = model_use_sampling(state, args->sampling, args->sampling_count, CALL);
     bool chosen = false;
     if (status == DART_OK) status = run_pieces(state, args, &chosen);
     if (status == DART_OK) status = finish(state, args, chosen);

@@ -156,7 +156,10 @@ static uint64_t work_size(const dart_state *state, model_work work)
     switch (work) {
     case WORK_SEQ: return (uint64_t)state->B * 8;
     case WORK_NEXT:
+    case WORK_LIVE:
     case WORK_ENDS: return (uint64_t)state->B * 4;
+    case WORK_SETTINGS: return (uint64_t)state->B * MODEL_SETTINGS * 4;
+    case WORK_STOPS: return (uint64_t)state->B * MODEL_STOPS * 4;
     case WORK_LOG: return (uint64_t)state->B * MODEL_LOG * 4;
     case WORK_LAST: return (uint64_t)state->B * c->W * size;
     case WORK_IDS: return rows * 4;
@@ -182,6 +185,9 @@ dart_tensor model_work_tensor(const dart_state *state, model_work work)
     switch (work) {
     case WORK_SEQ:
     case WORK_NEXT:
+    case WORK_SETTINGS:
+    case WORK_STOPS:
+    case WORK_LIVE:
     case WORK_LOG:
     case WORK_IDS:
     case WORK_ENDS:
@@ -206,11 +212,17 @@ static dart_status allocate(dart_state *state)
     state->host_log = device_calloc(device, state->B, MODEL_LOG * sizeof *state->host_log);
     state->host_steps = device_calloc(device, state->B, MODEL_LOG * sizeof *state->host_steps);
     state->host_seq = device_calloc(device, state->B, 2 * sizeof *state->host_seq);
+    state->host_next = device_calloc(device, state->B, sizeof *state->host_next);
+    state->host_settings = device_calloc(device, state->B, MODEL_SETTINGS * sizeof *state->host_settings);
+    state->host_stops = device_calloc(device, state->B, MODEL_STOPS * sizeof *state->host_stops);
+    state->ended = device_calloc(device, state->B, sizeof *state->ended);
+    state->taken = device_calloc(device, state->B, sizeof *state->taken);
     state->host_ends = device_calloc(device, state->B, sizeof *state->host_ends);
     state->host_rows = device_calloc(device, state->logits_rows, sizeof *state->host_rows);
     state->host_places = device_calloc(device, state->logits_rows, sizeof *state->host_places);
     if (state->positions == NULL || state->layers == NULL || state->host_ids == NULL || state->host_log == NULL ||
-        state->host_steps == NULL || state->host_seq == NULL ||
+        state->host_steps == NULL || state->host_seq == NULL || state->host_next == NULL || state->host_settings == NULL ||
+        state->host_stops == NULL || state->ended == NULL || state->taken == NULL ||
         state->host_ends == NULL || state->host_rows == NULL || state->host_places == NULL)
         return DART_OUT_OF_MEMORY;
     dart_status status = DART_OK;
@@ -289,6 +301,11 @@ void dart_state_destroy(dart_state **state)
     free(s->host_log);
     free(s->host_steps);
     free(s->host_seq);
+    free(s->host_next);
+    free(s->host_settings);
+    free(s->host_stops);
+    free(s->ended);
+    free(s->taken);
     free(s->host_ends);
     free(s->host_rows);
     free(s->host_places);
@@ -402,7 +419,11 @@ dart_status dart_state_reset(dart_state *state, int32_t b)
     }
     state->seq_current = false;
     state->chosen = false;
-    for (uint32_t i = first; i < first + count; i++) state->positions[i] = 0;
+    state->judged = false;
+    for (uint32_t i = first; i < first + count; i++) {
+        state->positions[i] = 0;
+        state->ended[i] = false;
+    }
     if (b < 0) state->broken = DART_OK;
     if (b < 0) state->in_windows = false;
     return DART_OK;
@@ -435,12 +456,7 @@ static dart_status fold_windows(dart_state *state, dart_window_mode mode, const 
     dart_stream *stream = state->prefill;
     const uint32_t slots = state->B * dart_window_tokens(), kept = model_config_inner(c) + c->G * c->N;
     dart_status status = DART_OK;
-    for (uint32_t b = 0; b < state->B; b++) {
-        state->host_seq[2 * b] = state->positions[b];
-        state->host_seq[2 * b + 1] = 1;
-    }
-    TRY(model_state_write(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, call));
-    state->seq_current = true;
+    TRY(model_write_seq(state, call));
     TRY(model_take_stream(state, stream, dart_stream_begin(stream), call));
     for (uint32_t l = 0; l < c->layers && mode == DART_WINDOW_OPEN; l++)
         clear(stream, state->windows[l], state->rows_at, state->model->activations, 0, slots, kept);

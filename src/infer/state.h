@@ -15,6 +15,9 @@ typedef struct memory_block {
 typedef enum model_work {
     WORK_SEQ,      /* i32 B 2 */
     WORK_NEXT,     /* i32 B: tokens chosen last */
+    WORK_SETTINGS, /* i32 B 4: how the next token of each sequence is chosen, as dart_sample reads it */
+    WORK_STOPS,    /* i32 B 5: what ends each sequence, as dart_advance reads it */
+    WORK_LIVE,     /* i32 B: the sequence's own number, -1 once it has ended */
     WORK_LOG,      /* i32 B MODEL_LOG: tokens chosen by the last steps, at position mod MODEL_LOG */
     WORK_LAST,     /* B W: norm_f of each sequence's newest token */
     WORK_IDS,      /* i32 rows */
@@ -35,6 +38,7 @@ typedef enum model_work {
 
 /* Steps of one submission at most. */
 #define MODEL_LOG 64u
+enum { MODEL_SETTINGS = 4, MODEL_STOPS = DART_END_IDS + 1 }; /* words of a sequence in WORK_SETTINGS and WORK_STOPS */
 
 /* What the recording of a piece depends on besides its shape. */
 typedef struct model_span {
@@ -75,13 +79,19 @@ struct dart_state {
     int32_t *host_ids;     /* rows */
     int32_t *host_log, *host_steps; /* B MODEL_LOG as WORK_LOG has them, MODEL_LOG B in order */
     int32_t *host_seq;     /* 2 B */
+    int32_t *host_next;    /* B */
+    int32_t *host_settings, *host_stops; /* as WORK_SETTINGS and WORK_STOPS have them, once settings_current is set */
+    bool settings_current;
+    bool stops;            /* some sequence has an end id or a last position */
+    bool *ended;           /* B: by the settings, the token chosen last and the position; */
+    bool judged;           /* once this is set */
+    uint32_t *taken;       /* B: tokens that the last submission of decode consumed */
     int32_t *host_ends;    /* B */
     int32_t *host_rows;    /* logits_rows */
     uint64_t *host_places; /* logits_rows: where the logits of each go */
-    bool seq_current;      /* the device's seq holds the positions and counts of 1 */
+    bool seq_current;      /* the device's seq and live hold the positions and which sequences have ended */
     bool chosen;           /* WORK_NEXT holds a token for every sequence */
     bool recorded;         /* decode holds a step for these: */
-    dart_sampling recorded_sampling;
     model_span recorded_span;
     uint32_t last_steps;   /* of the last submission of decode */
 };
@@ -133,11 +143,20 @@ dart_status model_record_norm(dart_state *state, dart_stream *stream, uint32_t T
 dart_status model_record_head(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *x);
 /* The same of the first B rows of the stream, norm_f included: beside model_record_norm, not behind it. */
 dart_status model_record_norm_head(dart_state *state, dart_stream *stream);
-/* WORK_NEXT from the first B rows of WORK_LOGITS. */
-dart_status model_record_choice(dart_state *state, dart_stream *stream, const dart_sampling *sampling);
-/* The end of a step: positions move on, WORK_NEXT goes to WORK_LOG. */
+/* WORK_NEXT from the first B rows of WORK_LOGITS, by WORK_SETTINGS. step: sequences that have ended keep theirs. */
+dart_status model_record_choice(dart_state *state, dart_stream *stream, bool step);
+/* The end of a step: positions move on, WORK_NEXT goes to WORK_LOG, sequences end as WORK_STOPS says. */
 dart_status model_record_advance(dart_state *state, dart_stream *stream);
 dart_tensor model_work_tensor(const dart_state *state, model_work work);
-dart_status model_check_sampling(dart_state *state, const dart_sampling *sampling, const char *call);
+
+/* ---- Settings of the choice and ends, of each sequence ---- */
+
+dart_status model_check_sampling(dart_state *state, const dart_sampling *sampling, uint32_t count, const char *call);
+/* Brings WORK_SETTINGS and WORK_STOPS up to date with settings that were checked. */
+dart_status model_use_sampling(dart_state *state, const dart_sampling *sampling, uint32_t count, const char *call);
+/* Finds out which sequences have ended, by the tokens in WORK_NEXT. */
+dart_status model_judge(dart_state *state, const char *call);
+/* Writes seq, and live with it, as a step needs them. */
+dart_status model_write_seq(dart_state *state, const char *call);
 
 #endif

@@ -9,7 +9,6 @@ static const uint32_t lengths[] = {1, 4, 64, UINT32_MAX};
 /* As if memories were stored and read, or as if none were. */
 static void record(dart_state *state, dart_stream *stream, uint32_t L, bool memories)
 {
-    const dart_sampling choices[] = {{.temperature = 0}, {.temperature = 1, .top_k = 40}};
     const dart_tensor last = model_work_tensor(state, WORK_LAST), ends = model_work_tensor(state, WORK_ENDS);
     const model_span span = {.runs = memories, .close_to = memories};
     const uint32_t room = state->rows / state->B;
@@ -25,7 +24,7 @@ static void record(dart_state *state, dart_stream *stream, uint32_t L, bool memo
     model_record_norm(state, stream, state->B, L == 1 ? NULL : &ends, &last);
     model_record_head(state, stream, state->B, &last);
     if (state->fused) model_record_norm_head(state, stream);
-    for (size_t i = 0; i < COUNT_OF(choices); i++) model_record_choice(state, stream, &choices[i]);
+    model_record_choice(state, stream, L == 1);
     model_record_advance(state, stream);
 }
 

@@ -50,9 +50,11 @@ static void norm(conform_data *d)
     for (uint32_t t = 0; t < T; t++) {
         order[t] = conform_has(d, CASE_ADD) ? (int32_t)((t * 7u + 2u) % from) : (int32_t)t;
         memcpy(source + (size_t)t * W, x->values + (size_t)order[t] * W, W * sizeof *source);
+        if (t == 1 && conform_has(d, CASE_ADD)) order[t] = -1; /* no row: y stays as it is */
     }
     if (conform_has(d, CASE_ADD)) rows = conform_ints(d, T, 1, order);
     oracle_rms_norm(want, source, weight->values, T, W, eps);
+    for (uint64_t i = W; i < 2 * (uint64_t)W && order[1] < 0; i++) want[i] = NAN;
     dart_rms_norm(d->stream, &(dart_rms_norm_args){.T = T, .W = W, .eps = eps, .x = x->t, .weight = weight->t, .rows = conform_view(rows), .y = y->t});
     conform_execute(d);
     conform_compare(d, "y", y, want, conform_tolerance(BOUND_NORM, 1), conform_floor(act));
@@ -199,13 +201,14 @@ static double logit(conform_data *d, uint64_t i)
     return 3 * conform_normal(d);
 }
 
-/* argmax and sample on T rows of V logits, with ties and NaN; advance of the positions after both. */
+/* argmax and sample on T rows of V logits, with ties, NaN and settings that differ from row to row; then advance, which some
+ * sequences do not take part in and which ends others. */
 void conform_choice(conform_data *d)
 {
     const conform_case *c = d->c;
     const uint32_t T = c->L, V = c->P, k = c->N;
-    const uint64_t seed = UINT64_C(0x123456789abcdef0);
-    const float temperature = 0.75f;
+    /* Not above 0: as argmax. */
+    static const float temperatures[] = {0.75f, 0, 1.25f, 0.75f, NAN, 3, -1, 20};
     conform_tensor *logits = conform_input(d, c->dtype, T, V, true, logit);
     double *values = logits->values;
     if (V > 4)
@@ -213,15 +216,35 @@ void conform_choice(conform_data *d)
             values[(size_t)t * V + V - 1] = values[(size_t)t * V + V / 2] = 12.5;
             values[(size_t)t * V] = NAN;
         }
+    /* A sixth of the row equals the largest: more than are kept, so that the last ones of them are not. */
+    for (uint32_t t = 1; t < T; t += 2)
+        for (uint32_t i = 0; i < V; i++) values[(size_t)t * V + i] = fmin(values[(size_t)t * V + i], 3);
+    for (uint32_t i = 0; i < V && T > 8; i++) values[8 * (size_t)V + i] = NAN;
     conform_set(d, logits, values);
+    const uint64_t size = dart_dtype_size(c->dtype), row = logits->t.row != 0 ? logits->t.row : V;
+    for (uint64_t i = 0; i < (uint64_t)T * V; i++) {
+        const float value = (float)values[i];
+        const uint64_t at = logits->t.offset + i / V * row + i % V;
+        if (isnan(value)) dart_from_f32(c->dtype, (char *)logits->initial + at * size, &value, 1); /* which conform_set passes over */
+    }
+    enum { SLOTS = 5, SETTINGS = 4, STOPS = 5 };
     int32_t *best = calloc(T, sizeof *best), *drawn = calloc(T, sizeof *drawn), *seq = calloc(2 * (size_t)T, sizeof *seq), *after = calloc(2 * (size_t)T, sizeof *after);
+    int32_t *settings = calloc((size_t)T * SETTINGS, sizeof *settings), *stops = calloc((size_t)T * STOPS, sizeof *stops);
+    int32_t *live = calloc(T, sizeof *live), *kept = calloc(T, sizeof *kept);
     bool *near = calloc(T, sizeof *near);
-    enum { SLOTS = 5 };
     int32_t *logged = calloc((size_t)T * SLOTS, sizeof *logged);
-    if (logged == NULL || best == NULL || drawn == NULL || seq == NULL || after == NULL || near == NULL) abort();
+    if (logged == NULL || best == NULL || drawn == NULL || seq == NULL || after == NULL || near == NULL || settings == NULL || stops == NULL || live == NULL ||
+        kept == NULL)
+        abort();
     for (uint32_t t = 0; t < T; t++) {
+        const float temperature = temperatures[t % 8];
+        const uint64_t seed = UINT64_C(0x123456789abcdef0) + UINT64_C(0x1000000010001) * t;
+        memcpy(&settings[SETTINGS * t], &temperature, sizeof temperature);
+        settings[SETTINGS * t + 1] = (int32_t)k;
+        settings[SETTINGS * t + 2] = (int32_t)(uint32_t)seed;
+        settings[SETTINGS * t + 3] = (int32_t)(seed >> 32);
         seq[2 * t] = (int32_t)(100 + 17 * t);
-        seq[2 * t + 1] = (int32_t)(1 + t % 2);
+        seq[2 * t + 1] = t % 5 == 4 ? 0 : (int32_t)(1 + t % 2);
         after[2 * t] = seq[2 * t] + seq[2 * t + 1];
         after[2 * t + 1] = seq[2 * t + 1];
         best[t] = (int32_t)oracle_argmax(values + (size_t)t * V, V);
@@ -230,29 +253,51 @@ void conform_choice(conform_data *d)
         oracle_philox4x32_10(counter, key, words);
         const double u = words[0] * 0x1p-32;
         double low, high;
-        drawn[t] = (int32_t)oracle_sample(values + (size_t)t * V, V, k, temperature, u, &low, &high);
+        drawn[t] = (int32_t)oracle_sample(values + (size_t)t * V, V, k, temperature > 0 ? (double)temperature : 0, u, &low, &high);
         /* f32 sums over V terms cannot tell draws this close to a border apart */
         const double margin = 0x1p-24 * (8 + sqrt((double)V));
-        near[t] = u - low < margin || high - u < margin;
+        near[t] = temperature > 0 && (u - low < margin || high - u < margin);
+    }
+    /* Ended by an id, by the position, by neither though both are set, by nothing. */
+    for (uint32_t t = 0; t < T; t++) {
+        int32_t *stop = &stops[STOPS * t];
+        for (uint32_t i = 0; i < STOPS - 1; i++) stop[i] = t % 4 == 0 && i == t / 4 % (STOPS - 1) ? best[t] : t % 4 == 2 ? best[t] + 1 : -1;
+        stop[STOPS - 1] = t % 4 == 1 ? after[2 * t] : t % 4 == 2 ? after[2 * t] + 1 : 0;
+        live[t] = (int32_t)t;
     }
     conform_tensor *ids = conform_output(d, DART_I32, T, 1, false), *sampled = conform_output(d, DART_I32, T, 1, false);
+    conform_tensor *held = conform_output(d, DART_I32, T, 1, false), *alive = conform_ints(d, T, 1, live);
+    conform_tensor *set = conform_ints(d, T, SETTINGS, settings), *stop_ = conform_ints(d, T, STOPS, stops);
     conform_tensor *s = conform_ints(d, T, 2, seq);
     for (uint32_t i = 0; i < T * SLOTS; i++) logged[i] = 1000 + (int32_t)i;
     conform_tensor *log_ = conform_ints(d, T, SLOTS, logged);
-    for (uint32_t t = 0; t < T; t++) logged[t * SLOTS + (uint32_t)after[2 * t] % SLOTS] = best[t];
+    for (uint32_t t = 0; t < T; t++) {
+        if (seq[2 * t + 1] == 0) continue;
+        logged[t * SLOTS + (uint32_t)after[2 * t] % SLOTS] = best[t];
+        if (t % 4 > 1) continue;
+        after[2 * t + 1] = 0;
+        live[t] = -1;
+    }
     dart_argmax(d->stream, &(dart_argmax_args){.T = T, .V = V, .logits = logits->t, .ids = ids->t});
-    dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .top_k = k, .temperature = temperature, .seed = seed, .logits = logits->t,
-                                               .seq = s->t, .ids = sampled->t});
-    dart_advance(d->stream, &(dart_advance_args){.B = T, .slots = SLOTS, .seq = s->t, .ids = ids->t, .log = log_->t});
+    dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .logits = logits->t, .settings = set->t, .seq = s->t, .ids = sampled->t});
+    dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .keep_ended = true, .logits = logits->t, .settings = set->t, .seq = s->t, .ids = held->t});
+    dart_advance(d->stream, &(dart_advance_args){.B = T, .slots = SLOTS, .seq = s->t, .ids = ids->t, .log = log_->t, .stops = stop_->t, .live = alive->t});
     conform_execute(d);
     if (d->status == DART_OK)
         for (uint32_t t = 0; t < T; t++)
             if (near[t]) memcpy(&drawn[t], (const char *)sampled->initial + (sampled->t.offset + t) * 4, 4);
+    for (uint32_t t = 0; t < T; t++) kept[t] = seq[2 * t + 1] == 0 ? -1 : drawn[t]; /* -1: the bits of an output before the op */
     conform_compare_ints(d, "argmax", ids, best);
     conform_compare_ints(d, "sample", sampled, drawn);
+    conform_compare_ints(d, "sample_kept", held, kept);
     conform_compare_ints(d, "seq", s, after);
     conform_compare_ints(d, "log", log_, logged);
+    conform_compare_ints(d, "live", alive, live);
     free(logged);
+    free(settings);
+    free(stops);
+    free(live);
+    free(kept);
     free(best);
     free(drawn);
     free(seq);

@@ -84,7 +84,7 @@ OP_STEP(do_sma_step, dart_sma(w->stream, &(dart_sma_args){.B = B, .L = 1, .H = H
 OP_STEP(do_append, dart_sma_append(w->stream, &(dart_sma_append_args){.B = B, .L = L, .H = H, .N = N, .P = P, .S = S, .eps = 1, .dh = f32(w), .seq = i32(w),
                                                                       .to = {.M = 3, .dh = at(w, 2048), .scale = at(w, 3072)}}))
 OP_STEP(do_argmax, dart_argmax(w->stream, &(dart_argmax_args){.T = 2, .V = V, .logits = f32(w), .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
-OP_STEP(do_sample, dart_sample(w->stream, &(dart_sample_args){.T = 2, .V = V, .temperature = 1, .logits = f32(w), .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
+OP_STEP(do_sample, dart_sample(w->stream, &(dart_sample_args){.T = 2, .V = V, .logits = f32(w), .settings = i32(w), .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 OP_STEP(do_advance, dart_advance(w->stream, &(dart_advance_args){.B = B, .seq = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 
 static dart_status submit_again(world *w)

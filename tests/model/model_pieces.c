@@ -343,26 +343,26 @@ static void chooses_tokens(void **unused)
         memcpy(next, first, sizeof next);
         for (size_t i = 0; i < N; i++) {
             /* Now from the host, now from the device. */
-            must(dart_decode(state, &(dart_decode_args){.ids = i % 2 == 0 ? next : NULL, .sampling = ways[w],
+            must(dart_decode(state, &(dart_decode_args){.ids = i % 2 == 0 ? next : NULL, .sampling = &ways[w],
                                                         .logits = logits, .next_ids = chain[i]}), "dart_decode");
             for (uint32_t b = 0; b < B && w == 0; b++) assert_int_equal(chain[i][b], largest(&logits[b * V], V));
             memcpy(next, chain[i], sizeof next);
         }
         must(dart_state_reset(state, -1), "dart_state_reset");
         quiet = true;
-        assert_int_equal(dart_decode(state, &(dart_decode_args){.sampling = ways[w]}), DART_INVALID_ARGUMENT);
+        assert_int_equal(dart_decode(state, &(dart_decode_args){.sampling = &ways[w]}), DART_INVALID_ARGUMENT);
         quiet = false;
         /* The same prompt with its last token decoded. */
         must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = L, .L = 12}), "dart_prefill");
         const int32_t token[B] = {ids[12], ids[L + 12]};
-        must(dart_decode(state, &(dart_decode_args){.ids = token, .sampling = ways[w], .next_ids = next}),
+        must(dart_decode(state, &(dart_decode_args){.ids = token, .sampling = &ways[w], .next_ids = next}),
              "dart_decode");
         assert_memory_equal(next, first, sizeof first);
-        must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = ways[w], .ids = generated[0]}),
+        must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = &ways[w], .ids = generated[0]}),
              "dart_generate");
         assert_memory_equal(generated, chain, sizeof chain);
         uint32_t steps = 0;
-        must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = ways[1 - w], .step = stop_at_third,
+        must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = &ways[1 - w], .step = stop_at_third,
                                                         .user = &steps}), "dart_generate");
         assert_int_equal(steps, 2);
         assert_int_equal(dart_state_position(state, 0), 13 + N + 3);

@@ -223,11 +223,11 @@ static void generates_together(void **unused)
     for (int unlimited = 0; unlimited <= 1; unlimited++) {
         dart_state *state = state_of(model, &(dart_state_options){.B = B, .memory_block = 3, .slice_ms = unlimited ? UINT32_MAX : 0});
         prompt(state, ids, &sampling);
-        for (uint32_t i = 0; i < N; i++) must(dart_decode(state, &(dart_decode_args){.sampling = sampling, .next_ids = one[i]}), "dart_decode");
+        for (uint32_t i = 0; i < N; i++) must(dart_decode(state, &(dart_decode_args){.sampling = &sampling, .next_ids = one[i]}), "dart_decode");
         for (size_t k = 0; k < COUNT_OF(together); k++) {
             listener l = {.B = B, .stop_at = UINT32_MAX};
             prompt(state, ids, &sampling);
-            must(dart_generate(state, &(dart_generate_args){.n = N, .together = together[k], .sampling = sampling, .step = hear, .user = &l,
+            must(dart_generate(state, &(dart_generate_args){.n = N, .together = together[k], .sampling = &sampling, .step = hear, .user = &l,
                                                             .ids = got[0]}), "dart_generate");
             assert_int_equal(l.heard, N);
             assert_memory_equal(got, one, sizeof one);
@@ -238,14 +238,14 @@ static void generates_together(void **unused)
         listener l = {.B = B, .stop_at = 9};
         prompt(state, ids, &sampling);
         memset(got, 0xff, sizeof got);
-        must(dart_generate(state, &(dart_generate_args){.n = N, .together = 8, .sampling = sampling, .step = hear, .user = &l, .ids = got[0]}),
+        must(dart_generate(state, &(dart_generate_args){.n = N, .together = 8, .sampling = &sampling, .step = hear, .user = &l, .ids = got[0]}),
              "dart_generate");
         assert_int_equal(l.heard, 10);
         const uint64_t taken = dart_state_position(state, 0) - 13;
         assert_true(taken >= 10 && taken < 10 + 8);
         if (unlimited) assert_true(taken > 10);
         assert_memory_equal(got, one, taken * sizeof one[0]);
-        must(dart_decode(state, &(dart_decode_args){.sampling = sampling, .next_ids = next}), "dart_decode");
+        must(dart_decode(state, &(dart_decode_args){.sampling = &sampling, .next_ids = next}), "dart_decode");
         assert_memory_equal(next, one[taken], sizeof next);
         dart_state_destroy(&state);
     }
@@ -262,16 +262,16 @@ static void submits_together(void **unused)
     static const dart_sampling greedy = {0};
     dart_state *state = state_of(model, &(dart_state_options){.memory_block = 100, .slice_ms = UINT32_MAX});
     prompt(state, ids, &greedy);
-    must(dart_generate(state, &(dart_generate_args){.n = 20, .sampling = greedy}), "dart_generate");
+    must(dart_generate(state, &(dart_generate_args){.n = 20, .sampling = &greedy}), "dart_generate");
     assert_int_equal(state->last_steps, 20); /* position 13 has seen memories already */
-    must(dart_generate(state, &(dart_generate_args){.n = 100, .sampling = greedy}), "dart_generate");
+    must(dart_generate(state, &(dart_generate_args){.n = 100, .sampling = &greedy}), "dart_generate");
     assert_int_equal(state->last_steps, 100 - MODEL_LOG);
     dart_state_destroy(&state);
     state = state_of(model, NULL);
     prompt(state, ids, &greedy);
-    must(dart_generate(state, &(dart_generate_args){.n = 2, .sampling = greedy}), "dart_generate");
+    must(dart_generate(state, &(dart_generate_args){.n = 2, .sampling = &greedy}), "dart_generate");
     state->step_ns = 60e6; /* as if a step took that long: one fits in 100 ms */
-    must(dart_generate(state, &(dart_generate_args){.n = 1, .sampling = greedy}), "dart_generate");
+    must(dart_generate(state, &(dart_generate_args){.n = 1, .sampling = &greedy}), "dart_generate");
     assert_int_equal(state->last_steps, 1);
     dart_state_destroy(&state);
     free(ids);

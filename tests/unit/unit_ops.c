@@ -141,8 +141,8 @@ static dart_kv_append_args good_kv_append(void)
     return (dart_kv_append_args){.B = B, .L = L, .G = G, .D = P, .C = 2 * L, .k = f32, .v = f32, .seq = i32, .to_k = f16, .to_v = f16};
 }
 static dart_argmax_args good_argmax(void) { return (dart_argmax_args){.T = T, .V = V, .logits = f32, .ids = i32}; }
-static dart_sample_args good_sample(void) { return (dart_sample_args){.T = T, .V = V, .temperature = 1, .logits = f32, .seq = i32, .ids = i32}; }
-static dart_advance_args good_advance(void) { return (dart_advance_args){.B = B, .slots = 4, .seq = i32, .ids = i32, .log = i32}; }
+static dart_sample_args good_sample(void) { return (dart_sample_args){.T = T, .V = V, .logits = f32, .settings = i32, .seq = i32, .ids = i32}; }
+static dart_advance_args good_advance(void) { return (dart_advance_args){.B = B, .slots = 4, .seq = i32, .ids = i32, .log = i32, .stops = i32, .live = i32}; }
 static dart_norm_linear_args good_norm_linear(void)
 {
     return (dart_norm_linear_args){.T = T, .IN = I, .OUT = V, .eps = 1e-5f, .x = f32, .norm = f32, .weight = f16, .y = f32};
@@ -678,20 +678,28 @@ static void choices(void **unused)
     NEEDED(argmax, ids);
     BAD_FLOATS(argmax, logits);
     BAD_INTS(argmax, ids);
-    GOOD(sample, a.top_k = HUGE);
+    GOOD(sample, a.keep_ended = true);
     GOOD(sample, a.seq.buffer = NULL);
     BAD(sample, a.T = 0);
     BAD(sample, a.V = 0);
     BAD(sample, a.V = 1u << 31);
-    BAD(sample, a.temperature = 0);
-    BAD(sample, a.temperature = -1);
-    BAD(sample, a.temperature = NAN);
+    BAD(sample, a.keep_ended = true, a.seq.buffer = NULL);
+    BAD(sample, a.T = ROOM / 4 + 1, a.V = 1, a.seq.buffer = NULL); /* settings end before the last row */
     NEEDED(sample, logits);
+    NEEDED(sample, settings);
     NEEDED(sample, ids);
     BAD_FLOATS(sample, logits);
     BAD_INTS(sample, ids);
+    BAD_INTS(sample, settings);
     BAD_INTS(sample, seq);
-    GOOD(advance, a.B = ROOM / 2, a.ids.buffer = a.log.buffer = NULL);
+    GOOD(advance, a.B = ROOM / 2, a.ids.buffer = a.log.buffer = a.stops.buffer = a.live.buffer = NULL);
+    GOOD(advance, a.stops.buffer = a.live.buffer = NULL);
+    BAD(advance, a.ids.buffer = a.log.buffer = NULL);
+    BAD(advance, a.B = ROOM / 5 + 1, a.slots = 1); /* stops end before the last sequence */
+    NEEDED(advance, stops);
+    NEEDED(advance, live);
+    BAD_INTS(advance, stops);
+    BAD_INTS(advance, live);
     GOOD(advance, a.slots = ROOM / B);
     BAD(advance, a.slots = 0);
     BAD(advance, a.slots = ROOM / B + 1);

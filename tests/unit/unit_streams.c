@@ -228,7 +228,7 @@ static void plans_are_ordered(void **unused)
     int32_t ids[B * L] = {0};
     float logits[B * 50];
     MUST(&r, dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = L, .want = DART_LOGITS_LAST, .logits = logits}));
-    MUST(&r, dart_decode(state, &(dart_decode_args){.ids = ids, .sampling = {.temperature = 1}, .logits = logits}));
+    MUST(&r, dart_decode(state, &(dart_decode_args){.ids = ids, .sampling = &(dart_sampling){.temperature = 1}, .logits = logits}));
     dart_state_destroy(&state);
     dart_model_destroy(&model);
     dart_stream_destroy(&r.stream);

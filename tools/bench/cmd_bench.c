@@ -84,7 +84,7 @@ static dart_status once(const work *w, const plan *p, cli_profile *profile, doub
     const uint64_t middle = base_now_ns();
     *prefill = (double)(middle - start) / 1e9;
     if (status != DART_OK || p->decode == 0) return status;
-    const dart_generate_args more = {.n = p->decode, .sampling = greedy, .ids = w->ids};
+    const dart_generate_args more = {.n = p->decode, .sampling = &greedy, .ids = w->ids};
     if (profile != NULL) profile->phase = "decode";
     status = dart_generate(w->state, &more);
     *decode = (double)(base_now_ns() - middle) / 1e9;

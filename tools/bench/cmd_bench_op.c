@@ -208,7 +208,8 @@ static void fill_integers(const operation *o, const operation_tensor *t, uint64_
 {
     const bool is_seq = strcmp(t->name, "seq") == 0;
     for (uint64_t i = 0; i < count; i++) {
-        if (!is_seq) values[i] = (int32_t)(uniform(random) * (double)o->dims[DIM_V]);
+        if ((t->flags & TENSOR_SETTINGS) != 0) values[i] = operation_setting(&o->settings, i);
+        else if (!is_seq) values[i] = (int32_t)(uniform(random) * (double)o->dims[DIM_V]);
         else if (i % 2 == 0)
             values[i] = strcmp(o->kind->name, "sma") == 0         ? (int32_t)(o->dims[DIM_M] * o->settings.S)
                         : strcmp(o->kind->name, "attention") == 0 ? (int32_t)(o->dims[DIM_C] - o->dims[DIM_L])

@@ -33,19 +33,22 @@ enum { TOGETHER = 8 };
 typedef struct output {
     bool shown; /* as they come */
     bool first;
+    uint32_t count; /* ids so far */
 } output;
 
 static bool print_id(void *user, uint32_t step, const int32_t *ids)
 {
     output *o = user;
     (void)step;
+    o->count++;
     if (!o->shown) return true;
     printf("%s%" PRId32, o->first ? "" : " ", ids[0]);
     o->first = false;
     return fflush(stdout) == 0;
 }
 
-static int run(dart_state *state, const int32_t *prompt, uint32_t prompt_count, uint32_t n,
+/* n: how many ids are wanted, then how many there are. */
+static int run(dart_state *state, const int32_t *prompt, uint32_t prompt_count, uint32_t *n,
                const dart_sampling *sampling, int32_t *ids, bool shown, double *prefill_seconds, double *decode_seconds)
 {
     output o = {.shown = shown, .first = true};
@@ -56,9 +59,9 @@ static int run(dart_state *state, const int32_t *prompt, uint32_t prompt_count, 
     const uint64_t middle = base_now_ns();
     *prefill_seconds = (double)(middle - start) / 1e9;
     bool going = print_id(&o, 0, ids);
-    if (going && n > 1) {
+    if (going && *n > 1) {
         const dart_generate_args more = {
-            .n = n - 1, .together = TOGETHER, .sampling = *sampling, .step = print_id, .user = &o, .ids = ids + 1};
+            .n = *n - 1, .together = TOGETHER, .sampling = sampling, .step = print_id, .user = &o, .ids = ids + 1};
         status = dart_generate(state, &more);
         if (status != DART_OK) {
             if (shown) putchar('\n');
@@ -66,6 +69,7 @@ static int run(dart_state *state, const int32_t *prompt, uint32_t prompt_count, 
         }
     }
     *decode_seconds = (double)(base_now_ns() - middle) / 1e9;
+    *n = o.count;
     if (shown) putchar('\n');
     return CLI_OK;
 }
@@ -91,7 +95,7 @@ static int generate(const cli_session *session, const cli_common *common, dart_m
         free(ids);
         return cli_fail_model(model, status);
     }
-    int result = run(state, prompt, prompt_count, n, sampling, ids, !common->json, &prefill, &decode);
+    int result = run(state, prompt, prompt_count, &n, sampling, ids, !common->json, &prefill, &decode);
     const double prefill_rate = prompt_count / (prefill > 0 ? prefill : 1e-9),
                  decode_rate = decode > 0 ? (n - 1) / decode : 0;
     char rate[2][CLI_NUMBER];
@@ -107,6 +111,19 @@ static int generate(const cli_session *session, const cli_common *common, dart_m
     return result;
 }
 
+/* The texts of --end-id. */
+static int parse_end_ids(const args_syntax *syntax, const args_list *texts, dart_sampling *sampling)
+{
+    for (uint32_t i = 0; i < texts->count; i++) {
+        uint64_t id = 0;
+        if (i == DART_END_IDS) return args_mistake(syntax, "--end-id: given more than %d times", DART_END_IDS);
+        if (!args_whole(texts->texts[i], &id) || id > INT32_MAX)
+            return args_mistake(syntax, "--end-id: expected a token id, not '%s'", texts->texts[i]);
+        sampling->end_ids[sampling->end_ids_count++] = (int32_t)id;
+    }
+    return ARGS_GO_ON;
+}
+
 int cmd_generate(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
@@ -114,6 +131,7 @@ int cmd_generate(int argc, char **argv)
     const char *text = NULL;
     uint32_t n = 0, prompt_count = 0;
     dart_sampling sampling = {.temperature = 0};
+    args_list end_ids = {.count = 0};
     const args_option options[] = {
         {"model", 0, ARGS_TEXT, "DIR", &with.folder, "config.json and *.safetensors", 0, 0, true},
         {"ids", 0, ARGS_TEXT, "1,2,3", &text, "the tokens to continue", 0, 0, true},
@@ -121,6 +139,7 @@ int cmd_generate(int argc, char **argv)
         {"temperature", 0, ARGS_F32, "T", &sampling.temperature,
          "above 0: sample; by default the largest logit is taken", 0, 1000, false},
         {"top-k", 0, ARGS_U32, "K", &sampling.top_k, "sample from the K largest only", 0, 0, false},
+        {"end-id", 0, ARGS_LIST, "ID", &end_ids, "a token to stop behind; up to four times", 0, 0, false},
         {"seed", 0, ARGS_U64, "X", &sampling.seed, "of the random numbers, by default 0", 0, 0, false},
         CLI_STATE(with),
         CLI_WEIGHTS(common, with),
@@ -141,6 +160,8 @@ int cmd_generate(int argc, char **argv)
     if (status != ARGS_GO_ON) return status;
     if (sampling.temperature <= 0 && (sampling.top_k != 0 || sampling.seed != 0))
         return args_mistake(&syntax, "--top-k and --seed need a --temperature above 0");
+    status = parse_end_ids(&syntax, &end_ids, &sampling);
+    if (status != ARGS_GO_ON) return status;
     int32_t *prompt = parse_ids(text, &prompt_count);
     if (prompt == NULL)
         return args_mistake(&syntax, "--ids: expected whole numbers with commas between them, not '%s'", text);

@@ -67,7 +67,7 @@ static int missing(const operation *o, const char *path, const operation_tensor 
     return cli_fail("%s: tensor %s is missing; %s takes %s", path, t->name, o->kind->name, inputs);
 }
 
-static bool is_optional(const operation_tensor *t) { return (t->flags & (TENSOR_OPTIONAL | TENSOR_ZERO)) != 0; }
+static bool is_optional(const operation_tensor *t) { return (t->flags & (TENSOR_OPTIONAL | TENSOR_ZERO | TENSOR_SETTINGS)) != 0; }
 
 static int load(operation *o, const cli_session *session, const safetensors *file, const char *path, int dtype)
 {
@@ -82,7 +82,7 @@ static int load(operation *o, const cli_session *session, const safetensors *fil
     if (o->kind->derive != NULL) o->kind->derive(o);
     for (size_t i = 0; o->kind->tensors[i].name != NULL; i++) {
         const operation_tensor *t = &o->kind->tensors[i];
-        if ((t->flags & TENSOR_IN) == 0 || (!o->given[i] && (t->flags & TENSOR_ZERO) == 0)) continue;
+        if ((t->flags & TENSOR_IN) == 0 || (!o->given[i] && (t->flags & (TENSOR_ZERO | TENSOR_SETTINGS)) == 0)) continue;
         const safetensors_tensor *tensor = safetensors_find(file, t->name);
         void *values = NULL;
         int status = o->given[i] ? convert(tensor, (t->flags & TENSOR_I32) != 0, &values) : CLI_OK;

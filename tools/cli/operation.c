@@ -151,6 +151,13 @@ static dart_dtype stored_dtype(const operation *o, size_t index, dart_dtype dtyp
     return raw || (flags & TENSOR_F32) != 0 ? DART_F32 : dtype;
 }
 
+int32_t operation_setting(const operation_settings *settings, uint64_t i)
+{
+    int32_t words[4] = {0, (int32_t)settings->top_k, (int32_t)(uint32_t)settings->seed, (int32_t)(settings->seed >> 32)};
+    memcpy(words, &settings->temperature, sizeof settings->temperature);
+    return words[i % 4];
+}
+
 int operation_place(operation *o, const cli_session *session, size_t index, dart_dtype dtype, const void *values)
 {
     const operation_tensor *t = &o->kind->tensors[index];
@@ -169,6 +176,8 @@ int operation_place(operation *o, const cli_session *session, size_t index, dart
     if (values == NULL || dart_dtype_size(dtype) == 2) {
         stored = calloc(1, (size_t)bytes);
         if (stored == NULL) return cli_fail_memory();
+        for (uint64_t i = 0; i < count && values == NULL && (t->flags & TENSOR_SETTINGS) != 0; i++)
+            ((int32_t *)stored)[i] = operation_setting(&o->settings, i);
         if (values != NULL) dart_from_f32(dtype, stored, values, (size_t)count);
     }
     status = dart_buffer_write(o->tensors[index].buffer, 0, stored != NULL ? stored : values, bytes);

@@ -22,6 +22,7 @@ enum {
     TENSOR_F32 = 1 << 5,      /* f32 whatever the dtype chosen */
     TENSOR_I32 = 1 << 6,
     TENSOR_RAW = 1 << 7,      /* f32 unless the tensor behind it, its scale, is given */
+    TENSOR_SETTINGS = 1 << 8, /* dart_sample's: when missing, temperature, top_k and seed of operation_settings in every row */
     OPERATION_MAX_TENSORS = 24
 };
 
@@ -76,6 +77,8 @@ operation_dim operation_dim_of(const char *text, size_t length);
 bool operation_mentions(const operation_tensor *tensor, operation_dim dim);
 /* A buffer for a tensor, filled with the values (f32, or i32 for TENSOR_I32) or with zeros when values is NULL. */
 int operation_place(operation *o, const cli_session *session, size_t index, dart_dtype dtype, const void *values);
+/* Element i of a tensor that has TENSOR_SETTINGS. */
+int32_t operation_setting(const operation_settings *settings, uint64_t i);
 /* The tensor's values as f32, or i32 for TENSOR_I32, for free(). */
 int operation_read(const operation *o, const cli_session *session, size_t index, void **values);
 /* Index of the tensor of that name, OPERATION_MAX_TENSORS when there is none. */

@@ -215,13 +215,10 @@ static dart_status argmax(const operation *o, dart_stream *stream)
 
 static dart_status sample(const operation *o, dart_stream *stream)
 {
-    const operation_settings *s = &o->settings;
     const dart_sample_args args = {.T = dim(o, DIM_T),
                                    .V = dim(o, DIM_V),
-                                   .top_k = s->top_k,
-                                   .temperature = s->temperature,
-                                   .seed = s->seed,
                                    .logits = at(o, "logits"),
+                                   .settings = at(o, "settings"),
                                    .seq = at(o, "seq"),
                                    .ids = at(o, "ids")};
     return dart_sample(stream, &args);
@@ -310,7 +307,11 @@ const operation_kind operation_kinds[] = {
      conv,
      NULL},
     {"argmax", {{"logits", "T V", IN}, {"ids", "T", OUT | I32}}, NULL, argmax, NULL},
-    {"sample", {{"logits", "T V", IN}, {"seq", "T 2", MAY | I32}, {"ids", "T", OUT | I32}}, NULL, sample, NULL},
+    {"sample",
+     {{"logits", "T V", IN}, {"settings", "T 4", IN | I32 | TENSOR_SETTINGS}, {"seq", "T 2", MAY | I32}, {"ids", "T", OUT | I32}},
+     NULL,
+     sample,
+     NULL},
 };
 
 const operation_kind *operation_find(const char *name)
