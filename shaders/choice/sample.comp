@@ -110,11 +110,12 @@ void main()
         uint chosen;
         uint top = largest_of(tile, chosen);
         uint setting = args.settings_at + SETTING_WORDS * tile;
-        float temperature = intBitsToFloat(load_int_settings(setting));
-        if (!(temperature > 0.0)) {
+        int bits = load_int_settings(setting);
+        if (bits <= 0 || bits > 0x7f800000) { // not above 0, which is NaN, too
             if (LANE == 0u) words_ids[args.ids_at + tile] = chosen;
             continue;
         }
+        float temperature = intBitsToFloat(bits);
         uint top_k = uint(load_int_settings(setting + 1u));
         uvec2 seed = uvec2(load_int_settings(setting + 2u), load_int_settings(setting + 3u));
         uint from = args.logits_at + tile * args.logits_row;

@@ -208,7 +208,7 @@ void conform_choice(conform_data *d)
     const conform_case *c = d->c;
     const uint32_t T = c->L, V = c->P, k = c->N;
     /* Not above 0: as argmax. */
-    static const float temperatures[] = {0.75f, 0, 1.25f, 0.75f, NAN, 3, -1, 20};
+    static const float temperatures[] = {0.75f, 1.25f, 0, NAN, 0.75f, 3, -1, 20};
     conform_tensor *logits = conform_input(d, c->dtype, T, V, true, logit);
     double *values = logits->values;
     if (V > 4)
@@ -216,9 +216,9 @@ void conform_choice(conform_data *d)
             values[(size_t)t * V + V - 1] = values[(size_t)t * V + V / 2] = 12.5;
             values[(size_t)t * V] = NAN;
         }
-    /* A sixth of the row equals the largest: more than are kept, so that the last ones of them are not. */
+    /* Two fifths of the row equal the largest: more than are kept, even of the part that a lane or a thread looks at. */
     for (uint32_t t = 1; t < T; t += 2)
-        for (uint32_t i = 0; i < V; i++) values[(size_t)t * V + i] = fmin(values[(size_t)t * V + i], 3);
+        for (uint32_t i = 0; i < V; i++) values[(size_t)t * V + i] = fmin(values[(size_t)t * V + i], 0.5);
     for (uint32_t i = 0; i < V && T > 8; i++) values[8 * (size_t)V + i] = NAN;
     conform_set(d, logits, values);
     const uint64_t size = dart_dtype_size(c->dtype), row = logits->t.row != 0 ? logits->t.row : V;
@@ -261,7 +261,7 @@ void conform_choice(conform_data *d)
     /* Ended by an id, by the position, by neither though both are set, by nothing. */
     for (uint32_t t = 0; t < T; t++) {
         int32_t *stop = &stops[STOPS * t];
-        for (uint32_t i = 0; i < STOPS - 1; i++) stop[i] = t % 4 == 0 && i == t / 4 % (STOPS - 1) ? best[t] : t % 4 == 2 ? best[t] + 1 : -1;
+        for (uint32_t i = 0; i < STOPS - 1; i++) stop[i] = t % 4 == 0 && i == STOPS - 2 - t / 4 % (STOPS - 1) ? best[t] : t % 4 == 2 ? best[t] + 1 : -1;
         stop[STOPS - 1] = t % 4 == 1 ? after[2 * t] : t % 4 == 2 ? after[2 * t] + 1 : 0;
         live[t] = (int32_t)t;
     }

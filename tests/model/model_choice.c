@@ -272,6 +272,16 @@ static void ended_sequences_take_tokens(void **unused)
     assert_int_equal(next[3], c->ids[3][3]);
     for (uint32_t b = 0; b < B; b++) assert_false(dart_state_ended(state, b));
     assert_int_equal(dart_state_position(state, 2), 1);
+    /* With nothing between the end and the tokens. */
+    prompt(state, ids, ends, B, NULL);
+    must(dart_generate(state, &(dart_generate_args){.n = 4, .sampling = ends, .sampling_count = B}), "dart_generate");
+    const int32_t later[B] = {c->ids[4][0], c->ids[2][1], c->ids[2][2], c->ids[2][3]};
+    must(dart_decode(state, &(dart_decode_args){.ids = later, .sampling = ends, .sampling_count = B, .next_ids = next}), "dart_decode");
+    for (uint32_t b = 0; b < B; b++) {
+        assert_int_equal(next[b], c->ids[b == 0 ? 5 : 3][b]);
+        assert_int_equal(dart_state_position(state, b), PROMPT + (b == 0 ? 5 : 3));
+        assert_int_equal(dart_state_ended(state, b), b != 0); /* beyond the last position still */
+    }
     free(c);
     dart_state_destroy(&state);
     free(ids);
