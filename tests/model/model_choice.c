@@ -34,7 +34,7 @@ static void prompt(dart_state *state, const int32_t *ids, const dart_sampling *s
 /* The batch without ends: the tokens of all steps, those of the prompt first, and the logits they were chosen from. */
 typedef struct course {
     int32_t ids[N + 1][B];
-    float logits[N][B][97];
+    float logits[N + 1][B][97];
 } course;
 
 static course *run_course(dart_state *state, const int32_t *ids, const dart_sampling *sampling, uint32_t count)
@@ -42,8 +42,9 @@ static course *run_course(dart_state *state, const int32_t *ids, const dart_samp
     course *c = calloc(1, sizeof *c);
     assert_non_null(c);
     prompt(state, ids, sampling, count, c->ids[0]);
+    must(dart_prefill(state, &(dart_prefill_args){.want = DART_LOGITS_LAST, .logits = c->logits[0][0]}), "dart_prefill");
     for (uint32_t i = 0; i < N; i++)
-        must(dart_decode(state, &(dart_decode_args){.sampling = sampling, .sampling_count = count, .logits = c->logits[i][0], .next_ids = c->ids[i + 1]}),
+        must(dart_decode(state, &(dart_decode_args){.sampling = sampling, .sampling_count = count, .logits = c->logits[i + 1][0], .next_ids = c->ids[i + 1]}),
              "dart_decode");
     return c;
 }
@@ -60,7 +61,7 @@ static void settings_differ(void **unused)
         for (uint32_t b = 0; b < B; b++) {
             course *alone = run_course(state, ids, &ways[b], b % 2); /* 0 and 1 both mean one for all */
             for (uint32_t i = 0; i <= N; i++) assert_int_equal(mixed->ids[i][b], alone->ids[i][b]);
-            for (uint32_t i = 0; i < N; i++) assert_memory_equal(mixed->logits[i][b], alone->logits[i][b], sizeof alone->logits[i][b]);
+            for (uint32_t i = 0; i <= N; i++) assert_memory_equal(mixed->logits[i][b], alone->logits[i][b], sizeof alone->logits[i][b]);
             free(alone);
         }
         prompt(state, ids, ways, B, NULL);
@@ -182,7 +183,7 @@ static void ends_one_by_one(dart_state *state, const course *c, const int32_t *i
     /* The newest token of a sequence that has ended is still there. */
     must(dart_prefill(state, &(dart_prefill_args){.want = DART_LOGITS_LAST, .logits = logits[0]}), "dart_prefill");
     for (uint32_t b = 0; b < B; b++)
-        if (steps[b] > 0) assert_close("newest token", distance(logits[b], c->logits[steps[b] - 1][b], V), TOLERANCE);
+        assert_close("newest token", distance(logits[b], c->logits[steps[b]][b], V), TOLERANCE);
     /* Without ends all go on where they stopped. */
     must(dart_generate(state, &(dart_generate_args){.n = 5, .sampling = ways, .sampling_count = B}), "dart_generate");
     for (uint32_t b = 0; b < B; b++) {
@@ -198,7 +199,7 @@ static void ends_one_by_one(dart_state *state, const course *c, const int32_t *i
             float untouched[97];
             memset(untouched, 0x55, sizeof untouched);
             assert_int_equal(next[b], i < steps[b] ? c->ids[i + 1][b] : -1);
-            assert_memory_equal(logits[b], i < steps[b] ? c->logits[i][b] : untouched, sizeof untouched);
+            assert_memory_equal(logits[b], i < steps[b] ? c->logits[i + 1][b] : untouched, sizeof untouched);
         }
     }
     assert_places(state, steps);
@@ -207,7 +208,7 @@ static void ends_one_by_one(dart_state *state, const course *c, const int32_t *i
         for (uint32_t b = 0; b < B; b++)
             if (steps[b] + i < N) {
                 assert_int_equal(next[b], c->ids[steps[b] + i + 1][b]);
-                assert_close("goes on", distance(logits[b], c->logits[steps[b] + i][b], V), TOLERANCE);
+                assert_close("goes on", distance(logits[b], c->logits[steps[b] + i + 1][b], V), TOLERANCE);
             }
     }
 }
