@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+_Static_assert(END_IDS == DART_END_IDS && STOP_WORDS == END_IDS + 1, "the caller's end ids are those of the kernel, the last position follows them");
+
 dart_status model_check_sampling(dart_state *state, const dart_sampling *sampling, uint32_t count, const char *call)
 {
     base_report *report = &state->report;
@@ -37,21 +39,21 @@ dart_status model_use_sampling(dart_state *state, const dart_sampling *sampling,
     state->stops = false;
     for (uint32_t b = 0; b < state->B; b++) {
         const dart_sampling *s = sampling == NULL ? &greedy : count > 1 ? &sampling[b] : sampling;
-        int32_t settings[MODEL_SETTINGS] = {0, (int32_t)s->top_k, (int32_t)(uint32_t)s->seed, (int32_t)(s->seed >> 32)};
-        int32_t stops[MODEL_STOPS];
+        int32_t settings[SETTING_WORDS] = {0, (int32_t)s->top_k, (int32_t)(uint32_t)s->seed, (int32_t)(s->seed >> 32)};
+        int32_t stops[STOP_WORDS];
         memcpy(&settings[0], &s->temperature, sizeof s->temperature);
         for (uint32_t i = 0; i < DART_END_IDS; i++) stops[i] = i < s->end_ids_count ? s->end_ids[i] : -1;
         stops[DART_END_IDS] = s->last_position <= INT32_MAX ? (int32_t)s->last_position : 0;
-        if (replace(&state->host_settings[MODEL_SETTINGS * b], settings, MODEL_SETTINGS)) changed = true;
-        if (replace(&state->host_stops[MODEL_STOPS * b], stops, MODEL_STOPS)) other_stops = true;
+        if (replace(&state->host_settings[SETTING_WORDS * b], settings, SETTING_WORDS)) changed = true;
+        if (replace(&state->host_stops[STOP_WORDS * b], stops, STOP_WORDS)) other_stops = true;
         if (s->end_ids_count > 0 || stops[DART_END_IDS] > 0) state->stops = true;
     }
     if (!changed && !other_stops) return DART_OK;
     if (other_stops) state->judged = false;
     state->settings_current = false;
     const uint64_t B = state->B;
-    dart_status status = model_state_write(state, WORK_SETTINGS, 0, state->host_settings, MODEL_SETTINGS * B, call);
-    if (status == DART_OK) status = model_state_write(state, WORK_STOPS, 0, state->host_stops, MODEL_STOPS * B, call);
+    dart_status status = model_state_write(state, WORK_SETTINGS, 0, state->host_settings, SETTING_WORDS * B, call);
+    if (status == DART_OK) status = model_state_write(state, WORK_STOPS, 0, state->host_stops, STOP_WORDS * B, call);
     state->settings_current = status == DART_OK;
     return status;
 }
@@ -72,7 +74,7 @@ dart_status model_judge(dart_state *state, const char *call)
         if (status != DART_OK) return status;
     }
     for (uint32_t b = 0; b < state->B; b++) {
-        const bool ended = state->stops && ends(&state->host_stops[MODEL_STOPS * b], state->host_next[b], state->positions[b]);
+        const bool ended = state->stops && ends(&state->host_stops[STOP_WORDS * b], state->host_next[b], state->positions[b]);
         if (ended != state->ended[b]) state->seq_current = false;
         state->ended[b] = ended;
     }

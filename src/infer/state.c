@@ -158,8 +158,8 @@ static uint64_t work_size(const dart_state *state, model_work work)
     case WORK_NEXT:
     case WORK_LIVE:
     case WORK_ENDS: return (uint64_t)state->B * 4;
-    case WORK_SETTINGS: return (uint64_t)state->B * MODEL_SETTINGS * 4;
-    case WORK_STOPS: return (uint64_t)state->B * MODEL_STOPS * 4;
+    case WORK_SETTINGS: return (uint64_t)state->B * SETTING_WORDS * 4;
+    case WORK_STOPS: return (uint64_t)state->B * STOP_WORDS * 4;
     case WORK_LOG: return (uint64_t)state->B * MODEL_LOG * 4;
     case WORK_LAST: return (uint64_t)state->B * c->W * size;
     case WORK_IDS: return rows * 4;
@@ -213,8 +213,8 @@ static dart_status allocate(dart_state *state)
     state->host_steps = device_calloc(device, state->B, MODEL_LOG * sizeof *state->host_steps);
     state->host_seq = device_calloc(device, state->B, 2 * sizeof *state->host_seq);
     state->host_next = device_calloc(device, state->B, sizeof *state->host_next);
-    state->host_settings = device_calloc(device, state->B, MODEL_SETTINGS * sizeof *state->host_settings);
-    state->host_stops = device_calloc(device, state->B, MODEL_STOPS * sizeof *state->host_stops);
+    state->host_settings = device_calloc(device, state->B, SETTING_WORDS * sizeof *state->host_settings);
+    state->host_stops = device_calloc(device, state->B, STOP_WORDS * sizeof *state->host_stops);
     state->ended = device_calloc(device, state->B, sizeof *state->ended);
     state->taken = device_calloc(device, state->B, sizeof *state->taken);
     state->host_ends = device_calloc(device, state->B, sizeof *state->host_ends);

@@ -38,7 +38,6 @@ typedef enum model_work {
 
 /* Steps of one submission at most. */
 #define MODEL_LOG 64u
-enum { MODEL_SETTINGS = 4, MODEL_STOPS = DART_END_IDS + 1 }; /* words of a sequence in WORK_SETTINGS and WORK_STOPS */
 
 /* What the recording of a piece depends on besides its shape. */
 typedef struct model_span {
