@@ -98,6 +98,8 @@ static inline bool base_add(uint64_t a, uint64_t b, uint64_t *out)
 }
 /* Product of count factors. */
 bool base_product(const uint64_t *factors, size_t count, uint64_t *out);
+static inline uint64_t base_smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t base_larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline uint64_t base_ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 static inline uint64_t base_round_up(uint64_t a, uint64_t multiple) { return base_ceil_div(a, multiple) * multiple; }
 

@@ -57,6 +57,8 @@ uint32_t model_config_in_proj(const dart_model_config *config);
 uint32_t model_config_conv(const dart_model_config *config);
 uint32_t model_config_sma_conv(const dart_model_config *config);
 uint32_t model_config_sma_proj(const dart_model_config *config);
+/* Elements of one memory, of h and of the open chunk: H N P. */
+uint64_t model_config_memory(const dart_model_config *config);
 
 /* The index-th parameter: embedding, layers in order, final norm, head. false from the count on. */
 bool model_config_parameter(const dart_model_config *config, uint32_t index, model_parameter *parameter);

@@ -27,6 +27,8 @@ uint32_t model_config_sma_proj(const dart_model_config *config)
     return (uint32_t)base_round_up(model_config_sma_conv(config) + 1, SMA_PROJ_ALIGN);
 }
 
+uint64_t model_config_memory(const dart_model_config *config) { return (uint64_t)config->H * config->N * config->P; }
+
 enum { ALWAYS = 0, WITH_SMA = 1, WITH_CONV_BIAS = 2 };
 
 static const struct layer_entry {

@@ -64,7 +64,7 @@ static dart_status reserve(dart_state *state, const char *call)
         const uint64_t open = (uint64_t)state->positions[b] / state->S + 1;
         if (!state->ended[b] && open > memories) memories = open;
     }
-    return model_state_reserve(state, memories, call);
+    return model_memories_reserve(state, memories, call);
 }
 
 /* Of `wanted` steps, those that the recording of the next one serves and a slice has time for. */
@@ -81,11 +81,9 @@ static uint32_t steps_together(dart_state *state, uint32_t wanted)
             if (state->positions[b] >= INT32_MAX - (int32_t)fit) return fit;
         look_ahead(state, fit);
         const model_span span = model_span_of(state, 0, state->B, state->host_seq, true);
-        const uint64_t last = state->blocks_count > 0 ? (uint64_t)state->blocks[state->blocks_count - 1].first +
-                                                            state->blocks[state->blocks_count - 1].M
-                                                      : 0;
+        const uint64_t room = model_memories_room(state);
         for (uint32_t b = 0; b < state->B && state->sma; b++)
-            if (!state->ended[b] && (uint64_t)state->host_seq[2 * b] / state->S >= last) return fit;
+            if (!state->ended[b] && (uint64_t)state->host_seq[2 * b] / state->S >= room) return fit;
         if (!same_span(&span, &state->recorded_span)) return fit;
     }
     return fit;

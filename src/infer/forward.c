@@ -14,7 +14,7 @@ static model_block_carried carried_by(const dart_state *state, uint32_t layer, u
 {
     const dart_model_config *c = &state->model->config;
     const dart_dtype dtype = state->model->activations;
-    const uint64_t memory = (uint64_t)c->H * c->N * c->P, kept = c->K - 1;
+    const uint64_t memory = model_config_memory(c), kept = c->K - 1;
     model_block_carried all = {.h = carried(state, layer, state->h_at, DART_F32, b, memory),
                                .tail = carried(state, layer, state->tail_at, dtype, b, kept * model_config_conv(c))};
     if (state->sma) {
@@ -45,7 +45,7 @@ static dart_memories memories_of(const dart_state *state, uint32_t layer, uint32
     dart_buffer *buffer = from->buffers[layer];
     return (dart_memories){
         .first = from->first, .M = from->M,
-        .dh = {.buffer = buffer, .dtype = state->model->memories, .offset = before * c->H * c->N * c->P},
+        .dh = {.buffer = buffer, .dtype = state->model->memories, .offset = before * model_config_memory(c)},
         .scale = {.buffer = buffer, .dtype = DART_F32, .offset = from->scale_at + before * c->H * c->N}};
 }
 

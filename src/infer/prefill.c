@@ -72,7 +72,7 @@ static dart_status check(dart_state *state, const dart_prefill_args *a)
 static bool fits(const dart_state *state, uint64_t B, uint64_t L)
 {
     const dart_model_config *c = &state->model->config;
-    const uint64_t states = (uint64_t)c->H * c->N * c->P * 4;
+    const uint64_t states = model_config_memory(c) * 4;
     return B * dart_ssd_chunks((uint32_t)L, state->S, true) <= state->chunks_bytes / states;
 }
 
@@ -388,7 +388,7 @@ dart_status dart_prefill(dart_state *state, const dart_prefill_args *args)
         const uint64_t closed = ((uint64_t)state->positions[b] + count_of(args, b)) / state->S;
         if (closed > memories) memories = closed;
     }
-    status = model_state_reserve(state, memories, CALL);
+    status = model_memories_reserve(state, memories, CALL);
     if (status == DART_OK) status = model_windows_close(state, CALL);
     if (status == DART_OK && args->sampling != NULL) status = model_use_sampling(state, args->sampling, args->sampling_count, CALL);
     bool chosen = false;

@@ -102,8 +102,16 @@ dart_status model_take_stream(dart_state *state, const dart_stream *stream, dart
 
 /* DART_OK, or why the state cannot be used. */
 dart_status model_state_usable(dart_state *state, const char *call);
+/* Sizes, places and limits from the options and the model. */
+dart_status model_state_plan(dart_state *state, const dart_state_options *options);
 /* Blocks for memories [0, count) of every sequence. Nothing is lost on failure. */
-dart_status model_state_reserve(dart_state *state, uint64_t count, const char *call);
+dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call);
+/* Memories of a sequence that the blocks have room for. */
+uint64_t model_memories_room(const dart_state *state);
+void model_memories_destroy(dart_state *state);
+/* 0 for what the state does without. */
+uint64_t model_work_bytes(const dart_state *state, model_work work);
+dart_tensor model_work_tensor(const dart_state *state, model_work work);
 /* Copy 4-byte elements between host memory and a buffer of the workspace. */
 dart_status model_state_write(dart_state *state, model_work work, uint64_t first, const int32_t *data, uint64_t count,
                               const char *call);
@@ -119,6 +127,11 @@ dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *n
 model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps);
 /* Memory for the windows, if steps go through them. */
 dart_status model_windows_reserve(dart_state *state, const char *call);
+/* Records zeros for the windows of sequences b .. b + B - 1. */
+void model_windows_clear(const dart_state *state, dart_stream *stream, uint32_t b, uint32_t B);
+/* Records zeros for rows b .. b + B - 1 of `width` elements, of a tensor that starts at byte bytes_at. */
+void model_record_clear(dart_stream *stream, dart_buffer *buffer, uint64_t bytes_at, dart_dtype dtype, uint32_t b, uint32_t B,
+                        uint64_t width);
 /* The newest tokens of all sequences go into the windows' keeping, for steps, or back into h and open. */
 dart_status model_windows_open(dart_state *state, const char *call);
 dart_status model_windows_close(dart_state *state, const char *call);
@@ -146,7 +159,6 @@ dart_status model_record_norm_head(dart_state *state, dart_stream *stream);
 dart_status model_record_choice(dart_state *state, dart_stream *stream, bool step);
 /* The end of a step: positions move on, WORK_NEXT goes to WORK_LOG, sequences end as WORK_STOPS says. */
 dart_status model_record_advance(dart_state *state, dart_stream *stream);
-dart_tensor model_work_tensor(const dart_state *state, model_work work);
 
 /* ---- Settings of the choice and ends, of each sequence ---- */
 

@@ -1,0 +1,85 @@
+/* Blocks of memories of closed chunks: how they are made and grow. */
+#include "state.h"
+
+#include <stdlib.h>
+
+enum { FIRST_BLOCK_TOKENS = 1024 };
+
+static void destroy_block(dart_state *state, memory_block *block)
+{
+    if (block->buffers != NULL)
+        for (uint32_t l = 0; l < state->model->config.layers; l++) dart_buffer_destroy(&block->buffers[l]);
+    free(block->buffers);
+    block->buffers = NULL;
+}
+
+static dart_status add_block(dart_state *state, uint32_t M)
+{
+    dart_device *device = state->model->device;
+    const dart_model_config *c = &state->model->config;
+    const uint32_t had = state->blocks_count;
+    const uint64_t memories = (uint64_t)state->B * M, size = dart_dtype_size(state->model->memories);
+    const uint64_t dh_bytes = base_round_up(memories * model_config_memory(c) * size, BACKEND_ALIGN);
+    memory_block block = {.first = had > 0 ? state->blocks[had - 1].first + state->blocks[had - 1].M : 0, .M = M,
+                         .scale_at = dh_bytes / 4};
+    dart_status status = device_fault(device);
+    if (status != DART_OK) return status;
+    memory_block *blocks = realloc(state->blocks, (had + 1) * sizeof *blocks);
+    if (blocks == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory for %u blocks", had + 1);
+    state->blocks = blocks;
+    dart_memories *runs = realloc(state->runs, 2 * (size_t)(had + 1) * sizeof *runs);
+    if (runs == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory for %u blocks", had + 1);
+    state->runs = runs;
+    block.buffers = device_calloc(device, c->layers, sizeof *block.buffers);
+    if (block.buffers == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    for (uint32_t l = 0; l < c->layers && status == DART_OK; l++)
+        status = dart_buffer_create(device, dh_bytes + memories * c->H * c->N * 4, &block.buffers[l]);
+    if (status != DART_OK) {
+        destroy_block(state, &block);
+        return status;
+    }
+    state->blocks[had] = block;
+    state->blocks_count++;
+    return DART_OK;
+}
+
+uint64_t model_memories_room(const dart_state *state)
+{
+    if (state->blocks_count == 0) return 0;
+    const memory_block *last = &state->blocks[state->blocks_count - 1];
+    return (uint64_t)last->first + last->M;
+}
+
+/* Blocks without memories give way to one that holds all: every block is a launch of the attention, and needs r merged. */
+static void drop_empty_blocks(dart_state *state)
+{
+    for (uint32_t b = 0; b < state->B; b++)
+        if ((uint64_t)state->positions[b] >= state->S) return;
+    for (uint32_t i = 0; i < state->blocks_count; i++) destroy_block(state, &state->blocks[i]);
+    state->blocks_count = 0;
+    state->recorded = false;
+}
+
+dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call)
+{
+    const dart_model_config *c = &state->model->config;
+    const uint64_t widest = base_larger(model_config_memory(c) * dart_dtype_size(state->model->memories),
+                                        (uint64_t)c->H * c->N * 4);
+    const uint64_t most = state->limit / (widest * state->B);
+    if (model_memories_room(state) < count) drop_empty_blocks(state);
+    for (;;) {
+        const uint64_t have = model_memories_room(state);
+        if (have >= count) return DART_OK;
+        const uint64_t growth = base_larger(base_ceil_div(FIRST_BLOCK_TOKENS, state->S), have / 2);
+        const uint64_t wanted = state->block != 0 ? state->block : base_larger(growth, count - have);
+        const dart_status status = add_block(state, (uint32_t)base_larger(1, base_smaller(wanted, most)));
+        if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, call);
+    }
+}
+
+void model_memories_destroy(dart_state *state)
+{
+    for (uint32_t i = 0; i < state->blocks_count; i++) destroy_block(state, &state->blocks[i]);
+    free(state->blocks);
+    free(state->runs);
+}

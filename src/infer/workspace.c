@@ -1,0 +1,180 @@
+/* How large everything of a state is, and the buffers of one piece. */
+#include "state.h"
+
+/* Tokens of a piece: a discrete GPU of 132 multiprocessors took 36 us for the in_proj of dart-130m at 1024, 59 us at 2048 and
+ * 214 us at 8192 (H200, November 2026); elsewhere a piece fills the device earlier. */
+enum { DEFAULT_ROWS = 1024, DEFAULT_ROWS_DISCRETE = 4096 };
+enum { ALIGNED_ELEMENTS = 64, DEFAULT_SLICE_MS = 100, FUSED_BATCH = 4 };
+
+/* Memories and entering states of a piece: beyond this a piece is cut shorter, as small chunks would multiply the scratch. */
+#define CHUNKS_BYTES (UINT64_C(64) << 20)
+#define LOGITS_BYTES (UINT64_C(32) << 20)
+/* Kernels count elements in 32 bits. */
+#define LARGEST_BINDING (UINT64_C(1) << 32)
+
+/* Bytes of the widest activation row. */
+static uint64_t widest_row(const dart_state *state)
+{
+    const dart_model_config *c = &state->model->config;
+    const uint64_t proj = (uint64_t)model_config_in_proj(c) * dart_dtype_size(state->model->activations);
+    const uint64_t inner = (uint64_t)model_config_inner(c) * 4, stream = (uint64_t)c->W * 4;
+    return base_larger(proj, base_larger(inner, stream));
+}
+
+/* The largest batch whose every tensor one kernel can see. */
+static uint64_t largest_batch(const dart_state *state)
+{
+    const dart_model_config *c = &state->model->config;
+    const uint64_t tail = (uint64_t)(c->K - 1) * model_config_conv(c) * dart_dtype_size(state->model->activations);
+    const uint64_t state_or_row = base_larger(model_config_memory(c) * 4, widest_row(state));
+    return state->limit / base_larger(base_larger(state_or_row, tail), (uint64_t)c->V * 4);
+}
+
+/* Bytes of the states of all chunks of a piece: the longest one of one sequence, of all, or a token of all. */
+static uint64_t chunks_bytes(const dart_state *state)
+{
+    const uint64_t memory = model_config_memory(&state->model->config) * 4, token = state->B * memory;
+    const uint64_t one = dart_ssd_chunks(state->rows, state->S, true) * memory;
+    const uint64_t all = dart_ssd_chunks((uint32_t)base_ceil_div(state->rows, state->B), state->S, true) * token;
+    /* Two chunks a sequence in any case: a piece of a chunk's length may touch as many, and token by token is far slower. */
+    return base_smaller(base_smaller(state->limit, base_larger(CHUNKS_BYTES, 2 * token)), base_larger(base_larger(one, all), token));
+}
+
+static uint64_t place(uint64_t *at, uint64_t bytes)
+{
+    const uint64_t here = *at;
+    *at += base_round_up(bytes, BACKEND_ALIGN);
+    return here;
+}
+
+static void place_layer(dart_state *state)
+{
+    const dart_model_config *c = &state->model->config;
+    const uint64_t h = state->B * model_config_memory(c) * 4, size = dart_dtype_size(state->model->activations);
+    const uint64_t tails = (uint64_t)state->B * (c->K - 1) * size;
+    uint64_t at = 0;
+    state->h_at = place(&at, h);
+    state->tail_at = place(&at, tails * model_config_conv(c));
+    if (state->sma) {
+        state->open_at = place(&at, h);
+        state->decay_at = place(&at, (uint64_t)state->B * c->H * 4);
+        state->sma_tail_at = place(&at, tails * model_config_sma_conv(c));
+    }
+    state->layer_bytes = at;
+    const uint64_t slots = (uint64_t)state->B * dart_window_tokens();
+    at = 0;
+    state->rows_at = place(&at, slots * (model_config_inner(c) + c->G * c->N) * size);
+    state->steps_at = place(&at, slots * c->H * 8);
+    state->hin_at = place(&at, h / 4 * size);
+    state->hin_scale_at = place(&at, size < 4 ? (uint64_t)state->B * c->H * c->N * 4 : 0);
+    state->window_bytes = at;
+}
+
+dart_status model_state_plan(dart_state *state, const dart_state_options *options)
+{
+    const dart_model *model = state->model;
+    const dart_model_config *c = &model->config;
+    base_report *report = &state->report;
+    const uint64_t memory = model_config_memory(c);
+    state->limit = base_smaller(model->device->info.max_binding_bytes, LARGEST_BINDING);
+    state->limit -= base_smaller(state->limit, BACKEND_ALIGN);
+    state->B = options->B != 0 ? options->B : 1;
+    state->S = options->S != 0 ? options->S : c->S;
+    state->sma = c->sma && !options->no_sma;
+    state->block = options->memory_block;
+    state->timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : UINT64_MAX;
+    const uint64_t slice_ms = options->slice_ms != 0 ? options->slice_ms : DEFAULT_SLICE_MS;
+    state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
+    /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. */
+    state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU;
+    /* What memory costs, windows save; on CUDA nobody has compared yet. */
+    const uint64_t rows = (uint64_t)state->B * dart_window_tokens() * (model_config_inner(c) + c->G * c->N);
+    state->windowed = !state->fused && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
+                      model->device->info.backend != DART_BACKEND_CUDA &&
+                      rows * dart_dtype_size(model->activations) <= state->limit;
+    REQUIRE(report, state->S <= 1u << 30, "S %u must be at most 2^30", state->S);
+    if (state->B > largest_batch(state))
+        return base_fail(report, DART_UNSUPPORTED, "B %u: %s binds at most %llu bytes, which is B %llu of this model",
+                         state->B, model->device->info.name,
+                         (unsigned long long)model->device->info.max_binding_bytes,
+                         (unsigned long long)largest_batch(state));
+    const bool discrete = model->device->info.type == DART_DEVICE_DISCRETE;
+    const uint64_t usual = discrete ? DEFAULT_ROWS_DISCRETE : DEFAULT_ROWS;
+    const uint64_t wanted = base_larger(options->max_piece != 0 ? options->max_piece : usual, state->B);
+    state->rows = (uint32_t)base_smaller(wanted, base_smaller(state->limit / widest_row(state), INT32_MAX));
+    const uint64_t logits_fit = base_smaller(state->limit, LOGITS_BYTES) / ((uint64_t)c->V * 4);
+    state->logits_rows = (uint32_t)base_larger(state->B, base_smaller(state->rows, logits_fit));
+    state->chunks_bytes = chunks_bytes(state);
+    state->step = 1;
+    while (state->step * memory % ALIGNED_ELEMENTS != 0 ||
+           (state->sma && (uint64_t)state->step * c->H % ALIGNED_ELEMENTS != 0))
+        state->step++;
+    place_layer(state);
+    return DART_OK;
+}
+
+uint64_t model_work_bytes(const dart_state *state, model_work work)
+{
+    const dart_model_config *c = &state->model->config;
+    const uint64_t rows = state->rows, size = dart_dtype_size(state->model->activations);
+    const uint64_t sma = state->sma;
+    switch (work) {
+    case WORK_SEQ: return (uint64_t)state->B * 8;
+    case WORK_NEXT:
+    case WORK_LIVE:
+    case WORK_ENDS: return (uint64_t)state->B * 4;
+    case WORK_SETTINGS: return (uint64_t)state->B * SETTING_WORDS * 4;
+    case WORK_STOPS: return (uint64_t)state->B * STOP_WORDS * 4;
+    case WORK_LOG: return (uint64_t)state->B * MODEL_LOG * 4;
+    case WORK_LAST: return (uint64_t)state->B * c->W * size;
+    case WORK_IDS: return rows * 4;
+    case WORK_STREAM: return rows * c->W * 4;
+    case WORK_INPUT: return rows * c->W * size;
+    case WORK_PROJ: return rows * model_config_in_proj(c) * size;
+    case WORK_CONV: return rows * model_config_conv(c) * size;
+    case WORK_SMA_PROJ: return sma * rows * model_config_sma_proj(c) * size;
+    case WORK_SMA_CONV: return sma * rows * model_config_sma_conv(c) * size;
+    case WORK_Y: return rows * model_config_inner(c) * size;
+    case WORK_R: return sma * rows * model_config_inner(c) * 4;
+    case WORK_ROWS: return (uint64_t)state->logits_rows * 4;
+    case WORK_PICKED: return (uint64_t)state->logits_rows * c->W * size;
+    case WORK_LOGITS: return (uint64_t)state->logits_rows * c->V * 4;
+    case WORK_COUNT: break;
+    }
+    return 0;
+}
+
+dart_tensor model_work_tensor(const dart_state *state, model_work work)
+{
+    dart_tensor tensor = {.buffer = state->work[work], .dtype = state->model->activations};
+    switch (work) {
+    case WORK_SEQ:
+    case WORK_NEXT:
+    case WORK_SETTINGS:
+    case WORK_STOPS:
+    case WORK_LIVE:
+    case WORK_LOG:
+    case WORK_IDS:
+    case WORK_ENDS:
+    case WORK_ROWS: tensor.dtype = DART_I32; break;
+    case WORK_STREAM:
+    case WORK_R:
+    case WORK_LOGITS: tensor.dtype = DART_F32; break;
+    default: break;
+    }
+    return tensor;
+}
+
+dart_status model_state_write(dart_state *state, model_work work, uint64_t first, const int32_t *data, uint64_t count,
+                              const char *call)
+{
+    const dart_status status = dart_buffer_write(state->work[work], first * 4, data, count * 4);
+    return model_take(&state->report, &state->model->device->report, status, call);
+}
+
+dart_status model_state_read(dart_state *state, model_work work, uint64_t first, void *data, uint64_t count,
+                             const char *call)
+{
+    const dart_status status = dart_buffer_read(state->work[work], first * 4, data, count * 4);
+    return model_take(&state->report, &state->model->device->report, status, call);
+}
