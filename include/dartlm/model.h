@@ -108,7 +108,8 @@ typedef struct dart_state_options {
     uint32_t max_piece;    /* tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
     uint32_t memory_block; /* memories of a sequence that are allocated together; 0: 1024 tokens' worth, then half of
                               what there is */
-    uint64_t timeout_ns;   /* for the work of one submission; 0: no limit. DART_TIMEOUT breaks the state. */
+    uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
+                              0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may keep the device, as far as whole layers of a piece and whole steps
                               allow, by the measured time of earlier ones; 0: 100 ms, so that desktops and watchdogs do not
                               notice; UINT32_MAX: no limit, for servers. Results do not depend on it. */
@@ -121,9 +122,11 @@ DART_API void dart_state_destroy(dart_state **state);
 /* Makes ready all code that prefill and decoding of this state will need, on several threads; without it the first calls
  * compile what they meet. What was compiled can be kept with dart_device_cache. Blocking; changes no sequence. */
 DART_API dart_status dart_state_warm(dart_state *state);
-/* Sequence b, or all with b < 0, becomes empty at position 0, as new; memory stays allocated, and tokens that an
- * earlier call chose are forgotten. Resetting all mends a broken state. Results afterwards are bit-equal to those of
- * a new state that is used alike. */
+/* Sequence b, or all with b < 0, becomes empty at position 0, as new, and tokens that an earlier call chose are forgotten.
+ * Resetting all mends a broken state; results afterwards are bit-equal to those of a new state that is used alike. A sequence
+ * that is reset alone gives results equal to a new one's within rounding, as its memories lie in blocks with those of the
+ * others, and sums are cut where blocks end. Memory stays allocated for what comes next; a later call that needs a block of
+ * memories larger than those kept frees them first. */
 DART_API dart_status dart_state_reset(dart_state *state, int32_t b);
 /* Tokens consumed by sequence b; 0 for b >= B. */
 DART_API uint64_t dart_state_position(const dart_state *state, uint32_t b);

@@ -13,15 +13,25 @@ static void destroy_block(dart_state *state, memory_block *block)
     block->buffers = NULL;
 }
 
-static dart_status add_block(dart_state *state, uint32_t M)
+/* The smallest of the kept blocks that has room for M memories; blocks_held when there is none. */
+static uint32_t find_kept(const dart_state *state, uint32_t M)
+{
+    uint32_t best = state->blocks_held;
+    for (uint32_t i = state->blocks_count; i < state->blocks_held; i++)
+        if (state->blocks[i].capacity >= M && (best == state->blocks_held || state->blocks[i].capacity < state->blocks[best].capacity))
+            best = i;
+    return best;
+}
+
+/* A new block behind those in use. */
+static dart_status make_block(dart_state *state, uint32_t M)
 {
     dart_device *device = state->model->device;
     const dart_model_config *c = &state->model->config;
     const uint32_t had = state->blocks_count;
     const uint64_t memories = (uint64_t)state->B * M, size = dart_dtype_size(state->model->memories);
     const uint64_t dh_bytes = base_round_up(memories * model_config_memory(c) * size, BACKEND_ALIGN);
-    memory_block block = {.first = had > 0 ? state->blocks[had - 1].first + state->blocks[had - 1].M : 0, .M = M,
-                         .scale_at = dh_bytes / 4};
+    memory_block block = {.capacity = M, .scale_at = dh_bytes / 4};
     dart_status status = device_fault(device);
     if (status != DART_OK) return status;
     memory_block *blocks = realloc(state->blocks, (had + 1) * sizeof *blocks);
@@ -39,7 +49,7 @@ static dart_status add_block(dart_state *state, uint32_t M)
         return status;
     }
     state->blocks[had] = block;
-    state->blocks_count++;
+    state->blocks_held = had + 1;
     return DART_OK;
 }
 
@@ -50,14 +60,39 @@ uint64_t model_memories_room(const dart_state *state)
     return (uint64_t)last->first + last->M;
 }
 
+/* Which memories a block holds depends on what the sequences need, never on which buffers are there: where blocks end, sums are
+ * cut, and a state that was reset gives the bits of a new one. Kept blocks that are all too small make room for a new one. */
+static dart_status add_block(dart_state *state, uint32_t M)
+{
+    const uint32_t had = state->blocks_count, first = (uint32_t)model_memories_room(state);
+    const uint32_t found = find_kept(state, M);
+    if (found < state->blocks_held) {
+        const memory_block block = state->blocks[found];
+        state->blocks[found] = state->blocks[had];
+        state->blocks[had] = block;
+    } else {
+        while (state->blocks_held > had) destroy_block(state, &state->blocks[--state->blocks_held]);
+        const dart_status status = make_block(state, M);
+        if (status != DART_OK) return status;
+    }
+    state->blocks[had].first = first;
+    state->blocks[had].M = M;
+    state->blocks_count++;
+    return DART_OK;
+}
+
+void model_memories_retire(dart_state *state)
+{
+    state->blocks_count = 0;
+    state->recorded = false; /* a step names the blocks that it reads */
+}
+
 /* Blocks without memories give way to one that holds all: every block is a launch of the attention, and needs r merged. */
-static void drop_empty_blocks(dart_state *state)
+static void retire_empty_blocks(dart_state *state)
 {
     for (uint32_t b = 0; b < state->B; b++)
         if ((uint64_t)state->positions[b] >= state->S) return;
-    for (uint32_t i = 0; i < state->blocks_count; i++) destroy_block(state, &state->blocks[i]);
-    state->blocks_count = 0;
-    state->recorded = false;
+    model_memories_retire(state);
 }
 
 dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call)
@@ -66,7 +101,7 @@ dart_status model_memories_reserve(dart_state *state, uint64_t count, const char
     const uint64_t widest = base_larger(model_config_memory(c) * dart_dtype_size(state->model->memories),
                                         (uint64_t)c->H * c->N * 4);
     const uint64_t most = state->limit / (widest * state->B);
-    if (model_memories_room(state) < count) drop_empty_blocks(state);
+    if (model_memories_room(state) < count) retire_empty_blocks(state);
     for (;;) {
         const uint64_t have = model_memories_room(state);
         if (have >= count) return DART_OK;
@@ -79,7 +114,7 @@ dart_status model_memories_reserve(dart_state *state, uint64_t count, const char
 
 void model_memories_destroy(dart_state *state)
 {
-    for (uint32_t i = 0; i < state->blocks_count; i++) destroy_block(state, &state->blocks[i]);
+    for (uint32_t i = 0; i < state->blocks_held; i++) destroy_block(state, &state->blocks[i]);
     free(state->blocks);
     free(state->runs);
 }

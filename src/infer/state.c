@@ -224,6 +224,7 @@ dart_status dart_state_reset(dart_state *state, int32_t b)
     }
     if (b < 0) state->broken = DART_OK;
     if (b < 0) state->in_windows = false;
+    if (b < 0) model_memories_retire(state);
     return DART_OK;
 }
 
@@ -246,7 +247,7 @@ uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind)
         tokens += (uint64_t)state->positions[b];
         closed += (uint64_t)state->positions[b] / state->S;
     }
-    for (uint32_t i = 0; i < state->blocks_count; i++) room += B * state->blocks[i].M;
+    for (uint32_t i = 0; i < state->blocks_held; i++) room += B * state->blocks[i].capacity;
     switch (kind) {
     case DART_STATE_CONVOLUTION:
         return B * (c->K - 1) * ((uint64_t)model_config_conv(c) + (state->sma ? model_config_sma_conv(c)

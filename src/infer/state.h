@@ -7,6 +7,7 @@
 /* Memories first .. first + M - 1 of every sequence, one buffer a layer: B M H N P, then the scales B M H N. */
 typedef struct memory_block {
     uint32_t first, M;
+    uint32_t capacity; /* memories that the buffers have room for, at least M */
     uint64_t scale_at; /* element of the buffer as f32 */
     dart_buffer **buffers;
 } memory_block;
@@ -68,9 +69,9 @@ struct dart_state {
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
     dart_buffer **windows;      /* per layer, made before the first step, at these bytes: */
     uint64_t rows_at, steps_at, hin_at, hin_scale_at, window_bytes;
-    memory_block *blocks;
+    memory_block *blocks;       /* blocks_count that are in use, then those kept for later, blocks_held together */
     dart_memories *runs; /* room for twice as many: those read, those that a chunk closes into */
-    uint32_t blocks_count;
+    uint32_t blocks_count, blocks_held;
     dart_buffer *work[WORK_COUNT];
     uint64_t work_bytes;
     dart_stream *prefill, *decode;
@@ -108,6 +109,8 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
 dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call);
 /* Memories of a sequence that the blocks have room for. */
 uint64_t model_memories_room(const dart_state *state);
+/* No sequence has memories any more. The blocks are kept, and their buffers serve other blocks. */
+void model_memories_retire(dart_state *state);
 void model_memories_destroy(dart_state *state);
 /* 0 for what the state does without. */
 uint64_t model_work_bytes(const dart_state *state, model_work work);

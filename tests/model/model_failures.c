@@ -207,6 +207,29 @@ static void failures_ahead_change_nothing(void **unused)
 }
 
 /* Against a token-level cache of the same heads a memory is N / (2 S) of the size, and its scale adds 4 / (P bytes). */
+/* Positions are 31 bits wide: the last token is number 2^31 - 1. */
+static void ends_at_the_last_position(void **unused)
+{
+    (void)unused;
+    enum { B = 2 };
+    dart_model *model = model_of(&small, NULL);
+    dart_state *state = state_of(model, &(dart_state_options){.B = B, .no_sma = true}); /* no memories of so many chunks */
+    int32_t *ids = ids_of(B, small.V);
+    state->positions[1] = INT32_MAX - 3;
+    quiet = true;
+    assert_int_equal(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = 4}), DART_INVALID_ARGUMENT);
+    quiet = false;
+    assert_int_equal(dart_state_position(state, 0), 0);
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = 3}), "dart_prefill");
+    assert_int_equal(dart_state_position(state, 1), INT32_MAX);
+    quiet = true;
+    assert_int_equal(dart_decode(state, &(dart_decode_args){.ids = ids}), DART_INVALID_ARGUMENT);
+    quiet = false;
+    dart_state_destroy(&state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 static void counts_bytes(void **unused)
 {
     (void)unused;
@@ -239,6 +262,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(survives_failures),
         cmocka_unit_test(opening_survives_failures),
         cmocka_unit_test(failures_ahead_change_nothing),
+        cmocka_unit_test(ends_at_the_last_position),
         cmocka_unit_test(counts_bytes),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));

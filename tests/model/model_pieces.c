@@ -307,6 +307,91 @@ static void resets(void **unused)
     dart_model_destroy(&model);
 }
 
+/* Ids of one long sequence. */
+static int32_t *long_ids(uint32_t count, uint32_t V)
+{
+    int32_t *ids = calloc(count, sizeof *ids);
+    assert_non_null(ids);
+    uint32_t x = 99;
+    for (uint32_t i = 0; i < count; i++) {
+        x = x * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((x >> 8) % V);
+    }
+    return ids;
+}
+
+static const dart_model_config narrow = {.sma = true, .V = 50, .W = 16, .layers = 2, .H = 2, .P = 16, .G = 1, .N = 16, .K = 4, .S = 4,
+                                         .eps = 1e-5f, .sma_eps = 1e-5f};
+
+/* Tokens fed at once, then one by one; logits of each of the latter. */
+static void feed_and_step(dart_state *state, const int32_t *ids, uint32_t at_once, uint32_t steps, float *logits)
+{
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = at_once}), "dart_prefill");
+    for (uint32_t t = 0; t < steps; t++)
+        must(dart_decode(state, &(dart_decode_args){.ids = ids + at_once + t, .logits = logits + (size_t)t * narrow.V}), "dart_decode");
+}
+
+/* Memories that outgrow their first block: one call of 2,000 tokens makes a block of 500, a new state that gets 900 makes one of
+ * 256 and a second one later. Where blocks end, sums are cut. */
+static void resets_to_the_blocks_of_a_new_state(void **unused)
+{
+    (void)unused;
+    enum { LONG = 2000, SHORT = 900, STEPS = 400 };
+    dart_model *model = model_of(&narrow, NULL);
+    const dart_state_options options = {.max_piece = 256};
+    const size_t count = (size_t)STEPS * narrow.V;
+    int32_t *ids = long_ids(LONG, narrow.V);
+    float *fresh = calloc(count, sizeof *fresh), *got = calloc(count, sizeof *got);
+    assert_non_null(fresh);
+    assert_non_null(got);
+    dart_state *state = state_of(model, &options);
+    feed_and_step(state, ids, SHORT, STEPS, fresh);
+    dart_state_destroy(&state);
+    state = state_of(model, &options);
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = LONG}), "dart_prefill");
+    const uint64_t bytes = dart_state_bytes(state, DART_STATE_MEMORIES);
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    assert_int_equal(dart_state_bytes(state, DART_STATE_MEMORIES), bytes); /* kept */
+    assert_int_equal(dart_state_bytes(state, DART_STATE_MEMORIES_USED), 0);
+    feed_and_step(state, ids, SHORT, STEPS, got);
+    assert_memory_equal(got, fresh, count * sizeof *got);
+    /* Used as before, it needs no more memory than before. */
+    const uint64_t both = dart_state_bytes(state, DART_STATE_MEMORIES);
+    for (int again = 0; again < 2; again++) {
+        must(dart_state_reset(state, -1), "dart_state_reset");
+        feed_and_step(state, ids, SHORT, STEPS, got);
+        assert_memory_equal(got, fresh, count * sizeof *got);
+        assert_int_equal(dart_state_bytes(state, DART_STATE_MEMORIES), both);
+    }
+    dart_state_destroy(&state);
+    free(fresh);
+    free(got);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+/* A recorded step reads the first block, of 256 memories, and closes into the second one. Then both are empty and give way to one
+ * of 550, and the next step reads the first block and closes into the second one again: it is recorded anew all the same. */
+static void records_steps_anew_for_other_blocks(void **unused)
+{
+    (void)unused;
+    enum { BEFORE = 1024, AFTER = 2200 };
+    dart_model *model = model_of(&narrow, NULL);
+    int32_t *ids = long_ids(AFTER + 1, narrow.V);
+    float got[50], fresh[50];
+    dart_state *state = state_of(model, NULL);
+    feed_and_step(state, ids, AFTER, 1, fresh);
+    dart_state_destroy(&state);
+    state = state_of(model, NULL);
+    feed_and_step(state, ids, BEFORE, 1, got);
+    must(dart_state_reset(state, 0), "dart_state_reset");
+    feed_and_step(state, ids, AFTER, 1, got);
+    assert_memory_equal(got, fresh, sizeof got);
+    dart_state_destroy(&state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 /* ---- Choosing tokens ---- */
 
 static int32_t largest(const float *logits, uint32_t V)
@@ -372,6 +457,24 @@ static void chooses_tokens(void **unused)
     dart_model_destroy(&model);
 }
 
+/* Another choice after the same tokens draws the same random number. */
+static void chooses_the_same_without_tokens(void **unused)
+{
+    (void)unused;
+    enum { B = 4 };
+    static const dart_sampling sampling = {.temperature = 5, .seed = 3};
+    dart_model *model = model_of(&small, NULL);
+    int32_t *ids = ids_of(B, small.V), first[B], again[B] = {-1, -1, -1, -1};
+    dart_state *state = state_of(model, &(dart_state_options){.B = B});
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = L, .L = 13, .sampling = &sampling, .next_ids = first}),
+         "dart_prefill");
+    must(dart_prefill(state, &(dart_prefill_args){.sampling = &sampling, .next_ids = again}), "dart_prefill");
+    assert_memory_equal(again, first, sizeof first);
+    dart_state_destroy(&state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -381,6 +484,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(cuts_pieces_itself),
         cmocka_unit_test(keeps_sequences_apart),
         cmocka_unit_test(resets),
+        cmocka_unit_test(resets_to_the_blocks_of_a_new_state),
+        cmocka_unit_test(records_steps_anew_for_other_blocks),
+        cmocka_unit_test(chooses_the_same_without_tokens),
         cmocka_unit_test(chooses_tokens),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));

@@ -278,6 +278,33 @@ static void submits_together(void **unused)
     dart_model_destroy(&model);
 }
 
+/* Steps of one submission end where the blocks of memories end, whose next chunk has no place yet. Of a state that never had more
+ * blocks: in others the place holds the memory of an earlier run. */
+static void stops_where_the_blocks_end(void **unused)
+{
+    (void)unused;
+    enum { N = 60 };
+    static const dart_sampling greedy = {0};
+    dart_model *model = model_of(&small, NULL);
+    int32_t *ids = ids_of(1, small.V), one[N], got[N];
+    float expected[97], logits[97];
+    const dart_state_options options = {.memory_block = 3, .slice_ms = UINT32_MAX};
+    dart_state *state = state_of(model, &options);
+    prompt(state, ids, &greedy);
+    for (uint32_t i = 0; i < N; i++)
+        must(dart_decode(state, &(dart_decode_args){.sampling = greedy, .next_ids = &one[i], .logits = expected}), "dart_decode");
+    dart_state_destroy(&state);
+    state = state_of(model, &options);
+    prompt(state, ids, &greedy);
+    must(dart_generate(state, &(dart_generate_args){.n = N - 1, .sampling = greedy, .ids = got}), "dart_generate");
+    must(dart_decode(state, &(dart_decode_args){.sampling = greedy, .next_ids = &got[N - 1], .logits = logits}), "dart_decode");
+    assert_memory_equal(got, one, sizeof one);
+    assert_memory_equal(logits, expected, sizeof logits);
+    dart_state_destroy(&state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 /* ---- Prefill in slices ---- */
 
 typedef struct patience {
@@ -348,6 +375,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(leaves_others_alone),
         cmocka_unit_test(generates_together),
         cmocka_unit_test(submits_together),
+        cmocka_unit_test(stops_where_the_blocks_end),
         cmocka_unit_test(prefills_in_slices),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
