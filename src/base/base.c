@@ -131,6 +131,51 @@ uint64_t base_now_ns(void)
 #endif
 }
 
+/* Length of the character at s, 0 when there is no well-formed UTF-8. */
+static size_t utf8_length(const char *s)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    if (u[0] < 0x80) return 1;
+    if (u[0] < 0xC2 || u[0] > 0xF4) return 0;
+    const size_t length = u[0] < 0xE0 ? 2 : u[0] < 0xF0 ? 3 : 4;
+    /* The second byte excludes overlong forms, surrogates and what lies above U+10FFFF. */
+    const unsigned low = u[0] == 0xE0 ? 0xA0 : u[0] == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = u[0] == 0xED ? 0x9F : u[0] == 0xF4 ? 0x8F : 0xBF;
+    if (u[1] < low || u[1] > high) return 0;
+    for (size_t i = 2; i < length; i++)
+        if (u[i] < 0x80 || u[i] > 0xBF) return 0;
+    return length;
+}
+
+static bool is_control(const char *s)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    return u[0] < 0x20 || u[0] == 0x7F || (u[0] == 0xC2 && u[1] < 0xA0);
+}
+
+bool base_has_controls(const char *text)
+{
+    while (*text != '\0') {
+        const size_t length = utf8_length(text);
+        if (length == 0 || is_control(text)) return true;
+        text += length;
+    }
+    return false;
+}
+
+static void hide_controls(char *text)
+{
+    char *to = text;
+    while (*text != '\0') {
+        const size_t length = utf8_length(text);
+        const bool hidden = length == 0 || (is_control(text) && *text != '\n' && *text != '\t');
+        if (hidden) *to++ = '?';
+        else for (size_t i = 0; i < length; i++) *to++ = text[i];
+        text += length > 0 ? length : 1;
+    }
+    *to = '\0';
+}
+
 void base_log_line(base_log *log, dart_log_level level, const char *format, ...)
 {
     if (log == NULL || log->function == NULL || level > log->level) return;
@@ -139,6 +184,7 @@ void base_log_line(base_log *log, dart_log_level level, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    hide_controls(text);
     base_lock(&log->mutex);
     log->function(log->user, level, text);
     base_unlock(&log->mutex);
@@ -160,6 +206,7 @@ dart_status base_fail(base_report *report, dart_status status, const char *forma
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    hide_controls(text);
     base_lock(&report->mutex);
     memcpy(report->text, text, sizeof text);
     base_unlock(&report->mutex);

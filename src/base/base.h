@@ -62,8 +62,11 @@ typedef struct base_report {
 } base_report;
 dart_status base_report_init(base_report *report, base_log *log);
 void base_report_destroy(base_report *report);
-/* Keeps and logs the text, returns status. */
+/* Keeps and logs the text, returns status. Texts quote files: in reports and log lines '?' stands for every control character but
+ * line feeds and tabs, and for bytes that are no UTF-8. */
 dart_status base_fail(base_report *report, dart_status status, const char *format, ...) DART_PRINTF(3, 4);
+/* Does the text hold a control character (below U+0020, U+007F to U+009F) or bytes that are no UTF-8? A terminal may obey them. */
+bool base_has_controls(const char *text);
 size_t base_report_copy(const base_report *report, char *text, size_t size);
 
 /* The caller's fault: returns status invalid with the condition in the text. For functions without cleanup. */

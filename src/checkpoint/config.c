@@ -1,16 +1,15 @@
 #include "config.h"
 
+#include "json.h"
 #include "base/file.h"
 
 #include <float.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_CONFIG_BYTES 1048576u
-#define TEXT_BYTES 48
 
 static const struct integer {
     const char *key;
@@ -163,15 +162,8 @@ static dart_status read_limits(const reader *r, float *dt_min, float *dt_max)
     return DART_OK;
 }
 
-/* The text of a string, or what stands there instead, without the control characters that a terminal would obey. */
-static const char *reader_text(const json_t *value, char text[TEXT_BYTES])
-{
-    const char *from = json_is_string(value) ? json_string_value(value) : value == NULL ? "missing" : "not a string";
-    size_t i = 0;
-    for (; from[i] != '\0' && i < TEXT_BYTES - 1; i++) text[i] = from[i] >= 0x20 && from[i] < 0x7F ? from[i] : '?';
-    text[i] = '\0';
-    return text;
-}
+/* The text of a string, or what stands there instead. */
+static const char *reader_text(const json_t *value) { return json_is_string(value) ? json_string_value(value) : "not a string"; }
 
 /* Sets *sma for a DART, clears it for a Mamba-2. */
 static dart_status read_type(const reader *r, bool *sma)
@@ -180,7 +172,6 @@ static dart_status read_type(const reader *r, bool *sma)
         const char *key;
         bool refused;
     } features[] = {{"use_bias", true}, {"rms_norm", false}};
-    char text[TEXT_BYTES];
     dart_status status;
     const json_t *type = reader_get(r, "model_type"), *act = reader_get(r, "hidden_act");
     const char *type_name = json_string_value(type), *act_name = json_string_value(act);
@@ -188,11 +179,11 @@ static dart_status read_type(const reader *r, bool *sma)
     if (type_name != NULL && strcmp(type_name, "mamba2") == 0) *sma = false;
     else if (type_name != NULL && strcmp(type_name, "dart") == 0) *sma = true;
     else
-        return base_fail(r->report, DART_UNSUPPORTED, "%s: model_type is %s, supported are mamba2 and dart", r->name,
-                         reader_text(type, text));
+        return base_fail(r->report, DART_UNSUPPORTED, "%s: model_type is %.48s, supported are mamba2 and dart", r->name,
+                         reader_text(type));
     if (act != NULL && (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0)))
-        return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %s, supported are silu and swish", r->name,
-                         reader_text(act, text));
+        return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %.48s, supported are silu and swish", r->name,
+                         reader_text(act));
     for (size_t i = 0; i < COUNT_OF(features); i++) {
         bool value = !features[i].refused;
         TRY(read_boolean(r, features[i].key, !features[i].refused, &value));
@@ -265,18 +256,12 @@ dart_status model_config_parse(const char *text, size_t bytes, const char *name,
                                dart_model_config *config)
 {
     dart_status status;
-    json_error_t error;
     json_t *root = NULL;
     char *spelled = NULL;
     if (bytes > MAX_CONFIG_BYTES) FAIL(report, DART_BAD_DATA, "%s: longer than %u bytes", name, MAX_CONFIG_BYTES);
     spelled = malloc(7 * bytes + 1);
     if (spelled == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to read it", name);
-    root = json_loadb(spelled, spell_out(text, bytes, spelled), JSON_REJECT_DUPLICATES, &error);
-    /* Out of memory is most often a failure without a text. */
-    if (root == NULL && (error.text[0] == '\0' || json_error_code(&error) == json_error_out_of_memory))
-        FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to read it", name);
-    if (root == NULL) FAIL(report, DART_BAD_DATA, "%s: line %d: %s", name, error.line, error.text);
-    if (!json_is_object(root)) FAIL(report, DART_BAD_DATA, "%s: not a JSON object", name);
+    TRY(checkpoint_json_parse(spelled, spell_out(text, bytes, spelled), name, report, &root));
     const reader r = {root, name, report};
     status = read_config(&r, config);
 fail:

@@ -1,23 +1,18 @@
 #include "safetensors.h"
 
-#include "cursor.h"
+#include "json.h"
 #include "base/file.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_INDEX_BYTES 16777216u
 #define MAX_SHARDS 4096u
 
-typedef struct pair {
-    const char *key, *value;
-} pair;
-
 typedef struct shard {
     file_map map;
-    char *header; /* copy of the JSON, decoded in place: names and metadata point into it */
+    json_t *header; /* names and metadata point into it */
 } shard;
 
 struct safetensors {
@@ -25,8 +20,6 @@ struct safetensors {
     uint32_t shards_count;
     safetensors_tensor *tensors;
     size_t count, capacity;
-    pair *metadata;
-    size_t metadata_count;
 };
 
 static const struct {
@@ -79,57 +72,20 @@ static bool grow(void **array, size_t count, size_t *capacity, size_t item)
     return true;
 }
 
-static int compare_pairs(const void *a, const void *b)
+static dart_status check_metadata(json_t *metadata, const char *name, base_report *report)
 {
-    return strcmp(((const pair *)a)->key, ((const pair *)b)->key);
-}
-
-static dart_status take_metadata(cursor *c, safetensors *file, bool keep)
-{
-    dart_status status = DART_OK;
-    pair *pairs = NULL;
-    size_t count = 0, capacity = 0;
-    if (!cursor_take(c, '{')) return cursor_fail(c, "__metadata__ is not an object");
-    if (cursor_take(c, '}')) return DART_OK;
-    do {
-        void *array = pairs;
-        const bool grown = grow(&array, count, &capacity, sizeof *pairs);
-        pairs = array;
-        if (!grown) FAIL(c->report, DART_OUT_OF_MEMORY, "%s: no memory for the metadata", c->file);
-        TRY(cursor_string(c, &pairs[count].key));
-        if (!cursor_take(c, ':')) {
-            status = cursor_fail(c, "expected :");
-            goto fail;
-        }
-        TRY(cursor_string(c, &pairs[count].value));
-        count++;
-    } while (cursor_take(c, ','));
-    if (!cursor_take(c, '}')) {
-        status = cursor_fail(c, "expected , or } in __metadata__");
-        goto fail;
-    }
-    qsort(pairs, count, sizeof *pairs, compare_pairs);
-    for (size_t i = 1; i < count; i++)
-        if (strcmp(pairs[i - 1].key, pairs[i].key) == 0)
-            FAIL(c->report, DART_BAD_DATA, "%s: key %.100s stands twice in __metadata__", c->file, pairs[i].key);
-    if (keep) {
-        file->metadata = pairs;
-        file->metadata_count = count;
-        return DART_OK;
-    }
-fail:
-    free(pairs);
-    return status;
+    const char *key;
+    json_t *value;
+    if (!json_is_object(metadata)) return base_fail(report, DART_BAD_DATA, "%s: __metadata__ is not an object", name);
+    json_object_foreach (metadata, key, value)
+        if (!json_is_string(value))
+            return base_fail(report, DART_BAD_DATA, "%s: key %.100s of __metadata__ is not a string", name, key);
+    return DART_OK;
 }
 
 /* ---- Tensors -------------------------------------------------------------------------------------------------- */
 
-static bool name_is_usable(const char *name)
-{
-    for (; *name != '\0'; name++)
-        if ((unsigned char)*name < 0x20 || *name == 0x7F) return false;
-    return true;
-}
+static bool name_is_usable(const char *name) { return !base_has_controls(name); }
 
 /* Fills elements and bytes from shape and dtype. */
 static bool measure(safetensors_tensor *t)
@@ -138,50 +94,30 @@ static bool measure(safetensors_tensor *t)
            base_mul(t->elements, safetensors_dtype_size(t->dtype), &t->bytes);
 }
 
-/* {"dtype": ..., "shape": [...], "data_offsets": [begin, end]} in any order. */
-static dart_status take_tensor(cursor *c, safetensors_tensor *t, const uint8_t *data, uint64_t data_bytes)
+/* {"dtype": ..., "shape": [...], "data_offsets": [begin, end]} in any order. NULL, or what is wrong with it. */
+static const char *take_tensor(const json_t *entry, safetensors_tensor *t, const uint8_t *data, uint64_t data_bytes)
 {
-    enum { HAS_DTYPE = 1, HAS_SHAPE = 2, HAS_OFFSETS = 4, HAS_ALL = 7 };
-    unsigned has = 0;
     uint64_t offsets[2] = {0, 0};
     uint32_t offsets_count = 0;
-    dart_status status;
-    if (!cursor_take(c, '{')) return cursor_fail(c, "expected the description of a tensor");
-    do {
-        const char *key, *dtype;
-        unsigned bit;
-        TRY(cursor_string(c, &key));
-        if (!cursor_take(c, ':')) return cursor_fail(c, "expected :");
-        if (strcmp(key, "dtype") == 0) {
-            bit = HAS_DTYPE;
-            TRY(cursor_string(c, &dtype));
-            size_t i = 0;
-            while (i < COUNT_OF(dtypes) && strcmp(dtypes[i].name, dtype) != 0) i++;
-            if (i == COUNT_OF(dtypes)) return cursor_fail(c, "unknown dtype");
-            t->dtype = (safetensors_dtype)i;
-        } else if (strcmp(key, "shape") == 0) {
-            bit = HAS_SHAPE;
-            TRY(cursor_sizes(c, t->shape, SAFETENSORS_MAX_RANK, &t->rank));
-        } else if (strcmp(key, "data_offsets") == 0) {
-            bit = HAS_OFFSETS;
-            TRY(cursor_sizes(c, offsets, 2, &offsets_count));
-            if (offsets_count != 2) return cursor_fail(c, "data_offsets needs two integers");
-        } else {
-            return cursor_fail(c, "unknown key in the description of a tensor");
-        }
-        if ((has & bit) != 0) return cursor_fail(c, "a key stands twice");
-        has |= bit;
-    } while (cursor_take(c, ','));
-    if (!cursor_take(c, '}')) return cursor_fail(c, "expected , or }");
-    if (has != HAS_ALL) return cursor_fail(c, "a tensor lacks dtype, shape or data_offsets");
-    if (offsets[0] > offsets[1]) return cursor_fail(c, "data_offsets are reversed");
-    if (offsets[1] > data_bytes) return cursor_fail(c, "data_offsets lie past the end of the file");
-    if (!measure(t)) return cursor_fail(c, "a shape overflows");
-    if (offsets[1] - offsets[0] != t->bytes) return cursor_fail(c, "data_offsets do not match shape and dtype");
+    const json_t *dtype = json_object_get(entry, "dtype"), *shape = json_object_get(entry, "shape"),
+                 *places = json_object_get(entry, "data_offsets");
+    if (!json_is_object(entry)) return "its description is not an object";
+    if (dtype == NULL || shape == NULL || places == NULL) return "dtype, shape or data_offsets is missing";
+    if (json_object_size(entry) != 3) return "its description has a key besides dtype, shape and data_offsets";
+    if (!json_is_string(dtype)) return "dtype is not a string";
+    size_t i = 0;
+    while (i < COUNT_OF(dtypes) && strcmp(dtypes[i].name, json_string_value(dtype)) != 0) i++;
+    if (i == COUNT_OF(dtypes)) return "dtype is unknown";
+    t->dtype = (safetensors_dtype)i;
+    if (!checkpoint_json_sizes(shape, t->shape, SAFETENSORS_MAX_RANK, &t->rank)) return "shape is not an array of sizes, or of too many";
+    if (!checkpoint_json_sizes(places, offsets, 2, &offsets_count) || offsets_count != 2)
+        return "data_offsets is not an array of two sizes";
+    if (offsets[0] > offsets[1]) return "data_offsets are reversed";
+    if (offsets[1] > data_bytes) return "data_offsets lie past the end of the file";
+    if (!measure(t)) return "shape overflows";
+    if (offsets[1] - offsets[0] != t->bytes) return "data_offsets do not match shape and dtype";
     t->data = data + offsets[0];
-    return DART_OK;
-fail:
-    return status;
+    return NULL;
 }
 
 static int compare_places(const void *a, const void *b)
@@ -212,44 +148,30 @@ static dart_status read_shard(safetensors *file, uint32_t index, const uint8_t *
                          name, header);
     if (header == 0 || bytes[8] != '{')
         return base_fail(report, DART_BAD_DATA, "%s: the header does not begin with {", name);
-    char *text = malloc((size_t)header + 1);
-    if (text == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory for the header", name);
-    file->shards[index].header = text;
-    memcpy(text, bytes + 8, (size_t)header);
-    text[header] = '\0';
-
     const uint8_t *data = bytes + 8 + header;
     const uint64_t data_bytes = size - 8 - header;
     const size_t first = file->count;
-    cursor cursor_at = {text, text, name, report}, *c = &cursor_at;
-    bool has_metadata = false;
-    dart_status status;
-    (void)cursor_take(c, '{');
-    if (!cursor_take(c, '}')) {
-        do {
-            const char *key;
-            TRY(cursor_string(c, &key));
-            if (!cursor_take(c, ':')) return cursor_fail(c, "expected :");
-            if (strcmp(key, "__metadata__") == 0) {
-                if (has_metadata) return cursor_fail(c, "__metadata__ stands twice");
-                has_metadata = true;
-                TRY(take_metadata(c, file, index == 0));
-                continue;
-            }
-            if (!name_is_usable(key)) return cursor_fail(c, "a tensor's name holds a control character");
-            void *array = file->tensors;
-            const bool grown = grow(&array, file->count, &file->capacity, sizeof *file->tensors);
-            file->tensors = array;
-            if (!grown) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory for the list of tensors", name);
-            safetensors_tensor *t = &file->tensors[file->count];
-            *t = (safetensors_tensor){.name = key, .shard = index};
-            TRY(take_tensor(c, t, data, data_bytes));
-            file->count++;
-        } while (cursor_take(c, ','));
-        if (!cursor_take(c, '}')) return cursor_fail(c, "expected , or }");
+    dart_status status = checkpoint_json_parse((const char *)bytes + 8, (size_t)header, name, report, &file->shards[index].header);
+    if (status != DART_OK) return status;
+    const char *key;
+    json_t *value;
+    json_object_foreach (file->shards[index].header, key, value) {
+        if (strcmp(key, "__metadata__") == 0) {
+            status = check_metadata(value, name, report);
+            if (status != DART_OK) return status;
+            continue;
+        }
+        if (!name_is_usable(key)) return base_fail(report, DART_BAD_DATA, "%s: a tensor's name holds a control character", name);
+        void *array = file->tensors;
+        const bool grown = grow(&array, file->count, &file->capacity, sizeof *file->tensors);
+        file->tensors = array;
+        if (!grown) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory for the list of tensors", name);
+        safetensors_tensor *t = &file->tensors[file->count];
+        *t = (safetensors_tensor){.name = key, .shard = index};
+        const char *wrong = take_tensor(value, t, data, data_bytes);
+        if (wrong != NULL) return base_fail(report, DART_BAD_DATA, "%s: tensor %.200s: %s", name, key, wrong);
+        file->count++;
     }
-    cursor_skip_space(c);
-    if (c->at != text + header) return cursor_fail(c, "something follows the closing brace");
 
     qsort(file->tensors + first, file->count - first, sizeof *file->tensors, compare_places);
     const uint8_t *end = data;
@@ -264,8 +186,6 @@ static dart_status read_shard(safetensors *file, uint32_t index, const uint8_t *
         return base_fail(report, DART_BAD_DATA, "%s: %" PRIu64 " bytes at the end belong to no tensor", name,
                          (uint64_t)(data + data_bytes - end));
     return DART_OK;
-fail:
-    return status;
 }
 
 static dart_status sort_names(safetensors *file, const char *name, base_report *report)
@@ -366,7 +286,6 @@ static dart_status open_index(const char *path, const char *folder, base_report 
 {
     safetensors *file = NULL;
     dart_status status;
-    json_error_t error;
     json_t *root = NULL, *numbers = json_object(), *value;
     char *shard_path = NULL;
     const char *name;
@@ -374,10 +293,7 @@ static dart_status open_index(const char *path, const char *folder, base_report 
     if (numbers == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to open it", path);
     TRY(file_map_open(path, report, &map));
     if (map.bytes > MAX_INDEX_BYTES) FAIL(report, DART_BAD_DATA, "%s: longer than %u bytes", path, MAX_INDEX_BYTES);
-    root = json_loadb(map.bytes > 0 ? (const char *)map.data : "", (size_t)map.bytes, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL)
-        FAIL(report, json_error_code(&error) == json_error_out_of_memory ? DART_OUT_OF_MEMORY : DART_BAD_DATA,
-             "%s: line %d: %s", path, error.line, error.text);
+    TRY(checkpoint_json_parse(map.bytes > 0 ? (const char *)map.data : "", (size_t)map.bytes, path, report, &root));
     json_t *weight_map = json_object_get(root, "weight_map");
     if (!json_is_object(weight_map) || json_object_size(weight_map) == 0)
         FAIL(report, DART_BAD_DATA, "%s: no weight_map", path);
@@ -444,11 +360,10 @@ void safetensors_close(safetensors **file)
     if (file == NULL || *file == NULL) return;
     for (uint32_t i = 0; i < (*file)->shards_count; i++) {
         file_map_close(&(*file)->shards[i].map);
-        free((*file)->shards[i].header);
+        json_decref((*file)->shards[i].header);
     }
     free((*file)->shards);
     free((*file)->tensors);
-    free((*file)->metadata);
     free(*file);
     *file = NULL;
 }
@@ -464,11 +379,7 @@ const safetensors_tensor *safetensors_find(const safetensors *file, const char *
 
 const char *safetensors_metadata(const safetensors *file, const char *key)
 {
-    const pair wanted = {key, NULL};
-    const pair *found = file->metadata_count > 0
-                            ? bsearch(&wanted, file->metadata, file->metadata_count, sizeof wanted, compare_pairs)
-                            : NULL;
-    return found != NULL ? found->value : NULL;
+    return json_string_value(json_object_get(json_object_get(file->shards[0].header, "__metadata__"), key));
 }
 
 void safetensors_to_f32(const safetensors_tensor *tensor, uint64_t first, size_t count, float *to)

@@ -30,7 +30,10 @@ static dart_status parse(const uint8_t *data, size_t size)
         }
         require(count == model_config_count(&config));
     } else {
+        char said[sizeof report.text];
+        base_report_copy(&report, said, sizeof said);
         require(status == DART_BAD_DATA || status == DART_UNSUPPORTED || status == DART_OUT_OF_MEMORY);
+        require(said[0] != '\0' && !base_has_controls(said));
     }
     base_report_destroy(&report);
     return status;
@@ -82,6 +85,8 @@ static const char *const words[] = {
     "\\u0000",
     "\\ud83d",
     "\xC3",
+    "\x1b[31m",
+    "\xC2\x9B",
     "99999999999999999999",
     "\"n_groups\":3",
     "\"hidden_act\":\"relu\",",

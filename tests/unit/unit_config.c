@@ -233,6 +233,32 @@ static void rejects_what_is_wrong(void **state)
     free(deep);
 }
 
+/* jansson quotes the place where it gives up, and some texts of ours quote values. */
+static void keeps_controls_from_the_terminal(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"\x1b", "\x01", "\r", "\x7f", "\xC2\x80", "\xC2\x9B", "\xC2\x9F", "\x9B", "\xC2", "\xE2\x80", "\xFF"};
+    static const char *const texts[] = {"{\"a\":%s[31m}", "{\"a\":\"%s[31m\",}", "{\"a%s\":1,\"a%s\":1}", "%s[31m",
+                                        "{\"model_type\":\"%s[31m\"}",
+                                        "{" BASE ",\"n_groups\":1,\"hidden_act\":\"%s[31m\"}"};
+    for (size_t t = 0; t < COUNT_OF(texts); t++)
+        for (size_t b = 0; b < COUNT_OF(bad); b++) {
+            char text[512], said[512];
+            dart_model_config m;
+            snprintf(text, sizeof text, texts[t], bad[b], bad[b]);
+            assert_int_not_equal(parse(text, &m), DART_OK);
+            base_report_copy(&report, said, sizeof said);
+            assert_true(strlen(said) > 0);
+            if (base_has_controls(said)) fail_msg("control characters: text %zu, character %zu", t, b);
+        }
+    /* Escaped in the file, or in its name. */
+    dart_model_config m;
+    assert_int_equal(parse("{\"model_type\":\"\\u009b\\u001b\\u007f\\u00e9\"}", &m), DART_UNSUPPORTED);
+    assert_reported("model_type is ???\xC3\xA9, supported");
+    assert_int_equal(model_config_load("no\x1b[31m such", &report, &m), DART_IO);
+    assert_reported("no?[31m such");
+}
+
 static void rejects_every_prefix(void **state)
 {
     (void)state;
@@ -425,6 +451,7 @@ int main(void)
         cmocka_unit_test(reads_defaults),
         cmocka_unit_test(reads_every_spelling_of_the_limits),
         cmocka_unit_test(rejects_what_is_wrong),
+        cmocka_unit_test(keeps_controls_from_the_terminal),
         cmocka_unit_test(rejects_every_prefix),
         cmocka_unit_test(lists_parameters_as_the_fixtures_have_them),
         cmocka_unit_test(skips_convolution_biases),
