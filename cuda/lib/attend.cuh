@@ -1,4 +1,4 @@
-// What the kernels of attention for tensor cores share (sm_80): pairs of 16-bit elements, shared memory by address, fragments.
+// Operands of tensor cores (sm_80): pairs of 16-bit elements, shared memory by address, fragments; tiles of 128 tokens.
 #ifndef DART_ATTEND_CUH
 #define DART_ATTEND_CUH
 

@@ -11,7 +11,7 @@
 // f16: the factors are divided by a power of two above the largest, so that no x grows beyond its range or loses digits.
 //
 // Shared memory: x as it is of each team 64 KiB, two stages of x for each team 128 KiB, rows of results 16 KiB, factors 8 KiB.
-#include "lib/tensor.cuh"
+#include "segment.cuh"
 
 namespace ssd_decay_memory_tensor {
 

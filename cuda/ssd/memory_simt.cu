@@ -3,6 +3,7 @@
 // A block computes T0 rows of one (sequence, chunk, head), 64 columns at a time, as a product over its tokens. Normalised
 // rows that are wider are computed twice, the first time for their squares.
 #include "lib/product.cuh"
+#include "memory.cuh"
 
 // b_t[n] exp(cum[last] - cum[t]) step_t
 struct DecayedColumns {

@@ -5,6 +5,7 @@
 // sums over the own 64 tokens are not finite, they are taken again one by one, which changes no bit of the others.
 // Shared memory: that of a product and 17 KiB.
 #include "lib/product.cuh"
+#include "memory.cuh"
 
 constexpr uint32_t products_row = Panels<4>::side + 4;
 

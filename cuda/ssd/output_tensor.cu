@@ -11,6 +11,7 @@
 //
 // Shared memory: two stages of x, weighted x and hin 144 KiB; products of c and b 48 KiB; vectors 18 KiB.
 #include "chunk.cuh"
+#include "segment.cuh"
 
 namespace ssd_output_tensor {
 

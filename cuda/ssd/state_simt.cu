@@ -1,6 +1,6 @@
 // Walks the chunks of a piece: stores the states entering them, from memories as stored, and carries h, open and
 // open_decay over. A warp works on one row of one (sequence, head), a thread on every 32nd column of it.
-#include "lib/dart.cuh"
+#include "memory.cuh"
 
 KERNEL_FUNCTION(ssd_state, simt)
 {

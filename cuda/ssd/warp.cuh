@@ -3,7 +3,7 @@
 #ifndef DART_SSD_WARP_CUH
 #define DART_SSD_WARP_CUH
 
-#include "lib/tensor.cuh"
+#include "segment.cuh"
 
 namespace ssd_warp {
 
