@@ -1,5 +1,6 @@
-# Compiles the kernels of cuda/ into one fatbinary and that into a C source, where nvcc is found.
-# Sets DARTLM_CUDA_FOUND and DARTLM_CUDA_GENERATED (sources to add). No CUDA language, no CUDA library is used.
+# Compiles the kernels of cuda/ into objects (fatbinaries) and each of those into a C source, where nvcc is found.
+# Sets DARTLM_CUDA_FOUND, DARTLM_CUDA_GENERATED (sources to add) and DARTLM_CUDA_INCLUDE (headers made from the table `tables`).
+# No CUDA language, no CUDA library is used.
 set(DARTLM_CUDA_FOUND FALSE)
 set(DARTLM_CUDA_GENERATED)
 
@@ -15,24 +16,57 @@ set(DARTLM_CUDA_TARGETS -gencode=arch=compute_80,code=[sm_80,compute_80] -gencod
 mark_as_advanced(DARTLM_CUDA_TARGETS)
 
 if(DARTLM_NVCC AND Python3_Interpreter_FOUND)
+  set(cuda_source ${CMAKE_CURRENT_SOURCE_DIR}/cuda)
   set(cuda_dir ${CMAKE_CURRENT_BINARY_DIR}/cuda)
-  file(MAKE_DIRECTORY ${cuda_dir})
-  file(GLOB cuda_files CONFIGURE_DEPENDS
-    ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*/*.cuh
-    ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*/*.h ${CMAKE_CURRENT_SOURCE_DIR}/shaders/args.h ${CMAKE_CURRENT_SOURCE_DIR}/shaders/*/args.h
-    ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels.def ${CMAKE_CURRENT_SOURCE_DIR}/src/*/*.def ${CMAKE_CURRENT_SOURCE_DIR}/src/*/*/*.def)
-  add_custom_command(OUTPUT ${cuda_dir}/kernels.fatbin
-    COMMAND ${DARTLM_NVCC} --fatbin -std=c++17 -O3 --threads 2
-      ${DARTLM_CUDA_TARGETS}
-      -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/src -I${CMAKE_CURRENT_SOURCE_DIR}/cuda
-      -o ${cuda_dir}/kernels.fatbin ${CMAKE_CURRENT_SOURCE_DIR}/cuda/kernels.cu
-    DEPENDS ${cuda_files}
-    COMMENT "Compiling CUDA kernels" VERBATIM)
-  add_custom_command(OUTPUT ${cuda_dir}/cu_fatbinary.c
-    COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/build/embed_binary.py
-      ${cuda_dir}/kernels.fatbin ${cuda_dir}/cu_fatbinary.c cu_fatbinary
-    DEPENDS ${cuda_dir}/kernels.fatbin ${CMAKE_CURRENT_SOURCE_DIR}/tools/build/embed_binary.py
-    COMMENT "Embedding CUDA kernels" VERBATIM)
-  set(DARTLM_CUDA_GENERATED ${cuda_dir}/cu_fatbinary.c)
+  # An object a folder, but for files that take long: each is an object of its own. An object costs 1.5 s of processor time
+  # before its first kernel, so that one a file would make the whole build a third longer.
+  set(cuda_alone attention/attention_tensor.cu mixer/output.cu sma/sma_hopper.cu sma/sma_tensor.cu ssd/output_simt.cu
+    ssd/output_tensor_warp.cu)
+  file(GLOB cuda_files CONFIGURE_DEPENDS RELATIVE ${cuda_source} ${cuda_source}/*/*.cu)
+  set(cuda_names)
+  foreach(file IN LISTS cuda_files)
+    get_filename_component(name ${file} DIRECTORY)
+    if(file IN_LIST cuda_alone)
+      string(REGEX REPLACE "/|\\.cu$" "_" name ${file})
+      string(REGEX REPLACE "_$" "" name ${name})
+    endif()
+    list(APPEND cuda_names ${name})
+    list(APPEND cuda_files_${name} ${file})
+  endforeach()
+  list(REMOVE_DUPLICATES cuda_names)
+
+  set(cuda_objects)
+  set(cuda_made ${cuda_dir}/cuda_bindings.h ${cuda_dir}/cu_images.c)
+  foreach(name IN LISTS cuda_names)
+    list(JOIN cuda_files_${name} "," files)
+    list(APPEND cuda_objects ${name}=${files})
+    list(APPEND cuda_made ${cuda_dir}/${name}/rows.def ${cuda_dir}/${name}/object.cu)
+  endforeach()
+  # It replaces only files that change: an edit of a row of another backend ends here.
+  add_custom_command(OUTPUT ${cuda_made}
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/build/cuda_objects.py
+      --table ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels.def --cuda ${cuda_source} --out ${cuda_dir} ${cuda_objects}
+    DEPENDS ${tables} src/kernels.def tools/build/cuda_objects.py
+    COMMENT "Listing CUDA kernels" VERBATIM)
+  set(DARTLM_CUDA_GENERATED ${cuda_dir}/cu_images.c)
+  foreach(name IN LISTS cuda_names)
+    set(files ${cuda_files_${name}})
+    list(TRANSFORM files PREPEND ${cuda_source}/)
+    add_custom_command(OUTPUT ${cuda_dir}/${name}.fatbin
+      COMMAND ${DARTLM_NVCC} --fatbin -std=c++17 -O3 --threads 2 ${DARTLM_CUDA_TARGETS}
+        -MMD -MF ${cuda_dir}/${name}.d -MT ${cuda_dir}/${name}.fatbin
+        -I${CMAKE_CURRENT_SOURCE_DIR} -I${cuda_source} -I${cuda_dir} -I${cuda_dir}/${name}
+        -o ${cuda_dir}/${name}.fatbin ${cuda_dir}/${name}/object.cu
+      DEPENDS ${files} ${cuda_dir}/${name}/rows.def ${cuda_dir}/${name}/object.cu ${cuda_dir}/cuda_bindings.h
+      DEPFILE ${cuda_dir}/${name}.d
+      COMMENT "Compiling CUDA kernels: ${name}" VERBATIM)
+    add_custom_command(OUTPUT ${cuda_dir}/cu_image_${name}.c
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/build/embed_binary.py
+        ${cuda_dir}/${name}.fatbin ${cuda_dir}/cu_image_${name}.c cu_image_${name}
+      DEPENDS ${cuda_dir}/${name}.fatbin tools/build/embed_binary.py
+      COMMENT "Embedding CUDA kernels: ${name}" VERBATIM)
+    list(APPEND DARTLM_CUDA_GENERATED ${cuda_dir}/cu_image_${name}.c)
+  endforeach()
+  set(DARTLM_CUDA_INCLUDE ${cuda_dir})
   set(DARTLM_CUDA_FOUND TRUE)
 endif()

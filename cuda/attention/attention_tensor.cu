@@ -211,7 +211,7 @@ static_assert(attend::TOKENS == TILE0_attention_tensor64_bf16 && attend::TOKENS 
                   attend::TOKENS == TILE0_attention_tensor_bf16 && attend::TOKENS == TILE0_attention_tensor_f16 &&
                   block_size == attend::TOKENS * 2 && MAX_HEAD <= 128,
               "a warp for 16 tokens");
-KERNEL_FUNCTION_SHAPED(attention, tensor64_bf16, 2) { attend::attention_tensor::run<DTYPE_BF16, 4>(args, bindings, dtypes); }
-KERNEL_FUNCTION_SHAPED(attention, tensor64_f16, 2) { attend::attention_tensor::run<DTYPE_F16, 4>(args, bindings, dtypes); }
-KERNEL_FUNCTION_SHAPED(attention, tensor_bf16, 1) { attend::attention_tensor::run<DTYPE_BF16, 8>(args, bindings, dtypes); }
-KERNEL_FUNCTION_SHAPED(attention, tensor_f16, 1) { attend::attention_tensor::run<DTYPE_F16, 8>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(attention, tensor64_bf16, 2) { attend::attention_tensor::run<DTYPE_BF16, 4>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(attention, tensor64_f16, 2) { attend::attention_tensor::run<DTYPE_F16, 4>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(attention, tensor_bf16, 1) { attend::attention_tensor::run<DTYPE_BF16, 8>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(attention, tensor_f16, 1) { attend::attention_tensor::run<DTYPE_F16, 8>(args, bindings, dtypes); }

@@ -1,4 +1,5 @@
-// What every kernel uses: parameters, elements of any dtype, sequences and chunks, sums over a block.
+// What every kernel uses: parameters, elements of any dtype, sequences and chunks, sums over a block. Included by one object at a
+// time, whose rows it reads.
 #ifndef DART_CUH
 #define DART_CUH
 
@@ -7,31 +8,31 @@
 
 #include <cuda_fp16.h>
 
-// Names made from the table: argument types fill_args, bindings BINDING_fill_y, tile sizes TILE0_fill_simt.
+// Names made from the rows of this object (tools/build/cuda_objects.py): argument types fill_args, bindings BINDING_fill_y, and
+// of row fill[simt] tile sizes TILE0_fill_simt, TILE1_, THREADS_ of a block and bytes of dynamic SHARED_ memory.
 #define KERNEL(id, Args) typedef struct Args id##_args;
-#include "src/kernels.def"
+#include "rows.def"
 enum {
 #define KERNEL(id, Args) BINDING_##id##_base, BINDING_##id##_reset = -1,
 #define BIND(id, name, access) BINDING_##id##_##name,
-#include "src/kernels.def"
+#include "rows.def"
     BINDING_end
 };
+#define BIND(id, name, access) static_assert(BINDING_##id##_##name < 16, "dtypes has two bits a binding: " #id ", " #name);
+#include "rows.def"
 enum : uint32_t {
-#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) \
+#define ROW(id, variant, T0, T1, threads, shared_bytes, maps) \
     TILE0_##id##_##variant = (T0), TILE1_##id##_##variant = (T1),
-#include "src/kernels.def"
+#include "rows.def"
 };
-
-// Threads and dynamic shared memory of the rows that say so: THREADS_sma_x, SHARED_sma_x.
-#define CUDA_SHAPED_ROW(id, variant, needs, fits, T0, T1, max_rows, threads, shared_bytes, blocks) \
+#define ROW(id, variant, T0, T1, threads, shared_bytes, maps) \
     constexpr uint32_t THREADS_##id##_##variant = (threads), SHARED_##id##_##variant = (shared_bytes);
-#include "src/kernels.def"
+#include "rows.def"
 
-#define KERNEL_FUNCTION(id, variant) KERNEL_BOUNDED(id, variant, __launch_bounds__(CUDA_BLOCK))
+// The function of a row, with the threads that the row says.
+#define KERNEL_FUNCTION(id, variant) KERNEL_BOUNDED(id, variant, __launch_bounds__(THREADS_##id##_##variant))
 // With registers for that many blocks on a multiprocessor, where the compiler's own choice spills.
-#define KERNEL_FUNCTION_BLOCKS(id, variant, blocks) KERNEL_BOUNDED(id, variant, __launch_bounds__(CUDA_BLOCK, blocks))
-// Of a row with a shape of its own; blocks is how many a multiprocessor must be able to hold.
-#define KERNEL_FUNCTION_SHAPED(id, variant, blocks) \
+#define KERNEL_FUNCTION_BLOCKS(id, variant, blocks) \
     KERNEL_BOUNDED(id, variant, __launch_bounds__(THREADS_##id##_##variant, blocks))
 #define KERNEL_BOUNDED(id, variant, bounds) \
     extern "C" __global__ void bounds id##_##variant(const id##_args args, const CudaBindings bindings, \

@@ -2,11 +2,11 @@
 #ifndef DART_CUDA_LAUNCH_H
 #define DART_CUDA_LAUNCH_H
 
+#include "cuda_bindings.h" /* CUDA_BINDINGS, made from the table */
+
 #include <stdint.h>
 
 #define CUDA_BLOCK 256    /* threads of a block, but for rows with a shape of their own */
-#define CUDA_BINDINGS 14
-
 #define CUDA_MAP_WIDTH 64 /* 16-bit elements of a row of a CudaMap: 128 bytes, the widest swizzle */
 
 /* Kernel parameters in order: the argument struct, this, the dtypes word of args.h, and where kernels.def has a

@@ -29,7 +29,7 @@ KERNEL_FUNCTION_BLOCKS(mixer_attend, simt, 2)
     attend_token<8>(args, attend_inputs(args, bindings, dtypes), shared, give);
 }
 
-KERNEL_FUNCTION_SHAPED(mixer_attend, half, 4)
+KERNEL_FUNCTION_BLOCKS(mixer_attend, half, 4)
 {
     static_assert(THREADS_mixer_attend_half == half_threads, "a thread a row, a warp a memory");
     __shared__ HalfShared shared;

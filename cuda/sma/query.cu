@@ -57,7 +57,7 @@ struct LaneRow {
     }
 };
 
-KERNEL_FUNCTION_SHAPED(sma_query, simt, 2)
+KERNEL_FUNCTION_BLOCKS(sma_query, simt, 2)
 {
     const View q = VIEW(sma_query, q), e = VIEW(sma_query, e), c = VIEW(sma_query, c);
     const uint32_t N = args.N, P = args.P;
@@ -121,5 +121,5 @@ __device__ __forceinline__ void query_pairs(const sma_query_args &args, const Cu
                 make_float2(q_factor / q_power * (e_factor / e_power), 1.0f / c_power);
     }
 }
-KERNEL_FUNCTION_SHAPED(sma_query, half_bf16, 6) { query_pairs<DTYPE_BF16>(args, bindings); }
-KERNEL_FUNCTION_SHAPED(sma_query, half_f16, 6) { query_pairs<DTYPE_F16>(args, bindings); }
+KERNEL_FUNCTION_BLOCKS(sma_query, half_bf16, 6) { query_pairs<DTYPE_BF16>(args, bindings); }
+KERNEL_FUNCTION_BLOCKS(sma_query, half_f16, 6) { query_pairs<DTYPE_F16>(args, bindings); }

@@ -152,5 +152,5 @@ static_assert(attend::sma_tensor::BYTES == SHARED_sma_tensor_bf16 && attend::sma
 static_assert(attend::TOKENS == TILE0_sma_tensor_bf16 && attend::TOKENS == TILE0_sma_tensor_f16, "kernels.def");
 static_assert(THREADS_sma_tensor_bf16 == block_size && THREADS_sma_tensor_f16 == block_size && block_size == attend::TOKENS * 2,
               "a warp for 16 tokens");
-KERNEL_FUNCTION_SHAPED(sma, tensor_bf16, 1) { attend::sma_tensor::run<DTYPE_BF16>(args, bindings, dtypes); }
-KERNEL_FUNCTION_SHAPED(sma, tensor_f16, 1) { attend::sma_tensor::run<DTYPE_F16>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma, tensor_bf16, 1) { attend::sma_tensor::run<DTYPE_BF16>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma, tensor_f16, 1) { attend::sma_tensor::run<DTYPE_F16>(args, bindings, dtypes); }

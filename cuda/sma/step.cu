@@ -33,7 +33,7 @@ KERNEL_FUNCTION_BLOCKS(sma_step, simt, 3)
     attend_token<4>(args, step_inputs(args, bindings, dtypes), shared, give);
 }
 
-KERNEL_FUNCTION_SHAPED(sma_step, half, 4)
+KERNEL_FUNCTION_BLOCKS(sma_step, half, 4)
 {
     static_assert(THREADS_sma_step_half == half_threads, "a thread a row, a warp a memory");
     __shared__ HalfShared shared;

@@ -4,7 +4,7 @@
 // Shared memory: 6.3 KiB.
 #include "lib/tensor.cuh"
 
-KERNEL_FUNCTION_SHAPED(ssd_decay, scan, 1)
+KERNEL_FUNCTION_BLOCKS(ssd_decay, scan, 1)
 {
     constexpr uint32_t T0 = TILE0_ssd_decay_scan, threads = THREADS_ssd_decay_scan, run = 256;
     constexpr uint32_t lane_run = run / 32, lane_words = lane_run * CUM_STRIDE, apart = threads / T0, parts = run / apart;

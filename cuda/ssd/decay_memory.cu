@@ -287,13 +287,13 @@ __device__ __forceinline__ void tiles(const ssd_decay_memory_args &args, const C
 
 } // namespace ssd_decay_memory_tensor
 
-KERNEL_FUNCTION_SHAPED(ssd_decay_memory, tensor_f16, 1)
+KERNEL_FUNCTION_BLOCKS(ssd_decay_memory, tensor_f16, 1)
 {
     static_assert(sizeof(ssd_decay_memory_tensor::Shared) <= SHARED_ssd_decay_memory_tensor_f16, "shared memory");
     ssd_decay_memory_tensor::tiles<false>(args, bindings, dtypes);
 }
 
-KERNEL_FUNCTION_SHAPED(ssd_decay_memory, tensor_bf16, 1)
+KERNEL_FUNCTION_BLOCKS(ssd_decay_memory, tensor_bf16, 1)
 {
     static_assert(sizeof(ssd_decay_memory_tensor::Shared) <= SHARED_ssd_decay_memory_tensor_bf16, "shared memory");
     ssd_decay_memory_tensor::tiles<true>(args, bindings, dtypes);

@@ -162,13 +162,13 @@ template <bool bf> __device__ __forceinline__ void tiles(const ssd_memory_args &
 } // namespace memory
 } // namespace ssd_warp
 
-KERNEL_FUNCTION_SHAPED(ssd_memory, tensor_warp_f16, 2)
+KERNEL_FUNCTION_BLOCKS(ssd_memory, tensor_warp_f16, 2)
 {
     static_assert(sizeof(ssd_warp::memory::Shared) <= SHARED_ssd_memory_tensor_warp_f16, "shared memory");
     ssd_warp::memory::tiles<false>(args, bindings);
 }
 
-KERNEL_FUNCTION_SHAPED(ssd_memory, tensor_warp_bf16, 2)
+KERNEL_FUNCTION_BLOCKS(ssd_memory, tensor_warp_bf16, 2)
 {
     static_assert(sizeof(ssd_warp::memory::Shared) <= SHARED_ssd_memory_tensor_warp_bf16, "shared memory");
     ssd_warp::memory::tiles<true>(args, bindings);

@@ -264,13 +264,13 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
 
 } // namespace ssd_output_tensor
 
-KERNEL_FUNCTION_SHAPED(ssd_output, tensor_f16, 1)
+KERNEL_FUNCTION_BLOCKS(ssd_output, tensor_f16, 1)
 {
     static_assert(sizeof(ssd_output_tensor::Shared) <= SHARED_ssd_output_tensor_f16, "shared memory");
     ssd_output_tensor::tiles<false>(args, bindings, dtypes);
 }
 
-KERNEL_FUNCTION_SHAPED(ssd_output, tensor_bf16, 1)
+KERNEL_FUNCTION_BLOCKS(ssd_output, tensor_bf16, 1)
 {
     static_assert(sizeof(ssd_output_tensor::Shared) <= SHARED_ssd_output_tensor_bf16, "shared memory");
     ssd_output_tensor::tiles<true>(args, bindings, dtypes);

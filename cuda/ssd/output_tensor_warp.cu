@@ -395,13 +395,13 @@ __device__ __forceinline__ void tiles(const ssd_output_args &args, const CudaBin
 } // namespace output
 } // namespace ssd_warp
 
-KERNEL_FUNCTION_SHAPED(ssd_output, tensor_warp_f16, 1)
+KERNEL_FUNCTION_BLOCKS(ssd_output, tensor_warp_f16, 1)
 {
     static_assert(sizeof(ssd_warp::output::Shared) <= SHARED_ssd_output_tensor_warp_f16, "shared memory");
     ssd_warp::output::tiles<false>(args, bindings, dtypes);
 }
 
-KERNEL_FUNCTION_SHAPED(ssd_output, tensor_warp_bf16, 1)
+KERNEL_FUNCTION_BLOCKS(ssd_output, tensor_warp_bf16, 1)
 {
     static_assert(sizeof(ssd_warp::output::Shared) <= SHARED_ssd_output_tensor_warp_bf16, "shared memory");
     ssd_warp::output::tiles<true>(args, bindings, dtypes);

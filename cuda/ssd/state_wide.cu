@@ -135,13 +135,13 @@ template <bool bf, uint32_t T0> __device__ __forceinline__ void tiles(const ssd_
 
 } // namespace ssd_state_wide
 
-KERNEL_FUNCTION_SHAPED(ssd_state, wide_f16, 1)
+KERNEL_FUNCTION_BLOCKS(ssd_state, wide_f16, 1)
 {
     static_assert(TILE0_ssd_state_wide_f16 * ssd_state_wide::lanes == THREADS_ssd_state_wide_f16, "sixteen threads a row");
     ssd_state_wide::tiles<false, TILE0_ssd_state_wide_f16>(args, bindings);
 }
 
-KERNEL_FUNCTION_SHAPED(ssd_state, wide_bf16, 1)
+KERNEL_FUNCTION_BLOCKS(ssd_state, wide_bf16, 1)
 {
     static_assert(TILE0_ssd_state_wide_bf16 * ssd_state_wide::lanes == THREADS_ssd_state_wide_bf16, "sixteen threads a row");
     ssd_state_wide::tiles<true, TILE0_ssd_state_wide_bf16>(args, bindings);

@@ -14,7 +14,18 @@
 
 #include <stdatomic.h>
 
-static_assert(CUDA_BINDINGS == KERNEL_MAX_BINDINGS, "the kernels take every binding");
+/* Slots of the rows (kernel_row.slot), and how many there are. */
+enum {
+#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) CU_SLOT_##id##_##variant,
+#include "kernels.def"
+    CU_ROWS
+};
+
+/* Room for the arguments of any kernel. */
+typedef union cu_args {
+#define KERNEL(id, Args) struct Args id;
+#include "kernels.def"
+} cu_args;
 
 /* ---- The driver API, as far as it is used. Declared here so that the build needs no toolkit. ---- */
 
@@ -228,6 +239,7 @@ void cu_instance_device_info(const void *instance, uint32_t index, dart_device_i
 typedef struct cu_kernel {
     CUfunction function; /* NULL for rows of the library, and where the device lacks a capability of the row */
     uint32_t threads, shared_bytes, max_grid;
+    uint32_t fallback;              /* of a row of the library: the slot of the row that is taken where it has no algorithm */
     uint32_t map_binding, map_rows; /* of its CudaMap; 0 rows: it takes none */
     int overlaps; /* the kernel_id of its CUDA_OVERLAP, or -1 */
 } cu_kernel;
@@ -238,7 +250,7 @@ typedef struct cu_device {
     base_report *report;
     CUdevice handle;
     CUcontext context; /* the primary one, shared with the host program */
-    CUmodule module;
+    CUmodule *modules;  /* by image, NULL where no row of the image runs on the device */
     cu_kernel *kernels; /* by slot */
     CUstream copies;    /* host access, apart from the null stream, which would wait for the host program's work */
     CUstream queue;     /* submissions, one after another */
@@ -274,7 +286,7 @@ typedef struct cu_launch {
     uint32_t grid, dtypes;
     struct CudaBindings bindings;
     struct CudaMap map;
-    uint32_t args[KERNEL_MAX_ARGS / sizeof(uint32_t)];
+    cu_args args;
     cu_choice choice; /* found: cuBLASLt computes it */
     bool barrier;
 } cu_launch;
@@ -309,7 +321,11 @@ void cu_blas_close(cu_device *device);
 dart_status cu_blas_choose(cu_device *device, const cu_launch *launch, cu_choice *choice);
 dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_choice *choice, const cu_stream *stream);
 
-/* cuda/kernels.cu compiled, a generated source. */
-extern const uint64_t cu_fatbinary[];
+/* ---- The kernels compiled (cmake/cuda.cmake), generated sources ---- */
+
+extern const uint64_t *const cu_images[];
+extern const uint32_t cu_images_count;
+/* By slot: the image with the function of each row, 0 for rows of the library. */
+extern const uint8_t cu_row_images[CU_ROWS];
 
 #endif

@@ -120,7 +120,7 @@ static uint32_t alignment(uint64_t address) { return (uint32_t)((address | 256) 
 
 static cu_choice_key key_of(const cu_launch *launch)
 {
-    const struct LinearArgs *args = (const void *)launch->args;
+    const struct LinearArgs *args = &launch->args.linear;
     const uint32_t type = dtype_of(launch, BINDING_linear_x), y_type = dtype_of(launch, BINDING_linear_y);
     return (cu_choice_key){
         .type = type, .y_type = y_type, .rows = args->rows, .inputs = args->inputs, .outputs = args->outputs,
@@ -167,7 +167,7 @@ dart_status cu_blas_choose(cu_device *device, const cu_launch *launch, cu_choice
     memset(choice, 0, sizeof *choice);
     choice->key = key_of(launch);
     const uint32_t weight_type = dtype_of(launch, BINDING_linear_weight);
-    const bool adds = (((const struct LinearArgs *)launch->args)->flags & IS_ADD) != 0;
+    const bool adds = (launch->args.linear.flags & IS_ADD) != 0;
     if (weight_type != choice->key.type || (choice->key.y_type != weight_type && choice->key.y_type != DART_F32)) return DART_OK;
     /* Its bf16 results are rounded before they are added and again after it (1.45 times the error of one rounding on an H200,
      * whether or not sums are split). */
@@ -190,7 +190,7 @@ done:
 
 dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_choice *choice, const cu_stream *stream)
 {
-    const struct LinearArgs *args = (const void *)launch->args;
+    const struct LinearArgs *args = &launch->args.linear;
     const cu_choice_key *key = &choice->key;
     const float alpha = 1.0f, beta = args->flags & IS_ADD ? 1.0f : 0.0f;
     const uint64_t weight = address_of(launch, BINDING_linear_weight, args->weight_at, key->type);

@@ -6,28 +6,45 @@
 /* By slot: how each row is launched. */
 static const struct {
     const char *name; /* NULL: of the library */
-    uint32_t needs, threads, shared_bytes, blocks;
+    uint32_t needs, threads, shared_bytes, blocks, fallback;
 } cu_rows[] = {
-#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) {#id "_" #variant, needs, CUDA_BLOCK, 0, 0},
-#define CUDA_SHAPED_ROW(id, variant, needs, fits, T0, T1, max_rows, threads, shared_bytes, blocks) \
-    {#id "_" #variant, needs, threads, shared_bytes, blocks},
-#define CUDA_BLAS_ROW(id, variant, needs, fits, T0, T1, max_rows) {NULL, needs, 0, 0, 0},
+#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) {#id "_" #variant, needs, CUDA_BLOCK, 0, 0, 0},
+#define CUDA_SHAPED_ROW(id, variant, source, needs, fits, T0, T1, max_rows, threads, shared_bytes, blocks) \
+    {#id "_" #variant, needs, threads, shared_bytes, blocks, 0},
+#define CUDA_BLAS_ROW(id, variant, fallback, needs, fits, T0, T1, max_rows) {NULL, needs, 0, 0, 0, CU_SLOT_##id##_##fallback},
 #include "kernels.def"
 };
 
-/* The rows with a CUDA_MAP. */
+/* The fallback of a CUDA_BLAS_ROW computes the tiles that were counted for that row, on any device and for any call. */
 enum {
-#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) SLOT_##id##_##variant,
+#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) \
+    TILE0_##id##_##variant = (T0), TILE1_##id##_##variant = (T1), \
+    ALWAYS_##id##_##variant = (needs) == 0 && (fits) == 0 && (max_rows) == 0,
 #include "kernels.def"
 };
+#define CUDA_BLAS_ROW(id, variant, fallback, needs, fits, T0, T1, max_rows) \
+    static_assert(TILE0_##id##_##fallback == (T0) && TILE1_##id##_##fallback == (T1) && ALWAYS_##id##_##fallback, \
+                  "fallback of " #id "[" #variant "]");
+#include "kernels.def"
+
+/* The rows with a CUDA_MAP. */
 static const struct { uint32_t slot, binding, rows; } cu_maps[] = {
-#define CUDA_MAP(id, variant, binding, rows) {SLOT_##id##_##variant, BINDING_##id##_##binding, rows},
+#define CUDA_MAP(id, variant, binding, rows) {CU_SLOT_##id##_##variant, BINDING_##id##_##binding, rows},
 #include "kernels.def"
 };
+
+/* Args, CudaBindings, the dtypes word and perhaps a CudaMap: what every driver passes to a kernel. */
+#define CU_MAX_PARAMETERS 4096
+#define KERNEL(id, Args) typedef struct Args args_of_##id;
+#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) \
+    static_assert(sizeof(args_of_##id) % 4 == 0 && \
+                      sizeof(args_of_##id) + sizeof(struct CudaBindings) + 64 + sizeof(struct CudaMap) <= CU_MAX_PARAMETERS, \
+                  "parameters of " #id);
+#include "kernels.def"
 
 /* The rows with a CUDA_OVERLAP. */
 static const struct { uint32_t slot; int after; } cu_overlaps[] = {
-#define CUDA_OVERLAP(id, variant, after) {SLOT_##id##_##variant, KERNEL_##after},
+#define CUDA_OVERLAP(id, variant, after) {CU_SLOT_##id##_##variant, KERNEL_##after},
 #include "kernels.def"
 };
 /* Graphs take launches that overlap from this version of the driver on. */
@@ -109,20 +126,23 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     made->handle = in->adapters[index].handle;
     atomic_init(&made->lost, false);
     made->kernels = calloc(COUNT_OF(cu_rows), sizeof *made->kernels);
-    if (made->kernels == NULL) FAIL(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
+    made->modules = calloc(cu_images_count, sizeof *made->modules);
+    if (made->kernels == NULL || made->modules == NULL) FAIL(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
     TRY(CU(made, cuDevicePrimaryCtxRetain, &made->context, made->handle));
     TRY(cu_enter(made));
     entered = true;
-    TRY(CU(made, cuModuleLoadData, &made->module, cu_fatbinary));
     int multiprocessors = 0;
     TRY(CU(made, cuDeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->handle));
     for (size_t i = 0; i < COUNT_OF(cu_rows); i++) {
         cu_kernel *kernel = &made->kernels[i];
+        CUmodule *module = &made->modules[cu_row_images[i]];
         kernel->overlaps = -1;
+        kernel->fallback = cu_rows[i].fallback;
         if (cu_rows[i].name == NULL || (cu_rows[i].needs & ~capabilities) != 0) continue;
         /* Asking for an attribute loads the code now; a driver may otherwise do so while a stream is captured. */
         int threads = 0;
-        TRY(CU(made, cuModuleGetFunction, &kernel->function, made->module, cu_rows[i].name));
+        if (*module == NULL) TRY(CU(made, cuModuleLoadData, module, cu_images[cu_row_images[i]]));
+        TRY(CU(made, cuModuleGetFunction, &kernel->function, *module, cu_rows[i].name));
         TRY(CU(made, cuFuncGetAttribute, &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel->function));
         if (threads < (int)cu_rows[i].threads)
             FAIL(report, DART_UNSUPPORTED, "cuda: %s runs with at most %d threads", cu_rows[i].name, threads);
@@ -167,13 +187,15 @@ void cu_device_destroy(void *device)
             cu_blas_close(d);
             if (d->copies != NULL) d->driver->cuStreamDestroy(d->copies);
             if (d->queue != NULL) d->driver->cuStreamDestroy(d->queue);
-            if (d->module != NULL) d->driver->cuModuleUnload(d->module);
+            for (uint32_t i = 0; i < cu_images_count && d->modules != NULL; i++)
+                if (d->modules[i] != NULL) d->driver->cuModuleUnload(d->modules[i]);
             cu_leave(d);
         }
         d->driver->cuDevicePrimaryCtxRelease(d->handle);
     }
     if (d->queue != NULL) base_mutex_destroy(&d->submitting);
     free(d->kernels);
+    free(d->modules);
     free(d);
 }
 

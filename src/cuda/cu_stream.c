@@ -90,14 +90,15 @@ dart_status cu_stream_begin(void *device, void *stream)
     return DART_OK;
 }
 
-/* A product for cuBLASLt, or for a kernel of its own where the library has no algorithm. */
+/* A product for cuBLASLt or, where the library has no algorithm, for the fallback that the CUDA_BLAS_ROW names: it has the same
+ * tiles, and runs on every device and for every call. */
 static dart_status choose(cu_device *device, cu_stream *stream, cu_launch *to, const backend_launch *launch)
 {
     dart_status status = cu_enter(device);
     if (status != DART_OK) return status;
     TRY(cu_blas_choose(device, to, &to->choice));
     if (!to->choice.found) {
-        to->kernel = &device->kernels[kernel_pick(DART_BACKEND_CUDA, launch->row->id, 0, 0, UINT32_MAX, NULL)->slot];
+        to->kernel = &device->kernels[to->kernel->fallback];
         to->grid = launch->tiles < to->kernel->max_grid ? launch->tiles : to->kernel->max_grid;
     } else if (to->choice.workspace_bytes > stream->workspace_bytes) {
         CUdeviceptr larger = 0;
@@ -148,7 +149,7 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
     to->grid = launch->tiles < to->kernel->max_grid ? launch->tiles : to->kernel->max_grid;
     to->dtypes = launch->dtypes;
     to->barrier = launch->barrier;
-    memcpy(to->args, launch->args, info->args_size);
+    memcpy(&to->args, launch->args, info->args_size);
     for (uint32_t i = 0; i < info->bindings_count; i++) {
         const cu_memory *memory = launch->bindings[i].memory;
         if (memory != NULL) to->bindings.address[i] = memory->address + launch->bindings[i].offset;
@@ -212,7 +213,7 @@ static dart_status capture(cu_device *device, cu_stream *stream)
             status = cu_blas_run(device, launch, &launch->choice, stream);
             continue;
         }
-        void *parameters[] = {launch->args, &launch->bindings, &launch->dtypes, &launch->map};
+        void *parameters[] = {&launch->args, &launch->bindings, &launch->dtypes, &launch->map};
         const cu_kernel *kernel = launch->kernel;
         CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.value = 1};
         const CUlaunchConfig config = {launch->grid, 1, 1, kernel->threads, 1, 1, kernel->shared_bytes,

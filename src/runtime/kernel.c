@@ -36,7 +36,7 @@ enum {
 #define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) CPU_SLOT_##id##_##variant,
 #include "kernels.def"
     CUDA_SLOT_start = -1,
-#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) CUDA_SLOT_##id##_##variant,
+#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) CUDA_SLOT_##id##_##variant,
 #include "kernels.def"
     SPIRV_SLOT_start = -1,
 #define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) SPIRV_SLOT_##id##_##variant,
@@ -47,7 +47,7 @@ enum {
 const kernel_row kernel_rows[] = {
 #define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) \
     {KERNEL_##id, #variant, DART_BACKEND_CPU, CPU_SLOT_##id##_##variant, needs, fits, T0, T1, max_rows, 1},
-#define CUDA_ROW(id, variant, needs, fits, T0, T1, max_rows) \
+#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) \
     {KERNEL_##id, #variant, DART_BACKEND_CUDA, CUDA_SLOT_##id##_##variant, needs, fits, T0, T1, max_rows, 0},
 #define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) \
     {KERNEL_##id, #variant, DART_BACKEND_VULKAN, SPIRV_SLOT_##id##_##variant, needs, fits, T0, T1, max_rows, local},
