@@ -15,13 +15,8 @@
 // With -DWIDE: lib/attention_wide.glsl.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; where a block holds tokens
 // that some query must not see, what they hold is left out, not multiplied by 0.
-PUSH(AttentionArgs)
-READS(0, q)
-READS(1, k)
-READS(2, v)
-READS(3, seq)
-WRITES(4, o)
-WRITES(5, lse)
+#include "table/attention.glsl"
+READS(q) READS(k) READS(v) READS(seq) WRITES(o) WRITES(lse)
 #include "lib/seq.glsl"
 #ifdef WIDE
 #include "lib/log.glsl"

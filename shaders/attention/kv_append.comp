@@ -3,12 +3,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(KvAppendArgs)
-READS(0, k)
-READS(1, v)
-READS(2, seq)
-WRITES(3, to_k)
-WRITES(4, to_v)
+#include "table/kv_append.glsl"
+READS(k) READS(v) READS(seq) WRITES(to_k) WRITES(to_v)
 #include "lib/seq.glsl"
 
 void main()

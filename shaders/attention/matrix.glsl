@@ -14,14 +14,9 @@
 // Guards: masked scores are LOWEST before exp2; in blocks with masked tokens values that are not finite are taken out of the
 // product, which would spread them as 0 x NaN, and added to the rows that see them.
 #include "lib/matrix.glsl"
-PUSH(AttentionArgs)
-layout(std430, binding = 0) readonly buffer Block_q { uvec4 quads_q[]; };
-layout(std430, binding = 1) readonly buffer Block_k { uvec4 quads_k[]; };
-layout(std430, binding = 2) readonly buffer Block_v { uvec4 quads_v[]; };
-READS(3, seq)
-WRITES(4, o)
-layout(std430, binding = 4) writeonly buffer Quads_o { uvec4 quads_o[]; };
-WRITES(5, lse)
+#include "table/attention.glsl"
+READS_AS(uvec4, quads, q) READS_AS(uvec4, quads, k) READS_AS(uvec4, quads, v) READS(seq) WRITES(o)
+WRITES_AS(uvec4, quads, o) WRITES(lse)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
 
@@ -74,7 +69,7 @@ uvec4 wild_halves(uvec4 words)
 // Eight columns of o from element `at` on.
 void store_eight(uint at, vec4 low, vec4 high)
 {
-    uint type = DTYPE_OF(4);
+    uint type = DTYPE_OF(o);
     if (type == TYPE_F32) {
         quads_o[at / 4u] = floatBitsToUint(low);
         quads_o[at / 4u + 1u] = floatBitsToUint(high);

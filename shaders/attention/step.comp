@@ -11,12 +11,8 @@
 // then owns a column of the values (and those LANES further on). LANES is at least MAX_HEAD / GROUPS.
 // Shared memory: 4 MAX_HEAD + 8 LANES bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
-PUSH(AttentionStepArgs)
-READS(0, q)
-READS(1, k)
-READS(2, v)
-READS(3, seq)
-WRITES(4, partial)
+#include "table/attention_step.glsl"
+READS(q) READS(k) READS(v) READS(seq) WRITES(partial)
 #include "lib/seq.glsl"
 
 const uint GROUPS = MAX_HEAD / LANES;

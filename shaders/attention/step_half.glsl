@@ -6,12 +6,8 @@
 // one token, and in the end one or two columns of the sums.
 // PASSES is at most WORDS. Shared memory: 4 (PASSES + 1) LANES + 36 LANES bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
-PUSH(AttentionStepArgs)
-READS(0, q)
-layout(std430, binding = 1) readonly buffer Block_k { uvec4 quads_k[]; };
-layout(std430, binding = 2) readonly buffer Block_v { uvec4 quads_v[]; };
-READS(3, seq)
-WRITES(4, partial)
+#include "table/attention_step.glsl"
+READS(q) READS_AS(uvec4, quads, k) READS_AS(uvec4, quads, v) READS(seq) WRITES(partial)
 #include "lib/seq.glsl"
 
 shared float products[PASSES * LANES + LANES];
@@ -21,7 +17,7 @@ shared vec4 sums[2u * LANES];
 // Eight elements of 16 bits.
 void unpack(uvec4 words, out vec4 low, out vec4 high)
 {
-    const uint type = DTYPE_OF(1);
+    const uint type = DTYPE_OF(k);
     [[unroll]] for (uint i = 0u; i < 4u; i++) {
         low[i] = element_of(type, words[i / 2u], i);
         high[i] = element_of(type, words[2u + i / 2u], i);

@@ -11,9 +11,7 @@
 const uint LINES = 32u; // T0
 #include "lib/product.glsl"
 #include "lib/eight.glsl"
-READS_EIGHT(0, q)
-READS_EIGHT(1, k)
-READS_EIGHT(2, v)
+READS_EIGHT(q) READS_EIGHT(k) READS_EIGHT(v)
 
 const uint KEYS = LANES / 2u;
 const uint WORDS = 4u; // of a line, four elements each
@@ -74,7 +72,7 @@ uint place(uint line, uint word) { return line * WORDS + (word ^ (line / PERIOD 
 #define PART(line) parts[(line) * SHARERS + LANE % 16u / 4u + 4u * HALF][LANE % 4u]
 
 // exp for x <= 0. 16-bit results may do with the built-in one: its error, at most 3 + 2 |x| ulp, is that of a weight e^x.
-float weight_of(float x) { return is_half(DTYPE_OF(4)) ? exp(x) : exp_neg(x); }
+float weight_of(float x) { return is_half(DTYPE_OF(o)) ? exp(x) : exp_neg(x); }
 
 void main()
 {

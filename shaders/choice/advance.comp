@@ -6,12 +6,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(AdvanceArgs)
-READS_WRITES(0, seq)
-READS(1, ids)
-WRITES(2, log)
-READS(3, stops)
-WRITES(4, live)
+#include "table/advance.glsl"
+READS_WRITES(seq) READS(ids) WRITES(log) READS(stops) WRITES(live)
 
 bool ends(uint b, uint position)
 {

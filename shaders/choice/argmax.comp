@@ -4,9 +4,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(ArgmaxArgs)
-READS(0, part)
-WRITES(1, ids)
+#include "table/argmax.glsl"
+READS(part) WRITES(ids)
 #include "order.glsl"
 
 void main()

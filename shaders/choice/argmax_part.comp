@@ -5,9 +5,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(ArgmaxPartArgs)
-READS(0, logits)
-WRITES(1, part)
+#include "table/argmax_part.glsl"
+READS(logits) WRITES(part)
 #include "order.glsl"
 
 const uint AHEAD = 8u;

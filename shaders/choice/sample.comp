@@ -12,12 +12,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(SampleArgs)
-READS(0, logits)
-READS(1, part)
-READS(2, settings)
-READS(3, seq)
-WRITES(4, ids)
+#include "table/sample.glsl"
+READS(logits) READS(part) READS(settings) READS(seq) WRITES(ids)
 #include "order.glsl"
 
 const uint NEGATIVE_INFINITY = 0x007fffffu; // as an order

@@ -8,29 +8,19 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(ConvArgs)
-READS(0, x)
-READS(1, weight)
-READS(2, bias)
-READS(3, tail)
-READS(4, seq)
-WRITES(5, y)
+#include "table/conv.glsl"
+READS(x) READS(weight) READS(bias) READS(tail) READS(seq) WRITES(y)
 #include "lib/seq.glsl"
 
 #ifdef FOUR
 #include "lib/eight.glsl"
-#define READS_FOUR(slot, name) \
-    layout(std430, binding = slot) readonly buffer Pairs_##name { uvec2 pairs_##name[]; }; \
-    layout(std430, binding = slot) readonly buffer Quads_##name { uvec4 quads_##name[]; }; \
-    uvec4 load_words_##name(uint at) { return is_half(DTYPE_OF(slot)) ? uvec4(pairs_##name[at / 4u], 0u, 0u) : quads_##name[at / 4u]; } \
-    vec4 load_four_##name(uint at) { return four_of(DTYPE_OF(slot), load_words_##name(at)); }
+#define READS_FOUR(name) \
+    READS_AS(uvec2, pairs, name) \
+    READS_AS(uvec4, quads, name) \
+    uvec4 load_words_##name(uint at) { return is_half(DTYPE_OF(name)) ? uvec4(pairs_##name[at / 4u], 0u, 0u) : quads_##name[at / 4u]; } \
+    vec4 load_four_##name(uint at) { return four_of(DTYPE_OF(name), load_words_##name(at)); }
 vec4 four_of(uint type, uvec4 words) { return is_half(type) ? four_halves(type, words.xy) : uintBitsToFloat(words); }
-READS_FOUR(0, x)
-READS_FOUR(1, weight)
-READS_FOUR(2, bias)
-READS_FOUR(3, tail)
-layout(std430, binding = 5) buffer Pairs_y { uvec2 pairs_y[]; };
-layout(std430, binding = 5) buffer Quads_y { uvec4 quads_y[]; };
+READS_FOUR(x) READS_FOUR(weight) READS_FOUR(bias) READS_FOUR(tail) WRITES_AS(uvec2, pairs, y) WRITES_AS(uvec4, quads, y)
 const uint AHEAD = 4u;
 
 vec4 input_at(uint b, int t, uint channel)
@@ -67,12 +57,12 @@ void main()
                 [[unroll]] for (uint i = 0u; i < AHEAD; i++)
                     words[i] = load_words_x(args.x_at + (b * args.L + min(t + i, end - 1u)) * args.x_row + channel);
                 [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
-                    vec4 now = four_of(DTYPE_OF(0), words[i]);
+                    vec4 now = four_of(DTYPE_OF(x), words[i]);
                     vec4 sum = bias + weights[0] * oldest + weights[1] * older + weights[2] * old + weights[3] * now;
-                    sum = silu_four(DTYPE_OF(5), sum);
+                    sum = silu_four(DTYPE_OF(y), sum);
                     uint to = (args.y_at + (b * args.L + t + i) * args.y_row + channel) / 4u;
                     if (t + i < end) {
-                        if (is_half(DTYPE_OF(5))) pairs_y[to] = as_halves(DTYPE_OF(5), sum);
+                        if (is_half(DTYPE_OF(y))) pairs_y[to] = as_halves(DTYPE_OF(y), sum);
                         else quads_y[to] = floatBitsToUint(sum);
                     }
                     oldest = older;

@@ -6,13 +6,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(ConvStepArgs)
-READS(0, x)
-READS(1, weight)
-READS(2, bias)
-READS_WRITES(3, tail)
-READS(4, seq)
-WRITES(5, y)
+#include "table/conv_step.glsl"
+READS(x) READS(weight) READS(bias) READS_WRITES(tail) READS(seq) WRITES(y)
 #include "lib/seq.glsl"
 
 const uint MAX_ROWS = 7u;

@@ -6,10 +6,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(ConvTailArgs)
-READS(0, x)
-READS_WRITES(1, tail)
-READS(2, seq)
+#include "table/conv_tail.glsl"
+READS(x) READS_WRITES(tail) READS(seq)
 #include "lib/seq.glsl"
 
 const uint MAX_ROWS = 7u;

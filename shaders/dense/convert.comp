@@ -5,10 +5,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(ConvertArgs)
-READS(0, x)
-WRITES(1, y)
-READS(2, seq)
+#include "table/convert.glsl"
+READS(x) WRITES(y) READS(seq)
 #include "lib/seq.glsl"
 
 void main()

@@ -5,14 +5,11 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(EmbedArgs)
-READS(0, ids)
-READS(1, weight)
-WRITES(2, y)
+#include "table/embed.glsl"
+READS(ids) READS(weight) WRITES(y)
 #ifdef EIGHT
 #include "lib/eight.glsl"
-READS_EIGHT(1, weight)
-WRITES_EIGHT(2, y)
+READS_EIGHT(weight) WRITES_EIGHT(y)
 #endif
 
 void main()

@@ -4,8 +4,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(FillArgs)
-WRITES(0, y)
+#include "table/fill.glsl"
+WRITES(y)
 
 void main()
 {

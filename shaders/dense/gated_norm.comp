@@ -7,21 +7,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(GatedNormArgs)
-READS(0, y)
-READS(1, r)
-READS(2, gate)
-READS(3, z)
-READS(4, weight)
-WRITES(5, out)
+#include "table/gated_norm.glsl"
+READS(y) READS(r) READS(gate) READS(z) READS(weight) WRITES(out)
 
 #ifdef EIGHT
 #include "lib/eight.glsl"
-READS_EIGHT(0, y)
-READS_EIGHT(1, r)
-READS_EIGHT(3, z)
-READS_EIGHT(4, weight)
-WRITES_EIGHT(5, out)
+READS_EIGHT(y) READS_EIGHT(r) READS_EIGHT(z) READS_EIGHT(weight) WRITES_EIGHT(out)
 
 const uint KEPT = 4096u / (8u * gl_WorkGroupSize.x);
 
@@ -33,7 +24,7 @@ Eight gated_eight(uint row, uint i, float gate)
         Eight r = load_eight_r(args.r_at + row * args.r_row + i);
         v = Eight(v.low + gate * r.low, v.high + gate * r.high);
     }
-    return Eight(v.low * silu_four(DTYPE_OF(5), z.low), v.high * silu_four(DTYPE_OF(5), z.high));
+    return Eight(v.low * silu_four(DTYPE_OF(out), z.low), v.high * silu_four(DTYPE_OF(out), z.high));
 }
 
 void write_eight(uint row, uint i, Eight v, float scale)

@@ -13,14 +13,11 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(LinearArgs)
-READS(0, x)
-READS(1, weight)
-READS_WRITES(2, y)
+#include "table/linear.glsl"
+READS(x) READS(weight) READS_WRITES(y)
 
 #include "lib/eight.glsl"
-READS_EIGHT(0, x)
-READS_EIGHT(1, weight)
+READS_EIGHT(x) READS_EIGHT(weight)
 
 bool eights()
 {
@@ -44,8 +41,6 @@ void put(uint row, uint column, float value)
 }
 
 #if defined(MATRIX_F16) || defined(MATRIX_BF16)
-#define Y_SLOT 2
-#define ADDS has(args.flags, IS_ADD)
 #include "linear_matrix.glsl"
 #elif defined(WIDE)
 #include "linear_wide.glsl"

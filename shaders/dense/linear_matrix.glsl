@@ -2,7 +2,7 @@
 // NORMED, of mixer_project: x f32, weight and y 16-bit; y[t, o] = sum_i x[t, i] norm[i] weight[o, i] / sqrt(mean(x_t^2) + eps). x is
 // multiplied by norm and rounded as it goes into shared memory, its squares are added up beside that, and a sum meets its row's
 // root only when it is whole, so that nothing waits for the norm. bf16 only: f16 might not hold what is not normalised yet.
-// Include after saying where y lies, Y_SLOT, and whether sums are added to it, ADDS.
+// Include after put(row, column, value), which stores one element of y.
 //
 // A workgroup makes T0 outputs x T1 rows. Slabs of SLAB inputs of its rows and outputs go through shared memory: the
 // next slab travels from memory to registers while the matrices of this one are multiplied. Subgroups split the tile
@@ -38,25 +38,28 @@ const uint SHARED_WORDS = SLAB_WORDS > SUBGROUPS * SUMS ? SLAB_WORDS : SUBGROUPS
 
 shared uvec4 slabs[SHARED_WORDS];
 
-layout(std430, binding = Y_SLOT) buffer Quads_y { uvec4 quads_y[]; };
-layout(std430, binding = Y_SLOT) buffer Pairs_y { uvec2 pairs_y[]; };
+#ifdef NORMED
+WRITES_AS(uvec4, quads, y) WRITES_AS(uvec2, pairs, y)
+#else
+READS_WRITES_AS(uvec4, quads, y) READS_WRITES_AS(uvec2, pairs, y)
 
 // The four values of y from `at` on, a multiple of 4.
 vec4 load_four_y(uint at)
 {
-    if (DTYPE_OF(Y_SLOT) == TYPE_F32) return uintBitsToFloat(quads_y[at / 4u]);
-    return four_halves(DTYPE_OF(Y_SLOT), pairs_y[at / 4u]);
+    if (DTYPE_OF(y) == TYPE_F32) return uintBitsToFloat(quads_y[at / 4u]);
+    return four_halves(DTYPE_OF(y), pairs_y[at / 4u]);
 }
+#endif
 
 uint two_halves(float low, float high)
 {
-    if (DTYPE_OF(Y_SLOT) == OPERAND_TYPE) return pack_elements(low, high);
-    return half_bits(DTYPE_OF(Y_SLOT), low) | half_bits(DTYPE_OF(Y_SLOT), high) << 16;
+    if (DTYPE_OF(y) == OPERAND_TYPE) return pack_elements(low, high);
+    return half_bits(DTYPE_OF(y), low) | half_bits(DTYPE_OF(y), high) << 16;
 }
 
 void store_four_y(uint at, vec4 v)
 {
-    if (DTYPE_OF(Y_SLOT) == TYPE_F32) quads_y[at / 4u] = floatBitsToUint(v);
+    if (DTYPE_OF(y) == TYPE_F32) quads_y[at / 4u] = floatBitsToUint(v);
     else pairs_y[at / 4u] = uvec2(two_halves(v.x, v.y), two_halves(v.z, v.w));
 }
 
@@ -180,7 +183,11 @@ void main()
 #endif
                 if (fours && column + 4u <= args.outputs) {
                     uint to = args.y_at + row * args.y_row + column;
-                    store_four_y(to, ADDS ? load_four_y(to) + value : value);
+#ifdef NORMED
+                    store_four_y(to, value);
+#else
+                    store_four_y(to, has(args.flags, IS_ADD) ? load_four_y(to) + value : value);
+#endif
                 } else {
                     for (uint i = 0u; i < min(4u, args.outputs - column); i++) put(row, column + i, value[i]);
                 }

@@ -6,17 +6,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(NormArgs)
-READS(0, x)
-READS(1, weight)
-READS(2, rows)
-WRITES(3, y)
+#include "table/norm.glsl"
+READS(x) READS(weight) READS(rows) WRITES(y)
 
 #ifdef EIGHT
 #include "lib/eight.glsl"
-READS_EIGHT(0, x)
-READS_EIGHT(1, weight)
-WRITES_EIGHT(3, y)
+READS_EIGHT(x) READS_EIGHT(weight) WRITES_EIGHT(y)
 
 const uint KEPT = 4096u / (8u * gl_WorkGroupSize.x);
 

@@ -1,10 +1,19 @@
 // What every kernel includes: arguments, storage types, elementary functions, reductions, geometry of chunks.
 //
-// A kernel says PUSH(Args), then its bindings with READS, WRITES or READS_WRITES in the order of kernels.def, and
-// loops `for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x)`, with a barrier before
+// A shader includes this file, then "table/KERNEL.glsl", which the build makes from the kernel's lines of the table: its arguments,
+// `args`, and the number of each binding. Then it asks for the bindings that it uses by their names in the table, in one or more of
+// these forms:
+//   READS(x), WRITES(x), READS_WRITES(x)   elements of any type: load_x(i), load_int_x(i), store_x(i, value)
+//   READS_EIGHT(x), WRITES_EIGHT(x)        eight neighbours at a time (lib/eight.glsl)
+//   READS_AS(uvec4, quads, x), WRITES_AS, READS_WRITES_AS
+//                                          the memory as it is, an array quads_x of uvec4; `volatile` may stand before the type
+//   READS_WRITES_COHERENT(uint, words, x)  the same for what workgroups of one launch hand each other
+// A name that the kernel's table lacks, a read of what the table says is only written, and a write to what is only read do not
+// compile, and the build takes no number of a binding from a shader.
+// A shader loops `for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x)`, with a barrier before
 // shared memory is used again.
 //
-// Storage types are specialisation constants: a binding is an array of 32-bit words, and load_NAME(i) takes element i
+// Storage types are specialisation constants: a binding is an array of 32-bit words, and load_x(i) takes element i
 // out of them. 16-bit stores go through 16-bit storage with -DSTORE16; otherwise each store replaces its half of the
 // word with two atomics, which is safe next to a neighbour's store into the other half.
 #extension GL_EXT_control_flow_attributes : enable
@@ -47,7 +56,9 @@ const uint TYPE_I32 = 3u;
 
 #define PUSH(Args) layout(push_constant) uniform Push { Args args; };
 
-#define DTYPE_OF(slot) ((DTYPES >> (2u * slot)) & 3u)
+// The type of a binding's elements. table/KERNEL.glsl has BINDING_x for every binding, READABLE_x and WRITABLE_x, the same number,
+// for those that the table lets a shader read and write.
+#define DTYPE_OF(name) ((DTYPES >> (2u * BINDING_##name)) & 3u)
 
 // Element i of a word array whose type is known when the pipeline is made.
 float element_of(uint type, uint word, uint i)
@@ -87,41 +98,50 @@ uint f16_bits(float value)
 }
 uint half_bits(uint type, float value) { return type == TYPE_F16 ? f16_bits(value) : bf16_bits(value); }
 
-#define READS(slot, name) \
-    layout(std430, binding = slot) readonly buffer Block_##name { uint words_##name[]; }; \
-    float load_##name(uint i) { return element_of(DTYPE_OF(slot), words_##name[word_of(DTYPE_OF(slot), i)], i); } \
+#define READS(name) \
+    layout(std430, binding = READABLE_##name) readonly buffer Block_##name { uint words_##name[]; }; \
+    float load_##name(uint i) { return element_of(DTYPE_OF(name), words_##name[word_of(DTYPE_OF(name), i)], i); } \
     int load_int_##name(uint i) { return int(words_##name[i]); }
 
 #ifdef STORE16
-#define STORES(slot, name) \
-    layout(std430, binding = slot) buffer Halves_##name { uint16_t halves_##name[]; }; \
+#define STORES(name) \
+    layout(std430, binding = WRITABLE_##name) buffer Halves_##name { uint16_t halves_##name[]; }; \
     void store_##name(uint i, float value) \
     { \
-        if (DTYPE_OF(slot) == TYPE_F32) words_##name[i] = floatBitsToUint(value); \
-        else if (DTYPE_OF(slot) == TYPE_I32) words_##name[i] = uint(int(value)); \
-        else halves_##name[i] = uint16_t(half_bits(DTYPE_OF(slot), value)); \
+        if (DTYPE_OF(name) == TYPE_F32) words_##name[i] = floatBitsToUint(value); \
+        else if (DTYPE_OF(name) == TYPE_I32) words_##name[i] = uint(int(value)); \
+        else halves_##name[i] = uint16_t(half_bits(DTYPE_OF(name), value)); \
     }
 #else
-#define STORES(slot, name) \
+#define STORES(name) \
     void store_##name(uint i, float value) \
     { \
-        if (DTYPE_OF(slot) == TYPE_F32) words_##name[i] = floatBitsToUint(value); \
-        else if (DTYPE_OF(slot) == TYPE_I32) words_##name[i] = uint(int(value)); \
+        if (DTYPE_OF(name) == TYPE_F32) words_##name[i] = floatBitsToUint(value); \
+        else if (DTYPE_OF(name) == TYPE_I32) words_##name[i] = uint(int(value)); \
         else { \
             uint shift = (i & 1u) * 16u; \
             atomicAnd(words_##name[i >> 1], ~(0xffffu << shift)); \
-            atomicOr(words_##name[i >> 1], half_bits(DTYPE_OF(slot), value) << shift); \
+            atomicOr(words_##name[i >> 1], half_bits(DTYPE_OF(name), value) << shift); \
         } \
     }
 #endif
-#define READS_WRITES(slot, name) \
-    layout(std430, binding = slot) buffer Block_##name { uint words_##name[]; }; \
-    float load_##name(uint i) { return element_of(DTYPE_OF(slot), words_##name[word_of(DTYPE_OF(slot), i)], i); } \
+// READABLE_x + 0 * WRITABLE_x: the number, where the table lets the shader do both.
+#define READS_WRITES(name) \
+    layout(std430, binding = READABLE_##name + 0 * WRITABLE_##name) buffer Block_##name { uint words_##name[]; }; \
+    float load_##name(uint i) { return element_of(DTYPE_OF(name), words_##name[word_of(DTYPE_OF(name), i)], i); } \
     int load_int_##name(uint i) { return int(words_##name[i]); } \
-    STORES(slot, name)
-#define WRITES(slot, name) \
-    layout(std430, binding = slot) buffer Block_##name { uint words_##name[]; }; \
-    STORES(slot, name)
+    STORES(name)
+#define WRITES(name) \
+    layout(std430, binding = WRITABLE_##name) buffer Block_##name { uint words_##name[]; }; \
+    STORES(name)
+#define READS_AS(element, view, name) \
+    layout(std430, binding = READABLE_##name) readonly buffer View_##view##_##name { element view##_##name[]; };
+#define WRITES_AS(element, view, name) \
+    layout(std430, binding = WRITABLE_##name) writeonly buffer View_##view##_##name { element view##_##name[]; };
+#define READS_WRITES_AS(element, view, name) \
+    layout(std430, binding = READABLE_##name + 0 * WRITABLE_##name) buffer View_##view##_##name { element view##_##name[]; };
+#define READS_WRITES_COHERENT(element, view, name) \
+    layout(std430, binding = READABLE_##name + 0 * WRITABLE_##name) coherent buffer View_##view##_##name { element view##_##name[]; };
 
 bool has(uint flags, uint flag) { return (flags & flag) != 0u; }
 

@@ -37,23 +37,23 @@ Eight eight_of(uint type, Words w)
     return Eight(uintBitsToFloat(w.low), uintBitsToFloat(w.high));
 }
 
-#define LOADS_EIGHT(slot, name) \
-    bool aligned_##name(uint at, uint row) { return (at | row) % (is_half(DTYPE_OF(slot)) ? 8u : 4u) == 0u; } \
+#define LOADS_EIGHT(name) \
+    bool aligned_##name(uint at, uint row) { return (at | row) % (is_half(DTYPE_OF(name)) ? 8u : 4u) == 0u; } \
     Words load_words_##name(uint at) \
     { \
-        if (is_half(DTYPE_OF(slot))) return Words(quads_##name[at / 8u], uvec4(0u)); \
+        if (is_half(DTYPE_OF(name))) return Words(quads_##name[at / 8u], uvec4(0u)); \
         return Words(quads_##name[at / 4u], quads_##name[at / 4u + 1u]); \
     } \
-    Eight load_eight_##name(uint at) { return eight_of(DTYPE_OF(slot), load_words_##name(at)); }
-#define READS_EIGHT(slot, name) \
-    layout(std430, binding = slot) readonly buffer Quads_##name { uvec4 quads_##name[]; }; \
-    LOADS_EIGHT(slot, name)
-#define WRITES_EIGHT(slot, name) \
-    layout(std430, binding = slot) buffer Quads_##name { uvec4 quads_##name[]; }; \
+    Eight load_eight_##name(uint at) { return eight_of(DTYPE_OF(name), load_words_##name(at)); }
+#define READS_EIGHT(name) \
+    READS_AS(uvec4, quads, name) \
+    LOADS_EIGHT(name)
+#define WRITES_EIGHT(name) \
+    layout(std430, binding = WRITABLE_##name) buffer View_quads_##name { uvec4 quads_##name[]; }; \
     void store_eight_##name(uint at, Eight v) \
     { \
-        if (is_half(DTYPE_OF(slot))) { \
-            quads_##name[at / 8u] = uvec4(as_halves(DTYPE_OF(slot), v.low), as_halves(DTYPE_OF(slot), v.high)); \
+        if (is_half(DTYPE_OF(name))) { \
+            quads_##name[at / 8u] = uvec4(as_halves(DTYPE_OF(name), v.low), as_halves(DTYPE_OF(name), v.high)); \
         } else { \
             quads_##name[at / 4u] = floatBitsToUint(v.low); \
             quads_##name[at / 4u + 1u] = floatBitsToUint(v.high); \

@@ -10,14 +10,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(MixerAttendArgs)
-READS(0, q)
-READS(1, e)
-READS(2, c)
-READS(3, dh)
-READS(4, factor)
-READS(5, seq)
-WRITES(6, partial)
+#include "table/mixer_attend.glsl"
+READS(q) READS(e) READS(c) READS(dh) READS(factor) READS(seq) WRITES(partial)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
 #ifdef HALF
@@ -33,8 +27,7 @@ void finish(uint head) {}
 #include "sma/step_half.glsl"
 #else
 #include "lib/eight.glsl"
-layout(std430, binding = 3) readonly buffer Pairs_dh { uvec2 pairs_dh[]; };
-layout(std430, binding = 3) readonly buffer Quads_dh { uvec4 quads_dh[]; };
+READS_AS(uvec2, pairs, dh) READS_AS(uvec4, quads, dh)
 
 shared vec2 weights[MAX_STATE]; // q, c
 shared vec4 shares[LANES];
@@ -42,7 +35,7 @@ shared vec4 shares[LANES];
 // Four elements of a row of dh, where they start at a multiple of four.
 vec4 load_four(uint at)
 {
-    if (is_half(DTYPE_OF(3u))) return four_halves(DTYPE_OF(3u), pairs_dh[at / 4u]);
+    if (is_half(DTYPE_OF(dh))) return four_halves(DTYPE_OF(dh), pairs_dh[at / 4u]);
     return uintBitsToFloat(quads_dh[at / 4u]);
 }
 

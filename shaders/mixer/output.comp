@@ -8,23 +8,13 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(MixerOutputArgs)
-READS(0, y)
-READS(1, partial)
-READS(2, gate)
-READS(3, z)
-READS(4, norm)
-READS(5, weight)
-READS(6, seq)
-READS_WRITES(7, x)
+#include "table/mixer_output.glsl"
+READS(y) READS(partial) READS(gate) READS(z) READS(norm) READS(weight) READS(seq) READS_WRITES(x)
 #include "lib/seq.glsl"
 #include "mixer.glsl"
-READS_EIGHT(0, y)
-READS_EIGHT(3, z)
-READS_EIGHT(4, norm)
-READS_EIGHT(5, weight)
+READS_EIGHT(y) READS_EIGHT(z) READS_EIGHT(norm) READS_EIGHT(weight)
 #include "weights.glsl"
-layout(std430, binding = 1) readonly buffer Fours_partial { vec4 fours_partial[]; };
+READS_AS(vec4, fours, partial)
 
 const uint AHEAD = 4u; // splits that are fetched together
 
@@ -71,8 +61,8 @@ Eight gated_eight(uint row, uint i, float gate)
         v.low += scale * sum.low;
         v.high += scale * sum.high;
     }
-    v.low *= silu_four(DTYPE_OF(5), z.low); // as exact as the weights deserve
-    v.high *= silu_four(DTYPE_OF(5), z.high);
+    v.low *= silu_four(DTYPE_OF(weight), z.low); // as exact as the weights deserve
+    v.high *= silu_four(DTYPE_OF(weight), z.high);
     return v;
 }
 // The same for one element, where eight do not fit.

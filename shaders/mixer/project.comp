@@ -11,34 +11,18 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(MixerProjectArgs)
-READS(0, x)
-READS(1, norm)
-READS(2, weight)
-WRITES(3, y)
-READS(4, taps)
-READS(5, bias)
-READS_WRITES(6, tail)
-READS(7, seq)
-READS(8, a_log)
-READS(9, dt_bias)
-READS(10, open_decay)
-WRITES(11, cum)
+#include "table/mixer_project.glsl"
+READS(x) READS(norm) READS(weight) WRITES(y) READS(taps) READS(bias) READS_WRITES(tail) READS(seq) READS(a_log)
+READS(dt_bias) READS(open_decay) WRITES(cum)
 #include "lib/seq.glsl"
 #ifdef NORMED
 #include "lib/eight.glsl"
-READS_EIGHT(0, x)
-READS_EIGHT(1, norm)
-READS_EIGHT(2, weight)
+READS_EIGHT(x) READS_EIGHT(norm) READS_EIGHT(weight)
 void put(uint row, uint column, float value) { store_y(args.y_at + row * args.y_row + column, value); }
-#define Y_SLOT 3
-#define ADDS false
 #include "dense/linear_matrix.glsl"
 #else
 #include "mixer.glsl"
-READS_EIGHT(0, x)
-READS_EIGHT(1, norm)
-READS_EIGHT(2, weight)
+READS_EIGHT(x) READS_EIGHT(norm) READS_EIGHT(weight)
 #include "weights.glsl"
 
 const uint MAX_ROWS = 7u; // of a tail

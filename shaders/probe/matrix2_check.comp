@@ -5,15 +5,10 @@
 // One subgroup of at most 32 lanes; matrices are 16 x 16 x 16. Shared memory: none.
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
-PUSH(MatrixCheckArgs)
-layout(std430, binding = 0) readonly buffer Block_a { vec4 quads_a[]; };
-layout(std430, binding = 1) readonly buffer Block_patterns { vec4 quads_patterns[]; };
-layout(std430, binding = 2) writeonly buffer Block_reduced { vec4 quads_reduced[]; };
-layout(std430, binding = 3) writeonly buffer Block_numbered { vec4 quads_numbered[]; };
-layout(std430, binding = 4) writeonly buffer Block_converted { uvec4 quads_converted[]; };
-layout(std430, binding = 5) writeonly buffer Block_placed { uvec4 quads_placed[]; };
-layout(std430, binding = 6) writeonly buffer Block_moved { uvec4 quads_moved[]; };
-layout(std430, binding = 7) writeonly buffer Block_joined { uint words_joined[]; };
+#include "table/matrix2_check.glsl"
+READS_AS(vec4, quads, a) READS_AS(vec4, quads, patterns) WRITES_AS(vec4, quads, reduced)
+WRITES_AS(vec4, quads, numbered) WRITES_AS(uvec4, quads, converted) WRITES_AS(uvec4, quads, placed)
+WRITES_AS(uvec4, quads, moved) WRITES_AS(uint, words, joined)
 
 const uint SIDE = 16u;
 const uint ELEMENTS = MATRIX_M * MATRIX_N / SUBGROUP_SIZE; // of a matrix, in a lane

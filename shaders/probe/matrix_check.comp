@@ -5,11 +5,8 @@
 // a, b 16 x 16, r 16 f32, y 16 x 16 f32. One subgroup. Shared memory: none.
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
-PUSH(MatrixCheckArgs)
-layout(std430, binding = 0) readonly buffer Block_a { uvec4 quads_a[]; };
-layout(std430, binding = 1) readonly buffer Block_b { uvec4 quads_b[]; };
-layout(std430, binding = 2) readonly buffer Block_r { float floats_r[]; };
-layout(std430, binding = 3) writeonly buffer Block_y { float floats_y[]; };
+#include "table/matrix_check.glsl"
+READS_AS(uvec4, quads, a) READS_AS(uvec4, quads, b) READS_AS(float, floats, r) WRITES_AS(float, floats, y)
 
 const uint SIDE = 16u;
 const uint PITCH = SIDE / 8u; // 16-byte words a row

@@ -5,11 +5,8 @@
 // One workgroup takes T0 rows n of one (b, j, h): TEAM neighbouring lanes read a row together, then one lane adds up
 // their parts. TEAM divides LANES. Shared memory: 4 T0 (TEAM + 2) bytes. Guards: eps > 0.
 #include "lib/dart.glsl"
-PUSH(SmaAppendArgs)
-READS(0, dh)
-READS(1, seq)
-WRITES(2, to)
-WRITES(3, scale)
+#include "table/sma_append.glsl"
+READS(dh) READS(seq) WRITES(to) WRITES(scale)
 #include "lib/seq.glsl"
 
 const uint TEAM = 16u;

@@ -17,16 +17,10 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
-PUSH(SmaArgs)
-layout(std430, binding = 0) readonly buffer Block_qn { uvec4 quads_qn[]; };
-layout(std430, binding = 1) readonly buffer Block_en { uvec4 quads_en[]; };
-layout(std430, binding = 2) readonly buffer Block_c { uvec4 quads_c[]; };
-layout(std430, binding = 3) readonly buffer Block_dh { uvec4 quads_dh[]; };
-layout(std430, binding = 4) readonly buffer Block_factor { vec4 quads_factor[]; };
-READS(5, seq)
-layout(std430, binding = 6) buffer Block_r { uvec4 quads_r[]; };
-layout(std430, binding = 7) buffer Block_lse { float floats_lse[]; };
-layout(std430, binding = 8) readonly buffer Block_unit { vec2 units[]; };
+#include "table/sma.glsl"
+READS_AS(uvec4, quads, qn) READS_AS(uvec4, quads, en) READS_AS(uvec4, quads, c) READS_AS(uvec4, quads, dh)
+READS_AS(vec4, quads, factor) READS(seq) READS_WRITES_AS(uvec4, quads, r) READS_WRITES_AS(float, floats, lse)
+READS_AS(vec2, pairs, unit)
 #include "lib/seq.glsl"
 #include "lib/log.glsl"
 
@@ -64,7 +58,7 @@ uint own, limit;
 float sum_of(const in float a, const in float b) { return a + b; }
 uint to_f16(uint word)
 {
-    if (DTYPE_OF(3) == TYPE_F16) return word;
+    if (DTYPE_OF(dh) == TYPE_F16) return word;
     return packFloat2x16(f16vec2(vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u))));
 }
 void sync()
@@ -199,7 +193,7 @@ void main()
 
         uint t_own = t_first + own + lane % MATRIX_M;
         limit = t_own < count ? (position + t_own) / args.S : 0u;
-        vec2 own_units = units[(token + min(t_own, t_last)) * args.G + g];
+        vec2 own_units = pairs_unit[(token + min(t_own, t_last)) * args.G + g];
         unit = own_units.x * 1.44269504;
         top = LOWEST;
         den = 0.0;
@@ -296,7 +290,7 @@ void main()
             vec4 high = uintBitsToFloat(tile_dh[row * TOKEN_PITCH + 2u * part + 1u]) * gains[row];
             float old = keeps[row];
             uint at = (args.r_at + (token + t_first + row) * args.r_row + h * P) / 8u + part;
-            if (DTYPE_OF(6) == TYPE_F32) {
+            if (DTYPE_OF(r) == TYPE_F32) {
                 if (old > 0.0) {
                     low += old * uintBitsToFloat(quads_r[2u * at]);
                     high += old * uintBitsToFloat(quads_r[2u * at + 1u]);
@@ -309,8 +303,8 @@ void main()
                 [[unroll]] for (uint n = 0u; n < 4u; n++) {
                     vec2 pair = n < 2u ? vec2(low[2u * n], low[2u * n + 1u]) : vec2(high[2u * n - 4u], high[2u * n - 3u]);
                     if (old > 0.0)
-                        pair += old * vec2(element_of(DTYPE_OF(6), words[n], 0u), element_of(DTYPE_OF(6), words[n], 1u));
-                    words[n] = half_bits(DTYPE_OF(6), pair.x) | half_bits(DTYPE_OF(6), pair.y) << 16;
+                        pair += old * vec2(element_of(DTYPE_OF(r), words[n], 0u), element_of(DTYPE_OF(r), words[n], 1u));
+                    words[n] = half_bits(DTYPE_OF(r), pair.x) | half_bits(DTYPE_OF(r), pair.y) << 16;
                 }
                 quads_r[at] = words;
             }

@@ -1,7 +1,7 @@
 // How the workgroup that is done last with the partials of a (b, h) finds that out and merges them. Nobody waits for
 // anybody: each takes a ticket when its own partial is there for all to see. Include after lib/sma_merge.glsl.
 #extension GL_KHR_memory_scope_semantics : require
-layout(std430, binding = 7) coherent buffer Block_tickets { uint tickets[]; };
+READS_WRITES_COHERENT(uint, words, tickets)
 shared bool last;
 
 // All lanes are here, and each sees what the others wrote, to buffers too, which barrier() alone does not say. A workgroup's scope
@@ -23,9 +23,9 @@ void merge_when_last(uint head)
 {
     meet();
     if (LANE == 0u)
-        last = atomicAdd(tickets[head], 1u, gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease) == args.splits - 1u;
+        last = atomicAdd(words_tickets[head], 1u, gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease) == args.splits - 1u;
     meet();
     if (!last) return;
     merge(head);
-    if (LANE == 0u) tickets[head] = 0u; // for the next launch
+    if (LANE == 0u) words_tickets[head] = 0u; // for the next launch
 }

@@ -9,16 +9,9 @@
 // neither NaN nor infinity of later memories reaches it.
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
-PUSH(SmaArgs)
-layout(std430, binding = 0) readonly buffer Block_qn { uvec4 quads_qn[]; };
-layout(std430, binding = 1) readonly buffer Block_en { uvec4 quads_en[]; };
-layout(std430, binding = 2) readonly buffer Block_c { uvec4 quads_c[]; };
-layout(std430, binding = 3) readonly buffer Block_dh { uvec4 quads_dh[]; };
-READS(4, factor)
-READS(5, seq)
-READS_WRITES(6, r)
-READS_WRITES(7, lse)
-layout(std430, binding = 8) readonly buffer Block_unit { vec2 units[]; };
+#include "table/sma.glsl"
+READS_AS(uvec4, quads, qn) READS_AS(uvec4, quads, en) READS_AS(uvec4, quads, c) READS_AS(uvec4, quads, dh) READS(factor)
+READS(seq) READS_WRITES(r) READS_WRITES(lse) READS_AS(vec2, pairs, unit)
 #include "lib/seq.glsl"
 #include "lib/log.glsl"
 
@@ -42,7 +35,7 @@ MatrixSum sums[TILES][COLUMNS];
 
 uint to_f16(uint word)
 {
-    if (DTYPE_OF(3) == TYPE_F16) return word;
+    if (DTYPE_OF(dh) == TYPE_F16) return word;
     return packFloat2x16(f16vec2(vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u))));
 }
 
@@ -157,7 +150,7 @@ void main()
                 uint row = i * SUBGROUP_SIZE + lane;
                 if (row < OWN) {
                     uint t = min(t_own + row, t_end - 1u);
-                    float logit = logits[i] * units[(token + t) * args.G + g].x;
+                    float logit = logits[i] * pairs_unit[(token + t) * args.G + g].x;
                     bool visible = args.first + m < (position + t) / args.S;
                     float new_top = visible ? max(top[i], logit) : top[i];
                     float keep = exp_neg(top[i] - new_top);
@@ -201,7 +194,7 @@ void main()
                     result = high + log_above_one(old + new);
                 }
                 keeps[s * OWN + row] = keep;
-                gains[s * OWN + row] = gain * units[(token + t_own + row) * args.G + g].y;
+                gains[s * OWN + row] = gain * pairs_unit[(token + t_own + row) * args.G + g].y;
                 store_lse(at, den[i] > 0.0 || held > LOWEST ? result : uintBitsToFloat(0xff800000u));
             }
         }

@@ -2,11 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 // The merge of partials: see lib/sma_merge.glsl. partial B H splits P+2; r B H P; lse B H. One workgroup takes one (b, h).
 #include "lib/dart.glsl"
-PUSH(SmaMergeArgs)
-layout(std430, binding = 0) readonly buffer Block_partial { float partials[]; };
-READS(1, seq)
-READS_WRITES(2, r)
-READS_WRITES(3, lse)
+#include "table/sma_merge.glsl"
+READS_AS(float, floats, partial) READS(seq) READS_WRITES(r) READS_WRITES(lse)
 #include "lib/seq.glsl"
 #include "lib/log.glsl"
 #include "merge.glsl"

@@ -4,7 +4,7 @@
 // so-many-th partial. The first of those are asked for before anything else, so that they come while the maximum is found.
 // Shared memory: 512 + 4 LANES bytes. Guards: differences from the maximum are clamped to <= 0; partials without memories
 // (den = 0) and an lse of -infinity count as nothing.
-// Include after lib/log.glsl, in a kernel that has args.splits, floats partials[], r and lse. Call in uniform flow.
+// Include after lib/log.glsl, in a kernel that has args.splits, floats floats_partial[], r and lse. Call in uniform flow.
 const uint AT_ONCE = 8u;
 const uint ENDS = (MERGE_PARTS + LANES - 1u) / LANES; // of partials, that a lane looks at
 shared float gains[MERGE_PARTS];
@@ -15,7 +15,7 @@ float values[AT_ONCE];
 void fetch_partials(uint from, uint i, uint sharers, uint p)
 {
     [[unroll]] for (uint k = 0u; k < AT_ONCE; k++)
-        values[k] = partials[from + min(i + k * sharers, args.splits - 1u) * (args.P + 2u) + 2u + min(p, args.P - 1u)];
+        values[k] = floats_partial[from + min(i + k * sharers, args.splits - 1u) * (args.P + 2u) + 2u + min(p, args.P - 1u)];
 }
 
 void merge(uint head)
@@ -32,8 +32,8 @@ void merge(uint head)
     float dens[ENDS];
     for (uint k = 0u; k < ENDS; k++) {
         uint i = LANE + k * LANES;
-        tops[k] = partials[from + min(i, args.splits - 1u) * stride];
-        dens[k] = i < args.splits ? partials[from + i * stride + 1u] : 0.0;
+        tops[k] = floats_partial[from + min(i, args.splits - 1u) * stride];
+        dens[k] = i < args.splits ? floats_partial[from + i * stride + 1u] : 0.0;
     }
     float held = has(args.flags, IS_MERGE) ? load_lse(args.lse_at + head) : LOWEST;
     if (!(held > -3e38)) held = LOWEST;

@@ -7,25 +7,12 @@
 // of c, and nothing is read twice. LANES is 64 at least.
 // Shared memory: 20 LANES bytes, with -DHALF 16 LANES. Guards: eps > 0; tokens past the count are skipped.
 #include "lib/dart.glsl"
-PUSH(SmaQueryArgs)
+#include "table/sma_query.glsl"
 #ifdef HALF
-layout(std430, binding = 0) readonly buffer Block_q { uvec4 quads_q[]; };
-layout(std430, binding = 1) readonly buffer Block_e { uvec4 quads_e[]; };
-READS(2, seq)
-layout(std430, binding = 3) writeonly buffer Block_qn { uvec4 quads_qn[]; };
-layout(std430, binding = 4) writeonly buffer Block_en { uvec4 quads_en[]; };
-layout(std430, binding = 5) writeonly buffer Block_unit { vec2 units[]; };
-layout(std430, binding = 6) readonly buffer Block_c { uvec4 quads_c[]; };
-layout(std430, binding = 7) writeonly buffer Block_read { uvec4 quads_read[]; };
+READS_AS(uvec4, quads, q) READS_AS(uvec4, quads, e) READS(seq) WRITES_AS(uvec4, quads, qn) WRITES_AS(uvec4, quads, en)
+WRITES_AS(vec2, pairs, unit) READS_AS(uvec4, quads, c) WRITES_AS(uvec4, quads, read)
 #else
-READS(0, q)
-READS(1, e)
-READS(2, seq)
-WRITES(3, qn)
-WRITES(4, en)
-WRITES(5, unit)
-READS(6, c)
-WRITES(7, read)
+READS(q) READS(e) READS(seq) WRITES(qn) WRITES(en) WRITES(unit) READS(c) WRITES(read)
 #endif
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
@@ -89,9 +76,9 @@ void main()
         if (wide && !reads) words = quads_q[(args.q_at + row * args.q_row + g * args.N) / 8u + own];
         if (narrow) verifier = quads_e[(args.e_at + row * args.e_row + g * args.P) / 8u + own];
         vec3 part; // squares of q and of e, the largest of c
-        part.x = subgroupAdd(reads ? 0.0 : squares_of(DTYPE_OF(0), words));
-        part.y = subgroupAdd(squares_of(DTYPE_OF(1), verifier));
-        part.z = subgroupMax(reads ? largest_of(DTYPE_OF(6), words) : 0.0);
+        part.x = subgroupAdd(reads ? 0.0 : squares_of(DTYPE_OF(q), words));
+        part.y = subgroupAdd(squares_of(DTYPE_OF(e), verifier));
+        part.z = subgroupMax(reads ? largest_of(DTYPE_OF(c), words) : 0.0);
         if (subgroupElect()) parts[gl_SubgroupID] = part;
         barrier();
         part = parts[0];
@@ -103,10 +90,10 @@ void main()
         float q_power = power_below(q_factor);
         float e_power = power_below(e_factor);
         float c_power = power_below(1.0 / max(part.z, 1.17549435e-38));
-        if (wide && reads) quads_read[tile * (args.N / 8u) + own] = times(DTYPE_OF(6), DTYPE_OF(7), words, c_power);
-        if (wide && !reads) quads_qn[tile * (args.N / 8u) + own] = times(DTYPE_OF(0), DTYPE_OF(3), words, q_power);
-        if (narrow) quads_en[tile * (args.P / 8u) + own] = times(DTYPE_OF(1), DTYPE_OF(4), verifier, e_power);
-        if (LANE == 0u) units[tile] = vec2(q_factor / q_power * (e_factor / e_power), 1.0 / c_power);
+        if (wide && reads) quads_read[tile * (args.N / 8u) + own] = times(DTYPE_OF(c), DTYPE_OF(read), words, c_power);
+        if (wide && !reads) quads_qn[tile * (args.N / 8u) + own] = times(DTYPE_OF(q), DTYPE_OF(qn), words, q_power);
+        if (narrow) quads_en[tile * (args.P / 8u) + own] = times(DTYPE_OF(e), DTYPE_OF(en), verifier, e_power);
+        if (LANE == 0u) pairs_unit[tile] = vec2(q_factor / q_power * (e_factor / e_power), 1.0 / c_power);
     }
 }
 #else

@@ -4,9 +4,8 @@
 // dh rows P; rho rows. One workgroup takes T0 rows: TEAM neighbouring lanes read a row together, then one lane adds up
 // their parts. TEAM divides LANES. Shared memory: 4 T0 (TEAM + 1) bytes. Guards: eps > 0.
 #include "lib/dart.glsl"
-PUSH(SmaRhoArgs)
-READS(0, dh)
-WRITES(1, rho)
+#include "table/sma_rho.glsl"
+READS(dh) WRITES(rho)
 
 const uint TEAM = 16u;
 shared float parts[T0 * (TEAM + 1u)];

@@ -17,15 +17,8 @@
 #include "matrix.glsl"
 #else
 #include "lib/dart.glsl"
-PUSH(SmaArgs)
-READS(0, qn)
-READS(1, en)
-READS(2, c)
-READS(3, dh)
-READS(4, factor)
-READS(5, seq)
-READS_WRITES(6, r)
-READS_WRITES(7, lse)
+#include "table/sma.glsl"
+READS(qn) READS(en) READS(c) READS(dh) READS(factor) READS(seq) READS_WRITES(r) READS_WRITES(lse)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
 #ifdef WIDE

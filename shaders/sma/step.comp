@@ -10,16 +10,9 @@
 // Shared memory: 6144 + 20 LANES bytes, and that of lib/sma_merge.glsl.
 // Guards: eps > 0; differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
 #include "lib/dart.glsl"
-PUSH(SmaStepArgs)
-READS(0, q)
-READS(1, e)
-READS(2, c)
-READS(3, dh)
-READS(4, factor)
-READS(5, seq)
-layout(std430, binding = 6) coherent buffer Block_partial { float partials[]; };
-READS_WRITES(8, r)
-READS_WRITES(9, lse)
+#include "table/sma_step.glsl"
+READS(q) READS(e) READS(c) READS(dh) READS(factor) READS(seq) READS_WRITES_COHERENT(float, floats, partial)
+READS_WRITES(r) READS_WRITES(lse)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
 #include "merge.glsl"
@@ -29,12 +22,12 @@ uint e_row() { return args.e_row; }
 void store_end(uint split, uint head, float top, float den)
 {
     uint to = (head * args.splits + split) * (args.P + 2u);
-    partials[to] = top;
-    partials[to + 1u] = den;
+    floats_partial[to] = top;
+    floats_partial[to + 1u] = den;
 }
 void store_sum(uint split, uint head, uint p, float sum)
 {
-    partials[(head * args.splits + split) * (args.P + 2u) + 2u + p] = sum;
+    floats_partial[(head * args.splits + split) * (args.P + 2u) + 2u + p] = sum;
 }
 void finish(uint head) { merge_when_last(head); }
 #include "step_half.glsl"
@@ -130,12 +123,12 @@ void main()
 
         uint to = tile * (args.P + 2u);
         if (LANE == 0u) {
-            partials[to] = top;
-            partials[to + 1u] = den;
+            floats_partial[to] = top;
+            floats_partial[to + 1u] = den;
         }
         if (sharers == 1u) {
             for (uint group = 0u; group * LANES + LANE < args.P; group++)
-                partials[to + 2u + group * LANES + LANE] = sums[group];
+                floats_partial[to + 2u + group * LANES + LANE] = sums[group];
         } else {
             barrier();
             shares[LANE] = sums[0];
@@ -143,7 +136,7 @@ void main()
             if (LANE < columns) {
                 float sum = 0.0;
                 for (uint i = 0u; i < sharers; i++) sum += shares[LANE + i * columns];
-                partials[to + 2u + LANE] = sum;
+                floats_partial[to + 2u + LANE] = sum;
             }
         }
         merge_when_last(head);

@@ -5,8 +5,7 @@
 // Shared memory: 1024 + TEAMS (1024 + 8) + 4 LANES bytes.
 // Include after lib/seq.glsl and lib/sma.glsl, in a kernel that says how its bindings and results lie: e_row(),
 // store_end(split, head, top, den), store_sum(split, head, p, sum) and, in uniform flow, finish(head).
-layout(std430, binding = 3) readonly buffer Quads_dh { uvec4 quads_dh[]; };
-layout(std430, binding = 4) readonly buffer Quads_factor { vec4 quads_factor[]; };
+READS_AS(uvec4, quads, dh) READS_AS(vec4, quads, factor)
 
 const uint N = 128u;
 const uint P = 64u;
@@ -37,7 +36,7 @@ void fetch_factor(uint rows, uint from, uint j, uint block)
 
 vec2 pair_of(uint word)
 {
-    if (DTYPE_OF(3) == TYPE_F16) return unpackHalf2x16(word);
+    if (DTYPE_OF(dh) == TYPE_F16) return unpackHalf2x16(word);
     return vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u));
 }
 

@@ -6,16 +6,14 @@
 // registers (see lib/linear_wide.glsl). Shared memory: 10.7 KiB, 8.7 KiB with -DFLOAT16; 64 registers: a GCN SIMD holds four
 // waves.
 // Guards: those of sma.comp.
-READS(8, unit)
+READS(unit)
 const uint LINES = 32u; // T0
 #include "lib/product.glsl"
 const uint DEPTH = 8u;  // rows of a slab
 const uint STATES = 16u;
 shared vec4 slabs[2u * DEPTH * QUADS]; // of dh for keys, of dh for values
 #include "lib/eight.glsl"
-READS_EIGHT(0, qn)
-READS_EIGHT(2, c)
-READS_EIGHT(3, dh)
+READS_EIGHT(qn) READS_EIGHT(c) READS_EIGHT(dh)
 #ifdef FLOAT16
 shared uvec4 reads[2u * LINES * STATES / 8u]; // states of qn, of c
 #else

@@ -8,14 +8,8 @@
 // Shared memory: 12 T0 PARTS SEGMENT + 8 LANES bytes.
 // Guards: exp only of negative numbers; the sums are precise, with the rounding error of each addition carried along.
 #include "lib/dart.glsl"
-PUSH(SsdDecayArgs)
-READS(0, dt)
-READS(1, a_log)
-READS(2, dt_bias)
-READS(3, seq)
-READS(4, open_decay)
-WRITES(5, cum)
-WRITES(6, decay)
+#include "table/ssd_decay.glsl"
+READS(dt) READS(a_log) READS(dt_bias) READS(seq) READS(open_decay) WRITES(cum) WRITES(decay)
 #include "lib/seq.glsl"
 #include "ssd.glsl"
 

@@ -15,25 +15,11 @@
 // Guards: exponents are clamped to <= 0 and come from two-float differences; the sums are precise; tokens past the chunk are
 // never read, the last one stands in for them with a weight of 0 (an infinity of it becomes NaN); eps > 0.
 #include "lib/dart.glsl"
-PUSH(SsdMemoryArgs)
-READS(0, x)
-READS(1, b)
-WRITES(2, cum)
-WRITES(3, decay)
-READS(4, seq)
-READS(5, open)
-WRITES(6, memory)
-WRITES(7, scale)
-WRITES(8, tail)
-READS(9, dt)
-READS(10, a_log)
-READS(11, dt_bias)
-READS(12, open_decay)
+#include "table/ssd_decay_memory.glsl"
+READS(x) READS(b) WRITES(cum) WRITES(decay) READS(seq) READS(open) WRITES(memory) WRITES(scale) WRITES(tail) READS(dt)
+READS(a_log) READS(dt_bias) READS(open_decay)
 // volatile: what is read ahead would otherwise be read where it is used, as late as a compiler can (NVIDIA 580).
-layout(std430, binding = 0) volatile readonly buffer Quads_x { uvec4 quads_x[]; };
-layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
-layout(std430, binding = 2) writeonly buffer Quads_cum { vec4 quads_cum[]; };
-layout(std430, binding = 6) writeonly buffer Quads_memory { uvec4 quads_memory[]; };
+READS_AS(volatile uvec4, quads, x) READS_AS(uvec4, quads, b) WRITES_AS(vec4, quads, cum) WRITES_AS(uvec4, quads, memory)
 #include "lib/seq.glsl"
 #define SSD_MEMORY
 #include "ssd.glsl"

@@ -11,16 +11,8 @@
 // With -DWIDE: lib/ssd_memory_wide.glsl.
 // Guards: exponents are clamped to <= 0 and come from two-float differences; tokens past the chunk are never read; eps > 0.
 #include "lib/dart.glsl"
-PUSH(SsdMemoryArgs)
-READS(0, x)
-READS(1, b)
-READS(2, cum)
-READS(3, decay)
-READS(4, seq)
-READS(5, open)
-WRITES(6, memory)
-WRITES(7, scale)
-WRITES(8, tail)
+#include "table/ssd_memory.glsl"
+READS(x) READS(b) READS(cum) READS(decay) READS(seq) READS(open) WRITES(memory) WRITES(scale) WRITES(tail)
 #include "lib/seq.glsl"
 #define SSD_CUM
 #define SSD_MEMORY

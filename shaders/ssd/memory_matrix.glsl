@@ -7,9 +7,7 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/matrix.glsl"
 #include "matrix.glsl"
-layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
-layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
-layout(std430, binding = 6) writeonly buffer Quads_memory { uvec4 quads_memory[]; };
+READS_AS(uvec4, quads, x) READS_AS(uvec4, quads, b) WRITES_AS(uvec4, quads, memory)
 
 const uint MAX_PARTS = HEAD / 16u;        // heads in HEAD columns
 const uint WORDS = HEAD / 8u;             // 16-byte words of a row of x

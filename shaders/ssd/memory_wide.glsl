@@ -7,8 +7,7 @@ const uint LINES = 64u;
 #include "lib/product.glsl"
 #ifdef TILES
 #include "lib/eight.glsl"
-READS_EIGHT(0, x)
-READS_EIGHT(1, b)
+READS_EIGHT(x) READS_EIGHT(b)
 #endif
 #ifdef FLOAT16
 const uint DEPTH = 16u;

@@ -12,16 +12,8 @@
 // Guards: every exponent is a two-float difference towards a later token, clamped to <= 0; above the diagonal counts
 // as 0; tokens past the chunk are never read.
 #include "lib/dart.glsl"
-PUSH(SsdOutputArgs)
-READS(0, x)
-READS(1, b)
-READS(2, c)
-READS(3, cum)
-READS(4, hin)
-READS(5, hin_scale)
-READS(6, d)
-READS(7, seq)
-WRITES(8, y)
+#include "table/ssd_output.glsl"
+READS(x) READS(b) READS(c) READS(cum) READS(hin) READS(hin_scale) READS(d) READS(seq) WRITES(y)
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "ssd.glsl"

@@ -18,10 +18,7 @@
 // tile and the scales of hin count relative to the largest of them, so that no weight makes x or hin larger.
 #include "lib/matrix.glsl"
 #include "matrix.glsl"
-layout(std430, binding = 0) readonly buffer Quads_x { uvec4 quads_x[]; };
-layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
-layout(std430, binding = 2) readonly buffer Quads_c { uvec4 quads_c[]; };
-layout(std430, binding = 4) readonly buffer Quads_hin { uvec4 quads_hin[]; };
+READS_AS(uvec4, quads, x) READS_AS(uvec4, quads, b) READS_AS(uvec4, quads, c) READS_AS(uvec4, quads, hin)
 #include "output_y.glsl"
 
 // In 16-byte words. The odd ones put rows that are read together into different banks.

@@ -26,12 +26,10 @@
 #include "lib/matrix.glsl"
 #include "matrix.glsl"
 // volatile: see above.
-layout(std430, binding = 0) volatile readonly buffer Quads_x { uvec4 quads_x[]; };
-layout(std430, binding = 1) readonly buffer Quads_b { uvec4 quads_b[]; };
-layout(std430, binding = 2) readonly buffer Quads_c { uvec4 quads_c[]; };
-layout(std430, binding = 4) volatile readonly buffer Quads_hin { uvec4 quads_hin[]; };
+READS_AS(volatile uvec4, quads, x) READS_AS(uvec4, quads, b) READS_AS(uvec4, quads, c)
+READS_AS(volatile uvec4, quads, hin)
 #ifndef MATRIX_BF16
-layout(std430, binding = 5) volatile readonly buffer Quads_hin_scale { vec4 quads_hin_scale[]; };
+READS_AS(volatile vec4, quads, hin_scale)
 #endif
 #include "output_y.glsl"
 
@@ -375,7 +373,7 @@ void main()
 
             // y passes through the subgroup's own rows of the last slab.
             uint y_first = args.y_at + (token + t_first + row) * args.y_row + h * SIZE_P;
-            if (DTYPE_OF(8) == DTYPE_OF(0)) {
+            if (DTYPE_OF(y) == DTYPE_OF(x)) {
                 [[unroll]] for (uint n = 0u; n < TN; n++) {
 #ifdef MATRIX_BF16
                     // Cut; as f16, whose halves NVIDIA puts together with one instruction instead of three.

@@ -19,10 +19,7 @@ shared float factors[HEADS * SOURCES];
 shared vec2 walk[HEADS * SOURCES];             // of the block's sources
 #ifdef TILES
 #include "lib/eight.glsl"
-READS_EIGHT(0, x)
-READS_EIGHT(1, b)
-READS_EIGHT(2, c)
-READS_EIGHT(4, hin)
+READS_EIGHT(x) READS_EIGHT(b) READS_EIGHT(c) READS_EIGHT(hin)
 #endif
 #ifdef FLOAT16
 shared uvec4 reads[LINES * STATES / 8u], keys[SOURCES * STATES / 8u]; // states of c and of b

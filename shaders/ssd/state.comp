@@ -9,17 +9,9 @@
 // Matrix rows: lib/ssd_state_matrix.glsl.
 // Guards: exponents are clamped to <= 0; empty chunks are neither read nor written; eps > 0.
 #include "lib/dart.glsl"
-PUSH(SsdStateArgs)
-READS(0, decay)
-READS(1, memory)
-READS(2, scale)
-READS(3, seq)
-READS(4, tail)
-READS_WRITES(5, h)
-READS_WRITES(6, open)
-WRITES(7, open_decay)
-WRITES(8, hin)
-WRITES(9, hin_scale)
+#include "table/ssd_state.glsl"
+READS(decay) READS(memory) READS(scale) READS(seq) READS(tail) READS_WRITES(h) READS_WRITES(open) WRITES(open_decay)
+WRITES(hin) WRITES(hin_scale)
 #include "lib/seq.glsl"
 #include "lib/sma.glsl"
 #define SSD_MEMORY

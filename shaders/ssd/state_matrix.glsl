@@ -6,8 +6,7 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/matrix.glsl"
 #include "matrix.glsl"
-layout(std430, binding = 1) readonly buffer Pairs_memory { uvec2 pairs_memory[]; };
-layout(std430, binding = 8) writeonly buffer Pairs_hin { uvec2 pairs_hin[]; };
+READS_AS(uvec2, pairs, memory) WRITES_AS(uvec2, pairs, hin)
 
 const uint AHEAD = 8u;
 const uint OWN = 4u * QUADS;

@@ -6,19 +6,9 @@
 // AHEAD = T1 rows at a time. T0 divides LANES.
 // Shared memory: 2048 + 4 LANES bytes. Guards: exponents are clamped to <= 0.
 #include "lib/dart.glsl"
-PUSH(SsdStepArgs)
-READS(0, x)
-READS(1, b)
-READS(2, c)
-READS(3, cum)
-READS(4, decay)
-READS(5, d)
-READS(6, seq)
-READS_WRITES(7, h)
-READS_WRITES(8, open)
-WRITES(9, open_decay)
-WRITES(10, dh)
-WRITES(11, y)
+#include "table/ssd_step.glsl"
+READS(x) READS(b) READS(c) READS(cum) READS(decay) READS(d) READS(seq) READS_WRITES(h) READS_WRITES(open)
+WRITES(open_decay) WRITES(dh) WRITES(y)
 #include "lib/seq.glsl"
 
 const uint AHEAD = T1;

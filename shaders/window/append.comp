@@ -6,20 +6,11 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(WindowAppendArgs)
-READS(0, x)
-READS(1, dt)
-READS(2, weight)
-READS(3, bias)
-READS_WRITES(4, tail)
-READS(5, seq)
-READS(6, a_log)
-READS(7, dt_bias)
-WRITES(8, y)
-WRITES(9, rows)
-READS_WRITES(10, steps)
+#include "table/window_append.glsl"
+READS(x) READS(dt) READS(weight) READS(bias) READS_WRITES(tail) READS(seq) READS(a_log) READS(dt_bias) WRITES(y)
+WRITES(rows) WRITES(steps)
 #include "lib/seq.glsl"
-#include "window.glsl"
+#include "slot.glsl"
 
 const uint AHEAD = 3u; // rows of a tail that are fetched together; K is 4 nearly always
 

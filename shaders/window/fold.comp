@@ -9,23 +9,13 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(WindowFoldArgs)
-READS(0, rows)
-READS_WRITES(1, steps)
-READS(2, seq)
-READS_WRITES(5, open_decay)
-WRITES(6, hin)
-WRITES(7, hin_scale)
-WRITES(8, to)
-WRITES(9, scale)
+#include "table/window_fold.glsl"
+READS(rows) READS_WRITES(steps) READS(seq) READS_WRITES(open_decay) WRITES(hin) WRITES(hin_scale) WRITES(to)
+WRITES(scale)
 #include "lib/seq.glsl"
 #include "window.glsl"
 #include "lib/eight.glsl"
-READS_EIGHT(0, rows)
-WRITES_EIGHT(6, hin)
-WRITES_EIGHT(8, to)
-layout(std430, binding = 3) buffer Quads_h { vec4 quads_h[]; };
-layout(std430, binding = 4) buffer Quads_open { vec4 quads_open[]; };
+READS_EIGHT(rows) WRITES_EIGHT(hin) WRITES_EIGHT(to) READS_WRITES_AS(vec4, quads, h) READS_WRITES_AS(vec4, quads, open)
 
 const uint STAGED = SLOTS * MAX_STATE / 2u;
 shared vec4 staged[STAGED]; // of a slot: columns 0 to 3 of all words of x, columns 4 to 7 of them, b

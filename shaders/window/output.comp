@@ -11,20 +11,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
-PUSH(WindowOutputArgs)
-READS(0, rows)
-READS(1, steps)
-READS(2, c)
-READS(3, hin)
-READS(4, hin_scale)
-READS(5, d)
-READS(6, seq)
-WRITES(7, y)
+#include "table/window_output.glsl"
+READS(rows) READS(steps) READS(c) READS(hin) READS(hin_scale) READS(d) READS(seq) WRITES(y)
 #include "lib/seq.glsl"
 #include "window.glsl"
 #include "lib/eight.glsl"
-READS_EIGHT(0, rows)
-READS_EIGHT(3, hin)
+READS_EIGHT(rows) READS_EIGHT(hin)
 
 #ifdef N128_P64
 const uint N = 128u;
@@ -141,7 +133,7 @@ void main()
                 [[unroll]] for (uint i = 0u; i < B_AHEAD; i++) {
                     uint k = first + i * b_lines;
                     if (k < n) {
-                        Eight v = eight_of(DTYPE_OF(0), b_ahead[i]);
+                        Eight v = eight_of(DTYPE_OF(rows), b_ahead[i]);
                         PRODUCT(k * PITCH + b_word) = dot(low, v.low) + dot(high, v.high);
                     }
                 }
@@ -169,7 +161,7 @@ void main()
                 if (!once_hin() && first != x_line) fetch_hin(hin_at + own * N * P, first);
                 [[unroll]] for (uint i = 0u; i < HIN_AHEAD; i++) {
                     uint row = first + i * x_lines;
-                    if (row < N) add(sum, c_scaled[own * MAX_N + row], eight_of(DTYPE_OF(3), hin_ahead[i]));
+                    if (row < N) add(sum, c_scaled[own * MAX_N + row], eight_of(DTYPE_OF(hin), hin_ahead[i]));
                 }
             }
             if (own + 1u < count) fetch_hin(hin_at + (own + 1u) * N * P, x_line);
@@ -179,7 +171,7 @@ void main()
                 if (!once_x() && first != x_line) fetch_x(x_at + own * P, first, n, pitch);
                 [[unroll]] for (uint i = 0u; i < X_AHEAD; i++) {
                     uint k = first + i * x_lines;
-                    if (k < n) add(sum, weights[own * WINDOW + k], eight_of(DTYPE_OF(0), x_ahead[i]));
+                    if (k < n) add(sum, weights[own * WINDOW + k], eight_of(DTYPE_OF(rows), x_ahead[i]));
                 }
             }
             if (own + 1u < count) fetch_x(x_at + (own + 1u) * P, x_line, n, pitch);

@@ -1,6 +1,6 @@
-// Slots of a window and what decays leave of them, see args.h. Include after READS(.., steps) and seq.glsl, in a kernel whose
-// arguments have H and S.
-uint window_slot(uint position) { return position % args.S % WINDOW; }
+// What decays leave of the slots of a window, see args.h. Include after READS(steps) or READS_WRITES(steps), in a kernel whose arguments
+// have H and S.
+#include "slot.glsl"
 
 shared vec4 log_decays[WINDOW / 4u];
 shared float keeps[WINDOW];      // times step

@@ -4,6 +4,9 @@
 For every SPIRV_ROW line of --table and of what it includes, the shader that it names is compiled with the row's defines, checked, optimised,
 checked again and written as <id>.<variant>.spv next to --out. --out holds vk_spirv_modules[] in the order of the
 rows (see src/vulkan/vk_spirv.h). What has not changed since the last run is not compiled again.
+
+Bindings go by name: table/<id>.glsl, made next to --out from the KERNEL and BIND lines, tells the shader of a row their numbers
+(see shaders/lib/dart.glsl). A shader that includes the table of another kernel, or numbers a binding itself, fails.
 """
 import argparse
 import array
@@ -19,7 +22,12 @@ import sys
 
 ROW = re.compile(r"\s*SPIRV_ROW\(\s*(\w+)\s*,\s*(\w+)\s*,\s*\"([\w./]+)\"\s*,\s*([\w\s|]+?)\s*,\s*[\w\s|]+?\s*,"
                  r"\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\"([^\"]*)\"\s*\)\s*$")
+KERNEL = re.compile(r"\s*KERNEL\((\w+),\s*(\w+)\)")
+BIND = re.compile(r"\s*BIND\((\w+),\s*(\w+),\s*(READ|WRITE|READ_WRITE)\)")
 INCLUDE = re.compile(r'#include "([^"]+\.def)"')
+# Where bindings are declared, and what a declaration looks like.
+LIBRARIES_OF_BINDINGS = ("lib/dart.glsl", "lib/eight.glsl")
+NUMBERED = re.compile(r"\bbinding\s*=")
 
 # SPIR-V, by number.
 MAGIC = 0x07230203
@@ -61,14 +69,38 @@ class Row:
         self.target = "vulkan1.3" if "DART_CAP_MATRIX2" in capabilities else "vulkan1.2"
 
 
-def read_rows(path, folder, tables):
-    """Rows in the order of the table, whose includes are relative to its folder. Adds the files to tables."""
+class Kernel:
+    def __init__(self, name, arguments, path):
+        self.name = name
+        self.arguments = arguments
+        self.path = path
+        self.bindings = []  # (name, access)
+
+    def glsl(self):
+        lines = [f"// Made by tools/build/embed_shaders.py from the lines of {self.name} in {self.path.name}.", f"PUSH({self.arguments})"]
+        for number, (name, access) in enumerate(self.bindings):
+            lines.append(f"#define BINDING_{name} {number}")
+            if access != "WRITE":
+                lines.append(f"#define READABLE_{name} {number}")
+            if access != "READ":
+                lines.append(f"#define WRITABLE_{name} {number}")
+        return "\n".join(lines) + "\n"
+
+
+def read_rows(path, folder, tables, kernels):
+    """Rows in the order of the table, whose includes are relative to its folder. Adds the files to tables, kernels to kernels."""
     rows = []
     tables.append(path)
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         include = INCLUDE.match(line)
         if include:
-            rows += read_rows(folder / include[1], folder, tables)
+            rows += read_rows(folder / include[1], folder, tables, kernels)
+        kernel = KERNEL.match(line)
+        if kernel:
+            kernels[kernel[1]] = Kernel(kernel[1], kernel[2], path)
+        bind = BIND.match(line)
+        if bind:
+            kernels[bind[1]].bindings.append((bind[2], bind[3]))
         if not line.lstrip().startswith("SPIRV_ROW("):
             continue
         match = ROW.match(line)
@@ -77,6 +109,27 @@ def read_rows(path, folder, tables):
         capabilities = [name.strip() for name in match[4].split("|")]
         rows.append(Row(f"{path}:{number}", match[1], match[2], match[3], capabilities, match[5]))
     return rows
+
+
+def write_tables(folder, kernels):
+    """table/<id>.glsl of each kernel. Files that would not change keep their time."""
+    folder.mkdir(exist_ok=True)
+    for kernel in kernels.values():
+        path = folder / f"{kernel.name}.glsl"
+        text = kernel.glsl()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def check_bindings(row, shaders, tables, sources):
+    """Does the row's shader take its bindings from its own kernel's table, and by name only?"""
+    for source in sources:
+        path = shaders / source
+        if path.resolve().parent == tables.resolve():
+            if path.stem != row.kernel:
+                raise Failure(f"{row.place}: {row.name}: {row.source} includes table/{path.name}")
+        elif source not in LIBRARIES_OF_BINDINGS and NUMBERED.search(path.read_text(encoding="utf-8")):
+            raise Failure(f"{row.place}: {row.name}: {source} declares a binding itself; READS and the like of lib/dart.glsl do")
 
 
 def run(*command):
@@ -172,7 +225,7 @@ class Builder:
         made = self.folder / f"{row.name}.tmp.spv"
         depfile = self.folder / f"{row.name}.d"
         try:
-            run(self.options.glslang, "--quiet", "--target-env", row.target, "-S", "comp", f"-I{self.options.shaders}", *row.defines,
+            run(self.options.glslang, "--quiet", "--target-env", row.target, "-S", "comp", f"-I{self.options.shaders}", f"-I{self.folder}", *row.defines,
                 "--depfile", depfile, "-o", made, source)
             made.write_bytes(mark_aliases(load(made)).tobytes())
             run(self.options.spirv_val, "--target-env", row.target, made)
@@ -182,6 +235,7 @@ class Builder:
             words = load(made)
             check_capabilities(row, words)
             sources = sorted({os.path.relpath(source, self.options.shaders) for source in read_depfile(depfile)})
+            check_bindings(row, self.options.shaders, self.folder / "table", sources)
             os.replace(made, spv)
         finally:
             made.unlink(missing_ok=True)
@@ -229,10 +283,12 @@ def main():
     options = parser.parse_args()
 
     tables = []
-    rows = read_rows(options.table, options.table.parent, tables)
+    kernels = {}
+    rows = read_rows(options.table, options.table.parent, tables, kernels)
     if not rows:
         raise Failure(f"{options.table}: no SPIRV_ROW")
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_tables(options.out.parent / "table", kernels)
     builder = Builder(options)
     failures = []
     codes = []
