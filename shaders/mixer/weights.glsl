@@ -1,4 +1,4 @@
-// The weights' share of lib/mixer.glsl; include after READS(weight) and READS_EIGHT(weight).
+// The weights' share of mixer.glsl; include after READS(weight) and READS_EIGHT(weight).
 
 // sums += v . weight over inputs i .. i + 7 of all outputs.
 void add_products(uint first_output, uint i, Eight v)

@@ -1,5 +1,5 @@
 // How the workgroup that is done last with the partials of a (b, h) finds that out and merges them. Nobody waits for
-// anybody: each takes a ticket when its own partial is there for all to see. Include after lib/sma_merge.glsl.
+// anybody: each takes a ticket when its own partial is there for all to see. Include after merge.glsl.
 #extension GL_KHR_memory_scope_semantics : require
 READS_WRITES_COHERENT(uint, words, tickets)
 shared bool last;

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-// ssd_decay and ssd_memory in one launch, N = 128, P = 64, S at most 256, 16-bit operands (see ssd_decay.comp, ssd_memory.comp):
+// ssd_decay and ssd_memory in one launch, N = 128, P = 64, S at most 256, 16-bit operands (see decay.comp, memory_base.comp):
 //   cum_t = sum over k <= t of -exp(a_log) step_k, two-float; memory[n, p] = sum_t exp(cum_end - cum_t) step_t b_t[n] x_t[p].
 // One workgroup makes T1 heads of a chunk, BLOCK at a time. All lanes make a block's steps; a subgroup adds up those of a whole
 // head, TOKENS neighbours a lane in order and the lanes by doubling, always in the same order, and leaves the head's weights in

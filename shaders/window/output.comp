@@ -4,9 +4,9 @@
 // rows B WINDOW (H P + G N); steps B WINDOW H 2; c B G N; hin B H N P; hin_scale B H N; y B H P. A workgroup makes T0 heads of
 // one group, which share the products c . b_k; N / 8 lanes share a row of b, P / 8 one of x or hin. All that the first head
 // reads is asked for at once, hin even before it is known how many tokens the window holds, what a later one reads while the
-// head before it is added up; what heads have in common, and the sums over lanes, is done for all of them together. With -DFEW:
+// head before it is added up; what heads have in common, and the sums over lanes, is done for all of them together. With -DLOW_REGISTERS:
 // lanes are summed up head by head, so that more workgroups share a processor.
-// n = 128 with -DN128_P64, else MAX_STATE. Shared memory: 4 (n + T0 (2 WINDOW + 1 + n)) + 16 max(2 HELD LANES, WINDOW (n / 8 + 1) / 4 + 1)
+// n = 128 with -DN128_P64, else MAX_STATE. Shared memory: 4 (n + T0 (2 WINDOW + 1 + n)) + 16 max(2 HEADS LANES, WINDOW (n / 8 + 1) / 4 + 1)
 // bytes. Guards: exp only of numbers <= 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -34,12 +34,12 @@ const uint HIN_AHEAD = AHEAD;
 const uint X_AHEAD = AHEAD / 4u;
 const uint B_AHEAD = AHEAD / 2u;
 const uint PITCH = MAX_N / 8u + 1u;
-#ifdef FEW
-const uint HELD = 1u; // heads whose sums over lanes are taken at a time
+#ifdef LOW_REGISTERS
+const uint HEADS = 1u; // heads whose sums over lanes are taken at a time
 #else
-const uint HELD = T0;
+const uint HEADS = T0;
 #endif
-const uint SUMS = 2u * HELD * gl_WorkGroupSize.x;
+const uint SUMS = 2u * HEADS * gl_WorkGroupSize.x;
 const uint PRODUCTS = WINDOW * PITCH / 4u + 1u;
 shared float c_now[MAX_N];
 shared float c_scaled[T0 * MAX_N]; // c times the scale of hin's row
@@ -176,10 +176,10 @@ void main()
             }
             if (own + 1u < count) fetch_x(x_at + (own + 1u) * P, x_line, n, pitch);
             // Plane by plane, so that neighbouring lanes use neighbouring words.
-            uint held = HELD < T0 ? 0u : own;
+            uint held = HEADS < T0 ? 0u : own;
             work[2u * held * LANES + LANE] = sum.low;
             work[(2u * held + 1u) * LANES + LANE] = sum.high;
-            if (HELD < T0 || own + 1u == count) {
+            if (HEADS < T0 || own + 1u == count) {
                 barrier();
                 for (uint e = LANE; e < (held + 1u) * P; e += LANES) {
                     uint h = first_h + own - held + e / P;

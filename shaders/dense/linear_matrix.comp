@@ -1,0 +1,8 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// linear on cooperative matrices (linear_base.comp has the formula), tile by tile as matrix_product.glsl says, shared memory included.
+#include "lib/dart.glsl"
+#include "linear.glsl"
+#include "matrix_product.glsl"
+
+void main() { multiply_tiles(); }
