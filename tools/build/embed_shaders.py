@@ -3,7 +3,8 @@
 
 For every SPIRV_ROW line of --table and of what it includes, the shader that it names is compiled with the row's defines, checked, optimised,
 checked again and written as <id>.<variant>.spv next to --out. --out holds vk_spirv_modules[] in the order of the
-rows (see src/vulkan/vk_spirv.h). What has not changed since the last run is not compiled again.
+rows (see src/vulkan/vk_spirv.h), the words of the modules lie beside it in a file for each file of the table: vk_spirv_ssd.c for
+the rows of ssd.def. What has not changed since the last run is not compiled again.
 
 Bindings go by name: table/<id>.glsl, made next to --out from the KERNEL and BIND lines, tells the shader of a row their numbers
 (see shaders/lib/dart.glsl). A shader that includes the table of another kernel, or numbers a binding itself, fails.
@@ -57,8 +58,9 @@ class Failure(Exception):
 
 
 class Row:
-    def __init__(self, place, kernel, variant, source, capabilities, defines):
+    def __init__(self, place, group, kernel, variant, source, capabilities, defines):
         self.place = place
+        self.group = group
         self.source = source
         self.kernel = kernel
         self.variant = variant
@@ -107,7 +109,7 @@ def read_rows(path, folder, tables, kernels):
         if not match:
             raise Failure(f"{path}:{number}: not a SPIRV_ROW of one line: {line.strip()}")
         capabilities = [name.strip() for name in match[4].split("|")]
-        rows.append(Row(f"{path}:{number}", match[1], match[2], match[3], capabilities, match[5]))
+        rows.append(Row(f"{path}:{number}", path.stem, match[1], match[2], match[3], capabilities, match[5]))
     return rows
 
 
@@ -243,25 +245,51 @@ class Builder:
         return words, {"sources": sources, "state": self.state(row, sources)}
 
 
-def write_c(path, rows, codes):
-    lines = ["/* Made by tools/embed_shaders.py. */", '#include "vulkan/vk_spirv.h"', ""]
-    numbers = {}
-    entries = []
-    for row, words in zip(rows, codes):
-        code = words.tobytes()
-        if code not in numbers:
-            numbers[code] = len(numbers)
-            lines.append(f"static const uint32_t vk_spirv_{numbers[code]}[] = {{")
-            for at in range(0, len(words), 8):
-                lines.append("    " + " ".join(f"0x{word:08x}u," for word in words[at:at + 8]))
-            lines.append("};")
-        number = numbers[code]
-        entries.append(f"    {{vk_spirv_{number}, sizeof(vk_spirv_{number})}}, /* {row.name} */")
-    lines += ["", "const vk_spirv_module vk_spirv_modules[] = {", *entries, "};",
-              f"const uint32_t vk_spirv_modules_count = {len(rows)};", ""]
+def write_if_changed(path, head, make_rest):
+    """Writes head and what make_rest() returns, unless the file begins with that head: it says what the rest is made from."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            if file.read(len(head)) == head:
+                return
+    except OSError:
+        pass
     temporary = path.with_suffix(".tmp")
-    temporary.write_text("\n".join(lines), encoding="utf-8")
+    temporary.write_text(head + make_rest(), encoding="utf-8")
     os.replace(temporary, path)
+
+
+def arrays(group, codes):
+    """C arrays of the words of one group's modules."""
+    lines = []
+    for number, words in enumerate(codes):
+        lines.append(f"const uint32_t vk_spirv_{group}_{number}[{len(words)}] = {{")
+        for at in range(0, len(words), 8):
+            lines.append("    " + " ".join(f"0x{word:08x}u," for word in words[at:at + 8]))
+        lines.append("};")
+    return "\n".join(lines) + "\n"
+
+
+def write_c(path, rows, codes):
+    """The modules of each group in a file of their own, so that an edit compiles little again, and vk_spirv_modules[] in path."""
+    groups = {}  # group: {code: words}
+    names = []
+    for row, words in zip(rows, codes):
+        own = groups.setdefault(row.group, {})
+        own.setdefault(words.tobytes(), words)
+        number = list(own).index(words.tobytes())
+        names.append(f"vk_spirv_{row.group}_{number}")
+    extern = []
+    for group, own in groups.items():
+        made_from = hashlib.sha256(b"".join(hashlib.sha256(code).digest() for code in own)).hexdigest()
+        declared = [f"extern const uint32_t vk_spirv_{group}_{number}[{len(words)}];" for number, words in enumerate(own.values())]
+        head = f"/* Made by tools/build/embed_shaders.py from {made_from}. */\n#include <stdint.h>\n\n" + "\n".join(declared) + "\n\n"
+        write_if_changed(path.with_name(f"{path.stem}_{group}.c"), head, lambda own=own, group=group: arrays(group, own.values()))
+        extern += declared
+    entries = [f"    {{{name}, sizeof({name})}}, /* {row.name} */" for row, name in zip(rows, names)]
+    lines = ["/* Made by tools/build/embed_shaders.py. */", '#include "vulkan/vk_spirv.h"', "", *extern, "",
+             "const vk_spirv_module vk_spirv_modules[] = {", *entries, "};",
+             f"const uint32_t vk_spirv_modules_count = {len(rows)};", ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
 
 
 def write_depfile(path, out, sources):
