@@ -186,8 +186,8 @@ static dart_status stream_launch(void *device, void *stream, const backend_launc
     cpu_launch *to = &s->launches[s->count];
     memset(to, 0, sizeof *to);
     to->kernel = cpu_kernels[launch->row->slot];
-    to->T0 = launch->row->T0;
-    to->T1 = launch->row->T1;
+    to->T0 = launch->T0;
+    to->T1 = launch->T1;
     to->tiles = launch->tiles;
     to->barrier = launch->barrier;
     memcpy(to->args, launch->args, kernel->args_size);
@@ -223,9 +223,9 @@ static dart_status stream_elapsed(void *device, void *stream, uint64_t *ns)
     return DART_OK;
 }
 
-static dart_status warm(void *device, const kernel_row *row, uint32_t dtypes)
+static dart_status warm(void *device, const backend_code *code)
 {
-    (void)device, (void)row, (void)dtypes;
+    (void)device, (void)code;
     return DART_OK;
 }
 

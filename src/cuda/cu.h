@@ -276,7 +276,7 @@ dart_status cu_memory_create(void *device, uint64_t bytes, void **memory);
 void cu_memory_destroy(void *device, void *memory);
 dart_status cu_memory_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes);
 dart_status cu_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
-dart_status cu_warm(void *device, const kernel_row *row, uint32_t dtypes);
+dart_status cu_warm(void *device, const backend_code *code);
 
 /* ---- Streams ---- */
 

@@ -199,9 +199,9 @@ void cu_device_destroy(void *device)
     free(d);
 }
 
-dart_status cu_warm(void *device, const kernel_row *row, uint32_t dtypes)
+dart_status cu_warm(void *device, const backend_code *code)
 {
-    (void)row, (void)dtypes; /* loaded with the device */
+    (void)code; /* loaded with the device */
     cu_device *d = device;
     return atomic_load(&d->lost) ? base_fail(d->report, DART_DEVICE_LOST, "cuda: the device was lost before") : DART_OK;
 }

@@ -2,7 +2,7 @@
  * side. */
 #include "block.h"
 #include "checkpoint/config.h"
-#include "runtime/stream.h"
+#include "ops/mixer/mixer.h"
 
 static uint32_t rows_of(const model_block_args *a) { return a->B * a->L; }
 
@@ -199,7 +199,7 @@ dart_status model_block_window_step(dart_stream *stream, const model_block_args 
     dart_window_args window = window_args(a, DART_WINDOW_STEP);
     const dart_norm_linear_args first =
         normalised_product(a, model_config_in_proj(a->config), a->weights.in_proj, a->work.proj);
-    project(stream, a, op_norm_linear_has_matrices(a->x.buffer->device, &first));
+    project(stream, a, mixer_norm_linear_has_matrices(a->x.buffer->device, &first));
     dart_window_append(stream, &window);
     convolve_queries(stream, a);
     dart_window_output(stream, &window);

@@ -121,9 +121,9 @@ static dart_status null_stream_elapsed(void *device, void *stream, uint64_t *ns)
     *ns = 0;
     return DART_OK;
 }
-static dart_status null_warm(void *device, const kernel_row *row, uint32_t dtypes)
+static dart_status null_warm(void *device, const backend_code *code)
 {
-    (void)device, (void)row, (void)dtypes;
+    (void)device, (void)code;
     return DART_OK;
 }
 

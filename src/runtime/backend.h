@@ -30,9 +30,17 @@ typedef struct backend_binding {
 } backend_binding;
 #define BACKEND_ALIGN 256u
 
-typedef struct backend_launch {
+/* A variant made for types and tile sizes: what a backend compiles, where it compiles. */
+typedef struct backend_code {
     const kernel_row *row;
     uint32_t dtypes; /* two bits a binding, see args.h */
+    uint32_t T0, T1;
+} backend_code;
+
+typedef struct backend_launch {
+    const kernel_row *row;
+    uint32_t dtypes;
+    uint32_t T0, T1; /* those of the row, or computed by the op where the row says 0 */
     uint32_t tiles;  /* > 0; equals the first field of args */
     const void *args;
     backend_binding bindings[KERNEL_MAX_BINDINGS]; /* kernel_table[row->id].bindings_count of them */
@@ -71,7 +79,7 @@ typedef struct backend {
     dart_status (*stream_times)(void *device, void *stream, uint64_t *ns, uint32_t *count);
 
     /* Makes code ready ahead of the first launch (compiles a pipeline). From several threads at once. */
-    dart_status (*warm)(void *device, const kernel_row *row, uint32_t dtypes);
+    dart_status (*warm)(void *device, const backend_code *code);
     /* What was compiled, for options->cache of a later device_create: size only when data is NULL. NULL: nothing is ever
      * compiled. The backend recognises its own bytes as those of the same device and driver; that they are whole is seen to. */
     dart_status (*cache_read)(void *device, void *data, size_t *bytes);

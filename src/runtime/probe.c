@@ -1,7 +1,7 @@
 /* Probes of matrix hardware when a device is opened: advertised is not the same as right, and some rows of the table rely on what no
  * specification promises. Each probe runs the very operation on numbers whose result is exact; where a result differs, the device
  * goes on without the capabilities that stand for it, so that the next rows of the table are taken. */
-#include "stream.h"
+#include "op.h"
 
 #include <string.h>
 
@@ -37,11 +37,15 @@ static dart_status launch(probe *p, kernel_id id)
     if (status == DART_OK) status = op_begin(&call, p->stream, "probe");
     if (status != DART_OK) return status;
     op_kernel(&call, id, SIDE, p->dtype == DART_BF16 ? FITS_BF16 : FITS_F16);
-    for (uint32_t i = 0; i < kernel_table[id].bindings_count; i++) {
-        const dart_tensor tensor = {.buffer = p->buffers[i], .dtype = DART_F32};
-        op_bind(&call, i, &tensor, dart_buffer_bytes(p->buffers[i]) / sizeof(float));
+    op_operand operands[MOST_BUFFERS];
+    op_binding bindings[MOST_BUFFERS];
+    const uint32_t count = kernel_table[id].bindings_count;
+    for (uint32_t i = 0; i < count; i++) {
+        operands[i] = (op_operand){.of = {.buffer = p->buffers[i], .dtype = DART_F32}, .rows = 1,
+                                   .width = dart_buffer_bytes(p->buffers[i]) / sizeof(float)};
+        bindings[i] = (op_binding){.slot = i, .operand = &operands[i]};
     }
-    op_launch(&call, &k, 1);
+    op_launch(&call, &k, 1, bindings, count);
     status = op_end(&call);
     if (status == DART_OK) status = dart_stream_submit(p->stream);
     return status == DART_OK ? dart_stream_wait(p->stream, UINT64_MAX) : status;

@@ -1,75 +1,48 @@
-/* A stream as the ops see it: checks of arguments, scratch memory, launches. */
+/* A stream behind its public functions: what op calls (op.h) ask of it. */
 #ifndef DART_STREAM_H
 #define DART_STREAM_H
 
-#include "device.h"
+#include "trace.h"
 
-/* What a tensor argument may be. */
-enum {
-    OP_F32 = 1 << DART_F32,
-    OP_FLOAT = 1 << DART_F32 | 1 << DART_F16 | 1 << DART_BF16,
-    OP_I32 = 1 << DART_I32,
-    OP_VIEW = 1 << 8,     /* may have rows farther apart than their width */
-    OP_OPTIONAL = 1 << 9, /* may be absent */
-    OP_ALIGNED = 1 << 10  /* must start at a multiple of 64 elements */
+enum { STREAM_IN_FLIGHT = 128 };
+
+/* A range that launches since the last barrier read or write. */
+typedef struct hazard {
+    const void *memory;
+    uint64_t begin, end;
+    kernel_access access;
+} hazard;
+
+typedef struct buffer_list {
+    dart_buffer **buffers;
+    uint32_t count;
+} buffer_list;
+
+struct dart_stream {
+    dart_device *device;
+    void *handle; /* the backend's */
+    base_report report;
+    dart_stream_options options;
+    dart_status status; /* sticky */
+    bool submitted;     /* and not known to be done */
+    bool closed;        /* submitted once: nothing more can be recorded */
+    bool timed;         /* elapsed_ns is that of a finished submission */
+    uint64_t elapsed_ns;
+    uint32_t launches;
+    hazard hazards[STREAM_IN_FLIGHT];
+    uint32_t hazards_count;
+    launch_notes notes; /* on a device that is profiled */
+    backend_code *needs; /* of a warming stream: the code that launches asked for, each once */
+    uint32_t needs_count;
+    /* Scratch, which op.c hands out: buffers filled one after another, all given back between ops. */
+    buffer_list chunks;
+    uint32_t chunk; /* the one being filled */
+    uint64_t used;  /* bytes of it */
+    buffer_list tickets; /* zeros; launches recorded earlier may use any of them, later ones use the last and largest */
 };
 
-/* An op in the making: `op` names it in messages. Every function below does nothing once the stream has failed. */
-typedef struct op_call {
-    dart_stream *stream;
-    const char *op;
-    const kernel_row *row; /* of the kernel being launched; never NULL */
-    backend_launch launch;
-} op_call;
-
-/* DART_OK, or the stream's sticky failure. Takes the position of the scratch memory. */
-dart_status op_begin(op_call *call, dart_stream *stream, const char *op);
-/* Gives scratch memory back to later ops; returns the stream's status. */
-dart_status op_end(op_call *call);
-dart_status op_fail(op_call *call, dart_status code, const char *format, ...) DART_PRINTF(3, 4);
-#define OP_REQUIRE(call, condition, ...) \
-    do { \
-        if (!(condition)) return op_fail((call), DART_INVALID_ARGUMENT, __VA_ARGS__); \
-    } while (0)
-
-static inline bool op_has(const dart_tensor *tensor) { return tensor->buffer != NULL; }
-/* Elements from one row to the next. */
-static inline uint32_t op_row(const dart_tensor *tensor, uint64_t width)
-{
-    return (uint32_t)(tensor->row != 0 ? tensor->row : width);
-}
-/* Is the tensor of rows x width what `kinds` allows, on this device, and inside its buffer? */
-bool op_check(op_call *call, const char *name, const dart_tensor *tensor, int kinds, uint64_t rows, uint64_t width);
-/* f32 scratch until op_end; absent tensor on failure. */
-dart_tensor op_scratch(op_call *call, uint64_t elements);
-/* That many zeros (i32) for a kernel that leaves them zero again, as tickets by which its tiles find out which is done last.
- * Launches that use them follow one another. */
-dart_tensor op_tickets(op_call *call, uint64_t elements);
-/* The tensor itself where it is given, else scratch. */
-dart_tensor op_kept(op_call *call, const dart_tensor *tensor, uint64_t elements);
-
-/* Opens a launch of the kernel: picks the row for that many rows of work and the traits (FITS_...) of the call. */
-void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits);
-/* Is kernel `one`, which does what `other` and a launch before it do, to be taken? Where it has a row for the call, unless a variant is
- * forced that only `other` has. */
-bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t traits);
-/* Does dart_norm_linear multiply matrices in this call? Where it does not, a norm and a product of its result are faster from
- * some rows on. */
-bool op_norm_linear_has_matrices(const dart_device *device, const dart_norm_linear_args *args);
-/* FITS_F16 or FITS_BF16 when both tensors are of that type, else 0. */
-uint32_t op_fits_half(const dart_tensor *a, const dart_tensor *b);
-/* Does each row of the tensor, and each 8 elements of it, start at a multiple of 16 bytes (16-bit elements)? */
-bool op_fits_rows(const dart_tensor *tensor, uint64_t width);
-/* Binds `elements` elements from where the tensor starts; returns the index of the first one within the binding.
- * An absent tensor stays unbound. */
-uint32_t op_bind(op_call *call, uint32_t slot, const dart_tensor *tensor, uint64_t elements);
-/* As op_bind for rows x width of a view. */
-uint32_t op_bind_rows(op_call *call, uint32_t slot, const dart_tensor *tensor, uint64_t rows, uint64_t width);
-/* Launches with the arguments, whose first field is set to tiles. Nothing to do when tiles is 0. */
-void op_launch(op_call *call, void *args, uint64_t tiles);
-
-/* Largest number of bytes a binding can have, allowing for its alignment. */
-uint64_t op_binding_limit(const op_call *call);
-dart_status op_status(const op_call *call);
-
+/* A failure of the backend, whose text lies in the device's report, becomes the stream's; `call` names who asked. */
+dart_status stream_take_failure(dart_stream *stream, dart_status status, const char *call);
+/* Records the launch, behind a barrier if it depends on one since the last. */
+void stream_launch(dart_stream *stream, backend_launch *launch, const char *call);
 #endif

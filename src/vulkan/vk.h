@@ -190,8 +190,8 @@ void vk_transfer_destroy(vk_device *device);
 /* cache: bytes of an earlier vk_cache_read, or NULL. */
 dart_status vk_pipelines_create(vk_device *device, const void *cache, size_t cache_bytes);
 void vk_pipelines_destroy(vk_device *device);
-dart_status vk_pipeline_get(vk_device *device, const kernel_row *row, uint32_t dtypes, VkPipeline *pipeline);
-dart_status vk_warm(void *device, const kernel_row *row, uint32_t dtypes);
+dart_status vk_pipeline_get(vk_device *device, const backend_code *code, VkPipeline *pipeline);
+dart_status vk_warm(void *device, const backend_code *code);
 dart_status vk_cache_read(void *device, void *data, size_t *bytes);
 
 /* ---- Streams ---- */

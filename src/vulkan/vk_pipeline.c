@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 struct vk_pipeline {
-    uint32_t dtypes;
+    backend_code code;
     VkPipeline handle;
     vk_pipeline *next;
 };
@@ -71,8 +71,9 @@ void vk_pipelines_destroy(vk_device *device)
     }
 }
 
-static dart_status compile(vk_device *device, const kernel_row *row, uint32_t dtypes, VkPipeline *out)
+static dart_status compile(vk_device *device, const backend_code *of, VkPipeline *out)
 {
+    const kernel_row *row = of->row;
     dart_status status = DART_OK;
     VkShaderModule module = VK_NULL_HANDLE;
     const vk_spirv_module *code = &vk_spirv_modules[row->slot];
@@ -82,7 +83,7 @@ static dart_status compile(vk_device *device, const kernel_row *row, uint32_t dt
     const vk_adapter *adapter = device->adapter;
     const bool matrix = ROW_HAS_MATRIX(row);
     const bool bfloat16 = (row->needs & DART_CAP_MATRIX_BF16) != 0;
-    const constants values = {.dtypes = dtypes, .T0 = row->T0, .T1 = row->T1,
+    const constants values = {.dtypes = of->dtypes, .T0 = of->T0, .T1 = of->T1,
                               .local = matrix ? row->local * adapter->matrix_subgroup : row->local,
                               .matrix = bfloat16 ? adapter->matrix_bf16 : adapter->matrix_f16,
                               .subgroup = adapter->matrix_subgroup};
@@ -117,22 +118,23 @@ fail:
 }
 
 /* With VK_MUTEX_PIPELINES held. */
-static VkPipeline find(const vk_device *device, uint32_t slot, uint32_t dtypes)
+static VkPipeline find(const vk_device *device, const backend_code *code)
 {
-    const vk_pipeline *pipeline = device->pipelines[slot];
-    while (pipeline != NULL && pipeline->dtypes != dtypes) pipeline = pipeline->next;
-    return pipeline != NULL ? pipeline->handle : VK_NULL_HANDLE;
+    for (const vk_pipeline *pipeline = device->pipelines[code->row->slot]; pipeline != NULL; pipeline = pipeline->next)
+        if (pipeline->code.dtypes == code->dtypes && pipeline->code.T0 == code->T0 && pipeline->code.T1 == code->T1) return pipeline->handle;
+    return VK_NULL_HANDLE;
 }
 
-dart_status vk_pipeline_get(vk_device *device, const kernel_row *row, uint32_t dtypes, VkPipeline *out)
+dart_status vk_pipeline_get(vk_device *device, const backend_code *code, VkPipeline *out)
 {
+    const kernel_row *row = code->row;
     REQUIRE(device->report, row->backend == DART_BACKEND_VULKAN && row->slot < vk_spirv_modules_count,
             "%s[%s] is not a Vulkan kernel", kernel_table[row->id].name, row->variant);
     if ((row->needs & ~device->capabilities) != 0)
         return base_fail(device->report, DART_UNSUPPORTED, "%s[%s] needs capabilities 0x%x, the device has 0x%x",
                          kernel_table[row->id].name, row->variant, row->needs, device->capabilities);
     base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
-    VkPipeline found = find(device, row->slot, dtypes);
+    VkPipeline found = find(device, code);
     base_unlock(&device->mutexes[VK_MUTEX_PIPELINES]);
     if (found != VK_NULL_HANDLE) {
         *out = found;
@@ -141,14 +143,14 @@ dart_status vk_pipeline_get(vk_device *device, const kernel_row *row, uint32_t d
     /* Compiling takes long, so others may look up meanwhile, and two threads may compile the same. */
     vk_pipeline *made = calloc(1, sizeof(*made));
     if (made == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "pipeline");
-    made->dtypes = dtypes;
-    const dart_status status = compile(device, row, dtypes, &made->handle);
+    made->code = *code;
+    const dart_status status = compile(device, code, &made->handle);
     if (status != DART_OK) {
         free(made);
         return status;
     }
     base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
-    found = find(device, row->slot, dtypes);
+    found = find(device, code);
     if (found == VK_NULL_HANDLE) {
         made->next = device->pipelines[row->slot];
         device->pipelines[row->slot] = made;
@@ -163,12 +165,12 @@ dart_status vk_pipeline_get(vk_device *device, const kernel_row *row, uint32_t d
     return DART_OK;
 }
 
-dart_status vk_warm(void *self, const kernel_row *row, uint32_t dtypes)
+dart_status vk_warm(void *self, const backend_code *code)
 {
     vk_device *device = self;
     const dart_status status = vk_device_check(device);
     VkPipeline pipeline = VK_NULL_HANDLE;
-    return status == DART_OK ? vk_pipeline_get(device, row, dtypes, &pipeline) : status;
+    return status == DART_OK ? vk_pipeline_get(device, code, &pipeline) : status;
 }
 
 dart_status vk_cache_read(void *self, void *data, size_t *bytes)

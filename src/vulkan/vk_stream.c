@@ -245,7 +245,7 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     VkDescriptorSet set = VK_NULL_HANDLE;
     VkDescriptorBufferInfo buffers[KERNEL_MAX_BINDINGS];
     VkWriteDescriptorSet writes[KERNEL_MAX_BINDINGS];
-    TRY(vk_pipeline_get(device, launch->row, launch->dtypes, &pipeline));
+    TRY(vk_pipeline_get(device, &(backend_code){launch->row, launch->dtypes, launch->T0, launch->T1}, &pipeline));
     for (uint32_t i = 0; i < kernel->bindings_count; i++)
         TRY(describe(device, stream, &launch->bindings[i], kernel->bindings[i].name, &buffers[i]));
     TRY(get_set(device, stream, kernel->bindings_count, &set));

@@ -1,5 +1,5 @@
 /* Softmax attention over a cache of keys and values, and the cache's filling. */
-#include "runtime/stream.h"
+#include "runtime/op.h"
 
 #include <math.h>
 
@@ -11,9 +11,8 @@ typedef struct attention_plan {
     op_call call;
     const dart_attention_args *a;
     uint32_t flags, traits;
-    uint64_t rows, cached, q_width, k_width; /* B L, B C, H D, G D */
     float scale;
-    dart_tensor lse;
+    struct { op_operand q, k, v, seq, o, lse; } o;
 } attention_plan;
 
 static dart_status check(attention_plan *p)
@@ -28,23 +27,21 @@ static dart_status check(attention_plan *p)
     OP_REQUIRE(call, op_has(&a->seq) || a->C >= a->L, "a cache of %u tokens is too short for %u", a->C, a->L);
     OP_REQUIRE(call, isfinite(a->scale), "scale %g must be finite", (double)a->scale);
     OP_REQUIRE(call, a->plan <= DART_PLAN_STEP && (a->plan != DART_PLAN_STEP || a->L == 1), "the step plan takes L = 1");
-    p->rows = (uint64_t)a->B * a->L;
-    p->cached = (uint64_t)a->B * a->C;
-    OP_REQUIRE(call, p->rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)p->rows);
-    p->q_width = (uint64_t)a->H * a->D;
-    p->k_width = (uint64_t)a->G * a->D;
-    op_check(call, "q", &a->q, OP_FLOAT | OP_VIEW, p->rows, p->q_width);
-    op_check(call, "k", &a->k, OP_FLOAT | OP_VIEW, p->cached, p->k_width);
-    op_check(call, "v", &a->v, OP_FLOAT | OP_VIEW, p->cached, p->k_width);
+    const uint64_t rows = (uint64_t)a->B * a->L, cached = (uint64_t)a->B * a->C;
+    const uint64_t q_width = (uint64_t)a->H * a->D, k_width = (uint64_t)a->G * a->D;
+    OP_REQUIRE(call, rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)rows);
+    p->o.q = (op_operand){"q", a->q, OP_FLOAT | OP_VIEW, rows, q_width};
+    p->o.k = (op_operand){"k", a->k, OP_FLOAT | OP_VIEW, cached, k_width};
+    p->o.v = (op_operand){"v", a->v, OP_FLOAT | OP_VIEW, cached, k_width};
+    p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
+    p->o.o = (op_operand){"o", a->o, OP_FLOAT | OP_VIEW, rows, q_width};
+    p->o.lse = (op_operand){"lse", a->lse, OP_F32 | OP_OPTIONAL, rows, a->H};
+    if (!OP_CHECK(call, p->o)) return op_status(call);
     OP_REQUIRE(call, a->k.dtype == a->v.dtype, "keys are %s, values %s: both must be of one type", dart_dtype_name(a->k.dtype),
                dart_dtype_name(a->v.dtype));
-    op_check(call, "seq", &a->seq, OP_I32 | OP_OPTIONAL, a->B, 2);
-    op_check(call, "o", &a->o, OP_FLOAT | OP_VIEW, p->rows, p->q_width);
-    op_check(call, "lse", &a->lse, OP_F32 | OP_OPTIONAL, p->rows, a->H);
     p->flags = op_has(&a->seq) ? HAS_SEQ : 0;
     p->traits = op_fits_half(&a->q, &a->k) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0);
-    if (a->D % 16 == 0 && op_fits_rows(&a->q, p->q_width) && op_fits_rows(&a->k, p->k_width) && op_fits_rows(&a->v, p->k_width) &&
-        op_fits_rows(&a->o, p->q_width))
+    if (a->D % 16 == 0 && op_fits_rows(&p->o.q) && op_fits_rows(&p->o.k) && op_fits_rows(&p->o.v) && op_fits_rows(&p->o.o))
         p->traits |= FITS_TILES;
     p->scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->D);
     return op_status(call);
@@ -55,17 +52,11 @@ static void attend(attention_plan *p)
 {
     op_call *call = &p->call;
     const dart_attention_args *a = p->a;
-    struct AttentionArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .D = a->D, .C = a->C,
-                              .q_row = op_row(&a->q, p->q_width), .k_row = op_row(&a->k, p->k_width), .v_row = op_row(&a->v, p->k_width),
-                              .o_row = op_row(&a->o, p->q_width), .scale = p->scale};
+    struct AttentionArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .D = a->D, .C = a->C, .scale = p->scale};
     op_kernel(call, KERNEL_attention, a->L, p->traits);
-    k.q_at = op_bind_rows(call, BINDING_attention_q, &a->q, p->rows, p->q_width);
-    k.k_at = op_bind_rows(call, BINDING_attention_k, &a->k, p->cached, p->k_width);
-    k.v_at = op_bind_rows(call, BINDING_attention_v, &a->v, p->cached, p->k_width);
-    k.seq_at = op_bind(call, BINDING_attention_seq, &a->seq, 2 * (uint64_t)a->B);
-    k.o_at = op_bind_rows(call, BINDING_attention_o, &a->o, p->rows, p->q_width);
-    k.lse_at = op_bind(call, BINDING_attention_lse, &p->lse, p->rows * a->H);
-    op_launch(call, &k, base_ceil_div(a->L, call->row->T0) * a->H * a->B);
+    OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_ROWS(attention, q, &p->o.q, k), OP_ROWS(attention, k, &p->o.k, k),
+              OP_ROWS(attention, v, &p->o.v, k), OP_AT(attention, seq, &p->o.seq, k), OP_ROWS(attention, o, &p->o.o, k),
+              OP_AT(attention, lse, &p->o.lse, k));
 }
 
 /* One token a sequence: splits of the cache, then their merge. */
@@ -76,24 +67,16 @@ static void attend_step(attention_plan *p)
     const uint64_t heads = (uint64_t)a->B * a->H, most = base_ceil_div(a->C, STEP_TOKENS), wanted = base_ceil_div(STEP_TILES, heads);
     uint64_t splits = wanted < most ? wanted : most;
     if (splits > MAX_SPLITS) splits = MAX_SPLITS;
-    const dart_tensor partial = op_scratch(call, heads * splits * (a->D + 2));
+    const op_operand partial = op_scratch(call, DART_F32, heads * splits, (uint64_t)a->D + 2);
     struct AttentionStepArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .D = a->D, .C = a->C, .splits = (uint32_t)splits,
-                                  .q_row = op_row(&a->q, p->q_width), .k_row = op_row(&a->k, p->k_width),
-                                  .v_row = op_row(&a->v, p->k_width), .scale = p->scale};
+                                  .scale = p->scale};
     op_kernel(call, KERNEL_attention_step, a->B, p->traits | (op_fits_half(&a->k, &a->v) != 0 ? FITS_HALF : 0));
-    k.q_at = op_bind_rows(call, BINDING_attention_step_q, &a->q, a->B, p->q_width);
-    k.k_at = op_bind_rows(call, BINDING_attention_step_k, &a->k, p->cached, p->k_width);
-    k.v_at = op_bind_rows(call, BINDING_attention_step_v, &a->v, p->cached, p->k_width);
-    k.seq_at = op_bind(call, BINDING_attention_step_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_attention_step_partial, &partial, heads * splits * (a->D + 2));
-    op_launch(call, &k, heads * splits);
-    struct SmaMergeArgs m = {.flags = p->flags, .B = a->B, .H = a->H, .P = a->D, .splits = (uint32_t)splits, .r_row = op_row(&a->o, p->q_width)};
+    OP_LAUNCH(call, &k, heads * splits, OP_ROWS(attention_step, q, &p->o.q, k), OP_ROWS(attention_step, k, &p->o.k, k),
+              OP_ROWS(attention_step, v, &p->o.v, k), OP_AT(attention_step, seq, &p->o.seq, k), OP_WHOLE(attention_step, partial, &partial));
+    struct SmaMergeArgs m = {.flags = p->flags, .B = a->B, .H = a->H, .P = a->D, .splits = (uint32_t)splits};
     op_kernel(call, KERNEL_sma_merge, a->B, 0);
-    op_bind(call, BINDING_sma_merge_partial, &partial, heads * splits * (a->D + 2));
-    m.seq_at = op_bind(call, BINDING_sma_merge_seq, &a->seq, 2 * (uint64_t)a->B);
-    m.r_at = op_bind_rows(call, BINDING_sma_merge_r, &a->o, a->B, p->q_width);
-    m.lse_at = op_bind(call, BINDING_sma_merge_lse, &p->lse, heads);
-    op_launch(call, &m, heads);
+    OP_LAUNCH(call, &m, heads, OP_WHOLE(sma_merge, partial, &partial), OP_AT(sma_merge, seq, &p->o.seq, m),
+              OP_ROWS(sma_merge, r, &p->o.o, m), OP_AT(sma_merge, lse, &p->o.lse, m));
 }
 
 dart_status dart_attention(dart_stream *stream, const dart_attention_args *args)
@@ -102,7 +85,7 @@ dart_status dart_attention(dart_stream *stream, const dart_attention_args *args)
     attention_plan p = {.a = args};
     op_call *call = &p.call;
     if (op_begin(call, stream, "dart_attention") != DART_OK || check(&p) != DART_OK) return op_status(call);
-    p.lse = op_kept(call, &args->lse, p.rows * args->H);
+    p.o.lse = op_kept(call, &p.o.lse);
     if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && args->L == 1)) attend_step(&p);
     else attend(&p);
     return op_end(call);
@@ -121,21 +104,16 @@ dart_status dart_kv_append(dart_stream *stream, const dart_kv_append_args *args)
     OP_REQUIRE(&call, op_has(&a->seq) || a->C >= a->L, "a cache of %u tokens is too short for %u", a->C, a->L);
     const uint64_t rows = (uint64_t)a->B * a->L, cached = (uint64_t)a->B * a->C, width = (uint64_t)a->G * a->D;
     OP_REQUIRE(&call, rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)rows);
-    op_check(&call, "k", &a->k, OP_FLOAT | OP_VIEW, rows, width);
-    op_check(&call, "v", &a->v, OP_FLOAT | OP_VIEW, rows, width);
-    op_check(&call, "seq", &a->seq, OP_I32 | OP_OPTIONAL, a->B, 2);
-    op_check(&call, "to_k", &a->to_k, OP_FLOAT | OP_VIEW, cached, width);
-    op_check(&call, "to_v", &a->to_v, OP_FLOAT | OP_VIEW, cached, width);
-    if (op_status(&call) != DART_OK) return op_status(&call);
-    struct KvAppendArgs k = {.flags = op_has(&a->seq) ? HAS_SEQ : 0, .B = a->B, .L = a->L, .G = a->G, .D = a->D, .C = a->C,
-                             .k_row = op_row(&a->k, width), .v_row = op_row(&a->v, width), .to_k_row = op_row(&a->to_k, width),
-                             .to_v_row = op_row(&a->to_v, width)};
+    const struct { op_operand k, v, seq, to_k, to_v; } o = {
+        .k = {"k", a->k, OP_FLOAT | OP_VIEW, rows, width},
+        .v = {"v", a->v, OP_FLOAT | OP_VIEW, rows, width},
+        .seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2},
+        .to_k = {"to_k", a->to_k, OP_FLOAT | OP_VIEW, cached, width},
+        .to_v = {"to_v", a->to_v, OP_FLOAT | OP_VIEW, cached, width}};
+    if (!OP_CHECK(&call, o)) return op_status(&call);
+    struct KvAppendArgs k = {.flags = op_has(&a->seq) ? HAS_SEQ : 0, .B = a->B, .L = a->L, .G = a->G, .D = a->D, .C = a->C};
     op_kernel(&call, KERNEL_kv_append, a->L, 0);
-    k.k_at = op_bind_rows(&call, BINDING_kv_append_k, &a->k, rows, width);
-    k.v_at = op_bind_rows(&call, BINDING_kv_append_v, &a->v, rows, width);
-    k.seq_at = op_bind(&call, BINDING_kv_append_seq, &a->seq, 2 * (uint64_t)a->B);
-    k.to_k_at = op_bind_rows(&call, BINDING_kv_append_to_k, &a->to_k, cached, width);
-    k.to_v_at = op_bind_rows(&call, BINDING_kv_append_to_v, &a->to_v, cached, width);
-    op_launch(&call, &k, base_ceil_div(rows * width, call.row->T0));
+    OP_LAUNCH(&call, &k, base_ceil_div(rows * width, call.T0), OP_ROWS(kv_append, k, &o.k, k), OP_ROWS(kv_append, v, &o.v, k),
+              OP_AT(kv_append, seq, &o.seq, k), OP_ROWS(kv_append, to_k, &o.to_k, k), OP_ROWS(kv_append, to_v, &o.to_v, k));
     return op_end(&call);
 }

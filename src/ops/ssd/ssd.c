@@ -1,5 +1,5 @@
 /* The scan: four stages for a piece, two for a token. */
-#include "runtime/stream.h"
+#include "runtime/op.h"
 
 #include <float.h>
 
@@ -13,7 +13,7 @@ static const float DEFAULT_EPS = 1e-5f; /* that of the attention's norms */
 
 /* Matrices of N x P, raw where there is no scale (see args.h). */
 typedef struct matrices {
-    dart_tensor of, scale;
+    op_operand values, scale;
     uint32_t first, capacity; /* with run: capacity of them a sequence, from memory `first` of the sequence on */
     bool run;
 } matrices;
@@ -25,9 +25,21 @@ typedef struct ssd_plan {
     uint32_t flags, M, C;
     float eps;
     uint64_t rows, state; /* B L, H N P */
-    dart_tensor cum, decay, tail;
+    struct {
+        op_operand x, dt, b, c, a_log, dt_bias, d, seq, h, open, open_decay, y, dh, dh_scale, cum, decay, hin, hin_scale;
+    } o;
+    op_operand tail;
     matrices memory, hin;
 } ssd_plan;
+
+static matrices run_of(const ssd_plan *p, const dart_memories *run)
+{
+    const dart_ssd_args *a = p->a;
+    const uint64_t count = (uint64_t)a->B * run->M;
+    return (matrices){.values = {"memories.dh", run->dh, OP_FLOAT, count, p->state},
+                      .scale = {"memories.scale", run->scale, OP_F32, count, (uint64_t)a->H * a->N},
+                      .first = run->first, .capacity = run->M, .run = true};
+}
 
 static dart_status check(ssd_plan *p)
 {
@@ -55,31 +67,33 @@ static dart_status check(ssd_plan *p)
     p->M = dart_ssd_chunks(a->L, a->S, op_has(&a->seq));
     p->C = a->S < a->L ? a->S : a->L;
     p->state = (uint64_t)a->H * a->N * a->P;
-    const uint64_t chunks = (uint64_t)a->B * p->M;
-    op_check(call, "x", &a->x, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->H * a->P);
-    op_check(call, "dt", &a->dt, OP_FLOAT | OP_VIEW, p->rows, a->H);
-    op_check(call, "b", &a->b, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->G * a->N);
-    op_check(call, "c", &a->c, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->G * a->N);
-    op_check(call, "a_log", &a->a_log, OP_FLOAT, 1, a->H);
-    op_check(call, "dt_bias", &a->dt_bias, OP_FLOAT | OP_OPTIONAL, 1, a->H);
-    op_check(call, "d", &a->d, OP_FLOAT | OP_OPTIONAL, 1, a->H);
-    op_check(call, "seq", &a->seq, OP_I32 | OP_OPTIONAL, a->B, 2);
-    op_check(call, "h", &a->h, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, p->state);
-    op_check(call, "open", &a->open, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, p->state);
-    op_check(call, "open_decay", &a->open_decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, a->H);
-    op_check(call, "y", &a->y, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->H * a->P);
-    op_check(call, "dh", &a->dh, (op_has(&a->dh_scale) ? OP_FLOAT : OP_F32) | OP_OPTIONAL, chunks, p->state);
-    op_check(call, "dh_scale", &a->dh_scale, OP_F32 | OP_OPTIONAL, chunks, (uint64_t)a->H * a->N);
+    const uint64_t chunks = (uint64_t)a->B * p->M, rows = p->rows, scales = (uint64_t)a->H * a->N;
+    const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
+    p->o.x = (op_operand){"x", a->x, OP_FLOAT | OP_VIEW, rows, x_width};
+    p->o.dt = (op_operand){"dt", a->dt, OP_FLOAT | OP_VIEW, rows, a->H};
+    p->o.b = (op_operand){"b", a->b, OP_FLOAT | OP_VIEW, rows, b_width};
+    p->o.c = (op_operand){"c", a->c, OP_FLOAT | OP_VIEW, rows, b_width};
+    p->o.a_log = (op_operand){"a_log", a->a_log, OP_FLOAT, 1, a->H};
+    p->o.dt_bias = (op_operand){"dt_bias", a->dt_bias, OP_FLOAT | OP_OPTIONAL, 1, a->H};
+    p->o.d = (op_operand){"d", a->d, OP_FLOAT | OP_OPTIONAL, 1, a->H};
+    p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
+    p->o.h = (op_operand){"h", a->h, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, p->state};
+    p->o.open = (op_operand){"open", a->open, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, p->state};
+    p->o.open_decay = (op_operand){"open_decay", a->open_decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, a->H};
+    p->o.y = (op_operand){"y", a->y, OP_FLOAT | OP_VIEW, rows, x_width};
+    p->o.dh = (op_operand){"dh", a->dh, (op_has(&a->dh_scale) ? OP_FLOAT : OP_F32) | OP_OPTIONAL, chunks, p->state};
+    p->o.dh_scale = (op_operand){"dh_scale", a->dh_scale, OP_F32 | OP_OPTIONAL, chunks, scales};
+    p->o.cum = (op_operand){"cum", a->cum, OP_F32 | OP_OPTIONAL | OP_ALIGNED, rows * a->H, CUM_STRIDE};
+    p->o.decay = (op_operand){"decay", a->decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, (uint64_t)(p->M + 1) * a->H};
+    p->o.hin = (op_operand){"hin", a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32 | 1 << DART_BF16) | OP_OPTIONAL, chunks, p->state};
+    p->o.hin_scale = (op_operand){"hin_scale", a->hin_scale, OP_F32 | OP_OPTIONAL, chunks, scales};
+    OP_CHECK(call, p->o);
     for (uint32_t i = 0; i < a->memories_count; i++) {
-        const dart_memories *run = &a->memories[i];
-        OP_REQUIRE(call, run->M > 0, "a run of no memories");
-        op_check(call, "memories.dh", &run->dh, OP_FLOAT, (uint64_t)a->B * run->M, p->state);
-        op_check(call, "memories.scale", &run->scale, OP_F32, (uint64_t)a->B * run->M, (uint64_t)a->H * a->N);
+        OP_REQUIRE(call, a->memories[i].M > 0, "a run of no memories");
+        const matrices run = run_of(p, &a->memories[i]);
+        op_check(call, &run.values, 1);
+        op_check(call, &run.scale, 1);
     }
-    op_check(call, "cum", &a->cum, OP_F32 | OP_OPTIONAL | OP_ALIGNED, p->rows * a->H, CUM_STRIDE);
-    op_check(call, "decay", &a->decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, (uint64_t)(p->M + 1) * a->H);
-    op_check(call, "hin", &a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32 | 1 << DART_BF16) | OP_OPTIONAL, chunks, p->state);
-    op_check(call, "hin_scale", &a->hin_scale, OP_F32 | OP_OPTIONAL, chunks, (uint64_t)a->H * a->N);
     p->eps = a->eps > 0 ? a->eps : DEFAULT_EPS;
     p->flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (op_has(&a->dt_bias) ? HAS_BIAS : 0) | (op_has(&a->d) ? HAS_D : 0) |
                (op_has(&a->h) ? HAS_H : 0) | (op_has(&a->open) ? HAS_OPEN : 0) | (a->dt_is_step ? IS_STEP : 0);
@@ -92,17 +106,13 @@ static void decay(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    struct SsdDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .S = a->S, .M = p->M, .dt_row = op_row(&a->dt, a->H),
-                             .dt_min = a->dt_min, .dt_max = most_step(a)};
+    struct SsdDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .S = a->S, .M = p->M, .dt_min = a->dt_min,
+                             .dt_max = most_step(a)};
     op_kernel(call, KERNEL_ssd_decay, a->L, 0);
-    k.dt_at = op_bind_rows(call, BINDING_ssd_decay_dt, &a->dt, p->rows, a->H);
-    k.a_log_at = op_bind(call, BINDING_ssd_decay_a_log, &a->a_log, a->H);
-    k.dt_bias_at = op_bind(call, BINDING_ssd_decay_dt_bias, &a->dt_bias, a->H);
-    k.seq_at = op_bind(call, BINDING_ssd_decay_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_ssd_decay_open_decay, &a->open_decay, (uint64_t)a->B * a->H);
-    op_bind(call, BINDING_ssd_decay_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
-    op_bind(call, BINDING_ssd_decay_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
-    op_launch(call, &k, base_ceil_div((uint64_t)a->B * p->M * a->H, call->row->T0));
+    OP_LAUNCH(call, &k, base_ceil_div((uint64_t)a->B * p->M * a->H, call->T0), OP_ROWS(ssd_decay, dt, &p->o.dt, k),
+              OP_AT(ssd_decay, a_log, &p->o.a_log, k), OP_AT(ssd_decay, dt_bias, &p->o.dt_bias, k), OP_AT(ssd_decay, seq, &p->o.seq, k),
+              OP_WHOLE(ssd_decay, open_decay, &p->o.open_decay), OP_WHOLE(ssd_decay, cum, &p->o.cum),
+              OP_WHOLE(ssd_decay, decay, &p->o.decay));
 }
 
 /* ---- Memories and entering states ---- */
@@ -113,12 +123,8 @@ static matrices scratch_matrices(ssd_plan *p, bool half, bool normalised)
     const dart_ssd_args *a = p->a;
     const uint64_t chunks = (uint64_t)a->B * p->M;
     half = half && op_fits_half(&a->x, &a->b) != 0 && a->c.dtype == a->x.dtype;
-    matrices made = {.of = op_scratch(&p->call, half ? base_ceil_div(chunks * p->state, 2) : chunks * p->state)};
-    if (half) {
-        made.of.dtype = a->x.dtype;
-        made.of.offset *= 2;
-        if (normalised) made.scale = op_scratch(&p->call, chunks * a->H * a->N);
-    }
+    matrices made = {.values = op_scratch(&p->call, half ? a->x.dtype : DART_F32, chunks, p->state)};
+    if (half && normalised) made.scale = op_scratch(&p->call, DART_F32, chunks, (uint64_t)a->H * a->N);
     return made;
 }
 
@@ -128,36 +134,22 @@ static matrices scratch_matrices(ssd_plan *p, bool half, bool normalised)
 static void place_matrices(ssd_plan *p)
 {
     const dart_ssd_args *a = p->a;
-    if (a->memories_count == 1) {
-        const dart_memories *run = &a->memories[0];
-        p->memory = (matrices){.of = run->dh, .scale = run->scale, .first = run->first, .capacity = run->M, .run = true};
-    } else {
-        p->memory = op_has(&a->dh) ? (matrices){.of = a->dh, .scale = a->dh_scale} : scratch_matrices(p, a->memories_count <= 1, true);
-    }
-    p->hin = op_has(&a->hin) ? (matrices){.of = a->hin, .scale = a->hin_scale} : scratch_matrices(p, true, a->x.dtype != DART_BF16);
-    p->flags |= (op_has(&p->memory.scale) ? HAS_SCALE : 0) | (op_has(&p->hin.scale) ? HAS_HIN_SCALE : 0) | (p->memory.run ? HAS_RUN : 0);
-    if (op_has(&a->open)) p->tail = op_scratch(&p->call, a->B * p->state);
-}
-
-/* Matrices of a sequence. */
-static uint32_t matrices_count(const ssd_plan *p, const matrices *m) { return m->run ? m->capacity : p->M; }
-
-static uint32_t bind_matrices(ssd_plan *p, uint32_t slot, const matrices *m)
-{
-    return op_bind(&p->call, slot, &m->of, (uint64_t)p->a->B * matrices_count(p, m) * p->state);
-}
-
-static uint32_t bind_scale(ssd_plan *p, uint32_t slot, const matrices *m)
-{
-    return op_bind(&p->call, slot, &m->scale, (uint64_t)p->a->B * matrices_count(p, m) * p->a->H * p->a->N);
+    if (a->memories_count == 1) p->memory = run_of(p, &a->memories[0]);
+    else if (op_has(&a->dh)) p->memory = (matrices){.values = p->o.dh, .scale = p->o.dh_scale};
+    else p->memory = scratch_matrices(p, a->memories_count <= 1, true);
+    if (op_has(&a->hin)) p->hin = (matrices){.values = p->o.hin, .scale = p->o.hin_scale};
+    else p->hin = scratch_matrices(p, true, a->x.dtype != DART_BF16);
+    p->flags |= (op_has(&p->memory.scale.of) ? HAS_SCALE : 0) | (op_has(&p->hin.scale.of) ? HAS_HIN_SCALE : 0) |
+                (p->memory.run ? HAS_RUN : 0);
+    if (op_has(&a->open)) p->tail = op_scratch(&p->call, DART_F32, a->B, p->state);
 }
 
 /* Traits of the sizes and about what every stage reads or writes; the stages add what else they touch. */
-static uint32_t traits_of(const ssd_plan *p, const matrices *m, const dart_tensor *operand, uint64_t width)
+static uint32_t traits_of(const ssd_plan *p, const matrices *m, const op_operand *operand)
 {
     const dart_ssd_args *a = p->a;
-    const uint32_t half = op_fits_half(&m->of, operand);
-    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->of.offset % 8 == 0 && m->scale.offset % 4 == 0 && op_fits_rows(operand, width);
+    const uint32_t half = op_fits_half(&m->values.of, &operand->of);
+    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->values.of.offset % 8 == 0 && m->scale.of.offset % 4 == 0 && op_fits_rows(operand);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
     return half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) | (scan ? FITS_SCAN : 0);
 }
@@ -168,64 +160,46 @@ static struct SsdMemoryArgs memory_args(const ssd_plan *p)
 {
     const dart_ssd_args *a = p->a;
     return (struct SsdMemoryArgs){.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
-                                  .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity,
-                                  .x_row = op_row(&a->x, (uint64_t)a->H * a->P), .b_row = op_row(&a->b, (uint64_t)a->G * a->N), .eps = p->eps,
-                                  .dt_row = op_row(&a->dt, a->H), .dt_min = a->dt_min, .dt_max = most_step(a)};
+                                  .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity, .eps = p->eps,
+                                  .dt_row = op_row(&p->o.dt), .dt_min = a->dt_min, .dt_max = most_step(a)};
 }
 
 static uint64_t memory_tiles(const ssd_plan *p)
 {
     const dart_ssd_args *a = p->a;
-    const kernel_row *row = p->call.row;
-    return base_ceil_div(a->N, row->T0) * base_ceil_div(a->H / a->G, row->T1) * a->G * p->M * a->B;
+    return base_ceil_div(a->N, p->call.T0) * base_ceil_div(a->H / a->G, p->call.T1) * a->G * p->M * a->B;
 }
 
 static void memory(ssd_plan *p, uint32_t traits)
 {
     op_call *call = &p->call;
-    const dart_ssd_args *a = p->a;
     struct SsdMemoryArgs k = memory_args(p);
-    op_kernel(call, KERNEL_ssd_memory, a->L, traits);
-    k.x_at = op_bind_rows(call, BINDING_ssd_memory_x, &a->x, p->rows, (uint64_t)a->H * a->P);
-    k.b_at = op_bind_rows(call, BINDING_ssd_memory_b, &a->b, p->rows, (uint64_t)a->G * a->N);
-    op_bind(call, BINDING_ssd_memory_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
-    op_bind(call, BINDING_ssd_memory_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
-    k.seq_at = op_bind(call, BINDING_ssd_memory_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_ssd_memory_open, &a->open, a->B * p->state);
-    k.memory_at = bind_matrices(p, BINDING_ssd_memory_memory, &p->memory);
-    k.scale_at = bind_scale(p, BINDING_ssd_memory_scale, &p->memory);
-    op_bind(call, BINDING_ssd_memory_tail, &p->tail, a->B * p->state);
-    op_launch(call, &k, memory_tiles(p));
+    op_kernel(call, KERNEL_ssd_memory, p->a->L, traits);
+    OP_LAUNCH(call, &k, memory_tiles(p), OP_ROWS(ssd_memory, x, &p->o.x, k), OP_ROWS(ssd_memory, b, &p->o.b, k),
+              OP_WHOLE(ssd_memory, cum, &p->o.cum), OP_WHOLE(ssd_memory, decay, &p->o.decay), OP_AT(ssd_memory, seq, &p->o.seq, k),
+              OP_WHOLE(ssd_memory, open, &p->o.open), OP_AT(ssd_memory, memory, &p->memory.values, k),
+              OP_AT(ssd_memory, scale, &p->memory.scale, k), OP_WHOLE(ssd_memory, tail, &p->tail));
 }
 
 /* Both stages in one launch. */
 static void decay_memory(ssd_plan *p, uint32_t traits)
 {
     op_call *call = &p->call;
-    const dart_ssd_args *a = p->a;
     struct SsdMemoryArgs k = memory_args(p);
-    op_kernel(call, KERNEL_ssd_decay_memory, a->L, traits);
-    k.x_at = op_bind_rows(call, BINDING_ssd_decay_memory_x, &a->x, p->rows, (uint64_t)a->H * a->P);
-    k.b_at = op_bind_rows(call, BINDING_ssd_decay_memory_b, &a->b, p->rows, (uint64_t)a->G * a->N);
-    op_bind(call, BINDING_ssd_decay_memory_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
-    op_bind(call, BINDING_ssd_decay_memory_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
-    k.seq_at = op_bind(call, BINDING_ssd_decay_memory_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_ssd_decay_memory_open, &a->open, a->B * p->state);
-    k.memory_at = bind_matrices(p, BINDING_ssd_decay_memory_memory, &p->memory);
-    k.scale_at = bind_scale(p, BINDING_ssd_decay_memory_scale, &p->memory);
-    op_bind(call, BINDING_ssd_decay_memory_tail, &p->tail, a->B * p->state);
-    k.dt_at = op_bind_rows(call, BINDING_ssd_decay_memory_dt, &a->dt, p->rows, a->H);
-    k.a_log_at = op_bind(call, BINDING_ssd_decay_memory_a_log, &a->a_log, a->H);
-    k.dt_bias_at = op_bind(call, BINDING_ssd_decay_memory_dt_bias, &a->dt_bias, a->H);
-    op_bind(call, BINDING_ssd_decay_memory_open_decay, &a->open_decay, (uint64_t)a->B * a->H);
-    op_launch(call, &k, memory_tiles(p));
+    op_kernel(call, KERNEL_ssd_decay_memory, p->a->L, traits);
+    OP_LAUNCH(call, &k, memory_tiles(p), OP_ROWS(ssd_decay_memory, x, &p->o.x, k), OP_ROWS(ssd_decay_memory, b, &p->o.b, k),
+              OP_WHOLE(ssd_decay_memory, cum, &p->o.cum), OP_WHOLE(ssd_decay_memory, decay, &p->o.decay),
+              OP_AT(ssd_decay_memory, seq, &p->o.seq, k), OP_WHOLE(ssd_decay_memory, open, &p->o.open),
+              OP_AT(ssd_decay_memory, memory, &p->memory.values, k), OP_AT(ssd_decay_memory, scale, &p->memory.scale, k),
+              OP_WHOLE(ssd_decay_memory, tail, &p->tail), OP_ROWS(ssd_decay_memory, dt, &p->o.dt, k),
+              OP_AT(ssd_decay_memory, a_log, &p->o.a_log, k), OP_AT(ssd_decay_memory, dt_bias, &p->o.dt_bias, k),
+              OP_WHOLE(ssd_decay_memory, open_decay, &p->o.open_decay));
 }
 
 static void decay_and_memory(ssd_plan *p)
 {
-    const dart_ssd_args *a = p->a;
-    const uint32_t traits = traits_of(p, &p->memory, &a->x, (uint64_t)a->H * a->P) & traits_of(p, &p->memory, &a->b, (uint64_t)a->G * a->N);
-    if (op_prefers(&p->call, KERNEL_ssd_decay_memory, KERNEL_ssd_memory, a->L, traits)) {
+    const uint32_t traits = traits_of(p, &p->memory, &p->o.x) & traits_of(p, &p->memory, &p->o.b);
+    if (op_prefers(&p->call, KERNEL_ssd_decay_memory, KERNEL_ssd_memory, p->a->L, traits)) {
         decay_memory(p, traits);
     } else {
         decay(p);
@@ -239,42 +213,27 @@ static void state(ssd_plan *p)
     const dart_ssd_args *a = p->a;
     struct SsdStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                              .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity, .eps = p->eps};
-    const uint64_t width = (uint64_t)a->N * a->P;
-    op_kernel(call, KERNEL_ssd_state, a->L, traits_of(p, &p->hin, &p->memory.of, width));
-    op_bind(call, BINDING_ssd_state_decay, &p->decay, (uint64_t)a->B * (p->M + 1) * a->H);
-    k.memory_at = bind_matrices(p, BINDING_ssd_state_memory, &p->memory);
-    k.scale_at = bind_scale(p, BINDING_ssd_state_scale, &p->memory);
-    k.seq_at = op_bind(call, BINDING_ssd_state_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_ssd_state_tail, &p->tail, a->B * p->state);
-    op_bind(call, BINDING_ssd_state_h, &a->h, a->B * p->state);
-    op_bind(call, BINDING_ssd_state_open, &a->open, a->B * p->state);
-    op_bind(call, BINDING_ssd_state_open_decay, &a->open_decay, (uint64_t)a->B * a->H);
-    k.hin_at = bind_matrices(p, BINDING_ssd_state_hin, &p->hin);
-    k.hin_scale_at = bind_scale(p, BINDING_ssd_state_hin_scale, &p->hin);
-    op_launch(call, &k, base_ceil_div(a->N, call->row->T0) * a->H * a->B);
+    op_kernel(call, KERNEL_ssd_state, a->L, traits_of(p, &p->hin, &p->memory.values));
+    OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * a->H * a->B, OP_WHOLE(ssd_state, decay, &p->o.decay),
+              OP_AT(ssd_state, memory, &p->memory.values, k), OP_AT(ssd_state, scale, &p->memory.scale, k), OP_AT(ssd_state, seq, &p->o.seq, k),
+              OP_WHOLE(ssd_state, tail, &p->tail), OP_WHOLE(ssd_state, h, &p->o.h), OP_WHOLE(ssd_state, open, &p->o.open),
+              OP_WHOLE(ssd_state, open_decay, &p->o.open_decay), OP_AT(ssd_state, hin, &p->hin.values, k),
+              OP_AT(ssd_state, hin_scale, &p->hin.scale, k));
 }
 
 static void output(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
     struct SsdOutputArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
-                              .C = p->C, .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .c_row = op_row(&a->c, b_width),
-                              .y_row = op_row(&a->y, x_width)};
-    const uint32_t traits = traits_of(p, &p->hin, &a->x, x_width) & traits_of(p, &p->hin, &a->b, b_width) & traits_of(p, &p->hin, &a->c, b_width);
-    op_kernel(call, KERNEL_ssd_output, a->L, op_fits_rows(&a->y, x_width) ? traits : traits & ~(uint32_t)FITS_TILES);
-    k.x_at = op_bind_rows(call, BINDING_ssd_output_x, &a->x, p->rows, x_width);
-    k.b_at = op_bind_rows(call, BINDING_ssd_output_b, &a->b, p->rows, b_width);
-    k.c_at = op_bind_rows(call, BINDING_ssd_output_c, &a->c, p->rows, b_width);
-    op_bind(call, BINDING_ssd_output_cum, &p->cum, p->rows * a->H * CUM_STRIDE);
-    k.hin_at = bind_matrices(p, BINDING_ssd_output_hin, &p->hin);
-    k.hin_scale_at = bind_scale(p, BINDING_ssd_output_hin_scale, &p->hin);
-    k.d_at = op_bind(call, BINDING_ssd_output_d, &a->d, a->H);
-    k.seq_at = op_bind(call, BINDING_ssd_output_seq, &a->seq, 2 * (uint64_t)a->B);
-    k.y_at = op_bind_rows(call, BINDING_ssd_output_y, &a->y, p->rows, x_width);
-    const uint64_t blocks = base_ceil_div(p->C, call->row->T1) * base_ceil_div(a->H / a->G, call->row->T0);
-    op_launch(call, &k, blocks * a->G * p->M * a->B);
+                              .C = p->C};
+    const uint32_t traits = traits_of(p, &p->hin, &p->o.x) & traits_of(p, &p->hin, &p->o.b) & traits_of(p, &p->hin, &p->o.c);
+    op_kernel(call, KERNEL_ssd_output, a->L, op_fits_rows(&p->o.y) ? traits : traits & ~(uint32_t)FITS_TILES);
+    const uint64_t blocks = base_ceil_div(p->C, call->T1) * base_ceil_div(a->H / a->G, call->T0);
+    OP_LAUNCH(call, &k, blocks * a->G * p->M * a->B, OP_ROWS(ssd_output, x, &p->o.x, k), OP_ROWS(ssd_output, b, &p->o.b, k),
+              OP_ROWS(ssd_output, c, &p->o.c, k), OP_WHOLE(ssd_output, cum, &p->o.cum), OP_AT(ssd_output, hin, &p->hin.values, k),
+              OP_AT(ssd_output, hin_scale, &p->hin.scale, k), OP_AT(ssd_output, d, &p->o.d, k), OP_AT(ssd_output, seq, &p->o.seq, k),
+              OP_ROWS(ssd_output, y, &p->o.y, k));
 }
 
 /* All stages in one launch: where nobody asks for what passes between them, chunks are not more than the blocks of a cluster (with
@@ -288,35 +247,22 @@ static bool piece(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
     const uint64_t clusters = base_ceil_div(a->H / a->G, 2) * a->G * a->B;
     const uint32_t most = op_has(&a->seq) ? PIECE_CHUNKS + 1 : PIECE_CHUNKS;
     if (op_has(&a->cum) || op_has(&a->decay) || op_has(&a->hin) || a->memories_count > 1 || p->M < PIECE_LEAST || p->M > most ||
-        clusters > PIECE_CLUSTERS || !op_has(&p->memory.scale) || !op_fits_rows(&a->y, x_width))
+        clusters > PIECE_CLUSTERS || !op_has(&p->memory.scale.of) || !op_fits_rows(&p->o.y))
         return false;
-    const uint32_t traits = traits_of(p, &p->memory, &a->x, x_width) & traits_of(p, &p->memory, &a->b, b_width) & traits_of(p, &p->memory, &a->c, b_width);
+    const uint32_t traits = traits_of(p, &p->memory, &p->o.x) & traits_of(p, &p->memory, &p->o.b) & traits_of(p, &p->memory, &p->o.c);
     if (!op_prefers(call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, traits)) return false;
     struct SsdPieceArgs k = {.flags = p->flags | (op_has(&a->dh) ? HAS_DH : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N,
-                             .P = a->P, .S = a->S, .M = p->M, .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity,
-                             .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .c_row = op_row(&a->c, b_width),
-                             .y_row = op_row(&a->y, x_width), .eps = p->eps, .dt_row = op_row(&a->dt, a->H), .dt_min = a->dt_min,
-                             .dt_max = most_step(a)};
+                             .P = a->P, .S = a->S, .M = p->M, .first = p->memory.first, .count = p->memory.capacity,
+                             .capacity = p->memory.capacity, .eps = p->eps, .dt_min = a->dt_min, .dt_max = most_step(a)};
     op_kernel(call, KERNEL_ssd_piece, a->L, traits);
-    k.x_at = op_bind_rows(call, BINDING_ssd_piece_x, &a->x, p->rows, x_width);
-    k.dt_at = op_bind_rows(call, BINDING_ssd_piece_dt, &a->dt, p->rows, a->H);
-    k.b_at = op_bind_rows(call, BINDING_ssd_piece_b, &a->b, p->rows, b_width);
-    k.c_at = op_bind_rows(call, BINDING_ssd_piece_c, &a->c, p->rows, b_width);
-    k.a_log_at = op_bind(call, BINDING_ssd_piece_a_log, &a->a_log, a->H);
-    k.dt_bias_at = op_bind(call, BINDING_ssd_piece_dt_bias, &a->dt_bias, a->H);
-    k.d_at = op_bind(call, BINDING_ssd_piece_d, &a->d, a->H);
-    k.seq_at = op_bind(call, BINDING_ssd_piece_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_ssd_piece_h, &a->h, a->B * p->state);
-    op_bind(call, BINDING_ssd_piece_open, &a->open, a->B * p->state);
-    op_bind(call, BINDING_ssd_piece_open_decay, &a->open_decay, (uint64_t)a->B * a->H);
-    k.memory_at = bind_matrices(p, BINDING_ssd_piece_memory, &p->memory);
-    k.scale_at = bind_scale(p, BINDING_ssd_piece_scale, &p->memory);
-    k.y_at = op_bind_rows(call, BINDING_ssd_piece_y, &a->y, p->rows, x_width);
-    op_launch(call, &k, clusters * PIECE_CHUNKS);
+    OP_LAUNCH(call, &k, clusters * PIECE_CHUNKS, OP_ROWS(ssd_piece, x, &p->o.x, k), OP_ROWS(ssd_piece, dt, &p->o.dt, k),
+              OP_ROWS(ssd_piece, b, &p->o.b, k), OP_ROWS(ssd_piece, c, &p->o.c, k), OP_AT(ssd_piece, a_log, &p->o.a_log, k),
+              OP_AT(ssd_piece, dt_bias, &p->o.dt_bias, k), OP_AT(ssd_piece, d, &p->o.d, k), OP_AT(ssd_piece, seq, &p->o.seq, k),
+              OP_WHOLE(ssd_piece, h, &p->o.h), OP_WHOLE(ssd_piece, open, &p->o.open), OP_WHOLE(ssd_piece, open_decay, &p->o.open_decay),
+              OP_AT(ssd_piece, memory, &p->memory.values, k), OP_AT(ssd_piece, scale, &p->memory.scale, k), OP_ROWS(ssd_piece, y, &p->o.y, k));
     return true;
 }
 
@@ -324,26 +270,16 @@ static void step(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
-    const dart_tensor dh = a->memories_count > 0 ? op_scratch(call, a->B * p->state) : a->dh;
-    struct SsdStepArgs k = {.flags = p->flags | (op_has(&dh) ? HAS_DH : 0) | (a->memories_count > 0 ? HAS_CLOSED : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
-                            .x_row = op_row(&a->x, x_width), .b_row = op_row(&a->b, b_width), .c_row = op_row(&a->c, b_width),
-                            .y_row = op_row(&a->y, x_width)};
+    const op_operand dh = a->memories_count > 0 ? op_scratch(call, DART_F32, a->B, p->state) : p->o.dh;
+    const uint32_t flags = (op_has(&dh.of) ? HAS_DH : 0) | (a->memories_count > 0 ? HAS_CLOSED : 0);
+    struct SsdStepArgs k = {.flags = p->flags | flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S};
     op_kernel(call, KERNEL_ssd_step, a->B, 0);
-    k.x_at = op_bind_rows(call, BINDING_ssd_step_x, &a->x, a->B, x_width);
-    k.b_at = op_bind_rows(call, BINDING_ssd_step_b, &a->b, a->B, b_width);
-    k.c_at = op_bind_rows(call, BINDING_ssd_step_c, &a->c, a->B, b_width);
-    op_bind(call, BINDING_ssd_step_cum, &p->cum, (uint64_t)a->B * a->H * CUM_STRIDE);
-    op_bind(call, BINDING_ssd_step_decay, &p->decay, (uint64_t)a->B * 2 * a->H);
-    k.d_at = op_bind(call, BINDING_ssd_step_d, &a->d, a->H);
-    k.seq_at = op_bind(call, BINDING_ssd_step_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_ssd_step_h, &a->h, a->B * p->state);
-    op_bind(call, BINDING_ssd_step_open, &a->open, a->B * p->state);
-    op_bind(call, BINDING_ssd_step_open_decay, &a->open_decay, (uint64_t)a->B * a->H);
-    k.dh_at = op_bind(call, BINDING_ssd_step_dh, &dh, a->B * p->state);
-    k.y_at = op_bind_rows(call, BINDING_ssd_step_y, &a->y, a->B, x_width);
-    op_launch(call, &k, base_ceil_div(a->P, call->row->T0) * a->H * a->B);
-    p->memory = (matrices){.of = dh};
+    OP_LAUNCH(call, &k, base_ceil_div(a->P, call->T0) * a->H * a->B, OP_ROWS(ssd_step, x, &p->o.x, k), OP_ROWS(ssd_step, b, &p->o.b, k),
+              OP_ROWS(ssd_step, c, &p->o.c, k), OP_WHOLE(ssd_step, cum, &p->o.cum), OP_WHOLE(ssd_step, decay, &p->o.decay),
+              OP_AT(ssd_step, d, &p->o.d, k), OP_AT(ssd_step, seq, &p->o.seq, k), OP_WHOLE(ssd_step, h, &p->o.h),
+              OP_WHOLE(ssd_step, open, &p->o.open), OP_WHOLE(ssd_step, open_decay, &p->o.open_decay), OP_AT(ssd_step, dh, &dh, k),
+              OP_ROWS(ssd_step, y, &p->o.y, k));
+    p->memory = (matrices){.values = dh};
 }
 
 /* Raw memories to the runs; takes no scratch. */
@@ -352,7 +288,7 @@ static void append(const ssd_plan *p)
     const dart_ssd_args *a = p->a;
     for (uint32_t i = 0; i < a->memories_count; i++)
         dart_sma_append(p->call.stream, &(dart_sma_append_args){.B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .eps = p->eps,
-                                                                .dh = p->memory.of, .seq = a->seq, .to = a->memories[i]});
+                                                                .dh = p->memory.values.of, .seq = a->seq, .to = a->memories[i]});
 }
 
 dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args)
@@ -360,8 +296,8 @@ dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args)
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
     ssd_plan p = {.a = args};
     if (op_begin(&p.call, stream, "dart_ssd") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
-    p.cum = op_kept(&p.call, &args->cum, p.rows * args->H * CUM_STRIDE);
-    p.decay = op_kept(&p.call, &args->decay, (uint64_t)args->B * (p.M + 1) * args->H);
+    p.o.cum = op_kept(&p.call, &p.o.cum);
+    p.o.decay = op_kept(&p.call, &p.o.decay);
     const bool one = args->L == 1 && !op_has(&args->hin) && !op_has(&args->dh_scale);
     if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && one)) {
         decay(&p);

@@ -1,5 +1,5 @@
 /* Steps of many sequences, whose newest tokens wait in windows. */
-#include "runtime/stream.h"
+#include "runtime/op.h"
 
 #include <float.h>
 
@@ -11,9 +11,25 @@ typedef struct window_plan {
     uint32_t flags;
     uint32_t I, queries, C, kept; /* widths: H P, G N, [x|b|c], [x|b] */
     uint64_t state;               /* H N P */
+    struct {
+        op_operand x, dt, conv_weight, conv_bias, tail, a_log, dt_bias, d, seq, conv, y, h, open, open_decay, rows, steps, hin, hin_scale;
+    } o;
 } window_plan;
 
 uint32_t dart_window_tokens(void) { return WINDOW; }
+
+/* A run whose memories are filled when chunks close. */
+typedef struct run_operands {
+    op_operand dh, scale;
+} run_operands;
+
+static run_operands run_of(const window_plan *p, const dart_memories *run)
+{
+    const dart_window_args *a = p->a;
+    const uint64_t count = (uint64_t)a->B * run->M;
+    return (run_operands){.dh = {"closing.dh", run->dh, OP_FLOAT, count, p->state},
+                          .scale = {"closing.scale", run->scale, OP_F32, count, (uint64_t)a->H * a->N}};
+}
 
 static dart_status check(window_plan *p)
 {
@@ -40,30 +56,31 @@ static dart_status check(window_plan *p)
     p->kept = p->I + p->queries;
     p->state = (uint64_t)a->H * a->N * a->P;
     const uint64_t B = a->B, slots = B * WINDOW;
-    op_check(call, "x", &a->x, OP_FLOAT | OP_VIEW, B, p->C);
-    op_check(call, "dt", &a->dt, OP_FLOAT | OP_VIEW, B, a->H);
-    op_check(call, "conv_weight", &a->conv_weight, OP_FLOAT, p->C, a->K);
-    op_check(call, "conv_bias", &a->conv_bias, OP_FLOAT | OP_OPTIONAL, 1, p->C);
-    op_check(call, "tail", &a->tail, OP_FLOAT, B * (a->K - 1), p->C);
-    op_check(call, "a_log", &a->a_log, OP_FLOAT, 1, a->H);
-    op_check(call, "dt_bias", &a->dt_bias, OP_FLOAT | OP_OPTIONAL, 1, a->H);
-    op_check(call, "d", &a->d, OP_FLOAT | OP_OPTIONAL, 1, a->H);
-    op_check(call, "seq", &a->seq, OP_I32, B, 2);
-    op_check(call, "conv", &a->conv, OP_FLOAT | OP_VIEW, B, p->C);
-    op_check(call, "y", &a->y, OP_FLOAT | OP_VIEW, B, p->I);
-    op_check(call, "h", &a->h, OP_F32 | OP_ALIGNED, B, p->state);
-    op_check(call, "open", &a->open, OP_F32 | OP_OPTIONAL | OP_ALIGNED, B, p->state);
-    op_check(call, "open_decay", &a->open_decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, B, a->H);
-    op_check(call, "rows", &a->rows, OP_FLOAT | OP_ALIGNED, slots, p->kept);
-    op_check(call, "steps", &a->steps, OP_F32 | OP_ALIGNED, slots, 2 * (uint64_t)a->H);
-    op_check(call, "hin", &a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32) | OP_ALIGNED, B, p->state);
-    op_check(call, "hin_scale", &a->hin_scale, OP_F32 | OP_OPTIONAL, B, (uint64_t)a->H * a->N);
+    p->o.x = (op_operand){"x", a->x, OP_FLOAT | OP_VIEW, B, p->C};
+    p->o.dt = (op_operand){"dt", a->dt, OP_FLOAT | OP_VIEW, B, a->H};
+    p->o.conv_weight = (op_operand){"conv_weight", a->conv_weight, OP_FLOAT, p->C, a->K};
+    p->o.conv_bias = (op_operand){"conv_bias", a->conv_bias, OP_FLOAT | OP_OPTIONAL, 1, p->C};
+    p->o.tail = (op_operand){"tail", a->tail, OP_FLOAT, B * (a->K - 1), p->C};
+    p->o.a_log = (op_operand){"a_log", a->a_log, OP_FLOAT, 1, a->H};
+    p->o.dt_bias = (op_operand){"dt_bias", a->dt_bias, OP_FLOAT | OP_OPTIONAL, 1, a->H};
+    p->o.d = (op_operand){"d", a->d, OP_FLOAT | OP_OPTIONAL, 1, a->H};
+    p->o.seq = (op_operand){"seq", a->seq, OP_I32, B, 2};
+    p->o.conv = (op_operand){"conv", a->conv, OP_FLOAT | OP_VIEW, B, p->C};
+    p->o.y = (op_operand){"y", a->y, OP_FLOAT | OP_VIEW, B, p->I};
+    p->o.h = (op_operand){"h", a->h, OP_F32 | OP_ALIGNED, B, p->state};
+    p->o.open = (op_operand){"open", a->open, OP_F32 | OP_OPTIONAL | OP_ALIGNED, B, p->state};
+    p->o.open_decay = (op_operand){"open_decay", a->open_decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, B, a->H};
+    p->o.rows = (op_operand){"rows", a->rows, OP_FLOAT | OP_ALIGNED, slots, p->kept};
+    p->o.steps = (op_operand){"steps", a->steps, OP_F32 | OP_ALIGNED, slots, 2 * (uint64_t)a->H};
+    p->o.hin = (op_operand){"hin", a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32) | OP_ALIGNED, B, p->state};
+    p->o.hin_scale = (op_operand){"hin_scale", a->hin_scale, OP_F32 | OP_OPTIONAL, B, (uint64_t)a->H * a->N};
+    OP_CHECK(call, p->o);
     for (uint32_t i = 0; i < a->closing_count; i++) {
         const dart_memories *run = &a->closing[i];
         OP_REQUIRE(call, run->M > 0 && run->dh.offset % 8 == 0,
                    "run %u has no memories, or does not start at a multiple of 8 elements", i);
-        op_check(call, "closing.dh", &run->dh, OP_FLOAT, B * run->M, p->state);
-        op_check(call, "closing.scale", &run->scale, OP_F32, B * run->M, (uint64_t)a->H * a->N);
+        const run_operands o = run_of(p, run);
+        OP_CHECK(call, o);
     }
     p->flags = HAS_SEQ | (op_has(&a->hin_scale) ? HAS_HIN_SCALE : 0) | (op_has(&a->open) ? HAS_OPEN : 0);
     return op_status(call);
@@ -82,25 +99,16 @@ dart_status dart_window_append(dart_stream *stream, const dart_window_args *args
     if (begin(&p, stream, args, "dart_window_append") != DART_OK) return op_status(&p.call);
     op_call *call = &p.call;
     const dart_window_args *a = args;
-    const uint64_t slots = (uint64_t)a->B * WINDOW;
     const uint32_t flags = p.flags | (op_has(&a->conv_bias) ? HAS_BIAS : 0) | (op_has(&a->dt_bias) ? HAS_STEPS : 0);
     struct WindowAppendArgs k = {.flags = flags, .B = a->B, .H = a->H, .C = p.C, .K = a->K, .S = a->S, .kept = p.kept,
-                                 .x_row = op_row(&a->x, p.C), .dt_row = op_row(&a->dt, a->H), .y_row = op_row(&a->conv, p.C),
-                                     .dt_min = a->dt_min,
-                                 .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
+                                 .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
     op_kernel(call, KERNEL_window_append, a->B, 0);
-    k.x_at = op_bind_rows(call, BINDING_window_append_x, &a->x, a->B, p.C);
-    k.dt_at = op_bind_rows(call, BINDING_window_append_dt, &a->dt, a->B, a->H);
-    k.weight_at = op_bind(call, BINDING_window_append_weight, &a->conv_weight, (uint64_t)p.C * a->K);
-    k.bias_at = op_bind(call, BINDING_window_append_bias, &a->conv_bias, p.C);
-    k.tail_at = op_bind(call, BINDING_window_append_tail, &a->tail, (uint64_t)a->B * (a->K - 1) * p.C);
-    k.seq_at = op_bind(call, BINDING_window_append_seq, &a->seq, 2 * (uint64_t)a->B);
-    k.a_log_at = op_bind(call, BINDING_window_append_a_log, &a->a_log, a->H);
-    k.dt_bias_at = op_bind(call, BINDING_window_append_dt_bias, &a->dt_bias, a->H);
-    k.y_at = op_bind_rows(call, BINDING_window_append_y, &a->conv, a->B, p.C);
-    k.rows_at = op_bind(call, BINDING_window_append_rows, &a->rows, slots * p.kept);
-    op_bind(call, BINDING_window_append_steps, &a->steps, slots * 2 * a->H);
-    op_launch(call, &k, base_ceil_div((uint64_t)p.C + a->H, call->row->T0) * a->B);
+    OP_LAUNCH(call, &k, base_ceil_div((uint64_t)p.C + a->H, call->T0) * a->B, OP_ROWS(window_append, x, &p.o.x, k),
+              OP_ROWS(window_append, dt, &p.o.dt, k), OP_AT(window_append, weight, &p.o.conv_weight, k),
+              OP_AT(window_append, bias, &p.o.conv_bias, k), OP_AT(window_append, tail, &p.o.tail, k),
+              OP_AT(window_append, seq, &p.o.seq, k), OP_AT(window_append, a_log, &p.o.a_log, k),
+              OP_AT(window_append, dt_bias, &p.o.dt_bias, k), OP_ROWS(window_append, y, &p.o.conv, k),
+              OP_AT(window_append, rows, &p.o.rows, k), OP_WHOLE(window_append, steps, &p.o.steps));
     return op_end(call);
 }
 
@@ -111,23 +119,15 @@ dart_status dart_window_output(dart_stream *stream, const dart_window_args *args
     if (begin(&p, stream, args, "dart_window_output") != DART_OK) return op_status(&p.call);
     op_call *call = &p.call;
     const dart_window_args *a = args;
-    const uint64_t slots = (uint64_t)a->B * WINDOW;
-    dart_tensor c = a->conv;
-    c.offset += p.kept;
-    c.row = op_row(&a->conv, p.C);
-    struct WindowOutputArgs k = {.flags = p.flags | (op_has(&a->d) ? HAS_D : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N,
-        .P = a->P, .S = a->S,
-                                 .c_row = op_row(&c, p.C), .y_row = op_row(&a->y, p.I)};
+    const op_operand c = {.of = {.buffer = a->conv.buffer, .dtype = a->conv.dtype, .offset = a->conv.offset + p.kept, .row = op_row(&p.o.conv)},
+                          .rows = a->B, .width = p.queries};
+    struct WindowOutputArgs k = {.flags = p.flags | (op_has(&a->d) ? HAS_D : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+                                 .S = a->S};
     op_kernel(call, KERNEL_window_output, a->B, a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
-    k.rows_at = op_bind(call, BINDING_window_output_rows, &a->rows, slots * p.kept);
-    op_bind(call, BINDING_window_output_steps, &a->steps, slots * 2 * a->H);
-    k.c_at = op_bind_rows(call, BINDING_window_output_c, &c, a->B, p.queries);
-    k.hin_at = op_bind(call, BINDING_window_output_hin, &a->hin, a->B * p.state);
-    k.hin_scale_at = op_bind(call, BINDING_window_output_hin_scale, &a->hin_scale, (uint64_t)a->B * a->H * a->N);
-    k.d_at = op_bind(call, BINDING_window_output_d, &a->d, a->H);
-    k.seq_at = op_bind(call, BINDING_window_output_seq, &a->seq, 2 * (uint64_t)a->B);
-    k.y_at = op_bind_rows(call, BINDING_window_output_y, &a->y, a->B, p.I);
-    op_launch(call, &k, base_ceil_div(a->H / a->G, call->row->T0) * a->G * a->B);
+    OP_LAUNCH(call, &k, base_ceil_div(a->H / a->G, call->T0) * a->G * a->B, OP_AT(window_output, rows, &p.o.rows, k),
+              OP_WHOLE(window_output, steps, &p.o.steps), OP_ROWS(window_output, c, &c, k), OP_AT(window_output, hin, &p.o.hin, k),
+              OP_AT(window_output, hin_scale, &p.o.hin_scale, k), OP_AT(window_output, d, &p.o.d, k),
+              OP_AT(window_output, seq, &p.o.seq, k), OP_ROWS(window_output, y, &p.o.y, k));
     return op_end(call);
 }
 
@@ -136,26 +136,19 @@ static void fold(window_plan *p, const dart_memories *run, uint32_t flags)
 {
     op_call *call = &p->call;
     const dart_window_args *a = p->a;
-    const uint64_t slots = (uint64_t)a->B * WINDOW, heads = (uint64_t)a->B * a->H,
-        memories = run != NULL ? (uint64_t)a->B * run->M : 0;
-    struct WindowFoldArgs k = {.flags = p->flags | flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
-        .eps = a->eps};
-    op_kernel(call, KERNEL_window_fold, a->B, 0);
-    k.rows_at = op_bind(call, BINDING_window_fold_rows, &a->rows, slots * p->kept);
-    op_bind(call, BINDING_window_fold_steps, &a->steps, slots * 2 * a->H);
-    k.seq_at = op_bind(call, BINDING_window_fold_seq, &a->seq, 2 * (uint64_t)a->B);
-    op_bind(call, BINDING_window_fold_h, &a->h, a->B * p->state);
-    op_bind(call, BINDING_window_fold_open, &a->open, a->B * p->state);
-    op_bind(call, BINDING_window_fold_open_decay, &a->open_decay, heads);
-    k.hin_at = op_bind(call, BINDING_window_fold_hin, &a->hin, a->B * p->state);
-    k.hin_scale_at = op_bind(call, BINDING_window_fold_hin_scale, &a->hin_scale, heads * a->N);
+    struct WindowFoldArgs k = {.flags = p->flags | flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .eps = a->eps};
+    run_operands to = {0};
     if (run != NULL) {
         k.first = run->first;
         k.count = k.capacity = run->M;
-        k.to_at = op_bind(call, BINDING_window_fold_to, &run->dh, memories * p->state);
-        k.scale_at = op_bind(call, BINDING_window_fold_scale, &run->scale, memories * a->H * a->N);
+        to = run_of(p, run);
     }
-    op_launch(call, &k, base_ceil_div(a->H, call->row->T0) * a->B);
+    op_kernel(call, KERNEL_window_fold, a->B, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(a->H, call->T0) * a->B, OP_AT(window_fold, rows, &p->o.rows, k),
+              OP_WHOLE(window_fold, steps, &p->o.steps), OP_AT(window_fold, seq, &p->o.seq, k), OP_WHOLE(window_fold, h, &p->o.h),
+              OP_WHOLE(window_fold, open, &p->o.open), OP_WHOLE(window_fold, open_decay, &p->o.open_decay),
+              OP_AT(window_fold, hin, &p->o.hin, k), OP_AT(window_fold, hin_scale, &p->o.hin_scale, k), OP_AT(window_fold, to, &to.dh, k),
+              OP_AT(window_fold, scale, &to.scale, k));
 }
 
 dart_status dart_window_fold(dart_stream *stream, const dart_window_args *args)

@@ -1,0 +1,247 @@
+#include "op.h"
+#include "stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MIN_CHUNK = 1 << 20, MIN_TICKETS = 1 << 12 };
+
+dart_status op_status(const op_call *call) { return call->stream->status; }
+
+dart_status op_fail(op_call *call, dart_status code, const char *format, ...)
+{
+    if (call->stream->status != DART_OK) return call->stream->status;
+    char text[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return call->stream->status = base_fail(&call->stream->report, code, "%s: %s", call->op, text);
+}
+
+dart_status op_begin(op_call *call, dart_stream *stream, const char *op)
+{
+    memset(call, 0, sizeof *call);
+    call->stream = stream;
+    call->op = op;
+    if (stream->status != DART_OK) return stream->status;
+    if (stream->closed) return op_fail(call, DART_INVALID_ARGUMENT, "the recording was submitted already: dart_stream_begin first");
+    return DART_OK;
+}
+
+dart_status op_end(op_call *call)
+{
+    call->stream->chunk = 0;
+    call->stream->used = 0;
+    return call->stream->status;
+}
+
+static bool check_one(op_call *call, const op_operand *operand)
+{
+    const char *name = operand->name;
+    const dart_tensor *tensor = &operand->of;
+    const int kinds = operand->kinds;
+    const uint64_t rows = operand->rows, width = operand->width;
+    if (tensor->buffer == NULL) {
+        if ((kinds & OP_OPTIONAL) == 0) op_fail(call, DART_INVALID_ARGUMENT, "%s is missing", name);
+        return call->stream->status == DART_OK;
+    }
+    if (tensor->buffer->device != call->stream->device) {
+        op_fail(call, DART_INVALID_ARGUMENT, "%s lies on another device", name);
+        return false;
+    }
+    if ((unsigned)tensor->dtype > DART_I32 || (kinds & 1 << tensor->dtype) == 0) {
+        op_fail(call, DART_INVALID_ARGUMENT, "%s cannot be %s", name, dart_dtype_name(tensor->dtype));
+        return false;
+    }
+    const uint64_t row = tensor->row != 0 ? tensor->row : width;
+    if (row < width || (row != width && (kinds & OP_VIEW) == 0) || row > UINT32_MAX) {
+        op_fail(call, DART_INVALID_ARGUMENT, "%s: rows of %llu elements cannot lie %llu apart", name,
+                (unsigned long long)width, (unsigned long long)row);
+        return false;
+    }
+    if ((kinds & OP_ALIGNED) != 0 && tensor->offset % 64 != 0) {
+        op_fail(call, DART_INVALID_ARGUMENT, "%s starts at element %llu, not at a multiple of 64", name,
+                (unsigned long long)tensor->offset);
+        return false;
+    }
+    uint64_t end = 0;
+    const uint64_t size = dart_dtype_size(tensor->dtype);
+    const bool fits = base_mul(rows - 1, row, &end) && base_add(end, width, &end) && base_add(end, tensor->offset, &end) &&
+                      base_mul(end, size, &end) && end <= tensor->buffer->bytes;
+    if (!fits)
+        op_fail(call, DART_INVALID_ARGUMENT, "%s: %llu rows of %llu %s elements, %llu apart, from element %llu exceed a buffer of %llu bytes",
+                name, (unsigned long long)rows, (unsigned long long)width, dart_dtype_name(tensor->dtype),
+                (unsigned long long)row, (unsigned long long)tensor->offset, (unsigned long long)tensor->buffer->bytes);
+    return fits;
+}
+
+bool op_check(op_call *call, const op_operand *operands, size_t count)
+{
+    if (call->stream->status != DART_OK) return false;
+    for (size_t i = 0; i < count; i++)
+        if (!check_one(call, &operands[i])) return false;
+    return true;
+}
+
+/* Makes room for one more buffer at the end of the list. */
+static bool grow(buffer_list *list)
+{
+    dart_buffer **grown = realloc(list->buffers, (list->count + 1) * sizeof *grown);
+    if (grown != NULL) list->buffers = grown;
+    return grown != NULL;
+}
+
+static bool add_chunk(op_call *call, uint64_t bytes)
+{
+    dart_stream *stream = call->stream;
+    if (!grow(&stream->chunks)) {
+        op_fail(call, DART_OUT_OF_MEMORY, "no host memory");
+        return false;
+    }
+    dart_buffer *chunk = NULL;
+    const dart_status status = dart_buffer_create(stream->device, bytes < MIN_CHUNK ? MIN_CHUNK : bytes, &chunk);
+    if (status != DART_OK) {
+        op_fail(call, status, "%llu bytes of scratch memory", (unsigned long long)bytes);
+        return false;
+    }
+    stream->chunks.buffers[stream->chunks.count++] = chunk;
+    return true;
+}
+
+op_operand op_scratch(op_call *call, dart_dtype dtype, uint64_t rows, uint64_t width)
+{
+    op_operand scratch = {.name = "scratch", .of.dtype = dtype, .rows = rows, .width = width};
+    dart_stream *stream = call->stream;
+    const uint64_t size = dart_dtype_size(dtype);
+    uint64_t bytes = 0;
+    if (stream->status != DART_OK) return scratch;
+    if (!base_mul(rows, width, &bytes) || !base_mul(bytes, size, &bytes) || bytes > UINT64_MAX / 2) {
+        op_fail(call, DART_OUT_OF_MEMORY, "scratch memory of %llu x %llu elements", (unsigned long long)rows, (unsigned long long)width);
+        return scratch;
+    }
+    bytes = base_round_up(bytes, BACKEND_ALIGN);
+    while (stream->chunk < stream->chunks.count && stream->used + bytes > stream->chunks.buffers[stream->chunk]->bytes) {
+        stream->chunk++;
+        stream->used = 0;
+    }
+    if (stream->chunk == stream->chunks.count && !add_chunk(call, bytes)) return scratch;
+    scratch.of.buffer = stream->chunks.buffers[stream->chunk];
+    scratch.of.offset = stream->used / size;
+    stream->used += bytes;
+    return scratch;
+}
+
+/* Zeros from the host, once: a launch that fills them would cost every token what the tickets are there to save. */
+static bool add_tickets(op_call *call, uint64_t bytes)
+{
+    dart_stream *stream = call->stream;
+    void *zeros = calloc(1, (size_t)bytes);
+    const bool room = grow(&stream->tickets);
+    dart_buffer *made = NULL;
+    dart_status status = zeros != NULL && room ? DART_OK : base_fail(&stream->device->report, DART_OUT_OF_MEMORY, "no host memory");
+    if (status == DART_OK) status = dart_buffer_create(stream->device, bytes, &made);
+    if (status == DART_OK) status = dart_buffer_write(made, 0, zeros, bytes);
+    free(zeros);
+    if (status == DART_OK) {
+        stream->tickets.buffers[stream->tickets.count++] = made;
+        return true;
+    }
+    dart_buffer_destroy(&made);
+    op_fail(call, status, "%llu bytes of tickets", (unsigned long long)bytes);
+    return false;
+}
+
+op_operand op_tickets(op_call *call, uint64_t elements)
+{
+    op_operand tickets = {.name = "tickets", .of.dtype = DART_I32, .rows = 1, .width = elements};
+    const buffer_list *list = &call->stream->tickets;
+    if (call->stream->status != DART_OK) return tickets;
+    const uint64_t bytes = base_round_up(4 * (elements < MIN_TICKETS ? MIN_TICKETS : elements), BACKEND_ALIGN);
+    const bool enough = list->count > 0 && list->buffers[list->count - 1]->bytes >= bytes;
+    if (enough || add_tickets(call, bytes)) tickets.of.buffer = list->buffers[list->count - 1];
+    return tickets;
+}
+
+op_operand op_kept(op_call *call, const op_operand *operand)
+{
+    return op_has(&operand->of) ? *operand : op_scratch(call, DART_F32, operand->rows, operand->width);
+}
+
+uint32_t op_fits_half(const dart_tensor *a, const dart_tensor *b)
+{
+    if (a->dtype != b->dtype) return 0;
+    return a->dtype == DART_F16 ? FITS_F16 : a->dtype == DART_BF16 ? FITS_BF16 : 0;
+}
+
+bool op_fits_rows(const op_operand *operand)
+{
+    return operand->of.offset % 8 == 0 && op_row(operand) % 8 == 0;
+}
+
+void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits)
+{
+    static const kernel_row none = {.variant = "none", .T0 = 1, .T1 = 1};
+    const dart_device *device = call->stream->device;
+    call->row = kernel_pick(device->backend->rows, id, device->info.capabilities, traits, rows, device->variant[0] != '\0' ? device->variant : NULL);
+    if (call->row == NULL) {
+        call->row = &none;
+        op_fail(call, DART_UNSUPPORTED, "no variant of kernel %s runs on %s", kernel_table[id].name, device->info.name);
+    }
+    call->T0 = call->row->T0;
+    call->T1 = call->row->T1;
+}
+
+bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t traits)
+{
+    const dart_device *device = call->stream->device;
+    const char *variant = device->variant[0] != '\0' ? device->variant : NULL;
+    const kernel_row *row = kernel_pick(device->backend->rows, one, device->info.capabilities, traits, rows, variant);
+    const kernel_row *beside = kernel_pick(device->backend->rows, other, device->info.capabilities, traits, rows, variant);
+    if (row == NULL || variant == NULL || beside == NULL) return row != NULL;
+    return strcmp(row->variant, variant) == 0 || strcmp(beside->variant, variant) != 0;
+}
+
+uint64_t op_binding_limit(const op_call *call) { return call->stream->device->info.max_binding_bytes - BACKEND_ALIGN; }
+
+static void bind(op_call *call, backend_launch *launch, const op_binding *binding)
+{
+    const op_operand *operand = binding->operand;
+    const kernel_info *kernel = &kernel_table[launch->row->id];
+    if (binding->row != NULL) *binding->row = op_row(operand);
+    if (binding->at != NULL) *binding->at = 0;
+    if (!op_has(&operand->of)) return;
+    const uint64_t size = dart_dtype_size(operand->of.dtype), elements = (operand->rows - 1) * op_row(operand) + operand->width;
+    const uint64_t begin = operand->of.offset * size, before = begin % BACKEND_ALIGN, bytes = before + elements * size;
+    const char *name = kernel->bindings[binding->slot].name;
+    if (bytes > call->stream->device->info.max_binding_bytes) {
+        op_fail(call, DART_UNSUPPORTED, "%s of kernel %s would be %llu bytes, the device binds at most %llu: use smaller pieces", name,
+                kernel->name, (unsigned long long)bytes, (unsigned long long)call->stream->device->info.max_binding_bytes);
+        return;
+    }
+    if (before != 0 && binding->at == NULL) {
+        op_fail(call, DART_INTERNAL, "%s of kernel %s starts at byte %llu, not at a multiple of %u", name, kernel->name,
+                (unsigned long long)begin, BACKEND_ALIGN);
+        return;
+    }
+    if (binding->at != NULL) *binding->at = (uint32_t)(before / size);
+    launch->bindings[binding->slot] = (backend_binding){.memory = operand->of.buffer->memory, .offset = begin - before, .bytes = bytes};
+    launch->dtypes |= (uint32_t)operand->of.dtype << (2 * binding->slot);
+}
+
+void op_launch(op_call *call, void *args, uint64_t tiles, const op_binding *bindings, size_t count)
+{
+    const dart_stream *stream = call->stream;
+    backend_launch launch = {.row = call->row, .T0 = call->T0, .T1 = call->T1, .args = args};
+    for (size_t i = 0; i < count && stream->status == DART_OK; i++) bind(call, &launch, &bindings[i]);
+    if (stream->status != DART_OK || tiles == 0) return;
+    if (tiles > INT32_MAX) {
+        op_fail(call, DART_UNSUPPORTED, "%llu tiles of kernel %s in one launch: use smaller pieces", (unsigned long long)tiles,
+                kernel_table[call->row->id].name);
+        return;
+    }
+    launch.tiles = (uint32_t)tiles;
+    memcpy(args, &launch.tiles, sizeof launch.tiles);
+    stream_launch(call->stream, &launch, call->op);
+}
