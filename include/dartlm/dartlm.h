@@ -163,7 +163,9 @@ typedef struct dart_device_info {
     uint32_t capabilities;      /* dart_capability bits */
     uint32_t subgroup;          /* lanes; 1 on the CPU */
     uint32_t shared_bytes;      /* shared memory of a workgroup */
+    uint32_t multiprocessors;   /* which run workgroups side by side: multiprocessors, compute units; 0: the driver does not say */
     uint64_t memory_bytes;      /* of the largest device-local heap, or RAM */
+    uint32_t max_bindings;      /* buffers that one kernel can see; 0: no limit */
     uint64_t max_binding_bytes; /* largest range that one kernel can see of one tensor */
     bool usable;
     char why_not[256];          /* when not usable: what is missing */
@@ -193,6 +195,8 @@ typedef struct dart_device_options {
                                        product is run on opening, and what gives wrong numbers is done without */
     bool poison;                    /* fill new memory with NaN (0xFF bytes) */
     uint64_t max_binding_bytes;     /* lower the limit of the device (tests); 0: as it is */
+    uint32_t max_bindings;          /* the same for buffers of a kernel (tests); 0: as it is */
+    uint32_t multiprocessors;       /* compute tile sizes for that many (tests); 0: as many as there are */
     uint32_t fail_at;               /* test hook: the n-th call of the backend or allocation of host memory from now,
                                        opening included, fails with DART_OUT_OF_MEMORY; 0: never */
     bool lose;                      /* test hook: that call loses the device instead (pretended: null and CPU only) */

@@ -54,7 +54,13 @@ const uint TYPE_I32 = 3u;
 #define LANE gl_LocalInvocationID.x
 #define LANES gl_WorkGroupSize.x
 
-#define PUSH(Args) layout(push_constant) uniform Push { Args args; };
+// Arguments of more than 128 bytes, which push constants cannot hold everywhere, lie in a buffer behind the kernel's bindings: its row
+// then has -DLONG_ARGS.
+#ifdef LONG_ARGS
+#define PUSH(Args, bindings) layout(std430, binding = bindings) readonly buffer Arguments { Args args; };
+#else
+#define PUSH(Args, bindings) layout(push_constant) uniform Push { Args args; };
+#endif
 
 // The type of a binding's elements. table/KERNEL.glsl has BINDING_x for every binding, READABLE_x and WRITABLE_x, the same number,
 // for those that the table lets a shader read and write.

@@ -12,6 +12,7 @@ set(CPU_SOURCES
   src/cpu/cpu_memory.c
   src/cpu/cpu_plain.c
   src/cpu/cpu_pool.c
+  src/cpu/cpu_probe.c
   src/cpu/cpu_sma.c
   src/cpu/cpu_ssd.c
   src/cpu/cpu_window.c)

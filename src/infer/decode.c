@@ -21,8 +21,7 @@ static dart_status record(dart_state *state, const char *call)
     if (status == DART_OK) status = model_record_embedding(state, stream, &pass, WORK_NEXT);
     if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     if (status == DART_OK) status = model_record_norm(state, stream, state->B, &live, &last);
-    /* CUDA's linear for few rows takes a warp an output, which suits a table this long better than blocks for eight. */
-    const bool beside = state->fused && state->model->device->info.backend != DART_BACKEND_CUDA;
+    const bool beside = state->fused && !state->model->device->backend->few_rows_linear;
     if (status == DART_OK)
         status = beside ? model_record_norm_head(state, stream) : model_record_head(state, stream, state->B, &last);
     if (status == DART_OK) status = model_record_choice(state, stream, true);

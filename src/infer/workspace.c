@@ -87,10 +87,10 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
     /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. */
     state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU;
-    /* What memory costs, windows save; on CUDA nobody has compared yet. */
+    /* What memory costs, windows save, where they pay. */
     const uint64_t rows = (uint64_t)state->B * dart_window_tokens() * (model_config_inner(c) + c->G * c->N);
     state->windowed = !state->fused && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
-                      model->device->info.backend != DART_BACKEND_CUDA &&
+                      model->device->backend->windows_pay &&
                       rows * dart_dtype_size(model->activations) <= state->limit;
     REQUIRE(report, state->S <= 1u << 30, "S %u must be at most 2^30", state->S);
     if (state->B > largest_batch(state))

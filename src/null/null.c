@@ -130,6 +130,7 @@ static dart_status null_warm(void *device, const backend_code *code)
 const backend null_backend = {
     .kind = DART_BACKEND_NULL,
     .rows = DART_BACKEND_VULKAN,
+    .windows_pay = true,
     .instance_create = null_instance_create,
     .instance_destroy = null_instance_destroy,
     .device_count = null_device_count,

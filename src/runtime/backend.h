@@ -50,6 +50,9 @@ typedef struct backend_launch {
 typedef struct backend {
     dart_backend_kind kind;
     dart_backend_kind rows; /* whose rows of the table it runs: its own, but for a backend that pretends to be another */
+    /* What its kernels are good at, as measured; the model chooses between ways to the same result by them. */
+    bool windows_pay;     /* many sequences that decode: windows of tokens (dart_window_...) cost less than a step of each */
+    bool few_rows_linear; /* linear reads a long table for few rows faster than dart_norm_linear does */
     /* Loads drivers. *instance is NULL when there is nothing to load, which is no error. */
     dart_status (*instance_create)(const dart_context_options *options, base_report *report, void **instance);
     void (*instance_destroy)(void *instance);

@@ -280,6 +280,12 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
     made->info.capabilities &= ~options->without_capabilities;
     if (options->max_binding_bytes != 0 && options->max_binding_bytes < made->info.max_binding_bytes)
         made->info.max_binding_bytes = options->max_binding_bytes;
+    if (options->max_bindings != 0 && (made->info.max_bindings == 0 || options->max_bindings < made->info.max_bindings))
+        made->info.max_bindings = options->max_bindings;
+    if (made->info.max_bindings != 0 && made->info.max_bindings < kernel_needed_buffers(made->backend->rows))
+        FAIL(&made->report, DART_UNSUPPORTED, "%s: kernels see %u buffers, %u are needed", made->info.name, made->info.max_bindings,
+             kernel_needed_buffers(made->backend->rows));
+    if (options->multiprocessors != 0) made->info.multiprocessors = options->multiprocessors;
     if (options->variant != NULL) strcpy(made->variant, options->variant);
     if (made->profile != NULL && made->backend->stream_times == NULL)
         FAIL(&made->report, DART_UNSUPPORTED, "%s: the %s backend does not time launches", made->info.name,

@@ -2,16 +2,6 @@
 
 #include <string.h>
 
-/* One struct of chars a kernel: its size is the number of bindings. */
-struct bindings_of_none {
-    char none;
-#define KERNEL(id, Args) \
-    }; \
-    struct bindings_of_##id {
-#define BIND(id, name, access) char name;
-#include "kernels.def"
-};
-
 const kernel_info kernel_table[KERNEL_COUNT] = {
 #define KERNEL(id, Args) \
     [KERNEL_##id].name = #id, [KERNEL_##id].args_size = (uint32_t)sizeof(struct Args), \
@@ -21,14 +11,10 @@ const kernel_info kernel_table[KERNEL_COUNT] = {
 #include "kernels.def"
 };
 
-#define KERNEL(id, Args) \
-    static_assert(sizeof(struct Args) <= KERNEL_MAX_ARGS && sizeof(struct Args) % 4 == 0, "arguments of " #id); \
-    static_assert(sizeof(struct bindings_of_##id) <= KERNEL_MAX_BINDINGS, "bindings of " #id);
+#define KERNEL(id, Args) static_assert(sizeof(struct Args) % 4 == 0, "arguments of " #id);
 #include "kernels.def"
-
-#define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) \
-    static_assert(sizeof(struct bindings_of_##id) <= KERNEL_MAX_STORAGE, "bindings of " #id "[" #variant "]");
-#include "kernels.def"
+/* backend_launch.dtypes has two bits a binding. */
+static_assert(KERNEL_MAX_BINDINGS <= 16, "bindings of a kernel");
 
 /* Position of a row among those of its backend. */
 enum {
@@ -66,4 +52,15 @@ const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, uint32_t 
         if (first == NULL) first = row;
     }
     return first;
+}
+
+uint32_t kernel_needed_buffers(dart_backend_kind backend)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        const bool baseline = row->backend == backend && row->needs == 0 && row->fits == 0;
+        if (baseline && kernel_buffers(row->id) > most) most = kernel_buffers(row->id);
+    }
+    return most;
 }

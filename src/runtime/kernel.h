@@ -5,15 +5,36 @@
 #include "base/base.h"
 #include "shaders/args.h"
 
-#define KERNEL_MAX_BINDINGS 14
-#define KERNEL_MAX_STORAGE 13 /* of a kernel with SPIRV rows: storage buffers that a shader stage must have */
-#define KERNEL_MAX_ARGS 128
+/* Arguments of up to that many bytes travel as push constants, which every Vulkan device takes; longer ones in a buffer. */
+#define KERNEL_PUSH_BYTES 128
 
 typedef enum kernel_id {
 #define KERNEL(id, Args) KERNEL_##id,
 #include "kernels.def"
     KERNEL_COUNT
 } kernel_id;
+
+/* One struct of chars a kernel: its size is the number of bindings. */
+struct bindings_of_none {
+    char none;
+#define KERNEL(id, Args) \
+    }; \
+    struct bindings_of_##id {
+#define BIND(id, name, access) char name;
+#include "kernels.def"
+};
+
+/* The most that a kernel of the table has. */
+union kernel_any_bindings {
+#define KERNEL(id, Args) struct bindings_of_##id id;
+#include "kernels.def"
+};
+union kernel_any_args {
+#define KERNEL(id, Args) struct Args id;
+#include "kernels.def"
+};
+#define KERNEL_MAX_BINDINGS sizeof(union kernel_any_bindings)
+#define KERNEL_MAX_ARGS sizeof(union kernel_any_args)
 
 typedef enum kernel_access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_READ_WRITE = 3 } kernel_access;
 
@@ -42,9 +63,10 @@ typedef enum kernel_trait {
     FITS_D64 = 1 << 5,         /* heads of softmax attention are 64 wide */
     FITS_N128_P64 = 1 << 6,
     FITS_SCAN = 1 << 7,        /* chunks of at most 256 tokens, N at most 128, P 16, 32 or 64 */
-    FITS_FEWEST_TILES = 1 << 8, /* linear: y is below 32 tiles of 64 x 64 */
-    FITS_FEW_TILES = 1 << 9,   /* linear: y is below 256 tiles of 64 x 64, which would leave much of a large device idle */
-    FITS_MANY_TILES = 1 << 10  /* linear: y is at least 1536 of them, enough for larger ones */
+    FITS_FEWEST_TILES = 1 << 8, /* linear: y has too few tiles of 64 x 64 for a quarter of the device (dense.c) */
+    FITS_FEW_TILES = 1 << 9,   /* linear: y has too few of them for the whole device */
+    FITS_MANY_TILES = 1 << 10, /* linear: y has enough of them to take larger ones */
+    FITS_CHECK = 1 << 11       /* a test of a backend, not an op: devices may lack the kernel */
 } kernel_trait;
 /* Does the row compute with cooperative matrices? Then `local` counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->needs & DART_CAP_MATRIX) != 0)
@@ -76,10 +98,22 @@ enum {
 /* The first row of that backend and kernel that the device's capabilities and the call's traits allow and rows fits; variant, when
  * not NULL, restricts the choice for kernels that have an eligible row of that name. NULL when there is none. */
 const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, uint32_t capabilities, uint32_t traits, uint32_t rows, const char *variant);
+/* Buffers that a kernel takes where arguments above KERNEL_PUSH_BYTES need one. */
+static inline uint32_t kernel_buffers(kernel_id id)
+{
+    return kernel_table[id].bindings_count + (kernel_table[id].args_size > KERNEL_PUSH_BYTES);
+}
+/* Does the kernel keep within the device's limits? Its rows are none of the device's otherwise. */
+static inline bool kernel_fits(kernel_id id, const dart_device_info *info)
+{
+    return info->max_bindings == 0 || kernel_buffers(id) <= info->max_bindings;
+}
+/* The most buffers of a kernel that ops cannot do without, which is one with a row that needs nothing of the device or the call. */
+uint32_t kernel_needed_buffers(dart_backend_kind backend);
 /* Has the device what the row needs? */
 static inline bool kernel_runs_on(const kernel_row *row, const dart_device_info *info)
 {
-    return row->backend == info->backend && (row->needs & ~info->capabilities) == 0;
+    return kernel_fits(row->id, info) && row->backend == info->backend && (row->needs & ~info->capabilities) == 0;
 }
 
 #endif

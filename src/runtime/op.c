@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_CHUNK = 1 << 20, MIN_TICKETS = 1 << 12 };
+/* UNKNOWN_MULTIPROCESSORS: a power of two near the 132 of an H200. */
+enum { MIN_CHUNK = 1 << 20, MIN_TICKETS = 1 << 12, UNKNOWN_MULTIPROCESSORS = 128 };
 
 dart_status op_status(const op_call *call) { return call->stream->status; }
 
@@ -180,11 +181,17 @@ bool op_fits_rows(const op_operand *operand)
     return operand->of.offset % 8 == 0 && op_row(operand) % 8 == 0;
 }
 
+static const kernel_row *pick(const dart_device *device, kernel_id id, uint32_t rows, uint32_t traits)
+{
+    if (!kernel_fits(id, &device->info)) return NULL;
+    return kernel_pick(device->backend->rows, id, device->info.capabilities, traits, rows, device->variant[0] != '\0' ? device->variant : NULL);
+}
+
 void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits)
 {
     static const kernel_row none = {.variant = "none", .T0 = 1, .T1 = 1};
     const dart_device *device = call->stream->device;
-    call->row = kernel_pick(device->backend->rows, id, device->info.capabilities, traits, rows, device->variant[0] != '\0' ? device->variant : NULL);
+    call->row = pick(device, id, rows, traits);
     if (call->row == NULL) {
         call->row = &none;
         op_fail(call, DART_UNSUPPORTED, "no variant of kernel %s runs on %s", kernel_table[id].name, device->info.name);
@@ -196,11 +203,22 @@ void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits)
 bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t traits)
 {
     const dart_device *device = call->stream->device;
-    const char *variant = device->variant[0] != '\0' ? device->variant : NULL;
-    const kernel_row *row = kernel_pick(device->backend->rows, one, device->info.capabilities, traits, rows, variant);
-    const kernel_row *beside = kernel_pick(device->backend->rows, other, device->info.capabilities, traits, rows, variant);
-    if (row == NULL || variant == NULL || beside == NULL) return row != NULL;
-    return strcmp(row->variant, variant) == 0 || strcmp(beside->variant, variant) != 0;
+    const kernel_row *row = pick(device, one, rows, traits), *beside = pick(device, other, rows, traits);
+    if (row == NULL || device->variant[0] == '\0' || beside == NULL) return row != NULL;
+    return strcmp(row->variant, device->variant) == 0 || strcmp(beside->variant, device->variant) != 0;
+}
+
+uint32_t op_multiprocessors(const op_call *call)
+{
+    const uint32_t known = call->stream->device->info.multiprocessors;
+    return known != 0 ? known : UNKNOWN_MULTIPROCESSORS;
+}
+
+uint32_t op_wave(const op_call *call)
+{
+    uint32_t wave = 1;
+    while (wave <= op_multiprocessors(call) / 2) wave *= 2;
+    return wave;
 }
 
 uint64_t op_binding_limit(const op_call *call) { return call->stream->device->info.max_binding_bytes - BACKEND_ALIGN; }

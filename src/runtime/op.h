@@ -103,6 +103,10 @@ void op_launch(op_call *call, void *args, uint64_t tiles, const op_binding *bind
 #define OP_LAUNCH(call, args, tiles, ...) \
     op_launch((call), (args), (tiles), (const op_binding[]){__VA_ARGS__}, sizeof((const op_binding[]){__VA_ARGS__}) / sizeof(op_binding))
 
+/* Multiprocessors of the device; where the driver does not say, those of the devices that tile sizes were measured on. */
+uint32_t op_multiprocessors(const op_call *call);
+/* The largest power of two that is not above them: thresholds were measured at powers of two. */
+uint32_t op_wave(const op_call *call);
 /* Largest number of bytes a binding can have, allowing for its alignment. */
 uint64_t op_binding_limit(const op_call *call);
 

@@ -131,6 +131,9 @@ typedef struct vk_transfer {
     uint8_t *mapped;
 } vk_transfer;
 
+/* Bindings of a kernel, and its arguments where they are too long for push constants. */
+#define VK_MAX_BUFFERS (KERNEL_MAX_BINDINGS + 1)
+
 typedef struct vk_device {
     const vk_instance *instance;
     const vk_adapter *adapter;
@@ -146,8 +149,8 @@ typedef struct vk_device {
     vk_block *blocks;
     vk_transfer transfer;
     VkPipelineCache cache;
-    VkDescriptorSetLayout set_layouts[KERNEL_MAX_STORAGE + 1]; /* by number of bindings */
-    VkPipelineLayout layouts[KERNEL_MAX_STORAGE + 1];
+    VkDescriptorSetLayout set_layouts[VK_MAX_BUFFERS + 1]; /* by number of buffers; as far as the device goes */
+    VkPipelineLayout layouts[VK_MAX_BUFFERS + 1];
     vk_pipeline **pipelines; /* by slot: a list over dtypes */
 } vk_device;
 

@@ -37,6 +37,7 @@ typedef struct extension_set {
     bool size_control;
     bool portability_subset;
     bool matrix, matrix2, bfloat16;
+    bool multiprocessors_nv, multiprocessors_amd; /* the driver tells how many there are */
 } extension_set;
 
 static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevice handle)
@@ -54,6 +55,8 @@ static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevi
             if (strcmp(name, "VK_KHR_portability_subset") == 0) set.portability_subset = true;
             if (strcmp(name, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) == 0) set.matrix = true;
             if (strcmp(name, VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME) == 0) set.matrix2 = true;
+            if (strcmp(name, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME) == 0) set.multiprocessors_nv = true;
+            if (strcmp(name, VK_AMD_SHADER_CORE_PROPERTIES_2_EXTENSION_NAME) == 0) set.multiprocessors_amd = true;
             if (strcmp(name, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME) == 0) set.bfloat16 = true;
         }
     }
@@ -100,19 +103,19 @@ static void reject(dart_device_info *info, const char *format, ...)
 
 static void check_limits(const VkPhysicalDeviceLimits *limits, dart_device_info *info)
 {
-    if (limits->maxPerStageDescriptorStorageBuffers < KERNEL_MAX_STORAGE ||
-        limits->maxDescriptorSetStorageBuffers < KERNEL_MAX_STORAGE ||
-        limits->maxPerStageResources < KERNEL_MAX_STORAGE)
-        reject(info, "%u storage buffers per stage, %d needed", limits->maxPerStageDescriptorStorageBuffers,
-               KERNEL_MAX_STORAGE);
+    info->max_bindings = limits->maxPerStageDescriptorStorageBuffers;
+    if (limits->maxDescriptorSetStorageBuffers < info->max_bindings) info->max_bindings = limits->maxDescriptorSetStorageBuffers;
+    if (limits->maxPerStageResources < info->max_bindings) info->max_bindings = limits->maxPerStageResources;
+    if (info->max_bindings < kernel_needed_buffers(DART_BACKEND_VULKAN))
+        reject(info, "%u storage buffers per stage, %u needed", info->max_bindings, kernel_needed_buffers(DART_BACKEND_VULKAN));
     if (limits->maxComputeWorkGroupInvocations < NEED_INVOCATIONS ||
         limits->maxComputeWorkGroupSize[0] < NEED_INVOCATIONS)
         reject(info, "%u invocations in a workgroup, %u needed", limits->maxComputeWorkGroupInvocations,
                NEED_INVOCATIONS);
     if (limits->maxComputeSharedMemorySize < NEED_SHARED_BYTES)
         reject(info, "%u bytes of shared memory, %u needed", limits->maxComputeSharedMemorySize, NEED_SHARED_BYTES);
-    if (limits->maxPushConstantsSize < KERNEL_MAX_ARGS)
-        reject(info, "%u bytes of push constants, %d needed", limits->maxPushConstantsSize, KERNEL_MAX_ARGS);
+    if (limits->maxPushConstantsSize < KERNEL_PUSH_BYTES)
+        reject(info, "%u bytes of push constants, %d needed", limits->maxPushConstantsSize, KERNEL_PUSH_BYTES);
     if (limits->minStorageBufferOffsetAlignment > BACKEND_ALIGN)
         reject(info, "storage buffers aligned to %llu bytes, %u expected",
                (unsigned long long)limits->minStorageBufferOffsetAlignment, BACKEND_ALIGN);
@@ -236,8 +239,14 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
                                                .pNext = &subgroup};
     VkPhysicalDeviceIDProperties identity = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES,
                                              .pNext = &driver};
+    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nv = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV,
+                                                       .pNext = &identity};
+    VkPhysicalDeviceShaderCoreProperties2AMD amd = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD,
+                                                    .pNext = &identity};
     VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
-                                              .pNext = &identity};
+                                              .pNext = extensions.multiprocessors_nv    ? (void *)&nv
+                                                       : extensions.multiprocessors_amd ? (void *)&amd
+                                                                                        : (void *)&identity};
     instance->vk.vkGetPhysicalDeviceProperties2(handle, &properties);
 
     feature_chain has = {0};
@@ -252,6 +261,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     memcpy(info->uuid, identity.deviceUUID, sizeof(info->uuid));
     const VkPhysicalDeviceLimits *limits = &base.limits;
     info->subgroup = subgroup.subgroupSize;
+    info->multiprocessors = extensions.multiprocessors_nv ? nv.shaderSMCount : extensions.multiprocessors_amd ? amd.activeComputeUnitCount : 0;
     info->shared_bytes = limits->maxComputeSharedMemorySize;
     info->max_binding_bytes = limits->maxStorageBufferRange / BACKEND_ALIGN * BACKEND_ALIGN;
     if (info->max_binding_bytes > MAX_BINDING_BYTES) info->max_binding_bytes = MAX_BINDING_BYTES;

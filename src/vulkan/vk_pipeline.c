@@ -20,15 +20,15 @@ typedef struct constants {
 dart_status vk_pipelines_create(vk_device *device, const void *cache, size_t cache_bytes)
 {
     dart_status status = DART_OK;
-    VkDescriptorSetLayoutBinding bindings[KERNEL_MAX_STORAGE];
-    for (uint32_t i = 0; i < KERNEL_MAX_STORAGE; i++) {
+    VkDescriptorSetLayoutBinding bindings[VK_MAX_BUFFERS];
+    for (uint32_t i = 0; i < VK_MAX_BUFFERS; i++) {
         bindings[i] = (VkDescriptorSetLayoutBinding){.binding = i,
                                                      .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
                                                      .descriptorCount = 1,
                                                      .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
     }
-    const VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .offset = 0, .size = KERNEL_MAX_ARGS};
-    for (uint32_t count = 1; count <= KERNEL_MAX_STORAGE; count++) {
+    const VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .offset = 0, .size = KERNEL_PUSH_BYTES};
+    for (uint32_t count = 1; count <= VK_MAX_BUFFERS && count <= device->adapter->info.max_bindings; count++) {
         const VkDescriptorSetLayoutCreateInfo set = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
                                                      .bindingCount = count,
                                                      .pBindings = bindings};
@@ -63,7 +63,7 @@ void vk_pipelines_destroy(vk_device *device)
     free(device->pipelines);
     device->pipelines = NULL;
     if (device->cache != VK_NULL_HANDLE) device->vk.vkDestroyPipelineCache(device->handle, device->cache, NULL);
-    for (uint32_t count = 1; count <= KERNEL_MAX_STORAGE; count++) {
+    for (uint32_t count = 1; count <= VK_MAX_BUFFERS; count++) {
         if (device->layouts[count] != VK_NULL_HANDLE)
             device->vk.vkDestroyPipelineLayout(device->handle, device->layouts[count], NULL);
         if (device->set_layouts[count] != VK_NULL_HANDLE)
@@ -104,7 +104,7 @@ static dart_status compile(vk_device *device, const backend_code *of, VkPipeline
                                                   .module = module,
                                                   .pName = "main",
                                                   .pSpecializationInfo = &specialization},
-                                        .layout = device->layouts[kernel_table[row->id].bindings_count]};
+                                        .layout = device->layouts[kernel_buffers(row->id)]};
     if (matrix && adapter->require_subgroup_size) info.stage.pNext = &size;
     if ((matrix || (row->needs & DART_CAP_SUBGROUP) != 0) && adapter->require_full_subgroups)
         info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
@@ -133,6 +133,9 @@ dart_status vk_pipeline_get(vk_device *device, const backend_code *code, VkPipel
     if ((row->needs & ~device->capabilities) != 0)
         return base_fail(device->report, DART_UNSUPPORTED, "%s[%s] needs capabilities 0x%x, the device has 0x%x",
                          kernel_table[row->id].name, row->variant, row->needs, device->capabilities);
+    if (!kernel_fits(row->id, &device->adapter->info))
+        return base_fail(device->report, DART_UNSUPPORTED, "%s takes %u buffers, the device %u", kernel_table[row->id].name,
+                         kernel_buffers(row->id), device->adapter->info.max_bindings);
     base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
     VkPipeline found = find(device, code);
     base_unlock(&device->mutexes[VK_MUTEX_PIPELINES]);

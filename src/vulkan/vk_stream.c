@@ -8,7 +8,10 @@
 /* Absent bindings take turns on pieces of a small buffer, so that launches which may overlap rarely meet there:
  * nobody reads or writes it, but hazard checks go by what a shader could do. */
 #define DUMMY_BYTES BACKEND_ALIGN
-#define DUMMYS (16u * KERNEL_MAX_BINDINGS)
+#define DUMMYS ((uint32_t)(16 * KERNEL_MAX_BINDINGS))
+
+/* Long arguments of launches lie in buffers of that size until the next recording begins. */
+#define ARGUMENTS_BYTES (UINT64_C(64) << 10)
 
 /* Queries of a stream: begin, end, and on a profiled device one after each of so many launches. */
 #define PROFILED_LAUNCHES 8191u
@@ -18,6 +21,12 @@ struct set_pool {
     VkDescriptorPool handle;
     uint32_t sets, descriptors; /* left */
     set_pool *next;
+};
+
+typedef struct argument_block argument_block;
+struct argument_block {
+    vk_memory *memory;
+    argument_block *next;
 };
 
 typedef enum stream_state { STREAM_EMPTY, STREAM_RECORDING, STREAM_READY } stream_state;
@@ -36,6 +45,9 @@ typedef struct vk_stream {
     VkQueryPool times; /* absent where the queue has no clock; the host's is taken then */
     set_pool *sets;    /* all pools */
     set_pool *current; /* earlier ones are used up */
+    argument_block *arguments; /* filled one after another */
+    argument_block *filling;   /* NULL: none yet */
+    uint64_t filled;           /* bytes of it */
     vk_memory *dummy;
     uint32_t dummy_turn;
     uint64_t submitted_ns, host_ns;
@@ -130,6 +142,11 @@ void vk_stream_destroy(void *self, void *handle)
     if (stream->fence != VK_NULL_HANDLE) device->vk.vkDestroyFence(device->handle, stream->fence, NULL);
     if (stream->pool != VK_NULL_HANDLE) device->vk.vkDestroyCommandPool(device->handle, stream->pool, NULL);
     if (stream->frame_pool != VK_NULL_HANDLE) device->vk.vkDestroyCommandPool(device->handle, stream->frame_pool, NULL);
+    for (argument_block *block = stream->arguments, *next; block != NULL; block = next) {
+        next = block->next;
+        vk_memory_destroy(device, block->memory);
+        free(block);
+    }
     vk_memory_destroy(device, stream->dummy);
     free(stream->submission);
     free(stream);
@@ -151,6 +168,8 @@ dart_status vk_stream_begin(void *self, void *handle)
         pool->descriptors = POOL_DESCRIPTORS;
     }
     stream->current = stream->sets;
+    stream->filling = stream->arguments;
+    stream->filled = 0;
     stream->dummy_turn = 0;
     const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                            .flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT};
@@ -233,6 +252,40 @@ static dart_status describe(vk_device *device, vk_stream *stream, const backend_
     return DART_OK;
 }
 
+static dart_status add_arguments(vk_device *device, vk_stream *stream)
+{
+    argument_block *block = calloc(1, sizeof(*block));
+    if (block == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "arguments of launches");
+    void *memory = NULL;
+    const dart_status status = vk_memory_create(device, ARGUMENTS_BYTES, &memory);
+    if (status != DART_OK) {
+        free(block);
+        return status;
+    }
+    block->memory = memory;
+    if (stream->filling != NULL) stream->filling->next = block;
+    else stream->arguments = block;
+    stream->filling = block;
+    stream->filled = 0;
+    return DART_OK;
+}
+
+/* Puts the arguments where the recording finds them however often it runs. */
+static dart_status keep_arguments(vk_device *device, vk_stream *stream, const void *args, uint32_t bytes, VkDescriptorBufferInfo *info)
+{
+    dart_status status = DART_OK;
+    if (stream->filling != NULL && ARGUMENTS_BYTES - stream->filled < bytes && stream->filling->next != NULL) {
+        stream->filling = stream->filling->next;
+        stream->filled = 0;
+    }
+    if (stream->filling == NULL || ARGUMENTS_BYTES - stream->filled < bytes) TRY(add_arguments(device, stream));
+    TRY(vk_memory_write(device, stream->filling->memory, stream->filled, args, bytes));
+    *info = (VkDescriptorBufferInfo){.buffer = stream->filling->memory->buffer, .offset = stream->filled, .range = bytes};
+    stream->filled += base_round_up(bytes, BACKEND_ALIGN);
+fail:
+    return status;
+}
+
 dart_status vk_stream_launch(void *self, void *handle, const backend_launch *launch)
 {
     vk_device *device = self;
@@ -243,13 +296,16 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     const kernel_info *kernel = &kernel_table[launch->row->id];
     VkPipeline pipeline = VK_NULL_HANDLE;
     VkDescriptorSet set = VK_NULL_HANDLE;
-    VkDescriptorBufferInfo buffers[KERNEL_MAX_BINDINGS];
-    VkWriteDescriptorSet writes[KERNEL_MAX_BINDINGS];
+    VkDescriptorBufferInfo buffers[VK_MAX_BUFFERS];
+    VkWriteDescriptorSet writes[VK_MAX_BUFFERS];
+    const bool pushed = kernel->args_size <= KERNEL_PUSH_BYTES;
+    const uint32_t count = kernel_buffers(launch->row->id);
     TRY(vk_pipeline_get(device, &(backend_code){launch->row, launch->dtypes, launch->T0, launch->T1}, &pipeline));
     for (uint32_t i = 0; i < kernel->bindings_count; i++)
         TRY(describe(device, stream, &launch->bindings[i], kernel->bindings[i].name, &buffers[i]));
-    TRY(get_set(device, stream, kernel->bindings_count, &set));
-    for (uint32_t i = 0; i < kernel->bindings_count; i++) {
+    if (!pushed) TRY(keep_arguments(device, stream, launch->args, kernel->args_size, &buffers[kernel->bindings_count]));
+    TRY(get_set(device, stream, count, &set));
+    for (uint32_t i = 0; i < count; i++) {
         writes[i] = (VkWriteDescriptorSet){.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
                                            .dstSet = set,
                                            .dstBinding = i,
@@ -257,16 +313,17 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
                                            .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
                                            .pBufferInfo = &buffers[i]};
     }
-    device->vk.vkUpdateDescriptorSets(device->handle, kernel->bindings_count, writes, 0, NULL);
+    device->vk.vkUpdateDescriptorSets(device->handle, count, writes, 0, NULL);
 
     const VkCommandBuffer commands = stream->commands;
-    const VkPipelineLayout layout = device->layouts[kernel->bindings_count];
+    const VkPipelineLayout layout = device->layouts[count];
     if (launch->barrier || device->profiled)
         barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                 VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
     device->vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     device->vk.vkCmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, &set, 0, NULL);
-    device->vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, kernel->args_size, launch->args);
+    if (pushed)
+        device->vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, kernel->args_size, launch->args);
     const uint32_t groups =
         launch->tiles < device->adapter->max_groups ? launch->tiles : device->adapter->max_groups;
     device->vk.vkCmdDispatch(commands, groups, 1, 1);

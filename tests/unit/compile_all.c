@@ -81,7 +81,7 @@ int main(int argc, char **argv)
             if (known) continue;
             fprintf(stderr, "pipeline %s.%s.%s\n", kernel->name, row->variant, mixes[m].name);
             count++;
-            if (device->backend->warm(device->handle, &(backend_code){row, made[m], row->T0, row->T1}) == DART_OK) continue;
+            if (device->backend->warm(device->handle, &(backend_code){row, made[m], row->T0 != 0 ? row->T0 : 3, row->T1 != 0 ? row->T1 : 3}) == DART_OK) continue;
             failures++;
             dart_device_error(device, text, sizeof text);
             fail(text);

@@ -79,7 +79,7 @@ class Kernel:
         self.bindings = []  # (name, access)
 
     def glsl(self):
-        lines = [f"// Made by tools/build/embed_shaders.py from the lines of {self.name} in {self.path.name}.", f"PUSH({self.arguments})"]
+        lines = [f"// Made by tools/build/embed_shaders.py from the lines of {self.name} in {self.path.name}.", f"PUSH({self.arguments}, {len(self.bindings)})"]
         for number, (name, access) in enumerate(self.bindings):
             lines.append(f"#define BINDING_{name} {number}")
             if access != "WRITE":

@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-/* Workgroups that a step is split into where the cache is long enough: a few for each of the 100 to 150 multiprocessors
- * of a large GPU. More splits than MAX_SPLITS cost more in merging than they gain. */
-enum { STEP_TILES = 1024, MAX_SPLITS = 64 };
+/* Workgroups a multiprocessor that a step is split into where the cache is long enough. More splits than MAX_SPLITS cost more in
+ * merging than they gain. */
+enum { STEP_TILES = 8, MAX_SPLITS = 64 };
 
 typedef struct attention_plan {
     op_call call;
@@ -64,7 +64,7 @@ static void attend_step(attention_plan *p)
 {
     op_call *call = &p->call;
     const dart_attention_args *a = p->a;
-    const uint64_t heads = (uint64_t)a->B * a->H, most = base_ceil_div(a->C, STEP_TOKENS), wanted = base_ceil_div(STEP_TILES, heads);
+    const uint64_t heads = (uint64_t)a->B * a->H, most = base_ceil_div(a->C, STEP_TOKENS), wanted = base_ceil_div(STEP_TILES * op_wave(call), heads);
     uint64_t splits = wanted < most ? wanted : most;
     if (splits > MAX_SPLITS) splits = MAX_SPLITS;
     const op_operand partial = op_scratch(call, DART_F32, heads * splits, (uint64_t)a->D + 2);

@@ -124,15 +124,16 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
     return op_end(&call);
 }
 
-/* Bounds as measured on an H200, November 2026: from 256 tiles of 64 x 64 on they were faster than ones that split the
- * inputs, from about 1536 on tiles of 128 x 128 were faster than they. */
-static uint32_t linear_traits(const op_operand *x, const op_operand *weight)
+/* Tiles of 64 x 64 that y has, against the multiprocessors (as op_wave rounds them): below a quarter of one each, tiles of 16 x 16 that
+ * split the inputs are faster; below two each, tiles of 32 x 32; from twelve each on, tiles of 128 x 128. Measured on an H200. */
+static uint32_t linear_traits(const op_call *call, const op_operand *x, const op_operand *weight)
 {
+    const uint64_t wave = op_wave(call);
     const uint64_t tiles = base_ceil_div(x->rows, 64) * base_ceil_div(weight->rows, 64);
     uint32_t traits = op_fits_half(&x->of, &weight->of);
     if (x->width % 16 == 0 && op_fits_rows(x) && op_fits_rows(weight)) traits |= FITS_TILES;
-    if (tiles < 32 && x->width >= 512) traits |= FITS_FEWEST_TILES;
-    return traits | (tiles < 256 ? FITS_FEW_TILES : tiles >= 1536 ? FITS_MANY_TILES : 0);
+    if (tiles < wave / 4 && x->width >= 512) traits |= FITS_FEWEST_TILES;
+    return traits | (tiles < 2 * wave ? FITS_FEW_TILES : tiles >= 12 * wave ? FITS_MANY_TILES : 0);
 }
 
 dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
@@ -162,7 +163,7 @@ dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
             y.of.row = op_row(&o.y);
             y.width = outputs;
             struct LinearArgs k = {.flags = args->add ? IS_ADD : 0, .rows = rows, .inputs = IN, .outputs = outputs};
-            op_kernel(&call, KERNEL_linear, rows, linear_traits(&x, &weight));
+            op_kernel(&call, KERNEL_linear, rows, linear_traits(&call, &x, &weight));
             OP_LAUNCH(&call, &k, base_ceil_div(outputs, call.T0) * base_ceil_div(rows, call.T1), OP_ROWS(linear, x, &x, k),
                       OP_AT(linear, weight, &weight, k), OP_ROWS(linear, y, &y, k));
         }

@@ -4,9 +4,9 @@
 
 #include <float.h>
 
-/* Attention is split over memories until this many workgroups have work: eight times the multiprocessors of a large
- * GPU. Every workgroup of the last stage merges all splits, hence a limit to them. */
-enum { WORKGROUPS = 1024, MAX_SPLITS = 16, MAX_TAPS = 8 };
+/* Attention is split over memories until this many workgroups a multiprocessor have work. Every workgroup of the last stage merges
+ * all splits, hence a limit to them. */
+enum { WORKGROUPS = 8, MAX_SPLITS = 16, MAX_TAPS = 8 };
 
 typedef struct mixer_plan {
     op_call call;
@@ -170,7 +170,7 @@ static uint64_t split_size(const mixer_plan *p)
     const dart_mixer_step_args *a = p->a;
     uint64_t all = 0;
     for (uint32_t i = 0; i < a->memories_count; i++) all += a->memories[i].M;
-    const uint64_t by_work = base_ceil_div(all * a->B * a->H, WORKGROUPS), by_merge = base_ceil_div(all, MAX_SPLITS);
+    const uint64_t by_work = base_ceil_div(all * a->B * a->H, WORKGROUPS * op_wave(&p->call)), by_merge = base_ceil_div(all, MAX_SPLITS);
     return by_work > by_merge ? by_work : by_merge;
 }
 

@@ -1,5 +1,6 @@
 /* The scan: four stages for a piece, two for a token. */
 #include "runtime/op.h"
+#include "tiles.h"
 
 #include <float.h>
 
@@ -164,6 +165,8 @@ static struct SsdMemoryArgs memory_args(const ssd_plan *p)
                                   .dt_row = op_row(&p->o.dt), .dt_min = a->dt_min, .dt_max = most_step(a)};
 }
 
+static ssd_size size_of(const dart_ssd_args *a) { return (ssd_size){.B = a->B, .L = a->L, .H = a->H, .G = a->G, .S = a->S}; }
+
 static uint64_t memory_tiles(const ssd_plan *p)
 {
     const dart_ssd_args *a = p->a;
@@ -186,7 +189,9 @@ static void decay_memory(ssd_plan *p, uint32_t traits)
 {
     op_call *call = &p->call;
     struct SsdMemoryArgs k = memory_args(p);
+    const ssd_size size = size_of(p->a);
     op_kernel(call, KERNEL_ssd_decay_memory, p->a->L, traits);
+    if (call->row->T1 == 0) call->T1 = ssd_memory_heads(op_multiprocessors(call), &size);
     OP_LAUNCH(call, &k, memory_tiles(p), OP_ROWS(ssd_decay_memory, x, &p->o.x, k), OP_ROWS(ssd_decay_memory, b, &p->o.b, k),
               OP_WHOLE(ssd_decay_memory, cum, &p->o.cum), OP_WHOLE(ssd_decay_memory, decay, &p->o.decay),
               OP_AT(ssd_decay_memory, seq, &p->o.seq, k), OP_WHOLE(ssd_decay_memory, open, &p->o.open),
@@ -229,6 +234,8 @@ static void output(ssd_plan *p)
                               .C = p->C};
     const uint32_t traits = traits_of(p, &p->hin, &p->o.x) & traits_of(p, &p->hin, &p->o.b) & traits_of(p, &p->hin, &p->o.c);
     op_kernel(call, KERNEL_ssd_output, a->L, op_fits_rows(&p->o.y) ? traits : traits & ~(uint32_t)FITS_TILES);
+    const ssd_size size = size_of(a);
+    if (call->row->T0 == 0) call->T0 = ssd_output_heads(op_multiprocessors(call), &size);
     const uint64_t blocks = base_ceil_div(p->C, call->T1) * base_ceil_div(a->H / a->G, call->T0);
     OP_LAUNCH(call, &k, blocks * a->G * p->M * a->B, OP_ROWS(ssd_output, x, &p->o.x, k), OP_ROWS(ssd_output, b, &p->o.b, k),
               OP_ROWS(ssd_output, c, &p->o.c, k), OP_WHOLE(ssd_output, cum, &p->o.cum), OP_AT(ssd_output, hin, &p->hin.values, k),
@@ -237,11 +244,10 @@ static void output(ssd_plan *p)
 }
 
 /* All stages in one launch: where nobody asks for what passes between them, chunks are not more than the blocks of a cluster (with
- * seq there may be one more), and all clusters run at once: an H200 has room for 15. 24 heads of 2,048 tokens take 18.7 us where
+ * seq there may be one more), and all clusters run at once. On an H200, 24 heads of 2,048 tokens take 18.7 us where
  * the stages one by one take 24.5; of 256 tokens 17.7 and 16.3, of 512 18 either way (November 2026). */
 #define PIECE_CHUNKS 8
 #define PIECE_LEAST 3
-#define PIECE_CLUSTERS 15
 
 static bool piece(ssd_plan *p)
 {
@@ -250,7 +256,7 @@ static bool piece(ssd_plan *p)
     const uint64_t clusters = base_ceil_div(a->H / a->G, 2) * a->G * a->B;
     const uint32_t most = op_has(&a->seq) ? PIECE_CHUNKS + 1 : PIECE_CHUNKS;
     if (op_has(&a->cum) || op_has(&a->decay) || op_has(&a->hin) || a->memories_count > 1 || p->M < PIECE_LEAST || p->M > most ||
-        clusters > PIECE_CLUSTERS || !op_has(&p->memory.scale.of) || !op_fits_rows(&p->o.y))
+        clusters > ssd_clusters(op_multiprocessors(call), PIECE_CHUNKS) || !op_has(&p->memory.scale.of) || !op_fits_rows(&p->o.y))
         return false;
     const uint32_t traits = traits_of(p, &p->memory, &p->o.x) & traits_of(p, &p->memory, &p->o.b) & traits_of(p, &p->memory, &p->o.c);
     if (!op_prefers(call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, traits)) return false;

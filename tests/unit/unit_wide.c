@@ -1,0 +1,102 @@
+/* A kernel with more arguments than push constants hold and more bindings than any op has: unit_wide [DEVICE_SPEC]. */
+#include "rig.h"
+
+#include "runtime/op.h"
+
+#include <stddef.h>
+
+enum { COUNT = 300, INPUTS = 15, WORDS = 31, LAUNCHES = 400 };
+
+static uint32_t word(uint32_t launch, uint32_t w) { return (launch + 5 * w) % 16; }
+static float element(uint32_t j, uint32_t i) { return (float)((i * 7 + j * 13) % 32); }
+
+static float expected(uint32_t launch, uint32_t i)
+{
+    float sum = 0.5f;
+    for (uint32_t w = 0; w < WORDS; w++) sum += w < INPUTS ? element(w, i) * (float)word(launch, w) : (float)word(launch, w);
+    return sum;
+}
+
+/* One of many launches of one recording, each with arguments and a result of its own. */
+static void launch(op_call *call, const op_operand inputs[INPUTS], const op_operand *y, uint32_t n)
+{
+    struct WideCheckArgs k = {.count = COUNT, .last = 0.5f};
+    uint32_t *at = (uint32_t *)(void *)&k + offsetof(struct WideCheckArgs, a00_at) / sizeof(uint32_t), words[WORDS];
+    op_binding bindings[INPUTS + 1];
+    for (uint32_t w = 0; w < WORDS; w++) words[w] = word(n, w);
+    memcpy((char *)&k + offsetof(struct WideCheckArgs, w00), words, sizeof words);
+    op_kernel(call, KERNEL_wide_check, COUNT, FITS_CHECK);
+    for (uint32_t j = 0; j < INPUTS; j++) bindings[j] = (op_binding){.slot = j, .operand = &inputs[j], .at = &at[j]};
+    bindings[INPUTS] = (op_binding){.slot = INPUTS, .operand = y, .at = &k.y_at};
+    op_launch(call, &k, base_ceil_div(COUNT, call->T0), bindings, INPUTS + 1);
+}
+
+static void sums_everything(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open(&r, rig_spec);
+    if (r.info.max_bindings != 0 && r.info.max_bindings < KERNEL_MAX_BINDINGS + 1) {
+        rig_close(&r);
+        skip();
+    }
+    op_operand inputs[INPUTS];
+    float host[INPUTS + COUNT];
+    for (uint32_t j = 0; j < INPUTS; j++) {
+        /* Inputs start at elements 1 to 15; what lies before them would show. */
+        for (uint32_t i = 0; i < INPUTS + COUNT; i++) host[i] = i > j && i - j - 1 < COUNT ? element(j, i - j - 1) : 1e6f;
+        inputs[j] = (op_operand){"input", rig_tensor(&r, DART_F32, INPUTS + COUNT, host), OP_F32, 1, COUNT};
+        inputs[j].of.offset += j + 1;
+    }
+    op_operand y = {"y", rig_tensor(&r, DART_F32, (uint64_t)LAUNCHES * COUNT, NULL), OP_F32, 1, COUNT};
+    const uint64_t first = y.of.offset;
+    op_call call;
+    rig_begin(&r);
+    assert_int_equal(op_begin(&call, r.stream, "wide"), DART_OK);
+    assert_true(op_check(&call, inputs, INPUTS));
+    for (uint32_t n = 0; n < LAUNCHES; n++) {
+        y.of.offset = first + (uint64_t)n * COUNT;
+        launch(&call, inputs, &y, n);
+    }
+    MUST(&r, op_end(&call));
+    y.of.offset = first;
+    /* The second run must find the arguments where the first did. */
+    for (int run = 0; run < 2; run++) {
+        MUST(&r, dart_stream_submit(r.stream));
+        MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
+        float *got = rig_read(&y.of, (uint64_t)LAUNCHES * COUNT);
+        for (uint32_t i = 0; i < LAUNCHES * COUNT; i++)
+            if (!(got[i] >= expected(i / COUNT, i % COUNT) && got[i] <= expected(i / COUNT, i % COUNT)))
+                fail_msg("run %d, launch %u, element %u: %g, expected %g", run, i / COUNT, i % COUNT, (double)got[i],
+                         (double)expected(i / COUNT, i % COUNT));
+        for (uint32_t i = 0; i < LAUNCHES * COUNT; i++) got[i] = -1;
+        rig_write(&y.of, (uint64_t)LAUNCHES * COUNT, got);
+        free(got);
+    }
+    rig_close(&r);
+}
+
+/* A device that sees fewer buffers goes without the kernel, until ops lack one that they need. */
+static void goes_without_what_exceeds_a_limit(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .max_bindings = KERNEL_MAX_BINDINGS});
+    const uint32_t needed = kernel_needed_buffers(r.device->backend->rows);
+    assert_in_range(needed, 2, KERNEL_MAX_BINDINGS);
+    op_call call;
+    rig_begin(&r);
+    assert_int_equal(op_begin(&call, r.stream, "wide"), DART_OK);
+    op_kernel(&call, KERNEL_wide_check, 1, FITS_CHECK);
+    assert_int_equal(op_status(&call), DART_UNSUPPORTED);
+    dart_device *refused = NULL;
+    assert_int_equal(dart_device_open(r.context, &(dart_device_options){.spec = rig_spec, .max_bindings = needed - 1}, &refused), DART_UNSUPPORTED);
+    assert_null(refused);
+    rig_close(&r);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(sums_everything),
+    cmocka_unit_test(goes_without_what_exceeds_a_limit),
+};
+RIG_MAIN("unit_wide")
