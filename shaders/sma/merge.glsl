@@ -4,7 +4,8 @@
 // so-many-th partial. The first of those are asked for before anything else, so that they come while the maximum is found.
 // Shared memory: 512 + 4 LANES bytes. Guards: differences from the maximum are clamped to <= 0; partials without memories
 // (den = 0) and an lse of -infinity count as nothing.
-// Include after lib/log.glsl, in a kernel that has args.splits, floats floats_partial[], r and lse. Call in uniform flow.
+// Include after lib/log.glsl, in a kernel that has args.splits, the floats of partial as they are (READS_AS), r and lse. Call in
+// uniform flow.
 const uint AT_ONCE = 8u;
 const uint ENDS = (MERGE_PARTS + LANES - 1u) / LANES; // of partials, that a lane looks at
 shared float gains[MERGE_PARTS];

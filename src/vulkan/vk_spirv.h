@@ -1,4 +1,4 @@
-/* The embedded shaders; the table itself is written by tools/embed_shaders.py during the build. */
+/* The embedded shaders; the table itself is written by tools/build/embed_shaders.py during the build. */
 #ifndef DART_VK_SPIRV_H
 #define DART_VK_SPIRV_H
 
