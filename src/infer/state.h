@@ -128,6 +128,8 @@ dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *n
 /* Blocks that tokens of sequences b .. b + B - 1 read, and that their chunks close into, by the positions and counts in
  * seq (of the whole batch). When `steps` is set, every open chunk counts as one that closes. */
 model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps);
+/* Elements of the window's rows of one sequence. */
+uint64_t model_window_elements(const dart_model_config *config);
 /* Memory for the windows, if steps go through them. */
 dart_status model_windows_reserve(dart_state *state, const char *call);
 /* Records zeros for the windows of sequences b .. b + B - 1. */

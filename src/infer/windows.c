@@ -3,6 +3,11 @@
 
 #include <stdlib.h>
 
+uint64_t model_window_elements(const dart_model_config *config)
+{
+    return (uint64_t)dart_window_tokens() * (model_config_inner(config) + config->G * config->N);
+}
+
 dart_status model_windows_reserve(dart_state *state, const char *call)
 {
     dart_device *device = state->model->device;
@@ -25,12 +30,11 @@ void model_windows_clear(const dart_state *state, dart_stream *stream, uint32_t 
 {
     const dart_model_config *c = &state->model->config;
     const dart_dtype dtype = state->model->activations;
-    const uint64_t kept = (uint64_t)dart_window_tokens() * (model_config_inner(c) + c->G * c->N);
     /* Steps of the window need not be cleared: slots of a sequence at its start are taken before they count. What is not finite
      * must go, as it would be multiplied by zero. */
     for (uint32_t l = 0; l < c->layers; l++) {
         dart_buffer *window = state->windows[l];
-        model_record_clear(stream, window, state->rows_at, dtype, b, B, kept);
+        model_record_clear(stream, window, state->rows_at, dtype, b, B, model_window_elements(c));
         model_record_clear(stream, window, state->hin_at, dtype, b, B, model_config_memory(c));
         if (dart_dtype_size(dtype) < 4) model_record_clear(stream, window, state->hin_scale_at, DART_F32, b, B, (uint64_t)c->H * c->N);
     }
@@ -41,12 +45,12 @@ static dart_status fold_windows(dart_state *state, dart_window_mode mode, const 
 {
     const dart_model_config *c = &state->model->config;
     dart_stream *stream = state->prefill;
-    const uint32_t slots = state->B * dart_window_tokens(), kept = model_config_inner(c) + c->G * c->N;
     dart_status status = DART_OK;
     TRY(model_write_seq(state, call));
     TRY(model_take_stream(state, stream, dart_stream_begin(stream), call));
     for (uint32_t l = 0; l < c->layers && mode == DART_WINDOW_OPEN; l++)
-        model_record_clear(stream, state->windows[l], state->rows_at, state->model->activations, 0, slots, kept);
+        model_record_clear(stream, state->windows[l], state->rows_at, state->model->activations, 0, state->B,
+                           model_window_elements(c));
     TRY(model_take_stream(state, stream, model_record_fold(state, stream, mode), call));
     state->broken = DART_INTERNAL;
     TRY(model_state_run(state, stream, 1, NULL, call));

@@ -12,13 +12,53 @@ enum { ALIGNED_ELEMENTS = 64, DEFAULT_SLICE_MS = 100, FUSED_BATCH = 4 };
 /* Kernels count elements in 32 bits. */
 #define LARGEST_BINDING (UINT64_C(1) << 32)
 
-/* Bytes of the widest activation row. */
-static uint64_t widest_row(const dart_state *state)
+typedef struct work_shape {
+    enum { PER_SEQUENCE, PER_TOKEN, PER_LOGITS } per; /* what a row belongs to */
+    dart_dtype dtype;
+    uint64_t width; /* elements of a row, 0: the state does without */
+} work_shape;
+
+static work_shape shape_of(const dart_state *state, model_work work)
 {
     const dart_model_config *c = &state->model->config;
-    const uint64_t proj = (uint64_t)model_config_in_proj(c) * dart_dtype_size(state->model->activations);
-    const uint64_t inner = (uint64_t)model_config_inner(c) * 4, stream = (uint64_t)c->W * 4;
-    return base_larger(proj, base_larger(inner, stream));
+    const dart_dtype activations = state->model->activations;
+    switch (work) {
+    case WORK_SEQ: return (work_shape){PER_SEQUENCE, DART_I32, 2};
+    case WORK_NEXT:
+    case WORK_LIVE:
+    case WORK_ENDS: return (work_shape){PER_SEQUENCE, DART_I32, 1};
+    case WORK_SETTINGS: return (work_shape){PER_SEQUENCE, DART_I32, SETTING_WORDS};
+    case WORK_STOPS: return (work_shape){PER_SEQUENCE, DART_I32, STOP_WORDS};
+    case WORK_LOG: return (work_shape){PER_SEQUENCE, DART_I32, MODEL_LOG};
+    case WORK_LAST: return (work_shape){PER_SEQUENCE, activations, c->W};
+    case WORK_IDS: return (work_shape){PER_TOKEN, DART_I32, 1};
+    case WORK_STREAM: return (work_shape){PER_TOKEN, DART_F32, c->W};
+    case WORK_INPUT: return (work_shape){PER_TOKEN, activations, c->W};
+    case WORK_PROJ: return (work_shape){PER_TOKEN, activations, model_config_in_proj(c)};
+    case WORK_CONV: return (work_shape){PER_TOKEN, activations, model_config_conv(c)};
+    case WORK_SMA_PROJ: return (work_shape){PER_TOKEN, activations, state->sma ? model_config_sma_proj(c) : 0};
+    case WORK_SMA_CONV: return (work_shape){PER_TOKEN, activations, state->sma ? model_config_sma_conv(c) : 0};
+    case WORK_Y: return (work_shape){PER_TOKEN, activations, model_config_inner(c)};
+    case WORK_R: return (work_shape){PER_TOKEN, DART_F32, state->sma ? model_config_inner(c) : 0};
+    case WORK_ROWS: return (work_shape){PER_LOGITS, DART_I32, 1};
+    case WORK_PICKED: return (work_shape){PER_LOGITS, activations, c->W};
+    case WORK_LOGITS: return (work_shape){PER_LOGITS, DART_F32, c->V};
+    case WORK_COUNT: break;
+    }
+    return (work_shape){.dtype = DART_F32};
+}
+
+static uint64_t row_bytes(const work_shape *shape) { return shape->width * dart_dtype_size(shape->dtype); }
+
+/* Bytes of the widest row of a token. */
+static uint64_t widest_row(const dart_state *state)
+{
+    uint64_t widest = 0;
+    for (int w = 0; w < WORK_COUNT; w++) {
+        const work_shape shape = shape_of(state, (model_work)w);
+        if (shape.per == PER_TOKEN) widest = base_larger(widest, row_bytes(&shape));
+    }
+    return widest;
 }
 
 /* The largest batch whose every tensor one kernel can see. */
@@ -61,10 +101,9 @@ static void place_layer(dart_state *state)
         state->sma_tail_at = place(&at, tails * model_config_sma_conv(c));
     }
     state->layer_bytes = at;
-    const uint64_t slots = (uint64_t)state->B * dart_window_tokens();
     at = 0;
-    state->rows_at = place(&at, slots * (model_config_inner(c) + c->G * c->N) * size);
-    state->steps_at = place(&at, slots * c->H * 8);
+    state->rows_at = place(&at, state->B * model_window_elements(c) * size);
+    state->steps_at = place(&at, (uint64_t)state->B * dart_window_tokens() * c->H * 8);
     state->hin_at = place(&at, h / 4 * size);
     state->hin_scale_at = place(&at, size < 4 ? (uint64_t)state->B * c->H * c->N * 4 : 0);
     state->window_bytes = at;
@@ -88,10 +127,9 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. */
     state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU;
     /* What memory costs, windows save, where they pay. */
-    const uint64_t rows = (uint64_t)state->B * dart_window_tokens() * (model_config_inner(c) + c->G * c->N);
     state->windowed = !state->fused && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
                       model->device->backend->windows_pay &&
-                      rows * dart_dtype_size(model->activations) <= state->limit;
+                      state->B * model_window_elements(c) * dart_dtype_size(model->activations) <= state->limit;
     REQUIRE(report, state->S <= 1u << 30, "S %u must be at most 2^30", state->S);
     if (state->B > largest_batch(state))
         return base_fail(report, DART_UNSUPPORTED, "B %u: %s binds at most %llu bytes, which is B %llu of this model",
@@ -115,54 +153,14 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
 
 uint64_t model_work_bytes(const dart_state *state, model_work work)
 {
-    const dart_model_config *c = &state->model->config;
-    const uint64_t rows = state->rows, size = dart_dtype_size(state->model->activations);
-    const uint64_t sma = state->sma;
-    switch (work) {
-    case WORK_SEQ: return (uint64_t)state->B * 8;
-    case WORK_NEXT:
-    case WORK_LIVE:
-    case WORK_ENDS: return (uint64_t)state->B * 4;
-    case WORK_SETTINGS: return (uint64_t)state->B * SETTING_WORDS * 4;
-    case WORK_STOPS: return (uint64_t)state->B * STOP_WORDS * 4;
-    case WORK_LOG: return (uint64_t)state->B * MODEL_LOG * 4;
-    case WORK_LAST: return (uint64_t)state->B * c->W * size;
-    case WORK_IDS: return rows * 4;
-    case WORK_STREAM: return rows * c->W * 4;
-    case WORK_INPUT: return rows * c->W * size;
-    case WORK_PROJ: return rows * model_config_in_proj(c) * size;
-    case WORK_CONV: return rows * model_config_conv(c) * size;
-    case WORK_SMA_PROJ: return sma * rows * model_config_sma_proj(c) * size;
-    case WORK_SMA_CONV: return sma * rows * model_config_sma_conv(c) * size;
-    case WORK_Y: return rows * model_config_inner(c) * size;
-    case WORK_R: return sma * rows * model_config_inner(c) * 4;
-    case WORK_ROWS: return (uint64_t)state->logits_rows * 4;
-    case WORK_PICKED: return (uint64_t)state->logits_rows * c->W * size;
-    case WORK_LOGITS: return (uint64_t)state->logits_rows * c->V * 4;
-    case WORK_COUNT: break;
-    }
-    return 0;
+    const work_shape shape = shape_of(state, work);
+    const uint64_t rows = shape.per == PER_SEQUENCE ? state->B : shape.per == PER_TOKEN ? state->rows : state->logits_rows;
+    return rows * row_bytes(&shape);
 }
 
 dart_tensor model_work_tensor(const dart_state *state, model_work work)
 {
-    dart_tensor tensor = {.buffer = state->work[work], .dtype = state->model->activations};
-    switch (work) {
-    case WORK_SEQ:
-    case WORK_NEXT:
-    case WORK_SETTINGS:
-    case WORK_STOPS:
-    case WORK_LIVE:
-    case WORK_LOG:
-    case WORK_IDS:
-    case WORK_ENDS:
-    case WORK_ROWS: tensor.dtype = DART_I32; break;
-    case WORK_STREAM:
-    case WORK_R:
-    case WORK_LOGITS: tensor.dtype = DART_F32; break;
-    default: break;
-    }
-    return tensor;
+    return (dart_tensor){.buffer = state->work[work], .dtype = shape_of(state, work).dtype};
 }
 
 dart_status model_state_write(dart_state *state, model_work work, uint64_t first, const int32_t *data, uint64_t count,
