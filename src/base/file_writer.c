@@ -45,7 +45,14 @@ struct file_writer {
 };
 
 /* What stands at a path. */
-typedef enum target { TARGET_NONE, TARGET_FILE, TARGET_READ_ONLY, TARGET_FOLDER, TARGET_OTHER } target;
+typedef enum target {
+    TARGET_NONE,
+    TARGET_FILE,
+    TARGET_READ_ONLY,
+    TARGET_FOLDER,
+    TARGET_OTHER,  /* a device, a pipe */
+    TARGET_UNKNOWN /* the system's error says why */
+} target;
 
 #if defined(_WIN32)
 
@@ -164,7 +171,7 @@ static target file_target(const char *path, unsigned *mode)
 {
     struct stat info;
     *mode = 0;
-    if (stat(path, &info) != 0) return TARGET_NONE;
+    if (stat(path, &info) != 0) return errno == ENOENT ? TARGET_NONE : TARGET_UNKNOWN; /* e.g. links in a circle */
     *mode = (unsigned)info.st_mode & 07777;
     if (S_ISDIR(info.st_mode)) return TARGET_FOLDER;
     if (!S_ISREG(info.st_mode)) return TARGET_OTHER;
@@ -265,10 +272,17 @@ dart_status file_writer_open(const char *path, base_report *report, file_writer 
     file_writer *made = calloc(1, sizeof *made);
     if (made == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "no memory to write %s", path);
     made->report = report;
-    made->path = follow_links(path);
+    const target found = standard ? TARGET_OTHER : file_target(path, &mode);
+    if (found == TARGET_UNKNOWN) {
+        status = file_failed(report, "write", path);
+        goto fail;
+    }
+    /* A link to what is no file may name no path: /dev/stdout leads to "pipe:[1234]". The system opens it all the same. */
+    made->path = found == TARGET_OTHER ? file_join("", path) : follow_links(path);
     made->temporary = made->path != NULL ? malloc(strlen(made->path) + sizeof ".4294967295.tmp") : NULL;
     if (made->temporary == NULL) FAIL(report, DART_OUT_OF_MEMORY, "no memory to write %s", path);
-    switch (standard ? TARGET_OTHER : file_target(made->path, &mode)) {
+    switch (found) {
+    case TARGET_UNKNOWN:
     case TARGET_NONE:
     case TARGET_FILE: TRY(open_replacement(made, mode)); break;
     case TARGET_READ_ONLY: FAIL(report, DART_IO, "cannot write %s: it is read-only", path);

@@ -159,6 +159,40 @@ static void writes_through_to_devices_and_pipes(void **state)
     unlink("link");
 }
 
+/* As /dev/stdout and the paths of a shell's >(...) do, a link may lead to a pipe that has no path. */
+static void writes_through_to_pipes_without_a_path(void **state)
+{
+    (void)state;
+    int ends[2];
+    char path[40], got[8] = "";
+    assert_int_equal(pipe(ends), 0);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[1]);
+    if (access(path, W_OK) != 0) {
+        print_message("NOT RUN: this system has no /dev/fd\n");
+        close(ends[0]);
+        close(ends[1]);
+        skip();
+    }
+    assert_int_equal(write_text(path, "new"), DART_OK);
+    close(ends[1]);
+    assert_int_equal(read(ends[0], got, sizeof got), 3);
+    assert_string_equal(got, "new");
+    close(ends[0]);
+    has_files(0);
+}
+
+static void refuses_links_in_a_circle(void **state)
+{
+    (void)state;
+    assert_int_equal(symlink("one", "other"), 0);
+    assert_int_equal(symlink("other", "one"), 0);
+    assert_int_equal(write_text("one", "new"), DART_IO);
+    assert_true(S_ISLNK(mode_of("one")) && S_ISLNK(mode_of("other")));
+    has_files(2);
+    unlink("one");
+    unlink("other");
+}
+
 static void gives_up_without_a_trace(void **state)
 {
     (void)state;
@@ -221,6 +255,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replaces_a_file_and_keeps_its_mode), cmocka_unit_test(refuses_read_only_files_and_folders),
         cmocka_unit_test(follows_links),                      cmocka_unit_test(writes_through_to_devices_and_pipes),
+        cmocka_unit_test(writes_through_to_pipes_without_a_path), cmocka_unit_test(refuses_links_in_a_circle),
         cmocka_unit_test(gives_up_without_a_trace),           cmocka_unit_test(leaves_nothing_behind_when_killed),
     };
     return cmocka_run_group_tests_name("fault_outputs", tests, enter, leave);

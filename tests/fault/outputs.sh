@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Outputs of the program: tests/fault/outputs.sh DARTLM DATA. Standard output instead of a file, a device, a full file.
-set -eu
+set -eu -o pipefail
 
 dartlm=$1
 data=$2
@@ -12,6 +12,7 @@ logits() { "$dartlm" logits --device cpu --model "$data/hf-mamba2" --tensor ids 
 logits "$work/file"
 logits - >"$work/standard"
 cmp "$work/file" "$work/standard" || die "standard output is not what the file holds"
+logits /dev/stdout | cmp "$work/file" - || die "/dev/stdout into a pipe is not what the file holds"
 logits /dev/null
 [ -c /dev/null ] || die "/dev/null was replaced"
 status=0
