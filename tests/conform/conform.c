@@ -226,8 +226,8 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
         fprintf(out, ", \"tensors\": [");
         for (uint32_t i = 0; i < o->results_count; i++) {
             const conform_result *r = &o->results[i];
-            fprintf(out, "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"tolerance\": %.3e, \"against_first\": %.3e, \"broken\": %s}",
-                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, r->tolerance, r->against_first, r->broken ? "true" : "false");
+            fprintf(out, "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
+                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
         }
         fprintf(out, "]}");
         return;

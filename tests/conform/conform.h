@@ -55,6 +55,7 @@ typedef struct conform_result {
     char note[96];
     double against_first; /* relative L2 distance from the first device's tensor */
     double slack;         /* absolute L2 error that subnormal storage explains */
+    uint64_t digest;      /* FNV-1a of the bits that the device left in the tensor's buffer */
     double *values;       /* what the device wrote, NaN where nothing; until conform_release */
     uint64_t values_count;
 } conform_result;

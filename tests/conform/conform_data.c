@@ -177,6 +177,13 @@ static dart_status run_once(conform_data *d, void **results)
     return status;
 }
 
+static uint64_t fnv1a(const void *bytes, size_t size)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < size; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 void conform_execute(conform_data *d)
 {
     char text[256];
@@ -207,6 +214,7 @@ void conform_execute(conform_data *d)
         if (status == DART_OK) {
             free(d->tensors[i]->initial);
             d->tensors[i]->initial = first[i];
+            d->tensors[i]->digest = fnv1a(first[i], (size_t)tensor->total * size);
         } else {
             free(first[i]);
         }
@@ -268,7 +276,7 @@ conform_tensor *conform_scaled(conform_data *d, const conform_tensor *tensor, co
     const uint64_t count = tensor->rows * tensor->width, part = tensor->width / scale->width;
     float *values = malloc((size_t)count * sizeof *values);
     if (made == NULL || values == NULL || d->tensors_count == MAX_TENSORS) abort();
-    *made = (conform_tensor){.t = {.dtype = DART_F32}, .rows = tensor->rows, .width = tensor->width, .total = count, .initial = values};
+    *made = (conform_tensor){.t = {.dtype = DART_F32}, .rows = tensor->rows, .width = tensor->width, .total = count, .initial = values, .digest = tensor->digest};
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t row = i / tensor->width, column = i % tensor->width;
         const uint64_t at = place(tensor, row, column), scale_at = place(scale, row, column / part);
@@ -310,6 +318,7 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
 {
     if (d->status != DART_OK || tensor == NULL) return;
     conform_result *result = add_result(d, name);
+    result->digest = tensor->digest;
     const dart_dtype stored = limits->rounded != NULL ? limits->rounded_to : tensor->t.dtype;
     const double rounding = conform_rounding(stored), floor_ = limits->floor;
     const double once = rounding > 0 ? one_rounding(tensor, expected, limits->rounded) : 0;
@@ -381,6 +390,7 @@ void conform_compare_ints(conform_data *d, const char *name, const conform_tenso
 {
     if (d->status != DART_OK || tensor == NULL) return;
     conform_result *result = add_result(d, name);
+    result->digest = tensor->digest;
     for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) {
         const int32_t got = (int32_t)element(tensor, tensor->initial, place(tensor, i / tensor->width, i % tensor->width));
         if (got == expected[i] || result->broken) continue;

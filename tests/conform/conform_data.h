@@ -12,6 +12,7 @@ typedef struct conform_tensor {
     uint64_t rows, width, total; /* total: elements of the buffer, guards included */
     double *values;              /* rows x width: what was written, as stored */
     void *initial;               /* the buffer's first bytes, to be restored and compared */
+    uint64_t digest;             /* of the buffer's bytes after the run */
 } conform_tensor;
 
 typedef struct conform_data {
