@@ -2,9 +2,9 @@
  *
  * A backend finds devices, gives memory, and runs kernels of the table (kernels.def) with bindings, arguments and a
  * number of tiles. It knows nothing of ops, shapes or models. Copy null/, fill the slots, add one line to the list in
- * device.c; the tests reach every device through the public API and need no change.
+ * context.c; the tests reach every device through the public API and need no change.
  *
- * What the callers (device.c, buffer.c, stream.c) promise:
+ * What the callers (context.c, device.c, buffer.c, stream.c) promise:
  *   - Handles are the backend's own opaque pointers; arguments are checked; sizes are above zero.
  *   - device functions may come from several threads at once (memory of one device from two threads, streams of one
  *     device from two threads); one stream is used by one thread at a time.

@@ -31,9 +31,8 @@ struct dart_buffer {
 dart_status device_fault(dart_device *device);
 /* Remembers a loss, and passes the status on. */
 dart_status device_note(dart_device *device, dart_status status);
-/* Runs the probes of matrix hardware that the device's capabilities call for, and takes away the capabilities of those that fail or
- * give wrong numbers; probes of the bits in `wrong` count as having done so. Part of opening a device. */
-dart_status device_probe(dart_device *device, uint32_t wrong);
+/* Replaces the cache of the options by what it holds, or by nothing. */
+void device_unwrap_cache(dart_device_options *options, base_log *log);
 /* Zeroed host memory under fault injection; on failure NULL with the report set. */
 void *device_calloc(dart_device *device, size_t count, size_t size);
 

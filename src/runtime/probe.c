@@ -1,6 +1,7 @@
 /* Probes of matrix hardware when a device is opened: advertised is not the same as right, and some rows of the table rely on what no
  * specification promises. Each probe runs the very operation on numbers whose result is exact; where a result differs, the device
  * goes on without the capabilities that stand for it, so that the next rows of the table are taken. */
+#include "probe.h"
 #include "op.h"
 
 #include <string.h>

@@ -1,13 +1,15 @@
-/* The Vulkan backend's own types.
+/* The Vulkan backend's own types. A file calls those above it in this list only:
  *
- * vk_instance.c      loader, instance, validation, list of devices
- * vk_capabilities.c  what a device can do, and switching it on: the only place that names features and extensions
  * vk_quirks.c        driver workarounds
- * vk_device.c        logical device, queue, results as statuses
+ * vk_capabilities.c  what a device can do, and switching it on: the only place that names features and extensions
+ * vk_instance.c      loader, instance, validation, list of devices
+ * vk_device.c        results as statuses, loss, the queue
  * vk_memory.c        buffers in blocks of device memory
  * vk_transfer.c      host access to buffers
  * vk_pipeline.c      layouts and pipelines
  * vk_stream.c        recording, submission, waiting, times
+ * vk_open.c          a device with all of that, made and destroyed
+ * vk_backend.c       the table of functions
  */
 #ifndef DART_VK_H
 #define DART_VK_H

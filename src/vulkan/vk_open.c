@@ -1,0 +1,52 @@
+#include "vk.h"
+
+#include <stdlib.h>
+
+dart_status vk_device_create(void *self, uint32_t index, const dart_device_options *options, uint32_t capabilities,
+                             base_report *report, void **out)
+{
+    const vk_instance *instance = self;
+    REQUIRE(report, index < instance->adapters_count, "Vulkan device %u of %u", index, instance->adapters_count);
+    const vk_adapter *adapter = &instance->adapters[index];
+    if (!adapter->info.usable)
+        return base_fail(report, DART_UNSUPPORTED, "%s: %s", adapter->info.name, adapter->info.why_not);
+    vk_device *device = calloc(1, sizeof(*device));
+    if (device == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "Vulkan device");
+    device->instance = instance;
+    device->adapter = adapter;
+    device->report = report;
+    device->profiled = options->profile != NULL;
+    device->capabilities = capabilities & (adapter->info.capabilities | DART_CAP_SPEED);
+    atomic_init(&device->lost, false);
+    dart_status status = DART_OK;
+    for (; device->mutexes_count < VK_MUTEX_COUNT; device->mutexes_count++) {
+        if (base_mutex_init(&device->mutexes[device->mutexes_count]) != DART_OK)
+            FAIL(report, DART_OUT_OF_MEMORY, "Vulkan device: no lock");
+    }
+    const VkResult result = vk_capabilities_enable(instance, adapter, device->capabilities, &device->handle);
+    if (result != VK_SUCCESS) {
+        device->handle = VK_NULL_HANDLE;
+        TRY(vk_report(report, result, "vkCreateDevice"));
+    }
+    vk_instance_load_device(instance, device->handle, &device->vk);
+    device->vk.vkGetDeviceQueue(device->handle, adapter->family, 0, &device->queue);
+    TRY(vk_pipelines_create(device, options->cache, options->cache_bytes));
+    *out = device;
+    return DART_OK;
+fail:
+    vk_device_destroy(device);
+    return status;
+}
+
+void vk_device_destroy(void *self)
+{
+    vk_device *device = self;
+    if (device == NULL) return;
+    if (device->handle != VK_NULL_HANDLE) {
+        vk_transfer_destroy(device);
+        vk_pipelines_destroy(device);
+        device->vk.vkDestroyDevice(device->handle, NULL);
+    }
+    while (device->mutexes_count > 0) base_mutex_destroy(&device->mutexes[--device->mutexes_count]);
+    free(device);
+}
