@@ -223,7 +223,7 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
             fprintf(out, ", \"reason\": ");
             print_json_text(out, o->text);
         }
-        fprintf(out, ", \"tensors\": [");
+        fprintf(out, ", \"inputs\": \"%016llx\", \"tensors\": [", (unsigned long long)o->inputs);
         for (uint32_t i = 0; i < o->results_count; i++) {
             const conform_result *r = &o->results[i];
             fprintf(out, "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",

@@ -69,6 +69,7 @@ typedef struct conform_outcome {
     conform_result results[CONFORM_MAX_RESULTS];
     uint32_t results_count;
     bool passed;
+    uint64_t inputs; /* FNV-1a of all tensors' bits before the run: reports compare only where it is the same */
 } conform_outcome;
 /* Runs the case twice on the device and compares; the second run must give the same bits. */
 void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome);

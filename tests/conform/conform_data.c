@@ -177,9 +177,10 @@ static dart_status run_once(conform_data *d, void **results)
     return status;
 }
 
-static uint64_t fnv1a(const void *bytes, size_t size)
+static const uint64_t fnv_begin = UINT64_C(0xcbf29ce484222325);
+
+static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t size)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < size; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
     return hash;
 }
@@ -189,6 +190,9 @@ void conform_execute(conform_data *d)
     char text[256];
     if (d->status != DART_OK) return;
     void *first[MAX_TENSORS] = {0}, *second[MAX_TENSORS] = {0};
+    d->outcome->inputs = fnv_begin;
+    for (uint32_t i = 0; i < d->tensors_count; i++)
+        d->outcome->inputs = fnv1a(d->outcome->inputs, d->tensors[i]->initial, (size_t)d->tensors[i]->total * dart_dtype_size(d->tensors[i]->t.dtype));
     dart_status status = run_once(d, first);
     if (status == DART_OK) status = run_once(d, second);
     if (status != DART_OK) {
@@ -214,7 +218,7 @@ void conform_execute(conform_data *d)
         if (status == DART_OK) {
             free(d->tensors[i]->initial);
             d->tensors[i]->initial = first[i];
-            d->tensors[i]->digest = fnv1a(first[i], (size_t)tensor->total * size);
+            d->tensors[i]->digest = fnv1a(fnv_begin, first[i], (size_t)tensor->total * size);
         } else {
             free(first[i]);
         }
