@@ -327,8 +327,10 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
     const double rounding = conform_rounding(stored), floor_ = limits->floor;
     const double once = rounding > 0 ? one_rounding(tensor, expected, limits->rounded) : 0;
     const bool exact = limits->bound + limits->operands == 0;
-    /* Of few elements, one rounding may err by less than it does of many: 0.4 of the largest. */
-    const double l2_tolerance = exact ? once : rounding > 0 ? limits->bound + 2 * fmax(once, 0.4 * rounding) : limits->bound + limits->operands;
+    /* Of few elements, one rounding may err by less than it does of many: 0.4 of the largest. Operands and memories were rounded to
+     * as many bits before: each such rounding errs in L2 by as much as the last one, and as they are independent, squares add. */
+    const double roundings = rounding > 0 ? 1 + limits->operands / rounding : 0;
+    const double l2_tolerance = exact ? once : rounding > 0 ? limits->bound + 2 * sqrt(roundings) * fmax(once, 0.4 * rounding) : limits->bound + limits->operands;
     const double tolerance = limits->bound + limits->operands + (exact && once == 0 ? 0 : rounding);
     result->tolerance = l2_tolerance;
     double error2 = 0, size2 = 0, error_max = 0, size_max = 0;

@@ -55,8 +55,8 @@ dart_tensor conform_view(const conform_tensor *tensor); /* absent for NULL */
 dart_dtype conform_activation(const conform_case *c);
 
 /* What a result may be off by, relative to the tensor. 32-bit results: bound + operands, in L2 and in the largest element.
- * 16-bit results: in L2, bound and twice what rounding the exact result once would err by; in the largest element, bound,
- * operands and one rounding. bound and operands 0: not more than rounding the exact result once. */
+ * 16-bit results: in L2, bound and twice what as many independent roundings as operands counts, and the result's own, would err by;
+ * in the largest element, bound, operands and one rounding. bound and operands 0: not more than rounding the exact result once. */
 typedef struct conform_limits {
     double bound;    /* of the work in f32: conform_tolerance */
     double operands; /* of operands rounded to 16 bits */
