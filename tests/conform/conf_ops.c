@@ -68,7 +68,9 @@ static void print_failure(const json_t *result)
                       json_number_value(json_object_get(t, "linf")), (long long)json_integer_value(json_object_get(t, "worst_row")),
                       json_number_value(json_object_get(t, "row")), json_number_value(json_object_get(t, "tolerance")),
                       json_is_true(json_object_get(t, "broken")) ? "  broken" : "");
+        print_message("        %-10s element %lld is %s, expected %s\n", "", (long long)json_integer_value(json_object_get(t, "element")), text_of(t, "got"), text_of(t, "want"));
     }
+    print_message("        on %s; repeat with: %s\n", text_of(result, "device"), text_of(result, "repeat"));
 }
 
 static void one_device(void **state)

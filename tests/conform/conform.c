@@ -89,6 +89,7 @@ void conform_release(conform_outcome *outcome)
 typedef struct target {
     dart_device *device;
     dart_device_info info;
+    char spec[300];
     char variant[32]; /* "" for the device's own choice */
     uint32_t claimed; /* capabilities of DART_CAP_SPEED that the device lacks and rows of that name need */
     uint32_t number;  /* of the device among those tested */
@@ -122,6 +123,7 @@ static bool open_target(suite *s, const char *spec, const char *variant, uint32_
         return false;
     }
     dart_device_describe(t->device, &t->info);
+    snprintf(t->spec, sizeof t->spec, "%s", spec);
     snprintf(t->variant, sizeof t->variant, "%s", variant != NULL ? variant : "");
     t->claimed = claimed;
     t->number = number;
@@ -209,9 +211,17 @@ static void print_json_text(FILE *out, const char *text)
     fputc('"', out);
 }
 
+/* The command that runs this case alone, in every variant, with the same inputs. */
+static void command_of(const suite *s, const target *t, const char *name, char *text, size_t size)
+{
+    snprintf(text, size, "dartlm conform --device '%s' --seed %llu --filter '%s'", t->spec, (unsigned long long)s->options->seed, name);
+}
+
 static void print_outcome(suite *s, const target *t, const char *name, const conform_outcome *o)
 {
     FILE *out = s->out;
+    char command[600];
+    command_of(s, t, name, command, sizeof command);
     if (s->options->json) {
         fprintf(out, "%s\n  {\"device\": ", s->first_json ? "" : ",");
         s->first_json = false;
@@ -223,13 +233,18 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
             fprintf(out, ", \"reason\": ");
             print_json_text(out, o->text);
         }
+        if (o->ran && !o->passed) {
+            fprintf(out, ", \"repeat\": ");
+            print_json_text(out, command);
+        }
         fprintf(out, ", \"inputs\": \"%016llx\", \"tensors\": [", (unsigned long long)o->inputs);
         for (uint32_t i = 0; i < o->results_count; i++) {
             const conform_result *r = &o->results[i];
-            fprintf(out, "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
-                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
+            fprintf(out, "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"element\": %llu, \"got\": \"%.9g\", \"want\": \"%.9g\", \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
+                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, (unsigned long long)r->element, r->got, r->want, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
         }
         fprintf(out, "]}");
+        fflush(out);
         return;
     }
     if (!o->ran) {
@@ -241,7 +256,10 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
             const conform_result *r = &o->results[i];
             fprintf(out, "         %-10s L2 %.2e  Linf %.2e  row %llu %.2e  tolerance %.2e  used %5.1f %% %s\n", r->tensor, r->l2, r->linf,
                     (unsigned long long)r->worst_row, r->row, r->tolerance, 100 * r->share, r->broken ? r->note : "");
+            if (r->broken || !(r->share <= 1))
+                fprintf(out, "         %-10s element %llu is %.9g, expected %.9g\n", "", (unsigned long long)r->element, r->got, r->want);
         }
+        if (!o->passed) fprintf(out, "         on %s, seed %llu; repeat with: %s\n", t->info.name, (unsigned long long)s->options->seed, command);
     }
     fflush(out); /* what was found is not lost with a run that is stopped */
 }

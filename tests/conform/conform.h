@@ -51,6 +51,8 @@ typedef struct conform_result {
     char tensor[24];
     double l2, linf, row, tolerance, share;
     uint64_t worst_row;
+    uint64_t element;     /* the one that is farthest off, or the first that is broken: row * width + column */
+    double got, want;     /* there */
     bool broken; /* NaN where there should be a number, or a write where there should be none */
     char note[96];
     double against_first; /* relative L2 distance from the first device's tensor */

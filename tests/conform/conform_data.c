@@ -291,6 +291,14 @@ conform_tensor *conform_scaled(conform_data *d, const conform_tensor *tensor, co
     return made;
 }
 
+/* The element that a failure shows. */
+static void show_element(conform_result *result, uint64_t element, double got, double want)
+{
+    result->element = element;
+    result->got = got;
+    result->want = want;
+}
+
 static conform_result *add_result(conform_data *d, const char *name)
 {
     if (d->outcome->results_count == CONFORM_MAX_RESULTS) abort();
@@ -351,14 +359,17 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
                 if (isnan(want)) {
                     if (!untouched(tensor, place(tensor, r, i)) && !result->broken) {
                         result->broken = true;
+                        show_element(result, r * tensor->width + i, got, want);
                         snprintf(result->note, sizeof result->note, "row %llu element %llu should not be written", (unsigned long long)r, (unsigned long long)i);
                     }
                     continue;
                 }
                 written = true;
                 if (isinf(want) ? got != want : !isfinite(got)) {
-                    if (!result->broken)
+                    if (!result->broken) {
+                        show_element(result, r * tensor->width + i, got, want);
                         snprintf(result->note, sizeof result->note, "row %llu element %llu is %g, expected %g", (unsigned long long)r, (unsigned long long)i, got, want);
+                    }
                     result->broken = true;
                     continue;
                 }
@@ -366,7 +377,10 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
                 const double error = fabs(got - want);
                 row_error2 += error * error;
                 row_size2 += want * want;
-                if (error > error_max) error_max = error;
+                if (error > error_max) {
+                    error_max = error;
+                    if (!result->broken) show_element(result, r * tensor->width + i, got, want);
+                }
                 if (fabs(want) > size_max) size_max = fabs(want);
             }
             if (pass == 0) {
@@ -402,6 +416,7 @@ void conform_compare_ints(conform_data *d, const char *name, const conform_tenso
         if (got == expected[i] || result->broken) continue;
         result->broken = true;
         result->worst_row = i / tensor->width;
+        show_element(result, i, got, expected[i]);
         snprintf(result->note, sizeof result->note, "row %llu is %d, expected %d", (unsigned long long)(i / tensor->width), got, expected[i]);
     }
 }
