@@ -292,12 +292,12 @@ static void stops_where_the_blocks_end(void **unused)
     dart_state *state = state_of(model, &options);
     prompt(state, ids, &greedy);
     for (uint32_t i = 0; i < N; i++)
-        must(dart_decode(state, &(dart_decode_args){.sampling = greedy, .next_ids = &one[i], .logits = expected}), "dart_decode");
+        must(dart_decode(state, &(dart_decode_args){.sampling = &greedy, .next_ids = &one[i], .logits = expected}), "dart_decode");
     dart_state_destroy(&state);
     state = state_of(model, &options);
     prompt(state, ids, &greedy);
-    must(dart_generate(state, &(dart_generate_args){.n = N - 1, .sampling = greedy, .ids = got}), "dart_generate");
-    must(dart_decode(state, &(dart_decode_args){.sampling = greedy, .next_ids = &got[N - 1], .logits = logits}), "dart_decode");
+    must(dart_generate(state, &(dart_generate_args){.n = N - 1, .sampling = &greedy, .ids = got}), "dart_generate");
+    must(dart_decode(state, &(dart_decode_args){.sampling = &greedy, .next_ids = &got[N - 1], .logits = logits}), "dart_decode");
     assert_memory_equal(got, one, sizeof one);
     assert_memory_equal(logits, expected, sizeof logits);
     dart_state_destroy(&state);
