@@ -4,6 +4,7 @@
 #include "conform_data.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,15 +94,17 @@ typedef struct target {
     char variant[32]; /* "" for the device's own choice */
     uint32_t claimed; /* capabilities of DART_CAP_SPEED that the device lacks and rows of that name need */
     uint32_t number;  /* of the device among those tested */
+    bool concerned;   /* by the case at hand */
 } target;
 
-enum { MAX_TARGETS = 128, MAX_DEVICES = 16, MAX_ROWS = 1024 };
+enum { MAX_TARGETS = 128, MAX_DEVICES = 16, MAX_ROWS = 1024, MAX_JOBS = 64 };
 
 typedef struct suite {
     dart_context *context;
     const conform_options *options;
     FILE *out;
     target targets[MAX_TARGETS];
+    conform_outcome outcomes[MAX_TARGETS]; /* of the case at hand */
     uint32_t targets_count, devices_count;
     int passed, failed, not_run;
     bool first_json;
@@ -150,10 +153,12 @@ static bool is_wanted(const suite *s, kernel_id id)
     return false;
 }
 
-/* Does the device get right results from the row? Rows that it lacks speed for included. */
+/* Does the device get right results from the row, and is it to run it? Rows with matrices that it lacks speed for included; others of
+ * that kind would double the time of the drivers that are processors, and run where they are chosen. */
 static bool can_run(const kernel_row *row, const dart_device_info *info)
 {
-    return row->backend == info->backend && (row->needs & ~(info->capabilities | DART_CAP_SPEED)) == 0;
+    const uint32_t claimed = ROW_HAS_MATRIX(row) ? DART_CAP_SPEED : 0;
+    return row->backend == info->backend && (row->needs & ~(info->capabilities | claimed)) == 0;
 }
 
 /* The capabilities that the device must be taken to have for the rows of that name to be chosen. */
@@ -333,13 +338,41 @@ static void list_unreached(suite *s)
         for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS; i++) {
             const kernel_row *row = &kernel_rows[i];
             const bool able = can_run(row, &device->info);
-            /* The check of matrix hardware ran when the device was opened. */
-            if (!able || row->id == KERNEL_matrix_check || row->id == KERNEL_matrix2_check || s->reached[device->number][i]) continue;
+            /* The probes ran when the device was opened; unit_wide runs the check of wide kernels. */
+            const bool other = row->id == KERNEL_matrix_check || row->id == KERNEL_matrix2_check || row->id == KERNEL_wide_check;
+            if (!able || other || s->reached[device->number][i]) continue;
             s->not_run++;
             if (!s->options->json)
                 fprintf(s->out, "NOT RUN  %s[%s] on %s: no case reaches this row\n", kernel_table[row->id].name, row->variant, device->info.name);
         }
     }
+}
+
+/* One case on all targets that it concerns: threads take the next one each, as most of the time goes to the reference in fp64. */
+typedef struct spread {
+    suite *s;
+    const conform_case *c;
+    atomic_uint next;
+} spread;
+
+static void run_targets(void *argument)
+{
+    spread *all = argument;
+    suite *s = all->s;
+    for (uint32_t i = atomic_fetch_add(&all->next, 1); i < s->targets_count; i = atomic_fetch_add(&all->next, 1)) {
+        target *t = &s->targets[i];
+        t->concerned = t->variant[0] == '\0' || differs(t, all->c);
+        if (t->concerned) conform_run_case(t->device, all->c, s->options->seed + 1, &s->outcomes[i]);
+    }
+}
+
+/* Processors that are devices themselves take all cores for one case. */
+static uint32_t jobs_of(const suite *s)
+{
+    uint32_t jobs = s->options->jobs != 0 ? s->options->jobs : base_core_count();
+    for (uint32_t i = 0; i < s->targets_count && s->options->jobs == 0; i++)
+        if (s->targets[i].info.type == DART_DEVICE_CPU) jobs = 1;
+    return jobs < MAX_JOBS ? jobs : MAX_JOBS;
 }
 
 static void run_line(suite *s, const conform_case *c, tally *tallies)
@@ -348,12 +381,18 @@ static void run_line(suite *s, const conform_case *c, tally *tallies)
     conform_name(c, name, sizeof name);
     if (s->options->filter != NULL && strstr(name, s->options->filter) == NULL) return;
     if (s->options->progress != NULL) s->options->progress(s->options->progress_user, name);
+    spread all = {.s = s, .c = c};
+    base_thread threads[MAX_JOBS];
+    uint32_t started = 0;
+    atomic_init(&all.next, 0);
+    while (started + 1 < jobs_of(s) && base_thread_start(&threads[started], run_targets, &all) == DART_OK) started++;
+    run_targets(&all);
+    while (started > 0) base_thread_join(&threads[--started]);
     conform_outcome first = {0};
     for (uint32_t i = 0; i < s->targets_count; i++) {
         target *t = &s->targets[i];
-        if (t->variant[0] != '\0' && !differs(t, c)) continue;
-        conform_outcome outcome;
-        conform_run_case(t->device, c, s->options->seed + 1, &outcome);
+        if (!t->concerned) continue;
+        conform_outcome outcome = s->outcomes[i];
         if (first.ran) compare_devices(&outcome, &first);
         count(&tallies[i], name, &outcome);
         note_rows(s, t, &outcome);

@@ -83,6 +83,7 @@ typedef struct conform_options {
     const char *filter;         /* only cases whose name contains this */
     bool json, verbose;
     uint64_t seed;
+    uint32_t jobs;              /* variants of a case that run at the same time; 0: one a core, on a processor 1 */
     void (*progress)(void *user, const char *text); /* may be NULL */
     void *progress_user;
 } conform_options;

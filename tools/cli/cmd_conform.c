@@ -16,9 +16,11 @@ int cmd_conform(int argc, char **argv)
     args_list devices = {.count = 0};
     const char *filter = NULL;
     uint64_t seed = 1;
+    uint32_t jobs = 0;
     const args_option options[] = {
         {"device", 0, ARGS_LIST, "SPEC", &devices, "may be repeated; by default every usable device", 0, 0, false},
         {"filter", 0, ARGS_TEXT, "TEXT", &filter, "only cases with TEXT in their name", 0, 0, false},
+        {"jobs", 0, ARGS_U32, "N", &jobs, "variants of a case at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64, false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
         CLI_OUTPUT(common),
     };
@@ -42,6 +44,7 @@ int cmd_conform(int argc, char **argv)
                                          .json = common.json,
                                          .verbose = common.verbosity > 0,
                                          .seed = seed,
+                                         .jobs = jobs,
                                          .progress = show_progress};
         const int failures = conform_all(session.context, &conform, stdout);
         status = failures == 0 ? CLI_OK : CLI_FAILED;
