@@ -170,27 +170,30 @@ static dart_dtype stored_memories(const scan_case *k)
  *
  * A factor: f16 is rounded to nearest. bf16 is cut after being raised by CUT = 1 + 2^-8 / (2 ln 2) (shaders/ssd/matrix.glsl),
  * which centres the error on average over all mantissas, not for each: a number that CUT raises to just below 1 + 2^-7 becomes
- * 1, CUT / (1 + 2^-7) of what it was, 1.27 * 2^-8 below it. No number is
- * left more than 0.72 * 2^-8 too large, and larger mantissas err by less.
+ * 1, CUT / (1 + 2^-7) of what it was, 1.27 * 2^-8 below it. No number is left more than 0.72 * 2^-8 too large, and larger mantissas
+ * err by less.
  *
- * An element errs by at most that share of the sum of its terms' magnitudes, which is more than the element where terms
- * cancel. Of N x P elements the largest such sum is little above the largest element while few tokens count (1.25 times in
- * 2,000 emulated memories of 1 to 10 tokens, N = 128, P = 64); where many do, errors of either sign cancel like the terms. */
+ * An element errs by at most that share of the sum of its terms' magnitudes; the tolerance takes the largest element for the largest
+ * such sum, which is less where terms cancel. */
 static double operand_error(dart_dtype stored)
 {
-    const double cut = 1.002818, of_magnitudes = 1.25;
-    return of_magnitudes * (stored == DART_BF16 ? 1 - cut / (1 + 0x1p-7) : conform_rounding(stored));
+    const double cut = 1.002818;
+    return stored == DART_BF16 ? 1 - cut / (1 + 0x1p-7) : conform_rounding(stored);
 }
 
 /* What rounding the operands of its products to 16 bits costs a stage, where a row of tiles ran it. Each product is off by at
  * most one rounding of either factor; of f16 or bf16 factors only those that were scaled or multiplied before are rounded. */
 static double operand_rounding(const conform_data *d, const char *stage)
 {
-    char matrix[32], tensor[32];
-    snprintf(matrix, sizeof matrix, "_%s[matrix_", stage);
-    snprintf(tensor, sizeof tensor, "_%s[tensor_", stage);
+    static const char *const families[] = {"matrix_", "streamed_", "tensor_"};
     const char *ran = d->outcome->variants;
-    return strstr(ran, matrix) != NULL || strstr(ran, tensor) != NULL || strstr(ran, "ssd_piece[") != NULL ? operand_error(d->c->dtype) : 0;
+    bool rounds = strstr(ran, "ssd_piece[") != NULL;
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        char row[40];
+        snprintf(row, sizeof row, "_%s[%s", stage, families[i]);
+        rounds = rounds || strstr(ran, row) != NULL;
+    }
+    return rounds ? operand_error(d->c->dtype) : 0;
 }
 
 void conform_ssd(conform_data *d)
