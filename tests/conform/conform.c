@@ -3,6 +3,7 @@
 #include "runtime/kernel.h"
 #include "conform_data.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -105,6 +106,7 @@ typedef struct suite {
     FILE *out;
     target targets[MAX_TARGETS];
     conform_outcome outcomes[MAX_TARGETS]; /* of the case at hand */
+    uint64_t seed;                         /* ... and its inputs */
     uint32_t targets_count, devices_count;
     int passed, failed, not_run;
     bool first_json;
@@ -219,7 +221,7 @@ static void print_json_text(FILE *out, const char *text)
 /* The command that runs this case alone, in every variant, with the same inputs. */
 static void command_of(const suite *s, const target *t, const char *name, char *text, size_t size)
 {
-    snprintf(text, size, "dartlm conform --device '%s' --seed %llu --filter '%s'", t->spec, (unsigned long long)s->options->seed, name);
+    snprintf(text, size, "dartlm conform --device '%s' --seed %llu --filter '%s'", t->spec, (unsigned long long)s->seed, name);
 }
 
 static void print_outcome(suite *s, const target *t, const char *name, const conform_outcome *o)
@@ -231,8 +233,8 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
         fprintf(out, "%s\n  {\"device\": ", s->first_json ? "" : ",");
         s->first_json = false;
         print_json_text(out, t->info.name);
-        fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"status\": \"%s\", \"kernels\": ", dart_backend_name(t->info.backend),
-                t->variant[0] != '\0' ? t->variant : "default", name, !o->ran ? "not run" : o->passed ? "passed" : "failed");
+        fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"status\": \"%s\", \"kernels\": ", dart_backend_name(t->info.backend),
+                t->variant[0] != '\0' ? t->variant : "default", name, (unsigned long long)s->seed, !o->ran ? "not run" : o->passed ? "passed" : "failed");
         print_json_text(out, o->variants);
         if (o->status != DART_OK) {
             fprintf(out, ", \"reason\": ");
@@ -264,7 +266,7 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
             if (r->broken || !(r->share <= 1))
                 fprintf(out, "         %-10s element %llu is %.9g, expected %.9g\n", "", (unsigned long long)r->element, r->got, r->want);
         }
-        if (!o->passed) fprintf(out, "         on %s, seed %llu; repeat with: %s\n", t->info.name, (unsigned long long)s->options->seed, command);
+        if (!o->passed) fprintf(out, "         on %s, seed %llu; repeat with: %s\n", t->info.name, (unsigned long long)s->seed, command);
     }
     fflush(out); /* what was found is not lost with a run that is stopped */
 }
@@ -276,14 +278,13 @@ static void compare_devices(conform_outcome *o, const conform_outcome *first)
         conform_result *r = &o->results[i];
         const conform_result *f = &first->results[i];
         if (r->values == NULL || f->values == NULL || r->values_count != f->values_count) continue;
-        double error2 = 0, size2 = 0;
+        double error2 = 0;
         for (uint64_t k = 0; k < r->values_count; k++) {
             if (!isfinite(f->values[k]) || !isfinite(r->values[k])) continue;
             error2 += (r->values[k] - f->values[k]) * (r->values[k] - f->values[k]);
-            size2 += f->values[k] * f->values[k];
         }
-        r->against_first = size2 > 0 ? sqrt(error2 / size2) : 0;
-        if (r->against_first > r->tolerance + f->tolerance + 2 * r->slack / fmax(sqrt(size2), 1e-300)) {
+        r->against_first = r->size > 0 ? sqrt(error2) / r->size : 0;
+        if (r->against_first > r->tolerance + f->tolerance + 2 * r->slack / fmax(r->size, DBL_MIN)) {
             r->broken = true;
             snprintf(r->note, sizeof r->note, "%.2e from the first device", r->against_first);
             o->passed = false;
@@ -362,7 +363,7 @@ static void run_targets(void *argument)
     for (uint32_t i = atomic_fetch_add(&all->next, 1); i < s->targets_count; i = atomic_fetch_add(&all->next, 1)) {
         target *t = &s->targets[i];
         t->concerned = t->variant[0] == '\0' || differs(t, all->c);
-        if (t->concerned) conform_run_case(t->device, all->c, s->options->seed + 1, &s->outcomes[i]);
+        if (t->concerned) conform_run_case(t->device, all->c, s->seed + 1, &s->outcomes[i]);
     }
 }
 
@@ -375,11 +376,8 @@ static uint32_t jobs_of(const suite *s)
     return jobs < MAX_JOBS ? jobs : MAX_JOBS;
 }
 
-static void run_line(suite *s, const conform_case *c, tally *tallies)
+static void run_case(suite *s, const conform_case *c, const char *name, tally *tallies)
 {
-    char name[160];
-    conform_name(c, name, sizeof name);
-    if (s->options->filter != NULL && strstr(name, s->options->filter) == NULL) return;
     if (s->options->progress != NULL) s->options->progress(s->options->progress_user, name);
     spread all = {.s = s, .c = c};
     base_thread threads[MAX_JOBS];
@@ -406,6 +404,17 @@ static void run_line(suite *s, const conform_case *c, tally *tallies)
     conform_release(&first);
 }
 
+static void run_line(suite *s, const conform_case *c, tally *tallies)
+{
+    char name[160];
+    conform_name(c, name, sizeof name);
+    if (s->options->filter != NULL && strstr(name, s->options->filter) == NULL) return;
+    for (uint32_t i = 0; i == 0 || i < s->options->seeds; i++) {
+        s->seed = s->options->seed + i;
+        run_case(s, c, name, tallies);
+    }
+}
+
 static void print_table(const suite *s, const tally *tallies)
 {
     fprintf(s->out, "\n%-44s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first", "largest share of a tolerance");
@@ -418,7 +427,11 @@ static void print_table(const suite *s, const tally *tallies)
                 tallies[i].failed, tallies[i].not_run, 100 * tallies[i].share, tallies[i].against_first, tallies[i].tensor, tallies[i].worst,
                 (unsigned long long)tallies[i].row);
     }
-    fprintf(s->out, "\nseed %llu: %d passed, %d failed, %d not run\n", (unsigned long long)s->options->seed, s->passed, s->failed, s->not_run);
+    char seeds[64];
+    snprintf(seeds, sizeof seeds, "seed %llu", (unsigned long long)s->options->seed);
+    if (s->options->seeds > 1)
+        snprintf(seeds, sizeof seeds, "seeds %llu to %llu", (unsigned long long)s->options->seed, (unsigned long long)s->options->seed + s->options->seeds - 1);
+    fprintf(s->out, "\n%s: %d passed, %d failed, %d not run\n", seeds, s->passed, s->failed, s->not_run);
 }
 
 int conform_all(dart_context *context, const conform_options *options, FILE *out)

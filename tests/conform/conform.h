@@ -55,9 +55,10 @@ typedef struct conform_result {
     double got, want;     /* there */
     bool broken; /* NaN where there should be a number, or a write where there should be none */
     char note[96];
-    double against_first; /* relative L2 distance from the first device's tensor */
+    double against_first; /* L2 distance from the first device's tensor, relative to size */
     double slack;         /* absolute L2 error that subnormal storage explains */
-    uint64_t digest;      /* FNV-1a of the bits that the device left in the tensor's buffer */
+    double size;          /* L2, of what errors are relative to */
+    uint64_t digest;      /* of the bits that the device left in the tensor's buffer */
     double *values;       /* what the device wrote, NaN where nothing; until conform_release */
     uint64_t values_count;
 } conform_result;
@@ -71,7 +72,7 @@ typedef struct conform_outcome {
     conform_result results[CONFORM_MAX_RESULTS];
     uint32_t results_count;
     bool passed;
-    uint64_t inputs; /* FNV-1a of all tensors' bits before the run: reports compare only where it is the same */
+    uint64_t inputs; /* digest of all tensors' bits before the run: reports compare only where it is the same */
 } conform_outcome;
 /* Runs the case twice on the device and compares; the second run must give the same bits. */
 void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome);
@@ -82,7 +83,8 @@ typedef struct conform_options {
     uint32_t devices_count;
     const char *filter;         /* only cases whose name contains this */
     bool json, verbose;
-    uint64_t seed;
+    uint64_t seed;              /* of the inputs of all cases */
+    uint32_t seeds;             /* so many times, with the seeds that follow; 0: once */
     uint32_t jobs;              /* variants of a case that run at the same time; 0: one a core, on a processor 1 */
     void (*progress)(void *user, const char *text); /* may be NULL */
     void *progress_user;

@@ -53,6 +53,17 @@ double *conform_filled(uint64_t count, double value)
     return memory;
 }
 
+bool conform_ran(const conform_data *d, const char *row)
+{
+    const size_t length = strlen(row);
+    const char *ran = d->outcome->variants;
+    while (ran != NULL && strncmp(ran, row, length) != 0) {
+        ran = strchr(ran, ' ');
+        if (ran != NULL) ran++;
+    }
+    return ran != NULL;
+}
+
 dart_dtype conform_activation(const conform_case *c) { return (c->flags & CASE_MIXED) != 0 ? DART_F32 : c->dtype; }
 
 dart_tensor conform_view(const conform_tensor *tensor)
@@ -100,32 +111,37 @@ static uint64_t place(const conform_tensor *tensor, uint64_t row, uint64_t i)
     return tensor->t.offset + row * (tensor->t.row != 0 ? tensor->t.row : tensor->width) + i;
 }
 
-static double element(const conform_tensor *tensor, const void *bytes, uint64_t at)
+/* Row r of what the tensor's buffer holds. */
+static void read_row(const conform_tensor *tensor, uint64_t r, float *values)
 {
-    const size_t size = dart_dtype_size(tensor->t.dtype);
-    if (tensor->t.dtype == DART_I32) {
-        int32_t value;
-        memcpy(&value, (const char *)bytes + at * size, sizeof value);
-        return value;
-    }
-    float value;
-    dart_to_f32(tensor->t.dtype, &value, (const char *)bytes + at * size, 1);
-    return value;
+    dart_to_f32(tensor->t.dtype, values, (const char *)tensor->initial + place(tensor, r, 0) * dart_dtype_size(tensor->t.dtype), (size_t)tensor->width);
+}
+
+static float *row_of_floats(const conform_tensor *tensor)
+{
+    float *row = malloc((size_t)(tensor->width > 0 ? tensor->width : 1) * sizeof *row);
+    if (row == NULL) abort();
+    return row;
 }
 
 void conform_set(conform_data *d, conform_tensor *tensor, const double *values)
 {
+    const uint64_t width = tensor->width;
     const size_t size = dart_dtype_size(tensor->t.dtype);
+    float *row = row_of_floats(tensor);
     (void)d;
     for (uint64_t r = 0; r < tensor->rows; r++) {
-        for (uint64_t i = 0; i < tensor->width; i++) {
-            const uint64_t at = place(tensor, r, i);
-            const float value = (float)values[r * tensor->width + i];
-            if (isnan(value)) continue;
-            dart_from_f32(tensor->t.dtype, (char *)tensor->initial + at * size, &value, 1);
-            tensor->values[r * tensor->width + i] = element(tensor, tensor->initial, at);
+        char *to = (char *)tensor->initial + place(tensor, r, 0) * size;
+        for (uint64_t i = 0; i < width; i++) row[i] = (float)values[r * width + i];
+        for (uint64_t i = 0, end; i < width; i = end + 1) { /* from one NaN to the next */
+            for (end = i; end < width && !isnan(row[end]); end++) {}
+            dart_from_f32(tensor->t.dtype, to + i * size, row + i, (size_t)(end - i));
         }
+        read_row(tensor, r, row);
+        for (uint64_t i = 0; i < width; i++)
+            if (!isnan(values[r * width + i])) tensor->values[r * width + i] = row[i];
     }
+    free(row);
 }
 
 conform_tensor *conform_input(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view, conform_generator make)
@@ -177,12 +193,43 @@ static dart_status run_once(conform_data *d, void **results)
     return status;
 }
 
-static const uint64_t fnv_begin = UINT64_C(0xcbf29ce484222325);
+/* Of words of 8 bytes: multiplied by an odd number after each, the upper half mixed into the lower one. */
+static const uint64_t digest_begin = UINT64_C(0xcbf29ce484222325);
 
-static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t size)
+static uint64_t digest(uint64_t hash, const void *bytes, size_t size)
 {
-    for (size_t i = 0; i < size; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < size; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, (const char *)bytes + i, size - i < 8 ? size - i : 8);
+        hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
     return hash;
+}
+
+/* The first of elements from <= at < to that differs; to: none. */
+static uint64_t first_change(const void *a, const void *b, uint64_t from, uint64_t to, size_t size)
+{
+    if (to <= from || memcmp((const char *)a + from * size, (const char *)b + from * size, (size_t)(to - from) * size) == 0) return to;
+    while (memcmp((const char *)a + from * size, (const char *)b + from * size, size) == 0) from++;
+    return from;
+}
+
+/* What the run wrote outside the tensor's rows: before the first one, after each, and after the last one. */
+static void check_guards(conform_data *d, uint32_t number, const void *after)
+{
+    const conform_tensor *tensor = d->tensors[number];
+    const size_t size = dart_dtype_size(tensor->t.dtype);
+    for (uint64_t r = 0, from = 0; r <= tensor->rows; r++) {
+        const uint64_t to = r < tensor->rows ? place(tensor, r, 0) : tensor->total, at = first_change(after, tensor->initial, from, to, size);
+        char text[128];
+        if (at < to) {
+            snprintf(text, sizeof text, "tensor %u: element %lld outside it was written", number, (long long)at - (long long)tensor->t.offset);
+            fail(d, DART_INTERNAL, text);
+            return;
+        }
+        from = to + tensor->width;
+    }
 }
 
 void conform_execute(conform_data *d)
@@ -190,9 +237,9 @@ void conform_execute(conform_data *d)
     char text[256];
     if (d->status != DART_OK) return;
     void *first[MAX_TENSORS] = {0}, *second[MAX_TENSORS] = {0};
-    d->outcome->inputs = fnv_begin;
+    d->outcome->inputs = digest_begin;
     for (uint32_t i = 0; i < d->tensors_count; i++)
-        d->outcome->inputs = fnv1a(d->outcome->inputs, d->tensors[i]->initial, (size_t)d->tensors[i]->total * dart_dtype_size(d->tensors[i]->t.dtype));
+        d->outcome->inputs = digest(d->outcome->inputs, d->tensors[i]->initial, (size_t)d->tensors[i]->total * dart_dtype_size(d->tensors[i]->t.dtype));
     dart_status status = run_once(d, first);
     if (status == DART_OK) status = run_once(d, second);
     if (status != DART_OK) {
@@ -201,24 +248,15 @@ void conform_execute(conform_data *d)
     }
     for (uint32_t i = 0; i < d->tensors_count; i++) {
         const conform_tensor *tensor = d->tensors[i];
-        const size_t size = dart_dtype_size(tensor->t.dtype), row = tensor->t.row != 0 ? tensor->t.row : tensor->width;
-        const char *a = first[i], *b = second[i];
-        if (status == DART_OK && memcmp(a, b, (size_t)tensor->total * size) != 0)
+        const size_t bytes = (size_t)tensor->total * dart_dtype_size(tensor->t.dtype);
+        if (status == DART_OK && memcmp(first[i], second[i], bytes) != 0)
             fail(d, DART_INTERNAL, "two runs from the same bits gave different bits");
-        for (uint64_t at = 0; at < tensor->total && status == DART_OK; at++) {
-            const bool inside = at >= tensor->t.offset && (at - tensor->t.offset) % row < tensor->width &&
-                                (at - tensor->t.offset) / row < tensor->rows;
-            if (!inside && memcmp(a + at * size, (const char *)tensor->initial + at * size, size) != 0) {
-                snprintf(text, sizeof text, "tensor %u: element %lld outside it was written", i, (long long)at - (long long)tensor->t.offset);
-                fail(d, DART_INTERNAL, text);
-                break;
-            }
-        }
+        if (status == DART_OK) check_guards(d, i, first[i]);
         /* From here on `initial` is what the device left. */
         if (status == DART_OK) {
             free(d->tensors[i]->initial);
             d->tensors[i]->initial = first[i];
-            d->tensors[i]->digest = fnv1a(fnv_begin, first[i], (size_t)tensor->total * size);
+            d->tensors[i]->digest = digest(digest_begin, first[i], bytes);
         } else {
             free(first[i]);
         }
@@ -281,12 +319,18 @@ conform_tensor *conform_scaled(conform_data *d, const conform_tensor *tensor, co
     float *values = malloc((size_t)count * sizeof *values);
     if (made == NULL || values == NULL || d->tensors_count == MAX_TENSORS) abort();
     *made = (conform_tensor){.t = {.dtype = DART_F32}, .rows = tensor->rows, .width = tensor->width, .total = count, .initial = values, .digest = tensor->digest};
-    for (uint64_t i = 0; i < count; i++) {
-        const uint64_t row = i / tensor->width, column = i % tensor->width;
-        const uint64_t at = place(tensor, row, column), scale_at = place(scale, row, column / part);
-        values[i] = (float)(element(tensor, tensor->initial, at) * element(scale, scale->initial, scale_at));
-        if (untouched(tensor, at) && untouched(scale, scale_at)) memset(&values[i], 0xff, sizeof values[i]);
+    float *scales = row_of_floats(scale);
+    for (uint64_t r = 0; r < tensor->rows; r++) {
+        float *row = values + r * tensor->width;
+        read_row(tensor, r, row);
+        read_row(scale, r, scales);
+        for (uint64_t i = 0; i < tensor->width; i++) {
+            const bool absent = isnan(row[i]) && untouched(tensor, place(tensor, r, i)) && untouched(scale, place(scale, r, i / part));
+            row[i] = (float)((double)row[i] * scales[i / part]);
+            if (absent) memset(&row[i], 0xff, sizeof row[i]);
+        }
     }
+    free(scales);
     d->tensors[d->tensors_count++] = made;
     return made;
 }
@@ -308,15 +352,21 @@ static conform_result *add_result(conform_data *d, const char *name)
     return result;
 }
 
+/* What an element's error is measured against. */
+static double size_of(const conform_limits *limits, const double *expected, uint64_t i)
+{
+    return limits->terms != NULL ? fmax(fabs(expected[i]), limits->terms[i]) : fabs(expected[i]);
+}
+
 /* Relative L2 distance of the expected values from themselves rounded once. */
-static double one_rounding(const conform_tensor *tensor, const double *expected, const double *rounded)
+static double one_rounding(const conform_tensor *tensor, const double *expected, const conform_limits *limits)
 {
     double error2 = 0, size2 = 0;
     for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) {
         if (!isfinite(expected[i])) continue;
-        const double to = rounded != NULL ? rounded[i] : conform_rounded(tensor->t.dtype, expected[i]);
+        const double to = limits->rounded != NULL ? limits->rounded[i] : conform_rounded(tensor->t.dtype, expected[i]), size = size_of(limits, expected, i);
         if (isfinite(to)) error2 += (to - expected[i]) * (to - expected[i]);
-        size2 += expected[i] * expected[i];
+        size2 += size * size;
     }
     return sqrt(error2) / fmax(sqrt(size2), DBL_MIN);
 }
@@ -333,7 +383,7 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
     result->digest = tensor->digest;
     const dart_dtype stored = limits->rounded != NULL ? limits->rounded_to : tensor->t.dtype;
     const double rounding = conform_rounding(stored), floor_ = limits->floor;
-    const double once = rounding > 0 ? one_rounding(tensor, expected, limits->rounded) : 0;
+    const double once = rounding > 0 ? one_rounding(tensor, expected, limits) : 0;
     const bool exact = limits->bound + limits->operands == 0;
     /* Of few elements, one rounding may err by less than it does of many: 0.4 of the largest. Operands and memories were rounded to
      * as many bits before: each such rounding errs in L2 by as much as the last one, and as they are independent, squares add. */
@@ -347,6 +397,12 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
     result->values_count = tensor->rows * tensor->width;
     result->values = malloc((size_t)result->values_count * sizeof *result->values);
     if (result->values == NULL) abort();
+    float *row = row_of_floats(tensor);
+    for (uint64_t r = 0; r < tensor->rows; r++) {
+        read_row(tensor, r, row);
+        for (uint64_t i = 0; i < tensor->width; i++) result->values[r * tensor->width + i] = row[i];
+    }
+    free(row);
     for (int pass = 0; pass < 2; pass++) {
         const double typical = pass == 1 && written_rows > 0 ? sqrt(size2 / (double)written_rows) : 0;
         for (uint64_t r = 0; r < tensor->rows; r++) {
@@ -354,8 +410,7 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
             bool written = false;
             for (uint64_t i = 0; i < tensor->width; i++) {
                 const double want = expected[r * tensor->width + i];
-                const double got = element(tensor, tensor->initial, place(tensor, r, i));
-                result->values[r * tensor->width + i] = got;
+                const double got = result->values[r * tensor->width + i];
                 if (isnan(want)) {
                     if (!untouched(tensor, place(tensor, r, i)) && !result->broken) {
                         result->broken = true;
@@ -374,14 +429,14 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
                     continue;
                 }
                 if (isinf(want)) continue;
-                const double error = fabs(got - want);
+                const double error = fabs(got - want), size = size_of(limits, expected, r * tensor->width + i);
                 row_error2 += error * error;
-                row_size2 += want * want;
+                row_size2 += size * size;
                 if (error > error_max) {
                     error_max = error;
                     if (!result->broken) show_element(result, r * tensor->width + i, got, want);
                 }
-                if (fabs(want) > size_max) size_max = fabs(want);
+                if (size > size_max) size_max = size;
             }
             if (pass == 0) {
                 error2 += row_error2;
@@ -397,6 +452,7 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
             }
         }
     }
+    result->size = sqrt(size2);
     const double total_slack = result->slack = floor_ * sqrt((double)(written_rows * tensor->width));
     result->l2 = fmax(0, sqrt(error2) - total_slack) / fmax(sqrt(size2), DBL_MIN);
     result->linf = fmax(0, error_max - floor_) / fmax(size_max, DBL_MIN);
@@ -412,7 +468,8 @@ void conform_compare_ints(conform_data *d, const char *name, const conform_tenso
     conform_result *result = add_result(d, name);
     result->digest = tensor->digest;
     for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) {
-        const int32_t got = (int32_t)element(tensor, tensor->initial, place(tensor, i / tensor->width, i % tensor->width));
+        int32_t got;
+        memcpy(&got, (const char *)tensor->initial + place(tensor, i / tensor->width, i % tensor->width) * sizeof got, sizeof got);
         if (got == expected[i] || result->broken) continue;
         result->broken = true;
         result->worst_row = i / tensor->width;

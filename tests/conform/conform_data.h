@@ -31,6 +31,8 @@ double conform_normal(conform_data *d);
 
 /* Does the case vary that (CASE_...)? */
 static inline bool conform_has(const conform_data *d, int flag) { return (d->c->flags & flag) != 0; }
+/* Did a row whose "kernel[variant]" begins like that run? */
+bool conform_ran(const conform_data *d, const char *row);
 /* That many of the value, to be freed. */
 double *conform_filled(uint64_t count, double value);
 
@@ -54,13 +56,15 @@ void conform_set(conform_data *d, conform_tensor *tensor, const double *values);
 dart_tensor conform_view(const conform_tensor *tensor); /* absent for NULL */
 dart_dtype conform_activation(const conform_case *c);
 
-/* What a result may be off by, relative to the tensor. 32-bit results: bound + operands, in L2 and in the largest element.
+/* What a result may be off by, relative to the tensor (terms may say more). 32-bit results: bound + operands, in L2 and in the largest element.
  * 16-bit results: in L2, bound and twice what as many independent roundings as operands counts, and the result's own, would err by;
  * in the largest element, bound, operands and one rounding. bound and operands 0: not more than rounding the exact result once. */
 typedef struct conform_limits {
     double bound;    /* of the work in f32: conform_tolerance */
     double operands; /* of operands rounded to 16 bits */
     double floor;    /* absolute, of an element: half a step of subnormal numbers */
+    const double *terms; /* of each element, the root of the sum of the squares of the terms that it adds up: what it would be like if
+                            they did not cancel. Errors of an element are relative to this where it is less. NULL: to the element. */
     const double *rounded; /* what one rounding leaves, where the tensor does not hold it itself; NULL: the tensor's type says */
     dart_dtype rounded_to; /* the type of that */
 } conform_limits;

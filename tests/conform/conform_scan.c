@@ -185,13 +185,14 @@ static double operand_error(dart_dtype stored)
  * most one rounding of either factor; of f16 or bf16 factors only those that were scaled or multiplied before are rounded. */
 static double operand_rounding(const conform_data *d, const char *stage)
 {
-    static const char *const families[] = {"matrix_", "streamed_", "tensor_"};
-    const char *ran = d->outcome->variants;
-    bool rounds = strstr(ran, "ssd_piece[") != NULL;
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        char row[40];
-        snprintf(row, sizeof row, "_%s[%s", stage, families[i]);
-        rounds = rounds || strstr(ran, row) != NULL;
+    static const char *const families[] = {"matrix_", "streamed_", "tensor_"}, *const kernels[] = {"ssd", "ssd_decay"};
+    bool rounds = conform_ran(d, "ssd_piece[");
+    for (size_t k = 0; k < sizeof kernels / sizeof kernels[0]; k++) {
+        for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+            char row[40];
+            snprintf(row, sizeof row, "%s_%s[%s", kernels[k], stage, families[i]);
+            rounds = rounds || conform_ran(d, row);
+        }
     }
     return rounds ? operand_error(d->c->dtype) : 0;
 }
@@ -205,13 +206,13 @@ void conform_ssd(conform_data *d)
     double *y = conform_filled(k.rows * c->H * c->P, NAN), *dh = conform_filled(k.chunks * k.state, NAN), *h_full = conform_filled(c->B * k.state, NAN);
     double *h_border = conform_filled(c->B * k.state, NAN), *open = conform_filled(c->B * k.state, NAN), *open_decay = conform_filled((uint64_t)c->B * c->H, NAN);
     double *step = conform_filled(k.rows * c->H, NAN), *cum = conform_filled(k.rows * c->H, NAN), *decay = conform_filled((uint64_t)c->B * (k.M + 1) * c->H, 0);
-    double *hin = conform_filled(k.chunks * k.state, 0);
+    double *hin = conform_filled(k.chunks * k.state, 0), *y_terms = conform_filled(k.rows * c->H * c->P, 0);
     oracle_ssd(&(oracle_ssd_args){
         .B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k.M, .x = k.x->values, .dt = k.dt->values,
         .a_log = k.a_log->values, .b = k.b->values, .c = k.c->values, .dt_bias = k.bias != NULL ? k.bias->values : NULL,
         .d = k.skip != NULL ? k.skip->values : NULL, .dt_as_is = conform_has(d, CASE_DT), .dt_min = dt_min, .dt_max = dt_max, .pos = k.seq.pos,
         .count = k.seq.count, .h_in = k.h != NULL ? k.h->values : NULL, .dh_open_in = k.open != NULL ? k.open->values : NULL,
-        .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .dh = dh, .h_out = h_full, .h_border_out = h_border,
+        .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .y_terms = y_terms, .dh = dh, .h_out = h_full, .h_border_out = h_border,
         .dh_open_out = open, .log_open_out = open_decay, .step = step, .cum = cum, .hin = hin});
     adapt(d, &k, cum, decay, hin);
     dart_ssd(d->stream, &(dart_ssd_args){
@@ -246,10 +247,10 @@ void conform_ssd(conform_data *d)
         const double of_states = k.hin != NULL ? conform_rounding(k.hin->t.dtype) : conform_has(d, CASE_BARE) ? conform_rounding(c->dtype) : 0;
         const conform_limits outputs = {.bound = conform_tolerance(BOUND_SCAN, k.C + c->N),
                                         .operands = operand_rounding(d, "output") + of_states,
-                                        .floor = conform_floor(act)};
+                                        .floor = conform_floor(act), .terms = y_terms};
         conform_compare_within(d, "y", k.y, y, conform_has(d, CASE_EXACT) ? &(conform_limits){0} : &outputs);
     }
     conform_seq_free(&k.seq);
-    double *all[] = {y, dh, h_full, h_border, open, open_decay, step, cum, decay, hin};
+    double *all[] = {y, dh, h_full, h_border, open, open_decay, step, cum, decay, hin, y_terms};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }

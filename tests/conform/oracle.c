@@ -156,9 +156,9 @@ static double effective_step(const oracle_ssd_args *a, size_t b, size_t t, size_
     return dt;
 }
 
-/* One head of one sequence, with three N x P work arrays. */
+/* One head of one sequence, with four N x P work arrays; squares: of the terms of each element of state, added up. */
 static void ssd_head(const oracle_ssd_args *a, size_t M, size_t b, size_t h,
-                     double *state, double *border, double *open)
+                     double *state, double *squares, double *border, double *open)
 {
     const size_t L = a->L, H = a->H, G = a->G, P = a->P, N = a->N, S = a->S;
     const size_t g = h / (H / G), bh = b * H + h;
@@ -179,6 +179,8 @@ static void ssd_head(const oracle_ssd_args *a, size_t M, size_t b, size_t h,
     }
     for (size_t i = 0; i < N * P; i++)
         state[i] = exp(log_open) * border[i] + open[i];
+    for (size_t i = 0; i < N * P; i++)
+        squares[i] = state[i] * state[i];
 
     for (size_t t = 0; t < tokens; t++) {
         const size_t j = (pos + t) / S - pos / S;
@@ -198,14 +200,26 @@ static void ssd_head(const oracle_ssd_args *a, size_t M, size_t b, size_t h,
                 open[n * P + p] = decay * open[n * P + p] + step * bt[n] * x[p];
             }
         }
+        if (a->y_terms != NULL) {
+            double *terms = a->y_terms + ((b * L + t) * H + h) * P;
+            for (size_t p = 0; p < P; p++)
+                terms[p] = a->d != NULL ? a->d[h] * a->d[h] * x[p] * x[p] : 0.0;
+            for (size_t n = 0; n < N; n++) {
+                for (size_t p = 0; p < P; p++) {
+                    squares[n * P + p] = decay * decay * squares[n * P + p] + step * step * bt[n] * bt[n] * x[p] * x[p];
+                    terms[p] += ct[n] * ct[n] * squares[n * P + p];
+                }
+            }
+            for (size_t p = 0; p < P; p++)
+                terms[p] = sqrt(terms[p]);
+        }
         if (a->y != NULL) {
             double *y = a->y + ((b * L + t) * H + h) * P;
-            for (size_t p = 0; p < P; p++) {
-                double sum = a->d != NULL ? a->d[h] * x[p] : 0.0;
-                for (size_t n = 0; n < N; n++)
-                    sum += ct[n] * state[n * P + p];
-                y[p] = sum;
-            }
+            for (size_t p = 0; p < P; p++)
+                y[p] = a->d != NULL ? a->d[h] * x[p] : 0.0;
+            for (size_t n = 0; n < N; n++)
+                for (size_t p = 0; p < P; p++)
+                    y[p] += ct[n] * state[n * P + p];
         }
         if (a->step != NULL)
             a->step[bh * L + t] = step;
@@ -257,14 +271,15 @@ void oracle_ssd(const oracle_ssd_args *a)
 {
     demand(a->S > 0 && a->G > 0 && a->H % a->G == 0, "S is 0, or G does not divide H");
     const size_t M = a->M > 0 ? a->M : oracle_chunks(a->L, a->S, 0);
-    double *state = zeros(a->N * a->P), *border = zeros(a->N * a->P), *open = zeros(a->N * a->P);
+    double *state = zeros(a->N * a->P), *squares = zeros(a->N * a->P), *border = zeros(a->N * a->P), *open = zeros(a->N * a->P);
     for (size_t b = 0; b < a->B; b++) {
         for (size_t h = 0; h < a->H; h++)
-            ssd_head(a, M, b, h, state, border, open);
+            ssd_head(a, M, b, h, state, squares, border, open);
         if (a->cb != NULL)
             chunk_products(a, M, b);
     }
     free(state);
+    free(squares);
     free(border);
     free(open);
 }

@@ -105,6 +105,7 @@ typedef struct {
     const double *log_open_in; /* (B,H) optional, <= 0 */
 
     double *y;            /* (B,L,H,P) */
+    double *y_terms;      /* (B,L,H,P), may be NULL: the root of the sum of the squares of the terms that y adds up */
     double *dh;           /* (B,M,H,N,P) */
     double *h_out;        /* (B,H,N,P): state after the last token */
     double *h_border_out; /* (B,H,N,P): state at the last chunk border, to be the next piece's h_in */
