@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_INDEX_BYTES 16777216u
 #define MAX_SHARDS 4096u
 
 typedef struct shard {
@@ -140,9 +139,8 @@ static dart_status read_shard(safetensors *file, uint32_t index, const uint8_t *
     uint64_t header = 0;
     if (size < 8) return base_fail(report, DART_BAD_DATA, "%s: too short for a safetensors file", name);
     for (unsigned i = 8; i-- > 0;) header = header << 8 | bytes[i];
-    if (header > SAFETENSORS_MAX_HEADER)
-        return base_fail(report, DART_BAD_DATA, "%s: the header's length %" PRIu64 " exceeds %u", name, header,
-                         SAFETENSORS_MAX_HEADER);
+    if (header > CHECKPOINT_MAX_JSON)
+        return base_fail(report, DART_BAD_DATA, "%s: the header's length %" PRIu64 " exceeds %u", name, header, CHECKPOINT_MAX_JSON);
     if (header > size - 8)
         return base_fail(report, DART_BAD_DATA, "%s: the header's length %" PRIu64 " reaches past the end of the file",
                          name, header);
@@ -292,7 +290,7 @@ static dart_status open_index(const char *path, const char *folder, base_report 
     file_map map = {NULL, 0};
     if (numbers == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to open it", path);
     TRY(file_map_open(path, report, &map));
-    if (map.bytes > MAX_INDEX_BYTES) FAIL(report, DART_BAD_DATA, "%s: longer than %u bytes", path, MAX_INDEX_BYTES);
+    if (map.bytes > CHECKPOINT_MAX_JSON) FAIL(report, DART_BAD_DATA, "%s: longer than %u bytes", path, CHECKPOINT_MAX_JSON);
     TRY(checkpoint_json_parse(map.bytes > 0 ? (const char *)map.data : "", (size_t)map.bytes, path, report, &root));
     json_t *weight_map = json_object_get(root, "weight_map");
     if (!json_is_object(weight_map) || json_object_size(weight_map) == 0)

@@ -6,8 +6,6 @@
 #include "base/base.h"
 
 #define SAFETENSORS_MAX_RANK 8
-#define SAFETENSORS_MAX_HEADER 100000000u /* bytes, the limit of the reference implementation */
-
 typedef enum safetensors_dtype {
     SAFETENSORS_F32,
     SAFETENSORS_F16,

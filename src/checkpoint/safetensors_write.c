@@ -1,8 +1,8 @@
 #include "safetensors.h"
 
+#include "json.h"
 #include "base/file.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,7 +81,7 @@ dart_status safetensors_write(const char *path, const safetensors_tensor *entrie
     text = json_dumps(header, JSON_COMPACT);
     if (text == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory for the header", path);
     const uint64_t length = strlen(text), padded = base_round_up(length, HEADER_ALIGN);
-    if (padded > SAFETENSORS_MAX_HEADER) FAIL(report, DART_INVALID_ARGUMENT, "%s: too many tensors for one file", path);
+    if (padded > CHECKPOINT_MAX_JSON) FAIL(report, DART_INVALID_ARGUMENT, "%s: too many tensors for one file", path);
     uint8_t prefix[8];
     for (unsigned i = 0; i < 8; i++) prefix[i] = (uint8_t)(padded >> 8 * i);
     TRY(file_writer_open(path, report, &writer));

@@ -1,5 +1,6 @@
 /* The reader and writer of safetensors: what a file may be, and what it may not. */
 #include "base/file.h"
+#include "checkpoint/json.h"
 #include "checkpoint/safetensors.h"
 
 #include <math.h>
@@ -240,7 +241,7 @@ static void rejects_nesting_and_long_headers(void **state)
     safetensors *file = NULL;
     uint8_t start[16] = {0};
     static const uint64_t lengths[] = {
-        0, 1, 9, SAFETENSORS_MAX_HEADER, SAFETENSORS_MAX_HEADER + 1u, UINT64_MAX - 7, UINT64_MAX};
+        0, 1, 9, CHECKPOINT_MAX_JSON, CHECKPOINT_MAX_JSON + 1u, UINT64_MAX - 7, UINT64_MAX};
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         for (unsigned b = 0; b < 8; b++) start[b] = (uint8_t)(lengths[i] >> 8 * b);
         start[8] = '{';
