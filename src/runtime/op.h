@@ -103,6 +103,12 @@ void op_launch(op_call *call, void *args, uint64_t tiles, const op_binding *bind
 #define OP_LAUNCH(call, args, tiles, ...) \
     op_launch((call), (args), (tiles), (const op_binding[]){__VA_ARGS__}, sizeof((const op_binding[]){__VA_ARGS__}) / sizeof(op_binding))
 
+/* Chunks of S tokens that a piece of L tokens may touch: with seq it may begin inside one. */
+static inline uint32_t op_chunks(uint32_t L, uint32_t S, bool with_seq)
+{
+    return L == 0 || S == 0 ? 0 : (uint32_t)base_ceil_div((uint64_t)L + (with_seq ? S - 1 : 0), S);
+}
+
 /* Multiprocessors of the device; where the driver does not say, those of the devices that tile sizes were measured on. */
 uint32_t op_multiprocessors(const op_call *call);
 /* The largest power of two that is not above them: thresholds were measured at powers of two. */

@@ -240,7 +240,7 @@ dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_args *arg
     OP_REQUIRE(&call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
     OP_REQUIRE(&call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
     OP_REQUIRE(&call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
-    const uint32_t M = dart_ssd_chunks(a->L, a->S, op_has(&a->seq));
+    const uint32_t M = op_chunks(a->L, a->S, op_has(&a->seq));
     const uint64_t memory = (uint64_t)a->H * a->N * a->P, from = (uint64_t)a->B * M, to = (uint64_t)a->B * a->to.M;
     const struct { op_operand dh, seq, to, scale; } o = {
         .dh = {"dh", a->dh, OP_FLOAT, from, memory},

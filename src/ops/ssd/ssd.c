@@ -6,8 +6,7 @@
 
 uint32_t dart_ssd_chunks(uint32_t L, uint32_t S, bool with_seq)
 {
-    if (L == 0 || S == 0) return 0;
-    return (uint32_t)base_ceil_div((uint64_t)L + (with_seq ? S - 1 : 0), S);
+    return op_chunks(L, S, with_seq);
 }
 
 static const float DEFAULT_EPS = 1e-5f; /* that of the attention's norms */
@@ -65,7 +64,7 @@ static dart_status check(ssd_plan *p)
     OP_REQUIRE(call, a->memories_count == 0 || (op_has(&a->open) && !op_has(&a->dh)), "memories need open and exclude dh");
     p->rows = (uint64_t)a->B * a->L;
     OP_REQUIRE(call, p->rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)p->rows);
-    p->M = dart_ssd_chunks(a->L, a->S, op_has(&a->seq));
+    p->M = op_chunks(a->L, a->S, op_has(&a->seq));
     p->C = a->S < a->L ? a->S : a->L;
     p->state = (uint64_t)a->H * a->N * a->P;
     const uint64_t chunks = (uint64_t)a->B * p->M, rows = p->rows, scales = (uint64_t)a->H * a->N;
