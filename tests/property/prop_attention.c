@@ -150,6 +150,37 @@ static void equal_memories_are_one(void **unused)
     rig_close(&r);
 }
 
+/* A token over so many memories that splits of 8 would be more than MERGE_PARTS. In two runs they are not, and give the same. */
+static void takes_long_runs(void **unused)
+{
+    (void)unused;
+    enum { LONG = 1100, SIZE = 8, ELEMENTS = SIZE * SIZE };
+    rig r;
+    rig_open(&r, rig_spec);
+    const int32_t position[2] = {LONG, 1};
+    const dart_tensor q = rig_random(&r, DART_F32, SIZE, -3, 3), e = rig_random(&r, DART_F32, SIZE, -3, 3), c = rig_random(&r, DART_F32, SIZE, -1, 1),
+                      seq = rig_ints(&r, 2, position), dh = rig_random(&r, DART_F32, LONG * ELEMENTS, -1, 1);
+    dart_memories halves[2] = {{.M = LONG / 2, .dh = dh}, {.first = LONG / 2, .M = LONG / 2, .dh = dh}};
+    halves[1].dh.offset = LONG / 2 * ELEMENTS;
+    const dart_memories whole = {.M = LONG, .dh = dh};
+    float *results[2], *sums[2];
+    for (uint32_t parts = 1; parts <= 2; parts++) {
+        const dart_tensor to = rig_tensor(&r, DART_F32, SIZE, NULL), lse = rig_tensor(&r, DART_F32, 1, NULL);
+        MUST(&r, dart_sma(r.stream, &(dart_sma_args){.B = 1, .L = 1, .H = 1, .G = 1, .N = SIZE, .P = SIZE, .S = 1, .eps = 1e-5f, .q = q, .e = e, .c = c,
+                                                     .seq = seq, .memories = parts == 1 ? &whole : halves, .memories_count = parts, .r = to, .lse = lse}));
+        rig_run(&r);
+        results[parts - 1] = rig_read(&to, SIZE);
+        sums[parts - 1] = rig_read(&lse, 1);
+    }
+    rig_close_to("r of a long run", results[0], results[1], SIZE, TOLERANCE);
+    rig_close_to("lse of a long run", sums[0], sums[1], 1, TOLERANCE);
+    for (int i = 0; i < 2; i++) {
+        free(results[i]);
+        free(sums[i]);
+    }
+    rig_close(&r);
+}
+
 /* A convolution of two pieces with a carried tail is that of the whole, and later inputs change no earlier bit. */
 static void convolves_in_pieces(void **unused)
 {
@@ -192,6 +223,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(order_does_not_matter),
     cmocka_unit_test(does_not_look_ahead),
     cmocka_unit_test(equal_memories_are_one),
+    cmocka_unit_test(takes_long_runs),
     cmocka_unit_test(convolves_in_pieces),
 };
 RIG_MAIN("prop_attention")
