@@ -174,6 +174,38 @@ static void fill_and_check(rig *r, float value)
     free(got);
 }
 
+typedef struct heard {
+    unsigned lines, errors, warnings, loudest;
+} heard;
+
+static void hear(void *user, dart_log_level level, const char *text)
+{
+    heard *h = user;
+    assert_true(strlen(text) > 0);
+    h->lines++;
+    h->errors += level == DART_LOG_ERROR;
+    h->warnings += level == DART_LOG_WARNING;
+    if ((unsigned)level > h->loudest) h->loudest = (unsigned)level;
+}
+
+/* The device works with it, and a warning says if the cache is none. */
+static void opens_with_cache(const void *code, size_t bytes, bool damaged)
+{
+    heard h = {0};
+    dart_device *device = NULL;
+    dart_context *context = context_of(&(dart_context_options){.log = hear, .log_user = &h, .log_level = DART_LOG_WARNING});
+    const dart_device_options options = {.spec = rig_spec, .cache = code, .cache_bytes = bytes};
+    const unsigned before = h.warnings;
+    assert_int_equal(dart_device_open(context, &options, &device), DART_OK);
+    assert_int_equal(h.warnings - before, damaged);
+    dart_device_destroy(&device);
+    dart_context_destroy(&context);
+    rig r;
+    rig_open_with(&r, &options);
+    fill_and_check(&r, 2);
+    rig_close(&r);
+}
+
 /* Code that was compiled goes out and comes back; damaged bytes count as none. */
 static void keeps_compiled_code(void **unused)
 {
@@ -196,19 +228,14 @@ static void keeps_compiled_code(void **unused)
     assert_int_equal(dart_device_cache(r.device, code, &room), DART_INVALID_ARGUMENT);
     MUST(&r, dart_device_cache(r.device, code, &bytes));
     rig_close(&r);
+    /* Of the header and of what follows it. */
     const size_t damage[] = {0, 9, 17, 30, bytes / 2, bytes - 1};
     for (size_t i = 0; i <= sizeof damage / sizeof damage[0]; i++) {
         if (i > 0) code[damage[i - 1]] ^= 0x5a;
-        rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .cache = code, .cache_bytes = bytes});
-        fill_and_check(&r, 2);
-        rig_close(&r);
+        opens_with_cache(code, bytes, i > 0);
         if (i > 0) code[damage[i - 1]] ^= 0x5a;
     }
-    for (size_t cut = 0; cut < bytes; cut = 2 * cut + 1) {
-        rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .cache = code, .cache_bytes = cut});
-        fill_and_check(&r, 3);
-        rig_close(&r);
-    }
+    for (size_t cut = 0; cut < bytes; cut = 2 * cut + 1) opens_with_cache(code, cut, cut > 0);
     free(code);
 }
 
@@ -339,19 +366,6 @@ static void takes_null(void **unused)
     assert_int_equal(dart_fill(r.stream, NULL), DART_INVALID_ARGUMENT);
     assert_int_equal(dart_fill(NULL, &(dart_fill_args){.T = 1}), DART_INVALID_ARGUMENT);
     rig_close(&r);
-}
-
-typedef struct heard {
-    unsigned lines, errors, loudest;
-} heard;
-
-static void hear(void *user, dart_log_level level, const char *text)
-{
-    heard *h = user;
-    assert_true(strlen(text) > 0);
-    h->lines++;
-    h->errors += level == DART_LOG_ERROR;
-    if ((unsigned)level > h->loudest) h->loudest = (unsigned)level;
 }
 
 static void logs_what_is_asked_for(void **unused)
