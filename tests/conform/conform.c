@@ -13,7 +13,7 @@ enum { IN_F32 = 1 << DART_F32, IN_F16 = 1 << DART_F16, IN_BF16 = 1 << DART_BF16 
 
 /* The table, one line for all dtypes of a case. */
 static const struct { conform_case c; int dtypes; } lines[] = {
-#define CASE(op, B, L, H, G, N, P, S, flags, dtypes) {{#op, B, L, H, G, N, P, S, flags, DART_F32}, dtypes},
+#define CASE(op, B, L, H, G, N, P, S, flags, dtypes) {{#op, B, L, H, G, N, P, S, flags, DART_F32, 0, 0}, dtypes},
 #include "conform_cases.def"
 };
 
@@ -69,6 +69,7 @@ void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed,
     if (d.status != DART_OK) dart_device_error(device, outcome->text, sizeof outcome->text);
     if (d.status == DART_OK) ops[op_of(c)].run(&d);
     dart_stream_destroy(&d.stream);
+    outcome->tensors = d.tensors_count;
     conform_destroy(&d);
     outcome->status = d.status;
     /* Only what a device says that it cannot do was not run; any other status is a failure. */

@@ -41,6 +41,9 @@ typedef struct conform_case {
     uint32_t B, L, H, G, N, P, S;
     int flags;
     dart_dtype dtype;
+    /* 1 + the number of a tensor, in the order in which the runner makes them; 0: none. That one starts an element later, or has its
+     * rows an element farther apart, where it may. */
+    uint32_t moved, apart;
 } conform_case;
 /* "ssd B1 L77 H4 G1 N16 P64 S16 f16 seq view"; text of at least 160 bytes. */
 void conform_name(const conform_case *c, char *text, size_t size);
@@ -73,6 +76,7 @@ typedef struct conform_outcome {
     uint32_t results_count;
     bool passed;
     uint64_t inputs; /* digest of all tensors' bits before the run: reports compare only where it is the same */
+    uint32_t tensors; /* that the runner made */
 } conform_outcome;
 /* Runs the case twice on the device and compares; the second run must give the same bits. */
 void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome);

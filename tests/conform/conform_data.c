@@ -84,13 +84,14 @@ static conform_tensor *add(conform_data *d, dart_dtype dtype, uint64_t rows, uin
     conform_tensor *tensor = calloc(1, sizeof *tensor);
     if (tensor == NULL || d->tensors_count == MAX_TENSORS) abort();
     d->tensors[d->tensors_count++] = tensor;
-    const bool odd = view && (d->c->flags & CASE_VIEW) != 0;
-    const uint64_t row = odd ? width + 3 : width, offset = odd ? GUARD + 5 : GUARD;
+    const bool odd = view && (d->c->flags & CASE_VIEW) != 0, moved = d->c->moved == d->tensors_count;
+    const bool apart = view && d->c->apart == d->tensors_count;
+    const uint64_t row = odd ? width + 3 : apart ? width + 1 : width, offset = odd ? GUARD + 5 : moved ? GUARD + 1 : GUARD;
     tensor->rows = rows;
     tensor->width = width;
     tensor->t.dtype = dtype;
     tensor->t.offset = offset;
-    tensor->t.row = odd ? row : 0;
+    tensor->t.row = odd || apart ? row : 0;
     tensor->total = offset + rows * row + GUARD;
     const size_t bytes = (size_t)tensor->total * dart_dtype_size(dtype);
     tensor->initial = malloc(bytes);

@@ -12,8 +12,8 @@ static const struct { uint32_t bit; const char *name; } probed[] = {
 
 /* Of each op that has rows with matrices, sizes that those rows take. */
 static const conform_case cases[] = {
-    {"ssd", 1, 150, 1, 1, 128, 64, 128, CASE_PARAMS, DART_F32}, {"sma", 1, 40, 1, 1, 128, 64, 16, CASE_STORED, DART_F32},
-    {"attention", 1, 40, 1, 1, 1, 64, 1, 0, DART_F32},            {"linear", 1, 20, 1, 1, 64, 48, 1, 0, DART_F32},
+    {"ssd", 1, 150, 1, 1, 128, 64, 128, CASE_PARAMS, DART_F32, 0, 0}, {"sma", 1, 40, 1, 1, 128, 64, 16, CASE_STORED, DART_F32, 0, 0},
+    {"attention", 1, 40, 1, 1, 1, 64, 1, 0, DART_F32, 0, 0},            {"linear", 1, 20, 1, 1, 64, 48, 1, 0, DART_F32, 0, 0},
 };
 
 /* Does one of "kernel[variant] kernel[variant] ..." need the capability? */
@@ -87,7 +87,7 @@ static void runs_rows_that_it_would_not_choose(void **unused)
         rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .variant = types[i].variant, .with_capabilities = DART_CAP_WIDE, .poison = true});
         const bool able = (r.info.capabilities & (types[i].needs | DART_CAP_LARGE)) == (types[i].needs | DART_CAP_LARGE);
         if (r.info.backend == DART_BACKEND_VULKAN && able) {
-            const conform_case c = {"ssd", 1, 70, 2, 1, 16, 32, 64, 0, types[i].dtype};
+            const conform_case c = {"ssd", 1, 70, 2, 1, 16, 32, 64, 0, types[i].dtype, 0, 0};
             conform_outcome outcome;
             conform_run_case(r.device, &c, 7, &outcome);
             if (!outcome.ran || !outcome.passed) fail_msg("%s: %s (%s)", types[i].variant, outcome.text, outcome.variants);

@@ -1,0 +1,78 @@
+/* Where tensors start and how far their rows are apart: unit_alignment [DEVICE_SPEC]. Ops take fast rows of the table for what 16-byte
+ * loads can read. Each tensor of a case in turn starts an element later, and has its rows an element farther apart: the results stay
+ * right, or the call is refused. */
+#include "rig.h"
+
+#include "conform/conform.h"
+
+/* Sizes that the fast rows take, of every op that has such rows. */
+static const conform_case cases[] = {
+    {"embed", 1, 5, 9, 1, 1, 64, 1, 0, DART_F16, 0, 0},
+    {"norm", 1, 4, 1, 1, 1, 64, 1, 0, DART_BF16, 0, 0},
+    {"gated_norm", 1, 4, 1, 1, 1, 64, 1, CASE_ADD, DART_F16, 0, 0},
+    {"linear", 1, 20, 1, 1, 64, 48, 1, CASE_ADD, DART_F16, 0, 0},
+    {"linear", 1, 3, 1, 1, 64, 48, 1, 0, DART_BF16, 0, 0},
+    {"norm_linear", 1, 5, 1, 1, 64, 48, 1, CASE_ADD, DART_BF16, 0, 0},
+    {"conv", 2, 9, 1, 1, 4, 48, 1, CASE_H | CASE_PARAMS, DART_F16, 0, 0},
+    {"conv", 3, 1, 1, 1, 4, 48, 1, CASE_SEQ | CASE_PARAMS, DART_BF16, 0, 0},
+    {"ssd", 2, 40, 2, 1, 16, 16, 16, CASE_SEQ | CASE_OPEN | CASE_H | CASE_PARAMS | CASE_STORED, DART_F16, 0, 0},
+    {"ssd", 3, 1, 2, 1, 16, 16, 3, CASE_SEQ | CASE_OPEN | CASE_H | CASE_STEP, DART_BF16, 0, 0},
+    {"sma", 1, 40, 2, 1, 16, 32, 8, CASE_STORED, DART_F16, 0, 0},
+    {"sma", 3, 1, 1, 1, 128, 64, 1, CASE_SEQ | CASE_STEP | CASE_STORED, DART_F16, 0, 0},
+    {"attention", 1, 40, 2, 1, 1, 64, 1, 0, DART_F16, 0, 0},
+    {"mixer", 3, 48, 2, 1, 16, 16, 2, CASE_SEQ | CASE_OPEN | CASE_PARAMS, DART_BF16, 0, 0},
+};
+
+typedef struct counts {
+    uint32_t right, refused;
+} counts;
+
+/* How much of its tolerance a result may take: how exact results are is for conformance to say, with its own cases; numbers from
+ * another place are off by thousands. */
+static const double most = 4;
+
+static uint32_t run(rig *r, const conform_case *c, counts *to)
+{
+    conform_outcome outcome;
+    conform_run_case(r->device, c, 7, &outcome);
+    const bool refused = outcome.status == DART_INVALID_ARGUMENT && (c->moved != 0 || c->apart != 0);
+    const char *wrong = outcome.status != DART_OK ? outcome.text : outcome.results_count == 0 ? "nothing compared" : NULL;
+    for (uint32_t i = 0; i < outcome.results_count; i++)
+        if (outcome.results[i].broken || !(outcome.results[i].share <= most)) wrong = outcome.results[i].tensor;
+    if (!refused && wrong != NULL) {
+        char name[160];
+        conform_name(c, name, sizeof name);
+        fail_msg("%s, tensor %u of %u moved, %u apart: %s (%s)", name, c->moved, outcome.tensors, c->apart, wrong, outcome.variants);
+    }
+    to->right += !refused;
+    to->refused += refused;
+    conform_release(&outcome);
+    return outcome.tensors;
+}
+
+static void takes_tensors_anywhere(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open(&r, rig_spec);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        counts all = {0};
+        conform_case c = cases[i];
+        const uint32_t tensors = run(&r, &c, &all);
+        for (uint32_t k = 1; k <= tensors; k++) {
+            c.moved = k;
+            run(&r, &c, &all);
+            c.moved = 0;
+            c.apart = k;
+            run(&r, &c, &all);
+            c.apart = 0;
+        }
+        /* Few tensors must lie where a kernel wants them. */
+        if (all.refused > all.right) fail_msg("%s: %u calls right, %u refused", c.op, all.right, all.refused);
+        print_message("  %s: %u right, %u refused\n", c.op, all.right, all.refused);
+    }
+    rig_close(&r);
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(takes_tensors_anywhere)};
+RIG_MAIN("unit_alignment")
