@@ -3,7 +3,8 @@
 #include "rig.h"
 
 #include "conform/conform.h"
-#include "runtime/kernel.h"
+#include "runtime/device.h"
+#include "runtime/probe.h"
 
 static const struct { uint32_t bit; const char *name; } probed[] = {
     {DART_CAP_MATRIX_F16, "matrix_f16"},   {DART_CAP_MATRIX_BF16, "matrix_bf16"},     {DART_CAP_MATRIX2, "matrix2"},
@@ -52,7 +53,7 @@ static void does_without_what_a_probe_finds_wrong(void **unused)
     rig_open(&r, rig_spec);
     const uint32_t whole = r.info.capabilities;
     uint32_t ran = 0, with_matrices = 0;
-    run_cases(&r, 0, &with_matrices);
+    if (r.info.backend != DART_BACKEND_NULL) run_cases(&r, 0, &with_matrices);
     rig_close(&r);
     for (size_t i = 0; i < sizeof probed / sizeof probed[0]; i++) {
         if ((whole & probed[i].bit) == 0) {
@@ -106,6 +107,109 @@ static void runs_rows_that_it_would_not_choose(void **unused)
     if (ran == 0) skip();
 }
 
+/* ---- A device that pretends to have matrices: the null backend, whose launches of probes the host computes ---- */
+
+enum { SIDE = 16, ELEMENTS = SIDE * SIDE };
+
+static struct pretender {
+    backend fake;
+    kernel_id kernel; /* whose output of that slot is off by one bit */
+    uint32_t slot;
+} pretender;
+
+static float as_float(dart_dtype dtype, const void *bits, size_t i)
+{
+    float value;
+    dart_to_f32(dtype, &value, (const uint16_t *)bits + i, 1);
+    return value;
+}
+
+static void compute_matrix_check(const backend_launch *launch, dart_dtype dtype)
+{
+    const void *a = launch->bindings[BINDING_matrix_check_a].memory, *b = launch->bindings[BINDING_matrix_check_b].memory;
+    const float *r = launch->bindings[BINDING_matrix_check_r].memory;
+    float *y = launch->bindings[BINDING_matrix_check_y].memory;
+    for (size_t i = 0; i < ELEMENTS; i++) {
+        y[i] = r[i / SIDE];
+        for (size_t k = 0; k < SIDE; k++) y[i] += as_float(dtype, a, i / SIDE * SIDE + k) * as_float(dtype, b, k * SIDE + i % SIDE);
+    }
+}
+
+/* As MatrixCheckArgs says. */
+static void compute_matrix2_check(const backend_launch *launch, dart_dtype dtype)
+{
+    const float *a = launch->bindings[BINDING_matrix2_check_a].memory;
+    const uint32_t *patterns = launch->bindings[BINDING_matrix2_check_patterns].memory;
+    float *reduced = launch->bindings[BINDING_matrix2_check_reduced].memory, *numbered = launch->bindings[BINDING_matrix2_check_numbered].memory;
+    uint16_t *converted = launch->bindings[BINDING_matrix2_check_converted].memory, *placed = launch->bindings[BINDING_matrix2_check_placed].memory,
+             *moved = launch->bindings[BINDING_matrix2_check_moved].memory;
+    uint32_t *joined = launch->bindings[BINDING_matrix2_check_joined].memory;
+    for (size_t i = 0; i < ELEMENTS; i++) {
+        uint32_t bits;
+        memcpy(&bits, &a[i], sizeof bits);
+        reduced[i] = 0;
+        for (size_t k = 0; k < SIDE; k++) reduced[i] += a[i / SIDE * SIDE + k];
+        numbered[i] = 2 * a[i] + (float)i;
+        if (dtype == DART_BF16) converted[i] = (uint16_t)(bits >> 16);
+        else dart_from_f32(dtype, &converted[i], &a[i], 1);
+        dart_from_f32(DART_F16, &placed[i], &a[i], 1);
+        moved[i] = (uint16_t)(patterns[i] >> 16);
+        joined[i] = patterns[i] >> 16 | (patterns[(i + 1) % ELEMENTS] & 0xffff0000u);
+    }
+}
+
+static dart_status pretend(void *device, void *stream, const backend_launch *launch)
+{
+    (void)device, (void)stream;
+    const dart_dtype dtype = (launch->row->fits & FITS_BF16) != 0 ? DART_BF16 : DART_F16;
+    if (launch->row->id == KERNEL_matrix_check) compute_matrix_check(launch, dtype);
+    else compute_matrix2_check(launch, dtype);
+    /* In the exponent of the last element, so that what may be rounded either way is wrong, too. */
+    if (launch->row->id == pretender.kernel) {
+        const backend_binding *wrong = &launch->bindings[pretender.slot];
+        ((unsigned char *)wrong->memory)[wrong->bytes - 1] ^= 0x40;
+    }
+    return DART_OK;
+}
+
+/* What the device keeps of `has` when the output in that slot is wrong. */
+static uint32_t kept(uint32_t has, kernel_id kernel, uint32_t slot)
+{
+    rig r;
+    rig_open_with(&r, &(dart_device_options){.spec = "null"});
+    pretender = (struct pretender){.fake = *r.device->backend, .kernel = kernel, .slot = slot};
+    pretender.fake.stream_launch = pretend;
+    r.device->backend = &pretender.fake;
+    r.device->info.capabilities |= has;
+    assert_int_equal(device_probe(r.device, 0), DART_OK);
+    const uint32_t left = r.device->info.capabilities & has;
+    rig_close(&r);
+    return left;
+}
+
+static void heeds_every_verdict(void **unused)
+{
+    (void)unused;
+    const uint32_t matrices = DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES;
+    static const struct { kernel_id kernel; uint32_t slot, loses; } outputs[] = {
+        {KERNEL_matrix2_check, BINDING_matrix2_check_reduced, DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES},
+        {KERNEL_matrix2_check, BINDING_matrix2_check_numbered, DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES},
+        {KERNEL_matrix2_check, BINDING_matrix2_check_placed, DART_CAP_MATRIX_PLACES},
+        {KERNEL_matrix2_check, BINDING_matrix2_check_moved, DART_CAP_MATRIX_PLACES},
+        {KERNEL_matrix2_check, BINDING_matrix2_check_joined, DART_CAP_MATRIX_PLACES},
+    };
+    for (uint32_t type = DART_CAP_MATRIX_F16; type != 0; type = type == DART_CAP_MATRIX_F16 ? DART_CAP_MATRIX_BF16 : 0) {
+        const uint32_t has = type | matrices;
+        assert_int_equal(kept(has, KERNEL_COUNT, 0), has);
+        assert_int_equal(kept(has, KERNEL_matrix_check, BINDING_matrix_check_y), 0);
+        for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
+            assert_int_equal(kept(has, outputs[i].kernel, outputs[i].slot), has & ~outputs[i].loses);
+        /* bf16 is cut, f16 is rounded as it comes. */
+        const uint32_t loses = type == DART_CAP_MATRIX_BF16 ? DART_CAP_MATRIX_CUTS : 0;
+        assert_int_equal(kept(has, KERNEL_matrix2_check, BINDING_matrix2_check_converted), has & ~loses);
+    }
+}
+
 /* Only what is a matter of speed can be claimed: a device without subgroup arithmetic would fail in the driver. */
 static void refuses_to_claim_what_code_relies_on(void **unused)
 {
@@ -121,6 +225,6 @@ static void refuses_to_claim_what_code_relies_on(void **unused)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(does_without_what_a_probe_finds_wrong), cmocka_unit_test(runs_rows_that_it_would_not_choose),
-                                       cmocka_unit_test(refuses_to_claim_what_code_relies_on)};
+                                       cmocka_unit_test(heeds_every_verdict), cmocka_unit_test(refuses_to_claim_what_code_relies_on)};
     return rig_main(argc, argv, "unit_probes", tests, sizeof tests / sizeof tests[0]);
 }
