@@ -1,0 +1,78 @@
+/* Choosing among devices of which some cannot be used: unit_choosing. The null backend's place in the listing is taken by one that
+ * pretends to have such devices. */
+#define null_backend pretended_backend
+#include "runtime/context.c"
+#undef null_backend
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static int handle;
+
+static dart_status instance_create(const dart_context_options *options, base_report *report, void **instance)
+{
+    (void)options, (void)report;
+    *instance = &handle;
+    return DART_OK;
+}
+static void instance_destroy(void *instance) { (void)instance; }
+
+static const char *const why_not[] = {"it is too old", NULL, "it is too small", NULL};
+enum { DEVICES = COUNT_OF(why_not) };
+
+static uint32_t device_count(const void *instance) { return instance != NULL ? DEVICES : 0; }
+
+static void device_info(const void *instance, uint32_t index, dart_device_info *info)
+{
+    (void)instance;
+    info->usable = why_not[index] == NULL;
+    snprintf(info->name, sizeof info->name, "device %c", (char)('a' + index));
+    if (!info->usable) snprintf(info->why_not, sizeof info->why_not, "%s", why_not[index]);
+}
+
+static dart_status device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities, base_report *report,
+                                 void **device)
+{
+    (void)instance, (void)index, (void)options, (void)capabilities, (void)report;
+    *device = &handle;
+    return DART_OK;
+}
+static void device_destroy(void *device) { (void)device; }
+
+const backend pretended_backend = {.kind = DART_BACKEND_NULL, .rows = DART_BACKEND_CPU, .instance_create = instance_create,
+                                   .instance_destroy = instance_destroy, .device_count = device_count, .device_info = device_info,
+                                   .device_create = device_create, .device_destroy = device_destroy};
+
+static void passes_over_devices_that_cannot_be_used(void **unused)
+{
+    (void)unused;
+    static const struct { const char *spec, *name, *why; } choices[] = {
+        {"null", "device b", NULL},           {"null:1", "device b", NULL},
+        {"null:device", "device b", NULL},    {"null:3", "device d", NULL},
+        {"null:device d", "device d", NULL},  {"null:0", NULL, "device a cannot be used: it is too old"},
+        {"null:device c", NULL, "device c cannot be used: it is too small"},
+        {"null:4", NULL, "none found"},
+    };
+    dart_context *context = NULL;
+    assert_int_equal(dart_context_create(&(dart_context_options){.with_null = true, .without_vulkan = true, .without_cuda = true}, &context), DART_OK);
+    assert_int_equal(dart_context_device_count(context), 1 + DEVICES);
+    for (size_t i = 0; i < COUNT_OF(choices); i++) {
+        dart_device *device = NULL;
+        char text[512] = "";
+        const dart_status status = dart_device_open(context, &(dart_device_options){.spec = choices[i].spec, .unchecked = true}, &device);
+        dart_context_error(context, text, sizeof text);
+        if (status != (choices[i].name != NULL ? DART_OK : DART_UNSUPPORTED)) fail_msg("'%s': %s: %s", choices[i].spec, dart_status_name(status), text);
+        if (choices[i].name != NULL) assert_string_equal(device->info.name, choices[i].name);
+        else if (strstr(text, choices[i].why) == NULL) fail_msg("'%s': %s", choices[i].spec, text);
+        dart_device_destroy(&device);
+    }
+    dart_context_destroy(&context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(passes_over_devices_that_cannot_be_used)};
+    return cmocka_run_group_tests_name("unit_choosing", tests, NULL, NULL);
+}
