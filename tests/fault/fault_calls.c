@@ -266,11 +266,123 @@ static void a_lost_device_stays_lost(void **unused)
     print_message("  lost %u times\n", lost);
 }
 
+/* ---- Failures that the backend reports itself ---- */
+
+/* The device's backend but for one function; one device at a time. */
+static struct faulty {
+    const backend *real;
+    backend fake;
+    dart_status gives; /* DART_OK: the real function's */
+} faulty;
+
+static void make_faulty(dart_device *device)
+{
+    faulty = (struct faulty){.real = device->backend, .fake = *device->backend};
+    device->backend = &faulty.fake;
+}
+
+static dart_status faulty_launch(void *device, void *stream, const backend_launch *launch)
+{
+    return faulty.gives != DART_OK ? faulty.gives : faulty.real->stream_launch(device, stream, launch);
+}
+static dart_status faulty_submit(void *device, void *stream, uint32_t times)
+{
+    return faulty.gives != DART_OK ? faulty.gives : faulty.real->stream_submit(device, stream, times);
+}
+static dart_status faulty_wait(void *device, void *stream, uint64_t timeout_ns)
+{
+    return faulty.gives != DART_OK ? faulty.gives : faulty.real->stream_wait(device, stream, timeout_ns);
+}
+static dart_status faulty_begin(void *device, void *stream)
+{
+    return faulty.gives != DART_OK ? faulty.gives : faulty.real->stream_begin(device, stream);
+}
+static dart_status faulty_create(void *device, uint64_t bytes, void **memory)
+{
+    return faulty.gives != DART_OK ? faulty.gives : faulty.real->memory_create(device, bytes, memory);
+}
+static dart_status faulty_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes)
+{
+    return faulty.gives != DART_OK ? faulty.gives : faulty.real->memory_write(device, memory, offset, data, bytes);
+}
+static dart_status faulty_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes)
+{
+    return faulty.gives != DART_OK ? faulty.gives : faulty.real->memory_read(device, memory, offset, data, bytes);
+}
+
+static void open_world(world *w)
+{
+    how = (dart_device_options){.spec = rig_spec, .threads = 1};
+    *w = (world){0};
+    assert_int_equal(make_context(w), DART_OK);
+    assert_int_equal(open_device(w), DART_OK);
+    make_faulty(w->device);
+}
+
+/* A loss that the backend tells of once, in whichever call, is the device's from then on, though the backend tells of none any more. */
+static void remembers_a_loss(void **unused)
+{
+    (void)unused;
+    enum { LAUNCH, SUBMIT, WAIT, BEGIN, CREATE, WRITE, READ, CALLS };
+    for (int call = 0; call < CALLS; call++) {
+        world w;
+        float value = 0;
+        dart_buffer *buffer = NULL;
+        open_world(&w);
+        assert_int_equal(make_buffers(&w), DART_OK);
+        assert_int_equal(make_stream(&w), DART_OK);
+        if (call == LAUNCH) faulty.fake.stream_launch = faulty_launch;
+        if (call == SUBMIT) faulty.fake.stream_submit = faulty_submit;
+        if (call == WAIT) faulty.fake.stream_wait = faulty_wait;
+        if (call == BEGIN) faulty.fake.stream_begin = faulty_begin;
+        if (call == CREATE) faulty.fake.memory_create = faulty_create;
+        if (call == WRITE) faulty.fake.memory_write = faulty_write;
+        if (call == READ) faulty.fake.memory_read = faulty_read;
+        faulty.gives = DART_DEVICE_LOST;
+        dart_status status;
+        if (call == CREATE) status = dart_buffer_create(w.device, 4, &buffer);
+        else if (call == WRITE) status = dart_buffer_write(w.buffers[0], 0, &value, sizeof value);
+        else if (call == READ) status = dart_buffer_read(w.buffers[0], 0, &value, sizeof value);
+        else status = do_fill(&w);
+        assert_int_equal(status, DART_DEVICE_LOST);
+        faulty.gives = DART_OK;
+        assert_int_equal(dart_buffer_create(w.device, 4, &buffer), DART_DEVICE_LOST);
+        assert_int_equal(dart_buffer_write(w.buffers[0], 0, &value, sizeof value), DART_DEVICE_LOST);
+        assert_int_equal(dart_stream_begin(w.stream), DART_DEVICE_LOST);
+        end(&w);
+    }
+}
+
+/* A reset of one sequence whose end is not seen leaves a state that only a reset of all makes whole. */
+static void a_reset_that_times_out_breaks_the_state(void **unused)
+{
+    (void)unused;
+    world w;
+    const int32_t token[B] = {1, 2};
+    open_world(&w);
+    assert_int_equal(make_model(&w), DART_OK);
+    assert_int_equal(make_state(&w), DART_OK);
+    assert_int_equal(dart_prefill(w.state, &(dart_prefill_args){.ids = ids, .L = L}), DART_OK);
+    faulty.fake.stream_wait = faulty_wait;
+    faulty.gives = DART_TIMEOUT;
+    assert_int_equal(dart_state_reset(w.state, 0), DART_TIMEOUT);
+    faulty.gives = DART_OK;
+    assert_int_equal(dart_decode(w.state, &(dart_decode_args){.ids = token}), DART_TIMEOUT);
+    assert_int_equal(dart_prefill(w.state, &(dart_prefill_args){.ids = ids, .L = 1}), DART_TIMEOUT);
+    assert_int_equal(dart_state_reset(w.state, 1), DART_TIMEOUT);
+    assert_int_equal(dart_state_reset(w.state, -1), DART_OK);
+    assert_int_equal(dart_state_position(w.state, 1), 0);
+    assert_int_equal(dart_decode(w.state, &(dart_decode_args){.ids = token}), DART_OK);
+    end(&w);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_fails_once),
         cmocka_unit_test(a_lost_device_stays_lost),
+        cmocka_unit_test(remembers_a_loss),
+        cmocka_unit_test(a_reset_that_times_out_breaks_the_state),
     };
     if (argc > 2) data_folder = argv[2];
     return rig_main(argc > 2 ? 2 : argc, argv, "fault_calls", tests, sizeof tests / sizeof tests[0]);
