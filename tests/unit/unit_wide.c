@@ -2,6 +2,9 @@
 #include "rig.h"
 
 #include "runtime/op.h"
+#ifdef DARTLM_VULKAN
+#include "vulkan/vk.h"
+#endif
 
 #include <stddef.h>
 
@@ -76,6 +79,59 @@ static void sums_everything(void **unused)
     rig_close(&r);
 }
 
+#ifdef DARTLM_VULKAN
+static struct made {
+    uint32_t pools, memories;
+    PFN_vkCreateDescriptorPool create_pool;
+    PFN_vkAllocateMemory allocate;
+} made;
+
+static VKAPI_ATTR VkResult VKAPI_CALL count_pool(VkDevice device, const VkDescriptorPoolCreateInfo *info, const VkAllocationCallbacks *by, VkDescriptorPool *pool)
+{
+    made.pools++;
+    return made.create_pool(device, info, by, pool);
+}
+static VKAPI_ATTR VkResult VKAPI_CALL count_memory(VkDevice device, const VkMemoryAllocateInfo *info, const VkAllocationCallbacks *by, VkDeviceMemory *memory)
+{
+    made.memories++;
+    return made.allocate(device, info, by, memory);
+}
+
+/* Descriptors and arguments of a recording serve the next one, whether it is sets or descriptors that a pool runs out of. */
+static void records_again_with_what_it_has(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open(&r, rig_spec);
+    if (r.info.backend != DART_BACKEND_VULKAN || (r.info.max_bindings != 0 && r.info.max_bindings < KERNEL_MAX_BINDINGS + 1)) {
+        rig_close(&r);
+        skip();
+    }
+    vk_device *device = r.device->handle;
+    made = (struct made){.create_pool = device->vk.vkCreateDescriptorPool, .allocate = device->vk.vkAllocateMemory};
+    device->vk.vkCreateDescriptorPool = count_pool;
+    device->vk.vkAllocateMemory = count_memory;
+    op_operand inputs[INPUTS], y = {"y", rig_tensor(&r, DART_F32, COUNT, NULL), OP_F32, 1, COUNT};
+    for (uint32_t j = 0; j < INPUTS; j++) inputs[j] = (op_operand){"input", rig_tensor(&r, DART_F32, COUNT, NULL), OP_F32, 1, COUNT};
+    for (int narrow = 0; narrow < 2; narrow++) {
+        struct made first = {0};
+        for (int time = 0; time < 3; time++) {
+            op_call call;
+            rig_begin(&r);
+            assert_int_equal(op_begin(&call, r.stream, "wide"), DART_OK);
+            for (uint32_t n = 0; n < LAUNCHES && !narrow; n++) launch(&call, inputs, &y, n);
+            MUST(&r, op_end(&call));
+            for (uint32_t n = 0; n < LAUNCHES && narrow; n++) MUST(&r, dart_fill(r.stream, &(dart_fill_args){.T = 1, .W = COUNT, .y = y.of}));
+            if (time == 0) first = made;
+        }
+        assert_int_equal(made.pools, first.pools);
+        assert_int_equal(made.memories, first.memories);
+    }
+    assert_true(made.pools > 1);
+    rig_close(&r);
+}
+#endif
+
 /* A device that sees fewer buffers goes without the kernel, until ops lack one that they need. */
 static void goes_without_what_exceeds_a_limit(void **unused)
 {
@@ -97,6 +153,9 @@ static void goes_without_what_exceeds_a_limit(void **unused)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(sums_everything),
+#ifdef DARTLM_VULKAN
+    cmocka_unit_test(records_again_with_what_it_has),
+#endif
     cmocka_unit_test(goes_without_what_exceeds_a_limit),
 };
 RIG_MAIN("unit_wide")
