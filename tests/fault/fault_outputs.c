@@ -207,6 +207,56 @@ static void gives_up_without_a_trace(void **state)
     unlink("file");
 }
 
+/* The system takes the first bytes and then no more, as on a full disk. */
+static void refuses_half_a_file(void **state)
+{
+    (void)state;
+    struct rlimit before;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const struct rlimit little = {.rlim_cur = 5, .rlim_max = before.rlim_max};
+    make("file", "old", 0644);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    const dart_status status = write_text("file", "longer than that");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(status, DART_IO);
+    holds("file", "old");
+    has_files(1);
+    unlink("file");
+}
+
+/* What stands at the path at last is a folder. */
+static void takes_back_what_cannot_be_named(void **state)
+{
+    (void)state;
+    file_writer *writer = NULL;
+    assert_int_equal(file_writer_open("file", &report, &writer), DART_OK);
+    assert_int_equal(file_writer_append(writer, "new", 3), DART_OK);
+    assert_int_equal(mkdir("file", 0777), 0);
+    assert_int_equal(file_writer_close(&writer), DART_IO);
+    assert_null(writer);
+    has_files(1);
+    rmdir("file");
+}
+
+/* Some systems tell of a failed write when the file is closed. */
+static void tells_that_closing_failed(void **state)
+{
+    (void)state;
+    assert_int_equal(mkfifo("pipe", 0666), 0);
+    const int reader = open("pipe", O_RDONLY | O_NONBLOCK), next = dup(reader);
+    file_writer *writer = NULL;
+    assert_true(reader >= 0 && next >= 0);
+    close(next);
+    assert_int_equal(file_writer_open("pipe", &report, &writer), DART_OK);
+    assert_int_equal(file_writer_append(writer, "new", 3), DART_OK);
+    close(next); /* the writer's own, opened as the lowest that was free */
+    assert_int_equal(file_writer_close(&writer), DART_IO);
+    close(reader);
+    unlink("pipe");
+}
+
 /* Does this file system have files without a name? Elsewhere a killed program cannot clean up. */
 static bool has_unnamed_files(void)
 {
@@ -256,7 +306,9 @@ int main(void)
         cmocka_unit_test(replaces_a_file_and_keeps_its_mode), cmocka_unit_test(refuses_read_only_files_and_folders),
         cmocka_unit_test(follows_links),                      cmocka_unit_test(writes_through_to_devices_and_pipes),
         cmocka_unit_test(writes_through_to_pipes_without_a_path), cmocka_unit_test(refuses_links_in_a_circle),
-        cmocka_unit_test(gives_up_without_a_trace),           cmocka_unit_test(leaves_nothing_behind_when_killed),
+        cmocka_unit_test(gives_up_without_a_trace),           cmocka_unit_test(refuses_half_a_file),
+        cmocka_unit_test(takes_back_what_cannot_be_named),    cmocka_unit_test(tells_that_closing_failed),
+        cmocka_unit_test(leaves_nothing_behind_when_killed),
     };
     return cmocka_run_group_tests_name("fault_outputs", tests, enter, leave);
 }
