@@ -121,6 +121,13 @@ static void forgets_safely(void **unused)
     assert_in_range(barriers, 1, 8);
     assert_non_null(strstr(r.lines[r.lines_count - 1], " barrier"));
     rig_run(&r);
+    /* Three a launch, which do not fill the room to the last one. */
+    const dart_tensor x = rig_random(&r, DART_F32, N, -1, 1);
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        one.offset = (uint64_t)i * N;
+        MUST(&r, dart_rms_norm(r.stream, &(dart_rms_norm_args){.T = 1, .W = N, .eps = 1, .x = x, .weight = x, .y = one}));
+    }
+    rig_run(&r);
     rig_close(&r);
 }
 
@@ -129,7 +136,6 @@ static dart_memories memories_of(rig *r, uint32_t first, uint32_t M, uint64_t el
     return (dart_memories){.first = first, .M = M, .dh = rig_random(r, DART_F32, M * elements, -1, 1)};
 }
 
-/* Every op, and a model in use: no launch without the barrier that it needs, none with one that it does not. */
 /* The step of SMA finds out by tickets which workgroup is done last. They must be there for the next run, for the next op of
  * the recording, and for one of more heads than any before. */
 static void takes_tickets(void **unused)
@@ -182,6 +188,7 @@ static void takes_tickets(void **unused)
     rig_close(&r);
 }
 
+/* Every op, and a model in use: no launch without the barrier that it needs, none with one that it does not. */
 static void plans_are_ordered(void **unused)
 {
     (void)unused;
