@@ -3,6 +3,10 @@
 #include "spy.h"
 
 #include "dartlm/model.h"
+#include "runtime/device.h"
+#ifdef DARTLM_VULKAN
+#include "vulkan/vk.h"
+#endif
 
 enum { N = 1024 };
 
@@ -449,6 +453,94 @@ static void times_launches(void **unused)
     rig_close(&r);
 }
 
+static struct warmed {
+    atomic_uint heads; /* bits: numbers of heads a workgroup that code was made for */
+    atomic_uint count;
+    dart_status gives;
+} warmed;
+
+static dart_status note_code(void *device, const backend_code *code)
+{
+    (void)device;
+    atomic_fetch_add(&warmed.count, 1);
+    if (code->row->T1 == 0) atomic_fetch_or(&warmed.heads, 1u << code->T1);
+    return warmed.gives;
+}
+
+/* The null backend stands for one with matrices: each code is asked for once, another tile size is another code, and what the backend
+ * answers reaches the caller. */
+static void warms_every_code_once(void **unused)
+{
+    (void)unused;
+    enum { LONGEST = 8192, H = 24, SN = 128, P = 64 };
+    static const uint32_t lengths[] = {512, LONGEST, 512};
+    rig r;
+    rig_open_with(&r, &(dart_device_options){.spec = "null", .multiprocessors = 132});
+    backend fake = *r.device->backend;
+    const backend *const real = r.device->backend;
+    fake.warm = note_code;
+    r.device->backend = &fake;
+    r.device->info.capabilities |= DART_CAP_LARGE | DART_CAP_SHARED48 | DART_CAP_MATRIX_F16 | DART_CAP_MATRIX2;
+    const dart_tensor x = rig_tensor(&r, DART_F16, (uint64_t)LONGEST * H * P, NULL), dt = rig_tensor(&r, DART_F16, LONGEST * H, NULL),
+                      b = rig_tensor(&r, DART_F16, LONGEST * SN, NULL), a_log = rig_tensor(&r, DART_F32, H, NULL);
+    for (int fails = 0; fails < 2; fails++) {
+        dart_stream *stream = NULL;
+        uint32_t first = 0;
+        atomic_store(&warmed.heads, 0);
+        warmed.gives = fails ? DART_UNSUPPORTED : DART_OK;
+        MUST(&r, dart_stream_create(r.device, &(dart_stream_options){.warm = true}, &stream));
+        for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+            MUST(&r, dart_ssd(stream, &(dart_ssd_args){.B = 1, .L = lengths[i], .H = H, .G = 1, .N = SN, .P = P, .S = 256, .x = x, .dt = dt, .b = b, .c = b,
+                                                       .a_log = a_log, .y = x}));
+            if (i == 1) first = dart_stream_launches(stream);
+        }
+        assert_true(dart_stream_launches(stream) > first);
+        atomic_store(&warmed.count, 0);
+        assert_int_equal(dart_stream_submit(stream), warmed.gives);
+        if (!fails) {
+            assert_int_equal(atomic_load(&warmed.heads), 1u << 2 | 1u << 6);
+            assert_in_range(warmed.count, 2, first);
+        }
+        dart_stream_destroy(&stream);
+    }
+    r.device->backend = real;
+    rig_close(&r);
+}
+
+#ifdef DARTLM_VULKAN
+static PFN_vkCreateComputePipelines create_pipelines;
+static uint32_t pipelines;
+
+static VKAPI_ATTR VkResult VKAPI_CALL count_pipelines(VkDevice device, VkPipelineCache cache, uint32_t count, const VkComputePipelineCreateInfo *info,
+                                                      const VkAllocationCallbacks *by, VkPipeline *made)
+{
+    pipelines += count;
+    return create_pipelines(device, cache, count, info, by, made);
+}
+
+static void keeps_pipelines_apart(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open(&r, rig_spec);
+    if (r.info.backend != DART_BACKEND_VULKAN) {
+        rig_close(&r);
+        skip();
+    }
+    vk_device *device = r.device->handle;
+    create_pipelines = device->vk.vkCreateComputePipelines;
+    device->vk.vkCreateComputePipelines = count_pipelines;
+    pipelines = 0;
+    const kernel_row *row = kernel_pick(DART_BACKEND_VULKAN, KERNEL_fill, 0, 0, 1, NULL);
+    const backend_code codes[] = {{row, DART_F32, 256, 1}, {row, DART_F32, 256, 2}, {row, DART_F32, 128, 1}, {row, DART_F16, 256, 1}};
+    for (size_t i = 0; i < 2 * COUNT_OF(codes); i++) {
+        assert_int_equal(r.device->backend->warm(device, &codes[i % COUNT_OF(codes)]), DART_OK);
+        assert_int_equal(pipelines, i < COUNT_OF(codes) ? i + 1 : COUNT_OF(codes));
+    }
+    rig_close(&r);
+}
+#endif
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(separates_what_depends),
     cmocka_unit_test(keeps_order),
@@ -460,5 +552,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(takes_tickets),
     cmocka_unit_test(waits_before_it_goes_on),
     cmocka_unit_test(times_launches),
+    cmocka_unit_test(warms_every_code_once),
+#ifdef DARTLM_VULKAN
+    cmocka_unit_test(keeps_pipelines_apart),
+#endif
 };
 RIG_MAIN("unit_streams")
