@@ -1,6 +1,6 @@
 /* dartlm: the DART sequence model on Vulkan, CUDA and CPU. Tier 1: devices, buffers, streams, ops.
  *
- * GLOSSARY. Dimensions are upper case, tensors lower case; no letter has two meanings.
+ * GLOSSARY. Dimensions are upper case, tensors lower case. A letter has one meaning, except C and D.
  *
  *   B  batch                      S  chunk size                    x   B L H P  value input of the scan
  *   L  tokens in this piece       M  number of chunks, ceil(L/S)   dt  B L H    step size
@@ -8,11 +8,12 @@
  *   G  groups of b, c, q, e       I  inner width, H P              c   B L G N  read vector (scan and SMA)
  *   P  head dimension             K  convolution width             q   B L G N  query
  *   N  state size                 V  vocabulary                    e   B L G P  value-side verifier
- *                                                                  h   B H N P  recurrent state
+ *   T  rows of a row-wise op                                       h   B H N P  recurrent state
  *                                                                  dh  B M H N P chunk state memories
  *                                                                  r   B L H P  SMA readout, lse  B L H
- *   D  head dimension of softmax attention
- *   C  capacity of its cache, tokens
+ *   SMA: state-memory attention, dart_sma. A piece: the tokens of one call, L of each sequence at most.
+ *   C  channels of a convolution; in softmax attention the capacity of the cache, in tokens
+ *   D  head dimension of softmax attention; in dart_mixer_step the channels of the second convolution
  *   Head h belongs to group h / (H / G).
  *
  * LAWS that hold for every function below.
@@ -20,18 +21,20 @@
  *              tokens lie `row` elements apart; everything else is packed.
  *   Numbers    Storage is f32, f16 or bf16, chosen per tensor; sums, states, norms and softmax statistics are f32.
  *   Errors     Every fallible function returns a dart_status. The text of the failed condition goes to the log
- *              callback of the context and to the *_error call of the object. Nothing aborts, prints, or reads the
- *              environment. Out-parameters are untouched on failure unless stated otherwise.
- *   Streams    Ops only record. The first failure sticks: later ops on that stream do nothing and return it, and
- *              so does submit; dart_stream_begin clears it (a lost device stays lost).
+ *              callback of the context and to the *_error call of the object. The library never aborts, prints, or
+ *              reads the environment. Out-parameters are untouched on failure unless stated otherwise.
+ *   Streams    An op records its launches; dart_stream_submit runs them. The first failure of a stream is sticky: later
+ *              ops and submissions return that status and do nothing, until dart_stream_begin clears it. A lost device
+ *              stays lost.
  *   Threads    A context, a device and their queries may be used from several threads at once. A stream, a model
  *              or a state is used by one thread at a time; different ones concurrently. A buffer may be shared
  *              under the caller's own ordering.
  *   Lifetime   Destroy children before parents. Destroy functions take the address of the handle, set it to NULL and
  *              accept NULL. Destroying a stream waits for its work; a buffer is destroyed once every stream that uses
  *              it has been waited for.
- *   Alignment  Tensors may start at any element, but for h, open, open_decay, cum, decay, qn and en, which start at
- *              multiples of 64 elements.
+ *   Alignment  Tensors may start at any element, with these exceptions: h, open, open_decay, cum, decay, qn, en, and in
+ *              dart_window_args rows, steps and hin start at multiples of 64 elements, the dh of its closing runs at
+ *              multiples of 8.
  *   Zero       Option and argument structs are valid when zeroed, and zero means the default.
  */
 #ifndef DARTLM_H
@@ -75,18 +78,18 @@ typedef enum dart_status {
     DART_UNSUPPORTED = 2,      /* take another device, size or option: this one cannot do it */
     DART_OUT_OF_MEMORY = 3,    /* free something or ask for less, then try again */
     DART_DEVICE_LOST = 4,      /* destroy everything on this device and open it again */
-    DART_TIMEOUT = 5,          /* wait again, or give the device up */
+    DART_TIMEOUT = 5,          /* wait again, or give up the device: the work is still running */
     DART_IO = 6,               /* the file cannot be opened or read: check path and rights */
     DART_BAD_DATA = 7,         /* the file's contents are wrong: the text names the place */
     DART_INTERNAL = 8,         /* a defect of this library or of a driver: report it with the text */
-    DART_CANCELLED = 9         /* the caller's own callback said so: reset what was half-way */
+    DART_CANCELLED = 9         /* the caller's callback stopped the call: reset the state that the call was changing */
 } dart_status;
 /* Short lower-case name, static; "unknown status" for other values. */
 DART_API const char *dart_status_name(dart_status status);
 
 typedef enum dart_log_level { DART_LOG_ERROR = 0, DART_LOG_WARNING = 1, DART_LOG_INFO = 2, DART_LOG_TRACE = 3 } dart_log_level;
-/* Called from any thread that uses the library, never concurrently for one context. The text lives until it
- * returns. It must not call the library. */
+/* Called from any thread that uses the library, never concurrently for one context. The text is valid until the callback
+ * returns. The callback must not call the library. */
 typedef void (*dart_log_function)(void *user, dart_log_level level, const char *text);
 
 /* ---- Contexts and devices ------------------------------------------------------------------------------------ */
@@ -100,7 +103,7 @@ typedef enum dart_backend_kind {
     DART_BACKEND_CPU = 0,
     DART_BACKEND_VULKAN = 1,
     DART_BACKEND_CUDA = 2,
-    DART_BACKEND_NULL = 3 /* records, runs nothing; outputs keep what they held. Listed only when asked for. */
+    DART_BACKEND_NULL = 3 /* records launches and runs none, so outputs keep their contents; listed with dart_context_options.with_null */
 } dart_backend_kind;
 /* "cpu", "vulkan", "cuda", "null". */
 DART_API const char *dart_backend_name(dart_backend_kind kind);
@@ -114,43 +117,45 @@ typedef struct dart_context_options {
     bool with_null;             /* list the null backend's device */
     bool without_vulkan;        /* do not load a Vulkan driver */
     bool without_cuda;          /* do not load the CUDA driver */
-    bool vulkan_validation;     /* enable the Khronos validation layer where it is installed; its messages go to
-                                   the log as warnings and errors. DART_UNSUPPORTED when it is not there. */
+    bool vulkan_validation;     /* enable the Khronos validation layer, whose messages go to the log as warnings and
+                                   errors; DART_UNSUPPORTED when the layer is not installed */
 } dart_context_options;
 
-/* Loads what is there and lists the devices. A missing driver is no error: its devices are absent.
+/* Loads the drivers that are installed and lists their devices. A missing driver is no error: its devices are absent.
  * options may be NULL. Blocking. */
 DART_API dart_status dart_context_create(const dart_context_options *options, dart_context **context);
 DART_API void dart_context_destroy(dart_context **context);
 /* Copies the text of the last failure on this context (always terminated, possibly cut), returns its full length. */
 DART_API size_t dart_context_error(const dart_context *context, char *text, size_t size);
 
-/* What a device can do beyond what its backend always needs, as bits; rows of the kernel table name the ones that they need. */
+/* What a device offers beyond the minimum of its backend, as bits. Each variant of a kernel names the bits that it needs. */
 typedef enum dart_capability {
     DART_CAP_AVX2 = 1 << 0,        /* CPU: AVX2, FMA and F16C */
     DART_CAP_BLAS = 1 << 1,        /* CPU: built with a CBLAS */
     DART_CAP_STORE16 = 1 << 2,     /* Vulkan: 16-bit elements in storage buffers */
-    DART_CAP_SUBGROUP = 1 << 3,    /* Vulkan: subgroup arithmetic in compute with full subgroups */
-    DART_CAP_FLOAT16 = 1 << 4,     /* Vulkan: 16-bit float arithmetic in shaders */
+    DART_CAP_SUBGROUP = 1 << 3,    /* Vulkan: subgroup arithmetic in compute shaders, with full subgroups of 4 to 64 lanes */
+    DART_CAP_FLOAT16 = 1 << 4,     /* Vulkan: 16-bit float arithmetic in shaders; not reported for AMD's GCN, where it is slower */
     DART_CAP_LARGE = 1 << 5,       /* Vulkan: workgroups of 256 invocations and 32 KiB of shared memory */
     DART_CAP_SHARED48 = 1 << 6,    /* Vulkan: 48 KiB of shared memory, 512 invocations */
     DART_CAP_MATRIX_F16 = 1 << 7,  /* Vulkan: cooperative matrices (KHR) of f16 with f32 sums */
-    DART_CAP_MATRIX_BF16 = 1 << 8, /* Vulkan: the same of bf16 */
-    DART_CAP_MATRIX2 = 1 << 9,     /* Vulkan: NV_cooperative_matrix2: reductions, conversions, element functions; 16 x 16 x 16 */
+    DART_CAP_MATRIX_BF16 = 1 << 8, /* Vulkan: cooperative matrices of bf16 with f32 sums */
+    DART_CAP_MATRIX2 = 1 << 9,     /* Vulkan: NV_cooperative_matrix2 (reductions, conversions, element functions), products of
+                                      16 x 16 x 16 by subgroups of 32 lanes */
     DART_CAP_WIDE = 1 << 10,       /* Vulkan: subgroups of 32 lanes or more */
-    DART_CAP_REGISTERS = 1 << 11,  /* Vulkan: invocations of 128 registers still hide the latency of memory: not AMD's GCN */
-    DART_CAP_MATRIX_CUTS = 1 << 12,   /* Vulkan: converting a matrix of sums to bf16 cuts digits off instead of rounding. No
-                                         specification promises it, so that a probe at opening decides. */
-    DART_CAP_MATRIX_PLACES = 1 << 13, /* Vulkan: an invocation holds the same elements of a matrix of f16 sums as of one of f32
-                                         sums, and 16 bits moved as an f16 stay as they are. A probe at opening decides. */
-    DART_CAP_SM90 = 1 << 14,       /* CUDA: compute capability 9.0 exactly: warpgroup matrix instructions */
+    DART_CAP_REGISTERS = 1 << 11,  /* Vulkan: with 128 registers an invocation, enough invocations run to hide the latency of
+                                      memory; absent on AMD's GCN */
+    DART_CAP_MATRIX_CUTS = 1 << 12,   /* Vulkan: converting a matrix of f32 sums to bf16 truncates instead of rounding. No
+                                         specification promises that; a probe when the device is opened decides. */
+    DART_CAP_MATRIX_PLACES = 1 << 13, /* Vulkan: an invocation holds the same elements of a matrix of f16 sums as of a matrix of
+                                         f32 sums, and moving 16 bits as an f16 preserves them. A probe at opening decides. */
+    DART_CAP_SM90 = 1 << 14,       /* CUDA: compute capability 9.0 exactly, with its warpgroup matrix instructions */
     DART_CAP_CUBLASLT = 1 << 15    /* CUDA: the cuBLASLt library was found */
 } dart_capability;
-/* Everything that computes with matrix hardware through Vulkan: what to do without when a driver is in doubt. */
+/* All use of matrix hardware through Vulkan. Pass it as without_capabilities when a driver's matrices are in doubt. */
 #define DART_CAP_MATRIX \
     (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES)
 
-/* Those that say what is fast on a device, not what works: code that needs them gives right results without, too. */
+/* The bits that say what is fast on a device. Variants that need only these are correct on devices without them, too. */
 #define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS)
 
 typedef struct dart_device_info {
@@ -163,16 +168,16 @@ typedef struct dart_device_info {
     uint32_t capabilities;      /* dart_capability bits */
     uint32_t subgroup;          /* lanes; 1 on the CPU */
     uint32_t shared_bytes;      /* shared memory of a workgroup */
-    uint32_t multiprocessors;   /* which run workgroups side by side: multiprocessors, compute units; 0: the driver does not say */
+    uint32_t multiprocessors;   /* streaming multiprocessors or compute units; 0: the driver does not tell */
     uint64_t memory_bytes;      /* of the largest device-local heap, or RAM */
-    uint32_t max_bindings;      /* buffers that one kernel can see; 0: no limit */
-    uint64_t max_binding_bytes; /* largest range that one kernel can see of one tensor */
+    uint32_t max_bindings;      /* most buffers of one kernel; 0: no limit */
+    uint64_t max_binding_bytes; /* most bytes of one tensor that a kernel can address */
     bool usable;
     char why_not[256];          /* when not usable: what is missing */
 } dart_device_info;
 
-/* Devices in order of preference within a backend: Vulkan, CUDA, CPU, null; discrete before integrated before
- * virtual before CPU drivers. */
+/* The list of devices: Vulkan's first, then CUDA's, the CPU, null. Within a backend discrete GPUs come before integrated
+ * ones, virtual ones and CPU drivers. DART_INVALID_ARGUMENT for an index past the list. */
 DART_API uint32_t dart_context_device_count(const dart_context *context);
 DART_API dart_status dart_context_device_info(const dart_context *context, uint32_t index, dart_device_info *info);
 
@@ -182,28 +187,29 @@ typedef struct dart_device_options {
      * else the CPU backend. "vulkan" alone falls back to a CPU driver. */
     const char *spec;
     uint32_t threads;               /* CPU backend: worker threads; 0: one per core */
-    uint32_t without_capabilities;  /* dart_capability bits to do without (tests, driver trouble) */
-    /* Compiled code of an earlier run, as dart_device_cache gave it; not needed once the device is open. One that is
-     * damaged, or of another device or driver, counts as absent. */
+    uint32_t without_capabilities;  /* dart_capability bits that the device counts as lacking (tests, faulty drivers) */
+    /* Compiled code that dart_device_cache returned in an earlier run. The memory may be freed once the device is open. A
+     * cache that is damaged, or belongs to another device or driver, is ignored. */
     const void *cache;
     size_t cache_bytes;
-    const char *variant;            /* test hook: use only rows of this name where a kernel has one */
-    uint32_t with_capabilities;     /* test hook: bits of DART_CAP_SPEED that the device counts as having, so that rows which it
-                                       would never choose run on it */
-    uint32_t wrong_probes;          /* test hook: dart_capability bits whose probe at opening counts as having gone wrong */
-    bool unchecked;                 /* test hook: believe what the driver says of its matrix hardware; otherwise a small
-                                       product is run on opening, and what gives wrong numbers is done without */
+    const char *variant;            /* test hook: of each kernel that has a variant of this name for the call, use that one */
+    uint32_t with_capabilities;     /* test hook: bits of DART_CAP_SPEED that the device counts as having, to run variants
+                                       that are not meant for it */
+    uint32_t wrong_probes;          /* test hook: dart_capability bits whose probe counts as failed */
+    bool unchecked;                 /* test hook: skip the probes. Without it, opening runs small products of matrices, and
+                                       the device loses the capabilities that give wrong numbers. */
     bool poison;                    /* fill new memory with NaN (0xFF bytes) */
-    uint64_t max_binding_bytes;     /* lower the limit of the device (tests); 0: as it is */
-    uint32_t max_bindings;          /* the same for buffers of a kernel (tests); 0: as it is */
-    uint32_t multiprocessors;       /* compute tile sizes for that many (tests); 0: as many as there are */
-    uint32_t fail_at;               /* test hook: the n-th call of the backend or allocation of host memory from now,
-                                       opening included, fails with DART_OUT_OF_MEMORY; 0: never */
-    bool lose;                      /* test hook: that call loses the device instead (pretended: null and CPU only) */
-    /* Times every launch: called when a run has been waited for, once per launch in the order of recording, with the line
-     * that dart_stream_options.trace would get and the nanoseconds from the end of the launch before to its own. Launches
-     * then never overlap, so that a run takes longer than without. DART_UNSUPPORTED at opening where the backend has no
-     * clock for it; launches beyond the 8191st of a recording are not timed. */
+    uint64_t max_binding_bytes;     /* test hook: a lower limit than the device's; 0: the device's */
+    uint32_t max_bindings;          /* test hook: a lower limit than the device's; 0: the device's */
+    uint32_t multiprocessors;       /* test hook: compute tile sizes for this number; 0: the device's */
+    uint32_t fail_at;               /* test hook: the n-th call of the backend or allocation of host memory, counted from
+                                       opening, fails with DART_OUT_OF_MEMORY; 0: never */
+    bool lose;                      /* test hook: call fail_at returns DART_DEVICE_LOST instead. The device itself goes on
+                                       working, so use this with the null and CPU backends only. */
+    /* Times every launch. The callback runs inside dart_stream_wait, once per launch in the order of recording, with the
+     * line that dart_stream_options.trace would get and the nanoseconds between the end of the launch before and the end of
+     * this one. Launches then never overlap, so that a run takes longer. Opening fails with DART_UNSUPPORTED where the
+     * backend cannot time launches. Launches beyond the 8191st of a recording are not timed. */
     void (*profile)(void *user, const char *line, uint64_t ns);
     void *profile_user;
 } dart_device_options;
@@ -214,11 +220,11 @@ DART_API void dart_device_destroy(dart_device **device);
 DART_API dart_status dart_device_describe(const dart_device *device, dart_device_info *info);
 /* As dart_context_error. */
 DART_API size_t dart_device_error(const dart_device *device, char *text, size_t size);
-/* The code compiled so far, to be given to a later dart_device_open. With data NULL *bytes becomes the size that is needed
- * now; otherwise it holds the room at data and becomes what was used, DART_INVALID_ARGUMENT when there is too little. 0 bytes
- * where a backend compiles nothing. */
+/* Copies the code compiled so far, for dart_device_options.cache of a later run. With data NULL, *bytes becomes the size that
+ * is needed now. Otherwise *bytes holds the room at data and becomes the size that was written; too little room is
+ * DART_INVALID_ARGUMENT. *bytes becomes 0 where the backend compiles nothing. */
 DART_API dart_status dart_device_cache(dart_device *device, void *data, size_t *bytes);
-/* Bytes now allocated on the device through this handle. */
+/* Bytes of device memory that are allocated through this handle now. */
 DART_API uint64_t dart_device_bytes(const dart_device *device);
 
 /* ---- Buffers and tensors ------------------------------------------------------------------------------------- */
@@ -231,7 +237,7 @@ DART_API size_t dart_dtype_size(dart_dtype dtype);      /* bytes of an element; 
 DART_API dart_status dart_buffer_create(dart_device *device, uint64_t bytes, dart_buffer **buffer);
 DART_API void dart_buffer_destroy(dart_buffer **buffer);
 DART_API uint64_t dart_buffer_bytes(const dart_buffer *buffer);
-/* Copy to and from the device. Blocking; streams that use the range must have been waited for. */
+/* Copy bytes from offset on to and from the device. Blocking. Streams that use this range must have been waited for. */
 DART_API dart_status dart_buffer_write(dart_buffer *buffer, uint64_t offset, const void *data, uint64_t bytes);
 DART_API dart_status dart_buffer_read(const dart_buffer *buffer, uint64_t offset, void *data, uint64_t bytes);
 
@@ -253,37 +259,45 @@ typedef struct dart_stream_options {
     /* Called while recording, once per launch, with a line such as "ssd_output[base] tiles=96". */
     void (*trace)(void *user, const char *line);
     void *trace_user;
-    /* Run nothing: ops only tell which code they need, and dart_stream_submit makes it ready, on as many threads as the machine
-     * has cores, so that a later recording of the same ops compiles nothing. */
+    /* Compile instead of run: ops note the code that they need, and dart_stream_submit compiles it on up to 16 threads, one a
+     * core. A later recording of the same ops then compiles nothing. */
     bool warm;
 } dart_stream_options;
 
 /* A new stream is ready to record. */
 DART_API dart_status dart_stream_create(dart_device *device, const dart_stream_options *options, dart_stream **stream);
 DART_API void dart_stream_destroy(dart_stream **stream);
-/* Empties the recording, clears a sticky error, keeps scratch memory. Waits for work in flight. */
+/* Empties the recording and clears a sticky error. Scratch memory stays allocated. Waits for work in flight. */
 DART_API dart_status dart_stream_begin(dart_stream *stream);
-/* Starts the recorded launches and closes the recording: ops after it fail until dart_stream_begin. Submissions of all streams
- * of a device run one after another, in the order of these calls, and see what those before them wrote. Does not block, but
- * for the CPU backend, which runs everything here, so that waiting is over at once. A recording may be submitted again once the last run was waited
- * for: positions and counts that change from run to run lie in the seq tensor, not in the recording. */
+/* Starts the recorded launches and closes the recording: later ops fail until dart_stream_begin. Submissions of all streams of
+ * a device run one after another, in the order of the calls, and each sees what earlier ones wrote. The call does not block,
+ * except on the CPU backend, which runs the launches before it returns. The same recording may be submitted again once the
+ * last run has been waited for. Positions and counts, which change from run to run, lie in the seq tensor. */
 DART_API dart_status dart_stream_submit(dart_stream *stream);
-/* The same, `times` runs one after the other (1 to 65536), which dart_stream_wait and dart_stream_elapsed take as one. */
+/* dart_stream_submit with `times` runs, 1 to 65536, one after the other. dart_stream_wait waits for all of them, and
+ * dart_stream_elapsed returns their total. */
 DART_API dart_status dart_stream_submit_times(dart_stream *stream, uint32_t times);
-/* Blocks until the last submission is done, at most timeout_ns (0: look only; UINT64_MAX: no limit). */
+/* Blocks until the last submission is done, for at most timeout_ns (0: do not block; UINT64_MAX: no limit). DART_TIMEOUT: the
+ * work is still running, and the stream may be waited for again. */
 DART_API dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns);
-/* Nanoseconds the last finished submission took on the device; DART_INVALID_ARGUMENT before there is one. */
+/* Nanoseconds that the last finished submission took on the device; DART_INVALID_ARGUMENT before the first. */
 DART_API dart_status dart_stream_elapsed(dart_stream *stream, uint64_t *ns);
+/* Launches in the recording. */
 DART_API uint32_t dart_stream_launches(const dart_stream *stream);
+/* As dart_context_error. */
 DART_API size_t dart_stream_error(const dart_stream *stream, char *text, size_t size);
 
 /* ---- Ops ------------------------------------------------------------------------------------------------------
- * Each op checks its arguments, takes scratch memory from the stream and records its launches in order; launches
- * that depend on one another are ordered by the library. Inputs and outputs must not overlap unless stated.
+ * Each op checks its arguments, takes scratch memory from the stream and records its launches in order; the library puts
+ * barriers between launches that depend on one another. Inputs and outputs must not overlap unless stated. No op blocks.
  *
- * seq, where present, is an i32 tensor B 2: for each sequence its position (tokens consumed before this piece) and
- * its count (tokens of this piece, 0..L; a negative one counts as 0). Tokens past the count are not read, and outputs there are not written.
- * Without seq every sequence is at position 0 with L tokens. It is read when the recording runs. */
+ * Every op returns DART_INVALID_ARGUMENT for a size, tensor or option outside what its comment states, and DART_UNSUPPORTED
+ * when a tensor exceeds max_binding_bytes and the op cannot split it. Scratch memory may fail with DART_OUT_OF_MEMORY.
+ *
+ * seq, where present, is an i32 tensor B 2: for each sequence its position (tokens consumed before this piece) and its count
+ * (tokens of this piece, 0..L; a larger count is taken as L, a negative position or count as 0). Tokens past the count are not
+ * read, and their outputs are not written. Without seq every sequence is at position 0 with L tokens. The device reads seq
+ * when the recording runs. */
 
 /* y_t = weight_{ids_t}: the rows of an embedding table.
  * ids i32 T; weight V W; y T W. An id outside [0, V) gives a row of NaN. */
@@ -304,7 +318,8 @@ typedef struct dart_rms_norm_args {
 } dart_rms_norm_args;
 DART_API dart_status dart_rms_norm(dart_stream *stream, const dart_rms_norm_args *args);
 
-/* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight, per row over all of I. Steps 7 and 2 of the block.
+/* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight, per row over all of I: the gated norm that ends a mixer, with the gated
+ * SMA readout added to y first.
  * y, z, out T I; r T I and gate T (raw, before SiLU) both or neither; weight I. out may be y. */
 typedef struct dart_gated_norm_args {
     uint32_t T, I;
@@ -322,8 +337,10 @@ typedef struct dart_linear_args {
 } dart_linear_args;
 DART_API dart_status dart_linear(dart_stream *stream, const dart_linear_args *args);
 
-/* y = RMSNorm(x) weight^T, as dart_rms_norm and dart_linear would, in one launch; made for a handful of rows, since four at
- * a time go through the weights; for many where matrices take bf16 and weight and y are bf16, x f32. x T IN; norm IN; weight OUT IN; y T OUT. */
+/* y = RMSNorm(x) weight^T, with the results of dart_rms_norm and dart_linear, in one launch.
+ * x T IN; norm IN; weight OUT IN; y T OUT.
+ * Meant for a few rows: the weights are read once for every four rows. For many rows it pays only where the device multiplies
+ * bf16 matrices, weight and y are bf16, and x is f32. */
 typedef struct dart_norm_linear_args {
     uint32_t T, IN, OUT;
     float eps; /* > 0 */
@@ -333,61 +350,65 @@ DART_API dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linea
 
 /* Depthwise causal convolution, then SiLU: y_t = SiLU(bias + sum_k weight_k x_{t-K+1+k}).
  * x, y B L C; weight C K; bias C, optional; tail B K-1 C, optional: the inputs before the piece, oldest first,
- * replaced by the last K-1 inputs of the sequence so far. Without tail they are zero. 2 <= K <= 8.
- * keep_tail: tail is only read; dart_conv_tail replaces it later, side by side with other launches. */
+ * replaced by the last K-1 inputs of the sequence so far. Without tail the inputs before the piece are zero. 2 <= K <= 8.
+ * keep_tail: tail is only read. Call dart_conv_tail with the same arguments afterwards; its launch may then overlap others. */
 typedef struct dart_conv_args {
     uint32_t B, L, C, K;
     bool keep_tail;
     dart_tensor x, weight, bias, tail, seq, y;
 } dart_conv_args;
 DART_API dart_status dart_conv(dart_stream *stream, const dart_conv_args *args);
-/* What dart_conv leaves out with keep_tail: tail becomes the last K-1 inputs of the sequence so far. x and tail are needed;
- * weight, bias and y are not looked at. */
+/* The update that dart_conv leaves out with keep_tail: tail becomes the last K-1 inputs of the sequence so far. x and tail are
+ * required; weight, bias and y are ignored. */
 DART_API dart_status dart_conv_tail(dart_stream *stream, const dart_conv_args *args);
 
-/* How ssd, sma, attention and conv are computed. Results agree within rounding. */
+/* How dart_ssd, dart_sma and dart_attention are computed; results agree within rounding. DART_PLAN_AUTO takes the step plan
+ * where it is allowed. */
 typedef enum dart_plan { DART_PLAN_AUTO = 0, DART_PLAN_CHUNKED = 1, DART_PLAN_STEP = 2 /* L == 1 only */ } dart_plan;
 
-/* A run of memories: memory first + i of every sequence is dh[b, i]. Raw; or normalised, with scale: row n as stored is
- * raw row n / scale_n, scale_n = sqrt(mean_p raw_np^2 + eps), so that its mean square is at most 1. */
+/* A run of memories: memory first + i of sequence b, i < M, is dh[b, i]. Without scale the memories are raw. With scale they are
+ * normalised: row n as stored is raw row n / scale_n, scale_n = sqrt(mean_p raw_np^2 + eps), so that the mean square of a stored
+ * row is at most 1. */
 typedef struct dart_memories {
     uint32_t first, M;
     dart_tensor dh;    /* B M H N P */
     dart_tensor scale; /* f32 B M H N, optional */
 } dart_memories;
 
-/* The scan (steps 4 and 5 of the block, with the D skip of step 7), computed chunk by chunk:
- *   dt_t = clamp(softplus(dt_t + dt_bias), dt_min, dt_max), or dt as it is, not below 0, when dt_is_step;
+/* The scan of Mamba-2 with the memory of each chunk, computed chunk by chunk:
+ *   dt_t = clamp(softplus(dt_t + dt_bias), dt_min, dt_max); with dt_is_step dt itself, which must not be negative;
  *   h_t = exp(dt_t A) h_{t-1} + dt_t b_t^T x_t, A = -exp(a_log);  y_t = c_t h_t + d x_t;
- *   dh_m = the part of h at the end of chunk m that its own tokens wrote.
+ *   dh_m = sum over the tokens s of chunk m of exp(sum_{s < k <= end} dt_k A) dt_s b_s^T x_s, the memory of chunk m: what its own
+ *   tokens contribute to h at the end of the chunk. Chunks count from the start of the sequence.
  * x, y B L H P; dt B L H; b, c B L G N; a_log, dt_bias, d H (the last two optional).
  * h f32 B H N P, optional: in, the state before the piece (without h: zero); out, the state after its last token.
- * open f32 B H N P with open_decay f32 B H, optional, need h and seq: the open chunk of an earlier piece. Then h is, in and
- *   out, the state at the last chunk border; open is the memory of the chunk that has not closed yet and
- *   open_decay its log-decay; both are replaced. The state now is exp(open_decay) h + open.
+ * open f32 B H N P with open_decay f32 B H, optional, need h and seq: the open chunk, whose last token has not come yet.
+ *   With them h is, in and out, the state at the last chunk border. open is the memory of the open chunk so far and open_decay
+ *   its log-decay; the call replaces both. The state after the last token is exp(open_decay) h + open.
  * dh B M H N P with dh_scale f32 B M H N, optional: memory j is that of the j-th chunk that this piece touches, an unclosed
  *   one included; raw and f32 without dh_scale, else normalised (dart_memories) with eps under the root.
  *   M = dart_ssd_chunks(): ceil(L/S), or ceil((L+S-1)/S) when seq is given, since a piece may start inside a chunk.
  * memories, optional, instead of dh, need open: runs with scale that do not overlap. The memory of every chunk that closes
- *   within the piece is stored in the run that has its number, and one must have it (the caller's promise). With a single
- *   run memories are computed in place; with several they are copied.
- * Intermediates, optional; where absent the stream's scratch holds them (f32, but for hin):
+ *   within the piece is stored in the run that contains its number. The caller must provide that run; the op cannot check it.
+ *   With a single run memories are computed in place; with several they are copied.
+ * Intermediates, optional; where absent the stream's scratch memory holds them. f32, except hin:
  *   cum B H L 3: cumulative log-decay in the chunk as a rounded value and its remainder, then dt;
  *   decay B M+1 H: open_decay as it came, then the log-decay of each chunk over this piece;
  *   hin B M H N P with hin_scale f32 B M H N: the state entering each chunk of this piece that has tokens; raw without
  *   hin_scale, f32 or bf16, else normalised.
- * A token sees no later one: what is not finite in b, c or dt makes no earlier output so, and on the CPU neither does what is
- * not finite in x; on a GPU that may turn outputs of the same chunk up to 63 tokens before it into NaN, and no others.
- * With L > 1, h and y are computed from the memories and the hin as they are stored. What the caller does not ask for is held
- * f32, or, when x, b and c are all f16 or all bf16, in that dtype, which is what the fastest kernels take: normalised, but for
- * hin in bf16.
- * f16 calls take any finite x as long as y and the weights (c_t . b_s) dt_s are within f16 themselves: the rest of what is
- * rounded on the way counts relative to the largest step or weight of its chunk.
- * With DART_CAP_MATRIX2, N 128 and P 64, calls of 16 bits hold c_t . b_s of 16 neighbouring tokens relative to the largest of
- * them: what is below 2^-29 of that, at earlier tokens too, loses digits.
+ * The op is causal: an infinity or NaN in b, c or dt of a token changes no earlier output. The same holds for x on the CPU. On a
+ *   GPU an infinity or NaN in x may turn outputs of the same chunk up to 63 tokens earlier into NaN, and no others.
+ * Rounding. With L > 1, h and y are computed from memories and hin as stored. Those that the caller does not provide are stored
+ *   in f32. When x, b and c are all f16 or all bf16, they are stored in that dtype, which the fastest kernels read: memories
+ *   normalised, hin normalised in f16 and raw in bf16.
+ *   f16 calls accept any finite x as long as y and the weights (c_t . b_s) dt_s are within the range of f16. Other intermediates
+ *   are rounded relative to the largest step or weight of their chunk.
+ *   With DART_CAP_MATRIX2, N 128 and P 64, calls of 16 bits store c_t . b_s of 16 neighbouring tokens relative to the largest of
+ *   the 16: values below 2^-29 of that one lose digits, those of earlier tokens included.
+ * DART_PLAN_STEP takes L = 1 without hin and without dh_scale.
  * Source: Dao and Gu 2024 (state space duality), DART. */
 typedef struct dart_ssd_args {
-    uint32_t B, L, H, G, N, P, S; /* N, P <= 256; G divides H; S >= 1 */
+    uint32_t B, L, H, G, N, P, S; /* N, P <= 256; G divides H; 1 <= S <= 2^30 */
     dart_plan plan;
     bool dt_is_step;
     float dt_min, dt_max; /* dt_max 0: no limit */
@@ -400,15 +421,16 @@ typedef struct dart_ssd_args {
     dart_tensor cum, decay, hin, hin_scale;
 } dart_ssd_args;
 DART_API dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args);
+/* Chunks that a piece of L tokens touches at most: M of dh and hin. 0 when L or S is 0. */
 DART_API uint32_t dart_ssd_chunks(uint32_t L, uint32_t S, bool with_seq);
 
-/* State-memory attention (step 6): for token t of chunk m(t) = (position + t) / S, over all memories m < m(t),
+/* State-memory attention (SMA): for token t of chunk m(t) = (position + t) / S, over all memories m < m(t),
  *   qn = q / rms(q), en = e / rms(e), rms(v) = sqrt(mean(v^2) + eps), rho_n = (mean_p dh_np^2 + eps)^(-1/2),
  *   logit = qn . (rho (dh en)) / sqrt(N),  g = softmax_m(logit),  r = sum_m g_m (c dh_m).
  * With no past memory r = 0 and lse = -infinity.
- * q, c B L G N; e B L G P; r B L H P; lse f32 B L H. memories: runs in any order that do not overlap; memories of
- * no run are left out of the softmax.
- * Intermediates, optional (f32): qn B L G N (times 1/sqrt(N)), en B L G P. Source: DART. */
+ * q, c B L G N; e B L G P; r B L H P; lse f32 B L H, optional. N, P <= 256.
+ * memories: runs in any order that do not overlap. A memory that lies in no run is left out of the softmax.
+ * Intermediates, optional, f32: qn B L G N, divided by sqrt(N); en B L G P. Source: DART. */
 typedef struct dart_sma_args {
     uint32_t B, L, H, G, N, P, S;
     dart_plan plan;
@@ -433,13 +455,14 @@ typedef struct dart_sma_append_args {
 DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_args *args);
 
 /* Softmax attention, causal, with a cache of keys and values: token t, at p = position + t of its sequence, sees the
- * cache's tokens s <= p (s < C where the cache ends earlier), those of its own piece included:
+ * cache's tokens s <= p (s < C where the cache ends earlier), tokens of its own piece included:
  *   w_s = softmax_s(scale q_t . k_s),  o_t = sum_s w_s v_s,  lse_t = log sum_s exp(scale q_t . k_s).
  * Head h uses the keys and values of group h / (H / G). The piece's own keys and values must be in the cache: call
- * dart_kv_append before, or, at position 0, pass them as the cache (C = L). What the cache holds past p, NaN included,
- * does not reach o_t.
- * q, o B L H D; k, v B C G D, of one type: token s of sequence b is row b C + s. All of them may be views. lse f32 B L H, optional.
- * Without seq C must be at least L. Each tensor must fit a binding (max_binding_bytes). o may not be q. Source: Dao 2023 (FlashAttention-2) for the order of the computation. */
+ * dart_kv_append before, or, at position 0, pass them as the cache (C = L). Contents of the cache past p, NaN included, do not
+ * reach o_t.
+ * q, o B L H D; k, v B C G D, both of one type: token s of sequence b is row b C + s. All four may be views. lse f32 B L H,
+ * optional. Without seq C must be at least L. Each tensor must fit a binding (max_binding_bytes). o must not be q.
+ * Source: Dao 2023 (FlashAttention-2) for the order of the computation. */
 typedef struct dart_attention_args {
     uint32_t B, L, H, G, D, C; /* D <= 128; G divides H */
     dart_plan plan;            /* DART_PLAN_STEP splits the cache among workgroups and merges */
@@ -451,7 +474,7 @@ DART_API dart_status dart_attention(dart_stream *stream, const dart_attention_ar
 
 /* Copies a piece's keys and values to their places in the cache: row b C + position + t of to_k and to_v becomes token t
  * of sequence b, rounded to the cache's type. Tokens at or past C are dropped; without seq L must be at most C.
- * k, v B L G D; to_k, to_v B C G D. All of them may be views. */
+ * k, v B L G D; to_k, to_v B C G D. All four may be views. D <= 128. */
 typedef struct dart_kv_append_args {
     uint32_t B, L, G, D, C;
     dart_tensor k, v, seq;
@@ -459,15 +482,15 @@ typedef struct dart_kv_append_args {
 } dart_kv_append_args;
 DART_API dart_status dart_kv_append(dart_stream *stream, const dart_kv_append_args *args);
 
-/* One step of a mixer: x += out_proj(mixer(RMSNorm(x))) for one token of every sequence, all seven steps of the block, in as few
- * launches as they allow; made for a handful of sequences, since four rows at a time go through the weights.
+/* One block for one token of every sequence: x += out_proj(mixer(RMSNorm(x))), in few launches. Meant for a few sequences: the
+ * weights are read once for every four rows.
  * With R = 2 I + 2 G N + H and Q = G N + G P + 1 rounded up to a multiple of 8, C = I + 2 G N, D = G (N + P):
  * x B W, in and out; seq B 2; norm W; in_proj R W, rows [z|x|b|c|dt]; conv_weight C K, conv_bias C (optional), tail B K-1 C as
  * dart_conv keeps it; a_log, dt_bias, d H; h B H N P as dart_ssd keeps it; mixer_norm I; out_proj W I.
  * With state-memory attention (otherwise all absent): sma_proj Q W, rows [q|e|gate|padding]; sma_conv_weight D K,
- * sma_conv_bias D (optional), sma_tail B K-1 D; open, open_decay as dart_ssd keeps them; memories, the runs that are read,
- * normalised (with scale); closing, the runs that take the memory of a chunk that closes with this token, see
- * dart_sma_append. A run may be in both lists. seq may be absent without attention only.
+ * sma_conv_bias D (optional), sma_tail B K-1 D; open, open_decay as dart_ssd keeps them; memories: the runs to attend to,
+ * normalised (with scale); closing: the runs that receive the memory of a chunk that closes with this token, as dart_sma_append
+ * stores it. A run may be in both lists. seq is required with attention, optional without.
  * Intermediates, optional, f32: proj B R, with [x|b|c] after their convolution; queries B Q, with [q|e] after theirs;
  * y B I, the output of the scan. A sequence with a count of 0 stays as it is. */
 typedef struct dart_mixer_step_args {
@@ -485,21 +508,25 @@ typedef struct dart_mixer_step_args {
 } dart_mixer_step_args;
 DART_API dart_status dart_mixer_step(dart_stream *stream, const dart_mixer_step_args *args);
 
-/* Steps of many sequences: one token of each through the convolution and the scan. The newest tokens wait in a window, so that a step
- * reads a matrix a head and them, instead of reading two matrices and writing one; a window that is full, or whose chunk
- * closes, is folded into h and open. Three ops with the same arguments, in this order:
- *   dart_window_append: conv = the convolution of [x|b|c] with its SiLU, tail moves on; x, b and the step go into the window;
+/* Decoding many sequences: one token of each through the convolution and the scan. A window keeps the newest tokens of a
+ * sequence. A step then reads one N x P matrix per head and the window, where dart_ssd reads two matrices and writes one. When the
+ * window is full or a chunk closes, the window is folded into h and open. Three ops with the same arguments make a step, in
+ * this order:
+ *   dart_window_append: conv = the convolution of [x|b|c] with its SiLU, and tail is updated; x, b and the step size of the token
+ *     are stored in the window;
  *   dart_window_output: y = c h_t + d x;
- *   dart_window_fold: full windows and those of chunks that close are folded; the memories of chunks that close go to the runs
- *     in `closing`, as dart_sma_append stores them.
- * Between steps the state is that of window and matrices together. To turn from dart_ssd to steps: dart_window_fold with mode
- * DART_WINDOW_OPEN, which makes the window from h and open; back: DART_WINDOW_CLOSE, after which h, open and open_decay are those
- * that dart_ssd would have. Both take seq as it is before the next token, and of its counts nothing.
+ *   dart_window_fold: folds full windows and windows of chunks that close; stores the memories of chunks that close in the runs
+ *     of `closing`, as dart_sma_append does.
+ * Between steps the recurrent state is h, open and the window together. Before the first step after dart_ssd, call
+ * dart_window_fold with DART_WINDOW_OPEN: it makes hin from h and open, and an empty window. Before the next dart_ssd, call it with
+ * DART_WINDOW_CLOSE: h, open and open_decay are then those that dart_ssd would have left. Both modes read the positions of seq as
+ * they are before the next token, and ignore the counts.
  * x B C, the columns [x|b|c] with C = H P + 2 G N; dt B H; conv_weight C K; conv_bias (optional) C; tail B K-1 C; a_log, dt_bias
- * (optional), d (optional) H; seq B 2; conv B C; y B H P; h, open, open_decay as dart_ssd keeps them, the latter two optional together;
- * the window, of which nothing but finite numbers in `rows` is needed before DART_WINDOW_OPEN: rows B dart_window_tokens()
- * (H P + G N), in the dtype of conv; steps f32 B dart_window_tokens() H 2; hin B H N P, raw f32 or, with hin_scale f32 B H N, rows
- * divided by their root mean square in any float type, by whose rounding y then differs.
+ * (optional), d (optional) H; seq B 2; conv B C; y B H P; h, open, open_decay as dart_ssd keeps them, the latter two both or
+ * neither; with open, closing must not be empty. The window: rows B dart_window_tokens() (H P + G N); steps f32 B
+ * dart_window_tokens() H 2; hin B H N P, the state before the window, raw f32 or, with hin_scale f32 B H N, normalised
+ * (dart_memories) in any float type, whose rounding y then shows. Before DART_WINDOW_OPEN the window may hold anything, but rows
+ * must be finite.
  * N and P are multiples of 8. A sequence with a count of 0 stays as it is. */
 typedef enum dart_window_mode { DART_WINDOW_STEP = 0, DART_WINDOW_OPEN, DART_WINDOW_CLOSE } dart_window_mode;
 typedef struct dart_window_args {
@@ -513,6 +540,7 @@ typedef struct dart_window_args {
     const dart_memories *closing;
     uint32_t closing_count;
 } dart_window_args;
+/* Tokens that a window has room for. */
 DART_API uint32_t dart_window_tokens(void);
 DART_API dart_status dart_window_append(dart_stream *stream, const dart_window_args *args);
 DART_API dart_status dart_window_output(dart_stream *stream, const dart_window_args *args);
@@ -526,10 +554,12 @@ typedef struct dart_argmax_args {
 } dart_argmax_args;
 DART_API dart_status dart_argmax(dart_stream *stream, const dart_argmax_args *args);
 
-/* ids_t by the settings of row t, which the device reads when it runs, so that a recorded stream serves any settings.
+/* Chooses ids_t by the settings of row t. The device reads the settings when the recording runs, so that one recording serves
+ * any settings.
  * temperature_t above 0: ids_t ~ softmax(logits_t / temperature_t) over the top_k_t largest (0 or >= V: all; ties: lower index
  * first), walking the kept tokens in index order with one uniform number: Philox4x32-10 of counter (position_t, t, 0, 0) and key
- * seed_t; word 0 / 2^32. position is seq's first column plus its second (tokens so far), 0 without. NaN logits are never kept.
+ * seed_t; word 0 / 2^32. position_t is the sum of the two columns of seq (tokens so far), 0 without seq. NaN logits are never
+ * kept.
  * Any other temperature_t, 0 or NaN: ids_t as dart_argmax chooses it.
  * logits T V; settings i32 T 4: the 32 bits of the f32 temperature, top_k, the lower and the upper half of the seed; ids i32 T;
  * seq T 2, optional. Source of Philox: Salmon et al. 2011. */
@@ -540,11 +570,11 @@ typedef struct dart_sample_args {
 } dart_sample_args;
 DART_API dart_status dart_sample(dart_stream *stream, const dart_sample_args *args);
 
-/* position_b += count_b: the end of a step, on the device; then log[b, position_b mod slots] = ids_b, so that the ids of
- * several steps can be read at once. Then a sequence ends, that is count_b = 0 and live_b = -1, when ids_b is one of its end
- * ids, or when it has a last position and position_b has reached it. A sequence with a count of 0 stays as it is.
+/* Ends a decoding step on the device: position_b += count_b; then log[b, position_b mod slots] = ids_b, so that the host can read
+ * the ids of several steps at once. A sequence then ends, which sets count_b = 0 and live_b = -1, when ids_b is one of its end
+ * ids or when position_b has reached its last position. A sequence with a count of 0 stays as it is.
  * seq i32 B 2; ids i32 B and log i32 B slots, optional together; with them stops i32 B 5 and live i32 B, optional together:
- * stops_b are four end ids (-1: none) and the last position (0: none). live serves dart_rms_norm as rows. */
+ * stops_b are four end ids (-1: none) and the last position (0: none). live can be passed to dart_rms_norm as rows. */
 typedef struct dart_advance_args {
     uint32_t B, slots;
     dart_tensor seq, ids, log, stops, live;

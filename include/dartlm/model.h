@@ -1,21 +1,22 @@
 /* dartlm, tier 2: whole models. Load a checkpoint, feed tokens, take logits or sampled tokens.
  *
- * A model is the weights on a device; it does not change once it is made. A state is a batch of B sequences, each
- * with its own position, and everything that has to be kept of their past. Any number of states may share a model.
+ * A model is the weights on a device; it does not change after it has been loaded. A state is a batch of B sequences, each with
+ * its own position, and what must be kept of their past: convolution inputs, recurrent states and memories. Any number of states
+ * may share a model.
  *
  * LAWS, besides those of dartlm.h.
  *   One function   Prefill in one piece, in pieces of any lengths, and decoding token by token give the same logits
  *                  within rounding. Sequences of a batch do not see one another.
  *   Blocking       Every call returns when its work is done, unless stated otherwise.
- *   Threads        A model may be used from several threads at once. A state is used by one thread at a time, several
- *                  states of one model concurrently.
- *   Lifetime       States go before their model, models before their device.
- *   Failure        A call that fails before its first work on the device leaves the state as it was: invalid
- *                  arguments, and memory that could not be had before the first piece. A failure after that breaks the
- *                  state: every later call but dart_state_reset, the queries and dart_state_destroy returns that same
- *                  status, and resetting all sequences mends it (a lost device stays lost).
- *   Errors         The text lies in dart_state_error for calls on a state, in dart_model_error for states that could
- *                  not be created, and in dart_device_error for models that could not.
+ *   Threads        A model may be used from several threads at once. A state is used by one thread at a time; several
+ *                  states of one model may be used concurrently.
+ *   Lifetime       Destroy states before their model, and models before their device.
+ *   Failure        A call that fails before its first work on the device leaves the state as it was: invalid arguments,
+ *                  or no memory before the first piece. A later failure breaks the state: every call except
+ *                  dart_state_reset, the queries and dart_state_destroy then returns that same status. Resetting all
+ *                  sequences repairs the state, unless the device is lost.
+ *   Errors         dart_state_error has the text for calls on a state, dart_model_error for dart_state_create, and
+ *                  dart_device_error for dart_model_open and dart_model_random.
  */
 #ifndef DARTLM_MODEL_H
 #define DARTLM_MODEL_H
@@ -30,9 +31,9 @@ extern "C" {
 
 /* The numbers of config.json, under the letters of the glossary. */
 typedef struct dart_model_config {
-    bool sma;             /* model_type: dart, or mamba2 */
-    bool tied;            /* tie_word_embeddings: lm_head is the embedding */
-    bool no_conv_bias;    /* not use_conv_bias */
+    bool sma;             /* model_type: true for dart, false for mamba2 */
+    bool tied;            /* tie_word_embeddings: lm_head uses the embedding's weights */
+    bool no_conv_bias;    /* use_conv_bias is false */
     uint32_t V;           /* vocab_size */
     uint32_t W;           /* hidden_size */
     uint32_t layers;      /* num_hidden_layers */
@@ -53,14 +54,14 @@ DART_API dart_status dart_config_load(const char *folder, dart_model_config *con
 /* The sizes of the DART and Mamba-2 papers: mamba2-130m, mamba2-370m, mamba2-780m, dart-130m, dart-370m, dart-780m.
  * DART_INVALID_ARGUMENT for other names. */
 DART_API dart_status dart_config_preset(const char *name, dart_model_config *config);
-/* Number of parameters: elements of all tensors of a checkpoint. 0 for a configuration that is out of range. */
+/* Number of parameters: elements of all tensors of a checkpoint. 0 for a configuration whose sizes are out of range. */
 DART_API uint64_t dart_config_parameters(const dart_model_config *config);
 
 /* ---- Models -------------------------------------------------------------------------------------------------- */
 
 typedef struct dart_model dart_model;
 
-/* A storage type of the caller's choice, or the library's. */
+/* How numbers are stored. DART_STORAGE_DEFAULT leaves the choice to the library, see dart_model_options. */
 typedef enum dart_storage {
     DART_STORAGE_DEFAULT = 0,
     DART_STORAGE_F32 = 1,
@@ -69,11 +70,11 @@ typedef enum dart_storage {
 } dart_storage;
 
 typedef struct dart_model_options {
-    dart_storage weights;     /* of the matrices; default: as in the file. Vectors and convolutions are f32. */
-    dart_storage activations; /* between ops of a layer; default: that of the weights on a GPU with matrix hardware for
-                                 it, else f32. The residual stream is f32. */
-    dart_storage memories;    /* of closed chunks; default: that of the weights */
-    bool skip_nan_check;      /* load without looking for NaN and infinite weights */
+    dart_storage weights;     /* of the matrices; default: as in the file. Vectors and convolutions are always f32. */
+    dart_storage activations; /* between ops of a layer; default: the dtype of the weights on a GPU with matrix hardware for
+                                 that dtype, else f32. The residual stream is always f32. */
+    dart_storage memories;    /* of closed chunks; default: the dtype of the weights */
+    bool skip_nan_check;      /* accept NaN and infinite weights, and load without looking for them */
 } dart_model_options;
 
 typedef struct dart_model_info {
@@ -83,13 +84,15 @@ typedef struct dart_model_info {
     uint64_t bytes; /* of device memory */
 } dart_model_info;
 
-/* Loads config.json and the safetensors of a folder. The file is mapped and its tensors go to the device one after
- * another: apart from the device's memory this needs a few MiB and pages of the file, which the system may drop.
- * options may be NULL. DART_IO, DART_BAD_DATA (missing, misshapen or NaN tensors, by name). */
+/* Loads config.json and the safetensors of a folder. The file is mapped and its tensors are copied to the device one after
+ * another, so that loading needs a few MiB of host memory besides pages of the file, which the system may drop.
+ * options may be NULL. DART_IO; DART_BAD_DATA with the name of a tensor that is missing, has another shape, or holds NaN or
+ * infinity. */
 DART_API dart_status dart_model_open(dart_device *device, const char *folder, const dart_model_options *options,
                                      dart_model **model);
-/* Random weights, the same for the same seed on every device: scaled so that activations keep their size, with the step
- * sizes and decays of Mamba-2's initialisation. The default storage of weights is f32. For benchmarks and tests. */
+/* A model with random weights, for benchmarks and tests. The same seed gives the same weights on every device. They are scaled so
+ * that activations keep their magnitude from layer to layer; step sizes and decays are those of Mamba-2's initialisation. The
+ * default storage of weights is f32. */
 DART_API dart_status dart_model_random(dart_device *device, const dart_model_config *config, uint64_t seed,
                                        const dart_model_options *options, dart_model **model);
 DART_API void dart_model_destroy(dart_model **model);
@@ -103,126 +106,131 @@ typedef struct dart_state dart_state;
 
 typedef struct dart_state_options {
     uint32_t B;            /* sequences; 0: 1 */
-    uint32_t S;            /* chunk size; 0: the configuration's. Need not be the one of training. */
-    bool no_sma;           /* leave the memories out (the paper's ablation); a mamba2 model has none anyway */
+    uint32_t S;            /* chunk size; 0: the configuration's. It may differ from the chunk size of training. */
+    bool no_sma;           /* switch state-memory attention off (the paper's ablation); no effect on a mamba2 model */
     uint32_t max_piece;    /* tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
-    uint32_t memory_block; /* memories of a sequence that are allocated together; 0: 1024 tokens' worth, then half of
-                              what there is */
+    uint32_t memory_block; /* memories of a sequence that are allocated together; 0: those of 1024 tokens first, then half as
+                              many as there are, or as many as a call needs */
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
-    uint32_t slice_ms;     /* how long one submission may keep the device, as far as whole layers of a piece and whole steps
-                              allow, by the measured time of earlier ones; 0: 100 ms, so that desktops and watchdogs do not
-                              notice; UINT32_MAX: no limit, for servers. Results do not depend on it. */
+    uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
+                              watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are whole layers of a piece or
+                              whole decoding steps; their number is computed from the measured time of earlier submissions.
+                              Results do not depend on it. */
 } dart_state_options;
 
-/* Empty sequences at position 0. options may be NULL. DART_UNSUPPORTED when B sequences exceed what one kernel of the
- * device can see: the text names the largest B. */
+/* B empty sequences at position 0. options may be NULL. DART_UNSUPPORTED when a tensor of B sequences exceeds
+ * max_binding_bytes of the device: the text names the largest B. */
 DART_API dart_status dart_state_create(dart_model *model, const dart_state_options *options, dart_state **state);
 DART_API void dart_state_destroy(dart_state **state);
-/* Makes ready all code that prefill and decoding of this state will need, on several threads; without it the first calls
- * compile what they meet. What was compiled can be kept with dart_device_cache. Blocking; changes no sequence. */
+/* Compiles the kernels that prefill and decoding of this state need, on several threads. Without this call the first calls
+ * compile kernels as they need them. dart_device_cache returns the compiled code. Blocking; changes no sequence. */
 DART_API dart_status dart_state_warm(dart_state *state);
-/* Sequence b, or all with b < 0, becomes empty at position 0, as new, and tokens that an earlier call chose are forgotten.
- * Resetting all mends a broken state; results afterwards are bit-equal to those of a new state that is used alike. A sequence
- * that is reset alone gives results equal to a new one's within rounding, as its memories lie in blocks with those of the
- * others, and sums are cut where blocks end. Memory stays allocated for what comes next; a later call that needs a block of
- * memories larger than those kept frees them first. */
+/* Makes sequence b, or all sequences with b < 0, empty at position 0. Tokens that an earlier call chose are discarded for the
+ * whole batch, so the next dart_decode needs ids. Resetting all sequences repairs a broken state, and later results are
+ * bit-equal to those of a new state. After resetting one sequence they equal those of a new state within rounding only: its
+ * memories share blocks with those of other sequences, and a sum over memories is split where a block ends. Memory stays
+ * allocated; a later call that needs a larger block of memories than those kept frees the kept ones first. */
 DART_API dart_status dart_state_reset(dart_state *state, int32_t b);
 /* Tokens consumed by sequence b; 0 for b >= B. */
 DART_API uint64_t dart_state_position(const dart_state *state, uint32_t b);
-/* Has sequence b ended, by the settings of the last call that chose tokens? See dart_sampling. false for b >= B. */
+/* Whether sequence b has ended by the settings of the last call that chose tokens, see dart_sampling. false for b >= B. */
 DART_API bool dart_state_ended(const dart_state *state, uint32_t b);
+/* As dart_context_error. */
 DART_API size_t dart_state_error(const dart_state *state, char *text, size_t size);
 
 typedef enum dart_state_kind {
     DART_STATE_CONVOLUTION = 0, /* the last K-1 inputs of both convolutions */
-    DART_STATE_RECURRENT = 1,   /* h, with SMA the open chunk, and windows of newest tokens once steps go through them */
+    DART_STATE_RECURRENT = 1,   /* h, with SMA the memory of the open chunk, and once allocated the windows of dart_window_args */
     DART_STATE_MEMORIES = 2,    /* allocated for memories of closed chunks, with their scales */
-    DART_STATE_MEMORIES_USED = 3, /* of it holding memories now */
+    DART_STATE_MEMORIES_USED = 3, /* the part of DART_STATE_MEMORIES that holds memories now */
     DART_STATE_WORKSPACE = 4,   /* activations of a piece, logits, ids; without the ops' own scratch memory */
-    DART_STATE_KV_CACHE = 5     /* for comparison: what keys and values of all heads would take for the same tokens,
-                                   2 H P elements a token and layer of the memories' dtype */
+    DART_STATE_KV_CACHE = 5     /* for comparison, allocated nowhere: keys and values of all heads for the same tokens, 2 H P
+                                   elements a token and layer in the dtype of the memories */
 } dart_state_kind;
 /* Bytes on the device, of all layers and sequences. */
 DART_API uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind);
 
 /* ---- Feeding tokens ------------------------------------------------------------------------------------------ */
 
-enum { DART_END_IDS = 4 }; /* most end ids of a sequence */
+enum { DART_END_IDS = 4 }; /* the most end ids that a sequence can have */
 
-/* How the next token is chosen, and when a sequence ends; zero: the largest logit, never. See dart_sample. The random number is
- * that of (seed, tokens so far, b), so a sequence goes on alike whether it was prefilled or decoded.
+/* How the next token is chosen (dart_sample), and when a sequence ends. The zero value chooses the largest logit and never ends.
+ * The random number depends on seed, the tokens so far and b, so that a sequence continues alike after prefill and decoding.
  *
- * Calls take one dart_sampling for all sequences or B, one a sequence: `sampling` with `sampling_count` 0 or 1, or B. The settings lie
- * on the device beside what is recorded, so another choice of them costs a small copy.
+ * Calls take either one dart_sampling for all sequences (sampling_count 0 or 1) or B of them, one a sequence (sampling_count B).
+ * The settings lie in a device tensor: changing them costs a small copy, not a new recording.
  *
- * A sequence has ended when the token chosen last is one of its end ids, or when it has consumed last_position tokens; both by the
- * settings of the call, so other settings may let it go on. dart_decode without ids and dart_generate leave a sequence that has
- * ended as it is, its position, memories and last token, while others go on. Tokens that the caller feeds go to ended
- * sequences, too. */
+ * A sequence has ended when the token chosen last is one of its end ids, or when it has consumed last_position tokens. The
+ * settings of the call decide, so that other settings may let the sequence continue. dart_decode without ids and dart_generate
+ * skip a sequence that has ended: its position, memories and last token stay as they are. Tokens that the caller gives are
+ * consumed by ended sequences, too. */
 typedef struct dart_sampling {
-    float temperature; /* 0: the largest logit */
+    float temperature; /* 0 to 1e6; 0: the largest logit */
     uint32_t top_k;    /* 0: all */
     uint64_t seed;
     uint64_t last_position;         /* dart_state_position at which the sequence ends; 0: none */
     uint32_t end_ids_count;
-    int32_t end_ids[DART_END_IDS];  /* the first end_ids_count of them count; 0 <= id < V */
+    int32_t end_ids[DART_END_IDS];  /* only the first end_ids_count are used; 0 <= id < V */
 } dart_sampling;
 
 typedef enum dart_logits_of {
     DART_LOGITS_NONE = 0,
-    DART_LOGITS_LAST = 1, /* B V: after the newest token of each sequence, were it fed by this call or an earlier one;
+    DART_LOGITS_LAST = 1, /* B V: after the newest token of each sequence, also when an earlier call fed that token;
                              zeros for a sequence without tokens */
-    DART_LOGITS_ALL = 2,  /* B L V: after every token; rows past a sequence's count are left alone */
-    DART_LOGITS_ROWS = 3  /* rows_count V: after the tokens rows_i = b L + t, in any order */
+    DART_LOGITS_ALL = 2,  /* B L V: after every token; rows past a sequence's count are not written */
+    DART_LOGITS_ROWS = 3  /* rows_count V: row i after token rows_i = b L + t, in any order */
 } dart_logits_of;
 
 typedef struct dart_prefill_args {
-    const int32_t *ids;     /* B L, 0 <= id < V; those past a sequence's count are not looked at */
+    const int32_t *ids;     /* B L, 0 <= id < V; ids past a sequence's count are not read */
     uint64_t ids_row;       /* elements from one sequence to the next; 0: L */
     uint32_t L;             /* tokens of the longest sequence of this call */
     const uint32_t *counts; /* B: tokens of each sequence, 0..L; a sequence with 0 stays as it is. NULL: L each */
     dart_logits_of want;
-    const uint64_t *rows;   /* DART_LOGITS_ROWS */
+    const uint64_t *rows;   /* rows_count of them, for DART_LOGITS_ROWS only */
     size_t rows_count;
-    float *logits;          /* as `want` says */
-    const dart_sampling *sampling; /* optional: choose every sequence's next token, for dart_decode to take */
+    float *logits;          /* in the shape that `want` names */
+    const dart_sampling *sampling; /* optional: choose every sequence's next token and keep it for dart_decode */
     uint32_t sampling_count;
-    int32_t *next_ids;      /* B, optional: the tokens chosen */
-    bool (*go_on)(void *user); /* optional: asked between submissions; false: DART_CANCELLED, which breaks the state */
+    int32_t *next_ids;      /* B, optional: the tokens chosen; needs sampling */
+    bool (*go_on)(void *user); /* optional: called between submissions; false ends the call with DART_CANCELLED, which breaks
+                                  the state */
     void *user;
 } dart_prefill_args;
-/* Consumes up to L tokens of every sequence. A long input is computed in pieces of at most max_piece tokens, a piece in
- * submissions of at most slice_ms; ids, rows and memory for all of it are seen to before the first. */
+/* Consumes up to L tokens of every sequence. A long input is computed in pieces of at most max_piece tokens, and a piece in
+ * submissions of about slice_ms. All ids and rows are checked, and memories for the whole input are allocated, before the first
+ * piece. */
 DART_API dart_status dart_prefill(dart_state *state, const dart_prefill_args *args);
 
 typedef struct dart_decode_args {
-    const int32_t *ids;     /* B, or NULL: those that the last call with sampling left on the device */
+    const int32_t *ids;     /* B, or NULL: the tokens that the last call chose, which lie on the device */
     const dart_sampling *sampling; /* NULL: the largest logit */
     uint32_t sampling_count;
-    float *logits;          /* B V, optional; without ids, rows of sequences that had ended are left alone */
+    float *logits;          /* B V, optional; without ids, rows of sequences that had ended are not written */
     int32_t *next_ids;      /* B, optional: the tokens chosen; without ids, -1 for a sequence that had ended */
 } dart_decode_args;
-/* Consumes one token of every sequence, without ids of those that have not ended, and chooses the next ones. The work is recorded
- * once and submitted again from then on; a new memory block records it anew. */
+/* Consumes one token of every sequence (without ids: of every sequence that has not ended) and chooses the next ones. The step is
+ * recorded once and submitted again by later calls. It is recorded anew when a sequence enters another block of memories.
+ * DART_INVALID_ARGUMENT without ids when no call has chosen tokens since the state was created or reset. */
 DART_API dart_status dart_decode(dart_state *state, const dart_decode_args *args);
 
 typedef struct dart_generate_args {
     uint32_t n;             /* steps */
-    uint32_t together;      /* steps that are submitted together, at most 64 and what slice_ms allows; 0: 1 with a callback,
-                               else 64. The host is then idle between them, and nothing is read until the last of them. */
+    uint32_t together;      /* the most steps in one submission; 0: 1 with a callback, else 64. At most 64, fewer where slice_ms
+                               asks for it. The host reads the tokens of a submission once all its steps are done. */
     const dart_sampling *sampling; /* NULL: the largest logit */
     uint32_t sampling_count;
-    /* Called for each step, in order, with the B tokens chosen, -1 for a sequence that had ended before; false ends the generation. Steps submitted together are
-     * reported one after the other once all are done: those behind the one that ended it have been taken, too, as
-     * dart_state_position tells, and their tokens lie in ids. Optional. */
+    /* Optional. Called for each step, in order, with the B tokens chosen, -1 for a sequence that had ended before. Returning
+     * false ends the generation. Steps submitted together are reported one after the other once all are done. Steps after the
+     * one for which the callback returned false have then been taken, too: dart_state_position counts them, and ids has their
+     * tokens. */
     bool (*step)(void *user, uint32_t step, const int32_t *ids);
     void *user;
-    int32_t *ids;           /* n B, optional: the tokens chosen, step by step; -1 from where a sequence has ended */
+    int32_t *ids;           /* n B, optional: the tokens chosen, step by step; -1 for steps after a sequence has ended */
 } dart_generate_args;
-/* n times dart_decode with the tokens that the last call left on the device, so a prefill or decode with sampling
- * comes first; the tokens that one chose are consumed by the first step and not reported again. Returns earlier once all
- * sequences have ended. */
+/* n times dart_decode without ids. A call that chooses tokens must come first: dart_prefill with sampling, or dart_decode. The
+ * first step consumes the tokens that it chose, and does not report them again. Returns early once all sequences have ended. */
 DART_API dart_status dart_generate(dart_state *state, const dart_generate_args *args);
 
 #ifdef __cplusplus
