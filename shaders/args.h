@@ -1,19 +1,20 @@
-/* One argument struct per kernel, read by C, CUDA and GLSL alike, and the contract of that kernel.
+/* One argument struct per kernel, which C, CUDA and GLSL include. The comment above a struct is the contract of the kernel.
  *
- * What every kernel keeps:
- *   - Fields are 4-byte scalars, at most 128 bytes. `tiles` comes first: the number of independent pieces of work.
- *     Piece t is computed by one workgroup (thread block, CPU task); a grid smaller than `tiles` loops over them.
- *   - Bindings are listed in kernels.def, in order. X_at is the index of the first element of binding X, X_row the
- *     elements from one token (row) to the next. Rows of a batch are numbered b L + t.
- *   - dtypes: two bits a binding (0 f32, 1 f16, 2 bf16, 3 i32), lowest first. A binding whose flag is not set is a
- *     dummy and is never read.
- *   - T0 and T1 below are the tile sizes of the chosen row of kernels.def.
+ * Contract of every kernel:
+ *   - Fields are 4-byte scalars. `tiles` comes first: the number of independent pieces of work ("tiles"). One workgroup (thread
+ *     block, CPU task) computes a tile; a grid smaller than `tiles` loops over them. Vulkan passes structs of up to 128
+ *     bytes as push constants and longer ones in a buffer.
+ *   - Bindings are listed in the op's table (src/ops/OP/OP.def), in order. X_at is the index of the first element of binding X,
+ *     X_row the elements from one token (row) to the next. Rows of a batch are numbered b L + t.
+ *   - dtypes: two bits a binding (0 f32, 1 f16, 2 bf16, 3 i32), the first binding in the lowest bits. A binding whose flag is not
+ *     set is a dummy and is never read.
+ *   - T0 and T1 below are the tile sizes of the chosen row of the table.
  *   - HAS_SEQ: seq[2 b] is the position, seq[2 b + 1] the count of sequence b; otherwise 0 and L. Tokens t >= count
  *     are neither read nor written. A count above L is taken as L, a negative position or count as 0.
  *   - Chunks of a piece: with o = position mod S, chunk j holds tokens begin(j) <= t < end(j),
  *     begin(j) = j ? j S - o : 0, end(j) = min(count, (j + 1) S - o). It closes when (j + 1) S - o <= count.
  *     Its number in the sequence is position / S + j.
- *   - Every sum is f32. Nothing is exponentiated that is above 0. No float atomics. Outputs are written exactly once.
+ *   - Every sum is f32. Only exponents <= 0 are exponentiated. No float atomics. Each output element is written once.
  */
 #ifndef DART_ARGS_H
 #define DART_ARGS_H
@@ -35,21 +36,21 @@
 #define HAS_D 32u         /* ssd: d */
 #define HAS_H 64u         /* ssd: h */
 #define HAS_OPEN 128u     /* ssd: open and open_decay */
-#define HAS_DH 256u       /* ssd_step, ssd_piece: dh */
+#define HAS_DH 256u       /* ssd_step: dh; ssd_piece: memory and scale */
 #define IS_STEP 512u      /* ssd_decay: dt is the step size itself: no bias, softplus or limits */
 #define IS_ADD 1024u      /* linear: add to what y holds */
 #define IS_RAW 2048u      /* sma: dh is raw and factor is rho; otherwise dh is normalised and factor is 1/rho */
 #define IS_MERGE 4096u    /* sma, sma_merge: combine with what r and lse hold */
-#define HAS_UNIT 8192u    /* sma_query, sma: qn, en and c have 16 bits, unit holds the rest of their factors */
+#define HAS_UNIT 8192u    /* sma_query, sma: qn, en and c are 16-bit numbers scaled by powers of two; unit holds what undoes it */
 #define HAS_SCALE 16384u  /* ssd: memories are normalised */
 #define HAS_HIN_SCALE 32768u /* ssd: hin is normalised */
 #define HAS_RUN 65536u    /* ssd: memories lie in a run */
-#define HAS_CLOSED (1u << 20) /* ssd_step: dh is written where the chunk closes only */
-#define HAS_STEPS (1u << 21)  /* mixer_project: outputs behind the channels are step sizes */
+#define HAS_CLOSED (1u << 20) /* ssd_step: dh is written only where the chunk closes */
+#define HAS_STEPS (1u << 21)  /* mixer_project: the outputs after the channels are step sizes; window_append: dt_bias */
 
-#define IS_EVERY (1u << 22)   /* window_fold: every window, with the tokens before `position` */
-#define IS_FRESH (1u << 23)   /* window_fold: windows hold nothing yet */
-#define IS_LATER (1u << 24)   /* window_fold: only chunks that close into this run */
+#define IS_EVERY (1u << 22)   /* window_fold: fold all windows, with the tokens before `position` */
+#define IS_FRESH (1u << 23)   /* window_fold: the windows are empty */
+#define IS_LATER (1u << 24)   /* window_fold: only chunks that close into the run of this launch */
 
 #define KEEPS_ENDED (1u << 25) /* sample: a row with a count of 0 keeps its id */
 #define HAS_STOPS (1u << 26)  /* advance: stops and live */
@@ -60,7 +61,7 @@
 #define MERGE_PARTS 128   /* sma_step, sma_merge: most partials of a head */
 #define SMA_PADDING 256   /* most tokens of a tile of sma that reads qn and c in 16 bits */
 #define WINDOW 32         /* tokens that a window has room for */
-#define CUM_STRIDE 3      /* floats a token in cum: rounded cumulative log-decay, its remainder, dt */
+#define CUM_STRIDE 3      /* floats a token in cum: rounded cumulative log-decay, its remainder, step size */
 
 #include "dense/args.h"
 #include "conv/args.h"

@@ -1,4 +1,4 @@
-/* Arguments and contracts of the kernels of attention; ../args.h has what all keep. */
+/* Arguments and contracts of the kernels of attention; the contract of every kernel is in ../args.h. */
 #ifndef DART_ATTENTION_ARGS_H
 #define DART_ATTENTION_ARGS_H
 
@@ -9,14 +9,14 @@ struct KvAppendArgs { U32 tiles, flags, B, L, G, D, C, k_at, k_row, v_at, v_row,
 
 /* o_t = sum_s w_s v_s over s <= position + t, s < C: w = softmax(scale q_t . k_s), lse = logsumexp(scale q_t . k_s).
  * k and v are of one type. Head h takes group g = h / (H / G): q[(b L + t) q_row + h D], k[(b C + s) k_row + g D], v alike, o as q.
- * lse f32 (b L + t) H + h. Online softmax in f32 over blocks of s; what lies in k and v at s > position + t reaches no
- * bit of o_t, NaN included. Tile: T0 tokens of one (b, h), tile = token block + token blocks * (h + H b); a kernel may take the
- * blocks of a head in the opposite order. */
+ * lse f32 at (b L + t) H + h. Online softmax in f32 over blocks of s. Values of k and v at s > position + t, NaN included, do not
+ * affect o_t. Tile: T0 tokens of one (b, h), tile = token block + token blocks * (h + H b); a kernel may compute the blocks of a
+ * head in reverse order. */
 struct AttentionArgs { U32 tiles, flags, B, L, H, G, D, C, q_at, q_row, k_at, k_row, v_at, v_row, seq_at, o_at, o_row, lse_at; F32 scale; };
 
-/* attention for L = 1, split: with seen = min(position + 1, C), tile = split + splits * (h + H b) looks at the tokens
+/* attention for L = 1, split along the cache: with seen = min(position + 1, C), tile = split + splits * (h + H b) reads the tokens
  * [split T, split T + T) below seen, T = STEP_TOKENS ceil(seen / (splits STEP_TOKENS)), and writes
- * partial[tile (D + 2)] = {top, den, acc[D]} as sma_step does with P = D; sma_merge puts them together. */
+ * partial[tile (D + 2)] = {top, den, acc[D]} as sma_step does with P = D. sma_merge then merges the partials. */
 struct AttentionStepArgs { U32 tiles, flags, B, H, G, D, C, splits, q_at, q_row, k_at, k_row, v_at, v_row, seq_at; F32 scale; };
 
 #endif

@@ -1,15 +1,15 @@
-/* Arguments and contracts of the kernels of conv; ../args.h has what all keep. */
+/* Arguments and contracts of the kernels of conv; the contract of every kernel is in ../args.h. */
 #ifndef DART_CONV_ARGS_H
 #define DART_CONV_ARGS_H
 
 /* y[b,t,ch] = SiLU(bias[ch] + sum_k weight[ch,k] in[t-K+1+k]), where in[<0] comes from tail[b, K-1+t', ch] or is 0.
- * Tile: T0 channels x T1 tokens of one sequence, tile = channel block + channel blocks * (token block + token blocks * b). */
+ * in is x. Tile: T0 channels x T1 tokens of one sequence, tile = channel block + channel blocks * (token block + token blocks * b). */
 struct ConvArgs { U32 tiles, flags, B, L, C, K, x_at, x_row, weight_at, bias_at, tail_at, seq_at, y_at, y_row; };
 
 /* tail = the last K-1 of (tail, in). Tile: T0 consecutive channels of one sequence, tile = channel block + blocks * b. */
 struct ConvTailArgs { U32 tiles, flags, B, L, C, K, x_at, x_row, tail_at, seq_at; };
 
-/* conv and conv_tail for L = 1 in one. Tile as conv_tail's. A count of 0 leaves tail and y alone. */
+/* conv and conv_tail for L = 1 in one launch. Tile as in conv_tail. A count of 0 leaves tail and y unchanged. */
 struct ConvStepArgs { U32 tiles, flags, B, C, K, x_at, x_row, weight_at, bias_at, tail_at, seq_at, y_at, y_row; };
 
 #endif

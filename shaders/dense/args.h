@@ -1,4 +1,4 @@
-/* Arguments and contracts of the kernels of dense; ../args.h has what all keep. */
+/* Arguments and contracts of the kernels of dense; the contract of every kernel is in ../args.h. */
 #ifndef DART_DENSE_ARGS_H
 #define DART_DENSE_ARGS_H
 
@@ -9,7 +9,7 @@ struct FillArgs { U32 tiles, rows, width, y_at, y_row; F32 value; };
  * row by row. */
 struct ConvertArgs { U32 tiles, flags, rows, L, width, x_at, x_row, y_at, y_row, seq_at; };
 
-/* y_t = weight_{ids_t} for ids in [first, first + count), which is what the weight binding holds. Rows with an id
+/* y_t = weight_{ids_t} for ids in [first, first + count), the rows that the weight binding holds. Rows with an id
  * outside [0, vocabulary) become NaN in the launch with first == 0. Tile: one row. */
 struct EmbedArgs { U32 tiles, rows, width, vocabulary, first, count, ids_at, weight_at, y_at, y_row; };
 

@@ -1,16 +1,16 @@
-/* Arguments and contracts of the kernels of mixer; ../args.h has what all keep. */
+/* Arguments and contracts of the kernels of mixer; the contract of every kernel is in ../args.h. */
 #ifndef DART_MIXER_ARGS_H
 #define DART_MIXER_ARGS_H
 
-/* The first third of a mixer's step: a normalised product whose outputs go on as they are needed. Row t is the one token
- * of sequence t: u = x_t / sqrt(mean(x_t^2) + eps) * norm, v_o = sum_i u_i weight[o, i], weight packed, and
+/* The first launch of a mixer's step: RMSNorm, a product, and the convolution or the step sizes of its outputs. Row t is the one
+ * token of sequence t: u = x_t / sqrt(mean(x_t^2) + eps) * norm, v_o = sum_i u_i weight[o, i], weight packed, and
  *   first <= o < first + C, a channel ch = o - first: conv_step with in_{K-1} = v_o: y[t, o] = SiLU(bias[ch] +
  *     sum_k taps[ch, k] in_k), (in_0 .. in_{K-2}) = tail[t, :, ch]; then tail[t, :, ch] = in_1 .. in_{K-1};
- *   the H outputs behind the channels with HAS_STEPS, h = o - first - C: y[t, o] = v_o, and what ssd_decay makes of it for
- *     L = M = 1 and dt_bias: cum[(t H + h) 3] = {log-decay, 0, step}, cum[decay_at + 2 t H + h] = open_decay[t H + h] (0 without HAS_OPEN),
- *     cum[decay_at + (2 t + 1) H + h] = log-decay;
- *   any other: y[t, o] = v_o.
- * A count of 0 leaves its row of everything alone. 1 <= K <= 8. Tile: T0 outputs x T1 rows,
+ *   with HAS_STEPS the H outputs after the channels, h = o - first - C: y[t, o] = v_o, and the results of ssd_decay for
+ *     L = M = 1 and dt_bias: cum[(t H + h) 3] = {log-decay, 0, step}, cum[decay_at + 2 t H + h] = open_decay[t H + h] (0 without
+ *     HAS_OPEN), cum[decay_at + (2 t + 1) H + h] = log-decay;
+ *   any other o: y[t, o] = v_o.
+ * A count of 0 leaves row t of every output unchanged. 1 <= K <= 8. Tile: T0 outputs x T1 rows,
  * tile = output block + (number of output blocks) * row block. */
 struct MixerProjectArgs {
     U32 tiles, flags, rows, inputs, outputs, first, C, K, H, x_at, x_row, norm_at, weight_at, y_at, y_row, taps_at, bias_at, tail_at,
@@ -18,9 +18,9 @@ struct MixerProjectArgs {
     F32 eps, dt_min, dt_max;
 };
 
-/* The second third, beside ssd_step: sma_query and sma_step in one, from q and e as the convolution left them and on normalised
- * memories: logit and v as sma has them. Rows of q and e lie q_row apart.
- * Tile: split + splits * (h + H b) looks at memories [split T, split T + T), T = ceil(count / splits), and writes
+/* The second launch, which may overlap ssd_step: sma_query and sma_step in one, from q and e after their convolution, and normalised
+ * memories. logit and v as in SmaArgs. Rows of q and e lie q_row apart.
+ * Tile: split + splits * (h + H b) reads memories [split T, split T + T), T = ceil(count / splits), and writes
  * partial[partial_at + (split B H + b H + h) (P + 4)] = {acc[P], top, den}: top = max logit (-3.4e38 without memories), den =
  * sum exp(logit - top), acc = sum exp(logit - top) v. A count of 0 writes nothing. */
 struct MixerAttendArgs {
@@ -28,10 +28,10 @@ struct MixerAttendArgs {
     F32 eps;
 };
 
-/* The last third: x_t += weight u_t, u = RMSNorm((y + SiLU(gate) r) SiLU(z)) norm over all inputs, weight packed, outputs x
- * inputs. With HAS_SMA r is the merge of the `splits` partials of (t, head i / P), 0 where none saw a memory:
+/* The last launch: x_t += weight u_t, u = RMSNorm((y + SiLU(gate) r) SiLU(z)) norm over all inputs, weight packed, outputs x
+ * inputs. With HAS_SMA r is merged from the `splits` partials of (t, head i / P), 0 where no partial saw a memory:
  * r_i = sum_s exp(top_s - T) acc_s,i / sum_s exp(top_s - T) den_s, T = max top_s over den_s > 0. partial
- * [(s B H + t H + h) (P + 4)] as mixer_attend writes it, B = rows, H = inputs / P. A count of 0 leaves x_t alone.
+ * [(s B H + t H + h) (P + 4)] as mixer_attend writes it, B = rows, H = inputs / P. A count of 0 leaves x_t unchanged.
  * Tile: T0 outputs x T1 rows, tile = output block + (number of output blocks) * row block. */
 struct MixerOutputArgs {
     U32 tiles, flags, rows, inputs, outputs, P, splits, y_at, y_row, gate_at, gate_row, z_at, z_row, norm_at, weight_at, seq_at, x_at, x_row;

@@ -1,21 +1,22 @@
-/* Arguments and contracts of the probes, which run when a device is opened and belong to no op; ../args.h has what all keep. */
+/* Arguments and contracts of the probes, which run when a device is opened and belong to no op; the contract of every kernel is in ../args.h. */
 #ifndef DART_PROBE_ARGS_H
 #define DART_PROBE_ARGS_H
 
 /* matrix_check: y = r 1^T + a b for matrices of side x side. One tile.
  * matrix2_check, from a, f32 side x side, and patterns, f32 side x side of which the upper 16 bits count:
  *   reduced    f32, in each element the sum of its row of a, by a reduction of the matrix;
- *   numbered   f32, 2 a + (side row + column), by a function of each element that writes to the matrix that it reads;
- *   converted  a as a matrix of the row's 16-bit type, two elements a word: what the conversion of sums makes of it;
- *   placed     a as f16, two elements a word, each element of a matrix of f16 sums set from the element of that number of
- *              a matrix of f32 sums;
- *   moved      those 16 bits of each pattern, two a word, set as elements of a matrix of f16 sums;
- *   joined     those of patterns i and i + 1 (of 0 after the last) put into word i as a pair of f16.
+ *   numbered   f32, 2 a + (side row + column), by an element function whose result replaces the matrix that it reads;
+ *   converted  a, converted from a matrix of f32 sums to the 16-bit type of the variant, two elements a word;
+ *   placed     a as f16, two elements a word: element i of a matrix of f16 sums set from element i of a matrix of f32 sums,
+ *              in every invocation;
+ *   moved      the upper 16 bits of each pattern, two a word, moved through elements of a matrix of f16 sums;
+ *   joined     the upper 16 bits of patterns i and i + 1 (of pattern 0 after the last), packed into word i as a pair of f16.
  * One tile. */
 struct MatrixCheckArgs { U32 tiles, side; };
 
-/* wide_check: y[i] = last + sum_j a_j[i] w_j + sum_{j > 14} w_j for i < count, over the inputs a_0 to a_14: more arguments than push
- * constants hold, and more bindings than any op has. No op launches it; tests see by it that a backend passes all of them on.
+/* wide_check: y[i] = last + sum_{j <= 14} a_j[i] w_j + sum_{j > 14} w_j for i < count, with inputs a_0 to a_14. It has more arguments
+ * than push constants hold, and more bindings than the kernel of any op. No op launches it; a test checks with it that a backend
+ * passes on all arguments and bindings.
  * Tile: T0 elements. */
 struct WideCheckArgs {
     U32 tiles, count, a00_at, a01_at, a02_at, a03_at, a04_at, a05_at, a06_at, a07_at, a08_at, a09_at, a10_at, a11_at, a12_at, a13_at, a14_at,

@@ -1,40 +1,43 @@
-/* Arguments and contracts of the kernels of ssd; ../args.h has what all keep. */
+/* Arguments and contracts of the kernels of ssd; the contract of every kernel is in ../args.h. */
 #ifndef DART_SSD_ARGS_H
 #define DART_SSD_ARGS_H
 
-/* step = IS_STEP ? dt : clamp(softplus(dt + dt_bias), dt_min, dt_max), no limit being FLT_MAX; log-decay of a token: -exp(a_log) step.
- * cum[(b H + h) L + t] = {hi, lo, step}: hi + lo is the log-decay summed from begin(j) to t inclusive, as a
- * two-float sum in an order of its own (hi the rounded sum, lo what rounding lost), so that differences keep their digits.
+/* step = IS_STEP ? dt : clamp(softplus(dt + dt_bias), dt_min, dt_max), where FLT_MAX means no limit. The log-decay of a token is
+ * -exp(a_log) step.
+ * cum[((b H + h) L + t) 3] = {hi, lo, step}: hi + lo is the sum of the log-decays from begin(j) to t inclusive, hi the rounded sum and
+ * lo what rounding lost, so that differences of two sums stay accurate. The order of summation is the variant's.
  * decay[(b (M+1) + 0) H + h] = open_decay[b H + h] or 0; decay[(b (M+1) + 1 + j) H + h] = the sum over chunk j (0 when
  * empty). Tile: T0 consecutive items (j fastest after h: item = h + H (j + M b)). */
 struct SsdDecayArgs { U32 tiles, flags, B, L, H, S, M, dt_at, dt_row, a_log_at, dt_bias_at, seq_at; F32 dt_min, dt_max; };
 
-/* The stages of a piece pass on two sets of N x P matrices, the memories of its chunks and the states that enter them
- * (hin), in one of two forms: raw f32, or normalised in any float dtype (HAS_SCALE for memories, HAS_HIN_SCALE for hin),
+/* The kernels below pass on two sets of N x P matrices: the memories of the chunks of a piece, and the states that enter these
+ * chunks (hin). Each set has one of two forms: raw (memories f32; hin f32 or bf16), or normalised in any float dtype (HAS_SCALE
+ * for memories, HAS_HIN_SCALE for hin),
  *   scale_n = sqrt(mean_p raw[n, p]^2 + eps), row n as stored = raw row n / scale_n, scale f32 beside it.
  * Row n of matrix j is at matrix_at + (row + n) P, its scale at scale_at + row + n, with row = ((b M + j) H + h) N; memories
- * with HAS_RUN: row = ((b capacity + m - first) H + h) N, m = position / S + j the number of the chunk in the sequence, and
- * only chunks that close and have first <= m < first + count are stored (all that close do, by the caller's promise).
+ * with HAS_RUN: row = ((b capacity + m - first) H + h) N, m = position / S + j the number of the chunk in the sequence. Only chunks
+ * that close and have first <= m < first + count are stored; the caller must see to it that all chunks that close do.
  * Matrices of empty chunks are neither written nor read. */
 
 /* mem_j = sum_t exp(cum[last] - cum[t]) step_t b_t^T x_t over chunk j, and with HAS_OPEN for j = 0 plus exp(a_1) open,
- * a_1 = decay[(b (M + 1) + 1) H + h]. Stored in the form asked for; the last chunk, when it does not close and with HAS_OPEN,
- * also unrounded in tail, f32 B H N P.
+ * a_1 = decay[(b (M + 1) + 1) H + h]. Stored in the form above. With HAS_OPEN the last chunk, when it does not close, is also stored
+ * unrounded in tail, f32 B H N P.
  * Tile: T0 rows n of T1 heads of one group, all columns,
  * tile = n block + n blocks * (head block + head blocks * (g + G (j + M b))), head blocks = ceil(H / G / T1).
- * ssd_decay_memory does this and what ssd_decay does in one launch, where a tile has all rows of its heads: T0 >= N. */
+ * ssd_decay_memory computes this and ssd_decay in one launch; its tiles have all rows of their heads: T0 >= N. */
 struct SsdMemoryArgs {
     U32 tiles, flags, B, L, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, seq_at, memory_at, scale_at;
     F32 eps;
-    U32 dt_at, dt_row, a_log_at, dt_bias_at; /* these and the limits: ssd_decay_memory only */
+    U32 dt_at, dt_row, a_log_at, dt_bias_at; /* these and dt_min, dt_max: ssd_decay_memory only */
     F32 dt_min, dt_max;
 };
 
-/* Walks the chunks of a piece with the memories as stored; a_0 = decay[0], a_{j+1} = decay[j + 1]:
+/* Takes the state from chunk to chunk of a piece, with the memories as stored; a_0 = decay[0], a_{j+1} = decay[j + 1] of (b, h):
  *   hin_0 = exp(a_0) h + open, hin_j = h;  total_0 = a_0 + a_1, total_j = a_{j+1};
- *   closing: h = exp(total_j) h + mem_j, and nothing is open;
- *   not closing (the last one): with HAS_OPEN open = tail, open_decay = total_j, and mem_j is not read; else as closing.
- * h is 0 at first without HAS_H and is then not written. A piece of no tokens changes nothing.
+ *   chunk j closes: h = exp(total_j) h + mem_j, open = 0, open_decay = 0;
+ *   chunk j does not close (only the last one may not): with HAS_OPEN open = tail, open_decay = total_j, and mem_j is not read;
+ *   without HAS_OPEN as if it closed.
+ * Without HAS_H h starts as 0 and is not written. A sequence with a count of 0 stays as it is.
  * Tile: T0 rows n of one (b, h), all columns, tile = row block + row blocks * (h + H b). */
 struct SsdStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, first, count, capacity, seq_at, memory_at, scale_at, hin_at, hin_scale_at; F32 eps; };
 
@@ -44,8 +47,8 @@ struct SsdStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, first, count, capac
  * head blocks = ceil(H / G / T0). */
 struct SsdOutputArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, c_at, c_row, hin_at, hin_scale_at, d_at, seq_at, y_at, y_row; };
 
-/* What ssd_decay, ssd_memory, ssd_state and ssd_output do, in one launch, for bf16: memories are normalised and stored with HAS_DH or
- * HAS_RUN only, h, open and open_decay as of ssd_state.
+/* ssd_decay, ssd_memory, ssd_state and ssd_output in one launch, for bf16. Memories are normalised, and stored only with HAS_DH or
+ * HAS_RUN. h, open and open_decay as in SsdStateArgs.
  * Eight tiles for every two heads of a group, tile = r + 8 (pair + pairs * (g + G b)), pairs = ceil(H / G / 2). */
 struct SsdPieceArgs {
     U32 tiles, flags, B, L, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, c_at, c_row, y_at, y_row, seq_at, memory_at,
@@ -53,10 +56,10 @@ struct SsdPieceArgs {
     F32 eps, dt_min, dt_max;
 };
 
-/* All of it for L = 1, after ssd_decay (which gives decay for M = 1 and cum): with a_0 = decay[0], a_1 = decay[1]:
+/* The whole scan for L = 1, after ssd_decay with M = 1, which writes decay and cum; a_0 = decay[0], a_1 = decay[1]:
  *   open' = exp(a_1) open + step b x, y = c (exp(a_0 + a_1) h + open') + d x; dh[0] = open' with HAS_DH
- *   (with HAS_CLOSED as well: only when closing, HAS_OPEN or not);
- *   closing ((position + 1) mod S == 0): h = exp(a_0 + a_1) h + open', open = 0, open_decay = 0;
+ *   (with HAS_CLOSED only when the chunk closes);
+ *   the chunk closes, (position + 1) mod S == 0: h = exp(a_0 + a_1) h + open', open = 0, open_decay = 0;
  *   otherwise open = open', open_decay = a_0 + a_1. Without HAS_OPEN open counts as 0 and h is the state after the
  *   token; without HAS_H h counts as 0 too and is not written. A count of 0 changes nothing and writes nothing.
  * Tile: T0 columns p of one (b, h), tile = p block + p blocks * (h + H b). */

@@ -1,4 +1,4 @@
-/* A model from the inside: weights on a device. */
+/* dart_model: weights on a device. */
 #ifndef DART_MODEL_H
 #define DART_MODEL_H
 
@@ -11,7 +11,7 @@ struct dart_model {
     base_report report;
     dart_model_config config;
     dart_dtype weights_dtype, activations, memories;
-    dart_tensor *weights; /* [layer][role]; those outside of layers under layer 0 */
+    dart_tensor *weights; /* [layer][role]; weights that belong to no layer lie at layer 0 */
     dart_buffer **buffers;
     uint32_t buffers_count;
     uint64_t bytes;
@@ -22,7 +22,7 @@ static inline const dart_tensor *model_weight(const dart_model *model, uint32_t 
     return &model->weights[(size_t)layer * MODEL_ROLE_COUNT + role];
 }
 model_block_weights model_layer_weights(const dart_model *model, uint32_t layer);
-/* lm_head, or the embedding that stands in for it. */
+/* The weights of lm_head: with config.tied those of the embedding. */
 const dart_tensor *model_head(const dart_model *model);
 
 #endif

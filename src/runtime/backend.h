@@ -1,23 +1,25 @@
-/* The seam: what a backend provides. This comment is the manual of whoever writes one.
+/* The interface between the library and a backend. This comment is the manual for writing a backend.
  *
- * A backend finds devices, gives memory, and runs kernels of the table (kernels.def) with bindings, arguments and a
- * number of tiles. It knows nothing of ops, shapes or models. Copy null/, fill the slots, add one line to the list in
- * context.c; the tests reach every device through the public API and need no change.
+ * A backend finds devices, provides memory, and runs kernels of the table (kernels.def) with bindings, arguments and a number of
+ * tiles. It knows nothing of ops, shapes or models. docs/adding.md lists the files that a new backend touches.
  *
- * What the callers (context.c, device.c, buffer.c, stream.c) promise:
- *   - Handles are the backend's own opaque pointers; arguments are checked; sizes are above zero.
- *   - device functions may come from several threads at once (memory of one device from two threads, streams of one
- *     device from two threads); one stream is used by one thread at a time.
- *   - Between stream_begin and stream_submit come stream_launch calls. stream_submit may be repeated without
- *     recording again, each time after stream_wait said DART_OK. stream_begin and stream_destroy come when nothing is
- *     in flight (stream.c waits first), memory_destroy and device_destroy too (the caller's duty), except on a lost device.
- *   - A launch whose `barrier` is set must see the writes of all earlier launches of the stream, and its writes must
- *     not overtake their reads. Launches without it may overlap with earlier ones.
- *   - Submissions are ordered with host access: memory_write before submit is seen, memory_read after wait sees.
+ * What the callers (context.c, device.c, buffer.c, stream.c) guarantee:
+ *   - Handles are opaque pointers that the backend made. Arguments are checked. Sizes are above zero.
+ *   - Functions of one device may be called from several threads at once. A stream is used by one thread at a time.
+ *   - stream_begin comes first, then stream_launch any number of times, then stream_submit. stream_submit may be repeated
+ *     without recording again, each time after stream_wait returned DART_OK.
+ *   - stream_begin, stream_destroy, memory_destroy and device_destroy are called when no work that uses the object is in flight,
+ *     except on a lost device.
  *
- * What a backend promises: failures come back as statuses with a text in the device's report (but for DART_TIMEOUT, which
- * callers that poll see often), never as aborts; a failed
- * call leaves nothing behind; destructors accept half-built objects; a lost device answers DART_DEVICE_LOST from then on.
+ * What a backend guarantees:
+ *   - A launch whose `barrier` is set sees the writes of all earlier launches of the stream, and its writes do not overtake
+ *     the reads of earlier launches. A launch without `barrier` may overlap earlier ones.
+ *   - Submissions of all streams of a device run in the order of the stream_submit calls, and each sees the writes of earlier ones.
+ *     A submission sees every earlier memory_write. A memory_read after stream_wait sees the writes of the submission.
+ *   - A failure is a status with a text in the device's report, never an abort. DART_TIMEOUT has no text, since callers that
+ *     poll get it often.
+ *   - A call that fails frees what it allocated. Destructors accept half-built objects.
+ *   - After the device is lost, every call returns DART_DEVICE_LOST.
  */
 #ifndef DART_BACKEND_H
 #define DART_BACKEND_H
@@ -30,10 +32,10 @@ typedef struct backend_binding {
 } backend_binding;
 #define BACKEND_ALIGN 256u
 
-/* A variant made for types and tile sizes: what a backend compiles, where it compiles. */
+/* A variant with its specialisation: the unit that a backend compiles, if it compiles at run time. */
 typedef struct backend_code {
     const kernel_row *row;
-    uint32_t dtypes; /* two bits a binding, see args.h */
+    uint32_t dtypes; /* two bits a binding, see shaders/args.h */
     uint32_t T0, T1;
 } backend_code;
 
@@ -49,17 +51,18 @@ typedef struct backend_launch {
 
 typedef struct backend {
     dart_backend_kind kind;
-    dart_backend_kind rows; /* whose rows of the table it runs: its own, but for a backend that pretends to be another */
-    /* What its kernels are good at, as measured; the model chooses between ways to the same result by them. */
-    bool windows_pay;     /* many sequences that decode: windows of tokens (dart_window_...) cost less than a step of each */
-    bool few_rows_linear; /* linear reads a long table for few rows faster than dart_norm_linear does */
-    /* Loads drivers. *instance is NULL when there is nothing to load, which is no error. */
+    dart_backend_kind rows; /* the backend whose rows of the table it runs: `kind`, except for null, which runs Vulkan's */
+    /* Measured properties of its kernels, by which a state chooses between ops with the same result. */
+    bool windows_pay;     /* decoding many sequences: dart_window_append, _output and _fold take less time than dart_ssd with L = 1 */
+    bool few_rows_linear; /* few rows times a large weight: dart_rms_norm and dart_linear take less time than dart_norm_linear */
+    /* Loads the driver. *instance is NULL when no driver is installed, which is no error. */
     dart_status (*instance_create)(const dart_context_options *options, base_report *report, void **instance);
     void (*instance_destroy)(void *instance);
     uint32_t (*device_count)(const void *instance);
     void (*device_info)(const void *instance, uint32_t index, dart_device_info *info); /* order of preference */
 
-    /* capabilities: those of the info less options->without_capabilities. report outlives the device. */
+    /* capabilities: those of device_info, plus options->with_capabilities, less options->without_capabilities. report outlives the
+     * device. */
     dart_status (*device_create)(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities, base_report *report, void **device);
     void (*device_destroy)(void *device);
 
@@ -73,18 +76,19 @@ typedef struct backend {
     void (*stream_destroy)(void *device, void *stream);
     dart_status (*stream_begin)(void *device, void *stream);
     dart_status (*stream_launch)(void *device, void *stream, const backend_launch *launch);
-    /* Runs the recording `times` times, one run after the other; stream_elapsed tells of all of them together. */
+    /* Runs the recording `times` times, one run after the other. stream_elapsed returns the time of all of them together. */
     dart_status (*stream_submit)(void *device, void *stream, uint32_t times);
     dart_status (*stream_wait)(void *device, void *stream, uint64_t timeout_ns);
     dart_status (*stream_elapsed)(void *device, void *stream, uint64_t *ns);
-    /* Optional; devices opened with options->profile need it: the time of each of the first `count` launches of the
-     * finished run, each from the end of the one before. Sets *count to 0 .. *count: how many were timed. */
+    /* Optional; required for devices opened with options->profile. The times of the first *count launches of the finished run,
+     * each from the end of the launch before. Lowers *count to the number of launches that were timed. */
     dart_status (*stream_times)(void *device, void *stream, uint64_t *ns, uint32_t *count);
 
-    /* Makes code ready ahead of the first launch (compiles a pipeline). From several threads at once. */
+    /* Compiles code ahead of the first launch that uses it. Called from several threads at once. */
     dart_status (*warm)(void *device, const backend_code *code);
-    /* What was compiled, for options->cache of a later device_create: size only when data is NULL. NULL: nothing is ever
-     * compiled. The backend recognises its own bytes as those of the same device and driver; that they are whole is seen to. */
+    /* Copies the compiled code, for options->cache of a later device_create; with data NULL only its size. NULL for a backend
+     * that compiles nothing. The backend must check that cached code belongs to this device and driver. device.c checks that
+     * the bytes are complete and undamaged. */
     dart_status (*cache_read)(void *device, void *data, size_t *bytes);
 } backend;
 

@@ -1,4 +1,4 @@
-/* Devices and buffers as the library sees them: the public objects behind the backends. */
+/* dart_device and dart_buffer: the public objects, which hold the backend's handles. */
 #ifndef DART_DEVICE_H
 #define DART_DEVICE_H
 
@@ -8,7 +8,7 @@
 
 struct dart_device {
     const backend *backend;
-    void *handle; /* the backend's */
+    void *handle; /* made by backend->device_create */
     base_report report;
     dart_device_info info; /* capabilities and max_binding_bytes as restricted by the options */
     char variant[32];      /* test hook, "" for none */
@@ -17,7 +17,7 @@ struct dart_device {
     void *profile_user;
     atomic_uint fail_in; /* calls until the injected failure; 0: none */
     atomic_bool lost;
-    atomic_ullong bytes;
+    atomic_ullong bytes; /* allocated now, see dart_device_bytes */
 };
 
 struct dart_buffer {
@@ -26,14 +26,15 @@ struct dart_buffer {
     uint64_t bytes;
 };
 
-/* Counts down to the injected failure of the options: DART_OK, or the failure. Called before every backend call and
- * every allocation of host memory made on behalf of a device. */
+/* Counts down to the failure that options.fail_at injects. Returns DART_OK or that failure; DART_DEVICE_LOST on a lost device.
+ * Must be called before every backend call and every allocation of host memory on behalf of a device. */
 dart_status device_fault(dart_device *device);
-/* Remembers a loss, and passes the status on. */
+/* Marks the device as lost when status is DART_DEVICE_LOST. Returns status. */
 dart_status device_note(dart_device *device, dart_status status);
-/* Replaces the cache of the options by what it holds, or by nothing. */
+/* Replaces options->cache, a header and the backend's bytes, by those bytes. Sets it to NULL, with a warning in the log, when the
+ * header or the checksum is wrong. */
 void device_unwrap_cache(dart_device_options *options, base_log *log);
-/* Zeroed host memory under fault injection; on failure NULL with the report set. */
+/* Zeroed host memory, subject to fault injection. On failure NULL, with the text in device->report. */
 void *device_calloc(dart_device *device, size_t count, size_t size);
 
 #endif

@@ -5,7 +5,8 @@
 #include "base/base.h"
 #include "shaders/args.h"
 
-/* Arguments of up to that many bytes travel as push constants, which every Vulkan device takes; longer ones in a buffer. */
+/* Vulkan: arguments of up to this many bytes are push constants, the size that every device supports; longer ones lie in a
+ * buffer. */
 #define KERNEL_PUSH_BYTES 128
 
 typedef enum kernel_id {
@@ -14,7 +15,7 @@ typedef enum kernel_id {
     KERNEL_COUNT
 } kernel_id;
 
-/* One struct of chars a kernel: its size is the number of bindings. */
+/* One struct of chars for each kernel: its size is the number of bindings of the kernel. */
 struct bindings_of_none {
     char none;
 #define KERNEL(id, Args) \
@@ -24,7 +25,7 @@ struct bindings_of_none {
 #include "kernels.def"
 };
 
-/* The most that a kernel of the table has. */
+/* Their sizes are the most bindings and the longest arguments of any kernel. */
 union kernel_any_bindings {
 #define KERNEL(id, Args) struct bindings_of_##id id;
 #include "kernels.def"
@@ -51,28 +52,28 @@ typedef struct kernel_info {
 } kernel_info;
 extern const kernel_info kernel_table[KERNEL_COUNT];
 
-/* Traits of a call, stated by the op: a row that names some is taken only where the call has them. What a device must have is
- * told by its capabilities (dart_capability). */
+/* Traits of a call, which the op states: a row is eligible only if the call has all traits that the row names in `fits`. What a
+ * row needs of the device is named in `needs` (dart_capability). */
 typedef enum kernel_trait {
     FITS_F16 = 1 << 0,         /* the operands of the products are all f16 */
-    FITS_BF16 = 1 << 1,        /* ... all bf16 */
-    FITS_HALF = 1 << 2,        /* ... all of 16 bits, of either kind */
+    FITS_BF16 = 1 << 1,        /* the operands of the products are all bf16 */
+    FITS_HALF = 1 << 2,        /* the operands of the products have 16 bits each, f16 or bf16, also mixed */
     FITS_TILES = 1 << 3,       /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and
                                   whole matrix tiles work */
     FITS_P64 = 1 << 4,         /* P, or D of softmax attention, is at most 64 */
     FITS_D64 = 1 << 5,         /* heads of softmax attention are 64 wide */
-    FITS_N128_P64 = 1 << 6,
+    FITS_N128_P64 = 1 << 6,    /* N is 128 and P is 64 */
     FITS_SCAN = 1 << 7,        /* chunks of at most 256 tokens, N at most 128, P 16, 32 or 64 */
     FITS_FEWEST_TILES = 1 << 8, /* linear: y has too few tiles of 64 x 64 for a quarter of the device (dense.c) */
-    FITS_FEW_TILES = 1 << 9,   /* linear: y has too few of them for the whole device */
-    FITS_MANY_TILES = 1 << 10, /* linear: y has enough of them to take larger ones */
-    FITS_CHECK = 1 << 11       /* a test of a backend, not an op: devices may lack the kernel */
+    FITS_FEW_TILES = 1 << 9,   /* linear: y has too few tiles of 64 x 64 for the whole device */
+    FITS_MANY_TILES = 1 << 10, /* linear: y has enough tiles of 64 x 64 to take larger tiles */
+    FITS_CHECK = 1 << 11       /* rows that only tests of a backend launch; the device may lack what they use */
 } kernel_trait;
-/* Does the row compute with cooperative matrices? Then `local` counts subgroups. */
+/* Whether the row computes with cooperative matrices. `local` of such a row counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->needs & DART_CAP_MATRIX) != 0)
 
-/* One variant. `slot` numbers the rows of a backend from 0 in table order: backends keep code, modules and
- * functions in arrays of that order, made from the same file. */
+/* One variant. `slot` numbers the rows of a backend from 0 in table order. Backends index their arrays of code, modules and
+ * functions by it; the build makes those arrays from the same table. */
 typedef struct kernel_row {
     kernel_id id;
     const char *variant;
@@ -80,14 +81,14 @@ typedef struct kernel_row {
     uint32_t slot;
     uint32_t needs; /* of the device: dart_capability bits */
     uint32_t fits;  /* of the call: kernel_trait bits */
-    uint32_t T0, T1;
-    uint32_t max_rows;
+    uint32_t T0, T1;   /* tile sizes; 0: the op computes it */
+    uint32_t max_rows; /* the row takes calls of at most this many rows; 0: any number */
     uint32_t local; /* invocations of a workgroup (Vulkan); subgroups where the row has matrices */
 } kernel_row;
 extern const kernel_row kernel_rows[];
 extern const uint32_t kernel_rows_count;
 
-/* Bindings of the ids in order, e.g. BINDING_linear_weight. */
+/* BINDING_<id>_<name>: the number of a binding within its kernel, e.g. BINDING_linear_weight. */
 enum {
 #define KERNEL(id, Args) BINDING_##id##_base, BINDING_##id##_reset = -1,
 #define BIND(id, name, access) BINDING_##id##_##name,
@@ -95,22 +96,23 @@ enum {
     BINDING_end
 };
 
-/* The first row of that backend and kernel that the device's capabilities and the call's traits allow and rows fits; variant, when
- * not NULL, restricts the choice for kernels that have an eligible row of that name. NULL when there is none. */
+/* The first row of the kernel in table order that is eligible: of that backend, with `needs` among capabilities, `fits` among
+ * traits, and max_rows 0 or not below rows. When variant is not NULL, an eligible row of that name goes first. NULL when no row is
+ * eligible. */
 const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, uint32_t capabilities, uint32_t traits, uint32_t rows, const char *variant);
-/* Buffers that a kernel takes where arguments above KERNEL_PUSH_BYTES need one. */
+/* Buffers that a kernel takes: its bindings, and one for arguments longer than KERNEL_PUSH_BYTES. */
 static inline uint32_t kernel_buffers(kernel_id id)
 {
     return kernel_table[id].bindings_count + (kernel_table[id].args_size > KERNEL_PUSH_BYTES);
 }
-/* Does the kernel keep within the device's limits? Its rows are none of the device's otherwise. */
+/* Whether the device allows as many buffers as the kernel takes. If not, no row of the kernel is eligible. */
 static inline bool kernel_fits(kernel_id id, const dart_device_info *info)
 {
     return info->max_bindings == 0 || kernel_buffers(id) <= info->max_bindings;
 }
-/* The most buffers of a kernel that ops cannot do without, which is one with a row that needs nothing of the device or the call. */
+/* The most buffers of any kernel with a baseline row of the backend (needs and fits 0): a device that allows fewer cannot be used. */
 uint32_t kernel_needed_buffers(dart_backend_kind backend);
-/* Has the device what the row needs? */
+/* Whether the row runs on the device. */
 static inline bool kernel_runs_on(const kernel_row *row, const dart_device_info *info)
 {
     return kernel_fits(row->id, info) && row->backend == info->backend && (row->needs & ~info->capabilities) == 0;

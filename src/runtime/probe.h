@@ -1,11 +1,12 @@
-/* Probes of what drivers do without a promise. */
+/* Probes when a device is opened: does its matrix hardware compute what variants rely on? */
 #ifndef DART_PROBE_H
 #define DART_PROBE_H
 
 #include "device.h"
 
-/* Runs the probes of matrix hardware that the device's capabilities call for, and takes away the capabilities of those that fail or
- * give wrong numbers; probes of the bits in `wrong` count as having done so. Part of opening a device. */
+/* Runs the probes of the matrix capabilities that the device has, as part of dart_device_open. A probe that fails or gives wrong
+ * numbers removes its capabilities from device->info and logs a warning. wrong: capabilities whose probes count as failed, for
+ * tests. Returns DART_OK, DART_DEVICE_LOST or DART_OUT_OF_MEMORY. */
 dart_status device_probe(dart_device *device, uint32_t wrong);
 
 #endif

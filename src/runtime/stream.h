@@ -1,12 +1,12 @@
-/* A stream behind its public functions: what op calls (op.h) ask of it. */
+/* dart_stream, as op.c and stream.c share it. */
 #ifndef DART_STREAM_H
 #define DART_STREAM_H
 
 #include "trace.h"
 
-enum { STREAM_IN_FLIGHT = 128 };
+enum { STREAM_IN_FLIGHT = 128 }; /* the most ranges between two barriers */
 
-/* A range that launches since the last barrier read or write. */
+/* A range of memory that a launch since the last barrier reads or writes. */
 typedef struct hazard {
     const void *memory;
     uint64_t begin, end;
@@ -20,29 +20,30 @@ typedef struct buffer_list {
 
 struct dart_stream {
     dart_device *device;
-    void *handle; /* the backend's */
+    void *handle; /* made by backend->stream_create */
     base_report report;
     dart_stream_options options;
     dart_status status; /* sticky */
-    bool submitted;     /* and not known to be done */
-    bool closed;        /* submitted once: nothing more can be recorded */
-    bool timed;         /* elapsed_ns is that of a finished submission */
+    bool submitted;     /* a submission may be in flight */
+    bool closed;        /* the recording has been submitted: ops fail until dart_stream_begin */
+    bool timed;         /* elapsed_ns is the time of a finished submission */
     uint64_t elapsed_ns;
-    uint32_t launches;
+    uint32_t launches;  /* in the recording */
     hazard hazards[STREAM_IN_FLIGHT];
     uint32_t hazards_count;
-    launch_notes notes; /* on a device that is profiled */
-    backend_code *needs; /* of a warming stream: the code that launches asked for, each once */
+    launch_notes notes;  /* on a device that is profiled */
+    backend_code *needs; /* of a stream with options.warm: the code of the launches, each once */
     uint32_t needs_count;
-    /* Scratch, which op.c hands out: buffers filled one after another, all given back between ops. */
+    /* Scratch memory of ops (op_scratch): buffers that are filled one after another. Every op starts again with the first. */
     buffer_list chunks;
-    uint32_t chunk; /* the one being filled */
-    uint64_t used;  /* bytes of it */
-    buffer_list tickets; /* zeros; launches recorded earlier may use any of them, later ones use the last and largest */
+    uint32_t chunk; /* index of the buffer that is being filled */
+    uint64_t used;  /* bytes of that buffer in use */
+    buffer_list tickets; /* op_tickets: new launches use the last and largest buffer, recorded ones may still use earlier ones */
 };
 
-/* A failure of the backend, whose text lies in the device's report, becomes the stream's; `call` names who asked. */
+/* Makes a failure of the backend the stream's sticky status and copies its text from the device's report, after `call`, the name of
+ * the public function. DART_TIMEOUT is not sticky. Returns status. */
 dart_status stream_take_failure(dart_stream *stream, dart_status status, const char *call);
-/* Records the launch, behind a barrier if it depends on one since the last. */
+/* Records the launch. Sets launch->barrier if it depends on a launch since the last barrier. */
 void stream_launch(dart_stream *stream, backend_launch *launch, const char *call);
 #endif
