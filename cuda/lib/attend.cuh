@@ -1,4 +1,4 @@
-// Operands of tensor cores (sm_80): pairs of 16-bit elements, shared memory by address, fragments; tiles of 128 tokens.
+// Operands of tensor cores for attention (sm_80): pairs of 16-bit elements, shared memory by address, fragments.
 #ifndef DART_ATTEND_CUH
 #define DART_ATTEND_CUH
 
@@ -8,10 +8,10 @@
 
 namespace attend {
 
-constexpr uint32_t TOKENS = 128; // of a tile
+constexpr uint32_t TOKENS = 128; // tokens of a tile
 constexpr float log2e = 1.4426950408889634f, ln2 = 0.69314718055994531f;
 
-// 2^x for x <= 0, 0 where that is not normal; NaN stays NaN.
+// 2^x for x <= 0; 0 where the result is subnormal. NaN stays NaN.
 __device__ __forceinline__ float exp2_below(float x)
 {
     float y;
@@ -85,28 +85,28 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint32_t v)
 }
 __device__ __forceinline__ void store_shared(uint32_t address, float v) { store_shared(address, __float_as_uint(v)); }
 
-// 16 bytes from global to shared memory, not through registers.
+// Asynchronous copy of 16 bytes from global to shared memory; copies_wait waits for it.
 __device__ __forceinline__ void copy_16(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Zeros where nothing is there.
+// copy_16 if there is set, else 16 bytes of zeros without a read.
 __device__ __forceinline__ void copy_16_or_0(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
-// Until all that this thread copies is there.
+// Waits for all copies that this thread started.
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8 and gets of each the elements
-// 2 (l % 4) + {0, 1} of row l / 4.
+// Loads four 8 x 8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8 and receives elements
+// 2 (l % 4) + {0, 1} of row l / 4 of each matrix.
 __device__ __forceinline__ void load_matrices(uint32_t *to, uint32_t address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
 }
-// The same of the transposed matrices: lane l gets the elements of rows 2 (l % 4) + {0, 1} of column l / 4.
+// load_matrices, transposed: lane l receives elements of rows 2 (l % 4) + {0, 1} of column l / 4.
 __device__ __forceinline__ void load_matrices_turned(uint32_t *to, uint32_t address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -131,7 +131,7 @@ __device__ __forceinline__ void multiply(float *d, const uint32_t (&a)[4], const
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Rows of an operand in memory: a thread's two of the warp's 16, NULL past the tile.
+// The left operand of a product in global memory: of the warp's 16 rows, pointers to the two of this thread, NULL past the tile.
 struct Operand {
     const uint16_t *row[2];
     __device__ __forceinline__ Operand(const uint16_t *from, size_t pitch, uint32_t line0, uint32_t lines)
@@ -145,7 +145,7 @@ struct Operand {
     {
         return row[k] ? *reinterpret_cast<const uint32_t *>(row[k] + column) : 0u;
     }
-    // Columns n to n + 15 as the left side of a product.
+    // Columns n to n + 15 as the fragment a of multiply.
     __device__ __forceinline__ void fragment(uint32_t (&a)[4], uint32_t n) const
     {
         for (uint32_t k = 0; k < 4; k++) a[k] = pair(k % 2, n + k / 2 * 8);

@@ -1,4 +1,4 @@
-// At the end of every object: each row of its table has its function, with the parameters that the backend launches it with.
+// Included at the end of every object: checks that each row of its table has a function, with the parameters that the backend passes.
 #ifndef DART_CHECK_ROWS_CUH
 #define DART_CHECK_ROWS_CUH
 

@@ -1,5 +1,5 @@
-// What every kernel uses: parameters, elements of any dtype, sequences and chunks, sums over a block. Included by one object at a
-// time, whose rows it reads.
+// Common parts of all kernels: parameters, elements of any dtype, sequences and chunks, sums over a block. rows.def is the generated
+// table of the object that includes this file.
 #ifndef DART_CUH
 #define DART_CUH
 
@@ -8,8 +8,9 @@
 
 #include <cuda_fp16.h>
 
-// Names made from the rows of this object (tools/build/cuda_objects.py): argument types fill_args, bindings BINDING_fill_y, and
-// of row fill[simt] tile sizes TILE0_fill_simt, TILE1_, THREADS_ of a block and bytes of dynamic SHARED_ memory.
+// Names made from the rows of this object (tools/build/cuda_objects.py). For kernel fill: fill_args, the type of its arguments, and
+// BINDING_fill_y, the number of binding y. For row fill[simt]: the tile sizes TILE0_fill_simt and TILE1_fill_simt, the threads of a
+// block THREADS_fill_simt, and the bytes of dynamic shared memory SHARED_fill_simt.
 #define KERNEL(id, Args) typedef struct Args id##_args;
 #include "rows.def"
 enum {
@@ -29,15 +30,15 @@ enum : uint32_t {
     constexpr uint32_t THREADS_##id##_##variant = (threads), SHARED_##id##_##variant = (shared_bytes);
 #include "rows.def"
 
-// The function of a row, with the threads that the row says.
+// Declares the function of a row, for the number of threads in the row.
 #define KERNEL_FUNCTION(id, variant) KERNEL_BOUNDED(id, variant, __launch_bounds__(THREADS_##id##_##variant))
-// With registers for that many blocks on a multiprocessor, where the compiler's own choice spills.
+// KERNEL_FUNCTION with registers limited so that `blocks` blocks fit a multiprocessor.
 #define KERNEL_FUNCTION_BLOCKS(id, variant, blocks) \
     KERNEL_BOUNDED(id, variant, __launch_bounds__(THREADS_##id##_##variant, blocks))
 #define KERNEL_BOUNDED(id, variant, bounds) \
     extern "C" __global__ void bounds id##_##variant(const id##_args args, const CudaBindings bindings, \
                                                      const uint32_t dtypes)
-// The same of a row with a CUDA_MAP.
+// KERNEL_FUNCTION_BLOCKS for a row with a CUDA_MAP.
 #define KERNEL_FUNCTION_MAPPED(id, variant, blocks) \
     extern "C" __global__ void __launch_bounds__(THREADS_##id##_##variant, blocks) id##_##variant( \
         const id##_args args, const CudaBindings bindings, const uint32_t dtypes, const __grid_constant__ CudaMap map)
@@ -45,14 +46,14 @@ enum : uint32_t {
 
 constexpr uint32_t block_size = CUDA_BLOCK;
 constexpr uint32_t warps = block_size / 32;
-constexpr float lowest = -3.4e38f; // stands for no logit where arithmetic with infinities would follow
+constexpr float lowest = -3.4e38f; // stands for -infinity, so that differences of two of them are not NaN
 
 enum : uint32_t { DTYPE_F32 = 0, DTYPE_F16 = 1, DTYPE_BF16 = 2, DTYPE_I32 = 3 };
 
 // ---- Elements ----
 
 struct View {
-    char *base; // a multiple of 256 bytes
+    char *base; // aligned to 256 bytes
     uint32_t dtype;
 };
 #define VIEW(id, name) \
@@ -93,7 +94,7 @@ __device__ __forceinline__ void store(const View &view, size_t i, float value)
     }
 }
 
-// An element as it lies in memory, and its value: apart, so that work can stand between.
+// Loading an element and converting it are two functions, so that other work can stand between them.
 __device__ __forceinline__ uint32_t fetch_bits(const View &view, size_t i)
 {
     return view.dtype == DTYPE_F32 ? reinterpret_cast<const uint32_t *>(view.base)[i]
@@ -105,9 +106,8 @@ __device__ __forceinline__ float value_of(uint32_t bits, uint32_t dtype)
     return dtype == DTYPE_F32 ? __uint_as_float(bits) : half;
 }
 
-// Four elements in a row as they lie in memory, f32 in x y z w, 16-bit ones in x and y; those past valid are zero.
-// Fetching and unpacking are apart so that work can stand between a load and its first use. aligned promises that i
-// is a multiple of 4. Not for i32.
+// Four consecutive elements as they lie in memory: f32 in x y z w, 16-bit elements in x and y. Elements from `valid` on are zero.
+// unpack4 converts them later, so that other work can stand between. aligned: i is a multiple of 4. Not for i32.
 __device__ __forceinline__ uint4 fetch4(const View &view, size_t i, uint32_t valid, bool aligned)
 {
     uint4 raw = make_uint4(0, 0, 0, 0);
@@ -133,7 +133,7 @@ __device__ __forceinline__ uint4 fetch4(const View &view, size_t i, uint32_t val
     }
     return raw;
 }
-// All four of them there, and aligned.
+// fetch4 of four elements that all exist, i a multiple of 4.
 __device__ __forceinline__ uint4 fetch4_whole(const View &view, size_t i)
 {
     if (view.dtype == DTYPE_F32) return reinterpret_cast<const uint4 *>(view.base)[i / 4];
@@ -161,7 +161,7 @@ __device__ __forceinline__ bool multiples_of_4(uint32_t a, uint32_t b, uint32_t 
 // ---- Arithmetic ----
 
 __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0); }
-// a / b, at once where that is 0 or a.
+// a / b, without a division where the result is 0 or a.
 __device__ __forceinline__ uint32_t quotient(uint32_t a, uint32_t b)
 {
     if (a < b) return 0;
@@ -208,7 +208,7 @@ __device__ __forceinline__ float warp_sum(float value)
     for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
-// To be called by the whole block.
+// Call with the whole block.
 __device__ __forceinline__ float block_sum(float value)
 {
     __shared__ float parts[warps];

@@ -8,13 +8,13 @@ namespace attend {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// ---- Barriers: a phase is over when `count` arrivals and all announced bytes are in; parity is that of the phase ----
+// ---- Barriers: a phase ends after `count` arrivals and all expected bytes; parity is the lowest bit of the number of the phase ----
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
-// To be followed by a __syncthreads: other threads and the copy engine then see the barriers.
+// After barrier_init; call __syncthreads next. Other threads and the copy engine then see the barriers.
 __device__ __forceinline__ void barriers_visible()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -38,26 +38,26 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
 
 // ---- Copies into shared memory, counted by a barrier ----
 
-// The rows of a CudaMap from `row` on; `to` is a multiple of 1024.
+// Copies rows of a CudaMap from `row` on; `to` is a multiple of 1024.
 __device__ __forceinline__ void map_copy(uint32_t to, const CudaMap &map, uint32_t row, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(to), "l"(&map), "r"(0), "r"(row), "r"(barrier) : "memory");
 }
 
-// 8 bytes, to be waited for by copies_wait_but in the thread that copies them.
+// Asynchronous copy of 8 bytes. The same thread waits for it with copies_wait_but.
 __device__ __forceinline__ void copy_8(uint32_t to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
-// The copies so far are a group; until at most `pending` of the last groups are on their way.
+// copies_commit closes a group of the copies so far. copies_wait_but waits until at most the last `pending` groups are unfinished.
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending> __device__ __forceinline__ void copies_wait_but()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Arrives when the copies (copy_16) that this thread started are over; one of the barrier's arrivals.
+// Makes this thread arrive at the barrier once its copies (copy_16) so far are done. Counts as one of the barrier's arrivals.
 __device__ __forceinline__ void copies_arrive(uint32_t barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
@@ -76,33 +76,34 @@ template <uint32_t count> __device__ __forceinline__ void registers_give()
 
 // ---- Products of a warpgroup: d (64 x 64, f32) = or += a (64 x 16, registers) b (16 x 64, shared memory) ----
 
-// What this thread stored in shared memory, before the barrier after which products read it.
+// Makes this thread's stores to shared memory visible to products. Call before the barrier that precedes the products.
 __device__ __forceinline__ void shared_visible_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Before the first product, and after registers that products use were written.
+// Call before the first product, and after writing registers that products use.
 __device__ __forceinline__ void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// At most `pending` of the last groups may still run.
+// Waits until at most the last `pending` groups of products are unfinished.
 template <int pending> __device__ __forceinline__ void products_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// The registers of a product change or are read here, not earlier or later: the compiler knows nothing of the waits.
+// Keeps the compiler from moving accesses to d across this point. It does not know that products run until products_wait.
 __device__ __forceinline__ void products_hold(float (&d)[32])
 {
 #pragma unroll
     for (int i = 0; i < 32; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// b as rows of 64 16-bit elements, 128 bytes apart, swizzled by 128 bytes: `start` is its first row, a multiple of 8 rows.
-// Groups of 8 rows lie 1024 bytes apart. In units of 16 bytes: the start in bits 0 to 13, that distance in bits 32 to 45; the
-// swizzle in bits 62 and 63.
+// Descriptor of b in shared memory: rows of 64 16-bit elements, 128 bytes apart, swizzled by 128 bytes. `start` is the address of a
+// row whose number is a multiple of 8. Bits 0 to 13 hold the address, bits 32 to 45 the distance of groups of 8 rows, 1024 bytes, both
+// in units of 16 bytes; bits 62 and 63 the swizzle.
 __device__ __forceinline__ uint64_t product_rows(uint32_t start)
 {
     return uint64_t((start & 0x3ffffu) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }
 
-// The same `rows` further on, a multiple of 8: no carry leaves the low word, and that word alone is to be added to.
+// The descriptor `rows` rows further on, a multiple of 8. The address lies in the low word and does not overflow it, so that a 32-bit
+// addition is enough.
 __device__ __forceinline__ uint64_t product_rows_after(uint64_t b, uint32_t rows)
 {
     return (b & 0xffffffff00000000u) | (uint32_t(b) + rows * (128 >> 4));
@@ -122,7 +123,7 @@ __device__ __forceinline__ uint64_t product_rows_after(uint64_t b, uint32_t rows
                    "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]) \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)))
 
-// b is stored as its rows (the contracted index outside), see product_rows.
+// b: a descriptor from product_rows, one row of b for each value of the contracted index.
 template <uint32_t dtype>
 __device__ __forceinline__ void product_64(float (&d)[32], const uint32_t *a, uint64_t b, bool add)
 {

@@ -1,9 +1,8 @@
 // Matrix products of one block: acc += a b over a depth, 16 R x 16 R outputs, R x R in each of 16 x 16 threads.
 //
-// An operand is a struct that yields four elements at a time: `Fetched fetch(line, k)` starts the loads and
-// `float4 value(Fetched)` gives the numbers. With by_line the four lie along k (a matrix whose lines are contiguous
-// in k), otherwise along the lines. What lies outside the matrix is zero. fetch is called by thread with a line that
-// stays the same all through one product when by_line (staged_line).
+// An operand is a struct that yields four elements at a time: `Fetched fetch(line, k)` issues the loads and `float4 value(Fetched)`
+// converts them. With by_line the four elements lie along k (a matrix whose lines are contiguous in k), otherwise along the lines.
+// fetch must return zeros outside the matrix. With by_line a thread passes the same line, staged_line, all through one product.
 // Shared memory: 4 panels of depth x (16 R + 4) floats, 17 KiB.
 #ifndef DART_PRODUCT_CUH
 #define DART_PRODUCT_CUH
@@ -17,10 +16,10 @@ template <int R> struct Panels {
     alignas(16) float b[2][depth][side + 4];
 };
 
-// The line of the tile that this thread stages for an operand with by_line.
+// The line of the tile that this thread copies to shared memory for an operand with by_line.
 template <int R> __device__ __forceinline__ uint32_t staged_line() { return threadIdx.x / (Panels<R>::depth / 4); }
 
-// Where in the tile output i of a thread lies, along a (of = threadIdx.x / 16) or along b (of = threadIdx.x % 16).
+// The place in the tile of output i of a thread, along a (of = threadIdx.x / 16) or along b (of = threadIdx.x % 16).
 __device__ __forceinline__ uint32_t output_line(uint32_t of, uint32_t i) { return i / 4 * 64 + of * 4 + i % 4; }
 
 template <int R, class Operand> struct Stager {
@@ -59,7 +58,7 @@ template <int R> __device__ __forceinline__ void product_clear(float (&acc)[R][R
     }
 }
 
-// To be called by the whole block with the same K. What was written to shared memory before it is seen by fetch.
+// acc += a b over K. Call with the whole block and the same K. fetch sees what the block wrote to shared memory before the call.
 template <int R, class A, class B>
 __device__ __forceinline__ void product(const A &a, const B &b, uint32_t K, Panels<R> &panels, float (&acc)[R][R])
 {
@@ -75,7 +74,7 @@ __device__ __forceinline__ void product(const A &a, const B &b, uint32_t K, Pane
     for (uint32_t k0 = 0; k0 < K; k0 += depth, half ^= 1) {
         of_a.put(panels.a[half], a.value(next_a));
         of_b.put(panels.b[half], b.value(next_b));
-        // One barrier a step: the other half was last read before the barrier of the step in between.
+        // One barrier a step is enough: every read of the other half lies before this barrier, every write to it after.
         __syncthreads();
         if (k0 + depth < K) {
             next_a = a.fetch(of_a.line, k0 + depth + of_a.k);
@@ -132,7 +131,7 @@ struct Columns {
     __device__ __forceinline__ float4 value(const Fetched &raw) const { return unpack4(raw, view.dtype); }
 };
 
-// A line times a factor known to the thread that stages it.
+// Lines whose elements are multiplied by a factor that the staging thread holds.
 struct ScaledLines {
     static constexpr bool by_line = true;
     typedef uint4 Fetched;

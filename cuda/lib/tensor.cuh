@@ -1,8 +1,8 @@
 // Matrix products on tensor cores: 16-bit operands, f32 sums.
 //
-// A tile in shared memory is rows of 64 elements, 128 bytes, from an address that is a multiple of 1024; piece i of 16
-// bytes of row r lies at piece i ^ (r % 8), where ldmatrix finds eight rows in eight different banks and where wgmma looks
-// with its 128-byte swizzle.
+// A tile in shared memory is rows of 64 elements, 128 bytes, from an address that is a multiple of 1024. Piece i (16 bytes) of row r
+// lies at piece i ^ (r % 8): ldmatrix then reads eight rows from eight different banks, and the order is that of wgmma's 128-byte
+// swizzle.
 // A fragment of the left operand is 16 x 16, in the registers of a warp: lane 4 g + c holds rows g (0, 2) and g + 8 (1, 3),
 // columns 2 c, 2 c + 1 (0, 1) and 2 c + 8, 2 c + 9 (2, 3). Sums are 16 x 64 a warp: sum[4 i ..] are columns 8 i + 2 c and
 // 8 i + 2 c + 1 of row g, then of row g + 8. A warpgroup multiplies 64 rows at once, 16 a warp, in the same layout.
@@ -14,7 +14,7 @@
 constexpr uint32_t tile_row = 128; // bytes
 extern __shared__ __align__(1024) char tensor_memory[];
 
-// The value of lane 0: tells the compiler that a branch on it is taken by whole warps, without which wgmma waits at every step.
+// The value of lane 0. The compiler then knows that whole warps take a branch on the value; otherwise it makes wgmma wait at every step.
 __device__ __forceinline__ uint32_t uniform(uint32_t value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 // ---- 16-bit pairs ----
@@ -34,8 +34,9 @@ template <bool bf> __device__ __forceinline__ float2 unpack(uint32_t pair)
     if (bf) return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
     return make_float2(from_half(pair & 0xffffu), from_half(pair >> 16));
 }
-// Factors of a pair of elements. bf16: what rounding leaves of them in lo, so that two bf16 instructions multiply as exactly as
-// f32 and one rounding would, but for 2^-17 of the product, without taking pairs apart. f16 has too small a range for that.
+// Factors for a pair of elements. bf16: each factor as a sum of two bf16 numbers, x the rounded factors and y the remainders. Two bf16x2
+// instructions then multiply a pair as accurately as f32 with one rounding, up to 2^-17 of the product. f16: the factors in f32,
+// as the range of f16 is too small for remainders.
 template <bool bf> __device__ __forceinline__ uint2 factors_of(float low, float high)
 {
     if (!bf) return make_uint2(__float_as_uint(low), __float_as_uint(high));
@@ -50,17 +51,17 @@ template <bool bf> __device__ __forceinline__ uint32_t multiply_pair(uint32_t pa
         return pack<false>(v.x * __uint_as_float(by.x), v.y * __uint_as_float(by.y));
     }
     uint32_t rest;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(rest) : "r"(pair), "r"(by.y), "r"(0x80008000u)); /* - 0: mul is of sm_90 */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(rest) : "r"(pair), "r"(by.y), "r"(0x80008000u)); /* adds -0: mul.bf16x2 needs sm_90 */
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(pair), "r"(by.x), "r"(rest));
     return pair;
 }
-// Eight elements times the factors of a pair.
+// Eight elements, each pair times the factors `by`.
 template <bool bf> __device__ __forceinline__ uint4 scale8(const uint4 &from, uint2 by)
 {
     return make_uint4(multiply_pair<bf>(from.x, by), multiply_pair<bf>(from.y, by), multiply_pair<bf>(from.z, by),
                       multiply_pair<bf>(from.w, by));
 }
-// exp(x), at most 1; 2 ulp. NaN stays NaN.
+// exp(min(x, 0)), within 2 ulp. NaN stays NaN.
 __device__ __forceinline__ float decay_exp(float x)
 {
     float y;
@@ -68,7 +69,7 @@ __device__ __forceinline__ float decay_exp(float x)
         : "=f"(y) : "f"(x));
     return y;
 }
-// exp(to - from) of two-float log-decays.
+// exp(to - from), at most 1, of cumulative log-decays as two floats.
 __device__ __forceinline__ float decay_between(float2 to, float2 from) { return decay_exp((to.x - from.x) + (to.y - from.y)); }
 __device__ __forceinline__ float inverse_root(float x)
 {
@@ -77,21 +78,21 @@ __device__ __forceinline__ float inverse_root(float x)
     return y;
 }
 
-// The largest of non-negative numbers of a warp; NaN counts as more than any.
+// The largest of the non-negative numbers of a warp; NaN counts as larger than all.
 __device__ __forceinline__ float warp_top(float value)
 {
     return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(value)));
 }
-// The power of two not above a number that is not negative, 2^-40 below that; 1 from 2^40 on and where it is not finite: no
-// other factor in f16 would bring a product with it back into range, and what is beside it keeps its digits.
+// The largest power of two not above a non-negative number, at least 2^-40. 1 for numbers from 2^40 on, infinity and NaN: no factor
+// would bring their products into the range of f16, and with 1 smaller numbers of the row keep their digits.
 __device__ __forceinline__ float unit_below(float number)
 {
     const float power = __uint_as_float(__float_as_uint(number) & 0x7f800000u);
     return power < 0x1p40f ? fmaxf(power, 0x1p-40f) : 1.0f;
 }
 
-// Sums over two lanes that lie `lanes` apart: of the first 2 count values each keeps the sums of count, the lower lane of the
-// lower ones.
+// Adds the first 2 count values of two lanes that lie `lanes` apart. The lower lane keeps the sums of the first count values, the upper
+// lane the others.
 template <uint32_t count, uint32_t size> __device__ __forceinline__ void add_halves(float (&v)[size], uint32_t lanes)
 {
     const bool upper = threadIdx.x & lanes;
@@ -109,20 +110,20 @@ __device__ __forceinline__ uint32_t tile_at(uint32_t row, uint32_t piece)
 {
     return row * tile_row + ((piece ^ (row & 7u)) << 4);
 }
-// Among `count` threads that agree on a number from 1 to 15.
+// Barrier among `count` threads, by a number from 1 to 15 that these threads share.
 __device__ __forceinline__ void barrier(uint32_t number, uint32_t count)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(count) : "memory");
 }
-// What ordinary stores wrote is there for wgmma after the next barrier.
+// Makes ordinary stores to shared memory visible to wgmma after the next barrier.
 __device__ __forceinline__ void stores_done()
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-// For launches that overlap (CUDA_OVERLAP): what the predecessor wrote is there after the first; the second lets the successor
-// begin, which waits in its turn.
+// For launches that overlap (CUDA_OVERLAP): after predecessors_wait the results of the launch before are visible. successors_begin lets
+// the next launch start, which calls predecessors_wait in turn.
 __device__ __forceinline__ void predecessors_wait()
 {
 #if __CUDA_ARCH__ >= 900
@@ -135,25 +136,25 @@ __device__ __forceinline__ void successors_begin()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// 16 bytes; zeros, without reading, when there is nothing to copy.
+// Asynchronous copy of 16 bytes; zeros without a read unless there is set.
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for all but `left` groups of this thread's copies, which are there for this thread then.
+// Waits until at most the last `left` groups of this thread's copies are unfinished. The others are then visible to this thread.
 template <int left> __device__ __forceinline__ void copies_landed()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
-// The same; after a barrier, which must follow, they are there for all threads and for wgmma.
+// copies_landed, for all threads and wgmma: a barrier must follow, after which the copies are visible to them.
 template <int left> __device__ __forceinline__ void copies_wait()
 {
     copies_landed<left>();
     stores_done();
 }
-// rows x 64 elements of 16 bits from rows `row` elements apart into a tile, by so many threads; zeros from row `valid` and from
-// element 8 `pieces` of a row on.
+// Copies rows x 64 elements of 16 bits into a tile, from rows that lie `row` elements apart, with `threads` threads. Rows from `valid`
+// on, and elements from 8 `pieces` of a row on, become zero.
 template <uint32_t rows, uint32_t threads>
 __device__ __forceinline__ void copy_tile(uint32_t to, const uint16_t *from, uint32_t row, uint32_t valid, uint32_t thread,
                                           uint32_t pieces = 8)
@@ -165,7 +166,7 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const uint16_t *from, uin
     for (uint32_t i = 0; i < rows * 8 / threads; i++, at += threads / 8 * uint64_t(row))
         copy16(first + i * (threads / 8 * tile_row), at, r + i * (threads / 8) < valid && thread % 8 < pieces);
 }
-// 16 bytes of a tile, by a thread of eight a row.
+// 16 bytes of a tile: piece 0 to 7 of a row.
 __device__ __forceinline__ uint4 get16(const char *tile, uint32_t row, uint32_t piece)
 {
     return *reinterpret_cast<const uint4 *>(tile + tile_at(row, piece));
@@ -177,8 +178,8 @@ __device__ __forceinline__ void put16(char *tile, uint32_t row, uint32_t piece, 
 
 // ---- Products ----
 
-// Four matrices of 8 x 8 elements: lane l gives the address of row l % 8 of matrix l / 8 and gets elements 2 (l % 4) and one more
-// of row l / 4 of each; turned: of column l / 4.
+// Loads four matrices of 8 x 8 elements. Lane l passes the address of row l % 8 of matrix l / 8 and receives elements 2 (l % 4) and
+// 2 (l % 4) + 1 of row l / 4 of each matrix; turned: of column l / 4.
 __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t at)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -190,15 +191,15 @@ __device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t 
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
 }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The other way, from fragments to rows: lane l gives the address of row l % 8 of matrix l / 8.
+// The inverse of load_matrices: stores fragments as rows. Lane l passes the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&m)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  ::"r"(at), "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3]) : "memory");
 }
 #endif
-// Sums of 16 x 16 += fragment x four matrices: 0 and 1 the first and the second 8 of depth for columns 0 to 7, 2 and 3 for
-// columns 8 to 15.
+// Sums of 16 x 16 += fragment x four matrices. Matrices 0 and 1 are the first and the second 8 of depth for columns 0 to 7, matrices 2
+// and 3 for columns 8 to 15.
 template <bool bf> __device__ __forceinline__ void multiply_16(float *sums, const uint32_t (&a)[4], const uint32_t (&b)[4])
 {
 #pragma unroll
@@ -214,8 +215,8 @@ template <bool bf> __device__ __forceinline__ void multiply_16(float *sums, cons
 #undef DART_MMA
     }
 }
-// sums += fragment x right operand for one warp. The right operand is 16 columns of 64 rows of a tile, as its lines: at is
-// the first row, plus 32 bytes for each 16 columns.
+// sums += fragment x right operand for one warp. The right operand is 16 columns (the depth) of the 64 rows of a tile. at: the address
+// of the tile plus 32 bytes for each 16 columns before.
 template <bool bf> __device__ __forceinline__ void multiply_lines(float (&sums)[32], const uint32_t (&a)[4], uint32_t at)
 {
     const uint32_t lane = threadIdx.x % 32, tile = at & ~1023u, within = at & 1023u;
@@ -229,25 +230,26 @@ template <bool bf> __device__ __forceinline__ void multiply_lines(float (&sums)[
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The rest is for four warps from a multiple of four, which multiply 64 rows, 16 a warp, while they go on: products read
-// their operands and change the sums until products_wait.
+// The rest of this section is for a warpgroup: four warps, the first a multiple of four. Together they multiply 64 rows, 16 a warp.
+// Products are asynchronous: they read operands and change sums until products_wait or products_leave has waited for them.
 
-// Where wgmma finds 64 x 16 or 16 x 64 elements of a tile: eight rows are 1024 bytes, the swizzle over 128 bytes is kind 1.
-// A further 16 of depth are 2048 bytes on where depth runs over rows, 32 where it runs along them.
+// Descriptor of 64 x 16 or 16 x 64 elements of a tile for wgmma: eight rows are 1024 bytes, kind 1 is the 128-byte swizzle. The next
+// 16 of depth lie 2048 bytes on where depth runs over rows, 32 bytes on where it runs along them.
 __device__ __forceinline__ uint64_t operand_at(uint32_t at)
 {
     return uint64_t((at & 0x3ffffu) >> 4) | uint64_t(1024 >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
 __device__ __forceinline__ uint64_t operand_on(uint64_t operand, uint32_t bytes) { return operand + (bytes >> 4); }
 
-// Before the first product after writing fragments or sums.
+// Call after writing fragments or sums, before the first product that uses them.
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// At most `count` of the last groups committed may still run.
+// Waits until at most the last `count` committed groups are unfinished.
 template <int count> __device__ __forceinline__ void products_leave()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(count) : "memory");
 }
+// Commits the products so far and waits for all. Accesses to sums stay behind it.
 __device__ __forceinline__ void products_wait(float (&sums)[32])
 {
     asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -262,7 +264,7 @@ __device__ __forceinline__ void products_wait(float (&sums)[32])
 #define DART_WGMMA(type) \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
     "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-// sums += fragment x operand whose depth runs over rows, or along them for lines.
+// s += fragment x right operand (operand_at). lines: the depth of the operand runs along its rows, else over them.
 template <bool bf, bool lines = false>
 __device__ __forceinline__ void multiply(float (&s)[32], const uint32_t (&a)[4], uint64_t right)
 {
@@ -273,7 +275,7 @@ __device__ __forceinline__ void multiply(float (&s)[32], const uint32_t (&a)[4],
         asm volatile(DART_WGMMA("f16") "{%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
                      : DART_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right), "n"(int(!lines)));
 }
-// The same with a left operand in shared memory, 64 lines; transposed: its depth runs over rows, too.
+// s += left x right, both operands in shared memory, the left one of 64 lines. transposed: its depth runs over rows, too.
 template <bool bf, bool transposed> __device__ __forceinline__ void multiply(float (&s)[32], uint64_t left, uint64_t right)
 {
     if (bf)
@@ -294,10 +296,10 @@ __device__ __forceinline__ void clear(float (&sums)[32])
 // ---- Rows of results ----
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// 16 x 64 numbers of a warp, as 16-bit rows of a tile of the warp's own.
+// Stores 16 x 64 sums of a warp as 16-bit rows of a tile that belongs to the warp.
 template <bool bf> __device__ __forceinline__ void put_rows(const float (&v)[32], char *tile)
 {
-    // Lane l points stmatrix at row l % 8 of matrix l / 8: rows 0 to 7 and 8 to 15 of 8 columns, then of the next 8.
+    // Lane l passes stmatrix the address of row l % 8 of matrix l / 8: rows 0 to 7 and 8 to 15 of 8 columns, then of the next 8.
     const uint32_t lane = threadIdx.x % 32, at = shared_address(tile);
 #pragma unroll
     for (uint32_t i = 0; i < 8; i += 2) {
@@ -308,8 +310,8 @@ template <bool bf> __device__ __forceinline__ void put_rows(const float (&v)[32]
 }
 #endif
 
-// 16 x 64 numbers of a warp, as 16-bit rows of 128 bytes `row` elements apart, through 1 KiB of shared memory of the warp's
-// own; rows from `valid` on are not written.
+// Stores 16 x 64 sums of a warp as 16-bit rows in global memory, `row` elements apart, through 1 KiB of shared memory that belongs to
+// the warp (stage). Rows from `valid` on are not written.
 template <bool bf>
 __device__ __forceinline__ void store_rows(uint16_t *to, uint32_t row, uint32_t valid, const float (&v)[32], char *stage)
 {
@@ -319,7 +321,7 @@ __device__ __forceinline__ void store_rows(uint16_t *to, uint32_t row, uint32_t 
     for (uint32_t half = 0; half < 2; half++) {
         __syncwarp();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-        // Lane l points stmatrix at row l % 8 of matrix l / 8, 8 columns each.
+        // Lane l passes stmatrix the address of row l % 8 of matrix l / 8, 8 columns each.
 #pragma unroll
         for (uint32_t i = 0; i < 8; i += 4)
             asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"

@@ -1,21 +1,21 @@
 // What every kernel includes: arguments, storage types, elementary functions, reductions, geometry of chunks.
 //
-// A shader includes this file, then "table/KERNEL.glsl", which the build makes from the kernel's lines of the table: its arguments,
-// `args`, and the number of each binding. Then it asks for the bindings that it uses by their names in the table, in one or more of
-// these forms:
+// A shader includes this file, then "table/KERNEL.glsl", which the build makes from the kernel's lines of the table. That file declares
+// the arguments, `args`, and the number of each binding. The shader then declares the bindings that it uses, by their names in the
+// table, in one or more of these forms:
 //   READS(x), WRITES(x), READS_WRITES(x)   elements of any type: load_x(i), load_int_x(i), store_x(i, value)
 //   READS_EIGHT(x), WRITES_EIGHT(x)        eight neighbours at a time (lib/eight.glsl)
 //   READS_AS(uvec4, quads, x), WRITES_AS, READS_WRITES_AS
-//                                          the memory as it is, an array quads_x of uvec4; `volatile` may stand before the type
-//   READS_WRITES_COHERENT(uint, words, x)  the same for what workgroups of one launch hand each other
-// A name that the kernel's table lacks, a read of what the table says is only written, and a write to what is only read do not
-// compile, and the build takes no number of a binding from a shader.
-// A shader loops `for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x)`, with a barrier before
-// shared memory is used again.
+//                                          the memory as an array quads_x of uvec4; `volatile` may stand before the type
+//   READS_WRITES_COHERENT(uint, words, x)  an array words_x of uint through which workgroups of one launch pass values
+// A shader does not compile if it uses a name that the table lacks, reads a binding that the table marks WRITE, or writes one
+// marked READ. The build refuses a shader that states the number of a binding itself.
+// A shader loops `for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x)`, with a barrier before it
+// uses shared memory again.
 //
-// Storage types are specialisation constants: a binding is an array of 32-bit words, and load_x(i) takes element i
-// out of them. 16-bit stores go through 16-bit storage with -DSTORE16; otherwise each store replaces its half of the
-// word with two atomics, which is safe next to a neighbour's store into the other half.
+// Storage types are specialisation constants: a binding is an array of 32-bit words, and load_x(i) extracts element i. With
+// -DSTORE16, 16-bit stores use 16-bit storage. Without it a store replaces its half of the word by two atomics, which is safe while
+// another invocation stores into the other half.
 #extension GL_EXT_control_flow_attributes : enable
 #ifdef STORE16
 #extension GL_EXT_shader_16bit_storage : require
@@ -54,19 +54,19 @@ const uint TYPE_I32 = 3u;
 #define LANE gl_LocalInvocationID.x
 #define LANES gl_WorkGroupSize.x
 
-// Arguments of more than 128 bytes, which push constants cannot hold everywhere, lie in a buffer behind the kernel's bindings: its row
-// then has -DLONG_ARGS.
+// Arguments of more than 128 bytes, the push constants that every device has, lie in a buffer whose binding follows the kernel's own.
+// The build then adds -DLONG_ARGS.
 #ifdef LONG_ARGS
 #define PUSH(Args, bindings) layout(std430, binding = bindings) readonly buffer Arguments { Args args; };
 #else
 #define PUSH(Args, bindings) layout(push_constant) uniform Push { Args args; };
 #endif
 
-// The type of a binding's elements. table/KERNEL.glsl has BINDING_x for every binding, READABLE_x and WRITABLE_x, the same number,
-// for those that the table lets a shader read and write.
+// The type of a binding's elements. table/KERNEL.glsl defines BINDING_x for every binding; READABLE_x and WRITABLE_x, the same
+// number, only for bindings that the table lets a shader read or write.
 #define DTYPE_OF(name) ((DTYPES >> (2u * BINDING_##name)) & 3u)
 
-// Element i of a word array whose type is known when the pipeline is made.
+// Element i as f32, from the word that holds it (word_of). type is a specialisation constant, so that one branch is left.
 float element_of(uint type, uint word, uint i)
 {
     if (type == TYPE_F32) return uintBitsToFloat(word);
@@ -76,7 +76,7 @@ float element_of(uint type, uint word, uint i)
 }
 uint word_of(uint type, uint i) { return type == TYPE_F16 || type == TYPE_BF16 ? i >> 1 : i; }
 
-// Round to nearest even; drivers may round otherwise when left to themselves.
+// Rounding to nearest even, by integers: the conversions of a driver may round in another way.
 uint bf16_bits(float value)
 {
     uint u = floatBitsToUint(value);
@@ -131,7 +131,7 @@ uint half_bits(uint type, float value) { return type == TYPE_F16 ? f16_bits(valu
         } \
     }
 #endif
-// READABLE_x + 0 * WRITABLE_x: the number, where the table lets the shader do both.
+// READABLE_x + 0 * WRITABLE_x is the number of the binding, and compiles only if both are defined.
 #define READS_WRITES(name) \
     layout(std430, binding = READABLE_##name + 0 * WRITABLE_##name) buffer Block_##name { uint words_##name[]; }; \
     float load_##name(uint i) { return element_of(DTYPE_OF(name), words_##name[word_of(DTYPE_OF(name), i)], i); } \
@@ -151,11 +151,11 @@ uint half_bits(uint type, float value) { return type == TYPE_F16 ? f16_bits(valu
 
 bool has(uint flags, uint flag) { return (flags & flag) != 0u; }
 
-// Stands in for -infinity, which shaders need not honour.
+// Stands for -infinity, which the specification does not require shaders to support.
 const float LOWEST = -3.4e38;
 
 // exp for x <= 0 (larger x is taken as 0); relative error below 2 ulp for results above 2^-126, 0 below exp(-87.3).
-// The specification allows the built-in one 3 + 2 |x| ulp, which a long decay would show.
+// The specification allows the built-in exp an error of 3 + 2 |x| ulp, which is too much for long decays.
 float exp_neg(float x)
 {
     float inside = clamp(x, -87.3, 0.0); // one path for all lanes; an early return here costs some compilers minutes

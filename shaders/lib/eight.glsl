@@ -1,5 +1,5 @@
-// Eight elements at a time: a binding of 16-bit elements is read and written in words of 16 bytes, one of f32 in two of
-// them. `at` is a multiple of 8 (16-bit) or 4 (f32). Use beside the READS, WRITES or READS_WRITES of the same binding.
+// Eight elements at a time: a binding of 16-bit elements is read and written in words of 16 bytes, a binding of f32 in two such
+// words. `at` is a multiple of 8 (16-bit) or 4 (f32). Use beside the READS, WRITES or READS_WRITES of the same binding.
 struct Eight {
     vec4 low, high;
 };
@@ -11,7 +11,7 @@ vec4 four_halves(uint type, uvec2 words)
     return uintBitsToFloat(uvec4(words.x << 16, words.x & 0xffff0000u, words.y << 16, words.y & 0xffff0000u));
 }
 #ifdef FLOAT16
-// The same for f16 through 16-bit registers, so that the conversion can become part of the multiplication.
+// four_halves for f16 through 16-bit registers, so that the compiler can make the conversion part of a multiplication.
 vec4 four_f16(uvec2 words) { return vec4(unpackFloat2x16(words.x), unpackFloat2x16(words.y)); }
 #endif
 uvec2 as_halves(uint type, vec4 v)
@@ -19,15 +19,15 @@ uvec2 as_halves(uint type, vec4 v)
     return uvec2(half_bits(type, v.x) | half_bits(type, v.y) << 16, half_bits(type, v.z) | half_bits(type, v.w) << 16);
 }
 
-// SiLU for results of that type. 16-bit ones may do with the built-in exp, which is at most 3 + 2 |x| ulp off, 2^-15 of the
-// result at x = -80. Below that the result is taken as x 2^-115, to keep clear of infinity.
+// SiLU for results of `type`. For 16-bit results the built-in exp is accurate enough: its error is at most 3 + 2 |x| ulp, 2^-15 of
+// the result at x = -80. Below -80 the exponent stays at 80, so that exp does not overflow; the result is then about x 2^-115.
 vec4 silu_four(uint type, vec4 v)
 {
     if (is_half(type)) return v / (1.0 + exp(min(-v, vec4(80.0))));
     return vec4(silu(v.x), silu(v.y), silu(v.z), silu(v.w));
 }
 
-// Eight elements as they lie in memory, 16-bit ones in `low`: what is fetched long before it is used.
+// Eight elements as they lie in memory, 16-bit elements in `low`. Loads can be issued long before eight_of converts them.
 struct Words {
     uvec4 low, high;
 };

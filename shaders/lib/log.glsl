@@ -1,4 +1,4 @@
-// log(x) for normal x >= 1; the built-in one has no bound relative to a small result.
+// log(x) for normal x >= 1. The built-in log has no bound on its error relative to a small result.
 float log_above_one(float x)
 {
     uint u = floatBitsToUint(x);

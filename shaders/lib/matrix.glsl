@@ -1,9 +1,9 @@
-// Cooperative matrices of one subgroup, 16-bit operands and f32 sums, in the sizes that the device offers. For rows
+// Cooperative matrices of one subgroup, 16-bit operands and f32 sums, in the sizes that the device offers. For variants
 // compiled with -DMATRIX_F16 or -DMATRIX_BF16 (and -DMATRIX2 where NV_cooperative_matrix2 is used too); include after
 // dart.glsl, which asks for the extensions. The workgroup is SUBGROUPS whole subgroups.
 //
-// Which lane holds which element is unknown: elements are reached through memory. A matrix loaded from 16-byte words
-// (uvec4) has its stride in such words.
+// Which lane holds which element is unknown, so shaders access elements through memory. The stride of a matrix that is loaded from
+// 16-byte words (uvec4) counts such words.
 layout(constant_id = 4) const uint MATRIX_M = 16;
 layout(constant_id = 5) const uint MATRIX_N = 16;
 layout(constant_id = 6) const uint MATRIX_K = 16;
@@ -22,10 +22,9 @@ layout(constant_id = 7) const uint SUBGROUP_SIZE = 32;
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
 #define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
 
-// Two values rounded to the element type, as they lie in a word.
 #ifdef MATRIX_BF16
-// To 8 digits, nearest even: the sum has no room for more. (2^16 times a number is exact, whether fused or not.) Infinity
-// becomes NaN.
+// Rounds to the 8 binary digits of bf16, nearest even: adding 2^16 value leaves no room for more digits. The product 2^16 value is
+// exact, so that fma gives the same result whether it is fused or not. Infinity becomes NaN.
 float rounded_bf16(float value)
 {
     precise float sum = fma(value, 65536.0, value);
@@ -33,6 +32,7 @@ float rounded_bf16(float value)
     return result;
 }
 #endif
+// Two values rounded to ELEMENT, as they lie in a word.
 uint pack_elements(float low, float high)
 {
 #ifdef MATRIX_BF16
@@ -50,9 +50,9 @@ vec2 unpack_elements(uint word)
 #endif
 }
 
-// What lanes of the subgroup wrote to shared memory is there for its other lanes. lavapipe (26.1), the one device with products
-// of 8 x 8 x 8, waits for the whole workgroup at a subgroup's barrier, which hangs or tears where subgroups go
-// different ways; its lanes run in step, so that ordering memory is enough.
+// Makes the writes of the subgroup's lanes to shared memory visible to its other lanes. lavapipe (26.1), the only known device with
+// products of 8 x 8 x 8, waits for the whole workgroup at subgroupBarrier. Where subgroups take different branches that hangs or
+// gives wrong results. The lanes of its subgroups run in lockstep, so that a memory barrier is enough.
 void subgroup_sync()
 {
     if (MATRIX_K < 16u) subgroupMemoryBarrierShared();

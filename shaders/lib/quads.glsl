@@ -1,5 +1,5 @@
-// Four sums over the workgroup at once, the same in every lane, in a fixed order. Call in uniform flow; the shared
-// array is free again once all lanes passed another barrier, so two calls need one between them.
+// Four sums over the workgroup at once, the same in every lane, in a fixed order. Call in uniform flow. The shared array is free
+// again once all lanes have passed another barrier: put one between two calls.
 #ifdef SUBGROUP
 shared vec4 lane_quads[LANES / 4u]; // one a subgroup
 vec4 workgroup_sum4(vec4 value)

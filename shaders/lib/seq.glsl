@@ -1,5 +1,5 @@
-// Position and count of a sequence, and the chunks of its piece (see args.h). Include after READS(seq), in a
-// kernel whose arguments have flags, L, S and seq_at.
+// Position and count of a sequence, and the chunks of its piece (see args.h). Include after READS(seq), in a kernel whose arguments
+// have flags and seq_at.
 uint seq_position(uint b) { return has(args.flags, HAS_SEQ) ? uint(max(load_int_seq(args.seq_at + 2u * b), 0)) : 0u; }
 uint seq_count(uint b, uint L)
 {

@@ -7,7 +7,7 @@
 #define CPU_ALIGN 64u
 #define CPU_SCRATCH (256u * 1024u) /* floats of scratch a thread */
 
-/* A binding of a launch: where it starts on the host, NULL when absent, and what its elements are. */
+/* A binding of a launch: its address on the host, NULL when absent, and its dtype. */
 typedef struct cpu_tensor {
     void *data;
     dart_dtype dtype;
@@ -23,7 +23,8 @@ typedef struct cpu_task {
 
 typedef void (*cpu_kernel)(const cpu_task *task);
 
-/* In the order of kernel_row.slot; NULL where this build lacks the variant, whose capability is then not reported. */
+/* Indexed by kernel_row.slot. NULL for a variant that this build lacks; the device then does not report the capability that the variant
+ * needs. */
 extern const cpu_kernel cpu_kernels[];
 
 /* A recorded launch with everything that a tile needs. */
@@ -35,27 +36,28 @@ typedef struct cpu_launch {
     bool barrier;
 } cpu_launch;
 
-/* Where a launch stands while it runs. `left` of the first launch after a barrier counts the tiles of its segment
- * (the launches up to the next barrier) that are not done. */
+/* Progress of one launch while a recording runs, defined in cpu_pool.c. */
 typedef struct cpu_progress cpu_progress;
 
 typedef struct cpu_pool cpu_pool;
-/* threads > 0, the caller of cpu_pool_run included. */
+/* threads > 0 counts the caller of cpu_pool_run, too. */
 dart_status cpu_pool_create(uint32_t threads, base_report *report, cpu_pool **pool);
 void cpu_pool_destroy(cpu_pool *pool);
-/* Bytes of progress that running `count` launches takes. */
+/* Bytes of the array `progress` for `count` launches. */
 size_t cpu_progress_bytes(size_t count);
-/* Runs the launches in order and returns when they are done. Calls from several threads take turns. */
+/* Runs the launches and returns when all are done. Launches between two barriers may overlap. Calls from several threads run one after
+ * another. */
 void cpu_pool_run(cpu_pool *pool, const cpu_launch *launches, cpu_progress *progress, size_t count);
 
-/* A multiple of CPU_ALIGN, NULL when there is no memory. */
+/* Memory aligned to CPU_ALIGN; NULL on failure. */
 void *cpu_aligned_alloc(size_t bytes);
 void cpu_aligned_free(void *memory);
 
 /* Whether processor and operating system offer AVX2, FMA and F16C. */
 bool cpu_detect_avx2(void);
-/* The name of the processor, "CPU" when it cannot be told. */
+/* The name of the processor, "CPU" if unknown. */
 void cpu_detect_name(char *name, size_t size);
+/* Bytes of RAM. */
 uint64_t cpu_detect_memory(void);
 
 #define CPU_DECLARE_plain(id) void cpu_##id##_plain(const cpu_task *task);
@@ -66,19 +68,19 @@ uint64_t cpu_detect_memory(void);
 #define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) CPU_DECLARE_##variant(id)
 #include "kernels.def"
 
-/* The partials of one head of sma_step or attention_step, and what they are merged into; see args.h. */
+/* The partials of one head of sma_step or attention_step, and the r and lse that receive their merge; see shaders/sma/args.h. */
 typedef struct cpu_parts {
     const float *partial;
     uint32_t splits, P;
     const cpu_tensor *r;
     size_t r_at;
     float *lse;
-    bool merge; /* with what r and lse hold */
+    bool merge; /* IS_MERGE: also with the r and lse in memory */
 } cpu_parts;
-/* scratch: P floats. */
+/* Merges the partials into r and lse. scratch: P floats. */
 void cpu_merge_parts(const cpu_parts *parts, float *scratch);
 
-/* ---- Geometry, see args.h ---- */
+/* ---- Pieces and chunks, see shaders/args.h ---- */
 typedef struct cpu_piece {
     uint32_t position, count;
 } cpu_piece;

@@ -1,4 +1,4 @@
-/* Storage types against f32, element by element. */
+/* Conversions between storage types and f32, one element at a time. To 16 bits they round to nearest even; NaN stays NaN. */
 #ifndef DART_CPU_CONVERT_H
 #define DART_CPU_CONVERT_H
 
@@ -29,7 +29,7 @@ static inline uint16_t cpu_to_bf16(float value)
     return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-/* The product rebiases the exponent and makes denormals normal in one step; both are exact. */
+/* Multiplying by 2^112 corrects the exponent's bias and normalises subnormal numbers; both are exact. */
 static inline float cpu_from_f16(uint16_t h)
 {
     uint32_t magnitude = (uint32_t)(h & 0x7fffu);
@@ -45,7 +45,7 @@ static inline uint16_t cpu_to_f16(float value)
     uint32_t half;
     if (a > 0x7f800000u) half = 0x7e00u | ((a >> 13) & 0x3ffu);
     else if (a >= 0x47800000u) half = 0x7c00u;
-    else if (a < 0x38800000u) half = cpu_bits(cpu_float(a) + 0.5f) - 0x3f000000u; /* the sum rounds to 2^-24 */
+    else if (a < 0x38800000u) half = cpu_bits(cpu_float(a) + 0.5f) - 0x3f000000u; /* adding 0.5 rounds to multiples of 2^-24 */
     else half = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
     return (uint16_t)(half | (u >> 16 & 0x8000u));
 }

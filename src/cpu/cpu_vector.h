@@ -1,7 +1,7 @@
-/* What the kernel loops are made of: rows in f32, dot products, elementary functions, small matrix products.
+/* Primitives of the kernel loops (loops_*.h): rows in f32, dot products, elementary functions, small matrix products.
  *
- * Compiled twice. With CPU_AVX2 defined CPU_NAME(kernel) is the variant avx2 and the vectors are written out; without,
- * it is the variant plain and portable C. */
+ * The loops are compiled twice. With CPU_AVX2 defined, CPU_NAME(kernel) names variant avx2 and the primitives use AVX2 intrinsics;
+ * without, it names variant plain and the primitives are portable C. */
 #ifndef DART_CPU_VECTOR_H
 #define DART_CPU_VECTOR_H
 
@@ -18,7 +18,7 @@
 #define CPU_NAME(kernel) cpu_##kernel##_plain
 #endif
 
-/* `count` elements from element `index` on, as f32. */
+/* to = `count` elements of `from` from element `index` on, as f32. */
 static inline void load_row(float *to, const cpu_tensor *from, size_t index, size_t count)
 {
     switch (from->dtype) {
@@ -50,7 +50,7 @@ static inline void prefetch_row(const cpu_tensor *from, size_t index, size_t cou
     for (size_t i = 0; i < count * size; i += CPU_ALIGN) prefetch(at + i);
 }
 
-/* The row itself when it is f32, else its conversion in scratch. */
+/* A row as f32: a pointer to the row itself when it is f32, else to its conversion in scratch. */
 static inline const float *row_of(float *scratch, const cpu_tensor *from, size_t index, size_t count)
 {
     if (from->dtype == DART_F32) return (const float *)from->data + index;
@@ -65,7 +65,7 @@ static inline float load_one(const cpu_tensor *from, size_t index)
     return value;
 }
 
-/* Rows of a matrix as f32: in place when they are f32, else converted one after another into scratch. */
+/* Rows of a matrix as f32: in place when the tensor is f32, else converted into scratch, packed. */
 typedef struct matrix {
     const float *at;
     size_t row;
@@ -79,7 +79,7 @@ static inline matrix matrix_of(float *scratch, const cpu_tensor *from, size_t in
     return (matrix){scratch, width};
 }
 
-/* exp of numbers that are not above 0 by definition, whatever rounding says. */
+/* exp(min(x, 0)), for exponents that are mathematically <= 0 but may be rounded to above 0. NaN stays NaN. */
 static inline float exp_one(float x) { return expf(x > 0.0f ? 0.0f : x); }
 
 static inline float silu_one(float x)

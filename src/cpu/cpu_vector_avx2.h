@@ -90,8 +90,7 @@ static inline float dot(const float *a, const float *b, size_t count)
 #define EACH_5(M) EACH_4(M) M(4)
 #define EACH_6(M) EACH_5(M) M(5)
 
-/* dots_<type>_<rows>: out[i] = w . x_i. Two sums a row keep the adders busy; weights stream from memory, the next rows
- * are asked for while this one is used. */
+/* dots_<type>_<rows>: out[i] = w . x_i. Two sums a row hide the latency of fma. Weights DOTS_AHEAD bytes further on are prefetched. */
 enum { DOTS_AHEAD = 4096 }; /* bytes */
 #define DOTS_SUMS(i) __m256 s##i = _mm256_setzero_ps(), t##i = _mm256_setzero_ps();
 #define DOTS_STEP(i) \
@@ -156,8 +155,8 @@ static inline void axpy(float *y, float a, const float *x, size_t count)
     for (; i < count; i++) y[i] += a * x[i];
 }
 
-/* exp(x) for x <= 0, 0 below -87.3: 2^n times the Taylor polynomial of degree 7 of the remainder, |r| <= ln(2) / 2,
- * whose truncation is below 2^-27. The operand order of min and max lets NaN through. */
+/* exp(x) for x <= 0, 0 below -87.3: 2^n times the Taylor polynomial of degree 7 of the remainder r, |r| <= ln(2) / 2. Its truncation
+ * error is below 2^-27. The order of the operands of min and max lets NaN pass. */
 static inline __m256 exp_nonpositive(__m256 x)
 {
     const __m256 lowest = _mm256_set1_ps(-87.3f);
@@ -254,7 +253,7 @@ static inline void pack16(float *to, const float *from, size_t from_row, size_t 
         for (size_t j = 0; j < 16; j++) to[k * 16 + j] = from[j * from_row + k];
 }
 
-/* product_<kind>_<rows>: c += a b for up to 6 rows and 16 columns, held in registers. */
+/* product_<kind>_<rows>: c += a b for up to 6 rows and 16 columns, with c in registers. */
 #define PRODUCT_FIRST(i) __m256 l##i = _mm256_setzero_ps(), h##i = _mm256_setzero_ps();
 #define PRODUCT_STEP(i) \
     { \
@@ -311,7 +310,7 @@ static inline void product(size_t rows, size_t columns, size_t depth, const floa
     }
 }
 
-/* fold_<type>: two rows times 32 columns of a matrix of any dtype, held in registers. */
+/* fold_<type>: two rows times 32 columns of a matrix of any dtype, with the sums in registers. */
 #define FOLD_AHEAD(i) if ((i) % FOLD_LINE == 0) prefetch(m + 8 * (i) + next);
 #define FOLD_FIRST(i) __m256 k##i = _mm256_setzero_ps(), v##i = _mm256_setzero_ps();
 #define FOLD_STEP(i) \
@@ -366,7 +365,7 @@ FOLD_TYPE(bf16, uint16_t, cpu_from_bf16)
 #undef LOAD
 
 /* found[p] = sum_n key[n] m[n, p], found[P + p] = sum_n value[n] m[n, p] for a matrix m of N x P at m_at of any dtype.
- * The matrix `next` elements later is fetched meanwhile. */
+ * Prefetches the matrix `next` elements further on. */
 static inline void fold(float *found, const float *key, const float *value, const cpu_tensor *m, size_t m_at,
                         size_t next, size_t N, size_t P, float *scratch)
 {

@@ -22,7 +22,7 @@ static inline void store_bf16(uint16_t *to, const float *from, size_t count)
 
 static inline void prefetch(const void *at) { (void)at; }
 
-/* Eight sums, so that the result does not hang on how far a compiler reorders additions. */
+/* a . b by eight sums in a fixed order. Compilers can vectorise the loop without reordering additions. */
 static inline float dot(const float *a, const float *b, size_t count)
 {
     float sums[8] = {0};
@@ -108,7 +108,7 @@ static inline void product(size_t rows, size_t columns, size_t depth, const floa
 }
 
 /* found[p] = sum_n key[n] m[n, p], found[P + p] = sum_n value[n] m[n, p] for a matrix m of N x P at m_at of any dtype;
- * scratch takes a converted row. */
+ * scratch takes a converted row. next is not used. */
 static inline void fold(float *found, const float *key, const float *value, const cpu_tensor *m, size_t m_at,
                         size_t next, size_t N, size_t P, float *scratch)
 {

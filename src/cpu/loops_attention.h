@@ -1,18 +1,18 @@
 /* Softmax attention over a cache of keys and values. lse and partial are f32. */
 
-#define KEYS 64u           /* tokens of the cache taken at a time */
-#define LOWEST (-3.4e38f)  /* below every score: the maximum of none, and the score of what a token must not see */
+#define KEYS 64u           /* tokens of the cache in one block */
+#define LOWEST (-3.4e38f)  /* below every score: the initial maximum, and the score of masked keys */
 
-/* Scores stand key by key, a column a query, so that all work on them runs along the queries. */
+/* Scores have a row for each key and a column for each query, so that vectors run along the queries. */
 typedef struct attention_tile {
     size_t tokens, wide; /* queries, and the same rounded up for whole vectors */
     float *queries;      /* D wide, scaled */
-    float *scores;       /* KEYS wide: then the weights */
+    float *scores;       /* KEYS wide: scores, replaced by their weights */
     float *acc;          /* tokens D */
     float *top, *den, *next; /* wide each */
 } attention_tile;
 
-/* From scores to weights relative to the largest score so far; sums so far are scaled to it. */
+/* Replaces scores by exp(score - largest score so far), and rescales the sums of earlier blocks to the new maximum. */
 static void CPU_NAME(attention_weigh)(attention_tile *tile, size_t keys, size_t D)
 {
     const size_t wide = tile->wide;
@@ -66,7 +66,7 @@ void CPU_NAME(attention)(const cpu_task *task)
     memset(tile.den, 0, wide * sizeof(float));
     for (size_t i = 0; i < wide; i++) tile.top[i] = LOWEST;
 
-    const size_t first = (size_t)piece.position + begin; /* the place of query 0 */
+    const size_t first = (size_t)piece.position + begin; /* the position of query 0 */
     const size_t seen = first + tokens < args->C ? first + tokens : args->C;
     for (size_t s = 0; s < seen; s += KEYS) {
         const size_t count = seen - s < KEYS ? seen - s : KEYS, row = (size_t)b * args->C + s;
@@ -76,7 +76,7 @@ void CPU_NAME(attention)(const cpu_task *task)
                                    args->v_row, count, D);
         memset(tile.scores, 0, count * wide * sizeof(float));
         product(count, wide, D, k.at, k.row, 1, tile.queries, wide, tile.scores, wide);
-        /* Query i sees the keys up to first + i: of key s + j, the first s + j - first queries see nothing. */
+        /* Query i sees the keys up to first + i, so the first s + j - first queries do not see key s + j. */
         const bool whole = s + count <= first + 1;
         for (size_t j = 0; j < count && !whole; j++)
             for (size_t i = 0; first + i < s + j && i < tokens; i++) tile.scores[j * wide + i] = LOWEST;
@@ -85,7 +85,7 @@ void CPU_NAME(attention)(const cpu_task *task)
             product(tokens, D, count, tile.scores, 1, wide, v.at, v.row, tile.acc, D);
             continue;
         }
-        for (size_t i = 0; i < tokens; i++) { /* what a query must not see takes no part at all: it may be NaN */
+        for (size_t i = 0; i < tokens; i++) { /* masked values are left out, not multiplied by 0: they may be NaN */
             const size_t depth = first + i < s ? 0 : first + i - s + 1;
             product(1, D, depth < count ? depth : count, tile.scores + i, 1, wide, v.at, v.row, tile.acc + i * D, D);
         }

@@ -2,7 +2,7 @@
 
 #define MAX_TAPS 8u
 
-/* Taps of channels [at, at + count) as rows of one tap each, the bias after them. */
+/* taps[k count + i] = tap k of channel i, for the `count` channels whose weights start at element weight_at; then a row of biases. */
 static void CPU_NAME(conv_taps)(float *taps, float *scratch, const cpu_tensor *weight, size_t weight_at, uint32_t K,
                                 const cpu_tensor *bias, size_t bias_at, size_t count)
 {

@@ -1,9 +1,9 @@
 /* y = x weight^T. */
 
-#define DEPTH 256u      /* inputs at a time: a packed panel of 16 outputs fills half of a 32 KiB L1 cache */
+#define DEPTH 256u      /* inputs of a block: a packed panel of 16 outputs fills half of an L1 cache of 32 KiB */
 #define FEW_DEPTH 4096u
 
-/* Sums of one block of `rows` x `outputs` (c_row apart) into y. */
+/* Stores the sums of a block of rows x outputs, whose rows lie c_row apart, to y. */
 static void CPU_NAME(linear_store)(const cpu_task *task, float *c, size_t c_row, size_t row, size_t rows, size_t output,
                                    size_t outputs)
 {
@@ -18,7 +18,7 @@ static void CPU_NAME(linear_store)(const cpu_task *task, float *c, size_t c_row,
     }
 }
 
-/* Blocks: x as f32 (T1 x DEPTH), a panel of 16 packed outputs at a time, sums (T1 x T0). */
+/* Scratch: x as f32 (T1 x DEPTH), a panel of 16 packed outputs, and sums (T1 x T0). */
 void CPU_NAME(linear)(const cpu_task *task)
 {
     const struct LinearArgs *args = task->args;
@@ -38,7 +38,7 @@ void CPU_NAME(linear)(const cpu_task *task)
                 if (j + i < outputs) load_row(unpacked + i * DEPTH, weight, at + i * args->inputs, depth);
                 else memset(unpacked + i * DEPTH, 0, depth * sizeof(float));
             }
-            /* The next panel arrives while this one is multiplied. */
+            /* Prefetches the next panel while this one is multiplied. */
             for (size_t i = 16; i < 32 && j + i < outputs; i++) prefetch_row(weight, at + i * args->inputs, depth);
             pack16(panel, unpacked, DEPTH, depth);
             product(rows, 16, depth, left.at, left.row, 1, panel, 16, c + j, c_row);
@@ -47,7 +47,7 @@ void CPU_NAME(linear)(const cpu_task *task)
     CPU_NAME(linear_store)(task, c, c_row, row, rows, output, outputs);
 }
 
-/* At most 8 rows: bound by reading the weights once. */
+/* At most 8 rows. Reads the weights once, which bounds its speed. */
 static void CPU_NAME(linear_few_rows)(const cpu_task *task)
 {
     const struct LinearArgs *args = task->args;

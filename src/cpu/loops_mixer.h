@@ -1,4 +1,4 @@
-/* The step of a mixer: products with what stands before and after them. */
+/* mixer_project, mixer_attend and mixer_output: products fused with the operations before and after them. */
 
 #define MIXER_DEPTH 4096u
 #define MIXER_TAPS 8u
@@ -14,7 +14,7 @@ static void CPU_NAME(mixer_product)(float *sums, const cpu_tensor *weight, size_
     }
 }
 
-/* What becomes of outputs o .. o + count - 1 of row t. */
+/* Convolution and SiLU of `count` channels of row t, in place in value; updates their tail. */
 static void CPU_NAME(mixer_channels)(const cpu_task *task, size_t t, size_t channel, float *value, size_t count)
 {
     const struct MixerProjectArgs *args = task->args;

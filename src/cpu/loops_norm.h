@@ -1,4 +1,4 @@
-/* Norms over rows of any width, in blocks. */
+/* norm and gated_norm: rows of any width, in blocks of NORM_BLOCK elements. */
 
 #define NORM_BLOCK 4096u
 #define NORM_KEPT (CPU_SCRATCH - 3u * NORM_BLOCK)

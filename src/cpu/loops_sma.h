@@ -2,14 +2,14 @@
 
 #include <stdatomic.h>
 
-#define NOTHING (-3.4e38f) /* below every logit: the maximum of none */
+#define NOTHING (-3.4e38f) /* below every logit: the initial maximum */
 
-/* Where the online softmax of one token stands: the largest logit and the sum of exp(logit - top). */
+/* The online softmax of one token: the largest logit so far and the sum of exp(logit - top). */
 typedef struct softmax {
     float top, den;
 } softmax;
 
-/* Takes one memory in: acc += exp(logit - top) v, scaled to a new top where there is one. */
+/* Adds one memory: acc += exp(logit - top) v. Rescales acc and den if logit is a new maximum. */
 static void CPU_NAME(softmax_add)(softmax *state, float *acc, float logit, const float *v, size_t count)
 {
     if (logit > state->top) {
@@ -87,8 +87,7 @@ void CPU_NAME(sma)(const cpu_task *task)
     }
 }
 
-/* Whether this is the last of so many tiles that take a ticket here, each when its own results are written; the counter is
- * then 0 again. */
+/* Counts a tile whose results are written. Returns whether it is the last of `tiles`, and then sets the counter back to 0. */
 static bool is_last(void *tickets, uint32_t tiles)
 {
     atomic_uint *counter = tickets;
@@ -97,7 +96,7 @@ static bool is_last(void *tickets, uint32_t tiles)
     return true;
 }
 
-/* What sma_step and mixer_attend have in common: one token of each sequence, a split of its memories a tile. */
+/* The common arguments of sma_step and mixer_attend: one token of each sequence; a tile reads one split of the memories. */
 typedef struct token_args {
     const cpu_tensor *q, *e, *c, *dh, *factor, *seq;
     uint32_t flags, H, G, N, P, S, first, count, capacity, splits, q_at, q_row, e_at, e_row, c_at, c_row, dh_at, factor_at, seq_at;
@@ -111,7 +110,7 @@ typedef struct token_args {
      .e_at = args->e_at, .e_row = e_pitch, .c_at = args->c_at, .c_row = args->c_row, .dh_at = args->dh_at, \
      .factor_at = args->factor_at, .seq_at = args->seq_at, .eps = args->eps}
 
-/* acc P; false where the sequence has no token. */
+/* The memories of the tile's split for one token: acc (P floats) and state as in SmaStepArgs. false if the sequence has no token. */
 static bool CPU_NAME(attend_token)(const token_args *args, const cpu_task *task, float *acc, softmax *state)
 {
     const uint32_t split = task->tile % args->splits, head = task->tile / args->splits;

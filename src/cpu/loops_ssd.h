@@ -1,15 +1,15 @@
 /* The scan, chunk by chunk. cum, decay, h, open, tail and the scales are f32. */
 
-#define DEPTH 256u /* tokens at a time in sums over a chunk */
-#define KEPT 1024u         /* products c . b of a token that the heads share */
-#define KEPT_ROW (KEPT + 16u) /* floats from one token to the next: not a power of two */
+#define DEPTH 256u /* tokens of a block in sums over a chunk */
+#define KEPT 1024u         /* source tokens whose products c . b are kept, since the heads of a group share them */
+#define KEPT_ROW (KEPT + 16u) /* floats from one token's products to the next; no power of two, to avoid cache conflicts */
 
 static inline float CPU_NAME(cum_difference)(const float *later, const float *earlier)
 {
     return (later[0] - earlier[0]) + (later[1] - earlier[1]);
 }
 
-/* Where the memory of chunk j stands among those of the binding, in matrices (args.h). */
+/* The index of the memory of chunk j in its binding, counted in sets of H matrices, see shaders/ssd/args.h. */
 static inline size_t CPU_NAME(memory_slot)(uint32_t flags, cpu_piece piece, uint32_t S, uint32_t M, uint32_t first,
                                            uint32_t capacity, uint32_t b, uint32_t j)
 {
@@ -17,7 +17,7 @@ static inline size_t CPU_NAME(memory_slot)(uint32_t flags, cpu_piece piece, uint
     return (size_t)b * capacity + (size_t)((uint64_t)piece.position / S + j - first);
 }
 
-/* Stores `count` rows of P from row `row` of all rows on, normalised where there is a scale; v is overwritten. */
+/* Stores `count` rows of P elements from row `row` of the tensor on; normalised, with their scales, unless scale is NULL. Overwrites v. */
 static void CPU_NAME(store_matrix)(const cpu_tensor *to, size_t to_at, float *scale, size_t row, float *v, size_t count,
                                    size_t P, float eps)
 {
@@ -132,7 +132,7 @@ void CPU_NAME(ssd_state)(const cpu_task *task)
     }
 }
 
-/* products[i, k] = reads row i . b of token s + k, for the `count` tokens from `token` on; work: 32 N + 16 rows floats. */
+/* products[i, k] = row i of reads . b_k, for `count` tokens k from element b_at on. work: 32 N + 16 rows floats. */
 static void CPU_NAME(ssd_products)(float *products, const float *reads, size_t rows, const cpu_tensor *b, size_t b_at, size_t b_row,
                                    size_t count, size_t N, float *work)
 {
@@ -148,14 +148,14 @@ static void CPU_NAME(ssd_products)(float *products, const float *reads, size_t r
     }
 }
 
-/* A tile's tokens, and what one head of it sees. */
+/* The tokens of a tile, and scratch memory for one head. */
 typedef struct CPU_NAME(output_tile) {
-    size_t row, rows; /* of the chunk */
-    const float *cum; /* of the chunk's first token */
+    size_t row, rows; /* the first token of the tile within the chunk, and their number */
+    const float *cum; /* cum of the first token of the chunk */
     float *weights, *high, *low, *step;
 } CPU_NAME(output_tile);
 
-/* weights[i, k] = products[i, k] exp(cum_t - cum_s) step_s for t = row + i, s = from + k, k < depth; past t nothing. */
+/* weights[i, k] = products[i, k] exp(cum_t - cum_s) step_s for t = row + i, s = from + k, k < depth and s <= t. Not written for s > t. */
 static void CPU_NAME(ssd_weights)(const CPU_NAME(output_tile) *tile, const float *products, size_t from, size_t depth)
 {
     for (size_t k = 0; k < depth; k++) {
@@ -188,14 +188,14 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
     const cpu_tensor *x_tensor = &task->bindings[BINDING_ssd_output_x], *b_tensor = &task->bindings[BINDING_ssd_output_b];
     const size_t N = args->N, P = args->P, first = (size_t)b * args->L + chunk.begin;
     const size_t rows = cpu_min(task->T1, chunk.end - chunk.begin - (uint32_t)row), wide = N > DEPTH ? N : DEPTH;
-    const size_t most = task->T1; /* divides KEPT: the tile's own tokens are never parted */
+    const size_t most = task->T1; /* divides KEPT, so that the tile's own tokens lie in one block of KEPT */
     float *y = task->scratch, *reads = y + most * P, *scaled = reads + most * N, *products = scaled + most * N;
     float *weights = products + most * KEPT_ROW, *values = weights + most * DEPTH, *high = values + wide * P;
     CPU_NAME(output_tile) tile = {row, rows, NULL, weights, high, high + DEPTH, high + 2 * DEPTH};
     for (size_t i = 0; i < rows; i++)
         load_row(reads + i * N, &task->bindings[BINDING_ssd_output_c], args->c_at + (first + row + i) * args->c_row + g * N, N);
 
-    size_t held = SIZE_MAX; /* the source token that products begins with */
+    size_t held = SIZE_MAX; /* the first source token in products; SIZE_MAX: none yet */
     for (uint32_t h = h_first; h < h_end; h++) {
         const size_t x_at = args->x_at + first * args->x_row + h * P;
         tile.cum = (const float *)task->bindings[BINDING_ssd_output_cum].data +
@@ -215,7 +215,8 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
 
         for (size_t s = 0, depth; s < row + rows; s += depth) {
             const size_t begin = s - s % KEPT, end = begin + KEPT < row + rows ? begin + KEPT : row + rows;
-            /* Tokens before the tile's, then its own: weights above the diagonal stay out of the sums, as 0 x infinity is NaN. */
+            /* First the source tokens before the tile, then its own. Weights above the diagonal are left out of the sums, not set to 0:
+             * 0 * infinity is NaN. */
             const bool own = s >= row;
             depth = (own ? end : end < row ? end : row) - s;
             if (depth > DEPTH) depth = DEPTH;
@@ -243,7 +244,7 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
     }
 }
 
-/* One row n of a step: state and open are NULL where there are none; memory receives the row of the open chunk. */
+/* One row n of a step. state is NULL without HAS_H, open without HAS_OPEN. memory receives the row of open' (SsdStepArgs). */
 static void CPU_NAME(ssd_step_row)(float *state, float *open, float *memory, const float *x, float *y, size_t count,
                                    float kept, float total, float key, float read, bool closes)
 {
