@@ -71,7 +71,7 @@ DART_API const char *dart_version(void);
 
 /* ---- Status and log ------------------------------------------------------------------------------------------ */
 
-/* What the caller does next. */
+/* The result of a call. The comment of a failure says what the caller does next. */
 typedef enum dart_status {
     DART_OK = 0,
     DART_INVALID_ARGUMENT = 1, /* fix the call: the text names the condition */
@@ -166,14 +166,14 @@ typedef struct dart_device_info {
     uint8_t uuid[16];           /* zero where the backend has none */
     uint32_t index;             /* within the backend: "vulkan:INDEX" */
     uint32_t capabilities;      /* dart_capability bits */
-    uint32_t subgroup;          /* lanes; 1 on the CPU */
+    uint32_t subgroup;          /* lanes of a subgroup (warp); 1 on the CPU */
     uint32_t shared_bytes;      /* shared memory of a workgroup */
     uint32_t multiprocessors;   /* streaming multiprocessors or compute units; 0: the driver does not tell */
     uint64_t memory_bytes;      /* of the largest device-local heap, or RAM */
     uint32_t max_bindings;      /* most buffers of one kernel; 0: no limit */
     uint64_t max_binding_bytes; /* most bytes of one tensor that a kernel can address */
     bool usable;
-    char why_not[256];          /* when not usable: what is missing */
+    char why_not[256];          /* when not usable: what the device lacks */
 } dart_device_info;
 
 /* The list of devices: Vulkan's first, then CUDA's, the CPU, null. Within a backend discrete GPUs come before integrated
@@ -404,7 +404,7 @@ typedef struct dart_memories {
  *   f16 calls accept any finite x as long as y and the weights (c_t . b_s) dt_s are within the range of f16. Other intermediates
  *   are rounded relative to the largest step or weight of their chunk.
  *   With DART_CAP_MATRIX2, N 128 and P 64, calls of 16 bits store c_t . b_s of 16 neighbouring tokens relative to the largest of
- *   the 16: values below 2^-29 of that one lose digits, those of earlier tokens included.
+ *   the 16. Values below 2^-29 of the largest lose digits, also where they belong to earlier tokens.
  * DART_PLAN_STEP takes L = 1 without hin and without dh_scale.
  * Source: Dao and Gu 2024 (state space duality), DART. */
 typedef struct dart_ssd_args {

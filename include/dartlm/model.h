@@ -109,8 +109,8 @@ typedef struct dart_state_options {
     uint32_t S;            /* chunk size; 0: the configuration's. It may differ from the chunk size of training. */
     bool no_sma;           /* switch state-memory attention off (the paper's ablation); no effect on a mamba2 model */
     uint32_t max_piece;    /* tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
-    uint32_t memory_block; /* memories of a sequence that are allocated together; 0: those of 1024 tokens first, then half as
-                              many as there are, or as many as a call needs */
+    uint32_t memory_block; /* memories of a sequence that are allocated together (a block); 0: the first block has room for 1024
+                              tokens, each later one for half as many memories as there are; more if a call needs more */
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and

@@ -16,7 +16,7 @@ struct SsdDecayArgs { U32 tiles, flags, B, L, H, S, M, dt_at, dt_row, a_log_at, 
  *   scale_n = sqrt(mean_p raw[n, p]^2 + eps), row n as stored = raw row n / scale_n, scale f32 beside it.
  * Row n of matrix j is at matrix_at + (row + n) P, its scale at scale_at + row + n, with row = ((b M + j) H + h) N; memories
  * with HAS_RUN: row = ((b capacity + m - first) H + h) N, m = position / S + j the number of the chunk in the sequence. Only chunks
- * that close and have first <= m < first + count are stored; the caller must see to it that all chunks that close do.
+ * that close and have first <= m < first + count are stored. The caller guarantees that range for every chunk that closes.
  * Matrices of empty chunks are neither written nor read. */
 
 /* mem_j = sum_t exp(cum[last] - cum[t]) step_t b_t^T x_t over chunk j, and with HAS_OPEN for j = 0 plus exp(a_1) open,

@@ -11,7 +11,8 @@ typedef struct model_block_weights {
     dart_tensor sma_proj, sma_conv_weight, sma_conv_bias;
 } model_block_weights;
 
-/* What a layer keeps of every sequence, in and out. open, open_decay and sma_tail only with state-memory attention. */
+/* The tensors that a layer keeps for every sequence, in and out. open, open_decay and sma_tail exist only with state-memory
+ * attention. */
 typedef struct model_block_carried {
     dart_tensor h;          /* f32 B H N P */
     dart_tensor tail;       /* B K-1 [x|b|c]: the last K - 1 inputs of the convolution */

@@ -42,7 +42,7 @@ typedef struct backend_code {
 typedef struct backend_launch {
     const kernel_row *row;
     uint32_t dtypes;
-    uint32_t T0, T1; /* those of the row, or computed by the op where the row says 0 */
+    uint32_t T0, T1; /* tile sizes of the row, or computed by the op where the row says 0 */
     uint32_t tiles;  /* > 0; equals the first field of args */
     const void *args;
     backend_binding bindings[KERNEL_MAX_BINDINGS]; /* kernel_table[row->id].bindings_count of them */
