@@ -33,8 +33,8 @@
  *              accept NULL. Destroying a stream waits for its work; a buffer is destroyed once every stream that uses
  *              it has been waited for.
  *   Alignment  Tensors may start at any element, with these exceptions: h, open, open_decay, cum, decay, qn, en, and in
- *              dart_window_args rows, steps and hin start at multiples of 64 elements, the dh of its closing runs at
- *              multiples of 8.
+ *              dart_window_args rows, steps and hin, start at multiples of 64 elements; the dh of a closing run of
+ *              dart_window_args starts at a multiple of 8.
  *   Zero       Option and argument structs are valid when zeroed, and zero means the default.
  */
 #ifndef DARTLM_H
@@ -155,7 +155,7 @@ typedef enum dart_capability {
 #define DART_CAP_MATRIX \
     (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES)
 
-/* The bits that say what is fast on a device. Variants that need only these are correct on devices without them, too. */
+/* The bits that say what is fast on a device. A device without them runs the variants that need them correctly, but slower. */
 #define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS)
 
 typedef struct dart_device_info {
@@ -289,7 +289,8 @@ DART_API size_t dart_stream_error(const dart_stream *stream, char *text, size_t 
 
 /* ---- Ops ------------------------------------------------------------------------------------------------------
  * Each op checks its arguments, takes scratch memory from the stream and records its launches in order; the library puts
- * barriers between launches that depend on one another. Inputs and outputs must not overlap unless stated. No op blocks.
+ * barriers between launches that depend on one another. Inputs and outputs must not overlap unless stated. An op may allocate
+ * device memory.
  *
  * Every op returns DART_INVALID_ARGUMENT for a size, tensor or option outside what its comment states, and DART_UNSUPPORTED
  * when a tensor exceeds max_binding_bytes and the op cannot split it. Scratch memory may fail with DART_OUT_OF_MEMORY.

@@ -2,8 +2,9 @@
 #ifndef DART_CONV_ARGS_H
 #define DART_CONV_ARGS_H
 
-/* y[b,t,ch] = SiLU(bias[ch] + sum_k weight[ch,k] in[t-K+1+k]), where in[<0] comes from tail[b, K-1+t', ch] or is 0.
- * in is x. Tile: T0 channels x T1 tokens of one sequence, tile = channel block + channel blocks * (token block + token blocks * b). */
+/* y[b,t,ch] = SiLU(bias[ch] + sum_k weight[ch,k] in[t-K+1+k]), in[t] = x[b,t,ch] for t >= 0,
+ * in[t] = tail[b,K-1+t,ch] for t < 0, or 0 without HAS_TAIL.
+ * Tile: T0 channels x T1 tokens of one sequence, tile = channel block + channel blocks * (token block + token blocks * b). */
 struct ConvArgs { U32 tiles, flags, B, L, C, K, x_at, x_row, weight_at, bias_at, tail_at, seq_at, y_at, y_row; };
 
 /* tail = the last K-1 of (tail, in). Tile: T0 consecutive channels of one sequence, tile = channel block + blocks * b. */

@@ -32,10 +32,11 @@ struct WindowOutputArgs { U32 tiles, flags, B, H, G, N, P, S, c_at, c_row, rows_
  *   now = keep_-1 open + sum_{k < n} keep_k step_k b_k^T x_k, total = open_decay + the sum of all log-decays;
  *   the chunk closes: h = exp(total) h + now, the memory in to and scale = now normalised, open = 0, open_decay = 0;
  *   otherwise: open = now, open_decay = total;
- *   without HAS_OPEN: h = now, computed with h in place of open;
- *   then hin = exp(open_decay) h + open, and all steps of the window = 0.
- * The memory of a chunk that closes has number m = position / S and is stored at row ((b capacity + m - first) H + h) N if first <= m <
- * first + count. Otherwise the launch does not store it: another launch, for the run that contains m and with IS_LATER, must fold
+ *   then hin = exp(open_decay) h + open;
+ *   without HAS_OPEN instead: h = now, computed with h in place of open, and hin = h;
+ *   in any case all steps of the window = 0.
+ * The memory of a chunk that closes has number m = position / S and is stored at row ((b capacity + m - first) H + h) N if first <= m
+ * < first + count. Otherwise the launch does not store it: another launch, for the run that contains m and with IS_LATER, must fold
  * that window. With IS_LATER only windows whose chunk closes with such an m are folded. A count of 0 leaves its sequence
  * unchanged unless IS_EVERY. N, P and starts as of window_output. Tile: T0 heads of one sequence, tile = block + blocks * b. */
 struct WindowFoldArgs { U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, rows_at, seq_at, hin_at, hin_scale_at, to_at, scale_at; F32 eps; };
