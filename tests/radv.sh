@@ -5,7 +5,8 @@
 set -u
 
 gcn='linear\.(few_wide16|wide_tiles)|ssd_memory\.wide|ssd_state\.(p64_)?subgroup16|ssd_output\.wide|sma\.wide|sma_step\.subgroup16|attention\.wide'
-gcn+='|attention_step\.16bit_low_registers|conv\.four|mixer_(project|output)\.(one16|subgroup16)|mixer_attend\.subgroup_low_registers|window_output\.wide16'
+gcn+='|attention_step\.16bit_low_registers|conv\.four|mixer_(project|output)\.(one16|subgroup16)|mixer_attend\.subgroup_low_registers'
+gcn+='|window_output\.wide16'
 tools=$(cd "$(dirname "$0")/../tools" && pwd)
 reason=$("$tools/with-vulkan.sh" radv:navi31 -- true 2>&1)
 case $reason in

@@ -18,7 +18,8 @@ struct EmbedArgs { U32 tiles, rows, width, vocabulary, first, count, ids_at, wei
 struct NormArgs { U32 tiles, flags, rows, width, x_at, x_row, weight_at, rows_at, y_at, y_row; F32 eps; };
 
 /* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight. gate is one number a row. Tile: one row. */
-struct GatedNormArgs { U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, gate_at, gate_row, z_at, z_row, weight_at, out_at, out_row; F32 eps; };
+struct GatedNormArgs { U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, gate_at, gate_row, z_at, z_row, weight_at, out_at,
+                      out_row; F32 eps; };
 
 /* y[t, o] (+)= sum_i x[t, i] weight[o, i]. weight is packed: outputs x inputs.
  * Tile: T0 outputs x T1 rows, tile = output block + (number of output blocks) * row block. */

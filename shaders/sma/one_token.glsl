@@ -1,8 +1,8 @@
 // attend(): state-memory attention of one token over the memories of one split, which have 16 bits, N 128 and P 64, with 16-byte
 // loads. A team of lanes takes a whole memory
 // at a time: 8 lanes share a row n, each with 8 columns p, and each has FETCH rows in flight (8: 96 registers on an H200, 16: 168),
-// the first of them before it is known whether the token sees the memory: its place is there. Rows of a lane stand in fours, so that their factors come in
-// one load; nothing but the logit passes between lanes.
+// the first of them before it is known whether the token sees the memory: its place is there. Rows of a lane stand in fours,
+// so that their factors come in one load; nothing but the logit passes between lanes.
 // Shared memory: 1024 + TEAMS (1024 + 8) + 4 LANES bytes.
 // Include after lib/seq.glsl and lib/quads.glsl, in a kernel that says how its bindings and results lie: e_row(),
 // store_end(split, head, top, den), store_sum(split, head, p, sum) and, in uniform flow, finish(head).

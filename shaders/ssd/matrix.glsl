@@ -38,7 +38,8 @@ uvec4 scale_eight(uvec4 words, float factor)
     uvec4 high = floatBitsToUint(uintBitsToFloat(words & 0xffff0000u) * factor);
     return low >> 16 | high & 0xffff0000u;
 #else
-    return pack_eight(vec4(unpack_elements(words.x), unpack_elements(words.y)) * factor, vec4(unpack_elements(words.z), unpack_elements(words.w)) * factor);
+    return pack_eight(vec4(unpack_elements(words.x), unpack_elements(words.y)) * factor,
+                      vec4(unpack_elements(words.z), unpack_elements(words.w)) * factor);
 #endif
 }
 

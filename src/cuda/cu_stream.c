@@ -1,7 +1,7 @@
 /* Streams: a list of launches, captured into a graph at the first submit and replayed from then on, because decoding
  * submits the same recording once a token. Graphs run in the device's one queue, in the order of submission, as in Vulkan: the
- * slices of a prefill are two recordings under way, the second reads what the first writes. Launches up to a barrier stand side by side in the graph; those of cuBLASLt
- * follow one another, since they share a workspace. */
+ * slices of a prefill are two recordings under way, the second reads what the first writes. Launches up to a barrier
+ * stand side by side in the graph; those of cuBLASLt follow one another, since they share a workspace. */
 #if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L
 #endif

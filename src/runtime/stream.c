@@ -168,7 +168,8 @@ dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns)
     if (status == DART_OK || device_note(device, status) == DART_DEVICE_LOST) stream->submitted = false;
     if (status == DART_OK) status = device->backend->stream_elapsed(device->handle, stream->handle, &stream->elapsed_ns);
     stream->timed = stream->timed || status == DART_OK;
-    if (status == DART_OK && device->profile != NULL && stream->launches > 0) status = trace_report(device, stream->handle, &stream->notes, stream->launches);
+    if (status == DART_OK && device->profile != NULL && stream->launches > 0)
+        status = trace_report(device, stream->handle, &stream->notes, stream->launches);
     return stream_take_failure(stream, status, "dart_stream_wait");
 }
 

@@ -49,7 +49,8 @@ static int compare_versions(const char *a, const char *b)
 
 static bool concerns(const known_bug *bug, const dart_device_info *device)
 {
-    return bug->device != NULL && strstr(device->name, bug->device) != NULL && (bug->first == NULL || compare_versions(device->driver, bug->first) >= 0) &&
+    return bug->device != NULL && strstr(device->name, bug->device) != NULL &&
+           (bug->first == NULL || compare_versions(device->driver, bug->first) >= 0) &&
            (bug->fixed == NULL || compare_versions(device->driver, bug->fixed) < 0);
 }
 
@@ -63,14 +64,17 @@ static const char *text_of(const json_t *object, const char *key)
 static void print_failure(const json_t *result)
 {
     const json_t *tensors = json_object_get(result, "tensors");
-    print_message("FAILED  %s  %s  (%s)  %s\n", text_of(result, "variant"), text_of(result, "case"), text_of(result, "kernels"), text_of(result, "reason"));
+    print_message("FAILED  %s  %s  (%s)  %s\n", text_of(result, "variant"), text_of(result, "case"), text_of(result, "kernels"),
+                  text_of(result, "reason"));
     for (size_t i = 0; i < json_array_size(tensors); i++) {
         const json_t *t = json_array_get(tensors, i);
-        print_message("        %-10s L2 %.2e  Linf %.2e  row %lld %.2e  tolerance %.2e%s\n", text_of(t, "name"), json_number_value(json_object_get(t, "l2")),
-                      json_number_value(json_object_get(t, "linf")), (long long)json_integer_value(json_object_get(t, "worst_row")),
+        print_message("        %-10s L2 %.2e  Linf %.2e  row %lld %.2e  tolerance %.2e%s\n", text_of(t, "name"),
+                      json_number_value(json_object_get(t, "l2")), json_number_value(json_object_get(t, "linf")),
+                      (long long)json_integer_value(json_object_get(t, "worst_row")),
                       json_number_value(json_object_get(t, "row")), json_number_value(json_object_get(t, "tolerance")),
                       json_is_true(json_object_get(t, "broken")) ? "  broken" : "");
-        print_message("        %-10s element %lld is %s, expected %s\n", "", (long long)json_integer_value(json_object_get(t, "element")), text_of(t, "got"), text_of(t, "want"));
+        print_message("        %-10s element %lld is %s, expected %s\n", "", (long long)json_integer_value(json_object_get(t, "element")),
+                      text_of(t, "got"), text_of(t, "want"));
     }
     print_message("        on %s; repeat with: %s\n", text_of(result, "device"), text_of(result, "repeat"));
 }
@@ -81,7 +85,8 @@ static void one_device(void **state)
     unsigned passed = 0, failed = 0, known = 0, not_run = 0, hits[COUNT(known_bugs)] = {0}, seen[COUNT(known_bugs)] = {0};
     for (size_t i = 0; i < json_array_size(results); i++) {
         const json_t *result = json_array_get(results, i);
-        if (strcmp(text_of(result, "device"), device->name) != 0 || strcmp(text_of(result, "backend"), dart_backend_name(device->backend)) != 0) continue;
+        if (strcmp(text_of(result, "device"), device->name) != 0 || strcmp(text_of(result, "backend"), dart_backend_name(device->backend)) != 0)
+            continue;
         const char *status = text_of(result, "status");
         const bool bad = strcmp(status, "failed") == 0;
         char name[256];
@@ -117,13 +122,15 @@ static bool run(const char *const *specs, const char *filter, uint64_t seed)
     FILE *file = tmpfile();
     json_error_t error;
     if (file == NULL) return false;
-    conform_all(context, &(conform_options){.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .json = true, .seed = seed}, file);
+    conform_all(context, &(conform_options){.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .json = true, .seed = seed},
+                file);
     rewind(file);
     json_t *report = json_loadf(file, 0, &error);
     fclose(file);
     if (report == NULL) fprintf(stderr, "the report is no JSON: line %d: %s\n", error.line, error.text);
     const json_t *part = json_object_get(report, "results");
-    const bool whole = part != NULL && (filter == NULL || json_array_size(part) > 0) && json_array_extend(results, json_object_get(report, "results")) == 0;
+    const bool whole = part != NULL && (filter == NULL || json_array_size(part) > 0) &&
+                       json_array_extend(results, json_object_get(report, "results")) == 0;
     if (part != NULL && !whole) fprintf(stderr, "no case is called '%s'\n", filter);
     json_decref(report);
     return whole;

@@ -144,7 +144,8 @@ static void append(conform_data *d, sma_case *k, stored *runs)
         from = conform_output(d, DART_F32, (uint64_t)c->B * dart_ssd_chunks(L, c->S, true), k->memory, false);
         double *values = conform_filled(from->rows * k->memory, 0);
         for (uint32_t b = 0; b < c->B; b++)
-            memcpy(values + (uint64_t)b * (k->M + 1) * k->memory, k->dh->values + (uint64_t)b * k->M * k->memory, (size_t)(k->M * k->memory) * sizeof *values);
+            memcpy(values + (uint64_t)b * (k->M + 1) * k->memory, k->dh->values + (uint64_t)b * k->M * k->memory,
+                   (size_t)(k->M * k->memory) * sizeof *values);
         conform_set(d, from, values);
         free(values);
     }
@@ -152,8 +153,10 @@ static void append(conform_data *d, sma_case *k, stored *runs)
         if (runs[i].M == 0) continue;
         runs[i].dh = conform_output(d, c->dtype, (uint64_t)c->B * runs[i].M, k->memory, false);
         runs[i].scale = conform_output(d, DART_F32, (uint64_t)c->B * runs[i].M, (uint64_t)c->H * c->N, false);
-        dart_sma_append(d->stream, &(dart_sma_append_args){.B = c->B, .L = L, .H = c->H, .N = c->N, .P = c->P, .S = c->S, .eps = k->eps, .dh = from->t,
-                                                           .seq = seq->t, .to = {.first = runs[i].first, .M = runs[i].M, .dh = runs[i].dh->t, .scale = runs[i].scale->t}});
+        dart_sma_append(d->stream, &(dart_sma_append_args){.B = c->B, .L = L, .H = c->H, .N = c->N, .P = c->P, .S = c->S, .eps = k->eps,
+                                                           .dh = from->t, .seq = seq->t,
+                                                           .to = {.first = runs[i].first, .M = runs[i].M, .dh = runs[i].dh->t,
+                                                                  .scale = runs[i].scale->t}});
     }
     conform_execute(d);
     for (uint32_t i = 0; i < 2 && d->status == DART_OK; i++) {
@@ -205,14 +208,15 @@ void conform_sma(conform_data *d)
         append(d, &k, runs);
         if (d->status == DART_OK) attend_stored(d, &k, runs, 2);
         for (uint32_t i = 2; i-- > 0;) /* the later run first: order must not matter */
-            if (runs[i].M > 0) memories[count++] = (dart_memories){.first = runs[i].first, .M = runs[i].M, .dh = runs[i].dh->t, .scale = runs[i].scale->t};
+            if (runs[i].M > 0)
+                memories[count++] = (dart_memories){.first = runs[i].first, .M = runs[i].M, .dh = runs[i].dh->t, .scale = runs[i].scale->t};
     } else if (k.M > 0) {
         memories[count++] = (dart_memories){.M = k.M, .dh = k.dh->t};
     }
     dart_sma(d->stream, &(dart_sma_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
-                                         .plan = conform_has(d, CASE_STEP) ? DART_PLAN_STEP : DART_PLAN_CHUNKED, .eps = k.eps, .q = k.q->t, .e = k.e->t, .c = k.c->t,
-                                         .seq = conform_view(k.seqs), .memories = memories, .memories_count = count, .r = k.r->t, .lse = k.lse->t,
-                                         .qn = k.qn->t, .en = k.en->t});
+                                         .plan = conform_has(d, CASE_STEP) ? DART_PLAN_STEP : DART_PLAN_CHUNKED, .eps = k.eps, .q = k.q->t,
+                                         .e = k.e->t, .c = k.c->t, .seq = conform_view(k.seqs), .memories = memories, .memories_count = count,
+                                         .r = k.r->t, .lse = k.lse->t, .qn = k.qn->t, .en = k.en->t});
     conform_execute(d);
     /* An absolute error of a logit is a relative one of its weight: the bound grows with the largest logit. */
     const dart_dtype act = conform_activation(c);

@@ -188,8 +188,8 @@ static void expect(const conform_data *d, mixer_case *k)
                                   .dh_open_in = k->sma ? k->open->values : NULL, .log_open_in = k->sma ? k->open_decay->values : NULL,
                                   .y = k->want_y, .dh = memory, .h_border_out = k->sma ? k->want_h : NULL,
                                   .h_out = k->sma ? NULL : k->want_h, .dh_open_out = k->want_open, .log_open_out = k->want_decay});
-    oracle_gated_norm(&(oracle_gated_norm_args){.rows = B, .I = k->I, .y = k->want_y, .r = k->sma ? k->r : NULL, .gate = k->sma ? k->gate : NULL, .z = z,
-                                                .weight = k->mixer_norm->values, .eps = k->eps, .out = now});
+    oracle_gated_norm(&(oracle_gated_norm_args){.rows = B, .I = k->I, .y = k->want_y, .r = k->sma ? k->r : NULL, .gate = k->sma ? k->gate : NULL,
+                                                .z = z, .weight = k->mixer_norm->values, .eps = k->eps, .out = now});
     oracle_linear(k->want_x, now, k->out_proj->values, k->x->values, B, k->I, W);
     for (uint32_t i = 0; i < RUNS && k->dh[i] != NULL; i++) {
         k->want_dh[i] = columns(k->dh[i]->values, k->dh[i]->rows, k->state, 0, k->state);
@@ -221,7 +221,8 @@ void conform_mixer(conform_data *d)
     dart_memories runs[RUNS];
     uint32_t count = 0;
     for (uint32_t i = RUNS; i-- > 0;) /* the later run first: order must not matter */
-        if (k.dh[i] != NULL) runs[count++] = (dart_memories){.first = k.first[i], .M = k.first[i + 1] - k.first[i], .dh = k.dh[i]->t, .scale = k.scale[i]->t};
+        if (k.dh[i] != NULL)
+            runs[count++] = (dart_memories){.first = k.first[i], .M = k.first[i + 1] - k.first[i], .dh = k.dh[i]->t, .scale = k.scale[i]->t};
     dart_mixer_step(d->stream, &(dart_mixer_step_args){
         .B = k.B, .W = k.W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = K, .S = c->S, .eps = k.eps, .sma_eps = k.eps, .dt_min = 0.001f,
         .x = k.x->t, .seq = conform_view(k.seqs), .norm = k.norm->t, .in_proj = k.in_proj->t, .conv_weight = k.taps->t,

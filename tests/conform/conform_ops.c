@@ -55,7 +55,8 @@ static void norm(conform_data *d)
     if (conform_has(d, CASE_ADD)) rows = conform_ints(d, T, 1, order);
     oracle_rms_norm(want, source, weight->values, T, W, eps);
     for (uint64_t i = W; i < 2 * (uint64_t)W && order[1] < 0; i++) want[i] = NAN;
-    dart_rms_norm(d->stream, &(dart_rms_norm_args){.T = T, .W = W, .eps = eps, .x = x->t, .weight = weight->t, .rows = conform_view(rows), .y = y->t});
+    dart_rms_norm(d->stream, &(dart_rms_norm_args){.T = T, .W = W, .eps = eps, .x = x->t, .weight = weight->t, .rows = conform_view(rows),
+                                                   .y = y->t});
     conform_execute(d);
     conform_compare(d, "y", y, want, conform_tolerance(BOUND_NORM, 1), conform_floor(act));
     free(order);
@@ -94,7 +95,8 @@ static void linear(conform_data *d)
     conform_tensor *y = conform_has(d, CASE_ADD) ? conform_input(d, act, T, OUT, true, conform_unit) : conform_output(d, act, T, OUT, true);
     double *want = doubles((uint64_t)T * OUT);
     oracle_linear(want, x->values, weight->values, conform_has(d, CASE_ADD) ? y->values : NULL, T, IN, OUT);
-    dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = conform_has(d, CASE_ADD), .x = x->t, .weight = weight->t, .y = y->t});
+    dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = conform_has(d, CASE_ADD), .x = x->t, .weight = weight->t,
+                                               .y = y->t});
     conform_execute(d);
     conform_compare(d, "y", y, want, conform_tolerance(BOUND_DOT, IN), conform_floor(act));
     free(want);
@@ -112,7 +114,8 @@ static void norm_linear(conform_data *d)
     double *u = doubles((uint64_t)T * IN), *want = doubles((uint64_t)T * OUT);
     oracle_rms_norm(u, x->values, norm_->values, T, IN, eps);
     oracle_linear(want, u, weight->values, NULL, T, IN, OUT);
-    dart_norm_linear(d->stream, &(dart_norm_linear_args){.T = T, .IN = IN, .OUT = OUT, .eps = eps, .x = x->t, .norm = norm_->t, .weight = weight->t, .y = y->t});
+    dart_norm_linear(d->stream, &(dart_norm_linear_args){.T = T, .IN = IN, .OUT = OUT, .eps = eps, .x = x->t, .norm = norm_->t, .weight = weight->t,
+                                                         .y = y->t});
     conform_execute(d);
     /* Rows of tiles round x norm to the type of the weight before they multiply it. */
     conform_compare_within(d, "y", y, want, &(conform_limits){.bound = conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, IN),
@@ -231,13 +234,14 @@ void conform_choice(conform_data *d)
         if (isnan(value)) dart_from_f32(c->dtype, (char *)logits->initial + at * size, &value, 1); /* which conform_set passes over */
     }
     enum { SLOTS = 5, SETTINGS = 4, STOPS = 5 };
-    int32_t *best = calloc(T, sizeof *best), *drawn = calloc(T, sizeof *drawn), *seq = calloc(2 * (size_t)T, sizeof *seq), *after = calloc(2 * (size_t)T, sizeof *after);
+    int32_t *best = calloc(T, sizeof *best), *drawn = calloc(T, sizeof *drawn), *seq = calloc(2 * (size_t)T, sizeof *seq),
+             *after = calloc(2 * (size_t)T, sizeof *after);
     int32_t *settings = calloc((size_t)T * SETTINGS, sizeof *settings), *stops = calloc((size_t)T * STOPS, sizeof *stops);
     int32_t *live = calloc(T, sizeof *live), *kept = calloc(T, sizeof *kept);
     bool *near = calloc(T, sizeof *near);
     int32_t *logged = calloc((size_t)T * SLOTS, sizeof *logged);
-    if (logged == NULL || best == NULL || drawn == NULL || seq == NULL || after == NULL || near == NULL || settings == NULL || stops == NULL || live == NULL ||
-        kept == NULL)
+    if (logged == NULL || best == NULL || drawn == NULL || seq == NULL || after == NULL || near == NULL || settings == NULL || stops == NULL ||
+        live == NULL || kept == NULL)
         abort();
     for (uint32_t t = 0; t < T; t++) {
         const float temperature = temperatures[t % 8];
@@ -264,7 +268,8 @@ void conform_choice(conform_data *d)
     /* Ended by an id, by the position, by neither though both are set, by nothing. */
     for (uint32_t t = 0; t < T; t++) {
         int32_t *stop = &stops[STOPS * t];
-        for (uint32_t i = 0; i < STOPS - 1; i++) stop[i] = t % 4 == 0 && i == STOPS - 2 - t / 4 % (STOPS - 1) ? best[t] : t % 4 == 2 ? best[t] + 1 : -1;
+        for (uint32_t i = 0; i < STOPS - 1; i++)
+            stop[i] = t % 4 == 0 && i == STOPS - 2 - t / 4 % (STOPS - 1) ? best[t] : t % 4 == 2 ? best[t] + 1 : -1;
         stop[STOPS - 1] = t % 4 == 1 ? after[2 * t] : t % 4 == 2 ? after[2 * t] + 1 : 0;
         live[t] = (int32_t)t;
     }
@@ -283,8 +288,10 @@ void conform_choice(conform_data *d)
     }
     dart_argmax(d->stream, &(dart_argmax_args){.T = T, .V = V, .logits = logits->t, .ids = ids->t});
     dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .logits = logits->t, .settings = set->t, .seq = s->t, .ids = sampled->t});
-    dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .keep_ended = true, .logits = logits->t, .settings = set->t, .seq = s->t, .ids = held->t});
-    dart_advance(d->stream, &(dart_advance_args){.B = T, .slots = SLOTS, .seq = s->t, .ids = ids->t, .log = log_->t, .stops = stop_->t, .live = alive->t});
+    dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .keep_ended = true, .logits = logits->t, .settings = set->t, .seq = s->t,
+                                               .ids = held->t});
+    dart_advance(d->stream, &(dart_advance_args){.B = T, .slots = SLOTS, .seq = s->t, .ids = ids->t, .log = log_->t, .stops = stop_->t,
+                                                 .live = alive->t});
     conform_execute(d);
     if (d->status == DART_OK)
         for (uint32_t t = 0; t < T; t++)

@@ -65,7 +65,8 @@ quietly "$work/names"
 say "configuring says what is in, and what is missing"
 cmake -S "$source" -B "$work/summary" -DDARTLM_CUDA=OFF -DDARTLM_VULKAN=OFF >"$work/log" 2>&1 || { cat "$work/log"; die "configuring failed"; }
 grep -q 'CUDA *no: DARTLM_CUDA is OFF' "$work/log" && grep -q 'CPU *yes' "$work/log" || { cat "$work/log"; die "no word of the backends"; }
-if cmake -S "$source" -B "$work/missing" -DDARTLM_DEPS=/nonexistent -DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF \
+if cmake -S "$source" -B "$work/missing" -DDARTLM_DEPS=/nonexistent \
+    -DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF \
     -DPython3_EXECUTABLE="$(command -v python3)" -DPKG_CONFIG_EXECUTABLE="$(command -v pkg-config)" \
     -DCMAKE_C_COMPILER="$(command -v cc)" -DCMAKE_MAKE_PROGRAM="$(command -v make)" >"$work/log" 2>&1; then
     die "a build without shader compilers was configured"

@@ -9,7 +9,8 @@
 
 enum { B = 2, L = 11, H = 2, G = 1, N = 4, P = 8, S = 4, I = H * P, V = 13, ROOM = 4096 };
 
-static const dart_model_config config = {.sma = true, .V = V, .W = 8, .layers = 1, .H = H, .P = P, .G = G, .N = N, .K = 4, .S = S, .eps = 1e-5f, .sma_eps = 1e-5f};
+static const dart_model_config config = {.sma = true, .V = V, .W = 8, .layers = 1, .H = H, .P = P, .G = G, .N = N, .K = 4, .S = S, .eps = 1e-5f,
+                                         .sma_eps = 1e-5f};
 static const char *data_folder;
 
 /* All that the steps make, in the order in which it goes away. */
@@ -70,21 +71,28 @@ OP_STEP(do_fill, dart_fill(w->stream, &(dart_fill_args){.T = 2, .W = 8, .y = at(
 OP_STEP(do_convert, dart_convert(w->stream, &(dart_convert_args){.T = 2, .W = 8, .x = f32(w), .y = {.buffer = w->buffers[1], .dtype = DART_F16}}))
 OP_STEP(do_embed, dart_embed(w->stream, &(dart_embed_args){.T = 4, .V = V, .W = 8, .ids = i32(w), .weight = f32(w), .y = at(w, 2048)}))
 OP_STEP(do_norm, dart_rms_norm(w->stream, &(dart_rms_norm_args){.T = 2, .W = 8, .eps = 1, .x = f32(w), .weight = f32(w), .y = at(w, 2048)}))
-OP_STEP(do_gated_norm, dart_gated_norm(w->stream, &(dart_gated_norm_args){.T = 2, .I = 8, .eps = 1, .y = f32(w), .z = f32(w), .weight = f32(w), .out = at(w, 2048)}))
+OP_STEP(do_gated_norm, dart_gated_norm(w->stream, &(dart_gated_norm_args){.T = 2, .I = 8, .eps = 1, .y = f32(w), .z = f32(w), .weight = f32(w),
+                                                                          .out = at(w, 2048)}))
 OP_STEP(do_linear, dart_linear(w->stream, &(dart_linear_args){.T = 2, .IN = 8, .OUT = 8, .x = f32(w), .weight = f32(w), .y = at(w, 2048)}))
-OP_STEP(do_conv, dart_conv(w->stream, &(dart_conv_args){.B = B, .L = L, .C = 8, .K = 4, .x = f32(w), .weight = f32(w), .tail = at(w, 1024), .seq = i32(w), .y = at(w, 2048)}))
-OP_STEP(do_ssd, dart_ssd(w->stream, &(dart_ssd_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32(w), .dt = f32(w), .b = f32(w), .c = f32(w),
-                                                     .a_log = f32(w), .seq = i32(w), .h = at(w, 1024), .y = at(w, 2048)}))
-OP_STEP(do_ssd_step, dart_ssd(w->stream, &(dart_ssd_args){.B = B, .L = 1, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32(w), .dt = f32(w), .b = f32(w), .c = f32(w),
-                                                          .a_log = f32(w), .seq = i32(w), .h = at(w, 1024), .y = at(w, 2048)}))
-OP_STEP(do_sma, dart_sma(w->stream, &(dart_sma_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1, .q = f32(w), .e = f32(w), .c = f32(w), .seq = i32(w),
-                                                     .memories = &(dart_memories){.M = 3, .dh = f32(w)}, .memories_count = 1, .r = at(w, 2048)}))
-OP_STEP(do_sma_step, dart_sma(w->stream, &(dart_sma_args){.B = B, .L = 1, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1, .q = f32(w), .e = f32(w), .c = f32(w), .seq = i32(w),
-                                                          .memories = &(dart_memories){.M = 3, .dh = f32(w)}, .memories_count = 1, .r = at(w, 2048)}))
-OP_STEP(do_append, dart_sma_append(w->stream, &(dart_sma_append_args){.B = B, .L = L, .H = H, .N = N, .P = P, .S = S, .eps = 1, .dh = f32(w), .seq = i32(w),
-                                                                      .to = {.M = 3, .dh = at(w, 2048), .scale = at(w, 3072)}}))
-OP_STEP(do_argmax, dart_argmax(w->stream, &(dart_argmax_args){.T = 2, .V = V, .logits = f32(w), .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
-OP_STEP(do_sample, dart_sample(w->stream, &(dart_sample_args){.T = 2, .V = V, .logits = f32(w), .settings = i32(w), .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
+OP_STEP(do_conv, dart_conv(w->stream, &(dart_conv_args){.B = B, .L = L, .C = 8, .K = 4, .x = f32(w), .weight = f32(w), .tail = at(w, 1024),
+                                                        .seq = i32(w), .y = at(w, 2048)}))
+OP_STEP(do_ssd, dart_ssd(w->stream, &(dart_ssd_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32(w), .dt = f32(w), .b = f32(w),
+                                                     .c = f32(w), .a_log = f32(w), .seq = i32(w), .h = at(w, 1024), .y = at(w, 2048)}))
+OP_STEP(do_ssd_step, dart_ssd(w->stream, &(dart_ssd_args){.B = B, .L = 1, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32(w), .dt = f32(w),
+                                                          .b = f32(w), .c = f32(w), .a_log = f32(w), .seq = i32(w), .h = at(w, 1024),
+                                                          .y = at(w, 2048)}))
+OP_STEP(do_sma, dart_sma(w->stream, &(dart_sma_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1, .q = f32(w), .e = f32(w),
+                                                     .c = f32(w), .seq = i32(w), .memories = &(dart_memories){.M = 3, .dh = f32(w)},
+                                                     .memories_count = 1, .r = at(w, 2048)}))
+OP_STEP(do_sma_step, dart_sma(w->stream, &(dart_sma_args){.B = B, .L = 1, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1, .q = f32(w), .e = f32(w),
+                                                          .c = f32(w), .seq = i32(w), .memories = &(dart_memories){.M = 3, .dh = f32(w)},
+                                                          .memories_count = 1, .r = at(w, 2048)}))
+OP_STEP(do_append, dart_sma_append(w->stream, &(dart_sma_append_args){.B = B, .L = L, .H = H, .N = N, .P = P, .S = S, .eps = 1, .dh = f32(w),
+                                                                      .seq = i32(w), .to = {.M = 3, .dh = at(w, 2048), .scale = at(w, 3072)}}))
+OP_STEP(do_argmax, dart_argmax(w->stream, &(dart_argmax_args){.T = 2, .V = V, .logits = f32(w),
+                                                              .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
+OP_STEP(do_sample, dart_sample(w->stream, &(dart_sample_args){.T = 2, .V = V, .logits = f32(w), .settings = i32(w),
+                                                              .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 OP_STEP(do_advance, dart_advance(w->stream, &(dart_advance_args){.B = B, .seq = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 
 static dart_status submit_again(world *w)
@@ -109,7 +117,8 @@ static dart_status make_state(world *w) { return dart_state_create(w->model, &(d
 static dart_status feed(world *w)
 {
     float logits[B * V];
-    dart_status status = dart_prefill(w->state, &(dart_prefill_args){.ids = ids, .L = L, .want = DART_LOGITS_LAST, .logits = logits, .sampling = &(dart_sampling){0}});
+    dart_status status = dart_prefill(w->state, &(dart_prefill_args){.ids = ids, .L = L, .want = DART_LOGITS_LAST, .logits = logits,
+                                                                     .sampling = &(dart_sampling){0}});
     if (status == DART_OK) status = dart_decode(w->state, &(dart_decode_args){.logits = logits});
     if (status == DART_OK) status = dart_generate(w->state, &(dart_generate_args){.n = 6});
     if (status == DART_OK) memcpy(w->results + 1, logits, 4 * sizeof *logits);
@@ -134,15 +143,19 @@ static dart_status open_model(world *w)
 }
 
 static dart_device_options how;
-static dart_status make_context(world *w) { return w->context != NULL ? DART_OK : dart_context_create(&(dart_context_options){.with_null = true, .without_vulkan = true, .without_cuda = true}, &w->context); }
+static dart_status make_context(world *w)
+{
+    if (w->context != NULL) return DART_OK;
+    return dart_context_create(&(dart_context_options){.with_null = true, .without_vulkan = true, .without_cuda = true}, &w->context);
+}
 static dart_status open_device(world *w) { return dart_device_open(w->context, &how, &w->device); }
 
 static const struct { const char *name; dart_status (*run)(world *w); } steps[] = {
 #define STEP(name) {#name, name}
-    STEP(make_context), STEP(open_device), STEP(make_buffers), STEP(write_buffers), STEP(make_stream), STEP(do_fill), STEP(do_convert), STEP(do_embed),
-    STEP(do_norm), STEP(do_gated_norm), STEP(do_linear), STEP(do_conv), STEP(do_ssd), STEP(do_ssd_step), STEP(do_sma), STEP(do_sma_step), STEP(do_append),
-    STEP(do_argmax), STEP(do_sample), STEP(do_advance), STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(feed), STEP(reset),
-    STEP(open_model),
+    STEP(make_context), STEP(open_device), STEP(make_buffers), STEP(write_buffers), STEP(make_stream), STEP(do_fill), STEP(do_convert),
+    STEP(do_embed), STEP(do_norm), STEP(do_gated_norm), STEP(do_linear), STEP(do_conv), STEP(do_ssd), STEP(do_ssd_step), STEP(do_sma),
+    STEP(do_sma_step), STEP(do_append), STEP(do_argmax), STEP(do_sample), STEP(do_advance), STEP(submit_again), STEP(read_buffers),
+    STEP(make_model), STEP(make_state), STEP(feed), STEP(reset), STEP(open_model),
 };
 enum { STEPS = sizeof steps / sizeof steps[0], STEP_OPEN = 1 };
 

@@ -68,7 +68,8 @@ static void *json_allocate(size_t size)
 }
 
 enum { B = 2, L = 9, V = 13 };
-static const dart_model_config config = {.sma = true, .V = V, .W = 8, .layers = 1, .H = 2, .P = 8, .G = 1, .N = 4, .K = 4, .S = 4, .eps = 1e-5f, .sma_eps = 1e-5f};
+static const dart_model_config config = {.sma = true, .V = V, .W = 8, .layers = 1, .H = 2, .P = 8, .G = 1, .N = 4, .K = 4, .S = 4, .eps = 1e-5f,
+                                         .sma_eps = 1e-5f};
 static const int32_t ids[B * L] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4, 5};
 static char folder[4096];
 
@@ -93,7 +94,9 @@ static dart_status live(float *result)
     if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
     if (status == DART_OK) status = dart_model_random(device, &config, 1, NULL, &model);
     if (status == DART_OK) status = dart_state_create(model, &(dart_state_options){.B = B, .memory_block = 1}, &state);
-    if (status == DART_OK) status = dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = L, .want = DART_LOGITS_LAST, .logits = logits, .sampling = &(dart_sampling){0}});
+    if (status == DART_OK)
+        status = dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = L, .want = DART_LOGITS_LAST, .logits = logits,
+                                                          .sampling = &(dart_sampling){0}});
     if (status == DART_OK) status = dart_generate(state, &(dart_generate_args){.n = 8});
     if (status == DART_OK) status = dart_decode(state, &(dart_decode_args){.ids = ids, .logits = logits});
     if (status == DART_OK) status = dart_config_load(folder, &loaded, NULL, 0);

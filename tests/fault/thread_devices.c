@@ -10,7 +10,8 @@
 
 enum { THREADS = 4, ROUNDS = 6, B = 2, L = 19, V = 31, T = 24, W = 40 };
 
-static const dart_model_config config = {.sma = true, .V = V, .W = 16, .layers = 2, .H = 4, .P = 8, .G = 1, .N = 8, .K = 4, .S = 4, .eps = 1e-5f, .sma_eps = 1e-5f};
+static const dart_model_config config = {.sma = true, .V = V, .W = 16, .layers = 2, .H = 4, .P = 8, .G = 1, .N = 8, .K = 4, .S = 4, .eps = 1e-5f,
+                                         .sma_eps = 1e-5f};
 
 /* cmocka's assertions belong to the main thread: the others count. */
 static atomic_uint failures;
@@ -48,7 +49,8 @@ static dart_status do_linear(dart_device *device, float *result)
     if (status == DART_OK) status = dart_buffer_write(buffers[0], 0, x, sizeof x);
     if (status == DART_OK) status = dart_buffer_write(buffers[1], 0, weight, sizeof weight);
     if (status == DART_OK) status = dart_buffer_write(buffers[2], 0, none, sizeof none);
-    const dart_linear_args args = {.T = T, .IN = W, .OUT = W, .add = true, .x = {.buffer = buffers[0]}, .weight = {.buffer = buffers[1]}, .y = {.buffer = buffers[2]}};
+    const dart_linear_args args = {.T = T, .IN = W, .OUT = W, .add = true, .x = {.buffer = buffers[0]}, .weight = {.buffer = buffers[1]},
+                                   .y = {.buffer = buffers[2]}};
     for (int i = 0; i < 3 && status == DART_OK; i++) status = dart_linear(stream, &args);
     if (status == DART_OK) status = dart_stream_submit(stream);
     if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
@@ -118,7 +120,8 @@ static void threads_share(void **unused)
     base_thread threads[2 * THREADS];
     static shared s;
     memset(&s, 0, sizeof s);
-    assert_int_equal(dart_context_create(&(dart_context_options){.log = count_line, .log_user = &s, .log_level = DART_LOG_TRACE, .with_null = true}, &s.context), DART_OK);
+    assert_int_equal(dart_context_create(&(dart_context_options){.log = count_line, .log_user = &s, .log_level = DART_LOG_TRACE, .with_null = true},
+                                         &s.context), DART_OK);
     assert_int_equal(dart_device_open(s.context, &(dart_device_options){.spec = rig_spec, .threads = 3}, &s.device), DART_OK);
     assert_int_equal(dart_model_random(s.device, &config, 3, NULL, &s.model), DART_OK);
     assert_int_equal(do_linear(s.device, s.linear), DART_OK);

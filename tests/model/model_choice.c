@@ -4,7 +4,8 @@
 enum { B = 4, N = 40, PROMPT = 13 };
 
 static const dart_sampling ways[B] = {
-    {.temperature = 0}, {.temperature = 1.5f, .top_k = 20, .seed = 99}, {.temperature = 0.7f, .seed = UINT64_C(5) << 32}, {.temperature = 1.5f, .top_k = 20, .seed = 100}};
+    {.temperature = 0}, {.temperature = 1.5f, .top_k = 20, .seed = 99}, {.temperature = 0.7f, .seed = UINT64_C(5) << 32},
+    {.temperature = 1.5f, .top_k = 20, .seed = 100}};
 
 /* The ways in which steps can be computed, whatever the device gains by them. */
 typedef enum mode { PLAIN, FUSED, WINDOWED, MODES } mode;
@@ -27,7 +28,8 @@ static dart_model *model_for_windows(void)
 static void prompt(dart_state *state, const int32_t *ids, const dart_sampling *sampling, uint32_t count, int32_t *next)
 {
     must(dart_state_reset(state, -1), "dart_state_reset");
-    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = L, .L = PROMPT, .sampling = sampling, .sampling_count = count, .next_ids = next}),
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = L, .L = PROMPT, .sampling = sampling, .sampling_count = count,
+                                                  .next_ids = next}),
          "dart_prefill");
 }
 
@@ -44,7 +46,8 @@ static course *run_course(dart_state *state, const int32_t *ids, const dart_samp
     prompt(state, ids, sampling, count, c->ids[0]);
     must(dart_prefill(state, &(dart_prefill_args){.want = DART_LOGITS_LAST, .logits = c->logits[0][0]}), "dart_prefill");
     for (uint32_t i = 0; i < N; i++)
-        must(dart_decode(state, &(dart_decode_args){.sampling = sampling, .sampling_count = count, .logits = c->logits[i + 1][0], .next_ids = c->ids[i + 1]}),
+        must(dart_decode(state, &(dart_decode_args){.sampling = sampling, .sampling_count = count, .logits = c->logits[i + 1][0],
+                                                    .next_ids = c->ids[i + 1]}),
              "dart_decode");
     return c;
 }
@@ -173,8 +176,8 @@ static void ends_one_by_one(dart_state *state, const course *c, const int32_t *i
         listener l = {.heard = 0};
         prompt(state, ids, ends, B, NULL);
         memset(got, 0x55, sizeof got);
-        must(dart_generate(state, &(dart_generate_args){.n = N, .together = together[k], .sampling = ends, .sampling_count = B, .step = hear, .user = &l,
-                                                        .ids = got[0]}), "dart_generate");
+        must(dart_generate(state, &(dart_generate_args){.n = N, .together = together[k], .sampling = ends, .sampling_count = B, .step = hear,
+                                                        .user = &l, .ids = got[0]}), "dart_generate");
         assert_ids(c, steps, got);
         assert_int_equal(l.heard, most);
         assert_memory_equal(l.ids, got, most * sizeof got[0]);
@@ -296,7 +299,8 @@ static void refuse(dart_state *state, const dart_sampling *sampling, uint32_t co
     assert_int_equal(dart_decode(state, &(dart_decode_args){.ids = ids, .sampling = sampling, .sampling_count = count}), DART_INVALID_ARGUMENT);
     dart_state_error(state, text, sizeof text);
     if (strstr(text, says) == NULL) fail_msg("'%s' does not say '%s'", text, says);
-    assert_int_equal(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = 1, .sampling = sampling, .sampling_count = count}), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = 1, .sampling = sampling, .sampling_count = count}),
+                     DART_INVALID_ARGUMENT);
     assert_int_equal(dart_generate(state, &(dart_generate_args){.n = 1, .sampling = sampling, .sampling_count = count}), DART_INVALID_ARGUMENT);
     for (uint32_t b = 0; b < B; b++) assert_int_equal(dart_state_position(state, b), 1);
 }

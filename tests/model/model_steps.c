@@ -86,7 +86,8 @@ static void windows_alike(const dart_model_config *config, const dart_model_opti
                 now[b] = ids[b * L + at[b]];
             }
             if (piece)
-                must(dart_prefill(state, &(dart_prefill_args){.ids = now, .L = 1, .counts = counts, .want = DART_LOGITS_LAST, .logits = got}), "dart_prefill");
+                must(dart_prefill(state, &(dart_prefill_args){.ids = now, .L = 1, .counts = counts, .want = DART_LOGITS_LAST, .logits = got}),
+                     "dart_prefill");
             else must(dart_decode(state, &(dart_decode_args){.ids = now, .logits = got}), "dart_decode");
             for (uint32_t b = 0; b < B; b++) {
                 char what[64];

@@ -36,8 +36,8 @@ static dart_memories run_of(rig *r, const attention *a, uint32_t first, uint32_t
 
 static float *attend(rig *r, const attention *a, uint32_t L, const dart_memories *memories, uint32_t count, float **lse)
 {
-    MUST(r, dart_sma(r->stream, &(dart_sma_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1e-5f, .q = a->q, .e = a->e, .c = a->c,
-                                                 .seq = a->seq, .memories = memories, .memories_count = count, .r = a->r, .lse = a->lse}));
+    MUST(r, dart_sma(r->stream, &(dart_sma_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1e-5f, .q = a->q, .e = a->e,
+                                                 .c = a->c, .seq = a->seq, .memories = memories, .memories_count = count, .r = a->r, .lse = a->lse}));
     rig_run(r);
     *lse = rig_read(&a->lse, (uint64_t)B * L * H);
     return rig_read(&a->r, (uint64_t)B * L * H * P);
@@ -189,8 +189,9 @@ static void convolves_in_pieces(void **unused)
     rig r;
     rig_open(&r, rig_spec);
     const float zero[(K - 1) * C] = {0};
-    const dart_tensor weight = rig_random(&r, DART_F32, C * K, -1, 1), x = rig_random(&r, DART_F32, L * C, -1, 1), y = rig_tensor(&r, DART_F32, L * C, NULL),
-                      tail = rig_tensor(&r, DART_F32, (K - 1) * C, NULL), z = rig_tensor(&r, DART_F32, L * C, NULL);
+    const dart_tensor weight = rig_random(&r, DART_F32, C * K, -1, 1), x = rig_random(&r, DART_F32, L * C, -1, 1),
+                      y = rig_tensor(&r, DART_F32, L * C, NULL), tail = rig_tensor(&r, DART_F32, (K - 1) * C, NULL),
+                      z = rig_tensor(&r, DART_F32, L * C, NULL);
     MUST(&r, dart_conv(r.stream, &(dart_conv_args){.B = 1, .L = L, .C = C, .K = K, .x = x, .weight = weight, .y = y}));
     rig_run(&r);
     float *expected = rig_read(&y, L * C);

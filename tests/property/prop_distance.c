@@ -44,7 +44,8 @@ static void starts_far_out(void **unused)
     far_rig f;
     if (!open_far(&f)) skip();
     rig *r = &f.r;
-    const dart_tensor x = rig_random(r, DART_F32, T * W, -1, 1), weight = rig_random(r, DART_F32, W * W, -0.1f, 0.1f), y = rig_tensor(r, DART_F16, T * W, NULL);
+    const dart_tensor x = rig_random(r, DART_F32, T * W, -1, 1), weight = rig_random(r, DART_F32, W * W, -0.1f, 0.1f),
+                      y = rig_tensor(r, DART_F16, T * W, NULL);
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         dart_tensor far_out = f.far_out;
         far_out.offset = places[i];
@@ -135,7 +136,8 @@ static void remembers_far(void **unused)
     const dart_tensor q = rig_random(r, DART_F32, B * N, -1, 1), e = rig_random(r, DART_F32, B * P, -1, 1), c = rig_random(r, DART_F32, B * N, -1, 1),
                       seq = rig_ints(r, 4, (const int32_t[]){SEEN, 1, SEEN, 1}), r_far = rig_tensor(r, DART_F32, B * H * P, NULL),
                       r_near = rig_tensor(r, DART_F32, B * H * P, NULL), near_dh = rig_random(r, DART_F16, (uint64_t)B * SEEN * MEMORY, -1, 1),
-                      scale = rig_tensor(r, DART_F32, (uint64_t)B * M * H * N, NULL), ones = rig_tensor(r, DART_F32, (uint64_t)B * SEEN * H * N, NULL);
+                      scale = rig_tensor(r, DART_F32, (uint64_t)B * M * H * N, NULL),
+                      ones = rig_tensor(r, DART_F32, (uint64_t)B * SEEN * H * N, NULL);
     MUST(r, dart_fill(r->stream, &(dart_fill_args){.T = B * M, .W = H * N, .value = 1, .y = scale}));
     MUST(r, dart_fill(r->stream, &(dart_fill_args){.T = B * SEEN, .W = H * N, .value = 1, .y = ones}));
     dart_tensor far_dh = f.far_out;

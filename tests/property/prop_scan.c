@@ -121,8 +121,9 @@ static void splits_anywhere(void **unused)
         assert_non_null(y);
         for (int piece = 0; piece < 2; piece++) {
             const uint32_t from = piece ? cuts[i] : 0, to = piece ? L : cuts[i];
-            scan p = {.L = to - from, .S = s.S, .x = part_of(s.x, from, to, H * P), .dt = part_of(s.dt, from, to, H), .b = part_of(s.b, from, to, G * N),
-                      .c = part_of(s.c, from, to, G * N), .a_log = copy_of(s.a_log, H), .d = copy_of(s.d, H), .h_in = h};
+            scan p = {.L = to - from, .S = s.S, .x = part_of(s.x, from, to, H * P), .dt = part_of(s.dt, from, to, H),
+                      .b = part_of(s.b, from, to, G * N), .c = part_of(s.c, from, to, G * N), .a_log = copy_of(s.a_log, H), .d = copy_of(s.d, H),
+                      .h_in = h};
             run(&r, &p);
             for (size_t b = 0; b < B; b++) memcpy(y + (b * L + from) * H * P, p.y + b * p.L * H * P, (size_t)p.L * H * P * sizeof *y);
             free(h);

@@ -8,10 +8,10 @@
 /* Storage types that a call may mix: all alike, and 16-bit weights or memories beside f32 activations. Bindings that are
  * f32 or i32 whatever the tensors are stay so. */
 static const struct { const char *kernel, *binding; dart_dtype dtype; } fixed[] = {
-    {"*", "ids", DART_I32}, {"*", "seq", DART_I32}, {"norm", "rows", DART_I32}, {"*", "cum", DART_F32}, {"*", "decay", DART_F32}, {"*", "cb", DART_F32},
-    {"*", "hin", DART_F32}, {"*", "memory", DART_F32}, {"*", "h", DART_F32}, {"*", "open", DART_F32}, {"*", "open_decay", DART_F32}, {"*", "qn", DART_F32},
-    {"*", "en", DART_F32}, {"*", "factor", DART_F32}, {"*", "rho", DART_F32}, {"*", "lse", DART_F32}, {"*", "partial", DART_F32}, {"*", "scale", DART_F32}, {"*", "part", DART_F32},
-    {"*", "log", DART_I32},
+    {"*", "ids", DART_I32}, {"*", "seq", DART_I32}, {"norm", "rows", DART_I32}, {"*", "cum", DART_F32}, {"*", "decay", DART_F32},
+    {"*", "cb", DART_F32}, {"*", "hin", DART_F32}, {"*", "memory", DART_F32}, {"*", "h", DART_F32}, {"*", "open", DART_F32},
+    {"*", "open_decay", DART_F32}, {"*", "qn", DART_F32}, {"*", "en", DART_F32}, {"*", "factor", DART_F32}, {"*", "rho", DART_F32},
+    {"*", "lse", DART_F32}, {"*", "partial", DART_F32}, {"*", "scale", DART_F32}, {"*", "part", DART_F32}, {"*", "log", DART_I32},
 };
 static const char *const weights[] = {"weight", "dh", "to"};
 
@@ -24,7 +24,8 @@ static uint32_t dtypes_of(const kernel_info *kernel, dart_dtype activations, dar
         for (size_t i = 0; i < COUNT_OF(weights); i++)
             if (strcmp(weights[i], name) == 0) dtype = stored;
         for (size_t i = 0; i < COUNT_OF(fixed); i++)
-            if (strcmp(fixed[i].binding, name) == 0 && (fixed[i].kernel[0] == '*' || strcmp(fixed[i].kernel, kernel->name) == 0)) dtype = fixed[i].dtype;
+            if (strcmp(fixed[i].binding, name) == 0 && (fixed[i].kernel[0] == '*' || strcmp(fixed[i].kernel, kernel->name) == 0))
+                dtype = fixed[i].dtype;
         dtypes |= (uint32_t)dtype << (2 * b);
     }
     return dtypes;
@@ -55,7 +56,8 @@ static int fail(const char *text)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; dart_dtype activations, stored; } mixes[] = {
-        {"f32", DART_F32, DART_F32}, {"f16", DART_F16, DART_F16}, {"bf16", DART_BF16, DART_BF16}, {"f32-f16", DART_F32, DART_F16}, {"f32-bf16", DART_F32, DART_BF16}};
+        {"f32", DART_F32, DART_F32}, {"f16", DART_F16, DART_F16}, {"bf16", DART_BF16, DART_BF16}, {"f32-f16", DART_F32, DART_F16},
+        {"f32-bf16", DART_F32, DART_BF16}};
     dart_context *context = NULL;
     dart_device *device = NULL;
     char text[512];
@@ -81,7 +83,9 @@ int main(int argc, char **argv)
             if (known) continue;
             fprintf(stderr, "pipeline %s.%s.%s\n", kernel->name, row->variant, mixes[m].name);
             count++;
-            if (device->backend->warm(device->handle, &(backend_code){row, made[m], row->T0 != 0 ? row->T0 : 3, row->T1 != 0 ? row->T1 : 3}) == DART_OK) continue;
+            if (device->backend->warm(device->handle, &(backend_code){row, made[m], row->T0 != 0 ? row->T0 : 3,
+                                                                      row->T1 != 0 ? row->T1 : 3}) == DART_OK)
+                continue;
             failures++;
             dart_device_error(device, text, sizeof text);
             fail(text);

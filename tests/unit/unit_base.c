@@ -184,7 +184,8 @@ static void rounds_to_nearest_even(void **unused)
             x = x * 1664525u + 1013904223u;
             check_rounding(f, of_bits(x ^ x >> 15));
         }
-        static const uint32_t special[] = {0x7f800001u, 0xff800001u, 0x7fc00000u, 0xffffffffu, 0x7f800000u, 0xff800000u, 0x7f7fffffu, 0u, 0x80000000u, 1u, 0x80000001u};
+        static const uint32_t special[] = {0x7f800001u, 0xff800001u, 0x7fc00000u, 0xffffffffu, 0x7f800000u, 0xff800000u, 0x7f7fffffu, 0u, 0x80000000u,
+                                           1u, 0x80000001u};
         for (size_t i = 0; i < COUNT_OF(special); i++) check_rounding(f, of_bits(special[i]));
     }
 }

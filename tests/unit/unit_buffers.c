@@ -16,7 +16,8 @@ static void copies_any_range(void **unused)
     for (size_t i = 0; i < BYTES; i++) assert_int_equal(got[i], 0xff); /* poison */
     for (size_t i = 0; i < BYTES; i++) wanted[i] = (uint8_t)(i * 7);
     MUST(&r, dart_buffer_write(buffer, 0, wanted, BYTES));
-    static const struct { uint64_t offset, bytes; } ranges[] = {{0, 1}, {1, 1}, {3, 2}, {5, 3}, {7, 64}, {255, 3}, {256, 256}, {1000, 9}, {1008, 1}, {1009, 0}, {0, BYTES}};
+    static const struct { uint64_t offset, bytes; } ranges[] = {{0, 1}, {1, 1}, {3, 2}, {5, 3}, {7, 64}, {255, 3}, {256, 256}, {1000, 9}, {1008, 1},
+                                                                {1009, 0}, {0, BYTES}};
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         const size_t offset = (size_t)ranges[i].offset, bytes = (size_t)ranges[i].bytes;
         for (size_t k = 0; k < bytes; k++) wanted[offset + k] = (uint8_t)(wanted[offset + k] + 13 + i);
@@ -45,7 +46,8 @@ static void refuses_what_lies_outside(void **unused)
     dart_buffer *buffer = NULL, *none = NULL;
     MUST(&r, dart_buffer_create(r.device, BYTES, &buffer));
     static const struct { uint64_t offset, bytes; } bad[] = {
-        {0, BYTES + 1}, {BYTES, 1}, {1, BYTES}, {BYTES + 1, 0}, {UINT64_MAX, 1}, {UINT64_MAX, 0}, {1, UINT64_MAX}, {UINT64_MAX - 1, 3}, {32, UINT64_MAX - 31}};
+        {0, BYTES + 1}, {BYTES, 1}, {1, BYTES}, {BYTES + 1, 0}, {UINT64_MAX, 1}, {UINT64_MAX, 0}, {1, UINT64_MAX}, {UINT64_MAX - 1, 3},
+        {32, UINT64_MAX - 31}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char text[256];
         assert_int_equal(dart_buffer_write(buffer, bad[i].offset, data, bad[i].bytes), DART_INVALID_ARGUMENT);

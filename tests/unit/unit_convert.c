@@ -38,7 +38,8 @@ static void reads_every_half(void **unused)
     static uint16_t all[COUNT], back[COUNT];
     for (uint32_t i = 0; i < COUNT; i++) all[i] = (uint16_t)i;
     for (dart_dtype dtype = DART_F16; dtype <= DART_BF16; dtype = (dart_dtype)(dtype + 1)) {
-        const dart_tensor half = rig_tensor(&r, dtype, COUNT, NULL), single = rig_tensor(&r, DART_F32, COUNT, NULL), again = rig_tensor(&r, dtype, COUNT, NULL);
+        const dart_tensor half = rig_tensor(&r, dtype, COUNT, NULL), single = rig_tensor(&r, DART_F32, COUNT, NULL),
+                          again = rig_tensor(&r, dtype, COUNT, NULL);
         MUST(&r, dart_buffer_write(half.buffer, 0, all, sizeof all));
         convert(&r, half, single);
         convert(&r, single, again);
@@ -47,7 +48,8 @@ static void reads_every_half(void **unused)
         for (uint32_t i = 0; i < COUNT; i++) {
             dart_to_f32(dtype, expected, &all[i], 1);
             if (is_nan(dtype, all[i])) {
-                if (!isnan(got[i]) || !is_nan(dtype, back[i])) fail_msg("%s %04x: NaN became %g, %04x", dart_dtype_name(dtype), i, (double)got[i], back[i]);
+                if (!isnan(got[i]) || !is_nan(dtype, back[i]))
+                    fail_msg("%s %04x: NaN became %g, %04x", dart_dtype_name(dtype), i, (double)got[i], back[i]);
             } else if (dtype == DART_BF16 && is_subnormal(dtype, all[i])) {
                 if (got[i] != 0 && got[i] != expected[0]) fail_msg("bf16 %04x became %g", i, (double)got[i]);
             } else if (memcmp(&got[i], expected, 4) != 0 || back[i] != all[i]) {
@@ -71,7 +73,10 @@ static void rounds_alike(void **unused)
     for (uint32_t i = 0; i < COUNT; i++) {
         const float half = of_bits(i << 16); /* every sign and exponent */
         /* A quarter each: ties of f16 and of bf16, anything, anything in f16's range. */
-        values[i] = i % 4 == 0 ? of_bits((i << 16) | 0x8000) : i % 4 == 1 ? of_bits((i << 16) | 0x1000) : i % 4 == 2 ? of_bits(i * 2654435761u) : rig_uniform(&r, -70000, 70000);
+        values[i] = i % 4 == 0 ? of_bits((i << 16) | 0x8000)
+                    : i % 4 == 1 ? of_bits((i << 16) | 0x1000)
+                    : i % 4 == 2 ? of_bits(i * 2654435761u)
+                    : rig_uniform(&r, -70000, 70000);
         if (isnan(half) || isnan(values[i]) || fabsf(values[i]) < 0x1p-126f) values[i] = rig_uniform(&r, -1e-4f, 1e-4f);
     }
     const dart_tensor x = rig_tensor(&r, DART_F32, COUNT, values);

@@ -31,7 +31,8 @@ static void lists_devices(void **unused)
         assert_int_equal(dart_context_device_info(context, i, &info), DART_OK);
         assert_true(strlen(info.name) > 0 && strlen(info.name) < sizeof info.name);
         assert_true(info.usable == (info.why_not[0] == '\0'));
-        if (info.usable) assert_true(info.capabilities != 0 && info.max_binding_bytes >= UINT64_C(1) << 27 && info.shared_bytes >= 16384 && info.subgroup >= 1);
+        if (info.usable)
+            assert_true(info.capabilities != 0 && info.max_binding_bytes >= UINT64_C(1) << 27 && info.shared_bytes >= 16384 && info.subgroup >= 1);
         if (i > 0) {
             assert_true(order[before.backend] <= order[info.backend]);
             if (before.backend == info.backend) {
@@ -61,9 +62,11 @@ static void refuses_bad_specs(void **unused)
     static const struct { const char *spec; dart_status status; } bad[] = {
         {"gpu", DART_INVALID_ARGUMENT}, {"CPU", DART_INVALID_ARGUMENT}, {"cp", DART_INVALID_ARGUMENT}, {"cpux", DART_INVALID_ARGUMENT},
         {":0", DART_INVALID_ARGUMENT}, {" cpu", DART_INVALID_ARGUMENT}, {"vulkan 0", DART_INVALID_ARGUMENT}, {"cpu,0", DART_INVALID_ARGUMENT},
-        {"cpu:1", DART_UNSUPPORTED}, {"cpu:99999999999999999999", DART_UNSUPPORTED}, {"cpu:-1", DART_UNSUPPORTED}, {"cpu:no such name", DART_UNSUPPORTED},
+        {"cpu:1", DART_UNSUPPORTED}, {"cpu:99999999999999999999", DART_UNSUPPORTED}, {"cpu:-1", DART_UNSUPPORTED},
+        {"cpu:no such name", DART_UNSUPPORTED},
         {"cpu:0:0", DART_UNSUPPORTED}, {"cpu:0123456789abcdef0123456789abcdef", DART_UNSUPPORTED},
-        {"cpu:01234567-89ab-cdef-0123-456789abcdef0", DART_UNSUPPORTED}, {"vulkan", DART_UNSUPPORTED}, {"cuda:0", DART_UNSUPPORTED}, {"null", DART_UNSUPPORTED},
+        {"cpu:01234567-89ab-cdef-0123-456789abcdef0", DART_UNSUPPORTED}, {"vulkan", DART_UNSUPPORTED}, {"cuda:0", DART_UNSUPPORTED},
+        {"null", DART_UNSUPPORTED},
     };
     dart_context *context = context_of(&(dart_context_options){.without_vulkan = true, .without_cuda = true});
     for (size_t i = 0; i < COUNT(bad); i++) {
@@ -77,7 +80,8 @@ static void refuses_bad_specs(void **unused)
     dart_device *device = NULL;
     assert_int_equal(dart_device_open(context, NULL, NULL), DART_INVALID_ARGUMENT);
     assert_int_equal(dart_device_open(NULL, NULL, &device), DART_INVALID_ARGUMENT);
-    assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = "cpu", .variant = "a name of more than thirty-one characters"}, &device),
+    assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = "cpu", .variant = "a name of more than thirty-one characters"},
+                                      &device),
                      DART_INVALID_ARGUMENT);
     assert_null(device);
     dart_context_destroy(&context);
@@ -112,7 +116,8 @@ static void chooses_by_index_name_and_uuid(void **unused)
         must_open(context, spec, &info);
         if (info.index != 0) continue;
         snprintf(spec, sizeof spec, "%s:%s", backend, info.name);
-        for (size_t k = strlen(backend); spec[k] != '\0'; k++) spec[k] = (char)(k % 2 ? toupper((unsigned char)spec[k]) : tolower((unsigned char)spec[k]));
+        for (size_t k = strlen(backend); spec[k] != '\0'; k++)
+            spec[k] = (char)(k % 2 ? toupper((unsigned char)spec[k]) : tolower((unsigned char)spec[k]));
         must_open(context, spec, &info);
         must_open(context, backend, &info);
         snprintf(spec, sizeof spec, "%s:", backend);
@@ -121,7 +126,8 @@ static void chooses_by_index_name_and_uuid(void **unused)
         for (int dashes = 0; dashes < 2; dashes++) {
             int used = snprintf(spec, sizeof spec, "%s:", backend);
             for (size_t k = 0; k < 16; k++)
-                used += snprintf(spec + used, sizeof spec - (size_t)used, dashes && (k == 4 || k == 6 || k == 8 || k == 10) ? "-%02X" : "%02x", info.uuid[k]);
+                used += snprintf(spec + used, sizeof spec - (size_t)used, dashes && (k == 4 || k == 6 || k == 8 || k == 10) ? "-%02X" : "%02x",
+                                 info.uuid[k]);
             must_open(context, spec, &info);
         }
     }
@@ -149,7 +155,8 @@ static void opens_as_asked(void **unused)
     rig_open(&r, rig_spec);
     const dart_device_info whole = r.info;
     rig_close(&r);
-    rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .max_binding_bytes = 65536, .without_capabilities = DART_CAP_AVX2 | DART_CAP_STORE16 | DART_CAP_SUBGROUP});
+    rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .max_binding_bytes = 65536,
+                                             .without_capabilities = DART_CAP_AVX2 | DART_CAP_STORE16 | DART_CAP_SUBGROUP});
     assert_int_equal(r.info.max_binding_bytes, 65536);
     assert_int_equal(r.info.capabilities, whole.capabilities & ~(uint32_t)(DART_CAP_AVX2 | DART_CAP_STORE16 | DART_CAP_SUBGROUP));
     dart_tensor y = rig_tensor(&r, DART_F16, 100, NULL);

@@ -17,7 +17,8 @@
 static const struct { dart_backend_kind backend; uint32_t may; } kinds[] = {
     {DART_BACKEND_CPU, DART_CAP_AVX2 | DART_CAP_BLAS},
     {DART_BACKEND_VULKAN,
-     DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_FLOAT16 | DART_CAP_LARGE | DART_CAP_SHARED48 | DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_MATRIX},
+     DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_FLOAT16 | DART_CAP_LARGE | DART_CAP_SHARED48 | DART_CAP_WIDE | DART_CAP_REGISTERS |
+         DART_CAP_MATRIX},
     {DART_BACKEND_CUDA, DART_CAP_SM90 | DART_CAP_CUBLASLT},
 };
 
@@ -49,7 +50,9 @@ static void has_a_baseline_everywhere(void **unused)
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
             /* For matrix hardware only; without it other launches do what ssd_decay_memory and ssd_piece do. */
-            if (k == KERNEL_matrix_check || k == KERNEL_wide_check || k == KERNEL_matrix2_check || k == KERNEL_ssd_decay_memory || k == KERNEL_ssd_piece) continue;
+            if (k == KERNEL_matrix_check || k == KERNEL_wide_check || k == KERNEL_matrix2_check || k == KERNEL_ssd_decay_memory ||
+                k == KERNEL_ssd_piece)
+                continue;
             const kernel_row *row = kernel_pick(kinds[i].backend, (kernel_id)k, 0, 0, UINT32_MAX, NULL);
             if (row == NULL || row->backend != kinds[i].backend || row->needs != 0 || row->fits != 0)
                 fail_msg("%s has no baseline row for %s", kernel_table[k].name, dart_backend_name(kinds[i].backend));
@@ -74,7 +77,8 @@ static void has_sound_rows(void **unused)
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
         /* Guaranteed by Vulkan: 128 invocations; matrix rows count subgroups, of 32 lanes where DART_CAP_SHARED48 promises 512. */
         if (row->backend == DART_BACKEND_VULKAN) {
-            const uint32_t most = ROW_HAS_MATRIX(row) ? ((row->needs & DART_CAP_SHARED48) != 0 ? 16 : 8) : (row->needs & DART_CAP_LARGE) != 0 ? 256 : 128;
+            const uint32_t most = ROW_HAS_MATRIX(row) ? ((row->needs & DART_CAP_SHARED48) != 0 ? 16 : 8)
+                                  : (row->needs & DART_CAP_LARGE) != 0 ? 256 : 128;
             assert_in_range(row->local, 1, most);
         }
         bool reached = true;
@@ -83,7 +87,8 @@ static void has_sound_rows(void **unused)
             if (other->id != row->id || other->backend != row->backend) continue;
             if (strcmp(other->variant, row->variant) == 0) fail_msg("%s[%s] is there twice", name, row->variant);
             /* An earlier row that needs no more and takes as many rows hides this one. */
-            if ((other->needs & ~row->needs) == 0 && (other->fits & ~row->fits) == 0 && (other->max_rows == 0 || (row->max_rows != 0 && other->max_rows >= row->max_rows)))
+            if ((other->needs & ~row->needs) == 0 && (other->fits & ~row->fits) == 0 &&
+                (other->max_rows == 0 || (row->max_rows != 0 && other->max_rows >= row->max_rows)))
                 reached = false;
         }
         /* A hidden row can still be asked for by name; CPU variants of linear are kept for that. */
@@ -140,7 +145,8 @@ static void picks_the_first_that_fits(void **unused)
             const uint32_t capabilities = random >> 18 | (n % 2 == 0 ? 0x1555 : 0), traits = random >> 12 | (n % 3 == 0 ? 0x555 : 0);
             static const uint32_t rows[] = {0, 1, 4, 5, 8, 9, 512, 513, UINT32_MAX};
             for (size_t i = 0; i < COUNT_OF(rows); i++)
-                assert_ptr_equal(kernel_pick(kind, (kernel_id)k, capabilities, traits, rows[i], NULL), first_of(kind, (kernel_id)k, capabilities, traits, rows[i]));
+                assert_ptr_equal(kernel_pick(kind, (kernel_id)k, capabilities, traits, rows[i], NULL),
+                                 first_of(kind, (kernel_id)k, capabilities, traits, rows[i]));
         }
     }
 }
@@ -153,11 +159,13 @@ static void picks_by_name(void **unused)
         const kernel_row *row = &kernel_rows[i];
         assert_ptr_equal(kernel_pick(row->backend, row->id, row->needs, row->fits, 1, row->variant), row);
         /* Not below its needs, and not above its rows. */
-        const kernel_row *other = kernel_pick(row->backend, row->id, row->needs & ~(uint32_t)(DART_CAP_AVX2 | DART_CAP_STORE16), row->fits, 1, row->variant);
+        const kernel_row *other = kernel_pick(row->backend, row->id, row->needs & ~(uint32_t)(DART_CAP_AVX2 | DART_CAP_STORE16), row->fits, 1,
+                                              row->variant);
         if ((row->needs & (DART_CAP_AVX2 | DART_CAP_STORE16)) != 0) assert_ptr_not_equal(other, row);
         if (row->max_rows != 0) assert_ptr_not_equal(kernel_pick(row->backend, row->id, row->needs, row->fits, row->max_rows + 1, row->variant), row);
     }
-    assert_ptr_equal(kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, "no such"), kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, NULL));
+    assert_ptr_equal(kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, "no such"),
+                     kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, NULL));
     assert_string_equal(kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, "plain")->variant, "plain");
 }
 

@@ -35,7 +35,8 @@ static float *finish(rig *r, const dart_tensor *y, uint64_t elements, uint64_t *
 static float *wide_linear(rig *r, uint64_t *count, uint32_t *launches)
 {
     enum { T = 40, IN = 96, OUT = 100 };
-    const dart_tensor x = rig_random(r, DART_F32, T * IN, -1, 1), weight = rig_random(r, DART_F16, IN * OUT, -1, 1), y = rig_random(r, DART_F32, T * OUT, -1, 1);
+    const dart_tensor x = rig_random(r, DART_F32, T * IN, -1, 1), weight = rig_random(r, DART_F16, IN * OUT, -1, 1),
+                      y = rig_random(r, DART_F32, T * OUT, -1, 1);
     MUST(r, dart_linear(r->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = true, .x = x, .weight = weight, .y = y}));
     return finish(r, &y, T * OUT, count, launches);
 }
@@ -58,8 +59,8 @@ static float *many_memories(rig *r, uint64_t *count, uint32_t *launches, uint32_
                       seq = rig_ints(r, 2, (const int32_t[]){2 * M - 3, (int32_t)L}), y = rig_tensor(r, DART_F16, (uint64_t)L * H * P, NULL);
     dart_memories run = {.M = M, .dh = dh};
     if (stored) run.scale = scale;
-    MUST(r, dart_sma(r->stream, &(dart_sma_args){.B = 1, .L = L, .H = H, .G = 1, .N = N, .P = P, .S = S, .eps = 1e-5f, .q = q, .e = e, .c = c, .seq = seq,
-                                                 .memories = &run, .memories_count = 1, .r = y}));
+    MUST(r, dart_sma(r->stream, &(dart_sma_args){.B = 1, .L = L, .H = H, .G = 1, .N = N, .P = P, .S = S, .eps = 1e-5f, .q = q, .e = e, .c = c,
+                                                 .seq = seq, .memories = &run, .memories_count = 1, .r = y}));
     return finish(r, &y, (uint64_t)L * H * P, count, launches);
 }
 static float *memories_of_a_token(rig *r, uint64_t *count, uint32_t *launches) { return many_memories(r, count, launches, 1, true); }
@@ -94,16 +95,18 @@ static void refuses_what_it_cannot_slice(void **unused)
     expect_unsupported(&r, dart_fill(r.stream, &(dart_fill_args){.T = T, .W = W, .y = y}), "dart_fill");
     expect_unsupported(&r, dart_convert(r.stream, &(dart_convert_args){.T = T, .W = W, .x = x, .y = y}), "dart_convert");
     expect_unsupported(&r, dart_rms_norm(r.stream, &(dart_rms_norm_args){.T = T, .W = W, .eps = 1, .x = x, .weight = x, .y = y}), "dart_rms_norm");
-    expect_unsupported(&r, dart_gated_norm(r.stream, &(dart_gated_norm_args){.T = T, .I = W, .eps = 1, .y = x, .z = x, .weight = x, .out = y}), "dart_gated_norm");
+    expect_unsupported(&r, dart_gated_norm(r.stream, &(dart_gated_norm_args){.T = T, .I = W, .eps = 1, .y = x, .z = x, .weight = x, .out = y}),
+                       "dart_gated_norm");
     expect_unsupported(&r, dart_conv(r.stream, &(dart_conv_args){.B = 1, .L = T, .C = W, .K = 4, .x = x, .weight = x, .y = y}), "dart_conv");
     const dart_tensor settings = rig_ints(&r, 4 * T, NULL);
     expect_unsupported(&r, dart_argmax(r.stream, &(dart_argmax_args){.T = T, .V = W, .logits = x, .ids = i}), "dart_argmax");
     expect_unsupported(&r, dart_sample(r.stream, &(dart_sample_args){.T = T, .V = W, .logits = x, .settings = settings, .ids = i}), "dart_sample");
-    expect_unsupported(&r, dart_ssd(r.stream, &(dart_ssd_args){.B = 1, .L = T, .H = 1, .G = 1, .N = 16, .P = W, .S = 16, .x = x, .dt = x, .b = x, .c = x, .a_log = x, .y = y}), "dart_ssd");
+    expect_unsupported(&r, dart_ssd(r.stream, &(dart_ssd_args){.B = 1, .L = T, .H = 1, .G = 1, .N = 16, .P = W, .S = 16, .x = x, .dt = x, .b = x,
+                                                               .c = x, .a_log = x, .y = y}), "dart_ssd");
     /* Two sequences: their memories are not contiguous in parts. */
     const dart_memories run = {.M = 10, .dh = x};
-    expect_unsupported(&r, dart_sma(r.stream, &(dart_sma_args){.B = 2, .L = 2, .H = 1, .G = 1, .N = 16, .P = W, .S = 1, .eps = 1, .q = x, .e = x, .c = x,
-                                                               .memories = &run, .memories_count = 1, .r = y}), "dart_sma");
+    expect_unsupported(&r, dart_sma(r.stream, &(dart_sma_args){.B = 2, .L = 2, .H = 1, .G = 1, .N = 16, .P = W, .S = 1, .eps = 1, .q = x, .e = x,
+                                                               .c = x, .memories = &run, .memories_count = 1, .r = y}), "dart_sma");
     rig_close(&r);
 }
 

@@ -130,7 +130,8 @@ static dart_sma_args good_sma(void)
 }
 static dart_sma_append_args good_sma_append(void)
 {
-    return (dart_sma_append_args){.B = B, .L = L, .H = H, .N = N, .P = P, .S = S, .eps = 1e-5f, .dh = f32, .seq = i32, .to = {.M = M, .dh = f16, .scale = f32}};
+    return (dart_sma_append_args){.B = B, .L = L, .H = H, .N = N, .P = P, .S = S, .eps = 1e-5f, .dh = f32, .seq = i32,
+                                  .to = {.M = M, .dh = f16, .scale = f32}};
 }
 static dart_attention_args good_attention(void)
 {
@@ -142,7 +143,10 @@ static dart_kv_append_args good_kv_append(void)
 }
 static dart_argmax_args good_argmax(void) { return (dart_argmax_args){.T = T, .V = V, .logits = f32, .ids = i32}; }
 static dart_sample_args good_sample(void) { return (dart_sample_args){.T = T, .V = V, .logits = f32, .settings = i32, .seq = i32, .ids = i32}; }
-static dart_advance_args good_advance(void) { return (dart_advance_args){.B = B, .slots = 4, .seq = i32, .ids = i32, .log = i32, .stops = i32, .live = i32}; }
+static dart_advance_args good_advance(void)
+{
+    return (dart_advance_args){.B = B, .slots = 4, .seq = i32, .ids = i32, .log = i32, .stops = i32, .live = i32};
+}
 static dart_norm_linear_args good_norm_linear(void)
 {
     return (dart_norm_linear_args){.T = T, .IN = I, .OUT = V, .eps = 1e-5f, .x = f32, .norm = f32, .weight = f16, .y = f32};

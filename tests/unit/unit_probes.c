@@ -39,7 +39,8 @@ static void run_cases(rig *r, uint32_t without, uint32_t *with_matrices)
             c.dtype = dtype;
             conform_name(&c, name, sizeof name);
             conform_run_case(r->device, &c, 7, &outcome);
-            if (!outcome.ran || !outcome.passed) fail_msg("%s: %s %s (%s)", name, outcome.ran ? "failed" : "did not run", outcome.text, outcome.variants);
+            if (!outcome.ran || !outcome.passed)
+                fail_msg("%s: %s %s (%s)", name, outcome.ran ? "failed" : "did not run", outcome.text, outcome.variants);
             if (without != 0 && uses(outcome.variants, without)) fail_msg("%s: %s", name, outcome.variants);
             *with_matrices += uses(outcome.variants, DART_CAP_MATRIX);
             conform_release(&outcome);
@@ -217,7 +218,8 @@ static void refuses_to_claim_what_code_relies_on(void **unused)
     dart_context *context = NULL;
     dart_device *device = NULL;
     assert_int_equal(dart_context_create(&(dart_context_options){.without_vulkan = true, .without_cuda = true}, &context), DART_OK);
-    assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = "cpu", .with_capabilities = DART_CAP_SUBGROUP}, &device), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = "cpu", .with_capabilities = DART_CAP_SUBGROUP}, &device),
+                     DART_INVALID_ARGUMENT);
     assert_null(device);
     dart_context_destroy(&context);
 }

@@ -209,7 +209,8 @@ static void plans_are_ordered(void **unused)
                       h = rig_random(&r, DART_F32, B * H * SN * P, -1, 1), open = rig_random(&r, DART_F32, B * H * SN * P, -1, 1),
                       open_decay = rig_random(&r, DART_F32, B * H, -1, 0), e = rig_random(&r, DART_F32, B * L * G * P, -1, 1),
                       dh = rig_random(&r, DART_F16, B * 5 * H * SN * P, -1, 1), r_out = rig_tensor(&r, DART_F16, B * L * I, NULL),
-                      dh_scale = rig_tensor(&r, DART_F32, B * 5 * H * SN, NULL), tail = rig_random(&r, DART_F32, B * 3 * I, -1, 1), taps = rig_random(&r, DART_F32, 4 * I, -1, 1);
+                      dh_scale = rig_tensor(&r, DART_F32, B * 5 * H * SN, NULL), tail = rig_random(&r, DART_F32, B * 3 * I, -1, 1),
+                      taps = rig_random(&r, DART_F32, 4 * I, -1, 1);
     dart_ssd_args ssd = {.B = B, .L = L, .H = H, .G = G, .N = SN, .P = P, .S = S, .x = x, .dt = dt, .b = bc, .c = bc, .a_log = h_wide,
                          .seq = seq, .h = h, .open = open, .open_decay = open_decay, .y = y, .dh = dh, .dh_scale = dh_scale};
     const dart_memories written[2] = {{.M = 2, .dh = dh, .scale = dh_scale}, {.first = 2, .M = 3, .dh = {.buffer = dh.buffer, .dtype = DART_F16,
@@ -231,7 +232,8 @@ static void plans_are_ordered(void **unused)
     MUST(&r, dart_sma(r.stream, &sma));
     MUST(&r, dart_advance(r.stream, &(dart_advance_args){.B = B, .seq = seq}));
     rig_run(&r);
-    const dart_model_config config = {.sma = true, .V = 50, .W = 64, .layers = 3, .H = H, .P = P, .G = G, .N = SN, .K = 4, .S = S, .eps = 1e-5f, .sma_eps = 1e-5f};
+    const dart_model_config config = {.sma = true, .V = 50, .W = 64, .layers = 3, .H = H, .P = P, .G = G, .N = SN, .K = 4, .S = S, .eps = 1e-5f,
+                                      .sma_eps = 1e-5f};
     dart_model *model = NULL;
     dart_state *state = NULL;
     MUST(&r, dart_model_random(r.device, &config, 1, NULL, &model));
@@ -357,7 +359,8 @@ static void waits_before_it_goes_on(void **unused)
     char text[256];
     uint64_t ns;
     rig_open(&r, rig_spec);
-    const dart_tensor x = rig_random(&r, DART_F32, T * W, -1, 1), weight = rig_random(&r, DART_F32, W * W, -0.06f, 0.06f), y = rig_tensor(&r, DART_F32, T * W, NULL);
+    const dart_tensor x = rig_random(&r, DART_F32, T * W, -1, 1), weight = rig_random(&r, DART_F32, W * W, -0.06f, 0.06f),
+                      y = rig_tensor(&r, DART_F32, T * W, NULL);
     const dart_linear_args linear = {.T = T, .IN = W, .OUT = W, .x = x, .weight = weight, .y = y};
     for (int i = 0; i < 10; i++) MUST(&r, dart_linear(r.stream, &linear));
     const uint32_t launches = dart_stream_launches(r.stream);
@@ -369,7 +372,8 @@ static void waits_before_it_goes_on(void **unused)
     /* Looking does not end the wait, and neither does a time-out. */
     uint32_t looks = 0;
     dart_status status;
-    while ((status = dart_stream_wait(r.stream, looks++ < 3 ? 0 : 1000000)) == DART_TIMEOUT) assert_int_equal(dart_stream_submit(r.stream), DART_INVALID_ARGUMENT);
+    while ((status = dart_stream_wait(r.stream, looks++ < 3 ? 0 : 1000000)) == DART_TIMEOUT)
+        assert_int_equal(dart_stream_submit(r.stream), DART_INVALID_ARGUMENT);
     MUST(&r, status);
     MUST(&r, dart_stream_wait(r.stream, 0)); /* done stays done */
     MUST(&r, dart_stream_elapsed(r.stream, &ns));

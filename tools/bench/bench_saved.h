@@ -9,7 +9,8 @@ typedef struct bench_saved {
     float tolerance;  /* by how much a time may grow, as a share */
 } bench_saved;
 #define BENCH_SAVED(s) \
-    {"compare", 0, ARGS_TEXT, "FILE", &(s).path, "a run saved with --json: print the ratio of each time to it,\nand end with 3 when one is slower", 0, 0, false}, \
+    {"compare", 0, ARGS_TEXT, "FILE", &(s).path, "a run saved with --json: print the ratio of each time to it,\nand end with 3 when one is slower", \
+     0, 0, false}, \
     {"tolerance", 0, ARGS_F32, "SHARE", &(s).tolerance, "by how much a time may grow before it is slower, by default 0.1", 0, 1000, false}
 enum { BENCH_SLOWER = 3 };
 

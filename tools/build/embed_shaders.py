@@ -79,7 +79,8 @@ class Kernel:
         self.bindings = []  # (name, access)
 
     def glsl(self):
-        lines = [f"// Made by tools/build/embed_shaders.py from the lines of {self.name} in {self.path.name}.", f"PUSH({self.arguments}, {len(self.bindings)})"]
+        lines = [f"// Made by tools/build/embed_shaders.py from the lines of {self.name} in {self.path.name}.",
+                 f"PUSH({self.arguments}, {len(self.bindings)})"]
         for number, (name, access) in enumerate(self.bindings):
             lines.append(f"#define BINDING_{name} {number}")
             if access != "WRITE":
@@ -227,8 +228,8 @@ class Builder:
         made = self.folder / f"{row.name}.tmp.spv"
         depfile = self.folder / f"{row.name}.d"
         try:
-            run(self.options.glslang, "--quiet", "--target-env", row.target, "-S", "comp", f"-I{self.options.shaders}", f"-I{self.folder}", *row.defines,
-                "--depfile", depfile, "-o", made, source)
+            run(self.options.glslang, "--quiet", "--target-env", row.target, "-S", "comp", f"-I{self.options.shaders}", f"-I{self.folder}",
+                *row.defines, "--depfile", depfile, "-o", made, source)
             made.write_bytes(mark_aliases(load(made)).tobytes())
             run(self.options.spirv_val, "--target-env", row.target, made)
             if self.options.spirv_opt:

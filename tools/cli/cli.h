@@ -71,7 +71,8 @@ typedef struct cli_model_options {
 } cli_model_options;
 #define CLI_WEIGHTS(c, m) \
     {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &(c).dtype, "storage of the matrices; by default the file's", 0, 0, false}, \
-    {"activations", 0, ARGS_CHOICE, CLI_DTYPES, &(m).activations, "storage between ops; by default as the weights\non a GPU with matrix hardware for them, else f32", 0, 0, false}, \
+    {"activations", 0, ARGS_CHOICE, CLI_DTYPES, &(m).activations, \
+     "storage between ops; by default as the weights\non a GPU with matrix hardware for them, else f32", 0, 0, false}, \
     {"memories", 0, ARGS_CHOICE, CLI_DTYPES, &(m).memories, "of state memories; by default as --dtype", 0, 0, false}
 #define CLI_STATE(m) \
     {"no-sma", 0, ARGS_FLAG, NULL, &(m).no_sma, "leave the state memories out", 0, 0, false}, \

@@ -20,7 +20,8 @@ int cmd_conform(int argc, char **argv)
     const args_option options[] = {
         {"device", 0, ARGS_LIST, "SPEC", &devices, "may be repeated; by default every usable device", 0, 0, false},
         {"filter", 0, ARGS_TEXT, "TEXT", &filter, "only cases with TEXT in their name", 0, 0, false},
-        {"jobs", 0, ARGS_U32, "N", &jobs, "variants of a case at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64, false},
+        {"jobs", 0, ARGS_U32, "N", &jobs, "variants of a case at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64,
+         false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
         {"seeds", 0, ARGS_U32, "N", &seeds, "each case so many times, with the seeds from --seed on; by default once", 1, 1000000, false},
         CLI_OUTPUT(common),
