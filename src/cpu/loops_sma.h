@@ -107,7 +107,7 @@ typedef struct token_args {
      .dh = &task->bindings[BINDING_##id##_dh], .factor = &task->bindings[BINDING_##id##_factor], .seq = &task->bindings[BINDING_##id##_seq], \
      .flags = args->flags, .H = args->H, .G = args->G, .N = args->N, .P = args->P, .S = args->S, .first = args->first, \
      .count = args->count, .capacity = args->capacity, .splits = args->splits, .q_at = args->q_at, .q_row = args->q_row, \
-     .e_at = args->e_at, .e_row = e_pitch, .c_at = args->c_at, .c_row = args->c_row, .dh_at = args->dh_at, \
+     .e_at = args->e_at, .e_row = (e_pitch), .c_at = args->c_at, .c_row = args->c_row, .dh_at = args->dh_at, \
      .factor_at = args->factor_at, .seq_at = args->seq_at, .eps = args->eps}
 
 /* The memories of the tile's split for one token: acc (P floats) and state as in SmaStepArgs. false if the sequence has no token. */

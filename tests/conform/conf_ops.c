@@ -3,6 +3,7 @@
  * run has inputs of its own; what it prints says which. */
 #include "conform.h"
 
+#include <ctype.h>
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,11 +31,21 @@ static dart_device_info devices[MAX_DEVICES];
 static size_t devices_count;
 static json_t *results; /* of all filters */
 
+/* The first two or three numbers with a dot between them; 0.0.0 without any. */
 static void read_version(const char *text, long version[3])
 {
+    for (; text != NULL && *text != '\0'; text++) {
+        const char *from = text;
+        int numbers = 0;
+        memset(version, 0, 3 * sizeof *version);
+        while (numbers < 3 && isdigit((unsigned char)*from)) {
+            char *end = NULL;
+            version[numbers++] = strtol(from, &end, 10);
+            from = *end == '.' ? end + 1 : end;
+        }
+        if (numbers >= 2) return;
+    }
     memset(version, 0, 3 * sizeof *version);
-    for (; text != NULL && *text != '\0'; text++)
-        if (sscanf(text, "%ld.%ld.%ld", &version[0], &version[1], &version[2]) >= 2) return;
 }
 
 static int compare_versions(const char *a, const char *b)

@@ -63,7 +63,7 @@ void conform_attention(conform_data *d)
     conform_seq_make(d, &seq);
     uint64_t C = c->L;
     for (uint32_t b = 0; b < c->B; b++)
-        if (C < (uint64_t)(seq.pos[b] + seq.count[b])) C = (uint64_t)(seq.pos[b] + seq.count[b]);
+        if (C < (uint64_t)seq.pos[b] + (uint64_t)seq.count[b]) C = (uint64_t)seq.pos[b] + (uint64_t)seq.count[b];
     if (conform_has(d, CASE_STORED)) C = conform_has(d, CASE_LIMITS) ? C - c->N : C + c->N;
     conform_tensor *q = conform_input(d, act, rows, (uint64_t)c->H * c->P, true, conform_unit);
     conform_tensor *k = conform_input(d, act, rows, (uint64_t)c->G * c->P, true, conform_unit);

@@ -54,7 +54,7 @@ static void norm(conform_data *d)
     }
     if (conform_has(d, CASE_ADD)) rows = conform_ints(d, T, 1, order);
     oracle_rms_norm(want, source, weight->values, T, W, eps);
-    for (uint64_t i = W; i < 2 * (uint64_t)W && order[1] < 0; i++) want[i] = NAN;
+    for (uint64_t i = W; T > 1 && i < 2 * (uint64_t)W && order[1] < 0; i++) want[i] = NAN;
     dart_rms_norm(d->stream, &(dart_rms_norm_args){.T = T, .W = W, .eps = eps, .x = x->t, .weight = weight->t, .rows = conform_view(rows),
                                                    .y = y->t});
     conform_execute(d);
@@ -234,8 +234,8 @@ void conform_choice(conform_data *d)
         if (isnan(value)) dart_from_f32(c->dtype, (char *)logits->initial + at * size, &value, 1); /* which conform_set passes over */
     }
     enum { SLOTS = 5, SETTINGS = 4, STOPS = 5 };
-    int32_t *best = calloc(T, sizeof *best), *drawn = calloc(T, sizeof *drawn), *seq = calloc(2 * (size_t)T, sizeof *seq),
-             *after = calloc(2 * (size_t)T, sizeof *after);
+    int32_t *best = calloc(T, sizeof *best), *drawn = calloc(T, sizeof *drawn), *seq = calloc(T, 2 * sizeof *seq),
+             *after = calloc(T, 2 * sizeof *after);
     int32_t *settings = calloc((size_t)T * SETTINGS, sizeof *settings), *stops = calloc((size_t)T * STOPS, sizeof *stops);
     int32_t *live = calloc(T, sizeof *live), *kept = calloc(T, sizeof *kept);
     bool *near = calloc(T, sizeof *near);

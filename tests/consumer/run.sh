@@ -58,8 +58,10 @@ say "names of the static library"
 nm --defined-only --extern-only "$libdir/libdartlm.a" | awk 'NF == 3 { print $3 }' | sort >"$work/static"
 diff "$work/declared" "$work/static" || die "declared (<) and visible (>) names of libdartlm.a differ"
 quietly cc -std=c11 -Wall -Wextra -Werror -fPIC -shared -DLOADER "$here/names.c" -o "$work/libloader.so"
-quietly cc -std=c11 -Wall -Wextra -Werror -DDARTLM_STATIC $(pkg-config --cflags dartlm) "$here/names.c" -o "$work/names" \
-    "$libdir/libdartlm.a" "$work/libloader.so" "-Wl,-rpath,$work" $(pkg-config --static --libs dartlm | sed 's/-ldartlm//')
+read -ra cflags <<<"$(pkg-config --cflags dartlm)"
+read -ra libs <<<"$(pkg-config --static --libs dartlm | sed 's/-ldartlm//')"
+quietly cc -std=c11 -Wall -Wextra -Werror -DDARTLM_STATIC "${cflags[@]}" "$here/names.c" -o "$work/names" \
+    "$libdir/libdartlm.a" "$work/libloader.so" "-Wl,-rpath,$work" "${libs[@]}"
 quietly "$work/names"
 
 say "configuring says what is in, and what is missing"

@@ -355,7 +355,7 @@ static void large_steps_keep_their_digits(void **unused)
         set(w.a_log, HEADS, 2.7725887f); /* a = -16 */
         for (size_t i = 0; i < (size_t)LONG * STATE; i++) {
             w.b[i] = i % STATE == 0 ? 0x1p-12f : 0;
-            w.c[i] = i % STATE == 0;
+            w.c[i] = i % STATE == 0 ? 1 : 0;
         }
         place_wide(&r, &w, wide_dtypes[k]);
         w.args.dt_is_step = true;

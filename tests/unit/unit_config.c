@@ -240,7 +240,7 @@ static void keeps_controls_from_the_terminal(void **state)
     static const char *const bad[] = {"\x1b", "\x01", "\r", "\x7f", "\xC2\x80", "\xC2\x9B", "\xC2\x9F", "\x9B", "\xC2", "\xE2\x80", "\xFF"};
     static const char *const texts[] = {"{\"a\":%s[31m}", "{\"a\":\"%s[31m\",}", "{\"a%s\":1,\"a%s\":1}", "%s[31m",
                                         "{\"model_type\":\"%s[31m\"}",
-                                        "{" BASE ",\"n_groups\":1,\"hidden_act\":\"%s[31m\"}"};
+                                        ("{" BASE ",\"n_groups\":1,\"hidden_act\":\"%s[31m\"}")};
     for (size_t t = 0; t < COUNT_OF(texts); t++)
         for (size_t b = 0; b < COUNT_OF(bad); b++) {
             char text[512], said[512];

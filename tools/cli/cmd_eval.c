@@ -127,7 +127,7 @@ static int run(const cli_session *session, const dart_model *model, dart_state *
     const uint32_t V = info.config.V;
     const size_t queries = (size_t)test->queries;
     float *logits = calloc(B * queries, V * sizeof *logits);
-    uint64_t *rows = calloc(B * queries, sizeof *rows);
+    uint64_t *rows = calloc(queries, B * sizeof *rows);
     uint32_t *counts = calloc(B, sizeof *counts);
     if (logits == NULL || rows == NULL || counts == NULL) failed = cli_fail_memory();
     for (uint64_t first = 0; first < test->sequences && failed == CLI_OK; first += B) {
