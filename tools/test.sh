@@ -7,9 +7,9 @@
 #   --no-setup  install nothing: what is missing stops the build, or its tests are skipped
 #
 # First tools/setup.sh --test installs what is missing. Then: build/ (Release) with all tests on the CPU, SwiftShader
-# and lavapipe under the Khronos validation layer; build/asan and build/tsan with those that sanitizers are for;
-# build/clang, the library compiled by clang. Logs lie in the builds' Testing folders. Quiet but for failures; the last
-# line is "N passed, N failed, N skipped". Ends with 1 if anything failed.
+# and lavapipe under the Khronos validation layer; tools/lint.sh, which counts as one test; build/asan and build/tsan with
+# those that sanitizers are for; build/clang, the library compiled by clang. Logs lie in the builds' Testing folders. Quiet
+# but for failures; the last line is "N passed, N failed, N skipped". Ends with 1 if anything failed.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -79,6 +79,26 @@ run_tests() {
     say "$name: $ok passed, $bad failed, $none skipped in $((SECONDS - start)) s"
 }
 
+# Counts as one test. 77: nothing was found, but not everything was looked for.
+run_lint() {
+    local start=$SECONDS status
+    tools/lint.sh build >"$work/log" 2>&1
+    status=$?
+    case $status in
+    0)
+        say "lint: done in $((SECONDS - start)) s"
+        passed=$((passed + 1)) ;;
+    77)
+        cat "$work/log" >>"$work/reasons"
+        skipped=$((skipped + 1)) ;;
+    *)
+        cat "$work/log"
+        say "lint: FAILED"
+        echo "lint" >>"$work/failed"
+        failed=$((failed + 1)) ;;
+    esac
+}
+
 # ThreadSanitizer of older compilers cannot live with as much randomness of addresses as newer kernels use.
 run_tsan() {
     if setarch "$(uname -m)" -R true 2>/dev/null; then around=(setarch "$(uname -m)" -R); fi
@@ -122,6 +142,8 @@ main() {
             run_tests "tests" build
         fi
     fi
+    # Without compile commands the build has failed, and says so.
+    if [ -e build/compile_commands.json ]; then run_lint; fi
     if [ -z "$quick" ]; then
         build asan && run_tests "AddressSanitizer" build/asan -L 'unit|property|model|fault|fuzz|thread' -LE 'swiftshader|lavapipe'
         build tsan && run_tsan -L 'thread|property'
