@@ -204,8 +204,9 @@ static int run_file(const char *path)
     }
     do {
         capacity += (size_t)1 << 20;
-        data = realloc(data, capacity);
-        require(data != NULL);
+        uint8_t *larger = realloc(data, capacity);
+        require(larger != NULL);
+        data = larger;
         got = fread(data + size, 1, capacity - size, file);
         size += got;
     } while (size == capacity);
