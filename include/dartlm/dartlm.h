@@ -108,7 +108,13 @@ typedef enum dart_backend_kind {
 /* "cpu", "vulkan", "cuda", "null". */
 DART_API const char *dart_backend_name(dart_backend_kind kind);
 
-typedef enum dart_device_type { DART_DEVICE_CPU = 0, DART_DEVICE_DISCRETE = 1, DART_DEVICE_INTEGRATED = 2, DART_DEVICE_VIRTUAL = 3, DART_DEVICE_OTHER = 4 } dart_device_type;
+typedef enum dart_device_type {
+    DART_DEVICE_CPU = 0,
+    DART_DEVICE_DISCRETE = 1,
+    DART_DEVICE_INTEGRATED = 2,
+    DART_DEVICE_VIRTUAL = 3,
+    DART_DEVICE_OTHER = 4
+} dart_device_type;
 
 typedef struct dart_context_options {
     dart_log_function log; /* NULL: silent */

@@ -39,6 +39,9 @@ struct WindowOutputArgs { U32 tiles, flags, B, H, G, N, P, S, c_at, c_row, rows_
  * < first + count. Otherwise the launch does not store it: another launch, for the run that contains m and with IS_LATER, must fold
  * that window. With IS_LATER only windows whose chunk closes with such an m are folded. A count of 0 leaves its sequence
  * unchanged unless IS_EVERY. N, P and starts as of window_output. Tile: T0 heads of one sequence, tile = block + blocks * b. */
-struct WindowFoldArgs { U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, rows_at, seq_at, hin_at, hin_scale_at, to_at, scale_at; F32 eps; };
+struct WindowFoldArgs {
+    U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, rows_at, seq_at, hin_at, hin_scale_at, to_at, scale_at;
+    F32 eps;
+};
 
 #endif

@@ -63,7 +63,8 @@ typedef struct backend {
 
     /* capabilities: those of device_info, plus options->with_capabilities, less options->without_capabilities. report outlives the
      * device. */
-    dart_status (*device_create)(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities, base_report *report, void **device);
+    dart_status (*device_create)(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities, base_report *report,
+                                 void **device);
     void (*device_destroy)(void *device);
 
     /* Contents undefined. */

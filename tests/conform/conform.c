@@ -18,7 +18,12 @@ static const struct { conform_case c; int dtypes; } lines[] = {
 };
 
 /* What each op launches. */
-static const struct { const char *op; conform_runner run; kernel_id kernels[8]; uint32_t count; } ops[] = {
+static const struct {
+    const char *op;
+    conform_runner run;
+    kernel_id kernels[8];
+    uint32_t count;
+} ops[] = {
     {"convert", conform_dense, {KERNEL_convert, KERNEL_fill}, 2},
     {"embed", conform_dense, {KERNEL_embed}, 1},
     {"norm", conform_dense, {KERNEL_norm}, 1},
@@ -27,14 +32,16 @@ static const struct { const char *op; conform_runner run; kernel_id kernels[8]; 
     {"norm_linear", conform_dense, {KERNEL_mixer_project}, 1},
     {"conv", conform_conv, {KERNEL_conv, KERNEL_conv_tail, KERNEL_conv_step}, 3},
     {"choice", conform_choice, {KERNEL_argmax_part, KERNEL_argmax, KERNEL_sample, KERNEL_advance}, 4},
-    {"ssd", conform_ssd, {KERNEL_ssd_decay, KERNEL_ssd_memory, KERNEL_ssd_decay_memory, KERNEL_ssd_state, KERNEL_ssd_output, KERNEL_ssd_piece, KERNEL_ssd_step, KERNEL_sma_append}, 8},
+    {"ssd", conform_ssd, {KERNEL_ssd_decay, KERNEL_ssd_memory, KERNEL_ssd_decay_memory, KERNEL_ssd_state, KERNEL_ssd_output, KERNEL_ssd_piece,
+                          KERNEL_ssd_step, KERNEL_sma_append}, 8},
     {"sma", conform_sma, {KERNEL_sma_rho, KERNEL_sma_query, KERNEL_sma, KERNEL_sma_step, KERNEL_sma_merge, KERNEL_sma_append, KERNEL_convert}, 7},
     {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_step, KERNEL_sma_merge, KERNEL_kv_append}, 4},
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},
 };
 
-static const char *const flag_names[] = {"seq", "open", "h", "params", "step", "wide", "dt", "view", "tiny", "huge", "zero", "far", "stored", "add", "mixed", "limits", "form", "runs", "scaled", "large", "exact", "bare"};
+static const char *const flag_names[] = {"seq", "open",   "h",   "params", "step",   "wide", "dt",   "view",   "tiny",  "huge",  "zero",
+                                         "far", "stored", "add", "mixed",  "limits", "form", "runs", "scaled", "large", "exact", "bare"};
 
 void conform_name(const conform_case *c, char *text, size_t size)
 {
@@ -234,8 +241,9 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
         fprintf(out, "%s\n  {\"device\": ", s->first_json ? "" : ",");
         s->first_json = false;
         print_json_text(out, t->info.name);
-        fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"status\": \"%s\", \"kernels\": ", dart_backend_name(t->info.backend),
-                t->variant[0] != '\0' ? t->variant : "default", name, (unsigned long long)s->seed, !o->ran ? "not run" : o->passed ? "passed" : "failed");
+        fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"status\": \"%s\", \"kernels\": ",
+                dart_backend_name(t->info.backend), t->variant[0] != '\0' ? t->variant : "default", name, (unsigned long long)s->seed,
+                !o->ran ? "not run" : o->passed ? "passed" : "failed");
         print_json_text(out, o->variants);
         if (o->status != DART_OK) {
             fprintf(out, ", \"reason\": ");
@@ -248,8 +256,11 @@ static void print_outcome(suite *s, const target *t, const char *name, const con
         fprintf(out, ", \"inputs\": \"%016llx\", \"tensors\": [", (unsigned long long)o->inputs);
         for (uint32_t i = 0; i < o->results_count; i++) {
             const conform_result *r = &o->results[i];
-            fprintf(out, "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"element\": %llu, \"got\": \"%.9g\", \"want\": \"%.9g\", \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
-                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, (unsigned long long)r->element, r->got, r->want, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
+            fprintf(out,
+                    "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"element\": %llu, \"got\": \"%.9g\", "
+                    "\"want\": \"%.9g\", \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
+                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, (unsigned long long)r->element, r->got,
+                    r->want, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
         }
         fprintf(out, "]}");
         fflush(out);
@@ -418,20 +429,22 @@ static void run_line(suite *s, const conform_case *c, tally *tallies)
 
 static void print_table(const suite *s, const tally *tallies)
 {
-    fprintf(s->out, "\n%-44s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first", "largest share of a tolerance");
+    fprintf(s->out, "\n%-44s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first",
+            "largest share of a tolerance");
     for (uint32_t i = 0; i < s->targets_count; i++) {
         const target *t = &s->targets[i];
         char device[300];
         snprintf(device, sizeof device, "%s %s", dart_backend_name(t->info.backend), t->info.name);
         if (tallies[i].cases == 0) continue;
-        fprintf(s->out, "%-44.44s %-16s %6d %6d %7d %4.0f %%  %-9.1e %s of %s, row %llu\n", device, t->variant[0] != '\0' ? t->variant : "default", tallies[i].cases,
-                tallies[i].failed, tallies[i].not_run, 100 * tallies[i].share, tallies[i].against_first, tallies[i].tensor, tallies[i].worst,
-                (unsigned long long)tallies[i].row);
+        fprintf(s->out, "%-44.44s %-16s %6d %6d %7d %4.0f %%  %-9.1e %s of %s, row %llu\n", device, t->variant[0] != '\0' ? t->variant : "default",
+                tallies[i].cases, tallies[i].failed, tallies[i].not_run, 100 * tallies[i].share, tallies[i].against_first, tallies[i].tensor,
+                tallies[i].worst, (unsigned long long)tallies[i].row);
     }
     char seeds[64];
     snprintf(seeds, sizeof seeds, "seed %llu", (unsigned long long)s->options->seed);
     if (s->options->seeds > 1)
-        snprintf(seeds, sizeof seeds, "seeds %llu to %llu", (unsigned long long)s->options->seed, (unsigned long long)s->options->seed + s->options->seeds - 1);
+        snprintf(seeds, sizeof seeds, "seeds %llu to %llu", (unsigned long long)s->options->seed,
+                 (unsigned long long)s->options->seed + s->options->seeds - 1);
     fprintf(s->out, "\n%s: %d passed, %d failed, %d not run\n", seeds, s->passed, s->failed, s->not_run);
 }
 

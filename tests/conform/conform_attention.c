@@ -96,7 +96,8 @@ void conform_attention(conform_data *d)
     const bool rounds = conform_ran(d, "attention[matrix") || conform_ran(d, "attention[tensor");
     const double bound = conform_tolerance(BOUND_SMA, c->P + C) * (1 + largest);
     conform_compare(d, "lse", lse, want_lse, bound, 0);
-    conform_compare_within(d, "o", o, want_o, &(conform_limits){.bound = bound, .operands = rounds ? conform_rounding(c->dtype) : 0, .floor = conform_floor(act)});
+    conform_compare_within(d, "o", o, want_o,
+                           &(conform_limits){.bound = bound, .operands = rounds ? conform_rounding(c->dtype) : 0, .floor = conform_floor(act)});
     conform_seq_free(&seq);
     double *all[] = {want_k, want_v, want_o, want_lse};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);

@@ -115,7 +115,8 @@ static uint64_t place(const conform_tensor *tensor, uint64_t row, uint64_t i)
 /* Row r of what the tensor's buffer holds. */
 static void read_row(const conform_tensor *tensor, uint64_t r, float *values)
 {
-    dart_to_f32(tensor->t.dtype, values, (const char *)tensor->initial + place(tensor, r, 0) * dart_dtype_size(tensor->t.dtype), (size_t)tensor->width);
+    dart_to_f32(tensor->t.dtype, values, (const char *)tensor->initial + place(tensor, r, 0) * dart_dtype_size(tensor->t.dtype),
+                (size_t)tensor->width);
 }
 
 static float *row_of_floats(const conform_tensor *tensor)
@@ -240,7 +241,8 @@ void conform_execute(conform_data *d)
     void *first[MAX_TENSORS] = {0}, *second[MAX_TENSORS] = {0};
     d->outcome->inputs = digest_begin;
     for (uint32_t i = 0; i < d->tensors_count; i++)
-        d->outcome->inputs = digest(d->outcome->inputs, d->tensors[i]->initial, (size_t)d->tensors[i]->total * dart_dtype_size(d->tensors[i]->t.dtype));
+        d->outcome->inputs =
+            digest(d->outcome->inputs, d->tensors[i]->initial, (size_t)d->tensors[i]->total * dart_dtype_size(d->tensors[i]->t.dtype));
     dart_status status = run_once(d, first);
     if (status == DART_OK) status = run_once(d, second);
     if (status != DART_OK) {
@@ -319,7 +321,8 @@ conform_tensor *conform_scaled(conform_data *d, const conform_tensor *tensor, co
     const uint64_t count = tensor->rows * tensor->width, part = tensor->width / scale->width;
     float *values = malloc((size_t)count * sizeof *values);
     if (made == NULL || values == NULL || d->tensors_count == MAX_TENSORS) abort();
-    *made = (conform_tensor){.t = {.dtype = DART_F32}, .rows = tensor->rows, .width = tensor->width, .total = count, .initial = values, .digest = tensor->digest};
+    *made = (conform_tensor){
+        .t = {.dtype = DART_F32}, .rows = tensor->rows, .width = tensor->width, .total = count, .initial = values, .digest = tensor->digest};
     float *scales = row_of_floats(scale);
     for (uint64_t r = 0; r < tensor->rows; r++) {
         float *row = values + r * tensor->width;
@@ -365,7 +368,8 @@ static double one_rounding(const conform_tensor *tensor, const double *expected,
     double error2 = 0, size2 = 0;
     for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) {
         if (!isfinite(expected[i])) continue;
-        const double to = limits->rounded != NULL ? limits->rounded[i] : conform_rounded(tensor->t.dtype, expected[i]), size = size_of(limits, expected, i);
+        const double to = limits->rounded != NULL ? limits->rounded[i] : conform_rounded(tensor->t.dtype, expected[i]),
+                     size = size_of(limits, expected, i);
         if (isfinite(to)) error2 += (to - expected[i]) * (to - expected[i]);
         size2 += size * size;
     }
@@ -389,7 +393,9 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
     /* Of few elements, one rounding may err by less than it does of many: 0.4 of the largest. Operands and memories were rounded to
      * as many bits before: each such rounding errs in L2 by as much as the last one, and as they are independent, squares add. */
     const double roundings = rounding > 0 ? 1 + limits->operands / rounding : 0;
-    const double l2_tolerance = exact ? once : rounding > 0 ? limits->bound + 2 * sqrt(roundings) * fmax(once, 0.4 * rounding) : limits->bound + limits->operands;
+    const double l2_tolerance = exact          ? once
+                                : rounding > 0 ? limits->bound + 2 * sqrt(roundings) * fmax(once, 0.4 * rounding)
+                                               : limits->bound + limits->operands;
     const double tolerance = limits->bound + limits->operands + (exact && once == 0 ? 0 : rounding);
     result->tolerance = l2_tolerance;
     double error2 = 0, size2 = 0, error_max = 0, size_max = 0;
@@ -416,7 +422,8 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
                     if (!untouched(tensor, place(tensor, r, i)) && !result->broken) {
                         result->broken = true;
                         show_element(result, r * tensor->width + i, got, want);
-                        snprintf(result->note, sizeof result->note, "row %llu element %llu should not be written", (unsigned long long)r, (unsigned long long)i);
+                        snprintf(result->note, sizeof result->note, "row %llu element %llu should not be written", (unsigned long long)r,
+                                 (unsigned long long)i);
                     }
                     continue;
                 }
@@ -424,7 +431,8 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
                 if (isinf(want) ? got != want : !isfinite(got)) {
                     if (!result->broken) {
                         show_element(result, r * tensor->width + i, got, want);
-                        snprintf(result->note, sizeof result->note, "row %llu element %llu is %g, expected %g", (unsigned long long)r, (unsigned long long)i, got, want);
+                        snprintf(result->note, sizeof result->note, "row %llu element %llu is %g, expected %g", (unsigned long long)r,
+                                 (unsigned long long)i, got, want);
                     }
                     result->broken = true;
                     continue;

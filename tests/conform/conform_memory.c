@@ -100,7 +100,8 @@ static void attend_stored(const conform_data *d, sma_case *k, const stored *runs
         const uint64_t row = i / c->H, h = i % c->H, b = row / c->L, t = row % c->L, g = h / (c->H / c->G);
         if ((int64_t)t >= k->seq.count[b]) continue;
         const uint64_t limit = ((uint64_t)k->seq.pos[b] + t) / c->S;
-        const double *qn = k->want_qn + (row * c->G + g) * c->N, *en = k->want_en + (row * c->G + g) * c->P, *read = k->c->values + (row * c->G + g) * c->N;
+        const double *qn = k->want_qn + (row * c->G + g) * c->N, *en = k->want_en + (row * c->G + g) * c->P,
+                     *read = k->c->values + (row * c->G + g) * c->N;
         double *r = k->want_r + i * c->P, *logit = k->logit + i * k->M, top = -INFINITY, sum = 0;
         for (int pass = 0; pass < 2; pass++) {
             for (uint32_t run = 0; run < count; run++) {
@@ -224,7 +225,8 @@ void conform_sma(conform_data *d)
     conform_compare(d, "qn", k.qn, k.want_qn, conform_tolerance(BOUND_NORM, 1), 0);
     conform_compare(d, "en", k.en, k.want_en, conform_tolerance(BOUND_NORM, 1), 0);
     conform_compare(d, "lse", k.lse, k.want_lse, bound, 0);
-    conform_compare_within(d, "r", k.r, k.want_r, &(conform_limits){.bound = bound, .operands = roundings_of_r(d, count), .floor = conform_floor(act)});
+    conform_compare_within(d, "r", k.r, k.want_r,
+                           &(conform_limits){.bound = bound, .operands = roundings_of_r(d, count), .floor = conform_floor(act)});
     conform_seq_free(&k.seq);
     double *all[] = {k.want_r, k.want_lse, k.want_qn, k.want_en, k.rho, k.logit};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);

@@ -203,9 +203,12 @@ void conform_ssd(conform_data *d)
     scan_case k = {0};
     make(d, &k);
     const double dt_min = conform_has(d, CASE_LIMITS) ? 0.05f : 0, dt_max = conform_has(d, CASE_LIMITS) ? 0.4f : 0;
-    double *y = conform_filled(k.rows * c->H * c->P, NAN), *dh = conform_filled(k.chunks * k.state, NAN), *h_full = conform_filled(c->B * k.state, NAN);
-    double *h_border = conform_filled(c->B * k.state, NAN), *open = conform_filled(c->B * k.state, NAN), *open_decay = conform_filled((uint64_t)c->B * c->H, NAN);
-    double *step = conform_filled(k.rows * c->H, NAN), *cum = conform_filled(k.rows * c->H, NAN), *decay = conform_filled((uint64_t)c->B * (k.M + 1) * c->H, 0);
+    double *y = conform_filled(k.rows * c->H * c->P, NAN), *dh = conform_filled(k.chunks * k.state, NAN),
+           *h_full = conform_filled(c->B * k.state, NAN);
+    double *h_border = conform_filled(c->B * k.state, NAN), *open = conform_filled(c->B * k.state, NAN),
+           *open_decay = conform_filled((uint64_t)c->B * c->H, NAN);
+    double *step = conform_filled(k.rows * c->H, NAN), *cum = conform_filled(k.rows * c->H, NAN),
+           *decay = conform_filled((uint64_t)c->B * (k.M + 1) * c->H, 0);
     double *hin = conform_filled(k.chunks * k.state, 0), *y_terms = conform_filled(k.rows * c->H * c->P, 0);
     oracle_ssd(&(oracle_ssd_args){
         .B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k.M, .x = k.x->values, .dt = k.dt->values,
@@ -215,13 +218,15 @@ void conform_ssd(conform_data *d)
         .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .y_terms = y_terms, .dh = dh, .h_out = h_full, .h_border_out = h_border,
         .dh_open_out = open, .log_open_out = open_decay, .step = step, .cum = cum, .hin = hin});
     adapt(d, &k, cum, decay, hin);
-    dart_ssd(d->stream, &(dart_ssd_args){
-        .B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .plan = k.step ? DART_PLAN_STEP : DART_PLAN_CHUNKED,
-        .dt_is_step = conform_has(d, CASE_DT), .dt_min = (float)dt_min, .dt_max = (float)dt_max, .x = k.x->t, .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
-        .a_log = k.a_log->t, .dt_bias = conform_view(k.bias), .d = conform_view(k.skip), .seq = conform_view(k.seqs), .h = conform_view(k.h),
-        .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .y = k.y->t, .dh = conform_view(k.dh),
-        .dh_scale = conform_view(k.dh_scale), .memories = k.runs.runs, .memories_count = k.runs.count, .cum = conform_view(k.cum), .decay = conform_view(k.decay),
-        .hin = conform_view(k.hin), .hin_scale = conform_view(k.hin_scale)});
+    dart_ssd(d->stream, &(dart_ssd_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
+                                         .plan = k.step ? DART_PLAN_STEP : DART_PLAN_CHUNKED, .dt_is_step = conform_has(d, CASE_DT),
+                                         .dt_min = (float)dt_min, .dt_max = (float)dt_max, .x = k.x->t, .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
+                                         .a_log = k.a_log->t, .dt_bias = conform_view(k.bias), .d = conform_view(k.skip),
+                                         .seq = conform_view(k.seqs), .h = conform_view(k.h), .open = conform_view(k.open),
+                                         .open_decay = conform_view(k.open_decay), .y = k.y->t, .dh = conform_view(k.dh),
+                                         .dh_scale = conform_view(k.dh_scale), .memories = k.runs.runs, .memories_count = k.runs.count,
+                                         .cum = conform_view(k.cum), .decay = conform_view(k.decay), .hin = conform_view(k.hin),
+                                         .hin_scale = conform_view(k.hin_scale)});
     conform_execute(d);
     if (d->status == DART_OK) {
         const double decay_bound = conform_tolerance(BOUND_DECAY, 0);

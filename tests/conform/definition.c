@@ -103,7 +103,8 @@ void definition_run_ssd(tape *t, definition_ssd *of)
 void definition_run_sma(tape *t, definition_sma *of)
 {
     const size_t H = of->H, G = of->G, P = of->P, N = of->N, S = of->S, T = tokens(&of->documents), all = definition_chunks(&of->documents, S);
-    tape_vector *memory = array(all * H, sizeof *memory), *rho = array(all * H, sizeof *rho), *r = array(T * H, sizeof *r), *lse = array(T * H, sizeof *lse);
+    tape_vector *memory = array(all * H, sizeof *memory), *rho = array(all * H, sizeof *rho), *r = array(T * H, sizeof *r),
+                *lse = array(T * H, sizeof *lse);
     for (size_t m = 0; m < all * H; m++) {
         tape_vector *rows = array(N, sizeof *rows);
         memory[m] = row(t, of->dh, m, N * P);
@@ -237,20 +238,23 @@ static tape_vector columns_of(tape *t, tape_vector rows, size_t T, size_t column
 
 tape_vector definition_run_block(tape *t, definition_block *of, tape_vector stream)
 {
-    const size_t T = tokens(&of->documents), H = of->H, P = of->P, I = H * P, GN = of->G * of->N, GP = of->G * P, C = I + 2 * GN, R = 2 * I + 2 * GN + H;
+    const size_t T = tokens(&of->documents), H = of->H, P = of->P, I = H * P, GN = of->G * of->N, GP = of->G * P, C = I + 2 * GN,
+                 R = 2 * I + 2 * GN + H;
     const tape_vector u = definition_norm(t, stream, of->norm, of->eps), in = definition_linear(t, u, of->in_proj, of->W, R);
     const tape_vector z = columns_of(t, in, T, R, 0, I);
     const tape_vector xbc = definition_conv(t, columns_of(t, in, T, R, I, C), of->conv_weight, of->conv_bias, of->K, &of->documents);
     const tape_vector c = columns_of(t, xbc, T, C, I + GN, GN);
-    of->scan = (definition_ssd){.H = H, .G = of->G, .P = P, .N = of->N, .S = of->S, .documents = of->documents, .dt_min = of->dt_min, .dt_max = of->dt_max,
-                                .has_bias = true, .has_d = true, .x = columns_of(t, xbc, T, C, 0, I), .dt = columns_of(t, in, T, R, I + C, H),
-                                .b = columns_of(t, xbc, T, C, I, GN), .c = c, .a_log = of->a_log, .dt_bias = of->dt_bias, .d = of->d};
+    of->scan = (definition_ssd){.H = H, .G = of->G, .P = P, .N = of->N, .S = of->S, .documents = of->documents, .dt_min = of->dt_min,
+                                .dt_max = of->dt_max, .has_bias = true, .has_d = true, .x = columns_of(t, xbc, T, C, 0, I),
+                                .dt = columns_of(t, in, T, R, I + C, H), .b = columns_of(t, xbc, T, C, I, GN), .c = c, .a_log = of->a_log,
+                                .dt_bias = of->dt_bias, .d = of->d};
     definition_run_ssd(t, &of->scan);
     of->y = of->scan.y;
     if (of->sma) {
         const size_t Q = GN + GP;
         const tape_vector queries = definition_linear(t, u, of->sma_proj, of->W, Q + 1);
-        const tape_vector qe = definition_conv(t, columns_of(t, queries, T, Q + 1, 0, Q), of->sma_conv_weight, of->sma_conv_bias, of->K, &of->documents);
+        const tape_vector qe =
+            definition_conv(t, columns_of(t, queries, T, Q + 1, 0, Q), of->sma_conv_weight, of->sma_conv_bias, of->K, &of->documents);
         of->attention = (definition_sma){.H = H, .G = of->G, .P = P, .N = of->N, .S = of->S, .documents = of->documents, .eps = of->sma_eps,
                                          .q = columns_of(t, qe, T, Q, 0, GN), .e = columns_of(t, qe, T, Q, GN, GP), .c = c, .dh = of->scan.dh};
         definition_run_sma(t, &of->attention);

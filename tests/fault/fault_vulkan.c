@@ -91,7 +91,10 @@ typedef struct world {
     char text[512];
 } world;
 
-static dart_status open_device(world *w) { return dart_device_open(w->context, &(dart_device_options){.spec = rig_spec, .unchecked = true}, &w->device); }
+static dart_status open_device(world *w)
+{
+    return dart_device_open(w->context, &(dart_device_options){.spec = rig_spec, .unchecked = true}, &w->device);
+}
 static dart_status make_buffer(world *w) { return dart_buffer_create(w->device, N * sizeof(float), &w->buffer); }
 static dart_status make_stream(world *w) { return dart_stream_create(w->device, NULL, &w->stream); }
 static dart_status write_buffer(world *w)
@@ -103,7 +106,8 @@ static dart_status run(world *w)
 {
     uint64_t ns;
     dart_status status = dart_stream_begin(w->stream);
-    if (status == DART_OK) status = dart_fill(w->stream, &(dart_fill_args){.T = 1, .W = N, .value = 3, .y = {.buffer = w->buffer, .dtype = DART_F32}});
+    if (status == DART_OK)
+        status = dart_fill(w->stream, &(dart_fill_args){.T = 1, .W = N, .value = 3, .y = {.buffer = w->buffer, .dtype = DART_F32}});
     if (status == DART_OK) status = dart_stream_submit(w->stream);
     if (status == DART_OK) status = dart_stream_wait(w->stream, UINT64_MAX);
     return status == DART_OK ? dart_stream_elapsed(w->stream, &ns) : status;

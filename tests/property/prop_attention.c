@@ -166,8 +166,9 @@ static void takes_long_runs(void **unused)
     float *results[2], *sums[2];
     for (uint32_t parts = 1; parts <= 2; parts++) {
         const dart_tensor to = rig_tensor(&r, DART_F32, SIZE, NULL), lse = rig_tensor(&r, DART_F32, 1, NULL);
-        MUST(&r, dart_sma(r.stream, &(dart_sma_args){.B = 1, .L = 1, .H = 1, .G = 1, .N = SIZE, .P = SIZE, .S = 1, .eps = 1e-5f, .q = q, .e = e, .c = c,
-                                                     .seq = seq, .memories = parts == 1 ? &whole : halves, .memories_count = parts, .r = to, .lse = lse}));
+        MUST(&r, dart_sma(r.stream, &(dart_sma_args){.B = 1, .L = 1, .H = 1, .G = 1, .N = SIZE, .P = SIZE, .S = 1, .eps = 1e-5f, .q = q, .e = e,
+                                                     .c = c, .seq = seq, .memories = parts == 1 ? &whole : halves, .memories_count = parts,
+                                                     .r = to, .lse = lse}));
         rig_run(&r);
         results[parts - 1] = rig_read(&to, SIZE);
         sums[parts - 1] = rig_read(&lse, 1);

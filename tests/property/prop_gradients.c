@@ -78,7 +78,8 @@ static void tape_follows_differences(void **unused)
         }
         tape_destroy(&t);
         const double difference = (value_at(after) - value_at(before)) / (2 * h);
-        if (fabs(difference - along) > 1e-7 * size) print_message("trial %d: %.12g along the gradient, %.12g by differences\n", trial, along, difference);
+        if (fabs(difference - along) > 1e-7 * size)
+            print_message("trial %d: %.12g along the gradient, %.12g by differences\n", trial, along, difference);
         assert_true(fabs(difference - along) <= 1e-7 * size);
     }
 }
@@ -210,10 +211,11 @@ static void check_ssd(const char *name)
     tape *t = f.tape;
     size_t begin[MAX_DOCUMENTS + 1];
     const bool has_h = safetensors_find(f.file, "h") != NULL;
-    definition_ssd of = {.H = size_of(&f, "x", 2), .P = size_of(&f, "x", 3), .G = size_of(&f, "b", 2), .N = size_of(&f, "b", 3), .S = (size_t)number_of(&f, "S"),
-                         .documents = documents_of(&f, size_of(&f, "x", 0), size_of(&f, "x", 1), begin), .dt_min = number_of(&f, "dt_min"),
-                         .dt_max = number_of(&f, "dt_max"), .has_bias = true, .has_d = true, .has_h = has_h, .x = input(&f, "x"), .dt = input(&f, "dt"),
-                         .b = input(&f, "b"), .c = input(&f, "c"), .a_log = input(&f, "a_log"), .dt_bias = input(&f, "dt_bias"), .d = input(&f, "d")};
+    definition_ssd of = {.H = size_of(&f, "x", 2), .P = size_of(&f, "x", 3), .G = size_of(&f, "b", 2), .N = size_of(&f, "b", 3),
+                         .S = (size_t)number_of(&f, "S"), .documents = documents_of(&f, size_of(&f, "x", 0), size_of(&f, "x", 1), begin),
+                         .dt_min = number_of(&f, "dt_min"), .dt_max = number_of(&f, "dt_max"), .has_bias = true, .has_d = true, .has_h = has_h,
+                         .x = input(&f, "x"), .dt = input(&f, "dt"), .b = input(&f, "b"), .c = input(&f, "c"), .a_log = input(&f, "a_log"),
+                         .dt_bias = input(&f, "dt_bias"), .d = input(&f, "d")};
     if (has_h) of.h = input(&f, "h");
     definition_run_ssd(t, &of);
     /* Of packed documents the last one's state. */
@@ -252,9 +254,9 @@ static void check_sma(const char *name)
 {
     fixture f = open_fixture(name);
     size_t begin[MAX_DOCUMENTS + 1];
-    definition_sma of = {.H = size_of(&f, "dh", 2), .P = size_of(&f, "dh", 4), .G = size_of(&f, "q", 2), .N = size_of(&f, "q", 3), .S = (size_t)number_of(&f, "S"),
-                         .documents = documents_of(&f, size_of(&f, "q", 0), size_of(&f, "q", 1), begin), .eps = number_of(&f, "eps"), .q = input(&f, "q"),
-                         .e = input(&f, "e"), .c = input(&f, "c"), .dh = input(&f, "dh")};
+    definition_sma of = {.H = size_of(&f, "dh", 2), .P = size_of(&f, "dh", 4), .G = size_of(&f, "q", 2), .N = size_of(&f, "q", 3),
+                         .S = (size_t)number_of(&f, "S"), .documents = documents_of(&f, size_of(&f, "q", 0), size_of(&f, "q", 1), begin),
+                         .eps = number_of(&f, "eps"), .q = input(&f, "q"), .e = input(&f, "e"), .c = input(&f, "c"), .dh = input(&f, "dh")};
     definition_run_sma(f.tape, &of);
     compare_values(&f, "out.r", of.r);
     compare_values(&f, "out.lse", of.lse);
@@ -280,8 +282,8 @@ static void check_attention(const char *name)
     fixture f = open_fixture(name);
     size_t begin[MAX_DOCUMENTS + 1];
     definition_attention of = {.H = size_of(&f, "q", 2), .D = size_of(&f, "q", 3), .G = size_of(&f, "k", 2), .scale = number_of(&f, "scale"),
-                               .documents = documents_of(&f, size_of(&f, "q", 0), size_of(&f, "q", 1), begin), .q = input(&f, "q"), .k = input(&f, "k"),
-                               .v = input(&f, "v")};
+                               .documents = documents_of(&f, size_of(&f, "q", 0), size_of(&f, "q", 1), begin), .q = input(&f, "q"),
+                               .k = input(&f, "k"), .v = input(&f, "v")};
     definition_run_attention(f.tape, &of);
     compare_values(&f, "out.o", of.o);
     compare_values(&f, "out.lse", of.lse);
@@ -345,10 +347,11 @@ static void block(void **unused)
     tape *t = f.tape;
     size_t begin[MAX_DOCUMENTS + 1];
     const tape_vector stream = input(&f, "stream");
-    definition_block of = {.W = size_of(&f, "stream", 2), .H = (size_t)number_of(&f, "H"), .G = (size_t)number_of(&f, "G"), .P = (size_t)number_of(&f, "P"),
-                           .N = (size_t)number_of(&f, "N"), .K = size_of(&f, "mixer.conv1d.weight", 2), .S = (size_t)number_of(&f, "S"), .sma = true,
-                           .documents = documents_of(&f, size_of(&f, "stream", 0), size_of(&f, "stream", 1), begin), .eps = number_of(&f, "eps"),
-                           .sma_eps = number_of(&f, "sma_eps")};
+    definition_block of = {.W = size_of(&f, "stream", 2), .H = (size_t)number_of(&f, "H"), .G = (size_t)number_of(&f, "G"),
+                           .P = (size_t)number_of(&f, "P"), .N = (size_t)number_of(&f, "N"), .K = size_of(&f, "mixer.conv1d.weight", 2),
+                           .S = (size_t)number_of(&f, "S"), .sma = true,
+                           .documents = documents_of(&f, size_of(&f, "stream", 0), size_of(&f, "stream", 1), begin),
+                           .eps = number_of(&f, "eps"), .sma_eps = number_of(&f, "sma_eps")};
     read_parameters(&f, &of, "");
     const tape_vector out = definition_run_block(t, &of, stream);
     compare_values(&f, "out.out", out);
@@ -380,12 +383,14 @@ static void check_model(const char *name)
     const size_t V = size_of(&model, "lm_head.weight", 0), W = size_of(&model, "lm_head.weight", 1), T = (size_t)find(&f, "ids")->elements;
     const definition_documents documents = documents_of(&f, size_of(&f, "ids", 0), size_of(&f, "ids", 1), begin);
     int32_t *ids = ints_of(&f, "ids"), *targets = ints_of(&f, "target");
-    const tape_vector table = input(&model, "backbone.embeddings.weight"), norm_f = input(&model, "backbone.norm_f.weight"), head = input(&model, "lm_head.weight");
+    const tape_vector table = input(&model, "backbone.embeddings.weight"), norm_f = input(&model, "backbone.norm_f.weight"),
+                      head = input(&model, "lm_head.weight");
     definition_block blocks[LAYERS];
     tape_vector stream = definition_embed(t, table, ids, T, W);
     char prefix[64];
     for (int l = 0; l < LAYERS; l++) {
-        blocks[l] = (definition_block){.W = W, .H = 4, .G = 1, .P = 8, .N = 8, .K = 4, .S = 8, .sma = true, .documents = documents, .eps = 1e-5, .sma_eps = 1e-5};
+        blocks[l] = (definition_block){
+            .W = W, .H = 4, .G = 1, .P = 8, .N = 8, .K = 4, .S = 8, .sma = true, .documents = documents, .eps = 1e-5, .sma_eps = 1e-5};
         snprintf(prefix, sizeof prefix, "backbone.layers.%d.", l);
         read_parameters(&model, &blocks[l], prefix);
         stream = definition_run_block(t, &blocks[l], stream);

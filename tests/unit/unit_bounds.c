@@ -8,7 +8,8 @@ static void multiplies_odd_sizes(void **unused)
     enum { T = 11, IN = 272, OUT = 45 };
     rig r;
     rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .variant = "matrix_few16_f16", .unchecked = true});
-    const dart_tensor x = rig_random(&r, DART_F16, T * IN, -1, 1), weight = rig_random(&r, DART_F16, IN * OUT, -1, 1), y = rig_tensor(&r, DART_F32, T * OUT, NULL);
+    const dart_tensor x = rig_random(&r, DART_F16, T * IN, -1, 1), weight = rig_random(&r, DART_F16, IN * OUT, -1, 1),
+                      y = rig_tensor(&r, DART_F32, T * OUT, NULL);
     MUST(&r, dart_linear(r.stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .x = x, .weight = weight, .y = y}));
     if (strstr(r.lines[0], "matrix_few16_f16") == NULL) {
         print_message("NOT RUN: the device has no row matrix_few16_f16\n");

@@ -56,14 +56,16 @@ static void passes_over_devices_that_cannot_be_used(void **unused)
         {"null:4", NULL, "none found"},
     };
     dart_context *context = NULL;
-    assert_int_equal(dart_context_create(&(dart_context_options){.with_null = true, .without_vulkan = true, .without_cuda = true}, &context), DART_OK);
+    assert_int_equal(dart_context_create(&(dart_context_options){.with_null = true, .without_vulkan = true, .without_cuda = true}, &context),
+                     DART_OK);
     assert_int_equal(dart_context_device_count(context), 1 + DEVICES);
     for (size_t i = 0; i < COUNT_OF(choices); i++) {
         dart_device *device = NULL;
         char text[512] = "";
         const dart_status status = dart_device_open(context, &(dart_device_options){.spec = choices[i].spec, .unchecked = true}, &device);
         dart_context_error(context, text, sizeof text);
-        if (status != (choices[i].name != NULL ? DART_OK : DART_UNSUPPORTED)) fail_msg("'%s': %s: %s", choices[i].spec, dart_status_name(status), text);
+        if (status != (choices[i].name != NULL ? DART_OK : DART_UNSUPPORTED))
+            fail_msg("'%s': %s: %s", choices[i].spec, dart_status_name(status), text);
         if (choices[i].name != NULL) assert_string_equal(device->info.name, choices[i].name);
         else if (strstr(text, choices[i].why) == NULL) fail_msg("'%s': %s", choices[i].spec, text);
         dart_device_destroy(&device);

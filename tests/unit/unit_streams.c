@@ -494,8 +494,8 @@ static void warms_every_code_once(void **unused)
         warmed.gives = fails ? DART_UNSUPPORTED : DART_OK;
         MUST(&r, dart_stream_create(r.device, &(dart_stream_options){.warm = true}, &stream));
         for (size_t i = 0; i < COUNT_OF(lengths); i++) {
-            MUST(&r, dart_ssd(stream, &(dart_ssd_args){.B = 1, .L = lengths[i], .H = H, .G = 1, .N = SN, .P = P, .S = 256, .x = x, .dt = dt, .b = b, .c = b,
-                                                       .a_log = a_log, .y = x}));
+            MUST(&r, dart_ssd(stream, &(dart_ssd_args){.B = 1, .L = lengths[i], .H = H, .G = 1, .N = SN, .P = P, .S = 256, .x = x, .dt = dt,
+                                                       .b = b, .c = b, .a_log = a_log, .y = x}));
             if (i == 1) first = dart_stream_launches(stream);
         }
         assert_true(dart_stream_launches(stream) > first);

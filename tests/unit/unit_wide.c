@@ -86,12 +86,14 @@ static struct made {
     PFN_vkAllocateMemory allocate;
 } made;
 
-static VKAPI_ATTR VkResult VKAPI_CALL count_pool(VkDevice device, const VkDescriptorPoolCreateInfo *info, const VkAllocationCallbacks *by, VkDescriptorPool *pool)
+static VKAPI_ATTR VkResult VKAPI_CALL count_pool(VkDevice device, const VkDescriptorPoolCreateInfo *info, const VkAllocationCallbacks *by,
+                                                 VkDescriptorPool *pool)
 {
     made.pools++;
     return made.create_pool(device, info, by, pool);
 }
-static VKAPI_ATTR VkResult VKAPI_CALL count_memory(VkDevice device, const VkMemoryAllocateInfo *info, const VkAllocationCallbacks *by, VkDeviceMemory *memory)
+static VKAPI_ATTR VkResult VKAPI_CALL count_memory(VkDevice device, const VkMemoryAllocateInfo *info, const VkAllocationCallbacks *by,
+                                                   VkDeviceMemory *memory)
 {
     made.memories++;
     return made.allocate(device, info, by, memory);
