@@ -55,7 +55,7 @@ print_requirements() {
 setup: $1
 
 What has to be installed, by its upstream name:
-  to build  a C11 and C++17 compiler, CMake >= 3.25, Ninja, pkg-config, Python >= 3.10,
+  to build  a C11 and C++17 compiler, CMake >= 3.22, Ninja, pkg-config, Python >= 3.10,
             OpenBLAS with cblas.h, jansson,
             Vulkan-Headers >= 1.3.275, volk of the same version, glslang >= 14, SPIRV-Tools of the same age
             (for bfloat16 shaders: newer than Vulkan-Headers 1.4.309 and glslang 15.1)

@@ -46,10 +46,10 @@ double conform_bias(conform_data *d, uint64_t i);  /* of dt: -4 to 0 */
 conform_tensor *conform_input(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view, conform_generator make);
 /* A tensor of NaN. */
 conform_tensor *conform_output(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view);
-/* i32 values. */
 /* What normalised rows and their scales stand for once the op is done: f32, rows of the first cut into as many parts as
  * scale has columns. Rows that were not written stay so. */
 conform_tensor *conform_scaled(conform_data *d, const conform_tensor *tensor, const conform_tensor *scale);
+/* i32 values. */
 conform_tensor *conform_ints(conform_data *d, uint64_t rows, uint64_t width, const int32_t *values);
 /* The values of a tensor replaced, rounded to its type; values then holds what is stored. NaN: left as it is. */
 void conform_set(conform_data *d, conform_tensor *tensor, const double *values);
