@@ -202,6 +202,31 @@ static void splits_anywhere(void **unused)
     dart_model_destroy(&model);
 }
 
+/* Chunks shorter than the convolution: what a first piece that sees no memory leaves in the tails reaches tokens that choose among
+ * several. */
+static void splits_short_chunks(void **unused)
+{
+    (void)unused;
+    dart_model *model = model_of(&small, NULL);
+    int32_t *ids = ids_of(1, small.V);
+    float *got = logits_of(1, small.V);
+    for (uint32_t S = 1; S <= 2; S++) {
+        float *whole = prefilled(model, &(dart_state_options){.S = S}, ids);
+        dart_state *state = state_of(model, &(dart_state_options){.S = S});
+        for (uint32_t cut = 1; cut <= 5; cut++) {
+            must(dart_state_reset(state, -1), "dart_state_reset");
+            feed(state, ids, 0, cut, got);
+            feed(state, ids, cut, L, got);
+            assert_close("short chunks", distance(got, whole, (size_t)L * small.V), TOLERANCE);
+        }
+        dart_state_destroy(&state);
+        free(whole);
+    }
+    free(got);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 static void cuts_pieces_itself(void **unused)
 {
     (void)unused;
@@ -481,6 +506,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(follows_the_definition),
         cmocka_unit_test(keeps_to_its_storage),
         cmocka_unit_test(splits_anywhere),
+        cmocka_unit_test(splits_short_chunks),
         cmocka_unit_test(cuts_pieces_itself),
         cmocka_unit_test(keeps_sequences_apart),
         cmocka_unit_test(resets),
