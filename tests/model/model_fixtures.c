@@ -1,7 +1,11 @@
-/* The trained and the foreign checkpoint: model_fixtures DEVICE_SPEC DATA_DIR. */
+/* The trained and the foreign checkpoint, and one of long tensors: model_fixtures DEVICE_SPEC DATA_DIR. */
+#define _POSIX_C_SOURCE 200809L
 #include "model_cases.h"
 
 #include <time.h>
+#if !defined(_WIN32)
+#include <unistd.h>
+#endif
 
 /* fp32 logits against fp64 ones, as a share of the reference's norm: the specification of the fixtures. */
 #define FIXTURE_TOLERANCE 1e-5
@@ -163,10 +167,69 @@ static void mqar_mamba2(void **unused)
     close_fixture(&f);
 }
 
+#if !defined(_WIN32) /* which makes folders otherwise */
+/* A table of more elements than are taken at a time, as it is stored and converted on the way. */
+static void reads_long_tensors(void **unused)
+{
+    (void)unused;
+    enum { ROWS = 33000, WIDTH = 32, ELEMENTS = ROWS * WIDTH, MOST = 16 };
+    static const char text[] = "{\"model_type\": \"dart\", \"vocab_size\": 33000, \"hidden_size\": 32, \"state_size\": 8, \"num_heads\": 4, "
+                               "\"head_dim\": 16, \"n_groups\": 1, \"expand\": 2, \"conv_kernel\": 4, \"chunk_size\": 8, \"num_hidden_layers\": 1, "
+                               "\"layer_norm_epsilon\": 1e-5, \"sma_norm_epsilon\": 1e-5, \"tie_word_embeddings\": true}";
+    static const struct { safetensors_dtype stored; dart_dtype dtype; dart_storage weights; } forms[] = {
+        {SAFETENSORS_F32, DART_F32, DART_STORAGE_F32}, {SAFETENSORS_F16, DART_F16, DART_STORAGE_F32}, {SAFETENSORS_F32, DART_F32, DART_STORAGE_F16}};
+    char folder[] = "model_fixtures.XXXXXX", config_path[64], path[64], names[MOST][sizeof ((model_parameter *)NULL)->name];
+    assert_non_null(mkdtemp(folder));
+    snprintf(config_path, sizeof config_path, "%s/config.json", folder);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *file = fopen(config_path, "w");
+    assert_true(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+    base_report report;
+    dart_model_config config;
+    must(base_report_init(&report, NULL), "report");
+    must(model_config_load(folder, &report, &config), "config");
+    float *values = malloc(ELEMENTS * sizeof *values), *got = malloc(ELEMENTS * sizeof *got);
+    void *stored = malloc(ELEMENTS * sizeof *values);
+    assert_true(values != NULL && stored != NULL && got != NULL);
+    /* Whole numbers that f16 holds, and no two rows alike. */
+    for (uint32_t i = 0; i < ELEMENTS; i++) values[i] = (float)((i + i / 2048 * 7) % 2048);
+    for (size_t k = 0; k < COUNT_OF(forms); k++) {
+        safetensors_tensor entries[MOST];
+        model_parameter p;
+        uint32_t count = 0;
+        dart_from_f32(forms[k].dtype, stored, values, ELEMENTS);
+        for (; model_config_parameter(&config, count, &p); count++) {
+            assert_true(count < MOST && p.elements <= ELEMENTS);
+            memcpy(names[count], p.name, sizeof p.name);
+            entries[count] = (safetensors_tensor){.name = names[count], .dtype = forms[k].stored, .rank = p.rank, .data = stored};
+            memcpy(entries[count].shape, p.shape, sizeof p.shape);
+        }
+        must(safetensors_write(path, entries, count, &report), report.text);
+        dart_model *model = NULL;
+        must(dart_model_open(device, folder, &(dart_model_options){.weights = forms[k].weights}, &model), "dart_model_open");
+        const dart_tensor *table = model_weight(model, 0, MODEL_EMBEDDING);
+        must(dart_buffer_read(table->buffer, table->offset * dart_dtype_size(table->dtype), stored, ELEMENTS * dart_dtype_size(table->dtype)), "read");
+        dart_to_f32(table->dtype, got, stored, ELEMENTS);
+        assert_memory_equal(got, values, ELEMENTS * sizeof *got);
+        dart_model_destroy(&model);
+    }
+    remove(path);
+    remove(config_path);
+    rmdir(folder);
+    free(got);
+    free(stored);
+    free(values);
+    base_report_destroy(&report);
+}
+#endif
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hf_mamba2),
+#if !defined(_WIN32)
+        cmocka_unit_test(reads_long_tensors),
+#endif
         cmocka_unit_test(mqar_dart),
         cmocka_unit_test(mqar_mamba2),
     };
