@@ -202,6 +202,22 @@ static void splits_anywhere(void **unused)
     dart_model_destroy(&model);
 }
 
+/* Memories of an odd number of 16-bit elements, one a block: what lies behind them begins at no whole word. One layer, as a second one's
+ * memories would be rounded from sums in another order. */
+static void keeps_odd_memories(void **unused)
+{
+    (void)unused;
+    const dart_model_config odd = {.sma = true, .V = 97, .W = 3, .layers = 1, .H = 1, .P = 3, .G = 1, .N = 1, .K = 4, .S = 4, .eps = 1e-5f, .sma_eps = 1e-5f};
+    dart_model *model = model_of(&odd, &(dart_model_options){.memories = DART_STORAGE_F16});
+    int32_t *ids = ids_of(1, odd.V);
+    float *whole = prefilled(model, &(dart_state_options){0}, ids), *got = prefilled(model, &(dart_state_options){.memory_block = 1}, ids);
+    assert_close("odd memories", distance(got, whole, (size_t)L * odd.V), TOLERANCE);
+    free(got);
+    free(whole);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 /* Chunks shorter than the convolution: what a first piece that sees no memory leaves in the tails reaches tokens that choose among
  * several. */
 static void splits_short_chunks(void **unused)
@@ -507,6 +523,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(keeps_to_its_storage),
         cmocka_unit_test(splits_anywhere),
         cmocka_unit_test(splits_short_chunks),
+        cmocka_unit_test(keeps_odd_memories),
         cmocka_unit_test(cuts_pieces_itself),
         cmocka_unit_test(keeps_sequences_apart),
         cmocka_unit_test(resets),

@@ -182,6 +182,39 @@ static void takes_long_runs(void **unused)
     rig_close(&r);
 }
 
+/* Results of 16 bits over several runs are rounded when all runs are in: of the first alone f16 might not hold them. */
+static void rounds_when_all_runs_are_in(void **unused)
+{
+    (void)unused;
+    enum { SIZE = 4, ELEMENTS = SIZE * SIZE, LONGEST = 3 };
+    rig r;
+    rig_open(&r, rig_spec);
+    float ones[LONGEST * SIZE], memories[2 * ELEMENTS];
+    /* Logits are +-SIZE^1.5: the first memory, of opposite sign and large, weighs exp(-16). */
+    for (size_t i = 0; i < LONGEST * SIZE; i++) ones[i] = 1;
+    for (size_t i = 0; i < 2 * ELEMENTS; i++) memories[i] = i < ELEMENTS ? -1e6f : 1;
+    for (int32_t L = 1; L <= LONGEST; L += 2) {
+        const dart_tensor all = rig_tensor(&r, DART_F32, LONGEST * SIZE, ones), dh = rig_tensor(&r, DART_F32, 2 * ELEMENTS, memories),
+                          seq = rig_ints(&r, 2, (const int32_t[]){8, L});
+        dart_memories runs[2] = {{.M = 1, .dh = dh}, {.first = 1, .M = 1, .dh = dh}};
+        runs[1].dh.offset = ELEMENTS;
+        const dart_memories whole = {.M = 2, .dh = dh};
+        float *results[2];
+        for (uint32_t parts = 1; parts <= 2; parts++) {
+            const dart_tensor to = rig_tensor(&r, DART_F16, LONGEST * SIZE, NULL);
+            MUST(&r, dart_sma(r.stream, &(dart_sma_args){.B = 1, .L = (uint32_t)L, .H = 1, .G = 1, .N = SIZE, .P = SIZE, .S = 4, .eps = 1e-5f, .q = all,
+                                                         .e = all, .c = all, .seq = seq, .memories = parts == 1 ? &whole : runs, .memories_count = parts,
+                                                         .r = to}));
+            rig_run(&r);
+            results[parts - 1] = rig_read(&to, (uint64_t)L * SIZE);
+        }
+        rig_close_to("r in two runs", results[1], results[0], (uint64_t)L * SIZE, 0x1p-10);
+        free(results[0]);
+        free(results[1]);
+    }
+    rig_close(&r);
+}
+
 /* A convolution of two pieces with a carried tail is that of the whole, and later inputs change no earlier bit. */
 static void convolves_in_pieces(void **unused)
 {
@@ -226,6 +259,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(does_not_look_ahead),
     cmocka_unit_test(equal_memories_are_one),
     cmocka_unit_test(takes_long_runs),
+    cmocka_unit_test(rounds_when_all_runs_are_in),
     cmocka_unit_test(convolves_in_pieces),
 };
 RIG_MAIN("prop_attention")
