@@ -208,7 +208,8 @@ static void reads_long_tensors(void **unused)
         dart_model *model = NULL;
         must(dart_model_open(device, folder, &(dart_model_options){.weights = forms[k].weights}, &model), "dart_model_open");
         const dart_tensor *table = model_weight(model, 0, MODEL_EMBEDDING);
-        must(dart_buffer_read(table->buffer, table->offset * dart_dtype_size(table->dtype), stored, ELEMENTS * dart_dtype_size(table->dtype)), "read");
+        must(dart_buffer_read(table->buffer, table->offset * dart_dtype_size(table->dtype), stored, ELEMENTS * dart_dtype_size(table->dtype)),
+             "read");
         dart_to_f32(table->dtype, got, stored, ELEMENTS);
         assert_memory_equal(got, values, ELEMENTS * sizeof *got);
         dart_model_destroy(&model);

@@ -207,7 +207,8 @@ static void splits_anywhere(void **unused)
 static void keeps_odd_memories(void **unused)
 {
     (void)unused;
-    const dart_model_config odd = {.sma = true, .V = 97, .W = 3, .layers = 1, .H = 1, .P = 3, .G = 1, .N = 1, .K = 4, .S = 4, .eps = 1e-5f, .sma_eps = 1e-5f};
+    const dart_model_config odd = {
+        .sma = true, .V = 97, .W = 3, .layers = 1, .H = 1, .P = 3, .G = 1, .N = 1, .K = 4, .S = 4, .eps = 1e-5f, .sma_eps = 1e-5f};
     dart_model *model = model_of(&odd, &(dart_model_options){.memories = DART_STORAGE_F16});
     int32_t *ids = ids_of(1, odd.V);
     float *whole = prefilled(model, &(dart_state_options){0}, ids), *got = prefilled(model, &(dart_state_options){.memory_block = 1}, ids);

@@ -202,9 +202,9 @@ static void rounds_when_all_runs_are_in(void **unused)
         float *results[2];
         for (uint32_t parts = 1; parts <= 2; parts++) {
             const dart_tensor to = rig_tensor(&r, DART_F16, LONGEST * SIZE, NULL);
-            MUST(&r, dart_sma(r.stream, &(dart_sma_args){.B = 1, .L = (uint32_t)L, .H = 1, .G = 1, .N = SIZE, .P = SIZE, .S = 4, .eps = 1e-5f, .q = all,
-                                                         .e = all, .c = all, .seq = seq, .memories = parts == 1 ? &whole : runs, .memories_count = parts,
-                                                         .r = to}));
+            MUST(&r, dart_sma(r.stream, &(dart_sma_args){.B = 1, .L = (uint32_t)L, .H = 1, .G = 1, .N = SIZE, .P = SIZE, .S = 4, .eps = 1e-5f,
+                                                         .q = all, .e = all, .c = all, .seq = seq, .memories = parts == 1 ? &whole : runs,
+                                                         .memories_count = parts, .r = to}));
             rig_run(&r);
             results[parts - 1] = rig_read(&to, (uint64_t)L * SIZE);
         }
