@@ -62,7 +62,7 @@ What has to be installed, by its upstream name:
   to test   cmocka >= 1.1.5, clang with its sanitizer runtimes, clang-tidy >= 14, shellcheck, git, Random123 (optional),
             Vulkan-Loader, Vulkan-ValidationLayers (1.4.363 is used, 1.4.309 missed hazards), SwiftShader,
             Mesa's lavapipe (26.1 has cooperative matrices, 25.0 has not),
-            Mesa's RADV 25.0 (the last that compiles without the chip)
+            Mesa's RADV 25.0 (the last that compiles without the chip) and its drivers for Intel, Adreno and NVIDIA
   to try    Vulkan-Loader and any Vulkan driver
 LunarG's Vulkan SDK contains the headers, volk, glslang, SPIRV-Tools and the validation layers.
 EOF

@@ -7,9 +7,10 @@
 #   --no-setup  install nothing: what is missing stops the build, or its tests are skipped
 #
 # First tools/setup.sh --test installs what is missing. Then: build/ (Release) with all tests on the CPU, SwiftShader
-# and lavapipe under the Khronos validation layer; tools/lint.sh, which counts as one test; build/asan and build/tsan with
-# those that sanitizers are for; build/clang, the library compiled by clang. Logs lie in the builds' Testing folders. Quiet
-# but for failures; the last line is "N passed, N failed, N skipped". Ends with 1 if anything failed.
+# and lavapipe under the Khronos validation layer, and every kernel through the compilers of Intel, Adreno, NVIDIA (NVK)
+# and AMD; tools/lint.sh, which counts as one test; build/asan and build/tsan with those that sanitizers are for;
+# build/clang, the library compiled by clang. Logs lie in the builds' Testing folders. Quiet but for failures; the last
+# line is "N passed, N failed, N skipped". Ends with 1 if anything failed.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -137,7 +138,7 @@ main() {
     export CTEST_OUTPUT_ON_FAILURE=1
     if build release; then
         if [ -n "$quick" ]; then
-            run_tests "tests" build -LE 'swiftshader|lavapipe|radv|consumer'
+            run_tests "tests" build -LE 'swiftshader|lavapipe|compilers|consumer'
         else
             run_tests "tests" build
         fi

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Runs a program built on this machine against one Vulkan driver.
 #
-#   tools/with-vulkan.sh DRIVER [--validation | --gpu-av] [--] PROGRAM [ARGUMENT...]
+#   tools/with-vulkan.sh DRIVER [--validation | --gpu-av | --statistics] [--] PROGRAM [ARGUMENT...]
 #
 #   DRIVER        swiftshader    the weakest device: subgroups of 4, no fp16, no 64-bit integers
 #                 lavapipe       Mesa on the CPU, with cooperative matrices
-#                 radv:FAMILY    AMD's compiler without its chip, e.g. radv:navi31: pipelines compile, nothing runs.
-#                                RADV_DEBUG is passed on, e.g. RADV_DEBUG=shaderstats,nocache
+#                 fake:CHIP      a vendor's compiler without its chip, e.g. fake:dg2: pipelines compile, nothing runs.
+#                                tools/compilers/chips.txt lists the chips
 #                 system         whatever drivers the machine has
 #   --validation  with the Khronos layer: core and synchronisation checks
 #   --gpu-av      with the Khronos layer: checks inside shaders (bounds, shared-memory races) instead
+#   --statistics  a line of JSON to stderr for each compute pipeline (tools/compilers/pipeline_statistics.c)
 #
-# The layer writes its messages to stdout; they contain "Validation Error" or "Validation Warning".
+# Khronos' layer writes its messages to stdout; they contain "Validation Error" or "Validation Warning".
 # Ends with the program's status, or with 125 if the driver, the layer or the program is not there
 # (tools/setup.sh --test installs the former).
 #
@@ -24,6 +25,8 @@ set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 deps=$root/.deps
+sources=$root/tools/compilers
+preload=
 
 die() { printf 'with-vulkan: %s\n' "$*" >&2; exit 125; }
 
@@ -42,21 +45,53 @@ driver_json() {
     case $1 in
     swiftshader) first_of "$deps/swiftshader/vk_swiftshader_icd.json" ;;
     lavapipe) first_of {"$deps/newer",}/usr/share/vulkan/icd.d/lvp_icd*.json ;;
-    radv:?*) first_of {"$deps/radv",}/usr/share/vulkan/icd.d/radeon_icd*.json ;;
+    radv) first_of {"$deps/radv",}/usr/share/vulkan/icd.d/radeon_icd*.json ;;
+    *) first_of {"$deps/newer","$deps/radv",}/usr/share/vulkan/icd.d/"$1"_icd*.json ;;
     esac || die "driver $1 is not installed; tools/setup.sh --test does it"
 }
 
+# Prints the path of a library made of tools/compilers/$1.c. Its folder is named after the source's content, so that
+# checkouts that share .deps do not use each other's.
+library() {
+    local folder file
+    folder=$deps/run/$(sha256sum <"$sources/$1.c" | cut -c 1-16)
+    file=$folder/$1.so
+    if [ ! -e "$file" ]; then
+        mkdir -p "$folder"
+        "${CC:-cc}" -std=gnu11 -O1 -shared -fPIC -fvisibility=hidden -I"$deps/include" -o "$file.$$" "$sources/$1.c" >&2 ||
+            die "tools/compilers/$1.c could not be compiled"
+        mv "$file.$$" "$file"
+    fi
+    printf '%s\n' "$file"
+}
+
+# Sets driver to Mesa's for chip $1, and what makes that driver see the chip.
+select_chip() {
+    local chip module
+    read -r chip driver module <<<"$(awk -v chip="$1" '$1 == chip { print $1, $2, $3, $4, $5, $6, $7, $8 }' "$sources/chips.txt")"
+    [ -n "$chip" ] || die "unknown chip '$1'; tools/compilers/chips.txt lists those that are known"
+    # Compiled anew each time: what is asked is what the compiler does.
+    export MESA_SHADER_CACHE_DISABLE=true
+    if [ "$driver" = radv ]; then
+        export RADV_FORCE_FAMILY=${module%% *}
+    else
+        preload=$(library fake_gpu)
+        export DART_FAKE_GPU=$module
+    fi
+}
+
 select_driver() {
+    local driver=$1
     case $1 in
     system) return 0 ;;
-    swiftshader | lavapipe | radv:?*) ;;
+    swiftshader | lavapipe) ;;
+    fake:?*) select_chip "${1#fake:}" ;;
     *) die "unknown driver '$1'; see --help" ;;
     esac
-    VK_DRIVER_FILES=$(driver_json "$1")
+    VK_DRIVER_FILES=$(driver_json "$driver")
     # The older name, for loaders before 1.3.207.
     VK_ICD_FILENAMES=$VK_DRIVER_FILES
     export VK_DRIVER_FILES VK_ICD_FILENAMES
-    case $1 in radv:*) export RADV_FORCE_FAMILY=${1#radv:} ;; esac
     # It orders devices by asking a window system that may not be there; with one driver nothing is to be ordered.
     export NODEVICE_SELECT=1
 }
@@ -65,6 +100,14 @@ setting() { export "VK_KHRONOS_VALIDATION_$1=$2"; }
 
 select_layer() {
     local json
+    if [ "$1" = statistics ]; then
+        json=$(library pipeline_statistics)
+        export VK_LAYER_PATH=${json%/*}
+        cp "$sources/pipeline_statistics.json" "$VK_LAYER_PATH/json.$$"
+        mv "$VK_LAYER_PATH/json.$$" "$VK_LAYER_PATH/pipeline_statistics.json"
+        export VK_INSTANCE_LAYERS=VK_LAYER_DARTLM_pipeline_statistics
+        return
+    fi
     json=$(first_of {"$deps/newer",}/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json) ||
         die "the validation layer is not installed; tools/setup.sh --test does it"
     export VK_LAYER_PATH=${json%/*}
@@ -126,14 +169,15 @@ run() {
     shift
     lib=$(first_of "$deps"/newer/usr/lib/*-linux-gnu || true)
     # A folder made by setup.sh --build holds the tools only.
-    if [ -n "$native" ] || [ -z "$lib" ] || [ ! -e "$lib/libvulkan.so.1" ]; then exec "$program" "$@"; fi
+    if [ -n "$native" ] || [ -z "$lib" ] || [ ! -e "$lib/libvulkan.so.1" ]; then exec ${preload:+env "LD_PRELOAD=$preload"} "$program" "$@"; fi
     is_elf "$program" || die "$program is a script; name the program it runs"
     loader=$(first_of "$lib"/ld-linux-*.so.*)
     path=$(library_path "$lib")
     if has_sanitizer "$program"; then
+        [ -z "$preload" ] || die "$program is built with a sanitizer, which must come before the library that shows the chip"
         exec -a "$program" "$(adapted_copy "$program" "$loader" "$path")" "$@"
     fi
-    exec "$loader" --library-path "$path" "$program" "$@"
+    exec "$loader" --library-path "$path" ${preload:+--preload "$preload"} "$program" "$@"
 }
 
 main() {
@@ -148,6 +192,7 @@ main() {
         case $1 in
         --validation) layer=validation ;;
         --gpu-av) layer=gpu-av ;;
+        --statistics) layer=statistics ;;
         --) shift; break ;;
         -*) die "unknown option '$1'; see --help" ;;
         *) break ;;

@@ -1,5 +1,6 @@
-/* Makes every compute pipeline of the library on the one Vulkan device that is there, without running any:
- * compile_all [DEVICE_SPEC [KERNEL...]]. "pipeline NAME" goes to stderr before each, for tools/radv-table.sh. */
+/* Makes every compute pipeline that a call may take on the one Vulkan device that is there, without running any:
+ * compile_all [DEVICE_SPEC [KERNEL...]]. "device NAME, DRIVER" goes to stderr, then "pipeline NAME" before each, for
+ * tools/compilers/table.py. */
 #include "runtime/device.h"
 
 #include <stdio.h>
@@ -39,12 +40,49 @@ static bool wanted(const char *name, int argc, char **argv)
     return argc <= 2;
 }
 
+/* What FITS_HALF speaks of where a row has it: all of them have 16 bits. */
+static const struct { const char *kernel, *bindings[3]; } halves[] = {
+    {"attention_step", {"k", "v"}}, {"sma_query", {"q", "e", "c"}}, {"sma", {"c", "dh"}}, {"mixer_attend", {"dh"}}, {"sma_step", {"dh"}}};
+
+static bool is_half(const kernel_info *kernel, uint32_t dtypes)
+{
+    for (size_t i = 0; i < COUNT_OF(halves); i++) {
+        if (strcmp(halves[i].kernel, kernel->name) != 0) continue;
+        for (uint32_t b = 0; b < kernel->bindings_count; b++)
+            for (size_t k = 0; k < COUNT_OF(halves[i].bindings) && halves[i].bindings[k] != NULL; k++)
+                if (strcmp(kernel->bindings[b].name, halves[i].bindings[k]) == 0 && (dtypes >> (2 * b) & 3) == DART_F32) return false;
+        return true;
+    }
+    return false;
+}
+
 /* May the row be taken for these types? */
 static bool fits(const kernel_row *row, dart_dtype activations, dart_dtype stored)
 {
-    const uint32_t half = row->fits & (FITS_F16 | FITS_BF16);
-    if (half == 0) return true;
-    return activations == stored && activations == (half == FITS_F16 ? DART_F16 : DART_BF16);
+    const kernel_info *kernel = &kernel_table[row->id];
+    const uint32_t type = row->fits & (FITS_F16 | FITS_BF16);
+    if ((row->fits & FITS_HALF) != 0 && !is_half(kernel, dtypes_of(kernel, activations, stored))) return false;
+    return type == 0 || (activations == stored && activations == (type == FITS_F16 ? DART_F16 : DART_BF16));
+}
+
+/* Every call that has these traits has these as well. */
+static uint32_t with_implied(uint32_t traits)
+{
+    if ((traits & (FITS_F16 | FITS_BF16)) != 0) traits |= FITS_HALF;
+    if ((traits & (FITS_D64 | FITS_N128_P64)) != 0) traits |= FITS_P64;
+    if ((traits & FITS_FEWEST_TILES) != 0) traits |= FITS_FEW_TILES;
+    return traits;
+}
+
+/* Has the device a row above this one that takes every call which this one fits? */
+static bool is_hidden(const kernel_row *row, const dart_device_info *info)
+{
+    const uint32_t traits = with_implied(row->fits);
+    for (const kernel_row *above = kernel_rows; above < row; above++) {
+        const bool rows = above->max_rows == 0 || (row->max_rows != 0 && row->max_rows <= above->max_rows);
+        if (above->id == row->id && kernel_runs_on(above, info) && (above->fits & ~traits) == 0 && rows) return true;
+    }
+    return false;
 }
 
 static int fail(const char *text)
@@ -68,12 +106,13 @@ int main(int argc, char **argv)
         dart_context_error(context, text, sizeof text);
         return fail(text);
     }
+    fprintf(stderr, "device %s, %s\n", device->info.name, device->info.driver);
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
         const kernel_info *kernel = &kernel_table[row->id];
         uint32_t made[COUNT_OF(mixes)];
         if (!wanted(kernel->name, argc, argv)) continue;
-        if (!kernel_runs_on(row, &device->info)) continue;
+        if (!kernel_runs_on(row, &device->info) || is_hidden(row, &device->info) || (row->fits & FITS_CHECK) != 0) continue;
         for (size_t m = 0; m < COUNT_OF(mixes); m++) {
             made[m] = UINT32_MAX;
             if (!fits(row, mixes[m].activations, mixes[m].stored)) continue;
