@@ -198,10 +198,37 @@ static void answer_i915_query(struct i915_query *query)
 
 static int i915_parameter(int which, int *value)
 {
-    enum { CHIPSET_ID = 4, HAS_GEM, NUM_FENCES, HAS_EXEC2 = 9, HAS_BSD, HAS_BLT, HAS_RELAXED_FENCING, HAS_RELAXED_DELTA = 15, HAS_LLC = 17, ALIASING_PPGTT,
-           HAS_WAIT_TIMEOUT, HAS_VEBOX = 22, HAS_EXEC_NO_RELOC = 25, CMD_PARSER = 28, MMAP_VERSION = 30, REVISION = 32, HAS_EXEC_SOFTPIN = 37,
-           MMAP_GTT_VERSION = 40, HAS_EXEC_ASYNC = 43, HAS_EXEC_FENCE, HAS_EXEC_CAPTURE, HAS_EXEC_BATCH_FIRST = 48, HAS_FENCE_ARRAY, HAS_CONTEXT_ISOLATION,
-           CS_TIMESTAMP_FREQUENCY, PERF_REVISION = 54, HAS_TIMELINE_FENCES, HAS_USERPTR_PROBE, OA_TIMESTAMP_FREQUENCY };
+    enum {
+        CHIPSET_ID = 4,
+        HAS_GEM,
+        NUM_FENCES,
+        HAS_EXEC2 = 9,
+        HAS_BSD,
+        HAS_BLT,
+        HAS_RELAXED_FENCING,
+        HAS_RELAXED_DELTA = 15,
+        HAS_LLC = 17,
+        ALIASING_PPGTT,
+        HAS_WAIT_TIMEOUT,
+        HAS_VEBOX = 22,
+        HAS_EXEC_NO_RELOC = 25,
+        CMD_PARSER = 28,
+        MMAP_VERSION = 30,
+        REVISION = 32,
+        HAS_EXEC_SOFTPIN = 37,
+        MMAP_GTT_VERSION = 40,
+        HAS_EXEC_ASYNC = 43,
+        HAS_EXEC_FENCE,
+        HAS_EXEC_CAPTURE,
+        HAS_EXEC_BATCH_FIRST = 48,
+        HAS_FENCE_ARRAY,
+        HAS_CONTEXT_ISOLATION,
+        CS_TIMESTAMP_FREQUENCY,
+        PERF_REVISION = 54,
+        HAS_TIMELINE_FENCES,
+        HAS_USERPTR_PROBE,
+        OA_TIMESTAMP_FREQUENCY
+    };
     switch (which) {
     case CHIPSET_ID: *value = (int)chip_id; return 0;
     case CS_TIMESTAMP_FREQUENCY: case OA_TIMESTAMP_FREQUENCY: *value = 19200000; return 0;
@@ -209,7 +236,13 @@ static int i915_parameter(int which, int *value)
     case ALIASING_PPGTT: *value = 3; return 0; /* 48 bits */
     case CMD_PARSER: *value = 10; return 0;
     case NUM_FENCES: *value = 32; return 0;
-    case HAS_GEM: case HAS_EXEC2: case HAS_RELAXED_FENCING: case HAS_RELAXED_DELTA: case HAS_WAIT_TIMEOUT: case HAS_EXEC_NO_RELOC: case HAS_EXEC_SOFTPIN:
+    case HAS_GEM:
+    case HAS_EXEC2:
+    case HAS_RELAXED_FENCING:
+    case HAS_RELAXED_DELTA:
+    case HAS_WAIT_TIMEOUT:
+    case HAS_EXEC_NO_RELOC:
+    case HAS_EXEC_SOFTPIN:
     case HAS_EXEC_ASYNC: case HAS_EXEC_FENCE: case HAS_EXEC_CAPTURE: case HAS_EXEC_BATCH_FIRST: case HAS_FENCE_ARRAY: case HAS_CONTEXT_ISOLATION:
     case HAS_TIMELINE_FENCES: *value = 1; return 0;
     case HAS_BSD: case HAS_BLT: case HAS_LLC: case HAS_VEBOX: case REVISION: case PERF_REVISION: case HAS_USERPTR_PROBE: *value = 0; return 0;
@@ -219,9 +252,32 @@ static int i915_parameter(int which, int *value)
 
 static int answer_i915(unsigned request, void *argument)
 {
-    enum { GETPARAM = 0x06, BUSY = 0x17, CREATE = 0x1b, SET_DOMAIN = 0x1f, SET_TILING = 0x21, GET_TILING, GET_APERTURE, MMAP_OFFSET, MADVISE = 0x26, EXECBUFFER = 0x29,
-           WAIT = 0x2c, CONTEXT_CREATE, CONTEXT_DESTROY, SET_CACHING, GET_CACHING, REG_READ, GET_RESET_STATS, USERPTR, CONTEXT_GETPARAM, CONTEXT_SETPARAM, QUERY = 0x39,
-           VM_CREATE, VM_DESTROY, CREATE_EXT };
+    enum {
+        GETPARAM = 0x06,
+        BUSY = 0x17,
+        CREATE = 0x1b,
+        SET_DOMAIN = 0x1f,
+        SET_TILING = 0x21,
+        GET_TILING,
+        GET_APERTURE,
+        MMAP_OFFSET,
+        MADVISE = 0x26,
+        EXECBUFFER = 0x29,
+        WAIT = 0x2c,
+        CONTEXT_CREATE,
+        CONTEXT_DESTROY,
+        SET_CACHING,
+        GET_CACHING,
+        REG_READ,
+        GET_RESET_STATS,
+        USERPTR,
+        CONTEXT_GETPARAM,
+        CONTEXT_SETPARAM,
+        QUERY = 0x39,
+        VM_CREATE,
+        VM_DESTROY,
+        CREATE_EXT
+    };
     enum { CONTEXT_GTT_SIZE = 3 };
     struct { int which; int *value; } *parameter = argument;
     struct { uint64_t bytes; uint32_t handle; } *create = argument;
@@ -248,7 +304,15 @@ static int answer_i915(unsigned request, void *argument)
     case QUERY:
         for (uint32_t i = 0; i < queries->count; i++) answer_i915_query(&queries->list[i]);
         return 0;
-    case SET_DOMAIN: case SET_TILING: case MADVISE: case EXECBUFFER: case WAIT: case CONTEXT_DESTROY: case SET_CACHING: case GET_CACHING: case REG_READ:
+    case SET_DOMAIN:
+    case SET_TILING:
+    case MADVISE:
+    case EXECBUFFER:
+    case WAIT:
+    case CONTEXT_DESTROY:
+    case SET_CACHING:
+    case GET_CACHING:
+    case REG_READ:
     case GET_RESET_STATS: case CONTEXT_SETPARAM: case VM_DESTROY: return 0;
     default: return EINVAL;
     }
@@ -265,8 +329,23 @@ static uint32_t adreno_number(void)
 
 static int msm_parameter(uint32_t which, uint64_t *value)
 {
-    enum { GPU_ID = 1, GMEM_BYTES, CHIP_ID, MAX_FREQUENCY, TIMESTAMP, GMEM_BASE, PRIORITIES, FAULTS = 9, SUSPENDS, VA_START = 14, VA_BYTES, HIGHEST_BANK_BIT, RAYTRACING,
-           UBWC_SWIZZLE, MACROTILE_MODE };
+    enum {
+        GPU_ID = 1,
+        GMEM_BYTES,
+        CHIP_ID,
+        MAX_FREQUENCY,
+        TIMESTAMP,
+        GMEM_BASE,
+        PRIORITIES,
+        FAULTS = 9,
+        SUSPENDS,
+        VA_START = 14,
+        VA_BYTES,
+        HIGHEST_BANK_BIT,
+        RAYTRACING,
+        UBWC_SWIZZLE,
+        MACROTILE_MODE
+    };
     switch (which) {
     case GPU_ID: *value = adreno_number(); return 0;
     case GMEM_BYTES: *value = count_a * UINT64_C(1024); return 0;
@@ -329,8 +408,21 @@ static void nouveau_classes(int32_t classes[5])
 
 static int nouveau_parameter(uint64_t which, uint64_t *value)
 {
-    enum { PCI_VENDOR = 3, PCI_DEVICE, BUS_TYPE, FB_BYTES = 8, AGP_BYTES, CHIPSET = 11, GRAPH_UNITS = 13, PTIMER_TIME, HAS_BO_USAGE, EXEC_PUSH_MAX = 17, VRAM_BAR_BYTES,
-           VRAM_USED, HAS_VMA_TILEMODE };
+    enum {
+        PCI_VENDOR = 3,
+        PCI_DEVICE,
+        BUS_TYPE,
+        FB_BYTES = 8,
+        AGP_BYTES,
+        CHIPSET = 11,
+        GRAPH_UNITS = 13,
+        PTIMER_TIME,
+        HAS_BO_USAGE,
+        EXEC_PUSH_MAX = 17,
+        VRAM_BAR_BYTES,
+        VRAM_USED,
+        HAS_VMA_TILEMODE
+    };
     switch (which) {
     case PCI_VENDOR: *value = module->pci_vendor; return 0;
     case PCI_DEVICE: *value = chip_id; return 0;
@@ -371,7 +463,20 @@ static void answer_nvif(void *argument)
 
 static int answer_nouveau(unsigned request, void *argument)
 {
-    enum { GETPARAM = 0x00, CHANNEL_ALLOC = 0x02, CHANNEL_FREE, NVIF = 0x07, VM_INIT = 0x10, VM_BIND, EXEC, GEM_NEW = 0x40, GEM_PUSHBUF, GEM_CPU_PREPARE, GEM_CPU_FINISH, GEM_INFO };
+    enum {
+        GETPARAM = 0x00,
+        CHANNEL_ALLOC = 0x02,
+        CHANNEL_FREE,
+        NVIF = 0x07,
+        VM_INIT = 0x10,
+        VM_BIND,
+        EXEC,
+        GEM_NEW = 0x40,
+        GEM_PUSHBUF,
+        GEM_CPU_PREPARE,
+        GEM_CPU_FINISH,
+        GEM_INFO
+    };
     struct { uint64_t which, value; } *parameter = argument;
     struct { uint32_t pad[2]; int32_t id; uint32_t domains, notifier; } *channel = argument;
     struct { uint32_t handle, domain; uint64_t bytes, address, map; } *gem = argument;
@@ -416,7 +521,8 @@ PUBLIC int ioctl(int fd, unsigned long code, ...)
     const int status = own ? module->answer(request - FIRST_REQUEST_OF_MODULE, argument) : answer_any(request, argument);
     if (status == 0) return 0;
     if (getenv("DART_FAKE_GPU_TRACE") != NULL)
-        fprintf(stderr, "fake_gpu: refused %s 0x%02x of %u\n", own ? module->name : "drm", own ? request - FIRST_REQUEST_OF_MODULE : request, *(unsigned *)argument);
+        fprintf(stderr, "fake_gpu: refused %s 0x%02x of %u\n", own ? module->name : "drm", own ? request - FIRST_REQUEST_OF_MODULE : request,
+                *(unsigned *)argument);
     errno = status;
     return -1;
 }

@@ -29,7 +29,8 @@ static struct {
 #define FIND_LINK(Link, info, type) \
     do { \
         const void *at = (info)->pNext; \
-        while (at != NULL && !(((const Link *)at)->sType == (type) && ((const Link *)at)->function == VK_LAYER_LINK_INFO)) at = ((const Link *)at)->pNext; \
+        while (at != NULL && !(((const Link *)at)->sType == (type) && ((const Link *)at)->function == VK_LAYER_LINK_INFO)) \
+            at = ((const Link *)at)->pNext; \
         link = (Link *)(uintptr_t)at; \
     } while (0)
 
@@ -59,7 +60,8 @@ static bool has_extension(VkPhysicalDevice physical)
     return found;
 }
 
-static VKAPI_ATTR VkResult VKAPI_CALL create_device(VkPhysicalDevice physical, const VkDeviceCreateInfo *info, const VkAllocationCallbacks *allocator, VkDevice *out)
+static VKAPI_ATTR VkResult VKAPI_CALL create_device(VkPhysicalDevice physical, const VkDeviceCreateInfo *info, const VkAllocationCallbacks *allocator,
+                                                    VkDevice *out)
 {
     VkLayerDeviceCreateInfo *link;
     FIND_LINK(VkLayerDeviceCreateInfo, info, VK_STRUCTURE_TYPE_LOADER_DEVICE_CREATE_INFO);
@@ -115,7 +117,8 @@ static void write_parts(FILE *to, VkDevice device, VkPipeline pipeline)
         uint32_t count = MOST_STATISTICS;
         for (uint32_t k = 0; k < MOST_STATISTICS; k++)
             list[k] = (VkPipelineExecutableStatisticKHR){.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR};
-        const VkPipelineExecutableInfoKHR which = {.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR, .pipeline = pipeline, .executableIndex = i};
+        const VkPipelineExecutableInfoKHR which = {
+            .sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR, .pipeline = pipeline, .executableIndex = i};
         next.statistics(device, &which, &count, list);
         fprintf(to, "%s{\"name\": \"%s\", \"subgroup\": %u, \"statistics\": {", i > 0 ? ", " : "", parts[i].name, parts[i].subgroupSize);
         for (uint32_t k = 0; k < count; k++) {
@@ -133,8 +136,9 @@ static double processor_ms(void)
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-static VKAPI_ATTR VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache cache, uint32_t count, const VkComputePipelineCreateInfo *infos,
-                                                       const VkAllocationCallbacks *allocator, VkPipeline *out)
+static VKAPI_ATTR VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache cache, uint32_t count,
+                                                       const VkComputePipelineCreateInfo *infos, const VkAllocationCallbacks *allocator,
+                                                       VkPipeline *out)
 {
     VkComputePipelineCreateInfo *more = calloc(count, sizeof *more);
     if (more == NULL) return VK_ERROR_OUT_OF_HOST_MEMORY;

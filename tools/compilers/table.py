@@ -134,7 +134,8 @@ def text_of(value):
 
 
 def markdown(head, lines):
-    return '\n'.join(['| ' + ' | '.join(head) + ' |', '|' + '---|' * len(head)] + ['| ' + ' | '.join(map(text_of, line)) + ' |' for line in lines]) + '\n'
+    rows = ['| ' + ' | '.join(map(text_of, line)) + ' |' for line in lines]
+    return '\n'.join(['| ' + ' | '.join(head) + ' |', '|' + '---|' * len(head)] + rows) + '\n'
 
 
 def row_name(row):
@@ -161,7 +162,8 @@ def doc_tables(results):
         if worst:
             text += f'\n### {chip}\n\n{device}\n\n' + markdown(
                 ['row', 'spills', 'fills', 'scratch', 'instructions', 'registers', 'subgroup', 'waves'],
-                [[row['pipeline']] + [row[c] for c in ('spills', 'fills', 'scratch', 'instructions', 'registers', 'subgroup', 'waves')] for row in worst])
+                [[row['pipeline']] + [row[c] for c in ('spills', 'fills', 'scratch', 'instructions', 'registers', 'subgroup', 'waves')]
+                 for row in worst])
     head = ['chip', 'stands for', 'pipelines', 'of subgroup', 'spill', 'scratch', 'spills, all', 's', 'slowest, s']
     return markdown(head, lines) + text
 
@@ -215,7 +217,8 @@ def main():
             known[chip] = found
         else:
             failures += grown
-            better = [pipeline for pipeline, values in known.get(chip, {}).items() if values != found.get(pipeline) and not compare(chip, {pipeline: found.get(pipeline, {})}, known[chip])]
+            better = [pipeline for pipeline, values in known.get(chip, {}).items()
+                      if values != found.get(pipeline) and not compare(chip, {pipeline: found.get(pipeline, {})}, known[chip])]
             if better and options.known:
                 print(f'{chip}: {len(better)} pipelines are better than {options.known} says; --update makes that the rule')
     if options.update:
