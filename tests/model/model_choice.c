@@ -332,12 +332,35 @@ static void wrong_settings_are_refused(void **unused)
     dart_model_destroy(&model);
 }
 
+/* A piece that reaches the last position ends the sequence, before any step; a position more lets it take one. */
+static void pieces_end_at_the_last_position(void **unused)
+{
+    (void)unused;
+    enum { TOKENS = 9 };
+    dart_model *model = model_of(&small, NULL);
+    dart_state *state = state_of(model, NULL);
+    int32_t *ids = ids_of(1, small.V), next = 0;
+    for (uint64_t more = 0; more < 2; more++) {
+        const dart_sampling last = {.last_position = TOKENS + more};
+        must(dart_state_reset(state, -1), "dart_state_reset");
+        must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = TOKENS, .sampling = &last}), "dart_prefill");
+        assert_int_equal(dart_state_ended(state, 0), more == 0);
+        must(dart_decode(state, &(dart_decode_args){.sampling = &last, .next_ids = &next}), "dart_decode");
+        assert_int_equal(next == -1, more == 0);
+        assert_int_equal(dart_state_position(state, 0), TOKENS + more);
+    }
+    dart_state_destroy(&state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_differ),
         cmocka_unit_test(settings_change),
         cmocka_unit_test(sequences_end),
+        cmocka_unit_test(pieces_end_at_the_last_position),
         cmocka_unit_test(ended_sequences_take_tokens),
         cmocka_unit_test(wrong_settings_are_refused),
     };
