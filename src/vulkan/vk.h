@@ -60,6 +60,7 @@ typedef struct vk_adapter {
     float timestamp_period; /* ns */
     uint32_t max_groups;    /* of one dispatch */
     bool require_full_subgroups;
+    bool vary_subgroups;        /* rows with subgroup operations leave the size to the driver's compiler */
     bool require_subgroup_size; /* rows with matrices ask for matrix_subgroup lanes */
     uint32_t matrix_subgroup;
     vk_matrix matrix_f16, matrix_bf16; /* with sums in f32 */

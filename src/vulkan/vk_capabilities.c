@@ -294,6 +294,9 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     adapter->require_full_subgroups = size_control && has.sizes.subgroupSizeControl && has.sizes.computeFullSubgroups;
     /* Where subgroups have one size only, whole multiples of it are full without asking. */
     const bool fixed_size = !size_control || sizes.minSubgroupSize == sizes.maxSubgroupSize;
+    /* Full subgroups of whatever size need workgroups that the largest divides, and the kernels have room for sums of the smallest. */
+    adapter->vary_subgroups = adapter->require_full_subgroups && !fixed_size && sizes.minSubgroupSize >= SUBGROUP_LEAST &&
+                              SUBGROUP_MULTIPLE % sizes.maxSubgroupSize == 0;
     /* A SIMD of GCN, whose subgroups have one size, has 256 registers a lane: two subgroups that take 128 of them. */
     const bool gcn = base.vendorID == VENDOR_AMD && fixed_size;
     if (!gcn) info->capabilities |= DART_CAP_REGISTERS;

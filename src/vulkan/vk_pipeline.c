@@ -108,6 +108,10 @@ static dart_status compile(vk_device *device, const backend_code *of, VkPipeline
     if (matrix && adapter->require_subgroup_size) info.stage.pNext = &size;
     if ((matrix || (row->needs & DART_CAP_SUBGROUP) != 0) && adapter->require_full_subgroups)
         info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+    /* Otherwise subgroups have the size that the device reports, for which Intel's have too few registers (docs/compilers.md). Those of
+     * one dispatch are all of one size, by the specification of SubgroupSize. */
+    if (!matrix && (row->needs & DART_CAP_SUBGROUP) != 0 && adapter->vary_subgroups)
+        info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_ALLOW_VARYING_SUBGROUP_SIZE_BIT;
     VK(device, vkCreateComputePipelines, (device->handle, device->cache, 1, &info, NULL, out));
 fail:
     if (module != VK_NULL_HANDLE) device->vk.vkDestroyShaderModule(device->handle, module, NULL);
