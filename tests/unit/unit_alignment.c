@@ -27,10 +27,6 @@ typedef struct counts {
     uint32_t right, refused;
 } counts;
 
-/* How much of its tolerance a result may take: how exact results are is for conformance to say, with its own cases; numbers from
- * another place are off by thousands. */
-static const double most = 4;
-
 static uint32_t run(rig *r, const conform_case *c, counts *to)
 {
     conform_outcome outcome;
@@ -38,7 +34,7 @@ static uint32_t run(rig *r, const conform_case *c, counts *to)
     const bool refused = outcome.status == DART_INVALID_ARGUMENT && (c->moved != 0 || c->apart != 0);
     const char *wrong = outcome.status != DART_OK ? outcome.text : outcome.results_count == 0 ? "nothing compared" : NULL;
     for (uint32_t i = 0; i < outcome.results_count; i++)
-        if (outcome.results[i].broken || !(outcome.results[i].share <= most)) wrong = outcome.results[i].tensor;
+        if (outcome.results[i].broken || !(outcome.results[i].share <= 1)) wrong = outcome.results[i].tensor;
     if (!refused && wrong != NULL) {
         char name[160];
         conform_name(c, name, sizeof name);
