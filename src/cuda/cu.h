@@ -133,7 +133,7 @@ typedef struct CUlaunchConfig {
 
 typedef struct cu_driver {
     void *library;
-#define CU_MEMBER(member, symbol, parameters) CUresult (CU_CALL *member) parameters;
+#define CU_MEMBER(member, symbol, parameters) CUresult (CU_CALL *member) parameters; /* NOLINT(bugprone-macro-parentheses): a declaration */
     CU_FUNCTIONS(CU_MEMBER)
 #undef CU_MEMBER
 } cu_driver;
@@ -187,7 +187,7 @@ typedef struct cu_blas_heuristic {
 
 typedef struct cu_blas {
     void *library; /* NULL: there is none */
-#define CU_MEMBER(member, symbol, parameters) int (CU_CALL *member) parameters;
+#define CU_MEMBER(member, symbol, parameters) int (CU_CALL *member) parameters; /* NOLINT(bugprone-macro-parentheses): a declaration */
     CU_BLAS_FUNCTIONS(CU_MEMBER)
 #undef CU_MEMBER
 } cu_blas;

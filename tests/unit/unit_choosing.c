@@ -1,7 +1,7 @@
 /* Choosing among devices of which some cannot be used: unit_choosing. The null backend's place in the listing is taken by one that
  * pretends to have such devices. */
 #define null_backend pretended_backend
-#include "runtime/context.c"
+#include "runtime/context.c" /* NOLINT(bugprone-suspicious-include) */
 #undef null_backend
 
 #include <setjmp.h>
