@@ -3,6 +3,7 @@
 
 #include "loops_attention.h"
 #include "loops_conv.h"
+#include "loops_dense_backward.h"
 #include "loops_linear.h"
 #include "loops_norm.h"
 #include "loops_sma.h"

@@ -7,6 +7,7 @@ set(CPU_SOURCES
   src/cpu/cpu_conv.c
   src/cpu/cpu_convert.c
   src/cpu/cpu_dense.c
+  src/cpu/cpu_dense_backward.c
   src/cpu/cpu_detect.c
   src/cpu/cpu_device.c
   src/cpu/cpu_memory.c

@@ -179,6 +179,15 @@ tape_vector definition_norm(tape *t, tape_vector x, tape_vector weight, double e
     return joined(t, rows, T);
 }
 
+tape_vector definition_gated(tape *t, tape_vector y, tape_vector r, tape_vector gate)
+{
+    const size_t T = tape_count(t, gate), I = tape_count(t, y) / T;
+    tape_vector *rows = array(T, sizeof *rows);
+    for (size_t i = 0; i < T; i++)
+        rows[i] = tape_multiply(t, row(t, r, i, I), tape_apply(t, tape_part(t, gate, i, 1, 1), tape_silu, 0, 0));
+    return tape_add(t, y, joined(t, rows, T));
+}
+
 tape_vector definition_linear(tape *t, tape_vector x, tape_vector weight, size_t IN, size_t OUT)
 {
     const tape_vector part = tape_count(t, weight) == IN * OUT ? weight : tape_part(t, weight, 0, 1, IN * OUT);
@@ -258,12 +267,7 @@ tape_vector definition_run_block(tape *t, definition_block *of, tape_vector stre
         of->attention = (definition_sma){.H = H, .G = of->G, .P = P, .N = of->N, .S = of->S, .documents = of->documents, .eps = of->sma_eps,
                                          .q = columns_of(t, qe, T, Q, 0, GN), .e = columns_of(t, qe, T, Q, GN, GP), .c = c, .dh = of->scan.dh};
         definition_run_sma(t, &of->attention);
-        tape_vector *gated = array(T, sizeof *gated);
-        for (size_t i = 0; i < T; i++) {
-            const tape_vector gate = tape_apply(t, tape_part(t, queries, i * (Q + 1) + Q, 1, 1), tape_silu, 0, 0);
-            gated[i] = tape_multiply(t, row(t, of->attention.r, i, I), gate);
-        }
-        of->y = tape_add(t, of->y, joined(t, gated, T));
+        of->y = definition_gated(t, of->y, of->attention.r, tape_part(t, queries, Q, Q + 1, T));
     }
     const tape_vector v = tape_multiply(t, of->y, tape_apply(t, z, tape_silu, 0, 0));
     return tape_add(t, stream, definition_linear(t, definition_norm(t, v, of->mixer_norm, of->eps), of->out_proj, I, of->W));

@@ -57,6 +57,8 @@ void definition_run_attention(tape *tape, definition_attention *of);
 
 /* x / sqrt(mean(x^2) + eps) weight, rows of as many elements as weight has. */
 tape_vector definition_norm(tape *tape, tape_vector x, tape_vector weight, double eps);
+/* y + silu(gate) r: T rows, a gate for each. */
+tape_vector definition_gated(tape *tape, tape_vector y, tape_vector r, tape_vector gate);
 /* x weight^T: T rows of IN, weight OUT IN. */
 tape_vector definition_linear(tape *tape, tape_vector x, tape_vector weight, size_t IN, size_t OUT);
 /* silu(bias_c + sum_k weight[c, k] x[t - K + 1 + k, c]), tokens before a document count as 0. x T C, weight C K, bias C. */

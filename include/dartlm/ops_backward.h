@@ -1,0 +1,76 @@
+/* dartlm: backward passes of the ops, for training. Tier 1, beside dartlm.h, whose glossary and laws hold here as well.
+ *
+ * LAWS
+ *   Names       For a tensor x of the forward op, up_x is the gradient of the loss with respect to it that comes in, grad_x the one
+ *               that goes out. Both have the shape of x. Arguments without these prefixes are those of the forward call.
+ *   Parameters  Gradients of weights and other parameters are f32 and are added to what is there: fill them with 0 before the first
+ *               row of a step.
+ *   Activations Gradients of activations are written, or added where `add` says so, in any storage type.
+ *   Order       No atomics on floats: each element is summed by one owner in an order that depends on the shapes alone. The same call
+ *               leaves the same bits, run after run, and on every device that takes the same variants.
+ *   Overlap     up_ and grad_ tensors must not overlap unless stated.
+ */
+#ifndef DARTLM_OPS_BACKWARD_H
+#define DARTLM_OPS_BACKWARD_H
+
+#include "dartlm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* grad_weight_v += the sum of up_y_t over the tokens t with id v, in order. Ids outside [0, V) have no gradient.
+ * plan i32 dart_embed_plan_elements(T, V), made of the ids by dart_embed_plan; up_y T W; grad_weight f32 V W. */
+typedef struct dart_embed_backward_args {
+    uint32_t T, V, W; /* T and V below 2^31 */
+    dart_tensor plan, up_y, grad_weight;
+} dart_embed_backward_args;
+DART_API dart_status dart_embed_backward(dart_stream *stream, const dart_embed_backward_args *args);
+/* Elements of a plan for T ids of a table of V rows. */
+DART_API uint64_t dart_embed_plan_elements(uint32_t T, uint32_t V);
+/* Sorts the ids on the host; the caller then writes the plan to the device: a recording may be submitted again with another plan.
+ * plan: two counts (pieces, runs); T places: the tokens sorted by id; for each piece of at most 64 tokens of one id its id, first and
+ * last place + 1, and its slot or -1; for each id of more than 64 tokens its id, first slot and number of slots. */
+DART_API dart_status dart_embed_plan(const int32_t *ids, uint32_t T, uint32_t V, int32_t *plan);
+
+/* With n = x / sqrt(mean(x^2) + eps), v = up_y weight:
+ *   grad_x = (v - n mean(v n)) / sqrt(mean(x^2) + eps), or added when add is set;  grad_weight += the sum over rows of up_y n.
+ * x and grad_x T W, or with rows (i32 T) any number of rows: row t of up_y belongs to row rows_t of x and of grad_x. No two rows_t may
+ * be equal, unless negative: such a row takes no part. Rows of grad_x that no rows_t names stay as they are. up_y T W; weight W;
+ * grad_weight f32 W. grad_x may be up_y without rows. */
+typedef struct dart_rms_norm_backward_args {
+    uint32_t T, W;
+    float eps; /* > 0 */
+    bool add;
+    dart_tensor x, weight, rows, up_y;
+    dart_tensor grad_x, grad_weight;
+} dart_rms_norm_backward_args;
+DART_API dart_status dart_rms_norm_backward(dart_stream *stream, const dart_rms_norm_backward_args *args);
+
+/* With w = y + SiLU(gate) r, v = w SiLU(z), n = v / sqrt(mean(v^2) + eps), u = up_out weight:
+ *   grad_v = (u - n mean(u n)) / sqrt(mean(v^2) + eps);  grad_y = grad_v SiLU(z);  grad_z = grad_v w SiLU'(z);
+ *   grad_r = SiLU(gate) grad_y;  grad_gate = SiLU'(gate) sum grad_y r;  grad_weight += the sum over rows of up_out n.
+ * Shapes as in dart_gated_norm; grad_weight f32 I. y is the forward op's input: keep it where out was y. */
+typedef struct dart_gated_norm_backward_args {
+    uint32_t T, I;
+    float eps; /* > 0 */
+    dart_tensor y, r, gate, z, weight, up_out;
+    dart_tensor grad_y, grad_r, grad_gate, grad_z, grad_weight;
+} dart_gated_norm_backward_args;
+DART_API dart_status dart_gated_norm_backward(dart_stream *stream, const dart_gated_norm_backward_args *args);
+
+/* grad_x = up_y weight, or += with add;  grad_weight += up_y^T x.
+ * x, grad_x T IN; weight OUT IN; up_y T OUT; grad_weight f32 OUT IN. Either of grad_x and grad_weight may be absent; x and weight are
+ * needed for the other one's sake only. */
+typedef struct dart_linear_backward_args {
+    uint32_t T, IN, OUT;
+    bool add;
+    dart_tensor x, weight, up_y;
+    dart_tensor grad_x, grad_weight;
+} dart_linear_backward_args;
+DART_API dart_status dart_linear_backward(dart_stream *stream, const dart_linear_backward_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
