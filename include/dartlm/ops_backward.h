@@ -70,6 +70,29 @@ typedef struct dart_linear_backward_args {
 } dart_linear_backward_args;
 DART_API dart_status dart_linear_backward(dart_stream *stream, const dart_linear_backward_args *args);
 
+/* The gradient of dart_ssd, chunk by chunk, with gradients of y, of the memories and of the last state coming in.
+ * x, dt, b, c, a_log, dt_bias, d, seq, dt_is_step and the step limits are those of the forward call; h is the state before the piece, f32
+ * B H N P, absent for zeros (the forward call replaces its h: keep a copy). There is no open chunk: chunks of a piece that starts inside a chunk
+ * end where the piece does.
+ * up_y B L H P; up_dh f32 B M H N P, optional: of the raw memories, M = dart_ssd_chunks(), 0 where no token reads one; up_h f32 B H N P,
+ * optional: of the state after the last token.
+ * grad_x, grad_dt, grad_b, grad_c have the shapes of x, dt, b and c, and are written; with seq, rows past the count become 0. With add_c
+ * grad_c is added to (c is read by dart_sma as well). grad_a_log, grad_dt_bias, grad_d f32 H, added to; the last two come with dt_bias and d.
+ * grad_h f32 B H N P, optional, written: of the state before the piece.
+ * The gradient of a step passes where dt_min <= softplus(dt + dt_bias) <= dt_max, both ends included, and is 0 elsewhere.
+ * cum, decay, hin with hin_scale: as the forward call left them, all or none; where absent they are computed again, in f32.
+ * Scratch memory: about 4 B M G C^2 2 + 8 B M H N P + 16 B L H bytes, C = min(S, L). Source: Dao and Gu 2024, DART. */
+typedef struct dart_ssd_backward_args {
+    uint32_t B, L, H, G, N, P, S;
+    bool dt_is_step, add_c;
+    float dt_min, dt_max; /* dt_max 0: no limit */
+    dart_tensor x, dt, b, c, a_log, dt_bias, d, seq, h;
+    dart_tensor cum, decay, hin, hin_scale;
+    dart_tensor up_y, up_dh, up_h;
+    dart_tensor grad_x, grad_dt, grad_b, grad_c, grad_a_log, grad_dt_bias, grad_d, grad_h;
+} dart_ssd_backward_args;
+DART_API dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backward_args *args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,7 +3,7 @@
 // grad_weight[part, o, i] = the sum over the rows t of the part of up_y[t, o] x[t, i], added to what is there with IS_ADD.
 //
 // up_y rows x outputs, x rows x inputs, grad_weight parts x outputs x inputs, f32. A workgroup of 64 lanes makes T1 outputs x T0 inputs
-// of a part, 64 both (lib/tile.glsl). Shared memory: 8,704 bytes. Guards: what lies past an edge counts as 0.
+// of a part, 64 both (lib/tile.glsl). Shared memory: 10,752 bytes. Guards: what lies past an edge counts as 0.
 #include "lib/dart.glsl"
 #include "table/linear_backward_weight.glsl"
 READS(up_y) READS(x) READS_WRITES(grad_weight)
@@ -37,13 +37,16 @@ void main()
             barrier();
             multiply();
         }
-        [[unroll]] for (uint l = 0u; l < OWN_LINES; l++) {
-            uint o = o_first + line_of(l);
-            [[unroll]] for (uint c = 0u; c < 4u * OWN_QUADS; c++) {
-                uint i = i_first + column_of(c);
+        for (uint k = 0u; k < OWN_LINES; k++) {
+            barrier();
+            put_strip(k);
+            barrier();
+            for (uint e = LANE; e < 8u * COLUMNS; e += LANES) {
+                uint o = o_first + strip_line(k, e / COLUMNS);
+                uint i = i_first + e % COLUMNS;
                 if (o < args.outputs && i < args.inputs) {
+                    float value = strip_at(e / COLUMNS, e % COLUMNS);
                     uint at = args.grad_weight_at + (part * args.outputs + o) * args.inputs + i;
-                    float value = sums[l * OWN_QUADS + c / 4u][c % 4u];
                     store_grad_weight(at, has(args.flags, IS_ADD) ? load_grad_weight(at) + value : value);
                 }
             }

@@ -3,7 +3,7 @@
 // grad_x[t, i] = sum_o up_y[t, o] weight[o, i], added to what grad_x holds with IS_ADD.
 //
 // up_y rows x outputs, weight outputs x inputs, grad_x rows x inputs. A workgroup of 64 lanes makes T1 rows x T0 inputs, 64 both
-// (lib/tile.glsl). Shared memory: 8,704 bytes. Guards: what lies past an edge counts as 0.
+// (lib/tile.glsl). Shared memory: 10,752 bytes. Guards: what lies past an edge counts as 0.
 #include "lib/dart.glsl"
 #include "table/linear_backward_x.glsl"
 READS(up_y) READS(weight) READS_WRITES(grad_x)
@@ -33,13 +33,16 @@ void main()
             barrier();
             multiply();
         }
-        [[unroll]] for (uint l = 0u; l < OWN_LINES; l++) {
-            uint t = t_first + line_of(l);
-            [[unroll]] for (uint c = 0u; c < 4u * OWN_QUADS; c++) {
-                uint i = i_first + column_of(c);
+        for (uint k = 0u; k < OWN_LINES; k++) {
+            barrier();
+            put_strip(k);
+            barrier();
+            for (uint e = LANE; e < 8u * COLUMNS; e += LANES) {
+                uint t = t_first + strip_line(k, e / COLUMNS);
+                uint i = i_first + e % COLUMNS;
                 if (t < args.rows && i < args.inputs) {
+                    float value = strip_at(e / COLUMNS, e % COLUMNS);
                     uint at = args.grad_x_at + t * args.grad_x_row + i;
-                    float value = sums[l * OWN_QUADS + c / 4u][c % 4u];
                     store_grad_x(at, has(args.flags, IS_ADD) ? load_grad_x(at) + value : value);
                 }
             }

@@ -8,6 +8,7 @@
 #include "loops_norm.h"
 #include "loops_sma.h"
 #include "loops_ssd.h"
+#include "loops_ssd_backward.h" /* uses what loops_ssd.h has */
 #include "loops_mixer.h" /* uses what loops_sma.h has */
 
 void cpu_linear_few(const cpu_task *task) { cpu_linear_few_rows_plain(task); }
