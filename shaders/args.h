@@ -74,6 +74,8 @@
 #include "attention/args.h"
 #include "mixer/args.h"
 #include "choice/args.h"
+#include "loss/args.h"
+#include "optim/args.h"
 #include "probe/args.h"
 
 #endif

@@ -92,6 +92,51 @@ typedef struct dart_ssd_backward_args {
     dart_tensor grad_x, grad_dt, grad_b, grad_c, grad_a_log, grad_dt_bias, grad_d, grad_h;
 } dart_ssd_backward_args;
 DART_API dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backward_args *args);
+/* The loss of the head, and its gradients in the same call, without logits of all rows: with logits_t = x_t weight^T,
+ *   loss += the sum of share (lse_t - logit of targets_t) over the rows with a label;  correct += the number of such rows whose target is the
+ *   lowest index of the largest logit;  grad_x_t = share (softmax(logits_t) - onehot) weight, 0 without a label;
+ *   grad_weight += the sum of share (softmax(logits_t) - onehot) x_t.
+ * A row has a label if 0 <= targets_t < V; what x holds in other rows, NaN included, reaches nothing. A row whose logits are not all finite
+ * makes the loss NaN, and its gradients.
+ * x, grad_x T W; weight V W; targets i32 T; share f32 1: 1 / the number of labels of the whole step; loss f32 1; correct i32 1; grad_weight
+ * f32 V W. grad_x and grad_weight come together; without them the loss alone is computed.
+ * Scratch memory: at most 64 MiB of logits, or a row of them, and rows of x for as many; less than as much again for sums. */
+typedef struct dart_cross_entropy_args {
+    uint32_t T, V, W; /* T and V below 2^31 */
+    dart_tensor x, weight, targets, share;
+    dart_tensor loss, correct;
+    dart_tensor grad_x, grad_weight;
+} dart_cross_entropy_args;
+DART_API dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_args *args);
+
+/* norm = the root of the sum of the squares of all elements of all gradients. scale f32 4 = {norm, min(1, clip / (norm + 1e-6)), 1, 0}, or
+ * {infinity, 0, 0, 0} where the norm is not finite in f32. gradients: f32, packed; the array is read during the call only. clip > 0,
+ * INFINITY for no limit. */
+typedef struct dart_gradient {
+    uint64_t elements;
+    dart_tensor grad;
+} dart_gradient;
+typedef struct dart_grad_norm_args {
+    uint32_t count;
+    float clip;
+    const dart_gradient *gradients;
+    dart_tensor scale;
+} dart_grad_norm_args;
+DART_API dart_status dart_grad_norm(dart_stream *stream, const dart_grad_norm_args *args);
+
+/* One step of AdamW on packed elements, in f32:
+ *   m = beta1 m + (1 - beta1) k grad;  v = beta2 v + (1 - beta2) (k grad)^2;
+ *   w -= lr (m / c1 / (sqrt(v / c2) + eps) + decay w), the last term where `decays`;  copy = w, rounded to its type.
+ * w, m, v, grad f32; copy of any storage type, optional, may be what the model computes with. scale f32 4 as dart_grad_norm leaves it: k is
+ * its second element; where the third is 0 nothing changes. hyper f32 8 = {lr, beta1, beta2, eps, c1, c2, decay, 0} with
+ * c1 = 1 - beta1^n and c2 = 1 - beta2^n in step n, from 1. What changes from step to step lies on the device, so that a recording can be
+ * submitted again. Source: Loshchilov and Hutter 2019. */
+typedef struct dart_adamw_args {
+    uint64_t elements;
+    bool decays;
+    dart_tensor w, m, v, grad, scale, hyper, copy;
+} dart_adamw_args;
+DART_API dart_status dart_adamw(dart_stream *stream, const dart_adamw_args *args);
 
 #ifdef __cplusplus
 }

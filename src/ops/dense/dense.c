@@ -120,6 +120,28 @@ static uint32_t linear_traits(const op_call *call, const op_operand *x, const op
     return traits | (tiles < 2 * wave ? FITS_FEW_TILES : tiles >= 12 * wave ? FITS_MANY_TILES : 0);
 }
 
+void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add)
+{
+    /* A table above the binding limit is taken in slices of outputs, long inputs in slices of rows. */
+    const uint32_t T = (uint32_t)x->rows, IN = (uint32_t)x->width, OUT = (uint32_t)weight->rows;
+    const uint32_t outputs_step = dense_rows_that_fit(call, weight);
+    const uint32_t x_fit = dense_rows_that_fit(call, x);
+    const uint32_t y_fit = dense_rows_that_fit(call, y);
+    const uint32_t rows_step = x_fit < y_fit ? x_fit : y_fit;
+    for (uint32_t t = 0; t < T && op_status(call) == DART_OK; t += rows_step) {
+        for (uint32_t out = 0; out < OUT && op_status(call) == DART_OK; out += outputs_step) {
+            const uint32_t rows = T - t < rows_step ? T - t : rows_step;
+            const uint32_t outputs = OUT - out < outputs_step ? OUT - out : outputs_step;
+            const op_operand some = dense_slice(x, t, rows), part = dense_slice(weight, out, outputs);
+            const op_operand to = dense_columns(y, t, rows, out, outputs);
+            struct LinearArgs k = {.flags = add ? IS_ADD : 0, .rows = rows, .inputs = IN, .outputs = outputs};
+            op_kernel(call, KERNEL_linear, rows, linear_traits(call, &some, &part));
+            OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(rows, call->T1), OP_ROWS(linear, x, &some, k),
+                      OP_AT(linear, weight, &part, k), OP_ROWS(linear, y, &to, k));
+        }
+    }
+}
+
 dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
@@ -132,22 +154,6 @@ dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
         .weight = {"weight", args->weight, OP_FLOAT, OUT, IN},
         .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, OUT}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    /* A table above the binding limit is taken in slices of outputs, long inputs in slices of rows. */
-    const uint32_t outputs_step = dense_rows_that_fit(&call, &o.weight);
-    const uint32_t x_fit = dense_rows_that_fit(&call, &o.x);
-    const uint32_t y_fit = dense_rows_that_fit(&call, &o.y);
-    const uint32_t rows_step = x_fit < y_fit ? x_fit : y_fit;
-    for (uint32_t t = 0; t < T && op_status(&call) == DART_OK; t += rows_step) {
-        for (uint32_t out = 0; out < OUT && op_status(&call) == DART_OK; out += outputs_step) {
-            const uint32_t rows = T - t < rows_step ? T - t : rows_step;
-            const uint32_t outputs = OUT - out < outputs_step ? OUT - out : outputs_step;
-            const op_operand x = dense_slice(&o.x, t, rows), weight = dense_slice(&o.weight, out, outputs);
-            const op_operand y = dense_columns(&o.y, t, rows, out, outputs);
-            struct LinearArgs k = {.flags = args->add ? IS_ADD : 0, .rows = rows, .inputs = IN, .outputs = outputs};
-            op_kernel(&call, KERNEL_linear, rows, linear_traits(&call, &x, &weight));
-            OP_LAUNCH(&call, &k, base_ceil_div(outputs, call.T0) * base_ceil_div(rows, call.T1), OP_ROWS(linear, x, &x, k),
-                      OP_AT(linear, weight, &weight, k), OP_ROWS(linear, y, &y, k));
-        }
-    }
+    dense_linear(&call, &o.x, &o.weight, &o.y, args->add);
     return op_end(&call);
 }

@@ -81,9 +81,9 @@ dart_status dart_gated_norm_backward(dart_stream *stream, const dart_gated_norm_
 
 /* ---- Linear ---- */
 
-/* grad_x = up_y weight. A weight above the binding limit is taken in slices of outputs, whose products add up, long rows in slices of
+/* A weight above the binding limit is taken in slices of outputs, whose products add up, long rows in slices of
  * rows. */
-static void linear_x(op_call *call, const op_operand *up_y, const op_operand *weight, const op_operand *grad_x, bool add)
+void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_operand *weight, const op_operand *grad_x, bool add)
 {
     const uint32_t T = (uint32_t)up_y->rows, OUT = (uint32_t)weight->rows, IN = (uint32_t)weight->width;
     const uint32_t outputs_step = dense_rows_that_fit(call, weight);
@@ -111,7 +111,7 @@ static uint32_t share_of(uint32_t T, uint32_t IN, uint32_t OUT)
     return share < 256 ? 256 : (uint32_t)share;
 }
 
-static void linear_weight(op_call *call, const op_operand *up_y, const op_operand *x, const op_operand *grad_weight)
+void dense_linear_backward_weight(op_call *call, const op_operand *up_y, const op_operand *x, const op_operand *grad_weight)
 {
     const uint32_t T = (uint32_t)x->rows, IN = (uint32_t)x->width, OUT = (uint32_t)up_y->width;
     const uint32_t step = dense_rows_that_fit(call, grad_weight);
@@ -147,8 +147,8 @@ dart_status dart_linear_backward(dart_stream *stream, const dart_linear_backward
         .grad_x = {"grad_x", args->grad_x, OP_FLOAT | OP_VIEW | OP_OPTIONAL, T, IN},
         .grad_weight = {"grad_weight", args->grad_weight, OP_F32 | OP_OPTIONAL, OUT, IN}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    if (op_has(&args->grad_x)) linear_x(&call, &o.up_y, &o.weight, &o.grad_x, args->add);
-    if (op_has(&args->grad_weight)) linear_weight(&call, &o.up_y, &o.x, &o.grad_weight);
+    if (op_has(&args->grad_x)) dense_linear_backward_x(&call, &o.up_y, &o.weight, &o.grad_x, args->add);
+    if (op_has(&args->grad_weight)) dense_linear_backward_weight(&call, &o.up_y, &o.x, &o.grad_weight);
     return op_end(&call);
 }
 
