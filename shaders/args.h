@@ -76,6 +76,7 @@
 #include "choice/args.h"
 #include "loss/args.h"
 #include "optim/args.h"
+#include "mlp/args.h"
 #include "probe/args.h"
 
 #endif

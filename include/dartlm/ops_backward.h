@@ -138,6 +138,32 @@ typedef struct dart_adamw_args {
 } dart_adamw_args;
 DART_API dart_status dart_adamw(dart_stream *stream, const dart_adamw_args *args);
 
+/* Rotary positions: in each head the pair (x_i, x_(i + D/2)) is turned by the angle position base^(-2 i / D), or by its opposite with
+ * `inverse`, which is the gradient: y = x for up_y. Token t has the position seq[2 b] + t, without seq t. Angles are exact to 2e-9 at
+ * every position. Rows past the count stay as they are, or become 0 with `inverse`.
+ * x, y B L H D, y may be x. Source: Su et al. 2021, with the halves paired as in Llama. */
+typedef struct dart_rope_args {
+    uint32_t B, L, H, D; /* D even, at most 256 */
+    bool inverse;
+    float base; /* > 1 */
+    dart_tensor x, seq, y;
+} dart_rope_args;
+DART_API dart_status dart_rope(dart_stream *stream, const dart_rope_args *args);
+
+/* h = SiLU(a) u. a, u, h T I. */
+typedef struct dart_swiglu_args {
+    uint32_t T, I;
+    dart_tensor a, u, h;
+} dart_swiglu_args;
+DART_API dart_status dart_swiglu(dart_stream *stream, const dart_swiglu_args *args);
+
+/* grad_a = up_h u SiLU'(a), grad_u = up_h SiLU(a). */
+typedef struct dart_swiglu_backward_args {
+    uint32_t T, I;
+    dart_tensor a, u, up_h, grad_a, grad_u;
+} dart_swiglu_backward_args;
+DART_API dart_status dart_swiglu_backward(dart_stream *stream, const dart_swiglu_backward_args *args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -36,6 +36,8 @@ static const struct {
     {"cross_entropy", conform_loss, {KERNEL_cross_entropy, KERNEL_labelled, KERNEL_loss_sum}, 3},
     {"grad_norm", conform_optim, {KERNEL_square_sum, KERNEL_grad_scale}, 2},
     {"adamw", conform_optim, {KERNEL_adamw}, 1},
+    {"rope", conform_mlp, {KERNEL_rope}, 1},
+    {"swiglu", conform_mlp, {KERNEL_swiglu, KERNEL_swiglu_backward}, 2},
     {"norm_linear", conform_dense, {KERNEL_mixer_project}, 1},
     {"conv", conform_conv, {KERNEL_conv, KERNEL_conv_tail, KERNEL_conv_step}, 3},
     {"choice", conform_choice, {KERNEL_argmax_part, KERNEL_argmax, KERNEL_sample, KERNEL_advance}, 4},

@@ -99,6 +99,7 @@ void conform_mixer(conform_data *d);
 void conform_window(conform_data *d);
 void conform_loss(conform_data *d);
 void conform_optim(conform_data *d);
+void conform_mlp(conform_data *d);
 /* Submit and wait, twice, from the same initial contents; the second run must leave the same bits. */
 void conform_execute(conform_data *d);
 

@@ -221,6 +221,31 @@ tape_vector definition_embed(tape *t, tape_vector table, const int32_t *ids, siz
     return joined(t, rows, T);
 }
 
+tape_vector definition_rope(tape *t, tape_vector x, const double *positions, size_t T, size_t H, size_t D, double base)
+{
+    const size_t half = D / 2;
+    tape_vector *parts = array(T * H * 2, sizeof *parts);
+    double *sines = array(half, sizeof *sines), *cosines = array(half, sizeof *cosines);
+    for (size_t s = 0; s < T; s++) {
+        for (size_t i = 0; i < half; i++) {
+            const double angle = positions[s] * pow(base, -2.0 * (double)i / (double)D);
+            sines[i] = sin(angle);
+            cosines[i] = cos(angle);
+        }
+        const tape_vector sine = tape_input(t, sines, half), cosine = tape_input(t, cosines, half);
+        for (size_t h = 0; h < H; h++) {
+            const tape_vector a = tape_part(t, x, (s * H + h) * D, 1, half), b = tape_part(t, x, (s * H + h) * D + half, 1, half);
+            parts[(s * H + h) * 2] = tape_add(t, tape_multiply(t, a, cosine), tape_scale(t, tape_multiply(t, b, sine), -1, 0));
+            parts[(s * H + h) * 2 + 1] = tape_add(t, tape_multiply(t, b, cosine), tape_multiply(t, a, sine));
+        }
+    }
+    free(sines);
+    free(cosines);
+    return joined(t, parts, T * H * 2);
+}
+
+tape_vector definition_swiglu(tape *t, tape_vector a, tape_vector u) { return tape_multiply(t, tape_apply(t, a, tape_silu, 0, 0), u); }
+
 tape_vector definition_loss(tape *t, tape_vector x, tape_vector weight, const int32_t *targets, size_t T, size_t W, size_t V)
 {
     tape_vector *losses = array(T, sizeof *losses);
