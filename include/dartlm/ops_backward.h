@@ -164,6 +164,19 @@ typedef struct dart_swiglu_backward_args {
 } dart_swiglu_backward_args;
 DART_API dart_status dart_swiglu_backward(dart_stream *stream, const dart_swiglu_backward_args *args);
 
+/* The gradient of dart_attention on a piece's own tokens, from position 0 on (C = L). With w_ts the weight of token s for token t:
+ *   u_ts = w_ts (up_o_t . v_s - up_o_t . o_t);  grad_v_s = sum_t w_ts up_o_t;  grad_k_s = scale sum_t u_ts q_t;  grad_q_t = scale sum_s u_ts k_s,
+ * grad_k and grad_v summed over the heads of the group as well.
+ * q, o, up_o, grad_q B L H D; k, v, grad_k, grad_v B L G D; lse f32 B L H; o and lse as dart_attention left them. Gradients are written. Of seq
+ * the counts are used; rows past them become 0. */
+typedef struct dart_attention_backward_args {
+    uint32_t B, L, H, G, D; /* D <= 128; G divides H */
+    float scale;            /* 0: 1 / sqrt(D) */
+    dart_tensor q, k, v, o, lse, seq, up_o;
+    dart_tensor grad_q, grad_k, grad_v;
+} dart_attention_backward_args;
+DART_API dart_status dart_attention_backward(dart_stream *stream, const dart_attention_backward_args *args);
+
 #ifdef __cplusplus
 }
 #endif

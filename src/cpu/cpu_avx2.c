@@ -3,6 +3,7 @@
 #include "cpu_vector.h"
 
 #include "loops_attention.h"
+#include "loops_attention_backward.h"
 #include "loops_conv.h"
 #include "loops_dense_backward.h"
 #include "loops_linear.h"
