@@ -177,6 +177,17 @@ typedef struct dart_attention_backward_args {
 } dart_attention_backward_args;
 DART_API dart_status dart_attention_backward(dart_stream *stream, const dart_attention_backward_args *args);
 
+/* The gradient of dart_conv without tail: with pre = bias + the convolution, up_pre = up_y SiLU'(pre),
+ *   grad_x_s = sum_k weight_k up_pre_(s+K-1-k);  grad_weight_k += sum_t up_pre_t x_(t-K+1+k);  grad_bias += sum_t up_pre_t.
+ * x, up_y, grad_x B L C; weight C K; bias C with grad_bias f32 C, or both absent; grad_weight f32 C K. grad_x is written. Of seq the counts
+ * are used; rows past them become 0. */
+typedef struct dart_conv_backward_args {
+    uint32_t B, L, C, K;
+    dart_tensor x, weight, bias, seq, up_y;
+    dart_tensor grad_x, grad_weight, grad_bias;
+} dart_conv_backward_args;
+DART_API dart_status dart_conv_backward(dart_stream *stream, const dart_conv_backward_args *args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -6,6 +6,7 @@
 #include "loops_attention_backward.h"
 #include "loops_conv.h"
 #include "loops_dense_backward.h"
+#include "loops_conv_backward.h" /* uses what loops_dense_backward.h has */
 #include "loops_linear.h"
 #include "loops_loss.h"
 #include "loops_mlp.h" /* uses what loops_dense_backward.h has */

@@ -39,6 +39,7 @@ static const struct {
     {"rope", conform_mlp, {KERNEL_rope}, 1},
     {"swiglu", conform_mlp, {KERNEL_swiglu, KERNEL_swiglu_backward}, 2},
     {"attention_backward", conform_attention_backward, {KERNEL_attention_backward_dot, KERNEL_attention_backward_k, KERNEL_attention_backward_q}, 3},
+    {"conv_backward", conform_conv_backward, {KERNEL_conv_backward, KERNEL_column_sum}, 2},
     {"norm_linear", conform_dense, {KERNEL_mixer_project}, 1},
     {"conv", conform_conv, {KERNEL_conv, KERNEL_conv_tail, KERNEL_conv_step}, 3},
     {"choice", conform_choice, {KERNEL_argmax_part, KERNEL_argmax, KERNEL_sample, KERNEL_advance}, 4},

@@ -98,6 +98,7 @@ void conform_attention(conform_data *d);
 void conform_mixer(conform_data *d);
 void conform_window(conform_data *d);
 void conform_attention_backward(conform_data *d);
+void conform_conv_backward(conform_data *d);
 void conform_loss(conform_data *d);
 void conform_optim(conform_data *d);
 void conform_mlp(conform_data *d);
