@@ -25,10 +25,12 @@ static struct {
     dart_context *context;
     dart_device *device;
     char spec[300];
+    bool used; /* by a rig that is open, or by a test that failed */
 } kept;
 
 static void close_kept(void)
 {
+    if (kept.used) return;
     dart_device_destroy(&kept.device);
     dart_context_destroy(&kept.context);
 }
@@ -50,20 +52,25 @@ void rig_open_with(rig *r, const dart_device_options *options)
 
 void rig_open(rig *r, const char *spec)
 {
-    memset(r, 0, sizeof *r);
-    r->random = 1;
-    /* A test that failed may have left something on the device. */
-    if (kept.device != NULL && (strcmp(kept.spec, spec) != 0 || dart_device_bytes(kept.device) != 0)) close_kept();
+    const dart_device_options options = {.spec = spec, .poison = true};
+    if (kept.used) {
+        rig_open_with(r, &options);
+        return;
+    }
+    if (kept.device != NULL && strcmp(kept.spec, spec) != 0) close_kept();
     if (kept.device == NULL) {
-        rig_open_with(r, &(dart_device_options){.spec = spec, .poison = true});
+        rig_open_with(r, &options);
         kept.context = r->context;
         kept.device = r->device;
         snprintf(kept.spec, sizeof kept.spec, "%s", spec);
-        return;
+    } else {
+        memset(r, 0, sizeof *r);
+        r->random = 1;
+        r->context = kept.context;
+        r->device = kept.device;
+        begin_with(r);
     }
-    r->context = kept.context;
-    r->device = kept.device;
-    begin_with(r);
+    kept.used = true;
 }
 
 void rig_close(rig *r)
@@ -71,7 +78,10 @@ void rig_close(rig *r)
     dart_stream_destroy(&r->stream);
     while (r->buffers_count > 0) dart_buffer_destroy(&r->buffers[--r->buffers_count]);
     assert_int_equal(dart_device_bytes(r->device), 0);
-    if (r->device == kept.device) return;
+    if (r->device == kept.device) {
+        kept.used = false;
+        return;
+    }
     dart_device_destroy(&r->device);
     dart_context_destroy(&r->context);
 }

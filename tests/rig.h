@@ -27,7 +27,7 @@ typedef struct rig {
     uint32_t lines_count;
 } rig;
 
-/* The device of a spec, poisoned, which stays open for the next test; or one of this test's own, with options. */
+/* The device of a spec, poisoned, which stays open for the next test; or one of the rig's own, with options or while another rig has the first. */
 void rig_open(rig *r, const char *spec);
 void rig_open_with(rig *r, const dart_device_options *options);
 /* Frees all that the test made; nothing may be left on the device. */
