@@ -5,11 +5,12 @@
 //
 // q, up_o B L H D; k, v, grad_k, grad_v B L G D; lse, dot B L H. A workgroup of 64 lanes makes T0 tokens s x T1 columns, BLOCK and SLAB, and
 // takes BLOCK tokens t at a time (backward.glsl): two products of depth D for weights and slopes, then two of depth BLOCK with up_o and q.
-// Shared memory: 14,080 bytes. Guards: exponents are clamped to <= 0; tokens past the count are not read, and their gradients become 0.
+// Shared memory: 11,776 bytes. Guards: exponents are clamped to <= 0; tokens past the count are not read, and their gradients become 0.
 #include "lib/dart.glsl"
 #include "table/attention_backward_k.glsl"
 READS(q) READS(k) READS(v) READS(up_o) READS(lse) READS(dot) READS(seq) WRITES(grad_k) WRITES(grad_v)
 #include "lib/seq.glsl"
+const uint PARTS = 1u;
 #include "attention/backward.glsl"
 
 void main()
@@ -25,20 +26,22 @@ void main()
         uint count = seq_count(b, args.L);
         uint token = b * args.L;
         uint columns = min(SLAB, args.D - column);
-        vec4 sums_k[8];
-        vec4 sums_v[8];
-        [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        vec4 sums_k[4u * PARTS];
+        vec4 sums_v[4u * PARTS];
+        [[unroll]] for (uint i = 0u; i < 4u * PARTS; i++) {
             sums_k[i] = vec4(0.0);
             sums_v[i] = vec4(0.0);
         }
         for (uint h = g * heads; h < (g + 1u) * heads; h++) {
             for (uint t_first = s_first; t_first < count; t_first += BLOCK) {
-                vec4 scores[4];
-                vec4 products[4];
-                [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                    scores[r] = vec4(0.0);
-                    products[r] = vec4(0.0);
+                // Barriers lie between the last reads of these and here, and between here and the next.
+                for (uint i = LANE; i < BLOCK; i += LANES) {
+                    uint at = (token + min(t_first + i, count - 1u)) * args.H + h;
+                    lses[i] = load_lse(args.lse_at + at);
+                    dots[i] = load_dot(at);
                 }
+                vec4 products[4];
+                [[unroll]] for (uint r = 0u; r < 4u; r++) products[r] = vec4(0.0);
                 for (uint d = 0u; d < args.D; d += DEPTH) {
                     barrier();
                     for (uint e = LANE; e < BLOCK * DEPTH; e += LANES) {
@@ -52,7 +55,19 @@ void main()
                                  s < count && n < args.D ? load_k(args.k_at + (token + s) * args.k_row + g * args.D + n) : 0.0);
                     }
                     barrier();
-                    multiply_pair(scores);
+                    multiply_pair(products);
+                }
+                // Out of the registers before the next product.
+                [[unroll]] for (uint r = 0u; r < 4u; r++) {
+                    uint line = LANE / 8u * 4u + r;
+                    uint t = t_first + line;
+                    vec4 weight = vec4(0.0);
+                    [[unroll]] for (uint c = 0u; c < 4u; c++) {
+                        uint s = s_first + LANE % 8u * 4u + c;
+                        if (s <= t && t < count) weight[c] = exp_neg(args.scale * products[r][c] - lses[line]);
+                    }
+                    weights[line * PITCH + LANE % 8u] = weight;
+                    products[r] = vec4(0.0);
                 }
                 for (uint d = 0u; d < args.D; d += DEPTH) {
                     barrier();
@@ -66,24 +81,13 @@ void main()
                         put_pair(1u, i, e % DEPTH,
                                  s < count && n < args.D ? load_v(args.v_at + (token + s) * args.v_row + g * args.D + n) : 0.0);
                     }
-                    for (uint i = LANE; i < BLOCK; i += LANES) {
-                        uint at = (token + min(t_first + i, count - 1u)) * args.H + h;
-                        lses[i] = load_lse(args.lse_at + at);
-                        dots[i] = load_dot(at);
-                    }
                     barrier();
                     multiply_pair(products);
                 }
                 [[unroll]] for (uint r = 0u; r < 4u; r++) {
                     uint line = LANE / 8u * 4u + r;
-                    uint t = t_first + line;
-                    vec4 weight = vec4(0.0);
-                    [[unroll]] for (uint c = 0u; c < 4u; c++) {
-                        uint s = s_first + LANE % 8u * 4u + c;
-                        if (s <= t && t < count) weight[c] = exp_neg(args.scale * scores[r][c] - lses[line]);
-                    }
-                    weights[line * PITCH + LANE % 8u] = weight;
-                    slopes[line * PITCH + LANE % 8u] = t == 0u ? vec4(0.0) : weight * (products[r] - dots[line]);
+                    uint at = line * PITCH + LANE % 8u;
+                    slopes[at] = t_first + line == 0u ? vec4(0.0) : weights[at] * (products[r] - dots[line]);
                 }
                 for (uint from = 0u; from < BLOCK; from += DEPTH) {
                     barrier();
@@ -107,15 +111,21 @@ void main()
                 }
             }
         }
-        [[unroll]] for (uint r = 0u; r < 4u; r++) {
-            uint s = s_first + LANE / 8u * 4u + r;
-            [[unroll]] for (uint c = 0u; c < 8u; c++) {
-                uint n = c / 4u * 32u + LANE % 8u * 4u + c % 4u;
+        for (uint part = 0u; part < PARTS; part++) { // through shared memory, so that the stores are written once
+            barrier();
+            put_part(part, sums_v, false);
+            put_part(part, sums_k, true);
+            barrier();
+            for (uint e = LANE; e < 32u * BLOCK; e += LANES) {
+                uint s = s_first + e / 32u;
+                uint n = 32u * part + e % 32u;
+                uint at = e / 32u * PITCH + e % 32u / 4u;
                 if (s >= args.L || n >= columns) continue;
-                uint at = g * args.D + column + n;
-                store_grad_k(args.grad_k_at + (token + s) * args.grad_k_row + at, args.scale * sums_k[2u * r + c / 4u][c % 4u]);
-                store_grad_v(args.grad_v_at + (token + s) * args.grad_v_row + at, sums_v[2u * r + c / 4u][c % 4u]);
+                uint to = g * args.D + column + n;
+                store_grad_k(args.grad_k_at + (token + s) * args.grad_k_row + to, args.scale * slopes[at][e % 4u]);
+                store_grad_v(args.grad_v_at + (token + s) * args.grad_v_row + to, weights[at][e % 4u]);
             }
         }
+        barrier();
     }
 }

@@ -4,11 +4,12 @@
 //
 // q, up_o, grad_q B L H D; k, v B L G D; lse, dot B L H. A workgroup of 64 lanes makes T0 tokens t x T1 columns, BLOCK and SLAB, and takes BLOCK
 // tokens s at a time (backward.glsl): two products of depth D, whose lines are the tokens s, then one of depth BLOCK with k.
-// Shared memory: 14,080 bytes. Guards: exponents are clamped to <= 0; tokens past the count are not read, and their gradients become 0.
+// Shared memory: 11,776 bytes. Guards: exponents are clamped to <= 0; tokens past the count are not read, and their gradients become 0.
 #include "lib/dart.glsl"
 #include "table/attention_backward_q.glsl"
 READS(q) READS(k) READS(v) READS(up_o) READS(lse) READS(dot) READS(seq) WRITES(grad_q)
 #include "lib/seq.glsl"
+const uint PARTS = 2u;
 #include "attention/backward.glsl"
 
 void main()
@@ -25,8 +26,8 @@ void main()
         uint token = b * args.L;
         uint columns = min(SLAB, args.D - column);
         uint end = t_first < count ? min(t_first + BLOCK, count) : 0u; // of the tokens that are seen
-        vec4 sums[8];
-        [[unroll]] for (uint i = 0u; i < 8u; i++) sums[i] = vec4(0.0);
+        vec4 sums[4u * PARTS];
+        [[unroll]] for (uint i = 0u; i < 4u * PARTS; i++) sums[i] = vec4(0.0);
         barrier();
         for (uint i = LANE; i < BLOCK && end > 0u; i += LANES) {
             uint at = (token + min(t_first + i, count - 1u)) * args.H + h;
@@ -34,12 +35,8 @@ void main()
             dots[i] = load_dot(at);
         }
         for (uint s_first = 0u; s_first < end; s_first += BLOCK) {
-            vec4 scores[4];
             vec4 products[4];
-            [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                scores[r] = vec4(0.0);
-                products[r] = vec4(0.0);
-            }
+            [[unroll]] for (uint r = 0u; r < 4u; r++) products[r] = vec4(0.0);
             for (uint d = 0u; d < args.D; d += DEPTH) {
                 barrier();
                 for (uint e = LANE; e < BLOCK * DEPTH; e += LANES) {
@@ -51,7 +48,20 @@ void main()
                     put_pair(1u, i, e % DEPTH, t < count && n < args.D ? load_q(args.q_at + (token + t) * args.q_row + h * args.D + n) : 0.0);
                 }
                 barrier();
-                multiply_pair(scores);
+                multiply_pair(products);
+            }
+            // Out of the registers before the next product.
+            [[unroll]] for (uint r = 0u; r < 4u; r++) {
+                uint line = LANE / 8u * 4u + r;
+                uint s = s_first + line;
+                vec4 weight = vec4(0.0);
+                [[unroll]] for (uint c = 0u; c < 4u; c++) {
+                    uint own = LANE % 8u * 4u + c;
+                    uint t = t_first + own;
+                    if (s <= t && t < count && t > 0u) weight[c] = exp_neg(args.scale * products[r][c] - lses[own]);
+                }
+                weights[line * PITCH + LANE % 8u] = weight;
+                products[r] = vec4(0.0);
             }
             for (uint d = 0u; d < args.D; d += DEPTH) {
                 barrier();
@@ -68,16 +78,10 @@ void main()
                 multiply_pair(products);
             }
             [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                uint line = LANE / 8u * 4u + r;
-                uint s = s_first + line;
-                vec4 slope = vec4(0.0);
-                [[unroll]] for (uint c = 0u; c < 4u; c++) {
-                    uint own = LANE % 8u * 4u + c;
-                    uint t = t_first + own;
-                    if (s <= t && t < count && t > 0u)
-                        slope[c] = exp_neg(args.scale * scores[r][c] - lses[own]) * (products[r][c] - dots[own]);
-                }
-                slopes[line * PITCH + LANE % 8u] = slope;
+                uint at = (LANE / 8u * 4u + r) * PITCH + LANE % 8u;
+                uint own = LANE % 8u * 4u;
+                vec4 slope = weights[at] * (products[r] - vec4(dots[own], dots[own + 1u], dots[own + 2u], dots[own + 3u]));
+                slopes[at] = mix(slope, vec4(0.0), equal(weights[at], vec4(0.0))); // also where a product with a later token is NaN
             }
             for (uint from = 0u; from < BLOCK; from += DEPTH) {
                 barrier();
@@ -90,12 +94,16 @@ void main()
                 multiply_slopes(from, sums);
             }
         }
-        [[unroll]] for (uint r = 0u; r < 4u; r++) {
-            uint t = t_first + LANE / 8u * 4u + r;
-            [[unroll]] for (uint c = 0u; c < 8u; c++) {
-                uint n = c / 4u * 32u + LANE % 8u * 4u + c % 4u;
+        for (uint part = 0u; part < PARTS; part++) { // through shared memory, so that the store is written once
+            barrier();
+            put_part(part, sums, true);
+            barrier();
+            for (uint e = LANE; e < 32u * BLOCK; e += LANES) {
+                uint t = t_first + e / 32u;
+                uint n = 32u * part + e % 32u;
                 if (t >= args.L || n >= columns) continue;
-                store_grad_q(args.grad_q_at + (token + t) * args.grad_q_row + h * args.D + column + n, args.scale * sums[2u * r + c / 4u][c % 4u]);
+                store_grad_q(args.grad_q_at + (token + t) * args.grad_q_row + h * args.D + column + n,
+                             args.scale * slopes[e / 32u * PITCH + e % 32u / 4u][e % 4u]);
             }
         }
     }

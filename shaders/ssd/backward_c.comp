@@ -3,7 +3,8 @@
 // grad_c_t = sum_(s <= t) grad_cb_ts b_s + the sum over the heads of a group of exp(cum_t) hin up_y_t, added to what grad_c holds with
 // IS_ADD; and of each token and head exp(cum_t) c_t . hin up_y_t.
 // up_y B L H P; b, c, grad_c B L G N; cum B H L 3; grad_cb B M G C C; hin B M H N P, raw or with hin_scale B M H N; token B L H 4.
-// A workgroup of 64 lanes makes 32 tokens of a (b, j, g), 64 columns n at a time. Shared memory: 8,704 + 4 64 bytes.
+// A workgroup of 64 lanes makes 32 tokens of a (b, j, g), 32 columns n at a time: with 64, Intel has too few registers.
+// Shared memory: 5,632 + 256 bytes.
 // Guards: exponents <= 0; tokens past the chunk are not read and count as 0.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_c.glsl"
@@ -13,7 +14,7 @@ READS(b) READS(c) READS(up_y) READS(cum) READS(grad_cb) READS(hin) READS(hin_sca
 #include "ssd.glsl"
 #include "backward.glsl"
 const uint LINES = 32u;
-const uint COLUMNS = 64u;
+const uint COLUMNS = 32u;
 #include "lib/tile.glsl"
 
 shared float parts[LANES];
