@@ -55,12 +55,15 @@
 #define KEEPS_ENDED (1u << 25) /* sample: a row with a count of 0 keeps its id */
 #define HAS_STOPS (1u << 26)  /* advance: stops and live */
 
+#define HAS_UP_H (1u << 27)   /* ssd_backward_state: up_h */
+
 #define MAX_STATE 256     /* largest N and P */
 #define MAX_HEAD 128      /* largest D */
 #define STEP_TOKENS 32    /* attention_step: the share of a split is a multiple of this many tokens */
 #define MERGE_PARTS 128   /* sma_step, sma_merge: most partials of a head */
 #define SMA_PADDING 256   /* most tokens of a tile of sma that reads qn and c in 16 bits */
 #define WINDOW 32         /* tokens that a window has room for */
+#define SCORE_SIDE 32     /* side of a tile of ssd_backward_scores */
 #define CUM_STRIDE 3      /* floats a token in cum: rounded cumulative log-decay, its remainder, step size */
 
 #include "dense/args.h"
@@ -71,6 +74,9 @@
 #include "attention/args.h"
 #include "mixer/args.h"
 #include "choice/args.h"
+#include "loss/args.h"
+#include "optim/args.h"
+#include "mlp/args.h"
 #include "probe/args.h"
 
 #endif

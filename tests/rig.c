@@ -20,25 +20,68 @@ void rig_must(rig *r, dart_status status, const char *what)
     fail_msg("%s: %s (context: %s; device: %s; stream: %s)", what, dart_status_name(status), text[0], text[1], text[2]);
 }
 
-void rig_open_with(rig *r, const dart_device_options *options)
+/* The device of rig_open, open from test to test: drivers on the CPU take seconds for a pipeline. */
+static struct {
+    dart_context *context;
+    dart_device *device;
+    char spec[300];
+    bool used; /* by a rig that is open, or by a test that failed */
+} kept;
+
+static void close_kept(void)
 {
-    const dart_context_options listing = {.with_null = true};
-    const dart_stream_options stream = {.trace = keep_line, .trace_user = r};
-    memset(r, 0, sizeof *r);
-    r->random = 1;
-    MUST(r, dart_context_create(&listing, &r->context));
-    MUST(r, dart_device_open(r->context, options, &r->device));
-    MUST(r, dart_device_describe(r->device, &r->info));
-    MUST(r, dart_stream_create(r->device, &stream, &r->stream));
+    if (kept.used) return;
+    dart_device_destroy(&kept.device);
+    dart_context_destroy(&kept.context);
 }
 
-void rig_open(rig *r, const char *spec) { rig_open_with(r, &(dart_device_options){.spec = spec, .poison = true}); }
+static void begin_with(rig *r)
+{
+    MUST(r, dart_device_describe(r->device, &r->info));
+    MUST(r, dart_stream_create(r->device, &(dart_stream_options){.trace = keep_line, .trace_user = r}, &r->stream));
+}
+
+void rig_open_with(rig *r, const dart_device_options *options)
+{
+    memset(r, 0, sizeof *r);
+    r->random = 1;
+    MUST(r, dart_context_create(&(dart_context_options){.with_null = true}, &r->context));
+    MUST(r, dart_device_open(r->context, options, &r->device));
+    begin_with(r);
+}
+
+void rig_open(rig *r, const char *spec)
+{
+    const dart_device_options options = {.spec = spec, .poison = true};
+    if (kept.used) {
+        rig_open_with(r, &options);
+        return;
+    }
+    if (kept.device != NULL && strcmp(kept.spec, spec) != 0) close_kept();
+    if (kept.device == NULL) {
+        rig_open_with(r, &options);
+        kept.context = r->context;
+        kept.device = r->device;
+        snprintf(kept.spec, sizeof kept.spec, "%s", spec);
+    } else {
+        memset(r, 0, sizeof *r);
+        r->random = 1;
+        r->context = kept.context;
+        r->device = kept.device;
+        begin_with(r);
+    }
+    kept.used = true;
+}
 
 void rig_close(rig *r)
 {
     dart_stream_destroy(&r->stream);
     while (r->buffers_count > 0) dart_buffer_destroy(&r->buffers[--r->buffers_count]);
     assert_int_equal(dart_device_bytes(r->device), 0);
+    if (r->device == kept.device) {
+        kept.used = false;
+        return;
+    }
     dart_device_destroy(&r->device);
     dart_context_destroy(&r->context);
 }
@@ -166,5 +209,7 @@ int rig_main(int argc, char **argv, const char *name, const struct CMUnitTest *t
     }
     if (argc == 2) rig_spec = argv[1];
     if (!device_is_there(rig_spec)) return RIG_SKIPPED;
-    return _cmocka_run_group_tests(name, tests, count, NULL, NULL);
+    const int failed = _cmocka_run_group_tests(name, tests, count, NULL, NULL);
+    close_kept();
+    return failed;
 }

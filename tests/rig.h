@@ -27,10 +27,10 @@ typedef struct rig {
     uint32_t lines_count;
 } rig;
 
-/* The device of the spec that the program was given, poisoned, or with options of one's own. */
+/* The device of a spec, poisoned, which stays open for the next test; or one of the rig's own, with options or while another rig has the first. */
 void rig_open(rig *r, const char *spec);
 void rig_open_with(rig *r, const dart_device_options *options);
-/* Frees all; nothing may be left on the device. */
+/* Frees all that the test made; nothing may be left on the device. */
 void rig_close(rig *r);
 
 /* Packed, on the device. values NULL: what new memory holds. */

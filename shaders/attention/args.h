@@ -19,4 +19,26 @@ struct AttentionArgs { U32 tiles, flags, B, L, H, G, D, C, q_at, q_row, k_at, k_
  * partial[tile (D + 2)] = {top, den, acc[D]} as sma_step does with P = D. sma_merge then merges the partials. */
 struct AttentionStepArgs { U32 tiles, flags, B, H, G, D, C, splits, q_at, q_row, k_at, k_row, v_at, v_row, seq_at; F32 scale; };
 
+/* ---- The backward pass, of a piece of its own tokens from position 0 on (C = L); seq gives counts only. With
+ *   w_ts = exp(scale q_t . k_s - lse_t) for s <= t, else 0;  u_ts = w_ts (up_o_t . v_s - dot_t), 0 for t = 0:
+ *   grad_v_s = sum_t w_ts up_o_t;  grad_k_s = scale sum_t u_ts q_t;  grad_q_t = scale sum_s u_ts k_s,
+ * the first two summed over the heads of the group, one head after the other. Rows past the count become 0. ---- */
+
+/* dot[(b L + t) H + h] = o_t . up_o_t over the head's columns. Tile: T0 rows b L + t, all heads. */
+struct AttentionBackwardDotArgs { U32 tiles, flags, B, L, H, D, o_at, o_row, up_o_at, up_o_row, seq_at; };
+
+/* grad_k and grad_v. Tile: T0 tokens s x T1 columns of one (b, g), tile = token block + token blocks * (column block + column blocks *
+ * (g + G b)). */
+struct AttentionBackwardKArgs {
+    U32 tiles, flags, B, L, H, G, D, q_at, q_row, k_at, k_row, v_at, v_row, up_o_at, up_o_row, lse_at, seq_at, grad_k_at, grad_k_row, grad_v_at,
+        grad_v_row;
+    F32 scale;
+};
+
+/* grad_q. Tile: T0 tokens t x T1 columns of one (b, h), tile = token block + token blocks * (column block + column blocks * (h + H b)). */
+struct AttentionBackwardQArgs {
+    U32 tiles, flags, B, L, H, G, D, q_at, q_row, k_at, k_row, v_at, v_row, up_o_at, up_o_row, lse_at, seq_at, grad_q_at, grad_q_row;
+    F32 scale;
+};
+
 #endif

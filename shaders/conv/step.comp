@@ -38,8 +38,7 @@ void main()
             }
             sum += last_tap * last;
             [[unroll]] for (uint j = 0u; j < MAX_ROWS; j++) {
-                if (j + 1u < rows) store_tail(at + j * args.C, kept[min(j + 1u, MAX_ROWS - 1u)]);
-                else if (j + 1u == rows) store_tail(at + j * args.C, last);
+                if (j < rows) store_tail(at + j * args.C, j + 1u < rows ? kept[min(j + 1u, MAX_ROWS - 1u)] : last);
             }
             store_y(args.y_at + b * args.y_row + channel, silu(sum));
         }

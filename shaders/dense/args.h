@@ -25,4 +25,43 @@ struct GatedNormArgs { U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, 
  * Tile: T0 outputs x T1 rows, tile = output block + (number of output blocks) * row block. */
 struct LinearArgs { U32 tiles, flags, rows, inputs, outputs, x_at, x_row, weight_at, y_at, y_row; };
 
+/* ---- Backward passes: up_y is the gradient of the loss with respect to y, grad_x the one with respect to x. ----
+ * Gradients of parameters are sums over rows. Each tile writes the sum over its own rows to a slot of `partial`, f32, slot = tile, and
+ * column_sum adds the slots up in their order. */
+
+/* grad_x_s (+)= i (v - n mean(v n)), n = x_s i, i = 1 / sqrt(mean(x_s^2) + eps), v = up_y_t weight, s = rows_t or t; added with IS_ADD.
+ * HAS_ROWS: a row with a negative rows_t takes no part. partial[tile, .] = sum over the rows t of the tile, in order, of up_y_t n.
+ * Tile: T0 consecutive rows t. */
+struct NormBackwardArgs { U32 tiles, flags, rows, width, x_at, x_row, weight_at, rows_at, up_y_at, up_y_row, grad_x_at, grad_x_row; F32 eps; };
+
+/* Of gated_norm, with w = y + SiLU(gate) r, v = w SiLU(z), n = v i, i = 1 / sqrt(mean(v^2) + eps), u = up_out weight:
+ *   grad_v = i (u - n mean(u n));  grad_y = grad_v SiLU(z);  grad_z = grad_v w SiLU'(z);
+ *   grad_r = SiLU(gate) grad_y;  grad_gate = SiLU'(gate) sum grad_y r    (HAS_SMA).
+ * partial[tile, .] = sum over the rows of the tile, in order, of up_out n. Tile: T0 consecutive rows. */
+struct GatedNormBackwardArgs {
+    U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, gate_at, gate_row, z_at, z_row, weight_at, up_out_at, up_out_row, grad_y_at,
+        grad_y_row, grad_r_at, grad_r_row, grad_gate_at, grad_gate_row, grad_z_at, grad_z_row;
+    F32 eps;
+};
+
+/* grad_x[t, i] (+)= sum_o up_y[t, o] weight[o, i]. Tile: T0 inputs x T1 rows, tile = input block + (number of input blocks) * row block. */
+struct LinearBackwardXArgs { U32 tiles, flags, rows, inputs, outputs, up_y_at, up_y_row, weight_at, grad_x_at, grad_x_row; };
+
+/* grad_weight[part, o, i] (+)= sum over rows t of the part, in order, of up_y[t, o] x[t, i]; part has the rows part * share to
+ * part * share + share - 1. Tile: T0 inputs x T1 outputs of a part,
+ * tile = input block + input blocks * (output block + output blocks * part). */
+struct LinearBackwardWeightArgs { U32 tiles, flags, rows, share, inputs, outputs, up_y_at, up_y_row, x_at, x_row, grad_weight_at; };
+
+/* y[g, i] (+)= sum over the rows s = g share .. of x, share of them or as many as there are, in order, of x[s, i]. x and y are packed, f32.
+ * Tile: T0 columns of one g, tile = column block + column blocks * g. */
+struct ColumnSumArgs { U32 tiles, flags, rows, share, width, y_at; };
+
+/* The gradient of embed with respect to weight, in two launches. plan: see dart_embed_plan. Piece k of plan[0] pieces has the id, the
+ * places begin to end - 1 in `order`, and a slot: sum = the sum of up_y_t over its tokens t, in order. A slot below 0: grad_weight[id] += sum;
+ * else partial[slot] = sum. Tile: T0 columns of a piece, tile = column block + column blocks * piece. */
+struct EmbedBackwardArgs { U32 tiles, rows, width, vocabulary, plan_at, up_y_at, up_y_row, grad_weight_at; };
+/* grad_weight[id] += the sum of the slots of run k of plan[1] runs, in order. Tile: T0 columns of a run, as above. */
+struct EmbedBackwardSumArgs { U32 tiles, rows, width, vocabulary, plan_at, grad_weight_at; };
+#define EMBED_PIECE 64 /* tokens of a piece */
+
 #endif

@@ -66,4 +66,62 @@ struct SsdPieceArgs {
  * Tile: T0 columns p of one (b, h), tile = p block + p blocks * (h + H b). */
 struct SsdStepArgs { U32 tiles, flags, B, H, G, N, P, S, x_at, x_row, b_at, b_row, c_at, c_row, d_at, seq_at, dh_at, y_at, y_row; };
 
+/* ---- The backward pass of the chunked scan ----
+ * Per (b, h) with group g, inside chunk j; hin is the state that enters it, up_y the gradient of y, up_dh that of its memory (0 without
+ * HAS_DH), up_h that of the state after the last token (0 without HAS_H). cum, step: see ssd_decay; tot is cum at the chunk's end,
+ *   E_ts = exp(cum_t - cum_s) for s <= t, else 0;  keep_s = exp(tot - cum_s);  A = -exp(a_log).
+ * Tokens of a chunk are cut into tiles. Matrices of N x P are f32 and lie as the memories do without HAS_RUN; scratch of C x C, C = min(S, L), is
+ * at ((b M + j) G + g) C C. What belongs to empty chunks is neither written nor read. */
+
+/* cb[t C + s] = c_t . b_s for s <= t, and what lies in the tiles on the diagonal above it.
+ * Tile: T0 x T0 of a (b, j, g), row tile i, column tile k <= i: pair = i (i + 1) / 2 + k, tile = pair + pairs * (g + G (j + M b)),
+ * pairs = n (n + 1) / 2, n = ceil(C / T0). */
+struct SsdBackwardProductsArgs { U32 tiles, flags, B, L, G, N, S, M, C, b_at, b_row, c_at, c_row, seq_at; };
+
+/* read[n, p] = sum_t exp(cum_t) c_t[n] up_y_t[p], the gradient of hin by the chunk's own outputs.
+ * Tile: T0 rows n x T1 columns p, tile = n block + n blocks * (p block + p blocks * (h + H (j + M b))). */
+struct SsdBackwardReadArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, c_at, c_row, up_y_at, up_y_row, seq_at; };
+
+/* Takes the gradient of the state from chunk to chunk, backwards. lambda_j is that of the state at the end of chunk j:
+ *   lambda of the last chunk = up_h;  lambda_(j-1) = exp(tot_j) lambda_j + read_j;  grad_h = exp(tot_0) lambda_0 + read_0 (HAS_H: written).
+ * lambda_j replaces read_j. carry[((b M + j) H + h) N + n] = exp(tot_j) sum_p lambda_j[n, p] hin_j[n, p]. A count of 0: grad_h = up_h.
+ * Tile: T0 rows n of one (b, h), all columns, tile = row block + row blocks * (h + H b). */
+struct SsdBackwardStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, hin_at, hin_scale_at, seq_at, up_h_at, grad_h_at; };
+
+/* u_ts = E_ts step_s (up_y_t . x_s) of a head, grad_cb[t C + s] = the sum of u_ts over the heads of the group, in order; z_ts = u_ts cb_ts.
+ * A shift of the log-decay at token k changes the loss by the sum of z_us over u >= k > s. sums holds the shares of a pair of tiles i, k (below) in
+ * it, 64 for each of pairs: ((((b M + j) H + h) pairs + pair) 64; i > k: element r is the sum of z over the rows r and later of tile i,
+ * element 32 + c that over the columns before c of tile k; i = k: element r is the sum over rows >= r and columns < r.
+ * Tile: SCORE_SIDE x SCORE_SIDE tokens, pair and tile as in ssd_backward_products; SCORE_SIDE is 32. */
+struct SsdBackwardScoresArgs { U32 tiles, flags, B, L, H, G, P, S, M, C, x_at, x_row, up_y_at, up_y_row, seq_at; };
+
+/* v_s = sum_t cb_ts E_ts up_y_t + keep_s b_s (lambda + up_dh);  grad_x_s = step_s v_s + d up_y_s.
+ * token[((b L + s) H + h) 4] = {x_s . v_s, step_s x_s . keep_s b_s (lambda + up_dh), up_y_s . x_s}; the fourth is ssd_backward_c's.
+ * Tile: T0 tokens of one (b, j, h), all columns, tile = token tile + token tiles * (h + H (j + M b)). */
+struct SsdBackwardXArgs {
+    U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, up_y_at, up_y_row, up_dh_at, d_at, seq_at, grad_x_at, grad_x_row;
+};
+
+/* grad_b_s = sum_(t >= s) grad_cb_ts c_t + the sum over the heads of the group of keep_s step_s (lambda + up_dh) x_s.
+ * Tile: T0 columns n x T1 tokens of one (b, j, g), tile = n block + n blocks * (token tile + token tiles * (g + G (j + M b))). */
+struct SsdBackwardBArgs {
+    U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, c_at, c_row, up_dh_at, seq_at, grad_b_at, grad_b_row;
+};
+
+/* grad_c_t (+)= sum_(s <= t) grad_cb_ts b_s + the sum over the heads of the group of exp(cum_t) hin up_y_t (IS_ADD: added);
+ * token[((b L + t) H + h) 4 + 3] = exp(cum_t) c_t . hin up_y_t.
+ * Tile: T0 tokens of one (b, j, g), all columns, tile = token tile + token tiles * (g + G (j + M b)). */
+struct SsdBackwardCArgs {
+    U32 tiles, flags, B, L, H, G, N, P, S, M, C, b_at, b_row, c_at, c_row, up_y_at, up_y_row, hin_at, hin_scale_at, seq_at, grad_c_at, grad_c_row;
+};
+
+/* grad_a_k = the sum of z_us over u >= k > s + the sum over u >= k of token[3] + the sum over s < k of token[1] + the sum of carry over n;
+ * grad_step_k = token[0] + A grad_a_k;  grad_dt = grad_step (IS_STEP), or grad_step sigma(dt + dt_bias) where dt_min <= softplus(dt + dt_bias) <=
+ * dt_max, else 0. Sums over the tokens of the chunk, 0 for an empty one, each at (b M + j) H + h: of A step grad_a in of_a_log, of grad_dt in of_bias,
+ * of token[2] in of_d. Overwrites token[1]. Tile: one (b, j, h), tile = h + H (j + M b). */
+struct SsdBackwardDecayArgs {
+    U32 tiles, flags, B, L, H, N, S, M, C, dt_at, dt_row, a_log_at, dt_bias_at, seq_at, grad_dt_at, grad_dt_row;
+    F32 dt_min, dt_max;
+};
+
 #endif

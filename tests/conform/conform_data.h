@@ -88,13 +88,20 @@ double conform_floor(dart_dtype stored);
 /* Op runners: record on d->stream, submit, wait, compare. */
 typedef void (*conform_runner)(conform_data *d);
 void conform_dense(conform_data *d);
+void conform_dense_backward(conform_data *d);
 void conform_conv(conform_data *d);
 void conform_choice(conform_data *d);
 void conform_ssd(conform_data *d);
+void conform_ssd_backward(conform_data *d);
 void conform_sma(conform_data *d);
 void conform_attention(conform_data *d);
 void conform_mixer(conform_data *d);
 void conform_window(conform_data *d);
+void conform_attention_backward(conform_data *d);
+void conform_conv_backward(conform_data *d);
+void conform_loss(conform_data *d);
+void conform_optim(conform_data *d);
+void conform_mlp(conform_data *d);
 /* Submit and wait, twice, from the same initial contents; the second run must leave the same bits. */
 void conform_execute(conform_data *d);
 

@@ -179,6 +179,15 @@ tape_vector definition_norm(tape *t, tape_vector x, tape_vector weight, double e
     return joined(t, rows, T);
 }
 
+tape_vector definition_gated(tape *t, tape_vector y, tape_vector r, tape_vector gate)
+{
+    const size_t T = tape_count(t, gate), I = tape_count(t, y) / T;
+    tape_vector *rows = array(T, sizeof *rows);
+    for (size_t i = 0; i < T; i++)
+        rows[i] = tape_multiply(t, row(t, r, i, I), tape_apply(t, tape_part(t, gate, i, 1, 1), tape_silu, 0, 0));
+    return tape_add(t, y, joined(t, rows, T));
+}
+
 tape_vector definition_linear(tape *t, tape_vector x, tape_vector weight, size_t IN, size_t OUT)
 {
     const tape_vector part = tape_count(t, weight) == IN * OUT ? weight : tape_part(t, weight, 0, 1, IN * OUT);
@@ -211,6 +220,31 @@ tape_vector definition_embed(tape *t, tape_vector table, const int32_t *ids, siz
     for (size_t i = 0; i < T; i++) rows[i] = row(t, table, (size_t)ids[i], W);
     return joined(t, rows, T);
 }
+
+tape_vector definition_rope(tape *t, tape_vector x, const double *positions, size_t T, size_t H, size_t D, double base)
+{
+    const size_t half = D / 2;
+    tape_vector *parts = array(T * H * 2, sizeof *parts);
+    double *sines = array(half, sizeof *sines), *cosines = array(half, sizeof *cosines);
+    for (size_t s = 0; s < T; s++) {
+        for (size_t i = 0; i < half; i++) {
+            const double angle = positions[s] * pow(base, -2.0 * (double)i / (double)D);
+            sines[i] = sin(angle);
+            cosines[i] = cos(angle);
+        }
+        const tape_vector sine = tape_input(t, sines, half), cosine = tape_input(t, cosines, half);
+        for (size_t h = 0; h < H; h++) {
+            const tape_vector a = tape_part(t, x, (s * H + h) * D, 1, half), b = tape_part(t, x, (s * H + h) * D + half, 1, half);
+            parts[(s * H + h) * 2] = tape_add(t, tape_multiply(t, a, cosine), tape_scale(t, tape_multiply(t, b, sine), -1, 0));
+            parts[(s * H + h) * 2 + 1] = tape_add(t, tape_multiply(t, b, cosine), tape_multiply(t, a, sine));
+        }
+    }
+    free(sines);
+    free(cosines);
+    return joined(t, parts, T * H * 2);
+}
+
+tape_vector definition_swiglu(tape *t, tape_vector a, tape_vector u) { return tape_multiply(t, tape_apply(t, a, tape_silu, 0, 0), u); }
 
 tape_vector definition_loss(tape *t, tape_vector x, tape_vector weight, const int32_t *targets, size_t T, size_t W, size_t V)
 {
@@ -258,12 +292,7 @@ tape_vector definition_run_block(tape *t, definition_block *of, tape_vector stre
         of->attention = (definition_sma){.H = H, .G = of->G, .P = P, .N = of->N, .S = of->S, .documents = of->documents, .eps = of->sma_eps,
                                          .q = columns_of(t, qe, T, Q, 0, GN), .e = columns_of(t, qe, T, Q, GN, GP), .c = c, .dh = of->scan.dh};
         definition_run_sma(t, &of->attention);
-        tape_vector *gated = array(T, sizeof *gated);
-        for (size_t i = 0; i < T; i++) {
-            const tape_vector gate = tape_apply(t, tape_part(t, queries, i * (Q + 1) + Q, 1, 1), tape_silu, 0, 0);
-            gated[i] = tape_multiply(t, row(t, of->attention.r, i, I), gate);
-        }
-        of->y = tape_add(t, of->y, joined(t, gated, T));
+        of->y = definition_gated(t, of->y, of->attention.r, tape_part(t, queries, Q, Q + 1, T));
     }
     const tape_vector v = tape_multiply(t, of->y, tape_apply(t, z, tape_silu, 0, 0));
     return tape_add(t, stream, definition_linear(t, definition_norm(t, v, of->mixer_norm, of->eps), of->out_proj, I, of->W));

@@ -57,12 +57,18 @@ void definition_run_attention(tape *tape, definition_attention *of);
 
 /* x / sqrt(mean(x^2) + eps) weight, rows of as many elements as weight has. */
 tape_vector definition_norm(tape *tape, tape_vector x, tape_vector weight, double eps);
+/* y + silu(gate) r: T rows, a gate for each. */
+tape_vector definition_gated(tape *tape, tape_vector y, tape_vector r, tape_vector gate);
 /* x weight^T: T rows of IN, weight OUT IN. */
 tape_vector definition_linear(tape *tape, tape_vector x, tape_vector weight, size_t IN, size_t OUT);
 /* silu(bias_c + sum_k weight[c, k] x[t - K + 1 + k, c]), tokens before a document count as 0. x T C, weight C K, bias C. */
 tape_vector definition_conv(tape *tape, tape_vector x, tape_vector weight, tape_vector bias, size_t K, const definition_documents *documents);
 /* Rows ids of a table of rows of W. */
 tape_vector definition_embed(tape *tape, tape_vector table, const int32_t *ids, size_t T, size_t W);
+/* Pairs (i, i + D/2) of each of H heads turned by position base^(-2 i / D) radians; positions of the T tokens. */
+tape_vector definition_rope(tape *tape, tape_vector x, const double *positions, size_t T, size_t H, size_t D, double base);
+/* silu(a) u. */
+tape_vector definition_swiglu(tape *tape, tape_vector a, tape_vector u);
 /* Mean over the rows with a target >= 0 of lse(logits) - logits[target], logits = x weight^T; weight V W. */
 tape_vector definition_loss(tape *tape, tape_vector x, tape_vector weight, const int32_t *targets, size_t T, size_t W, size_t V);
 

@@ -19,7 +19,7 @@ typedef struct node {
 struct tape {
     node *nodes;
     size_t nodes_count, nodes_room;
-    double *values, *gradients;
+    double *values, *gradients, *squares;
     size_t values_count, values_room;
     uint32_t *links; /* operands of JOIN */
     size_t links_count, links_room;
@@ -55,6 +55,7 @@ void tape_destroy(tape **t)
     free((*t)->nodes);
     free((*t)->values);
     free((*t)->gradients);
+    free((*t)->squares);
     free((*t)->links);
     free(*t);
     *t = NULL;
@@ -236,63 +237,74 @@ tape_point tape_clamp(double v, const double *numbers)
 
 static void need_gradients(tape *t)
 {
-    if (t->gradients == NULL) t->gradients = calloc(t->values_count > 0 ? t->values_count : 1, sizeof *t->gradients);
-    demand(t->gradients != NULL, "out of memory");
+    if (t->gradients != NULL) return;
+    t->gradients = calloc(t->values_count > 0 ? t->values_count : 1, sizeof *t->gradients);
+    t->squares = calloc(t->values_count > 0 ? t->values_count : 1, sizeof *t->squares);
+    demand(t->gradients != NULL && t->squares != NULL, "out of memory");
 }
 
 void tape_push(tape *t, tape_vector v, const double *up)
 {
     need_gradients(t);
-    for (size_t i = 0; i < tape_count(t, v) && up != NULL; i++) t->gradients[t->nodes[v.id].at + i] += up[i];
+    for (size_t i = 0; i < tape_count(t, v) && up != NULL; i++) {
+        t->gradients[t->nodes[v.id].at + i] += up[i];
+        t->squares[t->nodes[v.id].at + i] += up[i] * up[i];
+    }
+}
+
+/* Adds slope times the gradient of element `from` to that of element `to`, and its square. */
+static void pass(tape *t, size_t to, size_t from, double slope)
+{
+    t->gradients[to] += slope * t->gradients[from];
+    t->squares[to] += slope * slope * t->squares[from];
 }
 
 /* One node's gradient, handed to its operands. */
 static void hand_back(tape *t, const node *n)
 {
     const node *a = &t->nodes[n->kind == JOIN ? 0 : n->a], *b = &t->nodes[n->b];
-    const double *up = t->gradients + n->at, *x = t->values + a->at, *y = t->values + b->at;
-    double *to = t->gradients + a->at, *other = t->gradients + b->at;
+    const double *x = t->values + a->at, *y = t->values + b->at;
     const size_t count = n->count, step = b->count == 1 ? 0 : 1;
     switch (n->kind) {
     case INPUT: break;
     case PART:
-        for (size_t i = 0; i < count; i++) to[n->first + i * n->stride] += up[i];
+        for (size_t i = 0; i < count; i++) pass(t, a->at + n->first + i * n->stride, n->at + i, 1);
         break;
     case JOIN:
         for (size_t k = 0, done = 0; k < n->first; k++) {
             const node *part = &t->nodes[t->links[n->a + k]];
-            for (size_t i = 0; i < part->count; i++) t->gradients[part->at + i] += up[done + i];
+            for (size_t i = 0; i < part->count; i++) pass(t, part->at + i, n->at + done + i, 1);
             done += part->count;
         }
         break;
     case ADD:
-        for (size_t i = 0; i < count; i++) to[i] += up[i];
-        for (size_t i = 0; i < count; i++) other[i * step] += up[i];
+        for (size_t i = 0; i < count; i++) pass(t, a->at + i, n->at + i, 1);
+        for (size_t i = 0; i < count; i++) pass(t, b->at + i * step, n->at + i, 1);
         break;
     case MULTIPLY:
-        for (size_t i = 0; i < count; i++) to[i] += up[i] * y[i * step];
-        for (size_t i = 0; i < count; i++) other[i * step] += up[i] * x[i];
+        for (size_t i = 0; i < count; i++) pass(t, a->at + i, n->at + i, y[i * step]);
+        for (size_t i = 0; i < count; i++) pass(t, b->at + i * step, n->at + i, x[i]);
         break;
     case SCALE:
-        for (size_t i = 0; i < count; i++) to[i] += n->numbers[0] * up[i];
+        for (size_t i = 0; i < count; i++) pass(t, a->at + i, n->at + i, n->numbers[0]);
         break;
     case SUM:
-        for (size_t i = 0; i < a->count; i++) to[i] += up[0];
+        for (size_t i = 0; i < a->count; i++) pass(t, a->at + i, n->at, 1);
         break;
     case OUTER:
-        for (size_t i = 0; i < count; i++) to[i / b->count] += up[i] * y[i % b->count];
-        for (size_t i = 0; i < count; i++) other[i % b->count] += up[i] * x[i / b->count];
+        for (size_t i = 0; i < count; i++) pass(t, a->at + i / b->count, n->at + i, y[i % b->count]);
+        for (size_t i = 0; i < count; i++) pass(t, b->at + i % b->count, n->at + i, x[i / b->count]);
         break;
     case ROWS: /* n of a->count / b->count, p of b->count */
-        for (size_t i = 0; i < a->count; i++) to[i] += up[i / b->count] * y[i % b->count];
-        for (size_t i = 0; i < a->count; i++) other[i % b->count] += up[i / b->count] * x[i];
+        for (size_t i = 0; i < a->count; i++) pass(t, a->at + i, n->at + i / b->count, y[i % b->count]);
+        for (size_t i = 0; i < a->count; i++) pass(t, b->at + i % b->count, n->at + i / b->count, x[i]);
         break;
     case COLUMNS: /* n of b->count, p of count */
-        for (size_t i = 0; i < a->count; i++) to[i] += up[i % count] * y[i / count];
-        for (size_t i = 0; i < a->count; i++) other[i / count] += up[i % count] * x[i];
+        for (size_t i = 0; i < a->count; i++) pass(t, a->at + i, n->at + i % count, y[i / count]);
+        for (size_t i = 0; i < a->count; i++) pass(t, b->at + i / count, n->at + i % count, x[i]);
         break;
     case APPLY:
-        for (size_t i = 0; i < count; i++) to[i] += up[i] * n->function(x[i], n->numbers).slope;
+        for (size_t i = 0; i < count; i++) pass(t, a->at + i, n->at + i, n->function(x[i], n->numbers).slope);
         break;
     }
 }
@@ -304,3 +316,5 @@ void tape_reverse(tape *t)
 }
 
 const double *tape_gradient(const tape *t, tape_vector v) { return t->gradients + t->nodes[v.id].at; }
+
+const double *tape_squares(const tape *t, tape_vector v) { return t->squares + t->nodes[v.id].at; }

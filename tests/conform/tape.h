@@ -63,5 +63,8 @@ void tape_push(tape *tape, tape_vector v, const double *up);
 void tape_reverse(tape *tape);
 /* After tape_reverse. */
 const double *tape_gradient(const tape *tape, tape_vector v);
+/* After tape_reverse: of each element the sum of the squares of the terms that its gradient adds up, taken over every way from an
+ * output to the element. Its root is what the gradient would be like if no terms cancelled: rounding errors are relative to that. */
+const double *tape_squares(const tape *tape, tape_vector v);
 
 #endif

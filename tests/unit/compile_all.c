@@ -13,6 +13,15 @@ static const struct { const char *kernel, *binding; dart_dtype dtype; } fixed[] 
     {"*", "cb", DART_F32}, {"*", "hin", DART_F32}, {"*", "memory", DART_F32}, {"*", "h", DART_F32}, {"*", "open", DART_F32},
     {"*", "open_decay", DART_F32}, {"*", "qn", DART_F32}, {"*", "en", DART_F32}, {"*", "factor", DART_F32}, {"*", "rho", DART_F32},
     {"*", "lse", DART_F32}, {"*", "partial", DART_F32}, {"*", "scale", DART_F32}, {"*", "part", DART_F32}, {"*", "log", DART_I32},
+    /* Backward passes and training */
+    {"norm_backward", "rows", DART_I32}, {"*", "plan", DART_I32}, {"*", "targets", DART_I32}, {"*", "correct", DART_I32},
+    {"*", "grad_weight", DART_F32}, {"*", "of_weight", DART_F32}, {"*", "of_bias", DART_F32}, {"*", "of_a_log", DART_F32},
+    {"*", "of_d", DART_F32}, {"column_sum", "x", DART_F32}, {"column_sum", "y", DART_F32}, {"*", "dot", DART_F32},
+    {"*", "grad_cb", DART_F32}, {"ssd_backward_read", "read", DART_F32}, {"ssd_backward_state", "read", DART_F32}, {"*", "lambda", DART_F32}, {"*", "carry", DART_F32}, {"*", "sums", DART_F32},
+    {"*", "token", DART_F32}, {"*", "up_dh", DART_F32}, {"*", "grad_h", DART_F32}, {"ssd_backward_state", "up_h", DART_F32},
+    {"*", "hin_scale", DART_F32}, {"cross_entropy", "logits", DART_F32}, {"*", "share", DART_F32}, {"*", "parts", DART_F32}, {"*", "loss", DART_F32},
+    {"square_sum", "x", DART_F32}, {"adamw", "w", DART_F32}, {"adamw", "m", DART_F32}, {"adamw", "v", DART_F32},
+    {"adamw", "grad", DART_F32}, {"*", "hyper", DART_F32},
 };
 static const char *const weights[] = {"weight", "dh", "to"};
 

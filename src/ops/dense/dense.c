@@ -1,5 +1,5 @@
 /* Ops on rows: fill, convert, embed, norms, linear. */
-#include "runtime/op.h"
+#include "dense.h"
 
 dart_status dart_fill(dart_stream *stream, const dart_fill_args *args)
 {
@@ -32,22 +32,6 @@ dart_status dart_convert(dart_stream *stream, const dart_convert_args *args)
     return op_end(&call);
 }
 
-/* Rows of a table that one binding can hold. */
-static uint32_t rows_that_fit(const op_call *call, uint32_t rows, uint64_t row_bytes)
-{
-    const uint64_t fit = op_binding_limit(call) / row_bytes;
-    return fit == 0 ? 1 : fit < rows ? (uint32_t)fit : rows;
-}
-
-/* `rows` rows of the operand from row `first` on. */
-static op_operand slice_of(const op_operand *operand, uint32_t first, uint32_t rows)
-{
-    op_operand slice = *operand;
-    slice.of.offset += (uint64_t)first * op_row(operand);
-    slice.rows = rows;
-    return slice;
-}
-
 dart_status dart_embed(dart_stream *stream, const dart_embed_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
@@ -60,10 +44,10 @@ dart_status dart_embed(dart_stream *stream, const dart_embed_args *args)
         .weight = {"weight", args->weight, OP_FLOAT, V, W},
         .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, W}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    const uint32_t step = rows_that_fit(&call, V, (uint64_t)W * dart_dtype_size(args->weight.dtype));
+    const uint32_t step = dense_rows_that_fit(&call, &o.weight);
     for (uint32_t first = 0; first < V && op_status(&call) == DART_OK; first += step) {
         const uint32_t count = V - first < step ? V - first : step;
-        const op_operand weight = slice_of(&o.weight, first, count);
+        const op_operand weight = dense_slice(&o.weight, first, count);
         struct EmbedArgs k = {.rows = T, .width = W, .vocabulary = V, .first = first, .count = count};
         const bool eights = W % 16 == 0 && op_fits_rows(&weight) && op_fits_rows(&o.y);
         op_kernel(&call, KERNEL_embed, T, eights ? FITS_TILES : 0);
@@ -89,7 +73,7 @@ dart_status dart_rms_norm(dart_stream *stream, const dart_rms_norm_args *args)
     if (!OP_CHECK(&call, o)) return op_status(&call);
     op_operand x = o.x;
     /* Gathered rows may lie anywhere from the start of x to the end of its buffer. */
-    if (gather) x.width = args->x.buffer->bytes / dart_dtype_size(args->x.dtype) - args->x.offset;
+    if (gather) x.width = dense_rest(&o.x);
     struct NormArgs k = {.flags = gather ? HAS_ROWS : 0, .rows = T, .width = W, .x_row = op_row(&o.x), .eps = args->eps};
     const bool eights = W % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.y) && args->weight.offset % 8 == 0;
     op_kernel(&call, KERNEL_norm, T, eights ? FITS_TILES : 0);
@@ -136,6 +120,28 @@ static uint32_t linear_traits(const op_call *call, const op_operand *x, const op
     return traits | (tiles < 2 * wave ? FITS_FEW_TILES : tiles >= 12 * wave ? FITS_MANY_TILES : 0);
 }
 
+void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add)
+{
+    /* A table above the binding limit is taken in slices of outputs, long inputs in slices of rows. */
+    const uint32_t T = (uint32_t)x->rows, IN = (uint32_t)x->width, OUT = (uint32_t)weight->rows;
+    const uint32_t outputs_step = dense_rows_that_fit(call, weight);
+    const uint32_t x_fit = dense_rows_that_fit(call, x);
+    const uint32_t y_fit = dense_rows_that_fit(call, y);
+    const uint32_t rows_step = x_fit < y_fit ? x_fit : y_fit;
+    for (uint32_t t = 0; t < T && op_status(call) == DART_OK; t += rows_step) {
+        for (uint32_t out = 0; out < OUT && op_status(call) == DART_OK; out += outputs_step) {
+            const uint32_t rows = T - t < rows_step ? T - t : rows_step;
+            const uint32_t outputs = OUT - out < outputs_step ? OUT - out : outputs_step;
+            const op_operand some = dense_slice(x, t, rows), part = dense_slice(weight, out, outputs);
+            const op_operand to = dense_columns(y, t, rows, out, outputs);
+            struct LinearArgs k = {.flags = add ? IS_ADD : 0, .rows = rows, .inputs = IN, .outputs = outputs};
+            op_kernel(call, KERNEL_linear, rows, linear_traits(call, &some, &part));
+            OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(rows, call->T1), OP_ROWS(linear, x, &some, k),
+                      OP_AT(linear, weight, &part, k), OP_ROWS(linear, y, &to, k));
+        }
+    }
+}
+
 dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
@@ -148,25 +154,6 @@ dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
         .weight = {"weight", args->weight, OP_FLOAT, OUT, IN},
         .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, OUT}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    /* A table above the binding limit is taken in slices of outputs, long inputs in slices of rows. */
-    const uint32_t outputs_step = rows_that_fit(&call, OUT, (uint64_t)IN * dart_dtype_size(args->weight.dtype));
-    const uint32_t x_fit = rows_that_fit(&call, T, (uint64_t)op_row(&o.x) * dart_dtype_size(args->x.dtype));
-    const uint32_t y_fit = rows_that_fit(&call, T, (uint64_t)op_row(&o.y) * dart_dtype_size(args->y.dtype));
-    const uint32_t rows_step = x_fit < y_fit ? x_fit : y_fit;
-    for (uint32_t t = 0; t < T && op_status(&call) == DART_OK; t += rows_step) {
-        for (uint32_t out = 0; out < OUT && op_status(&call) == DART_OK; out += outputs_step) {
-            const uint32_t rows = T - t < rows_step ? T - t : rows_step;
-            const uint32_t outputs = OUT - out < outputs_step ? OUT - out : outputs_step;
-            const op_operand x = slice_of(&o.x, t, rows), weight = slice_of(&o.weight, out, outputs);
-            op_operand y = slice_of(&o.y, t, rows);
-            y.of.offset += out;
-            y.of.row = op_row(&o.y);
-            y.width = outputs;
-            struct LinearArgs k = {.flags = args->add ? IS_ADD : 0, .rows = rows, .inputs = IN, .outputs = outputs};
-            op_kernel(&call, KERNEL_linear, rows, linear_traits(&call, &x, &weight));
-            OP_LAUNCH(&call, &k, base_ceil_div(outputs, call.T0) * base_ceil_div(rows, call.T1), OP_ROWS(linear, x, &x, k),
-                      OP_AT(linear, weight, &weight, k), OP_ROWS(linear, y, &y, k));
-        }
-    }
+    dense_linear(&call, &o.x, &o.weight, &o.y, args->add);
     return op_end(&call);
 }

@@ -1,5 +1,5 @@
 /* The scan: four stages for a piece, two for a token. */
-#include "runtime/op.h"
+#include "ssd.h"
 #include "tiles.h"
 
 #include <float.h>
@@ -294,6 +294,32 @@ static void append(const ssd_plan *p)
     for (uint32_t i = 0; i < a->memories_count; i++)
         dart_sma_append(p->call.stream, &(dart_sma_append_args){.B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .eps = p->eps,
                                                                 .dh = p->memory.values.of, .seq = a->seq, .to = a->memories[i]});
+}
+
+/* The walk over chunks replaces h. */
+static void copy_state(ssd_plan *p)
+{
+    op_call *call = &p->call;
+    const op_operand h = op_scratch(call, DART_F32, p->a->B, p->state);
+    struct ConvertArgs k = {.rows = p->a->B, .width = (uint32_t)p->state};
+    op_kernel(call, KERNEL_convert, k.rows, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(k.rows * p->state, call->T0), OP_ROWS(convert, x, &p->o.h, k), OP_ROWS(convert, y, &h, k));
+    p->o.h = h;
+}
+
+dart_status ssd_enter(const op_call *call, const dart_ssd_args *args, ssd_entering *entering)
+{
+    ssd_plan p = {.call = *call, .a = args};
+    if (check(&p) != DART_OK) return op_status(&p.call);
+    p.o.cum = op_kept(&p.call, &p.o.cum);
+    p.o.decay = op_kept(&p.call, &p.o.decay);
+    p.memory = scratch_matrices(&p, false, false);
+    p.hin = scratch_matrices(&p, false, false);
+    if (op_has(&args->h)) copy_state(&p);
+    decay_and_memory(&p);
+    state(&p);
+    *entering = (ssd_entering){.cum = p.o.cum, .decay = p.o.decay, .hin = p.hin.values, .hin_scale = p.hin.scale};
+    return op_status(&p.call);
 }
 
 dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args)

@@ -1,0 +1,55 @@
+// y_i = x_i cos - x_(i + D/2) sin, y_(i + D/2) = x_(i + D/2) cos + x_i sin of the angle position r^i, of each head (args.h). A block takes T0
+// tokens; a thread takes pairs (token, i) and turns them in all heads, so that y may be x.
+#include "lib/dart.cuh"
+
+// The product of two fractions of 64 bits.
+__device__ __forceinline__ uint64_t fraction(uint64_t a, uint32_t b_high, uint32_t b_low)
+{
+    const uint64_t ah = a >> 32, al = uint32_t(a);
+    return ah * b_high + (ah * b_low >> 32) + (al * b_high >> 32);
+}
+
+// Sine (x) and cosine (y) of a fraction of a turn, of 32 bits: the rest within an eighth of a turn of a quarter, by polynomials.
+__device__ __forceinline__ float2 sine(uint32_t turns)
+{
+    const uint32_t quarter = (turns + (1u << 29)) >> 30;
+    const float x = float(int32_t(turns - (quarter << 30))) * 1.4629180792671596e-9f, z = x * x; // 2 pi / 2^32
+    const float odd = x + x * z * (-1.6666654611e-1f + z * (8.3321608736e-3f - z * 1.9515295891e-4f));
+    const float even = 1.0f - 0.5f * z + z * z * (4.166664568298827e-2f + z * (-1.388731625493765e-3f + z * 2.443315711809948e-5f));
+    const float s = quarter & 1 ? even : odd, c = quarter & 1 ? odd : even;
+    return make_float2(quarter & 2 ? -s : s, (quarter + 1) & 2 ? -c : c);
+}
+
+KERNEL_FUNCTION(rope, simt)
+{
+    constexpr uint32_t T0 = TILE0_rope_simt;
+    const View x = VIEW(rope, x), y = VIEW(rope, y);
+    const uint32_t half = args.D / 2, rows = args.B * args.L;
+    FOR_TILES(tile) {
+        for (uint32_t e = threadIdx.x; e < T0 * half; e += block_size) {
+            const uint32_t row = tile * T0 + e / half, i = e % half;
+            if (row >= rows) continue;
+            const uint32_t b = row / args.L, t = row % args.L;
+            const Piece piece = piece_of(INTS(rope, seq) + args.seq_at, args.flags, args.L, b);
+            const bool counts = t < piece.count;
+            if (!counts && !(args.flags & IS_INVERSE)) continue;
+            uint64_t rate = uint64_t(TURN_HIGH) << 32 | TURN_LOW;
+            if (i & 1) rate = fraction(rate, args.r0_high, args.r0_low);
+            if (i & 2) rate = fraction(rate, args.r1_high, args.r1_low);
+            if (i & 4) rate = fraction(rate, args.r2_high, args.r2_low);
+            if (i & 8) rate = fraction(rate, args.r3_high, args.r3_low);
+            if (i & 16) rate = fraction(rate, args.r4_high, args.r4_low);
+            if (i & 32) rate = fraction(rate, args.r5_high, args.r5_low);
+            if (i & 64) rate = fraction(rate, args.r6_high, args.r6_low);
+            const uint32_t position = piece.position + t;
+            float2 by = sine(position * uint32_t(rate >> 32) + __umulhi(position, uint32_t(rate)));
+            if (args.flags & IS_INVERSE) by.x = -by.x;
+            for (uint32_t h = 0; h < args.H; h++) {
+                const size_t from = args.x_at + size_t(row) * args.x_row + h * args.D + i, to = args.y_at + size_t(row) * args.y_row + h * args.D + i;
+                const float first = counts ? load(x, from) : 0.0f, second = counts ? load(x, from + half) : 0.0f;
+                store(y, to, first * by.y - second * by.x);
+                store(y, to + half, second * by.y + first * by.x);
+            }
+        }
+    }
+}

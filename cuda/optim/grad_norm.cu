@@ -1,0 +1,39 @@
+// square_sum: partial[tile] = the sum of the squares of SQUARES elements of x, infinity where it is not finite; a block a tile.
+// grad_scale: scale = {norm, min(1, clip / (norm + 1e-6)), 1, 0}, or {infinity, 0, 0, 0}, from all partials; one block, a thread adds up every
+// SUM_LANES-th of them in order, with what each addition lost, then the threads are added in pairs.
+#include "lib/dart.cuh"
+#include "lib/neumaier.cuh"
+
+__device__ __forceinline__ bool is_finite(float value) { return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u; }
+
+KERNEL_FUNCTION(square_sum, simt)
+{
+    const float *x = FLOATS(square_sum, x) + args.x_at;
+    float *partial = FLOATS(square_sum, partial) + args.partial_at;
+    FOR_TILES(tile) {
+        const uint32_t begin = tile * SQUARES, end = min(begin + SQUARES, args.count);
+        float sum = 0.0f;
+#pragma unroll 4
+        for (uint32_t i = begin + threadIdx.x; i < end; i += block_size) sum = fmaf(x[i], x[i], sum);
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) partial[tile] = is_finite(sum) ? sum : __uint_as_float(0x7f800000u);
+    }
+}
+
+KERNEL_FUNCTION(grad_scale, simt)
+{
+    const float *partial = FLOATS(grad_scale, partial);
+    float *scale = FLOATS(grad_scale, scale) + args.scale_at;
+    FOR_TILES(tile) {
+        Neumaier sum = {0.0f, 0.0f};
+        for (uint32_t i = threadIdx.x; i < args.count && threadIdx.x < SUM_LANES; i += SUM_LANES) sum.add(partial[i]);
+        const float total = block_sum(sum.total + sum.lost);
+        if (threadIdx.x != 0) continue;
+        const bool finite = is_finite(total);
+        const float norm = sqrtf(total);
+        scale[0] = finite ? norm : __uint_as_float(0x7f800000u);
+        scale[1] = finite ? fminf(1.0f, args.clip / (norm + 1e-6f)) : 0.0f;
+        scale[2] = finite ? 1.0f : 0.0f;
+        scale[3] = 0.0f;
+    }
+}

@@ -1,0 +1,34 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// norm = the root of the sum of the partials; scale = {norm, min(1, clip / (norm + 1e-6)), 1, 0}, or {infinity, 0, 0, 0} where the sum is not
+// finite.
+//
+// partial count, scale 4, f32. One workgroup: lane l adds up the partials l, l + SUM_LANES, .. in order, with what each addition lost
+// (Neumaier), then the lanes are added in pairs. Shared memory: 4 LANES bytes (lane_values). Guards: what is not finite is found by its bits.
+#include "lib/dart.glsl"
+#include "table/grad_scale.glsl"
+READS(partial) WRITES(scale)
+#include "lib/neumaier.glsl"
+
+void main()
+{
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        Neumaier sum = Neumaier(0.0, 0.0);
+        float broken = 0.0;
+        for (uint i = LANE; i < args.count; i += LANES) {
+            float term = load_partial(i);
+            if ((floatBitsToUint(term) & 0x7f800000u) == 0x7f800000u) broken = 1.0;
+            add_to(sum, term);
+        }
+        broken = workgroup_max(broken);
+        float total = workgroup_sum(sum.total + sum.lost);
+        if (LANE == 0u) {
+            bool finite = broken == 0.0 && (floatBitsToUint(total) & 0x7f800000u) != 0x7f800000u;
+            float norm = sqrt(total);
+            store_scale(args.scale_at, finite ? norm : uintBitsToFloat(0x7f800000u));
+            store_scale(args.scale_at + 1u, finite ? min(1.0, args.clip / (norm + 1e-6)) : 0.0);
+            store_scale(args.scale_at + 2u, finite ? 1.0 : 0.0);
+            store_scale(args.scale_at + 3u, 0.0);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+/* What ops of other families share with those on rows: parts of operands that fit a binding, sums over rows, products. */
+#ifndef DART_DENSE_H
+#define DART_DENSE_H
+
+#include "runtime/op.h"
+
+/* Rows of the operand that one binding can hold, at least 1 and at most all. */
+uint32_t dense_rows_that_fit(const op_call *call, const op_operand *operand);
+/* `rows` rows of the operand from row `first` on. */
+op_operand dense_slice(const op_operand *operand, uint32_t first, uint32_t rows);
+/* The slice's columns from `column` on, `width` of them. */
+op_operand dense_columns(const op_operand *operand, uint32_t first, uint32_t rows, uint32_t column, uint32_t width);
+/* Elements from the operand's first one to the end of its buffer: rows that an index tensor names may lie anywhere in them. */
+uint64_t dense_rest(const op_operand *operand);
+
+/* y += the sum of the rows of partial, f32 scratch of as many columns as y has elements, in an order that depends on the number of rows
+ * only. Overwrites partial's memory if there are many rows. */
+void dense_sum(op_call *call, const op_operand *partial, const op_operand *y);
+
+/* The launches of dart_linear and of dart_linear_backward: y (+)= x weight^T;  grad_x (+)= up_y weight;  grad_weight += up_y^T x. */
+void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add);
+void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_operand *weight, const op_operand *grad_x, bool add);
+void dense_linear_backward_weight(op_call *call, const op_operand *up_y, const op_operand *x, const op_operand *grad_weight);
+
+#endif

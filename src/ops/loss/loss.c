@@ -1,0 +1,74 @@
+/* Cross entropy of the head: loss and gradients, block by block of rows. Formulas and tiles: shaders/loss/args.h. */
+#include "dartlm/ops_backward.h"
+#include "ops/dense/dense.h"
+
+#define BLOCK_LOGITS (UINT64_C(1) << 24) /* of a block of rows: 64 MiB, half of what every device can bind */
+
+/* Rows of a block: depends on shapes only, as the order of the sums does. */
+static uint32_t block_rows(uint32_t T, uint32_t V)
+{
+    uint64_t rows = BLOCK_LOGITS / V;
+    rows = rows >= 64 ? rows / 64 * 64 : rows == 0 ? 1 : rows;
+    return rows < T ? (uint32_t)rows : T;
+}
+
+/* Elements of a vector from `first` on. */
+static op_operand elements(const op_operand *operand, uint64_t first, uint64_t count)
+{
+    op_operand some = *operand;
+    some.of.offset += first;
+    some.width = count;
+    return some;
+}
+
+dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_args *args)
+{
+    if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
+    op_call call;
+    const uint32_t T = args->T, V = args->V, W = args->W;
+    if (op_begin(&call, stream, "dart_cross_entropy") != DART_OK) return op_status(&call);
+    OP_REQUIRE(&call, T > 0 && V > 0 && W > 0 && T <= INT32_MAX && V <= INT32_MAX,
+               "T %u, V %u, W %u: all must be above 0, T and V below 2^31", T, V, W);
+    const bool gradient = op_has(&args->grad_x);
+    OP_REQUIRE(&call, op_has(&args->grad_weight) == gradient, "grad_x and grad_weight come together");
+    const struct { op_operand x, weight, targets, share, loss, correct, grad_x, grad_weight; } o = {
+        .x = {"x", args->x, OP_FLOAT | OP_VIEW, T, W},
+        .weight = {"weight", args->weight, OP_FLOAT, V, W},
+        .targets = {"targets", args->targets, OP_I32, 1, T},
+        .share = {"share", args->share, OP_F32, 1, 1},
+        .loss = {"loss", args->loss, OP_F32, 1, 1},
+        .correct = {"correct", args->correct, OP_I32, 1, 1},
+        .grad_x = {"grad_x", args->grad_x, OP_FLOAT | OP_VIEW | OP_OPTIONAL, T, W},
+        .grad_weight = {"grad_weight", args->grad_weight, OP_F32 | OP_OPTIONAL, V, W}};
+    if (!OP_CHECK(&call, o)) return op_status(&call);
+    const uint32_t step = block_rows(T, V);
+    const op_operand parts = op_scratch(&call, DART_F32, 1, 2 * (uint64_t)T), logits = op_scratch(&call, DART_F32, step, V);
+    op_operand labelled = {0};
+    if (gradient) labelled = op_scratch(&call, args->x.dtype, step, W);
+    for (uint32_t t = 0; t < T && op_status(&call) == DART_OK; t += step) {
+        const uint32_t rows = T - t < step ? T - t : step;
+        const op_operand targets = elements(&o.targets, t, rows), part = elements(&parts, 2 * (uint64_t)t, 2 * (uint64_t)rows);
+        const op_operand z = dense_slice(&logits, 0, rows);
+        op_operand x = dense_slice(&o.x, t, rows);
+        if (gradient) {
+            const op_operand kept = dense_slice(&labelled, 0, rows);
+            struct LabelledArgs k = {.rows = rows, .width = W, .vocabulary = V};
+            op_kernel(&call, KERNEL_labelled, rows, 0);
+            OP_LAUNCH(&call, &k, rows, OP_ROWS(labelled, x, &x, k), OP_AT(labelled, targets, &targets, k), OP_AT(labelled, y, &kept, k));
+            x = kept;
+        }
+        dense_linear(&call, &x, &o.weight, &z, false);
+        struct CrossEntropyArgs k = {.flags = gradient ? HAS_GRADIENT : 0, .rows = rows, .width = V};
+        op_kernel(&call, KERNEL_cross_entropy, rows, 0);
+        OP_LAUNCH(&call, &k, rows, OP_AT(cross_entropy, logits, &z, k), OP_AT(cross_entropy, targets, &targets, k),
+                  OP_AT(cross_entropy, share, &o.share, k), OP_AT(cross_entropy, parts, &part, k));
+        if (!gradient) continue;
+        const op_operand grad_x = dense_slice(&o.grad_x, t, rows);
+        dense_linear_backward_x(&call, &z, &o.weight, &grad_x, false);
+        dense_linear_backward_weight(&call, &z, &x, &o.grad_weight);
+    }
+    struct LossSumArgs k = {.rows = T};
+    op_kernel(&call, KERNEL_loss_sum, T, 0);
+    OP_LAUNCH(&call, &k, 1, OP_WHOLE(loss_sum, parts, &parts), OP_AT(loss_sum, loss, &o.loss, k), OP_AT(loss_sum, correct, &o.correct, k));
+    return op_end(&call);
+}

@@ -1,0 +1,79 @@
+/* What a Transformer's layers need besides attention: rotary positions and SwiGLU. Formulas and tiles: shaders/mlp/args.h. */
+#include "dartlm/ops_backward.h"
+#include "runtime/op.h"
+
+#include <math.h>
+
+enum { MAX_TURNED = 256 }; /* largest D: seven powers make up every i below 128 */
+
+dart_status dart_rope(dart_stream *stream, const dart_rope_args *args)
+{
+    if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
+    op_call call;
+    const dart_rope_args *a = args;
+    if (op_begin(&call, stream, "dart_rope") != DART_OK) return op_status(&call);
+    OP_REQUIRE(&call, a->B > 0 && a->L > 0 && a->H > 0, "B %u, L %u, H %u: all must be above 0", a->B, a->L, a->H);
+    OP_REQUIRE(&call, a->D > 0 && a->D % 2 == 0 && a->D <= MAX_TURNED, "D %u must be even, 2 to %d", a->D, MAX_TURNED);
+    OP_REQUIRE(&call, a->base > 1 && isfinite(a->base), "base %g must be above 1", (double)a->base);
+    const uint64_t rows = (uint64_t)a->B * a->L, width = (uint64_t)a->H * a->D;
+    OP_REQUIRE(&call, rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)rows);
+    const struct { op_operand x, seq, y; } o = {
+        .x = {"x", a->x, OP_FLOAT | OP_VIEW, rows, width},
+        .seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2},
+        .y = {"y", a->y, OP_FLOAT | OP_VIEW, rows, width}};
+    if (!OP_CHECK(&call, o)) return op_status(&call);
+    uint64_t powers[7];
+    for (int k = 0; k < 7; k++) powers[k] = (uint64_t)ldexp(pow((double)a->base, -(double)(2u << k) / a->D), 64);
+#define HIGH(k) (uint32_t)(powers[k] >> 32)
+#define LOW(k) (uint32_t)powers[k]
+    struct RopeArgs k = {.flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (a->inverse ? IS_INVERSE : 0), .B = a->B, .L = a->L, .H = a->H, .D = a->D,
+                         .r0_high = HIGH(0), .r0_low = LOW(0), .r1_high = HIGH(1), .r1_low = LOW(1), .r2_high = HIGH(2), .r2_low = LOW(2),
+                         .r3_high = HIGH(3), .r3_low = LOW(3), .r4_high = HIGH(4), .r4_low = LOW(4), .r5_high = HIGH(5), .r5_low = LOW(5),
+                         .r6_high = HIGH(6), .r6_low = LOW(6)};
+#undef HIGH
+#undef LOW
+    op_kernel(&call, KERNEL_rope, (uint32_t)rows, 0);
+    OP_LAUNCH(&call, &k, base_ceil_div(rows, call.T0), OP_ROWS(rope, x, &o.x, k), OP_AT(rope, seq, &o.seq, k), OP_ROWS(rope, y, &o.y, k));
+    return op_end(&call);
+}
+
+dart_status dart_swiglu(dart_stream *stream, const dart_swiglu_args *args)
+{
+    if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
+    op_call call;
+    const uint32_t T = args->T, I = args->I;
+    if (op_begin(&call, stream, "dart_swiglu") != DART_OK) return op_status(&call);
+    OP_REQUIRE(&call, T > 0 && I > 0, "T %u, I %u: both must be above 0", T, I);
+    const struct { op_operand a, u, h; } o = {
+        .a = {"a", args->a, OP_FLOAT | OP_VIEW, T, I},
+        .u = {"u", args->u, OP_FLOAT | OP_VIEW, T, I},
+        .h = {"h", args->h, OP_FLOAT | OP_VIEW, T, I}};
+    if (!OP_CHECK(&call, o)) return op_status(&call);
+    struct SwigluArgs k = {.rows = T, .width = I};
+    op_kernel(&call, KERNEL_swiglu, T, 0);
+    OP_LAUNCH(&call, &k, base_ceil_div((uint64_t)T * I, call.T0), OP_ROWS(swiglu, a, &o.a, k), OP_ROWS(swiglu, u, &o.u, k),
+              OP_ROWS(swiglu, h, &o.h, k));
+    return op_end(&call);
+}
+
+dart_status dart_swiglu_backward(dart_stream *stream, const dart_swiglu_backward_args *args)
+{
+    if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
+    op_call call;
+    const uint32_t T = args->T, I = args->I;
+    if (op_begin(&call, stream, "dart_swiglu_backward") != DART_OK) return op_status(&call);
+    OP_REQUIRE(&call, T > 0 && I > 0, "T %u, I %u: both must be above 0", T, I);
+    const struct { op_operand a, u, up_h, grad_a, grad_u; } o = {
+        .a = {"a", args->a, OP_FLOAT | OP_VIEW, T, I},
+        .u = {"u", args->u, OP_FLOAT | OP_VIEW, T, I},
+        .up_h = {"up_h", args->up_h, OP_FLOAT | OP_VIEW, T, I},
+        .grad_a = {"grad_a", args->grad_a, OP_FLOAT | OP_VIEW, T, I},
+        .grad_u = {"grad_u", args->grad_u, OP_FLOAT | OP_VIEW, T, I}};
+    if (!OP_CHECK(&call, o)) return op_status(&call);
+    struct SwigluBackwardArgs k = {.rows = T, .width = I};
+    op_kernel(&call, KERNEL_swiglu_backward, T, 0);
+    OP_LAUNCH(&call, &k, base_ceil_div((uint64_t)T * I, call.T0), OP_ROWS(swiglu_backward, a, &o.a, k), OP_ROWS(swiglu_backward, u, &o.u, k),
+              OP_ROWS(swiglu_backward, up_h, &o.up_h, k), OP_ROWS(swiglu_backward, grad_a, &o.grad_a, k),
+              OP_ROWS(swiglu_backward, grad_u, &o.grad_u, k));
+    return op_end(&call);
+}

@@ -1,0 +1,15 @@
+/* What the backward pass of the scan takes from the forward pass. */
+#ifndef DART_SSD_H
+#define DART_SSD_H
+
+#include "runtime/op.h"
+
+typedef struct ssd_entering {
+    op_operand cum, decay, hin, hin_scale;
+} ssd_entering;
+
+/* Records the stages of the call that lead to the states entering its chunks, raw and f32, in scratch memory of the stream. The state
+ * before the piece, args->h, is left as it is; args->y is checked and not used. Returns the stream's status. */
+dart_status ssd_enter(const op_call *call, const dart_ssd_args *args, ssd_entering *entering);
+
+#endif

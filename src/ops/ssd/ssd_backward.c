@@ -1,0 +1,249 @@
+/* The backward pass of the scan. Stages and their scratch: shaders/ssd/args.h. */
+#include "dartlm/ops_backward.h"
+#include "ops/dense/dense.h"
+#include "ssd.h"
+
+#include <float.h>
+
+/* One call with everything that its stages share. */
+typedef struct plan {
+    op_call call;
+    const dart_ssd_backward_args *a;
+    uint32_t flags, M, C;
+    struct {
+        op_operand x, dt, b, c, a_log, dt_bias, d, seq, h, cum, decay, hin, hin_scale, up_y, up_dh, up_h, grad_x, grad_dt, grad_b, grad_c, grad_a_log,
+            grad_dt_bias, grad_d, grad_h;
+    } o;
+    ssd_entering entering;
+    op_operand cb, grad_cb, lambda, carry, sums, token, of_a_log, of_bias, of_d; /* scratch */
+} plan;
+
+static dart_status check(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    OP_REQUIRE(call, a->B > 0 && a->L > 0 && a->H > 0 && a->G > 0 && a->S > 0 && a->N > 0 && a->P > 0,
+               "B %u, L %u, H %u, G %u, S %u, N %u, P %u: all must be above 0", a->B, a->L, a->H, a->G, a->S, a->N, a->P);
+    OP_REQUIRE(call, a->N <= MAX_STATE && a->P <= MAX_STATE, "N %u, P %u must be at most %d", a->N, a->P, MAX_STATE);
+    OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
+    OP_REQUIRE(call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    OP_REQUIRE(call, op_has(&a->dt_bias) == op_has(&a->grad_dt_bias), "dt_bias and grad_dt_bias come together");
+    OP_REQUIRE(call, op_has(&a->d) == op_has(&a->grad_d), "d and grad_d come together");
+    OP_REQUIRE(call, op_has(&a->cum) == op_has(&a->decay) && op_has(&a->cum) == op_has(&a->hin), "cum, decay and hin come together");
+    OP_REQUIRE(call, op_has(&a->hin) || !op_has(&a->hin_scale), "hin_scale needs hin");
+    const uint64_t rows = (uint64_t)a->B * a->L, state = (uint64_t)a->H * a->N * a->P;
+    OP_REQUIRE(call, rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)rows);
+    p->M = op_chunks(a->L, a->S, op_has(&a->seq));
+    p->C = a->S < a->L ? a->S : a->L;
+    const uint64_t chunks = (uint64_t)a->B * p->M, x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
+    p->o.x = (op_operand){"x", a->x, OP_FLOAT | OP_VIEW, rows, x_width};
+    p->o.dt = (op_operand){"dt", a->dt, OP_FLOAT | OP_VIEW, rows, a->H};
+    p->o.b = (op_operand){"b", a->b, OP_FLOAT | OP_VIEW, rows, b_width};
+    p->o.c = (op_operand){"c", a->c, OP_FLOAT | OP_VIEW, rows, b_width};
+    p->o.a_log = (op_operand){"a_log", a->a_log, OP_FLOAT, 1, a->H};
+    p->o.dt_bias = (op_operand){"dt_bias", a->dt_bias, OP_FLOAT | OP_OPTIONAL, 1, a->H};
+    p->o.d = (op_operand){"d", a->d, OP_FLOAT | OP_OPTIONAL, 1, a->H};
+    p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
+    p->o.h = (op_operand){"h", a->h, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, state};
+    p->o.cum = (op_operand){"cum", a->cum, OP_F32 | OP_OPTIONAL | OP_ALIGNED, rows * a->H, CUM_STRIDE};
+    p->o.decay = (op_operand){"decay", a->decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, (uint64_t)(p->M + 1) * a->H};
+    p->o.hin = (op_operand){"hin", a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32 | 1 << DART_BF16) | OP_OPTIONAL, chunks, state};
+    p->o.hin_scale = (op_operand){"hin_scale", a->hin_scale, OP_F32 | OP_OPTIONAL, chunks, (uint64_t)a->H * a->N};
+    p->o.up_y = (op_operand){"up_y", a->up_y, OP_FLOAT | OP_VIEW, rows, x_width};
+    p->o.up_dh = (op_operand){"up_dh", a->up_dh, OP_F32 | OP_OPTIONAL, chunks, state};
+    p->o.up_h = (op_operand){"up_h", a->up_h, OP_F32 | OP_OPTIONAL, a->B, state};
+    p->o.grad_x = (op_operand){"grad_x", a->grad_x, OP_FLOAT | OP_VIEW, rows, x_width};
+    p->o.grad_dt = (op_operand){"grad_dt", a->grad_dt, OP_FLOAT | OP_VIEW, rows, a->H};
+    p->o.grad_b = (op_operand){"grad_b", a->grad_b, OP_FLOAT | OP_VIEW, rows, b_width};
+    p->o.grad_c = (op_operand){"grad_c", a->grad_c, OP_FLOAT | OP_VIEW, rows, b_width};
+    p->o.grad_a_log = (op_operand){"grad_a_log", a->grad_a_log, OP_F32, 1, a->H};
+    p->o.grad_dt_bias = (op_operand){"grad_dt_bias", a->grad_dt_bias, OP_F32 | OP_OPTIONAL, 1, a->H};
+    p->o.grad_d = (op_operand){"grad_d", a->grad_d, OP_F32 | OP_OPTIONAL, 1, a->H};
+    p->o.grad_h = (op_operand){"grad_h", a->grad_h, OP_F32 | OP_OPTIONAL, a->B, state};
+    OP_CHECK(call, p->o);
+    p->flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (op_has(&a->dt_bias) ? HAS_BIAS : 0) | (op_has(&a->d) ? HAS_D : 0) |
+               (op_has(&a->up_dh) ? HAS_DH : 0) | (op_has(&a->up_h) ? HAS_UP_H : 0) | (op_has(&a->grad_h) ? HAS_H : 0) |
+               (op_has(&a->hin_scale) ? HAS_HIN_SCALE : 0) | (a->dt_is_step ? IS_STEP : 0);
+    return op_status(call);
+}
+
+static void enter(plan *p)
+{
+    const dart_ssd_backward_args *a = p->a;
+    if (op_has(&a->cum)) {
+        p->entering = (ssd_entering){.cum = p->o.cum, .decay = p->o.decay, .hin = p->o.hin, .hin_scale = p->o.hin_scale};
+        return;
+    }
+    const dart_ssd_args forward = {
+        .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .dt_is_step = a->dt_is_step, .dt_min = a->dt_min,
+        .dt_max = a->dt_max, .x = a->x, .dt = a->dt, .b = a->b, .c = a->c, .a_log = a->a_log, .dt_bias = a->dt_bias, .d = a->d, .seq = a->seq, .h = a->h,
+        .y = a->up_y};
+    ssd_enter(&p->call, &forward, &p->entering);
+}
+
+static void place_scratch(plan *p)
+{
+    const dart_ssd_backward_args *a = p->a;
+    op_call *call = &p->call;
+    const uint64_t chunks = (uint64_t)a->B * p->M, square = (uint64_t)p->C * p->C, side = base_ceil_div(p->C, SCORE_SIDE);
+    p->cb = op_scratch(call, DART_F32, chunks * a->G, square);
+    p->grad_cb = op_scratch(call, DART_F32, chunks * a->G, square);
+    p->lambda = op_scratch(call, DART_F32, chunks * a->H, (uint64_t)a->N * a->P);
+    p->carry = op_scratch(call, DART_F32, chunks * a->H, a->N);
+    p->sums = op_scratch(call, DART_F32, chunks * a->H, side * (side + 1) / 2 * 64);
+    p->token = op_scratch(call, DART_F32, (uint64_t)a->B * a->L * a->H, 4);
+    p->of_a_log = op_scratch(call, DART_F32, chunks, a->H);
+    p->of_bias = op_scratch(call, DART_F32, chunks, a->H);
+    p->of_d = op_scratch(call, DART_F32, chunks, a->H);
+}
+
+/* Gradients of rows that no sequence has. */
+static void clear(plan *p, const op_operand *grad)
+{
+    op_call *call = &p->call;
+    struct FillArgs k = {.rows = (uint32_t)grad->rows, .width = (uint32_t)grad->width, .value = 0};
+    op_kernel(call, KERNEL_fill, k.rows, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(grad->rows * grad->width, call->T0), OP_ROWS(fill, y, grad, k));
+}
+
+/* ---- Stages ---- */
+
+static uint64_t pairs_of(const plan *p, uint32_t side)
+{
+    const uint64_t tiles = base_ceil_div(p->C, side);
+    return tiles * (tiles + 1) / 2 * p->a->G * p->M * p->a->B;
+}
+
+static void products(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    struct SsdBackwardProductsArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .S = a->S, .M = p->M, .C = p->C};
+    op_kernel(call, KERNEL_ssd_backward_products, a->L, 0);
+    OP_LAUNCH(call, &k, pairs_of(p, call->T0), OP_ROWS(ssd_backward_products, b, &p->o.b, k), OP_ROWS(ssd_backward_products, c, &p->o.c, k),
+              OP_AT(ssd_backward_products, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_products, cb, &p->cb));
+}
+
+static void read(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    struct SsdBackwardReadArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    op_kernel(call, KERNEL_ssd_backward_read, a->L, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(a->P, call->T1) * a->H * p->M * a->B,
+              OP_ROWS(ssd_backward_read, c, &p->o.c, k), OP_ROWS(ssd_backward_read, up_y, &p->o.up_y, k),
+              OP_WHOLE(ssd_backward_read, cum, &p->entering.cum), OP_AT(ssd_backward_read, seq, &p->o.seq, k),
+              OP_WHOLE(ssd_backward_read, read, &p->lambda));
+}
+
+static void state(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    struct SsdBackwardStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    op_kernel(call, KERNEL_ssd_backward_state, a->L, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * a->H * a->B, OP_WHOLE(ssd_backward_state, decay, &p->entering.decay),
+              OP_WHOLE(ssd_backward_state, read, &p->lambda), OP_AT(ssd_backward_state, hin, &p->entering.hin, k),
+              OP_AT(ssd_backward_state, hin_scale, &p->entering.hin_scale, k), OP_AT(ssd_backward_state, up_h, &p->o.up_h, k),
+              OP_AT(ssd_backward_state, seq, &p->o.seq, k), OP_AT(ssd_backward_state, grad_h, &p->o.grad_h, k),
+              OP_WHOLE(ssd_backward_state, carry, &p->carry));
+}
+
+static void scores(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    struct SsdBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .P = a->P, .S = a->S, .M = p->M, .C = p->C};
+    op_kernel(call, KERNEL_ssd_backward_scores, a->L, 0);
+    OP_LAUNCH(call, &k, pairs_of(p, SCORE_SIDE), OP_ROWS(ssd_backward_scores, x, &p->o.x, k), OP_ROWS(ssd_backward_scores, up_y, &p->o.up_y, k),
+              OP_WHOLE(ssd_backward_scores, cum, &p->entering.cum), OP_WHOLE(ssd_backward_scores, cb, &p->cb),
+              OP_AT(ssd_backward_scores, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_scores, grad_cb, &p->grad_cb),
+              OP_WHOLE(ssd_backward_scores, sums, &p->sums));
+}
+
+static void of_x(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    struct SsdBackwardXArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+                                 .C = p->C};
+    op_kernel(call, KERNEL_ssd_backward_x, a->L, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->H * p->M * a->B, OP_ROWS(ssd_backward_x, x, &p->o.x, k),
+              OP_ROWS(ssd_backward_x, b, &p->o.b, k), OP_ROWS(ssd_backward_x, up_y, &p->o.up_y, k),
+              OP_WHOLE(ssd_backward_x, cum, &p->entering.cum), OP_WHOLE(ssd_backward_x, cb, &p->cb),
+              OP_WHOLE(ssd_backward_x, lambda, &p->lambda), OP_AT(ssd_backward_x, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_x, d, &p->o.d, k),
+              OP_AT(ssd_backward_x, seq, &p->o.seq, k), OP_ROWS(ssd_backward_x, grad_x, &p->o.grad_x, k),
+              OP_WHOLE(ssd_backward_x, token, &p->token));
+}
+
+static void of_b(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    struct SsdBackwardBArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+                                 .C = p->C};
+    op_kernel(call, KERNEL_ssd_backward_b, a->L, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(p->C, call->T1) * a->G * p->M * a->B,
+              OP_ROWS(ssd_backward_b, x, &p->o.x, k), OP_ROWS(ssd_backward_b, c, &p->o.c, k), OP_WHOLE(ssd_backward_b, cum, &p->entering.cum),
+              OP_WHOLE(ssd_backward_b, grad_cb, &p->grad_cb), OP_WHOLE(ssd_backward_b, lambda, &p->lambda),
+              OP_AT(ssd_backward_b, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_b, seq, &p->o.seq, k),
+              OP_ROWS(ssd_backward_b, grad_b, &p->o.grad_b, k));
+}
+
+static void of_c(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    struct SsdBackwardCArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+                                 .S = a->S, .M = p->M, .C = p->C};
+    op_kernel(call, KERNEL_ssd_backward_c, a->L, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->G * p->M * a->B, OP_ROWS(ssd_backward_c, b, &p->o.b, k),
+              OP_ROWS(ssd_backward_c, c, &p->o.c, k), OP_ROWS(ssd_backward_c, up_y, &p->o.up_y, k),
+              OP_WHOLE(ssd_backward_c, cum, &p->entering.cum), OP_WHOLE(ssd_backward_c, grad_cb, &p->grad_cb),
+              OP_AT(ssd_backward_c, hin, &p->entering.hin, k), OP_AT(ssd_backward_c, hin_scale, &p->entering.hin_scale, k),
+              OP_AT(ssd_backward_c, seq, &p->o.seq, k), OP_ROWS(ssd_backward_c, grad_c, &p->o.grad_c, k),
+              OP_WHOLE(ssd_backward_c, token, &p->token));
+}
+
+static void of_decay(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    struct SsdBackwardDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .S = a->S, .M = p->M, .C = p->C,
+                                     .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
+    op_kernel(call, KERNEL_ssd_backward_decay, a->L, 0);
+    OP_LAUNCH(call, &k, (uint64_t)a->H * p->M * a->B, OP_ROWS(ssd_backward_decay, dt, &p->o.dt, k),
+              OP_AT(ssd_backward_decay, a_log, &p->o.a_log, k), OP_AT(ssd_backward_decay, dt_bias, &p->o.dt_bias, k),
+              OP_WHOLE(ssd_backward_decay, cum, &p->entering.cum), OP_WHOLE(ssd_backward_decay, sums, &p->sums),
+              OP_WHOLE(ssd_backward_decay, token, &p->token), OP_WHOLE(ssd_backward_decay, carry, &p->carry),
+              OP_AT(ssd_backward_decay, seq, &p->o.seq, k), OP_ROWS(ssd_backward_decay, grad_dt, &p->o.grad_dt, k),
+              OP_WHOLE(ssd_backward_decay, of_a_log, &p->of_a_log), OP_WHOLE(ssd_backward_decay, of_bias, &p->of_bias),
+              OP_WHOLE(ssd_backward_decay, of_d, &p->of_d));
+    dense_sum(call, &p->of_a_log, &p->o.grad_a_log);
+    if (op_has(&a->dt_bias)) dense_sum(call, &p->of_bias, &p->o.grad_dt_bias);
+    if (op_has(&a->d)) dense_sum(call, &p->of_d, &p->o.grad_d);
+}
+
+dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backward_args *args)
+{
+    if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
+    plan p = {.a = args};
+    if (op_begin(&p.call, stream, "dart_ssd_backward") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
+    enter(&p);
+    place_scratch(&p);
+    if (op_has(&args->seq)) {
+        clear(&p, &p.o.grad_x);
+        clear(&p, &p.o.grad_dt);
+        clear(&p, &p.o.grad_b);
+        if (!args->add_c) clear(&p, &p.o.grad_c);
+    }
+    products(&p);
+    read(&p);
+    state(&p);
+    scores(&p);
+    of_x(&p);
+    of_b(&p);
+    of_c(&p);
+    of_decay(&p);
+    return op_end(&p.call);
+}

@@ -1,0 +1,38 @@
+/* What the judges of backward passes share: tensors of a case on the tape, and gradients compared with the tape's. */
+#ifndef DARTLM_CONFORM_BACKWARD_H
+#define DARTLM_CONFORM_BACKWARD_H
+
+#include "conform_data.h"
+#include "definition.h"
+
+#include "dartlm/ops_backward.h"
+
+/* The tensor's values as an input of the calculation. */
+tape_vector backward_whole(tape *t, const conform_tensor *tensor);
+/* Compares a gradient with that of v; before: what the tensor held and is added to, or NULL. limits: bound and operands,
+ * relative to what each gradient would be like if no terms cancelled; the rest is set here. */
+void backward_compare(conform_data *d, const char *name, const conform_tensor *tensor, const tape *t, tape_vector v, const double *before,
+                      conform_limits limits);
+
+/* Sequences of B L rows as documents of the definition: those tokens that count, one sequence behind the other. With CASE_SEQ the counts run
+ * from L down, the last of three or more sequences is empty, and positions are multiples of S. */
+typedef struct backward_rows {
+    uint64_t rows; /* B L */
+    size_t tokens;
+    uint64_t *row_of; /* of each token */
+    definition_documents documents;
+    size_t *begin;
+    int32_t *seq; /* B 2 */
+} backward_rows;
+void backward_rows_make(conform_data *d, backward_rows *rows);
+void backward_rows_free(backward_rows *rows);
+/* The tokens' values: on the tape, and as an array for free(). */
+tape_vector backward_input(tape *t, const conform_tensor *tensor, const backward_rows *rows);
+double *backward_gather(const conform_tensor *tensor, const backward_rows *rows);
+/* Matrices B M .. of the chunks that have tokens, document by document, for free(). */
+double *backward_chunks(const conform_tensor *tensor, const backward_rows *rows, size_t S, size_t M);
+/* backward_compare of the rows of tokens; other rows must be 0, or what they were if added to. */
+void backward_compare_rows(conform_data *d, const char *name, const conform_tensor *tensor, const backward_rows *rows, const tape *t, tape_vector v,
+                           const double *before, conform_limits limits);
+
+#endif

@@ -1,0 +1,197 @@
+/* Wrong calls of the ops of training: refused with a text that names the op, nothing recorded, until the stream begins anew. */
+#include "rig.h"
+
+#include "dartlm/ops_backward.h"
+
+#include <math.h>
+
+enum { B = 2, L = 8, H = 4, G = 2, D = 8, K = 4, C = 16, T = B * L, V = 16, W = 32, ROOM = 1 << 14 };
+
+static rig r;
+static dart_tensor f32, f16, i32;
+static dart_gradient gradients[2];
+
+static int set_up(void **state)
+{
+    (void)state;
+    rig_open(&r, "null");
+    f32 = rig_tensor(&r, DART_F32, ROOM, NULL);
+    f16 = rig_tensor(&r, DART_F16, ROOM, NULL);
+    i32 = rig_tensor(&r, DART_I32, ROOM, NULL);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    rig_close(&r);
+    return 0;
+}
+
+static void check(dart_status status, bool good, const char *op, const char *change)
+{
+    char text[512];
+    const uint32_t launches = dart_stream_launches(r.stream);
+    dart_stream_error(r.stream, text, sizeof text);
+    if (good) {
+        if (status != DART_OK) fail_msg("%s with %s: %s: %s", op, change, dart_status_name(status), text);
+        assert_true(launches > 0);
+        rig_run(&r);
+        return;
+    }
+    if (status != DART_INVALID_ARGUMENT) fail_msg("%s with %s: %s", op, change, dart_status_name(status));
+    if (strncmp(text, op, strlen(op)) != 0) fail_msg("%s with %s: '%s' does not name it", op, change, text);
+    if (launches != 0) fail_msg("%s with %s: recorded launches", op, change);
+    rig_begin(&r);
+}
+
+#define CALL(good, op, ...) \
+    do { \
+        dart_##op##_args a = good_##op(); \
+        __VA_ARGS__; \
+        check(dart_##op(r.stream, &a), good, "dart_" #op, #__VA_ARGS__); \
+    } while (0)
+#define GOOD(op, ...) CALL(true, op, __VA_ARGS__)
+#define BAD(op, ...) CALL(false, op, __VA_ARGS__)
+#define NO_NULLS(op) \
+    do { \
+        dart_##op##_args a = good_##op(); \
+        assert_int_equal(dart_##op(NULL, &a), DART_INVALID_ARGUMENT); \
+        assert_int_equal(dart_##op(r.stream, NULL), DART_INVALID_ARGUMENT); \
+    } while (0)
+
+static dart_cross_entropy_args good_cross_entropy(void)
+{
+    return (dart_cross_entropy_args){.T = T, .V = V, .W = W, .x = f16, .weight = f16, .targets = i32, .share = f32, .loss = f32, .correct = i32,
+                                     .grad_x = f16, .grad_weight = f32};
+}
+static dart_grad_norm_args good_grad_norm(void)
+{
+    gradients[0] = (dart_gradient){.elements = 100, .grad = f32};
+    gradients[1] = (dart_gradient){.elements = ROOM, .grad = f32};
+    return (dart_grad_norm_args){.count = 2, .clip = 1, .gradients = gradients, .scale = f32};
+}
+static dart_adamw_args good_adamw(void)
+{
+    return (dart_adamw_args){.elements = ROOM, .decays = true, .w = f32, .m = f32, .v = f32, .grad = f32, .scale = f32, .hyper = f32, .copy = f16};
+}
+static dart_rope_args good_rope(void) { return (dart_rope_args){.B = B, .L = L, .H = H, .D = D, .base = 10000, .x = f32, .seq = i32, .y = f16}; }
+static dart_swiglu_args good_swiglu(void) { return (dart_swiglu_args){.T = T, .I = W, .a = f32, .u = f16, .h = f32}; }
+static dart_swiglu_backward_args good_swiglu_backward(void)
+{
+    return (dart_swiglu_backward_args){.T = T, .I = W, .a = f32, .u = f16, .up_h = f32, .grad_a = f32, .grad_u = f16};
+}
+static dart_attention_backward_args good_attention_backward(void)
+{
+    return (dart_attention_backward_args){.B = B, .L = L, .H = H, .G = G, .D = D, .q = f32, .k = f16, .v = f16, .o = f32, .lse = f32, .seq = i32,
+                                          .up_o = f32, .grad_q = f32, .grad_k = f16, .grad_v = f16};
+}
+static dart_conv_backward_args good_conv_backward(void)
+{
+    return (dart_conv_backward_args){.B = B, .L = L, .C = C, .K = K, .x = f16, .weight = f16, .bias = f32, .seq = i32, .up_y = f16, .grad_x = f16,
+                                     .grad_weight = f32, .grad_bias = f32};
+}
+
+static void loss(void **unused)
+{
+    (void)unused;
+    NO_NULLS(cross_entropy);
+    GOOD(cross_entropy, a.T = 1);
+    GOOD(cross_entropy, a.grad_x.buffer = a.grad_weight.buffer = NULL);
+    BAD(cross_entropy, a.grad_x.buffer = NULL);
+    BAD(cross_entropy, a.grad_weight.buffer = NULL);
+    BAD(cross_entropy, a.T = 0);
+    BAD(cross_entropy, a.V = 0);
+    BAD(cross_entropy, a.W = 0);
+    BAD(cross_entropy, a.T = 1u << 31);
+    BAD(cross_entropy, a.V = 1u << 31);
+    BAD(cross_entropy, a.targets = f32);
+    BAD(cross_entropy, a.share = f16);
+    BAD(cross_entropy, a.loss = f16);
+    BAD(cross_entropy, a.loss.offset = ROOM);
+    BAD(cross_entropy, a.correct = f32);
+    BAD(cross_entropy, a.grad_weight = f16);
+    BAD(cross_entropy, a.weight.row = 2 * W);
+    BAD(cross_entropy, a.x.buffer = NULL);
+}
+
+static void optimizer(void **unused)
+{
+    (void)unused;
+    NO_NULLS(grad_norm);
+    GOOD(grad_norm, a.clip = INFINITY);
+    BAD(grad_norm, a.clip = 0);
+    BAD(grad_norm, a.clip = NAN);
+    BAD(grad_norm, a.count = 0);
+    BAD(grad_norm, a.gradients = NULL);
+    BAD(grad_norm, gradients[1].elements = 0);
+    BAD(grad_norm, gradients[1].elements = ROOM + 1);
+    BAD(grad_norm, gradients[0].grad = f16);
+    BAD(grad_norm, a.scale.offset = ROOM - 3);
+    NO_NULLS(adamw);
+    GOOD(adamw, a.copy.buffer = NULL);
+    BAD(adamw, a.elements = 0);
+    BAD(adamw, a.elements = ROOM + 1);
+    BAD(adamw, a.w = f16);
+    BAD(adamw, a.m = f16);
+    BAD(adamw, a.v.buffer = NULL);
+    BAD(adamw, a.grad = f16);
+    BAD(adamw, a.scale.offset = ROOM - 3);
+    BAD(adamw, a.hyper.offset = ROOM - 7);
+    BAD(adamw, a.copy = i32);
+}
+
+static void layers(void **unused)
+{
+    (void)unused;
+    NO_NULLS(rope);
+    GOOD(rope, a.y = f32);
+    GOOD(rope, a.seq.buffer = NULL);
+    BAD(rope, a.D = 7);
+    BAD(rope, a.D = 0);
+    BAD(rope, a.D = 258);
+    BAD(rope, a.H = 0);
+    BAD(rope, a.base = 1);
+    BAD(rope, a.base = INFINITY);
+    BAD(rope, a.base = NAN);
+    BAD(rope, a.seq = f32);
+    NO_NULLS(swiglu);
+    GOOD(swiglu, a.a.row = 2 * W);
+    BAD(swiglu, a.T = 0);
+    BAD(swiglu, a.I = 0);
+    BAD(swiglu, a.h = i32);
+    NO_NULLS(swiglu_backward);
+    GOOD(swiglu_backward, a.grad_a.row = 2 * W);
+    BAD(swiglu_backward, a.T = 0);
+    BAD(swiglu_backward, a.up_h.buffer = NULL);
+}
+
+static void attention_and_conv(void **unused)
+{
+    (void)unused;
+    NO_NULLS(attention_backward);
+    GOOD(attention_backward, a.seq.buffer = NULL);
+    BAD(attention_backward, a.L = 0);
+    BAD(attention_backward, a.G = 3);
+    BAD(attention_backward, a.D = 129);
+    BAD(attention_backward, a.scale = NAN);
+    BAD(attention_backward, a.lse = f16);
+    BAD(attention_backward, a.lse.buffer = NULL);
+    BAD(attention_backward, a.grad_k.row = G * D - 1);
+    NO_NULLS(conv_backward);
+    GOOD(conv_backward, a.bias.buffer = a.grad_bias.buffer = NULL);
+    BAD(conv_backward, a.bias.buffer = NULL);
+    BAD(conv_backward, a.grad_bias.buffer = NULL);
+    BAD(conv_backward, a.K = 1);
+    BAD(conv_backward, a.K = 9);
+    BAD(conv_backward, a.C = 0);
+    BAD(conv_backward, a.grad_weight = f16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loss), cmocka_unit_test(optimizer), cmocka_unit_test(layers), cmocka_unit_test(attention_and_conv),
+    };
+    return cmocka_run_group_tests_name("unit_ops_training", tests, set_up, tear_down);
+}
