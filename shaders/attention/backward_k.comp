@@ -3,14 +3,13 @@
 // grad_v_s = sum_t w_ts up_o_t, grad_k_s = scale sum_t u_ts q_t over the heads of the group, one after the other, and the tokens t >= s:
 // w_ts = exp(scale q_t . k_s - lse_t), u_ts = w_ts (up_o_t . v_s - dot_t), 0 for t = 0.
 //
-// q, up_o B L H D; k, v, grad_k, grad_v B L G D; lse, dot B L H. A workgroup of 64 lanes makes T0 tokens s x T1 columns, BLOCK and SLAB, and
+// q, up_o B L H D; k, v, grad_k, grad_v B L G D; lse, dot B L H. A workgroup of 128 lanes makes T0 tokens s x T1 columns, BLOCK and SLAB, and
 // takes BLOCK tokens t at a time (backward.glsl): two products of depth D for weights and slopes, then two of depth BLOCK with up_o and q.
-// Shared memory: 11,776 bytes. Guards: exponents are clamped to <= 0; tokens past the count are not read, and their gradients become 0.
+// Shared memory: 7,168 bytes. Guards: exponents are clamped to <= 0; tokens past the count are not read, and their gradients become 0.
 #include "lib/dart.glsl"
 #include "table/attention_backward_k.glsl"
 READS(q) READS(k) READS(v) READS(up_o) READS(lse) READS(dot) READS(seq) WRITES(grad_k) WRITES(grad_v)
 #include "lib/seq.glsl"
-const uint PARTS = 1u;
 #include "attention/backward.glsl"
 
 void main()
@@ -26,9 +25,9 @@ void main()
         uint count = seq_count(b, args.L);
         uint token = b * args.L;
         uint columns = min(SLAB, args.D - column);
-        vec4 sums_k[4u * PARTS];
-        vec4 sums_v[4u * PARTS];
-        [[unroll]] for (uint i = 0u; i < 4u * PARTS; i++) {
+        vec4 sums_k[2u * PARTS];
+        vec4 sums_v[2u * PARTS];
+        [[unroll]] for (uint i = 0u; i < 2u * PARTS; i++) {
             sums_k[i] = vec4(0.0);
             sums_v[i] = vec4(0.0);
         }
@@ -40,8 +39,8 @@ void main()
                     lses[i] = load_lse(args.lse_at + at);
                     dots[i] = load_dot(at);
                 }
-                vec4 products[4];
-                [[unroll]] for (uint r = 0u; r < 4u; r++) products[r] = vec4(0.0);
+                vec4 products[2];
+                [[unroll]] for (uint r = 0u; r < 2u; r++) products[r] = vec4(0.0);
                 for (uint d = 0u; d < args.D; d += DEPTH) {
                     barrier();
                     for (uint e = LANE; e < BLOCK * DEPTH; e += LANES) {
@@ -58,15 +57,15 @@ void main()
                     multiply_pair(products);
                 }
                 // Out of the registers before the next product.
-                [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                    uint line = LANE / 8u * 4u + r;
+                [[unroll]] for (uint r = 0u; r < 2u; r++) {
+                    uint line = LANE / 8u * 2u + r;
                     uint t = t_first + line;
                     vec4 weight = vec4(0.0);
                     [[unroll]] for (uint c = 0u; c < 4u; c++) {
                         uint s = s_first + LANE % 8u * 4u + c;
                         if (s <= t && t < count) weight[c] = exp_neg(args.scale * products[r][c] - lses[line]);
                     }
-                    weights[line * PITCH + LANE % 8u] = weight;
+                    weights[own_place(r)] = weight;
                     products[r] = vec4(0.0);
                 }
                 for (uint d = 0u; d < args.D; d += DEPTH) {
@@ -84,10 +83,10 @@ void main()
                     barrier();
                     multiply_pair(products);
                 }
-                [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                    uint line = LANE / 8u * 4u + r;
-                    uint at = line * PITCH + LANE % 8u;
-                    slopes[at] = t_first + line == 0u ? vec4(0.0) : weights[at] * (products[r] - dots[line]);
+                // weights first serve the sums of v; the slopes wait in the registers.
+                [[unroll]] for (uint r = 0u; r < 2u; r++) {
+                    uint line = LANE / 8u * 2u + r;
+                    products[r] = t_first + line == 0u ? vec4(0.0) : weights[own_place(r)] * (products[r] - dots[line]);
                 }
                 for (uint from = 0u; from < BLOCK; from += DEPTH) {
                     barrier();
@@ -99,6 +98,10 @@ void main()
                     }
                     barrier();
                     multiply_weights(from, sums_v);
+                }
+                barrier();
+                [[unroll]] for (uint r = 0u; r < 2u; r++) weights[own_place(r)] = products[r];
+                for (uint from = 0u; from < BLOCK; from += DEPTH) {
                     barrier();
                     for (uint e = LANE; e < DEPTH * SLAB; e += LANES) {
                         uint t = t_first + from + e / SLAB;
@@ -107,23 +110,24 @@ void main()
                                                  load_q(args.q_at + (token + t) * args.q_row + h * args.D + column + n) : 0.0);
                     }
                     barrier();
-                    multiply_slopes(from, sums_k);
+                    multiply_weights(from, sums_k);
                 }
             }
         }
-        for (uint part = 0u; part < PARTS; part++) { // through shared memory, so that the stores are written once
+        for (uint part = 0u; part < 2u * PARTS; part++) { // through shared memory, so that the stores are written once
+            bool of_v = part >= PARTS;
             barrier();
-            put_part(part, sums_v, false);
-            put_part(part, sums_k, true);
+            if (of_v) put_part(part - PARTS, sums_v);
+            else put_part(part, sums_k);
             barrier();
             for (uint e = LANE; e < 32u * BLOCK; e += LANES) {
                 uint s = s_first + e / 32u;
-                uint n = 32u * part + e % 32u;
-                uint at = e / 32u * PITCH + e % 32u / 4u;
+                uint n = 32u * (part % PARTS) + e % 32u;
+                float value = weights[e / 32u * PITCH + e % 32u / 4u][e % 4u];
                 if (s >= args.L || n >= columns) continue;
                 uint to = g * args.D + column + n;
-                store_grad_k(args.grad_k_at + (token + s) * args.grad_k_row + to, args.scale * slopes[at][e % 4u]);
-                store_grad_v(args.grad_v_at + (token + s) * args.grad_v_row + to, weights[at][e % 4u]);
+                if (of_v) store_grad_v(args.grad_v_at + (token + s) * args.grad_v_row + to, value);
+                else store_grad_k(args.grad_k_at + (token + s) * args.grad_k_row + to, args.scale * value);
             }
         }
         barrier();

@@ -2,14 +2,13 @@
 #extension GL_GOOGLE_include_directive : require
 // grad_q_t = scale sum_s u_ts k_s over the tokens s <= t: u_ts = exp(scale q_t . k_s - lse_t) (up_o_t . v_s - dot_t), 0 for t = 0.
 //
-// q, up_o, grad_q B L H D; k, v B L G D; lse, dot B L H. A workgroup of 64 lanes makes T0 tokens t x T1 columns, BLOCK and SLAB, and takes BLOCK
+// q, up_o, grad_q B L H D; k, v B L G D; lse, dot B L H. A workgroup of 128 lanes makes T0 tokens t x T1 columns, BLOCK and SLAB, and takes BLOCK
 // tokens s at a time (backward.glsl): two products of depth D, whose lines are the tokens s, then one of depth BLOCK with k.
-// Shared memory: 11,776 bytes. Guards: exponents are clamped to <= 0; tokens past the count are not read, and their gradients become 0.
+// Shared memory: 7,168 bytes. Guards: exponents are clamped to <= 0; tokens past the count are not read, and their gradients become 0.
 #include "lib/dart.glsl"
 #include "table/attention_backward_q.glsl"
 READS(q) READS(k) READS(v) READS(up_o) READS(lse) READS(dot) READS(seq) WRITES(grad_q)
 #include "lib/seq.glsl"
-const uint PARTS = 2u;
 #include "attention/backward.glsl"
 
 void main()
@@ -26,8 +25,8 @@ void main()
         uint token = b * args.L;
         uint columns = min(SLAB, args.D - column);
         uint end = t_first < count ? min(t_first + BLOCK, count) : 0u; // of the tokens that are seen
-        vec4 sums[4u * PARTS];
-        [[unroll]] for (uint i = 0u; i < 4u * PARTS; i++) sums[i] = vec4(0.0);
+        vec4 sums[2u * PARTS];
+        [[unroll]] for (uint i = 0u; i < 2u * PARTS; i++) sums[i] = vec4(0.0);
         barrier();
         for (uint i = LANE; i < BLOCK && end > 0u; i += LANES) {
             uint at = (token + min(t_first + i, count - 1u)) * args.H + h;
@@ -35,8 +34,8 @@ void main()
             dots[i] = load_dot(at);
         }
         for (uint s_first = 0u; s_first < end; s_first += BLOCK) {
-            vec4 products[4];
-            [[unroll]] for (uint r = 0u; r < 4u; r++) products[r] = vec4(0.0);
+            vec4 products[2];
+            [[unroll]] for (uint r = 0u; r < 2u; r++) products[r] = vec4(0.0);
             for (uint d = 0u; d < args.D; d += DEPTH) {
                 barrier();
                 for (uint e = LANE; e < BLOCK * DEPTH; e += LANES) {
@@ -51,8 +50,8 @@ void main()
                 multiply_pair(products);
             }
             // Out of the registers before the next product.
-            [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                uint line = LANE / 8u * 4u + r;
+            [[unroll]] for (uint r = 0u; r < 2u; r++) {
+                uint line = LANE / 8u * 2u + r;
                 uint s = s_first + line;
                 vec4 weight = vec4(0.0);
                 [[unroll]] for (uint c = 0u; c < 4u; c++) {
@@ -60,7 +59,7 @@ void main()
                     uint t = t_first + own;
                     if (s <= t && t < count && t > 0u) weight[c] = exp_neg(args.scale * products[r][c] - lses[own]);
                 }
-                weights[line * PITCH + LANE % 8u] = weight;
+                weights[own_place(r)] = weight;
                 products[r] = vec4(0.0);
             }
             for (uint d = 0u; d < args.D; d += DEPTH) {
@@ -77,11 +76,11 @@ void main()
                 barrier();
                 multiply_pair(products);
             }
-            [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                uint at = (LANE / 8u * 4u + r) * PITCH + LANE % 8u;
+            [[unroll]] for (uint r = 0u; r < 2u; r++) {
+                vec4 weight = weights[own_place(r)];
                 uint own = LANE % 8u * 4u;
-                vec4 slope = weights[at] * (products[r] - vec4(dots[own], dots[own + 1u], dots[own + 2u], dots[own + 3u]));
-                slopes[at] = mix(slope, vec4(0.0), equal(weights[at], vec4(0.0))); // also where a product with a later token is NaN
+                vec4 slope = weight * (products[r] - vec4(dots[own], dots[own + 1u], dots[own + 2u], dots[own + 3u]));
+                weights[own_place(r)] = mix(slope, vec4(0.0), equal(weight, vec4(0.0))); // also where a product with a later token is NaN
             }
             for (uint from = 0u; from < BLOCK; from += DEPTH) {
                 barrier();
@@ -91,19 +90,19 @@ void main()
                     put_row(e / SLAB, n, s < count && n < columns ? load_k(args.k_at + (token + s) * args.k_row + g * args.D + column + n) : 0.0);
                 }
                 barrier();
-                multiply_slopes(from, sums);
+                multiply_weights(from, sums);
             }
         }
         for (uint part = 0u; part < PARTS; part++) { // through shared memory, so that the store is written once
             barrier();
-            put_part(part, sums, true);
+            put_part(part, sums);
             barrier();
             for (uint e = LANE; e < 32u * BLOCK; e += LANES) {
                 uint t = t_first + e / 32u;
                 uint n = 32u * part + e % 32u;
                 if (t >= args.L || n >= columns) continue;
                 store_grad_q(args.grad_q_at + (token + t) * args.grad_q_row + h * args.D + column + n,
-                             args.scale * slopes[e / 32u * PITCH + e % 32u / 4u][e % 4u]);
+                             args.scale * weights[e / 32u * PITCH + e % 32u / 4u][e % 4u]);
             }
         }
     }

@@ -2,11 +2,12 @@
 #extension GL_GOOGLE_include_directive : require
 // grad_weight[part, o, i] = the sum over the rows t of the part of up_y[t, o] x[t, i], added to what is there with IS_ADD.
 //
-// up_y rows x outputs, x rows x inputs, grad_weight parts x outputs x inputs, f32. A workgroup of 64 lanes makes T1 outputs x T0 inputs
-// of a part, 64 both (lib/tile.glsl). Shared memory: 10,752 bytes. Guards: what lies past an edge counts as 0.
+// up_y rows x outputs, x rows x inputs, grad_weight parts x outputs x inputs, f32. A workgroup of 128 lanes makes T1 outputs x T0 inputs
+// of a part, 64 both (lib/tile.glsl). Shared memory: 4,352 bytes. Guards: what lies past an edge counts as 0.
 #include "lib/dart.glsl"
 #include "table/linear_backward_weight.glsl"
 READS(up_y) READS(x) READS_WRITES(grad_weight)
+const uint ROWS = 16u;
 const uint LINES = 64u;
 const uint COLUMNS = 64u;
 #include "lib/tile.glsl"
@@ -41,7 +42,7 @@ void main()
             barrier();
             put_strip(k);
             barrier();
-            for (uint e = LANE; e < 8u * COLUMNS; e += LANES) {
+            for (uint e = LANE; e < STRIP; e += LANES) {
                 uint o = o_first + strip_line(k, e / COLUMNS);
                 uint i = i_first + e % COLUMNS;
                 if (o < args.outputs && i < args.inputs) {

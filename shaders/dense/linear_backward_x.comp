@@ -2,11 +2,12 @@
 #extension GL_GOOGLE_include_directive : require
 // grad_x[t, i] = sum_o up_y[t, o] weight[o, i], added to what grad_x holds with IS_ADD.
 //
-// up_y rows x outputs, weight outputs x inputs, grad_x rows x inputs. A workgroup of 64 lanes makes T1 rows x T0 inputs, 64 both
-// (lib/tile.glsl). Shared memory: 10,752 bytes. Guards: what lies past an edge counts as 0.
+// up_y rows x outputs, weight outputs x inputs, grad_x rows x inputs. A workgroup of 128 lanes makes T1 rows x T0 inputs, 64 both
+// (lib/tile.glsl). Shared memory: 4,352 bytes. Guards: what lies past an edge counts as 0.
 #include "lib/dart.glsl"
 #include "table/linear_backward_x.glsl"
 READS(up_y) READS(weight) READS_WRITES(grad_x)
+const uint ROWS = 16u;
 const uint LINES = 64u;
 const uint COLUMNS = 64u;
 #include "lib/tile.glsl"
@@ -37,7 +38,7 @@ void main()
             barrier();
             put_strip(k);
             barrier();
-            for (uint e = LANE; e < 8u * COLUMNS; e += LANES) {
+            for (uint e = LANE; e < STRIP; e += LANES) {
                 uint t = t_first + strip_line(k, e / COLUMNS);
                 uint i = i_first + e % COLUMNS;
                 if (t < args.rows && i < args.inputs) {

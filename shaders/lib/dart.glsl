@@ -83,24 +83,39 @@ uint bf16_bits(float value)
     uint rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     return (u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded;
 }
-uint f16_bits(float value) // without branches: each of them, once inlined, costs some compilers seconds
+#ifdef STORE16
+uint f16_bits(float value) // with branches: Intel's compiler then keeps more in registers
+{
+    uint u = floatBitsToUint(value);
+    uint sign = (u >> 16) & 0x8000u;
+    uint a = u & 0x7fffffffu;
+    if (a > 0x7f800000u) return sign | 0x7e00u;
+    if (a >= 0x477ff000u) return sign | 0x7c00u;
+    if (a < 0x38800000u) { // below 2^-14: a multiple of 2^-24
+        if (a < 0x33000000u) return sign;
+        uint shift = 126u - (a >> 23);
+        uint mantissa = (a & 0x7fffffu) | 0x800000u;
+        uint kept = mantissa >> shift;
+        uint lost = mantissa & ((1u << shift) - 1u);
+        uint half_unit = 1u << (shift - 1u);
+        return sign | (kept + (lost > half_unit || (lost == half_unit && (kept & 1u) != 0u) ? 1u : 0u));
+    }
+    uint rebased = a - 0x38000000u;
+    return sign | ((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13);
+}
+#else
+uint f16_bits(float value) // without: a store has one for each way that it may go, and some compilers take seconds for their branches
 {
     uint u = floatBitsToUint(value);
     uint a = u & 0x7fffffffu;
-    // Below 2^-14: a multiple of 2^-24. A shift above 24 leaves nothing, nor half a unit.
-    uint shift = 126u - min(a >> 23, 112u);
-    shift = min(shift, 31u);
-    uint mantissa = (a & 0x7fffffu) | 0x800000u;
-    uint kept = mantissa >> shift;
-    uint lost = mantissa & ((1u << shift) - 1u);
-    uint half_unit = 1u << (shift - 1u);
-    uint small = kept + (lost > half_unit || (lost == half_unit && (kept & 1u) != 0u) ? 1u : 0u);
-    uint rebased = a - 0x38000000u;
-    uint bits = a < 0x38800000u ? small : (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
+    // Below 2^-14 f16 has multiples of 2^-24, and so has f32 from 0.5 to 1: the sum rounds.
+    uint small = floatBitsToUint(uintBitsToFloat(a) + 0.5) - 0x3f000000u;
+    uint bits = a < 0x38800000u ? small : (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
     bits = a >= 0x477ff000u ? 0x7c00u : bits;
     bits = a > 0x7f800000u ? 0x7e00u : bits;
     return ((u >> 16) & 0x8000u) | bits;
 }
+#endif
 uint half_bits(uint type, float value) { return type == TYPE_F16 ? f16_bits(value) : bf16_bits(value); }
 
 #define READS(name) \

@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // grad_b_s = sum_(t >= s) grad_cb_ts c_t + the sum over the heads of a group of keep_s step_s (lambda + up_dh) x_s.
-// x B L H P; c, grad_b B L G N; cum B H L 3; grad_cb B M G C C; lambda, up_dh B M H N P. A workgroup of 64 lanes makes T1 = 64 tokens x
-// T0 = 64 columns n of a (b, j, g). Shared memory: 10,752 bytes (lib/tile.glsl).
+// x B L H P; c, grad_b B L G N; cum B H L 3; grad_cb B M G C C; lambda, up_dh B M H N P. A workgroup of 128 lanes makes T1 = 64 tokens x
+// T0 = 64 columns n of a (b, j, g). Shared memory: 4,352 bytes (lib/tile.glsl).
 // Guards: exponents <= 0; tokens past the chunk are not read and count as 0.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_b.glsl"
@@ -11,6 +11,7 @@ READS(x) READS(c) READS(cum) READS(grad_cb) READS(lambda) READS(up_dh) READS(seq
 #define SSD_CUM
 #include "ssd.glsl"
 #include "backward.glsl"
+const uint ROWS = 16u;
 const uint LINES = 64u;
 const uint COLUMNS = 64u;
 #include "lib/tile.glsl"
@@ -73,7 +74,7 @@ void main()
             barrier();
             put_strip(k);
             barrier();
-            for (uint e = LANE; e < 8u * COLUMNS; e += LANES) {
+            for (uint e = LANE; e < STRIP; e += LANES) {
                 uint s = first + strip_line(k, e / COLUMNS);
                 uint n = n_first + e % COLUMNS;
                 if (s < at.size && n < args.N) {

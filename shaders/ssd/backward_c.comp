@@ -4,7 +4,7 @@
 // IS_ADD; and of each token and head exp(cum_t) c_t . hin up_y_t.
 // up_y B L H P; b, c, grad_c B L G N; cum B H L 3; grad_cb B M G C C; hin B M H N P, raw or with hin_scale B M H N; token B L H 4.
 // A workgroup of 64 lanes makes 32 tokens of a (b, j, g), 32 columns n at a time: with 64, Intel has too few registers.
-// Shared memory: 5,632 + 256 bytes.
+// Shared memory: 2,304 + 256 bytes.
 // Guards: exponents <= 0; tokens past the chunk are not read and count as 0.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_c.glsl"
@@ -13,6 +13,7 @@ READS(b) READS(c) READS(up_y) READS(cum) READS(grad_cb) READS(hin) READS(hin_sca
 #define SSD_CUM
 #include "ssd.glsl"
 #include "backward.glsl"
+const uint ROWS = 8u;
 const uint LINES = 32u;
 const uint COLUMNS = 32u;
 #include "lib/tile.glsl"
@@ -94,7 +95,7 @@ void main()
                     parts[LANE] = along;
                     barrier();
                     uint own = first + strip_line(k, LANE);
-                    if (LANE < 8u && own < at.size) {
+                    if (LANE < ROWS && own < at.size) {
                         uint to = ((at.token + own) * args.H + h) * 4u + 3u;
                         float sum = n_first > 0u ? load_token(to) : 0.0;
                         for (uint i = 0u; i < 8u; i++) sum += parts[LANE * 8u + i];
@@ -107,7 +108,7 @@ void main()
                 barrier();
                 put_strip(k);
                 barrier();
-                for (uint e = LANE; e < 8u * COLUMNS; e += LANES) {
+                for (uint e = LANE; e < STRIP; e += LANES) {
                     uint t = first + strip_line(k, e / COLUMNS);
                     uint n = n_first + e % COLUMNS;
                     if (t < at.size && n < args.N) {

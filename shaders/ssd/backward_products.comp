@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // cb[t, s] = c_t . b_s within a chunk, in the tiles on and below the diagonal.
-// b, c B L G N; cb B M G C C, f32. A workgroup of 64 lanes makes 64 x 64 of a (b, j, g). Shared memory: 10,752 bytes (lib/tile.glsl).
+// b, c B L G N; cb B M G C C, f32. A workgroup of 128 lanes makes 64 x 64 of a (b, j, g). Shared memory: 4,352 bytes (lib/tile.glsl).
 // Guards: tokens past the chunk are not read and count as 0.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_products.glsl"
@@ -9,6 +9,7 @@ READS(b) READS(c) READS(seq) WRITES(cb)
 #include "lib/seq.glsl"
 #include "ssd.glsl"
 #include "backward.glsl"
+const uint ROWS = 16u;
 const uint LINES = 64u;
 const uint COLUMNS = 64u;
 #include "lib/tile.glsl"
@@ -40,7 +41,7 @@ void main()
             barrier();
             put_strip(k);
             barrier();
-            for (uint e = LANE; e < 8u * COLUMNS; e += LANES) {
+            for (uint e = LANE; e < STRIP; e += LANES) {
                 uint t = pair.x + strip_line(k, e / COLUMNS);
                 uint s = pair.y + e % COLUMNS;
                 if (t < at.size && s < at.size) {

@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // read[n, p] = sum_t exp(cum_t) c_t[n] up_y_t[p] over a chunk.
-// c B L G N; up_y B L H P; cum B H L 3; read B M H N P, f32. A workgroup of 64 lanes makes T0 = 64 rows n x T1 = 64 columns p of a
-// (b, j, h). Shared memory: 10,752 bytes (lib/tile.glsl). Guards: exponents <= 0; tokens past the chunk are not read and count as 0.
+// c B L G N; up_y B L H P; cum B H L 3; read B M H N P, f32. A workgroup of 128 lanes makes T0 = 64 rows n x T1 = 64 columns p of a
+// (b, j, h). Shared memory: 4,352 bytes (lib/tile.glsl). Guards: exponents <= 0; tokens past the chunk are not read and count as 0.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_read.glsl"
 READS(c) READS(up_y) READS(cum) READS(seq) WRITES(read)
@@ -10,6 +10,7 @@ READS(c) READS(up_y) READS(cum) READS(seq) WRITES(read)
 #define SSD_CUM
 #include "ssd.glsl"
 #include "backward.glsl"
+const uint ROWS = 16u;
 const uint LINES = 64u;
 const uint COLUMNS = 64u;
 #include "lib/tile.glsl"
@@ -47,7 +48,7 @@ void main()
             barrier();
             put_strip(k);
             barrier();
-            for (uint e = LANE; e < 8u * COLUMNS; e += LANES) {
+            for (uint e = LANE; e < STRIP; e += LANES) {
                 uint n = n_first + strip_line(k, e / COLUMNS);
                 uint p = p_first + e % COLUMNS;
                 if (n < args.N && p < args.P) {

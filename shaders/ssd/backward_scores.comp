@@ -2,22 +2,22 @@
 #extension GL_GOOGLE_include_directive : require
 // u_ts = exp(cum_t - cum_s) step_s (up_y_t . x_s) for s <= t, grad_cb = the sum of u over the heads of a group, z = u cb; shares of sums
 // of z, see args.h.
-// x, up_y B L H P; cum B H L 3; cb, grad_cb B M G C C; sums B M H pairs 64. A workgroup of 64 lanes makes 32 x 32 tokens of a (b, j, g),
-// head after head. Shared memory: 5,632 + 8 32 33 + 4 64 bytes. Guards: exponents <= 0; tokens past the chunk are not read.
+// x, up_y B L H P; cum B H L 3; cb, grad_cb B M G C C; sums B M H pairs 64. A workgroup of 128 lanes makes 32 x 32 tokens of a (b, j, g),
+// head after head. Shared memory: 2,304 + 4 32 33 + 4 64 bytes. Guards: exponents <= 0; tokens past the chunk are not read.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_scores.glsl"
-READS(x) READS(up_y) READS(cum) READS(cb) READS(seq) WRITES(grad_cb) WRITES(sums)
+READS(x) READS(up_y) READS(cum) READS(cb) READS(seq) READS_WRITES(grad_cb) WRITES(sums)
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "ssd.glsl"
 #include "backward.glsl"
 const uint SIDE = SCORE_SIDE;
+const uint ROWS = 16u;
 const uint LINES = SIDE;
 const uint COLUMNS = SIDE;
 #include "lib/tile.glsl"
 
 shared float z[SIDE * (SIDE + 1u)];
-shared float grads[SIDE * (SIDE + 1u)]; // of cb
 shared float totals[2u * SIDE];
 
 void main()
@@ -31,8 +31,6 @@ void main()
         Place at = place_of(tile / pairs / args.G);
         if (pair.x >= at.size) continue;
         uint square = (at.slot * args.G + g) * args.C * args.C;
-        barrier();
-        for (uint e = LANE; e < SIDE * (SIDE + 1u); e += LANES) grads[e] = 0.0;
         for (uint head = 0u; head < in_group; head++) {
             uint h = g * in_group + head;
             uint cum = cum_of(at, h);
@@ -55,7 +53,7 @@ void main()
                 barrier();
                 put_strip(k);
                 barrier();
-                for (uint e = LANE; e < 8u * SIDE; e += LANES) {
+                for (uint e = LANE; e < STRIP; e += LANES) {
                     uint line = strip_line(k, e / SIDE);
                     uint t = pair.x + line;
                     uint s = pair.y + e % SIDE;
@@ -66,7 +64,10 @@ void main()
                         u = exp_neg(cum_between(source.xy, cum_at(cum + t).xy)) * source.z * strip_at(e / SIDE, e % SIDE);
                         weight = load_cb(square + t * args.C + s);
                     }
-                    grads[line * (SIDE + 1u) + e % SIDE] += u;
+                    if (t < at.size && s < at.size) { // the same lane for every head
+                        uint own = square + t * args.C + s;
+                        store_grad_cb(own, head == 0u ? u : load_grad_cb(own) + u);
+                    }
                     z[line * (SIDE + 1u) + e % SIDE] = u * weight;
                 }
             }
@@ -91,7 +92,7 @@ void main()
             } else {
                 float sum = 0.0;
                 for (uint k = 0u; k < SIDE; k++) sum += LANE < SIDE ? z[own * (SIDE + 1u) + k] : z[k * (SIDE + 1u) + own];
-                totals[LANE] = sum;
+                if (LANE < 2u * SIDE) totals[LANE] = sum;
                 barrier();
                 sum = 0.0;
                 if (LANE < SIDE) {
@@ -99,14 +100,8 @@ void main()
                 } else {
                     for (uint c = 0u; c < own; c++) sum += totals[SIDE + c];
                 }
-                store_sums(to + LANE, sum);
+                if (LANE < 2u * SIDE) store_sums(to + LANE, sum);
             }
-        }
-        barrier();
-        for (uint e = LANE; e < SIDE * SIDE; e += LANES) {
-            uint t = pair.x + e / SIDE;
-            uint s = pair.y + e % SIDE;
-            if (t < at.size && s < at.size) store_grad_cb(square + t * args.C + s, grads[e / SIDE * (SIDE + 1u) + e % SIDE]);
         }
     }
 }

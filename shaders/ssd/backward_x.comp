@@ -3,7 +3,7 @@
 // v_s = sum_(t >= s) cb_ts exp(cum_t - cum_s) up_y_t + keep_s b_s (lambda + up_dh), grad_x = step v + d up_y; and of each token x . v, the
 // part of it that went into the memory, and up_y . x.
 // x, up_y, grad_x B L H P; b B L G N; cum B H L 3; cb B M G C C; lambda, up_dh B M H N P; d H; token B L H 4.
-// A workgroup of 64 lanes makes 64 tokens of a (b, j, h), 64 columns at a time. Shared memory: 10,752 + 4 64 + 12 64 bytes.
+// A workgroup of 128 lanes makes 64 tokens of a (b, j, h), 64 columns at a time. Shared memory: 4,352 + 4 128 + 12 64 bytes.
 // Guards: exponents <= 0; tokens past the chunk are not read and count as 0.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_x.glsl"
@@ -12,6 +12,7 @@ READS(x) READS(b) READS(up_y) READS(cum) READS(cb) READS(lambda) READS(up_dh) RE
 #define SSD_CUM
 #include "ssd.glsl"
 #include "backward.glsl"
+const uint ROWS = 16u;
 const uint LINES = 64u;
 const uint COLUMNS = 64u;
 #include "lib/tile.glsl"
@@ -25,7 +26,7 @@ void add_totals(uint k, float own, uint i)
     barrier();
     parts[LANE] = own;
     barrier();
-    if (LANE < 8u) {
+    if (LANE < ROWS) {
         float sum = 0.0;
         for (uint e = 0u; e < 8u; e++) sum += parts[LANE * 8u + e];
         totals[strip_line(k, LANE)][i] += sum;
@@ -47,7 +48,7 @@ void main()
         vec2 end = cum_at(cum + at.size - 1u).xy;
         float skip = has(args.flags, HAS_D) ? load_d(args.d_at + h) : 0.0;
         barrier();
-        totals[LANE] = vec3(0.0);
+        if (LANE < LINES) totals[LANE] = vec3(0.0);
         for (uint p_first = 0u; p_first < args.P; p_first += COLUMNS) {
             clear_sums();
             for (uint n_first = 0u; n_first < args.N; n_first += DEPTH) {
@@ -119,7 +120,7 @@ void main()
             }
         }
         barrier();
-        if (first + LANE < at.size) {
+        if (LANE < LINES && first + LANE < at.size) {
             uint to = ((at.token + first + LANE) * args.H + h) * 4u;
             store_token(to, totals[LANE].x);
             store_token(to + 1u, totals[LANE].y * cum_at(cum + first + LANE).z);
