@@ -117,8 +117,8 @@ struct SsdBackwardCArgs {
 
 /* grad_a_k = the sum of z_us over u >= k > s + the sum over u >= k of token[3] + the sum over s < k of token[1] + the sum of carry over n;
  * grad_step_k = token[0] + A grad_a_k;  grad_dt = grad_step (IS_STEP), or grad_step sigma(dt + dt_bias) where dt_min <= softplus(dt + dt_bias) <=
- * dt_max, else 0. Sums over the tokens of the chunk, 0 for an empty one, each at (b M + j) H + h: of A step grad_a in of_a_log, of grad_dt in of_bias,
- * of token[2] in of_d. Overwrites token[1]. Tile: one (b, j, h), tile = h + H (j + M b). */
+ * dt_max, else 0. Sums over the tokens of the chunk, 0 for an empty one, each at (b M + j) H + h: of A step grad_a in of_a_log, of grad_dt in
+ * of_bias, of token[2] in of_d. Overwrites token[1]. Tile: one (b, j, h), tile = h + H (j + M b). */
 struct SsdBackwardDecayArgs {
     U32 tiles, flags, B, L, H, N, S, M, C, dt_at, dt_row, a_log_at, dt_bias_at, seq_at, grad_dt_at, grad_dt_row;
     F32 dt_min, dt_max;

@@ -166,12 +166,13 @@ void CPU_NAME(ssd_backward_scores)(const cpu_task *task)
     first_t *= SCORE_SIDE;
     first_s *= SCORE_SIDE;
     if (first_t >= at.size) return;
-    const size_t P = args->P, C = args->C, rows = cpu_min(SCORE_SIDE, (uint32_t)(at.size - first_t)), columns = cpu_min(SCORE_SIDE, (uint32_t)(at.size - first_s));
+    const size_t P = args->P, C = args->C, rows = cpu_min(SCORE_SIDE, (uint32_t)(at.size - first_t));
+    const size_t columns = cpu_min(SCORE_SIDE, (uint32_t)(at.size - first_s));
     const float *cb = (const float *)task->bindings[BINDING_ssd_backward_scores_cb].data + (at.slot * args->G + g) * C * C;
     float *grad_cb = (float *)task->bindings[BINDING_ssd_backward_scores_grad_cb].data + (at.slot * args->G + g) * C * C;
     float *sums = (float *)task->bindings[BINDING_ssd_backward_scores_sums].data;
-    float *grads = task->scratch, *z = grads + SCORE_SIDE * SCORE_SIDE, *scores = z + SCORE_SIDE * SCORE_SIDE, *decays = scores + SCORE_SIDE * SCORE_SIDE,
-          *up = decays + SCORE_SIDE, *x = up + SCORE_SIDE * P, *line = x + SCORE_SIDE * P;
+    float *grads = task->scratch, *z = grads + SCORE_SIDE * SCORE_SIDE, *scores = z + SCORE_SIDE * SCORE_SIDE;
+    float *decays = scores + SCORE_SIDE * SCORE_SIDE, *up = decays + SCORE_SIDE, *x = up + SCORE_SIDE * P, *line = x + SCORE_SIDE * P;
     memset(grads, 0, SCORE_SIDE * SCORE_SIDE * sizeof(float));
     for (uint32_t h = g * (args->H / args->G); h < (g + 1) * (args->H / args->G); h++) {
         const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_scores_cum], &at, args->H, h, args->L);
@@ -198,8 +199,8 @@ void CPU_NAME(ssd_backward_scores)(const cpu_task *task)
 }
 
 /* depth rows of lambda + up_dh of a head from row n on, as N x P. */
-static void CPU_NAME(load_gains)(float *to, const cpu_task *task, uint32_t lambda, uint32_t up_dh, bool has_dh, size_t up_dh_at, size_t row, size_t rows,
-                                 size_t P)
+static void CPU_NAME(load_gains)(float *to, const cpu_task *task, uint32_t lambda, uint32_t up_dh, bool has_dh, size_t up_dh_at, size_t row,
+                                 size_t rows, size_t P)
 {
     memcpy(to, (const float *)task->bindings[lambda].data + row * P, rows * P * sizeof(float));
     if (has_dh) axpy(to, 1.0f, (const float *)task->bindings[up_dh].data + up_dh_at + row * P, rows * P);
@@ -215,7 +216,8 @@ void CPU_NAME(ssd_backward_x)(const cpu_task *task)
     if (first >= at.size) return;
     const size_t rows = cpu_min(task->T0, (uint32_t)(at.size - first));
     const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_x_cum], &at, args->H, h, args->L);
-    const float *end = cum + (at.size - 1) * CUM_STRIDE, *cb = (const float *)task->bindings[BINDING_ssd_backward_x_cb].data + (at.slot * args->G + g) * C * C;
+    const float *end = cum + (at.size - 1) * CUM_STRIDE;
+    const float *cb = (const float *)task->bindings[BINDING_ssd_backward_x_cb].data + (at.slot * args->G + g) * C * C;
     const cpu_tensor *x_tensor = &task->bindings[BINDING_ssd_backward_x_x], *up_tensor = &task->bindings[BINDING_ssd_backward_x_up_y];
     const float skip = args->flags & HAS_D ? load_one(&task->bindings[BINDING_ssd_backward_x_d], args->d_at + (size_t)h) : 0.0f;
     float *token = (float *)task->bindings[BINDING_ssd_backward_x_token].data;
@@ -264,10 +266,12 @@ void CPU_NAME(ssd_backward_x)(const cpu_task *task)
 void CPU_NAME(ssd_backward_b)(const cpu_task *task)
 {
     const struct SsdBackwardBArgs *args = task->args;
-    const uint32_t n_blocks = cpu_blocks(args->N, task->T0), tiles = cpu_blocks(args->C, task->T1), rest = task->tile / n_blocks / tiles, g = rest % args->G;
+    const uint32_t n_blocks = cpu_blocks(args->N, task->T0), tiles = cpu_blocks(args->C, task->T1);
+    const uint32_t rest = task->tile / n_blocks / tiles, g = rest % args->G;
     const size_t n = (size_t)(task->tile % n_blocks) * task->T0, first = (size_t)(task->tile / n_blocks % tiles) * task->T1;
     const size_t N = args->N, P = args->P, C = args->C;
-    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_b_seq], args->seq_at, args->L, args->S, args->M, rest / args->G);
+    const place at =
+        CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_b_seq], args->seq_at, args->L, args->S, args->M, rest / args->G);
     if (first >= at.size) return;
     const size_t rows = cpu_min(task->T1, (uint32_t)(at.size - first)), columns = cpu_min(task->T0, (uint32_t)(N - n));
     const float *grad_cb = (const float *)task->bindings[BINDING_ssd_backward_b_grad_cb].data + (at.slot * args->G + g) * C * C;
@@ -278,8 +282,8 @@ void CPU_NAME(ssd_backward_b)(const cpu_task *task)
         const size_t depth = at.size - t < DEPTH ? at.size - t : DEPTH;
         for (size_t k = 0; k < depth; k++)
             for (size_t i = 0; i < rows; i++) keys[k * rows + i] = first + i <= t + k ? grad_cb[(t + k) * C + first + i] : 0.0f;
-        const matrix c = matrix_of(values, &task->bindings[BINDING_ssd_backward_b_c], args->c_at + (at.token + t) * args->c_row + g * N + n, args->c_row,
-                                   depth, columns);
+        const matrix c = matrix_of(values, &task->bindings[BINDING_ssd_backward_b_c], args->c_at + (at.token + t) * args->c_row + g * N + n,
+                                   args->c_row, depth, columns);
         product(rows, columns, depth, keys, 1, rows, c.at, c.row, sums, columns);
     }
     for (uint32_t h = g * (args->H / args->G); h < (g + 1) * (args->H / args->G); h++) {
@@ -319,8 +323,8 @@ void CPU_NAME(ssd_backward_c)(const cpu_task *task)
         const size_t depth = first + rows - s < DEPTH ? first + rows - s : DEPTH;
         for (size_t i = 0; i < rows; i++)
             for (size_t k = 0; k < depth; k++) keys[i * depth + k] = s + k <= first + i ? grad_cb[(first + i) * C + s + k] : 0.0f;
-        const matrix b = matrix_of(values, &task->bindings[BINDING_ssd_backward_c_b], args->b_at + (at.token + s) * args->b_row + g * N, args->b_row, depth,
-                                   N);
+        const matrix b = matrix_of(values, &task->bindings[BINDING_ssd_backward_c_b], args->b_at + (at.token + s) * args->b_row + g * N, args->b_row,
+                                   depth, N);
         product(rows, N, depth, keys, depth, 1, b.at, b.row, total, N);
     }
     for (uint32_t h = g * (args->H / args->G); h < (g + 1) * (args->H / args->G); h++) {

@@ -36,8 +36,10 @@ static void rope(conform_data *d)
     conform_tensor *seq = conform_has(d, CASE_SEQ) ? conform_ints(d, c->B, 2, rows.seq) : NULL;
     if (!inverse) y = conform_output(d, act, rows.rows, width, true);
     double *positions = array(rows.tokens, sizeof *positions), *in = backward_gather(x, &rows), *terms = array(rows.tokens * width, sizeof *terms);
-    for (size_t k = 0; k < rows.tokens; k++)
-        positions[k] = (double)(rows.row_of[k] % c->L) + (seq != NULL ? (double)rows.seq[2 * (rows.row_of[k] / c->L)] : 0);
+    for (size_t k = 0; k < rows.tokens; k++) {
+        const uint64_t b = rows.row_of[k] / c->L, t = rows.row_of[k] % c->L;
+        positions[k] = (double)t + (seq != NULL ? (double)rows.seq[2 * b] : 0);
+    }
     tape *t = tape_create();
     tape_vector from = tape_input(t, inverse ? NULL : in, rows.tokens * width);
     const tape_vector to = definition_rope(t, from, positions, rows.tokens, c->H, c->P, (double)base);

@@ -76,8 +76,8 @@ static void enter(plan *p)
     }
     const dart_ssd_args forward = {
         .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .dt_is_step = a->dt_is_step, .dt_min = a->dt_min,
-        .dt_max = a->dt_max, .x = a->x, .dt = a->dt, .b = a->b, .c = a->c, .a_log = a->a_log, .dt_bias = a->dt_bias, .d = a->d, .seq = a->seq, .h = a->h,
-        .y = a->up_y};
+        .dt_max = a->dt_max, .x = a->x, .dt = a->dt, .b = a->b, .c = a->c, .a_log = a->a_log, .dt_bias = a->dt_bias, .d = a->d,
+        .seq = a->seq, .h = a->h, .y = a->up_y};
     ssd_enter(&p->call, &forward, &p->entering);
 }
 
