@@ -147,13 +147,12 @@ void conform_window(conform_data *d)
         .h_border_out = k.open != NULL ? h : NULL, .dh_open_out = open, .log_open_out = decay});
     record(d, &k);
     conform_execute(d);
-    /* An element of x, b or c next to a border of rounding may have fallen the other way; y may show the rounding of hin and
-     * its own. */
-    conform_limits states = {.bound = conform_tolerance(BOUND_CONV, K) + conform_tolerance(BOUND_SCAN, c->L),
-        .operands = conform_rounding(act)};
+    /* An element of x, b or c next to a border of rounding may have fallen the other way, a whole step, which is twice the largest error
+     * of rounding: one token may make up a state, and one element its row. y may show the rounding of hin, too, and its own. */
+    const double fallen = 2 * conform_rounding(act);
+    conform_limits states = {.bound = conform_tolerance(BOUND_CONV, K) + conform_tolerance(BOUND_SCAN, c->L), .operands = fallen};
     conform_limits outputs = {.bound = conform_tolerance(BOUND_CONV, K) + conform_tolerance(BOUND_SCAN, c->L + c->N),
-        .operands = conform_rounding(act),
-                              .floor = conform_floor(act)};
+                              .operands = fallen + conform_rounding(act), .floor = conform_floor(act)};
     conform_compare(d, "conv", k.conv, conv, conform_tolerance(BOUND_CONV, K), conform_floor(act));
     conform_compare(d, "tail", k.tail, tail, 0, conform_floor(act));
     conform_compare_within(d, "y", k.y, y, &outputs);
