@@ -89,6 +89,15 @@ bool file_exists(const char *path)
     return attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY) == 0;
 }
 
+dart_status file_make_folder(const char *path, base_report *report)
+{
+    wchar_t *wide = file_wide(path);
+    if (wide == NULL) return base_fail(report, DART_IO, "cannot make %s: not a usable path", path);
+    const bool made = CreateDirectoryW(wide, NULL) != 0;
+    free(wide);
+    return made || file_is_folder(path) ? DART_OK : file_failed(report, "make", path);
+}
+
 dart_status file_map_open(const char *path, base_report *report, file_map *map)
 {
     *map = (file_map){NULL, 0};
@@ -152,6 +161,11 @@ bool file_exists(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && !S_ISDIR(info.st_mode);
+}
+
+dart_status file_make_folder(const char *path, base_report *report)
+{
+    return mkdir(path, 0777) == 0 || file_is_folder(path) ? DART_OK : file_failed(report, "make", path);
 }
 
 dart_status file_map_open(const char *path, base_report *report, file_map *map)

@@ -21,6 +21,8 @@ void file_map_forget(const void *data, uint64_t bytes);
 
 bool file_is_folder(const char *path);
 bool file_exists(const char *path); /* and is not a folder */
+/* Makes a folder unless it is there; its parent must be. DART_IO with the system's reason. */
+dart_status file_make_folder(const char *path, base_report *report);
 /* "folder/name" for free(); NULL without memory. */
 char *file_join(const char *folder, const char *name);
 /* The part of path before its last name, with the separator, for free(); "" when there is none. */

@@ -6,6 +6,7 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -281,6 +282,44 @@ dart_status model_config_load(const char *path, base_report *report, dart_model_
 fail:
     file_map_close(&map);
     free(inner);
+    return status;
+}
+
+/* The shortest text that reads as the same f32. */
+static void real_text(float value, char text[24])
+{
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, 24, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) return;
+    }
+}
+
+dart_status model_config_write(const dart_model_config *config, const char *folder, base_report *report)
+{
+    dart_status status;
+    dart_model_config m = *config;
+    file_writer *file = NULL;
+    char text[1024], eps[24], sma_eps[24], low[24], high[24] = "Infinity";
+    int used = snprintf(text, sizeof text, "{\n  \"model_type\": \"%s\",\n", m.sma ? "dart" : "mamba2");
+    char *path = file_join(folder, "config.json");
+    if (path == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory to write config.json", folder);
+    for (size_t i = 0; i < COUNT_OF(integers); i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "  \"%s\": %" PRIu32 ",\n", integers[i].key, *integer_of(&m, &integers[i]));
+    real_text(m.eps, eps);
+    real_text(m.sma_eps, sma_eps);
+    real_text(m.dt_min, low);
+    if (m.dt_max > 0) real_text(m.dt_max, high);
+    used += snprintf(text + used, sizeof text - (size_t)used,
+                     "  \"expand\": %" PRIu32 ",\n  \"layer_norm_epsilon\": %s,\n  \"sma_norm_epsilon\": %s,\n  \"time_step_limit\": [%s, %s],\n"
+                     "  \"tie_word_embeddings\": %s,\n  \"use_conv_bias\": %s,\n  \"use_bias\": false,\n  \"hidden_act\": \"silu\"\n}\n",
+                     m.H * m.P / m.W, eps, sma_eps, low, high, m.tied ? "true" : "false", m.no_conv_bias ? "false" : "true");
+    assert(used > 0 && (size_t)used < sizeof text);
+    TRY(file_writer_open(path, report, &file));
+    TRY(file_writer_append(file, text, (uint64_t)used));
+    TRY(file_writer_close(&file));
+fail:
+    file_writer_destroy(&file);
+    free(path);
     return status;
 }
 

@@ -17,6 +17,9 @@ dart_status model_config_parse(const char *text, size_t bytes, const char *name,
 /* Ranges and consistency. fault is the status of a bad value: the caller knows where the values come from. */
 dart_status model_config_check(const dart_model_config *config, dart_status fault, const char *name, base_report *report);
 
+/* Writes config.json to a folder, from which model_config_load reads the same configuration. DART_IO. */
+dart_status model_config_write(const dart_model_config *config, const char *folder, base_report *report);
+
 /* "dart-130m", "dart-370m", "dart-780m", "mamba2-130m", ... and the names by parameter count ("dart-133m").
  * DART_INVALID_ARGUMENT for others. */
 dart_status model_config_preset(const char *name, base_report *report, dart_model_config *config);

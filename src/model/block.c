@@ -3,29 +3,22 @@
 #include "block.h"
 #include "checkpoint/config.h"
 #include "ops/mixer/mixer.h"
+#include "runtime/stream.h"
 
 static uint32_t rows_of(const model_block_args *a) { return a->B * a->L; }
-
-/* Columns of rows that are `row` elements apart, from column `first` on. */
-static dart_tensor columns(dart_tensor tensor, uint64_t first, uint64_t row)
-{
-    tensor.offset += first;
-    tensor.row = row;
-    return tensor;
-}
 
 /* Columns of the projection's [z|x|b|c|dt], of the convolved [x|b|c] and of SMA's [q|e|gate]. */
 static dart_tensor proj_columns(const model_block_args *a, uint64_t first)
 {
-    return columns(a->work.proj, first, model_config_in_proj(a->config));
+    return model_columns(a->work.proj, first, model_config_in_proj(a->config));
 }
 static dart_tensor conv_columns(const model_block_args *a, uint64_t first)
 {
-    return columns(a->work.conv, first, model_config_conv(a->config));
+    return model_columns(a->work.conv, first, model_config_conv(a->config));
 }
 static dart_tensor sma_proj_columns(const model_block_args *a, uint64_t first)
 {
-    return columns(a->work.sma_proj, first, model_config_sma_proj(a->config));
+    return model_columns(a->work.sma_proj, first, model_config_sma_proj(a->config));
 }
 static dart_tensor steps_of(const model_block_args *a)
 {
@@ -52,13 +45,16 @@ static void product(dart_stream *stream, const model_block_args *a, bool normali
             .T = args.T, .IN = args.IN, .OUT = outputs, .x = a->work.input, .weight = weight, .y = y});
 }
 
+static void normalise(dart_stream *stream, const model_block_args *a)
+{
+    dart_rms_norm(stream, &(dart_rms_norm_args){.T = rows_of(a), .W = a->config->W, .eps = a->config->eps, .x = a->x,
+                                                .weight = a->weights.norm, .y = a->work.input});
+}
+
 /* `normalises`: products normalise what they read, a launch less to wait for. */
 static void project(dart_stream *stream, const model_block_args *a, bool normalises)
 {
     const dart_model_config *c = a->config;
-    if (!normalises)
-        dart_rms_norm(stream, &(dart_rms_norm_args){
-            .T = rows_of(a), .W = c->W, .eps = c->eps, .x = a->x, .weight = a->weights.norm, .y = a->work.input});
     product(stream, a, normalises, model_config_in_proj(c), a->weights.in_proj, a->work.proj);
     if (a->sma) product(stream, a, normalises, model_config_sma_proj(c), a->weights.sma_proj, a->work.sma_proj);
 }
@@ -107,7 +103,7 @@ static void scan(dart_stream *stream, const model_block_args *a)
         .B = a->B, .L = a->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .dt_min = c->dt_min, .dt_max = c->dt_max,
         .eps = c->sma_eps, .x = conv_columns(a, 0), .b = conv_columns(a, I), .c = conv_columns(a, I + groups), .dt = steps_of(a),
         .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = a->seq, .h = a->carried.h,
-        .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y};
+        .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y, .dh = a->kept.dh};
     if (a->sma) {
         args.open = a->carried.open;
         args.open_decay = a->carried.open_decay;
@@ -115,11 +111,14 @@ static void scan(dart_stream *stream, const model_block_args *a)
     dart_ssd(stream, &args);
 }
 
-/* f32 where runs are merged or f16 might not hold it: sums of undecayed memories have no bound of their own. */
+static bool has(dart_tensor tensor) { return tensor.buffer != NULL; }
+
+/* f32 where runs are merged or f16 might not hold it: sums of undecayed memories have no bound of their own. In training too, as the
+ * backward pass takes a sum of its size from another. */
 static dart_tensor readout(const model_block_args *a)
 {
     dart_tensor r = a->work.r;
-    if (a->read_count == 1 && a->work.y.dtype == DART_BF16) r.dtype = DART_BF16;
+    if (a->read_count == 1 && a->work.y.dtype == DART_BF16 && !has(a->kept.dh)) r.dtype = DART_BF16;
     return r;
 }
 
@@ -132,27 +131,32 @@ static void attend(dart_stream *stream, const model_block_args *a)
     if (!attends(a)) return;
     dart_sma(stream, &(dart_sma_args){
         .B = a->B, .L = a->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
-        .q = columns(a->work.sma_conv, 0, row), .e = columns(a->work.sma_conv, queries, row),
+        .q = model_columns(a->work.sma_conv, 0, row), .e = model_columns(a->work.sma_conv, queries, row),
         .c = conv_columns(a, model_config_inner(c) + queries), .seq = a->seq, .memories = a->read,
-        .memories_count = a->read_count, .r = readout(a)});
+        .memories_count = a->read_count, .r = readout(a), .lse = a->kept.lse});
 }
 
 /* ---- Output ---- */
 
-/* A stream's failure sticks, so the status of the last op is that of all. */
-static dart_status put_out(dart_stream *stream, const model_block_args *a)
+static dart_tensor normed(const model_block_args *a) { return has(a->work.normed) ? a->work.normed : a->work.y; }
+
+static void gate(dart_stream *stream, const model_block_args *a)
 {
     const dart_model_config *c = a->config;
-    const uint32_t I = model_config_inner(c);
-    dart_gated_norm_args norm = {.T = rows_of(a), .I = I, .eps = c->eps, .y = a->work.y, .z = proj_columns(a, 0),
-                                 .weight = a->weights.mixer_norm, .out = a->work.y};
+    dart_gated_norm_args norm = {.T = rows_of(a), .I = model_config_inner(c), .eps = c->eps, .y = a->work.y, .z = proj_columns(a, 0),
+                                 .weight = a->weights.mixer_norm, .out = normed(a)};
     if (attends(a)) {
         norm.r = readout(a);
         norm.gate = sma_proj_columns(a, model_config_sma_conv(c));
     }
     dart_gated_norm(stream, &norm);
-    return dart_linear(stream, &(dart_linear_args){
-        .T = rows_of(a), .IN = I, .OUT = c->W, .add = true, .x = a->work.y, .weight = a->weights.out_proj, .y = a->x});
+}
+
+/* Adds to the residual stream `to`. A stream's failure sticks, so the status of the last op is that of all. */
+static dart_status put_out(dart_stream *stream, const model_block_args *a, dart_tensor to)
+{
+    return dart_linear(stream, &(dart_linear_args){.T = rows_of(a), .IN = model_config_inner(a->config), .OUT = a->config->W, .add = true,
+                                                   .x = normed(a), .weight = a->weights.out_proj, .y = to});
 }
 
 /* ---- Windows ---- */
@@ -185,13 +189,40 @@ dart_status model_block_window_turn(dart_stream *stream, const model_block_args 
 dart_status model_block_piece(dart_stream *stream, const model_block_args *a)
 {
     const dart_conv_args conv = scan_conv(a);
+    normalise(stream, a);
     project(stream, a, false);
     dart_conv(stream, &conv);
     convolve_queries(stream, a);
     scan(stream, a);
     attend(stream, a);
     replace_tails(stream, a);
-    return put_out(stream, a);
+    gate(stream, a);
+    return put_out(stream, a, a->x);
+}
+
+dart_status model_block_train(dart_stream *stream, const model_block_args *args, unsigned parts)
+{
+    model_block_args a = *args;
+    const dart_model_config *c = a.config;
+    const dart_memories memories = {.M = (uint32_t)base_ceil_div(a.L, a.S), .dh = a.kept.dh};
+    const dart_conv_args conv = scan_conv(&a);
+    a.sma = model_block_attends(args);
+    a.read = &memories;
+    a.read_count = a.sma ? 1 : 0;
+    if ((parts & MODEL_BLOCK_NORM) != 0) normalise(stream, &a);
+    if ((parts & MODEL_BLOCK_PROJECT) != 0) project(stream, &a, false);
+    if ((parts & MODEL_BLOCK_CONVOLVE) != 0) {
+        dart_conv(stream, &conv);
+        convolve_queries(stream, &a);
+    }
+    if ((parts & MODEL_BLOCK_SCAN) != 0) scan(stream, &a);
+    if ((parts & MODEL_BLOCK_ATTEND) != 0) attend(stream, &a);
+    if ((parts & MODEL_BLOCK_GATE) != 0) gate(stream, &a);
+    if ((parts & MODEL_BLOCK_OUT) != 0) {
+        dart_convert(stream, &(dart_convert_args){.T = rows_of(&a), .W = c->W, .x = a.x, .y = a.kept.out});
+        put_out(stream, &a, a.kept.out);
+    }
+    return stream->status;
 }
 
 dart_status model_block_window_step(dart_stream *stream, const model_block_args *a)
@@ -199,12 +230,15 @@ dart_status model_block_window_step(dart_stream *stream, const model_block_args 
     dart_window_args window = window_args(a, DART_WINDOW_STEP);
     const dart_norm_linear_args first =
         normalised_product(a, model_config_in_proj(a->config), a->weights.in_proj, a->work.proj);
-    project(stream, a, mixer_norm_linear_has_matrices(a->x.buffer->device, &first));
+    const bool normalises = mixer_norm_linear_has_matrices(a->x.buffer->device, &first);
+    if (!normalises) normalise(stream, a);
+    project(stream, a, normalises);
     dart_window_append(stream, &window);
     convolve_queries(stream, a);
     dart_window_output(stream, &window);
     attend(stream, a);
-    put_out(stream, a);
+    gate(stream, a);
+    put_out(stream, a, a->x);
     /* Behind the attention, which sees no memory of this chunk: nothing in the layer waits for the fold, so it stands beside the
      * longest of the launches that are left. */
     window.closing = a->closing;

@@ -35,7 +35,15 @@ typedef struct model_block_work {
     dart_tensor sma_conv; /* T [q|e] */
     dart_tensor r;        /* room for f32 T I */
     dart_tensor y;        /* T I, in the dtype of activations */
+    dart_tensor normed;   /* T I: the gated norm of y; absent: it replaces y */
 } model_block_work;
+
+/* What training gives a block besides. Rows are whole sequences, and a block keeps the memories of all their chunks itself. */
+typedef struct model_block_kept {
+    dart_tensor dh;  /* f32 B M H N P with M = ceil(L / S): raw memories; like lse only with attention */
+    dart_tensor lse; /* f32 B L H */
+    dart_tensor out; /* f32 T W: the stream after the block */
+} model_block_kept;
 
 typedef struct model_block_args {
     const dart_model_config *config; /* S and sma below replace those of config */
@@ -47,15 +55,55 @@ typedef struct model_block_args {
     model_block_carried carried;
     model_block_work work;
     model_block_window window; /* model_block_window_step and model_block_window_turn only */
+    model_block_kept kept;     /* model_block_train only */
     /* read: runs that hold memories which some token attends to. closing: runs that receive the memories of chunks that close.
      * model_block_piece stores a memory before its attention reads, so that later tokens of the same piece attend to it. */
     const dart_memories *read, *closing;
     uint32_t read_count, closing_count;
 } model_block_args;
 
+/* Columns of rows that are `row` elements apart, from column `first` on. */
+static inline dart_tensor model_columns(dart_tensor tensor, uint64_t first, uint64_t row)
+{
+    tensor.offset += first;
+    tensor.row = row;
+    return tensor;
+}
+
+/* Whether some token of a training row reads a memory. Where none does, the block computes no state-memory attention. */
+static inline bool model_block_attends(const model_block_args *args) { return args->sma && args->L > args->S; }
+
 /* Each of these functions records the block of one layer and returns the stream's status.
  * L tokens of every sequence, or as many as the counts of seq say. */
 dart_status model_block_piece(dart_stream *stream, const model_block_args *args);
+/* The parts of a block, in their order. */
+enum {
+    MODEL_BLOCK_NORM = 1 << 0,     /* work.input */
+    MODEL_BLOCK_PROJECT = 1 << 1,  /* work.proj and sma_proj */
+    MODEL_BLOCK_CONVOLVE = 1 << 2, /* work.conv and sma_conv */
+    MODEL_BLOCK_SCAN = 1 << 3,     /* work.y and kept.dh */
+    MODEL_BLOCK_ATTEND = 1 << 4,   /* work.r and kept.lse */
+    MODEL_BLOCK_GATE = 1 << 5,     /* work.normed */
+    MODEL_BLOCK_OUT = 1 << 6,      /* kept.out */
+    MODEL_BLOCK_ALL = (1 << 7) - 1
+};
+/* Those parts of the block that `parts` names, for B sequences of L tokens from position 0 on, without carried tensors, runs and seq: for
+ * training, and again for the backward pass where a tensor was not kept. r is f32, and x stays as it is. */
+dart_status model_block_train(dart_stream *stream, const model_block_args *args, unsigned parts);
+
+/* Gradients of parameters, f32, in the places of the weights. */
+typedef model_block_weights model_block_gradients;
+/* Gradients of activations, in the shapes of model_block_work; layers may share them. */
+typedef struct model_block_slopes {
+    dart_tensor x;                                         /* f32 T W: in, of kept.out; out, of x */
+    dart_tensor input, proj, conv, sma_proj, sma_conv, normed, y; /* in the dtype of activations */
+    dart_tensor r;                                         /* f32 T I */
+    dart_tensor dh;                                        /* f32 B M H N P */
+} model_block_slopes;
+/* The backward pass of model_block_train, whose tensors of work and kept must all be there (kept.out is not read). Adds to the gradients of
+ * parameters. */
+dart_status model_block_backward(dart_stream *stream, const model_block_args *args, const model_block_gradients *gradients,
+                                 const model_block_slopes *slopes);
 /* One token of every sequence through dart_mixer_step: few launches that repeat work, for a few sequences. Does not use `work`. */
 dart_status model_block_step(dart_stream *stream, const model_block_args *args);
 /* One token of every sequence through `window`, for many sequences. */

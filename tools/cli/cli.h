@@ -17,6 +17,8 @@ int cmd_params(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_logits(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
+int cmd_grad(int argc, char **argv);
+int cmd_train(int argc, char **argv);
 int cmd_op(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_bench_op(int argc, char **argv);

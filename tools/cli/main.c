@@ -14,6 +14,8 @@ static const struct command {
     {"eval", "measure a model on a task", cmd_eval},
     {"logits", "write a model's logits", cmd_logits},
     {"generate", "continue a sequence of tokens", cmd_generate},
+    {"grad", "write the gradients of a model's parameters", cmd_grad},
+    {"train", "train a model", cmd_train},
     {"op", "run one op on tensors of a file", cmd_op},
     {"bench", "time a model or an op", cmd_bench},
 #ifdef CLI_CONFORM

@@ -1,0 +1,101 @@
+/* dartlm: training of whole models. Gradients of the loss with respect to every parameter, and steps of AdamW.
+ *
+ * A trainer has the parameters of one model in f32 (masters), their gradients and both moments of AdamW on a device. What the passes
+ * multiply may be stored in 16 bits: then a copy of the masters is rounded after every step. Rows are whole sequences of L tokens.
+ *
+ * LAWS, besides those of dartlm.h.
+ *   Blocking       Every call returns when its work is done.
+ *   Threads        A trainer is used by one thread at a time.
+ *   Order          The same calls leave the same bits on every device that takes the same variants of kernels.
+ *   Lifetime       Destroy trainers before their device.
+ *   Failure        A call that fails before its first work on the device changes nothing. A later failure breaks the trainer: every call but
+ *                  dart_trainer_destroy and the queries then returns that status.
+ *   Errors         dart_trainer_error has the text for calls on a trainer, dart_device_error for dart_trainer_create and dart_trainer_open.
+ */
+#ifndef DARTLM_TRAIN_H
+#define DARTLM_TRAIN_H
+
+#include "dartlm/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dart_trainer dart_trainer;
+
+typedef struct dart_trainer_options {
+    uint32_t B, L;            /* rows that are computed together, 0: 1; tokens of a row */
+    dart_storage weights;     /* of the matrices in the passes: f32 (default) or bf16 */
+    dart_storage activations; /* default: as the weights. The residual stream and gradients of parameters are always f32. */
+    bool no_sma;              /* train as a Mamba-2: parameters of SMA keep their values */
+    /* What is kept of each layer for the backward pass, 0 to 3; the rest is computed again. Bits do not depend on it.
+     *   0  everything
+     *   1  the residual stream, projections, memories, y, r and lse
+     *   2  the residual stream, memories, r and lse
+     *   3  the residual stream */
+    uint32_t keep;
+    /* AdamW */
+    float beta1, beta2;       /* 0: 0.9 and 0.999 */
+    float eps;                /* 0: 1e-8 */
+    float weight_decay;
+    float clip;               /* largest norm of all gradients together; 0: no limit */
+    /* The ends of the names of parameters that weight decay applies to. NULL: matrices of projections, taps of convolutions and the head of
+     * an untied model; not the embedding, norms, biases, A_log, D and dt_bias. */
+    const char *const *decays;
+    uint32_t decays_count;
+    uint64_t timeout_ns;      /* for the work of one submission; 0: no limit */
+} dart_trainer_options;
+
+/* A trainer for a checkpoint's folder. Errors as dart_model_open's. */
+DART_API dart_status dart_trainer_open(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer);
+DART_API void dart_trainer_destroy(dart_trainer **trainer);
+/* As dart_context_error. */
+DART_API size_t dart_trainer_error(const dart_trainer *trainer, char *text, size_t size);
+
+typedef struct dart_train_batch {
+    uint32_t count;         /* times B rows; 0: 1. Their gradients are added. */
+    const int32_t *ids;     /* count B L, 0 <= id < V */
+    const int32_t *targets; /* count B L: the token that the model should say at this one, or -1 for none */
+} dart_train_batch;
+
+typedef struct dart_train_result {
+    double loss;      /* mean of -log softmax(logits)[target] over the targets */
+    uint64_t labels;  /* targets */
+    uint64_t correct; /* targets that are the lowest index of the largest logit */
+    double norm;      /* of all gradients together, before clipping; infinity where one is not finite */
+    bool skipped;     /* such a step changes no parameter and no moment, and is not counted */
+} dart_train_result;
+
+/* The gradients of the loss of a batch, for dart_trainer_read. */
+DART_API dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result);
+/* dart_trainer_gradient, then a step of AdamW with gradients scaled by min(1, clip / (norm + 1e-6)). result may be NULL. */
+DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *batch, double lr, dart_train_result *result);
+/* The loss alone; norm is 0. */
+DART_API dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result);
+/* Steps that were not skipped. */
+DART_API uint64_t dart_trainer_steps(const dart_trainer *trainer);
+
+typedef struct dart_train_parameter {
+    const char *name;  /* as checkpoints call it */
+    uint32_t rank;
+    uint64_t shape[3]; /* ones beyond the rank */
+    uint64_t elements;
+    bool decays;
+} dart_train_parameter;
+typedef enum dart_train_values {
+    DART_TRAIN_WEIGHT = 0,   /* masters */
+    DART_TRAIN_GRADIENT = 1, /* of the last batch, before clipping */
+    DART_TRAIN_MEAN = 2,     /* first moment of AdamW */
+    DART_TRAIN_SQUARE = 3    /* second moment */
+} dart_train_values;
+/* false from the number of parameters on. The order is that of checkpoints: embedding, layers, final norm, head. */
+DART_API bool dart_trainer_parameter(const dart_trainer *trainer, uint32_t index, dart_train_parameter *parameter);
+/* elements numbers of a parameter, f32. */
+DART_API dart_status dart_trainer_read(dart_trainer *trainer, dart_train_values values, uint32_t index, float *to);
+/* Writes config.json and model.safetensors (f32) to a folder that exists; each file appears when it is complete. */
+DART_API dart_status dart_trainer_export(dart_trainer *trainer, const char *folder);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

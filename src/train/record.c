@@ -1,0 +1,278 @@
+/* The recordings of a trainer: the passes through the model, the norm of the gradients and the update. */
+#include "trainer.h"
+
+#include "dartlm/ops_backward.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- Tensors ---- */
+
+/* The highest level at which each layer keeps its own. */
+static const struct {
+    uint32_t level;
+    bool f32, sma;
+} work_of[] = {
+    [TRAINER_X] = {3, true, false},      [TRAINER_INPUT] = {0, false, false},    [TRAINER_PROJ] = {1, false, false},
+    [TRAINER_CONV] = {0, false, false},  [TRAINER_SMA_PROJ] = {1, false, true},  [TRAINER_SMA_CONV] = {0, false, true},
+    [TRAINER_R] = {2, true, true},       [TRAINER_Y] = {1, false, false},        [TRAINER_NORMED] = {0, false, false},
+    [TRAINER_DH] = {2, true, true},      [TRAINER_LSE] = {2, true, true},
+};
+
+static uint64_t memories(const dart_trainer *trainer)
+{
+    return (uint64_t)trainer->options.B * base_ceil_div(trainer->options.L, trainer->config.S) * model_config_memory(&trainer->config);
+}
+
+static uint64_t work_elements(const dart_trainer *trainer, trainer_work work)
+{
+    const dart_model_config *c = &trainer->config;
+    const uint64_t T = trainer->T;
+    switch (work) {
+    case TRAINER_X:
+    case TRAINER_INPUT: return T * c->W;
+    case TRAINER_PROJ: return T * model_config_in_proj(c);
+    case TRAINER_CONV: return T * model_config_conv(c);
+    case TRAINER_SMA_PROJ: return T * model_config_sma_proj(c);
+    case TRAINER_SMA_CONV: return T * model_config_sma_conv(c);
+    case TRAINER_R:
+    case TRAINER_Y:
+    case TRAINER_NORMED: return T * model_config_inner(c);
+    case TRAINER_DH: return memories(trainer);
+    case TRAINER_LSE: return T * c->H;
+    case TRAINER_WORK_COUNT: break;
+    }
+    return 0;
+}
+
+static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shared, dart_dtype *dtype)
+{
+    const uint64_t T = trainer->T;
+    *dtype = trainer->activations;
+    switch (shared) {
+    case TRAINER_SLOPE_X: *dtype = DART_F32; return work_elements(trainer, TRAINER_X);
+    case TRAINER_SLOPE_INPUT: return work_elements(trainer, TRAINER_INPUT);
+    case TRAINER_SLOPE_PROJ: return work_elements(trainer, TRAINER_PROJ);
+    case TRAINER_SLOPE_CONV: return work_elements(trainer, TRAINER_CONV);
+    case TRAINER_SLOPE_SMA_PROJ: return trainer->sma ? work_elements(trainer, TRAINER_SMA_PROJ) : 0;
+    case TRAINER_SLOPE_SMA_CONV: return trainer->sma ? work_elements(trainer, TRAINER_SMA_CONV) : 0;
+    case TRAINER_SLOPE_NORMED:
+    case TRAINER_SLOPE_Y: return work_elements(trainer, TRAINER_Y);
+    case TRAINER_SLOPE_R: *dtype = DART_F32; return trainer->sma ? work_elements(trainer, TRAINER_R) : 0;
+    case TRAINER_SLOPE_DH: *dtype = DART_F32; return trainer->sma ? memories(trainer) : 0;
+    case TRAINER_IDS:
+    case TRAINER_TARGETS: *dtype = DART_I32; return T;
+    case TRAINER_PLAN: *dtype = DART_I32; return dart_embed_plan_elements(trainer->T, trainer->config.V);
+    case TRAINER_CORRECT: *dtype = DART_I32; return 1;
+    case TRAINER_SHARE:
+    case TRAINER_LOSS: *dtype = DART_F32; return 1;
+    case TRAINER_SCALE: *dtype = DART_F32; return 4;
+    case TRAINER_HYPER: *dtype = DART_F32; return 8;
+    case TRAINER_SHARED_COUNT: break;
+    }
+    return 0;
+}
+
+dart_status trainer_allocate(dart_trainer *trainer)
+{
+    for (int w = 0; w < TRAINER_WORK_COUNT; w++) {
+        const bool each = trainer->options.keep <= work_of[w].level;
+        const uint32_t count = (each ? trainer->config.layers : 1) + (w == TRAINER_X ? 1 : 0);
+        const uint64_t size = work_of[w].f32 ? 4 : dart_dtype_size(trainer->activations);
+        if (work_of[w].sma && !trainer->sma) continue;
+        trainer->work[w] = device_calloc(trainer->device, count, sizeof *trainer->work[w]);
+        if (trainer->work[w] == NULL) return DART_OUT_OF_MEMORY;
+        trainer->work_count[w] = count;
+        for (uint32_t i = 0; i < count; i++) {
+            const dart_status status = dart_buffer_create(trainer->device, work_elements(trainer, (trainer_work)w) * size, &trainer->work[w][i]);
+            if (status != DART_OK) return status;
+        }
+    }
+    for (int s = 0; s < TRAINER_SHARED_COUNT; s++) {
+        dart_dtype dtype;
+        const uint64_t elements = shared_elements(trainer, (trainer_shared)s, &dtype);
+        if (elements == 0) continue;
+        const dart_status status = dart_buffer_create(trainer->device, elements * dart_dtype_size(dtype), &trainer->shared[s]);
+        if (status != DART_OK) return status;
+    }
+    trainer->plan = device_calloc(trainer->device, (size_t)dart_embed_plan_elements(trainer->T, trainer->config.V), sizeof *trainer->plan);
+    return trainer->plan != NULL ? DART_OK : DART_OUT_OF_MEMORY;
+}
+
+dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer)
+{
+    if (trainer->work_count[work] == 0) return (dart_tensor){0};
+    return (dart_tensor){.buffer = trainer->work[work][trainer->work_count[work] > 1 ? layer : 0],
+                         .dtype = work_of[work].f32 ? DART_F32 : trainer->activations};
+}
+
+dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared shared)
+{
+    dart_tensor tensor = {.buffer = trainer->shared[shared]};
+    shared_elements(trainer, shared, &tensor.dtype);
+    return tensor;
+}
+
+/* ---- The passes ----
+ * Gradients of the residual stream lie in TRAINER_SLOPE_X from the last norm on down to the embedding. TRAINER_SLOPE_INPUT is used by every
+ * layer, and by the last norm before them. */
+
+static model_block_weights places_of(const dart_tensor *of, uint32_t layer)
+{
+    const dart_tensor *t = &of[(size_t)layer * MODEL_ROLE_COUNT];
+    return (model_block_weights){
+        .norm = t[MODEL_NORM], .in_proj = t[MODEL_IN_PROJ], .conv_weight = t[MODEL_CONV_WEIGHT], .conv_bias = t[MODEL_CONV_BIAS],
+        .dt_bias = t[MODEL_DT_BIAS], .a_log = t[MODEL_A_LOG], .d = t[MODEL_D], .mixer_norm = t[MODEL_MIXER_NORM],
+        .out_proj = t[MODEL_OUT_PROJ], .sma_proj = t[MODEL_SMA_PROJ], .sma_conv_weight = t[MODEL_SMA_CONV_WEIGHT],
+        .sma_conv_bias = t[MODEL_SMA_CONV_BIAS]};
+}
+
+static model_block_args block_args(const dart_trainer *trainer, uint32_t layer)
+{
+    const dart_trainer_options *o = &trainer->options;
+    return (model_block_args){
+        .config = &trainer->config, .B = o->B, .L = o->L, .S = trainer->config.S, .sma = trainer->sma,
+        .x = trainer_work_tensor(trainer, TRAINER_X, layer), .weights = places_of(trainer->weights, layer),
+        .work = {.input = trainer_work_tensor(trainer, TRAINER_INPUT, layer), .proj = trainer_work_tensor(trainer, TRAINER_PROJ, layer),
+                 .conv = trainer_work_tensor(trainer, TRAINER_CONV, layer), .sma_proj = trainer_work_tensor(trainer, TRAINER_SMA_PROJ, layer),
+                 .sma_conv = trainer_work_tensor(trainer, TRAINER_SMA_CONV, layer), .r = trainer_work_tensor(trainer, TRAINER_R, layer),
+                 .y = trainer_work_tensor(trainer, TRAINER_Y, layer), .normed = trainer_work_tensor(trainer, TRAINER_NORMED, layer)},
+        .kept = {.dh = trainer_work_tensor(trainer, TRAINER_DH, layer), .lse = trainer_work_tensor(trainer, TRAINER_LSE, layer),
+                 .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)}};
+}
+
+/* The parts of a block that the backward pass computes again. */
+static unsigned parts_again(uint32_t keep)
+{
+    unsigned parts = 0;
+    if (keep >= 1) parts |= MODEL_BLOCK_NORM | MODEL_BLOCK_CONVOLVE | MODEL_BLOCK_GATE;
+    if (keep >= 2) parts |= MODEL_BLOCK_PROJECT | MODEL_BLOCK_SCAN;
+    if (keep >= 3) parts |= MODEL_BLOCK_ATTEND;
+    return parts;
+}
+
+static const dart_tensor *head_of(const dart_trainer *trainer, bool gradient)
+{
+    const model_role role = trainer->config.tied ? MODEL_EMBEDDING : MODEL_HEAD;
+    return gradient ? trainer_gradient(trainer, 0, role) : trainer_weight(trainer, 0, role);
+}
+
+/* The input of layer 0 gives its place to the last norm's output. */
+static dart_status record_forward(const dart_trainer *trainer, dart_stream *stream, bool backward)
+{
+    const dart_model_config *c = &trainer->config;
+    const dart_tensor normed = trainer_work_tensor(trainer, TRAINER_INPUT, 0);
+    dart_embed(stream, &(dart_embed_args){.T = trainer->T, .V = c->V, .W = c->W, .ids = trainer_shared_tensor(trainer, TRAINER_IDS),
+                                          .weight = *trainer_weight(trainer, 0, MODEL_EMBEDDING),
+                                          .y = trainer_work_tensor(trainer, TRAINER_X, 0)});
+    for (uint32_t l = 0; l < c->layers; l++) {
+        const model_block_args args = block_args(trainer, l);
+        model_block_train(stream, &args, MODEL_BLOCK_ALL);
+    }
+    dart_rms_norm(stream, &(dart_rms_norm_args){.T = trainer->T, .W = c->W, .eps = c->eps,
+                                                .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
+                                                .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .y = normed});
+    dart_cross_entropy_args loss = {
+        .T = trainer->T, .V = c->V, .W = c->W, .x = normed, .weight = *head_of(trainer, false),
+        .targets = trainer_shared_tensor(trainer, TRAINER_TARGETS), .share = trainer_shared_tensor(trainer, TRAINER_SHARE),
+        .loss = trainer_shared_tensor(trainer, TRAINER_LOSS), .correct = trainer_shared_tensor(trainer, TRAINER_CORRECT)};
+    if (backward) {
+        loss.grad_x = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT);
+        loss.grad_weight = *head_of(trainer, true);
+    }
+    return dart_cross_entropy(stream, &loss);
+}
+
+static dart_status record_backward(const dart_trainer *trainer, dart_stream *stream)
+{
+    const dart_model_config *c = &trainer->config;
+    const model_block_slopes slopes = {
+        .x = trainer_shared_tensor(trainer, TRAINER_SLOPE_X), .input = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT),
+        .proj = trainer_shared_tensor(trainer, TRAINER_SLOPE_PROJ), .conv = trainer_shared_tensor(trainer, TRAINER_SLOPE_CONV),
+        .sma_proj = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_PROJ), .sma_conv = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_CONV),
+        .normed = trainer_shared_tensor(trainer, TRAINER_SLOPE_NORMED), .y = trainer_shared_tensor(trainer, TRAINER_SLOPE_Y),
+        .r = trainer_shared_tensor(trainer, TRAINER_SLOPE_R), .dh = trainer_shared_tensor(trainer, TRAINER_SLOPE_DH)};
+    dart_rms_norm_backward(stream, &(dart_rms_norm_backward_args){
+        .T = trainer->T, .W = c->W, .eps = c->eps, .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
+        .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .up_y = slopes.input, .grad_x = slopes.x,
+        .grad_weight = *trainer_gradient(trainer, 0, MODEL_FINAL_NORM)});
+    for (uint32_t l = c->layers; l-- > 0;) {
+        const model_block_args args = block_args(trainer, l);
+        const model_block_gradients gradients = places_of(trainer->gradients, l);
+        const unsigned again = parts_again(trainer->options.keep) | (l == 0 ? MODEL_BLOCK_NORM : 0);
+        model_block_train(stream, &args, again);
+        model_block_backward(stream, &args, &gradients, &slopes);
+    }
+    return dart_embed_backward(stream, &(dart_embed_backward_args){
+        .T = trainer->T, .V = c->V, .W = c->W, .plan = trainer_shared_tensor(trainer, TRAINER_PLAN), .up_y = slopes.x,
+        .grad_weight = *trainer_gradient(trainer, 0, MODEL_EMBEDDING)});
+}
+
+/* ---- Gradients and the update ---- */
+
+static dart_tensor segment_tensor(dart_buffer *buffer) { return (dart_tensor){.buffer = buffer, .dtype = DART_F32}; }
+
+static dart_status record_begin(const dart_trainer *trainer, dart_stream *stream)
+{
+    for (uint32_t i = 0; i < trainer->segments_count; i++)
+        dart_fill(stream, &(dart_fill_args){.T = (uint32_t)(trainer->segments[i].elements / 64), .W = 64,
+                                            .y = segment_tensor(trainer->segments[i].grad)});
+    dart_fill(stream, &(dart_fill_args){.T = 1, .W = 1, .y = trainer_shared_tensor(trainer, TRAINER_CORRECT)});
+    return dart_fill(stream, &(dart_fill_args){.T = 1, .W = 1, .y = trainer_shared_tensor(trainer, TRAINER_LOSS)});
+}
+
+static dart_status record_norm(const dart_trainer *trainer, dart_stream *stream)
+{
+    dart_gradient *list = device_calloc(trainer->device, trainer->segments_count, sizeof *list);
+    if (list == NULL) return DART_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < trainer->segments_count; i++)
+        list[i] = (dart_gradient){.elements = trainer->segments[i].elements, .grad = segment_tensor(trainer->segments[i].grad)};
+    const dart_status status = dart_grad_norm(stream, &(dart_grad_norm_args){
+        .count = trainer->segments_count, .clip = trainer->options.clip > 0 ? trainer->options.clip : INFINITY, .gradients = list,
+        .scale = trainer_shared_tensor(trainer, TRAINER_SCALE)});
+    free(list);
+    return status;
+}
+
+static dart_status record_update(const dart_trainer *trainer, dart_stream *stream)
+{
+    dart_status status = DART_OK;
+    for (uint32_t i = 0; i < trainer->segments_count; i++) {
+        const trainer_segment *s = &trainer->segments[i];
+        dart_adamw_args args = {.elements = s->elements, .decays = s->decays, .w = segment_tensor(s->w), .m = segment_tensor(s->m),
+                                .v = segment_tensor(s->v), .grad = segment_tensor(s->grad),
+                                .scale = trainer_shared_tensor(trainer, TRAINER_SCALE),
+                                .hyper = trainer_shared_tensor(trainer, TRAINER_HYPER)};
+        if (s->copied) args.copy = (dart_tensor){.buffer = s->copy, .dtype = trainer->weights_dtype};
+        status = dart_adamw(stream, &args);
+    }
+    return status;
+}
+
+static dart_status record(const dart_trainer *trainer, trainer_recording recording, dart_stream *stream)
+{
+    switch (recording) {
+    case TRAINER_BEGIN: return record_begin(trainer, stream);
+    case TRAINER_PASSES: {
+        const dart_status status = record_forward(trainer, stream, true);
+        return status == DART_OK ? record_backward(trainer, stream) : status;
+    }
+    case TRAINER_NORM: return record_norm(trainer, stream);
+    case TRAINER_UPDATE: return record_update(trainer, stream);
+    case TRAINER_EVALUATE: return record_forward(trainer, stream, false);
+    case TRAINER_RECORDING_COUNT: break;
+    }
+    return DART_INVALID_ARGUMENT;
+}
+
+dart_status trainer_record(dart_trainer *trainer, trainer_recording recording, const char *call)
+{
+    dart_stream **stream = &trainer->streams[recording];
+    if (trainer->recorded[recording]) return DART_OK;
+    dart_status status = *stream != NULL ? DART_OK : dart_stream_create(trainer->device, NULL, stream);
+    if (status != DART_OK) return trainer_take(trainer, status, call);
+    status = dart_stream_begin(*stream);
+    if (status == DART_OK) status = record(trainer, recording, *stream);
+    trainer->recorded[recording] = status == DART_OK;
+    return trainer_take_stream(trainer, *stream, status, call);
+}

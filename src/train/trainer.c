@@ -1,0 +1,329 @@
+/* Trainers: how one begins and ends, and its steps. */
+#include "trainer.h"
+
+#include "dartlm/ops_backward.h"
+#include "base/file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- Errors ---- */
+
+static dart_status take_text(dart_trainer *trainer, dart_status status, const char *text, const char *call)
+{
+    trainer->broken = status;
+    return base_fail(&trainer->report, status, "%s: %s", call, text);
+}
+
+dart_status trainer_take(dart_trainer *trainer, dart_status status, const char *call)
+{
+    char text[400] = "";
+    if (status == DART_OK) return status;
+    dart_device_error(trainer->device, text, sizeof text);
+    return take_text(trainer, status, text, call);
+}
+
+dart_status trainer_take_stream(dart_trainer *trainer, const dart_stream *stream, dart_status status, const char *call)
+{
+    char text[400] = "";
+    if (status == DART_OK) return status;
+    if (status == DART_TIMEOUT)
+        snprintf(text, sizeof text, "not done in %llu ns", (unsigned long long)trainer->options.timeout_ns);
+    else
+        dart_stream_error(stream, text, sizeof text);
+    return take_text(trainer, status, text, call);
+}
+
+/* ---- Life ---- */
+
+static dart_status take_options(dart_trainer *trainer, const dart_trainer_options *options, const char *call)
+{
+    base_report *report = &trainer->device->report;
+    dart_trainer_options *o = &trainer->options;
+    static const dart_dtype dtypes[] = {[DART_STORAGE_DEFAULT] = DART_F32, [DART_STORAGE_F32] = DART_F32, [DART_STORAGE_BF16] = DART_BF16};
+    *o = *options;
+    REQUIRE(report, (unsigned)o->weights <= DART_STORAGE_BF16 && o->weights != DART_STORAGE_F16, "%s: weights are trained in f32 or bf16", call);
+    REQUIRE(report, (unsigned)o->activations <= DART_STORAGE_BF16 && o->activations != DART_STORAGE_F16,
+            "%s: activations are f32 or bf16", call);
+    trainer->weights_dtype = dtypes[o->weights];
+    trainer->activations = dtypes[o->activations != DART_STORAGE_DEFAULT ? o->activations : o->weights];
+    if (o->B == 0) o->B = 1;
+    if (o->beta1 == 0) o->beta1 = 0.9f;
+    if (o->beta2 == 0) o->beta2 = 0.999f;
+    if (o->eps == 0) o->eps = 1e-8f;
+    if (o->timeout_ns == 0) o->timeout_ns = UINT64_MAX;
+    REQUIRE(report, o->L > 0 && (uint64_t)o->B * o->L <= INT32_MAX, "%s: B %u rows of L %u tokens", call, o->B, o->L);
+    REQUIRE(report, o->keep <= 3, "%s: keep %u, allowed are 0 to 3", call, o->keep);
+    REQUIRE(report, o->beta1 > 0 && o->beta1 < 1 && o->beta2 > 0 && o->beta2 < 1, "%s: beta1 %g, beta2 %g: allowed is 0 to 1", call,
+            (double)o->beta1, (double)o->beta2);
+    REQUIRE(report, o->eps > 0 && isfinite(o->eps), "%s: eps %g", call, (double)o->eps);
+    REQUIRE(report, o->weight_decay >= 0 && isfinite(o->weight_decay), "%s: weight_decay %g", call, (double)o->weight_decay);
+    REQUIRE(report, o->clip >= 0, "%s: clip %g", call, (double)o->clip);
+    for (uint32_t i = 0; o->decays != NULL && i < o->decays_count; i++)
+        REQUIRE(report, o->decays[i] != NULL, "%s: decays %u is NULL", call, i);
+    trainer->T = o->B * o->L;
+    trainer->sma = trainer->config.sma && !o->no_sma && o->L > trainer->config.S;
+    return DART_OK;
+}
+
+static dart_status fill_from(dart_trainer *trainer, const safetensors *file)
+{
+    dart_status status = DART_OK;
+    for (uint32_t i = 0; i < trainer->parameters_count && status == DART_OK; i++) {
+        const model_parameter *p = &trainer->parameters[i].is;
+        float *values = device_calloc(trainer->device, (size_t)p->elements, sizeof *values);
+        if (values == NULL) return DART_OUT_OF_MEMORY;
+        safetensors_to_f32(model_weights_find(file, p), 0, (size_t)p->elements, values);
+        status = trainer_write(trainer, i, values);
+        free(values);
+    }
+    return status;
+}
+
+/* Moments, and what lies between parameters. New buffers may hold anything. */
+static dart_status clear(dart_trainer *trainer)
+{
+    dart_stream *stream = NULL;
+    dart_status status = dart_stream_create(trainer->device, NULL, &stream);
+    if (status == DART_OK) status = dart_stream_begin(stream);
+    for (uint32_t i = 0; i < trainer->segments_count && status == DART_OK; i++) {
+        const trainer_segment *s = &trainer->segments[i];
+        dart_buffer *const all[] = {s->w, s->m, s->v, s->grad};
+        for (size_t k = 0; k < COUNT_OF(all) && status == DART_OK; k++)
+            status = dart_fill(stream, &(dart_fill_args){.T = (uint32_t)(s->elements / 64), .W = 64, .y = {.buffer = all[k], .dtype = DART_F32}});
+    }
+    if (status == DART_OK) status = dart_stream_submit(stream);
+    if (status == DART_OK) status = dart_stream_wait(stream, trainer->options.timeout_ns);
+    dart_stream_destroy(&stream);
+    return status;
+}
+
+dart_status dart_trainer_open(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer)
+{
+    static const char call[] = "dart_trainer_open";
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, folder != NULL && options != NULL && trainer != NULL, "%s: needs a folder, options and a place for the trainer", call);
+    dart_status status = DART_OK;
+    safetensors *file = NULL;
+    dart_trainer *made = device_calloc(device, 1, sizeof *made);
+    if (made == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    if (base_report_init(&made->report, device->report.log) != DART_OK) {
+        free(made);
+        return base_fail(&device->report, DART_OUT_OF_MEMORY, "%s: no lock for a trainer", call);
+    }
+    made->device = device;
+    TRY(model_config_load(folder, &device->report, &made->config));
+    TRY(take_options(made, options, call));
+    TRY(safetensors_open(folder, &device->report, &file));
+    TRY(model_weights_check(&made->config, file, false, &device->report));
+    TRY(trainer_place(made));
+    TRY(trainer_allocate(made));
+    TRY(clear(made));
+    TRY(fill_from(made, file));
+    made->options.decays = NULL;
+    *trainer = made;
+    made = NULL;
+fail:
+    safetensors_close(&file);
+    dart_trainer_destroy(&made);
+    return status;
+}
+
+void dart_trainer_destroy(dart_trainer **trainer)
+{
+    if (trainer == NULL || *trainer == NULL) return;
+    dart_trainer *t = *trainer;
+    for (int i = 0; i < TRAINER_RECORDING_COUNT; i++) dart_stream_destroy(&t->streams[i]);
+    for (int w = 0; w < TRAINER_WORK_COUNT; w++) {
+        for (uint32_t i = 0; i < t->work_count[w]; i++) dart_buffer_destroy(&t->work[w][i]);
+        free(t->work[w]);
+    }
+    for (int s = 0; s < TRAINER_SHARED_COUNT; s++) dart_buffer_destroy(&t->shared[s]);
+    trainer_unplace(t);
+    free(t->plan);
+    base_report_destroy(&t->report);
+    free(t);
+    *trainer = NULL;
+}
+
+size_t dart_trainer_error(const dart_trainer *trainer, char *text, size_t size)
+{
+    return trainer != NULL ? base_report_copy(&trainer->report, text, size) : 0;
+}
+
+uint64_t dart_trainer_steps(const dart_trainer *trainer) { return trainer != NULL ? trainer->steps : 0; }
+
+/* ---- Batches ---- */
+
+static dart_status check_batch(dart_trainer *trainer, const dart_train_batch *batch, uint64_t *labels, const char *call)
+{
+    const int64_t V = trainer->config.V;
+    REQUIRE(&trainer->report, batch != NULL && batch->ids != NULL && batch->targets != NULL, "%s: needs ids and targets", call);
+    const uint64_t tokens = (uint64_t)(batch->count > 0 ? batch->count : 1) * trainer->T;
+    *labels = 0;
+    for (uint64_t i = 0; i < tokens; i++) {
+        REQUIRE(&trainer->report, batch->ids[i] >= 0 && batch->ids[i] < V, "%s: id %d of token %llu, allowed are 0 to %lld", call, batch->ids[i],
+                (unsigned long long)i, (long long)V - 1);
+        REQUIRE(&trainer->report, batch->targets[i] >= -1 && batch->targets[i] < V, "%s: target %d of token %llu, allowed are -1 to %lld", call,
+                batch->targets[i], (unsigned long long)i, (long long)V - 1);
+        if (batch->targets[i] >= 0) ++*labels;
+    }
+    REQUIRE(&trainer->report, *labels > 0 && *labels <= INT32_MAX, "%s: %llu targets", call, (unsigned long long)*labels);
+    return trainer->broken;
+}
+
+static dart_status put(dart_trainer *trainer, trainer_shared shared, const void *data, uint64_t elements, const char *call)
+{
+    return trainer_take(trainer, dart_buffer_write(trainer->shared[shared], 0, data, elements * 4), call);
+}
+
+static dart_status get(dart_trainer *trainer, trainer_shared shared, void *data, uint64_t elements, const char *call)
+{
+    return trainer_take(trainer, dart_buffer_read(trainer->shared[shared], 0, data, elements * 4), call);
+}
+
+static dart_status submit(dart_trainer *trainer, trainer_recording recording, const char *call)
+{
+    dart_status status = trainer_record(trainer, recording, call);
+    if (status != DART_OK) return status;
+    dart_stream *stream = trainer->streams[recording];
+    trainer->under_way[recording] = true;
+    return trainer_take_stream(trainer, stream, dart_stream_submit(stream), call);
+}
+
+/* For all submissions. */
+static dart_status wait(dart_trainer *trainer, const char *call)
+{
+    dart_status status = DART_OK;
+    for (int i = 0; i < TRAINER_RECORDING_COUNT && status == DART_OK; i++) {
+        if (!trainer->under_way[i]) continue;
+        trainer->under_way[i] = false;
+        status = trainer_take_stream(trainer, trainer->streams[i], dart_stream_wait(trainer->streams[i], trainer->options.timeout_ns), call);
+    }
+    return status;
+}
+
+/* The passes of all rows, one micro-batch after another; the last one is still under way. */
+static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const dart_train_batch *batch, uint64_t labels, const char *call)
+{
+    dart_status status;
+    const float share = (float)(1.0 / (double)labels);
+    const uint32_t count = batch->count > 0 ? batch->count : 1;
+    TRY(put(trainer, TRAINER_SHARE, &share, 1, call));
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t first = (uint64_t)i * trainer->T;
+        if (i > 0) TRY(wait(trainer, call));
+        if (passes == TRAINER_PASSES) {
+            TRY(trainer_take(trainer, dart_embed_plan(batch->ids + first, trainer->T, trainer->config.V, trainer->plan), call));
+            TRY(put(trainer, TRAINER_PLAN, trainer->plan, dart_embed_plan_elements(trainer->T, trainer->config.V), call));
+        }
+        TRY(put(trainer, TRAINER_IDS, batch->ids + first, trainer->T, call));
+        TRY(put(trainer, TRAINER_TARGETS, batch->targets + first, trainer->T, call));
+        if (i == 0) TRY(submit(trainer, TRAINER_BEGIN, call));
+        TRY(submit(trainer, passes, call));
+    }
+fail:
+    return status;
+}
+
+static dart_status read_result(dart_trainer *trainer, uint64_t labels, bool norm, dart_train_result *result, const char *call)
+{
+    dart_status status;
+    float loss, scale[4] = {0, 1, 1, 0};
+    int32_t correct;
+    TRY(get(trainer, TRAINER_LOSS, &loss, 1, call));
+    TRY(get(trainer, TRAINER_CORRECT, &correct, 1, call));
+    if (norm) TRY(get(trainer, TRAINER_SCALE, scale, 4, call));
+    *result = (dart_train_result){.loss = (double)loss, .labels = labels, .correct = (uint64_t)correct, .norm = (double)scale[0],
+                                  .skipped = scale[2] == 0};
+fail:
+    return status;
+}
+
+dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result)
+{
+    static const char call[] = "dart_trainer_gradient";
+    dart_status status;
+    uint64_t labels;
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
+    TRY(check_batch(trainer, batch, &labels, call));
+    TRY(run_passes(trainer, TRAINER_PASSES, batch, labels, call));
+    TRY(submit(trainer, TRAINER_NORM, call));
+    TRY(wait(trainer, call));
+    TRY(read_result(trainer, labels, true, result, call));
+fail:
+    return status;
+}
+
+dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *batch, double lr, dart_train_result *result)
+{
+    static const char call[] = "dart_trainer_step";
+    dart_status status;
+    uint64_t labels;
+    dart_train_result own;
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    const dart_trainer_options *o = &trainer->options;
+    REQUIRE(&trainer->report, lr >= 0 && lr < 1e6, "%s: lr %g", call, lr);
+    if (result == NULL) result = &own;
+    TRY(check_batch(trainer, batch, &labels, call));
+    const double n = (double)(trainer->steps + 1);
+    const float hyper[8] = {(float)lr, o->beta1, o->beta2, o->eps, (float)-expm1(n * log((double)o->beta1)),
+                            (float)-expm1(n * log((double)o->beta2)), o->weight_decay, 0};
+    TRY(put(trainer, TRAINER_HYPER, hyper, COUNT_OF(hyper), call));
+    TRY(run_passes(trainer, TRAINER_PASSES, batch, labels, call));
+    TRY(submit(trainer, TRAINER_NORM, call));
+    TRY(submit(trainer, TRAINER_UPDATE, call));
+    TRY(wait(trainer, call));
+    TRY(read_result(trainer, labels, true, result, call));
+    if (!result->skipped) trainer->steps++;
+fail:
+    return status;
+}
+
+dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result)
+{
+    static const char call[] = "dart_trainer_evaluate";
+    dart_status status;
+    uint64_t labels;
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
+    TRY(check_batch(trainer, batch, &labels, call));
+    TRY(run_passes(trainer, TRAINER_EVALUATE, batch, labels, call));
+    TRY(wait(trainer, call));
+    TRY(read_result(trainer, labels, false, result, call));
+fail:
+    return status;
+}
+
+/* ---- Checkpoints ---- */
+
+dart_status dart_trainer_export(dart_trainer *trainer, const char *folder)
+{
+    static const char call[] = "dart_trainer_export";
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&trainer->report, folder != NULL, "%s: no folder", call);
+    if (trainer->broken != DART_OK) return trainer->broken;
+    dart_status status = DART_OUT_OF_MEMORY;
+    char *path = file_join(folder, "model.safetensors");
+    safetensors_tensor *entries = calloc(trainer->parameters_count, sizeof *entries);
+    float **values = calloc(trainer->parameters_count, sizeof *values);
+    if (path == NULL || entries == NULL || values == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
+    for (uint32_t i = 0; i < trainer->parameters_count; i++) {
+        const model_parameter *p = &trainer->parameters[i].is;
+        values[i] = malloc((size_t)p->elements * sizeof *values[i]);
+        if (values[i] == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
+        TRY(dart_trainer_read(trainer, DART_TRAIN_WEIGHT, i, values[i]));
+        entries[i] = (safetensors_tensor){.name = p->name, .data = values[i], .rank = p->rank, .dtype = SAFETENSORS_F32};
+        for (uint32_t k = 0; k < p->rank; k++) entries[i].shape[k] = p->shape[k];
+    }
+    TRY(model_config_write(&trainer->config, folder, &trainer->report));
+    TRY(safetensors_write(path, entries, trainer->parameters_count, &trainer->report));
+fail:
+    for (uint32_t i = 0; values != NULL && i < trainer->parameters_count; i++) free(values[i]);
+    free(values);
+    free(entries);
+    free(path);
+    return status;
+}

@@ -1,0 +1,117 @@
+/* dart_trainer: parameters with their gradients and moments, activations of all layers, and the recordings of a step. */
+#ifndef DART_TRAINER_H
+#define DART_TRAINER_H
+
+#include "dartlm/train.h"
+#include "model/block.h"
+#include "checkpoint/config.h"
+#include "runtime/device.h"
+
+/* Parameters that AdamW treats alike lie one after another in one set of buffers, so that one call updates them all. What lies between
+ * them is 0 and stays so. */
+typedef struct trainer_segment {
+    bool decays, copied; /* copied: the passes read `copy`, in the dtype of weights; else w itself */
+    uint64_t elements;
+    dart_buffer *w, *m, *v, *grad, *copy;
+} trainer_segment;
+
+typedef struct trainer_parameter {
+    model_parameter is;
+    bool decays;
+    uint32_t segment;
+    uint64_t at; /* first element in the segment */
+} trainer_parameter;
+
+/* Activations of a layer. A trainer keeps one buffer a layer for those that its level says, else one for all layers. */
+typedef enum trainer_work {
+    TRAINER_X, /* f32 T W: the residual stream before the layer; the stream behind the last layer comes after them */
+    TRAINER_INPUT,
+    TRAINER_PROJ,
+    TRAINER_CONV,
+    TRAINER_SMA_PROJ,
+    TRAINER_SMA_CONV,
+    TRAINER_R,
+    TRAINER_Y,
+    TRAINER_NORMED,
+    TRAINER_DH,
+    TRAINER_LSE,
+    TRAINER_WORK_COUNT
+} trainer_work;
+
+/* Gradients of activations, shared by all layers, and what a batch brings. */
+typedef enum trainer_shared {
+    TRAINER_SLOPE_X,
+    TRAINER_SLOPE_INPUT,
+    TRAINER_SLOPE_PROJ,
+    TRAINER_SLOPE_CONV,
+    TRAINER_SLOPE_SMA_PROJ,
+    TRAINER_SLOPE_SMA_CONV,
+    TRAINER_SLOPE_NORMED,
+    TRAINER_SLOPE_Y,
+    TRAINER_SLOPE_R,
+    TRAINER_SLOPE_DH,
+    TRAINER_IDS,
+    TRAINER_TARGETS,
+    TRAINER_PLAN,
+    TRAINER_SHARE,   /* f32: 1 / targets of the batch */
+    TRAINER_LOSS,    /* f32 */
+    TRAINER_CORRECT, /* i32 */
+    TRAINER_SCALE,   /* f32 4, as dart_grad_norm leaves it */
+    TRAINER_HYPER,   /* f32 8, as dart_adamw reads it */
+    TRAINER_SHARED_COUNT
+} trainer_shared;
+
+/* What is recorded once and submitted again. */
+typedef enum trainer_recording {
+    TRAINER_BEGIN,    /* gradients and sums become 0 */
+    TRAINER_PASSES,   /* forward and backward of B rows */
+    TRAINER_NORM,
+    TRAINER_UPDATE,
+    TRAINER_EVALUATE, /* forward of B rows */
+    TRAINER_RECORDING_COUNT
+} trainer_recording;
+
+struct dart_trainer {
+    dart_device *device;
+    base_report report;
+    dart_status broken;
+    dart_model_config config;
+    dart_trainer_options options; /* with the defaults filled in; decays is not kept */
+    dart_dtype weights_dtype, activations;
+    uint32_t T; /* B L */
+    bool sma;   /* some token reads a memory */
+    uint64_t steps;
+    trainer_parameter *parameters;
+    uint32_t parameters_count;
+    trainer_segment *segments;
+    uint32_t segments_count;
+    dart_tensor *weights, *gradients; /* [layer][role] */
+    dart_buffer **work[TRAINER_WORK_COUNT];
+    uint32_t work_count[TRAINER_WORK_COUNT];
+    dart_buffer *shared[TRAINER_SHARED_COUNT];
+    dart_stream *streams[TRAINER_RECORDING_COUNT];
+    bool recorded[TRAINER_RECORDING_COUNT], under_way[TRAINER_RECORDING_COUNT];
+    int32_t *plan; /* of dart_embed_plan */
+};
+
+/* Gives every parameter its place, and makes the buffers. */
+dart_status trainer_place(dart_trainer *trainer);
+void trainer_unplace(dart_trainer *trainer);
+/* The tensor of a parameter, of layer 0 where it belongs to none. */
+const dart_tensor *trainer_weight(const dart_trainer *trainer, uint32_t layer, model_role role);
+const dart_tensor *trainer_gradient(const dart_trainer *trainer, uint32_t layer, model_role role);
+/* Writes a parameter's masters, and their copies. */
+dart_status trainer_write(dart_trainer *trainer, uint32_t index, const float *values);
+
+/* Buffers of activations. */
+dart_status trainer_allocate(dart_trainer *trainer);
+dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer);
+dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared shared);
+
+/* Records what is not recorded yet. */
+dart_status trainer_record(dart_trainer *trainer, trainer_recording recording, const char *call);
+
+/* Copies the text of a failure on the device or a stream to the trainer's report, and breaks the trainer. */
+dart_status trainer_take(dart_trainer *trainer, dart_status status, const char *call);
+dart_status trainer_take_stream(dart_trainer *trainer, const dart_stream *stream, dart_status status, const char *call);
+#endif
