@@ -43,11 +43,20 @@ typedef struct dart_trainer_options {
      * an untied model; not the embedding, norms, biases, A_log, D and dt_bias. */
     const char *const *decays;
     uint32_t decays_count;
+    uint64_t seed;            /* of initial values */
+    bool add_sma;             /* dart_trainer_open only */
     uint64_t timeout_ns;      /* for the work of one submission; 0: no limit */
 } dart_trainer_options;
 
-/* A trainer for a checkpoint's folder. Errors as dart_model_open's. */
+/* A trainer for a checkpoint's folder. Errors as dart_model_open's. With options.add_sma a Mamba-2 becomes a DART: what it lacks gets
+ * initial values, and as the gate is closed, the logits stay as they are. */
 DART_API dart_status dart_trainer_open(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer);
+/* A trainer for a new model. Initial values depend on the configuration and the seed alone, not on the device:
+ *   embedding and head normal, of deviation 0.02; projections and convolutions with their biases uniform within 1 / sqrt(inputs of an output),
+ *   out_proj divided by sqrt(layers) besides; norms and D 1; A uniform from 1 to 16; step sizes log-uniform from 0.001 to 0.1;
+ *   the row of sma_proj that makes the gate, and rows of padding, 0. */
+DART_API dart_status dart_trainer_create(dart_device *device, const dart_model_config *config, const dart_trainer_options *options,
+                                         dart_trainer **trainer);
 DART_API void dart_trainer_destroy(dart_trainer **trainer);
 /* As dart_context_error. */
 DART_API size_t dart_trainer_error(const dart_trainer *trainer, char *text, size_t size);

@@ -86,6 +86,19 @@ size_t base_report_copy(const base_report *report, char *text, size_t size);
         goto fail; \
     } while (0)
 
+/* ---- Random numbers by counter: the same on every machine ---- */
+
+/* Sixty-four bits that look random, of any number. Source: Steele, Lea and Flood 2014 (SplitMix64). */
+static inline uint64_t base_mix(uint64_t x)
+{
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+/* From 0 to below 1. */
+static inline double base_uniform(uint64_t bits) { return (double)(bits >> 11) / 9007199254740992.0; }
+
 /* ---- Checked arithmetic: false on overflow, *out untouched ---- */
 static inline bool base_mul(uint64_t a, uint64_t b, uint64_t *out)
 {

@@ -20,14 +20,6 @@ typedef struct source {
     uint8_t *stored; /* PIECE elements, scratch */
 } source;
 
-static uint64_t mix(uint64_t x)
-{
-    x += UINT64_C(0x9E3779B97F4A7C15);
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return x ^ x >> 31;
-}
-
 /* Mean 0, variance 1, within 3.5: four uniform numbers added. */
 static float normal(uint64_t bits)
 {
@@ -35,8 +27,6 @@ static float normal(uint64_t bits)
     for (int shift = 0; shift < 64; shift += 16) sum += (uint32_t)(bits >> shift & 0xFFFF);
     return ((float)sum / 65536.0f - 2.0f) * 1.7320508f;
 }
-
-static double uniform(uint64_t bits) { return (double)(bits >> 11) / 9007199254740992.0; }
 
 /* Sizes that keep activations near 1; step sizes 0.001 to 0.1 and A 1 to 16 as in Mamba-2. */
 static float random_weight(const dart_model_config *c, const model_parameter *parameter, uint64_t element, uint64_t bits)
@@ -60,10 +50,10 @@ static float random_weight(const dart_model_config *c, const model_parameter *pa
     case MODEL_CONV_BIAS:
     case MODEL_SMA_CONV_BIAS: return 0.2f * n;
     case MODEL_DT_BIAS: {
-        const double step = exp(uniform(bits) * (log(0.1) - log(0.001)) + log(0.001));
+        const double step = exp(base_uniform(bits) * (log(0.1) - log(0.001)) + log(0.001));
         return (float)(step + log(-expm1(-step)));
     }
-    case MODEL_A_LOG: return (float)log(1.0 + 15.0 * uniform(bits));
+    case MODEL_A_LOG: return (float)log(1.0 + 15.0 * base_uniform(bits));
     case MODEL_ROLE_COUNT: break;
     }
     return 0.0f;
@@ -78,7 +68,7 @@ static void fetch(const dart_model *model, const source *from, const model_param
     }
     for (size_t i = 0; i < count; i++)
         from->values[i] = random_weight(&model->config, parameter, first + i,
-                                        mix(key + (first + i) * UINT64_C(0x9E3779B97F4A7C15)));
+                                        base_mix(key + (first + i) * UINT64_C(0x9E3779B97F4A7C15)));
 }
 
 /* ---- Placing weights ---- */
@@ -165,7 +155,7 @@ static dart_status place_weights(dart_model *model, dart_storage storage, const 
         if (parameter.role == MODEL_IN_PROJ && parameter.layer == 0) model->weights_dtype = dtype;
         if (from == NULL) continue;
         *weight = (dart_tensor){.buffer = model->buffers[p.index], .dtype = dtype, .offset = at / size};
-        const dart_status status = upload(model, from, &parameter, tensor, mix(from->seed ^ mix(i)), weight);
+        const dart_status status = upload(model, from, &parameter, tensor, base_mix(from->seed ^ base_mix(i)), weight);
         if (status != DART_OK) return status;
     }
     model->buffers_count = p.index + 1;

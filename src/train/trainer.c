@@ -67,14 +67,17 @@ static dart_status take_options(dart_trainer *trainer, const dart_trainer_option
     return DART_OK;
 }
 
+/* Values of the file where it has them, else initial ones. */
 static dart_status fill_from(dart_trainer *trainer, const safetensors *file)
 {
     dart_status status = DART_OK;
     for (uint32_t i = 0; i < trainer->parameters_count && status == DART_OK; i++) {
         const model_parameter *p = &trainer->parameters[i].is;
+        const safetensors_tensor *tensor = file != NULL ? model_weights_find(file, p) : NULL;
         float *values = device_calloc(trainer->device, (size_t)p->elements, sizeof *values);
         if (values == NULL) return DART_OUT_OF_MEMORY;
-        safetensors_to_f32(model_weights_find(file, p), 0, (size_t)p->elements, values);
+        if (tensor != NULL) safetensors_to_f32(tensor, 0, (size_t)p->elements, values);
+        else trainer_initial(trainer, i, values);
         status = trainer_write(trainer, i, values);
         free(values);
     }
@@ -99,11 +102,10 @@ static dart_status clear(dart_trainer *trainer)
     return status;
 }
 
-dart_status dart_trainer_open(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer)
+/* From a folder, or with initial values where folder is NULL. */
+static dart_status make(dart_device *device, const dart_model_config *config, const char *folder, const dart_trainer_options *options,
+                        const char *call, dart_trainer **trainer)
 {
-    static const char call[] = "dart_trainer_open";
-    if (device == NULL) return DART_INVALID_ARGUMENT;
-    REQUIRE(&device->report, folder != NULL && options != NULL && trainer != NULL, "%s: needs a folder, options and a place for the trainer", call);
     dart_status status = DART_OK;
     safetensors *file = NULL;
     dart_trainer *made = device_calloc(device, 1, sizeof *made);
@@ -113,10 +115,16 @@ dart_status dart_trainer_open(dart_device *device, const char *folder, const dar
         return base_fail(&device->report, DART_OUT_OF_MEMORY, "%s: no lock for a trainer", call);
     }
     made->device = device;
-    TRY(model_config_load(folder, &device->report, &made->config));
+    if (folder != NULL) {
+        TRY(model_config_load(folder, &device->report, &made->config));
+        TRY(safetensors_open(folder, &device->report, &file));
+        TRY(model_weights_check(&made->config, file, false, &device->report));
+        if (options->add_sma) made->config.sma = true;
+    } else {
+        made->config = *config;
+        TRY(model_config_check(config, DART_INVALID_ARGUMENT, call, &device->report));
+    }
     TRY(take_options(made, options, call));
-    TRY(safetensors_open(folder, &device->report, &file));
-    TRY(model_weights_check(&made->config, file, false, &device->report));
     TRY(trainer_place(made));
     TRY(trainer_allocate(made));
     TRY(clear(made));
@@ -128,6 +136,24 @@ fail:
     safetensors_close(&file);
     dart_trainer_destroy(&made);
     return status;
+}
+
+dart_status dart_trainer_open(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer)
+{
+    static const char call[] = "dart_trainer_open";
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, folder != NULL && options != NULL && trainer != NULL, "%s: needs a folder, options and a place for the trainer", call);
+    return make(device, NULL, folder, options, call, trainer);
+}
+
+dart_status dart_trainer_create(dart_device *device, const dart_model_config *config, const dart_trainer_options *options,
+                                dart_trainer **trainer)
+{
+    static const char call[] = "dart_trainer_create";
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, config != NULL && options != NULL && trainer != NULL,
+            "%s: needs a configuration, options and a place for the trainer", call);
+    return make(device, config, NULL, options, call, trainer);
 }
 
 void dart_trainer_destroy(dart_trainer **trainer)

@@ -103,6 +103,9 @@ const dart_tensor *trainer_gradient(const dart_trainer *trainer, uint32_t layer,
 /* Writes a parameter's masters, and their copies. */
 dart_status trainer_write(dart_trainer *trainer, uint32_t index, const float *values);
 
+/* Initial values of a parameter. */
+void trainer_initial(const dart_trainer *trainer, uint32_t index, float *values);
+
 /* Buffers of activations. */
 dart_status trainer_allocate(dart_trainer *trainer);
 dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer);

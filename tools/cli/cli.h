@@ -3,7 +3,7 @@
 #define DARTLM_CLI_H
 
 #include "args.h"
-#include "dartlm/model.h"
+#include "dartlm/train.h"
 #include "base/file.h"
 #include "checkpoint/safetensors.h"
 
@@ -16,9 +16,11 @@ int cmd_devices(int argc, char **argv);
 int cmd_params(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_logits(int argc, char **argv);
+int cmd_data(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_grad(int argc, char **argv);
 int cmd_train(int argc, char **argv);
+int cmd_train_mqar(int argc, char **argv);
 int cmd_op(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_bench_op(int argc, char **argv);
@@ -121,6 +123,7 @@ int cli_fail_device(const cli_session *session, dart_status status);
 int cli_fail_stream(const dart_stream *stream, dart_status status);
 int cli_fail_model(const dart_model *model, dart_status status);
 int cli_fail_state(const dart_state *state, dart_status status);
+int cli_fail_trainer(const dart_trainer *trainer, dart_status status);
 
 /* A line on stderr that the next one replaces; only where stderr is a terminal. */
 void cli_progress(const char *format, ...) DART_PRINTF(1, 2);
@@ -146,6 +149,8 @@ void cli_table_cell(cli_table *table, const char *format, ...) DART_PRINTF(2, 3)
 int cli_table_print(cli_table **table);
 /* Prints, and releases the value; NULL stands for one that could not be made. */
 int cli_print_json(json_t *value);
+/* The same on one line, at once. */
+int cli_print_line(json_t *value);
 
 /* ---- Tensors of files ---- */
 

@@ -24,13 +24,6 @@ typedef struct train_options {
     {"dtype", 0, ARGS_CHOICE, TRAIN_DTYPES, &(c).dtype, "storage of the matrices in the passes, f32 (default) or bf16", 0, 0, false}, \
     {"activations", 0, ARGS_CHOICE, TRAIN_DTYPES, &(t).activations, "storage between ops, by default as --dtype", 0, 0, false}
 
-static int fail_trainer(const dart_trainer *trainer, dart_status status)
-{
-    char text[640] = "";
-    dart_trainer_error(trainer, text, sizeof text);
-    return text[0] != '\0' ? cli_fail("%s (%s)", text, dart_status_name(status)) : cli_fail("%s", dart_status_name(status));
-}
-
 /* Steps of batches: ids and target steps x B x L. */
 typedef struct batches {
     uint32_t steps, B, L;
@@ -123,7 +116,7 @@ static int write_gradients(cli_session *session, dart_trainer *trainer, const da
             break;
         }
         const dart_status status = dart_trainer_read(trainer, DART_TRAIN_GRADIENT, i, values[i]);
-        if (status != DART_OK) outcome = fail_trainer(trainer, status);
+        if (status != DART_OK) outcome = cli_fail_trainer(trainer, status);
         entries[i] = (safetensors_tensor){.name = parameter.name, .data = values[i], .dtype = SAFETENSORS_F32, .rank = parameter.rank};
         memcpy(entries[i].shape, parameter.shape, sizeof parameter.shape);
     }
@@ -169,7 +162,7 @@ int cmd_grad(int argc, char **argv)
     if (status == CLI_OK) {
         const dart_status done =
             dart_trainer_gradient(trainer, &(dart_train_batch){.count = count, .ids = b.ids, .targets = b.targets}, &result);
-        status = done == DART_OK ? write_gradients(&session, trainer, &result, operands.texts[1]) : fail_trainer(trainer, done);
+        status = done == DART_OK ? write_gradients(&session, trainer, &result, operands.texts[1]) : cli_fail_trainer(trainer, done);
     }
     if (status == CLI_OK && common.json)
         status = cli_print_json(json_pack("{s:s, s:s, s:f, s:f, s:I, s:I}", "device", session.info.name, "file", operands.texts[1], "loss",
@@ -194,10 +187,10 @@ static int run_steps(dart_trainer *trainer, const batches *b, uint32_t count, ui
         const dart_train_batch batch = {.count = count, .ids = b->ids + i * tokens, .targets = b->targets + i * tokens};
         dart_train_result result;
         const dart_status status = dart_trainer_step(trainer, &batch, (double)b->lr[i], &result);
-        if (status != DART_OK) return fail_trainer(trainer, status);
+        if (status != DART_OK) return cli_fail_trainer(trainer, status);
         to->loss[i] = (float)result.loss;
         to->norm[i] = (float)result.norm;
-        const int printed = cli_print_json(json_pack("{s:I, s:f, s:f, s:f, s:f, s:b}", "step", (json_int_t)i, "loss", result.loss, "accuracy",
+        const int printed = cli_print_line(json_pack("{s:I, s:f, s:f, s:f, s:f, s:b}", "step", (json_int_t)i, "loss", result.loss, "accuracy",
                                                      (double)result.correct / (double)result.labels, "lr", (double)b->lr[i], "norm",
                                                      isfinite(result.norm) ? result.norm : -1.0, "skipped", result.skipped));
         if (printed != CLI_OK) return printed;
@@ -266,7 +259,7 @@ static int train_batches(int argc, char **argv)
     }
     if (status == CLI_OK) {
         const dart_status written = dart_trainer_export(trainer, operands.texts[0]);
-        status = written == DART_OK ? write_losses(&session, operands.texts[0], steps, &of_steps) : fail_trainer(trainer, written);
+        status = written == DART_OK ? write_losses(&session, operands.texts[0], steps, &of_steps) : cli_fail_trainer(trainer, written);
     }
     free(of_steps.loss);
     free(of_steps.norm);
@@ -280,8 +273,11 @@ static int train_batches(int argc, char **argv)
 
 int cmd_train(int argc, char **argv)
 {
-    static const char help[] = "usage: dartlm train batches --model DIR --data FILE [options] OUT\n\ndartlm train batches --help tells more.\n";
+    static const char help[] =
+        "usage: dartlm train mqar [options] OUT\n       dartlm train batches --model DIR --data FILE [options] OUT\n\n"
+        "Tasks: mqar (multi-query associative recall), batches (of a file). dartlm train TASK --help tells more.\n";
     if (argc >= 2 && strcmp(argv[1], "batches") == 0) return train_batches(argc - 1, argv + 1);
+    if (argc >= 2 && strcmp(argv[1], "mqar") == 0) return cmd_train_mqar(argc - 1, argv + 1);
     const bool asked = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     fputs(help, asked ? stdout : stderr);
     return asked ? CLI_OK : CLI_USAGE;

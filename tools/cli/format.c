@@ -154,6 +154,15 @@ int cli_print_json(json_t *value)
     return CLI_OK;
 }
 
+int cli_print_line(json_t *value)
+{
+    if (value == NULL) return cli_fail_memory();
+    const int failed = json_dumpf(value, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(value);
+    putchar('\n');
+    return failed == 0 && fflush(stdout) == 0 ? CLI_OK : cli_fail("a line could not be written to standard output");
+}
+
 /* ---- Whole numbers of files ---- */
 
 int cli_integers(const safetensors_tensor *tensor, int32_t **values)

@@ -16,6 +16,7 @@ static const struct command {
     {"generate", "continue a sequence of tokens", cmd_generate},
     {"grad", "write the gradients of a model's parameters", cmd_grad},
     {"train", "train a model", cmd_train},
+    {"data", "make data to train or test with", cmd_data},
     {"op", "run one op on tensors of a file", cmd_op},
     {"bench", "time a model or an op", cmd_bench},
 #ifdef CLI_CONFORM

@@ -102,6 +102,13 @@ int cli_fail_state(const dart_state *state, dart_status status)
     return fail_with(text, status);
 }
 
+int cli_fail_trainer(const dart_trainer *trainer, dart_status status)
+{
+    char text[TEXT] = "";
+    dart_trainer_error(trainer, text, sizeof text);
+    return fail_with(text, status);
+}
+
 /* ---- Sessions ---- */
 
 /* Errors reach the user through the statuses of calls, so the log repeats them only when it is asked for. */
