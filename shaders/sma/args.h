@@ -45,4 +45,43 @@ struct SmaMergeArgs { U32 tiles, flags, B, H, P, splits, seq_at, r_at, r_row, ls
  * Tile: T0 consecutive rows of N of one (b, j, h), tile = row block + row blocks * (h + H (j + M b)). */
 struct SmaAppendArgs { U32 tiles, flags, B, L, H, N, P, S, M, first, count, capacity, dh_at, seq_at, to_at, scale_at; F32 eps; };
 
+/* ---- The backward pass ----
+ * Memories are those of one run from memory 0 on: row n of memory m of head h as stored is w_n at ((b M + m) H + h) N P + n P, its factor at
+ * ((b M + m) H + h) N + n. The normalised row is key_n w_n, the raw one value_n w_n: with IS_RAW key = factor (rho) and value = 1, else key = 1 and
+ * value = factor (scale). Token t sees the memories m < (position + t) / S. qn and en as sma_query leaves them without HAS_UNIT; g, slope, of_q, of_e
+ * and x are f32. */
+
+/* logit = qn . (key w en), v = value c w;  g[((b L + t) H + h) M + m] = exp(logit - lse), slope[...] = g (v . up_r - r . up_r), 0 where t sees one
+ * memory only. Elements of memories that t does not see are not written. Tile: T0 tokens of one (b, h): token tile + token tiles * (h + H b). */
+struct SmaBackwardScoresArgs {
+    U32 tiles, flags, B, L, H, G, N, P, S, M, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at, up_r_at, up_r_row;
+};
+
+/* Sums over the heads of the group and the memories that a token sees:
+ *   of_q[((b L + t) G + g) N + n] = sum slope key_n (w en)_n;  grad_c = sum g value_n (w up_r)_n, added to with IS_ADD;
+ *   of_e[((b L + t) G + g) P + p] = sum slope sum_n qn_n key_n w_np. Rows past the count: grad_c becomes 0 without IS_ADD.
+ * Tile: T0 tokens x T1 columns of one (b, g), tile = block + blocks * (token tile + token tiles * (g + G b)); the blocks are those of of_q, grad_c and
+ * of_e, in this order. */
+struct SmaBackwardSumsArgs {
+    U32 tiles, flags, B, L, H, G, N, P, S, M, dh_at, factor_at, seq_at, up_r_at, up_r_row, grad_c_at, grad_c_row;
+};
+
+/* The norms of q and e: with i = 1 / rms(q), o = of_q / sqrt(N): grad_q = i o - q i^3 mean(o q); grad_e alike with o = of_e. Rows past the count
+ * become 0. Tile: one (row, group): tile = g + G row. */
+struct SmaBackwardNormArgs {
+    U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row, seq_at, grad_q_at, grad_q_row, grad_e_at, grad_e_row;
+    F32 eps;
+};
+
+/* Sums over the tokens that see memory m: x[n, p] = sum slope qn_n en_p, grad_dh[n, p] = sum g c_n up_r_p; matrices lie as those of the memories.
+ * Tile: T0 rows n x T1 columns p of one (b, m, h), tile = n block + n blocks * (p block + p blocks * (which + 2 (h + H (m + M b)))), which 0: x,
+ * 1: grad_dh. */
+struct SmaBackwardMemoriesArgs {
+    U32 tiles, flags, B, L, H, G, N, P, S, M, c_at, c_row, seq_at, up_r_at, up_r_row, grad_dh_at;
+};
+
+/* The norm of memories: with u = key w and rho = 1 / rms(raw row), grad_dh += rho (x - u mean_p(x u)); 0 where no token sees the memory.
+ * Tile: T0 rows of N of one (b, m, h), tile = row block + row blocks * (h + H (m + M b)). */
+struct SmaBackwardDhArgs { U32 tiles, flags, B, L, H, N, P, S, M, dh_at, factor_at, seq_at, grad_dh_at; };
+
 #endif

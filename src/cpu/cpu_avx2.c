@@ -12,6 +12,7 @@
 #include "loops_mlp.h" /* uses what loops_dense_backward.h has */
 #include "loops_norm.h"
 #include "loops_sma.h"
+#include "loops_sma_backward.h"
 #include "loops_ssd.h"
 #include "loops_ssd_backward.h" /* uses what loops_ssd.h has */
 #include "loops_mixer.h" /* uses what loops_sma.h has */

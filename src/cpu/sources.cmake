@@ -17,7 +17,7 @@ set(CPU_SOURCES
   src/cpu/cpu_probe.c
   src/cpu/cpu_sma.c
   src/cpu/cpu_ssd.c
-  src/cpu/cpu_ssd_backward.c
+  src/cpu/cpu_sma_backward.c src/cpu/cpu_ssd_backward.c
   src/cpu/cpu_train.c
   src/cpu/cpu_window.c)
 set(CPU_AVX2_SOURCES src/cpu/cpu_avx2.c)

@@ -1,0 +1,151 @@
+/* The backward pass of state-memory attention over one run of memories. */
+#include "runtime/op.h"
+
+#include "dartlm/ops_backward.h"
+
+typedef struct plan {
+    op_call call;
+    const dart_sma_backward_args *a;
+    uint32_t flags, M;
+    uint64_t rows; /* B L */
+    struct { op_operand q, e, c, seq, dh, scale, r, lse, up_r, grad_q, grad_e, grad_c, grad_dh; } o;
+    op_operand qn, en, factor, g, slope, of_q, of_e, x; /* scratch; factor: rho, or the scales */
+} plan;
+
+static dart_status check(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_backward_args *a = p->a;
+    OP_REQUIRE(call, a->B > 0 && a->L > 0 && a->H > 0 && a->G > 0 && a->S > 0, "B %u, L %u, H %u, G %u, S %u: all must be above 0",
+               a->B, a->L, a->H, a->G, a->S);
+    OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
+    OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
+    OP_REQUIRE(call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    OP_REQUIRE(call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
+    OP_REQUIRE(call, a->memories.first == 0 && a->memories.M > 0, "memories %u to %u: the run must begin with memory 0, and not be empty",
+               a->memories.first, a->memories.M);
+    p->M = a->memories.M;
+    p->rows = (uint64_t)a->B * a->L;
+    OP_REQUIRE(call, p->rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)p->rows);
+    const uint64_t memory = (uint64_t)a->H * a->N * a->P, q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P;
+    const uint64_t chunks = (uint64_t)a->B * p->M, r_width = (uint64_t)a->H * a->P;
+    p->o.q = (op_operand){"q", a->q, OP_FLOAT | OP_VIEW, p->rows, q_width};
+    p->o.e = (op_operand){"e", a->e, OP_FLOAT | OP_VIEW, p->rows, e_width};
+    p->o.c = (op_operand){"c", a->c, OP_FLOAT | OP_VIEW, p->rows, q_width};
+    p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
+    p->o.dh = (op_operand){"dh", a->memories.dh, OP_FLOAT, chunks, memory};
+    p->o.scale = (op_operand){"scale", a->memories.scale, OP_F32 | OP_OPTIONAL, chunks, (uint64_t)a->H * a->N};
+    p->o.r = (op_operand){"r", a->r, OP_FLOAT | OP_VIEW, p->rows, r_width};
+    p->o.lse = (op_operand){"lse", a->lse, OP_F32, p->rows, a->H};
+    p->o.up_r = (op_operand){"up_r", a->up_r, OP_FLOAT | OP_VIEW, p->rows, r_width};
+    p->o.grad_q = (op_operand){"grad_q", a->grad_q, OP_FLOAT | OP_VIEW, p->rows, q_width};
+    p->o.grad_e = (op_operand){"grad_e", a->grad_e, OP_FLOAT | OP_VIEW, p->rows, e_width};
+    p->o.grad_c = (op_operand){"grad_c", a->grad_c, OP_FLOAT | OP_VIEW, p->rows, q_width};
+    p->o.grad_dh = (op_operand){"grad_dh", a->grad_dh, OP_F32, chunks, memory};
+    OP_CHECK(call, p->o);
+    p->flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (op_has(&a->memories.scale) ? 0 : IS_RAW);
+    return op_status(call);
+}
+
+static void prepare(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_backward_args *a = p->a;
+    const uint64_t q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P, pairs = (uint64_t)a->H * p->M;
+    const op_operand none = {0};
+    p->qn = op_scratch(call, DART_F32, p->rows, q_width);
+    p->en = op_scratch(call, DART_F32, p->rows, e_width);
+    p->g = op_scratch(call, DART_F32, p->rows, pairs);
+    p->slope = op_scratch(call, DART_F32, p->rows, pairs);
+    p->of_q = op_scratch(call, DART_F32, p->rows, q_width);
+    p->of_e = op_scratch(call, DART_F32, p->rows, e_width);
+    p->x = op_scratch(call, DART_F32, p->o.dh.rows, p->o.dh.width);
+    struct SmaQueryArgs query = {.flags = p->flags & HAS_SEQ, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P, .c_row = op_row(&p->o.c),
+                                 .eps = a->eps};
+    op_kernel(call, KERNEL_sma_query, a->L, 0);
+    OP_LAUNCH(call, &query, p->rows * a->G, OP_ROWS(sma_query, q, &p->o.q, query), OP_ROWS(sma_query, e, &p->o.e, query),
+              OP_AT(sma_query, seq, &p->o.seq, query), OP_WHOLE(sma_query, qn, &p->qn), OP_WHOLE(sma_query, en, &p->en),
+              OP_WHOLE(sma_query, unit, &none), OP_AT(sma_query, c, &none, query), OP_WHOLE(sma_query, read, &none));
+    p->factor = p->o.scale;
+    if ((p->flags & IS_RAW) == 0) return;
+    p->factor = op_scratch(call, DART_F32, p->o.scale.rows, p->o.scale.width);
+    const uint64_t rows = p->o.scale.rows * p->o.scale.width;
+    if (rows > UINT32_MAX) op_fail(call, DART_UNSUPPORTED, "%llu rows of memories", (unsigned long long)rows);
+    struct SmaRhoArgs rho = {.rows = (uint32_t)rows, .P = a->P, .eps = a->eps};
+    op_kernel(call, KERNEL_sma_rho, p->M, 0);
+    OP_LAUNCH(call, &rho, base_ceil_div(rows, call->T0), OP_AT(sma_rho, dh, &p->o.dh, rho), OP_WHOLE(sma_rho, rho, &p->factor));
+}
+
+static void scores(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_backward_args *a = p->a;
+    struct SmaBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    op_kernel(call, KERNEL_sma_backward_scores, a->L, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_WHOLE(sma_backward_scores, qn, &p->qn),
+              OP_WHOLE(sma_backward_scores, en, &p->en), OP_ROWS(sma_backward_scores, c, &p->o.c, k), OP_AT(sma_backward_scores, dh, &p->o.dh, k),
+              OP_AT(sma_backward_scores, factor, &p->factor, k), OP_AT(sma_backward_scores, seq, &p->o.seq, k),
+              OP_ROWS(sma_backward_scores, r, &p->o.r, k), OP_AT(sma_backward_scores, lse, &p->o.lse, k),
+              OP_ROWS(sma_backward_scores, up_r, &p->o.up_r, k), OP_WHOLE(sma_backward_scores, g, &p->g),
+              OP_WHOLE(sma_backward_scores, slope, &p->slope));
+}
+
+static void sums(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_backward_args *a = p->a;
+    struct SmaBackwardSumsArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+                                    .S = a->S, .M = p->M};
+    op_kernel(call, KERNEL_sma_backward_sums, a->L, 0);
+    const uint64_t blocks = 2 * base_ceil_div(a->N, call->T1) + base_ceil_div(a->P, call->T1);
+    OP_LAUNCH(call, &k, blocks * base_ceil_div(a->L, call->T0) * a->G * a->B, OP_WHOLE(sma_backward_sums, qn, &p->qn),
+              OP_WHOLE(sma_backward_sums, en, &p->en), OP_WHOLE(sma_backward_sums, g, &p->g), OP_WHOLE(sma_backward_sums, slope, &p->slope),
+              OP_AT(sma_backward_sums, dh, &p->o.dh, k), OP_AT(sma_backward_sums, factor, &p->factor, k),
+              OP_AT(sma_backward_sums, seq, &p->o.seq, k), OP_ROWS(sma_backward_sums, up_r, &p->o.up_r, k),
+              OP_WHOLE(sma_backward_sums, of_q, &p->of_q), OP_WHOLE(sma_backward_sums, of_e, &p->of_e),
+              OP_ROWS(sma_backward_sums, grad_c, &p->o.grad_c, k));
+}
+
+static void norm(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_backward_args *a = p->a;
+    struct SmaBackwardNormArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P, .eps = a->eps};
+    op_kernel(call, KERNEL_sma_backward_norm, a->L, 0);
+    OP_LAUNCH(call, &k, p->rows * a->G, OP_ROWS(sma_backward_norm, q, &p->o.q, k), OP_ROWS(sma_backward_norm, e, &p->o.e, k),
+              OP_WHOLE(sma_backward_norm, of_q, &p->of_q), OP_WHOLE(sma_backward_norm, of_e, &p->of_e),
+              OP_AT(sma_backward_norm, seq, &p->o.seq, k), OP_ROWS(sma_backward_norm, grad_q, &p->o.grad_q, k),
+              OP_ROWS(sma_backward_norm, grad_e, &p->o.grad_e, k));
+}
+
+static void of_memories(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_backward_args *a = p->a;
+    struct SmaBackwardMemoriesArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    const uint64_t heads = (uint64_t)a->H * p->M * a->B;
+    op_kernel(call, KERNEL_sma_backward_memories, a->L, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(a->P, call->T1) * 2 * heads, OP_WHOLE(sma_backward_memories, qn, &p->qn),
+              OP_WHOLE(sma_backward_memories, en, &p->en), OP_ROWS(sma_backward_memories, c, &p->o.c, k),
+              OP_WHOLE(sma_backward_memories, g, &p->g), OP_WHOLE(sma_backward_memories, slope, &p->slope),
+              OP_AT(sma_backward_memories, seq, &p->o.seq, k), OP_ROWS(sma_backward_memories, up_r, &p->o.up_r, k),
+              OP_WHOLE(sma_backward_memories, x, &p->x), OP_AT(sma_backward_memories, grad_dh, &p->o.grad_dh, k));
+    struct SmaBackwardDhArgs n = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    op_kernel(call, KERNEL_sma_backward_dh, a->L, 0);
+    OP_LAUNCH(call, &n, base_ceil_div(a->N, call->T0) * heads, OP_AT(sma_backward_dh, dh, &p->o.dh, n),
+              OP_AT(sma_backward_dh, factor, &p->factor, n), OP_AT(sma_backward_dh, seq, &p->o.seq, n), OP_WHOLE(sma_backward_dh, x, &p->x),
+              OP_AT(sma_backward_dh, grad_dh, &p->o.grad_dh, n));
+}
+
+dart_status dart_sma_backward(dart_stream *stream, const dart_sma_backward_args *args)
+{
+    if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
+    plan p = {.a = args};
+    if (op_begin(&p.call, stream, "dart_sma_backward") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
+    prepare(&p);
+    scores(&p);
+    sums(&p);
+    norm(&p);
+    of_memories(&p);
+    return op_end(&p.call);
+}
