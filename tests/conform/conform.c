@@ -49,6 +49,8 @@ static const struct {
                                             KERNEL_ssd_backward_scores, KERNEL_ssd_backward_x, KERNEL_ssd_backward_b, KERNEL_ssd_backward_c,
                                             KERNEL_ssd_backward_decay}, 8},
     {"sma", conform_sma, {KERNEL_sma_rho, KERNEL_sma_query, KERNEL_sma, KERNEL_sma_step, KERNEL_sma_merge, KERNEL_sma_append, KERNEL_convert}, 7},
+    {"sma_backward", conform_sma_backward, {KERNEL_sma_backward_scores, KERNEL_sma_backward_sums, KERNEL_sma_backward_norm,
+                                            KERNEL_sma_backward_memories, KERNEL_sma_backward_dh}, 5},
     {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_step, KERNEL_sma_merge, KERNEL_kv_append}, 4},
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},

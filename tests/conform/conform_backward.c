@@ -110,3 +110,19 @@ void backward_compare_rows(conform_data *d, const char *name, const conform_tens
     free(want);
     free(terms);
 }
+
+void backward_compare_chunks(conform_data *d, const char *name, const conform_tensor *tensor, const backward_rows *rows, size_t S, size_t M,
+                             const tape *t, tape_vector v, conform_limits limits)
+{
+    const size_t count = (size_t)(tensor->rows * tensor->width), width = (size_t)tensor->width;
+    double *want = array(count, sizeof *want), *terms = array(count, sizeof *terms);
+    for (size_t b = 0, made = 0; b < rows->documents.count; b++)
+        for (size_t at = rows->begin[b], j = 0; at < rows->begin[b + 1]; at += S, j++, made++)
+            for (size_t i = 0; i < width; i++) {
+                want[(b * M + j) * width + i] = tape_gradient(t, v)[made * width + i];
+                terms[(b * M + j) * width + i] = sqrt(tape_squares(t, v)[made * width + i]);
+            }
+    compare(d, name, tensor, want, terms, limits);
+    free(want);
+    free(terms);
+}

@@ -34,5 +34,8 @@ double *backward_chunks(const conform_tensor *tensor, const backward_rows *rows,
 /* backward_compare of the rows of tokens; other rows must be 0, or what they were if added to. */
 void backward_compare_rows(conform_data *d, const char *name, const conform_tensor *tensor, const backward_rows *rows, const tape *t, tape_vector v,
                            const double *before, conform_limits limits);
+/* backward_compare of matrices B M .., which are 0 for chunks without tokens. */
+void backward_compare_chunks(conform_data *d, const char *name, const conform_tensor *tensor, const backward_rows *rows, size_t S, size_t M,
+                             const tape *t, tape_vector v, conform_limits limits);
 
 #endif

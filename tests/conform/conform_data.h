@@ -94,6 +94,7 @@ void conform_choice(conform_data *d);
 void conform_ssd(conform_data *d);
 void conform_ssd_backward(conform_data *d);
 void conform_sma(conform_data *d);
+void conform_sma_backward(conform_data *d);
 void conform_attention(conform_data *d);
 void conform_mixer(conform_data *d);
 void conform_window(conform_data *d);
