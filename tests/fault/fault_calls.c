@@ -6,8 +6,9 @@
 #include "runtime/device.h"
 
 #include "dartlm/model.h"
+#include "dartlm/ops_backward.h"
 
-enum { B = 2, L = 11, H = 2, G = 1, N = 4, P = 8, S = 4, I = H * P, V = 13, ROOM = 4096 };
+enum { B = 2, L = 11, H = 2, G = 1, N = 4, P = 8, S = 4, I = H * P, V = 13, ROOM = 4096, PLAN_AT = 2048 };
 
 static const dart_model_config config = {.sma = true, .V = V, .W = 8, .layers = 1, .H = H, .P = P, .G = G, .N = N, .K = 4, .S = S, .eps = 1e-5f,
                                          .sma_eps = 1e-5f};
@@ -45,9 +46,13 @@ static dart_status write_buffers(world *w)
 {
     static float values[ROOM];
     static const int32_t seq[2 * B] = {0, L, 3, L};
+    int32_t plan[ROOM / 4];
     for (int i = 0; i < ROOM; i++) values[i] = (float)(i % 17) / 16 - 0.5f;
-    const dart_status status = dart_buffer_write(w->buffers[0], 0, values, sizeof values);
-    return status != DART_OK ? status : dart_buffer_write(w->buffers[2], 0, seq, sizeof seq);
+    assert_true(dart_embed_plan_elements(4, V) <= ROOM / 4);
+    assert_int_equal(dart_embed_plan(ids, 4, V, plan), DART_OK);
+    dart_status status = dart_buffer_write(w->buffers[0], 0, values, sizeof values);
+    if (status == DART_OK) status = dart_buffer_write(w->buffers[2], 0, seq, sizeof seq);
+    return status != DART_OK ? status : dart_buffer_write(w->buffers[2], PLAN_AT * sizeof *plan, plan, dart_embed_plan_elements(4, V) * sizeof *plan);
 }
 
 static dart_status make_stream(world *w) { return dart_stream_create(w->device, NULL, &w->stream); }
@@ -93,6 +98,44 @@ OP_STEP(do_argmax, dart_argmax(w->stream, &(dart_argmax_args){.T = 2, .V = V, .l
                                                               .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 OP_STEP(do_sample, dart_sample(w->stream, &(dart_sample_args){.T = 2, .V = V, .logits = f32(w), .settings = i32(w),
                                                               .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
+static dart_tensor ints(const world *w, uint64_t offset) { return (dart_tensor){.buffer = w->buffers[2], .dtype = DART_I32, .offset = offset}; }
+OP_STEP(do_embed_backward, dart_embed_backward(w->stream, &(dart_embed_backward_args){.T = 4, .V = V, .W = 8, .plan = ints(w, PLAN_AT), .up_y = f32(w),
+                                                                                      .grad_weight = at(w, 2048)}))
+OP_STEP(do_norm_backward, dart_rms_norm_backward(w->stream, &(dart_rms_norm_backward_args){.T = 2, .W = 8, .eps = 1, .x = f32(w), .weight = f32(w),
+                                                                                           .up_y = f32(w), .grad_x = at(w, 2048),
+                                                                                           .grad_weight = at(w, 3072)}))
+OP_STEP(do_gated_norm_backward,
+        dart_gated_norm_backward(w->stream, &(dart_gated_norm_backward_args){.T = 2, .I = 8, .eps = 1, .y = f32(w), .z = f32(w), .weight = f32(w),
+                                                                             .up_out = f32(w), .grad_y = at(w, 2048), .grad_z = at(w, 2560),
+                                                                             .grad_weight = at(w, 3072)}))
+/* So many rows that they are summed in two parts. */
+OP_STEP(do_linear_backward, dart_linear_backward(w->stream, &(dart_linear_backward_args){.T = 300, .IN = 4, .OUT = 2, .x = f32(w), .weight = f32(w),
+                                                                                         .up_y = f32(w), .grad_x = at(w, 2048),
+                                                                                         .grad_weight = at(w, 3500)}))
+OP_STEP(do_conv_backward, dart_conv_backward(w->stream, &(dart_conv_backward_args){.B = B, .L = L, .C = 8, .K = 4, .x = f32(w), .weight = f32(w),
+                                                                                   .seq = i32(w), .up_y = f32(w), .grad_x = at(w, 2048),
+                                                                                   .grad_weight = at(w, 3072)}))
+OP_STEP(do_ssd_backward,
+        dart_ssd_backward(w->stream, &(dart_ssd_backward_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32(w), .dt = f32(w),
+                                                               .b = f32(w), .c = f32(w), .a_log = f32(w), .seq = i32(w), .up_y = f32(w),
+                                                               .grad_x = at(w, 2048), .grad_dt = at(w, 2432), .grad_b = at(w, 2560),
+                                                               .grad_c = at(w, 2688), .grad_a_log = at(w, 2816)}))
+OP_STEP(do_attention_backward,
+        dart_attention_backward(w->stream, &(dart_attention_backward_args){.B = B, .L = L, .H = H, .G = G, .D = P, .q = f32(w), .k = f32(w),
+                                                                           .v = f32(w), .o = f32(w), .lse = f32(w), .seq = i32(w), .up_o = f32(w),
+                                                                           .grad_q = at(w, 2048), .grad_k = at(w, 2560), .grad_v = at(w, 3072)}))
+OP_STEP(do_cross_entropy,
+        dart_cross_entropy(w->stream, &(dart_cross_entropy_args){.T = 4, .V = V, .W = 8, .x = f32(w), .weight = f32(w), .targets = i32(w),
+                                                                 .share = f32(w), .loss = at(w, 2048), .correct = ints(w, 100),
+                                                                 .grad_x = at(w, 2560), .grad_weight = at(w, 3072)}))
+OP_STEP(do_grad_norm, dart_grad_norm(w->stream, &(dart_grad_norm_args){.count = 1, .clip = 1, .scale = at(w, 2048),
+                                                                       .gradients = &(dart_gradient){.elements = 100, .grad = f32(w)}}))
+OP_STEP(do_adamw, dart_adamw(w->stream, &(dart_adamw_args){.elements = 100, .w = at(w, 2048), .m = at(w, 2304), .v = at(w, 2560), .grad = f32(w),
+                                                           .scale = f32(w), .hyper = f32(w)}))
+OP_STEP(do_rope, dart_rope(w->stream, &(dart_rope_args){.B = B, .L = L, .H = H, .D = P, .base = 10000, .x = f32(w), .y = at(w, 2048)}))
+OP_STEP(do_swiglu, dart_swiglu(w->stream, &(dart_swiglu_args){.T = 2, .I = 8, .a = f32(w), .u = f32(w), .h = at(w, 2048)}))
+OP_STEP(do_swiglu_backward, dart_swiglu_backward(w->stream, &(dart_swiglu_backward_args){.T = 2, .I = 8, .a = f32(w), .u = f32(w), .up_h = f32(w),
+                                                                                         .grad_a = at(w, 2048), .grad_u = at(w, 2560)}))
 OP_STEP(do_advance, dart_advance(w->stream, &(dart_advance_args){.B = B, .seq = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 
 static dart_status submit_again(world *w)
@@ -154,8 +197,10 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
 #define STEP(name) {#name, name}
     STEP(make_context), STEP(open_device), STEP(make_buffers), STEP(write_buffers), STEP(make_stream), STEP(do_fill), STEP(do_convert),
     STEP(do_embed), STEP(do_norm), STEP(do_gated_norm), STEP(do_linear), STEP(do_conv), STEP(do_ssd), STEP(do_ssd_step), STEP(do_sma),
-    STEP(do_sma_step), STEP(do_append), STEP(do_argmax), STEP(do_sample), STEP(do_advance), STEP(submit_again), STEP(read_buffers),
-    STEP(make_model), STEP(make_state), STEP(feed), STEP(reset), STEP(open_model),
+    STEP(do_sma_step), STEP(do_append), STEP(do_argmax), STEP(do_sample), STEP(do_embed_backward), STEP(do_norm_backward),
+    STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_attention_backward),
+    STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),
+    STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(feed), STEP(reset), STEP(open_model),
 };
 enum { STEPS = sizeof steps / sizeof steps[0], STEP_OPEN = 1 };
 

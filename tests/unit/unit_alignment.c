@@ -5,7 +5,7 @@
 
 #include "conform/conform.h"
 
-/* Sizes that the fast rows take, of every op that has such rows. */
+/* Sizes that the fast rows take, of every op that has such rows; the ops of training, which have none yet, too. */
 static const conform_case cases[] = {
     {"embed", 1, 5, 9, 1, 1, 64, 1, 0, DART_F16, 0, 0},
     {"norm", 1, 4, 1, 1, 1, 64, 1, 0, DART_BF16, 0, 0},
@@ -21,6 +21,18 @@ static const conform_case cases[] = {
     {"sma", 3, 1, 1, 1, 128, 64, 1, CASE_SEQ | CASE_STEP | CASE_STORED, DART_F16, 0, 0},
     {"attention", 1, 40, 2, 1, 1, 64, 1, 0, DART_F16, 0, 0},
     {"mixer", 3, 48, 2, 1, 16, 16, 2, CASE_SEQ | CASE_OPEN | CASE_PARAMS, DART_BF16, 0, 0},
+    {"embed_backward", 1, 70, 3, 1, 1, 64, 1, 0, DART_F16, 0, 0},
+    {"norm_backward", 1, 20, 1, 1, 1, 64, 1, CASE_ADD, DART_BF16, 0, 0},
+    {"gated_norm_backward", 1, 20, 1, 1, 1, 64, 1, CASE_ADD, DART_F16, 0, 0},
+    {"linear_backward", 1, 20, 1, 1, 64, 48, 1, CASE_ADD, DART_BF16, 0, 0},
+    {"conv_backward", 2, 40, 1, 1, 4, 48, 1, CASE_SEQ | CASE_PARAMS, DART_F16, 0, 0},
+    {"ssd_backward", 2, 40, 2, 1, 16, 16, 16, CASE_SEQ | CASE_H | CASE_PARAMS, DART_F16, 0, 0},
+    {"attention_backward", 2, 40, 2, 1, 1, 64, 1, CASE_SEQ, DART_BF16, 0, 0},
+    {"cross_entropy", 1, 37, 1, 1, 24, 130, 1, CASE_ADD, DART_F16, 0, 0},
+    {"grad_norm", 2, 1, 1, 1, 1, 3000, 1, 0, DART_F32, 0, 0},
+    {"adamw", 1, 1, 1, 1, 1, 3000, 1, CASE_ADD, DART_BF16, 0, 0},
+    {"rope", 2, 9, 3, 1, 1, 64, 1, CASE_SEQ, DART_F16, 0, 0},
+    {"swiglu", 1, 9, 1, 1, 1, 64, 1, 0, DART_BF16, 0, 0},
 };
 
 typedef struct counts {

@@ -2,6 +2,8 @@
  * wrong: unit_limits [DEVICE_SPEC]. */
 #include "rig.h"
 
+#include "dartlm/ops_backward.h"
+
 enum { LIMIT = 8192 };
 /* Sums in another order. */
 #define TOLERANCE 2e-6
@@ -41,6 +43,45 @@ static float *wide_linear(rig *r, uint64_t *count, uint32_t *launches)
     return finish(r, &y, T * OUT, count, launches);
 }
 
+static float *wide_linear_backward(rig *r, uint64_t *count, uint32_t *launches, bool weight)
+{
+    enum { T = 18, IN = 96, OUT = 100 };
+    const dart_tensor x = rig_random(r, DART_F32, T * IN, -1, 1), w = rig_random(r, DART_F16, IN * OUT, -1, 1),
+                      up = rig_random(r, DART_F32, T * OUT, -1, 1), grad = rig_random(r, DART_F32, weight ? IN * OUT : T * IN, -1, 1);
+    dart_linear_backward_args args = {.T = T, .IN = IN, .OUT = OUT, .add = true, .x = x, .weight = w, .up_y = up};
+    *(weight ? &args.grad_weight : &args.grad_x) = grad;
+    MUST(r, dart_linear_backward(r->stream, &args));
+    return finish(r, &grad, weight ? IN * OUT : T * IN, count, launches);
+}
+static float *wide_linear_backward_x(rig *r, uint64_t *count, uint32_t *launches) { return wide_linear_backward(r, count, launches, false); }
+static float *wide_linear_backward_weight(rig *r, uint64_t *count, uint32_t *launches) { return wide_linear_backward(r, count, launches, true); }
+
+/* The logits fit, the weights do not. */
+static float *large_head(rig *r, uint64_t *count, uint32_t *launches)
+{
+    enum { T = 4, V = 500, W = 33 };
+    int32_t targets[T];
+    for (int32_t i = 0; i < T; i++) targets[i] = (int32_t)rig_uniform(r, -100, V);
+    const dart_tensor x = rig_random(r, DART_F32, T * W, -1, 1), weight = rig_random(r, DART_F32, V * W, -1, 1), places = rig_ints(r, T, targets),
+                      share = rig_tensor(r, DART_F32, 1, (const float[]){0.1f}), loss = rig_tensor(r, DART_F32, 1, (const float[]){0}),
+                      correct = rig_ints(r, 1, (const int32_t[]){0}), grad_x = rig_tensor(r, DART_F32, T * W, NULL),
+                      grad_weight = rig_random(r, DART_F32, V * W, -1, 1);
+    MUST(r, dart_cross_entropy(r->stream, &(dart_cross_entropy_args){.T = T, .V = V, .W = W, .x = x, .weight = weight, .targets = places,
+                                                                     .share = share, .loss = loss, .correct = correct, .grad_x = grad_x,
+                                                                     .grad_weight = grad_weight}));
+    *launches = dart_stream_launches(r->stream);
+    rig_run(r);
+    *count = V * W + T * W + 1;
+    float *all = rig_read(&grad_weight, V * W), *of_x = rig_read(&grad_x, T * W), *of_loss = rig_read(&loss, 1);
+    all = realloc(all, *count * sizeof *all);
+    assert_non_null(all);
+    memcpy(all + V * W, of_x, T * W * sizeof *all);
+    all[V * W + T * W] = *of_loss;
+    free(of_x);
+    free(of_loss);
+    return all;
+}
+
 static float *large_table(rig *r, uint64_t *count, uint32_t *launches)
 {
     enum { T = 30, V = 500, W = 33 };
@@ -70,6 +111,9 @@ static void slices(void **unused)
 {
     (void)unused;
     same_within_limits("linear", wide_linear);
+    same_within_limits("linear_backward, x", wide_linear_backward_x);
+    same_within_limits("linear_backward, weight", wide_linear_backward_weight);
+    same_within_limits("cross_entropy", large_head);
     same_within_limits("embed", large_table);
     same_within_limits("sma, step", memories_of_a_token);
     same_within_limits("sma, chunked", memories_of_a_piece);
@@ -110,6 +154,34 @@ static void refuses_what_it_cannot_slice(void **unused)
     rig_close(&r);
 }
 
+/* Ops of training slice the weights of linear and of the loss, nothing else. */
+static void refuses_to_train_what_it_cannot_bind(void **unused)
+{
+    (void)unused;
+    enum { T = 100, W = 64, K = 4 };
+    rig r;
+    rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .max_binding_bytes = LIMIT});
+    const dart_tensor x = rig_random(&r, DART_F32, 65536, -1, 1), y = rig_tensor(&r, DART_F32, 65536, NULL), i = rig_ints(&r, 4096, NULL);
+    const dart_gradient gradient = {.elements = (uint64_t)T * W, .grad = x};
+#define REFUSED(op, ...) expect_unsupported(&r, op(r.stream, &(op##_args){__VA_ARGS__}), #op)
+    REFUSED(dart_embed_backward, .T = T, .V = W, .W = W, .plan = i, .up_y = x, .grad_weight = y);
+    REFUSED(dart_rms_norm_backward, .T = T, .W = W, .eps = 1, .x = x, .weight = x, .up_y = x, .grad_x = y, .grad_weight = y);
+    REFUSED(dart_gated_norm_backward, .T = T, .I = W, .eps = 1, .y = x, .z = x, .weight = x, .up_out = x, .grad_y = y, .grad_z = y, .grad_weight = y);
+    REFUSED(dart_linear_backward, .T = T, .IN = W, .OUT = W, .x = x, .weight = x, .up_y = x, .grad_x = y, .grad_weight = y);
+    REFUSED(dart_conv_backward, .B = 1, .L = T, .C = W, .K = K, .x = x, .weight = x, .up_y = x, .grad_x = y, .grad_weight = y);
+    REFUSED(dart_ssd_backward, .B = 1, .L = T, .H = 1, .G = 1, .N = 16, .P = W, .S = 16, .x = x, .dt = x, .b = x, .c = x, .a_log = x, .up_y = x,
+            .grad_x = y, .grad_dt = y, .grad_b = y, .grad_c = y, .grad_a_log = y);
+    REFUSED(dart_attention_backward, .B = 1, .L = T, .H = 1, .G = 1, .D = W, .q = x, .k = x, .v = x, .o = x, .lse = x, .up_o = x, .grad_q = y,
+            .grad_k = y, .grad_v = y);
+    REFUSED(dart_cross_entropy, .T = T, .V = W, .W = W, .x = x, .weight = x, .targets = i, .share = x, .loss = y, .correct = i);
+    REFUSED(dart_grad_norm, .count = 1, .clip = 1, .gradients = &gradient, .scale = y);
+    REFUSED(dart_adamw, .elements = (uint64_t)T * W, .w = y, .m = y, .v = y, .grad = x, .scale = x, .hyper = x);
+    REFUSED(dart_rope, .B = 1, .L = T, .H = 1, .D = W, .base = 10, .x = x, .y = y);
+    REFUSED(dart_swiglu, .T = T, .I = W, .a = x, .u = x, .h = y);
+    REFUSED(dart_swiglu_backward, .T = T, .I = W, .a = x, .u = x, .up_h = x, .grad_a = y, .grad_u = y);
+    rig_close(&r);
+}
+
 /* Down to nothing: a status, never more than was allowed. */
 static void survives_absurd_limits(void **unused)
 {
@@ -136,6 +208,7 @@ static void survives_absurd_limits(void **unused)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(slices),
     cmocka_unit_test(refuses_what_it_cannot_slice),
+    cmocka_unit_test(refuses_to_train_what_it_cannot_bind),
     cmocka_unit_test(survives_absurd_limits),
 };
 RIG_MAIN("unit_limits")

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { B = 2, L = 8, H = 4, G = 2, D = 8, K = 4, C = 16, T = B * L, V = 16, W = 32, ROOM = 1 << 14 };
+enum { B = 2, L = 8, H = 4, G = 2, N = 5, P = 6, S = 4, D = 8, K = 4, C = 16, T = B * L, V = 16, W = 32, ROOM = 1 << 14 };
 
 static rig r;
 static dart_tensor f32, f16, i32;
@@ -90,6 +90,33 @@ static dart_conv_backward_args good_conv_backward(void)
 {
     return (dart_conv_backward_args){.B = B, .L = L, .C = C, .K = K, .x = f16, .weight = f16, .bias = f32, .seq = i32, .up_y = f16, .grad_x = f16,
                                      .grad_weight = f32, .grad_bias = f32};
+}
+
+static dart_embed_backward_args good_embed_backward(void)
+{
+    return (dart_embed_backward_args){.T = T, .V = V, .W = W, .plan = i32, .up_y = f16, .grad_weight = f32};
+}
+static dart_rms_norm_backward_args good_rms_norm_backward(void)
+{
+    return (dart_rms_norm_backward_args){.T = T, .W = W, .eps = 1, .x = f16, .weight = f32, .rows = i32, .up_y = f32, .grad_x = f16,
+                                         .grad_weight = f32};
+}
+static dart_gated_norm_backward_args good_gated_norm_backward(void)
+{
+    return (dart_gated_norm_backward_args){.T = T, .I = W, .eps = 1, .y = f16, .r = f16, .gate = f32, .z = f32, .weight = f16, .up_out = f32,
+                                           .grad_y = f16, .grad_r = f32, .grad_gate = f16, .grad_z = f32, .grad_weight = f32};
+}
+static dart_linear_backward_args good_linear_backward(void)
+{
+    return (dart_linear_backward_args){.T = T, .IN = W, .OUT = V, .add = true, .x = f16, .weight = f16, .up_y = f32, .grad_x = f32,
+                                       .grad_weight = f32};
+}
+static dart_ssd_backward_args good_ssd_backward(void)
+{
+    return (dart_ssd_backward_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f16, .dt = f32, .b = f16, .c = f16, .a_log = f32,
+                                    .dt_bias = f32, .d = f16, .seq = i32, .h = f32, .up_y = f16, .up_dh = f32, .up_h = f32, .grad_x = f16,
+                                    .grad_dt = f32, .grad_b = f16, .grad_c = f32, .grad_a_log = f32, .grad_dt_bias = f32, .grad_d = f32,
+                                    .grad_h = f32};
 }
 
 static void loss(void **unused)
@@ -188,10 +215,99 @@ static void attention_and_conv(void **unused)
     BAD(conv_backward, a.grad_weight = f16);
 }
 
+static void rows(void **unused)
+{
+    (void)unused;
+    NO_NULLS(embed_backward);
+    GOOD(embed_backward, a.T = 1);
+    BAD(embed_backward, a.T = 0);
+    BAD(embed_backward, a.V = 0);
+    BAD(embed_backward, a.W = 0);
+    BAD(embed_backward, a.T = 1u << 31);
+    BAD(embed_backward, a.V = 1u << 31);
+    BAD(embed_backward, a.plan = f32);
+    BAD(embed_backward, a.plan.offset = ROOM - (uint32_t)dart_embed_plan_elements(T, V) + 1);
+    BAD(embed_backward, a.grad_weight = f16);
+    BAD(embed_backward, a.up_y.buffer = NULL);
+    NO_NULLS(rms_norm_backward);
+    GOOD(rms_norm_backward, a.rows.buffer = NULL);
+    GOOD(rms_norm_backward, a.add = true);
+    BAD(rms_norm_backward, a.T = 0);
+    BAD(rms_norm_backward, a.W = 0);
+    BAD(rms_norm_backward, a.eps = 0);
+    BAD(rms_norm_backward, a.eps = NAN);
+    BAD(rms_norm_backward, a.rows = f32);
+    BAD(rms_norm_backward, a.grad_weight = f16);
+    BAD(rms_norm_backward, a.weight.buffer = NULL);
+    BAD(rms_norm_backward, a.up_y.row = W - 1);
+    NO_NULLS(gated_norm_backward);
+    GOOD(gated_norm_backward, a.r.buffer = a.gate.buffer = a.grad_r.buffer = a.grad_gate.buffer = NULL);
+    BAD(gated_norm_backward, a.r.buffer = a.gate.buffer = NULL);
+    BAD(gated_norm_backward, a.gate.buffer = NULL);
+    BAD(gated_norm_backward, a.grad_r.buffer = NULL);
+    BAD(gated_norm_backward, a.grad_gate.buffer = NULL);
+    BAD(gated_norm_backward, a.T = 0);
+    BAD(gated_norm_backward, a.I = 0);
+    BAD(gated_norm_backward, a.eps = 0);
+    BAD(gated_norm_backward, a.grad_weight = f16);
+    BAD(gated_norm_backward, a.grad_z.buffer = NULL);
+    NO_NULLS(linear_backward);
+    GOOD(linear_backward, a.grad_x.buffer = a.weight.buffer = NULL);
+    GOOD(linear_backward, a.grad_weight.buffer = a.x.buffer = NULL);
+    BAD(linear_backward, a.grad_x.buffer = a.grad_weight.buffer = NULL);
+    BAD(linear_backward, a.x.buffer = NULL);
+    BAD(linear_backward, a.weight.buffer = NULL);
+    BAD(linear_backward, a.up_y.buffer = NULL);
+    BAD(linear_backward, a.T = 0);
+    BAD(linear_backward, a.IN = 0);
+    BAD(linear_backward, a.OUT = 0);
+    BAD(linear_backward, a.grad_weight = f16);
+}
+
+static void scan(void **unused)
+{
+    (void)unused;
+    NO_NULLS(ssd_backward);
+    GOOD(ssd_backward, a.seq.buffer = NULL);
+    GOOD(ssd_backward, a.h.buffer = a.grad_h.buffer = a.up_h.buffer = a.up_dh.buffer = NULL);
+    GOOD(ssd_backward, a.dt_bias.buffer = a.grad_dt_bias.buffer = a.d.buffer = a.grad_d.buffer = NULL);
+    GOOD(ssd_backward, a.add_c = true);
+    BAD(ssd_backward, a.B = 0);
+    BAD(ssd_backward, a.L = 0);
+    BAD(ssd_backward, a.G = 3);
+    BAD(ssd_backward, a.S = 0);
+    BAD(ssd_backward, a.N = 257);
+    BAD(ssd_backward, a.P = 257);
+    GOOD(ssd_backward, a.dt_min = a.dt_max = 0.5f);
+    GOOD(ssd_backward, a.dt_max = INFINITY);
+    BAD(ssd_backward, a.dt_min = -1);
+    BAD(ssd_backward, a.dt_min = NAN);
+    BAD(ssd_backward, a.dt_max = NAN);
+    BAD(ssd_backward, a.dt_min = 0.5f, a.dt_max = 0.25f);
+    GOOD(ssd_backward, a.cum = a.decay = a.hin = f32);
+    BAD(ssd_backward, a.cum = a.decay = a.hin = f32, a.dt_min = -1);
+    BAD(ssd_backward, a.cum = a.decay = a.hin = f32, a.dt_max = NAN);
+    BAD(ssd_backward, a.dt_bias.buffer = NULL);
+    BAD(ssd_backward, a.grad_dt_bias.buffer = NULL);
+    BAD(ssd_backward, a.d.buffer = NULL);
+    BAD(ssd_backward, a.grad_d.buffer = NULL);
+    BAD(ssd_backward, a.cum = f32);
+    BAD(ssd_backward, a.hin_scale = f32);
+    BAD(ssd_backward, a.up_dh = f16);
+    BAD(ssd_backward, a.up_h = f16);
+    BAD(ssd_backward, a.h = f16);
+    BAD(ssd_backward, a.grad_h = f16);
+    BAD(ssd_backward, a.grad_a_log = f16);
+    BAD(ssd_backward, a.grad_a_log.buffer = NULL);
+    BAD(ssd_backward, a.seq = f32);
+    BAD(ssd_backward, a.grad_x.row = H * P - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loss), cmocka_unit_test(optimizer), cmocka_unit_test(layers), cmocka_unit_test(attention_and_conv),
+        cmocka_unit_test(loss), cmocka_unit_test(optimizer), cmocka_unit_test(layers), cmocka_unit_test(attention_and_conv), cmocka_unit_test(rows),
+        cmocka_unit_test(scan),
     };
     return cmocka_run_group_tests_name("unit_ops_training", tests, set_up, tear_down);
 }

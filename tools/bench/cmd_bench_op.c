@@ -123,7 +123,7 @@ static int list_cases(case_list *list, const args_syntax *syntax, const args_ope
 
 static int parse_case(plan *p, const args_syntax *syntax, const char *text)
 {
-    char names[160];
+    char names[OPERATION_NAMES];
     while (*text != '\0') {
         const size_t length = strcspn(text, " ");
         if (length > 0 && p->o.kind == NULL) {
@@ -198,6 +198,7 @@ static double value_of(const operation_tensor *t, uint64_t *random, double fan_i
     if (strcmp(t->name, "a_log") == 0) return log(1 + 15 * u);
     if (strcmp(t->name, "dt") == 0) return 0.001 * pow(100, u);
     if (strcmp(t->name, "open_decay") == 0) return -u;
+    if ((t->flags & TENSOR_POSITIVE) != 0) return u;
     const double normal = (u + uniform(random) + uniform(random) + uniform(random) - 2) * 1.7320508;
     if (strcmp(t->name, "weight") == 0 && fan_in > 0) return normal / sqrt(fan_in);
     return normal;
@@ -505,7 +506,7 @@ int cmd_bench_op(int argc, char **argv)
     cli_common common = {.device = NULL};
     bool profiled = false;
     output out = {.saved = {.tolerance = 0.1f}};
-    plan p = {.o = {.settings = {.S = 256, .eps = 1e-5f, .temperature = 1, .top_k = 40, .dt_is_step = true}},
+    plan p = {.o = {.settings = {.S = 256, .eps = 1e-5f, .base = 10000, .temperature = 1, .top_k = 40, .dt_is_step = true}},
               .dtype = DART_F32,
               .repeat = 20,
               .seed = 1};

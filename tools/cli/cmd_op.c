@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +70,66 @@ static int missing(const operation *o, const char *path, const operation_tensor 
 
 static bool is_optional(const operation_tensor *t) { return (t->flags & (TENSOR_OPTIONAL | TENSOR_ZERO | TENSOR_SETTINGS)) != 0; }
 
+static bool is_backward(const operation *o) { return operation_find(o->kind->name) != o->kind; }
+
+/* ---- Settings: options, else the file's metadata, else the default ---- */
+
+/* What no option has set. */
+#define NOT_SET NAN
+
+static int setting(const safetensors *file, const char *path, const char *key, float otherwise, float *value)
+{
+    const char *text = safetensors_metadata(file, key);
+    char *end = NULL;
+    if (!isnan(*value)) return CLI_OK;
+    *value = otherwise;
+    if (text == NULL) return CLI_OK;
+    *value = strtof(text, &end);
+    if (end == text || *end != '\0' || !(*value >= 0)) return cli_fail("%s: the metadata %s is no number from 0 on, but '%s'", path, key, text);
+    return CLI_OK;
+}
+
+static int settle(operation_settings *s, const safetensors *file, const char *path)
+{
+    const char *chunk = safetensors_metadata(file, "S");
+    uint64_t S = 256;
+    if (s->S == 0 && chunk != NULL && (!args_whole(chunk, &S) || S == 0 || S > 1u << 30))
+        return cli_fail("%s: the metadata S is no chunk size from 1 to 2^30, but '%s'", path, chunk);
+    if (s->S == 0) s->S = (uint32_t)S;
+    const struct { const char *key; float otherwise, *value; } numbers[] = {
+        {"dt_min", 0, &s->dt_min}, {"dt_max", 0, &s->dt_max}, {"eps", 1e-5f, &s->eps}, {"scale", 0, &s->scale}, {"base", 10000, &s->base}};
+    for (size_t i = 0; i < COUNT_OF(numbers); i++)
+        if (setting(file, path, numbers[i].key, numbers[i].otherwise, numbers[i].value) != CLI_OK) return CLI_FAILED;
+    if (isinf(s->dt_max)) s->dt_max = 0;
+    return CLI_OK;
+}
+
+/* ---- Tensors ---- */
+
+/* Tensors that the op does not take: those that would change its result fail. A backward pass may be given a file with results in it, to
+ * compare its own with. */
+static int check_names(const operation *o, const safetensors *file, const char *path)
+{
+    const bool backward = is_backward(o);
+    for (size_t i = 0; i < safetensors_count(file); i++) {
+        const char *name = safetensors_at(file, i)->name, *of = NULL;
+        const size_t index = operation_index(o->kind, name);
+        if (index < OPERATION_MAX_TENSORS && (o->kind->tensors[index].flags & TENSOR_IN) != 0) continue;
+        if (strcmp(name, "cu") == 0) return cli_fail("%s: several documents in a row (cu) are not supported by %s", path, o->kind->name);
+        if (backward && (operation_prefixed(name, "out.", &of) || operation_prefixed(name, "grad.", &of))) continue;
+        if (backward && operation_prefixed(name, "up.", &of))
+            return cli_fail("%s: no gradient of %s comes into the backward pass of %s", path, of, o->kind->name);
+        const size_t ahead = operation_index(operation_find(o->kind->name), name);
+        if (ahead < OPERATION_MAX_TENSORS && (operation_find(o->kind->name)->tensors[ahead].flags & TENSOR_IN) != 0)
+            return cli_fail("%s: the backward pass of %s does not take %s", path, o->kind->name, name);
+        fprintf(stderr, "dartlm: warning: %s does not use tensor %s\n", o->kind->name, name);
+    }
+    return CLI_OK;
+}
+
 static int load(operation *o, const cli_session *session, const safetensors *file, const char *path, int dtype)
 {
+    if (check_names(o, file, path) != CLI_OK || settle(&o->settings, file, path) != CLI_OK) return CLI_FAILED;
     for (size_t i = 0; o->kind->tensors[i].name != NULL; i++) {
         const operation_tensor *t = &o->kind->tensors[i];
         if ((t->flags & TENSOR_IN) == 0) continue;
@@ -90,13 +149,14 @@ static int load(operation *o, const cli_session *session, const safetensors *fil
         free(values);
         if (status != CLI_OK) return status;
     }
-    for (size_t i = 0; i < safetensors_count(file); i++) {
-        const char *name = safetensors_at(file, i)->name;
-        const size_t index = operation_index(o->kind, name);
-        if (index == OPERATION_MAX_TENSORS || (o->kind->tensors[index].flags & TENSOR_IN) == 0)
-            fprintf(stderr, "dartlm: warning: %s does not use tensor %s\n", o->kind->name, name);
-    }
-    return CLI_OK;
+    return operation_prepare(o, session);
+}
+
+/* Whether it is the gradient of an input that the file lacks. */
+static bool is_gradient_of_none(const operation *o, const char *name)
+{
+    const char *of = NULL;
+    return operation_prefixed(name, "grad.", &of) && !o->given[operation_index(o->kind, of)];
 }
 
 /* Outputs take the dtype of the first tensor, unless one was chosen. */
@@ -110,6 +170,7 @@ static int make_outputs(operation *o, const cli_session *session, int dtype, boo
         if ((t->flags & (TENSOR_IN | TENSOR_OPTIONAL)) != 0 || ((t->flags & TENSOR_STAGE) != 0 && !stages)) continue;
         /* The step plan has no such stage. */
         if (strcmp(t->name, "hin") == 0 && o->settings.plan == DART_PLAN_STEP) continue;
+        if (is_backward(o) && is_gradient_of_none(o, t->name)) continue;
         if (operation_place(o, session, i, stored, NULL) != CLI_OK) return CLI_FAILED;
     }
     return CLI_OK;
@@ -207,8 +268,8 @@ static int run(operation *o, cli_session *session, const cli_common *common, con
     if (result == CLI_OK) result = write_outputs(o, session, out);
     if (result == CLI_OK && stages != NULL) result = write_stages(o, session, stages);
     if (result == CLI_OK && common->json)
-        result = cli_print_json(json_pack("{s:s, s:s, s:I, s:I}", "op", o->kind->name, "device", session->info.name,
-                                          "launches", (json_int_t)launches, "nanoseconds", (json_int_t)ns));
+        result = cli_print_json(json_pack("{s:s, s:b, s:s, s:I, s:I}", "op", o->kind->name, "backward", is_backward(o), "device",
+                                          session->info.name, "launches", (json_int_t)launches, "nanoseconds", (json_int_t)ns));
     else if (result == CLI_OK && common->verbosity > 0)
         fprintf(stderr, "%" PRIu32 " launches in %s on %s\n", launches, cli_time((double)ns / 1e9, time),
                 session->info.name);
@@ -219,17 +280,22 @@ int cmd_op(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
     const char *stages = NULL;
-    operation o = {.settings = {.S = 256, .eps = 1e-5f, .temperature = 1}};
+    bool backward = false;
+    operation o = {.settings = {.dt_min = NOT_SET, .dt_max = NOT_SET, .eps = NOT_SET, .scale = NOT_SET, .base = NOT_SET, .temperature = 1}};
     operation_settings *s = &o.settings;
     const args_option options[] = {
+        {"backward", 0, ARGS_FLAG, NULL, &backward, "the backward pass, too", 0, 0, false},
         {"chunk-size", 0, ARGS_U32, "S", &s->S, "ssd, sma: by default 256", 1, 1 << 30, false},
         {"plan", 0, ARGS_CHOICE, "chunked|step", &s->plan, "ssd, sma, attention: by default step for one token", 0, 0, false},
         {"dt-is-step", 0, ARGS_FLAG, NULL, &s->dt_is_step, "ssd: dt is the step size, without bias and softplus", 0, 0,
          false},
-        {"dt-min", 0, ARGS_F32, "X", &s->dt_min, "ssd: least step size", 0, 0, false},
-        {"dt-max", 0, ARGS_F32, "X", &s->dt_max, "ssd: largest step size; 0: no limit", 0, 0, false},
+        {"dt-min", 0, ARGS_F32, "X", &s->dt_min, "ssd: least step size, by default 0", 0, 0, false},
+        {"dt-max", 0, ARGS_F32, "X", &s->dt_max, "ssd: largest step size; 0, the default: no limit", 0, 0, false},
         {"first", 0, ARGS_U32, "M", &s->first, "sma: number of the first memory in dh, by default 0", 0, 0, false},
         {"eps", 0, ARGS_F32, "X", &s->eps, "sma and norms: by default 1e-5", 0, 0, false},
+        {"scale", 0, ARGS_F32, "X", &s->scale, "attention: of scores; 0, the default: 1 / sqrt(D)", 0, 0, false},
+        {"base", 0, ARGS_F32, "X", &s->base, "rope: by default 10000", 0, 0, false},
+        {"clip", 0, ARGS_F32, "X", &s->clip, "grad_norm: largest norm; 0, the default: no limit", 0, 0, false},
         {"temperature", 0, ARGS_F32, "T", &s->temperature, "sample: by default 1", 0, 0, false},
         {"top-k", 0, ARGS_U32, "K", &s->top_k, "sample: from the K largest; by default all", 0, 0, false},
         {"seed", 0, ARGS_U64, "X", &s->seed, "sample: by default 0", 0, 0, false},
@@ -239,13 +305,16 @@ int cmd_op(int argc, char **argv)
         CLI_DEVICE(common),
         CLI_OUTPUT(common),
     };
-    char names[160], about[512];
-    snprintf(
-        about, sizeof about,
-        "Runs an op on the tensors of the safetensors file IN and writes its results to OUT, in f32; - is standard\n"
-        "output. Tensors have the\n"
-        "names of the library's header; optional ones may be left out.\n\nOps: %s.",
-        operation_names(names));
+    char names[OPERATION_NAMES], backward_names[OPERATION_NAMES], about[1600];
+    snprintf(about, sizeof about,
+             "Runs an op on the tensors of the safetensors file IN and writes its results to OUT, in f32; - is standard\n"
+             "output. Tensors have the names of the library's header; optional ones may be left out. The numbers\n"
+             "S, dt_min, dt_max, eps, scale and base are taken from the file's metadata unless an option gives them.\n\n"
+             "With --backward IN holds the gradients that come in, too, up.y for that of the result y. OUT then holds\n"
+             "out.y, the result, and grad.x for each input x in IN that has a gradient. Those of parameters are f32.\n"
+             "cross_entropy takes share instead.\n\n"
+             "Ops: %s.\nWith --backward: %s.",
+             operation_names(names), operation_backward_names(backward_names));
     const args_syntax syntax = {.command = "dartlm op",
                                 .operands = "NAME IN OUT",
                                 .about = about,
@@ -255,10 +324,13 @@ int cmd_op(int argc, char **argv)
     cli_session session = {.context = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
+    const char *name = operands.texts[0];
     if (common.json && strcmp(operands.texts[2], "-") == 0)
         return args_mistake(&syntax, "--json and the results would both go to standard output");
-    o.kind = operation_find(operands.texts[0]);
-    if (o.kind == NULL) return args_mistake(&syntax, "unknown op '%s'; there are %s", operands.texts[0], names);
+    if (operation_find(name) == NULL) return args_mistake(&syntax, "unknown op '%s'; there are %s", name, names);
+    if (backward && stages != NULL) return args_mistake(&syntax, "--dump-stages does not go with --backward");
+    o.kind = backward ? operation_find_backward(name) : operation_find(name);
+    if (o.kind == NULL) return args_mistake(&syntax, "%s has no backward pass; there are those of %s", name, backward_names);
     status = cli_open_device(&session, &common);
     if (status == CLI_OK) status = run(&o, &session, &common, operands.texts[1], operands.texts[2], stages);
     operation_release(&o);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const char *const dim_names[DIM_COUNT] = {"B", "L", "H", "G", "N", "P", "S",  "M",
-                                                 "W", "V", "K", "C", "D", "T", "I", "IN", "OUT"};
+                                                 "W", "V", "K", "C", "D", "T", "I", "IN", "OUT", "PLAN"};
 
 operation_dim operation_dim_of(const char *text, size_t length)
 {

@@ -1,6 +1,7 @@
 /* One op with its tensors: shapes by letters, buffers on a device, the recorded call. Serves `op` and `bench op`.
  *
- * A new op is one row of operation_kinds: its tensors, the sizes that follow from others, and the call.
+ * A new op is one row of operation_kinds: its tensors, the sizes that follow from others, and the call. Its backward pass is one row of
+ * operation_backward_kinds, which records the forward call, too.
  */
 #ifndef DARTLM_OPERATION_H
 #define DARTLM_OPERATION_H
@@ -10,6 +11,7 @@
 /* The letters of the library's header. */
 typedef enum operation_dim {
     DIM_B, DIM_L, DIM_H, DIM_G, DIM_N, DIM_P, DIM_S, DIM_M, DIM_W, DIM_V, DIM_K, DIM_C, DIM_D, DIM_T, DIM_I, DIM_IN, DIM_OUT,
+    DIM_PLAN, /* elements of a plan of dart_embed_plan */
     DIM_COUNT
 } operation_dim;
 
@@ -18,12 +20,13 @@ enum {
     TENSOR_OUT = 1 << 1,      /* with IN: replaced by the op */
     TENSOR_OPTIONAL = 1 << 2, /* an input that may be missing, and with OUT is no output then; an output made when given */
     TENSOR_ZERO = 1 << 3,     /* an input that is zero when it is missing */
-    TENSOR_STAGE = 1 << 4,    /* an intermediate, made when asked for */
+    TENSOR_STAGE = 1 << 4,    /* an intermediate, made when asked for; without OUT: made by operation_prepare */
     TENSOR_F32 = 1 << 5,      /* f32 whatever the dtype chosen */
     TENSOR_I32 = 1 << 6,
     TENSOR_RAW = 1 << 7,      /* f32 unless the tensor behind it, its scale, is given */
     TENSOR_SETTINGS = 1 << 8, /* dart_sample's: when missing, temperature, top_k and seed of operation_settings in every row */
-    OPERATION_MAX_TENSORS = 24
+    TENSOR_POSITIVE = 1 << 9, /* no element is below 0 */
+    OPERATION_MAX_TENSORS = 32
 };
 
 typedef struct operation_tensor {
@@ -46,14 +49,24 @@ typedef struct operation_kind {
 extern const operation_kind operation_kinds[];
 /* NULL when there is none. */
 const operation_kind *operation_find(const char *name);
+enum { OPERATION_NAMES = 200 };
 /* "ssd, sma, ..." */
-const char *operation_names(char text[160]);
+const char *operation_names(char text[OPERATION_NAMES]);
+
+/* ---- Backward passes ----
+ * A row has the inputs of the forward op under their names, up.y for the gradient of y that comes in, and as results out.y for what the
+ * forward op computes and grad.x for the gradient of x, which is made if x is there. */
+extern const operation_kind operation_backward_kinds[];
+const operation_kind *operation_find_backward(const char *name);
+const char *operation_backward_names(char text[OPERATION_NAMES]);
+/* Whether `name` begins with out., up. or grad. as given, such as "grad."; then *of is what follows. */
+bool operation_prefixed(const char *name, const char *prefix, const char **of);
 
 typedef struct operation_settings {
     uint32_t S, first, top_k;
     int plan; /* dart_plan */
     bool dt_is_step;
-    float dt_min, dt_max, eps, temperature;
+    float dt_min, dt_max, eps, scale, base, clip /* 0: no limit */, temperature;
     uint64_t seed;
 } operation_settings;
 
@@ -77,6 +90,8 @@ operation_dim operation_dim_of(const char *text, size_t length);
 bool operation_mentions(const operation_tensor *tensor, operation_dim dim);
 /* A buffer for a tensor, filled with the values (f32, or i32 for TENSOR_I32) or with zeros when values is NULL. */
 int operation_place(operation *o, const cli_session *session, size_t index, dart_dtype dtype, const void *values);
+/* Between the inputs and the call: makes tensors and checks values that depend on the values of others. */
+int operation_prepare(operation *o, const cli_session *session);
 /* Element i of a tensor that has TENSOR_SETTINGS. */
 int32_t operation_setting(const operation_settings *settings, uint64_t i);
 /* The tensor's values as f32, or i32 for TENSOR_I32, for free(). */

@@ -1,11 +1,23 @@
 #include "operation.h"
 
+#include "dartlm/ops_backward.h"
+
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+/* The tensor of that name. In a row with a backward pass results of the forward op have the prefix out., and what only the forward op takes
+ * is absent. */
 static dart_tensor at(const operation *o, const char *name)
 {
-    const size_t index = operation_index(o->kind, name);
+    size_t index = operation_index(o->kind, name);
+    if (operation_find(o->kind->name) != o->kind) {
+        char result[32];
+        snprintf(result, sizeof result, "out.%s", name);
+        const size_t out = operation_index(o->kind, result);
+        if (out < OPERATION_MAX_TENSORS) index = out;
+        if (index == OPERATION_MAX_TENSORS) return (dart_tensor){.buffer = NULL};
+    }
     assert(index < OPERATION_MAX_TENSORS);
     return o->tensors[index];
 }
@@ -110,6 +122,7 @@ static dart_status attention(const operation *o, dart_stream *stream)
                                       .D = dim(o, DIM_D),
                                       .C = dim(o, DIM_C),
                                       .plan = (dart_plan)o->settings.plan,
+                                      .scale = o->settings.scale,
                                       .q = at(o, "q"),
                                       .k = at(o, "k"),
                                       .v = at(o, "v"),
@@ -224,13 +237,77 @@ static dart_status sample(const operation *o, dart_stream *stream)
     return dart_sample(stream, &args);
 }
 
+static dart_status rope(const operation *o, dart_stream *stream)
+{
+    const dart_rope_args args = {.B = dim(o, DIM_B),
+                                 .L = dim(o, DIM_L),
+                                 .H = dim(o, DIM_H),
+                                 .D = dim(o, DIM_D),
+                                 .base = o->settings.base,
+                                 .x = at(o, "x"),
+                                 .seq = at(o, "seq"),
+                                 .y = at(o, "y")};
+    return dart_rope(stream, &args);
+}
+
+static dart_status swiglu(const operation *o, dart_stream *stream)
+{
+    const dart_swiglu_args args = {.T = dim(o, DIM_T), .I = dim(o, DIM_I), .a = at(o, "a"), .u = at(o, "u"), .h = at(o, "h")};
+    return dart_swiglu(stream, &args);
+}
+
+static dart_status cross_entropy(const operation *o, dart_stream *stream)
+{
+    const dart_cross_entropy_args args = {.T = dim(o, DIM_T),
+                                          .V = dim(o, DIM_V),
+                                          .W = dim(o, DIM_W),
+                                          .x = at(o, "x"),
+                                          .weight = at(o, "weight"),
+                                          .targets = at(o, "targets"),
+                                          .share = at(o, "share"),
+                                          .loss = at(o, "loss"),
+                                          .correct = at(o, "correct")};
+    return dart_cross_entropy(stream, &args);
+}
+
+static double cross_entropy_flops(const operation *o)
+{
+    return 2 * (double)o->dims[DIM_T] * (double)o->dims[DIM_W] * (double)o->dims[DIM_V];
+}
+
+static dart_status grad_norm(const operation *o, dart_stream *stream)
+{
+    const dart_gradient gradient = {.elements = o->dims[DIM_T], .grad = at(o, "grad")};
+    const dart_grad_norm_args args = {.count = 1,
+                                      .clip = o->settings.clip > 0 ? o->settings.clip : INFINITY,
+                                      .gradients = &gradient,
+                                      .scale = at(o, "scale")};
+    return dart_grad_norm(stream, &args);
+}
+
+/* A decay of 0 in hyper is none. */
+static dart_status adamw(const operation *o, dart_stream *stream)
+{
+    const dart_adamw_args args = {.elements = o->dims[DIM_T],
+                                  .decays = true,
+                                  .w = at(o, "w"),
+                                  .m = at(o, "m"),
+                                  .v = at(o, "v"),
+                                  .grad = at(o, "grad"),
+                                  .scale = at(o, "scale"),
+                                  .hyper = at(o, "hyper"),
+                                  .copy = at(o, "copy")};
+    return dart_adamw(stream, &args);
+}
+
 enum {
     IN = TENSOR_IN,
     OUT = TENSOR_OUT,
     MAY = TENSOR_IN | TENSOR_OPTIONAL,
     STAGE = TENSOR_OUT | TENSOR_STAGE | TENSOR_F32,
     F32 = TENSOR_F32,
-    I32 = TENSOR_I32
+    I32 = TENSOR_I32,
+    POSITIVE = TENSOR_POSITIVE
 };
 
 const operation_kind operation_kinds[] = {
@@ -312,6 +389,30 @@ const operation_kind operation_kinds[] = {
      NULL,
      sample,
      NULL},
+    {"rope", {{"x", "B L H D", IN}, {"seq", "B 2", MAY | I32}, {"y", "B L H D", OUT}}, NULL, rope, NULL},
+    {"swiglu", {{"a", "T I", IN}, {"u", "T I", IN}, {"h", "T I", OUT}}, NULL, swiglu, NULL},
+    {"cross_entropy",
+     {{"x", "T W", IN},
+      {"weight", "V W", IN},
+      {"targets", "T", IN | I32},
+      {"share", "1", IN | F32 | POSITIVE},
+      {"loss", "1", OUT | F32},
+      {"correct", "1", OUT | I32}},
+     NULL,
+     cross_entropy,
+     cross_entropy_flops},
+    {"grad_norm", {{"grad", "T", IN | F32}, {"scale", "4", OUT | F32}}, NULL, grad_norm, NULL},
+    {"adamw",
+     {{"w", "T", IN | OUT | F32},
+      {"m", "T", IN | OUT | F32},
+      {"v", "T", IN | OUT | F32 | POSITIVE},
+      {"grad", "T", IN | F32},
+      {"scale", "4", IN | F32 | POSITIVE},
+      {"hyper", "8", IN | F32 | POSITIVE},
+      {"copy", "T", OUT | TENSOR_OPTIONAL}},
+     NULL,
+     adamw,
+     NULL},
 };
 
 const operation_kind *operation_find(const char *name)
@@ -321,10 +422,10 @@ const operation_kind *operation_find(const char *name)
     return NULL;
 }
 
-const char *operation_names(char text[160])
+const char *operation_names(char text[OPERATION_NAMES])
 {
     size_t used = 0;
     for (size_t i = 0; i < COUNT_OF(operation_kinds); i++)
-        used += (size_t)snprintf(text + used, 160 - used, "%s%s", i > 0 ? ", " : "", operation_kinds[i].name);
+        used += (size_t)snprintf(text + used, OPERATION_NAMES - used, "%s%s", i > 0 ? ", " : "", operation_kinds[i].name);
     return text;
 }

@@ -27,6 +27,8 @@ static dart_status check(plan *p)
     OP_REQUIRE(call, a->N <= MAX_STATE && a->P <= MAX_STATE, "N %u, P %u must be at most %d", a->N, a->P, MAX_STATE);
     OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
     OP_REQUIRE(call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    OP_REQUIRE(call, a->dt_min >= 0 && a->dt_max >= 0 && (a->dt_max == 0 || a->dt_max >= a->dt_min), "step limits %g to %g", (double)a->dt_min,
+               (double)a->dt_max);
     OP_REQUIRE(call, op_has(&a->dt_bias) == op_has(&a->grad_dt_bias), "dt_bias and grad_dt_bias come together");
     OP_REQUIRE(call, op_has(&a->d) == op_has(&a->grad_d), "d and grad_d come together");
     OP_REQUIRE(call, op_has(&a->cum) == op_has(&a->decay) && op_has(&a->cum) == op_has(&a->hin), "cum, decay and hin come together");
