@@ -104,6 +104,18 @@ DART_API dart_status dart_trainer_read(dart_trainer *trainer, dart_train_values 
 /* Writes config.json and model.safetensors (f32) to a folder that exists; each file appears when it is complete. */
 DART_API dart_status dart_trainer_export(dart_trainer *trainer, const char *folder);
 
+/* ---- Runs that go on ----
+ * A run is kept in one file, which replaces the last one when it is complete: whatever ends the program, the folder holds a whole run. */
+
+/* Writes config.json and training.safetensors to a folder that exists: masters under their names, the moments as mean.NAME and square.NAME,
+ * the number of steps, and a note of the caller's (UTF-8, or NULL), with a checksum of all of them. */
+DART_API dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const char *note);
+/* A trainer as it was when it was saved: with the same options and batches it leaves the same bits as one that went on. DART_BAD_DATA where the
+ * checksum does not hold. Options are the caller's, but the configuration and the values are the folder's: seed and add_sma have no effect. */
+DART_API dart_status dart_trainer_resume(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer);
+/* The note of the run that a trainer was resumed from, "" without one; lives as long as the trainer. NULL for a trainer that was not resumed. */
+DART_API const char *dart_trainer_note(const dart_trainer *trainer);
+
 #ifdef __cplusplus
 }
 #endif

@@ -61,6 +61,12 @@ fail:
 
 dart_status safetensors_write(const char *path, const safetensors_tensor *entries, size_t count, base_report *report)
 {
+    return safetensors_write_with(path, entries, count, NULL, 0, report);
+}
+
+dart_status safetensors_write_with(const char *path, const safetensors_tensor *entries, size_t count, const safetensors_pair *pairs,
+                                   size_t pairs_count, base_report *report)
+{
     dart_status status;
     safetensors_tensor *sorted = NULL;
     file_writer *writer = NULL;
@@ -69,6 +75,9 @@ dart_status safetensors_write(const char *path, const safetensors_tensor *entrie
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     if (header == NULL || count > SIZE_MAX / sizeof *sorted - 1)
         FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory for the header", path);
+    for (size_t i = 0; i < pairs_count; i++)
+        if (json_object_set_new(json_object_get(header, "__metadata__"), pairs[i].key, json_string(pairs[i].value)) != 0)
+            FAIL(report, DART_INVALID_ARGUMENT, "%s: %.100s of the metadata is not UTF-8, or there is no memory", path, pairs[i].key);
     sorted = malloc((count + 1) * sizeof *sorted);
     if (sorted == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory for the header", path);
     if (count > 0) memcpy(sorted, entries, count * sizeof *sorted);

@@ -137,6 +137,13 @@ dart_status trainer_write(dart_trainer *trainer, uint32_t index, const float *va
     return status;
 }
 
+dart_status trainer_write_moment(dart_trainer *trainer, dart_train_values values, uint32_t index, const float *from)
+{
+    const trainer_parameter *p = &trainer->parameters[index];
+    const trainer_segment *segment = &trainer->segments[p->segment];
+    return dart_buffer_write(values == DART_TRAIN_MEAN ? segment->m : segment->v, p->at * 4, from, p->is.elements * 4);
+}
+
 bool dart_trainer_parameter(const dart_trainer *trainer, uint32_t index, dart_train_parameter *parameter)
 {
     if (trainer == NULL || parameter == NULL || index >= trainer->parameters_count) return false;

@@ -2,7 +2,6 @@
 #include "trainer.h"
 
 #include "dartlm/ops_backward.h"
-#include "base/file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -102,12 +101,10 @@ static dart_status clear(dart_trainer *trainer)
     return status;
 }
 
-/* From a folder, or with initial values where folder is NULL. */
-static dart_status make(dart_device *device, const dart_model_config *config, const char *folder, const dart_trainer_options *options,
-                        const char *call, dart_trainer **trainer)
+dart_status trainer_make(dart_device *device, const dart_model_config *config, const safetensors *file, const dart_trainer_options *options,
+                         const char *call, dart_trainer **trainer)
 {
-    dart_status status = DART_OK;
-    safetensors *file = NULL;
+    dart_status status;
     dart_trainer *made = device_calloc(device, 1, sizeof *made);
     if (made == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
     if (base_report_init(&made->report, device->report.log) != DART_OK) {
@@ -115,15 +112,7 @@ static dart_status make(dart_device *device, const dart_model_config *config, co
         return base_fail(&device->report, DART_OUT_OF_MEMORY, "%s: no lock for a trainer", call);
     }
     made->device = device;
-    if (folder != NULL) {
-        TRY(model_config_load(folder, &device->report, &made->config));
-        TRY(safetensors_open(folder, &device->report, &file));
-        TRY(model_weights_check(&made->config, file, false, &device->report));
-        if (options->add_sma) made->config.sma = true;
-    } else {
-        made->config = *config;
-        TRY(model_config_check(config, DART_INVALID_ARGUMENT, call, &device->report));
-    }
+    made->config = *config;
     TRY(take_options(made, options, call));
     TRY(trainer_place(made));
     TRY(trainer_allocate(made));
@@ -133,7 +122,6 @@ static dart_status make(dart_device *device, const dart_model_config *config, co
     *trainer = made;
     made = NULL;
 fail:
-    safetensors_close(&file);
     dart_trainer_destroy(&made);
     return status;
 }
@@ -141,9 +129,19 @@ fail:
 dart_status dart_trainer_open(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer)
 {
     static const char call[] = "dart_trainer_open";
+    dart_status status;
+    dart_model_config config;
+    safetensors *file = NULL;
     if (device == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&device->report, folder != NULL && options != NULL && trainer != NULL, "%s: needs a folder, options and a place for the trainer", call);
-    return make(device, NULL, folder, options, call, trainer);
+    TRY(model_config_load(folder, &device->report, &config));
+    TRY(safetensors_open(folder, &device->report, &file));
+    TRY(model_weights_check(&config, file, false, &device->report));
+    if (options->add_sma) config.sma = true;
+    TRY(trainer_make(device, &config, file, options, call, trainer));
+fail:
+    safetensors_close(&file);
+    return status;
 }
 
 dart_status dart_trainer_create(dart_device *device, const dart_model_config *config, const dart_trainer_options *options,
@@ -153,7 +151,8 @@ dart_status dart_trainer_create(dart_device *device, const dart_model_config *co
     if (device == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&device->report, config != NULL && options != NULL && trainer != NULL,
             "%s: needs a configuration, options and a place for the trainer", call);
-    return make(device, config, NULL, options, call, trainer);
+    const dart_status status = model_config_check(config, DART_INVALID_ARGUMENT, call, &device->report);
+    return status == DART_OK ? trainer_make(device, config, NULL, options, call, trainer) : status;
 }
 
 void dart_trainer_destroy(dart_trainer **trainer)
@@ -168,6 +167,7 @@ void dart_trainer_destroy(dart_trainer **trainer)
     for (int s = 0; s < TRAINER_SHARED_COUNT; s++) dart_buffer_destroy(&t->shared[s]);
     trainer_unplace(t);
     free(t->plan);
+    free(t->note);
     base_report_destroy(&t->report);
     free(t);
     *trainer = NULL;
@@ -320,36 +320,5 @@ dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch 
     TRY(wait(trainer, call));
     TRY(read_result(trainer, labels, false, result, call));
 fail:
-    return status;
-}
-
-/* ---- Checkpoints ---- */
-
-dart_status dart_trainer_export(dart_trainer *trainer, const char *folder)
-{
-    static const char call[] = "dart_trainer_export";
-    if (trainer == NULL) return DART_INVALID_ARGUMENT;
-    REQUIRE(&trainer->report, folder != NULL, "%s: no folder", call);
-    if (trainer->broken != DART_OK) return trainer->broken;
-    dart_status status = DART_OUT_OF_MEMORY;
-    char *path = file_join(folder, "model.safetensors");
-    safetensors_tensor *entries = calloc(trainer->parameters_count, sizeof *entries);
-    float **values = calloc(trainer->parameters_count, sizeof *values);
-    if (path == NULL || entries == NULL || values == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
-    for (uint32_t i = 0; i < trainer->parameters_count; i++) {
-        const model_parameter *p = &trainer->parameters[i].is;
-        values[i] = malloc((size_t)p->elements * sizeof *values[i]);
-        if (values[i] == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
-        TRY(dart_trainer_read(trainer, DART_TRAIN_WEIGHT, i, values[i]));
-        entries[i] = (safetensors_tensor){.name = p->name, .data = values[i], .rank = p->rank, .dtype = SAFETENSORS_F32};
-        for (uint32_t k = 0; k < p->rank; k++) entries[i].shape[k] = p->shape[k];
-    }
-    TRY(model_config_write(&trainer->config, folder, &trainer->report));
-    TRY(safetensors_write(path, entries, trainer->parameters_count, &trainer->report));
-fail:
-    for (uint32_t i = 0; values != NULL && i < trainer->parameters_count; i++) free(values[i]);
-    free(values);
-    free(entries);
-    free(path);
     return status;
 }

@@ -5,6 +5,7 @@
 #include "dartlm/train.h"
 #include "model/block.h"
 #include "checkpoint/config.h"
+#include "checkpoint/safetensors.h"
 #include "runtime/device.h"
 
 /* Parameters that AdamW treats alike lie one after another in one set of buffers, so that one call updates them all. What lies between
@@ -92,7 +93,12 @@ struct dart_trainer {
     dart_stream *streams[TRAINER_RECORDING_COUNT];
     bool recorded[TRAINER_RECORDING_COUNT], under_way[TRAINER_RECORDING_COUNT];
     int32_t *plan; /* of dart_embed_plan */
+    char *note;    /* of the run that it goes on with, or NULL */
 };
+
+/* A trainer of a checked configuration, with the values of a checked file where that has them, else initial ones; file may be NULL. */
+dart_status trainer_make(dart_device *device, const dart_model_config *config, const safetensors *file, const dart_trainer_options *options,
+                         const char *call, dart_trainer **trainer);
 
 /* Gives every parameter its place, and makes the buffers. */
 dart_status trainer_place(dart_trainer *trainer);
@@ -102,6 +108,8 @@ const dart_tensor *trainer_weight(const dart_trainer *trainer, uint32_t layer, m
 const dart_tensor *trainer_gradient(const dart_trainer *trainer, uint32_t layer, model_role role);
 /* Writes a parameter's masters, and their copies. */
 dart_status trainer_write(dart_trainer *trainer, uint32_t index, const float *values);
+/* Writes a moment: DART_TRAIN_MEAN or DART_TRAIN_SQUARE. */
+dart_status trainer_write_moment(dart_trainer *trainer, dart_train_values values, uint32_t index, const float *from);
 
 /* Initial values of a parameter. */
 void trainer_initial(const dart_trainer *trainer, uint32_t index, float *values);

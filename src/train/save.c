@@ -1,0 +1,209 @@
+/* Checkpoints of a trainer, and runs that go on from a file. */
+#include "trainer.h"
+
+#include "base/file.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RUN_FORMAT "dartlm-run-1"
+#define RUN_FILE "training.safetensors"
+
+static const struct {
+    dart_train_values values;
+    const char *prefix;
+} kept[] = {{DART_TRAIN_WEIGHT, ""}, {DART_TRAIN_MEAN, "mean."}, {DART_TRAIN_SQUARE, "square."}};
+
+/* Names of a file's entries. */
+typedef struct entry_name {
+    char text[sizeof((model_parameter *)NULL)->name + 8];
+} entry_name;
+
+static entry_name name_entry(size_t kind, const model_parameter *parameter)
+{
+    entry_name name;
+    snprintf(name.text, sizeof name.text, "%s%s", kept[kind].prefix, parameter->name);
+    return name;
+}
+
+/* Values of a kind of all parameters: what a file is written from. */
+typedef struct snapshot {
+    uint32_t count;
+    safetensors_tensor *entries;
+    entry_name *names;
+    float **values;
+} snapshot;
+
+static void drop(snapshot *s)
+{
+    for (uint32_t i = 0; s->values != NULL && i < s->count; i++) free(s->values[i]);
+    free(s->values);
+    free(s->names);
+    free(s->entries);
+}
+
+/* Of the first `kinds` of `kept`. The caller drops it, also after a failure. */
+static dart_status take(dart_trainer *trainer, size_t kinds, const char *call, snapshot *s)
+{
+    s->count = (uint32_t)kinds * trainer->parameters_count;
+    s->entries = device_calloc(trainer->device, s->count, sizeof *s->entries);
+    s->names = device_calloc(trainer->device, s->count, sizeof *s->names);
+    s->values = device_calloc(trainer->device, s->count, sizeof *s->values);
+    if (s->entries == NULL || s->names == NULL || s->values == NULL) return base_fail(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
+    for (uint32_t i = 0; i < s->count; i++) {
+        const size_t kind = i / trainer->parameters_count;
+        const uint32_t index = i % trainer->parameters_count;
+        const model_parameter *p = &trainer->parameters[index].is;
+        s->values[i] = device_calloc(trainer->device, (size_t)p->elements, sizeof *s->values[i]);
+        if (s->values[i] == NULL) return base_fail(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
+        const dart_status status = dart_trainer_read(trainer, kept[kind].values, index, s->values[i]);
+        if (status != DART_OK) return status;
+        s->names[i] = name_entry(kind, p);
+        s->entries[i] = (safetensors_tensor){.name = s->names[i].text, .data = s->values[i], .rank = p->rank, .dtype = SAFETENSORS_F32,
+                                             .bytes = p->elements * sizeof(float)};
+        memcpy(s->entries[i].shape, p->shape, sizeof p->shape);
+    }
+    return DART_OK;
+}
+
+dart_status dart_trainer_export(dart_trainer *trainer, const char *folder)
+{
+    static const char call[] = "dart_trainer_export";
+    dart_status status;
+    snapshot s = {0};
+    char *path = NULL;
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&trainer->report, folder != NULL, "%s: no folder", call);
+    if (trainer->broken != DART_OK) return trainer->broken;
+    TRY(take(trainer, 1, call, &s));
+    path = file_join(folder, "model.safetensors");
+    if (path == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
+    TRY(model_config_write(&trainer->config, folder, &trainer->report));
+    TRY(safetensors_write(path, s.entries, s.count, &trainer->report));
+fail:
+    free(path);
+    drop(&s);
+    return status;
+}
+
+/* ---- Runs ---- */
+
+/* Of the bytes before, then these; every bit of them changes about half of its bits. */
+static uint64_t digest(uint64_t before, const void *data, uint64_t bytes)
+{
+    uint64_t sum = base_mix(before ^ bytes);
+    for (uint64_t at = 0; at < bytes; at += 8) {
+        uint64_t word = 0;
+        memcpy(&word, (const uint8_t *)data + at, (size_t)base_smaller(8, bytes - at));
+        sum = base_mix(sum ^ word);
+    }
+    return sum;
+}
+
+static uint64_t digest_head(const char *steps, const char *note) { return digest(digest(0, steps, strlen(steps)), note, strlen(note)); }
+
+dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const char *note)
+{
+    static const char call[] = "dart_trainer_save";
+    dart_status status;
+    snapshot s = {0};
+    char *path = NULL, steps[24], checksum[24];
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&trainer->report, folder != NULL, "%s: no folder", call);
+    if (trainer->broken != DART_OK) return trainer->broken;
+    if (note == NULL) note = "";
+    TRY(take(trainer, COUNT_OF(kept), call, &s));
+    path = file_join(folder, RUN_FILE);
+    if (path == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
+    snprintf(steps, sizeof steps, "%" PRIu64, trainer->steps);
+    uint64_t sum = digest_head(steps, note);
+    for (uint32_t i = 0; i < s.count; i++) sum = digest(sum, s.entries[i].data, s.entries[i].bytes);
+    snprintf(checksum, sizeof checksum, "%016" PRIx64, sum);
+    const safetensors_pair pairs[] = {{"run", RUN_FORMAT}, {"steps", steps}, {"note", note}, {"checksum", checksum}};
+    TRY(model_config_write(&trainer->config, folder, &trainer->report));
+    TRY(safetensors_write_with(path, s.entries, s.count, pairs, COUNT_OF(pairs), &trainer->report));
+fail:
+    free(path);
+    drop(&s);
+    return status;
+}
+
+/* A file holds what it should, by its checksum. */
+static dart_status check_run(const dart_model_config *config, const safetensors *file, const char *path, base_report *report)
+{
+    const char *format = safetensors_metadata(file, "run"), *steps = safetensors_metadata(file, "steps"),
+               *note = safetensors_metadata(file, "note"), *checksum = safetensors_metadata(file, "checksum");
+    if (format == NULL || strcmp(format, RUN_FORMAT) != 0 || steps == NULL || note == NULL || checksum == NULL)
+        return base_fail(report, DART_BAD_DATA, "%s: not a run of dartlm", path);
+    model_parameter p;
+    uint64_t sum = digest_head(steps, note);
+    for (size_t kind = 0; kind < COUNT_OF(kept); kind++)
+        for (uint32_t i = 0; model_config_parameter(config, i, &p); i++) {
+            const entry_name name = name_entry(kind, &p);
+            const safetensors_tensor *tensor = safetensors_find(file, name.text);
+            if (tensor == NULL || tensor->dtype != SAFETENSORS_F32 || tensor->elements != p.elements)
+                return base_fail(report, DART_BAD_DATA, "%s: no %s of %" PRIu64 " F32", path, name.text, p.elements);
+            sum = digest(sum, tensor->data, tensor->bytes);
+        }
+    char expected[24], *end;
+    snprintf(expected, sizeof expected, "%016" PRIx64, sum);
+    if (strcmp(checksum, expected) != 0)
+        return base_fail(report, DART_BAD_DATA, "%s: damaged: the checksum is %.20s, of what it holds it is %s", path, checksum, expected);
+    (void)strtoull(steps, &end, 10);
+    if (*steps < '0' || *steps > '9' || *end != '\0') return base_fail(report, DART_BAD_DATA, "%s: %.20s steps", path, steps);
+    return DART_OK;
+}
+
+/* Moments, the number of steps and the note of a checked file. */
+static dart_status go_on(dart_trainer *trainer, const safetensors *file)
+{
+    const char *note = safetensors_metadata(file, "note");
+    for (uint32_t i = trainer->parameters_count; i < COUNT_OF(kept) * trainer->parameters_count; i++) {
+        const size_t kind = i / trainer->parameters_count;
+        const uint32_t index = i % trainer->parameters_count;
+        const model_parameter *p = &trainer->parameters[index].is;
+        const entry_name name = name_entry(kind, p);
+        float *values = device_calloc(trainer->device, (size_t)p->elements, sizeof *values);
+        if (values == NULL) return DART_OUT_OF_MEMORY;
+        safetensors_to_f32(safetensors_find(file, name.text), 0, (size_t)p->elements, values);
+        const dart_status status = trainer_write_moment(trainer, kept[kind].values, index, values);
+        free(values);
+        if (status != DART_OK) return status;
+    }
+    trainer->steps = strtoull(safetensors_metadata(file, "steps"), NULL, 10);
+    trainer->note = device_calloc(trainer->device, strlen(note) + 1, 1);
+    if (trainer->note == NULL) return DART_OUT_OF_MEMORY;
+    strcpy(trainer->note, note);
+    return DART_OK;
+}
+
+dart_status dart_trainer_resume(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer)
+{
+    static const char call[] = "dart_trainer_resume";
+    dart_status status;
+    dart_model_config config;
+    safetensors *file = NULL;
+    dart_trainer *made = NULL;
+    char *path = NULL;
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    base_report *report = &device->report;
+    REQUIRE(report, folder != NULL && options != NULL && trainer != NULL, "%s: needs a folder, options and a place for the trainer", call);
+    path = file_join(folder, RUN_FILE);
+    if (path == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory", call);
+    TRY(model_config_load(folder, report, &config));
+    TRY(safetensors_open(path, report, &file));
+    TRY(check_run(&config, file, path, report));
+    TRY(trainer_make(device, &config, file, options, call, &made));
+    TRY(go_on(made, file));
+    *trainer = made;
+    made = NULL;
+fail:
+    safetensors_close(&file);
+    dart_trainer_destroy(&made);
+    free(path);
+    return status;
+}
+
+const char *dart_trainer_note(const dart_trainer *trainer) { return trainer != NULL ? trainer->note : NULL; }

@@ -1,0 +1,351 @@
+/* Training of whole models against gradients and steps that another program computed in fp64: model_training DEVICE_SPEC DATA_DIR. */
+#define _POSIX_C_SOURCE 200809L
+#include "model_cases.h"
+
+#include "dartlm/train.h"
+
+#include <unistd.h>
+
+#define GRADIENT_TOLERANCE 2e-5 /* relative L2; the same definitions in fp32 differ by 5e-6 */
+#define LOSS_TOLERANCE 1e-5
+#define WEIGHT_TOLERANCE 1e-5 /* relative L2 after 20 steps; fp32 differs by 2.5e-7 */
+
+typedef struct data {
+    safetensors *file;
+    base_report report;
+} data;
+
+static void open_data(data *d, const char *folder, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s/%s", data_folder, folder, name);
+    must(base_report_init(&d->report, NULL), "report");
+    must(safetensors_open(path, &d->report, &d->file), path);
+}
+
+static void close_data(data *d)
+{
+    safetensors_close(&d->file);
+    base_report_destroy(&d->report);
+}
+
+/* A tensor's elements, aligned: for free(). */
+static void *elements(const data *d, const char *name)
+{
+    const safetensors_tensor *tensor = safetensors_find(d->file, name);
+    if (tensor == NULL) fail_msg("no tensor %s", name);
+    void *copy = malloc((size_t)tensor->bytes);
+    assert_non_null(copy);
+    memcpy(copy, tensor->data, (size_t)tensor->bytes);
+    return copy;
+}
+
+static void must_train(dart_trainer *trainer, dart_status status, const char *what)
+{
+    char text[512] = "";
+    if (status == DART_OK) return;
+    dart_trainer_error(trainer, text, sizeof text);
+    fail_msg("%s: %s (%s)", what, dart_status_name(status), text);
+}
+
+static dart_trainer *open_trainer(const char *folder, dart_trainer_options options)
+{
+    char path[4096];
+    dart_trainer *trainer = NULL;
+    snprintf(path, sizeof path, "%s/%s", data_folder, folder);
+    must(dart_trainer_open(device, path, &options, &trainer), path);
+    return trainer;
+}
+
+static float *read_values(dart_trainer *trainer, dart_train_values values, uint32_t index)
+{
+    dart_train_parameter p;
+    assert_true(dart_trainer_parameter(trainer, index, &p));
+    float *to = malloc((size_t)p.elements * sizeof *to);
+    assert_non_null(to);
+    must_train(trainer, dart_trainer_read(trainer, values, index, to), "read");
+    return to;
+}
+
+/* The largest relative L2 distance of a parameter's values from those of a file, whose names begin with `prefix`. */
+static double worst_distance(dart_trainer *trainer, dart_train_values values, const data *d, const char *prefix)
+{
+    dart_train_parameter p;
+    double worst = 0;
+    for (uint32_t i = 0; dart_trainer_parameter(trainer, i, &p); i++) {
+        char name[256];
+        snprintf(name, sizeof name, "%s%s", prefix, p.name);
+        float *got = read_values(trainer, values, i), *expected = elements(d, name);
+        double difference = 0, norm = 0;
+        for (uint64_t k = 0; k < p.elements; k++) {
+            difference += ((double)got[k] - (double)expected[k]) * ((double)got[k] - (double)expected[k]);
+            norm += (double)expected[k] * (double)expected[k];
+        }
+        const double l2 = norm > 0 ? sqrt(difference / norm) : difference;
+        if (!(l2 <= worst)) worst = l2;
+        free(got);
+        free(expected);
+    }
+    return worst;
+}
+
+static void assert_same_bits(dart_trainer *a, dart_trainer *b, dart_train_values values)
+{
+    dart_train_parameter p;
+    for (uint32_t i = 0; dart_trainer_parameter(a, i, &p); i++) {
+        float *of_a = read_values(a, values, i), *of_b = read_values(b, values, i);
+        if (memcmp(of_a, of_b, (size_t)p.elements * sizeof *of_a) != 0) fail_msg("%s differs", p.name);
+        free(of_a);
+        free(of_b);
+    }
+}
+
+/* Every level of what is kept, and rows one by one or together. */
+static void gradients_agree(void **unused)
+{
+    (void)unused;
+    enum { B = 2, LENGTH = 27 };
+    data d = {0};
+    open_data(&d, "grad-model", "whole.safetensors");
+    int32_t *ids = elements(&d, "ids"), *targets = elements(&d, "target");
+    float *loss = elements(&d, "loss"), *norm = elements(&d, "norm");
+    dart_trainer *first[B + 1] = {NULL};
+    for (uint32_t keep = 0; keep <= 3; keep++)
+        for (uint32_t rows = 1; rows <= B; rows++) {
+            dart_train_result result;
+            dart_trainer *trainer = open_trainer("grad-model", (dart_trainer_options){.B = rows, .L = LENGTH, .keep = keep});
+            const dart_train_batch batch = {.count = B / rows, .ids = ids, .targets = targets};
+            /* Twice: nothing of a batch may stay. */
+            for (int i = 0; i < 2; i++) must_train(trainer, dart_trainer_gradient(trainer, &batch, &result), "gradient");
+            const double l2 = worst_distance(trainer, DART_TRAIN_GRADIENT, &d, "grad.");
+            print_message("  keep %u, %u rows: loss off by %.1e, norm by %.1e, gradients by %.1e\n", keep, rows, fabs(result.loss - (double)loss[0]),
+                          fabs(result.norm / (double)norm[0] - 1), l2);
+            assert_true(l2 <= GRADIENT_TOLERANCE);
+            assert_true(fabs(result.loss - (double)loss[0]) <= LOSS_TOLERANCE);
+            assert_true(fabs(result.norm / (double)norm[0] - 1) <= GRADIENT_TOLERANCE);
+            if (first[rows] == NULL) {
+                first[rows] = trainer;
+                continue;
+            }
+            assert_same_bits(first[rows], trainer, DART_TRAIN_GRADIENT);
+            dart_trainer_destroy(&trainer);
+        }
+    for (uint32_t rows = 1; rows <= B; rows++) dart_trainer_destroy(&first[rows]);
+    free(ids);
+    free(targets);
+    free(loss);
+    free(norm);
+    close_data(&d);
+}
+
+static void steps_agree(void **unused)
+{
+    (void)unused;
+    enum { STEPS = 20, B = 4, LENGTH = 16 };
+    data d = {0};
+    open_data(&d, "train-steps", "steps.safetensors");
+    int32_t *ids = elements(&d, "ids"), *targets = elements(&d, "target");
+    float *lr = elements(&d, "lr"), *loss = elements(&d, "loss"), *norm = elements(&d, "norm");
+    dart_trainer *trainer = open_trainer(
+        "train-steps", (dart_trainer_options){.B = B, .L = LENGTH, .keep = 2, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 2.5f});
+    for (uint32_t i = 0; i < STEPS; i++) {
+        const dart_train_batch batch = {.ids = ids + i * B * LENGTH, .targets = targets + i * B * LENGTH};
+        dart_train_result before, result;
+        must_train(trainer, dart_trainer_evaluate(trainer, &batch, &before), "evaluate");
+        must_train(trainer, dart_trainer_step(trainer, &batch, (double)lr[i], &result), "step");
+        assert_true(before.loss == result.loss && before.correct == result.correct);
+        assert_true(fabs(result.loss - (double)loss[i]) <= LOSS_TOLERANCE);
+        assert_true(fabs(result.norm / (double)norm[i] - 1) <= GRADIENT_TOLERANCE);
+        assert_false(result.skipped);
+        const uint32_t done = i + 1;
+        if (done != 1 && done != 5 && done != STEPS) continue;
+        char name[64];
+        data after = {0};
+        snprintf(name, sizeof name, "after-%u.safetensors", done);
+        open_data(&after, "train-steps", name);
+        const double l2 = worst_distance(trainer, DART_TRAIN_WEIGHT, &after, "");
+        print_message("  after %u steps: loss off by %.1e, weights by %.1e\n", done, fabs(result.loss - (double)loss[i]), l2);
+        assert_true(l2 <= WEIGHT_TOLERANCE);
+        close_data(&after);
+    }
+    assert_int_equal(dart_trainer_steps(trainer), STEPS);
+    dart_trainer_destroy(&trainer);
+    free(ids);
+    free(targets);
+    free(lr);
+    free(loss);
+    free(norm);
+    close_data(&d);
+}
+
+enum { SMALL_B = 3, SMALL_L = 30 };
+
+static void small_batch(int32_t *ids, int32_t *targets, uint32_t seed)
+{
+    for (uint32_t i = 0; i < SMALL_B * SMALL_L; i++) {
+        ids[i] = (int32_t)(base_mix(seed + i) % small.V);
+        targets[i] = i % 3 == 0 ? -1 : (int32_t)(base_mix(seed + 1000 + i) % small.V);
+    }
+}
+
+static dart_trainer *make_small(dart_trainer_options options, bool sma)
+{
+    dart_trainer *trainer = NULL;
+    dart_model_config config = small;
+    config.sma = sma;
+    options.B = SMALL_B;
+    options.L = SMALL_L;
+    must(dart_trainer_create(device, &config, &options, &trainer), "create");
+    return trainer;
+}
+
+/* The same seed starts alike; a loss falls; a model of weights in bf16 follows its masters. */
+static void learns(void **unused)
+{
+    (void)unused;
+    int32_t ids[SMALL_B * SMALL_L], targets[SMALL_B * SMALL_L];
+    for (dart_storage weights = DART_STORAGE_F32; weights <= DART_STORAGE_BF16; weights += DART_STORAGE_BF16 - DART_STORAGE_F32) {
+        const dart_trainer_options options = {.seed = 7, .weights = weights, .clip = 1, .weight_decay = 0.1f};
+        dart_trainer *a = make_small(options, true), *b = make_small(options, true);
+        dart_train_result begin = {0}, result = {0};
+        assert_same_bits(a, b, DART_TRAIN_WEIGHT);
+        small_batch(ids, targets, 5);
+        const dart_train_batch batch = {.ids = ids, .targets = targets};
+        for (int i = 0; i < 40; i++) {
+            must_train(a, dart_trainer_step(a, &batch, 1e-2, &result), "step");
+            must_train(b, dart_trainer_step(b, &batch, 1e-2, NULL), "step");
+            if (i == 0) begin = result;
+        }
+        print_message("  %s: loss %.4f, then %.4f\n", weights == DART_STORAGE_F32 ? "f32" : "bf16", begin.loss, result.loss);
+        assert_true(fabs(begin.loss - log((double)small.V)) < 0.2);
+        assert_true(result.loss < 0.5 * begin.loss);
+        assert_same_bits(a, b, DART_TRAIN_WEIGHT);
+        assert_same_bits(a, b, DART_TRAIN_SQUARE);
+        dart_trainer_destroy(&a);
+        dart_trainer_destroy(&b);
+    }
+}
+
+/* What was trained is loaded for inference, and says the same; a Mamba-2 goes on as a DART from where it was. */
+static void exports(void **unused)
+{
+    (void)unused;
+    int32_t ids[SMALL_B * SMALL_L], targets[SMALL_B * SMALL_L];
+    char folder[] = "model_training.XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    dart_trainer *trainer = make_small((dart_trainer_options){.seed = 3}, false), *dart = NULL;
+    small_batch(ids, targets, 9);
+    const dart_train_batch batch = {.ids = ids, .targets = targets};
+    dart_train_result result, as_dart;
+    for (int i = 0; i < 3; i++) must_train(trainer, dart_trainer_step(trainer, &batch, 1e-2, NULL), "step");
+    must_train(trainer, dart_trainer_evaluate(trainer, &batch, &result), "evaluate");
+    must_train(trainer, dart_trainer_export(trainer, folder), "export");
+    dart_model *model = NULL;
+    dart_state *state = NULL;
+    float *logits = malloc(sizeof *logits * SMALL_B * SMALL_L * small.V);
+    assert_non_null(logits);
+    must(dart_model_open(device, folder, NULL, &model), folder);
+    must(dart_state_create(model, &(dart_state_options){.B = SMALL_B}, &state), "state");
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = SMALL_L, .want = DART_LOGITS_ALL, .logits = logits}), "prefill");
+    double loss = 0;
+    uint32_t labels = 0;
+    for (uint32_t i = 0; i < SMALL_B * SMALL_L; i++) {
+        const float *row = logits + (size_t)i * small.V;
+        double sum = 0;
+        if (targets[i] < 0) continue;
+        for (uint32_t v = 0; v < small.V; v++) sum += exp((double)row[v]);
+        loss += log(sum) - (double)row[targets[i]];
+        labels++;
+    }
+    assert_int_equal(labels, result.labels);
+    assert_true(fabs(loss / labels - result.loss) <= LOSS_TOLERANCE);
+    must(dart_trainer_open(device, folder, &(dart_trainer_options){.B = SMALL_B, .L = SMALL_L, .add_sma = true}, &dart), "as DART");
+    must_train(dart, dart_trainer_evaluate(dart, &batch, &as_dart), "evaluate");
+    assert_true(fabs(as_dart.loss - result.loss) <= LOSS_TOLERANCE);
+    must_train(dart, dart_trainer_step(dart, &batch, 1e-2, NULL), "step");
+    dart_trainer_destroy(&dart);
+    dart_trainer_destroy(&trainer);
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+    free(logits);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_int_equal(remove(path), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
+/* Wrong calls change nothing, and the next right one works. */
+static void refuses(void **unused)
+{
+    (void)unused;
+    int32_t ids[SMALL_B * SMALL_L], targets[SMALL_B * SMALL_L], none[SMALL_B * SMALL_L];
+    dart_trainer *trainer = make_small((dart_trainer_options){.seed = 1}, true), *other = make_small((dart_trainer_options){.seed = 1}, true), *no = NULL;
+    dart_train_result result;
+    small_batch(ids, targets, 2);
+    for (size_t i = 0; i < COUNT_OF(none); i++) none[i] = -1;
+    const struct { int32_t *where, value; } wrong[] = {{&ids[5], -1}, {&ids[5], 97}, {&targets[7], 97}, {&targets[7], -2}};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        const int32_t was = *wrong[i].where;
+        *wrong[i].where = wrong[i].value;
+        assert_int_equal(dart_trainer_step(trainer, &(dart_train_batch){.ids = ids, .targets = targets}, 1e-2, NULL), DART_INVALID_ARGUMENT);
+        *wrong[i].where = was;
+    }
+    assert_int_equal(dart_trainer_gradient(trainer, &(dart_train_batch){.ids = ids, .targets = none}, &result), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_gradient(trainer, &(dart_train_batch){.ids = ids}, &result), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_gradient(trainer, NULL, &result), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_step(trainer, &(dart_train_batch){.ids = ids, .targets = targets}, -1, NULL), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_step(trainer, &(dart_train_batch){.ids = ids, .targets = targets}, NAN, NULL), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_read(trainer, DART_TRAIN_WEIGHT, 1000, &(float){0}), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_export(trainer, "no such folder"), DART_IO);
+    must_train(trainer, dart_trainer_step(trainer, &(dart_train_batch){.ids = ids, .targets = targets}, 1e-2, NULL), "step");
+    must_train(other, dart_trainer_step(other, &(dart_train_batch){.ids = ids, .targets = targets}, 1e-2, NULL), "step");
+    assert_same_bits(trainer, other, DART_TRAIN_WEIGHT);
+    const dart_trainer_options bad[] = {{.L = 0}, {.L = 8, .keep = 4}, {.L = 8, .beta1 = 1}, {.L = 8, .beta2 = -0.5f}, {.L = 8, .eps = NAN},
+                                        {.L = 8, .weight_decay = -1}, {.L = 8, .clip = -1}, {.L = 8, .weights = DART_STORAGE_F16},
+                                        {.B = 1 << 20, .L = 1 << 20}, {.L = 8, .weights = (dart_storage)9}};
+    for (size_t i = 0; i < COUNT_OF(bad); i++) assert_int_equal(dart_trainer_create(device, &small, &bad[i], &no), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_create(device, &(dart_model_config){.V = 5}, &(dart_trainer_options){.L = 8}, &no), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_open(device, "no such folder", &(dart_trainer_options){.L = 8}, &no), DART_IO);
+    assert_null(no);
+    assert_int_equal(dart_trainer_step(NULL, NULL, 0, NULL), DART_INVALID_ARGUMENT);
+    dart_trainer_destroy(&trainer);
+    dart_trainer_destroy(&other);
+    dart_trainer_destroy(&no);
+}
+
+/* A loss that is not finite changes nothing. */
+static void skips(void **unused)
+{
+    (void)unused;
+    int32_t ids[SMALL_B * SMALL_L], targets[SMALL_B * SMALL_L];
+    dart_trainer *trainer = make_small((dart_trainer_options){.seed = 1}, true), *other = make_small((dart_trainer_options){.seed = 1}, true);
+    dart_train_result result;
+    small_batch(ids, targets, 2);
+    const dart_train_batch batch = {.ids = ids, .targets = targets};
+    /* A rate that throws the weights out of range, so that the next loss is not finite. */
+    must_train(trainer, dart_trainer_step(trainer, &batch, 9e5, &result), "step");
+    must_train(other, dart_trainer_step(other, &batch, 9e5, &result), "step");
+    must_train(trainer, dart_trainer_step(trainer, &batch, 9e5, &result), "step");
+    print_message("  norm %g\n", result.norm);
+    if (result.skipped) {
+        assert_true(isinf(result.norm));
+        assert_int_equal(dart_trainer_steps(trainer), 1);
+        assert_same_bits(trainer, other, DART_TRAIN_WEIGHT);
+        assert_same_bits(trainer, other, DART_TRAIN_MEAN);
+    } else {
+        assert_true(isfinite(result.norm));
+        assert_int_equal(dart_trainer_steps(trainer), 2);
+    }
+    dart_trainer_destroy(&trainer);
+    dart_trainer_destroy(&other);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_agree), cmocka_unit_test(steps_agree), cmocka_unit_test(learns), cmocka_unit_test(exports),
+        cmocka_unit_test(refuses),         cmocka_unit_test(skips),
+    };
+    return run_on_device(argc, argv, tests, COUNT_OF(tests));
+}
