@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`dartlm op --backward`: op_backward.py DARTLM DATA_FOLDER (cpu | swiftshader | lavapipe).
+"""`dartlm op --backward`: op_backward.py DARTLM DATA_FOLDER (swiftshader | lavapipe | DEVICE_SPEC).
 
 On every device: results and gradients of the gradient fixtures, which another program computed in fp64. On the CPU, too: of every op the
 derivative along random directions against differences of what `dartlm op` computes, what it writes for inputs that are optional, and what
@@ -71,7 +71,7 @@ class Program:
     def __init__(self, path, device, work):
         self.path, self.work = path, work
         self.prefix, self.options = [], ["--device", device]
-        if device != "cpu":
+        if device in ("swiftshader", "lavapipe"):
             self.prefix = [str(pathlib.Path(__file__).parent / "on-driver.sh"), device, "--validation"]
             self.options = ["--device", "vulkan", "--cache", str(work / "code")]
 

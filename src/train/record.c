@@ -61,6 +61,7 @@ static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shar
     case TRAINER_SLOPE_R: *dtype = DART_F32; return trainer->sma ? work_elements(trainer, TRAINER_R) : 0;
     case TRAINER_SLOPE_DH: *dtype = DART_F32; return trainer->sma ? memories(trainer) : 0;
     case TRAINER_IDS:
+    case TRAINER_PLACES:
     case TRAINER_TARGETS: *dtype = DART_I32; return T;
     case TRAINER_PLAN: *dtype = DART_I32; return dart_embed_plan_elements(trainer->T, trainer->config.V);
     case TRAINER_CORRECT: *dtype = DART_I32; return 1;
@@ -96,7 +97,9 @@ dart_status trainer_allocate(dart_trainer *trainer)
         if (status != DART_OK) return status;
     }
     trainer->plan = device_calloc(trainer->device, (size_t)dart_embed_plan_elements(trainer->T, trainer->config.V), sizeof *trainer->plan);
-    return trainer->plan != NULL ? DART_OK : DART_OUT_OF_MEMORY;
+    trainer->places = device_calloc(trainer->device, trainer->T, sizeof *trainer->places);
+    trainer->targets = device_calloc(trainer->device, trainer->T, sizeof *trainer->targets);
+    return trainer->plan != NULL && trainer->places != NULL && trainer->targets != NULL ? DART_OK : DART_OUT_OF_MEMORY;
 }
 
 dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer)
@@ -169,11 +172,12 @@ static dart_status record_forward(const dart_trainer *trainer, dart_stream *stre
         const model_block_args args = block_args(trainer, l);
         model_block_train(stream, &args, MODEL_BLOCK_ALL);
     }
-    dart_rms_norm(stream, &(dart_rms_norm_args){.T = trainer->T, .W = c->W, .eps = c->eps,
+    dart_rms_norm(stream, &(dart_rms_norm_args){.T = trainer->rows, .W = c->W, .eps = c->eps,
                                                 .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
-                                                .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .y = normed});
+                                                .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM),
+                                                .rows = trainer_shared_tensor(trainer, TRAINER_PLACES), .y = normed});
     dart_cross_entropy_args loss = {
-        .T = trainer->T, .V = c->V, .W = c->W, .x = normed, .weight = *head_of(trainer, false),
+        .T = trainer->rows, .V = c->V, .W = c->W, .x = normed, .weight = *head_of(trainer, false),
         .targets = trainer_shared_tensor(trainer, TRAINER_TARGETS), .share = trainer_shared_tensor(trainer, TRAINER_SHARE),
         .loss = trainer_shared_tensor(trainer, TRAINER_LOSS), .correct = trainer_shared_tensor(trainer, TRAINER_CORRECT)};
     if (backward) {
@@ -192,10 +196,11 @@ static dart_status record_backward(const dart_trainer *trainer, dart_stream *str
         .sma_proj = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_PROJ), .sma_conv = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_CONV),
         .normed = trainer_shared_tensor(trainer, TRAINER_SLOPE_NORMED), .y = trainer_shared_tensor(trainer, TRAINER_SLOPE_Y),
         .r = trainer_shared_tensor(trainer, TRAINER_SLOPE_R), .dh = trainer_shared_tensor(trainer, TRAINER_SLOPE_DH)};
+    dart_fill(stream, &(dart_fill_args){.T = trainer->T, .W = c->W, .y = slopes.x});
     dart_rms_norm_backward(stream, &(dart_rms_norm_backward_args){
-        .T = trainer->T, .W = c->W, .eps = c->eps, .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
-        .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .up_y = slopes.input, .grad_x = slopes.x,
-        .grad_weight = *trainer_gradient(trainer, 0, MODEL_FINAL_NORM)});
+        .T = trainer->rows, .W = c->W, .eps = c->eps, .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
+        .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .rows = trainer_shared_tensor(trainer, TRAINER_PLACES), .up_y = slopes.input,
+        .grad_x = slopes.x, .grad_weight = *trainer_gradient(trainer, 0, MODEL_FINAL_NORM)});
     for (uint32_t l = c->layers; l-- > 0;) {
         const model_block_args args = block_args(trainer, l);
         const model_block_gradients gradients = places_of(trainer->gradients, l);

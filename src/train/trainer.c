@@ -167,6 +167,8 @@ void dart_trainer_destroy(dart_trainer **trainer)
     for (int s = 0; s < TRAINER_SHARED_COUNT; s++) dart_buffer_destroy(&t->shared[s]);
     trainer_unplace(t);
     free(t->plan);
+    free(t->places);
+    free(t->targets);
     free(t->note);
     base_report_destroy(&t->report);
     free(t);
@@ -230,12 +232,48 @@ static dart_status wait(dart_trainer *trainer, const char *call)
     return status;
 }
 
+/* The rows that the loss is computed for: as many as the part of the batch with the most targets has, rounded up so that batches of about as
+ * many use the same recordings. */
+static void choose_rows(dart_trainer *trainer, const dart_train_batch *batch, uint32_t count)
+{
+    const uint32_t unit = (uint32_t)base_round_up(base_ceil_div(trainer->T, 16), 64);
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const int32_t *targets = batch->targets + (uint64_t)i * trainer->T;
+        uint32_t labels = 0;
+        for (uint32_t t = 0; t < trainer->T; t++) labels += targets[t] >= 0;
+        if (labels > most) most = labels;
+    }
+    const uint32_t rows = (uint32_t)base_smaller(base_round_up(most, unit), trainer->T);
+    if (rows == trainer->rows) return;
+    trainer->rows = rows;
+    trainer->recorded[TRAINER_PASSES] = trainer->recorded[TRAINER_EVALUATE] = false;
+}
+
+/* The tokens with a target in their order, and their targets; -1 for what is left of the rows. */
+static dart_status put_targets(dart_trainer *trainer, const int32_t *targets, const char *call)
+{
+    dart_status status;
+    uint32_t row = 0;
+    for (uint32_t t = 0; t < trainer->T; t++) {
+        if (targets[t] < 0) continue;
+        trainer->places[row] = (int32_t)t;
+        trainer->targets[row++] = targets[t];
+    }
+    for (; row < trainer->rows; row++) trainer->places[row] = trainer->targets[row] = -1;
+    TRY(put(trainer, TRAINER_PLACES, trainer->places, trainer->rows, call));
+    TRY(put(trainer, TRAINER_TARGETS, trainer->targets, trainer->rows, call));
+fail:
+    return status;
+}
+
 /* The passes of all rows, one micro-batch after another; the last one is still under way. */
 static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const dart_train_batch *batch, uint64_t labels, const char *call)
 {
     dart_status status;
     const float share = (float)(1.0 / (double)labels);
     const uint32_t count = batch->count > 0 ? batch->count : 1;
+    choose_rows(trainer, batch, count);
     TRY(put(trainer, TRAINER_SHARE, &share, 1, call));
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;
@@ -245,7 +283,7 @@ static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, c
             TRY(put(trainer, TRAINER_PLAN, trainer->plan, dart_embed_plan_elements(trainer->T, trainer->config.V), call));
         }
         TRY(put(trainer, TRAINER_IDS, batch->ids + first, trainer->T, call));
-        TRY(put(trainer, TRAINER_TARGETS, batch->targets + first, trainer->T, call));
+        TRY(put_targets(trainer, batch->targets + first, call));
         if (i == 0) TRY(submit(trainer, TRAINER_BEGIN, call));
         TRY(submit(trainer, passes, call));
     }

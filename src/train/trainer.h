@@ -52,8 +52,9 @@ typedef enum trainer_shared {
     TRAINER_SLOPE_R,
     TRAINER_SLOPE_DH,
     TRAINER_IDS,
-    TRAINER_TARGETS,
     TRAINER_PLAN,
+    TRAINER_PLACES,  /* i32 rows: the tokens with a target, then -1 */
+    TRAINER_TARGETS, /* i32 rows: theirs, then -1 */
     TRAINER_SHARE,   /* f32: 1 / targets of the batch */
     TRAINER_LOSS,    /* f32 */
     TRAINER_CORRECT, /* i32 */
@@ -92,7 +93,10 @@ struct dart_trainer {
     dart_buffer *shared[TRAINER_SHARED_COUNT];
     dart_stream *streams[TRAINER_RECORDING_COUNT];
     bool recorded[TRAINER_RECORDING_COUNT], under_way[TRAINER_RECORDING_COUNT];
-    int32_t *plan; /* of dart_embed_plan */
+    /* Loss and last norm are computed for the tokens with a target only: for a number of rows that holds those of any part of the batch. */
+    uint32_t rows;
+    int32_t *plan;             /* of dart_embed_plan */
+    int32_t *places, *targets; /* rows */
     char *note;    /* of the run that it goes on with, or NULL */
 };
 

@@ -148,7 +148,8 @@ int cmd_train_mqar(int argc, char **argv)
                       .every = 1, .validate = 512, .sequences = 1024};
     dart_model_config config = {.sma = true, .layers = 2, .W = 64, .N = 16, .P = 64, .G = 1, .K = 4, .S = 16, .eps = 1e-5f, .sma_eps = 1e-5f};
     dart_trainer_options adam = {.beta1 = 0.9f, .beta2 = 0.999f, .weight_decay = 0.1f, .clip = 1};
-    bool mamba2 = false;
+    static cli_profile profile;
+    bool mamba2 = false, profiled = false;
     int schedule = 0, activations = 0;
     const args_option options[] = {
         {"length", 0, ARGS_U32, "L", &o.L, "tokens of a sequence, by default 256", 16, 65536, false},
@@ -180,6 +181,7 @@ int cmd_train_mqar(int argc, char **argv)
         {"every", 0, ARGS_U32, "N", &o.every, "report every Nth step", 1, 0, false},
         {"validate", 0, ARGS_U32, "N", &o.validate, "after every N steps, by default 512", 1, 0, false},
         {"sequences", 0, ARGS_U32, "N", &o.sequences, "of a validation, by default 1024", 1, 1 << 20, false},
+        {"profile", 0, ARGS_FLAG, NULL, &profiled, "time every launch and print where the time goes; slows the steps", 0, 0, false},
         CLI_DEVICE(common),
         CLI_OUTPUT(common),
     };
@@ -221,6 +223,8 @@ int cmd_train_mqar(int argc, char **argv)
     adam.seed = o.seed;
     adam.weights = (dart_storage)common.dtype;
     adam.activations = (dart_storage)activations;
+    if (profiled) common.profile = &profile;
+    profile.phase = "steps";
     status = cli_open_device(&session, &common);
     if (status == CLI_OK) {
         const dart_status folder = file_make_folder(operands.texts[0], &session.report);
@@ -236,6 +240,7 @@ int cmd_train_mqar(int argc, char **argv)
         const dart_status written = dart_trainer_export(r.trainer, operands.texts[0]);
         if (written != DART_OK) status = cli_fail_trainer(r.trainer, written);
     }
+    if (status == CLI_OK && profiled) cli_profile_print(&profile, r.end);
     free(r.order);
     free(r.ids);
     free(r.targets);
