@@ -1,4 +1,5 @@
-// linear_backward_x: grad_x[t, i] (+)= sum_o up_y[t, o] weight[o, i]. A block computes T1 rows x T0 inputs (see product.cuh).
+// linear_backward_x: grad_x[part, t, i] (+)= the sum of up_y[t, o] weight[o, i] over the part's outputs o. A block computes T1 rows x T0 inputs
+// of a part (see product.cuh).
 // linear_backward_weight: grad_weight[part, o, i] (+)= the sum of up_y[t, o] x[t, i] over the part's rows t. A block computes T1 outputs
 // x T0 inputs of a part.
 #include "lib/product.cuh"
@@ -25,18 +26,19 @@ __device__ __forceinline__ void backward_x(const linear_backward_x_args &args, c
 {
     __shared__ Panels<R> panels;
     constexpr uint32_t side = Panels<R>::side;
-    const uint32_t blocks = ceil_div(args.inputs, side);
+    const uint32_t blocks = ceil_div(args.inputs, side), t_blocks = ceil_div(args.rows, side);
     FOR_TILES(tile) {
-        const uint32_t i0 = tile % blocks * side, t0 = tile / blocks * side;
-        const Lines a = {up_y, args.up_y_at + size_t(t0) * args.up_y_row, args.up_y_row, args.rows - t0, args.outputs,
-                         multiples_of_4(args.up_y_at, args.up_y_row)};
-        const Columns b = {weight, args.weight_at + size_t(i0), args.inputs, args.inputs - i0, args.outputs,
+        const uint32_t i0 = tile % blocks * side, t0 = tile / blocks % t_blocks * side, part = tile / blocks / t_blocks;
+        const uint32_t begin = part * args.share, outputs = min(args.share, args.outputs - begin);
+        const Lines a = {up_y, args.up_y_at + size_t(t0) * args.up_y_row + begin, args.up_y_row, args.rows - t0, outputs,
+                         multiples_of_4(args.up_y_at + begin, args.up_y_row)};
+        const Columns b = {weight, args.weight_at + size_t(begin) * args.inputs + i0, args.inputs, args.inputs - i0, outputs,
                            multiples_of_4(args.weight_at, args.inputs)};
         float acc[R][R];
         product_clear(acc);
-        product(a, b, args.outputs, panels, acc);
-        product_store(grad_x, args.grad_x_at + size_t(t0) * args.grad_x_row + i0, args.grad_x_row, args.rows - t0, args.inputs - i0,
-                      args.flags & IS_ADD, acc);
+        product(a, b, outputs, panels, acc);
+        product_store(grad_x, args.grad_x_at + (size_t(part) * args.rows + t0) * args.grad_x_row + i0, args.grad_x_row, args.rows - t0,
+                      args.inputs - i0, args.flags & IS_ADD, acc);
     }
 }
 

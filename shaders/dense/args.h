@@ -44,17 +44,19 @@ struct GatedNormBackwardArgs {
     F32 eps;
 };
 
-/* grad_x[t, i] (+)= sum_o up_y[t, o] weight[o, i]. Tile: T0 inputs x T1 rows, tile = input block + (number of input blocks) * row block. */
-struct LinearBackwardXArgs { U32 tiles, flags, rows, inputs, outputs, up_y_at, up_y_row, weight_at, grad_x_at, grad_x_row; };
+/* grad_x[part, t, i] (+)= sum over the outputs o of the part of up_y[t, o] weight[o, i]; part has the outputs part * share to
+ * part * share + share - 1, and its rows come after those of the part before. Tile: T0 inputs x T1 rows of a part,
+ * tile = input block + input blocks * (row block + row blocks * part). */
+struct LinearBackwardXArgs { U32 tiles, flags, rows, share, inputs, outputs, up_y_at, up_y_row, weight_at, grad_x_at, grad_x_row; };
 
 /* grad_weight[part, o, i] (+)= sum over rows t of the part, in order, of up_y[t, o] x[t, i]; part has the rows part * share to
  * part * share + share - 1. Tile: T0 inputs x T1 outputs of a part,
  * tile = input block + input blocks * (output block + output blocks * part). */
 struct LinearBackwardWeightArgs { U32 tiles, flags, rows, share, inputs, outputs, up_y_at, up_y_row, x_at, x_row, grad_weight_at; };
 
-/* y[g, i] (+)= sum over the rows s = g share .. of x, share of them or as many as there are, in order, of x[s, i]. x and y are packed, f32.
- * Tile: T0 columns of one g, tile = column block + column blocks * g. */
-struct ColumnSumArgs { U32 tiles, flags, rows, share, width, y_at; };
+/* y[g, i] (+)= sum over the rows s = g share .. of x, share of them or as many as there are, in order, of x[s, i]. x is packed, f32; y lies in
+ * lines of `line` elements, y_row apart. Tile: T0 columns of one g, tile = column block + column blocks * g. */
+struct ColumnSumArgs { U32 tiles, flags, rows, share, width, line, y_at, y_row; };
 
 /* The gradient of embed with respect to weight, in two launches. plan: see dart_embed_plan. Piece k of plan[0] pieces has the id, the
  * places begin to end - 1 in `order`, and a slot: sum = the sum of up_y_t over its tokens t, in order. A slot below 0: grad_weight[id] += sum;

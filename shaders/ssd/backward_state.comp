@@ -4,14 +4,18 @@
 // read_j is replaced by lambda, lambda = exp(tot_j) lambda + read_j. At the end grad_h = lambda.
 // decay B M+1 H; read, hin B M H N P; hin_scale B M H N; carry B M H N; up_h, grad_h B H N P.
 // One workgroup walks four rows n of one (b, h), a lane every LANES-th column of all four. T0 is 4; LANES is at least MAX_STATE / 4.
-// Shared memory: 16 LANES bytes. Guards: exponents are clamped to <= 0; empty chunks are neither read nor written.
+// With -DP64 for P up to 64. Shared memory: 16 LANES bytes. Guards: exponents are clamped to <= 0; empty chunks are neither read nor written.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_state.glsl"
 READS(decay) READS_WRITES(read) READS(hin) READS(hin_scale) READS(up_h) READS(seq) WRITES(grad_h) WRITES(carry)
 #include "lib/seq.glsl"
 #include "lib/quads.glsl"
 
+#ifdef P64
+const uint BLOCKS = 1u;
+#else
 const uint BLOCKS = MAX_STATE / LANES;
+#endif
 
 void main()
 {
@@ -43,15 +47,17 @@ void main()
             [[unroll]] for (uint i = 0u; i < BLOCKS; i++) {
                 uint p = i * LANES + LANE;
                 if (p < args.P) {
+                    vec4 gained;
+                    vec4 held;
                     [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                        if (r < rows) {
-                            uint at = (row + r) * args.P + p;
-                            float gained = load_read(at);
-                            along[r] += state[i][r] * load_hin(args.hin_at + at);
-                            store_read(at, state[i][r]);
-                            state[i][r] = keep * state[i][r] + gained;
-                        }
+                        uint at = (row + min(r, rows - 1u)) * args.P + p;
+                        gained[r] = load_read(at);
+                        held[r] = load_hin(args.hin_at + at);
                     }
+                    along += state[i] * held;
+                    [[unroll]] for (uint r = 0u; r < 4u; r++)
+                        if (r < rows) store_read((row + r) * args.P + p, state[i][r]);
+                    state[i] = keep * state[i] + gained;
                 }
             }
             barrier();

@@ -8,11 +8,17 @@ void cpu_column_sum_plain(const cpu_task *task)
     const size_t count = cpu_min(task->T0, args->width - i), begin = (size_t)part * args->share;
     const size_t end = begin + args->share < args->rows ? begin + args->share : args->rows;
     const float *x = (const float *)task->bindings[BINDING_column_sum_x].data + i;
-    float *y = (float *)task->bindings[BINDING_column_sum_y].data + args->y_at + (size_t)part * args->width + i, *sum = task->scratch;
+    const cpu_tensor *y = &task->bindings[BINDING_column_sum_y];
+    float *sum = task->scratch, *before = sum + count;
     memset(sum, 0, count * sizeof(float));
     for (size_t s = begin; s < end; s++) axpy(sum, 1.0f, x + s * args->width, count);
-    if (args->flags & IS_ADD) axpy(y, 1.0f, sum, count);
-    else memcpy(y, sum, count * sizeof(float));
+    for (size_t k = 0; k < count;) { /* line by line */
+        const size_t to = (size_t)part * args->width + i + k, column = to % args->line;
+        const size_t some = count - k < args->line - column ? count - k : args->line - column, at = args->y_at + to / args->line * args->y_row + column;
+        if (args->flags & IS_ADD) axpy(sum + k, 1.0f, row_of(before, y, at, some), some);
+        store_row(y, at, sum + k, some);
+        k += some;
+    }
 }
 
 void cpu_embed_backward_plain(const cpu_task *task)

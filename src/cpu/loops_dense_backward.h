@@ -160,21 +160,23 @@ static void CPU_NAME(put_block)(const cpu_tensor *to, size_t at, size_t row, flo
 void CPU_NAME(linear_backward_x)(const cpu_task *task)
 {
     const struct LinearBackwardXArgs *args = task->args;
-    const uint32_t blocks = cpu_blocks(args->inputs, task->T0);
-    const size_t i = (size_t)(task->tile % blocks) * task->T0, t = (size_t)(task->tile / blocks) * task->T1;
+    const uint32_t blocks = cpu_blocks(args->inputs, task->T0), t_blocks = cpu_blocks(args->rows, task->T1);
+    const size_t i = (size_t)(task->tile % blocks) * task->T0, t = (size_t)(task->tile / blocks % t_blocks) * task->T1;
+    const size_t part = task->tile / blocks / t_blocks, begin = part * args->share;
+    const size_t end = begin + args->share < args->outputs ? begin + args->share : args->outputs;
     const size_t columns = cpu_min(task->T0, args->inputs - (uint32_t)i), rows = cpu_min(task->T1, args->rows - (uint32_t)t);
     float *sums = task->scratch, *a = sums + rows * columns, *b = a + rows * DEPTH;
     memset(sums, 0, rows * columns * sizeof(float));
-    for (size_t o = 0; o < args->outputs; o += DEPTH) {
-        const size_t depth = cpu_min(DEPTH, args->outputs - (uint32_t)o);
+    for (size_t o = begin; o < end; o += DEPTH) {
+        const size_t depth = end - o < DEPTH ? end - o : DEPTH;
         const matrix left = matrix_of(a, &task->bindings[BINDING_linear_backward_x_up_y], args->up_y_at + t * args->up_y_row + o, args->up_y_row,
                                       rows, depth);
         const matrix right = matrix_of(b, &task->bindings[BINDING_linear_backward_x_weight], args->weight_at + o * args->inputs + i,
                                        args->inputs, depth, columns);
         product(rows, columns, depth, left.at, left.row, 1, right.at, right.row, sums, columns);
     }
-    CPU_NAME(put_block)(&task->bindings[BINDING_linear_backward_x_grad_x], args->grad_x_at + t * args->grad_x_row + i, args->grad_x_row, sums,
-                        rows, columns, (args->flags & IS_ADD) != 0, a);
+    CPU_NAME(put_block)(&task->bindings[BINDING_linear_backward_x_grad_x], args->grad_x_at + (part * args->rows + t) * args->grad_x_row + i,
+                        args->grad_x_row, sums, rows, columns, (args->flags & IS_ADD) != 0, a);
 }
 
 void CPU_NAME(linear_backward_weight)(const cpu_task *task)

@@ -16,7 +16,7 @@ static const struct { const char *kernel, *binding; dart_dtype dtype; } fixed[] 
     /* Backward passes and training */
     {"norm_backward", "rows", DART_I32}, {"*", "plan", DART_I32}, {"*", "targets", DART_I32}, {"*", "correct", DART_I32},
     {"*", "grad_weight", DART_F32}, {"*", "of_weight", DART_F32}, {"*", "of_bias", DART_F32}, {"*", "of_a_log", DART_F32},
-    {"*", "of_d", DART_F32}, {"column_sum", "x", DART_F32}, {"column_sum", "y", DART_F32}, {"*", "dot", DART_F32},
+    {"*", "of_d", DART_F32}, {"column_sum", "x", DART_F32}, {"*", "dot", DART_F32},
     {"*", "grad_cb", DART_F32}, {"ssd_backward_read", "read", DART_F32}, {"ssd_backward_state", "read", DART_F32},
     {"*", "lambda", DART_F32}, {"*", "carry", DART_F32}, {"*", "sums", DART_F32},
     {"*", "token", DART_F32}, {"*", "up_dh", DART_F32}, {"*", "grad_h", DART_F32}, {"ssd_backward_state", "up_h", DART_F32},

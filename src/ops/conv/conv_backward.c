@@ -34,7 +34,7 @@ dart_status dart_conv_backward(dart_stream *stream, const dart_conv_backward_arg
               OP_AT(conv_backward, bias, &o.bias, k), OP_AT(conv_backward, seq, &o.seq, k), OP_ROWS(conv_backward, up_y, &o.up_y, k),
               OP_ROWS(conv_backward, grad_x, &o.grad_x, k), OP_WHOLE(conv_backward, of_weight, &of_weight),
               OP_WHOLE(conv_backward, of_bias, &of_bias));
-    dense_sum(&call, &of_weight, &o.grad_weight);
-    if (biased) dense_sum(&call, &of_bias, &o.grad_bias);
+    dense_sum(&call, &of_weight, &o.grad_weight, true);
+    if (biased) dense_sum(&call, &of_bias, &o.grad_bias, true);
     return op_end(&call);
 }

@@ -15,7 +15,7 @@ uint64_t dense_rest(const op_operand *operand);
 
 /* y += the sum of the rows of partial, f32 scratch of as many columns as y has elements, in an order that depends on the number of rows
  * only. Overwrites partial's memory if there are many rows. */
-void dense_sum(op_call *call, const op_operand *partial, const op_operand *y);
+void dense_sum(op_call *call, const op_operand *partial, const op_operand *y, bool add);
 
 /* The launches of dart_linear and of dart_linear_backward: y (+)= x weight^T;  grad_x (+)= up_y weight;  grad_weight += up_y^T x. */
 void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add);

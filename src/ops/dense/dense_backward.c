@@ -36,7 +36,7 @@ dart_status dart_rms_norm_backward(dart_stream *stream, const dart_rms_norm_back
     OP_LAUNCH(&call, &k, tiles, OP_AT(norm_backward, x, &x, k), OP_AT(norm_backward, weight, &o.weight, k),
               OP_AT(norm_backward, rows, &o.rows, k), OP_ROWS(norm_backward, up_y, &o.up_y, k), OP_AT(norm_backward, grad_x, &grad_x, k),
               OP_WHOLE(norm_backward, partial, &partial));
-    dense_sum(&call, &partial, &o.grad_weight);
+    dense_sum(&call, &partial, &o.grad_weight, true);
     return op_end(&call);
 }
 
@@ -75,11 +75,20 @@ dart_status dart_gated_norm_backward(dart_stream *stream, const dart_gated_norm_
               OP_ROWS(gated_norm_backward, grad_y, &o.grad_y, k), OP_ROWS(gated_norm_backward, grad_r, &o.grad_r, k),
               OP_ROWS(gated_norm_backward, grad_gate, &o.grad_gate, k), OP_ROWS(gated_norm_backward, grad_z, &o.grad_z, k),
               OP_WHOLE(gated_norm_backward, partial, &partial));
-    dense_sum(&call, &partial, &o.grad_weight);
+    dense_sum(&call, &partial, &o.grad_weight, true);
     return op_end(&call);
 }
 
 /* ---- Linear ---- */
+
+/* Elements of a sum that one tile adds up: few enough that there are at least 1,024 tiles of 64 x 64, and at least 256. Depends on shapes
+ * only, so that the order of the sum does not depend on the device. */
+static uint32_t share_of(uint32_t length, uint32_t lines, uint32_t columns)
+{
+    const uint64_t tiles = base_ceil_div(lines, 64) * base_ceil_div(columns, 64), parts = base_ceil_div(1024, tiles);
+    const uint64_t share = base_ceil_div(length, parts);
+    return share < 256 ? 256 : (uint32_t)share;
+}
 
 /* A weight above the binding limit is taken in slices of outputs, whose products add up, long rows in slices of
  * rows. */
@@ -94,21 +103,19 @@ void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_ope
             const uint32_t rows = T - t < rows_step ? T - t : rows_step, outputs = OUT - out < outputs_step ? OUT - out : outputs_step;
             const op_operand w = dense_slice(weight, out, outputs), grad = dense_slice(grad_x, t, rows);
             const op_operand up = dense_columns(up_y, t, rows, out, outputs);
-            struct LinearBackwardXArgs k = {.flags = add || out > 0 ? IS_ADD : 0, .rows = rows, .inputs = IN, .outputs = outputs};
+            const uint32_t share = share_of(outputs, IN, rows), parts = (uint32_t)base_ceil_div(outputs, share);
+            const bool adds = add || out > 0;
+            op_operand partial = grad;
+            if (parts > 1) partial = op_scratch(call, DART_F32, (uint64_t)parts * rows, IN);
+            struct LinearBackwardXArgs k = {.flags = parts == 1 && adds ? IS_ADD : 0, .rows = rows, .share = share, .inputs = IN, .outputs = outputs};
             op_kernel(call, KERNEL_linear_backward_x, rows, 0);
-            OP_LAUNCH(call, &k, base_ceil_div(IN, call->T0) * base_ceil_div(rows, call->T1), OP_ROWS(linear_backward_x, up_y, &up, k),
-                      OP_AT(linear_backward_x, weight, &w, k), OP_ROWS(linear_backward_x, grad_x, &grad, k));
+            OP_LAUNCH(call, &k, base_ceil_div(IN, call->T0) * base_ceil_div(rows, call->T1) * parts, OP_ROWS(linear_backward_x, up_y, &up, k),
+                      OP_AT(linear_backward_x, weight, &w, k), OP_ROWS(linear_backward_x, grad_x, &partial, k));
+            if (parts == 1) continue;
+            const op_operand sums = {.name = partial.name, .of = partial.of, .rows = parts, .width = (uint64_t)rows * IN};
+            dense_sum(call, &sums, &grad, adds);
         }
     }
-}
-
-/* Rows that one tile of grad_weight adds up: few enough that there are at least 1,024 tiles of 64 x 64, and at least 256. Depends on shapes
- * only, so that the order of the sum does not depend on the device. */
-static uint32_t share_of(uint32_t T, uint32_t IN, uint32_t OUT)
-{
-    const uint64_t tiles = base_ceil_div(IN, 64) * base_ceil_div(OUT, 64), parts = base_ceil_div(1024, tiles);
-    const uint64_t share = base_ceil_div(T, parts);
-    return share < 256 ? 256 : (uint32_t)share;
 }
 
 void dense_linear_backward_weight(op_call *call, const op_operand *up_y, const op_operand *x, const op_operand *grad_weight)
@@ -126,7 +133,7 @@ void dense_linear_backward_weight(op_call *call, const op_operand *up_y, const o
         OP_LAUNCH(call, &k, base_ceil_div(IN, call->T0) * base_ceil_div(outputs, call->T1) * parts,
                   OP_ROWS(linear_backward_weight, up_y, &up, k), OP_ROWS(linear_backward_weight, x, x, k),
                   OP_AT(linear_backward_weight, grad_weight, &partial, k));
-        if (parts > 1) dense_sum(call, &partial, &grad);
+        if (parts > 1) dense_sum(call, &partial, &grad, true);
     }
 }
 

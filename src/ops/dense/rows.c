@@ -32,17 +32,18 @@ uint64_t dense_rest(const op_operand *operand)
 /* Rows that one tile adds up. */
 enum { SHARE = 64 };
 
-void dense_sum(op_call *call, const op_operand *partial, const op_operand *y)
+void dense_sum(op_call *call, const op_operand *partial, const op_operand *y, bool add)
 {
     op_operand from = *partial;
     while (op_status(call) == DART_OK) {
         const uint32_t rows = (uint32_t)from.rows, width = (uint32_t)from.width;
         const bool last = rows <= 2 * SHARE;
-        struct ColumnSumArgs k = {.flags = last ? IS_ADD : 0, .rows = rows, .share = last ? rows : SHARE, .width = width};
         const op_operand to = last ? *y : op_scratch(call, DART_F32, base_ceil_div(rows, SHARE), width);
+        struct ColumnSumArgs k = {.flags = last && add ? IS_ADD : 0, .rows = rows, .share = last ? rows : SHARE, .width = width,
+                                  .line = (uint32_t)to.width};
         op_kernel(call, KERNEL_column_sum, rows, 0);
         OP_LAUNCH(call, &k, base_ceil_div(width, call->T0) * base_ceil_div(rows, k.share), OP_WHOLE(column_sum, x, &from),
-                  OP_AT(column_sum, y, &to, k));
+                  OP_ROWS(column_sum, y, &to, k));
         if (last) return;
         from = to;
     }

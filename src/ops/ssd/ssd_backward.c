@@ -143,7 +143,7 @@ static void state(plan *p)
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
     struct SsdBackwardStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
-    op_kernel(call, KERNEL_ssd_backward_state, a->L, 0);
+    op_kernel(call, KERNEL_ssd_backward_state, a->L, a->P <= 64 ? FITS_P64 : 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * a->H * a->B, OP_WHOLE(ssd_backward_state, decay, &p->entering.decay),
               OP_WHOLE(ssd_backward_state, read, &p->lambda), OP_AT(ssd_backward_state, hin, &p->entering.hin, k),
               OP_AT(ssd_backward_state, hin_scale, &p->entering.hin_scale, k), OP_AT(ssd_backward_state, up_h, &p->o.up_h, k),
@@ -221,9 +221,9 @@ static void of_decay(plan *p)
               OP_AT(ssd_backward_decay, seq, &p->o.seq, k), OP_ROWS(ssd_backward_decay, grad_dt, &p->o.grad_dt, k),
               OP_WHOLE(ssd_backward_decay, of_a_log, &p->of_a_log), OP_WHOLE(ssd_backward_decay, of_bias, &p->of_bias),
               OP_WHOLE(ssd_backward_decay, of_d, &p->of_d));
-    dense_sum(call, &p->of_a_log, &p->o.grad_a_log);
-    if (op_has(&a->dt_bias)) dense_sum(call, &p->of_bias, &p->o.grad_dt_bias);
-    if (op_has(&a->d)) dense_sum(call, &p->of_d, &p->o.grad_d);
+    dense_sum(call, &p->of_a_log, &p->o.grad_a_log, true);
+    if (op_has(&a->dt_bias)) dense_sum(call, &p->of_bias, &p->o.grad_dt_bias, true);
+    if (op_has(&a->d)) dense_sum(call, &p->of_d, &p->o.grad_d, true);
 }
 
 dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backward_args *args)
