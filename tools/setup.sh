@@ -5,7 +5,7 @@
 #
 #   --build  compiler, CMake, the C libraries, Vulkan headers, volk, glslang, spirv-tools
 #   --test   the above, cmocka, clang, clang-tidy, shellcheck, git, and the Vulkan drivers and layers that tests run on
-#   --demo   --build, and a Vulkan driver if this machine has none
+#   --demo   --build, gnuplot, and a Vulkan driver if this machine has none
 #
 # Debian >= 12 and Ubuntu >= 24.04 are set up with apt-get, through the mirror the machine is configured with.
 # The Vulkan packages of Debian 12 and 13 are too old (12: no cooperative matrix at all; 13: no bfloat16, none on
@@ -30,7 +30,7 @@ build_packages="build-essential cmake ninja-build pkg-config python3 libopenblas
 test_packages="libcmocka-dev clang clang-tidy shellcheck git patchelf"
 # Installed where the release has them; tests that need one say so when it is missing.
 optional_test_packages="libclang-rt-dev librandom123-dev"
-demo_packages="libvulkan1"
+demo_packages="libvulkan1 gnuplot-nox"
 demo_driver="mesa-vulkan-drivers"
 
 # Used from the release itself where that is new enough, from the private folder otherwise.

@@ -46,22 +46,23 @@ struct WeighedLines {
     }
 };
 
-// Columns, each step multiplied by its weight.
-struct WeighedColumns {
+// Columns of the rows m N + n: element (row, k) is view[at + k step + n] times the weight that token k has for memory m, 0 where it does not see
+// it. A thread stages the same four rows all through.
+struct SeenColumns {
     static constexpr bool by_line = false;
-    struct Fetched { uint4 raw; float weight; };
-    Columns columns;
-    const float *weights; // of step 0
-    size_t stride;
-    __device__ __forceinline__ Fetched fetch(uint32_t line, uint32_t k) const
+    struct Fetched { float4 value; };
+    View view;
+    size_t at;
+    uint32_t step, tokens;
+    const float *weights;
+    size_t weights_step;
+    uint32_t m[4], n[4], from[4]; // of the four rows; from: the first token that sees memory m
+    __device__ __forceinline__ float one(uint32_t i, uint32_t k) const
     {
-        return {columns.fetch(line, k), k < columns.K ? weights[k * stride] : 0.0f};
+        return k >= from[i] && k < tokens ? weights[k * weights_step + m[i]] * load(view, at + size_t(k) * step + n[i]) : 0.0f;
     }
-    __device__ __forceinline__ float4 value(const Fetched &f) const
-    {
-        const float4 v = columns.value(f.raw);
-        return make_float4(f.weight * v.x, f.weight * v.y, f.weight * v.z, f.weight * v.w);
-    }
+    __device__ __forceinline__ Fetched fetch(uint32_t, uint32_t k) const { return {make_float4(one(0, k), one(1, k), one(2, k), one(3, k))}; }
+    __device__ __forceinline__ float4 value(const Fetched &f) const { return f.value; }
 };
 
 } // namespace
@@ -256,35 +257,38 @@ KERNEL_FUNCTION(sma_backward_memories, simt)
     __shared__ Panels<4> panels;
     const View c = VIEW(sma_backward_memories, c), up_r = VIEW(sma_backward_memories, up_r);
     const float *qn = FLOATS(sma_backward_memories, qn), *en = FLOATS(sma_backward_memories, en);
-    const uint32_t n_blocks = ceil_div(args.N, T), p_blocks = ceil_div(args.P, T);
+    const uint32_t blocks = ceil_div(args.M * args.N, T), p_blocks = ceil_div(args.P, T);
     FOR_TILES(tile) {
-        const uint32_t n0 = tile % n_blocks * T, p0 = tile / n_blocks % p_blocks * T, rest = tile / n_blocks / p_blocks;
-        const uint32_t h = rest / 2 % args.H, m = rest / 2 / args.H % args.M, b = rest / 2 / args.H / args.M, group = h / (args.H / args.G);
+        const uint32_t first = tile % blocks * T, p0 = tile / blocks % p_blocks * T, rest = tile / blocks / p_blocks;
+        const uint32_t h = rest / 2 % args.H, b = rest / 2 / args.H, group = h / (args.H / args.G);
         const bool of_values = rest % 2 == 1;
         const Piece piece = piece_of(INTS(sma_backward_memories, seq) + args.seq_at, args.flags, args.L, b);
-        const uint32_t begin = first_to_see(args, piece.position, m), tokens = begin < piece.count ? piece.count - begin : 0;
+        const uint32_t begin = first_to_see(args, piece.position, first / args.N), tokens = begin < piece.count ? piece.count - begin : 0;
         const size_t row = size_t(b) * args.L + begin;
-        const float *weights = (of_values ? FLOATS(sma_backward_memories, g) : FLOATS(sma_backward_memories, slope)) + (row * args.H + h) * args.M + m;
-        const Columns of_n = of_values ? Columns{c, args.c_at + row * args.c_row + group * args.N + n0, args.c_row, args.N - n0, tokens,
-                                                 multiples_of_4(args.c_at, args.c_row, args.N)}
-                                       : Columns{view_of(qn), (row * args.G + group) * args.N + n0, args.G * args.N, args.N - n0, tokens,
-                                                 multiples_of_4(args.N, 0)};
+        const float *weights = (of_values ? FLOATS(sma_backward_memories, g) : FLOATS(sma_backward_memories, slope)) + (row * args.H + h) * args.M;
+        SeenColumns of_n = {of_values ? c : view_of(qn), of_values ? args.c_at + row * args.c_row + group * args.N : (row * args.G + group) * args.N,
+                            of_values ? args.c_row : args.G * args.N, tokens, weights, size_t(args.H) * args.M, {}, {}, {}};
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t own = first + threadIdx.x % (T / 4) * 4 + i;
+            of_n.m[i] = own / args.N, of_n.n[i] = own % args.N;
+            of_n.from[i] = of_n.m[i] < args.M ? first_to_see(args, piece.position, of_n.m[i]) - begin : tokens;
+        }
         const Columns of_p = of_values ? Columns{up_r, args.up_r_at + row * args.up_r_row + h * args.P + p0, args.up_r_row, args.P - p0, tokens,
                                                  multiples_of_4(args.up_r_at, args.up_r_row, args.P)}
                                        : Columns{view_of(en), (row * args.G + group) * args.P + p0, args.G * args.P, args.P - p0, tokens,
                                                  multiples_of_4(args.P, 0)};
         float acc[4][4];
         product_clear(acc);
-        product(WeighedColumns{of_n, weights, size_t(args.H) * args.M}, of_p, tokens, panels, acc);
-        float *to = (of_values ? FLOATS(sma_backward_memories, grad_dh) + args.grad_dh_at : FLOATS(sma_backward_memories, x)) +
-                    ((size_t(b) * args.M + m) * args.H + h) * args.N * args.P;
+        product(of_n, of_p, tokens, panels, acc);
+        float *to = of_values ? FLOATS(sma_backward_memories, grad_dh) + args.grad_dh_at : FLOATS(sma_backward_memories, x);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const uint32_t n = n0 + output_line(threadIdx.x / 16, i);
+            const uint32_t own = first + output_line(threadIdx.x / 16, i), m = own / args.N, n = own % args.N;
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const uint32_t p = p0 + output_line(threadIdx.x % 16, k);
-                if (n < args.N && p < args.P) to[size_t(n) * args.P + p] = acc[i][k];
+                if (m < args.M && p < args.P) to[(((size_t(b) * args.M + m) * args.H + h) * args.N + n) * args.P + p] = acc[i][k];
             }
         }
     }

@@ -74,8 +74,8 @@ struct SmaBackwardNormArgs {
 };
 
 /* Sums over the tokens that see memory m: x[n, p] = sum slope qn_n en_p, grad_dh[n, p] = sum g c_n up_r_p; matrices lie as those of the memories.
- * Tile: T0 rows n x T1 columns p of one (b, m, h), tile = n block + n blocks * (p block + p blocks * (which + 2 (h + H (m + M b)))), which 0: x,
- * 1: grad_dh. */
+ * Tile: T0 of the M N rows m N + n of one (b, h) x T1 columns p, tile = row block + row blocks * (p block + p blocks * (which + 2 (h + H b))),
+ * which 0: x, 1: grad_dh. */
 struct SmaBackwardMemoriesArgs {
     U32 tiles, flags, B, L, H, G, N, P, S, M, c_at, c_row, seq_at, up_r_at, up_r_row, grad_dh_at;
 };

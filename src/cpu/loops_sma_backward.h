@@ -116,39 +116,58 @@ void CPU_NAME(sma_backward_sums)(const cpu_task *task)
     }
 }
 
-void CPU_NAME(sma_backward_memories)(const cpu_task *task)
+/* Rows n of memory m of a head, columns p, of x or of grad_dh. */
+typedef struct memory_block {
+    uint32_t b, h, m;
+    size_t n, rows, p, columns;
+    bool of_values;
+} memory_block;
+
+static void CPU_NAME(memory_sums)(const cpu_task *task, const memory_block *of)
 {
     const struct SmaBackwardMemoriesArgs *args = task->args;
-    const uint32_t n_blocks = cpu_blocks(args->N, task->T0), p_blocks = cpu_blocks(args->P, task->T1), rest = task->tile / n_blocks / p_blocks;
-    const uint32_t n = task->tile % n_blocks * task->T0, p = task->tile / n_blocks % p_blocks * task->T1, h = rest / 2 % args->H;
-    const uint32_t m = rest / 2 / args->H % args->M, b = rest / 2 / args->H / args->M, g = h / (args->H / args->G);
-    const bool of_values = rest % 2 == 1;
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_backward_memories_seq], args->seq_at, b, args->L);
-    const size_t N = args->N, P = args->P, border = ((size_t)m + 1) * args->S, begin = border > piece.position ? border - piece.position : 0;
-    const size_t rows = cpu_min(task->T0, args->N - n), columns = cpu_min(task->T1, args->P - p), steps = 256, stride = args->H * args->M;
-    const float *weights = (const float *)task->bindings[of_values ? BINDING_sma_backward_memories_g : BINDING_sma_backward_memories_slope].data;
+    const uint32_t g = of->h / (args->H / args->G);
+    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_backward_memories_seq], args->seq_at, of->b, args->L);
+    const size_t N = args->N, P = args->P, border = ((size_t)of->m + 1) * args->S, begin = border > piece.position ? border - piece.position : 0;
+    const size_t rows = of->rows, columns = of->columns, n = of->n, p = of->p, steps = 256, stride = args->H * args->M;
+    const float *weights = (const float *)task->bindings[of->of_values ? BINDING_sma_backward_memories_g : BINDING_sma_backward_memories_slope].data;
     const float *qn = (const float *)task->bindings[BINDING_sma_backward_memories_qn].data + g * N + n;
     const float *en = (const float *)task->bindings[BINDING_sma_backward_memories_en].data + g * P + p;
     float *sums = task->scratch, *keys = sums + rows * columns, *values = keys + steps * rows;
     memset(sums, 0, rows * columns * sizeof(float));
     for (size_t t = begin; t < piece.count; t += steps) {
-        const size_t depth = piece.count - t < steps ? piece.count - t : steps, row = (size_t)b * args->L + t;
+        const size_t depth = piece.count - t < steps ? piece.count - t : steps, row = (size_t)of->b * args->L + t;
         for (size_t k = 0; k < depth; k++) {
-            const float weight = weights[(row + k) * stride + h * args->M + m];
-            if (of_values)
+            const float weight = weights[(row + k) * stride + of->h * args->M + of->m];
+            if (of->of_values)
                 load_row(keys + k * rows, &task->bindings[BINDING_sma_backward_memories_c], args->c_at + (row + k) * args->c_row + g * N + n, rows);
             else
                 memcpy(keys + k * rows, qn + (row + k) * args->G * N, rows * sizeof(float));
             for (size_t i = 0; i < rows; i++) keys[k * rows + i] *= weight;
         }
         matrix right = {en + row * args->G * P, args->G * P};
-        if (of_values)
-            right = matrix_of(values, &task->bindings[BINDING_sma_backward_memories_up_r], args->up_r_at + row * args->up_r_row + h * P + p, args->up_r_row,
-                              depth, columns);
+        if (of->of_values)
+            right = matrix_of(values, &task->bindings[BINDING_sma_backward_memories_up_r], args->up_r_at + row * args->up_r_row + of->h * P + p,
+                              args->up_r_row, depth, columns);
         product(rows, columns, depth, keys, 1, rows, right.at, right.row, sums, columns);
     }
-    const size_t at = ((((size_t)b * args->M + m) * args->H + h) * N + n) * P + p;
-    float *to = of_values ? (float *)task->bindings[BINDING_sma_backward_memories_grad_dh].data + args->grad_dh_at
-                          : (float *)task->bindings[BINDING_sma_backward_memories_x].data;
+    const size_t at = ((((size_t)of->b * args->M + of->m) * args->H + of->h) * N + n) * P + p;
+    float *to = of->of_values ? (float *)task->bindings[BINDING_sma_backward_memories_grad_dh].data + args->grad_dh_at
+                              : (float *)task->bindings[BINDING_sma_backward_memories_x].data;
     for (size_t i = 0; i < rows; i++) memcpy(to + at + i * P, sums + i * columns, columns * sizeof(float));
+}
+
+void CPU_NAME(sma_backward_memories)(const cpu_task *task)
+{
+    const struct SmaBackwardMemoriesArgs *args = task->args;
+    const uint32_t blocks = cpu_blocks(args->M * args->N, task->T0), p_blocks = cpu_blocks(args->P, task->T1), rest = task->tile / blocks / p_blocks;
+    const uint32_t first = task->tile % blocks * task->T0, end = first + cpu_min(task->T0, args->M * args->N - first);
+    memory_block of = {.b = rest / 2 / args->H, .h = rest / 2 % args->H, .p = task->tile / blocks % p_blocks * task->T1, .of_values = rest % 2 == 1};
+    of.columns = cpu_min(task->T1, args->P - (uint32_t)of.p);
+    for (uint32_t row = first; row < end; row += (uint32_t)of.rows) { /* memory by memory */
+        of.m = row / args->N;
+        of.n = row % args->N;
+        of.rows = cpu_min(args->N - (uint32_t)of.n, end - row);
+        CPU_NAME(memory_sums)(task, &of);
+    }
 }

@@ -125,11 +125,12 @@ static void of_memories(plan *p)
     struct SmaBackwardMemoriesArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
     const uint64_t heads = (uint64_t)a->H * p->M * a->B;
     op_kernel(call, KERNEL_sma_backward_memories, a->L, 0);
-    OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(a->P, call->T1) * 2 * heads, OP_WHOLE(sma_backward_memories, qn, &p->qn),
-              OP_WHOLE(sma_backward_memories, en, &p->en), OP_ROWS(sma_backward_memories, c, &p->o.c, k),
-              OP_WHOLE(sma_backward_memories, g, &p->g), OP_WHOLE(sma_backward_memories, slope, &p->slope),
-              OP_AT(sma_backward_memories, seq, &p->o.seq, k), OP_ROWS(sma_backward_memories, up_r, &p->o.up_r, k),
-              OP_WHOLE(sma_backward_memories, x, &p->x), OP_AT(sma_backward_memories, grad_dh, &p->o.grad_dh, k));
+    const uint64_t blocks = base_ceil_div((uint64_t)p->M * a->N, call->T0) * base_ceil_div(a->P, call->T1);
+    OP_LAUNCH(call, &k, 2 * blocks * a->H * a->B, OP_WHOLE(sma_backward_memories, qn, &p->qn), OP_WHOLE(sma_backward_memories, en, &p->en),
+              OP_ROWS(sma_backward_memories, c, &p->o.c, k), OP_WHOLE(sma_backward_memories, g, &p->g),
+              OP_WHOLE(sma_backward_memories, slope, &p->slope), OP_AT(sma_backward_memories, seq, &p->o.seq, k),
+              OP_ROWS(sma_backward_memories, up_r, &p->o.up_r, k), OP_WHOLE(sma_backward_memories, x, &p->x),
+              OP_AT(sma_backward_memories, grad_dh, &p->o.grad_dh, k));
     struct SmaBackwardDhArgs n = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_sma_backward_dh, a->L, 0);
     OP_LAUNCH(call, &n, base_ceil_div(a->N, call->T0) * heads, OP_AT(sma_backward_dh, dh, &p->o.dh, n),
