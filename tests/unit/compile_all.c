@@ -23,7 +23,8 @@ static const struct { const char *kernel, *binding; dart_dtype dtype; } fixed[] 
     {"*", "hin_scale", DART_F32}, {"cross_entropy", "logits", DART_F32}, {"*", "share", DART_F32},
     {"*", "parts", DART_F32}, {"*", "loss", DART_F32},
     {"square_sum", "x", DART_F32}, {"adamw", "w", DART_F32}, {"adamw", "m", DART_F32}, {"adamw", "v", DART_F32},
-    {"adamw", "grad", DART_F32}, {"*", "hyper", DART_F32},
+    {"adamw", "grad", DART_F32}, {"*", "hyper", DART_F32}, {"*", "g", DART_F32}, {"*", "slope", DART_F32}, {"*", "of_q", DART_F32},
+    {"*", "of_e", DART_F32}, {"*", "grad_dh", DART_F32}, {"sma_backward_memories", "x", DART_F32}, {"sma_backward_dh", "x", DART_F32},
 };
 static const char *const weights[] = {"weight", "dh", "to"};
 
