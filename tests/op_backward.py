@@ -131,9 +131,10 @@ def fixtures(program, data):
         want = results(tensors, ("out.step", "grad.step", "grad.dt_bias"))
         want["grad.dt"] = tensors["grad.step"]
         compare(f"{name} from steps", program.of("ssd", inputs, "--backward", "--dt-is-step", "--chunk-size", metadata["S"]), want)
-    for name in ("grad-attention/odd", "grad-attention/even"):
-        path = data / f"{name}.safetensors"
-        compare(name, program.run("attention", path, "--backward"), results(read(path)[0]))
+    for op in ("attention", "sma"):
+        for name in (f"grad-{op}/odd", f"grad-{op}/even"):
+            path = data / f"{name}.safetensors"
+            compare(name, program.run(op, path, "--backward"), results(read(path)[0]))
 
 
 # ---- Differences ----
@@ -165,6 +166,9 @@ def cases():
     yield "ssd", {**needed, **optional}, ("y", "dh", "h"), ("--chunk-size", "4")
     yield "ssd", needed, ("y",), ("--chunk-size", "4")
     yield "ssd", {**needed, **optional, "seq": rows(2, 9, 0, 11)}, ("y", "h"), ("--chunk-size", "4", "--dt-min", "0.3")
+    reads = {"q": tensor(2, 11, 2, 3), "e": tensor(2, 11, 2, 5), "c": tensor(2, 11, 2, 3), "dh": tensor(2, 3, 4, 3, 5)}
+    yield "sma", reads, ("r",), ("--chunk-size", "4")
+    yield "sma", {**reads, "seq": rows(2, 9, 0, 11)}, ("r",), ("--chunk-size", "4", "--eps", "0.01")
     yield "attention", {"q": tensor(2, 9, 4, 6), "k": tensor(2, 9, 2, 6), "v": tensor(2, 9, 2, 6)}, ("o",), ("--scale", "0.7")
     yield "attention", {"q": tensor(2, 9, 4, 6), "k": tensor(2, 9, 2, 6), "v": tensor(2, 9, 2, 6), "seq": rows(0, 9, 0, 5)}, ("o",), ()
     yield "embed", {"ids": whole(4, 0, 2, 4, 4, 1, 0), "weight": tensor(5, 3)}, ("y",), ()
@@ -230,9 +234,8 @@ def refusals(program, data):
     conv = {"x": tensor(1, 6, 3), "weight": tensor(3, 4), "up.y": tensor(1, 6, 3)}
     backward = ("--backward",)
     packed = [(op, read(data / f"grad-{op}/packed.safetensors")[0], "(cu)") for op in ("ssd", "attention", "sma")]
-    wrong = [(op, tensors, options, None, 1, word) for op, tensors, word in packed for options in ((), backward) if (op, options) != ("sma", backward)]
+    wrong = [(op, tensors, options, None, 1, word) for op, tensors, word in packed for options in ((), backward)]
     wrong += [
-        ("sma", {}, backward, None, 2, "no backward pass"),
         ("argmax", {}, backward, None, 2, "no backward pass"),
         ("no", {}, backward, None, 2, "unknown op"),
         ("ssd", {**needed, **up}, ("--backward", "--dump-stages", "stages"), None, 2, "--dump-stages"),

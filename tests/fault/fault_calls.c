@@ -120,6 +120,11 @@ OP_STEP(do_ssd_backward,
                                                                .b = f32(w), .c = f32(w), .a_log = f32(w), .seq = i32(w), .up_y = f32(w),
                                                                .grad_x = at(w, 2048), .grad_dt = at(w, 2432), .grad_b = at(w, 2560),
                                                                .grad_c = at(w, 2688), .grad_a_log = at(w, 2816)}))
+OP_STEP(do_sma_backward,
+        dart_sma_backward(w->stream, &(dart_sma_backward_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1, .q = f32(w),
+                                                               .e = f32(w), .c = f32(w), .seq = i32(w), .memories = {.M = 1, .dh = f32(w)},
+                                                               .r = f32(w), .lse = f32(w), .up_r = f32(w), .grad_q = at(w, 2048),
+                                                               .grad_e = at(w, 2304), .grad_c = at(w, 2560), .grad_dh = at(w, 2816)}))
 OP_STEP(do_attention_backward,
         dart_attention_backward(w->stream, &(dart_attention_backward_args){.B = B, .L = L, .H = H, .G = G, .D = P, .q = f32(w), .k = f32(w),
                                                                            .v = f32(w), .o = f32(w), .lse = f32(w), .seq = i32(w), .up_o = f32(w),
@@ -198,7 +203,8 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
     STEP(make_context), STEP(open_device), STEP(make_buffers), STEP(write_buffers), STEP(make_stream), STEP(do_fill), STEP(do_convert),
     STEP(do_embed), STEP(do_norm), STEP(do_gated_norm), STEP(do_linear), STEP(do_conv), STEP(do_ssd), STEP(do_ssd_step), STEP(do_sma),
     STEP(do_sma_step), STEP(do_append), STEP(do_argmax), STEP(do_sample), STEP(do_embed_backward), STEP(do_norm_backward),
-    STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_attention_backward),
+    STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
+    STEP(do_attention_backward),
     STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),
     STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(feed), STEP(reset), STEP(open_model),
 };

@@ -45,6 +45,23 @@ static dart_status ssd(dart_stream *stream, const uint32_t *n, const dart_tensor
                                                                .seq = t[19]});
 }
 
+#define SMA_PARTS \
+    {"q", "BLGN", IN}, {"e", "BLGP", IN}, {"c", "BLGN", IN}, {"dh", "BMHNP", IN}, {"r", "BLHP", MADE}, {"lse", "BLH", MADE}, {"up_r", "BLHP", UP}, \
+        {"grad_q", "BLGN", GRAD}, {"grad_e", "BLGP", GRAD}, {"grad_c", "BLGN", GRAD}, {"grad_dh", "BMHNP", GRAD}
+
+static dart_status sma(dart_stream *stream, const uint32_t *n, const dart_tensor *t)
+{
+    const dart_memories memories = {.M = n['M'], .dh = t[3]};
+    const dart_status status = dart_sma(stream, &(dart_sma_args){.B = n['B'], .L = n['L'], .H = n['H'], .G = n['G'], .N = n['N'], .P = n['P'],
+                                                                 .S = n['S'], .eps = 0.01f, .q = t[0], .e = t[1], .c = t[2], .memories = &memories,
+                                                                 .memories_count = 1, .r = t[4], .lse = t[5], .seq = t[11]});
+    if (status != DART_OK) return status;
+    return dart_sma_backward(stream, &(dart_sma_backward_args){.B = n['B'], .L = n['L'], .H = n['H'], .G = n['G'], .N = n['N'], .P = n['P'],
+                                                               .S = n['S'], .eps = 0.01f, .q = t[0], .e = t[1], .c = t[2], .memories = memories,
+                                                               .r = t[4], .lse = t[5], .up_r = t[6], .grad_q = t[7], .grad_e = t[8],
+                                                               .grad_c = t[9], .grad_dh = t[10], .seq = t[11]});
+}
+
 #define ATTENTION_PARTS \
     {"q", "BLHD", IN}, {"k", "BLGD", IN}, {"v", "BLGD", IN}, {"o", "BLHD", MADE}, {"lse", "BLH", MADE}, {"up_o", "BLHD", UP}, \
         {"grad_q", "BLHD", GRAD}, {"grad_k", "BLGD", GRAD}, {"grad_v", "BLGD", GRAD}
@@ -103,6 +120,8 @@ static const subject subjects[] = {
     {"ssd", {SSD_PARTS}, {['B'] = 2, ['L'] = 37, ['H'] = 4, ['G'] = 2, ['N'] = 9, ['P'] = 11, ['S'] = 8}, 'B', "", 300, ssd},
     {"ssd with seq", {SSD_PARTS, SEQ}, {['B'] = 4, ['L'] = 21, ['H'] = 3, ['G'] = 3, ['N'] = 6, ['P'] = 16, ['S'] = 8}, 'B', "HG", 300, ssd},
     {"ssd, long chunks", {SSD_PARTS}, {['B'] = 3, ['L'] = 90, ['H'] = 2, ['G'] = 2, ['N'] = 20, ['P'] = 7, ['S'] = 70}, 'B', "HG", 600, ssd},
+    {"sma", {SMA_PARTS}, {['B'] = 2, ['L'] = 37, ['H'] = 4, ['G'] = 2, ['N'] = 9, ['P'] = 11, ['S'] = 8}, 'B', "", 300, sma},
+    {"sma with seq", {SMA_PARTS, SEQ}, {['B'] = 4, ['L'] = 41, ['H'] = 3, ['G'] = 3, ['N'] = 6, ['P'] = 16, ['S'] = 8}, 'B', "HG", 300, sma},
     {"attention", {ATTENTION_PARTS}, {['B'] = 2, ['L'] = 45, ['H'] = 4, ['G'] = 2, ['D'] = 17}, 'B', "", 200, attention},
     {"attention with seq", {ATTENTION_PARTS, SEQ}, {['B'] = 4, ['L'] = 70, ['H'] = 3, ['G'] = 3, ['D'] = 24}, 'B', "HG", 200, attention},
     {"conv", {CONV_PARTS}, {['B'] = 3, ['L'] = 150, ['C'] = 21, ['K'] = 4}, 'B', "C", 500, conv},

@@ -171,6 +171,8 @@ static void refuses_to_train_what_it_cannot_bind(void **unused)
     REFUSED(dart_conv_backward, .B = 1, .L = T, .C = W, .K = K, .x = x, .weight = x, .up_y = x, .grad_x = y, .grad_weight = y);
     REFUSED(dart_ssd_backward, .B = 1, .L = T, .H = 1, .G = 1, .N = 16, .P = W, .S = 16, .x = x, .dt = x, .b = x, .c = x, .a_log = x, .up_y = x,
             .grad_x = y, .grad_dt = y, .grad_b = y, .grad_c = y, .grad_a_log = y);
+    REFUSED(dart_sma_backward, .B = 1, .L = T, .H = 1, .G = 1, .N = 16, .P = W, .S = 16, .eps = 1, .q = x, .e = x, .c = x,
+            .memories = {.M = 2, .dh = x}, .r = x, .lse = x, .up_r = x, .grad_q = y, .grad_e = y, .grad_c = y, .grad_dh = y);
     REFUSED(dart_attention_backward, .B = 1, .L = T, .H = 1, .G = 1, .D = W, .q = x, .k = x, .v = x, .o = x, .lse = x, .up_o = x, .grad_q = y,
             .grad_k = y, .grad_v = y);
     REFUSED(dart_cross_entropy, .T = T, .V = W, .W = W, .x = x, .weight = x, .targets = i, .share = x, .loss = y, .correct = i);

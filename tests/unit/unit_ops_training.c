@@ -119,6 +119,13 @@ static dart_ssd_backward_args good_ssd_backward(void)
                                     .grad_h = f32};
 }
 
+static dart_sma_backward_args good_sma_backward(void)
+{
+    return (dart_sma_backward_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .eps = 1, .q = f16, .e = f16, .c = f16, .seq = i32,
+                                    .memories = {.M = 2, .dh = f16, .scale = f32}, .r = f32, .lse = f32, .up_r = f16, .grad_q = f16, .grad_e = f32,
+                                    .grad_c = f16, .grad_dh = f32};
+}
+
 static void loss(void **unused)
 {
     (void)unused;
@@ -303,11 +310,43 @@ static void scan(void **unused)
     BAD(ssd_backward, a.grad_x.row = H * P - 1);
 }
 
+static void memories(void **unused)
+{
+    (void)unused;
+    NO_NULLS(sma_backward);
+    GOOD(sma_backward, a.seq.buffer = a.memories.scale.buffer = NULL);
+    GOOD(sma_backward, a.add_c = true);
+    GOOD(sma_backward, a.r = f16);
+    BAD(sma_backward, a.B = 0);
+    BAD(sma_backward, a.L = 0);
+    BAD(sma_backward, a.G = 3);
+    BAD(sma_backward, a.S = 0);
+    BAD(sma_backward, a.N = 257);
+    BAD(sma_backward, a.P = 257);
+    BAD(sma_backward, a.eps = 0);
+    BAD(sma_backward, a.eps = NAN);
+    BAD(sma_backward, a.memories.M = 0);
+    BAD(sma_backward, a.memories.first = 1);
+    BAD(sma_backward, a.memories.dh.buffer = NULL);
+    BAD(sma_backward, a.memories.scale = f16);
+    BAD(sma_backward, a.lse = f16);
+    BAD(sma_backward, a.lse.buffer = NULL);
+    BAD(sma_backward, a.r.buffer = NULL);
+    BAD(sma_backward, a.up_r.buffer = NULL);
+    BAD(sma_backward, a.grad_q.buffer = NULL);
+    BAD(sma_backward, a.grad_e.buffer = NULL);
+    BAD(sma_backward, a.grad_c.buffer = NULL);
+    BAD(sma_backward, a.grad_dh.buffer = NULL);
+    BAD(sma_backward, a.grad_dh = f16);
+    BAD(sma_backward, a.seq = f32);
+    BAD(sma_backward, a.up_r.row = H * P - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss), cmocka_unit_test(optimizer), cmocka_unit_test(layers), cmocka_unit_test(attention_and_conv), cmocka_unit_test(rows),
-        cmocka_unit_test(scan),
+        cmocka_unit_test(scan), cmocka_unit_test(memories),
     };
     return cmocka_run_group_tests_name("unit_ops_training", tests, set_up, tear_down);
 }

@@ -69,6 +69,33 @@ static dart_status ssd(const operation *o, dart_stream *stream)
     return dart_ssd_backward(stream, &args);
 }
 
+static dart_status sma(const operation *o, dart_stream *stream)
+{
+    const dart_status status = forward(o, stream);
+    if (status != DART_OK) return status;
+    const dart_sma_backward_args args = {.B = dim(o, DIM_B),
+                                         .L = dim(o, DIM_L),
+                                         .H = dim(o, DIM_H),
+                                         .G = dim(o, DIM_G),
+                                         .N = dim(o, DIM_N),
+                                         .P = dim(o, DIM_P),
+                                         .S = o->settings.S,
+                                         .eps = o->settings.eps,
+                                         .q = at(o, "q"),
+                                         .e = at(o, "e"),
+                                         .c = at(o, "c"),
+                                         .seq = at(o, "seq"),
+                                         .memories = {.first = o->settings.first, .M = dim(o, DIM_M), .dh = at(o, "dh"), .scale = at(o, "scale")},
+                                         .r = at(o, "out.r"),
+                                         .lse = at(o, "out.lse"),
+                                         .up_r = at(o, "up.r"),
+                                         .grad_q = at(o, "grad.q"),
+                                         .grad_e = at(o, "grad.e"),
+                                         .grad_c = at(o, "grad.c"),
+                                         .grad_dh = at(o, "grad.dh")};
+    return dart_sma_backward(stream, &args);
+}
+
 static dart_status attention(const operation *o, dart_stream *stream)
 {
     const dart_status status = forward(o, stream);
@@ -232,7 +259,6 @@ enum {
     I32 = TENSOR_I32
 };
 
-/* sma has no row: there is no dart_sma_backward. Its row belongs behind ssd's, with the inputs of sma in operation_kinds and up.r. */
 const operation_kind operation_backward_kinds[] = {
     {"ssd",
      {{"x", "B L H P", IN},
@@ -260,6 +286,23 @@ const operation_kind operation_backward_kinds[] = {
       {"grad.h", "B H N P", OUT | F32}},
      forward_sizes,
      ssd,
+     NULL},
+    {"sma",
+     {{"q", "B L G N", IN},
+      {"e", "B L G P", IN},
+      {"c", "B L G N", IN},
+      {"dh", "B M H N P", IN},
+      {"scale", "B M H N", MAY | F32},
+      {"seq", "B 2", MAY | I32},
+      {"up.r", "B L H P", IN},
+      {"out.r", "B L H P", OUT | F32},
+      {"out.lse", "B L H", OUT | F32},
+      {"grad.q", "B L G N", OUT},
+      {"grad.e", "B L G P", OUT},
+      {"grad.c", "B L G N", OUT},
+      {"grad.dh", "B M H N P", OUT | F32}},
+     NULL,
+     sma,
      NULL},
     {"attention",
      {{"q", "B L H D", IN},
