@@ -182,7 +182,8 @@ def cases():
     yield "conv", {"x": tensor(2, 7, 3), "weight": tensor(3, 4), "bias": tensor(3), "seq": rows(0, 7, 0, 4)}, ("y",), ()
     yield "rope", {"x": tensor(2, 5, 2, 6), "seq": rows(3, 5, 0, 4)}, ("y",), ("--base", "50")
     yield "swiglu", {"a": tensor(5, 6), "u": tensor(5, 6)}, ("h",), ()
-    yield "cross_entropy", {"x": tensor(5, 4), "weight": tensor(6, 4), "targets": whole(2, 0, 5, -1, 2), "share": ([1], array.array("f", [0.25]))}, (), ()
+    share = [1], array.array("f", [0.25])
+    yield "cross_entropy", {"x": tensor(5, 4), "weight": tensor(6, 4), "targets": whole(2, 0, 5, -1, 2), "share": share}, (), ()
 
 
 def value(op, outputs, ups):

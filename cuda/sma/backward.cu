@@ -91,7 +91,8 @@ KERNEL_FUNCTION(sma_backward_scores, simt)
             const uint32_t own = threadIdx.x / 8;
             float along = 0.0f;
             for (uint32_t p = threadIdx.x % 8; p < args.P && own < live; p += 8)
-                along += load(r, args.r_at + (row + own) * args.r_row + h * args.P + p) * load(up_r, args.up_r_at + (row + own) * args.up_r_row + h * args.P + p);
+                along += load(r, args.r_at + (row + own) * args.r_row + h * args.P + p) *
+                         load(up_r, args.up_r_at + (row + own) * args.up_r_row + h * args.P + p);
             for (int step = 4; step > 0; step /= 2) along += __shfl_xor_sync(0xffffffffu, along, step);
             if (threadIdx.x % 8 == 0) dots[own] = along;
         }
@@ -182,11 +183,13 @@ KERNEL_FUNCTION(sma_backward_sums, simt)
                 if (m >= own_seen) lines.lines = min(lines.lines, staged); // 0 for a token that does not see the memory
                 const WeighedLines left = {lines, weight, which == OF_E && scaled ? factor + matrix : nullptr};
                 if (which == OF_E) {
-                    product(left, Columns{dh, args.dh_at + matrix * args.P + column, args.P, args.P - column, args.N, multiples_of_4(args.dh_at, args.P)},
-                            args.N, panels, acc);
+                    const Columns right = {dh, args.dh_at + matrix * args.P + column, args.P, args.P - column, args.N,
+                                           multiples_of_4(args.dh_at, args.P)};
+                    product(left, right, args.N, panels, acc);
                 } else {
                     const uint32_t n = column + staged;
-                    const ScaledLines right = {{dh, args.dh_at + (matrix + column) * args.P, args.P, args.N - column, args.P, multiples_of_4(args.dh_at, args.P)},
+                    const ScaledLines right = {{dh, args.dh_at + (matrix + column) * args.P, args.P, args.N - column, args.P,
+                                                multiples_of_4(args.dh_at, args.P)},
                                                scaled && n < args.N ? factor[matrix + n] : 1.0f};
                     product(left, right, depth, panels, acc);
                 }

@@ -60,8 +60,8 @@ struct SmaBackwardScoresArgs {
 /* Sums over the heads of the group and the memories that a token sees:
  *   of_q[((b L + t) G + g) N + n] = sum slope key_n (w en)_n;  grad_c = sum g value_n (w up_r)_n, added to with IS_ADD;
  *   of_e[((b L + t) G + g) P + p] = sum slope sum_n qn_n key_n w_np. Rows past the count: grad_c becomes 0 without IS_ADD.
- * Tile: T0 tokens x T1 columns of one (b, g), tile = block + blocks * (token tile + token tiles * (g + G b)); the blocks are those of of_q, grad_c and
- * of_e, in this order. */
+ * Tile: T0 tokens x T1 columns of one (b, g), tile = block + blocks * (token tile + token tiles * (g + G b)); the blocks are those of of_q,
+ * grad_c and of_e, in this order. */
 struct SmaBackwardSumsArgs {
     U32 tiles, flags, B, L, H, G, N, P, S, M, dh_at, factor_at, seq_at, up_r_at, up_r_row, grad_c_at, grad_c_row;
 };

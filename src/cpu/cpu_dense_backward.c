@@ -14,7 +14,8 @@ void cpu_column_sum_plain(const cpu_task *task)
     for (size_t s = begin; s < end; s++) axpy(sum, 1.0f, x + s * args->width, count);
     for (size_t k = 0; k < count;) { /* line by line */
         const size_t to = (size_t)part * args->width + i + k, column = to % args->line;
-        const size_t some = count - k < args->line - column ? count - k : args->line - column, at = args->y_at + to / args->line * args->y_row + column;
+        const size_t some = count - k < args->line - column ? count - k : args->line - column;
+        const size_t at = args->y_at + to / args->line * args->y_row + column;
         if (args->flags & IS_ADD) axpy(sum + k, 1.0f, row_of(before, y, at, some), some);
         store_row(y, at, sum + k, some);
         k += some;

@@ -26,8 +26,10 @@ void CPU_NAME(sma_backward_scores)(const cpu_task *task)
     const float *qn = (const float *)task->bindings[BINDING_sma_backward_scores_qn].data + (row * args->G + g) * N;
     const float *en = (const float *)task->bindings[BINDING_sma_backward_scores_en].data + (row * args->G + g) * P;
     const float *lse = (const float *)task->bindings[BINDING_sma_backward_scores_lse].data + args->lse_at;
-    float *weights = (float *)task->bindings[BINDING_sma_backward_scores_g].data, *slopes = (float *)task->bindings[BINDING_sma_backward_scores_slope].data;
-    float *c = task->scratch, *up = c + rows * N, *dots = up + rows * P, *keys = dots + rows, *sums = keys + 2 * rows * N, *memory = sums + 2 * rows * P;
+    float *weights = (float *)task->bindings[BINDING_sma_backward_scores_g].data;
+    float *slopes = (float *)task->bindings[BINDING_sma_backward_scores_slope].data;
+    float *c = task->scratch, *up = c + rows * N, *dots = up + rows * P, *keys = dots + rows, *sums = keys + 2 * rows * N;
+    float *memory = sums + 2 * rows * P;
     for (size_t i = 0; i < rows && seen > 0; i++) {
         load_row(c + i * N, &task->bindings[BINDING_sma_backward_scores_c], args->c_at + (row + i) * args->c_row + g * N, N);
         load_row(up + i * P, &task->bindings[BINDING_sma_backward_scores_up_r], args->up_r_at + (row + i) * args->up_r_row + h * P, P);

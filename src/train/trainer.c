@@ -309,7 +309,7 @@ dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch 
 {
     static const char call[] = "dart_trainer_gradient";
     dart_status status;
-    uint64_t labels;
+    uint64_t labels = 0;
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
     TRY(check_batch(trainer, batch, &labels, call));
@@ -325,7 +325,7 @@ dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *bat
 {
     static const char call[] = "dart_trainer_step";
     dart_status status;
-    uint64_t labels;
+    uint64_t labels = 0;
     dart_train_result own;
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
     const dart_trainer_options *o = &trainer->options;
@@ -350,7 +350,7 @@ dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch 
 {
     static const char call[] = "dart_trainer_evaluate";
     dart_status status;
-    uint64_t labels;
+    uint64_t labels = 0;
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
     TRY(check_batch(trainer, batch, &labels, call));

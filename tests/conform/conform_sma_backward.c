@@ -58,7 +58,7 @@ static void make(conform_data *d, sma_case *k)
     k->up = conform_input(d, act, rows, r_width, true, conform_unit);
     const bool stored = conform_has(d, CASE_STORED);
     k->dh = conform_input(d, stored ? c->dtype : DART_F32, chunks, memory, false, any_memory);
-    k->raw = malloc(chunks * memory * sizeof *k->raw);
+    k->raw = malloc((chunks * memory + 1) * sizeof *k->raw);
     if (k->raw == NULL) abort();
     memcpy(k->raw, k->dh->values, chunks * memory * sizeof *k->raw);
     if (stored) {

@@ -99,8 +99,8 @@ OP_STEP(do_argmax, dart_argmax(w->stream, &(dart_argmax_args){.T = 2, .V = V, .l
 OP_STEP(do_sample, dart_sample(w->stream, &(dart_sample_args){.T = 2, .V = V, .logits = f32(w), .settings = i32(w),
                                                               .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 static dart_tensor ints(const world *w, uint64_t offset) { return (dart_tensor){.buffer = w->buffers[2], .dtype = DART_I32, .offset = offset}; }
-OP_STEP(do_embed_backward, dart_embed_backward(w->stream, &(dart_embed_backward_args){.T = 4, .V = V, .W = 8, .plan = ints(w, PLAN_AT), .up_y = f32(w),
-                                                                                      .grad_weight = at(w, 2048)}))
+OP_STEP(do_embed_backward, dart_embed_backward(w->stream, &(dart_embed_backward_args){.T = 4, .V = V, .W = 8, .plan = ints(w, PLAN_AT),
+                                                                                      .up_y = f32(w), .grad_weight = at(w, 2048)}))
 OP_STEP(do_norm_backward, dart_rms_norm_backward(w->stream, &(dart_rms_norm_backward_args){.T = 2, .W = 8, .eps = 1, .x = f32(w), .weight = f32(w),
                                                                                            .up_y = f32(w), .grad_x = at(w, 2048),
                                                                                            .grad_weight = at(w, 3072)}))

@@ -146,8 +146,8 @@ static void steps_agree(void **unused)
     open_data(&d, "train-steps", "steps.safetensors");
     int32_t *ids = elements(&d, "ids"), *targets = elements(&d, "target");
     float *lr = elements(&d, "lr"), *loss = elements(&d, "loss"), *norm = elements(&d, "norm");
-    dart_trainer *trainer = open_trainer(
-        "train-steps", (dart_trainer_options){.B = B, .L = LENGTH, .keep = 2, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 2.5f});
+    const dart_trainer_options options = {.B = B, .L = LENGTH, .keep = 2, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 2.5f};
+    dart_trainer *trainer = open_trainer("train-steps", options);
     for (uint32_t i = 0; i < STEPS; i++) {
         const dart_train_batch batch = {.ids = ids + i * B * LENGTH, .targets = targets + i * B * LENGTH};
         dart_train_result before, result;
@@ -280,7 +280,8 @@ static void refuses(void **unused)
 {
     (void)unused;
     int32_t ids[SMALL_B * SMALL_L], targets[SMALL_B * SMALL_L], none[SMALL_B * SMALL_L];
-    dart_trainer *trainer = make_small((dart_trainer_options){.seed = 1}, true), *other = make_small((dart_trainer_options){.seed = 1}, true), *no = NULL;
+    dart_trainer *trainer = make_small((dart_trainer_options){.seed = 1}, true), *other = make_small((dart_trainer_options){.seed = 1}, true);
+    dart_trainer *no = NULL;
     dart_train_result result;
     small_batch(ids, targets, 2);
     for (size_t i = 0; i < COUNT_OF(none); i++) none[i] = -1;

@@ -19,7 +19,8 @@ typedef struct train_options {
 #define TRAIN_MODEL(c, t) \
     {"model", 0, ARGS_TEXT, "DIR", &(t).folder, "config.json and *.safetensors", 0, 0, true}, \
     {"rows", 0, ARGS_U32, "N", &(t).rows, "rows computed together, a divisor of the batch; by default all", 1, 0, false}, \
-    {"keep", 0, ARGS_U32, "LEVEL", &(t).keep, "what is kept for the backward pass: 0 everything, by default,\nto 3 the residual stream", 0, 3, false}, \
+    {"keep", 0, ARGS_U32, "LEVEL", &(t).keep, "what is kept for the backward pass: 0 everything, by default,\n" \
+     "to 3 the residual stream", 0, 3, false}, \
     {"no-sma", 0, ARGS_FLAG, NULL, &(t).no_sma, "leave the state memories out", 0, 0, false}, \
     {"dtype", 0, ARGS_CHOICE, TRAIN_DTYPES, &(c).dtype, "storage of the matrices in the passes, f32 (default) or bf16", 0, 0, false}, \
     {"activations", 0, ARGS_CHOICE, TRAIN_DTYPES, &(t).activations, "storage between ops, by default as --dtype", 0, 0, false}
@@ -107,7 +108,7 @@ static int write_gradients(cli_session *session, dart_trainer *trainer, const da
     const float loss = (float)result->loss, norm = (float)result->norm;
     while (dart_trainer_parameter(trainer, count, &parameter)) count++;
     safetensors_tensor *entries = calloc(count + 2, sizeof *entries);
-    float **values = calloc(count, sizeof *values);
+    float **values = calloc(count + 1, sizeof *values);
     if (entries == NULL || values == NULL) outcome = cli_fail_memory();
     for (uint32_t i = 0; outcome == CLI_OK && dart_trainer_parameter(trainer, i, &parameter); i++) {
         values[i] = malloc((size_t)parameter.elements * sizeof *values[i]);

@@ -72,7 +72,8 @@ int cmd_train_mqar(int argc, char **argv)
     const args_option options[] = {
         {"length", 0, ARGS_U32, "L", &r.L, "tokens of a sequence, by default 256", 16, 65536, false},
         {"vocabulary", 0, ARGS_U32, "V", &r.V, "by default 8192", 4, 1 << 24, false},
-        {"pairs", 0, ARGS_U32, "R", &r.pairs, "in all examples; by default four stages with 1/16, 2/16, 3/16\nand 4/16 of the length", 1, MQAR_PAIRS, false},
+        {"pairs", 0, ARGS_U32, "R", &r.pairs, "in all examples; by default four stages with 1/16, 2/16, 3/16\nand 4/16 of the length", 1, MQAR_PAIRS,
+         false},
         {"examples", 0, ARGS_U32, "N", &r.examples, "of a stage, by default 262144", 1, 1 << 28, false},
         {"epochs", 0, ARGS_U32, "N", &r.epochs, "of a stage, by default 8", 1, 1 << 20, false},
         {"batch-tokens", 0, ARGS_U32, "N", &r.tokens, "of a step, by default 262144", 1, 1 << 28, false},

@@ -182,16 +182,16 @@ static int add_settings(run *r, const dart_model_config *c)
 {
     const training_options *o = r->o;
     const dart_trainer_options *a = &o->adam;
-    json_t *more = json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "sma", c->sma, "V", (json_int_t)c->V, "W", (json_int_t)c->W, "layers",
-                             (json_int_t)c->layers, "H", (json_int_t)c->H, "P", (json_int_t)c->P, "G", (json_int_t)c->G, "N", (json_int_t)c->N, "K",
-                             (json_int_t)c->K, "S", (json_int_t)c->S);
+    json_t *model = json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "sma", c->sma, "V", (json_int_t)c->V, "W", (json_int_t)c->W,
+                              "layers", (json_int_t)c->layers, "H", (json_int_t)c->H, "P", (json_int_t)c->P, "G", (json_int_t)c->G, "N",
+                              (json_int_t)c->N, "K", (json_int_t)c->K, "S", (json_int_t)c->S);
     json_t *steps = json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "seed", (json_int_t)o->seed, "sequences",
                               (json_int_t)r->task->batch, "rows", (json_int_t)o->rows, "steps", (json_int_t)r->task->steps, "lr", (double)o->lr,
                               "min-lr", (double)o->least, "warm-up", (json_int_t)o->warmup, "schedule", (json_int_t)o->schedule, "beta1",
                               (double)a->beta1, "beta2", (double)a->beta2, "eps", (double)a->eps, "weight-decay", (double)a->weight_decay, "clip",
                               (double)a->clip, "dtype", (json_int_t)a->weights, "activations", (json_int_t)a->activations);
-    const bool added = json_object_update(r->settings, more) == 0 && json_object_update(r->settings, steps) == 0;
-    json_decref(more);
+    const bool added = json_object_update(r->settings, model) == 0 && json_object_update(r->settings, steps) == 0;
+    json_decref(model);
     json_decref(steps);
     return added ? CLI_OK : cli_fail_memory();
 }
