@@ -274,8 +274,9 @@ static int train_batches(int argc, char **argv)
 int cmd_train(int argc, char **argv)
 {
     static const char help[] =
-        "usage: dartlm train mqar [options] OUT\n       dartlm train batches --model DIR --data FILE [options] OUT\n\n"
-        "Tasks: mqar (multi-query associative recall), batches (of a file). dartlm train TASK --help tells more.\n";
+        "usage: dartlm train mqar [--resume] [options] OUT\n       dartlm train batches --model DIR --data FILE [options] OUT\n\n"
+        "Tasks: mqar (multi-query associative recall), batches (of a file). dartlm train TASK --help tells more.\n\n"
+        "A run of mqar is saved in OUT as it goes: after an interruption of any kind the same command with --resume goes on with it.\n";
     if (argc >= 2 && strcmp(argv[1], "batches") == 0) return train_batches(argc - 1, argv + 1);
     if (argc >= 2 && strcmp(argv[1], "mqar") == 0) return cmd_train_mqar(argc - 1, argv + 1);
     const bool asked = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);

@@ -1,0 +1,327 @@
+#if !defined(_WIN32)
+#define _DEFAULT_SOURCE /* signal() then restarts the calls that a signal interrupts */
+#endif
+#include "training.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run {
+    const training_task *task;
+    const training_options *o;
+    cli_session session;
+    dart_trainer *trainer;
+    json_t *settings;
+    uint32_t rows;          /* computed together */
+    uint32_t step, end;     /* steps taken, steps to take */
+    int32_t *ids, *targets; /* of a step, or of rows of the validation */
+    uint64_t start;
+    double speed; /* tokens a second, of late */
+} run;
+
+/* ---- Signals ---- */
+
+static volatile sig_atomic_t stopped_by; /* 0: no signal yet */
+
+static void stop(int number)
+{
+    signal(number, SIG_DFL);
+    stopped_by = number;
+}
+
+/* What the caller of the program had ignored stays ignored. */
+static void at_signals(void (*action)(int))
+{
+    static const int numbers[] = {SIGINT, SIGTERM};
+    for (size_t i = 0; i < COUNT_OF(numbers); i++)
+        if (signal(numbers[i], action) == SIG_IGN) signal(numbers[i], SIG_IGN);
+}
+
+/* ---- Settings: what determines the numbers, as texts that the command line would take ---- */
+
+/* The shortest one that is this number. */
+static json_t *decimal(float value)
+{
+    char text[CLI_NUMBER];
+    int digits = 1;
+    do snprintf(text, sizeof text, "%.*g", digits, (double)value);
+    while (strtof(text, NULL) != value && digits++ < 9);
+    return json_string(text);
+}
+
+static json_t *setting(const args_option *option)
+{
+    const char *words = option->value;
+    switch (option->kind) {
+    case ARGS_FLAG: return json_string(*(bool *)option->to ? "true" : "false");
+    case ARGS_MORE:
+    case ARGS_U32: return json_sprintf("%" PRIu32, *(uint32_t *)option->to);
+    case ARGS_U64: return json_sprintf("%" PRIu64, *(uint64_t *)option->to);
+    case ARGS_F32: return decimal(*(float *)option->to);
+    case ARGS_TEXT: return json_string(*(const char **)option->to);
+    case ARGS_CHOICE:
+        for (int i = 1; i < *(int *)option->to; i++) words += strcspn(words, "|") + 1;
+        return json_stringn(words, strcspn(words, "|"));
+    case ARGS_LIST: break;
+    }
+    return NULL;
+}
+
+/* Of all options ahead of --resume. */
+static int collect_settings(run *r)
+{
+    r->settings = json_object();
+    for (const args_option *option = r->task->syntax->options; option->to != &r->o->resume; option++)
+        if (json_object_set_new(r->settings, option->name, setting(option)) != 0) return cli_fail_memory();
+    return CLI_OK;
+}
+
+static int compare_settings(const run *r, const json_t *had)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(r->settings, name, value) {
+        const char *before = json_string_value(json_object_get(had, name)), *now = json_string_value(value);
+        if (before == NULL) return cli_fail("%s: the run does not say what --%s it has", r->task->folder, name);
+        if (strcmp(before, now) != 0) return cli_fail("%s: the run has --%s %s, not %s", r->task->folder, name, before, now);
+    }
+    if (json_object_size(had) != json_object_size(r->settings))
+        return cli_fail("%s: the run has settings that this program does not know", r->task->folder);
+    return CLI_OK;
+}
+
+/* ---- Files ---- */
+
+static int save(run *r)
+{
+    json_t *note = json_pack("{s:s, s:I, s:O}", "task", r->task->name, "step", (json_int_t)r->step, "settings", r->settings);
+    char *text = note != NULL ? json_dumps(note, JSON_COMPACT) : NULL;
+    json_decref(note);
+    if (text == NULL) return cli_fail_memory();
+    const dart_status status = dart_trainer_save(r->trainer, r->task->folder, text);
+    free(text);
+    return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
+}
+
+static int read_note(run *r, const json_t *note)
+{
+    const char *folder = r->task->folder, *task = json_string_value(json_object_get(note, "task"));
+    const json_t *step = json_object_get(note, "step"), *settings = json_object_get(note, "settings");
+    if (task == NULL || !json_is_integer(step) || !json_is_object(settings)) return cli_fail("%s: not a run of dartlm train", folder);
+    if (strcmp(task, r->task->name) != 0) return cli_fail("%s: a run of dartlm train %s, not of %s", folder, task, r->task->name);
+    if (compare_settings(r, settings) != CLI_OK) return CLI_FAILED;
+    const json_int_t taken = json_integer_value(step);
+    if (taken < 0 || taken > (json_int_t)r->task->steps)
+        return cli_fail("%s: the run is after step %" JSON_INTEGER_FORMAT " of %" PRIu32, folder, taken, r->task->steps);
+    if (taken > (json_int_t)r->end)
+        return cli_fail("%s: the run is after step %" JSON_INTEGER_FORMAT " already, beyond --steps %" PRIu32, folder, taken, r->end);
+    r->step = (uint32_t)taken;
+    return CLI_OK;
+}
+
+static bool holds(const char *folder, const char *name)
+{
+    char *path = file_join(folder, name);
+    const bool found = path != NULL && file_exists(path);
+    free(path);
+    return found;
+}
+
+/* Before any work: a new run overwrites no file of value, and --resume finds one. */
+static int check_folder(const run *r)
+{
+    const char *folder = r->task->folder;
+    const bool has_run = holds(folder, "training.safetensors");
+    if (r->o->resume) return has_run ? CLI_OK : cli_fail("%s holds no run to go on with; without --resume one begins there", folder);
+    if (has_run) return cli_fail("%s holds a run already: --resume goes on with it, a new one needs another folder", folder);
+    if (holds(folder, "model.safetensors")) return cli_fail("%s holds a model already; a new run needs another folder", folder);
+    return CLI_OK;
+}
+
+static int begin_run(run *r, const dart_trainer_options *options)
+{
+    dart_status status = file_make_folder(r->task->folder, &r->session.report);
+    if (status != DART_OK) return cli_fail_file(&r->session, status);
+    status = dart_trainer_create(r->session.device, r->task->config, options, &r->trainer);
+    return status == DART_OK ? save(r) : cli_fail_device(&r->session, status);
+}
+
+static int resume_run(run *r, const dart_trainer_options *options)
+{
+    const dart_status status = dart_trainer_resume(r->session.device, r->task->folder, options, &r->trainer);
+    if (status != DART_OK) return cli_fail_device(&r->session, status);
+    json_t *note = json_loads(dart_trainer_note(r->trainer), JSON_REJECT_DUPLICATES, NULL);
+    const int result = read_note(r, note);
+    json_decref(note);
+    if (result == CLI_OK && !r->o->common.json) printf("after step %6" PRIu32 "  resumed\n", r->step);
+    return result;
+}
+
+/* ---- Steps ---- */
+
+/* Up over the warm-up, then down to a share of the peak. */
+static double rate(const run *r, uint32_t step)
+{
+    const training_options *o = r->o;
+    const uint32_t steps = r->task->steps;
+    if (step < o->warmup) return (double)o->lr * (step + 1) / o->warmup;
+    const double done = steps > o->warmup ? (double)(step - o->warmup) / (steps - o->warmup) : 0;
+    const double falls = o->schedule == 2 ? 0.5 * (1 + cos(3.141592653589793 * done)) : 1 - done, least = (double)o->min_lr;
+    return (double)o->lr * (least + (1 - least) * falls);
+}
+
+static int report_step(const run *r, uint32_t step, const dart_train_result *result)
+{
+    const double accuracy = (double)result->correct / (double)result->labels, left = (double)(r->end - step - 1) * r->task->batch * r->task->L;
+    char rate_text[CLI_NUMBER], time[CLI_NUMBER];
+    const bool shown = step % r->o->every == 0 || step + 1 == r->end;
+    if (r->o->common.json && shown)
+        return cli_print_line(json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:b}", "step", (json_int_t)step, "loss", result->loss, "accuracy", accuracy,
+                                        "lr", rate(r, step), "norm", isfinite(result->norm) ? result->norm : -1.0, "tokens_per_second", r->speed,
+                                        "skipped", result->skipped));
+    if (shown) {
+        cli_progress_end();
+        printf("step %6" PRIu32 " of %" PRIu32 "  loss %8.4f  accuracy %6.2f %%  lr %.2e  norm %8.3f  %s tokens/s%s\n", step, r->task->steps,
+               result->loss, 100 * accuracy, rate(r, step), result->norm, cli_rate(r->speed, rate_text), result->skipped ? "  skipped" : "");
+        fflush(stdout);
+    }
+    cli_progress("step %" PRIu32 " of %" PRIu32 ", %s left", step + 1, r->end, cli_time(left / r->speed, time));
+    return CLI_OK;
+}
+
+static int take_step(run *r, uint32_t step)
+{
+    const training_task *task = r->task;
+    dart_train_result result;
+    const uint64_t begin = base_now_ns();
+    task->fill(task->user, step, r->ids, r->targets);
+    const dart_train_batch batch = {.count = task->batch / r->rows, .ids = r->ids, .targets = r->targets};
+    const dart_status status = dart_trainer_step(r->trainer, &batch, rate(r, step), &result);
+    if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
+    const double now = (double)task->batch * task->L / ((double)(base_now_ns() - begin) / 1e9);
+    r->speed = r->speed > 0 ? 0.9 * r->speed + 0.1 * now : now;
+    r->step = step + 1;
+    return report_step(r, step, &result);
+}
+
+/* Rows of the validation from `first` on; rows beyond its end have no targets. */
+static void fill_validation(const run *r, uint32_t first)
+{
+    const training_task *task = r->task;
+    for (uint32_t b = 0; b < r->rows; b++) {
+        int32_t *ids = r->ids + (size_t)b * task->L, *targets = r->targets + (size_t)b * task->L;
+        task->fill_validation(task->user, b < task->validation - first ? first + b : first, ids, targets);
+        for (uint32_t t = 0; t < task->L && b >= task->validation - first; t++) targets[t] = -1;
+    }
+}
+
+static int validate(const run *r)
+{
+    uint64_t right = 0, labels = 0;
+    double loss = 0;
+    for (uint64_t first = 0; first < r->task->validation; first += r->rows) {
+        dart_train_result result;
+        fill_validation(r, (uint32_t)first);
+        const dart_status status = dart_trainer_evaluate(r->trainer, &(dart_train_batch){.ids = r->ids, .targets = r->targets}, &result);
+        if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
+        right += result.correct;
+        labels += result.labels;
+        loss += result.loss * (double)result.labels;
+    }
+    const double accuracy = (double)right / (double)labels, seconds = (double)(base_now_ns() - r->start) / 1e9;
+    cli_progress_end();
+    if (r->o->common.json)
+        return cli_print_line(json_pack("{s:I, s:f, s:f, s:I, s:f}", "step", (json_int_t)r->step, "validation_loss", loss / (double)labels,
+                                        "validation_accuracy", accuracy, "targets", (json_int_t)labels, "seconds", seconds));
+    printf("after step %6" PRIu32 "  validation: loss %8.4f  accuracy %6.2f %%\n", r->step, loss / (double)labels, 100 * accuracy);
+    return CLI_OK;
+}
+
+/* Ends with all steps taken, or behind a save after a signal. */
+static int learn(run *r, bool *stopped)
+{
+    int outcome = CLI_OK;
+    r->start = base_now_ns();
+    while (r->step < r->end && outcome == CLI_OK && !*stopped) {
+        outcome = take_step(r, r->step);
+        const bool last = r->step == r->end;
+        if (outcome == CLI_OK && (last || r->step % r->o->validate == 0)) outcome = validate(r);
+        *stopped = stopped_by != 0;
+        if (*stopped) at_signals(SIG_DFL); /* the next one ends the program at once */
+        if (outcome == CLI_OK && (last || *stopped || r->step % r->o->save == 0)) outcome = save(r);
+    }
+    return outcome;
+}
+
+static int export_model(run *r)
+{
+    const dart_status status = dart_trainer_export(r->trainer, r->task->folder);
+    return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
+}
+
+/* ---- A run ---- */
+
+static int allocate(run *r)
+{
+    const size_t tokens = (size_t)r->task->batch * r->task->L;
+    r->ids = malloc(tokens * sizeof *r->ids);
+    r->targets = malloc(tokens * sizeof *r->targets);
+    return r->ids != NULL && r->targets != NULL ? CLI_OK : cli_fail_memory();
+}
+
+/* An option that was not given is the same setting as one that was given its default. */
+static void fill_defaults(const training_task *task, training_options *o)
+{
+    if (o->rows == 0) o->rows = task->batch;
+    if (o->common.dtype == DART_STORAGE_DEFAULT) o->common.dtype = DART_STORAGE_F32;
+    if (o->activations == DART_STORAGE_DEFAULT) o->activations = o->common.dtype;
+    o->adam.B = o->rows;
+    o->adam.L = task->L;
+    o->adam.seed = o->seed;
+    o->adam.weights = (dart_storage)o->common.dtype;
+    o->adam.activations = (dart_storage)o->activations;
+}
+
+static int open_run(run *r)
+{
+    int status = check_folder(r);
+    if (status == CLI_OK) status = collect_settings(r);
+    if (status == CLI_OK) status = allocate(r);
+    if (status == CLI_OK) status = cli_open_device(&r->session, &r->o->common);
+    if (status == CLI_OK) status = r->o->resume ? resume_run(r, &r->o->adam) : begin_run(r, &r->o->adam);
+    return status;
+}
+
+int training_run(const training_task *task, training_options *o)
+{
+    static cli_profile profile = {.phase = "steps"};
+    bool stopped = false;
+    fill_defaults(task, o);
+    if (task->batch % o->rows != 0)
+        return args_mistake(task->syntax, "--rows %" PRIu32 " does not divide the %" PRIu32 " sequences of a step", o->rows, task->batch);
+    if (o->profiled) o->common.profile = &profile;
+    run r = {.task = task, .o = o, .rows = o->rows, .end = o->steps > 0 && o->steps < task->steps ? o->steps : task->steps};
+    int status = open_run(&r);
+    const uint32_t first = r.step;
+    at_signals(stop);
+    if (status == CLI_OK) status = learn(&r, &stopped);
+    if (status == CLI_OK && !stopped) status = export_model(&r);
+    if (status == CLI_OK && o->profiled && r.step > first) cli_profile_print(&profile, r.step - first);
+    if (status == CLI_OK && stopped)
+        (void)cli_fail("stopped after step %" PRIu32 " of %" PRIu32 "; --resume goes on with the run in %s", r.step, r.end, task->folder);
+    free(r.ids);
+    free(r.targets);
+    json_decref(r.settings);
+    dart_trainer_destroy(&r.trainer);
+    cli_close(&r.session);
+    at_signals(SIG_DFL);
+    if (stopped_by != 0) {
+        fflush(stdout);
+        raise(stopped_by);
+    }
+    return status;
+}

@@ -1,0 +1,76 @@
+/* Runs of `dartlm train`: their options, steps, reports, files and signals. A task says what model learns what.
+ *
+ * A run lives in a folder. training.safetensors there is the whole run after some step, and is replaced every so many steps; model.safetensors
+ * appears when the last step is done. A run that ended early, however it ended, goes on with --resume, and leaves the same bits as one
+ * that never stopped: rates and batches depend on the step alone, and what else determines numbers is kept as settings and compared. */
+#ifndef DARTLM_TRAINING_H
+#define DARTLM_TRAINING_H
+
+#include "cli.h"
+
+typedef struct training_options {
+    cli_common common;
+    dart_trainer_options adam; /* B, L, seed and storages are the module's business */
+    float lr, min_lr;          /* min_lr: share of lr */
+    uint32_t warmup, rows;     /* rows 0: all of a step */
+    int schedule, activations; /* schedule: 1 linear, 2 cosine; activations: a dart_storage */
+    uint64_t seed;
+    bool resume, profiled;
+    uint32_t steps, every, validate, save; /* steps 0: all */
+} training_options;
+
+#define TRAINING_DEFAULTS \
+    { \
+        .adam = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1}, .lr = 1e-3f, .warmup = 50, .schedule = 1, \
+        .seed = 1, .every = 1, .validate = 512, .save = 512 \
+    }
+
+/* Options of a task that determine the numbers come first in its table, then these, then --resume with all that may change when a run goes on. */
+#define TRAINING_SETTINGS(o) \
+    {"lr", 0, ARGS_F32, "X", &(o).lr, "peak, by default 1e-3", 0, 1e6, false}, \
+    {"schedule", 0, ARGS_CHOICE, "linear|cosine", &(o).schedule, "down from the peak, by default linear", 0, 0, false}, \
+    {"min-lr", 0, ARGS_F32, "X", &(o).min_lr, "share of the peak where the schedule ends, by default 0", 0, 1, false}, \
+    {"warm-up", 0, ARGS_U32, "N", &(o).warmup, "steps, by default 50", 0, 0, false}, \
+    {"beta1", 0, ARGS_F32, "X", &(o).adam.beta1, "by default 0.9", 0, 1, false}, \
+    {"beta2", 0, ARGS_F32, "X", &(o).adam.beta2, "by default 0.999", 0, 1, false}, \
+    {"eps", 0, ARGS_F32, "X", &(o).adam.eps, "by default 1e-8", 0, 1, false}, \
+    {"weight-decay", 0, ARGS_F32, "X", &(o).adam.weight_decay, "by default 0.1", 0, 1e6, false}, \
+    {"clip", 0, ARGS_F32, "X", &(o).adam.clip, "largest norm of the gradients, by default 1; 0: no limit", 0, 1e30, false}, \
+    {"rows", 0, ARGS_U32, "N", &(o).rows, "sequences computed together, a divisor of those of a step;\nby default all", 1, 1 << 20, false}, \
+    {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &(o).common.dtype, "of matrices in the passes, f32 (default) or bf16", 0, 0, false}, \
+    {"activations", 0, ARGS_CHOICE, CLI_DTYPES, &(o).activations, "by default as --dtype", 0, 0, false}, \
+    {"seed", 0, ARGS_U64, "N", &(o).seed, "of initial values and data, by default 1", 0, 0, false}
+#define TRAINING_RUNNING(o) \
+    {"resume", 0, ARGS_FLAG, NULL, &(o).resume, "go on with the run in OUT, with the settings that it has;\nthis option and those below may change", \
+     0, 0, false}, \
+    {"save", 0, ARGS_U32, "N", &(o).save, "the run after every N steps, by default 512", 1, 0, false}, \
+    {"steps", 0, ARGS_U32, "N", &(o).steps, "only the first N, with the rates of all", 1, 0, false}, \
+    {"keep", 0, ARGS_U32, "LEVEL", &(o).adam.keep, "what is kept for the backward pass, 0 (default) to 3", 0, 3, false}, \
+    {"every", 0, ARGS_U32, "N", &(o).every, "report every Nth step", 1, 0, false}, \
+    {"validate", 0, ARGS_U32, "N", &(o).validate, "after every N steps, by default 512", 1, 0, false}, \
+    {"profile", 0, ARGS_FLAG, NULL, &(o).profiled, "time every launch and print where the time goes; slows the steps", 0, 0, false}, \
+    CLI_DEVICE((o).common), \
+    CLI_OUTPUT((o).common)
+#define TRAINING_ABOUT \
+    "The run is saved at the start, every so many steps, at the end, and at SIGINT or SIGTERM after the step under way;\n" \
+    "--resume goes on with it exactly, however it ended."
+
+typedef struct training_task {
+    const char *name; /* "mqar" */
+    const args_syntax *syntax;
+    const char *folder;
+    const dart_model_config *config;
+    uint32_t L, batch;   /* tokens of a sequence, sequences of a step */
+    uint32_t steps;      /* of the whole schedule */
+    uint32_t validation; /* sequences */
+    void *user;
+    /* ids and targets of a step, batch x L: the same whatever steps were asked for before. */
+    void (*fill)(void *user, uint32_t step, int32_t *ids, int32_t *targets);
+    /* Sequence `index` of the validation, L each. */
+    void (*fill_validation)(void *user, uint32_t index, int32_t *ids, int32_t *targets);
+} training_task;
+
+/* Runs the task and returns the program's status, after telling stderr of a failure. Does not return after SIGINT or SIGTERM. */
+int training_run(const training_task *task, training_options *options);
+
+#endif
