@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""`dartlm train mqar --resume`: train_resume.py DARTLM DEVICE_SPEC [SEED].
+
+A run that is stopped, or killed at any moment, goes on to the bytes that a run has which never stopped; what is no such run is refused, and
+nothing is lost by that. Moments and damages are random; a failure prints the seed that repeats them.
+"""
+import json
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+# 128 steps of 4 sequences, four stages of 4 epochs of 8 steps. Saving takes longer than a step, so that many kills hit it.
+TASK = ("--width 32 --head-dim 32 --state 8 --chunk-size 8 --length 32 --vocabulary 64 --batch-tokens 128 --examples 32 --epochs 4 "
+        "--warm-up 8 --sequences 16").split()
+STEPS = 128
+KILLS = 20
+RUN, MODEL = "training.safetensors", "model.safetensors"
+
+
+def whole(path):
+    """The note of a saved run, or None for a file that is not complete."""
+    data = path.read_bytes()
+    if len(data) < 8:
+        return None
+    length, = struct.unpack("<Q", data[:8])
+    if len(data) < 8 + length:
+        return None
+    header = json.loads(data[8:8 + length])
+    note = json.loads(header.pop("__metadata__")["note"])
+    return note if len(data) == 8 + length + max(entry["data_offsets"][1] for entry in header.values()) else None
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+class Runs:
+    def __init__(self, dartlm, device, work):
+        self.dartlm, self.device, self.work = dartlm, device, work
+        self.count = 0
+
+    def folder(self):
+        self.count += 1
+        return self.work / str(self.count)
+
+    def start(self, folder, *options, task=TASK):
+        return subprocess.Popen([self.dartlm, "train", "mqar", *task, "--device", self.device, "--json", *options, str(folder)],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def finish(self, folder, *options):
+        """Steps that were reported, and what stderr has."""
+        process = self.start(folder, *options)
+        out, errors = process.communicate()
+        if process.returncode != 0:
+            raise AssertionError(f"{' '.join(options)} ends with {process.returncode}: {errors}")
+        lines = [json.loads(line) for line in out.splitlines()]
+        return [line["step"] for line in lines if "loss" in line]
+
+    def same(self, folder, what):
+        for name in (RUN, MODEL):
+            if (folder / name).read_bytes() != (self.reference / name).read_bytes():
+                raise AssertionError(f"{what}: {name} is not that of a run which never stopped")
+
+    # ---- Runs that go on ----
+
+    def never_stopped(self):
+        self.reference = self.folder()
+        begin = time.monotonic()
+        steps = self.finish(self.reference, "--save", "1")
+        self.seconds = time.monotonic() - begin
+        note = whole(self.reference / RUN)
+        if steps != list(range(STEPS)) or note["task"] != "mqar" or note["step"] != STEPS or note["settings"]["width"] != "32":
+            raise AssertionError(f"steps {steps}, note {note}")
+        seldom = self.folder()
+        self.finish(seldom, "--save", "1000", "--validate", "7")
+        self.same(seldom, "--save 1000 --validate 7")
+        print(f"  a run of {STEPS} steps: {self.seconds:.2f} s")
+
+    def in_two_parts(self):
+        folder = self.folder()
+        first, rest = self.finish(folder, "--steps", "50"), self.finish(folder, "--resume", "--keep", "3", "--threads", "1")
+        if first + rest != list(range(STEPS)):
+            raise AssertionError(f"steps {first}, then {rest}")
+        self.same(folder, "--steps 50, then all")
+        if self.finish(folder, "--resume") != []:
+            raise AssertionError("a run with all steps done takes more")
+        self.same(folder, "resumed with all steps done")
+        print("  in two parts: the same bytes")
+
+    def stopped(self, number):
+        """A folder with a run that a signal stopped, and the step that it is after."""
+        process = None
+        for _ in range(10):  # where this program is kept waiting, the run may come to its end before the signal
+            folder = self.folder()
+            process = self.start(folder, "--save", "1000")
+            for _ in range(random.randrange(1, STEPS // 4)):
+                process.stdout.readline()
+            process.send_signal(number)
+            _, errors = process.communicate()
+            if process.returncode != 0:
+                break
+        if process.returncode != -number:
+            raise AssertionError(f"after {number.name} the status is {process.returncode}: {errors}")
+        note = whole(folder / RUN)
+        if f"stopped after step {note['step']} of {STEPS}" not in errors or "--resume" not in errors or note["step"] == 0:
+            raise AssertionError(f"after {number.name} at step {note['step']}, stderr has: {errors}")
+        if (folder / MODEL).exists():
+            raise AssertionError("a stopped run leaves a model")
+        return folder, note["step"]
+
+    def by_signals(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            folder, step = self.stopped(number)
+            before = contents(folder)[RUN]
+            with open(folder / RUN, "rb") as opened:
+                steps = self.finish(folder, "--resume", "--save", "5")
+                # A file is replaced, not written over: who has it open reads on in what it was.
+                if opened.read() != before:
+                    raise AssertionError("the file of the run was written over in its place")
+            if steps != list(range(step, STEPS)):
+                raise AssertionError(f"stopped after step {step}, resumed with {steps}")
+            self.same(folder, f"resumed after {number.name}")
+            print(f"  {number.name} after step {step}: the same bytes")
+
+    def watch(self, process, path, seconds):
+        """Until the process ends or the time is over. A file that was there once is there, and complete, at any moment."""
+        end, there = time.monotonic() + seconds, path.exists()
+        while process.poll() is None and time.monotonic() < end:
+            if not there and not path.exists():
+                continue
+            there = True
+            try:
+                note = whole(path)
+            except FileNotFoundError as missing:
+                raise AssertionError(f"while a run is saved there is none: {missing}") from missing
+            if note is None:
+                raise AssertionError("while a run is saved its file is incomplete")
+
+    def killed(self):
+        kills, folders, resumed = 0, 0, []
+        while kills < KILLS:
+            folder = self.folder()
+            folders += 1
+            done = False
+            while not done:
+                options = ["--save", random.choice("12"), "--validate", random.choice(("3", "64")), "--keep", random.choice("0123")]
+                if (folder / RUN).exists():
+                    options.append("--resume")
+                    resumed.append(whole(folder / RUN)["step"])
+                process = self.start(folder, *options)
+                try:
+                    if kills < KILLS:
+                        self.watch(process, folder / RUN, random.uniform(0, self.seconds / 3))
+                        process.kill()
+                    _, errors = process.communicate()
+                finally:
+                    process.kill()
+                if process.returncode not in (0, -signal.SIGKILL):
+                    raise AssertionError(f"{' '.join(options)} after {kills} kills ends with {process.returncode}: {errors}")
+                done = process.returncode == 0
+                kills += not done
+            self.same(folder, f"after {kills} kills")
+        if not any(0 < step < STEPS for step in resumed):
+            raise AssertionError(f"no run was killed between its first and its last step: {resumed}")
+        print(f"  {kills} kills of {folders} runs: the same bytes, resumed after steps {resumed}")
+
+    # ---- What is refused ----
+
+    def refuse(self, folder, word, *options, task=TASK):
+        before = contents(folder)
+        process = self.start(folder, *options, task=task)
+        _, errors = process.communicate()
+        if process.returncode != 1 or word not in errors:
+            raise AssertionError(f"{' '.join(options)}: ends with {process.returncode}, not 1 and '{word}': {errors}")
+        if contents(folder) != before:
+            raise AssertionError(f"{' '.join(options)}: refused, but the folder has changed")
+
+    def refusals(self):
+        good, step = self.stopped(signal.SIGTERM)
+        empty = self.folder()
+        empty.mkdir()
+        self.refuse(empty, "no run to go on with", "--resume")
+        self.refuse(good, "--resume goes on with it")
+        self.refuse(good, "beyond --steps 1", "--resume", "--steps", "1")
+        for name, before, now in (("lr", "0.001", "0.002"), ("seed", "1", "2"), ("schedule", "linear", "cosine"), ("rows", "4", "2"),
+                                  ("min-lr", "0", "0.5"), ("clip", "1", "0"), ("activations", "f32", "bf16")):
+            self.refuse(good, f"--{name} {before}, not {now}", "--resume", f"--{name}", now)
+        self.refuse(good, "--width 32, not 64", "--resume", "--width", "64")
+        self.refuse(good, "--mamba2 false, not true", "--resume", "--mamba2")
+        self.refuse(good, "--length 32, not 64", "--resume", "--length", "64", "--lr", "1")
+        only_model = self.folder()
+        only_model.mkdir()
+        shutil.copy(self.reference / MODEL, only_model)
+        self.refuse(only_model, "a model already")
+
+        data = (good / RUN).read_bytes()
+        start = 8 + struct.unpack("<Q", data[:8])[0]
+        damaged = self.folder()
+        shutil.copytree(good, damaged)
+        for _ in range(5):
+            at = random.randrange(start, len(data))
+            (damaged / RUN).write_bytes(data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1:])
+            self.refuse(damaged, "damaged", "--resume")
+        for at in (0, random.randrange(1, start), random.randrange(start, len(data)), len(data) - 1):
+            (damaged / RUN).write_bytes(data[:at])
+            self.refuse(damaged, RUN, "--resume")
+        (damaged / RUN).write_bytes(data.replace(rb"\"step\":%d" % step, rb"\"step\":%d" % (step ^ 1)))
+        self.refuse(damaged, "damaged", "--resume")
+        print("  what is no such run is refused")
+
+
+def main():
+    dartlm, device, *rest = sys.argv[1:]
+    seed = int(rest[0]) if rest else random.SystemRandom().randrange(1 << 32)
+    random.seed(seed)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
+    print(f"train_resume: seed {seed}")
+    with tempfile.TemporaryDirectory() as work:
+        runs = Runs(dartlm, device, pathlib.Path(work))
+        try:
+            runs.never_stopped()
+            runs.in_two_parts()
+            runs.by_signals()
+            runs.killed()
+            runs.refusals()
+        except AssertionError as wrong:
+            print(f"train_resume: {wrong}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
