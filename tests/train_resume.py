@@ -212,6 +212,12 @@ class Runs:
             self.refuse(damaged, RUN, "--resume")
         (damaged / RUN).write_bytes(data.replace(rb"\"step\":%d" % step, rb"\"step\":%d" % (step ^ 1)))
         self.refuse(damaged, "damaged", "--resume")
+        shutil.copy(good / RUN, damaged)
+        config = (good / "config.json").read_text()
+        (damaged / "config.json").write_text(config.replace('"chunk_size":8', '"chunk_size":4').replace('"chunk_size": 8', '"chunk_size": 4'))
+        self.refuse(damaged, "damaged", "--resume")
+        (damaged / "config.json").unlink()
+        self.refuse(damaged, "config.json", "--resume")
         print("  what is no such run is refused")
 
 
