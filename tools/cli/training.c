@@ -43,13 +43,14 @@ static void at_signals(void (*action)(int))
 
 /* ---- Settings: what determines the numbers, as texts that the command line would take ---- */
 
-/* The shortest one that is this number. */
+/* The shortest text that reads as the same f32. */
 static json_t *decimal(float value)
 {
     char text[CLI_NUMBER];
-    int digits = 1;
-    do snprintf(text, sizeof text, "%.*g", digits, (double)value);
-    while (strtof(text, NULL) != value && digits++ < 9);
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
     return json_string(text);
 }
 
