@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`dartlm train mqar --resume`: train_resume.py DARTLM DEVICE_SPEC [SEED].
+"""`dartlm train mqar --resume` and `dartlm train lm`: train_resume.py DARTLM DEVICE_SPEC [SEED].
 
 A run that is stopped, or killed at any moment, goes on to the bytes that a run has which never stopped; what is no such run is refused, and
 nothing is lost by that. Moments and damages are random; a failure prints the seed that repeats them.
@@ -16,7 +16,7 @@ import tempfile
 import time
 
 # 128 steps of 4 sequences, four stages of 4 epochs of 8 steps. Saving takes longer than a step, so that many kills hit it.
-TASK = ("--width 32 --head-dim 32 --state 8 --chunk-size 8 --length 32 --vocabulary 64 --batch-tokens 128 --examples 32 --epochs 4 "
+TASK = ("mqar --width 32 --head-dim 32 --state 8 --chunk-size 8 --length 32 --vocabulary 64 --batch-tokens 128 --examples 32 --epochs 4 "
         "--warm-up 8 --sequences 16").split()
 STEPS = 128
 KILLS = 20
@@ -50,21 +50,21 @@ class Runs:
         return self.work / str(self.count)
 
     def start(self, folder, *options, task=TASK):
-        return subprocess.Popen([self.dartlm, "train", "mqar", *task, "--device", self.device, "--json", *options, str(folder)],
+        return subprocess.Popen([self.dartlm, "train", *task, "--device", self.device, "--json", *options, str(folder)],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def finish(self, folder, *options):
-        """Steps that were reported, and what stderr has."""
-        process = self.start(folder, *options)
+    def finish(self, folder, *options, task=TASK):
+        """The steps that were reported."""
+        process = self.start(folder, *options, task=task)
         out, errors = process.communicate()
         if process.returncode != 0:
             raise AssertionError(f"{' '.join(options)} ends with {process.returncode}: {errors}")
         lines = [json.loads(line) for line in out.splitlines()]
         return [line["step"] for line in lines if "loss" in line]
 
-    def same(self, folder, what):
+    def same(self, folder, what, reference=None):
         for name in (RUN, MODEL):
-            if (folder / name).read_bytes() != (self.reference / name).read_bytes():
+            if (folder / name).read_bytes() != ((reference or self.reference) / name).read_bytes():
                 raise AssertionError(f"{what}: {name} is not that of a run which never stopped")
 
     # ---- Runs that go on ----
@@ -170,6 +170,38 @@ class Runs:
             raise AssertionError(f"no run was killed between its first and its last step: {resumed}")
         print(f"  {kills} kills of {folders} runs: the same bytes, resumed after steps {resumed}")
 
+    # ---- Language models ----
+
+    def language_model(self):
+        """Of two documents that say the alphabet over and over: every letter has one successor, and the model must have learnt which."""
+        alphabet = bytes(range(ord("a"), ord("z") + 1))
+        documents = [self.work / name for name in ("first", "second")]
+        for document in documents:
+            document.write_bytes(alphabet * 60)
+        task = ("lm --bytes --width 32 --head-dim 32 --state 8 --chunk-size 8 --length 32 --batch-tokens 128 --epochs 8 --warm-up 8 --lr 0.01 "
+                f"--data {documents[0]} --data {documents[1]}").split()
+        reference, folder = self.folder(), self.folder()
+        steps = self.finish(reference, task=task)
+        first, rest = self.finish(folder, "--steps", "33", task=task), self.finish(folder, "--resume", task=task)
+        if first + rest != steps:
+            raise AssertionError(f"steps {first}, then {rest}, not {steps}")
+        self.same(folder, "lm --steps 33, then all", reference)
+        tokens = sum(document.stat().st_size + 1 for document in documents)
+        if not whole(folder / RUN)["settings"]["data"].startswith(f"({tokens} tokens"):
+            raise AssertionError(f"the data has {tokens} tokens, the run {whole(folder / RUN)['settings']['data']}")
+        asked, told = alphabet[:8], alphabet[8:24]
+        done = subprocess.run([self.dartlm, "generate", "--device", self.device, "--model", str(folder), "--ids", ",".join(map(str, asked)),
+                               "-n", str(len(told))], stdout=subprocess.PIPE, text=True, check=False)
+        if done.stdout.split() != [str(token) for token in told]:
+            raise AssertionError(f"after {asked} the model says {done.stdout}")
+        self.refuse(self.reference, "a run of dartlm train mqar, not of lm", "--resume", task=task)
+        self.refuse(folder, "a run of dartlm train lm, not of mqar", "--resume")
+        documents[1].write_bytes(alphabet * 59 + alphabet[::-1])
+        self.refuse(folder, "the run has --data", "--resume", task=task)
+        documents[1].unlink()
+        self.refuse(folder, str(documents[1]), "--resume", task=task)
+        print(f"  a language model of {len(steps)} steps: the same bytes, and what it was told")
+
     # ---- What is refused ----
 
     def refuse(self, folder, word, *options, task=TASK):
@@ -234,6 +266,7 @@ def main():
             runs.in_two_parts()
             runs.by_signals()
             runs.killed()
+            runs.language_model()
             runs.refusals()
         except AssertionError as wrong:
             print(f"train_resume: {wrong}")

@@ -41,6 +41,22 @@ static void at_signals(void (*action)(int))
         if (signal(numbers[i], action) == SIG_IGN) signal(numbers[i], SIG_IGN);
 }
 
+/* ---- Epochs ---- */
+
+/* Source: Fisher and Yates 1938. */
+const uint32_t *training_epoch(training_order *order, uint32_t epoch)
+{
+    if (order->epoch == epoch + 1) return order->places;
+    const uint64_t key = base_mix(order->seed ^ base_mix(UINT64_C(0x65706F6368) + epoch));
+    for (uint32_t i = 0; i < order->count; i++) {
+        const uint32_t k = (uint32_t)((base_mix(key + i) >> 32) * (i + 1) >> 32);
+        order->places[i] = order->places[k];
+        order->places[k] = i;
+    }
+    order->epoch = epoch + 1;
+    return order->places;
+}
+
 /* ---- Settings: what determines the numbers, as texts that the command line would take ---- */
 
 /* The shortest text that reads as the same f32. */
@@ -54,7 +70,7 @@ static json_t *decimal(float value)
     return json_string(text);
 }
 
-static json_t *setting(const args_option *option)
+static json_t *setting(const training_task *task, const args_option *option)
 {
     const char *words = option->value;
     switch (option->kind) {
@@ -67,7 +83,7 @@ static json_t *setting(const args_option *option)
     case ARGS_CHOICE:
         for (int i = 1; i < *(int *)option->to; i++) words += strcspn(words, "|") + 1;
         return json_stringn(words, strcspn(words, "|"));
-    case ARGS_LIST: break;
+    case ARGS_LIST: return json_string(task->data);
     }
     return NULL;
 }
@@ -77,7 +93,7 @@ static int collect_settings(run *r)
 {
     r->settings = json_object();
     for (const args_option *option = r->task->syntax->options; option->to != &r->o->resume; option++)
-        if (json_object_set_new(r->settings, option->name, setting(option)) != 0) return cli_fail_memory();
+        if (json_object_set_new(r->settings, option->name, setting(r->task, option)) != 0) return cli_fail_memory();
     return CLI_OK;
 }
 

@@ -25,6 +25,17 @@ typedef struct training_options {
         .seed = 1, .every = 1, .validate = 512, .save = 512 \
     }
 
+/* Every task trains a new model. */
+#define TRAINING_MODEL(L, config, mamba2) \
+    {"length", 0, ARGS_U32, "L", &(L), "tokens of a sequence, by default 256", 16, 65536, false}, \
+    {"width", 0, ARGS_U32, "W", &(config).W, "of the residual stream, by default 64", 1, 65536, false}, \
+    {"layers", 0, ARGS_U32, "N", &(config).layers, "by default 2", 1, 1024, false}, \
+    {"state", 0, ARGS_U32, "N", &(config).N, "by default 16", 1, 256, false}, \
+    {"head-dim", 0, ARGS_U32, "P", &(config).P, "by default 64", 1, 256, false}, \
+    {"chunk-size", 0, ARGS_U32, "S", &(config).S, "by default 16", 1, 65536, false}, \
+    {"mamba2", 0, ARGS_FLAG, NULL, &(mamba2), "a Mamba-2: no state memories", 0, 0, false}
+#define TRAINING_CONFIG {.sma = true, .layers = 2, .W = 64, .N = 16, .P = 64, .G = 1, .K = 4, .S = 16, .eps = 1e-5f, .sma_eps = 1e-5f}
+
 /* Options of a task that determine the numbers come first in its table, then these, then --resume with all that may change when a run goes on. */
 #define TRAINING_SETTINGS(o) \
     {"lr", 0, ARGS_F32, "X", &(o).lr, "peak, by default 1e-3", 0, 1e6, false}, \
@@ -60,6 +71,7 @@ typedef struct training_task {
     const args_syntax *syntax;
     const char *folder;
     const dart_model_config *config;
+    const char *data;    /* what the files of a list among the settings hold; NULL for a task without one */
     uint32_t L, batch;   /* tokens of a sequence, sequences of a step */
     uint32_t steps;      /* of the whole schedule */
     uint32_t validation; /* sequences */
@@ -69,6 +81,15 @@ typedef struct training_task {
     /* Sequence `index` of the validation, L each. */
     void (*fill_validation)(void *user, uint32_t index, int32_t *ids, int32_t *targets);
 } training_task;
+
+/* The order of examples in an epoch: depends on the seed, the count and the epoch alone. */
+typedef struct training_order {
+    uint64_t seed;
+    uint32_t count;
+    uint32_t *places; /* count, the caller's; those of the epoch asked for last */
+    uint32_t epoch;   /* 1 + that epoch */
+} training_order;
+const uint32_t *training_epoch(training_order *order, uint32_t epoch);
 
 /* Runs the task and returns the program's status, after telling stderr of a failure. Does not return after SIGINT or SIGTERM. */
 int training_run(const training_task *task, training_options *options);
