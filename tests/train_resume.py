@@ -91,6 +91,13 @@ class Runs:
         if self.finish(folder, "--resume") != []:
             raise AssertionError("a run with all steps done takes more")
         self.same(folder, "resumed with all steps done")
+        # With bf16 the passes multiply rounded copies of what is saved.
+        for options in (("--dtype", "bf16"), ("--schedule", "cosine", "--min-lr", "0.1", "--rows", "2", "--seed", str(2**64 - 1))):
+            at_once, parts = self.folder(), self.folder()
+            self.finish(at_once, *options)
+            self.finish(parts, "--steps", "50", *options)
+            self.finish(parts, "--resume", *options)
+            self.same(parts, f"{' '.join(options)} in two parts", at_once)
         print("  in two parts: the same bytes")
 
     def stopped(self, number):
