@@ -1,134 +1,280 @@
 #!/usr/bin/env python3
-"""Runs that are stopped at any moment and go on: train_resume.py DARTLM DEVICE_SPEC.
+"""`dartlm train mqar --resume` and `dartlm train lm`: train_resume.py DARTLM DEVICE_SPEC [SEED].
 
-A run of some dozen steps gives the reference. The same run is killed at twenty random moments, and once told to end, and goes on until it is
-done: model and run must have the reference's bytes. What cannot be gone on with is refused and stays as it is.
+A run that is stopped, or killed at any moment, goes on to the bytes that a run has which never stopped; what is no such run is refused, and
+nothing is lost by that. Moments and damages are random; a failure prints the seed that repeats them.
 """
+import json
 import pathlib
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 
+# 128 steps of 4 sequences, four stages of 4 epochs of 8 steps. Saving takes longer than a step, so that many kills hit it.
+TASK = ("mqar --width 32 --head-dim 32 --state 8 --chunk-size 8 --length 32 --vocabulary 64 --batch-tokens 128 --examples 32 --epochs 4 "
+        "--warm-up 8 --sequences 16").split()
+STEPS = 128
 KILLS = 20
-STEPS = 48
-TASK = ["--width", "32", "--head-dim", "32", "--state", "8", "--chunk-size", "8", "--length", "32", "--vocabulary", "64", "--pairs", "4",
-        "--batch-tokens", "1024", "--examples", "512", "--epochs", str(STEPS // 16), "--sequences", "32", "--validate", "1000", "--save", "2"]
-FILES = ["config.json", "model.safetensors", "training.safetensors"]
+RUN, MODEL = "training.safetensors", "model.safetensors"
 
 
-class Runs:
-    def __init__(self, dartlm, device):
-        self.command = [dartlm, "train", "mqar", *TASK, "--device", device, "--cache", "off"]
-
-    def start(self, folder, *options):
-        return subprocess.Popen([*self.command, *options, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    def finish(self, folder, *options):
-        run = self.start(folder, *options)
-        text = run.communicate()[0]
-        return run.returncode, text
-
-    def must(self, folder, *options):
-        status, text = self.finish(folder, *options)
-        if status != 0:
-            raise AssertionError(f"{' '.join(options)} ends with {status}: {text}")
-
-    def refused(self, folder, word, *options):
-        before = contents(folder)
-        status, text = self.finish(folder, *options)
-        if status != 1 or word not in text:
-            raise AssertionError(f"{' '.join(options)} ends with {status}, not 1 and '{word}': {text}")
-        if contents(folder) != before:
-            raise AssertionError(f"{' '.join(options)} was refused, but changed the folder")
+def whole(path):
+    """The note of a saved run, or None for a file that is not complete."""
+    data = path.read_bytes()
+    if len(data) < 8:
+        return None
+    length, = struct.unpack("<Q", data[:8])
+    if len(data) < 8 + length:
+        return None
+    header = json.loads(data[8:8 + length])
+    note = json.loads(header.pop("__metadata__")["note"])
+    return note if len(data) == 8 + length + max(entry["data_offsets"][1] for entry in header.values()) else None
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def same(folder, reference):
-    for name in FILES:
-        if (folder / name).read_bytes() != (reference / name).read_bytes():
-            raise AssertionError(f"{name} differs from that of a run that was not stopped")
+class Runs:
+    def __init__(self, dartlm, device, work):
+        self.dartlm, self.device, self.work = dartlm, device, work
+        self.count = 0
 
+    def folder(self):
+        self.count += 1
+        return self.work / str(self.count)
 
-def killed(runs, work, reference, seconds):
-    """Ends a run without warning after random times, until KILLS of them have hit."""
-    folder, kills, goes_on = work / "killed", 0, []
-    while kills < KILLS:
-        run = runs.start(folder, *goes_on)
-        time.sleep(random.uniform(0, 0.5 * seconds))
-        if run.poll() is None:
-            run.kill()
-            kills += 1
-        run.communicate()
-        goes_on = ["--resume"] if (folder / "training.safetensors").exists() else []
-        if run.returncode == 0:
-            same(folder, reference)
-            shutil.rmtree(folder)
-            goes_on = []
-    runs.must(folder, *goes_on)
-    same(folder, reference)
-    left = set(contents(folder)) - set(FILES)
-    print(f"  {kills} kills: the same bytes" + (f", and {', '.join(sorted(left))}" if left else ""))
+    def start(self, folder, *options, task=TASK):
+        return subprocess.Popen([self.dartlm, "train", *task, "--device", self.device, "--json", *options, str(folder)],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
+    def finish(self, folder, *options, task=TASK):
+        """The steps that were reported."""
+        process = self.start(folder, *options, task=task)
+        out, errors = process.communicate()
+        if process.returncode != 0:
+            raise AssertionError(f"{' '.join(options)} ends with {process.returncode}: {errors}")
+        lines = [json.loads(line) for line in out.splitlines()]
+        return [line["step"] for line in lines if "loss" in line]
 
-def told(runs, work, reference, seconds):
-    folder = work / "told"
-    for number in (signal.SIGTERM, signal.SIGINT):
-        run = runs.start(folder, *(["--resume"] if folder.exists() else []))
-        time.sleep(0.3 * seconds)
-        run.send_signal(number)
-        text = run.communicate()[0]
-        if run.returncode == 0:
-            print(f"NOT RUN: {number.name} came too late")
-        elif run.returncode != -number or "--resume goes on" not in text:
-            raise AssertionError(f"{number.name}: ends with {run.returncode}: {text}")
-    runs.must(folder, "--resume")
-    same(folder, reference)
-    runs.must(folder, "--resume")  # nothing is left to do
-    same(folder, reference)
+    def same(self, folder, what, reference=None):
+        for name in (RUN, MODEL):
+            if (folder / name).read_bytes() != ((reference or self.reference) / name).read_bytes():
+                raise AssertionError(f"{what}: {name} is not that of a run which never stopped")
 
+    # ---- Runs that go on ----
 
-def refusals(runs, work, reference):
-    runs.refused(reference, "holds a run already")
-    runs.refused(work / "none", "no run", "--resume")
-    for options, word in ((["--lr", "0.5"], "lr is 0.5"), (["--seed", "7"], "seed is 7"), (["--mamba2"], "sma is false"),
-                          (["--rows", "16"], "rows is 16"), (["--dtype", "bf16"], "dtype is 3")):
-        runs.refused(reference, word, "--resume", *options)
-    whole = (reference / "training.safetensors").read_bytes()
-    folder = work / "damaged"
-    shutil.copytree(reference, folder)
-    unread = whole.index(b'"format":"pt"')  # what other programs want to find in the header
-    for _ in range(20):
-        at = random.choice([*range(unread), *range(unread + 13, len(whole))])
-        (folder / "training.safetensors").write_bytes(whole[:at] + bytes([whole[at] ^ 1 << random.randrange(8)]) + whole[at + 1:])
-        runs.refused(folder, "training.safetensors", "--resume")
-    for _ in range(5):
-        (folder / "training.safetensors").write_bytes(whole[:random.randrange(len(whole))])
-        runs.refused(folder, "training.safetensors", "--resume")
-    print("  25 damaged runs and 7 wrong calls refused")
+    def never_stopped(self):
+        self.reference = self.folder()
+        begin = time.monotonic()
+        steps = self.finish(self.reference, "--save", "1")
+        self.seconds = time.monotonic() - begin
+        note = whole(self.reference / RUN)
+        if steps != list(range(STEPS)) or note["task"] != "mqar" or note["step"] != STEPS or note["settings"]["width"] != "32":
+            raise AssertionError(f"steps {steps}, note {note}")
+        seldom = self.folder()
+        self.finish(seldom, "--save", "1000", "--validate", "7")
+        self.same(seldom, "--save 1000 --validate 7")
+        print(f"  a run of {STEPS} steps: {self.seconds:.2f} s")
+
+    def in_two_parts(self):
+        folder = self.folder()
+        first, rest = self.finish(folder, "--steps", "50"), self.finish(folder, "--resume", "--keep", "3", "--threads", "1")
+        if first + rest != list(range(STEPS)):
+            raise AssertionError(f"steps {first}, then {rest}")
+        self.same(folder, "--steps 50, then all")
+        if self.finish(folder, "--resume") != []:
+            raise AssertionError("a run with all steps done takes more")
+        self.same(folder, "resumed with all steps done")
+        # With bf16 the passes multiply rounded copies of what is saved.
+        for options in (("--dtype", "bf16"), ("--schedule", "cosine", "--min-lr", "0.1", "--rows", "2", "--seed", str(2**64 - 1))):
+            at_once, parts = self.folder(), self.folder()
+            self.finish(at_once, *options)
+            self.finish(parts, "--steps", "50", *options)
+            self.finish(parts, "--resume", *options)
+            self.same(parts, f"{' '.join(options)} in two parts", at_once)
+        print("  in two parts: the same bytes")
+
+    def stopped(self, number):
+        """A folder with a run that a signal stopped, and the step that it is after."""
+        process = None
+        for _ in range(10):  # where this program is kept waiting, the run may come to its end before the signal
+            folder = self.folder()
+            process = self.start(folder, "--save", "1000")
+            for _ in range(random.randrange(1, STEPS // 4)):
+                process.stdout.readline()
+            process.send_signal(number)
+            _, errors = process.communicate()
+            if process.returncode != 0:
+                break
+        if process.returncode != -number:
+            raise AssertionError(f"after {number.name} the status is {process.returncode}: {errors}")
+        note = whole(folder / RUN)
+        if f"stopped after step {note['step']} of {STEPS}" not in errors or "--resume" not in errors or note["step"] == 0:
+            raise AssertionError(f"after {number.name} at step {note['step']}, stderr has: {errors}")
+        if (folder / MODEL).exists():
+            raise AssertionError("a stopped run leaves a model")
+        return folder, note["step"]
+
+    def by_signals(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            folder, step = self.stopped(number)
+            before = contents(folder)[RUN]
+            with open(folder / RUN, "rb") as opened:
+                steps = self.finish(folder, "--resume", "--save", "5")
+                # A file is replaced, not written over: who has it open reads on in what it was.
+                if opened.read() != before:
+                    raise AssertionError("the file of the run was written over in its place")
+            if steps != list(range(step, STEPS)):
+                raise AssertionError(f"stopped after step {step}, resumed with {steps}")
+            self.same(folder, f"resumed after {number.name}")
+            print(f"  {number.name} after step {step}: the same bytes")
+
+    def watch(self, process, path, seconds):
+        """Until the process ends or the time is over. A file that was there once is there, and complete, at any moment."""
+        end, there = time.monotonic() + seconds, path.exists()
+        while process.poll() is None and time.monotonic() < end:
+            if not there and not path.exists():
+                continue
+            there = True
+            try:
+                note = whole(path)
+            except FileNotFoundError as missing:
+                raise AssertionError(f"while a run is saved there is none: {missing}") from missing
+            if note is None:
+                raise AssertionError("while a run is saved its file is incomplete")
+
+    def killed(self):
+        kills, folders, resumed = 0, 0, []
+        while kills < KILLS:
+            folder = self.folder()
+            folders += 1
+            done = False
+            while not done:
+                options = ["--save", random.choice("12"), "--validate", random.choice(("3", "64")), "--keep", random.choice("0123")]
+                if (folder / RUN).exists():
+                    options.append("--resume")
+                    resumed.append(whole(folder / RUN)["step"])
+                process = self.start(folder, *options)
+                try:
+                    if kills < KILLS:
+                        self.watch(process, folder / RUN, random.uniform(0, self.seconds / 3))
+                        process.kill()
+                    _, errors = process.communicate()
+                finally:
+                    process.kill()
+                if process.returncode not in (0, -signal.SIGKILL):
+                    raise AssertionError(f"{' '.join(options)} after {kills} kills ends with {process.returncode}: {errors}")
+                done = process.returncode == 0
+                kills += not done
+            self.same(folder, f"after {kills} kills")
+        if not any(0 < step < STEPS for step in resumed):
+            raise AssertionError(f"no run was killed between its first and its last step: {resumed}")
+        print(f"  {kills} kills of {folders} runs: the same bytes, resumed after steps {resumed}")
+
+    # ---- Language models ----
+
+    def language_model(self):
+        """Of two documents that say the alphabet over and over: every letter has one successor, and the model must have learnt which."""
+        alphabet = bytes(range(ord("a"), ord("z") + 1))
+        documents = [self.work / name for name in ("first", "second")]
+        for document in documents:
+            document.write_bytes(alphabet * 60)
+        task = ("lm --bytes --width 32 --head-dim 32 --state 8 --chunk-size 8 --length 32 --batch-tokens 128 --epochs 8 --warm-up 8 --lr 0.01 "
+                f"--data {documents[0]} --data {documents[1]}").split()
+        reference, folder = self.folder(), self.folder()
+        steps = self.finish(reference, task=task)
+        first, rest = self.finish(folder, "--steps", "33", task=task), self.finish(folder, "--resume", task=task)
+        if first + rest != steps:
+            raise AssertionError(f"steps {first}, then {rest}, not {steps}")
+        self.same(folder, "lm --steps 33, then all", reference)
+        tokens = sum(document.stat().st_size + 1 for document in documents)
+        if not whole(folder / RUN)["settings"]["data"].startswith(f"({tokens} tokens"):
+            raise AssertionError(f"the data has {tokens} tokens, the run {whole(folder / RUN)['settings']['data']}")
+        asked, told = alphabet[:8], alphabet[8:24]
+        done = subprocess.run([self.dartlm, "generate", "--device", self.device, "--model", str(folder), "--ids", ",".join(map(str, asked)),
+                               "-n", str(len(told))], stdout=subprocess.PIPE, text=True, check=False)
+        if done.stdout.split() != [str(token) for token in told]:
+            raise AssertionError(f"after {asked} the model says {done.stdout}")
+        self.refuse(self.reference, "a run of dartlm train mqar, not of lm", "--resume", task=task)
+        self.refuse(folder, "a run of dartlm train lm, not of mqar", "--resume")
+        documents[1].write_bytes(alphabet * 59 + alphabet[::-1])
+        self.refuse(folder, "the run has --data", "--resume", task=task)
+        documents[1].unlink()
+        self.refuse(folder, str(documents[1]), "--resume", task=task)
+        print(f"  a language model of {len(steps)} steps: the same bytes, and what it was told")
+
+    # ---- What is refused ----
+
+    def refuse(self, folder, word, *options, task=TASK):
+        before = contents(folder)
+        process = self.start(folder, *options, task=task)
+        _, errors = process.communicate()
+        if process.returncode != 1 or word not in errors:
+            raise AssertionError(f"{' '.join(options)}: ends with {process.returncode}, not 1 and '{word}': {errors}")
+        if contents(folder) != before:
+            raise AssertionError(f"{' '.join(options)}: refused, but the folder has changed")
+
+    def refusals(self):
+        good, step = self.stopped(signal.SIGTERM)
+        empty = self.folder()
+        empty.mkdir()
+        self.refuse(empty, "no run to go on with", "--resume")
+        self.refuse(good, "--resume goes on with it")
+        self.refuse(good, "beyond --steps 1", "--resume", "--steps", "1")
+        for name, before, now in (("lr", "0.001", "0.002"), ("seed", "1", "2"), ("schedule", "linear", "cosine"), ("rows", "4", "2"),
+                                  ("min-lr", "0", "0.5"), ("clip", "1", "0"), ("activations", "f32", "bf16")):
+            self.refuse(good, f"--{name} {before}, not {now}", "--resume", f"--{name}", now)
+        self.refuse(good, "--width 32, not 64", "--resume", "--width", "64")
+        self.refuse(good, "--mamba2 false, not true", "--resume", "--mamba2")
+        self.refuse(good, "--length 32, not 64", "--resume", "--length", "64", "--lr", "1")
+        only_model = self.folder()
+        only_model.mkdir()
+        shutil.copy(self.reference / MODEL, only_model)
+        self.refuse(only_model, "a model already")
+
+        data = (good / RUN).read_bytes()
+        start = 8 + struct.unpack("<Q", data[:8])[0]
+        damaged = self.folder()
+        shutil.copytree(good, damaged)
+        for _ in range(5):
+            at = random.randrange(start, len(data))
+            (damaged / RUN).write_bytes(data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1:])
+            self.refuse(damaged, "damaged", "--resume")
+        for at in (0, random.randrange(1, start), random.randrange(start, len(data)), len(data) - 1):
+            (damaged / RUN).write_bytes(data[:at])
+            self.refuse(damaged, RUN, "--resume")
+        (damaged / RUN).write_bytes(data.replace(rb"\"step\":%d" % step, rb"\"step\":%d" % (step ^ 1)))
+        self.refuse(damaged, "damaged", "--resume")
+        shutil.copy(good / RUN, damaged)
+        config = (good / "config.json").read_text()
+        (damaged / "config.json").write_text(config.replace('"chunk_size":8', '"chunk_size":4').replace('"chunk_size": 8', '"chunk_size": 4'))
+        self.refuse(damaged, "damaged", "--resume")
+        (damaged / "config.json").unlink()
+        self.refuse(damaged, "config.json", "--resume")
+        print("  what is no such run is refused")
 
 
 def main():
-    runs = Runs(*sys.argv[1:])
-    seed = random.randrange(1 << 32)
+    dartlm, device, *rest = sys.argv[1:]
+    seed = int(rest[0]) if rest else random.SystemRandom().randrange(1 << 32)
     random.seed(seed)
-    print(f"  seed {seed}")
-    with tempfile.TemporaryDirectory() as name:
-        work = pathlib.Path(name)
-        reference = work / "reference"
-        begin = time.monotonic()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
+    print(f"train_resume: seed {seed}")
+    with tempfile.TemporaryDirectory() as work:
+        runs = Runs(dartlm, device, pathlib.Path(work))
         try:
-            runs.must(reference)
-            seconds = time.monotonic() - begin
-            killed(runs, work, reference, seconds)
-            told(runs, work, reference, seconds)
-            refusals(runs, work, reference)
+            runs.never_stopped()
+            runs.in_two_parts()
+            runs.by_signals()
+            runs.killed()
+            runs.language_model()
+            runs.refusals()
         except AssertionError as wrong:
             print(f"train_resume: {wrong}")
             return 1

@@ -108,7 +108,7 @@ DART_API dart_status dart_trainer_export(dart_trainer *trainer, const char *fold
  * A run is kept in one file, which replaces the last one when it is complete: whatever ends the program, the folder holds a whole run. */
 
 /* Writes config.json and training.safetensors to a folder that exists: masters under their names, the moments as mean.NAME and square.NAME,
- * the number of steps, and a note of the caller's (UTF-8, or NULL), with a checksum of all of them. */
+ * the number of steps, and a note of the caller's (UTF-8, or NULL), with a checksum of all of them and of the configuration. */
 DART_API dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const char *note);
 /* A trainer as it was when it was saved: with the same options and batches it leaves the same bits as one that went on. DART_BAD_DATA where the
  * checksum does not hold. Options are the caller's, but the configuration and the values are the folder's: seed and add_sma have no effect. */

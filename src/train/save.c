@@ -102,7 +102,14 @@ static uint64_t digest(uint64_t before, const void *data, uint64_t bytes)
     return sum;
 }
 
-static uint64_t digest_head(const char *steps, const char *note) { return digest(digest(0, steps, strlen(steps)), note, strlen(note)); }
+/* Of what stands in config.json, then of the file's metadata. */
+static uint64_t digest_head(const dart_model_config *c, const char *steps, const char *note)
+{
+    const uint32_t sizes[] = {c->sma, c->tied, c->no_conv_bias, c->V, c->W, c->layers, c->H, c->P, c->G, c->N, c->K, c->S};
+    const float reals[] = {c->eps, c->sma_eps, c->dt_min, c->dt_max};
+    const uint64_t sum = digest(digest(0, sizes, sizeof sizes), reals, sizeof reals);
+    return digest(digest(sum, steps, strlen(steps)), note, strlen(note));
+}
 
 dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const char *note)
 {
@@ -118,7 +125,7 @@ dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const c
     path = file_join(folder, RUN_FILE);
     if (path == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
     snprintf(steps, sizeof steps, "%" PRIu64, trainer->steps);
-    uint64_t sum = digest_head(steps, note);
+    uint64_t sum = digest_head(&trainer->config, steps, note);
     for (uint32_t i = 0; i < s.count; i++) sum = digest(sum, s.entries[i].data, s.entries[i].bytes);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, sum);
     const safetensors_pair pairs[] = {{"run", RUN_FORMAT}, {"steps", steps}, {"note", note}, {"checksum", checksum}};
@@ -138,7 +145,7 @@ static dart_status check_run(const dart_model_config *config, const safetensors 
     if (format == NULL || strcmp(format, RUN_FORMAT) != 0 || steps == NULL || note == NULL || checksum == NULL)
         return base_fail(report, DART_BAD_DATA, "%s: not a run of dartlm", path);
     model_parameter p;
-    uint64_t sum = digest_head(steps, note);
+    uint64_t sum = digest_head(config, steps, note);
     for (size_t kind = 0; kind < COUNT_OF(kept); kind++)
         for (uint32_t i = 0; model_config_parameter(config, i, &p); i++) {
             const entry_name name = name_entry(kind, &p);
@@ -150,7 +157,8 @@ static dart_status check_run(const dart_model_config *config, const safetensors 
     char expected[24], *end;
     snprintf(expected, sizeof expected, "%016" PRIx64, sum);
     if (strcmp(checksum, expected) != 0)
-        return base_fail(report, DART_BAD_DATA, "%s: damaged: the checksum is %.20s, of what it holds it is %s", path, checksum, expected);
+        return base_fail(report, DART_BAD_DATA, "%s: it or config.json is damaged: the checksum is %.20s, of what they hold it is %s", path, checksum,
+                         expected);
     (void)strtoull(steps, &end, 10);
     if (*steps < '0' || *steps > '9' || *end != '\0') return base_fail(report, DART_BAD_DATA, "%s: %.20s steps", path, steps);
     return DART_OK;

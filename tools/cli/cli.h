@@ -21,6 +21,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_grad(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_train_mqar(int argc, char **argv);
+int cmd_train_lm(int argc, char **argv);
 int cmd_op(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_bench_op(int argc, char **argv);

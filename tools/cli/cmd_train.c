@@ -19,8 +19,8 @@ typedef struct train_options {
 #define TRAIN_MODEL(c, t) \
     {"model", 0, ARGS_TEXT, "DIR", &(t).folder, "config.json and *.safetensors", 0, 0, true}, \
     {"rows", 0, ARGS_U32, "N", &(t).rows, "rows computed together, a divisor of the batch; by default all", 1, 0, false}, \
-    {"keep", 0, ARGS_U32, "LEVEL", &(t).keep, "what is kept for the backward pass: 0 everything, by default,\n" \
-     "to 3 the residual stream", 0, 3, false}, \
+    {"keep", 0, ARGS_U32, "LEVEL", &(t).keep, "what is kept for the backward pass: 0 everything, by default,\nto 3 the residual stream", \
+     0, 3, false}, \
     {"no-sma", 0, ARGS_FLAG, NULL, &(t).no_sma, "leave the state memories out", 0, 0, false}, \
     {"dtype", 0, ARGS_CHOICE, TRAIN_DTYPES, &(c).dtype, "storage of the matrices in the passes, f32 (default) or bf16", 0, 0, false}, \
     {"activations", 0, ARGS_CHOICE, TRAIN_DTYPES, &(t).activations, "storage between ops, by default as --dtype", 0, 0, false}
@@ -275,10 +275,14 @@ static int train_batches(int argc, char **argv)
 int cmd_train(int argc, char **argv)
 {
     static const char help[] =
-        "usage: dartlm train mqar [options] OUT\n       dartlm train batches --model DIR --data FILE [options] OUT\n\n"
-        "Tasks: mqar (multi-query associative recall), batches (of a file). dartlm train TASK --help tells more.\n";
+        "usage: dartlm train mqar [--resume] [options] OUT\n"
+        "       dartlm train lm --bytes --data FILE [--resume] [options] OUT\n"
+        "       dartlm train batches --model DIR --data FILE [options] OUT\n\n"
+        "Tasks: mqar (multi-query associative recall), lm (language models), batches (of a file). dartlm train TASK --help tells\n"
+        "more. Runs of mqar and lm are saved in OUT as they go: however one ended, the same command with --resume goes on with it.\n";
     if (argc >= 2 && strcmp(argv[1], "batches") == 0) return train_batches(argc - 1, argv + 1);
     if (argc >= 2 && strcmp(argv[1], "mqar") == 0) return cmd_train_mqar(argc - 1, argv + 1);
+    if (argc >= 2 && strcmp(argv[1], "lm") == 0) return cmd_train_lm(argc - 1, argv + 1);
     const bool asked = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     fputs(help, asked ? stdout : stderr);
     return asked ? CLI_OK : CLI_USAGE;

@@ -1,6 +1,6 @@
 /* dartlm train mqar: a model learns recall from nothing. */
-#include "training.h"
 #include "mqar.h"
+#include "training.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,45 +10,33 @@ enum { STAGES = 4 }; /* of the curriculum: 1/16, 2/16, 3/16 and 4/16 of the leng
 typedef struct recall {
     uint32_t L, V, pairs, examples, epochs, tokens, sequences; /* pairs 0: the curriculum; tokens: of a step */
     uint64_t seed;
-    uint32_t batch, stages, epoch_steps;
-    uint32_t *order;  /* examples: those of an epoch in their order */
-    uint32_t ordered; /* 1 + the epoch that `order` is of */
+    uint32_t batch, stages, epoch_steps, stage_steps; /* batch: sequences of a step */
+    training_order order;
     uint8_t *used;
 } recall;
 
 static uint32_t pairs_of(const recall *r, uint32_t stage) { return r->pairs > 0 ? r->pairs : r->L * (stage + 1) / 16; }
 
-/* The order of an epoch depends on the seed and the epoch alone. Source: Fisher and Yates 1938. */
-static void shuffle(recall *r, uint32_t epoch)
-{
-    const uint64_t key = base_mix(r->seed ^ base_mix(UINT64_C(0x65706F6368) + epoch));
-    for (uint32_t i = 0; i < r->examples; i++) {
-        const uint32_t k = (uint32_t)((base_mix(key + i) >> 32) * (i + 1) >> 32);
-        r->order[i] = r->order[k];
-        r->order[k] = i;
-    }
-    r->ordered = epoch + 1;
-}
-
-/* Examples of a stage are its own. */
-static void fill(void *user, uint32_t step, int32_t *ids, int32_t *targets)
+static void fill_step(void *user, uint32_t step, int32_t *ids, int32_t *targets)
 {
     recall *r = user;
-    const uint32_t epoch = step / r->epoch_steps, stage = epoch / r->epochs, first = step % r->epoch_steps * r->batch;
+    const uint32_t stage = step / r->stage_steps, epoch = step / r->epoch_steps, first = step % r->epoch_steps * r->batch;
+    /* Examples of a stage are its own. */
     const mqar_task task = {.L = r->L, .R = pairs_of(r, stage), .V = r->V, .seed = r->seed + stage};
-    if (r->ordered != epoch + 1) shuffle(r, epoch);
-    for (uint32_t b = 0; b < r->batch; b++) mqar_example(&task, r->order[first + b], ids + (size_t)b * r->L, targets + (size_t)b * r->L, r->used);
+    const uint32_t *places = training_epoch(&r->order, epoch);
+    for (uint32_t b = 0; b < r->batch; b++)
+        mqar_example(&task, places[first + b], ids + (size_t)b * task.L, targets + (size_t)b * task.L, r->used);
 }
 
 /* Sequences that no stage has, all of the last stage's kind. */
-static void fill_validation(void *user, uint32_t first, uint32_t count, int32_t *ids, int32_t *targets)
+static void fill_validation(void *user, uint32_t index, int32_t *ids, int32_t *targets)
 {
-    recall *r = user;
-    const mqar_task task = {.L = r->L, .R = pairs_of(r, r->stages - 1), .V = r->V, .seed = ~r->seed};
-    for (uint32_t b = 0; b < count; b++) mqar_example(&task, first + b, ids + (size_t)b * r->L, targets + (size_t)b * r->L, r->used);
+    const recall *r = user;
+    mqar_example(&(mqar_task){.L = r->L, .R = pairs_of(r, r->stages - 1), .V = r->V, .seed = ~r->seed}, index, ids, targets, r->used);
 }
 
-static int check(recall *r, const args_syntax *syntax)
+/* Sizes that follow from the options. */
+static int plan(recall *r, const args_syntax *syntax)
 {
     r->stages = r->pairs > 0 ? 1 : STAGES;
     for (uint32_t stage = 0; stage < r->stages; stage++) {
@@ -60,31 +48,29 @@ static int check(recall *r, const args_syntax *syntax)
         return args_mistake(syntax, "--examples %" PRIu32 " are no multiple of the %" PRIu32 " sequences of a step", r->examples, r->batch);
     r->epoch_steps = r->examples / r->batch;
     if ((uint64_t)r->epoch_steps * r->epochs * r->stages > INT32_MAX) return args_mistake(syntax, "more than 2^31 steps");
-    return CLI_OK;
+    r->stage_steps = r->epoch_steps * r->epochs;
+    r->order = (training_order){.seed = r->seed, .count = r->examples, .places = malloc(r->examples * sizeof *r->order.places)};
+    r->used = calloc(r->V, 1);
+    return r->order.places != NULL && r->used != NULL ? CLI_OK : cli_fail_memory();
 }
 
 int cmd_train_mqar(int argc, char **argv)
 {
-    training_options o = TRAINING_DEFAULTS;
     recall r = {.L = 256, .V = 8192, .examples = 1 << 18, .epochs = 8, .tokens = 1 << 18, .sequences = 1024};
-    dart_model_config config = {.sma = true, .layers = 2, .W = 64, .N = 16, .P = 64, .G = 1, .K = 4, .S = 16, .eps = 1e-5f, .sma_eps = 1e-5f};
+    dart_model_config config = TRAINING_CONFIG;
+    training_options o = TRAINING_DEFAULTS;
     bool mamba2 = false;
     const args_option options[] = {
-        {"length", 0, ARGS_U32, "L", &r.L, "tokens of a sequence, by default 256", 16, 65536, false},
+        TRAINING_MODEL(r.L, config, mamba2),
         {"vocabulary", 0, ARGS_U32, "V", &r.V, "by default 8192", 4, 1 << 24, false},
-        {"pairs", 0, ARGS_U32, "R", &r.pairs, "in all examples; by default four stages with 1/16, 2/16, 3/16\nand 4/16 of the length", 1, MQAR_PAIRS,
-         false},
+        {"pairs", 0, ARGS_U32, "R", &r.pairs, "in all examples; by default four stages with 1/16, 2/16, 3/16\nand 4/16 of the length",
+         1, MQAR_PAIRS, false},
         {"examples", 0, ARGS_U32, "N", &r.examples, "of a stage, by default 262144", 1, 1 << 28, false},
         {"epochs", 0, ARGS_U32, "N", &r.epochs, "of a stage, by default 8", 1, 1 << 20, false},
         {"batch-tokens", 0, ARGS_U32, "N", &r.tokens, "of a step, by default 262144", 1, 1 << 28, false},
+        TRAINING_SETTINGS(o),
+        TRAINING_RUNNING(o),
         {"sequences", 0, ARGS_U32, "N", &r.sequences, "of a validation, by default 1024", 1, 1 << 20, false},
-        {"width", 0, ARGS_U32, "W", &config.W, "of the residual stream, by default 64", 1, 65536, false},
-        {"layers", 0, ARGS_U32, "N", &config.layers, "by default 2", 1, 1024, false},
-        {"state", 0, ARGS_U32, "N", &config.N, "by default 16", 1, 256, false},
-        {"head-dim", 0, ARGS_U32, "P", &config.P, "by default 64", 1, 256, false},
-        {"chunk-size", 0, ARGS_U32, "S", &config.S, "by default 16", 1, 65536, false},
-        {"mamba2", 0, ARGS_FLAG, NULL, &mamba2, "a Mamba-2: no state memories", 0, 0, false},
-        TRAINING_OPTIONS(o),
     };
     const args_syntax syntax = {
         .command = "dartlm train mqar",
@@ -93,25 +79,21 @@ int cmd_train_mqar(int argc, char **argv)
         .options_count = COUNT_OF(options),
         .about =
             "Trains a model on multi-query associative recall, from initial values, and writes it to the folder OUT. Examples are those\n"
-            "of dartlm data mqar. Validation is on sequences that no stage has, with as many pairs as the last stage's."};
+            "of dartlm data mqar. Validation is on sequences that no stage has, with as many pairs as the last stage's.\n" TRAINING_ABOUT};
     args_operands operands;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
-    status = check(&r, &syntax);
-    if (status != CLI_OK) return status;
     r.seed = o.seed;
     config.sma = !mamba2;
     config.V = r.V;
     config.H = 2 * config.W / config.P;
-    r.order = malloc(r.examples * sizeof *r.order);
-    r.used = calloc(r.V, 1);
-    json_t *settings = json_pack("{s:I, s:I, s:I, s:I}", "length", (json_int_t)r.L, "pairs", (json_int_t)r.pairs, "examples", (json_int_t)r.examples,
-                                 "epochs", (json_int_t)r.epochs);
-    const training_task task = {.name = "mqar", .L = r.L, .batch = r.batch, .steps = r.epoch_steps * r.epochs * r.stages, .sequences = r.sequences,
-                                .user = &r, .fill = fill, .fill_validation = fill_validation};
-    status = r.order != NULL && r.used != NULL && settings != NULL ? training_run(&syntax, &o, &task, &config, settings, operands.texts[0])
-                                                                   : cli_fail_memory();
-    free(r.order);
+    status = plan(&r, &syntax);
+    if (status == CLI_OK)
+        status = training_run(&(training_task){.name = "mqar", .syntax = &syntax, .folder = operands.texts[0], .config = &config, .L = r.L,
+                                               .batch = r.batch, .steps = r.stage_steps * r.stages, .validation = r.sequences, .user = &r,
+                                               .fill = fill_step, .fill_validation = fill_validation},
+                              &o);
+    free(r.order.places);
     free(r.used);
     return status;
 }

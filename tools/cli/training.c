@@ -1,115 +1,248 @@
+#if !defined(_WIN32)
+#define _DEFAULT_SOURCE /* signal() then restarts the calls that a signal interrupts */
+#endif
 #include "training.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct run {
-    const training_options *o;
     const training_task *task;
-    const char *folder;
-    json_t *settings;
+    const training_options *o;
     cli_session session;
     dart_trainer *trainer;
-    uint32_t count;      /* parts of a batch, of o->rows sequences each */
-    uint32_t first, end; /* steps to take */
-    int32_t *ids, *targets;
+    json_t *settings;
+    uint32_t rows;          /* computed together */
+    uint32_t step, end;     /* steps taken, steps to take */
+    int32_t *ids, *targets; /* of a step, or of rows of the validation */
     uint64_t start;
+    double speed; /* tokens a second, of late */
 } run;
 
 /* ---- Signals ---- */
 
-static volatile sig_atomic_t stopped; /* the signal, or 0 */
+static volatile sig_atomic_t stopped_by; /* 0: no signal yet */
 
-/* The next one ends the program at once. */
 static void stop(int number)
 {
-    stopped = number;
     signal(number, SIG_DFL);
+    stopped_by = number;
 }
 
-static void listen_to_signals(void)
+/* What the caller of the program had ignored stays ignored. */
+static void at_signals(void (*action)(int))
 {
     static const int numbers[] = {SIGINT, SIGTERM};
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
-        if (signal(numbers[i], stop) == SIG_IGN) signal(numbers[i], SIG_IGN); /* nohup and background jobs stay as they are */
+        if (signal(numbers[i], action) == SIG_IGN) signal(numbers[i], SIG_IGN);
 }
 
-/* ---- Saves ---- */
+/* ---- Epochs ---- */
 
-static bool has_run(const char *folder)
+/* Source: Fisher and Yates 1938. */
+const uint32_t *training_epoch(training_order *order, uint32_t epoch)
 {
-    char *path = file_join(folder, "training.safetensors");
-    const bool there = path != NULL && file_exists(path);
-    free(path);
-    return there;
+    if (order->epoch == epoch + 1) return order->places;
+    const uint64_t key = base_mix(order->seed ^ base_mix(UINT64_C(0x65706F6368) + epoch));
+    for (uint32_t i = 0; i < order->count; i++) {
+        const uint32_t k = (uint32_t)((base_mix(key + i) >> 32) * (i + 1) >> 32);
+        order->places[i] = order->places[k];
+        order->places[k] = i;
+    }
+    order->epoch = epoch + 1;
+    return order->places;
 }
 
-/* The model of the last save lies beside it, for inference. */
-static int save(run *r, uint32_t step)
+/* ---- Settings: what determines the numbers, as texts that the command line would take ---- */
+
+/* The shortest text that reads as the same f32. */
+static json_t *decimal(float value)
 {
-    json_t *note = json_pack("{s:s, s:I, s:O}", "task", r->task->name, "step", (json_int_t)step, "settings", r->settings);
-    char *text = note != NULL ? json_dumps(note, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    char text[CLI_NUMBER];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+    return json_string(text);
+}
+
+static json_t *setting(const training_task *task, const args_option *option)
+{
+    const char *words = option->value;
+    switch (option->kind) {
+    case ARGS_FLAG: return json_string(*(bool *)option->to ? "true" : "false");
+    case ARGS_MORE:
+    case ARGS_U32: return json_sprintf("%" PRIu32, *(uint32_t *)option->to);
+    case ARGS_U64: return json_sprintf("%" PRIu64, *(uint64_t *)option->to);
+    case ARGS_F32: return decimal(*(float *)option->to);
+    case ARGS_TEXT: return json_string(*(const char **)option->to);
+    case ARGS_CHOICE:
+        for (int i = 1; i < *(int *)option->to; i++) words += strcspn(words, "|") + 1;
+        return json_stringn(words, strcspn(words, "|"));
+    case ARGS_LIST: return json_string(task->data);
+    }
+    return NULL;
+}
+
+/* Of all options ahead of --resume. */
+static int collect_settings(run *r)
+{
+    r->settings = json_object();
+    for (const args_option *option = r->task->syntax->options; option->to != &r->o->resume; option++)
+        if (json_object_set_new(r->settings, option->name, setting(r->task, option)) != 0) return cli_fail_memory();
+    return CLI_OK;
+}
+
+static int compare_settings(const run *r, const json_t *had)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(r->settings, name, value) {
+        const char *before = json_string_value(json_object_get(had, name)), *now = json_string_value(value);
+        if (before == NULL) return cli_fail("%s: the run does not say what --%s it has", r->task->folder, name);
+        if (strcmp(before, now) != 0) return cli_fail("%s: the run has --%s %s, not %s", r->task->folder, name, before, now);
+    }
+    if (json_object_size(had) != json_object_size(r->settings))
+        return cli_fail("%s: the run has settings that this program does not know", r->task->folder);
+    return CLI_OK;
+}
+
+/* ---- Files ---- */
+
+static int save(run *r)
+{
+    json_t *note = json_pack("{s:s, s:I, s:O}", "task", r->task->name, "step", (json_int_t)r->step, "settings", r->settings);
+    char *text = note != NULL ? json_dumps(note, JSON_COMPACT) : NULL;
     json_decref(note);
     if (text == NULL) return cli_fail_memory();
-    dart_status status = dart_trainer_save(r->trainer, r->folder, text);
+    const dart_status status = dart_trainer_save(r->trainer, r->task->folder, text);
     free(text);
-    if (status == DART_OK) status = dart_trainer_export(r->trainer, r->folder);
     return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
 }
 
-static int differs(const run *r, const char *key, const json_t *here, const json_t *there)
+static int read_note(run *r, const json_t *note)
 {
-    char *ours = json_dumps(here, JSON_ENCODE_ANY), *theirs = there != NULL ? json_dumps(there, JSON_ENCODE_ANY) : NULL;
-    const int status = cli_fail("--resume: %s is %s, but %s in the run in %s", key, ours != NULL ? ours : "?", theirs != NULL ? theirs : "unknown",
-                                r->folder);
-    free(ours);
-    free(theirs);
-    return status;
+    const char *folder = r->task->folder, *task = json_string_value(json_object_get(note, "task"));
+    const json_t *step = json_object_get(note, "step"), *settings = json_object_get(note, "settings");
+    if (task == NULL || !json_is_integer(step) || !json_is_object(settings)) return cli_fail("%s: not a run of dartlm train", folder);
+    if (strcmp(task, r->task->name) != 0) return cli_fail("%s: a run of dartlm train %s, not of %s", folder, task, r->task->name);
+    if (compare_settings(r, settings) != CLI_OK) return CLI_FAILED;
+    const json_int_t taken = json_integer_value(step);
+    if (taken < 0 || taken > (json_int_t)r->task->steps)
+        return cli_fail("%s: the run is after step %" JSON_INTEGER_FORMAT " of %" PRIu32, folder, taken, r->task->steps);
+    if (taken > (json_int_t)r->end)
+        return cli_fail("%s: the run is after step %" JSON_INTEGER_FORMAT " already, beyond --steps %" PRIu32, folder, taken, r->end);
+    r->step = (uint32_t)taken;
+    return CLI_OK;
 }
 
-/* Where the run in the folder stands; its settings must be ours. */
-static int take_note(run *r)
+static bool holds(const char *folder, const char *name)
 {
-    json_t *note = json_loads(dart_trainer_note(r->trainer), 0, NULL), *there = json_object_get(note, "settings"), *value;
-    const char *task = json_string_value(json_object_get(note, "task")), *key;
-    const json_int_t step = json_integer_value(json_object_get(note, "step"));
-    int status = CLI_OK;
-    if (!json_is_object(there) || task == NULL || step < 0 || step > UINT32_MAX)
-        status = cli_fail("--resume: the run in %s is none of dartlm train", r->folder);
-    else if (strcmp(task, r->task->name) != 0)
-        status = cli_fail("--resume: the run in %s is one of dartlm train %s", r->folder, task);
-    json_object_foreach (r->settings, key, value)
-        if (status == CLI_OK && !json_equal(value, json_object_get(there, key))) status = differs(r, key, value, json_object_get(there, key));
-    r->first = (uint32_t)step;
+    char *path = file_join(folder, name);
+    const bool found = path != NULL && file_exists(path);
+    free(path);
+    return found;
+}
+
+/* Before any work: a new run overwrites no file of value, and --resume finds one. */
+static int check_folder(const run *r)
+{
+    const char *folder = r->task->folder;
+    const bool has_run = holds(folder, "training.safetensors");
+    if (r->o->resume) return has_run ? CLI_OK : cli_fail("%s holds no run to go on with; without --resume one begins there", folder);
+    if (has_run) return cli_fail("%s holds a run already: --resume goes on with it, a new one needs another folder", folder);
+    if (holds(folder, "model.safetensors")) return cli_fail("%s holds a model already; a new run needs another folder", folder);
+    return CLI_OK;
+}
+
+static int begin_run(run *r, const dart_trainer_options *options)
+{
+    dart_status status = file_make_folder(r->task->folder, &r->session.report);
+    if (status != DART_OK) return cli_fail_file(&r->session, status);
+    status = dart_trainer_create(r->session.device, r->task->config, options, &r->trainer);
+    return status == DART_OK ? save(r) : cli_fail_device(&r->session, status);
+}
+
+static int resume_run(run *r, const dart_trainer_options *options)
+{
+    const dart_status status = dart_trainer_resume(r->session.device, r->task->folder, options, &r->trainer);
+    if (status != DART_OK) return cli_fail_device(&r->session, status);
+    json_t *note = json_loads(dart_trainer_note(r->trainer), JSON_REJECT_DUPLICATES, NULL);
+    const int result = read_note(r, note);
     json_decref(note);
-    return status;
+    if (result == CLI_OK && !r->o->common.json) printf("after step %6" PRIu32 "  resumed\n", r->step);
+    return result;
 }
 
 /* ---- Steps ---- */
 
+/* Up over the warm-up, then down to a share of the peak. */
 static double rate(const run *r, uint32_t step)
 {
     const training_options *o = r->o;
     const uint32_t steps = r->task->steps;
     if (step < o->warmup) return (double)o->lr * (step + 1) / o->warmup;
     const double done = steps > o->warmup ? (double)(step - o->warmup) / (steps - o->warmup) : 0;
-    const double left = o->schedule == 2 ? 0.5 * (1 + cos(3.141592653589793 * done)) : 1 - done;
-    return (double)o->lr * ((double)o->least + (1 - (double)o->least) * left);
+    const double falls = o->schedule == 2 ? 0.5 * (1 + cos(3.141592653589793 * done)) : 1 - done, least = (double)o->min_lr;
+    return (double)o->lr * (least + (1 - least) * falls);
 }
 
-static json_t *number_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
-static int validate(run *r, uint32_t step)
+static int report_step(const run *r, uint32_t step, const dart_train_result *result)
 {
-    const uint32_t rows = r->task->batch / r->count;
+    const double accuracy = (double)result->correct / (double)result->labels, left = (double)(r->end - step - 1) * r->task->batch * r->task->L;
+    char rate_text[CLI_NUMBER], time[CLI_NUMBER];
+    const bool shown = step % r->o->every == 0 || step + 1 == r->end;
+    if (r->o->common.json && shown)
+        return cli_print_line(json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:b}", "step", (json_int_t)step, "loss", result->loss, "accuracy", accuracy,
+                                        "lr", rate(r, step), "norm", isfinite(result->norm) ? result->norm : -1.0, "tokens_per_second", r->speed,
+                                        "skipped", result->skipped));
+    if (shown) {
+        cli_progress_end();
+        printf("step %6" PRIu32 " of %" PRIu32 "  loss %8.4f  accuracy %6.2f %%  lr %.2e  norm %8.3f  %s tokens/s%s\n", step, r->task->steps,
+               result->loss, 100 * accuracy, rate(r, step), result->norm, cli_rate(r->speed, rate_text), result->skipped ? "  skipped" : "");
+        fflush(stdout);
+    }
+    cli_progress("step %" PRIu32 " of %" PRIu32 ", %s left", step + 1, r->end, cli_time(left / r->speed, time));
+    return CLI_OK;
+}
+
+static int take_step(run *r, uint32_t step)
+{
+    const training_task *task = r->task;
+    dart_train_result result;
+    const uint64_t begin = base_now_ns();
+    task->fill(task->user, step, r->ids, r->targets);
+    const dart_train_batch batch = {.count = task->batch / r->rows, .ids = r->ids, .targets = r->targets};
+    const dart_status status = dart_trainer_step(r->trainer, &batch, rate(r, step), &result);
+    if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
+    const double now = (double)task->batch * task->L / ((double)(base_now_ns() - begin) / 1e9);
+    r->speed = r->speed > 0 ? 0.9 * r->speed + 0.1 * now : now;
+    r->step = step + 1;
+    return report_step(r, step, &result);
+}
+
+/* Rows of the validation from `first` on; rows beyond its end have no targets. */
+static void fill_validation(const run *r, uint32_t first)
+{
+    const training_task *task = r->task;
+    for (uint32_t b = 0; b < r->rows; b++) {
+        int32_t *ids = r->ids + (size_t)b * task->L, *targets = r->targets + (size_t)b * task->L;
+        task->fill_validation(task->user, b < task->validation - first ? first + b : first, ids, targets);
+        for (uint32_t t = 0; t < task->L && b >= task->validation - first; t++) targets[t] = -1;
+    }
+}
+
+static int validate(const run *r)
+{
     uint64_t right = 0, labels = 0;
     double loss = 0;
-    for (uint32_t first = 0; first < r->task->sequences; first += rows) {
+    for (uint64_t first = 0; first < r->task->validation; first += r->rows) {
         dart_train_result result;
-        r->task->fill_validation(r->task->user, first, rows, r->ids, r->targets);
+        fill_validation(r, (uint32_t)first);
         const dart_status status = dart_trainer_evaluate(r->trainer, &(dart_train_batch){.ids = r->ids, .targets = r->targets}, &result);
         if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
         right += result.correct;
@@ -117,144 +250,95 @@ static int validate(run *r, uint32_t step)
         loss += result.loss * (double)result.labels;
     }
     const double accuracy = (double)right / (double)labels, seconds = (double)(base_now_ns() - r->start) / 1e9;
-    loss /= (double)labels;
     cli_progress_end();
     if (r->o->common.json)
-        return cli_print_line(json_pack("{s:I, s:o, s:f, s:I, s:f}", "step", (json_int_t)step, "validation_loss", number_or_null(loss),
+        return cli_print_line(json_pack("{s:I, s:f, s:f, s:I, s:f}", "step", (json_int_t)r->step, "validation_loss", loss / (double)labels,
                                         "validation_accuracy", accuracy, "targets", (json_int_t)labels, "seconds", seconds));
-    printf("after step %6" PRIu32 "  validation: loss %8.4f  accuracy %6.2f %%\n", step, loss, 100 * accuracy);
+    printf("after step %6" PRIu32 "  validation: loss %8.4f  accuracy %6.2f %%\n", r->step, loss / (double)labels, 100 * accuracy);
     return CLI_OK;
 }
 
-static int report(const run *r, uint32_t step, const dart_train_result *result, double speed)
+/* Ends with all steps taken, or behind a save after a signal. */
+static int learn(run *r, bool *stopped)
 {
-    const double accuracy = (double)result->correct / (double)result->labels, left = (double)(r->end - step - 1) * r->task->batch * r->task->L;
-    char rate_text[CLI_NUMBER], time[CLI_NUMBER];
-    const bool shown = step % r->o->every == 0 || step + 1 == r->end;
-    if (r->o->common.json && shown)
-        return cli_print_line(json_pack("{s:I, s:o, s:f, s:f, s:o, s:f, s:b}", "step", (json_int_t)step, "loss", number_or_null(result->loss),
-                                        "accuracy", accuracy, "lr", rate(r, step), "norm", number_or_null(result->norm), "tokens_per_second", speed,
-                                        "skipped", result->skipped));
-    if (!r->o->common.json && shown) {
-        cli_progress_end();
-        printf("step %6" PRIu32 " of %" PRIu32 "  loss %8.4f  accuracy %6.2f %%  lr %.2e  norm %8.3f  %s tokens/s%s\n", step, r->task->steps,
-               result->loss, 100 * accuracy, rate(r, step), result->norm, cli_rate(speed, rate_text), result->skipped ? "  skipped" : "");
-        fflush(stdout);
-    }
-    cli_progress("step %" PRIu32 " of %" PRIu32 ", %s left", step + 1, r->end, cli_time(left / speed, time));
-    return CLI_OK;
-}
-
-static int take_step(run *r, uint32_t step, double *speed)
-{
-    dart_train_result result;
-    const uint64_t begin = base_now_ns();
-    r->task->fill(r->task->user, step, r->ids, r->targets);
-    const dart_train_batch batch = {.count = r->count, .ids = r->ids, .targets = r->targets};
-    const dart_status status = dart_trainer_step(r->trainer, &batch, rate(r, step), &result);
-    if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
-    const double now = (double)r->task->batch * r->task->L / ((double)(base_now_ns() - begin) / 1e9);
-    *speed = step < r->first + 3 ? now : 0.9 * *speed + 0.1 * now; /* the first ones prepare what all use */
-    return report(r, step, &result, *speed);
-}
-
-static int take_steps(run *r)
-{
-    double speed = 0;
-    uint32_t step = r->first;
-    int status = CLI_OK;
+    int outcome = CLI_OK;
     r->start = base_now_ns();
-    while (step < r->end && stopped == 0 && status == CLI_OK) {
-        status = take_step(r, step++, &speed);
-        if (status == CLI_OK && (step % r->o->validate == 0 || step == r->end)) status = validate(r, step);
-        if (status == CLI_OK && (step % r->o->save == 0 || step == r->end || stopped != 0)) status = save(r, step);
+    while (r->step < r->end && outcome == CLI_OK && !*stopped) {
+        outcome = take_step(r, r->step);
+        const bool last = r->step == r->end;
+        if (outcome == CLI_OK && (last || r->step % r->o->validate == 0)) outcome = validate(r);
+        *stopped = stopped_by != 0;
+        if (*stopped) at_signals(SIG_DFL); /* the next one ends the program at once */
+        if (outcome == CLI_OK && (last || *stopped || r->step % r->o->save == 0)) outcome = save(r);
     }
-    cli_progress_end();
-    if (stopped != 0 && status == CLI_OK && step < r->end)
-        fprintf(stderr, "dartlm: stopped after step %" PRIu32 " of %" PRIu32 "; --resume goes on\n", step, r->end);
-    return status;
+    return outcome;
+}
+
+static int export_model(run *r)
+{
+    const dart_status status = dart_trainer_export(r->trainer, r->task->folder);
+    return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
 }
 
 /* ---- A run ---- */
 
-/* What the numbers depend on besides the task's own settings. */
-static int add_settings(run *r, const dart_model_config *c)
+static int allocate(run *r)
 {
-    const training_options *o = r->o;
-    const dart_trainer_options *a = &o->adam;
-    json_t *model = json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "sma", c->sma, "V", (json_int_t)c->V, "W", (json_int_t)c->W,
-                              "layers", (json_int_t)c->layers, "H", (json_int_t)c->H, "P", (json_int_t)c->P, "G", (json_int_t)c->G, "N",
-                              (json_int_t)c->N, "K", (json_int_t)c->K, "S", (json_int_t)c->S);
-    json_t *steps = json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "seed", (json_int_t)o->seed, "sequences",
-                              (json_int_t)r->task->batch, "rows", (json_int_t)o->rows, "steps", (json_int_t)r->task->steps, "lr", (double)o->lr,
-                              "min-lr", (double)o->least, "warm-up", (json_int_t)o->warmup, "schedule", (json_int_t)o->schedule, "beta1",
-                              (double)a->beta1, "beta2", (double)a->beta2, "eps", (double)a->eps, "weight-decay", (double)a->weight_decay, "clip",
-                              (double)a->clip, "dtype", (json_int_t)a->weights, "activations", (json_int_t)a->activations);
-    const bool added = json_object_update(r->settings, model) == 0 && json_object_update(r->settings, steps) == 0;
-    json_decref(model);
-    json_decref(steps);
-    return added ? CLI_OK : cli_fail_memory();
-}
-
-static int make_trainer(run *r, const dart_model_config *config)
-{
-    dart_status status = file_make_folder(r->folder, &r->session.report);
-    if (status != DART_OK) return cli_fail_file(&r->session, status);
-    const bool there = has_run(r->folder);
-    if (there && !r->o->resume) return cli_fail("%s holds a run already: --resume goes on with it", r->folder);
-    if (!there && r->o->resume) return cli_fail("--resume: there is no run in %s", r->folder);
-    status = there ? dart_trainer_resume(r->session.device, r->folder, &r->o->adam, &r->trainer)
-                   : dart_trainer_create(r->session.device, config, &r->o->adam, &r->trainer);
-    if (status != DART_OK) return cli_fail_device(&r->session, status);
-    return there ? take_note(r) : save(r, 0); /* so that there is something to resume from the beginning on */
-}
-
-static int run_all(run *r, const dart_model_config *config)
-{
-    static cli_profile profile = {.phase = "steps"};
     const size_t tokens = (size_t)r->task->batch * r->task->L;
-    cli_common common = r->o->common;
-    if (r->o->profiled) common.profile = &profile;
-    int status = add_settings(r, config);
-    if (status == CLI_OK) status = cli_open_device(&r->session, &common);
-    if (status == CLI_OK) status = make_trainer(r, config);
-    if (status != CLI_OK) return status;
     r->ids = malloc(tokens * sizeof *r->ids);
     r->targets = malloc(tokens * sizeof *r->targets);
-    if (r->ids == NULL || r->targets == NULL) return cli_fail_memory();
-    listen_to_signals();
-    status = take_steps(r);
-    if (status == CLI_OK && r->o->profiled && r->end > r->first) cli_profile_print(&profile, r->end - r->first);
-    return status;
+    return r->ids != NULL && r->targets != NULL ? CLI_OK : cli_fail_memory();
 }
 
-int training_run(const args_syntax *syntax, training_options *options, const training_task *task, const dart_model_config *config,
-                 json_t *settings, const char *folder)
+/* An option that was not given is the same setting as one that was given its default. */
+static void fill_defaults(const training_task *task, training_options *o)
 {
-    training_options *o = options;
-    run r = {.o = o, .task = task, .folder = folder, .settings = settings, .session = {.context = NULL}};
     if (o->rows == 0) o->rows = task->batch;
-    if (task->batch % o->rows != 0) {
-        json_decref(settings);
-        return args_mistake(syntax, "--rows %" PRIu32 " does not divide the %" PRIu32 " sequences of a step", o->rows, task->batch);
-    }
-    r.count = task->batch / o->rows;
-    r.end = o->steps > 0 && o->steps < task->steps ? o->steps : task->steps;
+    if (o->common.dtype == DART_STORAGE_DEFAULT) o->common.dtype = DART_STORAGE_F32;
+    if (o->activations == DART_STORAGE_DEFAULT) o->activations = o->common.dtype;
     o->adam.B = o->rows;
     o->adam.L = task->L;
     o->adam.seed = o->seed;
     o->adam.weights = (dart_storage)o->common.dtype;
     o->adam.activations = (dart_storage)o->activations;
-    const int status = run_all(&r, config);
+}
+
+static int open_run(run *r)
+{
+    int status = check_folder(r);
+    if (status == CLI_OK) status = collect_settings(r);
+    if (status == CLI_OK) status = allocate(r);
+    if (status == CLI_OK) status = cli_open_device(&r->session, &r->o->common);
+    if (status == CLI_OK) status = r->o->resume ? resume_run(r, &r->o->adam) : begin_run(r, &r->o->adam);
+    return status;
+}
+
+int training_run(const training_task *task, training_options *o)
+{
+    static cli_profile profile = {.phase = "steps"};
+    bool stopped = false;
+    fill_defaults(task, o);
+    if (task->batch % o->rows != 0)
+        return args_mistake(task->syntax, "--rows %" PRIu32 " does not divide the %" PRIu32 " sequences of a step", o->rows, task->batch);
+    if (o->profiled) o->common.profile = &profile;
+    run r = {.task = task, .o = o, .rows = o->rows, .end = o->steps > 0 && o->steps < task->steps ? o->steps : task->steps};
+    int status = open_run(&r);
+    const uint32_t first = r.step;
+    at_signals(stop);
+    if (status == CLI_OK) status = learn(&r, &stopped);
+    if (status == CLI_OK && !stopped) status = export_model(&r);
+    if (status == CLI_OK && o->profiled && r.step > first) cli_profile_print(&profile, r.step - first);
+    if (status == CLI_OK && stopped)
+        (void)cli_fail("stopped after step %" PRIu32 " of %" PRIu32 "; --resume goes on with the run in %s", r.step, r.end, task->folder);
     free(r.ids);
     free(r.targets);
+    json_decref(r.settings);
     dart_trainer_destroy(&r.trainer);
     cli_close(&r.session);
-    json_decref(settings);
-    if (stopped != 0) {
+    at_signals(SIG_DFL);
+    if (stopped_by != 0) {
         fflush(stdout);
-        signal(stopped, SIG_DFL);
-        raise(stopped);
+        raise(stopped_by);
     }
     return status;
 }
