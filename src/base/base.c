@@ -147,6 +147,13 @@ static size_t utf8_length(const char *s)
     return length;
 }
 
+bool base_is_utf8(const char *text)
+{
+    size_t length = 1;
+    for (; *text != '\0' && length > 0; text += length) length = utf8_length(text);
+    return length > 0;
+}
+
 static bool is_control(const char *s)
 {
     const unsigned char *u = (const unsigned char *)s;

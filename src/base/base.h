@@ -67,6 +67,7 @@ void base_report_destroy(base_report *report);
 dart_status base_fail(base_report *report, dart_status status, const char *format, ...) DART_PRINTF(3, 4);
 /* Does the text hold a control character (below U+0020, U+007F to U+009F) or bytes that are no UTF-8? A terminal may obey them. */
 bool base_has_controls(const char *text);
+bool base_is_utf8(const char *text);
 size_t base_report_copy(const base_report *report, char *text, size_t size);
 
 /* The caller's fault: returns status invalid with the condition in the text. For functions without cleanup. */

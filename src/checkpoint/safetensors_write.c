@@ -20,10 +20,7 @@ static int compare_sizes(const void *a, const void *b)
 static dart_status check_entry(safetensors_tensor *t, const json_t *header, const char *path, base_report *report)
 {
     const char *name = t->name;
-    json_t *probe = json_string(name);
-    const bool is_utf8 = probe != NULL;
-    json_decref(probe);
-    REQUIRE(report, is_utf8, "%s: a tensor's name is not UTF-8", path);
+    REQUIRE(report, base_is_utf8(name), "%s: a tensor's name is not UTF-8", path);
     REQUIRE(report, !base_has_controls(name), "%s: a tensor's name holds a control character", path);
     REQUIRE(report, strcmp(name, "__metadata__") != 0, "%s: a tensor cannot be called %s", path, name);
     REQUIRE(report, json_object_get(header, name) == NULL, "%s: tensor %.200s stands twice", path, name);
@@ -59,6 +56,16 @@ fail:
     return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory for the header", path);
 }
 
+/* For free(); NULL without memory. Into a buffer of the right size: json_dumps leaves out keys that it finds no memory for. */
+static char *text_of(const json_t *header, size_t *length)
+{
+    *length = json_dumpb(header, NULL, 0, JSON_COMPACT);
+    char *text = *length > 0 ? malloc(*length) : NULL;
+    if (text != NULL && json_dumpb(header, text, *length, JSON_COMPACT) == *length) return text;
+    free(text);
+    return NULL;
+}
+
 dart_status safetensors_write(const char *path, const safetensors_tensor *entries, size_t count, base_report *report)
 {
     return safetensors_write_with(path, entries, count, NULL, 0, report);
@@ -72,12 +79,15 @@ dart_status safetensors_write_with(const char *path, const safetensors_tensor *e
     file_writer *writer = NULL;
     char *text = NULL;
     uint64_t end = 0;
+    size_t length;
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     if (header == NULL || count > SIZE_MAX / sizeof *sorted - 1)
         FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory for the header", path);
-    for (size_t i = 0; i < pairs_count; i++)
+    for (size_t i = 0; i < pairs_count; i++) {
+        if (!base_is_utf8(pairs[i].value)) FAIL(report, DART_INVALID_ARGUMENT, "%s: %.100s of the metadata is not UTF-8", path, pairs[i].key);
         if (json_object_set_new(json_object_get(header, "__metadata__"), pairs[i].key, json_string(pairs[i].value)) != 0)
-            FAIL(report, DART_INVALID_ARGUMENT, "%s: %.100s of the metadata is not UTF-8, or there is no memory", path, pairs[i].key);
+            FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory for the header", path);
+    }
     sorted = malloc((count + 1) * sizeof *sorted);
     if (sorted == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory for the header", path);
     if (count > 0) memcpy(sorted, entries, count * sizeof *sorted);
@@ -87,9 +97,9 @@ dart_status safetensors_write_with(const char *path, const safetensors_tensor *e
         TRY(describe(header, &sorted[i], &end, path, report));
     }
 
-    text = json_dumps(header, JSON_COMPACT);
+    text = text_of(header, &length);
     if (text == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory for the header", path);
-    const uint64_t length = strlen(text), padded = base_round_up(length, HEADER_ALIGN);
+    const uint64_t padded = base_round_up(length, HEADER_ALIGN);
     if (padded > CHECKPOINT_MAX_JSON) FAIL(report, DART_INVALID_ARGUMENT, "%s: too many tensors for one file", path);
     uint8_t prefix[8];
     for (unsigned i = 0; i < 8; i++) prefix[i] = (uint8_t)(padded >> 8 * i);
