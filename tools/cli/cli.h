@@ -15,6 +15,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = ARGS_USAGE };
 int cmd_devices(int argc, char **argv);
 int cmd_params(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_eval_ppl(int argc, char **argv);
 int cmd_logits(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_generate(int argc, char **argv);

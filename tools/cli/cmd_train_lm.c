@@ -1,84 +1,45 @@
-/* dartlm train lm: a language model of bytes. */
+/* dartlm train lm: a language model. */
+#include "corpus.h"
 #include "training.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BYTES = 256, END_ID = BYTES, V = BYTES + 1 };
-
-typedef struct corpus {
-    args_list files; /* a document each */
-    bool bytes;
-    uint16_t *tokens; /* of all documents, each with its end id */
-    uint64_t count;
-    char data[80];
+typedef struct text {
+    corpus data;
     uint32_t L, tokens_a_step, epochs, most; /* most: sequences of a validation */
     float held_out;
     uint32_t batch, epoch_steps, training, validation; /* sequences of a step, steps of an epoch, sequences of both parts of the data */
     training_order order;
-} corpus;
+} text;
 
 /* ---- Data ---- */
 
-static int append(corpus *c, const file_map *map)
+static void cut(const text *c, uint32_t sequence, int32_t *ids, int32_t *targets)
 {
-    uint16_t *tokens = map->bytes < SIZE_MAX / sizeof *tokens - c->count - 1
-                           ? realloc(c->tokens, (size_t)(c->count + map->bytes + 1) * sizeof *tokens) : NULL;
-    if (tokens == NULL) return cli_fail_memory();
-    c->tokens = tokens;
-    for (uint64_t i = 0; i < map->bytes; i++) tokens[c->count++] = map->data[i];
-    tokens[c->count++] = END_ID;
-    return CLI_OK;
-}
-
-static int read_files(corpus *c)
-{
-    cli_session session = {.context = NULL};
-    int result = CLI_OK;
-    uint64_t sum = 0;
-    if (base_report_init(&session.report, NULL) != DART_OK) return cli_fail_memory();
-    for (uint32_t i = 0; i < c->files.count && result == CLI_OK; i++) {
-        file_map map;
-        const dart_status status = file_map_open(c->files.texts[i], &session.report, &map);
-        result = status == DART_OK ? append(c, &map) : cli_fail_file(&session, status);
-        file_map_close(&map);
-    }
-    base_report_destroy(&session.report);
-    for (uint64_t i = 0; i < c->count; i++) sum = base_mix(sum ^ c->tokens[i]);
-    snprintf(c->data, sizeof c->data, "(%" PRIu64 " tokens, checksum %016" PRIx64 ")", c->count, sum);
-    return result;
-}
-
-/* A sequence of the data, in its order; the target of a token is the next one. */
-static void cut(const corpus *c, uint32_t sequence, int32_t *ids, int32_t *targets)
-{
-    const uint16_t *from = c->tokens + (uint64_t)sequence * c->L;
-    for (uint32_t t = 0; t < c->L; t++) {
-        ids[t] = from[t];
-        targets[t] = from[t + 1];
-    }
+    corpus_cut(&c->data, (uint64_t)sequence * c->L, c->L, ids, targets);
 }
 
 static void fill_step(void *user, uint32_t step, int32_t *ids, int32_t *targets)
 {
-    corpus *c = user;
+    text *c = user;
     const uint32_t *places = training_epoch(&c->order, step / c->epoch_steps) + (size_t)(step % c->epoch_steps) * c->batch;
     for (uint32_t b = 0; b < c->batch; b++) cut(c, places[b], ids + (size_t)b * c->L, targets + (size_t)b * c->L);
 }
 
 static void fill_validation(void *user, uint32_t index, int32_t *ids, int32_t *targets)
 {
-    const corpus *c = user;
+    const text *c = user;
     cut(c, c->training + index, ids, targets);
 }
 
 /* ---- The command ---- */
 
 /* Sizes that follow from the options and the data. */
-static int plan(corpus *c, const args_syntax *syntax, uint64_t seed)
+static int plan(text *c, const args_syntax *syntax, uint64_t seed)
 {
-    const uint64_t sequences = (c->count - 1) / c->L;
+    const uint64_t sequences = (c->data.count - 1) / c->L;
     c->batch = c->tokens_a_step / c->L;
     if (c->batch == 0) return args_mistake(syntax, "--batch-tokens %" PRIu32 " are less than --length %" PRIu32, c->tokens_a_step, c->L);
     if (sequences > INT32_MAX) return cli_fail("the data has more than 2^31 sequences");
@@ -97,13 +58,14 @@ static int plan(corpus *c, const args_syntax *syntax, uint64_t seed)
 
 int cmd_train_lm(int argc, char **argv)
 {
-    corpus c = {.L = 256, .tokens_a_step = 1 << 14, .epochs = 1, .most = 1024, .held_out = 0.1f};
+    text c = {.L = 256, .tokens_a_step = 1 << 14, .epochs = 1, .most = 1024, .held_out = 0.1f};
     dart_model_config config = TRAINING_CONFIG;
     training_options o = TRAINING_DEFAULTS;
-    bool mamba2 = false;
+    bool mamba2 = false, bytes = false;
+    args_list files = {.count = 0};
+    char data[80];
     const args_option options[] = {
-        {"data", 0, ARGS_LIST, "FILE", &c.files, "a document; several are given one by one", 0, 0, true},
-        {"bytes", 0, ARGS_FLAG, NULL, &c.bytes, "tokens are bytes, and 256 behind each document", 0, 0, false},
+        CORPUS_OPTIONS(files, bytes),
         {"held-out", 0, ARGS_F32, "X", &c.held_out, "share of the data, at its end, for validation; by default 0.1", 0, 1, false},
         {"epochs", 0, ARGS_U32, "N", &c.epochs, "by default 1", 1, 1 << 20, false},
         {"batch-tokens", 0, ARGS_U32, "N", &c.tokens_a_step, "of a step, by default 16384", 1, 1 << 28, false},
@@ -118,23 +80,23 @@ int cmd_train_lm(int argc, char **argv)
         .options = options,
         .options_count = COUNT_OF(options),
         .about =
-            "Trains a language model on files, from initial values, and writes it to the folder OUT. Documents are joined and cut into\n"
+            "Trains a language model on files, from initial values, and writes it to the folder OUT. Files are joined and cut into\n"
             "sequences of L tokens; each epoch takes them in another order, and leaves out what does not fill a step.\n" TRAINING_ABOUT};
     args_operands operands;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
-    if (!c.bytes) return args_mistake(&syntax, "--bytes is missing: there is no other way from text to tokens yet");
+    status = corpus_open(&c.data, &files, bytes);
+    snprintf(data, sizeof data, "(%" PRIu64 " tokens, checksum %016" PRIx64 ")", c.data.count, c.data.checksum);
     config.sma = !mamba2;
-    config.V = V;
+    config.V = c.data.V;
     config.H = 2 * config.W / config.P;
-    status = read_files(&c);
     if (status == CLI_OK) status = plan(&c, &syntax, o.seed);
     if (status == CLI_OK)
-        status = training_run(&(training_task){.name = "lm", .syntax = &syntax, .folder = operands.texts[0], .config = &config, .data = c.data,
+        status = training_run(&(training_task){.name = "lm", .syntax = &syntax, .folder = operands.texts[0], .config = &config, .data = data,
                                                .L = c.L, .batch = c.batch, .steps = c.epoch_steps * c.epochs, .validation = c.validation,
                                                .user = &c, .fill = fill_step, .fill_validation = fill_validation},
                               &o);
-    free(c.tokens);
+    corpus_close(&c.data);
     free(c.order.places);
     return status;
 }

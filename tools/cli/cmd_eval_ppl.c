@@ -1,0 +1,151 @@
+/* dartlm eval ppl: how well a language model says what comes next. */
+#include "corpus.h"
+#include "cli.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct text_test {
+    corpus data;
+    uint32_t L, B, piece; /* tokens of a sequence, sequences at a time, tokens of them at a time */
+    uint64_t sequences;
+    int32_t *ids, *targets; /* B L */
+    float *logits;          /* B piece V */
+} text_test;
+
+typedef struct score {
+    uint64_t tokens, right;
+    double loss; /* sum of -log of the probability of the next token */
+    double seconds;
+} score;
+
+static void add_token(score *s, const float *logits, uint32_t V, int32_t target)
+{
+    float top = logits[0];
+    uint32_t best = 0;
+    double sum = 0;
+    for (uint32_t v = 1; v < V; v++) {
+        if (!(logits[v] > top)) continue;
+        top = logits[v];
+        best = v;
+    }
+    for (uint32_t v = 0; v < V; v++) sum += exp((double)logits[v] - (double)top);
+    s->loss += log(sum) + (double)top - (double)logits[target];
+    s->right += best == (uint32_t)target;
+    s->tokens++;
+}
+
+/* `count` sequences of the batch, piece after piece. */
+static dart_status run_batch(dart_state *state, const text_test *test, uint32_t count, uint32_t V, score *s)
+{
+    dart_status status = dart_state_reset(state, -1);
+    for (uint32_t t = 0; t < test->L && status == DART_OK; t += test->piece) {
+        const uint32_t n = test->L - t < test->piece ? test->L - t : test->piece;
+        status = dart_prefill(state, &(dart_prefill_args){.ids = test->ids + t, .ids_row = test->L, .L = n, .want = DART_LOGITS_ALL,
+                                                          .logits = test->logits});
+        for (uint32_t b = 0; b < count && status == DART_OK; b++)
+            for (uint32_t i = 0; i < n; i++)
+                add_token(s, test->logits + ((size_t)b * n + i) * V, V, test->targets[(size_t)b * test->L + t + i]);
+    }
+    return status;
+}
+
+static int run(text_test *test, dart_state *state, uint32_t V, score *s)
+{
+    const size_t tokens = (size_t)test->B * test->L;
+    test->ids = calloc(tokens, sizeof *test->ids);
+    test->targets = calloc(tokens, sizeof *test->targets);
+    test->logits = malloc((size_t)test->B * test->piece * V * sizeof *test->logits);
+    if (test->ids == NULL || test->targets == NULL || test->logits == NULL) return cli_fail_memory();
+    const uint64_t begin = base_now_ns();
+    for (uint64_t first = 0; first < test->sequences; first += test->B) {
+        const uint32_t count = test->sequences - first < test->B ? (uint32_t)(test->sequences - first) : test->B;
+        cli_progress("sequence %" PRIu64 " of %" PRIu64, first, test->sequences);
+        for (uint32_t b = 0; b < count; b++)
+            corpus_cut(&test->data, (first + b) * test->L, test->L, test->ids + (size_t)b * test->L, test->targets + (size_t)b * test->L);
+        const dart_status status = run_batch(state, test, count, V, s);
+        if (status != DART_OK) return cli_fail_state(state, status);
+    }
+    cli_progress_end();
+    s->seconds = (double)(base_now_ns() - begin) / 1e9;
+    return CLI_OK;
+}
+
+static int print(const cli_session *session, const score *s, bool json)
+{
+    const double loss = s->loss / (double)s->tokens, accuracy = (double)s->right / (double)s->tokens, speed = (double)s->tokens / s->seconds;
+    char number[3][CLI_NUMBER];
+    if (json)
+        return cli_print_json(json_pack("{s:s, s:s, s:I, s:o, s:o, s:f, s:f}", "task", "ppl", "device", session->info.name, "tokens",
+                                        (json_int_t)s->tokens, "loss", isfinite(loss) ? json_real(loss) : json_null(), "perplexity",
+                                        isfinite(exp(loss)) ? json_real(exp(loss)) : json_null(), "accuracy", accuracy, "tokens_per_second",
+                                        speed));
+    printf("perplexity  %.4f; loss %.5f, %.5f bits a token\n", exp(loss), loss, loss / 0.69314718055994531);
+    printf("accuracy    %s of %s right, %.2f %%\n", cli_count(s->right, number[0]), cli_count(s->tokens, number[1]), 100 * accuracy);
+    printf("speed       %s tokens/s\n", cli_rate(speed, number[2]));
+    return CLI_OK;
+}
+
+int cmd_eval_ppl(int argc, char **argv)
+{
+    cli_common common = {.device = NULL};
+    cli_model_options with = {.folder = NULL};
+    text_test test = {.L = 2048, .B = 1, .piece = 128};
+    args_list files = {.count = 0};
+    uint32_t most = 0;
+    bool bytes = false;
+    const args_option options[] = {
+        {"model", 0, ARGS_TEXT, "DIR", &with.folder, "config.json and *.safetensors", 0, 0, true},
+        CORPUS_OPTIONS(files, bytes),
+        {"length", 0, ARGS_U32, "L", &test.L, "tokens of a sequence, by default 2048", 1, 1 << 24, false},
+        {"batch", 0, ARGS_U32, "B", &test.B, "sequences at a time, by default 1", 1, 65536, false},
+        {"sequences", 0, ARGS_U32, "N", &most, "only the first N", 1, 0, false},
+        CLI_STATE(with),
+        CLI_WEIGHTS(common, with),
+        CLI_DEVICE(common),
+        CLI_OUTPUT(common),
+    };
+    const args_syntax syntax = {
+        .command = "dartlm eval ppl",
+        .operands = "",
+        .options = options,
+        .options_count = COUNT_OF(options),
+        .about =
+            "Perplexity of a language model: the data is cut into sequences of L tokens, each read from an empty state; what does not\n"
+            "fill a sequence is left out. A token is right if the model ranks the next one first."};
+    args_operands operands;
+    cli_session session = {.context = NULL};
+    dart_model *model = NULL;
+    dart_state *state = NULL;
+    dart_model_info info;
+    score s = {.tokens = 0};
+    int status = args_parse(&syntax, argc, argv, &operands);
+    if (status != ARGS_GO_ON) return status;
+    status = corpus_open(&test.data, &files, bytes);
+    if (status == CLI_OK && test.data.count <= test.L)
+        status = cli_fail("the data has %" PRIu64 " tokens; a sequence takes %" PRIu32 " and the one behind it", test.data.count, test.L);
+    if (status == CLI_OK) status = cli_open_model(&session, &common, &with, &model);
+    if (status != CLI_OK) goto done;
+    if (dart_model_describe(model, &info) != DART_OK || info.config.V < test.data.V) {
+        status = cli_fail("%s has %" PRIu32 " ids, the data %" PRIu32, with.folder, info.config.V, test.data.V);
+        goto done;
+    }
+    test.sequences = (test.data.count - 1) / test.L;
+    if (most > 0 && most < test.sequences) test.sequences = most;
+    if (test.B > test.sequences) test.B = (uint32_t)test.sequences;
+    if (test.piece > test.L) test.piece = test.L;
+    const dart_state_options state_options = {.B = test.B, .S = with.S, .no_sma = with.no_sma};
+    const dart_status made = dart_state_create(model, &state_options, &state);
+    status = made == DART_OK ? run(&test, state, info.config.V, &s) : cli_fail_model(model, made);
+    if (status == CLI_OK) status = print(&session, &s, common.json);
+done:
+    free(test.ids);
+    free(test.targets);
+    free(test.logits);
+    corpus_close(&test.data);
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+    cli_close(&session);
+    return status;
+}

@@ -1,0 +1,41 @@
+/* Files as one line of tokens, for language models. */
+#ifndef DARTLM_CORPUS_H
+#define DARTLM_CORPUS_H
+
+#include "args.h"
+#include "base/file.h"
+#include "checkpoint/safetensors.h"
+
+/* A file: bytes, or a tensor of token ids, which stay where the file is mapped. */
+typedef struct corpus_file {
+    file_map map;      /* of bytes */
+    safetensors *shard;
+    const uint8_t *at;
+    uint32_t width;    /* bytes of a token: 1, 2 or 4 */
+    uint64_t first, count; /* place in the line; count without the end id that follows bytes */
+} corpus_file;
+
+/* With bytes, a token is a byte, each file a document, and CORPUS_END_ID comes behind it. Else a file is safetensors with a tensor "tokens" (U16
+ * or U32, of any shape), documents one after another with whatever id ends them, and "vocabulary" in its metadata: the number of ids. */
+enum { CORPUS_END_ID = 256 };
+typedef struct corpus {
+    corpus_file files[ARGS_MAX_LIST];
+    uint32_t files_count;
+    bool bytes;
+    uint32_t V;
+    uint64_t count; /* tokens */
+    uint64_t checksum;
+} corpus;
+
+/* Reads all of the files once. Returns CLI_OK, or CLI_FAILED after telling stderr why; the caller closes the corpus either way. */
+int corpus_open(corpus *c, const args_list *files, bool bytes);
+void corpus_close(corpus *c);
+/* ids first .. first + L - 1, and as targets the ids that follow each. first + L < count. */
+void corpus_cut(const corpus *c, uint64_t first, uint32_t L, int32_t *ids, int32_t *targets);
+
+/* For tables of options. */
+#define CORPUS_OPTIONS(files, is_bytes) \
+    {"data", 0, ARGS_LIST, "FILE", &(files), "tokens, one file after another: safetensors with a tensor \"tokens\" (U16 or\nU32) and " \
+     "\"vocabulary\" in its metadata", 0, 0, true}, \
+    {"bytes", 0, ARGS_FLAG, NULL, &(is_bytes), "files of any kind: tokens are bytes, and 256 behind each file", 0, 0, false}
+#endif
