@@ -181,10 +181,11 @@ DART_API dart_status dart_attention_backward(dart_stream *stream, const dart_att
  *   delta_m = g_m (value_m . up_r - r . up_r), exactly 0 for a token that sees one memory,
  *   grad of en = sum delta key / sqrt(N), grad of qn = sum delta en (rho dh)^T / sqrt(N), each taken through its norm to grad_e and grad_q;
  *   grad_c = sum g up_r dh^T;  grad_dh = sum_t g c^T up_r + rho (X - u mean_p(X u)), u = rho dh, X = sum_t delta qn^T en / sqrt(N).
- * Shapes of dart_sma; memories.first is 0, and they are raw or normalised. r and lse as dart_sma left them: r in f32, as delta is a difference
- * of numbers of its size. grad_q, grad_e, grad_c have the shapes of q, e and c, grad_dh f32 B M H N P is the gradient of the raw memory: 0 where
- * no token reads one. All are written; rows past the count become 0. With add_c grad_c is added to (the scan reads c as well).
- * Scratch memory: 8 B L H M + 4 B L G (N + P) + 4 B M H N P bytes, and as much as dart_sma takes for qn and en. Source: DART. */
+ * Shapes of dart_sma; memories.first is 0, and they are raw or normalised. r and lse as dart_sma left them; r may be of any storage type, but
+ * delta is a difference of numbers of its size: take f32. grad_q, grad_e, grad_c have the shapes of q, e and c, grad_dh f32 B M H N P is the
+ * gradient of the raw memory: 0 where no token reads one. All are written; rows past the count become 0. With add_c grad_c is added to (the
+ * scan reads c as well).
+ * Scratch memory: 8 B L H M + 4 B L G (N + P) + 4 B M H N P bytes, and as much as dart_sma takes for qn, en and rho. Source: DART. */
 typedef struct dart_sma_backward_args {
     uint32_t B, L, H, G, N, P, S;
     bool add_c;

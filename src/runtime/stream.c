@@ -15,7 +15,7 @@ dart_status dart_stream_create(dart_device *device, const dart_stream_options *o
     dart_status status = base_report_init(&made->report, device->report.log);
     if (status != DART_OK) {
         free(made);
-        return status;
+        return base_fail(&device->report, status, "dart_stream_create: no lock for a stream");
     }
     made->device = device;
     if (options != NULL) made->options = *options;

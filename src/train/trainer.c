@@ -11,9 +11,11 @@
 
 static dart_status take_text(dart_trainer *trainer, dart_status status, const char *text, const char *call)
 {
-    trainer->broken = status;
-    return base_fail(&trainer->report, status, "%s: %s", call, text);
+    trainer->broken = trainer_failure(trainer->device, status);
+    return base_fail(&trainer->report, trainer->broken, "%s: %s", call, text);
 }
+
+dart_status trainer_failure(const dart_device *device, dart_status status) { return atomic_load(&device->lost) ? DART_DEVICE_LOST : status; }
 
 dart_status trainer_take(dart_trainer *trainer, dart_status status, const char *call)
 {
@@ -29,8 +31,8 @@ dart_status trainer_take_stream(dart_trainer *trainer, const dart_stream *stream
     if (status == DART_OK) return status;
     if (status == DART_TIMEOUT)
         snprintf(text, sizeof text, "not done in %llu ns", (unsigned long long)trainer->options.timeout_ns);
-    else
-        dart_stream_error(stream, text, sizeof text);
+    else if (dart_stream_error(stream, text, sizeof text) == 0)
+        dart_device_error(trainer->device, text, sizeof text);
     return take_text(trainer, status, text, call);
 }
 
@@ -122,6 +124,7 @@ dart_status trainer_make(dart_device *device, const dart_model_config *config, c
     *trainer = made;
     made = NULL;
 fail:
+    if (status != DART_OK) status = trainer_failure(device, status);
     dart_trainer_destroy(&made);
     return status;
 }
@@ -267,6 +270,13 @@ fail:
     return status;
 }
 
+static dart_status put_plan(dart_trainer *trainer, const int32_t *ids, const char *call)
+{
+    const dart_status status = dart_embed_plan(ids, trainer->T, trainer->config.V, trainer->plan);
+    if (status != DART_OK) return take_text(trainer, status, "no host memory to sort the ids", call);
+    return put(trainer, TRAINER_PLAN, trainer->plan, dart_embed_plan_elements(trainer->T, trainer->config.V), call);
+}
+
 /* The passes of all rows, one micro-batch after another; the last one is still under way. */
 static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const dart_train_batch *batch, uint64_t labels, const char *call)
 {
@@ -278,10 +288,7 @@ static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, c
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;
         if (i > 0) TRY(wait(trainer, call));
-        if (passes == TRAINER_PASSES) {
-            TRY(trainer_take(trainer, dart_embed_plan(batch->ids + first, trainer->T, trainer->config.V, trainer->plan), call));
-            TRY(put(trainer, TRAINER_PLAN, trainer->plan, dart_embed_plan_elements(trainer->T, trainer->config.V), call));
-        }
+        if (passes == TRAINER_PASSES) TRY(put_plan(trainer, batch->ids + first, call));
         TRY(put(trainer, TRAINER_IDS, batch->ids + first, trainer->T, call));
         TRY(put_targets(trainer, batch->targets + first, call));
         if (i == 0) TRY(submit(trainer, TRAINER_BEGIN, call));

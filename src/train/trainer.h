@@ -126,7 +126,10 @@ dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared sh
 /* Records what is not recorded yet. */
 dart_status trainer_record(dart_trainer *trainer, trainer_recording recording, const char *call);
 
-/* Copies the text of a failure on the device or a stream to the trainer's report, and breaks the trainer. */
+/* What a failure is on that device: a lost one gives no host memory either. */
+dart_status trainer_failure(const dart_device *device, dart_status status);
+/* Copies the text of a failure on the device or a stream to the trainer's report, and breaks the trainer. A stream without a text has not seen
+ * the failure: then the device has the text. */
 dart_status trainer_take(dart_trainer *trainer, dart_status status, const char *call);
 dart_status trainer_take_stream(dart_trainer *trainer, const dart_stream *stream, dart_status status, const char *call);
 #endif

@@ -7,6 +7,7 @@
 
 #include "dartlm/model.h"
 #include "dartlm/ops_backward.h"
+#include "dartlm/train.h"
 
 enum { B = 2, L = 11, H = 2, G = 1, N = 4, P = 8, S = 4, I = H * P, V = 13, ROOM = 4096, PLAN_AT = 2048 };
 
@@ -22,6 +23,7 @@ typedef struct world {
     dart_stream *stream;
     dart_model *model;
     dart_state *state;
+    dart_trainer *trainer;
     float results[8];
 } world;
 
@@ -178,6 +180,31 @@ static dart_status reset(world *w)
     const dart_status status = dart_state_reset(w->state, 0);
     return status != DART_OK && dart_state_reset(w->state, -1) != DART_OK ? DART_INTERNAL : status;
 }
+static const dart_trainer_options training = {.B = B, .L = L, .keep = 1, .weights = DART_STORAGE_BF16, .clip = 1, .seed = 3};
+static const dart_train_batch batch = {.ids = ids, .targets = ids};
+static dart_status make_trainer(world *w)
+{
+    return w->trainer != NULL ? DART_OK : dart_trainer_create(w->device, &config, &training, &w->trainer);
+}
+/* A failure on the way breaks a trainer, which stays so: another one takes its place. */
+static dart_status train(world *w)
+{
+    dart_train_result result, none;
+    dart_status status = make_trainer(w);
+    if (status != DART_OK) return status;
+    status = dart_trainer_step(w->trainer, &batch, 1e-2, &result);
+    if (status == DART_OK) status = dart_trainer_evaluate(w->trainer, &batch, &result);
+    if (status == DART_OK) {
+        w->results[5] = (float)result.loss;
+        return DART_OK;
+    }
+    assert_int_equal(dart_trainer_step(w->trainer, &batch, 1e-2, &none), status);
+    assert_int_equal(dart_trainer_evaluate(w->trainer, &batch, &none), status);
+    assert_int_equal(dart_trainer_read(w->trainer, DART_TRAIN_WEIGHT, 0, w->results), status);
+    assert_int_equal(dart_trainer_export(w->trainer, "."), status);
+    dart_trainer_destroy(&w->trainer);
+    return status;
+}
 static dart_status open_model(world *w)
 {
     char path[4096];
@@ -207,11 +234,13 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
     STEP(do_attention_backward),
     STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),
     STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(feed), STEP(reset), STEP(open_model),
+    STEP(make_trainer), STEP(train),
 };
 enum { STEPS = sizeof steps / sizeof steps[0], STEP_OPEN = 1 };
 
 static void end(world *w)
 {
+    dart_trainer_destroy(&w->trainer);
     dart_state_destroy(&w->state);
     dart_model_destroy(&w->model);
     dart_stream_destroy(&w->stream);
@@ -298,11 +327,13 @@ static void a_lost_device_stays_lost(void **unused)
             dart_stream *stream = NULL;
             dart_model *model = NULL;
             dart_state *state = NULL;
+            dart_trainer *trainer = NULL;
             char byte = 0;
             assert_int_equal(dart_buffer_create(w.device, 4, &buffer), DART_DEVICE_LOST);
             assert_int_equal(dart_stream_create(w.device, NULL, &stream), DART_DEVICE_LOST);
             assert_int_equal(dart_model_random(w.device, &config, 5, NULL, &model), DART_DEVICE_LOST);
-            assert_true(buffer == NULL && stream == NULL && model == NULL);
+            assert_int_equal(dart_trainer_create(w.device, &config, &training, &trainer), DART_DEVICE_LOST);
+            assert_true(buffer == NULL && stream == NULL && model == NULL && trainer == NULL);
             if (w.buffers[0] != NULL) {
                 assert_int_equal(dart_buffer_write(w.buffers[0], 0, &byte, 1), DART_DEVICE_LOST);
                 assert_int_equal(dart_buffer_read(w.buffers[0], 0, &byte, 1), DART_DEVICE_LOST);

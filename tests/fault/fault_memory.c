@@ -1,7 +1,9 @@
 /* Host memory that runs out: every malloc, calloc and realloc of the library, those of its JSON reader, and the
  * creation of threads and locks fail once, on the CPU backend: fault_memory DATA_DIR. The build wraps these functions at
  * link time (--wrap), which reaches what the static library calls and nothing else. */
+#define _POSIX_C_SOURCE 200809L
 #include "dartlm/model.h"
+#include "dartlm/train.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -11,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -73,8 +76,22 @@ static const dart_model_config config = {.sma = true, .V = V, .W = 8, .layers = 
 static const int32_t ids[B * L] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4, 5};
 static char folder[4096];
 
-/* All that a program does with the library, up to the first failure. */
-static dart_status live(float *result)
+static dart_status open_device(dart_context **context, dart_device **device)
+{
+    const dart_status status = dart_context_create(&(dart_context_options){.without_vulkan = true, .without_cuda = true}, context);
+    return status != DART_OK ? status : dart_device_open(*context, &(dart_device_options){.spec = "cpu", .threads = 3, .poison = true}, device);
+}
+
+/* Nothing may be left on the device. */
+static void close_device(dart_context **context, dart_device **device)
+{
+    assert_int_equal(dart_device_bytes(*device), 0);
+    dart_device_destroy(device);
+    dart_context_destroy(context);
+}
+
+/* All that a program does with ops and models, up to the first failure. */
+static dart_status infer(float *result)
 {
     dart_context *context = NULL;
     dart_device *device = NULL;
@@ -84,8 +101,7 @@ static dart_status live(float *result)
     dart_state *state = NULL;
     dart_model_config loaded;
     float logits[B * V] = {0};
-    dart_status status = dart_context_create(&(dart_context_options){.without_vulkan = true, .without_cuda = true}, &context);
-    if (status == DART_OK) status = dart_device_open(context, &(dart_device_options){.spec = "cpu", .threads = 3, .poison = true}, &device);
+    dart_status status = open_device(&context, &device);
     if (status == DART_OK) status = dart_buffer_create(device, 5000, &buffer);
     if (status == DART_OK) status = dart_stream_create(device, NULL, &stream);
     for (int i = 0; i < 70 && status == DART_OK; i++)
@@ -107,22 +123,101 @@ static dart_status live(float *result)
     dart_model_destroy(&model);
     dart_stream_destroy(&stream);
     dart_buffer_destroy(&buffer);
-    dart_device_destroy(&device);
-    dart_context_destroy(&context);
+    close_device(&context, &device);
     return status;
 }
 
-static void every_allocation_fails_once(void **unused)
+/* ---- Training ---- */
+
+static const dart_trainer_options options = {.B = B, .L = L, .keep = 2, .weights = DART_STORAGE_BF16, .clip = 1, .seed = 5};
+static const dart_train_batch batch = {.ids = ids, .targets = ids};
+static char run_folder[] = "fault_memory.XXXXXX";
+
+/* The text of a failure: the call, and why it failed. */
+static void check_text(const char *text, const char *call)
 {
-    (void)unused;
+    const size_t length = strlen(text);
+    if (strncmp(text, call, strlen(call)) != 0 || length < strlen(call) + 4 || text[length - 1] == ' ') fail_msg("%s fails with '%s'", call, text);
+}
+
+static dart_status step(dart_trainer *trainer, double *loss)
+{
+    char text[512] = "";
+    dart_train_result result = {0};
+    const dart_status status = dart_trainer_step(trainer, &batch, 1e-2, &result);
+    dart_trainer_error(trainer, text, sizeof text);
+    if (status != DART_OK) check_text(text, "dart_trainer_step");
+    *loss = result.loss;
+    return status;
+}
+
+/* A failure leaves the run that was saved before, and no other file. */
+static dart_status save_again(dart_trainer *trainer)
+{
+    dart_status status = dart_trainer_save(trainer, run_folder, "again");
+    if (status == DART_OK) status = dart_trainer_export(trainer, run_folder);
+    return status;
+}
+
+/* A trainer from nothing and one from its file, up to the first failure. */
+static dart_status train(float *result)
+{
+    dart_context *context = NULL;
+    dart_device *device = NULL;
+    dart_trainer *trainer = NULL, *resumed = NULL;
+    dart_train_result evaluated;
+    double loss = 0;
+    dart_status status = open_device(&context, &device);
+    if (status == DART_OK) status = dart_trainer_create(device, &config, &options, &trainer);
+    if (status == DART_OK) status = step(trainer, &loss);
+    if (status == DART_OK) status = dart_trainer_evaluate(trainer, &batch, &evaluated);
+    if (status == DART_OK) status = save_again(trainer);
+    if (status == DART_OK) status = dart_trainer_resume(device, run_folder, &options, &resumed);
+    if (status == DART_OK) status = step(resumed, &loss);
+    *result = (float)loss;
+    dart_trainer_destroy(&resumed);
+    dart_trainer_destroy(&trainer);
+    close_device(&context, &device);
+    return status;
+}
+
+/* Whatever failed, the folder holds the run of the first life, whose bits all others have. */
+static void check_run(void)
+{
+    static char first[1 << 16], now[sizeof first];
+    static size_t first_bytes;
+    char path[256];
+    snprintf(path, sizeof path, "%s/training.safetensors", run_folder);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    const size_t bytes = fread(now, 1, sizeof now, file);
+    assert_int_equal(fclose(file), 0);
+    assert_true(bytes > 0 && bytes < sizeof now);
+    if (first_bytes == 0) memcpy(first, now, first_bytes = bytes);
+    if (bytes != first_bytes || memcmp(now, first, bytes) != 0) fail_msg("the run that was saved is another now");
+}
+
+static void remove_file(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", run_folder, name);
+    assert_int_equal(remove(path), 0);
+}
+
+/* ---- Tests ---- */
+
+/* The result of a life whose allocations fail in turn is that of one without failures, or a status. `after` follows each life. */
+static void every_allocation_fails(dart_status (*live)(float *result), void (*after)(void))
+{
     float expected, result;
-    json_set_alloc_funcs(json_allocate, free);
     assert_int_equal(live(&expected), DART_OK);
+    if (after != NULL) after();
     for (unsigned n = 1;; n++) {
         json_failed = false;
         atomic_store(&fail_in, n);
         const dart_status status = live(&result);
         const unsigned left = atomic_exchange(&fail_in, 0);
+        if (after != NULL) after();
         /* An allocation that the library can do without may fail unseen. */
         if (status == DART_OK) {
             assert_true(result == expected);
@@ -135,13 +230,31 @@ static void every_allocation_fails_once(void **unused)
     }
 }
 
+static void inference_fails_once(void **unused)
+{
+    (void)unused;
+    every_allocation_fails(infer, NULL);
+}
+
+static void training_fails_once(void **unused)
+{
+    (void)unused;
+    assert_non_null(mkdtemp(run_folder));
+    every_allocation_fails(train, check_run);
+    remove_file("config.json");
+    remove_file("model.safetensors");
+    remove_file("training.safetensors");
+    assert_int_equal(rmdir(run_folder), 0); /* and nothing else */
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_allocation_fails_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(inference_fails_once), cmocka_unit_test(training_fails_once)};
     if (argc != 2) {
         fprintf(stderr, "usage: %s DATA_DIR\n", argv[0]);
         return 2;
     }
     snprintf(folder, sizeof folder, "%s/hf-mamba2", argv[1]);
+    json_set_alloc_funcs(json_allocate, free);
     return cmocka_run_group_tests_name("fault_memory", tests, NULL, NULL);
 }

@@ -5,12 +5,13 @@
 #include "base/base.h"
 
 #include "dartlm/model.h"
+#include "dartlm/train.h"
 
 #include <stdatomic.h>
 
-enum { THREADS = 4, ROUNDS = 6, B = 2, L = 19, V = 31, T = 24, W = 40 };
+enum { THREADS = 4, ROUNDS = 6, B = 2, L = 19, V = 31, WIDTH = 16, T = 24, W = 40 };
 
-static const dart_model_config config = {.sma = true, .V = V, .W = 16, .layers = 2, .H = 4, .P = 8, .G = 1, .N = 8, .K = 4, .S = 4, .eps = 1e-5f,
+static const dart_model_config config = {.sma = true, .V = V, .W = WIDTH, .layers = 2, .H = 4, .P = 8, .G = 1, .N = 8, .K = 4, .S = 4, .eps = 1e-5f,
                                          .sma_eps = 1e-5f};
 
 /* cmocka's assertions belong to the main thread: the others count. */
@@ -24,7 +25,7 @@ typedef struct shared {
     dart_context *context;
     dart_device *device;
     dart_model *model;
-    float linear[T * W], logits[B * V];
+    float linear[T * W], logits[B * V], embedding[V * WIDTH];
     atomic_uint lines;
 } shared;
 
@@ -73,18 +74,33 @@ static dart_status feed(dart_model *model, float *logits)
     return status;
 }
 
-/* A device, a stream and a state of one's own beside the shared ones, and wrong calls in between. */
+/* The embedding after two steps of a new trainer. */
+static dart_status train(dart_device *device, float embedding[V * WIDTH])
+{
+    int32_t ids[B * L];
+    dart_trainer *trainer = NULL;
+    for (int i = 0; i < B * L; i++) ids[i] = (i * 5 + 2) % V;
+    const dart_train_batch batch = {.ids = ids, .targets = ids};
+    dart_status status = dart_trainer_create(device, &config, &(dart_trainer_options){.B = B, .L = L, .keep = 1, .seed = 9}, &trainer);
+    for (int i = 0; i < 2 && status == DART_OK; i++) status = dart_trainer_step(trainer, &batch, 1e-2, NULL);
+    if (status == DART_OK) status = dart_trainer_read(trainer, DART_TRAIN_WEIGHT, 0, embedding);
+    dart_trainer_destroy(&trainer);
+    return status;
+}
+
+/* A device, a stream, a state and a trainer of one's own beside the shared ones, and wrong calls in between. */
 static void live(void *argument)
 {
     shared *s = argument;
     for (int i = 0; i < ROUNDS; i++) {
-        float linear[T * W], logits[B * V];
+        float linear[T * W], logits[B * V], embedding[V * WIDTH];
         char text[128];
         dart_device *device = NULL;
         dart_buffer *none = NULL;
         dart_device_info info;
         expect(do_linear(s->device, linear) == DART_OK && memcmp(linear, s->linear, sizeof linear) == 0);
         expect(feed(s->model, logits) == DART_OK && memcmp(logits, s->logits, sizeof logits) == 0);
+        if (i % 3 == 0) expect(train(s->device, embedding) == DART_OK && memcmp(embedding, s->embedding, sizeof embedding) == 0);
         expect(dart_buffer_create(s->device, 0, &none) == DART_INVALID_ARGUMENT);
         expect(dart_device_error(s->device, text, sizeof text) > 0);
         expect(dart_device_open(s->context, &(dart_device_options){.spec = "no such thing"}, &device) == DART_INVALID_ARGUMENT);
@@ -126,6 +142,7 @@ static void threads_share(void **unused)
     assert_int_equal(dart_model_random(s.device, &config, 3, NULL, &s.model), DART_OK);
     assert_int_equal(do_linear(s.device, s.linear), DART_OK);
     assert_int_equal(feed(s.model, s.logits), DART_OK);
+    assert_int_equal(train(s.device, s.embedding), DART_OK);
     const uint64_t bytes = dart_device_bytes(s.device);
     for (int i = 0; i < 2 * THREADS; i++) assert_int_equal(base_thread_start(&threads[i], i < THREADS ? live : live_apart, &s), DART_OK);
     for (int i = 0; i < 2 * THREADS; i++) base_thread_join(&threads[i]);

@@ -226,6 +226,54 @@ static void learns(void **unused)
     }
 }
 
+/* A step of a trainer. */
+static void train_once(dart_trainer *trainer, const dart_train_batch *batch)
+{
+    must_train(trainer, dart_trainer_step(trainer, batch, 1e-2, NULL), "step");
+}
+
+/* Two trainers and a sequence that is read in pieces, in turns on one device: each leaves the bits that it leaves alone. */
+static void share_a_device(void **unused)
+{
+    (void)unused;
+    enum { STEPS = 3 };
+    int32_t ids[SMALL_B * SMALL_L], targets[SMALL_B * SMALL_L];
+    const dart_trainer_options first = {.seed = 7, .clip = 1}, second = {.seed = 8, .keep = 3, .weights = DART_STORAGE_BF16};
+    small_batch(ids, targets, 5);
+    const dart_train_batch batch = {.ids = ids, .targets = targets};
+    dart_trainer *alone[2] = {make_small(first, true), NULL}, *together[2];
+    for (uint32_t i = 0; i < STEPS; i++) train_once(alone[0], &batch);
+    alone[1] = make_small(second, true);
+    for (uint32_t i = 0; i < STEPS; i++) train_once(alone[1], &batch);
+    dart_model *model = model_of(&small, NULL);
+    dart_state *state = state_of(model, NULL);
+    int32_t *read = ids_of(1, small.V);
+    float *expected = logits_of(1, small.V), *logits = logits_of(1, small.V);
+    for (uint32_t i = 0; i < STEPS; i++) feed(state, read, i * L / STEPS, (i + 1) * L / STEPS, expected);
+    must(dart_state_reset(state, -1), "reset");
+    together[0] = make_small(first, true);
+    together[1] = make_small(second, true);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        train_once(together[0], &batch);
+        feed(state, read, i * L / STEPS, (i + 1) * L / STEPS, logits);
+        train_once(together[1], &batch);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_same_bits(alone[i], together[i], DART_TRAIN_WEIGHT);
+        assert_same_bits(alone[i], together[i], DART_TRAIN_SQUARE);
+    }
+    assert_memory_equal(logits, expected, (size_t)L * small.V * sizeof *logits);
+    for (int i = 0; i < 2; i++) {
+        dart_trainer_destroy(&alone[i]);
+        dart_trainer_destroy(&together[i]);
+    }
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+    free(read);
+    free(expected);
+    free(logits);
+}
+
 /* What was trained is loaded for inference, and says the same; a Mamba-2 goes on as a DART from where it was. */
 static void exports(void **unused)
 {
@@ -346,7 +394,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_agree), cmocka_unit_test(steps_agree), cmocka_unit_test(learns), cmocka_unit_test(exports),
-        cmocka_unit_test(refuses),         cmocka_unit_test(skips),
+        cmocka_unit_test(refuses),         cmocka_unit_test(skips),       cmocka_unit_test(share_a_device),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
 }

@@ -486,8 +486,40 @@ static void batches_add_up(void **unused)
     on_all(split);
 }
 
+/* Chunks so long that the borders of memories which nobody reads lie beyond 2^32: only the second sequence reads one, the first memory. */
+static void far_memories_have_no_gradient(void **unused)
+{
+    (void)unused;
+    enum { B = 2, L = 6, N = 4, P = 4, M = 5, MEMORY = N * P };
+    const uint32_t S = 1u << 30;
+    rig r;
+    rig_open(&r, rig_spec);
+    const dart_tensor q = rig_random(&r, DART_F32, B * L * N, -1, 1), e = rig_random(&r, DART_F32, B * L * P, -1, 1),
+                      c = rig_random(&r, DART_F32, B * L * N, -1, 1), dh = rig_random(&r, DART_F32, B * M * MEMORY, -1, 1),
+                      seq = rig_ints(&r, 2 * B, (const int32_t[]){0, L, (int32_t)S - 3, L}), up = rig_random(&r, DART_F32, B * L * P, -1, 1),
+                      read = rig_tensor(&r, DART_F32, B * L * P, NULL), lse = rig_tensor(&r, DART_F32, B * L, NULL),
+                      grad_q = rig_tensor(&r, DART_F32, B * L * N, NULL), grad_e = rig_tensor(&r, DART_F32, B * L * P, NULL),
+                      grad_c = rig_tensor(&r, DART_F32, B * L * N, NULL), grad_dh = rig_tensor(&r, DART_F32, B * M * MEMORY, NULL);
+    const dart_memories memories = {.M = M, .dh = dh};
+    MUST(&r, dart_sma(r.stream, &(dart_sma_args){.B = B, .L = L, .H = 1, .G = 1, .N = N, .P = P, .S = S, .eps = 0.01f, .q = q, .e = e, .c = c,
+                                                 .seq = seq, .memories = &memories, .memories_count = 1, .r = read, .lse = lse}));
+    MUST(&r, dart_sma_backward(r.stream, &(dart_sma_backward_args){.B = B, .L = L, .H = 1, .G = 1, .N = N, .P = P, .S = S, .eps = 0.01f, .q = q,
+                                                                   .e = e, .c = c, .seq = seq, .memories = memories, .r = read, .lse = lse,
+                                                                   .up_r = up, .grad_q = grad_q, .grad_e = grad_e, .grad_c = grad_c,
+                                                                   .grad_dh = grad_dh}));
+    rig_run(&r);
+    float *got = rig_read(&grad_dh, B * M * MEMORY);
+    for (uint32_t m = 0; m < B * M; m++)
+        for (uint32_t i = 0; i < MEMORY; i++)
+            if (!(m == M ? fabsf(got[m * MEMORY + i]) > 0 : fabsf(got[m * MEMORY + i]) <= 0))
+                fail_msg("sequence %u, memory %u, element %u: %g", m / M, m % M, i, (double)got[m * MEMORY + i]);
+    free(got);
+    rig_close(&r);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(is_linear),           cmocka_unit_test(powers_of_two_are_exact), cmocka_unit_test(heads_are_alike),
     cmocka_unit_test(sequences_are_alike), cmocka_unit_test(repeats_its_bits),        cmocka_unit_test(batches_add_up),
+    cmocka_unit_test(far_memories_have_no_gradient),
 };
 RIG_MAIN("prop_backward")
