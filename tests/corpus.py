@@ -81,7 +81,8 @@ def test(program, work):
 
     model = ["--model", work / "bytes", "--length", LENGTH]
     wrong = [([END + 1], "U16", "257", "tokens", "token 0 is 257"), ([1, 2, 1 << 31], "U32", "257", "tokens", "token 2 is 2147483648"),
-             ([], "U16", "257", "tokens", "no tokens"), ([1] * 99, "U16", None, "tokens", "vocabulary"), ([1] * 99, "U16", "0", "tokens", "vocabulary"),
+             ([], "U16", "257", "tokens", "no tokens"), ([1] * 99, "U16", None, "tokens", "vocabulary"),
+             ([1] * 99, "U16", "0", "tokens", "vocabulary"),
              ([1] * 99, "U16", "1e3", "tokens", "vocabulary"), ([1] * 99, "U16", "257", "ids", "no tensor tokens"),
              ([1] * 99, "U16", "300", "tokens", "257 ids, the data 300"), ([1] * LENGTH, "U16", "257", "tokens", "a sequence takes 32")]
     for values, dtype, vocabulary, name, word in wrong:

@@ -146,7 +146,8 @@ static void steps_agree(void **unused)
     open_data(&d, "train-steps", "steps.safetensors");
     int32_t *ids = elements(&d, "ids"), *targets = elements(&d, "target");
     float *lr = elements(&d, "lr"), *loss = elements(&d, "loss"), *norm = elements(&d, "norm");
-    const dart_trainer_options options = {.B = B, .L = LENGTH, .keep = 2, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 2.5f};
+    const dart_trainer_options options = {.B = B, .L = LENGTH, .keep = 2, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+                                          .weight_decay = 0.1f, .clip = 2.5f};
     dart_trainer *trainer = open_trainer("train-steps", options);
     for (uint32_t i = 0; i < STEPS; i++) {
         const dart_train_batch batch = {.ids = ids + i * B * LENGTH, .targets = targets + i * B * LENGTH};
