@@ -153,6 +153,8 @@ int cli_table_print(cli_table **table);
 int cli_print_json(json_t *value);
 /* The same on one line, at once. */
 int cli_print_line(json_t *value);
+/* null where the number is not finite, which JSON has no way to write. */
+json_t *cli_json_number(double value);
 
 /* ---- Tensors of files ---- */
 

@@ -78,8 +78,8 @@ static int print(const cli_session *session, const score *s, bool json)
     char number[3][CLI_NUMBER];
     if (json)
         return cli_print_json(json_pack("{s:s, s:s, s:I, s:o, s:o, s:f, s:f}", "task", "ppl", "device", session->info.name, "tokens",
-                                        (json_int_t)s->tokens, "loss", isfinite(loss) ? json_real(loss) : json_null(), "perplexity",
-                                        isfinite(exp(loss)) ? json_real(exp(loss)) : json_null(), "accuracy", accuracy, "tokens_per_second",
+                                        (json_int_t)s->tokens, "loss", cli_json_number(loss), "perplexity",
+                                        cli_json_number(exp(loss)), "accuracy", accuracy, "tokens_per_second",
                                         speed));
     printf("perplexity  %.4f; loss %.5f, %.5f bits a token\n", exp(loss), loss, loss / 0.69314718055994531);
     printf("accuracy    %s of %s right, %.2f %%\n", cli_count(s->right, number[0]), cli_count(s->tokens, number[1]), 100 * accuracy);

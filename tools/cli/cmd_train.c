@@ -166,8 +166,8 @@ int cmd_grad(int argc, char **argv)
         status = done == DART_OK ? write_gradients(&session, trainer, &result, operands.texts[1]) : cli_fail_trainer(trainer, done);
     }
     if (status == CLI_OK && common.json)
-        status = cli_print_json(json_pack("{s:s, s:s, s:f, s:f, s:I, s:I}", "device", session.info.name, "file", operands.texts[1], "loss",
-                                          result.loss, "norm", result.norm, "targets", (json_int_t)result.labels, "correct",
+        status = cli_print_json(json_pack("{s:s, s:s, s:o, s:o, s:I, s:I}", "device", session.info.name, "file", operands.texts[1], "loss",
+                                          cli_json_number(result.loss), "norm", cli_json_number(result.norm), "targets", (json_int_t)result.labels, "correct",
                                           (json_int_t)result.correct));
     batches_free(&b);
     dart_trainer_destroy(&trainer);
@@ -191,9 +191,9 @@ static int run_steps(dart_trainer *trainer, const batches *b, uint32_t count, ui
         if (status != DART_OK) return cli_fail_trainer(trainer, status);
         to->loss[i] = (float)result.loss;
         to->norm[i] = (float)result.norm;
-        const int printed = cli_print_line(json_pack("{s:I, s:f, s:f, s:f, s:f, s:b}", "step", (json_int_t)i, "loss", result.loss, "accuracy",
-                                                     (double)result.correct / (double)result.labels, "lr", (double)b->lr[i], "norm",
-                                                     isfinite(result.norm) ? result.norm : -1.0, "skipped", result.skipped));
+        const int printed = cli_print_line(json_pack("{s:I, s:o, s:f, s:f, s:o, s:b}", "step", (json_int_t)i, "loss", cli_json_number(result.loss),
+                                                     "accuracy", (double)result.correct / (double)result.labels, "lr", (double)b->lr[i], "norm",
+                                                     cli_json_number(result.norm), "skipped", result.skipped));
         if (printed != CLI_OK) return printed;
     }
     return CLI_OK;

@@ -1,6 +1,7 @@
 #include "cli.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,6 +154,8 @@ int cli_print_json(json_t *value)
     putchar('\n');
     return CLI_OK;
 }
+
+json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
 int cli_print_line(json_t *value)
 {

@@ -20,7 +20,8 @@ typedef struct run {
     uint32_t step, end;     /* steps taken, steps to take */
     int32_t *ids, *targets; /* of a step, or of rows of the validation */
     uint64_t start;
-    double speed; /* tokens a second, of late */
+    uint32_t timed; /* steps of this program */
+    double speed;   /* tokens a second, of late */
 } run;
 
 /* ---- Signals ---- */
@@ -197,9 +198,9 @@ static int report_step(const run *r, uint32_t step, const dart_train_result *res
     char rate_text[CLI_NUMBER], time[CLI_NUMBER];
     const bool shown = step % r->o->every == 0 || step + 1 == r->end;
     if (r->o->common.json && shown)
-        return cli_print_line(json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:b}", "step", (json_int_t)step, "loss", result->loss, "accuracy", accuracy,
-                                        "lr", rate(r, step), "norm", isfinite(result->norm) ? result->norm : -1.0, "tokens_per_second", r->speed,
-                                        "skipped", result->skipped));
+        return cli_print_line(json_pack("{s:I, s:o, s:f, s:f, s:o, s:f, s:b}", "step", (json_int_t)step, "loss", cli_json_number(result->loss),
+                                        "accuracy", accuracy, "lr", rate(r, step), "norm", cli_json_number(result->norm), "tokens_per_second",
+                                        r->speed, "skipped", result->skipped));
     if (shown) {
         cli_progress_end();
         printf("step %6" PRIu32 " of %" PRIu32 "  loss %8.4f  accuracy %6.2f %%  lr %.2e  norm %8.3f  %s tokens/s%s\n", step, r->task->steps,
@@ -220,7 +221,7 @@ static int take_step(run *r, uint32_t step)
     const dart_status status = dart_trainer_step(r->trainer, &batch, rate(r, step), &result);
     if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
     const double now = (double)task->batch * task->L / ((double)(base_now_ns() - begin) / 1e9);
-    r->speed = r->speed > 0 ? 0.9 * r->speed + 0.1 * now : now;
+    r->speed = r->timed++ > 2 ? 0.9 * r->speed + 0.1 * now : now; /* the first steps prepare what all use */
     r->step = step + 1;
     return report_step(r, step, &result);
 }
@@ -252,8 +253,8 @@ static int validate(const run *r)
     const double accuracy = (double)right / (double)labels, seconds = (double)(base_now_ns() - r->start) / 1e9;
     cli_progress_end();
     if (r->o->common.json)
-        return cli_print_line(json_pack("{s:I, s:f, s:f, s:I, s:f}", "step", (json_int_t)r->step, "validation_loss", loss / (double)labels,
-                                        "validation_accuracy", accuracy, "targets", (json_int_t)labels, "seconds", seconds));
+        return cli_print_line(json_pack("{s:I, s:o, s:f, s:I, s:f}", "step", (json_int_t)r->step, "validation_loss",
+                                        cli_json_number(loss / (double)labels), "validation_accuracy", accuracy, "targets", (json_int_t)labels, "seconds", seconds));
     printf("after step %6" PRIu32 "  validation: loss %8.4f  accuracy %6.2f %%\n", r->step, loss / (double)labels, 100 * accuracy);
     return CLI_OK;
 }
