@@ -97,7 +97,8 @@ static void block_free(vk_device *device, vk_block *block)
     free(block);
 }
 
-static VkResult block_create(vk_device *device, uint64_t bytes, uint32_t type, vk_block **out)
+/* *call: which function of Vulkan the result is from. */
+static VkResult block_create(vk_device *device, uint64_t bytes, uint32_t type, vk_block **out, const char **call)
 {
     vk_block *block = calloc(1, sizeof(*block));
     if (block == NULL) return VK_ERROR_OUT_OF_HOST_MEMORY;
@@ -105,10 +106,12 @@ static VkResult block_create(vk_device *device, uint64_t bytes, uint32_t type, v
     block->type = type;
     const VkMemoryAllocateInfo info = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .allocationSize = bytes, .memoryTypeIndex = type};
+    *call = "vkAllocateMemory";
     VkResult result = device->vk.vkAllocateMemory(device->handle, &info, NULL, &block->memory);
     if (result != VK_SUCCESS) block->memory = VK_NULL_HANDLE;
     if (result == VK_SUCCESS && is_direct(device, type)) {
         void *mapped = NULL;
+        *call = "vkMapMemory";
         result = device->vk.vkMapMemory(device->handle, block->memory, 0, VK_WHOLE_SIZE, 0, &mapped);
         block->mapped = mapped;
     }
@@ -123,7 +126,7 @@ static VkResult block_create(vk_device *device, uint64_t bytes, uint32_t type, v
 }
 
 /* With VK_MUTEX_MEMORY held. */
-static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs, vk_memory *memory)
+static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs, vk_memory *memory, const char **call)
 {
     const uint64_t alignment = needs->alignment > BACKEND_ALIGN ? needs->alignment : BACKEND_ALIGN;
     const bool shares = needs->size <= BLOCK_BYTES / 4;
@@ -142,9 +145,9 @@ static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs,
         const uint32_t heap = device->adapter->memory.memoryTypes[type].heapIndex;
         if (needs->size > device->adapter->memory.memoryHeaps[heap].size) continue;
         vk_block *block = NULL;
-        if (shares) result = block_create(device, BLOCK_BYTES, type, &block);
+        if (shares) result = block_create(device, BLOCK_BYTES, type, &block, call);
         if (block == NULL && result != VK_ERROR_DEVICE_LOST)
-            result = block_create(device, needs->size, type, &block);
+            result = block_create(device, needs->size, type, &block, call);
         if (block != NULL) {
             place(memory, block, 0, &block->first);
             return VK_SUCCESS;
@@ -174,12 +177,13 @@ dart_status vk_memory_create(void *self, uint64_t bytes, void **out)
     VkMemoryRequirements needs;
     device->vk.vkGetBufferMemoryRequirements(device->handle, memory->buffer, &needs);
     base_lock(&device->mutexes[VK_MUTEX_MEMORY]);
-    const VkResult result = find_place(device, &needs, memory);
+    const char *call = "vkAllocateMemory";
+    const VkResult result = find_place(device, &needs, memory, &call);
     base_unlock(&device->mutexes[VK_MUTEX_MEMORY]);
     if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY)
-        FAIL(device->report, DART_OUT_OF_MEMORY, "vkAllocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY for %llu bytes",
+        FAIL(device->report, DART_OUT_OF_MEMORY, "%s: VK_ERROR_OUT_OF_DEVICE_MEMORY for %llu bytes", call,
              (unsigned long long)needs.size);
-    if (result != VK_SUCCESS) TRY(vk_fail(device, result, "vkAllocateMemory"));
+    if (result != VK_SUCCESS) TRY(vk_fail(device, result, call));
     VK(device, vkBindBufferMemory, (device->handle, memory->buffer, memory->block->memory, memory->offset));
     *out = memory;
     return DART_OK;

@@ -206,7 +206,6 @@ static void failures_ahead_change_nothing(void **unused)
     dart_model_destroy(&model);
 }
 
-/* Against a token-level cache of the same heads a memory is N / (2 S) of the size, and its scale adds 4 / (P bytes). */
 /* Positions are 31 bits wide: the last token is number 2^31 - 1. */
 static void ends_at_the_last_position(void **unused)
 {
@@ -230,6 +229,7 @@ static void ends_at_the_last_position(void **unused)
     dart_model_destroy(&model);
 }
 
+/* Against a token-level cache of the same heads a memory is N / (2 S) of the size, and its scale adds 4 / (P bytes). */
 static void counts_bytes(void **unused)
 {
     (void)unused;
