@@ -167,8 +167,8 @@ int cmd_grad(int argc, char **argv)
     }
     if (status == CLI_OK && common.json)
         status = cli_print_json(json_pack("{s:s, s:s, s:o, s:o, s:I, s:I}", "device", session.info.name, "file", operands.texts[1], "loss",
-                                          cli_json_number(result.loss), "norm", cli_json_number(result.norm), "targets", (json_int_t)result.labels, "correct",
-                                          (json_int_t)result.correct));
+                                          cli_json_number(result.loss), "norm", cli_json_number(result.norm), "targets",
+                                          (json_int_t)result.labels, "correct", (json_int_t)result.correct));
     batches_free(&b);
     dart_trainer_destroy(&trainer);
     cli_close(&session);

@@ -254,7 +254,8 @@ static int validate(const run *r)
     cli_progress_end();
     if (r->o->common.json)
         return cli_print_line(json_pack("{s:I, s:o, s:f, s:I, s:f}", "step", (json_int_t)r->step, "validation_loss",
-                                        cli_json_number(loss / (double)labels), "validation_accuracy", accuracy, "targets", (json_int_t)labels, "seconds", seconds));
+                                        cli_json_number(loss / (double)labels), "validation_accuracy", accuracy, "targets",
+                                        (json_int_t)labels, "seconds", seconds));
     printf("after step %6" PRIu32 "  validation: loss %8.4f  accuracy %6.2f %%\n", r->step, loss / (double)labels, 100 * accuracy);
     return CLI_OK;
 }
