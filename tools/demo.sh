@@ -62,7 +62,7 @@ done
 
 # What both models have in common. One example has 8 pairs of a key and a value, and then asks for each of the values.
 task=(--length 64 --pairs 8 --vocabulary 64 --width 32 --head-dim 32 --state 8 --chunk-size 8
-    --examples 8192 --epochs 16 --batch-tokens 2048 --lr 5e-3 --weight-decay 0 --validate 250 --sequences 128 --every 250)
+    --examples 8192 --epochs 12 --batch-tokens 2048 --lr 5e-3 --weight-decay 0 --validate 250 --sequences 128 --every 250)
 learned=build/demo/learned
 
 learn() { # name, options
@@ -81,7 +81,7 @@ for line in map(json.loads, sys.stdin):
 }
 
 draw() {
-    gnuplot -e "$1" -e "set title 'Values recalled, % (chance: 3 %)'; set xlabel 'step'; set yrange [0:100]; set key left top
+    gnuplot -e "$1" -e "set title 'Values recalled, % (chance: 3 %)'; set xlabel 'step'; set yrange [0:100]; set key left top;
         plot '$learned/dart.curve' with linespoints title 'DART', '$learned/mamba2.curve' with linespoints title 'Mamba-2'"
 }
 

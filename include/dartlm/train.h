@@ -4,7 +4,7 @@
  * multiply may be stored in 16 bits: then a copy of the masters is rounded after every step. Rows are whole sequences of L tokens.
  *
  * LAWS, besides those of dartlm.h.
- *   Blocking       Every call returns when its work is done.
+ *   Blocking       Every call but dart_trainer_start returns when its work is done.
  *   Threads        A trainer is used by one thread at a time.
  *   Order          The same calls leave the same bits on every device that takes the same variants of kernels.
  *   Lifetime       Destroy trainers before their device.
@@ -79,6 +79,15 @@ typedef struct dart_train_result {
 DART_API dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result);
 /* dart_trainer_gradient, then a step of AdamW with gradients scaled by min(1, clip / (norm + 1e-6)). result may be NULL. */
 DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *batch, double lr, dart_train_result *result);
+/* The same step in three calls, so that the host has the next batch ready when the device is done:
+ *     dart_trainer_prepare(trainer, &first);
+ *     for each step: dart_trainer_start(trainer, lr); dart_trainer_prepare(trainer, &following); dart_trainer_finish(trainer, &result);
+ * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before. dart_trainer_start takes the
+ * prepared batch; with count > 1 it returns once the last B rows are under way. Until dart_trainer_finish every other call on the trainer but
+ * dart_trainer_prepare, dart_trainer_destroy and the queries is DART_INVALID_ARGUMENT; dart_trainer_finish without a step under way is too. */
+DART_API dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch);
+DART_API dart_status dart_trainer_start(dart_trainer *trainer, double lr);
+DART_API dart_status dart_trainer_finish(dart_trainer *trainer, dart_train_result *result);
 /* The loss alone; norm is 0. */
 DART_API dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result);
 /* Steps that were not skipped. */

@@ -158,7 +158,8 @@ dart_status dart_trainer_read(dart_trainer *trainer, dart_train_values values, u
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&trainer->report, (unsigned)values <= DART_TRAIN_SQUARE && index < trainer->parameters_count && to != NULL,
             "dart_trainer_read: values %d of parameter %u of %u, or no place for them", (int)values, index, trainer->parameters_count);
-    if (trainer->broken != DART_OK) return trainer->broken;
+    const dart_status idle = trainer_idle(trainer, "dart_trainer_read");
+    if (idle != DART_OK) return idle;
     const trainer_parameter *p = &trainer->parameters[index];
     const trainer_segment *segment = &trainer->segments[p->segment];
     const dart_buffer *const from[] = {segment->w, segment->grad, segment->m, segment->v};

@@ -96,10 +96,7 @@ dart_status trainer_allocate(dart_trainer *trainer)
         const dart_status status = dart_buffer_create(trainer->device, elements * dart_dtype_size(dtype), &trainer->shared[s]);
         if (status != DART_OK) return status;
     }
-    trainer->plan = device_calloc(trainer->device, (size_t)dart_embed_plan_elements(trainer->T, trainer->config.V), sizeof *trainer->plan);
-    trainer->places = device_calloc(trainer->device, trainer->T, sizeof *trainer->places);
-    trainer->targets = device_calloc(trainer->device, trainer->T, sizeof *trainer->targets);
-    return trainer->plan != NULL && trainer->places != NULL && trainer->targets != NULL ? DART_OK : DART_OUT_OF_MEMORY;
+    return DART_OK;
 }
 
 dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer)

@@ -76,7 +76,8 @@ dart_status dart_trainer_export(dart_trainer *trainer, const char *folder)
     char *path = NULL;
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&trainer->report, folder != NULL, "%s: no folder", call);
-    if (trainer->broken != DART_OK) return trainer->broken;
+    const dart_status idle = trainer_idle(trainer, call);
+    if (idle != DART_OK) return idle;
     TRY(take(trainer, 1, call, &s));
     path = file_join(folder, "model.safetensors");
     if (path == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
@@ -119,7 +120,8 @@ dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const c
     char *path = NULL, steps[24], checksum[24];
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&trainer->report, folder != NULL, "%s: no folder", call);
-    if (trainer->broken != DART_OK) return trainer->broken;
+    const dart_status idle = trainer_idle(trainer, call);
+    if (idle != DART_OK) return idle;
     if (note == NULL) note = "";
     TRY(take(trainer, COUNT_OF(kept), call, &s));
     path = file_join(folder, RUN_FILE);

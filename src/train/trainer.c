@@ -169,9 +169,8 @@ void dart_trainer_destroy(dart_trainer **trainer)
     }
     for (int s = 0; s < TRAINER_SHARED_COUNT; s++) dart_buffer_destroy(&t->shared[s]);
     trainer_unplace(t);
-    free(t->plan);
-    free(t->places);
-    free(t->targets);
+    trainer_batch_free(&t->next);
+    trainer_batch_free(&t->aside);
     free(t->note);
     base_report_destroy(&t->report);
     free(t);
@@ -185,24 +184,7 @@ size_t dart_trainer_error(const dart_trainer *trainer, char *text, size_t size)
 
 uint64_t dart_trainer_steps(const dart_trainer *trainer) { return trainer != NULL ? trainer->steps : 0; }
 
-/* ---- Batches ---- */
-
-static dart_status check_batch(dart_trainer *trainer, const dart_train_batch *batch, uint64_t *labels, const char *call)
-{
-    const int64_t V = trainer->config.V;
-    REQUIRE(&trainer->report, batch != NULL && batch->ids != NULL && batch->targets != NULL, "%s: needs ids and targets", call);
-    const uint64_t tokens = (uint64_t)(batch->count > 0 ? batch->count : 1) * trainer->T;
-    *labels = 0;
-    for (uint64_t i = 0; i < tokens; i++) {
-        REQUIRE(&trainer->report, batch->ids[i] >= 0 && batch->ids[i] < V, "%s: id %d of token %llu, allowed are 0 to %lld", call, batch->ids[i],
-                (unsigned long long)i, (long long)V - 1);
-        REQUIRE(&trainer->report, batch->targets[i] >= -1 && batch->targets[i] < V, "%s: target %d of token %llu, allowed are -1 to %lld", call,
-                batch->targets[i], (unsigned long long)i, (long long)V - 1);
-        if (batch->targets[i] >= 0) ++*labels;
-    }
-    REQUIRE(&trainer->report, *labels > 0 && *labels <= INT32_MAX, "%s: %llu targets", call, (unsigned long long)*labels);
-    return trainer->broken;
-}
+/* ---- Steps ---- */
 
 static dart_status put(dart_trainer *trainer, trainer_shared shared, const void *data, uint64_t elements, const char *call)
 {
@@ -235,62 +217,31 @@ static dart_status wait(dart_trainer *trainer, const char *call)
     return status;
 }
 
-/* The rows that the loss is computed for: as many as the part of the batch with the most targets has, rounded up so that batches of about as
- * many use the same recordings. */
-static void choose_rows(dart_trainer *trainer, const dart_train_batch *batch, uint32_t count)
+/* Rounded up so that batches with about as many targets use the same recordings. */
+static void choose_rows(dart_trainer *trainer, uint32_t most)
 {
     const uint32_t unit = (uint32_t)base_round_up(base_ceil_div(trainer->T, 16), 64);
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const int32_t *targets = batch->targets + (uint64_t)i * trainer->T;
-        uint32_t labels = 0;
-        for (uint32_t t = 0; t < trainer->T; t++) labels += targets[t] >= 0;
-        if (labels > most) most = labels;
-    }
     const uint32_t rows = (uint32_t)base_smaller(base_round_up(most, unit), trainer->T);
     if (rows == trainer->rows) return;
     trainer->rows = rows;
     trainer->recorded[TRAINER_PASSES] = trainer->recorded[TRAINER_EVALUATE] = false;
 }
 
-/* The tokens with a target in their order, and their targets; -1 for what is left of the rows. */
-static dart_status put_targets(dart_trainer *trainer, const int32_t *targets, const char *call)
-{
-    dart_status status;
-    uint32_t row = 0;
-    for (uint32_t t = 0; t < trainer->T; t++) {
-        if (targets[t] < 0) continue;
-        trainer->places[row] = (int32_t)t;
-        trainer->targets[row++] = targets[t];
-    }
-    for (; row < trainer->rows; row++) trainer->places[row] = trainer->targets[row] = -1;
-    TRY(put(trainer, TRAINER_PLACES, trainer->places, trainer->rows, call));
-    TRY(put(trainer, TRAINER_TARGETS, trainer->targets, trainer->rows, call));
-fail:
-    return status;
-}
-
-static dart_status put_plan(dart_trainer *trainer, const int32_t *ids, const char *call)
-{
-    const dart_status status = dart_embed_plan(ids, trainer->T, trainer->config.V, trainer->plan);
-    if (status != DART_OK) return take_text(trainer, status, "no host memory to sort the ids", call);
-    return put(trainer, TRAINER_PLAN, trainer->plan, dart_embed_plan_elements(trainer->T, trainer->config.V), call);
-}
-
 /* The passes of all rows, one micro-batch after another; the last one is still under way. */
-static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const dart_train_batch *batch, uint64_t labels, const char *call)
+static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const trainer_batch *batch, const char *call)
 {
     dart_status status;
-    const float share = (float)(1.0 / (double)labels);
-    const uint32_t count = batch->count > 0 ? batch->count : 1;
-    choose_rows(trainer, batch, count);
+    const float share = (float)(1.0 / (double)batch->labels);
+    choose_rows(trainer, batch->most);
     TRY(put(trainer, TRAINER_SHARE, &share, 1, call));
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < batch->count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;
         if (i > 0) TRY(wait(trainer, call));
-        if (passes == TRAINER_PASSES) TRY(put_plan(trainer, batch->ids + first, call));
+        if (passes == TRAINER_PASSES)
+            TRY(put(trainer, TRAINER_PLAN, batch->plans + i * trainer_plan_elements(trainer), trainer_plan_elements(trainer), call));
         TRY(put(trainer, TRAINER_IDS, batch->ids + first, trainer->T, call));
-        TRY(put_targets(trainer, batch->targets + first, call));
+        TRY(put(trainer, TRAINER_PLACES, batch->places + first, trainer->rows, call));
+        TRY(put(trainer, TRAINER_TARGETS, batch->targets + first, trainer->rows, call));
         if (i == 0) TRY(submit(trainer, TRAINER_BEGIN, call));
         TRY(submit(trainer, passes, call));
     }
@@ -312,40 +263,61 @@ fail:
     return status;
 }
 
-dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result)
+/* A batch between the steps, its results in *result. */
+static dart_status run_aside(dart_trainer *trainer, trainer_recording passes, const dart_train_batch *batch, dart_train_result *result,
+                             const char *call)
 {
-    static const char call[] = "dart_trainer_gradient";
     dart_status status;
-    uint64_t labels = 0;
-    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    const bool gradient = passes == TRAINER_PASSES;
     REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
-    TRY(check_batch(trainer, batch, &labels, call));
-    TRY(run_passes(trainer, TRAINER_PASSES, batch, labels, call));
-    TRY(submit(trainer, TRAINER_NORM, call));
+    TRY(trainer_idle(trainer, call));
+    TRY(trainer_prepare(trainer, &trainer->aside, batch, gradient, call));
+    TRY(run_passes(trainer, passes, &trainer->aside, call));
+    if (gradient) TRY(submit(trainer, TRAINER_NORM, call));
     TRY(wait(trainer, call));
-    TRY(read_result(trainer, labels, true, result, call));
+    TRY(read_result(trainer, trainer->aside.labels, gradient, result, call));
 fail:
     return status;
 }
 
-dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *batch, double lr, dart_train_result *result)
+dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result)
 {
-    static const char call[] = "dart_trainer_step";
+    return trainer != NULL ? run_aside(trainer, TRAINER_PASSES, batch, result, "dart_trainer_gradient") : DART_INVALID_ARGUMENT;
+}
+
+dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result)
+{
+    return trainer != NULL ? run_aside(trainer, TRAINER_EVALUATE, batch, result, "dart_trainer_evaluate") : DART_INVALID_ARGUMENT;
+}
+
+static dart_status start(dart_trainer *trainer, double lr, const char *call)
+{
     dart_status status;
-    uint64_t labels = 0;
-    dart_train_result own;
-    if (trainer == NULL) return DART_INVALID_ARGUMENT;
     const dart_trainer_options *o = &trainer->options;
-    REQUIRE(&trainer->report, lr >= 0 && lr < 1e6, "%s: lr %g", call, lr);
-    if (result == NULL) result = &own;
-    TRY(check_batch(trainer, batch, &labels, call));
     const double n = (double)(trainer->steps + 1);
     const float hyper[8] = {(float)lr, o->beta1, o->beta2, o->eps, (float)-expm1(n * log((double)o->beta1)),
                             (float)-expm1(n * log((double)o->beta2)), o->weight_decay, 0};
+    REQUIRE(&trainer->report, lr >= 0 && lr < 1e6, "%s: lr %g", call, lr);
+    TRY(trainer_idle(trainer, call));
+    REQUIRE(&trainer->report, trainer->next.count > 0, "%s: no batch is prepared", call);
     TRY(put(trainer, TRAINER_HYPER, hyper, COUNT_OF(hyper), call));
-    TRY(run_passes(trainer, TRAINER_PASSES, batch, labels, call));
+    TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, call));
     TRY(submit(trainer, TRAINER_NORM, call));
     TRY(submit(trainer, TRAINER_UPDATE, call));
+    trainer->stepping = trainer->next.labels;
+    trainer->next.count = 0;
+fail:
+    return status;
+}
+
+static dart_status finish(dart_trainer *trainer, dart_train_result *result, const char *call)
+{
+    dart_status status;
+    dart_train_result own;
+    const uint64_t labels = trainer->stepping;
+    if (result == NULL) result = &own;
+    REQUIRE(&trainer->report, labels > 0, "%s: no step is under way", call);
+    trainer->stepping = 0;
     TRY(wait(trainer, call));
     TRY(read_result(trainer, labels, true, result, call));
     if (!result->skipped) trainer->steps++;
@@ -353,17 +325,31 @@ fail:
     return status;
 }
 
-dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result)
+dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch)
 {
-    static const char call[] = "dart_trainer_evaluate";
+    return trainer != NULL ? trainer_prepare(trainer, &trainer->next, batch, true, "dart_trainer_prepare") : DART_INVALID_ARGUMENT;
+}
+
+dart_status dart_trainer_start(dart_trainer *trainer, double lr)
+{
+    return trainer != NULL ? start(trainer, lr, "dart_trainer_start") : DART_INVALID_ARGUMENT;
+}
+
+dart_status dart_trainer_finish(dart_trainer *trainer, dart_train_result *result)
+{
+    return trainer != NULL ? finish(trainer, result, "dart_trainer_finish") : DART_INVALID_ARGUMENT;
+}
+
+dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *batch, double lr, dart_train_result *result)
+{
+    static const char call[] = "dart_trainer_step";
     dart_status status;
-    uint64_t labels = 0;
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
-    REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
-    TRY(check_batch(trainer, batch, &labels, call));
-    TRY(run_passes(trainer, TRAINER_EVALUATE, batch, labels, call));
-    TRY(wait(trainer, call));
-    TRY(read_result(trainer, labels, false, result, call));
+    TRY(trainer_idle(trainer, call));
+    TRY(trainer_prepare(trainer, &trainer->next, batch, true, call));
+    TRY(start(trainer, lr, call));
+    TRY(finish(trainer, result, call));
 fail:
+    if (trainer->stepping == 0) trainer->next.count = 0;
     return status;
 }

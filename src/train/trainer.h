@@ -73,6 +73,16 @@ typedef enum trainer_recording {
     TRAINER_RECORDING_COUNT
 } trainer_recording;
 
+/* A batch as the passes take it: `count` parts of T tokens. */
+typedef struct trainer_batch {
+    uint32_t count, room; /* 0: nothing is prepared; parts that there is memory for */
+    uint64_t labels;      /* targets */
+    uint32_t most;        /* targets of the part that has the most */
+    int32_t *ids;
+    int32_t *plans;            /* each trainer_plan_elements() */
+    int32_t *places, *targets; /* each T: of the tokens with a target, in their order; then -1 */
+} trainer_batch;
+
 struct dart_trainer {
     dart_device *device;
     base_report report;
@@ -95,8 +105,8 @@ struct dart_trainer {
     bool recorded[TRAINER_RECORDING_COUNT], under_way[TRAINER_RECORDING_COUNT];
     /* Loss and last norm are computed for the tokens with a target only: for a number of rows that holds those of any part of the batch. */
     uint32_t rows;
-    int32_t *plan;             /* of dart_embed_plan */
-    int32_t *places, *targets; /* rows */
+    trainer_batch next, aside; /* of the step to come; of a call between steps */
+    uint64_t stepping;         /* targets of the step under way; 0: none */
     char *note;    /* of the run that it goes on with, or NULL */
 };
 
@@ -122,6 +132,13 @@ void trainer_initial(const dart_trainer *trainer, uint32_t index, float *values)
 dart_status trainer_allocate(dart_trainer *trainer);
 dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer);
 dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared shared);
+
+uint64_t trainer_plan_elements(const dart_trainer *trainer);
+/* Checks a batch and copies it; with `planned` sorts its ids for the gradient of the embedding. A failure leaves `to` unprepared. */
+dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart_train_batch *batch, bool planned, const char *call);
+void trainer_batch_free(trainer_batch *batch);
+/* DART_OK unless the trainer is broken or a step is under way. */
+dart_status trainer_idle(dart_trainer *trainer, const char *call);
 
 /* Records what is not recorded yet. */
 dart_status trainer_record(dart_trainer *trainer, trainer_recording recording, const char *call);

@@ -364,6 +364,47 @@ static void refuses(void **unused)
     dart_trainer_destroy(&no);
 }
 
+/* Batches made ready during the step before leave the bits of dart_trainer_step, and calls out of order are refused. */
+static void goes_ahead(void **unused)
+{
+    (void)unused;
+    enum { STEPS = 4, PARTS = 2, TOKENS = SMALL_B * SMALL_L };
+    int32_t ids[PARTS * TOKENS], targets[PARTS * TOKENS];
+    const dart_train_batch batch = {.count = PARTS, .ids = ids, .targets = targets};
+    dart_trainer *plain = make_small((dart_trainer_options){.seed = 1}, true), *ahead = make_small((dart_trainer_options){.seed = 1}, true);
+    dart_train_result expected[STEPS], result;
+    float value;
+    for (uint32_t i = 0; i < STEPS; i++) {
+        for (uint32_t part = 0; part < PARTS; part++) small_batch(ids + part * TOKENS, targets + part * TOKENS, 10 * i + part);
+        must_train(plain, dart_trainer_step(plain, &batch, 1e-2, &expected[i]), "step");
+    }
+    assert_int_equal(dart_trainer_start(ahead, 1e-2), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_finish(ahead, &result), DART_INVALID_ARGUMENT);
+    for (uint32_t i = 0; i <= STEPS; i++) {
+        if (i > 0) {
+            must_train(ahead, dart_trainer_start(ahead, 1e-2), "start");
+            assert_int_equal(dart_trainer_start(ahead, 1e-2), DART_INVALID_ARGUMENT);
+            assert_int_equal(dart_trainer_evaluate(ahead, &batch, &result), DART_INVALID_ARGUMENT);
+            assert_int_equal(dart_trainer_read(ahead, DART_TRAIN_WEIGHT, 0, &value), DART_INVALID_ARGUMENT);
+            assert_int_equal(dart_trainer_save(ahead, ".", NULL), DART_INVALID_ARGUMENT);
+        }
+        for (uint32_t part = 0; part < PARTS; part++) small_batch(ids + part * TOKENS, targets + part * TOKENS, 10 * i + part);
+        if (i < STEPS) must_train(ahead, dart_trainer_prepare(ahead, &batch), "prepare");
+        memset(ids, 0xFF, sizeof ids);
+        if (i == 0) continue;
+        must_train(ahead, dart_trainer_finish(ahead, &result), "finish");
+        assert_memory_equal(&result.loss, &expected[i - 1].loss, sizeof result.loss);
+        assert_int_equal(result.correct, expected[i - 1].correct);
+    }
+    assert_int_equal(dart_trainer_prepare(ahead, &batch), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_start(ahead, 1e-2), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_trainer_steps(ahead), STEPS);
+    assert_same_bits(plain, ahead, DART_TRAIN_WEIGHT);
+    assert_same_bits(plain, ahead, DART_TRAIN_SQUARE);
+    dart_trainer_destroy(&plain);
+    dart_trainer_destroy(&ahead);
+}
+
 /* A loss that is not finite changes nothing. */
 static void skips(void **unused)
 {
@@ -396,6 +437,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_agree), cmocka_unit_test(steps_agree), cmocka_unit_test(learns), cmocka_unit_test(exports),
         cmocka_unit_test(refuses),         cmocka_unit_test(skips),       cmocka_unit_test(share_a_device),
+        cmocka_unit_test(goes_ahead),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
 }

@@ -56,7 +56,7 @@ static int plan(recall *r, const args_syntax *syntax)
 
 int cmd_train_mqar(int argc, char **argv)
 {
-    recall r = {.L = 256, .V = 8192, .examples = 1 << 18, .epochs = 8, .tokens = 1 << 18, .sequences = 1024};
+    recall r = {.L = 256, .V = 8192, .examples = 1 << 21, .epochs = 1, .tokens = 1 << 18, .sequences = 1024};
     dart_model_config config = TRAINING_CONFIG;
     training_options o = TRAINING_DEFAULTS;
     bool mamba2 = false;
@@ -65,8 +65,8 @@ int cmd_train_mqar(int argc, char **argv)
         {"vocabulary", 0, ARGS_U32, "V", &r.V, "by default 8192", 4, 1 << 24, false},
         {"pairs", 0, ARGS_U32, "R", &r.pairs, "in all examples; by default four stages with 1/16, 2/16, 3/16\nand 4/16 of the length",
          1, MQAR_PAIRS, false},
-        {"examples", 0, ARGS_U32, "N", &r.examples, "of a stage, by default 262144", 1, 1 << 28, false},
-        {"epochs", 0, ARGS_U32, "N", &r.epochs, "of a stage, by default 8", 1, 1 << 20, false},
+        {"examples", 0, ARGS_U32, "N", &r.examples, "of a stage, by default 2097152", 1, 1 << 28, false},
+        {"epochs", 0, ARGS_U32, "N", &r.epochs, "of a stage, by default 1: no example is seen twice", 1, 1 << 20, false},
         {"batch-tokens", 0, ARGS_U32, "N", &r.tokens, "of a step, by default 262144", 1, 1 << 28, false},
         TRAINING_SETTINGS(o),
         TRAINING_RUNNING(o),

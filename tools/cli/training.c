@@ -18,6 +18,7 @@ typedef struct run {
     json_t *settings;
     uint32_t rows;          /* computed together */
     uint32_t step, end;     /* steps taken, steps to take */
+    bool prepared;          /* the batch of the next step */
     int32_t *ids, *targets; /* of a step, or of rows of the validation */
     uint64_t start;
     uint32_t timed; /* steps of this program */
@@ -211,19 +212,34 @@ static int report_step(const run *r, uint32_t step, const dart_train_result *res
     return CLI_OK;
 }
 
+static int prepare(run *r, uint32_t step)
+{
+    const training_task *task = r->task;
+    task->fill(task->user, step, r->ids, r->targets);
+    const dart_status status = dart_trainer_prepare(
+        r->trainer, &(dart_train_batch){.count = task->batch / r->rows, .ids = r->ids, .targets = r->targets});
+    r->prepared = status == DART_OK;
+    return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
+}
+
+/* The batch of the step after this one is made while the device is at work. */
 static int take_step(run *r, uint32_t step)
 {
     const training_task *task = r->task;
     dart_train_result result;
     const uint64_t begin = base_now_ns();
-    task->fill(task->user, step, r->ids, r->targets);
-    const dart_train_batch batch = {.count = task->batch / r->rows, .ids = r->ids, .targets = r->targets};
-    const dart_status status = dart_trainer_step(r->trainer, &batch, rate(r, step), &result);
+    int outcome = r->prepared ? CLI_OK : prepare(r, step);
+    if (outcome != CLI_OK) return outcome;
+    dart_status status = dart_trainer_start(r->trainer, rate(r, step));
+    if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
+    r->prepared = false;
+    if (step + 1 < r->end) outcome = prepare(r, step + 1);
+    status = dart_trainer_finish(r->trainer, &result);
     if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
     const double now = (double)task->batch * task->L / ((double)(base_now_ns() - begin) / 1e9);
     r->speed = r->timed++ > 2 ? 0.9 * r->speed + 0.1 * now : now; /* the first steps prepare what all use */
     r->step = step + 1;
-    return report_step(r, step, &result);
+    return outcome == CLI_OK ? report_step(r, step, &result) : outcome;
 }
 
 /* Rows of the validation from `first` on; rows beyond its end have no targets. */
