@@ -60,9 +60,9 @@ done
 
 # ---- Learning ----
 
-# What both models have in common. One example has 8 pairs of a key and a value, and then asks for each of the values.
-task=(--length 64 --pairs 8 --vocabulary 64 --width 32 --head-dim 32 --state 8 --chunk-size 8
-    --examples 8192 --epochs 12 --batch-tokens 2048 --lr 5e-3 --weight-decay 0 --validate 250 --sequences 128 --every 250)
+# What both models have in common. One example has 12 pairs of a key and a value, and then asks for each of the values.
+task=(--length 64 --pairs 12 --vocabulary 64 --width 32 --head-dim 32 --state 8 --chunk-size 4
+    --examples 65536 --epochs 1 --batch-tokens 2048 --lr 5e-3 --weight-decay 0 --validate 128 --sequences 128 --every 128)
 learned=build/demo/learned
 
 learn() { # name, options
