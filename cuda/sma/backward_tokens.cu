@@ -3,19 +3,20 @@
 // It multiplies those rows once: with Z = w en and U = w up_r (32 rows x 32 tokens each, in registers)
 //   logit = sum_n qn key Z;  v . up_r = sum_n c value U;  of_q += slope key Z;  grad_c += g value U;  of_e += (slope qn key)^T w.
 // Thread (i, j) of 8 x 16 holds rows i + 8 r, r < 4, of Z and U at the tokens j and j + 16, of of_q and grad_c alike, and of of_e the tokens 4 i to
-// 4 i + 3 x the columns 4 j to 4 j + 3. Shared memory: 31,872 bytes.
+// 4 i + 3 x the columns 4 j to 4 j + 3. Shared memory: 41,088 bytes.
 #include "sma/backward.cuh"
 
 namespace {
 
 constexpr uint32_t TOKENS = 32, ROWS = 32, WIDTH = 64, QUADS = WIDTH / 4, THREADS = 128;
 constexpr uint32_t pitch = WIDTH + 4;        // floats: threads beside one another then read other banks of shared memory
-constexpr uint32_t weighted_pitch = TOKENS + 8;
+constexpr uint32_t weighted_pitch = TOKENS + 8, own_pitch = ROWS + 4;
 
 struct Shared {
     alignas(16) float memory[ROWS][pitch];            // w
     alignas(16) float columns[2 * TOKENS][pitch];     // en of the tokens, then up_r
     alignas(16) float weighted[ROWS][weighted_pitch]; // slope qn key of (row, token); before that the threads' parts of logits and of v . up_r
+    float qn[TOKENS][own_pitch], c[TOKENS][own_pitch]; // of a token
     float weights[2][2][TOKENS];                      // of each memory slope, then g
     float factors[ROWS];
 };
@@ -73,18 +74,14 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
         const size_t row = size_t(b) * args.L + first;
         __syncthreads();
         stage(shared.columns, en, (row * args.G + group) * args.P, size_t(args.G) * args.P, live, args.P, multiples_of_4(args.P, 0));
-        float key_of[4][2], value_of[4][2], sum_q[4][2] = {}, sum_c[4][2] = {}; // of row i + 8 k and token j + 16 x
-        float4 sum_e[4] = {};
-#pragma unroll
-        for (uint32_t k = 0; k < 4; k++) {
-#pragma unroll
-            for (uint32_t x = 0; x < 2; x++) {
-                const uint32_t n = (i + 8 * k) % padded, t = j + 16 * x;
-                const bool is = n < args.N && t < live;
-                key_of[k][x] = is ? qn[((row + t) * args.G + group) * args.N + n] : 0.0f;
-                value_of[k][x] = is ? load(c, args.c_at + (row + t) * args.c_row + group * args.N + n) : 0.0f;
-            }
+        for (uint32_t e = threadIdx.x; e < TOKENS * ROWS; e += THREADS) {
+            const uint32_t t = e / ROWS, n = e % ROWS;
+            const bool is = n < args.N && t < live;
+            shared.qn[t][n] = is ? qn[((row + t) * args.G + group) * args.N + n] : 0.0f;
+            shared.c[t][n] = is ? load(c, args.c_at + (row + t) * args.c_row + group * args.N + n) : 0.0f;
         }
+        float sum_q[4][2] = {}, sum_c[4][2] = {}; // of row i + 8 k and token j + 16 x
+        float4 sum_e[4] = {};
         for (uint32_t h = group * in_group; h < (group + 1) * in_group && seen > 0; h++) {
             __syncthreads();
             stage(shared.columns + TOKENS, up_r, args.up_r_at + row * args.up_r_row + h * args.P, args.up_r_row, live, args.P, up_aligned);
@@ -128,12 +125,12 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
                     for (uint32_t k = 0; k < 4; k++) w[k] = quad(&shared.memory[i + 8 * k][4 * q]);
 #pragma unroll
                     for (uint32_t x = 0; x < 2; x++) {
-                        const float4 e = quad(&shared.columns[j + 16 * x][4 * q]), up = quad(&shared.columns[TOKENS + j + 16 * x][4 * q]);
+                        const float4 e = quad(&shared.columns[j + 16 * x][4 * q]);
 #pragma unroll
-                        for (uint32_t k = 0; k < 4; k++) {
-                            add_dot(z[k][x], w[k], e);
-                            add_dot(u[k][x], w[k], up);
-                        }
+                        for (uint32_t k = 0; k < 4; k++) add_dot(z[k][x], w[k], e);
+                        const float4 up = quad(&shared.columns[TOKENS + j + 16 * x][4 * q]);
+#pragma unroll
+                        for (uint32_t k = 0; k < 4; k++) add_dot(u[k][x], w[k], up);
                     }
                 }
                 // The factors: keys of raw memories, values of normalised ones. Then logit and v . up_r of each memory, first over a thread's rows.
@@ -145,8 +142,8 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
                     for (uint32_t x = 0; x < 2; x++) {
                         z[k][x] *= raw ? by : 1.0f;
                         u[k][x] *= raw ? 1.0f : by;
-                        part[k / 2][0][x] += key_of[k][x] * z[k][x];
-                        part[k / 2][1][x] += value_of[k][x] * u[k][x];
+                        part[k / 2][0][x] += shared.qn[j + 16 * x][(i + 8 * k) % padded] * z[k][x];
+                        part[k / 2][1][x] += shared.c[j + 16 * x][(i + 8 * k) % padded] * u[k][x];
                     }
                 }
 #pragma unroll
@@ -180,10 +177,11 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
                     const float by = raw ? shared.factors[line] : 1.0f;
 #pragma unroll
                     for (uint32_t x = 0; x < 2; x++) {
-                        const float *of = shared.weights[line / padded][0] + j + 16 * x;
+                        const uint32_t t = j + 16 * x;
+                        const float *of = shared.weights[line / padded][0] + t;
                         sum_q[k][x] += of[0] * z[k][x];
                         sum_c[k][x] += of[TOKENS] * u[k][x];
-                        shared.weighted[line][j + 16 * x] = of[0] * key_of[k][x] * by;
+                        shared.weighted[line][t] = of[0] * shared.qn[t][line % padded] * by;
                     }
                 }
                 __syncthreads();

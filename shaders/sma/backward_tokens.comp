@@ -18,7 +18,7 @@ WRITES(g) WRITES(slope) WRITES(of_q) WRITES(of_e) READS_WRITES(grad_c)
 const uint TOKENS = 32u;
 const uint ROWS = 32u;
 const uint WIDTH = 64u;   // the most columns P
-const uint SHARE = 16u;   // elements of w that a lane loads: ROWS WIDTH / 128
+const uint SHARE = 16u;   // elements of w that a lane loads, four at a time: ROWS WIDTH / 128
 const uint PITCH = 17u;   // vec4s from one row of w, en or up_r to the next: lanes beside one another then read other banks
 const uint W_PITCH = 10u; // ... of `weighted`
 
@@ -57,19 +57,9 @@ void main()
             columns[t * PITCH + p / 4u][p % 4u] = first + t < count && p < args.P ? load_en(((row + t) * args.G + group) * args.P + p) : 0.0;
         }
         // Of row i + 8 r and token j + 16 k: 2 r + k.
-        float key_of[8];
-        float value_of[8];
         float sum_q[8];
         float sum_c[8];
-        [[unroll]] for (uint x = 0u; x < 8u; x++) {
-            uint n = (i + 8u * (x / 2u)) % padded;
-            uint t = j + 16u * (x % 2u);
-            bool live = n < args.N && first + t < count;
-            key_of[x] = live ? load_qn(((row + t) * args.G + group) * args.N + n) : 0.0;
-            value_of[x] = live ? load_c(args.c_at + (row + t) * args.c_row + group * args.N + n) : 0.0;
-            sum_q[x] = 0.0;
-            sum_c[x] = 0.0;
-        }
+        [[unroll]] for (uint x = 0u; x < 8u; x++) sum_q[x] = sum_c[x] = 0.0;
         vec4 sum_e[4];
         [[unroll]] for (uint k = 0u; k < 4u; k++) sum_e[k] = vec4(0.0);
 
@@ -91,19 +81,21 @@ void main()
             float dot_r = weights[4u * token] + weights[4u * token + 1u] + weights[4u * token + 2u] + weights[4u * token + 3u];
             float lse = own > 0u ? load_lse(args.lse_at + head) : 0.0;
             for (uint m_first = 0u; m_first < seen; m_first += together) {
-                float ahead[SHARE];
-                [[unroll]] for (uint x = 0u; x < SHARE; x++) {
-                    uint e = x * LANES + LANE;
-                    uint m = m_first + e / WIDTH / padded;
-                    uint n = e / WIDTH % padded;
-                    uint p = e % WIDTH;
-                    bool live = m < seen && n < args.N && p < args.P;
-                    ahead[x] = live ? load_dh(args.dh_at + (((b * args.M + m) * args.H + h) * args.N + n) * args.P + p) : 0.0;
-                }
                 barrier();
-                [[unroll]] for (uint x = 0u; x < SHARE; x++) {
-                    uint e = x * LANES + LANE;
-                    memory[e / WIDTH * PITCH + e % WIDTH / 4u][e % 4u] = ahead[x];
+                [[dont_unroll]] for (uint x = 0u; x < SHARE; x += 4u) {
+                    float of_w[4];
+                    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+                        uint line = ((x + k) * LANES + LANE) / WIDTH;
+                        uint p = LANE % WIDTH;
+                        uint m = m_first + line / padded;
+                        uint n = line % padded;
+                        bool live = m < seen && n < args.N && p < args.P;
+                        of_w[k] = live ? load_dh(args.dh_at + (((b * args.M + m) * args.H + h) * args.N + n) * args.P + p) : 0.0;
+                    }
+                    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+                        uint line = ((x + k) * LANES + LANE) / WIDTH;
+                        memory[line * PITCH + LANE % WIDTH / 4u][LANE % 4u] = of_w[k];
+                    }
                 }
                 if (LANE < ROWS) {
                     uint m = m_first + LANE / padded;
@@ -115,16 +107,14 @@ void main()
                 float z[8];
                 float u[8];
                 [[unroll]] for (uint x = 0u; x < 8u; x++) z[x] = u[x] = 0.0;
-                for (uint q = 0u; q < quads; q++) {
+                [[dont_unroll]] for (uint q = 0u; q < quads; q++) {
                     vec4 w[4];
-                    vec4 of[4];
                     [[unroll]] for (uint k = 0u; k < 4u; k++) w[k] = memory[(i + 8u * k) * PITCH + q];
-                    [[unroll]] for (uint k = 0u; k < 4u; k++) of[k] = columns[(j + 16u * k) * PITCH + q];
-                    [[unroll]] for (uint s = 0u; s < 4u; s++) {
-                        [[unroll]] for (uint x = 0u; x < 8u; x++) {
-                            z[x] += w[x / 2u][s] * of[x % 2u][s];
-                            u[x] += w[x / 2u][s] * of[2u + x % 2u][s];
-                        }
+                    [[unroll]] for (uint t = 0u; t < 2u; t++) {
+                        vec4 of = columns[(j + 16u * t) * PITCH + q];
+                        [[unroll]] for (uint x = 0u; x < 16u; x++) z[x % 4u * 2u + t] += w[x % 4u][x / 4u] * of[x / 4u];
+                        of = columns[(TOKENS + j + 16u * t) * PITCH + q];
+                        [[unroll]] for (uint x = 0u; x < 16u; x++) u[x % 4u * 2u + t] += w[x % 4u][x / 4u] * of[x / 4u];
                     }
                 }
                 // The factors: keys of raw memories, values of normalised ones. Then the logit and v . up_r of each memory, first over a lane's rows.
@@ -134,8 +124,12 @@ void main()
                     float factor = factors[i + 8u * (x / 2u)];
                     z[x] *= raw ? factor : 1.0;
                     u[x] *= raw ? 1.0 : factor;
-                    part[x / 4u * 4u + x % 2u] += key_of[x] * z[x];
-                    part[x / 4u * 4u + 2u + x % 2u] += value_of[x] * u[x];
+                    uint n = (i + 8u * (x / 2u)) % padded;
+                    uint t = j + 16u * (x % 2u);
+                    if (n < args.N && first + t < count) { // read for each memory, from a cache: registers are scarcer
+                        part[x / 4u * 4u + x % 2u] += load_qn(((row + t) * args.G + group) * args.N + n) * z[x];
+                        part[x / 4u * 4u + 2u + x % 2u] += load_c(args.c_at + (row + t) * args.c_row + group * args.N + n) * u[x];
+                    }
                 }
                 [[unroll]] for (uint x = 0u; x < 8u; x++) {
                     if (x >= 4u && together == 1u) continue;
@@ -171,13 +165,17 @@ void main()
                     float slope = weights[of_memory];
                     sum_q[x] += slope * z[x];
                     sum_c[x] += weights[of_memory + TOKENS] * u[x];
-                    weighted[line * W_PITCH + t / 4u][t % 4u] = slope * key_of[x] * (raw ? factors[line] : 1.0);
+                    uint n = line % padded;
+                    float key = n < args.N && first + t < count ? load_qn(((row + t) * args.G + group) * args.N + n) : 0.0;
+                    weighted[line * W_PITCH + t / 4u][t % 4u] = slope * key * (raw ? factors[line] : 1.0);
                 }
                 barrier();
-                for (uint line = 0u; line < ROWS && j < quads; line++) {
-                    vec4 by = weighted[line * W_PITCH + i];
-                    vec4 w = memory[line * PITCH + j];
-                    [[unroll]] for (uint k = 0u; k < 4u; k++) sum_e[k] += by[k] * w;
+                [[dont_unroll]] for (uint line = 0u; line < ROWS && j < quads; line += 4u) {
+                    [[unroll]] for (uint x = 0u; x < 4u; x++) {
+                        vec4 by = weighted[(line + x) * W_PITCH + i];
+                        vec4 w = memory[(line + x) * PITCH + j];
+                        [[unroll]] for (uint k = 0u; k < 4u; k++) sum_e[k] += by[k] * w;
+                    }
                 }
             }
         }
