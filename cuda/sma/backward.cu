@@ -1,21 +1,9 @@
 // The backward pass of state-memory attention; see args.h for all five kernels. Products are made by blocks of 256 threads, 64 x 64 outputs
 // (see product.cuh).
 #include "lib/product.cuh"
+#include "sma/backward.cuh"
 
 namespace {
-
-// Memories below this number are seen by token t.
-template <class Args> __device__ __forceinline__ uint32_t seen_by(const Args &args, uint32_t position, uint32_t t)
-{
-    return min((position + t) / args.S, args.M);
-}
-// The first token that sees memory m, L where none of the piece can: whose border may lie beyond 2^32.
-template <class Args> __device__ __forceinline__ uint32_t first_to_see(const Args &args, uint32_t position, uint32_t m)
-{
-    if (m >= (position + args.L - 1) / args.S) return args.L;
-    const uint32_t border = (m + 1) * args.S;
-    return border > position ? border - position : 0;
-}
 
 // The sum of a value over the 16 neighbouring threads that share output lines, the same in all of them.
 __device__ __forceinline__ float line_sum(float value)

@@ -66,6 +66,11 @@ struct SmaBackwardSumsArgs {
     U32 tiles, flags, B, L, H, G, N, P, S, M, dh_at, factor_at, seq_at, up_r_at, up_r_row, grad_c_at, grad_c_row;
 };
 
+/* What sma_backward_scores and sma_backward_sums write, by one kernel. Tile: T0 tokens of one (b, g), tile = token tile + token tiles * (g + G b). */
+struct SmaBackwardTokensArgs {
+    U32 tiles, flags, B, L, H, G, N, P, S, M, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at, up_r_at, up_r_row, grad_c_at, grad_c_row;
+};
+
 /* The norms of q and e: with i = 1 / rms(q), o = of_q / sqrt(N): grad_q = i o - q i^3 mean(o q); grad_e alike with o = of_e. Rows past the count
  * become 0. Tile: one (row, group): tile = g + G row. */
 struct SmaBackwardNormArgs {

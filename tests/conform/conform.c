@@ -49,8 +49,8 @@ static const struct {
                                             KERNEL_ssd_backward_scores, KERNEL_ssd_backward_x, KERNEL_ssd_backward_b, KERNEL_ssd_backward_c,
                                             KERNEL_ssd_backward_decay}, 8},
     {"sma", conform_sma, {KERNEL_sma_rho, KERNEL_sma_query, KERNEL_sma, KERNEL_sma_step, KERNEL_sma_merge, KERNEL_sma_append, KERNEL_convert}, 7},
-    {"sma_backward", conform_sma_backward, {KERNEL_sma_backward_scores, KERNEL_sma_backward_sums, KERNEL_sma_backward_norm,
-                                            KERNEL_sma_backward_memories, KERNEL_sma_backward_dh}, 5},
+    {"sma_backward", conform_sma_backward, {KERNEL_sma_backward_scores, KERNEL_sma_backward_sums, KERNEL_sma_backward_tokens,
+                                            KERNEL_sma_backward_norm, KERNEL_sma_backward_memories, KERNEL_sma_backward_dh}, 6},
     {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_step, KERNEL_sma_merge, KERNEL_kv_append}, 4},
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},
@@ -221,7 +221,7 @@ static bool differs(const target *t, const conform_case *c)
     /* The op states no more traits of it than these. */
     const uint32_t half = c->dtype == DART_F16 ? FITS_F16 | FITS_HALF : c->dtype == DART_BF16 ? FITS_BF16 | FITS_HALF : 0;
     const uint32_t sizes = (c->P <= 64 ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0);
-    const uint32_t traits = half | sizes | FITS_TILES | FITS_N128_P64 | FITS_SCAN, capabilities = t->info.capabilities;
+    const uint32_t traits = half | sizes | FITS_TILES | FITS_N128_P64 | FITS_N32_P64 | FITS_SCAN, capabilities = t->info.capabilities;
     const dart_backend_kind backend = t->info.backend;
     for (uint32_t i = 0; i < ops[op].count; i++) {
         const kernel_row *named = kernel_pick(backend, ops[op].kernels[i], capabilities, traits, c->L, t->variant);

@@ -106,6 +106,26 @@ static void sums(plan *p)
               OP_ROWS(sma_backward_sums, grad_c, &p->o.grad_c, k));
 }
 
+/* What scores and sums do, by one kernel where the device has one for such sizes. */
+static bool tokens(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_backward_args *a = p->a;
+    const uint32_t traits = a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0;
+    if (!op_prefers(call, KERNEL_sma_backward_tokens, KERNEL_sma_backward_sums, a->L, traits)) return false;
+    struct SmaBackwardTokensArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+                                      .S = a->S, .M = p->M};
+    op_kernel(call, KERNEL_sma_backward_tokens, a->L, traits);
+    OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->G * a->B, OP_WHOLE(sma_backward_tokens, qn, &p->qn),
+              OP_WHOLE(sma_backward_tokens, en, &p->en), OP_ROWS(sma_backward_tokens, c, &p->o.c, k), OP_AT(sma_backward_tokens, dh, &p->o.dh, k),
+              OP_AT(sma_backward_tokens, factor, &p->factor, k), OP_AT(sma_backward_tokens, seq, &p->o.seq, k),
+              OP_ROWS(sma_backward_tokens, r, &p->o.r, k), OP_AT(sma_backward_tokens, lse, &p->o.lse, k),
+              OP_ROWS(sma_backward_tokens, up_r, &p->o.up_r, k), OP_WHOLE(sma_backward_tokens, g, &p->g),
+              OP_WHOLE(sma_backward_tokens, slope, &p->slope), OP_WHOLE(sma_backward_tokens, of_q, &p->of_q),
+              OP_WHOLE(sma_backward_tokens, of_e, &p->of_e), OP_ROWS(sma_backward_tokens, grad_c, &p->o.grad_c, k));
+    return true;
+}
+
 static void norm(plan *p)
 {
     op_call *call = &p->call;
@@ -144,8 +164,10 @@ dart_status dart_sma_backward(dart_stream *stream, const dart_sma_backward_args 
     plan p = {.a = args};
     if (op_begin(&p.call, stream, "dart_sma_backward") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
     prepare(&p);
-    scores(&p);
-    sums(&p);
+    if (!tokens(&p)) {
+        scores(&p);
+        sums(&p);
+    }
     norm(&p);
     of_memories(&p);
     return op_end(&p.call);
