@@ -203,7 +203,7 @@ static dart_status train(world *w)
     const dart_status after = dart_trainer_step(w->trainer, &batch, 1e-2, &none);
     if (after == DART_OK) {
         assert_int_equal(status, DART_OUT_OF_MEMORY);
-        assert_int_equal(dart_trainer_steps(w->trainer), taken + 1);
+        assert_int_equal(dart_trainer_steps(w->trainer), taken + !none.skipped);
     } else {
         assert_int_equal(after, status);
         assert_int_equal(dart_trainer_evaluate(w->trainer, &batch, &none), status);
