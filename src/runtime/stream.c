@@ -185,11 +185,12 @@ dart_status dart_stream_elapsed(dart_stream *stream, uint64_t *ns)
 
 /* ---- Launches ---- */
 
-/* Does the launch depend on one since the last barrier? Notes its own ranges. */
+/* Does the launch depend on one since the last barrier, or has it no room beside it? Notes its own ranges. */
 static bool needs_barrier(dart_stream *stream, const backend_launch *launch)
 {
     const kernel_info *kernel = &kernel_table[launch->row->id];
-    bool barrier = stream->hazards_count + kernel->bindings_count > STREAM_IN_FLIGHT;
+    const bool crowds = launch->tiles >= STREAM_CROWDED;
+    bool barrier = crowds || stream->crowded || stream->hazards_count + kernel->bindings_count > STREAM_IN_FLIGHT;
     for (uint32_t i = 0; i < kernel->bindings_count && !barrier; i++) {
         const backend_binding *mine = &launch->bindings[i];
         for (uint32_t k = 0; k < stream->hazards_count && !barrier && mine->memory != NULL; k++) {
@@ -198,6 +199,7 @@ static bool needs_barrier(dart_stream *stream, const backend_launch *launch)
                       mine->offset < other->end && ((other->access | kernel->bindings[i].access) & ACCESS_WRITE) != 0;
         }
     }
+    stream->crowded = crowds;
     if (barrier) stream->hazards_count = 0;
     for (uint32_t i = 0; i < kernel->bindings_count; i++) {
         const backend_binding *mine = &launch->bindings[i];

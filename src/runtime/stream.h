@@ -4,7 +4,10 @@
 
 #include "trace.h"
 
-enum { STREAM_IN_FLIGHT = 128 }; /* the most ranges between two barriers */
+enum {
+    STREAM_IN_FLIGHT = 128, /* the most ranges between two barriers */
+    STREAM_CROWDED = 8192   /* workgroups of a launch that keeps a device busy by itself */
+};
 
 /* A range of memory that a launch since the last barrier reads or writes. */
 typedef struct hazard {
@@ -31,6 +34,7 @@ struct dart_stream {
     uint32_t launches;  /* in the recording */
     hazard hazards[STREAM_IN_FLIGHT];
     uint32_t hazards_count;
+    bool crowded; /* the last launch keeps the device busy by itself */
     launch_notes notes;  /* on a device that is profiled */
     backend_code *needs; /* of a stream with options.warm: the code of the launches, each once */
     uint32_t needs_count;
@@ -44,6 +48,7 @@ struct dart_stream {
 /* Makes a failure of the backend the stream's sticky status and copies its text from the device's report, after `call`, the name of
  * the public function. DART_TIMEOUT is not sticky. Returns status. */
 dart_status stream_take_failure(dart_stream *stream, dart_status status, const char *call);
-/* Records the launch. Sets launch->barrier if it depends on a launch since the last barrier. */
+/* Records the launch. Sets launch->barrier if it depends on a launch since the last barrier, or if one of both keeps the device busy by
+ * itself: side by side such launches take the caches from one another, and the steps of training took half as long again. */
 void stream_launch(dart_stream *stream, backend_launch *launch, const char *call);
 #endif
