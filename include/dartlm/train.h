@@ -82,9 +82,10 @@ DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_b
 /* The same step in three calls, so that the host has the next batch ready when the device is done:
  *     dart_trainer_prepare(trainer, &first);
  *     for each step: dart_trainer_start(trainer, lr); dart_trainer_prepare(trainer, &following); dart_trainer_finish(trainer, &result);
- * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before. dart_trainer_start takes the
- * prepared batch; with count > 1 it returns once the last B rows are under way. Until dart_trainer_finish every other call on the trainer but
- * dart_trainer_prepare, dart_trainer_destroy and the queries is DART_INVALID_ARGUMENT; dart_trainer_finish without a step under way is too. */
+ * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before; dart_trainer_step leaves none
+ * prepared. dart_trainer_start takes the prepared batch; with count > 1 it returns once the last B rows are under way. Until
+ * dart_trainer_finish every other call on the trainer but dart_trainer_prepare, dart_trainer_destroy and the queries is DART_INVALID_ARGUMENT;
+ * dart_trainer_finish without a step under way is too. */
 DART_API dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch);
 DART_API dart_status dart_trainer_start(dart_trainer *trainer, double lr);
 DART_API dart_status dart_trainer_finish(dart_trainer *trainer, dart_train_result *result);

@@ -85,6 +85,7 @@ dart_status dart_stream_begin(dart_stream *stream)
     stream->closed = false;
     stream->launches = 0;
     stream->hazards_count = 0;
+    stream->crowded = false;
     stream->chunk = 0;
     stream->used = 0;
     return DART_OK;
