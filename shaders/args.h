@@ -66,6 +66,7 @@
 #define SCORE_SIDE 32     /* side of a tile of ssd_backward_scores */
 #define CUM_STRIDE 3      /* floats a token in cum: rounded cumulative log-decay, its remainder, step size */
 
+#ifndef DART_GLSL /* a shader includes those of its own op only, so that a change of one op compiles its own shaders again */
 #include "dense/args.h"
 #include "conv/args.h"
 #include "ssd/args.h"
@@ -78,5 +79,6 @@
 #include "optim/args.h"
 #include "mlp/args.h"
 #include "probe/args.h"
+#endif
 
 #endif

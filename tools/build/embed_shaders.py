@@ -80,7 +80,7 @@ class Kernel:
 
     def glsl(self):
         lines = [f"// Made by tools/build/embed_shaders.py from the lines of {self.name} in {self.path.name}.",
-                 f"PUSH({self.arguments}, {len(self.bindings)})"]
+                 f'#include "{self.path.stem}/args.h"', f"PUSH({self.arguments}, {len(self.bindings)})"]
         for number, (name, access) in enumerate(self.bindings):
             lines.append(f"#define BINDING_{name} {number}")
             if access != "WRITE":
