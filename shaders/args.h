@@ -11,6 +11,12 @@
  *   - T0 and T1 below are the tile sizes of the chosen row of the table.
  *   - HAS_SEQ: seq[2 b] is the position, seq[2 b + 1] the count of sequence b; otherwise 0 and L. Tokens t >= count
  *     are neither read nor written. A count above L is taken as L, a negative position or count as 0.
+ *   - HAS_CU: binding seq holds cu, B + 1 numbers: the sequences are packed, one after another, in T rows. The tokens of sequence b are rows
+ *     cu[b] <= r < min(cu[b + 1], cu[b] + L), all cu taken as at most T; its position is 0. Where formulas below say b L + t, the row
+ *     of a token is cu[b] + t; where they say ((b H + h) L + t), it is cu[b] H + h (cu[b + 1] - cu[b]) + t; where they say b M + j (or b capacity
+ *     + m for memories of sma), the slot of a chunk is cu[b] / S + b + j; where they say b (M + 1) + i, it is cu[b] / S + 2 b + i. Tiles are numbered as
+ *     without it, with the L and M of the longest sequence. What belongs to no sequence is neither read nor written. Rows of the
+ *     table with FITS_UNPACKED are never launched with it. T is 0 without it.
  *   - Chunks of a piece: with o = position mod S, chunk j holds tokens begin(j) <= t < end(j),
  *     begin(j) = j ? j S - o : 0, end(j) = min(count, (j + 1) S - o). It closes when (j + 1) S - o <= count.
  *     Its number in the sequence is position / S + j.
@@ -45,6 +51,7 @@
 #define HAS_SCALE 16384u  /* ssd: memories are normalised */
 #define HAS_HIN_SCALE 32768u /* ssd: hin is normalised */
 #define HAS_RUN 65536u    /* ssd: memories lie in a run */
+#define HAS_CU (1u << 17)     /* seq holds cu: packed sequences */
 #define HAS_CLOSED (1u << 20) /* ssd_step: dh is written only where the chunk closes */
 #define HAS_STEPS (1u << 21)  /* mixer_project: the outputs after the channels are step sizes; window_append: dt_bias */
 

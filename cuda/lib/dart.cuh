@@ -185,6 +185,43 @@ __device__ __forceinline__ Piece piece_of(const int32_t *seq, uint32_t flags, ui
     return {uint32_t(max(seq[2 * size_t(b)], 0)), min(uint32_t(max(seq[2 * size_t(b) + 1], 0)), L)};
 }
 
+// A sequence and where it lies, packed or not: its token t in row `row` + t; in what has a row of tokens for each of H heads, token t of head h at
+// row H + h length + t.
+struct Sequence : Piece {
+    uint32_t b, row, length;
+    bool packed;
+    // The slot of its chunk 0 where there are M a sequence, of S tokens.
+    __device__ __forceinline__ uint32_t slot(uint32_t M, uint32_t S) const { return packed ? row / S + b : b * M; }
+};
+__device__ __forceinline__ Sequence sequence_of(const int32_t *seq, uint32_t flags, uint32_t L, uint32_t T, uint32_t b)
+{
+    Sequence own;
+    own.b = b;
+    own.packed = (flags & HAS_CU) != 0;
+    if (own.packed) {
+        const uint32_t begin = min(uint32_t(max(seq[b], 0)), T), end = min(uint32_t(max(seq[b + 1], 0)), T);
+        own.position = 0;
+        own.row = begin;
+        own.length = own.count = end > begin ? min(end - begin, L) : 0;
+    } else {
+        static_cast<Piece &>(own) = piece_of(seq, flags, L, b);
+        own.row = b * L;
+        own.length = L;
+    }
+    return own;
+}
+// The last of B packed sequences that begins at or before the row.
+__device__ __forceinline__ uint32_t sequence_with(const int32_t *cu, uint32_t B, uint32_t row)
+{
+    uint32_t first = 0, end = B;
+    while (end - first > 1) {
+        const uint32_t middle = first + (end - first) / 2;
+        if (int64_t(cu[middle]) <= int64_t(row)) first = middle;
+        else end = middle;
+    }
+    return first;
+}
+
 struct Chunk {
     uint32_t begin, end; // begin >= end: empty
     bool closes;

@@ -35,6 +35,12 @@
  *   Alignment  Tensors may start at any element, with these exceptions: h, open, open_decay, cum, decay, qn, en, and in
  *              dart_window_args rows, steps and hin, start at multiples of 64 elements; the dh of a closing run of
  *              dart_window_args starts at a multiple of 8.
+ *   Packed     Ops with cu and T also take B sequences of different lengths that lie one after another in T rows, as they are:
+ *              cu i32 B + 1 (dart_cu_check), sequence b in the rows from cu_b to cu_(b+1) - 1, at most L of them, from position 0 on.
+ *              Token-major tensors (B L ...) then have T rows, tensors of chunks (B M ...) dart_packed_chunks(T, S, B) slots,
+ *              chunk j of sequence b in slot cu_b / S + b + j, rounded down. Slots of no chunk and rows of no sequence are neither
+ *              read nor written. A sequence is computed as it is alone, to the bit where the same variants are taken, and
+ *              what one holds, NaN included, reaches no other. cu excludes seq and whatever carries a state.
  *   Zero       Option and argument structs are valid when zeroed, and zero means the default.
  */
 #ifndef DARTLM_H
@@ -360,14 +366,20 @@ DART_API dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linea
  * replaced by the last K-1 inputs of the sequence so far. Without tail the inputs before the piece are zero. 2 <= K <= 8.
  * keep_tail: tail is only read. Call dart_conv_tail with the same arguments afterwards; its launch may then overlap others. */
 typedef struct dart_conv_args {
-    uint32_t B, L, C, K;
+    uint32_t B, L, C, K, T;
     bool keep_tail;
-    dart_tensor x, weight, bias, tail, seq, y;
+    dart_tensor x, weight, bias, tail, seq, cu, y;
 } dart_conv_args;
 DART_API dart_status dart_conv(dart_stream *stream, const dart_conv_args *args);
 /* The update that dart_conv leaves out with keep_tail: tail becomes the last K-1 inputs of the sequence so far. x and tail are
  * required; weight, bias and y are ignored. */
 DART_API dart_status dart_conv_tail(dart_stream *stream, const dart_conv_args *args);
+
+/* Whether cu begins with 0, does not fall, has steps of at most L and ends with at most T; B + 1 numbers. DART_OK or
+ * DART_INVALID_ARGUMENT. */
+DART_API dart_status dart_cu_check(const int32_t *cu, uint32_t B, uint32_t L, uint32_t T);
+/* T / S + B: slots of the chunks of B sequences in T rows; 0 where S is. */
+DART_API uint64_t dart_packed_chunks(uint32_t T, uint32_t S, uint32_t B);
 
 /* How dart_ssd, dart_sma and dart_attention are computed; results agree within rounding. DART_PLAN_AUTO takes the step plan
  * where it is allowed. */
@@ -399,8 +411,10 @@ typedef struct dart_memories {
  *   within the piece is stored in the run that contains its number. The caller must provide that run; the op cannot check it.
  *   With a single run memories are computed in place; with several they are copied.
  * Intermediates, optional; where absent the stream's scratch memory holds them. f32, except hin:
- *   cum B H L 3: cumulative log-decay in the chunk as a rounded value and its remainder, then dt;
- *   decay B M+1 H: open_decay as it came, then the log-decay of each chunk over this piece;
+ *   cum B H L 3: cumulative log-decay in the chunk as a rounded value and its remainder, then dt; with cu T H 3, that of sequence b
+ *     from cu_b H 3 on, for each head as many as it has tokens;
+ *   decay B M+1 H: open_decay as it came, then the log-decay of each chunk over this piece; with cu row cu_b / S + 2 b + 1 + j of
+ *     dart_packed_chunks(T, S, B) + B rows;
  *   hin B M H N P with hin_scale f32 B M H N: the state entering each chunk of this piece that has tokens; raw without
  *   hin_scale, f32 or bf16, else normalised.
  * The op is causal: an infinity or NaN in b, c or dt of a token changes no earlier output. The same holds for x on the CPU. On a
@@ -415,12 +429,12 @@ typedef struct dart_memories {
  * DART_PLAN_STEP takes L = 1 without hin and without dh_scale.
  * Source: Dao and Gu 2024 (state space duality), DART. */
 typedef struct dart_ssd_args {
-    uint32_t B, L, H, G, N, P, S; /* N, P <= 256; G divides H; 1 <= S <= 2^30 */
+    uint32_t B, L, H, G, N, P, S, T; /* N, P <= 256; G divides H; 1 <= S <= 2^30 */
     dart_plan plan;
     bool dt_is_step;
     float dt_min, dt_max; /* dt_max 0: no limit */
     float eps;            /* 0: 1e-5 */
-    dart_tensor x, dt, b, c, a_log, dt_bias, d, seq;
+    dart_tensor x, dt, b, c, a_log, dt_bias, d, seq, cu;
     dart_tensor h, open, open_decay;
     dart_tensor y, dh, dh_scale;
     const dart_memories *memories;
@@ -439,10 +453,10 @@ DART_API uint32_t dart_ssd_chunks(uint32_t L, uint32_t S, bool with_seq);
  * memories: runs in any order that do not overlap. A memory that lies in no run is left out of the softmax.
  * Intermediates, optional, f32: qn B L G N, divided by sqrt(N); en B L G P. Source: DART. */
 typedef struct dart_sma_args {
-    uint32_t B, L, H, G, N, P, S;
+    uint32_t B, L, H, G, N, P, S, T;
     dart_plan plan;
     float eps; /* > 0 */
-    dart_tensor q, e, c, seq;
+    dart_tensor q, e, c, seq, cu;
     const dart_memories *memories;
     uint32_t memories_count;
     dart_tensor r, lse;
@@ -471,10 +485,10 @@ DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_
  * optional. Without seq C must be at least L. Each tensor must fit a binding (max_binding_bytes). o must not be q.
  * Source: Dao 2023 (FlashAttention-2) for the order of the computation. */
 typedef struct dart_attention_args {
-    uint32_t B, L, H, G, D, C; /* D <= 128; G divides H */
+    uint32_t B, L, H, G, D, C, T; /* D <= 128; G divides H */
     dart_plan plan;            /* DART_PLAN_STEP splits the cache among workgroups and merges */
     float scale;               /* 0: 1 / sqrt(D) */
-    dart_tensor q, k, v, seq;
+    dart_tensor q, k, v, seq, cu;
     dart_tensor o, lse;
 } dart_attention_args;
 DART_API dart_status dart_attention(dart_stream *stream, const dart_attention_args *args);

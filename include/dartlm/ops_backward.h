@@ -83,10 +83,10 @@ DART_API dart_status dart_linear_backward(dart_stream *stream, const dart_linear
  * cum, decay, hin with hin_scale: as the forward call left them, all or none; where absent they are computed again, in f32.
  * Scratch memory: about 4 B M G C^2 2 + 8 B M H N P + 16 B L H bytes, C = min(S, L). Source: Dao and Gu 2024, DART. */
 typedef struct dart_ssd_backward_args {
-    uint32_t B, L, H, G, N, P, S;
+    uint32_t B, L, H, G, N, P, S, T;
     bool dt_is_step, add_c;
     float dt_min, dt_max; /* dt_max 0: no limit */
-    dart_tensor x, dt, b, c, a_log, dt_bias, d, seq, h;
+    dart_tensor x, dt, b, c, a_log, dt_bias, d, seq, cu, h;
     dart_tensor cum, decay, hin, hin_scale;
     dart_tensor up_y, up_dh, up_h;
     dart_tensor grad_x, grad_dt, grad_b, grad_c, grad_a_log, grad_dt_bias, grad_d, grad_h;
@@ -143,10 +143,10 @@ DART_API dart_status dart_adamw(dart_stream *stream, const dart_adamw_args *args
  * every position. Rows past the count stay as they are, or become 0 with `inverse`.
  * x, y B L H D, y may be x. Source: Su et al. 2021, with the halves paired as in Llama. */
 typedef struct dart_rope_args {
-    uint32_t B, L, H, D; /* D even, at most 256 */
+    uint32_t B, L, H, D, T; /* D even, at most 256 */
     bool inverse;
     float base; /* > 1 */
-    dart_tensor x, seq, y;
+    dart_tensor x, seq, cu, y;
 } dart_rope_args;
 DART_API dart_status dart_rope(dart_stream *stream, const dart_rope_args *args);
 
@@ -170,9 +170,9 @@ DART_API dart_status dart_swiglu_backward(dart_stream *stream, const dart_swiglu
  * q, o, up_o, grad_q B L H D; k, v, grad_k, grad_v B L G D; lse f32 B L H; o and lse as dart_attention left them. Gradients are written. Of seq
  * the counts are used; rows past them become 0. */
 typedef struct dart_attention_backward_args {
-    uint32_t B, L, H, G, D; /* D <= 128; G divides H */
+    uint32_t B, L, H, G, D, T; /* D <= 128; G divides H */
     float scale;            /* 0: 1 / sqrt(D) */
-    dart_tensor q, k, v, o, lse, seq, up_o;
+    dart_tensor q, k, v, o, lse, seq, cu, up_o;
     dart_tensor grad_q, grad_k, grad_v;
 } dart_attention_backward_args;
 DART_API dart_status dart_attention_backward(dart_stream *stream, const dart_attention_backward_args *args);
@@ -187,10 +187,10 @@ DART_API dart_status dart_attention_backward(dart_stream *stream, const dart_att
  * scan reads c as well).
  * Scratch memory: 8 B L H M + 4 B L G (N + P) + 4 B M H N P bytes, and as much as dart_sma takes for qn, en and rho. Source: DART. */
 typedef struct dart_sma_backward_args {
-    uint32_t B, L, H, G, N, P, S;
+    uint32_t B, L, H, G, N, P, S, T;
     bool add_c;
     float eps; /* > 0 */
-    dart_tensor q, e, c, seq;
+    dart_tensor q, e, c, seq, cu;
     dart_memories memories;
     dart_tensor r, lse, up_r;
     dart_tensor grad_q, grad_e, grad_c, grad_dh;
@@ -202,8 +202,8 @@ DART_API dart_status dart_sma_backward(dart_stream *stream, const dart_sma_backw
  * x, up_y, grad_x B L C; weight C K; bias C with grad_bias f32 C, or both absent; grad_weight f32 C K. grad_x is written. Of seq the counts
  * are used; rows past them become 0. */
 typedef struct dart_conv_backward_args {
-    uint32_t B, L, C, K;
-    dart_tensor x, weight, bias, seq, up_y;
+    uint32_t B, L, C, K, T;
+    dart_tensor x, weight, bias, seq, cu, up_y;
     dart_tensor grad_x, grad_weight, grad_bias;
 } dart_conv_backward_args;
 DART_API dart_status dart_conv_backward(dart_stream *stream, const dart_conv_backward_args *args);

@@ -12,7 +12,7 @@ struct KvAppendArgs { U32 tiles, flags, B, L, G, D, C, k_at, k_row, v_at, v_row,
  * lse f32 at (b L + t) H + h. Online softmax in f32 over blocks of s. Values of k and v at s > position + t, NaN included, do not
  * affect o_t. Tile: T0 tokens of one (b, h), tile = token block + token blocks * (h + H b); a kernel may compute the blocks of a
  * head in reverse order. */
-struct AttentionArgs { U32 tiles, flags, B, L, H, G, D, C, q_at, q_row, k_at, k_row, v_at, v_row, seq_at, o_at, o_row, lse_at; F32 scale; };
+struct AttentionArgs { U32 tiles, flags, B, L, T, H, G, D, C, q_at, q_row, k_at, k_row, v_at, v_row, seq_at, o_at, o_row, lse_at; F32 scale; };
 
 /* attention for L = 1, split along the cache: with seen = min(position + 1, C), tile = split + splits * (h + H b) reads the tokens
  * [split T, split T + T) below seen, T = STEP_TOKENS ceil(seen / (splits STEP_TOKENS)), and writes
@@ -30,14 +30,14 @@ struct AttentionBackwardDotArgs { U32 tiles, flags, B, L, H, D, o_at, o_row, up_
 /* grad_k and grad_v. Tile: T0 tokens s x T1 columns of one (b, g), tile = token block + token blocks * (column block + column blocks *
  * (g + G b)). */
 struct AttentionBackwardKArgs {
-    U32 tiles, flags, B, L, H, G, D, q_at, q_row, k_at, k_row, v_at, v_row, up_o_at, up_o_row, lse_at, seq_at, grad_k_at, grad_k_row, grad_v_at,
+    U32 tiles, flags, B, L, T, H, G, D, q_at, q_row, k_at, k_row, v_at, v_row, up_o_at, up_o_row, lse_at, seq_at, grad_k_at, grad_k_row, grad_v_at,
         grad_v_row;
     F32 scale;
 };
 
 /* grad_q. Tile: T0 tokens t x T1 columns of one (b, h), tile = token block + token blocks * (column block + column blocks * (h + H b)). */
 struct AttentionBackwardQArgs {
-    U32 tiles, flags, B, L, H, G, D, q_at, q_row, k_at, k_row, v_at, v_row, up_o_at, up_o_row, lse_at, seq_at, grad_q_at, grad_q_row;
+    U32 tiles, flags, B, L, T, H, G, D, q_at, q_row, k_at, k_row, v_at, v_row, up_o_at, up_o_row, lse_at, seq_at, grad_q_at, grad_q_row;
     F32 scale;
 };
 

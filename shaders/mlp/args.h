@@ -9,7 +9,7 @@
  * (ah, al) (bh, bl) = ah bh + the upper words of ah bl and al bh.
  * Tile: T0 tokens, row by row, all heads. */
 struct RopeArgs {
-    U32 tiles, flags, B, L, H, D, x_at, x_row, seq_at, y_at, y_row, r0_high, r0_low, r1_high, r1_low, r2_high, r2_low, r3_high, r3_low, r4_high,
+    U32 tiles, flags, B, L, T, H, D, x_at, x_row, seq_at, y_at, y_row, r0_high, r0_low, r1_high, r1_low, r2_high, r2_low, r3_high, r3_low, r4_high,
         r4_low, r5_high, r5_low, r6_high, r6_low;
 };
 #define IS_INVERSE 2u

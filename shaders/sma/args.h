@@ -23,7 +23,7 @@ struct SmaQueryArgs { U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row,
  * qn and c past the last row, and ignore them.
  * g = softmax(logit), r = sum g v, lse = logsumexp(logit). With IS_MERGE the result is merged with the r and lse in memory, where
  * lse = -inf stands for no memories. lse f32 at (b L + t) H + h. Tile: T0 tokens of one (b, h), tile = token block + token blocks * (h + H b). */
-struct SmaArgs { U32 tiles, flags, B, L, H, G, N, P, S, first, count, capacity, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at; };
+struct SmaArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, first, count, capacity, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at; };
 
 /* sma for L = 1, from q and e before their norms, split along the memories: tile = split + splits * (h + H b) reads memories
  * [split T, split T + T),
@@ -54,7 +54,7 @@ struct SmaAppendArgs { U32 tiles, flags, B, L, H, N, P, S, M, first, count, capa
 /* logit = qn . (key w en), v = value c w;  g[((b L + t) H + h) M + m] = exp(logit - lse), slope[...] = g (v . up_r - r . up_r), 0 where t sees one
  * memory only. Elements of memories that t does not see are not written. Tile: T0 tokens of one (b, h): token tile + token tiles * (h + H b). */
 struct SmaBackwardScoresArgs {
-    U32 tiles, flags, B, L, H, G, N, P, S, M, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at, up_r_at, up_r_row;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at, up_r_at, up_r_row;
 };
 
 /* Sums over the heads of the group and the memories that a token sees:
@@ -63,12 +63,12 @@ struct SmaBackwardScoresArgs {
  * Tile: T0 tokens x T1 columns of one (b, g), tile = block + blocks * (token tile + token tiles * (g + G b)); the blocks are those of of_q,
  * grad_c and of_e, in this order. */
 struct SmaBackwardSumsArgs {
-    U32 tiles, flags, B, L, H, G, N, P, S, M, dh_at, factor_at, seq_at, up_r_at, up_r_row, grad_c_at, grad_c_row;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, dh_at, factor_at, seq_at, up_r_at, up_r_row, grad_c_at, grad_c_row;
 };
 
 /* What sma_backward_scores and sma_backward_sums write, by one kernel. Tile: T0 tokens of one (b, g), tile = token tile + token tiles * (g + G b). */
 struct SmaBackwardTokensArgs {
-    U32 tiles, flags, B, L, H, G, N, P, S, M, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at, up_r_at, up_r_row, grad_c_at, grad_c_row;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at, up_r_at, up_r_row, grad_c_at, grad_c_row;
 };
 
 /* The norms of q and e: with i = 1 / rms(q), o = of_q / sqrt(N): grad_q = i o - q i^3 mean(o q); grad_e alike with o = of_e. Rows past the count
@@ -82,11 +82,11 @@ struct SmaBackwardNormArgs {
  * Tile: T0 of the M N rows m N + n of one (b, h) x T1 columns p, tile = row block + row blocks * (p block + p blocks * (which + 2 (h + H b))),
  * which 0: x, 1: grad_dh. */
 struct SmaBackwardMemoriesArgs {
-    U32 tiles, flags, B, L, H, G, N, P, S, M, c_at, c_row, seq_at, up_r_at, up_r_row, grad_dh_at;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, c_at, c_row, seq_at, up_r_at, up_r_row, grad_dh_at;
 };
 
 /* The norm of memories: with u = key w and rho = 1 / rms(raw row), grad_dh += rho (x - u mean_p(x u)); 0 where no token sees the memory.
  * Tile: T0 rows of N of one (b, m, h), tile = row block + row blocks * (h + H (m + M b)). */
-struct SmaBackwardDhArgs { U32 tiles, flags, B, L, H, N, P, S, M, dh_at, factor_at, seq_at, grad_dh_at; };
+struct SmaBackwardDhArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, dh_at, factor_at, seq_at, grad_dh_at; };
 
 #endif

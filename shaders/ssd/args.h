@@ -8,7 +8,7 @@
  * lo what rounding lost, so that differences of two sums stay accurate. The order of summation is the variant's.
  * decay[(b (M+1) + 0) H + h] = open_decay[b H + h] or 0; decay[(b (M+1) + 1 + j) H + h] = the sum over chunk j (0 when
  * empty). Tile: T0 consecutive items (j fastest after h: item = h + H (j + M b)). */
-struct SsdDecayArgs { U32 tiles, flags, B, L, H, S, M, dt_at, dt_row, a_log_at, dt_bias_at, seq_at; F32 dt_min, dt_max; };
+struct SsdDecayArgs { U32 tiles, flags, B, L, T, H, S, M, dt_at, dt_row, a_log_at, dt_bias_at, seq_at; F32 dt_min, dt_max; };
 
 /* The kernels below pass on two sets of N x P matrices: the memories of the chunks of a piece, and the states that enter these
  * chunks (hin). Each set has one of two forms: raw (memories f32; hin f32 or bf16), or normalised in any float dtype (HAS_SCALE
@@ -26,7 +26,7 @@ struct SsdDecayArgs { U32 tiles, flags, B, L, H, S, M, dt_at, dt_row, a_log_at, 
  * tile = n block + n blocks * (head block + head blocks * (g + G (j + M b))), head blocks = ceil(H / G / T1).
  * ssd_decay_memory computes this and ssd_decay in one launch; its tiles have all rows of their heads: T0 >= N. */
 struct SsdMemoryArgs {
-    U32 tiles, flags, B, L, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, seq_at, memory_at, scale_at;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, seq_at, memory_at, scale_at;
     F32 eps;
     U32 dt_at, dt_row, a_log_at, dt_bias_at; /* these and dt_min, dt_max: ssd_decay_memory only */
     F32 dt_min, dt_max;
@@ -39,13 +39,13 @@ struct SsdMemoryArgs {
  *   without HAS_OPEN as if it closed.
  * Without HAS_H h starts as 0 and is not written. A sequence with a count of 0 stays as it is.
  * Tile: T0 rows n of one (b, h), all columns, tile = row block + row blocks * (h + H b). */
-struct SsdStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, first, count, capacity, seq_at, memory_at, scale_at, hin_at, hin_scale_at; F32 eps; };
+struct SsdStateArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, first, count, capacity, seq_at, memory_at, scale_at, hin_at, hin_scale_at; F32 eps; };
 
 /* y_t = sum_{s <= t} (c_t . b_s) exp(cum_t - cum_s) step_s x_s + exp(cum_t) c_t hin[j] + d x_t, within chunk j; C = min(S, L).
  * Tile: T0 heads of one group x T1 tokens of one chunk, all columns,
  * tile = token block + token blocks * (head block + head blocks * (g + G (j + M b))), token blocks = ceil(C / T1),
  * head blocks = ceil(H / G / T0). */
-struct SsdOutputArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, c_at, c_row, hin_at, hin_scale_at, d_at, seq_at, y_at,
+struct SsdOutputArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, c_at, c_row, hin_at, hin_scale_at, d_at, seq_at, y_at,
                       y_row; };
 
 /* ssd_decay, ssd_memory, ssd_state and ssd_output in one launch, for bf16. Memories are normalised, and stored only with HAS_DH or
@@ -76,43 +76,43 @@ struct SsdStepArgs { U32 tiles, flags, B, H, G, N, P, S, x_at, x_row, b_at, b_ro
 /* cb[t C + s] = c_t . b_s for s <= t, and what lies in the tiles on the diagonal above it.
  * Tile: T0 x T0 of a (b, j, g), row tile i, column tile k <= i: pair = i (i + 1) / 2 + k, tile = pair + pairs * (g + G (j + M b)),
  * pairs = n (n + 1) / 2, n = ceil(C / T0). */
-struct SsdBackwardProductsArgs { U32 tiles, flags, B, L, G, N, S, M, C, b_at, b_row, c_at, c_row, seq_at; };
+struct SsdBackwardProductsArgs { U32 tiles, flags, B, L, T, G, N, S, M, C, b_at, b_row, c_at, c_row, seq_at; };
 
 /* read[n, p] = sum_t exp(cum_t) c_t[n] up_y_t[p], the gradient of hin by the chunk's own outputs.
  * Tile: T0 rows n x T1 columns p, tile = n block + n blocks * (p block + p blocks * (h + H (j + M b))). */
-struct SsdBackwardReadArgs { U32 tiles, flags, B, L, H, G, N, P, S, M, c_at, c_row, up_y_at, up_y_row, seq_at; };
+struct SsdBackwardReadArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, M, c_at, c_row, up_y_at, up_y_row, seq_at; };
 
 /* Takes the gradient of the state from chunk to chunk, backwards. lambda_j is that of the state at the end of chunk j:
  *   lambda of the last chunk = up_h;  lambda_(j-1) = exp(tot_j) lambda_j + read_j;  grad_h = exp(tot_0) lambda_0 + read_0 (HAS_H: written).
  * lambda_j replaces read_j. carry[((b M + j) H + h) N + n] = exp(tot_j) sum_p lambda_j[n, p] hin_j[n, p]. A count of 0: grad_h = up_h.
  * Tile: T0 rows n of one (b, h), all columns, tile = row block + row blocks * (h + H b). */
-struct SsdBackwardStateArgs { U32 tiles, flags, B, L, H, N, P, S, M, hin_at, hin_scale_at, seq_at, up_h_at, grad_h_at; };
+struct SsdBackwardStateArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, hin_at, hin_scale_at, seq_at, up_h_at, grad_h_at; };
 
 /* u_ts = E_ts step_s (up_y_t . x_s) of a head, grad_cb[t C + s] = the sum of u_ts over the heads of the group, in order; z_ts = u_ts cb_ts.
  * A shift of the log-decay at token k changes the loss by the sum of z_us over u >= k > s. sums holds the shares of a pair of tiles i, k (below) in
  * it, 64 for each of pairs: ((((b M + j) H + h) pairs + pair) 64; i > k: element r is the sum of z over the rows r and later of tile i,
  * element 32 + c that over the columns before c of tile k; i = k: element r is the sum over rows >= r and columns < r.
  * Tile: SCORE_SIDE x SCORE_SIDE tokens, pair and tile as in ssd_backward_products; SCORE_SIDE is 32. */
-struct SsdBackwardScoresArgs { U32 tiles, flags, B, L, H, G, P, S, M, C, x_at, x_row, up_y_at, up_y_row, seq_at; };
+struct SsdBackwardScoresArgs { U32 tiles, flags, B, L, T, H, G, P, S, M, C, x_at, x_row, up_y_at, up_y_row, seq_at; };
 
 /* v_s = sum_t cb_ts E_ts up_y_t + keep_s b_s (lambda + up_dh);  grad_x_s = step_s v_s + d up_y_s.
  * token[((b L + s) H + h) 4] = {x_s . v_s, step_s x_s . keep_s b_s (lambda + up_dh), up_y_s . x_s}; the fourth is ssd_backward_c's.
  * Tile: T0 tokens of one (b, j, h), all columns, tile = token tile + token tiles * (h + H (j + M b)). */
 struct SsdBackwardXArgs {
-    U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, up_y_at, up_y_row, up_dh_at, d_at, seq_at, grad_x_at, grad_x_row;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, up_y_at, up_y_row, up_dh_at, d_at, seq_at, grad_x_at, grad_x_row;
 };
 
 /* grad_b_s = sum_(t >= s) grad_cb_ts c_t + the sum over the heads of the group of keep_s step_s (lambda + up_dh) x_s.
  * Tile: T0 columns n x T1 tokens of one (b, j, g), tile = n block + n blocks * (token tile + token tiles * (g + G (j + M b))). */
 struct SsdBackwardBArgs {
-    U32 tiles, flags, B, L, H, G, N, P, S, M, C, x_at, x_row, c_at, c_row, up_dh_at, seq_at, grad_b_at, grad_b_row;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, x_at, x_row, c_at, c_row, up_dh_at, seq_at, grad_b_at, grad_b_row;
 };
 
 /* grad_c_t (+)= sum_(s <= t) grad_cb_ts b_s + the sum over the heads of the group of exp(cum_t) hin up_y_t (IS_ADD: added);
  * token[((b L + t) H + h) 4 + 3] = exp(cum_t) c_t . hin up_y_t.
  * Tile: T0 tokens of one (b, j, g), all columns, tile = token tile + token tiles * (g + G (j + M b)). */
 struct SsdBackwardCArgs {
-    U32 tiles, flags, B, L, H, G, N, P, S, M, C, b_at, b_row, c_at, c_row, up_y_at, up_y_row, hin_at, hin_scale_at, seq_at, grad_c_at, grad_c_row;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, b_at, b_row, c_at, c_row, up_y_at, up_y_row, hin_at, hin_scale_at, seq_at, grad_c_at, grad_c_row;
 };
 
 /* grad_a_k = the sum of z_us over u >= k > s + the sum over u >= k of token[3] + the sum over s < k of token[1] + the sum of carry over n;
@@ -120,7 +120,7 @@ struct SsdBackwardCArgs {
  * dt_max, else 0. Sums over the tokens of the chunk, 0 for an empty one, each at (b M + j) H + h: of A step grad_a in of_a_log, of grad_dt in
  * of_bias, of token[2] in of_d. Overwrites token[1]. Tile: one (b, j, h), tile = h + H (j + M b). */
 struct SsdBackwardDecayArgs {
-    U32 tiles, flags, B, L, H, N, S, M, C, dt_at, dt_row, a_log_at, dt_bias_at, seq_at, grad_dt_at, grad_dt_row;
+    U32 tiles, flags, B, L, T, H, N, S, M, C, dt_at, dt_row, a_log_at, dt_bias_at, seq_at, grad_dt_at, grad_dt_row;
     F32 dt_min, dt_max;
 };
 

@@ -68,7 +68,8 @@ typedef enum kernel_trait {
     FITS_FEW_TILES = 1 << 9,   /* linear: y has too few tiles of 64 x 64 for the whole device */
     FITS_MANY_TILES = 1 << 10, /* linear: y has enough tiles of 64 x 64 to take larger tiles */
     FITS_N32_P64 = 1 << 11,    /* N is at most 32 and P at most 64 */
-    FITS_CHECK = 1 << 12       /* rows that only tests of a backend launch; the device may lack what they use */
+    FITS_UNPACKED = 1 << 12,   /* sequences lie L rows apart: no cu */
+    FITS_CHECK = 1 << 13       /* rows that only tests of a backend launch; the device may lack what they use */
 } kernel_trait;
 /* Whether the row computes with cooperative matrices. `local` of such a row counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->needs & DART_CAP_MATRIX) != 0)

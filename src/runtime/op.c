@@ -263,3 +263,32 @@ void op_launch(op_call *call, void *args, uint64_t tiles, const op_binding *bind
     memcpy(args, &launch.tiles, sizeof launch.tiles);
     stream_launch(call->stream, &launch, call->op);
 }
+
+dart_status op_lay_out(op_call *call, op_layout *layout, uint32_t B, uint32_t L, uint32_t T, const dart_tensor *seq, const dart_tensor *cu)
+{
+    const bool packed = op_has(cu);
+    OP_REQUIRE(call, B > 0 && L > 0, "B %u, L %u: both must be above 0", B, L);
+    OP_REQUIRE(call, L <= 1u << 30, "L %u must be at most 2^30", L);
+    OP_REQUIRE(call, !packed || !op_has(seq), "seq and cu exclude each other");
+    OP_REQUIRE(call, packed == (T > 0), "T %u: cu and T come together", T);
+    OP_REQUIRE(call, T <= 1u << 30 && B <= 1u << 30, "T %u, B %u must be at most 2^30", T, B);
+    OP_REQUIRE(call, packed || (uint64_t)B * L <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)B * L);
+    *layout = (op_layout){.B = B, .L = L, .T = T, .rows = packed ? T : (uint64_t)B * L, .traits = packed ? 0 : FITS_UNPACKED};
+    layout->flags = packed ? HAS_CU : op_has(seq) ? HAS_SEQ : 0;
+    if (packed) layout->seq = (op_operand){"cu", *cu, OP_I32, 1, (uint64_t)B + 1};
+    else layout->seq = (op_operand){"seq", *seq, OP_I32 | OP_OPTIONAL, B, 2};
+    return op_status(call);
+}
+
+dart_status dart_cu_check(const int32_t *cu, uint32_t B, uint32_t L, uint32_t T)
+{
+    if (cu == NULL || B == 0 || cu[0] != 0) return DART_INVALID_ARGUMENT;
+    for (uint32_t b = 0; b < B; b++)
+        if (cu[b + 1] < cu[b] || (uint32_t)(cu[b + 1] - cu[b]) > L) return DART_INVALID_ARGUMENT;
+    return (uint32_t)cu[B] <= T ? DART_OK : DART_INVALID_ARGUMENT;
+}
+
+uint64_t dart_packed_chunks(uint32_t T, uint32_t S, uint32_t B)
+{
+    return S == 0 ? 0 : (uint64_t)T / S + B;
+}

@@ -115,6 +115,23 @@ static inline uint32_t op_chunks(uint32_t L, uint32_t S, bool with_seq)
     return L == 0 || S == 0 ? 0 : (uint32_t)base_ceil_div((uint64_t)L + (with_seq ? S - 1 : 0), S);
 }
 
+/* How the sequences of a call lie in its token-major tensors: L rows apart, or packed (cu: shaders/args.h, HAS_CU). */
+typedef struct op_layout {
+    op_operand seq;  /* what binds as seq: positions and counts, cu, or nothing */
+    uint64_t rows;   /* of a token-major tensor: B L, or T */
+    uint32_t flags;  /* HAS_SEQ, HAS_CU or 0 */
+    uint32_t traits; /* FITS_UNPACKED unless packed */
+    uint32_t B, L, T;
+} op_layout;
+/* Checks B, L, T, seq and cu, but not that seq and cu lie on the device (OP_CHECK of layout->seq does). Returns the stream's status. */
+dart_status op_lay_out(op_call *call, op_layout *layout, uint32_t B, uint32_t L, uint32_t T, const dart_tensor *seq, const dart_tensor *cu);
+static inline bool op_packed(const op_layout *layout) { return (layout->flags & HAS_CU) != 0; }
+/* Slots of pieces of at most `size` tokens: B times those of L tokens, `each`, or T / size + B. */
+static inline uint64_t op_slots(const op_layout *layout, uint64_t each, uint32_t size)
+{
+    return op_packed(layout) ? (uint64_t)layout->T / size + layout->B : layout->B * each;
+}
+
 /* Multiprocessors of the device; 128 where the driver does not tell. */
 uint32_t op_multiprocessors(const op_call *call);
 /* The largest power of two that is not above op_multiprocessors. Thresholds of tile sizes were measured at powers of two. */

@@ -9,38 +9,40 @@ dart_status dart_attention_backward(dart_stream *stream, const dart_attention_ba
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
     op_call call;
     const dart_attention_backward_args *a = args;
-    const uint32_t B = a->B, L = a->L, H = a->H, G = a->G, D = a->D;
+    const uint32_t B = a->B, L = a->L, T = a->T, H = a->H, G = a->G, D = a->D;
     if (op_begin(&call, stream, "dart_attention_backward") != DART_OK) return op_status(&call);
-    OP_REQUIRE(&call, B > 0 && L > 0 && H > 0 && G > 0, "B %u, L %u, H %u, G %u: all must be above 0", B, L, H, G);
+    op_layout layout;
+    if (op_lay_out(&call, &layout, B, L, T, &a->seq, &a->cu) != DART_OK) return op_status(&call);
+    const bool packed = op_packed(&layout);
+    OP_REQUIRE(&call, H > 0 && G > 0, "H %u, G %u: both must be above 0", H, G);
     OP_REQUIRE(&call, H % G == 0, "H %u is not a multiple of G %u", H, G);
     OP_REQUIRE(&call, D > 0 && D <= MAX_HEAD, "D %u must be 1 to %d", D, MAX_HEAD);
-    OP_REQUIRE(&call, L <= 1u << 30, "L %u must be at most 2^30", L);
     OP_REQUIRE(&call, isfinite(a->scale), "scale %g must be finite", (double)a->scale);
-    const uint64_t rows = (uint64_t)B * L, wide = (uint64_t)H * D, narrow = (uint64_t)G * D;
-    OP_REQUIRE(&call, rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)rows);
+    const uint64_t rows = layout.rows, wide = (uint64_t)H * D, narrow = (uint64_t)G * D;
     const struct { op_operand q, k, v, o, lse, seq, up_o, grad_q, grad_k, grad_v; } o = {
         .q = {"q", a->q, OP_FLOAT | OP_VIEW, rows, wide},
         .k = {"k", a->k, OP_FLOAT | OP_VIEW, rows, narrow},
         .v = {"v", a->v, OP_FLOAT | OP_VIEW, rows, narrow},
         .o = {"o", a->o, OP_FLOAT | OP_VIEW, rows, wide},
         .lse = {"lse", a->lse, OP_F32, rows, H},
-        .seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, B, 2},
+        .seq = layout.seq,
         .up_o = {"up_o", a->up_o, OP_FLOAT | OP_VIEW, rows, wide},
         .grad_q = {"grad_q", a->grad_q, OP_FLOAT | OP_VIEW, rows, wide},
         .grad_k = {"grad_k", a->grad_k, OP_FLOAT | OP_VIEW, rows, narrow},
         .grad_v = {"grad_v", a->grad_v, OP_FLOAT | OP_VIEW, rows, narrow}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    const uint32_t flags = op_has(&a->seq) ? HAS_SEQ : 0;
+    const uint32_t flags = layout.flags;
     const float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)D);
     const op_operand dot = op_scratch(&call, DART_F32, rows, H);
 
-    struct AttentionBackwardDotArgs first = {.flags = flags, .B = B, .L = L, .H = H, .D = D};
+    /* Row by row: to it packed sequences are one of T rows. */
+    struct AttentionBackwardDotArgs first = {.flags = flags & HAS_SEQ, .B = packed ? 1 : B, .L = packed ? T : L, .H = H, .D = D};
     op_kernel(&call, KERNEL_attention_backward_dot, L, 0);
     OP_LAUNCH(&call, &first, base_ceil_div(rows, call.T0), OP_ROWS(attention_backward_dot, o, &o.o, first),
               OP_ROWS(attention_backward_dot, up_o, &o.up_o, first), OP_AT(attention_backward_dot, seq, &o.seq, first),
               OP_WHOLE(attention_backward_dot, dot, &dot));
 
-    struct AttentionBackwardKArgs k = {.flags = flags, .B = B, .L = L, .H = H, .G = G, .D = D, .scale = scale};
+    struct AttentionBackwardKArgs k = {.flags = flags, .B = B, .L = L, .T = T, .H = H, .G = G, .D = D, .scale = scale};
     op_kernel(&call, KERNEL_attention_backward_k, L, 0);
     OP_LAUNCH(&call, &k, base_ceil_div(L, call.T0) * base_ceil_div(D, call.T1) * G * B, OP_ROWS(attention_backward_k, q, &o.q, k),
               OP_ROWS(attention_backward_k, k, &o.k, k), OP_ROWS(attention_backward_k, v, &o.v, k),
@@ -48,7 +50,7 @@ dart_status dart_attention_backward(dart_stream *stream, const dart_attention_ba
               OP_WHOLE(attention_backward_k, dot, &dot), OP_AT(attention_backward_k, seq, &o.seq, k),
               OP_ROWS(attention_backward_k, grad_k, &o.grad_k, k), OP_ROWS(attention_backward_k, grad_v, &o.grad_v, k));
 
-    struct AttentionBackwardQArgs q = {.flags = flags, .B = B, .L = L, .H = H, .G = G, .D = D, .scale = scale};
+    struct AttentionBackwardQArgs q = {.flags = flags, .B = B, .L = L, .T = T, .H = H, .G = G, .D = D, .scale = scale};
     op_kernel(&call, KERNEL_attention_backward_q, L, 0);
     OP_LAUNCH(&call, &q, base_ceil_div(L, call.T0) * base_ceil_div(D, call.T1) * H * B, OP_ROWS(attention_backward_q, q, &o.q, q),
               OP_ROWS(attention_backward_q, k, &o.k, q), OP_ROWS(attention_backward_q, v, &o.v, q),

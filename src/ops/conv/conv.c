@@ -5,6 +5,7 @@ typedef struct conv_plan {
     op_call call;
     const dart_conv_args *a;
     uint32_t flags;
+    op_layout layout;
     struct { op_operand x, tail, seq; } o;
     struct { op_operand weight, bias, y; } taps; /* of dart_conv only */
 } conv_plan;
@@ -22,10 +23,10 @@ static void step(conv_plan *p)
 static void piece(conv_plan *p)
 {
     const dart_conv_args *a = p->a;
-    struct ConvArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .C = a->C, .K = a->K};
+    struct ConvArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .C = a->C, .K = a->K};
     const bool eights = a->K == 4 && a->C % 16 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->taps.y) && a->weight.offset % 8 == 0 &&
                         a->bias.offset % 8 == 0 && a->tail.offset % 8 == 0;
-    op_kernel(&p->call, KERNEL_conv, a->L, eights ? FITS_TILES : 0);
+    op_kernel(&p->call, KERNEL_conv, a->L, p->layout.traits | (eights ? FITS_TILES : 0));
     OP_LAUNCH(&p->call, &k, base_ceil_div(a->C, p->call.T0) * base_ceil_div(a->L, p->call.T1) * a->B, OP_ROWS(conv, x, &p->o.x, k),
               OP_AT(conv, weight, &p->taps.weight, k), OP_AT(conv, bias, &p->taps.bias, k), OP_AT(conv, tail, &p->o.tail, k),
               OP_AT(conv, seq, &p->o.seq, k), OP_ROWS(conv, y, &p->taps.y, k));
@@ -46,14 +47,14 @@ static dart_status begin(conv_plan *p, dart_stream *stream, const dart_conv_args
     op_call *call = &p->call;
     *p = (conv_plan){.a = a};
     if (op_begin(call, stream, op) != DART_OK) return op_status(call);
-    OP_REQUIRE(call, a->B > 0 && a->L > 0 && a->C > 0, "B %u, L %u, C %u: all must be above 0", a->B, a->L, a->C);
+    OP_REQUIRE(call, a->C > 0, "C %u must be above 0", a->C);
     OP_REQUIRE(call, a->K >= 2 && a->K <= 8, "K %u must be 2 to 8", a->K);
-    const uint64_t rows = (uint64_t)a->B * a->L;
-    OP_REQUIRE(call, rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)rows);
-    p->o.x = (op_operand){"x", a->x, OP_FLOAT | OP_VIEW, rows, a->C};
+    if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
+    OP_REQUIRE(call, !op_packed(&p->layout) || !op_has(&a->tail), "packed sequences have no tail");
+    p->o.x = (op_operand){"x", a->x, OP_FLOAT | OP_VIEW, p->layout.rows, a->C};
     p->o.tail = (op_operand){"tail", a->tail, OP_FLOAT | tail_kinds, (uint64_t)a->B * (a->K - 1), a->C};
-    p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
-    p->flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (op_has(&a->bias) ? HAS_BIAS : 0) | (op_has(&a->tail) ? HAS_TAIL : 0);
+    p->o.seq = p->layout.seq;
+    p->flags = p->layout.flags | (op_has(&a->bias) ? HAS_BIAS : 0) | (op_has(&a->tail) ? HAS_TAIL : 0);
     OP_CHECK(call, p->o);
     return op_status(call);
 }
@@ -75,7 +76,7 @@ dart_status dart_conv(dart_stream *stream, const dart_conv_args *args)
     if (begin(&p, stream, args, "dart_conv", OP_OPTIONAL) != DART_OK) return op_status(&p.call);
     p.taps.weight = (op_operand){"weight", a->weight, OP_FLOAT, a->C, a->K};
     p.taps.bias = (op_operand){"bias", a->bias, OP_FLOAT | OP_OPTIONAL, 1, a->C};
-    p.taps.y = (op_operand){"y", a->y, OP_FLOAT | OP_VIEW, (uint64_t)a->B * a->L, a->C};
+    p.taps.y = (op_operand){"y", a->y, OP_FLOAT | OP_VIEW, p.layout.rows, a->C};
     if (!OP_CHECK(&p.call, p.taps)) return op_status(&p.call);
     if (a->L == 1 && op_has(&a->tail) && !a->keep_tail) {
         step(&p);

@@ -8,29 +8,36 @@ dart_status dart_conv_backward(dart_stream *stream, const dart_conv_backward_arg
     op_call call;
     const dart_conv_backward_args *a = args;
     if (op_begin(&call, stream, "dart_conv_backward") != DART_OK) return op_status(&call);
-    OP_REQUIRE(&call, a->B > 0 && a->L > 0 && a->C > 0, "B %u, L %u, C %u: all must be above 0", a->B, a->L, a->C);
+    op_layout layout;
+    OP_REQUIRE(&call, a->C > 0, "C %u must be above 0", a->C);
     OP_REQUIRE(&call, a->K >= 2 && a->K <= 8, "K %u must be 2 to 8", a->K);
-    const uint64_t rows = (uint64_t)a->B * a->L;
-    OP_REQUIRE(&call, rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)rows);
+    if (op_lay_out(&call, &layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(&call);
+    const uint64_t rows = layout.rows;
     const bool biased = op_has(&a->bias);
     OP_REQUIRE(&call, op_has(&a->grad_bias) == biased, "bias and grad_bias come together");
     const struct { op_operand x, weight, bias, seq, up_y, grad_x, grad_weight, grad_bias; } o = {
         .x = {"x", a->x, OP_FLOAT | OP_VIEW, rows, a->C},
         .weight = {"weight", a->weight, OP_FLOAT, a->C, a->K},
         .bias = {"bias", a->bias, OP_FLOAT | OP_OPTIONAL, 1, a->C},
-        .seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2},
+        .seq = layout.seq,
         .up_y = {"up_y", a->up_y, OP_FLOAT | OP_VIEW, rows, a->C},
         .grad_x = {"grad_x", a->grad_x, OP_FLOAT | OP_VIEW, rows, a->C},
         .grad_weight = {"grad_weight", a->grad_weight, OP_F32, a->C, a->K},
         .grad_bias = {"grad_bias", a->grad_bias, OP_F32 | OP_OPTIONAL, 1, a->C}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    struct ConvBackwardArgs k = {.flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (biased ? HAS_BIAS : 0), .B = a->B, .L = a->L, .C = a->C, .K = a->K};
+    struct ConvBackwardArgs k = {.flags = layout.flags | (biased ? HAS_BIAS : 0), .B = a->B, .L = a->L, .T = a->T, .C = a->C, .K = a->K};
     op_kernel(&call, KERNEL_conv_backward, a->L, 0);
-    const uint64_t slots = base_ceil_div(a->L, call.T1) * a->B;
+    const uint64_t blocks = base_ceil_div(a->C, call.T0) * base_ceil_div(a->L, call.T1) * a->B;
+    const uint64_t slots = op_slots(&layout, base_ceil_div(a->L, call.T1), call.T1);
     const op_operand of_weight = op_scratch(&call, DART_F32, slots, (uint64_t)a->C * a->K);
     op_operand of_bias = {0};
     if (biased) of_bias = op_scratch(&call, DART_F32, slots, a->C);
-    OP_LAUNCH(&call, &k, base_ceil_div(a->C, call.T0) * slots, OP_ROWS(conv_backward, x, &o.x, k), OP_AT(conv_backward, weight, &o.weight, k),
+    if (op_packed(&layout)) {
+        dense_clear(&call, &of_weight);
+        if (biased) dense_clear(&call, &of_bias);
+        op_kernel(&call, KERNEL_conv_backward, a->L, 0);
+    }
+    OP_LAUNCH(&call, &k, blocks, OP_ROWS(conv_backward, x, &o.x, k), OP_AT(conv_backward, weight, &o.weight, k),
               OP_AT(conv_backward, bias, &o.bias, k), OP_AT(conv_backward, seq, &o.seq, k), OP_ROWS(conv_backward, up_y, &o.up_y, k),
               OP_ROWS(conv_backward, grad_x, &o.grad_x, k), OP_WHOLE(conv_backward, of_weight, &of_weight),
               OP_WHOLE(conv_backward, of_bias, &of_bias));

@@ -1,6 +1,13 @@
 /* Ops on rows: fill, convert, embed, norms, linear. */
 #include "dense.h"
 
+void dense_clear(op_call *call, const op_operand *y)
+{
+    struct FillArgs k = {.rows = (uint32_t)y->rows, .width = (uint32_t)y->width, .value = 0};
+    op_kernel(call, KERNEL_fill, k.rows, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(y->rows * y->width, call->T0), OP_ROWS(fill, y, y, k));
+}
+
 dart_status dart_fill(dart_stream *stream, const dart_fill_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;

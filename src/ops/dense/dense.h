@@ -17,6 +17,9 @@ uint64_t dense_rest(const op_operand *operand);
  * only. Overwrites partial's memory if there are many rows. */
 void dense_sum(op_call *call, const op_operand *partial, const op_operand *y, bool add);
 
+/* Every element becomes 0. */
+void dense_clear(op_call *call, const op_operand *y);
+
 /* The launches of dart_linear and of dart_linear_backward: y (+)= x weight^T;  grad_x (+)= up_y weight;  grad_weight += up_y^T x. */
 void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add);
 void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_operand *weight, const op_operand *grad_x, bool add);

@@ -12,21 +12,22 @@ dart_status dart_rope(dart_stream *stream, const dart_rope_args *args)
     op_call call;
     const dart_rope_args *a = args;
     if (op_begin(&call, stream, "dart_rope") != DART_OK) return op_status(&call);
-    OP_REQUIRE(&call, a->B > 0 && a->L > 0 && a->H > 0, "B %u, L %u, H %u: all must be above 0", a->B, a->L, a->H);
+    op_layout layout;
+    if (op_lay_out(&call, &layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(&call);
+    OP_REQUIRE(&call, a->H > 0, "H %u must be above 0", a->H);
     OP_REQUIRE(&call, a->D > 0 && a->D % 2 == 0 && a->D <= MAX_TURNED, "D %u must be even, 2 to %d", a->D, MAX_TURNED);
     OP_REQUIRE(&call, a->base > 1 && isfinite(a->base), "base %g must be above 1", (double)a->base);
-    const uint64_t rows = (uint64_t)a->B * a->L, width = (uint64_t)a->H * a->D;
-    OP_REQUIRE(&call, rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)rows);
+    const uint64_t rows = layout.rows, width = (uint64_t)a->H * a->D;
     const struct { op_operand x, seq, y; } o = {
         .x = {"x", a->x, OP_FLOAT | OP_VIEW, rows, width},
-        .seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2},
+        .seq = layout.seq,
         .y = {"y", a->y, OP_FLOAT | OP_VIEW, rows, width}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     uint64_t powers[7];
     for (int k = 0; k < 7; k++) powers[k] = (uint64_t)ldexp(pow((double)a->base, -(double)(2u << k) / a->D), 64);
 #define HIGH(k) (uint32_t)(powers[k] >> 32)
 #define LOW(k) (uint32_t)powers[k]
-    struct RopeArgs k = {.flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (a->inverse ? IS_INVERSE : 0), .B = a->B, .L = a->L, .H = a->H, .D = a->D,
+    struct RopeArgs k = {.flags = layout.flags | (a->inverse ? IS_INVERSE : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .D = a->D,
                          .r0_high = HIGH(0), .r0_low = LOW(0), .r1_high = HIGH(1), .r1_low = LOW(1), .r2_high = HIGH(2), .r2_low = LOW(2),
                          .r3_high = HIGH(3), .r3_low = LOW(3), .r4_high = HIGH(4), .r4_low = LOW(4), .r5_high = HIGH(5), .r5_low = LOW(5),
                          .r6_high = HIGH(6), .r6_low = LOW(6)};

@@ -4,8 +4,9 @@
 typedef struct sma_plan {
     op_call call;
     const dart_sma_args *a;
+    op_layout layout;
     uint32_t flags;
-    uint64_t rows, memory; /* B L, H N P */
+    uint64_t rows, memory; /* of token-major tensors; H N P */
     struct query {
         op_operand qn, en, unit, read;
         bool made;
@@ -22,7 +23,7 @@ typedef struct run_operands {
 static run_operands run_of(const sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;
-    const uint64_t count = (uint64_t)a->B * run->M;
+    const uint64_t count = op_slots(&p->layout, run->M, a->S);
     return (run_operands){.dh = {"dh", run->dh, OP_FLOAT, count, p->memory},
                           .scale = {"scale", run->scale, OP_F32 | OP_OPTIONAL, count, (uint64_t)a->H * a->N}};
 }
@@ -31,22 +32,24 @@ static dart_status check(sma_plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_args *a = p->a;
-    OP_REQUIRE(call, a->B > 0 && a->L > 0 && a->H > 0 && a->G > 0 && a->S > 0, "B %u, L %u, H %u, G %u, S %u: all must be above 0",
-               a->B, a->L, a->H, a->G, a->S);
+    if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
+    OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->S > 0, "H %u, G %u, S %u: all must be above 0", a->H, a->G, a->S);
     OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
     OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
-    OP_REQUIRE(call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
     OP_REQUIRE(call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
     OP_REQUIRE(call, a->plan <= DART_PLAN_STEP && (a->plan != DART_PLAN_STEP || a->L == 1), "the step plan takes L = 1");
     OP_REQUIRE(call, a->memories_count == 0 || a->memories != NULL, "memories are missing");
-    p->rows = (uint64_t)a->B * a->L;
-    OP_REQUIRE(call, p->rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)p->rows);
+    const bool packed = op_packed(&p->layout);
+    OP_REQUIRE(call, !packed || a->plan != DART_PLAN_STEP, "packed sequences have no step plan");
+    OP_REQUIRE(call, !packed || (a->memories_count == 1 && a->memories[0].first == 0), "packed sequences have one run, from memory 0 on");
+    p->rows = p->layout.rows;
     p->memory = (uint64_t)a->H * a->N * a->P;
     const uint64_t q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P;
     p->o.q = (op_operand){"q", a->q, OP_FLOAT | OP_VIEW, p->rows, q_width};
     p->o.e = (op_operand){"e", a->e, OP_FLOAT | OP_VIEW, p->rows, e_width};
     p->o.c = (op_operand){"c", a->c, OP_FLOAT | OP_VIEW, p->rows, q_width};
-    p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
+    p->o.seq = p->layout.seq;
     p->o.r = (op_operand){"r", a->r, OP_FLOAT | OP_VIEW, p->rows, (uint64_t)a->H * a->P};
     p->o.lse = (op_operand){"lse", a->lse, OP_F32 | OP_OPTIONAL, p->rows, a->H};
     p->o.qn = (op_operand){"qn", a->qn, OP_F32 | OP_OPTIONAL | OP_ALIGNED, p->rows, q_width};
@@ -57,7 +60,7 @@ static dart_status check(sma_plan *p)
         const run_operands run = run_of(p, &a->memories[i]);
         OP_CHECK(call, run);
     }
-    p->flags = op_has(&a->seq) ? HAS_SEQ : 0;
+    p->flags = p->layout.flags;
     return op_status(call);
 }
 
@@ -83,7 +86,9 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
     /* The padding is read, never written. */
     op_operand qn = to->qn, read = to->read, c = half ? p->o.c : (op_operand){0};
     qn.rows = read.rows = p->rows;
-    struct SmaQueryArgs k = {.flags = p->flags | (half ? HAS_UNIT : 0), .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P,
+    /* Row by row: what packed sequences share is one sequence of T rows to it. */
+    const bool packed = op_packed(&p->layout);
+    struct SmaQueryArgs k = {.flags = (p->flags & HAS_SEQ) | (half ? HAS_UNIT : 0), .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
                              .c_row = op_row(&p->o.c), .eps = a->eps};
     const bool words = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.c) && a->N % 8 == 0 && a->P % 8 == 0;
     const uint32_t type = op_fits_half(&a->q, &a->e) & op_fits_half(&a->q, &a->c);
@@ -115,13 +120,13 @@ static uint32_t traits(const sma_plan *p, const dart_memories *run)
     const dart_sma_args *a = p->a;
     const uint32_t small = a->P <= 64 ? FITS_P64 : 0;
     const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.r) && run->dh.offset % 8 == 0;
-    if (!op_has(&run->scale)) return small | (sizes ? FITS_TILES : 0);
+    if (!op_has(&run->scale)) return p->layout.traits | small | (sizes ? FITS_TILES : 0);
     const uint32_t one = op_fits_half(&a->q, &a->e) & op_fits_half(&a->c, &run->dh) & op_fits_half(&a->q, &run->dh);
     const bool half = a->q.dtype != DART_F32 && a->e.dtype != DART_F32 && a->c.dtype != DART_F32 && run->dh.dtype != DART_F32;
     const bool tiles = sizes && run->scale.offset % 4 == 0;
     /* The CUDA row for this shape copies memories as rows of 64 elements from the binding's start on (CUDA_MAP). */
     const bool rows_of_64 = a->N == 128 && a->P == 64 && run->dh.offset % 64 == 0;
-    return small | one | (half ? FITS_HALF : 0) | (tiles ? FITS_TILES : 0) | (rows_of_64 ? FITS_N128_P64 : 0);
+    return p->layout.traits | small | one | (half ? FITS_HALF : 0) | (tiles ? FITS_TILES : 0) | (rows_of_64 ? FITS_N128_P64 : 0);
 }
 
 /* One run, and the factors that its rows are weighed by: scales, or rho of raw memories. */
@@ -137,7 +142,7 @@ static void attend(sma_plan *p, const attended *to)
     op_call *call = &p->call;
     const dart_sma_args *a = p->a;
     const dart_memories *run = to->run;
-    struct SmaArgs k = {.flags = to->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+    struct SmaArgs k = {.flags = to->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                         .first = run->first, .count = run->M, .capacity = run->M};
     const uint32_t fits = traits(p, run);
     op_kernel(call, KERNEL_sma, a->L, fits);
@@ -179,7 +184,7 @@ static void attend_run(sma_plan *p, const dart_memories *run)
     const run_operands o = run_of(p, run);
     const uint32_t flags = p->flags | (raw ? IS_RAW : 0) | (p->merge ? IS_MERGE : 0);
     const attended to = {.run = run, .dh = o.dh, .factor = raw && run->M > 0 ? rho(p, &o) : o.scale, .flags = flags};
-    if (p->a->plan == DART_PLAN_STEP || (p->a->plan == DART_PLAN_AUTO && p->a->L == 1)) attend_step(p, &to);
+    if (p->a->plan == DART_PLAN_STEP || (p->a->plan == DART_PLAN_AUTO && p->a->L == 1 && !op_packed(&p->layout))) attend_step(p, &to);
     else attend(p, &to);
     p->merge = true;
 }
@@ -190,7 +195,7 @@ static void attend_parts(sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;
     const uint64_t fit = op_binding_limit(&p->call) / (p->memory * dart_dtype_size(run->dh.dtype));
-    const uint32_t step = a->B > 1 || fit >= run->M ? run->M : fit == 0 ? 1 : (uint32_t)fit;
+    const uint32_t step = a->B > 1 || op_packed(&p->layout) || fit >= run->M ? run->M : fit == 0 ? 1 : (uint32_t)fit;
     for (uint32_t m = 0; m < run->M && op_status(&p->call) == DART_OK; m += step) {
         dart_memories part = *run;
         part.first += m;
@@ -221,7 +226,7 @@ dart_status dart_sma(dart_stream *stream, const dart_sma_args *args)
     const dart_memories nothing = {0};
     if (!p.merge) attend_run(&p, &nothing);
     if (round_last) {
-        struct ConvertArgs k = {.flags = p.flags, .rows = (uint32_t)r.rows, .L = args->L, .width = (uint32_t)r.width};
+        struct ConvertArgs k = {.flags = p.flags & HAS_SEQ, .rows = (uint32_t)r.rows, .L = args->L, .width = (uint32_t)r.width};
         op_kernel(call, KERNEL_convert, args->L, 0);
         OP_LAUNCH(call, &k, base_ceil_div(r.rows * r.width, call->T0), OP_ROWS(convert, x, &p.o.r, k), OP_ROWS(convert, y, &r, k),
                   OP_AT(convert, seq, &p.o.seq, k));

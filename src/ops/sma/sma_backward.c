@@ -6,8 +6,9 @@
 typedef struct plan {
     op_call call;
     const dart_sma_backward_args *a;
+    op_layout layout;
     uint32_t flags, M;
-    uint64_t rows; /* B L */
+    uint64_t rows; /* of token-major tensors */
     struct { op_operand q, e, c, seq, dh, scale, r, lse, up_r, grad_q, grad_e, grad_c, grad_dh; } o;
     op_operand qn, en, factor, g, slope, of_q, of_e, x; /* scratch; factor: rho, or the scales */
 } plan;
@@ -16,23 +17,22 @@ static dart_status check(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    OP_REQUIRE(call, a->B > 0 && a->L > 0 && a->H > 0 && a->G > 0 && a->S > 0, "B %u, L %u, H %u, G %u, S %u: all must be above 0",
-               a->B, a->L, a->H, a->G, a->S);
+    if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
+    OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->S > 0, "H %u, G %u, S %u: all must be above 0", a->H, a->G, a->S);
     OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
     OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
-    OP_REQUIRE(call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
     OP_REQUIRE(call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
     OP_REQUIRE(call, a->memories.first == 0 && a->memories.M > 0, "memories %u to %u: the run must begin with memory 0, and not be empty",
                a->memories.first, a->memories.M);
     p->M = a->memories.M;
-    p->rows = (uint64_t)a->B * a->L;
-    OP_REQUIRE(call, p->rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)p->rows);
+    p->rows = p->layout.rows;
     const uint64_t memory = (uint64_t)a->H * a->N * a->P, q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P;
-    const uint64_t chunks = (uint64_t)a->B * p->M, r_width = (uint64_t)a->H * a->P;
+    const uint64_t chunks = op_slots(&p->layout, p->M, a->S), r_width = (uint64_t)a->H * a->P;
     p->o.q = (op_operand){"q", a->q, OP_FLOAT | OP_VIEW, p->rows, q_width};
     p->o.e = (op_operand){"e", a->e, OP_FLOAT | OP_VIEW, p->rows, e_width};
     p->o.c = (op_operand){"c", a->c, OP_FLOAT | OP_VIEW, p->rows, q_width};
-    p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
+    p->o.seq = p->layout.seq;
     p->o.dh = (op_operand){"dh", a->memories.dh, OP_FLOAT, chunks, memory};
     p->o.scale = (op_operand){"scale", a->memories.scale, OP_F32 | OP_OPTIONAL, chunks, (uint64_t)a->H * a->N};
     p->o.r = (op_operand){"r", a->r, OP_FLOAT | OP_VIEW, p->rows, r_width};
@@ -43,7 +43,7 @@ static dart_status check(plan *p)
     p->o.grad_c = (op_operand){"grad_c", a->grad_c, OP_FLOAT | OP_VIEW, p->rows, q_width};
     p->o.grad_dh = (op_operand){"grad_dh", a->grad_dh, OP_F32, chunks, memory};
     OP_CHECK(call, p->o);
-    p->flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (op_has(&a->memories.scale) ? 0 : IS_RAW);
+    p->flags = p->layout.flags | (op_has(&a->memories.scale) ? 0 : IS_RAW);
     return op_status(call);
 }
 
@@ -60,7 +60,8 @@ static void prepare(plan *p)
     p->of_q = op_scratch(call, DART_F32, p->rows, q_width);
     p->of_e = op_scratch(call, DART_F32, p->rows, e_width);
     p->x = op_scratch(call, DART_F32, p->o.dh.rows, p->o.dh.width);
-    struct SmaQueryArgs query = {.flags = p->flags & HAS_SEQ, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P, .c_row = op_row(&p->o.c),
+    const bool packed = op_packed(&p->layout);
+    struct SmaQueryArgs query = {.flags = p->flags & HAS_SEQ, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P, .c_row = op_row(&p->o.c),
                                  .eps = a->eps};
     op_kernel(call, KERNEL_sma_query, a->L, 0);
     OP_LAUNCH(call, &query, p->rows * a->G, OP_ROWS(sma_query, q, &p->o.q, query), OP_ROWS(sma_query, e, &p->o.e, query),
@@ -80,7 +81,7 @@ static void scores(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    struct SmaBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    struct SmaBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_sma_backward_scores, a->L, 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_WHOLE(sma_backward_scores, qn, &p->qn),
               OP_WHOLE(sma_backward_scores, en, &p->en), OP_ROWS(sma_backward_scores, c, &p->o.c, k), OP_AT(sma_backward_scores, dh, &p->o.dh, k),
@@ -94,7 +95,7 @@ static void sums(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    struct SmaBackwardSumsArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+    struct SmaBackwardSumsArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
                                     .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_sma_backward_sums, a->L, 0);
     const uint64_t blocks = 2 * base_ceil_div(a->N, call->T1) + base_ceil_div(a->P, call->T1);
@@ -113,7 +114,7 @@ static bool tokens(plan *p)
     const dart_sma_backward_args *a = p->a;
     const uint32_t traits = a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0;
     if (!op_prefers(call, KERNEL_sma_backward_tokens, KERNEL_sma_backward_sums, a->L, traits)) return false;
-    struct SmaBackwardTokensArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+    struct SmaBackwardTokensArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
                                       .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_sma_backward_tokens, a->L, traits);
     OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->G * a->B, OP_WHOLE(sma_backward_tokens, qn, &p->qn),
@@ -130,7 +131,9 @@ static void norm(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    struct SmaBackwardNormArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .P = a->P, .eps = a->eps};
+    /* Row by row, as the query. */
+    const bool packed = op_packed(&p->layout);
+    struct SmaBackwardNormArgs k = {.flags = p->flags & ~HAS_CU, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P, .eps = a->eps};
     op_kernel(call, KERNEL_sma_backward_norm, a->L, 0);
     OP_LAUNCH(call, &k, p->rows * a->G, OP_ROWS(sma_backward_norm, q, &p->o.q, k), OP_ROWS(sma_backward_norm, e, &p->o.e, k),
               OP_WHOLE(sma_backward_norm, of_q, &p->of_q), OP_WHOLE(sma_backward_norm, of_e, &p->of_e),
@@ -142,7 +145,7 @@ static void of_memories(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    struct SmaBackwardMemoriesArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    struct SmaBackwardMemoriesArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
     const uint64_t heads = (uint64_t)a->H * p->M * a->B;
     op_kernel(call, KERNEL_sma_backward_memories, a->L, 0);
     const uint64_t blocks = base_ceil_div((uint64_t)p->M * a->N, call->T0) * base_ceil_div(a->P, call->T1);
@@ -151,7 +154,7 @@ static void of_memories(plan *p)
               OP_WHOLE(sma_backward_memories, slope, &p->slope), OP_AT(sma_backward_memories, seq, &p->o.seq, k),
               OP_ROWS(sma_backward_memories, up_r, &p->o.up_r, k), OP_WHOLE(sma_backward_memories, x, &p->x),
               OP_AT(sma_backward_memories, grad_dh, &p->o.grad_dh, k));
-    struct SmaBackwardDhArgs n = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    struct SmaBackwardDhArgs n = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_sma_backward_dh, a->L, 0);
     OP_LAUNCH(call, &n, base_ceil_div(a->N, call->T0) * heads, OP_AT(sma_backward_dh, dh, &p->o.dh, n),
               OP_AT(sma_backward_dh, factor, &p->factor, n), OP_AT(sma_backward_dh, seq, &p->o.seq, n), OP_WHOLE(sma_backward_dh, x, &p->x),

@@ -22,9 +22,10 @@ typedef struct matrices {
 typedef struct ssd_plan {
     op_call call;
     const dart_ssd_args *a;
+    op_layout layout;
     uint32_t flags, M, C;
     float eps;
-    uint64_t rows, state; /* B L, H N P */
+    uint64_t slots, state; /* of chunks; H N P */
     struct {
         op_operand x, dt, b, c, a_log, dt_bias, d, seq, h, open, open_decay, y, dh, dh_scale, cum, decay, hin, hin_scale;
     } o;
@@ -45,11 +46,12 @@ static dart_status check(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    OP_REQUIRE(call, a->B > 0 && a->L > 0 && a->H > 0 && a->G > 0 && a->S > 0, "B %u, L %u, H %u, G %u, S %u: all must be above 0",
-               a->B, a->L, a->H, a->G, a->S);
+    if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
+    OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->S > 0, "H %u, G %u, S %u: all must be above 0", a->H, a->G, a->S);
     OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
     OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
-    OP_REQUIRE(call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
+    OP_REQUIRE(call, !op_packed(&p->layout) || (!op_has(&a->h) && a->plan != DART_PLAN_STEP), "packed sequences have no h and no step plan");
     OP_REQUIRE(call, a->dt_min >= 0 && a->dt_max >= 0 && (a->dt_max == 0 || a->dt_max >= a->dt_min),
                "step limits %g to %g", (double)a->dt_min, (double)a->dt_max);
     OP_REQUIRE(call, op_has(&a->open) == op_has(&a->open_decay), "open and open_decay come together");
@@ -62,12 +64,11 @@ static dart_status check(ssd_plan *p)
     OP_REQUIRE(call, op_has(&a->hin) || !op_has(&a->hin_scale), "hin_scale needs hin");
     OP_REQUIRE(call, a->memories_count == 0 || a->memories != NULL, "memories are missing");
     OP_REQUIRE(call, a->memories_count == 0 || (op_has(&a->open) && !op_has(&a->dh)), "memories need open and exclude dh");
-    p->rows = (uint64_t)a->B * a->L;
-    OP_REQUIRE(call, p->rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)p->rows);
     p->M = op_chunks(a->L, a->S, op_has(&a->seq));
     p->C = a->S < a->L ? a->S : a->L;
     p->state = (uint64_t)a->H * a->N * a->P;
-    const uint64_t chunks = (uint64_t)a->B * p->M, rows = p->rows, scales = (uint64_t)a->H * a->N;
+    p->slots = op_slots(&p->layout, p->M, a->S);
+    const uint64_t chunks = p->slots, rows = p->layout.rows, scales = (uint64_t)a->H * a->N;
     const uint64_t x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
     p->o.x = (op_operand){"x", a->x, OP_FLOAT | OP_VIEW, rows, x_width};
     p->o.dt = (op_operand){"dt", a->dt, OP_FLOAT | OP_VIEW, rows, a->H};
@@ -76,7 +77,7 @@ static dart_status check(ssd_plan *p)
     p->o.a_log = (op_operand){"a_log", a->a_log, OP_FLOAT, 1, a->H};
     p->o.dt_bias = (op_operand){"dt_bias", a->dt_bias, OP_FLOAT | OP_OPTIONAL, 1, a->H};
     p->o.d = (op_operand){"d", a->d, OP_FLOAT | OP_OPTIONAL, 1, a->H};
-    p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
+    p->o.seq = p->layout.seq;
     p->o.h = (op_operand){"h", a->h, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, p->state};
     p->o.open = (op_operand){"open", a->open, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, p->state};
     p->o.open_decay = (op_operand){"open_decay", a->open_decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, a->H};
@@ -84,7 +85,7 @@ static dart_status check(ssd_plan *p)
     p->o.dh = (op_operand){"dh", a->dh, (op_has(&a->dh_scale) ? OP_FLOAT : OP_F32) | OP_OPTIONAL, chunks, p->state};
     p->o.dh_scale = (op_operand){"dh_scale", a->dh_scale, OP_F32 | OP_OPTIONAL, chunks, scales};
     p->o.cum = (op_operand){"cum", a->cum, OP_F32 | OP_OPTIONAL | OP_ALIGNED, rows * a->H, CUM_STRIDE};
-    p->o.decay = (op_operand){"decay", a->decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, (uint64_t)(p->M + 1) * a->H};
+    p->o.decay = (op_operand){"decay", a->decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, chunks + a->B, a->H};
     p->o.hin = (op_operand){"hin", a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32 | 1 << DART_BF16) | OP_OPTIONAL, chunks, p->state};
     p->o.hin_scale = (op_operand){"hin_scale", a->hin_scale, OP_F32 | OP_OPTIONAL, chunks, scales};
     OP_CHECK(call, p->o);
@@ -95,7 +96,7 @@ static dart_status check(ssd_plan *p)
         op_check(call, &run.scale, 1);
     }
     p->eps = a->eps > 0 ? a->eps : DEFAULT_EPS;
-    p->flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (op_has(&a->dt_bias) ? HAS_BIAS : 0) | (op_has(&a->d) ? HAS_D : 0) |
+    p->flags = p->layout.flags | (op_has(&a->dt_bias) ? HAS_BIAS : 0) | (op_has(&a->d) ? HAS_D : 0) |
                (op_has(&a->h) ? HAS_H : 0) | (op_has(&a->open) ? HAS_OPEN : 0) | (a->dt_is_step ? IS_STEP : 0);
     return op_status(call);
 }
@@ -106,9 +107,9 @@ static void decay(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    struct SsdDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .S = a->S, .M = p->M, .dt_min = a->dt_min,
+    struct SsdDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .S = a->S, .M = p->M, .dt_min = a->dt_min,
                              .dt_max = most_step(a)};
-    op_kernel(call, KERNEL_ssd_decay, a->L, 0);
+    op_kernel(call, KERNEL_ssd_decay, a->L, p->layout.traits);
     OP_LAUNCH(call, &k, base_ceil_div((uint64_t)a->B * p->M * a->H, call->T0), OP_ROWS(ssd_decay, dt, &p->o.dt, k),
               OP_AT(ssd_decay, a_log, &p->o.a_log, k), OP_AT(ssd_decay, dt_bias, &p->o.dt_bias, k), OP_AT(ssd_decay, seq, &p->o.seq, k),
               OP_WHOLE(ssd_decay, open_decay, &p->o.open_decay), OP_WHOLE(ssd_decay, cum, &p->o.cum),
@@ -121,7 +122,7 @@ static void decay(ssd_plan *p)
 static matrices scratch_matrices(ssd_plan *p, bool half, bool normalised)
 {
     const dart_ssd_args *a = p->a;
-    const uint64_t chunks = (uint64_t)a->B * p->M;
+    const uint64_t chunks = p->slots;
     half = half && op_fits_half(&a->x, &a->b) != 0 && a->c.dtype == a->x.dtype;
     matrices made = {.values = op_scratch(&p->call, half ? a->x.dtype : DART_F32, chunks, p->state)};
     if (half && normalised) made.scale = op_scratch(&p->call, DART_F32, chunks, (uint64_t)a->H * a->N);
@@ -151,7 +152,7 @@ static uint32_t traits_of(const ssd_plan *p, const matrices *m, const op_operand
     const uint32_t half = op_fits_half(&m->values.of, &operand->of);
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->values.of.offset % 8 == 0 && m->scale.of.offset % 4 == 0 && op_fits_rows(operand);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
-    return half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) | (scan ? FITS_SCAN : 0);
+    return p->layout.traits | half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) | (scan ? FITS_SCAN : 0);
 }
 
 /* ---- Stages ---- */
@@ -159,7 +160,7 @@ static uint32_t traits_of(const ssd_plan *p, const matrices *m, const op_operand
 static struct SsdMemoryArgs memory_args(const ssd_plan *p)
 {
     const dart_ssd_args *a = p->a;
-    return (struct SsdMemoryArgs){.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+    return (struct SsdMemoryArgs){.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                                   .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity, .eps = p->eps,
                                   .dt_row = op_row(&p->o.dt), .dt_min = a->dt_min, .dt_max = most_step(a)};
 }
@@ -215,7 +216,7 @@ static void state(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    struct SsdStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+    struct SsdStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                              .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity, .eps = p->eps};
     op_kernel(call, KERNEL_ssd_state, a->L, traits_of(p, &p->hin, &p->memory.values));
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * a->H * a->B, OP_WHOLE(ssd_state, decay, &p->o.decay),
@@ -229,7 +230,7 @@ static void output(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
-    struct SsdOutputArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+    struct SsdOutputArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                               .C = p->C};
     const uint32_t traits = traits_of(p, &p->hin, &p->o.x) & traits_of(p, &p->hin, &p->o.b) & traits_of(p, &p->hin, &p->o.c);
     op_kernel(call, KERNEL_ssd_output, a->L, op_fits_rows(&p->o.y) ? traits : traits & ~(uint32_t)FITS_TILES);
@@ -329,7 +330,7 @@ dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args)
     if (op_begin(&p.call, stream, "dart_ssd") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
     p.o.cum = op_kept(&p.call, &p.o.cum);
     p.o.decay = op_kept(&p.call, &p.o.decay);
-    const bool one = args->L == 1 && !op_has(&args->hin) && !op_has(&args->dh_scale);
+    const bool one = args->L == 1 && !op_packed(&p.layout) && !op_has(&args->hin) && !op_has(&args->dh_scale);
     if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && one)) {
         decay(&p);
         step(&p);

@@ -9,7 +9,9 @@
 typedef struct plan {
     op_call call;
     const dart_ssd_backward_args *a;
+    op_layout layout;
     uint32_t flags, M, C;
+    uint64_t slots; /* of chunks */
     struct {
         op_operand x, dt, b, c, a_log, dt_bias, d, seq, h, cum, decay, hin, hin_scale, up_y, up_dh, up_h, grad_x, grad_dt, grad_b, grad_c, grad_a_log,
             grad_dt_bias, grad_d, grad_h;
@@ -22,22 +24,24 @@ static dart_status check(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    OP_REQUIRE(call, a->B > 0 && a->L > 0 && a->H > 0 && a->G > 0 && a->S > 0 && a->N > 0 && a->P > 0,
-               "B %u, L %u, H %u, G %u, S %u, N %u, P %u: all must be above 0", a->B, a->L, a->H, a->G, a->S, a->N, a->P);
+    if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
+    OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->S > 0 && a->N > 0 && a->P > 0, "H %u, G %u, S %u, N %u, P %u: all must be above 0", a->H, a->G,
+               a->S, a->N, a->P);
+    OP_REQUIRE(call, !op_packed(&p->layout) || (!op_has(&a->h) && !op_has(&a->up_h) && !op_has(&a->grad_h)), "packed sequences have no h");
     OP_REQUIRE(call, a->N <= MAX_STATE && a->P <= MAX_STATE, "N %u, P %u must be at most %d", a->N, a->P, MAX_STATE);
     OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
-    OP_REQUIRE(call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
     OP_REQUIRE(call, a->dt_min >= 0 && a->dt_max >= 0 && (a->dt_max == 0 || a->dt_max >= a->dt_min), "step limits %g to %g", (double)a->dt_min,
                (double)a->dt_max);
     OP_REQUIRE(call, op_has(&a->dt_bias) == op_has(&a->grad_dt_bias), "dt_bias and grad_dt_bias come together");
     OP_REQUIRE(call, op_has(&a->d) == op_has(&a->grad_d), "d and grad_d come together");
     OP_REQUIRE(call, op_has(&a->cum) == op_has(&a->decay) && op_has(&a->cum) == op_has(&a->hin), "cum, decay and hin come together");
     OP_REQUIRE(call, op_has(&a->hin) || !op_has(&a->hin_scale), "hin_scale needs hin");
-    const uint64_t rows = (uint64_t)a->B * a->L, state = (uint64_t)a->H * a->N * a->P;
-    OP_REQUIRE(call, rows <= UINT32_MAX, "B L = %llu rows are too many for one piece", (unsigned long long)rows);
+    const uint64_t rows = p->layout.rows, state = (uint64_t)a->H * a->N * a->P;
     p->M = op_chunks(a->L, a->S, op_has(&a->seq));
     p->C = a->S < a->L ? a->S : a->L;
-    const uint64_t chunks = (uint64_t)a->B * p->M, x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
+    p->slots = op_slots(&p->layout, p->M, a->S);
+    const uint64_t chunks = p->slots, x_width = (uint64_t)a->H * a->P, b_width = (uint64_t)a->G * a->N;
     p->o.x = (op_operand){"x", a->x, OP_FLOAT | OP_VIEW, rows, x_width};
     p->o.dt = (op_operand){"dt", a->dt, OP_FLOAT | OP_VIEW, rows, a->H};
     p->o.b = (op_operand){"b", a->b, OP_FLOAT | OP_VIEW, rows, b_width};
@@ -45,10 +49,10 @@ static dart_status check(plan *p)
     p->o.a_log = (op_operand){"a_log", a->a_log, OP_FLOAT, 1, a->H};
     p->o.dt_bias = (op_operand){"dt_bias", a->dt_bias, OP_FLOAT | OP_OPTIONAL, 1, a->H};
     p->o.d = (op_operand){"d", a->d, OP_FLOAT | OP_OPTIONAL, 1, a->H};
-    p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
+    p->o.seq = p->layout.seq;
     p->o.h = (op_operand){"h", a->h, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, state};
     p->o.cum = (op_operand){"cum", a->cum, OP_F32 | OP_OPTIONAL | OP_ALIGNED, rows * a->H, CUM_STRIDE};
-    p->o.decay = (op_operand){"decay", a->decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, a->B, (uint64_t)(p->M + 1) * a->H};
+    p->o.decay = (op_operand){"decay", a->decay, OP_F32 | OP_OPTIONAL | OP_ALIGNED, chunks + a->B, a->H};
     p->o.hin = (op_operand){"hin", a->hin, (op_has(&a->hin_scale) ? OP_FLOAT : OP_F32 | 1 << DART_BF16) | OP_OPTIONAL, chunks, state};
     p->o.hin_scale = (op_operand){"hin_scale", a->hin_scale, OP_F32 | OP_OPTIONAL, chunks, (uint64_t)a->H * a->N};
     p->o.up_y = (op_operand){"up_y", a->up_y, OP_FLOAT | OP_VIEW, rows, x_width};
@@ -63,7 +67,7 @@ static dart_status check(plan *p)
     p->o.grad_d = (op_operand){"grad_d", a->grad_d, OP_F32 | OP_OPTIONAL, 1, a->H};
     p->o.grad_h = (op_operand){"grad_h", a->grad_h, OP_F32 | OP_OPTIONAL, a->B, state};
     OP_CHECK(call, p->o);
-    p->flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (op_has(&a->dt_bias) ? HAS_BIAS : 0) | (op_has(&a->d) ? HAS_D : 0) |
+    p->flags = p->layout.flags | (op_has(&a->dt_bias) ? HAS_BIAS : 0) | (op_has(&a->d) ? HAS_D : 0) |
                (op_has(&a->up_dh) ? HAS_DH : 0) | (op_has(&a->up_h) ? HAS_UP_H : 0) | (op_has(&a->grad_h) ? HAS_H : 0) |
                (op_has(&a->hin_scale) ? HAS_HIN_SCALE : 0) | (a->dt_is_step ? IS_STEP : 0);
     return op_status(call);
@@ -79,7 +83,7 @@ static void enter(plan *p)
     const dart_ssd_args forward = {
         .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .dt_is_step = a->dt_is_step, .dt_min = a->dt_min,
         .dt_max = a->dt_max, .x = a->x, .dt = a->dt, .b = a->b, .c = a->c, .a_log = a->a_log, .dt_bias = a->dt_bias, .d = a->d,
-        .seq = a->seq, .h = a->h, .y = a->up_y};
+        .T = a->T, .cu = a->cu, .seq = a->seq, .h = a->h, .y = a->up_y};
     ssd_enter(&p->call, &forward, &p->entering);
 }
 
@@ -87,25 +91,16 @@ static void place_scratch(plan *p)
 {
     const dart_ssd_backward_args *a = p->a;
     op_call *call = &p->call;
-    const uint64_t chunks = (uint64_t)a->B * p->M, square = (uint64_t)p->C * p->C, side = base_ceil_div(p->C, SCORE_SIDE);
+    const uint64_t chunks = p->slots, square = (uint64_t)p->C * p->C, side = base_ceil_div(p->C, SCORE_SIDE);
     p->cb = op_scratch(call, DART_F32, chunks * a->G, square);
     p->grad_cb = op_scratch(call, DART_F32, chunks * a->G, square);
     p->lambda = op_scratch(call, DART_F32, chunks * a->H, (uint64_t)a->N * a->P);
     p->carry = op_scratch(call, DART_F32, chunks * a->H, a->N);
     p->sums = op_scratch(call, DART_F32, chunks * a->H, side * (side + 1) / 2 * 64);
-    p->token = op_scratch(call, DART_F32, (uint64_t)a->B * a->L * a->H, 4);
+    p->token = op_scratch(call, DART_F32, p->layout.rows * a->H, 4);
     p->of_a_log = op_scratch(call, DART_F32, chunks, a->H);
     p->of_bias = op_scratch(call, DART_F32, chunks, a->H);
     p->of_d = op_scratch(call, DART_F32, chunks, a->H);
-}
-
-/* Gradients of rows that no sequence has. */
-static void clear(plan *p, const op_operand *grad)
-{
-    op_call *call = &p->call;
-    struct FillArgs k = {.rows = (uint32_t)grad->rows, .width = (uint32_t)grad->width, .value = 0};
-    op_kernel(call, KERNEL_fill, k.rows, 0);
-    OP_LAUNCH(call, &k, base_ceil_div(grad->rows * grad->width, call->T0), OP_ROWS(fill, y, grad, k));
 }
 
 /* ---- Stages ---- */
@@ -120,7 +115,7 @@ static void products(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardProductsArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .G = a->G, .N = a->N, .S = a->S, .M = p->M, .C = p->C};
+    struct SsdBackwardProductsArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .G = a->G, .N = a->N, .S = a->S, .M = p->M, .C = p->C};
     op_kernel(call, KERNEL_ssd_backward_products, a->L, 0);
     OP_LAUNCH(call, &k, pairs_of(p, call->T0), OP_ROWS(ssd_backward_products, b, &p->o.b, k), OP_ROWS(ssd_backward_products, c, &p->o.c, k),
               OP_AT(ssd_backward_products, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_products, cb, &p->cb));
@@ -130,7 +125,7 @@ static void read(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardReadArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    struct SsdBackwardReadArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_ssd_backward_read, a->L, 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(a->P, call->T1) * a->H * p->M * a->B,
               OP_ROWS(ssd_backward_read, c, &p->o.c, k), OP_ROWS(ssd_backward_read, up_y, &p->o.up_y, k),
@@ -142,7 +137,7 @@ static void state(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    struct SsdBackwardStateArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_ssd_backward_state, a->L, a->P <= 64 ? FITS_P64 : 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * a->H * a->B, OP_WHOLE(ssd_backward_state, decay, &p->entering.decay),
               OP_WHOLE(ssd_backward_state, read, &p->lambda), OP_AT(ssd_backward_state, hin, &p->entering.hin, k),
@@ -155,7 +150,7 @@ static void scores(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .P = a->P, .S = a->S, .M = p->M, .C = p->C};
+    struct SsdBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .P = a->P, .S = a->S, .M = p->M, .C = p->C};
     op_kernel(call, KERNEL_ssd_backward_scores, a->L, 0);
     OP_LAUNCH(call, &k, pairs_of(p, SCORE_SIDE), OP_ROWS(ssd_backward_scores, x, &p->o.x, k), OP_ROWS(ssd_backward_scores, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_scores, cum, &p->entering.cum), OP_WHOLE(ssd_backward_scores, cb, &p->cb),
@@ -167,7 +162,7 @@ static void of_x(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardXArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+    struct SsdBackwardXArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                                  .C = p->C};
     op_kernel(call, KERNEL_ssd_backward_x, a->L, 0);
     OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->H * p->M * a->B, OP_ROWS(ssd_backward_x, x, &p->o.x, k),
@@ -182,7 +177,7 @@ static void of_b(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardBArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+    struct SsdBackwardBArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
                                  .C = p->C};
     op_kernel(call, KERNEL_ssd_backward_b, a->L, 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(p->C, call->T1) * a->G * p->M * a->B,
@@ -196,7 +191,7 @@ static void of_c(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardCArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+    struct SsdBackwardCArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
                                  .S = a->S, .M = p->M, .C = p->C};
     op_kernel(call, KERNEL_ssd_backward_c, a->L, 0);
     OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->G * p->M * a->B, OP_ROWS(ssd_backward_c, b, &p->o.b, k),
@@ -211,7 +206,7 @@ static void of_decay(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .S = a->S, .M = p->M, .C = p->C,
+    struct SsdBackwardDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .N = a->N, .S = a->S, .M = p->M, .C = p->C,
                                      .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
     op_kernel(call, KERNEL_ssd_backward_decay, a->L, 0);
     OP_LAUNCH(call, &k, (uint64_t)a->H * p->M * a->B, OP_ROWS(ssd_backward_decay, dt, &p->o.dt, k),
@@ -233,11 +228,16 @@ dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backward_args 
     if (op_begin(&p.call, stream, "dart_ssd_backward") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
     enter(&p);
     place_scratch(&p);
-    if (op_has(&args->seq)) {
-        clear(&p, &p.o.grad_x);
-        clear(&p, &p.o.grad_dt);
-        clear(&p, &p.o.grad_b);
-        if (!args->add_c) clear(&p, &p.o.grad_c);
+    if (op_has(&args->seq)) { /* rows past the counts */
+        dense_clear(&p.call, &p.o.grad_x);
+        dense_clear(&p.call, &p.o.grad_dt);
+        dense_clear(&p.call, &p.o.grad_b);
+        if (!args->add_c) dense_clear(&p.call, &p.o.grad_c);
+    }
+    if (op_packed(&p.layout)) { /* slots of no chunk, which the sums read */
+        dense_clear(&p.call, &p.of_a_log);
+        dense_clear(&p.call, &p.of_bias);
+        dense_clear(&p.call, &p.of_d);
     }
     products(&p);
     read(&p);
