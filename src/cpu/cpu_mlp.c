@@ -28,7 +28,7 @@ void cpu_rope_plain(const cpu_task *task)
                                (uint64_t)args->r2_high << 32 | args->r2_low, (uint64_t)args->r3_high << 32 | args->r3_low,
                                (uint64_t)args->r4_high << 32 | args->r4_low, (uint64_t)args->r5_high << 32 | args->r5_low,
                                (uint64_t)args->r6_high << 32 | args->r6_low};
-    const size_t half = args->D / 2, first = (size_t)task->tile * task->T0, rows = (size_t)args->B * args->L;
+    const size_t half = args->D / 2, first = (size_t)task->tile * task->T0, rows = args->flags & HAS_CU ? args->T : (size_t)args->B * args->L;
     float *s = task->scratch, *c = s + half, *from = c + half, *to = from + args->D;
     uint64_t rates[128];
     for (size_t i = 0; i < half; i++) {
@@ -37,9 +37,14 @@ void cpu_rope_plain(const cpu_task *task)
             if (i >> k & 1) rates[i] = fraction(rates[i], powers[k]);
     }
     for (size_t row = first; row < first + task->T0 && row < rows; row++) {
-        const uint32_t b = (uint32_t)(row / args->L), t = (uint32_t)(row % args->L);
-        const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_rope_seq], args->seq_at, b, args->L);
-        if (t >= piece.count) {
+        const cpu_tensor *seq = &task->bindings[BINDING_rope_seq];
+        const bool packed = (args->flags & HAS_CU) != 0;
+        const uint32_t b = packed ? cpu_sequence_with(seq, args->seq_at, args->B, row) : (uint32_t)(row / args->L);
+        const cpu_sequence of = cpu_sequence_of(args->flags, seq, args->seq_at, b, args->L, args->T);
+        const cpu_piece piece = of.piece;
+        const size_t t = row - of.row;
+        if (row < of.row || t >= piece.count) {
+            if (packed) continue;
             memset(to, 0, args->D * sizeof(float));
             for (size_t h = 0; (args->flags & IS_INVERSE) && h < args->H; h++)
                 store_row(y, args->y_at + row * args->y_row + h * args->D, to, args->D);

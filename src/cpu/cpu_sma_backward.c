@@ -35,11 +35,13 @@ void cpu_sma_backward_dh_plain(const cpu_task *task)
     const struct SmaBackwardDhArgs *args = task->args;
     const uint32_t blocks = cpu_blocks(args->N, task->T0), first = task->tile % blocks * task->T0, head = task->tile / blocks;
     const uint32_t m = head / args->H % args->M, b = head / args->H / args->M;
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_backward_dh_seq], args->seq_at, b, args->L);
-    const size_t P = args->P;
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_sma_backward_dh_seq], args->seq_at, b, args->L, args->T);
+    const cpu_piece piece = of.piece;
+    if (of.packed && (size_t)m * args->S >= piece.count) return; /* no chunk: the slot belongs to another sequence */
+    const size_t P = args->P, matrices = (cpu_slot(&of, args->M, args->S) + m) * args->H + head % args->H;
     const bool read = ((size_t)m + 1) * args->S < (size_t)piece.position + piece.count;
     for (size_t n = first; n < args->N && n < first + task->T0; n++) {
-        const size_t row = (size_t)head * args->N + n;
+        const size_t row = matrices * args->N + n;
         const float *x = (const float *)task->bindings[BINDING_sma_backward_dh_x].data + row * P;
         float *grad = (float *)task->bindings[BINDING_sma_backward_dh_grad_dh].data + args->grad_dh_at + row * P;
         if (!read) {

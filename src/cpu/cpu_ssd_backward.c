@@ -20,15 +20,19 @@ void cpu_ssd_backward_decay_plain(const cpu_task *task)
 {
     const struct SsdBackwardDecayArgs *args = task->args;
     const size_t h = task->tile % args->H, j = task->tile / args->H % args->M, b = task->tile / args->H / args->M;
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_backward_decay_seq], args->seq_at, (uint32_t)b, args->L);
-    const cpu_chunk chunk = cpu_chunk_of(piece, args->S, (uint32_t)j);
-    const size_t size = chunk.begin < chunk.end ? chunk.end - chunk.begin : 0, token = b * args->L + chunk.begin;
+    const cpu_sequence sequence =
+        cpu_sequence_of(args->flags, &task->bindings[BINDING_ssd_backward_decay_seq], args->seq_at, (uint32_t)b, args->L, args->T);
+    const cpu_chunk chunk = cpu_chunk_of(sequence.piece, args->S, (uint32_t)j);
+    const size_t size = chunk.begin < chunk.end ? chunk.end - chunk.begin : 0, token = sequence.row + chunk.begin;
+    if (sequence.packed && size == 0) return;
+    const size_t slot = (cpu_slot(&sequence, args->M, args->S) + j) * args->H + h;
     const size_t side = cpu_blocks(args->C, SCORE_SIDE), pairs = side * (side + 1) / 2, tiles = cpu_blocks((uint32_t)size, SCORE_SIDE);
     const float rate = -expf(load_one(&task->bindings[BINDING_ssd_backward_decay_a_log], args->a_log_at + h));
     const float bias = args->flags & HAS_BIAS ? load_one(&task->bindings[BINDING_ssd_backward_decay_dt_bias], args->dt_bias_at + h) : 0.0f;
-    const float *cum = (const float *)task->bindings[BINDING_ssd_backward_decay_cum].data + ((b * args->H + h) * args->L + chunk.begin) * CUM_STRIDE;
-    const float *sums = (const float *)task->bindings[BINDING_ssd_backward_decay_sums].data + (size_t)task->tile * pairs * 64;
-    const float *carry = (const float *)task->bindings[BINDING_ssd_backward_decay_carry].data + (size_t)task->tile * args->N;
+    const float *cum = (const float *)task->bindings[BINDING_ssd_backward_decay_cum].data +
+                       (sequence.row * args->H + h * sequence.length + chunk.begin) * CUM_STRIDE;
+    const float *sums = (const float *)task->bindings[BINDING_ssd_backward_decay_sums].data + slot * pairs * 64;
+    const float *carry = (const float *)task->bindings[BINDING_ssd_backward_decay_carry].data + slot * args->N;
     float *tokens = (float *)task->bindings[BINDING_ssd_backward_decay_token].data, carried = 0, before = 0, later = 0;
     float of_a_log = 0, of_bias = 0, of_d = 0;
     for (size_t n = 0; n < args->N && size > 0; n++) carried += carry[n];
@@ -53,7 +57,7 @@ void cpu_ssd_backward_decay_plain(const cpu_task *task)
         of_bias += grad;
         of_d += of[2];
     }
-    ((float *)task->bindings[BINDING_ssd_backward_decay_of_a_log].data)[task->tile] = of_a_log;
-    ((float *)task->bindings[BINDING_ssd_backward_decay_of_bias].data)[task->tile] = of_bias;
-    ((float *)task->bindings[BINDING_ssd_backward_decay_of_d].data)[task->tile] = of_d;
+    ((float *)task->bindings[BINDING_ssd_backward_decay_of_a_log].data)[slot] = of_a_log;
+    ((float *)task->bindings[BINDING_ssd_backward_decay_of_bias].data)[slot] = of_bias;
+    ((float *)task->bindings[BINDING_ssd_backward_decay_of_d].data)[slot] = of_d;
 }

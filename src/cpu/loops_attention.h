@@ -45,10 +45,11 @@ void CPU_NAME(attention)(const cpu_task *task)
     const uint32_t blocks = cpu_blocks(args->L, task->T0);
     const uint32_t begin = task->tile % blocks * task->T0, head = task->tile / blocks;
     const uint32_t h = head % args->H, b = head / args->H, g = h / (args->H / args->G);
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_attention_seq], args->seq_at, b, args->L);
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_attention_seq], args->seq_at, b, args->L, args->T);
+    const cpu_piece piece = of.piece;
     const uint32_t end = cpu_min(cpu_min(begin + task->T0, args->L), piece.count);
     if (begin >= end) return;
-    const size_t D = args->D, tokens = end - begin, wide = (tokens + 15) / 16 * 16, token = (size_t)b * args->L + begin;
+    const size_t D = args->D, tokens = end - begin, wide = (tokens + 15) / 16 * 16, token = of.row + begin;
     attention_tile tile = {.tokens = tokens, .wide = wide, .queries = task->scratch};
     tile.scores = tile.queries + D * wide;
     tile.acc = tile.scores + KEYS * wide;
@@ -69,7 +70,7 @@ void CPU_NAME(attention)(const cpu_task *task)
     const size_t first = (size_t)piece.position + begin; /* the position of query 0 */
     const size_t seen = first + tokens < args->C ? first + tokens : args->C;
     for (size_t s = 0; s < seen; s += KEYS) {
-        const size_t count = seen - s < KEYS ? seen - s : KEYS, row = (size_t)b * args->C + s;
+        const size_t count = seen - s < KEYS ? seen - s : KEYS, row = (of.packed ? of.row : (size_t)b * args->C) + s;
         const matrix k = matrix_of(keys, &task->bindings[BINDING_attention_k], args->k_at + row * args->k_row + g * D,
                                    args->k_row, count, D);
         const matrix v = matrix_of(values, &task->bindings[BINDING_attention_v], args->v_at + row * args->v_row + g * D,

@@ -61,8 +61,10 @@ void CPU_NAME(attention_backward_k)(const cpu_task *task)
     const float *dots = bindings[BINDING_attention_backward_k_dot].data;
     const uint32_t blocks = cpu_blocks(args->L, SIDE), s_first = task->tile % blocks * SIDE, head = task->tile / blocks;
     const uint32_t g = head % args->G, b = head / args->G, heads = args->H / args->G;
-    const cpu_piece piece = cpu_piece_of(args->flags, &bindings[BINDING_attention_backward_k_seq], args->seq_at, b, args->L);
-    const size_t D = args->D, own = (size_t)b * args->L + s_first, all = cpu_min(SIDE, args->L - s_first);
+    const cpu_sequence of = cpu_sequence_of(args->flags, &bindings[BINDING_attention_backward_k_seq], args->seq_at, b, args->L, args->T);
+    const cpu_piece piece = of.piece;
+    if (s_first >= of.length) return;
+    const size_t D = args->D, own = of.row + s_first, all = cpu_min(SIDE, (uint32_t)of.length - s_first);
     const size_t keys = s_first < piece.count ? cpu_min(SIDE, piece.count - s_first) : 0;
     float *keys_t = task->scratch, *values_t = keys_t + D * SIDE, *weights = values_t + D * SIDE, *slopes = weights + SIDE * SIDE;
     float *sum_k = slopes + SIDE * SIDE, *sum_v = sum_k + SIDE * D, *a = sum_v + SIDE * D, *c = a + SIDE * D;
@@ -78,7 +80,7 @@ void CPU_NAME(attention_backward_k)(const cpu_task *task)
     memset(sum_k, 0, 2 * SIDE * D * sizeof(float));
     for (uint32_t h = g * heads; h < (g + 1) * heads; h++) {
         for (uint32_t t_first = s_first; t_first < piece.count; t_first += SIDE) {
-            const size_t tokens = cpu_min(SIDE, piece.count - t_first), row = (size_t)b * args->L + t_first;
+            const size_t tokens = cpu_min(SIDE, piece.count - t_first), row = of.row + t_first;
             const matrix q = matrix_of(a, of_q, args->q_at + row * args->q_row + h * D, args->q_row, tokens, D);
             const matrix up = matrix_of(c, of_up, args->up_o_at + row * args->up_o_row + h * D, args->up_o_row, tokens, D);
             memset(weights, 0, 2 * SIDE * SIDE * sizeof(float));
@@ -112,8 +114,10 @@ void CPU_NAME(attention_backward_q)(const cpu_task *task)
     const float *dots = bindings[BINDING_attention_backward_q_dot].data;
     const uint32_t blocks = cpu_blocks(args->L, SIDE), t_first = task->tile % blocks * SIDE, head = task->tile / blocks;
     const uint32_t h = head % args->H, b = head / args->H, g = h / (args->H / args->G);
-    const cpu_piece piece = cpu_piece_of(args->flags, &bindings[BINDING_attention_backward_q_seq], args->seq_at, b, args->L);
-    const size_t D = args->D, own = (size_t)b * args->L + t_first, all = cpu_min(SIDE, args->L - t_first);
+    const cpu_sequence of = cpu_sequence_of(args->flags, &bindings[BINDING_attention_backward_q_seq], args->seq_at, b, args->L, args->T);
+    const cpu_piece piece = of.piece;
+    if (t_first >= of.length) return;
+    const size_t D = args->D, own = of.row + t_first, all = cpu_min(SIDE, (uint32_t)of.length - t_first);
     const size_t tokens = t_first < piece.count ? cpu_min(SIDE, piece.count - t_first) : 0;
     float *queries_t = task->scratch, *ups_t = queries_t + D * SIDE, *weights = ups_t + D * SIDE, *slopes = weights + SIDE * SIDE;
     float *sum = slopes + SIDE * SIDE, *a = sum + SIDE * D, *c = a + SIDE * D;
@@ -132,7 +136,7 @@ void CPU_NAME(attention_backward_q)(const cpu_task *task)
     }
     memset(sum, 0, SIDE * D * sizeof(float));
     for (uint32_t s_first = 0; s_first <= t_first; s_first += SIDE) {
-        const size_t keys = cpu_min(SIDE, piece.count - s_first), row = (size_t)b * args->L + s_first;
+        const size_t keys = cpu_min(SIDE, piece.count - s_first), row = of.row + s_first;
         const matrix k = matrix_of(a, of_k, args->k_at + row * args->k_row + g * D, args->k_row, keys, D);
         const matrix v = matrix_of(c, of_v, args->v_at + row * args->v_row + g * D, args->v_row, keys, D);
         memset(weights, 0, 2 * SIDE * SIDE * sizeof(float));

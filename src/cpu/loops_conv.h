@@ -21,8 +21,8 @@ void CPU_NAME(conv)(const cpu_task *task)
     const uint32_t channel = task->tile % channel_blocks * task->T0;
     const uint32_t begin = task->tile / channel_blocks % token_blocks * task->T1;
     const uint32_t b = task->tile / channel_blocks / token_blocks;
-    const uint32_t count = cpu_piece_of(args->flags, &task->bindings[BINDING_conv_seq], args->seq_at, b, args->L).count;
-    const uint32_t end = cpu_min(cpu_min(begin + task->T1, args->L), count);
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_conv_seq], args->seq_at, b, args->L, args->T);
+    const uint32_t end = cpu_min(cpu_min(begin + task->T1, args->L), of.piece.count);
     const size_t width = cpu_min(task->T0, args->C - channel), K = args->K;
     float *taps = task->scratch, *ring = taps + (MAX_TAPS + 1) * width, *sum = ring + MAX_TAPS * width;
     if (begin >= end) return;
@@ -33,21 +33,20 @@ void CPU_NAME(conv)(const cpu_task *task)
     for (size_t s = begin; s < begin + K - 1; s++) {
         float *row = ring + (s + 1) % K * width; /* input s - (K - 1) */
         if (s >= K - 1)
-            load_row(row, x, args->x_at + ((size_t)b * args->L + s - (K - 1)) * args->x_row + channel, width);
+            load_row(row, x, args->x_at + (of.row + s - (K - 1)) * args->x_row + channel, width);
         else if (args->flags & HAS_TAIL)
             load_row(row, tail, args->tail_at + ((size_t)b * (K - 1) + s) * args->C + channel, width);
         else memset(row, 0, width * sizeof(float));
     }
     for (size_t t = begin; t < end; t++) {
-        load_row(ring + t % K * width, x, args->x_at + ((size_t)b * args->L + t) * args->x_row + channel, width);
+        load_row(ring + t % K * width, x, args->x_at + (of.row + t) * args->x_row + channel, width);
         memcpy(sum, taps + K * width, width * sizeof(float));
         for (size_t k = 0; k < K; k++) {
             const float *tap = taps + k * width, *in = ring + (t + k + 1) % K * width;
             for (size_t i = 0; i < width; i++) sum[i] += tap[i] * in[i];
         }
         silu_row(sum, width);
-        store_row(&task->bindings[BINDING_conv_y], args->y_at + ((size_t)b * args->L + t) * args->y_row + channel, sum,
-                  width);
+        store_row(&task->bindings[BINDING_conv_y], args->y_at + (of.row + t) * args->y_row + channel, sum, width);
     }
 }
 

@@ -4,11 +4,13 @@ void CPU_NAME(conv_backward)(const cpu_task *task)
 {
     const struct ConvBackwardArgs *args = task->args;
     const cpu_tensor *bindings = task->bindings;
-    const uint32_t blocks = cpu_blocks(args->C, task->T0), token_blocks = cpu_blocks(args->L, task->T1), slot = task->tile / blocks;
+    const uint32_t blocks = cpu_blocks(args->C, task->T0), token_blocks = cpu_blocks(args->L, task->T1), place = task->tile / blocks;
     const size_t channel = (size_t)(task->tile % blocks) * task->T0, count = cpu_min(task->T0, args->C - (uint32_t)channel), K = args->K;
-    const uint32_t b = slot / token_blocks;
-    const size_t begin = (size_t)(slot % token_blocks) * task->T1, end = cpu_min((uint32_t)begin + task->T1, args->L), row = (size_t)b * args->L;
-    const size_t live = cpu_piece_of(args->flags, &bindings[BINDING_conv_backward_seq], args->seq_at, b, args->L).count;
+    const uint32_t b = place / token_blocks;
+    const cpu_sequence of = cpu_sequence_of(args->flags, &bindings[BINDING_conv_backward_seq], args->seq_at, b, args->L, args->T);
+    const size_t begin = (size_t)(place % token_blocks) * task->T1, end = cpu_min((uint32_t)begin + task->T1, (uint32_t)of.length), row = of.row;
+    const size_t live = of.piece.count, slot = cpu_slot(&of, token_blocks, task->T1) + place % token_blocks;
+    if (begin >= end) return;
     /* Inputs from token begin - (K - 1) on, gradients of pre from begin on, both up to before token end + K - 1. */
     const size_t ups = end - begin + K - 1, inputs = ups + K - 1;
     float *taps = task->scratch, *in = taps + K * count, *up = in + inputs * count, *sums = up + ups * count, *bias = sums + K * count;
@@ -49,9 +51,9 @@ void CPU_NAME(conv_backward)(const cpu_task *task)
             for (size_t j = 0; j < count; j++) sums[k * count + j] += up[i * count + j] * in[(i + k) * count + j];
         axpy(bias, 1.0f, up + i * count, count);
     }
-    float *of_weight = (float *)bindings[BINDING_conv_backward_of_weight].data + ((size_t)slot * args->C + channel) * K;
+    float *of_weight = (float *)bindings[BINDING_conv_backward_of_weight].data + (slot * args->C + channel) * K;
     for (size_t j = 0; j < count; j++)
         for (size_t k = 0; k < K; k++) of_weight[j * K + k] = sums[k * count + j];
     if (args->flags & HAS_BIAS)
-        memcpy((float *)bindings[BINDING_conv_backward_of_bias].data + (size_t)slot * args->C + channel, bias, count * sizeof(float));
+        memcpy((float *)bindings[BINDING_conv_backward_of_bias].data + slot * args->C + channel, bias, count * sizeof(float));
 }

@@ -30,10 +30,11 @@ void CPU_NAME(sma)(const cpu_task *task)
     const uint32_t blocks = cpu_blocks(args->L, task->T0);
     const uint32_t begin = task->tile % blocks * task->T0, head = task->tile / blocks;
     const uint32_t h = head % args->H, b = head / args->H, g = h / (args->H / args->G);
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_seq], args->seq_at, b, args->L);
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_sma_seq], args->seq_at, b, args->L, args->T);
+    const cpu_piece piece = of.piece;
     const uint32_t end = cpu_min(cpu_min(begin + task->T0, args->L), piece.count);
     if (begin >= end) return;
-    const size_t N = args->N, P = args->P, tokens = end - begin, first = (size_t)b * args->L + begin;
+    const size_t N = args->N, P = args->P, tokens = end - begin, first = of.row + begin;
     const bool raw = (args->flags & IS_RAW) != 0;
     const float *qn = (const float *)task->bindings[BINDING_sma_qn].data + (first * args->G + g) * N;
     const float *en = (const float *)task->bindings[BINDING_sma_en].data + (first * args->G + g) * P;
@@ -58,7 +59,7 @@ void CPU_NAME(sma)(const cpu_task *task)
         const uint64_t from = ((uint64_t)args->first + m + 1) * args->S;
         if (from > (uint64_t)piece.position + end - 1) break;
         const size_t skip = from > (uint64_t)piece.position + begin ? (size_t)(from - piece.position - begin) : 0;
-        const size_t rows = tokens - skip, slot = ((size_t)b * args->capacity + m) * args->H + h;
+        const size_t rows = tokens - skip, slot = (cpu_slot(&of, args->capacity, args->S) + m) * args->H + h;
         const float *factor = (const float *)task->bindings[BINDING_sma_factor].data + args->factor_at + slot * N;
         const float *dh = row_of(converted, &task->bindings[BINDING_sma_dh], args->dh_at + slot * N * P, N * P);
         for (size_t i = 0; i < rows; i++) {

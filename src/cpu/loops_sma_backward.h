@@ -19,9 +19,10 @@ void CPU_NAME(sma_backward_scores)(const cpu_task *task)
     const struct SmaBackwardScoresArgs *args = task->args;
     const uint32_t tiles = cpu_blocks(args->L, task->T0), h = task->tile / tiles % args->H, b = task->tile / tiles / args->H;
     const uint32_t g = h / (args->H / args->G), first = task->tile % tiles * task->T0;
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_backward_scores_seq], args->seq_at, b, args->L);
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_sma_backward_scores_seq], args->seq_at, b, args->L, args->T);
+    const cpu_piece piece = of.piece;
     if (first >= piece.count) return;
-    const size_t N = args->N, P = args->P, rows = cpu_min(task->T0, piece.count - first), row = (size_t)b * args->L + first;
+    const size_t N = args->N, P = args->P, rows = cpu_min(task->T0, piece.count - first), row = of.row + first;
     const size_t seen = cpu_min((uint32_t)(((size_t)piece.position + first + rows - 1) / args->S), args->M);
     const float *qn = (const float *)task->bindings[BINDING_sma_backward_scores_qn].data + (row * args->G + g) * N;
     const float *en = (const float *)task->bindings[BINDING_sma_backward_scores_en].data + (row * args->G + g) * P;
@@ -37,7 +38,7 @@ void CPU_NAME(sma_backward_scores)(const cpu_task *task)
         dots[i] = dot(up + i * P, memory, P);
     }
     for (size_t m = 0; m < seen; m++) {
-        const size_t matrix_row = (((size_t)b * args->M + m) * args->H + h) * N;
+        const size_t matrix_row = ((cpu_slot(&of, args->M, args->S) + m) * args->H + h) * N;
         const factors by = CPU_NAME(factors_of)(args->flags, &task->bindings[BINDING_sma_backward_scores_factor], args->factor_at + matrix_row);
         const matrix w = matrix_of(memory, &task->bindings[BINDING_sma_backward_scores_dh], args->dh_at + matrix_row * P, P, N, P);
         for (size_t i = 0; i < rows; i++) {
@@ -66,10 +67,12 @@ void CPU_NAME(sma_backward_sums)(const cpu_task *task)
     const uint32_t tiles = cpu_blocks(args->L, task->T0), block = task->tile % blocks, rest = task->tile / blocks;
     const uint32_t first = rest % tiles * task->T0, g = rest / tiles % args->G, b = rest / tiles / args->G;
     const int which = block < n_blocks ? OF_Q : block < 2 * n_blocks ? OF_C : OF_E;
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_backward_sums_seq], args->seq_at, b, args->L);
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_sma_backward_sums_seq], args->seq_at, b, args->L, args->T);
+    const cpu_piece piece = of.piece;
     const cpu_tensor *to_c = &task->bindings[BINDING_sma_backward_sums_grad_c];
-    const size_t N = args->N, P = args->P, H = args->H, M = args->M, heads = H / args->G, row = (size_t)b * args->L + first;
-    const size_t rows = cpu_min(task->T0, args->L - first), live = first < piece.count ? cpu_min((uint32_t)rows, piece.count - first) : 0;
+    const size_t N = args->N, P = args->P, H = args->H, M = args->M, heads = H / args->G, row = of.row + first;
+    if (first >= of.length) return;
+    const size_t rows = cpu_min(task->T0, (uint32_t)of.length - first), live = first < piece.count ? cpu_min((uint32_t)rows, piece.count - first) : 0;
     const size_t seen = live > 0 ? cpu_min((uint32_t)(((size_t)piece.position + first + live - 1) / args->S), args->M) : 0;
     const size_t columns = which == OF_E ? P : N, depth = which == OF_E ? N : P; /* T1 holds all columns */
     const float *weights = (const float *)task->bindings[which == OF_C ? BINDING_sma_backward_sums_g : BINDING_sma_backward_sums_slope].data;
@@ -79,7 +82,7 @@ void CPU_NAME(sma_backward_sums)(const cpu_task *task)
     memset(sums, 0, rows * columns * sizeof(float));
     for (size_t h = g * heads; h < (g + 1) * heads; h++)
         for (size_t m = 0; m < seen; m++) {
-            const size_t matrix_row = (((size_t)b * M + m) * H + h) * N;
+            const size_t matrix_row = ((cpu_slot(&of, args->M, args->S) + m) * H + h) * N;
             const factors by = CPU_NAME(factors_of)(args->flags, &task->bindings[BINDING_sma_backward_sums_factor], args->factor_at + matrix_row);
             const float *factor = which == OF_C ? by.value : by.key;
             const matrix w = matrix_of(memory, &task->bindings[BINDING_sma_backward_sums_dh], args->dh_at + matrix_row * P, P, N, P);
@@ -129,7 +132,10 @@ static void CPU_NAME(memory_sums)(const cpu_task *task, const memory_block *of)
 {
     const struct SmaBackwardMemoriesArgs *args = task->args;
     const uint32_t g = of->h / (args->H / args->G);
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_sma_backward_memories_seq], args->seq_at, of->b, args->L);
+    const cpu_sequence sequence =
+        cpu_sequence_of(args->flags, &task->bindings[BINDING_sma_backward_memories_seq], args->seq_at, of->b, args->L, args->T);
+    const cpu_piece piece = sequence.piece;
+    if (sequence.packed && (size_t)of->m * args->S >= piece.count) return; /* no chunk: the slot belongs to another sequence */
     const size_t N = args->N, P = args->P, border = ((size_t)of->m + 1) * args->S, begin = border > piece.position ? border - piece.position : 0;
     const size_t rows = of->rows, columns = of->columns, n = of->n, p = of->p, steps = 256, stride = args->H * args->M;
     const float *weights = (const float *)task->bindings[of->of_values ? BINDING_sma_backward_memories_g : BINDING_sma_backward_memories_slope].data;
@@ -138,7 +144,7 @@ static void CPU_NAME(memory_sums)(const cpu_task *task, const memory_block *of)
     float *sums = task->scratch, *keys = sums + rows * columns, *values = keys + steps * rows;
     memset(sums, 0, rows * columns * sizeof(float));
     for (size_t t = begin; t < piece.count; t += steps) {
-        const size_t depth = piece.count - t < steps ? piece.count - t : steps, row = (size_t)of->b * args->L + t;
+        const size_t depth = piece.count - t < steps ? piece.count - t : steps, row = sequence.row + t;
         for (size_t k = 0; k < depth; k++) {
             const float weight = weights[(row + k) * stride + of->h * args->M + of->m];
             if (of->of_values)
@@ -153,7 +159,7 @@ static void CPU_NAME(memory_sums)(const cpu_task *task, const memory_block *of)
                               args->up_r_row, depth, columns);
         product(rows, columns, depth, keys, 1, rows, right.at, right.row, sums, columns);
     }
-    const size_t at = ((((size_t)of->b * args->M + of->m) * args->H + of->h) * N + n) * P + p;
+    const size_t at = (((cpu_slot(&sequence, args->M, args->S) + of->m) * args->H + of->h) * N + n) * P + p;
     float *to = of->of_values ? (float *)task->bindings[BINDING_sma_backward_memories_grad_dh].data + args->grad_dh_at
                               : (float *)task->bindings[BINDING_sma_backward_memories_x].data;
     for (size_t i = 0; i < rows; i++) memcpy(to + at + i * P, sums + i * columns, columns * sizeof(float));

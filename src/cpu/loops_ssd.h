@@ -10,11 +10,11 @@ static inline float CPU_NAME(cum_difference)(const float *later, const float *ea
 }
 
 /* The index of the memory of chunk j in its binding, counted in sets of H matrices, see shaders/ssd/args.h. */
-static inline size_t CPU_NAME(memory_slot)(uint32_t flags, cpu_piece piece, uint32_t S, uint32_t M, uint32_t first,
-                                           uint32_t capacity, uint32_t b, uint32_t j)
+static inline size_t CPU_NAME(memory_slot)(uint32_t flags, const cpu_sequence *of, uint32_t S, uint32_t M, uint32_t first,
+                                           uint32_t capacity, uint32_t j)
 {
-    if (!(flags & HAS_RUN)) return (size_t)b * M + j;
-    return (size_t)b * capacity + (size_t)((uint64_t)piece.position / S + j - first);
+    if (!(flags & HAS_RUN)) return cpu_slot(of, M, S) + j;
+    return (size_t)of->b * capacity + (size_t)((uint64_t)of->piece.position / S + j - first);
 }
 
 /* Stores `count` rows of P elements from row `row` of the tensor on; normalised, with their scales, unless scale is NULL. Overwrites v. */
@@ -39,16 +39,16 @@ void CPU_NAME(ssd_memory)(const cpu_task *task)
     tile /= n_blocks;
     const uint32_t h = tile % args->H, j = tile / args->H % args->M, b = tile / args->H / args->M; /* T1 is 1 */
     const uint32_t g = h / (args->H / args->G);
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_memory_seq], args->seq_at, b, args->L);
-    const cpu_chunk chunk = cpu_chunk_of(piece, args->S, j);
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_ssd_memory_seq], args->seq_at, b, args->L, args->T);
+    const cpu_chunk chunk = cpu_chunk_of(of.piece, args->S, j);
     if (chunk.begin >= chunk.end) return;
     const size_t P = args->P, rows = cpu_min(task->T0, args->N - n), head = (size_t)b * args->H + h;
-    const float *cum = (const float *)task->bindings[BINDING_ssd_memory_cum].data + head * args->L * CUM_STRIDE;
+    const float *cum = (const float *)task->bindings[BINDING_ssd_memory_cum].data + (of.row * args->H + h * of.length) * CUM_STRIDE;
     const float *last = cum + (size_t)(chunk.end - 1) * CUM_STRIDE;
     float *sums = task->scratch, *keys = sums + rows * P, *values = keys + DEPTH * rows, *decays = values + DEPTH * P;
     memset(sums, 0, rows * P * sizeof(float));
     for (size_t t = chunk.begin; t < chunk.end; t += DEPTH) {
-        const size_t count = cpu_min(DEPTH, chunk.end - (uint32_t)t), token = (size_t)b * args->L + t;
+        const size_t count = cpu_min(DEPTH, chunk.end - (uint32_t)t), token = of.row + t;
         for (size_t i = 0; i < count; i++) decays[i] = CPU_NAME(cum_difference)(last, cum + (t + i) * CUM_STRIDE);
         exp_row(decays, count);
         for (size_t i = 0; i < count; i++) {
@@ -66,14 +66,14 @@ void CPU_NAME(ssd_memory)(const cpu_task *task)
     if (args->flags & HAS_OPEN) {
         const float *decay = (const float *)task->bindings[BINDING_ssd_memory_decay].data;
         if (j == 0)
-            axpy(sums, exp_one(decay[((size_t)b * (args->M + 1) + 1) * args->H + h]),
+            axpy(sums, exp_one(decay[(cpu_slot(&of, args->M, args->S) + b + 1) * args->H + h]),
                  (const float *)task->bindings[BINDING_ssd_memory_open].data + own, rows * P);
         if (!chunk.closes)
             memcpy((float *)task->bindings[BINDING_ssd_memory_tail].data + own, sums, rows * P * sizeof(float));
     }
-    const uint64_t m = (uint64_t)piece.position / args->S + j;
+    const uint64_t m = (uint64_t)of.piece.position / args->S + j;
     if ((args->flags & HAS_RUN) && (!chunk.closes || m < args->first || m >= (uint64_t)args->first + args->count)) return;
-    const size_t slot = CPU_NAME(memory_slot)(args->flags, piece, args->S, args->M, args->first, args->capacity, b, j);
+    const size_t slot = CPU_NAME(memory_slot)(args->flags, &of, args->S, args->M, args->first, args->capacity, j);
     float *scale = (float *)task->bindings[BINDING_ssd_memory_scale].data;
     CPU_NAME(store_matrix)(&task->bindings[BINDING_ssd_memory_memory], args->memory_at,
                            args->flags & HAS_SCALE ? scale + args->scale_at : NULL,
@@ -87,9 +87,10 @@ void CPU_NAME(ssd_state)(const cpu_task *task)
     const uint32_t head = task->tile / blocks, h = head % args->H, b = head / args->H;
     const size_t P = args->P, rows = cpu_min(task->T0, args->N - n), count = rows * P;
     const size_t own = ((size_t)head * args->N + n) * P;
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_state_seq], args->seq_at, b, args->L);
-    if (piece.count == 0) return;
-    const float *decay = (const float *)task->bindings[BINDING_ssd_state_decay].data + (size_t)b * (args->M + 1) * args->H + h;
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_ssd_state_seq], args->seq_at, b, args->L, args->T);
+    if (of.piece.count == 0) return;
+    const size_t slots = cpu_slot(&of, args->M, args->S);
+    const float *decay = (const float *)task->bindings[BINDING_ssd_state_decay].data + (slots + b) * args->H + h;
     const bool has_open = (args->flags & HAS_OPEN) != 0, has_h = (args->flags & HAS_H) != 0;
     const float *scale = (const float *)task->bindings[BINDING_ssd_state_scale].data;
     float *hin_scale = (float *)task->bindings[BINDING_ssd_state_hin_scale].data;
@@ -101,7 +102,7 @@ void CPU_NAME(ssd_state)(const cpu_task *task)
     float open_decay = 0;
     bool is_open = false;
     for (uint32_t j = 0; j < args->M; j++) {
-        const cpu_chunk chunk = cpu_chunk_of(piece, args->S, j);
+        const cpu_chunk chunk = cpu_chunk_of(of.piece, args->S, j);
         if (chunk.begin >= chunk.end) break;
         const float before = j == 0 ? decay[0] : 0.0f, total = before + decay[((size_t)j + 1) * args->H];
         memcpy(mem, state, count * sizeof(float));
@@ -109,13 +110,13 @@ void CPU_NAME(ssd_state)(const cpu_task *task)
             for (size_t i = 0; i < count; i++) mem[i] = exp_one(before) * state[i] + open[i];
         CPU_NAME(store_matrix)(&task->bindings[BINDING_ssd_state_hin], args->hin_at,
                                args->flags & HAS_HIN_SCALE ? hin_scale + args->hin_scale_at : NULL,
-                               (((size_t)b * args->M + j) * args->H + h) * args->N + n, mem, rows, P, args->eps);
+                               ((slots + j) * args->H + h) * args->N + n, mem, rows, P, args->eps);
         is_open = has_open && !chunk.closes;
         if (is_open) {
             open_decay = total;
             break;
         }
-        const size_t slot = CPU_NAME(memory_slot)(args->flags, piece, args->S, args->M, args->first, args->capacity, b, j);
+        const size_t slot = CPU_NAME(memory_slot)(args->flags, &of, args->S, args->M, args->first, args->capacity, j);
         const size_t row = (slot * args->H + h) * args->N + n;
         const float kept = exp_one(total);
         load_row(mem, &task->bindings[BINDING_ssd_state_memory], args->memory_at + row * P, count);
@@ -182,11 +183,11 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
     rest /= head_blocks;
     const uint32_t g = rest % args->G, j = rest / args->G % args->M, b = rest / args->G / args->M;
     const uint32_t h_first = g * in_group + block * task->T0, h_end = g * in_group + cpu_min((block + 1) * task->T0, in_group);
-    const cpu_chunk chunk = cpu_chunk_of(
-        cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_output_seq], args->seq_at, b, args->L), args->S, j);
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_ssd_output_seq], args->seq_at, b, args->L, args->T);
+    const cpu_chunk chunk = cpu_chunk_of(of.piece, args->S, j);
     if (row >= chunk.end - chunk.begin) return;
     const cpu_tensor *x_tensor = &task->bindings[BINDING_ssd_output_x], *b_tensor = &task->bindings[BINDING_ssd_output_b];
-    const size_t N = args->N, P = args->P, first = (size_t)b * args->L + chunk.begin;
+    const size_t N = args->N, P = args->P, first = of.row + chunk.begin;
     const size_t rows = cpu_min(task->T1, chunk.end - chunk.begin - (uint32_t)row), wide = N > DEPTH ? N : DEPTH;
     const size_t most = task->T1; /* divides KEPT, so that the tile's own tokens lie in one block of KEPT */
     float *y = task->scratch, *reads = y + most * P, *scaled = reads + most * N, *products = scaled + most * N;
@@ -199,10 +200,10 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
     for (uint32_t h = h_first; h < h_end; h++) {
         const size_t x_at = args->x_at + first * args->x_row + h * P;
         tile.cum = (const float *)task->bindings[BINDING_ssd_output_cum].data +
-                   (((size_t)b * args->H + h) * args->L + chunk.begin) * CUM_STRIDE;
+                   (of.row * args->H + h * of.length + chunk.begin) * CUM_STRIDE;
         memset(y, 0, rows * P * sizeof(float));
 
-        const size_t matrix_row = (((size_t)b * args->M + j) * args->H + h) * N;
+        const size_t matrix_row = ((cpu_slot(&of, args->M, args->S) + j) * args->H + h) * N;
         const float *scale = (const float *)task->bindings[BINDING_ssd_output_hin_scale].data;
         for (size_t i = 0; i < rows; i++) {
             const float *at = tile.cum + (row + i) * CUM_STRIDE, decay = exp_one(at[0] + at[1]);

@@ -5,24 +5,27 @@
 
 /* Chunk j of sequence b. */
 typedef struct place {
-    uint32_t b, j;
+    cpu_sequence of;
+    uint32_t j;
     size_t slot, token, size; /* of its matrices; its first row; its tokens, 0 if it is empty */
     size_t begin;             /* its first token in the piece */
 } place;
 
-static place CPU_NAME(place_of)(uint32_t flags, const cpu_tensor *seq, uint32_t seq_at, uint32_t L, uint32_t S, uint32_t M, uint32_t index)
+static place CPU_NAME(place_of)(uint32_t flags, const cpu_tensor *seq, uint32_t seq_at, uint32_t L, uint32_t T, uint32_t S, uint32_t M,
+                                uint32_t index)
 {
-    place at = {.b = index / M, .j = index % M, .slot = index};
-    const cpu_chunk chunk = cpu_chunk_of(cpu_piece_of(flags, seq, seq_at, at.b, L), S, at.j);
+    place at = {.of = cpu_sequence_of(flags, seq, seq_at, index / M, L, T), .j = index % M};
+    const cpu_chunk chunk = cpu_chunk_of(at.of.piece, S, at.j);
     at.size = chunk.begin < chunk.end ? chunk.end - chunk.begin : 0;
     at.begin = chunk.begin;
-    at.token = (size_t)at.b * L + chunk.begin;
+    at.token = at.of.row + chunk.begin;
+    at.slot = cpu_slot(&at.of, M, S) + at.j;
     return at;
 }
 
-static inline const float *CPU_NAME(cum_of)(const cpu_tensor *cum, const place *at, uint32_t H, uint32_t h, uint32_t L)
+static inline const float *CPU_NAME(cum_of)(const cpu_tensor *cum, const place *at, uint32_t H, uint32_t h)
 {
-    return (const float *)cum->data + (((size_t)at->b * H + h) * L + at->begin) * CUM_STRIDE;
+    return (const float *)cum->data + (at->of.row * H + h * at->of.length + at->begin) * CUM_STRIDE;
 }
 
 /* to[k columns + i] = from[i, k]: `columns` rows of a tensor turned, `scratch` takes one. */
@@ -47,7 +50,7 @@ void CPU_NAME(ssd_backward_products)(const cpu_task *task)
 {
     const struct SsdBackwardProductsArgs *args = task->args;
     const uint32_t side = cpu_blocks(args->C, task->T0), pairs = side * (side + 1) / 2, g = task->tile / pairs % args->G;
-    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_products_seq], args->seq_at, args->L, args->S, args->M,
+    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_products_seq], args->seq_at, args->L, args->T, args->S, args->M,
                                         task->tile / pairs / args->G);
     size_t t, s;
     CPU_NAME(pair_of)(task->tile % pairs, &t, &s);
@@ -72,11 +75,11 @@ void CPU_NAME(ssd_backward_read)(const cpu_task *task)
     const uint32_t n_blocks = cpu_blocks(args->N, task->T0), p_blocks = cpu_blocks(args->P, task->T1);
     const uint32_t n = task->tile % n_blocks * task->T0, p = task->tile / n_blocks % p_blocks * task->T1, rest = task->tile / n_blocks / p_blocks;
     const uint32_t h = rest % args->H, g = h / (args->H / args->G);
-    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_read_seq], args->seq_at, args->L, args->S, args->M,
+    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_read_seq], args->seq_at, args->L, args->T, args->S, args->M,
                                         rest / args->H);
     if (at.size == 0) return;
     const size_t rows = cpu_min(task->T0, args->N - n), columns = cpu_min(task->T1, args->P - p);
-    const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_read_cum], &at, args->H, h, args->L);
+    const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_read_cum], &at, args->H, h);
     float *sums = task->scratch, *keys = sums + rows * columns, *values = keys + DEPTH * rows;
     memset(sums, 0, rows * columns * sizeof(float));
     for (size_t t = 0; t < at.size; t += DEPTH) {
@@ -101,16 +104,17 @@ void CPU_NAME(ssd_backward_state)(const cpu_task *task)
     const uint32_t blocks = cpu_blocks(args->N, task->T0), n = task->tile % blocks * task->T0, head = task->tile / blocks;
     const uint32_t h = head % args->H, b = head / args->H;
     const size_t P = args->P, rows = cpu_min(task->T0, args->N - n), own = ((size_t)head * args->N + n) * P;
-    const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_ssd_backward_state_seq], args->seq_at, b, args->L);
-    const float *decay = (const float *)task->bindings[BINDING_ssd_backward_state_decay].data + (size_t)b * (args->M + 1) * args->H + h;
+    const cpu_sequence of = cpu_sequence_of(args->flags, &task->bindings[BINDING_ssd_backward_state_seq], args->seq_at, b, args->L, args->T);
+    const size_t slots = cpu_slot(&of, args->M, args->S);
+    const float *decay = (const float *)task->bindings[BINDING_ssd_backward_state_decay].data + (slots + b) * args->H + h;
     float *state = task->scratch, *entering = state + rows * P;
     memset(state, 0, rows * P * sizeof(float));
     if (args->flags & HAS_UP_H)
         memcpy(state, (const float *)task->bindings[BINDING_ssd_backward_state_up_h].data + args->up_h_at + own, rows * P * sizeof(float));
     for (uint32_t j = args->M; j-- > 0;) {
-        const cpu_chunk chunk = cpu_chunk_of(piece, args->S, j);
+        const cpu_chunk chunk = cpu_chunk_of(of.piece, args->S, j);
         if (chunk.begin >= chunk.end) continue;
-        const size_t row = (((size_t)b * args->M + j) * args->H + h) * args->N + n;
+        const size_t row = ((slots + j) * args->H + h) * args->N + n;
         const float keep = exp_one(decay[((size_t)j + 1) * args->H]);
         float *read = (float *)task->bindings[BINDING_ssd_backward_state_read].data + row * P;
         float *carry = (float *)task->bindings[BINDING_ssd_backward_state_carry].data + row;
@@ -158,7 +162,7 @@ void CPU_NAME(ssd_backward_scores)(const cpu_task *task)
 {
     const struct SsdBackwardScoresArgs *args = task->args;
     const uint32_t side = cpu_blocks(args->C, SCORE_SIDE), pairs = side * (side + 1) / 2, g = task->tile / pairs % args->G;
-    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_scores_seq], args->seq_at, args->L, args->S, args->M,
+    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_scores_seq], args->seq_at, args->L, args->T, args->S, args->M,
                                         task->tile / pairs / args->G);
     size_t first_t, first_s;
     CPU_NAME(pair_of)(task->tile % pairs, &first_t, &first_s);
@@ -175,7 +179,7 @@ void CPU_NAME(ssd_backward_scores)(const cpu_task *task)
     float *decays = scores + SCORE_SIDE * SCORE_SIDE, *up = decays + SCORE_SIDE, *x = up + SCORE_SIDE * P, *line = x + SCORE_SIDE * P;
     memset(grads, 0, SCORE_SIDE * SCORE_SIDE * sizeof(float));
     for (uint32_t h = g * (args->H / args->G); h < (g + 1) * (args->H / args->G); h++) {
-        const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_scores_cum], &at, args->H, h, args->L);
+        const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_scores_cum], &at, args->H, h);
         const matrix left = matrix_of(up, &task->bindings[BINDING_ssd_backward_scores_up_y],
                                       args->up_y_at + (at.token + first_t) * args->up_y_row + h * P, args->up_y_row, rows, P);
         CPU_NAME(turned)(x, &task->bindings[BINDING_ssd_backward_scores_x], args->x_at + (at.token + first_s) * args->x_row + h * P, args->x_row,
@@ -211,11 +215,11 @@ void CPU_NAME(ssd_backward_x)(const cpu_task *task)
     const struct SsdBackwardXArgs *args = task->args;
     const uint32_t tiles = cpu_blocks(args->C, task->T0), h = task->tile / tiles % args->H, g = h / (args->H / args->G);
     const size_t first = (size_t)(task->tile % tiles) * task->T0, N = args->N, P = args->P, C = args->C;
-    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_x_seq], args->seq_at, args->L, args->S, args->M,
+    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_x_seq], args->seq_at, args->L, args->T, args->S, args->M,
                                         task->tile / tiles / args->H);
     if (first >= at.size) return;
     const size_t rows = cpu_min(task->T0, (uint32_t)(at.size - first));
-    const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_x_cum], &at, args->H, h, args->L);
+    const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_x_cum], &at, args->H, h);
     const float *end = cum + (at.size - 1) * CUM_STRIDE;
     const float *cb = (const float *)task->bindings[BINDING_ssd_backward_x_cb].data + (at.slot * args->G + g) * C * C;
     const cpu_tensor *x_tensor = &task->bindings[BINDING_ssd_backward_x_x], *up_tensor = &task->bindings[BINDING_ssd_backward_x_up_y];
@@ -271,7 +275,7 @@ void CPU_NAME(ssd_backward_b)(const cpu_task *task)
     const size_t n = (size_t)(task->tile % n_blocks) * task->T0, first = (size_t)(task->tile / n_blocks % tiles) * task->T1;
     const size_t N = args->N, P = args->P, C = args->C;
     const place at =
-        CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_b_seq], args->seq_at, args->L, args->S, args->M, rest / args->G);
+        CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_b_seq], args->seq_at, args->L, args->T, args->S, args->M, rest / args->G);
     if (first >= at.size) return;
     const size_t rows = cpu_min(task->T1, (uint32_t)(at.size - first)), columns = cpu_min(task->T0, (uint32_t)(N - n));
     const float *grad_cb = (const float *)task->bindings[BINDING_ssd_backward_b_grad_cb].data + (at.slot * args->G + g) * C * C;
@@ -287,7 +291,7 @@ void CPU_NAME(ssd_backward_b)(const cpu_task *task)
         product(rows, columns, depth, keys, 1, rows, c.at, c.row, sums, columns);
     }
     for (uint32_t h = g * (args->H / args->G); h < (g + 1) * (args->H / args->G); h++) {
-        const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_b_cum], &at, args->H, h, args->L);
+        const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_b_cum], &at, args->H, h);
         const float *end = cum + (at.size - 1) * CUM_STRIDE;
         CPU_NAME(load_gains)(gains, task, BINDING_ssd_backward_b_lambda, BINDING_ssd_backward_b_up_dh, (args->flags & HAS_DH) != 0, args->up_dh_at,
                              (at.slot * args->H + h) * N + n, columns, P);
@@ -310,7 +314,7 @@ void CPU_NAME(ssd_backward_c)(const cpu_task *task)
     const struct SsdBackwardCArgs *args = task->args;
     const uint32_t tiles = cpu_blocks(args->C, task->T0), g = task->tile / tiles % args->G;
     const size_t first = (size_t)(task->tile % tiles) * task->T0, N = args->N, P = args->P, C = args->C;
-    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_c_seq], args->seq_at, args->L, args->S, args->M,
+    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_c_seq], args->seq_at, args->L, args->T, args->S, args->M,
                                         task->tile / tiles / args->G);
     if (first >= at.size) return;
     const size_t rows = cpu_min(task->T0, (uint32_t)(at.size - first));
@@ -329,7 +333,7 @@ void CPU_NAME(ssd_backward_c)(const cpu_task *task)
     }
     for (uint32_t h = g * (args->H / args->G); h < (g + 1) * (args->H / args->G); h++) {
         const size_t row = (at.slot * args->H + h) * N;
-        const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_c_cum], &at, args->H, h, args->L);
+        const float *cum = CPU_NAME(cum_of)(&task->bindings[BINDING_ssd_backward_c_cum], &at, args->H, h);
         const matrix up = matrix_of(keys, &task->bindings[BINDING_ssd_backward_c_up_y], args->up_y_at + (at.token + first) * args->up_y_row + h * P,
                                     args->up_y_row, rows, P);
         CPU_NAME(turned)(values, &task->bindings[BINDING_ssd_backward_c_hin], args->hin_at + row * P, P, N, P, line);
