@@ -1,7 +1,8 @@
 /* dartlm: training of whole models. Gradients of the loss with respect to every parameter, and steps of AdamW.
  *
  * A trainer has the parameters of one model in f32 (masters), their gradients and both moments of AdamW on a device. What the passes
- * multiply may be stored in 16 bits: then a copy of the masters is rounded after every step. Rows are whole sequences of L tokens.
+ * multiply may be stored in 16 bits: then a copy of the masters is rounded after every step. Rows are whole sequences of L tokens, or
+ * sequences of any length up to L, packed into B L tokens.
  *
  * LAWS, besides those of dartlm.h.
  *   Blocking       Every call but dart_trainer_start returns when its work is done.
@@ -25,6 +26,7 @@ typedef struct dart_trainer dart_trainer;
 
 typedef struct dart_trainer_options {
     uint32_t B, L;            /* rows that are computed together, 0: 1; tokens of a row */
+    uint32_t documents;       /* 0: a row is a sequence. Else B rows hold at most so many sequences (dart_train_batch.cu) */
     dart_storage weights;     /* of the matrices in the passes: f32 (default) or bf16 */
     dart_storage activations; /* default: as the weights. The residual stream and gradients of parameters are always f32. */
     bool no_sma;              /* train as a Mamba-2: parameters of SMA keep their values */
@@ -65,6 +67,10 @@ typedef struct dart_train_batch {
     uint32_t count;         /* times B rows; 0: 1. Their gradients are added. */
     const int32_t *ids;     /* count B L, 0 <= id < V */
     const int32_t *targets; /* count B L: the token that the model should say at this one, or -1 for none */
+    /* With options.documents, else NULL: count (documents + 1), for each part where its sequences begin in its B L tokens, and its end: from 0
+     * to B L, not falling, none longer than L. A sequence may be empty. It is trained as it would be in a row of its own: states, memories
+     * and the convolutions' inputs begin with it. */
+    const int32_t *cu;
 } dart_train_batch;
 
 typedef struct dart_train_result {

@@ -5,8 +5,6 @@
 #include "ops/mixer/mixer.h"
 #include "runtime/stream.h"
 
-static uint32_t rows_of(const model_block_args *a) { return a->B * a->L; }
-
 /* Columns of the projection's [z|x|b|c|dt], of the convolved [x|b|c] and of SMA's [q|e|gate]. */
 static dart_tensor proj_columns(const model_block_args *a, uint64_t first)
 {
@@ -30,7 +28,7 @@ static dart_tensor steps_of(const model_block_args *a)
 static dart_norm_linear_args normalised_product(const model_block_args *a, uint32_t outputs, dart_tensor weight, dart_tensor y)
 {
     const dart_model_config *c = a->config;
-    return (dart_norm_linear_args){.T = rows_of(a), .IN = c->W, .OUT = outputs, .eps = c->eps, .x = a->x, .norm = a->weights.norm,
+    return (dart_norm_linear_args){.T = model_block_rows(a), .IN = c->W, .OUT = outputs, .eps = c->eps, .x = a->x, .norm = a->weights.norm,
                                    .weight = weight, .y = y};
 }
 
@@ -47,7 +45,7 @@ static void product(dart_stream *stream, const model_block_args *a, bool normali
 
 static void normalise(dart_stream *stream, const model_block_args *a)
 {
-    dart_rms_norm(stream, &(dart_rms_norm_args){.T = rows_of(a), .W = a->config->W, .eps = a->config->eps, .x = a->x,
+    dart_rms_norm(stream, &(dart_rms_norm_args){.T = model_block_rows(a), .W = a->config->W, .eps = a->config->eps, .x = a->x,
                                                 .weight = a->weights.norm, .y = a->work.input});
 }
 
@@ -63,17 +61,17 @@ static void project(dart_stream *stream, const model_block_args *a, bool normali
 static dart_conv_args scan_conv(const model_block_args *a)
 {
     return (dart_conv_args){
-        .B = a->B, .L = a->L, .C = model_config_conv(a->config), .K = a->config->K, .keep_tail = a->L > 1,
+        .B = a->B, .L = a->L, .T = a->T, .C = model_config_conv(a->config), .K = a->config->K, .keep_tail = a->L > 1,
         .x = proj_columns(a, model_config_inner(a->config)), .weight = a->weights.conv_weight, .bias = a->weights.conv_bias,
-        .tail = a->carried.tail, .seq = a->seq, .y = a->work.conv};
+        .tail = a->carried.tail, .seq = a->seq, .cu = a->cu, .y = a->work.conv};
 }
 
 static dart_conv_args sma_conv(const model_block_args *a)
 {
     return (dart_conv_args){
-        .B = a->B, .L = a->L, .C = model_config_sma_conv(a->config), .K = a->config->K, .keep_tail = a->L > 1,
+        .B = a->B, .L = a->L, .T = a->T, .C = model_config_sma_conv(a->config), .K = a->config->K, .keep_tail = a->L > 1,
         .x = sma_proj_columns(a, 0), .weight = a->weights.sma_conv_weight, .bias = a->weights.sma_conv_bias,
-        .tail = a->carried.sma_tail, .seq = a->seq, .y = a->work.sma_conv};
+        .tail = a->carried.sma_tail, .seq = a->seq, .cu = a->cu, .y = a->work.sma_conv};
 }
 
 static void convolve_queries(dart_stream *stream, const model_block_args *a)
@@ -100,9 +98,9 @@ static void scan(dart_stream *stream, const model_block_args *a)
     const dart_model_config *c = a->config;
     const uint64_t I = model_config_inner(c), groups = (uint64_t)c->G * c->N;
     dart_ssd_args args = {
-        .B = a->B, .L = a->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .dt_min = c->dt_min, .dt_max = c->dt_max,
+        .B = a->B, .L = a->L, .T = a->T, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .dt_min = c->dt_min, .dt_max = c->dt_max,
         .eps = c->sma_eps, .x = conv_columns(a, 0), .b = conv_columns(a, I), .c = conv_columns(a, I + groups), .dt = steps_of(a),
-        .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = a->seq, .h = a->carried.h,
+        .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = a->seq, .cu = a->cu, .h = a->carried.h,
         .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y, .dh = a->kept.dh};
     if (a->sma) {
         args.open = a->carried.open;
@@ -130,9 +128,9 @@ static void attend(dart_stream *stream, const model_block_args *a)
     const uint64_t row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N;
     if (!attends(a)) return;
     dart_sma(stream, &(dart_sma_args){
-        .B = a->B, .L = a->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
+        .B = a->B, .L = a->L, .T = a->T, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
         .q = model_columns(a->work.sma_conv, 0, row), .e = model_columns(a->work.sma_conv, queries, row),
-        .c = conv_columns(a, model_config_inner(c) + queries), .seq = a->seq, .memories = a->read,
+        .c = conv_columns(a, model_config_inner(c) + queries), .seq = a->seq, .cu = a->cu, .memories = a->read,
         .memories_count = a->read_count, .r = readout(a), .lse = a->kept.lse});
 }
 
@@ -143,7 +141,7 @@ static dart_tensor normed(const model_block_args *a) { return has(a->work.normed
 static void gate(dart_stream *stream, const model_block_args *a)
 {
     const dart_model_config *c = a->config;
-    dart_gated_norm_args norm = {.T = rows_of(a), .I = model_config_inner(c), .eps = c->eps, .y = a->work.y, .z = proj_columns(a, 0),
+    dart_gated_norm_args norm = {.T = model_block_rows(a), .I = model_config_inner(c), .eps = c->eps, .y = a->work.y, .z = proj_columns(a, 0),
                                  .weight = a->weights.mixer_norm, .out = normed(a)};
     if (attends(a)) {
         norm.r = readout(a);
@@ -155,7 +153,7 @@ static void gate(dart_stream *stream, const model_block_args *a)
 /* Adds to the residual stream `to`. A stream's failure sticks, so the status of the last op is that of all. */
 static dart_status put_out(dart_stream *stream, const model_block_args *a, dart_tensor to)
 {
-    return dart_linear(stream, &(dart_linear_args){.T = rows_of(a), .IN = model_config_inner(a->config), .OUT = a->config->W, .add = true,
+    return dart_linear(stream, &(dart_linear_args){.T = model_block_rows(a), .IN = model_config_inner(a->config), .OUT = a->config->W, .add = true,
                                                    .x = normed(a), .weight = a->weights.out_proj, .y = to});
 }
 
@@ -219,7 +217,7 @@ dart_status model_block_train(dart_stream *stream, const model_block_args *args,
     if ((parts & MODEL_BLOCK_ATTEND) != 0) attend(stream, &a);
     if ((parts & MODEL_BLOCK_GATE) != 0) gate(stream, &a);
     if ((parts & MODEL_BLOCK_OUT) != 0) {
-        dart_convert(stream, &(dart_convert_args){.T = rows_of(&a), .W = c->W, .x = a.x, .y = a.kept.out});
+        dart_convert(stream, &(dart_convert_args){.T = model_block_rows(&a), .W = c->W, .x = a.x, .y = a.kept.out});
         put_out(stream, &a, a.kept.out);
     }
     return stream->status;

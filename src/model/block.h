@@ -40,17 +40,19 @@ typedef struct model_block_work {
 
 /* What training gives a block besides. Rows are whole sequences, and a block keeps the memories of all their chunks itself. */
 typedef struct model_block_kept {
-    dart_tensor dh;  /* f32 B M H N P with M = ceil(L / S): raw memories; like lse only with attention */
-    dart_tensor lse; /* f32 B L H */
+    dart_tensor dh;  /* f32 B M H N P with M = ceil(L / S), or packed: raw memories; like lse only with attention */
+    dart_tensor lse; /* f32 T H */
     dart_tensor out; /* f32 T W: the stream after the block */
 } model_block_kept;
 
 typedef struct model_block_args {
     const dart_model_config *config; /* S and sma below replace those of config */
     uint32_t B, L, S;
+    uint32_t T;      /* with cu: rows of all sequences */
     bool sma;        /* with state-memory attention */
     dart_tensor x;   /* f32 T W, in and out */
     dart_tensor seq; /* i32 B 2 */
+    dart_tensor cu;  /* i32 B + 1, model_block_train and model_block_backward only: packed sequences of at most L tokens */
     model_block_weights weights;
     model_block_carried carried;
     model_block_work work;
@@ -61,6 +63,9 @@ typedef struct model_block_args {
     const dart_memories *read, *closing;
     uint32_t read_count, closing_count;
 } model_block_args;
+
+/* Rows of the activations. */
+static inline uint32_t model_block_rows(const model_block_args *args) { return args->cu.buffer != NULL ? args->T : args->B * args->L; }
 
 /* Columns of rows that are `row` elements apart, from column `first` on. */
 static inline dart_tensor model_columns(dart_tensor tensor, uint64_t first, uint64_t row)

@@ -53,7 +53,7 @@ static void attend(const pass *p)
     const uint64_t queries = p->groups;
     if (!p->attends) return;
     dart_sma_backward(p->stream, &(dart_sma_backward_args){
-        .B = a->B, .L = a->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
+        .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
         .q = query_columns(p, a->work.sma_conv, 0), .e = query_columns(p, a->work.sma_conv, queries),
         .c = conv_columns(p, a->work.conv, p->I + queries),
         .memories = {.M = (uint32_t)base_ceil_div(a->L, a->S), .dh = a->kept.dh}, .r = a->work.r, .lse = a->kept.lse,
@@ -68,7 +68,7 @@ static void scan(const pass *p)
     const model_block_args *a = p->a;
     const uint64_t dt_at = (uint64_t)p->I + model_config_conv(c), b_at = p->I, c_at = b_at + p->groups;
     dart_ssd_backward_args args = {
-        .B = a->B, .L = a->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .add_c = p->attends, .dt_min = c->dt_min,
+        .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .add_c = p->attends, .dt_min = c->dt_min,
         .dt_max = c->dt_max, .x = conv_columns(p, a->work.conv, 0), .b = conv_columns(p, a->work.conv, b_at),
         .c = conv_columns(p, a->work.conv, c_at), .dt = proj_columns(p, a->work.proj, dt_at), .a_log = a->weights.a_log,
         .dt_bias = a->weights.dt_bias, .d = a->weights.d, .up_y = p->slopes->y, .grad_x = conv_columns(p, p->slopes->conv, 0),
@@ -83,12 +83,12 @@ static void convolve(const pass *p)
     const dart_model_config *c = p->c;
     const model_block_args *a = p->a;
     dart_conv_backward(p->stream, &(dart_conv_backward_args){
-        .B = a->B, .L = a->L, .C = model_config_conv(c), .K = c->K, .x = proj_columns(p, a->work.proj, p->I), .weight = a->weights.conv_weight,
+        .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .C = model_config_conv(c), .K = c->K, .x = proj_columns(p, a->work.proj, p->I), .weight = a->weights.conv_weight,
         .bias = a->weights.conv_bias, .up_y = p->slopes->conv, .grad_x = proj_columns(p, p->slopes->proj, p->I),
         .grad_weight = p->to->conv_weight, .grad_bias = p->to->conv_bias});
     if (!p->attends) return;
     dart_conv_backward(p->stream, &(dart_conv_backward_args){
-        .B = a->B, .L = a->L, .C = model_config_sma_conv(c), .K = c->K, .x = sma_columns(p, a->work.sma_proj, 0),
+        .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .C = model_config_sma_conv(c), .K = c->K, .x = sma_columns(p, a->work.sma_proj, 0),
         .weight = a->weights.sma_conv_weight, .bias = a->weights.sma_conv_bias, .up_y = p->slopes->sma_conv,
         .grad_x = sma_columns(p, p->slopes->sma_proj, 0), .grad_weight = p->to->sma_conv_weight, .grad_bias = p->to->sma_conv_bias});
 }
@@ -116,7 +116,7 @@ dart_status model_block_backward(dart_stream *stream, const model_block_args *ar
                                  const model_block_slopes *slopes)
 {
     const dart_model_config *c = args->config;
-    const pass p = {.stream = stream, .a = args, .c = c, .to = gradients, .slopes = slopes, .T = args->B * args->L,
+    const pass p = {.stream = stream, .a = args, .c = c, .to = gradients, .slopes = slopes, .T = model_block_rows(args),
                     .I = model_config_inner(c), .groups = c->G * c->N, .attends = model_block_attends(args)};
     put_out(&p);
     gate(&p);

@@ -13,6 +13,7 @@ void trainer_batch_free(trainer_batch *batch)
 {
     free(batch->ids);
     free(batch->plans);
+    free(batch->cu);
     free(batch->places);
     free(batch->targets);
     *batch = (trainer_batch){0};
@@ -33,7 +34,8 @@ static dart_status make_room(dart_trainer *trainer, trainer_batch *to, uint32_t 
     to->plans = device_calloc(trainer->device, (size_t)count * trainer_plan_elements(trainer), sizeof *to->plans);
     to->places = device_calloc(trainer->device, tokens, sizeof *to->places);
     to->targets = device_calloc(trainer->device, tokens, sizeof *to->targets);
-    if (to->ids == NULL || to->plans == NULL || to->places == NULL || to->targets == NULL)
+    to->cu = device_calloc(trainer->device, (size_t)count * (trainer->options.documents + (size_t)1), sizeof *to->cu);
+    if (to->cu == NULL || to->ids == NULL || to->plans == NULL || to->places == NULL || to->targets == NULL)
         return base_fail(&trainer->report, trainer_failure(trainer->device, DART_OUT_OF_MEMORY), "%s: no host memory for %u tokens", call,
                          (unsigned)tokens);
     to->room = count;
@@ -52,6 +54,18 @@ static dart_status check(dart_trainer *trainer, const dart_train_batch *batch, u
         *labels += batch->targets[i] >= 0;
     }
     REQUIRE(&trainer->report, *labels > 0 && *labels <= INT32_MAX, "%s: %llu targets", call, (unsigned long long)*labels);
+    return DART_OK;
+}
+
+static dart_status check_sequences(dart_trainer *trainer, const int32_t *cu, uint32_t count, const char *call)
+{
+    const dart_trainer_options *o = &trainer->options;
+    REQUIRE(&trainer->report, (cu != NULL) == (o->documents > 0), "%s: cu comes with the option documents, and only then", call);
+    for (uint32_t i = 0; cu != NULL && i < count; i++) {
+        const int32_t *own = cu + (size_t)i * (o->documents + (size_t)1);
+        REQUIRE(&trainer->report, dart_cu_check(own, o->documents, o->L, trainer->T) == DART_OK && (uint32_t)own[o->documents] == trainer->T,
+                "%s: cu of part %u must go from 0 to %u without falling, in steps of at most %u", call, i, trainer->T, o->L);
+    }
     return DART_OK;
 }
 
@@ -78,7 +92,9 @@ dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart
     to->count = 0;
     to->most = 0;
     if (status == DART_OK) status = check(trainer, batch, tokens, &to->labels, call);
+    if (status == DART_OK) status = check_sequences(trainer, batch->cu, count, call);
     if (status != DART_OK) return status;
+    if (batch->cu != NULL) memcpy(to->cu, batch->cu, (size_t)count * (trainer->options.documents + (size_t)1) * sizeof *to->cu);
     memcpy(to->ids, batch->ids, tokens * sizeof *to->ids);
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;

@@ -21,7 +21,10 @@ static const struct {
 
 static uint64_t memories(const dart_trainer *trainer)
 {
-    return (uint64_t)trainer->options.B * base_ceil_div(trainer->options.L, trainer->config.S) * model_config_memory(&trainer->config);
+    const dart_trainer_options *o = &trainer->options;
+    const uint64_t chunks = o->documents > 0 ? dart_packed_chunks(trainer->T, trainer->config.S, o->documents)
+                                             : o->B * base_ceil_div(o->L, trainer->config.S);
+    return chunks * model_config_memory(&trainer->config);
 }
 
 static uint64_t work_elements(const dart_trainer *trainer, trainer_work work)
@@ -64,6 +67,7 @@ static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shar
     case TRAINER_PLACES:
     case TRAINER_TARGETS: *dtype = DART_I32; return T;
     case TRAINER_PLAN: *dtype = DART_I32; return dart_embed_plan_elements(trainer->T, trainer->config.V);
+    case TRAINER_CU: *dtype = DART_I32; return trainer->options.documents > 0 ? (uint64_t)trainer->options.documents + 1 : 0;
     case TRAINER_CORRECT: *dtype = DART_I32; return 1;
     case TRAINER_SHARE:
     case TRAINER_LOSS: *dtype = DART_F32; return 1;
@@ -131,7 +135,8 @@ static model_block_args block_args(const dart_trainer *trainer, uint32_t layer)
 {
     const dart_trainer_options *o = &trainer->options;
     return (model_block_args){
-        .config = &trainer->config, .B = o->B, .L = o->L, .S = trainer->config.S, .sma = trainer->sma,
+        .config = &trainer->config, .B = o->documents > 0 ? o->documents : o->B, .L = o->L, .T = o->documents > 0 ? trainer->T : 0,
+        .S = trainer->config.S, .sma = trainer->sma, .cu = trainer_shared_tensor(trainer, TRAINER_CU),
         .x = trainer_work_tensor(trainer, TRAINER_X, layer), .weights = places_of(trainer->weights, layer),
         .work = {.input = trainer_work_tensor(trainer, TRAINER_INPUT, layer), .proj = trainer_work_tensor(trainer, TRAINER_PROJ, layer),
                  .conv = trainer_work_tensor(trainer, TRAINER_CONV, layer), .sma_proj = trainer_work_tensor(trainer, TRAINER_SMA_PROJ, layer),

@@ -55,6 +55,7 @@ static dart_status take_options(dart_trainer *trainer, const dart_trainer_option
     if (o->eps == 0) o->eps = 1e-8f;
     if (o->timeout_ns == 0) o->timeout_ns = UINT64_MAX;
     REQUIRE(report, o->L > 0 && (uint64_t)o->B * o->L <= INT32_MAX, "%s: B %u rows of L %u tokens", call, o->B, o->L);
+    REQUIRE(report, o->documents <= 1u << 24, "%s: documents %u, allowed are 0 to 2^24", call, o->documents);
     REQUIRE(report, o->keep <= 3, "%s: keep %u, allowed are 0 to 3", call, o->keep);
     REQUIRE(report, o->beta1 > 0 && o->beta1 < 1 && o->beta2 > 0 && o->beta2 < 1, "%s: beta1 %g, beta2 %g: allowed is 0 to 1", call,
             (double)o->beta1, (double)o->beta2);
@@ -240,6 +241,8 @@ static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, c
         if (passes == TRAINER_PASSES)
             TRY(put(trainer, TRAINER_PLAN, batch->plans + i * trainer_plan_elements(trainer), trainer_plan_elements(trainer), call));
         TRY(put(trainer, TRAINER_IDS, batch->ids + first, trainer->T, call));
+        const size_t borders = trainer->options.documents + (size_t)1;
+        if (trainer->options.documents > 0) TRY(put(trainer, TRAINER_CU, batch->cu + i * borders, borders, call));
         TRY(put(trainer, TRAINER_PLACES, batch->places + first, trainer->rows, call));
         TRY(put(trainer, TRAINER_TARGETS, batch->targets + first, trainer->rows, call));
         if (i == 0) TRY(submit(trainer, TRAINER_BEGIN, call));

@@ -53,6 +53,7 @@ typedef enum trainer_shared {
     TRAINER_SLOPE_DH,
     TRAINER_IDS,
     TRAINER_PLAN,
+    TRAINER_CU,      /* i32 documents + 1 */
     TRAINER_PLACES,  /* i32 rows: the tokens with a target, then -1 */
     TRAINER_TARGETS, /* i32 rows: theirs, then -1 */
     TRAINER_SHARE,   /* f32: 1 / targets of the batch */
@@ -80,6 +81,7 @@ typedef struct trainer_batch {
     uint32_t most;        /* targets of the part that has the most */
     int32_t *ids;
     int32_t *plans;            /* each trainer_plan_elements() */
+    int32_t *cu;               /* each documents + 1 */
     int32_t *places, *targets; /* each T: of the tokens with a target, in their order; then -1 */
 } trainer_batch;
 
