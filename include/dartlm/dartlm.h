@@ -40,7 +40,7 @@
  *              Token-major tensors (B L ...) then have T rows, tensors of chunks (B M ...) dart_packed_chunks(T, S, B) slots,
  *              chunk j of sequence b in slot cu_b / S + b + j, rounded down. Slots of no chunk and rows of no sequence are neither
  *              read nor written. A sequence is computed as it is alone, to the bit where the same variants are taken, and
- *              what one holds, NaN included, reaches no other. cu excludes seq and whatever carries a state.
+ *              what one holds, NaN included, reaches no other. cu excludes seq, and with it open; tail and the step plans.
  *   Zero       Option and argument structs are valid when zeroed, and zero means the default.
  */
 #ifndef DARTLM_H

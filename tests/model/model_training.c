@@ -100,21 +100,26 @@ static void assert_same_bits(dart_trainer *a, dart_trainer *b, dart_train_values
     }
 }
 
-/* Every level of what is kept, and rows one by one or together. */
-static void gradients_agree(void **unused)
+/* Every level of what is kept, and rows one by one or together. With `sequences`, every row holds so many, with the borders of the file. */
+static void agree(const char *file, uint32_t sequences)
 {
-    (void)unused;
-    enum { B = 2, LENGTH = 27 };
+    enum { B = 2, LENGTH = 27, MOST = 4 };
     data d = {0};
-    open_data(&d, "grad-model", "whole.safetensors");
+    open_data(&d, "grad-model", file);
+    int32_t cu[B * MOST + 2] = {0}; /* of two parts of one row or one part of two */
+    int32_t *borders = sequences > 0 ? elements(&d, "cu") : NULL;
     int32_t *ids = elements(&d, "ids"), *targets = elements(&d, "target");
     float *loss = elements(&d, "loss"), *norm = elements(&d, "norm");
     dart_trainer *first[B + 1] = {NULL};
     for (uint32_t keep = 0; keep <= 3; keep++)
         for (uint32_t rows = 1; rows <= B; rows++) {
             dart_train_result result;
-            dart_trainer *trainer = open_trainer("grad-model", (dart_trainer_options){.B = rows, .L = LENGTH, .keep = keep});
-            const dart_train_batch batch = {.count = B / rows, .ids = ids, .targets = targets};
+            dart_trainer *trainer = open_trainer("grad-model", (dart_trainer_options){.B = rows, .L = LENGTH, .keep = keep, .documents = rows * sequences});
+            const dart_train_batch batch = {.count = B / rows, .ids = ids, .targets = targets, .cu = sequences > 0 ? cu : NULL};
+            memset(cu, 0, sizeof cu);
+            for (uint32_t row = 0; row < B; row++)
+                for (uint32_t k = 1; k <= sequences; k++)
+                    cu[rows == B ? row * sequences + k : row * (sequences + 1) + k] = borders[k] + (rows == B ? (int32_t)row * LENGTH : 0);
             /* Twice: nothing of a batch may stay. */
             for (int i = 0; i < 2; i++) must_train(trainer, dart_trainer_gradient(trainer, &batch, &result), "gradient");
             const double l2 = worst_distance(trainer, DART_TRAIN_GRADIENT, &d, "grad.");
@@ -131,11 +136,24 @@ static void gradients_agree(void **unused)
             dart_trainer_destroy(&trainer);
         }
     for (uint32_t rows = 1; rows <= B; rows++) dart_trainer_destroy(&first[rows]);
+    free(borders);
     free(ids);
     free(targets);
     free(loss);
     free(norm);
     close_data(&d);
+}
+
+static void gradients_agree(void **unused)
+{
+    (void)unused;
+    agree("whole.safetensors", 0);
+}
+
+static void packed_gradients_agree(void **unused)
+{
+    (void)unused;
+    agree("packed.safetensors", 2);
 }
 
 static void steps_agree(void **unused)
@@ -432,12 +450,77 @@ static void skips(void **unused)
     dart_trainer_destroy(&other);
 }
 
+/* Sequences of many lengths in one row, and each in a row of its own with nothing to learn behind it: sums in another order. */
+static void packs(void **unused)
+{
+    (void)unused;
+    static const uint32_t lengths[] = {7, 1, 0, SMALL_L, 4, 18};
+    enum { DOCUMENTS = COUNT_OF(lengths), T = 3 * SMALL_L };
+    int32_t ids[T], targets[T], cu[DOCUMENTS + 2] = {0}, row_ids[DOCUMENTS * SMALL_L] = {0}, row_targets[DOCUMENTS * SMALL_L];
+    dart_model_config config = small;
+    dart_trainer *packed = NULL, *rows = NULL;
+    dart_train_result of_packed, of_rows;
+    config.sma = true;
+    for (uint32_t i = 0; i < T; i++) {
+        ids[i] = (int32_t)(base_mix(77 + i) % small.V);
+        targets[i] = -1;
+    }
+    for (uint32_t i = 0; i < DOCUMENTS * SMALL_L; i++) row_targets[i] = -1;
+    for (uint32_t i = 0, t = 0; i < DOCUMENTS; i++) {
+        cu[i] = (int32_t)t;
+        for (uint32_t k = 0; k < lengths[i]; k++, t++) {
+            targets[t] = (int32_t)(base_mix(99 + t) % small.V);
+            row_ids[i * SMALL_L + k] = ids[t];
+            row_targets[i * SMALL_L + k] = targets[t];
+        }
+        cu[i + 1] = (int32_t)t;
+    }
+    assert_true(T - cu[DOCUMENTS] <= SMALL_L); /* the rest is one more, without a target */
+    cu[DOCUMENTS + 1] = T;
+    const dart_trainer_options of_both = {.L = SMALL_L, .seed = 5};
+    dart_trainer_options options = of_both;
+    options.B = 3;
+    options.documents = DOCUMENTS + 1;
+    must(dart_trainer_create(device, &config, &options, &packed), "create");
+    options = of_both;
+    options.B = DOCUMENTS;
+    must(dart_trainer_create(device, &config, &options, &rows), "create");
+    dart_train_batch batch = {.ids = ids, .targets = targets, .cu = cu};
+    must_train(packed, dart_trainer_gradient(packed, &batch, &of_packed), "gradient");
+    must_train(rows, dart_trainer_gradient(rows, &(dart_train_batch){.ids = row_ids, .targets = row_targets}, &of_rows), "gradient");
+    assert_true(fabs(of_packed.loss - of_rows.loss) <= LOSS_TOLERANCE);
+    assert_true(of_packed.labels == of_rows.labels && of_packed.correct == of_rows.correct);
+    dart_train_parameter p;
+    for (uint32_t i = 0; dart_trainer_parameter(packed, i, &p); i++) {
+        float *got = read_values(packed, DART_TRAIN_GRADIENT, i), *expected = read_values(rows, DART_TRAIN_GRADIENT, i);
+        double difference = 0, norm = 0;
+        for (uint64_t k = 0; k < p.elements; k++) {
+            difference += ((double)got[k] - (double)expected[k]) * ((double)got[k] - (double)expected[k]);
+            norm += (double)expected[k] * (double)expected[k];
+        }
+        if (difference > GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * norm) fail_msg("%s: off by %.1e", p.name, sqrt(difference / norm));
+        free(got);
+        free(expected);
+    }
+    assert_int_equal(dart_trainer_gradient(rows, &batch, &of_rows), DART_INVALID_ARGUMENT); /* cu without the option */
+    batch.cu = NULL;
+    assert_int_equal(dart_trainer_gradient(packed, &batch, &of_packed), DART_INVALID_ARGUMENT);
+    batch.cu = cu;
+    cu[DOCUMENTS + 1]--;
+    assert_int_equal(dart_trainer_gradient(packed, &batch, &of_packed), DART_INVALID_ARGUMENT);
+    cu[DOCUMENTS + 1]++;
+    cu[1] = SMALL_L + 1; /* longer than L, and falling after it */
+    assert_int_equal(dart_trainer_gradient(packed, &batch, &of_packed), DART_INVALID_ARGUMENT);
+    dart_trainer_destroy(&packed);
+    dart_trainer_destroy(&rows);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_agree), cmocka_unit_test(steps_agree), cmocka_unit_test(learns), cmocka_unit_test(exports),
         cmocka_unit_test(refuses),         cmocka_unit_test(skips),       cmocka_unit_test(share_a_device),
-        cmocka_unit_test(goes_ahead),
+        cmocka_unit_test(goes_ahead),      cmocka_unit_test(packed_gradients_agree), cmocka_unit_test(packs),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
 }

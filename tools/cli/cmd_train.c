@@ -28,7 +28,9 @@ typedef struct train_options {
 /* Steps of batches: ids and target steps x B x L. */
 typedef struct batches {
     uint32_t steps, B, L;
+    uint32_t sequences; /* of a row; 0: the row itself */
     int32_t *ids, *targets;
+    int32_t *cu; /* sequences + 1, of every row; or NULL */
     float *lr; /* steps; NULL unless asked for */
 } batches;
 
@@ -36,7 +38,38 @@ static void batches_free(batches *b)
 {
     free(b->ids);
     free(b->targets);
+    free(b->cu);
     free(b->lr);
+}
+
+/* Where the documents of every row begin, if the file says so. */
+static int load_borders(const char *path, const safetensors *file, batches *b)
+{
+    const safetensors_tensor *cu = safetensors_find(file, "cu");
+    if (cu == NULL) return CLI_OK;
+    if (cu->rank != 1 || cu->elements < 2 || cu->elements > UINT32_C(1) << 20)
+        return cli_fail("%s: tensor cu must have the borders of the documents of a row, from 0 to %" PRIu32, path, b->L);
+    const int result = cli_integers(cu, &b->cu);
+    if (result != CLI_OK) return result;
+    b->sequences = (uint32_t)cu->elements - 1;
+    if (dart_cu_check(b->cu, b->sequences, b->L, b->L) != DART_OK || (uint32_t)b->cu[b->sequences] != b->L)
+        return cli_fail("%s: tensor cu must go from 0 to %" PRIu32 " without falling", path, b->L);
+    return CLI_OK;
+}
+
+/* The borders of `count` parts of `rows` rows, as trainers take them, or NULL where rows are sequences. */
+static int make_borders(const batches *b, uint32_t rows, uint32_t count, int32_t **made)
+{
+    *made = NULL;
+    if (b->sequences == 0) return CLI_OK;
+    const size_t own = (size_t)rows * b->sequences + 1;
+    int32_t *cu = calloc(count * own, sizeof *cu);
+    if (cu == NULL) return cli_fail_memory();
+    for (size_t i = 0; i < count; i++)
+        for (size_t row = 0; row < rows; row++)
+            for (size_t k = 1; k <= b->sequences; k++) cu[i * own + row * b->sequences + k] = (int32_t)(row * b->L) + b->cu[k];
+    *made = cu;
+    return CLI_OK;
 }
 
 static int load_shapes(const char *path, const safetensors *file, uint32_t rank, batches *b)
@@ -48,11 +81,11 @@ static int load_shapes(const char *path, const safetensors *file, uint32_t rank,
         return cli_fail("%s: tensor ids has shape %s, expected %sB x L", path, cli_shape(ids->shape, ids->rank, is), rank == 3 ? "steps x " : "");
     if (target->rank != rank || memcmp(target->shape, ids->shape, rank * sizeof *ids->shape) != 0)
         return cli_fail("%s: tensor target has shape %s, expected that of ids", path, cli_shape(target->shape, target->rank, is));
-    if (safetensors_find(file, "cu") != NULL) return cli_fail("%s: rows of several documents (cu) are not supported", path);
     b->steps = rank == 3 ? (uint32_t)ids->shape[0] : 1;
     b->B = (uint32_t)ids->shape[rank - 2];
     b->L = (uint32_t)ids->shape[rank - 1];
-    const int result = cli_integers(ids, &b->ids);
+    int result = load_borders(path, file, b);
+    if (result == CLI_OK) result = cli_integers(ids, &b->ids);
     return result == CLI_OK ? cli_integers(target, &b->targets) : result;
 }
 
@@ -82,7 +115,7 @@ static int load(cli_session *session, const char *path, uint32_t rank, batches *
 
 /* The trainer for such batches; *count is the number of its rows in a batch. */
 static int open_trainer(cli_session *session, const cli_common *common, const train_options *with, const batches *b, dart_trainer_options options,
-                        uint32_t *count, dart_trainer **trainer)
+                        uint32_t *count, int32_t **cu, dart_trainer **trainer)
 {
     options.B = with->rows > 0 ? with->rows : b->B;
     options.L = b->L;
@@ -92,6 +125,9 @@ static int open_trainer(cli_session *session, const cli_common *common, const tr
     options.activations = (dart_storage)with->activations;
     if (b->B % options.B != 0) return cli_fail("--rows %" PRIu32 " does not divide the batch of %" PRIu32 " rows", options.B, b->B);
     *count = b->B / options.B;
+    options.documents = options.B * b->sequences;
+    const int made = make_borders(b, options.B, *count, cu);
+    if (made != CLI_OK) return made;
     cli_progress("loading %s", with->folder);
     const dart_status status = dart_trainer_open(session->device, with->folder, &options, trainer);
     cli_progress_end();
@@ -144,31 +180,34 @@ int cmd_grad(int argc, char **argv)
         .options = options,
         .options_count = COUNT_OF(options),
         .about =
-            "Reads ids and target (B x L, I32 or I64; a target of -1 is none) from the safetensors file IN. Writes loss, the\n"
-            "mean of -log softmax(logits)[target], norm, that of all gradients together, and the gradient of every parameter\n"
-            "under its name in the checkpoint, F32, to OUT; - is standard output."};
+            "Reads ids and target (B x L, I32 or I64; a target of -1 is none) from the safetensors file IN. With cu, the borders\n"
+            "0 ... L of documents, every row holds those documents, each a sequence of its own. Writes loss, the mean of\n"
+            "-log softmax(logits)[target], norm, that of all gradients together, and the gradient of every parameter under its\n"
+            "name in the checkpoint, F32, to OUT; - is standard output."};
     args_operands operands;
     cli_session session = {.context = NULL};
     dart_trainer *trainer = NULL;
     batches b = {.ids = NULL};
     dart_train_result result = {0};
     uint32_t count = 1;
+    int32_t *cu = NULL;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
     if (common.json && strcmp(operands.texts[1], "-") == 0)
         return args_mistake(&syntax, "--json and the gradients would both go to standard output");
     status = cli_open_device(&session, &common);
     if (status == CLI_OK) status = load(&session, operands.texts[0], 2, &b);
-    if (status == CLI_OK) status = open_trainer(&session, &common, &with, &b, (dart_trainer_options){0}, &count, &trainer);
+    if (status == CLI_OK) status = open_trainer(&session, &common, &with, &b, (dart_trainer_options){0}, &count, &cu, &trainer);
     if (status == CLI_OK) {
         const dart_status done =
-            dart_trainer_gradient(trainer, &(dart_train_batch){.count = count, .ids = b.ids, .targets = b.targets}, &result);
+            dart_trainer_gradient(trainer, &(dart_train_batch){.count = count, .ids = b.ids, .targets = b.targets, .cu = cu}, &result);
         status = done == DART_OK ? write_gradients(&session, trainer, &result, operands.texts[1]) : cli_fail_trainer(trainer, done);
     }
     if (status == CLI_OK && common.json)
         status = cli_print_json(json_pack("{s:s, s:s, s:o, s:o, s:I, s:I}", "device", session.info.name, "file", operands.texts[1], "loss",
                                           cli_json_number(result.loss), "norm", cli_json_number(result.norm), "targets",
                                           (json_int_t)result.labels, "correct", (json_int_t)result.correct));
+    free(cu);
     batches_free(&b);
     dart_trainer_destroy(&trainer);
     cli_close(&session);
@@ -181,11 +220,11 @@ typedef struct step_log {
     float *loss, *norm; /* one a step */
 } step_log;
 
-static int run_steps(dart_trainer *trainer, const batches *b, uint32_t count, uint32_t steps, step_log *to)
+static int run_steps(dart_trainer *trainer, const batches *b, uint32_t count, const int32_t *cu, uint32_t steps, step_log *to)
 {
     const size_t tokens = (size_t)b->B * b->L;
     for (uint32_t i = 0; i < steps; i++) {
-        const dart_train_batch batch = {.count = count, .ids = b->ids + i * tokens, .targets = b->targets + i * tokens};
+        const dart_train_batch batch = {.count = count, .ids = b->ids + i * tokens, .targets = b->targets + i * tokens, .cu = cu};
         dart_train_result result;
         const dart_status status = dart_trainer_step(trainer, &batch, (double)b->lr[i], &result);
         if (status != DART_OK) return cli_fail_trainer(trainer, status);
@@ -220,7 +259,7 @@ static int train_batches(int argc, char **argv)
     dart_trainer_options adam = {0};
     const args_option options[] = {
         TRAIN_MODEL(common, with),
-        {"data", 0, ARGS_TEXT, "FILE", &data, "ids and target (steps x B x L) and lr (steps) in a safetensors file", 0, 0, true},
+        {"data", 0, ARGS_TEXT, "FILE", &data, "ids and target (steps x B x L), lr (steps) and perhaps cu in a safetensors file", 0, 0, true},
         {"steps", 0, ARGS_U32, "N", &steps, "only the first N of them", 1, 0, false},
         {"beta1", 0, ARGS_F32, "X", &adam.beta1, "by default 0.9", 0, 1, false},
         {"beta2", 0, ARGS_F32, "X", &adam.beta2, "by default 0.999", 0, 1, false},
@@ -243,6 +282,7 @@ static int train_batches(int argc, char **argv)
     dart_trainer *trainer = NULL;
     batches b = {.ids = NULL};
     step_log of_steps = {NULL, NULL};
+    int32_t *cu = NULL;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
     status = cli_open_device(&session, &common);
@@ -253,10 +293,10 @@ static int train_batches(int argc, char **argv)
         const dart_status made = file_make_folder(operands.texts[0], &session.report);
         if (made != DART_OK) status = cli_fail_file(&session, made);
     }
-    if (status == CLI_OK) status = open_trainer(&session, &common, &with, &b, adam, &count, &trainer);
+    if (status == CLI_OK) status = open_trainer(&session, &common, &with, &b, adam, &count, &cu, &trainer);
     if (status == CLI_OK) {
         of_steps = (step_log){malloc(steps * sizeof(float)), malloc(steps * sizeof(float))};
-        status = of_steps.loss != NULL && of_steps.norm != NULL ? run_steps(trainer, &b, count, steps, &of_steps) : cli_fail_memory();
+        status = of_steps.loss != NULL && of_steps.norm != NULL ? run_steps(trainer, &b, count, cu, steps, &of_steps) : cli_fail_memory();
     }
     if (status == CLI_OK) {
         const dart_status written = dart_trainer_export(trainer, operands.texts[0]);
@@ -264,6 +304,7 @@ static int train_batches(int argc, char **argv)
     }
     free(of_steps.loss);
     free(of_steps.norm);
+    free(cu);
     batches_free(&b);
     dart_trainer_destroy(&trainer);
     cli_close(&session);

@@ -51,7 +51,7 @@ static dart_status check(ssd_plan *p)
     OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
     OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
     OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
-    OP_REQUIRE(call, !op_packed(&p->layout) || (!op_has(&a->h) && a->plan != DART_PLAN_STEP), "packed sequences have no h and no step plan");
+    OP_REQUIRE(call, !op_packed(&p->layout) || a->plan != DART_PLAN_STEP, "packed sequences have no step plan");
     OP_REQUIRE(call, a->dt_min >= 0 && a->dt_max >= 0 && (a->dt_max == 0 || a->dt_max >= a->dt_min),
                "step limits %g to %g", (double)a->dt_min, (double)a->dt_max);
     OP_REQUIRE(call, op_has(&a->open) == op_has(&a->open_decay), "open and open_decay come together");

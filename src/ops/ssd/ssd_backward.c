@@ -27,7 +27,6 @@ static dart_status check(plan *p)
     if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
     OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->S > 0 && a->N > 0 && a->P > 0, "H %u, G %u, S %u, N %u, P %u: all must be above 0", a->H, a->G,
                a->S, a->N, a->P);
-    OP_REQUIRE(call, !op_packed(&p->layout) || (!op_has(&a->h) && !op_has(&a->up_h) && !op_has(&a->grad_h)), "packed sequences have no h");
     OP_REQUIRE(call, a->N <= MAX_STATE && a->P <= MAX_STATE, "N %u, P %u must be at most %d", a->N, a->P, MAX_STATE);
     OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
     OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
