@@ -16,9 +16,11 @@ LENGTH = 32
 END = 256
 
 
-def shard(path, tokens, dtype, vocabulary="257", name="tokens"):
+def shard(path, tokens, dtype, vocabulary="257", name="tokens", end=None):
     data = struct.pack(f"<{len(tokens)}{'H' if dtype == 'U16' else 'I'}", *tokens)
     metadata = {} if vocabulary is None else {"vocabulary": vocabulary}
+    if end is not None:
+        metadata["end"] = end
     header = json.dumps({"__metadata__": metadata, name: {"dtype": dtype, "shape": [len(tokens)], "data_offsets": [0, len(data)]}}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + data)
 
@@ -49,6 +51,34 @@ class Program:
             raise AssertionError(f"eval ppl {' '.join(map(str, arguments))} ends with {status}, not 1 and '{word}': {text}")
 
 
+def separate(program, work):
+    """Documents apart: no target behind an end; bytes and shards alike; without the id that ends them, or with a wrong one, refused."""
+    texts = [bytes(random.choices(b"abcd", k=random.randrange(1, 160))) for _ in range(16)]
+    files, tokens = [], []
+    for i, text in enumerate(texts):
+        (work / f"short{i}.txt").write_bytes(text)
+        files += ["--data", work / f"short{i}.txt"]
+        tokens += [*text, END]
+    shard(work / "short.tokens", tokens, "U16", end=str(END))
+    last = program.train(work / "apart", "--bytes", "--separate", *files)
+    program.train(work / "apart-shard", "--separate", "--data", work / "short.tokens")
+    program.train(work / "joined", "--bytes", *files)
+    models = [(work / name / "model.safetensors").read_bytes() for name in ("apart", "apart-shard", "joined")]
+    if models[0] != models[1]:
+        raise AssertionError("bytes and a shard of the same documents train to different models")
+    if models[0] == models[2]:
+        raise AssertionError("--separate changes nothing")
+    sequences = (len(tokens) - 1) // LENGTH
+    held = tokens[(sequences - sequences // 4) * LENGTH:sequences * LENGTH]
+    if last["targets"] != len(held) - held.count(END):
+        raise AssertionError(f"{last['targets']} targets, not {len(held) - held.count(END)}")
+    for end, word in ((None, "what id ends a document"), ("257", "end in the metadata"), ("x", "end in the metadata")):
+        shard(work / "wrong", tokens, "U16", end=end)
+        status, text = program.call("train", "lm", "--separate", "--data", work / "wrong", "--length", LENGTH, "--batch-tokens", 256, work / "none")
+        if status == 0 or word not in text:
+            raise AssertionError(f"an end of {end}: {status}, {text}")
+
+
 def test(program, work):
     seed = random.randrange(1 << 32)
     random.seed(seed)
@@ -68,6 +98,7 @@ def test(program, work):
     tokens = [token for text in texts for token in (*text, END)]
     sequences = (len(tokens) - 1) // LENGTH
     first = (sequences - sequences // 4) * LENGTH
+    separate(program, work)
     shard(work / "held", tokens[first:], "U32")
     measured = ["--model", work / "bytes", "--data", work / "held", "--length", LENGTH, "--json"]
     for batch in (1, 3):

@@ -11,6 +11,8 @@ typedef struct text {
     uint32_t L, tokens_a_step, epochs, most; /* most: sequences of a validation */
     float held_out;
     uint32_t batch, epoch_steps, training, validation; /* sequences of a step, steps of an epoch, sequences of both parts of the data */
+    bool separate;
+    uint32_t documents; /* with separate: the most in a sequence */
     training_order order;
 } text;
 
@@ -19,6 +21,8 @@ typedef struct text {
 static void cut(const text *c, uint32_t sequence, int32_t *ids, int32_t *targets)
 {
     corpus_cut(&c->data, (uint64_t)sequence * c->L, c->L, ids, targets);
+    for (uint32_t t = 0; t < c->L && c->separate; t++)
+        if (ids[t] == c->data.end) targets[t] = -1; /* what begins the next document cannot be foreseen */
 }
 
 static void fill_step(void *user, uint32_t step, int32_t *ids, int32_t *targets)
@@ -35,6 +39,21 @@ static void fill_validation(void *user, uint32_t index, int32_t *ids, int32_t *t
 }
 
 /* ---- The command ---- */
+
+/* The most documents of any sequence. */
+static int count_documents(text *c, const args_syntax *syntax, uint64_t sequences)
+{
+    if (c->data.end < 0) return args_mistake(syntax, "--separate: the files do not say what id ends a document");
+    int32_t *ids = malloc(2 * (size_t)c->L * sizeof *ids);
+    if (ids == NULL) return cli_fail_memory();
+    for (uint64_t i = 0; i < sequences; i++) {
+        cut(c, (uint32_t)i, ids, ids + c->L);
+        const uint32_t documents = corpus_documents(ids, c->L, c->data.end);
+        if (documents > c->documents) c->documents = documents;
+    }
+    free(ids);
+    return CLI_OK;
+}
 
 /* Sizes that follow from the options and the data. */
 static int plan(text *c, const args_syntax *syntax, uint64_t seed)
@@ -53,7 +72,8 @@ static int plan(text *c, const args_syntax *syntax, uint64_t seed)
     c->epoch_steps = c->training / c->batch;
     if ((uint64_t)c->epoch_steps * c->epochs > INT32_MAX) return args_mistake(syntax, "more than 2^31 steps");
     c->order = (training_order){.seed = seed, .count = c->training, .places = malloc(c->training * sizeof *c->order.places)};
-    return c->order.places != NULL ? CLI_OK : cli_fail_memory();
+    if (c->order.places == NULL) return cli_fail_memory();
+    return c->separate ? count_documents(c, syntax, sequences) : CLI_OK;
 }
 
 int cmd_train_lm(int argc, char **argv)
@@ -69,6 +89,8 @@ int cmd_train_lm(int argc, char **argv)
         {"held-out", 0, ARGS_F32, "X", &c.held_out, "share of the data, at its end, for validation; by default 0.1", 0, 1, false},
         {"epochs", 0, ARGS_U32, "N", &c.epochs, "by default 1", 1, 1 << 20, false},
         {"batch-tokens", 0, ARGS_U32, "N", &c.tokens_a_step, "of a step, by default 16384", 1, 1 << 28, false},
+        {"separate", 0, ARGS_FLAG, NULL, &c.separate, "documents of a sequence see nothing of each other; the files must say what\nid ends one", 0, 0,
+         false},
         TRAINING_MODEL(c.L, config, mamba2),
         TRAINING_SETTINGS(o),
         TRAINING_RUNNING(o),
@@ -94,7 +116,7 @@ int cmd_train_lm(int argc, char **argv)
     if (status == CLI_OK)
         status = training_run(&(training_task){.name = "lm", .syntax = &syntax, .folder = operands.texts[0], .config = &config, .data = data,
                                                .L = c.L, .batch = c.batch, .steps = c.epoch_steps * c.epochs, .validation = c.validation,
-                                               .user = &c, .fill = fill_step, .fill_validation = fill_validation},
+                                               .documents = c.documents, .end = c.data.end, .user = &c, .fill = fill_step, .fill_validation = fill_validation},
                               &o);
     corpus_close(&c.data);
     free(c.order.places);

@@ -25,22 +25,27 @@ static int open_bytes(corpus *c, corpus_file *file, const char *path, cli_sessio
     file->width = 1;
     file->count = file->map.bytes;
     c->V = CORPUS_END_ID + 1;
+    c->end = CORPUS_END_ID;
     return CLI_OK;
 }
 
 static int open_shard(corpus *c, corpus_file *file, const char *path, cli_session *session)
 {
-    uint64_t V;
+    uint64_t V, end = UINT64_MAX;
     const dart_status status = safetensors_open(path, &session->report, &file->shard);
     if (status != DART_OK) return cli_fail_file(session, status);
     const safetensors_tensor *tokens = safetensors_find(file->shard, "tokens");
-    const char *vocabulary = safetensors_metadata(file->shard, "vocabulary");
+    const char *vocabulary = safetensors_metadata(file->shard, "vocabulary"), *ends = safetensors_metadata(file->shard, "end");
     if (tokens == NULL || (tokens->dtype != SAFETENSORS_U16 && tokens->dtype != SAFETENSORS_U32))
         return cli_fail("%s: no tensor tokens of U16 or U32", path);
     if (vocabulary == NULL || !args_whole(vocabulary, &V) || V == 0 || V > INT32_MAX)
         return cli_fail("%s: vocabulary in the metadata is %.20s, not a number of ids", path, vocabulary != NULL ? vocabulary : "missing");
     if (c->V != 0 && c->V != V) return cli_fail("%s: a vocabulary of %" PRIu64 " ids, that of the files before has %" PRIu32, path, V, c->V);
+    if (ends != NULL && (!args_whole(ends, &end) || end >= V))
+        return cli_fail("%s: end in the metadata is %.20s, not one of %" PRIu64 " ids", path, ends, V);
+    if (c->V != 0 && c->end != (int64_t)end) return cli_fail("%s: documents end otherwise than those of the files before", path);
     c->V = (uint32_t)V;
+    c->end = (int64_t)end;
     file->at = tokens->data;
     file->width = tokens->dtype == SAFETENSORS_U16 ? 2 : 4;
     file->count = tokens->elements;
@@ -64,7 +69,7 @@ int corpus_open(corpus *c, const args_list *files, bool bytes)
 {
     cli_session session = {.context = NULL};
     int result = CLI_OK;
-    *c = (corpus){.bytes = bytes};
+    *c = (corpus){.bytes = bytes, .end = -1};
     if (base_report_init(&session.report, NULL) != DART_OK) return cli_fail_memory();
     for (uint32_t i = 0; i < files->count && result == CLI_OK; i++) {
         corpus_file *file = &c->files[c->files_count++];
@@ -97,4 +102,11 @@ void corpus_cut(const corpus *c, uint64_t first, uint32_t L, int32_t *ids, int32
         if (t < L) ids[t] = id;
         if (t > 0) targets[t - 1] = id;
     }
+}
+
+uint32_t corpus_documents(const int32_t *ids, uint32_t L, int64_t end)
+{
+    uint32_t documents = 1;
+    for (uint32_t t = 0; t + 1 < L; t++) documents += ids[t] == end;
+    return documents;
 }

@@ -16,13 +16,15 @@ typedef struct corpus_file {
 } corpus_file;
 
 /* With bytes, a token is a byte, each file a document, and CORPUS_END_ID comes behind it. Else a file is safetensors with a tensor "tokens" (U16
- * or U32, of any shape), documents one after another with whatever id ends them, and "vocabulary" in its metadata: the number of ids. */
+ * or U32, of any shape), documents one after another with whatever id ends them, and in its metadata "vocabulary": the number of ids, and perhaps "end": the
+ * id that ends a document, the same in all files. */
 enum { CORPUS_END_ID = 256 };
 typedef struct corpus {
     corpus_file files[ARGS_MAX_LIST];
     uint32_t files_count;
     bool bytes;
     uint32_t V;
+    int64_t end; /* the id behind every document; -1: not said */
     uint64_t count; /* tokens */
     uint64_t checksum;
 } corpus;
@@ -32,6 +34,9 @@ int corpus_open(corpus *c, const args_list *files, bool bytes);
 void corpus_close(corpus *c);
 /* ids first .. first + L - 1, and as targets the ids that follow each. first + L < count. */
 void corpus_cut(const corpus *c, uint64_t first, uint32_t L, int32_t *ids, int32_t *targets);
+
+/* Documents that the ids of L tokens hold: a new one begins behind each end id. */
+uint32_t corpus_documents(const int32_t *ids, uint32_t L, int64_t end);
 
 /* For tables of options. */
 #define CORPUS_OPTIONS(files, is_bytes) \

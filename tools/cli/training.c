@@ -20,6 +20,7 @@ typedef struct run {
     uint32_t step, end;     /* steps taken, steps to take */
     bool prepared;          /* the batch of the next step */
     int32_t *ids, *targets; /* of a step, or of rows of the validation */
+    int32_t *cu;            /* their documents, as dart_train_batch takes them, or NULL */
     uint64_t start;
     uint32_t timed; /* steps of this program */
     double speed;   /* tokens a second, of late */
@@ -212,12 +213,29 @@ static int report_step(const run *r, uint32_t step, const dart_train_result *res
     return CLI_OK;
 }
 
+/* The borders of the documents in `count` parts of r->rows sequences. */
+static void find_documents(const run *r, uint32_t count)
+{
+    const training_task *task = r->task;
+    const size_t T = (size_t)r->rows * task->L, most = (size_t)r->rows * task->documents;
+    for (size_t i = 0; i < count && r->cu != NULL; i++) {
+        const int32_t *ids = r->ids + i * T;
+        int32_t *cu = r->cu + i * (most + 1);
+        size_t found = 0;
+        for (size_t t = 0; t < T; t++)
+            if (t % task->L == 0 || ids[t - 1] == task->end) cu[found++] = (int32_t)t;
+        while (found <= most) cu[found++] = (int32_t)T;
+    }
+}
+
 static int prepare(run *r, uint32_t step)
 {
     const training_task *task = r->task;
+    const uint32_t count = task->batch / r->rows;
     task->fill(task->user, step, r->ids, r->targets);
+    find_documents(r, count);
     const dart_status status = dart_trainer_prepare(
-        r->trainer, &(dart_train_batch){.count = task->batch / r->rows, .ids = r->ids, .targets = r->targets});
+        r->trainer, &(dart_train_batch){.count = count, .ids = r->ids, .targets = r->targets, .cu = r->cu});
     r->prepared = status == DART_OK;
     return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
 }
@@ -260,7 +278,9 @@ static int validate(const run *r)
     for (uint64_t first = 0; first < r->task->validation; first += r->rows) {
         dart_train_result result;
         fill_validation(r, (uint32_t)first);
-        const dart_status status = dart_trainer_evaluate(r->trainer, &(dart_train_batch){.ids = r->ids, .targets = r->targets}, &result);
+        find_documents(r, 1);
+        const dart_train_batch batch = {.ids = r->ids, .targets = r->targets, .cu = r->cu};
+        const dart_status status = dart_trainer_evaluate(r->trainer, &batch, &result);
         if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
         right += result.correct;
         labels += result.labels;
@@ -305,7 +325,10 @@ static int allocate(run *r)
     const size_t tokens = (size_t)r->task->batch * r->task->L;
     r->ids = malloc(tokens * sizeof *r->ids);
     r->targets = malloc(tokens * sizeof *r->targets);
-    return r->ids != NULL && r->targets != NULL ? CLI_OK : cli_fail_memory();
+    const size_t borders = (size_t)(r->task->batch / r->rows) * ((size_t)r->rows * r->task->documents + 1);
+    if (r->task->documents > 0) r->cu = malloc(borders * sizeof *r->cu);
+    const bool made = r->ids != NULL && r->targets != NULL && (r->cu != NULL || r->task->documents == 0);
+    return made ? CLI_OK : cli_fail_memory();
 }
 
 /* An option that was not given is the same setting as one that was given its default. */
@@ -316,6 +339,7 @@ static void fill_defaults(const training_task *task, training_options *o)
     if (o->activations == DART_STORAGE_DEFAULT) o->activations = o->common.dtype;
     o->adam.B = o->rows;
     o->adam.L = task->L;
+    o->adam.documents = o->rows * task->documents;
     o->adam.seed = o->seed;
     o->adam.weights = (dart_storage)o->common.dtype;
     o->adam.activations = (dart_storage)o->activations;
@@ -350,6 +374,7 @@ int training_run(const training_task *task, training_options *o)
         (void)cli_fail("stopped after step %" PRIu32 " of %" PRIu32 "; --resume goes on with the run in %s", r.step, r.end, task->folder);
     free(r.ids);
     free(r.targets);
+    free(r.cu);
     json_decref(r.settings);
     dart_trainer_destroy(&r.trainer);
     cli_close(&r.session);

@@ -75,6 +75,9 @@ typedef struct training_task {
     uint32_t L, batch;   /* tokens of a sequence, sequences of a step */
     uint32_t steps;      /* of the whole schedule */
     uint32_t validation; /* sequences */
+    /* documents > 0: a sequence holds up to so many documents, each trained as a sequence of its own; a new one begins behind each id `end`. */
+    uint32_t documents;
+    int64_t end;
     void *user;
     /* ids and targets of a step, batch x L: the same whatever steps were asked for before. */
     void (*fill)(void *user, uint32_t step, int32_t *ids, int32_t *targets);
