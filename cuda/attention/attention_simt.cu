@@ -30,12 +30,12 @@ KERNEL_FUNCTION(attention, simt)
     FOR_TILES(tile) {
         const uint32_t t0 = (t_blocks - 1 - tile % t_blocks) * T0, h = tile / t_blocks % args.H, b = tile / t_blocks / args.H,
                        g = h / (args.H / args.G);
-        const Piece piece = piece_of(INTS(attention, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(attention, seq) + args.seq_at, args.flags, args.L, args.T, b);
         if (t0 >= piece.count) continue;
         const uint32_t lines = min(piece.count - t0, T0);
         const uint64_t place = uint64_t(piece.position) + t0; // of line 0
         const uint32_t seen = uint32_t(min(place + lines, uint64_t(args.C)));
-        const size_t row0 = size_t(b) * args.L + t0;
+        const size_t row0 = size_t(piece.row) + t0, cached = piece.packed ? piece.row : size_t(b) * args.C;
         const Lines queries = {q, args.q_at + row0 * args.q_row + h * args.D, args.q_row, lines, args.D,
                                multiples_of_4(args.q_at, args.q_row, args.D)};
         float acc[sweeps][4][4], top[4], den[4] = {}; // den: of this thread's columns
@@ -47,7 +47,7 @@ KERNEL_FUNCTION(attention, simt)
         for (uint32_t s = 0; s < seen; s += T0) {
             const uint32_t keys = min(seen - s, T0);
             const bool whole = uint64_t(s) + T0 <= min(place + 1, uint64_t(args.C));
-            const size_t row = size_t(b) * args.C + s;
+            const size_t row = cached + s;
             const size_t k_at = args.k_at + row * args.k_row + g * args.D, v_at = args.v_at + row * args.v_row + g * args.D;
             float scores[4][4];
             product_clear(scores);

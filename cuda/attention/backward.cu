@@ -101,9 +101,10 @@ KERNEL_FUNCTION(attention_backward_k, simt)
     const bool aligned_v = multiples_of_4(args.v_at, args.v_row, D), aligned_up = multiples_of_4(args.up_o_at, args.up_o_row, D);
     FOR_TILES(tile) {
         const uint32_t s0 = tile % blocks * T0, g = tile / blocks % args.G, b = tile / blocks / args.G;
-        const Piece piece = piece_of(INTS(attention_backward_k, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(attention_backward_k, seq) + args.seq_at, args.flags, args.L, args.T, b);
+        if (s0 >= piece.span) continue;
         const uint32_t keys = s0 < piece.count ? min(piece.count - s0, T0) : 0;
-        const size_t token = size_t(b) * args.L;
+        const size_t token = piece.row;
         const Lines of_k = {k, args.k_at + (token + s0) * args.k_row + g * D, args.k_row, keys, D, aligned_k};
         const Lines of_v = {v, args.v_at + (token + s0) * args.v_row + g * D, args.v_row, keys, D, aligned_v};
         float acc_k[sweeps][4][4], acc_v[sweeps][4][4];
@@ -141,7 +142,7 @@ KERNEL_FUNCTION(attention_backward_k, simt)
                 }
             }
         }
-        const uint32_t lines = min(args.L - s0, T0);
+        const uint32_t lines = min(piece.span - s0, T0);
         put_gradient(grad_k, args.grad_k_at + (token + s0) * args.grad_k_row + g * D, args.grad_k_row, lines, D, args.scale, acc_k);
         put_gradient(grad_v, args.grad_v_at + (token + s0) * args.grad_v_row + g * D, args.grad_v_row, lines, D, 1.0f, acc_v);
     }
@@ -161,9 +162,10 @@ KERNEL_FUNCTION(attention_backward_q, simt)
     const bool aligned_v = multiples_of_4(args.v_at, args.v_row, D), aligned_up = multiples_of_4(args.up_o_at, args.up_o_row, D);
     FOR_TILES(tile) {
         const uint32_t t0 = tile % blocks * T0, h = tile / blocks % args.H, b = tile / blocks / args.H, g = h / (args.H / args.G);
-        const Piece piece = piece_of(INTS(attention_backward_q, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(attention_backward_q, seq) + args.seq_at, args.flags, args.L, args.T, b);
+        if (t0 >= piece.span) continue;
         const uint32_t tokens = t0 < piece.count ? min(piece.count - t0, T0) : 0;
-        const size_t token = size_t(b) * args.L, at = (token + t0) * args.H + h;
+        const size_t token = piece.row, at = (token + t0) * args.H + h;
         const Lines of_q = {q, args.q_at + (token + t0) * args.q_row + h * D, args.q_row, tokens, D, aligned_q};
         const Lines of_up = {up_o, args.up_o_at + (token + t0) * args.up_o_row + h * D, args.up_o_row, tokens, D, aligned_up};
         float acc[sweeps][4][4];
@@ -186,6 +188,6 @@ KERNEL_FUNCTION(attention_backward_q, simt)
                 product(BackwardRows{weights}, Columns{k, k_at + d0, args.k_row, D - d0, keys, aligned_k}, T0, panels, acc[sweep]);
             }
         }
-        put_gradient(grad_q, args.grad_q_at + (token + t0) * args.grad_q_row + h * D, args.grad_q_row, min(args.L - t0, T0), D, args.scale, acc);
+        put_gradient(grad_q, args.grad_q_at + (token + t0) * args.grad_q_row + h * D, args.grad_q_row, min(piece.span - t0, T0), D, args.scale, acc);
     }
 }

@@ -13,11 +13,12 @@ KERNEL_FUNCTION(conv_backward, simt)
     float *of_weight = FLOATS(conv_backward, of_weight), *of_bias = FLOATS(conv_backward, of_bias);
     const uint32_t blocks = ceil_div(args.C, T0), token_blocks = ceil_div(args.L, T1), K = args.K;
     FOR_TILES(tile) {
-        const uint32_t ch = tile % blocks * T0 + threadIdx.x, slot = tile / blocks, b = slot / token_blocks;
-        const uint32_t begin = slot % token_blocks * T1, end = min(begin + T1, args.L);
-        const Piece piece = piece_of(INTS(conv_backward, seq) + args.seq_at, args.flags, args.L, b);
-        if (ch >= args.C) continue;
-        const size_t row = size_t(b) * args.L;
+        const uint32_t ch = tile % blocks * T0 + threadIdx.x, place = tile / blocks, b = place / token_blocks;
+        const Sequence piece = sequence_of(INTS(conv_backward, seq) + args.seq_at, args.flags, args.L, args.T, b);
+        const uint32_t begin = place % token_blocks * T1, end = min(begin + T1, piece.span);
+        if (ch >= args.C || begin >= end) continue;
+        const size_t row = piece.row;
+        const uint32_t slot = piece.slot(token_blocks, T1) + place % token_blocks;
         float w[taps], back_w[taps], in[taps], up[taps], sums[taps], bias_sum = 0.0f;
         const float start = args.flags & HAS_BIAS ? load(bias, args.bias_at + size_t(ch)) : 0.0f;
 #pragma unroll

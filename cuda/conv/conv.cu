@@ -13,9 +13,9 @@ KERNEL_FUNCTION(conv, simt)
     FOR_TILES(tile) {
         const uint32_t ch = tile % blocks * T0 + threadIdx.x % T0, b = tile / blocks / token_blocks;
         const uint32_t first = tile / blocks % token_blocks * T1 + threadIdx.x / T0 * run;
-        const Piece piece = piece_of(INTS(conv, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(conv, seq) + args.seq_at, args.flags, args.L, args.T, b);
         if (ch >= args.C || first >= piece.count) continue;
-        const size_t column = args.x_at + size_t(b) * args.L * args.x_row + ch;
+        const size_t column = args.x_at + size_t(piece.row) * args.x_row + ch;
 
         float w[taps], in[taps]; // the kernel stands in the last K places, the current token in the last one
         const float start = args.flags & HAS_BIAS ? load(bias, args.bias_at + size_t(ch)) : 0.0f;
@@ -39,7 +39,7 @@ KERNEL_FUNCTION(conv, simt)
             float sum = start;
 #pragma unroll
             for (uint32_t k = 0; k < taps; k++) sum = fmaf(w[k], in[k], sum);
-            store(y, args.y_at + (size_t(b) * args.L + t) * args.y_row + ch, silu(sum));
+            store(y, args.y_at + (size_t(piece.row) + t) * args.y_row + ch, silu(sum));
 #pragma unroll
             for (uint32_t k = 0; k + 1 < taps; k++) in[k] = in[k + 1];
         }

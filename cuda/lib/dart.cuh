@@ -186,9 +186,9 @@ __device__ __forceinline__ Piece piece_of(const int32_t *seq, uint32_t flags, ui
 }
 
 // A sequence and where it lies, packed or not: its token t in row `row` + t; in what has a row of tokens for each of H heads, token t of head h at
-// row H + h length + t.
+// row H + h span + t.
 struct Sequence : Piece {
-    uint32_t b, row, length;
+    uint32_t b, row, span;
     bool packed;
     // The slot of its chunk 0 where there are M a sequence, of S tokens.
     __device__ __forceinline__ uint32_t slot(uint32_t M, uint32_t S) const { return packed ? row / S + b : b * M; }
@@ -202,11 +202,11 @@ __device__ __forceinline__ Sequence sequence_of(const int32_t *seq, uint32_t fla
         const uint32_t begin = min(uint32_t(max(seq[b], 0)), T), end = min(uint32_t(max(seq[b + 1], 0)), T);
         own.position = 0;
         own.row = begin;
-        own.length = own.count = end > begin ? min(end - begin, L) : 0;
+        own.span = own.count = end > begin ? min(end - begin, L) : 0;
     } else {
         static_cast<Piece &>(own) = piece_of(seq, flags, L, b);
         own.row = b * L;
-        own.length = L;
+        own.span = L;
     }
     return own;
 }

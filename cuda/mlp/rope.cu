@@ -24,15 +24,17 @@ KERNEL_FUNCTION(rope, simt)
 {
     constexpr uint32_t T0 = TILE0_rope_simt;
     const View x = VIEW(rope, x), y = VIEW(rope, y);
-    const uint32_t half = args.D / 2, rows = args.B * args.L;
+    const uint32_t half = args.D / 2, rows = args.flags & HAS_CU ? args.T : args.B * args.L;
+    const int32_t *seq = INTS(rope, seq) + args.seq_at;
     FOR_TILES(tile) {
         for (uint32_t e = threadIdx.x; e < T0 * half; e += block_size) {
             const uint32_t row = tile * T0 + e / half, i = e % half;
             if (row >= rows) continue;
-            const uint32_t b = row / args.L, t = row % args.L;
-            const Piece piece = piece_of(INTS(rope, seq) + args.seq_at, args.flags, args.L, b);
+            const uint32_t b = args.flags & HAS_CU ? sequence_with(seq, args.B, row) : row / args.L;
+            const Sequence piece = sequence_of(seq, args.flags, args.L, args.T, b);
+            const uint32_t t = row - piece.row;
             const bool counts = t < piece.count;
-            if (!counts && !(args.flags & IS_INVERSE)) continue;
+            if (!counts && (piece.packed || !(args.flags & IS_INVERSE))) continue;
             uint64_t rate = uint64_t(TURN_HIGH) << 32 | TURN_LOW;
             if (i & 1) rate = fraction(rate, args.r0_high, args.r0_low);
             if (i & 2) rate = fraction(rate, args.r1_high, args.r1_low);

@@ -72,10 +72,10 @@ KERNEL_FUNCTION(sma_backward_scores, simt)
     const bool raw = args.flags & IS_RAW;
     FOR_TILES(tile) {
         const uint32_t first = tile % tiles * T, h = tile / tiles % args.H, b = tile / tiles / args.H, group = h / (args.H / args.G);
-        const Piece piece = piece_of(INTS(sma_backward_scores, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(sma_backward_scores, seq) + args.seq_at, args.flags, args.L, args.T, b);
         if (first >= piece.count) continue;
         const uint32_t live = min(piece.count - first, T), seen = seen_by(args, piece.position, first + live - 1);
-        const size_t row = size_t(b) * args.L + first;
+        const size_t row = size_t(piece.row) + first, slots = piece.slot(args.M, args.S);
         { // eight threads a token
             const uint32_t own = threadIdx.x / 8;
             float along = 0.0f;
@@ -90,7 +90,7 @@ KERNEL_FUNCTION(sma_backward_scores, simt)
         const bool of_key = staged < T;
         const size_t own_row = row + min(token, live - 1);
         for (uint32_t m = 0; m < seen; m++) {
-            const size_t matrix = ((size_t(b) * args.M + m) * args.H + h) * args.N;
+            const size_t matrix = ((slots + m) * args.H + h) * args.N;
             __syncthreads();
             if (threadIdx.x < 2 * T) totals[threadIdx.x] = 0.0f;
             // One line alone: the product asks for `staged`, which begins at 0 here.
@@ -148,19 +148,20 @@ KERNEL_FUNCTION(sma_backward_sums, simt)
     FOR_TILES(tile) {
         const uint32_t block = tile % blocks, which = min(block / n_blocks, uint32_t(OF_E)), column = (block - which * n_blocks) * T;
         const uint32_t first = tile / blocks % tiles * T, group = tile / blocks / tiles % args.G, b = tile / blocks / tiles / args.G;
-        const Piece piece = piece_of(INTS(sma_backward_sums, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(sma_backward_sums, seq) + args.seq_at, args.flags, args.L, args.T, b);
+        if (first >= piece.span) continue;
         const uint32_t live = first < piece.count ? min(piece.count - first, T) : 0;
         const uint32_t seen = live > 0 ? seen_by(args, piece.position, first + live - 1) : 0;
         const uint32_t width = which == OF_E ? args.P : args.N, depth = which == OF_E ? args.N : args.P;
         const bool scaled = (which == OF_C) != raw; // by the factor: keys of raw memories, values of normalised ones
-        const size_t row = size_t(b) * args.L + first;
+        const size_t row = size_t(piece.row) + first, slots = piece.slot(args.M, args.S);
         const uint32_t staged = staged_line<4>();
         const uint32_t own_seen = staged < live ? seen_by(args, piece.position, first + staged) : 0;
         float acc[4][4];
         product_clear(acc);
         for (uint32_t h = group * in_group; h < (group + 1) * in_group; h++) {
             for (uint32_t m = 0; m < seen; m++) {
-                const size_t matrix = ((size_t(b) * args.M + m) * args.H + h) * args.N;
+                const size_t matrix = ((slots + m) * args.H + h) * args.N;
                 const size_t at = ((row + staged) * args.H + h) * args.M + m;
                 const float weight = m < own_seen ? (which == OF_C ? g[at] : slope[at]) : 0.0f;
                 Lines lines = which == OF_C
@@ -190,7 +191,7 @@ KERNEL_FUNCTION(sma_backward_sums, simt)
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const uint32_t col = column + output_line(threadIdx.x % 16, k);
-                if (first + line >= args.L || col >= width) continue;
+                if (first + line >= piece.span || col >= width) continue;
                 const size_t of_group = (row + line) * args.G + group;
                 if (which == OF_Q) of_q[of_group * args.N + col] = acc[i][k];
                 else if (which == OF_E) of_e[of_group * args.P + col] = acc[i][k];
@@ -254,9 +255,11 @@ KERNEL_FUNCTION(sma_backward_memories, simt)
         const uint32_t first = tile % blocks * T, p0 = tile / blocks % p_blocks * T, rest = tile / blocks / p_blocks;
         const uint32_t h = rest / 2 % args.H, b = rest / 2 / args.H, group = h / (args.H / args.G);
         const bool of_values = rest % 2 == 1;
-        const Piece piece = piece_of(INTS(sma_backward_memories, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(sma_backward_memories, seq) + args.seq_at, args.flags, args.L, args.T, b);
         const uint32_t begin = first_to_see(args, piece.position, first / args.N), tokens = begin < piece.count ? piece.count - begin : 0;
-        const size_t row = size_t(b) * args.L + begin;
+        const size_t row = size_t(piece.row) + begin, slots = piece.slot(args.M, args.S);
+        // Memories that there is room for: of packed sequences those of their own chunks, for all others M.
+        const uint32_t room = piece.packed ? ceil_div(piece.count, args.S) : args.M;
         const float *weights = (of_values ? FLOATS(sma_backward_memories, g) : FLOATS(sma_backward_memories, slope)) + (row * args.H + h) * args.M;
         SeenColumns of_n = {of_values ? c : view_of(qn), of_values ? args.c_at + row * args.c_row + group * args.N : (row * args.G + group) * args.N,
                             of_values ? args.c_row : args.G * args.N, tokens, weights, size_t(args.H) * args.M, {}, {}, {}};
@@ -280,7 +283,7 @@ KERNEL_FUNCTION(sma_backward_memories, simt)
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const uint32_t p = p0 + output_line(threadIdx.x % 16, k);
-                if (m < args.M && p < args.P) to[(((size_t(b) * args.M + m) * args.H + h) * args.N + n) * args.P + p] = acc[i][k];
+                if (m < room && p < args.P) to[(((slots + m) * args.H + h) * args.N + n) * args.P + p] = acc[i][k];
             }
         }
     }
@@ -294,9 +297,9 @@ KERNEL_FUNCTION(sma_backward_dh, simt)
     const bool raw = args.flags & IS_RAW;
     FOR_TILES(tile) {
         const uint32_t n = tile % blocks * warps + threadIdx.x / 32, head = tile / blocks, m = head / args.H % args.M, b = head / args.H / args.M;
-        const Piece piece = piece_of(INTS(sma_backward_dh, seq) + args.seq_at, args.flags, args.L, b);
-        if (n >= args.N) continue;
-        const size_t row = size_t(head) * args.N + n;
+        const Sequence piece = sequence_of(INTS(sma_backward_dh, seq) + args.seq_at, args.flags, args.L, args.T, b);
+        if (n >= args.N || (piece.packed && m * args.S >= piece.count)) continue; // without a chunk the slot is another sequence's
+        const size_t row = ((size_t(piece.slot(args.M, args.S)) + m) * args.H + head % args.H) * args.N + n;
         const float *x = FLOATS(sma_backward_dh, x) + row * args.P;
         float *grad = FLOATS(sma_backward_dh, grad_dh) + args.grad_dh_at + row * args.P;
         if (first_to_see(args, piece.position, m) >= piece.count) {

@@ -67,11 +67,12 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
     const uint32_t token = threadIdx.x % TOKENS, put = threadIdx.x / TOKENS;
     FOR_TILES(tile) {
         const uint32_t first = tile % tiles * TOKENS, group = tile / tiles % args.G, b = tile / tiles / args.G;
-        const Piece piece = piece_of(INTS(sma_backward_tokens, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(sma_backward_tokens, seq) + args.seq_at, args.flags, args.L, args.T, b);
+        if (first >= piece.span) continue;
         const uint32_t live = first < piece.count ? min(piece.count - first, TOKENS) : 0;
         const uint32_t seen = live > 0 ? seen_by(args, piece.position, first + live - 1) : 0;
         const uint32_t own = token < live ? seen_by(args, piece.position, first + token) : 0;
-        const size_t row = size_t(b) * args.L + first;
+        const size_t row = size_t(piece.row) + first, slots = piece.slot(args.M, args.S);
         __syncthreads();
         stage(shared.columns, en, (row * args.G + group) * args.P, size_t(args.G) * args.P, live, args.P, multiples_of_4(args.P, 0));
         for (uint32_t e = threadIdx.x; e < TOKENS * ROWS; e += THREADS) {
@@ -102,7 +103,7 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
 #pragma unroll
                 for (uint32_t x = 0; x < ROWS * QUADS / THREADS; x++) {
                     const uint32_t e = x * THREADS + threadIdx.x, line = e / QUADS, p = e % QUADS * 4, m = m_first + line / padded, n = line % padded;
-                    ahead[x] = fetch4(dh, args.dh_at + (((size_t(b) * args.M + m) * args.H + h) * args.N + n) * args.P + p,
+                    ahead[x] = fetch4(dh, args.dh_at + (((slots + m) * args.H + h) * args.N + n) * args.P + p,
                                       m < seen && n < args.N && p < args.P ? args.P - p : 0, dh_aligned);
                 }
                 __syncthreads();
@@ -113,7 +114,7 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
                 }
                 if (threadIdx.x < ROWS) {
                     const uint32_t m = m_first + threadIdx.x / padded, n = threadIdx.x % padded;
-                    shared.factors[threadIdx.x] = m < seen && n < args.N ? factor[((size_t(b) * args.M + m) * args.H + h) * args.N + n] : 0.0f;
+                    shared.factors[threadIdx.x] = m < seen && n < args.N ? factor[((slots + m) * args.H + h) * args.N + n] : 0.0f;
                 }
                 __syncthreads();
 
@@ -204,7 +205,7 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
 #pragma unroll
             for (uint32_t x = 0; x < 2; x++) {
                 const uint32_t n = i + 8 * k, t = j + 16 * x;
-                if (n >= args.N || first + t >= args.L) continue; // rows 16 to 31 of two memories are rows of the second, and belong to n below 16
+                if (n >= args.N || first + t >= piece.span) continue; // rows 16 to 31 of two memories are rows of the second, and belong to n below 16
                 const float sum = together == 2 ? sum_c[k][x] + sum_c[(k + 2) % 4][x] : sum_c[k][x];
                 of_q[((row + t) * args.G + group) * args.N + n] = together == 2 ? sum_q[k][x] + sum_q[(k + 2) % 4][x] : sum_q[k][x];
                 const size_t to = args.grad_c_at + (row + t) * args.grad_c_row + group * args.N + n;
@@ -215,7 +216,7 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
         for (uint32_t k = 0; k < 4; k++) {
             const uint32_t t = 4 * i + k, p = 4 * j;
             float *to = of_e + ((row + t) * args.G + group) * args.P + p;
-            if (first + t >= args.L) continue;
+            if (first + t >= piece.span) continue;
             if (p < args.P) to[0] = sum_e[k].x;
             if (p + 1 < args.P) to[1] = sum_e[k].y;
             if (p + 2 < args.P) to[2] = sum_e[k].z;

@@ -39,7 +39,7 @@ KERNEL_FUNCTION_BLOCKS(sma, simt, 2)
     FOR_TILES(tile) {
         const uint32_t t0 = tile % t_blocks * T0, h = tile / t_blocks % args.H, b = tile / t_blocks / args.H,
                        g = h / (args.H / args.G);
-        const Piece piece = piece_of(INTS(sma, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(sma, seq) + args.seq_at, args.flags, args.L, args.T, b);
         if (t0 >= piece.count) continue;
         const uint32_t lines = min(piece.count - t0, T0);
         const auto seen_by = [&](uint32_t t) {
@@ -47,7 +47,7 @@ KERNEL_FUNCTION_BLOCKS(sma, simt, 2)
             return before > args.first ? min(before - args.first, args.count) : 0u;
         };
         const uint32_t memories = seen_by(lines - 1);
-        const size_t row0 = size_t(b) * args.L + t0;
+        const size_t row0 = size_t(piece.row) + t0, slots = piece.slot(args.capacity, args.S);
         const Lines queries = {
             qn, (row0 * args.G + g) * args.N, args.G * args.N, lines, args.N, multiples_of_4(args.N, 0)};
         const uint32_t e_row = args.G * args.P;
@@ -67,7 +67,7 @@ KERNEL_FUNCTION_BLOCKS(sma, simt, 2)
                 seen[threadIdx.x] = threadIdx.x < lines ? seen_by(threadIdx.x) : 0;
             }
             for (uint32_t i = 0; i < memories; i++) {
-                const size_t memory = ((size_t(b) * args.capacity + i) * args.H + h) * args.N;
+                const size_t memory = ((slots + i) * args.H + h) * args.N;
                 const float *factors = FLOATS(sma, factor) + args.factor_at + memory;
                 const bool aligned = multiples_of_4(args.dh_at, args.P);
                 float partial[4] = {};

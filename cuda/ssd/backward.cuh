@@ -7,20 +7,24 @@
 #include "memory.cuh"
 
 struct Place {
-    uint32_t b, j, size; // chunk j of sequence b; its tokens, 0: empty
-    size_t slot, token;  // of its matrices; its first row
+    uint32_t size;        // its tokens, 0: empty
+    size_t slot, token;   // of its matrices; its first row
+    size_t row;           // the first of its sequence
+    uint32_t begin, span; // its first token in the sequence; tokens in cum from head to head
 };
-// index counts chunks: j + M b. Args has flags, L, S and M.
+// Chunk j of sequence b, index j + M b. Args has flags, L, T, S and M.
 template <class Args> __device__ __forceinline__ Place place_of(const Args &args, const int32_t *seq, uint32_t index)
 {
     const uint32_t j = index % args.M, b = index / args.M;
-    const Chunk chunk = chunk_of(piece_of(seq, args.flags, args.L, b), args.S, j);
-    return {b, j, chunk.length(), index, size_t(b) * args.L + chunk.begin};
+    const Sequence piece = sequence_of(seq, args.flags, args.L, args.T, b);
+    const Chunk chunk = chunk_of(piece, args.S, j);
+    return {chunk.length(), size_t(piece.slot(args.M, args.S)) + j, size_t(piece.row) + chunk.begin,
+            piece.row, chunk.begin, piece.span};
 }
 // {hi, lo, step} of the first token of the chunk, CUM_STRIDE floats a token.
 template <class Args> __device__ __forceinline__ const float *cum_of(const Args &args, const float *cum, const Place &at, uint32_t h)
 {
-    return cum + ((size_t(at.b) * args.H + h) * args.L + (at.token - size_t(at.b) * args.L)) * CUM_STRIDE;
+    return cum + (at.row * args.H + at.begin + size_t(h) * at.span) * CUM_STRIDE;
 }
 
 // Row and column tile of a pair.

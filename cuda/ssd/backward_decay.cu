@@ -42,12 +42,14 @@ KERNEL_FUNCTION(ssd_backward_decay, simt)
     FOR_TILES(tile) {
         const uint32_t h = tile % args.H;
         const Place at = place_of(args, INTS(ssd_backward_decay, seq) + args.seq_at, tile / args.H);
+        if (at.size == 0 && (args.flags & HAS_CU)) continue;
+        const size_t own = at.slot * args.H + h;
         const float *cum = cum_of(args, FLOATS(ssd_backward_decay, cum), at, h);
-        const float *sums = FLOATS(ssd_backward_decay, sums) + size_t(tile) * pairs * 64;
+        const float *sums = FLOATS(ssd_backward_decay, sums) + own * pairs * 64;
         const float a = -expf(load(a_log, args.a_log_at + size_t(h)));
         const float bias = args.flags & HAS_BIAS ? load(dt_bias, args.dt_bias_at + size_t(h)) : 0.0f;
         float carried = 0.0f;
-        for (uint32_t n = threadIdx.x; n < args.N && at.size > 0; n += block_size) carried += carry[size_t(tile) * args.N + n];
+        for (uint32_t n = threadIdx.x; n < args.N && at.size > 0; n += block_size) carried += carry[own * args.N + n];
         carried = block_sum(carried);
         const uint32_t blocks = ceil_div(at.size, block_size);
         float before = 0.0f, later = 0.0f, of_a_log = 0.0f, of_bias = 0.0f, of_d = 0.0f;
@@ -85,9 +87,9 @@ KERNEL_FUNCTION(ssd_backward_decay, simt)
         of_bias = block_sum(of_bias);
         of_d = block_sum(of_d);
         if (threadIdx.x == 0) {
-            FLOATS(ssd_backward_decay, of_a_log)[tile] = of_a_log;
-            FLOATS(ssd_backward_decay, of_bias)[tile] = of_bias;
-            FLOATS(ssd_backward_decay, of_d)[tile] = of_d;
+            FLOATS(ssd_backward_decay, of_a_log)[own] = of_a_log;
+            FLOATS(ssd_backward_decay, of_bias)[own] = of_bias;
+            FLOATS(ssd_backward_decay, of_d)[own] = of_d;
         }
     }
 }

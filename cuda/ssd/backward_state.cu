@@ -14,10 +14,11 @@ KERNEL_FUNCTION(ssd_backward_state, simt)
     const uint32_t blocks = ceil_div(args.N, rows), lane = threadIdx.x % 32, P = args.P;
     FOR_TILES(tile) {
         const uint32_t n = tile % blocks * rows + threadIdx.x / 32, h = tile / blocks % args.H, b = tile / blocks / args.H;
-        const Piece piece = piece_of(INTS(ssd_backward_state, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(ssd_backward_state, seq) + args.seq_at, args.flags, args.L, args.T, b);
         if (threadIdx.x / 32 >= rows || n >= args.N) continue;
         const size_t own = ((size_t(b) * args.H + h) * args.N + n) * P;
-        const float *log_decay = decay + size_t(b) * (args.M + 1) * args.H + h;
+        const size_t slots = piece.slot(args.M, args.S);
+        const float *log_decay = decay + (slots + b) * args.H + h;
         const uint32_t chunks = piece.count == 0 ? 0 :
             uint32_t(min(uint64_t(args.M), (uint64_t(piece.position % args.S) + piece.count + args.S - 1) / args.S));
         float state[parts];
@@ -27,7 +28,7 @@ KERNEL_FUNCTION(ssd_backward_state, simt)
             state[i] = (args.flags & HAS_UP_H) && p < P ? up_h[own + p] : 0.0f;
         }
         for (uint32_t j = chunks; j-- > 0;) {
-            const size_t row = ((size_t(b) * args.M + j) * args.H + h) * args.N + n;
+            const size_t row = ((slots + j) * args.H + h) * args.N + n;
             const float keep = exp_below(log_decay[(size_t(j) + 1) * args.H]);
             float along = 0.0f;
 #pragma unroll

@@ -21,24 +21,25 @@ KERNEL_FUNCTION_BLOCKS(ssd_decay, scan, 1)
 
     FOR_TILES(tile) {
         const size_t item = size_t(tile) * T0 + i;
-        uint32_t h = 0, j = 0, b = 0, begin = 0, length = 0;
+        uint32_t h = 0, begin = 0, length = 0, row = 0;
         float rate = 0.0f, bias = 0.0f;
         if (item < items) {
-            h = uint32_t(item % args.H), j = uint32_t(item / args.H % args.M), b = uint32_t(item / args.H / args.M);
-            const Chunk chunk = chunk_of(piece_of(INTS(ssd_decay, seq) + args.seq_at, args.flags, args.L, b), args.S, j);
+            h = uint32_t(item % args.H);
+            const uint32_t j = uint32_t(item / args.H % args.M), b = uint32_t(item / args.H / args.M);
+            const Sequence piece = sequence_of(INTS(ssd_decay, seq) + args.seq_at, args.flags, args.L, args.T, b);
+            const Chunk chunk = chunk_of(piece, args.S, j);
+            row = piece.row;
+            if (k == 0) walk_at[i] = (size_t(row) * args.H + size_t(h) * piece.span + chunk.begin) * CUM_STRIDE;
             begin = chunk.begin;
             length = chunk.length();
             rate = -expf(load(a_log, args.a_log_at + size_t(h)));
             if (args.flags & HAS_BIAS) bias = load(dt_bias, args.dt_bias_at + size_t(h));
         }
-        if (k == 0) {
-            walk_length[i] = length;
-            walk_at[i] = ((size_t(b) * args.H + h) * args.L + begin) * CUM_STRIDE;
-        }
+        if (k == 0) walk_length[i] = length;
         double carried = 0.0;
         for (uint32_t base = 0; base < longest; base += run) {
             // All loads first: one after another they would take as long as all the rest.
-            const size_t from = args.dt_at + (size_t(b) * args.L + begin + base + k) * args.dt_row + h;
+            const size_t from = args.dt_at + (size_t(row) + begin + base + k) * args.dt_row + h;
             float steps[parts];
             if (dt.dtype == DTYPE_F32) {
                 const float *next = reinterpret_cast<const float *>(dt.base) + from;
@@ -105,9 +106,12 @@ KERNEL_FUNCTION_BLOCKS(ssd_decay, scan, 1)
         const size_t own = size_t(tile) * T0 + warp;
         if (lane == 0 && own < items) {
             const uint32_t head = uint32_t(own % args.H), number = uint32_t(own / args.H % args.M), sequence = uint32_t(own / args.H / args.M);
-            const size_t first = size_t(sequence) * (args.M + 1) * args.H + head;
-            decay[first + (size_t(number) + 1) * args.H] = float(carried);
-            if (number == 0) decay[first] = args.flags & HAS_OPEN ? open_decay[size_t(sequence) * args.H + head] : 0.0f;
+            const Sequence piece = sequence_of(INTS(ssd_decay, seq) + args.seq_at, args.flags, args.L, args.T, sequence);
+            const size_t first = (size_t(piece.slot(args.M, args.S)) + sequence) * args.H + head;
+            if (!piece.packed || walk_length[warp] > 0) {
+                decay[first + (size_t(number) + 1) * args.H] = float(carried);
+                if (number == 0) decay[first] = args.flags & HAS_OPEN ? open_decay[size_t(sequence) * args.H + head] : 0.0f;
+            }
         }
         __syncthreads();
     }

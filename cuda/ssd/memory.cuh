@@ -12,10 +12,10 @@ template <class Args> __device__ __forceinline__ bool memory_stored(const Args &
            (chunk_of(piece, args.S, j).closes && m >= args.first && m < uint64_t(args.first) + args.count);
 }
 template <class Args>
-__device__ __forceinline__ size_t memory_row(const Args &args, const Piece &piece, uint32_t b, uint32_t j, uint32_t h)
+__device__ __forceinline__ size_t memory_row(const Args &args, const Sequence &piece, uint32_t j, uint32_t h)
 {
-    const size_t slot = args.flags & HAS_RUN ? size_t(b) * args.capacity + (piece.position / args.S + j - args.first)
-                                             : size_t(b) * args.M + j;
+    const size_t slot = args.flags & HAS_RUN ? size_t(piece.b) * args.capacity + (piece.position / args.S + j - args.first)
+                                             : size_t(piece.slot(args.M, args.S)) + j;
     return (slot * args.H + h) * args.N;
 }
 

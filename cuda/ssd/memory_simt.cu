@@ -42,19 +42,19 @@ KERNEL_FUNCTION(ssd_memory, simt)
         const uint32_t n0 = tile % n_blocks * T, rest = tile / n_blocks;
         const uint32_t h = rest % args.H, j = rest / args.H % args.M, b = rest / args.H / args.M,
                        g = h / (args.H / args.G);
-        const Piece piece = piece_of(INTS(ssd_memory, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(ssd_memory, seq) + args.seq_at, args.flags, args.L, args.T, b);
         const Chunk chunk = chunk_of(piece, args.S, j);
         const uint32_t length = chunk.length();
         if (length == 0) continue;
-        const size_t token = size_t(b) * args.L + chunk.begin, own = (size_t(b) * args.H + h) * args.N;
+        const size_t token = size_t(piece.row) + chunk.begin, own = (size_t(b) * args.H + h) * args.N;
         const bool stored = memory_stored(args, piece, j);
-        const size_t row = memory_row(args, piece, b, j, h);
-        const float still = has_open && j == 0 ? exp_below(FLOATS(ssd_memory, decay)[(size_t(b) * (args.M + 1) + 1) * args.H + h])
+        const size_t row = memory_row(args, piece, j, h);
+        const float still = has_open && j == 0 ? exp_below(FLOATS(ssd_memory, decay)[(size_t(piece.slot(args.M, args.S)) + b + 1) * args.H + h])
                                                : 0.0f;
         const DecayedColumns rows = {
             {b_view, args.b_at + token * args.b_row + g * args.N + n0, args.b_row, args.N - n0, length,
              multiples_of_4(args.b_at, args.b_row, args.N)},
-            FLOATS(ssd_memory, cum) + ((size_t(b) * args.H + h) * args.L + chunk.begin) * CUM_STRIDE};
+            FLOATS(ssd_memory, cum) + (size_t(piece.row) * args.H + size_t(h) * piece.span + chunk.begin) * CUM_STRIDE};
         float squares[4] = {}, roots[4] = {1.0f, 1.0f, 1.0f, 1.0f};
         for (uint32_t round = 0; round < again + p_blocks; round++) {
             const uint32_t p0 = round % p_blocks * T;

@@ -96,12 +96,13 @@ KERNEL_FUNCTION(ssd_output, simt)
         const uint32_t t0 = tile % t_blocks * T, block = tile / t_blocks % h_blocks, rest = tile / t_blocks / h_blocks;
         const uint32_t g = rest % args.G, j = rest / args.G % args.M, b = rest / args.G / args.M;
         const uint32_t h0 = g * in_group + block * heads, there = min(heads, in_group - block * heads);
-        const Chunk chunk = chunk_of(piece_of(INTS(ssd_output, seq) + args.seq_at, args.flags, args.L, b), args.S, j);
+        const Sequence piece = sequence_of(INTS(ssd_output, seq) + args.seq_at, args.flags, args.L, args.T, b);
+        const Chunk chunk = chunk_of(piece, args.S, j);
         const uint32_t length = chunk.length();
         if (t0 >= length) continue;
         const uint32_t lines = min(length - t0, T), earlier = t0 + lines;
         const uint32_t staged = t0 + min(staged_line<4>(), lines - 1);
-        const size_t token = size_t(b) * args.L + chunk.begin;
+        const size_t token = size_t(piece.row) + chunk.begin, walk = size_t(piece.row) * args.H + chunk.begin; // of head 0 in cum
         const Lines reads = {c, args.c_at + (token + t0) * args.c_row + g * args.N, args.c_row, lines, args.N,
                              multiples_of_4(args.c_at, args.c_row, args.N)};
         for (uint32_t p0 = 0; p0 < args.P; p0 += T) {
@@ -111,8 +112,8 @@ KERNEL_FUNCTION(ssd_output, simt)
                 product_clear(acc[i]);
                 if (i >= there) continue;
                 const float *own = FLOATS(ssd_output, cum) +
-                                   ((size_t(b) * args.H + h0 + i) * args.L + chunk.begin + staged) * CUM_STRIDE;
-                const size_t row = ((size_t(b) * args.M + j) * args.H + h0 + i) * args.N;
+                                   (walk + size_t(h0 + i) * piece.span + staged) * CUM_STRIDE;
+                const size_t row = ((size_t(piece.slot(args.M, args.S)) + j) * args.H + h0 + i) * args.N;
                 const Columns columns = {hin, args.hin_at + row * args.P + p0, args.P, args.P - p0, args.N,
                                          multiples_of_4(args.hin_at, args.P)};
                 const float *scale =
@@ -138,7 +139,7 @@ KERNEL_FUNCTION(ssd_output, simt)
                 for (uint32_t i = 0; i < heads; i++) {
                     if (i >= there) continue;
                     const float *cum =
-                        FLOATS(ssd_output, cum) + ((size_t(b) * args.H + h0 + i) * args.L + chunk.begin) * CUM_STRIDE;
+                        FLOATS(ssd_output, cum) + (walk + size_t(h0 + i) * piece.span) * CUM_STRIDE;
                     const Columns columns = {x, args.x_at + (token + s0) * args.x_row + (h0 + i) * args.P + p0, args.x_row,
                                              args.P - p0, sources, multiples_of_4(args.x_at, args.x_row, args.P)};
                     const float *from = cum + size_t(s0) * CUM_STRIDE;

@@ -14,10 +14,11 @@ KERNEL_FUNCTION(ssd_state, simt)
     const uint32_t blocks = ceil_div(args.N, warps), lane = threadIdx.x % 32, P = args.P;
     FOR_TILES(tile) {
         const uint32_t n = tile % blocks * warps + threadIdx.x / 32, h = tile / blocks % args.H, b = tile / blocks / args.H;
-        const Piece piece = piece_of(INTS(ssd_state, seq) + args.seq_at, args.flags, args.L, b);
+        const Sequence piece = sequence_of(INTS(ssd_state, seq) + args.seq_at, args.flags, args.L, args.T, b);
         if (n >= args.N || piece.count == 0) continue;
         const size_t head = size_t(b) * args.H + h, own = (head * args.N + n) * P;
-        const float *log_decay = decay + size_t(b) * (args.M + 1) * args.H + h;
+        const size_t slots = piece.slot(args.M, args.S);
+        const float *log_decay = decay + (slots + b) * args.H + h;
         const uint32_t chunks =
             uint32_t(min(uint64_t(args.M), (uint64_t(piece.position % args.S) + piece.count + args.S - 1) / args.S));
         const bool closes = (uint64_t(piece.position) + piece.count) % args.S == 0;
@@ -29,7 +30,7 @@ KERNEL_FUNCTION(ssd_state, simt)
         }
         for (uint32_t j = 0; j < chunks; j++) {
             const bool folds = j + 1 < chunks || closes || !has_open;
-            const size_t row = memory_row(args, piece, b, j, h) + n, hin_row = ((size_t(b) * args.M + j) * args.H + h) * args.N + n;
+            const size_t row = memory_row(args, piece, j, h) + n, hin_row = ((slots + j) * args.H + h) * args.N + n;
             const float before = j == 0 ? log_decay[0] : 0.0f;
             const float size = folds && (args.flags & HAS_SCALE) ? scale[args.scale_at + row] : 1.0f;
             float mem[parts], enter[parts], square = 0.0f;

@@ -13,6 +13,7 @@
 #include "lib/dart.glsl"
 #include "table/attention.glsl"
 READS(q) READS(k) READS(v) READS(seq) WRITES(o) WRITES(lse)
+#define PACKS
 #include "lib/seq.glsl"
 #include "lib/log.glsl"
 
@@ -40,11 +41,13 @@ void main()
         uint b = head / args.H;
         uint h = head % args.H;
         uint g = h / (args.H / args.G);
-        uint count = seq_count(b, args.L);
+        Sequence sequence = sequence_of(b);
+        uint count = sequence.count;
         if (t_first >= count) continue;
-        uint place = seq_position(b) + t_first; // of the first query
+        uint place = sequence.position + t_first; // of the first query
         uint t_last = min(t_first + T0, count) - 1u;
-        uint token = b * args.L;
+        uint token = sequence.row;
+        uint cached = has(args.flags, HAS_CU) ? token : b * args.C;
         uint seen = min(place + (t_last - t_first) + 1u, args.C);
 
         barrier();
@@ -65,7 +68,7 @@ void main()
         for (uint i = 0u; i < GROUPS * QUADS; i++) sums[i] = vec4(0.0);
 
         for (uint s = 0u; s < seen; s += KEYS) {
-            uint row = b * args.C + s;
+            uint row = cached + s;
             uint keys = min(KEYS, seen - s);
             bool whole = s + KEYS <= min(place + 1u, args.C);
             uint key = LANE % KEYS;

@@ -9,6 +9,7 @@
 #include "lib/dart.glsl"
 #include "table/attention_backward_k.glsl"
 READS(q) READS(k) READS(v) READS(up_o) READS(lse) READS(dot) READS(seq) WRITES(grad_k) WRITES(grad_v)
+#define PACKS
 #include "lib/seq.glsl"
 #include "attention/backward.glsl"
 
@@ -22,8 +23,10 @@ void main()
         uint column = tile / t_blocks % slabs * SLAB;
         uint g = tile / t_blocks / slabs % args.G;
         uint b = tile / t_blocks / slabs / args.G;
-        uint count = seq_count(b, args.L);
-        uint token = b * args.L;
+        Sequence sequence = sequence_of(b);
+        if (s_first >= sequence.span) continue;
+        uint count = sequence.count;
+        uint token = sequence.row;
         uint columns = min(SLAB, args.D - column);
         vec4 sums_k[2u * PARTS];
         vec4 sums_v[2u * PARTS];
@@ -124,7 +127,7 @@ void main()
                 uint s = s_first + e / 32u;
                 uint n = 32u * (part % PARTS) + e % 32u;
                 float value = weights[e / 32u * PITCH + e % 32u / 4u][e % 4u];
-                if (s >= args.L || n >= columns) continue;
+                if (s >= sequence.span || n >= columns) continue;
                 uint to = g * args.D + column + n;
                 if (of_v) store_grad_v(args.grad_v_at + (token + s) * args.grad_v_row + to, value);
                 else store_grad_k(args.grad_k_at + (token + s) * args.grad_k_row + to, args.scale * value);

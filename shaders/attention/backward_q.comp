@@ -8,6 +8,7 @@
 #include "lib/dart.glsl"
 #include "table/attention_backward_q.glsl"
 READS(q) READS(k) READS(v) READS(up_o) READS(lse) READS(dot) READS(seq) WRITES(grad_q)
+#define PACKS
 #include "lib/seq.glsl"
 #include "attention/backward.glsl"
 
@@ -21,8 +22,10 @@ void main()
         uint h = tile / t_blocks / slabs % args.H;
         uint b = tile / t_blocks / slabs / args.H;
         uint g = h / (args.H / args.G);
-        uint count = seq_count(b, args.L);
-        uint token = b * args.L;
+        Sequence sequence = sequence_of(b);
+        if (t_first >= sequence.span) continue;
+        uint count = sequence.count;
+        uint token = sequence.row;
         uint columns = min(SLAB, args.D - column);
         uint end = t_first < count ? min(t_first + BLOCK, count) : 0u; // of the tokens that are seen
         vec4 sums[2u * PARTS];
@@ -100,7 +103,7 @@ void main()
             for (uint e = LANE; e < 32u * BLOCK; e += LANES) {
                 uint t = t_first + e / 32u;
                 uint n = 32u * part + e % 32u;
-                if (t >= args.L || n >= columns) continue;
+                if (t >= sequence.span || n >= columns) continue;
                 store_grad_q(args.grad_q_at + (token + t) * args.grad_q_row + h * args.D + column + n,
                              args.scale * weights[e / 32u * PITCH + e % 32u / 4u][e % 4u]);
             }

@@ -9,6 +9,7 @@
 #include "lib/dart.glsl"
 #include "table/conv_backward.glsl"
 READS(x) READS(weight) READS(bias) READS(seq) READS(up_y) WRITES(grad_x) WRITES(of_weight) WRITES(of_bias)
+#define PACKS
 #include "lib/seq.glsl"
 #include "lib/slope.glsl"
 
@@ -20,14 +21,18 @@ void main()
     uint token_blocks = (args.L + T1 - 1u) / T1;
     uint first_tap = TAPS - args.K;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        uint slot = tile / channel_blocks;
-        uint channel_begin = (tile - slot * channel_blocks) * T0;
+        uint place = tile / channel_blocks;
+        uint channel_begin = (tile - place * channel_blocks) * T0;
         uint channel_end = min(channel_begin + T0, args.C);
-        uint b = slot / token_blocks;
-        uint begin = (slot - b * token_blocks) * T1;
-        uint end = min(begin + T1, args.L);
-        uint count = seq_count(b, args.L);
-        uint row = b * args.L;
+        uint b = place / token_blocks;
+        uint block = place - b * token_blocks;
+        Sequence sequence = sequence_of(b);
+        uint begin = block * T1;
+        uint end = min(begin + T1, sequence.span);
+        if (begin >= end) continue;
+        uint count = sequence.count;
+        uint row = sequence.row;
+        uint slot = slot_of(sequence, b, token_blocks, T1) + block;
         for (uint channel = channel_begin + LANE; channel < channel_end; channel += LANES) {
             float weight[TAPS];
             float recent[TAPS];

@@ -8,13 +8,14 @@
 #include "lib/dart.glsl"
 #include "table/conv.glsl"
 READS(x) READS(weight) READS(bias) READS(tail) READS(seq) WRITES(y)
+#define PACKS
 #include "lib/seq.glsl"
 
 const uint TAPS = 8u;
 
-float input_at(uint b, int t, uint channel)
+float input_at(uint b, uint row, int t, uint channel)
 {
-    if (t >= 0) return load_x(args.x_at + (b * args.L + uint(t)) * args.x_row + channel);
+    if (t >= 0) return load_x(args.x_at + (row + uint(t)) * args.x_row + channel);
     if (!has(args.flags, HAS_TAIL)) return 0.0;
     return load_tail(args.tail_at + (b * (args.K - 1u) + uint(int(args.K) - 1 + t)) * args.C + channel);
 }
@@ -30,24 +31,26 @@ void main()
         uint channel_end = min(channel_begin + T0, args.C);
         uint b = rest / token_blocks;
         uint begin = (rest - b * token_blocks) * T1;
-        uint end = min(begin + T1, seq_count(b, args.L));
+        Sequence sequence = sequence_of(b);
+        uint row = sequence.row;
+        uint end = min(begin + T1, sequence.count);
         if (begin >= end) continue;
         for (uint channel = channel_begin + LANE; channel < channel_end; channel += LANES) {
             float weight[TAPS];
             float recent[TAPS];
             [[unroll]] for (uint k = 0u; k < TAPS; k++) {
                 weight[k] = k >= first_tap ? load_weight(args.weight_at + channel * args.K + k - first_tap) : 0.0;
-                recent[k] = k > first_tap ? input_at(b, int(begin + k) - int(TAPS), channel) : 0.0;
+                recent[k] = k > first_tap ? input_at(b, row, int(begin + k) - int(TAPS), channel) : 0.0;
             }
             float bias = has(args.flags, HAS_BIAS) ? load_bias(args.bias_at + channel) : 0.0;
             for (uint t = begin; t < end; t++) {
                 [[unroll]] for (uint k = 0u; k + 1u < TAPS; k++) recent[k] = recent[k + 1u];
-                recent[TAPS - 1u] = load_x(args.x_at + (b * args.L + t) * args.x_row + channel);
+                recent[TAPS - 1u] = load_x(args.x_at + (row + t) * args.x_row + channel);
                 float sum = bias;
                 [[unroll]] for (uint k = 0u; k < TAPS; k++) {
                     if (k >= first_tap) sum += weight[k] * recent[k];
                 }
-                store_y(args.y_at + (b * args.L + t) * args.y_row + channel, silu(sum));
+                store_y(args.y_at + (row + t) * args.y_row + channel, silu(sum));
             }
         }
     }

@@ -8,8 +8,8 @@ uint seq_count(uint b, uint L)
 
 #ifdef PACKS // for shaders that take packed sequences; args has B, L and T besides
 // A sequence and where it lies, packed or not: its token t in row `row` + t; in what has a row of tokens for each of H heads, token t of
-// head h at row H + h length + t.
-struct Sequence { uint position, count, row, length; };
+// head h at row H + h span + t.
+struct Sequence { uint position, count, row, span; };
 uint cu_at(uint b) { return min(uint(max(load_int_seq(args.seq_at + b), 0)), args.T); }
 Sequence sequence_of(uint b)
 {

@@ -8,6 +8,7 @@
 #include "lib/dart.glsl"
 #include "table/rope.glsl"
 READS(x) READS(seq) WRITES(y)
+#define PACKS
 #include "lib/seq.glsl"
 
 // The product of two fractions of 64 bits, high word first.
@@ -57,13 +58,15 @@ void main()
         for (uint e = LANE; e < T0 * half_size; e += LANES) {
             uint row = tile * T0 + e / half_size;
             uint i = e % half_size;
-            if (row >= args.B * args.L) continue;
-            uint b = row / args.L;
-            uint t = row % args.L;
-            bool counts = t < seq_count(b, args.L);
-            if (!counts && !has(args.flags, IS_INVERSE)) continue;
+            bool packed = has(args.flags, HAS_CU);
+            if (row >= (packed ? args.T : args.B * args.L)) continue;
+            uint b = packed ? sequence_with(row) : row / args.L;
+            Sequence sequence = sequence_of(b);
+            uint t = row - sequence.row;
+            bool counts = t < sequence.count;
+            if (!counts && (packed || !has(args.flags, IS_INVERSE))) continue;
             uvec2 rate = rate_of(i);
-            uint position = seq_position(b) + t;
+            uint position = sequence.position + t;
             uint upper, lower;
             umulExtended(position, rate.y, upper, lower);
             vec2 by = sine(position * rate.x + upper);

@@ -6,6 +6,7 @@
 #include "lib/dart.glsl"
 #include "table/sma_backward_dh.glsl"
 READS(dh) READS(factor) READS(seq) READS(x) READS_WRITES(grad_dh)
+#define PACKS
 #include "lib/seq.glsl"
 #include "sma/backward.glsl"
 
@@ -20,8 +21,10 @@ void main()
         uint head = tile / blocks;
         uint m = head / args.H % args.M;
         uint b = head / args.H / args.M;
-        bool live = first_to_see(seq_position(b), m) < seq_count(b, args.L);
-        uint row = head * args.N + min(n, args.N - 1u);
+        Sequence sequence = sequence_of(b);
+        if (has(args.flags, HAS_CU) && m * args.S >= sequence.count) continue; // no chunk: the slot is another sequence's
+        bool live = first_to_see(sequence.position, m) < sequence.count;
+        uint row = ((slot_of(sequence, b, args.M, args.S) + m) * args.H + head % args.H) * args.N + min(n, args.N - 1u);
         float sum = 0.0;
         for (uint p = LANE % TEAM; p < args.P && live; p += TEAM) sum += load_x(row * args.P + p) * load_dh(args.dh_at + row * args.P + p);
         barrier();

@@ -7,6 +7,7 @@
 #include "lib/dart.glsl"
 #include "table/sma_backward_memories.glsl"
 READS(qn) READS(en) READS(c) READS(g) READS(slope) READS(seq) READS(up_r) WRITES(x) WRITES(grad_dh)
+#define PACKS
 #include "lib/seq.glsl"
 #include "sma/backward.glsl"
 const uint ROWS = 16u;
@@ -26,8 +27,12 @@ void main()
         uint h = rest / 2u % args.H;
         uint b = rest / 2u / args.H;
         uint group = h / (args.H / args.G);
-        uint count = seq_count(b, args.L);
-        uint position = seq_position(b);
+        Sequence sequence = sequence_of(b);
+        uint count = sequence.count;
+        uint position = sequence.position;
+        // Memories that there is room for: of packed sequences those of their own chunks, for all others M.
+        uint room = has(args.flags, HAS_CU) ? (count + args.S - 1u) / args.S * args.N : args.M * args.N;
+        if (first >= room) continue;
         // A lane fills the same line of the panel all through.
         uint own_m = (first + LANE % LINES) / args.N;
         uint own_n = (first + LANE % LINES) % args.N;
@@ -39,7 +44,7 @@ void main()
                 uint t = t_first + e / LINES;
                 float value = 0.0;
                 if (t < count && t >= own_begin) {
-                    uint row = b * args.L + t;
+                    uint row = sequence.row + t;
                     uint at = (row * args.H + h) * args.M + own_m;
                     value = of_values ? load_g(at) * load_c(args.c_at + row * args.c_row + group * args.N + own_n) :
                                         load_slope(at) * load_qn((row * args.G + group) * args.N + own_n);
@@ -51,7 +56,7 @@ void main()
                 uint p = p_first + e % COLUMNS;
                 float value = 0.0;
                 if (t < count && p < args.P) {
-                    uint row = b * args.L + t;
+                    uint row = sequence.row + t;
                     value = of_values ? load_up_r(args.up_r_at + row * args.up_r_row + h * args.P + p) : load_en((row * args.G + group) * args.P + p);
                 }
                 put_b(e % COLUMNS, e / COLUMNS, value);
@@ -66,8 +71,8 @@ void main()
             for (uint e = LANE; e < STRIP; e += LANES) {
                 uint line = first + strip_line(k, e / COLUMNS);
                 uint p = p_first + e % COLUMNS;
-                if (line >= args.M * args.N || p >= args.P) continue;
-                uint to = (((b * args.M + line / args.N) * args.H + h) * args.N + line % args.N) * args.P + p;
+                if (line >= room || p >= args.P) continue;
+                uint to = (((slot_of(sequence, b, args.M, args.S) + line / args.N) * args.H + h) * args.N + line % args.N) * args.P + p;
                 float value = strip_at(e / COLUMNS, e % COLUMNS);
                 if (of_values) store_grad_dh(args.grad_dh_at + to, value);
                 else store_x(to, value);

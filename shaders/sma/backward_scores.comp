@@ -7,6 +7,7 @@
 #include "lib/dart.glsl"
 #include "table/sma_backward_scores.glsl"
 READS(qn) READS(en) READS(c) READS(dh) READS(factor) READS(seq) READS(r) READS(lse) READS(up_r) WRITES(g) WRITES(slope)
+#define PACKS
 #include "lib/seq.glsl"
 #include "sma/backward.glsl"
 const uint TOKENS = 32u;
@@ -28,11 +29,13 @@ void main()
         uint h = tile / tiles % args.H;
         uint b = tile / tiles / args.H;
         uint group = h / (args.H / args.G);
-        uint count = seq_count(b, args.L);
-        uint position = seq_position(b);
+        Sequence sequence = sequence_of(b);
+        uint count = sequence.count;
+        uint position = sequence.position;
         if (first >= count) continue;
         uint seen = seen_by(position, min(first + TOKENS, count) - 1u);
-        uint row = b * args.L + first;
+        uint row = sequence.row + first;
+        uint slots = slot_of(sequence, b, args.M, args.S);
         barrier();
         float along = 0.0;
         for (uint p = LANE % 4u; p < args.P && first + LANE / 4u < count; p += 4u)
@@ -42,7 +45,7 @@ void main()
         barrier();
         if (LANE < TOKENS) dots[LANE] = parts[4u * LANE] + parts[4u * LANE + 1u] + parts[4u * LANE + 2u] + parts[4u * LANE + 3u];
         for (uint m = 0u; m < seen; m++) {
-            uint matrix = ((b * args.M + m) * args.H + h) * args.N;
+            uint matrix = ((slots + m) * args.H + h) * args.N;
             barrier();
             if (LANE < LINES) totals[LANE] = 0.0;
             for (uint p_first = 0u; p_first < args.P; p_first += COLUMNS) {

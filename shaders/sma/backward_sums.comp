@@ -8,6 +8,7 @@
 #include "lib/dart.glsl"
 #include "table/sma_backward_sums.glsl"
 READS(qn) READS(en) READS(g) READS(slope) READS(dh) READS(factor) READS(seq) READS(up_r) WRITES(of_q) WRITES(of_e) READS_WRITES(grad_c)
+#define PACKS
 #include "lib/seq.glsl"
 #include "sma/backward.glsl"
 const uint ROWS = 16u;
@@ -33,9 +34,12 @@ void main()
         uint first = tile / blocks % tiles * LINES;
         uint group = tile / blocks / tiles % args.G;
         uint b = tile / blocks / tiles / args.G;
-        uint count = seq_count(b, args.L);
-        uint position = seq_position(b);
-        uint row = b * args.L + first;
+        Sequence sequence = sequence_of(b);
+        if (first >= sequence.span) continue;
+        uint count = sequence.count;
+        uint position = sequence.position;
+        uint row = sequence.row + first;
+        uint slots = slot_of(sequence, b, args.M, args.S);
         uint seen = first < count ? seen_by(position, min(first + LINES, count) - 1u) : 0u;
         uint width = which == OF_E ? args.P : args.N;
         uint depth = which == OF_E ? args.N : args.P;
@@ -44,7 +48,7 @@ void main()
         for (uint pair = 0u; pair < in_group * seen; pair++) {
             uint h = group * in_group + pair / seen;
             uint m = pair % seen;
-            uint matrix = ((b * args.M + m) * args.H + h) * args.N;
+            uint matrix = ((slots + m) * args.H + h) * args.N;
             for (uint k_first = 0u; k_first < depth; k_first += DEPTH) {
                 barrier();
                 for (uint e = LANE; e < LINES * DEPTH; e += LANES) {
@@ -52,10 +56,10 @@ void main()
                     uint k = k_first + e % DEPTH;
                     float value = 0.0;
                     if (t < count && k < depth && m < seen_by(position, t)) {
-                        uint at = ((b * args.L + t) * args.H + h) * args.M + m;
-                        uint of_group = (b * args.L + t) * args.G + group;
+                        uint at = ((sequence.row + t) * args.H + h) * args.M + m;
+                        uint of_group = (sequence.row + t) * args.G + group;
                         if (which == OF_Q) value = load_slope(at) * load_en(of_group * args.P + k);
-                        else if (which == OF_C) value = load_g(at) * load_up_r(args.up_r_at + (b * args.L + t) * args.up_r_row + h * args.P + k);
+                        else if (which == OF_C) value = load_g(at) * load_up_r(args.up_r_at + (sequence.row + t) * args.up_r_row + h * args.P + k);
                         else value = load_slope(at) * load_qn(of_group * args.N + k);
                     }
                     put_a(e / DEPTH, e % DEPTH, value);
@@ -83,7 +87,7 @@ void main()
             for (uint e = LANE; e < STRIP; e += LANES) {
                 uint line = strip_line(k, e / COLUMNS);
                 uint i = column + e % COLUMNS;
-                if (first + line >= args.L || i >= width) continue;
+                if (first + line >= sequence.span || i >= width) continue;
                 float value = strip_at(e / COLUMNS, e % COLUMNS);
                 uint of_group = (row + line) * args.G + group;
                 if (which == OF_Q) store_of_q(of_group * args.N + i, value);

@@ -13,6 +13,7 @@
 #include "table/sma_backward_tokens.glsl"
 READS(qn) READS(en) READS(c) READS(dh) READS(factor) READS(seq) READS(r) READS(lse) READS(up_r)
 WRITES(g) WRITES(slope) WRITES(of_q) WRITES(of_e) READS_WRITES(grad_c)
+#define PACKS
 #include "lib/seq.glsl"
 #include "sma/backward.glsl"
 const uint TOKENS = 32u;
@@ -45,9 +46,13 @@ void main()
         uint first = tile % tiles * TOKENS;
         uint group = tile / tiles % args.G;
         uint b = tile / tiles / args.G;
-        uint count = seq_count(b, args.L);
-        uint position = seq_position(b);
-        uint row = b * args.L + first;
+        Sequence sequence = sequence_of(b);
+        if (first >= sequence.span) continue;
+        uint count = sequence.count;
+        uint position = sequence.position;
+        uint row = sequence.row + first;
+        uint slots = slot_of(sequence, b, args.M, args.S);
+        uint span = sequence.span;
         uint seen = first < count ? seen_by(position, min(first + TOKENS, count) - 1u) : 0u;
         uint own = first + token < count ? seen_by(position, first + token) : 0u;
         barrier();
@@ -90,7 +95,7 @@ void main()
                         uint m = m_first + line / padded;
                         uint n = line % padded;
                         bool live = m < seen && n < args.N && p < args.P;
-                        of_w[k] = live ? load_dh(args.dh_at + (((b * args.M + m) * args.H + h) * args.N + n) * args.P + p) : 0.0;
+                        of_w[k] = live ? load_dh(args.dh_at + (((slots + m) * args.H + h) * args.N + n) * args.P + p) : 0.0;
                     }
                     [[unroll]] for (uint k = 0u; k < 4u; k++) {
                         uint line = ((x + k) * LANES + LANE) / WIDTH;
@@ -100,7 +105,7 @@ void main()
                 if (LANE < ROWS) {
                     uint m = m_first + LANE / padded;
                     uint n = LANE % padded;
-                    factors[LANE] = m < seen && n < args.N ? load_factor(args.factor_at + ((b * args.M + m) * args.H + h) * args.N + n) : 0.0;
+                    factors[LANE] = m < seen && n < args.N ? load_factor(args.factor_at + ((slots + m) * args.H + h) * args.N + n) : 0.0;
                 }
                 barrier();
 
@@ -183,7 +188,7 @@ void main()
         [[unroll]] for (uint x = 0u; x < 8u; x++) {
             uint n = i + 8u * (x / 2u);
             uint t = j + 16u * (x % 2u);
-            if (n >= args.N || first + t >= args.L) continue; // rows 16 to 31 of two memories are rows of the second, and belong to n below 16
+            if (n >= args.N || first + t >= span) continue; // rows 16 to 31 of two memories are rows of the second, and belong to n below 16
             bool two = together == 2u;
             store_of_q(((row + t) * args.G + group) * args.N + n, two ? sum_q[x] + sum_q[(x + 4u) % 8u] : sum_q[x]);
             float of_c = two ? sum_c[x] + sum_c[(x + 4u) % 8u] : sum_c[x];
@@ -194,7 +199,7 @@ void main()
         [[unroll]] for (uint x = 0u; x < 16u; x++) {
             uint t = 4u * i + x / 4u;
             uint p = 4u * j + x % 4u;
-            if (p < args.P && first + t < args.L) store_of_e(((row + t) * args.G + group) * args.P + p, sum_e[x / 4u][x % 4u]);
+            if (p < args.P && first + t < span) store_of_e(((row + t) * args.G + group) * args.P + p, sum_e[x / 4u][x % 4u]);
         }
     }
 }

@@ -13,6 +13,7 @@
 #include "lib/dart.glsl"
 #include "table/sma.glsl"
 READS(qn) READS(en) READS(c) READS(dh) READS(factor) READS(seq) READS_WRITES(r) READS_WRITES(lse)
+#define PACKS
 #include "lib/seq.glsl"
 #include "lib/log.glsl"
 
@@ -43,11 +44,13 @@ void main()
         uint b = head / args.H;
         uint h = head % args.H;
         uint g = h / (args.H / args.G);
-        uint count = seq_count(b, args.L);
+        Sequence sequence = sequence_of(b);
+        uint count = sequence.count;
         if (t_first >= count) continue;
-        uint position = seq_position(b);
+        uint position = sequence.position;
+        uint slots = slot_of(sequence, b, args.capacity, args.S);
         uint t_last = min(t_first + T0, count) - 1u;
-        uint token = b * args.L;
+        uint token = sequence.row;
         uint seen = min((position + t_last) / args.S, args.first + args.count);
         seen = seen > args.first ? seen - args.first : 0u;
         if (seen == 0u && merge) continue;
@@ -62,7 +65,7 @@ void main()
         for (uint i = 0u; i < GROUPS * QUADS; i++) sums[i] = vec4(0.0);
 
         for (uint m = 0u; m < seen; m++) {
-            uint rows = ((b * args.capacity + m) * args.H + h) * args.N;
+            uint rows = ((slots + m) * args.H + h) * args.N;
             vec4 logits[QUADS];
             [[unroll]] for (uint q = 0u; q < QUADS; q++) logits[q] = vec4(0.0);
             for (uint group = 0u; group < GROUPS && group * LANES < args.P; group++) {

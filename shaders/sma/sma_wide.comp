@@ -11,6 +11,7 @@
 #include "lib/dart.glsl"
 #include "table/sma.glsl"
 READS(qn) READS(en) READS(c) READS(dh) READS(factor) READS(seq) READS_WRITES(r) READS_WRITES(lse) READS(unit)
+#define PACKS
 #include "lib/seq.glsl"
 #include "lib/log.glsl"
 const uint LINES = 32u; // T0
@@ -75,11 +76,13 @@ void main()
         uint b = head / args.H;
         uint h = head % args.H;
         uint g = h / (args.H / args.G);
-        uint count = seq_count(b, args.L);
+        Sequence sequence = sequence_of(b);
+        uint count = sequence.count;
         if (t_first >= count) continue;
-        uint position = seq_position(b);
+        uint position = sequence.position;
+        uint slots = slot_of(sequence, b, args.capacity, args.S);
         uint t_last = min(t_first + LINES, count) - 1u;
-        uint token = b * args.L;
+        uint token = sequence.row;
         uint seen = min((position + t_last) / args.S, args.first + args.count);
         seen = seen > args.first ? seen - args.first : 0u;
         if (seen == 0u && merge) continue;
@@ -103,7 +106,7 @@ void main()
         }
 
         for (uint m = 0u; m < seen; m++) {
-            uint rows = ((b * args.capacity + m) * args.H + h) * args.N;
+            uint rows = ((slots + m) * args.H + h) * args.N;
             vec4 sums[OWN_LINES];
             [[unroll]] for (uint i = 0u; i < OWN_LINES; i++) sums[i] = vec4(0.0);
             for (uint n_first = 0u; n_first < args.N; n_first += STATES) {

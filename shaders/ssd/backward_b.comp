@@ -7,6 +7,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_backward_b.glsl"
 READS(x) READS(c) READS(cum) READS(grad_cb) READS(lambda) READS(up_dh) READS(seq) WRITES(grad_b)
+#define PACKS
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "ssd.glsl"

@@ -9,6 +9,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_backward_c.glsl"
 READS(b) READS(c) READS(up_y) READS(cum) READS(grad_cb) READS(hin) READS(hin_scale) READS(seq) READS_WRITES(grad_c) READS_WRITES(token)
+#define PACKS
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "ssd.glsl"

@@ -8,6 +8,7 @@
 #include "table/ssd_backward_decay.glsl"
 READS(dt) READS(a_log) READS(dt_bias) READS(cum) READS(sums) READS_WRITES(token) READS(carry) READS(seq) WRITES(grad_dt)
 WRITES(of_a_log) WRITES(of_bias) WRITES(of_d)
+#define PACKS
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "ssd.glsl"
@@ -55,6 +56,7 @@ void main()
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint h = tile % args.H;
         Place at = place_of(tile / args.H);
+        if (at.size == 0u && has(args.flags, HAS_CU)) continue;
         uint cum = cum_of(at, h);
         uint own_sums = (at.slot * args.H + h) * pairs * 64u;
         float a_log = load_a_log(args.a_log_at + h);
@@ -102,9 +104,10 @@ void main()
         float sum_bias = workgroup_sum(totals.y);
         float sum_d = workgroup_sum(totals.z);
         if (LANE == 0u) {
-            store_of_a_log(tile, sum_a_log);
-            store_of_bias(tile, sum_bias);
-            store_of_d(tile, sum_d);
+            uint to = at.slot * args.H + h;
+            store_of_a_log(to, sum_a_log);
+            store_of_bias(to, sum_bias);
+            store_of_d(to, sum_d);
         }
     }
 }

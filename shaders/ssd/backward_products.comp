@@ -6,6 +6,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_backward_products.glsl"
 READS(b) READS(c) READS(seq) WRITES(cb)
+#define PACKS
 #include "lib/seq.glsl"
 #include "ssd.glsl"
 #include "backward.glsl"

@@ -6,6 +6,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_backward_read.glsl"
 READS(c) READS(up_y) READS(cum) READS(seq) WRITES(read)
+#define PACKS
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "ssd.glsl"

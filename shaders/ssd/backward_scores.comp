@@ -7,6 +7,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_backward_scores.glsl"
 READS(x) READS(up_y) READS(cum) READS(cb) READS(seq) READS_WRITES(grad_cb) WRITES(sums)
+#define PACKS
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "ssd.glsl"

@@ -8,6 +8,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_backward_state.glsl"
 READS(decay) READS_WRITES(read) READS(hin) READS(hin_scale) READS(up_h) READS(seq) WRITES(grad_h) WRITES(carry)
+#define PACKS
 #include "lib/seq.glsl"
 #include "lib/quads.glsl"
 
@@ -25,8 +26,10 @@ void main()
         uint head = tile / row_blocks; // b H + h
         uint b = head / args.H;
         uint h = head % args.H;
-        uint count = seq_count(b, args.L);
-        uint used = count == 0u ? 0u : min((seq_position(b) % args.S + count + args.S - 1u) / args.S, args.M);
+        Sequence sequence = sequence_of(b);
+        uint count = sequence.count;
+        uint used = count == 0u ? 0u : min((sequence.position % args.S + count + args.S - 1u) / args.S, args.M);
+        uint slots = slot_of(sequence, b, args.M, args.S);
         uint rows = min(T0, args.N - n_first);
         uint own = (head * args.N + n_first) * args.P;
         vec4 state[BLOCKS];
@@ -38,8 +41,8 @@ void main()
             }
         }
         for (uint j = used; j-- > 0u;) {
-            uint row = ((b * args.M + j) * args.H + h) * args.N + n_first;
-            float keep = exp_neg(load_decay((b * (args.M + 1u) + j + 1u) * args.H + h));
+            uint row = ((slots + j) * args.H + h) * args.N + n_first;
+            float keep = exp_neg(load_decay((slots + b + j + 1u) * args.H + h));
             vec4 scales = vec4(1.0);
             [[unroll]] for (uint r = 0u; r < 4u; r++)
                 if (has(args.flags, HAS_HIN_SCALE)) scales[r] = load_hin_scale(args.hin_scale_at + row + min(r, rows - 1u));

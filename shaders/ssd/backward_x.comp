@@ -8,6 +8,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_backward_x.glsl"
 READS(x) READS(b) READS(up_y) READS(cum) READS(cb) READS(lambda) READS(up_dh) READS(d) READS(seq) WRITES(grad_x) WRITES(token)
+#define PACKS
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "ssd.glsl"

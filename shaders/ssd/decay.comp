@@ -10,6 +10,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_decay.glsl"
 READS(dt) READS(a_log) READS(dt_bias) READS(seq) READS(open_decay) WRITES(cum) WRITES(decay)
+#define PACKS
 #include "lib/seq.glsl"
 #include "ssd.glsl"
 
@@ -29,7 +30,8 @@ void main()
         uint h = item % args.H;
         uint j = item / args.H % args.M;
         uint b = item / args.H / args.M;
-        Chunk chunk = chunk_of(seq_position(b), seq_count(b, args.L), args.S, j);
+        Sequence sequence = sequence_of(b);
+        Chunk chunk = chunk_of(sequence.position, sequence.count, args.S, j);
         uint size = valid && chunk.begin < chunk.end ? chunk.end - chunk.begin : 0u;
         float a_log = load_a_log(args.a_log_at + h);
         float a = a_log > 0.0 ? -1.0 / exp_neg(-a_log) : -exp_neg(a_log);
@@ -41,7 +43,7 @@ void main()
             float steps[SEGMENT];
             [[unroll]] for (uint k = 0u; k < SEGMENT; k++) {
                 uint t = first + part * SEGMENT + k;
-                steps[k] = t < size ? load_dt(args.dt_at + (b * args.L + chunk.begin + t) * args.dt_row + h) : 0.0;
+                steps[k] = t < size ? load_dt(args.dt_at + (sequence.row + chunk.begin + t) * args.dt_row + h) : 0.0;
             }
             vec2 sums[SEGMENT];
             vec2 sum = vec2(0.0);
@@ -76,20 +78,19 @@ void main()
                     uint one_h = one % args.H;
                     uint one_j = one / args.H % args.M;
                     uint one_b = one / args.H / args.M;
-                    Chunk of = chunk_of(seq_position(one_b), seq_count(one_b, args.L), args.S, one_j);
+                    Sequence lies = sequence_of(one_b);
+                    Chunk of = chunk_of(lies.position, lies.count, args.S, one_j);
                     uint of_size = of.begin < of.end ? of.end - of.begin : 0u;
                     uint top = min(SLAB, of_size - min(of_size, first)) * CUM_STRIDE;
-                    uint to = CUM_STRIDE * ((one_b * args.H + one_h) * args.L + of.begin + first);
+                    uint to = CUM_STRIDE * (lies.row * args.H + one_h * lies.span + of.begin + first);
                     for (uint k = LANE; k < top; k += LANES) store_cum(to + k, staged[i * SLAB * CUM_STRIDE + k]);
                 }
             }
         }
-        if (LANE < T0 && valid) {
-            store_decay((b * (args.M + 1u) + 1u + j) * args.H + h, total.x);
-            if (j == 0u) {
-                float open = has(args.flags, HAS_OPEN) ? load_open_decay(b * args.H + h) : 0.0;
-                store_decay(b * (args.M + 1u) * args.H + h, open);
-            }
+        if (LANE < T0 && valid && (size > 0u || !has(args.flags, HAS_CU))) {
+            uint at = (slot_of(sequence, b, args.M, args.S) + b) * args.H + h;
+            store_decay(at + (j + 1u) * args.H, total.x);
+            if (j == 0u) store_decay(at, has(args.flags, HAS_OPEN) ? load_open_decay(b * args.H + h) : 0.0);
         }
     }
 }

@@ -8,6 +8,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_memory.glsl"
 READS(x) READS(b) READS(cum) READS(decay) READS(seq) READS(open) WRITES(memory) WRITES(scale) WRITES(tail)
+#define PACKS
 #include "lib/seq.glsl"
 #define SSD_CUM
 #define SSD_MEMORY
@@ -67,12 +68,13 @@ void main()
         rest /= args.H;
         uint j = rest % args.M;
         uint b = rest / args.M;
-        uint position = seq_position(b);
-        Chunk chunk = chunk_of(position, seq_count(b, args.L), args.S, j);
+        Sequence sequence = sequence_of(b);
+        uint position = sequence.position;
+        Chunk chunk = chunk_of(position, sequence.count, args.S, j);
         if (chunk.begin >= chunk.end) continue;
         uint size = chunk.end - chunk.begin;
-        uint token = b * args.L + chunk.begin;
-        uint cum = (b * args.H + h) * args.L + chunk.begin;
+        uint token = sequence.row + chunk.begin;
+        uint cum = sequence.row * args.H + h * sequence.span + chunk.begin;
         uint own = (b * args.H + h) * args.N * args.P;
         uint m = position / args.S + j;
         bool kept = !has(args.flags, HAS_RUN) || (chunk.closes && m >= args.first && m - args.first < args.count);
@@ -127,7 +129,7 @@ void main()
                 multiply(sums);
             }
             if (j == 0u && has(args.flags, HAS_OPEN)) {
-                float still = exp_neg(load_decay((b * (args.M + 1u) + 1u) * args.H + h));
+                float still = exp_neg(load_decay((slot_of(sequence, b, args.M, args.S) + b + 1u) * args.H + h));
                 [[unroll]] for (uint i = 0u; i < OWN_LINES; i++) {
                     uint at = own + (n_first + min(OWN_LINE + i, lines - 1u)) * args.P + p_first;
                     [[unroll]] for (uint column = 0u; column < 4u; column++)

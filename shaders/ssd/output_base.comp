@@ -12,6 +12,7 @@
 #include "lib/dart.glsl"
 #include "table/ssd_output.glsl"
 READS(x) READS(b) READS(c) READS(cum) READS(hin) READS(hin_scale) READS(d) READS(seq) WRITES(y)
+#define PACKS
 #include "lib/seq.glsl"
 #define SSD_CUM
 #include "ssd.glsl"
@@ -54,11 +55,12 @@ void main()
         rest /= args.G;
         uint j = rest % args.M;
         uint b = rest / args.M;
-        Chunk chunk = chunk_of(seq_position(b), seq_count(b, args.L), args.S, j);
+        Sequence sequence = sequence_of(b);
+        Chunk chunk = chunk_of(sequence.position, sequence.count, args.S, j);
         uint size = chunk.begin < chunk.end ? chunk.end - chunk.begin : 0u;
         if (t_first >= size) continue;
         uint t_end = min(t_first + T1, size);
-        uint token = b * args.L + chunk.begin;
+        uint token = sequence.row + chunk.begin;
         uint b_at = args.b_at + token * args.b_row + g * args.N;
         uint c_at = args.c_at + token * args.c_row + g * args.N;
         uint first_head = g * in_group + h_first;
@@ -67,8 +69,8 @@ void main()
         uint hin[T0];
         [[unroll]] for (uint i = 0u; i < T0; i++) {
             uint h = min(first_head + i, last_head);
-            cum[i] = (b * args.H + h) * args.L + chunk.begin;
-            hin[i] = ((b * args.M + j) * args.H + h) * args.N;
+            cum[i] = sequence.row * args.H + h * sequence.span + chunk.begin;
+            hin[i] = ((slot_of(sequence, b, args.M, args.S) + j) * args.H + h) * args.N;
         }
 
         for (uint p_first = 0u; p_first < args.P; p_first += WIDTH) {

@@ -33,7 +33,12 @@ vec3 cum_at(uint i)
 // The first row of chunk j's memory of head h.
 uint memory_row(uint position, uint b, uint j, uint h)
 {
-    uint slot = has(args.flags, HAS_RUN) ? b * args.capacity + position / args.S + j - args.first : b * args.M + j;
+#ifdef PACKS
+    uint own = slot_of(sequence_of(b), b, args.M, args.S) + j;
+#else
+    uint own = b * args.M + j;
+#endif
+    uint slot = has(args.flags, HAS_RUN) ? b * args.capacity + position / args.S + j - args.first : own;
     return (slot * args.H + h) * args.N;
 }
 #endif

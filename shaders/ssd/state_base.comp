@@ -11,6 +11,7 @@
 #include "table/ssd_state.glsl"
 READS(decay) READS(memory) READS(scale) READS(seq) READS(tail) READS_WRITES(h) READS_WRITES(open) WRITES(open_decay)
 WRITES(hin) WRITES(hin_scale)
+#define PACKS
 #include "lib/seq.glsl"
 #include "lib/quads.glsl"
 #define SSD_MEMORY
@@ -47,13 +48,15 @@ void main()
         uint head = tile / row_blocks; // b H + h
         uint b = head / args.H;
         uint h = head % args.H;
-        uint count = seq_count(b, args.L);
+        Sequence sequence = sequence_of(b);
+        uint count = sequence.count;
         if (count == 0u) continue;
-        uint position = seq_position(b);
+        uint position = sequence.position;
         uint offset = position % args.S;
         uint used = min((offset + count + args.S - 1u) / args.S, args.M);
         bool closes = used * args.S - offset <= count; // the last chunk
-        uint decays = b * (args.M + 1u) * args.H + h;
+        uint slots = slot_of(sequence, b, args.M, args.S);
+        uint decays = (slots + b) * args.H + h;
         uint rows = min(T0, args.N - n_first);
         uint own = (head * args.N + n_first) * args.P;
 
@@ -70,7 +73,7 @@ void main()
         if (folded > 0u) load_memories(next, memory_row(position, b, 0u, h) + n_first, rows);
         float total = 0.0;
         for (uint j = 0u; j < used; j++) {
-            uint hin_at = ((b * args.M + j) * args.H + h) * args.N + n_first;
+            uint hin_at = ((slots + j) * args.H + h) * args.N + n_first;
             float before = j == 0u ? load_decay(decays) : 0.0;
             total = before + load_decay(decays + (j + 1u) * args.H);
             vec4 enters[BLOCKS];

@@ -98,22 +98,22 @@ static inline cpu_piece cpu_piece_of(uint32_t flags, const cpu_tensor *seq, uint
 }
 
 /* A sequence and where it lies, packed or not: its token t in row `row` + t; in what has a row of tokens for each of H heads, token t of head h at
- * row H + h length + t. */
+ * row H + h span + t. */
 typedef struct cpu_sequence {
     cpu_piece piece;
     uint32_t b;
-    size_t row, length;
+    size_t row, span;
     bool packed;
 } cpu_sequence;
 
 static inline cpu_sequence cpu_sequence_of(uint32_t flags, const cpu_tensor *seq, uint32_t seq_at, uint32_t b, uint32_t L, uint32_t T)
 {
     if ((flags & HAS_CU) == 0)
-        return (cpu_sequence){.piece = cpu_piece_of(flags, seq, seq_at, b, L), .b = b, .row = (size_t)b * L, .length = L};
+        return (cpu_sequence){.piece = cpu_piece_of(flags, seq, seq_at, b, L), .b = b, .row = (size_t)b * L, .span = L};
     const int32_t *cu = (const int32_t *)seq->data + seq_at + b;
     const uint32_t begin = cu[0] <= 0 ? 0 : (uint32_t)cu[0] < T ? (uint32_t)cu[0] : T, end = cu[1] <= 0 ? 0 : (uint32_t)cu[1] < T ? (uint32_t)cu[1] : T;
     const uint32_t length = end <= begin ? 0 : end - begin < L ? end - begin : L;
-    return (cpu_sequence){.piece = {0, length}, .b = b, .row = begin, .length = length, .packed = true};
+    return (cpu_sequence){.piece = {0, length}, .b = b, .row = begin, .span = length, .packed = true};
 }
 /* The slot of its chunk 0 where there are M a sequence, of S tokens. */
 static inline size_t cpu_slot(const cpu_sequence *of, uint32_t M, uint32_t S)

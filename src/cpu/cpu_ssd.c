@@ -18,7 +18,7 @@ void cpu_ssd_decay_plain(const cpu_task *task)
         const float bias = args->flags & HAS_BIAS
                                ? load_one(&task->bindings[BINDING_ssd_decay_dt_bias], args->dt_bias_at + h)
                                : 0.0f;
-        float *cum = (float *)task->bindings[BINDING_ssd_decay_cum].data + (of.row * args->H + h * of.length) * CUM_STRIDE;
+        float *cum = (float *)task->bindings[BINDING_ssd_decay_cum].data + (of.row * args->H + h * of.span) * CUM_STRIDE;
         float high = 0, low = 0;
         for (size_t t = chunk.begin; t < chunk.end; t++) {
             float step = load_one(&task->bindings[BINDING_ssd_decay_dt],

@@ -30,7 +30,7 @@ void cpu_ssd_backward_decay_plain(const cpu_task *task)
     const float rate = -expf(load_one(&task->bindings[BINDING_ssd_backward_decay_a_log], args->a_log_at + h));
     const float bias = args->flags & HAS_BIAS ? load_one(&task->bindings[BINDING_ssd_backward_decay_dt_bias], args->dt_bias_at + h) : 0.0f;
     const float *cum = (const float *)task->bindings[BINDING_ssd_backward_decay_cum].data +
-                       (sequence.row * args->H + h * sequence.length + chunk.begin) * CUM_STRIDE;
+                       (sequence.row * args->H + h * sequence.span + chunk.begin) * CUM_STRIDE;
     const float *sums = (const float *)task->bindings[BINDING_ssd_backward_decay_sums].data + slot * pairs * 64;
     const float *carry = (const float *)task->bindings[BINDING_ssd_backward_decay_carry].data + slot * args->N;
     float *tokens = (float *)task->bindings[BINDING_ssd_backward_decay_token].data, carried = 0, before = 0, later = 0;

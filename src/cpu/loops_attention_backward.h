@@ -63,8 +63,8 @@ void CPU_NAME(attention_backward_k)(const cpu_task *task)
     const uint32_t g = head % args->G, b = head / args->G, heads = args->H / args->G;
     const cpu_sequence of = cpu_sequence_of(args->flags, &bindings[BINDING_attention_backward_k_seq], args->seq_at, b, args->L, args->T);
     const cpu_piece piece = of.piece;
-    if (s_first >= of.length) return;
-    const size_t D = args->D, own = of.row + s_first, all = cpu_min(SIDE, (uint32_t)of.length - s_first);
+    if (s_first >= of.span) return;
+    const size_t D = args->D, own = of.row + s_first, all = cpu_min(SIDE, (uint32_t)of.span - s_first);
     const size_t keys = s_first < piece.count ? cpu_min(SIDE, piece.count - s_first) : 0;
     float *keys_t = task->scratch, *values_t = keys_t + D * SIDE, *weights = values_t + D * SIDE, *slopes = weights + SIDE * SIDE;
     float *sum_k = slopes + SIDE * SIDE, *sum_v = sum_k + SIDE * D, *a = sum_v + SIDE * D, *c = a + SIDE * D;
@@ -116,8 +116,8 @@ void CPU_NAME(attention_backward_q)(const cpu_task *task)
     const uint32_t h = head % args->H, b = head / args->H, g = h / (args->H / args->G);
     const cpu_sequence of = cpu_sequence_of(args->flags, &bindings[BINDING_attention_backward_q_seq], args->seq_at, b, args->L, args->T);
     const cpu_piece piece = of.piece;
-    if (t_first >= of.length) return;
-    const size_t D = args->D, own = of.row + t_first, all = cpu_min(SIDE, (uint32_t)of.length - t_first);
+    if (t_first >= of.span) return;
+    const size_t D = args->D, own = of.row + t_first, all = cpu_min(SIDE, (uint32_t)of.span - t_first);
     const size_t tokens = t_first < piece.count ? cpu_min(SIDE, piece.count - t_first) : 0;
     float *queries_t = task->scratch, *ups_t = queries_t + D * SIDE, *weights = ups_t + D * SIDE, *slopes = weights + SIDE * SIDE;
     float *sum = slopes + SIDE * SIDE, *a = sum + SIDE * D, *c = a + SIDE * D;

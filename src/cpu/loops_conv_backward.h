@@ -8,7 +8,7 @@ void CPU_NAME(conv_backward)(const cpu_task *task)
     const size_t channel = (size_t)(task->tile % blocks) * task->T0, count = cpu_min(task->T0, args->C - (uint32_t)channel), K = args->K;
     const uint32_t b = place / token_blocks;
     const cpu_sequence of = cpu_sequence_of(args->flags, &bindings[BINDING_conv_backward_seq], args->seq_at, b, args->L, args->T);
-    const size_t begin = (size_t)(place % token_blocks) * task->T1, end = cpu_min((uint32_t)begin + task->T1, (uint32_t)of.length), row = of.row;
+    const size_t begin = (size_t)(place % token_blocks) * task->T1, end = cpu_min((uint32_t)begin + task->T1, (uint32_t)of.span), row = of.row;
     const size_t live = of.piece.count, slot = cpu_slot(&of, token_blocks, task->T1) + place % token_blocks;
     if (begin >= end) return;
     /* Inputs from token begin - (K - 1) on, gradients of pre from begin on, both up to before token end + K - 1. */

@@ -71,8 +71,8 @@ void CPU_NAME(sma_backward_sums)(const cpu_task *task)
     const cpu_piece piece = of.piece;
     const cpu_tensor *to_c = &task->bindings[BINDING_sma_backward_sums_grad_c];
     const size_t N = args->N, P = args->P, H = args->H, M = args->M, heads = H / args->G, row = of.row + first;
-    if (first >= of.length) return;
-    const size_t rows = cpu_min(task->T0, (uint32_t)of.length - first), live = first < piece.count ? cpu_min((uint32_t)rows, piece.count - first) : 0;
+    if (first >= of.span) return;
+    const size_t rows = cpu_min(task->T0, (uint32_t)of.span - first), live = first < piece.count ? cpu_min((uint32_t)rows, piece.count - first) : 0;
     const size_t seen = live > 0 ? cpu_min((uint32_t)(((size_t)piece.position + first + live - 1) / args->S), args->M) : 0;
     const size_t columns = which == OF_E ? P : N, depth = which == OF_E ? N : P; /* T1 holds all columns */
     const float *weights = (const float *)task->bindings[which == OF_C ? BINDING_sma_backward_sums_g : BINDING_sma_backward_sums_slope].data;

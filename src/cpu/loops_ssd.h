@@ -43,7 +43,7 @@ void CPU_NAME(ssd_memory)(const cpu_task *task)
     const cpu_chunk chunk = cpu_chunk_of(of.piece, args->S, j);
     if (chunk.begin >= chunk.end) return;
     const size_t P = args->P, rows = cpu_min(task->T0, args->N - n), head = (size_t)b * args->H + h;
-    const float *cum = (const float *)task->bindings[BINDING_ssd_memory_cum].data + (of.row * args->H + h * of.length) * CUM_STRIDE;
+    const float *cum = (const float *)task->bindings[BINDING_ssd_memory_cum].data + (of.row * args->H + h * of.span) * CUM_STRIDE;
     const float *last = cum + (size_t)(chunk.end - 1) * CUM_STRIDE;
     float *sums = task->scratch, *keys = sums + rows * P, *values = keys + DEPTH * rows, *decays = values + DEPTH * P;
     memset(sums, 0, rows * P * sizeof(float));
@@ -200,7 +200,7 @@ void CPU_NAME(ssd_output)(const cpu_task *task)
     for (uint32_t h = h_first; h < h_end; h++) {
         const size_t x_at = args->x_at + first * args->x_row + h * P;
         tile.cum = (const float *)task->bindings[BINDING_ssd_output_cum].data +
-                   (of.row * args->H + h * of.length + chunk.begin) * CUM_STRIDE;
+                   (of.row * args->H + h * of.span + chunk.begin) * CUM_STRIDE;
         memset(y, 0, rows * P * sizeof(float));
 
         const size_t matrix_row = ((cpu_slot(&of, args->M, args->S) + j) * args->H + h) * N;

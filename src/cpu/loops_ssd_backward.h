@@ -25,7 +25,7 @@ static place CPU_NAME(place_of)(uint32_t flags, const cpu_tensor *seq, uint32_t 
 
 static inline const float *CPU_NAME(cum_of)(const cpu_tensor *cum, const place *at, uint32_t H, uint32_t h)
 {
-    return (const float *)cum->data + (at->of.row * H + h * at->of.length + at->begin) * CUM_STRIDE;
+    return (const float *)cum->data + (at->of.row * H + h * at->of.span + at->begin) * CUM_STRIDE;
 }
 
 /* to[k columns + i] = from[i, k]: `columns` rows of a tensor turned, `scratch` takes one. */
