@@ -14,7 +14,8 @@
  *   - HAS_CU: binding seq holds cu, B + 1 numbers: the sequences are packed, one after another, in T rows. The tokens of sequence b are rows
  *     cu[b] <= r < min(cu[b + 1], cu[b] + L), all cu taken as at most T; its position is 0. Where formulas below say b L + t, the row
  *     of a token is cu[b] + t; where they say ((b H + h) L + t), it is cu[b] H + h (cu[b + 1] - cu[b]) + t; where they say b M + j (or b capacity
- *     + m for memories of sma), the slot of a chunk is cu[b] / S + b + j; where they say b (M + 1) + i, it is cu[b] / S + 2 b + i. Tiles are numbered as
+ *     + m for memories of sma), the slot of a chunk is cu[b] / S + b + j; where they say b (M + 1) + i, it is cu[b] / S + 2 b + i. Tiles are
+ * numbered as
  *     without it, with the L and M of the longest sequence. What belongs to no sequence is neither read nor written. Rows of the
  *     table with FITS_UNPACKED are never launched with it. T is 0 without it.
  *   - Chunks of a piece: with o = position mod S, chunk j holds tokens begin(j) <= t < end(j),

@@ -205,7 +205,8 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_tokens, tokens, 4)
 #pragma unroll
             for (uint32_t x = 0; x < 2; x++) {
                 const uint32_t n = i + 8 * k, t = j + 16 * x;
-                if (n >= args.N || first + t >= piece.span) continue; // rows 16 to 31 of two memories are rows of the second, and belong to n below 16
+                // rows 16 to 31 of two memories are rows of the second, and belong to n below 16
+                if (n >= args.N || first + t >= piece.span) continue;
                 const float sum = together == 2 ? sum_c[k][x] + sum_c[(k + 2) % 4][x] : sum_c[k][x];
                 of_q[((row + t) * args.G + group) * args.N + n] = together == 2 ? sum_q[k][x] + sum_q[(k + 2) % 4][x] : sum_q[k][x];
                 const size_t to = args.grad_c_at + (row + t) * args.grad_c_row + group * args.N + n;

@@ -45,8 +45,8 @@ struct SsdStateArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, first, count, ca
  * Tile: T0 heads of one group x T1 tokens of one chunk, all columns,
  * tile = token block + token blocks * (head block + head blocks * (g + G (j + M b))), token blocks = ceil(C / T1),
  * head blocks = ceil(H / G / T0). */
-struct SsdOutputArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, c_at, c_row, hin_at, hin_scale_at, d_at, seq_at, y_at,
-                      y_row; };
+struct SsdOutputArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, x_at, x_row, b_at, b_row, c_at, c_row, hin_at, hin_scale_at, d_at, seq_at,
+    y_at, y_row; };
 
 /* ssd_decay, ssd_memory, ssd_state and ssd_output in one launch, for bf16. Memories are normalised, and stored only with HAS_DH or
  * HAS_RUN. h, open and open_decay as in SsdStateArgs.

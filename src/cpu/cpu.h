@@ -111,7 +111,8 @@ static inline cpu_sequence cpu_sequence_of(uint32_t flags, const cpu_tensor *seq
     if ((flags & HAS_CU) == 0)
         return (cpu_sequence){.piece = cpu_piece_of(flags, seq, seq_at, b, L), .b = b, .row = (size_t)b * L, .span = L};
     const int32_t *cu = (const int32_t *)seq->data + seq_at + b;
-    const uint32_t begin = cu[0] <= 0 ? 0 : (uint32_t)cu[0] < T ? (uint32_t)cu[0] : T, end = cu[1] <= 0 ? 0 : (uint32_t)cu[1] < T ? (uint32_t)cu[1] : T;
+    const uint32_t begin = cu[0] <= 0 ? 0 : (uint32_t)cu[0] < T ? (uint32_t)cu[0] : T;
+    const uint32_t end = cu[1] <= 0 ? 0 : (uint32_t)cu[1] < T ? (uint32_t)cu[1] : T;
     const uint32_t length = end <= begin ? 0 : end - begin < L ? end - begin : L;
     return (cpu_sequence){.piece = {0, length}, .b = b, .row = begin, .span = length, .packed = true};
 }

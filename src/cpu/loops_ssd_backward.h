@@ -50,7 +50,8 @@ void CPU_NAME(ssd_backward_products)(const cpu_task *task)
 {
     const struct SsdBackwardProductsArgs *args = task->args;
     const uint32_t side = cpu_blocks(args->C, task->T0), pairs = side * (side + 1) / 2, g = task->tile / pairs % args->G;
-    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_products_seq], args->seq_at, args->L, args->T, args->S, args->M,
+    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_products_seq], args->seq_at, args->L, args->T, args->S,
+                              args->M,
                                         task->tile / pairs / args->G);
     size_t t, s;
     CPU_NAME(pair_of)(task->tile % pairs, &t, &s);
@@ -162,7 +163,8 @@ void CPU_NAME(ssd_backward_scores)(const cpu_task *task)
 {
     const struct SsdBackwardScoresArgs *args = task->args;
     const uint32_t side = cpu_blocks(args->C, SCORE_SIDE), pairs = side * (side + 1) / 2, g = task->tile / pairs % args->G;
-    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_scores_seq], args->seq_at, args->L, args->T, args->S, args->M,
+    const place at = CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_scores_seq], args->seq_at, args->L, args->T, args->S,
+                              args->M,
                                         task->tile / pairs / args->G);
     size_t first_t, first_s;
     CPU_NAME(pair_of)(task->tile % pairs, &first_t, &first_s);
@@ -275,7 +277,8 @@ void CPU_NAME(ssd_backward_b)(const cpu_task *task)
     const size_t n = (size_t)(task->tile % n_blocks) * task->T0, first = (size_t)(task->tile / n_blocks % tiles) * task->T1;
     const size_t N = args->N, P = args->P, C = args->C;
     const place at =
-        CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_b_seq], args->seq_at, args->L, args->T, args->S, args->M, rest / args->G);
+        CPU_NAME(place_of)(args->flags, &task->bindings[BINDING_ssd_backward_b_seq], args->seq_at, args->L, args->T, args->S, args->M,
+                 rest / args->G);
     if (first >= at.size) return;
     const size_t rows = cpu_min(task->T1, (uint32_t)(at.size - first)), columns = cpu_min(task->T0, (uint32_t)(N - n));
     const float *grad_cb = (const float *)task->bindings[BINDING_ssd_backward_b_grad_cb].data + (at.slot * args->G + g) * C * C;

@@ -83,7 +83,8 @@ static void convolve(const pass *p)
     const dart_model_config *c = p->c;
     const model_block_args *a = p->a;
     dart_conv_backward(p->stream, &(dart_conv_backward_args){
-        .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .C = model_config_conv(c), .K = c->K, .x = proj_columns(p, a->work.proj, p->I), .weight = a->weights.conv_weight,
+        .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .C = model_config_conv(c), .K = c->K, .x = proj_columns(p, a->work.proj, p->I),
+        .weight = a->weights.conv_weight,
         .bias = a->weights.conv_bias, .up_y = p->slopes->conv, .grad_x = proj_columns(p, p->slopes->proj, p->I),
         .grad_weight = p->to->conv_weight, .grad_bias = p->to->conv_bias});
     if (!p->attends) return;

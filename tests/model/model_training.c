@@ -114,7 +114,8 @@ static void agree(const char *file, uint32_t sequences)
     for (uint32_t keep = 0; keep <= 3; keep++)
         for (uint32_t rows = 1; rows <= B; rows++) {
             dart_train_result result;
-            dart_trainer *trainer = open_trainer("grad-model", (dart_trainer_options){.B = rows, .L = LENGTH, .keep = keep, .documents = rows * sequences});
+            dart_trainer *trainer = open_trainer("grad-model", (dart_trainer_options){.B = rows, .L = LENGTH, .keep = keep,
+                                                                                      .documents = rows * sequences});
             const dart_train_batch batch = {.count = B / rows, .ids = ids, .targets = targets, .cu = sequences > 0 ? cu : NULL};
             memset(cu, 0, sizeof cu);
             for (uint32_t row = 0; row < B; row++)

@@ -116,7 +116,8 @@ int cmd_train_lm(int argc, char **argv)
     if (status == CLI_OK)
         status = training_run(&(training_task){.name = "lm", .syntax = &syntax, .folder = operands.texts[0], .config = &config, .data = data,
                                                .L = c.L, .batch = c.batch, .steps = c.epoch_steps * c.epochs, .validation = c.validation,
-                                               .documents = c.documents, .end = c.data.end, .user = &c, .fill = fill_step, .fill_validation = fill_validation},
+                                               .documents = c.documents, .end = c.data.end, .user = &c, .fill = fill_step,
+                                               .fill_validation = fill_validation},
                               &o);
     corpus_close(&c.data);
     free(c.order.places);

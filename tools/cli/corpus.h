@@ -16,7 +16,8 @@ typedef struct corpus_file {
 } corpus_file;
 
 /* With bytes, a token is a byte, each file a document, and CORPUS_END_ID comes behind it. Else a file is safetensors with a tensor "tokens" (U16
- * or U32, of any shape), documents one after another with whatever id ends them, and in its metadata "vocabulary": the number of ids, and perhaps "end": the
+ * or U32, of any shape), documents one after another with whatever id ends them, and in its metadata "vocabulary": the number of ids,
+ * and perhaps "end": the
  * id that ends a document, the same in all files. */
 enum { CORPUS_END_ID = 256 };
 typedef struct corpus {

@@ -88,7 +88,8 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
     qn.rows = read.rows = p->rows;
     /* Row by row: what packed sequences share is one sequence of T rows to it. */
     const bool packed = op_packed(&p->layout);
-    struct SmaQueryArgs k = {.flags = (p->flags & HAS_SEQ) | (half ? HAS_UNIT : 0), .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
+    struct SmaQueryArgs k = {.flags = (p->flags & HAS_SEQ) | (half ? HAS_UNIT : 0), .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G,
+                             .N = a->N, .P = a->P,
                              .c_row = op_row(&p->o.c), .eps = a->eps};
     const bool words = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.c) && a->N % 8 == 0 && a->P % 8 == 0;
     const uint32_t type = op_fits_half(&a->q, &a->e) & op_fits_half(&a->q, &a->c);

@@ -61,7 +61,8 @@ static void prepare(plan *p)
     p->of_e = op_scratch(call, DART_F32, p->rows, e_width);
     p->x = op_scratch(call, DART_F32, p->o.dh.rows, p->o.dh.width);
     const bool packed = op_packed(&p->layout);
-    struct SmaQueryArgs query = {.flags = p->flags & HAS_SEQ, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P, .c_row = op_row(&p->o.c),
+    struct SmaQueryArgs query = {.flags = p->flags & HAS_SEQ, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
+                                 .c_row = op_row(&p->o.c),
                                  .eps = a->eps};
     op_kernel(call, KERNEL_sma_query, a->L, 0);
     OP_LAUNCH(call, &query, p->rows * a->G, OP_ROWS(sma_query, q, &p->o.q, query), OP_ROWS(sma_query, e, &p->o.e, query),
@@ -81,7 +82,8 @@ static void scores(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    struct SmaBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    struct SmaBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+                                      .M = p->M};
     op_kernel(call, KERNEL_sma_backward_scores, a->L, 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_WHOLE(sma_backward_scores, qn, &p->qn),
               OP_WHOLE(sma_backward_scores, en, &p->en), OP_ROWS(sma_backward_scores, c, &p->o.c, k), OP_AT(sma_backward_scores, dh, &p->o.dh, k),
@@ -95,7 +97,8 @@ static void sums(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    struct SmaBackwardSumsArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+    struct SmaBackwardSumsArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
+                                    .P = a->P,
                                     .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_sma_backward_sums, a->L, 0);
     const uint64_t blocks = 2 * base_ceil_div(a->N, call->T1) + base_ceil_div(a->P, call->T1);
@@ -114,7 +117,8 @@ static bool tokens(plan *p)
     const dart_sma_backward_args *a = p->a;
     const uint32_t traits = a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0;
     if (!op_prefers(call, KERNEL_sma_backward_tokens, KERNEL_sma_backward_sums, a->L, traits)) return false;
-    struct SmaBackwardTokensArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+    struct SmaBackwardTokensArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
+                                      .P = a->P,
                                       .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_sma_backward_tokens, a->L, traits);
     OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->G * a->B, OP_WHOLE(sma_backward_tokens, qn, &p->qn),
@@ -133,7 +137,8 @@ static void norm(plan *p)
     const dart_sma_backward_args *a = p->a;
     /* Row by row, as the query. */
     const bool packed = op_packed(&p->layout);
-    struct SmaBackwardNormArgs k = {.flags = p->flags & ~HAS_CU, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P, .eps = a->eps};
+    struct SmaBackwardNormArgs k = {.flags = p->flags & ~HAS_CU, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
+                                    .eps = a->eps};
     op_kernel(call, KERNEL_sma_backward_norm, a->L, 0);
     OP_LAUNCH(call, &k, p->rows * a->G, OP_ROWS(sma_backward_norm, q, &p->o.q, k), OP_ROWS(sma_backward_norm, e, &p->o.e, k),
               OP_WHOLE(sma_backward_norm, of_q, &p->of_q), OP_WHOLE(sma_backward_norm, of_e, &p->of_e),
@@ -145,7 +150,8 @@ static void of_memories(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    struct SmaBackwardMemoriesArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    struct SmaBackwardMemoriesArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+                                        .M = p->M};
     const uint64_t heads = (uint64_t)a->H * p->M * a->B;
     op_kernel(call, KERNEL_sma_backward_memories, a->L, 0);
     const uint64_t blocks = base_ceil_div((uint64_t)p->M * a->N, call->T0) * base_ceil_div(a->P, call->T1);

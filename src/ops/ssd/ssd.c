@@ -152,7 +152,8 @@ static uint32_t traits_of(const ssd_plan *p, const matrices *m, const op_operand
     const uint32_t half = op_fits_half(&m->values.of, &operand->of);
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->values.of.offset % 8 == 0 && m->scale.of.offset % 4 == 0 && op_fits_rows(operand);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
-    return p->layout.traits | half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) | (scan ? FITS_SCAN : 0);
+    return p->layout.traits | half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) |
+           (scan ? FITS_SCAN : 0);
 }
 
 /* ---- Stages ---- */
@@ -160,7 +161,8 @@ static uint32_t traits_of(const ssd_plan *p, const matrices *m, const op_operand
 static struct SsdMemoryArgs memory_args(const ssd_plan *p)
 {
     const dart_ssd_args *a = p->a;
-    return (struct SsdMemoryArgs){.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
+    return (struct SsdMemoryArgs){.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+                                  .M = p->M,
                                   .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity, .eps = p->eps,
                                   .dt_row = op_row(&p->o.dt), .dt_min = a->dt_min, .dt_max = most_step(a)};
 }

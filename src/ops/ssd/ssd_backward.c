@@ -124,7 +124,8 @@ static void read(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardReadArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    struct SsdBackwardReadArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+                                    .M = p->M};
     op_kernel(call, KERNEL_ssd_backward_read, a->L, 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(a->P, call->T1) * a->H * p->M * a->B,
               OP_ROWS(ssd_backward_read, c, &p->o.c, k), OP_ROWS(ssd_backward_read, up_y, &p->o.up_y, k),
@@ -149,7 +150,8 @@ static void scores(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .P = a->P, .S = a->S, .M = p->M, .C = p->C};
+    struct SsdBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .P = a->P, .S = a->S, .M = p->M,
+                                      .C = p->C};
     op_kernel(call, KERNEL_ssd_backward_scores, a->L, 0);
     OP_LAUNCH(call, &k, pairs_of(p, SCORE_SIDE), OP_ROWS(ssd_backward_scores, x, &p->o.x, k), OP_ROWS(ssd_backward_scores, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_scores, cum, &p->entering.cum), OP_WHOLE(ssd_backward_scores, cb, &p->cb),
@@ -190,7 +192,8 @@ static void of_c(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardCArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
+    struct SsdBackwardCArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
+                                 .P = a->P,
                                  .S = a->S, .M = p->M, .C = p->C};
     op_kernel(call, KERNEL_ssd_backward_c, a->L, 0);
     OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->G * p->M * a->B, OP_ROWS(ssd_backward_c, b, &p->o.b, k),
