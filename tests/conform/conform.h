@@ -33,7 +33,8 @@ enum {
     CASE_SCALED = 1 << 18,  /* ssd: entering states normalised in bf16, too, where they are raw otherwise */
     CASE_LARGE = 1 << 19,   /* ssd: x as large as f16 holds, b, c and d so small that y fits */
     CASE_EXACT = 1 << 20,   /* ssd: small whole numbers without decay, so that 8 digits hold all that becomes y, and y */
-    CASE_BARE = 1 << 21     /* ssd: nobody asks for what passes between the stages */
+    CASE_BARE = 1 << 21,    /* ssd: nobody asks for what passes between the stages */
+    CASE_PACKED = 1 << 22   /* B sequences of at most L tokens, packed */
 };
 
 typedef struct conform_case {

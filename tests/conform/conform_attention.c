@@ -1,5 +1,6 @@
 /* Softmax attention, on the piece's own keys and values or over a cache that they are appended to. */
 #include "conform_data.h"
+#include "conform_packed.h"
 #include "conform_seq.h"
 
 #include "oracle.h"
@@ -55,6 +56,10 @@ static conform_tensor *make_cache(conform_data *d, const conform_seq *seq, uint6
  * longest sequence needs; without, it is the cache. */
 void conform_attention(conform_data *d)
 {
+    if (conform_has(d, CASE_PACKED)) {
+        conform_packed_attention(d);
+        return;
+    }
     const conform_case *c = d->c;
     const dart_dtype act = conform_activation(c);
     const uint64_t rows = (uint64_t)c->B * c->L;

@@ -18,7 +18,7 @@ void conform_attention_backward(conform_data *d)
     conform_tensor *q = conform_input(d, act, rows.rows, wide, true, conform_unit), *up = conform_input(d, act, rows.rows, wide, true, conform_unit);
     conform_tensor *k = conform_input(d, c->dtype, rows.rows, narrow, true, conform_unit);
     conform_tensor *v = conform_input(d, c->dtype, rows.rows, narrow, true, conform_unit);
-    conform_tensor *seq = conform_has(d, CASE_SEQ) ? conform_ints(d, c->B, 2, rows.seq) : NULL;
+    conform_tensor *seq = backward_seq(d, &rows);
     conform_tensor *o = conform_output(d, DART_F32, rows.rows, wide, true), *lse = conform_output(d, DART_F32, rows.rows, c->H, false);
     conform_tensor *grad_q = conform_output(d, act, rows.rows, wide, true), *grad_k = conform_output(d, act, rows.rows, narrow, true);
     conform_tensor *grad_v = conform_output(d, act, rows.rows, narrow, true);
@@ -33,11 +33,11 @@ void conform_attention_backward(conform_data *d)
     tape_push(t, of.o, ups);
     tape_reverse(t);
     free(ups);
-    dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .D = c->P, .C = c->L, .plan = DART_PLAN_CHUNKED,
+    dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P, .C = c->L, .plan = DART_PLAN_CHUNKED,
                                                      .scale = scaled ? 0.3f : 0, .q = q->t, .k = k->t, .v = v->t, .seq = conform_view(seq),
                                                      .o = o->t, .lse = lse->t});
     dart_attention_backward(d->stream, &(dart_attention_backward_args){
-        .B = c->B, .L = c->L, .H = c->H, .G = c->G, .D = c->P, .scale = scaled ? 0.3f : 0, .q = q->t, .k = k->t, .v = v->t, .o = o->t,
+        .B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P, .scale = scaled ? 0.3f : 0, .q = q->t, .k = k->t, .v = v->t, .o = o->t,
         .lse = lse->t, .seq = conform_view(seq), .up_o = up->t, .grad_q = grad_q->t, .grad_k = grad_k->t, .grad_v = grad_v->t});
     conform_execute(d);
     /* An absolute error of a score is a relative one of its weight: the bound grows with the largest score. Where rows of tiles made o, they

@@ -44,15 +44,21 @@ void backward_rows_make(conform_data *d, backward_rows *of)
 {
     const conform_case *c = d->c;
     *of = (backward_rows){.rows = (uint64_t)c->B * c->L};
+    if (conform_has(d, CASE_PACKED)) {
+        conform_packing_make(d, &of->packing);
+        of->rows = of->packing.T;
+        of->cu = conform_ints(d, 1, (uint64_t)c->B + 1, of->packing.cu)->t;
+    }
     of->begin = array((uint64_t)c->B + 1, sizeof *of->begin);
     of->seq = array(2 * (uint64_t)c->B, sizeof *of->seq);
     of->row_of = array(of->rows, sizeof *of->row_of);
     for (uint32_t b = 0; b < c->B; b++) {
         uint32_t count = c->L;
         if (conform_has(d, CASE_SEQ)) count = c->B > 2 && b + 1 == c->B ? 0 : (uint32_t)((uint64_t)c->L * (c->B - b) / c->B);
+        if (of->packing.T > 0) count = (uint32_t)(of->packing.cu[b + 1] - of->packing.cu[b]);
         of->seq[2 * b] = (int32_t)(b * c->S);
         of->seq[2 * b + 1] = (int32_t)count;
-        for (uint32_t t = 0; t < count; t++) of->row_of[of->tokens++] = (uint64_t)b * c->L + t;
+        for (uint32_t t = 0; t < count; t++) of->row_of[of->tokens++] = (of->packing.T > 0 ? (uint64_t)of->packing.cu[b] : (uint64_t)b * c->L) + t;
         of->begin[b + 1] = of->tokens;
     }
     of->documents = (definition_documents){.count = c->B, .begin = of->begin};
@@ -63,6 +69,23 @@ void backward_rows_free(backward_rows *of)
     free(of->begin);
     free(of->seq);
     free(of->row_of);
+    free(of->packing.cu);
+}
+
+conform_tensor *backward_seq(conform_data *d, const backward_rows *rows)
+{
+    return conform_has(d, CASE_SEQ) ? conform_ints(d, d->c->B, 2, rows->seq) : NULL;
+}
+
+uint64_t backward_slots(const backward_rows *rows, size_t S, size_t M)
+{
+    const uint32_t T = rows->packing.T, B = (uint32_t)rows->documents.count;
+    return T > 0 ? dart_packed_chunks(T, (uint32_t)S, B) : B * M;
+}
+
+uint64_t backward_slot(const backward_rows *rows, size_t b, size_t j, size_t S, size_t M)
+{
+    return (rows->packing.T > 0 ? conform_slot(&rows->packing, (uint32_t)b, (uint32_t)S) : b * M) + j;
 }
 
 double *backward_gather(const conform_tensor *tensor, const backward_rows *rows)
@@ -87,7 +110,7 @@ double *backward_chunks(const conform_tensor *tensor, const backward_rows *rows,
     double *values = array(definition_chunks(&rows->documents, S) * width, sizeof *values);
     for (size_t b = 0, made = 0; b < rows->documents.count; b++)
         for (size_t t = rows->begin[b], j = 0; t < rows->begin[b + 1]; t += S, j++)
-            memcpy(values + made++ * width, tensor->values + (b * M + j) * width, width * sizeof *values);
+            memcpy(values + made++ * width, tensor->values + backward_slot(rows, b, j, S, M) * width, width * sizeof *values);
     return values;
 }
 
@@ -100,6 +123,8 @@ void backward_compare_rows(conform_data *d, const char *name, const conform_tens
         want[i] = before[i];
         terms[i] = before[i] * before[i];
     }
+    for (uint64_t i = 0; i < count && before == NULL && rows->packing.T > 0; i++) want[i] = NAN; /* until a token has the row */
+    for (size_t k = 0; k < rows->tokens && before == NULL; k++) memset(want + rows->row_of[k] * width, 0, width * sizeof *want);
     for (size_t k = 0; k < rows->tokens; k++)
         for (uint64_t i = 0; i < width; i++) {
             want[rows->row_of[k] * width + i] += tape_gradient(t, v)[k * width + i];
@@ -116,11 +141,13 @@ void backward_compare_chunks(conform_data *d, const char *name, const conform_te
 {
     const size_t count = (size_t)(tensor->rows * tensor->width), width = (size_t)tensor->width;
     double *want = array(count, sizeof *want), *terms = array(count, sizeof *terms);
+    for (size_t i = 0; i < count && rows->packing.T > 0; i++) want[i] = NAN;
     for (size_t b = 0, made = 0; b < rows->documents.count; b++)
         for (size_t at = rows->begin[b], j = 0; at < rows->begin[b + 1]; at += S, j++, made++)
             for (size_t i = 0; i < width; i++) {
-                want[(b * M + j) * width + i] = tape_gradient(t, v)[made * width + i];
-                terms[(b * M + j) * width + i] = sqrt(tape_squares(t, v)[made * width + i]);
+                const uint64_t to = backward_slot(rows, b, j, S, M) * width + i;
+                want[to] = tape_gradient(t, v)[made * width + i];
+                terms[to] = sqrt(tape_squares(t, v)[made * width + i]);
             }
     compare(d, name, tensor, want, terms, limits);
     free(want);

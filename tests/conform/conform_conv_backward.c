@@ -15,7 +15,7 @@ void conform_conv_backward(conform_data *d)
     conform_tensor *x = conform_input(d, act, rows.rows, C, true, conform_unit), *up = conform_input(d, act, rows.rows, C, true, conform_unit);
     conform_tensor *weight = conform_input(d, c->dtype, C, K, false, conform_unit);
     conform_tensor *bias = biased ? conform_input(d, c->dtype, 1, C, false, conform_unit) : NULL;
-    conform_tensor *seq = conform_has(d, CASE_SEQ) ? conform_ints(d, c->B, 2, rows.seq) : NULL;
+    conform_tensor *seq = backward_seq(d, &rows);
     conform_tensor *grad_x = conform_output(d, act, rows.rows, C, true);
     conform_tensor *grad_weight = conform_input(d, DART_F32, C, K, false, conform_unit);
     conform_tensor *grad_bias = biased ? conform_input(d, DART_F32, 1, C, false, conform_unit) : NULL;
@@ -27,7 +27,7 @@ void conform_conv_backward(conform_data *d)
     tape_push(t, y, ups);
     tape_reverse(t);
     free(ups);
-    dart_conv_backward(d->stream, &(dart_conv_backward_args){.B = c->B, .L = c->L, .C = C, .K = K, .x = x->t, .weight = weight->t,
+    dart_conv_backward(d->stream, &(dart_conv_backward_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .C = C, .K = K, .x = x->t, .weight = weight->t,
                                                              .bias = conform_view(bias), .seq = conform_view(seq), .up_y = up->t,
                                                              .grad_x = grad_x->t, .grad_weight = grad_weight->t,
                                                              .grad_bias = conform_view(grad_bias)});

@@ -1,5 +1,6 @@
 /* State-memory attention, raw memories and stored ones. */
 #include "conform_data.h"
+#include "conform_packed.h"
 #include "conform_seq.h"
 
 #include "oracle.h"
@@ -199,6 +200,10 @@ static double roundings_of_r(const conform_data *d, uint32_t launches)
 
 void conform_sma(conform_data *d)
 {
+    if (conform_has(d, CASE_PACKED)) {
+        conform_packed_sma(d);
+        return;
+    }
     const conform_case *c = d->c;
     sma_case k = {0};
     make(d, &k);

@@ -33,12 +33,13 @@ static void rope(conform_data *d)
     if (conform_has(d, CASE_FAR))
         for (uint32_t b = 0; b < c->B; b++) rows.seq[2 * b] = (1 << 20) - 3 + (int32_t)(977 * b);
     conform_tensor *x = conform_input(d, act, rows.rows, width, true, conform_unit), *y = x;
-    conform_tensor *seq = conform_has(d, CASE_SEQ) ? conform_ints(d, c->B, 2, rows.seq) : NULL;
+    conform_tensor *seq = backward_seq(d, &rows);
     if (!inverse) y = conform_output(d, act, rows.rows, width, true);
     double *positions = array(rows.tokens, sizeof *positions), *in = backward_gather(x, &rows), *terms = array(rows.tokens * width, sizeof *terms);
     for (size_t k = 0; k < rows.tokens; k++) {
-        const uint64_t b = rows.row_of[k] / c->L, t = rows.row_of[k] % c->L;
-        positions[k] = (double)t + (seq != NULL ? (double)rows.seq[2 * b] : 0);
+        size_t b = 0;
+        while (rows.begin[b + 1] <= k) b++;
+        positions[k] = (double)(k - rows.begin[b]) + (seq != NULL ? (double)rows.seq[2 * b] : 0);
     }
     tape *t = tape_create();
     tape_vector from = tape_input(t, inverse ? NULL : in, rows.tokens * width);
@@ -49,12 +50,17 @@ static void rope(conform_data *d)
     }
     const double *made = inverse ? tape_gradient(t, from) : tape_values(t, to);
     double *want = spread(made, &rows, width, inverse ? 0 : NAN);
+    for (uint64_t i = 0, of = 0; inverse && rows.packing.T > 0 && i < rows.rows; i++) { /* in place: what belongs to no document stays */
+        const bool live = of < rows.tokens && rows.row_of[of] == i;
+        if (live) of++;
+        else memcpy(want + i * width, x->values + i * width, width * sizeof *want);
+    }
     for (size_t i = 0; i < rows.tokens * width; i++) {
         const size_t half = c->P / 2, other = i % c->P < half ? i + half : i - half;
         terms[i] = hypot(in[i], in[other]);
     }
     double *sizes = spread(terms, &rows, width, 0);
-    dart_rope(d->stream, &(dart_rope_args){.B = c->B, .L = c->L, .H = c->H, .D = c->P, .inverse = inverse, .base = base, .x = x->t,
+    dart_rope(d->stream, &(dart_rope_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .D = c->P, .inverse = inverse, .base = base, .x = x->t,
                                            .seq = conform_view(seq), .y = y->t});
     conform_execute(d);
     conform_compare_within(d, inverse ? "grad" : "y", y, want,

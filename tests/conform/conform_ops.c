@@ -1,5 +1,6 @@
 /* Dense ops, convolution, choice of tokens. */
 #include "conform_data.h"
+#include "conform_packed.h"
 
 #include "oracle.h"
 
@@ -165,6 +166,10 @@ void conform_dense(conform_data *d)
 /* Channels H P; ragged counts 0..L with SEQ. */
 void conform_conv(conform_data *d)
 {
+    if (conform_has(d, CASE_PACKED)) {
+        conform_packed_conv(d);
+        return;
+    }
     const conform_case *c = d->c;
     const uint32_t B = c->B, L = c->L, C = c->P, K = c->N;
     const dart_dtype act = conform_activation(c);

@@ -1,5 +1,6 @@
 /* The scan with its stages. */
 #include "conform_data.h"
+#include "conform_packed.h"
 #include "conform_seq.h"
 
 #include "shaders/args.h"
@@ -199,6 +200,10 @@ static double operand_rounding(const conform_data *d, const char *stage)
 
 void conform_ssd(conform_data *d)
 {
+    if (conform_has(d, CASE_PACKED)) {
+        conform_packed_ssd(d);
+        return;
+    }
     const conform_case *c = d->c;
     scan_case k = {0};
     make(d, &k);

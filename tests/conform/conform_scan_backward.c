@@ -30,7 +30,7 @@ static void make(conform_data *d, scan_case *k)
     backward_rows_make(d, &k->rows);
     const uint64_t rows = k->rows.rows;
     k->M = dart_ssd_chunks(c->L, c->S, conform_has(d, CASE_SEQ));
-    k->chunks = (uint64_t)c->B * k->M;
+    k->chunks = backward_slots(&k->rows, c->S, k->M);
     k->state = (uint64_t)c->H * c->N * c->P;
     k->x = conform_input(d, act, rows, x_width, true, conform_unit);
     k->dt = conform_input(d, act, rows, c->H, true, any_dt);
@@ -50,7 +50,7 @@ static void make(conform_data *d, scan_case *k)
         k->grad_bias = conform_input(d, DART_F32, 1, c->H, false, conform_unit);
         k->grad_skip = conform_input(d, DART_F32, 1, c->H, false, conform_unit);
     }
-    if (conform_has(d, CASE_SEQ)) k->seqs = conform_ints(d, c->B, 2, k->rows.seq);
+    k->seqs = backward_seq(d, &k->rows);
     if (conform_has(d, CASE_H)) {
         k->h = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
         k->up_h = conform_input(d, DART_F32, c->B, k->state, false, conform_unit);
@@ -58,7 +58,7 @@ static void make(conform_data *d, scan_case *k)
     }
     if (conform_has(d, CASE_STORED)) {
         k->cum = conform_output(d, DART_F32, rows * c->H, CUM_STRIDE, false);
-        k->decay = conform_output(d, DART_F32, c->B, (uint64_t)(k->M + 1) * c->H, false);
+        k->decay = conform_output(d, DART_F32, k->chunks + c->B, c->H, false);
         k->hin = conform_output(d, DART_F32, k->chunks, k->state, false);
     }
 }
@@ -107,14 +107,14 @@ static void record(conform_data *d, const scan_case *k)
             h = conform_output(d, DART_F32, c->B, k->state, false);
             dart_convert(d->stream, &(dart_convert_args){.T = c->B, .W = (uint32_t)k->state, .x = k->h->t, .y = h->t});
         }
-        dart_ssd(d->stream, &(dart_ssd_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
+        dart_ssd(d->stream, &(dart_ssd_args){.B = c->B, .L = c->L, .T = k->rows.packing.T, .cu = k->rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
                                              .plan = DART_PLAN_CHUNKED, .dt_is_step = conform_has(d, CASE_DT), .dt_min = dt_min, .dt_max = dt_max,
                                              .x = k->x->t, .dt = k->dt->t, .b = k->b->t, .c = k->c->t, .a_log = k->a_log->t,
                                              .dt_bias = conform_view(k->bias), .d = conform_view(k->skip), .seq = conform_view(k->seqs),
                                              .h = conform_view(h), .y = y->t, .cum = k->cum->t, .decay = k->decay->t, .hin = k->hin->t});
     }
     dart_ssd_backward(d->stream, &(dart_ssd_backward_args){
-        .B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .dt_is_step = conform_has(d, CASE_DT),
+        .B = c->B, .L = c->L, .T = k->rows.packing.T, .cu = k->rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .dt_is_step = conform_has(d, CASE_DT),
         .add_c = conform_has(d, CASE_ADD), .dt_min = dt_min, .dt_max = dt_max, .x = k->x->t, .dt = k->dt->t, .b = k->b->t, .c = k->c->t,
         .a_log = k->a_log->t, .dt_bias = conform_view(k->bias), .d = conform_view(k->skip), .seq = conform_view(k->seqs), .h = conform_view(k->h),
         .cum = conform_view(k->cum), .decay = conform_view(k->decay), .hin = conform_view(k->hin), .up_y = k->up_y->t,

@@ -117,3 +117,18 @@ void conform_compare_runs(conform_data *d, const conform_seq *seq, const conform
         free(expected);
     }
 }
+
+void conform_packing_make(conform_data *d, conform_packing *packing)
+{
+    const conform_case *c = d->c;
+    packing->cu = calloc((size_t)c->B + 1, sizeof *packing->cu);
+    if (packing->cu == NULL) abort();
+    for (uint32_t b = 0; b < c->B; b++) {
+        const double any = conform_uniform(d, 0, c->L + 1);
+        const uint32_t lengths[] = {0, 1, c->S - 1, c->S, c->S + 1, 2 * c->S, (uint32_t)any, (uint32_t)any};
+        uint32_t length = lengths[(size_t)conform_uniform(d, 0, sizeof lengths / sizeof lengths[0])];
+        if (b == c->B / 2 || length > c->L) length = c->L;
+        packing->cu[b + 1] = packing->cu[b] + (int32_t)length;
+    }
+    packing->T = (uint32_t)packing->cu[c->B] + (uint32_t)conform_uniform(d, 0, 4);
+}

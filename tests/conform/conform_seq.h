@@ -14,6 +14,15 @@ typedef struct conform_seq {
 void conform_seq_make(conform_data *d, conform_seq *seq);
 void conform_seq_free(conform_seq *seq);
 
+/* With CASE_PACKED: documents of 0 to L tokens, around the borders of chunks among them, one of L; behind them rows of none. cu: B + 1. */
+typedef struct conform_packing {
+    int32_t *cu;
+    uint32_t T;
+} conform_packing;
+void conform_packing_make(conform_data *d, conform_packing *packing);
+/* The slot of document b's first chunk. */
+static inline uint64_t conform_slot(const conform_packing *packing, uint32_t b, uint32_t S) { return (uint64_t)packing->cu[b] / S + b; }
+
 /* The memory of the open chunk, B H N P, and its log-decay, B H; 0 where a sequence stands at a border. */
 void conform_open_make(conform_data *d, const conform_seq *seq, conform_tensor **open, conform_tensor **decay);
 

@@ -25,7 +25,7 @@ typedef struct sma_case {
 static void normalise(conform_data *d, sma_case *k)
 {
     const conform_case *c = d->c;
-    const uint64_t rows = (uint64_t)c->B * k->M * c->H * c->N;
+    const uint64_t rows = backward_slots(&k->rows, c->S, k->M) * c->H * c->N;
     for (uint64_t i = 0; i < rows; i++) {
         double square = 0;
         float scale;
@@ -51,7 +51,7 @@ static void make(conform_data *d, sma_case *k)
     for (uint32_t b = 0; b < c->B; b++) k->rows.seq[2 * b] = 0; /* memories of earlier pieces would be needed */
     const uint64_t rows = k->rows.rows;
     k->M = dart_ssd_chunks(c->L, c->S, conform_has(d, CASE_SEQ));
-    const uint64_t chunks = (uint64_t)c->B * k->M, memory = (uint64_t)c->H * c->N * c->P;
+    const uint64_t chunks = backward_slots(&k->rows, c->S, k->M), memory = (uint64_t)c->H * c->N * c->P;
     k->q = conform_input(d, act, rows, q_width, true, conform_unit);
     k->e = conform_input(d, act, rows, e_width, true, conform_unit);
     k->c = conform_input(d, act, rows, q_width, true, conform_unit);
@@ -65,7 +65,7 @@ static void make(conform_data *d, sma_case *k)
         k->scale = conform_input(d, DART_F32, chunks, (uint64_t)c->H * c->N, false, conform_unit);
         normalise(d, k);
     }
-    if (conform_has(d, CASE_SEQ)) k->seq = conform_ints(d, c->B, 2, k->rows.seq);
+    k->seq = backward_seq(d, &k->rows);
     k->r = conform_input(d, DART_F32, rows, r_width, true, conform_unit); /* the definition's, once it has run */
     k->lse = conform_input(d, DART_F32, rows, c->H, false, conform_unit);
     k->grad_q = conform_output(d, act, rows, q_width, true);
@@ -119,7 +119,7 @@ void conform_sma_backward(conform_data *d)
     leave(d, k.r, &k.rows, tape_values(t, of.r));
     leave(d, k.lse, &k.rows, tape_values(t, of.lse));
     dart_sma_backward(d->stream, &(dart_sma_backward_args){
-        .B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .add_c = conform_has(d, CASE_ADD), .eps = 1e-5f, .q = k.q->t,
+        .B = c->B, .L = c->L, .T = k.rows.packing.T, .cu = k.rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .add_c = conform_has(d, CASE_ADD), .eps = 1e-5f, .q = k.q->t,
         .e = k.e->t, .c = k.c->t, .seq = conform_view(k.seq), .memories = {.M = k.M, .dh = k.dh->t, .scale = conform_view(k.scale)}, .r = k.r->t,
         .lse = k.lse->t, .up_r = k.up->t, .grad_q = k.grad_q->t, .grad_e = k.grad_e->t, .grad_c = k.grad_c->t, .grad_dh = k.grad_dh->t});
     conform_execute(d);
