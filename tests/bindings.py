@@ -27,7 +27,7 @@ WRONG = [
 
 
 def build(folder, repository, tools):
-    done = subprocess.run([sys.executable, repository / "tools/build/embed_shaders.py", "--table", folder / "kernels.def",
+    done = subprocess.run([sys.executable, repository / "tools/build/embed_shaders.py", "--table", folder / "dense.def",
                            "--shaders", folder / "shaders", "--out", folder / "out/vk_spirv.c", "--glslang", tools[0],
                            "--spirv-val", tools[1], "--spirv-opt", tools[2]],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -43,7 +43,7 @@ def main():
         shutil.copytree(repository / "shaders", folder / "shaders")
         shader = folder / "shaders/dense/fill.comp"
         right = shader.read_text(encoding="utf-8")
-        (folder / "kernels.def").write_text(TABLE, encoding="utf-8")
+        (folder / "dense.def").write_text(TABLE, encoding="utf-8")
         status, text = build(folder, repository, tools)
         if status != 0:
             sys.exit(f"fill.comp does not build as it is:\n{text}")
@@ -56,7 +56,7 @@ def main():
                 print(f"FAILED: {new!r} for {old!r} " + ("builds" if status == 0 else f"does not say {word}:\n{text}"))
         # The table counts, too: a binding that becomes READ cannot be written any more.
         shader.write_text(right, encoding="utf-8")
-        (folder / "kernels.def").write_text(TABLE.replace("y, WRITE", "y, READ"), encoding="utf-8")
+        (folder / "dense.def").write_text(TABLE.replace("y, WRITE", "y, READ"), encoding="utf-8")
         status, text = build(folder, repository, tools)
         if status == 0 or "WRITABLE_y" not in text:
             failures += 1

@@ -235,7 +235,9 @@ KERNEL_FUNCTION(sma_backward_norm, simt)
     const float root = 1.0f / sqrtf(float(args.N));
     FOR_TILES(tile) {
         const uint32_t group = tile % args.G, row = tile / args.G;
-        const bool live = row % args.L < piece_of(INTS(sma_backward_norm, seq) + args.seq_at, args.flags, args.L, row / args.L).count;
+        const int32_t *seq = INTS(sma_backward_norm, seq) + args.seq_at;
+        if ((args.flags & HAS_CU) && row >= uint32_t(max(seq[args.B], 0))) continue;
+        const bool live = row % args.L < piece_of(seq, args.flags, args.L, row / args.L).count;
         through_norm(q, args.q_at + size_t(row) * args.q_row + group * args.N, FLOATS(sma_backward_norm, of_q) + size_t(tile) * args.N, grad_q,
                      args.grad_q_at + size_t(row) * args.grad_q_row + group * args.N, args.N, root, args.eps, live);
         through_norm(e, args.e_at + size_t(row) * args.e_row + group * args.P, FLOATS(sma_backward_norm, of_e) + size_t(tile) * args.P, grad_e,

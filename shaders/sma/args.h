@@ -72,7 +72,7 @@ struct SmaBackwardTokensArgs {
 };
 
 /* The norms of q and e: with i = 1 / rms(q), o = of_q / sqrt(N): grad_q = i o - q i^3 mean(o q); grad_e alike with o = of_e. Rows past the count
- * become 0. Tile: one (row, group): tile = g + G row. */
+ * become 0. With HAS_CU L is T. Tile: one (row, group): tile = g + G row. */
 struct SmaBackwardNormArgs {
     U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row, seq_at, grad_q_at, grad_q_row, grad_e_at, grad_e_row;
     F32 eps;

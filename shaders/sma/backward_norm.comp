@@ -14,6 +14,7 @@ void main()
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint group = tile % args.G;
         uint row = tile / args.G;
+        if (has(args.flags, HAS_CU) && row >= uint(max(load_int_seq(args.seq_at + args.B), 0))) continue;
         bool live = row % args.L < seq_count(row / args.L, args.L);
         uint q_at = args.q_at + row * args.q_row + group * args.N;
         uint e_at = args.e_at + row * args.e_row + group * args.P;

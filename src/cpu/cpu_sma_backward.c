@@ -15,7 +15,9 @@ void cpu_sma_backward_norm_plain(const cpu_task *task)
     const struct SmaBackwardNormArgs *args = task->args;
     const size_t g = task->tile % args->G, row = task->tile / args->G, N = args->N, P = args->P;
     const uint32_t b = (uint32_t)(row / args->L), t = (uint32_t)(row % args->L);
-    const bool live = t < cpu_piece_of(args->flags, &task->bindings[BINDING_sma_backward_norm_seq], args->seq_at, b, args->L).count;
+    const cpu_tensor *seq = &task->bindings[BINDING_sma_backward_norm_seq];
+    if ((args->flags & HAS_CU) && (int64_t)row >= ((const int32_t *)seq->data)[args->seq_at + args->B]) return;
+    const bool live = t < cpu_piece_of(args->flags, seq, args->seq_at, b, args->L).count;
     float *q = task->scratch, *e = q + N, *of_q = e + P, *of_e = of_q + N;
     memset(of_q, 0, (N + P) * sizeof(float));
     if (live) {

@@ -135,9 +135,8 @@ static void norm(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    /* Row by row, as the query. */
     const bool packed = op_packed(&p->layout);
-    struct SmaBackwardNormArgs k = {.flags = p->flags & ~HAS_CU, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
+    struct SmaBackwardNormArgs k = {.flags = p->flags, .B = a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
                                     .eps = a->eps};
     op_kernel(call, KERNEL_sma_backward_norm, a->L, 0);
     OP_LAUNCH(call, &k, p->rows * a->G, OP_ROWS(sma_backward_norm, q, &p->o.q, k), OP_ROWS(sma_backward_norm, e, &p->o.e, k),
