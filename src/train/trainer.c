@@ -290,13 +290,14 @@ static dart_status run_aside(dart_trainer *trainer, trainer_recording passes, co
     REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
     TRY(trainer_idle(trainer, call));
     TRY(trainer_prepare(trainer, &trainer->aside, batch, gradient, call));
-    for (double scale = gradient ? trainer->scale : 1;; scale /= 2) {
+    double scale = gradient ? 2 * trainer->scale : 2;
+    do {
+        scale /= 2;
         TRY(run_passes(trainer, passes, &trainer->aside, scale, call));
         if (gradient) TRY(submit(trainer, TRAINER_NORM, call));
         TRY(wait(trainer, call));
         TRY(read_result(trainer, trainer->aside.labels, gradient, scale, result, call));
-        if (!result->skipped || scale == 1 || !isfinite(result->loss)) break;
-    }
+    } while (result->skipped && scale > 1 && isfinite(result->loss));
 fail:
     return status;
 }
