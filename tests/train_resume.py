@@ -60,7 +60,11 @@ class Runs:
         if process.returncode != 0:
             raise AssertionError(f"{' '.join(options)} ends with {process.returncode}: {errors}")
         lines = [json.loads(line) for line in out.splitlines()]
-        return [line["step"] for line in lines if "loss" in line]
+        self.resumed = lines.pop(0) if lines and "resumed" in lines[0] else None
+        if ("--resume" in options) != (self.resumed is not None) or any("resumed" in line for line in lines):
+            raise AssertionError(f"{' '.join(options)}: the line of a resumed run is {self.resumed}, then {lines}")
+        self.lines = [line for line in lines if "loss" in line]
+        return [line["step"] for line in self.lines]
 
     def same(self, folder, what, reference=None):
         for name in (RUN, MODEL):
@@ -85,8 +89,10 @@ class Runs:
     def in_two_parts(self):
         folder = self.folder()
         first, rest = self.finish(folder, "--steps", "50"), self.finish(folder, "--resume", "--keep", "3", "--threads", "1")
-        if first + rest != list(range(STEPS)):
-            raise AssertionError(f"steps {first}, then {rest}")
+        if first + rest != list(range(STEPS)) or self.resumed != {"resumed": 50, "steps": STEPS, "updates": 50}:
+            raise AssertionError(f"steps {first}, then {rest}, resumed with {self.resumed}")
+        if any("scale" in line for line in self.lines):
+            raise AssertionError("a run in f32 has a loss scale")
         self.same(folder, "--steps 50, then all")
         if self.finish(folder, "--resume") != []:
             raise AssertionError("a run with all steps done takes more")
@@ -99,6 +105,67 @@ class Runs:
             self.finish(parts, "--resume", *options)
             self.same(parts, f"{' '.join(options)} in two parts", at_once)
         print("  in two parts: the same bytes")
+
+    def in_f16(self):
+        """From a loss scale that overflows: steps are skipped until it does not, then it doubles after every 7 good ones."""
+        at_once, parts = self.folder(), self.folder()
+        options = ("--dtype", "f16", "--loss-scale", str(2**32), "--scale-steps", "7")
+        self.finish(at_once, *options)
+        scale, good, skipped = 2**32, 0, 0
+        for line in self.lines:
+            if line["scale"] != scale:
+                raise AssertionError(f"loss scale {line['scale']}, not {scale}, in {line}")
+            skipped += line["skipped"]
+            good = 0 if line["skipped"] else good + 1
+            scale = scale // 2 if line["skipped"] else scale * 2 if good == 7 else scale
+            good %= 7
+        if not 1 < skipped < STEPS / 2:
+            raise AssertionError(f"{skipped} of {STEPS} steps were skipped")
+        self.finish(parts, "--steps", "50", *options)
+        early = sum(line["skipped"] for line in self.lines)
+        self.finish(parts, "--resume", *options)
+        if self.resumed != {"resumed": 50, "steps": STEPS, "updates": 50 - early}:
+            raise AssertionError(f"resumed with {self.resumed} after {early} skipped steps")
+        self.same(parts, "f16 in two parts", at_once)
+        self.refuse(parts, "--scale-steps 7, not 8", "--resume", *options[:-1], "8")
+        print(f"  f16: {skipped} of {STEPS} steps skipped, the last loss scale {scale}")
+
+    def momentum_of_zero(self):
+        """--beta1 0 is 0: other bytes than with the default, and those of a very small one but for its trace."""
+        none, usual = self.folder(), self.folder()
+        self.finish(none, "--beta1", "0", "--steps", "3")
+        losses = [line["loss"] for line in self.lines]
+        self.finish(usual, "--steps", "3")
+        if losses[2] == self.lines[2]["loss"]:
+            raise AssertionError("--beta1 0 gives the steps of the default")
+        self.finish(self.folder(), "--beta1", "1e-30", "--steps", "3")
+        if losses != [line["loss"] for line in self.lines]:
+            raise AssertionError(f"--beta1 0 gives the losses {losses}, 1e-30 {self.lines}")
+        if whole(none / RUN)["settings"]["beta1"] != "0":
+            raise AssertionError("the run does not say --beta1 0")
+
+    # ---- One program at a time ----
+
+    def locked(self):
+        folder = self.folder()
+        first = self.start(folder, "--validate", "1000", "--save", "1000")
+        try:
+            first.stdout.readline()  # of a step: the run is there
+            first.send_signal(signal.SIGSTOP)
+            before = contents(folder)
+            for options in (("--resume",), ("--resume", "--steps", "1")):
+                second = self.start(folder, *options)
+                _, errors = second.communicate()
+                if second.returncode != 1 or "training.lock" not in errors or f"process {first.pid} has it" not in errors:
+                    raise AssertionError(f"a second program ends with {second.returncode}: {errors}")
+                if "\n" in errors.strip() or contents(folder) != before:
+                    raise AssertionError(f"a second program changed the folder, or said more than one line: {errors}")
+        finally:
+            first.kill()
+            first.communicate()
+        self.finish(folder, "--resume")
+        self.same(folder, "resumed after the program that had the lock was killed")
+        print("  a second program in the folder: refused while the first one lives")
 
     def stopped(self, number):
         """A folder with a run that a signal stopped, and the step that it is after."""
@@ -271,6 +338,9 @@ def main():
         try:
             runs.never_stopped()
             runs.in_two_parts()
+            runs.in_f16()
+            runs.momentum_of_zero()
+            runs.locked()
             runs.by_signals()
             runs.killed()
             runs.language_model()

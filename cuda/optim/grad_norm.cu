@@ -1,6 +1,6 @@
 // square_sum: partial[tile] = the sum of the squares of SQUARES elements of x, infinity where it is not finite; a block a tile.
-// grad_scale: scale = {norm, min(1, clip / (norm + 1e-6)), 1, 0}, or {infinity, 0, 0, 0}, from all partials; one block, a thread adds up every
-// SUM_LANES-th of them in order, with what each addition lost, then the threads are added in pairs.
+// grad_scale: scale = {norm, factor min(1, clip / (norm + 1e-6)), 1, 0}, or {infinity, 0, 0, 0}, from all partials; one block, a thread adds up
+// every SUM_LANES-th of them in order, with what each addition lost, then the threads are added in pairs. factor is 1 without HAS_FACTOR.
 #include "lib/dart.cuh"
 #include "lib/neumaier.cuh"
 
@@ -24,15 +24,16 @@ KERNEL_FUNCTION(grad_scale, simt)
 {
     const float *partial = FLOATS(grad_scale, partial);
     float *scale = FLOATS(grad_scale, scale) + args.scale_at;
+    const float factor = args.flags & HAS_FACTOR ? FLOATS(grad_scale, factor)[args.factor_at] : 1.0f;
     FOR_TILES(tile) {
         Neumaier sum = {0.0f, 0.0f};
         for (uint32_t i = threadIdx.x; i < args.count && threadIdx.x < SUM_LANES; i += SUM_LANES) sum.add(partial[i]);
         const float total = block_sum(sum.total + sum.lost);
         if (threadIdx.x != 0) continue;
         const bool finite = is_finite(total);
-        const float norm = sqrtf(total);
+        const float norm = sqrtf(total) * factor;
         scale[0] = finite ? norm : __uint_as_float(0x7f800000u);
-        scale[1] = finite ? fminf(1.0f, args.clip / (norm + 1e-6f)) : 0.0f;
+        scale[1] = finite ? fminf(1.0f, args.clip / (norm + 1e-6f)) * factor : 0.0f;
         scale[2] = finite ? 1.0f : 0.0f;
         scale[3] = 0.0f;
     }

@@ -109,9 +109,10 @@ typedef struct dart_cross_entropy_args {
 } dart_cross_entropy_args;
 DART_API dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_args *args);
 
-/* norm = the root of the sum of the squares of all elements of all gradients. scale f32 4 = {norm, min(1, clip / (norm + 1e-6)), 1, 0}, or
- * {infinity, 0, 0, 0} where the norm is not finite in f32. gradients: f32, packed; the array is read during the call only. clip > 0,
- * INFINITY for no limit. */
+/* norm = factor times the root of the sum of the squares of all elements of all gradients. scale f32 4 = {norm, factor min(1, clip / (norm +
+ * 1e-6)), 1, 0}, or {infinity, 0, 0, 0} where the sum of the squares is not finite in f32. gradients: f32, packed; the array is read during the
+ * call only. clip > 0, INFINITY for no limit. factor f32 1, optional, finite and above 0: 1 / S where the gradients are those of S times the loss;
+ * without it 1. */
 typedef struct dart_gradient {
     uint64_t elements;
     dart_tensor grad;
@@ -120,7 +121,7 @@ typedef struct dart_grad_norm_args {
     uint32_t count;
     float clip;
     const dart_gradient *gradients;
-    dart_tensor scale;
+    dart_tensor scale, factor;
 } dart_grad_norm_args;
 DART_API dart_status dart_grad_norm(dart_stream *stream, const dart_grad_norm_args *args);
 

@@ -4,6 +4,10 @@
  * multiply may be stored in 16 bits: then a copy of the masters is rounded after every step. Rows are whole sequences of L tokens, or
  * sequences of any length up to L, packed into B L tokens.
  *
+ * f16 ends at 6e-8, where gradients are lost. With it the passes compute the gradients of S times the loss. S is a power of two, which is
+ * divided out, to the bit, of all that a caller sees and of what AdamW takes. A step with a gradient that is not finite is skipped and
+ * halves S; after scale_steps steps in a row that were not, S doubles. It stays within 1 and 2^32. Without f16 S is 1.
+ *
  * LAWS, besides those of dartlm.h.
  *   Blocking       Every call but dart_trainer_start returns when its work is done.
  *   Threads        A trainer is used by one thread at a time.
@@ -24,10 +28,12 @@ extern "C" {
 
 typedef struct dart_trainer dart_trainer;
 
+#define DART_BETA_ZERO (-1.0f)
+
 typedef struct dart_trainer_options {
     uint32_t B, L;            /* rows that are computed together, 0: 1; tokens of a row */
     uint32_t documents;       /* 0: a row is a sequence. Else B rows hold at most so many sequences (dart_train_batch.cu) */
-    dart_storage weights;     /* of the matrices in the passes: f32 (default) or bf16 */
+    dart_storage weights;     /* of the matrices in the passes: f32 (default), f16 or bf16 */
     dart_storage activations; /* default: as the weights. The residual stream and gradients of parameters are always f32. */
     bool no_sma;              /* train as a Mamba-2: parameters of SMA keep their values */
     /* What is kept of each layer for the backward pass, 0 to 3; the rest is computed again. Bits do not depend on it.
@@ -37,10 +43,12 @@ typedef struct dart_trainer_options {
      *   3  the residual stream */
     uint32_t keep;
     /* AdamW */
-    float beta1, beta2;       /* 0: 0.9 and 0.999 */
+    float beta1, beta2;       /* 0: 0.9 and 0.999; DART_BETA_ZERO: 0 */
     float eps;                /* 0: 1e-8 */
     float weight_decay;
     float clip;               /* largest norm of all gradients together; 0: no limit */
+    float loss_scale;         /* f16 only: S of the first step, a power of two from 1 to 2^32; 0: 65536 */
+    uint32_t scale_steps;     /* f16 only; 0: 2000 */
     /* The ends of the names of parameters that weight decay applies to. NULL: matrices of projections, taps of convolutions and the head of
      * an untied model; not the embedding, norms, biases, A_log, D and dt_bias. */
     const char *const *decays;
@@ -79,9 +87,11 @@ typedef struct dart_train_result {
     uint64_t correct; /* targets that are the lowest index of the largest logit */
     double norm;      /* of all gradients together, before clipping; infinity where one is not finite */
     bool skipped;     /* such a step changes no parameter and no moment, and is not counted */
+    double scale;     /* S of this step */
 } dart_train_result;
 
-/* The gradients of the loss of a batch, for dart_trainer_read. */
+/* The gradients of the loss of a batch, for dart_trainer_read. Where one is not finite at the S of the next step, but the loss is, they are
+ * computed again with half of it, down to 1; the next step has its S all the same. */
 DART_API dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result);
 /* dart_trainer_gradient, then a step of AdamW with gradients scaled by min(1, clip / (norm + 1e-6)). result may be NULL. */
 DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *batch, double lr, dart_train_result *result);
@@ -124,10 +134,12 @@ DART_API dart_status dart_trainer_export(dart_trainer *trainer, const char *fold
  * A run is kept in one file, which replaces the last one when it is complete: whatever ends the program, the folder holds a whole run. */
 
 /* Writes config.json and training.safetensors to a folder that exists: masters under their names, the moments as mean.NAME and square.NAME,
- * the number of steps, and a note of the caller's (UTF-8, or NULL), with a checksum of all of them and of the configuration. */
+ * the number of steps, a note of the caller's (UTF-8, or NULL), and with f16 S and the good steps since it changed, with a checksum of all of
+ * them and of the configuration. */
 DART_API dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const char *note);
 /* A trainer as it was when it was saved: with the same options and batches it leaves the same bits as one that went on. DART_BAD_DATA where the
- * checksum does not hold. Options are the caller's, but the configuration and the values are the folder's: seed and add_sma have no effect. */
+ * checksum does not hold. Options are the caller's, but the configuration, the values and S are the folder's: seed and add_sma have no effect,
+ * loss_scale only on a run that was saved without f16. */
 DART_API dart_status dart_trainer_resume(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer);
 /* The note of the run that a trainer was resumed from, "" without one; lives as long as the trainer. NULL for a trainer that was not resumed. */
 DART_API const char *dart_trainer_note(const dart_trainer *trainer);

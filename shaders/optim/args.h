@@ -8,9 +8,11 @@
  * Tile: SQUARES elements. */
 struct SquareSumArgs { U32 tiles, count, x_at, partial_at; };
 
-/* norm = the root of the sum of `count` partials: SUM_LANES sums of every SUM_LANES-th one, in order and compensated, then added in pairs.
- * scale = {norm, min(1, clip / (norm + 1e-6)), 1, 0}, or {infinity, 0, 0, 0} where the sum is not finite. One tile. */
-struct GradScaleArgs { U32 tiles, count, scale_at; F32 clip; };
+/* norm = factor times the root of the sum of `count` partials: SUM_LANES sums of every SUM_LANES-th one, in order and compensated, then added
+ * in pairs. factor is 1 without HAS_FACTOR.
+ * scale = {norm, factor min(1, clip / (norm + 1e-6)), 1, 0}, or {infinity, 0, 0, 0} where the sum is not finite. One tile. */
+struct GradScaleArgs { U32 tiles, flags, count, factor_at, scale_at; F32 clip; };
+#define HAS_FACTOR 4u
 
 /* hyper = {lr, beta1, beta2, eps, c1, c2, decay, 0}, scale = {norm, k, finite, 0}; nothing changes where finite is 0. Else
  *   m = beta1 m + (1 - beta1) k grad;  v = beta2 v + (1 - beta2) (k grad)^2;

@@ -1,17 +1,18 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// norm = the root of the sum of the partials; scale = {norm, min(1, clip / (norm + 1e-6)), 1, 0}, or {infinity, 0, 0, 0} where the sum is not
-// finite.
+// norm = factor times the root of the sum of the partials; scale = {norm, factor min(1, clip / (norm + 1e-6)), 1, 0}, or {infinity, 0, 0, 0}
+// where the sum is not finite. factor is 1 without HAS_FACTOR.
 //
-// partial count, scale 4, f32. One workgroup: lane l adds up the partials l, l + SUM_LANES, .. in order, with what each addition lost
+// partial count, factor 1, scale 4, f32. One workgroup: lane l adds up the partials l, l + SUM_LANES, .. in order, with what each addition lost
 // (Neumaier), then the lanes are added in pairs. Shared memory: 4 LANES bytes (lane_values). Guards: what is not finite is found by its bits.
 #include "lib/dart.glsl"
 #include "table/grad_scale.glsl"
-READS(partial) WRITES(scale)
+READS(partial) READS(factor) WRITES(scale)
 #include "lib/neumaier.glsl"
 
 void main()
 {
+    float factor = has(args.flags, HAS_FACTOR) ? load_factor(args.factor_at) : 1.0;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         Neumaier sum = Neumaier(0.0, 0.0);
         float broken = 0.0;
@@ -24,9 +25,9 @@ void main()
         float total = workgroup_sum(sum.total + sum.lost);
         if (LANE == 0u) {
             bool finite = broken == 0.0 && (floatBitsToUint(total) & 0x7f800000u) != 0x7f800000u;
-            float norm = sqrt(total);
+            float norm = sqrt(total) * factor;
             store_scale(args.scale_at, finite ? norm : uintBitsToFloat(0x7f800000u));
-            store_scale(args.scale_at + 1u, finite ? min(1.0, args.clip / (norm + 1e-6)) : 0.0);
+            store_scale(args.scale_at + 1u, finite ? min(1.0, args.clip / (norm + 1e-6)) * factor : 0.0);
             store_scale(args.scale_at + 2u, finite ? 1.0 : 0.0);
             store_scale(args.scale_at + 3u, 0.0);
         }

@@ -98,6 +98,13 @@ dart_status file_make_folder(const char *path, base_report *report)
     return made || file_is_folder(path) ? DART_OK : file_failed(report, "make", path);
 }
 
+/* MOVEFILE_WRITE_THROUGH does what is needed here. */
+bool file_flush_folder(const char *path)
+{
+    (void)path;
+    return true;
+}
+
 dart_status file_map_open(const char *path, base_report *report, file_map *map)
 {
     *map = (file_map){NULL, 0};
@@ -163,9 +170,30 @@ bool file_exists(const char *path)
     return stat(path, &info) == 0 && !S_ISDIR(info.st_mode);
 }
 
+/* EINVAL: a file system that flushes no folders. */
+bool file_flush_folder(const char *path)
+{
+    const int handle = open(path[0] != '\0' ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (handle < 0) return errno == EACCES; /* one that may be written but not read */
+    const bool flushed = fsync(handle) == 0 || errno == EINVAL;
+    const int reason = errno;
+    close(handle);
+    errno = reason;
+    return flushed;
+}
+
 dart_status file_make_folder(const char *path, base_report *report)
 {
-    return mkdir(path, 0777) == 0 || file_is_folder(path) ? DART_OK : file_failed(report, "make", path);
+    if (mkdir(path, 0777) != 0) return file_is_folder(path) ? DART_OK : file_failed(report, "make", path);
+    size_t length = strlen(path);
+    char *parent = file_join("", path);
+    if (parent == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "no memory to make %s", path);
+    while (length > 1 && is_separator(parent[length - 1])) length--;
+    while (length > 0 && !is_separator(parent[length - 1])) length--;
+    parent[length] = '\0';
+    const bool flushed = file_flush_folder(parent);
+    free(parent);
+    return flushed ? DART_OK : file_failed(report, "make", path);
 }
 
 dart_status file_map_open(const char *path, base_report *report, file_map *map)

@@ -1,4 +1,4 @@
-/* Files: read-only mappings, and files that replace their predecessor only when they are complete.
+/* Files: read-only mappings, files that replace their predecessor only when they are complete, and locks.
  * Paths are UTF-8. */
 #ifndef DART_FILE_H
 #define DART_FILE_H
@@ -21,7 +21,7 @@ void file_map_forget(const void *data, uint64_t bytes);
 
 bool file_is_folder(const char *path);
 bool file_exists(const char *path); /* and is not a folder */
-/* Makes a folder unless it is there; its parent must be. DART_IO with the system's reason. */
+/* Makes a folder unless it is there; its parent must be. A new one is on stable storage. DART_IO with the system's reason. */
 dart_status file_make_folder(const char *path, base_report *report);
 /* "folder/name" for free(); NULL without memory. */
 char *file_join(const char *folder, const char *name);
@@ -36,12 +36,22 @@ typedef struct file_writer file_writer;
 dart_status file_writer_open(const char *path, base_report *report, file_writer **writer);
 /* After a failure only file_writer_destroy makes sense. */
 dart_status file_writer_append(file_writer *writer, const void *data, uint64_t bytes);
-/* On stable storage and in its place, or failed and removed; *writer is NULL either way. */
+/* On stable storage and in its place there, or failed; *writer is NULL either way. */
 dart_status file_writer_close(file_writer **writer);
 /* Gives up what was written. Accepts NULL. */
 void file_writer_destroy(file_writer **writer);
 
-/* For file.c and file_writer.c: DART_IO with the system's reason for what just failed. */
+/* A file that one program at a time has: made where it is missing, and never removed or written. The system releases it when the program ends,
+ * however it ends. DART_IO with the number of the process that has it, where the system tells. On POSIX the program that has it must not open
+ * the file elsewhere, and where a file system knows no locks every program gets it. */
+typedef struct file_lock file_lock;
+dart_status file_lock_open(const char *path, base_report *report, file_lock **lock);
+/* Accepts NULL. */
+void file_lock_close(file_lock **lock);
+
+/* For file*.c: puts the names in a folder on stable storage; "" is the current one. */
+bool file_flush_folder(const char *path);
+/* For file*.c: DART_IO with the system's reason for what just failed. */
 dart_status file_failed(base_report *report, const char *verb, const char *path);
 #if defined(_WIN32)
 wchar_t *file_wide(const char *path); /* for free(); NULL where path is not UTF-8 */

@@ -309,6 +309,16 @@ dart_status file_writer_append(file_writer *writer, const void *data, uint64_t b
     return DART_OK;
 }
 
+/* What a rename or a link has changed is the folder. */
+static dart_status flush_name(const file_writer *writer)
+{
+    char *folder = file_folder(writer->path);
+    if (folder == NULL) return base_fail(writer->report, DART_OUT_OF_MEMORY, "no memory to write %s", writer->path);
+    const bool flushed = file_flush_folder(folder);
+    free(folder);
+    return flushed ? DART_OK : file_failed(writer->report, "write", writer->path);
+}
+
 dart_status file_writer_close(file_writer **writer)
 {
     file_writer *w = *writer;
@@ -323,6 +333,7 @@ dart_status file_writer_close(file_writer **writer)
     if (!file_close(w->handle) && status == DART_OK) status = file_failed(w->report, "write", w->path);
     if (named && status == DART_OK && !file_rename(w->temporary, w->path)) status = file_failed(w->report, "replace", w->path);
     if (named && status != DART_OK) file_remove(w->temporary);
+    if (w->kind != WRITER_THROUGH && status == DART_OK) status = flush_name(w);
     file_writer_destroy(writer);
     return status;
 }

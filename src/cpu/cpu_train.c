@@ -42,12 +42,13 @@ void cpu_grad_scale_plain(const cpu_task *task)
     const struct GradScaleArgs *args = task->args;
     const float *partial = task->bindings[BINDING_grad_scale_partial].data;
     float *scale = (float *)task->bindings[BINDING_grad_scale_scale].data + args->scale_at;
+    const float factor = args->flags & HAS_FACTOR ? ((const float *)task->bindings[BINDING_grad_scale_factor].data)[args->factor_at] : 1.0f;
     double sum = 0;
     for (size_t i = 0; i < args->count; i++) sum += (double)partial[i];
-    const float norm = sqrtf((float)sum), k = args->clip / (norm + 1e-6f);
+    const float norm = sqrtf((float)sum) * factor, k = args->clip / (norm + 1e-6f);
     const bool finite = isfinite(norm);
     scale[0] = finite ? norm : INFINITY;
-    scale[1] = !finite ? 0.0f : k < 1.0f ? k : 1.0f;
+    scale[1] = !finite ? 0.0f : factor * (k < 1.0f ? k : 1.0f);
     scale[2] = finite ? 1.0f : 0.0f;
     scale[3] = 0.0f;
 }

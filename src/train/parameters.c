@@ -163,5 +163,9 @@ dart_status dart_trainer_read(dart_trainer *trainer, dart_train_values values, u
     const trainer_parameter *p = &trainer->parameters[index];
     const trainer_segment *segment = &trainer->segments[p->segment];
     const dart_buffer *const from[] = {segment->w, segment->grad, segment->m, segment->v};
-    return trainer_take(trainer, dart_buffer_read(from[values], p->at * 4, to, p->is.elements * 4), "dart_trainer_read");
+    const dart_status status = trainer_take(trainer, dart_buffer_read(from[values], p->at * 4, to, p->is.elements * 4), "dart_trainer_read");
+    if (status != DART_OK || values != DART_TRAIN_GRADIENT || trainer->scaled == 1) return status;
+    const float factor = (float)(1 / trainer->scaled);
+    for (uint64_t i = 0; i < p->is.elements; i++) to[i] *= factor;
+    return DART_OK;
 }

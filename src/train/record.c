@@ -69,7 +69,7 @@ static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shar
     case TRAINER_PLAN: *dtype = DART_I32; return dart_embed_plan_elements(trainer->T, trainer->config.V);
     case TRAINER_CU: *dtype = DART_I32; return trainer->options.documents > 0 ? (uint64_t)trainer->options.documents + 1 : 0;
     case TRAINER_CORRECT: *dtype = DART_I32; return 1;
-    case TRAINER_SHARE:
+    case TRAINER_SHARE: *dtype = DART_F32; return 2;
     case TRAINER_LOSS: *dtype = DART_F32; return 1;
     case TRAINER_SCALE: *dtype = DART_F32; return 4;
     case TRAINER_HYPER: *dtype = DART_F32; return 8;
@@ -234,9 +234,13 @@ static dart_status record_norm(const dart_trainer *trainer, dart_stream *stream)
     if (list == NULL) return DART_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < trainer->segments_count; i++)
         list[i] = (dart_gradient){.elements = trainer->segments[i].elements, .grad = segment_tensor(trainer->segments[i].grad)};
-    const dart_status status = dart_grad_norm(stream, &(dart_grad_norm_args){
-        .count = trainer->segments_count, .clip = trainer->options.clip > 0 ? trainer->options.clip : INFINITY, .gradients = list,
-        .scale = trainer_shared_tensor(trainer, TRAINER_SCALE)});
+    dart_grad_norm_args args = {.count = trainer->segments_count, .clip = trainer->options.clip > 0 ? trainer->options.clip : INFINITY,
+                                .gradients = list, .scale = trainer_shared_tensor(trainer, TRAINER_SCALE)};
+    if (trainer->scales) {
+        args.factor = trainer_shared_tensor(trainer, TRAINER_SHARE);
+        args.factor.offset = 1;
+    }
+    const dart_status status = dart_grad_norm(stream, &args);
     free(list);
     return status;
 }

@@ -103,13 +103,15 @@ static uint64_t digest(uint64_t before, const void *data, uint64_t bytes)
     return sum;
 }
 
-/* Of what stands in config.json, then of the file's metadata. */
-static uint64_t digest_head(const dart_model_config *c, const char *steps, const char *note)
+/* Of what stands in config.json, then of the file's metadata. scale: NULL for a run without one, which has the sum it always had. */
+static uint64_t digest_head(const dart_model_config *c, const char *steps, const char *scale, const char *note)
 {
     const uint32_t sizes[] = {c->sma, c->tied, c->no_conv_bias, c->V, c->W, c->layers, c->H, c->P, c->G, c->N, c->K, c->S};
     const float reals[] = {c->eps, c->sma_eps, c->dt_min, c->dt_max};
-    const uint64_t sum = digest(digest(0, sizes, sizeof sizes), reals, sizeof reals);
-    return digest(digest(sum, steps, strlen(steps)), note, strlen(note));
+    uint64_t sum = digest(digest(0, sizes, sizeof sizes), reals, sizeof reals);
+    sum = digest(sum, steps, strlen(steps));
+    if (scale != NULL) sum = digest(sum, scale, strlen(scale));
+    return digest(sum, note, strlen(note));
 }
 
 dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const char *note)
@@ -117,7 +119,7 @@ dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const c
     static const char call[] = "dart_trainer_save";
     dart_status status;
     snapshot s = {0};
-    char *path = NULL, steps[24], checksum[24];
+    char *path = NULL, steps[24], scale[32], checksum[24];
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&trainer->report, folder != NULL, "%s: no folder", call);
     const dart_status idle = trainer_idle(trainer, call);
@@ -127,27 +129,40 @@ dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const c
     path = file_join(folder, RUN_FILE);
     if (path == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
     snprintf(steps, sizeof steps, "%" PRIu64, trainer->steps);
-    uint64_t sum = digest_head(&trainer->config, steps, note);
+    snprintf(scale, sizeof scale, "%.0f %" PRIu32, trainer->scale, trainer->good);
+    uint64_t sum = digest_head(&trainer->config, steps, trainer->scales ? scale : NULL, note);
     for (uint32_t i = 0; i < s.count; i++) sum = digest(sum, s.entries[i].data, s.entries[i].bytes);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, sum);
-    const safetensors_pair pairs[] = {{"run", RUN_FORMAT}, {"steps", steps}, {"note", note}, {"checksum", checksum}};
+    const safetensors_pair pairs[] = {{"run", RUN_FORMAT}, {"steps", steps}, {"note", note}, {"checksum", checksum}, {"scale", scale}};
     TRY(model_config_write(&trainer->config, folder, &trainer->report));
-    TRY(safetensors_write_with(path, s.entries, s.count, pairs, COUNT_OF(pairs), &trainer->report));
+    TRY(safetensors_write_with(path, s.entries, s.count, pairs, COUNT_OF(pairs) - !trainer->scales, &trainer->report));
 fail:
     free(path);
     drop(&s);
     return status;
 }
 
+/* "S steps" of the metadata, the steps in a row since S changed. */
+static bool read_scale(const char *text, double *scale, uint32_t *good)
+{
+    char *end;
+    *scale = strtod(text, &end);
+    if (!trainer_is_scale(*scale) || *end != ' ' || end[1] < '0' || end[1] > '9') return false;
+    const unsigned long long count = strtoull(end + 1, &end, 10);
+    *good = (uint32_t)count;
+    return *end == '\0' && count <= UINT32_MAX;
+}
+
 /* A file holds what it should, by its checksum. */
 static dart_status check_run(const dart_model_config *config, const safetensors *file, const char *path, base_report *report)
 {
     const char *format = safetensors_metadata(file, "run"), *steps = safetensors_metadata(file, "steps"),
-               *note = safetensors_metadata(file, "note"), *checksum = safetensors_metadata(file, "checksum");
+               *note = safetensors_metadata(file, "note"), *checksum = safetensors_metadata(file, "checksum"),
+               *scale = safetensors_metadata(file, "scale");
     if (format == NULL || strcmp(format, RUN_FORMAT) != 0 || steps == NULL || note == NULL || checksum == NULL)
         return base_fail(report, DART_BAD_DATA, "%s: not a run of dartlm", path);
     model_parameter p;
-    uint64_t sum = digest_head(config, steps, note);
+    uint64_t sum = digest_head(config, steps, scale, note);
     for (size_t kind = 0; kind < COUNT_OF(kept); kind++)
         for (uint32_t i = 0; model_config_parameter(config, i, &p); i++) {
             const entry_name name = name_entry(kind, &p);
@@ -157,19 +172,22 @@ static dart_status check_run(const dart_model_config *config, const safetensors 
             sum = digest(sum, tensor->data, tensor->bytes);
         }
     char expected[24], *end;
+    double number;
+    uint32_t good;
     snprintf(expected, sizeof expected, "%016" PRIx64, sum);
     if (strcmp(checksum, expected) != 0)
         return base_fail(report, DART_BAD_DATA, "%s: it or config.json is damaged: the checksum is %.20s, of what they hold it is %s", path, checksum,
                          expected);
     (void)strtoull(steps, &end, 10);
     if (*steps < '0' || *steps > '9' || *end != '\0') return base_fail(report, DART_BAD_DATA, "%s: %.20s steps", path, steps);
+    if (scale != NULL && !read_scale(scale, &number, &good)) return base_fail(report, DART_BAD_DATA, "%s: loss scale %.30s", path, scale);
     return DART_OK;
 }
 
-/* Moments, the number of steps and the note of a checked file. */
+/* Moments, the number of steps, the loss scale and the note of a checked file. */
 static dart_status go_on(dart_trainer *trainer, const safetensors *file)
 {
-    const char *note = safetensors_metadata(file, "note");
+    const char *note = safetensors_metadata(file, "note"), *scale = safetensors_metadata(file, "scale");
     for (uint32_t i = trainer->parameters_count; i < COUNT_OF(kept) * trainer->parameters_count; i++) {
         const size_t kind = i / trainer->parameters_count;
         const uint32_t index = i % trainer->parameters_count;
@@ -183,6 +201,7 @@ static dart_status go_on(dart_trainer *trainer, const safetensors *file)
         if (status != DART_OK) return status;
     }
     trainer->steps = strtoull(safetensors_metadata(file, "steps"), NULL, 10);
+    if (trainer->scales && scale != NULL) (void)read_scale(scale, &trainer->scale, &trainer->good);
     trainer->note = device_calloc(trainer->device, strlen(note) + 1, 1);
     if (trainer->note == NULL) return DART_OUT_OF_MEMORY;
     strcpy(trainer->note, note);

@@ -38,33 +38,49 @@ dart_status trainer_take_stream(dart_trainer *trainer, const dart_stream *stream
 
 /* ---- Life ---- */
 
+#define LARGEST_SCALE 4294967296.0 /* 2^32: the square of a gradient of 1e5 is still far from the end of f32 */
+
+bool trainer_is_scale(double scale)
+{
+    int exponent;
+    return scale >= 1 && scale <= LARGEST_SCALE && frexp(scale, &exponent) == 0.5;
+}
+
+static float beta(float given, float usual) { return given == 0 ? usual : given == DART_BETA_ZERO ? 0 : given; }
+
 static dart_status take_options(dart_trainer *trainer, const dart_trainer_options *options, const char *call)
 {
     base_report *report = &trainer->device->report;
     dart_trainer_options *o = &trainer->options;
-    static const dart_dtype dtypes[] = {[DART_STORAGE_DEFAULT] = DART_F32, [DART_STORAGE_F32] = DART_F32, [DART_STORAGE_BF16] = DART_BF16};
+    static const dart_dtype dtypes[] = {[DART_STORAGE_DEFAULT] = DART_F32, [DART_STORAGE_F32] = DART_F32, [DART_STORAGE_F16] = DART_F16,
+                                        [DART_STORAGE_BF16] = DART_BF16};
     *o = *options;
-    REQUIRE(report, (unsigned)o->weights <= DART_STORAGE_BF16 && o->weights != DART_STORAGE_F16, "%s: weights are trained in f32 or bf16", call);
-    REQUIRE(report, (unsigned)o->activations <= DART_STORAGE_BF16 && o->activations != DART_STORAGE_F16,
-            "%s: activations are f32 or bf16", call);
+    REQUIRE(report, (unsigned)o->weights < COUNT_OF(dtypes) && (unsigned)o->activations < COUNT_OF(dtypes),
+            "%s: weights and activations are f32, f16 or bf16", call);
     trainer->weights_dtype = dtypes[o->weights];
     trainer->activations = dtypes[o->activations != DART_STORAGE_DEFAULT ? o->activations : o->weights];
     if (o->B == 0) o->B = 1;
-    if (o->beta1 == 0) o->beta1 = 0.9f;
-    if (o->beta2 == 0) o->beta2 = 0.999f;
+    o->beta1 = beta(o->beta1, 0.9f);
+    o->beta2 = beta(o->beta2, 0.999f);
     if (o->eps == 0) o->eps = 1e-8f;
+    if (o->loss_scale == 0) o->loss_scale = 65536;
+    if (o->scale_steps == 0) o->scale_steps = 2000;
     if (o->timeout_ns == 0) o->timeout_ns = UINT64_MAX;
     REQUIRE(report, o->L > 0 && (uint64_t)o->B * o->L <= INT32_MAX, "%s: B %u rows of L %u tokens", call, o->B, o->L);
     REQUIRE(report, o->documents <= 1u << 24, "%s: documents %u, allowed are 0 to 2^24", call, o->documents);
     REQUIRE(report, o->keep <= 3, "%s: keep %u, allowed are 0 to 3", call, o->keep);
-    REQUIRE(report, o->beta1 > 0 && o->beta1 < 1 && o->beta2 > 0 && o->beta2 < 1, "%s: beta1 %g, beta2 %g: allowed is 0 to 1", call,
+    REQUIRE(report, o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1, "%s: beta1 %g, beta2 %g: allowed is 0 to 1", call,
             (double)o->beta1, (double)o->beta2);
     REQUIRE(report, o->eps > 0 && isfinite(o->eps), "%s: eps %g", call, (double)o->eps);
     REQUIRE(report, o->weight_decay >= 0 && isfinite(o->weight_decay), "%s: weight_decay %g", call, (double)o->weight_decay);
     REQUIRE(report, o->clip >= 0, "%s: clip %g", call, (double)o->clip);
+    REQUIRE(report, trainer_is_scale((double)o->loss_scale), "%s: loss_scale %g is no power of two from 1 to 2^32", call, (double)o->loss_scale);
     for (uint32_t i = 0; o->decays != NULL && i < o->decays_count; i++)
         REQUIRE(report, o->decays[i] != NULL, "%s: decays %u is NULL", call, i);
     trainer->T = o->B * o->L;
+    trainer->scales = trainer->weights_dtype == DART_F16 || trainer->activations == DART_F16;
+    trainer->scale = trainer->scales ? (double)o->loss_scale : 1;
+    trainer->scaled = 1;
     trainer->sma = trainer->config.sma && !o->no_sma && o->L > trainer->config.S;
     return DART_OK;
 }
@@ -228,13 +244,14 @@ static void choose_rows(dart_trainer *trainer, uint32_t most)
     trainer->recorded[TRAINER_PASSES] = trainer->recorded[TRAINER_EVALUATE] = false;
 }
 
-/* The passes of all rows, one micro-batch after another; the last one is still under way. */
-static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const trainer_batch *batch, const char *call)
+/* The passes of all rows with S = scale, one micro-batch after another; the last one is still under way. */
+static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const trainer_batch *batch, double scale, const char *call)
 {
     dart_status status;
-    const float share = (float)(1.0 / (double)batch->labels);
+    const float share[2] = {(float)(scale / (double)batch->labels), (float)(1 / scale)};
     choose_rows(trainer, batch->most);
-    TRY(put(trainer, TRAINER_SHARE, &share, 1, call));
+    if (passes == TRAINER_PASSES) trainer->scaled = scale;
+    TRY(put(trainer, TRAINER_SHARE, share, COUNT_OF(share), call));
     for (uint32_t i = 0; i < batch->count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;
         if (i > 0) TRY(wait(trainer, call));
@@ -252,7 +269,8 @@ fail:
     return status;
 }
 
-static dart_status read_result(dart_trainer *trainer, uint64_t labels, bool norm, dart_train_result *result, const char *call)
+/* The loss on the device is S times the loss, to the bit: a power of two changes no rounding. */
+static dart_status read_result(dart_trainer *trainer, uint64_t labels, bool norm, double by, dart_train_result *result, const char *call)
 {
     dart_status status;
     float loss, scale[4] = {0, 1, 1, 0};
@@ -260,8 +278,8 @@ static dart_status read_result(dart_trainer *trainer, uint64_t labels, bool norm
     TRY(get(trainer, TRAINER_LOSS, &loss, 1, call));
     TRY(get(trainer, TRAINER_CORRECT, &correct, 1, call));
     if (norm) TRY(get(trainer, TRAINER_SCALE, scale, 4, call));
-    *result = (dart_train_result){.loss = (double)loss, .labels = labels, .correct = (uint64_t)correct, .norm = (double)scale[0],
-                                  .skipped = scale[2] == 0};
+    *result = (dart_train_result){.loss = (double)loss / by, .labels = labels, .correct = (uint64_t)correct, .norm = (double)scale[0],
+                                  .skipped = scale[2] == 0, .scale = by};
 fail:
     return status;
 }
@@ -275,10 +293,14 @@ static dart_status run_aside(dart_trainer *trainer, trainer_recording passes, co
     REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
     TRY(trainer_idle(trainer, call));
     TRY(trainer_prepare(trainer, &trainer->aside, batch, gradient, call));
-    TRY(run_passes(trainer, passes, &trainer->aside, call));
-    if (gradient) TRY(submit(trainer, TRAINER_NORM, call));
-    TRY(wait(trainer, call));
-    TRY(read_result(trainer, trainer->aside.labels, gradient, result, call));
+    double scale = gradient ? 2 * trainer->scale : 2;
+    do {
+        scale /= 2;
+        TRY(run_passes(trainer, passes, &trainer->aside, scale, call));
+        if (gradient) TRY(submit(trainer, TRAINER_NORM, call));
+        TRY(wait(trainer, call));
+        TRY(read_result(trainer, trainer->aside.labels, gradient, scale, result, call));
+    } while (result->skipped && scale > 1 && isfinite(result->loss));
 fail:
     return status;
 }
@@ -304,13 +326,24 @@ static dart_status start(dart_trainer *trainer, double lr, const char *call)
     TRY(trainer_idle(trainer, call));
     REQUIRE(&trainer->report, trainer->next.count > 0, "%s: no batch is prepared", call);
     TRY(put(trainer, TRAINER_HYPER, hyper, COUNT_OF(hyper), call));
-    TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, call));
+    TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, trainer->scale, call));
     TRY(submit(trainer, TRAINER_NORM, call));
     TRY(submit(trainer, TRAINER_UPDATE, call));
     trainer->stepping = trainer->next.labels;
     trainer->next.count = 0;
 fail:
     return status;
+}
+
+/* The S of the next step. Source: Micikevicius et al. 2018. */
+static void adapt(dart_trainer *trainer, bool skipped)
+{
+    if (!trainer->scales) return;
+    trainer->good = skipped ? 0 : trainer->good + 1;
+    if (skipped && trainer->scale > 1) trainer->scale /= 2;
+    if (trainer->good < trainer->options.scale_steps) return;
+    trainer->good = 0;
+    if (trainer->scale < LARGEST_SCALE) trainer->scale *= 2;
 }
 
 static dart_status finish(dart_trainer *trainer, dart_train_result *result, const char *call)
@@ -322,7 +355,8 @@ static dart_status finish(dart_trainer *trainer, dart_train_result *result, cons
     REQUIRE(&trainer->report, labels > 0, "%s: no step is under way", call);
     trainer->stepping = 0;
     TRY(wait(trainer, call));
-    TRY(read_result(trainer, labels, true, result, call));
+    TRY(read_result(trainer, labels, true, trainer->scaled, result, call));
+    adapt(trainer, result->skipped);
     if (!result->skipped) trainer->steps++;
 fail:
     return status;

@@ -56,7 +56,7 @@ typedef enum trainer_shared {
     TRAINER_CU,      /* i32 documents + 1 */
     TRAINER_PLACES,  /* i32 rows: the tokens with a target, then -1 */
     TRAINER_TARGETS, /* i32 rows: theirs, then -1 */
-    TRAINER_SHARE,   /* f32: 1 / targets of the batch */
+    TRAINER_SHARE,   /* f32 2: S / targets of the batch, 1 / S */
     TRAINER_LOSS,    /* f32 */
     TRAINER_CORRECT, /* i32 */
     TRAINER_SCALE,   /* f32 4, as dart_grad_norm leaves it */
@@ -95,6 +95,10 @@ struct dart_trainer {
     uint32_t T; /* B L */
     bool sma;   /* some token reads a memory */
     uint64_t steps;
+    /* Gradients on the device are those of S times the loss, S a power of two; 1 unless something is stored in f16. */
+    bool scales;
+    double scale, scaled; /* S of the next step; of the gradients that are there */
+    uint32_t good;        /* steps in a row at this S that were not skipped */
     trainer_parameter *parameters;
     uint32_t parameters_count;
     trainer_segment *segments;
@@ -139,6 +143,8 @@ uint64_t trainer_plan_elements(const dart_trainer *trainer);
 /* Checks a batch and copies it; with `planned` sorts its ids for the gradient of the embedding. A failure leaves `to` unprepared. */
 dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart_train_batch *batch, bool planned, const char *call);
 void trainer_batch_free(trainer_batch *batch);
+/* The S of a run, a power of two from 1 on. Whether a trainer may have it. */
+bool trainer_is_scale(double scale);
 /* DART_OK unless the trainer is broken or a step is under way. */
 dart_status trainer_idle(dart_trainer *trainer, const char *call);
 

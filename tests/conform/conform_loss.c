@@ -137,9 +137,10 @@ static void grad_norm(conform_data *d)
 {
     const conform_case *c = d->c;
     const float clip = 0.5f;
+    const double by = conform_has(d, CASE_SCALED) ? 4 : 1;
     dart_gradient list[128];
     /* A norm of about 2 or 0.1, so that no part of the result is small beside another. */
-    const double wide = (conform_has(d, CASE_ADD) ? 0.1 : 2) / sqrt((double)c->B * c->P);
+    const double wide = (conform_has(d, CASE_ADD) ? 0.1 : 2) / by / sqrt((double)c->B * c->P);
     double squares = 0;
     uint64_t all = 0;
     conform_tensor *kept[16] = {NULL};
@@ -157,9 +158,11 @@ static void grad_norm(conform_data *d)
         list[i].grad.offset += first;
     }
     conform_tensor *scale = conform_output(d, DART_F32, 1, 4, false);
-    const double norm = sqrt(squares);
-    const double want[4] = {norm, fmin(1, (double)clip / (norm + 1e-6)), 1, 0}, none[4] = {INFINITY, 0, 0, 0};
-    dart_grad_norm(d->stream, &(dart_grad_norm_args){.count = c->B, .clip = clip, .gradients = list, .scale = scale->t});
+    conform_tensor *factor = conform_has(d, CASE_SCALED) ? given(d, DART_F32, 1, &by) : NULL;
+    const double norm = by * sqrt(squares);
+    const double want[4] = {norm, by * fmin(1, (double)clip / (norm + 1e-6)), 1, 0}, none[4] = {INFINITY, 0, 0, 0};
+    dart_grad_norm(d->stream, &(dart_grad_norm_args){.count = c->B, .clip = clip, .gradients = list, .scale = scale->t,
+                                                     .factor = conform_view(factor)});
     conform_execute(d);
     conform_compare_within(d, "scale", scale, conform_has(d, CASE_HUGE) ? none : want,
                            &(conform_limits){.bound = conform_tolerance(BOUND_NORM, all < 16384 ? all : 16384), .terms = want});

@@ -4,6 +4,7 @@
 #include "base/file.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -300,6 +301,143 @@ static void leaves_nothing_behind_when_killed(void **state)
     unlink("file");
 }
 
+/* Kernels release the lock of a killed program. */
+static void one_program_has_a_lock(void **state)
+{
+    (void)state;
+    file_lock *lock = NULL, *second = NULL;
+    char holder[40], byte;
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(60); /* in case this test fails first */
+        if (file_lock_open("lock", &report, &lock) == DART_OK && write(ready[1], "x", 1) == 1)
+            for (;;) pause();
+        _exit(1);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    snprintf(holder, sizeof holder, "lock: process %ld has it", (long)child);
+    assert_int_equal(file_lock_open("lock", &report, &second), DART_IO);
+    assert_non_null(strstr(report.text, holder));
+    assert_null(second);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(file_lock_open("lock", &report, &second), DART_OK);
+    file_lock_close(&second);
+    assert_null(second);
+    assert_int_equal(file_lock_open("lock", &report, &second), DART_OK);
+    file_lock_close(&second);
+    file_lock_close(NULL);
+    assert_int_equal(file_lock_open("no folder/lock", &report, &second), DART_IO);
+    close(ready[0]);
+    close(ready[1]);
+    has_files(1);
+    unlink("lock");
+}
+
+/* ---- What reaches the disk, and in which order ---- */
+
+#if defined(__linux__)
+int __real_fsync(int handle);
+int __real_rename(const char *from, const char *to);
+int __real_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
+int __real_mkdir(const char *path, mode_t mode);
+int __wrap_fsync(int handle);
+int __wrap_rename(const char *from, const char *to);
+int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
+int __wrap_mkdir(const char *path, mode_t mode);
+
+static char calls[32];  /* f: a file, d: a folder is flushed; r: rename, l: linkat, m: mkdir */
+static ino_t flushed;   /* the last folder */
+static int folder_fails; /* with this error */
+
+static void called(char what)
+{
+    const size_t length = strlen(calls);
+    if (length + 1 < sizeof calls) calls[length] = what;
+}
+
+int __wrap_fsync(int handle)
+{
+    struct stat info;
+    if (fstat(handle, &info) != 0) return -1;
+    called(S_ISDIR(info.st_mode) ? 'd' : 'f');
+    if (!S_ISDIR(info.st_mode)) return __real_fsync(handle);
+    flushed = info.st_ino;
+    errno = folder_fails;
+    return folder_fails != 0 ? -1 : __real_fsync(handle);
+}
+
+int __wrap_rename(const char *from, const char *to)
+{
+    called('r');
+    return __real_rename(from, to);
+}
+
+int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags)
+{
+    const int linked = __real_linkat(from_folder, from, to_folder, to, flags);
+    if (linked == 0) called('l');
+    return linked;
+}
+
+int __wrap_mkdir(const char *path, mode_t mode)
+{
+    called('m');
+    return __real_mkdir(path, mode);
+}
+
+static ino_t inode_of(const char *path)
+{
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    return info.st_ino;
+}
+
+/* The file, then its name, then the folder that has the name. */
+static void expect_calls(const char *named, const char *unnamed, const char *in)
+{
+    if (strcmp(calls, named) != 0 && strcmp(calls, unnamed) != 0) fail_msg("calls are %s, neither %s nor %s", calls, named, unnamed);
+    assert_int_equal(flushed, inode_of(in));
+    memset(calls, 0, sizeof calls);
+    flushed = 0;
+}
+
+static void flushes_files_and_folders(void **state)
+{
+    (void)state;
+    memset(calls, 0, sizeof calls);
+    assert_int_equal(file_make_folder("below", &report), DART_OK);
+    expect_calls("md", "md", ".");
+    assert_int_equal(file_make_folder("below/again//", &report), DART_OK);
+    expect_calls("md", "md", "below");
+    assert_int_equal(write_text("below/file", "first"), DART_OK);
+    expect_calls("frd", "fld", "below");
+    assert_int_equal(write_text("below/file", "second"), DART_OK);
+    expect_calls("frd", "flrd", "below");
+    assert_int_equal(write_text("file", "here"), DART_OK);
+    expect_calls("frd", "fld", ".");
+    assert_int_equal(symlink("below/file", "link"), 0);
+    assert_int_equal(write_text("link", "third"), DART_OK);
+    expect_calls("frd", "flrd", "below");
+    folder_fails = EIO;
+    assert_int_equal(write_text("below/file", "fourth"), DART_IO);
+    assert_int_equal(file_make_folder("below/more", &report), DART_IO);
+    folder_fails = EINVAL; /* a file system that flushes no folders */
+    assert_int_equal(write_text("below/file", "fifth"), DART_OK);
+    folder_fails = 0;
+    holds("below/file", "fifth");
+    unlink("below/file");
+    unlink("file");
+    unlink("link");
+    rmdir("below/again");
+    rmdir("below/more");
+    assert_int_equal(rmdir("below"), 0);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,7 +446,10 @@ int main(void)
         cmocka_unit_test(writes_through_to_pipes_without_a_path), cmocka_unit_test(refuses_links_in_a_circle),
         cmocka_unit_test(gives_up_without_a_trace),           cmocka_unit_test(refuses_half_a_file),
         cmocka_unit_test(takes_back_what_cannot_be_named),    cmocka_unit_test(tells_that_closing_failed),
-        cmocka_unit_test(leaves_nothing_behind_when_killed),
+        cmocka_unit_test(leaves_nothing_behind_when_killed),  cmocka_unit_test(one_program_has_a_lock),
+#if defined(__linux__)
+        cmocka_unit_test(flushes_files_and_folders),
+#endif
     };
     return cmocka_run_group_tests_name("fault_outputs", tests, enter, leave);
 }

@@ -162,6 +162,9 @@ static void optimizer(void **unused)
     BAD(grad_norm, gradients[1].elements = ROOM + 1);
     BAD(grad_norm, gradients[0].grad = f16);
     BAD(grad_norm, a.scale.offset = ROOM - 3);
+    GOOD(grad_norm, a.factor = f32);
+    BAD(grad_norm, a.factor = f16);
+    BAD(grad_norm, a.factor = f32, a.factor.offset = ROOM);
     NO_NULLS(adamw);
     GOOD(adamw, a.copy.buffer = NULL);
     BAD(adamw, a.elements = 0);

@@ -22,7 +22,7 @@ typedef struct train_options {
     {"keep", 0, ARGS_U32, "LEVEL", &(t).keep, "what is kept for the backward pass: 0 everything, by default,\nto 3 the residual stream", \
      0, 3, false}, \
     {"no-sma", 0, ARGS_FLAG, NULL, &(t).no_sma, "leave the state memories out", 0, 0, false}, \
-    {"dtype", 0, ARGS_CHOICE, TRAIN_DTYPES, &(c).dtype, "storage of the matrices in the passes, f32 (default) or bf16", 0, 0, false}, \
+    {"dtype", 0, ARGS_CHOICE, TRAIN_DTYPES, &(c).dtype, "storage of the matrices in the passes, f32 (default), f16 or bf16", 0, 0, false}, \
     {"activations", 0, ARGS_CHOICE, TRAIN_DTYPES, &(t).activations, "storage between ops, by default as --dtype", 0, 0, false}
 
 /* Steps of batches: ids and target steps x B x L. */
@@ -230,9 +230,10 @@ static int run_steps(dart_trainer *trainer, const batches *b, uint32_t count, co
         if (status != DART_OK) return cli_fail_trainer(trainer, status);
         to->loss[i] = (float)result.loss;
         to->norm[i] = (float)result.norm;
-        const int printed = cli_print_line(json_pack("{s:I, s:o, s:f, s:f, s:o, s:b}", "step", (json_int_t)i, "loss", cli_json_number(result.loss),
-                                                     "accuracy", (double)result.correct / (double)result.labels, "lr", (double)b->lr[i], "norm",
-                                                     cli_json_number(result.norm), "skipped", result.skipped));
+        const int printed = cli_print_line(json_pack("{s:I, s:o, s:f, s:f, s:o, s:b, s:I}", "step", (json_int_t)i, "loss",
+                                                     cli_json_number(result.loss), "accuracy", (double)result.correct / (double)result.labels,
+                                                     "lr", (double)b->lr[i], "norm", cli_json_number(result.norm), "skipped", result.skipped,
+                                                     "scale", (json_int_t)result.scale));
         if (printed != CLI_OK) return printed;
     }
     return CLI_OK;
@@ -256,14 +257,14 @@ static int train_batches(int argc, char **argv)
     train_options with = {.folder = NULL};
     const char *data = NULL;
     uint32_t steps = 0, count = 1;
-    dart_trainer_options adam = {0};
+    dart_trainer_options adam = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
     const args_option options[] = {
         TRAIN_MODEL(common, with),
         {"data", 0, ARGS_TEXT, "FILE", &data, "ids and target (steps x B x L), lr (steps) and perhaps cu in a safetensors file", 0, 0, true},
         {"steps", 0, ARGS_U32, "N", &steps, "only the first N of them", 1, 0, false},
         {"beta1", 0, ARGS_F32, "X", &adam.beta1, "by default 0.9", 0, 1, false},
         {"beta2", 0, ARGS_F32, "X", &adam.beta2, "by default 0.999", 0, 1, false},
-        {"eps", 0, ARGS_F32, "X", &adam.eps, "by default 1e-8", 0, 1, false},
+        {"eps", 0, ARGS_F32, "X", &adam.eps, "by default 1e-8", 1e-30, 1, false},
         {"weight-decay", 0, ARGS_F32, "X", &adam.weight_decay, "of projections, convolutions and an untied head; by default 0", 0, 1e6, false},
         {"clip", 0, ARGS_F32, "X", &adam.clip, "largest norm of the gradients; by default no limit", 0, 1e30, false},
         CLI_DEVICE(common),
@@ -289,6 +290,8 @@ static int train_batches(int argc, char **argv)
     if (status == CLI_OK) status = load(&session, data, 3, &b);
     if (status == CLI_OK && steps > b.steps) status = cli_fail("--steps %" PRIu32 ", but %s has %" PRIu32, steps, data, b.steps);
     if (steps == 0) steps = b.steps;
+    if (adam.beta1 == 0) adam.beta1 = DART_BETA_ZERO;
+    if (adam.beta2 == 0) adam.beta2 = DART_BETA_ZERO;
     if (status == CLI_OK) {
         const dart_status made = file_make_folder(operands.texts[0], &session.report);
         if (made != DART_OK) status = cli_fail_file(&session, made);

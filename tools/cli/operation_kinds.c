@@ -281,7 +281,8 @@ static dart_status grad_norm(const operation *o, dart_stream *stream)
     const dart_grad_norm_args args = {.count = 1,
                                       .clip = o->settings.clip > 0 ? o->settings.clip : INFINITY,
                                       .gradients = &gradient,
-                                      .scale = at(o, "scale")};
+                                      .scale = at(o, "scale"),
+                                      .factor = at(o, "factor")};
     return dart_grad_norm(stream, &args);
 }
 
@@ -401,7 +402,11 @@ const operation_kind operation_kinds[] = {
      NULL,
      cross_entropy,
      cross_entropy_flops},
-    {"grad_norm", {{"grad", "T", IN | F32}, {"scale", "4", OUT | F32}}, NULL, grad_norm, NULL},
+    {"grad_norm",
+     {{"grad", "T", IN | F32}, {"factor", "1", IN | F32 | POSITIVE | TENSOR_OPTIONAL}, {"scale", "4", OUT | F32}},
+     NULL,
+     grad_norm,
+     NULL},
     {"adamw",
      {{"w", "T", IN | OUT | F32},
       {"m", "T", IN | OUT | F32},

@@ -16,6 +16,7 @@ typedef struct run {
     cli_session session;
     dart_trainer *trainer;
     json_t *settings;
+    file_lock *lock;        /* of the folder */
     uint32_t rows;          /* computed together */
     uint32_t step, end;     /* steps taken, steps to take */
     bool prepared;          /* the batch of the next step */
@@ -60,6 +61,9 @@ const uint32_t *training_epoch(training_order *order, uint32_t epoch)
     return order->places;
 }
 
+/* The library scales the loss. */
+static bool in_f16(const training_options *o) { return o->common.dtype == DART_STORAGE_F16 || o->activations == DART_STORAGE_F16; }
+
 /* ---- Settings: what determines the numbers, as texts that the command line would take ---- */
 
 /* The shortest text that reads as the same f32. */
@@ -91,12 +95,15 @@ static json_t *setting(const training_task *task, const args_option *option)
     return NULL;
 }
 
-/* Of all options ahead of --resume. */
+/* Of all options ahead of --resume, but for those that only f16 has. */
 static int collect_settings(run *r)
 {
+    const training_options *o = r->o;
     r->settings = json_object();
-    for (const args_option *option = r->task->syntax->options; option->to != &r->o->resume; option++)
+    for (const args_option *option = r->task->syntax->options; option->to != &o->resume; option++) {
+        if (!in_f16(o) && (option->to == &o->adam.loss_scale || option->to == &o->adam.scale_steps)) continue;
         if (json_object_set_new(r->settings, option->name, setting(r->task, option)) != 0) return cli_fail_memory();
+    }
     return CLI_OK;
 }
 
@@ -162,11 +169,20 @@ static int check_folder(const run *r)
     return CLI_OK;
 }
 
+/* From here on no other program trains into the folder. The file stays: who removed it could remove another program's. */
+static int lock_folder(run *r)
+{
+    char *path = file_join(r->task->folder, "training.lock");
+    if (path == NULL) return cli_fail_memory();
+    dart_status status = file_make_folder(r->task->folder, &r->session.report);
+    if (status == DART_OK) status = file_lock_open(path, &r->session.report, &r->lock);
+    free(path);
+    return status == DART_OK ? CLI_OK : cli_fail_file(&r->session, status);
+}
+
 static int begin_run(run *r, const dart_trainer_options *options)
 {
-    dart_status status = file_make_folder(r->task->folder, &r->session.report);
-    if (status != DART_OK) return cli_fail_file(&r->session, status);
-    status = dart_trainer_create(r->session.device, r->task->config, options, &r->trainer);
+    const dart_status status = dart_trainer_create(r->session.device, r->task->config, options, &r->trainer);
     return status == DART_OK ? save(r) : cli_fail_device(&r->session, status);
 }
 
@@ -177,8 +193,12 @@ static int resume_run(run *r, const dart_trainer_options *options)
     json_t *note = json_loads(dart_trainer_note(r->trainer), JSON_REJECT_DUPLICATES, NULL);
     const int result = read_note(r, note);
     json_decref(note);
-    if (result == CLI_OK && !r->o->common.json) printf("after step %6" PRIu32 "  resumed\n", r->step);
-    return result;
+    if (result != CLI_OK) return result;
+    if (r->o->common.json)
+        return cli_print_line(json_pack("{s:I, s:I, s:I}", "resumed", (json_int_t)r->step, "steps", (json_int_t)r->end, "updates",
+                                        (json_int_t)dart_trainer_steps(r->trainer)));
+    printf("after step %6" PRIu32 "  resumed\n", r->step);
+    return CLI_OK;
 }
 
 /* ---- Steps ---- */
@@ -199,14 +219,19 @@ static int report_step(const run *r, uint32_t step, const dart_train_result *res
     const double accuracy = (double)result->correct / (double)result->labels, left = (double)(r->end - step - 1) * r->task->batch * r->task->L;
     char rate_text[CLI_NUMBER], time[CLI_NUMBER];
     const bool shown = step % r->o->every == 0 || step + 1 == r->end;
-    if (r->o->common.json && shown)
-        return cli_print_line(json_pack("{s:I, s:o, s:f, s:f, s:o, s:f, s:b}", "step", (json_int_t)step, "loss", cli_json_number(result->loss),
-                                        "accuracy", accuracy, "lr", rate(r, step), "norm", cli_json_number(result->norm), "tokens_per_second",
-                                        r->speed, "skipped", result->skipped));
+    if (r->o->common.json && shown) {
+        json_t *line = json_pack("{s:I, s:o, s:f, s:f, s:o, s:f, s:b}", "step", (json_int_t)step, "loss", cli_json_number(result->loss),
+                                 "accuracy", accuracy, "lr", rate(r, step), "norm", cli_json_number(result->norm), "tokens_per_second",
+                                 r->speed, "skipped", result->skipped);
+        if (in_f16(r->o)) json_object_set_new(line, "scale", json_integer((json_int_t)result->scale));
+        return cli_print_line(line);
+    }
     if (shown) {
+        char scale[CLI_NUMBER + 8] = "";
+        if (in_f16(r->o)) snprintf(scale, sizeof scale, "  scale %g", result->scale);
         cli_progress_end();
-        printf("step %6" PRIu32 " of %" PRIu32 "  loss %8.4f  accuracy %6.2f %%  lr %.2e  norm %8.3f  %s tokens/s%s\n", step, r->task->steps,
-               result->loss, 100 * accuracy, rate(r, step), result->norm, cli_rate(r->speed, rate_text), result->skipped ? "  skipped" : "");
+        printf("step %6" PRIu32 " of %" PRIu32 "  loss %8.4f  accuracy %6.2f %%  lr %.2e  norm %8.3f%s  %s tokens/s%s\n", step, r->task->steps,
+               result->loss, 100 * accuracy, rate(r, step), result->norm, scale, cli_rate(r->speed, rate_text), result->skipped ? "  skipped" : "");
         fflush(stdout);
     }
     cli_progress("step %" PRIu32 " of %" PRIu32 ", %s left", step + 1, r->end, cli_time(left / r->speed, time));
@@ -347,11 +372,16 @@ static void fill_defaults(const training_task *task, training_options *o)
 
 static int open_run(run *r)
 {
+    dart_trainer_options adam = r->o->adam;
+    if (adam.beta1 == 0) adam.beta1 = DART_BETA_ZERO;
+    if (adam.beta2 == 0) adam.beta2 = DART_BETA_ZERO;
     int status = check_folder(r);
     if (status == CLI_OK) status = collect_settings(r);
     if (status == CLI_OK) status = allocate(r);
     if (status == CLI_OK) status = cli_open_device(&r->session, &r->o->common);
-    if (status == CLI_OK) status = r->o->resume ? resume_run(r, &r->o->adam) : begin_run(r, &r->o->adam);
+    if (status == CLI_OK) status = lock_folder(r);
+    if (status == CLI_OK) status = check_folder(r); /* another program may have been at work there until now */
+    if (status == CLI_OK) status = r->o->resume ? resume_run(r, &adam) : begin_run(r, &adam);
     return status;
 }
 
@@ -362,6 +392,9 @@ int training_run(const training_task *task, training_options *o)
     fill_defaults(task, o);
     if (task->batch % o->rows != 0)
         return args_mistake(task->syntax, "--rows %" PRIu32 " does not divide the %" PRIu32 " sequences of a step", o->rows, task->batch);
+    int exponent;
+    if (in_f16(o) && frexp((double)o->adam.loss_scale, &exponent) != 0.5)
+        return args_mistake(task->syntax, "--loss-scale %g is no power of two", (double)o->adam.loss_scale);
     if (o->profiled) o->common.profile = &profile;
     run r = {.task = task, .o = o, .rows = o->rows, .end = o->steps > 0 && o->steps < task->steps ? o->steps : task->steps};
     int status = open_run(&r);
@@ -377,6 +410,7 @@ int training_run(const training_task *task, training_options *o)
     free(r.cu);
     json_decref(r.settings);
     dart_trainer_destroy(&r.trainer);
+    file_lock_close(&r.lock);
     cli_close(&r.session);
     at_signals(SIG_DFL);
     if (stopped_by != 0) {

@@ -21,8 +21,8 @@ typedef struct training_options {
 
 #define TRAINING_DEFAULTS \
     { \
-        .adam = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1}, .lr = 1e-3f, .warmup = 50, .schedule = 1, \
-        .seed = 1, .every = 1, .validate = 512, .save = 512 \
+        .adam = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1, .loss_scale = 65536, .scale_steps = 2000}, \
+        .lr = 1e-3f, .warmup = 50, .schedule = 1, .seed = 1, .every = 1, .validate = 512, .save = 512 \
     }
 
 /* Every task trains a new model. */
@@ -44,12 +44,16 @@ typedef struct training_options {
     {"warm-up", 0, ARGS_U32, "N", &(o).warmup, "steps, by default 50", 0, 0, false}, \
     {"beta1", 0, ARGS_F32, "X", &(o).adam.beta1, "by default 0.9", 0, 1, false}, \
     {"beta2", 0, ARGS_F32, "X", &(o).adam.beta2, "by default 0.999", 0, 1, false}, \
-    {"eps", 0, ARGS_F32, "X", &(o).adam.eps, "by default 1e-8", 0, 1, false}, \
+    {"eps", 0, ARGS_F32, "X", &(o).adam.eps, "by default 1e-8", 1e-30, 1, false}, \
     {"weight-decay", 0, ARGS_F32, "X", &(o).adam.weight_decay, "by default 0.1", 0, 1e6, false}, \
     {"clip", 0, ARGS_F32, "X", &(o).adam.clip, "largest norm of the gradients, by default 1; 0: no limit", 0, 1e30, false}, \
     {"rows", 0, ARGS_U32, "N", &(o).rows, "sequences computed together, a divisor of those of a step;\nby default all", 1, 1 << 20, false}, \
-    {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &(o).common.dtype, "of matrices in the passes, f32 (default) or bf16", 0, 0, false}, \
+    {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &(o).common.dtype, "of matrices in the passes, f32 (default), f16 or bf16", 0, 0, false}, \
     {"activations", 0, ARGS_CHOICE, CLI_DTYPES, &(o).activations, "by default as --dtype", 0, 0, false}, \
+    {"loss-scale", 0, ARGS_F32, "S", &(o).adam.loss_scale, \
+     "with f16: the loss scale of the first step, a power of two, by\ndefault 65536; halved by a step that is skipped", 1, 4294967296, false}, \
+    {"scale-steps", 0, ARGS_U32, "N", &(o).adam.scale_steps, "with f16: steps without a skipped one that double it, by default\n2000", 1, 0, \
+     false}, \
     {"seed", 0, ARGS_U64, "N", &(o).seed, "of initial values and data, by default 1", 0, 0, false}
 #define TRAINING_RUNNING(o) \
     {"resume", 0, ARGS_FLAG, NULL, &(o).resume, "go on with the run in OUT, with the settings that it has;\nthis option and those below may change", \

@@ -26,8 +26,10 @@ dart_status dart_grad_norm(dart_stream *stream, const dart_grad_norm_args *args)
     if (op_begin(&call, stream, "dart_grad_norm") != DART_OK) return op_status(&call);
     OP_REQUIRE(&call, args->count > 0 && args->gradients != NULL, "there must be a gradient");
     OP_REQUIRE(&call, args->clip > 0, "clip %g must be above 0", (double)args->clip);
-    const op_operand scale = {"scale", args->scale, OP_F32, 1, 4};
-    if (!op_check(&call, &scale, 1)) return op_status(&call);
+    const struct { op_operand factor, scale; } o = {
+        .factor = {"factor", args->factor, OP_F32 | OP_OPTIONAL, 1, 1},
+        .scale = {"scale", args->scale, OP_F32, 1, 4}};
+    if (!OP_CHECK(&call, o)) return op_status(&call);
     uint64_t sums = 0;
     for (uint32_t i = 0; i < args->count; i++) {
         const op_operand grad = {"grad", args->gradients[i].grad, OP_F32, 1, args->gradients[i].elements};
@@ -50,9 +52,10 @@ dart_status dart_grad_norm(dart_stream *stream, const dart_grad_norm_args *args)
             slot += tiles;
         }
     }
-    struct GradScaleArgs k = {.count = (uint32_t)sums, .clip = args->clip};
+    struct GradScaleArgs k = {.flags = op_has(&args->factor) ? HAS_FACTOR : 0, .count = (uint32_t)sums, .clip = args->clip};
     op_kernel(&call, KERNEL_grad_scale, 0, 0);
-    OP_LAUNCH(&call, &k, 1, OP_WHOLE(grad_scale, partial, &partial), OP_AT(grad_scale, scale, &scale, k));
+    OP_LAUNCH(&call, &k, 1, OP_WHOLE(grad_scale, partial, &partial), OP_AT(grad_scale, factor, &o.factor, k),
+              OP_AT(grad_scale, scale, &o.scale, k));
     return op_end(&call);
 }
 
