@@ -261,7 +261,7 @@ KERNEL_FUNCTION(sma_backward_memories, simt)
         const uint32_t begin = first_to_see(args, piece.position, first / args.N), tokens = begin < piece.count ? piece.count - begin : 0;
         const size_t row = size_t(piece.row) + begin, slots = piece.slot(args.M, args.S);
         // Memories that there is room for: of packed sequences those of their own chunks, for all others M.
-        const uint32_t room = piece.packed ? ceil_div(piece.count, args.S) : args.M;
+        const uint32_t room = piece.packed ? min(ceil_div(piece.count, args.S), args.M) : args.M;
         const float *weights = (of_values ? FLOATS(sma_backward_memories, g) : FLOATS(sma_backward_memories, slope)) + (row * args.H + h) * args.M;
         SeenColumns of_n = {of_values ? c : view_of(qn), of_values ? args.c_at + row * args.c_row + group * args.N : (row * args.G + group) * args.N,
                             of_values ? args.c_row : args.G * args.N, tokens, weights, size_t(args.H) * args.M, {}, {}, {}};

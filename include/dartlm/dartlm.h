@@ -451,7 +451,8 @@ DART_API uint32_t dart_ssd_chunks(uint32_t L, uint32_t S, bool with_seq);
  * With no past memory r = 0 and lse = -infinity.
  * q, c B L G N; e B L G P; r B L H P; lse f32 B L H, optional. N, P <= 256.
  * memories: runs in any order that do not overlap. A memory that lies in no run is left out of the softmax.
- * Intermediates, optional, f32: qn B L G N, divided by sqrt(N); en B L G P. Source: DART. */
+ * Intermediates, optional, f32: qn B L G N, divided by sqrt(N); en B L G P; with cu, what they hold in rows of
+ *   no sequence is undefined. Source: DART. */
 typedef struct dart_sma_args {
     uint32_t B, L, H, G, N, P, S, T;
     dart_plan plan;

@@ -13,7 +13,6 @@
 #include "lib/dart.glsl"
 #include "table/attention.glsl"
 READS(q) READS(k) READS(v) READS(seq) WRITES(o) WRITES(lse)
-#define PACKS
 #include "lib/seq.glsl"
 #include "lib/log.glsl"
 const uint LINES = 32u; // T0
@@ -92,13 +91,11 @@ void main()
         uint b = head / args.H;
         uint h = head % args.H;
         uint g = h / (args.H / args.G);
-        Sequence sequence = sequence_of(b);
-        uint count = sequence.count;
+        uint count = seq_count(b, args.L);
         if (t_first >= count) continue;
-        uint first_place = sequence.position + t_first;
+        uint first_place = seq_position(b) + t_first;
         uint t_last = min(t_first + LINES, count) - 1u;
-        uint token = sequence.row;
-        uint cached = has(args.flags, HAS_CU) ? token : b * args.C;
+        uint token = b * args.L;
         uint seen = min(first_place + (t_last - t_first) + 1u, args.C);
 
         float top = LOWEST;
@@ -109,7 +106,7 @@ void main()
             sums[i] = vec4(0.0);
         }
         for (uint s = 0u; s < seen; s += KEYS) {
-            uint row = cached + s;
+            uint row = b * args.C + s;
             uint last = seen - 1u - s;                              // key of the block
             bool whole = s + KEYS <= min(first_place + 1u, args.C); // all of its keys are seen by all tokens
             vec4 scores[OWN_LINES];

@@ -31,7 +31,7 @@ void main()
         uint count = sequence.count;
         uint position = sequence.position;
         // Memories that there is room for: of packed sequences those of their own chunks, for all others M.
-        uint room = has(args.flags, HAS_CU) ? (count + args.S - 1u) / args.S * args.N : args.M * args.N;
+        uint room = (has(args.flags, HAS_CU) ? min((count + args.S - 1u) / args.S, args.M) : args.M) * args.N;
         if (first >= room) continue;
         // A lane fills the same line of the panel all through.
         uint own_m = (first + LANE % LINES) / args.N;

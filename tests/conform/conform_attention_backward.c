@@ -33,11 +33,13 @@ void conform_attention_backward(conform_data *d)
     tape_push(t, of.o, ups);
     tape_reverse(t);
     free(ups);
-    dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P, .C = c->L, .plan = DART_PLAN_CHUNKED,
+    dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P,
+                                                     .C = c->L, .plan = DART_PLAN_CHUNKED,
                                                      .scale = scaled ? 0.3f : 0, .q = q->t, .k = k->t, .v = v->t, .seq = conform_view(seq),
                                                      .o = o->t, .lse = lse->t});
     dart_attention_backward(d->stream, &(dart_attention_backward_args){
-        .B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P, .scale = scaled ? 0.3f : 0, .q = q->t, .k = k->t, .v = v->t, .o = o->t,
+        .B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P, .scale = scaled ? 0.3f : 0, .q = q->t, .k = k->t,
+        .v = v->t, .o = o->t,
         .lse = lse->t, .seq = conform_view(seq), .up_o = up->t, .grad_q = grad_q->t, .grad_k = grad_k->t, .grad_v = grad_v->t});
     conform_execute(d);
     /* An absolute error of a score is a relative one of its weight: the bound grows with the largest score. Where rows of tiles made o, they

@@ -27,7 +27,8 @@ void conform_conv_backward(conform_data *d)
     tape_push(t, y, ups);
     tape_reverse(t);
     free(ups);
-    dart_conv_backward(d->stream, &(dart_conv_backward_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .C = C, .K = K, .x = x->t, .weight = weight->t,
+    dart_conv_backward(d->stream, &(dart_conv_backward_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .C = C, .K = K, .x = x->t,
+                                                             .weight = weight->t,
                                                              .bias = conform_view(bias), .seq = conform_view(seq), .up_y = up->t,
                                                              .grad_x = grad_x->t, .grad_weight = grad_weight->t,
                                                              .grad_bias = conform_view(grad_bias)});

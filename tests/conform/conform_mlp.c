@@ -60,7 +60,8 @@ static void rope(conform_data *d)
         terms[i] = hypot(in[i], in[other]);
     }
     double *sizes = spread(terms, &rows, width, 0);
-    dart_rope(d->stream, &(dart_rope_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .D = c->P, .inverse = inverse, .base = base, .x = x->t,
+    dart_rope(d->stream, &(dart_rope_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .D = c->P, .inverse = inverse,
+                                           .base = base, .x = x->t,
                                            .seq = conform_view(seq), .y = y->t});
     conform_execute(d);
     conform_compare_within(d, inverse ? "grad" : "y", y, want,

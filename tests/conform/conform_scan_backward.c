@@ -107,14 +107,16 @@ static void record(conform_data *d, const scan_case *k)
             h = conform_output(d, DART_F32, c->B, k->state, false);
             dart_convert(d->stream, &(dart_convert_args){.T = c->B, .W = (uint32_t)k->state, .x = k->h->t, .y = h->t});
         }
-        dart_ssd(d->stream, &(dart_ssd_args){.B = c->B, .L = c->L, .T = k->rows.packing.T, .cu = k->rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
+        dart_ssd(d->stream, &(dart_ssd_args){.B = c->B, .L = c->L, .T = k->rows.packing.T, .cu = k->rows.cu, .H = c->H, .G = c->G, .N = c->N,
+                                             .P = c->P, .S = c->S,
                                              .plan = DART_PLAN_CHUNKED, .dt_is_step = conform_has(d, CASE_DT), .dt_min = dt_min, .dt_max = dt_max,
                                              .x = k->x->t, .dt = k->dt->t, .b = k->b->t, .c = k->c->t, .a_log = k->a_log->t,
                                              .dt_bias = conform_view(k->bias), .d = conform_view(k->skip), .seq = conform_view(k->seqs),
                                              .h = conform_view(h), .y = y->t, .cum = k->cum->t, .decay = k->decay->t, .hin = k->hin->t});
     }
     dart_ssd_backward(d->stream, &(dart_ssd_backward_args){
-        .B = c->B, .L = c->L, .T = k->rows.packing.T, .cu = k->rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .dt_is_step = conform_has(d, CASE_DT),
+        .B = c->B, .L = c->L, .T = k->rows.packing.T, .cu = k->rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
+        .dt_is_step = conform_has(d, CASE_DT),
         .add_c = conform_has(d, CASE_ADD), .dt_min = dt_min, .dt_max = dt_max, .x = k->x->t, .dt = k->dt->t, .b = k->b->t, .c = k->c->t,
         .a_log = k->a_log->t, .dt_bias = conform_view(k->bias), .d = conform_view(k->skip), .seq = conform_view(k->seqs), .h = conform_view(k->h),
         .cum = conform_view(k->cum), .decay = conform_view(k->decay), .hin = conform_view(k->hin), .up_y = k->up_y->t,

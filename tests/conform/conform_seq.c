@@ -125,8 +125,9 @@ void conform_packing_make(conform_data *d, conform_packing *packing)
     if (packing->cu == NULL) abort();
     for (uint32_t b = 0; b < c->B; b++) {
         const double any = conform_uniform(d, 0, c->L + 1);
-        const uint32_t lengths[] = {0, 1, c->S - 1, c->S, c->S + 1, 2 * c->S, (uint32_t)any, (uint32_t)any};
-        uint32_t length = lengths[(size_t)conform_uniform(d, 0, sizeof lengths / sizeof lengths[0])];
+        enum { KINDS = 8 };
+        const uint32_t lengths[KINDS] = {0, 1, c->S - 1, c->S, c->S + 1, 2 * c->S, (uint32_t)any, (uint32_t)any};
+        uint32_t length = lengths[(size_t)conform_uniform(d, 0, KINDS)];
         if (b == c->B / 2 || length > c->L) length = c->L;
         packing->cu[b + 1] = packing->cu[b] + (int32_t)length;
     }

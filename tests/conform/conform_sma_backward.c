@@ -119,7 +119,8 @@ void conform_sma_backward(conform_data *d)
     leave(d, k.r, &k.rows, tape_values(t, of.r));
     leave(d, k.lse, &k.rows, tape_values(t, of.lse));
     dart_sma_backward(d->stream, &(dart_sma_backward_args){
-        .B = c->B, .L = c->L, .T = k.rows.packing.T, .cu = k.rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .add_c = conform_has(d, CASE_ADD), .eps = 1e-5f, .q = k.q->t,
+        .B = c->B, .L = c->L, .T = k.rows.packing.T, .cu = k.rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
+        .add_c = conform_has(d, CASE_ADD), .eps = 1e-5f, .q = k.q->t,
         .e = k.e->t, .c = k.c->t, .seq = conform_view(k.seq), .memories = {.M = k.M, .dh = k.dh->t, .scale = conform_view(k.scale)}, .r = k.r->t,
         .lse = k.lse->t, .up_r = k.up->t, .grad_q = k.grad_q->t, .grad_e = k.grad_e->t, .grad_c = k.grad_c->t, .grad_dh = k.grad_dh->t});
     conform_execute(d);
