@@ -506,7 +506,8 @@ static void packs(void **unused)
         free(got);
         free(expected);
     }
-    assert_int_equal(dart_trainer_gradient(rows, &batch, &of_rows), DART_INVALID_ARGUMENT); /* cu without the option */
+    const dart_train_batch unasked = {.ids = row_ids, .targets = row_targets, .cu = cu}; /* cu without the option */
+    assert_int_equal(dart_trainer_gradient(rows, &unasked, &of_rows), DART_INVALID_ARGUMENT);
     batch.cu = NULL;
     assert_int_equal(dart_trainer_gradient(packed, &batch, &of_packed), DART_INVALID_ARGUMENT);
     batch.cu = cu;
