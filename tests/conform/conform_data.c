@@ -66,6 +66,15 @@ bool conform_ran(const conform_data *d, const char *row)
 
 dart_dtype conform_activation(const conform_case *c) { return (c->flags & CASE_MIXED) != 0 ? DART_F32 : c->dtype; }
 
+conform_tensor conform_column(const conform_tensor *tensor, uint64_t column)
+{
+    conform_tensor view = *tensor;
+    view.width = 1;
+    view.t.offset += column;
+    view.t.row = tensor->width;
+    return view;
+}
+
 dart_tensor conform_view(const conform_tensor *tensor)
 {
     const dart_tensor absent = {0};

@@ -53,6 +53,8 @@ conform_tensor *conform_scaled(conform_data *d, const conform_tensor *tensor, co
 conform_tensor *conform_ints(conform_data *d, uint64_t rows, uint64_t width, const int32_t *values);
 /* The values of a tensor replaced, rounded to its type; values then holds what is stored. NaN: left as it is. */
 void conform_set(conform_data *d, conform_tensor *tensor, const double *values);
+/* Column `column` of a packed tensor, as a tensor of its own. */
+conform_tensor conform_column(const conform_tensor *tensor, uint64_t column);
 dart_tensor conform_view(const conform_tensor *tensor); /* absent for NULL */
 dart_dtype conform_activation(const conform_case *c);
 

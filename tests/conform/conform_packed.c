@@ -185,16 +185,6 @@ static void ask_oracle(const conform_data *d, packed_scan *k, uint32_t b)
     free(open_decay);
 }
 
-/* Column `column` of cum as a tensor of its own. */
-static conform_tensor column_of(const conform_tensor *cum, uint64_t column)
-{
-    conform_tensor view = *cum;
-    view.width = 1;
-    view.t.offset += column;
-    view.t.row = CUM_STRIDE;
-    return view;
-}
-
 void conform_packed_ssd(conform_data *d)
 {
     const conform_case *c = d->c;
@@ -216,7 +206,7 @@ void conform_packed_ssd(conform_data *d)
         float *pairs = (float *)k.cum->initial + k.cum->t.offset;
         for (uint64_t i = 0; i < k.cum->rows; i++) /* two numbers that stand for one */
             if (!isnan(pairs[CUM_STRIDE * i])) pairs[CUM_STRIDE * i] += pairs[CUM_STRIDE * i + 1];
-        const conform_tensor sums = column_of(k.cum, 0), steps = column_of(k.cum, 2);
+        const conform_tensor sums = conform_column(k.cum, 0), steps = conform_column(k.cum, 2);
         conform_compare(d, "step", &steps, k.want_step, decay_bound, 0);
         conform_compare(d, "cum", &sums, k.want_cum, decay_bound, 0);
         conform_compare(d, "decay", k.decay, k.want_decay, decay_bound, 0);

@@ -55,16 +55,6 @@ static double small(conform_data *d, uint64_t i)
     return 0.06 * conform_normal(d);
 }
 
-/* Column `column` of a tensor of three, as a tensor of its own. */
-static conform_tensor column_of(const conform_tensor *cum, uint64_t column)
-{
-    conform_tensor view = *cum;
-    view.width = 1;
-    view.t.offset += column;
-    view.t.row = CUM_STRIDE;
-    return view;
-}
-
 /* hi + lo into hi, as the two-float sum stands for one number. */
 static void join(conform_tensor *cum)
 {
@@ -242,7 +232,7 @@ void conform_ssd(conform_data *d)
         const dart_dtype act = conform_activation(c);
         if (k.cum != NULL) {
             join(k.cum);
-            const conform_tensor sums = column_of(k.cum, 0), steps = column_of(k.cum, 2);
+            const conform_tensor sums = conform_column(k.cum, 0), steps = conform_column(k.cum, 2);
             conform_compare(d, "step", &steps, step, decay_bound, 0);
             conform_compare(d, "cum", &sums, cum, decay_bound, 0);
             conform_compare(d, "decay", k.decay, decay, decay_bound, 0);
