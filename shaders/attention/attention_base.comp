@@ -65,7 +65,7 @@ void main()
         float top = LOWEST;
         float den = 0.0;
         vec4 sums[GROUPS * QUADS];
-        for (uint i = 0u; i < GROUPS * QUADS; i++) sums[i] = vec4(0.0);
+        [[unroll]] for (uint i = 0u; i < GROUPS * QUADS; i++) sums[i] = vec4(0.0);
 
         for (uint s = 0u; s < seen; s += KEYS) {
             uint row = cached + s;
@@ -123,23 +123,22 @@ void main()
                 vec4 keep4 = quad_of_keeps(i);
                 [[unroll]] for (uint group = 0u; group < GROUPS; group++) sums[group * QUADS + i] *= keep4;
             }
-            for (uint group = 0u; group < GROUPS && group * LANES < args.D; group++) {
-                uint column = min(group * LANES + LANE, args.D - 1u);
+            [[unroll]] for (uint group = 0u; group < GROUPS; group++) {
+                uint column = group * LANES + LANE;
+                if (column >= args.D) continue;
                 uint at = args.v_at + row * args.v_row + g * args.D + column;
-                if (whole) {
-                    for (uint i = 0u; i < KEYS; i++) {
-                        float value = load_v(at + i * args.v_row);
-                        [[unroll]] for (uint n = 0u; n < QUADS; n++)
-                            sums[group * QUADS + n] += weights[i * QUADS + n] * value;
-                    }
-                } else {
-                    for (uint i = 0u; i < keys; i++) {
-                        float value = load_v(at + i * args.v_row);
-                        [[unroll]] for (uint n = 0u; n < QUADS; n++) {
-                            uvec4 places = uvec4(place + 4u * n) + uvec4(0u, 1u, 2u, 3u);
-                            vec4 term = weights[i * QUADS + n] * value;
-                            sums[group * QUADS + n] += mix(vec4(0.0), term, greaterThanEqual(places, uvec4(s + i)));
-                        }
+                uint whole_keys = whole ? keys : 0u;
+                [[dont_unroll]] for (uint i = 0u; i < whole_keys; i++) {
+                    float value = load_v(at + i * args.v_row);
+                    [[unroll]] for (uint n = 0u; n < QUADS; n++)
+                        sums[group * QUADS + n] += weights[i * QUADS + n] * value;
+                }
+                [[dont_unroll]] for (uint i = whole_keys; i < keys; i++) {
+                    float value = load_v(at + i * args.v_row);
+                    [[unroll]] for (uint n = 0u; n < QUADS; n++) {
+                        uvec4 places = uvec4(place + 4u * n) + uvec4(0u, 1u, 2u, 3u);
+                        vec4 term = weights[i * QUADS + n] * value;
+                        sums[group * QUADS + n] += mix(vec4(0.0), term, greaterThanEqual(places, uvec4(s + i)));
                     }
                 }
             }
@@ -155,13 +154,15 @@ void main()
                 store_lse(args.lse_at + (token + t_first + mine) * args.H + h, top + log_above_one(total));
         }
         barrier();
-        for (uint column = LANE; column < args.D; column += LANES) {
+        [[unroll]] for (uint group = 0u; group < GROUPS; group++) {
+            uint column = group * LANES + LANE;
+            if (column >= args.D) continue;
             [[unroll]] for (uint n = 0u; n < QUADS; n++) {
                 [[unroll]] for (uint r = 0u; r < 4u; r++) {
                     uint t = t_first + 4u * n + r;
                     if (t <= t_last)
                         store_o(args.o_at + (token + t) * args.o_row + h * args.D + column,
-                                sums[(column / LANES) * QUADS + n][r] * keeps[4u * n + r]);
+                                sums[group * QUADS + n][r] * keeps[4u * n + r]);
                 }
             }
         }
