@@ -120,7 +120,7 @@ def results(tensors, but=()):
 
 
 def fixtures(program, data):
-    for name in ("grad-ssd/odd", "grad-ssd/even", "grad-ssd/one"):
+    for name in ("grad-ssd/odd", "grad-ssd/even", "grad-ssd/one", "grad-ssd/packed"):
         path = data / f"{name}.safetensors"
         tensors, metadata = read(path)
         compare(name, program.run("ssd", path, "--backward"), results(tensors, ("out.step", "grad.step")))
@@ -132,7 +132,7 @@ def fixtures(program, data):
         want["grad.dt"] = tensors["grad.step"]
         compare(f"{name} from steps", program.of("ssd", inputs, "--backward", "--dt-is-step", "--chunk-size", metadata["S"]), want)
     for op in ("attention", "sma"):
-        for name in (f"grad-{op}/odd", f"grad-{op}/even"):
+        for name in (f"grad-{op}/odd", f"grad-{op}/even", f"grad-{op}/packed"):
             path = data / f"{name}.safetensors"
             compare(name, program.run(op, path, "--backward"), results(read(path)[0]))
 
@@ -182,6 +182,14 @@ def cases():
     yield "conv", {"x": tensor(2, 7, 3), "weight": tensor(3, 4), "bias": tensor(3), "seq": rows(0, 7, 0, 4)}, ("y",), ()
     yield "rope", {"x": tensor(2, 5, 2, 6), "seq": rows(3, 5, 0, 4)}, ("y",), ("--base", "50")
     yield "swiglu", {"a": tensor(5, 6), "u": tensor(5, 6)}, ("h",), ()
+    cu = {"cu": whole(0, 5, 5, 14)}
+    scanned, optional = scan(1, 14)
+    yield "ssd", {**scanned, "d": optional["d"], **cu}, ("y", "dh", "h"), ("--chunk-size", "4")
+    reads = {"q": tensor(1, 14, 2, 3), "e": tensor(1, 14, 2, 5), "c": tensor(1, 14, 2, 3), "dh": tensor(1, 5, 4, 3, 5)}
+    yield "sma", {**reads, **cu}, ("r",), ("--chunk-size", "4")
+    yield "attention", {"q": tensor(1, 14, 4, 6), "k": tensor(1, 14, 2, 6), "v": tensor(1, 14, 2, 6), **cu}, ("o",), ()
+    yield "conv", {"x": tensor(1, 14, 3), "weight": tensor(3, 4), "bias": tensor(3), **cu}, ("y",), ()
+    yield "rope", {"x": tensor(1, 14, 2, 6), **cu}, ("y",), ("--base", "50")
     share = [1], array.array("f", [0.25])
     yield "cross_entropy", {"x": tensor(5, 4), "weight": tensor(6, 4), "targets": whole(2, 0, 5, -1, 2), "share": share}, (), ()
 
@@ -226,17 +234,68 @@ def differences(program):
         print(f"  {op} of {' '.join(inputs)}: largest difference {worst:.1e}")
 
 
+# ---- Documents in a row ----
+
+def document(tensors, names, begin, end):
+    """The rows of one document of the tensors of these names; others are left as they are."""
+    def rows_of(shape, values):
+        width = math.prod(shape[2:])
+        return [1, end - begin, *shape[2:]], values[begin * width:end * width]
+    return {name: rows_of(*tensor) if name in names else tensor for name, tensor in tensors.items()}
+
+
+def packed(program, data):
+    """What a document's tokens give is what they give alone, bit by bit; the state is the last document's."""
+    options = ("--backward", "--plan", "chunked")
+    for op, results, last in (("ssd", ("out.y", "grad.x", "grad.dt", "grad.b", "grad.c"), ("out.h",)),
+                              ("sma", ("out.r", "grad.q", "grad.e", "grad.c"), ()),
+                              ("attention", ("out.o", "grad.q", "grad.k", "grad.v"), ())):
+        tensors, metadata = read(data / f"grad-{op}/packed.safetensors")
+        inputs = {name: tensor for name, tensor in tensors.items() if "." not in name or name.startswith("up.")}
+        cu, S, chunk = inputs.pop("cu")[1], int(metadata.get("S", 1)), 0
+        # Only the last document's state has a gradient that comes in.
+        inputs.pop("up.h", None)
+        made = program.of(op, {**inputs, "cu": tensors["cu"]}, *options, metadata=metadata)
+        tokens = [name for name in inputs if inputs[name][0][:2] == [1, cu[-1]]]
+        for begin, end in zip(cu, cu[1:]):
+            own = document(inputs, tokens, begin, end)
+            chunks = -(-(end - begin) // S)
+            own = document(own, [name for name in ("dh", "up.dh") if name in own], chunk, chunk + chunks)
+            alone = program.of(op, own, *options, metadata=metadata)
+            for name, tensor in document({name: made[name] for name in results}, results, begin, end).items():
+                if alone[name] != tensor:
+                    raise AssertionError(f"{op}: {name} of the document at {begin} is not what it is alone")
+            chunk += chunks
+        for name in last:
+            if alone[name] != made[name]:
+                raise AssertionError(f"{op}: {name} is not that of the last document")
+        print(f"  {op}: {len(cu) - 1} documents in a row and alone")
+
+
 # ---- What is refused ----
 
-def refusals(program, data):
+def refusals(program):
     needed, _ = scan()
     up = {"up.y": needed["x"]}
     heads = {name: tensor(1, 6, 2, 4) for name in ("q", "k", "v", "up.o")}
     conv = {"x": tensor(1, 6, 3), "weight": tensor(3, 4), "up.y": tensor(1, 6, 3)}
     backward = ("--backward",)
-    packed = [(op, read(data / f"grad-{op}/packed.safetensors")[0], "(cu)") for op in ("ssd", "attention", "sma")]
-    wrong = [(op, tensors, options, None, 1, word) for op, tensors, word in packed for options in ((), backward)]
+    one, optional = scan(1, 14)
+    reads = {"q": tensor(1, 14, 2, 3), "e": tensor(1, 14, 2, 5), "c": tensor(1, 14, 2, 3), "dh": tensor(1, 4, 4, 3, 5)}
+    cu = {"cu": whole(0, 5, 14)}
+    scan_of = lambda *borders: {**one, "cu": whole(*borders)}
+    wrong = [("ssd", tensors, options, None, 1, word) for options in ((), ("--chunk-size", "4")) for tensors, word in (
+        (scan_of(1, 14), "begin with 0"), (scan_of(0, 6, 5, 14), "not fall"), (scan_of(0, 15), "at most L"), (scan_of(0, -1), "not fall"),
+        (scan_of(0, 0, 0), "are empty"), (scan_of(0), "tensor cu has shape"), ({**needed, "cu": whole(0, 5, 11)}, "B must be 1"),
+        ({**one, **cu, "h": tensor(1, 4, 3, 5)}, "h and cu"), ({**one, **cu, "seq": rows(0, 14)}, "seq and cu"),
+        ({**one, **cu, "open": tensor(1, 4, 3, 5)}, "open"))]
     wrong += [
+        ("sma", {**reads, **cu}, ("--chunk-size", "4"), None, 1, "there are 4 memories"),
+        ("sma", {**reads, **cu}, ("--chunk-size", "4", "--first", "1"), None, 1, "there are 4 memories"),
+        ("attention", {"q": tensor(1, 6, 2, 4), "k": tensor(1, 8, 2, 4), "v": tensor(1, 8, 2, 4), "cu": whole(0, 2, 6)}, (), None, 1, "C must be L"),
+        ("norm", {"x": tensor(1, 14, 8), "weight": tensor(8), **cu}, (), None, 1, "(cu)"),
+        ("ssd", scan_of(0, 5, 14), ("--dump-stages", "stages"), None, 1, "--dump-stages"),
+        ("ssd", {**needed, **up, "up.dh": tensor(2, 2, 4, 3, 5)}, ("--backward", "--chunk-size", "4"), None, 1, "tensor up.dh has shape"),
         ("argmax", {}, backward, None, 2, "no backward pass"),
         ("no", {}, backward, None, 2, "unknown op"),
         ("ssd", {**needed, **up}, ("--backward", "--dump-stages", "stages"), None, 2, "--dump-stages"),
@@ -272,7 +331,8 @@ def main():
             fixtures(program, pathlib.Path(data))
             if device == "cpu":
                 differences(program)
-                refusals(program, pathlib.Path(data))
+                packed(program, pathlib.Path(data))
+                refusals(program)
         except NotRun as reason:
             print(reason)
             return SKIPPED

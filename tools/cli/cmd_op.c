@@ -115,7 +115,7 @@ static int check_names(const operation *o, const safetensors *file, const char *
         const char *name = safetensors_at(file, i)->name, *of = NULL;
         const size_t index = operation_index(o->kind, name);
         if (index < OPERATION_MAX_TENSORS && (o->kind->tensors[index].flags & TENSOR_IN) != 0) continue;
-        if (strcmp(name, "cu") == 0) return cli_fail("%s: several documents in a row (cu) are not supported by %s", path, o->kind->name);
+        if (strcmp(name, "cu") == 0) return cli_fail("%s: %s does not take several documents in a row (cu)", path, o->kind->name);
         if (backward && (operation_prefixed(name, "out.", &of) || operation_prefixed(name, "grad.", &of))) continue;
         if (backward && operation_prefixed(name, "up.", &of))
             return cli_fail("%s: no gradient of %s comes into the backward pass of %s", path, of, o->kind->name);
@@ -127,9 +127,20 @@ static int check_names(const operation *o, const safetensors *file, const char *
     return CLI_OK;
 }
 
-static int load(operation *o, const cli_session *session, const safetensors *file, const char *path, int dtype)
+static int pack(operation *o, const safetensors *file, const char *path)
 {
-    if (check_names(o, file, path) != CLI_OK || settle(&o->settings, file, path) != CLI_OK) return CLI_FAILED;
+    const size_t cu = operation_index(o->kind, "cu");
+    void *values = NULL;
+    if (cu == OPERATION_MAX_TENSORS || !o->given[cu]) return CLI_OK;
+    int status = convert(safetensors_find(file, "cu"), true, &values);
+    if (status == CLI_OK) status = operation_pack(o, values, path);
+    free(values);
+    return status;
+}
+
+/* Sizes that the file's tensors have. */
+static int learn(operation *o, const safetensors *file, const char *path)
+{
     for (size_t i = 0; o->kind->tensors[i].name != NULL; i++) {
         const operation_tensor *t = &o->kind->tensors[i];
         if ((t->flags & TENSOR_IN) == 0) continue;
@@ -138,7 +149,16 @@ static int load(operation *o, const cli_session *session, const safetensors *fil
         o->given[i] = tensor != NULL;
         if (tensor != NULL && operation_learn(o, i, tensor->shape, tensor->rank, path) != CLI_OK) return CLI_FAILED;
     }
+    return CLI_OK;
+}
+
+static int load(operation *o, const cli_session *session, const safetensors *file, const char *path, int dtype)
+{
+    if (check_names(o, file, path) != CLI_OK || settle(&o->settings, file, path) != CLI_OK) return CLI_FAILED;
+    if (learn(o, file, path) != CLI_OK || pack(o, file, path) != CLI_OK) return CLI_FAILED;
     if (o->kind->derive != NULL) o->kind->derive(o);
+    /* Again: a tensor's sizes may be other than those derived. */
+    if (learn(o, file, path) != CLI_OK) return CLI_FAILED;
     for (size_t i = 0; o->kind->tensors[i].name != NULL; i++) {
         const operation_tensor *t = &o->kind->tensors[i];
         if ((t->flags & TENSOR_IN) == 0 || (!o->given[i] && (t->flags & (TENSOR_ZERO | TENSOR_SETTINGS)) == 0)) continue;
@@ -263,6 +283,7 @@ static int run(operation *o, cli_session *session, const cli_common *common, con
     if (status != DART_OK) return cli_fail_file(session, status);
     int result = load(o, session, file, in, common->dtype);
     safetensors_close(&file);
+    if (result == CLI_OK && stages != NULL && o->packing.R > 0) result = cli_fail("--dump-stages does not go with several documents in a row (cu)");
     if (result == CLI_OK) result = make_outputs(o, session, common->dtype, stages != NULL);
     if (result == CLI_OK) result = execute(o, session, common->verbosity > 0, &launches, &ns);
     if (result == CLI_OK) result = write_outputs(o, session, out);
@@ -313,6 +334,8 @@ int cmd_op(int argc, char **argv)
              "With --backward IN holds the gradients that come in, too, up.y for that of the result y. OUT then holds\n"
              "out.y, the result, and grad.x for each input x in IN that has a gradient. Those of parameters are f32.\n"
              "cross_entropy takes share instead.\n\n"
+             "cu, i32 [R + 1], makes the one row of B, L packed: R documents, the first from token 0 to before token cu[1],\n"
+             "and so on. Chunks and memories are counted document by document, from 0 in each; h is the last document's.\n\n"
              "Ops: %s.\nWith --backward: %s.",
              operation_names(names), operation_backward_names(backward_names));
     const args_syntax syntax = {.command = "dartlm op",

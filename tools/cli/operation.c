@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const char *const dim_names[DIM_COUNT] = {"B", "L", "H", "G", "N", "P", "S",  "M",
-                                                 "W", "V", "K", "C", "D", "T", "I", "IN", "OUT", "PLAN"};
+                                                 "W", "V", "K", "C", "D", "T", "I", "IN", "OUT", "R", "PLAN"};
 
 operation_dim operation_dim_of(const char *text, size_t length)
 {
@@ -141,6 +141,50 @@ int operation_shape(const operation *o, size_t index, uint64_t shape[SAFETENSORS
     return CLI_OK;
 }
 
+/* ---- Packed documents ---- */
+
+int operation_pack(operation *o, const int32_t *cu, const char *where)
+{
+    operation_packing *p = &o->packing;
+    const uint32_t T = (uint32_t)o->dims[DIM_L], R = (uint32_t)o->dims[DIM_R], S = o->settings.S;
+    const size_t h = operation_index(o->kind, "h");
+    if (dart_cu_check(cu, R, T, T) != DART_OK)
+        return cli_fail("%s: cu must begin with 0, not fall, and end with at most L, %" PRIu32, where, T);
+    if (o->dims[DIM_B] != 1) return cli_fail("%s: with cu B must be 1, not %" PRIu64, where, o->dims[DIM_B]);
+    if (h < OPERATION_MAX_TENSORS && o->given[h]) return cli_fail("%s: h and cu exclude each other: a document begins without a state", where);
+    p->R = R;
+    p->slots = dart_packed_chunks(T, S, R);
+    p->slot_of = malloc((size_t)(p->slots + 1) * sizeof *p->slot_of);
+    if (p->slot_of == NULL) return cli_fail_memory();
+    for (uint32_t r = 0; r < R; r++) {
+        const uint32_t tokens = (uint32_t)(cu[r + 1] - cu[r]);
+        if (tokens > p->longest) p->longest = tokens;
+        for (uint32_t j = 0; j < dart_ssd_chunks(tokens, S, false); j++) p->slot_of[p->chunks++] = (uint32_t)cu[r] / S + r + j;
+    }
+    if (p->chunks == 0) return cli_fail("%s: the documents of cu are empty", where);
+    if (o->dims[DIM_M] != 0 && o->dims[DIM_M] != p->chunks)
+        return cli_fail("%s: there are %" PRIu64 " memories; documents of cu have %" PRIu64 " chunks", where, o->dims[DIM_M], p->chunks);
+    o->dims[DIM_M] = p->chunks;
+    return CLI_OK;
+}
+
+/* Rows of a tensor on the device, and where those of the file lie among them. */
+typedef struct spread {
+    uint64_t rows, file_rows;
+    const uint32_t *row_of; /* NULL: at the end */
+} spread;
+
+static spread spread_of(const operation *o, size_t index)
+{
+    const operation_packing *p = &o->packing;
+    const char *shape = o->kind->tensors[index].shape;
+    if (p->R > 0 && strncmp(shape, "B M ", 4) == 0) return (spread){p->slots, p->chunks, p->slot_of};
+    if (p->R > 0 && strcmp(shape, "B H N P") == 0) return (spread){p->R, 1, NULL};
+    return (spread){1, 1, NULL};
+}
+
+static uint64_t row_of(const spread *s, uint64_t file_row) { return s->row_of != NULL ? s->row_of[file_row] : s->rows - 1; }
+
 /* ---- Buffers ---- */
 
 static dart_dtype stored_dtype(const operation *o, size_t index, dart_dtype dtype)
@@ -163,22 +207,30 @@ int operation_place(operation *o, const cli_session *session, size_t index, dart
     const operation_tensor *t = &o->kind->tensors[index];
     uint64_t shape[SAFETENSORS_MAX_RANK], count = 0, bytes = 0;
     uint32_t rank = 0;
+    const spread s = spread_of(o, index);
     dtype = stored_dtype(o, index, dtype);
+    const size_t size = dart_dtype_size(dtype);
     if (operation_shape(o, index, shape, &rank) != CLI_OK) return CLI_FAILED;
-    if (!base_product(shape, rank, &count) || !base_mul(count, dart_dtype_size(dtype), &bytes) ||
-        bytes > SIZE_MAX / 2 || bytes == 0)
+    const bool fits = base_product(shape, rank, &count);
+    const uint64_t width = count / s.file_rows;
+    if (!fits || !base_mul(width, s.rows, &count) || !base_mul(count, size, &bytes) || bytes > SIZE_MAX / 2 || bytes == 0)
         return cli_fail("%s: tensor %s is empty or too large", o->kind->name, t->name);
     dart_status status = dart_buffer_create(session->device, bytes, &o->tensors[index].buffer);
     if (status != DART_OK) return cli_fail_device(session, status);
     o->tensors[index].dtype = dtype;
     o->elements[index] = count;
     void *stored = NULL;
-    if (values == NULL || dart_dtype_size(dtype) == 2) {
+    if (values == NULL || size == 2 || s.rows > 1) {
         stored = calloc(1, (size_t)bytes);
         if (stored == NULL) return cli_fail_memory();
         for (uint64_t i = 0; i < count && values == NULL && (t->flags & TENSOR_SETTINGS) != 0; i++)
             ((int32_t *)stored)[i] = operation_setting(&o->settings, i);
-        if (values != NULL) dart_from_f32(dtype, stored, values, (size_t)count);
+        for (uint64_t i = 0; i < s.file_rows && values != NULL; i++) {
+            void *to = (char *)stored + row_of(&s, i) * width * size;
+            const char *from = (const char *)values + i * width * sizeof(float);
+            if (size == 2) dart_from_f32(dtype, to, (const float *)(const void *)from, (size_t)width);
+            else memcpy(to, from, (size_t)width * size);
+        }
     }
     status = dart_buffer_write(o->tensors[index].buffer, 0, stored != NULL ? stored : values, bytes);
     free(stored);
@@ -207,6 +259,10 @@ int operation_read(const operation *o, const cli_session *session, size_t index,
         free(stored);
         *values = wide;
     }
+    const spread s = spread_of(o, index);
+    const size_t row = count / (size_t)s.rows * sizeof(float);
+    for (uint64_t i = 0; i < s.file_rows && s.rows > 1; i++)
+        memmove((char *)*values + i * row, (char *)*values + row_of(&s, i) * row, row);
     return CLI_OK;
 }
 
@@ -226,4 +282,6 @@ bool operation_is_output(const operation *o, size_t index)
 void operation_release(operation *o)
 {
     for (size_t i = 0; i < OPERATION_MAX_TENSORS; i++) dart_buffer_destroy(&o->tensors[i].buffer);
+    free(o->packing.slot_of);
+    o->packing.slot_of = NULL;
 }

@@ -11,6 +11,7 @@
 /* The letters of the library's header. */
 typedef enum operation_dim {
     DIM_B, DIM_L, DIM_H, DIM_G, DIM_N, DIM_P, DIM_S, DIM_M, DIM_W, DIM_V, DIM_K, DIM_C, DIM_D, DIM_T, DIM_I, DIM_IN, DIM_OUT,
+    DIM_R,    /* documents of a packed row */
     DIM_PLAN, /* elements of a plan of dart_embed_plan */
     DIM_COUNT
 } operation_dim;
@@ -70,34 +71,54 @@ typedef struct operation_settings {
     uint64_t seed;
 } operation_settings;
 
+/* Documents that lie one after another in the one row of a file, cu as in the library's header. In the file chunks are counted document by
+ * document, and a state is that after the last document; on the device chunks have the library's slots, and each document its state. */
+typedef struct operation_packing {
+    uint32_t R, longest; /* documents, 0: the file is not packed; tokens of the longest */
+    uint64_t slots, chunks;
+    uint32_t *slot_of; /* of each chunk */
+} operation_packing;
+
 struct operation {
     const operation_kind *kind;
     operation_settings settings;
     uint64_t dims[DIM_COUNT]; /* 0: unknown */
     uint64_t lead[SAFETENSORS_MAX_RANK]; /* the dimensions of T */
     uint32_t lead_rank;
+    operation_packing packing;
     bool given[OPERATION_MAX_TENSORS]; /* inputs that are there */
     dart_tensor tensors[OPERATION_MAX_TENSORS];
-    uint64_t elements[OPERATION_MAX_TENSORS]; /* of those with a buffer */
+    uint64_t elements[OPERATION_MAX_TENSORS]; /* of those with a buffer, there */
 };
 
 /* Learns sizes from a tensor of that shape. Tells stderr when it does not fit. */
 int operation_learn(operation *o, size_t index, const uint64_t *shape, uint32_t rank, const char *where);
-/* The shape by the sizes known; tells stderr which one is not. */
+/* Makes the operation a packed one, after all sizes of the file were learnt; cu has DIM_R + 1 numbers. */
+int operation_pack(operation *o, const int32_t *cu, const char *where);
+/* The shape in a file by the sizes known; tells stderr which one is not. */
 int operation_shape(const operation *o, size_t index, uint64_t shape[SAFETENSORS_MAX_RANK], uint32_t *rank);
 /* The number of a size by its letters ("IN"); DIM_COUNT when there is none. */
 operation_dim operation_dim_of(const char *text, size_t length);
 bool operation_mentions(const operation_tensor *tensor, operation_dim dim);
-/* A buffer for a tensor, filled with the values (f32, or i32 for TENSOR_I32) or with zeros when values is NULL. */
+/* A buffer for a tensor, filled with the values (as in a file; f32, or i32 for TENSOR_I32) or with zeros when values is NULL. */
 int operation_place(operation *o, const cli_session *session, size_t index, dart_dtype dtype, const void *values);
 /* Between the inputs and the call: makes tensors and checks values that depend on the values of others. */
 int operation_prepare(operation *o, const cli_session *session);
 /* Element i of a tensor that has TENSOR_SETTINGS. */
 int32_t operation_setting(const operation_settings *settings, uint64_t i);
-/* The tensor's values as f32, or i32 for TENSOR_I32, for free(). */
+/* The tensor's values as in a file, f32, or i32 for TENSOR_I32, for free(). */
 int operation_read(const operation *o, const cli_session *session, size_t index, void **values);
 /* Index of the tensor of that name, OPERATION_MAX_TENSORS when there is none. */
 size_t operation_index(const operation_kind *kind, const char *name);
+/* Arguments of an op: sequences, tokens of one at most, and T, which is 0 unless the sequences are packed. */
+static inline uint32_t operation_sequences(const operation *o) { return o->packing.R > 0 ? o->packing.R : (uint32_t)o->dims[DIM_B]; }
+static inline uint32_t operation_longest(const operation *o) { return o->packing.R > 0 ? o->packing.longest : (uint32_t)o->dims[DIM_L]; }
+static inline uint32_t operation_packed_rows(const operation *o) { return o->packing.R > 0 ? (uint32_t)o->dims[DIM_L] : 0; }
+/* Memories of a sequence, at most. */
+static inline uint32_t operation_memories(const operation *o)
+{
+    return o->packing.R > 0 ? dart_ssd_chunks(o->packing.longest, o->settings.S, false) : (uint32_t)o->dims[DIM_M];
+}
 /* Whether the op writes this tensor here. */
 bool operation_is_output(const operation *o, size_t index);
 /* Frees the buffers. */

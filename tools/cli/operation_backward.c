@@ -36,8 +36,9 @@ static dart_status ssd(const operation *o, dart_stream *stream)
     if (has(o, "h")) status = copy(stream, o->dims[DIM_B] * o->dims[DIM_H], o->dims[DIM_N] * o->dims[DIM_P], at(o, "h"), at(o, "out.h"));
     if (status == DART_OK) status = forward(o, stream);
     if (status != DART_OK) return status;
-    const dart_ssd_backward_args args = {.B = dim(o, DIM_B),
-                                         .L = dim(o, DIM_L),
+    const dart_ssd_backward_args args = {.B = operation_sequences(o),
+                                         .L = operation_longest(o),
+                                         .T = operation_packed_rows(o),
                                          .H = dim(o, DIM_H),
                                          .G = dim(o, DIM_G),
                                          .N = dim(o, DIM_N),
@@ -54,6 +55,7 @@ static dart_status ssd(const operation *o, dart_stream *stream)
                                          .dt_bias = at(o, "dt_bias"),
                                          .d = at(o, "d"),
                                          .seq = at(o, "seq"),
+                                         .cu = at(o, "cu"),
                                          .h = at(o, "h"),
                                          .up_y = at(o, "up.y"),
                                          .up_dh = at(o, "up.dh"),
@@ -73,8 +75,9 @@ static dart_status sma(const operation *o, dart_stream *stream)
 {
     const dart_status status = forward(o, stream);
     if (status != DART_OK) return status;
-    const dart_sma_backward_args args = {.B = dim(o, DIM_B),
-                                         .L = dim(o, DIM_L),
+    const dart_sma_backward_args args = {.B = operation_sequences(o),
+                                         .L = operation_longest(o),
+                                         .T = operation_packed_rows(o),
                                          .H = dim(o, DIM_H),
                                          .G = dim(o, DIM_G),
                                          .N = dim(o, DIM_N),
@@ -85,7 +88,11 @@ static dart_status sma(const operation *o, dart_stream *stream)
                                          .e = at(o, "e"),
                                          .c = at(o, "c"),
                                          .seq = at(o, "seq"),
-                                         .memories = {.first = o->settings.first, .M = dim(o, DIM_M), .dh = at(o, "dh"), .scale = at(o, "scale")},
+                                         .cu = at(o, "cu"),
+                                         .memories = {.first = o->settings.first,
+                                                      .M = operation_memories(o),
+                                                      .dh = at(o, "dh"),
+                                                      .scale = at(o, "scale")},
                                          .r = at(o, "out.r"),
                                          .lse = at(o, "out.lse"),
                                          .up_r = at(o, "up.r"),
@@ -100,8 +107,9 @@ static dart_status attention(const operation *o, dart_stream *stream)
 {
     const dart_status status = forward(o, stream);
     if (status != DART_OK) return status;
-    const dart_attention_backward_args args = {.B = dim(o, DIM_B),
-                                               .L = dim(o, DIM_L),
+    const dart_attention_backward_args args = {.B = operation_sequences(o),
+                                               .L = operation_longest(o),
+                                               .T = operation_packed_rows(o),
                                                .H = dim(o, DIM_H),
                                                .G = dim(o, DIM_G),
                                                .D = dim(o, DIM_D),
@@ -112,6 +120,7 @@ static dart_status attention(const operation *o, dart_stream *stream)
                                                .o = at(o, "out.o"),
                                                .lse = at(o, "out.lse"),
                                                .seq = at(o, "seq"),
+                                               .cu = at(o, "cu"),
                                                .up_o = at(o, "up.o"),
                                                .grad_q = at(o, "grad.q"),
                                                .grad_k = at(o, "grad.k"),
@@ -189,14 +198,16 @@ static dart_status conv(const operation *o, dart_stream *stream)
 {
     const dart_status status = forward(o, stream);
     if (status != DART_OK) return status;
-    const dart_conv_backward_args args = {.B = dim(o, DIM_B),
-                                          .L = dim(o, DIM_L),
+    const dart_conv_backward_args args = {.B = operation_sequences(o),
+                                          .L = operation_longest(o),
+                                          .T = operation_packed_rows(o),
                                           .C = dim(o, DIM_C),
                                           .K = dim(o, DIM_K),
                                           .x = at(o, "x"),
                                           .weight = at(o, "weight"),
                                           .bias = at(o, "bias"),
                                           .seq = at(o, "seq"),
+                                          .cu = at(o, "cu"),
                                           .up_y = at(o, "up.y"),
                                           .grad_x = at(o, "grad.x"),
                                           .grad_weight = at(o, "grad.weight"),
@@ -208,14 +219,16 @@ static dart_status rope(const operation *o, dart_stream *stream)
 {
     const dart_status status = forward(o, stream);
     if (status != DART_OK) return status;
-    const dart_rope_args args = {.B = dim(o, DIM_B),
-                                 .L = dim(o, DIM_L),
+    const dart_rope_args args = {.B = operation_sequences(o),
+                                 .L = operation_longest(o),
+                                 .T = operation_packed_rows(o),
                                  .H = dim(o, DIM_H),
                                  .D = dim(o, DIM_D),
                                  .inverse = true,
                                  .base = o->settings.base,
                                  .x = at(o, "up.y"),
                                  .seq = at(o, "seq"),
+                                 .cu = at(o, "cu"),
                                  .y = at(o, "grad.x")};
     return dart_rope(stream, &args);
 }
@@ -269,6 +282,7 @@ const operation_kind operation_backward_kinds[] = {
       {"dt_bias", "H", MAY | F32},
       {"d", "H", MAY | F32},
       {"seq", "B 2", MAY | I32},
+      {"cu", "R+1", MAY | I32},
       {"h", "B H N P", MAY | F32},
       {"up.y", "B L H P", IN},
       {"up.dh", "B M H N P", MAY | F32},
@@ -294,6 +308,7 @@ const operation_kind operation_backward_kinds[] = {
       {"dh", "B M H N P", IN},
       {"scale", "B M H N", MAY | F32},
       {"seq", "B 2", MAY | I32},
+      {"cu", "R+1", MAY | I32},
       {"up.r", "B L H P", IN},
       {"out.r", "B L H P", OUT | F32},
       {"out.lse", "B L H", OUT | F32},
@@ -309,6 +324,7 @@ const operation_kind operation_backward_kinds[] = {
       {"k", "B L G D", IN},
       {"v", "B L G D", IN},
       {"seq", "B 2", MAY | I32},
+      {"cu", "R+1", MAY | I32},
       {"up.o", "B L H D", IN},
       {"out.o", "B L H D", OUT},
       {"out.lse", "B L H", OUT | F32},
@@ -371,6 +387,7 @@ const operation_kind operation_backward_kinds[] = {
       {"weight", "C K", IN | F32},
       {"bias", "C", MAY | F32},
       {"seq", "B 2", MAY | I32},
+      {"cu", "R+1", MAY | I32},
       {"up.y", "B L C", IN},
       {"out.y", "B L C", OUT},
       {"grad.x", "B L C", OUT},
@@ -380,7 +397,12 @@ const operation_kind operation_backward_kinds[] = {
      conv,
      NULL},
     {"rope",
-     {{"x", "B L H D", IN}, {"seq", "B 2", MAY | I32}, {"up.y", "B L H D", IN}, {"out.y", "B L H D", OUT}, {"grad.x", "B L H D", OUT}},
+     {{"x", "B L H D", IN},
+      {"seq", "B 2", MAY | I32},
+      {"cu", "R+1", MAY | I32},
+      {"up.y", "B L H D", IN},
+      {"out.y", "B L H D", OUT},
+      {"grad.x", "B L H D", OUT}},
      NULL,
      rope,
      NULL},

@@ -29,8 +29,9 @@ static uint32_t dim(const operation *o, operation_dim which) { return (uint32_t)
 static dart_status ssd(const operation *o, dart_stream *stream)
 {
     const operation_settings *s = &o->settings;
-    const dart_ssd_args args = {.B = dim(o, DIM_B),
-                                .L = dim(o, DIM_L),
+    const dart_ssd_args args = {.B = operation_sequences(o),
+                                .L = operation_longest(o),
+                                .T = operation_packed_rows(o),
                                 .H = dim(o, DIM_H),
                                 .G = dim(o, DIM_G),
                                 .N = dim(o, DIM_N),
@@ -48,6 +49,7 @@ static dart_status ssd(const operation *o, dart_stream *stream)
                                 .dt_bias = at(o, "dt_bias"),
                                 .d = at(o, "d"),
                                 .seq = at(o, "seq"),
+                                .cu = at(o, "cu"),
                                 .h = at(o, "h"),
                                 .open = at(o, "open"),
                                 .open_decay = at(o, "open_decay"),
@@ -64,7 +66,7 @@ static void ssd_sizes(operation *o)
 {
     const uint32_t S = o->settings.S;
     o->dims[DIM_S] = S;
-    o->dims[DIM_M] = dart_ssd_chunks(dim(o, DIM_L), S, has(o, "seq"));
+    if (o->packing.R == 0) o->dims[DIM_M] = dart_ssd_chunks(dim(o, DIM_L), S, has(o, "seq"));
     o->dims[DIM_C] = S < o->dims[DIM_L] ? S : o->dims[DIM_L];
 }
 
@@ -79,9 +81,10 @@ static double ssd_flops(const operation *o)
 static dart_status sma(const operation *o, dart_stream *stream)
 {
     const dart_memories memories = {
-        .first = o->settings.first, .M = dim(o, DIM_M), .dh = at(o, "dh"), .scale = at(o, "scale")};
-    const dart_sma_args args = {.B = dim(o, DIM_B),
-                                .L = dim(o, DIM_L),
+        .first = o->settings.first, .M = operation_memories(o), .dh = at(o, "dh"), .scale = at(o, "scale")};
+    const dart_sma_args args = {.B = operation_sequences(o),
+                                .L = operation_longest(o),
+                                .T = operation_packed_rows(o),
                                 .H = dim(o, DIM_H),
                                 .G = dim(o, DIM_G),
                                 .N = dim(o, DIM_N),
@@ -93,6 +96,7 @@ static dart_status sma(const operation *o, dart_stream *stream)
                                 .e = at(o, "e"),
                                 .c = at(o, "c"),
                                 .seq = at(o, "seq"),
+                                .cu = at(o, "cu"),
                                 .memories = &memories,
                                 .memories_count = 1,
                                 .r = at(o, "r"),
@@ -115,18 +119,20 @@ static double sma_flops(const operation *o)
 
 static dart_status attention(const operation *o, dart_stream *stream)
 {
-    const dart_attention_args args = {.B = dim(o, DIM_B),
-                                      .L = dim(o, DIM_L),
+    const dart_attention_args args = {.B = operation_sequences(o),
+                                      .L = operation_longest(o),
+                                      .T = operation_packed_rows(o),
                                       .H = dim(o, DIM_H),
                                       .G = dim(o, DIM_G),
                                       .D = dim(o, DIM_D),
-                                      .C = dim(o, DIM_C),
+                                      .C = o->dims[DIM_C] == o->dims[DIM_L] ? operation_longest(o) : dim(o, DIM_C),
                                       .plan = (dart_plan)o->settings.plan,
                                       .scale = o->settings.scale,
                                       .q = at(o, "q"),
                                       .k = at(o, "k"),
                                       .v = at(o, "v"),
                                       .seq = at(o, "seq"),
+                                      .cu = at(o, "cu"),
                                       .o = at(o, "o"),
                                       .lse = at(o, "lse")};
     return dart_attention(stream, &args);
@@ -206,8 +212,9 @@ static double linear_flops(const operation *o)
 
 static dart_status conv(const operation *o, dart_stream *stream)
 {
-    const dart_conv_args args = {.B = dim(o, DIM_B),
-                                 .L = dim(o, DIM_L),
+    const dart_conv_args args = {.B = operation_sequences(o),
+                                 .L = operation_longest(o),
+                                 .T = operation_packed_rows(o),
                                  .C = dim(o, DIM_C),
                                  .K = dim(o, DIM_K),
                                  .x = at(o, "x"),
@@ -215,6 +222,7 @@ static dart_status conv(const operation *o, dart_stream *stream)
                                  .bias = at(o, "bias"),
                                  .tail = at(o, "tail"),
                                  .seq = at(o, "seq"),
+                                 .cu = at(o, "cu"),
                                  .y = at(o, "y")};
     return dart_conv(stream, &args);
 }
@@ -239,13 +247,15 @@ static dart_status sample(const operation *o, dart_stream *stream)
 
 static dart_status rope(const operation *o, dart_stream *stream)
 {
-    const dart_rope_args args = {.B = dim(o, DIM_B),
-                                 .L = dim(o, DIM_L),
+    const dart_rope_args args = {.B = operation_sequences(o),
+                                 .L = operation_longest(o),
+                                 .T = operation_packed_rows(o),
                                  .H = dim(o, DIM_H),
                                  .D = dim(o, DIM_D),
                                  .base = o->settings.base,
                                  .x = at(o, "x"),
                                  .seq = at(o, "seq"),
+                                 .cu = at(o, "cu"),
                                  .y = at(o, "y")};
     return dart_rope(stream, &args);
 }
@@ -321,6 +331,7 @@ const operation_kind operation_kinds[] = {
       {"dt_bias", "H", MAY | F32},
       {"d", "H", MAY | F32},
       {"seq", "B 2", MAY | I32},
+      {"cu", "R+1", MAY | I32},
       {"h", "B H N P", IN | OUT | TENSOR_ZERO | F32},
       {"open", "B H N P", MAY | OUT | F32},
       {"open_decay", "B H", MAY | OUT | F32},
@@ -340,6 +351,7 @@ const operation_kind operation_kinds[] = {
       {"dh", "B M H N P", IN},
       {"scale", "B M H N", MAY | F32},
       {"seq", "B 2", MAY | I32},
+      {"cu", "R+1", MAY | I32},
       {"r", "B L H P", OUT},
       {"lse", "B L H", OUT | F32},
       {"qn", "B L G N", STAGE},
@@ -352,6 +364,7 @@ const operation_kind operation_kinds[] = {
       {"k", "B C G D", IN},
       {"v", "B C G D", IN},
       {"seq", "B 2", MAY | I32},
+      {"cu", "R+1", MAY | I32},
       {"o", "B L H D", OUT},
       {"lse", "B L H", OUT | F32}},
      attention_sizes,
@@ -380,6 +393,7 @@ const operation_kind operation_kinds[] = {
       {"bias", "C", MAY | F32},
       {"tail", "B K-1 C", MAY | OUT},
       {"seq", "B 2", MAY | I32},
+      {"cu", "R+1", MAY | I32},
       {"y", "B L C", OUT}},
      NULL,
      conv,
@@ -390,7 +404,7 @@ const operation_kind operation_kinds[] = {
      NULL,
      sample,
      NULL},
-    {"rope", {{"x", "B L H D", IN}, {"seq", "B 2", MAY | I32}, {"y", "B L H D", OUT}}, NULL, rope, NULL},
+    {"rope", {{"x", "B L H D", IN}, {"seq", "B 2", MAY | I32}, {"cu", "R+1", MAY | I32}, {"y", "B L H D", OUT}}, NULL, rope, NULL},
     {"swiglu", {{"a", "T I", IN}, {"u", "T I", IN}, {"h", "T I", OUT}}, NULL, swiglu, NULL},
     {"cross_entropy",
      {{"x", "T W", IN},
