@@ -34,6 +34,7 @@ typedef struct dart_model_config {
     bool sma;             /* model_type: true for dart, false for mamba2 */
     bool tied;            /* tie_word_embeddings: lm_head uses the embedding's weights */
     bool no_conv_bias;    /* use_conv_bias is false */
+    bool independent_c;   /* sma_independent_c: SMA reads memories with a c of its own (the paper's ablation); with sma only */
     uint32_t V;           /* vocab_size */
     uint32_t W;           /* hidden_size */
     uint32_t layers;      /* num_hidden_layers */

@@ -55,6 +55,7 @@ dart_status model_config_check(const dart_model_config *config, dart_status faul
                          "%s: num_heads x head_dim = %" PRIu32 " x %" PRIu32 " is not hidden_size %" PRIu32
                          " times an integer of %" PRIu32 " to %" PRIu32,
                          name, m->H, m->P, m->W, expand_field.min, expand_field.max);
+    if (m->independent_c && !m->sma) return base_fail(report, fault, "%s: sma_independent_c is for models of type dart", name);
     if (m->H % m->G != 0)
         return base_fail(report, fault, "%s: n_groups %" PRIu32 " does not divide num_heads %" PRIu32, name, m->G,
                          m->H);
@@ -211,6 +212,7 @@ static dart_status read_config(const reader *r, dart_model_config *config)
     TRY(read_limits(r, &m.dt_min, &m.dt_max));
     TRY(read_boolean(r, "tie_word_embeddings", false, &m.tied));
     TRY(read_boolean(r, "use_conv_bias", true, &conv_bias));
+    TRY(read_boolean(r, "sma_independent_c", false, &m.independent_c));
     m.no_conv_bias = !conv_bias;
     if (expand * m.W != m.H * m.P)
         FAIL(r->report, DART_BAD_DATA,
@@ -300,7 +302,8 @@ dart_status model_config_write(const dart_model_config *config, const char *fold
     dart_model_config m = *config;
     file_writer *file = NULL;
     char text[1024], eps[24], sma_eps[24], low[24], high[24] = "Infinity";
-    int used = snprintf(text, sizeof text, "{\n  \"model_type\": \"%s\",\n", m.sma ? "dart" : "mamba2");
+    int used = snprintf(text, sizeof text, "{\n  \"model_type\": \"%s\",\n%s", m.sma ? "dart" : "mamba2",
+                        m.independent_c ? "  \"sma_independent_c\": true,\n" : "");
     char *path = file_join(folder, "config.json");
     if (path == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory to write config.json", folder);
     for (size_t i = 0; i < COUNT_OF(integers); i++)

@@ -54,7 +54,8 @@ typedef struct model_parameter {
     uint64_t elements;
 } model_parameter;
 
-/* Inner width, columns of in_proj, channels of conv1d ([x|b|c]) and sma_conv1d ([q|e]), padded rows of sma_proj. */
+/* Inner width, columns of in_proj, channels of conv1d ([x|b|c]) and sma_conv1d ([q|e], with an independent c [q|e|c]), padded rows of
+ * sma_proj. */
 uint32_t model_config_inner(const dart_model_config *config);
 uint32_t model_config_in_proj(const dart_model_config *config);
 uint32_t model_config_conv(const dart_model_config *config);

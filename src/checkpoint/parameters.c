@@ -20,7 +20,10 @@ uint32_t model_config_conv(const dart_model_config *config)
 {
     return model_config_inner(config) + 2 * config->G * config->N;
 }
-uint32_t model_config_sma_conv(const dart_model_config *config) { return config->G * (config->N + config->P); }
+uint32_t model_config_sma_conv(const dart_model_config *config)
+{
+    return config->G * (config->N + config->P + (config->independent_c ? config->N : 0));
+}
 
 uint32_t model_config_sma_proj(const dart_model_config *config)
 {

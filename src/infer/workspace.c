@@ -124,8 +124,8 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : UINT64_MAX;
     const uint64_t slice_ms = options->slice_ms != 0 ? options->slice_ms : DEFAULT_SLICE_MS;
     state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
-    /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. */
-    state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU;
+    /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. dart_mixer_step reads with the scan's c. */
+    state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU && !(state->sma && c->independent_c);
     /* What memory costs, windows save, where they pay. */
     state->windowed = !state->fused && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
                       model->device->backend->windows_pay &&

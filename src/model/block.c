@@ -125,12 +125,14 @@ static bool attends(const model_block_args *a) { return a->sma && a->read_count 
 static void attend(dart_stream *stream, const model_block_args *a)
 {
     const dart_model_config *c = a->config;
-    const uint64_t row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N;
+    const uint64_t row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N, keys = (uint64_t)c->G * c->P;
     if (!attends(a)) return;
+    const dart_tensor reads =
+        c->independent_c ? model_columns(a->work.sma_conv, queries + keys, row) : conv_columns(a, model_config_inner(c) + queries);
     dart_sma(stream, &(dart_sma_args){
         .B = a->B, .L = a->L, .T = a->T, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
         .q = model_columns(a->work.sma_conv, 0, row), .e = model_columns(a->work.sma_conv, queries, row),
-        .c = conv_columns(a, model_config_inner(c) + queries), .seq = a->seq, .cu = a->cu, .memories = a->read,
+        .c = reads, .seq = a->seq, .cu = a->cu, .memories = a->read,
         .memories_count = a->read_count, .r = readout(a), .lse = a->kept.lse});
 }
 

@@ -1,5 +1,6 @@
 /* One block of the model, x += out_proj(mixer(RMSNorm(x))), as a function of tensors that the caller gives. The block keeps
- * nothing from call to call. Sizes and letters as in dartlm.h: I = H P, [x|b|c] has I + 2 G N columns, [q|e] has G (N + P). */
+ * nothing from call to call. Sizes and letters as in dartlm.h: I = H P, [x|b|c] has I + 2 G N columns, [q|e] has G (N + P); in a model with
+ * an independent c that c follows, [q|e|c] with G (2 N + P) columns, wherever [q|e] stands below. */
 #ifndef DART_MODEL_BLOCK_H
 #define DART_MODEL_BLOCK_H
 

@@ -45,20 +45,21 @@ static void gate(const pass *p)
     dart_gated_norm_backward(p->stream, &args);
 }
 
-/* Writes the gradients of c and of the memories, to which those of the scan are added or which the scan reads. */
+/* Writes the gradients of c and of the memories, to which those of the scan are added (unless c is SMA's own) or which the scan reads. */
 static void attend(const pass *p)
 {
     const dart_model_config *c = p->c;
     const model_block_args *a = p->a;
-    const uint64_t queries = p->groups;
+    const uint64_t queries = p->groups, keys = (uint64_t)c->G * c->P, own_at = queries + keys, c_at = p->I + queries;
     if (!p->attends) return;
     dart_sma_backward(p->stream, &(dart_sma_backward_args){
         .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
         .q = query_columns(p, a->work.sma_conv, 0), .e = query_columns(p, a->work.sma_conv, queries),
-        .c = conv_columns(p, a->work.conv, p->I + queries),
+        .c = c->independent_c ? query_columns(p, a->work.sma_conv, own_at) : conv_columns(p, a->work.conv, c_at),
         .memories = {.M = (uint32_t)base_ceil_div(a->L, a->S), .dh = a->kept.dh}, .r = a->work.r, .lse = a->kept.lse,
         .up_r = p->slopes->r, .grad_q = query_columns(p, p->slopes->sma_conv, 0),
-        .grad_e = query_columns(p, p->slopes->sma_conv, queries), .grad_c = conv_columns(p, p->slopes->conv, p->I + queries),
+        .grad_e = query_columns(p, p->slopes->sma_conv, queries),
+        .grad_c = c->independent_c ? query_columns(p, p->slopes->sma_conv, own_at) : conv_columns(p, p->slopes->conv, c_at),
         .grad_dh = p->slopes->dh});
 }
 
@@ -68,8 +69,8 @@ static void scan(const pass *p)
     const model_block_args *a = p->a;
     const uint64_t dt_at = (uint64_t)p->I + model_config_conv(c), b_at = p->I, c_at = b_at + p->groups;
     dart_ssd_backward_args args = {
-        .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .add_c = p->attends, .dt_min = c->dt_min,
-        .dt_max = c->dt_max, .x = conv_columns(p, a->work.conv, 0), .b = conv_columns(p, a->work.conv, b_at),
+        .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S,
+        .add_c = p->attends && !c->independent_c, .dt_min = c->dt_min, .dt_max = c->dt_max, .x = conv_columns(p, a->work.conv, 0), .b = conv_columns(p, a->work.conv, b_at),
         .c = conv_columns(p, a->work.conv, c_at), .dt = proj_columns(p, a->work.proj, dt_at), .a_log = a->weights.a_log,
         .dt_bias = a->weights.dt_bias, .d = a->weights.d, .up_y = p->slopes->y, .grad_x = conv_columns(p, p->slopes->conv, 0),
         .grad_b = conv_columns(p, p->slopes->conv, b_at), .grad_c = conv_columns(p, p->slopes->conv, c_at),

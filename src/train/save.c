@@ -109,6 +109,7 @@ static uint64_t digest_head(const dart_model_config *c, const char *steps, const
     const uint32_t sizes[] = {c->sma, c->tied, c->no_conv_bias, c->V, c->W, c->layers, c->H, c->P, c->G, c->N, c->K, c->S};
     const float reals[] = {c->eps, c->sma_eps, c->dt_min, c->dt_max};
     uint64_t sum = digest(digest(0, sizes, sizeof sizes), reals, sizeof reals);
+    if (c->independent_c) sum = digest(sum, "c", 1);
     sum = digest(sum, steps, strlen(steps));
     if (scale != NULL) sum = digest(sum, scale, strlen(scale));
     return digest(sum, note, strlen(note));

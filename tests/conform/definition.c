@@ -285,12 +285,13 @@ tape_vector definition_run_block(tape *t, definition_block *of, tape_vector stre
     definition_run_ssd(t, &of->scan);
     of->y = of->scan.y;
     if (of->sma) {
-        const size_t Q = GN + GP;
+        const size_t Q = GN + GP + (of->independent_c ? GN : 0);
         const tape_vector queries = definition_linear(t, u, of->sma_proj, of->W, Q + 1);
         const tape_vector qe =
             definition_conv(t, columns_of(t, queries, T, Q + 1, 0, Q), of->sma_conv_weight, of->sma_conv_bias, of->K, &of->documents);
         of->attention = (definition_sma){.H = H, .G = of->G, .P = P, .N = of->N, .S = of->S, .documents = of->documents, .eps = of->sma_eps,
-                                         .q = columns_of(t, qe, T, Q, 0, GN), .e = columns_of(t, qe, T, Q, GN, GP), .c = c, .dh = of->scan.dh};
+                                         .q = columns_of(t, qe, T, Q, 0, GN), .e = columns_of(t, qe, T, Q, GN, GP),
+                                         .c = of->independent_c ? columns_of(t, qe, T, Q, GN + GP, GN) : c, .dh = of->scan.dh};
         definition_run_sma(t, &of->attention);
         of->y = definition_gated(t, of->y, of->attention.r, tape_part(t, queries, Q, Q + 1, T));
     }

@@ -77,7 +77,7 @@ typedef struct definition_block {
     size_t W, H, G, P, N, K, S;
     definition_documents documents;
     double eps, sma_eps, dt_min, dt_max;
-    bool sma;
+    bool sma, independent_c; /* independent_c: sma_proj has [q|e|c|gate], and SMA reads with that c */
     tape_vector norm, in_proj, conv_weight, conv_bias, dt_bias, a_log, d, mixer_norm, out_proj, sma_proj, sma_conv_weight, sma_conv_bias;
     /* What lies inside, for finding a stage that is wrong: results. */
     definition_ssd scan;

@@ -513,22 +513,24 @@ static void model_sma(const oracle_model_args *a, const oracle_layer *layer, con
                       const double *dh, size_t M, double *r, double *gate)
 {
     const oracle_weights *w = a->weights;
-    const size_t GN = w->G * w->N, GP = w->G * w->P, rows = a->B * a->L;
-    const size_t Q = (GN + GP + 1 + 7) / 8 * 8;
+    const size_t GN = w->G * w->N, GP = w->G * w->P, C = GN + GP + (w->independent_c ? GN : 0), rows = a->B * a->L;
+    const size_t Q = (C + 1 + 7) / 8 * 8;
     demand(layer->sma_proj != NULL && layer->sma_conv_weight != NULL, "SMA asked of a layer without its weights");
 
-    double *projected = zeros(rows * Q), *convolved = zeros(rows * (GN + GP));
+    double *projected = zeros(rows * Q), *convolved = zeros(rows * C);
     oracle_linear(projected, u, layer->sma_proj, NULL, rows, w->W, Q);
-    double *qe = columns(projected, rows, Q, 0, GN + GP);
+    double *qe = columns(projected, rows, Q, 0, C);
     for (size_t i = 0; i < rows; i++)
-        gate[i] = projected[i * Q + GN + GP];
-    oracle_conv(&(oracle_conv_args){.B = a->B, .L = a->L, .C = GN + GP, .K = w->K, .x = qe,
+        gate[i] = projected[i * Q + C];
+    oracle_conv(&(oracle_conv_args){.B = a->B, .L = a->L, .C = C, .K = w->K, .x = qe,
                                     .weight = layer->sma_conv_weight, .bias = layer->sma_conv_bias,
                                     .out = convolved});
-    double *q = columns(convolved, rows, GN + GP, 0, GN);
-    double *e = columns(convolved, rows, GN + GP, GN, GP);
+    double *q = columns(convolved, rows, C, 0, GN);
+    double *e = columns(convolved, rows, C, GN, GP);
+    double *own = w->independent_c ? columns(convolved, rows, C, GN + GP, GN) : NULL;
     oracle_sma(&(oracle_sma_args){.B = a->B, .L = a->L, .H = w->H, .G = w->G, .P = w->P, .N = w->N, .S = a->S,
-                                  .M = M, .eps = w->sma_eps, .q = q, .e = e, .c = c, .dh = dh, .r = r});
+                                  .M = M, .eps = w->sma_eps, .q = q, .e = e, .c = own != NULL ? own : c, .dh = dh, .r = r});
+    free(own);
     free(projected);
     free(convolved);
     free(qe);

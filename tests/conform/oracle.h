@@ -189,7 +189,8 @@ void oracle_philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint
 bool oracle_philox_known_answers(void);
 
 /* Weights of one layer. R = 2 I + 2 G N + H rows in in_proj, ordered [z | x | b | c | dt];
- * Q = G N + G P + 1 rounded up to a multiple of 8 rows in sma_proj, ordered [q | e | gate | padding]. */
+ * Q = G N + G P + 1 rounded up to a multiple of 8 rows in sma_proj, ordered [q | e | gate | padding]. With an independent c there are G N
+ * more, [q | e | c | gate | padding], and as many more channels in sma_conv. */
 typedef struct {
     const double *norm;          /* (W) before the mixer */
     const double *in_proj;       /* (R,W) */
@@ -210,6 +211,7 @@ typedef struct {
     double eps;     /* block norms, the gated norm and norm_f */
     double sma_eps; /* SMA's norms */
     double dt_min, dt_max; /* as in oracle_ssd_args */
+    bool independent_c;    /* SMA reads with a c of its own instead of the scan's */
     const double *embedding; /* (V,W) */
     const double *norm_f;    /* (W) */
     const double *lm_head;   /* (V,W); NULL: tied to embedding */

@@ -39,6 +39,7 @@ static void judge_init(judge *j, const dart_model *model)
     memset(j, 0, sizeof *j);
     j->weights = (oracle_weights){.V = c->V, .W = c->W, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .K = c->K,
                                   .layers = c->layers,
+                                  .independent_c = c->independent_c,
                                   .eps = (double)c->eps, .sma_eps = (double)c->sma_eps, .dt_min = (double)c->dt_min,
                                       .dt_max = (double)c->dt_max,
                                   .layer = j->layers};
@@ -124,6 +125,9 @@ static void follows_the_definition(void **unused)
         assert_close(what, against_oracle(&many_heads, NULL, chunk_sizes[i], false), TOLERANCE);
     }
     assert_close("no_sma", against_oracle(&small, NULL, 8, true), TOLERANCE);
+    dart_model_config independent = small;
+    independent.independent_c = true;
+    assert_close("independent c", against_oracle(&independent, NULL, 8, false), TOLERANCE);
     assert_close("mamba2", against_oracle(&mamba2, NULL, 8, false), TOLERANCE);
     print_message("  leaving SMA out changes the logits by %.2e\n", share_of_memories());
     assert_true(share_of_memories() > 0.01);
@@ -158,14 +162,13 @@ static void keeps_to_its_storage(void **unused)
 
 /* ---- Against itself ---- */
 
-static void splits_anywhere(void **unused)
+static void splits_alike(const dart_model_config *config)
 {
-    (void)unused;
     enum { B = 2 };
-    dart_model *model = model_of(&small, NULL);
-    const size_t count = (size_t)B * L * small.V;
-    int32_t *ids = ids_of(B, small.V);
-    float *whole = prefilled(model, &(dart_state_options){.B = B}, ids), *got = logits_of(B, small.V);
+    dart_model *model = model_of(config, NULL);
+    const size_t count = (size_t)B * L * config->V;
+    int32_t *ids = ids_of(B, config->V);
+    float *whole = prefilled(model, &(dart_state_options){.B = B}, ids), *got = logits_of(B, config->V);
     dart_state *state = state_of(model, &(dart_state_options){.B = B, .memory_block = 2});
     double worst = 0;
     for (uint32_t cut = 1; cut < L; cut++) {
@@ -200,6 +203,15 @@ static void splits_anywhere(void **unused)
     free(whole);
     free(ids);
     dart_model_destroy(&model);
+}
+
+static void splits_anywhere(void **unused)
+{
+    (void)unused;
+    dart_model_config independent = small;
+    independent.independent_c = true;
+    splits_alike(&small);
+    splits_alike(&independent);
 }
 
 /* Memories of an odd number of 16-bit elements, one a block: what lies behind them begins at no whole word. One layer, as a second one's

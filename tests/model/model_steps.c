@@ -137,10 +137,11 @@ static void windows_recover(const dart_model_config *config, dart_storage storag
 static void steps_through_windows(void **unused)
 {
     (void)unused;
-    dart_model_config even = small, mamba2, plain;
+    dart_model_config even = small, mamba2, plain, independent;
     even.N = 16;
-    mamba2 = plain = even;
+    mamba2 = plain = independent = even;
     mamba2.sma = false;
+    independent.independent_c = true;
     plain.no_conv_bias = true;
     plain.K = 2;
     plain.P = 24;
@@ -150,6 +151,7 @@ static void steps_through_windows(void **unused)
     windows_alike(&plain, NULL, 5, false, TOLERANCE);
     windows_alike(&even, NULL, 0, true, TOLERANCE);
     windows_alike(&mamba2, NULL, 0, false, TOLERANCE);
+    windows_alike(&independent, NULL, 0, false, TOLERANCE);
     windows_alike(&even, &(dart_model_options){.weights = DART_STORAGE_F16, .activations = DART_STORAGE_F16}, 0, false, 8 * 0x1p-9);
     /* Where matrices take bf16, products normalise what they read. */
     windows_alike(&even, &(dart_model_options){.weights = DART_STORAGE_BF16, .activations = DART_STORAGE_BF16}, 0, false, 8 * 0x1p-6);

@@ -204,6 +204,10 @@ static void rejects_what_is_wrong(void **state)
         {"{" BASE ",\"n_groups\":1,\"sma_norm_epsilon\":Infinity}", DART_BAD_DATA, "sma_norm_epsilon is inf"},
         {"{" BASE ",\"n_groups\":1,\"tie_word_embeddings\":1}", DART_BAD_DATA, "tie_word_embeddings is neither"},
         {"{" BASE ",\"n_groups\":1,\"use_bias\":true}", DART_UNSUPPORTED, "use_bias is true"},
+        {"{" BASE ",\"n_groups\":1,\"sma_independent_c\":1}", DART_BAD_DATA, "sma_independent_c is neither"},
+        {"{\"model_type\":\"mamba2\",\"vocab_size\":3,\"hidden_size\":4,\"state_size\":4,\"num_heads\":2,\"head_dim\":4,"
+         "\"num_hidden_layers\":1,\"n_groups\":1,\"sma_independent_c\":true}",
+         DART_BAD_DATA, "sma_independent_c is for models of type dart"},
         {"{" BASE ",\"n_groups\":1,\"rms_norm\":false}", DART_UNSUPPORTED, "rms_norm is false"},
         {"{" BASE ",\"n_groups\":1,\"hidden_act\":\"ge\\u001blu\"}", DART_UNSUPPORTED, "hidden_act is ge?lu"},
         {"{\"model_type\":\"llama\"}", DART_UNSUPPORTED, "model_type is llama"},
@@ -317,6 +321,9 @@ static void skips_convolution_biases(void **state)
     assert_int_equal(roles[MODEL_SMA_CONV_WEIGHT], 24);
     assert_int_equal(p.role, MODEL_HEAD);
     assert_false(model_config_parameter(&m, UINT32_MAX, &p));
+    m.independent_c = true;
+    assert_int_equal(model_config_sma_conv(&m), 128 + 64 + 128);
+    assert_int_equal(model_config_sma_proj(&m), 328);
     m.dt_max = NAN;
     assert_int_equal(model_config_check(&m, DART_INVALID_ARGUMENT, "m", &report), DART_INVALID_ARGUMENT);
 }

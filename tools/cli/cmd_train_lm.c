@@ -110,6 +110,7 @@ int cmd_train_lm(int argc, char **argv)
     status = corpus_open(&c.data, &files, bytes);
     snprintf(data, sizeof data, "(%" PRIu64 " tokens, checksum %016" PRIx64 ")", c.data.count, c.data.checksum);
     config.sma = !mamba2;
+    if (mamba2 && config.independent_c) return args_mistake(&syntax, "--independent-c does not go with --mamba2");
     config.V = c.data.V;
     config.H = 2 * config.W / config.P;
     if (status == CLI_OK) status = plan(&c, &syntax, o.seed);

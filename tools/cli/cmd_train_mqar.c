@@ -85,6 +85,7 @@ int cmd_train_mqar(int argc, char **argv)
     if (status != ARGS_GO_ON) return status;
     r.seed = o.seed;
     config.sma = !mamba2;
+    if (mamba2 && config.independent_c) return args_mistake(&syntax, "--independent-c does not go with --mamba2");
     config.V = r.V;
     config.H = 2 * config.W / config.P;
     status = plan(&r, &syntax);

@@ -95,12 +95,13 @@ static json_t *setting(const training_task *task, const args_option *option)
     return NULL;
 }
 
-/* Of all options ahead of --resume, but for those that only f16 has. */
+/* Of all options ahead of --resume, but for those that only f16 has, and --independent-c where it is not given. */
 static int collect_settings(run *r)
 {
     const training_options *o = r->o;
     r->settings = json_object();
     for (const args_option *option = r->task->syntax->options; option->to != &o->resume; option++) {
+        if (option->to == &r->task->config->independent_c && !r->task->config->independent_c) continue;
         if (!in_f16(o) && (option->to == &o->adam.loss_scale || option->to == &o->adam.scale_steps)) continue;
         if (json_object_set_new(r->settings, option->name, setting(r->task, option)) != 0) return cli_fail_memory();
     }

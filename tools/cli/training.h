@@ -33,7 +33,8 @@ typedef struct training_options {
     {"state", 0, ARGS_U32, "N", &(config).N, "by default 16", 1, 256, false}, \
     {"head-dim", 0, ARGS_U32, "P", &(config).P, "by default 64", 1, 256, false}, \
     {"chunk-size", 0, ARGS_U32, "S", &(config).S, "by default 16", 1, 65536, false}, \
-    {"mamba2", 0, ARGS_FLAG, NULL, &(mamba2), "a Mamba-2: no state memories", 0, 0, false}
+    {"mamba2", 0, ARGS_FLAG, NULL, &(mamba2), "a Mamba-2: no state memories", 0, 0, false}, \
+    {"independent-c", 0, ARGS_FLAG, NULL, &(config).independent_c, "memories are read with a c of their own", 0, 0, false}
 #define TRAINING_CONFIG {.sma = true, .layers = 2, .W = 64, .N = 16, .P = 64, .G = 1, .K = 4, .S = 16, .eps = 1e-5f, .sma_eps = 1e-5f}
 
 /* Options of a task that determine the numbers come first in its table, then these, then --resume with all that may change when a run goes on. */
