@@ -41,7 +41,7 @@ static float random_weight(const dart_model_config *c, const model_parameter *pa
     case MODEL_HEAD:
     case MODEL_IN_PROJ: return n / sqrtf((float)c->W);
     case MODEL_SMA_PROJ: {
-        const uint64_t used = (uint64_t)c->G * (c->N + c->P) + 1;
+        const uint64_t used = (uint64_t)model_config_sma_conv(c) + 1;
         return element / c->W < used ? n / sqrtf((float)c->W) : 0.0f;
     }
     case MODEL_OUT_PROJ: return n / sqrtf((float)model_config_inner(c) * 2.0f * (float)c->layers);
