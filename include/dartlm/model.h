@@ -29,22 +29,26 @@ extern "C" {
 
 /* ---- Configurations ------------------------------------------------------------------------------------------ */
 
-/* The numbers of config.json, under the letters of the glossary. */
+/* The numbers of config.json, under the letters of the glossary. A Transformer has the keys of Llama where two are named; what it does
+ * without is 0: N, K, S and what follows sma_eps but F and base. */
 typedef struct dart_model_config {
-    bool sma;             /* model_type: true for dart, false for mamba2 */
+    bool sma;             /* model_type: true for dart, false for mamba2 and llama */
+    bool transformer;     /* model_type: true for llama: RMSNorm, rotary positions, causal softmax attention, SwiGLU */
     bool tied;            /* tie_word_embeddings: lm_head uses the embedding's weights */
     bool no_conv_bias;    /* use_conv_bias is false */
     bool independent_c;   /* sma_independent_c: SMA reads memories with a c of its own (the paper's ablation); with sma only */
     uint32_t V;           /* vocab_size */
     uint32_t W;           /* hidden_size */
     uint32_t layers;      /* num_hidden_layers */
-    uint32_t H;           /* num_heads */
-    uint32_t P;           /* head_dim; H P is a multiple of W */
-    uint32_t G;           /* n_groups */
+    uint32_t H;           /* num_heads, num_attention_heads */
+    uint32_t P;           /* head_dim; H P is a multiple of W; of a Transformer even, at most 128 */
+    uint32_t G;           /* n_groups, num_key_value_heads */
     uint32_t N;           /* state_size */
     uint32_t K;           /* conv_kernel */
     uint32_t S;           /* chunk_size */
-    float eps;            /* layer_norm_epsilon */
+    uint32_t F;           /* intermediate_size; Transformer only */
+    float base;           /* rope_theta; Transformer only */
+    float eps;            /* layer_norm_epsilon, rms_norm_eps */
     float sma_eps;        /* sma_norm_epsilon */
     float dt_min, dt_max; /* time_step_limit; dt_max 0: no limit */
 } dart_model_config;
@@ -74,7 +78,7 @@ typedef struct dart_model_options {
     dart_storage weights;     /* of the matrices; default: as in the file. Vectors and convolutions are always f32. */
     dart_storage activations; /* between ops of a layer; default: the dtype of the weights on a GPU with matrix hardware for
                                  that dtype, else f32. The residual stream is always f32. */
-    dart_storage memories;    /* of closed chunks; default: the dtype of the weights */
+    dart_storage memories;    /* of closed chunks, or of keys and values; default: the dtype of the weights */
     bool skip_nan_check;      /* accept NaN and infinite weights, and load without looking for them */
 } dart_model_options;
 
@@ -107,11 +111,12 @@ typedef struct dart_state dart_state;
 
 typedef struct dart_state_options {
     uint32_t B;            /* sequences; 0: 1 */
-    uint32_t S;            /* chunk size; 0: the configuration's. It may differ from the chunk size of training. */
-    bool no_sma;           /* switch state-memory attention off (the paper's ablation); no effect on a mamba2 model */
+    uint32_t S;            /* chunk size; 0: the configuration's. It may differ from the chunk size of training. Not for a Transformer. */
+    bool no_sma;           /* switch state-memory attention off (the paper's ablation); no effect on other models */
     uint32_t max_piece;    /* tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
     uint32_t memory_block; /* memories of a sequence that are allocated together (a block); 0: the first block has room for 1024
-                              tokens, each later one for half as many memories as there are; more if a call needs more */
+                              tokens, each later one for half as many memories as there are; more if a call needs more. Of a
+                              Transformer: tokens by which its cache of keys and values grows */
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
@@ -143,11 +148,11 @@ DART_API size_t dart_state_error(const dart_state *state, char *text, size_t siz
 typedef enum dart_state_kind {
     DART_STATE_CONVOLUTION = 0, /* the last K-1 inputs of both convolutions */
     DART_STATE_RECURRENT = 1,   /* h, with SMA the memory of the open chunk, and once allocated the windows of dart_window_args */
-    DART_STATE_MEMORIES = 2,    /* allocated for memories of closed chunks, with their scales */
-    DART_STATE_MEMORIES_USED = 3, /* the part of DART_STATE_MEMORIES that holds memories now */
+    DART_STATE_MEMORIES = 2,    /* allocated for memories of closed chunks, with their scales; of a Transformer, for keys and values */
+    DART_STATE_MEMORIES_USED = 3, /* the part of DART_STATE_MEMORIES that is in use now */
     DART_STATE_WORKSPACE = 4,   /* activations of a piece, logits, ids; without the ops' own scratch memory */
-    DART_STATE_KV_CACHE = 5     /* for comparison, allocated nowhere: keys and values of all heads for the same tokens, 2 H P
-                                   elements a token and layer in the dtype of the memories */
+    DART_STATE_KV_CACHE = 5     /* for comparison: keys and values of all heads for the same tokens, 2 H P elements a token and
+                                   layer in the dtype of the memories; allocated nowhere but in a Transformer with G = H */
 } dart_state_kind;
 /* Bytes on the device, of all layers and sequences. */
 DART_API uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind);

@@ -27,7 +27,16 @@ static const struct integer {
     {"n_groups", offsetof(dart_model_config, G), 1, 1u << 16, 0},
     {"conv_kernel", offsetof(dart_model_config, K), 2, 8, 4},
     {"chunk_size", offsetof(dart_model_config, S), 1, 1u << 16, 256},
+}, transformer_integers[] = {
+    {"vocab_size", offsetof(dart_model_config, V), 1, 1u << 24, 0},
+    {"hidden_size", offsetof(dart_model_config, W), 1, 1u << 16, 0},
+    {"num_hidden_layers", offsetof(dart_model_config, layers), 1, 1024, 0},
+    {"intermediate_size", offsetof(dart_model_config, F), 1, 1u << 18, 0},
+    {"num_attention_heads", offsetof(dart_model_config, H), 1, 1u << 12, 0},
 };
+/* Follow from others where a file leaves them out. */
+static const struct integer groups_field = {.key = "num_key_value_heads", .at = offsetof(dart_model_config, G), .min = 1, .max = 1u << 12},
+                            head_field = {.key = "head_dim", .at = offsetof(dart_model_config, P), .min = 2, .max = 128};
 /* Follows from other sizes: a file that gives it must agree with them. */
 static const struct integer expand_field = {.key = "expand", .min = 1, .max = 16, .standard = 2};
 
@@ -38,17 +47,44 @@ static uint32_t *integer_of(dart_model_config *config, const struct integer *fie
 
 /* ---- Checks --------------------------------------------------------------------------------------------------- */
 
-dart_status model_config_check(const dart_model_config *config, dart_status fault, const char *name, base_report *report)
+static dart_status check_integers(const dart_model_config *config, const struct integer *fields, size_t count, dart_status fault,
+                                  const char *name, base_report *report)
 {
-    const dart_model_config *m = config;
     dart_model_config copy = *config;
-    for (size_t i = 0; i < COUNT_OF(integers); i++) {
-        const struct integer *f = &integers[i];
+    for (size_t i = 0; i < count; i++) {
+        const struct integer *f = &fields[i];
         const uint32_t value = *integer_of(&copy, f);
         if (value < f->min || value > f->max)
             return base_fail(report, fault, "%s: %s is %" PRIu32 ", allowed are %" PRIu32 " to %" PRIu32, name, f->key,
                              value, f->min, f->max);
     }
+    return DART_OK;
+}
+
+static dart_status check_transformer(const dart_model_config *m, dart_status fault, const char *name, base_report *report)
+{
+    dart_status status = check_integers(m, transformer_integers, COUNT_OF(transformer_integers), fault, name, report);
+    if (status == DART_OK) status = check_integers(m, &groups_field, 1, fault, name, report);
+    if (status == DART_OK) status = check_integers(m, &head_field, 1, fault, name, report);
+    if (status != DART_OK) return status;
+    if (m->sma || m->independent_c || m->no_conv_bias)
+        return base_fail(report, fault, "%s: a Transformer has neither state-memory attention nor convolutions", name);
+    if (m->P % 2 != 0) return base_fail(report, fault, "%s: head_dim %" PRIu32 " is odd", name, m->P);
+    if (m->H % m->G != 0)
+        return base_fail(report, fault, "%s: num_key_value_heads %" PRIu32 " does not divide num_attention_heads %" PRIu32, name, m->G, m->H);
+    if (!(m->eps > 0 && m->eps <= 1))
+        return base_fail(report, fault, "%s: rms_norm_eps is %g, allowed is above 0 to 1", name, (double)m->eps);
+    if (!(m->base > 1 && isfinite(m->base)))
+        return base_fail(report, fault, "%s: rope_theta is %g, allowed is above 1", name, (double)m->base);
+    return DART_OK;
+}
+
+dart_status model_config_check(const dart_model_config *config, dart_status fault, const char *name, base_report *report)
+{
+    const dart_model_config *m = config;
+    if (m->transformer) return check_transformer(m, fault, name, report);
+    const dart_status status = check_integers(m, integers, COUNT_OF(integers), fault, name, report);
+    if (status != DART_OK) return status;
     const uint32_t inner = m->H * m->P;
     if (inner % m->W != 0 || inner / m->W < expand_field.min || inner / m->W > expand_field.max)
         return base_fail(report, fault,
@@ -167,26 +203,20 @@ static dart_status read_limits(const reader *r, float *dt_min, float *dt_max)
 /* The text of a string, or what stands there instead. */
 static const char *reader_text(const json_t *value) { return json_is_string(value) ? json_string_value(value) : "not a string"; }
 
-/* Sets *sma for a DART, clears it for a Mamba-2. */
-static dart_status read_type(const reader *r, bool *sma)
+typedef struct feature {
+    const char *key;
+    bool refused;
+} feature;
+
+static dart_status refuse_features(const reader *r, const feature *features, size_t count)
 {
-    static const struct {
-        const char *key;
-        bool refused;
-    } features[] = {{"use_bias", true}, {"rms_norm", false}};
     dart_status status;
-    const json_t *type = reader_get(r, "model_type"), *act = reader_get(r, "hidden_act");
-    const char *type_name = json_string_value(type), *act_name = json_string_value(act);
-    if (type == NULL) return base_fail(r->report, DART_BAD_DATA, "%s: model_type is missing", r->name);
-    if (type_name != NULL && strcmp(type_name, "mamba2") == 0) *sma = false;
-    else if (type_name != NULL && strcmp(type_name, "dart") == 0) *sma = true;
-    else
-        return base_fail(r->report, DART_UNSUPPORTED, "%s: model_type is %.48s, supported are mamba2 and dart", r->name,
-                         reader_text(type));
+    const json_t *act = reader_get(r, "hidden_act");
+    const char *act_name = json_string_value(act);
     if (act != NULL && (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0)))
         return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %.48s, supported are silu and swish", r->name,
                          reader_text(act));
-    for (size_t i = 0; i < COUNT_OF(features); i++) {
+    for (size_t i = 0; i < count; i++) {
         bool value = !features[i].refused;
         TRY(read_boolean(r, features[i].key, !features[i].refused, &value));
         if (value == features[i].refused)
@@ -198,13 +228,73 @@ fail:
     return status;
 }
 
+/* Sets *sma for a DART, *transformer for a Llama, neither for a Mamba-2. */
+static dart_status read_type(const reader *r, bool *sma, bool *transformer)
+{
+    const json_t *type = reader_get(r, "model_type");
+    const char *name = json_string_value(type);
+    if (type == NULL) return base_fail(r->report, DART_BAD_DATA, "%s: model_type is missing", r->name);
+    *sma = name != NULL && strcmp(name, "dart") == 0;
+    *transformer = name != NULL && strcmp(name, "llama") == 0;
+    if (*sma || *transformer || (name != NULL && strcmp(name, "mamba2") == 0)) return DART_OK;
+    return base_fail(r->report, DART_UNSUPPORTED, "%s: model_type is %.48s, supported are mamba2, dart and llama", r->name, reader_text(type));
+}
+
+/* rope_theta, or what newer files have: rope_parameters with it and rope_type default. */
+static dart_status read_positions(const reader *r, float *base)
+{
+    static const char *const places[] = {"rope_parameters", "rope_scaling"};
+    dart_status status;
+    double standard = 10000;
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        const json_t *given = reader_get(r, places[i]);
+        if (given == NULL) continue;
+        const json_t *type = json_object_get(given, "rope_type");
+        if (type == NULL) type = json_object_get(given, "type");
+        if ((type != NULL || i > 0) && strcmp(reader_text(type), "default") != 0)
+            return base_fail(r->report, DART_UNSUPPORTED, "%s: %s is of type %.48s, supported is default", r->name, places[i], reader_text(type));
+        const json_t *theta = json_object_get(given, "rope_theta");
+        if (theta != NULL && !real_of(theta, &standard))
+            return base_fail(r->report, DART_BAD_DATA, "%s: rope_theta is not a number", r->name);
+    }
+    TRY(read_real(r, "rope_theta", standard, base));
+fail:
+    return status;
+}
+
+static dart_status read_transformer(const reader *r, dart_model_config *config)
+{
+    static const feature features[] = {{"attention_bias", true}, {"mlp_bias", true}};
+    dart_status status;
+    dart_model_config m = {.transformer = true};
+    TRY(refuse_features(r, features, COUNT_OF(features)));
+    for (size_t i = 0; i < COUNT_OF(transformer_integers); i++)
+        TRY(read_integer(r, &transformer_integers[i], integer_of(&m, &transformer_integers[i])));
+    struct integer groups = groups_field, head = head_field;
+    groups.standard = m.H;
+    head.standard = m.W / m.H;
+    if (head.standard == 0) FAIL(r->report, DART_BAD_DATA, "%s: hidden_size %" PRIu32 " is below num_attention_heads %" PRIu32, r->name, m.W, m.H);
+    TRY(read_integer(r, &groups, &m.G));
+    TRY(read_integer(r, &head, &m.P));
+    TRY(read_real(r, "rms_norm_eps", 1e-6, &m.eps));
+    TRY(read_positions(r, &m.base));
+    TRY(read_boolean(r, "tie_word_embeddings", false, &m.tied));
+    TRY(model_config_check(&m, DART_BAD_DATA, r->name, r->report));
+    *config = m;
+fail:
+    return status;
+}
+
 static dart_status read_config(const reader *r, dart_model_config *config)
 {
+    static const feature features[] = {{"use_bias", true}, {"rms_norm", false}};
     dart_status status;
     dart_model_config m = {0};
     uint32_t expand = 0;
     bool conv_bias = true;
-    TRY(read_type(r, &m.sma));
+    TRY(read_type(r, &m.sma, &m.transformer));
+    if (m.transformer) return read_transformer(r, config);
+    TRY(refuse_features(r, features, COUNT_OF(features)));
     for (size_t i = 0; i < COUNT_OF(integers); i++) TRY(read_integer(r, &integers[i], integer_of(&m, &integers[i])));
     TRY(read_integer(r, &expand_field, &expand));
     TRY(read_real(r, "layer_norm_epsilon", 1e-5, &m.eps));
@@ -296,26 +386,51 @@ static void real_text(float value, char text[24])
     }
 }
 
-dart_status model_config_write(const dart_model_config *config, const char *folder, base_report *report)
+/* As model_config_load reads it. */
+static int mixer_text(const dart_model_config *config, char *text, size_t size)
 {
-    dart_status status;
     dart_model_config m = *config;
-    file_writer *file = NULL;
-    char text[1024], eps[24], sma_eps[24], low[24], high[24] = "Infinity";
-    int used = snprintf(text, sizeof text, "{\n  \"model_type\": \"%s\",\n%s", m.sma ? "dart" : "mamba2",
+    char eps[24], sma_eps[24], low[24], high[24] = "Infinity";
+    int used = snprintf(text, size, "{\n  \"model_type\": \"%s\",\n%s", m.sma ? "dart" : "mamba2",
                         m.independent_c ? "  \"sma_independent_c\": true,\n" : "");
-    char *path = file_join(folder, "config.json");
-    if (path == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory to write config.json", folder);
     for (size_t i = 0; i < COUNT_OF(integers); i++)
-        used += snprintf(text + used, sizeof text - (size_t)used, "  \"%s\": %" PRIu32 ",\n", integers[i].key, *integer_of(&m, &integers[i]));
+        used += snprintf(text + used, size - (size_t)used, "  \"%s\": %" PRIu32 ",\n", integers[i].key, *integer_of(&m, &integers[i]));
     real_text(m.eps, eps);
     real_text(m.sma_eps, sma_eps);
     real_text(m.dt_min, low);
     if (m.dt_max > 0) real_text(m.dt_max, high);
-    used += snprintf(text + used, sizeof text - (size_t)used,
-                     "  \"expand\": %" PRIu32 ",\n  \"layer_norm_epsilon\": %s,\n  \"sma_norm_epsilon\": %s,\n  \"time_step_limit\": [%s, %s],\n"
-                     "  \"tie_word_embeddings\": %s,\n  \"use_conv_bias\": %s,\n  \"use_bias\": false,\n  \"hidden_act\": \"silu\"\n}\n",
-                     m.H * m.P / m.W, eps, sma_eps, low, high, m.tied ? "true" : "false", m.no_conv_bias ? "false" : "true");
+    return used + snprintf(text + used, size - (size_t)used,
+                           "  \"expand\": %" PRIu32 ",\n  \"layer_norm_epsilon\": %s,\n  \"sma_norm_epsilon\": %s,\n"
+                           "  \"time_step_limit\": [%s, %s],\n  \"tie_word_embeddings\": %s,\n  \"use_conv_bias\": %s,\n"
+                           "  \"use_bias\": false,\n  \"hidden_act\": \"silu\"\n}\n",
+                           m.H * m.P / m.W, eps, sma_eps, low, high, m.tied ? "true" : "false", m.no_conv_bias ? "false" : "true");
+}
+
+static int transformer_text(const dart_model_config *config, char *text, size_t size)
+{
+    dart_model_config m = *config;
+    char eps[24], base[24];
+    int used = snprintf(text, size, "{\n  \"model_type\": \"llama\",\n");
+    for (size_t i = 0; i < COUNT_OF(transformer_integers); i++)
+        used += snprintf(text + used, size - (size_t)used, "  \"%s\": %" PRIu32 ",\n", transformer_integers[i].key,
+                         *integer_of(&m, &transformer_integers[i]));
+    real_text(m.eps, eps);
+    real_text(m.base, base);
+    return used + snprintf(text + used, size - (size_t)used,
+                           "  \"num_key_value_heads\": %" PRIu32 ",\n  \"head_dim\": %" PRIu32 ",\n  \"rms_norm_eps\": %s,\n"
+                           "  \"rope_theta\": %s,\n  \"tie_word_embeddings\": %s,\n  \"attention_bias\": false,\n"
+                           "  \"mlp_bias\": false,\n  \"hidden_act\": \"silu\"\n}\n",
+                           m.G, m.P, eps, base, m.tied ? "true" : "false");
+}
+
+dart_status model_config_write(const dart_model_config *config, const char *folder, base_report *report)
+{
+    dart_status status;
+    file_writer *file = NULL;
+    char text[1024];
+    const int used = config->transformer ? transformer_text(config, text, sizeof text) : mixer_text(config, text, sizeof text);
+    char *path = file_join(folder, "config.json");
+    if (path == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory to write config.json", folder);
     assert(used > 0 && (size_t)used < sizeof text);
     TRY(file_writer_open(path, report, &file));
     TRY(file_writer_append(file, text, (uint64_t)used));

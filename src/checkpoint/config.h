@@ -9,7 +9,7 @@
 
 /* path: a config.json or the folder that holds it. Keys that say nothing about the function computed are ignored.
  * DART_BAD_DATA: not JSON, a key is missing, out of range or contradicts another; DART_UNSUPPORTED: a model that is
- * neither Mamba-2 nor DART, or has a feature that this library does not compute. */
+ * neither Mamba-2 nor DART nor Llama, or has a feature that this library does not compute. */
 dart_status model_config_load(const char *path, base_report *report, dart_model_config *config);
 /* The text itself; name is for messages. */
 dart_status model_config_parse(const char *text, size_t bytes, const char *name, base_report *report,
@@ -42,8 +42,19 @@ typedef enum model_role {
     MODEL_SMA_CONV_BIAS,
     MODEL_FINAL_NORM,
     MODEL_HEAD,
+    /* Of a Transformer, besides the embedding, the norm before the attention, the product behind it, the last norm and the head. */
+    MODEL_Q_PROJ,
+    MODEL_K_PROJ,
+    MODEL_V_PROJ,
+    MODEL_MLP_NORM,
+    MODEL_GATE_PROJ,
+    MODEL_UP_PROJ,
+    MODEL_DOWN_PROJ,
     MODEL_ROLE_COUNT
 } model_role;
+
+/* Whether the parameter is a matrix, stored in the dtype chosen for weights; the others are always f32. */
+bool model_role_is_matrix(model_role role);
 
 typedef struct model_parameter {
     char name[64]; /* as checkpoints call it */
@@ -61,6 +72,10 @@ uint32_t model_config_in_proj(const dart_model_config *config);
 uint32_t model_config_conv(const dart_model_config *config);
 uint32_t model_config_sma_conv(const dart_model_config *config);
 uint32_t model_config_sma_proj(const dart_model_config *config);
+/* Rows of a convolution's tail: K - 1, 0 for a Transformer. */
+uint32_t model_config_tail(const dart_model_config *config);
+/* Columns of a Transformer's [q|k|v]: (H + 2 G) P. */
+uint32_t model_config_qkv(const dart_model_config *config);
 /* Elements of one memory, of h and of the open chunk: H N P. */
 uint64_t model_config_memory(const dart_model_config *config);
 

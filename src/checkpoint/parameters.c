@@ -32,13 +32,36 @@ uint32_t model_config_sma_proj(const dart_model_config *config)
 
 uint64_t model_config_memory(const dart_model_config *config) { return (uint64_t)config->H * config->N * config->P; }
 
+uint32_t model_config_tail(const dart_model_config *config) { return config->transformer ? 0 : config->K - 1; }
+uint32_t model_config_qkv(const dart_model_config *config) { return (config->H + 2 * config->G) * config->P; }
+
+bool model_role_is_matrix(model_role role)
+{
+    switch (role) {
+    case MODEL_EMBEDDING:
+    case MODEL_HEAD:
+    case MODEL_IN_PROJ:
+    case MODEL_OUT_PROJ:
+    case MODEL_SMA_PROJ:
+    case MODEL_Q_PROJ:
+    case MODEL_K_PROJ:
+    case MODEL_V_PROJ:
+    case MODEL_GATE_PROJ:
+    case MODEL_UP_PROJ:
+    case MODEL_DOWN_PROJ: return true;
+    default: return false;
+    }
+}
+
 enum { ALWAYS = 0, WITH_SMA = 1, WITH_CONV_BIAS = 2 };
 
-static const struct layer_entry {
+typedef struct layer_entry {
     model_role role;
     unsigned when;
     const char *suffix;
-} layer_entries[] = {
+} layer_entry;
+
+static const layer_entry mixer_entries[] = {
     {MODEL_NORM, ALWAYS, "norm.weight"},
     {MODEL_IN_PROJ, ALWAYS, "mixer.in_proj.weight"},
     {MODEL_CONV_WEIGHT, ALWAYS, "mixer.conv1d.weight"},
@@ -51,9 +74,29 @@ static const struct layer_entry {
     {MODEL_SMA_PROJ, WITH_SMA, "mixer.sma_proj.weight"},
     {MODEL_SMA_CONV_WEIGHT, WITH_SMA, "mixer.sma_conv1d.weight"},
     {MODEL_SMA_CONV_BIAS, WITH_SMA | WITH_CONV_BIAS, "mixer.sma_conv1d.bias"},
+}, transformer_entries[] = {
+    {MODEL_NORM, ALWAYS, "input_layernorm.weight"},
+    {MODEL_Q_PROJ, ALWAYS, "self_attn.q_proj.weight"},
+    {MODEL_K_PROJ, ALWAYS, "self_attn.k_proj.weight"},
+    {MODEL_V_PROJ, ALWAYS, "self_attn.v_proj.weight"},
+    {MODEL_OUT_PROJ, ALWAYS, "self_attn.o_proj.weight"},
+    {MODEL_MLP_NORM, ALWAYS, "post_attention_layernorm.weight"},
+    {MODEL_GATE_PROJ, ALWAYS, "mlp.gate_proj.weight"},
+    {MODEL_UP_PROJ, ALWAYS, "mlp.up_proj.weight"},
+    {MODEL_DOWN_PROJ, ALWAYS, "mlp.down_proj.weight"},
 };
 
-static bool is_present(const dart_model_config *config, const struct layer_entry *entry)
+/* Names in a kind of checkpoint. */
+static const struct naming {
+    const char *embedding, *layer, *norm;
+    const layer_entry *entries;
+    size_t entries_count;
+} mixer_naming = {"backbone.embeddings.weight", "backbone.layers", "backbone.norm_f.weight", mixer_entries, COUNT_OF(mixer_entries)},
+  transformer_naming = {"model.embed_tokens.weight", "model.layers", "model.norm.weight", transformer_entries, COUNT_OF(transformer_entries)};
+
+static const struct naming *naming_of(const dart_model_config *config) { return config->transformer ? &transformer_naming : &mixer_naming; }
+
+static bool is_present(const dart_model_config *config, const layer_entry *entry)
 {
     if ((entry->when & WITH_SMA) != 0 && !config->sma) return false;
     return (entry->when & WITH_CONV_BIAS) == 0 || !config->no_conv_bias;
@@ -87,29 +130,37 @@ static void describe(const dart_model_config *m, model_parameter *p)
     case MODEL_SMA_PROJ: give_shape(p, 2, model_config_sma_proj(m), m->W, 1); break;
     case MODEL_SMA_CONV_WEIGHT: give_shape(p, 3, model_config_sma_conv(m), 1, m->K); break;
     case MODEL_SMA_CONV_BIAS: give_shape(p, 1, model_config_sma_conv(m), 1, 1); break;
+    case MODEL_Q_PROJ: give_shape(p, 2, I, m->W, 1); break;
+    case MODEL_K_PROJ:
+    case MODEL_V_PROJ: give_shape(p, 2, (uint64_t)m->G * m->P, m->W, 1); break;
+    case MODEL_MLP_NORM: give_shape(p, 1, m->W, 1, 1); break;
+    case MODEL_GATE_PROJ:
+    case MODEL_UP_PROJ: give_shape(p, 2, m->F, m->W, 1); break;
+    case MODEL_DOWN_PROJ: give_shape(p, 2, m->W, m->F, 1); break;
     case MODEL_ROLE_COUNT: assert(false); break;
     }
 }
 
 bool model_config_parameter(const dart_model_config *config, uint32_t index, model_parameter *parameter)
 {
+    const struct naming *names = naming_of(config);
     model_parameter p = {.layer = 0};
     uint32_t per_layer = 0;
-    for (size_t i = 0; i < COUNT_OF(layer_entries); i++) per_layer += is_present(config, &layer_entries[i]);
+    for (size_t i = 0; i < names->entries_count; i++) per_layer += is_present(config, &names->entries[i]);
     const uint32_t inside = per_layer * config->layers;
     if (index == 0) {
         p.role = MODEL_EMBEDDING;
-        snprintf(p.name, sizeof p.name, "backbone.embeddings.weight");
+        snprintf(p.name, sizeof p.name, "%s", names->embedding);
     } else if (index - 1 < inside) {
         uint32_t skip = (index - 1) % per_layer;
         size_t i = 0;
         p.layer = (index - 1) / per_layer;
-        for (; skip > 0 || !is_present(config, &layer_entries[i]); i++) skip -= is_present(config, &layer_entries[i]);
-        p.role = layer_entries[i].role;
-        snprintf(p.name, sizeof p.name, "backbone.layers.%" PRIu32 ".%s", p.layer, layer_entries[i].suffix);
+        for (; skip > 0 || !is_present(config, &names->entries[i]); i++) skip -= is_present(config, &names->entries[i]);
+        p.role = names->entries[i].role;
+        snprintf(p.name, sizeof p.name, "%s.%" PRIu32 ".%s", names->layer, p.layer, names->entries[i].suffix);
     } else if (index - 1 == inside) {
         p.role = MODEL_FINAL_NORM;
-        snprintf(p.name, sizeof p.name, "backbone.norm_f.weight");
+        snprintf(p.name, sizeof p.name, "%s", names->norm);
     } else if (index - 2 == inside && !config->tied) {
         p.role = MODEL_HEAD;
         snprintf(p.name, sizeof p.name, "lm_head.weight");

@@ -58,12 +58,14 @@ static void look_ahead(dart_state *state, uint32_t ahead)
 
 static dart_status reserve(dart_state *state, const char *call)
 {
-    uint64_t memories = 0;
-    for (uint32_t b = 0; b < state->B && state->sma; b++) {
-        const uint64_t open = (uint64_t)state->positions[b] / state->S + 1;
-        if (!state->ended[b] && open > memories) memories = open;
+    uint64_t memories = 0, longest = 0;
+    for (uint32_t b = 0; b < state->B; b++) {
+        if (state->ended[b]) continue;
+        if (state->sma) memories = base_larger(memories, (uint64_t)state->positions[b] / state->S + 1);
+        longest = base_larger(longest, (uint64_t)state->positions[b] + 1);
     }
-    return model_memories_reserve(state, memories, call);
+    const dart_status status = model_memories_reserve(state, memories, call);
+    return status == DART_OK ? model_cache_reserve(state, longest, call) : status;
 }
 
 /* Of `wanted` steps, those that the recording of the next one serves and a slice has time for. */
@@ -83,6 +85,8 @@ static uint32_t steps_together(dart_state *state, uint32_t wanted)
         const uint64_t room = model_memories_room(state);
         for (uint32_t b = 0; b < state->B && state->sma; b++)
             if (!state->ended[b] && (uint64_t)state->host_seq[2 * b] / state->S >= room) return fit;
+        for (uint32_t b = 0; b < state->B && state->model->config.transformer; b++)
+            if (!state->ended[b] && (uint32_t)state->host_seq[2 * b] >= state->cache_tokens) return fit;
         if (!same_span(&span, &state->recorded_span)) return fit;
     }
     return fit;

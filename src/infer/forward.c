@@ -14,7 +14,7 @@ static model_block_carried carried_by(const dart_state *state, uint32_t layer, u
 {
     const dart_model_config *c = &state->model->config;
     const dart_dtype dtype = state->model->activations;
-    const uint64_t memory = model_config_memory(c), kept = c->K - 1;
+    const uint64_t memory = model_config_memory(c), kept = model_config_tail(c);
     model_block_carried all = {.h = carried(state, layer, state->h_at, DART_F32, b, memory),
                                .tail = carried(state, layer, state->tail_at, dtype, b, kept * model_config_conv(c))};
     if (state->sma) {
@@ -72,6 +72,19 @@ static model_block_args block_args(dart_state *state, const model_pass *pass, ui
     return args;
 }
 
+static model_transformer_args transformer_args(const dart_state *state, const model_pass *pass, uint32_t layer)
+{
+    dart_tensor seq = model_work_tensor(state, WORK_SEQ);
+    const dart_tensor input = model_work_tensor(state, WORK_INPUT);
+    seq.offset = 2 * (uint64_t)pass->b;
+    return (model_transformer_args){
+        .config = &state->model->config, .B = pass->B, .L = pass->L, .x = model_work_tensor(state, WORK_STREAM), .seq = seq,
+        .weights = model_transformer_layer_weights(state->model, layer),
+        .work = {.input = input, .qkv = model_work_tensor(state, WORK_PROJ), .o = model_work_tensor(state, WORK_Y), .mlp_input = input,
+                 .mlp = model_work_tensor(state, WORK_MLP), .hidden = model_work_tensor(state, WORK_HIDDEN)},
+        .C = state->cache_tokens, .keys = model_cache_part(state, layer, pass->b, false), .values = model_cache_part(state, layer, pass->b, true)};
+}
+
 /* ---- Recording ---- */
 
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)
@@ -86,6 +99,11 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
 {
     dart_status status = DART_OK;
     for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
+        if (state->model->config.transformer) {
+            const model_transformer_args args = transformer_args(state, pass, layer);
+            status = model_transformer_piece(stream, &args);
+            continue;
+        }
         const model_block_args args = block_args(state, pass, layer);
         if (pass->windowed) status = model_block_window_step(stream, &args);
         else if (pass->L == 1 && state->fused) status = model_block_step(stream, &args);

@@ -100,8 +100,9 @@ dart_status model_memories_reserve(dart_state *state, uint64_t count, const char
     const dart_model_config *c = &state->model->config;
     const uint64_t widest = base_larger(model_config_memory(c) * dart_dtype_size(state->model->memories),
                                         (uint64_t)c->H * c->N * 4);
+    if (model_memories_room(state) >= count) return DART_OK;
     const uint64_t most = state->limit / (widest * state->B);
-    if (model_memories_room(state) < count) retire_empty_blocks(state);
+    retire_empty_blocks(state);
     for (;;) {
         const uint64_t have = model_memories_room(state);
         if (have >= count) return DART_OK;

@@ -73,7 +73,7 @@ static bool fits(const dart_state *state, uint64_t B, uint64_t L)
 {
     const dart_model_config *c = &state->model->config;
     const uint64_t states = model_config_memory(c) * 4;
-    return B * dart_ssd_chunks((uint32_t)L, state->S, true) <= state->chunks_bytes / states;
+    return states == 0 || B * dart_ssd_chunks((uint32_t)L, state->S, true) <= state->chunks_bytes / states;
 }
 
 /* Sequences of a part: few enough that a piece takes a good number of tokens of each, as one chunk's matrices fill the
@@ -383,12 +383,10 @@ dart_status dart_prefill(dart_state *state, const dart_prefill_args *args)
     dart_status status = model_state_usable(state, CALL);
     if (status == DART_OK) status = check(state, args);
     if (status != DART_OK) return status;
-    uint64_t memories = 0;
-    for (uint32_t b = 0; state->sma && b < state->B; b++) {
-        const uint64_t closed = ((uint64_t)state->positions[b] + count_of(args, b)) / state->S;
-        if (closed > memories) memories = closed;
-    }
-    status = model_memories_reserve(state, memories, CALL);
+    uint64_t longest = 0;
+    for (uint32_t b = 0; b < state->B; b++) longest = base_larger(longest, (uint64_t)state->positions[b] + count_of(args, b));
+    status = model_memories_reserve(state, state->sma ? longest / state->S : 0, CALL);
+    if (status == DART_OK) status = model_cache_reserve(state, longest, CALL);
     if (status == DART_OK) status = model_windows_close(state, CALL);
     if (status == DART_OK && args->sampling != NULL) status = model_use_sampling(state, args->sampling, args->sampling_count, CALL);
     bool chosen = false;

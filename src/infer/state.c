@@ -56,7 +56,7 @@ static dart_status allocate(dart_state *state)
         state->host_ends == NULL || state->host_rows == NULL || state->host_places == NULL)
         return DART_OUT_OF_MEMORY;
     dart_status status = DART_OK;
-    for (uint32_t l = 0; l < layers && status == DART_OK; l++)
+    for (uint32_t l = 0; l < layers && status == DART_OK && state->layer_bytes > 0; l++)
         status = dart_buffer_create(device, state->layer_bytes, &state->layers[l]);
     for (int w = 0; w < WORK_COUNT && status == DART_OK; w++) {
         const uint64_t bytes = model_work_bytes(state, (model_work)w);
@@ -109,6 +109,7 @@ void dart_state_destroy(dart_state **state)
     dart_stream_destroy(&s->ahead);
     dart_stream_destroy(&s->decode);
     model_memories_destroy(s);
+    model_cache_destroy(s);
     if (s->layers != NULL)
         for (uint32_t l = 0; l < s->model->config.layers; l++) dart_buffer_destroy(&s->layers[l]);
     for (uint32_t l = 0; s->windows != NULL && l < s->model->config.layers; l++) dart_buffer_destroy(&s->windows[l]);
@@ -172,11 +173,11 @@ static dart_status clear_sequences(dart_state *state, uint32_t b, uint32_t B, bo
 {
     const dart_model_config *c = &state->model->config;
     const dart_dtype dtype = state->model->activations;
-    const uint64_t memory = model_config_memory(c), tail = c->K - 1;
+    const uint64_t memory = model_config_memory(c), tail = model_config_tail(c);
     dart_stream *stream = state->prefill;
     dart_status status = dart_stream_begin(stream);
     if (status != DART_OK) return model_take_stream(state, stream, status, "dart_state_reset");
-    for (uint32_t l = 0; l < c->layers; l++) {
+    for (uint32_t l = 0; l < c->layers && !c->transformer; l++) {
         dart_buffer *layer = state->layers[l];
         model_record_clear(stream, layer, state->h_at, DART_F32, b, B, memory);
         model_record_clear(stream, layer, state->tail_at, dtype, b, B, tail * model_config_conv(c));
@@ -225,6 +226,7 @@ dart_status dart_state_reset(dart_state *state, int32_t b)
     if (b < 0) state->broken = DART_OK;
     if (b < 0) state->in_windows = false;
     if (b < 0) model_memories_retire(state);
+    if (b < 0) model_cache_retire(state);
     return DART_OK;
 }
 
@@ -248,14 +250,15 @@ uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind)
         closed += (uint64_t)state->positions[b] / state->S;
     }
     for (uint32_t i = 0; i < state->blocks_held; i++) room += B * state->blocks[i].capacity;
+    const uint64_t token = c->transformer ? 2 * (uint64_t)c->G * c->P * stored * c->layers : 0; /* its keys and values */
     switch (kind) {
     case DART_STATE_CONVOLUTION:
-        return B * (c->K - 1) * ((uint64_t)model_config_conv(c) + (state->sma ? model_config_sma_conv(c)
+        return B * model_config_tail(c) * ((uint64_t)model_config_conv(c) + (state->sma ? model_config_sma_conv(c)
                                                                    : 0)) * activation * c->layers;
     case DART_STATE_RECURRENT:
         return (B * (state->sma ? 2 * memory + c->H : memory) * 4 + (state->windows != NULL ? state->window_bytes : 0)) * c->layers;
-    case DART_STATE_MEMORIES: return room * one_memory;
-    case DART_STATE_MEMORIES_USED: return state->sma ? closed * one_memory : 0;
+    case DART_STATE_MEMORIES: return room * one_memory + B * state->cache_room * token;
+    case DART_STATE_MEMORIES_USED: return (state->sma ? closed * one_memory : 0) + tokens * token;
     case DART_STATE_WORKSPACE: return state->work_bytes;
     case DART_STATE_KV_CACHE: return tokens * 2 * model_config_inner(c) * stored * c->layers;
     }

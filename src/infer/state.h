@@ -31,6 +31,8 @@ typedef enum model_work {
     WORK_SMA_CONV, /* rows x [q|e] */
     WORK_Y,        /* rows I */
     WORK_R,        /* f32 rows I */
+    WORK_MLP,      /* rows x [a|u]; like WORK_HIDDEN only of a Transformer, whose WORK_PROJ is rows x [q|k|v] and WORK_Y the attention's output */
+    WORK_HIDDEN,   /* rows F */
     WORK_ENDS,     /* i32 B: rows where sequences end in this piece */
     WORK_ROWS,     /* i32 logits_rows: rows whose logits the caller asked for */
     WORK_PICKED,   /* logits_rows W: those rows after norm_f */
@@ -59,7 +61,7 @@ struct dart_state {
     bool fused;           /* decoding steps use dart_mixer_step */
     bool windowed;        /* decoding steps use dart_window_append, _output and _fold; never together with fused */
     bool in_windows;      /* the windows hold tokens that h and open lack */
-    uint32_t B, S;
+    uint32_t B, S; /* S: 1 for a Transformer, which has no chunks */
     uint32_t rows, logits_rows; /* of the workspace */
     uint32_t step;              /* parts of the batch start at multiples of this number of sequences, for OP_ALIGNED tensors */
     uint32_t block;             /* memories of a block; 0: blocks grow */
@@ -70,6 +72,8 @@ struct dart_state {
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
     dart_buffer **windows;      /* one a layer, NULL before the first step: the tensors of model_block_window, at these bytes */
     uint64_t rows_at, steps_at, hin_at, hin_scale_at, window_bytes;
+    dart_buffer **cache;        /* of a Transformer, one a layer: keys, then values, B cache_tokens G P each; NULL: no room yet */
+    uint32_t cache_tokens, cache_room; /* that every sequence has room for; that the buffers have room for, at least as many */
     memory_block *blocks;       /* blocks_held of them: the first blocks_count are in use, the others are kept for later */
     dart_memories *runs; /* room for 2 blocks_held: runs to read, then runs that receive the memories of chunks that close */
     uint32_t blocks_count, blocks_held;
@@ -113,6 +117,16 @@ uint64_t model_memories_room(const dart_state *state);
 /* Puts all blocks out of use, for sequences without memories. Their buffers are kept for later blocks. */
 void model_memories_retire(dart_state *state);
 void model_memories_destroy(dart_state *state);
+/* Makes room for keys and values of that many tokens of every sequence, for a Transformer; does nothing for other models. A failure loses
+ * none. */
+dart_status model_cache_reserve(dart_state *state, uint64_t tokens, const char *call);
+/* Keys or values of a layer, from sequence b on. */
+dart_tensor model_cache_part(const dart_state *state, uint32_t layer, uint32_t b, bool values);
+/* Bytes of one layer's keys and values of that many tokens of every sequence. */
+uint64_t model_cache_bytes(const dart_state *state, uint64_t tokens);
+/* For sequences without tokens: the buffers are kept. */
+void model_cache_retire(dart_state *state);
+void model_cache_destroy(dart_state *state);
 /* Bytes of a buffer of the workspace; 0 for a buffer that this state does not need. */
 uint64_t model_work_bytes(const dart_state *state, model_work work);
 dart_tensor model_work_tensor(const dart_state *state, model_work work);

@@ -33,6 +33,7 @@ dart_status dart_state_warm(dart_state *state)
     if (state == NULL) return DART_INVALID_ARGUMENT;
     dart_status status = model_state_usable(state, CALL);
     if (status == DART_OK && state->sma) status = model_memories_reserve(state, 1, CALL);
+    if (status == DART_OK) status = model_cache_reserve(state, 1, CALL);
     if (status == DART_OK) status = model_windows_reserve(state, CALL);
     if (status != DART_OK) return status;
     dart_stream *stream = NULL;

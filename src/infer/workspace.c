@@ -34,8 +34,10 @@ static work_shape shape_of(const dart_state *state, model_work work)
     case WORK_IDS: return (work_shape){PER_TOKEN, DART_I32, 1};
     case WORK_STREAM: return (work_shape){PER_TOKEN, DART_F32, c->W};
     case WORK_INPUT: return (work_shape){PER_TOKEN, activations, c->W};
-    case WORK_PROJ: return (work_shape){PER_TOKEN, activations, model_config_in_proj(c)};
-    case WORK_CONV: return (work_shape){PER_TOKEN, activations, model_config_conv(c)};
+    case WORK_PROJ: return (work_shape){PER_TOKEN, activations, c->transformer ? model_config_qkv(c) : model_config_in_proj(c)};
+    case WORK_CONV: return (work_shape){PER_TOKEN, activations, c->transformer ? 0 : model_config_conv(c)};
+    case WORK_MLP: return (work_shape){PER_TOKEN, activations, 2 * (uint64_t)c->F};
+    case WORK_HIDDEN: return (work_shape){PER_TOKEN, activations, c->F};
     case WORK_SMA_PROJ: return (work_shape){PER_TOKEN, activations, state->sma ? model_config_sma_proj(c) : 0};
     case WORK_SMA_CONV: return (work_shape){PER_TOKEN, activations, state->sma ? model_config_sma_conv(c) : 0};
     case WORK_Y: return (work_shape){PER_TOKEN, activations, model_config_inner(c)};
@@ -65,7 +67,7 @@ static uint64_t widest_row(const dart_state *state)
 static uint64_t largest_batch(const dart_state *state)
 {
     const dart_model_config *c = &state->model->config;
-    const uint64_t tail = (uint64_t)(c->K - 1) * model_config_conv(c) * dart_dtype_size(state->model->activations);
+    const uint64_t tail = (uint64_t)model_config_tail(c) * model_config_conv(c) * dart_dtype_size(state->model->activations);
     const uint64_t state_or_row = base_larger(model_config_memory(c) * 4, widest_row(state));
     return state->limit / base_larger(base_larger(state_or_row, tail), (uint64_t)c->V * 4);
 }
@@ -91,8 +93,9 @@ static void place_layer(dart_state *state)
 {
     const dart_model_config *c = &state->model->config;
     const uint64_t h = state->B * model_config_memory(c) * 4, size = dart_dtype_size(state->model->activations);
-    const uint64_t tails = (uint64_t)state->B * (c->K - 1) * size;
+    const uint64_t tails = (uint64_t)state->B * model_config_tail(c) * size;
     uint64_t at = 0;
+    if (c->transformer) return; /* what it keeps lies in its cache */
     state->h_at = place(&at, h);
     state->tail_at = place(&at, tails * model_config_conv(c));
     if (state->sma) {
@@ -118,16 +121,17 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->limit = base_smaller(model->device->info.max_binding_bytes, LARGEST_BINDING);
     state->limit -= base_smaller(state->limit, BACKEND_ALIGN);
     state->B = options->B != 0 ? options->B : 1;
-    state->S = options->S != 0 ? options->S : c->S;
+    state->S = c->transformer ? 1 : options->S != 0 ? options->S : c->S;
     state->sma = c->sma && !options->no_sma;
     state->block = options->memory_block;
     state->timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : UINT64_MAX;
     const uint64_t slice_ms = options->slice_ms != 0 ? options->slice_ms : DEFAULT_SLICE_MS;
     state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
     /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. dart_mixer_step reads with the scan's c. */
-    state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU && !(state->sma && c->independent_c);
+    state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU && !c->transformer &&
+                   !(state->sma && c->independent_c);
     /* What memory costs, windows save, where they pay. */
-    state->windowed = !state->fused && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
+    state->windowed = !state->fused && !c->transformer && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
                       model->device->backend->windows_pay &&
                       state->B * model_window_elements(c) * dart_dtype_size(model->activations) <= state->limit;
     REQUIRE(report, state->S <= 1u << 30, "S %u must be at most 2^30", state->S);

@@ -3,6 +3,7 @@
 #define DART_MODEL_H
 
 #include "block.h"
+#include "transformer.h"
 #include "checkpoint/config.h"
 #include "runtime/device.h"
 
@@ -22,6 +23,7 @@ static inline const dart_tensor *model_weight(const dart_model *model, uint32_t 
     return &model->weights[(size_t)layer * MODEL_ROLE_COUNT + role];
 }
 model_block_weights model_layer_weights(const dart_model *model, uint32_t layer);
+model_transformer_weights model_transformer_layer_weights(const dart_model *model, uint32_t layer);
 /* The weights of lm_head: with config.tied those of the embedding. */
 const dart_tensor *model_head(const dart_model *model);
 

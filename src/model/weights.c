@@ -36,15 +36,22 @@ static float random_weight(const dart_model_config *c, const model_parameter *pa
     case MODEL_NORM:
     case MODEL_MIXER_NORM:
     case MODEL_FINAL_NORM:
+    case MODEL_MLP_NORM:
     case MODEL_D: return 1.0f + 0.1f * n;
     case MODEL_EMBEDDING:
     case MODEL_HEAD:
+    case MODEL_Q_PROJ:
+    case MODEL_K_PROJ:
+    case MODEL_V_PROJ:
+    case MODEL_GATE_PROJ:
+    case MODEL_UP_PROJ:
     case MODEL_IN_PROJ: return n / sqrtf((float)c->W);
     case MODEL_SMA_PROJ: {
         const uint64_t used = (uint64_t)model_config_sma_conv(c) + 1;
         return element / c->W < used ? n / sqrtf((float)c->W) : 0.0f;
     }
     case MODEL_OUT_PROJ: return n / sqrtf((float)model_config_inner(c) * 2.0f * (float)c->layers);
+    case MODEL_DOWN_PROJ: return n / sqrtf((float)c->F * 2.0f * (float)c->layers);
     case MODEL_CONV_WEIGHT:
     case MODEL_SMA_CONV_WEIGHT: return n / sqrtf((float)c->K);
     case MODEL_CONV_BIAS:
@@ -72,12 +79,6 @@ static void fetch(const dart_model *model, const source *from, const model_param
 }
 
 /* ---- Placing weights ---- */
-
-static bool is_matrix(model_role role)
-{
-    return role == MODEL_EMBEDDING || role == MODEL_HEAD || role == MODEL_IN_PROJ || role == MODEL_OUT_PROJ ||
-           role == MODEL_SMA_PROJ;
-}
 
 static dart_dtype stored_as(dart_storage storage, dart_dtype otherwise)
 {
@@ -147,12 +148,12 @@ static dart_status place_weights(dart_model *model, dart_storage storage, const 
     model_parameter parameter;
     for (uint32_t i = 0; model_config_parameter(&model->config, i, &parameter); i++) {
         const safetensors_tensor *tensor = file != NULL ? model_weights_find(file, &parameter) : NULL;
-        const dart_dtype dtype = is_matrix(parameter.role) ? stored_as(storage, file_dtype(tensor)) : DART_F32;
+        const dart_dtype dtype = model_role_is_matrix(parameter.role) ? stored_as(storage, file_dtype(tensor)) : DART_F32;
         const size_t size = dart_dtype_size(dtype);
         const uint64_t at = pool_place(&p, parameter.elements * size);
         dart_tensor *weight = &model->weights[(size_t)parameter.layer * MODEL_ROLE_COUNT + parameter.role];
         pool_bytes[p.index] = p.used;
-        if (parameter.role == MODEL_IN_PROJ && parameter.layer == 0) model->weights_dtype = dtype;
+        if ((parameter.role == MODEL_IN_PROJ || parameter.role == MODEL_Q_PROJ) && parameter.layer == 0) model->weights_dtype = dtype;
         if (from == NULL) continue;
         *weight = (dart_tensor){.buffer = model->buffers[p.index], .dtype = dtype, .offset = at / size};
         const dart_status status = upload(model, from, &parameter, tensor, base_mix(from->seed ^ base_mix(i)), weight);
@@ -300,4 +301,9 @@ model_block_weights model_layer_weights(const dart_model *model, uint32_t layer)
         .dt_bias = w[MODEL_DT_BIAS], .a_log = w[MODEL_A_LOG], .d = w[MODEL_D], .mixer_norm = w[MODEL_MIXER_NORM],
         .out_proj = w[MODEL_OUT_PROJ], .sma_proj = w[MODEL_SMA_PROJ], .sma_conv_weight = w[MODEL_SMA_CONV_WEIGHT],
         .sma_conv_bias = w[MODEL_SMA_CONV_BIAS]};
+}
+
+model_transformer_weights model_transformer_layer_weights(const dart_model *model, uint32_t layer)
+{
+    return model_transformer_places(model_weight(model, layer, (model_role)0));
 }

@@ -25,10 +25,17 @@ static double initial(const dart_model_config *c, const model_parameter *p, uint
     case MODEL_NORM:
     case MODEL_MIXER_NORM:
     case MODEL_FINAL_NORM:
+    case MODEL_MLP_NORM:
     case MODEL_D: return 1;
+    case MODEL_Q_PROJ:
+    case MODEL_K_PROJ:
+    case MODEL_V_PROJ:
+    case MODEL_GATE_PROJ:
+    case MODEL_UP_PROJ:
     case MODEL_IN_PROJ: return within(1 / sqrt((double)c->W), bits);
     case MODEL_SMA_PROJ: return i / c->W < model_config_sma_conv(c) ? within(1 / sqrt((double)c->W), bits) : 0;
     case MODEL_OUT_PROJ: return within(1 / sqrt((double)model_config_inner(c) * c->layers), bits);
+    case MODEL_DOWN_PROJ: return within(1 / sqrt((double)c->F * c->layers), bits);
     case MODEL_CONV_WEIGHT:
     case MODEL_CONV_BIAS:
     case MODEL_SMA_CONV_WEIGHT:
@@ -43,9 +50,17 @@ static double initial(const dart_model_config *c, const model_parameter *p, uint
     return 0;
 }
 
+/* Different for every parameter. Roles that a mixer has and those that only a Transformer has are counted apart. */
+static uint64_t place_of(const model_parameter *p)
+{
+    const uint64_t mixer_roles = MODEL_HEAD + 1;
+    if (p->role <= MODEL_HEAD) return p->layer * mixer_roles + p->role;
+    return (UINT64_C(1) << 32) + (uint64_t)p->layer * MODEL_ROLE_COUNT + p->role;
+}
+
 void trainer_initial(const dart_trainer *trainer, uint32_t index, float *values)
 {
     const model_parameter *p = &trainer->parameters[index].is;
-    const uint64_t key = base_mix(trainer->options.seed ^ base_mix((uint64_t)p->layer * MODEL_ROLE_COUNT + p->role));
+    const uint64_t key = base_mix(trainer->options.seed ^ base_mix(place_of(p)));
     for (uint64_t i = 0; i < p->elements; i++) values[i] = (float)initial(&trainer->config, p, key, i);
 }

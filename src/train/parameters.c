@@ -10,11 +10,6 @@
 #define SEGMENT_ELEMENTS (UINT64_C(1) << 28)
 #define PIECE ((size_t)1 << 20)
 
-static bool is_matrix(model_role role)
-{
-    return role == MODEL_EMBEDDING || role == MODEL_HEAD || role == MODEL_IN_PROJ || role == MODEL_OUT_PROJ || role == MODEL_SMA_PROJ;
-}
-
 static bool ends_with(const char *name, const char *end)
 {
     const size_t length = strlen(name), wanted = strlen(end);
@@ -23,7 +18,9 @@ static bool ends_with(const char *name, const char *end)
 
 static bool decays(const dart_trainer_options *options, const model_parameter *parameter)
 {
-    static const char *const usual[] = {"in_proj.weight", "sma_proj.weight", "out_proj.weight", "conv1d.weight", "lm_head.weight"};
+    static const char *const usual[] = {"in_proj.weight", "sma_proj.weight",  "out_proj.weight", "conv1d.weight", "lm_head.weight", "q_proj.weight",
+                                        "k_proj.weight",  "v_proj.weight",    "o_proj.weight",   "gate_proj.weight", "up_proj.weight",
+                                        "down_proj.weight"};
     const char *const *ends = options->decays != NULL ? options->decays : usual;
     const size_t count = options->decays != NULL ? options->decays_count : COUNT_OF(usual);
     for (size_t i = 0; i < count; i++)
@@ -76,7 +73,7 @@ dart_status trainer_place(dart_trainer *trainer)
             return base_fail(&trainer->device->report, DART_UNSUPPORTED, "%s has %llu bytes in f32, %s binds at most %llu", p->is.name,
                              (unsigned long long)p->is.elements * 4, trainer->device->info.name,
                              (unsigned long long)trainer->device->info.max_binding_bytes);
-        p->segment = segment_for(trainer, p, trainer->weights_dtype != DART_F32 && is_matrix(p->is.role), limit);
+        p->segment = segment_for(trainer, p, trainer->weights_dtype != DART_F32 && model_role_is_matrix(p->is.role), limit);
         trainer_segment *segment = &trainer->segments[p->segment];
         p->at = segment->elements;
         segment->elements = base_round_up(p->at + p->is.elements, ALIGNED_ELEMENTS);

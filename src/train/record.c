@@ -8,16 +8,27 @@
 
 /* ---- Tensors ---- */
 
-/* The highest level at which each layer keeps its own. */
-static const struct {
-    uint32_t level;
+typedef struct work_kind {
+    uint32_t level; /* the highest at which each layer keeps its own */
     bool f32, sma;
-} work_of[] = {
+} work_kind;
+
+static const work_kind mixer_work[TRAINER_WORK_COUNT] = {
     [TRAINER_X] = {3, true, false},      [TRAINER_INPUT] = {0, false, false},    [TRAINER_PROJ] = {1, false, false},
     [TRAINER_CONV] = {0, false, false},  [TRAINER_SMA_PROJ] = {1, false, true},  [TRAINER_SMA_CONV] = {0, false, true},
     [TRAINER_R] = {2, true, true},       [TRAINER_Y] = {1, false, false},        [TRAINER_NORMED] = {0, false, false},
     [TRAINER_DH] = {2, true, true},      [TRAINER_LSE] = {2, true, true},
 };
+static const work_kind transformer_work[TRAINER_WORK_COUNT] = {
+    [TRAINER_X] = {3, true, false},      [TRAINER_INPUT] = {0, false, false}, [TRAINER_PROJ] = {1, false, false},
+    [TRAINER_Y] = {2, false, false},     [TRAINER_LSE] = {2, true, false},    [TRAINER_MIDDLE] = {2, true, false},
+    [TRAINER_NORMED] = {0, false, false}, [TRAINER_MLP] = {1, false, false},  [TRAINER_HIDDEN] = {0, false, false},
+};
+
+static const work_kind *kind_of(const dart_trainer *trainer, trainer_work work)
+{
+    return trainer->config.transformer ? &transformer_work[work] : &mixer_work[work];
+}
 
 static uint64_t memories(const dart_trainer *trainer)
 {
@@ -27,10 +38,28 @@ static uint64_t memories(const dart_trainer *trainer)
     return chunks * model_config_memory(&trainer->config);
 }
 
+/* Elements of a row. 0: the model has no such tensor. */
+static uint64_t transformer_width(const dart_model_config *c, trainer_work work)
+{
+    switch (work) {
+    case TRAINER_X:
+    case TRAINER_INPUT:
+    case TRAINER_NORMED:
+    case TRAINER_MIDDLE: return c->W;
+    case TRAINER_PROJ: return model_config_qkv(c);
+    case TRAINER_Y: return model_config_inner(c);
+    case TRAINER_LSE: return c->H;
+    case TRAINER_MLP: return 2 * (uint64_t)c->F;
+    case TRAINER_HIDDEN: return c->F;
+    default: return 0;
+    }
+}
+
 static uint64_t work_elements(const dart_trainer *trainer, trainer_work work)
 {
     const dart_model_config *c = &trainer->config;
     const uint64_t T = trainer->T;
+    if (c->transformer) return T * transformer_width(c, work);
     switch (work) {
     case TRAINER_X:
     case TRAINER_INPUT: return T * c->W;
@@ -43,6 +72,9 @@ static uint64_t work_elements(const dart_trainer *trainer, trainer_work work)
     case TRAINER_NORMED: return T * model_config_inner(c);
     case TRAINER_DH: return memories(trainer);
     case TRAINER_LSE: return T * c->H;
+    case TRAINER_MIDDLE:
+    case TRAINER_MLP:
+    case TRAINER_HIDDEN:
     case TRAINER_WORK_COUNT: break;
     }
     return 0;
@@ -59,8 +91,10 @@ static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shar
     case TRAINER_SLOPE_CONV: return work_elements(trainer, TRAINER_CONV);
     case TRAINER_SLOPE_SMA_PROJ: return trainer->sma ? work_elements(trainer, TRAINER_SMA_PROJ) : 0;
     case TRAINER_SLOPE_SMA_CONV: return trainer->sma ? work_elements(trainer, TRAINER_SMA_CONV) : 0;
-    case TRAINER_SLOPE_NORMED:
+    case TRAINER_SLOPE_NORMED: return trainer->config.transformer ? 0 : work_elements(trainer, TRAINER_Y);
     case TRAINER_SLOPE_Y: return work_elements(trainer, TRAINER_Y);
+    case TRAINER_SLOPE_MLP: return work_elements(trainer, TRAINER_MLP);
+    case TRAINER_SLOPE_HIDDEN: return work_elements(trainer, TRAINER_HIDDEN);
     case TRAINER_SLOPE_R: *dtype = DART_F32; return trainer->sma ? work_elements(trainer, TRAINER_R) : 0;
     case TRAINER_SLOPE_DH: *dtype = DART_F32; return trainer->sma ? memories(trainer) : 0;
     case TRAINER_IDS:
@@ -81,15 +115,15 @@ static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shar
 dart_status trainer_allocate(dart_trainer *trainer)
 {
     for (int w = 0; w < TRAINER_WORK_COUNT; w++) {
-        const bool each = trainer->options.keep <= work_of[w].level;
-        const uint32_t count = (each ? trainer->config.layers : 1) + (w == TRAINER_X ? 1 : 0);
-        const uint64_t size = work_of[w].f32 ? 4 : dart_dtype_size(trainer->activations);
-        if (work_of[w].sma && !trainer->sma) continue;
+        const work_kind *kind = kind_of(trainer, (trainer_work)w);
+        const uint64_t elements = work_elements(trainer, (trainer_work)w), size = kind->f32 ? 4 : dart_dtype_size(trainer->activations);
+        const uint32_t count = (trainer->options.keep <= kind->level ? trainer->config.layers : 1) + (w == TRAINER_X ? 1 : 0);
+        if (elements == 0 || (kind->sma && !trainer->sma)) continue;
         trainer->work[w] = device_calloc(trainer->device, count, sizeof *trainer->work[w]);
         if (trainer->work[w] == NULL) return DART_OUT_OF_MEMORY;
         trainer->work_count[w] = count;
         for (uint32_t i = 0; i < count; i++) {
-            const dart_status status = dart_buffer_create(trainer->device, work_elements(trainer, (trainer_work)w) * size, &trainer->work[w][i]);
+            const dart_status status = dart_buffer_create(trainer->device, elements * size, &trainer->work[w][i]);
             if (status != DART_OK) return status;
         }
     }
@@ -107,7 +141,7 @@ dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, 
 {
     if (trainer->work_count[work] == 0) return (dart_tensor){0};
     return (dart_tensor){.buffer = trainer->work[work][trainer->work_count[work] > 1 ? layer : 0],
-                         .dtype = work_of[work].f32 ? DART_F32 : trainer->activations};
+                         .dtype = kind_of(trainer, work)->f32 ? DART_F32 : trainer->activations};
 }
 
 dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared shared)
@@ -131,11 +165,17 @@ static model_block_weights places_of(const dart_tensor *of, uint32_t layer)
         .sma_conv_bias = t[MODEL_SMA_CONV_BIAS]};
 }
 
+/* Sequences that are computed together, packed or not. */
+static uint32_t sequences(const dart_trainer *trainer)
+{
+    return trainer->options.documents > 0 ? trainer->options.documents : trainer->options.B;
+}
+
 static model_block_args block_args(const dart_trainer *trainer, uint32_t layer)
 {
     const dart_trainer_options *o = &trainer->options;
     return (model_block_args){
-        .config = &trainer->config, .B = o->documents > 0 ? o->documents : o->B, .L = o->L, .T = o->documents > 0 ? trainer->T : 0,
+        .config = &trainer->config, .B = sequences(trainer), .L = o->L, .T = o->documents > 0 ? trainer->T : 0,
         .S = trainer->config.S, .sma = trainer->sma, .cu = trainer_shared_tensor(trainer, TRAINER_CU),
         .x = trainer_work_tensor(trainer, TRAINER_X, layer), .weights = places_of(trainer->weights, layer),
         .work = {.input = trainer_work_tensor(trainer, TRAINER_INPUT, layer), .proj = trainer_work_tensor(trainer, TRAINER_PROJ, layer),
@@ -156,6 +196,40 @@ static unsigned parts_again(uint32_t keep)
     return parts;
 }
 
+static model_transformer_args transformer_args(const dart_trainer *trainer, uint32_t layer)
+{
+    const dart_trainer_options *o = &trainer->options;
+    return (model_transformer_args){
+        .config = &trainer->config, .B = sequences(trainer), .L = o->L, .T = o->documents > 0 ? trainer->T : 0,
+        .cu = trainer_shared_tensor(trainer, TRAINER_CU), .x = trainer_work_tensor(trainer, TRAINER_X, layer),
+        .weights = model_transformer_places(&trainer->weights[(size_t)layer * MODEL_ROLE_COUNT]),
+        .work = {.input = trainer_work_tensor(trainer, TRAINER_INPUT, layer), .qkv = trainer_work_tensor(trainer, TRAINER_PROJ, layer),
+                 .o = trainer_work_tensor(trainer, TRAINER_Y, layer), .mlp_input = trainer_work_tensor(trainer, TRAINER_NORMED, layer),
+                 .mlp = trainer_work_tensor(trainer, TRAINER_MLP, layer), .hidden = trainer_work_tensor(trainer, TRAINER_HIDDEN, layer)},
+        .kept = {.lse = trainer_work_tensor(trainer, TRAINER_LSE, layer), .middle = trainer_work_tensor(trainer, TRAINER_MIDDLE, layer),
+                 .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)}};
+}
+
+static unsigned transformer_parts_again(uint32_t keep)
+{
+    unsigned parts = 0;
+    if (keep >= 1) parts |= MODEL_TRANSFORMER_NORM | MODEL_TRANSFORMER_MLP_NORM | MODEL_TRANSFORMER_GATE;
+    if (keep >= 2) parts |= MODEL_TRANSFORMER_PROJECT | MODEL_TRANSFORMER_MLP;
+    if (keep >= 3) parts |= MODEL_TRANSFORMER_ATTEND | MODEL_TRANSFORMER_MIDDLE;
+    return parts;
+}
+
+static void record_layer(const dart_trainer *trainer, dart_stream *stream, uint32_t layer)
+{
+    if (trainer->config.transformer) {
+        const model_transformer_args args = transformer_args(trainer, layer);
+        model_transformer_train(stream, &args, MODEL_TRANSFORMER_ALL);
+    } else {
+        const model_block_args args = block_args(trainer, layer);
+        model_block_train(stream, &args, MODEL_BLOCK_ALL);
+    }
+}
+
 static const dart_tensor *head_of(const dart_trainer *trainer, bool gradient)
 {
     const model_role role = trainer->config.tied ? MODEL_EMBEDDING : MODEL_HEAD;
@@ -170,10 +244,7 @@ static dart_status record_forward(const dart_trainer *trainer, dart_stream *stre
     dart_embed(stream, &(dart_embed_args){.T = trainer->T, .V = c->V, .W = c->W, .ids = trainer_shared_tensor(trainer, TRAINER_IDS),
                                           .weight = *trainer_weight(trainer, 0, MODEL_EMBEDDING),
                                           .y = trainer_work_tensor(trainer, TRAINER_X, 0)});
-    for (uint32_t l = 0; l < c->layers; l++) {
-        const model_block_args args = block_args(trainer, l);
-        model_block_train(stream, &args, MODEL_BLOCK_ALL);
-    }
+    for (uint32_t l = 0; l < c->layers; l++) record_layer(trainer, stream, l);
     dart_rms_norm(stream, &(dart_rms_norm_args){.T = trainer->rows, .W = c->W, .eps = c->eps,
                                                 .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
                                                 .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM),
@@ -189,29 +260,49 @@ static dart_status record_forward(const dart_trainer *trainer, dart_stream *stre
     return dart_cross_entropy(stream, &loss);
 }
 
-static dart_status record_backward(const dart_trainer *trainer, dart_stream *stream)
+/* The gradient of the stream lies in TRAINER_SLOPE_X before and after. The input of layer 0 is computed again in any case. */
+static void record_layer_backward(const dart_trainer *trainer, dart_stream *stream, uint32_t layer)
 {
-    const dart_model_config *c = &trainer->config;
     const model_block_slopes slopes = {
         .x = trainer_shared_tensor(trainer, TRAINER_SLOPE_X), .input = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT),
         .proj = trainer_shared_tensor(trainer, TRAINER_SLOPE_PROJ), .conv = trainer_shared_tensor(trainer, TRAINER_SLOPE_CONV),
         .sma_proj = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_PROJ), .sma_conv = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_CONV),
         .normed = trainer_shared_tensor(trainer, TRAINER_SLOPE_NORMED), .y = trainer_shared_tensor(trainer, TRAINER_SLOPE_Y),
         .r = trainer_shared_tensor(trainer, TRAINER_SLOPE_R), .dh = trainer_shared_tensor(trainer, TRAINER_SLOPE_DH)};
-    dart_fill(stream, &(dart_fill_args){.T = trainer->T, .W = c->W, .y = slopes.x});
+    const model_block_args args = block_args(trainer, layer);
+    const model_block_gradients gradients = places_of(trainer->gradients, layer);
+    model_block_train(stream, &args, parts_again(trainer->options.keep) | (layer == 0 ? MODEL_BLOCK_NORM : 0));
+    model_block_backward(stream, &args, &gradients, &slopes);
+}
+
+static void record_transformer_backward(const dart_trainer *trainer, dart_stream *stream, uint32_t layer)
+{
+    const model_transformer_slopes slopes = {
+        .x = trainer_shared_tensor(trainer, TRAINER_SLOPE_X), .input = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT),
+        .qkv = trainer_shared_tensor(trainer, TRAINER_SLOPE_PROJ), .o = trainer_shared_tensor(trainer, TRAINER_SLOPE_Y),
+        .mlp = trainer_shared_tensor(trainer, TRAINER_SLOPE_MLP), .hidden = trainer_shared_tensor(trainer, TRAINER_SLOPE_HIDDEN)};
+    const model_transformer_args args = transformer_args(trainer, layer);
+    const model_transformer_gradients gradients = model_transformer_places(&trainer->gradients[(size_t)layer * MODEL_ROLE_COUNT]);
+    model_transformer_train(stream, &args, transformer_parts_again(trainer->options.keep) | (layer == 0 ? MODEL_TRANSFORMER_NORM : 0));
+    model_transformer_backward(stream, &args, &gradients, &slopes);
+}
+
+static dart_status record_backward(const dart_trainer *trainer, dart_stream *stream)
+{
+    const dart_model_config *c = &trainer->config;
+    const dart_tensor slope = trainer_shared_tensor(trainer, TRAINER_SLOPE_X);
+    dart_fill(stream, &(dart_fill_args){.T = trainer->T, .W = c->W, .y = slope});
     dart_rms_norm_backward(stream, &(dart_rms_norm_backward_args){
         .T = trainer->rows, .W = c->W, .eps = c->eps, .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
-        .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .rows = trainer_shared_tensor(trainer, TRAINER_PLACES), .up_y = slopes.input,
-        .grad_x = slopes.x, .grad_weight = *trainer_gradient(trainer, 0, MODEL_FINAL_NORM)});
+        .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .rows = trainer_shared_tensor(trainer, TRAINER_PLACES),
+        .up_y = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT), .grad_x = slope,
+        .grad_weight = *trainer_gradient(trainer, 0, MODEL_FINAL_NORM)});
     for (uint32_t l = c->layers; l-- > 0;) {
-        const model_block_args args = block_args(trainer, l);
-        const model_block_gradients gradients = places_of(trainer->gradients, l);
-        const unsigned again = parts_again(trainer->options.keep) | (l == 0 ? MODEL_BLOCK_NORM : 0);
-        model_block_train(stream, &args, again);
-        model_block_backward(stream, &args, &gradients, &slopes);
+        if (c->transformer) record_transformer_backward(trainer, stream, l);
+        else record_layer_backward(trainer, stream, l);
     }
     return dart_embed_backward(stream, &(dart_embed_backward_args){
-        .T = trainer->T, .V = c->V, .W = c->W, .plan = trainer_shared_tensor(trainer, TRAINER_PLAN), .up_y = slopes.x,
+        .T = trainer->T, .V = c->V, .W = c->W, .plan = trainer_shared_tensor(trainer, TRAINER_PLAN), .up_y = slope,
         .grad_weight = *trainer_gradient(trainer, 0, MODEL_EMBEDDING)});
 }
 

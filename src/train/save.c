@@ -110,6 +110,10 @@ static uint64_t digest_head(const dart_model_config *c, const char *steps, const
     const float reals[] = {c->eps, c->sma_eps, c->dt_min, c->dt_max};
     uint64_t sum = digest(digest(0, sizes, sizeof sizes), reals, sizeof reals);
     if (c->independent_c) sum = digest(sum, "c", 1);
+    if (c->transformer) {
+        const uint32_t F = c->F;
+        sum = digest(digest(sum, &F, sizeof F), &c->base, sizeof c->base);
+    }
     sum = digest(sum, steps, strlen(steps));
     if (scale != NULL) sum = digest(sum, scale, strlen(scale));
     return digest(sum, note, strlen(note));

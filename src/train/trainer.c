@@ -157,6 +157,7 @@ dart_status dart_trainer_open(dart_device *device, const char *folder, const dar
     TRY(model_config_load(folder, &device->report, &config));
     TRY(safetensors_open(folder, &device->report, &file));
     TRY(model_weights_check(&config, file, false, &device->report));
+    if (options->add_sma && config.transformer) FAIL(&device->report, DART_INVALID_ARGUMENT, "%s: add_sma is for a Mamba-2", call);
     if (options->add_sma) config.sma = true;
     TRY(trainer_make(device, &config, file, options, call, trainer));
 fail:

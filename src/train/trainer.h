@@ -4,6 +4,7 @@
 
 #include "dartlm/train.h"
 #include "model/block.h"
+#include "model/transformer.h"
 #include "checkpoint/config.h"
 #include "checkpoint/safetensors.h"
 #include "runtime/device.h"
@@ -36,6 +37,10 @@ typedef enum trainer_work {
     TRAINER_NORMED,
     TRAINER_DH,
     TRAINER_LSE,
+    /* Of a Transformer, besides X, INPUT, PROJ ([q|k|v]), Y (o), NORMED (the input of the MLP) and LSE. */
+    TRAINER_MIDDLE, /* f32 T W: the stream behind the attention */
+    TRAINER_MLP,
+    TRAINER_HIDDEN,
     TRAINER_WORK_COUNT
 } trainer_work;
 
@@ -51,6 +56,8 @@ typedef enum trainer_shared {
     TRAINER_SLOPE_Y,
     TRAINER_SLOPE_R,
     TRAINER_SLOPE_DH,
+    TRAINER_SLOPE_MLP,
+    TRAINER_SLOPE_HIDDEN,
     TRAINER_IDS,
     TRAINER_PLAN,
     TRAINER_CU,      /* i32 documents + 1 */

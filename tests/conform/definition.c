@@ -298,3 +298,23 @@ tape_vector definition_run_block(tape *t, definition_block *of, tape_vector stre
     const tape_vector v = tape_multiply(t, of->y, tape_apply(t, z, tape_silu, 0, 0));
     return tape_add(t, stream, definition_linear(t, definition_norm(t, v, of->mixer_norm, of->eps), of->out_proj, I, of->W));
 }
+
+tape_vector definition_run_transformer(tape *t, definition_transformer *of, tape_vector stream)
+{
+    const size_t T = tokens(&of->documents), W = of->W, H = of->H, G = of->G, P = of->P;
+    double *positions = array(T, sizeof *positions);
+    for (size_t i = 0; i < of->documents.count; i++)
+        for (size_t s = of->documents.begin[i]; s < of->documents.begin[i + 1]; s++) positions[s] = (double)(s - of->documents.begin[i]);
+    const tape_vector u = definition_norm(t, stream, of->norm, of->eps);
+    definition_attention attention = {
+        .H = H, .G = G, .D = P, .documents = of->documents, .scale = 1 / sqrt((double)P),
+        .q = definition_rope(t, definition_linear(t, u, of->q_proj, W, H * P), positions, T, H, P, of->base),
+        .k = definition_rope(t, definition_linear(t, u, of->k_proj, W, G * P), positions, T, G, P, of->base),
+        .v = definition_linear(t, u, of->v_proj, W, G * P)};
+    definition_run_attention(t, &attention);
+    const tape_vector middle = tape_add(t, stream, definition_linear(t, attention.o, of->out_proj, H * P, W));
+    const tape_vector m = definition_norm(t, middle, of->mlp_norm, of->eps);
+    const tape_vector hidden = definition_swiglu(t, definition_linear(t, m, of->gate_proj, W, of->F), definition_linear(t, m, of->up_proj, W, of->F));
+    free(positions);
+    return tape_add(t, middle, definition_linear(t, hidden, of->down_proj, of->F, W));
+}

@@ -86,4 +86,13 @@ typedef struct definition_block {
 } definition_block;
 tape_vector definition_run_block(tape *tape, definition_block *of, tape_vector stream);
 
+/* A layer of a Transformer: stream + out_proj attention(norm(stream)), then + down_proj (silu(gate_proj u) (up_proj u)), u = mlp_norm of it. */
+typedef struct definition_transformer {
+    size_t W, H, G, P, F;
+    definition_documents documents;
+    double eps, base;
+    tape_vector norm, q_proj, k_proj, v_proj, out_proj, mlp_norm, gate_proj, up_proj, down_proj;
+} definition_transformer;
+tape_vector definition_run_transformer(tape *tape, definition_transformer *of, tape_vector stream);
+
 #endif

@@ -47,6 +47,8 @@ static int tear_down(void **state)
     "\"model_type\":\"dart\",\"vocab_size\":300,\"hidden_size\":96,\"state_size\":64,\"num_heads\":6,\"head_dim\":32," \
     "\"num_hidden_layers\":3"
 
+#define LLAMA "\"model_type\":\"llama\",\"vocab_size\":300,\"hidden_size\":96,\"intermediate_size\":256,\"num_hidden_layers\":3"
+
 static dart_status parse(const char *text, dart_model_config *config)
 {
     return model_config_parse(text, strlen(text), "text", &report, config);
@@ -210,7 +212,22 @@ static void rejects_what_is_wrong(void **state)
          DART_BAD_DATA, "sma_independent_c is for models of type dart"},
         {"{" BASE ",\"n_groups\":1,\"rms_norm\":false}", DART_UNSUPPORTED, "rms_norm is false"},
         {"{" BASE ",\"n_groups\":1,\"hidden_act\":\"ge\\u001blu\"}", DART_UNSUPPORTED, "hidden_act is ge?lu"},
-        {"{\"model_type\":\"llama\"}", DART_UNSUPPORTED, "model_type is llama"},
+        {"{\"model_type\":\"gpt2\"}", DART_UNSUPPORTED, "model_type is gpt2"},
+        {"{\"model_type\":\"llama\"}", DART_BAD_DATA, "vocab_size is missing"},
+        {"{" LLAMA ",\"num_attention_heads\":0}", DART_BAD_DATA, "num_attention_heads is 0"},
+        {"{" LLAMA ",\"num_attention_heads\":97}", DART_BAD_DATA, "hidden_size 96 is below"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"num_key_value_heads\":4}", DART_BAD_DATA, "num_key_value_heads 4 does not divide"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"head_dim\":3}", DART_BAD_DATA, "head_dim 3 is odd"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"head_dim\":130}", DART_BAD_DATA, "head_dim is 130"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"rope_theta\":1}", DART_BAD_DATA, "rope_theta is 1"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"rope_theta\":\"1e4\"}", DART_BAD_DATA, "rope_theta is not a number"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"rms_norm_eps\":0}", DART_BAD_DATA, "rms_norm_eps is 0"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"rope_scaling\":{\"rope_type\":\"llama3\"}}", DART_UNSUPPORTED, "rope_scaling is of type llama3"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"rope_scaling\":{\"factor\":2}}", DART_UNSUPPORTED, "rope_scaling is of type"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"rope_parameters\":{\"rope_type\":\"yarn\"}}", DART_UNSUPPORTED, "rope_parameters is of type yarn"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"attention_bias\":true}", DART_UNSUPPORTED, "attention_bias is true"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"mlp_bias\":true}", DART_UNSUPPORTED, "mlp_bias is true"},
+        {"{" LLAMA ",\"num_attention_heads\":6,\"hidden_act\":\"gelu\"}", DART_UNSUPPORTED, "hidden_act is gelu"},
         {"{\"model_type\":7}", DART_UNSUPPORTED, "model_type is not a string"},
         {"{}", DART_BAD_DATA, "model_type is missing"},
         {"{\"model_type\":\"mamba2\"}", DART_BAD_DATA, "vocab_size is missing"},
@@ -303,6 +320,37 @@ static void lists_parameters_as_the_fixtures_have_them(void **state)
         assert_true(model_config_count(&m) == elements);
         safetensors_close(&file);
     }
+}
+
+/* As Hugging Face writes it, in both of its spellings, and what it leaves out. */
+static void reads_transformers(void **state)
+{
+    (void)state;
+    dart_model_config m;
+    model_parameter p;
+    uint32_t count = 0;
+    assert_int_equal(parse("{" LLAMA ",\"num_attention_heads\":6}", &m), DART_OK);
+    assert_true(m.transformer && !m.sma && !m.tied && m.eps == 1e-6f && m.base == 10000);
+    assert_int_equal(m.H, 6);
+    assert_int_equal(m.G, 6);
+    assert_int_equal(m.P, 16);
+    assert_int_equal(m.F, 256);
+    assert_int_equal(m.N + m.K + m.S, 0);
+    assert_int_equal(parse("{" LLAMA ",\"num_attention_heads\":6,\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-5,"
+                           "\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"default\"},\"rope_scaling\":null,"
+                           "\"tie_word_embeddings\":true,\"attention_bias\":false}",
+                           &m),
+                     DART_OK);
+    assert_true(m.tied && m.eps == 1e-5f && m.base == 500000);
+    assert_int_equal(m.G, 2);
+    assert_int_equal(m.P, 32);
+    assert_int_equal(model_config_qkv(&m), (6 + 2 * 2) * 32);
+    for (; model_config_parameter(&m, count, &p); count++)
+        if (p.role == MODEL_K_PROJ && p.layer == 2) assert_string_equal(p.name, "model.layers.2.self_attn.k_proj.weight");
+    assert_int_equal(count, 2 + 3 * 9);
+    assert_int_equal(model_config_count(&m), 300 * 96 + 96 + 3 * (2 * 96 + 96 * 32 * (6 + 2 + 2 + 6) + 3 * 96 * 256));
+    m.sma = true;
+    assert_int_equal(model_config_check(&m, DART_INVALID_ARGUMENT, "m", &report), DART_INVALID_ARGUMENT);
 }
 
 static void skips_convolution_biases(void **state)
@@ -461,7 +509,7 @@ int main(void)
         cmocka_unit_test(keeps_controls_from_the_terminal),
         cmocka_unit_test(rejects_every_prefix),
         cmocka_unit_test(lists_parameters_as_the_fixtures_have_them),
-        cmocka_unit_test(skips_convolution_biases),
+        cmocka_unit_test(reads_transformers), cmocka_unit_test(skips_convolution_biases),
         cmocka_unit_test(checks_checkpoints),
         cmocka_unit_test(finds_numbers_that_are_none),
         cmocka_unit_test(says_what_cannot_be_opened),

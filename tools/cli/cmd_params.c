@@ -21,6 +21,13 @@ static const char *const role_names[MODEL_ROLE_COUNT] = {
     [MODEL_SMA_CONV_BIAS] = "sma_conv1d bias",
     [MODEL_FINAL_NORM] = "norm_f",
     [MODEL_HEAD] = "lm_head",
+    [MODEL_Q_PROJ] = "q_proj",
+    [MODEL_K_PROJ] = "k_proj",
+    [MODEL_V_PROJ] = "v_proj",
+    [MODEL_MLP_NORM] = "MLP norm",
+    [MODEL_GATE_PROJ] = "gate_proj",
+    [MODEL_UP_PROJ] = "up_proj",
+    [MODEL_DOWN_PROJ] = "down_proj",
 };
 
 typedef struct kind_total {
@@ -67,7 +74,7 @@ static int print_json(const dart_model_config *c, const kind_total *totals, uint
                                             "parameters", (json_int_t)totals[role].all));
     return cli_print_json(json_pack("{s:I, s:s, s:b, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}",
                                     "parameters", (json_int_t)count, "model_type",
-                                    c->sma ? "dart" : "mamba2", "tied", (int)c->tied, "sizes", "layers",
+                                    c->transformer ? "llama" : c->sma ? "dart" : "mamba2", "tied", (int)c->tied, "sizes", "layers",
                                     (json_int_t)c->layers, "V", (json_int_t)c->V, "W", (json_int_t)c->W, "H",
                                     (json_int_t)c->H, "P", (json_int_t)c->P, "G", (json_int_t)c->G, "N",
                                     (json_int_t)c->N, "K", (json_int_t)c->K, "S", (json_int_t)c->S, "kinds", kinds));

@@ -109,10 +109,7 @@ int cmd_train_lm(int argc, char **argv)
     if (status != ARGS_GO_ON) return status;
     status = corpus_open(&c.data, &files, bytes);
     snprintf(data, sizeof data, "(%" PRIu64 " tokens, checksum %016" PRIx64 ")", c.data.count, c.data.checksum);
-    config.sma = !mamba2;
-    if (mamba2 && config.independent_c) return args_mistake(&syntax, "--independent-c does not go with --mamba2");
-    config.V = c.data.V;
-    config.H = 2 * config.W / config.P;
+    if (status == CLI_OK) status = training_model(&syntax, mamba2, c.data.V, &config);
     if (status == CLI_OK) status = plan(&c, &syntax, o.seed);
     if (status == CLI_OK)
         status = training_run(&(training_task){.name = "lm", .syntax = &syntax, .folder = operands.texts[0], .config = &config, .data = data,

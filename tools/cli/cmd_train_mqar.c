@@ -84,11 +84,8 @@ int cmd_train_mqar(int argc, char **argv)
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
     r.seed = o.seed;
-    config.sma = !mamba2;
-    if (mamba2 && config.independent_c) return args_mistake(&syntax, "--independent-c does not go with --mamba2");
-    config.V = r.V;
-    config.H = 2 * config.W / config.P;
-    status = plan(&r, &syntax);
+    status = training_model(&syntax, mamba2, r.V, &config);
+    if (status == CLI_OK) status = plan(&r, &syntax);
     if (status == CLI_OK)
         status = training_run(&(training_task){.name = "mqar", .syntax = &syntax, .folder = operands.texts[0], .config = &config, .L = r.L,
                                                .batch = r.batch, .steps = r.stage_steps * r.stages, .validation = r.sequences, .user = &r,

@@ -95,13 +95,19 @@ static json_t *setting(const training_task *task, const args_option *option)
     return NULL;
 }
 
-/* Of all options ahead of --resume, but for those that only f16 has, and --independent-c where it is not given. */
+/* Kinds of models that came later, where the model is none of them: runs from before go on. */
+static bool is_late(const dart_model_config *c, const void *option)
+{
+    return (option == &c->independent_c && !c->independent_c) || ((option == &c->transformer || option == &c->F) && !c->transformer);
+}
+
+/* Of all options ahead of --resume, but for those that only f16 has. */
 static int collect_settings(run *r)
 {
     const training_options *o = r->o;
     r->settings = json_object();
     for (const args_option *option = r->task->syntax->options; option->to != &o->resume; option++) {
-        if (option->to == &r->task->config->independent_c && !r->task->config->independent_c) continue;
+        if (is_late(r->task->config, option->to)) continue;
         if (!in_f16(o) && (option->to == &o->adam.loss_scale || option->to == &o->adam.scale_steps)) continue;
         if (json_object_set_new(r->settings, option->name, setting(r->task, option)) != 0) return cli_fail_memory();
     }
@@ -384,6 +390,29 @@ static int open_run(run *r)
     if (status == CLI_OK) status = check_folder(r); /* another program may have been at work there until now */
     if (status == CLI_OK) status = r->o->resume ? resume_run(r, &adam) : begin_run(r, &adam);
     return status;
+}
+
+int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_model_config *config)
+{
+    dart_model_config *c = config;
+    if (c->transformer && mamba2) return args_mistake(syntax, "--transformer and --mamba2 exclude each other");
+    if (c->independent_c && (mamba2 || c->transformer)) return args_mistake(syntax, "--independent-c is for a DART");
+    if (c->F > 0 && !c->transformer) return args_mistake(syntax, "--mlp goes with --transformer");
+    c->V = V;
+    c->sma = !mamba2 && !c->transformer;
+    if (!c->transformer) {
+        if (c->P == 0) c->P = 64;
+        c->H = 2 * c->W / c->P;
+        return CLI_OK;
+    }
+    if (c->P == 0) c->P = c->W / 2 < 64 ? c->W / 2 : 64;
+    if (c->P == 0 || c->W % c->P != 0) return args_mistake(syntax, "--width %" PRIu32 " is no multiple of --head-dim %" PRIu32, c->W, c->P);
+    if (c->F == 0) c->F = (uint32_t)base_round_up(base_ceil_div(8 * (uint64_t)c->W, 3), 8);
+    c->H = c->G = c->W / c->P;
+    c->N = c->K = c->S = 0;
+    c->sma_eps = 0;
+    c->base = 10000;
+    return CLI_OK;
 }
 
 int training_run(const training_task *task, training_options *o)

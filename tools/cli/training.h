@@ -31,11 +31,17 @@ typedef struct training_options {
     {"width", 0, ARGS_U32, "W", &(config).W, "of the residual stream, by default 64", 1, 65536, false}, \
     {"layers", 0, ARGS_U32, "N", &(config).layers, "by default 2", 1, 1024, false}, \
     {"state", 0, ARGS_U32, "N", &(config).N, "by default 16", 1, 256, false}, \
-    {"head-dim", 0, ARGS_U32, "P", &(config).P, "by default 64", 1, 256, false}, \
+    {"head-dim", 0, ARGS_U32, "P", &(config).P, "by default 64; of a Transformer at most half the width", 1, 256, false}, \
     {"chunk-size", 0, ARGS_U32, "S", &(config).S, "by default 16", 1, 65536, false}, \
     {"mamba2", 0, ARGS_FLAG, NULL, &(mamba2), "a Mamba-2: no state memories", 0, 0, false}, \
-    {"independent-c", 0, ARGS_FLAG, NULL, &(config).independent_c, "memories are read with a c of their own", 0, 0, false}
-#define TRAINING_CONFIG {.sma = true, .layers = 2, .W = 64, .N = 16, .P = 64, .G = 1, .K = 4, .S = 16, .eps = 1e-5f, .sma_eps = 1e-5f}
+    {"independent-c", 0, ARGS_FLAG, NULL, &(config).independent_c, "memories are read with a c of their own", 0, 0, false}, \
+    {"transformer", 0, ARGS_FLAG, NULL, &(config).transformer, "a Transformer with rotary positions and SwiGLU: no states at all", 0, 0, false}, \
+    {"mlp", 0, ARGS_U32, "F", &(config).F, "with --transformer: width of the MLP, by default 8/3 W, rounded up\nto a multiple of 8", 1, 1 << 18, \
+     false}
+/* P 0: not given. */
+#define TRAINING_CONFIG {.layers = 2, .W = 64, .N = 16, .G = 1, .K = 4, .S = 16, .eps = 1e-5f, .sma_eps = 1e-5f}
+/* The configuration that the options of TRAINING_MODEL ask for, with V ids. A mistake in them is told as args_mistake does. */
+int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_model_config *config);
 
 /* Options of a task that determine the numbers come first in its table, then these, then --resume with all that may change when a run goes on. */
 #define TRAINING_SETTINGS(o) \

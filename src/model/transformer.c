@@ -1,0 +1,196 @@
+/* The layer of a Transformer: which ops make it up, forward and backward. */
+#include "transformer.h"
+#include "dartlm/ops_backward.h"
+#include "runtime/stream.h"
+
+static dart_tensor columns(dart_tensor tensor, uint64_t first, uint64_t row)
+{
+    tensor.offset += first;
+    tensor.row = row;
+    return tensor;
+}
+
+/* A layer while it is recorded, and its sizes. */
+typedef struct layer {
+    dart_stream *stream;
+    const model_transformer_args *a;
+    const dart_model_config *c;
+    uint32_t T, I, groups; /* rows; H P; G P */
+} layer;
+
+static layer layer_of(dart_stream *stream, const model_transformer_args *a)
+{
+    const dart_model_config *c = a->config;
+    return (layer){.stream = stream, .a = a, .c = c, .T = a->cu.buffer != NULL ? a->T : a->B * a->L, .I = c->H * c->P, .groups = c->G * c->P};
+}
+
+/* Parts of [q|k|v] and [a|u], of a tensor or of its gradient. */
+static dart_tensor q_of(const layer *l, dart_tensor qkv) { return columns(qkv, 0, model_config_qkv(l->c)); }
+static dart_tensor k_of(const layer *l, dart_tensor qkv) { return columns(qkv, l->I, model_config_qkv(l->c)); }
+static dart_tensor v_of(const layer *l, dart_tensor qkv) { return columns(qkv, (uint64_t)l->I + l->groups, model_config_qkv(l->c)); }
+static dart_tensor a_of(const layer *l, dart_tensor mlp) { return columns(mlp, 0, 2 * (uint64_t)l->c->F); }
+static dart_tensor u_of(const layer *l, dart_tensor mlp) { return columns(mlp, l->c->F, 2 * (uint64_t)l->c->F); }
+
+/* ---- Forward ---- */
+
+static void normalise(const layer *l, dart_tensor x, dart_tensor weight, dart_tensor y)
+{
+    dart_rms_norm(l->stream, &(dart_rms_norm_args){.T = l->T, .W = l->c->W, .eps = l->c->eps, .x = x, .weight = weight, .y = y});
+}
+
+static void multiply(const layer *l, uint32_t in, uint32_t out, bool add, dart_tensor x, dart_tensor weight, dart_tensor y)
+{
+    dart_linear(l->stream, &(dart_linear_args){.T = l->T, .IN = in, .OUT = out, .add = add, .x = x, .weight = weight, .y = y});
+}
+
+/* In place. */
+static void turn(const layer *l, uint32_t heads, bool inverse, dart_tensor x)
+{
+    const model_transformer_args *a = l->a;
+    dart_rope(l->stream, &(dart_rope_args){.B = a->B, .L = a->L, .T = a->T, .H = heads, .D = l->c->P, .inverse = inverse, .base = l->c->base,
+                                           .x = x, .seq = a->seq, .cu = a->cu, .y = x});
+}
+
+static void project(const layer *l)
+{
+    const model_transformer_args *a = l->a;
+    const dart_tensor q = q_of(l, a->work.qkv), k = k_of(l, a->work.qkv);
+    multiply(l, l->c->W, l->I, false, a->work.input, a->weights.q_proj, q);
+    multiply(l, l->c->W, l->groups, false, a->work.input, a->weights.k_proj, k);
+    multiply(l, l->c->W, l->groups, false, a->work.input, a->weights.v_proj, v_of(l, a->work.qkv));
+    turn(l, l->c->H, false, q);
+    turn(l, l->c->G, false, k);
+}
+
+/* Over C tokens of keys and values. */
+static void attend(const layer *l, uint32_t C, dart_tensor keys, dart_tensor values)
+{
+    const model_transformer_args *a = l->a;
+    dart_attention(l->stream, &(dart_attention_args){
+        .B = a->B, .L = a->L, .T = a->T, .H = l->c->H, .G = l->c->G, .D = l->c->P, .C = C, .q = q_of(l, a->work.qkv), .k = keys, .v = values,
+        .seq = a->seq, .cu = a->cu, .o = a->work.o, .lse = a->kept.lse});
+}
+
+static void expand(const layer *l)
+{
+    const model_transformer_args *a = l->a;
+    multiply(l, l->c->W, l->c->F, false, a->work.mlp_input, a->weights.gate_proj, a_of(l, a->work.mlp));
+    multiply(l, l->c->W, l->c->F, false, a->work.mlp_input, a->weights.up_proj, u_of(l, a->work.mlp));
+}
+
+static void gate(const layer *l)
+{
+    const model_transformer_work *work = &l->a->work;
+    dart_swiglu(l->stream, &(dart_swiglu_args){.T = l->T, .I = l->c->F, .a = a_of(l, work->mlp), .u = u_of(l, work->mlp), .h = work->hidden});
+}
+
+dart_status model_transformer_piece(dart_stream *stream, const model_transformer_args *a)
+{
+    const layer l = layer_of(stream, a);
+    normalise(&l, a->x, a->weights.norm, a->work.input);
+    project(&l);
+    dart_kv_append(stream, &(dart_kv_append_args){.B = a->B, .L = a->L, .G = l.c->G, .D = l.c->P, .C = a->C, .k = k_of(&l, a->work.qkv),
+                                                  .v = v_of(&l, a->work.qkv), .seq = a->seq, .to_k = a->keys, .to_v = a->values});
+    attend(&l, a->C, a->keys, a->values);
+    multiply(&l, l.I, l.c->W, true, a->work.o, a->weights.out_proj, a->x);
+    normalise(&l, a->x, a->weights.mlp_norm, a->work.mlp_input);
+    expand(&l);
+    gate(&l);
+    multiply(&l, l.c->F, l.c->W, true, a->work.hidden, a->weights.down_proj, a->x);
+    return stream->status;
+}
+
+/* to = from + x weight^T. */
+static void add_product(const layer *l, uint32_t in, dart_tensor x, dart_tensor weight, dart_tensor from, dart_tensor to)
+{
+    dart_convert(l->stream, &(dart_convert_args){.T = l->T, .W = l->c->W, .x = from, .y = to});
+    multiply(l, in, l->c->W, true, x, weight, to);
+}
+
+dart_status model_transformer_train(dart_stream *stream, const model_transformer_args *a, unsigned parts)
+{
+    const layer l = layer_of(stream, a);
+    if ((parts & MODEL_TRANSFORMER_NORM) != 0) normalise(&l, a->x, a->weights.norm, a->work.input);
+    if ((parts & MODEL_TRANSFORMER_PROJECT) != 0) project(&l);
+    if ((parts & MODEL_TRANSFORMER_ATTEND) != 0) attend(&l, a->L, k_of(&l, a->work.qkv), v_of(&l, a->work.qkv));
+    if ((parts & MODEL_TRANSFORMER_MIDDLE) != 0) add_product(&l, l.I, a->work.o, a->weights.out_proj, a->x, a->kept.middle);
+    if ((parts & MODEL_TRANSFORMER_MLP_NORM) != 0) normalise(&l, a->kept.middle, a->weights.mlp_norm, a->work.mlp_input);
+    if ((parts & MODEL_TRANSFORMER_MLP) != 0) expand(&l);
+    if ((parts & MODEL_TRANSFORMER_GATE) != 0) gate(&l);
+    if ((parts & MODEL_TRANSFORMER_OUT) != 0) add_product(&l, l.c->F, a->work.hidden, a->weights.down_proj, a->kept.middle, a->kept.out);
+    return stream->status;
+}
+
+/* ---- Backward ---- */
+
+typedef struct product {
+    uint32_t in, out;
+    bool add; /* to grad_x */
+    dart_tensor x, weight, up_y, grad_x, grad_weight;
+} product;
+
+static void multiply_back(const layer *l, const product *p)
+{
+    dart_linear_backward(l->stream, &(dart_linear_backward_args){.T = l->T, .IN = p->in, .OUT = p->out, .add = p->add, .x = p->x,
+                                                                 .weight = p->weight, .up_y = p->up_y, .grad_x = p->grad_x,
+                                                                 .grad_weight = p->grad_weight});
+}
+
+/* Adds to the gradient of the stream. */
+static void normalise_back(const layer *l, dart_tensor x, dart_tensor weight, dart_tensor up, dart_tensor grad_x, dart_tensor grad_weight)
+{
+    dart_rms_norm_backward(l->stream, &(dart_rms_norm_backward_args){.T = l->T, .W = l->c->W, .eps = l->c->eps, .add = true, .x = x,
+                                                                     .weight = weight, .up_y = up, .grad_x = grad_x,
+                                                                     .grad_weight = grad_weight});
+}
+
+static void mlp_back(const layer *l, const model_transformer_gradients *to, const model_transformer_slopes *s)
+{
+    const model_transformer_args *a = l->a;
+    const uint32_t W = l->c->W, F = l->c->F;
+    const dart_tensor grad_a = a_of(l, s->mlp), grad_u = u_of(l, s->mlp);
+    multiply_back(l, &(product){.in = F, .out = W, .x = a->work.hidden, .weight = a->weights.down_proj, .up_y = s->x, .grad_x = s->hidden,
+                                .grad_weight = to->down_proj});
+    dart_swiglu_backward(l->stream, &(dart_swiglu_backward_args){.T = l->T, .I = F, .a = a_of(l, a->work.mlp), .u = u_of(l, a->work.mlp),
+                                                                 .up_h = s->hidden, .grad_a = grad_a, .grad_u = grad_u});
+    multiply_back(l, &(product){.in = W, .out = F, .x = a->work.mlp_input, .weight = a->weights.gate_proj, .up_y = grad_a, .grad_x = s->input,
+                                .grad_weight = to->gate_proj});
+    multiply_back(l, &(product){.in = W, .out = F, .add = true, .x = a->work.mlp_input, .weight = a->weights.up_proj, .up_y = grad_u,
+                                .grad_x = s->input, .grad_weight = to->up_proj});
+    normalise_back(l, a->kept.middle, a->weights.mlp_norm, s->input, s->x, to->mlp_norm);
+}
+
+static void attention_back(const layer *l, const model_transformer_gradients *to, const model_transformer_slopes *s)
+{
+    const model_transformer_args *a = l->a;
+    const uint32_t W = l->c->W;
+    const dart_tensor grad_q = q_of(l, s->qkv), grad_k = k_of(l, s->qkv), grad_v = v_of(l, s->qkv);
+    multiply_back(l, &(product){.in = l->I, .out = W, .x = a->work.o, .weight = a->weights.out_proj, .up_y = s->x, .grad_x = s->o,
+                                .grad_weight = to->out_proj});
+    dart_attention_backward(l->stream, &(dart_attention_backward_args){
+        .B = a->B, .L = a->L, .T = a->T, .H = l->c->H, .G = l->c->G, .D = l->c->P, .q = q_of(l, a->work.qkv), .k = k_of(l, a->work.qkv),
+        .v = v_of(l, a->work.qkv), .o = a->work.o, .lse = a->kept.lse, .cu = a->cu, .up_o = s->o, .grad_q = grad_q, .grad_k = grad_k,
+        .grad_v = grad_v});
+    turn(l, l->c->H, true, grad_q);
+    turn(l, l->c->G, true, grad_k);
+    const product products[] = {{.out = l->I, .weight = a->weights.q_proj, .up_y = grad_q, .grad_weight = to->q_proj},
+                                {.out = l->groups, .add = true, .weight = a->weights.k_proj, .up_y = grad_k, .grad_weight = to->k_proj},
+                                {.out = l->groups, .add = true, .weight = a->weights.v_proj, .up_y = grad_v, .grad_weight = to->v_proj}};
+    for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
+        product p = products[i];
+        p.in = W;
+        p.x = a->work.input;
+        p.grad_x = s->input;
+        multiply_back(l, &p);
+    }
+    normalise_back(l, a->x, a->weights.norm, s->input, s->x, to->norm);
+}
+
+dart_status model_transformer_backward(dart_stream *stream, const model_transformer_args *args, const model_transformer_gradients *gradients,
+                                       const model_transformer_slopes *slopes)
+{
+    const layer l = layer_of(stream, args);
+    mlp_back(&l, gradients, slopes);
+    attention_back(&l, gradients, slopes);
+    return stream->status;
+}
