@@ -1,6 +1,8 @@
-/* The trained and the foreign checkpoint, and one of long tensors: model_fixtures DEVICE_SPEC DATA_DIR. */
+/* The trained and the foreign checkpoints, and one of long tensors: model_fixtures DEVICE_SPEC DATA_DIR. */
 #define _POSIX_C_SOURCE 200809L
 #include "model_cases.h"
+
+#include "dartlm/train.h"
 
 #include <time.h>
 #if !defined(_WIN32)
@@ -70,32 +72,88 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* For free(). */
+static double *widened(float *values, size_t count)
+{
+    double *wide = calloc(count, sizeof *wide);
+    assert_non_null(wide);
+    for (size_t i = 0; i < count; i++) wide[i] = (double)values[i];
+    free(values);
+    return wide;
+}
+
+/* Logits of two sequences by another program: prefilled, and token by token. */
+static void follows_others(const char *name, bool fp64, uint32_t length, uint32_t V)
+{
+    enum { B = 2 };
+    const size_t count = (size_t)B * length * V;
+    fixture f = {0};
+    open_fixture(&f, name, "expected.safetensors");
+    int32_t *ids = elements(&f, "ids", (uint64_t)B * length);
+    double *expected = fp64 ? elements(&f, "logits_fp64", count) : widened(elements(&f, "logits", count), count);
+    float *logits = calloc(count, sizeof *logits), *step = calloc((size_t)B * V, sizeof *step);
+    assert_true(logits != NULL && step != NULL);
+    dart_state *state = NULL;
+    must(dart_state_create(f.model, &(dart_state_options){.B = B}, &state), "state");
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = length, .want = DART_LOGITS_ALL, .logits = logits}),
+         "prefill");
+    compare("prefill", logits, expected, count);
+    must(dart_state_reset(state, -1), "reset");
+    for (uint32_t t = 0; t < length; t++) {
+        const int32_t now[B] = {ids[t], ids[length + t]};
+        must(dart_decode(state, &(dart_decode_args){.ids = now, .logits = step}), "decode");
+        for (size_t b = 0; b < B; b++) memcpy(&logits[(b * length + t) * V], &step[b * V], V * sizeof *step);
+    }
+    compare("decode", logits, expected, count);
+    dart_state_destroy(&state);
+    free(step);
+    free(logits);
+    free(expected);
+    free(ids);
+    close_fixture(&f);
+}
+
 static void hf_mamba2(void **unused)
 {
     (void)unused;
-    enum { B = 2, LENGTH = 77, V = 301 };
+    follows_others("hf-mamba2", true, 77, 301);
+}
+
+/* Its gradients, too; f32 sums as in model_training. */
+static void hf_llama(void **unused)
+{
+    (void)unused;
+    enum { B = 2, LENGTH = 33 };
+    char path[4096];
+    follows_others("hf-llama", false, LENGTH, 61);
     fixture f = {0};
-    open_fixture(&f, "hf-mamba2", "expected.safetensors");
-    int32_t *ids = elements(&f, "ids", B * LENGTH);
-    double *expected = elements(&f, "logits_fp64", B * LENGTH * V);
-    float *logits = calloc(B * LENGTH * V, sizeof *logits);
-    assert_non_null(logits);
-    dart_state *state = NULL;
-    must(dart_state_create(f.model, &(dart_state_options){.B = B}, &state), "state");
-    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = LENGTH, .want = DART_LOGITS_ALL, .logits = logits}),
-         "prefill");
-    compare("prefill", logits, expected, B * LENGTH * V);
-    must(dart_state_reset(state, -1), "reset");
-    for (uint32_t t = 0; t < LENGTH; t++) {
-        float step[B * V];
-        const int32_t now[B] = {ids[t], ids[LENGTH + t]};
-        must(dart_decode(state, &(dart_decode_args){.ids = now, .logits = step}), "decode");
-        for (size_t b = 0; b < B; b++) memcpy(&logits[(b * LENGTH + t) * V], &step[b * V], V * sizeof *step);
+    open_fixture(&f, "hf-llama", "expected.safetensors");
+    int32_t *ids = elements(&f, "ids", B * LENGTH), *targets = elements(&f, "target", B * LENGTH);
+    float *loss = elements(&f, "loss", 1);
+    dart_trainer *trainer = NULL;
+    dart_train_result result;
+    dart_train_parameter p;
+    snprintf(path, sizeof path, "%s/hf-llama", data_folder);
+    must(dart_trainer_open(device, path, &(dart_trainer_options){.B = B, .L = LENGTH}, &trainer), path);
+    must(dart_trainer_gradient(trainer, &(dart_train_batch){.count = 1, .ids = ids, .targets = targets}, &result), "gradient");
+    double worst = 0;
+    for (uint32_t i = 0; dart_trainer_parameter(trainer, i, &p); i++) {
+        char name[256];
+        snprintf(name, sizeof name, "grad.%s", p.name);
+        float *expected = elements(&f, name, p.elements), *got = malloc((size_t)p.elements * sizeof *got);
+        assert_non_null(got);
+        must(dart_trainer_read(trainer, DART_TRAIN_GRADIENT, i, got), "read");
+        const double l2 = distance(got, expected, (size_t)p.elements);
+        if (!(l2 <= worst)) worst = l2;
+        free(got);
+        free(expected);
     }
-    compare("decode", logits, expected, B * LENGTH * V);
-    dart_state_destroy(&state);
-    free(logits);
-    free(expected);
+    print_message("  loss off by %.1e, gradients by %.1e\n", fabs(result.loss - (double)loss[0]), worst);
+    assert_true(fabs(result.loss - (double)loss[0]) <= 1e-5);
+    assert_true(worst <= 2e-5);
+    dart_trainer_destroy(&trainer);
+    free(loss);
+    free(targets);
     free(ids);
     close_fixture(&f);
 }
@@ -228,6 +286,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hf_mamba2),
+        cmocka_unit_test(hf_llama),
 #if !defined(_WIN32)
         cmocka_unit_test(reads_long_tensors),
 #endif
