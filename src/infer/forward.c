@@ -69,6 +69,14 @@ static model_block_args block_args(dart_state *state, const model_pass *pass, ui
                  .y = model_work_tensor(state, WORK_Y)},
         .read = state->runs, .read_count = span->runs, .closing = closing, .closing_count = closing_count};
     if (pass->windowed) args.window = window_of(state, layer);
+    if (pass->T > 0) {
+        const uint64_t room = base_round_up(state->raw_slots * model_config_memory(&state->model->config) * 4, BACKEND_ALIGN) / 4;
+        const dart_tensor raw = {.buffer = state->raw, .dtype = DART_F32};
+        args.T = pass->T;
+        args.cu = model_work_tensor(state, WORK_CU);
+        args.seq = (dart_tensor){0};
+        if (state->sma) args.kept = (model_block_kept){.dh = raw, .hin = model_columns(raw, room, 0), .decay = model_columns(raw, 2 * room, 0)};
+    }
     return args;
 }
 
@@ -78,7 +86,8 @@ static model_transformer_args transformer_args(const dart_state *state, const mo
     const dart_tensor input = model_work_tensor(state, WORK_INPUT);
     seq.offset = 2 * (uint64_t)pass->b;
     return (model_transformer_args){
-        .config = &state->model->config, .B = pass->B, .L = pass->L, .x = model_work_tensor(state, WORK_STREAM), .seq = seq,
+        .config = &state->model->config, .B = pass->B, .L = pass->L, .T = pass->T, .x = model_work_tensor(state, WORK_STREAM),
+        .seq = pass->T > 0 ? (dart_tensor){0} : seq, .cu = pass->T > 0 ? model_work_tensor(state, WORK_CU) : (dart_tensor){0},
         .weights = model_transformer_layer_weights(state->model, layer),
         .work = {.input = input, .qkv = model_work_tensor(state, WORK_PROJ), .o = model_work_tensor(state, WORK_Y), .mlp_input = input,
                  .mlp = model_work_tensor(state, WORK_MLP), .hidden = model_work_tensor(state, WORK_HIDDEN)},
@@ -91,7 +100,7 @@ dart_status model_record_embedding(dart_state *state, dart_stream *stream, const
 {
     const dart_model_config *c = &state->model->config;
     return dart_embed(stream, &(dart_embed_args){
-        .T = pass->B * pass->L, .V = c->V, .W = c->W, .ids = model_work_tensor(state, ids),
+        .T = pass->T > 0 ? pass->T : pass->B * pass->L, .V = c->V, .W = c->W, .ids = model_work_tensor(state, ids),
         .weight = *model_weight(state->model, 0, MODEL_EMBEDDING), .y = model_work_tensor(state, WORK_STREAM)});
 }
 
@@ -101,11 +110,12 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
     for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
         if (state->model->config.transformer) {
             const model_transformer_args args = transformer_args(state, pass, layer);
-            status = model_transformer_piece(stream, &args);
+            status = pass->T > 0 ? model_transformer_packed(stream, &args, state->host_cu) : model_transformer_piece(stream, &args);
             continue;
         }
         const model_block_args args = block_args(state, pass, layer);
-        if (pass->windowed) status = model_block_window_step(stream, &args);
+        if (pass->T > 0) status = model_block_packed(stream, &args, state->host_cu);
+        else if (pass->windowed) status = model_block_window_step(stream, &args);
         else if (pass->L == 1 && state->fused) status = model_block_step(stream, &args);
         else status = model_block_piece(stream, &args);
     }

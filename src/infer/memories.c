@@ -113,9 +113,30 @@ dart_status model_memories_reserve(dart_state *state, uint64_t count, const char
     }
 }
 
+uint64_t model_raw_bytes(const dart_state *state, uint32_t T, uint32_t B)
+{
+    return dart_packed_chunks(T, state->S, B) * model_config_memory(&state->model->config) * 4;
+}
+
+dart_status model_raw_reserve(dart_state *state, uint32_t T, uint32_t B, const char *call)
+{
+    const dart_model_config *c = &state->model->config;
+    const uint64_t slots = dart_packed_chunks(T, state->S, B);
+    dart_buffer *made = NULL;
+    if (!state->sma || slots <= state->raw_slots) return DART_OK;
+    const uint64_t bytes = 2 * base_round_up(slots * model_config_memory(c) * 4, BACKEND_ALIGN) + (slots + state->B) * c->H * 4;
+    const dart_status status = dart_buffer_create(state->model->device, bytes, &made);
+    if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, call);
+    dart_buffer_destroy(&state->raw);
+    state->raw = made;
+    state->raw_slots = slots;
+    return DART_OK;
+}
+
 void model_memories_destroy(dart_state *state)
 {
     for (uint32_t i = 0; i < state->blocks_held; i++) destroy_block(state, &state->blocks[i]);
+    dart_buffer_destroy(&state->raw);
     free(state->blocks);
     free(state->runs);
 }

@@ -5,11 +5,21 @@
 
 static const char CALL[] = "dart_prefill";
 
-/* A part of the batch and of its tokens: tokens t .. t + L - 1 of sequences b .. b + B - 1. */
+/* A part of the batch and of its tokens: tokens t .. t + L - 1 of sequences b .. b + B - 1. Packed: all tokens of these sequences, T of them,
+ * one sequence behind the other. */
 typedef struct piece {
     uint32_t b, B, t, L;
-    bool last; /* of its sequences */
+    uint32_t T; /* 0: not packed */
+    bool last;  /* of its sequences */
 } piece;
+
+static uint32_t rows_of(const piece *p) { return p->T > 0 ? p->T : p->B * p->L; }
+
+/* The row of token t of sequence b. */
+static uint32_t row_of(const dart_state *state, const piece *p, uint32_t b, uint32_t t)
+{
+    return p->T > 0 ? (uint32_t)state->host_cu[b - p->b] + t : (b - p->b) * p->L + t - p->t;
+}
 
 static uint32_t count_of(const dart_prefill_args *a, uint32_t b) { return a->counts != NULL ? a->counts[b] : a->L; }
 
@@ -100,17 +110,19 @@ static uint32_t piece_length(const dart_state *state, uint32_t B, uint32_t L)
 static dart_status upload(dart_state *state, const dart_prefill_args *a, const piece *p)
 {
     const uint64_t row = a->ids_row != 0 ? a->ids_row : a->L;
-    memset(state->host_ids, 0, (size_t)p->B * p->L * sizeof *state->host_ids);
-    for (uint32_t i = 0; i < p->B; i++) {
-        const uint32_t b = p->b + i, count = part_of(a, p, b);
+    memset(state->host_ids, 0, (size_t)rows_of(p) * sizeof *state->host_ids);
+    for (uint32_t b = p->b; b < p->b + p->B; b++) {
+        const uint32_t count = part_of(a, p, b);
+        state->host_cu[b - p->b + 1] = state->host_cu[b - p->b] + (int32_t)count; /* from host_cu[0], 0 */
         state->host_seq[2 * b] = state->positions[b];
         state->host_seq[2 * b + 1] = (int32_t)count;
-        if (count > 0) memcpy(&state->host_ids[(size_t)i * p->L], &a->ids[b * row + p->t], count * sizeof *a->ids);
+        if (count > 0) memcpy(&state->host_ids[row_of(state, p, b, p->t)], &a->ids[b * row + p->t], count * sizeof *a->ids);
         /* Where the sequence ends, if here: its row of the piece. */
-        state->host_ends[b] = count > 0 && p->t + count == count_of(a, b) ? (int32_t)(i * p->L + count - 1) : -1;
+        state->host_ends[b] = count > 0 && p->t + count == count_of(a, b) ? (int32_t)row_of(state, p, b, p->t + count - 1) : -1;
     }
     state->seq_current = false;
-    dart_status status = model_state_write(state, WORK_IDS, 0, state->host_ids, (uint64_t)p->B * p->L, CALL);
+    dart_status status = model_state_write(state, WORK_IDS, 0, state->host_ids, rows_of(p), CALL);
+    if (status == DART_OK && p->T > 0) status = model_state_write(state, WORK_CU, 0, state->host_cu, (uint64_t)p->B + 1, CALL);
     const int32_t *seq = &state->host_seq[2 * (size_t)p->b];
     if (status == DART_OK)
         status = model_state_write(state, WORK_SEQ, 2 * (uint64_t)p->b, seq, 2 * (uint64_t)p->B, CALL);
@@ -138,7 +150,7 @@ static dart_status record_ends(dart_state *state, dart_stream *stream, const pie
 
 static void note_time(dart_state *state, const piece *p, uint32_t layers, uint64_t ns)
 {
-    state->layer_token_ns = (double)ns / ((double)layers * p->B * p->L);
+    state->layer_token_ns = (double)ns / ((double)layers * rows_of(p));
 }
 
 /* One slice runs while the next is recorded. The first ones are short so that the device starts early; recording a layer
@@ -155,7 +167,7 @@ static uint32_t slice_layers(const dart_state *state, const piece *p, uint32_t l
     uint32_t wanted = !runs_aside ? left : layer > 0 ? 3 * layer : layers / 12;
     if (state->slice_ns != UINT64_MAX && !(state->layer_token_ns > 0)) return 1;
     if (state->slice_ns != UINT64_MAX) {
-        const double most = (double)state->slice_ns / (state->layer_token_ns * p->B * p->L);
+        const double most = (double)state->slice_ns / (state->layer_token_ns * rows_of(p));
         if (most < wanted) wanted = (uint32_t)most;
     }
     return wanted < 1 ? 1 : wanted > left ? left : wanted;
@@ -235,11 +247,11 @@ static dart_status gather_piece(gathering *g, const piece *p)
     if (a->want == DART_LOGITS_ALL)
         for (uint32_t i = 0; i < p->B; i++)
             for (uint32_t t = 0; t < part_of(a, p, p->b + i); t++)
-                TRY(gather(g, i * p->L + t, (uint64_t)(p->b + i) * a->L + p->t + t));
+                TRY(gather(g, row_of(g->state, p, p->b + i, p->t + t), (uint64_t)(p->b + i) * a->L + p->t + t));
     for (size_t i = 0; a->want == DART_LOGITS_ROWS && i < a->rows_count; i++) {
         const uint64_t b = a->rows[i] / a->L, t = a->rows[i] % a->L;
         if (b < p->b || b >= p->b + p->B || t < p->t || t >= (uint64_t)p->t + p->L) continue;
-        TRY(gather(g, (uint32_t)((b - p->b) * p->L + t - p->t), i));
+        TRY(gather(g, row_of(g->state, p, (uint32_t)b, (uint32_t)t), i));
     }
     return flush(g);
 fail:
@@ -284,7 +296,7 @@ static dart_status run_piece(dart_state *state, const dart_prefill_args *a, cons
     slice *now = &slices[0], *before = &slices[1];
     dart_status status = DART_OK;
     TRY(upload(state, a, p));
-    const model_pass pass = {.b = p->b, .B = p->B, .L = p->L, .span = model_span_of(state, p->b, p->B, state->host_seq, false)};
+    const model_pass pass = {.b = p->b, .B = p->B, .L = p->L, .T = p->T, .span = model_span_of(state, p->b, p->B, state->host_seq, false)};
     for (uint32_t layer = 0, end; layer < layers; layer = end) {
         TRY(end_slice(state, p, now));
         end = layer + slice_layers(state, p, layer);
@@ -316,33 +328,78 @@ fail:
     return status;
 }
 
-/* Parts of the batch one after another: each from its first sequence that has tokens to its last one. */
+/* ---- Packing ---- */
+
+/* A packed piece costs every sequence some small launches a layer: it has to save as many tokens of padding for each on average. */
+enum { LEAST_PADDING = 64 };
+
+/* Sequences from b on as one packed piece. They must all begin here, and their tokens and the states of their chunks must fit. false where
+ * packing does not do or does not pay: rows of one length would have to be padded by a third. */
+static bool pack(const dart_state *state, const dart_prefill_args *a, uint32_t b, piece *p)
+{
+    piece grown = {.b = b, .last = true};
+    uint64_t filled = 0, packed = 0; /* sequences that have tokens */
+    *p = grown;
+    for (uint32_t i = b; i < state->B; i++) {
+        const uint32_t count = count_of(a, i);
+        if (count > 0 && state->positions[i] > 0) break;
+        if (count > state->rows - grown.T) break;
+        grown.B++;
+        grown.T += count;
+        if (count > grown.L) grown.L = count;
+        filled += count > 0;
+        if (model_raw_bytes(state, grown.T, grown.B) > state->chunks_bytes) break;
+        if (grown.B % state->step != 0 && i + 1 < state->B) continue;
+        *p = grown;
+        packed = filled;
+    }
+    const uint64_t padding = p->L * packed - p->T;
+    return packed > 1 && padding >= LEAST_PADDING * packed && padding >= p->T / 3;
+}
+
+/* Rows of one length: from the first sequence that has tokens, of those from b to before end, to the last one. */
+static dart_status run_padded(dart_state *state, const dart_prefill_args *a, uint32_t b, uint32_t end, bool *chosen)
+{
+    uint32_t first = end, last = b, longest = 0;
+    for (uint32_t i = b; i < end; i++) {
+        const uint32_t count = count_of(a, i);
+        if (count == 0) continue;
+        if (first == end) first = i;
+        last = i;
+        if (count > longest) longest = count;
+    }
+    if (longest == 0) return DART_OK;
+    first -= first % state->step;
+    piece p = {.b = first, .B = last - first + 1};
+    const uint32_t length = piece_length(state, p.B, longest);
+    for (; p.t < longest; p.t += p.L) {
+        p.L = longest - p.t < length ? longest - p.t : length;
+        p.last = p.t + p.L == longest;
+        const dart_status status = run_piece(state, a, &p);
+        if (status != DART_OK) return status;
+        *chosen = piece_chooses(state, a, &p);
+    }
+    return DART_OK;
+}
+
+/* Parts of the batch one after another. */
 static dart_status run_pieces(dart_state *state, const dart_prefill_args *a, bool *chosen)
 {
     const uint32_t size = a->L > 0 ? part_size(state, a->L) : state->B;
-    for (uint32_t b = 0; b < state->B; b += size) {
-        const uint32_t end = state->B - b < size ? state->B : b + size;
-        uint32_t first = end, last = b, longest = 0;
-        for (uint32_t i = b; i < end; i++) {
-            const uint32_t count = count_of(a, i);
-            if (count == 0) continue;
-            if (first == end) first = i;
-            last = i;
-            if (count > longest) longest = count;
-        }
-        if (longest == 0) continue;
-        first -= first % state->step;
-        piece p = {.b = first, .B = last - first + 1};
-        const uint32_t length = piece_length(state, p.B, longest);
-        for (; p.t < longest; p.t += p.L) {
-            p.L = longest - p.t < length ? longest - p.t : length;
-            p.last = p.t + p.L == longest;
-            const dart_status status = run_piece(state, a, &p);
-            if (status != DART_OK) return status;
+    dart_status status = DART_OK;
+    for (uint32_t b = 0, end; b < state->B && status == DART_OK; b = end) {
+        piece p;
+        if (pack(state, a, b, &p)) {
+            end = b + p.B;
+            status = model_raw_reserve(state, p.T, p.B, CALL);
+            if (status == DART_OK) status = run_piece(state, a, &p);
             *chosen = piece_chooses(state, a, &p);
+        } else {
+            end = state->B - b < size ? state->B : b + size;
+            status = run_padded(state, a, b, end, chosen);
         }
     }
-    return DART_OK;
+    return status;
 }
 
 /* The choice, where no piece has made it, and what the caller wants of it. */

@@ -42,6 +42,7 @@ static dart_status allocate(dart_state *state)
     state->host_log = device_calloc(device, state->B, MODEL_LOG * sizeof *state->host_log);
     state->host_steps = device_calloc(device, state->B, MODEL_LOG * sizeof *state->host_steps);
     state->host_seq = device_calloc(device, state->B, 2 * sizeof *state->host_seq);
+    state->host_cu = device_calloc(device, (size_t)state->B + 1, sizeof *state->host_cu);
     state->host_next = device_calloc(device, state->B, sizeof *state->host_next);
     state->host_settings = device_calloc(device, state->B, SETTING_WORDS * sizeof *state->host_settings);
     state->host_stops = device_calloc(device, state->B, STOP_WORDS * sizeof *state->host_stops);
@@ -50,7 +51,7 @@ static dart_status allocate(dart_state *state)
     state->host_ends = device_calloc(device, state->B, sizeof *state->host_ends);
     state->host_rows = device_calloc(device, state->logits_rows, sizeof *state->host_rows);
     state->host_places = device_calloc(device, state->logits_rows, sizeof *state->host_places);
-    if (state->positions == NULL || state->layers == NULL || state->host_ids == NULL || state->host_log == NULL ||
+    if (state->host_cu == NULL || state->positions == NULL || state->layers == NULL || state->host_ids == NULL || state->host_log == NULL ||
         state->host_steps == NULL || state->host_seq == NULL || state->host_next == NULL || state->host_settings == NULL ||
         state->host_stops == NULL || state->ended == NULL || state->taken == NULL ||
         state->host_ends == NULL || state->host_rows == NULL || state->host_places == NULL)
@@ -121,6 +122,7 @@ void dart_state_destroy(dart_state **state)
     free(s->host_log);
     free(s->host_steps);
     free(s->host_seq);
+    free(s->host_cu);
     free(s->host_next);
     free(s->host_settings);
     free(s->host_stops);
@@ -259,7 +261,7 @@ uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind)
         return (B * (state->sma ? 2 * memory + c->H : memory) * 4 + (state->windows != NULL ? state->window_bytes : 0)) * c->layers;
     case DART_STATE_MEMORIES: return room * one_memory + B * state->cache_room * token;
     case DART_STATE_MEMORIES_USED: return (state->sma ? closed * one_memory : 0) + tokens * token;
-    case DART_STATE_WORKSPACE: return state->work_bytes;
+    case DART_STATE_WORKSPACE: return state->work_bytes + (state->raw != NULL ? state->raw->bytes : 0);
     case DART_STATE_KV_CACHE: return tokens * 2 * model_config_inner(c) * stored * c->layers;
     }
     return 0;

@@ -33,6 +33,7 @@ typedef enum model_work {
     WORK_R,        /* f32 rows I */
     WORK_MLP,      /* rows x [a|u]; like WORK_HIDDEN only of a Transformer, whose WORK_PROJ is rows x [q|k|v] and WORK_Y the attention's output */
     WORK_HIDDEN,   /* rows F */
+    WORK_CU,       /* i32 B 2, of which B + 1 are used: where the sequences of a packed piece begin */
     WORK_ENDS,     /* i32 B: rows where sequences end in this piece */
     WORK_ROWS,     /* i32 logits_rows: rows whose logits the caller asked for */
     WORK_PICKED,   /* logits_rows W: those rows after norm_f */
@@ -72,6 +73,9 @@ struct dart_state {
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
     dart_buffer **windows;      /* one a layer, NULL before the first step: the tensors of model_block_window, at these bytes */
     uint64_t rows_at, steps_at, hin_at, hin_scale_at, window_bytes;
+    dart_buffer *raw;           /* of packed pieces, f32: raw_slots H N P of memories, as much of entering states, then (raw_slots + B) H of
+                                   decays; NULL before the first such piece */
+    uint64_t raw_slots;
     dart_buffer **cache;        /* of a Transformer, one a layer: keys, then values, B cache_tokens G P each; NULL: no room yet */
     uint32_t cache_tokens, cache_room; /* that every sequence has room for; that the buffers have room for, at least as many */
     memory_block *blocks;       /* blocks_held of them: the first blocks_count are in use, the others are kept for later */
@@ -84,6 +88,7 @@ struct dart_state {
     int32_t *host_ids;     /* rows */
     int32_t *host_log, *host_steps; /* B MODEL_LOG as in WORK_LOG; MODEL_LOG B, step by step */
     int32_t *host_seq;     /* 2 B */
+    int32_t *host_cu;      /* B + 1: WORK_CU on its way to the device */
     int32_t *host_next;    /* B */
     int32_t *host_settings, *host_stops; /* copies of WORK_SETTINGS and WORK_STOPS */
     bool settings_current; /* the device has the contents of host_settings and host_stops */
@@ -159,12 +164,17 @@ dart_status model_windows_close(dart_state *state, const char *call);
 /* Records dart_window_fold of all layers. */
 dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_window_mode mode);
 
-/* The tokens of one recording: L of each of the sequences b .. b + B - 1. */
+/* The tokens of one recording: L of each of the sequences b .. b + B - 1, or packed at most L. */
 typedef struct model_pass {
     uint32_t b, B, L;
+    uint32_t T;    /* packed: tokens of all, at host_cu; else 0 */
     bool windowed; /* L is 1, and the step uses the windows */
     model_span span;
 } model_pass;
+/* Makes room for the memories of a packed piece of T tokens of B sequences. */
+dart_status model_raw_reserve(dart_state *state, uint32_t T, uint32_t B, const char *call);
+/* Bytes of the f32 states of its chunks. */
+uint64_t model_raw_bytes(const dart_state *state, uint32_t T, uint32_t B);
 /* WORK_STREAM = the embedding of the B L tokens whose ids lie in `ids`. */
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids);
 /* Layers first .. end - 1 of the model, in place on WORK_STREAM. */

@@ -101,7 +101,8 @@ static void scan(dart_stream *stream, const model_block_args *a)
         .B = a->B, .L = a->L, .T = a->T, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .dt_min = c->dt_min, .dt_max = c->dt_max,
         .eps = c->sma_eps, .x = conv_columns(a, 0), .b = conv_columns(a, I), .c = conv_columns(a, I + groups), .dt = steps_of(a),
         .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = a->seq, .cu = a->cu, .h = a->carried.h,
-        .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y, .dh = a->kept.dh};
+        .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y, .dh = a->kept.dh, .decay = a->kept.decay,
+        .hin = a->kept.hin};
     if (a->sma) {
         args.open = a->carried.open;
         args.open_decay = a->carried.open_decay;
@@ -198,6 +199,69 @@ dart_status model_block_piece(dart_stream *stream, const model_block_args *a)
     replace_tails(stream, a);
     gate(stream, a);
     return put_out(stream, a, a->x);
+}
+
+/* Rows from `first` on. */
+static dart_tensor rows_from(dart_tensor tensor, uint64_t first, uint64_t width)
+{
+    tensor.offset += first * (tensor.row != 0 ? tensor.row : width);
+    return tensor;
+}
+
+/* What sequence b carries on, whose tokens are the rows from `first` on. Its memories lie in slots from first / S + b on. With an open chunk
+ * h is the state before it, as dart_ssd has it. */
+static void carry_on(dart_stream *stream, const model_block_args *a, uint32_t b, uint32_t first, uint32_t tokens)
+{
+    const dart_model_config *c = a->config;
+    const uint64_t memory = model_config_memory(c), slot = (uint64_t)first / a->S + b, tail = c->K - 1;
+    dart_conv_args convs[] = {scan_conv(a), sma_conv(a)};
+    for (size_t i = 0; i < (a->sma ? 2u : 1u); i++) {
+        dart_conv_args *conv = &convs[i];
+        conv->B = 1;
+        conv->L = tokens;
+        conv->T = 0;
+        conv->cu = (dart_tensor){0};
+        conv->x = rows_from(conv->x, first, conv->C);
+        conv->tail = rows_from(conv->tail, b, tail * conv->C);
+        dart_conv_tail(stream, conv);
+    }
+    if (!a->sma) return;
+    for (uint32_t i = 0; i < a->closing_count && tokens >= a->S; i++) {
+        dart_memories to = a->closing[i];
+        to.dh = rows_from(to.dh, (uint64_t)b * to.M, memory);
+        to.scale = rows_from(to.scale, (uint64_t)b * to.M, (uint64_t)c->H * c->N);
+        dart_sma_append(stream, &(dart_sma_append_args){.B = 1, .L = tokens, .H = c->H, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
+                                                        .dh = rows_from(a->kept.dh, slot, memory), .to = to});
+    }
+    if (tokens % a->S == 0) return;
+    const uint32_t last = tokens / a->S; /* the open chunk */
+    dart_convert(stream, &(dart_convert_args){.T = c->H, .W = c->N * c->P, .x = rows_from(a->kept.dh, slot + last, memory),
+                                              .y = rows_from(a->carried.open, b, memory)});
+    dart_convert(stream, &(dart_convert_args){.T = c->H, .W = c->N * c->P, .x = rows_from(a->kept.hin, slot + last, memory),
+                                              .y = rows_from(a->carried.h, b, memory)});
+    dart_convert(stream, &(dart_convert_args){.T = 1, .W = c->H, .x = rows_from(a->kept.decay, slot + b + 1 + last, c->H),
+                                              .y = rows_from(a->carried.open_decay, b, c->H)});
+}
+
+dart_status model_block_packed(dart_stream *stream, const model_block_args *args, const int32_t *borders)
+{
+    model_block_args a = *args;
+    const dart_memories memories = {.M = (uint32_t)base_ceil_div(a.L, a.S), .dh = a.kept.dh};
+    a.carried = (model_block_carried){.h = args->carried.h};
+    a.closing_count = 0;
+    a.read = &memories;
+    a.read_count = a.sma && a.L > a.S ? 1 : 0;
+    const dart_conv_args conv = scan_conv(&a);
+    normalise(stream, &a);
+    project(stream, &a, false);
+    dart_conv(stream, &conv);
+    convolve_queries(stream, &a);
+    scan(stream, &a);
+    attend(stream, &a);
+    for (uint32_t b = 0; b < a.B; b++)
+        if (borders[b + 1] > borders[b]) carry_on(stream, args, b, (uint32_t)borders[b], (uint32_t)(borders[b + 1] - borders[b]));
+    gate(stream, &a);
+    return put_out(stream, &a, a.x);
 }
 
 dart_status model_block_train(dart_stream *stream, const model_block_args *args, unsigned parts)

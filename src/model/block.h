@@ -39,11 +39,14 @@ typedef struct model_block_work {
     dart_tensor normed;   /* T I: the gated norm of y; absent: it replaces y */
 } model_block_work;
 
-/* What training gives a block besides. Rows are whole sequences, and a block keeps the memories of all their chunks itself. */
+/* What training and packed sequences give a block besides. Rows are whole sequences, and a block keeps the memories of all their chunks
+ * itself. */
 typedef struct model_block_kept {
-    dart_tensor dh;  /* f32 B M H N P with M = ceil(L / S), or packed: raw memories; like lse only with attention */
-    dart_tensor lse; /* f32 T H */
-    dart_tensor out; /* f32 T W: the stream after the block */
+    dart_tensor dh;    /* f32 B M H N P with M = ceil(L / S), or packed: raw memories; like hin, decay and lse only with attention */
+    dart_tensor hin;   /* f32, as dh: the state entering each chunk; like decay model_block_packed only */
+    dart_tensor decay; /* f32 M + B rows of H */
+    dart_tensor lse;   /* f32 T H: training only */
+    dart_tensor out;   /* f32 T W: the stream after the block; training only */
 } model_block_kept;
 
 typedef struct model_block_args {
@@ -53,12 +56,12 @@ typedef struct model_block_args {
     bool sma;        /* with state-memory attention */
     dart_tensor x;   /* f32 T W, in and out */
     dart_tensor seq; /* i32 B 2 */
-    dart_tensor cu;  /* i32 B + 1, model_block_train and model_block_backward only: packed sequences of at most L tokens */
+    dart_tensor cu;  /* i32 B + 1, model_block_train, _packed and _backward only: packed sequences of at most L tokens */
     model_block_weights weights;
     model_block_carried carried;
     model_block_work work;
     model_block_window window; /* model_block_window_step and model_block_window_turn only */
-    model_block_kept kept;     /* model_block_train only */
+    model_block_kept kept;     /* model_block_train and model_block_packed only */
     /* read: runs that hold memories which some token attends to. closing: runs that receive the memories of chunks that close.
      * model_block_piece stores a memory before its attention reads, so that later tokens of the same piece attend to it. */
     const dart_memories *read, *closing;
@@ -82,6 +85,9 @@ static inline bool model_block_attends(const model_block_args *args) { return ar
 /* Each of these functions records the block of one layer and returns the stream's status.
  * L tokens of every sequence, or as many as the counts of seq say. */
 dart_status model_block_piece(dart_stream *stream, const model_block_args *args);
+/* Whole sequences from position 0 on, packed; what they carry holds zeros. `borders` is cu on the host. A sequence without tokens stays as it
+ * is. `read` is not used. */
+dart_status model_block_packed(dart_stream *stream, const model_block_args *args, const int32_t *borders);
 /* The parts of a block, in their order. */
 enum {
     MODEL_BLOCK_NORM = 1 << 0,     /* work.input */

@@ -84,20 +84,48 @@ static void gate(const layer *l)
     dart_swiglu(l->stream, &(dart_swiglu_args){.T = l->T, .I = l->c->F, .a = a_of(l, work->mlp), .u = u_of(l, work->mlp), .h = work->hidden});
 }
 
+/* What stands before the attention and behind it. */
+static void enter(const layer *l)
+{
+    normalise(l, l->a->x, l->a->weights.norm, l->a->work.input);
+    project(l);
+}
+
+static dart_status leave(const layer *l)
+{
+    const model_transformer_args *a = l->a;
+    multiply(l, l->I, l->c->W, true, a->work.o, a->weights.out_proj, a->x);
+    normalise(l, a->x, a->weights.mlp_norm, a->work.mlp_input);
+    expand(l);
+    gate(l);
+    multiply(l, l->c->F, l->c->W, true, a->work.hidden, a->weights.down_proj, a->x);
+    return l->stream->status;
+}
+
 dart_status model_transformer_piece(dart_stream *stream, const model_transformer_args *a)
 {
     const layer l = layer_of(stream, a);
-    normalise(&l, a->x, a->weights.norm, a->work.input);
-    project(&l);
+    enter(&l);
     dart_kv_append(stream, &(dart_kv_append_args){.B = a->B, .L = a->L, .G = l.c->G, .D = l.c->P, .C = a->C, .k = k_of(&l, a->work.qkv),
                                                   .v = v_of(&l, a->work.qkv), .seq = a->seq, .to_k = a->keys, .to_v = a->values});
     attend(&l, a->C, a->keys, a->values);
-    multiply(&l, l.I, l.c->W, true, a->work.o, a->weights.out_proj, a->x);
-    normalise(&l, a->x, a->weights.mlp_norm, a->work.mlp_input);
-    expand(&l);
-    gate(&l);
-    multiply(&l, l.c->F, l.c->W, true, a->work.hidden, a->weights.down_proj, a->x);
-    return stream->status;
+    return leave(&l);
+}
+
+dart_status model_transformer_packed(dart_stream *stream, const model_transformer_args *a, const int32_t *borders)
+{
+    const layer l = layer_of(stream, a);
+    const dart_tensor k = k_of(&l, a->work.qkv), v = v_of(&l, a->work.qkv);
+    enter(&l);
+    attend(&l, a->L, k, v);
+    for (uint32_t b = 0; b < a->B; b++) {
+        const uint64_t first = (uint64_t)borders[b] * k.row, place = (uint64_t)b * a->C * l.groups;
+        if (borders[b + 1] == borders[b]) continue;
+        dart_kv_append(stream, &(dart_kv_append_args){.B = 1, .L = (uint32_t)(borders[b + 1] - borders[b]), .G = l.c->G, .D = l.c->P, .C = a->C,
+                                                      .k = columns(k, first, k.row), .v = columns(v, first, v.row),
+                                                      .to_k = columns(a->keys, place, 0), .to_v = columns(a->values, place, 0)});
+    }
+    return leave(&l);
 }
 
 /* to = from + x weight^T. */

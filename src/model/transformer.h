@@ -40,12 +40,12 @@ typedef struct model_transformer_args {
     const dart_model_config *config;
     uint32_t B, L;
     uint32_t T;         /* with cu: rows of all sequences */
-    dart_tensor x;      /* f32 T W; model_transformer_piece: in and out */
+    dart_tensor x;      /* f32 T W; in and out but for training */
     dart_tensor seq;    /* i32 B 2: model_transformer_piece only */
-    dart_tensor cu;     /* i32 B + 1, for training only: packed sequences of at most L tokens */
+    dart_tensor cu;     /* i32 B + 1, not in model_transformer_piece: packed sequences of at most L tokens */
     model_transformer_weights weights;
     model_transformer_work work;
-    /* model_transformer_piece only: keys and values of C tokens of every sequence, B C G P */
+    /* Not for training: keys and values of C tokens of every sequence, B C G P */
     uint32_t C;
     dart_tensor keys, values;
     model_transformer_kept kept; /* training only */
@@ -54,6 +54,8 @@ typedef struct model_transformer_args {
 /* Each of these functions records one layer and returns the stream's status.
  * L tokens of every sequence, or as many as the counts of seq say; their keys and values go to the cache. */
 dart_status model_transformer_piece(dart_stream *stream, const model_transformer_args *args);
+/* Whole sequences from position 0 on, packed. `borders` is cu on the host. */
+dart_status model_transformer_packed(dart_stream *stream, const model_transformer_args *args, const int32_t *borders);
 
 /* The parts of a layer, in their order. */
 enum {

