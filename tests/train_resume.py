@@ -173,7 +173,7 @@ class Runs:
         for _ in range(10):  # where this program is kept waiting, the run may come to its end before the signal
             folder = self.folder()
             process = self.start(folder, "--save", "1000")
-            for _ in range(random.randrange(1, STEPS // 4)):
+            for _ in range(random.randrange(3, STEPS // 4)):  # more than one step is done: refusals asks for fewer
                 process.stdout.readline()
             process.send_signal(number)
             _, errors = process.communicate()
