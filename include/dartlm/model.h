@@ -206,8 +206,8 @@ typedef struct dart_prefill_args {
 } dart_prefill_args;
 /* Consumes up to L tokens of every sequence. A long input is computed in pieces of at most max_piece tokens, and a piece in
  * submissions of about slice_ms. All ids and rows are checked, and memories for the whole input are allocated, before the first
- * piece. Sequences without tokens so far and of very different lengths are computed one behind the other instead of side by side,
- * so that little is computed for tokens that are not there. */
+ * piece. Sequences without tokens so far are computed one behind the other instead of side by side where the longest is many
+ * times as long as most. */
 DART_API dart_status dart_prefill(dart_state *state, const dart_prefill_args *args);
 
 typedef struct dart_decode_args {

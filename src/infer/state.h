@@ -73,6 +73,7 @@ struct dart_state {
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
     dart_buffer **windows;      /* one a layer, NULL before the first step: the tensors of model_block_window, at these bytes */
     uint64_t rows_at, steps_at, hin_at, hin_scale_at, window_bytes;
+    bool packs_any;             /* prefill packs wherever it can: for tests */
     dart_buffer *raw;           /* of packed pieces, f32: raw_slots H N P of memories, as much of entering states, then (raw_slots + B) H of
                                    decays; NULL before the first such piece */
     uint64_t raw_slots;

@@ -227,6 +227,7 @@ static void packs(const dart_model_config *config, const dart_model_options *opt
     assert_true(ids != NULL && together != NULL && alone != NULL && steps != NULL && step_alone != NULL);
     for (uint32_t i = 0; i < B * (LONGEST + MORE); i++) ids[i] = (int32_t)(base_mix(i) % V);
     dart_state *state = state_of(model, &(dart_state_options){.B = B, .max_piece = piece, .memory_block = 2}), *one[B];
+    state->packs_any = true; /* also where nothing is gained */
     must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = LONGEST + MORE, .L = LONGEST, .counts = counts,
                                                   .want = DART_LOGITS_ALL, .logits = together}),
          "dart_prefill");
