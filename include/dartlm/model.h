@@ -29,8 +29,8 @@ extern "C" {
 
 /* ---- Configurations ------------------------------------------------------------------------------------------ */
 
-/* The numbers of config.json, under the letters of the glossary. A Transformer has the keys of Llama where two are named; what it does
- * without is 0: N, K, S and what follows sma_eps but F and base. */
+/* The numbers of config.json, under the letters of the glossary; where two keys are named, the second is that of a Transformer. N, K, S,
+ * sma_eps, dt_min and dt_max of a Transformer are 0, F and base of other models. */
 typedef struct dart_model_config {
     bool sma;             /* model_type: true for dart, false for mamba2 and llama */
     bool transformer;     /* model_type: true for llama: RMSNorm, rotary positions, causal softmax attention, SwiGLU */

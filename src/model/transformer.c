@@ -1,14 +1,8 @@
 /* The layer of a Transformer: which ops make it up, forward and backward. */
 #include "transformer.h"
+#include "block.h"
 #include "dartlm/ops_backward.h"
 #include "runtime/stream.h"
-
-static dart_tensor columns(dart_tensor tensor, uint64_t first, uint64_t row)
-{
-    tensor.offset += first;
-    tensor.row = row;
-    return tensor;
-}
 
 /* A layer while it is recorded, and its sizes. */
 typedef struct layer {
@@ -25,11 +19,11 @@ static layer layer_of(dart_stream *stream, const model_transformer_args *a)
 }
 
 /* Parts of [q|k|v] and [a|u], of a tensor or of its gradient. */
-static dart_tensor q_of(const layer *l, dart_tensor qkv) { return columns(qkv, 0, model_config_qkv(l->c)); }
-static dart_tensor k_of(const layer *l, dart_tensor qkv) { return columns(qkv, l->I, model_config_qkv(l->c)); }
-static dart_tensor v_of(const layer *l, dart_tensor qkv) { return columns(qkv, (uint64_t)l->I + l->groups, model_config_qkv(l->c)); }
-static dart_tensor a_of(const layer *l, dart_tensor mlp) { return columns(mlp, 0, 2 * (uint64_t)l->c->F); }
-static dart_tensor u_of(const layer *l, dart_tensor mlp) { return columns(mlp, l->c->F, 2 * (uint64_t)l->c->F); }
+static dart_tensor q_of(const layer *l, dart_tensor qkv) { return model_columns(qkv, 0, model_config_qkv(l->c)); }
+static dart_tensor k_of(const layer *l, dart_tensor qkv) { return model_columns(qkv, l->I, model_config_qkv(l->c)); }
+static dart_tensor v_of(const layer *l, dart_tensor qkv) { return model_columns(qkv, (uint64_t)l->I + l->groups, model_config_qkv(l->c)); }
+static dart_tensor a_of(const layer *l, dart_tensor mlp) { return model_columns(mlp, 0, 2 * (uint64_t)l->c->F); }
+static dart_tensor u_of(const layer *l, dart_tensor mlp) { return model_columns(mlp, l->c->F, 2 * (uint64_t)l->c->F); }
 
 /* ---- Forward ---- */
 
@@ -122,8 +116,8 @@ dart_status model_transformer_packed(dart_stream *stream, const model_transforme
         const uint64_t first = (uint64_t)borders[b] * k.row, place = (uint64_t)b * a->C * l.groups;
         if (borders[b + 1] == borders[b]) continue;
         dart_kv_append(stream, &(dart_kv_append_args){.B = 1, .L = (uint32_t)(borders[b + 1] - borders[b]), .G = l.c->G, .D = l.c->P, .C = a->C,
-                                                      .k = columns(k, first, k.row), .v = columns(v, first, v.row),
-                                                      .to_k = columns(a->keys, place, 0), .to_v = columns(a->values, place, 0)});
+                                                      .k = model_columns(k, first, k.row), .v = model_columns(v, first, v.row),
+                                                      .to_k = model_columns(a->keys, place, 0), .to_v = model_columns(a->values, place, 0)});
     }
     return leave(&l);
 }

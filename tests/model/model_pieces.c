@@ -238,7 +238,9 @@ static void packs(const dart_model_config *config, const dart_model_options *opt
              "dart_prefill");
         assert_close("packed", distance(&together[(size_t)b * LONGEST * V], alone, (size_t)counts[b] * V), tolerance);
     }
-    assert_true(state->raw_slots > 0 || !state->sma); /* it was packed */
+    int32_t cu[4] = {-1, -1, -1, -1}; /* written by packed pieces only */
+    must(model_state_read(state, WORK_CU, 0, cu, 4, "packs"), "model_state_read");
+    assert_true(cu[0] == 0 && cu[1] == 17 && cu[2] == 17 && cu[3] == 17 + LONGEST);
     for (uint32_t t = 0; t < MORE; t++) {
         int32_t now[B];
         for (uint32_t b = 0; b < B; b++) now[b] = ids[b * (LONGEST + MORE) + LONGEST + t];
