@@ -78,6 +78,15 @@ static void prepare(plan *p)
     OP_LAUNCH(call, &rho, base_ceil_div(rows, call->T0), OP_AT(sma_rho, dh, &p->o.dh, rho), OP_WHOLE(sma_rho, rho, &p->factor));
 }
 
+/* What rows for matrices and for few registers ask of the call. */
+static uint32_t traits_of(const plan *p)
+{
+    const dart_sma_backward_args *a = p->a;
+    const uint32_t half = op_fits_half(&a->c, &a->memories.dh) & op_fits_half(&a->memories.dh, &a->up_r);
+    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.c) && op_fits_rows(&p->o.dh) && op_fits_rows(&p->o.up_r);
+    return p->layout.traits | half | (tiles ? FITS_TILES : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
+}
+
 static void scores(plan *p)
 {
     op_call *call = &p->call;
@@ -115,7 +124,7 @@ static bool tokens(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    const uint32_t traits = a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0;
+    const uint32_t traits = traits_of(p);
     if (!op_prefers(call, KERNEL_sma_backward_tokens, KERNEL_sma_backward_sums, a->L, traits)) return false;
     struct SmaBackwardTokensArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
                                       .P = a->P,
@@ -152,7 +161,7 @@ static void of_memories(plan *p)
     struct SmaBackwardMemoriesArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                                         .M = p->M};
     const uint64_t heads = (uint64_t)a->H * p->M * a->B;
-    op_kernel(call, KERNEL_sma_backward_memories, a->L, 0);
+    op_kernel(call, KERNEL_sma_backward_memories, a->L, traits_of(p));
     const uint64_t blocks = base_ceil_div((uint64_t)p->M * a->N, call->T0) * base_ceil_div(a->P, call->T1);
     OP_LAUNCH(call, &k, 2 * blocks * a->H * a->B, OP_WHOLE(sma_backward_memories, qn, &p->qn), OP_WHOLE(sma_backward_memories, en, &p->en),
               OP_ROWS(sma_backward_memories, c, &p->o.c, k), OP_WHOLE(sma_backward_memories, g, &p->g),
