@@ -256,6 +256,7 @@ typedef struct cu_device {
     CUstream queue;     /* submissions, one after another */
     base_mutex submitting; /* so that the two events of a submission hold nothing else between them */
     cu_choices choices;
+    bool profiled; /* launches run one by one, and are timed */
     atomic_bool lost;
 } cu_device;
 
@@ -301,7 +302,9 @@ typedef struct cu_stream {
     uint32_t launches_count, launches_capacity;
     CUdeviceptr workspace; /* of cuBLASLt, for all launches, as they follow one another */
     size_t workspace_bytes;
-    CUgraphExec exec; /* of the launches; NULL until the first submit */
+    CUgraphExec exec; /* of the launches; NULL until the first submit, and on a device that is profiled */
+    CUevent *marks;   /* after each launch; on such a device only */
+    uint32_t marks_count;
     bool submitted, measured;
 } cu_stream;
 
@@ -312,6 +315,7 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
 dart_status cu_stream_submit(void *device, void *stream, uint32_t times);
 dart_status cu_stream_wait(void *device, void *stream, uint64_t timeout_ns);
 dart_status cu_stream_elapsed(void *device, void *stream, uint64_t *ns);
+dart_status cu_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *count);
 
 /* ---- Matrix products ---- */
 

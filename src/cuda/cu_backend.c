@@ -22,5 +22,6 @@ const backend cuda_backend = {
     .stream_submit = cu_stream_submit,
     .stream_wait = cu_stream_wait,
     .stream_elapsed = cu_stream_elapsed,
+    .stream_times = cu_stream_times,
     .warm = cu_warm,
 };

@@ -112,7 +112,6 @@ void cu_leave(cu_device *device)
 dart_status cu_device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities,
                              base_report *report, void **device)
 {
-    (void)options;
     const cu_instance *in = instance;
     dart_status status = DART_OK;
     bool entered = false;
@@ -124,6 +123,7 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     made->blas = &in->blas;
     made->report = report;
     made->handle = in->adapters[index].handle;
+    made->profiled = options->profile != NULL;
     atomic_init(&made->lost, false);
     made->kernels = calloc(COUNT_OF(cu_rows), sizeof *made->kernels);
     made->modules = calloc(cu_images_count, sizeof *made->modules);

@@ -71,9 +71,11 @@ void cu_stream_destroy(void *device, void *stream)
             if (s->joins[k] != NULL) d->driver->cuEventDestroy(s->joins[k]);
             if (s->sides[k] != NULL) d->driver->cuStreamDestroy(s->sides[k]);
         }
+        for (uint32_t i = 0; i < s->marks_count; i++) d->driver->cuEventDestroy(s->marks[i]);
         if (s->handle != NULL) d->driver->cuStreamDestroy(s->handle);
         cu_leave(d);
     }
+    free(s->marks);
     free(s->launches);
     free(s);
 }
@@ -197,6 +199,17 @@ static dart_status spread(cu_device *device, const cu_stream *stream, const cu_l
     return CU(device, cuStreamWaitEvent, stream->sides[k], stream->fork, 0);
 }
 
+/* `early`: CUDA_OVERLAP. */
+static dart_status launch_on(cu_device *device, const cu_stream *stream, cu_launch *launch, CUstream to, bool early)
+{
+    if (launch->choice.found) return cu_blas_run(device, launch, &launch->choice, stream);
+    void *parameters[] = {&launch->args, &launch->bindings, &launch->dtypes, &launch->map};
+    const cu_kernel *kernel = launch->kernel;
+    CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.value = 1};
+    const CUlaunchConfig config = {launch->grid, 1, 1, kernel->threads, 1, 1, kernel->shared_bytes, to, &overlap, early};
+    return CU(device, cuLaunchKernelEx, &config, kernel->function, parameters, NULL);
+}
+
 static dart_status capture(cu_device *device, cu_stream *stream)
 {
     CUgraph graph = NULL;
@@ -205,20 +218,9 @@ static dart_status capture(cu_device *device, cu_stream *stream)
     if (status != DART_OK) return status;
     fan f = {0};
     for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i++) {
-        cu_launch *launch = &stream->launches[i];
         CUstream to = NULL;
-        status = spread(device, stream, launch, &f, &to);
-        if (status != DART_OK) break;
-        if (launch->choice.found) {
-            status = cu_blas_run(device, launch, &launch->choice, stream);
-            continue;
-        }
-        void *parameters[] = {&launch->args, &launch->bindings, &launch->dtypes, &launch->map};
-        const cu_kernel *kernel = launch->kernel;
-        CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.value = 1};
-        const CUlaunchConfig config = {launch->grid, 1, 1, kernel->threads, 1, 1, kernel->shared_bytes,
-                                       to, &early, overlaps(stream, i)};
-        status = CU(device, cuLaunchKernelEx, &config, kernel->function, parameters, NULL);
+        status = spread(device, stream, &stream->launches[i], &f, &to);
+        if (status == DART_OK) status = launch_on(device, stream, &stream->launches[i], to, overlaps(stream, i));
     }
     if (status == DART_OK) status = join(device, stream, &f);
     if (status == DART_OK) {
@@ -232,11 +234,65 @@ static dart_status capture(cu_device *device, cu_stream *stream)
     return status;
 }
 
+/* ---- A device that is profiled: launches one by one, with an event after each ---- */
+
+static dart_status make_marks(cu_device *d, cu_stream *s)
+{
+    if (s->marks_count >= s->launches_count) return DART_OK;
+    CUevent *grown = realloc(s->marks, s->launches_count * sizeof *grown);
+    if (grown == NULL) return base_fail(d->report, DART_OUT_OF_MEMORY, "cuda: no host memory");
+    s->marks = grown;
+    dart_status status = DART_OK;
+    while (s->marks_count < s->launches_count && status == DART_OK) {
+        status = CU(d, cuEventCreate, &s->marks[s->marks_count], CU_EVENT_DEFAULT);
+        if (status == DART_OK) s->marks_count++;
+    }
+    return status;
+}
+
+/* In the stream's own queue, behind the device's, which then waits for it. */
+static dart_status run_marked(cu_device *d, cu_stream *s)
+{
+    dart_status status = DART_OK;
+    TRY(make_marks(d, s));
+    TRY(CU(d, cuEventRecord, s->fork, d->queue));
+    TRY(CU(d, cuStreamWaitEvent, s->handle, s->fork, 0));
+    for (uint32_t i = 0; i < s->launches_count; i++) {
+        TRY(launch_on(d, s, &s->launches[i], s->handle, false));
+        s->submitted = true;
+        TRY(CU(d, cuEventRecord, s->marks[i], s->handle));
+    }
+    TRY(CU(d, cuEventRecord, s->joins[0], s->handle));
+    TRY(CU(d, cuStreamWaitEvent, d->queue, s->joins[0], 0));
+fail:
+    if (status != DART_OK && s->submitted) d->driver->cuStreamSynchronize(s->handle);
+    return status;
+}
+
+dart_status cu_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *count)
+{
+    cu_device *d = device;
+    cu_stream *s = stream;
+    if (!s->measured) return base_fail(d->report, DART_INVALID_ARGUMENT, "cuda: nothing was submitted");
+    if (*count > s->launches_count) *count = s->launches_count;
+    if (!d->profiled) *count = 0;
+    dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    for (uint32_t i = 0; i < *count && status == DART_OK; i++) {
+        float milliseconds = 0.0f;
+        status = CU(d, cuEventElapsedTime, &milliseconds, i == 0 ? s->fork : s->marks[i - 1], s->marks[i]);
+        ns[i] = (uint64_t)((double)milliseconds * 1e6 + 0.5);
+    }
+    cu_leave(d);
+    return status;
+}
+
 static dart_status run(cu_device *d, cu_stream *s, uint32_t times)
 {
     dart_status status = DART_OK;
     s->measured = false;
     TRY(CU(d, cuEventRecord, s->start, d->queue));
+    for (uint32_t i = 0; i < times && d->profiled; i++) TRY(run_marked(d, s));
     for (uint32_t i = 0; i < times && s->exec != NULL; i++) {
         TRY(CU(d, cuGraphLaunch, s->exec, d->queue));
         /* From here something is in flight, which a failure to go on or to mark its end must not hide. */
@@ -258,7 +314,7 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times)
     cu_stream *s = stream;
     dart_status status = cu_enter(d);
     if (status != DART_OK) return status;
-    if (s->exec == NULL && s->launches_count > 0) TRY(capture(d, s));
+    if (s->exec == NULL && s->launches_count > 0 && !d->profiled) TRY(capture(d, s));
     base_lock(&d->submitting);
     status = run(d, s, times);
     base_unlock(&d->submitting);
