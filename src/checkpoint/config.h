@@ -69,6 +69,8 @@ typedef struct model_parameter {
  * sma_proj. */
 uint32_t model_config_inner(const dart_model_config *config);
 uint32_t model_config_in_proj(const dart_model_config *config);
+/* Elements from one row of in_proj's output to the next: its columns, rounded up so that rows of 16-bit numbers begin at 16 bytes. */
+uint32_t model_config_in_proj_row(const dart_model_config *config);
 uint32_t model_config_conv(const dart_model_config *config);
 uint32_t model_config_sma_conv(const dart_model_config *config);
 uint32_t model_config_sma_proj(const dart_model_config *config);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define SMA_PROJ_ALIGN 8u
+#define ROW_ALIGN 8u
 #define MAX_WARNINGS 8u
 #define SHAPE_TEXT 256
 
@@ -14,6 +15,11 @@ uint32_t model_config_inner(const dart_model_config *config) { return config->H 
 uint32_t model_config_in_proj(const dart_model_config *config)
 {
     return 2 * model_config_inner(config) + 2 * config->G * config->N + config->H;
+}
+
+uint32_t model_config_in_proj_row(const dart_model_config *config)
+{
+    return (uint32_t)base_round_up(model_config_in_proj(config), ROW_ALIGN);
 }
 
 uint32_t model_config_conv(const dart_model_config *config)

@@ -35,7 +35,7 @@ static work_shape shape_of(const dart_state *state, model_work work)
     case WORK_IDS: return (work_shape){PER_TOKEN, DART_I32, 1};
     case WORK_STREAM: return (work_shape){PER_TOKEN, DART_F32, c->W};
     case WORK_INPUT: return (work_shape){PER_TOKEN, activations, c->W};
-    case WORK_PROJ: return (work_shape){PER_TOKEN, activations, c->transformer ? model_config_qkv(c) : model_config_in_proj(c)};
+    case WORK_PROJ: return (work_shape){PER_TOKEN, activations, c->transformer ? model_config_qkv(c) : model_config_in_proj_row(c)};
     case WORK_CONV: return (work_shape){PER_TOKEN, activations, c->transformer ? 0 : model_config_conv(c)};
     case WORK_MLP: return (work_shape){PER_TOKEN, activations, 2 * (uint64_t)c->F};
     case WORK_HIDDEN: return (work_shape){PER_TOKEN, activations, c->F};

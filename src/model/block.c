@@ -8,7 +8,7 @@
 /* Columns of the projection's [z|x|b|c|dt], of the convolved [x|b|c] and of SMA's [q|e|gate]. */
 static dart_tensor proj_columns(const model_block_args *a, uint64_t first)
 {
-    return model_columns(a->work.proj, first, model_config_in_proj(a->config));
+    return model_columns(a->work.proj, first, model_config_in_proj_row(a->config));
 }
 static dart_tensor conv_columns(const model_block_args *a, uint64_t first)
 {
@@ -53,7 +53,7 @@ static void normalise(dart_stream *stream, const model_block_args *a)
 static void project(dart_stream *stream, const model_block_args *a, bool normalises)
 {
     const dart_model_config *c = a->config;
-    product(stream, a, normalises, model_config_in_proj(c), a->weights.in_proj, a->work.proj);
+    product(stream, a, normalises, model_config_in_proj(c), a->weights.in_proj, proj_columns(a, 0));
     if (a->sma) product(stream, a, normalises, model_config_sma_proj(c), a->weights.sma_proj, a->work.sma_proj);
 }
 
@@ -101,7 +101,7 @@ static void scan(dart_stream *stream, const model_block_args *a)
         .B = a->B, .L = a->L, .T = a->T, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .dt_min = c->dt_min, .dt_max = c->dt_max,
         .eps = c->sma_eps, .x = conv_columns(a, 0), .b = conv_columns(a, I), .c = conv_columns(a, I + groups), .dt = steps_of(a),
         .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = a->seq, .cu = a->cu, .h = a->carried.h,
-        .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y, .dh = a->kept.dh, .decay = a->kept.decay,
+        .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y, .dh = a->kept.dh, .dh_scale = a->kept.dh_scale, .decay = a->kept.decay,
         .hin = a->kept.hin};
     if (a->sma) {
         args.open = a->carried.open;
@@ -268,7 +268,7 @@ dart_status model_block_train(dart_stream *stream, const model_block_args *args,
 {
     model_block_args a = *args;
     const dart_model_config *c = a.config;
-    const dart_memories memories = {.M = (uint32_t)base_ceil_div(a.L, a.S), .dh = a.kept.dh};
+    const dart_memories memories = {.M = (uint32_t)base_ceil_div(a.L, a.S), .dh = a.kept.dh, .scale = a.kept.dh_scale};
     const dart_conv_args conv = scan_conv(&a);
     a.sma = model_block_attends(args);
     a.read = &memories;
@@ -293,7 +293,7 @@ dart_status model_block_window_step(dart_stream *stream, const model_block_args 
 {
     dart_window_args window = window_args(a, DART_WINDOW_STEP);
     const dart_norm_linear_args first =
-        normalised_product(a, model_config_in_proj(a->config), a->weights.in_proj, a->work.proj);
+        normalised_product(a, model_config_in_proj(a->config), a->weights.in_proj, proj_columns(a, 0));
     const bool normalises = mixer_norm_linear_has_matrices(a->x.buffer->device, &first);
     if (!normalises) normalise(stream, a);
     project(stream, a, normalises);

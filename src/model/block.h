@@ -30,7 +30,7 @@ typedef struct model_block_window {
 /* Activations of T = B L rows, packed; layers may share them. */
 typedef struct model_block_work {
     dart_tensor input;    /* T W: RMSNorm(x) */
-    dart_tensor proj;     /* T [z|x|b|c|dt] */
+    dart_tensor proj;     /* T [z|x|b|c|dt], rows model_config_in_proj_row apart */
     dart_tensor conv;     /* T [x|b|c] */
     dart_tensor sma_proj; /* T [q|e|gate|padding]; like sma_conv and r only with attention */
     dart_tensor sma_conv; /* T [q|e] */
@@ -42,7 +42,8 @@ typedef struct model_block_work {
 /* What training and packed sequences give a block besides. Rows are whole sequences, and a block keeps the memories of all their chunks
  * itself. */
 typedef struct model_block_kept {
-    dart_tensor dh;    /* f32 B M H N P with M = ceil(L / S), or packed: raw memories; like hin, decay and lse only with attention */
+    dart_tensor dh;    /* B M H N P with M = ceil(L / S), or packed: raw memories, f32; like hin, decay and lse only with attention */
+    dart_tensor dh_scale; /* f32 B M H N; present: memories are normalised (dart_memories), in any float type; training only */
     dart_tensor hin;   /* f32, as dh: the state entering each chunk; like decay model_block_packed only */
     dart_tensor decay; /* f32 M + B rows of H */
     dart_tensor lse;   /* f32 T H: training only */
@@ -108,8 +109,7 @@ typedef model_block_weights model_block_gradients;
 /* Gradients of activations, in the shapes of model_block_work; layers may share them. */
 typedef struct model_block_slopes {
     dart_tensor x;                                         /* f32 T W: in, of kept.out; out, of x */
-    dart_tensor input, proj, conv, sma_proj, sma_conv, normed, y; /* in the dtype of activations */
-    dart_tensor r;                                         /* f32 T I */
+    dart_tensor input, proj, conv, sma_proj, sma_conv, normed, y, r; /* in the dtype of activations; r T I */
     dart_tensor dh;                                        /* f32 B M H N P */
 } model_block_slopes;
 /* The backward pass of model_block_train, whose tensors of work and kept must all be there (kept.out is not read). Adds to the gradients of

@@ -15,15 +15,23 @@ typedef struct pass {
 } pass;
 
 /* Columns of [z|x|b|c|dt], of [x|b|c], of [q|e|gate|padding] and of [q|e], of a tensor or of its gradient. */
-static dart_tensor proj_columns(const pass *p, dart_tensor of, uint64_t first) { return model_columns(of, first, model_config_in_proj(p->c)); }
+static dart_tensor proj_columns(const pass *p, dart_tensor of, uint64_t first) { return model_columns(of, first, model_config_in_proj_row(p->c)); }
 static dart_tensor conv_columns(const pass *p, dart_tensor of, uint64_t first) { return model_columns(of, first, model_config_conv(p->c)); }
 static dart_tensor sma_columns(const pass *p, dart_tensor of, uint64_t first) { return model_columns(of, first, model_config_sma_proj(p->c)); }
 static dart_tensor query_columns(const pass *p, dart_tensor of, uint64_t first) { return model_columns(of, first, model_config_sma_conv(p->c)); }
 
+/* Rows for matrices take operands of one 16-bit type. `input` is free until the gradient of the input takes its place. */
+static dart_tensor slope_of_out(const pass *p)
+{
+    if (p->slopes->input.dtype == DART_F32) return p->slopes->x;
+    dart_convert(p->stream, &(dart_convert_args){.T = p->T, .W = p->c->W, .x = p->slopes->x, .y = p->slopes->input});
+    return p->slopes->input;
+}
+
 static void put_out(const pass *p)
 {
     dart_linear_backward(p->stream, &(dart_linear_backward_args){
-        .T = p->T, .IN = p->I, .OUT = p->c->W, .x = p->a->work.normed, .weight = p->a->weights.out_proj, .up_y = p->slopes->x,
+        .T = p->T, .IN = p->I, .OUT = p->c->W, .x = p->a->work.normed, .weight = p->a->weights.out_proj, .up_y = slope_of_out(p),
         .grad_x = p->slopes->normed, .grad_weight = p->to->out_proj});
 }
 
@@ -56,7 +64,7 @@ static void attend(const pass *p)
         .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
         .q = query_columns(p, a->work.sma_conv, 0), .e = query_columns(p, a->work.sma_conv, queries),
         .c = c->independent_c ? query_columns(p, a->work.sma_conv, own_at) : conv_columns(p, a->work.conv, c_at),
-        .memories = {.M = (uint32_t)base_ceil_div(a->L, a->S), .dh = a->kept.dh}, .r = a->work.r, .lse = a->kept.lse,
+        .memories = {.M = (uint32_t)base_ceil_div(a->L, a->S), .dh = a->kept.dh, .scale = a->kept.dh_scale}, .r = a->work.r, .lse = a->kept.lse,
         .up_r = p->slopes->r, .grad_q = query_columns(p, p->slopes->sma_conv, 0),
         .grad_e = query_columns(p, p->slopes->sma_conv, queries),
         .grad_c = c->independent_c ? query_columns(p, p->slopes->sma_conv, own_at) : conv_columns(p, p->slopes->conv, c_at),
@@ -101,7 +109,7 @@ static void project(const pass *p)
     const model_block_args *a = p->a;
     dart_linear_backward(p->stream, &(dart_linear_backward_args){
         .T = p->T, .IN = p->c->W, .OUT = model_config_in_proj(p->c), .x = a->work.input, .weight = a->weights.in_proj,
-        .up_y = p->slopes->proj, .grad_x = p->slopes->input, .grad_weight = p->to->in_proj});
+        .up_y = proj_columns(p, p->slopes->proj, 0), .grad_x = p->slopes->input, .grad_weight = p->to->in_proj});
     if (!p->attends) return;
     dart_linear_backward(p->stream, &(dart_linear_backward_args){
         .T = p->T, .IN = p->c->W, .OUT = model_config_sma_proj(p->c), .add = true, .x = a->work.input, .weight = a->weights.sma_proj,

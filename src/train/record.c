@@ -17,7 +17,7 @@ static const work_kind mixer_work[TRAINER_WORK_COUNT] = {
     [TRAINER_X] = {3, true, false},      [TRAINER_INPUT] = {0, false, false},    [TRAINER_PROJ] = {1, false, false},
     [TRAINER_CONV] = {0, false, false},  [TRAINER_SMA_PROJ] = {1, false, true},  [TRAINER_SMA_CONV] = {0, false, true},
     [TRAINER_R] = {2, true, true},       [TRAINER_Y] = {1, false, false},        [TRAINER_NORMED] = {0, false, false},
-    [TRAINER_DH] = {2, true, true},      [TRAINER_LSE] = {2, true, true},
+    [TRAINER_DH] = {2, false, true},     [TRAINER_DH_SCALE] = {2, true, true}, [TRAINER_LSE] = {2, true, true},
 };
 static const work_kind transformer_work[TRAINER_WORK_COUNT] = {
     [TRAINER_X] = {3, true, false},      [TRAINER_INPUT] = {0, false, false}, [TRAINER_PROJ] = {1, false, false},
@@ -63,7 +63,7 @@ static uint64_t work_elements(const dart_trainer *trainer, trainer_work work)
     switch (work) {
     case TRAINER_X:
     case TRAINER_INPUT: return T * c->W;
-    case TRAINER_PROJ: return T * model_config_in_proj(c);
+    case TRAINER_PROJ: return T * model_config_in_proj_row(c);
     case TRAINER_CONV: return T * model_config_conv(c);
     case TRAINER_SMA_PROJ: return T * model_config_sma_proj(c);
     case TRAINER_SMA_CONV: return T * model_config_sma_conv(c);
@@ -71,6 +71,7 @@ static uint64_t work_elements(const dart_trainer *trainer, trainer_work work)
     case TRAINER_Y:
     case TRAINER_NORMED: return T * model_config_inner(c);
     case TRAINER_DH: return memories(trainer);
+    case TRAINER_DH_SCALE: return trainer->activations == DART_F32 ? 0 : memories(trainer) / c->P;
     case TRAINER_LSE: return T * c->H;
     case TRAINER_MIDDLE:
     case TRAINER_MLP:
@@ -95,7 +96,7 @@ static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shar
     case TRAINER_SLOPE_Y: return work_elements(trainer, TRAINER_Y);
     case TRAINER_SLOPE_MLP: return work_elements(trainer, TRAINER_MLP);
     case TRAINER_SLOPE_HIDDEN: return work_elements(trainer, TRAINER_HIDDEN);
-    case TRAINER_SLOPE_R: *dtype = DART_F32; return trainer->sma ? work_elements(trainer, TRAINER_R) : 0;
+    case TRAINER_SLOPE_R: return trainer->sma ? work_elements(trainer, TRAINER_R) : 0;
     case TRAINER_SLOPE_DH: *dtype = DART_F32; return trainer->sma ? memories(trainer) : 0;
     case TRAINER_IDS:
     case TRAINER_PLACES:
@@ -182,7 +183,8 @@ static model_block_args block_args(const dart_trainer *trainer, uint32_t layer)
                  .conv = trainer_work_tensor(trainer, TRAINER_CONV, layer), .sma_proj = trainer_work_tensor(trainer, TRAINER_SMA_PROJ, layer),
                  .sma_conv = trainer_work_tensor(trainer, TRAINER_SMA_CONV, layer), .r = trainer_work_tensor(trainer, TRAINER_R, layer),
                  .y = trainer_work_tensor(trainer, TRAINER_Y, layer), .normed = trainer_work_tensor(trainer, TRAINER_NORMED, layer)},
-        .kept = {.dh = trainer_work_tensor(trainer, TRAINER_DH, layer), .lse = trainer_work_tensor(trainer, TRAINER_LSE, layer),
+        .kept = {.dh = trainer_work_tensor(trainer, TRAINER_DH, layer), .dh_scale = trainer_work_tensor(trainer, TRAINER_DH_SCALE, layer),
+                 .lse = trainer_work_tensor(trainer, TRAINER_LSE, layer),
                  .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)}};
 }
 

@@ -35,7 +35,8 @@ typedef enum trainer_work {
     TRAINER_R,
     TRAINER_Y,
     TRAINER_NORMED,
-    TRAINER_DH,
+    TRAINER_DH,       /* memories: in f32 raw, in 16 bits normalised */
+    TRAINER_DH_SCALE, /* in 16 bits only */
     TRAINER_LSE,
     /* Of a Transformer, besides X, INPUT, PROJ ([q|k|v]), Y (o), NORMED (the input of the MLP) and LSE. */
     TRAINER_MIDDLE, /* f32 T W: the stream behind the attention */

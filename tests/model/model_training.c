@@ -820,14 +820,15 @@ static account account_of(const dart_model_config *c, dart_trainer *trainer, dou
     account a = {0};
     dart_train_parameter p;
     const double T = B * length, I = (double)c->H * c->P, M = ceil(length / c->S), memory = I * c->N, C = fmin(c->S, length);
-    const double projected = (double)model_config_in_proj(c) + model_config_conv(c) + model_config_sma_proj(c) + model_config_sma_conv(c);
+    const double projected = (double)model_config_in_proj_row(c) + model_config_conv(c) + model_config_sma_proj(c) + model_config_sma_conv(c);
     for (uint32_t i = 0; dart_trainer_parameter(trainer, i, &p); i++)
         a.parameters += (double)p.elements * (p.rank == 2 && size < 4 ? 16 + size : 16);
-    /* The stream, memories and r in f32, and lse. */
-    a.kept = c->layers * (4 * T * c->W + 4 * B * M * memory + 4 * T * I + 4 * T * c->H);
-    /* The rest of one layer, and gradients of it: in f32 those of the stream, of r and of memories. The stream behind the last layer. */
+    /* The stream and r in f32, memories, in 16 bits with scales, and lse. */
+    const double scales = size < 4 ? 4 * B * M * memory / c->P : 0;
+    a.kept = c->layers * (4 * T * c->W + size * B * M * memory + scales + 4 * T * I + 4 * T * c->H);
+    /* The rest of one layer, and gradients of it: in f32 those of the stream and of memories. The stream behind the last layer. */
     const double rest = c->W + projected + 2 * I;
-    a.shared = 2 * rest * T * size + 4 * T * c->W + 4 * T * c->W + 4 * T * I + 4 * B * M * memory;
+    a.shared = 2 * rest * T * size + 4 * T * c->W + 4 * T * c->W + size * T * I + 4 * B * M * memory;
     /* As ops_backward.h says of the op that takes the most: the scan, SMA with its qn, en and rho, or the cross entropy. */
     const double scan = 8 * B * M * c->G * C * C + 8 * B * M * memory + 16 * T * c->H;
     const double attention = 8 * T * c->H * M + 4 * T * c->G * (c->N + c->P) + 4 * B * M * memory + 4 * T * c->G * (2.0 * c->N + c->P) +
