@@ -14,7 +14,8 @@ struct ConvTailArgs { U32 tiles, flags, B, L, C, K, x_at, x_row, tail_at, seq_at
 struct ConvStepArgs { U32 tiles, flags, B, C, K, x_at, x_row, weight_at, bias_at, tail_at, seq_at, y_at, y_row; };
 
 /* Without a tail: pre_t = bias + sum_k weight_k x_(t-K+1+k), up_pre_t = up_y_t SiLU'(pre_t) for t < count;
- *   grad_x_s = sum_k weight_k up_pre_(s+K-1-k), 0 past the count; over the tokens t of the tile, in order,
+ *   grad_x_s = sum_k weight_k up_pre_(s+K-1-k), 0 past the count; over the tokens t of the tile, in an order that
+ *   the row of the table fixes,
  *   of_weight[slot C K + ch K + k] = sum_t up_pre_t x_(t-K+1+k);  of_bias[slot C + ch] = sum_t up_pre_t (HAS_BIAS);  slot = token block + token
  * blocks * b; with
  * HAS_CU cu[b] / T1 + b + token block, of T / T1 + B slots, and those without tokens are left as they are.

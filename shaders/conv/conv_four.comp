@@ -11,13 +11,8 @@ READS(x) READS(weight) READS(bias) READS(tail) READS(seq) WRITES(y)
 #include "lib/seq.glsl"
 
 #include "lib/eight.glsl"
-#define READS_FOUR(name) \
-    READS_AS(uvec2, pairs, name) \
-    READS_AS(uvec4, quads, name) \
-    uvec4 load_words_##name(uint at) { return is_half(DTYPE_OF(name)) ? uvec4(pairs_##name[at / 4u], 0u, 0u) : quads_##name[at / 4u]; } \
-    vec4 load_four_##name(uint at) { return four_of(DTYPE_OF(name), load_words_##name(at)); }
-vec4 four_of(uint type, uvec4 words) { return is_half(type) ? four_halves(type, words.xy) : uintBitsToFloat(words); }
-READS_FOUR(x) READS_FOUR(weight) READS_FOUR(bias) READS_FOUR(tail) WRITES_AS(uvec2, pairs, y) WRITES_AS(uvec4, quads, y)
+#include "lib/four.glsl"
+READS_FOUR(x) READS_FOUR(weight) READS_FOUR(bias) READS_FOUR(tail) WRITES_FOUR(y)
 const uint AHEAD = 4u;
 
 vec4 input_at(uint b, int t, uint channel)
@@ -57,11 +52,7 @@ void main()
                     vec4 now = four_of(DTYPE_OF(x), words[i]);
                     vec4 sum = bias + weights[0] * oldest + weights[1] * older + weights[2] * old + weights[3] * now;
                     sum = silu_four(DTYPE_OF(y), sum);
-                    uint to = (args.y_at + (b * args.L + t + i) * args.y_row + channel) / 4u;
-                    if (t + i < end) {
-                        if (is_half(DTYPE_OF(y))) pairs_y[to] = as_halves(DTYPE_OF(y), sum);
-                        else quads_y[to] = floatBitsToUint(sum);
-                    }
+                    if (t + i < end) store_four_y(args.y_at + (b * args.L + t + i) * args.y_row + channel, sum);
                     oldest = older;
                     older = old;
                     old = now;

@@ -60,6 +60,8 @@ typedef enum kernel_trait {
     FITS_HALF = 1 << 2,        /* the operands of the products have 16 bits each, f16 or bf16, also mixed */
     FITS_TILES = 1 << 3,       /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and
                                   whole matrix tiles work */
+    FITS_SHORT = 1 << 20,      /* a row is short enough for a lane of a small team to keep its share: at most 256 elements of a norm or
+                                  channels of a convolution, 8,192 logits */
     FITS_P64 = 1 << 4,         /* P, or D of softmax attention, is at most 64 */
     FITS_D64 = 1 << 5,         /* heads of softmax attention are 64 wide */
     FITS_N128_P64 = 1 << 6,    /* N is 128 and P is 64 */

@@ -57,7 +57,8 @@ static const struct {
 };
 
 static const char *const flag_names[] = {"seq", "open",   "h",   "params", "step",   "wide", "dt",   "view",   "tiny",  "huge",  "zero",
-                                         "far", "stored", "add", "mixed",  "limits", "form", "runs", "scaled", "large", "exact", "bare", "packed"};
+                                         "far", "stored", "add", "mixed",  "limits", "form", "runs", "scaled", "large", "exact", "bare", "packed",
+                                         "eights"};
 
 void conform_name(const conform_case *c, char *text, size_t size)
 {
@@ -221,7 +222,7 @@ static bool differs(const target *t, const conform_case *c)
     /* The op states no more traits of it than these. */
     const uint32_t half = c->dtype == DART_F16 ? FITS_F16 | FITS_HALF : c->dtype == DART_BF16 ? FITS_BF16 | FITS_HALF : 0;
     const uint32_t sizes = (c->P <= 64 ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0);
-    const uint32_t traits = half | sizes | FITS_TILES | FITS_N128_P64 | FITS_N32_P64 | FITS_SCAN | (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED);
+    const uint32_t traits = half | sizes | FITS_TILES | FITS_SHORT | FITS_N128_P64 | FITS_N32_P64 | FITS_SCAN | (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED);
     const uint32_t capabilities = t->info.capabilities;
     const dart_backend_kind backend = t->info.backend;
     for (uint32_t i = 0; i < ops[op].count; i++) {

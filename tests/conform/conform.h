@@ -34,7 +34,8 @@ enum {
     CASE_LARGE = 1 << 19,   /* ssd: x as large as f16 holds, b, c and d so small that y fits */
     CASE_EXACT = 1 << 20,   /* ssd: small whole numbers without decay, so that 8 digits hold all that becomes y, and y */
     CASE_BARE = 1 << 21,    /* ssd: nobody asks for what passes between the stages */
-    CASE_PACKED = 1 << 22   /* B sequences of at most L tokens, packed */
+    CASE_PACKED = 1 << 22,  /* B sequences of at most L tokens, packed */
+    CASE_EIGHTS = 1 << 23   /* strided views at multiples of 8 elements */
 };
 
 typedef struct conform_case {

@@ -95,12 +95,14 @@ static conform_tensor *add(conform_data *d, dart_dtype dtype, uint64_t rows, uin
     d->tensors[d->tensors_count++] = tensor;
     const bool odd = view && (d->c->flags & CASE_VIEW) != 0, moved = d->c->moved == d->tensors_count;
     const bool apart = view && d->c->apart == d->tensors_count;
-    const uint64_t row = odd ? width + 3 : apart ? width + 1 : width, offset = odd ? GUARD + 5 : moved ? GUARD + 1 : GUARD;
+    const bool eights = view && (d->c->flags & CASE_EIGHTS) != 0;
+    const uint64_t apart_by = odd ? 3 : apart ? 1 : eights ? 8 : 0, row = width + apart_by;
+    const uint64_t offset = GUARD + (odd ? 5 : moved ? 1 : eights ? 8 : 0);
     tensor->rows = rows;
     tensor->width = width;
     tensor->t.dtype = dtype;
     tensor->t.offset = offset;
-    tensor->t.row = odd || apart ? row : 0;
+    tensor->t.row = apart_by != 0 ? row : 0;
     tensor->total = offset + rows * row + GUARD;
     const size_t bytes = (size_t)tensor->total * dart_dtype_size(dtype);
     tensor->initial = malloc(bytes);

@@ -26,7 +26,7 @@ static void piece(conv_plan *p)
     struct ConvArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .C = a->C, .K = a->K};
     const bool eights = a->K == 4 && a->C % 16 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->taps.y) && a->weight.offset % 8 == 0 &&
                         a->bias.offset % 8 == 0 && a->tail.offset % 8 == 0;
-    op_kernel(&p->call, KERNEL_conv, a->L, p->layout.traits | (eights ? FITS_TILES : 0));
+    op_kernel(&p->call, KERNEL_conv, a->L, p->layout.traits | (eights ? FITS_TILES : 0) | (a->C <= 256 ? FITS_SHORT : 0));
     OP_LAUNCH(&p->call, &k, base_ceil_div(a->C, p->call.T0) * base_ceil_div(a->L, p->call.T1) * a->B, OP_ROWS(conv, x, &p->o.x, k),
               OP_AT(conv, weight, &p->taps.weight, k), OP_AT(conv, bias, &p->taps.bias, k), OP_AT(conv, tail, &p->o.tail, k),
               OP_AT(conv, seq, &p->o.seq, k), OP_ROWS(conv, y, &p->taps.y, k));

@@ -26,7 +26,10 @@ dart_status dart_conv_backward(dart_stream *stream, const dart_conv_backward_arg
         .grad_bias = {"grad_bias", a->grad_bias, OP_F32 | OP_OPTIONAL, 1, a->C}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     struct ConvBackwardArgs k = {.flags = layout.flags | (biased ? HAS_BIAS : 0), .B = a->B, .L = a->L, .T = a->T, .C = a->C, .K = a->K};
-    op_kernel(&call, KERNEL_conv_backward, a->L, 0);
+    const bool eights = a->K == 4 && a->C % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.up_y) && op_fits_rows(&o.grad_x) &&
+                        a->weight.offset % 8 == 0 && a->bias.offset % 8 == 0;
+    const uint32_t traits = layout.traits | (eights ? FITS_TILES : 0) | (a->C <= 256 ? FITS_SHORT : 0);
+    op_kernel(&call, KERNEL_conv_backward, a->L, traits);
     const uint64_t blocks = base_ceil_div(a->C, call.T0) * base_ceil_div(a->L, call.T1) * a->B;
     const uint64_t slots = op_slots(&layout, base_ceil_div(a->L, call.T1), call.T1);
     const op_operand of_weight = op_scratch(&call, DART_F32, slots, (uint64_t)a->C * a->K);
@@ -35,7 +38,7 @@ dart_status dart_conv_backward(dart_stream *stream, const dart_conv_backward_arg
     if (op_packed(&layout)) {
         dense_clear(&call, &of_weight);
         if (biased) dense_clear(&call, &of_bias);
-        op_kernel(&call, KERNEL_conv_backward, a->L, 0);
+        op_kernel(&call, KERNEL_conv_backward, a->L, traits);
     }
     OP_LAUNCH(&call, &k, blocks, OP_ROWS(conv_backward, x, &o.x, k), OP_AT(conv_backward, weight, &o.weight, k),
               OP_AT(conv_backward, bias, &o.bias, k), OP_AT(conv_backward, seq, &o.seq, k), OP_ROWS(conv_backward, up_y, &o.up_y, k),
