@@ -10,14 +10,14 @@ struct FillArgs { U32 tiles, rows, width, y_at, y_row; F32 value; };
 struct ConvertArgs { U32 tiles, flags, rows, L, width, x_at, x_row, y_at, y_row, seq_at; };
 
 /* y_t = weight_{ids_t} for ids in [first, first + count), the rows that the weight binding holds. Rows with an id
- * outside [0, vocabulary) become NaN in the launch with first == 0. Tile: one row. */
+ * outside [0, vocabulary) become NaN in the launch with first == 0. Tile: T0 consecutive rows. */
 struct EmbedArgs { U32 tiles, rows, width, vocabulary, first, count, ids_at, weight_at, y_at, y_row; };
 
 /* y_t = x_s / sqrt(mean(x_s^2) + eps) * weight, s = rows_t or t. HAS_ROWS: where rows_t is negative, y_t stays as it is. Tile:
- * one row. */
+ * T0 consecutive rows t. */
 struct NormArgs { U32 tiles, flags, rows, width, x_at, x_row, weight_at, rows_at, y_at, y_row; F32 eps; };
 
-/* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight. gate is one number a row. Tile: one row. */
+/* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight. gate is one number a row. Tile: T0 consecutive rows. */
 struct GatedNormArgs { U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, gate_at, gate_row, z_at, z_row, weight_at, out_at,
                       out_row; F32 eps; };
 
@@ -27,17 +27,17 @@ struct LinearArgs { U32 tiles, flags, rows, inputs, outputs, x_at, x_row, weight
 
 /* ---- Backward passes: up_y is the gradient of the loss with respect to y, grad_x the one with respect to x. ----
  * Gradients of parameters are sums over rows. Each tile writes the sum over its own rows to a slot of `partial`, f32, slot = tile, and
- * column_sum adds the slots up in their order. */
+ * column_sum adds the slots up. Each row of the table has an order of these sums of its own, which depends on shapes only. */
 
 /* grad_x_s (+)= i (v - n mean(v n)), n = x_s i, i = 1 / sqrt(mean(x_s^2) + eps), v = up_y_t weight, s = rows_t or t; added with IS_ADD.
- * HAS_ROWS: a row with a negative rows_t takes no part. partial[tile, .] = sum over the rows t of the tile, in order, of up_y_t n.
+ * HAS_ROWS: a row with a negative rows_t takes no part. partial[tile, .] = sum over the rows t of the tile of up_y_t n.
  * Tile: T0 consecutive rows t. */
 struct NormBackwardArgs { U32 tiles, flags, rows, width, x_at, x_row, weight_at, rows_at, up_y_at, up_y_row, grad_x_at, grad_x_row; F32 eps; };
 
 /* Of gated_norm, with w = y + SiLU(gate) r, v = w SiLU(z), n = v i, i = 1 / sqrt(mean(v^2) + eps), u = up_out weight:
  *   grad_v = i (u - n mean(u n));  grad_y = grad_v SiLU(z);  grad_z = grad_v w SiLU'(z);
  *   grad_r = SiLU(gate) grad_y;  grad_gate = SiLU'(gate) sum grad_y r    (HAS_SMA).
- * partial[tile, .] = sum over the rows of the tile, in order, of up_out n. Tile: T0 consecutive rows. */
+ * partial[tile, .] = sum over the rows of the tile of up_out n. Tile: T0 consecutive rows. */
 struct GatedNormBackwardArgs {
     U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, gate_at, gate_row, z_at, z_row, weight_at, up_out_at, up_out_row, grad_y_at,
         grad_y_row, grad_r_at, grad_r_row, grad_gate_at, grad_gate_row, grad_z_at, grad_z_row;
@@ -54,12 +54,12 @@ struct LinearBackwardXArgs { U32 tiles, flags, rows, share, inputs, outputs, up_
  * tile = input block + input blocks * (output block + output blocks * part). */
 struct LinearBackwardWeightArgs { U32 tiles, flags, rows, share, inputs, outputs, up_y_at, up_y_row, x_at, x_row, grad_weight_at; };
 
-/* y[g, i] (+)= sum over the rows s = g share .. of x, share of them or as many as there are, in order, of x[s, i]. x is packed, f32; y lies in
+/* y[g, i] (+)= sum over the rows s = g share .. of x, share of them or as many as there are, of x[s, i]. x is packed, f32; y lies in
  * lines of `line` elements, y_row apart. Tile: T0 columns of one g, tile = column block + column blocks * g. */
 struct ColumnSumArgs { U32 tiles, flags, rows, share, width, line, y_at, y_row; };
 
 /* The gradient of embed with respect to weight, in two launches. plan: see dart_embed_plan. Piece k of plan[0] pieces has the id, the
- * places begin to end - 1 in `order`, and a slot: sum = the sum of up_y_t over its tokens t, in order. A slot below 0: grad_weight[id] += sum;
+ * places begin to end - 1 in `order`, and a slot: sum = the sum of up_y_t over its tokens t. A slot below 0: grad_weight[id] += sum;
  * else partial[slot] = sum. Tile: T0 columns of a piece, tile = column block + column blocks * piece. */
 struct EmbedBackwardArgs { U32 tiles, rows, width, vocabulary, plan_at, up_y_at, up_y_row, grad_weight_at; };
 /* grad_weight[id] += the sum of the slots of run k of plan[1] runs, in order. Tile: T0 columns of a run, as above. */

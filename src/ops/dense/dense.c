@@ -58,7 +58,7 @@ dart_status dart_embed(dart_stream *stream, const dart_embed_args *args)
         struct EmbedArgs k = {.rows = T, .width = W, .vocabulary = V, .first = first, .count = count};
         const bool eights = W % 16 == 0 && op_fits_rows(&weight) && op_fits_rows(&o.y);
         op_kernel(&call, KERNEL_embed, T, eights ? FITS_TILES : 0);
-        OP_LAUNCH(&call, &k, T, OP_AT(embed, ids, &o.ids, k), OP_AT(embed, weight, &weight, k), OP_ROWS(embed, y, &o.y, k));
+        OP_LAUNCH(&call, &k, base_ceil_div(T, call.T0), OP_AT(embed, ids, &o.ids, k), OP_AT(embed, weight, &weight, k), OP_ROWS(embed, y, &o.y, k));
     }
     return op_end(&call);
 }
@@ -83,8 +83,8 @@ dart_status dart_rms_norm(dart_stream *stream, const dart_rms_norm_args *args)
     if (gather) x.width = dense_rest(&o.x);
     struct NormArgs k = {.flags = gather ? HAS_ROWS : 0, .rows = T, .width = W, .x_row = op_row(&o.x), .eps = args->eps};
     const bool eights = W % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.y) && args->weight.offset % 8 == 0;
-    op_kernel(&call, KERNEL_norm, T, eights ? FITS_TILES : 0);
-    OP_LAUNCH(&call, &k, T, OP_AT(norm, x, &x, k), OP_AT(norm, weight, &o.weight, k), OP_AT(norm, rows, &o.rows, k),
+    op_kernel(&call, KERNEL_norm, T, dense_row_traits(eights, W));
+    OP_LAUNCH(&call, &k, base_ceil_div(T, call.T0), OP_AT(norm, x, &x, k), OP_AT(norm, weight, &o.weight, k), OP_AT(norm, rows, &o.rows, k),
               OP_ROWS(norm, y, &o.y, k));
     return op_end(&call);
 }
@@ -109,8 +109,8 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
     struct GatedNormArgs k = {.flags = op_has(&args->r) ? HAS_SMA : 0, .rows = T, .width = I, .eps = args->eps};
     const bool eights = I % 16 == 0 && op_fits_rows(&o.y) && op_fits_rows(&o.r) && op_fits_rows(&o.z) && op_fits_rows(&o.out) &&
                         args->weight.offset % 8 == 0;
-    op_kernel(&call, KERNEL_gated_norm, T, eights ? FITS_TILES : 0);
-    OP_LAUNCH(&call, &k, T, OP_ROWS(gated_norm, y, &o.y, k), OP_ROWS(gated_norm, r, &o.r, k), OP_ROWS(gated_norm, gate, &o.gate, k),
+    op_kernel(&call, KERNEL_gated_norm, T, dense_row_traits(eights, I));
+    OP_LAUNCH(&call, &k, base_ceil_div(T, call.T0), OP_ROWS(gated_norm, y, &o.y, k), OP_ROWS(gated_norm, r, &o.r, k), OP_ROWS(gated_norm, gate, &o.gate, k),
               OP_ROWS(gated_norm, z, &o.z, k), OP_AT(gated_norm, weight, &o.weight, k), OP_ROWS(gated_norm, out, &o.out, k));
     return op_end(&call);
 }

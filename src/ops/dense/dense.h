@@ -13,6 +13,12 @@ op_operand dense_columns(const op_operand *operand, uint32_t first, uint32_t row
 /* Elements from the operand's first one to the end of its buffer: rows that an index tensor names may lie anywhere in them. */
 uint64_t dense_rest(const op_operand *operand);
 
+/* Traits of a call of a norm of rows of that width. eights: all tensors allow words of 16 bytes. */
+static inline uint32_t dense_row_traits(bool eights, uint32_t width)
+{
+    return (eights ? FITS_TILES : 0) | (width <= 256 ? FITS_SHORT : 0);
+}
+
 /* y += the sum of the rows of partial, f32 scratch of as many columns as y has elements, in an order that depends on the number of rows
  * only. Overwrites partial's memory if there are many rows. */
 void dense_sum(op_call *call, const op_operand *partial, const op_operand *y, bool add);

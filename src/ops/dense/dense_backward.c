@@ -30,7 +30,8 @@ dart_status dart_rms_norm_backward(dart_stream *stream, const dart_rms_norm_back
     }
     struct NormBackwardArgs k = {.flags = (gather ? HAS_ROWS : 0) | (args->add ? IS_ADD : 0), .rows = T, .width = W, .x_row = op_row(&o.x),
                                  .grad_x_row = op_row(&o.grad_x), .eps = args->eps};
-    op_kernel(&call, KERNEL_norm_backward, T, 0);
+    const bool eights = W % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.up_y) && op_fits_rows(&o.grad_x) && args->weight.offset % 8 == 0;
+    op_kernel(&call, KERNEL_norm_backward, T, dense_row_traits(eights, W));
     const uint64_t tiles = base_ceil_div(T, call.T0);
     const op_operand partial = op_scratch(&call, DART_F32, tiles, W);
     OP_LAUNCH(&call, &k, tiles, OP_AT(norm_backward, x, &x, k), OP_AT(norm_backward, weight, &o.weight, k),
@@ -66,7 +67,9 @@ dart_status dart_gated_norm_backward(dart_stream *stream, const dart_gated_norm_
         .grad_weight = {"grad_weight", args->grad_weight, OP_F32, 1, I}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     struct GatedNormBackwardArgs k = {.flags = sma ? HAS_SMA : 0, .rows = T, .width = I, .eps = args->eps};
-    op_kernel(&call, KERNEL_gated_norm_backward, T, 0);
+    const bool eights = I % 16 == 0 && op_fits_rows(&o.y) && op_fits_rows(&o.r) && op_fits_rows(&o.z) && op_fits_rows(&o.up_out) &&
+                        op_fits_rows(&o.grad_y) && op_fits_rows(&o.grad_r) && op_fits_rows(&o.grad_z) && args->weight.offset % 8 == 0;
+    op_kernel(&call, KERNEL_gated_norm_backward, T, dense_row_traits(eights, I));
     const uint64_t tiles = base_ceil_div(T, call.T0);
     const op_operand partial = op_scratch(&call, DART_F32, tiles, I);
     OP_LAUNCH(&call, &k, tiles, OP_ROWS(gated_norm_backward, y, &o.y, k), OP_ROWS(gated_norm_backward, r, &o.r, k),

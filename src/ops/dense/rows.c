@@ -41,7 +41,7 @@ void dense_sum(op_call *call, const op_operand *partial, const op_operand *y, bo
         const op_operand to = last ? *y : op_scratch(call, DART_F32, base_ceil_div(rows, SHARE), width);
         struct ColumnSumArgs k = {.flags = last && add ? IS_ADD : 0, .rows = rows, .share = last ? rows : SHARE, .width = width,
                                   .line = (uint32_t)to.width};
-        op_kernel(call, KERNEL_column_sum, rows, 0);
+        op_kernel(call, KERNEL_column_sum, rows, width % 16 == 0 ? FITS_TILES : 0);
         OP_LAUNCH(call, &k, base_ceil_div(width, call->T0) * base_ceil_div(rows, k.share), OP_WHOLE(column_sum, x, &from),
                   OP_ROWS(column_sum, y, &to, k));
         if (last) return;
