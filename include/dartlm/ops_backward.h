@@ -61,7 +61,7 @@ DART_API dart_status dart_gated_norm_backward(dart_stream *stream, const dart_ga
 
 /* grad_x = up_y weight, or += with add;  grad_weight += up_y^T x.
  * x, grad_x T IN; weight OUT IN; up_y T OUT; grad_weight f32 OUT IN. Either of grad_x and grad_weight may be absent; x and weight are
- * needed for the other one's sake only. */
+ * needed for the other one's sake only. An up_y of f32 may be rounded to bf16 where the other operand of a product is bf16. */
 typedef struct dart_linear_backward_args {
     uint32_t T, IN, OUT;
     bool add;
@@ -97,7 +97,7 @@ DART_API dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backw
  *   lowest index of the largest logit;  grad_x_t = share (softmax(logits_t) - onehot) weight, 0 without a label;
  *   grad_weight += the sum of share (softmax(logits_t) - onehot) x_t.
  * A row has a label if 0 <= targets_t < V; what x holds in other rows, NaN included, reaches nothing. A row whose logits are not all finite
- * makes the loss NaN, and its gradients.
+ * makes the loss NaN, and its gradients. The gradient of the logits may be rounded as up_y of dart_linear_backward.
  * x, grad_x T W; weight V W; targets i32 T; share f32 1: 1 / the number of labels of the whole step; loss f32 1; correct i32 1; grad_weight
  * f32 V W. grad_x and grad_weight come together; without them the loss alone is computed.
  * Scratch memory: at most 64 MiB of logits, or a row of them, and rows of x for as many; less than as much again for sums. */

@@ -35,7 +35,7 @@ enum {
     CASE_EXACT = 1 << 20,   /* ssd: small whole numbers without decay, so that 8 digits hold all that becomes y, and y */
     CASE_BARE = 1 << 21,    /* ssd: nobody asks for what passes between the stages */
     CASE_PACKED = 1 << 22,  /* B sequences of at most L tokens, packed */
-    CASE_EIGHTS = 1 << 23   /* strided views at multiples of 8 elements */
+    CASE_PITCHED = 1 << 23  /* strided views whose rows start at multiples of 8 elements */
 };
 
 typedef struct conform_case {

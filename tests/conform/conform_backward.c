@@ -38,6 +38,18 @@ void backward_compare(conform_data *d, const char *name, const conform_tensor *t
     free(terms);
 }
 
+bool backward_rounds(const conform_data *d, const char *kernel)
+{
+    static const char *const families[] = {"matrix", "tensor"};
+    bool rounds = false;
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        char row[64];
+        snprintf(row, sizeof row, "%s[%s_", kernel, families[i]);
+        rounds = rounds || conform_ran(d, row);
+    }
+    return rounds;
+}
+
 /* ---- Sequences ---- */
 
 void backward_rows_make(conform_data *d, backward_rows *of)

@@ -15,6 +15,9 @@ tape_vector backward_whole(tape *t, const conform_tensor *tensor);
 void backward_compare(conform_data *d, const char *name, const conform_tensor *tensor, const tape *t, tape_vector v, const double *before,
                       conform_limits limits);
 
+/* Whether a row of the kernel ran that rounds an up_y of f32 to the type of the other operand: those for matrices. */
+bool backward_rounds(const conform_data *d, const char *kernel);
+
 /* Sequences of B L rows as documents of the definition: those tokens that count, one sequence behind the other. With CASE_SEQ the counts run
  * from L down, the last of three or more sequences is empty, and positions are multiples of S. With CASE_PACKED the documents are packed. */
 typedef struct backward_rows {

@@ -95,14 +95,14 @@ static conform_tensor *add(conform_data *d, dart_dtype dtype, uint64_t rows, uin
     d->tensors[d->tensors_count++] = tensor;
     const bool odd = view && (d->c->flags & CASE_VIEW) != 0, moved = d->c->moved == d->tensors_count;
     const bool apart = view && d->c->apart == d->tensors_count;
-    const bool eights = view && (d->c->flags & CASE_EIGHTS) != 0;
-    const uint64_t apart_by = odd ? 3 : apart ? 1 : eights ? 8 : 0, row = width + apart_by;
-    const uint64_t offset = GUARD + (odd ? 5 : moved ? 1 : eights ? 8 : 0);
+    const bool pitched = view && (d->c->flags & CASE_PITCHED) != 0;
+    const uint64_t row = pitched ? (width + 15) / 8 * 8 : width + (odd ? 3 : apart ? 1 : 0);
+    const uint64_t offset = GUARD + (odd ? 5 : moved ? 1 : pitched ? 8 : 0);
     tensor->rows = rows;
     tensor->width = width;
     tensor->t.dtype = dtype;
     tensor->t.offset = offset;
-    tensor->t.row = apart_by != 0 ? row : 0;
+    tensor->t.row = odd || apart || pitched ? row : 0;
     tensor->total = offset + rows * row + GUARD;
     const size_t bytes = (size_t)tensor->total * dart_dtype_size(dtype);
     tensor->initial = malloc(bytes);

@@ -42,7 +42,7 @@ double conform_unit(conform_data *d, uint64_t i);  /* standard normal */
 double conform_a_log(conform_data *d, uint64_t i); /* log of 1 to 16 */
 double conform_bias(conform_data *d, uint64_t i);  /* of dt: -4 to 0 */
 
-/* A tensor with values; view: rows farther apart than their width, odd offset, with CASE_VIEW only. */
+/* A tensor with values; view: rows farther apart than their width, with CASE_VIEW (odd offset) and CASE_PITCHED only. */
 conform_tensor *conform_input(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view, conform_generator make);
 /* A tensor of NaN. */
 conform_tensor *conform_output(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view);

@@ -110,6 +110,7 @@ void conform_loss(conform_data *d)
     conform_compare_within(d, "loss", loss, &want_loss, &(conform_limits){.bound = loss_bound, .terms = &terms});
     conform_compare_ints(d, "correct", hits, &(int32_t){1000 + correct});
     if (gradients) {
+        const double rounding = conform_rounding(c->dtype); /* of the logits' gradient, where it is an operand of matrices */
         double *want = array((uint64_t)T * W, sizeof *want), *squares = array((uint64_t)T * W, sizeof *squares);
         for (uint32_t i = 0, k = 0; i < T; i++) {
             if (targets[i] < 0 || targets[i] >= (int32_t)V) continue;
@@ -119,9 +120,11 @@ void conform_loss(conform_data *d)
             }
             k++;
         }
-        conform_compare_within(d, "grad_x", grad_x, want, &(conform_limits){.bound = bound, .floor = conform_floor(act), .terms = squares});
+        conform_compare_within(d, "grad_x", grad_x, want, &(conform_limits){.bound = bound, .operands = backward_rounds(d, "linear_backward_x") ? rounding : 0,
+                                                                         .floor = conform_floor(act), .terms = squares});
         backward_compare(d, "grad_weight", grad_weight, t, vw, grad_weight->values,
-                         (conform_limits){.bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V + T) * (1 + largest)});
+                         (conform_limits){.bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V + T) * (1 + largest),
+                                          .operands = backward_rounds(d, "linear_backward_weight") ? rounding : 0});
         free(want);
         free(squares);
     }

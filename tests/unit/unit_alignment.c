@@ -25,6 +25,7 @@ static const conform_case cases[] = {
     {"norm_backward", 1, 20, 1, 1, 1, 64, 1, CASE_ADD, DART_BF16, 0, 0},
     {"gated_norm_backward", 1, 20, 1, 1, 1, 64, 1, CASE_ADD, DART_F16, 0, 0},
     {"linear_backward", 1, 20, 1, 1, 64, 48, 1, CASE_ADD, DART_BF16, 0, 0},
+    {"linear_backward", 1, 20, 1, 1, 64, 44, 1, CASE_PITCHED, DART_F16, 0, 0},
     {"conv_backward", 2, 40, 1, 1, 4, 48, 1, CASE_SEQ | CASE_PARAMS, DART_F16, 0, 0},
     {"ssd_backward", 2, 40, 2, 1, 16, 16, 16, CASE_SEQ | CASE_H | CASE_PARAMS, DART_F16, 0, 0},
     {"sma_backward", 2, 40, 2, 1, 16, 16, 8, CASE_SEQ | CASE_STORED, DART_BF16, 0, 0},

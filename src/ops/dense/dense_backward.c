@@ -84,13 +84,33 @@ dart_status dart_gated_norm_backward(dart_stream *stream, const dart_gated_norm_
 
 /* ---- Linear ---- */
 
-/* Elements of a sum that one tile adds up: few enough that there are at least 1,024 tiles of 64 x 64, and at least 256. Depends on shapes
- * only, so that the order of the sum does not depend on the device. */
+/* Elements of a sum that one tile adds up: few enough that there are at least 1,024 tiles of 64 x 64, at least 256, and a multiple of 64 so
+ * that parts begin at whole slabs of the rows for matrices. Depends on shapes only, so that the order of the sum does not depend on the
+ * device. */
 static uint32_t share_of(uint32_t length, uint32_t lines, uint32_t columns)
 {
     const uint64_t tiles = base_ceil_div(lines, 64) * base_ceil_div(columns, 64), parts = base_ceil_div(1024, tiles);
-    const uint64_t share = base_ceil_div(length, parts);
-    return share < 256 ? 256 : (uint32_t)share;
+    const uint64_t share = base_round_up(base_ceil_div(length, parts), 64);
+    return share >= length ? length : share < 256 ? 256 : (uint32_t)share;
+}
+
+/* right: weight or x. Rows for matrices round an up_y of f32, such as the gradient of the residual stream or of logits, to the bf16 of the other
+ * operand; f16 might not hold it. Where both sides of weight are long, arithmetic takes longer than memory, and larger tiles or a
+ * library pay, once `tiles` of 64 x 64 fill the device: see linear_traits. */
+static uint32_t backward_traits(const op_call *call, const op_operand *up_y, const op_operand *right, uint64_t tiles)
+{
+    const bool rounds = up_y->of.dtype == DART_F32 && right->of.dtype == DART_BF16;
+    const uint32_t half = op_fits_half(&up_y->of, &right->of);
+    uint32_t traits = rounds ? FITS_BF16 : half != 0 ? half | FITS_HALF : 0;
+    if (right->width % 16 == 0 && op_fits_rows(up_y) && op_fits_rows(right)) traits |= FITS_TILES;
+    if (up_y->width >= 256 && right->width >= 256 && tiles >= 8 * op_wave(call)) traits |= FITS_MANY_TILES;
+    return traits;
+}
+
+/* Sums are cut into parts by the op, but not for cuBLASLt, which does that itself. */
+static uint32_t part_of(const op_call *call, uint32_t share, uint32_t length)
+{
+    return (call->row->needs & DART_CAP_CUBLASLT) != 0 ? length : share;
 }
 
 /* A weight above the binding limit is taken in slices of outputs, whose products add up, long rows in slices of
@@ -106,12 +126,14 @@ void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_ope
             const uint32_t rows = T - t < rows_step ? T - t : rows_step, outputs = OUT - out < outputs_step ? OUT - out : outputs_step;
             const op_operand w = dense_slice(weight, out, outputs), grad = dense_slice(grad_x, t, rows);
             const op_operand up = dense_columns(up_y, t, rows, out, outputs);
-            const uint32_t share = share_of(outputs, IN, rows), parts = (uint32_t)base_ceil_div(outputs, share);
+            const uint32_t cut = share_of(outputs, IN, rows);
+            const uint64_t tiles = base_ceil_div(IN, 64) * base_ceil_div(rows, 64) * base_ceil_div(outputs, cut);
+            op_kernel(call, KERNEL_linear_backward_x, rows, backward_traits(call, &up, &w, tiles));
+            const uint32_t share = part_of(call, cut, outputs), parts = (uint32_t)base_ceil_div(outputs, share);
             const bool adds = add || out > 0;
             op_operand partial = grad;
             if (parts > 1) partial = op_scratch(call, DART_F32, (uint64_t)parts * rows, IN);
             struct LinearBackwardXArgs k = {.flags = parts == 1 && adds ? IS_ADD : 0, .rows = rows, .share = share, .inputs = IN, .outputs = outputs};
-            op_kernel(call, KERNEL_linear_backward_x, rows, 0);
             OP_LAUNCH(call, &k, base_ceil_div(IN, call->T0) * base_ceil_div(rows, call->T1) * parts, OP_ROWS(linear_backward_x, up_y, &up, k),
                       OP_AT(linear_backward_x, weight, &w, k), OP_ROWS(linear_backward_x, grad_x, &partial, k));
             if (parts == 1) continue;
@@ -127,12 +149,14 @@ void dense_linear_backward_weight(op_call *call, const op_operand *up_y, const o
     const uint32_t step = dense_rows_that_fit(call, grad_weight);
     for (uint32_t out = 0; out < OUT && op_status(call) == DART_OK; out += step) {
         const uint32_t outputs = OUT - out < step ? OUT - out : step;
-        const uint32_t share = share_of(T, IN, outputs), parts = (uint32_t)base_ceil_div(T, share);
         const op_operand up = dense_columns(up_y, 0, T, out, outputs), grad = dense_slice(grad_weight, out, outputs);
+        const uint32_t cut = share_of(T, IN, outputs);
+        const uint64_t tiles = base_ceil_div(IN, 64) * base_ceil_div(outputs, 64) * base_ceil_div(T, cut);
+        op_kernel(call, KERNEL_linear_backward_weight, T, backward_traits(call, &up, x, tiles));
+        const uint32_t share = part_of(call, cut, T), parts = (uint32_t)base_ceil_div(T, share);
         op_operand partial = grad;
         if (parts > 1) partial = op_scratch(call, DART_F32, parts, (uint64_t)outputs * IN);
         struct LinearBackwardWeightArgs k = {.flags = parts == 1 ? IS_ADD : 0, .rows = T, .share = share, .inputs = IN, .outputs = outputs};
-        op_kernel(call, KERNEL_linear_backward_weight, T, 0);
         OP_LAUNCH(call, &k, base_ceil_div(IN, call->T0) * base_ceil_div(outputs, call->T1) * parts,
                   OP_ROWS(linear_backward_weight, up_y, &up, k), OP_ROWS(linear_backward_weight, x, x, k),
                   OP_AT(linear_backward_weight, grad_weight, &partial, k));
