@@ -136,11 +136,13 @@ __device__ __forceinline__ void successors_begin()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Asynchronous copy of 16 bytes; zeros without a read unless there is set.
-__device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
+// Asynchronous copy of up to 16 bytes; the rest of the 16 becomes 0 without a read.
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, uint32_t bytes)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+// Asynchronous copy of 16 bytes; zeros without a read unless there is set.
+__device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there) { copy_bytes(to, from, there ? 16 : 0); }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most the last `left` groups of this thread's copies are unfinished. The others are then visible to this thread.
 template <int left> __device__ __forceinline__ void copies_landed()

@@ -197,8 +197,11 @@ void cu_blas_unload(cu_blas *blas);
 
 /* What a product is chosen by, and the library's choice, of which the device remembers the last ones: a recording asks for
  * the same few over and over. */
+typedef struct cu_choice_matrix {
+    uint32_t type, lines, columns, leading, transposed, alignment;
+} cu_choice_matrix;
 typedef struct cu_choice_key {
-    uint32_t type, y_type, rows, inputs, outputs, x_row, y_row, x_alignment, weight_alignment, y_alignment;
+    cu_choice_matrix matrices[3]; /* left, right, result */
 } cu_choice_key;
 typedef struct cu_choice {
     cu_choice_key key;

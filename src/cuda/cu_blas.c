@@ -1,4 +1,4 @@
-/* Matrix products by cuBLASLt: the rows CUDA_BLAS_ROW of kernel linear. The library is opened at run time, as the driver is. */
+/* Matrix products by cuBLASLt: the rows CUDA_BLAS_ROW of linear and its gradients. The library is opened at run time, as the driver is. */
 #include "cu.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum {
     TYPE_BF16 = 14,
     COMPUTE_F32 = 68,
     TRANSPOSED = 1,
-    DESC_TRANSA = 3,
+    DESC_TRANSA = 3, /* then B */
     PREF_MAX_WORKSPACE_BYTES = 1,
     PREF_REDUCTION_SCHEME_MASK = 3,
     PREF_MIN_ALIGNMENT_A_BYTES = 5, /* then B, C, D */
@@ -75,19 +75,68 @@ void cu_blas_close(cu_device *device)
     base_mutex_destroy(&device->choices.mutex);
 }
 
+/* ---- Products ---- */
+
+enum { LEFT, RIGHT, RESULT }; /* of cu_choice_key.matrices */
+
+/* result (+)= left right, column by column, as the library sees memory: a row of a tensor is a column of its matrix. */
+typedef struct product {
+    cu_choice_key key;
+    uint64_t addresses[3];
+    bool adds;
+} product;
+
+static uint32_t dtype_of(const cu_launch *launch, int binding) { return launch->dtypes >> (2 * binding) & 3; }
+
+/* The largest power of two up to 256 that divides the address. */
+static uint32_t alignment(uint64_t address) { return (uint32_t)((address | 256) & (~(address | 256) + 1)); }
+
+/* The tensor's rows from element `at` of the binding on, each `width` elements, `row` apart. */
+static void take(product *p, int place, const cu_launch *launch, int binding, uint32_t at, uint32_t rows, uint32_t width, uint32_t row, bool transposed)
+{
+    const uint32_t type = dtype_of(launch, binding);
+    const uint64_t address = launch->bindings.address[binding] + at * dart_dtype_size((dart_dtype)type);
+    p->addresses[place] = address;
+    p->key.matrices[place] = (cu_choice_matrix){.type = type, .lines = width, .columns = rows, .leading = row, .transposed = transposed,
+                                                .alignment = alignment(address)};
+}
+
+static product product_of(const cu_launch *launch)
+{
+    product p = {0};
+    if (launch->id == KERNEL_linear_backward_x) { /* grad_x' = weight' up_y' */
+        const struct LinearBackwardXArgs *a = &launch->args.linear_backward_x;
+        take(&p, LEFT, launch, BINDING_linear_backward_x_weight, a->weight_at, a->outputs, a->inputs, a->inputs, false);
+        take(&p, RIGHT, launch, BINDING_linear_backward_x_up_y, a->up_y_at, a->rows, a->outputs, a->up_y_row, false);
+        take(&p, RESULT, launch, BINDING_linear_backward_x_grad_x, a->grad_x_at, a->rows, a->inputs, a->grad_x_row, false);
+        p.adds = (a->flags & IS_ADD) != 0;
+    } else if (launch->id == KERNEL_linear_backward_weight) { /* grad_weight' = x' up_y'^T */
+        const struct LinearBackwardWeightArgs *a = &launch->args.linear_backward_weight;
+        take(&p, LEFT, launch, BINDING_linear_backward_weight_x, a->x_at, a->rows, a->inputs, a->x_row, false);
+        take(&p, RIGHT, launch, BINDING_linear_backward_weight_up_y, a->up_y_at, a->rows, a->outputs, a->up_y_row, true);
+        take(&p, RESULT, launch, BINDING_linear_backward_weight_grad_weight, a->grad_weight_at, a->outputs, a->inputs, a->inputs, false);
+        p.adds = (a->flags & IS_ADD) != 0;
+    } else { /* y' = weight'^T x' */
+        const struct LinearArgs *a = &launch->args.linear;
+        take(&p, LEFT, launch, BINDING_linear_weight, a->weight_at, a->outputs, a->inputs, a->inputs, true);
+        take(&p, RIGHT, launch, BINDING_linear_x, a->x_at, a->rows, a->inputs, a->x_row, false);
+        take(&p, RESULT, launch, BINDING_linear_y, a->y_at, a->rows, a->outputs, a->y_row, false);
+        p.adds = (a->flags & IS_ADD) != 0;
+    }
+    return p;
+}
+
 /* ---- Descriptions ---- */
 
-/* Column by column, as the library sees memory: y' (outputs x rows) = weight'^T (outputs x inputs) x' (inputs x rows). */
 typedef struct description {
     cublasLtMatmulDesc_t product;
-    cublasLtMatrixLayout_t weight, x, y;
+    cublasLtMatrixLayout_t matrices[3];
 } description;
 
 static void forget(const cu_device *device, description *d)
 {
-    if (d->y != NULL) device->blas->cublasLtMatrixLayoutDestroy(d->y);
-    if (d->x != NULL) device->blas->cublasLtMatrixLayoutDestroy(d->x);
-    if (d->weight != NULL) device->blas->cublasLtMatrixLayoutDestroy(d->weight);
+    for (int i = 0; i < 3; i++)
+        if (d->matrices[i] != NULL) device->blas->cublasLtMatrixLayoutDestroy(d->matrices[i]);
     if (d->product != NULL) device->blas->cublasLtMatmulDescDestroy(d->product);
 }
 
@@ -97,10 +146,12 @@ static dart_status describe(const cu_device *device, const cu_choice_key *key, d
     dart_status status = DART_OK;
     memset(d, 0, sizeof *d);
     TRY(BLAS(device, cublasLtMatmulDescCreate, &d->product, COMPUTE_F32, TYPE_F32));
-    TRY(BLAS(device, cublasLtMatmulDescSetAttribute, d->product, DESC_TRANSA, &transposed, sizeof transposed));
-    TRY(BLAS(device, cublasLtMatrixLayoutCreate, &d->weight, types[key->type], key->inputs, key->outputs, key->inputs));
-    TRY(BLAS(device, cublasLtMatrixLayoutCreate, &d->x, types[key->type], key->inputs, key->rows, key->x_row));
-    TRY(BLAS(device, cublasLtMatrixLayoutCreate, &d->y, types[key->y_type], key->outputs, key->rows, key->y_row));
+    for (int i = 0; i < 3; i++) {
+        const cu_choice_matrix *m = &key->matrices[i];
+        if (m->transposed)
+            TRY(BLAS(device, cublasLtMatmulDescSetAttribute, d->product, DESC_TRANSA + i, &transposed, sizeof transposed));
+        TRY(BLAS(device, cublasLtMatrixLayoutCreate, &d->matrices[i], types[m->type], m->lines, m->columns, m->leading));
+    }
     return DART_OK;
 fail:
     forget(device, d);
@@ -109,34 +160,13 @@ fail:
 
 /* ---- Choosing ---- */
 
-static uint64_t address_of(const cu_launch *launch, int binding, uint32_t at, uint32_t dtype)
-{
-    return launch->bindings.address[binding] + at * dart_dtype_size((dart_dtype)dtype);
-}
-static uint32_t dtype_of(const cu_launch *launch, int binding) { return launch->dtypes >> (2 * binding) & 3; }
-
-/* The largest power of two up to 256 that divides the address. */
-static uint32_t alignment(uint64_t address) { return (uint32_t)((address | 256) & (~(address | 256) + 1)); }
-
-static cu_choice_key key_of(const cu_launch *launch)
-{
-    const struct LinearArgs *args = &launch->args.linear;
-    const uint32_t type = dtype_of(launch, BINDING_linear_x), y_type = dtype_of(launch, BINDING_linear_y);
-    return (cu_choice_key){
-        .type = type, .y_type = y_type, .rows = args->rows, .inputs = args->inputs, .outputs = args->outputs,
-        .x_row = args->x_row, .y_row = args->y_row,
-        .x_alignment = alignment(address_of(launch, BINDING_linear_x, args->x_at, type)),
-        .weight_alignment = alignment(address_of(launch, BINDING_linear_weight, args->weight_at, type)),
-        .y_alignment = alignment(address_of(launch, BINDING_linear_y, args->y_at, y_type))};
-}
-
 /* Asks the library; choice->found stays false where it has no algorithm. */
 static dart_status choose(cu_device *device, cu_choice *choice)
 {
     const cu_choice_key *key = &choice->key;
     const uint64_t workspace = MAX_WORKSPACE;
     const uint32_t reduction = REDUCTION_IN_COMPUTE_TYPE;
-    const uint32_t alignments[] = {key->weight_alignment, key->x_alignment, key->y_alignment, key->y_alignment};
+    static const int places[] = {LEFT, RIGHT, RESULT, RESULT};
     cublasLtMatmulPreference_t preference = NULL;
     cu_blas_heuristic heuristic = {0};
     description d;
@@ -147,11 +177,11 @@ static dart_status choose(cu_device *device, cu_choice *choice)
     TRY(BLAS(device, cublasLtMatmulPreferenceSetAttribute, preference, PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     TRY(BLAS(device, cublasLtMatmulPreferenceSetAttribute, preference, PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction));
     for (int i = 0; i < 4; i++)
-        TRY(BLAS(device, cublasLtMatmulPreferenceSetAttribute, preference, PREF_MIN_ALIGNMENT_A_BYTES + i, &alignments[i],
-                 sizeof alignments[i]));
+        TRY(BLAS(device, cublasLtMatmulPreferenceSetAttribute, preference, PREF_MIN_ALIGNMENT_A_BYTES + i, &key->matrices[places[i]].alignment,
+                 sizeof key->matrices[places[i]].alignment));
     /* That nothing is supported is an answer, too. */
-    const int result = device->blas->cublasLtMatmulAlgoGetHeuristic(device->choices.handle, d.product, d.weight, d.x, d.y, d.y,
-                                                                    preference, 1, &heuristic, &count);
+    const int result = device->blas->cublasLtMatmulAlgoGetHeuristic(device->choices.handle, d.product, d.matrices[LEFT], d.matrices[RIGHT],
+                                                                    d.matrices[RESULT], d.matrices[RESULT], preference, 1, &heuristic, &count);
     choice->found = result == BLAS_SUCCESS && count > 0 && heuristic.state == BLAS_SUCCESS;
     choice->workspace_bytes = heuristic.workspace_bytes;
     choice->algorithm = heuristic.algorithm;
@@ -164,14 +194,14 @@ fail:
 dart_status cu_blas_choose(cu_device *device, const cu_launch *launch, cu_choice *choice)
 {
     cu_choices *all = &device->choices;
+    const product p = product_of(launch);
+    const uint32_t type = p.key.matrices[LEFT].type, result_type = p.key.matrices[RESULT].type;
     memset(choice, 0, sizeof *choice);
-    choice->key = key_of(launch);
-    const uint32_t weight_type = dtype_of(launch, BINDING_linear_weight);
-    const bool adds = (launch->args.linear.flags & IS_ADD) != 0;
-    if (weight_type != choice->key.type || (choice->key.y_type != weight_type && choice->key.y_type != DART_F32)) return DART_OK;
+    choice->key = p.key;
+    if (p.key.matrices[RIGHT].type != type || (result_type != type && result_type != DART_F32)) return DART_OK;
     /* Its bf16 results are rounded before they are added and again after it (1.45 times the error of one rounding on an H200,
      * whether or not sums are split). */
-    if (adds && choice->key.y_type != DART_F32) return DART_OK;
+    if (p.adds && result_type != DART_F32) return DART_OK;
     dart_status status = DART_OK;
     base_lock(&all->mutex);
     for (uint32_t i = 0; i < CU_CHOICES; i++) {
@@ -190,18 +220,16 @@ done:
 
 dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_choice *choice, const cu_stream *stream)
 {
-    const struct LinearArgs *args = &launch->args.linear;
-    const cu_choice_key *key = &choice->key;
-    const float alpha = 1.0f, beta = args->flags & IS_ADD ? 1.0f : 0.0f;
-    const uint64_t weight = address_of(launch, BINDING_linear_weight, args->weight_at, key->type);
-    const uint64_t x = address_of(launch, BINDING_linear_x, args->x_at, key->type);
-    const uint64_t y = address_of(launch, BINDING_linear_y, args->y_at, key->y_type);
+    const product p = product_of(launch);
+    const float alpha = 1.0f, beta = p.adds ? 1.0f : 0.0f;
+    const void *left = (const void *)(uintptr_t)p.addresses[LEFT], *right = (const void *)(uintptr_t)p.addresses[RIGHT];
+    void *result = (void *)(uintptr_t)p.addresses[RESULT];
     description d;
-    dart_status status = describe(device, key, &d);
+    dart_status status = describe(device, &p.key, &d);
     if (status != DART_OK) return status;
-    status = BLAS(device, cublasLtMatmul, device->choices.handle, d.product, &alpha, (const void *)(uintptr_t)weight, d.weight,
-                  (const void *)(uintptr_t)x, d.x, &beta, (const void *)(uintptr_t)y, d.y, (void *)(uintptr_t)y, d.y,
-                  &choice->algorithm, (void *)(uintptr_t)stream->workspace, choice->workspace_bytes, stream->handle);
+    status = BLAS(device, cublasLtMatmul, device->choices.handle, d.product, &alpha, left, d.matrices[LEFT], right, d.matrices[RIGHT], &beta, result,
+                  d.matrices[RESULT], result, d.matrices[RESULT], &choice->algorithm, (void *)(uintptr_t)stream->workspace,
+                  choice->workspace_bytes, stream->handle);
     forget(device, &d);
     return status;
 }

@@ -71,6 +71,7 @@ typedef enum kernel_trait {
     FITS_MANY_TILES = 1 << 10, /* linear: y has enough tiles of 64 x 64 to take larger tiles */
     FITS_N32_P64 = 1 << 11,    /* N is at most 32 and P at most 64 */
     FITS_UNPACKED = 1 << 12,   /* sequences lie L rows apart: no cu */
+    FITS_LIBRARY = 1 << 14,    /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */
     FITS_CHECK = 1 << 13       /* rows that only tests of a backend launch; the device may lack what they use */
 } kernel_trait;
 /* Whether the row computes with cooperative matrices. `local` of such a row counts subgroups. */

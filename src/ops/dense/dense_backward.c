@@ -96,18 +96,20 @@ static uint32_t share_of(uint32_t length, uint32_t lines, uint32_t columns)
 
 /* right: weight or x. Rows for matrices round an up_y of f32, such as the gradient of the residual stream or of logits, to the bf16 of the other
  * operand; f16 might not hold it. Where both sides of weight are long, arithmetic takes longer than memory, and larger tiles or a
- * library pay, once `tiles` of 64 x 64 fill the device: see linear_traits. */
-static uint32_t backward_traits(const op_call *call, const op_operand *up_y, const op_operand *right, uint64_t tiles)
+ * library pay, once `tiles` of 64 x 64 fill the device: see linear_traits. A library may round twice what it adds to 16 bits. */
+static uint32_t backward_traits(const op_call *call, const op_operand *up_y, const op_operand *right, const op_operand *result, bool adds,
+                                uint64_t tiles)
 {
     const bool rounds = up_y->of.dtype == DART_F32 && right->of.dtype == DART_BF16;
-    const uint32_t half = op_fits_half(&up_y->of, &right->of);
-    uint32_t traits = rounds ? FITS_BF16 : half != 0 ? half | FITS_HALF : 0;
+    const bool many = up_y->width >= 256 && right->width >= 256 && tiles >= 8 * (uint64_t)op_wave(call);
+    uint32_t traits = rounds ? FITS_BF16 : op_fits_half(&up_y->of, &right->of);
     if (right->width % 16 == 0 && op_fits_rows(up_y) && op_fits_rows(right)) traits |= FITS_TILES;
-    if (up_y->width >= 256 && right->width >= 256 && tiles >= 8 * op_wave(call)) traits |= FITS_MANY_TILES;
+    if (many) traits |= FITS_MANY_TILES;
+    if (many && !rounds && (!adds || result->of.dtype == DART_F32)) traits |= FITS_LIBRARY;
     return traits;
 }
 
-/* Sums are cut into parts by the op, but not for cuBLASLt, which does that itself. */
+/* The part of a sum that a tile of the picked row adds up: cuBLASLt cuts sums itself. */
 static uint32_t part_of(const op_call *call, uint32_t share, uint32_t length)
 {
     return (call->row->needs & DART_CAP_CUBLASLT) != 0 ? length : share;
@@ -126,11 +128,11 @@ void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_ope
             const uint32_t rows = T - t < rows_step ? T - t : rows_step, outputs = OUT - out < outputs_step ? OUT - out : outputs_step;
             const op_operand w = dense_slice(weight, out, outputs), grad = dense_slice(grad_x, t, rows);
             const op_operand up = dense_columns(up_y, t, rows, out, outputs);
+            const bool adds = add || out > 0;
             const uint32_t cut = share_of(outputs, IN, rows);
             const uint64_t tiles = base_ceil_div(IN, 64) * base_ceil_div(rows, 64) * base_ceil_div(outputs, cut);
-            op_kernel(call, KERNEL_linear_backward_x, rows, backward_traits(call, &up, &w, tiles));
+            op_kernel(call, KERNEL_linear_backward_x, rows, backward_traits(call, &up, &w, &grad, adds, tiles));
             const uint32_t share = part_of(call, cut, outputs), parts = (uint32_t)base_ceil_div(outputs, share);
-            const bool adds = add || out > 0;
             op_operand partial = grad;
             if (parts > 1) partial = op_scratch(call, DART_F32, (uint64_t)parts * rows, IN);
             struct LinearBackwardXArgs k = {.flags = parts == 1 && adds ? IS_ADD : 0, .rows = rows, .share = share, .inputs = IN, .outputs = outputs};
@@ -152,7 +154,7 @@ void dense_linear_backward_weight(op_call *call, const op_operand *up_y, const o
         const op_operand up = dense_columns(up_y, 0, T, out, outputs), grad = dense_slice(grad_weight, out, outputs);
         const uint32_t cut = share_of(T, IN, outputs);
         const uint64_t tiles = base_ceil_div(IN, 64) * base_ceil_div(outputs, 64) * base_ceil_div(T, cut);
-        op_kernel(call, KERNEL_linear_backward_weight, T, backward_traits(call, &up, x, tiles));
+        op_kernel(call, KERNEL_linear_backward_weight, T, backward_traits(call, &up, x, &grad, true, tiles));
         const uint32_t share = part_of(call, cut, T), parts = (uint32_t)base_ceil_div(T, share);
         op_operand partial = grad;
         if (parts > 1) partial = op_scratch(call, DART_F32, parts, (uint64_t)outputs * IN);
