@@ -122,7 +122,8 @@ template <bool bf, bool sum_rows> __device__ __forceinline__ void multiply_slab(
         for (uint32_t i = 0; i < 2; i++) {
             const uint32_t line = first_line + 16 * i;
             if (sum_rows)
-                load_matrices_turned(a[i], up + line / 64 * (64 * tile_row) + tile_at(depth + lane % 8 + lane / 16 * 8, line % 64 / 8 + lane / 8 % 2));
+                load_matrices_turned(a[i], up + line / 64 * (64 * tile_row) +
+                                               tile_at(depth + lane % 8 + lane / 16 * 8, line % 64 / 8 + lane / 8 % 2));
             else
                 load_matrices(a[i], up + tile_at(line + lane % 16, depth / 8 + lane / 16));
             load_matrices_turned(b[i], right + tile_at(depth + lane % 16, (first_column + 16 * i) / 8 + lane / 16));
@@ -191,7 +192,8 @@ __device__ __forceinline__ void store_backward(const View &to, size_t at, uint32
     }
 }
 
-template <bool bf> __device__ __forceinline__ void tensor_backward_x(const linear_backward_x_args &args, const View &up_y, const View &weight, const View &grad_x)
+template <bool bf>
+__device__ __forceinline__ void tensor_backward_x(const linear_backward_x_args &args, const View &up_y, const View &weight, const View &grad_x)
 {
     typedef BackwardSlab Slab;
     const uint32_t blocks = ceil_div(args.inputs, Slab::columns), t_blocks = ceil_div(args.rows, Slab::lines);
@@ -203,12 +205,13 @@ template <bool bf> __device__ __forceinline__ void tensor_backward_x(const linea
         float sums[2][2][8];
         if (bf && up_y.dtype == DTYPE_F32) backward_tile<bf, false, true>(of, sums);
         else backward_tile<bf, false, false>(of, sums);
-        store_backward(grad_x, args.grad_x_at + (size_t(part) * args.rows + t0) * args.grad_x_row + i0, args.grad_x_row, args.rows - t0, args.inputs - i0,
-                       args.flags & IS_ADD, sums);
+        store_backward(grad_x, args.grad_x_at + (size_t(part) * args.rows + t0) * args.grad_x_row + i0, args.grad_x_row, args.rows - t0,
+                       args.inputs - i0, args.flags & IS_ADD, sums);
     }
 }
 
-template <bool bf> __device__ __forceinline__ void tensor_backward_weight(const linear_backward_weight_args &args, const View &up_y, const View &x, const View &grad)
+template <bool bf>
+__device__ __forceinline__ void tensor_backward_weight(const linear_backward_weight_args &args, const View &up_y, const View &x, const View &grad)
 {
     typedef BackwardSlab Slab;
     const uint32_t i_blocks = ceil_div(args.inputs, Slab::columns), o_blocks = ceil_div(args.outputs, Slab::lines);
@@ -220,18 +223,17 @@ template <bool bf> __device__ __forceinline__ void tensor_backward_weight(const 
         float sums[2][2][8];
         if (bf && up_y.dtype == DTYPE_F32) backward_tile<bf, true, true>(of, sums);
         else backward_tile<bf, true, false>(of, sums);
-        store_backward(grad, args.grad_weight_at + (size_t(part) * args.outputs + o0) * args.inputs + i0, args.inputs, args.outputs - o0, args.inputs - i0,
-                       args.flags & IS_ADD, sums);
+        store_backward(grad, args.grad_weight_at + (size_t(part) * args.outputs + o0) * args.inputs + i0, args.inputs, args.outputs - o0,
+                       args.inputs - i0, args.flags & IS_ADD, sums);
     }
 }
 
+#define BACKWARD_FITS(row) \
+    static_assert(TILE0_##row == BackwardSlab::columns && TILE1_##row == BackwardSlab::lines, "tile of the product"); \
+    static_assert(THREADS_##row == BackwardSlab::threads && SHARED_##row == BackwardSlab::count * BackwardSlab::bytes, "its block");
 #define BACKWARD_ROWS(type, bf) \
-    static_assert(TILE0_linear_backward_x_tensor_##type == BackwardSlab::columns && TILE1_linear_backward_x_tensor_##type == BackwardSlab::lines && \
-                  TILE0_linear_backward_weight_tensor_##type == BackwardSlab::columns && \
-                  TILE1_linear_backward_weight_tensor_##type == BackwardSlab::lines, "tile of the product"); \
-    static_assert(THREADS_linear_backward_x_tensor_##type == BackwardSlab::threads && THREADS_linear_backward_weight_tensor_##type == BackwardSlab::threads && \
-                  SHARED_linear_backward_x_tensor_##type == BackwardSlab::count * BackwardSlab::bytes && \
-                  SHARED_linear_backward_weight_tensor_##type == BackwardSlab::count * BackwardSlab::bytes, "a block of the product"); \
+    BACKWARD_FITS(linear_backward_x_tensor_##type) \
+    BACKWARD_FITS(linear_backward_weight_tensor_##type) \
     KERNEL_FUNCTION_BLOCKS(linear_backward_x, tensor_##type, 2) \
     { \
         tensor_backward_x<bf>(args, VIEW(linear_backward_x, up_y), VIEW(linear_backward_x, weight), VIEW(linear_backward_x, grad_x)); \

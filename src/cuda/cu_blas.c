@@ -92,7 +92,8 @@ static uint32_t dtype_of(const cu_launch *launch, int binding) { return launch->
 static uint32_t alignment(uint64_t address) { return (uint32_t)((address | 256) & (~(address | 256) + 1)); }
 
 /* The tensor's rows from element `at` of the binding on, each `width` elements, `row` apart. */
-static void take(product *p, int place, const cu_launch *launch, int binding, uint32_t at, uint32_t rows, uint32_t width, uint32_t row, bool transposed)
+static void take(product *p, int place, const cu_launch *launch, int binding, uint32_t at, uint32_t rows, uint32_t width, uint32_t row,
+                 bool transposed)
 {
     const uint32_t type = dtype_of(launch, binding);
     const uint64_t address = launch->bindings.address[binding] + at * dart_dtype_size((dart_dtype)type);

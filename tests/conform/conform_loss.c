@@ -120,8 +120,9 @@ void conform_loss(conform_data *d)
             }
             k++;
         }
-        conform_compare_within(d, "grad_x", grad_x, want, &(conform_limits){.bound = bound, .operands = backward_rounds(d, "linear_backward_x") ? rounding : 0,
-                                                                         .floor = conform_floor(act), .terms = squares});
+        conform_compare_within(d, "grad_x", grad_x, want,
+                               &(conform_limits){.bound = bound, .operands = backward_rounds(d, "linear_backward_x") ? rounding : 0,
+                                                 .floor = conform_floor(act), .terms = squares});
         backward_compare(d, "grad_weight", grad_weight, t, vw, grad_weight->values,
                          (conform_limits){.bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V + T) * (1 + largest),
                                           .operands = backward_rounds(d, "linear_backward_weight") ? rounding : 0});
