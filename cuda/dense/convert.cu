@@ -1,5 +1,5 @@
 // y = x in another dtype, for the tokens that are there. A block converts T0 consecutive elements, counted row by row.
-#include "lib/dart.cuh"
+#include "lib/eight.cuh"
 
 KERNEL_FUNCTION(convert, simt)
 {
@@ -13,6 +13,28 @@ KERNEL_FUNCTION(convert, simt)
             if (args.flags & HAS_SEQ && row % args.L >= piece_of(seq, args.flags, args.L, row / args.L).count) continue;
             store(y, args.y_at + size_t(row) * args.y_row + column,
                   load(x, args.x_at + size_t(row) * args.x_row + column));
+        }
+    }
+}
+
+// The same for a width that is a multiple of 16, in words of 16 bytes.
+KERNEL_FUNCTION(convert, eight)
+{
+    constexpr uint32_t T0 = TILE0_convert_eight;
+    const View x = VIEW(convert, x), y = VIEW(convert, y);
+    const int32_t *seq = INTS(convert, seq) + args.seq_at;
+    const uint32_t eights = args.width / 8;
+    const size_t total = size_t(args.rows) * eights;
+    FOR_TILES(tile) {
+#pragma unroll
+        for (uint32_t pass = 0; pass < T0 / 8 / block_size; pass++) {
+            const size_t k = size_t(tile) * (T0 / 8) + pass * block_size + threadIdx.x;
+            if (k >= total) continue;
+            const uint32_t row = uint32_t(k / eights), i = uint32_t(k % eights) * 8;
+            if (args.flags & HAS_SEQ && row % args.L >= piece_of(seq, args.flags, args.L, row / args.L).count) continue;
+            float v[8];
+            unpack8(fetch8(x, args.x_at + size_t(row) * args.x_row + i), x.dtype, v);
+            store8(y, args.y_at + size_t(row) * args.y_row + i, v);
         }
     }
 }

@@ -1,16 +1,12 @@
 // y[t, i] = weight[ids_t - first, i] for first <= ids_t < first + count.
 //
-// ids rows, weight count x width, y rows x width. A workgroup copies one row; EIGHT: in words of 16 bytes. No shared memory.
+// ids rows, weight count x width, y rows x width. A workgroup copies one row. No shared memory.
 // Guards: an id outside the vocabulary gives a row of NaN, written by the launch with first == 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
 #include "table/embed.glsl"
 READS(ids) READS(weight) WRITES(y)
-#ifdef EIGHT
-#include "lib/eight.glsl"
-READS_EIGHT(weight) WRITES_EIGHT(y)
-#endif
 
 void main()
 {
@@ -22,11 +18,7 @@ void main()
             for (uint i = LANE; i < args.width; i += LANES) store_y(to + i, uintBitsToFloat(0x7fc00000u));
         } else if (id >= args.first && id - args.first < args.count) {
             uint from = args.weight_at + (id - args.first) * args.width;
-#ifdef EIGHT
-            for (uint i = 8u * LANE; i < args.width; i += 8u * LANES) store_eight_y(to + i, load_eight_weight(from + i));
-#else
             for (uint i = LANE; i < args.width; i += LANES) store_y(to + i, load_weight(from + i));
-#endif
         }
     }
 }

@@ -1,10 +1,15 @@
 /* Ops on rows: fill, convert, embed, norms, linear. */
 #include "dense.h"
 
+static uint32_t fill_traits(const op_operand *y)
+{
+    return y->of.dtype != DART_I32 && y->width % 16 == 0 && op_fits_rows(y) ? FITS_TILES : 0;
+}
+
 void dense_clear(op_call *call, const op_operand *y)
 {
     struct FillArgs k = {.rows = (uint32_t)y->rows, .width = (uint32_t)y->width, .value = 0};
-    op_kernel(call, KERNEL_fill, k.rows, 0);
+    op_kernel(call, KERNEL_fill, k.rows, fill_traits(y));
     OP_LAUNCH(call, &k, base_ceil_div(y->rows * y->width, call->T0), OP_ROWS(fill, y, y, k));
 }
 
@@ -17,7 +22,7 @@ dart_status dart_fill(dart_stream *stream, const dart_fill_args *args)
     const op_operand y = {"y", args->y, OP_FLOAT | OP_I32 | OP_VIEW, args->T, args->W};
     if (!op_check(&call, &y, 1)) return op_status(&call);
     struct FillArgs k = {.rows = args->T, .width = args->W, .value = args->value};
-    op_kernel(&call, KERNEL_fill, args->T, 0);
+    op_kernel(&call, KERNEL_fill, args->T, fill_traits(&y));
     OP_LAUNCH(&call, &k, base_ceil_div((uint64_t)args->T * args->W, call.T0), OP_ROWS(fill, y, &y, k));
     return op_end(&call);
 }
@@ -34,7 +39,7 @@ dart_status dart_convert(dart_stream *stream, const dart_convert_args *args)
         .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, W}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     struct ConvertArgs k = {.rows = T, .width = W};
-    op_kernel(&call, KERNEL_convert, T, 0);
+    op_kernel(&call, KERNEL_convert, T, W % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.y) ? FITS_TILES : 0);
     OP_LAUNCH(&call, &k, base_ceil_div((uint64_t)T * W, call.T0), OP_ROWS(convert, x, &o.x, k), OP_ROWS(convert, y, &o.y, k));
     return op_end(&call);
 }

@@ -248,11 +248,12 @@ dart_status dart_embed_backward(dart_stream *stream, const dart_embed_backward_a
     /* A run that is cut has a piece of EMBED_PIECE tokens and at most one shorter one behind its last such piece. */
     const op_operand partial = op_scratch(&call, DART_F32, whole > 0 ? 2 * (uint64_t)whole : 1, W);
     struct EmbedBackwardArgs k = {.rows = T, .width = W, .vocabulary = V};
-    op_kernel(&call, KERNEL_embed_backward, T, 0);
+    const uint32_t traits = W % 16 == 0 && op_fits_rows(&o.up_y) && args->grad_weight.offset % 8 == 0 ? FITS_TILES : 0;
+    op_kernel(&call, KERNEL_embed_backward, T, traits);
     OP_LAUNCH(&call, &k, base_ceil_div(W, call.T0) * pieces, OP_AT(embed_backward, plan, &o.plan, k), OP_ROWS(embed_backward, up_y, &o.up_y, k),
               OP_AT(embed_backward, grad_weight, &o.grad_weight, k), OP_WHOLE(embed_backward, partial, &partial));
     struct EmbedBackwardSumArgs sum = {.rows = T, .width = W, .vocabulary = V};
-    op_kernel(&call, KERNEL_embed_backward_sum, T, 0);
+    op_kernel(&call, KERNEL_embed_backward_sum, T, traits);
     OP_LAUNCH(&call, &sum, base_ceil_div(W, call.T0) * whole, OP_AT(embed_backward_sum, plan, &o.plan, sum),
               OP_WHOLE(embed_backward_sum, partial, &partial), OP_AT(embed_backward_sum, grad_weight, &o.grad_weight, sum));
     return op_end(&call);
