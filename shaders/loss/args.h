@@ -3,7 +3,8 @@
 #ifndef DART_LOSS_ARGS_H
 #define DART_LOSS_ARGS_H
 
-/* y_t = x_t where row t has a label, else 0: what the other rows hold, NaN included, reaches nothing. y is packed. Tile: one row. */
+/* y_t = x_t where row t has a label, else 0: what the other rows hold, NaN included, reaches nothing. y is packed. Tile: T0 consecutive
+ * rows. */
 struct LabelledArgs { U32 tiles, rows, width, vocabulary, x_at, x_row, targets_at, y_at; };
 
 /* Of a row of logits with a label: lse = log sum exp(logits_t); parts[2 t] = share (lse - logit of the target), parts[2 t + 1] = 1 if the target is

@@ -53,13 +53,13 @@ dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_arg
         if (gradient) {
             const op_operand kept = dense_slice(&labelled, 0, rows);
             struct LabelledArgs k = {.rows = rows, .width = W, .vocabulary = V};
-            op_kernel(&call, KERNEL_labelled, rows, 0);
-            OP_LAUNCH(&call, &k, rows, OP_ROWS(labelled, x, &x, k), OP_AT(labelled, targets, &targets, k), OP_AT(labelled, y, &kept, k));
+            op_kernel(&call, KERNEL_labelled, rows, W % 16 == 0 && op_fits_rows(&x) ? FITS_TILES : 0);
+            OP_LAUNCH(&call, &k, base_ceil_div(rows, call.T0), OP_ROWS(labelled, x, &x, k), OP_AT(labelled, targets, &targets, k), OP_AT(labelled, y, &kept, k));
             x = kept;
         }
         dense_linear(&call, &x, &o.weight, &z, false);
         struct CrossEntropyArgs k = {.flags = gradient ? HAS_GRADIENT : 0, .rows = rows, .width = V};
-        op_kernel(&call, KERNEL_cross_entropy, rows, 0);
+        op_kernel(&call, KERNEL_cross_entropy, rows, (V % 16 == 0 ? FITS_TILES : 0) | (V <= 8192 ? FITS_SHORT : 0));
         OP_LAUNCH(&call, &k, rows, OP_AT(cross_entropy, logits, &z, k), OP_AT(cross_entropy, targets, &targets, k),
                   OP_AT(cross_entropy, share, &o.share, k), OP_AT(cross_entropy, parts, &part, k));
         if (!gradient) continue;
