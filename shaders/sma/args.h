@@ -89,4 +89,10 @@ struct SmaBackwardMemoriesArgs {
  * Tile: T0 rows of N of one (b, m, h), tile = row block + row blocks * (h + H (m + M b)). */
 struct SmaBackwardDhArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, dh_at, factor_at, seq_at, grad_dh_at; };
 
+/* What sma_backward_memories and sma_backward_dh write, by one kernel and without x. Tile: T0 of the M N rows m N + n of one (b, h),
+ * tile = row block + row blocks * (h + H b). */
+struct SmaBackwardRowsArgs {
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, c_at, c_row, dh_at, factor_at, seq_at, up_r_at, up_r_row, grad_dh_at;
+};
+
 #endif

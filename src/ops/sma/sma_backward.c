@@ -59,7 +59,6 @@ static void prepare(plan *p)
     p->slope = op_scratch(call, DART_F32, p->rows, pairs);
     p->of_q = op_scratch(call, DART_F32, p->rows, q_width);
     p->of_e = op_scratch(call, DART_F32, p->rows, e_width);
-    p->x = op_scratch(call, DART_F32, p->o.dh.rows, p->o.dh.width);
     const bool packed = op_packed(&p->layout);
     struct SmaQueryArgs query = {.flags = p->flags & HAS_SEQ, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
                                  .c_row = op_row(&p->o.c),
@@ -154,10 +153,29 @@ static void norm(plan *p)
               OP_ROWS(sma_backward_norm, grad_e, &p->o.grad_e, k));
 }
 
+/* What of_memories does, by one kernel where the device has one for such sizes. */
+static bool rows(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_backward_args *a = p->a;
+    const uint32_t traits = traits_of(p);
+    if (!op_prefers(call, KERNEL_sma_backward_rows, KERNEL_sma_backward_dh, a->L, traits)) return false;
+    struct SmaBackwardRowsArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+                                    .M = p->M};
+    op_kernel(call, KERNEL_sma_backward_rows, a->L, traits);
+    OP_LAUNCH(call, &k, base_ceil_div((uint64_t)p->M * a->N, call->T0) * a->H * a->B, OP_WHOLE(sma_backward_rows, qn, &p->qn),
+              OP_WHOLE(sma_backward_rows, en, &p->en), OP_ROWS(sma_backward_rows, c, &p->o.c, k), OP_AT(sma_backward_rows, dh, &p->o.dh, k),
+              OP_AT(sma_backward_rows, factor, &p->factor, k), OP_WHOLE(sma_backward_rows, g, &p->g),
+              OP_WHOLE(sma_backward_rows, slope, &p->slope), OP_AT(sma_backward_rows, seq, &p->o.seq, k),
+              OP_ROWS(sma_backward_rows, up_r, &p->o.up_r, k), OP_AT(sma_backward_rows, grad_dh, &p->o.grad_dh, k));
+    return true;
+}
+
 static void of_memories(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
+    p->x = op_scratch(call, DART_F32, p->o.dh.rows, p->o.dh.width);
     struct SmaBackwardMemoriesArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                                         .M = p->M};
     const uint64_t heads = (uint64_t)a->H * p->M * a->B;
@@ -186,6 +204,6 @@ dart_status dart_sma_backward(dart_stream *stream, const dart_sma_backward_args 
         sums(&p);
     }
     norm(&p);
-    of_memories(&p);
+    if (!rows(&p)) of_memories(&p);
     return op_end(&p.call);
 }
