@@ -206,42 +206,93 @@ KERNEL_FUNCTION(sma_backward_sums, simt)
     }
 }
 
-// grad = i o - v i^3 mean(o v), i = 1 / rms(v), o = scale of, of one row; zeros unless live. Call with all threads of the block, two warps.
-static __device__ __forceinline__ void through_norm(const View &v, size_t at, const float *of, const View &grad, size_t to, uint32_t count,
-                                                    float scale, float eps, bool live)
-{
-    __shared__ float2 parts[2];
-    float2 sum = make_float2(0.0f, 0.0f); // of v^2 and of o v
-    for (uint32_t i = threadIdx.x; i < count && live; i += 64) {
-        const float value = load(v, at + i);
-        sum.x += value * value;
-        sum.y += scale * of[i] * value;
+// One row through its norm, by eight neighbouring threads, four elements at a time: with i = 1 / rms(v) and o = scale of,
+// grad = i o - v i^3 mean(o v).
+struct NormRow {
+    static constexpr uint32_t SHARE = 8;
+    View v, grad;
+    size_t at, to;
+    const float *of;
+    uint32_t count;
+    bool aligned, grad_aligned;
+    __device__ __forceinline__ float4 value(uint32_t i) const { return unpack4(fetch4(v, at + i, count - i, aligned), v.dtype); }
+    __device__ __forceinline__ float4 above(uint32_t i) const
+    {
+        return unpack4(fetch4({reinterpret_cast<char *>(const_cast<float *>(of)), DTYPE_F32}, i, count - i, count % 4 == 0), DTYPE_F32);
     }
-    sum.x = warp_sum(sum.x);
-    sum.y = warp_sum(sum.y);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
-    __syncthreads();
-    const float inverse = 1.0f / sqrtf((parts[0].x + parts[1].x) / float(count) + eps);
-    const float back = (parts[0].y + parts[1].y) / float(count) * inverse * inverse * inverse;
-    for (uint32_t i = threadIdx.x; i < count; i += 64) store(grad, to + i, live ? inverse * scale * of[i] - back * load(v, at + i) : 0.0f);
+    // Of v^2 and of `of` v, over what this thread has.
+    __device__ __forceinline__ float2 sums() const
+    {
+        float2 sum = make_float2(0.0f, 0.0f);
+        for (uint32_t i = threadIdx.x % SHARE * 4; i < count; i += 4 * SHARE) {
+            const float4 x = value(i), o = above(i);
+            sum.x += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+            sum.y += x.x * o.x + x.y * o.y + (x.z * o.z + x.w * o.w);
+        }
+        return sum;
+    }
+    __device__ __forceinline__ void put(uint32_t i, const float4 &x) const
+    {
+        if (grad_aligned && i + 4 <= count) {
+            if (grad.dtype == DTYPE_F32) {
+                *reinterpret_cast<float4 *>(grad.base + 4 * (to + i)) = x;
+            } else {
+                const bool half = grad.dtype == DTYPE_F16;
+                const auto two = [half](float a, float b) { return half ? to_half(a) | to_half(b) << 16 : to_bfloat(a) | to_bfloat(b) << 16; };
+                *reinterpret_cast<uint2 *>(grad.base + 2 * (to + i)) = make_uint2(two(x.x, x.y), two(x.z, x.w));
+            }
+            return;
+        }
+        const float each[4] = {x.x, x.y, x.z, x.w};
+        for (uint32_t k = 0; k < 4; k++)
+            if (i + k < count) store(grad, to + i + k, each[k]);
+    }
+    // sum: over all eight threads; live: else the row becomes zero.
+    __device__ __forceinline__ void finish(float2 sum, float scale, float eps, bool live) const
+    {
+        const float inverse = 1.0f / sqrtf(sum.x / float(count) + eps), back = scale * sum.y / float(count) * inverse * inverse * inverse;
+        for (uint32_t i = threadIdx.x % SHARE * 4; i < count; i += 4 * SHARE) {
+            float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (live) {
+                const float4 x = value(i), o = above(i);
+                const float by = inverse * scale;
+                out = make_float4(by * o.x - back * x.x, by * o.y - back * x.y, by * o.z - back * x.z, by * o.w - back * x.w);
+            }
+            put(i, out);
+        }
+    }
+};
+
+__device__ __forceinline__ float2 share_sum(float2 sum)
+{
+    for (int step = NormRow::SHARE / 2; step > 0; step /= 2) {
+        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, step);
+        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, step);
+    }
+    return sum;
 }
 
-KERNEL_FUNCTION(sma_backward_norm, simt)
+KERNEL_FUNCTION_BLOCKS(sma_backward_norm, simt, 4)
 {
-    static_assert(THREADS_sma_backward_norm_simt == 64, "two warps");
-    const View q = VIEW(sma_backward_norm, q), e = VIEW(sma_backward_norm, e);
-    const View grad_q = VIEW(sma_backward_norm, grad_q), grad_e = VIEW(sma_backward_norm, grad_e);
+    constexpr uint32_t together = THREADS_sma_backward_norm_simt / NormRow::SHARE; // tiles
     const float root = 1.0f / sqrtf(float(args.N));
-    FOR_TILES(tile) {
-        const uint32_t group = tile % args.G, row = tile / args.G;
-        const int32_t *seq = INTS(sma_backward_norm, seq) + args.seq_at;
-        if ((args.flags & HAS_CU) && row >= uint32_t(max(seq[args.B], 0))) continue;
-        const bool live = row % args.L < piece_of(seq, args.flags, args.L, row / args.L).count;
-        through_norm(q, args.q_at + size_t(row) * args.q_row + group * args.N, FLOATS(sma_backward_norm, of_q) + size_t(tile) * args.N, grad_q,
-                     args.grad_q_at + size_t(row) * args.grad_q_row + group * args.N, args.N, root, args.eps, live);
-        through_norm(e, args.e_at + size_t(row) * args.e_row + group * args.P, FLOATS(sma_backward_norm, of_e) + size_t(tile) * args.P, grad_e,
-                     args.grad_e_at + size_t(row) * args.grad_e_row + group * args.P, args.P, 1.0f, args.eps, live);
+    const int32_t *seq = INTS(sma_backward_norm, seq) + args.seq_at;
+    // All threads of a warp go round together, for the sums.
+    for (uint64_t first = uint64_t(blockIdx.x) * together; first < args.tiles; first += uint64_t(gridDim.x) * together) {
+        const uint64_t tile = first + threadIdx.x / NormRow::SHARE;
+        const size_t row = tile / args.G, group = tile % args.G;
+        const bool there = tile < args.tiles && !((args.flags & HAS_CU) && row >= uint32_t(max(seq[args.B], 0)));
+        const bool live = there && uint32_t(row) % args.L < piece_of(seq, args.flags, args.L, uint32_t(row) / args.L).count;
+        const NormRow q = {VIEW(sma_backward_norm, q), VIEW(sma_backward_norm, grad_q), args.q_at + row * args.q_row + group * args.N,
+                           args.grad_q_at + row * args.grad_q_row + group * args.N, FLOATS(sma_backward_norm, of_q) + tile * args.N, args.N,
+                           multiples_of_4(args.q_at, args.q_row, args.N), multiples_of_4(args.grad_q_at, args.grad_q_row, args.N)};
+        const NormRow e = {VIEW(sma_backward_norm, e), VIEW(sma_backward_norm, grad_e), args.e_at + row * args.e_row + group * args.P,
+                           args.grad_e_at + row * args.grad_e_row + group * args.P, FLOATS(sma_backward_norm, of_e) + tile * args.P, args.P,
+                           multiples_of_4(args.e_at, args.e_row, args.P), multiples_of_4(args.grad_e_at, args.grad_e_row, args.P)};
+        const float2 none = make_float2(0.0f, 0.0f), of_q = share_sum(live ? q.sums() : none), of_e = share_sum(live ? e.sums() : none);
+        if (!there) continue;
+        q.finish(of_q, root, args.eps, live);
+        e.finish(of_e, 1.0f, args.eps, live);
     }
 }
 

@@ -8,6 +8,25 @@ __device__ __forceinline__ float power_below(float x)
     return __uint_as_float(__float_as_uint(fmaxf(x, 0x1p-126f)) & 0x7f800000u);
 }
 
+// Elements i to i + 3 of a row that begins at `at` in a packed tensor, as far as its width goes.
+__device__ __forceinline__ void write_four(const View &view, size_t at, uint32_t i, uint32_t width, const float4 &of, float factor)
+{
+    const float v[4] = {of.x * factor, of.y * factor, of.z * factor, of.w * factor};
+    if (width % 4 == 0 && i < width) {
+        if (view.dtype == DTYPE_F32) {
+            *reinterpret_cast<float4 *>(view.base + 4 * (at + i)) = make_float4(v[0], v[1], v[2], v[3]);
+            return;
+        }
+        const bool half = view.dtype == DTYPE_F16;
+        uint32_t bits[4];
+        for (int j = 0; j < 4; j++) bits[j] = half ? to_half(v[j]) : to_bfloat(v[j]);
+        *reinterpret_cast<uint2 *>(view.base + 2 * (at + i)) = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+        return;
+    }
+    for (uint32_t j = 0; j < 4; j++)
+        if (i + j < width) store(view, at + i + j, v[j]);
+}
+
 // A row of at most MAX_STATE elements: of a lane, elements 4 lane + 128 k + {0, 1, 2, 3}, zeros past its width.
 struct LaneRow {
     static constexpr uint32_t PARTS = MAX_STATE / 128;
@@ -41,19 +60,7 @@ struct LaneRow {
     __device__ __forceinline__ void write(const View &view, size_t at, uint32_t width, float factor) const
     {
 #pragma unroll
-        for (uint32_t k = 0; k < PARTS; k++) {
-            const uint32_t i = threadIdx.x % 32 * 4 + k * 128;
-            const float v[4] = {part[k].x * factor, part[k].y * factor, part[k].z * factor, part[k].w * factor};
-            if (view.dtype != DTYPE_F32 && width % 4 == 0 && i < width) {
-                const bool half = view.dtype == DTYPE_F16;
-                uint32_t bits[4];
-                for (int j = 0; j < 4; j++) bits[j] = half ? to_half(v[j]) : to_bfloat(v[j]);
-                *reinterpret_cast<uint2 *>(view.base + 2 * (at + i)) = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
-                continue;
-            }
-            for (uint32_t j = 0; j < 4; j++)
-                if (i + j < width) store(view, at + i + j, v[j]);
-        }
+        for (uint32_t k = 0; k < PARTS; k++) write_four(view, at, threadIdx.x % 32 * 4 + k * 128, width, part[k], factor);
     }
 };
 
@@ -81,6 +88,52 @@ KERNEL_FUNCTION_BLOCKS(sma_query, simt, 2)
         }
         vq.write(VIEW(sma_query, qn), size_t(tile) * N, N, q_factor);
         ve.write(VIEW(sma_query, en), size_t(tile) * P, P, e_factor);
+    }
+}
+
+// N at most 32, P at most 64: eight lanes work on one (row, group), each with four elements of q and of c and two times four of e, all loaded
+// before the first use.
+KERNEL_FUNCTION_BLOCKS(sma_query, few, 4)
+{
+    constexpr uint32_t share = 8, together = THREADS_sma_query_few / share; // tiles
+    const View q = VIEW(sma_query, q), e = VIEW(sma_query, e), c = VIEW(sma_query, c);
+    const uint32_t N = args.N, P = args.P, i = threadIdx.x % share * 4;
+    const bool unit = args.flags & HAS_UNIT;
+    const auto width = [](uint32_t at, uint32_t end, bool is) { return is && at < end ? end - at : 0u; };
+    const auto squares = [](const float4 &v) { return v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w); };
+    const auto sum = [](float v) {
+        for (int apart = share / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(0xffffffffu, v, apart);
+        return v;
+    };
+    // All lanes of a warp go round together, for the sums.
+    for (uint64_t first = uint64_t(blockIdx.x) * together; first < args.tiles; first += uint64_t(gridDim.x) * together) {
+        const uint64_t tile = first + threadIdx.x / share;
+        const size_t row = tile / args.G, g = tile % args.G;
+        const bool is = tile < args.tiles && uint32_t(row) % args.L < piece_of(INTS(sma_query, seq) + args.seq_at, args.flags, args.L,
+                                                                               uint32_t(row) / args.L).count;
+        const size_t q_at = args.q_at + row * args.q_row + g * N, e_at = args.e_at + row * args.e_row + g * P, c_at = args.c_at + row * args.c_row + g * N;
+        const bool e_aligned = multiples_of_4(args.e_at, args.e_row, P);
+        const uint4 of_q = fetch4(q, q_at + i, width(i, N, is), multiples_of_4(args.q_at, args.q_row, N));
+        const uint4 of_e0 = fetch4(e, e_at + i, width(i, P, is), e_aligned);
+        const uint4 of_e1 = fetch4(e, e_at + 32 + i, width(32 + i, P, is), e_aligned);
+        const uint4 of_c = fetch4(c, c_at + i, width(i, N, is && unit), multiples_of_4(args.c_at, args.c_row, N));
+        const float4 vq = unpack4(of_q, q.dtype), ve0 = unpack4(of_e0, e.dtype), ve1 = unpack4(of_e1, e.dtype), vc = unpack4(of_c, c.dtype);
+        float q_factor = 1.0f / (sqrtf(sum(squares(vq)) / float(N) + args.eps) * sqrtf(float(N)));
+        float e_factor = 1.0f / sqrtf(sum(squares(ve0) + squares(ve1)) / float(P) + args.eps);
+        float most = fmaxf(fmaxf(fabsf(vc.x), fabsf(vc.y)), fmaxf(fabsf(vc.z), fabsf(vc.w)));
+        for (int apart = share / 2; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, apart));
+        if (!is) continue;
+        if (unit) {
+            const float q_power = power_below(q_factor), e_power = power_below(e_factor), c_power = power_below(1.0f / fmaxf(most, 0x1p-126f));
+            write_four(VIEW(sma_query, read), tile * N, i, N, vc, c_power);
+            if (i == 0)
+                reinterpret_cast<float2 *>(FLOATS(sma_query, unit))[tile] = make_float2(q_factor / q_power * (e_factor / e_power), 1.0f / c_power);
+            q_factor = q_power;
+            e_factor = e_power;
+        }
+        write_four(VIEW(sma_query, qn), tile * N, i, N, vq, q_factor);
+        write_four(VIEW(sma_query, en), tile * P, i, P, ve0, e_factor);
+        write_four(VIEW(sma_query, en), tile * P, 32 + i, P, ve1, e_factor);
     }
 }
 

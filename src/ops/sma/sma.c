@@ -94,7 +94,7 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
     const bool words = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.c) && a->N % 8 == 0 && a->P % 8 == 0;
     const uint32_t type = op_fits_half(&a->q, &a->e) & op_fits_half(&a->q, &a->c);
     const uint32_t fits = type | (type != 0 ? FITS_HALF : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
-    op_kernel(call, KERNEL_sma_query, a->L, half ? fits : 0);
+    op_kernel(call, KERNEL_sma_query, a->L, (half ? fits : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0));
     OP_LAUNCH(call, &k, p->rows * a->G, OP_ROWS(sma_query, q, &p->o.q, k), OP_ROWS(sma_query, e, &p->o.e, k),
               OP_AT(sma_query, seq, &p->o.seq, k), OP_WHOLE(sma_query, qn, &qn), OP_WHOLE(sma_query, en, &to->en),
               OP_WHOLE(sma_query, unit, &to->unit), OP_AT(sma_query, c, &c, k), OP_WHOLE(sma_query, read, &read));

@@ -63,7 +63,7 @@ static void prepare(plan *p)
     struct SmaQueryArgs query = {.flags = p->flags & HAS_SEQ, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
                                  .c_row = op_row(&p->o.c),
                                  .eps = a->eps};
-    op_kernel(call, KERNEL_sma_query, a->L, 0);
+    op_kernel(call, KERNEL_sma_query, a->L, a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
     OP_LAUNCH(call, &query, p->rows * a->G, OP_ROWS(sma_query, q, &p->o.q, query), OP_ROWS(sma_query, e, &p->o.e, query),
               OP_AT(sma_query, seq, &p->o.seq, query), OP_WHOLE(sma_query, qn, &p->qn), OP_WHOLE(sma_query, en, &p->en),
               OP_WHOLE(sma_query, unit, &none), OP_AT(sma_query, c, &none, query), OP_WHOLE(sma_query, read, &none));
