@@ -194,7 +194,7 @@ static dart_status stream_launch(void *device, void *stream, const backend_launc
     for (uint32_t i = 0; i < kernel->bindings_count; i++) {
         const backend_binding *binding = &launch->bindings[i];
         to->bindings[i].data = binding->memory ? (char *)binding->memory + binding->offset : NULL;
-        to->bindings[i].dtype = (dart_dtype)(launch->dtypes >> (2 * i) & 3u);
+        to->bindings[i].dtype = i < KERNEL_TYPED_BINDINGS ? (dart_dtype)(launch->dtypes >> (2 * i) & 3u) : DART_F32;
     }
     s->count++;
     return DART_OK;

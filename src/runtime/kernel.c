@@ -13,8 +13,8 @@ const kernel_info kernel_table[KERNEL_COUNT] = {
 
 #define KERNEL(id, Args) static_assert(sizeof(struct Args) % 4 == 0, "arguments of " #id);
 #include "kernels.def"
-/* backend_launch.dtypes has two bits a binding. */
-static_assert(KERNEL_MAX_BINDINGS <= 16, "bindings of a kernel");
+/* backend_launch.dtypes has two bits for each of the first. */
+static_assert(2 * KERNEL_TYPED_BINDINGS <= 32, "bindings of any dtype");
 
 /* Position of a row among those of its backend. */
 enum {

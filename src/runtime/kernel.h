@@ -8,6 +8,8 @@
 /* Vulkan: arguments of up to this many bytes are push constants, the size that every device supports; longer ones lie in a
  * buffer. */
 #define KERNEL_PUSH_BYTES 128
+/* Bindings that may be of any dtype: the first of a kernel, as many as the word `dtypes` has room for. Later ones are f32. */
+#define KERNEL_TYPED_BINDINGS 16
 
 typedef enum kernel_id {
 #define KERNEL(id, Args) KERNEL_##id,
@@ -71,8 +73,11 @@ typedef enum kernel_trait {
     FITS_MANY_TILES = 1 << 10, /* linear: y has enough tiles of 64 x 64 to take larger tiles */
     FITS_N32_P64 = 1 << 11,    /* N is at most 32 and P at most 64 */
     FITS_UNPACKED = 1 << 12,   /* sequences lie L rows apart: no cu */
-    FITS_LIBRARY = 1 << 14,    /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */
-    FITS_CHECK = 1 << 13       /* rows that only tests of a backend launch; the device may lack what they use */
+    FITS_CHECK = 1 << 13,      /* rows that only tests of a backend launch; the device may lack what they use */
+    FITS_WALK = 1 << 14,       /* the scan: enough sequences that one workgroup may walk over all chunks of a group; chunks of at most 32
+                                  tokens, N at most 32, P at most 64, at most 4 heads a group; no state comes in or goes out */
+    FITS_WALK16 = 1 << 15,     /* ... and chunks of at most 16 tokens, N at most 16, at most 2 heads a group */
+    FITS_LIBRARY = 1 << 16     /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */
 } kernel_trait;
 /* Whether the row computes with cooperative matrices. `local` of such a row counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->needs & DART_CAP_MATRIX) != 0)

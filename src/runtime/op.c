@@ -245,7 +245,8 @@ static void bind(op_call *call, backend_launch *launch, const op_binding *bindin
     }
     if (binding->at != NULL) *binding->at = (uint32_t)(before / size);
     launch->bindings[binding->slot] = (backend_binding){.memory = operand->of.buffer->memory, .offset = begin - before, .bytes = bytes};
-    launch->dtypes |= (uint32_t)operand->of.dtype << (2 * binding->slot);
+    if (binding->slot < KERNEL_TYPED_BINDINGS) launch->dtypes |= (uint32_t)operand->of.dtype << (2 * binding->slot);
+    else if (operand->of.dtype != DART_F32) op_fail(call, DART_INTERNAL, "%s of kernel %s is not f32", name, kernel->name);
 }
 
 void op_launch(op_call *call, void *args, uint64_t tiles, const op_binding *bindings, size_t count)

@@ -21,7 +21,7 @@ static const struct { conform_case c; int dtypes; } lines[] = {
 static const struct {
     const char *op;
     conform_runner run;
-    kernel_id kernels[8];
+    kernel_id kernels[9];
     uint32_t count;
 } ops[] = {
     {"convert", conform_dense, {KERNEL_convert, KERNEL_fill}, 2},
@@ -47,7 +47,7 @@ static const struct {
                           KERNEL_ssd_step, KERNEL_sma_append}, 8},
     {"ssd_backward", conform_ssd_backward, {KERNEL_ssd_backward_products, KERNEL_ssd_backward_read, KERNEL_ssd_backward_state,
                                             KERNEL_ssd_backward_scores, KERNEL_ssd_backward_x, KERNEL_ssd_backward_b, KERNEL_ssd_backward_c,
-                                            KERNEL_ssd_backward_decay}, 8},
+                                            KERNEL_ssd_backward_decay, KERNEL_ssd_backward_walk}, 9},
     {"sma", conform_sma, {KERNEL_sma_rho, KERNEL_sma_query, KERNEL_sma, KERNEL_sma_step, KERNEL_sma_merge, KERNEL_sma_append, KERNEL_convert}, 7},
     {"sma_backward", conform_sma_backward, {KERNEL_sma_backward_scores, KERNEL_sma_backward_sums, KERNEL_sma_backward_tokens,
                                             KERNEL_sma_backward_norm, KERNEL_sma_backward_memories, KERNEL_sma_backward_dh,
@@ -222,7 +222,8 @@ static bool differs(const target *t, const conform_case *c)
     const size_t op = op_of(c);
     /* The op states no more traits of it than these. */
     const uint32_t half = c->dtype == DART_F16 ? FITS_F16 | FITS_HALF : c->dtype == DART_BF16 ? FITS_BF16 | FITS_HALF : 0;
-    const uint32_t sizes = (c->P <= 64 ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0);
+    const uint32_t walks = (uint64_t)c->B * c->G >= 64 ? FITS_WALK | FITS_WALK16 : 0;
+    const uint32_t sizes = (c->P <= 64 ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0) | walks;
     const uint32_t traits = half | sizes | FITS_TILES | FITS_SHORT | FITS_N128_P64 | FITS_N32_P64 | FITS_SCAN | (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED);
     const uint32_t capabilities = t->info.capabilities;
     const dart_backend_kind backend = t->info.backend;

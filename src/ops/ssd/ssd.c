@@ -245,7 +245,53 @@ static void output(ssd_plan *p)
               OP_ROWS(ssd_output, y, &p->o.y, k));
 }
 
-/* All stages in one launch: where nobody asks for what passes between them, chunks are not more than the blocks of a cluster (with
+/* ---- All stages in one launch ---- */
+
+static void launch_piece(ssd_plan *p, uint32_t traits, uint64_t tiles)
+{
+    op_call *call = &p->call;
+    const dart_ssd_args *a = p->a;
+    struct SsdPieceArgs k = {.flags = p->flags | (op_has(&a->dh) ? HAS_DH : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N,
+                             .P = a->P, .S = a->S, .M = p->M, .first = p->memory.first, .count = p->memory.capacity,
+                             .capacity = p->memory.capacity, .eps = p->eps, .dt_min = a->dt_min, .dt_max = most_step(a)};
+    op_kernel(call, KERNEL_ssd_piece, a->L, traits);
+    OP_LAUNCH(call, &k, tiles, OP_ROWS(ssd_piece, x, &p->o.x, k), OP_ROWS(ssd_piece, dt, &p->o.dt, k),
+              OP_ROWS(ssd_piece, b, &p->o.b, k), OP_ROWS(ssd_piece, c, &p->o.c, k), OP_AT(ssd_piece, a_log, &p->o.a_log, k),
+              OP_AT(ssd_piece, dt_bias, &p->o.dt_bias, k), OP_AT(ssd_piece, d, &p->o.d, k), OP_AT(ssd_piece, seq, &p->o.seq, k),
+              OP_WHOLE(ssd_piece, h, &p->o.h), OP_WHOLE(ssd_piece, open, &p->o.open), OP_WHOLE(ssd_piece, open_decay, &p->o.open_decay),
+              OP_AT(ssd_piece, memory, &p->memory.values, k), OP_AT(ssd_piece, scale, &p->memory.scale, k), OP_ROWS(ssd_piece, y, &p->o.y, k));
+}
+
+#define WALK_LEAST 64 /* groups of all sequences */
+#define WALK_HEADS 4
+#define WALK_SIDE 32 /* tokens of a chunk, rows n */
+
+uint32_t ssd_walk_traits(const op_layout *layout, uint32_t H, uint32_t G, uint32_t N, uint32_t P, uint32_t S)
+{
+    const bool alike = !op_packed(layout) || (uint64_t)layout->B * layout->L / 4 <= layout->T;
+    if ((uint64_t)layout->B * G < WALK_LEAST || !alike || H / G > WALK_HEADS || S > WALK_SIDE || N > WALK_SIDE || P > 64 ||
+        (layout->flags & HAS_SEQ) != 0)
+        return 0;
+    return FITS_WALK | FITS_N32_P64 | FITS_P64 | (S <= 16 && N <= 16 && H / G <= 2 ? FITS_WALK16 : 0);
+}
+
+/* Where nobody asks for what passes between the stages and no state comes in or goes out. The scratch memory of the stages is not needed. */
+static bool walk(ssd_plan *p)
+{
+    const dart_ssd_args *a = p->a;
+    const uint32_t walks = ssd_walk_traits(&p->layout, a->H, a->G, a->N, a->P, p->C);
+    if (walks == 0 || op_has(&a->cum) || op_has(&a->decay) || op_has(&a->hin) || op_has(&a->h) || a->memories_count > 0) return false;
+    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->dh.offset % 8 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->o.b) &&
+                       op_fits_rows(&p->o.c) && op_fits_rows(&p->o.y);
+    const uint32_t traits = p->layout.traits | walks | (tiles ? FITS_TILES : 0);
+    if (!op_prefers(&p->call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, traits)) return false;
+    p->memory = (matrices){.values = p->o.dh, .scale = p->o.dh_scale};
+    p->flags |= op_has(&a->dh_scale) ? HAS_SCALE : 0;
+    launch_piece(p, traits, (uint64_t)a->B * a->G);
+    return true;
+}
+
+/* By clusters: where nobody asks for what passes between them, chunks are not more than the blocks of a cluster (with
  * seq there may be one more), and all clusters run at once. On an H200, 24 heads of 2,048 tokens take 18.7 us where
  * the stages one by one take 24.5; of 256 tokens 17.7 and 16.3, of 512 18 either way (November 2026). */
 #define PIECE_CHUNKS 8
@@ -262,15 +308,7 @@ static bool piece(ssd_plan *p)
         return false;
     const uint32_t traits = traits_of(p, &p->memory, &p->o.x) & traits_of(p, &p->memory, &p->o.b) & traits_of(p, &p->memory, &p->o.c);
     if (!op_prefers(call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, traits)) return false;
-    struct SsdPieceArgs k = {.flags = p->flags | (op_has(&a->dh) ? HAS_DH : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N,
-                             .P = a->P, .S = a->S, .M = p->M, .first = p->memory.first, .count = p->memory.capacity,
-                             .capacity = p->memory.capacity, .eps = p->eps, .dt_min = a->dt_min, .dt_max = most_step(a)};
-    op_kernel(call, KERNEL_ssd_piece, a->L, traits);
-    OP_LAUNCH(call, &k, clusters * PIECE_CHUNKS, OP_ROWS(ssd_piece, x, &p->o.x, k), OP_ROWS(ssd_piece, dt, &p->o.dt, k),
-              OP_ROWS(ssd_piece, b, &p->o.b, k), OP_ROWS(ssd_piece, c, &p->o.c, k), OP_AT(ssd_piece, a_log, &p->o.a_log, k),
-              OP_AT(ssd_piece, dt_bias, &p->o.dt_bias, k), OP_AT(ssd_piece, d, &p->o.d, k), OP_AT(ssd_piece, seq, &p->o.seq, k),
-              OP_WHOLE(ssd_piece, h, &p->o.h), OP_WHOLE(ssd_piece, open, &p->o.open), OP_WHOLE(ssd_piece, open_decay, &p->o.open_decay),
-              OP_AT(ssd_piece, memory, &p->memory.values, k), OP_AT(ssd_piece, scale, &p->memory.scale, k), OP_ROWS(ssd_piece, y, &p->o.y, k));
+    launch_piece(p, traits, clusters * PIECE_CHUNKS);
     return true;
 }
 
@@ -330,10 +368,12 @@ dart_status dart_ssd(dart_stream *stream, const dart_ssd_args *args)
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
     ssd_plan p = {.a = args};
     if (op_begin(&p.call, stream, "dart_ssd") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
+    const bool one = args->L == 1 && !op_packed(&p.layout) && !op_has(&args->hin) && !op_has(&args->dh_scale);
+    const bool by_token = args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && one);
+    if (!by_token && walk(&p)) return op_end(&p.call);
     p.o.cum = op_kept(&p.call, &p.o.cum);
     p.o.decay = op_kept(&p.call, &p.o.decay);
-    const bool one = args->L == 1 && !op_packed(&p.layout) && !op_has(&args->hin) && !op_has(&args->dh_scale);
-    if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && one)) {
+    if (by_token) {
         decay(&p);
         step(&p);
         append(&p);

@@ -8,6 +8,10 @@ typedef struct ssd_entering {
     op_operand cum, decay, hin, hin_scale;
 } ssd_entering;
 
+/* What a call needs for the kernels whose workgroups walk over all chunks of a group: many groups, and packed sequences of similar lengths. Chosen
+ * from shapes only: the order of sums does not depend on the device. FITS_WALK and what it implies, or 0. */
+uint32_t ssd_walk_traits(const op_layout *layout, uint32_t H, uint32_t G, uint32_t N, uint32_t P, uint32_t S);
+
 /* Records the stages of the call that lead to the states entering its chunks, raw and f32, in scratch memory of the stream. The state
  * before the piece, args->h, is left as it is; args->y is checked and not used. Returns the stream's status. */
 dart_status ssd_enter(const op_call *call, const dart_ssd_args *args, ssd_entering *entering);

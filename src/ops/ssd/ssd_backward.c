@@ -17,7 +17,7 @@ typedef struct plan {
             grad_dt_bias, grad_d, grad_h;
     } o;
     ssd_entering entering;
-    op_operand cb, grad_cb, lambda, carry, sums, token, of_a_log, of_bias, of_d; /* scratch */
+    op_operand cb, grad_cb, lambda, carry, sums, token, of_a_log, of_bias, of_d; /* scratch; the last three with a row for each share of a sum */
 } plan;
 
 static dart_status check(plan *p)
@@ -101,6 +101,8 @@ static void place_scratch(plan *p)
     p->of_bias = op_scratch(call, DART_F32, chunks, a->H);
     p->of_d = op_scratch(call, DART_F32, chunks, a->H);
 }
+
+static float most_step(const dart_ssd_backward_args *a) { return a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max; }
 
 /* ---- Stages ---- */
 
@@ -209,7 +211,7 @@ static void of_decay(plan *p)
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
     struct SsdBackwardDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .N = a->N, .S = a->S, .M = p->M, .C = p->C,
-                                     .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
+                                     .dt_min = a->dt_min, .dt_max = most_step(a)};
     op_kernel(call, KERNEL_ssd_backward_decay, a->L, 0);
     OP_LAUNCH(call, &k, (uint64_t)a->H * p->M * a->B, OP_ROWS(ssd_backward_decay, dt, &p->o.dt, k),
               OP_AT(ssd_backward_decay, a_log, &p->o.a_log, k), OP_AT(ssd_backward_decay, dt_bias, &p->o.dt_bias, k),
@@ -218,9 +220,63 @@ static void of_decay(plan *p)
               OP_AT(ssd_backward_decay, seq, &p->o.seq, k), OP_ROWS(ssd_backward_decay, grad_dt, &p->o.grad_dt, k),
               OP_WHOLE(ssd_backward_decay, of_a_log, &p->of_a_log), OP_WHOLE(ssd_backward_decay, of_bias, &p->of_bias),
               OP_WHOLE(ssd_backward_decay, of_d, &p->of_d));
-    dense_sum(call, &p->of_a_log, &p->o.grad_a_log, true);
-    if (op_has(&a->dt_bias)) dense_sum(call, &p->of_bias, &p->o.grad_dt_bias, true);
-    if (op_has(&a->d)) dense_sum(call, &p->of_d, &p->o.grad_d, true);
+}
+
+/* ---- One launch for all of them ---- */
+
+static bool walk(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    const uint32_t walks = ssd_walk_traits(&p->layout, a->H, a->G, a->N, a->P, p->C);
+    if (walks == 0 || op_has(&a->h) || op_has(&a->cum) || op_has(&a->up_h) || op_has(&a->grad_h)) return false;
+    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->o.b) && op_fits_rows(&p->o.c) &&
+                       op_fits_rows(&p->o.up_y) && op_fits_rows(&p->o.grad_x) && op_fits_rows(&p->o.grad_b) && op_fits_rows(&p->o.grad_c) &&
+                       a->up_dh.offset % 4 == 0;
+    const uint32_t traits = p->layout.traits | walks | (tiles ? FITS_TILES : 0);
+    if (!op_prefers(call, KERNEL_ssd_backward_walk, KERNEL_ssd_backward_x, a->L, traits)) return false;
+    struct SsdBackwardWalkArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
+                                    .P = a->P, .S = a->S, .M = p->M, .dt_min = a->dt_min, .dt_max = most_step(a)};
+    const op_operand hin = op_scratch(call, DART_F32, p->slots, (uint64_t)a->H * a->N * a->P);
+    p->of_a_log = op_scratch(call, DART_F32, a->B, a->H);
+    p->of_bias = op_scratch(call, DART_F32, a->B, a->H);
+    p->of_d = op_scratch(call, DART_F32, a->B, a->H);
+    op_kernel(call, KERNEL_ssd_backward_walk, a->L, traits);
+    OP_LAUNCH(call, &k, (uint64_t)a->B * a->G, OP_ROWS(ssd_backward_walk, x, &p->o.x, k), OP_ROWS(ssd_backward_walk, dt, &p->o.dt, k),
+              OP_ROWS(ssd_backward_walk, b, &p->o.b, k), OP_ROWS(ssd_backward_walk, c, &p->o.c, k), OP_AT(ssd_backward_walk, a_log, &p->o.a_log, k),
+              OP_AT(ssd_backward_walk, dt_bias, &p->o.dt_bias, k), OP_AT(ssd_backward_walk, d, &p->o.d, k),
+              OP_ROWS(ssd_backward_walk, up_y, &p->o.up_y, k), OP_AT(ssd_backward_walk, up_dh, &p->o.up_dh, k),
+              OP_AT(ssd_backward_walk, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_walk, hin, &hin), OP_ROWS(ssd_backward_walk, grad_x, &p->o.grad_x, k),
+              OP_ROWS(ssd_backward_walk, grad_dt, &p->o.grad_dt, k), OP_ROWS(ssd_backward_walk, grad_b, &p->o.grad_b, k),
+              OP_ROWS(ssd_backward_walk, grad_c, &p->o.grad_c, k), OP_WHOLE(ssd_backward_walk, of_a_log, &p->of_a_log),
+              OP_WHOLE(ssd_backward_walk, of_bias, &p->of_bias), OP_WHOLE(ssd_backward_walk, of_d, &p->of_d));
+    return true;
+}
+
+static void stages(plan *p)
+{
+    const dart_ssd_backward_args *a = p->a;
+    enter(p);
+    place_scratch(p);
+    if (op_has(&a->seq)) { /* rows past the counts */
+        dense_clear(&p->call, &p->o.grad_x);
+        dense_clear(&p->call, &p->o.grad_dt);
+        dense_clear(&p->call, &p->o.grad_b);
+        if (!a->add_c) dense_clear(&p->call, &p->o.grad_c);
+    }
+    if (op_packed(&p->layout)) { /* slots of no chunk, which the sums read */
+        dense_clear(&p->call, &p->of_a_log);
+        dense_clear(&p->call, &p->of_bias);
+        dense_clear(&p->call, &p->of_d);
+    }
+    products(p);
+    read(p);
+    state(p);
+    scores(p);
+    of_x(p);
+    of_b(p);
+    of_c(p);
+    of_decay(p);
 }
 
 dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backward_args *args)
@@ -228,26 +284,9 @@ dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backward_args 
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
     plan p = {.a = args};
     if (op_begin(&p.call, stream, "dart_ssd_backward") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
-    enter(&p);
-    place_scratch(&p);
-    if (op_has(&args->seq)) { /* rows past the counts */
-        dense_clear(&p.call, &p.o.grad_x);
-        dense_clear(&p.call, &p.o.grad_dt);
-        dense_clear(&p.call, &p.o.grad_b);
-        if (!args->add_c) dense_clear(&p.call, &p.o.grad_c);
-    }
-    if (op_packed(&p.layout)) { /* slots of no chunk, which the sums read */
-        dense_clear(&p.call, &p.of_a_log);
-        dense_clear(&p.call, &p.of_bias);
-        dense_clear(&p.call, &p.of_d);
-    }
-    products(&p);
-    read(&p);
-    state(&p);
-    scores(&p);
-    of_x(&p);
-    of_b(&p);
-    of_c(&p);
-    of_decay(&p);
+    if (!walk(&p)) stages(&p);
+    dense_sum(&p.call, &p.of_a_log, &p.o.grad_a_log, true);
+    if (op_has(&args->dt_bias)) dense_sum(&p.call, &p.of_bias, &p.o.grad_dt_bias, true);
+    if (op_has(&args->d)) dense_sum(&p.call, &p.of_d, &p.o.grad_d, true);
     return op_end(&p.call);
 }
