@@ -19,8 +19,6 @@ enum {
 #include "rows.def"
     BINDING_end
 };
-#define BIND(id, name, access) static_assert(BINDING_##id##_##name < 16, "dtypes has two bits a binding: " #id ", " #name);
-#include "rows.def"
 enum : uint32_t {
 #define ROW(id, variant, T0, T1, threads, shared_bytes, maps) \
     TILE0_##id##_##variant = (T0), TILE1_##id##_##variant = (T1),
@@ -56,9 +54,13 @@ struct View {
     char *base; // aligned to 256 bytes
     uint32_t dtype;
 };
+template <int binding> __device__ __forceinline__ uint32_t dtype_of(uint32_t dtypes)
+{
+    static_assert(binding < 16, "dtypes has two bits for each of the first 16 bindings, later ones are f32");
+    return (dtypes >> (2 * binding)) & 3u;
+}
 #define VIEW(id, name) \
-    (View{reinterpret_cast<char *>(bindings.address[BINDING_##id##_##name]), \
-          (dtypes >> (2 * BINDING_##id##_##name)) & 3u})
+    (View{reinterpret_cast<char *>(bindings.address[BINDING_##id##_##name]), dtype_of<BINDING_##id##_##name>(dtypes)})
 #define FLOATS(id, name) (reinterpret_cast<float *>(bindings.address[BINDING_##id##_##name]))
 #define INTS(id, name) (reinterpret_cast<int32_t *>(bindings.address[BINDING_##id##_##name]))
 
