@@ -54,13 +54,12 @@ struct View {
     char *base; // aligned to 256 bytes
     uint32_t dtype;
 };
-template <int binding> __device__ __forceinline__ uint32_t dtype_of(uint32_t dtypes)
-{
+template <int binding> struct Typed {
     static_assert(binding < 16, "dtypes has two bits for each of the first 16 bindings, later ones are f32");
-    return (dtypes >> (2 * binding)) & 3u;
-}
+    enum { shift = 2 * binding };
+};
 #define VIEW(id, name) \
-    (View{reinterpret_cast<char *>(bindings.address[BINDING_##id##_##name]), dtype_of<BINDING_##id##_##name>(dtypes)})
+    (View{reinterpret_cast<char *>(bindings.address[BINDING_##id##_##name]), (dtypes >> Typed<BINDING_##id##_##name>::shift) & 3u})
 #define FLOATS(id, name) (reinterpret_cast<float *>(bindings.address[BINDING_##id##_##name]))
 #define INTS(id, name) (reinterpret_cast<int32_t *>(bindings.address[BINDING_##id##_##name]))
 
