@@ -10,7 +10,7 @@ struct SmaRhoArgs { U32 tiles, rows, P, dh_at; F32 eps; };
  * dtype of the binding; a power of two rounds nothing, except numbers too small for f16. 2^i is the largest power of two not above
  * 1 / (rms(q) sqrt(N)), 2^j the largest not above 1 / rms(e), 2^k the largest not above 1 / max |c|.
  * unit[2 ((b L + t) G + g)] = 2^(-i - j) / (rms(q) sqrt(N) rms(e)), the factor that the logit still lacks; the next element is 2^-k.
- * Tile: one (row, group): tile = g + G row. */
+ * Tile: T0 (row, group)s, numbered g + G row. */
 struct SmaQueryArgs { U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row, c_at, c_row, seq_at; F32 eps; };
 
 /* Memory i of this launch, i in [0, count), is number first + i of the sequence and stored at slot i of capacity:
@@ -72,7 +72,7 @@ struct SmaBackwardTokensArgs {
 };
 
 /* The norms of q and e: with i = 1 / rms(q), o = of_q / sqrt(N): grad_q = i o - q i^3 mean(o q); grad_e alike with o = of_e. Rows past the count
- * become 0. With HAS_CU L is T. Tile: one (row, group): tile = g + G row. */
+ * become 0. With HAS_CU L is T. Tile: T0 (row, group)s, numbered g + G row. */
 struct SmaBackwardNormArgs {
     U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row, seq_at, grad_q_at, grad_q_row, grad_e_at, grad_e_row;
     F32 eps;
@@ -89,7 +89,7 @@ struct SmaBackwardMemoriesArgs {
  * Tile: T0 rows of N of one (b, m, h), tile = row block + row blocks * (h + H (m + M b)). */
 struct SmaBackwardDhArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, dh_at, factor_at, seq_at, grad_dh_at; };
 
-/* What sma_backward_memories and sma_backward_dh write, by one kernel and without x. Tile: T0 of the M N rows m N + n of one (b, h),
+/* What sma_backward_memories and sma_backward_dh leave in grad_dh, by one kernel. Tile: T0 of the M N rows m N + n of one (b, h),
  * tile = row block + row blocks * (h + H b). */
 struct SmaBackwardRowsArgs {
     U32 tiles, flags, B, L, T, H, G, N, P, S, M, c_at, c_row, dh_at, factor_at, seq_at, up_r_at, up_r_row, grad_dh_at;

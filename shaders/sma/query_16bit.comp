@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// qn, en, read and unit as query_base.comp computes them with HAS_UNIT, where all else has 16 bits and lies in whole 16-byte words: a
-// lane has eight elements of q and of e, or of c, and nothing is read twice. One workgroup takes one (token, group). LANES is 64 at
-// least. Shared memory: 16 LANES bytes. Guards: eps > 0; tokens past the count are skipped.
+// qn, en, read and unit as query_base.comp computes them with HAS_UNIT, where all else has 16 bits and lies in whole 16-byte words.
+// A workgroup takes T0 (token, group)s, TEAM neighbouring lanes each: 16 with rows of T0 = LANES / 16. The words of q, c and e, in this order, are
+// dealt to the lanes, and nothing is read twice. Shared memory: 16 LANES bytes. Guards: eps > 0; tokens past the count are skipped.
 #include "lib/dart.glsl"
 #include "table/sma_query.glsl"
 READS_AS(uvec4, quads, q) READS_AS(uvec4, quads, e) READS(seq) WRITES_AS(uvec4, quads, qn) WRITES_AS(uvec4, quads, en)
@@ -12,7 +12,8 @@ WRITES_AS(vec2, pairs, unit) READS_AS(uvec4, quads, c) WRITES_AS(uvec4, quads, r
 // The largest power of two that is not above x.
 float power_below(float x) { return uintBitsToFloat(floatBitsToUint(max(x, 1.17549435e-38)) & 0x7f800000u); }
 
-const uint WIDEST = MAX_STATE / 8u; // lanes of a row; as many again have c
+const uint TEAM = 16u;
+const uint MOST = 3u * MAX_STATE / 8u / TEAM; // words of a lane
 
 vec2 unpack(uint type, uint word)
 {
@@ -48,42 +49,58 @@ float largest_of(uint type, uvec4 words)
     return most;
 }
 
-shared vec3 parts[gl_WorkGroupSize.x];
+shared vec4 parts[LANES]; // squares of q and of e, the largest of c
 
 void main()
 {
-    uint own = LANE % WIDEST;
-    bool reads = LANE / WIDEST == 1u;
+    uint own = LANE % TEAM;
+    uint wide = args.N / 8u;
+    uint all = 2u * wide + args.P / 8u;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        uint row = tile / args.G;
-        uint g = tile % args.G;
-        uint b = row / args.L;
-        if (row % args.L >= seq_count(b, args.L)) continue;
-        bool wide = LANE < 2u * WIDEST && own < args.N / 8u;
-        bool narrow = LANE < args.P / 8u;
-        uvec4 words = uvec4(0u); // of q or of c
-        uvec4 verifier = uvec4(0u);
-        if (wide && reads) words = quads_c[(args.c_at + row * args.c_row + g * args.N) / 8u + own];
-        if (wide && !reads) words = quads_q[(args.q_at + row * args.q_row + g * args.N) / 8u + own];
-        if (narrow) verifier = quads_e[(args.e_at + row * args.e_row + g * args.P) / 8u + own];
-        vec3 part; // squares of q and of e, the largest of c
-        part.x = subgroupAdd(reads ? 0.0 : squares_of(DTYPE_OF(q), words));
-        part.y = subgroupAdd(squares_of(DTYPE_OF(e), verifier));
-        part.z = subgroupMax(reads ? largest_of(DTYPE_OF(c), words) : 0.0);
-        if (subgroupElect()) parts[gl_SubgroupID] = part;
+        uint item = tile * T0 + LANE / TEAM;
+        uint row = item / args.G;
+        uint g = item % args.G;
+        bool live = row < args.B * args.L && row % args.L < seq_count(row / args.L, args.L);
+        uint q_at = (args.q_at + row * args.q_row + g * args.N) / 8u;
+        uint c_at = (args.c_at + row * args.c_row + g * args.N) / 8u;
+        uint e_at = (args.e_at + row * args.e_row + g * args.P) / 8u;
+        uvec4 words[MOST];
+        vec4 sums = vec4(0.0);
+        [[unroll]] for (uint x = 0u; x < MOST; x++) {
+            uint i = own + x * TEAM;
+            words[x] = uvec4(0u);
+            if (x * TEAM >= all || i >= all || !live) continue;
+            if (i < wide) {
+                words[x] = quads_q[q_at + i];
+                sums.x += squares_of(DTYPE_OF(q), words[x]);
+            } else if (i < 2u * wide) {
+                words[x] = quads_c[c_at + i - wide];
+                sums.z = max(sums.z, largest_of(DTYPE_OF(c), words[x]));
+            } else {
+                words[x] = quads_e[e_at + i - 2u * wide];
+                sums.y += squares_of(DTYPE_OF(e), words[x]);
+            }
+        }
         barrier();
-        part = parts[0];
-        for (uint i = 1u; i < gl_NumSubgroups; i++) part = vec3(part.xy + parts[i].xy, max(part.z, parts[i].z));
+        parts[LANE] = sums;
         barrier();
-
-        float q_factor = inversesqrt(part.x / float(args.N) + args.eps) * inversesqrt(float(args.N));
-        float e_factor = inversesqrt(part.y / float(args.P) + args.eps);
+        sums = vec4(0.0);
+        [[unroll]] for (uint i = 0u; i < TEAM; i++) {
+            vec4 other = parts[LANE - own + i];
+            sums = vec4(sums.xy + other.xy, max(sums.z, other.z), 0.0);
+        }
+        float q_factor = inversesqrt(sums.x / float(args.N) + args.eps) * inversesqrt(float(args.N));
+        float e_factor = inversesqrt(sums.y / float(args.P) + args.eps);
         float q_power = power_below(q_factor);
         float e_power = power_below(e_factor);
-        float c_power = power_below(1.0 / max(part.z, 1.17549435e-38));
-        if (wide && reads) quads_read[tile * (args.N / 8u) + own] = times(DTYPE_OF(c), DTYPE_OF(read), words, c_power);
-        if (wide && !reads) quads_qn[tile * (args.N / 8u) + own] = times(DTYPE_OF(q), DTYPE_OF(qn), words, q_power);
-        if (narrow) quads_en[tile * (args.P / 8u) + own] = times(DTYPE_OF(e), DTYPE_OF(en), verifier, e_power);
-        if (LANE == 0u) pairs_unit[tile] = vec2(q_factor / q_power * (e_factor / e_power), 1.0 / c_power);
+        float c_power = power_below(1.0 / max(sums.z, 1.17549435e-38));
+        [[unroll]] for (uint x = 0u; x < MOST; x++) {
+            uint i = own + x * TEAM;
+            if (x * TEAM >= all || i >= all || !live) continue;
+            if (i < wide) quads_qn[item * wide + i] = times(DTYPE_OF(q), DTYPE_OF(qn), words[x], q_power);
+            else if (i < 2u * wide) quads_read[item * wide + i - wide] = times(DTYPE_OF(c), DTYPE_OF(read), words[x], c_power);
+            else quads_en[item * (args.P / 8u) + i - 2u * wide] = times(DTYPE_OF(e), DTYPE_OF(en), words[x], e_power);
+        }
+        if (own == 0u && live) pairs_unit[item] = vec2(q_factor / q_power * (e_factor / e_power), 1.0 / c_power);
     }
 }

@@ -95,7 +95,7 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
     const uint32_t type = op_fits_half(&a->q, &a->e) & op_fits_half(&a->q, &a->c);
     const uint32_t fits = type | (type != 0 ? FITS_HALF : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
     op_kernel(call, KERNEL_sma_query, a->L, (half ? fits : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0));
-    OP_LAUNCH(call, &k, p->rows * a->G, OP_ROWS(sma_query, q, &p->o.q, k), OP_ROWS(sma_query, e, &p->o.e, k),
+    OP_LAUNCH(call, &k, base_ceil_div(p->rows * a->G, call->T0), OP_ROWS(sma_query, q, &p->o.q, k), OP_ROWS(sma_query, e, &p->o.e, k),
               OP_AT(sma_query, seq, &p->o.seq, k), OP_WHOLE(sma_query, qn, &qn), OP_WHOLE(sma_query, en, &to->en),
               OP_WHOLE(sma_query, unit, &to->unit), OP_AT(sma_query, c, &c, k), OP_WHOLE(sma_query, read, &read));
     return to;
@@ -119,7 +119,7 @@ static op_operand rho(sma_plan *p, const run_operands *run)
 static uint32_t traits(const sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;
-    const uint32_t small = a->P <= 64 ? FITS_P64 : 0;
+    const uint32_t small = a->P > 64 ? 0 : a->N <= 32 ? FITS_P64 | FITS_N32_P64 : FITS_P64;
     const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.r) && run->dh.offset % 8 == 0;
     if (!op_has(&run->scale)) return p->layout.traits | small | (sizes ? FITS_TILES : 0);
     const uint32_t one = op_fits_half(&a->q, &a->e) & op_fits_half(&a->c, &run->dh) & op_fits_half(&a->q, &run->dh);
@@ -152,6 +152,7 @@ static void attend(sma_plan *p, const attended *to)
     const struct query *from = query(p, dtype); /* may launch */
     if (half) k.flags |= HAS_UNIT;
     op_kernel(call, KERNEL_sma, a->L, fits);
+    if (call->row->T1 == 0) call->T1 = a->N / 16; /* of a row for FITS_N32_P64 and FITS_TILES */
     OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_WHOLE(sma, qn, &from->qn), OP_WHOLE(sma, en, &from->en),
               OP_WHOLE(sma, unit, &from->unit), OP_ROWS(sma, c, half ? &from->read : &p->o.c, k), OP_AT(sma, dh, &to->dh, k),
               OP_AT(sma, factor, &to->factor, k), OP_AT(sma, seq, &p->o.seq, k), OP_ROWS(sma, r, &p->o.r, k),

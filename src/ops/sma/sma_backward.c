@@ -64,7 +64,7 @@ static void prepare(plan *p)
                                  .c_row = op_row(&p->o.c),
                                  .eps = a->eps};
     op_kernel(call, KERNEL_sma_query, a->L, a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
-    OP_LAUNCH(call, &query, p->rows * a->G, OP_ROWS(sma_query, q, &p->o.q, query), OP_ROWS(sma_query, e, &p->o.e, query),
+    OP_LAUNCH(call, &query, base_ceil_div(p->rows * a->G, call->T0), OP_ROWS(sma_query, q, &p->o.q, query), OP_ROWS(sma_query, e, &p->o.e, query),
               OP_AT(sma_query, seq, &p->o.seq, query), OP_WHOLE(sma_query, qn, &p->qn), OP_WHOLE(sma_query, en, &p->en),
               OP_WHOLE(sma_query, unit, &none), OP_AT(sma_query, c, &none, query), OP_WHOLE(sma_query, read, &none));
     p->factor = p->o.scale;
@@ -77,13 +77,15 @@ static void prepare(plan *p)
     OP_LAUNCH(call, &rho, base_ceil_div(rows, call->T0), OP_AT(sma_rho, dh, &p->o.dh, rho), OP_WHOLE(sma_rho, rho, &p->factor));
 }
 
-/* What rows for matrices and for few registers ask of the call. */
+/* What rows for matrices and for few registers ask of the call. Those for matrices take normalised memories. */
 static uint32_t traits_of(const plan *p)
 {
     const dart_sma_backward_args *a = p->a;
     const uint32_t half = op_fits_half(&a->c, &a->memories.dh) & op_fits_half(&a->memories.dh, &a->up_r);
-    const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.c) && op_fits_rows(&p->o.dh) && op_fits_rows(&p->o.up_r);
-    return p->layout.traits | half | (tiles ? FITS_TILES : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
+    const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && (p->flags & IS_RAW) == 0;
+    const bool tiles = sizes && op_fits_rows(&p->o.c) && op_fits_rows(&p->o.dh) && op_fits_rows(&p->o.r) && op_fits_rows(&p->o.up_r) &&
+                       op_fits_rows(&p->o.grad_dh);
+    return p->layout.traits | half | (tiles ? FITS_TILES : 0) | (a->P <= 64 ? FITS_P64 : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
 }
 
 static void scores(plan *p)
@@ -129,6 +131,7 @@ static bool tokens(plan *p)
                                       .P = a->P,
                                       .S = a->S, .M = p->M};
     op_kernel(call, KERNEL_sma_backward_tokens, a->L, traits);
+    if (call->row->T1 == 0) call->T1 = a->N / 16; /* of a row for FITS_N32_P64 and FITS_TILES */
     OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->G * a->B, OP_WHOLE(sma_backward_tokens, qn, &p->qn),
               OP_WHOLE(sma_backward_tokens, en, &p->en), OP_ROWS(sma_backward_tokens, c, &p->o.c, k), OP_AT(sma_backward_tokens, dh, &p->o.dh, k),
               OP_AT(sma_backward_tokens, factor, &p->factor, k), OP_AT(sma_backward_tokens, seq, &p->o.seq, k),
@@ -147,7 +150,7 @@ static void norm(plan *p)
     struct SmaBackwardNormArgs k = {.flags = p->flags, .B = a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
                                     .eps = a->eps};
     op_kernel(call, KERNEL_sma_backward_norm, a->L, 0);
-    OP_LAUNCH(call, &k, p->rows * a->G, OP_ROWS(sma_backward_norm, q, &p->o.q, k), OP_ROWS(sma_backward_norm, e, &p->o.e, k),
+    OP_LAUNCH(call, &k, base_ceil_div(p->rows * a->G, call->T0), OP_ROWS(sma_backward_norm, q, &p->o.q, k), OP_ROWS(sma_backward_norm, e, &p->o.e, k),
               OP_WHOLE(sma_backward_norm, of_q, &p->of_q), OP_WHOLE(sma_backward_norm, of_e, &p->of_e),
               OP_AT(sma_backward_norm, seq, &p->o.seq, k), OP_ROWS(sma_backward_norm, grad_q, &p->o.grad_q, k),
               OP_ROWS(sma_backward_norm, grad_e, &p->o.grad_e, k));
@@ -159,7 +162,7 @@ static bool rows(plan *p)
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
     const uint32_t traits = traits_of(p);
-    if (!op_prefers(call, KERNEL_sma_backward_rows, KERNEL_sma_backward_dh, a->L, traits)) return false;
+    if (!op_prefers(call, KERNEL_sma_backward_rows, KERNEL_sma_backward_memories, a->L, traits)) return false;
     struct SmaBackwardRowsArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                                     .M = p->M};
     op_kernel(call, KERNEL_sma_backward_rows, a->L, traits);
@@ -175,10 +178,10 @@ static void of_memories(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    p->x = op_scratch(call, DART_F32, p->o.dh.rows, p->o.dh.width);
     struct SmaBackwardMemoriesArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                                         .M = p->M};
     const uint64_t heads = (uint64_t)a->H * p->M * a->B;
+    p->x = op_scratch(call, DART_F32, p->o.dh.rows, p->o.dh.width);
     op_kernel(call, KERNEL_sma_backward_memories, a->L, traits_of(p));
     const uint64_t blocks = base_ceil_div((uint64_t)p->M * a->N, call->T0) * base_ceil_div(a->P, call->T1);
     OP_LAUNCH(call, &k, 2 * blocks * a->H * a->B, OP_WHOLE(sma_backward_memories, qn, &p->qn), OP_WHOLE(sma_backward_memories, en, &p->en),
