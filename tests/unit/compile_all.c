@@ -1,9 +1,11 @@
 /* Makes every compute pipeline that a call may take on the one Vulkan device that is there, without running any:
- * compile_all [DEVICE_SPEC [KERNEL...]]. "device NAME, DRIVER" goes to stderr, then "pipeline NAME" before each, for
- * tools/compilers/table.py. */
+ * compile_all [--without BITS] [DEVICE_SPEC [KERNEL...]]. "device NAME, DRIVER" goes to stderr, then "pipeline NAME" before each, for
+ * tools/compilers/table.py. With --without the device counts as lacking those capabilities (a number, bits of dart_capability), which
+ * shows the rows below the ones it takes. */
 #include "runtime/device.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Storage types that a call may mix: all alike, and 16-bit weights or memories beside f32 activations. Bindings that are
@@ -112,9 +114,16 @@ int main(int argc, char **argv)
     dart_device *device = NULL;
     char text[512];
     unsigned failures = 0, count = 0;
+    dart_device_options options = {.spec = "vulkan", .unchecked = true};
+    if (argc > 2 && strcmp(argv[1], "--without") == 0) {
+        options.without_capabilities = (uint32_t)strtoul(argv[2], NULL, 0);
+        argc -= 2;
+        argv += 2;
+    }
+    if (argc > 1) options.spec = argv[1];
     setvbuf(stderr, NULL, _IONBF, 0);
     if (dart_context_create(NULL, &context) != DART_OK) return fail("no context");
-    if (dart_device_open(context, &(dart_device_options){.spec = argc > 1 ? argv[1] : "vulkan", .unchecked = true}, &device) != DART_OK) {
+    if (dart_device_open(context, &options, &device) != DART_OK) {
         dart_context_error(context, text, sizeof text);
         return fail(text);
     }
