@@ -155,7 +155,7 @@ typedef enum dart_capability {
                                       16 x 16 x 16 by subgroups of 32 lanes */
     DART_CAP_WIDE = 1 << 10,       /* Vulkan: subgroups of 32 lanes or more */
     DART_CAP_REGISTERS = 1 << 11,  /* Vulkan: with 128 registers an invocation, enough invocations run to hide the latency of
-                                      memory; absent on AMD's GCN */
+                                      memory; absent on AMD's GCN and Adreno before the 8xx */
     DART_CAP_MATRIX_CUTS = 1 << 12,   /* Vulkan: converting a matrix of f32 sums to bf16 truncates instead of rounding. No
                                          specification promises that; a probe when the device is opened decides. */
     DART_CAP_MATRIX_PLACES = 1 << 13, /* Vulkan: an invocation holds the same elements of a matrix of f16 sums as of a matrix of

@@ -62,6 +62,7 @@ typedef struct vk_adapter {
     bool require_full_subgroups;
     bool vary_subgroups;        /* rows with subgroup operations leave the size to the driver's compiler */
     bool require_subgroup_size; /* rows with matrices ask for matrix_subgroup lanes */
+    uint32_t asked_subgroup;    /* rows with subgroup operations ask for as many lanes; 0: they do not */
     uint32_t matrix_subgroup;
     vk_matrix matrix_f16, matrix_bf16; /* with sums in f32 */
     bool size_control_extension; /* else in the core, or absent */

@@ -297,19 +297,25 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     /* Full subgroups of whatever size need workgroups that the largest divides, and the kernels have room for sums of the smallest. */
     adapter->vary_subgroups = adapter->require_full_subgroups && !fixed_size && sizes.minSubgroupSize >= SUBGROUP_LEAST &&
                               SUBGROUP_MULTIPLE % sizes.maxSubgroupSize == 0;
-    /* A SIMD of GCN, whose subgroups have one size, has 256 registers a lane: two subgroups that take 128 of them. */
+    adapter->require_subgroup_size = adapter->require_full_subgroups && !fixed_size &&
+                                     (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+    /* Adreno before the 8xx: 128 lanes unless 64 are asked for. */
+    if (adapter->require_subgroup_size && SUBGROUP_MULTIPLE % subgroup.subgroupSize != 0 && sizes.minSubgroupSize <= SUBGROUP_MULTIPLE &&
+        sizes.maxSubgroupSize >= SUBGROUP_MULTIPLE)
+        adapter->asked_subgroup = SUBGROUP_MULTIPLE;
+    /* A SIMD of GCN, whose subgroups have one size, has 256 registers a lane: two subgroups that take 128 of them. Where subgroups may
+     * have 128 lanes (Adreno before the 8xx), a core holds 2 subgroups of 16 with more than 128 registers a lane. */
     const bool gcn = base.vendorID == VENDOR_AMD && fixed_size;
-    if (!gcn) info->capabilities |= DART_CAP_REGISTERS;
+    const uint32_t most = size_control ? sizes.maxSubgroupSize : subgroup.subgroupSize;
+    if (!gcn && most <= SUBGROUP_MULTIPLE) info->capabilities |= DART_CAP_REGISTERS;
     /* Rows for FLOAT16 multiply f16 operands into f32 sums. GCN converts each of them first (Mesa 25.0): 1.4 instructions a
      * product, where f32 operands take 1. From RDNA on the conversion is part of the instruction. */
     if (gcn) info->capabilities &= ~(uint32_t)DART_CAP_FLOAT16;
     if ((subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
         (subgroup.supportedOperations & SUBGROUP_OPERATIONS) == SUBGROUP_OPERATIONS && subgroup.subgroupSize >= SUBGROUP_LEAST &&
-        SUBGROUP_MULTIPLE % subgroup.subgroupSize == 0 && (adapter->require_full_subgroups || fixed_size))
+        (SUBGROUP_MULTIPLE % subgroup.subgroupSize == 0 || adapter->asked_subgroup != 0) && (adapter->require_full_subgroups || fixed_size))
         info->capabilities |= DART_CAP_SUBGROUP;
     /* Matrices take whole subgroups of a known size: 32 lanes where there is a choice. */
-    adapter->require_subgroup_size = adapter->require_full_subgroups && !fixed_size &&
-                                     (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
     adapter->matrix_subgroup = subgroup.subgroupSize;
     if (adapter->require_subgroup_size && sizes.minSubgroupSize <= 32 && sizes.maxSubgroupSize >= 32)
         adapter->matrix_subgroup = 32;

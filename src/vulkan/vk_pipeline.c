@@ -82,6 +82,7 @@ static dart_status compile(vk_device *device, const backend_code *of, VkPipeline
                                                   .pCode = code->words};
     const vk_adapter *adapter = device->adapter;
     const bool matrix = ROW_HAS_MATRIX(row);
+    const bool subgroup = !matrix && (row->needs & DART_CAP_SUBGROUP) != 0;
     const bool bfloat16 = (row->needs & DART_CAP_MATRIX_BF16) != 0;
     const constants values = {.dtypes = of->dtypes, .T0 = of->T0, .T1 = of->T1,
                               .local = matrix ? row->local * adapter->matrix_subgroup : row->local,
@@ -96,7 +97,7 @@ static dart_status compile(vk_device *device, const backend_code *of, VkPipeline
                                                  .pData = &values};
     const VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
-        .requiredSubgroupSize = adapter->matrix_subgroup};
+        .requiredSubgroupSize = matrix ? adapter->matrix_subgroup : adapter->asked_subgroup};
     VK(device, vkCreateShaderModule, (device->handle, &module_info, NULL, &module));
     VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
                                         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
@@ -105,12 +106,12 @@ static dart_status compile(vk_device *device, const backend_code *of, VkPipeline
                                                   .pName = "main",
                                                   .pSpecializationInfo = &specialization},
                                         .layout = device->layouts[kernel_buffers(row->id)]};
-    if (matrix && adapter->require_subgroup_size) info.stage.pNext = &size;
-    if ((matrix || (row->needs & DART_CAP_SUBGROUP) != 0) && adapter->require_full_subgroups)
+    if ((matrix && adapter->require_subgroup_size) || (subgroup && adapter->asked_subgroup != 0)) info.stage.pNext = &size;
+    if ((matrix || subgroup) && adapter->require_full_subgroups)
         info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
     /* Otherwise subgroups have the size that the device reports, for which Intel's have too few registers (docs/compilers.md). Those of
      * one dispatch are all of one size, by the specification of SubgroupSize. */
-    if (!matrix && (row->needs & DART_CAP_SUBGROUP) != 0 && adapter->vary_subgroups)
+    if (subgroup && adapter->vary_subgroups)
         info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_ALLOW_VARYING_SUBGROUP_SIZE_BIT;
     VK(device, vkCreateComputePipelines, (device->handle, device->cache, 1, &info, NULL, out));
 fail:
