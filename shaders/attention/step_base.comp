@@ -36,8 +36,8 @@ void main()
         barrier();
         float top = LOWEST;
         float den = 0.0;
-        float sums[GROUPS];
-        for (uint i = 0u; i < GROUPS; i++) sums[i] = 0.0;
+        float sums[GROUPS]; // reached by constants only, so that they lie in registers
+        [[unroll]] for (uint i = 0u; i < GROUPS; i++) sums[i] = 0.0;
         for (uint s = split * run; s < end; s += LANES) {
             uint row = b * args.C + s;
             uint tokens = min(LANES, end - s);
@@ -53,9 +53,10 @@ void main()
             barrier();
             for (uint group = 0u; group * LANES < args.D; group++) {
                 at = args.v_at + row * args.v_row + g * args.D + min(group * LANES + LANE, args.D - 1u);
-                float sum = sums[group] * keep;
+                float sum = 0.0;
+                [[unroll]] for (uint i = 0u; i < GROUPS; i++) sum = i == group ? sums[i] * keep : sum;
                 for (uint i = 0u; i < tokens; i++) sum += weights[i] * load_v(at + i * args.v_row);
-                sums[group] = sum;
+                [[unroll]] for (uint i = 0u; i < GROUPS; i++) sums[i] = i == group ? sum : sums[i];
             }
             barrier();
         }
@@ -66,7 +67,7 @@ void main()
             store_partial(to, top);
             store_partial(to + 1u, den);
         }
-        for (uint column = LANE; column < args.D; column += LANES)
-            store_partial(to + 2u + column, sums[column / LANES]);
+        [[unroll]] for (uint group = 0u; group < GROUPS; group++)
+            if (group * LANES + LANE < args.D) store_partial(to + 2u + group * LANES + LANE, sums[group]);
     }
 }

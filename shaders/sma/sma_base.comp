@@ -60,9 +60,9 @@ void main()
         uint limit = owner ? (position + t_own) / args.S : 0u;
         float top = LOWEST;
         float den = 0.0;
-        vec4 sums[GROUPS * QUADS];
+        vec4 sums[GROUPS * QUADS]; // these two are reached by constants only, so that they lie in registers
         vec4 kept[GROUPS * QUADS];
-        for (uint i = 0u; i < GROUPS * QUADS; i++) sums[i] = vec4(0.0);
+        [[unroll]] for (uint i = 0u; i < GROUPS * QUADS; i++) sums[i] = kept[i] = vec4(0.0);
 
         for (uint m = 0u; m < seen; m++) {
             uint rows = ((slots + m) * args.H + h) * args.N;
@@ -107,7 +107,7 @@ void main()
                 }
                 bool inside = group * LANES + LANE < args.P;
                 [[unroll]] for (uint q = 0u; q < QUADS; q++) {
-                    kept[group * QUADS + q] = values[q];
+                    [[unroll]] for (uint i = 0u; i < GROUPS; i++) kept[i * QUADS + q] = i == group ? values[q] : kept[i * QUADS + q];
                     vec4 verifier;
                     [[unroll]] for (uint r = 0u; r < 4u; r++)
                         verifier[r] = load_en(((token + min(t_first + 4u * q + r, t_last)) * args.G + g) * args.P + p);
@@ -134,7 +134,7 @@ void main()
             [[unroll]] for (uint q = 0u; q < QUADS; q++) {
                 vec4 keep = quad_of_keeps(q);
                 vec4 gain = quad_of_gains(q);
-                for (uint group = 0u; group < GROUPS && group * LANES < args.P; group++)
+                [[unroll]] for (uint group = 0u; group < GROUPS; group++)
                     sums[group * QUADS + q] = sums[group * QUADS + q] * keep + mix(gain * kept[group * QUADS + q], vec4(0.0), equal(gain, vec4(0.0)));
             }
         }
@@ -160,11 +160,11 @@ void main()
             store_lse(at, den > 0.0 || held > LOWEST ? result : uintBitsToFloat(0xff800000u));
         }
         barrier();
-        for (uint group = 0u; group < GROUPS && group * LANES + LANE < args.P; group++) {
+        [[unroll]] for (uint group = 0u; group < GROUPS; group++) {
             [[unroll]] for (uint q = 0u; q < QUADS; q++) {
                 [[unroll]] for (uint r = 0u; r < 4u; r++) {
                     uint t = t_first + 4u * q + r;
-                    if (t <= t_last) {
+                    if (t <= t_last && group * LANES + LANE < args.P) {
                         uint at = args.r_at + (token + t) * args.r_row + h * args.P + group * LANES + LANE;
                         float value = sums[group * QUADS + q][r] * gains[4u * q + r];
                         if (keeps[4u * q + r] > 0.0) value += keeps[4u * q + r] * load_r(at);

@@ -62,9 +62,12 @@ void main()
         float e_factor = inversesqrt(squares.y / float(args.P) + args.eps);
         float top = LOWEST;
         float den = 0.0;
-        float sums[GROUPS];
+        float sums[GROUPS]; // these two are reached by constants only, so that they lie in registers
         vec4 kept[GROUPS];
-        for (uint i = 0u; i < GROUPS; i++) sums[i] = 0.0;
+        [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
+            sums[i] = 0.0;
+            kept[i] = vec4(0.0);
+        }
         for (uint first = split * run; first < end; first += BATCH) {
             uint rows[BATCH];
             [[unroll]] for (uint i = 0u; i < BATCH; i++)
@@ -91,7 +94,7 @@ void main()
                     }
                     logits += keys * (load_e(e_at + p) * e_factor);
                 }
-                kept[group] = values;
+                [[unroll]] for (uint i = 0u; i < GROUPS; i++) kept[i] = i == group ? values : kept[i];
             }
             logits = workgroup_sum4(logits);
             [[unroll]] for (uint i = 0u; i < BATCH; i++) logits[i] = first + i < end ? logits[i] : LOWEST;
@@ -102,8 +105,7 @@ void main()
                 gains[i] = first + i < end ? exp_neg(logits[i] - new_top) : 0.0;
             den = den * keep + ((gains.x + gains.y) + (gains.z + gains.w));
             top = new_top;
-            for (uint group = 0u; group * LANES < args.P; group++)
-                sums[group] = sums[group] * keep + dot(gains, kept[group]);
+            [[unroll]] for (uint group = 0u; group < GROUPS; group++) sums[group] = sums[group] * keep + dot(gains, kept[group]);
             barrier();
         }
 
@@ -113,8 +115,8 @@ void main()
             floats_partial[to + 1u] = den;
         }
         if (sharers == 1u) {
-            for (uint group = 0u; group * LANES + LANE < args.P; group++)
-                floats_partial[to + 2u + group * LANES + LANE] = sums[group];
+            [[unroll]] for (uint group = 0u; group < GROUPS; group++)
+                if (group * LANES + LANE < args.P) floats_partial[to + 2u + group * LANES + LANE] = sums[group];
         } else {
             barrier();
             shares[LANE] = sums[0];

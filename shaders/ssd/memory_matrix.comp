@@ -114,16 +114,19 @@ void main()
         for (uint head = h_first; head < h_end; head += PARTS) {
             MatrixSum sums[TM * TN];
             [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
-            float unit;
+            barrier();
+            float unit = unit_of(column / SIZE_P);
+            // No loop in it may stay: some compilers unroll innermost loops only, and would index ahead.x in memory.
             [[unroll]] for (uint t_first = 0u; t_first < MAX_CHUNK; t_first += SLAB) {
-                barrier();
-                if (t_first == 0u) unit = unit_of(column / SIZE_P);
+                if (t_first > 0u) barrier();
                 [[unroll]] for (uint i = 0u; i < SLAB / LINES; i++) {
                     uint t = line + i * LINES;
                     float weight = weights[column / SIZE_P * MAX_CHUNK + t_first + t] / unit;
                     stage[t * PITCH + LANE % WORDS] = scale_eight(ahead.x[t_first / LINES + i], weight);
                 }
-                for (uint u = LANE; u < SLAB * (T0 / 8u); u += LANES) {
+                [[unroll]] for (uint e = 0u; e < SLAB * (T0 / 8u); e += LANES) {
+                    uint u = e + LANE;
+                    if (u >= SLAB * (T0 / 8u)) break;
                     uint t = u / (T0 / 8u);
                     uint n = n_first + u % (T0 / 8u) * 8u;
                     uint at = args.b_at + (token + t_first + t) * args.b_row + g * SIZE_N + n;

@@ -3,7 +3,7 @@
 //
 // rows B WINDOW (H P + G N); steps B WINDOW H 2; h, open, hin B H N P; open_decay B H; hin_scale B H N; to B capacity H N P;
 // scale B capacity H N. A workgroup folds T0 heads of one sequence, one after another, few workgroups being what a launch with
-// nothing to do costs: P / 8 lanes share ROWS rows n (1 or 4), each with eight columns of all of them; as many slots as there
+// nothing to do costs: P / 8 lanes share ROWS rows n (1, 2 or 4), each with eight columns of all of them; as many slots as there
 // is room for go through shared memory at a time, x times its weight and b.
 // Shared memory: 8 (MAX_STATE SLOTS + ROWS LANES + WINDOW) + 4 bytes. Guards: exp only of numbers <= 0; eps > 0.
 #version 460
@@ -100,7 +100,7 @@ void main()
                         vec4 x_high = staged[from + team + word];
                         vec4 keys = staged[from + 2u * team + row / 4u];
                         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                            float key = ROWS == 4u ? keys[r] : keys[row % 4u];
+                            float key = keys[ROWS == 4u ? r : row % 4u + r];
                             low[r] += key * x_low;
                             high[r] += key * x_high;
                         }
@@ -114,10 +114,14 @@ void main()
                 }
                 barrier();
                 if (line < lines && first + ROWS * line < args.N) {
+                    // A loop that holds another is not unrolled by every compiler, and would index the arrays in memory.
+                    vec2 roots[ROWS];
+                    [[unroll]] for (uint r = 0u; r < ROWS; r++) roots[r] = vec2(0.0);
+                    for (uint k = 0u; k < team; k++) {
+                        [[unroll]] for (uint r = 0u; r < ROWS; r++) roots[r] += squares[r * LANES + line * team + k];
+                    }
                     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                        vec2 root = vec2(0.0);
-                        for (uint k = 0u; k < team; k++) root += squares[r * LANES + line * team + k];
-                        root = sqrt(root / float(args.P) + args.eps);
+                        vec2 root = sqrt(roots[r] / float(args.P) + args.eps);
                         if (closes || !has_open) {
                             quads_h[at + r * down] = old_low[r];
                             quads_h[at + r * down + 1u] = old_high[r];
