@@ -161,14 +161,16 @@ typedef enum dart_capability {
     DART_CAP_MATRIX_PLACES = 1 << 13, /* Vulkan: an invocation holds the same elements of a matrix of f16 sums as of a matrix of
                                          f32 sums, and moving 16 bits as an f16 preserves them. A probe at opening decides. */
     DART_CAP_SM90 = 1 << 14,       /* CUDA: compute capability 9.0 exactly, with its warpgroup matrix instructions */
-    DART_CAP_CUBLASLT = 1 << 15    /* CUDA: the cuBLASLt library was found */
+    DART_CAP_CUBLASLT = 1 << 15,   /* CUDA: the cuBLASLt library was found */
+    DART_CAP_REGISTERS160 = 1 << 16 /* Vulkan: an invocation of a whole subgroup may have 160 registers; absent on Intel, Mali,
+                                       Adreno before the 8xx, AMD's GCN */
 } dart_capability;
 /* All use of matrix hardware through Vulkan. Pass it as without_capabilities when a driver's matrices are in doubt. */
 #define DART_CAP_MATRIX \
     (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES)
 
 /* The bits that say what is fast on a device. A device without them runs the variants that need them correctly, but slower. */
-#define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS)
+#define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_REGISTERS160)
 
 typedef struct dart_device_info {
     dart_backend_kind backend;

@@ -14,6 +14,9 @@
 #define SHARED48_BYTES 49152u
 #define WIDE_SUBGROUP 32u
 #define VENDOR_AMD 0x1002u
+/* A GPU whose products have fewer sums (8 x 8: Intel before Xe2) has 4 KiB of registers for a subgroup, into which not even tiles of
+ * 16 x 16 f32 sums fit beside their operands (docs/compilers.md). The rows without matrices fit. */
+#define LEAST_SUMS 128u
 #define SUBGROUP_OPERATIONS (VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT)
 /* Kernels count elements of a binding in 32 bits, and grids stay within what every device runs. */
 #define MAX_BINDING_BYTES ((UINT64_C(1) << 32) - BACKEND_ALIGN)
@@ -153,8 +156,8 @@ static void *link_features(feature_chain *chain, const extension_set *extensions
     return first;
 }
 
-/* The largest product of that operand type with f32 sums among those that tiles of 16 can be made of. */
-static vk_matrix find_matrix(const VkCooperativeMatrixPropertiesKHR *list, uint32_t count, VkComponentTypeKHR type)
+/* The largest product of that operand type with f32 sums among those that tiles of 16 can be made of, and of at least as many sums. */
+static vk_matrix find_matrix(const VkCooperativeMatrixPropertiesKHR *list, uint32_t count, VkComponentTypeKHR type, uint32_t least_sums)
 {
     vk_matrix best = {0, 0, 0};
     for (uint32_t i = 0; i < count; i++) {
@@ -164,6 +167,7 @@ static vk_matrix find_matrix(const VkCooperativeMatrixPropertiesKHR *list, uint3
             continue;
         if (p->MSize < 8 || p->NSize < 8 || p->KSize < 8 || 16 % p->MSize != 0 || 16 % p->NSize != 0 || 16 % p->KSize != 0)
             continue;
+        if (p->MSize * p->NSize < least_sums) continue;
         if (p->MSize * p->NSize * p->KSize > best.M * best.N * best.K)
             best = (vk_matrix){p->MSize, p->NSize, p->KSize};
     }
@@ -196,8 +200,9 @@ static bool find_matrices(const vk_instance *instance, vk_adapter *adapter, bool
     bool sixteen = false;
     for (uint32_t i = 0; i < count; i++) list[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
     if (instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(adapter->handle, &count, list) >= VK_SUCCESS) {
-        adapter->matrix_f16 = find_matrix(list, count, VK_COMPONENT_TYPE_FLOAT16_KHR);
-        if (bfloat16) adapter->matrix_bf16 = find_matrix(list, count, VK_COMPONENT_TYPE_BFLOAT16_KHR);
+        const uint32_t least_sums = adapter->info.type == DART_DEVICE_CPU ? 0 : LEAST_SUMS;
+        adapter->matrix_f16 = find_matrix(list, count, VK_COMPONENT_TYPE_FLOAT16_KHR, least_sums);
+        if (bfloat16) adapter->matrix_bf16 = find_matrix(list, count, VK_COMPONENT_TYPE_BFLOAT16_KHR, least_sums);
         sixteen = adapter->matrix_subgroup == 32 && is_16(adapter->matrix_f16) &&
                   (adapter->matrix_bf16.M == 0 || is_16(adapter->matrix_bf16)) && has_half_sums(list, count);
     }
@@ -216,7 +221,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     snprintf(info->name, sizeof(info->name), "%s", base.deviceName);
     snprintf(info->driver, sizeof(info->driver), "driver version 0x%x", base.driverVersion);
     if (base.apiVersion < VK_API_VERSION_1_2) {
-        reject(info, "Vulkan %u.%u, 1.2 needed", VK_API_VERSION_MAJOR(base.apiVersion),
+        reject(info, "its driver offers Vulkan %u.%u, 1.2 is needed", VK_API_VERSION_MAJOR(base.apiVersion),
                VK_API_VERSION_MINOR(base.apiVersion));
         return;
     }
@@ -306,8 +311,13 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     /* A SIMD of GCN, whose subgroups have one size, has 256 registers a lane: two subgroups that take 128 of them. Where subgroups may
      * have 128 lanes (Adreno before the 8xx), a core holds 2 subgroups of 16 with more than 128 registers a lane. */
     const bool gcn = base.vendorID == VENDOR_AMD && fixed_size;
+    const uint32_t least = size_control ? sizes.minSubgroupSize : subgroup.subgroupSize;
     const uint32_t most = size_control ? sizes.maxSubgroupSize : subgroup.subgroupSize;
     if (!gcn && most <= SUBGROUP_MULTIPLE) info->capabilities |= DART_CAP_REGISTERS;
+    /* Subgroups of fewer than 32 lanes share a register file that is as small: 128 registers a lane at 8 lanes (Intel, 16 from Xe2 on),
+     * 64 at 16 (Mali). Those of a processor lie in its memory. */
+    if ((info->capabilities & DART_CAP_REGISTERS) != 0 && (least >= WIDE_SUBGROUP || info->type == DART_DEVICE_CPU))
+        info->capabilities |= DART_CAP_REGISTERS160;
     /* Rows for FLOAT16 multiply f16 operands into f32 sums. GCN converts each of them first (Mesa 25.0): 1.4 instructions a
      * product, where f32 operands take 1. From RDNA on the conversion is part of the instruction. */
     if (gcn) info->capabilities &= ~(uint32_t)DART_CAP_FLOAT16;

@@ -24,6 +24,7 @@ static const struct capability {
     {DART_CAP_CUBLASLT, "cublaslt"},
     {DART_CAP_WIDE, "wide"},
     {DART_CAP_REGISTERS, "registers"},
+    {DART_CAP_REGISTERS160, "registers160"},
 };
 
 static const char *type_name(dart_device_type type)
