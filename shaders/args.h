@@ -6,8 +6,8 @@
  *     bytes as push constants and longer ones in a buffer.
  *   - Bindings are listed in the op's table (src/ops/OP/OP.def), in order. X_at is the index of the first element of binding X,
  *     X_row the elements from one token (row) to the next. Rows of a batch are numbered b L + t.
- *   - dtypes: two bits a binding (0 f32, 1 f16, 2 bf16, 3 i32), the first binding in the lowest bits. A binding whose flag is not
- *     set is a dummy and is never read.
+ *   - dtypes: two bits a binding (0 f32, 1 f16, 2 bf16, 3 i32), the first binding in the lowest bits; bindings after the 16th are f32. A binding
+ *     whose flag is not set is a dummy and is never read.
  *   - T0 and T1 below are the tile sizes of the chosen row of the table.
  *   - HAS_SEQ: seq[2 b] is the position, seq[2 b + 1] the count of sequence b; otherwise 0 and L. Tokens t >= count
  *     are neither read nor written. A count above L is taken as L, a negative position or count as 0.
