@@ -72,8 +72,9 @@ static void has_sound_rows(void **unused)
         const char *name = kernel_table[row->id].name;
         if (row->slot != slots[row->backend]++) fail_msg("%s[%s]: slot %u", name, row->variant, row->slot);
         if ((row->needs & ~kinds[kind].may) != 0) fail_msg("%s[%s]: needs 0x%x", name, row->variant, row->needs);
-        /* 0 is computed at the launch, by ssd.c. */
-        const bool computed = ROW_HAS_MATRIX(row) && (row->id == KERNEL_ssd_output || row->id == KERNEL_ssd_decay_memory);
+        /* 0 is computed at the launch, by ssd.c, sma.c and sma_backward.c. */
+        const bool computed = ROW_HAS_MATRIX(row) && (row->id == KERNEL_ssd_output || row->id == KERNEL_ssd_decay_memory ||
+                                                      row->id == KERNEL_sma || row->id == KERNEL_sma_backward_tokens);
         if ((row->T0 == 0 || row->T1 == 0) && !computed) fail_msg("%s[%s]: tile sizes %u and %u", name, row->variant, row->T0, row->T1);
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
         /* Guaranteed by Vulkan: 128 invocations; matrix rows count subgroups, of 32 lanes where DART_CAP_SHARED48 promises 512. */
