@@ -136,7 +136,8 @@ __device__ __forceinline__ void walk(const conv_backward_args &args, const View 
                 bias_sum = make_float4(bias_sum.x + above.x, bias_sum.y + above.y, bias_sum.z + above.z, bias_sum.w + above.w);
             }
             if (t + i >= begin + 3 && t + i < end + 3) {
-                const float4 grad = add_product(tap[0], above, add_product(tap[1], up[2], add_product(tap[2], up[1], add_product(tap[3], up[0], zero4()))));
+                const float4 grad = add_product(tap[0], above,
+                                add_product(tap[1], up[2], add_product(tap[2], up[1], add_product(tap[3], up[0], zero4()))));
                 store4(grad_x, to + size_t(t + i - 3) * args.grad_x_row, grad);
             }
             in[0] = in[1];

@@ -87,7 +87,8 @@ __device__ __forceinline__ void run(const sma_backward_tokens_args &args, const 
                 const uint32_t h = group * in_group + turn / turns, m_first = turn % turns * together, to = turn % STAGES;
 #pragma unroll
                 for (uint32_t i = 0; i < 2; i++) {
-                    const uint32_t n = threadIdx.x / 8 + (together == 1 ? 16 * i : 0), m = m_first + (together == 1 ? 0 : i), piece8 = threadIdx.x % 8;
+                    const uint32_t n = threadIdx.x / 8 + (together == 1 ? 16 * i : 0), m = m_first + (together == 1 ? 0 : i),
+                                   piece8 = threadIdx.x % 8;
                     const size_t at = ((slots + m) * args.H + h) * N + n;
                     copy16(rows + to * (ROWS * tile_row) + tile_at(16 * i + threadIdx.x / 8, piece8), dh + at * P + piece8 * 8,
                            m < seen && piece8 * 8 < P);
@@ -125,7 +126,8 @@ __device__ __forceinline__ void run(const sma_backward_tokens_args &args, const 
             uint32_t high[8], low[8];
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) {
-                const float4 v = is && p_own < P ? *reinterpret_cast<const float4 *>(en + of_group * P + p_own + 4 * i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                const float4 v = is && p_own < P ?
+                                        *reinterpret_cast<const float4 *>(en + of_group * P + p_own + 4 * i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
                 high[2 * i] = pack<bf>(v.x, v.y);
                 high[2 * i + 1] = pack<bf>(v.z, v.w);
                 const float2 x = unpack<bf>(high[2 * i]), y = unpack<bf>(high[2 * i + 1]);
@@ -150,7 +152,8 @@ __device__ __forceinline__ void run(const sma_backward_tokens_args &args, const 
                     float along = 0.0f;
 #pragma unroll
                     for (uint32_t i = 0; i < 4; i++) {
-                        const float4 v = unpack4(fetch4(r, args.r_at + size_t(of_token[k]) * args.r_row + h * P + p_own + 4 * i, is ? 4 : 0, r_aligned), r.dtype);
+                        const float4 v =
+                            unpack4(fetch4(r, args.r_at + size_t(of_token[k]) * args.r_row + h * P + p_own + 4 * i, is ? 4 : 0, r_aligned), r.dtype);
                         const float2 low = unpack<bf>(words[2 * i]), high = unpack<bf>(words[2 * i + 1]);
                         along += v.x * low.x + v.y * low.y + (v.z * high.x + v.w * high.y);
                     }
@@ -231,7 +234,8 @@ __device__ __forceinline__ void run(const sma_backward_tokens_args &args, const 
                         sum_c[j] = fmaf(own_g[k], u[j], sum_c[j]);
                         sum_c[j + 1] = fmaf(own_g[k], u[j + 1], sum_c[j + 1]);
                         const float scale = bf ? own_slope[k] : 1.0f / power;
-                        left[i / 2][k + i % 2 * 2] = pack<bf>(scale * queries[2 * k] * (raw ? by.x : 1.0f), scale * queries[2 * k + 1] * (raw ? by.y : 1.0f));
+                        left[i / 2][k + i % 2 * 2] = pack<bf>(scale * queries[2 * k] * (raw ? by.x : 1.0f),
+                                                     scale * queries[2 * k + 1] * (raw ? by.y : 1.0f));
                     }
                 }
 #pragma unroll
@@ -265,7 +269,8 @@ __device__ __forceinline__ void run(const sma_backward_tokens_args &args, const 
             }
 #pragma unroll
             for (uint32_t i = 0; i < 8; i++)
-                if (8 * i < P) *reinterpret_cast<float2 *>(of_e + of_group * P + 8 * i + 2 * quad) = make_float2(sum_e[4 * i + 2 * k], sum_e[4 * i + 2 * k + 1]);
+                if (8 * i < P)
+                    *reinterpret_cast<float2 *>(of_e + of_group * P + 8 * i + 2 * quad) = make_float2(sum_e[4 * i + 2 * k], sum_e[4 * i + 2 * k + 1]);
         }
     }
 }
@@ -280,7 +285,8 @@ __device__ __forceinline__ void run(const sma_backward_tokens_args &args, const 
 
 } // namespace sma_tokens_tensor
 
-static_assert(sma_tokens_tensor::TOKENS == TILE0_sma_backward_tokens_tensor_bf16 && sma_tokens_tensor::TOKENS == TILE0_sma_backward_tokens_tensor_f16 &&
+static_assert(sma_tokens_tensor::TOKENS == TILE0_sma_backward_tokens_tensor_bf16 &&
+                  sma_tokens_tensor::TOKENS == TILE0_sma_backward_tokens_tensor_f16 &&
                   sma_tokens_tensor::THREADS == THREADS_sma_backward_tokens_tensor_bf16 &&
                   sma_tokens_tensor::THREADS == THREADS_sma_backward_tokens_tensor_f16,
               "the shape of the rows");

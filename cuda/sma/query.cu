@@ -111,7 +111,8 @@ KERNEL_FUNCTION_BLOCKS(sma_query, few, 4)
         const size_t row = tile / args.G, g = tile % args.G;
         const bool is = tile < args.tiles && uint32_t(row) % args.L < piece_of(INTS(sma_query, seq) + args.seq_at, args.flags, args.L,
                                                                                uint32_t(row) / args.L).count;
-        const size_t q_at = args.q_at + row * args.q_row + g * N, e_at = args.e_at + row * args.e_row + g * P, c_at = args.c_at + row * args.c_row + g * N;
+        const size_t q_at = args.q_at + row * args.q_row + g * N, e_at = args.e_at + row * args.e_row + g * P,
+                     c_at = args.c_at + row * args.c_row + g * N;
         const bool e_aligned = multiples_of_4(args.e_at, args.e_row, P);
         const uint4 of_q = fetch4(q, q_at + i, width(i, N, is), multiples_of_4(args.q_at, args.q_row, N));
         const uint4 of_e0 = fetch4(e, e_at + i, width(i, P, is), e_aligned);

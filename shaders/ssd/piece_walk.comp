@@ -5,8 +5,8 @@
 // A workgroup of 128 lanes takes one (b, g) and walks over its chunks with the state in registers: 16 elements of a head a lane, both heads
 // of the group side by side (walk.glsl).
 // Shared memory: 23,168 bytes.
-// Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; tokens past the chunk, rows past N, columns
-// past P and heads past the group count as 0, and nothing of them is read or written.
+// Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; tokens past the chunk, rows past N,
+// columns past P and heads past the group count as 0, and nothing of them is read or written.
 #include "lib/dart.glsl"
 #include "table/ssd_piece.glsl"
 READS(dt) READS(a_log) READS(dt_bias) READS(d) WRITES(scale)

@@ -112,7 +112,8 @@ float total_of(uint head) { return cums[head * SIDE + SIDE - 1u].x; }
 
 // Four columns of matrix row `row` (of P) from column p on, of `state` f32; past N and P they are 0 and not written.
 #ifdef TILES
-#define READS_STATE(name) vec4 load_state_##name(uint at, uint row, uint p) { return p < args.P ? quads_##name[(at + row * args.P + p) / 4u] : vec4(0.0); }
+#define READS_STATE(name) \
+    vec4 load_state_##name(uint at, uint row, uint p) { return p < args.P ? quads_##name[(at + row * args.P + p) / 4u] : vec4(0.0); }
 #define WRITES_STATE(name) \
     void store_state_##name(uint at, uint row, uint p, vec4 value) { if (p < args.P) quads_##name[(at + row * args.P + p) / 4u] = value; }
 #else

@@ -101,7 +101,8 @@ static void scan(dart_stream *stream, const model_block_args *a)
         .B = a->B, .L = a->L, .T = a->T, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .dt_min = c->dt_min, .dt_max = c->dt_max,
         .eps = c->sma_eps, .x = conv_columns(a, 0), .b = conv_columns(a, I), .c = conv_columns(a, I + groups), .dt = steps_of(a),
         .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = a->seq, .cu = a->cu, .h = a->carried.h,
-        .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y, .dh = a->kept.dh, .dh_scale = a->kept.dh_scale, .decay = a->kept.decay,
+        .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y, .dh = a->kept.dh, .dh_scale = a->kept.dh_scale,
+        .decay = a->kept.decay,
         .hin = a->kept.hin};
     if (a->sma) {
         args.open = a->carried.open;

@@ -115,7 +115,8 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
     const bool eights = I % 16 == 0 && op_fits_rows(&o.y) && op_fits_rows(&o.r) && op_fits_rows(&o.z) && op_fits_rows(&o.out) &&
                         args->weight.offset % 8 == 0;
     op_kernel(&call, KERNEL_gated_norm, T, dense_row_traits(eights, I));
-    OP_LAUNCH(&call, &k, base_ceil_div(T, call.T0), OP_ROWS(gated_norm, y, &o.y, k), OP_ROWS(gated_norm, r, &o.r, k), OP_ROWS(gated_norm, gate, &o.gate, k),
+    OP_LAUNCH(&call, &k, base_ceil_div(T, call.T0), OP_ROWS(gated_norm, y, &o.y, k), OP_ROWS(gated_norm, r, &o.r, k),
+              OP_ROWS(gated_norm, gate, &o.gate, k),
               OP_ROWS(gated_norm, z, &o.z, k), OP_AT(gated_norm, weight, &o.weight, k), OP_ROWS(gated_norm, out, &o.out, k));
     return op_end(&call);
 }

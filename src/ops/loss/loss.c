@@ -54,7 +54,8 @@ dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_arg
             const op_operand kept = dense_slice(&labelled, 0, rows);
             struct LabelledArgs k = {.rows = rows, .width = W, .vocabulary = V};
             op_kernel(&call, KERNEL_labelled, rows, W % 16 == 0 && op_fits_rows(&x) ? FITS_TILES : 0);
-            OP_LAUNCH(&call, &k, base_ceil_div(rows, call.T0), OP_ROWS(labelled, x, &x, k), OP_AT(labelled, targets, &targets, k), OP_AT(labelled, y, &kept, k));
+            OP_LAUNCH(&call, &k, base_ceil_div(rows, call.T0), OP_ROWS(labelled, x, &x, k), OP_AT(labelled, targets, &targets, k),
+                      OP_AT(labelled, y, &kept, k));
             x = kept;
         }
         dense_linear(&call, &x, &o.weight, &z, false);

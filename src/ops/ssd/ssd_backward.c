@@ -246,7 +246,8 @@ static bool walk(plan *p)
               OP_ROWS(ssd_backward_walk, b, &p->o.b, k), OP_ROWS(ssd_backward_walk, c, &p->o.c, k), OP_AT(ssd_backward_walk, a_log, &p->o.a_log, k),
               OP_AT(ssd_backward_walk, dt_bias, &p->o.dt_bias, k), OP_AT(ssd_backward_walk, d, &p->o.d, k),
               OP_ROWS(ssd_backward_walk, up_y, &p->o.up_y, k), OP_AT(ssd_backward_walk, up_dh, &p->o.up_dh, k),
-              OP_AT(ssd_backward_walk, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_walk, hin, &hin), OP_ROWS(ssd_backward_walk, grad_x, &p->o.grad_x, k),
+              OP_AT(ssd_backward_walk, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_walk, hin, &hin),
+              OP_ROWS(ssd_backward_walk, grad_x, &p->o.grad_x, k),
               OP_ROWS(ssd_backward_walk, grad_dt, &p->o.grad_dt, k), OP_ROWS(ssd_backward_walk, grad_b, &p->o.grad_b, k),
               OP_ROWS(ssd_backward_walk, grad_c, &p->o.grad_c, k), OP_WHOLE(ssd_backward_walk, of_a_log, &p->of_a_log),
               OP_WHOLE(ssd_backward_walk, of_bias, &p->of_bias), OP_WHOLE(ssd_backward_walk, of_d, &p->of_d));
