@@ -79,7 +79,7 @@ static void check_promises(const record *r)
     for (uint32_t i = 0; i < KERNEL_MAX_BINDINGS; i++) {
         const backend_binding *b = &launch->bindings[i];
         if (b->memory == NULL) {
-            if ((launch->dtypes >> 2 * i & 3) != 0) complain(&s.counts.broken, r->kernel, "type of an absent binding");
+            if (i < KERNEL_TYPED_BINDINGS && (launch->dtypes >> 2 * i & 3) != 0) complain(&s.counts.broken, r->kernel, "type of an absent binding");
             continue;
         }
         bound++;
