@@ -39,11 +39,10 @@ void fetch(uint rows, uint first, uint sharers, uint p, bool by_four)
             factors[i] = load_factor(args.factor_at + row);
         }
     } else {
-        [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
+        for (uint i = 0u; i < AHEAD; i++) {
             uint row = rows + min(first + i * sharers, args.N - 1u);
             vec4 four = vec4(0.0); // beyond the row: 0
-            [[unroll]] for (uint k = 0u; k < 4u; k++)
-                if (p + k < args.P) four[k] = load_dh(args.dh_at + row * args.P + p + k);
+            for (uint k = 0u; k < 4u && p + k < args.P; k++) four[k] = load_dh(args.dh_at + row * args.P + p + k);
             v[i] = four;
             factors[i] = load_factor(args.factor_at + row);
         }
