@@ -59,7 +59,7 @@ static const struct {
 
 static const char *const flag_names[] = {"seq", "open",   "h",   "params", "step",   "wide", "dt",   "view",   "tiny",  "huge",  "zero",
                                          "far", "stored", "add", "mixed",  "limits", "form", "runs", "scaled", "large", "exact", "bare", "packed",
-                                         "pitched"};
+                                         "pitched", "gpu"};
 
 void conform_name(const conform_case *c, char *text, size_t size)
 {
@@ -225,7 +225,7 @@ static bool differs(const target *t, const conform_case *c)
     const uint32_t walks = (uint64_t)c->B * c->G >= 64 ? FITS_WALK | FITS_WALK16 : 0;
     const uint32_t sizes = (c->P <= 64 ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0) | walks;
     const uint32_t traits = half | sizes | FITS_TILES | FITS_SHORT | FITS_N128_P64 | FITS_N32_P64 | FITS_SCAN |
-                           (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED);
+                           (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED) | (c->flags & CASE_GPU ? FITS_MANY_TILES | FITS_LIBRARY : 0);
     const uint32_t capabilities = t->info.capabilities;
     const dart_backend_kind backend = t->info.backend;
     for (uint32_t i = 0; i < ops[op].count; i++) {
@@ -395,7 +395,7 @@ static void run_targets(void *argument)
     suite *s = all->s;
     for (uint32_t i = atomic_fetch_add(&all->next, 1); i < s->targets_count; i = atomic_fetch_add(&all->next, 1)) {
         target *t = &s->targets[i];
-        t->concerned = t->variant[0] == '\0' || differs(t, all->c);
+        t->concerned = (t->variant[0] == '\0' || differs(t, all->c)) && !((all->c->flags & CASE_GPU) && t->info.type == DART_DEVICE_CPU);
         if (t->concerned) conform_run_case(t->device, all->c, s->seed + 1, &s->outcomes[i]);
     }
 }

@@ -35,7 +35,8 @@ enum {
     CASE_EXACT = 1 << 20,   /* ssd: small whole numbers without decay, so that 8 digits hold all that becomes y, and y */
     CASE_BARE = 1 << 21,    /* ssd: nobody asks for what passes between the stages */
     CASE_PACKED = 1 << 22,  /* B sequences of at most L tokens, packed */
-    CASE_PITCHED = 1 << 23  /* strided views whose rows start at multiples of 8 elements */
+    CASE_PITCHED = 1 << 23, /* strided views whose rows start at multiples of 8 elements */
+    CASE_GPU = 1 << 24      /* so large that rows for many tiles take it on a GPU: not for processors */
 };
 
 typedef struct conform_case {
