@@ -13,6 +13,20 @@ struct LabelledArgs { U32 tiles, rows, width, vocabulary, x_at, x_row, targets_a
 struct CrossEntropyArgs { U32 tiles, flags, rows, width, logits_at, targets_at, share_at, parts_at; };
 #define HAS_GRADIENT 2u
 
+/* The loss and its gradients with logits that stay in registers, in place of labelled, linear, cross_entropy and linear's gradients: the first pass
+ * is an attention of the rows over the vocabulary, the second makes the logits again. width is a multiple of 16 and at most 128; x and weight
+ * have one type of 16 bits. Logits, statistics and sums are f32; slopes are rounded to that type for their products, relative to themselves.
+ *
+ * cross_entropy_x, of a row with a label: logits z_v = x_t . weight_v; lse_t = log sum_v exp(z_v); parts as cross_entropy has them. HAS_GRADIENT:
+ * grad_x_t = share (sum_{v != target} p_v weight_v - q weight_target), p_v = exp(z_v - lse_t), q = sum_{v != target} p_v: the difference p - 1 of a
+ * target that is nearly certain keeps its digits. A row with a logit that is NaN or infinite above leaves NaN. Without a label: parts and grad_x
+ * become 0, lse_t infinite. Without HAS_GRADIENT grad_x is not touched. Tile: T0 consecutive rows. */
+struct CrossEntropyXArgs { U32 tiles, flags, rows, width, vocabulary, x_at, x_row, weight_at, targets_at, share_at, parts_at, lse_at, grad_x_at, grad_x_row; };
+
+/* partial[k][v] = share sum over the rows t of part k of (exp(z_tv - lse_t) - [v = target_t]) x_t, f32 and packed, k < ceil(rows / part). Rows without
+ * a label add nothing, whatever they hold. Tile: T0 consecutive v of one part; parts change slowest. part is a multiple of 128. */
+struct CrossEntropyWeightArgs { U32 tiles, rows, width, vocabulary, part, x_at, x_row, weight_at, targets_at, share_at, lse_at; };
+
 /* loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1]. One tile: SUM_LANES sums of every SUM_LANES-th row, in order and
  * compensated, then added in pairs. */
 struct LossSumArgs { U32 tiles, rows, loss_at, correct_at; };

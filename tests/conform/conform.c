@@ -33,7 +33,7 @@ static const struct {
     {"norm_backward", conform_dense_backward, {KERNEL_norm_backward, KERNEL_column_sum}, 2},
     {"gated_norm_backward", conform_dense_backward, {KERNEL_gated_norm_backward, KERNEL_column_sum}, 2},
     {"linear_backward", conform_dense_backward, {KERNEL_linear_backward_x, KERNEL_linear_backward_weight, KERNEL_column_sum}, 3},
-    {"cross_entropy", conform_loss, {KERNEL_cross_entropy, KERNEL_labelled, KERNEL_loss_sum}, 3},
+    {"cross_entropy", conform_loss, {KERNEL_cross_entropy, KERNEL_labelled, KERNEL_loss_sum, KERNEL_cross_entropy_x, KERNEL_cross_entropy_weight}, 5},
     {"grad_norm", conform_optim, {KERNEL_square_sum, KERNEL_grad_scale}, 2},
     {"adamw", conform_optim, {KERNEL_adamw}, 1},
     {"rope", conform_mlp, {KERNEL_rope}, 1},

@@ -121,11 +121,11 @@ void conform_loss(conform_data *d)
             k++;
         }
         conform_compare_within(d, "grad_x", grad_x, want,
-                               &(conform_limits){.bound = bound, .operands = backward_rounds(d, "linear_backward_x") ? rounding : 0,
+                               &(conform_limits){.bound = bound, .operands = backward_rounds(d, "linear_backward_x") || backward_rounds(d, "cross_entropy_x") ? rounding : 0,
                                                  .floor = conform_floor(act), .terms = squares});
         backward_compare(d, "grad_weight", grad_weight, t, vw, grad_weight->values,
                          (conform_limits){.bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V + T) * (1 + largest),
-                                          .operands = backward_rounds(d, "linear_backward_weight") ? rounding : 0});
+                                          .operands = backward_rounds(d, "linear_backward_weight") || backward_rounds(d, "cross_entropy_weight") ? rounding : 0});
         free(want);
         free(squares);
     }

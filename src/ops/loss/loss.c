@@ -1,4 +1,4 @@
-/* Cross entropy of the head: loss and gradients, block by block of rows. Formulas and tiles: shaders/loss/args.h. */
+/* Cross entropy of the head: loss and gradients, with logits in registers or block by block of rows. Formulas and tiles: shaders/loss/args.h. */
 #include "dartlm/ops_backward.h"
 #include "ops/dense/dense.h"
 
@@ -21,6 +21,82 @@ static op_operand elements(const op_operand *operand, uint64_t first, uint64_t c
     return some;
 }
 
+typedef struct operands {
+    op_operand x, weight, targets, share, loss, correct, grad_x, grad_weight;
+} operands;
+
+#define HEAD_WIDTH 128     /* rows of cross_entropy_x and cross_entropy_weight keep a whole x_t, and sums of as many */
+#define HEAD_PARTS 1024    /* tiles of cross_entropy_weight, if the parts of the sum have at least ... */
+#define HEAD_PART_LEAST 1024
+
+static bool fits_binding(const op_call *call, const op_operand *operand)
+{
+    return dense_rows_that_fit(call, operand) >= operand->rows;
+}
+
+/* Both kernels that keep logits in registers, with gradients and enough rows that a quarter of the device has a tile; false: nothing was launched. */
+static bool head(op_call *call, const dart_cross_entropy_args *args, const operands *o, const op_operand *parts)
+{
+    const uint32_t T = args->T, V = args->V, W = args->W;
+    if (!op_has(&args->grad_x) || V < 2 || W % 16 != 0 || W > HEAD_WIDTH || !op_fits_rows(&o->x) || !op_fits_rows(&o->weight) ||
+        !op_fits_rows(&o->grad_x) || T < 32 * (uint64_t)op_wave(call))
+        return false;
+    if (!fits_binding(call, &o->x) || !fits_binding(call, &o->weight) || !fits_binding(call, &o->grad_x)) return false;
+    const uint64_t cuts = base_ceil_div(HEAD_PARTS, base_ceil_div(V, 128)), even = base_round_up(base_ceil_div(T, cuts), 128);
+    const uint32_t part = even < HEAD_PART_LEAST ? HEAD_PART_LEAST : (uint32_t)even;
+    const uint64_t count = base_ceil_div(T, part), size = (uint64_t)V * W;
+    if (count * size * sizeof(float) > op_binding_limit(call) || size > UINT32_MAX / count) return false;
+    const uint32_t traits = op_fits_half(&o->x.of, &o->weight.of) | FITS_TILES | (W <= 64 ? FITS_P64 : 0);
+    if (!op_prefers(call, KERNEL_cross_entropy_x, KERNEL_cross_entropy, T, traits)) return false;
+    const op_operand lse = op_scratch(call, DART_F32, 1, T), partial = op_scratch(call, DART_F32, count, size);
+    struct CrossEntropyXArgs x = {.flags = HAS_GRADIENT, .rows = T, .width = W, .vocabulary = V};
+    op_kernel(call, KERNEL_cross_entropy_x, T, traits);
+    OP_LAUNCH(call, &x, base_ceil_div(T, call->T0), OP_ROWS(cross_entropy_x, x, &o->x, x), OP_AT(cross_entropy_x, weight, &o->weight, x),
+              OP_AT(cross_entropy_x, targets, &o->targets, x), OP_AT(cross_entropy_x, share, &o->share, x), OP_AT(cross_entropy_x, parts, parts, x),
+              OP_AT(cross_entropy_x, lse, &lse, x), OP_ROWS(cross_entropy_x, grad_x, &o->grad_x, x));
+    struct CrossEntropyWeightArgs w = {.rows = T, .width = W, .vocabulary = V, .part = part};
+    op_kernel(call, KERNEL_cross_entropy_weight, T, traits);
+    OP_LAUNCH(call, &w, count * base_ceil_div(V, call->T0), OP_ROWS(cross_entropy_weight, x, &o->x, w),
+              OP_AT(cross_entropy_weight, weight, &o->weight, w), OP_AT(cross_entropy_weight, targets, &o->targets, w),
+              OP_AT(cross_entropy_weight, share, &o->share, w), OP_AT(cross_entropy_weight, lse, &lse, w),
+              OP_WHOLE(cross_entropy_weight, partial, &partial));
+    dense_sum(call, &partial, &o->grad_weight, true);
+    return true;
+}
+
+/* Block by block of rows: their logits go through memory. */
+static void blocks(op_call *call, const dart_cross_entropy_args *args, const operands *o, const op_operand *parts)
+{
+    const uint32_t T = args->T, V = args->V, W = args->W, step = block_rows(T, V);
+    const bool gradient = op_has(&args->grad_x);
+    const op_operand logits = op_scratch(call, DART_F32, step, V);
+    op_operand labelled = {0};
+    if (gradient) labelled = op_scratch(call, args->x.dtype, step, W);
+    for (uint32_t t = 0; t < T && op_status(call) == DART_OK; t += step) {
+        const uint32_t rows = T - t < step ? T - t : step;
+        const op_operand targets = elements(&o->targets, t, rows), part = elements(parts, 2 * (uint64_t)t, 2 * (uint64_t)rows);
+        const op_operand z = dense_slice(&logits, 0, rows);
+        op_operand x = dense_slice(&o->x, t, rows);
+        if (gradient) {
+            const op_operand kept = dense_slice(&labelled, 0, rows);
+            struct LabelledArgs k = {.rows = rows, .width = W, .vocabulary = V};
+            op_kernel(call, KERNEL_labelled, rows, W % 16 == 0 && op_fits_rows(&x) ? FITS_TILES : 0);
+            OP_LAUNCH(call, &k, base_ceil_div(rows, call->T0), OP_ROWS(labelled, x, &x, k), OP_AT(labelled, targets, &targets, k),
+                      OP_AT(labelled, y, &kept, k));
+            x = kept;
+        }
+        dense_linear(call, &x, &o->weight, &z, false);
+        struct CrossEntropyArgs k = {.flags = gradient ? HAS_GRADIENT : 0, .rows = rows, .width = V};
+        op_kernel(call, KERNEL_cross_entropy, rows, (V % 16 == 0 ? FITS_TILES : 0) | (V <= 8192 ? FITS_SHORT : 0));
+        OP_LAUNCH(call, &k, rows, OP_AT(cross_entropy, logits, &z, k), OP_AT(cross_entropy, targets, &targets, k),
+                  OP_AT(cross_entropy, share, &o->share, k), OP_AT(cross_entropy, parts, &part, k));
+        if (!gradient) continue;
+        const op_operand grad_x = dense_slice(&o->grad_x, t, rows);
+        dense_linear_backward_x(call, &z, &o->weight, &grad_x, false);
+        dense_linear_backward_weight(call, &z, &x, &o->grad_weight);
+    }
+}
+
 dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
@@ -29,9 +105,8 @@ dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_arg
     if (op_begin(&call, stream, "dart_cross_entropy") != DART_OK) return op_status(&call);
     OP_REQUIRE(&call, T > 0 && V > 0 && W > 0 && T <= INT32_MAX && V <= INT32_MAX,
                "T %u, V %u, W %u: all must be above 0, T and V below 2^31", T, V, W);
-    const bool gradient = op_has(&args->grad_x);
-    OP_REQUIRE(&call, op_has(&args->grad_weight) == gradient, "grad_x and grad_weight come together");
-    const struct { op_operand x, weight, targets, share, loss, correct, grad_x, grad_weight; } o = {
+    OP_REQUIRE(&call, op_has(&args->grad_weight) == op_has(&args->grad_x), "grad_x and grad_weight come together");
+    const operands o = {
         .x = {"x", args->x, OP_FLOAT | OP_VIEW, T, W},
         .weight = {"weight", args->weight, OP_FLOAT, V, W},
         .targets = {"targets", args->targets, OP_I32, 1, T},
@@ -41,33 +116,8 @@ dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_arg
         .grad_x = {"grad_x", args->grad_x, OP_FLOAT | OP_VIEW | OP_OPTIONAL, T, W},
         .grad_weight = {"grad_weight", args->grad_weight, OP_F32 | OP_OPTIONAL, V, W}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    const uint32_t step = block_rows(T, V);
-    const op_operand parts = op_scratch(&call, DART_F32, 1, 2 * (uint64_t)T), logits = op_scratch(&call, DART_F32, step, V);
-    op_operand labelled = {0};
-    if (gradient) labelled = op_scratch(&call, args->x.dtype, step, W);
-    for (uint32_t t = 0; t < T && op_status(&call) == DART_OK; t += step) {
-        const uint32_t rows = T - t < step ? T - t : step;
-        const op_operand targets = elements(&o.targets, t, rows), part = elements(&parts, 2 * (uint64_t)t, 2 * (uint64_t)rows);
-        const op_operand z = dense_slice(&logits, 0, rows);
-        op_operand x = dense_slice(&o.x, t, rows);
-        if (gradient) {
-            const op_operand kept = dense_slice(&labelled, 0, rows);
-            struct LabelledArgs k = {.rows = rows, .width = W, .vocabulary = V};
-            op_kernel(&call, KERNEL_labelled, rows, W % 16 == 0 && op_fits_rows(&x) ? FITS_TILES : 0);
-            OP_LAUNCH(&call, &k, base_ceil_div(rows, call.T0), OP_ROWS(labelled, x, &x, k), OP_AT(labelled, targets, &targets, k),
-                      OP_AT(labelled, y, &kept, k));
-            x = kept;
-        }
-        dense_linear(&call, &x, &o.weight, &z, false);
-        struct CrossEntropyArgs k = {.flags = gradient ? HAS_GRADIENT : 0, .rows = rows, .width = V};
-        op_kernel(&call, KERNEL_cross_entropy, rows, (V % 16 == 0 ? FITS_TILES : 0) | (V <= 8192 ? FITS_SHORT : 0));
-        OP_LAUNCH(&call, &k, rows, OP_AT(cross_entropy, logits, &z, k), OP_AT(cross_entropy, targets, &targets, k),
-                  OP_AT(cross_entropy, share, &o.share, k), OP_AT(cross_entropy, parts, &part, k));
-        if (!gradient) continue;
-        const op_operand grad_x = dense_slice(&o.grad_x, t, rows);
-        dense_linear_backward_x(&call, &z, &o.weight, &grad_x, false);
-        dense_linear_backward_weight(&call, &z, &x, &o.grad_weight);
-    }
+    const op_operand parts = op_scratch(&call, DART_F32, 1, 2 * (uint64_t)T);
+    if (!head(&call, args, &o, &parts)) blocks(&call, args, &o, &parts);
     struct LossSumArgs k = {.rows = T};
     op_kernel(&call, KERNEL_loss_sum, T, 0);
     OP_LAUNCH(&call, &k, 1, OP_WHOLE(loss_sum, parts, &parts), OP_AT(loss_sum, loss, &o.loss, k), OP_AT(loss_sum, correct, &o.correct, k));
