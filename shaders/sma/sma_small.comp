@@ -27,7 +27,7 @@ shared float powers[LINES / STATE];               // of two, by which the scales
 shared float logits[SUBGROUPS * TOGETHER * OWN];  // then the weights of the new values
 shared float keeps[SUBGROUPS * OWN];              // what becomes of the sums so far
 
-MatrixA read[STATE_DEPTH][TOKEN_ROWS]; // c
+MatrixA read[TOKEN_ROWS * STATE_DEPTH]; // c
 
 // The first `live` tokens from `row` on, on their way into matrices; those past the count are 0.
 void take_tokens(uint s, uint lane, uint row, uint live, uint group)
@@ -64,7 +64,7 @@ void take_tokens(uint s, uint lane, uint row, uint live, uint group)
     subgroup_sync();
     [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) {
         [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++)
-            coopMatLoad(read[k][i], halves, half_at + i * MATRIX_M * READ_PITCH + k * MATRIX_K / 8u, READ_PITCH, ROW_MAJOR);
+            coopMatLoad(read[i * STATE_DEPTH + k], halves, half_at + i * MATRIX_M * READ_PITCH + k * MATRIX_K / 8u, READ_PITCH, ROW_MAJOR);
         [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) sums[i][j] = MatrixSum(0.0);
     }
 }
@@ -95,13 +95,14 @@ void add_values(uint s, uint line)
     [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) {
         MatrixSum keep;
         MatrixSum gain[TOGETHER];
-        MatrixA by[TOGETHER][STATE_DEPTH];
+        MatrixA by[TOGETHER * STATE_DEPTH];
         coopMatLoad(keep, keeps, s * OWN + i * MATRIX_M, 0u, COLUMN_MAJOR);
         [[unroll]] for (uint put = 0u; put < TOGETHER; put++) {
             coopMatLoad(gain[put], logits, (s * TOGETHER + put) * OWN + i * MATRIX_M, 0u, COLUMN_MAJOR);
             [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++) {
-                coopMatLoad(by[put][k], scales, line + put * STATE + k * MATRIX_K, 0u, ROW_MAJOR);
-                by[put][k] *= read[k][i];
+                MatrixA scale;
+                coopMatLoad(scale, scales, line + put * STATE + k * MATRIX_K, 0u, ROW_MAJOR);
+                by[put * STATE_DEPTH + k] = scale * read[i * STATE_DEPTH + k];
             }
         }
         [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) {
@@ -112,7 +113,7 @@ void add_values(uint s, uint line)
                     [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++) {
                         MatrixB w;
                         coopMatLoad(w, memory, (line + put * STATE + k * MATRIX_K) * PITCH + j * MATRIX_N / 8u, PITCH, ROW_MAJOR);
-                        value = coopMatMulAdd(by[put][k], w, value);
+                        value = coopMatMulAdd(by[put * STATE_DEPTH + k], w, value);
                     }
                     [[unroll]] for (uint n = 0u; n < keep.length(); n++)
                         sums[i][j][n] += gain[put][n] == 0.0 ? 0.0 : value[n] * gain[put][n];

@@ -40,7 +40,7 @@ void backward_compare(conform_data *d, const char *name, const conform_tensor *t
 
 bool backward_rounds(const conform_data *d, const char *kernel)
 {
-    static const char *const families[] = {"matrix", "tensor"};
+    static const char *const families[] = {"matrix", "matrix2", "tensor"};
     bool rounds = false;
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
         char row[64];
