@@ -21,7 +21,9 @@ struct CrossEntropyArgs { U32 tiles, flags, rows, width, logits_at, targets_at, 
  * grad_x_t = share (sum_{v != target} p_v weight_v - q weight_target), p_v = exp(z_v - lse_t), q = sum_{v != target} p_v: the difference p - 1 of a
  * target that is nearly certain keeps its digits. A row with a logit that is NaN or infinite above leaves NaN. Without a label: parts and grad_x
  * become 0, lse_t infinite. Without HAS_GRADIENT grad_x is not touched. Tile: T0 consecutive rows. */
-struct CrossEntropyXArgs { U32 tiles, flags, rows, width, vocabulary, x_at, x_row, weight_at, targets_at, share_at, parts_at, lse_at, grad_x_at, grad_x_row; };
+struct CrossEntropyXArgs {
+    U32 tiles, flags, rows, width, vocabulary, x_at, x_row, weight_at, targets_at, share_at, parts_at, lse_at, grad_x_at, grad_x_row;
+};
 
 /* partial[k][v] = share sum over the rows t of part k of (exp(z_tv - lse_t) - [v = target_t]) x_t, f32 and packed, k < ceil(rows / part). Rows without
  * a label add nothing, whatever they hold. Tile: T0 consecutive v of one part; parts change slowest. part is a multiple of 128. */

@@ -111,6 +111,8 @@ void conform_loss(conform_data *d)
     conform_compare_ints(d, "correct", hits, &(int32_t){1000 + correct});
     if (gradients) {
         const double rounding = conform_rounding(c->dtype); /* of the logits' gradient, where it is an operand of matrices */
+        const bool rounds_x = backward_rounds(d, "linear_backward_x") || backward_rounds(d, "cross_entropy_x");
+        const bool rounds_weight = backward_rounds(d, "linear_backward_weight") || backward_rounds(d, "cross_entropy_weight");
         double *want = array((uint64_t)T * W, sizeof *want), *squares = array((uint64_t)T * W, sizeof *squares);
         for (uint32_t i = 0, k = 0; i < T; i++) {
             if (targets[i] < 0 || targets[i] >= (int32_t)V) continue;
@@ -121,11 +123,11 @@ void conform_loss(conform_data *d)
             k++;
         }
         conform_compare_within(d, "grad_x", grad_x, want,
-                               &(conform_limits){.bound = bound, .operands = backward_rounds(d, "linear_backward_x") || backward_rounds(d, "cross_entropy_x") ? rounding : 0,
+                               &(conform_limits){.bound = bound, .operands = rounds_x ? rounding : 0,
                                                  .floor = conform_floor(act), .terms = squares});
         backward_compare(d, "grad_weight", grad_weight, t, vw, grad_weight->values,
                          (conform_limits){.bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V + T) * (1 + largest),
-                                          .operands = backward_rounds(d, "linear_backward_weight") || backward_rounds(d, "cross_entropy_weight") ? rounding : 0});
+                                          .operands = rounds_weight ? rounding : 0});
         free(want);
         free(squares);
     }

@@ -186,8 +186,8 @@ static void append(conform_data *d, sma_case *k, stored *runs)
 }
 
 /* What is rounded to 16 bits before r is. Rows of tiles multiply c factor with the memories: sma[hopper_] rounds the factor, then the
- * product, to the type of the memories, sma[tensor_] the product alone, sma[few_] the product, in bf16 with its weight; through Vulkan both are f16. Each launch but the first reads
- * the r that the one before has stored. */
+ * product, to the type of the memories, sma[tensor_] the product alone, sma[few_] the product, in bf16 with its weight; through Vulkan both
+ * are f16. Each launch but the first reads the r that the one before has stored. */
 static double roundings_of_r(const conform_data *d, uint32_t launches)
 {
     static const struct { const char *row; int roundings; bool f16; } rows[] = {
