@@ -58,7 +58,8 @@ __device__ __forceinline__ void run(const sma_args &args, const CudaBindings &bi
                 const uint32_t m_first = turn * together, to = turn % STAGES;
 #pragma unroll
                 for (uint32_t i = 0; i < 2; i++) {
-                    const uint32_t n = threadIdx.x / 8 + (together == 1 ? 16 * i : 0), m = m_first + (together == 1 ? 0 : i), piece8 = threadIdx.x % 8;
+                    const uint32_t n = threadIdx.x / 8 + (together == 1 ? 16 * i : 0), m = m_first + (together == 1 ? 0 : i),
+                                   piece8 = threadIdx.x % 8;
                     const size_t at = ((slots + m) * args.H + h) * N + n;
                     copy16(rows + to * (ROWS * tile_row) + tile_at(16 * i + threadIdx.x / 8, piece8), dh + at * P + piece8 * 8,
                            m < seen && piece8 * 8 < P);

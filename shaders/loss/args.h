@@ -25,8 +25,8 @@ struct CrossEntropyXArgs {
     U32 tiles, flags, rows, width, vocabulary, x_at, x_row, weight_at, targets_at, share_at, parts_at, lse_at, grad_x_at, grad_x_row;
 };
 
-/* partial[k][v] = share sum over the rows t of part k of (exp(z_tv - lse_t) - [v = target_t]) x_t, f32 and packed, k < ceil(rows / part). Rows without
- * a label add nothing, whatever they hold. Tile: T0 consecutive v of one part; parts change slowest. part is a multiple of 128. */
+/* partial[k][v] = share sum over the rows t of part k of (exp(z_tv - lse_t) - [v = target_t]) x_t, f32 and packed, k < ceil(rows / part). Rows
+ * without a label add nothing, whatever they hold. Tile: T0 consecutive v of one part; parts change slowest. part is a multiple of 128. */
 struct CrossEntropyWeightArgs { U32 tiles, rows, width, vocabulary, part, x_at, x_row, weight_at, targets_at, share_at, lse_at; };
 
 /* loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1]. One tile: SUM_LANES sums of every SUM_LANES-th row, in order and
