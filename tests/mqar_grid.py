@@ -7,7 +7,8 @@ import sys
 import tempfile
 
 GRID = pathlib.Path(__file__).resolve().parent.parent / "tools/mqar-grid"
-TINY = ["--", "--length", "32", "--vocabulary", "64", "--examples", "2048", "--batch-tokens", "512", "--sequences", "16", "--validate", "32", "--save", "8"]
+TINY = ["--", "--length", "32", "--vocabulary", "64", "--examples", "2048", "--batch-tokens", "512", "--sequences", "16",
+        "--validate", "32", "--save", "8"]
 
 
 def grid(folder, *arguments, tiny=TINY):
