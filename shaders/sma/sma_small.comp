@@ -2,11 +2,14 @@
 #extension GL_GOOGLE_include_directive : require
 // sma on cooperative matrices for small memories: what sma_base.comp says, where N is 16 T1, 16 or 32, and P a multiple of 16, at most 64. qn, en and
 // c are f16 as sma_query makes them with HAS_UNIT; memories of bf16 become f16 on their way (their rows have unit RMS).
-// A workgroup takes T0 tokens of one (b, h), a subgroup OWN of them; lines.glsl says how memories lie. A subgroup multiplies one memory or two at a
-// time: logit = sum_n qn Z with Z = w en^T, rows (m, n) x tokens; then v = (c scale) w, tokens x P. The sums over n go through shared memory, where a
-// lane adds up those of a (memory, token); weights come back as matrices whose columns are alike. Scales are divided by the power of two of the
-// largest one of the memory, which comes back with the weights.
-// Shared memory: that of lines.glsl + 2 LINES + 4 LINES / STATE + 4 SUBGROUPS OWN (TOGETHER + 1) bytes, 29,840 with T0 64 and T1 1.
+// A workgroup takes T0 tokens of one (b, h), a subgroup OWN of them; lines.glsl says how memories lie. All that belongs to a token stays in matrices
+// whose row it is, one memory after the other:
+//   u = qn (en w^T), tokens x N;  logit = unit u 1, the sum over n in every column, by a product with ones, u as the sum of two f16 numbers;
+//   weight = exp(logit - top) in every column;  v = (c scale) w, tokens x P;  sums = keep sums + weight v.
+// The reference `top` of a token changes when a logit exceeds it by more than SLACK (powers of 2), so that sums are seldom scaled; the
+// reference itself once had weight 1. Scales are divided by the power of two of the largest one of the memory, which comes back with the weight.
+// u becomes a left operand by conversion with -DMATRIX2, where MATRIX_K is MATRIX_N, else through shared memory.
+// Shared memory: that of lines.glsl + 2 LINES + 4 LINES / STATE + 8 SUBGROUPS OWN bytes, 29,584 with T0 64 and T1 1.
 // Guards: as in sma_base.comp; what a token does not see is dropped before it is weighted, so that neither NaN nor infinity of later memories
 // reaches it.
 #include "lib/dart.glsl"
@@ -21,13 +24,25 @@ READS(seq) READS_WRITES_AS(uvec4, quads, r) LOADS_EIGHT(r) READS_WRITES(lse) REA
 
 #include "sma/lines.glsl"
 const uint STATE_DEPTH = STATE / MATRIX_K;        // of n, as the inner index
+const uint STATE_COLUMNS = STATE / MATRIX_N;      // of n, as columns
+const uint JOINED = MATRIX_K / MATRIX_N;          // accumulators of a left operand
 const uint READ_PITCH = STATE / 8u + 1u;          // 16-byte words from one token of c to the next
+const uint ELEMENTS = MATRIX_M * MATRIX_N / SUBGROUP_SIZE; // components of an accumulator in a lane
+const float SLACK = 8.0;
+const float LOG2_E = 1.44269504;
+const float LN_2 = 0.693147181;
 shared float16_t scales[LINES];
 shared float powers[LINES / STATE];               // of two, by which the scales of a memory are divided
-shared float logits[SUBGROUPS * TOGETHER * OWN];  // then the weights of the new values
-shared float keeps[SUBGROUPS * OWN];              // what becomes of the sums so far
+shared float firsts[SUBGROUPS * OWN];             // of a token: a number on its way into matrices
+shared float seconds[SUBGROUPS * OWN];
 
-MatrixA read[TOKEN_ROWS * STATE_DEPTH]; // c
+MatrixA verify[TOKEN_ROWS * DEPTH_TILES];         // en
+MatrixSum asked[TOKEN_ROWS * STATE_COLUMNS];      // qn
+MatrixA read[TOKEN_ROWS * STATE_DEPTH];           // c
+MatrixSum unit[TOKEN_ROWS];                       // log2 e times what makes a sum a logit
+MatrixSum bound[TOKEN_ROWS];                      // the token sees memories below that number
+MatrixSum top[TOKEN_ROWS];
+MatrixSum den[TOKEN_ROWS];
 
 // The first `live` tokens from `row` on, on their way into matrices; those past the count are 0.
 void take_tokens(uint s, uint lane, uint row, uint live, uint group)
@@ -48,12 +63,14 @@ void take_tokens(uint s, uint lane, uint row, uint live, uint group)
         put_part(part, t, q, words);
     }
     subgroup_sync();
-    [[unroll]] for (uint j = 0u; j < TOKEN_TILES; j++) {
+    [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) {
         [[unroll]] for (uint k = 0u; k < DEPTH_TILES; k++)
             if (k * MATRIX_K < args.P)
-                coopMatLoad(verifier[k][j], halves, half_at + j * MATRIX_N * PITCH + k * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
-        [[unroll]] for (uint i = 0u; i < STATE_TILES; i++)
-            coopMatLoad(query[i][j], parts, part_at(part, i, j), PART_PITCH, COLUMN_MAJOR);
+                coopMatLoad(verify[i * DEPTH_TILES + k], halves, half_at + i * MATRIX_M * PITCH + k * MATRIX_K / 8u, PITCH, ROW_MAJOR);
+        [[unroll]] for (uint n = 0u; n < STATE_COLUMNS; n++)
+            coopMatLoad(asked[i * STATE_COLUMNS + n], parts, part + i * MATRIX_M * PART_PITCH + n * MATRIX_N / 4u, PART_PITCH, ROW_MAJOR);
+        coopMatLoad(unit[i], firsts, s * OWN + i * MATRIX_M, 0u, COLUMN_MAJOR);
+        coopMatLoad(bound[i], seconds, s * OWN + i * MATRIX_M, 0u, COLUMN_MAJOR);
     }
     subgroup_sync();
     for (uint i = lane; i < OWN * STATE / 8u; i += SUBGROUP_SIZE) {
@@ -66,58 +83,100 @@ void take_tokens(uint s, uint lane, uint row, uint live, uint group)
         [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++)
             coopMatLoad(read[i * STATE_DEPTH + k], halves, half_at + i * MATRIX_M * READ_PITCH + k * MATRIX_K / 8u, READ_PITCH, ROW_MAJOR);
         [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) sums[i][j] = MatrixSum(0.0);
+        top[i] = MatrixSum(LOWEST);
+        den[i] = MatrixSum(0.0);
     }
 }
 
-// Over n, of each (memory, token): what add up to its logit, into parts.
-void put_logits(uint part, uint line)
+// sum += the sums over the columns of u, rounded to f16, in every column.
+void add_columns(inout MatrixSum sum, MatrixSum u[JOINED], uint part, uint half_at, uint lane)
 {
-    [[unroll]] for (uint i = 0u; i < ROW_TILES; i++) {
-        MatrixSum z[TOKEN_TILES];
-        [[unroll]] for (uint j = 0u; j < TOKEN_TILES; j++) z[j] = MatrixSum(0.0);
+    MatrixA left;
+#ifdef MATRIX2
+    left = MatrixA(u[0]);
+#else
+    [[unroll]] for (uint n = 0u; n < JOINED; n++) coopMatStore(u[n], parts, part + n * MATRIX_N / 4u, MATRIX_K / 4u, ROW_MAJOR);
+    subgroup_sync();
+    for (uint i = lane; i < MATRIX_M * MATRIX_K / 8u; i += SUBGROUP_SIZE) {
+        vec4 low = parts[part + 2u * i];
+        vec4 high = parts[part + 2u * i + 1u];
+        halves[half_at + i] = uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w), pack_elements(high.x, high.y), pack_elements(high.z, high.w));
+    }
+    subgroup_sync();
+    coopMatLoad(left, halves, half_at, MATRIX_K / 8u, ROW_MAJOR);
+    subgroup_sync();
+#endif
+    sum = coopMatMulAdd(left, MatrixB(1.0), sum);
+}
+
+// Memory m, whose rows begin at `line`, into den and sums.
+void add_memory(uint m, uint line, uint part, uint half_at, uint lane)
+{
+    MatrixSum u[TOKEN_ROWS * JOINED];
+    [[unroll]] for (uint i = 0u; i < TOKEN_ROWS * JOINED; i++) u[i] = MatrixSum(0.0);
+    [[unroll]] for (uint n = 0u; n < STATE_COLUMNS; n++) {
+        MatrixSum z[TOKEN_ROWS];
+        [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) z[i] = MatrixSum(0.0);
         [[unroll]] for (uint k = 0u; k < DEPTH_TILES; k++) {
             if (k * MATRIX_K < args.P) {
-                MatrixA w;
-                coopMatLoad(w, memory, (line + i * MATRIX_M) * PITCH + k * MATRIX_K / 8u, PITCH, ROW_MAJOR);
-                [[unroll]] for (uint j = 0u; j < TOKEN_TILES; j++) z[j] = coopMatMulAdd(w, verifier[k][j], z[j]);
+                MatrixB w;
+                coopMatLoad(w, memory, (line + n * MATRIX_N) * PITCH + k * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
+                [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) z[i] = coopMatMulAdd(verify[i * DEPTH_TILES + k], w, z[i]);
             }
         }
-        [[unroll]] for (uint j = 0u; j < TOKEN_TILES; j++) {
-            z[j] *= query[i % STATE_TILES][j];
-            coopMatStore(z[j], parts, part_at(part, i, j), PART_PITCH, COLUMN_MAJOR);
+        [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) u[i * JOINED + n % JOINED] += z[i] * asked[i * STATE_COLUMNS + n];
+    }
+    float power = powers[line / STATE];
+    MatrixSum gain[TOKEN_ROWS];
+    [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) {
+        MatrixSum logit = MatrixSum(0.0);
+        MatrixSum high[JOINED];
+        MatrixSum low[JOINED];
+        [[unroll]] for (uint n = 0u; n < JOINED; n++) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) {
+                float value = u[i * JOINED + n][e];
+                high[n][e] = uintBitsToFloat(floatBitsToUint(value) & 0xffffe000u); // 11 digits; compilers drop conversions there and back
+                low[n][e] = value - high[n][e];
+            }
+        }
+        add_columns(logit, high, part, half_at, lane);
+        add_columns(logit, low, part, half_at, lane);
+        bool beyond = false; // the reference, by more than SLACK
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) {
+            logit[e] = float(m) < bound[i][e] ? logit[e] * unit[i][e] : LOWEST;
+            beyond = beyond || logit[e] > top[i][e] + SLACK;
+        }
+        if (subgroupOr(beyond ? 1u : 0u) != 0u) {
+            MatrixSum keep;
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) {
+                float before = top[i][e];
+                float after = logit[e] > before + SLACK ? logit[e] : before;
+                keep[e] = exp2(before - after);
+                top[i][e] = after;
+            }
+            den[i] *= keep;
+            [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) sums[i][j] *= keep;
+        }
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) {
+            float weight = float(m) < bound[i][e] ? exp2(logit[e] - top[i][e]) : 0.0;
+            den[i][e] += weight;
+            gain[i][e] = weight * power;
         }
     }
-}
-
-// The values of the memories, weighed, into sums.
-void add_values(uint s, uint line)
-{
+    MatrixA scale[STATE_DEPTH];
+    [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++) coopMatLoad(scale[k], scales, line + k * MATRIX_K, 0u, ROW_MAJOR);
     [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) {
-        MatrixSum keep;
-        MatrixSum gain[TOGETHER];
-        MatrixA by[TOGETHER * STATE_DEPTH];
-        coopMatLoad(keep, keeps, s * OWN + i * MATRIX_M, 0u, COLUMN_MAJOR);
-        [[unroll]] for (uint put = 0u; put < TOGETHER; put++) {
-            coopMatLoad(gain[put], logits, (s * TOGETHER + put) * OWN + i * MATRIX_M, 0u, COLUMN_MAJOR);
-            [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++) {
-                MatrixA scale;
-                coopMatLoad(scale, scales, line + put * STATE + k * MATRIX_K, 0u, ROW_MAJOR);
-                by[put * STATE_DEPTH + k] = scale * read[i * STATE_DEPTH + k];
-            }
-        }
+        MatrixA by[STATE_DEPTH];
+        [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++) by[k] = scale[k] * read[i * STATE_DEPTH + k];
         [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) {
             if (j * MATRIX_N < args.P) {
-                sums[i][j] *= keep;
-                [[unroll]] for (uint put = 0u; put < TOGETHER; put++) {
-                    MatrixSum value = MatrixSum(0.0);
-                    [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++) {
-                        MatrixB w;
-                        coopMatLoad(w, memory, (line + put * STATE + k * MATRIX_K) * PITCH + j * MATRIX_N / 8u, PITCH, ROW_MAJOR);
-                        value = coopMatMulAdd(by[put * STATE_DEPTH + k], w, value);
-                    }
-                    [[unroll]] for (uint n = 0u; n < keep.length(); n++)
-                        sums[i][j][n] += gain[put][n] == 0.0 ? 0.0 : value[n] * gain[put][n];
+                MatrixSum value = MatrixSum(0.0);
+                [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++) {
+                    MatrixB w;
+                    coopMatLoad(w, memory, (line + k * MATRIX_K) * PITCH + j * MATRIX_N / 8u, PITCH, ROW_MAJOR);
+                    value = coopMatMulAdd(by[k], w, value);
                 }
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) sums[i][j][e] += gain[i][e] == 0.0 ? 0.0 : value[e] * gain[i][e];
             }
         }
     }
@@ -132,6 +191,7 @@ void store_eight(uint at, vec4 low, vec4 high)
         quads_r[at / 4u + 1u] = floatBitsToUint(high);
     }
 }
+
 
 void main()
 {
@@ -158,14 +218,12 @@ void main()
         uint live = t_own < count ? min(count - t_own, OWN) : 0u;
         uint own_seen = live > 0u ? min((sequence.position + t_own + live - 1u) / args.S, limit) : 0u;
         own_seen = own_seen > args.first ? own_seen - args.first : 0u;
-        take_tokens(s, lane, row, live, g);
-        // Of the token of a lane's pair; where it has two pairs, both lanes compute the same.
-        float top[ITEMS];
-        float den[ITEMS];
-        [[unroll]] for (uint x = 0u; x < ITEMS; x++) {
-            top[x] = LOWEST;
-            den[x] = 0.0;
+        for (uint i = lane; i < OWN; i += SUBGROUP_SIZE) {
+            uint t = min(i, max(live, 1u) - 1u);
+            firsts[s * OWN + i] = live > 0u ? pairs_unit[(row + t) * args.G + g].x * LOG2_E : 0.0;
+            seconds[s * OWN + i] = float(int(min((sequence.position + t_own + t) / args.S, limit)) - int(args.first));
         }
+        take_tokens(s, lane, row, live, g);
         for (uint m_first = 0u; m_first < seen; m_first += LINES / STATE) {
             barrier();
             put_lines(slots, h, m_first, seen);
@@ -178,66 +236,39 @@ void main()
                 if (i % STATE == 0u) powers[i / STATE] = uintBitsToFloat(bits);
             }
             barrier();
-            for (uint line = 0u; line < LINES && m_first + line / STATE < own_seen; line += LINES_ONCE) {
-                uint m = m_first + line / STATE;
-                put_logits(part, line);
-                subgroup_sync();
-                [[unroll]] for (uint x = 0u; x < ITEMS; x++) {
-                    uint item = lane + x * SUBGROUP_SIZE;
-                    if (item >= TOGETHER * OWN) continue;
-                    uint t = min(item % OWN, max(live, 1u) - 1u);
-                    bool visible = args.first + m + item / OWN < min((sequence.position + t_own + t) / args.S, limit);
-                    logits[s * TOGETHER * OWN + item] = visible ? part_sum(part, item) * pairs_unit[(row + t) * args.G + g].x : LOWEST;
-                }
-                subgroup_sync();
-                float gain[ITEMS];
-                [[unroll]] for (uint x = 0u; x < ITEMS; x++) {
-                    uint item = min(lane + x * SUBGROUP_SIZE, TOGETHER * OWN - 1u);
-                    float new_top = top[x];
-                    [[unroll]] for (uint put = 0u; put < TOGETHER; put++)
-                        new_top = max(new_top, logits[(s * TOGETHER + put) * OWN + item % OWN]);
-                    float keep = exp_neg(top[x] - new_top);
-                    den[x] *= keep;
-                    [[unroll]] for (uint put = 0u; put < TOGETHER; put++) {
-                        float logit = logits[(s * TOGETHER + put) * OWN + item % OWN];
-                        float weight = logit > LOWEST ? exp_neg(logit - new_top) : 0.0;
-                        den[x] += weight;
-                        if (put == item / OWN) gain[x] = weight * powers[(line / STATE + put)];
-                    }
-                    top[x] = new_top;
-                    if (item < OWN) keeps[s * OWN + item] = keep;
-                }
-                subgroup_sync();
-                [[unroll]] for (uint x = 0u; x < ITEMS; x++) {
-                    uint item = lane + x * SUBGROUP_SIZE;
-                    if (item < TOGETHER * OWN) logits[s * TOGETHER * OWN + item] = gain[x];
-                }
-                subgroup_sync();
-                add_values(s, line);
-            }
+            for (uint line = 0u; line < LINES && m_first + line / STATE < own_seen; line += STATE)
+                add_memory(m_first + line / STATE, line, part, s * HALVES, lane);
         }
 
-        subgroup_sync();
-        [[unroll]] for (uint x = 0u; x < ITEMS; x++) {
-            uint t = lane + x * SUBGROUP_SIZE;
-            if (t >= live) continue;
+        // What becomes of a token's row of r and of the sums, by a lane.
+        [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) {
+            subgroup_sync();
+            coopMatStore(top[i], parts, part, MATRIX_N / 4u, ROW_MAJOR);
+            subgroup_sync();
+            float reference = parts[part + lane % MATRIX_M * MATRIX_N / 4u].x;
+            subgroup_sync();
+            coopMatStore(den[i], parts, part, MATRIX_N / 4u, ROW_MAJOR);
+            subgroup_sync();
+            float total = parts[part + lane % MATRIX_M * MATRIX_N / 4u].x;
+            uint t = i * MATRIX_M + lane;
+            if (lane >= MATRIX_M || t >= live) continue;
             float keep = 0.0; // weight of what r holds
-            float gain = den[x] > 0.0 ? 1.0 / den[x] : 0.0;
-            float result = den[x] > 0.0 ? top[x] + log_above_one(den[x]) : 0.0;
+            float gain = total > 0.0 ? 1.0 / total : 0.0;
+            float result = total > 0.0 ? reference * LN_2 + log_above_one(total) : 0.0;
             uint at = args.lse_at + (row + t) * args.H + h;
             float held = merge ? load_lse(at) : LOWEST;
             if (!(held > -3e38)) held = LOWEST;
             if (held > LOWEST) {
-                float high = den[x] > 0.0 ? max(held, result) : held;
+                float high = total > 0.0 ? max(held, result) : held;
                 float old = exp_neg(held - high);
-                float new = den[x] > 0.0 ? exp_neg(result - high) : 0.0;
+                float new = total > 0.0 ? exp_neg(result - high) : 0.0;
                 keep = old / (old + new);
                 gain *= new / (old + new);
                 result = high + log_above_one(old + new);
             }
-            keeps[s * OWN + t] = keep;
-            logits[s * TOGETHER * OWN + t] = gain * pairs_unit[(row + t) * args.G + g].y;
-            store_lse(at, den[x] > 0.0 || held > LOWEST ? result : uintBitsToFloat(0xff800000u));
+            firsts[s * OWN + t] = keep;
+            seconds[s * OWN + t] = gain * pairs_unit[(row + t) * args.G + g].y;
+            store_lse(at, total > 0.0 || held > LOWEST ? result : uintBitsToFloat(0xff800000u));
         }
         for (uint p = 0u; p < args.P; p += WIDTH / 2u) {
             subgroup_sync();
@@ -247,8 +278,8 @@ void main()
             for (uint i = lane; i < live * eights; i += SUBGROUP_SIZE) {
                 uint t = i / eights;
                 uint at = args.r_at + (row + t) * args.r_row + h * args.P + p + i % eights * 8u;
-                float keep = keeps[s * OWN + t];
-                float gain = logits[s * TOGETHER * OWN + t];
+                float keep = firsts[s * OWN + t];
+                float gain = seconds[s * OWN + t];
                 vec4 low = parts[part + t * OUT_PITCH + i % eights * 2u] * gain;
                 vec4 high = parts[part + t * OUT_PITCH + i % eights * 2u + 1u] * gain;
                 if (keep > 0.0) {
