@@ -1,0 +1,221 @@
+#include "tokenizer.h"
+
+#include "base/file.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Lists ---- */
+
+bool text_list_reserve(dart_token_list *list, size_t more)
+{
+    if (list->capacity - list->count >= more) return true;
+    if (list->count > SIZE_MAX / 16 || more > SIZE_MAX / 16) return false;
+    const size_t needed = list->count + more, capacity = needed + needed / 2 + 64;
+    int32_t *ids = realloc(list->ids, capacity * sizeof *ids);
+    if (ids == NULL) return false;
+    list->ids = ids;
+    list->capacity = capacity;
+    return true;
+}
+
+void dart_token_list_free(dart_token_list *list)
+{
+    if (list == NULL) return;
+    free(list->ids);
+    *list = (dart_token_list){NULL, 0, 0};
+}
+
+/* ---- Opening ---- */
+
+static dart_status create(dart_tokenizer **made)
+{
+    dart_tokenizer *t = calloc(1, sizeof *t);
+    if (t == NULL) return DART_OUT_OF_MEMORY;
+    t->bos = t->eos = TEXT_NO_TOKEN;
+    t->properties = text_properties_create();
+    if (t->properties == NULL || base_report_init(&t->report, NULL) != DART_OK) {
+        free(t->properties);
+        free(t);
+        return DART_OUT_OF_MEMORY;
+    }
+    *made = t;
+    return DART_OK;
+}
+
+void dart_tokenizer_destroy(dart_tokenizer **tokenizer)
+{
+    if (tokenizer == NULL || *tokenizer == NULL) return;
+    dart_tokenizer *t = *tokenizer;
+    text_vocabulary_free(&t->vocabulary);
+    text_added_free(&t->raw);
+    text_added_free(&t->normal);
+    free(t->properties);
+    base_report_destroy(&t->report);
+    free(t);
+    *tokenizer = NULL;
+}
+
+/* Hands *made over, or its text and then destroys it. */
+static dart_status finish(dart_status status, dart_tokenizer *made, dart_tokenizer **tokenizer, char *error, size_t error_size)
+{
+    if (error != NULL && error_size > 0) error[0] = '\0';
+    if (status == DART_OK) {
+        *tokenizer = made;
+        return DART_OK;
+    }
+    if (made != NULL && error != NULL) base_report_copy(&made->report, error, error_size);
+    dart_tokenizer_destroy(&made);
+    return status;
+}
+
+static dart_status read_file(dart_tokenizer *t, const char *path,
+                             dart_status (*read)(dart_tokenizer *, const char *, size_t, const char *, base_report *))
+{
+    file_map map = {NULL, 0};
+    dart_status status = file_map_open(path, &t->report, &map);
+    if (status == DART_OK) status = read(t, map.bytes > 0 ? (const char *)map.data : "", (size_t)map.bytes, path, &t->report);
+    file_map_close(&map);
+    return status;
+}
+
+dart_status dart_tokenizer_open(const char *path, dart_tokenizer **tokenizer, char *error, size_t error_size)
+{
+    if (path == NULL || tokenizer == NULL) return DART_INVALID_ARGUMENT;
+    dart_tokenizer *t = NULL;
+    char *folder = NULL, *json = NULL, *config = NULL;
+    dart_status status;
+    TRY(create(&t));
+    folder = file_is_folder(path) ? file_join("", path) : file_folder(path);
+    if (folder == NULL) FAIL(&t->report, DART_OUT_OF_MEMORY, "%s: no memory to open it", path);
+    json = file_is_folder(path) ? file_join(path, "tokenizer.json") : file_join("", path);
+    config = file_join(folder, "tokenizer_config.json");
+    if (json == NULL || config == NULL) FAIL(&t->report, DART_OUT_OF_MEMORY, "%s: no memory to open it", path);
+    TRY(read_file(t, json, text_tokenizer_read));
+    if (file_exists(config)) TRY(read_file(t, config, text_config_read));
+fail:
+    free(folder);
+    free(json);
+    free(config);
+    return finish(status, t, tokenizer, error, error_size);
+}
+
+dart_status dart_tokenizer_create(const dart_tokenizer_source *source, dart_tokenizer **tokenizer, char *error, size_t error_size)
+{
+    if (source == NULL || source->json == NULL || tokenizer == NULL) return DART_INVALID_ARGUMENT;
+    dart_tokenizer *t = NULL;
+    dart_status status;
+    TRY(create(&t));
+    TRY(text_tokenizer_read(t, source->json, source->json_bytes, "tokenizer.json", &t->report));
+    if (source->config != NULL) TRY(text_config_read(t, source->config, source->config_bytes, "tokenizer_config.json", &t->report));
+fail:
+    return finish(status, t, tokenizer, error, error_size);
+}
+
+/* ---- Queries ---- */
+
+size_t dart_tokenizer_error(const dart_tokenizer *tokenizer, char *text, size_t size)
+{
+    if (tokenizer != NULL) return base_report_copy(&tokenizer->report, text, size);
+    if (text != NULL && size > 0) text[0] = '\0';
+    return 0;
+}
+
+dart_status dart_tokenizer_describe(const dart_tokenizer *t, dart_tokenizer_info *info)
+{
+    if (t == NULL || info == NULL) return DART_INVALID_ARGUMENT;
+    *info = (dart_tokenizer_info){.ids = t->vocabulary.ids, .tokens = t->vocabulary.count, .bos = t->bos, .eos = t->eos, .nfc = t->nfc,
+                                  .frames = t->before_count + t->after_count > 0};
+    return DART_OK;
+}
+
+int32_t text_tokenizer_find(const dart_tokenizer *t, const char *name, size_t bytes)
+{
+    const text_added_token *added = text_added_exact(&t->raw, (const uint8_t *)name, bytes);
+    if (added == NULL) added = text_added_exact(&t->normal, (const uint8_t *)name, bytes);
+    return added != NULL ? added->id : text_vocabulary_find(&t->vocabulary, name, bytes);
+}
+
+int32_t dart_tokenizer_find(const dart_tokenizer *t, const char *name)
+{
+    return t == NULL || name == NULL ? TEXT_NO_TOKEN : text_tokenizer_find(t, name, strlen(name));
+}
+
+/* ---- Encoding ---- */
+
+static bool push(dart_token_list *list, int32_t id)
+{
+    if (!text_list_reserve(list, 1)) return false;
+    list->ids[list->count++] = id;
+    return true;
+}
+
+/* Text without added tokens, in normal form. */
+static bool encode_pieces(const dart_tokenizer *t, const uint8_t *text, size_t begin, size_t end, dart_token_list *list)
+{
+    while (begin < end) {
+        const size_t next = text_piece_end(t->pattern, t->properties, text, begin, end);
+        if (!text_encode_piece(&t->vocabulary, text + begin, next - begin, list)) return false;
+        begin = next;
+    }
+    return true;
+}
+
+static bool encode_normal(const dart_tokenizer *t, const uint8_t *text, size_t bytes, bool plain, dart_token_list *list)
+{
+    size_t begin = 0, from = 0, at;
+    const text_added_token *found;
+    while ((found = text_added_find(&t->normal, text, from, bytes, &at)) != NULL) {
+        from = at + found->count;
+        if (plain && found->special) continue;
+        if (!encode_pieces(t, text, begin, at, list) || !push(list, found->id)) return false;
+        begin = from;
+    }
+    return encode_pieces(t, text, begin, bytes, list);
+}
+
+/* Text without raw added tokens. */
+static bool encode_part(const dart_tokenizer *t, const uint8_t *text, size_t bytes, bool plain, dart_token_list *list)
+{
+    if (bytes == 0) return true;
+    if (!t->nfc || !text_is_unstable(t->properties, text, bytes)) return encode_normal(t, text, bytes, plain, list);
+    text_bytes normal = {NULL, 0, 0};
+    const bool done = text_normalize(t->properties, text, bytes, &normal) && encode_normal(t, normal.at, normal.count, plain, list);
+    free(normal.at);
+    return done;
+}
+
+static bool encode(const dart_tokenizer *t, const uint8_t *text, size_t bytes, const dart_encode_options *options, dart_token_list *list)
+{
+    size_t begin = 0, from = 0, at;
+    const text_added_token *found;
+    for (uint32_t i = 0; i < t->before_count && options->frame; i++)
+        if (!push(list, t->before[i])) return false;
+    while ((found = text_added_find(&t->raw, text, from, bytes, &at)) != NULL) {
+        from = at + found->count;
+        if (options->plain && found->special) continue;
+        if (!encode_part(t, text + begin, at - begin, options->plain, list) || !push(list, found->id)) return false;
+        begin = from;
+    }
+    if (!encode_part(t, text + begin, bytes - begin, options->plain, list)) return false;
+    for (uint32_t i = 0; i < t->after_count && options->frame; i++)
+        if (!push(list, t->after[i])) return false;
+    return true;
+}
+
+dart_status dart_tokenizer_encode(dart_tokenizer *t, const char *text, size_t bytes, const dart_encode_options *options, dart_token_list *list)
+{
+    static const dart_encode_options standard = {false, false};
+    if (t == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&t->report, list != NULL && (text != NULL || bytes == 0), "text or list is NULL");
+    REQUIRE(&t->report, bytes <= DART_TEXT_BYTES, "a text of %zu bytes, at most %zu are encoded at once", bytes, DART_TEXT_BYTES);
+    const size_t kept = list->count;
+    const uint8_t *at = bytes > 0 ? (const uint8_t *)text : (const uint8_t *)"";
+    const size_t valid = text_utf8_prefix(at, bytes);
+    if (valid < bytes)
+        return base_fail(&t->report, DART_BAD_DATA, "the text is not UTF-8: byte %zu is 0x%02X", valid, at[valid]);
+    if (encode(t, at, bytes, options != NULL ? options : &standard, list)) return DART_OK;
+    list->count = kept;
+    return base_fail(&t->report, DART_OUT_OF_MEMORY, "no memory for the tokens of %zu bytes of text", bytes);
+}
