@@ -1,10 +1,14 @@
-/* Byte pair encoding of a piece: its bytes are tokens; the pair of lowest rank, of equals the leftmost, becomes one token until no pair merges. */
-#include "vocabulary.h"
+/* Byte pair encoding of a piece: its bytes are tokens; the pair of lowest rank, of equals the leftmost, becomes one token until no pair merges.
+ *
+ * Long pieces are encoded in windows that overlap, so that what is at work stays in the caches. That is exact: a sequence of tokens is the encoding of its
+ * text if each two neighbours are the encoding of theirs (as long as no merge has crossed a border between tokens, what is on both sides of it merges as it
+ * does alone, and so no merge comes to cross it), and neighbours in the encoding of a window are that. Two windows that have the same token at the same
+ * place can therefore be joined there. Where two have none, a heap merges the whole piece. */
+#include "merge.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-enum { SHORT = 64 };
+enum { OVERLAP = 8, LANES = 8, BLOCK = 32 };
 
 bool text_encode_piece(const text_vocabulary *v, const uint8_t *piece, size_t bytes, dart_token_list *list)
 {
@@ -15,133 +19,139 @@ bool text_encode_piece(const text_vocabulary *v, const uint8_t *piece, size_t by
     return true;
 }
 
-/* The tokens of bytes, without those that have none. */
-static size_t symbols(const text_vocabulary *v, const uint8_t *piece, size_t bytes, int32_t *ids)
+/* ---- A window ---- */
+
+/* Tokens of up to TEXT_WINDOW bytes; those that are no more stay in place. */
+typedef struct work {
+    uint32_t count, padded;
+    int32_t ids[TEXT_WINDOW];
+    int32_t keys[TEXT_WINDOW]; /* rank of a token and the next, then the index: the least key is the pair to merge. INT32_MAX: none */
+    int32_t least[TEXT_WINDOW / BLOCK]; /* keys of a block of keys */
+    uint16_t bytes[TEXT_WINDOW], next[TEXT_WINDOW], previous[TEXT_WINDOW];
+} work;
+
+static int32_t key_at(const text_vocabulary *v, const work *w, uint32_t i)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < bytes; i++)
-        if (v->symbols[piece[i]] != TEXT_NO_TOKEN) ids[count++] = v->symbols[piece[i]];
-    return count;
+    if (w->next[i] == w->count) return INT32_MAX;
+    const uint32_t rank = text_vocabulary_rank(v, w->ids[i], w->ids[w->next[i]]);
+    return rank == TEXT_NO_RANK ? INT32_MAX : (int32_t)(rank << TEXT_WINDOW_BITS | i);
 }
 
-/* By searching for the lowest rank among all each time. ranks[i] is that of ids i and i + 1. */
+static void find_least(work *w, uint32_t block)
+{
+    int32_t least[LANES];
+    const int32_t *keys = w->keys + block * BLOCK;
+    const uint32_t count = w->padded - block * BLOCK < BLOCK ? w->padded - block * BLOCK : BLOCK;
+    for (uint32_t k = 0; k < LANES; k++) least[k] = keys[k];
+    for (uint32_t i = LANES; i < count; i += LANES)
+        for (uint32_t k = 0; k < LANES; k++) least[k] = keys[i + k] < least[k] ? keys[i + k] : least[k];
+    for (uint32_t k = 1; k < LANES; k++) least[0] = least[k] < least[0] ? least[k] : least[0];
+    w->least[block] = least[0];
+}
+
+/* The bytes that have a token. */
+static void begin_work(const text_vocabulary *v, const uint8_t *text, uint32_t bytes, work *w)
+{
+    w->count = 0;
+    for (uint32_t i = 0; i < bytes; i++) {
+        if (v->symbols[text[i]] == TEXT_NO_TOKEN) continue;
+        w->ids[w->count] = v->symbols[text[i]];
+        w->bytes[w->count] = (uint16_t)i;
+        w->next[w->count] = (uint16_t)(w->count + 1);
+        w->previous[w->count] = (uint16_t)(w->count - 1);
+        w->count++;
+    }
+    w->padded = (uint32_t)base_round_up(w->count, LANES);
+    for (uint32_t i = 0; i < w->count; i++) w->keys[i] = key_at(v, w, i);
+    for (uint32_t i = w->count; i < w->padded; i++) w->keys[i] = INT32_MAX;
+    for (uint32_t block = 0; block * BLOCK < w->count; block++) find_least(w, block);
+}
+
+/* Merges the pair of a key. */
+static void join_pair(const text_vocabulary *v, work *w, int32_t key)
+{
+    const uint32_t i = (uint32_t)key % TEXT_WINDOW, gone = w->next[i], before = i > 0 ? w->previous[i] : i;
+    w->ids[i] = v->merged[key >> TEXT_WINDOW_BITS];
+    w->next[i] = w->next[gone];
+    w->keys[gone] = INT32_MAX;
+    if (w->next[i] < w->count) w->previous[w->next[i]] = (uint16_t)i;
+    w->keys[i] = key_at(v, w, i);
+    if (before < i) w->keys[before] = key_at(v, w, before);
+    find_least(w, i / BLOCK);
+    if (gone / BLOCK != i / BLOCK) find_least(w, gone / BLOCK);
+    if (before / BLOCK != i / BLOCK) find_least(w, before / BLOCK);
+}
+
+static void encode_window(const text_vocabulary *v, const uint8_t *text, uint32_t bytes, text_window *to)
+{
+    work w;
+    begin_work(v, text, bytes, &w);
+    for (;;) {
+        int32_t key = INT32_MAX;
+        for (uint32_t block = 0; block * BLOCK < w.count; block++) key = w.least[block] < key ? w.least[block] : key;
+        if (key == INT32_MAX) break;
+        join_pair(v, &w, key);
+    }
+    to->count = 0;
+    for (uint32_t i = 0; i < w.count; i = w.next[i], to->count++) {
+        to->ids[to->count] = w.ids[i];
+        to->begins[to->count] = w.bytes[i];
+    }
+}
+
+/* ---- Windows of a piece ---- */
+
+static bool add_tokens(const text_window *w, uint32_t from, uint32_t to, dart_token_list *list)
+{
+    if (list->capacity - list->count < to - from && !text_list_reserve(list, to - from)) return false;
+    for (uint32_t i = from; i < to; i++) list->ids[list->count++] = w->ids[i];
+    return true;
+}
+
+/* The first token of a, from *i on, that b, which begins `shift` bytes behind a, has at the same place. false where there is none. */
+static bool find_join(const text_window *a, uint32_t *i, const text_window *b, uint32_t *j, uint32_t shift)
+{
+    for (*j = 0; *i < a->count; ++*i) {
+        while (*j < b->count && b->begins[*j] + shift < a->begins[*i]) ++*j;
+        if (*j == b->count) return false;
+        if (b->begins[*j] + shift == a->begins[*i] && b->ids[*j] == a->ids[*i]) return true;
+    }
+    return false;
+}
+
+bool text_merge_in_windows(const text_vocabulary *v, const uint8_t *piece, size_t bytes, uint32_t size, dart_token_list *list, bool *joined)
+{
+    text_window windows[2], *w = &windows[0], *next = &windows[1];
+    size_t begin = 0;
+    uint32_t first = 0; /* the token of the window that is not in the list yet */
+    encode_window(v, piece, (uint32_t)base_smaller(bytes, size), w);
+    *joined = true;
+    while (bytes - begin > size) {
+        const uint32_t back = w->count / 4 < OVERLAP ? w->count / 4 + 1 : OVERLAP;
+        uint32_t i = w->count > back ? w->count - back : 0, j;
+        const uint32_t shift = i > 0 ? w->begins[i] : 0;
+        *joined = shift > 0;
+        if (!*joined) return true;
+        begin += shift;
+        encode_window(v, piece + begin, (uint32_t)base_smaller(bytes - begin, size), next);
+        if (i < first) i = first;
+        *joined = find_join(w, &i, next, &j, shift);
+        if (!*joined) return true;
+        if (!add_tokens(w, first, i, list)) return false;
+        text_window *const spare = w;
+        first = j;
+        w = next;
+        next = spare;
+    }
+    return add_tokens(w, first, w->count, list);
+}
+
 bool text_merge(const text_vocabulary *v, const uint8_t *piece, size_t bytes, dart_token_list *list)
 {
-    int32_t ids[SHORT];
-    uint32_t ranks[SHORT];
-    if (bytes > SHORT) return text_merge_long(v, piece, bytes, list);
-    size_t count = symbols(v, piece, bytes, ids);
-    for (size_t i = 0; i + 1 < count; i++) ranks[i] = text_vocabulary_rank(v, ids[i], ids[i + 1]);
-    while (count > 1) {
-        size_t best = 0;
-        for (size_t i = 1; i + 1 < count; i++)
-            if (ranks[i] < ranks[best]) best = i;
-        if (ranks[best] == TEXT_NO_RANK) break;
-        ids[best] = v->merged[ranks[best]];
-        count--;
-        memmove(ids + best + 1, ids + best + 2, (count - best - 1) * sizeof *ids);
-        memmove(ranks + best, ranks + best + 1, (count - best - 1) * sizeof *ranks);
-        if (best + 1 < count) ranks[best] = text_vocabulary_rank(v, ids[best], ids[best + 1]);
-        if (best > 0) ranks[best - 1] = text_vocabulary_rank(v, ids[best - 1], ids[best]);
-    }
-    if (!text_list_reserve(list, count)) return false;
-    memcpy(list->ids + list->count, ids, count * sizeof *ids);
-    list->count += count;
-    return true;
-}
-
-/* ---- Long pieces: a heap of pairs by rank, then place. A pair that is no more stays in the heap and is passed over. ---- */
-
-typedef struct place {
-    int32_t id;
-    uint32_t rank; /* of this token and the next; TEXT_NO_RANK also where the token is no more */
-    uint32_t previous, next;
-} place;
-
-typedef struct queue {
-    uint64_t *at; /* rank, then place: a heap of four children a node */
-    size_t count, capacity;
-} queue;
-
-static bool queue_push(queue *q, uint32_t rank, uint32_t at)
-{
-    if (q->count == q->capacity) {
-        const size_t capacity = q->capacity + q->capacity / 2 + 256;
-        uint64_t *grown = capacity > SIZE_MAX / sizeof *grown ? NULL : realloc(q->at, capacity * sizeof *grown);
-        if (grown == NULL) return false;
-        q->at = grown;
-        q->capacity = capacity;
-    }
-    const uint64_t entry = (uint64_t)rank << 32 | at;
-    size_t i = q->count++;
-    for (; i > 0 && q->at[(i - 1) / 4] > entry; i = (i - 1) / 4) q->at[i] = q->at[(i - 1) / 4];
-    q->at[i] = entry;
-    return true;
-}
-
-static uint64_t queue_pop(queue *q)
-{
-    const uint64_t least = q->at[0], last = q->at[--q->count];
-    size_t i = 0;
-    for (;;) {
-        size_t child = 4 * i + 1, best = child;
-        if (child >= q->count) break;
-        for (size_t end = q->count < child + 4 ? q->count : child + 4; ++child < end;)
-            if (q->at[child] < q->at[best]) best = child;
-        if (q->at[best] >= last) break;
-        q->at[i] = q->at[best];
-        i = best;
-    }
-    q->at[i] = last;
-    return least;
-}
-
-/* The rank of a place and its next, which goes into the queue. */
-static bool rank_place(const text_vocabulary *v, place *places, uint32_t count, uint32_t at, queue *q)
-{
-    place *p = &places[at];
-    p->rank = p->next < count ? text_vocabulary_rank(v, p->id, places[p->next].id) : TEXT_NO_RANK;
-    return p->rank == TEXT_NO_RANK || queue_push(q, p->rank, at);
-}
-
-static bool merge_places(const text_vocabulary *v, place *places, uint32_t count, queue *q)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (!rank_place(v, places, count, i, q)) return false;
-    while (q->count > 0) {
-        const uint64_t least = queue_pop(q);
-        const uint32_t at = (uint32_t)least;
-        place *p = &places[at];
-        if (p->rank != (uint32_t)(least >> 32)) continue;
-        place *gone = &places[p->next];
-        p->id = v->merged[p->rank];
-        p->next = gone->next;
-        gone->rank = TEXT_NO_RANK;
-        if (p->next < count) places[p->next].previous = at;
-        if (!rank_place(v, places, count, at, q)) return false;
-        if (at > 0 && !rank_place(v, places, count, p->previous, q)) return false;
-    }
-    return true;
-}
-
-bool text_merge_long(const text_vocabulary *v, const uint8_t *piece, size_t bytes, dart_token_list *list)
-{
-    uint32_t count = 0;
-    queue q = {NULL, 0, 0};
-    place *places = bytes > SIZE_MAX / sizeof *places ? NULL : malloc(bytes * sizeof *places);
-    if (places == NULL) return false;
-    for (size_t i = 0; i < bytes; i++) {
-        const int32_t id = v->symbols[piece[i]];
-        if (id == TEXT_NO_TOKEN) continue;
-        places[count] = (place){.id = id, .previous = count - 1, .next = count + 1};
-        count++;
-    }
-    bool done = merge_places(v, places, count, &q);
-    for (uint32_t i = 0; i < count && done; i = places[i].next) {
-        done = list->count < list->capacity || text_list_reserve(list, 1);
-        if (done) list->ids[list->count++] = places[i].id;
-    }
-    free(q.at);
-    free(places);
-    return done;
+    const size_t kept = list->count;
+    bool joined = false;
+    if (!text_merge_in_windows(v, piece, bytes, TEXT_WINDOW, list, &joined)) return false;
+    if (joined) return true;
+    list->count = kept;
+    return text_merge_by_heap(v, piece, bytes, list);
 }

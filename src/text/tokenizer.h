@@ -28,8 +28,8 @@ typedef struct text_place {
 } text_place;
 #define TEXT_UNREACHED (1u << 31)
 
-/* The id of a token has 21 bits, the rank of a merge 22. */
-enum { TEXT_ID_BITS = 21, TEXT_RANK_BITS = 22, TEXT_MAX_IDS = 1 << TEXT_ID_BITS, TEXT_NO_RANK = (1 << TEXT_RANK_BITS) - 1 };
+/* The id of a token and the rank of a merge have 21 bits. */
+enum { TEXT_ID_BITS = 21, TEXT_RANK_BITS = 21, TEXT_MAX_IDS = 1 << TEXT_ID_BITS, TEXT_NO_RANK = (1 << TEXT_RANK_BITS) - 1 };
 
 typedef struct text_vocabulary {
     text_bytes bytes;
@@ -60,7 +60,6 @@ bool text_vocabulary_finish(text_vocabulary *v);
 bool text_encode_piece(const text_vocabulary *v, const uint8_t *piece, size_t bytes, dart_token_list *list);
 /* The same by merging only. */
 bool text_merge(const text_vocabulary *v, const uint8_t *piece, size_t bytes, dart_token_list *list);
-bool text_merge_long(const text_vocabulary *v, const uint8_t *piece, size_t bytes, dart_token_list *list);
 
 /* ---- Pieces ---- */
 
