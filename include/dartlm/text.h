@@ -67,6 +67,8 @@ typedef struct dart_token_list {
     size_t count, capacity;
 } dart_token_list;
 DART_API void dart_token_list_free(dart_token_list *list);
+/* Appends one. DART_OUT_OF_MEMORY leaves the list as it was. */
+DART_API dart_status dart_token_list_add(dart_token_list *list, int32_t id);
 
 typedef struct dart_encode_options {
     bool plain; /* special tokens in the text are text like any other: for text that is not trusted. Added tokens that are not special stay tokens. */

@@ -27,6 +27,14 @@ void dart_token_list_free(dart_token_list *list)
     *list = (dart_token_list){NULL, 0, 0};
 }
 
+dart_status dart_token_list_add(dart_token_list *list, int32_t id)
+{
+    if (list == NULL) return DART_INVALID_ARGUMENT;
+    if (!text_list_reserve(list, 1)) return DART_OUT_OF_MEMORY;
+    list->ids[list->count++] = id;
+    return DART_OK;
+}
+
 /* ---- Opening ---- */
 
 static dart_status create(dart_tokenizer **made)
@@ -144,12 +152,7 @@ int32_t dart_tokenizer_find(const dart_tokenizer *t, const char *name)
 
 /* ---- Encoding ---- */
 
-static bool push(dart_token_list *list, int32_t id)
-{
-    if (!text_list_reserve(list, 1)) return false;
-    list->ids[list->count++] = id;
-    return true;
-}
+static bool push(dart_token_list *list, int32_t id) { return dart_token_list_add(list, id) == DART_OK; }
 
 /* Text without added tokens, in normal form. */
 static bool encode_pieces(const dart_tokenizer *t, const uint8_t *text, size_t begin, size_t end, dart_token_list *list)

@@ -3,6 +3,7 @@
 #define DARTLM_CLI_H
 
 #include "args.h"
+#include "dartlm/text.h"
 #include "dartlm/train.h"
 #include "base/file.h"
 #include "checkpoint/safetensors.h"
@@ -23,6 +24,8 @@ int cmd_grad(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_train_mqar(int argc, char **argv);
 int cmd_train_lm(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
+int cmd_detokenize(int argc, char **argv);
 int cmd_op(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_bench_op(int argc, char **argv);
@@ -126,6 +129,15 @@ int cli_fail_stream(const dart_stream *stream, dart_status status);
 int cli_fail_model(const dart_model *model, dart_status status);
 int cli_fail_state(const dart_state *state, dart_status status);
 int cli_fail_trainer(const dart_trainer *trainer, dart_status status);
+
+/* ---- Text ---- */
+
+int cli_open_tokenizer(const char *path, dart_tokenizer **tokenizer);
+int cli_fail_tokenizer(const dart_tokenizer *tokenizer, const char *what, dart_status status);
+/* Copies the files of a tokenizer into a folder. */
+int cli_copy_tokenizer(const char *path, const char *folder);
+/* All of a file, NULL and "-" are standard input, for free(); a zero byte follows. */
+int cli_read_text(const char *path, char **text, size_t *bytes);
 
 /* A line on stderr that the next one replaces; only where stderr is a terminal. */
 void cli_progress(const char *format, ...) DART_PRINTF(1, 2);

@@ -95,9 +95,11 @@ int cmd_eval_ppl(int argc, char **argv)
     args_list files = {.count = 0};
     uint32_t most = 0;
     bool bytes = false;
+    const char *tokenizer = NULL;
     const args_option options[] = {
         {"model", 0, ARGS_TEXT, "DIR", &with.folder, "config.json and *.safetensors", 0, 0, true},
         CORPUS_OPTIONS(files, bytes),
+        CORPUS_TOKENIZER(tokenizer),
         {"length", 0, ARGS_U32, "L", &test.L, "tokens of a sequence, by default 2048", 1, 1 << 24, false},
         {"batch", 0, ARGS_U32, "B", &test.B, "sequences at a time, by default 1", 1, 65536, false},
         {"sequences", 0, ARGS_U32, "N", &most, "only the first N", 1, 0, false},
@@ -122,7 +124,7 @@ int cmd_eval_ppl(int argc, char **argv)
     score s = {.tokens = 0};
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
-    status = corpus_open(&test.data, &files, bytes);
+    status = corpus_open(&test.data, &files, bytes, tokenizer);
     if (status == CLI_OK && test.data.count <= test.L)
         status = cli_fail("the data has %" PRIu64 " tokens; a sequence takes %" PRIu32 " and the one behind it", test.data.count, test.L);
     if (status == CLI_OK) status = cli_open_model(&session, &common, &with, &model);

@@ -30,48 +30,96 @@ static int32_t *parse_ids(const char *text, uint32_t *count)
 /* Steps that are submitted together: printed at once, which nobody sees at a few milliseconds. */
 enum { TOGETHER = 8 };
 
+/* What the command line asks for, and what it needs of a tokenizer. */
+typedef struct request {
+    const char *ids, *prompt, *prompt_file, *tokenizer_path; /* of ids, prompt and prompt_file one is given */
+    args_list end_ids, stops;
+    bool no_end;
+    uint32_t n;
+    dart_sampling sampling;
+    const int32_t *prompt_ids;
+    uint32_t prompt_count;
+    int32_t *parsed;      /* of ids */
+    dart_token_list list; /* of a prompt */
+    dart_tokenizer *tokenizer; /* NULL: ids go out */
+    dart_text_stream *stream;
+} request;
+
 typedef struct output {
     bool shown; /* as they come */
     bool first;
     uint32_t count; /* ids so far */
+    dart_text_stream *stream; /* NULL: ids are shown */
+    dart_status status; /* of the stream */
+    char *text; /* where it is not shown */
+    size_t bytes;
 } output;
 
-static bool print_id(void *user, uint32_t step, const int32_t *ids)
+/* Shows text, or keeps it. */
+static bool put_text(output *o, const char *text, size_t bytes)
+{
+    if (o->shown) {
+        fwrite(text, 1, bytes, stdout);
+        return fflush(stdout) == 0;
+    }
+    char *grown = realloc(o->text, o->bytes + bytes + 1);
+    if (grown == NULL) o->status = DART_OUT_OF_MEMORY;
+    if (grown == NULL) return false;
+    o->text = grown;
+    memcpy(o->text + o->bytes, text, bytes);
+    o->bytes += bytes;
+    return true;
+}
+
+static bool put_id(void *user, uint32_t step, const int32_t *ids)
 {
     output *o = user;
     (void)step;
     o->count++;
+    if (o->stream != NULL) {
+        const char *text;
+        size_t bytes;
+        bool stopped;
+        o->status = dart_text_stream_feed(o->stream, ids, 1, &text, &bytes, &stopped);
+        return o->status == DART_OK && put_text(o, text, bytes) && !stopped;
+    }
     if (!o->shown) return true;
     printf("%s%" PRId32, o->first ? "" : " ", ids[0]);
     o->first = false;
     return fflush(stdout) == 0;
 }
 
-/* n: how many ids are wanted, then how many there are. */
-static int run(dart_state *state, const int32_t *prompt, uint32_t prompt_count, uint32_t *n,
-               const dart_sampling *sampling, int32_t *ids, bool shown, double *prefill_seconds, double *decode_seconds)
+/* What the stream has kept back. */
+static int finish_text(output *o, const request *q)
 {
-    output o = {.shown = shown, .first = true};
+    const char *text;
+    size_t bytes;
+    if (o->stream == NULL) return CLI_OK;
+    if (o->status == DART_OK) o->status = dart_text_stream_end(o->stream, &text, &bytes);
+    if (o->status == DART_OK) (void)put_text(o, text, bytes);
+    return o->status == DART_OK ? CLI_OK : cli_fail_tokenizer(q->tokenizer, "the text", o->status);
+}
+
+/* *n: how many ids there are, of those wanted. */
+static int run(dart_state *state, const request *q, int32_t *ids, uint32_t *n, output *o, double *prefill_seconds, double *decode_seconds)
+{
     const uint64_t start = base_now_ns();
-    const dart_prefill_args args = {.ids = prompt, .L = prompt_count, .sampling = sampling, .next_ids = ids};
+    const dart_prefill_args args = {.ids = q->prompt_ids, .L = q->prompt_count, .sampling = &q->sampling, .next_ids = ids};
     dart_status status = dart_prefill(state, &args);
     if (status != DART_OK) return cli_fail_state(state, status);
     const uint64_t middle = base_now_ns();
     *prefill_seconds = (double)(middle - start) / 1e9;
-    bool going = print_id(&o, 0, ids);
-    if (going && *n > 1) {
+    bool going = put_id(o, 0, ids);
+    if (going && q->n > 1) {
         const dart_generate_args more = {
-            .n = *n - 1, .together = TOGETHER, .sampling = sampling, .step = print_id, .user = &o, .ids = ids + 1};
+            .n = q->n - 1, .together = TOGETHER, .sampling = &q->sampling, .step = put_id, .user = o, .ids = ids + 1};
         status = dart_generate(state, &more);
-        if (status != DART_OK) {
-            if (shown) putchar('\n');
-            return cli_fail_state(state, status);
-        }
     }
     *decode_seconds = (double)(base_now_ns() - middle) / 1e9;
-    *n = o.count;
-    if (shown) putchar('\n');
-    return CLI_OK;
+    *n = o->count;
+    const int result = finish_text(o, q);
+    if (o->shown) putchar('\n');
+    return status == DART_OK ? result : cli_fail_state(state, status);
 }
 
 static json_t *list(const int32_t *ids, uint32_t count)
@@ -81,35 +129,41 @@ static json_t *list(const int32_t *ids, uint32_t count)
     return array;
 }
 
-static int generate(const cli_session *session, const cli_common *common, dart_model *model,
-                    const cli_model_options *with, const int32_t *prompt, uint32_t prompt_count, uint32_t n,
-                    const dart_sampling *sampling)
+static int print_json(const cli_session *session, const request *q, const int32_t *ids, uint32_t n, const output *o, const double *rates)
+{
+    json_t *found = json_pack("{s:s, s:o, s:o, s:f, s:f}", "device", session->info.name, "prompt", list(q->prompt_ids, q->prompt_count), "ids",
+                              list(ids, n), "prefill_tokens_per_second", rates[0], "decode_tokens_per_second", rates[1]);
+    if (q->stream != NULL) json_object_set_new(found, "text", json_stringn(o->text != NULL ? o->text : "", o->bytes));
+    return cli_print_json(found);
+}
+
+static int generate(const cli_session *session, const cli_common *common, dart_model *model, const cli_model_options *with, const request *q)
 {
     dart_state *state = NULL;
     const dart_state_options options = {.S = with->S, .no_sma = with->no_sma};
     double prefill = 0, decode = 0;
-    int32_t *ids = calloc(n, sizeof *ids);
+    uint32_t n = 0;
+    output o = {.shown = !common->json, .first = true, .stream = q->stream};
+    int32_t *ids = calloc(q->n, sizeof *ids);
     if (ids == NULL) return cli_fail_memory();
     const dart_status status = dart_state_create(model, &options, &state);
     if (status != DART_OK) {
         free(ids);
         return cli_fail_model(model, status);
     }
-    int result = run(state, prompt, prompt_count, &n, sampling, ids, !common->json, &prefill, &decode);
-    const double prefill_rate = prompt_count / (prefill > 0 ? prefill : 1e-9),
-                 decode_rate = decode > 0 ? (n - 1) / decode : 0;
+    int result = run(state, q, ids, &n, &o, &prefill, &decode);
+    const double rates[2] = {q->prompt_count / (prefill > 0 ? prefill : 1e-9), decode > 0 ? (n - 1) / decode : 0};
     char rate[2][CLI_NUMBER];
-    if (result == CLI_OK && common->json)
-        result = cli_print_json(json_pack("{s:s, s:o, s:o, s:f, s:f}", "device", session->info.name, "prompt",
-                                          list(prompt, prompt_count), "ids", list(ids, n), "prefill_tokens_per_second",
-                                          prefill_rate, "decode_tokens_per_second", decode_rate));
+    if (result == CLI_OK && common->json) result = print_json(session, q, ids, n, &o, rates);
     else if (result == CLI_OK && common->verbosity > 0)
-        fprintf(stderr, "prefill %s tokens/s, decode %s tokens/s\n", cli_rate(prefill_rate, rate[0]),
-                cli_rate(decode_rate, rate[1]));
+        fprintf(stderr, "prefill %s tokens/s, decode %s tokens/s\n", cli_rate(rates[0], rate[0]), cli_rate(rates[1], rate[1]));
     dart_state_destroy(&state);
+    free(o.text);
     free(ids);
     return result;
 }
+
+/* ---- What is asked for ---- */
 
 /* The texts of --end-id. */
 static int parse_end_ids(const args_syntax *syntax, const args_list *texts, dart_sampling *sampling)
@@ -124,23 +178,75 @@ static int parse_end_ids(const args_syntax *syntax, const args_list *texts, dart
     return ARGS_GO_ON;
 }
 
+/* The tokens of the prompt, framed as the tokenizer frames a text; an empty one begins with the tokenizer's beginning of text. */
+static int encode_prompt(request *q, const dart_tokenizer_info *info)
+{
+    const dart_encode_options framed = {.frame = true};
+    char *read = NULL;
+    size_t bytes = q->prompt != NULL ? strlen(q->prompt) : 0;
+    if (q->prompt_file != NULL && cli_read_text(q->prompt_file, &read, &bytes) != CLI_OK) return CLI_FAILED;
+    dart_status status = dart_tokenizer_encode(q->tokenizer, read != NULL ? read : q->prompt, bytes, &framed, &q->list);
+    if (status == DART_OK && q->list.count == 0 && info->bos >= 0) status = dart_token_list_add(&q->list, info->bos);
+    free(read);
+    q->prompt_ids = q->list.ids;
+    q->prompt_count = (uint32_t)q->list.count;
+    if (status != DART_OK) return cli_fail_tokenizer(q->tokenizer, q->prompt_file != NULL ? q->prompt_file : "--prompt", status);
+    if (q->list.count == 0) return cli_fail("the prompt is empty, and the tokenizer has no token that begins a text");
+    return q->list.count <= INT32_MAX ? CLI_OK : cli_fail("the prompt has more than 2^31 tokens");
+}
+
+/* Opens the tokenizer, turns the prompt into ids, adds the end of text to the end ids. */
+static int prepare_text(request *q, const char *folder)
+{
+    dart_tokenizer_info info;
+    const dart_text_options options = {.stops = q->stops.texts, .stops_count = q->stops.count};
+    if (cli_open_tokenizer(q->tokenizer_path != NULL ? q->tokenizer_path : folder, &q->tokenizer) != CLI_OK) return CLI_FAILED;
+    (void)dart_tokenizer_describe(q->tokenizer, &info);
+    if (q->ids == NULL && encode_prompt(q, &info) != CLI_OK) return CLI_FAILED;
+    if (!q->no_end && info.eos >= 0) {
+        if (q->sampling.end_ids_count == DART_END_IDS) return cli_fail("--end-id: %d of them leave no room for the end of text; --no-end goes on behind it",
+                                                                     DART_END_IDS);
+        q->sampling.end_ids[q->sampling.end_ids_count++] = info.eos;
+    }
+    const dart_status status = dart_text_stream_create(q->tokenizer, &options, &q->stream);
+    return status == DART_OK ? CLI_OK : cli_fail_tokenizer(q->tokenizer, "--stop", status);
+}
+
+/* What the table of options cannot say. */
+static int check_request(const args_syntax *syntax, request *q, bool *text)
+{
+    if ((q->ids != NULL) + (q->prompt != NULL) + (q->prompt_file != NULL) != 1)
+        return args_mistake(syntax, "one of --prompt, --prompt-file and --ids is needed");
+    *text = q->ids == NULL || q->tokenizer_path != NULL;
+    if (!*text && (q->stops.count > 0 || q->no_end)) return args_mistake(syntax, "--stop and --no-end need a tokenizer");
+    if (q->sampling.temperature <= 0 && (q->sampling.top_k != 0 || q->sampling.seed != 0))
+        return args_mistake(syntax, "--top-k and --seed need a --temperature above 0");
+    const int status = parse_end_ids(syntax, &q->end_ids, &q->sampling);
+    if (status != ARGS_GO_ON || q->ids == NULL) return status;
+    q->prompt_ids = q->parsed = parse_ids(q->ids, &q->prompt_count);
+    if (q->prompt_ids == NULL) return args_mistake(syntax, "--ids: expected whole numbers with commas between them, not '%s'", q->ids);
+    return ARGS_GO_ON;
+}
+
 int cmd_generate(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
     cli_model_options with = {.folder = NULL};
-    const char *text = NULL;
-    uint32_t n = 0, prompt_count = 0;
-    dart_sampling sampling = {.temperature = 0};
-    args_list end_ids = {.count = 0};
+    request q = {.ids = NULL};
     const args_option options[] = {
         {"model", 0, ARGS_TEXT, "DIR", &with.folder, "config.json and *.safetensors", 0, 0, true},
-        {"ids", 0, ARGS_TEXT, "1,2,3", &text, "the tokens to continue", 0, 0, true},
-        {"tokens", 'n', ARGS_U32, "N", &n, "how many to add", 1, 1 << 24, true},
-        {"temperature", 0, ARGS_F32, "T", &sampling.temperature,
+        {"prompt", 0, ARGS_TEXT, "TEXT", &q.prompt, "the text to continue; the new text is printed as it comes", 0, 0, false},
+        {"prompt-file", 0, ARGS_TEXT, "FILE", &q.prompt_file, "the same of a file, - is standard input", 0, 0, false},
+        {"ids", 0, ARGS_TEXT, "1,2,3", &q.ids, "the tokens to continue; the new ids are printed, or, with\n--tokenizer, their text", 0, 0, false},
+        {"tokens", 'n', ARGS_U32, "N", &q.n, "how many to add", 1, 1 << 24, true},
+        {"tokenizer", 0, ARGS_TEXT, "PATH", &q.tokenizer_path, "tokenizer.json, or the folder that it is in; by default the\nmodel's", 0, 0, false},
+        {"temperature", 0, ARGS_F32, "T", &q.sampling.temperature,
          "above 0: sample; by default the largest logit is taken", 0, 1000, false},
-        {"top-k", 0, ARGS_U32, "K", &sampling.top_k, "sample from the K largest only", 0, 0, false},
-        {"end-id", 0, ARGS_LIST, "ID", &end_ids, "a token to stop behind; up to four times", 0, 0, false},
-        {"seed", 0, ARGS_U64, "X", &sampling.seed, "of the random numbers, by default 0", 0, 0, false},
+        {"top-k", 0, ARGS_U32, "K", &q.sampling.top_k, "sample from the K largest only", 0, 0, false},
+        {"end-id", 0, ARGS_LIST, "ID", &q.end_ids, "a token to stop behind; up to four times", 0, 0, false},
+        {"stop", 0, ARGS_LIST, "TEXT", &q.stops, "a text to stop before", 0, 0, false},
+        {"no-end", 0, ARGS_FLAG, NULL, &q.no_end, "go on behind the tokenizer's end of text", 0, 0, false},
+        {"seed", 0, ARGS_U64, "X", &q.sampling.seed, "of the random numbers, by default 0", 0, 0, false},
         CLI_STATE(with),
         CLI_WEIGHTS(common, with),
         CLI_DEVICE(common),
@@ -152,23 +258,25 @@ int cmd_generate(int argc, char **argv)
         .options = options,
         .options_count = COUNT_OF(options),
         .about =
-            "Continues a sequence of token ids and prints the new ids on one line; with --verbose the speed, too."};
+            "Continues a text, or a sequence of token ids, and prints what is new; with --verbose the speed, too. Text ends with the\n"
+            "tokenizer's end of text (eos_token in tokenizer_config.json), as ids end with those of --end-id."};
     args_operands operands;
     cli_session session = {.context = NULL};
     dart_model *model = NULL;
+    bool text = false;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
-    if (sampling.temperature <= 0 && (sampling.top_k != 0 || sampling.seed != 0))
-        return args_mistake(&syntax, "--top-k and --seed need a --temperature above 0");
-    status = parse_end_ids(&syntax, &end_ids, &sampling);
-    if (status != ARGS_GO_ON) return status;
-    int32_t *prompt = parse_ids(text, &prompt_count);
-    if (prompt == NULL)
-        return args_mistake(&syntax, "--ids: expected whole numbers with commas between them, not '%s'", text);
-    status = cli_open_model(&session, &common, &with, &model);
-    if (status == CLI_OK) status = generate(&session, &common, model, &with, prompt, prompt_count, n, &sampling);
-    free(prompt);
+    status = check_request(&syntax, &q, &text);
+    if (status != ARGS_GO_ON) goto done;
+    status = text ? prepare_text(&q, with.folder) : CLI_OK;
+    if (status == CLI_OK) status = cli_open_model(&session, &common, &with, &model);
+    if (status == CLI_OK) status = generate(&session, &common, model, &with, &q);
     dart_model_destroy(&model);
     cli_close(&session);
+done:
+    free(q.parsed);
+    dart_token_list_free(&q.list);
+    dart_text_stream_destroy(&q.stream);
+    dart_tokenizer_destroy(&q.tokenizer);
     return status;
 }

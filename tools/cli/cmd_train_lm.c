@@ -82,6 +82,7 @@ int cmd_train_lm(int argc, char **argv)
     dart_model_config config = TRAINING_CONFIG;
     training_options o = TRAINING_DEFAULTS;
     bool mamba2 = false, bytes = false;
+    const char *tokenizer = NULL;
     args_list files = {.count = 0};
     char data[80];
     const args_option options[] = {
@@ -94,6 +95,7 @@ int cmd_train_lm(int argc, char **argv)
         TRAINING_MODEL(c.L, config, mamba2),
         TRAINING_SETTINGS(o),
         TRAINING_RUNNING(o),
+        CORPUS_TOKENIZER(tokenizer),
         {"sequences", 0, ARGS_U32, "N", &c.most, "of a validation at most, by default 1024", 1, 1 << 20, false},
     };
     const args_syntax syntax = {
@@ -103,11 +105,12 @@ int cmd_train_lm(int argc, char **argv)
         .options_count = COUNT_OF(options),
         .about =
             "Trains a language model on files, from initial values, and writes it to the folder OUT. Files are joined and cut into\n"
-            "sequences of L tokens; each epoch takes them in another order, and leaves out what does not fill a step.\n" TRAINING_ABOUT};
+            "sequences of L tokens; each epoch takes them in another order, and leaves out what does not fill a step.\n"
+            "With --tokenizer, its files are copied into OUT.\n" TRAINING_ABOUT};
     args_operands operands;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
-    status = corpus_open(&c.data, &files, bytes);
+    status = corpus_open(&c.data, &files, bytes, tokenizer);
     snprintf(data, sizeof data, "(%" PRIu64 " tokens, checksum %016" PRIx64 ")", c.data.count, c.data.checksum);
     if (status == CLI_OK) status = training_model(&syntax, mamba2, c.data.V, &config);
     if (status == CLI_OK) status = plan(&c, &syntax, o.seed);
@@ -117,6 +120,7 @@ int cmd_train_lm(int argc, char **argv)
                                                .documents = c.documents, .end = c.data.end, .user = &c, .fill = fill_step,
                                                .fill_validation = fill_validation},
                               &o);
+    if (status == CLI_OK && tokenizer != NULL) status = cli_copy_tokenizer(tokenizer, operands.texts[0]);
     corpus_close(&c.data);
     free(c.order.places);
     return status;

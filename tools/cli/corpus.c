@@ -29,6 +29,25 @@ static int open_bytes(corpus *c, corpus_file *file, const char *path, cli_sessio
     return CLI_OK;
 }
 
+static int open_text(corpus *c, corpus_file *file, const char *path, dart_tokenizer *tokenizer, cli_session *session)
+{
+    dart_tokenizer_info info;
+    file_map map;
+    dart_status status = file_map_open(path, &session->report, &map);
+    if (status != DART_OK) return cli_fail_file(session, status);
+    status = dart_tokenizer_describe(tokenizer, &info);
+    if (status == DART_OK) status = dart_tokenizer_encode(tokenizer, (const char *)map.data, (size_t)map.bytes, NULL, &file->tokens);
+    file_map_close(&map);
+    if (status == DART_OK && info.eos >= 0) status = dart_token_list_add(&file->tokens, info.eos);
+    if (status != DART_OK) return cli_fail_tokenizer(tokenizer, path, status);
+    file->at = (const uint8_t *)file->tokens.ids;
+    file->width = 4;
+    file->count = file->tokens.count;
+    c->V = info.ids;
+    c->end = info.eos;
+    return CLI_OK;
+}
+
 static int open_shard(corpus *c, corpus_file *file, const char *path, cli_session *session)
 {
     uint64_t V, end = UINT64_MAX;
@@ -65,19 +84,24 @@ static int scan(corpus *c, const corpus_file *file, const char *path)
     return CLI_OK;
 }
 
-int corpus_open(corpus *c, const args_list *files, bool bytes)
+int corpus_open(corpus *c, const args_list *files, bool bytes, const char *tokenizer)
 {
     cli_session session = {.context = NULL};
+    dart_tokenizer *opened = NULL;
     int result = CLI_OK;
     *c = (corpus){.bytes = bytes, .end = -1};
+    if (bytes && tokenizer != NULL) return cli_fail("--bytes and --tokenizer exclude each other");
     if (base_report_init(&session.report, NULL) != DART_OK) return cli_fail_memory();
+    if (tokenizer != NULL) result = cli_open_tokenizer(tokenizer, &opened);
     for (uint32_t i = 0; i < files->count && result == CLI_OK; i++) {
         corpus_file *file = &c->files[c->files_count++];
-        result = bytes ? open_bytes(c, file, files->texts[i], &session) : open_shard(c, file, files->texts[i], &session);
+        if (opened != NULL) result = open_text(c, file, files->texts[i], opened, &session);
+        else result = bytes ? open_bytes(c, file, files->texts[i], &session) : open_shard(c, file, files->texts[i], &session);
         if (result == CLI_OK) result = scan(c, file, files->texts[i]);
         file->first = c->count;
         c->count += file->count + (bytes ? 1 : 0);
     }
+    dart_tokenizer_destroy(&opened);
     base_report_destroy(&session.report);
     return result;
 }
@@ -87,6 +111,7 @@ void corpus_close(corpus *c)
     for (uint32_t i = 0; i < c->files_count; i++) {
         file_map_close(&c->files[i].map);
         safetensors_close(&c->files[i].shard);
+        dart_token_list_free(&c->files[i].tokens);
     }
     c->files_count = 0;
 }

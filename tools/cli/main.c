@@ -14,6 +14,8 @@ static const struct command {
     {"eval", "measure a model on a task", cmd_eval},
     {"logits", "write a model's logits", cmd_logits},
     {"generate", "continue a sequence of tokens", cmd_generate},
+    {"tokenize", "turn text into token ids", cmd_tokenize},
+    {"detokenize", "turn token ids into text", cmd_detokenize},
     {"grad", "write the gradients of a model's parameters", cmd_grad},
     {"train", "train a model", cmd_train},
     {"data", "make data to train or test with", cmd_data},

@@ -1,0 +1,89 @@
+/* Texts and tokenizers. */
+#include "cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cli_open_tokenizer(const char *path, dart_tokenizer **tokenizer)
+{
+    char text[640] = "";
+    const dart_status status = dart_tokenizer_open(path, tokenizer, text, sizeof text);
+    if (status == DART_OK) return CLI_OK;
+    return text[0] != '\0' ? cli_fail("%s (%s)", text, dart_status_name(status)) : cli_fail("%s", dart_status_name(status));
+}
+
+int cli_fail_tokenizer(const dart_tokenizer *tokenizer, const char *what, dart_status status)
+{
+    char text[640] = "";
+    dart_tokenizer_error(tokenizer, text, sizeof text);
+    return cli_fail("%s: %s (%s)", what, text, dart_status_name(status));
+}
+
+static int read_stream(FILE *file, const char *name, char **text, size_t *bytes)
+{
+    size_t capacity = 0;
+    *text = NULL;
+    *bytes = 0;
+    while (!feof(file)) {
+        if (*bytes + 1 >= capacity) {
+            char *grown = capacity > SIZE_MAX / 4 ? NULL : realloc(*text, capacity = capacity * 2 + 65536);
+            if (grown == NULL) return cli_fail_memory();
+            *text = grown;
+        }
+        *bytes += fread(*text + *bytes, 1, capacity - *bytes - 1, file);
+        if (ferror(file)) return cli_fail("%s cannot be read", name);
+    }
+    (*text)[*bytes] = '\0';
+    return CLI_OK;
+}
+
+int cli_read_text(const char *path, char **text, size_t *bytes)
+{
+    const bool standard = path == NULL || strcmp(path, "-") == 0;
+    if (!standard && file_is_folder(path)) return cli_fail("%s is a folder", path);
+    FILE *file = standard ? stdin : fopen(path, "rb");
+    if (file == NULL) return cli_fail("cannot open %s", path);
+    const int status = read_stream(file, standard ? "standard input" : path, text, bytes);
+    if (!standard) fclose(file);
+    if (status == CLI_OK) return CLI_OK;
+    free(*text);
+    *text = NULL;
+    return status;
+}
+
+static dart_status copy_file(const char *from, const char *to, base_report *report)
+{
+    file_map map = {NULL, 0};
+    file_writer *file = NULL;
+    dart_status status;
+    TRY(file_map_open(from, report, &map));
+    TRY(file_writer_open(to, report, &file));
+    TRY(file_writer_append(file, map.data, map.bytes));
+    TRY(file_writer_close(&file));
+fail:
+    file_writer_destroy(&file);
+    file_map_close(&map);
+    return status;
+}
+
+int cli_copy_tokenizer(const char *path, const char *folder)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
+    cli_session session = {.context = NULL};
+    dart_status status = DART_OK;
+    const bool is_folder = file_is_folder(path);
+    if (base_report_init(&session.report, NULL) != DART_OK) return cli_fail_memory();
+    char *beside = is_folder ? file_join("", path) : file_folder(path);
+    for (size_t i = 0; i < COUNT_OF(names) && status == DART_OK; i++) {
+        char *from = beside == NULL ? NULL : i == 0 && !is_folder ? file_join("", path) : file_join(beside, names[i]), *to = file_join(folder, names[i]);
+        if (from == NULL || to == NULL) status = base_fail(&session.report, DART_OUT_OF_MEMORY, "no memory to copy %s", names[i]);
+        else if (i == 0 || file_exists(from)) status = copy_file(from, to, &session.report);
+        free(from);
+        free(to);
+    }
+    const int result = status == DART_OK ? CLI_OK : cli_fail_file(&session, status);
+    free(beside);
+    base_report_destroy(&session.report);
+    return result;
+}
