@@ -187,7 +187,8 @@ static int check_operands(const args_syntax *syntax, const args_operands *operan
             needed++;
         }
         allowed++;
-        if (length >= 3 && strncmp(text + length - 3, "...", 3) == 0) allowed = ARGS_MAX_OPERANDS;
+        const size_t end = length - (text[length - 1] == ']');
+        if (end >= 3 && strncmp(text + end - 3, "...", 3) == 0) allowed = ARGS_MAX_OPERANDS;
         text += length + (text[length] == ' ');
     }
     if (operands->count > allowed) return args_mistake(syntax, "unexpected argument '%s'", operands->texts[allowed]);
