@@ -60,37 +60,39 @@ static dart_status read_vocab(const text_reader *r, const json_t *vocab)
 
 /* ---- Merges ---- */
 
-/* The id of a name in the vocabulary, which may hold names that are no byte symbols. */
-static int32_t find(const text_reader *r, const json_t *vocab, const char *name, size_t bytes)
+/* The id of a name in the vocabulary, which may hold names that are no byte symbols; TEXT_NO_TOKEN where there is none. */
+static dart_status find(const text_reader *r, const json_t *vocab, const uint8_t *name, size_t bytes, int32_t *id)
 {
-    const int32_t id = text_vocabulary_find(&r->t->vocabulary, name, bytes);
-    if (id != TEXT_NO_TOKEN) return id;
+    if (!text_vocabulary_find(&r->t->vocabulary, (const char *)name, bytes, id)) return no_memory(r);
+    if (*id != TEXT_NO_TOKEN) return DART_OK;
     char *copy = malloc(bytes + 1);
-    if (copy == NULL) return TEXT_NO_TOKEN;
+    if (copy == NULL) return no_memory(r);
     memcpy(copy, name, bytes);
     copy[bytes] = '\0';
     const json_t *value = json_object_get(vocab, copy);
     free(copy);
-    return value != NULL ? (int32_t)json_integer_value(value) : TEXT_NO_TOKEN;
+    if (value != NULL) *id = (int32_t)json_integer_value(value);
+    return DART_OK;
 }
 
-/* Both parts of "a b" or ["a", "b"], one behind the other in pair. false where it is neither. */
+/* Both parts of "a b" or ["a", "b"], one behind the other in pair. *first is 0 where it is neither. false without memory. */
 static bool split_merge(const json_t *merge, text_bytes *pair, size_t *first)
 {
     const char *a = json_string_value(merge), *b = a != NULL ? strchr(a, ' ') : NULL;
-    pair->count = 0;
+    size_t length = 0;
+    pair->count = *first = 0;
     if (a != NULL) {
-        if (b == NULL || strchr(b + 1, ' ') != NULL) return false;
-        *first = (size_t)(b - a);
+        if (b == NULL || strchr(b + 1, ' ') != NULL) return true;
+        length = (size_t)(b - a);
         b++;
     } else {
-        if (json_array_size(merge) != 2) return false;
         a = json_string_value(json_array_get(merge, 0));
         b = json_string_value(json_array_get(merge, 1));
-        if (a == NULL || b == NULL) return false;
-        *first = strlen(a);
+        if (json_array_size(merge) != 2 || a == NULL || b == NULL) return true;
+        length = strlen(a);
     }
-    return *first > 0 && b[0] != '\0' && text_bytes_add(pair, a, *first) && text_bytes_add(pair, b, strlen(b));
+    if (b[0] != '\0') *first = length;
+    return text_bytes_add(pair, a, length) && text_bytes_add(pair, b, strlen(b));
 }
 
 static dart_status read_merges(const text_reader *r, const json_t *vocab, const json_t *merges)
@@ -100,9 +102,12 @@ static dart_status read_merges(const text_reader *r, const json_t *vocab, const 
     const json_t *merge;
     size_t i, first = 0;
     json_array_foreach(merges, i, merge) {
-        if (!split_merge(merge, &pair, &first)) FAIL(r->report, DART_BAD_DATA, "%s: model.merges[%zu] is no pair of tokens", r->name, i);
-        const char *text = (const char *)pair.at;
-        const int32_t a = find(r, vocab, text, first), b = find(r, vocab, text + first, pair.count - first), to = find(r, vocab, text, pair.count);
+        int32_t a = TEXT_NO_TOKEN, b = TEXT_NO_TOKEN, to = TEXT_NO_TOKEN;
+        TRY(split_merge(merge, &pair, &first) ? DART_OK : no_memory(r));
+        if (first == 0) FAIL(r->report, DART_BAD_DATA, "%s: model.merges[%zu] is no pair of tokens", r->name, i);
+        TRY(find(r, vocab, pair.at, first, &a));
+        TRY(find(r, vocab, pair.at + first, pair.count - first, &b));
+        TRY(find(r, vocab, pair.at, pair.count, &to));
         if (a == TEXT_NO_TOKEN || b == TEXT_NO_TOKEN || to == TEXT_NO_TOKEN)
             FAIL(r->report, DART_BAD_DATA, "%s: model.merges[%zu] has tokens that model.vocab lacks", r->name, i);
         text_vocabulary_merge(&r->t->vocabulary, a, b, to);

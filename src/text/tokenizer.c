@@ -142,7 +142,10 @@ int32_t text_tokenizer_find(const dart_tokenizer *t, const char *name, size_t by
 {
     const text_added_token *added = text_added_exact(&t->raw, (const uint8_t *)name, bytes);
     if (added == NULL) added = text_added_exact(&t->normal, (const uint8_t *)name, bytes);
-    return added != NULL ? added->id : text_vocabulary_find(&t->vocabulary, name, bytes);
+    int32_t id = TEXT_NO_TOKEN;
+    if (added != NULL) return added->id;
+    (void)text_vocabulary_find(&t->vocabulary, name, bytes, &id);
+    return id;
 }
 
 int32_t dart_tokenizer_find(const dart_tokenizer *t, const char *name)

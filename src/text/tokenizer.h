@@ -50,8 +50,8 @@ bool text_vocabulary_reserve(text_vocabulary *v, uint32_t ids, uint32_t tokens, 
 void text_vocabulary_free(text_vocabulary *v);
 /* A token whose id is below `ids` and not there yet; name is UTF-8. merges: pieces may become it, unlike added tokens. false without memory. */
 bool text_vocabulary_add(text_vocabulary *v, int32_t id, const char *name, size_t bytes, bool merges);
-/* The token of a name of byte symbols, or TEXT_NO_TOKEN, which all other names have. */
-int32_t text_vocabulary_find(const text_vocabulary *v, const char *name, size_t bytes);
+/* The token of a name of byte symbols, or TEXT_NO_TOKEN, which all other names have. false without memory. */
+bool text_vocabulary_find(const text_vocabulary *v, const char *name, size_t bytes, int32_t *id);
 /* The merge of a and b to `to` with the next rank. The last one of equal pairs counts. */
 void text_vocabulary_merge(text_vocabulary *v, int32_t a, int32_t b, int32_t to);
 /* Once all is in: finds out which tokens merging reaches. false without memory. */
@@ -114,7 +114,8 @@ struct dart_tokenizer {
     int32_t bos, eos; /* TEXT_NO_TOKEN: none */
 };
 
-/* The token of a name, or TEXT_NO_TOKEN: an added token by its text, others as the file writes them. */
+/* The token of a name, or TEXT_NO_TOKEN: an added token by its text, others as the file writes them. Names of
+ * more than 256 bytes take memory; without it they are not found. */
 int32_t text_tokenizer_find(const dart_tokenizer *t, const char *name, size_t bytes);
 /* tokenizer.json and tokenizer_config.json. name is for messages. */
 dart_status text_tokenizer_read(dart_tokenizer *t, const char *json, size_t bytes, const char *name, base_report *report);

@@ -89,14 +89,14 @@ bool text_vocabulary_add(text_vocabulary *v, int32_t id, const char *name, size_
     return true;
 }
 
-int32_t text_vocabulary_find(const text_vocabulary *v, const char *name, size_t bytes)
+bool text_vocabulary_find(const text_vocabulary *v, const char *name, size_t bytes, int32_t *id)
 {
     uint8_t short_name[256], *to = bytes <= sizeof short_name ? short_name : malloc(bytes);
-    int32_t id = TEXT_NO_TOKEN;
     size_t count;
-    if (to != NULL && symbols_to_bytes(name, bytes, to, &count)) id = text_piece_place(v, to, count, false)->id;
+    if (to == NULL) return false;
+    *id = symbols_to_bytes(name, bytes, to, &count) ? text_piece_place(v, to, count, false)->id : TEXT_NO_TOKEN;
     if (to != short_name) free(to);
-    return id;
+    return true;
 }
 
 void text_vocabulary_merge(text_vocabulary *v, int32_t a, int32_t b, int32_t to)

@@ -3,6 +3,7 @@
  * link time (--wrap), which reaches what the static library calls and nothing else. */
 #define _POSIX_C_SOURCE 200809L
 #include "dartlm/model.h"
+#include "dartlm/text.h"
 #include "dartlm/train.h"
 
 #include <jansson.h>
@@ -59,7 +60,8 @@ int __wrap_pthread_cond_init(pthread_cond_t *condition, const pthread_condattr_t
     return fails() ? NO_ROOM : __real_pthread_cond_init(condition, attributes);
 }
 
-/* jansson reports some of its own failures as syntax errors: there bad data is the best that can be said. */
+/* jansson reports some of its own failures as syntax errors, and loses a character of a long key with others: there bad data, or a key that is not
+ * known, is the best that can be said. */
 static bool json_failed;
 static void *json_allocate(size_t size)
 {
@@ -204,6 +206,43 @@ static void remove_file(const char *name)
     assert_int_equal(remove(path), 0);
 }
 
+/* ---- Text ---- */
+
+#define ADDED(id, content, normal, special) \
+    "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":" normal ",\"special\":" special "}"
+static const char tokenizer_file[] =
+    "{\"added_tokens\":[" ADDED(0, "<e>", "false", "true") "," ADDED(9, "  ", "true", "false") "],\"normalizer\":{\"type\":\"NFC\"},"
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"vocab\":{\"<e>\":0,\"a\":1,"
+    "\"b\":2,\"\\u0120\":3,\"ab\":4,\"\\u0120a\":5,\"aa\":6,\"aaaa\":7,\"\\u00c3\":8},\"merges\":[\"a b\",[\"\\u0120\",\"a\"],\"a a\",\"aa aa\"]}}";
+static const char config_file[] = "{\"eos_token\":\"<e>\",\"bos_token\":{\"content\":\"<e>\"}}";
+
+/* Opens a tokenizer, encodes a text that is not in normal form and has a long piece, decodes up to a stop. */
+static dart_status read_text(float *result)
+{
+    static const char *const stops[] = {"aab<e>b"};
+    const dart_tokenizer_source source = {tokenizer_file, sizeof tokenizer_file - 1, config_file, sizeof config_file - 1};
+    static char text[6000];
+    dart_tokenizer *tokenizer = NULL;
+    dart_text_stream *stream = NULL;
+    dart_token_list list = {NULL, 0, 0};
+    const char *given;
+    size_t bytes = 0, rest = 0;
+    memset(text, 'a', sizeof text);
+    memcpy(text + 1000, "e\xCC\x81  ab<e>", 10);
+    memcpy(text + sizeof text - 10, "aab<e>babb", 10);
+    dart_status status = dart_tokenizer_create(&source, &tokenizer, NULL, 0);
+    if (status == DART_OK) status = dart_tokenizer_encode(tokenizer, text, sizeof text, NULL, &list);
+    if (status == DART_OK)
+        status = dart_text_stream_create(tokenizer, &(dart_text_options){.with_special = true, .stops = stops, .stops_count = 1}, &stream);
+    if (status == DART_OK) status = dart_text_stream_feed(stream, list.ids, list.count, &given, &bytes, NULL);
+    if (status == DART_OK) status = dart_text_stream_end(stream, &given, &rest);
+    *result = (float)(list.count + bytes + rest);
+    dart_token_list_free(&list);
+    dart_text_stream_destroy(&stream);
+    dart_tokenizer_destroy(&tokenizer);
+    return status;
+}
+
 /* ---- Tests ---- */
 
 /* The result of a life whose allocations fail in turn is that of one without failures, or a status. `after` follows each life. */
@@ -226,7 +265,7 @@ static void every_allocation_fails(dart_status (*live)(float *result), void (*af
             assert_true(n > 100);
             return;
         }
-        if (status != DART_OUT_OF_MEMORY && !(json_failed && status == DART_BAD_DATA)) fail_msg("allocation %u: %s", n, dart_status_name(status));
+        if (status != DART_OUT_OF_MEMORY && !(json_failed && (status == DART_BAD_DATA || status == DART_UNSUPPORTED))) fail_msg("allocation %u: %s", n, dart_status_name(status));
     }
 }
 
@@ -234,6 +273,12 @@ static void inference_fails_once(void **unused)
 {
     (void)unused;
     every_allocation_fails(infer, NULL);
+}
+
+static void text_fails_once(void **unused)
+{
+    (void)unused;
+    every_allocation_fails(read_text, NULL);
 }
 
 static void training_fails_once(void **unused)
@@ -249,7 +294,8 @@ static void training_fails_once(void **unused)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(inference_fails_once), cmocka_unit_test(training_fails_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(text_fails_once), cmocka_unit_test(inference_fails_once),
+                                       cmocka_unit_test(training_fails_once)};
     if (argc != 2) {
         fprintf(stderr, "usage: %s DATA_DIR\n", argv[0]);
         return 2;
