@@ -2,7 +2,7 @@
 """Text on the command line: text.py DARTLM DATA_DIR DEVICE_SPEC.
 
 `tokenize` and `detokenize` invert each other; a model trained on text by `--tokenizer` is the one trained on the tokens that `tokenize --out` writes;
-`generate --prompt` prints the text of the ids that `generate --ids` prints, stops before texts and behind the end of text, and never splits a character.
+`generate --prompt` prints the text of the ids that `generate --ids` prints, and stops before texts and behind the end of text.
 """
 import json
 import pathlib
@@ -76,7 +76,8 @@ def learn(program, work, sample, other):
         same(name, (work / "text" / name).read_bytes(), (program.tokenizer / name).read_bytes())
     program.must("eval", "ppl", "--model", work / "text", "--tokenizer", work / "text", "--data", sample, "--length", 32, *program.device)
     (work / "broken.txt").write_bytes(b"\xff" * 5000)
-    program.refused(1, "broken.txt: the text is not UTF-8: byte 0", "train", "lm", *where, "--data", work / "broken.txt", *program.device, work / "none")
+    program.refused(1, "broken.txt: the text is not UTF-8: byte 0", "train", "lm", *where, "--data", work / "broken.txt",
+                    *program.device, work / "none")
     program.refused(1, "exclude each other", "train", "lm", *where, "--bytes", "--data", sample, *program.device, work / "none")
     return work / "text"
 

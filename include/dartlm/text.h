@@ -1,13 +1,13 @@
 /* dartlm, text: from text to token ids and back, by the tokenizer.json of Hugging Face's tokenizers.
  *
- * What is computed. Encoding cuts the added tokens whose "normalized" is false out of the text, brings what is left between them into normal form (NFC,
- * where the file says so), cuts the other added tokens out of that, splits the rest into pieces by the file's pattern, and turns each piece into tokens
- * by byte pair encoding: its bytes are the first tokens, and the pair of neighbours of lowest rank, of equal ones the leftmost, becomes one token until
- * no pair has a rank. Added tokens are found leftmost, of those that begin at one place the longest.
+ * What is computed. Encoding cuts the added tokens whose "normalized" is false out of the text, brings what is left between them into normal form
+ * (NFC, where the file says so), cuts the other added tokens out of that, splits the rest into pieces by the file's pattern, and turns each piece
+ * into tokens by byte pair encoding: its bytes are the first tokens, and the pair of neighbours of lowest rank, of equal ones the leftmost,
+ * becomes one token until no pair has a rank. Added tokens are found leftmost, of those that begin at one place the longest.
  *
- * What files. Models of type BPE on bytes (pre-tokenizer and decoder ByteLevel), with no normalizer or NFC, and the patterns of GPT-2 (GPT-NeoX, Pythia,
- * Mamba), Llama-3 and Qwen2. A file that asks for something else is DART_UNSUPPORTED, and the text of the error names key and value: what is accepted is
- * computed as `tokenizers` 0.23.3 does, whose Unicode classes (version 16) and normal form (about version 9) are used.
+ * What files. Models of type BPE on bytes (pre-tokenizer and decoder ByteLevel), with no normalizer or NFC, and the patterns of GPT-2 (GPT-NeoX,
+ * Pythia, Mamba), Llama-3 and Qwen2. A file that asks for something else is DART_UNSUPPORTED, and the text of the error names key and value: what
+ * is accepted is computed as `tokenizers` 0.23.3 does, whose Unicode classes (version 16) and normal form (about version 9) are used.
  *
  * LAWS, besides those of dartlm.h.
  *   Text       UTF-8. U+0000 is a character as others. A text has at most DART_TEXT_BYTES bytes.
@@ -82,9 +82,9 @@ DART_API dart_status dart_tokenizer_encode(dart_tokenizer *tokenizer, const char
 
 /* ---- Decoding ------------------------------------------------------------------------------------------------ */
 
-/* Text from tokens that come one after another. The bytes of a token need not be whole characters: bytes that may begin one are kept back until it is
- * complete, so that what has been given is always whole characters, and the same however ids are grouped in calls. U+FFFD stands for each longest part
- * of bytes that cannot become a character. */
+/* Text from tokens that come one after another. The bytes of a token need not be whole characters: bytes that may begin one are kept back until it
+ * is complete, so that what has been given is always whole characters, and the same however ids are grouped in calls. U+FFFD stands for each
+ * longest part of bytes that cannot become a character. */
 typedef struct dart_text_stream dart_text_stream;
 
 typedef struct dart_text_options {

@@ -1,9 +1,9 @@
 /* Byte pair encoding of a piece: its bytes are tokens; the pair of lowest rank, of equals the leftmost, becomes one token until no pair merges.
  *
- * Long pieces are encoded in windows that overlap, so that what is at work stays in the caches. That is exact: a sequence of tokens is the encoding of its
- * text if each two neighbours are the encoding of theirs (as long as no merge has crossed a border between tokens, what is on both sides of it merges as it
- * does alone, and so no merge comes to cross it), and neighbours in the encoding of a window are that. Two windows that have the same token at the same
- * place can therefore be joined there. Where two have none, a heap merges the whole piece. */
+ * Long pieces are encoded in windows that overlap, so that what is at work stays in the caches. That is exact: a sequence of tokens is the
+ * encoding of its text if each two neighbours are the encoding of theirs (as long as no merge has crossed a border between tokens, what is on both
+ * sides of it merges as it does alone, and so no merge comes to cross it), and neighbours in the encoding of a window are that. Two windows that
+ * have the same token at the same place can therefore be joined there. Where two have none, a heap merges the whole piece. */
 #include "merge.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* NFC: canonical decomposition, order of marks, composition (Unicode Standard Annex 15), part by part: a part begins at a code point that is stable, and
- * only parts with others are computed. */
+/* NFC: canonical decomposition, order of marks, composition (Unicode Standard Annex 15), part by part: a part begins at a code point that is
+ * stable, and only parts with others are computed. */
 #include "unicode.h"
 
 #include <stdlib.h>

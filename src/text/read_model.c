@@ -144,7 +144,8 @@ static dart_status refuse_model(const text_reader *r, const json_t *model)
         char place[NAME];
         const json_t *affix = json_object_get(model, affixes[i]);
         snprintf(place, sizeof place, "model.%s", affixes[i]);
-        if (affix != NULL && !json_is_null(affix) && json_string_length(affix) + !json_is_string(affix) > 0) return text_refuse(r, place, affix, "null");
+        const bool empty = affix == NULL || json_is_null(affix) || (json_is_string(affix) && json_string_length(affix) == 0);
+        if (!empty) return text_refuse(r, place, affix, "null");
     }
     TRY(text_read_boolean(r, "model", model, "fuse_unk", false, &fuse));
     TRY(text_read_boolean(r, "model", model, "byte_fallback", false, &fallback));
@@ -185,7 +186,8 @@ static dart_status check_added_id(const text_reader *r, const char *place, const
     const int64_t size = (int64_t)json_object_size(vocab), next = *most >= size ? *most + 1 : size;
     const int64_t expected = known != NULL ? (int64_t)json_integer_value(known) : next;
     if (id != expected)
-        return base_fail(r->report, DART_UNSUPPORTED, "%s: %s.id is %" PRId32 ", supported is the one that follows, %" PRId64, r->name, place, id, expected);
+        return base_fail(r->report, DART_UNSUPPORTED, "%s: %s.id is %" PRId32 ", supported is the one that follows, %" PRId64, r->name, place, id,
+                         expected);
     if (known == NULL && r->t->vocabulary.tokens[id].present)
         return base_fail(r->report, DART_BAD_DATA, "%s: %s.id is %" PRId32 ", which is another token's", r->name, place, id);
     if (id > *most) *most = id;
@@ -252,7 +254,8 @@ dart_status text_read_added(const text_reader *r, const json_t *model, const jso
     if (twice == NULL) twice = text_added_finish(&t->normal);
     for (i = 0; i < t->normal.count && twice == NULL; i++) twice = text_added_exact(&t->raw, t->normal.tokens[i].at, t->normal.tokens[i].count);
     if (twice != NULL)
-        FAIL(r->report, DART_UNSUPPORTED, "%s: added_tokens has the content \"%.*s\" twice", r->name, (int)(twice->count < 60 ? twice->count : 60), twice->at);
+        FAIL(r->report, DART_UNSUPPORTED, "%s: added_tokens has the content \"%.*s\" twice", r->name,
+             (int)(twice->count < 60 ? twice->count : 60), twice->at);
     return DART_OK;
 fail:
     return status;

@@ -261,8 +261,8 @@ static dart_status read_token(const text_reader *r, const json_t *root, const ch
     if (is_absent(value)) return DART_OK;
     if (!json_is_string(value)) return base_fail(r->report, DART_BAD_DATA, "%s: %s is no text", r->name, key);
     *id = text_tokenizer_find(r->t, json_string_value(value), json_string_length(value));
-    if (*id == TEXT_NO_TOKEN) return base_fail(r->report, DART_BAD_DATA, "%s: %s is %.60s, which is no token", r->name, key, json_string_value(value));
-    return DART_OK;
+    if (*id != TEXT_NO_TOKEN) return DART_OK;
+    return base_fail(r->report, DART_BAD_DATA, "%s: %s is %.60s, which is no token", r->name, key, json_string_value(value));
 }
 
 dart_status text_config_read(dart_tokenizer *t, const char *json, size_t bytes, const char *name, base_report *report)

@@ -1,4 +1,5 @@
-/* tokenizer.json piece by piece. Whatever is in it that is not computed exactly is DART_UNSUPPORTED, with key and value; whatever is wrong DART_BAD_DATA. */
+/* tokenizer.json piece by piece. Whatever is in it that is not computed exactly is DART_UNSUPPORTED, with key and value; whatever is wrong
+ * DART_BAD_DATA. */
 #ifndef DART_TEXT_READER_H
 #define DART_TEXT_READER_H
 

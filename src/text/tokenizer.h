@@ -1,5 +1,5 @@
-/* The parts of a tokenizer. Text goes: raw added tokens are cut out, the rest takes its normal form, added tokens of normal form are cut out, the rest is
- * split into pieces, and the bytes of each piece are merged to tokens. */
+/* The parts of a tokenizer. Text goes: raw added tokens are cut out, the rest takes its normal form, added tokens of normal form are cut out, the
+ * rest is split into pieces, and the bytes of each piece are merged to tokens. */
 #ifndef DART_TOKENIZER_H
 #define DART_TOKENIZER_H
 
@@ -45,7 +45,8 @@ typedef struct text_vocabulary {
     bool ignore_merges; /* a piece that is a token is that token, whatever merging gives */
 } text_vocabulary;
 
-/* Room for ids below `ids`, at most TEXT_MAX_IDS, their pieces, and `merges` merges, at most TEXT_NO_RANK. false without memory; text_vocabulary_free is due either way. */
+/* Room for ids below `ids`, at most TEXT_MAX_IDS, their pieces, and `merges` merges, at most TEXT_NO_RANK. false without memory;
+ * text_vocabulary_free is due either way. */
 bool text_vocabulary_reserve(text_vocabulary *v, uint32_t ids, uint32_t tokens, uint32_t merges);
 void text_vocabulary_free(text_vocabulary *v);
 /* A token whose id is below `ids` and not there yet; name is UTF-8. merges: pieces may become it, unlike added tokens. false without memory. */

@@ -1,5 +1,5 @@
-/* Code points: UTF-8, classes, and the normal form NFC. The tables are made by tools/text/make_unicode.py from the reference implementation, and name its
- * version. */
+/* Code points: UTF-8, classes, and the normal form NFC. The tables are made by tools/text/make_unicode.py from the reference implementation, and
+ * name its version. */
 #ifndef DART_UNICODE_H
 #define DART_UNICODE_H
 

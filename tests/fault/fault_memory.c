@@ -209,10 +209,12 @@ static void remove_file(const char *name)
 /* ---- Text ---- */
 
 #define ADDED(id, content, normal, special) \
-    "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":" normal ",\"special\":" special "}"
+    "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false," \
+    "\"rstrip\":false,\"normalized\":" normal ",\"special\":" special "}"
 static const char tokenizer_file[] =
     "{\"added_tokens\":[" ADDED(0, "<e>", "false", "true") "," ADDED(9, "  ", "true", "false") "],\"normalizer\":{\"type\":\"NFC\"},"
-    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"vocab\":{\"<e>\":0,\"a\":1,"
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},"
+    "\"model\":{\"vocab\":{\"<e>\":0,\"a\":1,"
     "\"b\":2,\"\\u0120\":3,\"ab\":4,\"\\u0120a\":5,\"aa\":6,\"aaaa\":7,\"\\u00c3\":8},\"merges\":[\"a b\",[\"\\u0120\",\"a\"],\"a a\",\"aa aa\"]}}";
 static const char config_file[] = "{\"eos_token\":\"<e>\",\"bos_token\":{\"content\":\"<e>\"}}";
 
@@ -265,7 +267,8 @@ static void every_allocation_fails(dart_status (*live)(float *result), void (*af
             assert_true(n > 100);
             return;
         }
-        if (status != DART_OUT_OF_MEMORY && !(json_failed && (status == DART_BAD_DATA || status == DART_UNSUPPORTED))) fail_msg("allocation %u: %s", n, dart_status_name(status));
+        if (status != DART_OUT_OF_MEMORY && !(json_failed && (status == DART_BAD_DATA || status == DART_UNSUPPORTED)))
+            fail_msg("allocation %u: %s", n, dart_status_name(status));
     }
 }
 

@@ -1,5 +1,6 @@
-/* tokenizer.json from anywhere, and text of any bytes. For clang's libFuzzer, compile with -DDART_LIBFUZZER -fsanitize=fuzzer; the first byte of the input
- * says which of the two the rest is. Otherwise a program: without arguments a bounded loop of mutations, with arguments those files as tokenizer.json. */
+/* tokenizer.json from anywhere, and text of any bytes. For clang's libFuzzer, compile with -DDART_LIBFUZZER -fsanitize=fuzzer; the first byte of
+ * the input says which of the two the rest is. Otherwise a program: without arguments a bounded loop of mutations, with arguments those files as
+ * tokenizer.json. */
 #include "dartlm/text.h"
 #include "text/unicode.h"
 
@@ -15,18 +16,23 @@ static void require(bool condition)
 }
 
 #define SPECIAL(id, content, form, special) \
-    "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":" form ",\"special\":" special "}"
+    "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false," \
+    "\"rstrip\":false,\"normalized\":" form ",\"special\":" special "}"
 
 static const char *const valid[] = {
-    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[" SPECIAL(0, "<e>", "false", "true") "," SPECIAL(9, "  ", "true", "false")
+    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":["
+    SPECIAL(0, "<e>", "false", "true") "," SPECIAL(9, "  ", "true", "false")
     "],\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true},"
     "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{"
-    "\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"vocab\":{\"<e>\":0,\"a\":1,\"b\":2,\"\\u0120\":3,\"ab\":4,\"\\u0120a\":5,\"aa\":6,\"aaaa\":7,"
+    "\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"vocab\":{\"<e>\":0,\"a\":1,\"b\":2,\"\\u0120\":3,\"ab\":4,\"\\u0120a\":5,\"aa\":6,"
+    "\"aaaa\":7,"
     "\"\\u00c3\":8},\"merges\":[\"a b\",\"\\u0120 a\",\"a a\",\"aa aa\"]}}",
     "{\"added_tokens\":[" SPECIAL(3, "<|x|>", "false", "true") "],\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
-    "\"pattern\":{\"Regex\":\"'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\","
+    "\"pattern\":{\"Regex\":\"'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+"
+    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\","
     "\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},\"post_processor\":{\"type\":\"TemplateProcessing\","
-    "\"single\":[{\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"special_tokens\":{\"x\":{\"ids\":[3]}}},"
+    "\"single\":[{\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
+    "\"special_tokens\":{\"x\":{\"ids\":[3]}}},"
     "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[[\"a\",\"b\"]]}}",
 };
 
@@ -104,8 +110,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #define CAPACITY 4096u
 
 static const char *const words[] = {
-    "\"", "\\", "{", "}", "[", "]", ",", ":", "-", "0", "1", "9", "1.5", "1e999", "-1", "null", "true", "false", "\\u0000", "\\ud83d", "\\u0301", "\xC3",
-    "\x1b[31m", "99999999999999999999", "2097151", "2097152", "\"a\":7,", "\"a b\",", "[\"a\",\"b\"],", "[[[[]]]]", "\"type\":\"NFC\"", "\"merges\":[]",
+    "\"", "\\", "{", "}", "[", "]", ",", ":", "-", "0", "1", "9", "1.5", "1e999", "-1", "null", "true", "false",
+    "\\u0000", "\\ud83d", "\\u0301", "\xC3",
+    "\x1b[31m", "99999999999999999999", "2097151", "2097152", "\"a\":7,", "\"a b\",", "[\"a\",\"b\"],",
+    "[[[[]]]]", "\"type\":\"NFC\"", "\"merges\":[]",
     "{\"id\":4,\"content\":\"<e\"},", "\"ids\":[0,1,2,3,4,5,6,7,8],",
 };
 
@@ -184,7 +192,8 @@ static int run_file(const char *path)
 static void run_text(void)
 {
     static const char letters[] = "aaaaaaaabbb  <e>|x'st\n\r\t0";
-    static const char *const parts[] = {"\xC3\xA9", "\xCC\x81", "\xE0\xA4\x95", "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xF0\x9F\x98\x80", "\xE2\x80\xA9", "<|x|>"};
+    static const char *const parts[] = {"\xC3\xA9", "\xCC\x81", "\xE0\xA4\x95", "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB",
+                                        "\xF0\x9F\x98\x80", "\xE2\x80\xA9", "<|x|>"};
     uint8_t text[3000];
     size_t size = 0;
     const size_t most = random_below(10) == 0 ? sizeof text - 16 : 60;

@@ -16,14 +16,16 @@ static const struct {
     {"version", "\"1.0\""},
     {"truncation", "null"},
     {"padding", "null"},
-    {"added_tokens", "[{\"id\":5,\"content\":\"<end>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}]"},
+    {"added_tokens",
+     "[{\"id\":5,\"content\":\"<end>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}]"},
     {"normalizer", "{\"type\":\"NFC\"}"},
     {"pre_tokenizer", "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true}"},
     {"post_processor", "null"},
     {"decoder", "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}"},
     {"model",
      "{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":\"\",\"end_of_word_suffix\":null,\"fuse_unk\":false,"
-     "\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"abab\":4},\"merges\":[\"a b\",[\"ab\",\"ab\"]]}"},
+     "\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"abab\":4},"
+     "\"merges\":[\"a b\",[\"ab\",\"ab\"]]}"},
 };
 
 /* The file with `key` replaced; value NULL leaves it out. */
@@ -47,7 +49,8 @@ static dart_status try_file(const char *key, const char *value, const char *conf
 {
     dart_tokenizer *t = NULL;
     char *text = file_with(key, value);
-    const dart_tokenizer_source source = {.json = text, .json_bytes = strlen(text), .config = config, .config_bytes = config != NULL ? strlen(config) : 0};
+    const dart_tokenizer_source source = {
+        .json = text, .json_bytes = strlen(text), .config = config, .config_bytes = config != NULL ? strlen(config) : 0};
     const dart_status status = dart_tokenizer_create(&source, &t, error, error_size);
     assert_true((status == DART_OK) == (t != NULL));
     dart_tokenizer_destroy(&t);
@@ -55,7 +58,8 @@ static dart_status try_file(const char *key, const char *value, const char *conf
     return status;
 }
 
-#define ADDED(fields) "[{\"id\":5,\"content\":\"<end>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true" fields "}]"
+#define ADDED(fields) \
+    "[{\"id\":5,\"content\":\"<end>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true" fields "}]"
 #define TOKEN(id, content, flags) "{\"id\":" #id ",\"content\":\"" content "\"," flags "}"
 #define PLAIN "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":false"
 #define NORMAL "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":true,\"special\":false"
@@ -107,7 +111,8 @@ static const struct test_case {
     {"pre_tokenizer", "{\"type\":\"ByteLevel\"}", DART_BAD_DATA, "pre_tokenizer.add_prefix_space is missing"},
     {"pre_tokenizer", BYTES, DART_UNSUPPORTED, "pre_tokenizer.use_regex is false"},
     {"pre_tokenizer", "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"more\":[]}", DART_UNSUPPORTED, "pre_tokenizer.more is []"},
-    {"pre_tokenizer", SEQUENCE(SPLIT("{\"Regex\":\"\\\\p{N}\"}", "Isolated", "false"), BYTES), DART_UNSUPPORTED, "Split.pattern is {\"Regex\":\"\\\\p{N}\"}"},
+    {"pre_tokenizer", SEQUENCE(SPLIT("{\"Regex\":\"\\\\p{N}\"}", "Isolated", "false"), BYTES), DART_UNSUPPORTED,
+     "Split.pattern is {\"Regex\":\"\\\\p{N}\"}"},
     {"pre_tokenizer", SEQUENCE(SPLIT("{\"String\":\" \"}", "Isolated", "false"), BYTES), DART_UNSUPPORTED, "Split.pattern is {\"String\":\" \"}"},
     {"pre_tokenizer", SEQUENCE(SPLIT(QWEN2, "Removed", "false"), BYTES), DART_UNSUPPORTED, "Split.behavior is \"Removed\""},
     {"pre_tokenizer", SEQUENCE(SPLIT(QWEN2, "Isolated", "true"), BYTES), DART_UNSUPPORTED, "Split.invert is true"},
@@ -131,11 +136,14 @@ static const struct test_case {
     {"model", MODEL("\"end_of_word_suffix\":\"</w>\""), DART_UNSUPPORTED, "model.end_of_word_suffix is \"</w>\""},
     {"model", MODEL("\"unk_token\":\"a\""), DART_UNSUPPORTED, "model.unk_token is \"a\""},
     {"model", MODEL("\"more\":true"), DART_UNSUPPORTED, "model.more is true"},
-    {"added_tokens", "[" TOKEN(5, "<end>", "\"single_word\":true,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true") "]", DART_UNSUPPORTED,
+    {"added_tokens",
+     "[" TOKEN(5, "<end>", "\"single_word\":true,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true") "]", DART_UNSUPPORTED,
      "added_tokens[0].single_word is true"},
-    {"added_tokens", "[" TOKEN(5, "<end>", "\"single_word\":false,\"lstrip\":true,\"rstrip\":false,\"normalized\":false,\"special\":true") "]", DART_UNSUPPORTED,
+    {"added_tokens",
+     "[" TOKEN(5, "<end>", "\"single_word\":false,\"lstrip\":true,\"rstrip\":false,\"normalized\":false,\"special\":true") "]", DART_UNSUPPORTED,
      "added_tokens[0].lstrip is true"},
-    {"added_tokens", "[" TOKEN(5, "<end>", "\"single_word\":false,\"lstrip\":false,\"rstrip\":true,\"normalized\":false,\"special\":true") "]", DART_UNSUPPORTED,
+    {"added_tokens",
+     "[" TOKEN(5, "<end>", "\"single_word\":false,\"lstrip\":false,\"rstrip\":true,\"normalized\":false,\"special\":true") "]", DART_UNSUPPORTED,
      "added_tokens[0].rstrip is true"},
     {"added_tokens", ADDED(",\"more\":2"), DART_UNSUPPORTED, "added_tokens[0].more is 2"},
     {"added_tokens", "[" TOKEN(7, "<end>", PLAIN) "]", DART_UNSUPPORTED, "added_tokens[0].id is 7, supported is the one that follows, 5"},
@@ -214,7 +222,7 @@ static void follows_the_merges(void **state)
         int32_t ids[4];
         size_t count;
     } models[] = {
-        {VOCAB("\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"ba\":4", "\"a b\",\"b a\""), {3, 3}, 2},                 /* abab: the leftmost of the lowest */
+        {VOCAB("\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"ba\":4", "\"a b\",\"b a\""), {3, 3}, 2},           /* abab: the leftmost of the lowest */
         {VOCAB("\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"ba\":4", "\"a b\",\"b a\",\"a b\""), {0, 4, 1}, 3},       /* a b has rank 2 now */
         {VOCAB("\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"abab\":4", "\"a b\""), {3, 3}, 2},                        /* abab is not reached */
         {"{\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"abab\":4},\"merges\":[\"a b\"]}", {4}, 1},

@@ -204,8 +204,8 @@ static int prepare_text(request *q, const char *folder)
     (void)dart_tokenizer_describe(q->tokenizer, &info);
     if (q->ids == NULL && encode_prompt(q, &info) != CLI_OK) return CLI_FAILED;
     if (!q->no_end && info.eos >= 0) {
-        if (q->sampling.end_ids_count == DART_END_IDS) return cli_fail("--end-id: %d of them leave no room for the end of text; --no-end goes on behind it",
-                                                                     DART_END_IDS);
+        if (q->sampling.end_ids_count == DART_END_IDS)
+            return cli_fail("--end-id: %d of them leave no room for the end of text; --no-end goes on behind it", DART_END_IDS);
         q->sampling.end_ids[q->sampling.end_ids_count++] = info.eos;
     }
     const dart_status status = dart_text_stream_create(q->tokenizer, &options, &q->stream);

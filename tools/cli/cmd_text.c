@@ -109,8 +109,8 @@ int cmd_tokenize(int argc, char **argv)
         TOKENIZER(path, model),
         {"plain", 0, ARGS_FLAG, NULL, &t.options.plain, "special tokens in the text are text like any other", 0, 0, false},
         {"frame", 0, ARGS_FLAG, NULL, &t.options.frame, "add the tokens that the tokenizer puts around a text", 0, 0, false},
-        {"out", 'o', ARGS_TEXT, "OUT", &t.out, "write a file of tokens for train lm and eval ppl; the\ntokenizer's end of text is put behind each file", 0, 0,
-         false},
+        {"out", 'o', ARGS_TEXT, "OUT", &t.out,
+         "write a file of tokens for train lm and eval ppl; the\ntokenizer's end of text is put behind each file", 0, 0, false},
         {"json", 0, ARGS_FLAG, NULL, &t.json, "print JSON, a line for each file", 0, 0, false},
     };
     const args_syntax syntax = {

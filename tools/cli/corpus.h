@@ -18,9 +18,9 @@ typedef struct corpus_file {
 } corpus_file;
 
 /* With bytes, a token is a byte, each file a document, and CORPUS_END_ID comes behind it. With a tokenizer, each file is text, a document, and the
- * tokenizer's end of text comes behind it, where it has one. Else a file is safetensors with a tensor "tokens" (U16 or U32, of any shape), documents one
- * after another with whatever id ends them, and in its metadata "vocabulary": the number of ids, and perhaps "end": the id that ends a document, the same
- * in all files. */
+ * tokenizer's end of text comes behind it, where it has one. Else a file is safetensors with a tensor "tokens" (U16 or U32, of any shape),
+ * documents one after another with whatever id ends them, and in its metadata "vocabulary": the number of ids, and perhaps "end": the id that ends
+ * a document, the same in all files. */
 enum { CORPUS_END_ID = 256 };
 typedef struct corpus {
     corpus_file files[ARGS_MAX_LIST];
@@ -32,7 +32,8 @@ typedef struct corpus {
     uint64_t checksum;
 } corpus;
 
-/* Reads all of the files once; tokenizer is a path or NULL, and not to go with bytes. Returns CLI_OK, or CLI_FAILED after telling stderr why; the caller closes the corpus either way. */
+/* Reads all of the files once; tokenizer is a path or NULL, and not to go with bytes. Returns CLI_OK, or CLI_FAILED after telling stderr why; the
+ * caller closes the corpus either way. */
 int corpus_open(corpus *c, const args_list *files, bool bytes, const char *tokenizer);
 void corpus_close(corpus *c);
 /* ids first .. first + L - 1, and as targets the ids that follow each. first + L < count. */

@@ -76,7 +76,8 @@ int cli_copy_tokenizer(const char *path, const char *folder)
     if (base_report_init(&session.report, NULL) != DART_OK) return cli_fail_memory();
     char *beside = is_folder ? file_join("", path) : file_folder(path);
     for (size_t i = 0; i < COUNT_OF(names) && status == DART_OK; i++) {
-        char *from = beside == NULL ? NULL : i == 0 && !is_folder ? file_join("", path) : file_join(beside, names[i]), *to = file_join(folder, names[i]);
+        char *from = beside == NULL ? NULL : i == 0 && !is_folder ? file_join("", path) : file_join(beside, names[i]);
+        char *to = file_join(folder, names[i]);
         if (from == NULL || to == NULL) status = base_fail(&session.report, DART_OUT_OF_MEMORY, "no memory to copy %s", names[i]);
         else if (i == 0 || file_exists(from)) status = copy_file(from, to, &session.report);
         free(from);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares dartlm's tokenizer with pip `tokenizers`: check_tokenizer.py [options] LIBRARY TOKENIZER_JSON [TEXT...].
 
-LIBRARY is libdartlm.so. Strings of four generators (pieces of text with added tokens, the low planes, any code point, a mixture) are encoded with special
-tokens and without, framed by the post-processor and not; ids at random are decoded at once and in groups; each TEXT, a file, is encoded whole. The first
-difference is made as short as it will go and shown. Ends with 1 after a difference, with 77 where `tokenizers` is not installed.
+LIBRARY is libdartlm.so. Strings of four generators (pieces of text with added tokens, the low planes, any code point, a mixture) are encoded with
+special tokens and without, framed by the post-processor and not; ids at random are decoded at once and in groups; each TEXT, a file, is encoded
+whole. The first difference is made as short as it will go and shown. Ends with 1 after a difference, with 77 where `tokenizers` is not installed.
 """
 import argparse
 import ctypes
@@ -75,12 +75,16 @@ def reference_encode(reference, text, plain, frame):
 
 # ---- Strings ----
 
-PIECES = ["<|im_start|", "éx", "e\u0301y", "'s", "'S", "'re", "'VE", "'ll", "'LL", "'\u017f", "'", "’s", " ", "  ", "   ", "\t", "\n", "\r\n", "\r", "\n\n", "\u00a0", "\u2028", "\u2029",
-          "\u3000", "\u0085", "\u200b", "\ufeff", "the", "The", "user", "tokens", "Führer", "Fu\u0308hrer", "é", "e\u0301", "a\u0327\u0301", "\u0301",
-          "1", "12", "123", "1234567", "½", "²", "Ⅷ", "٣", "word", "don't", "I'm", "...", "!?", "<", ">", "|", "<|", "|>", "_", "-", "--", "#", "日本語", "漢", "한국어",
-          "\u1112\u1161\u11ab", "각", "\u0915\u093c", "क़", "\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "العربية",
-          "Привет", "ß", "ſ", "ﬁ", "K", "Å", "\u0344", "\u0f73", "\u1e9b\u0323", "\0", "\x01", "\x7f", "\u0378", "\U0010ffff", "\ufffd", "\ue000", "aaaa",
-          "AAAAAAAAAAAAAAAA", "supercalifragilisticexpialidocious", "def f(x):\n    return x", "{\"a\": 1}", "https://example.org/?q=1&r=2"]
+PIECES = [
+    "<|im_start|", "éx", "e\u0301y", "'s", "'S", "'re", "'VE", "'ll", "'LL", "'\u017f", "'", "’s", " ", "  ", "   ", "\t", "\n",
+    "\r\n", "\r", "\n\n", "\u00a0", "\u2028", "\u2029", "\u3000", "\u0085", "\u200b", "\ufeff", "the", "The", "user", "tokens",
+    "Führer", "Fu\u0308hrer", "é", "e\u0301", "a\u0327\u0301", "\u0301", "1", "12", "123", "1234567", "½", "²", "Ⅷ", "٣", "word",
+    "don't", "I'm", "...", "!?", "<", ">", "|", "<|", "|>", "_", "-", "--", "#", "日本語", "漢", "한국어", "\u1112\u1161\u11ab", "각",
+    "\u0915\u093c", "क़", "\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "العربية", "Привет",
+    "ß", "ſ", "ﬁ", "K", "Å", "\u0344", "\u0f73", "\u1e9b\u0323", "\0", "\x01", "\x7f", "\u0378", "\U0010ffff", "\ufffd", "\ue000",
+    "aaaa", "AAAAAAAAAAAAAAAA", "supercalifragilisticexpialidocious", "def f(x):\n    return x", "{\"a\": 1}",
+    "https://example.org/?q=1&r=2",
+]
 
 
 def any_point(random_):

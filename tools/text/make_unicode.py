@@ -3,8 +3,8 @@
 
 Asks pip `tokenizers`, the reference of the tokenizer, about every code point: its classes \\p{L}, \\p{N} and \\s, its canonical decomposition, the
 place of marks in canonical order, and its compositions. The reference mixes Unicode versions, so that no table of one version would agree with it.
-With --check nothing is written, and the files have to hold what would be; 77 where they are of another version of `tokenizers` than the installed one,
-or none is. Takes ten seconds.
+With --check nothing is written, and the files have to hold what would be; 77 where they are of another version of `tokenizers` than the installed
+one, or none is. Takes ten seconds.
 """
 import argparse
 import pathlib
@@ -140,7 +140,7 @@ def main():
     if options.check and version not in (options.folder / "unicode_classes.c").read_text(encoding="utf-8"):
         print(f"NOT RUN: {version}is installed, the tables are of another version")
         return 77
-    head = "/* {what},\n * as pip tokenizers " + tokenizers.__version__ + " has them. Made by tools/text/make_unicode.py. */\n#include \"unicode.h\"\n\n"
+    head = f"/* {{what}},\n * as pip {version}has them. Made by tools/text/make_unicode.py. */\n#include \"unicode.h\"\n\n"
     wrong = []
     marks, composed = form_files(head)
     for name, text in (("unicode_classes.c", class_file(head)), ("unicode_marks.c", marks), ("unicode_compositions.c", composed)):
