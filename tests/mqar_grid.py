@@ -12,8 +12,8 @@ TINY = ["--", "--length", "32", "--vocabulary", "64", "--examples", "2048", "--b
 
 
 def grid(folder, *arguments, tiny=TINY):
-    done = subprocess.run([GRID, "--device", "cpu", "--dtype", "f32", "--commit", "c0ffee", "--runs", folder / "runs", "--results", folder / "mqar.csv",
-                           *arguments, *tiny], capture_output=True, text=True)
+    done = subprocess.run([GRID, "--device", "cpu", "--dtype", "f32", "--commit", "c0ffee", "--runs", folder / "runs",
+                           "--results", folder / "mqar.csv", *arguments, *tiny], capture_output=True, text=True)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     return done.stdout
 

@@ -436,7 +436,8 @@ __device__ __forceinline__ void run_weight(const cross_entropy_weight_args &args
     static_assert(attend::head_tensor::bytes_of(STEPS, false) == SHARED_cross_entropy_x_##variant && \
                       attend::head_tensor::bytes_of(STEPS, true) == SHARED_cross_entropy_weight_##variant, \
                   "loss.def"); \
-    static_assert(attend::head_tensor::TILE == TILE0_cross_entropy_x_##variant && attend::head_tensor::TILE == TILE0_cross_entropy_weight_##variant && \
+    static_assert(attend::head_tensor::TILE == TILE0_cross_entropy_x_##variant && \
+                      attend::head_tensor::TILE == TILE0_cross_entropy_weight_##variant && \
                       THREADS_cross_entropy_x_##variant == 256 / (R) && THREADS_cross_entropy_weight_##variant == 256 / (R), \
                   "a warp for 16 R rows"); \
     KERNEL_FUNCTION_BLOCKS(cross_entropy_x, variant, blocks) { attend::head_tensor::run_x<dtype, STEPS, R>(args, bindings, dtypes); } \

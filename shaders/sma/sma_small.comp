@@ -100,7 +100,8 @@ void add_columns(inout MatrixSum sum, MatrixSum u[JOINED], uint part, uint half_
     for (uint i = lane; i < MATRIX_M * MATRIX_K / 8u; i += SUBGROUP_SIZE) {
         vec4 low = parts[part + 2u * i];
         vec4 high = parts[part + 2u * i + 1u];
-        halves[half_at + i] = uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w), pack_elements(high.x, high.y), pack_elements(high.z, high.w));
+        halves[half_at + i] = uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w),
+                                    pack_elements(high.x, high.y), pack_elements(high.z, high.w));
     }
     subgroup_sync();
     coopMatLoad(left, halves, half_at, MATRIX_K / 8u, ROW_MAJOR);

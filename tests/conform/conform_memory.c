@@ -191,7 +191,8 @@ static void append(conform_data *d, sma_case *k, stored *runs)
 static double roundings_of_r(const conform_data *d, uint32_t launches)
 {
     static const struct { const char *row; int roundings; bool f16; } rows[] = {
-        {"sma[hopper_", 2, false}, {"sma[tensor_", 1, false}, {"sma[few_", 1, false}, {"sma[matrix]", 2, true}, {"sma[matrix_small]", 2, true}, {"sma[matrix2_small]", 2, true},
+        {"sma[hopper_", 2, false}, {"sma[tensor_", 1, false}, {"sma[few_", 1, false}, {"sma[matrix]", 2, true},
+        {"sma[matrix_small]", 2, true}, {"sma[matrix2_small]", 2, true},
         {"sma[registers]", 2, true}};
     double sum = (launches > 1 ? launches - 1 : 0) * conform_rounding(conform_activation(d->c));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
