@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what is needed to build, test or try dartlm.
 #
-#   tools/setup.sh [--build] [--test] [--demo]      (default: --build)
+#   tools/setup.sh [--build] [--test] [--demo] [--mali]      (default: --build)
 #
 #   --build  compiler, CMake, the C libraries, Vulkan headers, volk, glslang, spirv-tools
 #   --test   the above, cmocka, clang, clang-tidy, shellcheck, git, and the Vulkan drivers and layers that tests run on
 #   --demo   --build, gnuplot, and a Vulkan driver if this machine has none
+#   --mali   what tools/compilers/mali.sh needs beside --test, on Debian: qemu, a compiler for arm64, and arm64 packages in .deps
 #
 # Debian >= 12 and Ubuntu >= 24.04 are set up with apt-get, through the mirror the machine is configured with.
 # The Vulkan packages of Debian 12 and 13 are too old (12: no cooperative matrix at all; 13: no bfloat16, none on
@@ -32,6 +33,7 @@ test_packages="libcmocka-dev clang clang-tidy shellcheck git patchelf"
 optional_test_packages="libclang-rt-dev librandom123-dev"
 demo_packages="libvulkan1 gnuplot-nox"
 demo_driver="mesa-vulkan-drivers"
+mali_packages="qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 
 # Used from the release itself where that is new enough, from the private folder otherwise.
 shader_tools="glslang-tools spirv-tools"
@@ -92,6 +94,9 @@ detect_system() {
     esac
     distribution=$ID
 }
+
+# The name of this release of Debian. Its testing and unstable have one, too.
+release() { (. /etc/os-release && printf '%s\n' "${VERSION_CODENAME:-sid}"); }
 
 # --- system packages --------------------------------------------------------------------------------------
 
@@ -165,11 +170,11 @@ mirror() {
         awk -F '|' '$1 == "Debian" && $2 == "Debian" && $3 !~ /-/ && $4 !~ /^cdrom:/ { print $4; exit }'
 }
 
-# Makes an apt configuration of its own for suite $1, under $2: own lists, own cache, nothing installed.
+# Makes an apt configuration of its own for suite $1 and architecture $3, under $2: own lists, own cache, nothing installed.
 # Debian's archive is signed with the keys of several releases at a time, one of which Debian 12's keyring
 # has: no trust has to be added.
 private_apt() {
-    local suite=$1 dir=$2 uri keyring signed_by=""
+    local suite=$1 dir=$2 architecture=$3 uri keyring signed_by=""
     [ -n "$(mirror)" ] || refresh_lists
     uri=$(mirror)
     [ -n "$uri" ] || die "apt's sources name no archive of Debian, at least none that could be read"
@@ -190,6 +195,8 @@ Dir::Etc::preferences "/dev/null";
 Dir::State::lists "$dir/lists";
 Dir::State::status "$dir/status";
 Dir::Cache "$dir/cache";
+APT::Architecture "$architecture";
+APT::Architectures { "$architecture"; };
 APT::Sandbox::User "root";
 APT::Update::Error-Mode "any";
 Acquire::Languages "none";
@@ -224,17 +231,17 @@ complete_llvm() {
 }
 
 # Puts packages of another suite into .deps/$1: $2 suite, $3 packages with their dependencies, $4 packages
-# without. The folder appears whole or not at all.
+# without, $5 architecture, by default this machine's. The folder appears whole or not at all.
 private_folder() {
-    local name=$1 suite=$2 with_dependencies=$3 alone=$4
+    local name=$1 suite=$2 with_dependencies=$3 alone=$4 architecture=${5:-$(dpkg --print-architecture)}
     local stamp="layout $layout: $suite: $with_dependencies $alone"
-    local apt=$deps/apt-$suite tree=$deps/$name.new deb packages
+    local apt=$deps/apt-$suite-$architecture tree=$deps/$name.new deb packages
     if [ "$(cat "$deps/$name/.stamp" 2>/dev/null)" = "$stamp" ]; then return 0; fi
     say "fetching packages of $suite into .deps/$name"
     rm -rf "$tree" "$apt/debs"
-    private_apt "$suite" "$apt"
+    private_apt "$suite" "$apt" "$architecture"
     packages=$(closure "$apt" $with_dependencies)
-    [ -n "$packages" ] || die "$suite does not have: $with_dependencies"
+    [ -n "$packages" ] || [ -z "$with_dependencies" ] || die "$suite does not have: $with_dependencies"
     (cd "$apt/debs" && APT_CONFIG=$apt/apt.conf logged apt-get download -q $packages $alone) ||
         die "cannot download the packages of $suite"
     mkdir -p "$tree"
@@ -336,11 +343,13 @@ unify() {
 parse_arguments() {
     level=build
     demo=
+    mali=
     for argument; do
         case $argument in
         --build) ;;
         --test) level=test ;;
         --demo) demo=yes ;;
+        --mali) level=test mali=yes ;;
         -h | --help) usage; exit 0 ;;
         *) die "unknown argument '$argument'; see --help" ;;
         esac
@@ -355,6 +364,10 @@ main() {
     if [ $level = test ]; then
         packages="$packages $test_packages"
         optional=$optional_test_packages
+    fi
+    if [ -n "$mali" ]; then
+        [ "$distribution" = debian ] || die "--mali is for Debian"
+        packages="$packages $mali_packages"
     fi
     folder=$level
     if [ -n "$demo" ]; then
@@ -378,7 +391,12 @@ main() {
     unify
     if [ $distribution$level = debiantest ]; then private_folder radv "$radv_suite" "mesa-vulkan-drivers" ""; fi
     if [ $level = test ]; then swiftshader_folder; fi
-    say "ready ($level${demo:+, demo})"
+    if [ -n "$mali" ]; then
+        private_folder mali/newer "$newer_suite" "mesa-vulkan-drivers libvulkan1" "" arm64
+        # To link with: of this system's release, as its compiler's C library is.
+        private_folder mali/system "$(release)" "" "libjansson4 libjansson-dev libcmocka0 libcmocka-dev" arm64
+    fi
+    say "ready ($level${demo:+, demo}${mali:+, mali})"
 }
 
 main "$@"

@@ -155,22 +155,23 @@ typedef enum dart_capability {
                                       16 x 16 x 16 by subgroups of 32 lanes */
     DART_CAP_WIDE = 1 << 10,       /* Vulkan: subgroups of 32 lanes or more */
     DART_CAP_REGISTERS = 1 << 11,  /* Vulkan: with 128 registers an invocation, enough invocations run to hide the latency of
-                                      memory; absent on AMD's GCN and Adreno before the 8xx */
+                                      memory; absent on AMD's GCN, Adreno and Mali */
     DART_CAP_MATRIX_CUTS = 1 << 12,   /* Vulkan: converting a matrix of f32 sums to bf16 truncates instead of rounding. No
                                          specification promises that; a probe when the device is opened decides. */
     DART_CAP_MATRIX_PLACES = 1 << 13, /* Vulkan: an invocation holds the same elements of a matrix of f16 sums as of a matrix of
                                          f32 sums, and moving 16 bits as an f16 preserves them. A probe at opening decides. */
     DART_CAP_SM90 = 1 << 14,       /* CUDA: compute capability 9.0 exactly, with its warpgroup matrix instructions */
     DART_CAP_CUBLASLT = 1 << 15,   /* CUDA: the cuBLASLt library was found */
-    DART_CAP_REGISTERS160 = 1 << 16 /* Vulkan: an invocation of a whole subgroup may have 160 registers; absent on Intel, Mali,
-                                       Adreno before the 8xx, AMD's GCN */
+    DART_CAP_REGISTERS160 = 1 << 16, /* Vulkan: an invocation of a whole subgroup may have 160 registers; absent on Intel, Mali,
+                                        Adreno, AMD's GCN */
+    DART_CAP_REGISTERS96 = 1 << 17  /* Vulkan: an invocation may have 96 registers; absent on Mali, whose invocations have 64 */
 } dart_capability;
 /* All use of matrix hardware through Vulkan. Pass it as without_capabilities when a driver's matrices are in doubt. */
 #define DART_CAP_MATRIX \
     (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES)
 
 /* The bits that say what is fast on a device. A device without them runs the variants that need them correctly, but slower. */
-#define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_REGISTERS160)
+#define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_REGISTERS160 | DART_CAP_REGISTERS96)
 
 typedef struct dart_device_info {
     dart_backend_kind backend;
@@ -215,6 +216,10 @@ typedef struct dart_device_options {
     bool poison;                    /* fill new memory with NaN (0xFF bytes) */
     uint64_t max_binding_bytes;     /* test hook: a lower limit than the device's; 0: the device's */
     uint32_t max_bindings;          /* test hook: a lower limit than the device's; 0: the device's */
+    /* The device counts as having the least that any usable device has, where it has more: bindings of 128 MiB, and through
+     * Vulkan 16 KiB of shared memory, workgroups of 128 invocations and as many buffers as no kernel can do without. What a
+     * device can do beside these limits (16-bit storage, subgroups) stays. */
+    bool minimum_limits;
     uint32_t multiprocessors;       /* test hook: compute tile sizes for this number; 0: the device's */
     uint32_t fail_at;               /* test hook: the n-th call of the backend or allocation of host memory, counted from
                                        opening, fails with DART_OUT_OF_MEMORY; 0: never */

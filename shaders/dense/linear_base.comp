@@ -3,15 +3,14 @@
 // y[t, o] = sum_i x[t, i] weight[o, i], added to what y holds with IS_ADD.
 //
 // x rows x inputs, weight outputs x inputs, y rows x outputs.
-// A workgroup makes T0 = 2 LANES outputs x T1 = 32 rows. A lane owns two outputs of every row: it reads its
+// A workgroup makes T0 = 2 LANES outputs x T1 = ROWS rows. A lane owns two outputs of every row: it reads its
 // own weights from memory, eight at a time, and x from a slab in shared memory at addresses that all lanes share, so
-// that a weight is used 32 times and a slab element is one broadcast. Shared memory: 4 T1 SLAB bytes.
+// that a weight is used ROWS times and a slab element is one broadcast. Shared memory: 4 T1 SLAB bytes.
 // Rows that do not start at 16-byte borders are read an element at a time.
 // Guards: edge outputs read the last row of weight and are dropped; rows past the end count as 0.
 #include "lib/dart.glsl"
 #include "linear.glsl"
 const uint OUTPUTS = 2u; // of a lane
-const uint ROWS = 32u;   // T1
 const uint SLAB = 64u;   // inputs
 shared vec4 slab[ROWS * SLAB / 4u];
 

@@ -31,7 +31,7 @@ const uint MAX_N = MAX_STATE;
 // Words of a lane that are fetched ahead of all else: with AHEAD 8 what P 64, N 128 and a full
 // window come to with 128 lanes.
 const uint HIN_AHEAD = AHEAD;
-const uint X_AHEAD = AHEAD / 4u;
+const uint X_AHEAD = AHEAD > 4u ? AHEAD / 4u : 1u;
 const uint B_AHEAD = AHEAD / 2u;
 const uint PITCH = MAX_N / 8u + 1u;
 #ifdef LOW_REGISTERS

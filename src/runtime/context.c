@@ -242,10 +242,7 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
     TRY(dart_context_device_info(context, index, &made->info));
     made->info.capabilities |= options->with_capabilities;
     made->info.capabilities &= ~options->without_capabilities;
-    if (options->max_binding_bytes != 0 && options->max_binding_bytes < made->info.max_binding_bytes)
-        made->info.max_binding_bytes = options->max_binding_bytes;
-    if (options->max_bindings != 0 && (made->info.max_bindings == 0 || options->max_bindings < made->info.max_bindings))
-        made->info.max_bindings = options->max_bindings;
+    device_limit(&made->info, options, made->backend->rows);
     if (made->info.max_bindings != 0 && made->info.max_bindings < kernel_needed_buffers(made->backend->rows))
         FAIL(&made->report, DART_UNSUPPORTED, "%s: kernels see %u buffers, %u are needed", made->info.name, made->info.max_bindings,
              kernel_needed_buffers(made->backend->rows));

@@ -40,6 +40,26 @@ void device_unwrap_cache(dart_device_options *options, base_log *log)
     }
 }
 
+/* The least that Vulkan lets a device have, but for the buffers of a kernel: 4, which are too few. */
+#define MINIMUM_BINDING_BYTES (UINT64_C(1) << 27)
+#define MINIMUM_SHARED_BYTES 16384u
+
+void device_limit(dart_device_info *info, const dart_device_options *options, dart_backend_kind rows)
+{
+    uint64_t binding = options->max_binding_bytes;
+    uint32_t bindings = options->max_bindings;
+    if (options->minimum_limits) {
+        if (binding == 0 || binding > MINIMUM_BINDING_BYTES) binding = MINIMUM_BINDING_BYTES;
+        if (rows == DART_BACKEND_VULKAN) {
+            if (bindings == 0) bindings = kernel_needed_buffers(rows);
+            if (info->shared_bytes > MINIMUM_SHARED_BYTES) info->shared_bytes = MINIMUM_SHARED_BYTES;
+            info->capabilities &= ~(uint32_t)(DART_CAP_LARGE | DART_CAP_SHARED48);
+        }
+    }
+    if (binding != 0 && binding < info->max_binding_bytes) info->max_binding_bytes = binding;
+    if (bindings != 0 && (info->max_bindings == 0 || bindings < info->max_bindings)) info->max_bindings = bindings;
+}
+
 void dart_device_destroy(dart_device **device)
 {
     if (device == NULL || *device == NULL) return;

@@ -10,7 +10,7 @@ struct dart_device {
     const backend *backend;
     void *handle; /* made by backend->device_create */
     base_report report;
-    dart_device_info info; /* capabilities and max_binding_bytes as restricted by the options */
+    dart_device_info info; /* capabilities and limits as restricted by the options */
     char variant[32];      /* test hook, "" for none */
     bool poison, lose;
     void (*profile)(void *user, const char *line, uint64_t ns); /* NULL: launches are not timed */
@@ -34,6 +34,8 @@ dart_status device_note(dart_device *device, dart_status status);
 /* Replaces options->cache, a header and the backend's bytes, by those bytes. Sets it to NULL, with a warning in the log, when the
  * header or the checksum is wrong. */
 void device_unwrap_cache(dart_device_options *options, base_log *log);
+/* Lowers what the device may be used for to the limits of the options. rows: of the backend whose kernels it runs. */
+void device_limit(dart_device_info *info, const dart_device_options *options, dart_backend_kind rows);
 /* Zeroed host memory, subject to fault injection. On failure NULL, with the text in device->report. */
 void *device_calloc(dart_device *device, size_t count, size_t size);
 

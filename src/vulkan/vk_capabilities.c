@@ -14,6 +14,7 @@
 #define SHARED48_BYTES 49152u
 #define WIDE_SUBGROUP 32u
 #define VENDOR_AMD 0x1002u
+#define VENDOR_QUALCOMM 0x5143u
 /* A GPU whose products have fewer sums (8 x 8: Intel before Xe2) has 4 KiB of registers for a subgroup, into which not even tiles of
  * 16 x 16 f32 sums fit beside their operands (docs/compilers.md). The rows without matrices fit. */
 #define LEAST_SUMS 128u
@@ -308,14 +309,18 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     if (adapter->require_subgroup_size && SUBGROUP_MULTIPLE % subgroup.subgroupSize != 0 && sizes.minSubgroupSize <= SUBGROUP_MULTIPLE &&
         sizes.maxSubgroupSize >= SUBGROUP_MULTIPLE)
         adapter->asked_subgroup = SUBGROUP_MULTIPLE;
-    /* A SIMD of GCN, whose subgroups have one size, has 256 registers a lane: two subgroups that take 128 of them. Where subgroups may
-     * have 128 lanes (Adreno before the 8xx), a core holds 2 subgroups of 16 with more than 128 registers a lane. */
+    /* A SIMD of GCN, whose subgroups have one size, has 256 registers a lane: two subgroups that take 128 of them. A core of Adreno holds
+     * 2 subgroups of 16 with more than 128 registers a lane, and a lane has 192 at most. */
     const bool gcn = base.vendorID == VENDOR_AMD && fixed_size;
     const uint32_t least = size_control ? sizes.minSubgroupSize : subgroup.subgroupSize;
     const uint32_t most = size_control ? sizes.maxSubgroupSize : subgroup.subgroupSize;
-    if (!gcn && most <= SUBGROUP_MULTIPLE) info->capabilities |= DART_CAP_REGISTERS;
-    /* Subgroups of fewer than 32 lanes share a register file that is as small: 128 registers a lane at 8 lanes (Intel, 16 from Xe2 on),
-     * 64 at 16 (Mali). Those of a processor lie in its memory. */
+    /* GPUs whose subgroups never have 32 lanes (Mali: 16) have 64 registers a lane. */
+    const bool registers96 = most >= WIDE_SUBGROUP || info->type == DART_DEVICE_CPU;
+    if (registers96) info->capabilities |= DART_CAP_REGISTERS96;
+    const bool adreno = base.vendorID == VENDOR_QUALCOMM || most > SUBGROUP_MULTIPLE;
+    if (!gcn && !adreno && registers96) info->capabilities |= DART_CAP_REGISTERS;
+    /* Subgroups of fewer than 32 lanes share a register file that is as small: 128 registers a lane at 8 lanes (Intel, 16 from Xe2 on).
+     * Those of a processor lie in its memory. */
     if ((info->capabilities & DART_CAP_REGISTERS) != 0 && (least >= WIDE_SUBGROUP || info->type == DART_DEVICE_CPU))
         info->capabilities |= DART_CAP_REGISTERS160;
     /* Rows for FLOAT16 multiply f16 operands into f32 sums. GCN converts each of them first (Mesa 25.0): 1.4 instructions a

@@ -1,5 +1,5 @@
 /* Every op in every variant against the oracle, and the devices against one another:
- * conf_ops [--filter TEXT]... [--seed N] DEVICE_SPEC... One test a device; cases that did not run are listed. Without --seed every
+ * conf_ops [--filter TEXT]... [--seed N] [--minimum-limits] DEVICE_SPEC... One test a device; cases that did not run are listed. Without --seed every
  * run has inputs of its own; what it prints says which. */
 #include "conform.h"
 
@@ -30,6 +30,7 @@ static dart_context *context;
 static dart_device_info devices[MAX_DEVICES];
 static size_t devices_count;
 static json_t *results; /* of all filters */
+static bool minimum_limits;
 
 /* The first two or three numbers with a dot between them; 0.0.0 without any. */
 static void read_version(const char *text, long version[3])
@@ -133,7 +134,8 @@ static bool run(const char *const *specs, const char *filter, uint64_t seed)
     FILE *file = tmpfile();
     json_error_t error;
     if (file == NULL) return false;
-    conform_all(context, &(conform_options){.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .json = true, .seed = seed},
+    conform_all(context, &(conform_options){.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .json = true, .seed = seed,
+                                            .minimum_limits = minimum_limits},
                 file);
     rewind(file);
     json_t *report = json_loadf(file, 0, &error);
@@ -161,6 +163,8 @@ int main(int argc, char **argv)
             filters[filters_count++] = argv[++i];
         } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
             seed = strtoull(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--minimum-limits") == 0) {
+            minimum_limits = true;
         } else if (devices_count == MAX_DEVICES) {
             fprintf(stderr, "%d devices at most\n", MAX_DEVICES);
             return 2;

@@ -143,7 +143,9 @@ static bool open_target(suite *s, const char *spec, const char *variant, uint32_
 {
     if (s->targets_count == MAX_TARGETS) return false;
     target *t = &s->targets[s->targets_count];
-    const dart_device_options options = {.spec = spec, .variant = variant, .with_capabilities = claimed, .poison = true};
+    const dart_device_options options = {.spec = spec, .variant = variant, .with_capabilities = claimed, .poison = true,
+                                         .without_capabilities = s->options->no_matrix ? DART_CAP_MATRIX : 0,
+                                         .minimum_limits = s->options->minimum_limits};
     char text[256];
     if (dart_device_open(s->context, &options, &t->device) != DART_OK) {
         dart_context_error(s->context, text, sizeof text);
@@ -250,7 +252,8 @@ static void print_json_text(FILE *out, const char *text)
 /* The command that runs this case alone, in every variant, with the same inputs. */
 static void command_of(const suite *s, const target *t, const char *name, char *text, size_t size)
 {
-    snprintf(text, size, "dartlm conform --device '%s' --seed %llu --filter '%s'", t->spec, (unsigned long long)s->seed, name);
+    snprintf(text, size, "dartlm conform --device '%s'%s%s --seed %llu --filter '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
+             s->options->minimum_limits ? " --minimum-limits" : "", (unsigned long long)s->seed, name);
 }
 
 static void print_outcome(suite *s, const target *t, const char *name, const conform_outcome *o)

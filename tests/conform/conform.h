@@ -90,6 +90,8 @@ typedef struct conform_options {
     uint32_t devices_count;
     const char *filter;         /* only cases whose name contains this */
     bool json, verbose;
+    bool no_matrix;             /* the devices count as lacking cooperative matrices */
+    bool minimum_limits;        /* as in dart_device_options */
     uint64_t seed;              /* of the inputs of all cases */
     uint32_t seeds;             /* so many times, with the seeds that follow; 0: once */
     uint32_t jobs;              /* variants of a case that run at the same time; 0: one a core, on a processor 1 */

@@ -18,7 +18,7 @@
 static const char *spec, *data_folder;
 static dart_context *context;
 static dart_device *device;
-static bool quiet;
+static bool quiet, minimum_limits;
 
 static inline void print_log(void *user, dart_log_level level, const char *text)
 {
@@ -37,7 +37,8 @@ static inline int open_device(void **state)
     const dart_context_options options = {.log = print_log, .log_level = DART_LOG_WARNING, .with_null = true};
     dart_device_info info;
     if (dart_context_create(&options, &context) != DART_OK) return -1;
-    if (dart_device_open(context, &(dart_device_options){.spec = spec, .poison = true}, &device) != DART_OK) return -1;
+    if (dart_device_open(context, &(dart_device_options){.spec = spec, .poison = true, .minimum_limits = minimum_limits}, &device) != DART_OK)
+        return -1;
     dart_device_describe(device, &info);
     print_message("device %s (%s)\n", info.name, info.driver);
     return 0;
@@ -148,8 +149,13 @@ static inline void assert_close(const char *what, double d, double tolerance)
 
 static inline int run_on_device(int argc, char **argv, const struct CMUnitTest *tests, size_t count)
 {
+    if (argc > 3 && strcmp(argv[3], "--minimum-limits") == 0) {
+        minimum_limits = true;
+        argv[3] = argc > 4 ? argv[4] : NULL;
+        argc--;
+    }
     if (argc != 3 && argc != 4) {
-        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR [TEST]\n", argv[0]);
+        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR [--minimum-limits] [TEST]\n", argv[0]);
         return 2;
     }
     if (argc == 4) cmocka_set_test_filter(argv[3]);

@@ -1,7 +1,8 @@
 /* Makes every compute pipeline that a call may take on the one Vulkan device that is there, without running any:
- * compile_all [--without BITS] [DEVICE_SPEC [KERNEL...]]. "device NAME, DRIVER" goes to stderr, then "pipeline NAME" before each, for
- * tools/compilers/table.py. With --without the device counts as lacking those capabilities (a number, bits of dart_capability), which
- * shows the rows below the ones it takes. */
+ * compile_all [--list] [--without BITS] [DEVICE_SPEC [NAME...]]. "device NAME, DRIVER" goes to stderr, then "pipeline NAME BYTES" before
+ * each, for tools/compilers/table.py: KERNEL.VARIANT.TYPES, and the shared memory that the row may have by its capabilities. NAMEs say
+ * which are made: KERNEL, KERNEL.VARIANT or KERNEL.VARIANT.TYPES. With --list none is. With --without the device counts as lacking those
+ * capabilities (a number, bits of dart_capability), which shows the rows below the ones it takes. */
 #include "runtime/device.h"
 
 #include <stdio.h>
@@ -46,12 +47,20 @@ static uint32_t dtypes_of(const kernel_info *kernel, dart_dtype activations, dar
     return dtypes;
 }
 
-/* Is the kernel one of those asked for, or were none? */
+/* Is the pipeline one of those asked for, or were none? */
 static bool wanted(const char *name, int argc, char **argv)
 {
-    for (int i = 2; i < argc; i++)
-        if (strcmp(argv[i], name) == 0) return true;
+    for (int i = 2; i < argc; i++) {
+        const size_t length = strlen(argv[i]);
+        if (strncmp(argv[i], name, length) == 0 && (name[length] == '\0' || name[length] == '.')) return true;
+    }
     return argc <= 2;
+}
+
+/* Bytes of shared memory that every device with those capabilities has. */
+static unsigned shared_of(uint32_t capabilities)
+{
+    return (capabilities & DART_CAP_SHARED48) != 0 ? 49152 : (capabilities & DART_CAP_LARGE) != 0 ? 32768 : 16384;
 }
 
 /* What FITS_HALF speaks of where a row has it: all of them have 16 bits. */
@@ -114,7 +123,13 @@ int main(int argc, char **argv)
     dart_device *device = NULL;
     char text[512];
     unsigned failures = 0, count = 0;
+    bool list = false;
     dart_device_options options = {.spec = "vulkan", .unchecked = true};
+    if (argc > 1 && strcmp(argv[1], "--list") == 0) {
+        list = true;
+        argc--;
+        argv++;
+    }
     if (argc > 2 && strcmp(argv[1], "--without") == 0) {
         options.without_capabilities = (uint32_t)strtoul(argv[2], NULL, 0);
         argc -= 2;
@@ -132,7 +147,6 @@ int main(int argc, char **argv)
         const kernel_row *row = &kernel_rows[i];
         const kernel_info *kernel = &kernel_table[row->id];
         uint32_t made[COUNT_OF(mixes)];
-        if (!wanted(kernel->name, argc, argv)) continue;
         if (!kernel_runs_on(row, &device->info) || is_hidden(row, &device->info) || (row->fits & FITS_CHECK) != 0) continue;
         for (size_t m = 0; m < COUNT_OF(mixes); m++) {
             made[m] = UINT32_MAX;
@@ -141,8 +155,11 @@ int main(int argc, char **argv)
             bool known = false;
             for (size_t k = 0; k < m; k++) known = known || made[k] == made[m];
             if (known) continue;
-            fprintf(stderr, "pipeline %s.%s.%s\n", kernel->name, row->variant, mixes[m].name);
+            snprintf(text, sizeof text, "%s.%s.%s", kernel->name, row->variant, mixes[m].name);
+            if (!wanted(text, argc, argv)) continue;
+            fprintf(stderr, "pipeline %s %u\n", text, shared_of(row->needs));
             count++;
+            if (list) continue;
             if (device->backend->warm(device->handle, &(backend_code){row, made[m], row->T0 != 0 ? row->T0 : 3,
                                                                       row->T1 != 0 ? row->T1 : 3}) == DART_OK)
                 continue;

@@ -1,6 +1,8 @@
 /* Listing devices and choosing one by text: unit_devices [DEVICE_SPEC]. */
 #include "rig.h"
 
+#include "runtime/kernel.h"
+
 #include <ctype.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -163,6 +165,16 @@ static void opens_as_asked(void **unused)
     MUST(&r, dart_fill(r.stream, &(dart_fill_args){.T = 1, .W = 100, .value = 1, .y = y}));
     if (r.info.backend == DART_BACKEND_VULKAN) assert_non_null(strstr(r.lines[0], "fill[base]"));
     rig_run(&r);
+    rig_close(&r);
+    rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .minimum_limits = true});
+    const bool vulkan = r.info.backend == DART_BACKEND_VULKAN;
+    assert_int_equal(r.info.max_binding_bytes, UINT64_C(1) << 27);
+    assert_int_equal(r.info.shared_bytes, vulkan ? 16384 : whole.shared_bytes);
+    assert_int_equal(r.info.max_bindings, vulkan ? kernel_needed_buffers(DART_BACKEND_VULKAN) : whole.max_bindings);
+    assert_int_equal(r.info.capabilities, whole.capabilities & ~(uint32_t)(DART_CAP_LARGE | DART_CAP_SHARED48));
+    rig_close(&r);
+    rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .minimum_limits = true, .max_binding_bytes = 65536});
+    assert_int_equal(r.info.max_binding_bytes, 65536);
     rig_close(&r);
     /* A limit above the device's changes nothing. */
     rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .max_binding_bytes = UINT64_MAX});

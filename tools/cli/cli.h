@@ -52,7 +52,7 @@ typedef struct cli_common {
     const char *device;
     const char *variant; /* of kernels; NULL: the best */
     uint32_t threads;
-    bool no_matrix;
+    bool no_matrix, minimum_limits;
     const char *cache; /* a file, "off", or NULL for the user's */
     cli_profile *profile; /* of the device opened, or NULL */
     int dtype; /* a dart_storage: the same order */
@@ -65,9 +65,15 @@ typedef struct cli_common {
      "cpu, vulkan, cuda, or one of them with :INDEX, :NAME or :UUID;\nby default the first GPU, else the CPU", 0, 0, \
      false}, \
     {"threads", 0, ARGS_U32, "N", &(c).threads, "of the CPU backend; by default one a core", 0, 4096, false}, \
-    {"no-matrix", 0, ARGS_FLAG, NULL, &(c).no_matrix, "do without cooperative matrices (Vulkan)", 0, 0, false}, \
+    CLI_LESS(c), \
     {"cache", 0, ARGS_TEXT, "FILE", &(c).cache, \
      "compiled code from run to run; off: none;\nby default in the user's folder for caches", 0, 0, false}
+/* To use less of a device than it has. */
+#define CLI_LESS(c) \
+    {"no-matrix", 0, ARGS_FLAG, NULL, &(c).no_matrix, "do without cooperative matrices (Vulkan)", 0, 0, false}, \
+    {"minimum-limits", 0, ARGS_FLAG, NULL, &(c).minimum_limits, \
+     "take the device for one with the least limits that Vulkan allows:\nbindings of 128 MiB, 16 KiB of shared memory, workgroups of 128", \
+     0, 0, false}
 #define CLI_OUTPUT(c) \
     {"json", 0, ARGS_FLAG, NULL, &(c).json, "print JSON", 0, 0, false}, \
     {"verbose", 'v', ARGS_MORE, NULL, &(c).verbosity, "show the library's log; twice: all of it", 0, 0, false}

@@ -24,6 +24,7 @@ int cmd_conform(int argc, char **argv)
          false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
         {"seeds", 0, ARGS_U32, "N", &seeds, "each case so many times, with the seeds from --seed on; by default once", 1, 1000000, false},
+        CLI_LESS(common),
         CLI_OUTPUT(common),
     };
     const args_syntax syntax = {
@@ -43,6 +44,8 @@ int cmd_conform(int argc, char **argv)
         const conform_options conform = {.devices = devices.count > 0 ? devices.texts : NULL,
                                          .devices_count = devices.count,
                                          .filter = filter,
+                                         .no_matrix = common.no_matrix,
+                                         .minimum_limits = common.minimum_limits,
                                          .json = common.json,
                                          .verbose = common.verbosity > 0,
                                          .seed = seed,

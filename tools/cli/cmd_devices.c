@@ -25,6 +25,7 @@ static const struct capability {
     {DART_CAP_WIDE, "wide"},
     {DART_CAP_REGISTERS, "registers"},
     {DART_CAP_REGISTERS160, "registers160"},
+    {DART_CAP_REGISTERS96, "registers96"},
 };
 
 static const char *type_name(dart_device_type type)

@@ -1,11 +1,12 @@
-/* A GPU that is not there, shown to Mesa's Vulkan drivers for Intel, Adreno and NVIDIA: preloaded into a program, it answers in
+/* A GPU that is not there, shown to Mesa's Vulkan drivers for Intel, Adreno, Mali and NVIDIA: preloaded into a program, it answers in
  * place of the Linux kernel, so that a driver opens a device and compiles for it. Nothing runs: work is accepted and forgotten.
- * tools/with-vulkan.sh fake:CHIP preloads it with DART_FAKE_GPU="MODULE ID A B C GIB" (chips.txt says what they mean).
+ * tools/with-vulkan.sh fake:CHIP preloads it with DART_FAKE_GPU="MODULE ID A B C GIB" (chips.txt says what they mean), and so does
+ * mali.sh for Mali.
  * DART_FAKE_GPU_TRACE, when set, makes it name requests that it refused.
  *
  * Drivers find devices through libdrm, whose functions for that are replaced. The device node is a memory file; buffers lie in it
  * one after another, so that mmap of the node works as it is. The structs of requests are those of the kernel's interface
- * (drm.h, i915_drm.h, msm_drm.h, nouveau_drm.h), which most systems have no headers of; members nobody reads are padding. A
+ * (drm.h, i915_drm.h, msm_drm.h, nouveau_drm.h, panthor_drm.h), which most systems have no headers of; members nobody reads are padding. A
  * request that is not known fails with EINVAL, as an older kernel's would. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,13 +29,14 @@
 #define NODE_NUMBER makedev(226, 128)
 #define GIB (UINT64_C(1) << 30)
 #define PAGE UINT64_C(65536)
+#define PANTHOR_REGISTERS (UINT64_C(1) << 56) /* where a program maps them */
 #define MOST_BUFFERS (1u << 20)
 #define FIRST_REQUEST_OF_MODULE 0x40u
 #define LAST_REQUEST_OF_MODULE 0x9fu
 
 /* 0, or what errno becomes. */
 typedef int request_answer(unsigned request, void *argument);
-static request_answer answer_i915, answer_msm, answer_nouveau;
+static request_answer answer_i915, answer_msm, answer_nouveau, answer_panthor;
 
 static const struct module {
     const char *name;
@@ -46,6 +48,7 @@ static const struct module {
     {"i915", answer_i915, 0x8086, "", {1, 6, 0}},
     {"msm", answer_msm, 0, "qcom,adreno", {1, 12, 0}},
     {"nouveau", answer_nouveau, 0x10de, "", {1, 4, 0}},
+    {"panthor", answer_panthor, 0, "arm,mali-valhall-csf", {1, 3, 0}},
 };
 
 static const struct module *module; /* NULL: the library does nothing */
@@ -80,7 +83,7 @@ __attribute__((constructor)) static void set_up(void)
     if (found == NULL) stop("DART_FAKE_GPU: no such module");
     struct stat about;
     node = memfd_create("fake_gpu", MFD_CLOEXEC);
-    if (node < 0 || ftruncate(node, (off_t)1 << 46) != 0 || fstatat(node, "", &about, AT_EMPTY_PATH) != 0) stop("no memory file");
+    if (node < 0 || ftruncate(node, (off_t)(PANTHOR_REGISTERS + PAGE)) != 0 || fstatat(node, "", &about, AT_EMPTY_PATH) != 0) stop("no memory file");
     node_inode = about.st_ino;
     node_device = about.st_dev;
     module = found;
@@ -497,6 +500,62 @@ static int answer_nouveau(unsigned request, void *argument)
         gem->address = gem->map = offset_of(gem->handle);
         return 0;
     case CHANNEL_FREE: case VM_INIT: case VM_BIND: case EXEC: case GEM_PUSHBUF: case GEM_CPU_PREPARE: case GEM_CPU_FINISH: return 0;
+    default: return EINVAL;
+    }
+}
+
+/* ---- panthor (Mali from the G310 and G610 on) ---- */
+
+struct panthor_query { uint32_t what, bytes; void *data; };
+
+/* The registers of a G610, but for its id and the number of its cores. */
+static int answer_panthor_query(struct panthor_query *query)
+{
+    enum { GPU = 0, CSIF, TIMESTAMP, PRIORITIES };
+    const struct {
+        uint32_t id, revision, csf, l2, tiler, memory, mmu, threads, most_threads, most_in_workgroup, most_at_barrier, coherency, textures[4],
+            address_spaces, pad;
+        uint64_t cores, l2s, tilers;
+        uint32_t core, pad_after;
+    } gpu = {.id = chip_id, .csf = 0x040a0412, .l2 = 0x07120306, .tiler = 0x809, .memory = 0x301, .mmu = 0x2830, .threads = 0x04010000,
+             .most_threads = 2048, .most_in_workgroup = 1024, .most_at_barrier = 1024,
+             .textures = {0xc1ffff9e, 0xffffffff, 0xffffffff, 0xffffffff}, .address_spaces = 0xff,
+             .cores = (UINT64_C(1) << count_a) - 1, .l2s = 1, .tilers = 1, .core = count_b};
+    const struct { uint32_t groups, queues, registers, scoreboards, reserved, pad; } csif = {8, 8, 96, 8, 4, 0};
+    const struct { uint64_t frequency, now, offset; } timestamp = {19200000, 1, 0};
+    const struct { uint8_t allowed, pad[7]; } priorities = {.allowed = 7};
+    const struct { const void *data; size_t bytes; } answers[] = {
+        [GPU] = {&gpu, sizeof gpu}, [CSIF] = {&csif, sizeof csif}, [TIMESTAMP] = {&timestamp, sizeof timestamp},
+        [PRIORITIES] = {&priorities, sizeof priorities}};
+    if (query->what >= sizeof answers / sizeof *answers) return EINVAL;
+    const size_t bytes = answers[query->what].bytes;
+    if (query->data == NULL) query->bytes = (uint32_t)bytes;
+    else memcpy(query->data, answers[query->what].data, query->bytes < bytes ? query->bytes : bytes);
+    return 0;
+}
+
+static int answer_panthor(unsigned request, void *argument)
+{
+    enum { QUERY = 0, VM_CREATE, VM_DESTROY, VM_BIND, VM_STATE, BUFFER_CREATE, BUFFER_MAP, GROUP_CREATE, GROUP_DESTROY, GROUP_SUBMIT, GROUP_STATE,
+           HEAP_CREATE, HEAP_DESTROY };
+    struct { uint32_t flags, id; uint64_t bytes; } *vm = argument;
+    struct { uint32_t id, state; } *state = argument;
+    struct { uint64_t bytes; uint32_t flags, vm, handle; } *buffer = argument;
+    struct { uint32_t handle, pad; uint64_t offset; } *map = argument;
+    struct { uint64_t queues[2]; uint8_t most[4]; uint32_t pad; uint64_t cores[3]; uint32_t vm, handle; } *group = argument;
+    struct { uint32_t vm, chunks, chunk_bytes, most_chunks, in_flight, handle; uint64_t context, first; } *heap = argument;
+    switch (request) {
+    case QUERY: return answer_panthor_query(argument);
+    case VM_CREATE: vm->id = 1; return 0;
+    case VM_STATE: state->state = 0; return 0;
+    case BUFFER_CREATE: buffer->handle = new_buffer(buffer->bytes); return 0;
+    case BUFFER_MAP: map->offset = offset_of(map->handle); return 0;
+    case GROUP_CREATE: group->handle = 1; return 0;
+    case HEAP_CREATE:
+        heap->handle = 1;
+        heap->context = heap->first = PAGE;
+        return 0;
+    case VM_DESTROY: case VM_BIND: case GROUP_DESTROY: case GROUP_SUBMIT: case GROUP_STATE: case HEAP_DESTROY: return 0;
     default: return EINVAL;
     }
 }

@@ -2,6 +2,7 @@
 """What the compilers of Intel, Adreno, NVIDIA (NVK) and AMD make of every pipeline that a call can take, without the chips.
 
   tools/compilers/table.py [--known FILE [--update]] [--doc FILE] [--read] BUILD_DIR [CHIP...]
+  tools/compilers/table.py --log FILE
 
 Runs BUILD_DIR/tests/compile_all once per chip of tools/compilers/chips.txt (all of them where none is named) with
 tools/with-vulkan.sh fake:CHIP --statistics. BUILD_DIR/compilers/CHIP.jsonl gets a line of JSON a pipeline, CHIP.md
@@ -11,10 +12,12 @@ the same as a Markdown table, CHIP.log what the program wrote; a summary goes to
   --update      writes what is bad into that FILE instead. A chip that it has already can only lose lines or get smaller numbers
   --doc FILE    puts a table of these chips between the two <!-- table --> lines of a Markdown file
   --read        compiles nothing: takes the CHIP.jsonl of an earlier run
+  --log FILE    prints the table of what compile_all and the layer wrote into FILE (mali.sh)
 
 A pipeline is bad if registers spill, if it has memory of its own (scratch), or, on AMD, if a SIMD has room for fewer than
 4 waves of it. Ends with 1 if a pipeline was not compiled or has no statistics, if one took more than 6 s of processor
-time, or as --known says; with 77 if a chip's driver is not there."""
+time or has more shared memory than its row's capabilities promise, or as --known says; with 77 if a chip's driver is not
+there."""
 import argparse, json, pathlib, subprocess, sys
 
 TOOLS = pathlib.Path(__file__).resolve().parent.parent
@@ -55,6 +58,30 @@ def row_of(chip, pipeline, told):
     return max(rows, key=lambda row: (row['spills'], row['scratch'] or 0)) if rows else None
 
 
+def parse(chip, text):
+    """(device, rows, failures) from what compile_all and the layer wrote."""
+    device, rows, failures, name, allowed = '', [], [], None, 0
+    for line in text.splitlines():
+        if line.startswith('device '):
+            device = line[7:]
+        elif line.startswith('pipeline '):
+            if name:
+                failures.append(f'{chip} {name}: not compiled')
+            _, name, allowed = line.split()
+        elif line.startswith('{') and name:
+            row = row_of(chip, name, json.loads(line))
+            if row:
+                rows.append(row)
+                if (row['shared'] or 0) > int(allowed):
+                    failures.append(f'{chip} {name}: {row["shared"]} bytes of shared memory, {allowed} are promised')
+            else:
+                failures.append(f'{chip} {name}: no statistics')
+            name = None
+    if name:
+        failures.append(f'{chip} {name}: not compiled')
+    return device, rows, failures
+
+
 def compile_all(chip, build, folder):
     """(device, rows, failures) of a chip. Ends the program where the driver is not there."""
     command = [str(TOOLS / 'with-vulkan.sh'), 'fake:' + chip, '--statistics', '--', str(build / 'tests/compile_all')]
@@ -64,23 +91,7 @@ def compile_all(chip, build, folder):
     if status == 125:
         print('NOT RUN: ' + text.strip())
         sys.exit(77)
-    device, rows, failures, name = '', [], [], None
-    for line in text.splitlines():
-        if line.startswith('device '):
-            device = line[7:]
-        elif line.startswith('pipeline '):
-            if name:
-                failures.append(f'{chip} {name}: not compiled')
-            name = line[9:]
-        elif line.startswith('{') and name:
-            row = row_of(chip, name, json.loads(line))
-            if row:
-                rows.append(row)
-            else:
-                failures.append(f'{chip} {name}: no statistics')
-            name = None
-    if name:
-        failures.append(f'{chip} {name}: not compiled')
+    device, rows, failures = parse(chip, text)
     if status != 0 or not rows:
         failures.append(f'{chip}: compile_all ended with {status}, its last line: {(text.strip() or "-").splitlines()[-1]}')
     return device, rows, failures
@@ -174,15 +185,30 @@ def write_doc(path, results):
     path.write_text(before + mark + '\n' + doc_tables(results) + '\n' + mark + after)
 
 
+def print_log(path):
+    device, rows, failures = parse('', path.read_text(errors='replace'))
+    rows.sort(key=lambda row: -row['spills'])
+    columns = ('pipeline', 'spills', 'fills', 'instructions', 'registers', 'waves', 'shared', 'ms')
+    print(f'{device}\n\n' + markdown(columns, [[row[c] for c in columns] for row in rows]), end='')
+    for failure in failures:
+        print('BAD' + failure)
+    return 1 if failures or not rows else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
     parser.add_argument('--known', type=pathlib.Path)
     parser.add_argument('--update', action='store_true')
     parser.add_argument('--doc', type=pathlib.Path)
     parser.add_argument('--read', action='store_true')
-    parser.add_argument('build', type=pathlib.Path)
+    parser.add_argument('--log', type=pathlib.Path)
+    parser.add_argument('build', type=pathlib.Path, nargs='?')
     parser.add_argument('chips', nargs='*')
     options = parser.parse_args()
+    if options.log:
+        return print_log(options.log)
+    if not options.build:
+        parser.error('BUILD_DIR is missing')
     listed = chips()
     for chip in options.chips:
         if chip not in listed:
