@@ -38,7 +38,8 @@ gpu_of() {
 }
 
 build() {
-    [ -e "$lib/libvulkan_panfrost.so" ] && [ -e "$system/libcmocka.so" ] && command -v qemu-aarch64 "$compiler" >/dev/null && [ -e /usr/aarch64-linux-gnu/include/stdio.h ] ||
+    [ -e "$lib/libvulkan_panfrost.so" ] && [ -e "$system/libcmocka.so" ] &&
+        command -v qemu-aarch64 "$compiler" >/dev/null && [ -e /usr/aarch64-linux-gnu/include/stdio.h ] ||
         "$root/tools/setup.sh" --mali >&2
     export PKG_CONFIG_LIBDIR=$system/pkgconfig PKG_CONFIG_SYSROOT_DIR=$folder/system
     if [ ! -e "$folder/build/build.ninja" ]; then
