@@ -323,7 +323,8 @@ __device__ __forceinline__ void run_x(const cross_entropy_x_args &args, const Cu
 
 // ---- cross_entropy_weight ----
 
-// Slopes times 2^SHIFT of the block's columns; limits: log2 e lse - SHIFT; aims: targets. NEAR: some target is among the warp's rows, v ...
+// sums += slopes times 2^SHIFT times the block. slopes holds logits; of the block's rows of x, limits are log2 e lse - SHIFT and aims the targets.
+// NEAR: some target is one of the warp's rows of weight, whose first is v.
 template <bool NEAR, uint32_t dtype, uint32_t STEPS, uint32_t R>
 __device__ __forceinline__ void add_slopes(Warp<dtype, STEPS, R> &warp, float (&slopes)[R][BLOCK / 8][4], uint32_t block, const float *limits,
                                            const uint32_t *aims, uint32_t v)
