@@ -75,8 +75,8 @@ typedef struct dart_encode_options {
     bool frame; /* add the tokens that the file's post-processor puts before and behind a text */
 } dart_encode_options;
 /* Appends the tokens of `bytes` bytes of text. options may be NULL. DART_BAD_DATA where text is not UTF-8 (the text of the error names the byte),
- * DART_INVALID_ARGUMENT above DART_TEXT_BYTES, DART_OUT_OF_MEMORY; the list then holds what it held before. Takes time proportional to the text, but
- * for pieces of more than 64 bytes, where n bytes take n log n. */
+ * DART_INVALID_ARGUMENT above DART_TEXT_BYTES, DART_OUT_OF_MEMORY; the list then holds what it held before. Takes time proportional to the
+ * text, but n log n for a piece of n bytes where tokens are hundreds of bytes long. */
 DART_API dart_status dart_tokenizer_encode(dart_tokenizer *tokenizer, const char *text, size_t bytes, const dart_encode_options *options,
                                            dart_token_list *list);
 
