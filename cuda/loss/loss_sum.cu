@@ -5,21 +5,13 @@
 
 KERNEL_FUNCTION(loss_sum, simt)
 {
-    constexpr uint32_t AHEAD = 8; // rows of a thread that are on their way at once
-    const float2 *parts = reinterpret_cast<const float2 *>(FLOATS(loss_sum, parts));
+    const float *parts = FLOATS(loss_sum, parts);
     FOR_TILES(tile) {
         Neumaier sum = {0.0f, 0.0f};
         int32_t count = 0;
-        for (uint32_t t = threadIdx.x; t < args.rows && threadIdx.x < SUM_LANES; t += AHEAD * SUM_LANES) {
-            float2 next[AHEAD];
-#pragma unroll
-            for (uint32_t i = 0; i < AHEAD; i++) next[i] = parts[min(t + i * SUM_LANES, args.rows - 1)];
-#pragma unroll
-            for (uint32_t i = 0; i < AHEAD; i++) {
-                if (t + i * SUM_LANES >= args.rows) continue;
-                sum.add(next[i].x);
-                count += next[i].y > 0.0f;
-            }
+        for (uint32_t t = threadIdx.x; t < args.rows && threadIdx.x < SUM_LANES; t += SUM_LANES) {
+            sum.add(parts[2 * size_t(t)]);
+            count += parts[2 * size_t(t) + 1] > 0.0f;
         }
         __shared__ int32_t hits[warps];
         for (int step = 16; step > 0; step /= 2) count += __shfl_xor_sync(0xffffffffu, count, step);

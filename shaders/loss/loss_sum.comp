@@ -6,10 +6,8 @@
 // lost (Neumaier), then the lanes are added in pairs. Shared memory: 4 SUM_LANES + 4 LANES bytes.
 #include "lib/dart.glsl"
 #include "table/loss_sum.glsl"
-READS_AS(vec2, pairs, parts) READS_WRITES(loss) READS_WRITES_AS(int, whole, correct)
+READS(parts) READS_WRITES(loss) READS_WRITES_AS(int, whole, correct)
 #include "lib/neumaier.glsl"
-
-const uint AHEAD = 8u; // rows of a lane that are on their way at once
 
 shared int hits[SUM_LANES];
 
@@ -18,14 +16,9 @@ void main()
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         Neumaier sum = Neumaier(0.0, 0.0);
         int count = 0;
-        for (uint t = LANE; t < args.rows; t += AHEAD * LANES) {
-            vec2 next[AHEAD];
-            [[unroll]] for (uint i = 0u; i < AHEAD; i++) next[i] = pairs_parts[min(t + i * LANES, args.rows - 1u)];
-            [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
-                if (t + i * LANES >= args.rows) continue;
-                add_to(sum, next[i].x);
-                count += next[i].y > 0.0 ? 1 : 0;
-            }
+        for (uint t = LANE; t < args.rows; t += LANES) {
+            add_to(sum, load_parts(2u * t));
+            count += load_parts(2u * t + 1u) > 0.0 ? 1 : 0;
         }
         hits[LANE] = count;
         for (uint half_size = LANES / 2u; half_size > 0u; half_size /= 2u) {
