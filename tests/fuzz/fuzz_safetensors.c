@@ -54,6 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 #define ROUNDS 150000u
 #define CAPACITY 2048u
+#include "mutate.h"
 
 static const struct {
     const char *header;
@@ -102,16 +103,6 @@ static const char *const words[] = {
     "4294967296",
 };
 
-static uint64_t random_state;
-
-static uint32_t random_below(size_t limit)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)((random_state >> 16) % limit);
-}
-
 static size_t build(size_t which, uint8_t *file)
 {
     const size_t length = strlen(valid[which].header);
@@ -121,16 +112,6 @@ static size_t build(size_t which, uint8_t *file)
     memcpy(file + 8, valid[which].header, length);
     memset(file + 8 + length, 0x3F, valid[which].data);
     return 8 + length + valid[which].data;
-}
-
-/* Replaces cut bytes at `at` with count bytes. */
-static size_t replace(uint8_t *file, size_t size, size_t at, size_t cut, const void *with, size_t count)
-{
-    if (cut > size - at) cut = size - at;
-    if (size - cut + count > CAPACITY) return size;
-    memmove(file + at + count, file + at + cut, size - at - cut);
-    memcpy(file + at, with, count);
-    return size - cut + count;
 }
 
 static size_t mutate(uint8_t *file, size_t size)

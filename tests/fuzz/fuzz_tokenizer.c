@@ -108,6 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #define ROUNDS 30000u
 #define TEXTS 500u
 #define CAPACITY 4096u
+#include "mutate.h"
 
 static const char *const words[] = {
     "\"", "\\", "{", "}", "[", "]", ",", ":", "-", "0", "1", "9", "1.5", "1e999", "-1", "null", "true", "false",
@@ -116,44 +117,6 @@ static const char *const words[] = {
     "[[[[]]]]", "\"type\":\"NFC\"", "\"merges\":[]",
     "{\"id\":4,\"content\":\"<e\"},", "\"ids\":[0,1,2,3,4,5,6,7,8],",
 };
-
-static uint64_t random_state;
-
-static uint32_t random_below(size_t limit)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)((random_state >> 16) % limit);
-}
-
-/* Replaces cut bytes at `at` with a word. */
-static size_t replace(uint8_t *text, size_t size, size_t at, size_t cut, const char *word)
-{
-    const size_t count = strlen(word);
-    if (cut > size - at) cut = size - at;
-    if (size - cut + count > CAPACITY) return size;
-    memmove(text + at + count, text + at + cut, size - at - cut);
-    memcpy(text + at, word, count);
-    return size - cut + count;
-}
-
-static size_t mutate(uint8_t *text, size_t size)
-{
-    const size_t at = random_below(size + 1);
-    size_t i = at;
-    switch (random_below(4)) {
-    case 0:
-        if (at < size) text[at] ^= (uint8_t)(1u << random_below(8));
-        return size;
-    case 1: return replace(text, size, at, random_below(4), words[random_below(COUNT_OF(words))]);
-    case 2: return replace(text, size, at, random_below(24), "");
-    default: /* another value after a colon keeps the text JSON more often */
-        while (i < size && text[i] != ':') i++;
-        if (i == size) return size;
-        return replace(text, size, i + 1, random_below(6), words[random_below(COUNT_OF(words))]);
-    }
-}
 
 /* In memory of its own, so that a sanitizer sees every byte read past the end. */
 static uint8_t *copy_of(const uint8_t *text, size_t size)
@@ -229,7 +192,7 @@ int main(int argc, char **argv)
         const size_t v = random_below(COUNT_OF(valid));
         size_t size = strlen(valid[v]);
         memcpy(text, valid[v], size);
-        for (uint32_t steps = 1 + random_below(4); steps > 0; steps--) size = mutate(text, size);
+        for (uint32_t steps = 1 + random_below(4); steps > 0; steps--) size = mutate_json(text, size, words, COUNT_OF(words));
         run(text, size);
     }
     return 0;
