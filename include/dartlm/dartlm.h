@@ -195,6 +195,9 @@ typedef struct dart_device_info {
  * ones, virtual ones and CPU drivers. DART_INVALID_ARGUMENT for an index past the list. */
 DART_API uint32_t dart_context_device_count(const dart_context *context);
 DART_API dart_status dart_context_device_info(const dart_context *context, uint32_t index, dart_device_info *info);
+/* Copies why the context lists no device of a backend, e.g. "vulkan: no devices, the Vulkan loader found no driver" (always
+ * terminated, possibly cut), and returns the full length. Empty where there is one, and for a backend that the options left out. */
+DART_API size_t dart_context_why_none(const dart_context *context, dart_backend_kind kind, char *text, size_t size);
 
 typedef struct dart_device_options {
     /* "cpu", "vulkan", "cuda", "null", or one of these with ":INDEX", ":NAME" (a case-insensitive part of the

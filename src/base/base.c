@@ -206,6 +206,25 @@ dart_status base_report_init(base_report *report, base_log *log)
 
 void base_report_destroy(base_report *report) { base_mutex_destroy(&report->mutex); }
 
+static void keep(base_report *report, char *text)
+{
+    hide_controls(text);
+    base_lock(&report->mutex);
+    memcpy(report->text, text, sizeof report->text);
+    base_unlock(&report->mutex);
+}
+
+void base_note(base_report *report, dart_log_level level, const char *format, ...)
+{
+    char text[sizeof report->text];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    keep(report, text);
+    base_log_line(report->log, level, "%s", text);
+}
+
 dart_status base_fail(base_report *report, dart_status status, const char *format, ...)
 {
     char text[sizeof report->text];
@@ -213,10 +232,7 @@ dart_status base_fail(base_report *report, dart_status status, const char *forma
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    hide_controls(text);
-    base_lock(&report->mutex);
-    memcpy(report->text, text, sizeof text);
-    base_unlock(&report->mutex);
+    keep(report, text);
     base_log_line(report->log, DART_LOG_ERROR, "%s: %s", dart_status_name(status), text);
     return status;
 }

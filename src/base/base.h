@@ -62,6 +62,8 @@ typedef struct base_report {
 } base_report;
 dart_status base_report_init(base_report *report, base_log *log);
 void base_report_destroy(base_report *report);
+/* Keeps the text and logs it at that level: what is worth knowing and no failure. */
+void base_note(base_report *report, dart_log_level level, const char *format, ...) DART_PRINTF(3, 4);
 /* Keeps and logs the text, returns status. Texts quote files: in reports and log lines '?' stands for every control character but
  * line feeds and tabs, and for bytes that are no UTF-8. */
 dart_status base_fail(base_report *report, dart_status status, const char *format, ...) DART_PRINTF(3, 4);

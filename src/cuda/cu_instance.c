@@ -65,16 +65,15 @@ dart_status cu_instance_create(const dart_context_options *options, base_report 
     dart_status status = DART_OK;
     int count = 0;
     if (!cu_driver_load(&made->driver, &missing)) {
-        base_log_line(report->log, DART_LOG_INFO, "cuda: no devices, %s was not found", missing);
+        base_note(report, DART_LOG_INFO, "cuda: no devices, %s was not found", missing);
         goto none;
     }
     CUresult result = made->driver.cuInit(0);
     if (result == CUDA_SUCCESS) result = made->driver.cuDeviceGetCount(&count);
     if (result != CUDA_SUCCESS || count <= 0) {
         const bool usual = result == CUDA_SUCCESS || result == CUDA_ERROR_NO_DEVICE;
-        base_log_line(report->log, usual ? DART_LOG_INFO : DART_LOG_WARNING,
-                      "cuda: no devices, the driver says %s (CUDA error %d)", cu_driver_text(&made->driver, result),
-                      result);
+        base_note(report, usual ? DART_LOG_INFO : DART_LOG_WARNING, "cuda: no devices, the driver says %s (CUDA error %d)",
+                  cu_driver_text(&made->driver, result), result);
         goto none;
     }
     made->adapters = calloc((size_t)count, sizeof *made->adapters);

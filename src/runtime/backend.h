@@ -55,7 +55,7 @@ typedef struct backend {
     /* Measured properties of its kernels, by which a state chooses between ops with the same result. */
     bool windows_pay;     /* decoding many sequences: dart_window_append, _output and _fold take less time than dart_ssd with L = 1 */
     bool few_rows_linear; /* few rows times a large weight: dart_rms_norm and dart_linear take less time than dart_norm_linear */
-    /* Loads the driver. *instance is NULL when no driver is installed, which is no error. */
+    /* Loads the driver. *instance is NULL when no driver is installed, which is no error; base_note then says why there are no devices. */
     dart_status (*instance_create)(const dart_context_options *options, base_report *report, void **instance);
     void (*instance_destroy)(void *instance);
     uint32_t (*device_count)(const void *instance);

@@ -23,6 +23,7 @@ struct dart_context {
     base_report report;
     void *instances[COUNT_OF(backends)];
     uint32_t counts[COUNT_OF(backends)];
+    char why_none[COUNT_OF(backends)][256]; /* empty with devices, and for backends that were not asked for */
 };
 
 static bool wanted(const backend *b, const dart_context_options *options)
@@ -61,6 +62,8 @@ dart_status dart_context_create(const dart_context_options *options, dart_contex
         if (!wanted(backends[i], options)) continue;
         TRY(backends[i]->instance_create(options, &made->report, &made->instances[i]));
         if (made->instances[i] != NULL) made->counts[i] = backends[i]->device_count(made->instances[i]);
+        if (made->counts[i] == 0) base_report_copy(&made->report, made->why_none[i], sizeof made->why_none[i]);
+        made->report.text[0] = '\0';
     }
     *context = made;
     return DART_OK;
@@ -92,6 +95,20 @@ uint32_t dart_context_device_count(const dart_context *context)
     if (context != NULL)
         for (size_t i = 0; i < COUNT_OF(backends); i++) count += context->counts[i];
     return count;
+}
+
+size_t dart_context_why_none(const dart_context *context, dart_backend_kind kind, char *text, size_t size)
+{
+    const char *why = "";
+    char left_out[64] = "";
+    if (context != NULL && kind >= DART_BACKEND_CPU && kind <= DART_BACKEND_NULL) {
+        snprintf(left_out, sizeof left_out, "%s: this build of dartlm has no such backend", dart_backend_name(kind));
+        why = left_out;
+        for (size_t i = 0; i < COUNT_OF(backends); i++)
+            if (backends[i]->kind == kind) why = context->why_none[i];
+    }
+    if (size > 0 && text != NULL) snprintf(text, size, "%s", why);
+    return strlen(why);
 }
 
 /* Device `index` of the listing: its backend, or -1, and the index there. */
@@ -204,6 +221,9 @@ static dart_status choose(dart_context *context, const char *spec, uint32_t *cho
     if (found)
         return base_fail(&context->report, DART_UNSUPPORTED, "device '%s': %s cannot be used: %s", spec, refused.name,
                          refused.why_not);
+    char why[256] = "";
+    if (kind >= 0) dart_context_why_none(context, (dart_backend_kind)kind, why, sizeof why);
+    if (why[0] != '\0') return base_fail(&context->report, DART_UNSUPPORTED, "device '%s': %s", spec, why);
     return base_fail(&context->report, DART_UNSUPPORTED, "device '%s': none found among %u listed", spec, count);
 }
 

@@ -103,6 +103,7 @@ static dart_status note_need(dart_stream *stream, const backend_launch *launch)
     if (grown == NULL) return base_fail(&stream->device->report, DART_OUT_OF_MEMORY, "no host memory");
     stream->needs = grown;
     stream->needs[stream->needs_count++] = (backend_code){launch->row, launch->dtypes, launch->T0, launch->T1};
+    base_log_line(stream->device->report.log, DART_LOG_TRACE, "needs %s[%s]", kernel_table[launch->row->id].name, launch->row->variant);
     return DART_OK;
 }
 

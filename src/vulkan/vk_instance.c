@@ -29,10 +29,9 @@ void vk_instance_load_device(const vk_instance *instance, VkDevice device, struc
     base_unlock(&loader_mutex);
 }
 
-static void warn(const vk_instance *instance, const char *call, VkResult result)
+static void warn(base_report *report, const char *call, VkResult result)
 {
-    if (instance->log != NULL)
-        base_log_line(instance->log, DART_LOG_WARNING, "vulkan: no devices, %s gave %d", call, (int)result);
+    base_note(report, DART_LOG_WARNING, "vulkan: no devices, %s gave %d", call, (int)result);
 }
 
 static bool has_layer(const char *name)
@@ -154,7 +153,8 @@ static dart_status list_adapters(vk_instance *instance, base_report *report)
     VkResult result = instance->vk.vkEnumeratePhysicalDevices(instance->handle, &count, NULL);
     if (result != VK_SUCCESS || count == 0) {
         if (result == VK_ERROR_OUT_OF_HOST_MEMORY) return vk_report(report, result, "vkEnumeratePhysicalDevices");
-        if (result != VK_SUCCESS) warn(instance, "vkEnumeratePhysicalDevices", result);
+        if (result != VK_SUCCESS) warn(report, "vkEnumeratePhysicalDevices", result);
+        else base_note(report, DART_LOG_INFO, "vulkan: no devices, the drivers list none");
         return DART_OK;
     }
     dart_status status = DART_OK;
@@ -190,6 +190,8 @@ dart_status vk_instance_create(const dart_context_options *options, base_report 
                          loaded ? VALIDATION_LAYER : "the Vulkan loader");
     /* Loaders of 1.0 cannot be asked for more. */
     if (!loaded || vkEnumerateInstanceVersion == NULL) {
+        base_note(report, DART_LOG_INFO, loaded ? "vulkan: no devices, the Vulkan loader is older than 1.1"
+                                                : "vulkan: no devices, the Vulkan loader was not found");
         *out = NULL;
         return DART_OK;
     }
@@ -202,7 +204,8 @@ dart_status vk_instance_create(const dart_context_options *options, base_report 
         const bool memory = result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY;
         if (validation || memory) TRY(vk_report(report, result, "vkCreateInstance"));
         /* No driver, or a broken one: the other backends still work. */
-        if (result != VK_ERROR_INCOMPATIBLE_DRIVER) warn(instance, "vkCreateInstance", result);
+        if (result != VK_ERROR_INCOMPATIBLE_DRIVER) warn(report, "vkCreateInstance", result);
+        else base_note(report, DART_LOG_INFO, "vulkan: no devices, the Vulkan loader found no driver");
         vk_instance_destroy(instance);
         *out = NULL;
         return DART_OK;

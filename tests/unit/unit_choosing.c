@@ -10,11 +10,13 @@
 #include <cmocka.h>
 
 static int handle;
+static bool absent; /* the pretended backend has no driver */
 
 static dart_status instance_create(const dart_context_options *options, base_report *report, void **instance)
 {
-    (void)options, (void)report;
-    *instance = &handle;
+    (void)options;
+    if (absent) base_note(report, DART_LOG_INFO, "null: no devices, its driver is missing");
+    *instance = absent ? NULL : &handle;
     return DART_OK;
 }
 static void instance_destroy(void *instance) { (void)instance; }
@@ -73,8 +75,38 @@ static void passes_over_devices_that_cannot_be_used(void **unused)
     dart_context_destroy(&context);
 }
 
+static void tells_why_there_are_none(void **unused)
+{
+    (void)unused;
+    dart_context *context = NULL;
+    dart_device *device = NULL;
+    char text[512] = "";
+    for (int wanted = 0; wanted < 2; wanted++) {
+        for (int there = 0; there < 2; there++) {
+            absent = there == 0;
+            const dart_context_options options = {.with_null = wanted == 1, .without_vulkan = true, .without_cuda = true};
+            assert_int_equal(dart_context_create(&options, &context), DART_OK);
+            const char *why = wanted == 1 && there == 0 ? "null: no devices, its driver is missing" : "";
+            assert_int_equal(dart_context_why_none(context, DART_BACKEND_NULL, text, sizeof text), strlen(why));
+            assert_string_equal(text, why);
+            assert_int_equal(dart_context_why_none(context, DART_BACKEND_CPU, text, sizeof text), 0);
+            assert_int_equal(dart_context_why_none(context, DART_BACKEND_NULL, text, 6), strlen(why));
+            assert_true(strlen(text) <= 5 && strncmp(text, why, strlen(text)) == 0);
+            if (why[0] != '\0') {
+                assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = "null", .unchecked = true}, &device), DART_UNSUPPORTED);
+                dart_context_error(context, text, sizeof text);
+                assert_string_equal(text, "device 'null': null: no devices, its driver is missing");
+            }
+            dart_context_destroy(&context);
+        }
+    }
+    absent = false;
+    assert_int_equal(dart_context_why_none(NULL, DART_BACKEND_CPU, text, sizeof text), 0);
+    assert_string_equal(text, "");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(passes_over_devices_that_cannot_be_used)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(passes_over_devices_that_cannot_be_used), cmocka_unit_test(tells_why_there_are_none)};
     return cmocka_run_group_tests_name("unit_choosing", tests, NULL, NULL);
 }

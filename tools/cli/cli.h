@@ -14,6 +14,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = ARGS_USAGE };
 
 /* ---- Commands: argv[0] is the command's own name; the result is the program's status. ---- */
 int cmd_devices(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 int cmd_params(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_eval_ppl(int argc, char **argv);
@@ -55,6 +56,8 @@ typedef struct cli_common {
     bool no_matrix, minimum_limits;
     const char *cache; /* a file, "off", or NULL for the user's */
     cli_profile *profile; /* of the device opened, or NULL */
+    dart_log_function log; /* takes all of the library's log instead of stderr; may be NULL */
+    void *log_user;
     int dtype; /* a dart_storage: the same order */
     bool json;
     uint32_t verbosity;

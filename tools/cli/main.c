@@ -10,6 +10,7 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"devices", "list devices", cmd_devices},
+    {"doctor", "tell what this machine has and lacks", cmd_doctor},
     {"params", "count the parameters of a model", cmd_params},
     {"eval", "measure a model on a task", cmd_eval},
     {"logits", "write a model's logits", cmd_logits},

@@ -132,7 +132,8 @@ int cli_open_context(cli_session *session, const cli_common *common)
     /* It records and runs nothing: sizes can be had of it, no results. */
     const bool null = common->device != NULL && strncmp(common->device, "null", 4) == 0;
     const dart_context_options options = {
-        .log = print_log, .log_user = session, .log_level = session->log_level, .with_null = null};
+        .log = common->log != NULL ? common->log : print_log, .log_user = common->log != NULL ? common->log_user : session,
+        .log_level = common->log != NULL ? DART_LOG_TRACE : session->log_level, .with_null = null};
     const dart_status status = dart_context_create(&options, &session->context);
     return status == DART_OK ? CLI_OK : cli_fail("no backend could be loaded: %s", dart_status_name(status));
 }
