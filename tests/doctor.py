@@ -5,8 +5,11 @@ It names a device for commands, and the kernels of a model that it is given; a b
 error of a command that asks for that backend.
 """
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 
 def call(program, *arguments, **environment):
@@ -34,6 +37,11 @@ def main():
     expect(call(program, "doctor", "--preset", "nonsense"), 1, "no preset is called nonsense")
     expect(call(program, "doctor", f"{data}/mqar-dart", "--preset", "dart-130m"), 2, "not both")
     expect(call(program, "doctor", f"{data}/nothing"), 1, "nothing")
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(f"{data}/mqar-dart/config.json", folder)
+        expect(call(program, "doctor", folder), 1, "neither model.safetensors nor")
+        (pathlib.Path(folder) / "pytorch_model.bin").write_bytes(b"")
+        expect(call(program, "doctor", folder), 1, "pytorch_model.bin", "tools/to_safetensors.py")
     hidden = {"VK_DRIVER_FILES": os.devnull, "VK_ICD_FILENAMES": os.devnull}
     expect(call(program, "doctor", **hidden), 0, "Vulkan\n  ", "Commands take ")
     expect(call(program, "logits", "--model", f"{data}/mqar-dart", "x", "y", "--device", "vulkan", **hidden), 1, "device 'vulkan': vulkan: ")

@@ -1,6 +1,6 @@
 #include "config.h"
 
-#include "json.h"
+#include "config_original.h"
 #include "base/file.h"
 
 #include <float.h>
@@ -349,15 +349,17 @@ dart_status model_config_parse(const char *text, size_t bytes, const char *name,
                                dart_model_config *config)
 {
     dart_status status;
-    json_t *root = NULL;
+    json_t *root = NULL, *translated = NULL;
     char *spelled = NULL;
     if (bytes > MAX_CONFIG_BYTES) FAIL(report, DART_BAD_DATA, "%s: longer than %u bytes", name, MAX_CONFIG_BYTES);
     spelled = malloc(7 * bytes + 1);
     if (spelled == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to read it", name);
     TRY(checkpoint_json_parse(spelled, spell_out(text, bytes, spelled), name, report, &root));
-    const reader r = {root, name, report};
+    if (config_original_is(root)) TRY(config_original_translate(root, name, report, &translated));
+    const reader r = {translated != NULL ? translated : root, name, report};
     status = read_config(&r, config);
 fail:
+    json_decref(translated);
     json_decref(root);
     free(spelled);
     return status;

@@ -339,17 +339,22 @@ dart_status safetensors_open(const char *path, base_report *report, safetensors 
     char *folder = is_folder ? file_join(path, "") : file_folder(path);
     char *single = folder != NULL ? file_join(folder, "model.safetensors") : NULL;
     char *index = folder != NULL ? file_join(folder, "model.safetensors.index.json") : NULL;
-    if (single == NULL || index == NULL)
+    char *pickled = folder != NULL ? file_join(folder, "pytorch_model.bin") : NULL;
+    if (single == NULL || index == NULL || pickled == NULL)
         status = base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory to open it", path);
     else if (is_index) status = open_index(path, folder, report, out);
     else if (file_exists(single)) status = open_file(single, report, out);
     else if (file_exists(index)) status = open_index(index, folder, report, out);
+    else if (file_exists(pickled))
+        status = base_fail(report, DART_UNSUPPORTED, "%s: pytorch_model.bin can hold programs and is not read; tools/to_safetensors.py makes "
+                           "model.safetensors of it", path);
     else
         status =
             base_fail(report, DART_IO, "%s: neither model.safetensors nor model.safetensors.index.json is there", path);
     free(folder);
     free(single);
     free(index);
+    free(pickled);
     return status;
 }
 

@@ -488,6 +488,56 @@ static void finds_numbers_that_are_none(void **state)
     }
 }
 
+/* config.json of mamba2-130m as Mamba-2's own code writes it. */
+#define ORIGINAL \
+    "\"d_model\":768,\"n_layer\":24,\"vocab_size\":50277,\"rms_norm\":true,\"residual_in_fp32\":true,\"fused_add_norm\":true," \
+    "\"pad_vocab_size_multiple\":16"
+
+static void reads_the_original_code_s_files(void **state)
+{
+    (void)state;
+    dart_model_config m, preset;
+    assert_int_equal(parse("{" ORIGINAL ",\"d_intermediate\":0,\"attn_layer_idx\":[],\"attn_cfg\":{},\"tie_embeddings\":true,"
+                           "\"ssm_cfg\":{\"layer\":\"Mamba2\"}}", &m), DART_OK);
+    assert_int_equal(model_config_preset("mamba2-130m", &report, &preset), DART_OK);
+    assert_memory_equal(&m, &preset, sizeof m);
+    assert_int_equal(parse("{" ORIGINAL ",\"tie_embeddings\":false,\"ssm_cfg\":{\"layer\":\"Mamba2\",\"d_state\":64,\"d_conv\":3,\"expand\":4,"
+                           "\"headdim\":32,\"chunk_size\":128,\"conv_bias\":false,\"dt_limit\":[0.001,0.1]}}", &m), DART_OK);
+    assert_true(m.N == 64 && m.K == 3 && m.H == 96 && m.P == 32 && m.S == 128 && m.G == 1 && m.V == 50288);
+    assert_true(!m.tied && m.no_conv_bias && !m.sma && m.dt_min == 0.001f && m.dt_max == 0.1f && m.eps == 1e-5f);
+    static const struct {
+        const char *rest, *says;
+        dart_status status;
+    } cases[] = {
+        {"", "ssm_cfg.layer is Mamba1, where it is absent", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":{}", "ssm_cfg.layer is Mamba1", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba3\"}", "ssm_cfg.layer is Mamba3", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":{\"layer\":2}", "ssm_cfg.layer is not a string", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":[]", "ssm_cfg is not an object", DART_BAD_DATA},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\",\"ngroups\":8}", "ngroups is 8, supported is 1", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\",\"headdim\":7}", "no multiple of headdim 7", DART_BAD_DATA},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\",\"d_state\":1.5}", "d_state is not an integer", DART_BAD_DATA},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\",\"expand\":9223372036854775807}", "expand is 9223372036854775807", DART_BAD_DATA},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\",\"rmsnorm\":false}", "rmsnorm is false", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\",\"bias\":true}", "bias is true", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\",\"norm_before_gate\":1}", "norm_before_gate is neither", DART_BAD_DATA},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\",\"d_ssm\":512}", "d_ssm is not supported", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\"},\"attn_layer_idx\":[9]", "attn_layer_idx", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\"},\"d_intermediate\":1024", "d_intermediate", DART_UNSUPPORTED},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\"},\"tie_embeddings\":0", "tie_embeddings is neither", DART_BAD_DATA},
+        {",\"ssm_cfg\":{\"layer\":\"Mamba2\",\"d_state\":512}", "state_size is 512", DART_BAD_DATA},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[512];
+        snprintf(text, sizeof text, "{" ORIGINAL "%s}", cases[i].rest);
+        const dart_status status = parse(text, &m);
+        if (status != cases[i].status) fail_msg("%s: %s", dart_status_name(status), cases[i].rest);
+        assert_reported(cases[i].says);
+    }
+    assert_int_equal(parse("{\"d_model\":768,\"ssm_cfg\":{\"layer\":\"Mamba2\"}}", &m), DART_BAD_DATA);
+    assert_reported("n_layer is missing");
+}
+
 static void says_what_cannot_be_opened(void **state)
 {
     (void)state;
@@ -512,6 +562,7 @@ int main(void)
         cmocka_unit_test(reads_transformers), cmocka_unit_test(skips_convolution_biases),
         cmocka_unit_test(checks_checkpoints),
         cmocka_unit_test(finds_numbers_that_are_none),
+        cmocka_unit_test(reads_the_original_code_s_files),
         cmocka_unit_test(says_what_cannot_be_opened),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
