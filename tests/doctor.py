@@ -29,7 +29,8 @@ def expect(got, status, *words):
 def main():
     program, data, device = sys.argv[1:]
     expect(call(program, "doctor"), 0, "dartlm ", "Vulkan\n", "CUDA\n", "CPU\n  cpu: ", "Commands take ")
-    expect(call(program, "doctor", f"{data}/mqar-dart", "--device", device, "--cache", "off"), 0, f"Commands take {device}", "\n  sma_query ", "\n  ssd_step ")
+    told = call(program, "doctor", f"{data}/mqar-dart", "--device", device, "--cache", "off")
+    expect(told, 0, f"Commands take {device}", "\n  sma_query ", "\n  ssd_step ")
     found = call(program, "doctor", "--preset", "mamba2-130m", "--device", device, "--cache", "off")
     expect(found, 0, "\n  ssd_step ")
     if "sma" in found[1].split("Kernels")[1]:
