@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes model.safetensors of pytorch_model.bin: to_safetensors.py FOLDER.
 
-Needs PyTorch and safetensors (pip install torch safetensors). The file is read by PyTorch's loader of plain tensors (weights_only), which runs no code
-of the file. Tensors that share memory, such as an embedding and its tied head, are written once each.
+Needs PyTorch and safetensors (pip install torch safetensors). The file is read by PyTorch's loader of plain tensors (weights_only), which runs no
+code of the file. Tensors that share memory, such as an embedding and its tied head, are written once each.
 """
 import pathlib
 import sys

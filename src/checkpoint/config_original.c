@@ -30,7 +30,8 @@ static json_t *get(const json_t *object, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-static dart_status read_sizes(const json_t *object, const struct size_key *keys, size_t count, const char *name, base_report *report, json_int_t *sizes)
+static dart_status read_sizes(const json_t *object, const struct size_key *keys, size_t count, const char *name, base_report *report,
+                              json_int_t *sizes)
 {
     for (size_t i = 0; i < count; i++) {
         const json_t *value = get(object, keys[i].key);
@@ -44,18 +45,6 @@ static dart_status read_sizes(const json_t *object, const struct size_key *keys,
     return DART_OK;
 }
 
-static dart_status refuse(const json_t *object, const only *settings, size_t count, const char *name, base_report *report)
-{
-    for (size_t i = 0; i < count; i++) {
-        const json_t *value = get(object, settings[i].key);
-        if (value != NULL && !json_is_boolean(value)) return base_fail(report, DART_BAD_DATA, "%s: %s is neither true nor false", name, settings[i].key);
-        const bool given = value != NULL ? json_is_true(value) : settings[i].standard;
-        if (given != settings[i].computed)
-            return base_fail(report, DART_UNSUPPORTED, "%s: %s is %s, which is not supported", name, settings[i].key, given ? "true" : "false");
-    }
-    return DART_OK;
-}
-
 static dart_status read_flag(const json_t *object, const char *key, bool standard, const char *name, base_report *report, bool *out)
 {
     const json_t *value = get(object, key);
@@ -64,17 +53,30 @@ static dart_status read_flag(const json_t *object, const char *key, bool standar
     return DART_OK;
 }
 
+static dart_status refuse(const json_t *object, const only *settings, size_t count, const char *name, base_report *report)
+{
+    for (size_t i = 0; i < count; i++) {
+        bool given = settings[i].standard;
+        const dart_status status = read_flag(object, settings[i].key, settings[i].standard, name, report, &given);
+        if (status != DART_OK) return status;
+        if (given != settings[i].computed)
+            return base_fail(report, DART_UNSUPPORTED, "%s: %s is %s, which is not supported", name, settings[i].key, given ? "true" : "false");
+    }
+    return DART_OK;
+}
+
 /* Parts of a model that is not made of Mamba-2 layers alone. */
 static dart_status refuse_parts(const json_t *root, const json_t *mixer, const char *name, base_report *report)
 {
-    const json_t *layer = get(mixer, "layer"), *attention = get(root, "attn_layer_idx"), *mlp = get(root, "d_intermediate"), *inner = get(mixer, "d_ssm");
+    const json_t *layer = get(mixer, "layer"), *attention = get(root, "attn_layer_idx"), *mlp = get(root, "d_intermediate");
     const char *text = layer == NULL ? "Mamba1, where it is absent" : json_is_string(layer) ? json_string_value(layer) : "not a string";
     if (layer == NULL || strcmp(text, "Mamba2") != 0)
         return base_fail(report, DART_UNSUPPORTED, "%s: ssm_cfg.layer is %.48s, supported is Mamba2", name, text);
-    if (attention != NULL && json_array_size(attention) > 0) return base_fail(report, DART_UNSUPPORTED, "%s: attn_layer_idx names layers, which are not supported", name);
+    if (attention != NULL && json_array_size(attention) > 0)
+        return base_fail(report, DART_UNSUPPORTED, "%s: attn_layer_idx names layers, which are not supported", name);
     if (mlp != NULL && !(json_is_integer(mlp) && json_integer_value(mlp) == 0))
         return base_fail(report, DART_UNSUPPORTED, "%s: d_intermediate is not 0: layers of an MLP are not supported", name);
-    if (inner != NULL) return base_fail(report, DART_UNSUPPORTED, "%s: ssm_cfg.d_ssm is not supported", name);
+    if (get(mixer, "d_ssm") != NULL) return base_fail(report, DART_UNSUPPORTED, "%s: ssm_cfg.d_ssm is not supported", name);
     return DART_OK;
 }
 
