@@ -305,6 +305,10 @@ double conform_tolerance(conform_bound bound, uint64_t terms)
 
 double conform_rounding(dart_dtype stored) { return stored == DART_F16 ? 0x1p-11 : stored == DART_BF16 ? 0x1p-8 : 0; }
 
+/* The first number keeps 8 digits (f16: 11) and is cut off, which leaves less than 2^-7 (2^-10) of the operand; rounding the rest to as many digits
+ * errs by at most 2^-9 (2^-12) of that. */
+double conform_split_rounding(dart_dtype stored) { return stored == DART_F16 ? 0x1p-22 : stored == DART_BF16 ? 0x1p-16 : 0; }
+
 double conform_rounded(dart_dtype stored, double value)
 {
     float from = (float)value, back;

@@ -83,6 +83,8 @@ typedef enum conform_bound { BOUND_DOT, BOUND_NORM, BOUND_CONV, BOUND_DECAY, BOU
 double conform_tolerance(conform_bound bound, uint64_t terms);
 /* The largest relative error of rounding to the type once; 0 for f32. */
 double conform_rounding(dart_dtype stored);
+/* What an f32 operand of a matrix loses at most as the sum of two 16-bit numbers (shaders/ssd/walk_matrix.glsl), relative to it. */
+double conform_split_rounding(dart_dtype stored);
 double conform_rounded(dart_dtype stored, double value);
 /* Half the smallest subnormal step of the type. */
 double conform_floor(dart_dtype stored);

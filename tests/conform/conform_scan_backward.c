@@ -137,12 +137,14 @@ void conform_ssd_backward(conform_data *d)
     const uint64_t C = c->S < c->L ? c->S : c->L;
     /* The forward pass keeps entering states that are sums of memories rounded to the type of x, b and c. */
     const double entering = conform_has(d, CASE_STORED) ? conform_rounding(c->dtype) : 0;
-    const conform_limits of_x = {.bound = conform_tolerance(BOUND_SCAN, C + c->N)};
-    const conform_limits of_b = {.bound = conform_tolerance(BOUND_SCAN, C + (uint64_t)c->H / c->G * c->P)};
-    const conform_limits of_c = {.bound = of_b.bound, .operands = entering};
-    const conform_limits of_dt = {.bound = conform_tolerance(BOUND_SCAN, 2 * C + (uint64_t)c->N * c->P), .operands = entering};
+    /* On matrices: a term has at most two such operands one after another, b keep step and then hin, or c exp(cum) and then lambda. */
+    const double split = backward_rounds(d, "ssd_backward_walk") ? 2 * conform_split_rounding(c->dtype) : 0;
+    const conform_limits of_x = {.bound = conform_tolerance(BOUND_SCAN, C + c->N), .operands = split};
+    const conform_limits of_b = {.bound = conform_tolerance(BOUND_SCAN, C + (uint64_t)c->H / c->G * c->P), .operands = split};
+    const conform_limits of_c = {.bound = of_b.bound, .operands = entering + split};
+    const conform_limits of_dt = {.bound = conform_tolerance(BOUND_SCAN, 2 * C + (uint64_t)c->N * c->P), .operands = entering + split};
     const conform_limits of_d = {.bound = conform_tolerance(BOUND_SCAN, k.rows.rows)};
-    const conform_limits of_sums = {.bound = of_dt.bound + of_d.bound, .operands = entering};
+    const conform_limits of_sums = {.bound = of_dt.bound + of_d.bound, .operands = entering + split};
     backward_compare_rows(d, "grad_x", k.grad_x, &k.rows, t, of.x, NULL, of_x);
     backward_compare_rows(d, "grad_dt", k.grad_dt, &k.rows, t, of.dt, NULL, of_dt);
     backward_compare_rows(d, "grad_b", k.grad_b, &k.rows, t, of.b, NULL, of_b);
