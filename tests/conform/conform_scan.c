@@ -188,6 +188,12 @@ static double operand_rounding(const conform_data *d, const char *stage)
     return rounds ? operand_error(d->c->dtype) : 0;
 }
 
+/* The walk over chunks splits the operands that it scaled: b for memories, and for y the state made of these. */
+static double split_rounding(const conform_data *d)
+{
+    return conform_ran(d, "ssd_piece[matrix") ? conform_split_rounding(d->c->dtype) : 0;
+}
+
 void conform_ssd(conform_data *d)
 {
     if (conform_has(d, CASE_PACKED)) {
@@ -225,7 +231,7 @@ void conform_ssd(conform_data *d)
     conform_execute(d);
     if (d->status == DART_OK) {
         const double decay_bound = conform_tolerance(BOUND_DECAY, 0);
-        const conform_limits memories = {.bound = conform_tolerance(BOUND_SCAN, k.C), .operands = operand_rounding(d, "memory")};
+        const conform_limits memories = {.bound = conform_tolerance(BOUND_SCAN, k.C), .operands = operand_rounding(d, "memory") + split_rounding(d)};
         /* States are sums of memories as stored, which are off by one rounding of their type. */
         conform_limits states = memories;
         states.operands += conform_rounding(stored_memories(&k));
@@ -246,7 +252,7 @@ void conform_ssd(conform_data *d)
         /* So is y as far as it comes from earlier chunks: an element may show that rounding and its own. */
         const double of_states = k.hin != NULL ? conform_rounding(k.hin->t.dtype) : conform_has(d, CASE_BARE) ? conform_rounding(c->dtype) : 0;
         const conform_limits outputs = {.bound = conform_tolerance(BOUND_SCAN, k.C + c->N),
-                                        .operands = operand_rounding(d, "output") + of_states,
+                                        .operands = operand_rounding(d, "output") + 2 * split_rounding(d) + of_states,
                                         .floor = conform_floor(act), .terms = y_terms};
         conform_compare_within(d, "y", k.y, y, conform_has(d, CASE_EXACT) ? &(conform_limits){0} : &outputs);
     }

@@ -283,7 +283,8 @@ static bool walk(ssd_plan *p)
     if (walks == 0 || op_has(&a->cum) || op_has(&a->decay) || op_has(&a->hin) || op_has(&a->h) || a->memories_count > 0) return false;
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->dh.offset % 8 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->o.b) &&
                        op_fits_rows(&p->o.c) && op_fits_rows(&p->o.y);
-    const uint32_t traits = p->layout.traits | walks | (tiles ? FITS_TILES : 0);
+    const uint32_t half = op_fits_half(&a->x, &a->b) & op_fits_half(&a->b, &a->c);
+    const uint32_t traits = p->layout.traits | walks | half | (tiles ? FITS_TILES : 0);
     if (!op_prefers(&p->call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, traits)) return false;
     p->memory = (matrices){.values = p->o.dh, .scale = p->o.dh_scale};
     p->flags |= op_has(&a->dh_scale) ? HAS_SCALE : 0;
