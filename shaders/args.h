@@ -63,6 +63,10 @@
 #define KEEPS_ENDED (1u << 25) /* sample: a row with a count of 0 keeps its id */
 #define HAS_STOPS (1u << 26)  /* advance: stops and live */
 
+#define HAS_SEEN (1u << 28)    /* sample: seen */
+#define MARKS_IDS (1u << 29)   /* sample: the id of a row before the choice is put into seen */
+#define HAS_TARGETS (1u << 30) /* log_probs: targets and target */
+
 #define HAS_UP_H (1u << 27)   /* ssd_backward_state: up_h */
 
 #define MAX_STATE 256     /* largest N and P */

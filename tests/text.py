@@ -94,6 +94,16 @@ def generate(program, work, model):
     same("--prompt-file", program.must(*base, "--no-end", "--prompt-file", work / "prompt").decode(), shown)
     same("standard input", program.must(*base, "--no-end", "--prompt-file", "-", source=prompt.encode()).decode(), shown)
     same("--ids and --tokenizer", program.must(*base, "--no-end", "--ids", ids, "--tokenizer", model).decode(), shown)
+    same("--ids-file", program.must(*base, "--ids-file", "-", source=ids.replace(",", "\n").encode()), new)
+    program.refused(1, "'x' is no token id", *base, "--ids-file", "-", source=b"1 x")
+    drawn = [*base, "--no-end", "--prompt", prompt, "--temperature", 1, "--top-p", "0.9", "--min-p", "0.02", "--seed", 5]
+    same("the same seed", program.must(*drawn), program.must(*drawn))
+    same("another seed", program.must(*drawn[:-1], 6) == program.must(*drawn), False)
+    same("top-p of next to nothing", program.must(*drawn, "--top-p", "1e-6").decode(), shown)
+    fresh = list(map(int, program.must(*base, "--ids", ids, "--repetition-penalty", 1000).split()))
+    if len(set(fresh)) <= len(set(new.split())):
+        raise AssertionError(f"a heavy penalty leaves {len(set(fresh))} different tokens, without it there are {len(set(new.split()))}")
+    program.refused(2, "need a --temperature", *base, "--prompt", prompt, "--top-p", "0.5")
     found = json.loads(program.must(*base, "--no-end", "--prompt", prompt, "--json"))
     same("JSON", (found["text"], found["ids"]), (text, list(map(int, new.split()))))
     stop = text[len(text) // 2:len(text) // 2 + 3]

@@ -1,8 +1,8 @@
-// Chooses ids[t] by the settings of row t: the lowest index of the largest logit, from the parts of the row, where the
-// temperature is not above 0, else a draw among the top_k largest logits with weights exp((logit - max) / temperature),
-// see args.h. A block works on a row. To draw, the smallest kept key is found digit by digit from counts of keys; then every thread adds up
-// the weights of a run of indices, and the thread in whose run the running sum passes u times the total walks it.
-// Shared memory: 1.2 KiB.
+// Chooses ids[t] by the settings of row t: the lowest index of the largest logit, from the parts of the row where they hold it, where the
+// temperature is not above 0, else a draw among what top_k, top_p and min_p keep with weights exp((logit - max) / temperature), see
+// args.h. A block works on a row. To draw, the smallest kept key is found digit by digit, for top_k from counts of keys, for top_p from sums of
+// weights; then every thread adds up the weights of a run of indices, and the thread in whose run the running sum passes u times the total walks it.
+// Shared memory: 1.7 KiB.
 #include "ranking.cuh"
 
 // Word 0 of Philox4x32-10 for counter (c0, c1, 0, 0).
@@ -21,6 +21,40 @@ __device__ __forceinline__ uint32_t philox_word(uint32_t c0, uint32_t c1, uint32
     return c0;
 }
 
+// The logits of a row that take part, after the repetition penalty.
+struct Row {
+    View logits;
+    size_t from;
+    const uint32_t *seen;
+    uint32_t width, past; // past: an id that counts as seen
+    float penalty;        // 0: none
+    __device__ __forceinline__ float at(uint32_t i) const
+    {
+        const float v = load(logits, from + i);
+        if (penalty == 0.0f || !(i == past || (seen[i / 32] >> i % 32 & 1))) return v;
+        return v < 0.0f ? v * penalty : v / penalty;
+    }
+};
+
+// Sums of the block's `digits` values a thread, in every thread, in a fixed order. To be called by the whole block.
+constexpr uint32_t digits = 16;
+__device__ __forceinline__ void block_sums(float (&values)[digits])
+{
+    __shared__ float parts[digits][warps];
+#pragma unroll
+    for (uint32_t j = 0; j < digits; j++) {
+        const float sum = warp_sum(values[j]);
+        if (threadIdx.x % 32 == 0) parts[j][threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+#pragma unroll
+    for (uint32_t j = 0; j < digits; j++) {
+        values[j] = 0.0f;
+        for (uint32_t w = 0; w < warps; w++) values[j] += parts[j][w];
+    }
+    __syncthreads();
+}
+
 KERNEL_FUNCTION(sample, simt)
 {
     static_assert(block_size == 256, "a thread per digit");
@@ -30,25 +64,49 @@ KERNEL_FUNCTION(sample, simt)
     const uint32_t *part = reinterpret_cast<const uint32_t *>(INTS(sample, part));
     const int32_t *settings = INTS(sample, settings) + args.settings_at;
     int32_t *ids = INTS(sample, ids);
-    const uint32_t run = ceil_div(args.width, block_size);
-    const uint32_t begin = uint32_t(min(uint64_t(threadIdx.x) * run, uint64_t(args.width)));
-    const uint32_t end = min(begin + run, args.width);
+    uint32_t *sets = reinterpret_cast<uint32_t *>(INTS(sample, seen));
+    const uint32_t negative_infinity = key_of(__uint_as_float(0xff800000u));
     FOR_TILES(tile) {
         // The same in every thread of the block.
         if ((args.flags & HAS_SEQ) && (args.flags & KEEPS_ENDED) && seq[2 * size_t(tile) + 1] == 0) continue;
-        const unsigned long long best = best_of_parts(part, tile, args.blocks);
-        const uint32_t highest = uint32_t(best >> 32);
         const int32_t *setting = settings + SETTING_WORDS * size_t(tile);
-        const float temperature = __int_as_float(setting[0]);
+        uint32_t *seen = sets + args.seen_at + size_t(tile) * ceil_div(args.width, 32);
+        const float temperature = __int_as_float(setting[0]), top_p = __int_as_float(setting[4]), penalty = __int_as_float(setting[6]);
+        const uint32_t below = uint32_t(setting[7]);
+        const bool penalised = (args.flags & HAS_SEEN) && penalty > 0.0f && isfinite(penalty) && penalty != 1.0f;
+        const Row row = {logits, args.logits_at + size_t(tile) * args.logits_row, seen, below ? min(below, args.width) : args.width,
+                         args.flags & MARKS_IDS ? uint32_t(ids[args.ids_at + size_t(tile)]) : ~0u, penalised ? penalty : 0.0f};
+        unsigned long long best = best_of_parts(part, tile, args.blocks);
+        if (penalised || (best && uint32_t(~uint32_t(best)) >= row.width)) { // the parts know no penalty and all ids
+            best = 0;
+            for (uint32_t i = threadIdx.x; i < row.width; i += block_size) {
+                const uint32_t key = key_of(row.at(i));
+                if (key) best = max(best, (unsigned long long)(key) << 32 | uint32_t(~i));
+            }
+            best = block_max(best);
+        }
+        // Sets the bit of the id before, which all threads have read; none reads the set after the barriers of block_max.
+        const auto mark = [&] {
+            if (threadIdx.x == 0 && row.past < args.width) seen[row.past / 32] |= 1u << row.past % 32;
+        };
+        const uint32_t highest = uint32_t(best >> 32);
         if (!(temperature > 0.0f)) {
+            mark();
             if (threadIdx.x == 0) ids[args.ids_at + size_t(tile)] = best ? int32_t(~uint32_t(best)) : 0;
             continue;
         }
+        const uint32_t run = ceil_div(row.width, block_size);
+        const uint32_t begin = uint32_t(min(uint64_t(threadIdx.x) * run, uint64_t(row.width)));
+        const uint32_t end = min(begin + run, row.width);
         const uint32_t top_k = uint32_t(setting[1]), seed_low = uint32_t(setting[2]), seed_high = uint32_t(setting[3]);
-        const size_t from = args.logits_at + size_t(tile) * args.logits_row;
         uint32_t valid = 0;
-        for (uint32_t i = threadIdx.x; i < args.width; i += block_size) valid += key_of(load(logits, from + i)) != 0;
+        for (uint32_t i = threadIdx.x; i < row.width; i += block_size) valid += key_of(row.at(i)) != 0;
         valid = block_scan(valid).total;
+        const float most = of_key(highest), least = __int_as_float(setting[5]);
+        const auto weight_of = [&](float v, uint32_t key) {
+            if (key == negative_infinity) return 0.0f;
+            return key == highest ? 1.0f : expf((v - most) / temperature);
+        };
 
         // Kept: keys above `threshold`, and the first `ties` of those equal to it.
         uint32_t threshold = 0, ties = 0;
@@ -58,8 +116,8 @@ KERNEL_FUNCTION(sample, simt)
             for (int shift = 24; shift >= 0; shift -= 8) {
                 counts[threadIdx.x] = 0;
                 __syncthreads();
-                for (uint32_t i = threadIdx.x; i < args.width; i += block_size) {
-                    const uint32_t key = key_of(load(logits, from + i));
+                for (uint32_t i = threadIdx.x; i < row.width; i += block_size) {
+                    const uint32_t key = key_of(row.at(i));
                     if (key && (key & known) == threshold) atomicAdd(&counts[key >> shift & 255u], 1u);
                 }
                 __syncthreads();
@@ -76,22 +134,61 @@ KERNEL_FUNCTION(sample, simt)
                 __syncthreads();
             }
         }
+        // Of these, those before which the weights, from the largest down, add up to less than top_p of all. The mass at a key is the weight of the
+        // logits of this key and above: the largest key at which it reaches the target is found four bits at a time.
+        if (top_p > 0.0f && top_p < 1.0f && highest > negative_infinity) {
+            const float tied = ties ? float(ties) * weight_of(of_key(threshold), threshold) : 0.0f;
+            uint32_t found = 0;
+            float target = 0.0f;
+            for (int shift = 28; shift >= 0; shift -= 4) {
+                float mass[digits];
+#pragma unroll
+                for (uint32_t j = 0; j < digits; j++) mass[j] = 0.0f;
+                for (uint32_t i = threadIdx.x; i < row.width; i += block_size) {
+                    const float v = row.at(i);
+                    const uint32_t key = key_of(v);
+                    if (key <= threshold || key < found) continue;
+                    const float weight = weight_of(v, key);
+#pragma unroll
+                    for (uint32_t j = 0; j < digits; j++) mass[j] += key >= (found | j << shift) ? weight : 0.0f;
+                }
+                block_sums(mass);
+#pragma unroll
+                for (uint32_t j = 0; j < digits; j++) mass[j] += (found | j << shift) <= threshold ? tied : 0.0f;
+                if (shift == 28) target = fmaxf(top_p * mass[0], 1.0e-30f);
+                uint32_t digit = 0;
+#pragma unroll
+                for (uint32_t j = 1; j < digits; j++)
+                    if (mass[j] >= target) digit = j;
+                found |= digit << shift;
+            }
+            if (found >= threshold) { // else rounding keeps all of them
+                float larger = 0.0f;
+                for (uint32_t i = threadIdx.x; i < row.width; i += block_size) {
+                    const float v = row.at(i);
+                    const uint32_t key = key_of(v);
+                    if (key > found) larger += weight_of(v, key);
+                }
+                larger = block_sum(larger);
+                const float each = fmaxf(weight_of(of_key(found), found), 1.0e-38f);
+                const uint32_t keep = uint32_t(fminf(fmaxf(ceilf((target - larger) / each), 1.0f), 1.0e9f));
+                ties = found == threshold ? min(ties, keep) : keep;
+                threshold = found;
+            }
+        }
         uint32_t equal = 0;
-        for (uint32_t i = begin; i < end && threshold; i++) equal += key_of(load(logits, from + i)) == threshold;
+        for (uint32_t i = begin; i < end && threshold; i++) equal += key_of(row.at(i)) == threshold;
         const uint32_t equal_before = block_scan(equal).before;
 
-        const float most = of_key(highest);
         // Calls each(i, weight) for the kept indices of this thread in order, until it says to stop.
         const auto walk = [&](auto each) {
-            uint32_t seen = equal_before;
+            uint32_t equals = equal_before;
             for (uint32_t i = begin; i < end; i++) {
-                const float v = load(logits, from + i);
+                const float v = row.at(i);
                 const uint32_t key = key_of(v);
-                if (key < threshold || key == 0 || (key == threshold && seen++ >= ties)) continue;
-                float weight = 0.0f;
-                if (v == most) weight = 1.0f;
-                else weight = expf((v - most) / temperature);
-                if (key == key_of(__uint_as_float(0xff800000u))) weight = 0.0f;
+                if (key < threshold || key == 0 || (key == threshold && equals++ >= ties)) continue;
+                const float weight = weight_of(v, key);
+                if (least > 0.0f && weight < least) continue;
                 if (!each(i, weight)) break;
             }
         };
@@ -121,6 +218,7 @@ KERNEL_FUNCTION(sample, simt)
             });
         }
         chosen = block_max(chosen);
+        mark();
         if (threadIdx.x == 0) {
             uint32_t id = last ? last - 1 : 0;
             if (chosen) id = 0xffffffffu - uint32_t(chosen);

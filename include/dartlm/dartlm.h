@@ -587,20 +587,53 @@ typedef struct dart_argmax_args {
 DART_API dart_status dart_argmax(dart_stream *stream, const dart_argmax_args *args);
 
 /* Chooses ids_t by the settings of row t. The device reads the settings when the recording runs, so that one recording serves
- * any settings.
- * temperature_t above 0: ids_t ~ softmax(logits_t / temperature_t) over the top_k_t largest (0 or >= V: all; ties: lower index
- * first), walking the kept tokens in index order with one uniform number: Philox4x32-10 of counter (position_t, t, 0, 0) and key
- * seed_t; word 0 / 2^32. position_t is the sum of the two columns of seq (tokens so far), 0 without seq. NaN logits are never
- * kept.
- * Any other temperature_t, 0 or NaN: ids_t as dart_argmax chooses it.
- * logits T V; settings i32 T 4: the 32 bits of the f32 temperature, top_k, the lower and the upper half of the seed; ids i32 T;
- * seq T 2, optional. Source of Philox: Salmon et al. 2011. */
+ * any settings. The order of the steps is that of the common libraries:
+ *   1. Ids at or above ids_below_t do not take part (0 or >= V: all do), nor do NaN logits.
+ *   2. Repetition penalty r_t above 0 and not 1, with `seen`: the logits of ids that seen_t has are divided by r_t, those below 0 multiplied
+ *      by it. How often or how long ago an id came does not matter.
+ *   3. temperature_t not above 0, or NaN: ids_t is the largest logit, the lowest index among equals; the steps below do not matter. Else the
+ *      weight of an id is w = exp((logit - largest logit) / temperature_t).
+ *   4. The top_k_t largest logits are kept (0 or >= V: all; ties: lower index first).
+ *   5. top_p_t above 0 and below 1: of these, from the largest down (ties: lower index first), an id is kept if the weights before it add up to
+ *      less than top_p_t times the sum of all weights that step 4 keeps. The largest logit is always kept.
+ *   6. min_p_t above 0: of these, ids are kept whose w is not below min_p_t, that is, whose probability is not below min_p_t times the largest.
+ *   7. ids_t ~ w of what is kept, walking it in index order with one uniform number: Philox4x32-10 of counter (position_t, t, 0, 0) and key
+ *      seed_t; word 0 / 2^32. position_t is the sum of the two columns of seq (tokens so far), 0 without seq.
+ * Backends sum weights in different orders: within rounding of a border of steps 5 to 7 they may choose neighbours.
+ * mark_ids: ids_t as it was before, if within 0 and V - 1, is put into seen_t first, and counts for step 2: in a decoding step it is the token
+ * consumed. Rows whose id stays by keep_ended are not marked.
+ * logits T V; settings i32 T 8: the 32 bits of the f32 temperature, top_k, the lower and the upper half of the seed, the bits of top_p, min_p
+ * and the repetition penalty, ids_below; ids i32 T; seq T 2, optional; seen i32 T ceil(V/32), optional: id i is bit i mod 32 of word i / 32.
+ * Source of Philox: Salmon et al. 2011. */
 typedef struct dart_sample_args {
     uint32_t T, V;
     bool keep_ended; /* with seq: ids_t stays as it is where the count of row t is 0 */
-    dart_tensor logits, settings, seq, ids;
+    bool mark_ids;   /* with seen */
+    dart_tensor logits, settings, seq, seen, ids;
 } dart_sample_args;
 DART_API dart_status dart_sample(dart_stream *stream, const dart_sample_args *args);
+
+/* Puts the tokens of sequences into their sets: bit id mod 32 of word id / 32 of seen_b, for the tokens of sequence b. Ids outside 0 to V - 1
+ * are passed over. seen keeps what it has; dart_fill makes it empty.
+ * ids i32 B L, or T packed; seq or cu as in the laws above, optional; seen i32 B ceil(V/32). */
+typedef struct dart_mark_ids_args {
+    uint32_t B, L, T, V;
+    dart_tensor ids, seq, cu, seen;
+} dart_mark_ids_args;
+DART_API dart_status dart_mark_ids(dart_stream *stream, const dart_mark_ids_args *args);
+
+/* Log-probabilities of rows of logits, so that the logits need not leave the device:
+ *   log_z_t = log sum_v exp(logits_t,v);  target_t = logits_t,targets_t - log_z_t;
+ *   top_ids_t = the ids of the k largest logits, from the largest down, the lower index first among equals;  top_t = their logits - log_z_t.
+ * A NaN logit counts as -infinity; +infinity must not occur. Results below -3.4e38, as of a logit of -infinity, are -3.4e38. Where there are
+ * fewer than k numbers, top_ids is -1 and top -3.4e38. A target outside 0 to V - 1 gives 0. Sums are f32, as in cross entropy.
+ * logits T V; log_z f32 T; targets i32 T and target f32 T, optional together; with k above 0 top_ids i32 T k and top f32 T k. */
+enum { DART_MOST_TOP = 32 }; /* the largest k */
+typedef struct dart_log_probs_args {
+    uint32_t T, V, k;
+    dart_tensor logits, targets, log_z, target, top_ids, top;
+} dart_log_probs_args;
+DART_API dart_status dart_log_probs(dart_stream *stream, const dart_log_probs_args *args);
 
 /* Ends a decoding step on the device: position_b += count_b; then log[b, position_b mod slots] = ids_b, so that the host can read
  * the ids of several steps at once. A sequence then ends, which sets count_b = 0 and live_b = -1, when ids_b is one of its end

@@ -161,7 +161,9 @@ DART_API uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind
 
 enum { DART_END_IDS = 4 }; /* the most end ids that a sequence can have */
 
-/* How the next token is chosen (dart_sample), and when a sequence ends. The zero value chooses the largest logit and never ends.
+/* How the next token is chosen, step by step as dart_sample says, and when a sequence ends. The zero value chooses the largest logit and
+ * never ends. The repetition penalty is over all tokens that the sequence has consumed since it was reset, those of prompts and those chosen
+ * alike, each once, whichever call fed them: a set of V bits a sequence that lies on the device.
  * The random number depends on seed, the tokens so far and b, so that a sequence continues alike after prefill and decoding.
  *
  * Calls take either one dart_sampling for all sequences (sampling_count 0 or 1) or B of them, one a sequence (sampling_count B).
@@ -174,6 +176,10 @@ enum { DART_END_IDS = 4 }; /* the most end ids that a sequence can have */
 typedef struct dart_sampling {
     float temperature; /* 0 to 1e6; 0: the largest logit */
     uint32_t top_k;    /* 0: all */
+    float top_p;              /* 0 to 1; 0, 1: all */
+    float min_p;              /* 0 to 1; 0: all */
+    float repetition_penalty; /* 0 to 1e6; 0, 1: none; above 1 tokens that were there become less likely. Counts without a temperature, too */
+    uint32_t ids_below;       /* only ids below this are chosen; 0: V. For models whose V exceeds the tokenizer's ids. At most V */
     uint64_t seed;
     uint64_t last_position;         /* dart_state_position at which the sequence ends; 0: none */
     uint32_t end_ids_count;
@@ -188,6 +194,18 @@ typedef enum dart_logits_of {
     DART_LOGITS_ROWS = 3  /* rows_count V: row i after token rows_i = b L + t, in any order */
 } dart_logits_of;
 
+/* Log-probabilities instead of logits, or besides them: computed on the device (dart_log_probs, whose formulas, limits and -3.4e38 hold here),
+ * so that V numbers a row need not be copied. Over all V ids, whatever dart_sampling leaves out. Rows are those that the call's logits have, row
+ * by row; arrays are the caller's, on the host. */
+typedef struct dart_scores {
+    uint32_t k;             /* 0 to DART_MOST_TOP */
+    const int32_t *targets; /* optional, one a row */
+    float *target;          /* log-probability of targets, 0 where one is outside 0 to V - 1. Without targets: of the tokens that the call chooses */
+    float *log_z;           /* optional: log of the sum of exp(logit) */
+    int32_t *top_ids;       /* rows k, with k above 0: the likeliest ids, from the largest down */
+    float *top;             /* rows k: their log-probabilities */
+} dart_scores;
+
 typedef struct dart_prefill_args {
     const int32_t *ids;     /* B L, 0 <= id < V; ids past a sequence's count are not read */
     uint64_t ids_row;       /* elements from one sequence to the next; 0: L */
@@ -196,7 +214,8 @@ typedef struct dart_prefill_args {
     dart_logits_of want;
     const uint64_t *rows;   /* rows_count of them, for DART_LOGITS_ROWS only */
     size_t rows_count;
-    float *logits;          /* in the shape that `want` names */
+    float *logits;          /* in the shape that `want` names; optional with scores */
+    const dart_scores *scores; /* optional, of the rows that `want` names. target without targets needs DART_LOGITS_LAST and sampling */
     const dart_sampling *sampling; /* optional: choose every sequence's next token and keep it for dart_decode */
     uint32_t sampling_count;
     int32_t *next_ids;      /* B, optional: the tokens chosen; needs sampling */
@@ -215,6 +234,7 @@ typedef struct dart_decode_args {
     const dart_sampling *sampling; /* NULL: the largest logit */
     uint32_t sampling_count;
     float *logits;          /* B V, optional; without ids, rows of sequences that had ended are not written */
+    const dart_scores *scores; /* optional, B rows; as logits */
     int32_t *next_ids;      /* B, optional: the tokens chosen; without ids, -1 for a sequence that had ended */
 } dart_decode_args;
 /* Consumes one token of every sequence (without ids: of every sequence that has not ended) and chooses the next ones. The step is

@@ -8,6 +8,9 @@ uint order_of(float value)
     return (u & 0x80000000u) != 0u ? ~u : u | 0x80000000u;
 }
 
+// The number of an order other than 0, of zeros +0.
+float of_order(uint order) { return uintBitsToFloat((order & 0x80000000u) != 0u ? order & 0x7fffffffu : ~order); }
+
 // Over the workgroup, the same in every lane. Call in uniform flow; the shared array is free again on return.
 shared uint lane_words[gl_WorkGroupSize.x];
 #ifdef SUBGROUP

@@ -1,76 +1,48 @@
-// ids[t] = the lowest index of the largest logit of row t where the temperature of the row is not above 0. Elsewhere
-// ids[t] ~ softmax(logits_t / temperature) over the top_k largest logits: the first kept index, in index order, whose
-// running sum of exp((logit - max) / temperature) exceeds u times the total, else the last kept index; 0 when nothing
-// is kept. u = word 0 of Philox4x32-10 / 2^32 (Salmon et al. 2011).
+// Chooses ids[t] by the settings of row t, see args.h: the lowest index of the largest logit where the temperature is not above 0. Elsewhere
+// ids[t] ~ softmax(logits_t / temperature) over what top_k, top_p and min_p keep: the first kept index, in index order, whose running sum of
+// exp((logit - max) / temperature) exceeds u times the total, else the last kept index; 0 when nothing is kept. u = word 0 of Philox4x32-10 /
+// 2^32. Logits here are those of ids below ids_below, after the repetition penalty.
 //
-// logits rows x width, part rows blocks 2 (argmax_part), settings rows x SETTING_WORDS, seq rows x 2, ids rows. A
-// workgroup makes one row. The largest logit comes from the parts of the row. To sample, the workgroup finds the order
-// (order.glsl) of the last kept logit eight bits at a time by counting, then every lane sums a contiguous segment, and
-// one lane picks.
-// Shared memory: 1024 + 16 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only;
-// the sums that pick are made in the same order as those that add up to the total.
+// logits rows x width, part rows blocks 2 (argmax_part), settings rows x SETTING_WORDS, seq rows x 2, seen rows x ceil(width / 32), ids rows. A
+// workgroup makes one row. The largest logit comes from the parts of the row where they hold it. To sample, the workgroup finds the order
+// (order.glsl) of the last kept logit (kept.glsl), then every lane sums a contiguous segment, and one lane picks.
+// Shared memory: 1096 + 80 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only; the sums that pick are
+// made in the same order as those that add up to the total. The bit of the id before is set when all lanes have read the set.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
 #include "table/sample.glsl"
-READS(logits) READS(part) READS(settings) READS(seq) WRITES(ids)
+READS(logits) READS(part) READS(settings) READS(seq) READS_WRITES(seen) READS_WRITES(ids)
 #include "order.glsl"
 
 const uint NEGATIVE_INFINITY = 0x007fffffu; // as an order
+const uint INFINITE = 0x7f800000u;          // the bits of a number
 
-shared uint counts[256];
-shared uint bucket, above; // of the last kept logit: its digit, and how many logits have larger ones
+// Of the row, the same in every lane.
+uint row_from, row_width, row_seen;
+uint row_past;     // the id before, where it is to be marked, else one that no logit has
+float row_penalty; // 0: none
+float row_temperature, row_largest;
+uint row_top; // the order of the largest logit
+
+float logit_at(uint i)
+{
+    float logit = load_logits(row_from + i);
+    if (row_penalty == 0.0) return logit;
+    bool was = i == row_past || (words_seen[row_seen + i / 32u] >> (i % 32u) & 1u) != 0u;
+    if (!was) return logit;
+    return logit < 0.0 ? logit * row_penalty : logit / row_penalty;
+}
+float weight_of(float logit, uint order)
+{
+    if (order == NEGATIVE_INFINITY) return 0.0;
+    return order == row_top ? 1.0 : exp_neg((logit - row_largest) / row_temperature);
+}
+#include "philox.glsl"
+#include "kept.glsl"
+
 shared float sums[gl_WorkGroupSize.x];
 shared uint lasts[gl_WorkGroupSize.x]; // 1 + the last kept index of a segment
-
-uint philox(uvec4 counter, uvec2 key)
-{
-    for (uint i = 0u; i < 10u; i++) {
-        uint high0, low0, high1, low1;
-        umulExtended(0xd2511f53u, counter.x, high0, low0);
-        umulExtended(0xcd9e8d57u, counter.z, high1, low1);
-        counter = uvec4(high1 ^ counter.y ^ key.x, low1, high0 ^ counter.w ^ key.y, low0);
-        key += uvec2(0x9e3779b9u, 0xbb67ae85u);
-    }
-    return counter.x;
-}
-
-// The smallest order among the keep largest numbers of a row, and how many numbers equal to it are kept. With no more
-// numbers than keep it is 1, below all of them.
-void find_threshold(uint from, uint keep, out uint threshold, out uint ties)
-{
-    threshold = 0u;
-    for (uint shift = 24u;; shift -= 8u) {
-        for (uint i = LANE; i < 256u; i += LANES) counts[i] = 0u;
-        barrier();
-        for (uint i = LANE; i < args.width; i += LANES) {
-            uint order = order_of(load_logits(from + i));
-            bool same = shift == 24u || (order ^ threshold) >> (shift + 8u) == 0u;
-            if (order != 0u && same) atomicAdd(counts[(order >> shift) & 255u], 1u);
-        }
-        barrier();
-        if (LANE == 0u) {
-            uint larger = 0u;
-            uint digit = 255u;
-            while (digit > 0u && larger + counts[digit] < keep) larger += counts[digit--];
-            bucket = larger + counts[digit] < keep ? 256u : digit;
-            above = larger;
-        }
-        barrier();
-        uint digit = bucket;
-        uint larger = above;
-        barrier();
-        if (digit == 256u) { // only in the first round
-            threshold = 1u;
-            ties = 0u;
-            return;
-        }
-        threshold |= digit << shift;
-        keep -= larger;
-        if (shift == 0u) break;
-    }
-    ties = keep;
-}
 
 // Is this row left alone? The same in every lane.
 bool keeps_id(uint tile)
@@ -95,39 +67,76 @@ uint largest_of(uint tile, out uint index)
     uint top = workgroup_max_uint(best);
     uint lowest = ~workgroup_max_uint(best == top ? ~where : 0u);
     index = top == 0u ? 0u : lowest;
+    if (row_penalty == 0.0 && index < row_width) return top;
+    best = 0u; // the parts know no penalty and all ids
+    for (uint i = LANE; i < row_width; i += LANES) {
+        uint order = order_of(logit_at(i));
+        if (order > best) {
+            best = order;
+            where = i;
+        }
+    }
+    top = workgroup_max_uint(best);
+    lowest = ~workgroup_max_uint(best == top ? ~where : 0u);
+    index = top == 0u ? 0u : lowest;
     return top;
+}
+
+// What the settings of a row say before anything is looked at.
+void begin_row(uint tile, uint setting)
+{
+    row_from = args.logits_at + tile * args.logits_row;
+    row_seen = args.seen_at + tile * ((args.width + 31u) / 32u);
+    uint below = uint(load_int_settings(setting + 7u));
+    row_width = below == 0u ? args.width : min(below, args.width);
+    row_past = has(args.flags, MARKS_IDS) ? words_ids[args.ids_at + tile] : ~0u;
+    uint penalty = uint(load_int_settings(setting + 6u));
+    bool counts = has(args.flags, HAS_SEEN) && penalty > 0u && penalty < INFINITE && penalty != 0x3f800000u; // above 0, not 1
+    row_penalty = counts ? uintBitsToFloat(penalty) : 0.0;
+}
+
+// Marks the id before. All lanes must have read the set, and passed a barrier since.
+void end_row()
+{
+    if (LANE == 0u && row_past < args.width) words_seen[row_seen + row_past / 32u] |= 1u << (row_past % 32u);
 }
 
 void main()
 {
-    uint segment = (args.width + LANES - 1u) / LANES;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         if (keeps_id(tile)) continue;
         uint chosen;
-        uint top = largest_of(tile, chosen);
         uint setting = args.settings_at + SETTING_WORDS * tile;
+        begin_row(tile, setting);
+        uint top = largest_of(tile, chosen);
         int bits = load_int_settings(setting);
         if (bits <= 0 || bits > 0x7f800000) { // not above 0, which is NaN, too
             if (LANE == 0u) words_ids[args.ids_at + tile] = chosen;
+            end_row();
             continue;
         }
-        float temperature = intBitsToFloat(bits);
+        row_temperature = intBitsToFloat(bits);
+        row_top = top;
+        row_largest = of_order(top);
         uint top_k = uint(load_int_settings(setting + 1u));
         uvec2 seed = uvec2(load_int_settings(setting + 2u), load_int_settings(setting + 3u));
-        uint from = args.logits_at + tile * args.logits_row;
+        uint top_p = uint(load_int_settings(setting + 4u));
+        uint min_p = uint(load_int_settings(setting + 5u));
+        float least = min_p > 0u && min_p < INFINITE ? uintBitsToFloat(min_p) : 0.0;
         uint threshold = 1u;
         uint ties = 0u;
-        if (top_k != 0u && top_k < args.width) find_threshold(from, top_k, threshold, ties);
+        if (top_k != 0u && top_k < row_width) find_threshold(top_k, threshold, ties);
+        if (top_p > 0u && top_p < 0x3f800000u && top > NEGATIVE_INFINITY) cut_by_mass(uintBitsToFloat(top_p), threshold, ties);
 
-        uint begin = min(LANE * segment, args.width);
-        uint end = min(begin + segment, args.width);
+        uint segment = (row_width + LANES - 1u) / LANES;
+        uint begin = min(LANE * segment, row_width);
+        uint end = min(begin + segment, row_width);
         uint equal = 0u;
         if (ties > 0u) {
             for (uint i = begin; i < end; i++) {
-                if (order_of(load_logits(from + i)) == threshold) equal++;
+                if (order_of(logit_at(i)) == threshold) equal++;
             }
         }
-        float largest = uintBitsToFloat((top & 0x80000000u) != 0u ? top & 0x7fffffffu : ~top);
         lane_words[LANE] = equal;
         barrier();
         uint skipped = 0u; // ties in earlier segments
@@ -138,13 +147,14 @@ void main()
         uint last = 0u;
         uint left = ties;
         for (uint i = begin; i < end; i++) {
-            float logit = load_logits(from + i);
+            float logit = logit_at(i);
             uint order = order_of(logit);
             if (order < threshold || order == threshold && left == 0u) continue;
             if (order == threshold) left--;
+            float weight = weight_of(logit, order);
+            if (weight < least) continue;
             last = i + 1u;
-            if (order == NEGATIVE_INFINITY) continue;
-            sum += order == top ? 1.0 : exp_neg((logit - largest) / temperature);
+            sum += weight;
         }
         sums[LANE] = sum;
         lasts[LANE] = last;
@@ -174,12 +184,13 @@ void main()
             left = ties;
             uint id = last - 1u;
             for (uint i = begin; i < end; i++) {
-                float logit = load_logits(from + i);
+                float logit = logit_at(i);
                 uint order = order_of(logit);
                 if (order < threshold || order == threshold && left == 0u) continue;
                 if (order == threshold) left--;
-                if (order == NEGATIVE_INFINITY) continue;
-                sum += order == top ? 1.0 : exp_neg((logit - largest) / temperature);
+                float weight = weight_of(logit, order);
+                if (weight == 0.0 || weight < least) continue;
+                sum += weight;
                 precise float running = before + sum;
                 if (running > u * total) {
                     id = i;
@@ -189,5 +200,6 @@ void main()
             words_ids[args.ids_at + tile] = id;
         }
         barrier();
+        end_row();
     }
 }

@@ -164,14 +164,15 @@ fail:
     return status;
 }
 
-/* Rows of the logits of sequences that took a token. */
-static dart_status read_logits(dart_state *state, float *logits, const char *call)
+/* Rows of the logits and of the scores of sequences that took a token. */
+static dart_status read_rows(dart_state *state, float *logits, const dart_scores *scores, const char *call)
 {
     const uint64_t V = state->model->config.V;
     dart_status status = DART_OK;
     for (uint32_t b = 0, n; b < state->B && status == DART_OK; b += n) {
         for (n = 0; b + n < state->B && state->taken[b + n] > 0; n++) continue;
-        if (n > 0) status = model_state_read(state, WORK_LOGITS, b * V, &logits[b * V], n * V, call);
+        if (n > 0 && logits != NULL) status = model_state_read(state, WORK_LOGITS, b * V, &logits[b * V], n * V, call);
+        if (n > 0 && scores != NULL && status == DART_OK) status = model_read_scores(state, scores, b, b, n, call);
         if (n == 0) n = 1;
     }
     return status;
@@ -183,9 +184,11 @@ dart_status dart_decode(dart_state *state, const dart_decode_args *args)
     if (state == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&state->report, args != NULL, "%s: no arguments", call);
     uint32_t steps = 1;
-    dart_status status = decode(state, args->ids, args->sampling, args->sampling_count, &steps, call);
+    dart_status status = model_check_scores(state, args->scores, true, call);
+    if (status == DART_OK) status = decode(state, args->ids, args->sampling, args->sampling_count, &steps, call);
     if (status != DART_OK) return status;
-    if (args->logits != NULL) TRY(read_logits(state, args->logits, call));
+    if (args->scores != NULL && steps > 0) TRY(model_run_scores(state, args->scores, call));
+    if (args->logits != NULL || args->scores != NULL) TRY(read_rows(state, args->logits, args->scores, call));
     if (args->next_ids != NULL) TRY(model_state_read(state, WORK_NEXT, 0, args->next_ids, state->B, call));
     for (uint32_t b = 0; b < state->B && args->next_ids != NULL; b++)
         if (state->taken[b] == 0) args->next_ids[b] = -1;

@@ -163,8 +163,23 @@ dart_status model_record_norm_head(dart_state *state, dart_stream *stream)
 dart_status model_record_choice(dart_state *state, dart_stream *stream, bool step)
 {
     return dart_sample(stream, &(dart_sample_args){
-        .T = state->B, .V = state->model->config.V, .keep_ended = step, .logits = model_work_tensor(state, WORK_LOGITS),
-        .settings = model_work_tensor(state, WORK_SETTINGS), .seq = model_work_tensor(state, WORK_SEQ), .ids = model_work_tensor(state, WORK_NEXT)});
+        .T = state->B, .V = state->model->config.V, .keep_ended = step, .mark_ids = step, .logits = model_work_tensor(state, WORK_LOGITS),
+        .seen = model_work_tensor(state, WORK_SEEN), .settings = model_work_tensor(state, WORK_SETTINGS),
+        .seq = model_work_tensor(state, WORK_SEQ), .ids = model_work_tensor(state, WORK_NEXT)});
+}
+
+dart_status model_record_seen(dart_state *state, dart_stream *stream, const model_pass *pass)
+{
+    const uint32_t V = state->model->config.V;
+    dart_mark_ids_args args = {.B = pass->B, .L = pass->L, .T = pass->T, .V = V, .ids = model_work_tensor(state, WORK_IDS),
+                               .seen = model_work_tensor(state, WORK_SEEN)};
+    args.seen.offset = pass->b * base_ceil_div(V, 32);
+    if (pass->T > 0) args.cu = model_work_tensor(state, WORK_CU);
+    else {
+        args.seq = model_work_tensor(state, WORK_SEQ);
+        args.seq.offset = 2 * (uint64_t)pass->b;
+    }
+    return dart_mark_ids(stream, &args);
 }
 
 dart_status model_record_advance(dart_state *state, dart_stream *stream)

@@ -64,7 +64,8 @@ static dart_status check(dart_state *state, const dart_prefill_args *a)
             (unsigned long long)a->ids_row);
     REQUIRE(report, (unsigned)a->want <= DART_LOGITS_ROWS, "%s: want %d is unknown", CALL, (int)a->want);
     const bool no_rows = a->want == DART_LOGITS_ROWS && a->rows_count == 0;
-    REQUIRE(report, a->want == DART_LOGITS_NONE || a->logits != NULL || no_rows, "%s: no place for the logits", CALL);
+    REQUIRE(report, a->want == DART_LOGITS_NONE || a->logits != NULL || a->scores != NULL || no_rows, "%s: no place for the logits", CALL);
+    REQUIRE(report, a->want != DART_LOGITS_NONE || a->scores == NULL, "%s: scores of no rows: `want` must name some", CALL);
     REQUIRE(report, a->want != DART_LOGITS_ROWS || a->rows != NULL || no_rows, "%s: rows are missing", CALL);
     for (size_t i = 0; a->want == DART_LOGITS_ROWS && i < a->rows_count; i++) {
         const uint64_t b = a->L > 0 ? a->rows[i] / a->L : state->B;
@@ -72,7 +73,8 @@ static dart_status check(dart_state *state, const dart_prefill_args *a)
                 "%s: row %zu, %llu, is not a token of this call", CALL, i, (unsigned long long)a->rows[i]);
     }
     REQUIRE(report, a->next_ids == NULL || a->sampling != NULL, "%s: next_ids come with sampling", CALL);
-    const dart_status status = check_ids(state, a);
+    dart_status status = check_ids(state, a);
+    if (status == DART_OK) status = model_check_scores(state, a->scores, a->want == DART_LOGITS_LAST && a->sampling != NULL, CALL);
     return status == DART_OK ? model_check_sampling(state, a->sampling, a->sampling_count, CALL) : status;
 }
 
@@ -214,7 +216,12 @@ static dart_status flush(gathering *g)
         if (!g->open) TRY(model_take_stream(state, g->stream, dart_stream_begin(g->stream), CALL));
         model_record_norm(state, g->stream, g->count, &rows, &picked);
         status = model_record_head(state, g->stream, g->count, &picked);
+        if (status == DART_OK && g->a->scores != NULL) status = model_record_scores(state, g->stream, g->a->scores, g->count, WORK_TARGETS);
         TRY(model_take_stream(state, g->stream, status, CALL));
+        if (g->a->scores != NULL && g->a->scores->targets != NULL) {
+            for (uint32_t i = 0; i < g->count; i++) state->host_rows[i] = g->a->scores->targets[state->host_places[i]];
+            TRY(model_state_write(state, WORK_TARGETS, 0, state->host_rows, g->count, CALL));
+        }
     }
     uint64_t ns = 0;
     TRY(model_state_run(state, g->stream, 1, &ns, CALL));
@@ -223,8 +230,9 @@ static dart_status flush(gathering *g)
     for (uint32_t i = 0; i < g->count;) {
         uint32_t n = 1;
         while (i + n < g->count && state->host_places[i + n] == state->host_places[i] + n) n++;
-        float *to = &g->a->logits[state->host_places[i] * V];
-        TRY(model_state_read(state, WORK_LOGITS, (uint64_t)i * V, to, (uint64_t)n * V, CALL));
+        const uint64_t to = state->host_places[i];
+        if (g->a->logits != NULL) TRY(model_state_read(state, WORK_LOGITS, (uint64_t)i * V, &g->a->logits[to * V], (uint64_t)n * V, CALL));
+        if (g->a->scores != NULL) TRY(model_read_scores(state, g->a->scores, i, to, n, CALL));
         i += n;
     }
     g->count = 0;
@@ -281,6 +289,7 @@ static dart_status record_slice(dart_state *state, const dart_prefill_args *a, c
 {
     dart_status status = dart_stream_begin(stream);
     if (status == DART_OK && layer == 0) status = model_record_embedding(state, stream, pass, WORK_IDS);
+    if (status == DART_OK && layer == 0) status = model_record_seen(state, stream, pass);
     if (status == DART_OK) status = model_record_layers(state, stream, pass, layer, end);
     if (status == DART_OK && end == state->model->config.layers) {
         status = record_ends(state, stream, p);
@@ -424,7 +433,11 @@ static dart_status finish(dart_state *state, const dart_prefill_args *a, bool ch
         TRY(model_take_stream(state, stream, record_choice(state, stream, a), CALL));
         TRY(model_state_run(state, stream, 1, NULL, CALL));
     }
-    if (a->want == DART_LOGITS_LAST) TRY(model_state_read(state, WORK_LOGITS, 0, a->logits, state->B * V, CALL));
+    if (a->want == DART_LOGITS_LAST && a->logits != NULL) TRY(model_state_read(state, WORK_LOGITS, 0, a->logits, state->B * V, CALL));
+    if (a->want == DART_LOGITS_LAST && a->scores != NULL) {
+        TRY(model_run_scores(state, a->scores, CALL));
+        TRY(model_read_scores(state, a->scores, 0, 0, state->B, CALL));
+    }
     if (a->next_ids != NULL) TRY(model_state_read(state, WORK_NEXT, 0, a->next_ids, state->B, CALL));
     state->chosen = state->chosen || a->sampling != NULL;
     if (a->sampling != NULL) {

@@ -16,6 +16,11 @@ dart_status model_check_sampling(dart_state *state, const dart_sampling *samplin
         const dart_sampling *s = &sampling[i];
         REQUIRE(report, s->temperature >= 0 && s->temperature <= 1e6f, "%s: temperature %g of sequence %u must be 0 to 1e6", call,
                 (double)s->temperature, i);
+        REQUIRE(report, s->top_p >= 0 && s->top_p <= 1, "%s: top_p %g of sequence %u must be 0 to 1", call, (double)s->top_p, i);
+        REQUIRE(report, s->min_p >= 0 && s->min_p <= 1, "%s: min_p %g of sequence %u must be 0 to 1", call, (double)s->min_p, i);
+        REQUIRE(report, s->repetition_penalty >= 0 && s->repetition_penalty <= 1e6f, "%s: repetition_penalty %g of sequence %u must be 0 to 1e6",
+                call, (double)s->repetition_penalty, i);
+        REQUIRE(report, s->ids_below <= V, "%s: ids_below %u of sequence %u exceeds the %u ids", call, s->ids_below, i, V);
         REQUIRE(report, s->end_ids_count <= DART_END_IDS, "%s: %u end ids of sequence %u, at most %d", call, s->end_ids_count, i, DART_END_IDS);
         for (uint32_t k = 0; k < s->end_ids_count; k++)
             REQUIRE(report, s->end_ids[k] >= 0 && (uint32_t)s->end_ids[k] < V, "%s: end id %d of sequence %u is not within 0 to %u", call,
@@ -39,9 +44,13 @@ dart_status model_use_sampling(dart_state *state, const dart_sampling *sampling,
     state->stops = false;
     for (uint32_t b = 0; b < state->B; b++) {
         const dart_sampling *s = sampling == NULL ? &greedy : count > 1 ? &sampling[b] : sampling;
-        int32_t settings[SETTING_WORDS] = {0, (int32_t)s->top_k, (int32_t)(uint32_t)s->seed, (int32_t)(s->seed >> 32)};
+        int32_t settings[SETTING_WORDS] = {0, (int32_t)s->top_k, (int32_t)(uint32_t)s->seed, (int32_t)(s->seed >> 32), 0, 0, 0,
+                                           (int32_t)s->ids_below};
         int32_t stops[STOP_WORDS];
         memcpy(&settings[0], &s->temperature, sizeof s->temperature);
+        memcpy(&settings[4], &s->top_p, sizeof s->top_p);
+        memcpy(&settings[5], &s->min_p, sizeof s->min_p);
+        memcpy(&settings[6], &s->repetition_penalty, sizeof s->repetition_penalty);
         for (uint32_t i = 0; i < DART_END_IDS; i++) stops[i] = i < s->end_ids_count ? s->end_ids[i] : -1;
         stops[DART_END_IDS] = s->last_position <= INT32_MAX ? (int32_t)s->last_position : 0;
         if (replace(&state->host_settings[SETTING_WORDS * b], settings, SETTING_WORDS)) changed = true;

@@ -190,6 +190,7 @@ static dart_status clear_sequences(dart_state *state, uint32_t b, uint32_t B, bo
     }
     if (state->in_windows) model_windows_clear(state, stream, b, B);
     model_record_clear(stream, state->work[WORK_LAST], 0, dtype, b, B, c->W);
+    model_record_clear(stream, state->work[WORK_SEEN], 0, DART_F32, b, B, base_ceil_div(c->V, 32));
     /* A recording that failed says so here, before anything runs. */
     status = dart_stream_submit(stream);
     if (status != DART_OK) return model_take_stream(state, stream, status, "dart_state_reset");

@@ -17,10 +17,11 @@ typedef struct memory_block {
 typedef enum model_work {
     WORK_SEQ,      /* i32 B 2 */
     WORK_NEXT,     /* i32 B: tokens chosen last */
-    WORK_SETTINGS, /* i32 B 4: how the next token of each sequence is chosen, as dart_sample reads it */
+    WORK_SETTINGS, /* i32 B 8: how the next token of each sequence is chosen, as dart_sample reads it */
     WORK_STOPS,    /* i32 B 5: what ends each sequence, as dart_advance reads it */
     WORK_LIVE,     /* i32 B: b, or -1 once sequence b has ended */
     WORK_LOG,      /* i32 B MODEL_LOG: tokens chosen by the last steps, at position mod MODEL_LOG */
+    WORK_SEEN,     /* i32 B ceil(V/32): which ids each sequence has consumed, as dart_sample reads it */
     WORK_LAST,     /* B W: each sequence's newest token after norm_f */
     WORK_IDS,      /* i32 rows */
     WORK_STREAM,   /* f32 rows W: the residual stream */
@@ -38,6 +39,11 @@ typedef enum model_work {
     WORK_ROWS,     /* i32 logits_rows: rows whose logits the caller asked for */
     WORK_PICKED,   /* logits_rows W: those rows after norm_f */
     WORK_LOGITS,   /* f32 logits_rows V */
+    WORK_TARGETS,  /* i32 logits_rows: what dart_log_probs reads, and from here on what it computes */
+    WORK_LOG_Z,    /* f32 logits_rows */
+    WORK_TARGET,   /* f32 logits_rows */
+    WORK_TOP_IDS,  /* i32 logits_rows k, k at most DART_MOST_TOP */
+    WORK_TOP,      /* f32 logits_rows k */
     WORK_COUNT
 } model_work;
 
@@ -190,8 +196,21 @@ dart_status model_record_norm_head(dart_state *state, dart_stream *stream);
 /* WORK_NEXT = a token for each of the first B rows of WORK_LOGITS, by WORK_SETTINGS. step: sequences that have ended keep their
  * token. */
 dart_status model_record_choice(dart_state *state, dart_stream *stream, bool step);
+/* The tokens of a piece, which lie in WORK_IDS, go into WORK_SEEN. */
+dart_status model_record_seen(dart_state *state, dart_stream *stream, const model_pass *pass);
 /* The end of a step: positions move on, WORK_NEXT goes to WORK_LOG, sequences end as WORK_STOPS says. */
 dart_status model_record_advance(dart_state *state, dart_stream *stream);
+
+/* ---- Log-probabilities of rows of WORK_LOGITS ---- */
+
+/* chooses: the call chooses a token for each row. */
+dart_status model_check_scores(dart_state *state, const dart_scores *scores, bool chooses, const char *call);
+/* Records them for the first T rows, with targets in `targets` where the caller wants them. */
+dart_status model_record_scores(dart_state *state, dart_stream *stream, const dart_scores *scores, uint32_t T, model_work targets);
+/* n rows from row `first` of the workspace to row `to` of the caller. */
+dart_status model_read_scores(dart_state *state, const dart_scores *scores, uint64_t first, uint64_t to, uint64_t n, const char *call);
+/* Computes those of the B rows after a step or a choice. */
+dart_status model_run_scores(dart_state *state, const dart_scores *scores, const char *call);
 
 /* ---- Settings of the choice and ends, of each sequence ---- */
 

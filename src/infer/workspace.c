@@ -31,6 +31,7 @@ static work_shape shape_of(const dart_state *state, model_work work)
     case WORK_SETTINGS: return (work_shape){PER_SEQUENCE, DART_I32, SETTING_WORDS};
     case WORK_STOPS: return (work_shape){PER_SEQUENCE, DART_I32, STOP_WORDS};
     case WORK_LOG: return (work_shape){PER_SEQUENCE, DART_I32, MODEL_LOG};
+    case WORK_SEEN: return (work_shape){PER_SEQUENCE, DART_I32, base_ceil_div(c->V, 32)};
     case WORK_LAST: return (work_shape){PER_SEQUENCE, activations, c->W};
     case WORK_IDS: return (work_shape){PER_TOKEN, DART_I32, 1};
     case WORK_STREAM: return (work_shape){PER_TOKEN, DART_F32, c->W};
@@ -46,6 +47,11 @@ static work_shape shape_of(const dart_state *state, model_work work)
     case WORK_ROWS: return (work_shape){PER_LOGITS, DART_I32, 1};
     case WORK_PICKED: return (work_shape){PER_LOGITS, activations, c->W};
     case WORK_LOGITS: return (work_shape){PER_LOGITS, DART_F32, c->V};
+    case WORK_TARGETS: return (work_shape){PER_LOGITS, DART_I32, 1};
+    case WORK_LOG_Z:
+    case WORK_TARGET: return (work_shape){PER_LOGITS, DART_F32, 1};
+    case WORK_TOP_IDS: return (work_shape){PER_LOGITS, DART_I32, DART_MOST_TOP};
+    case WORK_TOP: return (work_shape){PER_LOGITS, DART_F32, DART_MOST_TOP};
     case WORK_COUNT: break;
     }
     return (work_shape){.dtype = DART_F32};

@@ -43,6 +43,8 @@ static const struct {
     {"norm_linear", conform_dense, {KERNEL_mixer_project}, 1},
     {"conv", conform_conv, {KERNEL_conv, KERNEL_conv_tail, KERNEL_conv_step}, 3},
     {"choice", conform_choice, {KERNEL_argmax_part, KERNEL_argmax, KERNEL_sample, KERNEL_advance}, 4},
+    {"mark_ids", conform_mark_ids, {KERNEL_mark_ids}, 1},
+    {"log_probs", conform_log_probs, {KERNEL_log_probs}, 1},
     {"ssd", conform_ssd, {KERNEL_ssd_decay, KERNEL_ssd_memory, KERNEL_ssd_decay_memory, KERNEL_ssd_state, KERNEL_ssd_output, KERNEL_ssd_piece,
                           KERNEL_ssd_step, KERNEL_sma_append}, 8},
     {"ssd_backward", conform_ssd_backward, {KERNEL_ssd_backward_products, KERNEL_ssd_backward_read, KERNEL_ssd_backward_state,

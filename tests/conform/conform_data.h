@@ -95,6 +95,8 @@ void conform_dense(conform_data *d);
 void conform_dense_backward(conform_data *d);
 void conform_conv(conform_data *d);
 void conform_choice(conform_data *d);
+void conform_mark_ids(conform_data *d);
+void conform_log_probs(conform_data *d);
 void conform_ssd(conform_data *d);
 void conform_ssd_backward(conform_data *d);
 void conform_sma(conform_data *d);

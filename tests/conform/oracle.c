@@ -412,52 +412,84 @@ size_t oracle_argmax(const double *logits, size_t V)
     return best;
 }
 
-size_t oracle_sample(const double *logits, size_t V, size_t k, double temperature, double u, double *lo, double *hi)
+typedef struct ranked {
+    double logit, weight;
+    size_t id;
+} ranked;
+
+static int by_rank(const void *left, const void *right)
 {
-    const double max = logits[oracle_argmax(logits, V)];
-    size_t chosen = oracle_argmax(logits, V);
-    double before = 0.0, after = 1.0;
+    const ranked *a = left, *b = right;
+    if (a->logit != b->logit)
+        return a->logit > b->logit ? -1 : 1;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
 
-    if (temperature > 0.0 && !isnan(max)) {
-        double *weight = zeros(V);
-        bool *kept = calloc(V, sizeof *kept);
-        demand(kept != NULL, "out of memory");
+static int by_id(const void *left, const void *right)
+{
+    const ranked *a = left, *b = right;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
 
-        double sum = 0.0;
-        for (size_t round = 0; round < (k == 0 || k > V ? V : k); round++) {
-            size_t next = V;
-            if (k == 0 || k >= V)
-                next = isnan(logits[round]) ? V : round;
-            else
-                for (size_t i = 0; i < V; i++)
-                    if (!kept[i] && !isnan(logits[i]) && (next == V || logits[i] > logits[next]))
-                        next = i;
-            if (next == V)
-                continue;
-            kept[next] = true;
-            /* The maximum itself has weight 1, even where it is infinite. */
-            weight[next] = logits[next] < max ? exp((logits[next] - max) / temperature) : 1.0;
-            sum += weight[next];
-        }
-
-        double walked = 0.0;
-        for (size_t i = 0; i < V; i++) {
-            if (!kept[i] || !(weight[i] > 0.0))
-                continue;
-            chosen = i;
-            before = walked / sum;
-            walked += weight[i];
-            after = walked / sum;
-            if (after > u)
-                break;
-        }
-        free(weight);
-        free(kept);
+size_t oracle_sample(const oracle_sample_args *a, double *lo, double *hi, double *slack)
+{
+    const size_t V = a->below == 0 || a->below > a->V ? a->V : a->below;
+    ranked *kept = calloc(V, sizeof *kept);
+    double *weighed = zeros(V);
+    demand(kept != NULL, "out of memory");
+    for (size_t i = 0; i < V; i++) {
+        const bool was = a->seen != NULL && a->penalty > 0 && ((uint32_t)a->seen[i / 32] >> i % 32 & 1) != 0;
+        weighed[i] = !was ? a->logits[i] : a->logits[i] < 0 ? a->logits[i] * a->penalty : a->logits[i] / a->penalty;
     }
-    if (lo != NULL)
-        *lo = before;
-    if (hi != NULL)
-        *hi = after;
+    size_t chosen = oracle_argmax(weighed, V), count = 0;
+    const double max = weighed[chosen];
+    *lo = *slack = 0;
+    *hi = 1;
+    for (size_t i = 0; i < V && a->temperature > 0; i++)
+        /* The maximum itself has weight 1, even where it is infinite. */
+        if (!isnan(weighed[i]))
+            kept[count++] = (ranked){weighed[i], weighed[i] < max ? exp((weighed[i] - max) / a->temperature) : 1, i};
+    if (count > 0) {
+        double all = 0, before = 0, total = 0, doubtful = 0;
+        size_t left = 0;
+        qsort(kept, count, sizeof *kept, by_rank);
+        if (a->k != 0 && a->k < count)
+            count = a->k;
+        for (size_t i = 0; i < count; i++)
+            all += kept[i].weight;
+        for (size_t i = 0; i < count; i++) {
+            const double share = before / all;
+            const bool cuts = a->top_p > 0 && a->top_p < 1;
+            if (i > 0 && cuts && fabs(share - a->top_p) < a->margin)
+                doubtful += kept[i].weight;
+            /* A weight's own error: an exponent of size x errs by x roundings, and so does what exp makes of it. */
+            const double of_exp = 0x1p-24 * (8 + 4 * fabs((kept[i].logit - max) / a->temperature) + 4 * fabs(max / a->temperature));
+            if (a->min_p > 0 && fabs(kept[i].weight / a->min_p - 1) < of_exp)
+                doubtful += kept[i].weight;
+            const bool in = (i == 0 || !cuts || share < a->top_p) && !(a->min_p > 0 && kept[i].weight < a->min_p);
+            before += kept[i].weight;
+            if (in)
+                kept[left++] = kept[i];
+        }
+        qsort(kept, left, sizeof *kept, by_id);
+        for (size_t i = 0; i < left; i++)
+            total += kept[i].weight;
+        *slack = doubtful / total;
+        double walked = 0;
+        for (size_t i = 0; i < left && *hi > a->u; i++) {
+            if (!(kept[i].weight > 0))
+                continue;
+            chosen = kept[i].id;
+            *lo = walked / total;
+            walked += kept[i].weight;
+            *hi = walked / total;
+            if (*hi > a->u)
+                break;
+            *hi = 1; /* goes on */
+        }
+    }
+    free(weighed);
+    free(kept);
     return chosen;
 }
 

@@ -171,12 +171,17 @@ void oracle_attention(const oracle_attention_args *a);
 /* Index of the largest of V logits; ties go to the lowest index; a NaN never wins. 0 if all are NaN. */
 size_t oracle_argmax(const double *logits, size_t V);
 
-/* One token from V logits, by the uniform number u in [0,1). The k largest logits are kept (ties: lower index first;
- * k = 0 or k > V: all; NaN is never kept), p = softmax(kept / temperature), and the kept tokens are walked in index
- * order until the cumulative probability exceeds u. temperature <= 0 is argmax. All NaN: 0.
- * lo, hi (optional) receive the cumulative probability before and after the chosen token: where u lies within rounding
- * of one of them, an implementation in less precision may rightly choose the neighbour. */
-size_t oracle_sample(const double *logits, size_t V, size_t k, double temperature, double u, double *lo, double *hi);
+/* One token from V logits, by the uniform number u in [0,1), as dart_sample defines it. temperature <= 0 is argmax. All NaN: 0.
+ * lo, hi receive the cumulative probability before and after the chosen token: where u lies within rounding of one of them, an
+ * implementation in less precision may rightly choose the neighbour. slack: the share of tokens that stand within `margin` of a border of
+ * top_p, or within rounding of min_p, by which lo and hi may be off. */
+typedef struct oracle_sample_args {
+    const double *logits;
+    size_t V, k, below; /* k, below: 0 for all */
+    double temperature, top_p, min_p, penalty, u, margin;
+    const int32_t *seen; /* bits; NULL: none */
+} oracle_sample_args;
+size_t oracle_sample(const oracle_sample_args *args, double *lo, double *hi, double *slack);
 
 /* Philox4x32 with 10 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC 2011).
  * out may be counter. Known answers (Random123, kat_vectors), counter / key -> out:

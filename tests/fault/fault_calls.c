@@ -100,6 +100,9 @@ OP_STEP(do_argmax, dart_argmax(w->stream, &(dart_argmax_args){.T = 2, .V = V, .l
                                                               .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 OP_STEP(do_sample, dart_sample(w->stream, &(dart_sample_args){.T = 2, .V = V, .logits = f32(w), .settings = i32(w),
                                                               .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
+OP_STEP(do_log_probs, dart_log_probs(w->stream, &(dart_log_probs_args){.T = 2, .V = V, .logits = f32(w), .log_z = at(w, 2048)}))
+OP_STEP(do_mark_ids, dart_mark_ids(w->stream, &(dart_mark_ids_args){.B = B, .L = L, .V = V, .ids = i32(w),
+                                                                    .seen = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 static dart_tensor ints(const world *w, uint64_t offset) { return (dart_tensor){.buffer = w->buffers[2], .dtype = DART_I32, .offset = offset}; }
 OP_STEP(do_embed_backward, dart_embed_backward(w->stream, &(dart_embed_backward_args){.T = 4, .V = V, .W = 8, .plan = ints(w, PLAN_AT),
                                                                                       .up_y = f32(w), .grad_weight = at(w, 2048)}))
@@ -237,7 +240,8 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
 #define STEP(name) {#name, name}
     STEP(make_context), STEP(open_device), STEP(make_buffers), STEP(write_buffers), STEP(make_stream), STEP(do_fill), STEP(do_convert),
     STEP(do_embed), STEP(do_norm), STEP(do_gated_norm), STEP(do_linear), STEP(do_conv), STEP(do_ssd), STEP(do_ssd_step), STEP(do_sma),
-    STEP(do_sma_step), STEP(do_append), STEP(do_argmax), STEP(do_sample), STEP(do_embed_backward), STEP(do_norm_backward),
+    STEP(do_sma_step), STEP(do_append), STEP(do_argmax), STEP(do_sample), STEP(do_log_probs), STEP(do_mark_ids),
+    STEP(do_embed_backward), STEP(do_norm_backward),
     STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
     STEP(do_attention_backward),
     STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),

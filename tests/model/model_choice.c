@@ -1,5 +1,6 @@
 /* Choosing tokens and ending sequences, each by settings of its own: model_choice DEVICE_SPEC DATA_DIR. */
 #include "model_cases.h"
+#include "conform/oracle.h"
 
 enum { B = 4, N = 40, PROMPT = 13 };
 
@@ -292,6 +293,151 @@ static void ended_sequences_take_tokens(void **unused)
     dart_model_destroy(&model);
 }
 
+/* ---- All settings, against the definition ---- */
+
+/* `id` is what the settings choose of the logits, `row` being the sequence, or something within rounding of it. */
+static void check_choice(const dart_sampling *s, const float *logits, const int32_t *seen, uint64_t position, uint32_t row, int32_t id)
+{
+    double values[97], low, high, slack;
+    for (uint32_t i = 0; i < small.V; i++) values[i] = (double)logits[i];
+    const uint32_t key[2] = {(uint32_t)s->seed, (uint32_t)(s->seed >> 32)}, counter[4] = {(uint32_t)position, row, 0, 0};
+    uint32_t words[4];
+    oracle_philox4x32_10(counter, key, words);
+    const oracle_sample_args args = {.logits = values, .V = small.V, .k = s->top_k, .below = s->ids_below, .temperature = (double)s->temperature,
+                                     .top_p = (double)s->top_p, .min_p = (double)s->min_p, .penalty = (double)s->repetition_penalty, .seen = seen,
+                                     .u = words[0] * 0x1p-32, .margin = 0x1p-19};
+    const size_t want = oracle_sample(&args, &low, &high, &slack);
+    if (s->temperature > 0 && (args.u - low < args.margin + slack || high - args.u < args.margin + slack)) return;
+    assert_int_equal(id, want);
+}
+
+static void note(int32_t *seen, int32_t id) { seen[id / 32] = (int32_t)((uint32_t)seen[id / 32] | UINT32_C(1) << id % 32); }
+
+/* Tokens of prompts in pieces, of ids given and of ids chosen all count for the penalty; a reset forgets them. */
+static void all_settings_act(void **unused)
+{
+    (void)unused;
+    enum { WORDS = 4, STEPS = 12 };
+    static const dart_sampling full[B] = {
+        {.repetition_penalty = 1.5f, .ids_below = 60},
+        {.temperature = 1.5f, .top_p = 0.8f, .min_p = 0.05f, .repetition_penalty = 2, .seed = 3},
+        {.temperature = 0.7f, .top_k = 30, .top_p = 0.6f, .ids_below = 50, .seed = 4},
+        {.temperature = 2, .min_p = 0.3f, .repetition_penalty = 0.5f, .seed = 5}};
+    dart_model *model = model_for_windows();
+    int32_t *ids = ids_of(B, small.V), next[B], lasting[3][B];
+    float logits[B][97];
+    for (mode how = PLAIN; how < MODES; how++) {
+        dart_state *state = state_in(model, how);
+        int32_t seen[B][WORDS] = {{0}};
+        must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = L, .L = PROMPT - 4}), "dart_prefill");
+        must(dart_state_reset(state, 2), "dart_state_reset");
+        const uint32_t counts[B] = {4, 1, 3, 4};
+        must(dart_prefill(state, &(dart_prefill_args){.ids = ids + PROMPT - 4, .ids_row = L, .L = 4, .counts = counts, .want = DART_LOGITS_LAST,
+                                                      .logits = logits[0], .sampling = full, .sampling_count = B, .next_ids = next}),
+             "dart_prefill");
+        for (uint32_t b = 0; b < B; b++) {
+            for (uint32_t t = b == 2 ? PROMPT - 4 : 0; t < PROMPT - 4 + counts[b]; t++) note(seen[b], ids[b * L + t]);
+            check_choice(&full[b], logits[b], seen[b], dart_state_position(state, b), b, next[b]);
+        }
+        for (uint32_t i = 0; i < STEPS; i++) {
+            for (uint32_t b = 0; b < B && i == 5; b++) next[b] = (int32_t)(7 * b + 1);
+            for (uint32_t b = 0; b < B; b++) note(seen[b], next[b]);
+            must(dart_decode(state, &(dart_decode_args){.ids = i == 5 ? next : NULL, .sampling = full, .sampling_count = B, .logits = logits[0],
+                                                        .next_ids = next}),
+                 "dart_decode");
+            for (uint32_t b = 0; b < B; b++) check_choice(&full[b], logits[b], seen[b], dart_state_position(state, b), b, next[b]);
+        }
+        /* Steps in one submission. */
+        must(dart_generate(state, &(dart_generate_args){.n = 3, .sampling = full, .sampling_count = B, .ids = lasting[0]}), "dart_generate");
+        must(dart_prefill(state, &(dart_prefill_args){.want = DART_LOGITS_LAST, .logits = logits[0], .sampling = full, .sampling_count = B,
+                                                      .next_ids = next}),
+             "dart_prefill");
+        for (uint32_t b = 0; b < B; b++) {
+            assert_int_equal(next[b], lasting[2][b]);
+            for (uint32_t i = 0; i < 2; i++) note(seen[b], lasting[i][b]);
+        }
+        dart_state_destroy(&state);
+    }
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+/* ---- Scores ---- */
+
+static void near_score(float got, double want)
+{
+    if (!(fabs((double)got - want) <= 2e-5 * (1 + fabs(want)))) fail_msg("%.9g instead of %.9g", (double)got, want);
+}
+
+static void check_scores(const float *logits, int32_t target, float got, float log_z, uint32_t k, const int32_t *ids, const float *top)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < small.V; i++) sum += exp((double)logits[i]);
+    near_score(log_z, log(sum));
+    near_score(got, target < 0 ? 0 : (double)logits[target] - log(sum));
+    for (uint32_t n = 0; n < k; n++) {
+        near_score(top[n], (double)logits[ids[n]] - log(sum));
+        if (n > 0) assert_true(logits[ids[n]] < logits[ids[n - 1]] || (logits[ids[n]] == logits[ids[n - 1]] && ids[n] > ids[n - 1]));
+        for (uint32_t i = 0; i < small.V && n + 1 == k; i++) {
+            bool listed = false;
+            for (uint32_t m = 0; m < k; m++) listed = listed || ids[m] == (int32_t)i;
+            assert_true(listed || logits[i] <= logits[ids[n]]);
+        }
+    }
+}
+
+static void scores_are_those_of_the_logits(void **unused)
+{
+    (void)unused;
+    enum { K_BEST = 5 };
+    dart_model *model = model_of(&small, NULL);
+    dart_state *state = state_of(model, &(dart_state_options){.B = B, .max_piece = 24});
+    int32_t *ids = ids_of(B, small.V), targets[B][L], best[B][L][K_BEST], next[B];
+    float log_z[B][L], target[B][L], top[B][L][K_BEST];
+    float (*logits)[L][97] = calloc(B, sizeof *logits);
+    assert_non_null(logits);
+    const uint32_t counts[B] = {L, 7, 0, L - 1};
+    for (uint32_t b = 0; b < B; b++)
+        for (uint32_t t = 0; t < L; t++) targets[b][t] = t % 9 == 4 ? -1 : ids[(b * L + 3 * t) % (B * L)];
+    const dart_scores all = {.k = K_BEST, .targets = targets[0], .target = target[0], .log_z = log_z[0], .top_ids = best[0][0], .top = top[0][0]};
+    dart_prefill_args args = {.ids = ids, .L = L, .counts = counts, .want = DART_LOGITS_ALL, .logits = logits[0][0], .scores = &all};
+    must(dart_prefill(state, &args), "dart_prefill");
+    for (uint32_t b = 0; b < B; b++)
+        for (uint32_t t = 0; t < counts[b]; t++)
+            check_scores(logits[b][t], targets[b][t], target[b][t], log_z[b][t], K_BEST, best[b][t], top[b][t]);
+    /* Some rows, without logits. */
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    const uint64_t rows[3] = {3 * L + 5, 2, L + 6};
+    const int32_t of_rows[3] = {11, -1, 96};
+    const dart_scores some = {.k = 1, .targets = of_rows, .target = target[0], .log_z = log_z[0], .top_ids = best[0][0], .top = top[0][0]};
+    args.want = DART_LOGITS_ROWS;
+    args.rows = rows;
+    args.rows_count = 3;
+    args.logits = NULL;
+    args.scores = &some;
+    must(dart_prefill(state, &args), "dart_prefill");
+    for (uint32_t i = 0; i < 3; i++)
+        check_scores(logits[rows[i] / L][rows[i] % L], of_rows[i], target[0][i], log_z[0][i], 1, &best[0][0][i], &top[0][0][i]);
+    /* Of the tokens chosen, in a choice and in a step. */
+    const dart_scores chosen = {.target = target[0], .log_z = log_z[0]};
+    args = (dart_prefill_args){.want = DART_LOGITS_LAST, .logits = logits[0][0], .scores = &chosen, .sampling = &ways[1], .next_ids = next};
+    must(dart_prefill(state, &args), "dart_prefill");
+    for (uint32_t b = 0; b < B; b++)
+        if (b != 2) check_scores(logits[0][b], next[b], target[0][b], log_z[0][b], 0, NULL, NULL);
+    must(dart_decode(state, &(dart_decode_args){.sampling = &ways[1], .logits = logits[0][0], .scores = &chosen, .next_ids = next}), "dart_decode");
+    for (uint32_t b = 0; b < B; b++) check_scores(logits[0][b], next[b], target[0][b], log_z[0][b], 0, NULL, NULL);
+    quiet = true;
+    assert_int_equal(dart_prefill(state, &(dart_prefill_args){.scores = &all}), DART_INVALID_ARGUMENT); /* of no rows */
+    assert_int_equal(dart_prefill(state, &(dart_prefill_args){.want = DART_LOGITS_LAST, .scores = &chosen}), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_decode(state, &(dart_decode_args){.scores = &(dart_scores){.k = DART_MOST_TOP + 1}}), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_decode(state, &(dart_decode_args){.scores = &(dart_scores){.k = 1}}), DART_INVALID_ARGUMENT);
+    quiet = false;
+    free(logits);
+    dart_state_destroy(&state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 static void refuse(dart_state *state, const dart_sampling *sampling, uint32_t count, const char *says)
 {
     char text[512];
@@ -325,7 +471,16 @@ static void wrong_settings_are_refused(void **unused)
     refuse(state, each, B, "end id 97");
     each[B - 1].end_ids[1] = -1;
     refuse(state, each, B, "end id -1");
+    each[B - 1] = (dart_sampling){.top_p = 1.5f};
+    refuse(state, each, B, "top_p 1.5 of sequence 3");
+    each[B - 1] = (dart_sampling){.min_p = -1};
+    refuse(state, each, B, "min_p -1");
+    each[B - 1] = (dart_sampling){.repetition_penalty = NAN};
+    refuse(state, each, B, "repetition_penalty");
+    each[B - 1] = (dart_sampling){.ids_below = small.V + 1};
+    refuse(state, each, B, "ids_below 98");
     quiet = false;
+    each[B - 1] = (dart_sampling){.end_ids_count = 2, .ids_below = small.V, .top_p = 1, .min_p = 1, .repetition_penalty = 1};
     each[B - 1].end_ids[1] = (int32_t)small.V - 1;
     must(dart_decode(state, &(dart_decode_args){.ids = ids, .sampling = each, .sampling_count = B}), "dart_decode");
     dart_state_destroy(&state);
@@ -362,6 +517,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sequences_end),
         cmocka_unit_test(pieces_end_at_the_last_position),
         cmocka_unit_test(ended_sequences_take_tokens),
+        cmocka_unit_test(all_settings_act),
+        cmocka_unit_test(scores_are_those_of_the_logits),
         cmocka_unit_test(wrong_settings_are_refused),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));

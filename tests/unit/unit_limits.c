@@ -142,9 +142,10 @@ static void refuses_what_it_cannot_slice(void **unused)
     expect_unsupported(&r, dart_gated_norm(r.stream, &(dart_gated_norm_args){.T = T, .I = W, .eps = 1, .y = x, .z = x, .weight = x, .out = y}),
                        "dart_gated_norm");
     expect_unsupported(&r, dart_conv(r.stream, &(dart_conv_args){.B = 1, .L = T, .C = W, .K = 4, .x = x, .weight = x, .y = y}), "dart_conv");
-    const dart_tensor settings = rig_ints(&r, 4 * T, NULL);
+    const dart_tensor settings = rig_ints(&r, 8 * T, NULL);
     expect_unsupported(&r, dart_argmax(r.stream, &(dart_argmax_args){.T = T, .V = W, .logits = x, .ids = i}), "dart_argmax");
     expect_unsupported(&r, dart_sample(r.stream, &(dart_sample_args){.T = T, .V = W, .logits = x, .settings = settings, .ids = i}), "dart_sample");
+    expect_unsupported(&r, dart_log_probs(r.stream, &(dart_log_probs_args){.T = T, .V = W, .logits = x, .log_z = y}), "dart_log_probs");
     expect_unsupported(&r, dart_ssd(r.stream, &(dart_ssd_args){.B = 1, .L = T, .H = 1, .G = 1, .N = 16, .P = W, .S = 16, .x = x, .dt = x, .b = x,
                                                                .c = x, .a_log = x, .y = y}), "dart_ssd");
     /* Two sequences: their memories are not contiguous in parts. */

@@ -142,7 +142,15 @@ static dart_kv_append_args good_kv_append(void)
     return (dart_kv_append_args){.B = B, .L = L, .G = G, .D = P, .C = 2 * L, .k = f32, .v = f32, .seq = i32, .to_k = f16, .to_v = f16};
 }
 static dart_argmax_args good_argmax(void) { return (dart_argmax_args){.T = T, .V = V, .logits = f32, .ids = i32}; }
-static dart_sample_args good_sample(void) { return (dart_sample_args){.T = T, .V = V, .logits = f32, .settings = i32, .seq = i32, .ids = i32}; }
+static dart_sample_args good_sample(void)
+{
+    return (dart_sample_args){.T = T, .V = V, .logits = f32, .settings = i32, .seq = i32, .seen = i32, .ids = i32};
+}
+static dart_mark_ids_args good_mark_ids(void) { return (dart_mark_ids_args){.B = B, .L = L, .V = 100, .ids = i32, .seq = i32, .seen = i32}; }
+static dart_log_probs_args good_log_probs(void)
+{
+    return (dart_log_probs_args){.T = T, .V = V, .k = 4, .logits = f32, .targets = i32, .log_z = f32, .target = f32, .top_ids = i32, .top = f32};
+}
 static dart_advance_args good_advance(void)
 {
     return (dart_advance_args){.B = B, .slots = 4, .seq = i32, .ids = i32, .log = i32, .stops = i32, .live = i32};
@@ -688,7 +696,11 @@ static void choices(void **unused)
     BAD(sample, a.V = 0);
     BAD(sample, a.V = 1u << 31);
     BAD(sample, a.keep_ended = true, a.seq.buffer = NULL);
-    BAD(sample, a.T = ROOM / 4 + 1, a.V = 1, a.seq.buffer = NULL); /* settings end before the last row */
+    GOOD(sample, a.seen.buffer = NULL);
+    GOOD(sample, a.mark_ids = true);
+    BAD(sample, a.mark_ids = true, a.seen.buffer = NULL);
+    BAD_INTS(sample, seen);
+    BAD(sample, a.T = ROOM / 8 + 1, a.V = 1, a.seq.buffer = NULL); /* settings end before the last row */
     NEEDED(sample, logits);
     NEEDED(sample, settings);
     NEEDED(sample, ids);
@@ -696,6 +708,42 @@ static void choices(void **unused)
     BAD_INTS(sample, ids);
     BAD_INTS(sample, settings);
     BAD_INTS(sample, seq);
+    GOOD(mark_ids, a.seq.buffer = NULL);
+    GOOD(mark_ids, a.T = L, a.cu = i32, a.seq.buffer = NULL);
+    BAD(mark_ids, a.B = 0);
+    BAD(mark_ids, a.L = 0);
+    BAD(mark_ids, a.V = 0);
+    BAD(mark_ids, a.V = 1u << 31);
+    BAD(mark_ids, a.V = 32 * (ROOM / B + 1)); /* sets end before the last sequence */
+    NEEDED(mark_ids, ids);
+    NEEDED(mark_ids, seen);
+    BAD_INTS(mark_ids, ids);
+    BAD_INTS(mark_ids, seq);
+    BAD_INTS(mark_ids, seen);
+    GOOD(log_probs, a.logits.row = 2 * V);
+    GOOD(log_probs, a.k = 0, a.top_ids.buffer = a.top.buffer = NULL);
+    GOOD(log_probs, a.targets.buffer = a.target.buffer = NULL);
+    GOOD(log_probs, a.k = DART_MOST_TOP);
+    BAD(log_probs, a.k = DART_MOST_TOP + 1);
+    BAD(log_probs, a.k = 0);
+    BAD(log_probs, a.T = 0);
+    BAD(log_probs, a.V = 0);
+    BAD(log_probs, a.V = 1u << 31);
+    NEEDED(log_probs, logits);
+    NEEDED(log_probs, log_z);
+    NEEDED(log_probs, targets);
+    NEEDED(log_probs, target);
+    NEEDED(log_probs, top_ids);
+    NEEDED(log_probs, top);
+    BAD_FLOATS(log_probs, logits);
+    BAD_INTS(log_probs, targets);
+    BAD_INTS(log_probs, top_ids);
+    BAD(log_probs, a.log_z = f16);
+    BAD_FLOATS(log_probs, log_z);
+    BAD(log_probs, a.target = f16);
+    BAD_FLOATS(log_probs, target);
+    BAD(log_probs, a.top = f16);
+    BAD_FLOATS(log_probs, top);
     GOOD(advance, a.B = ROOM / 2, a.ids.buffer = a.log.buffer = a.stops.buffer = a.live.buffer = NULL);
     GOOD(advance, a.stops.buffer = a.live.buffer = NULL);
     BAD(advance, a.ids.buffer = a.log.buffer = NULL);

@@ -5,13 +5,15 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct text_test {
     corpus data;
     uint32_t L, B, piece; /* tokens of a sequence, sequences at a time, tokens of them at a time */
     uint64_t sequences;
     int32_t *ids, *targets; /* B L */
-    float *logits;          /* B piece V */
+    int32_t *wanted, *best; /* B piece: the next tokens of a piece, and the likeliest ones */
+    float *target, *top;    /* B piece: their log-probabilities */
 } text_test;
 
 typedef struct score {
@@ -20,51 +22,45 @@ typedef struct score {
     double seconds;
 } score;
 
-static void add_token(score *s, const float *logits, uint32_t V, int32_t target)
-{
-    float top = logits[0];
-    uint32_t best = 0;
-    double sum = 0;
-    for (uint32_t v = 1; v < V; v++) {
-        if (!(logits[v] > top)) continue;
-        top = logits[v];
-        best = v;
-    }
-    for (uint32_t v = 0; v < V; v++) sum += exp((double)logits[v] - (double)top);
-    s->loss += log(sum) + (double)top - (double)logits[target];
-    s->right += best == (uint32_t)target;
-    s->tokens++;
-}
-
 /* `count` sequences of the batch, piece after piece. */
-static dart_status run_batch(dart_state *state, const text_test *test, uint32_t count, uint32_t V, score *s)
+static dart_status run_batch(dart_state *state, const text_test *test, uint32_t count, score *s)
 {
+    const dart_scores scores = {.k = 1, .targets = test->wanted, .target = test->target, .top_ids = test->best, .top = test->top};
     dart_status status = dart_state_reset(state, -1);
     for (uint32_t t = 0; t < test->L && status == DART_OK; t += test->piece) {
         const uint32_t n = test->L - t < test->piece ? test->L - t : test->piece;
+        for (uint32_t b = 0; b < test->B; b++)
+            memcpy(test->wanted + (size_t)b * n, test->targets + (size_t)b * test->L + t, n * sizeof *test->wanted);
         status = dart_prefill(state, &(dart_prefill_args){.ids = test->ids + t, .ids_row = test->L, .L = n, .want = DART_LOGITS_ALL,
-                                                          .logits = test->logits});
-        for (uint32_t b = 0; b < count && status == DART_OK; b++)
-            for (uint32_t i = 0; i < n; i++)
-                add_token(s, test->logits + ((size_t)b * n + i) * V, V, test->targets[(size_t)b * test->L + t + i]);
+                                                          .scores = &scores});
+        for (size_t i = 0; i < (size_t)count * n && status == DART_OK; i++) {
+            s->loss -= (double)test->target[i];
+            s->right += test->best[i] == test->wanted[i];
+            s->tokens++;
+        }
     }
     return status;
 }
 
-static int run(text_test *test, dart_state *state, uint32_t V, score *s)
+static int run(text_test *test, dart_state *state, score *s)
 {
     const size_t tokens = (size_t)test->B * test->L;
     test->ids = calloc(tokens, sizeof *test->ids);
     test->targets = calloc(tokens, sizeof *test->targets);
-    test->logits = malloc((size_t)test->B * test->piece * V * sizeof *test->logits);
-    if (test->ids == NULL || test->targets == NULL || test->logits == NULL) return cli_fail_memory();
+    const size_t rows = (size_t)test->B * test->piece;
+    test->wanted = calloc(rows, sizeof *test->wanted);
+    test->best = calloc(rows, sizeof *test->best);
+    test->target = calloc(rows, sizeof *test->target);
+    test->top = calloc(rows, sizeof *test->top);
+    if (test->ids == NULL || test->targets == NULL || test->wanted == NULL || test->best == NULL || test->target == NULL || test->top == NULL)
+        return cli_fail_memory();
     const uint64_t begin = base_now_ns();
     for (uint64_t first = 0; first < test->sequences; first += test->B) {
         const uint32_t count = test->sequences - first < test->B ? (uint32_t)(test->sequences - first) : test->B;
         cli_progress("sequence %" PRIu64 " of %" PRIu64, first, test->sequences);
         for (uint32_t b = 0; b < count; b++)
             corpus_cut(&test->data, (first + b) * test->L, test->L, test->ids + (size_t)b * test->L, test->targets + (size_t)b * test->L);
-        const dart_status status = run_batch(state, test, count, V, s);
+        const dart_status status = run_batch(state, test, count, s);
         if (status != DART_OK) return cli_fail_state(state, status);
     }
     cli_progress_end();
@@ -91,7 +87,7 @@ int cmd_eval_ppl(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
     cli_model_options with = {.folder = NULL};
-    text_test test = {.L = 2048, .B = 1, .piece = 128};
+    text_test test = {.L = 2048, .B = 1, .piece = 2048};
     args_list files = {.count = 0};
     uint32_t most = 0;
     bool bytes = false;
@@ -139,12 +135,15 @@ int cmd_eval_ppl(int argc, char **argv)
     if (test.piece > test.L) test.piece = test.L;
     const dart_state_options state_options = {.B = test.B, .S = with.S, .no_sma = with.no_sma};
     const dart_status made = dart_state_create(model, &state_options, &state);
-    status = made == DART_OK ? run(&test, state, info.config.V, &s) : cli_fail_model(model, made);
+    status = made == DART_OK ? run(&test, state, &s) : cli_fail_model(model, made);
     if (status == CLI_OK) status = print(&session, &s, common.json);
 done:
     free(test.ids);
     free(test.targets);
-    free(test.logits);
+    free(test.wanted);
+    free(test.best);
+    free(test.target);
+    free(test.top);
     corpus_close(&test.data);
     dart_state_destroy(&state);
     dart_model_destroy(&model);

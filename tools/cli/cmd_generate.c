@@ -32,7 +32,7 @@ enum { TOGETHER = 8 };
 
 /* What the command line asks for, and what it needs of a tokenizer. */
 typedef struct request {
-    const char *ids, *prompt, *prompt_file, *tokenizer_path; /* of ids, prompt and prompt_file one is given */
+    const char *ids, *ids_file, *prompt, *prompt_file, *tokenizer_path; /* of ids, ids_file, prompt and prompt_file one is given */
     args_list end_ids, stops;
     bool no_end;
     uint32_t n;
@@ -202,7 +202,8 @@ static int prepare_text(request *q, const char *folder)
     const dart_text_options options = {.stops = q->stops.texts, .stops_count = q->stops.count};
     if (cli_open_tokenizer(q->tokenizer_path != NULL ? q->tokenizer_path : folder, &q->tokenizer) != CLI_OK) return CLI_FAILED;
     (void)dart_tokenizer_describe(q->tokenizer, &info);
-    if (q->ids == NULL && encode_prompt(q, &info) != CLI_OK) return CLI_FAILED;
+    q->sampling.ids_below = info.ids; /* the model may have more, which no text has */
+    if (q->parsed == NULL && encode_prompt(q, &info) != CLI_OK) return CLI_FAILED;
     if (!q->no_end && info.eos >= 0) {
         if (q->sampling.end_ids_count == DART_END_IDS)
             return cli_fail("--end-id: %d of them leave no room for the end of text; --no-end goes on behind it", DART_END_IDS);
@@ -212,16 +213,39 @@ static int prepare_text(request *q, const char *folder)
     return status == DART_OK ? CLI_OK : cli_fail_tokenizer(q->tokenizer, "--stop", status);
 }
 
+/* Ids of a file, as `dartlm tokenize` prints them: whole numbers with blanks, ends of lines or commas between them. */
+static int read_ids(request *q)
+{
+    const char *name = strcmp(q->ids_file, "-") == 0 ? "standard input" : q->ids_file;
+    char *text = NULL;
+    size_t bytes = 0;
+    if (cli_read_text(q->ids_file, &text, &bytes) != CLI_OK) return CLI_FAILED;
+    int status = bytes == strlen(text) && bytes / 2 < INT32_MAX ? CLI_OK : cli_fail("%s: a file of ids has no zero bytes, and less than 2^32", name);
+    q->parsed = status == CLI_OK ? malloc((bytes / 2 + 1) * sizeof *q->parsed) : NULL;
+    if (status == CLI_OK && q->parsed == NULL) status = cli_fail_memory();
+    for (char *word = strtok(text, " \t\r\n,"); word != NULL && status == CLI_OK; word = strtok(NULL, " \t\r\n,")) {
+        uint64_t id = 0;
+        if (args_whole(word, &id) && id <= INT32_MAX) q->parsed[q->prompt_count++] = (int32_t)id;
+        else status = cli_fail("%s: '%.40s' is no token id", name, word);
+    }
+    free(text);
+    q->prompt_ids = q->parsed;
+    if (status == CLI_OK && q->prompt_count == 0) return cli_fail("%s has no ids", name);
+    return status;
+}
+
 /* What the table of options cannot say. */
 static int check_request(const args_syntax *syntax, request *q, bool *text)
 {
-    if ((q->ids != NULL) + (q->prompt != NULL) + (q->prompt_file != NULL) != 1)
-        return args_mistake(syntax, "one of --prompt, --prompt-file and --ids is needed");
-    *text = q->ids == NULL || q->tokenizer_path != NULL;
+    if ((q->ids != NULL) + (q->ids_file != NULL) + (q->prompt != NULL) + (q->prompt_file != NULL) != 1)
+        return args_mistake(syntax, "one of --prompt, --prompt-file, --ids and --ids-file is needed");
+    *text = (q->ids == NULL && q->ids_file == NULL) || q->tokenizer_path != NULL;
     if (!*text && (q->stops.count > 0 || q->no_end)) return args_mistake(syntax, "--stop and --no-end need a tokenizer");
-    if (q->sampling.temperature <= 0 && (q->sampling.top_k != 0 || q->sampling.seed != 0))
-        return args_mistake(syntax, "--top-k and --seed need a --temperature above 0");
+    const dart_sampling *s = &q->sampling;
+    if (s->temperature <= 0 && (s->top_k != 0 || s->top_p > 0 || s->min_p > 0 || s->seed != 0))
+        return args_mistake(syntax, "--top-k, --top-p, --min-p and --seed need a --temperature above 0");
     const int status = parse_end_ids(syntax, &q->end_ids, &q->sampling);
+    if (status == ARGS_GO_ON && q->ids_file != NULL) return read_ids(q) == CLI_OK ? ARGS_GO_ON : CLI_FAILED;
     if (status != ARGS_GO_ON || q->ids == NULL) return status;
     q->prompt_ids = q->parsed = parse_ids(q->ids, &q->prompt_count);
     if (q->prompt_ids == NULL) return args_mistake(syntax, "--ids: expected whole numbers with commas between them, not '%s'", q->ids);
@@ -238,11 +262,16 @@ int cmd_generate(int argc, char **argv)
         {"prompt", 0, ARGS_TEXT, "TEXT", &q.prompt, "the text to continue; the new text is printed as it comes", 0, 0, false},
         {"prompt-file", 0, ARGS_TEXT, "FILE", &q.prompt_file, "the same of a file, - is standard input", 0, 0, false},
         {"ids", 0, ARGS_TEXT, "1,2,3", &q.ids, "the tokens to continue; the new ids are printed, or, with\n--tokenizer, their text", 0, 0, false},
+        {"ids-file", 0, ARGS_TEXT, "FILE", &q.ids_file, "the same of a file as `dartlm tokenize` writes them, - is standard input", 0, 0, false},
         {"tokens", 'n', ARGS_U32, "N", &q.n, "how many to add", 1, 1 << 24, true},
         {"tokenizer", 0, ARGS_TEXT, "PATH", &q.tokenizer_path, "tokenizer.json, or the folder that it is in; by default the\nmodel's", 0, 0, false},
         {"temperature", 0, ARGS_F32, "T", &q.sampling.temperature,
          "above 0: sample; by default the largest logit is taken", 0, 1000, false},
         {"top-k", 0, ARGS_U32, "K", &q.sampling.top_k, "sample from the K largest only", 0, 0, false},
+        {"top-p", 0, ARGS_F32, "P", &q.sampling.top_p, "sample from the likeliest that make up a share of P", 0, 1, false},
+        {"min-p", 0, ARGS_F32, "P", &q.sampling.min_p, "sample from those at least P times as likely as the likeliest", 0, 1, false},
+        {"repetition-penalty", 0, ARGS_F32, "R", &q.sampling.repetition_penalty,
+         "above 1: make tokens that the prompt or the new text has less\nlikely; with the largest logit, too", 0, 1000, false},
         {"end-id", 0, ARGS_LIST, "ID", &q.end_ids, "a token to stop behind; up to four times", 0, 0, false},
         {"stop", 0, ARGS_LIST, "TEXT", &q.stops, "a text to stop before", 0, 0, false},
         {"no-end", 0, ARGS_FLAG, NULL, &q.no_end, "go on behind the tokenizer's end of text", 0, 0, false},
@@ -270,6 +299,8 @@ int cmd_generate(int argc, char **argv)
     if (status != ARGS_GO_ON) goto done;
     status = text ? prepare_text(&q, with.folder) : CLI_OK;
     if (status == CLI_OK) status = cli_open_model(&session, &common, &with, &model);
+    dart_model_info info;
+    if (status == CLI_OK && dart_model_describe(model, &info) == DART_OK && q.sampling.ids_below >= info.config.V) q.sampling.ids_below = 0;
     if (status == CLI_OK) status = generate(&session, &common, model, &with, &q);
     dart_model_destroy(&model);
     cli_close(&session);

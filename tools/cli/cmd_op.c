@@ -319,6 +319,8 @@ int cmd_op(int argc, char **argv)
         {"clip", 0, ARGS_F32, "X", &s->clip, "grad_norm: largest norm; 0, the default: no limit", 0, 0, false},
         {"temperature", 0, ARGS_F32, "T", &s->temperature, "sample: by default 1", 0, 0, false},
         {"top-k", 0, ARGS_U32, "K", &s->top_k, "sample: from the K largest; by default all", 0, 0, false},
+        {"top-p", 0, ARGS_F32, "P", &s->top_p, "sample: by default all", 0, 1, false},
+        {"min-p", 0, ARGS_F32, "P", &s->min_p, "sample: by default all", 0, 1, false},
         {"seed", 0, ARGS_U64, "X", &s->seed, "sample: by default 0", 0, 0, false},
         {"dump-stages", 0, ARGS_TEXT, "DIR", &stages, "write each intermediate to DIR/NAME.safetensors", 0, 0, false},
         {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &common.dtype,

@@ -197,9 +197,12 @@ static dart_dtype stored_dtype(const operation *o, size_t index, dart_dtype dtyp
 
 int32_t operation_setting(const operation_settings *settings, uint64_t i)
 {
-    int32_t words[4] = {0, (int32_t)settings->top_k, (int32_t)(uint32_t)settings->seed, (int32_t)(settings->seed >> 32)};
+    enum { WORDS = 8 };
+    int32_t words[WORDS] = {0, (int32_t)settings->top_k, (int32_t)(uint32_t)settings->seed, (int32_t)(settings->seed >> 32)};
     memcpy(words, &settings->temperature, sizeof settings->temperature);
-    return words[i % 4];
+    memcpy(words + 4, &settings->top_p, sizeof settings->top_p);
+    memcpy(words + 5, &settings->min_p, sizeof settings->min_p);
+    return words[i % WORDS];
 }
 
 int operation_place(operation *o, const cli_session *session, size_t index, dart_dtype dtype, const void *values)

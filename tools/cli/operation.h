@@ -25,7 +25,7 @@ enum {
     TENSOR_F32 = 1 << 5,      /* f32 whatever the dtype chosen */
     TENSOR_I32 = 1 << 6,
     TENSOR_RAW = 1 << 7,      /* f32 unless the tensor behind it, its scale, is given */
-    TENSOR_SETTINGS = 1 << 8, /* dart_sample's: when missing, temperature, top_k and seed of operation_settings in every row */
+    TENSOR_SETTINGS = 1 << 8, /* dart_sample's: when missing, those of operation_settings in every row, without a penalty */
     TENSOR_POSITIVE = 1 << 9, /* no element is below 0 */
     OPERATION_MAX_TENSORS = 32
 };
@@ -67,7 +67,7 @@ typedef struct operation_settings {
     uint32_t S, first, top_k;
     int plan; /* dart_plan */
     bool dt_is_step;
-    float dt_min, dt_max, eps, scale, base, clip /* 0: no limit */, temperature;
+    float dt_min, dt_max, eps, scale, base, clip /* 0: no limit */, temperature, top_p, min_p;
     uint64_t seed;
 } operation_settings;
 

@@ -400,7 +400,7 @@ const operation_kind operation_kinds[] = {
      NULL},
     {"argmax", {{"logits", "T V", IN}, {"ids", "T", OUT | I32}}, NULL, argmax, NULL},
     {"sample",
-     {{"logits", "T V", IN}, {"settings", "T 4", IN | I32 | TENSOR_SETTINGS}, {"seq", "T 2", MAY | I32}, {"ids", "T", OUT | I32}},
+     {{"logits", "T V", IN}, {"settings", "T 8", IN | I32 | TENSOR_SETTINGS}, {"seq", "T 2", MAY | I32}, {"ids", "T", OUT | I32}},
      NULL,
      sample,
      NULL},
