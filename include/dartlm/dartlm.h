@@ -88,7 +88,7 @@ typedef enum dart_status {
     DART_IO = 6,               /* the file cannot be opened or read: check path and rights */
     DART_BAD_DATA = 7,         /* the file's contents are wrong: the text names the place */
     DART_INTERNAL = 8,         /* a defect of this library or of a driver: report it with the text */
-    DART_CANCELLED = 9         /* the caller's callback stopped the call: reset the state that the call was changing */
+    DART_CANCELLED = 9         /* the caller's callback stopped the call: go on from where it says it stopped */
 } dart_status;
 /* Short lower-case name, static; "unknown status" for other values. */
 DART_API const char *dart_status_name(dart_status status);

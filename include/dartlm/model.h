@@ -14,7 +14,7 @@
  *   Failure        A call that fails before its first work on the device leaves the state as it was: invalid arguments,
  *                  or no memory before the first piece. A later failure breaks the state: every call except
  *                  dart_state_reset, the queries and dart_state_destroy then returns that same status. Resetting all
- *                  sequences repairs the state, unless the device is lost.
+ *                  sequences repairs the state, unless the device is lost. A prefill that go_on ends breaks nothing.
  *   Errors         dart_state_error has the text for calls on a state, dart_model_error for dart_state_create, and
  *                  dart_device_error for dart_model_open and dart_model_random.
  */
@@ -123,6 +123,7 @@ typedef struct dart_state_options {
                               watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are whole layers of a piece or
                               whole decoding steps; their number is computed from the measured time of earlier submissions.
                               Results do not depend on it. */
+    uint32_t marks;        /* the most marks of a sequence (dart_state_mark), at most 1024; 0: 1 */
 } dart_state_options;
 
 /* B empty sequences at position 0. options may be NULL. DART_UNSUPPORTED when a tensor of B sequences exceeds
@@ -132,7 +133,7 @@ DART_API void dart_state_destroy(dart_state **state);
 /* Compiles the kernels that prefill and decoding of this state need, on several threads. Without this call the first calls
  * compile kernels as they need them. dart_device_cache returns the compiled code. Blocking; changes no sequence. */
 DART_API dart_status dart_state_warm(dart_state *state);
-/* Makes sequence b, or all sequences with b < 0, empty at position 0. Tokens that an earlier call chose are discarded for the
+/* Makes sequence b, or all sequences with b < 0, empty at position 0; sequence 0 of one is all sequences. Tokens that an earlier call chose are discarded for the
  * whole batch, so the next dart_decode needs ids. Resetting all sequences repairs a broken state, and later results are
  * bit-equal to those of a new state. After resetting one sequence they equal those of a new state within rounding only: its
  * memories share blocks with those of other sequences, and a sum over memories is split where a block ends. Memory stays
@@ -151,11 +152,61 @@ typedef enum dart_state_kind {
     DART_STATE_MEMORIES = 2,    /* allocated for memories of closed chunks, with their scales; of a Transformer, for keys and values */
     DART_STATE_MEMORIES_USED = 3, /* the part of DART_STATE_MEMORIES that is in use now */
     DART_STATE_WORKSPACE = 4,   /* activations of a piece, logits, ids; without the ops' own scratch memory */
+    DART_STATE_MARKS = 6,       /* allocated for marks, and for what a prefill with go_on goes back to */
     DART_STATE_KV_CACHE = 5     /* for comparison: keys and values of all heads for the same tokens, 2 H P elements a token and
                                    layer in the dtype of the memories; allocated nowhere but in a Transformer with G = H */
 } dart_state_kind;
 /* Bytes on the device, of all layers and sequences. */
 DART_API uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind);
+
+/* ---- States are values ---------------------------------------------------------------------------------------- */
+
+/* A sequence of a state can be written to a file and read on any backend and device, copied to another place, and taken back to an
+ * earlier token. Each of these calls may end the windows of decoding steps (dart_window_args), which changes later results within
+ * rounding. Sequences that the call does not name stay as they are otherwise. */
+
+/* Writes sequence b, or with b < 0 all sequences, to a file, in the form of docs/state-file.md: positions, recurrent states, convolution
+ * inputs, memories or keys and values, and the tokens chosen last, with checksums. The file appears at `path` only when it is complete and
+ * on stable storage; until then what was there stays. Settings of dart_sampling and marks are not part of it. Blocking. Besides the file the
+ * call needs host memory for two layers. DART_IO: the file, the state goes on. */
+DART_API dart_status dart_state_save(dart_state *state, int32_t b, const char *path);
+/* Replaces sequence b by the one sequence of the file, or with b < 0 all B sequences by the B of the file. The file may come from another
+ * backend or device, and from models that store activations and memories otherwise: these are then converted. What the sequence yields
+ * afterwards is what the saved one yields, within rounding; to the bit where all sequences were saved, the state that loads has the
+ * same options, dtypes and device and had no tokens, and the state that was saved went on after saving.
+ * DART_INVALID_ARGUMENT: the file is of another model, of other S or no_sma, or has another number of sequences; the text names the first
+ * number that differs. The same model means: equal numbers in dart_model_config (but for S), and an equal fingerprint of the weights, a
+ * checksum of 64 bits over the values of all parameters, in the dtype that the checkpoint has, computed when a model is loaded. It does
+ * not depend on dart_model_options. The same weights in a checkpoint of another dtype are another model.
+ * DART_BAD_DATA: no state file, of another version, cut short or damaged; the text says where. Everything is checked before the state
+ * changes: these failures, DART_IO and DART_OUT_OF_MEMORY leave it as it was. A device that fails while sequences are written breaks it.
+ * The tokens chosen last come with the sequences: dart_decode needs no ids if the saving state needed none and, with b >= 0 and B > 1,
+ * this state needs none either. dart_state_ended is false until the next call that chooses. */
+DART_API dart_status dart_state_load(dart_state *state, int32_t b, const char *path);
+/* Replaces sequence to_b of a state by a copy of sequence from_b of the same state or of another state of the same model, with the same S
+ * and no_sma; B may differ. Copies on the device, without the host. The text of a failure is that of dart_state_error(to). No other thread
+ * may use either state meanwhile. The token chosen last is copied if `to` has chosen tokens, too, or has B = 1; else dart_decode of `to`
+ * needs ids. So one prefill can be the context of many answers: prefill sequence 0 alone, copy it to all others, choose with seeds.
+ * Running out of memory leaves both as they were. */
+DART_API dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *from, uint32_t from_b);
+/* Keeps what dart_state_truncate needs to return sequence b to its present position: recurrent states and convolution inputs, whose size is
+ * that of DART_STATE_CONVOLUTION and DART_STATE_RECURRENT for one sequence, on the device. Memories of closed chunks are shared, not copied.
+ * The oldest mark of the sequence gives way where dart_state_options.marks are kept. Resetting or replacing a sequence drops its marks.
+ * A Transformer needs none, nor does position 0: the call then does nothing. */
+DART_API dart_status dart_state_mark(dart_state *state, uint32_t b);
+/* Takes sequence b back to its first `position` tokens. What is possible: a recurrent state cannot be run backwards, as every token has
+ * multiplied it by a decay, and inverting it would multiply rounding errors by the inverse. Memories of closed chunks do not hold the
+ * convolution inputs either. So the sequence returns to its last mark at or before `position`, or to the empty sequence at 0, and computes
+ * the tokens from there to `position` again, to the same results within rounding; without tokens between, to the same bits as at the mark.
+ * To return to a chunk border, or to any token, at no cost: mark it on the way. ids: the first `position` tokens of the sequence, of
+ * which only those behind the mark are read; may be NULL at a mark and at 0.
+ * Of a Transformer, keys and values stay and nothing is computed; with ids the last token is computed again for its logits, without
+ * DART_LOGITS_LAST gives zeros until the next token.
+ * Marks behind `position` are dropped, and so are tokens chosen earlier, for the whole batch: the next dart_decode needs ids.
+ * DART_INVALID_ARGUMENT: position is beyond the sequence's, or ids are missing (the text names the mark) or outside [0, V); nothing has
+ * changed then. A failure while tokens are computed again before any work leaves the sequence at a token between, see
+ * dart_state_position. */
+DART_API dart_status dart_state_truncate(dart_state *state, uint32_t b, uint64_t position, const int32_t *ids);
 
 /* ---- Feeding tokens ------------------------------------------------------------------------------------------ */
 
@@ -219,8 +270,10 @@ typedef struct dart_prefill_args {
     const dart_sampling *sampling; /* optional: choose every sequence's next token and keep it for dart_decode */
     uint32_t sampling_count;
     int32_t *next_ids;      /* B, optional: the tokens chosen; needs sampling */
-    bool (*go_on)(void *user); /* optional: called between submissions; false ends the call with DART_CANCELLED, which breaks
-                                  the state */
+    bool (*go_on)(void *user); /* optional: called between submissions; false ends the call with DART_CANCELLED. Each sequence is then
+                                  as after its last whole piece, see dart_state_position, and goes on from there; tokens that an
+                                  earlier call chose are discarded. Costs a copy of what layers carry (not of memories) before each
+                                  piece, and room for it. */
     void *user;
 } dart_prefill_args;
 /* Consumes up to L tokens of every sequence. A long input is computed in pieces of at most max_piece tokens, and a piece in

@@ -80,11 +80,16 @@ static dart_status grow(dart_state *state, uint32_t tokens, const char *call)
     return DART_OK;
 }
 
+uint64_t model_cache_most(const dart_state *state)
+{
+    return base_smaller(state->limit / (state->B * row_bytes(state)), MOST_CACHE_TOKENS);
+}
+
 dart_status model_cache_reserve(dart_state *state, uint64_t tokens, const char *call)
 {
     const uint64_t have = state->cache_tokens;
-    const uint64_t most = base_smaller(state->limit / (state->B * row_bytes(state)), MOST_CACHE_TOKENS);
     if (!state->model->config.transformer || tokens <= have) return DART_OK;
+    const uint64_t most = model_cache_most(state);
     if (tokens > most)
         return base_fail(&state->report, DART_UNSUPPORTED, "%s: %llu tokens: keys of %u sequences on %s have room for %llu each", call,
                          (unsigned long long)tokens, state->B, state->model->device->info.name, (unsigned long long)most);

@@ -113,6 +113,23 @@ dart_status model_memories_reserve(dart_state *state, uint64_t count, const char
     }
 }
 
+dart_status model_memories_shape(dart_state *state, const uint32_t *M, uint32_t count, const char *call)
+{
+    const dart_model_config *c = &state->model->config;
+    const uint64_t widest = base_larger(model_config_memory(c) * dart_dtype_size(state->model->memories), (uint64_t)c->H * c->N * 4);
+    const uint64_t most = state->limit / (widest * state->B);
+    for (uint32_t b = 0; b < state->B; b++)
+        if ((uint64_t)state->positions[b] >= state->S) return DART_OK;
+    for (uint32_t i = 0; i < count; i++)
+        if (M[i] > most) return DART_OK;
+    model_memories_retire(state);
+    for (uint32_t i = 0; i < count; i++) {
+        const dart_status status = add_block(state, M[i]);
+        if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, call);
+    }
+    return DART_OK;
+}
+
 uint64_t model_raw_bytes(const dart_state *state, uint32_t T, uint32_t B)
 {
     return dart_packed_chunks(T, state->S, B) * model_config_memory(&state->model->config) * 4;

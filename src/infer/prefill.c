@@ -119,8 +119,8 @@ static dart_status upload(dart_state *state, const dart_prefill_args *a, const p
         state->host_seq[2 * b] = state->positions[b];
         state->host_seq[2 * b + 1] = (int32_t)count;
         if (count > 0) memcpy(&state->host_ids[row_of(state, p, b, p->t)], &a->ids[b * row + p->t], count * sizeof *a->ids);
-        /* Where the sequence ends, if here: its row of the piece. */
-        state->host_ends[b] = count > 0 && p->t + count == count_of(a, b) ? (int32_t)row_of(state, p, b, p->t + count - 1) : -1;
+        /* Where the sequence ends, if here: its row of the piece. A call that may be cancelled may end behind any piece. */
+        state->host_ends[b] = count > 0 && (p->t + count == count_of(a, b) || a->go_on != NULL) ? (int32_t)row_of(state, p, b, p->t + count - 1) : -1;
     }
     state->seq_current = false;
     dart_status status = model_state_write(state, WORK_IDS, 0, state->host_ids, rows_of(p), CALL);
@@ -298,12 +298,26 @@ static dart_status record_slice(dart_state *state, const dart_prefill_args *a, c
     return model_take_stream(state, stream, status, CALL);
 }
 
+/* Ends a call behind the last whole piece, and returns DART_CANCELLED. */
+static dart_status back_out(dart_state *state, const piece *p, slice *slices)
+{
+    dart_status status = DART_OK;
+    for (int i = 0; i < 2; i++) TRY(end_slice(state, p, &slices[i]));
+    TRY(model_backup_return(state, CALL));
+    state->chosen = false;
+    state->broken = DART_OK;
+    return DART_CANCELLED;
+fail:
+    return status;
+}
+
 static dart_status run_piece(dart_state *state, const dart_prefill_args *a, const piece *p)
 {
     const uint32_t layers = state->model->config.layers;
     slice slices[2] = {{.stream = state->prefill}, {.stream = state->ahead}};
     slice *now = &slices[0], *before = &slices[1];
     dart_status status = DART_OK;
+    if (a->go_on != NULL) TRY(model_backup_take(state, CALL));
     TRY(upload(state, a, p));
     const model_pass pass = {.b = p->b, .B = p->B, .L = p->L, .T = p->T, .span = model_span_of(state, p->b, p->B, state->host_seq, false)};
     for (uint32_t layer = 0, end; layer < layers; layer = end) {
@@ -334,7 +348,7 @@ static dart_status run_piece(dart_state *state, const dart_prefill_args *a, cons
     }
     return DART_OK;
 fail:
-    return status;
+    return status == DART_CANCELLED ? back_out(state, p, slices) : status;
 }
 
 /* ---- Packing ---- */

@@ -111,6 +111,7 @@ void dart_state_destroy(dart_state **state)
     dart_stream_destroy(&s->decode);
     model_memories_destroy(s);
     model_cache_destroy(s);
+    model_marks_destroy(s);
     if (s->layers != NULL)
         for (uint32_t l = 0; l < s->model->config.layers; l++) dart_buffer_destroy(&s->layers[l]);
     for (uint32_t l = 0; s->windows != NULL && l < s->model->config.layers; l++) dart_buffer_destroy(&s->windows[l]);
@@ -170,39 +171,33 @@ void model_record_clear(dart_stream *stream, dart_buffer *buffer, uint64_t bytes
     dart_fill(stream, &(dart_fill_args){.T = B, .W = (uint32_t)width, .y = y});
 }
 
-/* Sets *ran once the device may have changed the state. */
-static dart_status clear_sequences(dart_state *state, uint32_t b, uint32_t B, bool *ran)
+dart_status model_clear_sequences(dart_state *state, uint32_t b, uint32_t B, bool *ran, const char *call)
 {
     const dart_model_config *c = &state->model->config;
-    const dart_dtype dtype = state->model->activations;
-    const uint64_t memory = model_config_memory(c), tail = model_config_tail(c);
     dart_stream *stream = state->prefill;
+    model_part parts[MODEL_PARTS];
+    const uint32_t count = model_parts(state, parts);
     dart_status status = dart_stream_begin(stream);
-    if (status != DART_OK) return model_take_stream(state, stream, status, "dart_state_reset");
-    for (uint32_t l = 0; l < c->layers && !c->transformer; l++) {
-        dart_buffer *layer = state->layers[l];
-        model_record_clear(stream, layer, state->h_at, DART_F32, b, B, memory);
-        model_record_clear(stream, layer, state->tail_at, dtype, b, B, tail * model_config_conv(c));
-        if (!state->sma) continue;
-        model_record_clear(stream, layer, state->open_at, DART_F32, b, B, memory);
-        model_record_clear(stream, layer, state->decay_at, DART_F32, b, B, c->H);
-        model_record_clear(stream, layer, state->sma_tail_at, dtype, b, B, tail * model_config_sma_conv(c));
-    }
+    if (status != DART_OK) return model_take_stream(state, stream, status, call);
+    for (uint32_t l = 0; l < c->layers; l++)
+        for (uint32_t i = 0; i < count; i++)
+            model_record_clear(stream, state->layers[l], parts[i].at, parts[i].dtype, b, B, parts[i].width);
     if (state->in_windows) model_windows_clear(state, stream, b, B);
-    model_record_clear(stream, state->work[WORK_LAST], 0, dtype, b, B, c->W);
+    model_record_clear(stream, state->work[WORK_LAST], 0, state->model->activations, b, B, c->W);
     model_record_clear(stream, state->work[WORK_SEEN], 0, DART_F32, b, B, base_ceil_div(c->V, 32));
     /* A recording that failed says so here, before anything runs. */
     status = dart_stream_submit(stream);
-    if (status != DART_OK) return model_take_stream(state, stream, status, "dart_state_reset");
+    if (status != DART_OK) return model_take_stream(state, stream, status, call);
     *ran = true;
     status = dart_stream_wait(stream, state->timeout_ns);
-    return model_take_stream(state, stream, status, "dart_state_reset");
+    return model_take_stream(state, stream, status, call);
 }
 
 dart_status dart_state_reset(dart_state *state, int32_t b)
 {
     if (state == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&state->report, b < 0 || (uint32_t)b < state->B, "dart_state_reset: sequence %d of %u", b, state->B);
+    if (state->B == 1) b = -1; /* the only one is all */
     dart_status status = b >= 0 ? model_state_usable(state, "dart_state_reset") : DART_OK;
     if (status != DART_OK) return status;
     if (b < 0) {
@@ -214,18 +209,13 @@ dart_status dart_state_reset(dart_state *state, int32_t b)
     }
     const uint32_t first = b < 0 ? 0 : (uint32_t)b, count = b < 0 ? state->B : 1;
     bool ran = false;
-    if (status == DART_OK) status = clear_sequences(state, first, count, &ran);
+    if (status == DART_OK) status = model_clear_sequences(state, first, count, &ran, "dart_state_reset");
     if (status != DART_OK) {
         if (ran) state->broken = status;
         return status;
     }
-    state->seq_current = false;
     state->chosen = false;
-    state->judged = false;
-    for (uint32_t i = first; i < first + count; i++) {
-        state->positions[i] = 0;
-        state->ended[i] = false;
-    }
+    for (uint32_t i = first; i < first + count; i++) model_sequence_replaced(state, i, 0);
     if (b < 0) state->broken = DART_OK;
     if (b < 0) state->in_windows = false;
     if (b < 0) model_memories_retire(state);
@@ -263,6 +253,7 @@ uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind)
     case DART_STATE_MEMORIES: return room * one_memory + B * state->cache_room * token;
     case DART_STATE_MEMORIES_USED: return (state->sma ? closed * one_memory : 0) + tokens * token;
     case DART_STATE_WORKSPACE: return state->work_bytes + (state->raw != NULL ? state->raw->bytes : 0);
+    case DART_STATE_MARKS: return model_marks_bytes(state);
     case DART_STATE_KV_CACHE: return tokens * 2 * model_config_inner(c) * stored * c->layers;
     }
     return 0;

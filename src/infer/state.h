@@ -12,6 +12,23 @@ typedef struct memory_block {
     dart_buffer **buffers;
 } memory_block;
 
+/* A tensor that every layer keeps for each sequence, among those of model_block_carried: rows of `width` elements, B of them, from byte `at`
+ * of the layer's buffer on. */
+typedef struct model_part {
+    uint64_t at, width;
+    dart_dtype dtype;
+    bool tail; /* in the dtype of activations, else f32 */
+} model_part;
+enum { MODEL_PARTS = 5 };
+
+/* One sequence as it was at a position, but for its memories: those of chunks closed by then are never written again. */
+typedef struct model_mark {
+    bool kept;
+    uint64_t order;        /* of keeping, for the oldest to give way */
+    int32_t position;
+    dart_buffer **buffers; /* one a layer, NULL before the first use: its parts for one sequence; the first has the row of WORK_LAST behind */
+} model_mark;
+
 /* Buffers of the workspace. WORK_SEQ to WORK_LAST keep their contents from call to call; the others belong to one piece. "rows"
  * are the tokens of a piece, at most dart_state.rows. */
 typedef enum model_work {
@@ -79,6 +96,10 @@ struct dart_state {
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
     dart_buffer **windows;      /* one a layer, NULL before the first step: the tensors of model_block_window, at these bytes */
     uint64_t rows_at, steps_at, hin_at, hin_scale_at, window_bytes;
+    model_mark *marks;          /* B marks_most; NULL before the first mark */
+    uint32_t marks_most;        /* of a sequence */
+    uint64_t marks_made;
+    dart_buffer **backup;       /* as `layers`: before a piece that the caller may cancel; NULL before the first one */
     bool packs_any;             /* prefill packs wherever it can: for tests */
     dart_buffer *raw;           /* of packed pieces, f32: raw_slots H N P of memories, as much of entering states, then (raw_slots + B) H of
                                    decays; NULL before the first such piece */
@@ -124,6 +145,8 @@ dart_status model_state_usable(dart_state *state, const char *call);
 dart_status model_state_plan(dart_state *state, const dart_state_options *options);
 /* Allocates blocks so that every sequence has room for memories 0 .. count - 1. A failure loses no memories. */
 dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call);
+/* For a state without memories: the blocks that another state had, so that sums are cut alike. Does nothing where sequences have memories. */
+dart_status model_memories_shape(dart_state *state, const uint32_t *M, uint32_t count, const char *call);
 /* Number of memories of one sequence that the blocks in use have room for. */
 uint64_t model_memories_room(const dart_state *state);
 /* Puts all blocks out of use, for sequences without memories. Their buffers are kept for later blocks. */
@@ -132,6 +155,8 @@ void model_memories_destroy(dart_state *state);
 /* Makes room for keys and values of that many tokens of every sequence, for a Transformer; does nothing for other models. A failure loses
  * none. */
 dart_status model_cache_reserve(dart_state *state, uint64_t tokens, const char *call);
+/* The most tokens of a sequence that keys and values can have room for. */
+uint64_t model_cache_most(const dart_state *state);
 /* Keys or values of a layer, from sequence b on. */
 dart_tensor model_cache_part(const dart_state *state, uint32_t layer, uint32_t b, bool values);
 /* Bytes of one layer's keys and values of that many tokens of every sequence. */
@@ -211,6 +236,27 @@ dart_status model_record_scores(dart_state *state, dart_stream *stream, const da
 dart_status model_read_scores(dart_state *state, const dart_scores *scores, uint64_t first, uint64_t to, uint64_t n, const char *call);
 /* Computes those of the B rows after a step or a choice. */
 dart_status model_run_scores(dart_state *state, const dart_scores *scores, const char *call);
+
+/* ---- Sequences as values: copies, marks, files ---- */
+
+/* The parts of a layer, in the order of the buffer; returns how many. None of a Transformer. */
+uint32_t model_parts(const dart_state *state, model_part *parts);
+/* The elements of sequence b on in a part of a layer. */
+dart_tensor model_part_tensor(const model_part *part, dart_buffer *layer, uint32_t b);
+/* Records zeros for what sequences b .. b + B - 1 keep, and runs them. Sets *ran once the device may have changed the state. */
+dart_status model_clear_sequences(dart_state *state, uint32_t b, uint32_t B, bool *ran, const char *call);
+/* Sequence b is another one now, at this position: the host's side of it, but for `chosen`. */
+void model_sequence_replaced(dart_state *state, uint32_t b, int32_t position);
+/* Marks of sequence b behind a position are no longer kept; position -1: none is. */
+void model_marks_drop(dart_state *state, uint32_t b, int32_t position);
+void model_marks_destroy(dart_state *state);
+uint64_t model_marks_bytes(const dart_state *state);
+/* What the layers carry, aside and back. Neither touches positions. */
+dart_status model_backup_take(dart_state *state, const char *call);
+dart_status model_backup_return(dart_state *state, const char *call);
+
+/* dart_state_load from memory, for tests; `name` is for messages. */
+dart_status model_state_load_memory(dart_state *state, int32_t b, const void *data, uint64_t bytes, const char *name);
 
 /* ---- Settings of the choice and ends, of each sequence ---- */
 

@@ -131,6 +131,7 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->S = c->transformer ? 1 : options->S != 0 ? options->S : c->S;
     state->sma = c->sma && !options->no_sma;
     state->block = options->memory_block;
+    state->marks_most = options->marks != 0 ? options->marks : 1;
     state->timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : UINT64_MAX;
     const uint64_t slice_ms = options->slice_ms != 0 ? options->slice_ms : DEFAULT_SLICE_MS;
     state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
@@ -141,6 +142,7 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->windowed = !state->fused && !c->transformer && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
                       model->device->backend->windows_pay &&
                       state->B * model_window_elements(c) * dart_dtype_size(model->activations) <= state->limit;
+    REQUIRE(report, state->marks_most <= 1024, "marks %u must be at most 1024", state->marks_most);
     REQUIRE(report, state->S <= 1u << 30, "S %u must be at most 2^30", state->S);
     if (state->B > largest_batch(state))
         return base_fail(report, DART_UNSUPPORTED, "B %u: %s binds at most %llu bytes, which is B %llu of this model",

@@ -16,6 +16,7 @@ struct dart_model {
     dart_buffer **buffers;
     uint32_t buffers_count;
     uint64_t bytes;
+    uint64_t fingerprint; /* of the values of all parameters, as their source has them: see dart_state_load */
 };
 
 static inline const dart_tensor *model_weight(const dart_model *model, uint32_t layer, model_role role)

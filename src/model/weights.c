@@ -1,5 +1,6 @@
 /* Models: weights on a device. */
 #include "model.h"
+#include "base/checksum.h"
 #include "base/file.h"
 
 #include <math.h>
@@ -130,6 +131,12 @@ static dart_status upload(dart_model *model, const source *from, const model_par
             dart_from_f32(to->dtype, from->stored, from->values, count);
             data = from->stored;
         }
+        /* Of the source, so that it does not depend on how this model stores its weights. */
+        if (tensor != NULL)
+            model->fingerprint = base_checksum(model->fingerprint + (uint64_t)tensor->dtype,
+                                               (const uint8_t *)tensor->data + first * safetensors_dtype_size(tensor->dtype),
+                                               count * safetensors_dtype_size(tensor->dtype));
+        else model->fingerprint = base_checksum(model->fingerprint, from->values, count * sizeof *from->values);
         const dart_status status = dart_buffer_write(to->buffer, (to->offset + first) * size, data, count * size);
         if (status != DART_OK) return status;
         if (tensor != NULL) {

@@ -1,0 +1,380 @@
+/* Sequences on the device as values: copies from slot to slot, marks, and going back. */
+#include "state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- What a layer keeps of a sequence ---- */
+
+uint32_t model_parts(const dart_state *state, model_part *parts)
+{
+    const dart_model_config *c = &state->model->config;
+    const dart_dtype dtype = state->model->activations;
+    const uint64_t memory = model_config_memory(c), tail = model_config_tail(c);
+    uint32_t count = 0;
+    if (c->transformer) return 0; /* what it keeps lies in its cache */
+    parts[count++] = (model_part){.at = state->h_at, .width = memory, .dtype = DART_F32};
+    if (tail > 0) parts[count++] = (model_part){.at = state->tail_at, .width = tail * model_config_conv(c), .dtype = dtype, .tail = true};
+    if (!state->sma) return count;
+    parts[count++] = (model_part){.at = state->open_at, .width = memory, .dtype = DART_F32};
+    parts[count++] = (model_part){.at = state->decay_at, .width = c->H, .dtype = DART_F32};
+    if (tail > 0) parts[count++] = (model_part){.at = state->sma_tail_at, .width = tail * model_config_sma_conv(c), .dtype = dtype, .tail = true};
+    return count;
+}
+
+dart_tensor model_part_tensor(const model_part *part, dart_buffer *layer, uint32_t b)
+{
+    return (dart_tensor){.buffer = layer, .dtype = part->dtype, .offset = part->at / dart_dtype_size(part->dtype) + b * part->width};
+}
+
+void model_sequence_replaced(dart_state *state, uint32_t b, int32_t position)
+{
+    state->positions[b] = position;
+    state->ended[b] = false;
+    state->judged = false;
+    state->seq_current = false;
+    model_marks_drop(state, b, -1);
+}
+
+static void record_copy(dart_stream *stream, dart_tensor from, dart_tensor to, uint64_t T, uint64_t W)
+{
+    dart_convert(stream, &(dart_convert_args){.T = (uint32_t)T, .W = (uint32_t)W, .x = from, .y = to});
+}
+
+static dart_tensor last_row(const dart_state *state, uint32_t b)
+{
+    dart_tensor row = model_work_tensor(state, WORK_LAST);
+    row.offset = (uint64_t)b * state->model->config.W;
+    return row;
+}
+
+/* ---- From slot to slot ---- */
+
+static void record_memories(dart_stream *stream, const dart_state *to, uint32_t to_b, const dart_state *from, uint32_t from_b, uint32_t layer)
+{
+    const dart_model_config *c = &from->model->config;
+    const uint64_t memory = model_config_memory(c), scales = (uint64_t)c->H * c->N;
+    const uint32_t closed = from->sma ? (uint32_t)from->positions[from_b] / from->S : 0;
+    for (uint32_t m = 0, i = 0, k = 0; m < closed;) { /* a run within one block of either */
+        const memory_block *a = &from->blocks[i], *b = &to->blocks[k];
+        const uint32_t a_end = a->first + a->M, b_end = b->first + b->M;
+        if (m >= a_end) {
+            i++;
+            continue;
+        }
+        if (m >= b_end) {
+            k++;
+            continue;
+        }
+        const uint32_t end = (uint32_t)base_smaller(closed, base_smaller(a_end, b_end));
+        const uint64_t x = (uint64_t)from_b * a->M + m - a->first, y = (uint64_t)to_b * b->M + m - b->first;
+        const dart_dtype dtype = from->model->memories;
+        record_copy(stream, (dart_tensor){.buffer = a->buffers[layer], .dtype = dtype, .offset = x * memory},
+                    (dart_tensor){.buffer = b->buffers[layer], .dtype = dtype, .offset = y * memory}, end - m, memory);
+        record_copy(stream, (dart_tensor){.buffer = a->buffers[layer], .dtype = DART_F32, .offset = a->scale_at + x * scales},
+                    (dart_tensor){.buffer = b->buffers[layer], .dtype = DART_F32, .offset = b->scale_at + y * scales}, end - m, scales);
+        m = end;
+    }
+}
+
+static void record_sequence(dart_stream *stream, const dart_state *to, uint32_t to_b, const dart_state *from, uint32_t from_b)
+{
+    const dart_model_config *c = &from->model->config;
+    model_part parts[MODEL_PARTS], places[MODEL_PARTS];
+    const uint32_t count = model_parts(from, parts);
+    model_parts(to, places);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        for (uint32_t i = 0; i < count; i++)
+            record_copy(stream, model_part_tensor(&parts[i], from->layers[l], from_b), model_part_tensor(&places[i], to->layers[l], to_b), 1,
+                        parts[i].width);
+        record_memories(stream, to, to_b, from, from_b, l);
+        for (int values = 0; values < 2 && c->transformer && from->positions[from_b] > 0; values++)
+            record_copy(stream, model_cache_part(from, l, from_b, values != 0), model_cache_part(to, l, to_b, values != 0),
+                        (uint64_t)from->positions[from_b], (uint64_t)c->G * c->P);
+    }
+    record_copy(stream, last_row(from, from_b), last_row(to, to_b), 1, c->W);
+}
+
+/* Submits what was recorded and waits. From the submission on a failure breaks the state. */
+static dart_status run_recorded(dart_state *state, dart_stream *stream, const char *call)
+{
+    dart_status status = model_take_stream(state, stream, dart_stream_submit(stream), call);
+    if (status != DART_OK) return status;
+    status = model_state_wait(state, stream, NULL, call);
+    if (status != DART_OK) state->broken = status;
+    return status;
+}
+
+dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *from, uint32_t from_b)
+{
+    static const char call[] = "dart_state_copy";
+    if (to == NULL) return DART_INVALID_ARGUMENT;
+    base_report *report = &to->report;
+    dart_status status = DART_OK;
+    REQUIRE(report, from != NULL, "%s: no state to copy from", call);
+    REQUIRE(report, to->model == from->model, "%s: the states are of two models", call);
+    REQUIRE(report, to_b < to->B, "%s: sequence %u of %u", call, to_b, to->B);
+    REQUIRE(report, from_b < from->B, "%s: sequence %u of %u to copy from", call, from_b, from->B);
+    REQUIRE(report, to->S == from->S, "%s: chunks of %u and of %u tokens", call, to->S, from->S);
+    REQUIRE(report, to->sma == from->sma, "%s: one state has memories, the other has none", call);
+    TRY(model_state_usable(to, call));
+    if (from->broken != DART_OK) FAIL(report, from->broken, "%s: an earlier call on the state to copy from failed half-way", call);
+    if (to == from && to_b == from_b) return DART_OK;
+    const uint64_t position = (uint64_t)from->positions[from_b];
+    const bool chosen = from->chosen && (to->chosen || to->B == 1);
+    TRY(model_memories_reserve(to, to->sma ? position / to->S : 0, call));
+    TRY(model_cache_reserve(to, position, call));
+    TRY(model_windows_close(to, call));
+    if (from != to) TRY(model_take(report, &from->report, model_windows_close(from, call), call));
+    if (chosen) TRY(model_state_read(from, WORK_NEXT, from_b, to->host_next, 1, call));
+    TRY(model_take_stream(to, to->prefill, dart_stream_begin(to->prefill), call));
+    record_sequence(to->prefill, to, to_b, from, from_b);
+    TRY(run_recorded(to, to->prefill, call));
+    model_sequence_replaced(to, to_b, (int32_t)position);
+    to->ended[to_b] = from->ended[from_b];
+    to->chosen = false;
+    if (chosen) TRY(model_state_write(to, WORK_NEXT, to_b, to->host_next, 1, call));
+    to->chosen = chosen;
+fail:
+    return status;
+}
+
+/* ---- Marks ---- */
+
+/* The places of the parts of one sequence in a mark's buffer; *bytes: all of them. */
+static uint32_t mark_parts(const dart_state *state, model_part *parts, uint64_t *bytes)
+{
+    const uint32_t count = model_parts(state, parts);
+    *bytes = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        parts[i].at = *bytes;
+        *bytes += base_round_up(parts[i].width * dart_dtype_size(parts[i].dtype), BACKEND_ALIGN);
+    }
+    return count;
+}
+
+/* The last row of a mark lies behind the parts of its first layer. */
+static uint64_t mark_bytes(const dart_state *state, uint32_t layer)
+{
+    model_part parts[MODEL_PARTS];
+    uint64_t bytes;
+    mark_parts(state, parts, &bytes);
+    return bytes + (layer == 0 ? state->model->config.W * dart_dtype_size(state->model->activations) : 0);
+}
+
+static void record_mark(const dart_state *state, uint32_t b, const model_mark *mark, bool back)
+{
+    dart_stream *stream = state->prefill;
+    model_part parts[MODEL_PARTS], places[MODEL_PARTS];
+    uint64_t bytes;
+    const uint32_t count = model_parts(state, parts);
+    mark_parts(state, places, &bytes);
+    for (uint32_t l = 0; l < state->model->config.layers; l++)
+        for (uint32_t i = 0; i < count; i++) {
+            const dart_tensor here = model_part_tensor(&parts[i], state->layers[l], b), there = model_part_tensor(&places[i], mark->buffers[l], 0);
+            record_copy(stream, back ? there : here, back ? here : there, 1, parts[i].width);
+        }
+    const dart_tensor row = last_row(state, b);
+    const dart_tensor kept = {.buffer = mark->buffers[0], .dtype = row.dtype, .offset = bytes / dart_dtype_size(row.dtype)};
+    record_copy(stream, back ? kept : row, back ? row : kept, 1, state->model->config.W);
+}
+
+static model_mark *mark_of(const dart_state *state, uint32_t b, uint32_t i) { return &state->marks[(size_t)b * state->marks_most + i]; }
+
+void model_marks_drop(dart_state *state, uint32_t b, int32_t position)
+{
+    for (uint32_t i = 0; i < state->marks_most && state->marks != NULL; i++)
+        if (mark_of(state, b, i)->position > position) mark_of(state, b, i)->kept = false;
+}
+
+/* One a layer: of a mark, or like the layers' own. */
+static dart_status make_buffers(dart_state *state, bool of_mark, dart_buffer ***buffers, const char *call)
+{
+    dart_device *device = state->model->device;
+    const uint32_t layers = state->model->config.layers;
+    dart_status status = DART_OK;
+    dart_buffer **made = device_calloc(device, layers, sizeof *made);
+    if (made == NULL) status = atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    for (uint32_t l = 0; l < layers && status == DART_OK; l++)
+        status = dart_buffer_create(device, of_mark ? mark_bytes(state, l) : state->layer_bytes, &made[l]);
+    if (status == DART_OK) {
+        *buffers = made;
+        return DART_OK;
+    }
+    for (uint32_t l = 0; made != NULL && l < layers; l++) dart_buffer_destroy(&made[l]);
+    free(made);
+    return model_take(&state->report, &device->report, status, call);
+}
+
+static void destroy_buffers(dart_buffer **buffers, uint32_t layers)
+{
+    for (uint32_t l = 0; buffers != NULL && l < layers; l++) dart_buffer_destroy(&buffers[l]);
+    free(buffers);
+}
+
+void model_marks_destroy(dart_state *state)
+{
+    const uint32_t layers = state->model->config.layers;
+    for (size_t i = 0; state->marks != NULL && i < (size_t)state->B * state->marks_most; i++) destroy_buffers(state->marks[i].buffers, layers);
+    destroy_buffers(state->backup, layers);
+    free(state->marks);
+}
+
+uint64_t model_marks_bytes(const dart_state *state)
+{
+    uint64_t marks = 0, bytes = state->backup != NULL ? state->layer_bytes * state->model->config.layers : 0;
+    for (size_t i = 0; state->marks != NULL && i < (size_t)state->B * state->marks_most; i++) marks += state->marks[i].buffers != NULL;
+    for (uint32_t l = 0; l < state->model->config.layers && marks > 0; l++) bytes += marks * mark_bytes(state, l);
+    return bytes;
+}
+
+/* A free place for a mark of sequence b, or that of its oldest. */
+static model_mark *place_for_mark(const dart_state *state, uint32_t b)
+{
+    model_mark *best = mark_of(state, b, 0);
+    for (uint32_t i = 1; i < state->marks_most && best->kept; i++) {
+        model_mark *mark = mark_of(state, b, i);
+        if (!mark->kept || mark->order < best->order) best = mark;
+    }
+    return best;
+}
+
+/* The last mark of sequence b up to a position; NULL when there is none. */
+static const model_mark *mark_before(const dart_state *state, uint32_t b, uint64_t position)
+{
+    const model_mark *best = NULL;
+    for (uint32_t i = 0; i < state->marks_most && state->marks != NULL; i++) {
+        const model_mark *mark = mark_of(state, b, i);
+        if (mark->kept && (uint64_t)mark->position <= position && (best == NULL || mark->position > best->position)) best = mark;
+    }
+    return best;
+}
+
+dart_status dart_state_mark(dart_state *state, uint32_t b)
+{
+    static const char call[] = "dart_state_mark";
+    if (state == NULL) return DART_INVALID_ARGUMENT;
+    dart_status status = DART_OK;
+    REQUIRE(&state->report, b < state->B, "%s: sequence %u of %u", call, b, state->B);
+    TRY(model_state_usable(state, call));
+    const int32_t position = state->positions[b];
+    if (position == 0 || state->model->config.transformer) return DART_OK;
+    const model_mark *last = mark_before(state, b, (uint64_t)position);
+    if (last != NULL && last->position == position) return DART_OK;
+    if (state->marks == NULL) {
+        state->marks = device_calloc(state->model->device, (size_t)state->B * state->marks_most, sizeof *state->marks);
+        if (state->marks == NULL)
+            return model_take(&state->report, &state->model->device->report,
+                              atomic_load(&state->model->device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call);
+    }
+    model_mark *mark = place_for_mark(state, b);
+    if (mark->buffers == NULL) TRY(make_buffers(state, true, &mark->buffers, call));
+    TRY(model_windows_close(state, call));
+    TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), call));
+    record_mark(state, b, mark, false);
+    mark->kept = false;
+    TRY(run_recorded(state, state->prefill, call));
+    mark->kept = true;
+    mark->position = position;
+    mark->order = state->marks_made++;
+fail:
+    return status;
+}
+
+/* ---- Before a piece that may be cancelled ---- */
+
+static dart_status backup(dart_state *state, bool back, const char *call)
+{
+    model_part parts[MODEL_PARTS];
+    const uint32_t count = model_parts(state, parts);
+    dart_stream *stream = state->prefill;
+    dart_status status = DART_OK;
+    if (count == 0) return DART_OK; /* a cache keeps its rows up to the position, whatever stands behind */
+    if (state->backup == NULL) TRY(make_buffers(state, false, &state->backup, call));
+    TRY(model_take_stream(state, stream, dart_stream_begin(stream), call));
+    for (uint32_t l = 0; l < state->model->config.layers; l++)
+        for (uint32_t i = 0; i < count; i++) {
+            const dart_tensor here = model_part_tensor(&parts[i], state->layers[l], 0), there = model_part_tensor(&parts[i], state->backup[l], 0);
+            record_copy(stream, back ? there : here, back ? here : there, state->B, parts[i].width);
+        }
+    TRY(model_state_run(state, stream, 1, NULL, call));
+fail:
+    return status;
+}
+
+dart_status model_backup_take(dart_state *state, const char *call) { return backup(state, false, call); }
+dart_status model_backup_return(dart_state *state, const char *call) { return backup(state, true, call); }
+
+/* ---- Going back ---- */
+
+/* Tokens from .. to - 1 of sequence b again, in pieces that `rows`, b + 1 rows of `row` ids, has room for. */
+static dart_status replay(dart_state *state, uint32_t b, uint64_t from, uint64_t to, const int32_t *ids, int32_t *rows, uint32_t row, uint32_t *counts)
+{
+    dart_status status = DART_OK;
+    for (uint64_t t = from; t < to && status == DART_OK; t += counts[b]) {
+        counts[b] = (uint32_t)base_smaller(row, to - t);
+        memcpy(&rows[(size_t)b * row], &ids[t], counts[b] * sizeof *ids);
+        status = dart_prefill(state, &(dart_prefill_args){.ids = rows, .ids_row = row, .L = counts[b], .counts = counts});
+    }
+    return status;
+}
+
+/* Sequence b as it was at the mark, or without one empty; a Transformer's keeps its keys and values. */
+static dart_status return_to(dart_state *state, uint32_t b, const model_mark *mark, uint64_t position, const char *call)
+{
+    dart_status status = DART_OK;
+    bool ran = false;
+    if (mark != NULL) {
+        TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), call));
+        record_mark(state, b, mark, true);
+        TRY(run_recorded(state, state->prefill, call));
+    } else {
+        status = model_clear_sequences(state, b, 1, &ran, call);
+        if (status != DART_OK && ran) state->broken = status;
+    }
+    if (status != DART_OK) goto fail;
+    state->positions[b] = (int32_t)position;
+    state->ended[b] = false;
+    state->judged = false;
+    state->seq_current = false;
+    state->chosen = false;
+    model_marks_drop(state, b, (int32_t)position);
+fail:
+    return status;
+}
+
+dart_status dart_state_truncate(dart_state *state, uint32_t b, uint64_t position, const int32_t *ids)
+{
+    static const char call[] = "dart_state_truncate";
+    if (state == NULL) return DART_INVALID_ARGUMENT;
+    dart_status status = DART_OK;
+    int32_t *rows = NULL;
+    uint32_t *counts = NULL;
+    base_report *report = &state->report;
+    const bool transformer = state->model->config.transformer;
+    const uint32_t V = state->model->config.V;
+    REQUIRE(report, b < state->B, "%s: sequence %u of %u", call, b, state->B);
+    TRY(model_state_usable(state, call));
+    REQUIRE(report, position <= (uint64_t)state->positions[b], "%s: sequence %u has %d tokens, not %llu", call, b, state->positions[b],
+            (unsigned long long)position);
+    if (position == (uint64_t)state->positions[b]) return DART_OK;
+    const model_mark *mark = mark_before(state, b, position);
+    const uint64_t base = transformer ? position - (ids != NULL && position > 0) : mark != NULL ? (uint64_t)mark->position : 0;
+    REQUIRE(report, base == position || ids != NULL, "%s: the last mark of sequence %u up to token %llu is at %llu: the ids of the tokens are needed",
+            call, b, (unsigned long long)position, (unsigned long long)base);
+    for (uint64_t t = base; t < position; t++)
+        REQUIRE(report, ids[t] >= 0 && (uint32_t)ids[t] < V, "%s: id %d of token %llu is not within 0 to %u", call, ids[t], (unsigned long long)t,
+                V - 1);
+    const uint32_t row = (uint32_t)base_smaller(base_larger(state->rows, 1), base_larger(position - base, 1));
+    rows = device_calloc(state->model->device, ((size_t)b + 1) * row, sizeof *rows);
+    counts = device_calloc(state->model->device, state->B, sizeof *counts);
+    if (rows == NULL || counts == NULL)
+        TRY(model_take(report, &state->model->device->report, atomic_load(&state->model->device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call));
+    TRY(model_windows_close(state, call));
+    TRY(return_to(state, b, mark, base, call));
+    TRY(replay(state, b, base, position, ids, rows, row, counts));
+fail:
+    free(rows);
+    free(counts);
+    return status;
+}
