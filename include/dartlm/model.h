@@ -133,11 +133,12 @@ DART_API void dart_state_destroy(dart_state **state);
 /* Compiles the kernels that prefill and decoding of this state need, on several threads. Without this call the first calls
  * compile kernels as they need them. dart_device_cache returns the compiled code. Blocking; changes no sequence. */
 DART_API dart_status dart_state_warm(dart_state *state);
-/* Makes sequence b, or all sequences with b < 0, empty at position 0; sequence 0 of one is all sequences. Tokens that an earlier call chose are discarded for the
- * whole batch, so the next dart_decode needs ids. Resetting all sequences repairs a broken state, and later results are
- * bit-equal to those of a new state. After resetting one sequence they equal those of a new state within rounding only: its
- * memories share blocks with those of other sequences, and a sum over memories is split where a block ends. Memory stays
- * allocated; a later call that needs a larger block of memories than those kept frees the kept ones first. */
+/* Makes sequence b, or all sequences with b < 0, empty at position 0; sequence 0 of one is all sequences. Tokens that an
+ * earlier call chose are discarded for the whole batch, so the next dart_decode needs ids. Resetting all sequences repairs a
+ * broken state, and later results are bit-equal to those of a new state. After resetting one sequence they equal those of a
+ * new state within rounding only: its memories share blocks with those of other sequences, and a sum over memories is split
+ * where a block ends. Memory stays allocated; a later call that needs a larger block of memories than those kept frees the
+ * kept ones first. */
 DART_API dart_status dart_state_reset(dart_state *state, int32_t b);
 /* Tokens consumed by sequence b; 0 for b >= B. */
 DART_API uint64_t dart_state_position(const dart_state *state, uint32_t b);

@@ -80,7 +80,7 @@ static void record_memories(dart_stream *stream, const dart_state *to, uint32_t 
 static void record_sequence(dart_stream *stream, const dart_state *to, uint32_t to_b, const dart_state *from, uint32_t from_b)
 {
     const dart_model_config *c = &from->model->config;
-    model_part parts[MODEL_PARTS], places[MODEL_PARTS];
+    model_part parts[MODEL_PARTS] = {{0}}, places[MODEL_PARTS] = {{0}};
     const uint32_t count = model_parts(from, parts);
     model_parts(to, places);
     for (uint32_t l = 0; l < c->layers; l++) {
@@ -156,7 +156,7 @@ static uint32_t mark_parts(const dart_state *state, model_part *parts, uint64_t 
 /* The last row of a mark lies behind the parts of its first layer. */
 static uint64_t mark_bytes(const dart_state *state, uint32_t layer)
 {
-    model_part parts[MODEL_PARTS];
+    model_part parts[MODEL_PARTS] = {{0}};
     uint64_t bytes;
     mark_parts(state, parts, &bytes);
     return bytes + (layer == 0 ? state->model->config.W * dart_dtype_size(state->model->activations) : 0);
@@ -165,7 +165,7 @@ static uint64_t mark_bytes(const dart_state *state, uint32_t layer)
 static void record_mark(const dart_state *state, uint32_t b, const model_mark *mark, bool back)
 {
     dart_stream *stream = state->prefill;
-    model_part parts[MODEL_PARTS], places[MODEL_PARTS];
+    model_part parts[MODEL_PARTS] = {{0}}, places[MODEL_PARTS] = {{0}};
     uint64_t bytes;
     const uint32_t count = model_parts(state, parts);
     mark_parts(state, places, &bytes);
@@ -285,7 +285,7 @@ fail:
 
 static dart_status backup(dart_state *state, bool back, const char *call)
 {
-    model_part parts[MODEL_PARTS];
+    model_part parts[MODEL_PARTS] = {{0}};
     const uint32_t count = model_parts(state, parts);
     dart_stream *stream = state->prefill;
     dart_status status = DART_OK;
@@ -308,7 +308,8 @@ dart_status model_backup_return(dart_state *state, const char *call) { return ba
 /* ---- Going back ---- */
 
 /* Tokens from .. to - 1 of sequence b again, in pieces that `rows`, b + 1 rows of `row` ids, has room for. */
-static dart_status replay(dart_state *state, uint32_t b, uint64_t from, uint64_t to, const int32_t *ids, int32_t *rows, uint32_t row, uint32_t *counts)
+static dart_status replay(dart_state *state, uint32_t b, uint64_t from, uint64_t to, const int32_t *ids, int32_t *rows, uint32_t row,
+                          uint32_t *counts)
 {
     dart_status status = DART_OK;
     for (uint64_t t = from; t < to && status == DART_OK; t += counts[b]) {
@@ -351,6 +352,7 @@ dart_status dart_state_truncate(dart_state *state, uint32_t b, uint64_t position
     int32_t *rows = NULL;
     uint32_t *counts = NULL;
     base_report *report = &state->report;
+    dart_device *device = state->model->device;
     const bool transformer = state->model->config.transformer;
     const uint32_t V = state->model->config.V;
     REQUIRE(report, b < state->B, "%s: sequence %u of %u", call, b, state->B);
@@ -366,10 +368,10 @@ dart_status dart_state_truncate(dart_state *state, uint32_t b, uint64_t position
         REQUIRE(report, ids[t] >= 0 && (uint32_t)ids[t] < V, "%s: id %d of token %llu is not within 0 to %u", call, ids[t], (unsigned long long)t,
                 V - 1);
     const uint32_t row = (uint32_t)base_smaller(base_larger(state->rows, 1), base_larger(position - base, 1));
-    rows = device_calloc(state->model->device, ((size_t)b + 1) * row, sizeof *rows);
-    counts = device_calloc(state->model->device, state->B, sizeof *counts);
+    rows = device_calloc(device, ((size_t)b + 1) * row, sizeof *rows);
+    counts = device_calloc(device, state->B, sizeof *counts);
     if (rows == NULL || counts == NULL)
-        TRY(model_take(report, &state->model->device->report, atomic_load(&state->model->device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call));
+        TRY(model_take(report, &device->report, atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call));
     TRY(model_windows_close(state, call));
     TRY(return_to(state, b, mark, base, call));
     TRY(replay(state, b, base, position, ids, rows, row, counts));

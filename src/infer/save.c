@@ -66,7 +66,7 @@ static dart_status move_memories(const transfer *t, const state_file_run *run)
 static dart_status move_run(const transfer *t, const state_file_run *run)
 {
     const dart_state *state = t->state;
-    model_part parts[MODEL_PARTS];
+    model_part parts[MODEL_PARTS] = {{0}};
     switch (run->kind) {
     case STATE_FILE_PART:
         model_parts(state, parts);
@@ -120,43 +120,53 @@ static void clear_gaps(const state_file *file, uint8_t *section)
     memset(section + end, 0, (size_t)(file->layer_bytes - end));
 }
 
-static void seal(const state_file *file, uint32_t section, uint8_t *data, uint64_t bytes)
-{
-    const uint64_t sum = base_checksum(state_file_seed(file, section), data, bytes - 8);
-    memcpy(data + bytes - 8, &sum, 8);
-}
-
 /* ---- Saving ---- */
 
-/* A section on its way to the file while the next one is read from the device. */
+/* A section on its way to the file, while the next one is read from the device: one thread writes it, another one sums it. */
 typedef struct writing {
     file_writer *writer;
-    const uint8_t *data;
-    uint64_t bytes;
+    uint8_t *data;
+    uint64_t bytes; /* with the 8 of the checksum, the last ones */
+    uint64_t seed, sum;
     dart_status status;
-    base_thread thread;
-    bool started;
+    base_thread writes, sums;
+    bool is_writing, is_summing;
+    bool under_way;
 } writing;
 
-static void write_section(void *argument)
+static void write_data(void *argument)
 {
     writing *w = argument;
-    w->status = file_writer_append(w->writer, w->data, w->bytes);
+    w->status = file_writer_append(w->writer, w->data, w->bytes - sizeof w->sum);
 }
 
-static void start_writing(writing *w, const uint8_t *data, uint64_t bytes)
+static void sum_data(void *argument)
+{
+    writing *w = argument;
+    w->sum = base_checksum(w->seed, w->data, w->bytes - sizeof w->sum);
+}
+
+static void start_writing(writing *w, uint8_t *data, uint64_t bytes, uint64_t seed)
 {
     w->data = data;
     w->bytes = bytes;
-    w->started = base_thread_start(&w->thread, write_section, w) == DART_OK;
-    if (!w->started) write_section(w);
+    w->seed = seed;
+    w->under_way = true;
+    /* Starting threads takes longer than writing a little. */
+    const bool aside = bytes >= (UINT64_C(1) << 18);
+    w->is_writing = aside && base_thread_start(&w->writes, write_data, w) == DART_OK;
+    w->is_summing = aside && base_thread_start(&w->sums, sum_data, w) == DART_OK;
+    if (!w->is_writing) write_data(w);
+    if (!w->is_summing) sum_data(w);
 }
 
 static dart_status end_writing(writing *w)
 {
-    if (w->started) base_thread_join(&w->thread);
-    w->started = false;
-    return w->status;
+    if (!w->under_way) return DART_OK;
+    if (w->is_writing) base_thread_join(&w->writes);
+    if (w->is_summing) base_thread_join(&w->sums);
+    w->under_way = false;
+    return w->status == DART_OK ? file_writer_append(w->writer, &w->sum, sizeof w->sum) : w->status;
 }
 
 /* The header with its tables, for free(). */
@@ -218,14 +228,13 @@ static dart_status save(dart_state *state, uint32_t b, uint32_t count, const cha
         const uint64_t bytes = i > 0 ? file.layer_bytes : file.last_bytes;
         TRY(i > 0 ? move_layer(&t) : move_last(&t));
         if (i > 0) clear_gaps(&file, sections[i % 2]);
-        seal(&file, i, sections[i % 2], bytes);
         TRY(end_writing(&ahead));
-        start_writing(&ahead, sections[i % 2], bytes);
+        start_writing(&ahead, sections[i % 2], bytes, state_file_seed(&file, i));
     }
     TRY(end_writing(&ahead));
     status = file_writer_close(&writer);
 fail:
-    end_writing(&ahead);
+    (void)end_writing(&ahead);
     file_writer_destroy(&writer);
     free(head);
     free(sections[0]);

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const config_names[STATE_FILE_CONFIG] = {"model type and flags", "V", "W", "layers", "H", "P", "G", "N", "K", "F", "base", "eps",
+static const char *const flag_names[] = {"sma", "transformer", "tied", "no_conv_bias", "independent_c"};
+static const char *const config_names[STATE_FILE_CONFIG] = {NULL, "V", "W", "layers", "H", "P", "G", "N", "K", "F", "base", "eps",
                                                             "sma_eps", "dt_min", "dt_max"};
 
 static uint32_t bits_of(float value)
@@ -61,7 +62,7 @@ dart_status state_file_place(state_file *file, const dart_state *state, uint64_t
     const state_file_header *h = &file->header;
     const dart_dtype activations = (dart_dtype)h->activations, memories = (dart_dtype)h->memories;
     const uint64_t memory = model_config_memory(c), n = h->sequences;
-    model_part parts[MODEL_PARTS];
+    model_part parts[MODEL_PARTS] = {{0}};
     const uint32_t count = model_parts(state, parts);
     uint64_t at = 0, layers;
     file->runs = calloc(MODEL_PARTS + 2 * (size_t)n, sizeof *file->runs);
@@ -98,7 +99,12 @@ static dart_status check_model(const state_file *file, dart_state *state, const 
     const state_file_header *h = &file->header;
     uint32_t words[STATE_FILE_CONFIG];
     state_file_config(&state->model->config, words);
-    for (uint32_t i = 0; i < STATE_FILE_CONFIG; i++) {
+    for (uint32_t i = 0; i < COUNT_OF(flag_names); i++) {
+        const uint32_t has = h->config[0] >> i & 1, wanted = words[0] >> i & 1;
+        REQUIRE(&state->report, has == wanted, "%s is of another model: its %s is %u, of this one %u", name, flag_names[i], has, wanted);
+    }
+    REQUIRE(&state->report, h->config[0] == words[0], "%s is of another model: its flags %x are unknown", name, h->config[0]);
+    for (uint32_t i = 1; i < STATE_FILE_CONFIG; i++) {
         const bool is_float = i >= 10;
         float values[2];
         memcpy(&values[0], &h->config[i], 4);

@@ -13,6 +13,7 @@ typedef struct plan {
     cli_model_options with;
     uint32_t B, prefill, decode, repeat;
     bool csv, profile;
+    const char *state_file; /* NULL: no states are saved */
     bench_saved saved;
 } plan;
 
@@ -22,6 +23,8 @@ typedef struct measure {
     double prefill_low, prefill_high, decode_low, decode_high;
     uint64_t state[DART_STATE_KV_CACHE + 1];
     uint64_t device_bytes;
+    double save, load;   /* seconds, medians; 0: not measured */
+    uint64_t file_bytes; /* of a saved state */
 } measure;
 
 typedef struct work {
@@ -156,6 +159,37 @@ static int run(const cli_session *session, work *w, const plan *p, cli_profile *
     return CLI_OK;
 }
 
+/* Saves and loads the state of the last run, and compares the logits of its newest tokens. */
+static int run_state_file(const work *w, const plan *p, uint32_t V, measure *m)
+{
+    const size_t bytes = (size_t)p->B * V * sizeof *w->logits;
+    const dart_prefill_args newest = {.want = DART_LOGITS_LAST, .logits = w->expected_logits};
+    const dart_prefill_args again = {.want = DART_LOGITS_LAST, .logits = w->logits};
+    if (p->state_file == NULL) return CLI_OK;
+    dart_status status = dart_prefill(w->state, &newest);
+    for (uint32_t i = 0; i <= p->repeat && status == DART_OK; i++) { /* the first time does not count */
+        cli_progress("saving and loading, run %" PRIu32 " of %" PRIu32, i, p->repeat);
+        const uint64_t start = base_now_ns();
+        status = dart_state_save(w->state, -1, p->state_file);
+        const uint64_t middle = base_now_ns();
+        if (status == DART_OK) status = dart_state_load(w->state, -1, p->state_file);
+        const uint64_t end = base_now_ns();
+        if (i == 0) continue;
+        w->times[0][i - 1] = (double)(middle - start) / 1e9;
+        w->times[1][i - 1] = (double)(end - middle) / 1e9;
+    }
+    cli_progress_end();
+    if (status == DART_OK) status = dart_prefill(w->state, &again);
+    if (status != DART_OK) return cli_fail_state(w->state, status);
+    if (memcmp(w->logits, w->expected_logits, bytes) != 0) return cli_fail("a loaded state has other logits than the saved one");
+    m->save = cli_median(w->times[0], p->repeat);
+    m->load = cli_median(w->times[1], p->repeat);
+    FILE *file = fopen(p->state_file, "rb");
+    if (file != NULL && fseek(file, 0, SEEK_END) == 0) m->file_bytes = (uint64_t)ftell(file);
+    if (file != NULL) fclose(file);
+    return CLI_OK;
+}
+
 static const char *name_of(const plan *p) { return p->preset != NULL ? p->preset : p->with.folder; }
 
 static uint64_t kept(const measure *m)
@@ -179,7 +213,11 @@ static json_t *to_json(const cli_session *session, const plan *p, const dart_mod
     if (p->decode > 0)
         json_array_append_new(times, json_pack("{s:s, s:s, s:f}", "case", decode, "device", session->info.name, "seconds",
                                                seconds_of(p->B, p->decode, m->decode)));
-    return json_pack(
+    if (m->save > 0) {
+        json_array_append_new(times, json_pack("{s:s+, s:s, s:f}", "case", decode, " save", "device", session->info.name, "seconds", m->save));
+        json_array_append_new(times, json_pack("{s:s+, s:s, s:f}", "case", decode, " load", "device", session->info.name, "seconds", m->load));
+    }
+    json_t *result = json_pack(
         "{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, "
         "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:I, s:I, s:I, s:o}",
         "device", session->info.name, "model", name, "parameters", (json_int_t)info->parameters, "weights",
@@ -190,6 +228,10 @@ static json_t *to_json(const cli_session *session, const plan *p, const dart_mod
         "decode_tokens_per_second", "median", m->decode, "least", m->decode_low, "most", m->decode_high,
         "ready_seconds", m->ready, "state_bytes", (json_int_t)kept(m), "kv_cache_bytes",
         (json_int_t)m->state[DART_STATE_KV_CACHE], "device_bytes", (json_int_t)m->device_bytes, "times", times);
+    if (m->save > 0)
+        json_object_update_new(result, json_pack("{s:f, s:f, s:I}", "state_save_seconds", m->save, "state_load_seconds", m->load, "state_file_bytes",
+                                                 (json_int_t)m->file_bytes));
+    return result;
 }
 
 static int print(const cli_session *session, const plan *p, const dart_model_info *info, const measure *m, bool json)
@@ -226,6 +268,9 @@ static int print(const cli_session *session, const plan *p, const dart_model_inf
                cli_rate(m->decode_low, number[2]), cli_rate(m->decode_high, number[3]), p->B, p->decode);
     printf("memory      %s on the device, %s of state; a KV cache: %s\n", cli_bytes(m->device_bytes, number[4]),
            cli_bytes(kept(m), number[5]), cli_bytes(m->state[DART_STATE_KV_CACHE], number[6]));
+    if (m->save > 0)
+        printf("state file  %s, saved in %s, loaded in %s\n", cli_bytes(m->file_bytes, number[4]), cli_time(m->save, number[5]),
+               cli_time(m->load, number[6]));
     return compared;
 }
 
@@ -259,6 +304,7 @@ static int bench(cli_session *session, const cli_common *common, const plan *p)
     else if (!allocate(&w, p, info.config.V)) result = cli_fail_memory();
     if (result == CLI_OK) result = make_ready(&w, &m);
     if (result == CLI_OK) result = run(session, &w, p, common->profile, info.config.V, &m);
+    if (result == CLI_OK) result = run_state_file(&w, p, info.config.V, &m);
     if (result == CLI_OK) result = print(session, p, &info, &m, common->json);
     if (result == CLI_OK && common->profile != NULL) cli_profile_print(common->profile, p->repeat);
 done:
@@ -285,6 +331,8 @@ int cmd_bench(int argc, char **argv)
         CLI_WEIGHTS(common, p.with),
         CLI_DEVICE(common),
         {"variant", 0, ARGS_TEXT, "NAME", &common.variant, "only kernels of this variant, where there is one", 0, 0, false},
+        {"save-state", 0, ARGS_TEXT, "FILE", &p.state_file,
+         "save the state of the last run there and load it again, timed;\nthe file stays", 0, 0, false},
         {"profile", 0, ARGS_FLAG, NULL, &p.profile, "time every launch and print where the time goes; slows the runs", 0, 0, false},
         {"csv", 0, ARGS_FLAG, NULL, &p.csv, "print comma-separated values", 0, 0, false},
         BENCH_SAVED(p.saved),

@@ -33,6 +33,7 @@ enum { TOGETHER = 8 };
 /* What the command line asks for, and what it needs of a tokenizer. */
 typedef struct request {
     const char *ids, *ids_file, *prompt, *prompt_file, *tokenizer_path; /* of ids, ids_file, prompt and prompt_file one is given */
+    const char *load_state, *save_state; /* files, or NULL */
     args_list end_ids, stops;
     bool no_end;
     uint32_t n;
@@ -111,8 +112,8 @@ static int run(dart_state *state, const request *q, int32_t *ids, uint32_t *n, o
     *prefill_seconds = (double)(middle - start) / 1e9;
     bool going = put_id(o, 0, ids);
     if (going && q->n > 1) {
-        const dart_generate_args more = {
-            .n = q->n - 1, .together = TOGETHER, .sampling = &q->sampling, .step = put_id, .user = o, .ids = ids + 1};
+        const dart_generate_args more = { /* a state to be saved must not run ahead of what is printed */
+            .n = q->n - 1, .together = q->save_state != NULL ? 1 : TOGETHER, .sampling = &q->sampling, .step = put_id, .user = o, .ids = ids + 1};
         status = dart_generate(state, &more);
     }
     *decode_seconds = (double)(base_now_ns() - middle) / 1e9;
@@ -137,6 +138,21 @@ static int print_json(const cli_session *session, const request *q, const int32_
     return cli_print_json(found);
 }
 
+/* With or without a prompt the text goes on behind what the state has consumed. */
+static int load(dart_state *state, const char *path)
+{
+    const dart_status status = dart_state_load(state, 0, path);
+    return status == DART_OK ? CLI_OK : cli_fail_state(state, status);
+}
+
+/* With all that was printed: the newest token has been chosen and not consumed. */
+static int save(dart_state *state, const char *path, int32_t newest)
+{
+    dart_status status = dart_decode(state, &(dart_decode_args){.ids = &newest});
+    if (status == DART_OK) status = dart_state_save(state, 0, path);
+    return status == DART_OK ? CLI_OK : cli_fail_state(state, status);
+}
+
 static int generate(const cli_session *session, const cli_common *common, dart_model *model, const cli_model_options *with, const request *q)
 {
     dart_state *state = NULL;
@@ -151,7 +167,9 @@ static int generate(const cli_session *session, const cli_common *common, dart_m
         free(ids);
         return cli_fail_model(model, status);
     }
-    int result = run(state, q, ids, &n, &o, &prefill, &decode);
+    int result = q->load_state != NULL ? load(state, q->load_state) : CLI_OK;
+    if (result == CLI_OK) result = run(state, q, ids, &n, &o, &prefill, &decode);
+    if (result == CLI_OK && q->save_state != NULL) result = save(state, q->save_state, ids[n - 1]);
     const double rates[2] = {q->prompt_count / (prefill > 0 ? prefill : 1e-9), decode > 0 ? (n - 1) / decode : 0};
     char rate[2][CLI_NUMBER];
     if (result == CLI_OK && common->json) result = print_json(session, q, ids, n, &o, rates);
@@ -181,7 +199,7 @@ static int parse_end_ids(const args_syntax *syntax, const args_list *texts, dart
 /* The tokens of the prompt, framed as the tokenizer frames a text; an empty one begins with the tokenizer's beginning of text. */
 static int encode_prompt(request *q, const dart_tokenizer_info *info)
 {
-    const dart_encode_options framed = {.frame = true};
+    const dart_encode_options framed = {.frame = q->load_state == NULL}; /* a text goes on without its frame */
     char *read = NULL;
     size_t bytes = q->prompt != NULL ? strlen(q->prompt) : 0;
     if (q->prompt_file != NULL && cli_read_text(q->prompt_file, &read, &bytes) != CLI_OK) return CLI_FAILED;
@@ -203,7 +221,8 @@ static int prepare_text(request *q, const char *folder)
     if (cli_open_tokenizer(q->tokenizer_path != NULL ? q->tokenizer_path : folder, &q->tokenizer) != CLI_OK) return CLI_FAILED;
     (void)dart_tokenizer_describe(q->tokenizer, &info);
     q->sampling.ids_below = info.ids; /* the model may have more, which no text has */
-    if (q->parsed == NULL && encode_prompt(q, &info) != CLI_OK) return CLI_FAILED;
+    const bool prompted = q->prompt != NULL || q->prompt_file != NULL;
+    if (prompted && encode_prompt(q, &info) != CLI_OK) return CLI_FAILED;
     if (!q->no_end && info.eos >= 0) {
         if (q->sampling.end_ids_count == DART_END_IDS)
             return cli_fail("--end-id: %d of them leave no room for the end of text; --no-end goes on behind it", DART_END_IDS);
@@ -237,9 +256,10 @@ static int read_ids(request *q)
 /* What the table of options cannot say. */
 static int check_request(const args_syntax *syntax, request *q, bool *text)
 {
-    if ((q->ids != NULL) + (q->ids_file != NULL) + (q->prompt != NULL) + (q->prompt_file != NULL) != 1)
-        return args_mistake(syntax, "one of --prompt, --prompt-file, --ids and --ids-file is needed");
-    *text = (q->ids == NULL && q->ids_file == NULL) || q->tokenizer_path != NULL;
+    const int prompts = (q->ids != NULL) + (q->ids_file != NULL) + (q->prompt != NULL) + (q->prompt_file != NULL);
+    if (prompts > 1 || (prompts == 0 && q->load_state == NULL))
+        return args_mistake(syntax, "one of --prompt, --prompt-file, --ids and --ids-file is needed; with --load-state at most one");
+    *text = q->prompt != NULL || q->prompt_file != NULL || q->tokenizer_path != NULL;
     if (!*text && (q->stops.count > 0 || q->no_end)) return args_mistake(syntax, "--stop and --no-end need a tokenizer");
     const dart_sampling *s = &q->sampling;
     if (s->temperature <= 0 && (s->top_k != 0 || s->top_p > 0 || s->min_p > 0 || s->seed != 0))
@@ -263,6 +283,10 @@ int cmd_generate(int argc, char **argv)
         {"prompt-file", 0, ARGS_TEXT, "FILE", &q.prompt_file, "the same of a file, - is standard input", 0, 0, false},
         {"ids", 0, ARGS_TEXT, "1,2,3", &q.ids, "the tokens to continue; the new ids are printed, or, with\n--tokenizer, their text", 0, 0, false},
         {"ids-file", 0, ARGS_TEXT, "FILE", &q.ids_file, "the same of a file as `dartlm tokenize` writes them, - is standard input", 0, 0, false},
+        {"load-state", 0, ARGS_TEXT, "FILE", &q.load_state,
+         "continue the sequence of this file; a prompt comes behind it;\nwithout one ids are printed, or with --tokenizer their text",
+         0, 0, false},
+        {"save-state", 0, ARGS_TEXT, "FILE", &q.save_state, "write the sequence with all its tokens there at the end", 0, 0, false},
         {"tokens", 'n', ARGS_U32, "N", &q.n, "how many to add", 1, 1 << 24, true},
         {"tokenizer", 0, ARGS_TEXT, "PATH", &q.tokenizer_path, "tokenizer.json, or the folder that it is in; by default the\nmodel's", 0, 0, false},
         {"temperature", 0, ARGS_F32, "T", &q.sampling.temperature,
