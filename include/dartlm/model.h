@@ -205,8 +205,8 @@ DART_API dart_status dart_state_mark(dart_state *state, uint32_t b);
  * DART_LOGITS_LAST gives zeros until the next token.
  * Marks behind `position` are dropped, and so are tokens chosen earlier, for the whole batch: the next dart_decode needs ids.
  * DART_INVALID_ARGUMENT: position is beyond the sequence's, or ids are missing (the text names the mark) or outside [0, V); nothing has
- * changed then. A failure while tokens are computed again before any work leaves the sequence at a token between, see
- * dart_state_position. */
+ * changed then. Where computing tokens again fails for want of memory, the sequence stands at a token
+ * between, see dart_state_position. */
 DART_API dart_status dart_state_truncate(dart_state *state, uint32_t b, uint64_t position, const int32_t *ids);
 
 /* ---- Feeding tokens ------------------------------------------------------------------------------------------ */
