@@ -202,7 +202,7 @@ DART_API dart_status dart_state_mark(dart_state *state, uint32_t b);
  * To return to a chunk border, or to any token, at no cost: mark it on the way. ids: the first `position` tokens of the sequence, of
  * which only those behind the mark are read; may be NULL at a mark and at 0.
  * Of a Transformer, keys and values stay and nothing is computed; with ids the last token is computed again for its logits, without
- * DART_LOGITS_LAST gives zeros until the next token.
+ * DART_LOGITS_LAST gives zeros until the next token. Its repetition_penalty then counts later tokens only.
  * Marks behind `position` are dropped, and so are tokens chosen earlier, for the whole batch: the next dart_decode needs ids.
  * DART_INVALID_ARGUMENT: position is beyond the sequence's, or ids are missing (the text names the mark) or outside [0, V); nothing has
  * changed then. Where computing tokens again fails for want of memory, the sequence stands at a token

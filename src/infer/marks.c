@@ -48,6 +48,27 @@ static dart_tensor last_row(const dart_state *state, uint32_t b)
     return row;
 }
 
+/* The row of WORK_SEEN of sequence b goes through the host: dart_convert moves numbers, which bits need not be. */
+static uint64_t seen_words(const dart_state *state) { return base_ceil_div(state->model->config.V, 32); }
+
+static dart_status read_seen(dart_state *state, uint32_t b, int32_t *seen, const char *call)
+{
+    return model_state_read(state, WORK_SEEN, b * seen_words(state), seen, seen_words(state), call);
+}
+
+static dart_status write_seen(dart_state *state, uint32_t b, const int32_t *seen, const char *call)
+{
+    return model_state_write(state, WORK_SEEN, b * seen_words(state), seen, seen_words(state), call);
+}
+
+static dart_status make_seen(dart_state *state, int32_t **seen, const char *call)
+{
+    dart_device *device = state->model->device;
+    *seen = device_calloc(device, (size_t)seen_words(state), sizeof **seen);
+    if (*seen != NULL) return DART_OK;
+    return model_take(&state->report, &device->report, atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call);
+}
+
 /* ---- From slot to slot ---- */
 
 static void record_memories(dart_stream *stream, const dart_state *to, uint32_t to_b, const dart_state *from, uint32_t from_b, uint32_t layer)
@@ -111,6 +132,7 @@ dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *from, uin
     if (to == NULL) return DART_INVALID_ARGUMENT;
     base_report *report = &to->report;
     dart_status status = DART_OK;
+    int32_t *seen = NULL;
     REQUIRE(report, from != NULL, "%s: no state to copy from", call);
     REQUIRE(report, to->model == from->model, "%s: the states are of two models", call);
     REQUIRE(report, to_b < to->B, "%s: sequence %u of %u", call, to_b, to->B);
@@ -122,20 +144,25 @@ dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *from, uin
     if (to == from && to_b == from_b) return DART_OK;
     const uint64_t position = (uint64_t)from->positions[from_b];
     const bool chosen = from->chosen && (to->chosen || to->B == 1);
+    TRY(make_seen(to, &seen, call));
     TRY(model_memories_reserve(to, to->sma ? position / to->S : 0, call));
     TRY(model_cache_reserve(to, position, call));
     TRY(model_windows_close(to, call));
     if (from != to) TRY(model_take(report, &from->report, model_windows_close(from, call), call));
     if (chosen) TRY(model_state_read(from, WORK_NEXT, from_b, to->host_next, 1, call));
+    TRY(model_take(report, &from->report, read_seen(from, from_b, seen, call), call));
     TRY(model_take_stream(to, to->prefill, dart_stream_begin(to->prefill), call));
     record_sequence(to->prefill, to, to_b, from, from_b);
     TRY(run_recorded(to, to->prefill, call));
     model_sequence_replaced(to, to_b, (int32_t)position);
     to->ended[to_b] = from->ended[from_b];
     to->chosen = false;
-    if (chosen) TRY(model_state_write(to, WORK_NEXT, to_b, to->host_next, 1, call));
-    to->chosen = chosen;
+    status = write_seen(to, to_b, seen, call);
+    if (chosen && status == DART_OK) status = model_state_write(to, WORK_NEXT, to_b, to->host_next, 1, call);
+    if (status != DART_OK) to->broken = status; /* a sequence without what it has seen */
+    else to->chosen = chosen;
 fail:
+    free(seen);
     return status;
 }
 
@@ -215,7 +242,10 @@ static void destroy_buffers(dart_buffer **buffers, uint32_t layers)
 void model_marks_destroy(dart_state *state)
 {
     const uint32_t layers = state->model->config.layers;
-    for (size_t i = 0; state->marks != NULL && i < (size_t)state->B * state->marks_most; i++) destroy_buffers(state->marks[i].buffers, layers);
+    for (size_t i = 0; state->marks != NULL && i < (size_t)state->B * state->marks_most; i++) {
+        destroy_buffers(state->marks[i].buffers, layers);
+        free(state->marks[i].seen);
+    }
     destroy_buffers(state->backup, layers);
     free(state->marks);
 }
@@ -269,11 +299,13 @@ dart_status dart_state_mark(dart_state *state, uint32_t b)
     }
     model_mark *mark = place_for_mark(state, b);
     if (mark->buffers == NULL) TRY(make_buffers(state, true, &mark->buffers, call));
+    if (mark->seen == NULL) TRY(make_seen(state, &mark->seen, call));
     TRY(model_windows_close(state, call));
     TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), call));
     record_mark(state, b, mark, false);
     mark->kept = false;
     TRY(run_recorded(state, state->prefill, call));
+    TRY(read_seen(state, b, mark->seen, call));
     mark->kept = true;
     mark->position = position;
     mark->order = state->marks_made++;
@@ -329,6 +361,8 @@ static dart_status return_to(dart_state *state, uint32_t b, const model_mark *ma
         TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), call));
         record_mark(state, b, mark, true);
         TRY(run_recorded(state, state->prefill, call));
+        status = write_seen(state, b, mark->seen, call);
+        if (status != DART_OK) state->broken = status;
     } else {
         status = model_clear_sequences(state, b, 1, &ran, call);
         if (status != DART_OK && ran) state->broken = status;

@@ -289,10 +289,10 @@ static dart_status record_slice(dart_state *state, const dart_prefill_args *a, c
 {
     dart_status status = dart_stream_begin(stream);
     if (status == DART_OK && layer == 0) status = model_record_embedding(state, stream, pass, WORK_IDS);
-    if (status == DART_OK && layer == 0) status = model_record_seen(state, stream, pass);
     if (status == DART_OK) status = model_record_layers(state, stream, pass, layer, end);
     if (status == DART_OK && end == state->model->config.layers) {
-        status = record_ends(state, stream, p);
+        status = model_record_seen(state, stream, pass); /* not before: a piece that is cancelled has not been seen */
+        if (status == DART_OK) status = record_ends(state, stream, p);
         if (status == DART_OK && piece_chooses(state, a, p)) status = record_choice(state, stream, a);
     }
     return model_take_stream(state, stream, status, CALL);

@@ -106,7 +106,12 @@ static dart_status move_last(const transfer *t)
     dart_tensor rows = model_work_tensor(t->state, WORK_LAST);
     const uint64_t W = t->state->model->config.W;
     rows.offset = t->b * W;
-    return move(t, 0, (dart_dtype)t->file->header.activations, rows, t->file->header.sequences * W);
+    const dart_status status = move(t, 0, (dart_dtype)t->file->header.activations, rows, t->file->header.sequences * W);
+    if (status != DART_OK) return status;
+    const uint64_t words = base_ceil_div(t->state->model->config.V, 32), n = t->file->header.sequences;
+    int32_t *seen = (int32_t *)(void *)(t->section + t->file->seen_at);
+    if (t->to_device) return model_state_write(t->state, WORK_SEEN, t->b * words, seen, n * words, t->call);
+    return model_state_read(t->state, WORK_SEEN, t->b * words, seen, n * words, t->call);
 }
 
 /* Zeros between the runs, so that a file depends on the sequences only. */
@@ -223,7 +228,7 @@ static dart_status save(dart_state *state, uint32_t b, uint32_t count, const cha
     TRY(file_writer_open(path, &state->report, &writer));
     ahead.writer = writer;
     TRY(file_writer_append(writer, head, file.head_bytes));
-    for (uint32_t i = 0; i <= state->model->config.layers; i++) { /* section 0: the last rows; section i: layer i - 1 */
+    for (uint32_t i = 0; i <= state->model->config.layers; i++) { /* section 0: the last rows and the ids seen; section i: layer i - 1 */
         const transfer t = {.state = state, .file = &file, .b = b, .layer = i > 0 ? i - 1 : 0, .section = sections[i % 2], .call = call};
         const uint64_t bytes = i > 0 ? file.layer_bytes : file.last_bytes;
         TRY(i > 0 ? move_layer(&t) : move_last(&t));

@@ -27,6 +27,7 @@ typedef struct model_mark {
     uint64_t order;        /* of keeping, for the oldest to give way */
     int32_t position;
     dart_buffer **buffers; /* one a layer, NULL before the first use: its parts for one sequence; the first has the row of WORK_LAST behind */
+    int32_t *seen;         /* the sequence's row of WORK_SEEN */
 } model_mark;
 
 /* Buffers of the workspace. WORK_SEQ to WORK_LAST keep their contents from call to call; the others belong to one piece. "rows"

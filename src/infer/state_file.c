@@ -82,7 +82,8 @@ dart_status state_file_place(state_file *file, const dart_state *state, uint64_t
         }
     }
     file->head_bytes = state_file_head_bytes(h);
-    file->last_bytes = section_bytes(n * c->W * dart_dtype_size(activations));
+    file->seen_at = base_round_up(n * c->W * dart_dtype_size(activations), STATE_FILE_ALIGN);
+    file->last_bytes = section_bytes(file->seen_at + 4 * n * base_ceil_div(c->V, 32));
     file->layer_bytes = section_bytes(at);
     fits = fits && base_mul(file->layer_bytes, c->layers, &layers) && base_add(layers, file->head_bytes + file->last_bytes, total) &&
            file->layer_bytes <= SIZE_MAX;

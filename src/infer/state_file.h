@@ -39,7 +39,8 @@ typedef struct state_file {
     const int32_t *positions; /* sequences pairs: position, token */
     const uint32_t *blocks;
     uint64_t head_bytes;      /* of the header with its tables */
-    uint64_t last_bytes;      /* of the first section: the rows of WORK_LAST */
+    uint64_t last_bytes;      /* of the first section: the rows of WORK_LAST, */
+    uint64_t seen_at;         /* and from here on those of WORK_SEEN */
     uint64_t layer_bytes;     /* of every other section, one a layer */
     state_file_run *runs;     /* of every layer, for free() */
     uint32_t runs_count;

@@ -261,7 +261,7 @@ static void shares_one_context(void **unused)
     (void)unused;
     enum { B = 4, PROMPT = 21, N = 12 };
     static const uint32_t first_only[B] = {PROMPT};
-    const dart_sampling sampling = {.temperature = 1, .seed = 5};
+    const dart_sampling sampling = {.temperature = 1, .seed = 5, .repetition_penalty = 1.5f};
     dart_model *model = model_of_kind(&kinds[0]);
     int32_t *ids = ids_of(1, model->config.V), prompts[B * PROMPT], expected[N * B], got[N * B];
     for (uint32_t b = 0; b < B; b++) memcpy(&prompts[b * PROMPT], ids, PROMPT * sizeof *ids);
@@ -277,6 +277,37 @@ static void shares_one_context(void **unused)
     assert_true(memcmp(&got[0], &got[1], sizeof got[0]) != 0 || memcmp(&got[B], &got[B + 1], sizeof got[0]) != 0);
     dart_state_destroy(&apart);
     dart_state_destroy(&shared);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+/* Which ids a sequence has consumed, which repetition_penalty asks for, goes back with it. */
+static void forgets_what_was_taken_back(void **unused)
+{
+    (void)unused;
+    enum { PROMPT = 21, N = 12 };
+    const dart_sampling penalty = {.repetition_penalty = 3};
+    dart_model *model = model_of_kind(&kinds[0]);
+    int32_t *ids = ids_of(1, model->config.V), plain[N], first[N], again[N], after[N];
+    const dart_prefill_args prompt = {.ids = ids, .L = PROMPT, .sampling = &penalty};
+    dart_state *state = state_of_kind(model, &kinds[0], 1);
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = PROMPT, .sampling = &(dart_sampling){0}}), "dart_prefill");
+    must(dart_generate(state, &(dart_generate_args){.n = N, .ids = plain}), "dart_generate");
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    must(dart_prefill(state, &prompt), "dart_prefill");
+    must(dart_state_mark(state, 0), "dart_state_mark");
+    must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = &penalty, .ids = first}), "dart_generate");
+    assert_memory_not_equal(first, plain, sizeof first);
+    must(dart_state_truncate(state, 0, PROMPT, NULL), "dart_state_truncate");
+    must(dart_prefill(state, &(dart_prefill_args){.sampling = &penalty}), "dart_prefill");
+    must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = &penalty, .ids = again}), "dart_generate");
+    assert_memory_equal(again, first, sizeof first);
+    /* Without the mark, all tokens again. */
+    must(dart_state_truncate(state, 0, PROMPT - 3, ids), "dart_state_truncate");
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids + PROMPT - 3, .L = 3, .sampling = &penalty}), "dart_prefill");
+    must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = &penalty, .ids = after}), "dart_generate");
+    assert_memory_equal(after, first, sizeof first);
+    dart_state_destroy(&state);
     free(ids);
     dart_model_destroy(&model);
 }
@@ -326,21 +357,22 @@ static void moves_between_devices(void **unused)
         const uint32_t V = here->config.V;
         int32_t *ids = ids_of(1, V), expected[3 * N], got[3 * N];
         float logits[97], other[97];
-        const dart_prefill_args prompt = {.ids = ids, .L = 21, .sampling = &(dart_sampling){0}};
+        const dart_sampling penalty = {.repetition_penalty = 1.5f}; /* the ids that were there come along */
+        const dart_prefill_args prompt = {.ids = ids, .L = 21, .sampling = &penalty};
         dart_state *whole = state_of_kind(here, k, 1), *a = state_of_kind(here, k, 1), *b = state_of_kind(there, k, 1);
         must(dart_prefill(whole, &prompt), "dart_prefill");
-        must(dart_generate(whole, &(dart_generate_args){.n = 3 * N, .ids = expected}), "dart_generate");
+        must(dart_generate(whole, &(dart_generate_args){.sampling = &penalty, .n = 3 * N, .ids = expected}), "dart_generate");
         must(dart_prefill(a, &prompt), "dart_prefill");
-        must(dart_generate(a, &(dart_generate_args){.n = N, .ids = got}), "dart_generate");
+        must(dart_generate(a, &(dart_generate_args){.sampling = &penalty, .n = N, .ids = got}), "dart_generate");
         must(dart_state_save(a, -1, path), "dart_state_save");
         must(dart_state_load(b, -1, path), "dart_state_load");
         last_logits(a, logits);
         last_logits(b, other);
         assert_close(k->name, distance(other, logits, V), tolerance_of(k));
-        must(dart_generate(b, &(dart_generate_args){.n = N, .ids = got + N}), "dart_generate");
+        must(dart_generate(b, &(dart_generate_args){.sampling = &penalty, .n = N, .ids = got + N}), "dart_generate");
         must(dart_state_save(b, 0, path), "dart_state_save");
         must(dart_state_load(a, 0, path), "dart_state_load");
-        must(dart_generate(a, &(dart_generate_args){.n = N, .ids = got + 2 * N}), "dart_generate");
+        must(dart_generate(a, &(dart_generate_args){.sampling = &penalty, .n = N, .ids = got + 2 * N}), "dart_generate");
         /* In 16 bits two logits may be as good as equal. */
         if (k->tolerance <= 0) assert_memory_equal(got, expected, sizeof got);
         last_logits(whole, logits);
@@ -815,7 +847,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saves_and_goes_on),
         cmocka_unit_test(moves_one_sequence),
-        cmocka_unit_test(shares_one_context),
+        cmocka_unit_test(shares_one_context), cmocka_unit_test(forgets_what_was_taken_back),
         cmocka_unit_test(converts_storage),
         cmocka_unit_test(moves_between_devices),
         cmocka_unit_test(refuses_other_models),
