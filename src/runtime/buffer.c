@@ -47,7 +47,7 @@ void dart_buffer_destroy(dart_buffer **buffer)
     dart_buffer *b = *buffer;
     if (b->memory != NULL) {
         b->device->backend->memory_destroy(b->device->handle, b->memory);
-        atomic_fetch_sub(&b->device->bytes, b->bytes);
+        if (!b->wrapped) atomic_fetch_sub(&b->device->bytes, b->bytes);
     }
     free(b);
     *buffer = NULL;

@@ -233,25 +233,41 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
 {
     if (context == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&context->report, device != NULL, "dart_device_open: no place for the device");
+    uint32_t index = 0, within = 0;
+    const dart_status status = choose(context, options != NULL && options->spec != NULL ? options->spec : "", &index);
+    if (status != DART_OK) return status;
+    const int b = locate(context, index, &within);
+    return context_open_device(context, backends[b], context->instances[b], within, false, options, device);
+}
+
+base_report *context_report(dart_context *context) { return &context->report; }
+
+static dart_status check_options(dart_context *context, const dart_device_options *options)
+{
+    REQUIRE(&context->report, options->variant == NULL || strlen(options->variant) < 32, "dart_device_open: variant name too long");
+    REQUIRE(&context->report, (options->with_capabilities & ~(uint32_t)DART_CAP_SPEED) == 0,
+            "dart_device_open: capabilities 0x%x cannot be claimed for a device", options->with_capabilities & ~(uint32_t)DART_CAP_SPEED);
+    return DART_OK;
+}
+
+dart_status context_open_device(dart_context *context, const backend *b, void *instance, uint32_t within, bool own,
+                                const dart_device_options *options, dart_device **device)
+{
     dart_device_options given = {0};
     if (options != NULL) given = *options;
     options = &given;
     device_unwrap_cache(&given, &context->log);
-    REQUIRE(&context->report, options->variant == NULL || strlen(options->variant) < 32, "dart_device_open: variant name too long");
-    REQUIRE(&context->report, (options->with_capabilities & ~(uint32_t)DART_CAP_SPEED) == 0,
-            "dart_device_open: capabilities 0x%x cannot be claimed for a device", options->with_capabilities & ~(uint32_t)DART_CAP_SPEED);
-    uint32_t index = 0, within = 0;
-    dart_status status = choose(context, options->spec != NULL ? options->spec : "", &index);
-    if (status != DART_OK) return status;
-    const int b = locate(context, index, &within);
-    dart_device *made = calloc(1, sizeof *made);
-    if (made == NULL) return base_fail(&context->report, DART_OUT_OF_MEMORY, "dart_device_open: no host memory");
-    status = base_report_init(&made->report, &context->log);
+    dart_status status = check_options(context, options);
+    dart_device *made = status == DART_OK ? calloc(1, sizeof *made) : NULL;
+    if (status == DART_OK && made == NULL) status = base_fail(&context->report, DART_OUT_OF_MEMORY, "dart_device_open: no host memory");
+    if (status == DART_OK) status = base_report_init(&made->report, &context->log);
     if (status != DART_OK) {
         free(made);
+        if (own) b->instance_destroy(instance);
         return status;
     }
-    made->backend = backends[b];
+    made->backend = b;
+    made->instance = own ? instance : NULL;
     made->poison = options->poison;
     made->lose = options->lose;
     made->profile = options->profile;
@@ -259,7 +275,9 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
     atomic_init(&made->fail_in, options->fail_at);
     atomic_init(&made->lost, false);
     atomic_init(&made->bytes, 0);
-    TRY(dart_context_device_info(context, index, &made->info));
+    b->device_info(instance, within, &made->info);
+    made->info.backend = b->kind;
+    made->info.index = within;
     made->info.capabilities |= options->with_capabilities;
     made->info.capabilities &= ~options->without_capabilities;
     device_limit(&made->info, options, made->backend->rows);
@@ -272,7 +290,7 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
         FAIL(&made->report, DART_UNSUPPORTED, "%s: the %s backend does not time launches", made->info.name,
              dart_backend_name(made->backend->kind));
     TRY(device_fault(made));
-    TRY(made->backend->device_create(context->instances[b], within, options, made->info.capabilities, &made->report, &made->handle));
+    TRY(b->device_create(instance, within, options, made->info.capabilities, &made->report, &made->handle));
     if (!options->unchecked) TRY(device_probe(made, options->wrong_probes));
     *device = made;
     return DART_OK;

@@ -65,6 +65,7 @@ void dart_device_destroy(dart_device **device)
     if (device == NULL || *device == NULL) return;
     dart_device *d = *device;
     if (d->handle != NULL) d->backend->device_destroy(d->handle);
+    if (d->instance != NULL) d->backend->instance_destroy(d->instance);
     base_report_destroy(&d->report);
     free(d);
     *device = NULL;

@@ -9,6 +9,7 @@
 struct dart_device {
     const backend *backend;
     void *handle; /* made by backend->device_create */
+    void *instance; /* of this device alone, destroyed after it; NULL: the context's */
     base_report report;
     dart_device_info info; /* capabilities and limits as restricted by the options */
     char variant[32];      /* test hook, "" for none */
@@ -24,8 +25,13 @@ struct dart_buffer {
     dart_device *device;
     void *memory;
     uint64_t bytes;
+    bool wrapped; /* memory of the caller's, not counted */
 };
 
+/* Opens device `within` of an instance. own: the device destroys the instance, which on failure is done at once. */
+dart_status context_open_device(dart_context *context, const backend *b, void *instance, uint32_t within, bool own,
+                                const dart_device_options *options, dart_device **device);
+base_report *context_report(dart_context *context);
 /* Counts down to the failure that options.fail_at injects. Returns DART_OK or that failure; DART_DEVICE_LOST on a lost device.
  * Must be called before every backend call and every allocation of host memory on behalf of a device. */
 dart_status device_fault(dart_device *device);

@@ -1,5 +1,6 @@
 # The Vulkan backend. vk_volk.c holds volk itself, so nothing is to be linked for it.
 set(VULKAN_SOURCES
+    src/vulkan/vk_adopt.c
     src/vulkan/vk_backend.c
     src/vulkan/vk_capabilities.c
     src/vulkan/vk_device.c

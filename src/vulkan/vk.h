@@ -10,6 +10,7 @@
  * vk_stream.c        recording, submission, waiting, times
  * vk_open.c          a device with all of that, made and destroyed
  * vk_backend.c       the table of functions
+ * vk_adopt.c         dartlm/vulkan.h: the host's device, buffers, semaphores and command buffers
  */
 #ifndef DART_VK_H
 #define DART_VK_H
@@ -18,6 +19,8 @@
 
 #include <stdatomic.h>
 #include <volk.h>
+
+#include "dartlm/vulkan.h"
 
 /* ---- Instances ---- */
 
@@ -67,13 +70,39 @@ typedef struct vk_adapter {
     vk_matrix matrix_f16, matrix_bf16; /* with sums in f32 */
     bool size_control_extension; /* else in the core, or absent */
     bool portability_subset;
+    bool timeline; /* of an adopted device: timeline semaphores are switched on */
+    uint64_t offset_alignment; /* of storage buffers */
 } vk_adapter;
+
+/* Everything beyond the core that rows of the table use, as one chain: what a device has, or what is switched on. */
+typedef struct vk_features {
+    VkPhysicalDevice16BitStorageFeatures storage16;
+    VkPhysicalDeviceShaderFloat16Int8Features float16;
+    VkPhysicalDeviceVulkanMemoryModelFeatures memory_model;
+    VkPhysicalDeviceSubgroupSizeControlFeatures sizes;
+    VkPhysicalDeviceMaintenance4Features maintenance4;
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix;
+    VkPhysicalDeviceCooperativeMatrix2FeaturesNV matrix2;
+    VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16;
+    VkPhysicalDeviceTimelineSemaphoreFeatures timeline; /* a host's, unlinked otherwise */
+} vk_features;
+
+/* What a device is to be created with. */
+typedef struct vk_wanted {
+    vk_features features;
+    void *first; /* of the features, linked */
+    const char *extensions[6];
+    uint32_t extensions_count, required_count;
+} vk_wanted;
 
 typedef struct vk_instance {
     VkInstance handle;
     vk_instance_table vk;
     base_log *log;
     VkDebugUtilsMessengerEXT messenger;
+    const dart_vulkan_adopt_args *adopted; /* handle is the host's; during dart_device_adopt what the host gave */
+    bool borrowed;                         /* handle is the host's */
+    uint32_t api_version;                  /* of a borrowed instance */
     vk_adapter *adapters;
     uint32_t adapters_count;
 } vk_instance;
@@ -86,6 +115,8 @@ void vk_instance_load_device(const vk_instance *instance, VkDevice device, struc
 
 /* Fills *adapter; a device that will not do gets info.usable == false and the reason. */
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter);
+/* What `capabilities` of the adapter need, the required extensions first. */
+void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted);
 /* A logical device with one queue and what `capabilities` needs switched on. */
 VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities,
                                 VkDevice *device);
@@ -104,6 +135,9 @@ struct vk_memory {
     vk_block *block;
     uint64_t offset, size; /* in the block */
     uint8_t *mapped;       /* NULL: only through staging */
+    uint64_t start;        /* in the buffer; above 0 for wrapped ones only */
+    VkBufferUsageFlags usage;
+    bool wrapped;          /* the host's buffer, of no block */
     vk_memory *next;       /* in the block, by offset */
 };
 
@@ -116,6 +150,8 @@ struct vk_block {
     vk_memory *first;
     vk_block *next;
 };
+
+#define VK_MAX_SEMAPHORES 64u
 
 typedef enum vk_mutex {
     VK_MUTEX_QUEUE,
@@ -144,6 +180,12 @@ typedef struct vk_device {
     base_report *report;
     uint32_t capabilities;
     bool profiled; /* every launch is timed */
+    bool adopted;  /* handle is the host's */
+    void (*lock_queue)(void *user);
+    void (*unlock_queue)(void *user);
+    void *queue_user;
+    void (*lost_callback)(void *user);
+    void *lost_user;
     VkDevice handle;
     struct VolkDeviceTable vk;
     VkQueue queue;
@@ -164,7 +206,9 @@ void vk_device_destroy(void *device);
 /* DART_DEVICE_LOST once the device was lost, else DART_OK. */
 dart_status vk_device_check(vk_device *device);
 dart_status vk_device_lose(vk_device *device, const char *reason);
-dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence);
+/* extra: semaphores, or NULL. */
+dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
+                             const dart_vulkan_submit_args *extra);
 
 /* A failed result as a status with text, e.g. "vkAllocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY". */
 dart_status vk_report(base_report *report, VkResult result, const char *call);
@@ -182,6 +226,8 @@ dart_status vk_fail(vk_device *device, VkResult result, const char *call);
 
 /* ---- Memory ---- */
 
+#define VK_BUFFER_USAGE \
+    (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
 dart_status vk_memory_create(void *device, uint64_t bytes, void **memory);
 void vk_memory_destroy(void *device, void *memory);
 /* A type among `allowed` bits with all flags of need, most of `want`, none of `avoid`; UINT32_MAX without any. */
@@ -208,6 +254,10 @@ void vk_stream_destroy(void *device, void *stream);
 dart_status vk_stream_begin(void *device, void *stream);
 dart_status vk_stream_launch(void *device, void *stream, const backend_launch *launch);
 dart_status vk_stream_submit(void *device, void *stream, uint32_t times);
+/* For the next vk_stream_begin: where launches go. NULL: the stream's own command buffer. */
+void vk_stream_target(void *stream, VkCommandBuffer commands);
+/* For submissions from now on. NULL: none. */
+void vk_stream_semaphores(void *stream, const dart_vulkan_submit_args *semaphores);
 dart_status vk_stream_wait(void *device, void *stream, uint64_t timeout_ns);
 dart_status vk_stream_elapsed(void *device, void *stream, uint64_t *ns);
 dart_status vk_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *count);

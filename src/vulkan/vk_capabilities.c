@@ -44,6 +44,14 @@ typedef struct extension_set {
     bool multiprocessors_nv, multiprocessors_amd; /* the driver tells how many there are */
 } extension_set;
 
+/* Did the host switch it on? */
+static bool is_enabled(const dart_vulkan_adopt_args *host, const char *name)
+{
+    for (uint32_t i = 0; i < host->extensions_count; i++)
+        if (strcmp(host->extensions[i], name) == 0) return true;
+    return false;
+}
+
 static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevice handle)
 {
     extension_set set = {false};
@@ -68,6 +76,77 @@ static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevi
     return set;
 }
 
+/* Leaves what the host switched on. What is only asked about (multiprocessors) stays. */
+static void keep_enabled_extensions(const dart_vulkan_adopt_args *host, extension_set *set)
+{
+    set->size_control = set->size_control && is_enabled(host, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+    set->matrix = set->matrix && is_enabled(host, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
+    set->matrix2 = set->matrix2 && is_enabled(host, VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME);
+    set->bfloat16 = set->bfloat16 && is_enabled(host, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME);
+}
+
+/* The features that the host switched on, wherever in its chain they stand. */
+static void read_host_features(const void *chain, vk_features *on)
+{
+    for (const VkBaseInStructure *at = chain; at != NULL; at = at->pNext) {
+        const VkPhysicalDeviceVulkan11Features *core11 = (const void *)at;
+        const VkPhysicalDeviceVulkan12Features *core12 = (const void *)at;
+        const VkPhysicalDeviceVulkan13Features *core13 = (const void *)at;
+        switch ((int)at->sType) {
+#define TAKE(member, type) \
+    case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_##type: memcpy(&on->member, at, sizeof(on->member)); break;
+            TAKE(storage16, 16BIT_STORAGE_FEATURES)
+            TAKE(float16, SHADER_FLOAT16_INT8_FEATURES)
+            TAKE(memory_model, VULKAN_MEMORY_MODEL_FEATURES)
+            TAKE(sizes, SUBGROUP_SIZE_CONTROL_FEATURES)
+            TAKE(maintenance4, MAINTENANCE_4_FEATURES)
+            TAKE(matrix, COOPERATIVE_MATRIX_FEATURES_KHR)
+            TAKE(matrix2, COOPERATIVE_MATRIX_2_FEATURES_NV)
+            TAKE(bfloat16, SHADER_BFLOAT16_FEATURES_KHR)
+            TAKE(timeline, TIMELINE_SEMAPHORE_FEATURES)
+#undef TAKE
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES:
+            on->storage16.storageBuffer16BitAccess = core11->storageBuffer16BitAccess;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES:
+            on->float16.shaderFloat16 = core12->shaderFloat16;
+            on->memory_model.vulkanMemoryModel = core12->vulkanMemoryModel;
+            on->memory_model.vulkanMemoryModelDeviceScope = core12->vulkanMemoryModelDeviceScope;
+            on->timeline.timelineSemaphore = core12->timelineSemaphore;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES:
+            on->sizes.subgroupSizeControl = core13->subgroupSizeControl;
+            on->sizes.computeFullSubgroups = core13->computeFullSubgroups;
+            on->maintenance4.maintenance4 = core13->maintenance4;
+            break;
+        default: break;
+        }
+    }
+}
+
+static void keep_enabled_features(const dart_vulkan_adopt_args *host, vk_features *has, vk_adapter *adapter)
+{
+    vk_features on;
+    memset(&on, 0, sizeof(on));
+    read_host_features(host->features, &on);
+#define KEEP(member) has->member = has->member && on.member
+    KEEP(storage16.storageBuffer16BitAccess);
+    KEEP(float16.shaderFloat16);
+    KEEP(memory_model.vulkanMemoryModel);
+    KEEP(memory_model.vulkanMemoryModelDeviceScope);
+    KEEP(sizes.subgroupSizeControl);
+    KEEP(sizes.computeFullSubgroups);
+    KEEP(maintenance4.maintenance4);
+    KEEP(matrix.cooperativeMatrix);
+    KEEP(matrix2.cooperativeMatrixReductions);
+    KEEP(matrix2.cooperativeMatrixConversions);
+    KEEP(matrix2.cooperativeMatrixPerElementOperations);
+    KEEP(bfloat16.shaderBFloat16Type);
+    KEEP(bfloat16.shaderBFloat16CooperativeMatrix);
+#undef KEEP
+    adapter->timeline = on.timeline.timelineSemaphore;
+}
+
 /* A family of its own for compute, where a discrete device has one, runs beside the display's work. */
 static bool find_family(const vk_instance *instance, vk_adapter *adapter)
 {
@@ -80,6 +159,7 @@ static bool find_family(const vk_instance *instance, vk_adapter *adapter)
     bool found = false;
     bool found_alone = false;
     for (uint32_t i = 0; i < count; i++) {
+        if (instance->adopted != NULL && i != instance->adopted->queue_family) continue;
         if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0 || families[i].queueCount == 0) continue;
         const bool alone = adapter->info.type == DART_DEVICE_DISCRETE &&
                            (families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT) == 0;
@@ -125,20 +205,8 @@ static void check_limits(const VkPhysicalDeviceLimits *limits, dart_device_info 
                (unsigned long long)limits->minStorageBufferOffsetAlignment, BACKEND_ALIGN);
 }
 
-/* Everything beyond the core that rows of the table use, as one chain: what a device has, or what is switched on. */
-typedef struct feature_chain {
-    VkPhysicalDevice16BitStorageFeatures storage16;
-    VkPhysicalDeviceShaderFloat16Int8Features float16;
-    VkPhysicalDeviceVulkanMemoryModelFeatures memory_model;
-    VkPhysicalDeviceSubgroupSizeControlFeatures sizes;
-    VkPhysicalDeviceMaintenance4Features maintenance4;
-    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix;
-    VkPhysicalDeviceCooperativeMatrix2FeaturesNV matrix2;
-    VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16;
-} feature_chain;
-
 /* Links those that the device knows; returns the first. */
-static void *link_features(feature_chain *chain, const extension_set *extensions, bool size_control, bool core_1_3)
+static void *link_features(vk_features *chain, const extension_set *extensions, bool size_control, bool core_1_3)
 {
     void *first = NULL;
 #define LINK(member, type) \
@@ -221,14 +289,19 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     info->type = device_type(base.deviceType);
     snprintf(info->name, sizeof(info->name), "%s", base.deviceName);
     snprintf(info->driver, sizeof(info->driver), "driver version 0x%x", base.driverVersion);
-    if (base.apiVersion < VK_API_VERSION_1_2) {
-        reject(info, "its driver offers Vulkan %u.%u, 1.2 is needed", VK_API_VERSION_MAJOR(base.apiVersion),
-               VK_API_VERSION_MINOR(base.apiVersion));
+    uint32_t version = base.apiVersion;
+    if (instance->borrowed && instance->api_version < version) version = instance->api_version;
+    if (version < VK_API_VERSION_1_2) {
+        reject(info, "its driver%s offers Vulkan %u.%u, 1.2 is needed", version != base.apiVersion ? " or the host's instance" : "",
+               VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
         return;
     }
 
-    const extension_set extensions = find_extensions(instance, handle);
-    const bool core_size_control = base.apiVersion >= VK_API_VERSION_1_3;
+    extension_set extensions = find_extensions(instance, handle);
+    const bool core_size_control = version >= VK_API_VERSION_1_3;
+    /* Sizes can be asked about where they cannot be controlled. */
+    const bool sizes_known = core_size_control || extensions.size_control;
+    if (instance->adopted != NULL) keep_enabled_extensions(instance->adopted, &extensions);
     const bool size_control = core_size_control || extensions.size_control;
     adapter->size_control_extension = extensions.size_control && !core_size_control;
     adapter->portability_subset = extensions.portability_subset;
@@ -237,10 +310,10 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES};
     VkPhysicalDeviceMaintenance4Properties buffers = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES,
-        .pNext = size_control ? &sizes : NULL};
+        .pNext = sizes_known ? &sizes : NULL};
     VkPhysicalDeviceSubgroupProperties subgroup = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES,
-        .pNext = core_size_control ? (void *)&buffers : (void *)(size_control ? &sizes : NULL)};
+        .pNext = core_size_control ? (void *)&buffers : (void *)(sizes_known ? &sizes : NULL)};
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES,
                                                .pNext = &subgroup};
     VkPhysicalDeviceIDProperties identity = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES,
@@ -255,10 +328,11 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
                                                                                         : (void *)&identity};
     instance->vk.vkGetPhysicalDeviceProperties2(handle, &properties);
 
-    feature_chain has = {0};
+    vk_features has = {0};
     VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
                                           .pNext = link_features(&has, &extensions, size_control, core_size_control)};
     instance->vk.vkGetPhysicalDeviceFeatures2(handle, &features);
+    if (instance->adopted != NULL) keep_enabled_features(instance->adopted, &has, adapter);
 
     if (driver.driverName[0] != '\0') {
         snprintf(info->driver, sizeof(info->driver), "%.200s%s%.50s", driver.driverName,
@@ -272,6 +346,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     info->max_binding_bytes = limits->maxStorageBufferRange / BACKEND_ALIGN * BACKEND_ALIGN;
     if (info->max_binding_bytes > MAX_BINDING_BYTES) info->max_binding_bytes = MAX_BINDING_BYTES;
     adapter->max_buffer_bytes = core_size_control ? buffers.maxBufferSize : UINT64_MAX;
+    adapter->offset_alignment = limits->minStorageBufferOffsetAlignment;
     adapter->timestamp_period = limits->timestampPeriod;
     adapter->max_groups = limits->maxComputeWorkGroupCount[0];
     if (adapter->max_groups > MAX_GROUPS) adapter->max_groups = MAX_GROUPS;
@@ -299,7 +374,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
         info->capabilities |= DART_CAP_SHARED48;
     adapter->require_full_subgroups = size_control && has.sizes.subgroupSizeControl && has.sizes.computeFullSubgroups;
     /* Where subgroups have one size only, whole multiples of it are full without asking. */
-    const bool fixed_size = !size_control || sizes.minSubgroupSize == sizes.maxSubgroupSize;
+    const bool fixed_size = !sizes_known || sizes.minSubgroupSize == sizes.maxSubgroupSize;
     /* Full subgroups of whatever size need workgroups that the largest divides, and the kernels have room for sums of the smallest. */
     adapter->vary_subgroups = adapter->require_full_subgroups && !fixed_size && sizes.minSubgroupSize >= SUBGROUP_LEAST &&
                               SUBGROUP_MULTIPLE % sizes.maxSubgroupSize == 0;
@@ -312,8 +387,8 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     /* A SIMD of GCN, whose subgroups have one size, has 256 registers a lane: two subgroups that take 128 of them. A core of Adreno holds
      * 2 subgroups of 16 with more than 128 registers a lane, and a lane has 192 at most. */
     const bool gcn = base.vendorID == VENDOR_AMD && fixed_size;
-    const uint32_t least = size_control ? sizes.minSubgroupSize : subgroup.subgroupSize;
-    const uint32_t most = size_control ? sizes.maxSubgroupSize : subgroup.subgroupSize;
+    const uint32_t least = sizes_known ? sizes.minSubgroupSize : subgroup.subgroupSize;
+    const uint32_t most = sizes_known ? sizes.maxSubgroupSize : subgroup.subgroupSize;
     /* GPUs whose subgroups never have 32 lanes (Mali: 16) have 64 registers a lane. */
     const bool registers96 = most >= WIDE_SUBGROUP || info->type == DART_DEVICE_CPU;
     if (registers96) info->capabilities |= DART_CAP_REGISTERS96;
@@ -351,43 +426,52 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     vk_quirks_apply(&base, driver.driverID, info);
 }
 
-VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities,
-                                VkDevice *device)
+void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted)
 {
-    const float priority = 1.0f;
-    const char *extensions[6];
-    uint32_t extensions_count = 0;
-    VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                     .queueFamilyIndex = adapter->family,
-                                     .queueCount = 1,
-                                     .pQueuePriorities = &priority};
     const bool matrix = (capabilities & DART_CAP_MATRIX) != 0, matrix2 = (capabilities & DART_CAP_MATRIX2) != 0;
     const bool bfloat16 = (capabilities & DART_CAP_MATRIX_BF16) != 0;
     const bool sizes = (matrix || (capabilities & DART_CAP_SUBGROUP) != 0) && adapter->require_full_subgroups;
     const extension_set known = {.matrix = matrix, .matrix2 = matrix2, .bfloat16 = bfloat16};
-    feature_chain on = {0};
-    on.storage16.storageBuffer16BitAccess = matrix || (capabilities & (DART_CAP_STORE16 | DART_CAP_FLOAT16)) != 0;
-    on.float16.shaderFloat16 = matrix || (capabilities & DART_CAP_FLOAT16) != 0;
-    on.memory_model.vulkanMemoryModel = matrix;
+    vk_features *on = &wanted->features;
+    memset(wanted, 0, sizeof(*wanted));
+    on->storage16.storageBuffer16BitAccess = matrix || (capabilities & (DART_CAP_STORE16 | DART_CAP_FLOAT16)) != 0;
+    on->float16.shaderFloat16 = matrix || (capabilities & DART_CAP_FLOAT16) != 0;
+    on->memory_model.vulkanMemoryModel = matrix;
     /* The atomics of kernels without 16-bit storage have device scope. */
-    on.memory_model.vulkanMemoryModelDeviceScope = matrix;
-    on.sizes.subgroupSizeControl = on.sizes.computeFullSubgroups = VK_TRUE;
-    on.maintenance4.maintenance4 = VK_TRUE;
-    on.matrix.cooperativeMatrix = VK_TRUE;
-    on.matrix2.cooperativeMatrixReductions = on.matrix2.cooperativeMatrixConversions =
-        on.matrix2.cooperativeMatrixPerElementOperations = VK_TRUE;
-    on.bfloat16.shaderBFloat16Type = on.bfloat16.shaderBFloat16CooperativeMatrix = VK_TRUE;
-    VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                               .pNext = link_features(&on, &known, sizes, matrix2),
-                               .queueCreateInfoCount = 1,
-                               .pQueueCreateInfos = &queue};
-    if (sizes && adapter->size_control_extension)
-        extensions[extensions_count++] = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
-    if (matrix) extensions[extensions_count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
-    if (matrix2) extensions[extensions_count++] = VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME;
-    if (bfloat16) extensions[extensions_count++] = VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME;
-    if (adapter->portability_subset) extensions[extensions_count++] = "VK_KHR_portability_subset";
-    info.enabledExtensionCount = extensions_count;
-    info.ppEnabledExtensionNames = extensions;
+    on->memory_model.vulkanMemoryModelDeviceScope = matrix;
+    on->sizes.subgroupSizeControl = on->sizes.computeFullSubgroups = VK_TRUE;
+    on->maintenance4.maintenance4 = VK_TRUE;
+    on->matrix.cooperativeMatrix = VK_TRUE;
+    on->matrix2.cooperativeMatrixReductions = on->matrix2.cooperativeMatrixConversions =
+        on->matrix2.cooperativeMatrixPerElementOperations = VK_TRUE;
+    on->bfloat16.shaderBFloat16Type = on->bfloat16.shaderBFloat16CooperativeMatrix = VK_TRUE;
+    wanted->first = link_features(on, &known, sizes, matrix2);
+    const char **extensions = wanted->extensions;
+    uint32_t count = 0;
+    if (adapter->portability_subset) extensions[count++] = "VK_KHR_portability_subset";
+    wanted->required_count = count;
+    if (sizes && adapter->size_control_extension) extensions[count++] = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
+    if (matrix) extensions[count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
+    if (matrix2) extensions[count++] = VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME;
+    if (bfloat16) extensions[count++] = VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME;
+    wanted->extensions_count = count;
+}
+
+VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities,
+                                VkDevice *device)
+{
+    const float priority = 1.0f;
+    const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                           .queueFamilyIndex = adapter->family,
+                                           .queueCount = 1,
+                                           .pQueuePriorities = &priority};
+    vk_wanted wanted;
+    vk_capabilities_wanted(adapter, capabilities, &wanted);
+    const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                                     .pNext = wanted.first,
+                                     .queueCreateInfoCount = 1,
+                                     .pQueueCreateInfos = &queue,
+                                     .enabledExtensionCount = wanted.extensions_count,
+                                     .ppEnabledExtensionNames = wanted.extensions};
     return instance->vk.vkCreateDevice(adapter->handle, &info, NULL, device);
 }

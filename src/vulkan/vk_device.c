@@ -62,7 +62,7 @@ dart_status vk_fail(vk_device *device, VkResult result, const char *call)
 
 dart_status vk_device_lose(vk_device *device, const char *reason)
 {
-    atomic_store(&device->lost, true);
+    if (!atomic_exchange(&device->lost, true) && device->lost_callback != NULL) device->lost_callback(device->lost_user);
     return base_fail(device->report, DART_DEVICE_LOST, "%s: the device is lost", reason);
 }
 
@@ -72,12 +72,38 @@ dart_status vk_device_check(vk_device *device)
     return base_fail(device->report, DART_DEVICE_LOST, "the device was lost before");
 }
 
-dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence)
+dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
+                             const dart_vulkan_submit_args *extra)
 {
-    const VkSubmitInfo info = {
-        .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = count, .pCommandBuffers = commands};
+    VkSemaphore waits[VK_MAX_SEMAPHORES], signals[VK_MAX_SEMAPHORES];
+    uint64_t wait_values[VK_MAX_SEMAPHORES], signal_values[VK_MAX_SEMAPHORES];
+    VkPipelineStageFlags stages[VK_MAX_SEMAPHORES];
+    VkTimelineSemaphoreSubmitInfo values = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                            .pWaitSemaphoreValues = wait_values,
+                                            .pSignalSemaphoreValues = signal_values};
+    VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = count, .pCommandBuffers = commands};
+    if (extra != NULL) {
+        for (uint32_t i = 0; i < extra->waits_count; i++) {
+            waits[i] = extra->waits[i].semaphore;
+            wait_values[i] = extra->waits[i].value;
+            stages[i] = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+        }
+        for (uint32_t i = 0; i < extra->signals_count; i++) {
+            signals[i] = extra->signals[i].semaphore;
+            signal_values[i] = extra->signals[i].value;
+        }
+        info.waitSemaphoreCount = values.waitSemaphoreValueCount = extra->waits_count;
+        info.signalSemaphoreCount = values.signalSemaphoreValueCount = extra->signals_count;
+        info.pWaitSemaphores = waits;
+        info.pWaitDstStageMask = stages;
+        info.pSignalSemaphores = signals;
+        if (device->adapter->timeline) info.pNext = &values;
+    }
+    /* The host's lock first: the lock of this device then never waits inside it for another. */
+    if (device->lock_queue != NULL) device->lock_queue(device->queue_user);
     base_lock(&device->mutexes[VK_MUTEX_QUEUE]);
     const VkResult result = device->vk.vkQueueSubmit(device->queue, 1, &info, fence);
     base_unlock(&device->mutexes[VK_MUTEX_QUEUE]);
+    if (device->unlock_queue != NULL) device->unlock_queue(device->queue_user);
     return result == VK_SUCCESS ? DART_OK : vk_fail(device, result, "vkQueueSubmit");
 }

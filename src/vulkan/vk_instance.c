@@ -224,7 +224,7 @@ void vk_instance_destroy(void *self)
     if (instance == NULL) return;
     if (instance->messenger != VK_NULL_HANDLE)
         instance->vk.vkDestroyDebugUtilsMessengerEXT(instance->handle, instance->messenger, NULL);
-    if (instance->handle != VK_NULL_HANDLE) instance->vk.vkDestroyInstance(instance->handle, NULL);
+    if (instance->handle != VK_NULL_HANDLE && !instance->borrowed) instance->vk.vkDestroyInstance(instance->handle, NULL);
     free(instance->adapters);
     free(instance);
 }

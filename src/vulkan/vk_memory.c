@@ -8,8 +8,6 @@
 /* Ids, positions and the like, which the host writes before every piece or step. */
 #define SMALL_BYTES (UINT64_C(64) << 10)
 
-#define BUFFER_USAGE \
-    (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
 #define HOST_FLAGS (VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT)
 /* Types that need a feature or do not back storage buffers. */
 #define SPECIAL_FLAGS \
@@ -169,9 +167,10 @@ dart_status vk_memory_create(void *self, uint64_t bytes, void **out)
     if (memory == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "Vulkan buffer");
     /* 16-bit elements are read and written by the word, the last odd one too. */
     memory->bytes = base_round_up(bytes, 4);
+    memory->usage = VK_BUFFER_USAGE;
     const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
                                      .size = memory->bytes,
-                                     .usage = BUFFER_USAGE,
+                                     .usage = VK_BUFFER_USAGE,
                                      .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
     VK(device, vkCreateBuffer, (device->handle, &info, NULL, &memory->buffer));
     VkMemoryRequirements needs;
@@ -197,7 +196,7 @@ void vk_memory_destroy(void *self, void *handle)
     vk_device *device = self;
     vk_memory *memory = handle;
     if (memory == NULL) return;
-    if (memory->buffer != VK_NULL_HANDLE) device->vk.vkDestroyBuffer(device->handle, memory->buffer, NULL);
+    if (memory->buffer != VK_NULL_HANDLE && !memory->wrapped) device->vk.vkDestroyBuffer(device->handle, memory->buffer, NULL);
     vk_block *block = memory->block;
     if (block != NULL) {
         base_lock(&device->mutexes[VK_MUTEX_MEMORY]);

@@ -23,13 +23,24 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
         if (base_mutex_init(&device->mutexes[device->mutexes_count]) != DART_OK)
             FAIL(report, DART_OUT_OF_MEMORY, "Vulkan device: no lock");
     }
-    const VkResult result = vk_capabilities_enable(instance, adapter, device->capabilities, &device->handle);
+    const dart_vulkan_adopt_args *host = instance->adopted;
+    if (host != NULL) {
+        device->adopted = true;
+        device->lock_queue = host->lock_queue;
+        device->unlock_queue = host->unlock_queue;
+        device->queue_user = host->queue_user;
+        device->lost_callback = host->lost;
+        device->lost_user = host->lost_user;
+        device->handle = host->device;
+    }
+    const VkResult result =
+        host != NULL ? VK_SUCCESS : vk_capabilities_enable(instance, adapter, device->capabilities, &device->handle);
     if (result != VK_SUCCESS) {
         device->handle = VK_NULL_HANDLE;
         TRY(vk_report(report, result, "vkCreateDevice"));
     }
     vk_instance_load_device(instance, device->handle, &device->vk);
-    device->vk.vkGetDeviceQueue(device->handle, adapter->family, 0, &device->queue);
+    device->vk.vkGetDeviceQueue(device->handle, adapter->family, host != NULL ? host->queue_index : 0, &device->queue);
     TRY(vk_pipelines_create(device, options->cache, options->cache_bytes));
     *out = device;
     return DART_OK;
@@ -45,7 +56,7 @@ void vk_device_destroy(void *self)
     if (device->handle != VK_NULL_HANDLE) {
         vk_transfer_destroy(device);
         vk_pipelines_destroy(device);
-        device->vk.vkDestroyDevice(device->handle, NULL);
+        if (!device->adopted) device->vk.vkDestroyDevice(device->handle, NULL);
     }
     while (device->mutexes_count > 0) base_mutex_destroy(&device->mutexes[--device->mutexes_count]);
     free(device);

@@ -37,6 +37,8 @@ typedef struct vk_stream {
     bool timed; /* a run has ended since the recording began */
     VkCommandPool pool, frame_pool;
     VkCommandBuffer commands;       /* the recording; may stand in one submission several times */
+    VkCommandBuffer target, next_target; /* where launches go now and after the next begin; NULL: the next go to `commands` */
+    const dart_vulkan_submit_args *semaphores;
     VkCommandBuffer opening, ending; /* around it: time stamps, and what the host reads */
     VkCommandBuffer *submission;    /* opening, recordings, ending */
     uint32_t submission_room;
@@ -161,6 +163,8 @@ dart_status vk_stream_begin(void *self, void *handle)
     stream->state = STREAM_EMPTY;
     stream->timed = false;
     stream->launches = 0;
+    stream->target = stream->next_target != NULL ? stream->next_target : stream->commands;
+    stream->next_target = NULL;
     VK(device, vkResetCommandPool, (device->handle, stream->pool, 0));
     for (set_pool *pool = stream->sets; pool != NULL; pool = pool->next) {
         VK(device, vkResetDescriptorPool, (device->handle, pool->handle, 0));
@@ -173,12 +177,12 @@ dart_status vk_stream_begin(void *self, void *handle)
     stream->dummy_turn = 0;
     const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                            .flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT};
-    VK(device, vkBeginCommandBuffer, (stream->commands, &info));
+    if (stream->target == stream->commands) VK(device, vkBeginCommandBuffer, (stream->commands, &info));
     if (device->profiled && stream->times != VK_NULL_HANDLE)
         device->vk.vkCmdResetQueryPool(stream->commands, stream->times, 2, PROFILED_LAUNCHES);
     /* After the copies, the other streams and the previous run of this recording. Writes of the host need nothing:
      * submitting makes them visible. */
-    barrier(device, stream->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+    barrier(device, stream->target, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
             VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
     stream->state = STREAM_RECORDING;
@@ -247,7 +251,7 @@ static dart_status describe(vk_device *device, vk_stream *stream, const backend_
             "binding %s: %llu bytes at %llu of a buffer of %llu", name, (unsigned long long)binding->bytes,
             (unsigned long long)binding->offset, (unsigned long long)memory->bytes);
     info->buffer = memory->buffer;
-    info->offset = binding->offset;
+    info->offset = memory->start + binding->offset;
     info->range = bytes;
     return DART_OK;
 }
@@ -315,7 +319,7 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     }
     device->vk.vkUpdateDescriptorSets(device->handle, count, writes, 0, NULL);
 
-    const VkCommandBuffer commands = stream->commands;
+    const VkCommandBuffer commands = stream->target;
     const VkPipelineLayout layout = device->layouts[count];
     if (launch->barrier || device->profiled)
         barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
@@ -366,15 +370,28 @@ dart_status vk_stream_submit(void *self, void *handle, uint32_t times)
     dart_status status = vk_device_check(device);
     if (status != DART_OK) return status;
     REQUIRE(device->report, stream->state != STREAM_EMPTY, "nothing is recorded");
+    REQUIRE(device->report, stream->target == stream->commands, "the recording is in the host's command buffer, which the host submits");
     REQUIRE(device->report, !stream->in_flight, "the last submission was not waited for");
     if (stream->state == STREAM_RECORDING) TRY(finish(device, stream));
     TRY(gather(device, stream, times));
     VK(device, vkResetFences, (device->handle, 1, &stream->fence));
     stream->submitted_ns = base_now_ns();
-    TRY(vk_device_submit(device, stream->submission, times + 2, stream->fence));
+    TRY(vk_device_submit(device, stream->submission, times + 2, stream->fence, stream->semaphores));
     stream->in_flight = true;
 fail:
     return status;
+}
+
+void vk_stream_target(void *handle, VkCommandBuffer commands)
+{
+    vk_stream *stream = handle;
+    stream->next_target = commands;
+}
+
+void vk_stream_semaphores(void *handle, const dart_vulkan_submit_args *semaphores)
+{
+    vk_stream *stream = handle;
+    stream->semaphores = semaphores;
 }
 
 dart_status vk_stream_wait(void *self, void *handle, uint64_t timeout_ns)

@@ -84,7 +84,7 @@ static dart_status copy(vk_device *device, VkBuffer from, VkBuffer to, const VkB
     device->vk.vkCmdPipelineBarrier(transfer->commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0,
                                     1, &after, 0, NULL, 0, NULL);
     VK(device, vkEndCommandBuffer, (transfer->commands));
-    TRY(vk_device_submit(device, &transfer->commands, 1, transfer->fence));
+    TRY(vk_device_submit(device, &transfer->commands, 1, transfer->fence, NULL));
     const VkResult result =
         device->vk.vkWaitForFences(device->handle, 1, &transfer->fence, VK_TRUE, TRANSFER_TIMEOUT_NS);
     if (result == VK_TIMEOUT) TRY(vk_device_lose(device, "a copy did not end within ten minutes"));
@@ -93,8 +93,10 @@ fail:
     return status;
 }
 
-static dart_status check_range(vk_device *device, const vk_memory *memory, uint64_t offset, uint64_t bytes)
+static dart_status check_range(vk_device *device, const vk_memory *memory, uint64_t offset, uint64_t bytes, VkBufferUsageFlags usage)
 {
+    if ((memory->usage & usage) == 0)
+        return base_fail(device->report, DART_UNSUPPORTED, "the host made its buffer without the usage of copies that this needs");
     REQUIRE(device->report, offset <= memory->bytes && bytes <= memory->bytes - offset,
             "%llu bytes at %llu of a buffer of %llu", (unsigned long long)bytes, (unsigned long long)offset,
             (unsigned long long)memory->bytes);
@@ -105,7 +107,7 @@ dart_status vk_memory_write(void *self, void *handle, uint64_t offset, const voi
 {
     vk_device *device = self;
     const vk_memory *memory = handle;
-    dart_status status = check_range(device, memory, offset, bytes);
+    dart_status status = check_range(device, memory, offset, bytes, VK_BUFFER_USAGE_TRANSFER_DST_BIT);
     if (status != DART_OK) return status;
     if (memory->mapped != NULL) {
         memcpy(memory->mapped + offset, data, (size_t)bytes);
@@ -116,7 +118,7 @@ dart_status vk_memory_write(void *self, void *handle, uint64_t offset, const voi
     for (uint64_t at = 0; at < bytes && status == DART_OK; at += STAGING_BYTES) {
         const uint64_t size = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
         memcpy(device->transfer.mapped, (const uint8_t *)data + at, (size_t)size);
-        const VkBufferCopy region = {.srcOffset = 0, .dstOffset = offset + at, .size = size};
+        const VkBufferCopy region = {.srcOffset = 0, .dstOffset = memory->start + offset + at, .size = size};
         status = copy(device, device->transfer.buffer, memory->buffer, &region);
     }
     base_unlock(&device->mutexes[VK_MUTEX_TRANSFER]);
@@ -127,7 +129,7 @@ dart_status vk_memory_read(void *self, void *handle, uint64_t offset, void *data
 {
     vk_device *device = self;
     const vk_memory *memory = handle;
-    dart_status status = check_range(device, memory, offset, bytes);
+    dart_status status = check_range(device, memory, offset, bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT);
     if (status != DART_OK) return status;
     const bool near = device->adapter->info.type != DART_DEVICE_DISCRETE || bytes <= DIRECT_READ_BYTES;
     if (memory->mapped != NULL && near) {
@@ -138,7 +140,7 @@ dart_status vk_memory_read(void *self, void *handle, uint64_t offset, void *data
     status = transfer_create(device);
     for (uint64_t at = 0; at < bytes && status == DART_OK; at += STAGING_BYTES) {
         const uint64_t size = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
-        const VkBufferCopy region = {.srcOffset = offset + at, .dstOffset = 0, .size = size};
+        const VkBufferCopy region = {.srcOffset = memory->start + offset + at, .dstOffset = 0, .size = size};
         status = copy(device, memory->buffer, device->transfer.buffer, &region);
         if (status == DART_OK) memcpy((uint8_t *)data + at, device->transfer.mapped, (size_t)size);
     }
