@@ -24,7 +24,8 @@ dart_status dart_vulkan_query(const struct dart_vulkan_query_args *args, struct 
     return DART_UNSUPPORTED;
 }
 void dart_vulkan_needs_destroy(struct dart_vulkan_needs **needs) { (void)needs; }
-dart_status dart_device_adopt(dart_context *context, const struct dart_vulkan_adopt_args *args, const dart_device_options *options, dart_device **device)
+dart_status dart_device_adopt(dart_context *context, const struct dart_vulkan_adopt_args *args, const dart_device_options *options,
+                              dart_device **device)
 {
     (void)context, (void)args, (void)options, (void)device;
     return DART_UNSUPPORTED;

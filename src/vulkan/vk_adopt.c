@@ -198,7 +198,8 @@ dart_status dart_vulkan_record(dart_stream *stream, VkCommandBuffer commands)
     if (stream == NULL) return DART_INVALID_ARGUMENT;
     const dart_device *device = stream->device;
     if (!is_vulkan(device) || device->profile != NULL || stream->options.warm)
-        return base_fail(&stream->report, DART_UNSUPPORTED, "dart_vulkan_record: not a Vulkan device, or one that is profiled, or a stream with options.warm");
+        return base_fail(&stream->report, DART_UNSUPPORTED,
+                         "dart_vulkan_record: not a Vulkan device, or one that is profiled, or a stream with options.warm");
     REQUIRE(&stream->report, commands != NULL, "dart_vulkan_record: no command buffer");
     vk_stream_target(stream->handle, commands);
     const dart_status status = dart_stream_begin(stream);

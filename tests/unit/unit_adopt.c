@@ -141,7 +141,8 @@ enum { WEIGHT_AT = 4096, Y_AT = 32768, ALL = 65536 };
 
 static dart_status linear(dart_stream *stream, dart_buffer *buffer)
 {
-    return dart_linear(stream, &(dart_linear_args){.T = T, .IN = W, .OUT = W, .x = {.buffer = buffer}, .weight = {.buffer = buffer, .offset = WEIGHT_AT / 4},
+    return dart_linear(stream, &(dart_linear_args){.T = T, .IN = W, .OUT = W, .x = {.buffer = buffer},
+                                                   .weight = {.buffer = buffer, .offset = WEIGHT_AT / 4},
                                                    .y = {.buffer = buffer, .offset = Y_AT / 4}});
 }
 
@@ -296,7 +297,60 @@ static void works_with_nothing_switched_on(void **unused)
     works_on(false);
 }
 
+typedef struct worker {
+    dart_device *device;
+    dart_status status;
+    float y[T * W];
+} worker;
+
+/* No assertions: cmocka's end the wrong thread. */
+static void work(void *user)
+{
+    worker *w = user;
+    dart_buffer *buffer = NULL;
+    dart_stream *stream = NULL;
+    w->status = dart_buffer_create(w->device, ALL, &buffer);
+    float *inputs = malloc((T + W) * W * sizeof *inputs);
+    if (inputs != NULL) fill_inputs(inputs);
+    if (w->status == DART_OK) w->status = dart_buffer_write(buffer, 0, inputs, BYTES);
+    if (w->status == DART_OK) w->status = dart_buffer_write(buffer, WEIGHT_AT, inputs + T * W, W * W * 4);
+    if (w->status == DART_OK) w->status = dart_stream_create(w->device, NULL, &stream);
+    for (int i = 0; i < 50 && w->status == DART_OK; i++) {
+        w->status = dart_stream_begin(stream);
+        if (w->status == DART_OK) w->status = linear(stream, buffer);
+        if (w->status == DART_OK) w->status = dart_stream_submit(stream);
+        if (w->status == DART_OK) w->status = dart_stream_wait(stream, UINT64_MAX);
+    }
+    if (w->status == DART_OK) w->status = dart_buffer_read(buffer, Y_AT, w->y, BYTES);
+    free(inputs);
+    dart_stream_destroy(&stream);
+    dart_buffer_destroy(&buffer);
+}
+
+static void two_share_a_queue(void **unused)
+{
+    (void)unused;
+    host h;
+    float expected[T * W];
+    worker workers[2] = {0};
+    base_thread threads[2];
+    host_open(&h, true);
+    for (int i = 0; i < 2; i++) workers[i].device = adopt(&h);
+    expect(expected, 0);
+    const uint32_t locks = h.locks;
+    for (int i = 0; i < 2; i++) assert_int_equal(base_thread_start(&threads[i], work, &workers[i]), DART_OK);
+    for (int i = 0; i < 2; i++) base_thread_join(&threads[i]);
+    assert_true(h.locks >= locks + 100);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(workers[i].status, DART_OK);
+        rig_same_bits("two devices", workers[i].y, expected, T * W);
+        dart_device_destroy(&workers[i].device);
+    }
+    host_close(&h);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(two_share_a_queue),
     cmocka_unit_test(works_with_everything_switched_on),
     cmocka_unit_test(works_with_nothing_switched_on),
 };
