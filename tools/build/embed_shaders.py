@@ -290,7 +290,7 @@ def write_c(path, rows, codes):
     lines = ["/* Made by tools/build/embed_shaders.py. */", '#include "vulkan/vk_spirv.h"', "", *extern, "",
              "const vk_spirv_module vk_spirv_modules[] = {", *entries, "};",
              f"const uint32_t vk_spirv_modules_count = {len(rows)};", ""]
-    path.write_text("\n".join(lines), encoding="utf-8")
+    write_if_changed(path, "\n".join(lines), str)
 
 
 def write_depfile(path, out, sources):
