@@ -15,10 +15,10 @@
 /* fp32 against fp64 or against fp32 in another order, relative: a few hundred roundings of 6e-8 in a row. */
 #define TOLERANCE 1e-5
 
-static const char *spec, *data_folder;
-static dart_context *context;
-static dart_device *device;
-static bool quiet, minimum_limits;
+extern const char *spec, *data_folder;
+extern dart_context *context;
+extern dart_device *device;
+extern bool quiet, minimum_limits;
 
 static inline void print_log(void *user, dart_log_level level, const char *text)
 {
