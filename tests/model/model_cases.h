@@ -118,6 +118,15 @@ static inline void step(dart_state *state, const int32_t *ids, uint32_t t, float
     free(part);
 }
 
+/* From the start: a piece of `cut` tokens, ten steps, and the rest in a piece. */
+static inline void feed_around_steps(dart_state *state, const int32_t *ids, uint32_t cut, float *logits)
+{
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    feed(state, ids, 0, cut, logits);
+    for (uint32_t t = cut; t < cut + 10 && t < L; t++) step(state, ids, t, logits);
+    if (cut + 10 < L) feed(state, ids, cut + 10, L, logits);
+}
+
 static inline float *prefilled(dart_model *model, const dart_state_options *options, const int32_t *ids)
 {
     dart_state *state = state_of(model, options);

@@ -301,10 +301,7 @@ static void transformer_splits_anywhere(void **unused)
         dart_state *state = state_of(model, &(dart_state_options){.B = B, .memory_block = block, .max_piece = 16});
         must(dart_state_warm(state), "dart_state_warm");
         for (uint32_t cut = 1; cut < L; cut += 3) {
-            must(dart_state_reset(state, -1), "dart_state_reset");
-            feed(state, ids, 0, cut, got);
-            for (uint32_t t = cut; t < cut + 10 && t < L; t++) step(state, ids, t, got);
-            if (cut + 10 < L) feed(state, ids, cut + 10, L, got);
+            feed_around_steps(state, ids, cut, got);
             assert_close("prefill, decode, prefill", distance(got, whole, count), TOLERANCE);
             if (cut == 1) memcpy(first, got, count * sizeof *got);
         }
@@ -313,10 +310,7 @@ static void transformer_splits_anywhere(void **unused)
         assert_int_equal(dart_state_bytes(state, DART_STATE_MEMORIES_USED), B * L * token);
         assert_true(dart_state_bytes(state, DART_STATE_MEMORIES) >= B * L * token);
         assert_int_equal(dart_state_bytes(state, DART_STATE_CONVOLUTION) + dart_state_bytes(state, DART_STATE_RECURRENT), 0);
-        must(dart_state_reset(state, -1), "dart_state_reset");
-        feed(state, ids, 0, 1, got);
-        for (uint32_t t = 1; t < 11; t++) step(state, ids, t, got);
-        feed(state, ids, 11, L, got);
+        feed_around_steps(state, ids, 1, got);
         assert_memory_equal(got, first, count * sizeof *got);
         dart_state_destroy(&state);
     }

@@ -190,10 +190,7 @@ static void splits_alike(const dart_model_config *config)
     for (uint32_t t = 0; t < L; t++) step(state, ids, t, got);
     assert_close("token by token", distance(got, whole, count), TOLERANCE);
     for (uint32_t cut = 1; cut < L; cut += 3) {
-        must(dart_state_reset(state, -1), "dart_state_reset");
-        feed(state, ids, 0, cut, got);
-        for (uint32_t t = cut; t < cut + 10 && t < L; t++) step(state, ids, t, got);
-        if (cut + 10 < L) feed(state, ids, cut + 10, L, got);
+        feed_around_steps(state, ids, cut, got);
         assert_close("prefill, decode, prefill", distance(got, whole, count), TOLERANCE);
     }
     assert_int_equal(dart_state_position(state, 1), L);

@@ -20,10 +20,7 @@ static void steps_alike(const dart_model_config *config, const dart_model_option
         for (uint32_t t = 0; t < L; t++) step(state, ids, t, got);
         assert_close(what, distance(got, whole, count), tolerance);
         for (uint32_t cut = 5; cut < L; cut += 7) {
-            must(dart_state_reset(state, -1), "dart_state_reset");
-            feed(state, ids, 0, cut, got);
-            for (uint32_t t = cut; t < cut + 10 && t < L; t++) step(state, ids, t, got);
-            if (cut + 10 < L) feed(state, ids, cut + 10, L, got);
+            feed_around_steps(state, ids, cut, got);
             assert_close(what, distance(got, whole, count), tolerance);
         }
     }
