@@ -244,7 +244,7 @@ static void packs(const dart_model_config *config, const dart_model_options *opt
         must(dart_decode(state, &(dart_decode_args){.ids = now, .logits = steps}), "dart_decode");
         for (uint32_t b = 0; b < B; b++) {
             must(dart_decode(one[b], &(dart_decode_args){.ids = &now[b], .logits = step_alone}), "dart_decode");
-if (distance(&steps[(size_t)b * V], step_alone, V) > tolerance) print_message("b %u t %u %g\n", b, t, distance(&steps[(size_t)b * V], step_alone, V));
+            assert_close("a step after it", distance(&steps[(size_t)b * V], step_alone, V), tolerance);
         }
     }
     for (uint32_t b = 0; b < B; b++) dart_state_destroy(&one[b]);
