@@ -1,7 +1,10 @@
 /* Every op in every variant against the oracle, and the devices against one another:
- * conf_ops [--filter TEXT]... [--seed N] [--minimum-limits] DEVICE_SPEC... One test a device; cases that did not run are listed. Without --seed every
- * run has inputs of its own; what it prints says which. */
+ * conf_ops [--filter TEXT]... [--skip VARIANT] [--all VARIANT] [--seed N] [--minimum-limits] DEVICE_SPEC... One test a device; cases that
+ * did not run are listed. Without --seed every run has inputs of its own; what it prints says which. A variant that is skipped runs only
+ * where the device chooses its rows. With --all it is a failure when a case launches a kernel that has a row of that name and does not run
+ * in that row as well. */
 #include "conform.h"
+#include "runtime/kernel.h"
 
 #include <ctype.h>
 #include <jansson.h>
@@ -31,6 +34,7 @@ static dart_device_info devices[MAX_DEVICES];
 static size_t devices_count;
 static json_t *results; /* of all filters */
 static bool minimum_limits;
+static const char *every; /* of --all */
 
 /* The first two or three numbers with a dot between them; 0.0.0 without any. */
 static void read_version(const char *text, long version[3])
@@ -91,14 +95,51 @@ static void print_failure(const json_t *result)
     print_message("        on %s; repeat with: %s\n", text_of(result, "device"), text_of(result, "repeat"));
 }
 
+static bool is_of(const json_t *result, const dart_device_info *device)
+{
+    return strcmp(text_of(result, "device"), device->name) == 0 && strcmp(text_of(result, "backend"), dart_backend_name(device->backend)) == 0;
+}
+
+/* Does the list of launched rows contain this one? */
+static bool launched(const char *list, const char *row)
+{
+    for (const char *at = strstr(list, row); at != NULL; at = strstr(at + 1, row))
+        if (at == list || at[-1] == ' ') return true;
+    return false;
+}
+
+/* Kernels that the result's case launched, and never in the row called `every`, though they have one. */
+static unsigned count_missing(const json_t *result, const dart_device_info *device)
+{
+    unsigned missing = 0;
+    for (uint32_t k = 0; k < kernel_rows_count; k++) {
+        const kernel_row *row = &kernel_rows[k];
+        char any[80], named[120];
+        bool found = false;
+        if (row->backend != device->backend || strcmp(row->variant, every) != 0) continue;
+        snprintf(any, sizeof any, "%s[", kernel_table[row->id].name);
+        snprintf(named, sizeof named, "%s%s]", any, every);
+        if (!launched(text_of(result, "kernels"), any)) continue;
+        for (size_t i = 0; i < json_array_size(results) && !found; i++) {
+            const json_t *other = json_array_get(results, i);
+            found = is_of(other, device) && strcmp(text_of(other, "case"), text_of(result, "case")) == 0 &&
+                    launched(text_of(other, "kernels"), named);
+        }
+        if (found) continue;
+        print_message("FAILED  %s did not run in %s\n", text_of(result, "case"), named);
+        missing++;
+    }
+    return missing;
+}
+
 static void one_device(void **state)
 {
     const dart_device_info *device = *state;
-    unsigned passed = 0, failed = 0, known = 0, not_run = 0, hits[COUNT(known_bugs)] = {0}, seen[COUNT(known_bugs)] = {0};
+    unsigned passed = 0, failed = 0, known = 0, not_run = 0, missing = 0, hits[COUNT(known_bugs)] = {0}, seen[COUNT(known_bugs)] = {0};
     for (size_t i = 0; i < json_array_size(results); i++) {
         const json_t *result = json_array_get(results, i);
-        if (strcmp(text_of(result, "device"), device->name) != 0 || strcmp(text_of(result, "backend"), dart_backend_name(device->backend)) != 0)
-            continue;
+        if (!is_of(result, device)) continue;
+        if (every != NULL) missing += count_missing(result, device);
         const char *status = text_of(result, "status");
         const bool bad = strcmp(status, "failed") == 0;
         char name[256];
@@ -126,17 +167,19 @@ static void one_device(void **state)
     for (size_t k = 0; k < COUNT(known_bugs); k++)
         if (seen[k] > 0 && hits[k] == 0) fail_msg("known bug '%s' on %s does not show any more", known_bugs[k].name, device->name);
     assert_int_equal(failed, 0);
+    assert_int_equal(missing, 0);
+    assert_true(every == NULL || not_run == 0);
     assert_true(passed > 0);
 }
 
-static bool run(const char *const *specs, const char *filter, uint64_t seed)
+static bool run(const char *const *specs, const char *filter, const char *skip, uint64_t seed)
 {
     FILE *file = tmpfile();
     json_error_t error;
     if (file == NULL) return false;
-    conform_all(context, &(conform_options){.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .json = true, .seed = seed,
-                                            .minimum_limits = minimum_limits},
-                file);
+    const conform_options options = {.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .skip = skip, .json = true,
+                                     .seed = seed, .minimum_limits = minimum_limits};
+    conform_all(context, &options, file);
     rewind(file);
     json_t *report = json_loadf(file, 0, &error);
     fclose(file);
@@ -151,7 +194,7 @@ static bool run(const char *const *specs, const char *filter, uint64_t seed)
 
 int main(int argc, char **argv)
 {
-    const char *specs[MAX_DEVICES], *filters[MAX_FILTERS] = {NULL};
+    const char *specs[MAX_DEVICES], *filters[MAX_FILTERS] = {NULL}, *skip = NULL;
     size_t filters_count = 0;
     uint64_t seed = (uint64_t)time(NULL) % 1000000;
     struct CMUnitTest tests[MAX_DEVICES];
@@ -161,6 +204,10 @@ int main(int argc, char **argv)
         dart_device *device = NULL;
         if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc && filters_count < MAX_FILTERS) {
             filters[filters_count++] = argv[++i];
+        } else if (strcmp(argv[i], "--skip") == 0 && i + 1 < argc) {
+            skip = argv[++i];
+        } else if (strcmp(argv[i], "--all") == 0 && i + 1 < argc) {
+            every = argv[++i];
         } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
             seed = strtoull(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--minimum-limits") == 0) {
@@ -184,7 +231,7 @@ int main(int argc, char **argv)
     if (devices_count > 0) {
         bool ran = true;
         results = json_array();
-        for (size_t i = 0; i == 0 || i < filters_count; i++) ran = run(specs, filters[i], seed) && ran;
+        for (size_t i = 0; i == 0 || i < filters_count; i++) ran = run(specs, filters[i], skip, seed) && ran;
         status = ran ? _cmocka_run_group_tests("conf_ops", tests, devices_count, NULL, NULL) : 1;
         json_decref(results);
     }

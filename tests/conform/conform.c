@@ -213,7 +213,7 @@ static void open_device(suite *s, const char *spec)
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
         if (!can_run(row, info) || !is_wanted(s, row->id)) continue;
-        bool known = false;
+        bool known = s->options->skip != NULL && strcmp(row->variant, s->options->skip) == 0;
         for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
         if (!known) open_target(s, spec, row->variant, claimed_for(s, row->variant, info), s->devices_count);
     }

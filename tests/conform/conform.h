@@ -89,6 +89,7 @@ typedef struct conform_options {
     const char *const *devices; /* specs; NULL: every usable device of the context */
     uint32_t devices_count;
     const char *filter;         /* only cases whose name contains this */
+    const char *skip;           /* a variant that is not asked for by name; NULL: none */
     bool json, verbose;
     bool no_matrix;             /* the devices count as lacking cooperative matrices */
     bool minimum_limits;        /* as in dart_device_options */
