@@ -1,4 +1,4 @@
-#include "conform.h"
+#include "conform_suite.h"
 
 #include "runtime/kernel.h"
 #include "conform_data.h"
@@ -116,31 +116,6 @@ void conform_release(conform_outcome *outcome)
 
 /* ---- All of them ---- */
 
-typedef struct target {
-    dart_device *device;
-    dart_device_info info;
-    char spec[300];
-    char variant[32]; /* "" for the device's own choice */
-    uint32_t claimed; /* capabilities of DART_CAP_SPEED that the device lacks and rows of that name need */
-    uint32_t number;  /* of the device among those tested */
-    bool concerned;   /* by the case at hand */
-} target;
-
-enum { MAX_TARGETS = 128, MAX_DEVICES = 16, MAX_ROWS = 1024, MAX_JOBS = 64 };
-
-typedef struct suite {
-    dart_context *context;
-    const conform_options *options;
-    FILE *out;
-    target targets[MAX_TARGETS];
-    conform_outcome outcomes[MAX_TARGETS]; /* of the case at hand */
-    uint64_t seed;                         /* ... and its inputs */
-    uint32_t targets_count, devices_count;
-    int passed, failed, not_run;
-    bool first_json;
-    bool reached[MAX_DEVICES][MAX_ROWS]; /* rows of the kernel table that some case ran on a device */
-} suite;
-
 static bool open_target(suite *s, const char *spec, const char *variant, uint32_t claimed, uint32_t number)
 {
     if (s->targets_count == MAX_TARGETS) return false;
@@ -240,75 +215,6 @@ static bool differs(const target *t, const conform_case *c)
     return false;
 }
 
-static void print_json_text(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\') fprintf(out, "\\%c", *text);
-        else if ((unsigned char)*text < 32) fprintf(out, "\\u%04x", (unsigned)*text);
-        else fputc(*text, out);
-    }
-    fputc('"', out);
-}
-
-/* The command that runs this case alone, in every variant, with the same inputs. */
-static void command_of(const suite *s, const target *t, const char *name, char *text, size_t size)
-{
-    snprintf(text, size, "dartlm conform --device '%s'%s%s --seed %llu --filter '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
-             s->options->minimum_limits ? " --minimum-limits" : "", (unsigned long long)s->seed, name);
-}
-
-static void print_outcome(suite *s, const target *t, const char *name, const conform_outcome *o)
-{
-    FILE *out = s->out;
-    char command[600];
-    command_of(s, t, name, command, sizeof command);
-    if (s->options->json) {
-        fprintf(out, "%s\n  {\"device\": ", s->first_json ? "" : ",");
-        s->first_json = false;
-        print_json_text(out, t->info.name);
-        fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"status\": \"%s\", \"kernels\": ",
-                dart_backend_name(t->info.backend), t->variant[0] != '\0' ? t->variant : "default", name, (unsigned long long)s->seed,
-                !o->ran ? "not run" : o->passed ? "passed" : "failed");
-        print_json_text(out, o->variants);
-        if (o->status != DART_OK) {
-            fprintf(out, ", \"reason\": ");
-            print_json_text(out, o->text);
-        }
-        if (o->ran && !o->passed) {
-            fprintf(out, ", \"repeat\": ");
-            print_json_text(out, command);
-        }
-        fprintf(out, ", \"inputs\": \"%016llx\", \"tensors\": [", (unsigned long long)o->inputs);
-        for (uint32_t i = 0; i < o->results_count; i++) {
-            const conform_result *r = &o->results[i];
-            fprintf(out,
-                    "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"element\": %llu, \"got\": \"%.9g\", "
-                    "\"want\": \"%.9g\", \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
-                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, (unsigned long long)r->element, r->got,
-                    r->want, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
-        }
-        fprintf(out, "]}");
-        fflush(out);
-        return;
-    }
-    if (!o->ran) {
-        fprintf(out, "NOT RUN  %-10s %-58s %s: %s\n", t->variant, name, dart_status_name(o->status), o->text);
-    } else if (!o->passed || s->options->verbose) {
-        fprintf(out, "%-8s %-10s %-58s %s\n", o->passed ? "ok" : "FAILED", t->variant[0] != '\0' ? t->variant : "default", name, o->variants);
-        if (o->status != DART_OK) fprintf(out, "         %s: %s\n", dart_status_name(o->status), o->text);
-        for (uint32_t i = 0; i < o->results_count; i++) {
-            const conform_result *r = &o->results[i];
-            fprintf(out, "         %-10s L2 %.2e  Linf %.2e  row %llu %.2e  tolerance %.2e  used %5.1f %% %s\n", r->tensor, r->l2, r->linf,
-                    (unsigned long long)r->worst_row, r->row, r->tolerance, 100 * r->share, r->broken ? r->note : "");
-            if (r->broken || !(r->share <= 1))
-                fprintf(out, "         %-10s element %llu is %.9g, expected %.9g\n", "", (unsigned long long)r->element, r->got, r->want);
-        }
-        if (!o->passed) fprintf(out, "         on %s, seed %llu; repeat with: %s\n", t->info.name, (unsigned long long)s->seed, command);
-    }
-    fflush(out); /* what was found is not lost with a run that is stopped */
-}
-
 /* The device's own results against those of the first device: within the sum of both tolerances. */
 static void compare_devices(conform_outcome *o, const conform_outcome *first)
 {
@@ -329,15 +235,6 @@ static void compare_devices(conform_outcome *o, const conform_outcome *first)
         }
     }
 }
-
-typedef struct tally {
-    int cases, failed, not_run;
-    double share;
-    char worst[200];
-    char tensor[24];
-    uint64_t row;
-    double against_first;
-} tally;
 
 static void count(tally *t, const char *name, const conform_outcome *o)
 {
@@ -435,7 +332,7 @@ static void run_case(suite *s, const conform_case *c, const char *name, tally *t
         if (!outcome.ran) s->not_run++;
         else if (outcome.passed) s->passed++;
         else s->failed++;
-        print_outcome(s, t, name, &outcome);
+        conform_print_outcome(s, t, name, &outcome);
         if (!first.ran && outcome.ran) first = outcome;
         else conform_release(&outcome);
     }
@@ -451,27 +348,6 @@ static void run_line(suite *s, const conform_case *c, tally *tallies)
         s->seed = s->options->seed + i;
         run_case(s, c, name, tallies);
     }
-}
-
-static void print_table(const suite *s, const tally *tallies)
-{
-    fprintf(s->out, "\n%-44s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first",
-            "largest share of a tolerance");
-    for (uint32_t i = 0; i < s->targets_count; i++) {
-        const target *t = &s->targets[i];
-        char device[300];
-        snprintf(device, sizeof device, "%s %s", dart_backend_name(t->info.backend), t->info.name);
-        if (tallies[i].cases == 0) continue;
-        fprintf(s->out, "%-44.44s %-16s %6d %6d %7d %4.0f %%  %-9.1e %s of %s, row %llu\n", device, t->variant[0] != '\0' ? t->variant : "default",
-                tallies[i].cases, tallies[i].failed, tallies[i].not_run, 100 * tallies[i].share, tallies[i].against_first, tallies[i].tensor,
-                tallies[i].worst, (unsigned long long)tallies[i].row);
-    }
-    char seeds[64];
-    snprintf(seeds, sizeof seeds, "seed %llu", (unsigned long long)s->options->seed);
-    if (s->options->seeds > 1)
-        snprintf(seeds, sizeof seeds, "seeds %llu to %llu", (unsigned long long)s->options->seed,
-                 (unsigned long long)s->options->seed + s->options->seeds - 1);
-    fprintf(s->out, "\n%s: %d passed, %d failed, %d not run\n", seeds, s->passed, s->failed, s->not_run);
 }
 
 int conform_all(dart_context *context, const conform_options *options, FILE *out)
@@ -500,7 +376,7 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     }
     list_unreached(s);
     if (options->json) fprintf(out, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d}\n", s->passed, s->failed, s->not_run);
-    else print_table(s, tallies);
+    else conform_print_table(s, tallies);
     for (uint32_t i = 0; i < s->targets_count; i++) dart_device_destroy(&s->targets[i].device);
     const int failures = s->failed + (s->targets_count == 0 || s->passed == 0);
     free(tallies);

@@ -1,0 +1,91 @@
+#include "conform_suite.h"
+
+static void print_json_text(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\') fprintf(out, "\\%c", *text);
+        else if ((unsigned char)*text < 32) fprintf(out, "\\u%04x", (unsigned)*text);
+        else fputc(*text, out);
+    }
+    fputc('"', out);
+}
+
+/* The command that runs this case alone, in every variant, with the same inputs. */
+static void command_of(const suite *s, const target *t, const char *name, char *text, size_t size)
+{
+    snprintf(text, size, "dartlm conform --device '%s'%s%s --seed %llu --filter '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
+             s->options->minimum_limits ? " --minimum-limits" : "", (unsigned long long)s->seed, name);
+}
+
+void conform_print_outcome(suite *s, const target *t, const char *name, const conform_outcome *o)
+{
+    FILE *out = s->out;
+    char command[600];
+    command_of(s, t, name, command, sizeof command);
+    if (s->options->json) {
+        fprintf(out, "%s\n  {\"device\": ", s->first_json ? "" : ",");
+        s->first_json = false;
+        print_json_text(out, t->info.name);
+        fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"status\": \"%s\", \"kernels\": ",
+                dart_backend_name(t->info.backend), t->variant[0] != '\0' ? t->variant : "default", name, (unsigned long long)s->seed,
+                !o->ran ? "not run" : o->passed ? "passed" : "failed");
+        print_json_text(out, o->variants);
+        if (o->status != DART_OK) {
+            fprintf(out, ", \"reason\": ");
+            print_json_text(out, o->text);
+        }
+        if (o->ran && !o->passed) {
+            fprintf(out, ", \"repeat\": ");
+            print_json_text(out, command);
+        }
+        fprintf(out, ", \"inputs\": \"%016llx\", \"tensors\": [", (unsigned long long)o->inputs);
+        for (uint32_t i = 0; i < o->results_count; i++) {
+            const conform_result *r = &o->results[i];
+            fprintf(out,
+                    "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"element\": %llu, \"got\": \"%.9g\", "
+                    "\"want\": \"%.9g\", \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
+                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, (unsigned long long)r->element, r->got,
+                    r->want, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
+        }
+        fprintf(out, "]}");
+        fflush(out);
+        return;
+    }
+    if (!o->ran) {
+        fprintf(out, "NOT RUN  %-10s %-58s %s: %s\n", t->variant, name, dart_status_name(o->status), o->text);
+    } else if (!o->passed || s->options->verbose) {
+        fprintf(out, "%-8s %-10s %-58s %s\n", o->passed ? "ok" : "FAILED", t->variant[0] != '\0' ? t->variant : "default", name, o->variants);
+        if (o->status != DART_OK) fprintf(out, "         %s: %s\n", dart_status_name(o->status), o->text);
+        for (uint32_t i = 0; i < o->results_count; i++) {
+            const conform_result *r = &o->results[i];
+            fprintf(out, "         %-10s L2 %.2e  Linf %.2e  row %llu %.2e  tolerance %.2e  used %5.1f %% %s\n", r->tensor, r->l2, r->linf,
+                    (unsigned long long)r->worst_row, r->row, r->tolerance, 100 * r->share, r->broken ? r->note : "");
+            if (r->broken || !(r->share <= 1))
+                fprintf(out, "         %-10s element %llu is %.9g, expected %.9g\n", "", (unsigned long long)r->element, r->got, r->want);
+        }
+        if (!o->passed) fprintf(out, "         on %s, seed %llu; repeat with: %s\n", t->info.name, (unsigned long long)s->seed, command);
+    }
+    fflush(out); /* what was found is not lost with a run that is stopped */
+}
+
+void conform_print_table(const suite *s, const tally *tallies)
+{
+    fprintf(s->out, "\n%-44s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first",
+            "largest share of a tolerance");
+    for (uint32_t i = 0; i < s->targets_count; i++) {
+        const target *t = &s->targets[i];
+        char device[300];
+        snprintf(device, sizeof device, "%s %s", dart_backend_name(t->info.backend), t->info.name);
+        if (tallies[i].cases == 0) continue;
+        fprintf(s->out, "%-44.44s %-16s %6d %6d %7d %4.0f %%  %-9.1e %s of %s, row %llu\n", device, t->variant[0] != '\0' ? t->variant : "default",
+                tallies[i].cases, tallies[i].failed, tallies[i].not_run, 100 * tallies[i].share, tallies[i].against_first, tallies[i].tensor,
+                tallies[i].worst, (unsigned long long)tallies[i].row);
+    }
+    char seeds[64];
+    snprintf(seeds, sizeof seeds, "seed %llu", (unsigned long long)s->options->seed);
+    if (s->options->seeds > 1)
+        snprintf(seeds, sizeof seeds, "seeds %llu to %llu", (unsigned long long)s->options->seed,
+                 (unsigned long long)s->options->seed + s->options->seeds - 1);
+    fprintf(s->out, "\n%s: %d passed, %d failed, %d not run\n", seeds, s->passed, s->failed, s->not_run);
+}
