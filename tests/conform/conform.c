@@ -1,6 +1,6 @@
 #include "conform_suite.h"
 
-#include "runtime/kernel.h"
+#include "runtime/device.h"
 #include "conform_data.h"
 
 #include <float.h>
@@ -116,27 +116,36 @@ void conform_release(conform_outcome *outcome)
 
 /* ---- All of them ---- */
 
-static bool open_target(suite *s, const char *spec, const char *variant, uint32_t claimed, uint32_t number)
+static bool open_as(suite *s, const char *spec, const char *variant, uint32_t claimed, dart_device **device)
 {
-    if (s->targets_count == MAX_TARGETS) return false;
-    target *t = &s->targets[s->targets_count];
     const dart_device_options options = {.spec = spec, .variant = variant, .with_capabilities = claimed, .poison = true,
                                          .without_capabilities = s->options->no_matrix ? DART_CAP_MATRIX : 0,
                                          .minimum_limits = s->options->minimum_limits};
     char text[256];
-    if (dart_device_open(s->context, &options, &t->device) != DART_OK) {
-        dart_context_error(s->context, text, sizeof text);
-        /* A device that was asked for by name and is not there is a failure; one of the listing is not. */
-        fprintf(s->options->json ? stderr : s->out, "%s  device %s: %s\n", s->options->devices_count > 0 ? "FAILED " : "NOT RUN", spec, text);
-        if (s->options->devices_count > 0) s->failed++;
-        else s->not_run++;
-        return false;
-    }
-    dart_device_describe(t->device, &t->info);
+    if (dart_device_open(s->context, &options, device) == DART_OK) return true;
+    dart_context_error(s->context, text, sizeof text);
+    /* A device that was asked for by name and is not there is a failure; one of the listing is not. */
+    fprintf(s->options->json ? stderr : s->out, "%s  device %s: %s\n", s->options->devices_count > 0 ? "FAILED " : "NOT RUN", spec, text);
+    if (s->options->devices_count > 0) s->failed++;
+    else s->not_run++;
+    return false;
+}
+
+/* `with`: NULL, or the target whose device it shares. */
+static bool open_target(suite *s, const char *spec, const char *variant, uint32_t claimed, const target *with)
+{
+    if (s->targets_count == MAX_TARGETS) return false;
+    target *t = &s->targets[s->targets_count];
+    t->shares = with != NULL;
+    if (with != NULL) t->device = with->device;
+    else if (!open_as(s, spec, variant, claimed, &t->device)) return false;
+    if (with != NULL) t->info = with->info;
+    else dart_device_describe(t->device, &t->info);
+    t->info.capabilities |= claimed;
     snprintf(t->spec, sizeof t->spec, "%s", spec);
     snprintf(t->variant, sizeof t->variant, "%s", variant != NULL ? variant : "");
     t->claimed = claimed;
-    t->number = number;
+    t->number = s->devices_count;
     s->targets_count++;
     return true;
 }
@@ -179,18 +188,35 @@ static uint32_t claimed_for(const suite *s, const char *variant, const dart_devi
     return claimed;
 }
 
-/* The device as it chooses, then once for every name of a variant that it could be made to choose. */
+/* Opens the device of t anew, with all that its other targets will claim for it. */
+static bool open_again(suite *s, target *t)
+{
+    uint32_t claimed = 0;
+    for (uint32_t i = 0; i < kernel_rows_count; i++)
+        if (can_run(&kernel_rows[i], &t->info) && is_wanted(s, kernel_rows[i].id)) claimed |= kernel_rows[i].needs & ~t->info.capabilities;
+    if (claimed == 0) return true;
+    dart_device_destroy(&t->device);
+    return open_as(s, t->spec, NULL, claimed, &t->device);
+}
+
+/* The device as it chooses, then once for every name of a variant that it could be made to choose. On a processor, where targets run one
+ * after the other (jobs_of), these share a device, as compiling takes most of the time there. */
 static void open_device(suite *s, const char *spec)
 {
     const uint32_t first = s->targets_count;
-    if (!open_target(s, spec, NULL, 0, s->devices_count)) return;
+    if (!open_target(s, spec, NULL, 0, NULL)) return;
     const dart_device_info *info = &s->targets[first].info;
+    const bool shared = info->type == DART_DEVICE_CPU && s->options->jobs <= 1;
+    if (shared && !open_again(s, &s->targets[first])) {
+        s->targets_count--;
+        return;
+    }
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
         if (!can_run(row, info) || !is_wanted(s, row->id)) continue;
         bool known = s->options->skip != NULL && strcmp(row->variant, s->options->skip) == 0;
         for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
-        if (!known) open_target(s, spec, row->variant, claimed_for(s, row->variant, info), s->devices_count);
+        if (!known) open_target(s, spec, row->variant, claimed_for(s, row->variant, info), shared ? &s->targets[first] : NULL);
     }
     s->devices_count++;
 }
@@ -206,10 +232,10 @@ static bool differs(const target *t, const conform_case *c)
     const uint32_t traits = half | sizes | FITS_TILES | FITS_SHORT | FITS_N128_P64 | FITS_N32_P64 | FITS_SCAN |
                            (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED) | (c->flags & CASE_GPU ? FITS_MANY_TILES | FITS_LIBRARY : 0);
     const uint32_t capabilities = t->info.capabilities;
-    const dart_backend_kind backend = t->info.backend;
+    const dart_backend_kind kind = t->info.backend;
     for (uint32_t i = 0; i < ops[op].count; i++) {
-        const kernel_row *named = kernel_pick(backend, ops[op].kernels[i], capabilities, traits, c->L, t->variant);
-        const kernel_row *own = kernel_pick(backend, ops[op].kernels[i], capabilities & ~t->claimed, traits, c->L, NULL);
+        const kernel_row *named = kernel_pick(kind, ops[op].kernels[i], capabilities, traits, c->L, t->variant);
+        const kernel_row *own = kernel_pick(kind, ops[op].kernels[i], capabilities & ~t->claimed, traits, c->L, NULL);
         if (named != NULL && named != own && strcmp(named->variant, t->variant) == 0) return true;
     }
     return false;
@@ -291,6 +317,15 @@ typedef struct spread {
     atomic_uint next;
 } spread;
 
+static void run_target(suite *s, target *t, const conform_case *c, conform_outcome *outcome)
+{
+    if (t->info.type == DART_DEVICE_CPU && s->options->jobs <= 1) {
+        t->device->info.capabilities = t->info.capabilities;
+        memcpy(t->device->variant, t->variant, sizeof t->variant);
+    }
+    conform_run_case(t->device, c, s->seed + 1, outcome);
+}
+
 static void run_targets(void *argument)
 {
     spread *all = argument;
@@ -298,7 +333,7 @@ static void run_targets(void *argument)
     for (uint32_t i = atomic_fetch_add(&all->next, 1); i < s->targets_count; i = atomic_fetch_add(&all->next, 1)) {
         target *t = &s->targets[i];
         t->concerned = (t->variant[0] == '\0' || differs(t, all->c)) && !((all->c->flags & CASE_GPU) && t->info.type == DART_DEVICE_CPU);
-        if (t->concerned) conform_run_case(t->device, all->c, s->seed + 1, &s->outcomes[i]);
+        if (t->concerned) run_target(s, t, all->c, &s->outcomes[i]);
     }
 }
 
@@ -377,7 +412,8 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     list_unreached(s);
     if (options->json) fprintf(out, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d}\n", s->passed, s->failed, s->not_run);
     else conform_print_table(s, tallies);
-    for (uint32_t i = 0; i < s->targets_count; i++) dart_device_destroy(&s->targets[i].device);
+    for (uint32_t i = 0; i < s->targets_count; i++)
+        if (!s->targets[i].shares) dart_device_destroy(&s->targets[i].device);
     const int failures = s->failed + (s->targets_count == 0 || s->passed == 0);
     free(tallies);
     free(s);

@@ -11,6 +11,7 @@ typedef struct target {
     char variant[32]; /* "" for the device's own choice */
     uint32_t claimed; /* capabilities of DART_CAP_SPEED that the device lacks and rows of that name need */
     uint32_t number;  /* of the device among those tested */
+    bool shares;      /* the device of the first target of that number, which is made to choose for this one while it runs a case */
     bool concerned;   /* by the case at hand */
 } target;
 
