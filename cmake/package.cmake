@@ -1,4 +1,5 @@
-# Licences of the installation, and Debian packages of it: libdartlm0.1, libdartlm-dev and dartlm. The section "Building and installing" of README.md has the commands.
+# Licences of the installation, and Debian packages of it: libdartlm0.1, libdartlm-dev and dartlm. The commands are in README.md, Building and
+# installing.
 set(DARTLM_PACKAGER "" CACHE STRING "NAME <ADDRESS> of who makes the packages")
 mark_as_advanced(DARTLM_PACKAGER)
 set(package_library lib${PROJECT_NAME}${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Manual pages and completions: manual.py DARTLM MANUAL_DIR.
 
-Every option that a command's --help prints is in its page and in all three completions; groff reads the pages without a warning; bash completes commands,
-tasks and options.
+Every option that a command's --help prints is in its page and in all three completions; groff reads the pages without a warning; bash completes
+commands, tasks and options.
 """
 import gzip
 import pathlib

@@ -237,6 +237,7 @@ dart_status dart_device_open(dart_context *context, const dart_device_options *o
     const dart_status status = choose(context, options != NULL && options->spec != NULL ? options->spec : "", &index);
     if (status != DART_OK) return status;
     const int b = locate(context, index, &within);
+    if (b < 0) return DART_INTERNAL; /* it was chosen from the listing */
     return context_open_device(context, backends[b], context->instances[b], within, false, options, device);
 }
 
