@@ -214,9 +214,15 @@ static void open_device(suite *s, const char *spec)
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
         if (!can_run(row, info) || !is_wanted(s, row->id)) continue;
-        bool known = s->options->skip != NULL && strcmp(row->variant, s->options->skip) == 0;
+        bool known = (s->options->skip != NULL && strcmp(row->variant, s->options->skip) == 0) ||
+                     (s->options->variant != NULL && strcmp(row->variant, s->options->variant) != 0);
         for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
         if (!known) open_target(s, spec, row->variant, claimed_for(s, row->variant, info), shared ? &s->targets[first] : NULL);
+    }
+    if (s->options->variant != NULL && s->targets_count == first + 1) {
+        fprintf(s->options->json ? stderr : s->out, "FAILED   device %s: none of the kernels that it can run has a variant called %s\n", spec,
+                s->options->variant);
+        s->failed++;
     }
     s->devices_count++;
 }
@@ -379,6 +385,11 @@ static void run_line(suite *s, const conform_case *c, tally *tallies)
     char name[160];
     conform_name(c, name, sizeof name);
     if (s->options->filter != NULL && strstr(name, s->options->filter) == NULL) return;
+    if (s->options->list) {
+        fprintf(s->out, "%s\n", name);
+        s->passed++;
+        return;
+    }
     for (uint32_t i = 0; i == 0 || i < s->options->seeds; i++) {
         s->seed = s->options->seed + i;
         run_case(s, c, name, tallies);
@@ -389,9 +400,9 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
 {
     suite *s = calloc(1, sizeof *s);
     if (s == NULL) abort();
-    *s = (suite){.context = context, .options = options, .out = out, .first_json = true};
-    for (uint32_t i = 0; i < options->devices_count; i++) open_device(s, options->devices[i]);
-    for (uint32_t i = dart_context_device_count(context); options->devices_count == 0 && i-- > 0;) {
+    *s = (suite){.context = context, .options = options, .out = out, .json = options->json ? out : options->report, .first_json = true};
+    for (uint32_t i = 0; i < options->devices_count && !options->list; i++) open_device(s, options->devices[i]);
+    for (uint32_t i = dart_context_device_count(context); options->devices_count == 0 && !options->list && i-- > 0;) {
         dart_device_info info;
         char spec[300];
         if (dart_context_device_info(context, i, &info) != DART_OK || info.backend == DART_BACKEND_NULL) continue;
@@ -400,8 +411,8 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     }
     tally *tallies = calloc(MAX_TARGETS, sizeof *tallies);
     if (tallies == NULL) abort();
-    if (options->json) fprintf(out, "{\"seed\": %llu, \"results\": [", (unsigned long long)options->seed);
-    for (size_t i = 0; i < COUNT_OF(lines) && s->targets_count > 0; i++) {
+    if (!options->list) conform_print_header(s);
+    for (size_t i = 0; i < COUNT_OF(lines) && (options->list || s->targets_count > 0); i++) {
         for (int dtype = DART_F32; dtype <= DART_BF16; dtype++) {
             if ((lines[i].dtypes & 1 << dtype) == 0) continue;
             conform_case c = lines[i].c;
@@ -409,12 +420,13 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
             run_line(s, &c, tallies);
         }
     }
-    list_unreached(s);
-    if (options->json) fprintf(out, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d}\n", s->passed, s->failed, s->not_run);
-    else conform_print_table(s, tallies);
+    if (!options->list) {
+        list_unreached(s);
+        conform_print_end(s, tallies);
+    }
     for (uint32_t i = 0; i < s->targets_count; i++)
         if (!s->targets[i].shares) dart_device_destroy(&s->targets[i].device);
-    const int failures = s->failed + (s->targets_count == 0 || s->passed == 0);
+    const int failures = s->failed + ((s->targets_count == 0 && !options->list) || s->passed == 0);
     free(tallies);
     free(s);
     return failures;

@@ -90,7 +90,10 @@ typedef struct conform_options {
     uint32_t devices_count;
     const char *filter;         /* only cases whose name contains this */
     const char *skip;           /* a variant that is not asked for by name; NULL: none */
+    const char *variant;        /* of those that are asked for by name only this one; NULL: all */
+    bool list;                  /* only print the names of the cases */
     bool json, verbose;
+    FILE *report;               /* the JSON besides what goes to `out`; NULL: none */
     bool no_matrix;             /* the devices count as lacking cooperative matrices */
     bool minimum_limits;        /* as in dart_device_options */
     uint64_t seed;              /* of the inputs of all cases */

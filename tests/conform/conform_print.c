@@ -18,40 +18,69 @@ static void command_of(const suite *s, const target *t, const char *name, char *
              s->options->minimum_limits ? " --minimum-limits" : "", (unsigned long long)s->seed, name);
 }
 
+void conform_print_header(const suite *s)
+{
+    FILE *json = s->json;
+    if (json != NULL) fprintf(json, "{\"dartlm\": \"%s\", \"seed\": %llu, \"devices\": [", dart_version(), (unsigned long long)s->options->seed);
+    if (!s->options->json) fprintf(s->out, "dartlm %s\n", dart_version());
+    for (uint32_t i = 0; i < s->targets_count; i++) {
+        const dart_device_info *d = &s->targets[i].info;
+        if (s->targets[i].variant[0] != '\0') continue;
+        if (!s->options->json) fprintf(s->out, "%s  %s, driver %s\n", s->targets[i].spec, d->name, d->driver);
+        if (json == NULL) continue;
+        char uuid[33];
+        for (size_t k = 0; k < sizeof d->uuid; k++) snprintf(uuid + 2 * k, 3, "%02x", d->uuid[k]);
+        fprintf(json, "%s\n  {\"device\": ", i > 0 ? "," : "");
+        print_json_text(json, s->targets[i].spec);
+        fprintf(json, ", \"name\": ");
+        print_json_text(json, d->name);
+        fprintf(json, ", \"driver\": ");
+        print_json_text(json, d->driver);
+        fprintf(json, ", \"uuid\": \"%s\", \"capabilities\": %u, \"subgroup\": %u, \"shared_bytes\": %u, \"max_binding_bytes\": %llu}", uuid,
+                d->capabilities, d->subgroup, d->shared_bytes, (unsigned long long)d->max_binding_bytes);
+    }
+    if (json != NULL) fprintf(json, "\n], \"results\": [");
+    if (!s->options->json) fflush(s->out);
+}
+
+static void print_json_outcome(suite *s, const target *t, const char *name, const conform_outcome *o, const char *command)
+{
+    FILE *out = s->json;
+    fprintf(out, "%s\n  {\"device\": ", s->first_json ? "" : ",");
+    s->first_json = false;
+    print_json_text(out, t->info.name);
+    fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"status\": \"%s\", \"kernels\": ",
+            dart_backend_name(t->info.backend), t->variant[0] != '\0' ? t->variant : "default", name, (unsigned long long)s->seed,
+            !o->ran ? "not run" : o->passed ? "passed" : "failed");
+    print_json_text(out, o->variants);
+    if (o->status != DART_OK) {
+        fprintf(out, ", \"reason\": ");
+        print_json_text(out, o->text);
+    }
+    if (o->ran && !o->passed) {
+        fprintf(out, ", \"repeat\": ");
+        print_json_text(out, command);
+    }
+    fprintf(out, ", \"inputs\": \"%016llx\", \"tensors\": [", (unsigned long long)o->inputs);
+    for (uint32_t i = 0; i < o->results_count; i++) {
+        const conform_result *r = &o->results[i];
+        fprintf(out,
+                "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"element\": %llu, \"got\": \"%.9g\", "
+                "\"want\": \"%.9g\", \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
+                i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, (unsigned long long)r->element, r->got,
+                r->want, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
+    }
+    fprintf(out, "]}");
+    fflush(out);
+}
+
 void conform_print_outcome(suite *s, const target *t, const char *name, const conform_outcome *o)
 {
     FILE *out = s->out;
     char command[600];
     command_of(s, t, name, command, sizeof command);
-    if (s->options->json) {
-        fprintf(out, "%s\n  {\"device\": ", s->first_json ? "" : ",");
-        s->first_json = false;
-        print_json_text(out, t->info.name);
-        fprintf(out, ", \"backend\": \"%s\", \"variant\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"status\": \"%s\", \"kernels\": ",
-                dart_backend_name(t->info.backend), t->variant[0] != '\0' ? t->variant : "default", name, (unsigned long long)s->seed,
-                !o->ran ? "not run" : o->passed ? "passed" : "failed");
-        print_json_text(out, o->variants);
-        if (o->status != DART_OK) {
-            fprintf(out, ", \"reason\": ");
-            print_json_text(out, o->text);
-        }
-        if (o->ran && !o->passed) {
-            fprintf(out, ", \"repeat\": ");
-            print_json_text(out, command);
-        }
-        fprintf(out, ", \"inputs\": \"%016llx\", \"tensors\": [", (unsigned long long)o->inputs);
-        for (uint32_t i = 0; i < o->results_count; i++) {
-            const conform_result *r = &o->results[i];
-            fprintf(out,
-                    "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"element\": %llu, \"got\": \"%.9g\", "
-                    "\"want\": \"%.9g\", \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
-                    i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, (unsigned long long)r->element, r->got,
-                    r->want, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
-        }
-        fprintf(out, "]}");
-        fflush(out);
-        return;
-    }
+    if (s->json != NULL) print_json_outcome(s, t, name, o, command);
+    if (s->options->json) return;
     if (!o->ran) {
         fprintf(out, "NOT RUN  %-10s %-58s %s: %s\n", t->variant, name, dart_status_name(o->status), o->text);
     } else if (!o->passed || s->options->verbose) {
@@ -69,8 +98,11 @@ void conform_print_outcome(suite *s, const target *t, const char *name, const co
     fflush(out); /* what was found is not lost with a run that is stopped */
 }
 
-void conform_print_table(const suite *s, const tally *tallies)
+void conform_print_end(const suite *s, const tally *tallies)
 {
+    if (s->json != NULL)
+        fprintf(s->json, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d}\n", s->passed, s->failed, s->not_run);
+    if (s->options->json) return;
     fprintf(s->out, "\n%-44s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first",
             "largest share of a tolerance");
     for (uint32_t i = 0; i < s->targets_count; i++) {

@@ -21,6 +21,7 @@ typedef struct suite {
     dart_context *context;
     const conform_options *options;
     FILE *out;
+    FILE *json; /* where JSON goes: out, the report, or NULL */
     target targets[MAX_TARGETS];
     conform_outcome outcomes[MAX_TARGETS]; /* of the case at hand */
     uint64_t seed;                         /* ... and its inputs */
@@ -40,9 +41,11 @@ typedef struct tally {
     double against_first;
 } tally;
 
-/* The result of a case, as JSON or as text. */
+/* What is tested: version, devices, seed. */
+void conform_print_header(const suite *s);
+/* The result of a case, as JSON and as text. */
 void conform_print_outcome(suite *s, const target *t, const char *name, const conform_outcome *o);
-/* A line a target, of tallies[targets_count], and the sums. */
-void conform_print_table(const suite *s, const tally *tallies);
+/* The sums, and as text a line a target, of tallies[targets_count]. */
+void conform_print_end(const suite *s, const tally *tallies);
 
 #endif

@@ -2,7 +2,9 @@
 
 #include "conform/conform.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 static void show_progress(void *user, const char *text)
 {
@@ -14,12 +16,16 @@ int cmd_conform(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
     args_list devices = {.count = 0};
-    const char *filter = NULL;
+    const char *filter = NULL, *variant = NULL, *report = NULL;
+    bool list = false;
     uint64_t seed = 1;
     uint32_t jobs = 0, seeds = 1;
     const args_option options[] = {
         {"device", 0, ARGS_LIST, "SPEC", &devices, "may be repeated; by default every usable device", 0, 0, false},
         {"filter", 0, ARGS_TEXT, "TEXT", &filter, "only cases with TEXT in their name", 0, 0, false},
+        {"variant", 0, ARGS_TEXT, "NAME", &variant, "the device's own choice and this variant only", 0, 0, false},
+        {"list", 0, ARGS_FLAG, NULL, &list, "print the names of the cases and run none", 0, 0, false},
+        {"report", 0, ARGS_TEXT, "FILE", &report, "write JSON there, too, case by case:\ndocs/conformance-report.md", 0, 0, false},
         {"jobs", 0, ARGS_U32, "N", &jobs, "variants of a case at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64,
          false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
@@ -39,13 +45,21 @@ int cmd_conform(int argc, char **argv)
     cli_session session = {.context = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
+    if (list && (common.json || report != NULL || variant != NULL))
+        return args_mistake(&syntax, "--list goes with neither --json nor --report nor --variant");
+    if (report != NULL && common.json) return args_mistake(&syntax, "--json and --report are the same twice: give one");
     status = cli_open_context(&session, &common);
+    FILE *file = NULL;
+    if (status == CLI_OK && report != NULL && (file = fopen(report, "w")) == NULL) status = cli_fail("%s: %s", report, strerror(errno));
     if (status == CLI_OK) {
         const conform_options conform = {.devices = devices.count > 0 ? devices.texts : NULL,
                                          .devices_count = devices.count,
                                          .filter = filter,
                                          .no_matrix = common.no_matrix,
                                          .minimum_limits = common.minimum_limits,
+                                         .variant = variant,
+                                         .list = list,
+                                         .report = file,
                                          .json = common.json,
                                          .verbose = common.verbosity > 0,
                                          .seed = seed,
@@ -54,7 +68,9 @@ int cmd_conform(int argc, char **argv)
                                          .progress = show_progress};
         const int failures = conform_all(session.context, &conform, stdout);
         status = failures == 0 ? CLI_OK : CLI_FAILED;
+        if (list && failures != 0) cli_fail("no case has '%s' in its name", filter != NULL ? filter : "");
     }
+    if (file != NULL && (ferror(file) | fclose(file)) != 0) status = cli_fail("%s: %s", report, strerror(errno));
     cli_close(&session);
     return status;
 }
