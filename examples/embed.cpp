@@ -161,7 +161,8 @@ void destroy(const Host &host, const Buffer &buffer)
     CALL(host, vkFreeMemory)(host.device, buffer.memory, nullptr);
 }
 
-void barrier(const Host &host, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to, VkAccessFlags read)
+void barrier(const Host &host, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to,
+             VkAccessFlags read)
 {
     VkMemoryBarrier memory{};
     memory.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;

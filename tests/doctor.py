@@ -35,7 +35,7 @@ def main():
     expect(found, 0, "\n  ssd_step ")
     if "sma" in found[1].split("Kernels")[1]:
         raise AssertionError(f"a Mamba-2 with kernels of SMA: {found[1]}")
-    expect(call(program, "doctor", "--preset", "nonsense"), 1, "no preset is called nonsense")
+    expect(call(program, "doctor", "--preset", "nonsense"), 2, "no preset is called nonsense")
     expect(call(program, "doctor", f"{data}/mqar-dart", "--preset", "dart-130m"), 2, "not both")
     expect(call(program, "doctor", f"{data}/nothing"), 1, "nothing")
     with tempfile.TemporaryDirectory() as folder:

@@ -247,6 +247,8 @@ dart_status dart_model_open(dart_device *device, const char *folder, const dart_
     dart_model_config config;
     safetensors *file = NULL;
     if (status != DART_OK) return status;
+    if (file_exists(folder))
+        FAIL(&device->report, DART_IO, "%s is a file; a model is a folder with config.json and model.safetensors", folder);
     TRY(model_config_load(folder, &device->report, &config));
     TRY(safetensors_open(folder, &device->report, &file));
     TRY(model_weights_check(&config, file, options->skip_nan_check, &device->report));

@@ -70,15 +70,26 @@ static void compare(tally *sum, const json_t *value)
             compare(sum, json_object_iter_value(at));
 }
 
-int bench_compare(const bench_saved *saved, const json_t *now)
+int bench_saved_load(bench_saved *saved)
 {
     json_error_t error;
     if (saved->path == NULL) return CLI_OK;
-    json_t *before = json_load_file(saved->path, JSON_REJECT_DUPLICATES, &error);
-    if (before == NULL) return cli_fail("%s: %s, line %d", saved->path, error.text, error.line);
-    tally sum = {.saved = saved, .before = before};
+    saved->before = json_load_file(saved->path, JSON_REJECT_DUPLICATES, &error);
+    if (saved->before != NULL) return CLI_OK;
+    return error.line < 0 ? cli_fail("%s", error.text) : cli_fail("%s: %s, line %d", saved->path, error.text, error.line);
+}
+
+void bench_saved_close(bench_saved *saved)
+{
+    json_decref(saved->before);
+    saved->before = NULL;
+}
+
+int bench_compare(const bench_saved *saved, const json_t *now)
+{
+    if (saved->path == NULL) return CLI_OK;
+    tally sum = {.saved = saved, .before = saved->before};
     compare(&sum, now);
-    json_decref(before);
     if (sum.compared == 0) return cli_fail("%s holds none of these cases", saved->path);
     return sum.slower > 0 ? BENCH_SLOWER : CLI_OK;
 }

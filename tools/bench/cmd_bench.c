@@ -278,8 +278,7 @@ static int make_model(cli_session *session, const cli_common *common, const plan
 {
     dart_model_config config;
     if (p->preset == NULL) return cli_open_model(session, common, &p->with, model);
-    if (dart_config_preset(p->preset, &config) != DART_OK)
-        return cli_fail("no preset is called %s; there are {dart,mamba2}-{130m,370m,780m}", p->preset);
+    if (dart_config_preset(p->preset, &config) != DART_OK) return CLI_FAILED; /* cmd_bench has looked */
     if (cli_open_device(session, common) != CLI_OK) return CLI_FAILED;
     cli_progress("making random weights");
     const dart_model_options options = {.weights = (dart_storage)common->dtype,
@@ -349,14 +348,21 @@ int cmd_bench(int argc, char **argv)
             "dartlm bench op CASE times a single op; see dartlm bench op --help."};
     args_operands operands;
     cli_session session = {.context = NULL};
+    dart_model_config config;
     if (argc > 1 && strcmp(argv[1], "op") == 0) return cmd_bench_op(argc - 1, argv + 1);
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
     if (p.preset != NULL && p.with.folder != NULL)
         return args_mistake(&syntax, "--preset and --model exclude one another");
+    if (p.csv && common.json) return args_mistake(&syntax, "--csv and --json exclude one another");
     if (p.preset == NULL && p.with.folder == NULL) p.preset = "dart-130m";
+    if (p.preset != NULL && dart_config_preset(p.preset, &config) != DART_OK)
+        return args_mistake(&syntax, "no preset is called %s; there are {dart,mamba2}-{130m,370m,780m}", p.preset);
     if (p.profile) common.profile = &profile;
-    status = bench(&session, &common, &p);
+    common.null_too = true;
+    status = bench_saved_load(&p.saved);
+    if (status == CLI_OK) status = bench(&session, &common, &p);
+    bench_saved_close(&p.saved);
     cli_close(&session);
     return status;
 }

@@ -35,6 +35,14 @@ static const struct dim_default {
                     {DIM_P, 64},   {DIM_T, 2048},   {DIM_W, 768},  {DIM_V, 50288}, {DIM_I, 1536},
                     {DIM_IN, 768}, {DIM_OUT, 3352}, {DIM_C, 1792}, {DIM_K, 4}, {DIM_D, 64}};
 
+/* Chunks have a size where there are memories of them. */
+static bool has_size(const operation_kind *kind, operation_dim dim)
+{
+    for (size_t i = 0; i < OPERATION_MAX_TENSORS && kind->tensors[i].name != NULL; i++)
+        if (operation_mentions(&kind->tensors[i], dim == DIM_S ? DIM_M : dim)) return true;
+    return false;
+}
+
 static bool parse_size(plan *p, const char *word, size_t length)
 {
     size_t letters = 0;
@@ -43,7 +51,7 @@ static bool parse_size(plan *p, const char *word, size_t length)
     while (letters < length && isupper((unsigned char)word[letters])) letters++;
     const operation_dim dim = operation_dim_of(word, letters);
     const size_t from = letters + (letters < length && word[letters] == '=');
-    if (dim == DIM_COUNT || length - from >= sizeof digits) return false;
+    if (dim == DIM_COUNT || !has_size(p->o.kind, dim) || length - from >= sizeof digits) return false;
     memcpy(digits, word + from, length - from);
     digits[length - from] = '\0';
     if (!args_whole(digits, &size) || size == 0 || size > 1u << 30) return false;
@@ -91,8 +99,8 @@ static int add_cases(case_list *list, const args_syntax *syntax, const char *tex
         memcpy(low, from, (size_t)(range - from));
         memcpy(high, range + 2, digits);
     }
-    if (!args_whole(low, &first) || !args_whole(high, &last) || first == 0 || last > 1u << 30)
-        return args_mistake(syntax, "'%s': a range of sizes is LOW..HIGH", text);
+    if (!args_whole(low, &first) || !args_whole(high, &last) || first == 0 || last > 1u << 30 || first > last)
+        return args_mistake(syntax, "'%s': a range of sizes is LOW..HIGH, from 1 to %u", text, 1u << 30);
     for (uint64_t size = first; size <= last; size *= 2) {
         snprintf(one, sizeof one, "%.*s%" PRIu64 "%s", (int)(from - text), text, size, range + 2 + digits);
         const int status = add_cases(list, syntax, one);
@@ -548,10 +556,14 @@ int cmd_bench_op(int argc, char **argv)
     args_operands operands;
     case_list cases = {.texts = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
+    if (status == ARGS_GO_ON && out.csv && common.json) status = args_mistake(&syntax, "--csv and --json exclude one another");
     if (status == ARGS_GO_ON) status = list_cases(&cases, &syntax, &operands);
     out.json = common.json;
+    common.null_too = true;
     if (profiled) common.profile = &profile;
+    if (status == ARGS_GO_ON && bench_saved_load(&out.saved) != CLI_OK) status = CLI_FAILED;
     if (status == ARGS_GO_ON) status = bench_all(&p, &syntax, &cases, &common, &out);
+    bench_saved_close(&out.saved);
     free(cases.texts);
     return status;
 }

@@ -56,6 +56,7 @@ typedef struct cli_common {
     bool no_matrix, minimum_limits;
     const char *cache; /* a file, "off", or NULL for the user's */
     cli_profile *profile; /* of the device opened, or NULL */
+    bool null_too;         /* the null device will do, which computes nothing */
     dart_log_function log; /* takes all of the library's log instead of stderr; may be NULL */
     void *log_user;
     int dtype; /* a dart_storage: the same order */

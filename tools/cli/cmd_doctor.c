@@ -121,12 +121,8 @@ static int tell_model(const char *folder, const char *preset, const cli_common *
     dart_status status = DART_OK;
     if (result == CLI_OK && preset != NULL) {
         status = dart_config_preset(preset, &config);
-        if (status != DART_OK) {
-            result = cli_fail("no preset is called %s", preset);
-        } else {
-            config.layers = 1; /* the others need the same kernels */
-            status = dart_model_random(session.device, &config, 1, &storage, &model);
-        }
+        config.layers = 1; /* the others need the same kernels */
+        if (status == DART_OK) status = dart_model_random(session.device, &config, 1, &storage, &model);
     } else if (result == CLI_OK) {
         status = dart_model_open(session.device, folder, &storage, &model);
     }
@@ -186,9 +182,13 @@ int cmd_doctor(int argc, char **argv)
         .about = "Tells in words what this machine has for dartlm, what is missing and what to install; with the FOLDER of a model or\n"
                  "a preset also which variant of each kernel it takes, which compiles them (seconds, on some drivers a minute)."};
     args_operands operands;
+    dart_model_config config;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
     if (operands.count > 0 && preset != NULL) return args_mistake(&syntax, "give a folder or --preset NAME, not both");
+    if (preset != NULL && dart_config_preset(preset, &config) != DART_OK)
+        return args_mistake(&syntax, "no preset is called %s; there are {dart,mamba2}-{130m,370m,780m}", preset);
+    common.null_too = true;
     status = tell(&common);
     if (status == CLI_OK && (operands.count > 0 || preset != NULL)) status = tell_model(operands.texts[0], preset, &common);
     return status;

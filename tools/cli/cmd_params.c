@@ -115,9 +115,12 @@ int cmd_params(int argc, char **argv)
         .about = "Prints the number of parameters of the model that FOLDER/config.json describes, or of a preset."};
     args_operands operands;
     cli_session session = {.context = NULL};
+    dart_model_config config;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
     if ((operands.count > 0) == (preset != NULL)) return args_mistake(&syntax, "give a folder or --preset NAME");
+    if (preset != NULL && dart_config_preset(preset, &config) != DART_OK)
+        return args_mistake(&syntax, "no preset is called %s; there are {dart,mamba2}-{130m,370m,780m}", preset);
     if (base_report_init(&session.report, NULL) != DART_OK) return cli_fail_memory();
     session.has_report = true;
     status = count(&session, operands.texts[0], preset, &common);

@@ -152,7 +152,10 @@ int cli_open_device(cli_session *session, const cli_common *common)
     if (status != DART_OK) return fail_context(session->context, status);
     (void)dart_device_cache(session->device, NULL, &session->cache.had);
     status = dart_device_describe(session->device, &session->info);
-    return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
+    if (status != DART_OK) return cli_fail_device(session, status);
+    if (session->info.backend == DART_BACKEND_NULL && !common->null_too)
+        return cli_fail("the null device computes nothing: there would be no results");
+    return CLI_OK;
 }
 
 void cli_close(cli_session *session)

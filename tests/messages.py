@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""What wrong calls of the program end with, and say: messages.py DARTLM DATA_DIR. 2: a mistake on the command line; 1: it failed."""
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def main():
+    program, data = sys.argv[1:]
+    model = f"{data}/mqar-dart"
+    calls = [
+        (2, "LOW..HIGH", ["bench", "op", "ssd L=4096..2048 H=4", "--device", "cpu"]),
+        (2, "exclude one another", ["bench", "op", "norm T=8", "--csv", "--json"]),
+        (2, "exclude one another", ["bench", "--csv", "--json"]),
+        (2, "'S=64' is no size", ["bench", "op", "norm T=8 S=64", "--device", "cpu"]),
+        (2, "unknown op 'nonsense'", ["bench", "op", "nonsense T=8", "--device", "cpu"]),
+        (1, "/nowhere/before.json", ["bench", "op", "ssd L=65536", "--repeat", "100000", "--device", "cpu", "--compare", "/nowhere/before.json"]),
+        (1, "/nowhere/before.json", ["bench", "--preset", "dart-780m", "--device", "cpu", "--compare", "/nowhere/before.json"]),
+        (2, "no preset is called nonsense", ["bench", "--preset", "nonsense"]),
+        (2, "no preset is called nonsense", ["params", "--preset", "nonsense"]),
+        (1, "is a file; a model is a folder", ["generate", "--model", f"{model}/config.json", "--ids", "1", "-n", "1", "--device", "cpu"]),
+        (1, "nowhere", ["generate", "--model", "/nowhere", "--ids", "1", "-n", "1", "--device", "cpu"]),
+        (1, "computes nothing", ["generate", "--model", model, "--ids", "1", "-n", "1", "--device", "null"]),
+        (1, "computes nothing", ["eval", "mqar", "--model", model, "--data", f"{model}/test.safetensors", "--device", "null"]),
+        (1, "expected cpu, vulkan, cuda or null", ["generate", "--model", model, "--ids", "1", "-n", "1", "--device", "gpu"]),
+        (2, "unknown task 'nonsense'", ["eval", "nonsense"]),
+        (2, "unknown command 'nonsense'", ["nonsense"]),
+        (2, "unknown option '--nonsense'", ["devices", "--nonsense"]),
+        (2, "unexpected argument 'more'", ["devices", "more"]),
+        (0, "seconds", ["bench", "op", "norm T=8", "--repeat", "1", "--device", "null", "--json"]),
+    ]
+    for status, word, arguments in calls:
+        start = time.time()
+        with tempfile.TemporaryFile() as source:
+            done = subprocess.run([program, *arguments], stdin=source, capture_output=True, text=True, check=False)
+        said = done.stdout + done.stderr
+        if done.returncode != status or word not in said:
+            raise AssertionError(f"{' '.join(arguments)} ends with {done.returncode}, not {status} and '{word}': {said}")
+        if status != 0 and time.time() - start > 30:
+            raise AssertionError(f"{' '.join(arguments)} took {time.time() - start:.0f} s to find its mistake")
+    print(f"messages: {len(calls)} calls")
+
+
+main()
