@@ -206,8 +206,10 @@ dart_status base_report_init(base_report *report, base_log *log)
 
 void base_report_destroy(base_report *report) { base_mutex_destroy(&report->mutex); }
 
-static void keep(base_report *report, char *text)
+/* text: as large as the report's. */
+static void keep(base_report *report, char *text, const char *format, va_list arguments)
 {
+    vsnprintf(text, sizeof report->text, format, arguments);
     hide_controls(text);
     base_lock(&report->mutex);
     memcpy(report->text, text, sizeof report->text);
@@ -219,9 +221,8 @@ void base_note(base_report *report, dart_log_level level, const char *format, ..
     char text[sizeof report->text];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    keep(report, text, format, arguments);
     va_end(arguments);
-    keep(report, text);
     base_log_line(report->log, level, "%s", text);
 }
 
@@ -230,9 +231,8 @@ dart_status base_fail(base_report *report, dart_status status, const char *forma
     char text[sizeof report->text];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    keep(report, text, format, arguments);
     va_end(arguments);
-    keep(report, text);
     base_log_line(report->log, DART_LOG_ERROR, "%s: %s", dart_status_name(status), text);
     return status;
 }
