@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""tools/lm-corpus on packages made here: lm_corpus.py DARTLM. What it takes and drops, equal bytes for equal seeds, and a training step on it."""
+import csv
+import gzip
+import hashlib
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+
+TOOL = pathlib.Path(__file__).resolve().parent.parent / "tools/lm-corpus"
+PLACES = {  # a package, a path that is taken from it
+    "linux-doc-6.1": "usr/share/doc/linux-doc-6.1/Documentation/a.rst.gz",
+    "perl-doc": "usr/share/perl/pod/a.pod",
+    "python3.11-doc": "usr/share/doc/python3.11/html/_sources/a.rst.txt",
+    "postgresql-doc-15": "usr/share/doc/postgresql-doc-15/html/a.html",
+    "anarchism": "usr/share/doc/anarchism/markdown/a.md",
+    "debian-reference-en": "usr/share/debian-reference/ch01.en.html",
+    "manpages": "usr/share/man/man7/a.7.gz",
+    "manpages-dev": "usr/share/man/man3/a.3.gz",
+    "dict-gcide": "usr/share/dictd/gcide.dict.dz",
+    "dict-foldoc": "usr/share/dictd/foldoc.dict.dz",
+    "dict-jargon": "usr/share/dictd/jargon.dict.dz",
+}
+
+
+def prose(rng):
+    return "".join(rng.choice("abcdefgh \n\u00e9") for _ in range(2000))
+
+
+def package(folder, name, files):
+    root = folder / "root" / name
+    (root / "DEBIAN").mkdir(parents=True)
+    (root / "DEBIAN/control").write_text(f"Package: {name}\nVersion: 1-2\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\nDescription: test\n")
+    for path, text in files.items():
+        data = text.encode()
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(gzip.compress(data) if path.endswith((".gz", ".dz")) else data)
+    (folder / "debs").mkdir(exist_ok=True)
+    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", root, folder / "debs" / f"{name}_1-2_all.deb"], check=True, capture_output=True)
+
+
+def run(*arguments):
+    return subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True)
+
+
+def shards(folder):
+    """The documents of all shards, as bytes, in order."""
+    found = []
+    for path in sorted(folder.glob("corpus-*.safetensors")):
+        data = path.read_bytes()
+        length = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:8 + length])
+        assert header["__metadata__"] == {"vocabulary": "257", "end": "256"}, header
+        tokens = struct.unpack(f"<{header['tokens']['shape'][0]}H", data[8 + length:])
+        assert tokens[-1] == 256 and max(tokens) == 256
+        document = []
+        for token in tokens:
+            if token == 256:
+                found.append(bytes(document))
+                document = []
+            else:
+                document.append(token)
+    return found
+
+
+def main():
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        texts = {package_name: prose(rng) for package_name in PLACES}
+        for package_name, path in PLACES.items():
+            text = texts[package_name]
+            if path.endswith(".html"):
+                words = text.replace("\n", " ").strip()
+                texts[package_name] = words + "\n"
+                text = f"<html><head><title>no</title></head><body><script>no()</script><p>{words}</p></body></html>"
+            elif path.endswith(".dz"):
+                texts[package_name] = text + "\n"
+            files = {path: text}
+            if package_name == "perl-doc":  # equal to another, too short, of a kind that is not wanted
+                files |= {"usr/share/perl/pod/b.pod": text, "usr/share/perl/pod/c.pod": "short", "usr/share/perl/d.txt": prose(rng)}
+            package(folder, package_name, files)
+
+        done = run(folder / "one", "--packages", folder / "debs")
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        documents = shards(folder / "one")
+        assert sorted(documents) == sorted(text.encode() for text in texts.values()), len(documents)
+        lines = list(csv.DictReader((folder / "one/sources.csv").open()))
+        assert [line["name"] for line in lines[:-1]] == list(PLACES) and all(line["documents"] == "1" for line in lines[:-1]), lines
+        assert lines[-1]["sha256"] == hashlib.sha256((folder / "one/corpus-00.safetensors").read_bytes()).hexdigest()
+
+        run(folder / "two", "--packages", folder / "debs", "--shard-bytes", "5000")
+        assert shards(folder / "two") == documents and len(list((folder / "two").glob("corpus-*"))) > 3
+        run(folder / "other", "--packages", folder / "debs", "--seed", "2")
+        assert shards(folder / "other") != documents and sorted(shards(folder / "other")) == sorted(documents)
+        run(folder / "few", "--packages", folder / "debs", "--limit", "5000")
+        assert shards(folder / "few") == documents[:len(shards(folder / "few"))] and 0 < len(shards(folder / "few")) < 5
+
+        assert "not empty" in run(folder / "one", "--packages", folder / "debs").stderr
+        package(folder / "empty", "perl-doc", {"usr/share/nothing": "x"})
+        (folder / "empty/debs/perl-doc_1-2_all.deb").replace(folder / "debs/perl-doc_1-2_all.deb")
+        assert "has no document" in run(folder / "none", "--packages", folder / "debs").stderr
+
+        data = [word for path in sorted((folder / "two").glob("corpus-*")) for word in ("--data", path)]
+        step = subprocess.run([sys.argv[1], "train", "lm", *data, folder / "model", "--device", "cpu",
+                               "--length", "64", "--width", "32", "--layers", "1", "--batch-tokens", "256", "--steps", "1", "--separate"],
+                              capture_output=True, text=True)
+        assert step.returncode == 0, (step.stdout, step.stderr)
+
+
+if __name__ == "__main__":
+    main()
