@@ -191,61 +191,14 @@ static void name_case(plan *p)
 
 /* ---- Inputs ---- */
 
-static double uniform(uint64_t *state)
-{
-    uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15);
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return (double)((x ^ x >> 31) >> 11) / 9007199254740992.0;
-}
-
-/* Steps and decays as Mamba-2 starts with; everything else around 1. */
-static double value_of(const operation_tensor *t, uint64_t *random, double fan_in)
-{
-    const double u = uniform(random);
-    if (strcmp(t->name, "a_log") == 0) return log(1 + 15 * u);
-    if (strcmp(t->name, "dt") == 0) return 0.001 * pow(100, u);
-    if (strcmp(t->name, "open_decay") == 0) return -u;
-    if ((t->flags & TENSOR_POSITIVE) != 0) return u;
-    const double normal = (u + uniform(random) + uniform(random) + uniform(random) - 2) * 1.7320508;
-    if (strcmp(t->name, "weight") == 0 && fan_in > 0) return normal / sqrt(fan_in);
-    return normal;
-}
-
-static void fill_integers(const operation *o, const operation_tensor *t, uint64_t *random, uint64_t count,
-                          int32_t *values)
-{
-    const bool is_seq = strcmp(t->name, "seq") == 0;
-    for (uint64_t i = 0; i < count; i++) {
-        if ((t->flags & TENSOR_SETTINGS) != 0) values[i] = operation_setting(&o->settings, i);
-        else if (!is_seq) values[i] = (int32_t)(uniform(random) * (double)o->dims[DIM_V]);
-        else if (i % 2 == 0)
-            values[i] = strcmp(o->kind->name, "sma") == 0         ? (int32_t)(o->dims[DIM_M] * o->settings.S)
-                        : strcmp(o->kind->name, "attention") == 0 ? (int32_t)(o->dims[DIM_C] - o->dims[DIM_L])
-                                                                  : 0;
-        else values[i] = (int32_t)(strcmp(o->kind->name, "sample") == 0 ? 1 : o->dims[DIM_L]);
-    }
-}
-
 static int make_tensor(plan *p, const cli_session *session, size_t index)
 {
     const operation_tensor *t = &p->o.kind->tensors[index];
-    uint64_t shape[SAFETENSORS_MAX_RANK], count = 0, random = p->seed * 1000 + index;
-    uint32_t rank = 0;
     if ((t->flags & TENSOR_IN) == 0 || (!p->o.given[index] && (t->flags & TENSOR_ZERO) != 0))
         return operation_place(&p->o, session, index, p->dtype, NULL);
-    if (operation_shape(&p->o, index, shape, &rank) != CLI_OK) return CLI_FAILED;
-    if (!base_product(shape, rank, &count) || count > SIZE_MAX / 8)
-        return cli_fail("%s: tensor %s is too large", p->o.kind->name, t->name);
-    void *values = malloc((size_t)count * 4);
-    if (values == NULL) return cli_fail_memory();
-    if ((t->flags & TENSOR_I32) != 0) {
-        fill_integers(&p->o, t, &random, count, values);
-    } else {
-        const double fan_in = rank > 1 ? (double)shape[rank - 1] : 0;
-        for (uint64_t i = 0; i < count; i++) ((float *)values)[i] = (float)value_of(t, &random, fan_in);
-    }
-    const int status = operation_place(&p->o, session, index, p->dtype, values);
+    void *values = NULL;
+    int status = operation_values(&p->o, index, p->seed, &values);
+    if (status == CLI_OK) status = operation_place(&p->o, session, index, p->dtype, values);
     free(values);
     return status;
 }

@@ -300,7 +300,7 @@ static int run(operation *o, cli_session *session, const cli_common *common, con
 int cmd_op(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
-    const char *stages = NULL;
+    const char *stages = NULL, *example = NULL;
     bool backward = false;
     operation o = {.settings = {.dt_min = NOT_SET, .dt_max = NOT_SET, .eps = NOT_SET, .scale = NOT_SET, .base = NOT_SET, .temperature = 1}};
     operation_settings *s = &o.settings;
@@ -321,7 +321,8 @@ int cmd_op(int argc, char **argv)
         {"top-k", 0, ARGS_U32, "K", &s->top_k, "sample: from the K largest; by default all", 0, 0, false},
         {"top-p", 0, ARGS_F32, "P", &s->top_p, "sample: by default all", 0, 1, false},
         {"min-p", 0, ARGS_F32, "P", &s->min_p, "sample: by default all", 0, 1, false},
-        {"seed", 0, ARGS_U64, "X", &s->seed, "sample: by default 0", 0, 0, false},
+        {"seed", 0, ARGS_U64, "X", &s->seed, "sample, --example: by default 0", 0, 0, false},
+        {"example", 0, ARGS_TEXT, "FILE", &example, "write an IN of small sizes with random values, and end", 0, 0, false},
         {"dump-stages", 0, ARGS_TEXT, "DIR", &stages, "write each intermediate to DIR/NAME.safetensors", 0, 0, false},
         {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &common.dtype,
          "storage on the device; by default the file's.\nVectors of parameters and states are f32.", 0, 0, false},
@@ -341,7 +342,7 @@ int cmd_op(int argc, char **argv)
              "Ops: %s.\nWith --backward: %s.",
              operation_names(names), operation_backward_names(backward_names));
     const args_syntax syntax = {.command = "dartlm op",
-                                .operands = "NAME IN OUT",
+                                .operands = "NAME [IN] [OUT]",
                                 .about = about,
                                 .options = options,
                                 .options_count = COUNT_OF(options)};
@@ -350,12 +351,15 @@ int cmd_op(int argc, char **argv)
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
     const char *name = operands.texts[0];
-    if (common.json && strcmp(operands.texts[2], "-") == 0)
+    if (example != NULL && operands.count > 1) return args_mistake(&syntax, "--example takes neither IN nor OUT");
+    if (example == NULL && operands.count < 3) return args_mistake(&syntax, "%s is missing", operands.count < 2 ? "IN" : "OUT");
+    if (common.json && example == NULL && strcmp(operands.texts[2], "-") == 0)
         return args_mistake(&syntax, "--json and the results would both go to standard output");
     if (operation_find(name) == NULL) return args_mistake(&syntax, "unknown op '%s'; there are %s", name, names);
     if (backward && stages != NULL) return args_mistake(&syntax, "--dump-stages does not go with --backward");
     o.kind = backward ? operation_find_backward(name) : operation_find(name);
     if (o.kind == NULL) return args_mistake(&syntax, "%s has no backward pass; there are those of %s", name, backward_names);
+    if (example != NULL) return operation_example(&o, &session, example);
     status = cli_open_device(&session, &common);
     if (status == CLI_OK) status = run(&o, &session, &common, operands.texts[1], operands.texts[2], stages);
     operation_release(&o);

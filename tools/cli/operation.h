@@ -100,6 +100,11 @@ int operation_shape(const operation *o, size_t index, uint64_t shape[SAFETENSORS
 /* The number of a size by its letters ("IN"); DIM_COUNT when there is none. */
 operation_dim operation_dim_of(const char *text, size_t length);
 bool operation_mentions(const operation_tensor *tensor, operation_dim dim);
+/* Values of an input by the sizes known, the same for the same seed, as in a file, for free(). They are such as a trained model has: steps and
+ * decays as Mamba-2 starts with, ids below V, the rest around 1. */
+int operation_values(const operation *o, size_t index, uint64_t seed, void **values);
+/* Writes a file that `op` takes: small sizes, what the op needs, nothing that may be left out. o has its kind; S and the seed are its settings'. */
+int operation_example(operation *o, cli_session *session, const char *path);
 /* A buffer for a tensor, filled with the values (as in a file; f32, or i32 for TENSOR_I32) or with zeros when values is NULL. */
 int operation_place(operation *o, const cli_session *session, size_t index, dart_dtype dtype, const void *values);
 /* Between the inputs and the call: makes tensors and checks values that depend on the values of others. */
