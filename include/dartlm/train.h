@@ -30,6 +30,23 @@ typedef struct dart_trainer dart_trainer;
 
 #define DART_BETA_ZERO (-1.0f)
 
+/* One of several processes that train one model together, each with a device and a trainer of its own: data parallel. All ranks have the same
+ * configuration, options and values to begin with; each brings a batch of its own. A step takes all these batches as one: the loss is the
+ * mean over the targets of all ranks, gradients are added in the order of the ranks, and every rank takes the same step to the same bits.
+ *   dart_trainer_gradient, dart_trainer_step and dart_trainer_start with dart_trainer_finish wait for the same call of all ranks, as do
+ *   dart_trainer_create, dart_trainer_open and dart_trainer_resume; results are those of all ranks. Every other call concerns the rank alone.
+ * Where every rank has a CUDA device of its own and NCCL (libnccl.so.2, opened at run time) is found, gradients are added there: a sum of two has
+ * the same bits, of more a fixed order of NCCL's. Else they go through host memory and gather. */
+typedef struct dart_ranks {
+    uint32_t rank, count;  /* rank < count */
+    /* Brings `bytes` bytes of every rank to every rank: all has count times as many, in the order of the ranks, as MPI_Allgather leaves them. A
+     * failure breaks the trainer. */
+    dart_status (*gather)(void *user, const void *own, size_t bytes, void *all);
+    void *user;
+    bool host_sums;        /* no NCCL */
+    uint64_t timeout_ns;   /* for a sum by NCCL, which a rank that died never ends; 0: 45 s. Then the call fails with DART_TIMEOUT. */
+} dart_ranks;
+
 typedef struct dart_trainer_options {
     uint32_t B, L;            /* rows that are computed together, 0: 1; tokens of a row */
     uint32_t documents;       /* 0: a row is a sequence. Else B rows hold at most so many sequences (dart_train_batch.cu) */
@@ -56,6 +73,7 @@ typedef struct dart_trainer_options {
     uint64_t seed;            /* of initial values */
     bool add_sma;             /* dart_trainer_open only */
     uint64_t timeout_ns;      /* for the work of one submission; 0: no limit */
+    const dart_ranks *ranks;  /* copied; NULL: this trainer alone */
 } dart_trainer_options;
 
 /* A trainer for a checkpoint's folder. Errors as dart_model_open's. With options.add_sma a Mamba-2 becomes a DART: what it lacks gets
@@ -101,7 +119,7 @@ DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_b
  * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before; dart_trainer_step leaves none
  * prepared. dart_trainer_start takes the prepared batch; with count > 1 it returns once the last B rows are under way. Until
  * dart_trainer_finish every other call on the trainer but dart_trainer_prepare, dart_trainer_destroy and the queries is DART_INVALID_ARGUMENT;
- * dart_trainer_finish without a step under way is too. */
+ * dart_trainer_finish without a step under way is too. Of several ranks dart_trainer_start returns when the gradients are added. */
 DART_API dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch);
 DART_API dart_status dart_trainer_start(dart_trainer *trainer, double lr);
 DART_API dart_status dart_trainer_finish(dart_trainer *trainer, dart_train_result *result);

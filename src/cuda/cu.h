@@ -4,6 +4,7 @@
  * cu_blas.c      loads cuBLASLt, matrix products
  * cu_instance.c  list of devices
  * cu_device.c    contexts, kernels, memory
+ * cu_group.c     sums over several devices: loads NCCL
  * cu_stream.c    recording, graphs, waiting, times
  */
 #ifndef DART_CU_H
@@ -327,6 +328,13 @@ void cu_blas_close(cu_device *device);
 /* How to compute the launch of a CUDA_BLAS_ROW; choice->found is false where the library cannot. */
 dart_status cu_blas_choose(cu_device *device, const cu_launch *launch, cu_choice *choice);
 dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_choice *choice, const cu_stream *stream);
+
+/* ---- Sums over the devices of several processes ---- */
+
+dart_status cu_group_key(void *device, uint8_t key[BACKEND_GROUP_KEY]);
+dart_status cu_group_create(void *device, const uint8_t key[BACKEND_GROUP_KEY], uint32_t rank, uint32_t count, void **group);
+void cu_group_destroy(void *device, void *group);
+dart_status cu_group_sum(void *device, void *group, const backend_binding *parts, uint32_t count, uint64_t timeout_ns);
 
 /* ---- The kernels compiled (cmake/cuda.cmake), generated sources ---- */
 

@@ -23,5 +23,9 @@ const backend cuda_backend = {
     .stream_wait = cu_stream_wait,
     .stream_elapsed = cu_stream_elapsed,
     .stream_times = cu_stream_times,
+    .group_key = cu_group_key,
+    .group_create = cu_group_create,
+    .group_destroy = cu_group_destroy,
+    .group_sum = cu_group_sum,
     .warm = cu_warm,
 };

@@ -4,5 +4,6 @@ set(CUDA_SOURCES
     src/cuda/cu_blas.c
     src/cuda/cu_device.c
     src/cuda/cu_driver.c
+    src/cuda/cu_group.c
     src/cuda/cu_instance.c
     src/cuda/cu_stream.c)

@@ -31,6 +31,7 @@ typedef struct backend_binding {
     uint64_t offset, bytes; /* offset a multiple of BACKEND_ALIGN; bytes > 0 */
 } backend_binding;
 #define BACKEND_ALIGN 256u
+#define BACKEND_GROUP_KEY 128u /* bytes */
 
 /* A variant with its specialisation: the unit that a backend compiles, if it compiles at run time. */
 typedef struct backend_code {
@@ -84,6 +85,15 @@ typedef struct backend {
     /* Optional; required for devices opened with options->profile. The times of the first *count launches of the finished run,
      * each from the end of the launch before. Lowers *count to the number of launches that were timed. */
     dart_status (*stream_times)(void *device, void *stream, uint64_t *ns, uint32_t *count);
+
+    /* Optional: sums over the devices of several processes. group_key makes a key on one of them, which every member gives to group_create;
+     * that call returns when all have called it. DART_UNSUPPORTED where there is no library for it. group_sum replaces the f32 elements of
+     * each part by their sums over the members, behind all that was submitted, and returns when that is done; DART_TIMEOUT, which ends the
+     * group, has a text. */
+    dart_status (*group_key)(void *device, uint8_t key[BACKEND_GROUP_KEY]);
+    dart_status (*group_create)(void *device, const uint8_t key[BACKEND_GROUP_KEY], uint32_t rank, uint32_t count, void **group);
+    void (*group_destroy)(void *device, void *group);
+    dart_status (*group_sum)(void *device, void *group, const backend_binding *parts, uint32_t count, uint64_t timeout_ns);
 
     /* Compiles code ahead of the first launch that uses it. Called from several threads at once. */
     dart_status (*warm)(void *device, const backend_code *code);

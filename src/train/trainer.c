@@ -75,6 +75,14 @@ static dart_status take_options(dart_trainer *trainer, const dart_trainer_option
     REQUIRE(report, o->weight_decay >= 0 && isfinite(o->weight_decay), "%s: weight_decay %g", call, (double)o->weight_decay);
     REQUIRE(report, o->clip >= 0, "%s: clip %g", call, (double)o->clip);
     REQUIRE(report, trainer_is_scale((double)o->loss_scale), "%s: loss_scale %g is no power of two from 1 to 2^32", call, (double)o->loss_scale);
+    if (o->ranks != NULL) {
+        trainer->ranks = *o->ranks;
+        o->ranks = NULL;
+        const dart_ranks *r = &trainer->ranks;
+        REQUIRE(report, r->count > 0 && r->rank < r->count && r->count <= 65536, "%s: rank %u of %u", call, r->rank, r->count);
+        REQUIRE(report, r->gather != NULL, "%s: ranks need gather", call);
+        if (r->timeout_ns == 0) trainer->ranks.timeout_ns = UINT64_C(45000000000);
+    }
     for (uint32_t i = 0; o->decays != NULL && i < o->decays_count; i++)
         REQUIRE(report, o->decays[i] != NULL, "%s: decays %u is NULL", call, i);
     trainer->T = o->B * o->L;
@@ -137,6 +145,7 @@ dart_status trainer_make(dart_device *device, const dart_model_config *config, c
     TRY(trainer_allocate(made));
     TRY(clear(made));
     TRY(fill_from(made, file));
+    TRY(trainer_join(made, call));
     made->options.decays = NULL;
     *trainer = made;
     made = NULL;
@@ -180,6 +189,7 @@ void dart_trainer_destroy(dart_trainer **trainer)
 {
     if (trainer == NULL || *trainer == NULL) return;
     dart_trainer *t = *trainer;
+    trainer_leave(t);
     for (int i = 0; i < TRAINER_RECORDING_COUNT; i++) dart_stream_destroy(&t->streams[i]);
     for (int w = 0; w < TRAINER_WORK_COUNT; w++) {
         for (uint32_t i = 0; i < t->work_count[w]; i++) dart_buffer_destroy(&t->work[w][i]);
@@ -245,11 +255,25 @@ static void choose_rows(dart_trainer *trainer, uint32_t most)
     trainer->recorded[TRAINER_PASSES] = trainer->recorded[TRAINER_EVALUATE] = false;
 }
 
-/* The passes of all rows with S = scale, one micro-batch after another; the last one is still under way. */
-static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const trainer_batch *batch, double scale, const char *call)
+/* The targets of all ranks' batches. */
+static dart_status count_labels(dart_trainer *trainer, const trainer_batch *batch, uint64_t *labels, const char *call)
+{
+    uint64_t *all = device_calloc(trainer->device, trainer_ranks(trainer), sizeof *all);
+    if (all == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
+    const dart_status status = trainer_gather(trainer, &batch->labels, sizeof batch->labels, all, call);
+    *labels = 0;
+    for (uint32_t i = 0; i < trainer_ranks(trainer); i++) *labels += all[i];
+    free(all);
+    return status;
+}
+
+/* The passes of all rows with S = scale, one micro-batch after another; the last one is still under way. labels: targets that the loss is the
+ * mean over. */
+static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const trainer_batch *batch, uint64_t labels, double scale,
+                              const char *call)
 {
     dart_status status;
-    const float share[2] = {(float)(scale / (double)batch->labels), (float)(1 / scale)};
+    const float share[2] = {(float)(scale / (double)labels), (float)(1 / scale)};
     choose_rows(trainer, batch->most);
     if (passes == TRAINER_PASSES) trainer->scaled = scale;
     TRY(put(trainer, TRAINER_SHARE, share, COUNT_OF(share), call));
@@ -270,16 +294,49 @@ fail:
     return status;
 }
 
-/* The loss on the device is S times the loss, to the bit: a power of two changes no rounding. */
+/* Behind the passes: the gradients of all ranks, and their norm, which is under way. */
+static dart_status add_and_norm(dart_trainer *trainer, const char *call)
+{
+    dart_status status = DART_OK;
+    if (trainer->ranks.count > 0) {
+        TRY(wait(trainer, call));
+        TRY(trainer_add_gradients(trainer, call));
+    }
+    TRY(submit(trainer, TRAINER_NORM, call));
+fail:
+    return status;
+}
+
+/* The sums of all ranks, in their order. */
+static dart_status add_results(dart_trainer *trainer, float *loss, uint64_t *correct, const char *call)
+{
+    typedef struct sums { double loss; uint64_t correct; } sums;
+    const sums own = {(double)*loss, *correct};
+    sums *all = device_calloc(trainer->device, trainer_ranks(trainer), sizeof *all);
+    if (all == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
+    const dart_status status = trainer_gather(trainer, &own, sizeof own, all, call);
+    *loss = 0;
+    *correct = 0;
+    for (uint32_t i = 0; i < trainer_ranks(trainer); i++) {
+        *loss += (float)all[i].loss;
+        *correct += all[i].correct;
+    }
+    free(all);
+    return status;
+}
+
+/* The loss on the device is S times the loss, to the bit: a power of two changes no rounding. norm: of gradients, hence of all ranks. */
 static dart_status read_result(dart_trainer *trainer, uint64_t labels, bool norm, double by, dart_train_result *result, const char *call)
 {
     dart_status status;
     float loss, scale[4] = {0, 1, 1, 0};
-    int32_t correct;
+    int32_t count;
     TRY(get(trainer, TRAINER_LOSS, &loss, 1, call));
-    TRY(get(trainer, TRAINER_CORRECT, &correct, 1, call));
+    TRY(get(trainer, TRAINER_CORRECT, &count, 1, call));
+    uint64_t correct = (uint64_t)count;
     if (norm) TRY(get(trainer, TRAINER_SCALE, scale, 4, call));
-    *result = (dart_train_result){.loss = (double)loss / by, .labels = labels, .correct = (uint64_t)correct, .norm = (double)scale[0],
+    if (norm) TRY(add_results(trainer, &loss, &correct, call));
+    *result = (dart_train_result){.loss = (double)loss / by, .labels = labels, .correct = correct, .norm = (double)scale[0],
                                   .skipped = scale[2] == 0, .scale = by};
 fail:
     return status;
@@ -294,13 +351,15 @@ static dart_status run_aside(dart_trainer *trainer, trainer_recording passes, co
     REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
     TRY(trainer_idle(trainer, call));
     TRY(trainer_prepare(trainer, &trainer->aside, batch, gradient, call));
+    uint64_t labels = trainer->aside.labels;
+    if (gradient) TRY(count_labels(trainer, &trainer->aside, &labels, call));
     double scale = gradient ? 2 * trainer->scale : 2;
     do {
         scale /= 2;
-        TRY(run_passes(trainer, passes, &trainer->aside, scale, call));
-        if (gradient) TRY(submit(trainer, TRAINER_NORM, call));
+        TRY(run_passes(trainer, passes, &trainer->aside, labels, scale, call));
+        if (gradient) TRY(add_and_norm(trainer, call));
         TRY(wait(trainer, call));
-        TRY(read_result(trainer, trainer->aside.labels, gradient, scale, result, call));
+        TRY(read_result(trainer, labels, gradient, scale, result, call));
     } while (result->skipped && scale > 1 && isfinite(result->loss));
 fail:
     return status;
@@ -326,11 +385,13 @@ static dart_status start(dart_trainer *trainer, double lr, const char *call)
     REQUIRE(&trainer->report, lr >= 0 && lr < 1e6, "%s: lr %g", call, lr);
     TRY(trainer_idle(trainer, call));
     REQUIRE(&trainer->report, trainer->next.count > 0, "%s: no batch is prepared", call);
+    uint64_t labels = 0;
+    TRY(count_labels(trainer, &trainer->next, &labels, call));
     TRY(put(trainer, TRAINER_HYPER, hyper, COUNT_OF(hyper), call));
-    TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, trainer->scale, call));
-    TRY(submit(trainer, TRAINER_NORM, call));
+    TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, labels, trainer->scale, call));
+    TRY(add_and_norm(trainer, call));
     TRY(submit(trainer, TRAINER_UPDATE, call));
-    trainer->stepping = trainer->next.labels;
+    trainer->stepping = labels;
     trainer->next.count = 0;
 fail:
     return status;

@@ -122,6 +122,8 @@ struct dart_trainer {
     trainer_batch next, aside; /* of the step to come; of a call between steps */
     uint64_t stepping;         /* targets of the step under way; 0: none */
     char *note;    /* of the run that it goes on with, or NULL */
+    dart_ranks ranks; /* count 0: this trainer alone */
+    void *group;      /* the backend's, of all ranks; NULL: sums go through host memory */
 };
 
 /* A trainer of a checked configuration, with the values of a checked file where that has them, else initial ones; file may be NULL. */
@@ -158,6 +160,17 @@ dart_status trainer_idle(dart_trainer *trainer, const char *call);
 
 /* Records what is not recorded yet. */
 dart_status trainer_record(dart_trainer *trainer, trainer_recording recording, const char *call);
+
+/* ---- Several ranks. All of these wait for the other ranks; of a trainer alone they do nothing but copy. ---- */
+
+/* Compares the ranks' models and options, and makes the group that adds on the devices, where there can be one. Errors go to the device's report. */
+dart_status trainer_join(dart_trainer *trainer, const char *call);
+void trainer_leave(dart_trainer *trainer);
+static inline uint32_t trainer_ranks(const dart_trainer *trainer) { return trainer->ranks.count > 0 ? trainer->ranks.count : 1; }
+/* Bytes of all ranks, in their order; a failure breaks the trainer. */
+dart_status trainer_gather(dart_trainer *trainer, const void *own, size_t bytes, void *all, const char *call);
+/* Replaces the gradients by their sums over the ranks, in their order. No work is under way. */
+dart_status trainer_add_gradients(dart_trainer *trainer, const char *call);
 
 /* What a failure is on that device: a lost one gives no host memory either. */
 dart_status trainer_failure(const dart_device *device, dart_status status);

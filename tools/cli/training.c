@@ -3,6 +3,8 @@
 #endif
 #include "training.h"
 
+#include "ranks.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -13,11 +15,13 @@
 typedef struct run {
     const training_task *task;
     const training_options *o;
+    cli_ranks ranks; /* of a single process: rank 0 of 1 */
     cli_session session;
     dart_trainer *trainer;
     json_t *settings;
     file_lock *lock;        /* of the folder */
     uint32_t rows;          /* computed together */
+    uint32_t parts;         /* times rows: sequences of a step that are this rank's */
     uint32_t step, end;     /* steps taken, steps to take */
     bool prepared;          /* the batch of the next step */
     int32_t *ids, *targets; /* of a step, or of rows of the validation */
@@ -26,6 +30,9 @@ typedef struct run {
     uint32_t timed; /* steps of this program */
     double speed;   /* tokens a second, of late */
 } run;
+
+/* Rank 0 keeps the run's files, validates and prints. */
+static bool is_first(const run *r) { return r->ranks.is.rank == 0; }
 
 /* ---- Signals ---- */
 
@@ -132,6 +139,7 @@ static int compare_settings(const run *r, const json_t *had)
 
 static int save(run *r)
 {
+    if (!is_first(r)) return CLI_OK;
     json_t *note = json_pack("{s:s, s:I, s:O}", "task", r->task->name, "step", (json_int_t)r->step, "settings", r->settings);
     char *text = note != NULL ? json_dumps(note, JSON_COMPACT) : NULL;
     json_decref(note);
@@ -169,6 +177,7 @@ static bool holds(const char *folder, const char *name)
 static int check_folder(const run *r)
 {
     const char *folder = r->task->folder;
+    if (!is_first(r)) return CLI_OK;
     const bool has_run = holds(folder, "training.safetensors");
     if (r->o->resume) return has_run ? CLI_OK : cli_fail("%s holds no run to go on with; without --resume one begins there", folder);
     if (has_run) return cli_fail("%s holds a run already: --resume goes on with it, a new one needs another folder", folder);
@@ -179,6 +188,7 @@ static int check_folder(const run *r)
 /* From here on no other program trains into the folder. The file stays: who removed it could remove another program's. */
 static int lock_folder(run *r)
 {
+    if (!is_first(r)) return CLI_OK;
     char *path = file_join(r->task->folder, "training.lock");
     if (path == NULL) return cli_fail_memory();
     dart_status status = file_make_folder(r->task->folder, &r->session.report);
@@ -200,7 +210,7 @@ static int resume_run(run *r, const dart_trainer_options *options)
     json_t *note = json_loads(dart_trainer_note(r->trainer), JSON_REJECT_DUPLICATES, NULL);
     const int result = read_note(r, note);
     json_decref(note);
-    if (result != CLI_OK) return result;
+    if (result != CLI_OK || !is_first(r)) return result;
     if (r->o->common.json)
         return cli_print_line(json_pack("{s:I, s:I, s:I}", "resumed", (json_int_t)r->step, "steps", (json_int_t)r->end, "updates",
                                         (json_int_t)dart_trainer_steps(r->trainer)));
@@ -226,6 +236,7 @@ static int report_step(const run *r, uint32_t step, const dart_train_result *res
     const double accuracy = (double)result->correct / (double)result->labels, left = (double)(r->end - step - 1) * r->task->batch * r->task->L;
     char rate_text[CLI_NUMBER], time[CLI_NUMBER];
     const bool shown = step % r->o->every == 0 || step + 1 == r->end;
+    if (!is_first(r)) return CLI_OK;
     if (r->o->common.json && shown) {
         json_t *line = json_pack("{s:I, s:o, s:f, s:f, s:o, s:f, s:b}", "step", (json_int_t)step, "loss", cli_json_number(result->loss),
                                  "accuracy", accuracy, "lr", rate(r, step), "norm", cli_json_number(result->norm), "tokens_per_second",
@@ -263,11 +274,12 @@ static void find_documents(const run *r, uint32_t count)
 static int prepare(run *r, uint32_t step)
 {
     const training_task *task = r->task;
-    const uint32_t count = task->batch / r->rows;
+    const size_t first = (size_t)r->ranks.is.rank * r->parts, T = (size_t)r->rows * task->L, borders = (size_t)r->rows * task->documents + 1;
     task->fill(task->user, step, r->ids, r->targets);
-    find_documents(r, count);
-    const dart_status status = dart_trainer_prepare(
-        r->trainer, &(dart_train_batch){.count = count, .ids = r->ids, .targets = r->targets, .cu = r->cu});
+    find_documents(r, task->batch / r->rows);
+    const dart_train_batch batch = {.count = r->parts, .ids = r->ids + first * T, .targets = r->targets + first * T,
+                                    .cu = r->cu != NULL ? r->cu + first * borders : NULL};
+    const dart_status status = dart_trainer_prepare(r->trainer, &batch);
     r->prepared = status == DART_OK;
     return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
 }
@@ -305,6 +317,7 @@ static void fill_validation(const run *r, uint32_t first)
 
 static int validate(const run *r)
 {
+    if (!is_first(r)) return CLI_OK;
     uint64_t right = 0, labels = 0;
     double loss = 0;
     for (uint64_t first = 0; first < r->task->validation; first += r->rows) {
@@ -338,6 +351,7 @@ static int learn(run *r, bool *stopped)
         const bool last = r->step == r->end;
         if (outcome == CLI_OK && (last || r->step % r->o->validate == 0)) outcome = validate(r);
         *stopped = stopped_by != 0;
+        if (outcome == CLI_OK && r->ranks.is.count > 1) outcome = cli_ranks_any(&r->ranks, *stopped, stopped);
         if (*stopped) at_signals(SIG_DFL); /* the next one ends the program at once */
         if (outcome == CLI_OK && (last || *stopped || r->step % r->o->save == 0)) outcome = save(r);
     }
@@ -346,6 +360,7 @@ static int learn(run *r, bool *stopped)
 
 static int export_model(run *r)
 {
+    if (!is_first(r)) return CLI_OK;
     const dart_status status = dart_trainer_export(r->trainer, r->task->folder);
     return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
 }
@@ -364,9 +379,9 @@ static int allocate(run *r)
 }
 
 /* An option that was not given is the same setting as one that was given its default. */
-static void fill_defaults(const training_task *task, training_options *o)
+static void fill_defaults(const training_task *task, uint32_t ranks, training_options *o)
 {
-    if (o->rows == 0) o->rows = task->batch;
+    if (o->rows == 0) o->rows = task->batch / ranks;
     if (o->common.dtype == DART_STORAGE_DEFAULT) o->common.dtype = DART_STORAGE_F32;
     if (o->activations == DART_STORAGE_DEFAULT) o->activations = o->common.dtype;
     o->adam.B = o->rows;
@@ -382,6 +397,7 @@ static int open_run(run *r)
     dart_trainer_options adam = r->o->adam;
     if (adam.beta1 == 0) adam.beta1 = DART_BETA_ZERO;
     if (adam.beta2 == 0) adam.beta2 = DART_BETA_ZERO;
+    if (r->ranks.is.count > 1) adam.ranks = &r->ranks.is;
     int status = check_folder(r);
     if (status == CLI_OK) status = collect_settings(r);
     if (status == CLI_OK) status = allocate(r);
@@ -415,31 +431,59 @@ int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_mode
     return CLI_OK;
 }
 
+/* Each rank of a machine has a device of its own. */
+static int share_out(const training_task *task, training_options *o, run *r, char spec[CLI_NUMBER])
+{
+    const char *device = o->common.device;
+    if (device == NULL) return args_mistake(task->syntax, "--ranks goes with --device cuda, vulkan or cpu");
+    const int status = cli_ranks_join(&r->ranks, o->rendezvous);
+    if (status == CLI_OK && (strcmp(device, "cuda") == 0 || strcmp(device, "vulkan") == 0)) {
+        snprintf(spec, CLI_NUMBER, "%s:%" PRIu32, device, r->ranks.local);
+        o->common.device = spec;
+    }
+    return status;
+}
+
+static int plan_run(const training_task *task, training_options *o, run *r)
+{
+    const uint32_t ranks = r->ranks.is.count;
+    int exponent;
+    fill_defaults(task, ranks, o);
+    if (o->rows == 0 || task->batch % o->rows != 0)
+        return args_mistake(task->syntax, "--rows %" PRIu32 " does not divide the %" PRIu32 " sequences of a step", o->rows, task->batch);
+    if (task->batch / o->rows % ranks != 0)
+        return args_mistake(task->syntax, "%" PRIu32 " times --rows %" PRIu32 " sequences of a step do not divide among %" PRIu32 " ranks",
+                            task->batch / o->rows, o->rows, ranks);
+    if (in_f16(o) && frexp((double)o->adam.loss_scale, &exponent) != 0.5)
+        return args_mistake(task->syntax, "--loss-scale %g is no power of two", (double)o->adam.loss_scale);
+    r->rows = o->rows;
+    r->parts = task->batch / o->rows / ranks;
+    return CLI_OK;
+}
+
 int training_run(const training_task *task, training_options *o)
 {
     static cli_profile profile = {.phase = "steps"};
     bool stopped = false;
-    fill_defaults(task, o);
-    if (task->batch % o->rows != 0)
-        return args_mistake(task->syntax, "--rows %" PRIu32 " does not divide the %" PRIu32 " sequences of a step", o->rows, task->batch);
-    int exponent;
-    if (in_f16(o) && frexp((double)o->adam.loss_scale, &exponent) != 0.5)
-        return args_mistake(task->syntax, "--loss-scale %g is no power of two", (double)o->adam.loss_scale);
+    char spec[CLI_NUMBER];
+    run r = {.task = task, .o = o, .ranks = {.is = {.count = 1}}, .end = o->steps > 0 && o->steps < task->steps ? o->steps : task->steps};
     if (o->profiled) o->common.profile = &profile;
-    run r = {.task = task, .o = o, .rows = o->rows, .end = o->steps > 0 && o->steps < task->steps ? o->steps : task->steps};
-    int status = open_run(&r);
+    int status = o->ranked ? share_out(task, o, &r, spec) : CLI_OK;
+    if (status == CLI_OK) status = plan_run(task, o, &r);
+    if (status == CLI_OK) status = open_run(&r);
     const uint32_t first = r.step;
     at_signals(stop);
     if (status == CLI_OK) status = learn(&r, &stopped);
     if (status == CLI_OK && !stopped) status = export_model(&r);
     if (status == CLI_OK && o->profiled && r.step > first) cli_profile_print(&profile, r.step - first);
-    if (status == CLI_OK && stopped)
+    if (status == CLI_OK && stopped && is_first(&r))
         (void)cli_fail("stopped after step %" PRIu32 " of %" PRIu32 "; --resume goes on with the run in %s", r.step, r.end, task->folder);
     free(r.ids);
     free(r.targets);
     free(r.cu);
     json_decref(r.settings);
     dart_trainer_destroy(&r.trainer);
+    cli_ranks_leave(&r.ranks);
     file_lock_close(&r.lock);
     cli_close(&r.session);
     at_signals(SIG_DFL);
@@ -447,5 +491,5 @@ int training_run(const training_task *task, training_options *o)
         fflush(stdout);
         raise(stopped_by);
     }
-    return status;
+    return status == CLI_OK && stopped ? CLI_FAILED : status;
 }

@@ -15,7 +15,8 @@ typedef struct training_options {
     uint32_t warmup, rows;     /* rows 0: all of a step */
     int schedule, activations; /* schedule: 1 linear, 2 cosine; activations: a dart_storage */
     uint64_t seed;
-    bool resume, profiled;
+    bool resume, profiled, ranked;
+    const char *rendezvous;
     uint32_t steps, every, validate, save; /* steps 0: all */
 } training_options;
 
@@ -54,7 +55,7 @@ int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_mode
     {"eps", 0, ARGS_F32, "X", &(o).adam.eps, "by default 1e-8", 1e-30, 1, false}, \
     {"weight-decay", 0, ARGS_F32, "X", &(o).adam.weight_decay, "by default 0.1", 0, 1e6, false}, \
     {"clip", 0, ARGS_F32, "X", &(o).adam.clip, "largest norm of the gradients, by default 1; 0: no limit", 0, 1e30, false}, \
-    {"rows", 0, ARGS_U32, "N", &(o).rows, "sequences computed together, a divisor of those of a step;\nby default all", 1, 1 << 20, false}, \
+    {"rows", 0, ARGS_U32, "N", &(o).rows, "sequences computed together, a divisor of those of a step;\nby default all, of several ranks all that a rank has", 1, 1 << 20, false}, \
     {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &(o).common.dtype, "of matrices in the passes, f32 (default), f16 or bf16", 0, 0, false}, \
     {"activations", 0, ARGS_CHOICE, CLI_DTYPES, &(o).activations, "by default as --dtype", 0, 0, false}, \
     {"loss-scale", 0, ARGS_F32, "S", &(o).adam.loss_scale, \
@@ -70,6 +71,10 @@ int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_mode
     {"keep", 0, ARGS_U32, "LEVEL", &(o).adam.keep, "what is kept for the backward pass, 0 (default) to 3", 0, 3, false}, \
     {"every", 0, ARGS_U32, "N", &(o).every, "report every Nth step", 1, 0, false}, \
     {"validate", 0, ARGS_U32, "N", &(o).validate, "after every N steps, by default 512", 1, 0, false}, \
+    {"ranks", 0, ARGS_FLAG, NULL, &(o).ranked, \
+     "one of several processes that torchrun, mpirun or srun started,\neach with a device: the sequences of a step are shared out", 0, 0, false}, \
+    {"rendezvous", 0, ARGS_TEXT, "HOST:PORT", &(o).rendezvous, \
+     "where rank 0 listens; by default MASTER_ADDR and MASTER_PORT of\nthe environment, else 127.0.0.1:29400", 0, 0, false}, \
     {"profile", 0, ARGS_FLAG, NULL, &(o).profiled, "time every launch and print where the time goes; slows the steps", 0, 0, false}, \
     CLI_DEVICE((o).common), \
     CLI_OUTPUT((o).common)

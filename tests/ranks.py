@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Training in several processes: ranks.py DARTLM DEVICE [RUNNER...]. RUNNER is a program with arguments that runs dartlm. On the CPU: two ranks leave the
+bits of one process that adds the same two parts; a killed rank ends the other, a signal to one stops both, and each run goes on to the same bits."""
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+program, device, runner = sys.argv[1], sys.argv[2], sys.argv[3:]
+
+
+def options(folder, *more):
+    return [*runner, program, "train", "lm", "--bytes", "--data", str(ROOT / "CHANGELOG.md"), "--length", "32", "--width", "32", "--layers", "1",
+            "--batch-tokens", "256", "--rows", "4", "--save", "1", "--validate", "100000", "--sequences", "4", "--device", device, "--cache", "off",
+            "--every", "1", *more, str(folder)]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def start(ranks, folder, *more, differ=()):
+    place = f"127.0.0.1:{free_port()}"
+    started = []
+    for rank in range(ranks):
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
+        started.append(subprocess.Popen(options(folder, "--ranks", "--rendezvous", place, *more, *(differ if rank == 1 else ())), env=environment,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    return started
+
+
+def end(started, limit=100):
+    results = []
+    for process in started:
+        out, err = process.communicate(timeout=limit)
+        results.append((process.returncode, out, err))
+    return results
+
+
+def files(folder):
+    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "training.safetensors")}
+
+
+def wait_for_step(folder, process):
+    """Until a run is saved behind its first steps."""
+    seen = None
+    for _ in range(2000):
+        if process.poll() is not None:
+            break
+        path = folder / "training.safetensors"
+        if path.exists():
+            stamp = path.stat().st_mtime_ns
+            if seen is not None and stamp != seen:
+                return
+            seen = seen or stamp
+        time.sleep(0.01)
+    raise AssertionError((process.poll(), process.communicate()))
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        steps = ("--steps", "6")
+        alone = subprocess.run(options(folder / "one", *steps), capture_output=True, text=True)
+        if runner and alone.returncode == 125:
+            print("NOT RUN:", alone.stderr.strip())
+            sys.exit(77)
+        assert alone.returncode == 0, alone.stderr
+        both = end(start(2, folder / "two", *steps))
+        assert [result[0] for result in both] == [0, 0], both
+        assert both[1][1] == "", "only rank 0 prints"
+        losses = [[line.split("loss")[1].split()[0] for line in text.splitlines() if "loss" in line] for text in (alone.stdout, both[0][1])]
+        assert losses[0] == losses[1] and len(losses[0]) == 7, losses
+        if device != "cpu":
+            return
+        assert files(folder / "one") == files(folder / "two")
+
+        many = ("--epochs", "40", "--steps", "150")
+        end(start(2, folder / "whole", *many))
+        for how, victim in (("killed", 1), ("killed", 0), ("stopped", 1), ("stopped", 0)):
+            path = folder / f"{how}-{victim}"
+            started = start(2, path, *many)
+            wait_for_step(path, started[0])
+            began = time.monotonic()
+            started[victim].send_signal(signal.SIGKILL if how == "killed" else signal.SIGTERM)
+            results = end(started)
+            assert time.monotonic() - began < 60
+            assert all(result[0] != 0 for result in results), (how, victim, results)
+            if how == "killed":
+                assert f"lost rank {victim}: it ended" in results[1 - victim][2] or "reset" in results[1 - victim][2], results
+            else:
+                assert "stopped after step" in results[0][2] and not (path / "model.safetensors").exists(), results
+            results = end(start(2, path, *many, "--resume"))
+            assert [result[0] for result in results] == [0, 0] and "resumed" in results[0][1], results
+            assert files(path) == files(folder / "whole"), (how, victim)
+
+        results = end(start(2, folder / "other", *steps, differ=("--lr", "2e-3", "--weight-decay", "0.5")))
+        assert [result[0] for result in results] == [1, 1] and "other options" in results[0][2] + results[1][2], results
+        results = end(start(3, folder / "three", *steps))
+        assert all(result[0] == 2 and "do not divide among 3 ranks" in result[2] for result in results), results
+        for environment, text in (({}, "no launcher"), ({"RANK": "2", "WORLD_SIZE": "2"}, "no rank of so many")):
+            kept = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+            done = subprocess.run(options(folder / "none", "--ranks"), env={**kept, **environment}, capture_output=True, text=True)
+            assert done.returncode == 1 and text in done.stderr, done.stderr
+
+
+main()

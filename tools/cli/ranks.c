@@ -1,0 +1,267 @@
+#if !defined(_WIN32)
+#define _DEFAULT_SOURCE
+#endif
+#include "ranks.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_WIN32)
+int cli_ranks_join(cli_ranks *r, const char *rendezvous)
+{
+    (void)r, (void)rendezvous;
+    return cli_fail("--ranks: not on Windows");
+}
+void cli_ranks_leave(cli_ranks *r) { (void)r; }
+int cli_ranks_any(cli_ranks *r, bool own, bool *any)
+{
+    (void)r;
+    *any = own;
+    return CLI_OK;
+}
+#else
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MEETING_NS UINT64_C(120000000000) /* for all ranks to be there */
+
+/* ---- Who this is ---- */
+
+static const struct {
+    const char *rank, *count, *local;
+} launchers[] = {{"RANK", "WORLD_SIZE", "LOCAL_RANK"},
+                 {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+                 {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+                 {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}};
+
+static bool number(const char *variable, uint64_t most, uint32_t *to)
+{
+    uint64_t value = 0;
+    const char *text = getenv(variable);
+    if (text == NULL || !args_whole(text, &value) || value > most) return false;
+    *to = (uint32_t)value;
+    return true;
+}
+
+static int identify(cli_ranks *r)
+{
+    for (size_t i = 0; i < COUNT_OF(launchers); i++) {
+        if (getenv(launchers[i].rank) == NULL || getenv(launchers[i].count) == NULL) continue;
+        if (!number(launchers[i].count, 65536, &r->is.count) || r->is.count == 0 || !number(launchers[i].rank, r->is.count - 1, &r->is.rank))
+            return cli_fail("--ranks: %s and %s are no rank of so many: '%s' and '%s'", launchers[i].rank, launchers[i].count,
+                            getenv(launchers[i].rank), getenv(launchers[i].count));
+        if (!number(launchers[i].local, 65535, &r->local)) r->local = r->is.rank;
+        return CLI_OK;
+    }
+    return cli_fail("--ranks: no launcher has set RANK and WORLD_SIZE, or the variables of Open MPI, MPICH or Slurm");
+}
+
+/* ---- Bytes ---- */
+
+static int gone(const cli_ranks *r, uint32_t connection, const char *why)
+{
+    return cli_fail("rank %" PRIu32 " lost rank %" PRIu32 ": %s", r->is.rank, r->is.rank == 0 ? connection + 1 : 0, why);
+}
+
+static int send_all(const cli_ranks *r, uint32_t connection, const void *from, size_t bytes)
+{
+    for (const char *at = from; bytes > 0;) {
+        const ssize_t sent = send(r->connections[connection], at, bytes, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent <= 0) return gone(r, connection, strerror(errno));
+        at += sent;
+        bytes -= (size_t)sent;
+    }
+    return CLI_OK;
+}
+
+static int receive_all(const cli_ranks *r, uint32_t connection, void *to, size_t bytes)
+{
+    for (char *at = to; bytes > 0;) {
+        const ssize_t got = recv(r->connections[connection], at, bytes, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return gone(r, connection, got == 0 ? "it ended" : strerror(errno));
+        at += got;
+        bytes -= (size_t)got;
+    }
+    return CLI_OK;
+}
+
+static dart_status gather(void *user, const void *own, size_t bytes, void *all)
+{
+    const cli_ranks *r = user;
+    int outcome = CLI_OK;
+    if (r->is.rank != 0) {
+        outcome = send_all(r, 0, own, bytes);
+        if (outcome == CLI_OK) outcome = receive_all(r, 0, all, bytes * r->is.count);
+        return outcome == CLI_OK ? DART_OK : DART_IO;
+    }
+    memcpy(all, own, bytes);
+    for (uint32_t i = 0; i < r->connected && outcome == CLI_OK; i++) outcome = receive_all(r, i, (char *)all + bytes * (i + 1), bytes);
+    for (uint32_t i = 0; i < r->connected && outcome == CLI_OK; i++) outcome = send_all(r, i, all, bytes * r->is.count);
+    return outcome == CLI_OK ? DART_OK : DART_IO;
+}
+
+int cli_ranks_any(cli_ranks *r, bool own, bool *any)
+{
+    const uint8_t said = own;
+    uint8_t *all = malloc(r->is.count);
+    if (all == NULL) return cli_fail_memory();
+    const dart_status status = gather(r, &said, sizeof said, all);
+    *any = false;
+    for (uint32_t i = 0; i < r->is.count && status == DART_OK; i++) *any = *any || all[i] != 0;
+    free(all);
+    return status == DART_OK ? CLI_OK : CLI_FAILED;
+}
+
+/* ---- Meeting ---- */
+
+/* What a rank says first; rank 0 answers with the same. */
+typedef struct hello {
+    char word[8];
+    uint32_t rank, count;
+} hello;
+#define HELLO_WORD "dartlm 1"
+
+static void settle(int connection)
+{
+    const int yes = 1, idle = 20, every = 5, times = 4;
+    (void)setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    (void)setsockopt(connection, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+#if defined(TCP_KEEPIDLE)
+    (void)setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    (void)setsockopt(connection, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
+    (void)setsockopt(connection, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
+#endif
+}
+
+static void pause_briefly(void)
+{
+    const struct timespec time = {.tv_nsec = 100000000};
+    nanosleep(&time, NULL);
+}
+
+static bool is_late(uint64_t begin) { return base_now_ns() - begin > MEETING_NS; }
+
+/* A stranger at the port is sent away: false. */
+static bool greet(cli_ranks *r, int connection)
+{
+    hello said = {.rank = 0};
+    const struct timeval patience = {.tv_sec = 10}, none = {.tv_sec = 0};
+    (void)setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    const ssize_t got = recv(connection, &said, sizeof said, MSG_WAITALL);
+    (void)setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
+    const bool known = got == (ssize_t)sizeof said && memcmp(said.word, HELLO_WORD, sizeof said.word) == 0 && said.count == r->is.count &&
+                       said.rank > 0 && said.rank < r->is.count && r->connections[said.rank - 1] < 0;
+    if (!known) return false;
+    settle(connection);
+    r->connections[said.rank - 1] = connection;
+    return true;
+}
+
+static int wait_for_all(cli_ranks *r, int listener, const char *place)
+{
+    const uint64_t begin = base_now_ns();
+    for (uint32_t met = 0; met + 1 < r->is.count;) {
+        struct pollfd at = {.fd = listener, .events = POLLIN};
+        if (is_late(begin)) return cli_fail("--ranks: %" PRIu32 " of %" PRIu32 " ranks came to %s in 120 s", met + 1, r->is.count, place);
+        if (poll(&at, 1, 200) <= 0) continue;
+        const int connection = accept(listener, NULL, NULL);
+        if (connection < 0) continue;
+        if (greet(r, connection)) met++;
+        else close(connection);
+    }
+    r->connected = r->is.count - 1;
+    const hello answer = {.word = HELLO_WORD, .count = r->is.count};
+    int outcome = CLI_OK;
+    for (uint32_t i = 0; i < r->connected && outcome == CLI_OK; i++) outcome = send_all(r, i, &answer, sizeof answer);
+    return outcome;
+}
+
+static int listen_at(cli_ranks *r, const struct addrinfo *address, const char *place)
+{
+    const int yes = 1, listener = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0) return cli_fail("--ranks: no socket: %s", strerror(errno));
+    (void)setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    int outcome = CLI_OK;
+    if (bind(listener, address->ai_addr, address->ai_addrlen) != 0 || listen(listener, 128) != 0)
+        outcome = cli_fail("--ranks: rank 0 cannot listen at %s: %s", place, strerror(errno));
+    for (uint32_t i = 0; i + 1 < r->is.count; i++) r->connections[i] = -1;
+    if (outcome == CLI_OK) outcome = wait_for_all(r, listener, place);
+    close(listener);
+    return outcome;
+}
+
+/* Rank 0 may come later. */
+static int connect_to(cli_ranks *r, const struct addrinfo *address, const char *place)
+{
+    const uint64_t begin = base_now_ns();
+    const hello said = {.word = HELLO_WORD, .rank = r->is.rank, .count = r->is.count};
+    hello answer = {.count = 0};
+    r->connections[0] = -1;
+    for (;;) {
+        const int connection = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connection < 0) return cli_fail("--ranks: no socket: %s", strerror(errno));
+        if (connect(connection, address->ai_addr, address->ai_addrlen) == 0) {
+            r->connections[0] = connection;
+            break;
+        }
+        close(connection);
+        if (is_late(begin)) return cli_fail("--ranks: rank 0 did not answer at %s in 120 s", place);
+        pause_briefly();
+    }
+    r->connected = 1;
+    settle(r->connections[0]);
+    int outcome = send_all(r, 0, &said, sizeof said);
+    if (outcome == CLI_OK) outcome = receive_all(r, 0, &answer, sizeof answer);
+    if (outcome == CLI_OK && (memcmp(answer.word, HELLO_WORD, sizeof answer.word) != 0 || answer.count != r->is.count))
+        outcome = cli_fail("--ranks: who answers at %s is not rank 0 of this training", place);
+    return outcome;
+}
+
+static int meet(cli_ranks *r, const char *place)
+{
+    char host[256];
+    struct addrinfo *found = NULL;
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    const char *colon = strrchr(place, ':');
+    uint64_t port = 0;
+    if (colon == NULL || colon == place || (size_t)(colon - place) >= sizeof host || !args_whole(colon + 1, &port) || port == 0 || port > 65535)
+        return cli_fail("--rendezvous '%s' is not HOST:PORT", place);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - place), place);
+    const int error = getaddrinfo(host, colon + 1, &hints, &found);
+    if (error != 0) return cli_fail("--rendezvous %s: %s", place, gai_strerror(error));
+    const int outcome = r->is.rank == 0 ? listen_at(r, found, place) : connect_to(r, found, place);
+    freeaddrinfo(found);
+    return outcome;
+}
+
+int cli_ranks_join(cli_ranks *r, const char *rendezvous)
+{
+    char place[300];
+    const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    *r = (cli_ranks){.is = {.gather = gather, .user = r}};
+    int outcome = identify(r);
+    if (outcome != CLI_OK) return outcome;
+    snprintf(place, sizeof place, "%s:%s", host != NULL ? host : "127.0.0.1", port != NULL ? port : "29400");
+    r->connections = calloc(r->is.count, sizeof *r->connections);
+    if (r->connections == NULL) return cli_fail_memory();
+    return r->is.count > 1 ? meet(r, rendezvous != NULL ? rendezvous : place) : CLI_OK;
+}
+
+void cli_ranks_leave(cli_ranks *r)
+{
+    for (uint32_t i = 0; i < r->connected; i++) close(r->connections[i]);
+    free(r->connections);
+    r->connections = NULL;
+    r->connected = 0;
+}
+#endif
