@@ -118,12 +118,12 @@ void cu_group_destroy(void *device, void *group)
 
 static dart_status start(cu_device *d, const cu_group *g, const backend_binding *parts, uint32_t count)
 {
-    dart_status status = NCCL(d, &g->library, ncclGroupStart);
+    dart_status status = check(d, &g->library, g->library.ncclGroupStart(), "ncclGroupStart");
     for (uint32_t i = 0; i < count && status == DART_OK; i++) {
         void *const at = (void *)(uintptr_t)(((const cu_memory *)parts[i].memory)->address + parts[i].offset);
         status = NCCL(d, &g->library, ncclAllReduce, at, at, (size_t)(parts[i].bytes / sizeof(float)), NCCL_FLOAT32, NCCL_SUM, g->comm, d->queue);
     }
-    const dart_status ended = NCCL(d, &g->library, ncclGroupEnd);
+    const dart_status ended = check(d, &g->library, g->library.ncclGroupEnd(), "ncclGroupEnd");
     if (status == DART_OK) status = ended;
     return status == DART_OK ? CU(d, cuEventRecord, g->done, d->queue) : status;
 }
