@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tools/lm-corpus on packages made here: lm_corpus.py DARTLM. What it takes and drops, equal bytes for equal seeds, and a training step on it."""
+"""tools/lm-corpus on packages made here, and tools/lm-needles: lm_corpus.py DARTLM. What they take and drop, equal bytes for equal seeds, and a training
+step and a test of recall on it."""
 import csv
 import gzip
 import hashlib
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 
+NEEDLES = pathlib.Path(__file__).resolve().parent.parent / "tools/lm-needles"
 TOOL = pathlib.Path(__file__).resolve().parent.parent / "tools/lm-corpus"
 PLACES = {  # a package, a path that is taken from it
     "linux-doc-6.1": "usr/share/doc/linux-doc-6.1/Documentation/a.rst.gz",
@@ -109,9 +111,32 @@ def main():
 
         data = [word for path in sorted((folder / "two").glob("corpus-*")) for word in ("--data", path)]
         step = subprocess.run([sys.argv[1], "train", "lm", *data, folder / "model", "--device", "cpu",
-                               "--length", "64", "--width", "32", "--layers", "1", "--batch-tokens", "256", "--steps", "1", "--separate"],
+                               "--length", "64", "--width", "32", "--layers", "1", "--batch-tokens", "256", "--epochs", "1", "--separate"],
                               capture_output=True, text=True)
         assert step.returncode == 0, (step.stdout, step.stderr)
+        needles(sys.argv[1], folder)
+
+
+def needles(program, folder):
+    """Both stretches lie where they should, and `eval mqar` takes the file."""
+    shard, out = next((folder / "two").glob("corpus-*")), folder / "needles"
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        subprocess.run([NEEDLES, shard, f"{out}-{name}", "--length", "100", "--distance", "40", "--sequences", "9", "--seed", str(seed)], check=True)
+    data = pathlib.Path(f"{out}-a").read_bytes()
+    assert data == pathlib.Path(f"{out}-b").read_bytes() != pathlib.Path(f"{out}-c").read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    begin = header["query_pos"]["data_offsets"][0] + 8 + length
+    ids = struct.unpack("<900i", data[8 + length:8 + length + 3600])
+    places, targets = (struct.unpack("<108i", data[begin + offset:begin + offset + 432]) for offset in (0, 432))
+    assert list(header) == ["input_ids", "query_pos", "target"] and header["target"]["shape"] == [9, 12]
+    for b in range(9):
+        row = bytes(ids[100 * b:100 * b + 100])
+        assert row[79:] == row[39:60] and row[79:84] == b"\nKEY=" and row[84:].islower() and row[84:].isalpha(), row
+        assert list(places[12 * b:12 * b + 12]) == list(range(87, 99)) and bytes(targets[12 * b:12 * b + 12]) == row[88:]
+    assert subprocess.run([NEEDLES, shard, folder / "x", "--length", "100", "--distance", "90"], capture_output=True).returncode == 2
+    asked = subprocess.run([program, "eval", "mqar", "--model", folder / "model", "--data", f"{out}-a", "--device", "cpu"], capture_output=True, text=True)
+    assert asked.returncode == 0 and "of 108 right" in asked.stdout, (asked.stdout, asked.stderr)
 
 
 if __name__ == "__main__":
