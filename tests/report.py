@@ -23,6 +23,35 @@ def refused(status, word, *arguments):
         raise AssertionError(f"{arguments}: {got}, not {status} and '{word}': {out}{err}")
 
 
+def compare(folder, file, report):
+    """A report with itself, and with one that was changed."""
+    count = len(report["results"])
+    status, out, err = call("--compare", file, "--compare", file)
+    expect(f"status of a report with itself ({err})", status, 0)
+    expect("the report with itself", out.strip(), f"{count} results with the same bits, 0 with others, 0 that cannot be compared; 0 gone, 0 new; 0 no longer "
+           "pass, 0 pass now")
+    other = json.loads(file.read_text())
+    other["results"][0]["status"] = "failed"
+    other["results"][1]["tensors"][0]["digest"] = "0" * 16
+    other["results"][2]["inputs"] = "0" * 16
+    dropped = other["results"].pop()
+    other["results"].append({**dropped, "seed": 77})
+    changed = folder / "changed.json"
+    changed.write_text(json.dumps(other))
+    status, out, _ = call("--compare", file, "--compare", changed)
+    expect("status where a result is worse", status, 3)
+    lines = out.splitlines()
+    expect("lines of changes", lines[0].startswith("passed -> failed") and report["results"][0]["case"] in lines[0], True)
+    expect("counts", lines[1], f"{count - 4} results with the same bits, 1 with others, 2 that cannot be compared; 1 gone, 1 new; 1 no longer pass, 0 pass now")
+    status, out, _ = call("--compare", changed, "--compare", file, "--json")
+    expect("status where a result is better", status, 0)
+    expect("better", json.loads(out.splitlines()[-1])["better"], 1)
+    refused(2, "given twice", "--compare", file)
+    refused(1, "no whole report", "--compare", file, "--compare", __file__)
+    (folder / "list").write_text("{}")
+    refused(1, "no report of dartlm conform", "--compare", folder / "list", "--compare", file)
+
+
 def main():
     status, listed, _ = call("--list", "--filter", "swiglu B")
     names = listed.splitlines()
@@ -44,6 +73,7 @@ def main():
         expect("cases", sorted({result["case"] for result in report["results"]}), sorted(names))
         expect("failed", report["failed"], 0)
         expect("passed", report["passed"], len(report["results"]))
+        compare(pathlib.Path(work), file, report)
         variants = sorted({result["variant"] for result in report["results"]} - {"default"})
         if not variants:
             raise AssertionError(f"no variant but the default: {report['results'][0]}")

@@ -1,10 +1,20 @@
-#include "cli.h"
+#include "compare_reports.h"
 
 #include "conform/conform.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { CONFORM_WORSE = 3 };
+
+static int compare(const args_syntax *syntax, const args_list *reports, bool json)
+{
+    bool worse = false;
+    if (reports->count != 2) return args_mistake(syntax, "--compare is given twice, for the report before and the one after");
+    const int status = compare_reports(reports->texts[0], reports->texts[1], json, &worse);
+    return status == CLI_OK && worse ? CONFORM_WORSE : status;
+}
 
 static void show_progress(void *user, const char *text)
 {
@@ -15,7 +25,7 @@ static void show_progress(void *user, const char *text)
 int cmd_conform(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
-    args_list devices = {.count = 0};
+    args_list devices = {.count = 0}, reports = {.count = 0};
     const char *filter = NULL, *variant = NULL, *report = NULL;
     bool list = false;
     uint64_t seed = 1;
@@ -26,6 +36,8 @@ int cmd_conform(int argc, char **argv)
         {"variant", 0, ARGS_TEXT, "NAME", &variant, "the device's own choice and this variant only", 0, 0, false},
         {"list", 0, ARGS_FLAG, NULL, &list, "print the names of the cases and run none", 0, 0, false},
         {"report", 0, ARGS_TEXT, "FILE", &report, "write JSON there, too, case by case:\ndocs/conformance-report.md", 0, 0, false},
+        {"compare", 0, ARGS_LIST, "FILE", &reports,
+         "run nothing; given twice: what differs between two reports.\nEnds with 3 if a result that passed no longer does", 0, 0, false},
         {"jobs", 0, ARGS_U32, "N", &jobs, "variants of a case at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64,
          false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
@@ -45,6 +57,7 @@ int cmd_conform(int argc, char **argv)
     cli_session session = {.context = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
+    if (reports.count > 0) return compare(&syntax, &reports, common.json);
     if (list && (common.json || report != NULL || variant != NULL))
         return args_mistake(&syntax, "--list goes with neither --json nor --report nor --variant");
     if (report != NULL && common.json) return args_mistake(&syntax, "--json and --report are the same twice: give one");
