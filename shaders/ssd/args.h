@@ -72,8 +72,8 @@ struct SsdStepArgs { U32 tiles, flags, B, H, G, N, P, S, x_at, x_row, b_at, b_ro
  * Per (b, h) with group g, inside chunk j; hin is the state that enters it, up_y the gradient of y, up_dh that of its memory (0 without
  * HAS_DH), up_h that of the state after the last token (0 without HAS_H). cum, step: see ssd_decay; tot is cum at the chunk's end,
  *   E_ts = exp(cum_t - cum_s) for s <= t, else 0;  keep_s = exp(tot - cum_s);  A = -exp(a_log).
- * Tokens of a chunk are cut into tiles. Matrices of N x P are f32 and lie as the memories do without HAS_RUN; scratch of C x C, C = min(S, L), is
- * at ((b M + j) G + g) C C. What belongs to empty chunks is neither written nor read. */
+ * Tokens of a chunk are cut into tiles. Matrices of N x P are f32 (but see ssd_backward_gain) and lie as the memories do without HAS_RUN; scratch of
+ * C x C, C = min(S, L), is at ((b M + j) G + g) C C. What belongs to empty chunks is neither written nor read. */
 
 /* cb[t C + s] = c_t . b_s for s <= t, and what lies in the tiles on the diagonal above it.
  * Tile: T0 x T0 of a (b, j, g), row tile i, column tile k <= i: pair = i (i + 1) / 2 + k, tile = pair + pairs * (g + G (j + M b)),
@@ -90,11 +90,16 @@ struct SsdBackwardReadArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, M, c_at, 
  * Tile: T0 rows n of one (b, h), all columns, tile = row block + row blocks * (h + H b). */
 struct SsdBackwardStateArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, hin_at, hin_scale_at, seq_at, up_h_at, grad_h_at; };
 
+/* The same, but lambda is not kept: gain_j = lambda_j + up_dh_j, rounded to the type of x, which ssd_backward_x and ssd_backward_b then take as
+ * lambda without HAS_DH. hin is raw, of that type. */
+struct SsdBackwardGainArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, hin_at, up_dh_at, seq_at, up_h_at, grad_h_at; };
+
 /* u_ts = E_ts step_s (up_y_t . x_s) of a head, grad_cb[t C + s] = the sum of u_ts over the heads of the group, in order; z_ts = u_ts cb_ts.
  * A shift of the log-decay at token k changes the loss by the sum of z_us over u >= k > s. sums holds the shares of a pair of tiles i, k (below) in
  * it, 64 for each of pairs: ((((b M + j) H + h) pairs + pair) 64; i > k: element r is the sum of z over the rows r and later of tile i,
  * element 32 + c that over the columns before c of tile k; i = k: element r is the sum over rows >= r and columns < r.
- * Tile: SCORE_SIDE x SCORE_SIDE tokens, pair and tile as in ssd_backward_products; SCORE_SIDE is 32. */
+ * The tiles of sums have SCORE_SIDE x SCORE_SIDE tokens, 32. Tile: T0 x T0 tokens, T0 a multiple of that, pair and tile as in
+ * ssd_backward_products. */
 struct SsdBackwardScoresArgs { U32 tiles, flags, B, L, T, H, G, P, S, M, C, x_at, x_row, up_y_at, up_y_row, seq_at; };
 
 /* v_s = sum_t cb_ts E_ts up_y_t + keep_s b_s (lambda + up_dh);  grad_x_s = step_s v_s + d up_y_s.

@@ -49,7 +49,7 @@ static const struct {
                           KERNEL_ssd_step, KERNEL_sma_append}, 8},
     {"ssd_backward", conform_ssd_backward, {KERNEL_ssd_backward_products, KERNEL_ssd_backward_read, KERNEL_ssd_backward_state,
                                             KERNEL_ssd_backward_scores, KERNEL_ssd_backward_x, KERNEL_ssd_backward_b, KERNEL_ssd_backward_c,
-                                            KERNEL_ssd_backward_decay, KERNEL_ssd_backward_walk}, 9},
+                                            KERNEL_ssd_backward_decay, KERNEL_ssd_backward_gain, KERNEL_ssd_backward_walk}, 10},
     {"sma", conform_sma, {KERNEL_sma_rho, KERNEL_sma_query, KERNEL_sma, KERNEL_sma_step, KERNEL_sma_merge, KERNEL_sma_append, KERNEL_convert}, 7},
     {"sma_backward", conform_sma_backward, {KERNEL_sma_backward_scores, KERNEL_sma_backward_sums, KERNEL_sma_backward_tokens,
                                             KERNEL_sma_backward_norm, KERNEL_sma_backward_memories, KERNEL_sma_backward_dh,

@@ -30,6 +30,7 @@ static const conform_case cases[] = {
     {"conv_backward", 2, 40, 1, 1, 4, 48, 1, CASE_SEQ | CASE_PARAMS, DART_F16, 0, 0},
     {"ssd_backward", 2, 40, 2, 1, 16, 16, 16, CASE_SEQ | CASE_H | CASE_PARAMS, DART_F16, 0, 0},
     {"ssd_backward", 64, 20, 2, 1, 16, 16, 16, CASE_PARAMS | CASE_ADD, DART_BF16, 0, 0},
+    {"ssd_backward", 1, 70, 2, 1, 32, 32, 64, CASE_PARAMS | CASE_ADD, DART_BF16, 0, 0},
     {"sma_backward", 2, 40, 2, 1, 16, 16, 8, CASE_SEQ | CASE_STORED, DART_BF16, 0, 0},
     {"sma_backward", 2, 40, 2, 1, 16, 16, 8, CASE_SEQ | CASE_STORED, DART_F16, 0, 0},
     {"attention_backward", 2, 40, 2, 1, 1, 64, 1, CASE_SEQ, DART_BF16, 0, 0},

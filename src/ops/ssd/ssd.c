@@ -349,14 +349,15 @@ static void copy_state(ssd_plan *p)
     p->o.h = h;
 }
 
-dart_status ssd_enter(const op_call *call, const dart_ssd_args *args, ssd_entering *entering)
+dart_status ssd_enter(const op_call *call, const dart_ssd_args *args, bool half, ssd_entering *entering)
 {
     ssd_plan p = {.call = *call, .a = args};
     if (check(&p) != DART_OK) return op_status(&p.call);
     p.o.cum = op_kept(&p.call, &p.o.cum);
     p.o.decay = op_kept(&p.call, &p.o.decay);
-    p.memory = scratch_matrices(&p, false, false);
-    p.hin = scratch_matrices(&p, false, false);
+    p.memory = scratch_matrices(&p, half, true);
+    p.hin = scratch_matrices(&p, half, args->x.dtype != DART_BF16);
+    p.flags |= (op_has(&p.memory.scale.of) ? HAS_SCALE : 0) | (op_has(&p.hin.scale.of) ? HAS_HIN_SCALE : 0);
     if (op_has(&args->h)) copy_state(&p);
     decay_and_memory(&p);
     state(&p);

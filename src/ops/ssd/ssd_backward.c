@@ -16,7 +16,9 @@ typedef struct plan {
         op_operand x, dt, b, c, a_log, dt_bias, d, seq, h, cum, decay, hin, hin_scale, up_y, up_dh, up_h, grad_x, grad_dt, grad_b, grad_c, grad_a_log,
             grad_dt_bias, grad_d, grad_h;
     } o;
+    uint32_t traits; /* of the rows that multiply 16-bit operands, 0 where they are not taken */
     ssd_entering entering;
+    op_operand gain; /* with traits; in place of lambda and up_dh */
     op_operand cb, grad_cb, lambda, carry, sums, token, of_a_log, of_bias, of_d; /* scratch; the last three with a row for each share of a sum */
 } plan;
 
@@ -72,6 +74,22 @@ static dart_status check(plan *p)
     return op_status(call);
 }
 
+/* The rows that multiply 16-bit operands are taken by all stages or by none, since gains and entering states have 16 bits, too. */
+static void choose_rows(plan *p)
+{
+    const dart_ssd_backward_args *a = p->a;
+    const dart_tensor *const alike[] = {&a->b, &a->c, &a->up_y, &a->grad_x, &a->grad_b, &a->grad_c, &a->hin};
+    const op_operand *const rows[] = {&p->o.x, &p->o.b, &p->o.c, &p->o.up_y, &p->o.grad_x, &p->o.grad_b, &p->o.grad_c};
+    uint32_t traits = FITS_F16 | FITS_BF16;
+    for (size_t i = 0; i < COUNT_OF(alike); i++)
+        if (op_has(alike[i])) traits &= op_fits_half(&a->x, alike[i]);
+    bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->up_dh.offset % 4 == 0 && a->hin.offset % 8 == 0 && !op_has(&a->hin_scale);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) tiles = tiles && op_fits_rows(rows[i]);
+    const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
+    traits |= p->layout.traits | (tiles ? FITS_TILES : 0) | (scan ? FITS_SCAN : 0);
+    if (op_prefers(&p->call, KERNEL_ssd_backward_gain, KERNEL_ssd_backward_x, a->L, traits)) p->traits = traits;
+}
+
 static void enter(plan *p)
 {
     const dart_ssd_backward_args *a = p->a;
@@ -83,7 +101,7 @@ static void enter(plan *p)
         .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .dt_is_step = a->dt_is_step, .dt_min = a->dt_min,
         .dt_max = a->dt_max, .x = a->x, .dt = a->dt, .b = a->b, .c = a->c, .a_log = a->a_log, .dt_bias = a->dt_bias, .d = a->d,
         .T = a->T, .cu = a->cu, .seq = a->seq, .h = a->h, .y = a->up_y};
-    ssd_enter(&p->call, &forward, &p->entering);
+    ssd_enter(&p->call, &forward, p->traits != 0, &p->entering);
 }
 
 static void place_scratch(plan *p)
@@ -94,6 +112,7 @@ static void place_scratch(plan *p)
     p->cb = op_scratch(call, DART_F32, chunks * a->G, square);
     p->grad_cb = op_scratch(call, DART_F32, chunks * a->G, square);
     p->lambda = op_scratch(call, DART_F32, chunks * a->H, (uint64_t)a->N * a->P);
+    if (p->traits != 0) p->gain = op_scratch(call, a->x.dtype, chunks * a->H, (uint64_t)a->N * a->P);
     p->carry = op_scratch(call, DART_F32, chunks * a->H, a->N);
     p->sums = op_scratch(call, DART_F32, chunks * a->H, side * (side + 1) / 2 * 64);
     p->token = op_scratch(call, DART_F32, p->layout.rows * a->H, 4);
@@ -117,7 +136,7 @@ static void products(plan *p)
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
     struct SsdBackwardProductsArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .G = a->G, .N = a->N, .S = a->S, .M = p->M, .C = p->C};
-    op_kernel(call, KERNEL_ssd_backward_products, a->L, 0);
+    op_kernel(call, KERNEL_ssd_backward_products, a->L, p->traits);
     OP_LAUNCH(call, &k, pairs_of(p, call->T0), OP_ROWS(ssd_backward_products, b, &p->o.b, k), OP_ROWS(ssd_backward_products, c, &p->o.c, k),
               OP_AT(ssd_backward_products, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_products, cb, &p->cb));
 }
@@ -128,7 +147,7 @@ static void read(plan *p)
     const dart_ssd_backward_args *a = p->a;
     struct SsdBackwardReadArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                                     .M = p->M};
-    op_kernel(call, KERNEL_ssd_backward_read, a->L, 0);
+    op_kernel(call, KERNEL_ssd_backward_read, a->L, p->traits);
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(a->P, call->T1) * a->H * p->M * a->B,
               OP_ROWS(ssd_backward_read, c, &p->o.c, k), OP_ROWS(ssd_backward_read, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_read, cum, &p->entering.cum), OP_AT(ssd_backward_read, seq, &p->o.seq, k),
@@ -148,14 +167,31 @@ static void state(plan *p)
               OP_WHOLE(ssd_backward_state, carry, &p->carry));
 }
 
+static void gain(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_ssd_backward_args *a = p->a;
+    struct SsdBackwardGainArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = p->M};
+    op_kernel(call, KERNEL_ssd_backward_gain, a->L, p->traits);
+    OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * a->H * a->B, OP_WHOLE(ssd_backward_gain, decay, &p->entering.decay),
+              OP_WHOLE(ssd_backward_gain, read, &p->lambda), OP_AT(ssd_backward_gain, hin, &p->entering.hin, k),
+              OP_AT(ssd_backward_gain, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_gain, up_h, &p->o.up_h, k),
+              OP_AT(ssd_backward_gain, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_gain, gain, &p->gain),
+              OP_AT(ssd_backward_gain, grad_h, &p->o.grad_h, k), OP_WHOLE(ssd_backward_gain, carry, &p->carry));
+}
+
+/* Of what ssd_backward_x and ssd_backward_b take: gains hold up_dh already. */
+static const op_operand *lambda_of(const plan *p) { return p->traits != 0 ? &p->gain : &p->lambda; }
+static uint32_t lambda_flags(const plan *p) { return p->traits != 0 ? p->flags & ~(uint32_t)HAS_DH : p->flags; }
+
 static void scores(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
     struct SsdBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .P = a->P, .S = a->S, .M = p->M,
                                       .C = p->C};
-    op_kernel(call, KERNEL_ssd_backward_scores, a->L, 0);
-    OP_LAUNCH(call, &k, pairs_of(p, SCORE_SIDE), OP_ROWS(ssd_backward_scores, x, &p->o.x, k), OP_ROWS(ssd_backward_scores, up_y, &p->o.up_y, k),
+    op_kernel(call, KERNEL_ssd_backward_scores, a->L, p->traits);
+    OP_LAUNCH(call, &k, pairs_of(p, call->T0), OP_ROWS(ssd_backward_scores, x, &p->o.x, k), OP_ROWS(ssd_backward_scores, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_scores, cum, &p->entering.cum), OP_WHOLE(ssd_backward_scores, cb, &p->cb),
               OP_AT(ssd_backward_scores, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_scores, grad_cb, &p->grad_cb),
               OP_WHOLE(ssd_backward_scores, sums, &p->sums));
@@ -165,13 +201,13 @@ static void of_x(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardXArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
-                                 .C = p->C};
-    op_kernel(call, KERNEL_ssd_backward_x, a->L, 0);
+    struct SsdBackwardXArgs k = {.flags = lambda_flags(p), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+                                 .M = p->M, .C = p->C};
+    op_kernel(call, KERNEL_ssd_backward_x, a->L, p->traits);
     OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->H * p->M * a->B, OP_ROWS(ssd_backward_x, x, &p->o.x, k),
               OP_ROWS(ssd_backward_x, b, &p->o.b, k), OP_ROWS(ssd_backward_x, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_x, cum, &p->entering.cum), OP_WHOLE(ssd_backward_x, cb, &p->cb),
-              OP_WHOLE(ssd_backward_x, lambda, &p->lambda), OP_AT(ssd_backward_x, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_x, d, &p->o.d, k),
+              OP_WHOLE(ssd_backward_x, lambda, lambda_of(p)), OP_AT(ssd_backward_x, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_x, d, &p->o.d, k),
               OP_AT(ssd_backward_x, seq, &p->o.seq, k), OP_ROWS(ssd_backward_x, grad_x, &p->o.grad_x, k),
               OP_WHOLE(ssd_backward_x, token, &p->token));
 }
@@ -180,12 +216,12 @@ static void of_b(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardBArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M,
-                                 .C = p->C};
-    op_kernel(call, KERNEL_ssd_backward_b, a->L, 0);
+    struct SsdBackwardBArgs k = {.flags = lambda_flags(p), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+                                 .M = p->M, .C = p->C};
+    op_kernel(call, KERNEL_ssd_backward_b, a->L, p->traits);
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(p->C, call->T1) * a->G * p->M * a->B,
               OP_ROWS(ssd_backward_b, x, &p->o.x, k), OP_ROWS(ssd_backward_b, c, &p->o.c, k), OP_WHOLE(ssd_backward_b, cum, &p->entering.cum),
-              OP_WHOLE(ssd_backward_b, grad_cb, &p->grad_cb), OP_WHOLE(ssd_backward_b, lambda, &p->lambda),
+              OP_WHOLE(ssd_backward_b, grad_cb, &p->grad_cb), OP_WHOLE(ssd_backward_b, lambda, lambda_of(p)),
               OP_AT(ssd_backward_b, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_b, seq, &p->o.seq, k),
               OP_ROWS(ssd_backward_b, grad_b, &p->o.grad_b, k));
 }
@@ -197,7 +233,7 @@ static void of_c(plan *p)
     struct SsdBackwardCArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
                                  .P = a->P,
                                  .S = a->S, .M = p->M, .C = p->C};
-    op_kernel(call, KERNEL_ssd_backward_c, a->L, 0);
+    op_kernel(call, KERNEL_ssd_backward_c, a->L, p->traits);
     OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->G * p->M * a->B, OP_ROWS(ssd_backward_c, b, &p->o.b, k),
               OP_ROWS(ssd_backward_c, c, &p->o.c, k), OP_ROWS(ssd_backward_c, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_c, cum, &p->entering.cum), OP_WHOLE(ssd_backward_c, grad_cb, &p->grad_cb),
@@ -258,6 +294,7 @@ static bool walk(plan *p)
 static void stages(plan *p)
 {
     const dart_ssd_backward_args *a = p->a;
+    choose_rows(p);
     enter(p);
     place_scratch(p);
     if (op_has(&a->seq)) { /* rows past the counts */
@@ -273,7 +310,8 @@ static void stages(plan *p)
     }
     products(p);
     read(p);
-    state(p);
+    if (p->traits != 0) gain(p);
+    else state(p);
     scores(p);
     of_x(p);
     of_b(p);

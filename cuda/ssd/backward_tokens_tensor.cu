@@ -1,0 +1,235 @@
+// ssd_backward_b and ssd_backward_c on warp products. A block makes 64 tokens of a (chunk, group); a warp 16 tokens x 64 columns n.
+//   grad_b_s = sum_(t >= s) grad_cb_ts c_t + the sum over the heads of a group of keep_s step_s G x_s, G = lambda + up_dh in bf16;
+//   grad_c_t = sum_(s <= t) grad_cb_ts b_s + the sum over the heads of a group of exp(cum_t) hin up_y_t, hin in bf16,
+// and of each token and head exp(cum_t) c_t . hin up_y_t. The products with G and hin are made of x and up_y as they are, and scaled in f32 when they
+// are added to the sum; only grad_cb is rounded to bf16 on its way into a product.
+//
+// Shared memory: two stages of 64 tokens of a head and N x P of its state 48 KiB; rows of b or c take the place of the state at first.
+#include "backward_tensor.cuh"
+
+namespace ssd_backward_tensor {
+namespace of_tokens {
+
+struct Shared {
+    alignas(1024) char rows[2][side * tile_row];
+    alignas(1024) char state[2][2][side * tile_row]; // 128 rows n; or 64 tokens, columns 0 to 63 and 64 to 127
+    alignas(1024) char results[threads / 32][8 * tile_row];
+    float factor[2][side];
+    float along[2][2][side]; // of both halves of the columns
+};
+
+// What the two kernels call by different names.
+struct Operands {
+    const uint16_t *rows, *state, *others; // x, G and c; up_y, hin and b: of the tile's tokens, of the chunk's group, of the chunk
+    uint32_t row, other_row;
+    const float *square; // grad_cb
+    uint32_t C, N, P, size, first, heads, group; // first: of the tile's tokens
+};
+
+// Adds the products of grad_cb with the rows of b or c.
+template <bool reads> __device__ __forceinline__ void add_others(float (&total)[32], const Operands &of, Shared &shared)
+{
+    const uint32_t warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32, own = of.first + warp % 4 * 16 + lane / 4;
+    const uint32_t begin = reads ? 0 : of.first / side, end = reads ? of.first / side + 1 : (of.size + side - 1) / side;
+    const auto copy = [&](uint32_t block, uint32_t stage) {
+        const uint16_t *from = of.others + uint64_t(block) * side * of.other_row;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++)
+            copy_tile<side, threads>(shared_address(shared.state[stage][i]), from + 64 * i, of.other_row, of.size - block * side, threadIdx.x,
+                                     of.N > 64 * i ? min(of.N / 8 - 8 * i, 8) : 0);
+        copies_commit();
+    };
+    copy(begin, begin % 2);
+#pragma unroll 1
+    for (uint32_t block = begin; block < end; block++) {
+        if (block + 1 < end) copy(block + 1, (block + 1) % 2);
+        if (block + 1 < end) copies_wait<1>();
+        else copies_wait<0>();
+        __syncthreads();
+#pragma unroll 1
+        for (uint32_t part = 0; part < 2; part++) { // of the depth: elements on their way at once
+            uint32_t weights[2][4];
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i++) {
+                float v[2];
+#pragma unroll
+                for (uint32_t q = 0; q < 2; q++) {
+                    const uint32_t line = own + i % 2 * 8, depth = block * side + part * 32 + i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2 + q;
+                    const uint32_t t = reads ? line : depth, s = reads ? depth : line;
+                    v[q] = s <= t && t < of.size ? of.square[t * of.C + s] : 0.0f;
+                }
+                weights[i / 4][i % 4] = pack<true>(v[0], v[1]);
+            }
+#pragma unroll
+            for (uint32_t k = 0; k < 2; k++)
+                multiply_right_depth(total, weights[k], shared_address(shared.state[block % 2][warp / 4]), 32 * part + 16 * k);
+        }
+        __syncthreads();
+    }
+}
+
+// Adds the products of each head of the group, times factor(h), that of token threadIdx.x of the tile. With reads done(h, token, value) takes what
+// they come to along c. c: pairs of columns of the lane's sums.
+template <bool reads, class Factor, class Done>
+__device__ __forceinline__ void add_heads(float (&total)[32], const Operands &of, Shared &shared, const uint32_t (&c)[16], Factor factor, Done done)
+{
+    const uint32_t warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32, row = warp % 4 * 16 + lane / 4;
+    const auto copy = [&](uint32_t turn) {
+        const uint32_t h = of.group * of.heads + turn, stage = turn % 2;
+        copy_tile<side, threads>(shared_address(shared.rows[stage]), of.rows + size_t(h) * of.P, of.row, of.size - of.first, threadIdx.x, of.P / 8);
+        copy_tile<2 * side, threads>(shared_address(shared.state[stage][0]), of.state + size_t(turn) * of.N * of.P, of.P, of.N, threadIdx.x,
+                                     of.P / 8);
+        copies_commit();
+    };
+    const auto finish = [&](uint32_t turn) {
+        if (reads && threadIdx.x < side)
+            done(of.group * of.heads + turn, threadIdx.x,
+                 shared.factor[turn % 2][threadIdx.x] * (shared.along[turn % 2][0][threadIdx.x] + shared.along[turn % 2][1][threadIdx.x]));
+    };
+    float next = threadIdx.x < side ? factor(of.group * of.heads) : 0.0f;
+    copy(0);
+#pragma unroll 1
+    for (uint32_t turn = 0; turn < of.heads; turn++) {
+        const uint32_t stage = turn % 2;
+        const bool more = turn + 1 < of.heads;
+        if (more) copy(turn + 1);
+        if (threadIdx.x < side) shared.factor[stage][threadIdx.x] = next;
+        if (more && threadIdx.x < side) next = factor(of.group * of.heads + turn + 1);
+        if (more) copies_wait<1>();
+        else copies_wait<0>();
+        __syncthreads();
+        float sums[32];
+        clear(sums);
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+            uint32_t left[4];
+            left_rows(left, shared_address(shared.rows[stage]), warp % 4 * 16, k);
+            multiply_right_lines<4>(sums, left, shared_address(shared.state[stage][0]), warp / 4 * 64, k);
+        }
+        const float factors[2] = {shared.factor[stage][row], shared.factor[stage][row + 8]};
+        float along[2] = {};
+#pragma unroll
+        for (uint32_t i = 0; i < 16; i++) {
+            if (reads) {
+                const float2 v = unpack<true>(c[i]);
+                along[i % 2] = fmaf(sums[2 * i], v.x, fmaf(sums[2 * i + 1], v.y, along[i % 2]));
+            }
+            total[2 * i] = fmaf(factors[i % 2], sums[2 * i], total[2 * i]);
+            total[2 * i + 1] = fmaf(factors[i % 2], sums[2 * i + 1], total[2 * i + 1]);
+        }
+        if (reads) {
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++) {
+                const float sum = row_sum(along[i]);
+                if (lane % 4 == 0) shared.along[stage][warp / 4][row + 8 * i] = sum;
+            }
+        }
+        __syncthreads();
+        finish(turn);
+    }
+}
+
+// A warp's pairs of columns of rows of b or c, 0 where there are none: [2 i + j] of row g + 8 j, columns 8 i + 2 c.
+__device__ __forceinline__ void fetch_pairs(uint32_t (&pairs)[16], const uint16_t *from, uint32_t row, uint32_t rows, uint32_t N)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t t = warp % 4 * 16 + lane / 4 + i % 2 * 8, n = warp / 4 * 64 + i / 2 * 8 + lane % 4 * 2;
+        pairs[i] = t < rows && n < N ? *reinterpret_cast<const uint32_t *>(from + uint64_t(t) * row + n) : 0;
+    }
+}
+
+// Rows of the tile, from the first one of the tile on.
+__device__ __forceinline__ void store_tile(uint16_t *to, uint32_t row, uint32_t rows, uint32_t N, const float (&total)[32], Shared &shared)
+{
+    const uint32_t warp = uniform(threadIdx.x / 32), line = warp % 4 * 16, n0 = warp / 4 * 64;
+    if (line < rows && n0 < N)
+        ssd_warp::store_block<true>(to + uint64_t(line) * row + n0, row, rows - line, min((N - n0) / 8, 8), total, shared.results[warp]);
+}
+
+} // namespace of_tokens
+} // namespace ssd_backward_tensor
+
+KERNEL_FUNCTION_BLOCKS(ssd_backward_b, tensor_bf16, 2)
+{
+    using namespace ssd_backward_tensor;
+    using namespace ssd_backward_tensor::of_tokens;
+    static_assert(sizeof(Shared) <= SHARED_ssd_backward_b_tensor_bf16, "shared memory");
+    static_assert(TILE0_ssd_backward_b_tensor_bf16 == 128 && TILE1_ssd_backward_b_tensor_bf16 == side, "a block has all columns of its tokens");
+    Shared &shared = *reinterpret_cast<Shared *>(tensor_memory);
+    const uint16_t *x = HALVES(ssd_backward_b, x) + args.x_at, *c = HALVES(ssd_backward_b, c) + args.c_at;
+    const uint16_t *gain = HALVES(ssd_backward_b, lambda);
+    uint16_t *grad_b = HALVES(ssd_backward_b, grad_b) + args.grad_b_at;
+    const uint32_t tiles = ceil_div(args.C, side), heads = args.H / args.G;
+    FOR_TILES(tile) {
+        const uint32_t s0 = tile % tiles * side, g = tile / tiles % args.G;
+        const Place at = place_of(args, INTS(ssd_backward_b, seq) + args.seq_at, tile / tiles / args.G);
+        if (s0 >= at.size) continue;
+        const Operands of = {x + (at.token + s0) * args.x_row, gain + (at.slot * args.H + g * heads) * args.N * args.P,
+                             c + at.token * args.c_row + size_t(g) * args.N, args.x_row, args.c_row,
+                             FLOATS(ssd_backward_b, grad_cb) + (at.slot * args.G + g) * args.C * args.C,
+                             args.C, args.N, args.P, at.size, s0, heads, g};
+        float total[32];
+        clear(total);
+        __syncthreads(); // no warp still uses the last tile
+        add_others<false>(total, of, shared);
+        const uint32_t none[16] = {};
+        const auto factor = [&](uint32_t h) {
+            const float *cum = cum_of(args, FLOATS(ssd_backward_b, cum), at, h);
+            const uint32_t s = min(s0 + threadIdx.x, at.size - 1);
+            return decay_between(cum_at(cum, at.size - 1), cum_at(cum, s)) * cum[s * CUM_STRIDE + 2];
+        };
+        add_heads<false>(total, of, shared, none, factor, [](uint32_t, uint32_t, float) {});
+        store_tile(grad_b + (at.token + s0) * args.grad_b_row + size_t(g) * args.N, args.grad_b_row, at.size - s0, args.N, total, shared);
+    }
+}
+
+KERNEL_FUNCTION_BLOCKS(ssd_backward_c, tensor_bf16, 2)
+{
+    using namespace ssd_backward_tensor;
+    using namespace ssd_backward_tensor::of_tokens;
+    static_assert(sizeof(Shared) <= SHARED_ssd_backward_c_tensor_bf16, "shared memory");
+    static_assert(TILE0_ssd_backward_c_tensor_bf16 == side, "a block has all columns of its tokens");
+    Shared &shared = *reinterpret_cast<Shared *>(tensor_memory);
+    const uint16_t *up_y = HALVES(ssd_backward_c, up_y) + args.up_y_at;
+    const uint16_t *b = HALVES(ssd_backward_c, b) + args.b_at, *c = HALVES(ssd_backward_c, c) + args.c_at;
+    const uint16_t *hin = HALVES(ssd_backward_c, hin) + args.hin_at;
+    uint16_t *grad_c = HALVES(ssd_backward_c, grad_c) + args.grad_c_at;
+    float *token = FLOATS(ssd_backward_c, token);
+    const uint32_t tiles = ceil_div(args.C, side), heads = args.H / args.G;
+    FOR_TILES(tile) {
+        const uint32_t t0 = tile % tiles * side, g = tile / tiles % args.G;
+        const Place at = place_of(args, INTS(ssd_backward_c, seq) + args.seq_at, tile / tiles / args.G);
+        if (t0 >= at.size) continue;
+        const Operands of = {up_y + (at.token + t0) * args.up_y_row, hin + (at.slot * args.H + g * heads) * args.N * args.P,
+                             b + at.token * args.b_row + size_t(g) * args.N, args.up_y_row, args.b_row,
+                             FLOATS(ssd_backward_c, grad_cb) + (at.slot * args.G + g) * args.C * args.C,
+                             args.C, args.N, args.P, at.size, t0, heads, g};
+        uint32_t pairs[16];
+        float total[32];
+        clear(total);
+        __syncthreads(); // no warp still uses the last tile
+        add_others<true>(total, of, shared);
+        fetch_pairs(pairs, c + (at.token + t0) * args.c_row + size_t(g) * args.N, args.c_row, at.size - t0, args.N);
+        const auto factor = [&](uint32_t h) {
+            const float *cum = cum_of(args, FLOATS(ssd_backward_c, cum), at, h);
+            return decay_between(cum_at(cum, min(t0 + threadIdx.x, at.size - 1)), make_float2(0.0f, 0.0f));
+        };
+        const auto done = [&](uint32_t h, uint32_t t, float along) {
+            if (t0 + t < at.size) token[((at.token + t0 + t) * args.H + h) * 4 + 3] = along;
+        };
+        add_heads<true>(total, of, shared, pairs, factor, done);
+        uint16_t *const to = grad_c + (at.token + t0) * args.grad_c_row + size_t(g) * args.N;
+        if (args.flags & IS_ADD) {
+            fetch_pairs(pairs, to, args.grad_c_row, at.size - t0, args.N);
+#pragma unroll
+            for (uint32_t i = 0; i < 16; i++) {
+                const float2 v = unpack<true>(pairs[i]);
+                total[2 * i] += v.x;
+                total[2 * i + 1] += v.y;
+            }
+        }
+        store_tile(to, args.grad_c_row, at.size - t0, args.N, total, shared);
+    }
+}
