@@ -21,7 +21,7 @@ static const struct { conform_case c; int dtypes; } lines[] = {
 static const struct {
     const char *op;
     conform_runner run;
-    kernel_id kernels[9];
+    kernel_id kernels[10];
     uint32_t count;
 } ops[] = {
     {"convert", conform_dense, {KERNEL_convert, KERNEL_fill}, 2},
