@@ -8,9 +8,12 @@
 struct LabelledArgs { U32 tiles, rows, width, vocabulary, x_at, x_row, targets_at, y_at; };
 
 /* Of a row of logits with a label: lse = log sum exp(logits_t); parts[2 t] = share (lse - logit of the target), parts[2 t + 1] = 1 if the target is
- * the lowest index of the largest logit, else 0. HAS_GRADIENT: logits_t = share (exp(logits_t - lse) - onehot). A row with a logit that is not
- * finite leaves NaN. Without a label: parts and, with HAS_GRADIENT, logits become 0. logits is packed, f32. Tile: one row. */
-struct CrossEntropyArgs { U32 tiles, flags, rows, width, logits_at, targets_at, share_at, parts_at; };
+ * the lowest index of the largest logit, else 0. HAS_GRADIENT: slopes_t = share p_v for v != target and -share sum_{v != target} p_v for the
+ * target, p_v = exp(logits_t - lse): the difference p - 1 of a target that is nearly certain keeps its digits when it is rounded. A row with a
+ * logit that is not finite leaves NaN. Without a label: parts and slopes become 0. logits is f32; slopes is f32 or has 16 bits, and may be
+ * logits. Both begin at a multiple of 64 elements, their rows lie a multiple of 64 apart and end in bindings, what lies between rows included: it
+ * may be read, to no effect, and written. Tile: one row. */
+struct CrossEntropyArgs { U32 tiles, flags, rows, width, logits_at, logits_row, targets_at, share_at, parts_at, slopes_at, slopes_row; };
 #define HAS_GRADIENT 2u
 
 /* The loss and its gradients with logits that stay in registers, in place of labelled, linear, cross_entropy and linear's gradients: the first pass

@@ -2,12 +2,19 @@
 #include "dartlm/ops_backward.h"
 #include "ops/dense/dense.h"
 
-#define BLOCK_LOGITS (UINT64_C(1) << 24) /* of a block of rows: 64 MiB, half of what every device can bind */
+/* Logits of a block of rows: an eighth of them all within these limits, 64 MiB and 512 MiB of f32. The gradient of the rows has too few tiles for
+ * a large device if a block has few rows, and each block reads and writes the whole gradient of the weights. */
+#define LEAST_LOGITS (UINT64_C(1) << 24)
+#define MOST_LOGITS (UINT64_C(1) << 27)
+#define LINE 64 /* rows of logits lie a multiple of this apart, so that words of 16 bytes and matrices fit them whatever V is */
 
-/* Rows of a block: depends on shapes only, as the order of the sums does. */
-static uint32_t block_rows(uint32_t T, uint32_t V)
+/* Rows of a block: depends on shapes, as the order of the sums does, and on what the device can bind. */
+static uint32_t block_rows(const op_call *call, uint32_t T, uint64_t line)
 {
-    uint64_t rows = BLOCK_LOGITS / V;
+    const uint64_t eighth = T * line / 8, bound = op_binding_limit(call) / sizeof(float);
+    uint64_t logits = eighth < LEAST_LOGITS ? LEAST_LOGITS : eighth > MOST_LOGITS ? MOST_LOGITS : eighth;
+    if (logits > bound) logits = bound;
+    uint64_t rows = logits / line;
     rows = rows >= 64 ? rows / 64 * 64 : rows == 0 ? 1 : rows;
     return rows < T ? (uint32_t)rows : T;
 }
@@ -64,18 +71,26 @@ static bool head(op_call *call, const dart_cross_entropy_args *args, const opera
     return true;
 }
 
-/* Block by block of rows: their logits go through memory. */
+/* Block by block of rows: their logits go through memory. Slopes, the gradients of logits, have the type of x and weight where both are bf16, so that
+ * their products run on matrices: each is rounded once, relative to itself. f16 would lose small ones, as nothing bounds share from below; they
+ * are then f32 and take the place of the logits. */
 static void blocks(op_call *call, const dart_cross_entropy_args *args, const operands *o, const op_operand *parts)
 {
-    const uint32_t T = args->T, V = args->V, W = args->W, step = block_rows(T, V);
-    const bool gradient = op_has(&args->grad_x);
-    const op_operand logits = op_scratch(call, DART_F32, step, V);
-    op_operand labelled = {0};
-    if (gradient) labelled = op_scratch(call, args->x.dtype, step, W);
+    const uint32_t T = args->T, V = args->V, W = args->W;
+    const uint64_t line = base_round_up(V, LINE);
+    const uint32_t step = block_rows(call, T, line);
+    const bool gradient = op_has(&args->grad_x), rounded = op_fits_half(&args->x, &args->weight) == FITS_BF16;
+    const op_operand logits = op_scratch(call, DART_F32, step, line);
+    op_operand labelled = {0}, slopes = {0};
+    if (gradient) {
+        labelled = op_scratch(call, args->x.dtype, step, W);
+        slopes = rounded ? op_scratch(call, DART_BF16, step, line) : logits;
+    }
     for (uint32_t t = 0; t < T && op_status(call) == DART_OK; t += step) {
         const uint32_t rows = T - t < step ? T - t : step;
         const op_operand targets = elements(&o->targets, t, rows), part = elements(parts, 2 * (uint64_t)t, 2 * (uint64_t)rows);
-        const op_operand z = dense_slice(&logits, 0, rows);
+        const op_operand lines = dense_slice(&logits, 0, rows), slope_lines = dense_slice(&slopes, 0, rows); /* with what lies between rows */
+        const op_operand z = dense_columns(&logits, 0, rows, 0, V);
         op_operand x = dense_slice(&o->x, t, rows);
         if (gradient) {
             const op_operand kept = dense_slice(&labelled, 0, rows);
@@ -87,13 +102,14 @@ static void blocks(op_call *call, const dart_cross_entropy_args *args, const ope
         }
         dense_linear(call, &x, &o->weight, &z, false);
         struct CrossEntropyArgs k = {.flags = gradient ? HAS_GRADIENT : 0, .rows = rows, .width = V};
-        op_kernel(call, KERNEL_cross_entropy, rows, (V % 16 == 0 ? FITS_TILES : 0) | (V <= 8192 ? FITS_SHORT : 0));
-        OP_LAUNCH(call, &k, rows, OP_AT(cross_entropy, logits, &z, k), OP_AT(cross_entropy, targets, &targets, k),
-                  OP_AT(cross_entropy, share, &o->share, k), OP_AT(cross_entropy, parts, &part, k));
+        op_kernel(call, KERNEL_cross_entropy, rows, V <= 8192 ? FITS_SHORT : 0);
+        OP_LAUNCH(call, &k, rows, OP_ROWS(cross_entropy, logits, &lines, k), OP_AT(cross_entropy, targets, &targets, k),
+                  OP_AT(cross_entropy, share, &o->share, k), OP_AT(cross_entropy, parts, &part, k),
+                  OP_ROWS(cross_entropy, slopes, &slope_lines, k));
         if (!gradient) continue;
-        const op_operand grad_x = dense_slice(&o->grad_x, t, rows);
-        dense_linear_backward_x(call, &z, &o->weight, &grad_x, false);
-        dense_linear_backward_weight(call, &z, &x, &o->grad_weight);
+        const op_operand grad_x = dense_slice(&o->grad_x, t, rows), up = dense_columns(&slopes, 0, rows, 0, V);
+        dense_linear_backward_x(call, &up, &o->weight, &grad_x, false);
+        dense_linear_backward_weight(call, &up, &x, &o->grad_weight);
     }
 }
 
