@@ -94,13 +94,15 @@ static uint32_t share_of(uint32_t length, uint32_t lines, uint32_t columns)
     return share >= length ? length : share < 256 ? 256 : (uint32_t)share;
 }
 
+static bool may_round(const op_operand *up_y, const op_operand *right) { return up_y->of.dtype == DART_F32 && right->of.dtype == DART_BF16; }
+
 /* right: weight or x. Rows for matrices round an up_y of f32, such as the gradient of the residual stream or of logits, to the bf16 of the other
  * operand; f16 might not hold it. Where both sides of weight are long, arithmetic takes longer than memory, and larger tiles or a
  * library pay, once `tiles` of 64 x 64 fill the device: see linear_traits. A library may round twice what it adds to 16 bits. */
 static uint32_t backward_traits(const op_call *call, const op_operand *up_y, const op_operand *right, const op_operand *result, bool adds,
                                 uint64_t tiles)
 {
-    const bool rounds = up_y->of.dtype == DART_F32 && right->of.dtype == DART_BF16;
+    const bool rounds = may_round(up_y, right);
     const bool many = up_y->width >= 256 && right->width >= 256 && tiles >= 8 * (uint64_t)op_wave(call);
     uint32_t traits = rounds ? FITS_BF16 : op_fits_half(&up_y->of, &right->of);
     if (right->width % 16 == 0 && op_fits_rows(up_y) && op_fits_rows(right)) traits |= FITS_TILES;
@@ -113,6 +115,34 @@ static uint32_t backward_traits(const op_call *call, const op_operand *up_y, con
 static uint32_t part_of(const op_call *call, uint32_t share, uint32_t length)
 {
     return (call->row->needs & DART_CAP_CUBLASLT) != 0 ? length : share;
+}
+
+/* Tiles of 64 x 64 of the parts of a sum over `length` elements that makes lines x columns. */
+static uint64_t tiles_of(uint32_t length, uint32_t lines, uint32_t columns)
+{
+    return base_ceil_div(lines, 64) * base_ceil_div(columns, 64) * base_ceil_div(length, share_of(length, lines, columns));
+}
+
+/* Whether a library would take the product if up_y, which rows for matrices round, were rounded before. Libraries do not round. */
+static bool library_waits(op_call *call, kernel_id id, const op_operand *up_y, const op_operand *right, const op_operand *result, bool adds,
+                          uint64_t tiles)
+{
+    op_operand up = *up_y;
+    if (!op_has(&result->of) || !may_round(up_y, right)) return false;
+    up.of.dtype = DART_BF16;
+    op_kernel(call, id, (uint32_t)up.rows, backward_traits(call, &up, right, result, adds, tiles));
+    return (call->row->needs & DART_CAP_CUBLASLT) != 0;
+}
+
+/* up_y as bf16, in scratch. */
+static op_operand rounded(op_call *call, const op_operand *up_y)
+{
+    const uint32_t rows = (uint32_t)up_y->rows, width = (uint32_t)up_y->width;
+    const op_operand lines = op_scratch(call, DART_BF16, rows, base_round_up(width, 8)), up = dense_columns(&lines, 0, rows, 0, width);
+    struct ConvertArgs k = {.rows = rows, .width = width};
+    op_kernel(call, KERNEL_convert, rows, width % 16 == 0 && op_fits_rows(up_y) && op_fits_rows(&up) ? FITS_TILES : 0);
+    OP_LAUNCH(call, &k, base_ceil_div((uint64_t)rows * width, call->T0), OP_ROWS(convert, x, up_y, k), OP_ROWS(convert, y, &up, k));
+    return up;
 }
 
 /* A weight above the binding limit is taken in slices of outputs, whose products add up, long rows in slices of
@@ -130,8 +160,7 @@ void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_ope
             const op_operand up = dense_columns(up_y, t, rows, out, outputs);
             const bool adds = add || out > 0;
             const uint32_t cut = share_of(outputs, IN, rows);
-            const uint64_t tiles = base_ceil_div(IN, 64) * base_ceil_div(rows, 64) * base_ceil_div(outputs, cut);
-            op_kernel(call, KERNEL_linear_backward_x, rows, backward_traits(call, &up, &w, &grad, adds, tiles));
+            op_kernel(call, KERNEL_linear_backward_x, rows, backward_traits(call, &up, &w, &grad, adds, tiles_of(outputs, IN, rows)));
             const uint32_t share = part_of(call, cut, outputs), parts = (uint32_t)base_ceil_div(outputs, share);
             op_operand partial = grad;
             if (parts > 1) partial = op_scratch(call, DART_F32, (uint64_t)parts * rows, IN);
@@ -153,8 +182,7 @@ void dense_linear_backward_weight(op_call *call, const op_operand *up_y, const o
         const uint32_t outputs = OUT - out < step ? OUT - out : step;
         const op_operand up = dense_columns(up_y, 0, T, out, outputs), grad = dense_slice(grad_weight, out, outputs);
         const uint32_t cut = share_of(T, IN, outputs);
-        const uint64_t tiles = base_ceil_div(IN, 64) * base_ceil_div(outputs, 64) * base_ceil_div(T, cut);
-        op_kernel(call, KERNEL_linear_backward_weight, T, backward_traits(call, &up, x, &grad, true, tiles));
+        op_kernel(call, KERNEL_linear_backward_weight, T, backward_traits(call, &up, x, &grad, true, tiles_of(T, IN, outputs)));
         const uint32_t share = part_of(call, cut, T), parts = (uint32_t)base_ceil_div(T, share);
         op_operand partial = grad;
         if (parts > 1) partial = op_scratch(call, DART_F32, parts, (uint64_t)outputs * IN);
@@ -183,8 +211,12 @@ dart_status dart_linear_backward(dart_stream *stream, const dart_linear_backward
         .grad_x = {"grad_x", args->grad_x, OP_FLOAT | OP_VIEW | OP_OPTIONAL, T, IN},
         .grad_weight = {"grad_weight", args->grad_weight, OP_F32 | OP_OPTIONAL, OUT, IN}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    if (op_has(&args->grad_x)) dense_linear_backward_x(&call, &o.up_y, &o.weight, &o.grad_x, args->add);
-    if (op_has(&args->grad_weight)) dense_linear_backward_weight(&call, &o.up_y, &o.x, &o.grad_weight);
+    const bool waits = library_waits(&call, KERNEL_linear_backward_x, &o.up_y, &o.weight, &o.grad_x, args->add, tiles_of(OUT, IN, T)) ||
+                       library_waits(&call, KERNEL_linear_backward_weight, &o.up_y, &o.x, &o.grad_weight, true, tiles_of(T, IN, OUT));
+    const bool all = (!op_has(&args->grad_x) || args->weight.dtype == DART_BF16) && (!op_has(&args->grad_weight) || args->x.dtype == DART_BF16);
+    const op_operand up = waits && all ? rounded(&call, &o.up_y) : o.up_y;
+    if (op_has(&args->grad_x)) dense_linear_backward_x(&call, &up, &o.weight, &o.grad_x, args->add);
+    if (op_has(&args->grad_weight)) dense_linear_backward_weight(&call, &up, &o.x, &o.grad_weight);
     return op_end(&call);
 }
 
