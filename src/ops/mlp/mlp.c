@@ -51,7 +51,7 @@ dart_status dart_swiglu(dart_stream *stream, const dart_swiglu_args *args)
         .h = {"h", args->h, OP_FLOAT | OP_VIEW, T, I}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     struct SwigluArgs k = {.rows = T, .width = I};
-    op_kernel(&call, KERNEL_swiglu, T, 0);
+    op_kernel(&call, KERNEL_swiglu, T, I % 16 == 0 && op_fits_rows(&o.a) && op_fits_rows(&o.u) && op_fits_rows(&o.h) ? FITS_TILES : 0);
     OP_LAUNCH(&call, &k, base_ceil_div((uint64_t)T * I, call.T0), OP_ROWS(swiglu, a, &o.a, k), OP_ROWS(swiglu, u, &o.u, k),
               OP_ROWS(swiglu, h, &o.h, k));
     return op_end(&call);
@@ -72,7 +72,9 @@ dart_status dart_swiglu_backward(dart_stream *stream, const dart_swiglu_backward
         .grad_u = {"grad_u", args->grad_u, OP_FLOAT | OP_VIEW, T, I}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     struct SwigluBackwardArgs k = {.rows = T, .width = I};
-    op_kernel(&call, KERNEL_swiglu_backward, T, 0);
+    const bool eights = I % 16 == 0 && op_fits_rows(&o.a) && op_fits_rows(&o.u) && op_fits_rows(&o.up_h) && op_fits_rows(&o.grad_a) &&
+                        op_fits_rows(&o.grad_u);
+    op_kernel(&call, KERNEL_swiglu_backward, T, eights ? FITS_TILES : 0);
     OP_LAUNCH(&call, &k, base_ceil_div((uint64_t)T * I, call.T0), OP_ROWS(swiglu_backward, a, &o.a, k), OP_ROWS(swiglu_backward, u, &o.u, k),
               OP_ROWS(swiglu_backward, up_h, &o.up_h, k), OP_ROWS(swiglu_backward, grad_a, &o.grad_a, k),
               OP_ROWS(swiglu_backward, grad_u, &o.grad_u, k));
