@@ -16,7 +16,7 @@ uint64_t dense_rest(const op_operand *operand);
 /* Traits of a call of a norm of rows of that width. eights: all tensors allow words of 16 bytes. */
 static inline uint32_t dense_row_traits(bool eights, uint32_t width)
 {
-    return (eights ? FITS_TILES : 0) | (width <= 256 ? FITS_SHORT : 0);
+    return (eights ? FITS_TILES : 0) | (width <= 256 ? FITS_SHORT : 0) | (width <= 2048 ? FITS_MEDIUM : 0);
 }
 
 /* y += the sum of the rows of partial, f32 scratch of as many columns as y has elements, in an order that depends on the number of rows
