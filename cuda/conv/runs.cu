@@ -1,15 +1,14 @@
-// The convolution of four taps and its backward pass, for at most 256 channels, a multiple of 16; formulas: args.h. A block takes all channels
-// x T1 tokens of one sequence, cut into runs: C / 4 threads walk a run, four channels each, and as many runs are walked as the block has
-// threads for. A thread reads four tokens at once, in words of 8 bytes (16 of f32).
+// The convolution of four taps and its backward pass, for channels that are a multiple of 16; formulas: args.h. A block takes T0 channels, or as
+// many as are left, x T1 tokens of one sequence, cut into runs: a thread for each four channels walks a run, and as many runs are walked as the
+// block has threads for. A thread reads several tokens at once, `ahead`, in words of 8 bytes (16 of f32).
 #include "lib/eight.cuh"
 
-constexpr uint32_t ahead = 4;
-
-struct Lane { uint32_t groups, runs, run, channel; };
-__device__ __forceinline__ Lane lane_of(uint32_t C, uint32_t threads)
+// A thread's place in a block of the channels from `first` on.
+struct Lane { uint32_t groups, runs, run, first, channel; };
+__device__ __forceinline__ Lane lane_of(uint32_t first, uint32_t channels, uint32_t threads)
 {
-    const uint32_t groups = C / 4;
-    return {groups, threads / groups, threadIdx.x / groups, threadIdx.x % groups * 4};
+    const uint32_t groups = channels / 4;
+    return {groups, threads / groups, threadIdx.x / groups, first, first + threadIdx.x % groups * 4};
 }
 __device__ __forceinline__ float4 load4(const View &view, size_t i) { return unpack4(fetch4_whole(view, i), view.dtype); }
 __device__ __forceinline__ float4 zero4() { return make_float4(0.0f, 0.0f, 0.0f, 0.0f); }
@@ -30,18 +29,20 @@ __device__ __forceinline__ void load_taps(const View &weight, size_t at, float4 
 // bf: x and y are bf16, so that the compiler drops the branches of other types.
 template <bool bf> __device__ __forceinline__ void conv_runs_of(const conv_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
-    constexpr uint32_t T1 = TILE1_conv_runs;
+    constexpr uint32_t T0 = TILE0_conv_runs, T1 = TILE1_conv_runs, ahead = 4;
     View x = VIEW(conv, x), y = VIEW(conv, y);
     if (bf) x.dtype = y.dtype = DTYPE_BF16;
     const View tail = VIEW(conv, tail), bias = VIEW(conv, bias);
-    const Lane own = lane_of(args.C, THREADS_conv_runs);
-    if (own.run >= own.runs) return;
-    const uint32_t channel = own.channel, token_blocks = ceil_div(args.L, T1);
-    float4 tap[4];
-    load_taps(VIEW(conv, weight), args.weight_at + 4 * size_t(channel), tap);
-    const float4 start = args.flags & HAS_BIAS ? load4(bias, args.bias_at + size_t(channel)) : zero4();
+    const uint32_t blocks = ceil_div(args.C, T0), token_blocks = ceil_div(args.L, T1);
     FOR_TILES(tile) {
-        const uint32_t b = tile / token_blocks, first = tile % token_blocks * T1;
+        const uint32_t place = quotient(tile, blocks), b = place / token_blocks, first = place % token_blocks * T1;
+        const uint32_t first_channel = (tile - place * blocks) * T0;
+        const Lane own = lane_of(first_channel, min(T0, args.C - first_channel), THREADS_conv_runs);
+        if (own.run >= own.runs) continue;
+        const uint32_t channel = own.channel;
+        float4 tap[4];
+        load_taps(VIEW(conv, weight), args.weight_at + 4 * size_t(channel), tap);
+        const float4 start = args.flags & HAS_BIAS ? load4(bias, args.bias_at + size_t(channel)) : zero4();
         const Sequence piece = sequence_of(INTS(conv, seq) + args.seq_at, args.flags, args.L, args.T, b);
         const uint32_t stop = min(first + T1, piece.count);
         if (first >= stop) continue;
@@ -89,6 +90,7 @@ constexpr uint32_t run_parts = 5;
 
 // Walks the tokens begin to end - 1 of four channels, of which there is one at least, and three tokens more, whose up_pre reaches grad_x. The
 // last three of x and up_pre stay in registers.
+template <uint32_t ahead>
 __device__ __forceinline__ void walk(const conv_backward_args &args, const View &x, const View &up_y, const View &grad_x, const float4 (&tap)[4],
                                      const float4 &start, const Sequence &piece, uint32_t begin, uint32_t end, uint32_t channel, float4 *sums_to)
 {
@@ -157,20 +159,19 @@ __device__ __forceinline__ void walk(const conv_backward_args &args, const View 
 
 KERNEL_FUNCTION_BLOCKS(conv_backward, runs, 4)
 {
-    constexpr uint32_t T1 = TILE1_conv_backward_runs, threads = THREADS_conv_backward_runs;
+    constexpr uint32_t T0 = TILE0_conv_backward_runs, T1 = TILE1_conv_backward_runs, threads = THREADS_conv_backward_runs;
     __shared__ float4 run_sums[run_parts * threads];
     View x = VIEW(conv_backward, x), up_y = VIEW(conv_backward, up_y), grad_x = VIEW(conv_backward, grad_x);
     const bool bf = x.dtype == DTYPE_BF16 && up_y.dtype == DTYPE_BF16 && grad_x.dtype == DTYPE_BF16;
     const View bias = VIEW(conv_backward, bias);
     float4 *of_weight = reinterpret_cast<float4 *>(FLOATS(conv_backward, of_weight));
     float4 *of_bias = reinterpret_cast<float4 *>(FLOATS(conv_backward, of_bias));
-    const Lane own = lane_of(args.C, threads);
-    const uint32_t token_blocks = ceil_div(args.L, T1), items = run_parts * own.groups;
-    float4 tap[4];
-    load_taps(VIEW(conv_backward, weight), args.weight_at + 4 * size_t(own.channel), tap);
-    const float4 start = args.flags & HAS_BIAS ? load4(bias, args.bias_at + size_t(own.channel)) : zero4();
+    const uint32_t blocks = ceil_div(args.C, T0), token_blocks = ceil_div(args.L, T1);
     FOR_TILES(tile) {
-        const uint32_t b = tile / token_blocks, block = tile % token_blocks;
+        const uint32_t place = quotient(tile, blocks), b = place / token_blocks, block = place % token_blocks;
+        const uint32_t first_channel = (tile - place * blocks) * T0;
+        const Lane own = lane_of(first_channel, min(T0, args.C - first_channel), threads);
+        const uint32_t items = run_parts * own.groups;
         const Sequence piece = sequence_of(INTS(conv_backward, seq) + args.seq_at, args.flags, args.L, args.T, b);
         const uint32_t begin = block * T1, end = min(begin + T1, piece.span);
         if (begin >= end) continue; // in all threads
@@ -180,11 +181,14 @@ KERNEL_FUNCTION_BLOCKS(conv_backward, runs, 4)
         if (own.run < used) {
             const uint32_t first = begin + own.run * share, stop = min(first + share, end);
             float4 *sums_to = run_sums + run_parts * threadIdx.x;
+            float4 tap[4];
+            load_taps(VIEW(conv_backward, weight), args.weight_at + 4 * size_t(own.channel), tap);
+            const float4 start = args.flags & HAS_BIAS ? load4(bias, args.bias_at + size_t(own.channel)) : zero4();
             if (bf) { // the compiler then drops the branches of other types
                 const View bf_x = {x.base, DTYPE_BF16}, bf_up = {up_y.base, DTYPE_BF16}, bf_grad = {grad_x.base, DTYPE_BF16};
-                walk(args, bf_x, bf_up, bf_grad, tap, start, piece, first, stop, own.channel, sums_to);
+                walk<4>(args, bf_x, bf_up, bf_grad, tap, start, piece, first, stop, own.channel, sums_to);
             } else {
-                walk(args, x, up_y, grad_x, tap, start, piece, first, stop, own.channel, sums_to);
+                walk<2>(args, x, up_y, grad_x, tap, start, piece, first, stop, own.channel, sums_to);
             }
         }
         __syncthreads();
@@ -194,7 +198,7 @@ KERNEL_FUNCTION_BLOCKS(conv_backward, runs, 4)
                 const float4 more = run_sums[k * items + i];
                 sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
             }
-            const size_t channel = size_t(slot) * args.C + i / run_parts * 4;
+            const size_t channel = size_t(slot) * args.C + own.first + i / run_parts * 4;
             if (i % run_parts < 4) of_weight[channel + i % run_parts] = sum;
             else if (args.flags & HAS_BIAS) of_bias[channel / 4] = sum;
         }

@@ -3,10 +3,10 @@
 // With pre = bias + the convolution of x, up_pre = up_y SiLU'(pre): grad_x_s = sum_k weight_k up_pre_(s+3-k), and sums over the tokens t of the
 // tile: of_weight = sum_t up_pre_t x_(t-3+k), of_bias = sum_t up_pre_t.
 //
-// x, up_y, grad_x B L C; weight C 4; bias C; of_weight slots C 4; of_bias slots C; K = 4, C a multiple of 16 and at most T0. A workgroup takes all
-// channels x T1 tokens of one sequence, cut into runs: C / 4 lanes walk a run, four channels each, and as many runs are walked as lanes allow. A
-// lane walks its run and three tokens more, with the last three of x and up_pre in registers, and reads AHEAD tokens at once in words of 8
-// bytes (16 of f32). The sums of the runs are added in their order.
+// x, up_y, grad_x B L C; weight C 4; bias C; of_weight slots C 4; of_bias slots C; K = 4, C a multiple of 16. A workgroup takes T0 channels, or as
+// many as are left, x T1 tokens of one sequence, cut into runs: a lane for each four channels walks a run, and as many runs are walked as lanes
+// allow. A lane walks its run and three tokens more, with the last three of x and up_pre in registers, and reads AHEAD tokens at once in words of
+// 8 bytes (16 of f32). The sums of the runs are added in their order.
 // Shared memory: 80 LANES bytes. Guards: tokens past the count are not used and count as 0.
 #include "lib/dart.glsl"
 #include "table/conv_backward.glsl"
@@ -89,13 +89,16 @@ void walk(Sequence sequence, uint begin, uint end, uint channel, uint sums_at)
 
 void main()
 {
+    uint blocks = (args.C + T0 - 1u) / T0;
     uint token_blocks = (args.L + T1 - 1u) / T1;
-    uint groups = args.C / 4u;
-    uint runs = LANES / groups;
-    uint run = LANE / groups;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        uint b = tile / token_blocks;
-        uint block = tile - b * token_blocks;
+        uint place = tile / blocks;
+        uint first_channel = (tile - place * blocks) * T0;
+        uint groups = min(T0, args.C - first_channel) / 4u;
+        uint runs = LANES / groups;
+        uint run = LANE / groups;
+        uint b = place / token_blocks;
+        uint block = place - b * token_blocks;
         Sequence sequence = sequence_of(b);
         uint begin = block * T1;
         uint end = min(begin + T1, sequence.span);
@@ -103,13 +106,14 @@ void main()
         uint share = (end - begin + runs - 1u) / runs;
         uint used = (end - begin + share - 1u) / share; // runs that have tokens
         barrier();
-        if (run < used) walk(sequence, begin + run * share, min(begin + (run + 1u) * share, end), LANE % groups * 4u, PARTS * LANE);
+        if (run < used) walk(sequence, begin + run * share, min(begin + (run + 1u) * share, end), first_channel + LANE % groups * 4u,
+                             PARTS * LANE);
         barrier();
         uint slot = slot_of(sequence, b, token_blocks, T1) + block;
         for (uint i = LANE; i < PARTS * groups; i += LANES) {
             vec4 sum = run_sums[i];
             for (uint k = 1u; k < used; k++) sum += run_sums[k * PARTS * groups + i];
-            uint channel = slot * args.C + i / PARTS * 4u;
+            uint channel = slot * args.C + first_channel + i / PARTS * 4u;
             if (i % PARTS < 4u) fours_of_weight[channel + i % PARTS] = sum;
             else if (has(args.flags, HAS_BIAS)) fours_of_bias[channel / 4u] = sum;
         }
