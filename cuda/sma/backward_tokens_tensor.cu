@@ -23,13 +23,6 @@ struct Shared {
     uint2 reads[4][THREADS];
 };
 
-// The sum over the four lanes that share tokens.
-__device__ __forceinline__ float lines_sum(float v)
-{
-    v += __shfl_xor_sync(0xffffffffu, v, 1);
-    return v + __shfl_xor_sync(0xffffffffu, v, 2);
-}
-
 // 16 neighbouring 16-bit elements of two tokens as fragments of a left operand.
 struct Fragments {
     uint32_t a[4][4]; // of step s

@@ -1,4 +1,4 @@
-// What the kernels of sma for small N add to lib/tensor.cuh.
+// What the kernels of sma's backward pass and those for small N add to lib/tensor.cuh.
 #ifndef DART_SMA_PRODUCTS_CUH
 #define DART_SMA_PRODUCTS_CUH
 
@@ -22,6 +22,13 @@ template <bool bf> __device__ __forceinline__ void multiply_8(float *sum, const 
     if (bf) DART_MMA("bf16");
     else DART_MMA("f16");
 #undef DART_MMA
+}
+
+// The sum over the four lanes that share lines.
+__device__ __forceinline__ float lines_sum(float v)
+{
+    v += __shfl_xor_sync(0xffffffffu, v, 1);
+    return v + __shfl_xor_sync(0xffffffffu, v, 2);
 }
 
 #endif

@@ -95,4 +95,19 @@ struct SmaBackwardRowsArgs {
     U32 tiles, flags, B, L, T, H, G, N, P, S, M, c_at, c_row, dh_at, factor_at, seq_at, up_r_at, up_r_row, grad_dh_at;
 };
 
+/* The gradients of tokens in one kernel from q and e themselves, for normalised memories: what sma_query, sma_backward_scores, sma_backward_sums
+ * and sma_backward_norm write, but that slope is slope / (rms(q) rms(e) sqrt(N)), for q and e before their norms, and qn, en, of_q and of_e are not
+ * kept. Tile: T0 tokens of one (b, g), tile = g + G (b + B (token tiles - 1 - token tile)). */
+struct SmaBackwardTokenSideArgs {
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, q_at, q_row, e_at, e_row, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at, up_r_at,
+        up_r_row, grad_q_at, grad_q_row, grad_e_at, grad_e_row, grad_c_at, grad_c_row;
+    F32 eps;
+};
+
+/* What sma_backward_rows leaves in grad_dh, from q, e and the slope of sma_backward_token_side. Tile: T0 of the M N rows m N + n of one (b, h),
+ * tile = h + H (b + B row block). */
+struct SmaBackwardMemorySideArgs {
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, q_at, q_row, e_at, e_row, c_at, c_row, dh_at, factor_at, seq_at, up_r_at, up_r_row, grad_dh_at;
+};
+
 #endif

@@ -53,7 +53,7 @@ static const struct {
     {"sma", conform_sma, {KERNEL_sma_rho, KERNEL_sma_query, KERNEL_sma, KERNEL_sma_step, KERNEL_sma_merge, KERNEL_sma_append, KERNEL_convert}, 7},
     {"sma_backward", conform_sma_backward, {KERNEL_sma_backward_scores, KERNEL_sma_backward_sums, KERNEL_sma_backward_tokens,
                                             KERNEL_sma_backward_norm, KERNEL_sma_backward_memories, KERNEL_sma_backward_dh,
-                                            KERNEL_sma_backward_rows}, 7},
+                                            KERNEL_sma_backward_rows, KERNEL_sma_backward_token_side, KERNEL_sma_backward_memory_side}, 9},
     {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_step, KERNEL_sma_merge, KERNEL_kv_append}, 4},
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},

@@ -196,11 +196,47 @@ static void of_memories(plan *p)
               OP_AT(sma_backward_dh, grad_dh, &p->o.grad_dh, n));
 }
 
+/* All of it by two kernels, where the device has them for such sizes. */
+static bool sides(plan *p)
+{
+    op_call *call = &p->call;
+    const dart_sma_backward_args *a = p->a;
+    const uint32_t types = traits_of(p) & op_fits_half(&a->q, &a->c) & op_fits_half(&a->e, &a->c) & (FITS_F16 | FITS_BF16);
+    const bool tiles = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.grad_q) && op_fits_rows(&p->o.grad_e) &&
+                       op_fits_rows(&p->o.grad_c) && (traits_of(p) & FITS_TILES) != 0;
+    const uint32_t traits = p->layout.traits | types | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    if (!op_prefers(call, KERNEL_sma_backward_token_side, KERNEL_sma_backward_scores, a->L, traits)) return false;
+    p->g = op_scratch(call, DART_F32, p->rows, (uint64_t)a->H * p->M);
+    p->slope = op_scratch(call, DART_F32, p->rows, (uint64_t)a->H * p->M);
+    struct SmaBackwardTokenSideArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G,
+                                         .N = a->N, .P = a->P, .S = a->S, .M = p->M, .eps = a->eps};
+    op_kernel(call, KERNEL_sma_backward_token_side, a->L, traits);
+    OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->G * a->B, OP_ROWS(sma_backward_token_side, q, &p->o.q, k),
+              OP_ROWS(sma_backward_token_side, e, &p->o.e, k), OP_ROWS(sma_backward_token_side, c, &p->o.c, k),
+              OP_AT(sma_backward_token_side, dh, &p->o.dh, k), OP_AT(sma_backward_token_side, factor, &p->o.scale, k),
+              OP_AT(sma_backward_token_side, seq, &p->o.seq, k), OP_ROWS(sma_backward_token_side, r, &p->o.r, k),
+              OP_AT(sma_backward_token_side, lse, &p->o.lse, k), OP_ROWS(sma_backward_token_side, up_r, &p->o.up_r, k),
+              OP_WHOLE(sma_backward_token_side, g, &p->g), OP_WHOLE(sma_backward_token_side, slope, &p->slope),
+              OP_ROWS(sma_backward_token_side, grad_q, &p->o.grad_q, k), OP_ROWS(sma_backward_token_side, grad_e, &p->o.grad_e, k),
+              OP_ROWS(sma_backward_token_side, grad_c, &p->o.grad_c, k));
+    struct SmaBackwardMemorySideArgs n = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
+                                          .M = p->M};
+    op_kernel(call, KERNEL_sma_backward_memory_side, a->L, traits);
+    OP_LAUNCH(call, &n, base_ceil_div((uint64_t)p->M * a->N, call->T0) * a->H * a->B, OP_ROWS(sma_backward_memory_side, q, &p->o.q, n),
+              OP_ROWS(sma_backward_memory_side, e, &p->o.e, n), OP_ROWS(sma_backward_memory_side, c, &p->o.c, n),
+              OP_AT(sma_backward_memory_side, dh, &p->o.dh, n), OP_AT(sma_backward_memory_side, factor, &p->o.scale, n),
+              OP_AT(sma_backward_memory_side, seq, &p->o.seq, n), OP_ROWS(sma_backward_memory_side, up_r, &p->o.up_r, n),
+              OP_WHOLE(sma_backward_memory_side, g, &p->g), OP_WHOLE(sma_backward_memory_side, slope, &p->slope),
+              OP_AT(sma_backward_memory_side, grad_dh, &p->o.grad_dh, n));
+    return true;
+}
+
 dart_status dart_sma_backward(dart_stream *stream, const dart_sma_backward_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
     plan p = {.a = args};
     if (op_begin(&p.call, stream, "dart_sma_backward") != DART_OK || check(&p) != DART_OK) return op_status(&p.call);
+    if (sides(&p)) return op_end(&p.call);
     prepare(&p);
     if (!tokens(&p)) {
         scores(&p);

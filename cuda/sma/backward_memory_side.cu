@@ -1,0 +1,209 @@
+// sma_backward_memory_side on the warp products of sm_80, for N 128, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r:
+//   Y = sum_t g c up_r, X = sum_t slope q e for rows n and columns p, over the tokens that see the memory; then
+//   grad_dh = Y + (X - w mean_p(X w)) / scale.
+// A block takes four memories of a (b, h), which share all rows of tokens; those that most tokens see come first. Y is made first, whole, and left in
+// grad_dh; X follows, and the same threads add it. A warp has 32 rows n of two memories: each row's mean_p lies in it. Tokens pass through shared
+// memory 64 at a time, from the first that sees a memory of the block on.
+// Numbers: slope q and g c are rounded to 16 bits once, in f16 relative to a power of two of the largest weight of the memory; other operands are
+// inputs as they are, sums are f32.
+// A lane holds of the rows lane / 4 (k = 0) and lane / 4 + 8 (k = 1) of 16 the columns 8 i + 2 (lane % 4) + {0, 1} as elements 4 i + 2 k + {0, 1}.
+// Shared memory: 3 x (24 KiB tokens, 4 x 72 floats), 128 bytes: 77,312 bytes.
+#include "sma/products.cuh"
+#include "sma/backward.cuh"
+
+namespace sma_memory_side {
+
+constexpr uint32_t N = 128, P = 64, MEMORIES = 4, TOKENS = 64, THREADS = 256, STAGES = 3;
+constexpr uint32_t TILE_BYTES = TOKENS * tile_row, ROWS_BYTES = 3 * TILE_BYTES; // q or c in two tiles, then e or up_r
+constexpr uint32_t PITCH = TOKENS + 8;                                           // floats: other banks for another memory
+constexpr uint32_t WEIGHTS_AT = STAGES * ROWS_BYTES, TOPS_AT = WEIGHTS_AT + STAGES * MEMORIES * PITCH * 4,
+                   BYTES = TOPS_AT + MEMORIES * THREADS / 32 * 4;
+
+// The tokens of a block, and what it multiplies of them.
+struct Tokens {
+    Sequence piece;
+    uint32_t begin, m_first;  // token; memory
+    const float *weights;     // of token 0 of the sequence and memory m_first
+    size_t weights_step;
+    const uint16_t *left, *right; // of token 0: q or c of the group, e or up_r
+    uint32_t left_row, right_row;
+};
+
+template <class Args> __device__ __forceinline__ void fetch(const Args &args, const Tokens &of, uint32_t base, uint32_t step)
+{
+    const uint32_t t0 = of.begin + step * TOKENS, to = base + step % STAGES * ROWS_BYTES;
+    if (t0 < of.piece.count) {
+        const uint32_t live = min(of.piece.count - t0, TOKENS);
+        const uint16_t *left = of.left + size_t(t0) * of.left_row;
+        copy_tile<TOKENS, THREADS>(to, left, of.left_row, live, threadIdx.x);
+        copy_tile<TOKENS, THREADS>(to + TILE_BYTES, left + 64, of.left_row, live, threadIdx.x);
+        copy_tile<TOKENS, THREADS>(to + 2 * TILE_BYTES, of.right + size_t(t0) * of.right_row, of.right_row, live, threadIdx.x);
+        const uint32_t i = threadIdx.x % MEMORIES, t = threadIdx.x / MEMORIES; // what a token does not see was not written
+        const bool sees = t < live && of.m_first + i < seen_by(args, of.piece.position, t0 + t);
+        copy4(base + WEIGHTS_AT + 4 * ((step % STAGES * MEMORIES + i) * PITCH + t), of.weights + (t0 + t) * of.weights_step + i, sees);
+    }
+    copies_commit();
+}
+
+// sums[j] += the rows n of this warp of sum_t (weight / power) left right for memory j of its two. from: the first token that sees it.
+template <bool bf, class Args>
+__device__ __forceinline__ void multiply(const Args &args, const Tokens &of, const uint32_t (&from)[2], const float (&inverse)[2],
+                                         float (&sums)[2][2][32])
+{
+    const uint32_t lane = threadIdx.x % 32, quad = lane % 4, warp = threadIdx.x / 32, base = shared_address(tensor_memory);
+    const uint32_t tile = warp % 4 / 2 * TILE_BYTES, piece = warp % 2 * 4 + lane / 8 % 2, own = warp / 4 * 2;
+    const uint32_t steps = of.begin < of.piece.count ? ceil_div(of.piece.count - of.begin, TOKENS) : 0;
+    __syncthreads(); // all are done with the tokens before
+    fetch(args, of, base, 0);
+    fetch(args, of, base, 1);
+#pragma unroll 1
+    for (uint32_t step = 0; step < steps; step++) {
+        copies_landed<1>();
+        __syncthreads(); // the tokens of this step are here, and all are done with those of the step before
+        fetch(args, of, base, step + 2);
+        const uint32_t rows = base + step % STAGES * ROWS_BYTES, t0 = of.begin + step * TOKENS;
+        const float *weights = reinterpret_cast<const float *>(tensor_memory + WEIGHTS_AT) + (step % STAGES * MEMORIES + own) * PITCH + 2 * quad;
+#pragma unroll 1
+        for (uint32_t s = 0; s < TOKENS; s += 16) { // 16 tokens of depth at a time
+            if (t0 + s >= of.piece.count || t0 + s + 16 <= from[0]) continue;
+            uint32_t right[4][4];
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) load_matrices_turned(right[i], rows + 2 * TILE_BYTES + tile_at(s + lane % 16, 2 * i + lane / 16));
+            uint2 by[2][2]; // of two memories, of the tokens 2 quad + {0, 1} and 8 later
+#pragma unroll
+            for (uint32_t j = 0; j < 2; j++) {
+#pragma unroll
+                for (uint32_t k = 0; k < 2; k++) {
+                    const float2 v = *reinterpret_cast<const float2 *>(weights + j * PITCH + s + 8 * k);
+                    by[j][k] = bf ? factors_of<bf>(v.x, v.y) : factors_of<bf>(v.x * inverse[j], v.y * inverse[j]);
+                }
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++) {
+                uint32_t left[4];
+                load_matrices_turned(left, rows + tile + tile_at(s + lane / 16 * 8 + lane % 8, piece + 2 * i));
+#pragma unroll
+                for (uint32_t j = 0; j < 2; j++) {
+                    if (t0 + s + 16 <= from[j]) continue;
+                    const uint32_t weighed[4] = {multiply_pair<bf>(left[0], by[j][0]), multiply_pair<bf>(left[1], by[j][0]),
+                                                 multiply_pair<bf>(left[2], by[j][1]), multiply_pair<bf>(left[3], by[j][1])};
+#pragma unroll
+                    for (uint32_t x = 0; x < 4; x++) multiply_16<bf>(&sums[j][i][8 * x], weighed, right[x]);
+                }
+            }
+        }
+    }
+    copies_landed<0>();
+}
+
+// The power of two that the weights of each memory are divided by in f16: the largest not above the largest weight.
+template <class Args> __device__ __forceinline__ void find_powers(const Args &args, const Tokens &of, uint32_t own, float (&power)[2])
+{
+    float *tops = reinterpret_cast<float *>(tensor_memory + TOPS_AT);
+    const uint32_t i = threadIdx.x % MEMORIES, warp = threadIdx.x / 32;
+    float most = 0.0f;
+    for (uint32_t t = of.begin + threadIdx.x / MEMORIES; t < of.piece.count; t += THREADS / MEMORIES)
+        if (of.m_first + i < seen_by(args, of.piece.position, t)) most = fmaxf(most, fabsf(of.weights[t * of.weights_step + i]));
+    for (int apart = MEMORIES; apart < 32; apart *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, apart));
+    __syncthreads();
+    if (threadIdx.x % 32 < MEMORIES) tops[i * (THREADS / 32) + warp] = most;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t j = 0; j < 2; j++) {
+        most = 0.0f;
+        for (uint32_t w = 0; w < THREADS / 32; w++) most = fmaxf(most, tops[(own + j) * (THREADS / 32) + w]);
+        power[j] = fmaxf(__uint_as_float(__float_as_uint(most) & 0x7f800000u), 0x1p-126f);
+    }
+}
+
+template <bool bf>
+__device__ __forceinline__ void run(const sma_backward_memory_side_args &args, const CudaBindings &bindings, uint32_t dtypes)
+{
+    const auto halves = [&](uint32_t binding) { return reinterpret_cast<const uint16_t *>(bindings.address[binding]); };
+    const uint32_t H = args.H, lane = threadIdx.x % 32, quad = lane % 4, line = lane / 4, warp = threadIdx.x / 32, own = warp / 4 * 2;
+    const uint32_t n0 = warp % 4 * 32;
+    FOR_TILES(tile) {
+        const uint32_t of_row = H * args.B, h = tile % H, b = tile % of_row / H, group = h / (H / args.G), m_first = tile / of_row * MEMORIES;
+        Tokens of;
+        of.piece = sequence_of(INTS(sma_backward_memory_side, seq) + args.seq_at, args.flags, args.L, args.T, b);
+        of.m_first = m_first;
+        of.begin = first_to_see(args, of.piece.position, m_first);
+        of.weights_step = size_t(H) * args.M;
+        // Memories that there is room for: of packed sequences those of their own chunks, for all others M.
+        const uint32_t room = of.piece.packed ? min(ceil_div(of.piece.count, args.S), args.M) : args.M;
+        const size_t row = of.piece.row, slots = of.piece.slot(args.M, args.S), weights_at = (row * H + h) * args.M + m_first;
+        float *grad = FLOATS(sma_backward_memory_side, grad_dh) + args.grad_dh_at;
+        uint32_t from[2];
+#pragma unroll
+        for (uint32_t j = 0; j < 2; j++) from[j] = m_first + own + j < args.M ? first_to_see(args, of.piece.position, m_first + own + j) : args.L;
+        // Element 0 of row k of 16 i rows on, of memory j of this warp.
+        const auto row_at = [&](uint32_t j, uint32_t i, uint32_t k) {
+            return ((slots + m_first + own + j) * H + h) * size_t(N * P) + (n0 + 16 * i + line + 8 * k) * P + 2 * quad;
+        };
+        float power[2] = {1.0f, 1.0f}, inverse[2] = {1.0f, 1.0f};
+#pragma unroll 1
+        for (uint32_t which = 0; which < 2; which++) { // Y, then X
+            float sums[2][2][32] = {};
+            of.weights = (which == 0 ? FLOATS(sma_backward_memory_side, g) : FLOATS(sma_backward_memory_side, slope)) + weights_at;
+            of.left_row = which == 0 ? args.c_row : args.q_row, of.right_row = which == 0 ? args.up_r_row : args.e_row;
+            of.left = (which == 0 ? halves(BINDING_sma_backward_memory_side_c) + args.c_at : halves(BINDING_sma_backward_memory_side_q) + args.q_at) +
+                      row * of.left_row + group * N;
+            of.right = which == 0 ? halves(BINDING_sma_backward_memory_side_up_r) + args.up_r_at + row * of.right_row + h * P
+                                  : halves(BINDING_sma_backward_memory_side_e) + args.e_at + row * of.right_row + group * P;
+            if (!bf) {
+                find_powers(args, of, own, power);
+                inverse[0] = 1.0f / power[0], inverse[1] = 1.0f / power[1];
+            }
+            multiply<bf>(args, of, from, inverse, sums);
+#pragma unroll
+            for (uint32_t j = 0; j < 2; j++) {
+                if (m_first + own + j >= room) continue;
+                const bool seen = from[j] < of.piece.count; // else the memory may hold anything
+#pragma unroll
+                for (uint32_t i = 0; i < 2; i++) {
+#pragma unroll
+                    for (uint32_t k = 0; k < 2; k++) {
+                        const float *sum = &sums[j][i][2 * k];
+                        const size_t at = row_at(j, i, k);
+                        if (which == 0) {
+#pragma unroll
+                            for (uint32_t x = 0; x < 8; x++)
+                                *reinterpret_cast<float2 *>(grad + at + 8 * x) = make_float2(power[j] * sum[4 * x], power[j] * sum[4 * x + 1]);
+                        } else if (seen) {
+                            const uint16_t *dh = halves(BINDING_sma_backward_memory_side_dh) + args.dh_at + at;
+                            const float scale = FLOATS(sma_backward_memory_side, factor)[args.factor_at + at / P], of_x = power[j] / scale;
+                            uint32_t pairs[8];
+                            float along = 0.0f;
+#pragma unroll
+                            for (uint32_t x = 0; x < 8; x++) {
+                                pairs[x] = *reinterpret_cast<const uint32_t *>(dh + 8 * x);
+                                const float2 w = unpack<bf>(pairs[x]);
+                                along = fmaf(sum[4 * x], w.x, fmaf(sum[4 * x + 1], w.y, along));
+                            }
+                            along = lines_sum(along) / float(P);
+#pragma unroll
+                            for (uint32_t x = 0; x < 8; x++) {
+                                float2 *to = reinterpret_cast<float2 *>(grad + at + 8 * x);
+                                const float2 w = unpack<bf>(pairs[x]), y = *to;
+                                *to = make_float2(fmaf(of_x, sum[4 * x] - along * w.x, y.x), fmaf(of_x, sum[4 * x + 1] - along * w.y, y.y));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+} // namespace sma_memory_side
+
+#define DART_CHECK(variant) \
+    static_assert(sma_memory_side::BYTES == SHARED_sma_backward_memory_side_##variant && \
+                      sma_memory_side::MEMORIES * sma_memory_side::N == TILE0_sma_backward_memory_side_##variant && \
+                      sma_memory_side::THREADS == THREADS_sma_backward_memory_side_##variant, \
+                  "the shape of the row")
+DART_CHECK(tensor_bf16);
+DART_CHECK(tensor_f16);
+#undef DART_CHECK
+KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, tensor_bf16, 1) { sma_memory_side::run<true>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, tensor_f16, 1) { sma_memory_side::run<false>(args, bindings, dtypes); }
