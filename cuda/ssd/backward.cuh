@@ -117,5 +117,29 @@ __device__ __forceinline__ float line_sum(float value)
     for (int step = 8; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
+// The sum of the values of lanes 0 to lane - 1.
+__device__ __forceinline__ float sum_before(float value)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    float sum = value;
+#pragma unroll
+    for (uint32_t apart = 1; apart < 32; apart *= 2) {
+        const float other = __shfl_up_sync(0xffffffffu, sum, apart);
+        if (lane >= apart) sum += other;
+    }
+    const float before = __shfl_up_sync(0xffffffffu, sum, 1);
+    return lane > 0 ? before : 0.0f;
+}
+// The sum of the values of lanes lane to 31.
+__device__ __forceinline__ float sum_from(float value)
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t apart = 1; apart < 32; apart *= 2) {
+        const float other = __shfl_down_sync(0xffffffffu, value, apart);
+        if (lane + apart < 32) value += other;
+    }
+    return value;
+}
 
 #endif

@@ -67,33 +67,45 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_read, tensor_bf16, 2)
         const float *cum = cum_of(args, FLOATS(ssd_backward_read, cum), at, h);
         const uint16_t *from = c + at.token * args.c_row + size_t(g) * N, *from_up = up_y + at.token * args.up_y_row + size_t(h) * P;
         __syncthreads(); // no warp still uses the last tiles
-        copy_tile<tokens, threads>(shared_address(shared.c[0]), from, args.c_row, at.size, threadIdx.x, min(N / 8, 8));
-        copy_tile<tokens, threads>(shared_address(shared.c[1]), from + 64, args.c_row, at.size, threadIdx.x, N > 64 ? N / 8 - 8 : 0);
-        copy_tile<tokens, threads>(shared_address(shared.up), from_up, args.up_y_row, at.size, threadIdx.x, P / 8);
-        copies_commit();
+#pragma unroll
+        for (uint32_t part = 0; part < 2; part++) { // of the tokens
+            constexpr uint32_t some = tokens / 2;
+            const uint32_t t0 = part * some, to = t0 * tile_row, valid = at.size > t0 ? at.size - t0 : 0;
+            const uint16_t *own = from + uint64_t(t0) * args.c_row, *own_up = from_up + uint64_t(t0) * args.up_y_row;
+            copy_tile<some, threads>(shared_address(shared.c[0]) + to, own, args.c_row, valid, threadIdx.x, min(N / 8, 8));
+            copy_tile<some, threads>(shared_address(shared.c[1]) + to, own + 64, args.c_row, valid, threadIdx.x, N > 64 ? N / 8 - 8 : 0);
+            copy_tile<some, threads>(shared_address(shared.up) + to, own_up, args.up_y_row, valid, threadIdx.x, P / 8);
+            copies_commit();
+        }
         if (threadIdx.x < tokens / 2) {
             const float2 zero = make_float2(0.0f, 0.0f);
             shared.factors[threadIdx.x] = factors_of<true>(decay_between(cum_at(cum, min(2 * threadIdx.x, at.size - 1)), zero),
                                                            decay_between(cum_at(cum, min(2 * threadIdx.x + 1, at.size - 1)), zero));
         }
-        copies_wait<0>();
-        __syncthreads();
-        if (n0 >= N) continue;
         float sums[32];
         clear(sums);
         const uint32_t left = shared_address(shared.c[warp / 4]), right = shared_address(shared.up);
+#pragma unroll 1
+        for (uint32_t part = 0; part < 2; part++) {
+            if (part == 0) copies_wait<1>();
+            else copies_wait<0>();
+            __syncthreads();
+            if (n0 >= N) continue;
 #pragma unroll 4
-        for (uint32_t k = 0; k < tokens / 16; k++) {
-            if (16 * k >= at.size) break;
-            uint32_t a[4];
-            load_matrices_turned(a, left + tile_at(16 * k + lane % 8 + lane / 16 * 8, warp % 4 * 2 + lane / 8 % 2));
-            const uint2 near = shared.factors[8 * k + lane % 4], far = shared.factors[8 * k + lane % 4 + 4];
-            a[0] = multiply_pair<true>(a[0], near);
-            a[1] = multiply_pair<true>(a[1], near);
-            a[2] = multiply_pair<true>(a[2], far);
-            a[3] = multiply_pair<true>(a[3], far);
-            multiply_right_depth(sums, a, right, 16 * k);
+            for (uint32_t i = 0; i < tokens / 32; i++) {
+                const uint32_t k = part * (tokens / 32) + i;
+                if (16 * k >= at.size) break;
+                uint32_t a[4];
+                load_matrices_turned(a, left + tile_at(16 * k + lane % 8 + lane / 16 * 8, warp % 4 * 2 + lane / 8 % 2));
+                const uint2 near = shared.factors[8 * k + lane % 4], far = shared.factors[8 * k + lane % 4 + 4];
+                a[0] = multiply_pair<true>(a[0], near);
+                a[1] = multiply_pair<true>(a[1], near);
+                a[2] = multiply_pair<true>(a[2], far);
+                a[3] = multiply_pair<true>(a[3], far);
+                multiply_right_depth(sums, a, right, 16 * k);
+            }
         }
+        if (n0 >= N) continue;
         float *to = FLOATS(ssd_backward_read, read) + ((at.slot * args.H + h) * N + n0) * P;
 #pragma unroll
         for (uint32_t i = 0; i < 16; i++) {

@@ -4,15 +4,15 @@
 // and of each token and head exp(cum_t) c_t . hin up_y_t. The products with G and hin are made of x and up_y as they are, and scaled in f32 when they
 // are added to the sum; only grad_cb is rounded to bf16 on its way into a product.
 //
-// Shared memory: two stages of 64 tokens of a head and N x P of its state 48 KiB; rows of b or c take the place of the state at first.
+// Shared memory: three stages of 64 tokens of a head and N x P of its state 72 KiB; rows of b or c take the place of the state at first.
 #include "backward_tensor.cuh"
 
 namespace ssd_backward_tensor {
 namespace of_tokens {
 
 struct Shared {
-    alignas(1024) char rows[2][side * tile_row];
-    alignas(1024) char state[2][2][side * tile_row]; // 128 rows n; or 64 tokens, columns 0 to 63 and 64 to 127
+    alignas(1024) char rows[3][side * tile_row];
+    alignas(1024) char state[3][2][side * tile_row]; // 128 rows n; or 64 tokens, columns 0 to 63 and 64 to 127
     alignas(1024) char results[threads / 32][8 * tile_row];
     float factor[2][side];
     float along[2][2][side]; // of both halves of the columns
@@ -20,10 +20,10 @@ struct Shared {
 
 // What the two kernels call by different names.
 struct Operands {
-    const uint16_t *rows, *state, *others; // x, G and c; up_y, hin and b: of the tile's tokens, of the chunk's group, of the chunk
+    const uint16_t *rows, *state, *others; // x, G and c; up_y, hin and b: of the tile's tokens and the group, of the group, of the chunk
     uint32_t row, other_row;
     const float *square; // grad_cb
-    uint32_t C, N, P, size, first, heads, group; // first: of the tile's tokens
+    uint32_t C, N, P, size, first, heads; // first: of the tile's tokens
 };
 
 // Adds the products of grad_cb with the rows of b or c.
@@ -68,45 +68,47 @@ template <bool reads> __device__ __forceinline__ void add_others(float (&total)[
     }
 }
 
-// Adds the products of each head of the group, times factor(h), that of token threadIdx.x of the tile. With reads done(h, token, value) takes what
+// Adds the products of each head of the group, times factor(turn), that of token threadIdx.x of the tile. With reads done(turn, value) takes what
 // they come to along c. c: pairs of columns of the lane's sums.
 template <bool reads, class Factor, class Done>
 __device__ __forceinline__ void add_heads(float (&total)[32], const Operands &of, Shared &shared, const uint32_t (&c)[16], Factor factor, Done done)
 {
     const uint32_t warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32, row = warp % 4 * 16 + lane / 4;
     const auto copy = [&](uint32_t turn) {
-        const uint32_t h = of.group * of.heads + turn, stage = turn % 2;
-        copy_tile<side, threads>(shared_address(shared.rows[stage]), of.rows + size_t(h) * of.P, of.row, of.size - of.first, threadIdx.x, of.P / 8);
-        copy_tile<2 * side, threads>(shared_address(shared.state[stage][0]), of.state + size_t(turn) * of.N * of.P, of.P, of.N, threadIdx.x,
+        if (turn < of.heads) {
+            const uint32_t stage = turn % 3;
+            copy_tile<side, threads>(shared_address(shared.rows[stage]), of.rows + size_t(turn) * of.P, of.row, of.size - of.first, threadIdx.x,
                                      of.P / 8);
+            copy_tile<2 * side, threads>(shared_address(shared.state[stage][0]), of.state + size_t(turn) * of.N * of.P, of.P, of.N, threadIdx.x,
+                                         of.P / 8);
+        }
         copies_commit();
     };
     const auto finish = [&](uint32_t turn) {
         if (reads && threadIdx.x < side)
-            done(of.group * of.heads + turn, threadIdx.x,
-                 shared.factor[turn % 2][threadIdx.x] * (shared.along[turn % 2][0][threadIdx.x] + shared.along[turn % 2][1][threadIdx.x]));
+            done(turn, shared.along[turn % 2][0][threadIdx.x] + shared.along[turn % 2][1][threadIdx.x]);
     };
-    float next = threadIdx.x < side ? factor(of.group * of.heads) : 0.0f;
     copy(0);
+    copy(1);
+    if (threadIdx.x < side) shared.factor[0][threadIdx.x] = factor(0);
 #pragma unroll 1
     for (uint32_t turn = 0; turn < of.heads; turn++) {
-        const uint32_t stage = turn % 2;
-        const bool more = turn + 1 < of.heads;
-        if (more) copy(turn + 1);
-        if (threadIdx.x < side) shared.factor[stage][threadIdx.x] = next;
-        if (more && threadIdx.x < side) next = factor(of.group * of.heads + turn + 1);
-        if (more) copies_wait<1>();
-        else copies_wait<0>();
+        const uint32_t stage = turn % 3;
+        float next = 0.0f;
+        if (turn + 1 < of.heads && threadIdx.x < side) next = factor(turn + 1);
+        copies_wait<1>();
         __syncthreads();
+        copy(turn + 2);
+        if (turn > 0) finish(turn - 1);
         float sums[32];
         clear(sums);
-#pragma unroll
+#pragma unroll 2
         for (uint32_t k = 0; k < 4; k++) {
             uint32_t left[4];
             left_rows(left, shared_address(shared.rows[stage]), warp % 4 * 16, k);
             multiply_right_lines<4>(sums, left, shared_address(shared.state[stage][0]), warp / 4 * 64, k);
         }
-        const float factors[2] = {shared.factor[stage][row], shared.factor[stage][row + 8]};
+        const float factors[2] = {shared.factor[turn % 2][row], shared.factor[turn % 2][row + 8]};
         float along[2] = {};
 #pragma unroll
         for (uint32_t i = 0; i < 16; i++) {
@@ -120,23 +122,27 @@ __device__ __forceinline__ void add_heads(float (&total)[32], const Operands &of
         if (reads) {
 #pragma unroll
             for (uint32_t i = 0; i < 2; i++) {
-                const float sum = row_sum(along[i]);
-                if (lane % 4 == 0) shared.along[stage][warp / 4][row + 8 * i] = sum;
+                const float sum = row_sum(along[i]) * factors[i];
+                if (lane % 4 == 0) shared.along[turn % 2][warp / 4][row + 8 * i] = sum;
             }
         }
-        __syncthreads();
-        finish(turn);
+        if (threadIdx.x < side) shared.factor[(turn + 1) % 2][threadIdx.x] = next;
     }
+    copies_wait<0>();
+    __syncthreads();
+    finish(of.heads - 1);
 }
 
 // A warp's pairs of columns of rows of b or c, 0 where there are none: [2 i + j] of row g + 8 j, columns 8 i + 2 c.
 __device__ __forceinline__ void fetch_pairs(uint32_t (&pairs)[16], const uint16_t *from, uint32_t row, uint32_t rows, uint32_t N)
 {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = warp / 4 * 64;
 #pragma unroll
-    for (uint32_t i = 0; i < 16; i++) {
-        const uint32_t t = warp % 4 * 16 + lane / 4 + i % 2 * 8, n = warp / 4 * 64 + i / 2 * 8 + lane % 4 * 2;
-        pairs[i] = t < rows && n < N ? *reinterpret_cast<const uint32_t *>(from + uint64_t(t) * row + n) : 0;
+    for (uint32_t j = 0; j < 2; j++) {
+        const uint32_t t = warp % 4 * 16 + lane / 4 + 8 * j;
+        const uint16_t *own = from + uint64_t(t) * row + n0 + lane % 4 * 2;
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) pairs[2 * i + j] = t < rows && n0 + 8 * i < N ? *reinterpret_cast<const uint32_t *>(own + 8 * i) : 0;
     }
 }
 
@@ -166,21 +172,24 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_b, tensor_bf16, 2)
         const uint32_t s0 = tile % tiles * side, g = tile / tiles % args.G;
         const Place at = place_of(args, INTS(ssd_backward_b, seq) + args.seq_at, tile / tiles / args.G);
         if (s0 >= at.size) continue;
-        const Operands of = {x + (at.token + s0) * args.x_row, gain + (at.slot * args.H + g * heads) * args.N * args.P,
+        const Operands of = {x + (at.token + s0) * args.x_row + size_t(g) * heads * args.P,
+                             gain + (at.slot * args.H + g * heads) * args.N * args.P,
                              c + at.token * args.c_row + size_t(g) * args.N, args.x_row, args.c_row,
                              FLOATS(ssd_backward_b, grad_cb) + (at.slot * args.G + g) * args.C * args.C,
-                             args.C, args.N, args.P, at.size, s0, heads, g};
+                             args.C, args.N, args.P, at.size, s0, heads};
         float total[32];
         clear(total);
         __syncthreads(); // no warp still uses the last tile
         add_others<false>(total, of, shared);
         const uint32_t none[16] = {};
-        const auto factor = [&](uint32_t h) {
-            const float *cum = cum_of(args, FLOATS(ssd_backward_b, cum), at, h);
-            const uint32_t s = min(s0 + threadIdx.x, at.size - 1);
-            return decay_between(cum_at(cum, at.size - 1), cum_at(cum, s)) * cum[s * CUM_STRIDE + 2];
+        // Of the token and the last one of the chunk.
+        const float *const own = cum_of(args, FLOATS(ssd_backward_b, cum), at, g * heads) + min(s0 + threadIdx.x, at.size - 1) * CUM_STRIDE;
+        const uint32_t after = (at.size - 1 - min(s0 + threadIdx.x, at.size - 1)) * CUM_STRIDE, apart = at.span * CUM_STRIDE;
+        const auto factor = [=](uint32_t turn) {
+            const float *cum = own + size_t(turn) * apart;
+            return decay_between(cum_at(cum + after, 0), cum_at(cum, 0)) * cum[2];
         };
-        add_heads<false>(total, of, shared, none, factor, [](uint32_t, uint32_t, float) {});
+        add_heads<false>(total, of, shared, none, factor, [](uint32_t, float) {});
         store_tile(grad_b + (at.token + s0) * args.grad_b_row + size_t(g) * args.N, args.grad_b_row, at.size - s0, args.N, total, shared);
     }
 }
@@ -202,22 +211,23 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_c, tensor_bf16, 2)
         const uint32_t t0 = tile % tiles * side, g = tile / tiles % args.G;
         const Place at = place_of(args, INTS(ssd_backward_c, seq) + args.seq_at, tile / tiles / args.G);
         if (t0 >= at.size) continue;
-        const Operands of = {up_y + (at.token + t0) * args.up_y_row, hin + (at.slot * args.H + g * heads) * args.N * args.P,
+        const Operands of = {up_y + (at.token + t0) * args.up_y_row + size_t(g) * heads * args.P,
+                             hin + (at.slot * args.H + g * heads) * args.N * args.P,
                              b + at.token * args.b_row + size_t(g) * args.N, args.up_y_row, args.b_row,
                              FLOATS(ssd_backward_c, grad_cb) + (at.slot * args.G + g) * args.C * args.C,
-                             args.C, args.N, args.P, at.size, t0, heads, g};
+                             args.C, args.N, args.P, at.size, t0, heads};
         uint32_t pairs[16];
         float total[32];
         clear(total);
         __syncthreads(); // no warp still uses the last tile
         add_others<true>(total, of, shared);
         fetch_pairs(pairs, c + (at.token + t0) * args.c_row + size_t(g) * args.N, args.c_row, at.size - t0, args.N);
-        const auto factor = [&](uint32_t h) {
-            const float *cum = cum_of(args, FLOATS(ssd_backward_c, cum), at, h);
-            return decay_between(cum_at(cum, min(t0 + threadIdx.x, at.size - 1)), make_float2(0.0f, 0.0f));
-        };
-        const auto done = [&](uint32_t h, uint32_t t, float along) {
-            if (t0 + t < at.size) token[((at.token + t0 + t) * args.H + h) * 4 + 3] = along;
+        const uint32_t t = t0 + threadIdx.x, apart = at.span * CUM_STRIDE;
+        const float *const own = cum_of(args, FLOATS(ssd_backward_c, cum), at, g * heads) + min(t, at.size - 1) * CUM_STRIDE;
+        float *const own_token = token + ((at.token + t) * args.H + g * heads) * 4 + 3;
+        const auto factor = [=](uint32_t turn) { return decay_between(cum_at(own + size_t(turn) * apart, 0), make_float2(0.0f, 0.0f)); };
+        const auto done = [&](uint32_t turn, float along) {
+            if (t < at.size) own_token[4 * turn] = along;
         };
         add_heads<true>(total, of, shared, pairs, factor, done);
         uint16_t *const to = grad_c + (at.token + t0) * args.grad_c_row + size_t(g) * args.N;

@@ -12,6 +12,8 @@
 namespace ssd_backward_tensor {
 namespace of_x {
 
+constexpr uint32_t ahead = 3; // fragments of cb on their way
+
 struct Shared {
     alignas(1024) char first[tokens * tile_row];
     alignas(1024) char second[tokens * tile_row];
@@ -38,9 +40,11 @@ __device__ __forceinline__ void fetch_x(uint32_t (&x)[16], const uint16_t *from,
 {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (uint32_t i = 0; i < 16; i++) {
-        const uint32_t s = s0 + lane / 4 + i % 2 * 8, p = i / 2 * 8 + lane % 4 * 2;
-        x[i] = s < size && p < P ? *reinterpret_cast<const uint32_t *>(from + uint64_t(s) * row + p) : 0;
+    for (uint32_t j = 0; j < 2; j++) {
+        const uint32_t s = s0 + lane / 4 + 8 * j;
+        const uint16_t *own = from + uint64_t(s) * row + lane % 4 * 2;
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) x[2 * i + j] = s < size && 8 * i < P ? *reinterpret_cast<const uint32_t *>(own + 8 * i) : 0;
     }
 }
 
@@ -85,7 +89,7 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_x, tensor_bf16, 2)
         clear(sums[0]);
         clear(sums[1]);
         const auto multiply_gain = [&](uint32_t of_b, uint32_t n0) {
-#pragma unroll
+#pragma unroll 2
             for (uint32_t k = 0; k < 4; k++) {
                 uint32_t left[2][4];
                 left_rows(left[0], of_b, starts[0], k);
@@ -129,9 +133,11 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_x, tensor_bf16, 2)
             const float2 border = shared.cum[last], total = shared.cum[at.size - 1];
             uint32_t values[16];
             fetch_x(values, x_from, args.x_row, s0, at.size, P);
-            float v[8];
-            uint32_t k = (at.size - 1) / 16;
-            fetch_square(v, square, args.C, 16 * k, s0, at.size);
+            const uint32_t last_block = (at.size - 1) / 16, later = last_block - s0 / 16; // blocks of 16 tokens after the own one
+            float v[ahead][8], diagonal[8];
+#pragma unroll
+            for (uint32_t i = 0; i < ahead; i++) fetch_square(v[i], square, args.C, 16 * (i < later ? last_block - i : s0 / 16), s0, at.size);
+            fetch_square(diagonal, square, args.C, s0, s0, at.size);
             float written[2] = {};
 #pragma unroll
             for (uint32_t i = 0; i < 16; i++) {
@@ -148,19 +154,24 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_x, tensor_bf16, 2)
 #pragma unroll
             for (uint32_t i = 0; i < 32; i++) sums[0][i] *= keep;
 #pragma unroll 1
-            for (; 16 * k > s0; k--) {
-                uint32_t weights[4];
+            for (uint32_t done = 0; done < later; done += ahead) {
 #pragma unroll
-                for (uint32_t m = 0; m < 2; m++) {
-                    const uint32_t t = 16 * k + column + 8 * m;
-                    const float4 pair = *reinterpret_cast<const float4 *>(&shared.cum[t]);
-                    const float even = t < at.size ? decay_between(make_float2(pair.x, pair.y), border) : 0.0f;
-                    const float odd = t + 1 < at.size ? decay_between(make_float2(pair.z, pair.w), border) : 0.0f;
-                    weights[2 * m] = pack<true>(v[4 * m] * even, v[4 * m + 1] * odd);
-                    weights[2 * m + 1] = pack<true>(v[4 * m + 2] * even, v[4 * m + 3] * odd);
+                for (uint32_t i = 0; i < ahead; i++) {
+                    if (done + i >= later) break;
+                    const uint32_t t0 = 16 * (last_block - done - i);
+                    uint32_t weights[4];
+#pragma unroll
+                    for (uint32_t m = 0; m < 2; m++) {
+                        const uint32_t t = t0 + column + 8 * m;
+                        const float4 pair = *reinterpret_cast<const float4 *>(&shared.cum[t]);
+                        const float even = t < at.size ? decay_between(make_float2(pair.x, pair.y), border) : 0.0f;
+                        const float odd = t + 1 < at.size ? decay_between(make_float2(pair.z, pair.w), border) : 0.0f;
+                        weights[2 * m] = pack<true>(v[i][4 * m] * even, v[i][4 * m + 1] * odd);
+                        weights[2 * m + 1] = pack<true>(v[i][4 * m + 2] * even, v[i][4 * m + 3] * odd);
+                    }
+                    if (done + i + ahead < later) fetch_square(v[i], square, args.C, t0 - 16 * ahead, s0, at.size);
+                    multiply_right_depth(sums[0], weights, first, t0);
                 }
-                fetch_square(v, square, args.C, 16 * (k - 1), s0, at.size);
-                multiply_right_depth(sums[0], weights, first, 16 * k);
             }
             const float2 own[2] = {shared.cum[s0 + g], shared.cum[s0 + g + 8]};
             const float keeps[2] = {decay_between(border, own[0]), decay_between(border, own[1])};
@@ -173,7 +184,8 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_x, tensor_bf16, 2)
 #pragma unroll
                 for (uint32_t q = 0; q < 2; q++) {
                     const uint32_t t = column + i / 2 * 8 + q, s = g + i % 2 * 8;
-                    pair[q] = s <= t && s0 + t < at.size ? v[i / 2 * 4 + i % 2 * 2 + q] * decay_between(shared.cum[s0 + t], own[i % 2]) : 0.0f;
+                    const float weight = diagonal[i / 2 * 4 + i % 2 * 2 + q] * decay_between(shared.cum[s0 + t], own[i % 2]);
+                    pair[q] = s <= t && s0 + t < at.size ? weight : 0.0f;
                 }
                 weights[i] = pack<true>(pair[0], pair[1]);
             }

@@ -16,6 +16,7 @@ typedef struct plan {
         op_operand x, dt, b, c, a_log, dt_bias, d, seq, h, cum, decay, hin, hin_scale, up_y, up_dh, up_h, grad_x, grad_dt, grad_b, grad_c, grad_a_log,
             grad_dt_bias, grad_d, grad_h;
     } o;
+    uint32_t sizes;  /* traits of the sizes */
     uint32_t traits; /* of the rows that multiply 16-bit operands, 0 where they are not taken */
     ssd_entering entering;
     op_operand gain; /* with traits; in place of lambda and up_dh */
@@ -86,7 +87,8 @@ static void choose_rows(plan *p)
     bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->up_dh.offset % 4 == 0 && a->hin.offset % 8 == 0 && !op_has(&a->hin_scale);
     for (size_t i = 0; i < COUNT_OF(rows); i++) tiles = tiles && op_fits_rows(rows[i]);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
-    traits |= p->layout.traits | (tiles ? FITS_TILES : 0) | (scan ? FITS_SCAN : 0);
+    p->sizes = scan ? FITS_SCAN : 0;
+    traits |= p->layout.traits | (tiles ? FITS_TILES : 0) | p->sizes;
     if (op_prefers(&p->call, KERNEL_ssd_backward_gain, KERNEL_ssd_backward_x, a->L, traits)) p->traits = traits;
 }
 
@@ -248,7 +250,7 @@ static void of_decay(plan *p)
     const dart_ssd_backward_args *a = p->a;
     struct SsdBackwardDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .N = a->N, .S = a->S, .M = p->M, .C = p->C,
                                      .dt_min = a->dt_min, .dt_max = most_step(a)};
-    op_kernel(call, KERNEL_ssd_backward_decay, a->L, 0);
+    op_kernel(call, KERNEL_ssd_backward_decay, a->L, p->sizes);
     OP_LAUNCH(call, &k, (uint64_t)a->H * p->M * a->B, OP_ROWS(ssd_backward_decay, dt, &p->o.dt, k),
               OP_AT(ssd_backward_decay, a_log, &p->o.a_log, k), OP_AT(ssd_backward_decay, dt_bias, &p->o.dt_bias, k),
               OP_WHOLE(ssd_backward_decay, cum, &p->entering.cum), OP_WHOLE(ssd_backward_decay, sums, &p->sums),
