@@ -97,14 +97,14 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
                 shared.column_factor[stage][own] = decay_between(border, own_cum) * own_step;
             }
         };
+        // Half of the threads copy up_y, the others x.
+        const bool copies_x = threadIdx.x >= threads / 2;
+        const uint32_t copied_row = copies_x ? args.x_row : args.up_y_row, copied_to = shared_address(copies_x ? shared.x[0] : shared.up[0]);
+        const uint16_t *const copied = (copies_x ? x : up_y) + (at.token + (copies_x ? s0 : t0)) * copied_row + size_t(g) * in_group * args.P;
         const auto copy = [&](uint32_t turn) {
-            if (turn < in_group) {
-                const size_t first = size_t(g * in_group + turn) * args.P;
-                copy_tile<side, threads>(shared_address(shared.up[turn % 3]), up_y + (at.token + t0) * args.up_y_row + first, args.up_y_row,
-                                         at.size - t0, threadIdx.x, args.P / 8);
-                copy_tile<side, threads>(shared_address(shared.x[turn % 3]), x + (at.token + s0) * args.x_row + first, args.x_row, at.size - s0,
-                                         threadIdx.x, args.P / 8);
-            }
+            if (turn < in_group)
+                copy_tile<side, threads / 2>(copied_to + turn % 3 * (side * tile_row), copied + size_t(turn) * args.P, copied_row,
+                                             at.size - (copies_x ? s0 : t0), threadIdx.x % (threads / 2), args.P / 8);
             copies_commit();
         };
         // The shares of a head in the sums of z: a warp adds up one of two directions of one of the four tiles of 32 x 32.
@@ -127,6 +127,7 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
         copy(1);
         fetch_cum(0);
         put_cum(0);
+#pragma unroll 1
         for (uint32_t turn = 0; turn < in_group; turn++) {
             const uint32_t stage = turn % 3, vectors = turn % 2;
             if (turn + 1 < in_group) fetch_cum(turn + 1);
@@ -136,7 +137,7 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
             if (turn > 0) finish(turn - 1);
 
             float acc[16] = {};
-#pragma unroll 2
+#pragma unroll
             for (uint32_t k = 0; k < 4; k++) {
                 uint32_t left[4];
                 left_rows(left, shared_address(shared.up[stage]), warp % 4 * 16, k);
