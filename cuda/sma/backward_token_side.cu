@@ -1,9 +1,10 @@
-// sma_backward_token_side on the warp products of sm_80, for N 128, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r. Of q
+// sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows hopper), for N 128, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r. Of q
 // and e before their norms, with f the product of the factors that the norms give them and scale that of row n of the memory:
 //   Z = e w^T, U = up_r w^T (tokens x N), key = q w (tokens x P);  logit = f sum_n q Z;  v . up_r = sum_n c scale U;
 //   to_q += delta Z;  grad_c += g scale U;  to_e += delta key;  then both norms.
 // A block takes 64 tokens of a (b, group), head after head, the memories one by one through shared memory, and the tiles that see most memories
-// come first. Two warps share 16 tokens: each takes 64 of the n, and of every memory they exchange the halves of logit and v . up_r.
+// come first. Two warps share 16 tokens: each takes 64 of the n, and of every memory they exchange the halves of logit and v . up_r. In
+// a warpgroup all have the same n, and key is multiplied beside the sums of logit.
 // Numbers: all operands of products are inputs as they are, everything else is f32.
 // A lane holds of the tokens lane / 4 (k = 0) and lane / 4 + 8 (k = 1) the columns 8 i + 2 (lane % 4) + {0, 1} as elements 4 i + 2 k + {0, 1}; a
 // fragment of the left operand has the same columns of both tokens in its four words.
@@ -65,6 +66,66 @@ template <bool bf> __device__ __forceinline__ float add_pair(uint32_t pair, floa
     return fmaf(v.x, x, fmaf(v.y, y, sum));
 }
 
+// to_e += delta key of the 64 rows of a memory at `rows`. Warps multiply in add, 16 p at a time, warpgroups from begin on.
+template <bool bf, bool hopper> struct Key {
+    __device__ __forceinline__ void begin(const uint32_t (&)[4][4], uint32_t) {}
+    __device__ __forceinline__ void add(float (&sum)[32], const float (&delta)[2], const uint32_t (&q)[4][4], uint32_t rows) const
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            float key[8] = {};
+#pragma unroll
+            for (uint32_t s = 0; s < 4; s++) {
+                uint32_t right[4];
+                load_matrices_turned(right, rows + tile_at(16 * s + threadIdx.x % 16, 2 * i + threadIdx.x % 32 / 16));
+                multiply_16<bf>(key, q[s], right);
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < 8; j++) sum[8 * i + j] = fmaf(delta[j / 2 % 2], key[j], sum[8 * i + j]);
+        }
+    }
+};
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+template <bool bf> struct Key<bf, true> {
+    float key[32];
+    __device__ __forceinline__ void begin(const uint32_t (&q)[4][4], uint32_t rows)
+    {
+        clear(key);
+        products_begin();
+#pragma unroll
+        for (uint32_t s = 0; s < 4; s++) multiply<bf>(key, q[s], operand_on(operand_at(rows), 2048 * s));
+        products_commit();
+    }
+    __device__ __forceinline__ void add(float (&sum)[32], const float (&delta)[2], const uint32_t (&)[4][4], uint32_t)
+    {
+        products_wait(key);
+#pragma unroll
+        for (uint32_t j = 0; j < 32; j++) sum[j] = fmaf(delta[j / 2 % 2], key[j], sum[j]);
+    }
+};
+
+// Z and U of 64 rows of a memory: z = e w^T, u = up_r w^T, from 0 on.
+template <bool bf>
+__device__ __forceinline__ void multiply_rows(float (&z)[32], float (&u)[32], uint32_t of_e, uint32_t of_up, uint32_t line0, uint32_t rows)
+{
+    uint32_t e[4][4], up[4][4];
+    const uint32_t at = line0 + threadIdx.x % 16, piece = threadIdx.x % 32 / 16;
+#pragma unroll
+    for (uint32_t s = 0; s < 4; s++) load_matrices(e[s], of_e + tile_at(at, 2 * s + piece));
+#pragma unroll
+    for (uint32_t s = 0; s < 4; s++) load_matrices(up[s], of_up + tile_at(at, 2 * s + piece));
+    products_begin();
+#pragma unroll
+    for (uint32_t s = 0; s < 4; s++) {
+        multiply<bf, true>(z, e[s], operand_on(operand_at(rows), 32 * s));
+        multiply<bf, true>(u, up[s], operand_on(operand_at(rows), 32 * s));
+    }
+    products_wait(z);
+#pragma unroll
+    for (uint32_t i = 0; i < 32; i++) asm volatile("" : "+f"(u[i])::"memory");
+}
+#endif
+
 // Stores the pairs of elements 8 i + {0, 1} of a row of 64, or adds to them.
 __device__ __forceinline__ void put_row(const View &view, size_t at, float2 (&v)[8], bool adds)
 {
@@ -87,7 +148,8 @@ __device__ __forceinline__ void put_row(const View &view, size_t at, float2 (&v)
     }
 }
 
-template <bool bf>
+// hopper: products of warpgroups (sm_90a), else of warps.
+template <bool bf, bool hopper>
 __device__ __forceinline__ void run(const sma_backward_token_side_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
     const View r = VIEW(sma_backward_token_side, r), grad_q = VIEW(sma_backward_token_side, grad_q), grad_e = VIEW(sma_backward_token_side, grad_e),
@@ -96,7 +158,8 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
     const uint16_t *dh = halves(BINDING_sma_backward_token_side_dh) + args.dh_at, *up_r = halves(BINDING_sma_backward_token_side_up_r) + args.up_r_at;
     const float *factor = FLOATS(sma_backward_token_side, factor) + args.factor_at, *lse = FLOATS(sma_backward_token_side, lse) + args.lse_at;
     const uint32_t H = args.H, tiles = ceil_div(args.L, TOKENS), in_group = H / args.G;
-    const uint32_t lane = threadIdx.x % 32, quad = lane % 4, line = lane / 4, pair = threadIdx.x / 64, half = threadIdx.x / 32 % 2, line0 = 16 * pair;
+    const uint32_t lane = threadIdx.x % 32, quad = lane % 4, line = lane / 4, warp = threadIdx.x / 32;
+    const uint32_t pair = hopper ? warp % 4 : warp / 2, half = hopper ? warp / 4 : warp % 2, line0 = 16 * pair;
     const uint32_t base = shared_address(tensor_memory), r_size = r.dtype == DTYPE_F32 ? 4 : 2, r_pieces = P * r_size / 16;
     Exchange exchange = {pair, half, 0};
     FOR_TILES(tile) {
@@ -105,7 +168,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
         if (first >= piece.span) continue;
         const uint32_t live = first < piece.count ? min(piece.count - first, TOKENS) : 0;
         const uint32_t seen = live > 0 ? seen_by(args, piece.position, first + live - 1) : 0;
-        const uint32_t pair_seen = live > line0 ? seen_by(args, piece.position, first + min(live, line0 + 16) - 1) : 0;
+        const uint32_t pair_seen = hopper ? seen : live > line0 ? seen_by(args, piece.position, first + min(live, line0 + 16) - 1) : 0;
         const uint32_t row = piece.row + first, slots = piece.slot(args.M, args.S);
         const uint32_t total = seen * in_group;
         uint32_t next_h = group * in_group, next_m = 0; // of the next fetch
@@ -182,12 +245,12 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
         uint32_t h = group * in_group, m = 0;
 #pragma unroll 1
         for (uint32_t turn = 0; turn < total; turn++) {
-            copies_landed<0>();
+            copies_wait<0>();
             __syncthreads(); // the memory of this turn is here, and all are done with that of the turn before
             fetch(turn + 1);
             const uint32_t stage = turn % STAGES, memory = base + stage * MEMORY_BYTES;
             if (m == 0 && seen > 1) { // r . up_r, four lanes a token
-                const uint32_t t = threadIdx.x / 4;
+                const uint32_t t = line0 + 8 * half + line;
                 const View row_r = {tensor_memory + R_AT + t * R_PITCH, r.dtype};
                 float along = 0.0f;
 #pragma unroll
@@ -203,17 +266,23 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
             }
             if (m < pair_seen) {
                 float z[32] = {}, u[32] = {};
+                Key<bf, hopper> key;
+                if constexpr (hopper) {
+                    multiply_rows<bf>(z, u, base + E_AT, base + UP_AT + h % 2 * TILE_BYTES, line0, memory + half * TILE_BYTES);
+                    key.begin(q, memory + half * TILE_BYTES);
+                } else {
 #pragma unroll
-                for (uint32_t s = 0; s < 4; s++) { // 16 p of depth at a time
-                    uint32_t e[4], up[4];
-                    load_matrices(e, base + E_AT + tile_at(line0 + lane % 16, 2 * s + lane / 16));
-                    load_matrices(up, base + UP_AT + h % 2 * TILE_BYTES + tile_at(line0 + lane % 16, 2 * s + lane / 16));
+                    for (uint32_t s = 0; s < 4; s++) { // 16 p of depth at a time
+                        uint32_t e[4], up[4];
+                        load_matrices(e, base + E_AT + tile_at(line0 + lane % 16, 2 * s + lane / 16));
+                        load_matrices(up, base + UP_AT + h % 2 * TILE_BYTES + tile_at(line0 + lane % 16, 2 * s + lane / 16));
 #pragma unroll
-                    for (uint32_t i = 0; i < 4; i++) { // 16 n
-                        uint32_t right[4];
-                        load_matrices(right, memory + tile_at(64 * half + 16 * i + lane % 8 + lane / 16 * 8, 2 * s + lane / 8 % 2));
-                        multiply_16<bf>(z + 8 * i, e, right);
-                        multiply_16<bf>(u + 8 * i, up, right);
+                        for (uint32_t i = 0; i < 4; i++) { // 16 n
+                            uint32_t right[4];
+                            load_matrices(right, memory + tile_at(64 * half + 16 * i + lane % 8 + lane / 16 * 8, 2 * s + lane / 8 % 2));
+                            multiply_16<bf>(z + 8 * i, e, right);
+                            multiply_16<bf>(u + 8 * i, up, right);
+                        }
                     }
                 }
                 float2 part[2] = {}; // logit, v . up_r
@@ -260,18 +329,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                         sum_c[j + 1] = fmaf(own_g[k], u[j + 1], sum_c[j + 1]);
                     }
                 }
-#pragma unroll
-                for (uint32_t i = 0; i < 4; i++) { // 16 p at a time
-                    float key[8] = {};
-#pragma unroll
-                    for (uint32_t s = 0; s < 4; s++) {
-                        uint32_t right[4];
-                        load_matrices_turned(right, memory + tile_at(64 * half + 16 * s + lane % 16, 2 * i + lane / 16));
-                        multiply_16<bf>(key, q[s], right);
-                    }
-#pragma unroll
-                    for (uint32_t j = 0; j < 8; j++) sum_e[8 * i + j] = fmaf(delta[j / 2 % 2], key[j], sum_e[8 * i + j]);
-                }
+                key.add(sum_e, delta, q, memory + half * TILE_BYTES);
             }
             if (++m == seen) m = 0, h++;
         }
@@ -335,6 +393,20 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                   "the shape of the row")
 DART_CHECK(tensor_bf16);
 DART_CHECK(tensor_f16);
+DART_CHECK(hopper_bf16);
+DART_CHECK(hopper_f16);
 #undef DART_CHECK
-KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_bf16, 1) { sma_token_side::run<true>(args, bindings, dtypes); }
-KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_f16, 1) { sma_token_side::run<false>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_bf16, 1) { sma_token_side::run<true, false>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_f16, 1) { sma_token_side::run<false, false>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, hopper_bf16, 1)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    sma_token_side::run<true, true>(args, bindings, dtypes);
+#endif
+}
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, hopper_f16, 1)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    sma_token_side::run<false, true>(args, bindings, dtypes);
+#endif
+}
