@@ -1,5 +1,6 @@
-// sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows hopper), for N 128, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r. Of q
-// and e before their norms, with f the product of the factors that the norms give them and scale that of row n of the memory:
+// sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows hopper), for N 128, P 64 and normalised memories w
+// of the 16-bit type of q, e, c and up_r. Of q and e before their norms, with f the product of the factors that the norms give them and scale that of
+// row n of the memory:
 //   Z = e w^T, U = up_r w^T (tokens x N), key = q w (tokens x P);  logit = f sum_n q Z;  v . up_r = sum_n c scale U;
 //   to_q += delta Z;  grad_c += g scale U;  to_e += delta key;  then both norms.
 // A block takes 64 tokens of a (b, group), head after head, the memories one by one through shared memory, and the tiles that see most memories
@@ -85,6 +86,9 @@ template <bool bf, bool hopper> struct Key {
         }
     }
 };
+// Z and U of 64 rows of a memory, of warpgroups: z += e w^T, u += up_r w^T.
+template <bool bf>
+__device__ __forceinline__ void multiply_rows(float (&z)[32], float (&u)[32], uint32_t of_e, uint32_t of_up, uint32_t line0, uint32_t rows);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <bool bf> struct Key<bf, true> {
     float key[32];
@@ -104,7 +108,6 @@ template <bool bf> struct Key<bf, true> {
     }
 };
 
-// Z and U of 64 rows of a memory: z = e w^T, u = up_r w^T, from 0 on.
 template <bool bf>
 __device__ __forceinline__ void multiply_rows(float (&z)[32], float (&u)[32], uint32_t of_e, uint32_t of_up, uint32_t line0, uint32_t rows)
 {
