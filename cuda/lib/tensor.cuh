@@ -278,12 +278,14 @@ __device__ __forceinline__ void multiply(float (&s)[32], const uint32_t (&a)[4],
                      : DART_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right), "n"(int(!lines)));
 }
 // s += left x right, both operands in shared memory, the left one of 64 lines. transposed: its depth runs over rows, too.
-template <bool bf, bool transposed> __device__ __forceinline__ void multiply(float (&s)[32], uint64_t left, uint64_t right)
+template <bool bf, bool transposed, bool lines = false> __device__ __forceinline__ void multiply(float (&s)[32], uint64_t left, uint64_t right)
 {
     if (bf)
-        asm volatile(DART_WGMMA("bf16") "%32, %33, 1, 1, 1, %34, 1;" : DART_SUMS(s) : "l"(left), "l"(right), "n"(int(transposed)));
+        asm volatile(DART_WGMMA("bf16") "%32, %33, 1, 1, 1, %34, %35;"
+                     : DART_SUMS(s) : "l"(left), "l"(right), "n"(int(transposed)), "n"(int(!lines)));
     else
-        asm volatile(DART_WGMMA("f16") "%32, %33, 1, 1, 1, %34, 1;" : DART_SUMS(s) : "l"(left), "l"(right), "n"(int(transposed)));
+        asm volatile(DART_WGMMA("f16") "%32, %33, 1, 1, 1, %34, %35;"
+                     : DART_SUMS(s) : "l"(left), "l"(right), "n"(int(transposed)), "n"(int(!lines)));
 }
 #undef DART_WGMMA
 #undef DART_SUMS

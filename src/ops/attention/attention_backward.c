@@ -34,6 +34,10 @@ dart_status dart_attention_backward(dart_stream *stream, const dart_attention_ba
     const uint32_t flags = layout.flags;
     const float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)D);
     const op_operand dot = op_scratch(&call, DART_F32, rows, H);
+    uint32_t traits = layout.traits | (op_fits_half(&a->q, &a->k) & op_fits_half(&a->v, &a->up_o)) | (D == 64 ? FITS_D64 : 0) | (D <= 64 ? FITS_P64 : 0);
+    if (D % 16 == 0 && op_fits_rows(&o.q) && op_fits_rows(&o.k) && op_fits_rows(&o.v) && op_fits_rows(&o.up_o) && op_fits_rows(&o.grad_q) &&
+        op_fits_rows(&o.grad_k) && op_fits_rows(&o.grad_v))
+        traits |= FITS_TILES;
 
     /* Row by row: to it packed sequences are one of T rows. */
     struct AttentionBackwardDotArgs first = {.flags = flags & HAS_SEQ, .B = packed ? 1 : B, .L = packed ? T : L, .H = H, .D = D};
@@ -43,7 +47,7 @@ dart_status dart_attention_backward(dart_stream *stream, const dart_attention_ba
               OP_WHOLE(attention_backward_dot, dot, &dot));
 
     struct AttentionBackwardKArgs k = {.flags = flags, .B = B, .L = L, .T = T, .H = H, .G = G, .D = D, .scale = scale};
-    op_kernel(&call, KERNEL_attention_backward_k, L, 0);
+    op_kernel(&call, KERNEL_attention_backward_k, L, traits);
     OP_LAUNCH(&call, &k, base_ceil_div(L, call.T0) * base_ceil_div(D, call.T1) * G * B, OP_ROWS(attention_backward_k, q, &o.q, k),
               OP_ROWS(attention_backward_k, k, &o.k, k), OP_ROWS(attention_backward_k, v, &o.v, k),
               OP_ROWS(attention_backward_k, up_o, &o.up_o, k), OP_AT(attention_backward_k, lse, &o.lse, k),
@@ -51,7 +55,7 @@ dart_status dart_attention_backward(dart_stream *stream, const dart_attention_ba
               OP_ROWS(attention_backward_k, grad_k, &o.grad_k, k), OP_ROWS(attention_backward_k, grad_v, &o.grad_v, k));
 
     struct AttentionBackwardQArgs q = {.flags = flags, .B = B, .L = L, .T = T, .H = H, .G = G, .D = D, .scale = scale};
-    op_kernel(&call, KERNEL_attention_backward_q, L, 0);
+    op_kernel(&call, KERNEL_attention_backward_q, L, traits);
     OP_LAUNCH(&call, &q, base_ceil_div(L, call.T0) * base_ceil_div(D, call.T1) * H * B, OP_ROWS(attention_backward_q, q, &o.q, q),
               OP_ROWS(attention_backward_q, k, &o.k, q), OP_ROWS(attention_backward_q, v, &o.v, q),
               OP_ROWS(attention_backward_q, up_o, &o.up_o, q), OP_AT(attention_backward_q, lse, &o.lse, q),
