@@ -345,7 +345,7 @@ __device__ __forceinline__ void run_queries(const attention_backward_q_args &arg
     { \
         attention_backward_tensor::run_queries<bf, slabs>(args, bindings, dtypes); \
     }
-ATTENTION_BACKWARD_ROW(tensor64_bf16, true, 1, 2, 2)
-ATTENTION_BACKWARD_ROW(tensor64_f16, false, 1, 2, 2)
+ATTENTION_BACKWARD_ROW(tensor64_bf16, true, 1, 2, 3)
+ATTENTION_BACKWARD_ROW(tensor64_f16, false, 1, 3, 2)
 ATTENTION_BACKWARD_ROW(tensor_bf16, true, 2, 2, 2)
 ATTENTION_BACKWARD_ROW(tensor_f16, false, 2, 2, 2)
