@@ -156,6 +156,7 @@ template <bool bf, uint32_t SLABS, bool of_keys> struct Pass {
                 copy(to, k_from(at), args.k_row, valid);
                 copy(to + SLABS * TILE, v_from(at), args.v_row, valid);
             }
+            copies_commit();
             next_stage = next_stage + 1 == STAGES ? 0 : next_stage + 1;
             if (++next_block == end) next_block = first, next_h++;
         };
@@ -346,6 +347,6 @@ __device__ __forceinline__ void run_queries(const attention_backward_q_args &arg
         attention_backward_tensor::run_queries<bf, slabs>(args, bindings, dtypes); \
     }
 ATTENTION_BACKWARD_ROW(tensor64_bf16, true, 1, 2, 3)
-ATTENTION_BACKWARD_ROW(tensor64_f16, false, 1, 3, 2)
+ATTENTION_BACKWARD_ROW(tensor64_f16, false, 1, 2, 2)
 ATTENTION_BACKWARD_ROW(tensor_bf16, true, 2, 2, 2)
 ATTENTION_BACKWARD_ROW(tensor_f16, false, 2, 2, 2)
