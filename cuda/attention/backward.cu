@@ -3,6 +3,7 @@
 // T0 tokens of the other kind at a time: scores and up_o . v are products of depth D, whose lines are the tokens t; the weights and then
 // their gradients go through shared memory, and their products with up_o and q, or with k, add to the results, 64 columns at a time.
 // Shared memory: 17 KiB of panels, 17 KiB of weights.
+#include "lib/eight.cuh"
 #include "lib/product.cuh"
 
 typedef float BackwardWeights[64][Panels<4>::side + 4];
@@ -36,6 +37,32 @@ KERNEL_FUNCTION(attention_backward_dot, simt)
             for (uint32_t d = threadIdx.x % 32; d < args.D; d += 32) sum = fmaf(load(o, o_at + d), load(up_o, up_at + d), sum);
             sum = warp_sum(sum);
             if (threadIdx.x % 32 == 0) dot[size_t(tile) * args.H + h] = sum;
+        }
+    }
+}
+
+// The same for heads and rows of whole words of 16 bytes: a team of threads a head, eight columns each, T0 rows a block.
+KERNEL_FUNCTION(attention_backward_dot, eight)
+{
+    const View o = VIEW(attention_backward_dot, o), up_o = VIEW(attention_backward_dot, up_o);
+    float *dot = FLOATS(attention_backward_dot, dot);
+    const uint32_t team = team_of(args.D), d = threadIdx.x % team * 8, T0 = TILE0_attention_backward_dot_eight, total = args.B * args.L;
+    FOR_TILES(tile) {
+        // All teams go through as many rounds, since their sums need the whole warp.
+        for (uint32_t first = 0; first < T0 * args.H; first += block_size / team) {
+            const uint32_t i = first + threadIdx.x / team, h = i % args.H, row = tile * T0 + i / args.H;
+            const bool is = i < T0 * args.H && row < total &&
+                            row % args.L < piece_of(INTS(attention_backward_dot, seq) + args.seq_at, args.flags, args.L, row / args.L).count;
+            float sum = 0.0f;
+            if (is && d < args.D) {
+                float x[8], y[8];
+                unpack8(fetch8(o, args.o_at + size_t(row) * args.o_row + h * args.D + d), o.dtype, x);
+                unpack8(fetch8(up_o, args.up_o_at + size_t(row) * args.up_o_row + h * args.D + d), up_o.dtype, y);
+#pragma unroll
+                for (uint32_t j = 0; j < 8; j++) sum = fmaf(x[j], y[j], sum);
+            }
+            sum = team_sum(sum, team);
+            if (is && d == 0) dot[size_t(row) * args.H + h] = sum;
         }
     }
 }

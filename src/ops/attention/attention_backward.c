@@ -41,7 +41,7 @@ dart_status dart_attention_backward(dart_stream *stream, const dart_attention_ba
 
     /* Row by row: to it packed sequences are one of T rows. */
     struct AttentionBackwardDotArgs first = {.flags = flags & HAS_SEQ, .B = packed ? 1 : B, .L = packed ? T : L, .H = H, .D = D};
-    op_kernel(&call, KERNEL_attention_backward_dot, L, 0);
+    op_kernel(&call, KERNEL_attention_backward_dot, L, D % 16 == 0 && op_fits_rows(&o.o) && op_fits_rows(&o.up_o) ? FITS_TILES : 0);
     OP_LAUNCH(&call, &first, base_ceil_div(rows, call.T0), OP_ROWS(attention_backward_dot, o, &o.o, first),
               OP_ROWS(attention_backward_dot, up_o, &o.up_o, first), OP_AT(attention_backward_dot, seq, &o.seq, first),
               OP_WHOLE(attention_backward_dot, dot, &dot));
