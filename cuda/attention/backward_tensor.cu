@@ -151,7 +151,8 @@ template <bool bf, uint32_t SLABS, bool of_keys> struct Pass {
                 copy(to, q_from(at, next_h), args.q_row, valid);
                 copy(to + SLABS * TILE, up_from(at, next_h), args.up_o_row, valid);
                 const uint32_t i = thread % BLOCK;
-                copy4(statistics + next_stage * FLOATS_BYTES + 4 * thread, (thread < BLOCK ? of.lse : of.dot) + (token + at + i) * H + next_h, i < valid);
+                const float *statistic = thread < BLOCK ? of.lse : of.dot;
+                copy4(statistics + next_stage * FLOATS_BYTES + 4 * thread, statistic + (token + at + i) * H + next_h, i < valid);
             } else {
                 copy(to, k_from(at), args.k_row, valid);
                 copy(to + SLABS * TILE, v_from(at), args.v_row, valid);
@@ -274,7 +275,7 @@ template <bool bf, uint32_t SLABS, bool of_keys> struct Pass {
         }
     }
 
-    // put_own(row of the tensors, columns before, lines, slab, columns of the slab): stores the sums.
+    // put_own(pass, slab, row of the tensors, columns before the slab, lines, columns of the slab) stores the sums.
     template <class Args, class Put> static __device__ __forceinline__ void tiles(const Args &args, const Operands &of, Put put_own)
     {
         // Blocks with the most steps first.
@@ -293,9 +294,11 @@ template <bool bf, uint32_t SLABS, bool of_keys> struct Pass {
             __syncthreads(); // all are done with the tile before
             if (lines > 0) pass.run(args, of, piece, own0, lines, of_keys ? head * (args.H / args.G) : head);
 #pragma unroll
-            for (uint32_t slab = 0; slab < SLABS; slab++)
-                if (64 * slab < args.D)
-                    put_own(pass, slab, size_t(piece.row) + own0, head * args.D + 64 * slab, min(piece.span - own0, BLOCK), min(args.D - 64 * slab, 64u));
+            for (uint32_t slab = 0; slab < SLABS; slab++) {
+                const uint32_t column = 64 * slab;
+                if (column < args.D)
+                    put_own(pass, slab, size_t(piece.row) + own0, head * args.D + column, min(piece.span - own0, BLOCK), min(args.D - column, 64u));
+            }
         }
     }
 };
