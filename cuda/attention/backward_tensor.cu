@@ -332,7 +332,12 @@ __device__ __forceinline__ void run_queries(const attention_backward_q_args &arg
 
 } // namespace attention_backward_tensor
 
-// Two or three blocks a multiprocessor: one makes exponentials while the products of another run.
+// Two or three blocks a multiprocessor: one makes exponentials while the products of another run. With mma.sync three would spill.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr uint32_t attention_backward_q_blocks = 3;
+#else
+constexpr uint32_t attention_backward_q_blocks = 2;
+#endif
 #define ATTENTION_BACKWARD_ROW(variant, bf, slabs, blocks_k, blocks_q) \
     static_assert(attention_backward_tensor::bytes_of(slabs) == SHARED_attention_backward_k_##variant && \
                       attention_backward_tensor::bytes_of(slabs) == SHARED_attention_backward_q_##variant && \
@@ -349,7 +354,7 @@ __device__ __forceinline__ void run_queries(const attention_backward_q_args &arg
     { \
         attention_backward_tensor::run_queries<bf, slabs>(args, bindings, dtypes); \
     }
-ATTENTION_BACKWARD_ROW(tensor64_bf16, true, 1, 2, 3)
+ATTENTION_BACKWARD_ROW(tensor64_bf16, true, 1, 2, attention_backward_q_blocks)
 ATTENTION_BACKWARD_ROW(tensor64_f16, false, 1, 2, 2)
 ATTENTION_BACKWARD_ROW(tensor_bf16, true, 2, 2, 2)
 ATTENTION_BACKWARD_ROW(tensor_f16, false, 2, 2, 2)
