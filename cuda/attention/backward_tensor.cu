@@ -6,19 +6,16 @@
 // sm_90a runs the products of a warpgroup (wgmma) while the block makes exponentials, sm_80 the same products one after another (mma.sync).
 // Rows past the count are zeros in shared memory, lse and dot, too: their w is 1, their u 0, and they add 0.
 // Numbers: scores, products, w, u and sums f32; w and u are each rounded once, as operands. Every sum has one fixed order.
-// Shared memory: STAGES x (2 SLABS tiles of 8 KiB, lse and dot of 64 tokens), and 2 SLABS tiles of own rows for D above 64. Own rows of D <= 64 are
-// held in registers and pass through the last stage.
+// Shared memory: STAGES x (2 SLABS tiles of 8 KiB, lse and dot of 64 tokens), and 2 SLABS tiles of own rows, which stay there: held in registers as left
+// operands of a loop, ptxas 13.0 for sm_90a gives their registers to the fragments w and u without loading them again.
 #include "lib/tensor.cuh"
 
 namespace attention_backward_tensor {
 
 constexpr uint32_t BLOCK = 64, THREADS = 128, TILE = BLOCK * tile_row, FLOATS_BYTES = 2 * BLOCK * 4;
 constexpr float log2e = 1.4426950408889634f;
-constexpr uint32_t stages_of(uint32_t slabs) { return slabs == 1 ? 3 : 2; }
-constexpr uint32_t bytes_of(uint32_t slabs) // slabs of 64 columns
-{
-    return stages_of(slabs) * (2 * slabs * TILE + FLOATS_BYTES) + (slabs == 1 ? 0 : 2 * slabs * TILE);
-}
+constexpr uint32_t STAGES = 2;
+constexpr uint32_t bytes_of(uint32_t slabs) { return STAGES * (2 * slabs * TILE + FLOATS_BYTES) + 2 * slabs * TILE; } // slabs of 64 columns
 
 struct Operands {
     const uint16_t *q, *k, *v, *up_o;
@@ -57,16 +54,7 @@ __device__ __forceinline__ void load_left(uint32_t (&a)[4], uint32_t tile, uint3
 {
     load_matrices(a, tile + tile_at(threadIdx.x / 32 * 16 + threadIdx.x % 16, 2 * step + threadIdx.x % 32 / 16));
 }
-// sums += fragment x (16 columns `step` of the rows of a tile)^T.
-template <bool bf> __device__ __forceinline__ void multiply_columns(float (&sums)[32], const uint32_t (&a)[4], uint32_t tile, uint32_t step)
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    multiply<bf, true>(sums, a, operand_on(operand_at(tile), 32 * step));
-#else
-    multiply_lines<bf>(sums, a, tile + 32 * step);
-#endif
-}
-// The same with 16 columns of the block's rows of the tile `left` instead of the fragment.
+// sums += (16 columns `step` of the block's rows of the tile `left`) x (the same columns of the rows of `tile`)^T.
 template <bool bf> __device__ __forceinline__ void multiply_tiles(float (&sums)[32], uint32_t left, uint32_t tile, uint32_t step)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -120,8 +108,7 @@ __device__ __forceinline__ void put(const View &to, size_t at, uint32_t row, uin
 
 // of_keys: grad_k and grad_v of own keys; else grad_q of own queries.
 template <bool bf, uint32_t SLABS, bool of_keys> struct Pass {
-    static constexpr uint32_t STAGES = stages_of(SLABS), STAGE = 2 * SLABS * TILE, STEPS = 4 * SLABS;
-    static constexpr bool HELD = SLABS == 1;
+    static constexpr uint32_t STAGE = 2 * SLABS * TILE, STEPS = 4 * SLABS;
     // grad: of k or q; grad_v: of v. Unscaled sums of the own rows.
     float grad[SLABS][32], grad_v[of_keys ? SLABS : 1][32];
 
@@ -129,7 +116,7 @@ template <bool bf, uint32_t SLABS, bool of_keys> struct Pass {
     __device__ __forceinline__ void run(const Args &args, const Operands &of, const Sequence &piece, uint32_t own0, uint32_t lines, uint32_t h0)
     {
         const uint32_t base = shared_address(tensor_memory), statistics = base + STAGES * STAGE;
-        const uint32_t own_x = HELD ? base + (STAGES - 1) * STAGE : statistics + STAGES * FLOATS_BYTES, own_y = own_x + SLABS * TILE;
+        const uint32_t own_x = statistics + STAGES * FLOATS_BYTES, own_y = own_x + SLABS * TILE;
         const uint32_t thread = threadIdx.x, lane = thread % 32, line = thread / 32 * 16 + lane / 4, pair = lane % 4 * 2;
         const uint32_t D = args.D, H = args.H, heads = H / args.G, g = h0 / heads;
         const uint32_t own_block = own0 / BLOCK, first = of_keys ? own_block : 0, end = of_keys ? ceil_div(piece.count, BLOCK) : own_block + 1;
@@ -173,20 +160,12 @@ template <bool bf, uint32_t SLABS, bool of_keys> struct Pass {
             lse[k] = is ? of.lse[at] * log2e : 0.0f;
             dot[k] = is ? of.dot[at] : 0.0f;
         }
-        uint32_t x[HELD ? STEPS : 1][4], y[HELD ? STEPS : 1][4];
-        if (HELD) {
-            copies_landed<0>();
-            __syncthreads();
-#pragma unroll
-            for (uint32_t k = 0; k < STEPS; k++) load_left(x[k], own_x, k), load_left(y[k], own_y, k);
-        }
         const float scale = args.scale * log2e;
         uint32_t block = first, stage = 0;
 #pragma unroll 1
         for (uint32_t step = 0; step < steps; step++) {
             copies_wait<0>();
-            __syncthreads(); // this stage is here, and all are done with the step before the last
-            if (STAGES == 3 && step + 1 < steps) fetch();
+            __syncthreads(); // this stage is here
             const uint32_t passing_x = base + stage * STAGE, passing_y = passing_x + SLABS * TILE;
             const float *table = reinterpret_cast<const float *>(tensor_memory + STAGES * STAGE + stage * FLOATS_BYTES) + pair;
             float scores[32], products[32];
@@ -204,20 +183,14 @@ template <bool bf, uint32_t SLABS, bool of_keys> struct Pass {
             hold(products);
             products_begin();
 #pragma unroll
-            for (uint32_t k = 0; k < STEPS; k++) {
-                if (HELD) multiply_columns<bf>(scores, x[HELD ? k : 0], passing_x + k / 4 * TILE, k % 4);
-                else multiply_tiles<bf>(scores, own_x + k / 4 * TILE, passing_x + k / 4 * TILE, k % 4);
-            }
+            for (uint32_t k = 0; k < STEPS; k++) multiply_tiles<bf>(scores, own_x + k / 4 * TILE, passing_x + k / 4 * TILE, k % 4);
             products_commit();
 #pragma unroll
-            for (uint32_t k = 0; k < STEPS; k++) {
-                if (HELD) multiply_columns<bf>(products, y[HELD ? k : 0], passing_y + k / 4 * TILE, k % 4);
-                else multiply_tiles<bf>(products, own_y + k / 4 * TILE, passing_y + k / 4 * TILE, k % 4);
-            }
+            for (uint32_t k = 0; k < STEPS; k++) multiply_tiles<bf>(products, own_y + k / 4 * TILE, passing_y + k / 4 * TILE, k % 4);
             products_commit();
             products_leave<1>();
             hold(scores);
-            if (STAGES == 2 && step + 1 < steps) {
+            if (step + 1 < steps) {
                 __syncthreads(); // all are done with the step before
                 fetch();
             }
