@@ -97,10 +97,12 @@ DART_API dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backw
  *   lowest index of the largest logit;  grad_x_t = share (softmax(logits_t) - onehot) weight, 0 without a label;
  *   grad_weight += the sum of share (softmax(logits_t) - onehot) x_t.
  * A row has a label if 0 <= targets_t < V; what x holds in other rows, NaN included, reaches nothing. A row whose logits are not all finite
- * makes the loss NaN, and its gradients. The gradient of the logits may be rounded as up_y of dart_linear_backward.
+ * makes the loss NaN, and its gradients. The gradient of the logits is rounded to bf16 where x and weight are bf16, once and relative to itself;
+ * where x and weight are f16 it may be rounded to f16 in units of share.
  * x, grad_x T W; weight V W; targets i32 T; share f32 1: 1 / the number of labels of the whole step; loss f32 1; correct i32 1; grad_weight
  * f32 V W. grad_x and grad_weight come together; without them the loss alone is computed.
- * Scratch memory: at most 64 MiB of logits, or a row of them, and rows of x for as many; less than as much again for sums. */
+ * Scratch memory: an eighth of all logits in f32, at least 64 MiB of them, or all, and at most 512 MiB, or a row; half as much for their
+ * gradient in bf16; rows of x for as many; less than as much again for sums. */
 typedef struct dart_cross_entropy_args {
     uint32_t T, V, W; /* T and V below 2^31 */
     dart_tensor x, weight, targets, share;

@@ -21,15 +21,15 @@ void main()
         float own = load_logits(row + target);
         float top = own;
         float sum = 0.0;
-        float trouble = 0.0; // 1: the target is not the choice; 2: a logit is not finite
+        Judgement judgement = Judgement(uvec4(0u), uvec4(0u));
         for (uint i = 4u * LANE; i < args.width; i += 4u * LANES) {
             vec4 v = logits_at(row, i);
-            judge(v, i, target, own, trouble);
+            judge(judgement, v, i, target, own);
             float next = max(top, largest(v));
-            sum = sum * exp_neg(top - next) + sum_of(exps(v, next));
+            sum = sum * exp_neg(top - next) + sum_of(exps(with_target(v, i, target, LOWEST), next));
             top = next;
         }
-        trouble = workgroup_max(trouble); // its barriers also keep the target's logit until every lane has read it
+        float trouble = workgroup_max(trouble_of(judgement)); // its barriers also keep the target's logit until every lane has read it
         float highest = workgroup_max(top);
         float rest = workgroup_sum(sum * exp_neg(top - highest));
         float total = rest + exp_neg(own - highest);

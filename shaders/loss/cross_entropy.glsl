@@ -13,25 +13,37 @@ WRITES_FOUR(slopes)
 
 float broken() { return uintBitsToFloat(0x7fc00000u); }
 
-// Four logits of the row at `row` from column i on.
+// Components are reached by whole vectors: SwiftShader takes minutes over loops that write v[c].
+uvec4 columns(uint i) { return uvec4(i, i + 1u, i + 2u, i + 3u); }
+
+// Four logits of the row at `row` from column i on; LOWEST past its width. Without branches, as judge is: compilers take long over those of many
+// words.
 vec4 logits_at(uint row, uint i)
 {
-    vec4 v = uintBitsToFloat(quads_logits[(row + i) / 4u]);
-    [[unroll]] for (uint c = 0u; c < 4u; c++) v[c] = i + c < args.width ? v[c] : LOWEST;
-    return v;
+    uint last = (args.width - 1u) / 4u;
+    return mix(vec4(LOWEST), uintBitsToFloat(quads_logits[row / 4u + min(i / 4u, last)]), lessThan(columns(i), uvec4(args.width)));
 }
 
-// Raises trouble to 1 if one of the logits from column i on is the choice in place of the target, to 2 if one is not finite. Leaves LOWEST for
-// the target.
-void judge(inout vec4 v, uint i, uint target, float own, inout float trouble)
+// What a lane found in its logits.
+struct Judgement {
+    uvec4 beaten, exponents; // one is the choice in place of the target; the largest exponents, as bits
+};
+const uvec4 NOT_FINITE = uvec4(0x7f800000u);
+// Adds the logits from column i on.
+void judge(inout Judgement j, vec4 v, uint i, uint target, float own)
 {
-    uvec4 exponents = floatBitsToUint(v) & 0x7f800000u;
-    if (any(equal(exponents, uvec4(0x7f800000u)))) trouble = 2.0;
-    [[unroll]] for (uint c = 0u; c < 4u; c++) {
-        if (v[c] > own || (v[c] == own && i + c < target)) trouble = max(trouble, 1.0);
-        v[c] = i + c == target ? LOWEST : v[c];
-    }
+    uvec4 ties = uvec4(equal(v, vec4(own))) & uvec4(lessThan(columns(i), uvec4(target)));
+    j.beaten |= uvec4(greaterThan(v, vec4(own))) | ties;
+    j.exponents = max(j.exponents, floatBitsToUint(v) & NOT_FINITE);
 }
+// 1: the target is not the choice; 2: a logit is not finite.
+float trouble_of(Judgement j)
+{
+    if (any(equal(j.exponents, NOT_FINITE))) return 2.0;
+    return any(notEqual(j.beaten, uvec4(0u))) ? 1.0 : 0.0;
+}
+// The logits from column i on, with `value` for the target.
+vec4 with_target(vec4 v, uint i, uint target, float value) { return mix(v, vec4(value), equal(columns(i), uvec4(target))); }
 
 float largest(vec4 v) { return max(max(v.x, v.y), max(v.z, v.w)); }
 vec4 exps(vec4 v, float top) { return vec4(exp_neg(v.x - top), exp_neg(v.y - top), exp_neg(v.z - top), exp_neg(v.w - top)); }
@@ -40,9 +52,7 @@ float sum_of(vec4 v) { return (v.x + v.y) + (v.z + v.w); }
 // The slopes of the logits from column i on, whose exponentials are v.
 void put_slopes(uint to, uint i, vec4 v, float factor, uint target, float of_target)
 {
-    v *= factor;
-    [[unroll]] for (uint c = 0u; c < 4u; c++) v[c] = i + c == target ? of_target : v[c];
-    store_four_slopes(to + i, v);
+    store_four_slopes(to + i, with_target(v * factor, i, target, of_target));
 }
 
 void put_parts(uint to, float share, float trouble, float highest, float own, float total)

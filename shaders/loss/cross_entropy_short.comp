@@ -23,18 +23,16 @@ void main()
         }
         float own = load_logits(row + target);
         float top = own;
-        float trouble = 0.0; // 1: the target is not the choice; 2: a logit is not finite
+        Judgement judgement = Judgement(uvec4(0u), uvec4(0u));
         vec4 kept[KEPT];
+        [[unroll]] for (uint k = 0u; k < KEPT; k++) kept[k] = logits_at(row, 4u * (LANE + k * LANES));
         [[unroll]] for (uint k = 0u; k < KEPT; k++) {
             uint i = 4u * (LANE + k * LANES);
-            kept[k] = vec4(LOWEST);
-            if (i < args.width) kept[k] = logits_at(row, i);
-        }
-        [[unroll]] for (uint k = 0u; k < KEPT; k++) {
-            judge(kept[k], 4u * (LANE + k * LANES), target, own, trouble);
+            judge(judgement, kept[k], i, target, own);
             top = max(top, largest(kept[k]));
+            kept[k] = with_target(kept[k], i, target, LOWEST);
         }
-        trouble = workgroup_max(trouble); // its barriers also keep the target's logit until every lane has read it
+        float trouble = workgroup_max(trouble_of(judgement)); // its barriers also keep the target's logit until every lane has read it
         float highest = workgroup_max(top);
         float sum = 0.0;
         [[unroll]] for (uint k = 0u; k < KEPT; k++) {
