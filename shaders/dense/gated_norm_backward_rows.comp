@@ -4,10 +4,11 @@
 // and u = up_out weight, a row needs four sums: squares = sum v^2, along = sum u v, and for the gate straight = sum SiLU(z) r u and
 // across = sum SiLU(z) r v, since sum grad_y r = i straight - i^3 mean(u v) across.
 //
-// All tensors rows x width but gate and grad_gate, rows, and weight, width; partial tiles x width, f32; width at most 256, a multiple of 16. A
-// workgroup takes T0 rows, a team of lanes a row (lib/team.glsl), in words of 16 bytes. A lane adds up its columns of every row that its
-// team takes; then the teams are added up in order.
-// Shared memory: 64 LANES bytes. Guards: eps > 0; SiLU by exp of negative numbers only; sums in a fixed order.
+// All tensors rows x width but gate and grad_gate, rows, and weight, width; partial tiles x width, f32; width a multiple of 16, at most 256, with
+// WIDE at most 8 LANES. A workgroup takes T0 rows, a team of lanes a row (lib/team.glsl), in words of 16 bytes. A lane adds up its columns of
+// every row that its team takes; then the teams are added up in order.
+// Shared memory: 64 LANES bytes, with WIDE 32 LANES and those of lib/quads.glsl.
+// Guards: eps > 0; SiLU by exp of negative numbers only; sums in a fixed order.
 #include "lib/dart.glsl"
 #include "table/gated_norm_backward.glsl"
 READS(y) READS(r) READS(gate) READS(z) READS(weight) READS(up_out) WRITES(grad_y) WRITES(grad_r) WRITES(grad_gate) WRITES(grad_z)
@@ -18,7 +19,9 @@ READS(y) READS(r) READS(gate) READS(z) READS(weight) READS(up_out) WRITES(grad_y
 READS_EIGHT(y) READS_EIGHT(r) READS_EIGHT(z) READS_EIGHT(weight) READS_EIGHT(up_out)
 WRITES_EIGHT(grad_y) WRITES_EIGHT(grad_r) WRITES_EIGHT(grad_z) WRITES_AS(vec4, fours, partial)
 
+#ifndef WIDE
 shared vec4 parts[2u * LANES];   // of two steps in turn: a barrier a step is then enough
+#endif
 shared vec4 columns[2u * LANES]; // sums of a lane
 
 void main()
@@ -59,12 +62,17 @@ void main()
             Eight v = Eight(w.low * low.value, w.high * high.value);
             Eight u = Eight(up.low * weight.low, up.high * weight.high);
             r = Eight(r.low * low.value, r.high * high.value);
-            parts[turn * LANES + LANE] = vec4(dot(v.low, v.low) + dot(v.high, v.high), dot(u.low, v.low) + dot(u.high, v.high),
-                                              dot(r.low, u.low) + dot(r.high, u.high), dot(r.low, v.low) + dot(r.high, v.high));
+            vec4 total = vec4(dot(v.low, v.low) + dot(v.high, v.high), dot(u.low, v.low) + dot(u.high, v.high),
+                              dot(r.low, u.low) + dot(r.high, u.high), dot(r.low, v.low) + dot(r.high, v.high));
+#ifdef WIDE
+            total = team_sum(total);
+#else
+            parts[turn * LANES + LANE] = total;
             barrier();
-            vec4 total = vec4(0.0);
+            total = vec4(0.0);
             for (uint k = 0u; k < team; k++) total += parts[turn * LANES + LANE - member + k];
             turn = 1u - turn;
+#endif
             float inverse = 1.0 / sqrt(total.x / float(args.width) + args.eps);
             float along = inverse * inverse * inverse * total.y / float(args.width);
             sum.low += up.low * v.low * inverse;

@@ -3,10 +3,10 @@
 // With n = x i, i = 1 / sqrt(mean(x^2) + eps), v = up_y weight: grad_x = i (v - n mean(v n)) = i v - x i^3 mean(v x), and
 // partial[tile] = the sum of up_y n over the tile's rows; rows s = rows_t of x and grad_x, as in norm.
 //
-// x, grad_x any x width; weight width; rows rows; up_y rows x width; partial tiles x width, f32; width at most 256, a multiple of 16. A
-// workgroup takes T0 rows, a team of lanes a row (lib/team.glsl), in words of 16 bytes. A lane adds up its columns of every row that its
-// team takes; then the teams are added up in order. grad_x may be up_y.
-// Shared memory: 48 LANES bytes. Guards: eps > 0; sums in a fixed order.
+// x, grad_x any x width; weight width; rows rows; up_y rows x width; partial tiles x width, f32; width a multiple of 16, at most 256, with WIDE
+// at most 8 LANES. A workgroup takes T0 rows, a team of lanes a row (lib/team.glsl), in words of 16 bytes. A lane adds up its columns of every
+// row that its team takes; then the teams are added up in order. grad_x may be up_y.
+// Shared memory: 48 LANES bytes, with WIDE 32 LANES and those of lib/quads.glsl. Guards: eps > 0; sums in a fixed order.
 #include "lib/dart.glsl"
 #include "table/norm_backward.glsl"
 READS(x) READS(weight) READS(rows) READS(up_y) READS_WRITES(grad_x)
@@ -14,7 +14,9 @@ READS(x) READS(weight) READS(rows) READS(up_y) READS_WRITES(grad_x)
 #include "lib/team.glsl"
 READS_EIGHT(x) READS_EIGHT(weight) READS_EIGHT(up_y) WRITES_EIGHT(grad_x) LOADS_EIGHT(grad_x) WRITES_AS(vec4, fours, partial)
 
+#ifndef WIDE
 shared vec2 parts[2u * LANES];   // of two steps in turn: a barrier a step is then enough
+#endif
 shared vec4 columns[2u * LANES]; // sums of a lane
 
 void main()
@@ -49,11 +51,16 @@ void main()
                 if (has(args.flags, IS_ADD)) before = load_eight_grad_x(to);
             }
             Eight v = Eight(up.low * weight.low, up.high * weight.high);
-            parts[turn * LANES + LANE] = vec2(dot(x.low, x.low) + dot(x.high, x.high), dot(v.low, x.low) + dot(v.high, x.high));
+            vec2 total = vec2(dot(x.low, x.low) + dot(x.high, x.high), dot(v.low, x.low) + dot(v.high, x.high));
+#ifdef WIDE
+            total = team_sum(vec4(total, 0.0, 0.0)).xy;
+#else
+            parts[turn * LANES + LANE] = total;
             barrier();
-            vec2 total = vec2(0.0);
+            total = vec2(0.0);
             for (uint k = 0u; k < team; k++) total += parts[turn * LANES + LANE - member + k];
             turn = 1u - turn;
+#endif
             total /= float(args.width);
             float inverse = 1.0 / sqrt(total.x + args.eps);
             float along = inverse * inverse * inverse * total.y;
