@@ -114,8 +114,8 @@ KERNEL_FUNCTION(norm, wide) { norm_of<WideTeam, TILE0_norm_wide>(args, bindings,
 
 // What a thread reads of a row of gated_norm.
 struct GatedWords { Words y, z, r; float gate; };
-__device__ __forceinline__ GatedWords gated_words(const gated_norm_args &args, const View &y, const View &z, const View &r, const View &gate, size_t row,
-                                                  uint32_t column, bool there)
+__device__ __forceinline__ GatedWords gated_words(const gated_norm_args &args, const View &y, const View &z, const View &r, const View &gate,
+                                                  size_t row, uint32_t column, bool there)
 {
     const bool sma = there && args.flags & HAS_SMA;
     return {words_of(y, args.y_at + row * args.y_row + column, there), words_of(z, args.z_at + row * args.z_row + column, there),
