@@ -81,6 +81,8 @@ const float LIFT = 64.0; // products of c and b beyond what f16 holds
 const float LEAST_LOG = -1e30;   // a number still, so that differences are
 const float LARGEST_LOG = 127.9; // exp2 of it, too: above the diagonal c . b is 0
 
+#include "output_matrix_moves.glsl"
+
 void main()
 {
     uint t_blocks = (args.C + T1 - 1u) / T1;
@@ -122,136 +124,7 @@ void main()
         vec3 tokens[TOKENS];
         float next_scales[SCALES];
         vec2 reference;
-#define FETCH_HIN(h, n_first) \
-        { \
-            uint hin_first = (args.hin_at + ((b * args.M + j) * args.H + (h)) * SIZE_N * SIZE_P) / 8u + unit_p; \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
-                uint n = (n_first) + unit_row + i * UNIT_ROWS; \
-                next[i] = n < SIZE_N && unit_p * 8u < SIZE_P ? quads_hin[hin_first + n * (SIZE_P / 8u)] : uvec4(0u); \
-            } \
-        }
-#define FETCH_BELOW(k, h) \
-        { \
-            uint x_first = (h) * SIZE_P / 8u + (k) * T1 * below_row; \
-            [[unroll]] for (uint i = 0u; i < X_UNITS; i++) \
-                below[(k) * X_UNITS + i] = unit_p * 8u < SIZE_P ? quads_x[below_first + (x_first + i * UNIT_ROWS * below_row)] : uvec4(0u); \
-        }
-// What else head h needs.
-#define FETCH_HEAD(h) \
-        { \
-            FETCH_BELOW(0u, h) \
-            [[unroll]] for (uint i = 0u; i < X_UNITS; i++) \
-                next_own[i] = unit_p * 8u < SIZE_P ? quads_x[own_rows[i] + (h) * SIZE_P / 8u] : uvec4(0u); \
-            uint cum = (b * args.H + (h)) * args.L + chunk.begin; \
-            reference = cum_at(cum + max(t_first, 1u) - 1u).xy; \
-            [[unroll]] for (uint i = 0u; i < TOKENS; i++) tokens[i] = cum_at(cum + min(LANE + i * LANES, t_end - 1u)); \
-            if (has(args.flags, HAS_HIN_SCALE)) { \
-                [[unroll]] for (uint i = 0u; i < SCALES; i++) { \
-                    uint n = LANE + i * LANES; \
-                    next_scales[i] = n < SIZE_N ? load_hin_scale(args.hin_scale_at + ((b * args.M + j) * args.H + (h)) * SIZE_N + n) : 0.0; \
-                } \
-            } \
-        }
-#define FETCH_B(s_first, n_first) \
-        { \
-            uint b_first = (args.b_at + token * args.b_row + g * SIZE_N + (n_first)) / 8u + unit_p; \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
-                uint s = (s_first) + (unit_row + i * UNIT_ROWS) % HEAD; \
-                uint n = (unit_row + i * UNIT_ROWS) / HEAD * HEAD; \
-                next[i] = (n_first) + n + unit_p * 8u < SIZE_N && s < t_end ? quads_b[b_first + s * (args.b_row / 8u) + n / 8u] : uvec4(0u); \
-            } \
-        }
-#define PUT(words) \
-        [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
-            if (UNIT_ROWS <= 2u * T1 || unit_row < 2u * T1) stage[WORK + (unit_row + i * UNIT_ROWS) * PITCH + unit_p] = words; \
-        }
-#define PUT_X(half_first, words) \
-        [[unroll]] for (uint i = 0u; i < X_UNITS; i++) { \
-            if (UNIT_ROWS <= T1 || unit_row < T1) stage[(half_first) + (unit_row + i * UNIT_ROWS) * PITCH + unit_p] = words; \
-        }
-#define MULTIPLY(row, from) \
-        [[unroll]] for (uint n = 0u; n < TN; n++) { \
-            MatrixB column; \
-            coopMatLoad(column, stage, (from) + (column_first + n * MATRIX_N) / 8u, PITCH, ROW_MAJOR); \
-            [[unroll]] for (uint i = 0u; i < TM; i++) sums[i * TN + n] = coopMatMulAdd(row(i), column, sums[i * TN + n]); \
-        }
-#define PUT_SUMS \
-        [[unroll]] for (uint i = 0u; i < TM; i++) { \
-            [[unroll]] for (uint n = 0u; n < TN; n++) \
-                coopMatStore(sums[i * TN + n], stage, \
-                             WORK + (row_first + i * MATRIX_M) * SUM_PITCH + (column_first + n * MATRIX_N) / 4u, SUM_PITCH, ROW_MAJOR); \
-        }
-
-        // c . b of the tile's tokens with all sources up to them, for all heads: HEAD sources at a time.
-        MatrixA c_rows[TM * C_TK];
-        float own_cb[OWN * 8u]; // 0 above the diagonal
-        MatrixSum sums[TM * TN];
-        {
-            uint c_first = (args.c_at + (token + t_first) * args.c_row + g * SIZE_N) / 8u + unit_p;
-            uvec4 c_words[UNITS];
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                uint t = (unit_row + i * UNIT_ROWS) % T1;
-                uint n = (unit_row + i * UNIT_ROWS) / T1 * HEAD;
-                c_words[i] = n + unit_p * 8u < SIZE_N && t_first + t < size ? quads_c[c_first + t * (args.c_row / 8u) + n / 8u] : uvec4(0u);
-            }
-            FETCH_B(0u, 0u)
-            // d goes through shared memory: a load that is the same in all lanes is waited for at once, with all others on their way.
-            float own_skip = has(args.flags, HAS_D) ? load_d(args.d_at + h_first + min(LANE, block_heads - 1u)) : 0.0;
-            barrier();
-            if (LANE < T0) skips[LANE] = own_skip * CUT;
-            PUT(c_words[i])
-            barrier();
-            [[unroll]] for (uint k = 0u; k < C_TK; k++) {
-                [[unroll]] for (uint i = 0u; i < TM; i++)
-                    coopMatLoad(c_rows[i * C_TK + k], stage,
-                                WORK + k * MATRIX_K / HEAD * HALF + (row_first + i * MATRIX_M) * PITCH + k * MATRIX_K % HEAD / 8u, PITCH, ROW_MAJOR);
-            }
-        }
-        for (uint s_first = 0u; s_first < t_end; s_first += HEAD) {
-            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
-            [[unroll]] for (uint n_first = 0u; n_first < MAX_N; n_first += DEPTH) {
-                if (n_first < SIZE_N) {
-                    barrier();
-                    PUT(next[i])
-                    barrier();
-                    if (n_first + DEPTH < SIZE_N) {
-                        FETCH_B(s_first, n_first + DEPTH)
-                    } else if (s_first + HEAD < t_end) {
-                        FETCH_B(s_first + HEAD, 0u)
-                    }
-                    [[unroll]] for (uint k = 0u; k < DEPTH / MATRIX_K; k++) {
-                        [[unroll]] for (uint n = 0u; n < TN; n++) {
-                            MatrixB column;
-                            coopMatLoad(column, stage,
-                                        WORK + (k * MATRIX_K / HEAD * HEAD + column_first + n * MATRIX_N) * PITCH + k * MATRIX_K % HEAD / 8u, PITCH,
-                                        COLUMN_MAJOR);
-                            [[unroll]] for (uint i = 0u; i < TM; i++)
-                                sums[i * TN + n] = coopMatMulAdd(c_rows[i * C_TK + n_first / MATRIX_K + k], column, sums[i * TN + n]);
-                        }
-                    }
-                }
-            }
-            if (s_first + HEAD >= t_end) {
-                FETCH_HIN(h_first, 0u)
-                FETCH_HEAD(h_first)
-            }
-            barrier();
-            PUT_SUMS
-            barrier();
-            for (uint t = unit_row; t < T1; t += UNIT_ROWS) {
-                uint s = s_first + unit_p * 8u;
-                uint at = WORK + t * SUM_PITCH + unit_p * 2u;
-                if (s < t_first) stage[t * CB_PITCH + s / 8u] = pack_eight(uintBitsToFloat(stage[at]) / LIFT, uintBitsToFloat(stage[at + 1u]) / LIFT);
-            }
-            [[unroll]] for (uint i = 0u; i < OWN; i++) {
-                uint s = t_first + own_s[i];
-                if (s >= s_first && s < s_first + HEAD && own_t[i] < T1) {
-                    uint at = WORK + own_t[i] * SUM_PITCH + (s - s_first) / 4u;
-                    [[unroll]] for (uint e = 0u; e < 8u; e++)
-                        own_cb[i * 8u + e] = own_s[i] + e <= own_t[i] ? uintBitsToFloat(stage[at + e / 4u][e % 4u]) : 0.0;
-                }
-            }
-        }
+#include "output_matrix_cb.glsl"
 
         for (uint head = 0u; head < block_heads; head++) {
             uint h = h_first + head;

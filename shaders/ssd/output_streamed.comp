@@ -95,6 +95,8 @@ float weight_own(const in uint row, const in uint column, const in float product
     return row == column ? weight + skip : weight;
 }
 
+#include "output_streamed_moves.glsl"
+
 void main()
 {
     uint t_blocks = (args.C + T1 - 1u) / T1;
@@ -122,184 +124,12 @@ void main()
         uvec4 own[UNITS];   // of x
         uvec4 lower[UNITS]; // of x below the tile
         float enter;
-#define HIN_ROW(h) (((b * args.M + j) * args.H + (h)) * SIZE_N)
-#define FETCH_HIN(words, h) \
-        { \
-            uint hin_first = (args.hin_at + (HIN_ROW(h) + row) * SIZE_P) / 8u + word; \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) words[i] = quads_hin[hin_first + i * WORDS]; \
-        }
-#define FETCH_BELOW(h) \
-        [[unroll]] for (uint i = 0u; i < UNITS; i++) lower[i] = quads_x[below_first + (h) * WORDS + i * x_row];
-#define FETCH_OWN(h) \
-        [[unroll]] for (uint i = 0u; i < UNITS; i++) own[i] = quads_x[own_rows[i] + (h) * WORDS];
-#define FETCH_TOKENS(tokens, reference, h) \
-        { \
-            uint cum = (b * args.H + (h)) * args.L + chunk.begin; \
-            reference = cum_at(cum + max(t_first, 1u) - 1u).xy; \
-            tokens = cum_at(cum + min(LANE, t_end - 1u)); \
-        }
-// Loads before this are made before what follows.
-#define ISSUE subgroup_sync();
-#ifdef MATRIX_BF16
-#define FETCH_SCALES(h)
-#define PUT_HIN(half_at, words, h) \
-        if (has(args.flags, HAS_HIN_SCALE)) { \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) \
-                PUT_UNIT(half_at, i, scale_eight(words[i], load_hin_scale(args.hin_scale_at + HIN_ROW(h) + (row + i)))) \
-        } else { \
-            PUT(half_at, words) \
-        }
-#else
+#ifndef MATRIX_BF16
         vec4 own_scales; // of this lane's UNITS rows
         vec4 all_scales; // a lane's share of all N
         float largest_scale;
-#define FETCH_SCALES(h) \
-        { \
-            uint scale_first = args.hin_scale_at + HIN_ROW(h); \
-            own_scales = quads_hin_scale[(scale_first + row) / 4u]; \
-            all_scales = quads_hin_scale[scale_first / 4u + gl_SubgroupInvocationID]; \
-        }
-#define PUT_HIN(half_at, words, h) \
-        { \
-            largest_scale = subgroupMax(max(max(all_scales.x, all_scales.y), max(all_scales.z, all_scales.w))); \
-            float shrink = largest_scale > 0.0 ? 1.0 / largest_scale : 0.0; \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) PUT_UNIT(half_at, i, scale_eight(words[i], own_scales[i] * shrink)) \
-        }
 #endif
-#define PUT_UNIT(half_at, i, unit) stage[put_at + (half_at) + (i) * PITCH] = unit;
-#define PUT(half_at, words) [[unroll]] for (uint i = 0u; i < UNITS; i++) PUT_UNIT(half_at, i, words[i])
-#define PUT_BELOW(half_at) \
-        { \
-            vec4 factors = before[now * BEFORE + row / 4u]; \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) PUT_UNIT(half_at, i, WEIGH(lower[i], factors[i])) \
-        }
-// sums += a left factor of the subgroup's rows times MATRIX_K rows of the stage.
-#define ADD(left, from) \
-        [[unroll]] for (uint n = 0u; n < TN; n++) { \
-            MatrixB column; \
-            coopMatLoad(column, stage, (from) + n * MATRIX_N / 8u, PITCH, ROW_MAJOR); \
-            sums[n] = coopMatMulAdd(left, column, sums[n]); \
-        }
-#ifdef MATRIX_BF16
-#define PUT_TOP(set)
-#else
-#define PUT_TOP(set) \
-        { \
-            float top = subgroupMax(LANE < t_first ? before[(set) * BEFORE + LANE / 4u][LANE % 4u] : 0.0); \
-            if (subgroupElect()) tops[(set) * SUBGROUPS / 4u + gl_SubgroupID / 4u][gl_SubgroupID % 4u] = top; \
-        }
-#endif
-// What a head's tokens weigh, into shared memory.
-#define PUT_FACTORS(set, tokens, reference) \
-        { \
-            if (!below) reference = vec2(0.0); \
-            float step = min(tokens.z, LARGEST_STEP / CUT) * CUT; \
-            if (LANE < t_first) { \
-                before[(set) * BEFORE + LANE / 4u][LANE % 4u] = decay_exp(cum_between(tokens.xy, reference)) * step; \
-            } else if (LANE < t_first + T1) { \
-                float left = cum_between(reference, tokens.xy) * 1.44269504; \
-                bool none = (floatBitsToUint(left) & 0x7fffffffu) > 0x7f800000u; /* by its bits: what min and max do with NaN is open */ \
-                if (!none) left = clamp(left, LEAST_LOG, 0.0); \
-                uint t = (set) * T1 + LANE - t_first; \
-                logs[t] = left; \
-                after[t] = exp2(left); \
-                sources[t] = none ? vec2(-LEAST_LOG, 0.0) : vec2(left, step); \
-            } \
-            PUT_TOP(set) \
-            enter = decay_exp(reference.x); \
-        }
-
-        uvec4 first_hin[UNITS];
-        // c . b of the tile's tokens with all sources up to them, for all heads: T1 sources at a time, half of their states at a time.
-        MatrixA c_rows[2u * STATES];
-        MatrixA cb_rows[TK];   // with the sources below
-        Halves own_cb[BLOCKS]; // with the own block, then with those before it, from the nearest on; in units of own_unit
-        float own_unit;
-        uint now = 0u; // set of factors
-        {
-            vec3 first_tokens;
-            vec2 first_reference;
-            uint b_row = args.b_row / 8u;
-            uint b_first = (args.b_at + token * args.b_row + g * SIZE_N) / 8u + word;
-            uint c_first = (args.c_at + token * args.c_row + g * SIZE_N) / 8u + word;
-            uvec4 b_0[UNITS];
-            uvec4 b_1[UNITS];
-            uvec4 c_0[UNITS];
-            uvec4 c_1[UNITS];
-            MatrixSum products[BLOCKS];
-#define FETCH_B(words, s_first, n_first) \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) \
-                words[i] = quads_b[b_first + min((s_first) + row + i, t_end - 1u) * b_row + (n_first) / 8u];
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                uint at = c_first + min(t_first + row + i, t_end - 1u) * (args.c_row / 8u);
-                c_0[i] = quads_c[at];
-                c_1[i] = quads_c[at + WORDS];
-            }
-            FETCH_B(b_0, 0u, 0u)
-            FETCH_B(b_1, 0u, HEAD)
-            FETCH_HIN(first_hin, h_first)
-            // d goes through shared memory: a load that is the same in all lanes is waited for at once, with all others on their way.
-            float own_skip = has(args.flags, HAS_D) ? load_d(args.d_at + h_first + min(LANE, block_heads - 1u)) : 0.0;
-            PUT(0u, c_0)
-            PUT(HALF, c_1)
-            subgroup_sync();
-            [[unroll]] for (uint k = 0u; k < STATES; k++) {
-                coopMatLoad(c_rows[k], stage, row_first * PITCH + k * MATRIX_K / 8u, PITCH, ROW_MAJOR);
-                coopMatLoad(c_rows[STATES + k], stage, HALF + row_first * PITCH + k * MATRIX_K / 8u, PITCH, ROW_MAJOR);
-            }
-            subgroup_sync();
-            if (LANE < T0) skips[LANE] = own_skip * CUT;
-            PUT(0u, b_0)
-// products[n] += c times b of block block_of, half of the states.
-#define MULTIPLY_B(half_at, k_first, block_of) \
-            [[unroll]] for (uint k = 0u; k < STATES; k++) { \
-                MatrixB column; \
-                coopMatLoad(column, stage, (half_at) + (block_of) * ROWS * PITCH + k * MATRIX_K / 8u, PITCH, COLUMN_MAJOR); \
-                products[n] = coopMatMulAdd(c_rows[(k_first) + k], column, products[n]); \
-            }
-            [[unroll]] for (uint n = 0u; n < BLOCKS; n++) products[n] = MatrixSum(0.0);
-            if (below) {
-                barrier();
-                FETCH_B(b_0, T1, 0u)
-                PUT(HALF, b_1)
-                FETCH_B(b_1, T1, HEAD)
-                [[unroll]] for (uint n = 0u; n < BLOCKS; n++) MULTIPLY_B(0u, 0u, n)
-                barrier();
-                [[unroll]] for (uint n = 0u; n < BLOCKS; n++) MULTIPLY_B(HALF, STATES, n)
-                PUT(0u, b_0)
-                [[unroll]] for (uint n = 0u; n < BLOCKS; n++) {
-                    cb_rows[n] = MatrixA(products[n] * (CUT / LIFT));
-                    products[n] = MatrixSum(0.0);
-                }
-            }
-#define OWN_BLOCK ((block - n) % BLOCKS)
-            barrier();
-            PUT(HALF, b_1)
-            if (below) FETCH_BELOW(h_first)
-            FETCH_OWN(h_first)
-            FETCH_TOKENS(first_tokens, first_reference, h_first)
-            FETCH_SCALES(h_first)
-            [[unroll]] for (uint n = 0u; n < BLOCKS; n++) {
-                if (n == 0u || n <= block) MULTIPLY_B(0u, 0u, OWN_BLOCK)
-            }
-            barrier();
-            PUT_HIN(0u, first_hin, h_first)
-            uint largest = floatBitsToUint(1e-30); // of the numbers among them, by their bits
-            [[unroll]] for (uint n = 0u; n < BLOCKS; n++) {
-                if (n == 0u || n <= block) MULTIPLY_B(HALF, STATES, OWN_BLOCK)
-                if (n == 0u) coopMatPerElementNV(products[n], products[n], up_to_own);
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) {
-                    uint bits = floatBitsToUint(products[n][e]) & 0x7fffffffu;
-                    if (bits < 0x7f800000u) largest = max(largest, bits);
-                }
-            }
-            own_unit = power_above(uintBitsToFloat(subgroupMax(largest))) * exp2(-15.0);
-            [[unroll]] for (uint n = 0u; n < BLOCKS; n++) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) own_cb[n][e] = float16_t(products[n][e] * (1.0 / own_unit));
-            }
-            PUT_FACTORS(0u, first_tokens, first_reference)
-            barrier();
-        }
+#include "output_streamed_cb.glsl"
 
         uint side = 0u; // the half in which a head begins
         for (uint head = 0u; head < block_heads; head++) {
