@@ -136,6 +136,17 @@ static inline float *prefilled(dart_model *model, const dart_state_options *opti
     return logits;
 }
 
+/* A go_on that ends a call after `most` submissions. */
+typedef struct patience {
+    uint32_t asked, most;
+} patience;
+
+static inline bool go_on(void *user)
+{
+    patience *p = user;
+    return ++p->asked <= p->most;
+}
+
 /* The larger of relative L2 and L-infinity; infinite for NaN. */
 static inline double distance(const float *got, const float *expected, size_t count)
 {

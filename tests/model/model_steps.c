@@ -307,16 +307,6 @@ static void stops_where_the_blocks_end(void **unused)
 
 /* ---- Prefill in slices ---- */
 
-typedef struct patience {
-    uint32_t asked, most;
-} patience;
-
-static bool go_on(void *user)
-{
-    patience *p = user;
-    return ++p->asked <= p->most;
-}
-
 static void prefills_in_slices(void **unused)
 {
     (void)unused;

@@ -1,0 +1,250 @@
+/* Sequences that go back, stop early, and do anything in any order: one of the files of model_values. */
+#include "value_cases.h"
+
+/* Which ids a sequence has consumed, which repetition_penalty asks for, goes back with it. */
+void forgets_what_was_taken_back(void **unused)
+{
+    (void)unused;
+    enum { PROMPT = 21, N = 12 };
+    const dart_sampling penalty = {.repetition_penalty = 3};
+    dart_model *model = model_of_kind(&kinds[0]);
+    int32_t *ids = ids_of(1, model->config.V), plain[N], first[N], again[N], after[N];
+    const dart_prefill_args prompt = {.ids = ids, .L = PROMPT, .sampling = &penalty};
+    dart_state *state = state_of_kind(model, &kinds[0], 1);
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = PROMPT, .sampling = &(dart_sampling){0}}), "dart_prefill");
+    must(dart_generate(state, &(dart_generate_args){.n = N, .ids = plain}), "dart_generate");
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    must(dart_prefill(state, &prompt), "dart_prefill");
+    must(dart_state_mark(state, 0), "dart_state_mark");
+    must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = &penalty, .ids = first}), "dart_generate");
+    assert_memory_not_equal(first, plain, sizeof first);
+    must(dart_state_truncate(state, 0, PROMPT, NULL), "dart_state_truncate");
+    must(dart_prefill(state, &(dart_prefill_args){.sampling = &penalty}), "dart_prefill");
+    must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = &penalty, .ids = again}), "dart_generate");
+    assert_memory_equal(again, first, sizeof first);
+    /* Without the mark, all tokens again. */
+    must(dart_state_truncate(state, 0, PROMPT - 3, ids), "dart_state_truncate");
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids + PROMPT - 3, .L = 3, .sampling = &penalty}), "dart_prefill");
+    must(dart_generate(state, &(dart_generate_args){.n = N, .sampling = &penalty, .ids = after}), "dart_generate");
+    assert_memory_equal(after, first, sizeof first);
+    dart_state_destroy(&state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+void returns_to_marks(void **unused)
+{
+    (void)unused;
+    enum { B = 3 };
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        const kind *k = &kinds[i];
+        dart_model *model = model_of_kind(k);
+        const uint32_t V = model->config.V;
+        const bool transformer = model->config.transformer;
+        int32_t *ids = ids_of(MOST_B, V);
+        float at_mark[B * 97], got[B * 97];
+        run r = {.state = state_of_kind(model, k, B), .ids = ids};
+        feed_counts(&r, (const uint32_t[]){16, 3, 0});
+        must(dart_state_mark(r.state, 0), "dart_state_mark"); /* a chunk's border */
+        last_logits(r.state, at_mark);
+        steps(&r, 7, NULL);
+        must(dart_state_mark(r.state, 0), "dart_state_mark"); /* none: 23, with windows open */
+        steps(&r, 12, NULL);
+        /* To a token between two marks: the last ids. */
+        must(dart_state_truncate(r.state, 0, 21, ids), "dart_state_truncate");
+        r.at[0] = 21;
+        for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+        steps(&r, 4, NULL);
+        for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+        /* To the mark itself: the same bits. */
+        must(dart_state_truncate(r.state, 0, 16, transformer ? ids : NULL), "dart_state_truncate");
+        r.at[0] = 16;
+        last_logits(r.state, got);
+        if (!transformer) assert_memory_equal(got, at_mark, V * sizeof *got);
+        for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+        quiet = true;
+        assert_int_equal(dart_decode(r.state, &(dart_decode_args){.ids = NULL}), DART_INVALID_ARGUMENT);
+        if (!transformer) assert_int_equal(dart_state_truncate(r.state, 0, 15, NULL), DART_INVALID_ARGUMENT);
+        const int32_t bad[2] = {0, -1};
+        assert_int_equal(dart_state_truncate(r.state, 1, 2, bad), DART_INVALID_ARGUMENT);
+        quiet = false;
+        /* Without a mark, from the beginning; and to nothing. */
+        must(dart_state_truncate(r.state, 1, 11, ids + L), "dart_state_truncate");
+        r.at[1] = 11;
+        must(dart_state_truncate(r.state, 2, 0, NULL), "dart_state_truncate");
+        r.at[2] = 0;
+        for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+        steps(&r, 9, NULL);
+        for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+        assert_true(transformer || dart_state_bytes(r.state, DART_STATE_MARKS) > 0);
+        dart_state_destroy(&r.state);
+        free(ids);
+        dart_model_destroy(&model);
+    }
+}
+
+/* Ended after any number of submissions, a layer each: every sequence stands behind a whole piece, and goes on. */
+void stops_behind_a_piece(void **unused)
+{
+    (void)unused;
+    enum { B = 2 };
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        const kind *k = &kinds[i];
+        dart_model *model = model_of_kind(k);
+        int32_t *ids = ids_of(MOST_B, model->config.V);
+        bool done = false, stood_between = false;
+        for (uint32_t most = 0; !done; most++) {
+            run r = {.state = state_of_kind(model, k, B), .ids = ids};
+            r.state->slice_ns = 1;
+            feed_counts(&r, (const uint32_t[]){3, 0});
+            steps(&r, 2, NULL);
+            patience p = {.most = most};
+            int32_t rows[B * L];
+            for (uint32_t b = 0; b < B; b++) memcpy(&rows[b * 30], &ids[b * L + r.at[b]], 30 * sizeof *rows);
+            quiet = true;
+            const dart_status status =
+                dart_prefill(r.state, &(dart_prefill_args){.ids = rows, .L = 30, .go_on = go_on, .user = &p, .sampling = &(dart_sampling){0}});
+            quiet = false;
+            done = status == DART_OK;
+            if (!done) assert_int_equal(status, DART_CANCELLED);
+            for (uint32_t b = 0; b < B; b++) {
+                const uint32_t position = (uint32_t)dart_state_position(r.state, b);
+                stood_between = stood_between || (position > r.at[b] && position < r.at[b] + 30);
+                r.at[b] = position;
+            }
+            for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+            const uint32_t room = r.at[0] > r.at[1] ? L - r.at[0] : L - r.at[1];
+            steps(&r, room < 3 ? room : 3, NULL);
+            for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+            dart_state_destroy(&r.state);
+        }
+        assert_true(stood_between);
+        free(ids);
+        dart_model_destroy(&model);
+    }
+}
+
+/* A broken state of one sequence is mended by resetting sequence 0. */
+void resetting_the_only_sequence_mends(void **unused)
+{
+    (void)unused;
+    dart_model *model = model_of(&small, NULL);
+    int32_t *ids = ids_of(1, small.V);
+    run r = {.state = state_of(model, NULL), .ids = ids};
+    feed_counts(&r, (const uint32_t[]){20});
+    r.state->broken = DART_TIMEOUT;
+    quiet = true;
+    assert_int_equal(dart_state_save(r.state, -1, path), DART_TIMEOUT);
+    assert_int_equal(dart_state_load(r.state, -1, path), DART_TIMEOUT);
+    assert_int_equal(dart_state_truncate(r.state, 0, 0, NULL), DART_TIMEOUT);
+    quiet = false;
+    must(dart_state_reset(r.state, 0), "dart_state_reset");
+    r.at[0] = 0;
+    feed_counts(&r, (const uint32_t[]){12});
+    check_sequence(&r, &kinds[0], 0, ids, 12);
+    dart_state_destroy(&r.state);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+/* ---- Anything, in any order ---- */
+
+static uint32_t random_state;
+static uint32_t below(uint32_t limit)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (random_state >> 8) % limit;
+}
+
+typedef struct history {
+    int32_t ids[MOST_B][L];
+    uint32_t count[MOST_B];
+} history;
+
+/* Two states and a file; every sequence is what its own history says. */
+void keeps_histories(void **unused)
+{
+    (void)unused;
+    enum { ROUNDS = 24, ACTIONS = 14 };
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        random_state = 977 + round;
+        const kind *k = &kinds[below(COUNT_OF(kinds))];
+        dart_model *model = model_of_kind(k);
+        const uint32_t V = model->config.V;
+        run r[2];
+        history h[2], saved;
+        bool has_file = false;
+        uint32_t saved_B = 0;
+        memset(h, 0, sizeof h);
+        for (int i = 0; i < 2; i++) r[i] = (run){.state = state_of_kind(model, k, 1 + below(MOST_B))};
+        for (uint32_t action = 0; action < ACTIONS; action++) {
+            const uint32_t i = below(2), b = below(r[i].state->B), B = r[i].state->B;
+            run *now = &r[i];
+            history *own = &h[i];
+            switch (below(8)) {
+            case 0:
+            case 1: { /* tokens at once */
+                int32_t rows[MOST_B * L] = {0};
+                uint32_t counts[MOST_B];
+                for (uint32_t s = 0; s < B; s++) {
+                    counts[s] = below(L - own->count[s] + 1);
+                    if (below(2)) counts[s] /= 2;
+                    for (uint32_t t = 0; t < counts[s]; t++) rows[s * L + t] = own->ids[s][own->count[s]++] = (int32_t)below(V);
+                }
+                must(dart_prefill(now->state, &(dart_prefill_args){.ids = rows, .L = L, .counts = counts}), "dart_prefill");
+                break;
+            }
+            case 2: { /* steps */
+                bool room = true;
+                for (uint32_t s = 0; s < B; s++) room = room && own->count[s] + 5 < L;
+                for (uint32_t t = 0; t < 5 && room; t++) {
+                    int32_t ids[MOST_B];
+                    for (uint32_t s = 0; s < B; s++) ids[s] = own->ids[s][own->count[s]++] = (int32_t)below(V);
+                    must(dart_decode(now->state, &(dart_decode_args){.ids = ids}), "dart_decode");
+                }
+                break;
+            }
+            case 3: { /* a copy */
+                const uint32_t from = below(2), from_b = below(r[from].state->B);
+                must(dart_state_copy(now->state, b, r[from].state, from_b), "dart_state_copy");
+                memmove(own->ids[b], h[from].ids[from_b], sizeof own->ids[b]);
+                own->count[b] = h[from].count[from_b];
+                break;
+            }
+            case 4: { /* out */
+                const bool all = below(2) == 0;
+                must(dart_state_save(now->state, all ? -1 : (int32_t)b, path), "dart_state_save");
+                has_file = true;
+                saved = *own;
+                saved_B = all ? B : 1;
+                if (!all) {
+                    memcpy(saved.ids[0], own->ids[b], sizeof saved.ids[0]);
+                    saved.count[0] = own->count[b];
+                }
+                break;
+            }
+            case 5: /* in */
+                if (has_file && saved_B == B) {
+                    must(dart_state_load(now->state, -1, path), "dart_state_load");
+                    *own = saved;
+                } else if (has_file && saved_B == 1) {
+                    must(dart_state_load(now->state, (int32_t)b, path), "dart_state_load");
+                    memcpy(own->ids[b], saved.ids[0], sizeof saved.ids[0]);
+                    own->count[b] = saved.count[0];
+                }
+                break;
+            case 6: must(dart_state_mark(now->state, b), "dart_state_mark"); break;
+            default:
+                own->count[b] = below(own->count[b] + 1);
+                must(dart_state_truncate(now->state, b, own->count[b], own->ids[b]), "dart_state_truncate");
+                break;
+            }
+        }
+        for (int i = 0; i < 2; i++) {
+            for (uint32_t b = 0; b < r[i].state->B; b++) check_sequence(&r[i], k, b, h[i].ids[b], h[i].count[b]);
+            dart_state_destroy(&r[i].state);
+        }
+        dart_model_destroy(&model);
+    }
+    remove(path);
+}
