@@ -4,7 +4,8 @@
 #   tools/setup.sh [--build] [--test] [--demo] [--mali]      (default: --build)
 #
 #   --build  compiler, CMake, the C libraries, Vulkan headers, volk, glslang, spirv-tools
-#   --test   the above, cmocka, clang, clang-tidy, shellcheck, git, and the Vulkan drivers and layers that tests run on
+#   --test   the above, cmocka, clang, clang-tidy, shellcheck, git, and in .deps the Vulkan drivers and layers that tests run on
+#            and pip's `tokenizers`, which tokenizers are compared with
 #   --demo   --build, gnuplot, and a Vulkan driver if this machine has none
 #   --mali   what tools/compilers/mali.sh needs beside --test, on Debian: qemu, a compiler for arm64, and arm64 packages in .deps
 #
@@ -16,6 +17,7 @@
 # What the rest of the project relies on afterwards:
 #   .deps/bin      glslang, spirv-val, spirv-opt, spirv-dis, spirv-as
 #   .deps/include  vulkan/, vk_video/, volk.h, volk.c
+#   .deps/python   what tests import beyond Python's standard library
 # and tools/with-vulkan.sh, which finds the drivers. Running it again is cheap, and moving the checkout harmless.
 set -eu
 
@@ -289,6 +291,27 @@ swiftshader_folder() {
     mv "$work" "$dir"
 }
 
+# The reference of tokenizers, in the version that the tables in src/text were made with. It needs no other package. Without pip or
+# its index the tests that import it are skipped, and say so.
+python_folder() {
+    local dir=$deps/python work=$deps/python.new version
+    version=$(sed -n 's/.*pip tokenizers \([0-9.]*[0-9]\) .*/\1/p' "$root/src/text/unicode_classes.c")
+    [ -n "$version" ] || die "src/text/unicode_classes.c names no version of tokenizers"
+    [ "$(cat "$dir/.stamp" 2>/dev/null)" != "tokenizers $version" ] || return 0
+    if ! python3 -m pip --version >/dev/null 2>&1; then install_packages "" python3-pip; fi
+    say "fetching pip's tokenizers $version into .deps/python"
+    rm -rf "$work"
+    if ! PIP_ROOT_USER_ACTION=ignore logged python3 -m pip install -q --no-deps --only-binary :all: --disable-pip-version-check \
+        --target "$work" "tokenizers==$version"; then
+        say "tokenizers $version could not be installed: tests against it will be skipped"
+        rm -rf "$work"
+        return 0
+    fi
+    printf 'tokenizers %s\n' "$version" >"$work/.stamp"
+    rm -rf "$dir"
+    mv "$work" "$dir"
+}
+
 # --- one view of both: .deps/bin and .deps/include --------------------------------------------------------
 
 # $1: path, content on stdin. Leaves the file alone when it is right already, so that nothing gets rebuilt.
@@ -390,7 +413,10 @@ main() {
     if [ $tools_from = newer ] || [ $distribution$level = debiantest ]; then newer_folder $folder; fi
     unify
     if [ $distribution$level = debiantest ]; then private_folder radv "$radv_suite" "mesa-vulkan-drivers" ""; fi
-    if [ $level = test ]; then swiftshader_folder; fi
+    if [ $level = test ]; then
+        swiftshader_folder
+        python_folder
+    fi
     if [ -n "$mali" ]; then
         private_folder mali/newer "$newer_suite" "mesa-vulkan-drivers libvulkan1" "" arm64
         # To link with: of this system's release, as its compiler's C library is.
