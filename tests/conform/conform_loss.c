@@ -68,10 +68,13 @@ void conform_loss(conform_data *d)
         if (targets[t] < 0 || targets[t] >= (int32_t)V) continue;
         count++;
         if (t % 2 == 0 && t > 1) { /* the target is the largest, unless that is hard to tell */
-            uint64_t best = 0;
-            for (uint64_t v = 1; v < V; v++)
-                if (logit(x, weight, t, v) > logit(x, weight, t, best)) best = v;
-            targets[t] = (int32_t)best;
+            double best = -INFINITY;
+            for (uint32_t v = 0; v < V; v++) {
+                const double z = logit(x, weight, t, v);
+                if (!(z > best)) continue;
+                best = z;
+                targets[t] = (int32_t)v;
+            }
         }
         int first = judge_choice(x, weight, t, targets[t], &largest);
         while (first < 0) {

@@ -259,6 +259,17 @@ static void pass(tape *t, size_t to, size_t from, double slope)
     t->squares[to] += slope * slope * t->squares[from];
 }
 
+/* The same of element `from` to `count` neighbours, each with a slope of its own. */
+static void pass_each(tape *t, size_t to, size_t from, const double *slopes, size_t count)
+{
+    const double gradient = t->gradients[from], square = t->squares[from];
+    double *gradients = t->gradients + to, *squares = t->squares + to;
+    for (size_t i = 0; i < count; i++) {
+        gradients[i] += slopes[i] * gradient;
+        squares[i] += slopes[i] * slopes[i] * square;
+    }
+}
+
 /* One node's gradient, handed to its operands. */
 static void hand_back(tape *t, const node *n)
 {
@@ -292,16 +303,20 @@ static void hand_back(tape *t, const node *n)
         for (size_t i = 0; i < a->count; i++) pass(t, a->at + i, n->at, 1);
         break;
     case OUTER:
-        for (size_t i = 0; i < count; i++) pass(t, a->at + i / b->count, n->at + i, y[i % b->count]);
-        for (size_t i = 0; i < count; i++) pass(t, b->at + i % b->count, n->at + i, x[i / b->count]);
+        for (size_t i = 0; i < a->count; i++)
+            for (size_t k = 0; k < b->count; k++) pass(t, a->at + i, n->at + i * b->count + k, y[k]);
+        for (size_t i = 0; i < a->count; i++)
+            for (size_t k = 0; k < b->count; k++) pass(t, b->at + k, n->at + i * b->count + k, x[i]);
         break;
-    case ROWS: /* n of a->count / b->count, p of b->count */
-        for (size_t i = 0; i < a->count; i++) pass(t, a->at + i, n->at + i / b->count, y[i % b->count]);
-        for (size_t i = 0; i < a->count; i++) pass(t, b->at + i % b->count, n->at + i / b->count, x[i]);
+    case ROWS: /* a: count x b->count */
+        for (size_t i = 0; i < count; i++) pass_each(t, a->at + i * b->count, n->at + i, y, b->count);
+        for (size_t i = 0; i < count; i++) pass_each(t, b->at, n->at + i, x + i * b->count, b->count);
         break;
-    case COLUMNS: /* n of b->count, p of count */
-        for (size_t i = 0; i < a->count; i++) pass(t, a->at + i, n->at + i % count, y[i / count]);
-        for (size_t i = 0; i < a->count; i++) pass(t, b->at + i / count, n->at + i % count, x[i]);
+    case COLUMNS: /* a: b->count x count */
+        for (size_t i = 0; i < b->count; i++)
+            for (size_t k = 0; k < count; k++) pass(t, a->at + i * count + k, n->at + k, y[i]);
+        for (size_t i = 0; i < b->count; i++)
+            for (size_t k = 0; k < count; k++) pass(t, b->at + i, n->at + k, x[i * count + k]);
         break;
     case APPLY:
         for (size_t i = 0; i < count; i++) pass(t, a->at + i, n->at + i, n->function(x[i], n->numbers).slope);
