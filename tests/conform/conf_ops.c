@@ -1,6 +1,6 @@
 /* Every op in every variant against the oracle, and the devices against one another:
- * conf_ops [--filter TEXT]... [--skip VARIANT] [--all VARIANT] [--seed N] [--minimum-limits] DEVICE_SPEC... One test a device; cases that
- * did not run are listed. Without --seed every run has inputs of its own; what it prints says which. A variant that is skipped runs only
+ * conf_ops [--filter TEXT]... [--without TEXT] [--skip VARIANT] [--all VARIANT] [--seed N] [--minimum-limits] DEVICE_SPEC... One test a device;
+ * cases that did not run are listed. Without --seed every run has inputs of its own; what it prints says which. A variant that is skipped runs only
  * where the device chooses its rows. With --all it is a failure when a case launches a kernel that has a row of that name and does not run
  * in that row as well. */
 #include "conform.h"
@@ -34,7 +34,7 @@ static dart_device_info devices[MAX_DEVICES];
 static size_t devices_count;
 static json_t *results; /* of all filters */
 static bool minimum_limits;
-static const char *every; /* of --all */
+static const char *every, *without; /* of --all and --without */
 
 /* The first two or three numbers with a dot between them; 0.0.0 without any. */
 static void read_version(const char *text, long version[3])
@@ -177,8 +177,8 @@ static bool run(const char *const *specs, const char *filter, const char *skip, 
     FILE *file = tmpfile();
     json_error_t error;
     if (file == NULL) return false;
-    const conform_options options = {.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .skip = skip, .json = true,
-                                     .seed = seed, .minimum_limits = minimum_limits};
+    const conform_options options = {.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .without = without,
+                                     .skip = skip, .json = true, .seed = seed, .minimum_limits = minimum_limits};
     conform_all(context, &options, file);
     rewind(file);
     json_t *report = json_loadf(file, 0, &error);
@@ -204,6 +204,8 @@ int main(int argc, char **argv)
         dart_device *device = NULL;
         if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc && filters_count < MAX_FILTERS) {
             filters[filters_count++] = argv[++i];
+        } else if (strcmp(argv[i], "--without") == 0 && i + 1 < argc) {
+            without = argv[++i];
         } else if (strcmp(argv[i], "--skip") == 0 && i + 1 < argc) {
             skip = argv[++i];
         } else if (strcmp(argv[i], "--all") == 0 && i + 1 < argc) {

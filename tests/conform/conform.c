@@ -385,6 +385,7 @@ static void run_line(suite *s, const conform_case *c, tally *tallies)
     char name[160];
     conform_name(c, name, sizeof name);
     if (s->options->filter != NULL && strstr(name, s->options->filter) == NULL) return;
+    if (s->options->without != NULL && strstr(name, s->options->without) != NULL) return;
     if (s->options->list) {
         fprintf(s->out, "%s\n", name);
         s->passed++;

@@ -89,6 +89,7 @@ typedef struct conform_options {
     const char *const *devices; /* specs; NULL: every usable device of the context */
     uint32_t devices_count;
     const char *filter;         /* only cases whose name contains this */
+    const char *without;        /* no cases whose name contains this; NULL: all of them */
     const char *skip;           /* a variant that is not asked for by name; NULL: none */
     const char *variant;        /* of those that are asked for by name only this one; NULL: all */
     bool list;                  /* only print the names of the cases */

@@ -175,10 +175,11 @@ static inline int run_on_device(int argc, char **argv, const struct CMUnitTest *
         argc--;
     }
     if (argc != 3 && argc != 4) {
-        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR [--minimum-limits] [TEST]\n", argv[0]);
+        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR [--minimum-limits] [TEST | -TEST]\n", argv[0]);
         return 2;
     }
-    if (argc == 4) cmocka_set_test_filter(argv[3]);
+    if (argc == 4 && argv[3][0] == '-') cmocka_set_skip_filter(argv[3] + 1);
+    else if (argc == 4) cmocka_set_test_filter(argv[3]);
     spec = argv[1];
     data_folder = argv[2];
     return _cmocka_run_group_tests(argv[0], tests, count, open_device, close_device);
