@@ -79,7 +79,9 @@ static void check_promises(const record *r)
     for (uint32_t i = 0; i < KERNEL_MAX_BINDINGS; i++) {
         const backend_binding *b = &launch->bindings[i];
         if (b->memory == NULL) {
-            if (i < KERNEL_TYPED_BINDINGS && (launch->dtypes >> 2 * i & 3) != 0) complain(&s.counts.broken, r->kernel, "type of an absent binding");
+            const uint32_t type = i < KERNEL_TYPED_BINDINGS ? launch->dtypes >> 2 * i & 3 : 0;
+            const bool named = i < r->kernel->bindings_count;
+            if (type != 0 && !(type == DART_I32 && named)) complain(&s.counts.broken, r->kernel, "type of an absent binding");
             continue;
         }
         bound++;

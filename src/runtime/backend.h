@@ -36,7 +36,7 @@ typedef struct backend_binding {
 /* A variant with its specialisation: the unit that a backend compiles, if it compiles at run time. */
 typedef struct backend_code {
     const kernel_row *row;
-    uint32_t dtypes; /* two bits a binding, see shaders/args.h */
+    uint32_t dtypes; /* two bits a binding, see shaders/args.h; absent: 0, or that of integers */
     uint32_t T0, T1;
 } backend_code;
 

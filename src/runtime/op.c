@@ -229,7 +229,12 @@ static void bind(op_call *call, backend_launch *launch, const op_binding *bindin
     const kernel_info *kernel = &kernel_table[launch->row->id];
     if (binding->row != NULL) *binding->row = op_row(operand);
     if (binding->at != NULL) *binding->at = 0;
-    if (!op_has(&operand->of)) return;
+    if (!op_has(&operand->of)) {
+        /* As where it is there: kernels ask a flag, and calls with and without a `seq` share compiled code. */
+        if ((operand->kinds & (OP_FLOAT | OP_I32)) == OP_I32 && binding->slot < KERNEL_TYPED_BINDINGS)
+            launch->dtypes |= (uint32_t)DART_I32 << (2 * binding->slot);
+        return;
+    }
     const uint64_t size = dart_dtype_size(operand->of.dtype), elements = (operand->rows - 1) * op_row(operand) + operand->width;
     const uint64_t begin = operand->of.offset * size, before = begin % BACKEND_ALIGN, bytes = before + elements * size;
     const char *name = kernel->bindings[binding->slot].name;
