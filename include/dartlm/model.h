@@ -124,6 +124,8 @@ typedef struct dart_state_options {
                               whole decoding steps; their number is computed from the measured time of earlier submissions.
                               Results do not depend on it. */
     uint32_t marks;        /* the most marks of a sequence (dart_state_mark), at most 1024; 0: 1 */
+    bool keep_queries;     /* decoding steps keep what dart_state_queries returns; small batches then decode in more launches. No effect
+                              without state-memory attention */
 } dart_state_options;
 
 /* B empty sequences at position 0. options may be NULL. DART_UNSUPPORTED when a tensor of B sequences exceeds
@@ -159,6 +161,21 @@ typedef enum dart_state_kind {
 } dart_state_kind;
 /* Bytes on the device, of all layers and sequences. */
 DART_API uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind);
+
+/* What state-memory attention of one token and layer reads, where it lies on the device: for programs that show what a model attends to.
+ * With qn = q / rms(q) and en = e / rms(e), rms(v) = sqrt(mean(v^2) + sma_eps), head h of group g = h / (H / G) computes
+ *   logit_m = qn_g . (dh_m en_g) / sqrt(N),   weight_m = exp(logit_m) / sum over j < M of exp(logit_j),   m < M,
+ * with dh_m as it is stored, normalised. */
+typedef struct dart_queries {
+    uint32_t M;                 /* memories that the token attends to: of chunks closed before its own */
+    dart_tensor q, e;           /* G N and G P, after convolution, in the dtype of activations */
+    const dart_memories *runs;  /* of this sequence and layer, in order, without gaps: those that hold memories 0 .. M - 1 */
+    uint32_t runs_count;        /* 0 where M is */
+} dart_queries;
+/* Of the newest token of sequence b in a layer. The state must have been made with keep_queries, and a decoding step (dart_decode,
+ * dart_generate) must have consumed the token: else DART_INVALID_ARGUMENT. Tensors and runs may be read, by streams and through
+ * dart_vulkan_buffer_of too, until the next call on the state. Launches nothing. */
+DART_API dart_status dart_state_queries(dart_state *state, uint32_t b, uint32_t layer, dart_queries *queries);
 
 /* ---- States are values ---------------------------------------------------------------------------------------- */
 

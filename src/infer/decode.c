@@ -17,7 +17,7 @@ static dart_status record(dart_state *state, const char *call)
     const dart_tensor last = model_work_tensor(state, WORK_LAST), live = model_work_tensor(state, WORK_LIVE);
     state->recorded = false;
     dart_status status = dart_stream_begin(stream);
-    const model_pass pass = {.B = state->B, .L = 1, .windowed = state->windowed, .span = span};
+    const model_pass pass = {.B = state->B, .L = 1, .windowed = state->windowed, .step = true, .span = span};
     if (status == DART_OK) status = model_record_embedding(state, stream, &pass, WORK_NEXT);
     if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     if (status == DART_OK) status = model_record_norm(state, stream, state->B, &live, &last);
@@ -103,6 +103,7 @@ static dart_status follow(dart_state *state, uint32_t steps, const char *call)
         state->taken[b] = state->stops ? (uint32_t)(state->host_seq[2 * b] - state->positions[b]) : steps;
         state->positions[b] += (int32_t)state->taken[b];
         state->ended[b] = state->stops && state->host_seq[2 * b + 1] == 0;
+        if (state->keeps_queries && state->taken[b] > 0) state->queries_at[b] = state->positions[b];
     }
     return DART_OK;
 }

@@ -37,7 +37,7 @@ static model_block_window window_of(const dart_state *state, uint32_t layer)
     return window;
 }
 
-static dart_memories memories_of(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block)
+dart_memories model_memories_of(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block)
 {
     const memory_block *from = &state->blocks[block];
     const dart_model_config *c = &state->model->config;
@@ -57,8 +57,8 @@ static model_block_args block_args(dart_state *state, const model_pass *pass, ui
     seq.offset = 2 * (uint64_t)pass->b;
     const uint32_t closing_count = span->close_to - span->close_from;
     dart_memories *closing = closing_count > 0 ? &state->runs[span->runs] : NULL;
-    for (uint32_t i = 0; i < span->runs; i++) state->runs[i] = memories_of(state, layer, pass->b, i);
-    for (uint32_t i = 0; i < closing_count; i++) closing[i] = memories_of(state, layer, pass->b, span->close_from + i);
+    for (uint32_t i = 0; i < span->runs; i++) state->runs[i] = model_memories_of(state, layer, pass->b, i);
+    for (uint32_t i = 0; i < closing_count; i++) closing[i] = model_memories_of(state, layer, pass->b, span->close_from + i);
     model_block_args args = {
         .config = &state->model->config, .B = pass->B, .L = pass->L, .S = state->S, .sma = state->sma,
         .x = model_work_tensor(state, WORK_STREAM), .seq = seq, .weights = model_layer_weights(state->model, layer),
@@ -69,6 +69,7 @@ static model_block_args block_args(dart_state *state, const model_pass *pass, ui
                  .y = model_work_tensor(state, WORK_Y)},
         .read = state->runs, .read_count = span->runs, .closing = closing, .closing_count = closing_count};
     if (pass->windowed) args.window = window_of(state, layer);
+    if (pass->step && state->keeps_queries) args.work.sma_conv = model_queries_of(state, layer);
     if (pass->T > 0) {
         const uint64_t room = base_round_up(state->raw_slots * model_config_memory(&state->model->config) * 4, BACKEND_ALIGN) / 4;
         const dart_tensor raw = {.buffer = state->raw, .dtype = DART_F32};

@@ -30,6 +30,7 @@ dart_tensor model_part_tensor(const model_part *part, dart_buffer *layer, uint32
 void model_sequence_replaced(dart_state *state, uint32_t b, int32_t position)
 {
     state->positions[b] = position;
+    state->queries_at[b] = -1;
     state->ended[b] = false;
     state->judged = false;
     state->seq_current = false;

@@ -344,6 +344,7 @@ static dart_status run_piece(dart_state *state, const dart_prefill_args *a, cons
     for (uint32_t b = p->b; b < p->b + p->B; b++) {
         const uint32_t count = part_of(a, p, b);
         state->positions[b] += (int32_t)count;
+        if (count > 0) state->queries_at[b] = -1;
         if (count > 0) state->ended[b] = false;
     }
     return DART_OK;

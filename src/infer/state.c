@@ -48,12 +48,13 @@ static dart_status allocate(dart_state *state)
     state->host_stops = device_calloc(device, state->B, STOP_WORDS * sizeof *state->host_stops);
     state->ended = device_calloc(device, state->B, sizeof *state->ended);
     state->taken = device_calloc(device, state->B, sizeof *state->taken);
+    state->queries_at = device_calloc(device, state->B, sizeof *state->queries_at);
     state->host_ends = device_calloc(device, state->B, sizeof *state->host_ends);
     state->host_rows = device_calloc(device, state->logits_rows, sizeof *state->host_rows);
     state->host_places = device_calloc(device, state->logits_rows, sizeof *state->host_places);
     if (state->host_cu == NULL || state->positions == NULL || state->layers == NULL || state->host_ids == NULL || state->host_log == NULL ||
         state->host_steps == NULL || state->host_seq == NULL || state->host_next == NULL || state->host_settings == NULL ||
-        state->host_stops == NULL || state->ended == NULL || state->taken == NULL ||
+        state->host_stops == NULL || state->ended == NULL || state->taken == NULL || state->queries_at == NULL ||
         state->host_ends == NULL || state->host_rows == NULL || state->host_places == NULL)
         return DART_OUT_OF_MEMORY;
     dart_status status = DART_OK;
@@ -64,6 +65,7 @@ static dart_status allocate(dart_state *state)
         if (bytes > 0) status = dart_buffer_create(device, bytes, &state->work[w]);
         state->work_bytes += bytes;
     }
+    if (status == DART_OK) status = model_queries_reserve(state);
     if (status == DART_OK) status = dart_stream_create(device, NULL, &state->prefill);
     if (status == DART_OK) status = dart_stream_create(device, NULL, &state->ahead);
     if (status == DART_OK) status = dart_stream_create(device, NULL, &state->decode);
@@ -116,6 +118,7 @@ void dart_state_destroy(dart_state **state)
         for (uint32_t l = 0; l < s->model->config.layers; l++) dart_buffer_destroy(&s->layers[l]);
     for (uint32_t l = 0; s->windows != NULL && l < s->model->config.layers; l++) dart_buffer_destroy(&s->windows[l]);
     for (int w = 0; w < WORK_COUNT; w++) dart_buffer_destroy(&s->work[w]);
+    dart_buffer_destroy(&s->queries);
     free(s->windows);
     free(s->layers);
     free(s->positions);
@@ -129,6 +132,7 @@ void dart_state_destroy(dart_state **state)
     free(s->host_stops);
     free(s->ended);
     free(s->taken);
+    free(s->queries_at);
     free(s->host_ends);
     free(s->host_rows);
     free(s->host_places);

@@ -133,6 +133,10 @@ struct dart_state {
     bool recorded;         /* `decode` holds a recorded step, for recorded_span */
     model_span recorded_span;
     uint32_t last_steps;   /* steps of the last submission of decode */
+    bool keeps_queries;
+    dart_buffer *queries;  /* of the last step, if they are kept: for each layer the rows of WORK_SMA_CONV, queries_bytes apart */
+    uint64_t queries_bytes;
+    int32_t *queries_at;   /* B: the position for which row b is kept, -1: none */
 };
 
 /* Copies the text of report `from` to `to`, after `what`, unless status is DART_OK. Returns status. */
@@ -202,8 +206,15 @@ typedef struct model_pass {
     uint32_t b, B, L;
     uint32_t T;    /* packed: tokens of all, at host_cu; else 0 */
     bool windowed; /* L is 1, and the step uses the windows */
+    bool step;     /* a decoding step of the whole batch */
     model_span span;
 } model_pass;
+/* Memories of sequence b on, of one block and layer. */
+dart_memories model_memories_of(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block);
+/* Where a step's convolved [q|e] go if they are kept. */
+dart_tensor model_queries_of(const dart_state *state, uint32_t layer);
+/* Makes room for them. */
+dart_status model_queries_reserve(dart_state *state);
 /* Makes room for the memories of a packed piece of T tokens of B sequences. */
 dart_status model_raw_reserve(dart_state *state, uint32_t T, uint32_t B, const char *call);
 /* Bytes of the f32 states of its chunks. */

@@ -130,6 +130,7 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->B = options->B != 0 ? options->B : 1;
     state->S = c->transformer ? 1 : options->S != 0 ? options->S : c->S;
     state->sma = c->sma && !options->no_sma;
+    state->keeps_queries = options->keep_queries && state->sma;
     state->block = options->memory_block;
     state->marks_most = options->marks != 0 ? options->marks : 1;
     state->timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : UINT64_MAX;
@@ -137,7 +138,7 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
     /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. dart_mixer_step reads with the scan's c. */
     state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU && !c->transformer &&
-                   !(state->sma && c->independent_c);
+                   !(state->sma && c->independent_c) && !state->keeps_queries;
     /* What memory costs, windows save, where they pay. */
     state->windowed = !state->fused && !c->transformer && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
                       model->device->backend->windows_pay &&

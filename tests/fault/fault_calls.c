@@ -166,6 +166,13 @@ static dart_status read_buffers(world *w) { return dart_buffer_read(w->buffers[0
 
 static dart_status make_model(world *w) { return dart_model_random(w->device, &config, 5, NULL, &w->model); }
 static dart_status make_state(world *w) { return dart_state_create(w->model, &(dart_state_options){.B = B, .memory_block = 1}, &w->state); }
+static dart_status make_asking_state(world *w)
+{
+    dart_state *state = NULL;
+    const dart_status status = dart_state_create(w->model, &(dart_state_options){.keep_queries = true}, &state);
+    dart_state_destroy(&state);
+    return status;
+}
 /* A failure in the middle of the work breaks a state until it is reset. */
 static dart_status feed(world *w)
 {
@@ -245,7 +252,7 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
     STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
     STEP(do_attention_backward),
     STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),
-    STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(feed), STEP(reset), STEP(open_model),
+    STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(make_asking_state), STEP(feed), STEP(reset), STEP(open_model),
     STEP(make_trainer), STEP(train),
 };
 enum { STEPS = sizeof steps / sizeof steps[0], STEP_OPEN = 1 };
