@@ -186,7 +186,7 @@ DART_API dart_status dart_state_queries(dart_state *state, uint32_t b, uint32_t 
 /* Writes sequence b, or with b < 0 all sequences, to a file, in the form of docs/state-file.md: positions, recurrent states, convolution
  * inputs, memories or keys and values, and the tokens chosen last, with checksums. The file appears at `path` only when it is complete and
  * on stable storage; until then what was there stays. Settings of dart_sampling and marks are not part of it. Blocking. Besides the file the
- * call needs host memory for two layers. DART_IO: the file, the state goes on. */
+ * call needs host memory for a layer on each of its threads, at most eight. DART_IO: the file, the state goes on. */
 DART_API dart_status dart_state_save(dart_state *state, int32_t b, const char *path);
 /* Replaces sequence b by the one sequence of the file, or with b < 0 all B sequences by the B of the file. The file may come from another
  * backend or device, and from models that store activations and memories otherwise: these are then converted. What the sequence yields

@@ -36,6 +36,10 @@ typedef struct file_writer file_writer;
 dart_status file_writer_open(const char *path, base_report *report, file_writer **writer);
 /* After a failure only file_writer_destroy makes sense. */
 dart_status file_writer_append(file_writer *writer, const void *data, uint64_t bytes);
+/* Whether the file has places: not where it is written through to a pipe or a device. */
+bool file_writer_has_places(const file_writer *writer);
+/* Bytes from place `at` on, from any thread. Without places, what was written so far must end at `at`. */
+dart_status file_writer_put(file_writer *writer, uint64_t at, const void *data, uint64_t bytes);
 /* On stable storage and in its place there, or failed; *writer is NULL either way. */
 dart_status file_writer_close(file_writer **writer);
 /* Gives up what was written. Accepts NULL. */

@@ -78,6 +78,19 @@ static bool file_write(file_handle handle, const uint8_t *data, uint64_t bytes)
     return true;
 }
 
+static bool file_put(file_handle handle, uint64_t at, const uint8_t *data, uint64_t bytes)
+{
+    while (bytes > 0) {
+        OVERLAPPED place = {.Offset = (DWORD)at, .OffsetHigh = (DWORD)(at >> 32)};
+        DWORD written = 0;
+        if (!WriteFile(handle, data, (DWORD)(bytes < FILE_PIECE ? bytes : FILE_PIECE), &written, &place)) return false;
+        data += written;
+        at += written;
+        bytes -= written;
+    }
+    return true;
+}
+
 static bool file_flush(file_handle handle) { return FlushFileBuffers(handle) != 0; }
 static bool file_close(file_handle handle) { return CloseHandle(handle) != 0; }
 
@@ -156,6 +169,19 @@ static bool file_write(file_handle handle, const uint8_t *data, uint64_t bytes)
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) return false;
         data += written;
+        bytes -= (uint64_t)written;
+    }
+    return true;
+}
+
+static bool file_put(file_handle handle, uint64_t at, const uint8_t *data, uint64_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t written = pwrite(handle, data, (size_t)(bytes < FILE_PIECE ? bytes : FILE_PIECE), (off_t)at);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) return false;
+        data += written;
+        at += (uint64_t)written;
         bytes -= (uint64_t)written;
     }
     return true;
@@ -306,6 +332,15 @@ fail:
 dart_status file_writer_append(file_writer *writer, const void *data, uint64_t bytes)
 {
     if (!file_write(writer->handle, data, bytes)) return file_failed(writer->report, "write", writer->path);
+    return DART_OK;
+}
+
+bool file_writer_has_places(const file_writer *writer) { return writer->kind != WRITER_THROUGH; }
+
+dart_status file_writer_put(file_writer *writer, uint64_t at, const void *data, uint64_t bytes)
+{
+    if (!file_writer_has_places(writer)) return file_writer_append(writer, data, bytes);
+    if (!file_put(writer->handle, at, data, bytes)) return file_failed(writer->report, "write", writer->path);
     return DART_OK;
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define CONVERTED ((uint64_t)1 << 16) /* elements converted at a time */
-enum { MOST_CHECKERS = 16 };
+enum { MOST_WORKERS = 16, MOST_WRITERS = 8 /* each has memory for a section */ };
 
 /* ---- Between a section and the device ---- */
 
@@ -19,8 +19,7 @@ typedef struct transfer {
     uint32_t b, layer;
     bool to_device;
     uint8_t *section;     /* to_device: only read */
-    float *values;        /* CONVERTED, scratch of to_device */
-    uint8_t *converted;   /* CONVERTED elements */
+    uint8_t *scratch;     /* of to_device: CONVERTED f32, then as many converted elements */
     const char *call;
 } transfer;
 
@@ -33,11 +32,13 @@ static dart_status move(const transfer *t, uint64_t at, dart_dtype dtype, dart_t
     if (!t->to_device) status = dart_buffer_read(tensor.buffer, tensor.offset * size, t->section + at, elements * size);
     else if (dtype == tensor.dtype) status = dart_buffer_write(tensor.buffer, tensor.offset * size, t->section + at, elements * size);
     else {
+        float *values = (float *)(void *)t->scratch;
+        uint8_t *converted = t->scratch + CONVERTED * sizeof *values;
         for (uint64_t done = 0, n; done < elements && status == DART_OK; done += n) {
             n = base_smaller(elements - done, CONVERTED);
-            dart_to_f32(dtype, t->values, t->section + at + done * file_size, (size_t)n);
-            dart_from_f32(tensor.dtype, t->converted, t->values, (size_t)n);
-            status = dart_buffer_write(tensor.buffer, (tensor.offset + done) * size, t->converted, n * size);
+            dart_to_f32(dtype, values, t->section + at + done * file_size, (size_t)n);
+            dart_from_f32(tensor.dtype, converted, values, (size_t)n);
+            status = dart_buffer_write(tensor.buffer, (tensor.offset + done) * size, converted, n * size);
         }
     }
     return model_take(&t->state->report, report, status, t->call);
@@ -125,53 +126,113 @@ static void clear_gaps(const state_file *file, uint8_t *section)
     memset(section + end, 0, (size_t)(file->layer_bytes - end));
 }
 
+/* ---- Section by section, on several threads ---- */
+
+typedef struct crew crew;
+struct crew {
+    dart_state *state;
+    const state_file *file;
+    uint32_t b; /* the sequences of the file are those from b on */
+    const char *call;
+    file_writer *writer;     /* saving */
+    const uint8_t *sections; /* checking and loading */
+    /* Section i, with memory of the worker's own. */
+    dart_status (*section)(const crew *c, uint32_t i, uint8_t *scratch);
+    uint32_t count;
+    atomic_uint next;
+    base_mutex lock; /* of what follows */
+    uint32_t failed; /* the first section that failed; count: none */
+    dart_status status;
+};
+
+typedef struct worker {
+    crew *crew;
+    uint8_t *scratch;
+    base_thread thread;
+    bool started;
+} worker;
+
+/* Sections are handed out in order, so that all before one that fails are done, too: which is the first does not depend on the threads. */
+static void work(void *argument)
+{
+    const worker *w = argument;
+    crew *c = w->crew;
+    for (uint32_t i = atomic_fetch_add(&c->next, 1); i < c->count; i = atomic_fetch_add(&c->next, 1)) {
+        const dart_status status = c->section(c, i, w->scratch);
+        if (status == DART_OK) continue;
+        base_lock(&c->lock);
+        if (i < c->failed) {
+            c->failed = i;
+            c->status = status;
+        }
+        base_unlock(&c->lock);
+        atomic_store(&c->next, c->count);
+        return;
+    }
+}
+
+static dart_status no_memory(dart_state *state, const char *call)
+{
+    dart_device *device = state->model->device;
+    return model_take(&state->report, &device->report, atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call);
+}
+
+/* All sections, on at most `most` threads with this many bytes of scratch each. The status of the first section that failed. */
+static dart_status for_sections(crew *c, uint32_t most, uint64_t scratch_bytes)
+{
+    const uint32_t cores = base_core_count();
+    worker workers[MOST_WORKERS];
+    uint32_t count = most < c->count ? most : c->count;
+    if (count > cores) count = cores;
+    /* Starting threads takes longer than moving a little. */
+    if (count < 1 || c->file->header.bytes < (UINT64_C(1) << 20)) count = 1;
+    c->failed = c->count;
+    atomic_init(&c->next, 0);
+    if (base_mutex_init(&c->lock) != DART_OK) return base_fail(&c->state->report, DART_OUT_OF_MEMORY, "%s: no lock", c->call);
+    for (uint32_t i = 0; i < count; i++) {
+        workers[i] = (worker){.crew = c};
+        if (scratch_bytes == 0) continue;
+        workers[i].scratch = device_calloc(c->state->model->device, 1, (size_t)scratch_bytes);
+        if (workers[i].scratch != NULL) continue;
+        if (i == 0) c->status = no_memory(c->state, c->call);
+        count = i; /* fewer will do */
+    }
+    for (uint32_t i = 1; i < count; i++) workers[i].started = base_thread_start(&workers[i].thread, work, &workers[i]) == DART_OK;
+    if (count > 0) work(&workers[0]);
+    for (uint32_t i = 0; i < count; i++) {
+        if (workers[i].started) base_thread_join(&workers[i].thread);
+        free(workers[i].scratch);
+    }
+    base_mutex_destroy(&c->lock);
+    return c->status;
+}
+
+static uint64_t section_at(const state_file *file, uint32_t i, uint64_t *bytes)
+{
+    *bytes = i > 0 ? file->layer_bytes : file->last_bytes;
+    return i > 0 ? file->last_bytes + (i - 1) * file->layer_bytes : 0;
+}
+
+/* Section 0: the last rows and the ids seen; section i: layer i - 1. */
+static dart_status move_section(const crew *c, uint32_t i, bool to_device, uint8_t *section, uint8_t *scratch)
+{
+    const transfer t = {.state = c->state, .file = c->file, .b = c->b, .layer = i > 0 ? i - 1 : 0, .to_device = to_device, .section = section,
+                        .scratch = scratch, .call = c->call};
+    return i > 0 ? move_layer(&t) : move_last(&t);
+}
+
 /* ---- Saving ---- */
 
-/* A section on its way to the file, while the next one is read from the device: one thread writes it, another one sums it. */
-typedef struct writing {
-    file_writer *writer;
-    uint8_t *data;
-    uint64_t bytes; /* with the 8 of the checksum, the last ones */
-    uint64_t seed, sum;
-    dart_status status;
-    base_thread writes, sums;
-    bool is_writing, is_summing;
-    bool under_way;
-} writing;
-
-static void write_data(void *argument)
+static dart_status save_section(const crew *c, uint32_t i, uint8_t *section)
 {
-    writing *w = argument;
-    w->status = file_writer_append(w->writer, w->data, w->bytes - sizeof w->sum);
-}
-
-static void sum_data(void *argument)
-{
-    writing *w = argument;
-    w->sum = base_checksum(w->seed, w->data, w->bytes - sizeof w->sum);
-}
-
-static void start_writing(writing *w, uint8_t *data, uint64_t bytes, uint64_t seed)
-{
-    w->data = data;
-    w->bytes = bytes;
-    w->seed = seed;
-    w->under_way = true;
-    /* Starting threads takes longer than writing a little. */
-    const bool aside = bytes >= (UINT64_C(1) << 18);
-    w->is_writing = aside && base_thread_start(&w->writes, write_data, w) == DART_OK;
-    w->is_summing = aside && base_thread_start(&w->sums, sum_data, w) == DART_OK;
-    if (!w->is_writing) write_data(w);
-    if (!w->is_summing) sum_data(w);
-}
-
-static dart_status end_writing(writing *w)
-{
-    if (!w->under_way) return DART_OK;
-    if (w->is_writing) base_thread_join(&w->writes);
-    if (w->is_summing) base_thread_join(&w->sums);
-    w->under_way = false;
-    return w->status == DART_OK ? file_writer_append(w->writer, &w->sum, sizeof w->sum) : w->status;
+    uint64_t bytes;
+    const uint64_t at = c->file->head_bytes + section_at(c->file, i, &bytes);
+    const dart_status status = move_section(c, i, false, section, NULL);
+    if (status != DART_OK) return status;
+    if (i > 0) clear_gaps(c->file, section); /* section 0 is the first in its scratch, which is zeros */
+    const uint64_t sum = base_checksum(state_file_seed(c->file, i), section, bytes - sizeof sum);
+    memcpy(section + bytes - sizeof sum, &sum, sizeof sum);
+    return file_writer_put(c->writer, at, section, bytes);
 }
 
 /* The header with its tables, for free(). */
@@ -189,8 +250,7 @@ static dart_status make_head(dart_state *state, uint32_t b, uint32_t count, stat
     state_file_config(&model->config, h->config);
     const uint64_t bytes = state_file_head_bytes(h);
     uint8_t *made = device_calloc(model->device, 1, (size_t)bytes);
-    if (made == NULL)
-        return model_take(&state->report, &model->device->report, atomic_load(&model->device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call);
+    if (made == NULL) return no_memory(state, call);
     int32_t *positions = (int32_t *)(void *)(made + sizeof *h);
     uint32_t *blocks = (uint32_t *)(void *)(made + sizeof *h + 8 * (size_t)count);
     if (state->chosen) TRY(model_state_read(state, WORK_NEXT, b, state->host_next, count, call));
@@ -214,36 +274,21 @@ fail:
 
 static dart_status save(dart_state *state, uint32_t b, uint32_t count, const char *path, const char *call)
 {
-    dart_device *device = state->model->device;
     state_file file = {.runs = NULL};
-    uint8_t *head = NULL, *sections[2] = {NULL, NULL};
+    uint8_t *head = NULL;
     file_writer *writer = NULL;
-    writing ahead = {.status = DART_OK};
     dart_status status = make_head(state, b, count, &file, &head, call);
     if (status != DART_OK) return status;
-    const uint64_t room = base_larger(file.layer_bytes, file.last_bytes);
-    for (int i = 0; i < 2; i++) sections[i] = device_calloc(device, 1, (size_t)room);
-    if (sections[0] == NULL || sections[1] == NULL)
-        TRY(model_take(&state->report, &device->report, atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call));
     TRY(file_writer_open(path, &state->report, &writer));
-    ahead.writer = writer;
-    TRY(file_writer_append(writer, head, file.head_bytes));
-    for (uint32_t i = 0; i <= state->model->config.layers; i++) { /* section 0: the last rows and the ids seen; section i: layer i - 1 */
-        const transfer t = {.state = state, .file = &file, .b = b, .layer = i > 0 ? i - 1 : 0, .section = sections[i % 2], .call = call};
-        const uint64_t bytes = i > 0 ? file.layer_bytes : file.last_bytes;
-        TRY(i > 0 ? move_layer(&t) : move_last(&t));
-        if (i > 0) clear_gaps(&file, sections[i % 2]);
-        TRY(end_writing(&ahead));
-        start_writing(&ahead, sections[i % 2], bytes, state_file_seed(&file, i));
-    }
-    TRY(end_writing(&ahead));
+    TRY(file_writer_put(writer, 0, head, file.head_bytes));
+    crew c = {.state = state, .file = &file, .b = b, .call = call, .writer = writer, .section = save_section,
+              .count = state->model->config.layers + 1};
+    /* A pipe takes the sections in order. */
+    TRY(for_sections(&c, file_writer_has_places(writer) ? MOST_WRITERS : 1, base_larger(file.layer_bytes, file.last_bytes)));
     status = file_writer_close(&writer);
 fail:
-    (void)end_writing(&ahead);
     file_writer_destroy(&writer);
     free(head);
-    free(sections[0]);
-    free(sections[1]);
     free(file.runs);
     return status;
 }
@@ -261,53 +306,20 @@ dart_status dart_state_save(dart_state *state, int32_t b, const char *path)
 
 /* ---- Loading ---- */
 
-/* Every `step`-th section from `first` on. */
-typedef struct checker {
-    const state_file *file;
-    const uint8_t *sections;
-    uint32_t first, step, end;
-    uint32_t wrong; /* the first section whose checksum is wrong; end: none */
-    base_thread thread;
-    bool started;
-} checker;
-
-static const uint8_t *section_at(const state_file *file, const uint8_t *sections, uint32_t i, uint64_t *bytes)
+static dart_status check_section(const crew *c, uint32_t i, uint8_t *scratch)
 {
-    *bytes = i > 0 ? file->layer_bytes : file->last_bytes;
-    return i > 0 ? sections + file->last_bytes + (i - 1) * file->layer_bytes : sections;
+    (void)scratch;
+    uint64_t bytes, sum;
+    const uint8_t *data = c->sections + section_at(c->file, i, &bytes);
+    memcpy(&sum, data + bytes - 8, 8);
+    return sum == base_checksum(state_file_seed(c->file, i), data, bytes - 8) ? DART_OK : DART_BAD_DATA;
 }
 
-static void check_sections(void *argument)
+static dart_status load_section(const crew *c, uint32_t i, uint8_t *scratch)
 {
-    checker *c = argument;
-    c->wrong = c->end;
-    for (uint32_t i = c->first; i < c->end && c->wrong == c->end; i += c->step) {
-        uint64_t bytes, sum;
-        const uint8_t *data = section_at(c->file, c->sections, i, &bytes);
-        memcpy(&sum, data + bytes - 8, 8);
-        if (sum != base_checksum(state_file_seed(c->file, i), data, bytes - 8)) c->wrong = i;
-    }
-}
-
-static dart_status check_all_sections(dart_state *state, const state_file *file, const uint8_t *sections, const char *name)
-{
-    const uint32_t end = state->model->config.layers + 1, cores = base_core_count();
-    const uint32_t wanted = end < cores ? end : cores;
-    /* Starting threads takes longer than reading a small file. */
-    const uint32_t count = file->header.bytes < (UINT64_C(1) << 20) || wanted < 1 ? 1 : wanted < MOST_CHECKERS ? wanted : MOST_CHECKERS;
-    checker checkers[MOST_CHECKERS];
-    uint32_t wrong = end;
-    for (uint32_t i = 0; i < count; i++) {
-        checkers[i] = (checker){.file = file, .sections = sections, .first = i, .step = count, .end = end};
-        checkers[i].started = i + 1 < count && base_thread_start(&checkers[i].thread, check_sections, &checkers[i]) == DART_OK;
-        if (!checkers[i].started) check_sections(&checkers[i]);
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        if (checkers[i].started) base_thread_join(&checkers[i].thread);
-        if (checkers[i].wrong < wrong) wrong = checkers[i].wrong;
-    }
-    if (wrong == end) return DART_OK;
-    return base_fail(&state->report, DART_BAD_DATA, "%s is damaged: the checksum of section %u is wrong", name, wrong);
+    uint64_t bytes;
+    /* Not written to. */
+    return move_section(c, i, true, (uint8_t *)(uintptr_t)(c->sections + section_at(c->file, i, &bytes)), scratch);
 }
 
 /* Room for the sequences; for a whole batch cut as it was where it was saved, unless that would take much more than there is to keep. */
@@ -340,32 +352,22 @@ static dart_status make_room(dart_state *state, bool all, const state_file *file
 
 static dart_status load(dart_state *state, int32_t b, const uint8_t *data, uint64_t bytes, const char *name, const char *call)
 {
-    dart_device *device = state->model->device;
     const uint32_t first = b < 0 ? 0 : (uint32_t)b, count = b < 0 ? state->B : 1;
     state_file file;
-    float *values = NULL;
-    uint8_t *converted = NULL;
     dart_status status = state_file_parse(&file, state, count, data, bytes, name);
     if (status != DART_OK) return status;
-    const uint8_t *sections = data + file.head_bytes;
-    TRY(check_all_sections(state, &file, sections, name));
-    values = device_calloc(device, CONVERTED, sizeof *values);
-    converted = device_calloc(device, CONVERTED, sizeof(float));
-    if (values == NULL || converted == NULL)
-        TRY(model_take(&state->report, &device->report, atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call));
+    crew c = {.state = state, .file = &file, .b = first, .call = call, .sections = data + file.head_bytes, .section = check_section,
+              .count = state->model->config.layers + 1};
+    status = for_sections(&c, MOST_WORKERS, 0);
+    if (status == DART_BAD_DATA) base_fail(&state->report, status, "%s is damaged: the checksum of section %u is wrong", name, c.failed);
+    TRY(status);
     TRY(make_room(state, count == state->B, &file, call));
     TRY(model_windows_close(state, call));
     bool chosen = count == state->B || state->chosen;
     for (uint32_t i = 0; i < count; i++) chosen = chosen && file.positions[2 * i + 1] >= 0;
     state->broken = DART_INTERNAL;
-    for (uint32_t i = 0; i <= state->model->config.layers; i++) {
-        uint64_t section;
-        transfer t = {.state = state, .file = &file, .b = first, .layer = i > 0 ? i - 1 : 0, .to_device = true, .values = values,
-                      .converted = converted, .call = call};
-        /* Not written to: to_device. */
-        t.section = (uint8_t *)(uintptr_t)section_at(&file, sections, i, &section);
-        TRY(i > 0 ? move_layer(&t) : move_last(&t));
-    }
+    c.section = load_section;
+    TRY(for_sections(&c, MOST_WORKERS, 2 * CONVERTED * sizeof(float)));
     for (uint32_t i = 0; i < count; i++) state->host_next[i] = file.positions[2 * i + 1];
     if (chosen) TRY(model_state_write(state, WORK_NEXT, first, state->host_next, count, call));
     for (uint32_t i = 0; i < count; i++) model_sequence_replaced(state, first + i, file.positions[2 * i]);
@@ -373,8 +375,6 @@ static dart_status load(dart_state *state, int32_t b, const uint8_t *data, uint6
     state->broken = DART_OK;
 fail:
     if (state->broken == DART_INTERNAL) state->broken = status;
-    free(values);
-    free(converted);
     free(file.runs);
     return status;
 }

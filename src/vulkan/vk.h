@@ -161,7 +161,8 @@ typedef enum vk_mutex {
     VK_MUTEX_COUNT
 } vk_mutex;
 
-/* Copies between host and memory that the host cannot see. Made when first needed. */
+/* Copies between host and memory that the host cannot see, each of one thread at a time. Made when first needed. */
+enum { VK_TRANSFERS = 4 };
 typedef struct vk_transfer {
     VkCommandPool pool;
     VkCommandBuffer commands;
@@ -193,7 +194,10 @@ typedef struct vk_device {
     uint32_t mutexes_count; /* that were made */
     atomic_bool lost;
     vk_block *blocks;
-    vk_transfer transfer;
+    vk_transfer transfers[VK_TRANSFERS];
+    bool transfer_taken[VK_TRANSFERS]; /* under VK_MUTEX_TRANSFER, and the condition that one has been given back */
+    base_condition transfer_given;
+    bool has_condition;
     VkPipelineCache cache;
     VkDescriptorSetLayout set_layouts[VK_MAX_BUFFERS + 1]; /* by number of buffers; as far as the device goes */
     VkPipelineLayout layouts[VK_MAX_BUFFERS + 1];
@@ -236,7 +240,7 @@ uint32_t vk_memory_type(const vk_device *device, uint32_t allowed, VkMemoryPrope
 
 dart_status vk_memory_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes);
 dart_status vk_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
-void vk_transfer_destroy(vk_device *device);
+void vk_transfers_destroy(vk_device *device);
 
 /* ---- Pipelines ---- */
 

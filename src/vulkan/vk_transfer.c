@@ -8,10 +8,18 @@
 /* Reading a discrete device's own memory directly takes about a microsecond a word, a copy about 50 in all. */
 #define DIRECT_READ_BYTES 256u
 
-/* All of it or nothing: mapped is set last. */
-static dart_status transfer_create(vk_device *device)
+static void transfer_destroy(vk_device *device, vk_transfer *transfer)
 {
-    vk_transfer *transfer = &device->transfer;
+    if (transfer->fence != VK_NULL_HANDLE) device->vk.vkDestroyFence(device->handle, transfer->fence, NULL);
+    if (transfer->pool != VK_NULL_HANDLE) device->vk.vkDestroyCommandPool(device->handle, transfer->pool, NULL);
+    if (transfer->buffer != VK_NULL_HANDLE) device->vk.vkDestroyBuffer(device->handle, transfer->buffer, NULL);
+    if (transfer->memory != VK_NULL_HANDLE) device->vk.vkFreeMemory(device->handle, transfer->memory, NULL);
+    memset(transfer, 0, sizeof(*transfer));
+}
+
+/* All of it or nothing: mapped is set last. */
+static dart_status transfer_create(vk_device *device, vk_transfer *transfer)
+{
     if (transfer->mapped != NULL) return DART_OK;
     dart_status status = DART_OK;
     const VkBufferCreateInfo buffer = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
@@ -47,24 +55,41 @@ static dart_status transfer_create(vk_device *device)
     transfer->mapped = mapped;
     return DART_OK;
 fail:
-    vk_transfer_destroy(device);
+    transfer_destroy(device, transfer);
     return status;
 }
 
-void vk_transfer_destroy(vk_device *device)
+void vk_transfers_destroy(vk_device *device)
 {
-    vk_transfer *transfer = &device->transfer;
-    if (transfer->fence != VK_NULL_HANDLE) device->vk.vkDestroyFence(device->handle, transfer->fence, NULL);
-    if (transfer->pool != VK_NULL_HANDLE) device->vk.vkDestroyCommandPool(device->handle, transfer->pool, NULL);
-    if (transfer->buffer != VK_NULL_HANDLE) device->vk.vkDestroyBuffer(device->handle, transfer->buffer, NULL);
-    if (transfer->memory != VK_NULL_HANDLE) device->vk.vkFreeMemory(device->handle, transfer->memory, NULL);
-    memset(transfer, 0, sizeof(*transfer));
+    for (uint32_t i = 0; i < VK_TRANSFERS; i++) transfer_destroy(device, &device->transfers[i]);
+}
+
+/* The first free one, so that one thread alone makes one. Waits where all are taken. */
+static uint32_t take(vk_device *device)
+{
+    uint32_t i = 0;
+    base_lock(&device->mutexes[VK_MUTEX_TRANSFER]);
+    while (device->transfer_taken[i])
+        if (++i == VK_TRANSFERS) {
+            base_condition_wait(&device->transfer_given, &device->mutexes[VK_MUTEX_TRANSFER]);
+            i = 0;
+        }
+    device->transfer_taken[i] = true;
+    base_unlock(&device->mutexes[VK_MUTEX_TRANSFER]);
+    return i;
+}
+
+static void give(vk_device *device, uint32_t i)
+{
+    base_lock(&device->mutexes[VK_MUTEX_TRANSFER]);
+    device->transfer_taken[i] = false;
+    base_condition_broadcast(&device->transfer_given);
+    base_unlock(&device->mutexes[VK_MUTEX_TRANSFER]);
 }
 
 /* One copy, waited for. Launches and copies before it on the queue are finished when it starts. */
-static dart_status copy(vk_device *device, VkBuffer from, VkBuffer to, const VkBufferCopy *region)
+static dart_status copy(vk_device *device, const vk_transfer *transfer, VkBuffer from, VkBuffer to, const VkBufferCopy *region)
 {
-    vk_transfer *transfer = &device->transfer;
     dart_status status = DART_OK;
     const VkMemoryBarrier before = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                                     .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
@@ -113,15 +138,16 @@ dart_status vk_memory_write(void *self, void *handle, uint64_t offset, const voi
         memcpy(memory->mapped + offset, data, (size_t)bytes);
         return DART_OK;
     }
-    base_lock(&device->mutexes[VK_MUTEX_TRANSFER]);
-    status = transfer_create(device);
+    const uint32_t taken = take(device);
+    vk_transfer *transfer = &device->transfers[taken];
+    status = transfer_create(device, transfer);
     for (uint64_t at = 0; at < bytes && status == DART_OK; at += STAGING_BYTES) {
         const uint64_t size = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
-        memcpy(device->transfer.mapped, (const uint8_t *)data + at, (size_t)size);
+        memcpy(transfer->mapped, (const uint8_t *)data + at, (size_t)size);
         const VkBufferCopy region = {.srcOffset = 0, .dstOffset = memory->start + offset + at, .size = size};
-        status = copy(device, device->transfer.buffer, memory->buffer, &region);
+        status = copy(device, transfer, transfer->buffer, memory->buffer, &region);
     }
-    base_unlock(&device->mutexes[VK_MUTEX_TRANSFER]);
+    give(device, taken);
     return status;
 }
 
@@ -136,14 +162,15 @@ dart_status vk_memory_read(void *self, void *handle, uint64_t offset, void *data
         memcpy(data, memory->mapped + offset, (size_t)bytes);
         return DART_OK;
     }
-    base_lock(&device->mutexes[VK_MUTEX_TRANSFER]);
-    status = transfer_create(device);
+    const uint32_t taken = take(device);
+    vk_transfer *transfer = &device->transfers[taken];
+    status = transfer_create(device, transfer);
     for (uint64_t at = 0; at < bytes && status == DART_OK; at += STAGING_BYTES) {
         const uint64_t size = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
         const VkBufferCopy region = {.srcOffset = memory->start + offset + at, .dstOffset = 0, .size = size};
-        status = copy(device, memory->buffer, device->transfer.buffer, &region);
-        if (status == DART_OK) memcpy((uint8_t *)data + at, device->transfer.mapped, (size_t)size);
+        status = copy(device, transfer, memory->buffer, transfer->buffer, &region);
+        if (status == DART_OK) memcpy((uint8_t *)data + at, transfer->mapped, (size_t)size);
     }
-    base_unlock(&device->mutexes[VK_MUTEX_TRANSFER]);
+    give(device, taken);
     return status;
 }

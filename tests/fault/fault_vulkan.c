@@ -232,9 +232,53 @@ static void reads_by_copies(void **unused)
     dart_context_destroy(&w.context);
 }
 
+typedef struct reader {
+    const dart_buffer *buffer;
+    const uint32_t *words;
+    uint32_t *got;
+    uint32_t from, count, wrong;
+    base_thread thread;
+} reader;
+
+static void read_often(void *argument)
+{
+    reader *r = argument;
+    for (uint32_t i = 0; i < 20; i++) {
+        memset(r->got, 0, r->count * sizeof *r->got);
+        if (dart_buffer_read(r->buffer, r->from * sizeof *r->got, r->got, r->count * sizeof *r->got) != DART_OK) r->wrong++;
+        if (memcmp(r->got, r->words + r->from, r->count * sizeof *r->got) != 0) r->wrong++;
+    }
+}
+
+/* More threads than staging buffers, and no two read the same. */
+static void reads_by_copies_in_threads(void **unused)
+{
+    (void)unused;
+    enum { READERS = 2 * VK_TRANSFERS + 1, COUNT = 1 << 15, WORDS = READERS * COUNT };
+    world w;
+    open_world(&w)->info.type = DART_DEVICE_DISCRETE;
+    assert_int_equal(open_device(&w), DART_OK);
+    uint32_t *words = malloc(2 * (size_t)WORDS * sizeof *words);
+    reader readers[READERS];
+    assert_non_null(words);
+    for (uint32_t i = 0; i < WORDS; i++) words[i] = i * 2654435761u;
+    assert_int_equal(dart_buffer_create(w.device, WORDS * sizeof *words, &w.buffer), DART_OK);
+    assert_int_equal(dart_buffer_write(w.buffer, 0, words, WORDS * sizeof *words), DART_OK);
+    for (uint32_t i = 0; i < READERS; i++) {
+        readers[i] = (reader){.buffer = w.buffer, .words = words, .got = words + WORDS + i * COUNT, .from = i * COUNT, .count = COUNT};
+        assert_int_equal(base_thread_start(&readers[i].thread, read_often, &readers[i]), DART_OK);
+    }
+    for (uint32_t i = 0; i < READERS; i++) base_thread_join(&readers[i].thread);
+    for (uint32_t i = 0; i < READERS; i++) assert_int_equal(readers[i].wrong, 0);
+    free(words);
+    end(&w);
+    dart_context_destroy(&w.context);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_runs_out_in_every_call),
     cmocka_unit_test(the_device_is_lost_in_every_call),
     cmocka_unit_test(reads_by_copies),
+    cmocka_unit_test(reads_by_copies_in_threads),
 };
 RIG_MAIN("fault_vulkan")
