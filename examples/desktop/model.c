@@ -159,7 +159,7 @@ static dart_status take_token(model *m)
     }
     m->counted++;
     const double elapsed = now_ms() - m->began;
-    if (elapsed > 250) {
+    if (elapsed > 50) {
         pthread_mutex_lock(&m->lock);
         m->view.tokens_per_second = m->counted * 1e3 / elapsed;
         pthread_mutex_unlock(&m->lock);

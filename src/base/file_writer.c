@@ -19,6 +19,11 @@ typedef HANDLE file_handle;
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#define FILE_MAPS
+#endif
 typedef int file_handle;
 /* A file without a name in a folder, which only Linux has; glibc gives the public name to programs of GNU extensions only. */
 #if defined(__linux__) && !defined(O_TMPFILE) && defined(__O_TMPFILE)
@@ -27,6 +32,7 @@ typedef int file_handle;
 #endif
 
 #define FILE_PIECE ((uint64_t)1 << 30) /* a single write of 2 GiB and more is cut short or refused by systems */
+#define FILE_ROOM ((uint64_t)8 << 20) /* found at a time */
 #define FILE_NAMES_TRIED 100u
 #define FILE_LINKS_FOLLOWED 40u
 
@@ -42,6 +48,16 @@ struct file_writer {
     file_handle handle;
     writer_kind kind;
     bool is_open;
+#if defined(FILE_MAPS)
+    uint8_t *map; /* NULL: written by system calls */
+    uint64_t map_bytes;
+    base_thread finder;
+    base_mutex mutex; /* of what follows */
+    base_condition found;
+    uint64_t room; /* bytes from the start for which there are pages */
+    int error;     /* why there are no more; 0: none */
+    bool ends;
+#endif
 };
 
 /* What stands at a path. */
@@ -157,7 +173,7 @@ static int file_name(file_handle handle, const char *path)
 /* 1: made, 0: the name is taken, -1: failed. */
 static int file_create(file_handle *handle, const char *path)
 {
-    *handle = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    *handle = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (*handle >= 0) return 1;
     return errno == EEXIST ? 0 : -1;
 }
@@ -243,7 +259,7 @@ static bool open_unnamed(file_handle *handle, const char *path)
 #if defined(O_TMPFILE)
     char *folder = file_folder(path);
     const bool nameable = access("/proc/self/fd", X_OK) == 0; /* where file_name finds it again */
-    *handle = folder != NULL && nameable ? open(folder[0] != '\0' ? folder : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1;
+    *handle = folder != NULL && nameable ? open(folder[0] != '\0' ? folder : ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0666) : -1;
     free(folder);
     return *handle >= 0;
 #else
@@ -344,6 +360,98 @@ dart_status file_writer_put(file_writer *writer, uint64_t at, const void *data, 
     return DART_OK;
 }
 
+/* ---- Written as memory ---- */
+
+#if defined(FILE_MAPS)
+
+/* Pages for the next bytes. */
+static int find_room(file_writer *w, uint64_t at)
+{
+    const uint64_t left = w->map_bytes - at;
+    return posix_fallocate(w->handle, (off_t)at, (off_t)(left < FILE_ROOM ? left : FILE_ROOM));
+}
+
+static void find_all_room(void *argument)
+{
+    file_writer *w = argument;
+    bool goes_on = true;
+    for (uint64_t at = FILE_ROOM; goes_on && at < w->map_bytes; at += FILE_ROOM) {
+        const int error = find_room(w, at);
+        base_lock(&w->mutex);
+        if (error == 0) w->room = at + FILE_ROOM;
+        w->error = error;
+        goes_on = error == 0 && !w->ends;
+        base_condition_broadcast(&w->found);
+        base_unlock(&w->mutex);
+    }
+}
+
+bool file_writer_maps(file_writer *writer, uint64_t bytes)
+{
+    enum { TMPFS = 0x01021994 };
+    struct statfs system;
+    if (writer->kind == WRITER_THROUGH || bytes == 0 || bytes > SIZE_MAX || fstatfs(writer->handle, &system) != 0 || system.f_type != TMPFS)
+        return false;
+    writer->map_bytes = bytes;
+    if (find_room(writer, 0) != 0) return false; /* writing will say why */
+    void *map = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, writer->handle, 0);
+    if (map == MAP_FAILED) return false;
+    if (base_mutex_init(&writer->mutex) != DART_OK) goto unmap;
+    if (base_condition_init(&writer->found) != DART_OK) goto no_condition;
+    writer->room = FILE_ROOM;
+    writer->map = map;
+    if (base_thread_start(&writer->finder, find_all_room, writer) == DART_OK) return true;
+    writer->map = NULL;
+    base_condition_destroy(&writer->found);
+no_condition:
+    base_mutex_destroy(&writer->mutex);
+unmap:
+    munmap(map, (size_t)bytes);
+    return false;
+}
+
+dart_status file_writer_place(file_writer *writer, uint64_t at, uint64_t bytes, uint8_t **place)
+{
+    base_lock(&writer->mutex);
+    while (writer->room < at + bytes && writer->error == 0) base_condition_wait(&writer->found, &writer->mutex);
+    const int error = writer->room < at + bytes ? writer->error : 0;
+    base_unlock(&writer->mutex);
+    *place = writer->map + at;
+    errno = error;
+    return error == 0 ? DART_OK : file_failed(writer->report, "write", writer->path);
+}
+
+static void unmap_file(file_writer *w)
+{
+    if (w->map == NULL) return;
+    base_lock(&w->mutex);
+    w->ends = true;
+    base_unlock(&w->mutex);
+    base_thread_join(&w->finder);
+    munmap(w->map, (size_t)w->map_bytes);
+    base_condition_destroy(&w->found);
+    base_mutex_destroy(&w->mutex);
+    w->map = NULL;
+}
+
+#else
+
+bool file_writer_maps(file_writer *writer, uint64_t bytes)
+{
+    (void)writer, (void)bytes;
+    return false;
+}
+
+dart_status file_writer_place(file_writer *writer, uint64_t at, uint64_t bytes, uint8_t **place)
+{
+    (void)at, (void)bytes, (void)place;
+    return base_fail(writer->report, DART_INTERNAL, "%s is not written as memory", writer->path);
+}
+
+static void unmap_file(file_writer *w) { (void)w; }
+
+#endif
+
 /* What a rename or a link has changed is the folder. */
 static dart_status flush_name(const file_writer *writer)
 {
@@ -359,6 +467,7 @@ dart_status file_writer_close(file_writer **writer)
     file_writer *w = *writer;
     dart_status status = DART_OK;
     bool named = w->kind == WRITER_NAMED;
+    unmap_file(w);
     if (w->kind != WRITER_THROUGH && !file_flush(w->handle)) status = file_failed(w->report, "write", w->path);
     if (w->kind == WRITER_UNNAMED && status == DART_OK && file_name(w->handle, w->path) != 1) {
         status = take_name(w, true);
@@ -376,6 +485,7 @@ dart_status file_writer_close(file_writer **writer)
 void file_writer_destroy(file_writer **writer)
 {
     if (writer == NULL || *writer == NULL) return;
+    unmap_file(*writer);
     if ((*writer)->is_open) {
         file_close((*writer)->handle);
         if ((*writer)->kind == WRITER_NAMED) file_remove((*writer)->temporary);

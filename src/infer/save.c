@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SMALL ((uint64_t)1 << 20) /* starting threads takes longer than moving less */
 #define CONVERTED ((uint64_t)1 << 16) /* elements converted at a time */
 enum { MOST_WORKERS = 16, MOST_WRITERS = 8 /* each has memory for a section */ };
 
@@ -137,10 +138,10 @@ struct crew {
     file_writer *writer;     /* saving */
     const uint8_t *sections; /* checking and loading */
     /* Section i, with memory of the worker's own. */
-    dart_status (*section)(const crew *c, uint32_t i, uint8_t *scratch);
+    dart_status (*section)(crew *c, uint32_t i, uint8_t *scratch);
     uint32_t count;
     atomic_uint next;
-    base_mutex lock; /* of what follows */
+    base_mutex lock; /* of what follows, and of the writer */
     uint32_t failed; /* the first section that failed; count: none */
     dart_status status;
 };
@@ -184,8 +185,7 @@ static dart_status for_sections(crew *c, uint32_t most, uint64_t scratch_bytes)
     worker workers[MOST_WORKERS];
     uint32_t count = most < c->count ? most : c->count;
     if (count > cores) count = cores;
-    /* Starting threads takes longer than moving a little. */
-    if (count < 1 || c->file->header.bytes < (UINT64_C(1) << 20)) count = 1;
+    if (count < 1 || c->file->header.bytes < SMALL) count = 1;
     c->failed = c->count;
     atomic_init(&c->next, 0);
     if (base_mutex_init(&c->lock) != DART_OK) return base_fail(&c->state->report, DART_OUT_OF_MEMORY, "%s: no lock", c->call);
@@ -223,16 +223,23 @@ static dart_status move_section(const crew *c, uint32_t i, bool to_device, uint8
 
 /* ---- Saving ---- */
 
-static dart_status save_section(const crew *c, uint32_t i, uint8_t *section)
+static dart_status save_section(crew *c, uint32_t i, uint8_t *scratch)
 {
     uint64_t bytes;
+    uint8_t *section = scratch;
     const uint64_t at = c->file->head_bytes + section_at(c->file, i, &bytes);
-    const dart_status status = move_section(c, i, false, section, NULL);
+    dart_status status = scratch == NULL ? file_writer_place(c->writer, at, bytes, &section) : DART_OK;
+    if (status == DART_OK) status = move_section(c, i, false, section, NULL);
     if (status != DART_OK) return status;
-    if (i > 0) clear_gaps(c->file, section); /* section 0 is the first in its scratch, which is zeros */
+    if (i > 0) clear_gaps(c->file, section); /* section 0 is the first in its scratch or place, which is zeros */
     const uint64_t sum = base_checksum(state_file_seed(c->file, i), section, bytes - sizeof sum);
     memcpy(section + bytes - sizeof sum, &sum, sizeof sum);
-    return file_writer_put(c->writer, at, section, bytes);
+    if (scratch == NULL) return DART_OK;
+    /* In turn: the system holds the file for each of them anyway, and threads that meet there lose a quarter of the time. */
+    base_lock(&c->lock);
+    status = file_writer_put(c->writer, at, section, bytes);
+    base_unlock(&c->lock);
+    return status;
 }
 
 /* The header with its tables, for free(). */
@@ -284,7 +291,8 @@ static dart_status save(dart_state *state, uint32_t b, uint32_t count, const cha
     crew c = {.state = state, .file = &file, .b = b, .call = call, .writer = writer, .section = save_section,
               .count = state->model->config.layers + 1};
     /* A pipe takes the sections in order. */
-    TRY(for_sections(&c, file_writer_has_places(writer) ? MOST_WRITERS : 1, base_larger(file.layer_bytes, file.last_bytes)));
+    if (file.header.bytes >= SMALL && file_writer_maps(writer, file.header.bytes)) TRY(for_sections(&c, MOST_WORKERS, 0));
+    else TRY(for_sections(&c, file_writer_has_places(writer) ? MOST_WRITERS : 1, base_larger(file.layer_bytes, file.last_bytes)));
     status = file_writer_close(&writer);
 fail:
     file_writer_destroy(&writer);
@@ -306,7 +314,7 @@ dart_status dart_state_save(dart_state *state, int32_t b, const char *path)
 
 /* ---- Loading ---- */
 
-static dart_status check_section(const crew *c, uint32_t i, uint8_t *scratch)
+static dart_status check_section(crew *c, uint32_t i, uint8_t *scratch)
 {
     (void)scratch;
     uint64_t bytes, sum;
@@ -315,7 +323,7 @@ static dart_status check_section(const crew *c, uint32_t i, uint8_t *scratch)
     return sum == base_checksum(state_file_seed(c->file, i), data, bytes - 8) ? DART_OK : DART_BAD_DATA;
 }
 
-static dart_status load_section(const crew *c, uint32_t i, uint8_t *scratch)
+static dart_status load_section(crew *c, uint32_t i, uint8_t *scratch)
 {
     uint64_t bytes;
     /* Not written to. */

@@ -27,6 +27,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(refuses_damage),
         cmocka_unit_test(survives_failures),
         cmocka_unit_test(keeps_the_old_file),
+        cmocka_unit_test(writes_as_memory),
         cmocka_unit_test(returns_to_marks),
         cmocka_unit_test(stops_behind_a_piece),
         cmocka_unit_test(resetting_the_only_sequence_mends),

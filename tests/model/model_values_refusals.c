@@ -11,9 +11,9 @@
 #include <sys/resource.h>
 #endif
 
-static uint8_t *read_file(size_t *bytes)
+static uint8_t *read_file_at(const char *name, size_t *bytes)
 {
-    FILE *file = fopen(path, "rb");
+    FILE *file = fopen(name, "rb");
     assert_non_null(file);
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
     const long end = ftell(file);
@@ -26,6 +26,7 @@ static uint8_t *read_file(size_t *bytes)
     *bytes = (size_t)end;
     return data;
 }
+static uint8_t *read_file(size_t *bytes) { return read_file_at(path, bytes); }
 
 static void refuses_load(dart_state *state, int32_t b, dart_status wanted, const char *says)
 {
@@ -245,5 +246,69 @@ void keeps_the_old_file(void **unused)
     free(ids);
     dart_model_destroy(&model);
     remove(path);
+#endif
+}
+
+static void to_huge(dart_model_config *c)
+{
+    to_large(c);
+    c->N = 256;
+}
+
+/* A file in memory is written as memory: the same bytes as through system calls, and where the file may not grow, the old one stays. */
+void writes_as_memory(void **unused)
+{
+    (void)unused;
+#if !defined(__linux__)
+    print_message("NOT RUN: this system has no files in memory\n");
+    skip();
+#else
+    static const kind huge = {.name = "huge sections", .change = to_huge};
+    char in_memory[160];
+    struct rlimit before;
+    size_t bytes, again;
+    snprintf(in_memory, sizeof in_memory, "/dev/shm/%s", path);
+    FILE *probe = fopen(in_memory, "wb");
+    if (probe == NULL) {
+        print_message("NOT RUN: no files can be made in /dev/shm\n");
+        skip();
+    }
+    fclose(probe);
+    dart_model *model = model_of_kind(&huge);
+    int32_t *ids = ids_of(MOST_B, small.V);
+    run s = {.state = state_of_kind(model, &huge, MOST_B), .ids = ids}, l = {.state = state_of_kind(model, &huge, MOST_B), .ids = ids};
+    begin(&s);
+    must(dart_state_save(s.state, -1, path), "dart_state_save");
+    uint8_t *data = read_file(&bytes);
+    assert_true(bytes > 17 << 20); /* room is found in several steps */
+    must(dart_state_save(s.state, -1, in_memory), "dart_state_save");
+    must(dart_state_load(l.state, -1, in_memory), "dart_state_load");
+    uint8_t *mapped = read_file_at(in_memory, &again);
+    assert_int_equal(again, bytes);
+    assert_memory_equal(mapped, data, bytes);
+    free(mapped);
+
+    must(dart_state_save(s.state, 1, in_memory), "dart_state_save"); /* one sequence: another file */
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    quiet = true;
+    for (size_t i = 0; i < 6; i++) {
+        const struct rlimit little = {.rlim_cur = i < 5 ? bytes * i / 5 : bytes - 1, .rlim_max = before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+        const dart_status status = dart_state_save(s.state, -1, in_memory);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        assert_int_equal(status, DART_IO);
+        must(dart_state_load(l.state, 1, in_memory), "the old file");
+    }
+    quiet = false;
+    signal(SIGXFSZ, SIG_DFL);
+    for (uint32_t b = 0; b < MOST_B; b++) check_sequence(&l, &huge, b, &ids[b * L], s.at[b]);
+    free(data);
+    dart_state_destroy(&s.state);
+    dart_state_destroy(&l.state);
+    free(ids);
+    dart_model_destroy(&model);
+    remove(path);
+    remove(in_memory);
 #endif
 }

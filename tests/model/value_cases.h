@@ -148,6 +148,7 @@ void refuses_other_models(void **unused);
 void refuses_damage(void **unused);
 void survives_failures(void **unused);
 void keeps_the_old_file(void **unused);
+void writes_as_memory(void **unused);
 void forgets_what_was_taken_back(void **unused);
 void returns_to_marks(void **unused);
 void stops_behind_a_piece(void **unused);
