@@ -32,6 +32,7 @@ typedef int file_handle;
 #endif
 
 #define FILE_PIECE ((uint64_t)1 << 30) /* a single write of 2 GiB and more is cut short or refused by systems */
+#define FILE_PAGE 4096u               /* at most a page of memory */
 #define FILE_ROOM ((uint64_t)8 << 20) /* found at a time */
 #define FILE_NAMES_TRIED 100u
 #define FILE_LINKS_FOLLOWED 40u
@@ -418,7 +419,11 @@ dart_status file_writer_place(file_writer *writer, uint64_t at, uint64_t bytes, 
     base_unlock(&writer->mutex);
     *place = writer->map + at;
     errno = error;
-    return error == 0 ? DART_OK : file_failed(writer->report, "write", writer->path);
+    if (error != 0) return file_failed(writer->report, "write", writer->path);
+    /* A page is mapped when it is first touched, which takes as long as copying a few. Here, where each thread does so for itself: a device's
+     * copies take turns. */
+    for (uint64_t i = 0; i < bytes; i += FILE_PAGE) ((volatile uint8_t *)*place)[i] = 0;
+    return DART_OK;
 }
 
 static void unmap_file(file_writer *w)
