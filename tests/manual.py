@@ -33,7 +33,7 @@ def main():
     must(len(commands) > 10, f"only {commands} in {top}")
     script = (manual / "completions/bash").resolve()
     must(set(commands) <= set(complete(script, "dartlm")), "bash does not complete all commands")
-    must({"mqar", "ppl"} <= set(complete(script, "dartlm", "eval")), "bash does not complete the tasks of eval")
+    must({"mqar", "ppl", "niah", "lambada"} <= set(complete(script, "dartlm", "eval")), "bash does not complete the tasks of eval")
     must("--no-sma" in complete(script, "dartlm", "generate"), "bash does not complete the options of generate")
     must("--length" in complete(script, "dartlm", "eval", "ppl"), "bash does not complete the options of eval ppl")
     for name in (f"dartlm-{command}" for command in commands):

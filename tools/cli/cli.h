@@ -18,6 +18,8 @@ int cmd_doctor(int argc, char **argv);
 int cmd_params(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_eval_ppl(int argc, char **argv);
+int cmd_eval_niah(int argc, char **argv);
+int cmd_eval_lambada(int argc, char **argv);
 int cmd_logits(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
@@ -148,6 +150,19 @@ int cli_fail_tokenizer(const dart_tokenizer *tokenizer, const char *what, dart_s
 int cli_copy_tokenizer(const char *path, const char *folder);
 /* All of a file, NULL and "-" are standard input, for free(); a zero byte follows. */
 int cli_read_text(const char *path, char **text, size_t *bytes);
+
+/* JSON Lines: an object a line; blank lines are skipped. */
+typedef struct cli_lines {
+    const char *path;
+    char *text, *at;
+    size_t bytes;
+    uint64_t line; /* the number of the last one given, from 1 */
+} cli_lines;
+/* The caller closes it either way. */
+int cli_lines_open(cli_lines *lines, const char *path);
+/* The next object, the caller's, or NULL at the end. */
+int cli_lines_next(cli_lines *lines, json_t **object);
+void cli_lines_close(cli_lines *lines);
 
 /* A line on stderr that the next one replaces; only where stderr is a terminal. */
 void cli_progress(const char *format, ...) DART_PRINTF(1, 2);

@@ -1,6 +1,6 @@
 #include "mqar.h"
 
-#include "base/base.h"
+#include "draws.h"
 
 #include <stddef.h>
 
@@ -14,18 +14,11 @@ const char *mqar_complaint(const mqar_task *task)
     return NULL;
 }
 
-typedef struct numbers {
-    uint64_t key, count;
-} numbers;
-
-/* From 0 to below n. The bias of taking the high part of a product is below n / 2^32. */
-static uint32_t below(numbers *r, uint32_t n) { return (uint32_t)((base_mix(r->key + r->count++ * UINT64_C(0x9E3779B97F4A7C15)) >> 32) * n >> 32); }
-
 /* A token of first .. first + count - 1 that `used` does not have yet. */
-static int32_t unused(numbers *r, uint32_t first, uint32_t count, uint8_t *used)
+static int32_t unused(draws *r, uint32_t first, uint32_t count, uint8_t *used)
 {
     uint32_t token;
-    do token = first + below(r, count);
+    do token = first + draws_below(r, count);
     while (used[token] != 0);
     used[token] = 1;
     return (int32_t)token;
@@ -34,23 +27,23 @@ static int32_t unused(numbers *r, uint32_t first, uint32_t count, uint8_t *used)
 void mqar_example(const mqar_task *task, uint64_t index, int32_t *ids, int32_t *targets, uint8_t *used)
 {
     const uint32_t half = task->V / 2, R = task->R, slots = (task->L - 2 * R) / 2;
-    numbers r = {.key = base_mix(task->seed ^ base_mix(index))};
+    draws r = draws_of(task->seed, index);
     for (uint32_t i = 0; i < R; i++) {
         ids[2 * i] = unused(&r, 1, half - 1, used);
         ids[2 * i + 1] = unused(&r, half, task->V - half, used);
     }
     for (uint32_t i = 0; i < 2 * R; i++) used[ids[i]] = 0;
     for (uint32_t t = 0; t < task->L; t++) targets[t] = -1;
-    for (uint32_t t = 2 * R; t < task->L; t++) ids[t] = (int32_t)below(&r, task->V);
+    for (uint32_t t = 2 * R; t < task->L; t++) ids[t] = (int32_t)draws_below(&r, task->V);
     /* The pairs in a random order, while slots are chosen one after another: slot s is taken with the chance pairs left / slots left. */
     uint32_t order[MQAR_PAIRS];
     for (uint32_t i = 0; i < R; i++) {
-        const uint32_t k = below(&r, i + 1);
+        const uint32_t k = draws_below(&r, i + 1);
         order[i] = order[k];
         order[k] = i;
     }
     for (uint32_t s = 0, left = R; s < slots && left > 0; s++) {
-        if (below(&r, slots - s) >= left) continue;
+        if (draws_below(&r, slots - s) >= left) continue;
         const uint32_t pair = order[--left], t = 2 * R + 2 * s;
         ids[t] = ids[2 * pair];
         targets[t] = ids[2 * pair + 1];

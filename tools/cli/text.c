@@ -1,6 +1,7 @@
 /* Texts and tokenizers. */
 #include "cli.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,41 @@ int cli_read_text(const char *path, char **text, size_t *bytes)
     free(*text);
     *text = NULL;
     return status;
+}
+
+int cli_lines_open(cli_lines *lines, const char *path)
+{
+    *lines = (cli_lines){.path = path};
+    const int status = cli_read_text(path, &lines->text, &lines->bytes);
+    lines->at = lines->text;
+    return status;
+}
+
+int cli_lines_next(cli_lines *lines, json_t **object)
+{
+    *object = NULL;
+    while (lines->at != NULL && lines->at < lines->text + lines->bytes) {
+        char *end = memchr(lines->at, '\n', (size_t)(lines->text + lines->bytes - lines->at));
+        char *line = lines->at;
+        json_error_t error;
+        if (end == NULL) end = lines->text + lines->bytes;
+        lines->at = end + 1;
+        lines->line++;
+        if (line + strspn(line, " \t\r") >= end) continue;
+        *object = json_loadb(line, (size_t)(end - line), JSON_ALLOW_NUL, &error);
+        if (*object == NULL) return cli_fail("%s: line %" PRIu64 ": %s", lines->path, lines->line, error.text);
+        if (json_is_object(*object)) return CLI_OK;
+        json_decref(*object);
+        *object = NULL;
+        return cli_fail("%s: line %" PRIu64 " is no JSON object", lines->path, lines->line);
+    }
+    return CLI_OK;
+}
+
+void cli_lines_close(cli_lines *lines)
+{
+    free(lines->text);
+    *lines = (cli_lines){.path = NULL};
 }
 
 static dart_status copy_file(const char *from, const char *to, base_report *report)
