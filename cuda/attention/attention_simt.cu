@@ -17,20 +17,26 @@ struct Weights {
     __device__ __forceinline__ float4 value(const Fetched &raw) const { return raw; }
 };
 
-KERNEL_FUNCTION(attention, simt)
+struct AttentionViews {
+    View q, k, v, o;
+    const int32_t *seq;
+    float *lse;
+};
+
+// D at most HEAD.
+template <uint32_t HEAD>
+__device__ __forceinline__ void attention_tiles(const AttentionArgs &args, const AttentionViews &views, Panels<4> &panels,
+                                                float (&weights)[Panels<4>::side][Panels<4>::side + 4])
 {
-    constexpr uint32_t T0 = TILE0_attention_simt, side = Panels<4>::side, sweeps = MAX_HEAD / side;
-    static_assert(T0 == side, "tile of the product");
-    __shared__ Panels<4> panels;
-    __shared__ alignas(16) float weights[T0][side + 4];
-    const View q = VIEW(attention, q), k = VIEW(attention, k), v = VIEW(attention, v), o = VIEW(attention, o);
-    float *lse = FLOATS(attention, lse);
+    constexpr uint32_t side = Panels<4>::side, T0 = side, sweeps = HEAD / side;
+    const View q = views.q, k = views.k, v = views.v, o = views.o;
+    float *lse = views.lse;
     const uint32_t t_blocks = ceil_div(args.L, T0), ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     const bool aligned_k = multiples_of_4(args.k_at, args.k_row, args.D), aligned_v = multiples_of_4(args.v_at, args.v_row, args.D);
     FOR_TILES(tile) {
         const uint32_t t0 = (t_blocks - 1 - tile % t_blocks) * T0, h = tile / t_blocks % args.H, b = tile / t_blocks / args.H,
                        g = h / (args.H / args.G);
-        const Sequence piece = sequence_of(INTS(attention, seq) + args.seq_at, args.flags, args.L, args.T, b);
+        const Sequence piece = sequence_of(views.seq + args.seq_at, args.flags, args.L, args.T, b);
         if (t0 >= piece.count) continue;
         const uint32_t lines = min(piece.count - t0, T0);
         const uint64_t place = uint64_t(piece.position) + t0; // of line 0
@@ -121,3 +127,13 @@ KERNEL_FUNCTION(attention, simt)
         }
     }
 }
+
+#define ATTENTION_TILES(kernel, head) \
+    static_assert(TILE0_##kernel##_simt == Panels<4>::side, "tile of the product"); \
+    __shared__ Panels<4> panels; \
+    __shared__ alignas(16) float weights[Panels<4>::side][Panels<4>::side + 4]; \
+    const AttentionViews views = {VIEW(kernel, q), VIEW(kernel, k), VIEW(kernel, v), VIEW(kernel, o), INTS(kernel, seq), FLOATS(kernel, lse)}; \
+    attention_tiles<head>(args, views, panels, weights)
+
+KERNEL_FUNCTION(attention, simt) { ATTENTION_TILES(attention, MAX_HEAD); }
+KERNEL_FUNCTION(attention_large, simt) { ATTENTION_TILES(attention_large, MAX_LARGE_HEAD); }

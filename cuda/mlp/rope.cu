@@ -1,4 +1,4 @@
-// y_i = x_i cos - x_(i + D/2) sin, y_(i + D/2) = x_(i + D/2) cos + x_i sin of the angle position r^i, of each head (args.h). A block takes T0
+// y_i = x_i cos - x_(i + R/2) sin, y_(i + R/2) = x_(i + R/2) cos + x_i sin of the angle position r^i, of each head (args.h). A block takes T0
 // tokens; a thread takes pairs (token, i) and turns them in all heads, so that y may be x.
 #include "lib/dart.cuh"
 
@@ -24,17 +24,25 @@ KERNEL_FUNCTION(rope, simt)
 {
     constexpr uint32_t T0 = TILE0_rope_simt;
     const View x = VIEW(rope, x), y = VIEW(rope, y);
-    const uint32_t half = args.D / 2, rows = args.flags & HAS_CU ? args.T : args.B * args.L;
+    const uint32_t half = args.R / 2, parts = half + args.D - args.R; // of a head: pairs, then elements that stay
+    const uint32_t rows = args.flags & HAS_CU ? args.T : args.B * args.L;
     const int32_t *seq = INTS(rope, seq) + args.seq_at;
     FOR_TILES(tile) {
-        for (uint32_t e = threadIdx.x; e < T0 * half; e += block_size) {
-            const uint32_t row = tile * T0 + e / half, i = e % half;
+        for (uint32_t e = threadIdx.x; e < T0 * parts; e += block_size) {
+            const uint32_t row = tile * T0 + e / parts, i = e % parts;
             if (row >= rows) continue;
             const uint32_t b = args.flags & HAS_CU ? sequence_with(seq, args.B, row) : row / args.L;
             const Sequence piece = sequence_of(seq, args.flags, args.L, args.T, b);
             const uint32_t t = row - piece.row;
             const bool counts = t < piece.count;
             if (!counts && (piece.packed || !(args.flags & IS_INVERSE))) continue;
+            if (i >= half) {
+                for (uint32_t h = 0; h < args.H; h++) {
+                    const size_t at = size_t(h) * args.D + half + i;
+                    store(y, args.y_at + size_t(row) * args.y_row + at, counts ? load(x, args.x_at + size_t(row) * args.x_row + at) : 0.0f);
+                }
+                continue;
+            }
             uint64_t rate = uint64_t(TURN_HIGH) << 32 | TURN_LOW;
             if (i & 1) rate = fraction(rate, args.r0_high, args.r0_low);
             if (i & 2) rate = fraction(rate, args.r1_high, args.r1_low);

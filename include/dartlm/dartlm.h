@@ -341,6 +341,15 @@ typedef struct dart_rms_norm_args {
 } dart_rms_norm_args;
 DART_API dart_status dart_rms_norm(dart_stream *stream, const dart_rms_norm_args *args);
 
+/* y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias, per row.
+ * bias W; the others as of dart_rms_norm, rows included. */
+typedef struct dart_layer_norm_args {
+    uint32_t T, W;
+    float eps; /* > 0 */
+    dart_tensor x, weight, bias, rows, y;
+} dart_layer_norm_args;
+DART_API dart_status dart_layer_norm(dart_stream *stream, const dart_layer_norm_args *args);
+
 /* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight, per row over all of I: the gated norm that ends a mixer, with the gated
  * SMA readout added to y first.
  * y, z, out T I; r T I and gate T (raw, before SiLU) both or neither; weight I. out may be y. */
@@ -351,12 +360,12 @@ typedef struct dart_gated_norm_args {
 } dart_gated_norm_args;
 DART_API dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *args);
 
-/* y = x weight^T, or y += x weight^T when add is set.
- * x T IN; weight OUT IN; y T OUT. */
+/* y = x weight^T + bias, or y += x weight^T + bias when add is set.
+ * x T IN; weight OUT IN; bias OUT, optional; y T OUT. The bias is put into y first, rounded to y's type, and the product added to it. */
 typedef struct dart_linear_args {
     uint32_t T, IN, OUT;
     bool add;
-    dart_tensor x, weight, y;
+    dart_tensor x, weight, bias, y;
 } dart_linear_args;
 DART_API dart_status dart_linear(dart_stream *stream, const dart_linear_args *args);
 
@@ -496,8 +505,8 @@ DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_
  * optional. Without seq C must be at least L. Each tensor must fit a binding (max_binding_bytes). o must not be q.
  * Source: Dao 2023 (FlashAttention-2) for the order of the computation. */
 typedef struct dart_attention_args {
-    uint32_t B, L, H, G, D, C, T; /* D <= 128; G divides H */
-    dart_plan plan;            /* DART_PLAN_STEP splits the cache among workgroups and merges */
+    uint32_t B, L, H, G, D, C, T; /* D <= 256; G divides H */
+    dart_plan plan;            /* DART_PLAN_STEP splits the cache among workgroups and merges; D <= 128 */
     float scale;               /* 0: 1 / sqrt(D) */
     dart_tensor q, k, v, seq, cu;
     dart_tensor o, lse;
@@ -506,7 +515,7 @@ DART_API dart_status dart_attention(dart_stream *stream, const dart_attention_ar
 
 /* Copies a piece's keys and values to their places in the cache: row b C + position + t of to_k and to_v becomes token t
  * of sequence b, rounded to the cache's type. Tokens at or past C are dropped; without seq L must be at most C.
- * k, v B L G D; to_k, to_v B C G D. All four may be views. D <= 128. */
+ * k, v B L G D; to_k, to_v B C G D. All four may be views. D <= 256. */
 typedef struct dart_kv_append_args {
     uint32_t B, L, G, D, C;
     dart_tensor k, v, seq;

@@ -141,17 +141,28 @@ typedef struct dart_adamw_args {
 } dart_adamw_args;
 DART_API dart_status dart_adamw(dart_stream *stream, const dart_adamw_args *args);
 
-/* Rotary positions: in each head the pair (x_i, x_(i + D/2)) is turned by the angle position base^(-2 i / D), or by its opposite with
+/* Rotary positions: in each head the pair (x_i, x_(i + R/2)) is turned by the angle position base^(-2 i / R), i < R/2, or by its opposite with
  * `inverse`, which is the gradient: y = x for up_y. Token t has the position seq[2 b] + t, without seq t. Angles are exact to 2e-9 at
- * every position. Rows past the count stay as they are, or become 0 with `inverse`.
+ * every position. Rows past the count stay as they are, or become 0 with `inverse`. The last D - R elements of a
+ * head are copied.
  * x, y B L H D, y may be x. Source: Su et al. 2021, with the halves paired as in Llama. */
 typedef struct dart_rope_args {
     uint32_t B, L, H, D, T; /* D even, at most 256 */
+    uint32_t R;             /* even, at most D; 0: D */
     bool inverse;
     float base; /* > 1 */
     dart_tensor x, seq, cu, y;
 } dart_rope_args;
 DART_API dart_status dart_rope(dart_stream *stream, const dart_rope_args *args);
+
+/* h = a (1 + erf(a / sqrt(2))) / 2, or h = a (1 + tanh(sqrt(2 / pi) (a + 0.044715 a^3))) / 2. a, h T I; h may be a.
+ * Source: Hendrycks and Gimpel 2016. */
+typedef struct dart_gelu_args {
+    uint32_t T, I;
+    bool by_tanh; /* the second form */
+    dart_tensor a, h;
+} dart_gelu_args;
+DART_API dart_status dart_gelu(dart_stream *stream, const dart_gelu_args *args);
 
 /* h = SiLU(a) u. a, u, h T I. */
 typedef struct dart_swiglu_args {

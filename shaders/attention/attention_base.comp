@@ -1,17 +1,23 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // o_t = sum_s w_s v_s, w = softmax over the tokens s that t sees of scale q_t . k_s, lse = logsumexp.
-// q, o B L H D; k, v B C G D; lse B L H; D <= MAX_HEAD.
+// q, o B L H D; k, v B C G D; lse B L H; D <= HEAD, which is MAX_HEAD, or with -DLARGE MAX_LARGE_HEAD.
 // One workgroup takes T0 tokens of one (b, h) and KEYS tokens of the cache at a time. Scores: the queries lie in shared
 // memory, the keys come in slabs of SLAB columns, and a lane adds up SCORES queries of one key. Softmax: SHARERS lanes
 // a query, each with KEYS / SHARERS keys, carry the maximum, and each its own part of the denominator. Values: a lane
-// owns a column (and the one LANES further on) of o for all queries and reads each value once.
-// T0 is a multiple of 4, T0 KEYS one of LANES, LANES one of KEYS and of T0, and not below MAX_HEAD / 2.
-// Shared memory: 4 T0 MAX_HEAD + 4 KEYS (SLAB + 1) + 4 T0 KEYS + 4 LANES + 4 T0 bytes.
+// owns a column (and those LANES further on) of o for all queries and reads each value once.
+// T0 is a multiple of 4, T0 KEYS one of LANES, LANES one of KEYS and of T0, and not below HEAD / 4.
+// Shared memory: 4 T0 HEAD + 4 KEYS (SLAB + 1) + 4 T0 KEYS + 4 LANES + 4 T0 bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; where a block holds tokens
 // that some query must not see, what they hold is left out, not multiplied by 0.
 #include "lib/dart.glsl"
+#ifdef LARGE
+#include "table/attention_large.glsl"
+#define HEAD MAX_LARGE_HEAD
+#else
 #include "table/attention.glsl"
+#define HEAD MAX_HEAD
+#endif
 READS(q) READS(k) READS(v) READS(seq) WRITES(o) WRITES(lse)
 #define PACKS
 #include "lib/seq.glsl"
@@ -20,11 +26,11 @@ READS(q) READS(k) READS(v) READS(seq) WRITES(o) WRITES(lse)
 const uint KEYS = 32u;
 const uint SLAB = 32u;
 const uint QUADS = T0 / 4u;
-const uint GROUPS = MAX_HEAD / LANES;        // columns of a lane
+const uint GROUPS = HEAD / LANES;        // columns of a lane
 const uint SCORES = T0 * KEYS / LANES;       // queries of a lane
 const uint SHARERS = LANES / T0;             // lanes of a query
 const uint SHARE = KEYS / SHARERS;
-shared vec4 queries[MAX_HEAD * QUADS];       // column by column, four queries each
+shared vec4 queries[HEAD * QUADS];       // column by column, four queries each
 shared float slab[KEYS * (SLAB + 1u)];
 shared vec4 weights[KEYS * QUADS];           // scores, then weights: key by key, four queries each
 shared float parts[LANES];
@@ -51,7 +57,7 @@ void main()
         uint seen = min(place + (t_last - t_first) + 1u, args.C);
 
         barrier();
-        for (uint i = LANE; i < MAX_HEAD * QUADS; i += LANES) {
+        for (uint i = LANE; i < HEAD * QUADS; i += LANES) {
             vec4 query = vec4(0.0);
             if (i / QUADS < args.D) {
                 [[unroll]] for (uint r = 0u; r < 4u; r++) {

@@ -17,6 +17,12 @@ struct EmbedArgs { U32 tiles, rows, width, vocabulary, first, count, ids_at, wei
  * T0 consecutive rows t. */
 struct NormArgs { U32 tiles, flags, rows, width, x_at, x_row, weight_at, rows_at, y_at, y_row; F32 eps; };
 
+/* y_t = (x_s - mean(x_s)) / sqrt(mean((x_s - mean(x_s))^2) + eps) weight + bias, s = rows_t or t, as in norm. Tile: T0 consecutive rows t. */
+struct LayerNormArgs { U32 tiles, flags, rows, width, x_at, x_row, weight_at, bias_at, rows_at, y_at, y_row; F32 eps; };
+
+/* y[t, o] = bias[o]; y[t, o] += bias[o] with IS_ADD. Tile: T0 consecutive elements of rows x width, counted row by row. */
+struct BiasArgs { U32 tiles, flags, rows, width, bias_at, y_at, y_row; };
+
 /* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight. gate is one number a row. Tile: T0 consecutive rows. */
 struct GatedNormArgs { U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, gate_at, gate_row, z_at, z_row, weight_at, out_at,
                       out_row; F32 eps; };

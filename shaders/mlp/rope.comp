@@ -1,6 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// y_i = x_i cos - x_(i + D/2) sin, y_(i + D/2) = x_(i + D/2) cos + x_i sin of the angle position r^i, of each head; backwards with IS_INVERSE,
+// y_i = x_i cos - x_(i + R/2) sin, y_(i + R/2) = x_(i + R/2) cos + x_i sin of the angle position r^i, i < R/2, of each head, whose other elements
+// stay as they are; backwards with IS_INVERSE,
 // where rows past the count become 0.
 //
 // x, y B L H D. A workgroup takes T0 tokens; a lane takes pairs (token, i) and turns them in all heads. y may be x: a lane reads and writes
@@ -53,11 +54,12 @@ vec2 sine(uint turns)
 
 void main()
 {
-    uint half_size = args.D / 2u;
+    uint half_size = args.R / 2u;
+    uint parts = half_size + args.D - args.R; // of a head: pairs, then elements that stay
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        for (uint e = LANE; e < T0 * half_size; e += LANES) {
-            uint row = tile * T0 + e / half_size;
-            uint i = e % half_size;
+        for (uint e = LANE; e < T0 * parts; e += LANES) {
+            uint row = tile * T0 + e / parts;
+            uint i = e % parts;
             bool packed = has(args.flags, HAS_CU);
             if (row >= (packed ? args.T : args.B * args.L)) continue;
             uint b = packed ? sequence_with(row) : row / args.L;
@@ -65,6 +67,13 @@ void main()
             uint t = row - sequence.row;
             bool counts = t < sequence.count;
             if (!counts && (packed || !has(args.flags, IS_INVERSE))) continue;
+            if (i >= half_size) {
+                uint at = i + half_size;
+                for (uint h = 0u; h < args.H; h++)
+                    store_y(args.y_at + row * args.y_row + h * args.D + at,
+                            counts ? load_x(args.x_at + row * args.x_row + h * args.D + at) : 0.0);
+                continue;
+            }
             uvec2 rate = rate_of(i);
             uint position = sequence.position + t;
             uint upper, lower;

@@ -1,5 +1,7 @@
-/* Kernels of dense that move or make elements; loops_linear.h and loops_norm.h have the others. */
+/* Kernels of dense that move or make elements, and LayerNorm; loops_linear.h and loops_norm.h have the others. */
 #include "cpu_vector.h"
+
+#include <math.h>
 
 void cpu_fill_plain(const cpu_task *task)
 {
@@ -74,5 +76,59 @@ void cpu_advance_plain(const cpu_task *task)
         if (!ended) continue;
         seq[2 * b + 1] = 0;
         ((int32_t *)task->bindings[BINDING_advance_live].data)[args->live_at + b] = -1;
+    }
+}
+
+void cpu_bias_plain(const cpu_task *task)
+{
+    const struct BiasArgs *args = task->args;
+    const cpu_tensor *y = &task->bindings[BINDING_bias_y];
+    const size_t all = (size_t)args->rows * args->width, begin = (size_t)task->tile * task->T0;
+    const size_t end = all - begin < task->T0 ? all : begin + task->T0;
+    float *bias = task->scratch, *row = bias + task->T0;
+    for (size_t i = begin, count; i < end; i += count) {
+        const size_t column = i % args->width, at = args->y_at + i / args->width * args->y_row + column;
+        count = args->width - column < end - i ? args->width - column : end - i;
+        load_row(bias, &task->bindings[BINDING_bias_bias], args->bias_at + column, count);
+        if (args->flags & IS_ADD) load_row(row, y, at, count);
+        for (size_t k = 0; (args->flags & IS_ADD) && k < count; k++) bias[k] += row[k];
+        store_row(y, at, bias, count);
+    }
+}
+
+/* Rows of any width, a third of the scratch memory at a time. */
+void cpu_layer_norm_plain(const cpu_task *task)
+{
+    const struct LayerNormArgs *args = task->args;
+    const cpu_tensor *x = &task->bindings[BINDING_layer_norm_x];
+    const uint32_t block = CPU_SCRATCH / 3;
+    float *row = task->scratch, *weight = row + block, *bias = weight + block;
+    size_t from = task->tile;
+    if (args->flags & HAS_ROWS) {
+        const int32_t given = ((const int32_t *)task->bindings[BINDING_layer_norm_rows].data)[args->rows_at + from];
+        if (given < 0) return;
+        from = (size_t)given;
+    }
+    const size_t x_at = args->x_at + from * args->x_row, y_at = args->y_at + (size_t)task->tile * args->y_row;
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < args->width; i += block) {
+        const size_t count = cpu_min(args->width - (uint32_t)i, block);
+        load_row(row, x, x_at + i, count);
+        for (size_t k = 0; k < count; k++) sum += (double)row[k];
+    }
+    const double mean = sum / args->width;
+    for (size_t i = 0; i < args->width; i += block) {
+        const size_t count = cpu_min(args->width - (uint32_t)i, block);
+        if (args->width > block) load_row(row, x, x_at + i, count);
+        for (size_t k = 0; k < count; k++) squares += ((double)row[k] - mean) * ((double)row[k] - mean);
+    }
+    const float factor = 1.0f / sqrtf((float)(squares / args->width) + args->eps);
+    for (size_t i = 0; i < args->width; i += block) {
+        const size_t count = cpu_min(args->width - (uint32_t)i, block);
+        if (args->width > block) load_row(row, x, x_at + i, count);
+        load_row(weight, &task->bindings[BINDING_layer_norm_weight], args->weight_at + i, count);
+        load_row(bias, &task->bindings[BINDING_layer_norm_bias], args->bias_at + i, count);
+        for (size_t k = 0; k < count; k++) row[k] = (float)((double)row[k] - mean) * factor * weight[k] + bias[k];
+        store_row(&task->bindings[BINDING_layer_norm_y], y_at + i, row, count);
     }
 }

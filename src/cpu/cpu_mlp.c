@@ -1,5 +1,7 @@
-/* Rotary positions, see shaders/mlp/args.h; loops_mlp.h has SwiGLU. */
+/* Rotary positions and GELU, see shaders/mlp/args.h; loops_mlp.h has SwiGLU. */
 #include "cpu_vector.h"
+
+#include <math.h>
 
 /* The product of two fractions of 64 bits. */
 static uint64_t fraction(uint64_t a, uint64_t b)
@@ -28,7 +30,7 @@ void cpu_rope_plain(const cpu_task *task)
                                (uint64_t)args->r2_high << 32 | args->r2_low, (uint64_t)args->r3_high << 32 | args->r3_low,
                                (uint64_t)args->r4_high << 32 | args->r4_low, (uint64_t)args->r5_high << 32 | args->r5_low,
                                (uint64_t)args->r6_high << 32 | args->r6_low};
-    const size_t half = args->D / 2, first = (size_t)task->tile * task->T0, rows = args->flags & HAS_CU ? args->T : (size_t)args->B * args->L;
+    const size_t half = args->R / 2, first = (size_t)task->tile * task->T0, rows = args->flags & HAS_CU ? args->T : (size_t)args->B * args->L;
     float *s = task->scratch, *c = s + half, *from = c + half, *to = from + args->D;
     uint64_t rates[128];
     for (size_t i = 0; i < half; i++) {
@@ -57,11 +59,33 @@ void cpu_rope_plain(const cpu_task *task)
         }
         for (size_t h = 0; h < args->H; h++) {
             load_row(from, x, args->x_at + row * args->x_row + h * args->D, args->D);
+            memcpy(to + args->R, from + args->R, (args->D - args->R) * sizeof(float));
             for (size_t i = 0; i < half; i++) {
                 to[i] = from[i] * c[i] - from[half + i] * s[i];
                 to[half + i] = from[half + i] * c[i] + from[i] * s[i];
             }
             store_row(y, args->y_at + row * args->y_row + h * args->D, to, args->D);
         }
+    }
+}
+
+static float gelu(float a, bool by_tanh)
+{
+    if (!by_tanh) return 0.5f * a * erfcf(a * -0.70710678f);
+    const float e = expf(-1.5957691f * fabsf(a) * (1.0f + 0.044715f * a * a)); /* 2 sqrt(2 / pi) = 1.5957691 */
+    return a * ((a >= 0.0f ? 1.0f : e) / (1.0f + e));
+}
+
+void cpu_gelu_plain(const cpu_task *task)
+{
+    const struct GeluArgs *args = task->args;
+    const size_t all = (size_t)args->rows * args->width, begin = (size_t)task->tile * task->T0;
+    const size_t end = all - begin < task->T0 ? all : begin + task->T0;
+    for (size_t i = begin, count; i < end; i += count) {
+        const size_t t = i / args->width, column = i % args->width;
+        count = args->width - column < end - i ? args->width - column : end - i;
+        load_row(task->scratch, &task->bindings[BINDING_gelu_a], args->a_at + t * args->a_row + column, count);
+        for (size_t k = 0; k < count; k++) task->scratch[k] = gelu(task->scratch[k], (args->flags & IS_TANH) != 0);
+        store_row(&task->bindings[BINDING_gelu_h], args->h_at + t * args->h_row + column, task->scratch, count);
     }
 }

@@ -100,6 +100,9 @@ void CPU_NAME(attention)(const cpu_task *task)
     }
 }
 
+/* Its arguments and bindings are those of attention. */
+void CPU_NAME(attention_large)(const cpu_task *task) { CPU_NAME(attention)(task); }
+
 void CPU_NAME(attention_step)(const cpu_task *task)
 {
     const struct AttentionStepArgs *args = task->args;

@@ -1,5 +1,7 @@
-/* Rotary positions and SwiGLU, forward and backward, by the definition. */
+/* Rotary positions and SwiGLU, forward and backward, by the definition; GELU. */
 #include "conform_backward.h"
+
+#include "oracle.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,6 +27,7 @@ static void rope(conform_data *d)
 {
     const conform_case *c = d->c;
     const uint64_t width = (uint64_t)c->H * c->P;
+    const uint32_t R = c->N > 1 ? c->N : c->P;
     const dart_dtype act = conform_activation(c);
     const bool inverse = conform_has(d, CASE_ADD);
     const float base = 10000.0f;
@@ -43,7 +46,7 @@ static void rope(conform_data *d)
     }
     tape *t = tape_create();
     tape_vector from = tape_input(t, inverse ? NULL : in, rows.tokens * width);
-    const tape_vector to = definition_rope(t, from, positions, rows.tokens, c->H, c->P, (double)base);
+    const tape_vector to = definition_rope(t, from, positions, rows.tokens, c->H, c->P, R, (double)base);
     if (inverse) { /* the gradient with respect to x, x as that of y */
         tape_push(t, to, in);
         tape_reverse(t);
@@ -56,11 +59,12 @@ static void rope(conform_data *d)
         else memcpy(want + i * width, x->values + i * width, width * sizeof *want);
     }
     for (size_t i = 0; i < rows.tokens * width; i++) {
-        const size_t half = c->P / 2, other = i % c->P < half ? i + half : i - half;
-        terms[i] = hypot(in[i], in[other]);
+        const size_t half = R / 2, other = i % c->P < half ? i + half : i - half;
+        terms[i] = i % c->P < R ? hypot(in[i], in[other]) : fabs(in[i]);
     }
     double *sizes = spread(terms, &rows, width, 0);
-    dart_rope(d->stream, &(dart_rope_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .D = c->P, .inverse = inverse,
+    dart_rope(d->stream, &(dart_rope_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .D = c->P,
+                                           .R = c->N > 1 ? R : 0, .inverse = inverse,
                                            .base = base, .x = x->t,
                                            .seq = conform_view(seq), .y = y->t});
     conform_execute(d);
@@ -71,6 +75,28 @@ static void rope(conform_data *d)
     free(positions);
     free(in);
     free(terms);
+    free(want);
+    free(sizes);
+}
+
+/* Both tails, too. */
+static double spread_out(conform_data *d, uint64_t i) { return 3 * conform_unit(d, i); }
+
+static void gelu(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, I = c->P;
+    const dart_dtype act = conform_activation(c);
+    const bool by_tanh = conform_has(d, CASE_ADD);
+    conform_tensor *a = conform_input(d, act, T, I, true, spread_out), *h = conform_output(d, act, T, I, true);
+    double *want = array((uint64_t)T * I, sizeof *want), *sizes = array((uint64_t)T * I, sizeof *sizes);
+    oracle_gelu(want, a->values, (size_t)T * I, by_tanh);
+    for (size_t i = 0; i < (size_t)T * I; i++) sizes[i] = fabs(a->values[i]);
+    dart_gelu(d->stream, &(dart_gelu_args){.T = T, .I = I, .by_tanh = by_tanh, .a = a->t, .h = h->t});
+    conform_execute(d);
+    /* h is a times a number from 0 to 1, whose error is one of f32. */
+    conform_compare_within(d, "h", h, want, &(conform_limits){.bound = conform_tolerance(BOUND_NORM, 1), .terms = sizes,
+                                                              .floor = conform_floor(act)});
     free(want);
     free(sizes);
 }
@@ -101,5 +127,6 @@ static void swiglu(conform_data *d)
 void conform_mlp(conform_data *d)
 {
     if (strcmp(d->c->op, "rope") == 0) rope(d);
+    else if (strcmp(d->c->op, "gelu") == 0) gelu(d);
     else swiglu(d);
 }

@@ -65,6 +65,60 @@ static void norm(conform_data *d)
     free(want);
 }
 
+/* Rows whose mean is not 0. */
+static double raised(conform_data *d, uint64_t i) { return conform_unit(d, i) + 2; }
+
+static void layer_norm(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, W = c->P, from = T + 3;
+    const dart_dtype act = conform_activation(c);
+    const bool gather = conform_has(d, CASE_ADD);
+    const float eps = 1e-5f;
+    conform_tensor *x = conform_input(d, act, gather ? from : T, W, true, raised);
+    conform_tensor *weight = conform_input(d, c->dtype, 1, W, false, conform_unit), *bias = conform_input(d, c->dtype, 1, W, false, conform_unit);
+    conform_tensor *rows = NULL, *y = conform_output(d, act, T, W, true);
+    double *source = doubles((uint64_t)T * W), *want = doubles((uint64_t)T * W);
+    int32_t *order = malloc(T * sizeof *order);
+    if (order == NULL) abort();
+    for (uint32_t t = 0; t < T; t++) {
+        order[t] = gather ? (int32_t)((t * 7u + 2u) % from) : (int32_t)t;
+        memcpy(source + (size_t)t * W, x->values + (size_t)order[t] * W, W * sizeof *source);
+        if (t == 1 && gather) order[t] = -1; /* no row: y stays as it is */
+    }
+    if (gather) rows = conform_ints(d, T, 1, order);
+    oracle_layer_norm(want, source, weight->values, bias->values, T, W, eps);
+    for (uint64_t i = W; T > 1 && i < 2 * (uint64_t)W && order[1] < 0; i++) want[i] = NAN;
+    dart_layer_norm(d->stream, &(dart_layer_norm_args){.T = T, .W = W, .eps = eps, .x = x->t, .weight = weight->t, .bias = bias->t,
+                                                       .rows = conform_view(rows), .y = y->t});
+    conform_execute(d);
+    /* Elements are of size 3 before the mean is subtracted, rows of one element become the bias. */
+    conform_compare(d, "y", y, want, 3 * conform_tolerance(BOUND_NORM, 1), conform_floor(act));
+    free(order);
+    free(source);
+    free(want);
+}
+
+static void linear_bias(conform_data *d)
+{
+    const conform_case *c = d->c;
+    const uint32_t T = c->L, IN = c->N, OUT = c->P;
+    const dart_dtype act = conform_activation(c);
+    const bool add = conform_has(d, CASE_ADD);
+    conform_tensor *x = conform_input(d, act, T, IN, true, conform_unit), *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit);
+    conform_tensor *bias = conform_input(d, DART_F32, 1, OUT, false, conform_unit);
+    conform_tensor *y = add ? conform_input(d, act, T, OUT, true, conform_unit) : conform_output(d, act, T, OUT, true);
+    double *want = doubles((uint64_t)T * OUT);
+    for (uint64_t i = 0; i < (uint64_t)T * OUT; i++) want[i] = bias->values[i % OUT] + (add ? y->values[i] : 0);
+    oracle_linear(want, x->values, weight->values, want, T, IN, OUT);
+    dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = add, .x = x->t, .weight = weight->t, .bias = bias->t, .y = y->t});
+    conform_execute(d);
+    /* y holds the bias, or its sum with what was there, before the product is added: one rounding more. */
+    conform_compare_within(d, "y", y, want, &(conform_limits){.bound = conform_tolerance(BOUND_DOT, IN + 1),
+                                                              .operands = act == DART_F32 ? 0 : conform_rounding(act), .floor = conform_floor(act)});
+    free(want);
+}
+
 static void gated_norm(conform_data *d)
 {
     const conform_case *c = d->c;
@@ -157,6 +211,8 @@ void conform_dense(conform_data *d)
 {
     if (is(d, "embed")) embed(d);
     else if (is(d, "norm")) norm(d);
+    else if (is(d, "layer_norm")) layer_norm(d);
+    else if (is(d, "linear_bias")) linear_bias(d);
     else if (is(d, "gated_norm")) gated_norm(d);
     else if (is(d, "linear")) linear(d);
     else if (is(d, "norm_linear")) norm_linear(d);

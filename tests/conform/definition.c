@@ -221,27 +221,30 @@ tape_vector definition_embed(tape *t, tape_vector table, const int32_t *ids, siz
     return joined(t, rows, T);
 }
 
-tape_vector definition_rope(tape *t, tape_vector x, const double *positions, size_t T, size_t H, size_t D, double base)
+tape_vector definition_rope(tape *t, tape_vector x, const double *positions, size_t T, size_t H, size_t D, size_t R, double base)
 {
-    const size_t half = D / 2;
-    tape_vector *parts = array(T * H * 2, sizeof *parts);
+    const size_t half = R / 2, count = R < D ? 3 : 2;
+    tape_vector *parts = array(T * H * count, sizeof *parts);
     double *sines = array(half, sizeof *sines), *cosines = array(half, sizeof *cosines);
     for (size_t s = 0; s < T; s++) {
         for (size_t i = 0; i < half; i++) {
-            const double angle = positions[s] * pow(base, -2.0 * (double)i / (double)D);
+            const double angle = positions[s] * pow(base, -2.0 * (double)i / (double)R);
             sines[i] = sin(angle);
             cosines[i] = cos(angle);
         }
         const tape_vector sine = tape_input(t, sines, half), cosine = tape_input(t, cosines, half);
         for (size_t h = 0; h < H; h++) {
-            const tape_vector a = tape_part(t, x, (s * H + h) * D, 1, half), b = tape_part(t, x, (s * H + h) * D + half, 1, half);
-            parts[(s * H + h) * 2] = tape_add(t, tape_multiply(t, a, cosine), tape_scale(t, tape_multiply(t, b, sine), -1, 0));
-            parts[(s * H + h) * 2 + 1] = tape_add(t, tape_multiply(t, b, cosine), tape_multiply(t, a, sine));
+            const size_t at = (s * H + h) * D;
+            const tape_vector a = tape_part(t, x, at, 1, half), b = tape_part(t, x, at + half, 1, half);
+            tape_vector *part = parts + (s * H + h) * count;
+            part[0] = tape_add(t, tape_multiply(t, a, cosine), tape_scale(t, tape_multiply(t, b, sine), -1, 0));
+            part[1] = tape_add(t, tape_multiply(t, b, cosine), tape_multiply(t, a, sine));
+            if (count == 3) part[2] = tape_part(t, x, at + R, 1, D - R);
         }
     }
     free(sines);
     free(cosines);
-    return joined(t, parts, T * H * 2);
+    return joined(t, parts, T * H * count);
 }
 
 tape_vector definition_swiglu(tape *t, tape_vector a, tape_vector u) { return tape_multiply(t, tape_apply(t, a, tape_silu, 0, 0), u); }
@@ -308,8 +311,8 @@ tape_vector definition_run_transformer(tape *t, definition_transformer *of, tape
     const tape_vector u = definition_norm(t, stream, of->norm, of->eps);
     definition_attention attention = {
         .H = H, .G = G, .D = P, .documents = of->documents, .scale = 1 / sqrt((double)P),
-        .q = definition_rope(t, definition_linear(t, u, of->q_proj, W, H * P), positions, T, H, P, of->base),
-        .k = definition_rope(t, definition_linear(t, u, of->k_proj, W, G * P), positions, T, G, P, of->base),
+        .q = definition_rope(t, definition_linear(t, u, of->q_proj, W, H * P), positions, T, H, P, P, of->base),
+        .k = definition_rope(t, definition_linear(t, u, of->k_proj, W, G * P), positions, T, G, P, P, of->base),
         .v = definition_linear(t, u, of->v_proj, W, G * P)};
     definition_run_attention(t, &attention);
     const tape_vector middle = tape_add(t, stream, definition_linear(t, attention.o, of->out_proj, H * P, W));

@@ -66,7 +66,7 @@ tape_vector definition_conv(tape *tape, tape_vector x, tape_vector weight, tape_
 /* Rows ids of a table of rows of W. */
 tape_vector definition_embed(tape *tape, tape_vector table, const int32_t *ids, size_t T, size_t W);
 /* Pairs (i, i + D/2) of each of H heads turned by position base^(-2 i / D) radians; positions of the T tokens. */
-tape_vector definition_rope(tape *tape, tape_vector x, const double *positions, size_t T, size_t H, size_t D, double base);
+tape_vector definition_rope(tape *tape, tape_vector x, const double *positions, size_t T, size_t H, size_t D, size_t R, double base);
 /* silu(a) u. */
 tape_vector definition_swiglu(tape *tape, tape_vector a, tape_vector u);
 /* Mean over the rows with a target >= 0 of lse(logits) - logits[target], logits = x weight^T; weight V W. */

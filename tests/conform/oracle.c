@@ -100,6 +100,28 @@ void oracle_rms_norm(double *out, const double *x, const double *weight, size_t 
     }
 }
 
+void oracle_layer_norm(double *out, const double *x, const double *weight, const double *bias, size_t rows, size_t width, double eps)
+{
+    for (size_t i = 0; i < rows; i++) {
+        const double *row = x + i * width;
+        double mean = 0, variance = 0;
+        for (size_t j = 0; j < width; j++)
+            mean += row[j] / (double)width;
+        for (size_t j = 0; j < width; j++)
+            variance += (row[j] - mean) * (row[j] - mean) / (double)width;
+        for (size_t j = 0; j < width; j++)
+            out[i * width + j] = (row[j] - mean) / sqrt(variance + eps) * weight[j] + bias[j];
+    }
+}
+
+void oracle_gelu(double *out, const double *x, size_t count, int by_tanh)
+{
+    for (size_t i = 0; i < count; i++) {
+        const double v = x[i], cubic = sqrt(2 / acos(-1.0)) * (v + 0.044715 * v * v * v);
+        out[i] = by_tanh ? 0.5 * v * (1 + tanh(cubic)) : 0.5 * v * erfc(-v / sqrt(2.0));
+    }
+}
+
 void oracle_gated_norm(const oracle_gated_norm_args *a)
 {
     double *v = zeros(a->I);

@@ -38,6 +38,12 @@ void oracle_linear(double *y, const double *x, const double *w, const double *re
  * out may be x. */
 void oracle_rms_norm(double *out, const double *x, const double *weight, size_t rows, size_t width, double eps);
 
+/* out[i,:] = (x[i,:] - mean) / sqrt(mean((x[i,:] - mean)^2) + eps) * weight + bias, mean that of the row.   weight, bias (width). */
+void oracle_layer_norm(double *out, const double *x, const double *weight, const double *bias, size_t rows, size_t width, double eps);
+
+/* out[i] = x (1 + erf(x / sqrt(2))) / 2 or x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 of x = x[i]. */
+void oracle_gelu(double *out, const double *x, size_t count, int by_tanh);
+
 /* out = RMSNorm((y + SiLU(gate) r) SiLU(z)) weight, with one mean over all of I per token.
  * y, r, z, out (rows,I); gate (rows), before its SiLU; weight (I). r without gate is added as it is; without r there
  * is no SMA term. out may be y. */

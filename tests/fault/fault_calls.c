@@ -80,6 +80,10 @@ OP_STEP(do_embed, dart_embed(w->stream, &(dart_embed_args){.T = 4, .V = V, .W = 
 OP_STEP(do_norm, dart_rms_norm(w->stream, &(dart_rms_norm_args){.T = 2, .W = 8, .eps = 1, .x = f32(w), .weight = f32(w), .y = at(w, 2048)}))
 OP_STEP(do_gated_norm, dart_gated_norm(w->stream, &(dart_gated_norm_args){.T = 2, .I = 8, .eps = 1, .y = f32(w), .z = f32(w), .weight = f32(w),
                                                                           .out = at(w, 2048)}))
+OP_STEP(do_layer_norm, dart_layer_norm(w->stream, &(dart_layer_norm_args){.T = 2, .W = 8, .eps = 1, .x = f32(w), .weight = f32(w), .bias = f32(w),
+                                                                          .y = at(w, 2048)}))
+OP_STEP(do_linear_bias, dart_linear(w->stream, &(dart_linear_args){.T = 2, .IN = 8, .OUT = 8, .x = f32(w), .weight = f32(w), .bias = f32(w),
+                                                                   .y = at(w, 2048)}))
 OP_STEP(do_linear, dart_linear(w->stream, &(dart_linear_args){.T = 2, .IN = 8, .OUT = 8, .x = f32(w), .weight = f32(w), .y = at(w, 2048)}))
 OP_STEP(do_conv, dart_conv(w->stream, &(dart_conv_args){.B = B, .L = L, .C = 8, .K = 4, .x = f32(w), .weight = f32(w), .tail = at(w, 1024),
                                                         .seq = i32(w), .y = at(w, 2048)}))
@@ -143,6 +147,7 @@ OP_STEP(do_grad_norm, dart_grad_norm(w->stream, &(dart_grad_norm_args){.count = 
 OP_STEP(do_adamw, dart_adamw(w->stream, &(dart_adamw_args){.elements = 100, .w = at(w, 2048), .m = at(w, 2304), .v = at(w, 2560), .grad = f32(w),
                                                            .scale = f32(w), .hyper = f32(w)}))
 OP_STEP(do_rope, dart_rope(w->stream, &(dart_rope_args){.B = B, .L = L, .H = H, .D = P, .base = 10000, .x = f32(w), .y = at(w, 2048)}))
+OP_STEP(do_gelu, dart_gelu(w->stream, &(dart_gelu_args){.T = 2, .I = 8, .a = f32(w), .h = at(w, 2048)}))
 OP_STEP(do_swiglu, dart_swiglu(w->stream, &(dart_swiglu_args){.T = 2, .I = 8, .a = f32(w), .u = f32(w), .h = at(w, 2048)}))
 OP_STEP(do_swiglu_backward, dart_swiglu_backward(w->stream, &(dart_swiglu_backward_args){.T = 2, .I = 8, .a = f32(w), .u = f32(w), .up_h = f32(w),
                                                                                          .grad_a = at(w, 2048), .grad_u = at(w, 2560)}))
@@ -251,7 +256,8 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
     STEP(do_embed_backward), STEP(do_norm_backward),
     STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
     STEP(do_attention_backward),
-    STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),
+    STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_gelu), STEP(do_layer_norm),
+    STEP(do_linear_bias), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),
     STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(make_asking_state), STEP(feed), STEP(reset), STEP(open_model),
     STEP(make_trainer), STEP(train),
 };

@@ -180,6 +180,7 @@ static void refuses_to_train_what_it_cannot_bind(void **unused)
     REFUSED(dart_grad_norm, .count = 1, .clip = 1, .gradients = &gradient, .scale = y);
     REFUSED(dart_adamw, .elements = (uint64_t)T * W, .w = y, .m = y, .v = y, .grad = x, .scale = x, .hyper = x);
     REFUSED(dart_rope, .B = 1, .L = T, .H = 1, .D = W, .base = 10, .x = x, .y = y);
+    REFUSED(dart_gelu, .T = T, .I = W, .a = x, .h = y);
     REFUSED(dart_swiglu, .T = T, .I = W, .a = x, .u = x, .h = y);
     REFUSED(dart_swiglu_backward, .T = T, .I = W, .a = x, .u = x, .up_h = x, .grad_a = y, .grad_u = y);
     rig_close(&r);

@@ -86,6 +86,21 @@ static void norms(void **unused)
     BAD(rms_norm, a.rows = f32);
     BAD(rms_norm, a.rows = i32, a.rows.offset = ROOM - T + 1);
     BAD(rms_norm, a.rows = i32, a.rows.row = T + 1);
+    GOOD(layer_norm, a.rows = i32);
+    GOOD(layer_norm, a.bias = f16);
+    BAD(layer_norm, a.T = 0);
+    BAD(layer_norm, a.W = 0);
+    BAD(layer_norm, a.eps = 0);
+    BAD(layer_norm, a.eps = NAN);
+    PACKED(layer_norm, weight);
+    PACKED(layer_norm, bias);
+    NEEDED(layer_norm, x);
+    NEEDED(layer_norm, weight);
+    NEEDED(layer_norm, bias);
+    NEEDED(layer_norm, y);
+    BAD_FLOATS(layer_norm, x);
+    BAD_FLOATS(layer_norm, bias);
+    BAD(layer_norm, a.rows = f32);
     GOOD(gated_norm, a.gate.row = 7);
     GOOD(gated_norm, a.r.buffer = NULL, a.gate.buffer = NULL);
     BAD(gated_norm, a.T = 0);
@@ -111,6 +126,9 @@ static void linear_and_conv(void **unused)
 {
     (void)unused;
     GOOD(linear, a.add = true);
+    GOOD(linear, a.bias = f32);
+    BAD(linear, a.bias = i32);
+    BAD(linear, a.bias = f32, a.bias.row = 4096);
     BAD(linear, a.T = 0);
     BAD(linear, a.IN = 0);
     BAD(linear, a.OUT = 0);

@@ -84,6 +84,10 @@ static inline dart_fill_args good_fill(void) { return (dart_fill_args){.T = T, .
 static inline dart_convert_args good_convert(void) { return (dart_convert_args){.T = T, .W = I, .x = f32, .y = f16}; }
 static inline dart_embed_args good_embed(void) { return (dart_embed_args){.T = T, .V = V, .W = I, .ids = i32, .weight = f32, .y = f32}; }
 static inline dart_rms_norm_args good_rms_norm(void) { return (dart_rms_norm_args){.T = T, .W = I, .eps = 1e-5f, .x = f32, .weight = f32, .y = f32}; }
+static inline dart_layer_norm_args good_layer_norm(void)
+{
+    return (dart_layer_norm_args){.T = T, .W = I, .eps = 1e-5f, .x = f32, .weight = f32, .bias = f32, .y = f32};
+}
 static inline dart_gated_norm_args good_gated_norm(void)
 {
     return (dart_gated_norm_args){.T = T, .I = I, .eps = 1e-5f, .y = f32, .r = f32, .gate = f32, .z = f32, .weight = f32, .out = f32};

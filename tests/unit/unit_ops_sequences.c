@@ -332,7 +332,8 @@ void attention(void **unused)
     BAD(attention, a.G = 0);
     BAD(attention, a.G = 3);
     BAD(attention, a.D = 0);
-    BAD(attention, a.D = 129);
+    BAD(attention, a.D = 257);
+    BAD(attention, a.D = 129, a.L = 1, a.plan = DART_PLAN_STEP);
     BAD(attention, a.C = 0);
     BAD(attention, a.C = (1u << 30) + 1);
     BAD(attention, a.C = ROOM);
@@ -360,7 +361,7 @@ void attention(void **unused)
     BAD(kv_append, a.L = 0);
     BAD(kv_append, a.G = 0);
     BAD(kv_append, a.D = 0);
-    BAD(kv_append, a.D = 129);
+    BAD(kv_append, a.D = 257);
     BAD(kv_append, a.C = 0);
     BAD(kv_append, a.C = ROOM);
     BAD(kv_append, a.seq.buffer = NULL, a.C = L - 1);

@@ -76,6 +76,7 @@ static dart_adamw_args good_adamw(void)
     return (dart_adamw_args){.elements = ROOM, .decays = true, .w = f32, .m = f32, .v = f32, .grad = f32, .scale = f32, .hyper = f32, .copy = f16};
 }
 static dart_rope_args good_rope(void) { return (dart_rope_args){.B = B, .L = L, .H = H, .D = D, .base = 10000, .x = f32, .seq = i32, .y = f16}; }
+static dart_gelu_args good_gelu(void) { return (dart_gelu_args){.T = T, .I = W, .a = f32, .h = f16}; }
 static dart_swiglu_args good_swiglu(void) { return (dart_swiglu_args){.T = T, .I = W, .a = f32, .u = f16, .h = f32}; }
 static dart_swiglu_backward_args good_swiglu_backward(void)
 {
@@ -192,6 +193,16 @@ static void layers(void **unused)
     BAD(rope, a.base = INFINITY);
     BAD(rope, a.base = NAN);
     BAD(rope, a.seq = f32);
+    GOOD(rope, a.R = 2);
+    BAD(rope, a.R = 1);
+    BAD(rope, a.R = D + 2);
+    NO_NULLS(gelu);
+    GOOD(gelu, a.by_tanh = true);
+    GOOD(gelu, a.a.row = 2 * W);
+    BAD(gelu, a.T = 0);
+    BAD(gelu, a.I = 0);
+    BAD(gelu, a.h = i32);
+    BAD(gelu, a.a.buffer = NULL);
     NO_NULLS(swiglu);
     GOOD(swiglu, a.a.row = 2 * W);
     BAD(swiglu, a.T = 0);

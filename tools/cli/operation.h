@@ -50,7 +50,7 @@ typedef struct operation_kind {
 extern const operation_kind operation_kinds[];
 /* NULL when there is none. */
 const operation_kind *operation_find(const char *name);
-enum { OPERATION_NAMES = 200 };
+enum { OPERATION_NAMES = 256 };
 /* "ssd, sma, ..." */
 const char *operation_names(char text[OPERATION_NAMES]);
 

@@ -173,6 +173,18 @@ static dart_status norm(const operation *o, dart_stream *stream)
     return dart_rms_norm(stream, &args);
 }
 
+static dart_status layer_norm(const operation *o, dart_stream *stream)
+{
+    const dart_layer_norm_args args = {.T = dim(o, DIM_T),
+                                       .W = dim(o, DIM_W),
+                                       .eps = o->settings.eps,
+                                       .x = at(o, "x"),
+                                       .weight = at(o, "weight"),
+                                       .bias = at(o, "bias"),
+                                       .y = at(o, "y")};
+    return dart_layer_norm(stream, &args);
+}
+
 static dart_status gated_norm(const operation *o, dart_stream *stream)
 {
     const dart_gated_norm_args args = {.T = dim(o, DIM_T),
@@ -201,6 +213,7 @@ static dart_status linear(const operation *o, dart_stream *stream)
                                    .add = has(o, "residual"),
                                    .x = at(o, "x"),
                                    .weight = at(o, "weight"),
+                                   .bias = at(o, "bias"),
                                    .y = at(o, "y")};
     return dart_linear(stream, &args);
 }
@@ -258,6 +271,11 @@ static dart_status rope(const operation *o, dart_stream *stream)
                                  .cu = at(o, "cu"),
                                  .y = at(o, "y")};
     return dart_rope(stream, &args);
+}
+
+static dart_status gelu(const operation *o, dart_stream *stream)
+{
+    return dart_gelu(stream, &(dart_gelu_args){.T = dim(o, DIM_T), .I = dim(o, DIM_I), .a = at(o, "a"), .h = at(o, "h")});
 }
 
 static dart_status swiglu(const operation *o, dart_stream *stream)
@@ -372,6 +390,7 @@ const operation_kind operation_kinds[] = {
      attention_flops},
     {"embed", {{"ids", "T", IN | I32}, {"weight", "V W", IN}, {"y", "T W", OUT}}, NULL, embed, NULL},
     {"norm", {{"x", "T W", IN}, {"weight", "W", IN | F32}, {"y", "T W", OUT}}, NULL, norm, NULL},
+    {"layer_norm", {{"x", "T W", IN}, {"weight", "W", IN | F32}, {"bias", "W", IN | F32}, {"y", "T W", OUT}}, NULL, layer_norm, NULL},
     {"gated_norm",
      {{"y", "T I", IN},
       {"z", "T I", IN},
@@ -383,7 +402,7 @@ const operation_kind operation_kinds[] = {
      gated_norm,
      NULL},
     {"linear",
-     {{"x", "T IN", IN}, {"weight", "OUT IN", IN}, {"residual", "T OUT", MAY}, {"y", "T OUT", OUT}},
+     {{"x", "T IN", IN}, {"weight", "OUT IN", IN}, {"bias", "OUT", MAY | F32}, {"residual", "T OUT", MAY}, {"y", "T OUT", OUT}},
      NULL,
      linear,
      linear_flops},
@@ -405,6 +424,7 @@ const operation_kind operation_kinds[] = {
      sample,
      NULL},
     {"rope", {{"x", "B L H D", IN}, {"seq", "B 2", MAY | I32}, {"cu", "R+1", MAY | I32}, {"y", "B L H D", OUT}}, NULL, rope, NULL},
+    {"gelu", {{"a", "T I", IN}, {"h", "T I", OUT}}, NULL, gelu, NULL},
     {"swiglu", {{"a", "T I", IN}, {"u", "T I", IN}, {"h", "T I", OUT}}, NULL, swiglu, NULL},
     {"cross_entropy",
      {{"x", "T W", IN},

@@ -24,12 +24,13 @@ static dart_status check(attention_plan *p)
     const bool packed = op_packed(&p->layout);
     OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->C > 0, "H %u, G %u, C %u: all must be above 0", a->H, a->G, a->C);
     OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
-    OP_REQUIRE(call, a->D > 0 && a->D <= MAX_HEAD, "D %u must be 1 to %d", a->D, MAX_HEAD);
+    OP_REQUIRE(call, a->D > 0 && a->D <= MAX_LARGE_HEAD, "D %u must be 1 to %d", a->D, MAX_LARGE_HEAD);
     OP_REQUIRE(call, a->C <= 1u << 30, "C %u must be at most 2^30", a->C);
     OP_REQUIRE(call, !packed || (a->C == a->L && a->plan != DART_PLAN_STEP), "packed sequences attend to their own rows: C must be L, and no step");
     OP_REQUIRE(call, op_has(&a->seq) || a->C >= a->L, "a cache of %u tokens is too short for %u", a->C, a->L);
     OP_REQUIRE(call, isfinite(a->scale), "scale %g must be finite", (double)a->scale);
     OP_REQUIRE(call, a->plan <= DART_PLAN_STEP && (a->plan != DART_PLAN_STEP || a->L == 1), "the step plan takes L = 1");
+    OP_REQUIRE(call, a->plan != DART_PLAN_STEP || a->D <= MAX_HEAD, "D %u: the step plan takes at most %d", a->D, MAX_HEAD);
     const uint64_t rows = p->layout.rows, cached = packed ? rows : (uint64_t)a->B * a->C;
     const uint64_t q_width = (uint64_t)a->H * a->D, k_width = (uint64_t)a->G * a->D;
     p->o.q = (op_operand){"q", a->q, OP_FLOAT | OP_VIEW, rows, q_width};
@@ -61,6 +62,18 @@ static void attend(attention_plan *p)
               OP_AT(attention, lse, &p->o.lse, k));
 }
 
+/* The same for D above MAX_HEAD. */
+static void attend_large(attention_plan *p)
+{
+    op_call *call = &p->call;
+    const dart_attention_args *a = p->a;
+    struct AttentionArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .D = a->D, .C = a->C, .scale = p->scale};
+    op_kernel(call, KERNEL_attention_large, a->L, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_ROWS(attention_large, q, &p->o.q, k),
+              OP_ROWS(attention_large, k, &p->o.k, k), OP_ROWS(attention_large, v, &p->o.v, k), OP_AT(attention_large, seq, &p->o.seq, k),
+              OP_ROWS(attention_large, o, &p->o.o, k), OP_AT(attention_large, lse, &p->o.lse, k));
+}
+
 /* One token a sequence: splits of the cache, then their merge. */
 static void attend_step(attention_plan *p)
 {
@@ -88,7 +101,8 @@ dart_status dart_attention(dart_stream *stream, const dart_attention_args *args)
     op_call *call = &p.call;
     if (op_begin(call, stream, "dart_attention") != DART_OK || check(&p) != DART_OK) return op_status(call);
     p.o.lse = op_kept(call, &p.o.lse);
-    if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && args->L == 1 && !op_packed(&p.layout))) attend_step(&p);
+    if (args->D > MAX_HEAD) attend_large(&p);
+    else if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && args->L == 1 && !op_packed(&p.layout))) attend_step(&p);
     else attend(&p);
     return op_end(call);
 }
@@ -101,7 +115,7 @@ dart_status dart_kv_append(dart_stream *stream, const dart_kv_append_args *args)
     if (op_begin(&call, stream, "dart_kv_append") != DART_OK) return op_status(&call);
     OP_REQUIRE(&call, a->B > 0 && a->L > 0 && a->G > 0 && a->D > 0 && a->C > 0, "B %u, L %u, G %u, D %u, C %u: all must be above 0",
                a->B, a->L, a->G, a->D, a->C);
-    OP_REQUIRE(&call, a->D <= MAX_HEAD, "D %u must be 1 to %d", a->D, MAX_HEAD);
+    OP_REQUIRE(&call, a->D <= MAX_LARGE_HEAD, "D %u must be 1 to %d", a->D, MAX_LARGE_HEAD);
     OP_REQUIRE(&call, a->C <= 1u << 30 && a->L <= 1u << 30, "C %u, L %u must be at most 2^30", a->C, a->L);
     OP_REQUIRE(&call, op_has(&a->seq) || a->C >= a->L, "a cache of %u tokens is too short for %u", a->C, a->L);
     const uint64_t rows = (uint64_t)a->B * a->L, cached = (uint64_t)a->B * a->C, width = (uint64_t)a->G * a->D;

@@ -94,6 +94,31 @@ dart_status dart_rms_norm(dart_stream *stream, const dart_rms_norm_args *args)
     return op_end(&call);
 }
 
+dart_status dart_layer_norm(dart_stream *stream, const dart_layer_norm_args *args)
+{
+    if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
+    op_call call;
+    const uint32_t T = args->T, W = args->W;
+    if (op_begin(&call, stream, "dart_layer_norm") != DART_OK) return op_status(&call);
+    OP_REQUIRE(&call, T > 0 && W > 0, "T %u, W %u: both must be above 0", T, W);
+    OP_REQUIRE(&call, args->eps > 0, "eps %g must be above 0", (double)args->eps);
+    const bool gather = op_has(&args->rows);
+    const struct { op_operand x, weight, bias, rows, y; } o = {
+        .x = {"x", args->x, OP_FLOAT | OP_VIEW, gather ? 1 : T, W},
+        .weight = {"weight", args->weight, OP_FLOAT, 1, W},
+        .bias = {"bias", args->bias, OP_FLOAT, 1, W},
+        .rows = {"rows", args->rows, OP_I32 | OP_OPTIONAL, 1, T},
+        .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, W}};
+    if (!OP_CHECK(&call, o)) return op_status(&call);
+    op_operand x = o.x;
+    if (gather) x.width = dense_rest(&o.x); /* as in dart_rms_norm */
+    struct LayerNormArgs k = {.flags = gather ? HAS_ROWS : 0, .rows = T, .width = W, .x_row = op_row(&o.x), .eps = args->eps};
+    op_kernel(&call, KERNEL_layer_norm, T, 0);
+    OP_LAUNCH(&call, &k, base_ceil_div(T, call.T0), OP_AT(layer_norm, x, &x, k), OP_AT(layer_norm, weight, &o.weight, k),
+              OP_AT(layer_norm, bias, &o.bias, k), OP_AT(layer_norm, rows, &o.rows, k), OP_ROWS(layer_norm, y, &o.y, k));
+    return op_end(&call);
+}
+
 dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
@@ -158,6 +183,18 @@ void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, 
     }
 }
 
+/* y = bias in every row, or y += bias. Products are added to it by launches of their own, so that each row of linear does with biases. */
+static void put_bias(op_call *call, const op_operand *bias, const op_operand *y, bool add)
+{
+    const uint32_t T = (uint32_t)y->rows, step = dense_rows_that_fit(call, y);
+    for (uint32_t t = 0; t < T && op_status(call) == DART_OK; t += step) {
+        const op_operand part = dense_slice(y, t, T - t < step ? T - t : step);
+        struct BiasArgs k = {.flags = add ? IS_ADD : 0, .rows = (uint32_t)part.rows, .width = (uint32_t)part.width};
+        op_kernel(call, KERNEL_bias, k.rows, 0);
+        OP_LAUNCH(call, &k, base_ceil_div(part.rows * part.width, call->T0), OP_AT(bias, bias, bias, k), OP_ROWS(bias, y, &part, k));
+    }
+}
+
 dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
@@ -165,11 +202,14 @@ dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
     const uint32_t T = args->T, IN = args->IN, OUT = args->OUT;
     if (op_begin(&call, stream, "dart_linear") != DART_OK) return op_status(&call);
     OP_REQUIRE(&call, T > 0 && IN > 0 && OUT > 0, "T %u, IN %u, OUT %u: all must be above 0", T, IN, OUT);
-    const struct { op_operand x, weight, y; } o = {
+    const bool biased = op_has(&args->bias);
+    const struct { op_operand x, weight, bias, y; } o = {
         .x = {"x", args->x, OP_FLOAT | OP_VIEW, T, IN},
         .weight = {"weight", args->weight, OP_FLOAT, OUT, IN},
+        .bias = {"bias", args->bias, OP_FLOAT | OP_OPTIONAL, 1, OUT},
         .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, OUT}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    dense_linear(&call, &o.x, &o.weight, &o.y, args->add);
+    if (biased) put_bias(&call, &o.bias, &o.y, args->add);
+    dense_linear(&call, &o.x, &o.weight, &o.y, args->add || biased);
     return op_end(&call);
 }

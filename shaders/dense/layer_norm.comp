@@ -1,0 +1,30 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// y_t = (x_s - mean(x_s)) / sqrt(mean((x_s - mean(x_s))^2) + eps) weight + bias, s = rows_t or t. A row whose rows_t is negative is left as it is.
+//
+// x any x width, weight and bias width, rows rows, y rows x width. A workgroup makes one row and reads it three times.
+// Shared memory: 4 LANES bytes. Guards: eps > 0; the mean is subtracted before squares are taken; sums in a fixed order.
+#include "lib/dart.glsl"
+#include "table/layer_norm.glsl"
+READS(x) READS(weight) READS(bias) READS(rows) WRITES(y)
+
+void main()
+{
+    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+        uint source = has(args.flags, HAS_ROWS) ? uint(load_int_rows(args.rows_at + tile)) : tile;
+        if (has(args.flags, HAS_ROWS) && int(source) < 0) continue; // the same in every lane
+        uint from = args.x_at + source * args.x_row;
+        uint to = args.y_at + tile * args.y_row;
+        precise float sum = 0.0;
+        for (uint i = LANE; i < args.width; i += LANES) sum += load_x(from + i);
+        precise float mean = workgroup_sum(sum) / float(args.width);
+        precise float squares = 0.0;
+        for (uint i = LANE; i < args.width; i += LANES) {
+            float value = load_x(from + i) - mean;
+            squares += value * value;
+        }
+        float scale = 1.0 / sqrt(workgroup_sum(squares) / float(args.width) + args.eps);
+        for (uint i = LANE; i < args.width; i += LANES)
+            store_y(to + i, (load_x(from + i) - mean) * scale * load_weight(args.weight_at + i) + load_bias(args.bias_at + i));
+    }
+}
