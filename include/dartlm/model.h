@@ -32,8 +32,11 @@ extern "C" {
 /* The numbers of config.json, under the letters of the glossary; where two keys are named, the second is that of a Transformer. N, K, S,
  * sma_eps, dt_min and dt_max of a Transformer are 0, F and base of other models. */
 typedef struct dart_model_config {
-    bool sma;             /* model_type: true for dart, false for mamba2 and llama */
-    bool transformer;     /* model_type: true for llama: RMSNorm, rotary positions, causal softmax attention, SwiGLU */
+    bool sma;             /* model_type: true for dart, false for others */
+    bool transformer;     /* model_type: true for llama (RMSNorm, rotary positions, causal softmax attention, SwiGLU) and gpt_neox */
+    bool neox;            /* model_type: true for gpt_neox, a Transformer with LayerNorm, biases and GELU, G = H; inference only */
+    bool sequential;      /* use_parallel_residual is false: the MLP reads what the attention has added to; with neox only */
+    bool gelu_tanh;       /* hidden_act: GELU by tanh, not by erf; with neox only */
     bool tied;            /* tie_word_embeddings: lm_head uses the embedding's weights */
     bool no_conv_bias;    /* use_conv_bias is false */
     bool independent_c;   /* sma_independent_c: SMA reads memories with a c of its own (the paper's ablation); with sma only */
@@ -41,14 +44,15 @@ typedef struct dart_model_config {
     uint32_t W;           /* hidden_size */
     uint32_t layers;      /* num_hidden_layers */
     uint32_t H;           /* num_heads, num_attention_heads */
-    uint32_t P;           /* head_dim; H P is a multiple of W; of a Transformer even, at most 128 */
+    uint32_t P;           /* head_dim; H P is a multiple of W; of a Transformer even, at most 128, with neox 256 */
     uint32_t G;           /* n_groups, num_key_value_heads */
     uint32_t N;           /* state_size */
     uint32_t K;           /* conv_kernel */
     uint32_t S;           /* chunk_size */
     uint32_t F;           /* intermediate_size; Transformer only */
-    float base;           /* rope_theta; Transformer only */
-    float eps;            /* layer_norm_epsilon, rms_norm_eps */
+    uint32_t R;           /* rotary_pct of P: the first elements of a head that positions turn; with neox only, else 0: all */
+    float base;           /* rope_theta, rotary_emb_base; Transformer only */
+    float eps;            /* layer_norm_epsilon, rms_norm_eps, layer_norm_eps */
     float sma_eps;        /* sma_norm_epsilon */
     float dt_min, dt_max; /* time_step_limit; dt_max 0: no limit */
 } dart_model_config;

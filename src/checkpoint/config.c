@@ -36,7 +36,9 @@ static const struct integer {
 };
 /* Follow from others where a file leaves them out. */
 static const struct integer groups_field = {.key = "num_key_value_heads", .at = offsetof(dart_model_config, G), .min = 1, .max = 1u << 12},
-                            head_field = {.key = "head_dim", .at = offsetof(dart_model_config, P), .min = 2, .max = 128};
+                            head_field = {.key = "head_dim", .at = offsetof(dart_model_config, P), .min = 2, .max = 128},
+                            neox_head_field = {.key = "hidden_size / num_attention_heads", .at = offsetof(dart_model_config, P), .min = 2,
+                                               .max = 256};
 /* Follows from other sizes: a file that gives it must agree with them. */
 static const struct integer expand_field = {.key = "expand", .min = 1, .max = 16, .standard = 2};
 
@@ -65,11 +67,18 @@ static dart_status check_transformer(const dart_model_config *m, dart_status fau
 {
     dart_status status = check_integers(m, transformer_integers, COUNT_OF(transformer_integers), fault, name, report);
     if (status == DART_OK) status = check_integers(m, &groups_field, 1, fault, name, report);
-    if (status == DART_OK) status = check_integers(m, &head_field, 1, fault, name, report);
+    if (status == DART_OK) status = check_integers(m, m->neox ? &neox_head_field : &head_field, 1, fault, name, report);
     if (status != DART_OK) return status;
     if (m->sma || m->independent_c || m->no_conv_bias)
         return base_fail(report, fault, "%s: a Transformer has neither state-memory attention nor convolutions", name);
     if (m->P % 2 != 0) return base_fail(report, fault, "%s: head_dim %" PRIu32 " is odd", name, m->P);
+    if (!m->neox && (m->sequential || m->gelu_tanh || m->R != 0))
+        return base_fail(report, fault, "%s: a residual, a GELU and rotary elements to choose are GPT-NeoX's", name);
+    if (m->neox && m->G != m->H)
+        return base_fail(report, fault, "%s: GPT-NeoX has as many keys as queries, not %" PRIu32 " to %" PRIu32, name, m->G, m->H);
+    if (m->neox && (m->R < 2 || m->R % 2 != 0 || m->R > m->P))
+        return base_fail(report, fault, "%s: rotary_pct leaves %" PRIu32 " rotary elements of %" PRIu32 ", allowed are even numbers from 2", name,
+                         m->R, m->P);
     if (m->H % m->G != 0)
         return base_fail(report, fault, "%s: num_key_value_heads %" PRIu32 " does not divide num_attention_heads %" PRIu32, name, m->G, m->H);
     if (!(m->eps > 0 && m->eps <= 1))
@@ -83,6 +92,7 @@ dart_status model_config_check(const dart_model_config *config, dart_status faul
 {
     const dart_model_config *m = config;
     if (m->transformer) return check_transformer(m, fault, name, report);
+    if (m->neox || m->sequential || m->gelu_tanh) return base_fail(report, fault, "%s: only a Transformer can be a GPT-NeoX", name);
     const dart_status status = check_integers(m, integers, COUNT_OF(integers), fault, name, report);
     if (status != DART_OK) return status;
     const uint32_t inner = m->H * m->P;
@@ -208,14 +218,9 @@ typedef struct feature {
     bool refused;
 } feature;
 
-static dart_status refuse_features(const reader *r, const feature *features, size_t count)
+static dart_status check_features(const reader *r, const feature *features, size_t count)
 {
-    dart_status status;
-    const json_t *act = reader_get(r, "hidden_act");
-    const char *act_name = json_string_value(act);
-    if (act != NULL && (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0)))
-        return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %.48s, supported are silu and swish", r->name,
-                         reader_text(act));
+    dart_status status = DART_OK;
     for (size_t i = 0; i < count; i++) {
         bool value = !features[i].refused;
         TRY(read_boolean(r, features[i].key, !features[i].refused, &value));
@@ -223,25 +228,36 @@ static dart_status refuse_features(const reader *r, const feature *features, siz
             return base_fail(r->report, DART_UNSUPPORTED, "%s: %s is %s, which is not supported", r->name,
                              features[i].key, value ? "true" : "false");
     }
-    return DART_OK;
 fail:
     return status;
 }
 
-/* Sets *sma for a DART, *transformer for a Llama, neither for a Mamba-2. */
-static dart_status read_type(const reader *r, bool *sma, bool *transformer)
+static dart_status refuse_features(const reader *r, const feature *features, size_t count)
+{
+    const json_t *act = reader_get(r, "hidden_act");
+    const char *act_name = json_string_value(act);
+    if (act != NULL && (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0)))
+        return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %.48s, supported are silu and swish", r->name,
+                         reader_text(act));
+    return check_features(r, features, count);
+}
+
+/* Sets the flags of the type: none for a Mamba-2. */
+static dart_status read_type(const reader *r, dart_model_config *m)
 {
     const json_t *type = reader_get(r, "model_type");
     const char *name = json_string_value(type);
     if (type == NULL) return base_fail(r->report, DART_BAD_DATA, "%s: model_type is missing", r->name);
-    *sma = name != NULL && strcmp(name, "dart") == 0;
-    *transformer = name != NULL && strcmp(name, "llama") == 0;
-    if (*sma || *transformer || (name != NULL && strcmp(name, "mamba2") == 0)) return DART_OK;
-    return base_fail(r->report, DART_UNSUPPORTED, "%s: model_type is %.48s, supported are mamba2, dart and llama", r->name, reader_text(type));
+    m->sma = name != NULL && strcmp(name, "dart") == 0;
+    m->neox = name != NULL && strcmp(name, "gpt_neox") == 0;
+    m->transformer = m->neox || (name != NULL && strcmp(name, "llama") == 0);
+    if (m->sma || m->transformer || (name != NULL && strcmp(name, "mamba2") == 0)) return DART_OK;
+    return base_fail(r->report, DART_UNSUPPORTED, "%s: model_type is %.48s, supported are mamba2, dart, llama and gpt_neox", r->name,
+                     reader_text(type));
 }
 
-/* rope_theta, or what newer files have: rope_parameters with it and rope_type default. */
-static dart_status read_positions(const reader *r, float *base)
+/* rope_theta under the key of older files, or what newer ones have: rope_parameters with it and rope_type default. */
+static dart_status read_positions(const reader *r, const char *key, float *base)
 {
     static const char *const places[] = {"rope_parameters", "rope_scaling"};
     dart_status status;
@@ -257,7 +273,7 @@ static dart_status read_positions(const reader *r, float *base)
         if (theta != NULL && !real_of(theta, &standard))
             return base_fail(r->report, DART_BAD_DATA, "%s: rope_theta is not a number", r->name);
     }
-    TRY(read_real(r, "rope_theta", standard, base));
+    TRY(read_real(r, key, standard, base));
 fail:
     return status;
 }
@@ -277,7 +293,54 @@ static dart_status read_transformer(const reader *r, dart_model_config *config)
     TRY(read_integer(r, &groups, &m.G));
     TRY(read_integer(r, &head, &m.P));
     TRY(read_real(r, "rms_norm_eps", 1e-6, &m.eps));
-    TRY(read_positions(r, &m.base));
+    TRY(read_positions(r, "rope_theta", &m.base));
+    TRY(read_boolean(r, "tie_word_embeddings", false, &m.tied));
+    TRY(model_config_check(&m, DART_BAD_DATA, r->name, r->report));
+    *config = m;
+fail:
+    return status;
+}
+
+/* The form of GELU. */
+static dart_status read_gelu(const reader *r, bool *by_tanh)
+{
+    static const char *const names[] = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"}; /* all but the first by tanh */
+    const json_t *act = reader_get(r, "hidden_act");
+    *by_tanh = false;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        if (act != NULL && strcmp(reader_text(act), names[i]) != 0) continue;
+        *by_tanh = i > 0;
+        return DART_OK;
+    }
+    return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %.48s, supported are gelu, gelu_new, gelu_fast and gelu_pytorch_tanh", r->name,
+                     reader_text(act));
+}
+
+static dart_status read_neox(const reader *r, dart_model_config *config)
+{
+    static const feature features[] = {{"attention_bias", false}};
+    dart_status status;
+    dart_model_config m = {.transformer = true, .neox = true};
+    bool parallel = true;
+    double share = 0.25;
+    float given;
+    TRY(check_features(r, features, COUNT_OF(features)));
+    for (size_t i = 0; i < COUNT_OF(transformer_integers); i++)
+        TRY(read_integer(r, &transformer_integers[i], integer_of(&m, &transformer_integers[i])));
+    m.G = m.H;
+    if (m.W % m.H != 0)
+        FAIL(r->report, DART_BAD_DATA, "%s: num_attention_heads %" PRIu32 " does not divide hidden_size %" PRIu32, r->name, m.H, m.W);
+    m.P = m.W / m.H;
+    TRY(read_gelu(r, &m.gelu_tanh));
+    TRY(read_real(r, "layer_norm_eps", 1e-5, &m.eps));
+    TRY(read_positions(r, "rotary_emb_base", &m.base));
+    const json_t *newer = json_object_get(reader_get(r, "rope_parameters"), "partial_rotary_factor");
+    if (newer != NULL && !real_of(newer, &share)) FAIL(r->report, DART_BAD_DATA, "%s: partial_rotary_factor is not a number", r->name);
+    TRY(read_real(r, "rotary_pct", share, &given));
+    if (!(given > 0 && given <= 1)) FAIL(r->report, DART_BAD_DATA, "%s: rotary_pct is %g, allowed is above 0 to 1", r->name, (double)given);
+    m.R = (uint32_t)((double)m.P * (double)given + 1e-4); /* the largest whole number, but for the rounding of the share */
+    TRY(read_boolean(r, "use_parallel_residual", true, &parallel));
+    m.sequential = !parallel;
     TRY(read_boolean(r, "tie_word_embeddings", false, &m.tied));
     TRY(model_config_check(&m, DART_BAD_DATA, r->name, r->report));
     *config = m;
@@ -292,7 +355,8 @@ static dart_status read_config(const reader *r, dart_model_config *config)
     dart_model_config m = {0};
     uint32_t expand = 0;
     bool conv_bias = true;
-    TRY(read_type(r, &m.sma, &m.transformer));
+    TRY(read_type(r, &m));
+    if (m.neox) return read_neox(r, config);
     if (m.transformer) return read_transformer(r, config);
     TRY(refuse_features(r, features, COUNT_OF(features)));
     for (size_t i = 0; i < COUNT_OF(integers); i++) TRY(read_integer(r, &integers[i], integer_of(&m, &integers[i])));
@@ -430,6 +494,7 @@ dart_status model_config_write(const dart_model_config *config, const char *fold
     dart_status status;
     file_writer *file = NULL;
     char text[1024];
+    if (config->neox) return base_fail(report, DART_UNSUPPORTED, "%s: GPT-NeoX is read only", folder);
     const int used = config->transformer ? transformer_text(config, text, sizeof text) : mixer_text(config, text, sizeof text);
     char *path = file_join(folder, "config.json");
     if (path == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory to write config.json", folder);

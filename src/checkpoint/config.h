@@ -9,7 +9,7 @@
 
 /* path: a config.json or the folder that holds it. Keys that say nothing about the function computed are ignored.
  * DART_BAD_DATA: not JSON, a key is missing, out of range or contradicts another; DART_UNSUPPORTED: a model that is
- * neither Mamba-2 nor DART nor Llama, or has a feature that this library does not compute. */
+ * none of Mamba-2, DART, Llama and GPT-NeoX, or has a feature that this library does not compute. */
 dart_status model_config_load(const char *path, base_report *report, dart_model_config *config);
 /* The text itself; name is for messages. */
 dart_status model_config_parse(const char *text, size_t bytes, const char *name, base_report *report,
@@ -17,7 +17,7 @@ dart_status model_config_parse(const char *text, size_t bytes, const char *name,
 /* Ranges and consistency. fault is the status of a bad value: the caller knows where the values come from. */
 dart_status model_config_check(const dart_model_config *config, dart_status fault, const char *name, base_report *report);
 
-/* Writes config.json to a folder, from which model_config_load reads the same configuration. DART_IO. */
+/* Writes config.json to a folder, from which model_config_load reads the same configuration. DART_IO; DART_UNSUPPORTED for GPT-NeoX. */
 dart_status model_config_write(const dart_model_config *config, const char *folder, base_report *report);
 
 /* "dart-130m", "dart-370m", "dart-780m", "mamba2-130m", ... and the names by parameter count ("dart-133m").
@@ -50,6 +50,16 @@ typedef enum model_role {
     MODEL_GATE_PROJ,
     MODEL_UP_PROJ,
     MODEL_DOWN_PROJ,
+    /* Of GPT-NeoX, besides those of a Transformer but for the gate. */
+    MODEL_NORM_BIAS,
+    MODEL_Q_BIAS,
+    MODEL_K_BIAS,
+    MODEL_V_BIAS,
+    MODEL_OUT_BIAS,
+    MODEL_MLP_NORM_BIAS,
+    MODEL_UP_BIAS,
+    MODEL_DOWN_BIAS,
+    MODEL_FINAL_NORM_BIAS,
     MODEL_ROLE_COUNT
 } model_role;
 
@@ -63,6 +73,10 @@ typedef struct model_parameter {
     uint32_t rank;
     uint64_t shape[3]; /* ones beyond the rank */
     uint64_t elements;
+    /* Where a tensor of the checkpoint holds `parts` parameters, taking turns every `run` elements (GPT-NeoX's q, k and v of a head): which of them
+     * this one is. 1, 0 and all elements otherwise. */
+    uint32_t parts, part;
+    uint64_t run;
 } model_parameter;
 
 /* Inner width, columns of in_proj, channels of conv1d ([x|b|c]) and sma_conv1d ([q|e], with an independent c [q|e|c]), padded rows of
@@ -78,6 +92,8 @@ uint32_t model_config_sma_proj(const dart_model_config *config);
 uint32_t model_config_tail(const dart_model_config *config);
 /* Columns of a Transformer's [q|k|v]: (H + 2 G) P. */
 uint32_t model_config_qkv(const dart_model_config *config);
+/* Columns of what its MLP computes first: [a|u], 2 F, or a, F, of GPT-NeoX. */
+uint32_t model_config_mlp(const dart_model_config *config);
 /* Elements of one memory, of h and of the open chunk: H N P. */
 uint64_t model_config_memory(const dart_model_config *config);
 
@@ -85,6 +101,9 @@ uint64_t model_config_memory(const dart_model_config *config);
 bool model_config_parameter(const dart_model_config *config, uint32_t index, model_parameter *parameter);
 /* Numbers in all parameters together. */
 uint64_t model_config_count(const dart_model_config *config);
+
+/* Of a parameter's element `first`: its place in the tensor of the checkpoint, and how many elements from there on are its own. */
+uint64_t model_parameter_place(const model_parameter *parameter, uint64_t first, uint64_t *together);
 
 /* The tensor of a parameter under any name in use, or NULL. */
 const safetensors_tensor *model_weights_find(const safetensors *file, const model_parameter *parameter);

@@ -39,6 +39,7 @@ uint32_t model_config_sma_proj(const dart_model_config *config)
 uint64_t model_config_memory(const dart_model_config *config) { return (uint64_t)config->H * config->N * config->P; }
 
 uint32_t model_config_tail(const dart_model_config *config) { return config->transformer ? 0 : config->K - 1; }
+uint32_t model_config_mlp(const dart_model_config *config) { return (config->neox ? 1 : 2) * config->F; }
 uint32_t model_config_qkv(const dart_model_config *config) { return (config->H + 2 * config->G) * config->P; }
 
 bool model_role_is_matrix(model_role role)
@@ -90,17 +91,41 @@ static const layer_entry mixer_entries[] = {
     {MODEL_GATE_PROJ, ALWAYS, "mlp.gate_proj.weight"},
     {MODEL_UP_PROJ, ALWAYS, "mlp.up_proj.weight"},
     {MODEL_DOWN_PROJ, ALWAYS, "mlp.down_proj.weight"},
+}, neox_entries[] = {
+    {MODEL_NORM, ALWAYS, "input_layernorm.weight"},
+    {MODEL_NORM_BIAS, ALWAYS, "input_layernorm.bias"},
+    {MODEL_Q_PROJ, ALWAYS, "attention.query_key_value.weight"},
+    {MODEL_K_PROJ, ALWAYS, "attention.query_key_value.weight"},
+    {MODEL_V_PROJ, ALWAYS, "attention.query_key_value.weight"},
+    {MODEL_Q_BIAS, ALWAYS, "attention.query_key_value.bias"},
+    {MODEL_K_BIAS, ALWAYS, "attention.query_key_value.bias"},
+    {MODEL_V_BIAS, ALWAYS, "attention.query_key_value.bias"},
+    {MODEL_OUT_PROJ, ALWAYS, "attention.dense.weight"},
+    {MODEL_OUT_BIAS, ALWAYS, "attention.dense.bias"},
+    {MODEL_MLP_NORM, ALWAYS, "post_attention_layernorm.weight"},
+    {MODEL_MLP_NORM_BIAS, ALWAYS, "post_attention_layernorm.bias"},
+    {MODEL_UP_PROJ, ALWAYS, "mlp.dense_h_to_4h.weight"},
+    {MODEL_UP_BIAS, ALWAYS, "mlp.dense_h_to_4h.bias"},
+    {MODEL_DOWN_PROJ, ALWAYS, "mlp.dense_4h_to_h.weight"},
+    {MODEL_DOWN_BIAS, ALWAYS, "mlp.dense_4h_to_h.bias"},
 };
 
 /* Names in a kind of checkpoint. */
 static const struct naming {
-    const char *embedding, *layer, *norm;
+    const char *embedding, *layer, *norm, *norm_bias, *head; /* norm_bias NULL: none */
     const layer_entry *entries;
     size_t entries_count;
-} mixer_naming = {"backbone.embeddings.weight", "backbone.layers", "backbone.norm_f.weight", mixer_entries, COUNT_OF(mixer_entries)},
-  transformer_naming = {"model.embed_tokens.weight", "model.layers", "model.norm.weight", transformer_entries, COUNT_OF(transformer_entries)};
+} mixer_naming = {"backbone.embeddings.weight", "backbone.layers", "backbone.norm_f.weight", NULL, "lm_head.weight", mixer_entries,
+                  COUNT_OF(mixer_entries)},
+  transformer_naming = {"model.embed_tokens.weight", "model.layers", "model.norm.weight", NULL, "lm_head.weight", transformer_entries,
+                        COUNT_OF(transformer_entries)},
+  neox_naming = {"gpt_neox.embed_in.weight", "gpt_neox.layers", "gpt_neox.final_layer_norm.weight", "gpt_neox.final_layer_norm.bias",
+                 "embed_out.weight", neox_entries, COUNT_OF(neox_entries)};
 
-static const struct naming *naming_of(const dart_model_config *config) { return config->transformer ? &transformer_naming : &mixer_naming; }
+static const struct naming *naming_of(const dart_model_config *config)
+{
+    return config->neox ? &neox_naming : config->transformer ? &transformer_naming : &mixer_naming;
+}
 
 static bool is_present(const dart_model_config *config, const layer_entry *entry)
 {
@@ -115,6 +140,25 @@ static void give_shape(model_parameter *p, uint32_t rank, uint64_t a, uint64_t b
     p->shape[1] = b;
     p->shape[2] = c;
     p->elements = a * b * c;
+    p->parts = 1;
+    p->part = 0;
+    p->run = p->elements;
+}
+
+/* The heads of q, k and v take turns in one tensor of GPT-NeoX. */
+static void take_turns(const dart_model_config *m, model_parameter *p, uint32_t part)
+{
+    if (!m->neox) return;
+    p->parts = 3;
+    p->part = part;
+    p->run = p->elements / m->H;
+}
+
+uint64_t model_parameter_place(const model_parameter *parameter, uint64_t first, uint64_t *together)
+{
+    const uint64_t inside = first % parameter->run;
+    *together = parameter->run - inside;
+    return (first / parameter->run * parameter->parts + parameter->part) * parameter->run + inside;
 }
 
 static void describe(const dart_model_config *m, model_parameter *p)
@@ -136,10 +180,19 @@ static void describe(const dart_model_config *m, model_parameter *p)
     case MODEL_SMA_PROJ: give_shape(p, 2, model_config_sma_proj(m), m->W, 1); break;
     case MODEL_SMA_CONV_WEIGHT: give_shape(p, 3, model_config_sma_conv(m), 1, m->K); break;
     case MODEL_SMA_CONV_BIAS: give_shape(p, 1, model_config_sma_conv(m), 1, 1); break;
-    case MODEL_Q_PROJ: give_shape(p, 2, I, m->W, 1); break;
+    case MODEL_Q_PROJ: give_shape(p, 2, I, m->W, 1); take_turns(m, p, 0); break;
     case MODEL_K_PROJ:
-    case MODEL_V_PROJ: give_shape(p, 2, (uint64_t)m->G * m->P, m->W, 1); break;
+    case MODEL_V_PROJ: give_shape(p, 2, (uint64_t)m->G * m->P, m->W, 1); take_turns(m, p, p->role == MODEL_K_PROJ ? 1 : 2); break;
+    case MODEL_Q_BIAS:
+    case MODEL_K_BIAS:
+    case MODEL_V_BIAS: give_shape(p, 1, I, 1, 1); take_turns(m, p, (uint32_t)(p->role - MODEL_Q_BIAS)); break;
+    case MODEL_NORM_BIAS:
+    case MODEL_OUT_BIAS:
+    case MODEL_MLP_NORM_BIAS:
+    case MODEL_DOWN_BIAS:
+    case MODEL_FINAL_NORM_BIAS:
     case MODEL_MLP_NORM: give_shape(p, 1, m->W, 1, 1); break;
+    case MODEL_UP_BIAS: give_shape(p, 1, m->F, 1, 1); break;
     case MODEL_GATE_PROJ:
     case MODEL_UP_PROJ: give_shape(p, 2, m->F, m->W, 1); break;
     case MODEL_DOWN_PROJ: give_shape(p, 2, m->W, m->F, 1); break;
@@ -153,7 +206,7 @@ bool model_config_parameter(const dart_model_config *config, uint32_t index, mod
     model_parameter p = {.layer = 0};
     uint32_t per_layer = 0;
     for (size_t i = 0; i < names->entries_count; i++) per_layer += is_present(config, &names->entries[i]);
-    const uint32_t inside = per_layer * config->layers;
+    const uint32_t inside = per_layer * config->layers, biases = names->norm_bias != NULL;
     if (index == 0) {
         p.role = MODEL_EMBEDDING;
         snprintf(p.name, sizeof p.name, "%s", names->embedding);
@@ -167,9 +220,12 @@ bool model_config_parameter(const dart_model_config *config, uint32_t index, mod
     } else if (index - 1 == inside) {
         p.role = MODEL_FINAL_NORM;
         snprintf(p.name, sizeof p.name, "%s", names->norm);
-    } else if (index - 2 == inside && !config->tied) {
+    } else if (index - 2 == inside && biases > 0) {
+        p.role = MODEL_FINAL_NORM_BIAS;
+        snprintf(p.name, sizeof p.name, "%s", names->norm_bias);
+    } else if (index - 2 == inside + biases && !config->tied) {
         p.role = MODEL_HEAD;
-        snprintf(p.name, sizeof p.name, "lm_head.weight");
+        snprintf(p.name, sizeof p.name, "%s", names->head);
     } else {
         return false;
     }
@@ -251,9 +307,10 @@ static dart_status check_numbers(const safetensors_tensor *t, base_report *repor
 static dart_status check_tensor(const model_parameter *p, const safetensors_tensor *t, base_report *report)
 {
     char is[SHAPE_TEXT], wanted[SHAPE_TEXT];
-    list_text(p->shape, p->rank, wanted);
+    uint64_t shape[3] = {p->shape[0] * p->parts, p->shape[1], p->shape[2]};
+    list_text(shape, p->rank, wanted);
     if (t == NULL) return base_fail(report, DART_BAD_DATA, "tensor %s of shape %s is missing", p->name, wanted);
-    if (t->rank != p->rank || memcmp(t->shape, p->shape, p->rank * sizeof *p->shape) != 0)
+    if (t->rank != p->rank || memcmp(t->shape, shape, p->rank * sizeof *shape) != 0)
         return base_fail(report, DART_BAD_DATA, "tensor %s has shape %s, the configuration asks for %s", t->name,
                          list_text(t->shape, t->rank, is), wanted);
     if (t->dtype != SAFETENSORS_F32 && t->dtype != SAFETENSORS_F16 && t->dtype != SAFETENSORS_BF16)
@@ -262,11 +319,21 @@ static dart_status check_tensor(const model_parameter *p, const safetensors_tens
     return DART_OK;
 }
 
+/* Tables that GPT-NeoX's code kept in its files: masks, and the rates of rotary positions. */
+static bool is_table(const char *name)
+{
+    static const char *const ends[] = {".attention.bias", ".attention.masked_bias", ".attention.rotary_emb.inv_freq"};
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < COUNT_OF(ends); i++)
+        if (length > strlen(ends[i]) && strcmp(name + length - strlen(ends[i]), ends[i]) == 0) return true;
+    return false;
+}
+
 static void warn_of_others(const safetensors *file, const bool *used, base_report *report)
 {
     size_t others = 0;
     for (size_t i = 0; i < safetensors_count(file); i++) {
-        if (used[i]) continue;
+        if (used[i] || is_table(safetensors_at(file, i)->name)) continue;
         if (others++ < MAX_WARNINGS)
             base_log_line(report->log, DART_LOG_WARNING, "tensor %.200s is no parameter of this model and is ignored",
                           safetensors_at(file, i)->name);

@@ -138,6 +138,11 @@ dart_status model_record_norm(dart_state *state, dart_stream *stream, uint32_t T
                               const dart_tensor *y)
 {
     const dart_model_config *c = &state->model->config;
+    const dart_tensor bias = *model_weight(state->model, 0, MODEL_FINAL_NORM_BIAS);
+    if (bias.buffer != NULL)
+        return dart_layer_norm(stream, &(dart_layer_norm_args){
+            .T = T, .W = c->W, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM), .weight = *model_weight(state->model, 0, MODEL_FINAL_NORM),
+            .bias = bias, .rows = rows != NULL ? *rows : (dart_tensor){0}, .y = *y});
     dart_rms_norm_args args = {.T = T, .W = c->W, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
                                .weight = *model_weight(state->model, 0, MODEL_FINAL_NORM), .y = *y};
     if (rows != NULL) args.rows = *rows;

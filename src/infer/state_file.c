@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const flag_names[] = {"sma", "transformer", "tied", "no_conv_bias", "independent_c"};
+static const char *const flag_names[] = {"sma", "transformer", "tied", "no_conv_bias", "independent_c", "neox", "sequential", "gelu_tanh"};
 static const char *const config_names[STATE_FILE_CONFIG] = {NULL, "V", "W", "layers", "H", "P", "G", "N", "K", "F", "base", "eps",
                                                             "sma_eps", "dt_min", "dt_max"};
 
@@ -20,9 +20,9 @@ static uint32_t bits_of(float value)
 void state_file_config(const dart_model_config *c, uint32_t words[STATE_FILE_CONFIG])
 {
     const uint32_t flags = (uint32_t)c->sma | (uint32_t)c->transformer << 1 | (uint32_t)c->tied << 2 | (uint32_t)c->no_conv_bias << 3 |
-                           (uint32_t)c->independent_c << 4;
-    const uint32_t all[STATE_FILE_CONFIG] = {flags, c->V, c->W, c->layers, c->H, c->P, c->G, c->N, c->K, c->F, bits_of(c->base), bits_of(c->eps),
-                                             bits_of(c->sma_eps), bits_of(c->dt_min), bits_of(c->dt_max)};
+                           (uint32_t)c->independent_c << 4 | (uint32_t)c->neox << 5 | (uint32_t)c->sequential << 6 | (uint32_t)c->gelu_tanh << 7;
+    const uint32_t all[STATE_FILE_CONFIG] = {flags, c->V, c->W, c->layers, c->H, c->P, c->G, c->N, c->transformer ? c->R : c->K, c->F,
+                                             bits_of(c->base), bits_of(c->eps), bits_of(c->sma_eps), bits_of(c->dt_min), bits_of(c->dt_max)};
     memcpy(words, all, sizeof all);
 }
 

@@ -38,7 +38,7 @@ static work_shape shape_of(const dart_state *state, model_work work)
     case WORK_INPUT: return (work_shape){PER_TOKEN, activations, c->W};
     case WORK_PROJ: return (work_shape){PER_TOKEN, activations, c->transformer ? model_config_qkv(c) : model_config_in_proj_row(c)};
     case WORK_CONV: return (work_shape){PER_TOKEN, activations, c->transformer ? 0 : model_config_conv(c)};
-    case WORK_MLP: return (work_shape){PER_TOKEN, activations, 2 * (uint64_t)c->F};
+    case WORK_MLP: return (work_shape){PER_TOKEN, activations, model_config_mlp(c)};
     case WORK_HIDDEN: return (work_shape){PER_TOKEN, activations, c->F};
     case WORK_SMA_PROJ: return (work_shape){PER_TOKEN, activations, state->sma ? model_config_sma_proj(c) : 0};
     case WORK_SMA_CONV: return (work_shape){PER_TOKEN, activations, state->sma ? model_config_sma_conv(c) : 0};

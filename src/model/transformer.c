@@ -22,36 +22,49 @@ static layer layer_of(dart_stream *stream, const model_transformer_args *a)
 static dart_tensor q_of(const layer *l, dart_tensor qkv) { return model_columns(qkv, 0, model_config_qkv(l->c)); }
 static dart_tensor k_of(const layer *l, dart_tensor qkv) { return model_columns(qkv, l->I, model_config_qkv(l->c)); }
 static dart_tensor v_of(const layer *l, dart_tensor qkv) { return model_columns(qkv, (uint64_t)l->I + l->groups, model_config_qkv(l->c)); }
-static dart_tensor a_of(const layer *l, dart_tensor mlp) { return model_columns(mlp, 0, 2 * (uint64_t)l->c->F); }
+static dart_tensor a_of(const layer *l, dart_tensor mlp) { return model_columns(mlp, 0, model_config_mlp(l->c)); }
 static dart_tensor u_of(const layer *l, dart_tensor mlp) { return model_columns(mlp, l->c->F, 2 * (uint64_t)l->c->F); }
 
 /* ---- Forward ---- */
 
-static void normalise(const layer *l, dart_tensor x, dart_tensor weight, dart_tensor y)
+/* RMSNorm, or LayerNorm where there is a bias. */
+static void normalise(const layer *l, dart_tensor x, dart_tensor weight, dart_tensor bias, dart_tensor y)
 {
-    dart_rms_norm(l->stream, &(dart_rms_norm_args){.T = l->T, .W = l->c->W, .eps = l->c->eps, .x = x, .weight = weight, .y = y});
+    if (bias.buffer == NULL)
+        dart_rms_norm(l->stream, &(dart_rms_norm_args){.T = l->T, .W = l->c->W, .eps = l->c->eps, .x = x, .weight = weight, .y = y});
+    else
+        dart_layer_norm(l->stream, &(dart_layer_norm_args){.T = l->T, .W = l->c->W, .eps = l->c->eps, .x = x, .weight = weight, .bias = bias,
+                                                           .y = y});
 }
 
-static void multiply(const layer *l, uint32_t in, uint32_t out, bool add, dart_tensor x, dart_tensor weight, dart_tensor y)
+typedef struct forward_product {
+    uint32_t in, out;
+    bool add; /* to y */
+    dart_tensor x, weight, bias, y;
+} forward_product;
+
+static void multiply(const layer *l, const forward_product *p)
 {
-    dart_linear(l->stream, &(dart_linear_args){.T = l->T, .IN = in, .OUT = out, .add = add, .x = x, .weight = weight, .y = y});
+    dart_linear(l->stream, &(dart_linear_args){.T = l->T, .IN = p->in, .OUT = p->out, .add = p->add, .x = p->x, .weight = p->weight,
+                                               .bias = p->bias, .y = p->y});
 }
 
 /* In place. */
 static void turn(const layer *l, uint32_t heads, bool inverse, dart_tensor x)
 {
     const model_transformer_args *a = l->a;
-    dart_rope(l->stream, &(dart_rope_args){.B = a->B, .L = a->L, .T = a->T, .H = heads, .D = l->c->P, .inverse = inverse, .base = l->c->base,
-                                           .x = x, .seq = a->seq, .cu = a->cu, .y = x});
+    dart_rope(l->stream, &(dart_rope_args){.B = a->B, .L = a->L, .T = a->T, .H = heads, .D = l->c->P, .R = l->c->R, .inverse = inverse,
+                                           .base = l->c->base, .x = x, .seq = a->seq, .cu = a->cu, .y = x});
 }
 
 static void project(const layer *l)
 {
     const model_transformer_args *a = l->a;
-    const dart_tensor q = q_of(l, a->work.qkv), k = k_of(l, a->work.qkv);
-    multiply(l, l->c->W, l->I, false, a->work.input, a->weights.q_proj, q);
-    multiply(l, l->c->W, l->groups, false, a->work.input, a->weights.k_proj, k);
-    multiply(l, l->c->W, l->groups, false, a->work.input, a->weights.v_proj, v_of(l, a->work.qkv));
+    const model_transformer_weights *w = &a->weights;
+    const dart_tensor q = q_of(l, a->work.qkv), k = k_of(l, a->work.qkv), v = v_of(l, a->work.qkv);
+    multiply(l, &(forward_product){.in = l->c->W, .out = l->I, .x = a->work.input, .weight = w->q_proj, .bias = w->q_bias, .y = q});
+    multiply(l, &(forward_product){.in = l->c->W, .out = l->groups, .x = a->work.input, .weight = w->k_proj, .bias = w->k_bias, .y = k});
+    multiply(l, &(forward_product){.in = l->c->W, .out = l->groups, .x = a->work.input, .weight = w->v_proj, .bias = w->v_bias, .y = v});
     turn(l, l->c->H, false, q);
     turn(l, l->c->G, false, k);
 }
@@ -68,31 +81,43 @@ static void attend(const layer *l, uint32_t C, dart_tensor keys, dart_tensor val
 static void expand(const layer *l)
 {
     const model_transformer_args *a = l->a;
-    multiply(l, l->c->W, l->c->F, false, a->work.mlp_input, a->weights.gate_proj, a_of(l, a->work.mlp));
-    multiply(l, l->c->W, l->c->F, false, a->work.mlp_input, a->weights.up_proj, u_of(l, a->work.mlp));
+    const model_transformer_weights *w = &a->weights;
+    const forward_product up = {.in = l->c->W, .out = l->c->F, .x = a->work.mlp_input, .weight = w->up_proj, .bias = w->up_bias,
+                                .y = l->c->neox ? a_of(l, a->work.mlp) : u_of(l, a->work.mlp)};
+    if (!l->c->neox)
+        multiply(l, &(forward_product){.in = l->c->W, .out = l->c->F, .x = a->work.mlp_input, .weight = w->gate_proj, .y = a_of(l, a->work.mlp)});
+    multiply(l, &up);
 }
 
 static void gate(const layer *l)
 {
     const model_transformer_work *work = &l->a->work;
-    dart_swiglu(l->stream, &(dart_swiglu_args){.T = l->T, .I = l->c->F, .a = a_of(l, work->mlp), .u = u_of(l, work->mlp), .h = work->hidden});
+    const dart_tensor a = a_of(l, work->mlp);
+    if (l->c->neox) dart_gelu(l->stream, &(dart_gelu_args){.T = l->T, .I = l->c->F, .by_tanh = l->c->gelu_tanh, .a = a, .h = work->hidden});
+    else dart_swiglu(l->stream, &(dart_swiglu_args){.T = l->T, .I = l->c->F, .a = a, .u = u_of(l, work->mlp), .h = work->hidden});
 }
 
 /* What stands before the attention and behind it. */
 static void enter(const layer *l)
 {
-    normalise(l, l->a->x, l->a->weights.norm, l->a->work.input);
+    normalise(l, l->a->x, l->a->weights.norm, l->a->weights.norm_bias, l->a->work.input);
     project(l);
 }
 
 static dart_status leave(const layer *l)
 {
     const model_transformer_args *a = l->a;
-    multiply(l, l->I, l->c->W, true, a->work.o, a->weights.out_proj, a->x);
-    normalise(l, a->x, a->weights.mlp_norm, a->work.mlp_input);
+    const model_transformer_weights *w = &a->weights;
+    const bool parallel = l->c->neox && !l->c->sequential; /* the MLP reads the stream before the attention is added */
+    const forward_product attention = {.in = l->I, .out = l->c->W, .add = true, .x = a->work.o, .weight = w->out_proj, .bias = w->out_bias,
+                                       .y = a->x};
+    if (!parallel) multiply(l, &attention);
+    normalise(l, a->x, w->mlp_norm, w->mlp_norm_bias, a->work.mlp_input);
+    if (parallel) multiply(l, &attention);
     expand(l);
     gate(l);
-    multiply(l, l->c->F, l->c->W, true, a->work.hidden, a->weights.down_proj, a->x);
+    multiply(l, &(forward_product){.in = l->c->F, .out = l->c->W, .add = true, .x = a->work.hidden, .weight = w->down_proj, .bias = w->down_bias,
+                                   .y = a->x});
     return l->stream->status;
 }
 
@@ -126,17 +151,17 @@ dart_status model_transformer_packed(dart_stream *stream, const model_transforme
 static void add_product(const layer *l, uint32_t in, dart_tensor x, dart_tensor weight, dart_tensor from, dart_tensor to)
 {
     dart_convert(l->stream, &(dart_convert_args){.T = l->T, .W = l->c->W, .x = from, .y = to});
-    multiply(l, in, l->c->W, true, x, weight, to);
+    multiply(l, &(forward_product){.in = in, .out = l->c->W, .add = true, .x = x, .weight = weight, .y = to});
 }
 
 dart_status model_transformer_train(dart_stream *stream, const model_transformer_args *a, unsigned parts)
 {
     const layer l = layer_of(stream, a);
-    if ((parts & MODEL_TRANSFORMER_NORM) != 0) normalise(&l, a->x, a->weights.norm, a->work.input);
+    if ((parts & MODEL_TRANSFORMER_NORM) != 0) normalise(&l, a->x, a->weights.norm, a->weights.norm_bias, a->work.input);
     if ((parts & MODEL_TRANSFORMER_PROJECT) != 0) project(&l);
     if ((parts & MODEL_TRANSFORMER_ATTEND) != 0) attend(&l, a->L, k_of(&l, a->work.qkv), v_of(&l, a->work.qkv));
     if ((parts & MODEL_TRANSFORMER_MIDDLE) != 0) add_product(&l, l.I, a->work.o, a->weights.out_proj, a->x, a->kept.middle);
-    if ((parts & MODEL_TRANSFORMER_MLP_NORM) != 0) normalise(&l, a->kept.middle, a->weights.mlp_norm, a->work.mlp_input);
+    if ((parts & MODEL_TRANSFORMER_MLP_NORM) != 0) normalise(&l, a->kept.middle, a->weights.mlp_norm, a->weights.mlp_norm_bias, a->work.mlp_input);
     if ((parts & MODEL_TRANSFORMER_MLP) != 0) expand(&l);
     if ((parts & MODEL_TRANSFORMER_GATE) != 0) gate(&l);
     if ((parts & MODEL_TRANSFORMER_OUT) != 0) add_product(&l, l.c->F, a->work.hidden, a->weights.down_proj, a->kept.middle, a->kept.out);

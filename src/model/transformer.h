@@ -1,5 +1,7 @@
 /* One layer of a Transformer, x += out_proj(attention(RMSNorm(x))), then x += down(SiLU(gate(u)) up(u)) with u = RMSNorm(x), as functions of
- * tensors that the caller gives. Letters as in dartlm/model.h: I = H P, [q|k|v] has (H + 2 G) P columns, [a|u] has 2 F. */
+ * tensors that the caller gives. Of GPT-NeoX: norms are LayerNorms, products have biases, x += down(GELU(up(u))), and unless the configuration says
+ * sequential, u is of the x before the attention is added. Letters as in dartlm/model.h: I = H P, [q|k|v] has (H + 2 G) P
+ * columns, [a|u] has 2 F (GPT-NeoX: a, F). */
 #ifndef DART_MODEL_TRANSFORMER_H
 #define DART_MODEL_TRANSFORMER_H
 
@@ -8,6 +10,7 @@
 /* The weights of one layer. */
 typedef struct model_transformer_weights {
     dart_tensor norm, q_proj, k_proj, v_proj, out_proj, mlp_norm, gate_proj, up_proj, down_proj;
+    dart_tensor norm_bias, q_bias, k_bias, v_bias, out_bias, mlp_norm_bias, up_bias, down_bias; /* GPT-NeoX only */
 } model_transformer_weights;
 
 /* From a layer's tensors by role. */
@@ -16,7 +19,10 @@ static inline model_transformer_weights model_transformer_places(const dart_tens
     return (model_transformer_weights){
         .norm = roles[MODEL_NORM], .q_proj = roles[MODEL_Q_PROJ], .k_proj = roles[MODEL_K_PROJ], .v_proj = roles[MODEL_V_PROJ],
         .out_proj = roles[MODEL_OUT_PROJ], .mlp_norm = roles[MODEL_MLP_NORM], .gate_proj = roles[MODEL_GATE_PROJ],
-        .up_proj = roles[MODEL_UP_PROJ], .down_proj = roles[MODEL_DOWN_PROJ]};
+        .up_proj = roles[MODEL_UP_PROJ], .down_proj = roles[MODEL_DOWN_PROJ],
+        .norm_bias = roles[MODEL_NORM_BIAS], .q_bias = roles[MODEL_Q_BIAS], .k_bias = roles[MODEL_K_BIAS], .v_bias = roles[MODEL_V_BIAS],
+        .out_bias = roles[MODEL_OUT_BIAS], .mlp_norm_bias = roles[MODEL_MLP_NORM_BIAS], .up_bias = roles[MODEL_UP_BIAS],
+        .down_bias = roles[MODEL_DOWN_BIAS]};
 }
 
 /* Activations of T rows, packed; layers may share them. */
@@ -26,7 +32,7 @@ typedef struct model_transformer_work {
     dart_tensor o;         /* T I */
     dart_tensor mlp_input; /* T W: RMSNorm of the stream behind the attention; may be `input` in model_transformer_piece */
     dart_tensor mlp;       /* T [a|u]: gate and up */
-    dart_tensor hidden;    /* T F: SiLU(a) u */
+    dart_tensor hidden;    /* T F: SiLU(a) u, or GELU(a) */
 } model_transformer_work;
 
 /* What training keeps besides. */

@@ -57,6 +57,15 @@ static float random_weight(const dart_model_config *c, const model_parameter *pa
     case MODEL_SMA_CONV_WEIGHT: return n / sqrtf((float)c->K);
     case MODEL_CONV_BIAS:
     case MODEL_SMA_CONV_BIAS: return 0.2f * n;
+    case MODEL_NORM_BIAS:
+    case MODEL_Q_BIAS:
+    case MODEL_K_BIAS:
+    case MODEL_V_BIAS:
+    case MODEL_OUT_BIAS:
+    case MODEL_MLP_NORM_BIAS:
+    case MODEL_UP_BIAS:
+    case MODEL_DOWN_BIAS:
+    case MODEL_FINAL_NORM_BIAS: return 0.1f * n;
     case MODEL_DT_BIAS: {
         const double step = exp(base_uniform(bits) * (log(0.1) - log(0.001)) + log(0.001));
         return (float)(step + log(-expm1(-step)));
@@ -68,10 +77,10 @@ static float random_weight(const dart_model_config *c, const model_parameter *pa
 }
 
 static void fetch(const dart_model *model, const source *from, const model_parameter *parameter,
-                  const safetensors_tensor *tensor, uint64_t key, uint64_t first, size_t count)
+                  const safetensors_tensor *tensor, uint64_t key, uint64_t first, uint64_t place, size_t count)
 {
     if (tensor != NULL) {
-        safetensors_to_f32(tensor, first, count, from->values);
+        safetensors_to_f32(tensor, place, count, from->values);
         return;
     }
     for (size_t i = 0; i < count; i++)
@@ -121,25 +130,28 @@ static dart_status upload(dart_model *model, const source *from, const model_par
 {
     const size_t size = dart_dtype_size(to->dtype);
     const bool as_is = tensor != NULL && file_dtype(tensor) == to->dtype;
-    for (uint64_t first = 0; first < parameter->elements; first += PIECE) {
-        const size_t count = parameter->elements - first < PIECE ? (size_t)(parameter->elements - first) : PIECE;
+    size_t count;
+    for (uint64_t first = 0; first < parameter->elements; first += count) {
+        uint64_t together;
+        const uint64_t place = model_parameter_place(parameter, first, &together); /* in the tensor */
+        count = together < PIECE ? (size_t)together : PIECE;
         const void *data = NULL;
         if (as_is) {
-            data = (const uint8_t *)tensor->data + first * size;
+            data = (const uint8_t *)tensor->data + place * size;
         } else {
-            fetch(model, from, parameter, tensor, key, first, count);
+            fetch(model, from, parameter, tensor, key, first, place, count);
             dart_from_f32(to->dtype, from->stored, from->values, count);
             data = from->stored;
         }
         /* Of the source, so that it does not depend on how this model stores its weights. */
         if (tensor != NULL)
             model->fingerprint = base_checksum(model->fingerprint + (uint64_t)tensor->dtype,
-                                               (const uint8_t *)tensor->data + first * safetensors_dtype_size(tensor->dtype),
+                                               (const uint8_t *)tensor->data + place * safetensors_dtype_size(tensor->dtype),
                                                count * safetensors_dtype_size(tensor->dtype));
         else model->fingerprint = base_checksum(model->fingerprint, from->values, count * sizeof *from->values);
         const dart_status status = dart_buffer_write(to->buffer, (to->offset + first) * size, data, count * size);
         if (status != DART_OK) return status;
-        if (tensor != NULL) {
+        if (tensor != NULL && parameter->parts == 1) { /* the pages of others come by again */
             const size_t stored = safetensors_dtype_size(tensor->dtype);
             file_map_forget((const uint8_t *)tensor->data + first * stored, count * stored);
         }

@@ -45,6 +45,15 @@ static double initial(const dart_model_config *c, const model_parameter *p, uint
         return step + log(-expm1(-step));
     }
     case MODEL_A_LOG: return log(1 + 15 * base_uniform(bits));
+    case MODEL_NORM_BIAS: /* of GPT-NeoX, which is not trained, here and below */
+    case MODEL_Q_BIAS:
+    case MODEL_K_BIAS:
+    case MODEL_V_BIAS:
+    case MODEL_OUT_BIAS:
+    case MODEL_MLP_NORM_BIAS:
+    case MODEL_UP_BIAS:
+    case MODEL_DOWN_BIAS:
+    case MODEL_FINAL_NORM_BIAS:
     case MODEL_ROLE_COUNT: break;
     }
     return 0;
@@ -55,7 +64,7 @@ static uint64_t place_of(const model_parameter *p)
 {
     const uint64_t mixer_roles = MODEL_HEAD + 1;
     if (p->role <= MODEL_HEAD) return p->layer * mixer_roles + p->role;
-    return (UINT64_C(1) << 32) + (uint64_t)p->layer * MODEL_ROLE_COUNT + p->role;
+    return (UINT64_C(1) << 32) + (uint64_t)p->layer * (MODEL_DOWN_PROJ + 1) + p->role;
 }
 
 void trainer_initial(const dart_trainer *trainer, uint32_t index, float *values)

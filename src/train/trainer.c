@@ -132,6 +132,7 @@ dart_status trainer_make(dart_device *device, const dart_model_config *config, c
                          const char *call, dart_trainer **trainer)
 {
     dart_status status;
+    if (config->neox) return base_fail(&device->report, DART_UNSUPPORTED, "%s: GPT-NeoX has no backward pass here, it is for inference only", call);
     dart_trainer *made = device_calloc(device, 1, sizeof *made);
     if (made == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
     if (base_report_init(&made->report, device->report.log) != DART_OK) {

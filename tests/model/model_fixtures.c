@@ -119,6 +119,13 @@ static void hf_mamba2(void **unused)
     follows_others("hf-mamba2", true, 77, 301);
 }
 
+static void hf_neox(void **unused)
+{
+    (void)unused;
+    follows_others("hf-neox", false, 33, 61);
+    follows_others("hf-neox-sequential", false, 33, 61);
+}
+
 /* Its gradients, too; f32 sums as in model_training. */
 static void hf_llama(void **unused)
 {
@@ -286,6 +293,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hf_mamba2),
+        cmocka_unit_test(hf_neox),
         cmocka_unit_test(hf_llama),
 #if !defined(_WIN32)
         cmocka_unit_test(reads_long_tensors),

@@ -264,10 +264,13 @@ static void packs_sequences(void **unused)
     mamba2.sma = false;
     const dart_model_config transformer = {.transformer = true, .V = 53, .W = 24, .layers = 2, .H = 4, .P = 6, .G = 2, .F = 32, .base = 500,
                                            .eps = 1e-5f};
+    const dart_model_config neox = {.transformer = true, .neox = true, .V = 53, .W = 24, .layers = 2, .H = 4, .P = 6, .G = 4, .F = 32, .R = 4,
+                                    .base = 500, .eps = 1e-5f};
     packs(&small, NULL, 0, TOLERANCE);
     packs(&many_heads, NULL, 240, TOLERANCE); /* some of them */
     packs(&mamba2, NULL, 0, TOLERANCE);
     packs(&transformer, NULL, 0, TOLERANCE);
+    packs(&neox, NULL, 0, TOLERANCE);
     /* Memories are read as they are, not as they are stored: a few units of 2^-9, as in model_steps. */
     packs(&small, &(dart_model_options){.weights = DART_STORAGE_F16, .activations = DART_STORAGE_F16}, 0, 8 * 0x1p-9);
 }

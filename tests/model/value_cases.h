@@ -30,6 +30,11 @@ static inline void to_transformer(dart_model_config *c)
 {
     *c = (dart_model_config){.transformer = true, .V = 97, .W = 24, .layers = 2, .H = 4, .P = 6, .G = 2, .F = 32, .base = 500, .eps = 1e-5f};
 }
+static inline void to_neox(dart_model_config *c)
+{
+    *c = (dart_model_config){.transformer = true, .neox = true, .V = 97, .W = 24, .layers = 2, .H = 4, .P = 6, .G = 4, .F = 32, .R = 2, .base = 500,
+                             .eps = 1e-5f};
+}
 
 /* 16 bits: a rounding of 2^-11 or 2^-8 may fall the other way, and a few layers carry it on. */
 #define F16_TOLERANCE 4e-3
@@ -50,6 +55,7 @@ static const kind kinds[] = {
     {.name = "Mamba-2, windows", .change = to_eights, .windowed = true, .no_sma = true},
     {.name = "large sections", .change = to_large},
     {.name = "Transformer", .change = to_transformer},
+    {.name = "GPT-NeoX", .change = to_neox},
     {.name = "Transformer, f16, rooms of 8", .change = to_transformer, .memory_block = 8, .storage = {.memories = DART_STORAGE_F16},
      .tolerance = F16_TOLERANCE},
 };

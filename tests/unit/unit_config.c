@@ -48,6 +48,7 @@ static int tear_down(void **state)
     "\"num_hidden_layers\":3"
 
 #define LLAMA "\"model_type\":\"llama\",\"vocab_size\":300,\"hidden_size\":96,\"intermediate_size\":256,\"num_hidden_layers\":3"
+#define NEOX "\"model_type\":\"gpt_neox\",\"vocab_size\":300,\"hidden_size\":96,\"intermediate_size\":256,\"num_hidden_layers\":3"
 
 static dart_status parse(const char *text, dart_model_config *config)
 {
@@ -228,6 +229,12 @@ static void rejects_what_is_wrong(void **state)
         {"{" LLAMA ",\"num_attention_heads\":6,\"attention_bias\":true}", DART_UNSUPPORTED, "attention_bias is true"},
         {"{" LLAMA ",\"num_attention_heads\":6,\"mlp_bias\":true}", DART_UNSUPPORTED, "mlp_bias is true"},
         {"{" LLAMA ",\"num_attention_heads\":6,\"hidden_act\":\"gelu\"}", DART_UNSUPPORTED, "hidden_act is gelu"},
+        {"{" NEOX ",\"num_attention_heads\":6,\"hidden_act\":\"silu\"}", DART_UNSUPPORTED, "hidden_act is silu"},
+        {"{" NEOX ",\"num_attention_heads\":6,\"attention_bias\":false}", DART_UNSUPPORTED, "attention_bias is false"},
+        {"{" NEOX ",\"num_attention_heads\":7}", DART_BAD_DATA, "num_attention_heads 7 does not divide hidden_size 96"},
+        {"{" NEOX ",\"num_attention_heads\":8}", DART_BAD_DATA, "leaves 3 rotary elements of 12"},
+        {"{" NEOX ",\"num_attention_heads\":6,\"rotary_pct\":0}", DART_BAD_DATA, "rotary_pct is 0"},
+        {"{" NEOX ",\"num_attention_heads\":6,\"rotary_emb_base\":1}", DART_BAD_DATA, "rope_theta is 1"},
         {"{\"model_type\":7}", DART_UNSUPPORTED, "model_type is not a string"},
         {"{}", DART_BAD_DATA, "model_type is missing"},
         {"{\"model_type\":\"mamba2\"}", DART_BAD_DATA, "vocab_size is missing"},
@@ -351,6 +358,41 @@ static void reads_transformers(void **state)
     assert_int_equal(model_config_count(&m), 300 * 96 + 96 + 3 * (2 * 96 + 96 * 32 * (6 + 2 + 2 + 6) + 3 * 96 * 256));
     m.sma = true;
     assert_int_equal(model_config_check(&m, DART_INVALID_ARGUMENT, "m", &report), DART_INVALID_ARGUMENT);
+}
+
+static void reads_neox(void **state)
+{
+    (void)state;
+    dart_model_config m;
+    model_parameter p;
+    uint32_t count = 0;
+    uint64_t together;
+    assert_int_equal(parse("{" NEOX ",\"num_attention_heads\":6}", &m), DART_OK);
+    assert_true(m.transformer && m.neox && !m.sequential && !m.gelu_tanh && !m.tied && m.eps == 1e-5f && m.base == 10000);
+    assert_int_equal(m.G, 6);
+    assert_int_equal(m.P, 16);
+    assert_int_equal(m.R, 4);
+    for (; model_config_parameter(&m, count, &p); count++) {
+        if (p.role != MODEL_K_PROJ || p.layer != 2) continue;
+        assert_string_equal(p.name, "gpt_neox.layers.2.attention.query_key_value.weight");
+        assert_int_equal(model_parameter_place(&p, 0, &together), 16 * 96);
+        assert_int_equal(together, 16 * 96);
+        assert_int_equal(model_parameter_place(&p, 5 * 16 * 96 + 7, &together), (5 * 3 + 1) * 16 * 96 + 7);
+        assert_int_equal(together, 16 * 96 - 7);
+    }
+    assert_int_equal(count, 4 + 3 * 16);
+    assert_int_equal(model_config_count(&m), 2 * 300 * 96 + 2 * 96 + 3 * (4 * 96 * 96 + 4 * 96 + 2 * 96 * 256 + 256 + 96 + 4 * 96));
+    static const struct { const char *name; bool by_tanh; } forms[] = {{"gelu", false}, {"gelu_new", true}, {"gelu_fast", true}};
+    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+        char text[512];
+        snprintf(text, sizeof text, "{" NEOX ",\"num_attention_heads\":4,\"use_parallel_residual\":false,\"hidden_act\":\"%s\","
+                                    "\"rope_parameters\":{\"rope_theta\":99,\"partial_rotary_factor\":0.5,\"rope_type\":\"default\"}}",
+                 forms[i].name);
+        assert_int_equal(parse(text, &m), DART_OK);
+        assert_true(m.sequential && m.gelu_tanh == forms[i].by_tanh && m.base == 99);
+        assert_int_equal(m.R, 12);
+    }
+    assert_int_equal(model_config_write(&m, ".", &report), DART_UNSUPPORTED);
 }
 
 static void skips_convolution_biases(void **state)
@@ -559,7 +601,8 @@ int main(void)
         cmocka_unit_test(keeps_controls_from_the_terminal),
         cmocka_unit_test(rejects_every_prefix),
         cmocka_unit_test(lists_parameters_as_the_fixtures_have_them),
-        cmocka_unit_test(reads_transformers), cmocka_unit_test(skips_convolution_biases),
+        cmocka_unit_test(reads_transformers), cmocka_unit_test(reads_neox),
+        cmocka_unit_test(skips_convolution_biases),
         cmocka_unit_test(checks_checkpoints),
         cmocka_unit_test(finds_numbers_that_are_none),
         cmocka_unit_test(reads_the_original_code_s_files),

@@ -28,6 +28,15 @@ static const char *const role_names[MODEL_ROLE_COUNT] = {
     [MODEL_GATE_PROJ] = "gate_proj",
     [MODEL_UP_PROJ] = "up_proj",
     [MODEL_DOWN_PROJ] = "down_proj",
+    [MODEL_NORM_BIAS] = "norm bias",
+    [MODEL_Q_BIAS] = "q bias",
+    [MODEL_K_BIAS] = "k bias",
+    [MODEL_V_BIAS] = "v bias",
+    [MODEL_OUT_BIAS] = "out bias",
+    [MODEL_MLP_NORM_BIAS] = "mlp norm bias",
+    [MODEL_UP_BIAS] = "up bias",
+    [MODEL_DOWN_BIAS] = "down bias",
+    [MODEL_FINAL_NORM_BIAS] = "norm_f bias",
 };
 
 typedef struct kind_total {
