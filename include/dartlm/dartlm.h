@@ -506,7 +506,7 @@ DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_
  * Source: Dao 2023 (FlashAttention-2) for the order of the computation. */
 typedef struct dart_attention_args {
     uint32_t B, L, H, G, D, C, T; /* D <= 256; G divides H */
-    dart_plan plan;            /* DART_PLAN_STEP splits the cache among workgroups and merges; D <= 128 */
+    dart_plan plan;            /* DART_PLAN_STEP splits the cache among workgroups and merges */
     float scale;               /* 0: 1 / sqrt(D) */
     dart_tensor q, k, v, seq, cu;
     dart_tensor o, lse;

@@ -14,7 +14,7 @@ struct KvAppendArgs { U32 tiles, flags, B, L, G, D, C, k_at, k_row, v_at, v_row,
  * head in reverse order. */
 struct AttentionArgs { U32 tiles, flags, B, L, T, H, G, D, C, q_at, q_row, k_at, k_row, v_at, v_row, seq_at, o_at, o_row, lse_at; F32 scale; };
 
-/* attention_large has the arguments of attention, and D up to MAX_LARGE_HEAD. */
+/* attention_large and attention_step_large have the arguments of attention and of attention_step, and D up to MAX_LARGE_HEAD. */
 
 /* attention for L = 1, split along the cache: with seen = min(position + 1, C), tile = split + splits * (h + H b) reads the tokens
  * [split T, split T + T) below seen, T = STEP_TOKENS ceil(seen / (splits STEP_TOKENS)), and writes

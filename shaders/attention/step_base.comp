@@ -2,18 +2,25 @@
 #extension GL_GOOGLE_include_directive : require
 // attention for one token, over the tokens of one split: partial = {top, den, acc[D]}, top = max score,
 // den = sum exp(score - top), acc = sum exp(score - top) v.
-// q B H D; k, v B C G D; partial B H splits D+2; D <= MAX_HEAD.
+// q B H D; k, v B C G D; partial B H splits D+2; D <= HEAD, which is MAX_HEAD, or with -DLARGE
+// MAX_LARGE_HEAD.
 // One workgroup takes one (b, h, split), LANES tokens of the cache at a time: a lane adds up the score of one token,
-// then owns a column of the values (and those LANES further on). LANES is at least MAX_HEAD / GROUPS.
-// Shared memory: 4 MAX_HEAD + 8 LANES bytes.
+// then owns a column of the values (and those LANES further on). LANES divides HEAD.
+// Shared memory: 4 HEAD + 8 LANES bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
 #include "lib/dart.glsl"
+#ifdef LARGE
+#include "table/attention_step_large.glsl"
+#define HEAD MAX_LARGE_HEAD
+#else
 #include "table/attention_step.glsl"
+#define HEAD MAX_HEAD
+#endif
 READS(q) READS(k) READS(v) READS(seq) WRITES(partial)
 #include "lib/seq.glsl"
 
-const uint GROUPS = MAX_HEAD / LANES;
-shared float query[MAX_HEAD];
+const uint GROUPS = HEAD / LANES;
+shared float query[HEAD];
 shared float weights[LANES];
 
 void main()

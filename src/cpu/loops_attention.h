@@ -100,7 +100,7 @@ void CPU_NAME(attention)(const cpu_task *task)
     }
 }
 
-/* Its arguments and bindings are those of attention. */
+/* Arguments and bindings of the large ones are those of the others. */
 void CPU_NAME(attention_large)(const cpu_task *task) { CPU_NAME(attention)(task); }
 
 void CPU_NAME(attention_step)(const cpu_task *task)
@@ -142,6 +142,8 @@ void CPU_NAME(attention_step)(const cpu_task *task)
     partial[0] = top;
     partial[1] = den;
 }
+
+void CPU_NAME(attention_step_large)(const cpu_task *task) { CPU_NAME(attention_step)(task); }
 
 #undef LOWEST
 #undef KEYS

@@ -57,7 +57,8 @@ static const struct {
     {"sma_backward", conform_sma_backward, {KERNEL_sma_backward_scores, KERNEL_sma_backward_sums, KERNEL_sma_backward_tokens,
                                             KERNEL_sma_backward_norm, KERNEL_sma_backward_memories, KERNEL_sma_backward_dh,
                                             KERNEL_sma_backward_rows, KERNEL_sma_backward_token_side, KERNEL_sma_backward_memory_side}, 9},
-    {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_large, KERNEL_attention_step, KERNEL_sma_merge, KERNEL_kv_append}, 5},
+    {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_large, KERNEL_attention_step, KERNEL_attention_step_large, KERNEL_sma_merge,
+                                        KERNEL_kv_append}, 6},
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},
 };

@@ -333,7 +333,6 @@ void attention(void **unused)
     BAD(attention, a.G = 3);
     BAD(attention, a.D = 0);
     BAD(attention, a.D = 257);
-    BAD(attention, a.D = 129, a.L = 1, a.plan = DART_PLAN_STEP);
     BAD(attention, a.C = 0);
     BAD(attention, a.C = (1u << 30) + 1);
     BAD(attention, a.C = ROOM);

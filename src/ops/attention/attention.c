@@ -30,7 +30,6 @@ static dart_status check(attention_plan *p)
     OP_REQUIRE(call, op_has(&a->seq) || a->C >= a->L, "a cache of %u tokens is too short for %u", a->C, a->L);
     OP_REQUIRE(call, isfinite(a->scale), "scale %g must be finite", (double)a->scale);
     OP_REQUIRE(call, a->plan <= DART_PLAN_STEP && (a->plan != DART_PLAN_STEP || a->L == 1), "the step plan takes L = 1");
-    OP_REQUIRE(call, a->plan != DART_PLAN_STEP || a->D <= MAX_HEAD, "D %u: the step plan takes at most %d", a->D, MAX_HEAD);
     const uint64_t rows = p->layout.rows, cached = packed ? rows : (uint64_t)a->B * a->C;
     const uint64_t q_width = (uint64_t)a->H * a->D, k_width = (uint64_t)a->G * a->D;
     p->o.q = (op_operand){"q", a->q, OP_FLOAT | OP_VIEW, rows, q_width};
@@ -56,22 +55,17 @@ static void attend(attention_plan *p)
     op_call *call = &p->call;
     const dart_attention_args *a = p->a;
     struct AttentionArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .D = a->D, .C = a->C, .scale = p->scale};
-    op_kernel(call, KERNEL_attention, a->L, p->traits);
-    OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_ROWS(attention, q, &p->o.q, k), OP_ROWS(attention, k, &p->o.k, k),
-              OP_ROWS(attention, v, &p->o.v, k), OP_AT(attention, seq, &p->o.seq, k), OP_ROWS(attention, o, &p->o.o, k),
-              OP_AT(attention, lse, &p->o.lse, k));
-}
-
-/* The same for D above MAX_HEAD. */
-static void attend_large(attention_plan *p)
-{
-    op_call *call = &p->call;
-    const dart_attention_args *a = p->a;
-    struct AttentionArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .D = a->D, .C = a->C, .scale = p->scale};
-    op_kernel(call, KERNEL_attention_large, a->L, 0);
-    OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_ROWS(attention_large, q, &p->o.q, k),
-              OP_ROWS(attention_large, k, &p->o.k, k), OP_ROWS(attention_large, v, &p->o.v, k), OP_AT(attention_large, seq, &p->o.seq, k),
-              OP_ROWS(attention_large, o, &p->o.o, k), OP_AT(attention_large, lse, &p->o.lse, k));
+    if (a->D <= MAX_HEAD) {
+        op_kernel(call, KERNEL_attention, a->L, p->traits);
+        OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_ROWS(attention, q, &p->o.q, k), OP_ROWS(attention, k, &p->o.k, k),
+                  OP_ROWS(attention, v, &p->o.v, k), OP_AT(attention, seq, &p->o.seq, k), OP_ROWS(attention, o, &p->o.o, k),
+                  OP_AT(attention, lse, &p->o.lse, k));
+    } else {
+        op_kernel(call, KERNEL_attention_large, a->L, 0);
+        OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_ROWS(attention_large, q, &p->o.q, k),
+                  OP_ROWS(attention_large, k, &p->o.k, k), OP_ROWS(attention_large, v, &p->o.v, k), OP_AT(attention_large, seq, &p->o.seq, k),
+                  OP_ROWS(attention_large, o, &p->o.o, k), OP_AT(attention_large, lse, &p->o.lse, k));
+    }
 }
 
 /* One token a sequence: splits of the cache, then their merge. */
@@ -85,9 +79,16 @@ static void attend_step(attention_plan *p)
     const op_operand partial = op_scratch(call, DART_F32, heads * splits, (uint64_t)a->D + 2);
     struct AttentionStepArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .D = a->D, .C = a->C, .splits = (uint32_t)splits,
                                   .scale = p->scale};
-    op_kernel(call, KERNEL_attention_step, a->B, p->traits | (op_fits_half(&a->k, &a->v) != 0 ? FITS_HALF : 0));
-    OP_LAUNCH(call, &k, heads * splits, OP_ROWS(attention_step, q, &p->o.q, k), OP_ROWS(attention_step, k, &p->o.k, k),
-              OP_ROWS(attention_step, v, &p->o.v, k), OP_AT(attention_step, seq, &p->o.seq, k), OP_WHOLE(attention_step, partial, &partial));
+    if (a->D <= MAX_HEAD) {
+        op_kernel(call, KERNEL_attention_step, a->B, p->traits | (op_fits_half(&a->k, &a->v) != 0 ? FITS_HALF : 0));
+        OP_LAUNCH(call, &k, heads * splits, OP_ROWS(attention_step, q, &p->o.q, k), OP_ROWS(attention_step, k, &p->o.k, k),
+                  OP_ROWS(attention_step, v, &p->o.v, k), OP_AT(attention_step, seq, &p->o.seq, k), OP_WHOLE(attention_step, partial, &partial));
+    } else {
+        op_kernel(call, KERNEL_attention_step_large, a->B, 0);
+        OP_LAUNCH(call, &k, heads * splits, OP_ROWS(attention_step_large, q, &p->o.q, k), OP_ROWS(attention_step_large, k, &p->o.k, k),
+                  OP_ROWS(attention_step_large, v, &p->o.v, k), OP_AT(attention_step_large, seq, &p->o.seq, k),
+                  OP_WHOLE(attention_step_large, partial, &partial));
+    }
     struct SmaMergeArgs m = {.flags = p->flags, .B = a->B, .H = a->H, .P = a->D, .splits = (uint32_t)splits};
     op_kernel(call, KERNEL_sma_merge, a->B, 0);
     OP_LAUNCH(call, &m, heads, OP_WHOLE(sma_merge, partial, &partial), OP_AT(sma_merge, seq, &p->o.seq, m),
@@ -101,8 +102,7 @@ dart_status dart_attention(dart_stream *stream, const dart_attention_args *args)
     op_call *call = &p.call;
     if (op_begin(call, stream, "dart_attention") != DART_OK || check(&p) != DART_OK) return op_status(call);
     p.o.lse = op_kept(call, &p.o.lse);
-    if (args->D > MAX_HEAD) attend_large(&p);
-    else if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && args->L == 1 && !op_packed(&p.layout))) attend_step(&p);
+    if (args->plan == DART_PLAN_STEP || (args->plan == DART_PLAN_AUTO && args->L == 1 && !op_packed(&p.layout))) attend_step(&p);
     else attend(&p);
     return op_end(call);
 }
