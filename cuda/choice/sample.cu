@@ -72,7 +72,7 @@ KERNEL_FUNCTION(sample, simt)
         const int32_t *setting = settings + SETTING_WORDS * size_t(tile);
         uint32_t *seen = sets + args.seen_at + size_t(tile) * ceil_div(args.width, 32);
         const float temperature = __int_as_float(setting[0]), top_p = __int_as_float(setting[4]), penalty = __int_as_float(setting[6]);
-        const uint32_t below = uint32_t(setting[7]);
+        const uint32_t below = uint32_t(setting[7]) & ~ROW_ZERO, place = uint32_t(setting[7]) & ROW_ZERO ? 0 : tile;
         const bool penalised = (args.flags & HAS_SEEN) && penalty > 0.0f && isfinite(penalty) && penalty != 1.0f;
         const Row row = {logits, args.logits_at + size_t(tile) * args.logits_row, seen, below ? min(below, args.width) : args.width,
                          args.flags & MARKS_IDS ? uint32_t(ids[args.ids_at + size_t(tile)]) : ~0u, penalised ? penalty : 0.0f};
@@ -205,7 +205,7 @@ KERNEL_FUNCTION(sample, simt)
         const uint32_t position =
             args.flags & HAS_SEQ ? uint32_t(seq[2 * size_t(tile)]) + uint32_t(seq[2 * size_t(tile) + 1]) : 0;
         // Rounding may not reach 1.
-        const float u = fminf(float(philox_word(position, tile, seed_low, seed_high)) * 2.3283064365386963e-10f, 0.99999994f);
+        const float u = fminf(float(philox_word(position, place, seed_low, seed_high)) * 2.3283064365386963e-10f, 0.99999994f);
         const float target = u * sums.total;
         unsigned long long chosen = 0; // complement of the index, so that the lowest one wins
         if (sums.with > target && sum > 0.0f) {

@@ -607,7 +607,8 @@ DART_API dart_status dart_argmax(dart_stream *stream, const dart_argmax_args *ar
  *      less than top_p_t times the sum of all weights that step 4 keeps. The largest logit is always kept.
  *   6. min_p_t above 0: of these, ids are kept whose w is not below min_p_t, that is, whose probability is not below min_p_t times the largest.
  *   7. ids_t ~ w of what is kept, walking it in index order with one uniform number: Philox4x32-10 of counter (position_t, t, 0, 0) and key
- *      seed_t; word 0 / 2^32. position_t is the sum of the two columns of seq (tokens so far), 0 without seq.
+ *      seed_t; word 0 / 2^32. position_t is the sum of the two columns of seq (tokens so far), 0 without seq. With bit 31 of ids_below_t set,
+ *      which is not part of that number, the counter is (position_t, 0, 0, 0): the choice does not depend on the place of the row.
  * Backends sum weights in different orders: within rounding of a border of steps 5 to 7 they may choose neighbours.
  * mark_ids: ids_t as it was before, if within 0 and V - 1, is put into seen_t first, and counts for step 2: in a decoding step it is the token
  * consumed. Rows whose id stays by keep_ended are not marked.

@@ -211,6 +211,9 @@ DART_API dart_status dart_state_load(dart_state *state, int32_t b, const char *p
  * needs ids. So one prefill can be the context of many answers: prefill sequence 0 alone, copy it to all others, choose with seeds.
  * Running out of memory leaves both as they were. */
 DART_API dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *from, uint32_t from_b);
+/* The same of `count` sequences in one submission: from_b[i] of `from` to to_b[i] of another state; of equal numbers in to_b the last counts. So
+ * a batch that decodes takes in sequences that another state prefills, without waiting for each. count 0 does nothing. */
+DART_API dart_status dart_state_copy_several(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count);
 /* Keeps what dart_state_truncate needs to return sequence b to its present position: recurrent states and convolution inputs, whose size is
  * that of DART_STATE_CONVOLUTION and DART_STATE_RECURRENT for one sequence, on the device. Memories of closed chunks are shared, not copied.
  * The oldest mark of the sequence gives way where dart_state_options.marks are kept. Resetting or replacing a sequence drops its marks.
@@ -237,7 +240,8 @@ enum { DART_END_IDS = 4 }; /* the most end ids that a sequence can have */
 /* How the next token is chosen, step by step as dart_sample says, and when a sequence ends. The zero value chooses the largest logit and
  * never ends. The repetition penalty is over all tokens that the sequence has consumed since it was reset, those of prompts and those chosen
  * alike, each once, whichever call fed them: a set of V bits a sequence that lies on the device.
- * The random number depends on seed, the tokens so far and b, so that a sequence continues alike after prefill and decoding.
+ * The random number depends on seed, the tokens so far and b, so that a sequence continues alike after prefill and decoding; with `anywhere` not
+ * on b, so that a sequence continues alike in every place of every batch, as it does alone (B 1).
  *
  * Calls take either one dart_sampling for all sequences (sampling_count 0 or 1) or B of them, one a sequence (sampling_count B).
  * The settings lie in a device tensor: changing them costs a small copy, not a new recording.
@@ -245,7 +249,12 @@ enum { DART_END_IDS = 4 }; /* the most end ids that a sequence can have */
  * A sequence has ended when the token chosen last is one of its end ids, or when it has consumed last_position tokens. The
  * settings of the call decide, so that other settings may let the sequence continue. dart_decode without ids and dart_generate
  * skip a sequence that has ended: its position, memories and last token stay as they are. Tokens that the caller gives are
- * consumed by ended sequences, too. */
+ * consumed by ended sequences, too.
+ *
+ * `idle` takes a sequence out of dart_decode and dart_generate, as having ended does (dart_state_ended is true), but whether ids are given or not:
+ * it consumes no token, its memories do not grow, its row of logits and scores is not written, and next_ids has -1 for it. An id that is given
+ * for it must be one of the model's; it is then the token chosen last. Other sequences get the same bits as beside a sequence that is not idle.
+ * dart_prefill computes what it is given, whatever is idle. For batches whose places are filled one by one. */
 typedef struct dart_sampling {
     float temperature; /* 0 to 1e6; 0: the largest logit */
     uint32_t top_k;    /* 0: all */
@@ -254,6 +263,8 @@ typedef struct dart_sampling {
     float repetition_penalty; /* 0 to 1e6; 0, 1: none; above 1 tokens that were there become less likely. Counts without a temperature, too */
     uint32_t ids_below;       /* only ids below this are chosen; 0: V. For models whose V exceeds the tokenizer's ids. At most V */
     uint64_t seed;
+    bool anywhere; /* the random number does not depend on b */
+    bool idle;     /* takes no part in steps */
     uint64_t last_position;         /* dart_state_position at which the sequence ends; 0: none */
     uint32_t end_ids_count;
     int32_t end_ids[DART_END_IDS];  /* only the first end_ids_count are used; 0 <= id < V */
@@ -308,11 +319,11 @@ typedef struct dart_decode_args {
     const int32_t *ids;     /* B, or NULL: the tokens that the last call chose, which lie on the device */
     const dart_sampling *sampling; /* NULL: the largest logit */
     uint32_t sampling_count;
-    float *logits;          /* B V, optional; without ids, rows of sequences that had ended are not written */
+    float *logits;          /* B V, optional; rows of idle sequences, and without ids of those that had ended, are not written */
     const dart_scores *scores; /* optional, B rows; as logits */
-    int32_t *next_ids;      /* B, optional: the tokens chosen; without ids, -1 for a sequence that had ended */
+    int32_t *next_ids;      /* B, optional: the tokens chosen; -1 for a sequence that is idle, and without ids for one that had ended */
 } dart_decode_args;
-/* Consumes one token of every sequence (without ids: of every sequence that has not ended) and chooses the next ones. The step is
+/* Consumes one token of every sequence that is not idle (without ids: of every sequence that has not ended) and chooses the next ones. The step is
  * recorded once and submitted again by later calls. It is recorded anew when a sequence enters another block of memories.
  * DART_INVALID_ARGUMENT without ids when no call has chosen tokens since the state was created or reset. */
 DART_API dart_status dart_decode(dart_state *state, const dart_decode_args *args);

@@ -3,6 +3,7 @@
 #define DART_CHOICE_ARGS_H
 
 #define SETTING_WORDS 8 /* words of the settings of a row */
+#define ROW_ZERO 0x80000000u /* bit of the last setting */
 #define END_IDS 4       /* end ids of a sequence; -1: none */
 #define STOP_WORDS 5    /* end ids of a sequence, then the position at which it ends (0: none) */
 
@@ -14,8 +15,8 @@ struct ArgmaxPartArgs { U32 tiles, rows, width, logits_at, logits_row; };
 struct ArgmaxArgs { U32 tiles, rows, blocks, ids_at; };
 
 /* Chooses a token by the settings of its row, see dart_sample. Tile: one row. settings[8 row ..] are the bits of the temperature, top_k,
- * the seed's low and high word, the bits of top_p, min_p and the repetition penalty, and ids_below. Only ids below ids_below (0 or above
- * width: width) take part. With HAS_SEEN and a penalty above 0 that is not 1, the logits of ids in `seen`, bit id mod 32 of word
+ * the seed's low and high word, the bits of top_p, min_p and the repetition penalty, and ids_below with ROW_ZERO. Only ids below ids_below (0 or
+ * above width: width) take part. ROW_ZERO: `row` below is 0, so that the number does not depend on the place of the row. With HAS_SEEN and a penalty above 0 that is not 1, the logits of ids in `seen`, bit id mod 32 of word
  * seen[row ceil(width / 32) + id / 32], are multiplied by it where they are below 0, else divided. With MARKS_IDS ids[row] as it was before,
  * if below width, counts as seen, and its bit is set.
  * A temperature that is not above 0 takes the lowest index of the largest logit; the parts of argmax_part have it unless there is a penalty

@@ -87,7 +87,7 @@ void begin_row(uint tile, uint setting)
 {
     row_from = args.logits_at + tile * args.logits_row;
     row_seen = args.seen_at + tile * ((args.width + 31u) / 32u);
-    uint below = uint(load_int_settings(setting + 7u));
+    uint below = uint(load_int_settings(setting + 7u)) & ~ROW_ZERO;
     row_width = below == 0u ? args.width : min(below, args.width);
     row_past = has(args.flags, MARKS_IDS) ? words_ids[args.ids_at + tile] : ~0u;
     uint penalty = uint(load_int_settings(setting + 6u));
@@ -165,7 +165,8 @@ void main()
             uint at = args.seq_at + 2u * tile;
             position = uint(load_int_seq(at) + load_int_seq(at + 1u));
         }
-        uint random = philox(uvec4(position, tile, 0u, 0u), seed);
+        uint place = (uint(load_int_settings(setting + 7u)) & ROW_ZERO) != 0u ? 0u : tile;
+        uint random = philox(uvec4(position, place, 0u, 0u), seed);
         float u = min(float(random) * (1.0 / 4294967296.0), 0.99999994); // rounding may not reach 1
         precise float total = 0.0;
         for (uint i = 0u; i < LANES; i++) total += sums[i];

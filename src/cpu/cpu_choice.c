@@ -72,7 +72,7 @@ enum { BLOCK = 16384, DIGITS = 8, BUCKETS = 1 << DIGITS };
 /* Settings of a row. */
 typedef struct choice_settings {
     float temperature, top_p, min_p;
-    uint32_t top_k, seed_low, seed_high;
+    uint32_t top_k, seed_low, seed_high, place;
 } choice_settings;
 
 /* The logits of a row that take part. */
@@ -171,7 +171,7 @@ static int32_t sample(const logits *row, const choice_settings *set, uint32_t po
     uint32_t threshold = 1;
     uint64_t ties = 0;
     if (set->top_k != 0 && set->top_k < row->width) threshold = find_threshold(row, set->top_k, &ties);
-    const double u = philox(position, row->task->tile, set->seed_low, set->seed_high) / 4294967296.0;
+    const double u = philox(position, set->place, set->seed_low, set->seed_high) / 4294967296.0;
 
     float largest = -INFINITY;
     for (size_t i = 0, count; i < row->width; i += count) {
@@ -240,10 +240,10 @@ void cpu_sample_plain(const cpu_task *task)
         if ((args->flags & KEEPS_ENDED) && seq[1] == 0) return;
         position = (uint32_t)seq[0] + (uint32_t)seq[1];
     }
+    const uint32_t below = (uint32_t)settings[7] & ~ROW_ZERO, place = (uint32_t)settings[7] & ROW_ZERO ? 0 : task->tile;
     const choice_settings set = {cpu_float((uint32_t)settings[0]), cpu_float((uint32_t)settings[4]), cpu_float((uint32_t)settings[5]),
-                                     (uint32_t)settings[1], (uint32_t)settings[2], (uint32_t)settings[3]};
+                                     (uint32_t)settings[1], (uint32_t)settings[2], (uint32_t)settings[3], place};
     const float penalty = cpu_float((uint32_t)settings[6]);
-    const uint32_t below = (uint32_t)settings[7];
     logits row = {.task = task, .at = args->logits_at + t * args->logits_row, .width = args->width, .scratch = task->scratch, .seen = seen};
     if (below != 0 && below < args->width) row.width = below;
     row.past = args->flags & MARKS_IDS ? (uint32_t)ids[t] : UINT32_MAX;

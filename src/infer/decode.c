@@ -108,17 +108,17 @@ static dart_status follow(dart_state *state, uint32_t steps, const char *call)
     return DART_OK;
 }
 
-/* Which sequences take part: all of them where the caller gives the ids, else those that have not ended. Returns whether any does. */
+/* Which sequences take part: those that are not idle where the caller gives the ids, else those that have not ended, either. *any: some do. */
 static dart_status choose_sequences(dart_state *state, const int32_t *ids, bool *any, const char *call)
 {
-    *any = ids != NULL;
+    *any = false;
     if (ids == NULL) {
         const dart_status status = model_judge(state, call);
         if (status != DART_OK) return status;
     }
     for (uint32_t b = 0; b < state->B; b++) {
-        if (ids != NULL && state->ended[b]) {
-            state->ended[b] = false;
+        if (ids != NULL && state->ended[b] != state->idle[b]) {
+            state->ended[b] = state->idle[b];
             state->seq_current = false;
         }
         *any = *any || !state->ended[b];
@@ -137,6 +137,11 @@ static dart_status decode(dart_state *state, const int32_t *ids, const dart_samp
     TRY(model_use_sampling(state, sampling, count, call));
     TRY(choose_sequences(state, ids, &any, call));
     if (!any) {
+        if (ids != NULL) {
+            TRY(model_state_write(state, WORK_NEXT, 0, ids, state->B, call));
+            state->chosen = true;
+            state->judged = false;
+        }
         *steps = 0;
         memset(state->taken, 0, state->B * sizeof *state->taken);
         return DART_OK;

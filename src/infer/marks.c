@@ -52,9 +52,9 @@ static dart_tensor last_row(const dart_state *state, uint32_t b)
 /* The row of WORK_SEEN of sequence b goes through the host: dart_convert moves numbers, which bits need not be. */
 static uint64_t seen_words(const dart_state *state) { return base_ceil_div(state->model->config.V, 32); }
 
-static dart_status read_seen(dart_state *state, uint32_t b, int32_t *seen, const char *call)
+static dart_status read_seen(dart_state *state, uint32_t b, uint32_t B, int32_t *seen, const char *call)
 {
-    return model_state_read(state, WORK_SEEN, b * seen_words(state), seen, seen_words(state), call);
+    return model_state_read(state, WORK_SEEN, b * seen_words(state), seen, B * seen_words(state), call);
 }
 
 static dart_status write_seen(dart_state *state, uint32_t b, const int32_t *seen, const char *call)
@@ -62,10 +62,10 @@ static dart_status write_seen(dart_state *state, uint32_t b, const int32_t *seen
     return model_state_write(state, WORK_SEEN, b * seen_words(state), seen, seen_words(state), call);
 }
 
-static dart_status make_seen(dart_state *state, int32_t **seen, const char *call)
+static dart_status make_seen(dart_state *state, uint32_t B, int32_t **seen, const char *call)
 {
     dart_device *device = state->model->device;
-    *seen = device_calloc(device, (size_t)seen_words(state), sizeof **seen);
+    *seen = device_calloc(device, (size_t)(B * seen_words(state)), sizeof **seen);
     if (*seen != NULL) return DART_OK;
     return model_take(&state->report, &device->report, atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call);
 }
@@ -127,44 +127,70 @@ static dart_status run_recorded(dart_state *state, dart_stream *stream, const ch
     return status;
 }
 
-dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *from, uint32_t from_b)
+/* What can be said of the arguments before anything is done. */
+static dart_status check_copies(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count, const char *call)
 {
-    static const char call[] = "dart_state_copy";
-    if (to == NULL) return DART_INVALID_ARGUMENT;
+    base_report *report = &to->report;
+    REQUIRE(report, from != NULL, "%s: no state to copy from", call);
+    REQUIRE(report, to->model == from->model, "%s: the states are of two models", call);
+    REQUIRE(report, count == 0 || (to_b != NULL && from_b != NULL), "%s: no list of sequences", call);
+    REQUIRE(report, count <= 1 || to != from, "%s: several sequences are copied between two states", call);
+    for (uint32_t i = 0; i < count; i++) {
+        REQUIRE(report, to_b[i] < to->B, "%s: sequence %u of %u", call, to_b[i], to->B);
+        REQUIRE(report, from_b[i] < from->B, "%s: sequence %u of %u to copy from", call, from_b[i], from->B);
+    }
+    REQUIRE(report, to->S == from->S, "%s: chunks of %u and of %u tokens", call, to->S, from->S);
+    REQUIRE(report, to->sma == from->sma, "%s: one state has memories, the other has none", call);
+    const dart_status status = model_state_usable(to, call);
+    if (status != DART_OK || from->broken == DART_OK) return status;
+    return base_fail(report, from->broken, "%s: an earlier call on the state to copy from failed half-way", call);
+}
+
+static dart_status copy_sequences(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count, const char *call)
+{
     base_report *report = &to->report;
     dart_status status = DART_OK;
     int32_t *seen = NULL;
-    REQUIRE(report, from != NULL, "%s: no state to copy from", call);
-    REQUIRE(report, to->model == from->model, "%s: the states are of two models", call);
-    REQUIRE(report, to_b < to->B, "%s: sequence %u of %u", call, to_b, to->B);
-    REQUIRE(report, from_b < from->B, "%s: sequence %u of %u to copy from", call, from_b, from->B);
-    REQUIRE(report, to->S == from->S, "%s: chunks of %u and of %u tokens", call, to->S, from->S);
-    REQUIRE(report, to->sma == from->sma, "%s: one state has memories, the other has none", call);
-    TRY(model_state_usable(to, call));
-    if (from->broken != DART_OK) FAIL(report, from->broken, "%s: an earlier call on the state to copy from failed half-way", call);
-    if (to == from && to_b == from_b) return DART_OK;
-    const uint64_t position = (uint64_t)from->positions[from_b];
+    uint64_t longest = 0;
+    TRY(check_copies(to, to_b, from, from_b, count, call));
+    if (count == 0 || (to == from && to_b[0] == from_b[0])) return DART_OK;
+    for (uint32_t i = 0; i < count; i++) longest = base_larger(longest, (uint64_t)from->positions[from_b[i]]);
     const bool chosen = from->chosen && (to->chosen || to->B == 1);
-    TRY(make_seen(to, &seen, call));
-    TRY(model_memories_reserve(to, to->sma ? position / to->S : 0, call));
-    TRY(model_cache_reserve(to, position, call));
+    TRY(make_seen(to, from->B, &seen, call));
+    TRY(model_memories_reserve(to, to->sma ? longest / to->S : 0, call));
+    TRY(model_cache_reserve(to, longest, call));
     TRY(model_windows_close(to, call));
     if (from != to) TRY(model_take(report, &from->report, model_windows_close(from, call), call));
-    if (chosen) TRY(model_state_read(from, WORK_NEXT, from_b, to->host_next, 1, call));
-    TRY(model_take(report, &from->report, read_seen(from, from_b, seen, call), call));
+    if (chosen) TRY(model_take(report, &from->report, model_state_read(from, WORK_NEXT, 0, from->host_next, from->B, call), call));
+    TRY(model_take(report, &from->report, read_seen(from, 0, from->B, seen, call), call));
     TRY(model_take_stream(to, to->prefill, dart_stream_begin(to->prefill), call));
-    record_sequence(to->prefill, to, to_b, from, from_b);
+    for (uint32_t i = 0; i < count; i++) record_sequence(to->prefill, to, to_b[i], from, from_b[i]);
     TRY(run_recorded(to, to->prefill, call));
-    model_sequence_replaced(to, to_b, (int32_t)position);
-    to->ended[to_b] = from->ended[from_b];
     to->chosen = false;
-    status = write_seen(to, to_b, seen, call);
-    if (chosen && status == DART_OK) status = model_state_write(to, WORK_NEXT, to_b, to->host_next, 1, call);
+    for (uint32_t i = 0; i < count; i++) {
+        const bool ended = from->ended[from_b[i]];
+        model_sequence_replaced(to, to_b[i], from->positions[from_b[i]]);
+        to->ended[to_b[i]] = ended;
+        if (status == DART_OK) status = write_seen(to, to_b[i], &seen[from_b[i] * seen_words(to)], call);
+        if (chosen && status == DART_OK) status = model_state_write(to, WORK_NEXT, to_b[i], &from->host_next[from_b[i]], 1, call);
+    }
     if (status != DART_OK) to->broken = status; /* a sequence without what it has seen */
     else to->chosen = chosen;
 fail:
     free(seen);
     return status;
+}
+
+dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *from, uint32_t from_b)
+{
+    if (to == NULL) return DART_INVALID_ARGUMENT;
+    return copy_sequences(to, &to_b, from, &from_b, 1, "dart_state_copy");
+}
+
+dart_status dart_state_copy_several(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count)
+{
+    if (to == NULL) return DART_INVALID_ARGUMENT;
+    return copy_sequences(to, to_b, from, from_b, count, "dart_state_copy_several");
 }
 
 /* ---- Marks ---- */
@@ -300,13 +326,13 @@ dart_status dart_state_mark(dart_state *state, uint32_t b)
     }
     model_mark *mark = place_for_mark(state, b);
     if (mark->buffers == NULL) TRY(make_buffers(state, true, &mark->buffers, call));
-    if (mark->seen == NULL) TRY(make_seen(state, &mark->seen, call));
+    if (mark->seen == NULL) TRY(make_seen(state, 1, &mark->seen, call));
     TRY(model_windows_close(state, call));
     TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), call));
     record_mark(state, b, mark, false);
     mark->kept = false;
     TRY(run_recorded(state, state->prefill, call));
-    TRY(read_seen(state, b, mark->seen, call));
+    TRY(read_seen(state, b, 1, mark->seen, call));
     mark->kept = true;
     mark->position = position;
     mark->order = state->marks_made++;

@@ -45,7 +45,7 @@ dart_status model_use_sampling(dart_state *state, const dart_sampling *sampling,
     for (uint32_t b = 0; b < state->B; b++) {
         const dart_sampling *s = sampling == NULL ? &greedy : count > 1 ? &sampling[b] : sampling;
         int32_t settings[SETTING_WORDS] = {0, (int32_t)s->top_k, (int32_t)(uint32_t)s->seed, (int32_t)(s->seed >> 32), 0, 0, 0,
-                                           (int32_t)s->ids_below};
+                                           (int32_t)(s->ids_below | (s->anywhere ? ROW_ZERO : 0))};
         int32_t stops[STOP_WORDS];
         memcpy(&settings[0], &s->temperature, sizeof s->temperature);
         memcpy(&settings[4], &s->top_p, sizeof s->top_p);
@@ -55,7 +55,9 @@ dart_status model_use_sampling(dart_state *state, const dart_sampling *sampling,
         stops[DART_END_IDS] = s->last_position <= INT32_MAX ? (int32_t)s->last_position : 0;
         if (replace(&state->host_settings[SETTING_WORDS * b], settings, SETTING_WORDS)) changed = true;
         if (replace(&state->host_stops[STOP_WORDS * b], stops, STOP_WORDS)) other_stops = true;
-        if (s->end_ids_count > 0 || stops[DART_END_IDS] > 0) state->stops = true;
+        if (s->idle != state->idle[b]) state->judged = false;
+        state->idle[b] = s->idle;
+        if (s->end_ids_count > 0 || stops[DART_END_IDS] > 0 || s->idle) state->stops = true;
     }
     if (!changed && !other_stops) return DART_OK;
     if (other_stops) state->judged = false;
@@ -83,7 +85,7 @@ dart_status model_judge(dart_state *state, const char *call)
         if (status != DART_OK) return status;
     }
     for (uint32_t b = 0; b < state->B; b++) {
-        const bool ended = state->stops && ends(&state->host_stops[STOP_WORDS * b], state->host_next[b], state->positions[b]);
+        const bool ended = state->idle[b] || (state->stops && ends(&state->host_stops[STOP_WORDS * b], state->host_next[b], state->positions[b]));
         if (ended != state->ended[b]) state->seq_current = false;
         state->ended[b] = ended;
     }

@@ -47,6 +47,7 @@ static dart_status allocate(dart_state *state)
     state->host_settings = device_calloc(device, state->B, SETTING_WORDS * sizeof *state->host_settings);
     state->host_stops = device_calloc(device, state->B, STOP_WORDS * sizeof *state->host_stops);
     state->ended = device_calloc(device, state->B, sizeof *state->ended);
+    state->idle = device_calloc(device, state->B, sizeof *state->idle);
     state->taken = device_calloc(device, state->B, sizeof *state->taken);
     state->queries_at = device_calloc(device, state->B, sizeof *state->queries_at);
     state->host_ends = device_calloc(device, state->B, sizeof *state->host_ends);
@@ -54,7 +55,7 @@ static dart_status allocate(dart_state *state)
     state->host_places = device_calloc(device, state->logits_rows, sizeof *state->host_places);
     if (state->host_cu == NULL || state->positions == NULL || state->layers == NULL || state->host_ids == NULL || state->host_log == NULL ||
         state->host_steps == NULL || state->host_seq == NULL || state->host_next == NULL || state->host_settings == NULL ||
-        state->host_stops == NULL || state->ended == NULL || state->taken == NULL || state->queries_at == NULL ||
+        state->host_stops == NULL || state->ended == NULL || state->idle == NULL || state->taken == NULL || state->queries_at == NULL ||
         state->host_ends == NULL || state->host_rows == NULL || state->host_places == NULL)
         return DART_OUT_OF_MEMORY;
     dart_status status = DART_OK;
@@ -131,6 +132,7 @@ void dart_state_destroy(dart_state **state)
     free(s->host_settings);
     free(s->host_stops);
     free(s->ended);
+    free(s->idle);
     free(s->taken);
     free(s->queries_at);
     free(s->host_ends);

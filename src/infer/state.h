@@ -121,7 +121,8 @@ struct dart_state {
     int32_t *host_next;    /* B */
     int32_t *host_settings, *host_stops; /* copies of WORK_SETTINGS and WORK_STOPS */
     bool settings_current; /* the device has the contents of host_settings and host_stops */
-    bool stops;            /* some sequence has an end id or a last position */
+    bool stops;            /* some sequence has an end id or a last position, or is idle */
+    bool *idle;            /* B: the sequence takes no part in steps */
     bool *ended;           /* B: whether the sequence has ended, by its settings, its newest token and its position */
     bool judged;           /* `ended` is up to date */
     uint32_t *taken;       /* B: tokens that the last submission of decode consumed */

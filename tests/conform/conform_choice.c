@@ -18,13 +18,13 @@ static int32_t draw(const double *values, uint32_t V, const int32_t *settings, c
     float temperature, parts[3];
     memcpy(&temperature, &settings[0], sizeof temperature);
     memcpy(parts, &settings[4], sizeof parts);
-    const uint32_t key[2] = {(uint32_t)settings[2], (uint32_t)settings[3]}, counter[4] = {(uint32_t)position, row, 0, 0};
+    const uint32_t key[2] = {(uint32_t)settings[2], (uint32_t)settings[3]}, counter[4] = {(uint32_t)position, settings[7] < 0 ? 0 : row, 0, 0};
     uint32_t random[4];
     oracle_philox4x32_10(counter, key, random);
     /* A sum of V weights, in whatever order, errs by about sqrt(V) roundings; 8 more for exp and what is made of it. */
     const double u = random[0] * 0x1p-32, margin = 0x1p-24 * (8 + sqrt((double)V));
     double low, high, slack;
-    const oracle_sample_args args = {.logits = values, .V = V, .k = (uint32_t)settings[1], .below = (uint32_t)settings[7],
+    const oracle_sample_args args = {.logits = values, .V = V, .k = (uint32_t)settings[1], .below = (uint32_t)settings[7] & 0x7fffffffu,
                                      .temperature = temperature > 0 ? (double)temperature : 0, .top_p = (double)parts[0], .min_p = (double)parts[1],
                                      .penalty = (double)parts[2], .seen = seen, .u = u, .margin = margin};
     const size_t id = oracle_sample(&args, &low, &high, &slack);
@@ -91,7 +91,7 @@ void conform_choice(conform_data *d)
             const float parts[] = {top_p[t % 8], min_p[t % 8], penalties[t % 7]};
             memcpy(&settings[SETTINGS * t + 4], parts, sizeof parts);
             const uint32_t below[] = {V / 2, 0, V - V / 4, V, V / 2 + 1, V + 7};
-            settings[SETTINGS * t + 7] = (int32_t)below[t % 6];
+            settings[SETTINGS * t + 7] = (int32_t)(below[t % 6] | (t % 4 == 1 ? UINT32_C(1) << 31 : 0)); /* the row counts as row 0 */
             if (t % 3 != 1) past[t] = (int32_t)conform_uniform(d, 0, V);
             for (uint32_t i = 0; i < V; i++)
                 if (conform_uniform(d, 0, 1) < 0.3) seen[t * words + i / 32] = (int32_t)((uint32_t)seen[t * words + i / 32] | UINT32_C(1) << i % 32);
