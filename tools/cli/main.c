@@ -15,6 +15,9 @@ static const struct command {
     {"eval", "measure a model on a task", cmd_eval},
     {"logits", "write a model's logits", cmd_logits},
     {"generate", "continue a sequence of tokens", cmd_generate},
+#ifdef CLI_SERVE
+    {"serve", "answer requests for completions over HTTP", cmd_serve},
+#endif
     {"tokenize", "turn text into token ids", cmd_tokenize},
     {"detokenize", "turn token ids into text", cmd_detokenize},
     {"grad", "write the gradients of a model's parameters", cmd_grad},

@@ -1,0 +1,66 @@
+/* The sequences that are computed now, in two states of one model: prompts are prefilled in one, and those that go on are then copied to a slot of
+ * the other, which decodes. So prompts of any length are computed side by side without rows of padding between the slots, and a step takes all
+ * slots. Of one thread; sockets and queues are others' business. */
+#ifndef DARTLM_SERVE_BATCH_H
+#define DARTLM_SERVE_BATCH_H
+
+#include "dartlm/model.h"
+#include "serve/job.h"
+
+typedef struct batch_options {
+    uint32_t slots;   /* sequences that are decoded at once */
+    uint32_t context; /* the most tokens of a sequence, so that memories are bounded */
+    uint32_t budget;  /* tokens of prompts between two steps; four times as many where nothing is decoded */
+    uint32_t S;       /* as dart_state_options has them */
+    bool no_sma;
+} batch_options;
+
+/* As many as dart_log_probs takes. */
+enum { BATCH_FILL = 32, BATCH_STEPS = 8 };
+
+typedef struct batch {
+    dart_tokenizer *tokenizer;
+    batch_options options;
+    metrics *counts;
+    uint32_t ids_below; /* 0: all of the model's ids are the tokenizer's, too */
+    int32_t eos;
+    dart_state *fill, *run;
+    uint32_t fill_size;      /* of `fill` */
+    job_sequence **filling;  /* fill_size; NULL: free */
+    job_sequence **running;  /* slots */
+    uint32_t filling_count, running_count;
+    uint32_t reserved; /* of those that are prefilled, how many go on to a slot */
+    bool given;        /* the next step needs ids: sequences have been put in place since the last one */
+    double step_ns;    /* of the last steps; 0: not known */
+    char failure[600]; /* of the call that failed last */
+    /* Room for calls. */
+    dart_sampling *sampling; /* the larger of slots and fill_size */
+    int32_t *next, *last;    /* tokens chosen, as many; the newest token of each slot */
+    int32_t *steps;          /* BATCH_STEPS slots */
+    uint32_t *lengths;       /* fill_size: tokens of this round */
+    int32_t *ids;            /* fill_size times the tokens of the longest */
+    size_t ids_room;
+    uint64_t *rows;
+    int32_t *targets;
+    size_t rows_room;
+    api_scores scores; /* what a call gives, row by row */
+    uint32_t *from, *to;
+} batch;
+
+/* The states, empty. On failure the batch is to be destroyed, and b->failure has the text. */
+dart_status batch_create(dart_model *model, dart_tokenizer *tokenizer, const batch_options *options, metrics *counts, batch *b);
+void batch_destroy(batch *b);
+/* Whether a sequence can be taken in now. */
+bool batch_room(const batch *b, const job_sequence *s);
+/* Takes one in, for which there is room. A failure is told to its job. */
+void batch_add(batch *b, job_sequence *s);
+/* Lets go those whose job has failed, as it does when the client leaves. */
+void batch_drop_cancelled(batch *b);
+/* One round of prompts, if there are some; one submission of steps, if there are some. A failure is told to the jobs that it hits; false: the
+ * device is lost, and the batch is empty. */
+bool batch_prefill(batch *b);
+bool batch_decode(batch *b);
+/* Fails all of them. */
+void batch_fail(batch *b, int status, const char *message);
+
+#endif

@@ -1,0 +1,504 @@
+#define _GNU_SOURCE /* POLLRDHUP */
+#include "serve/http.h"
+#include "serve/access.h"
+#include "base/base.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef POLLRDHUP
+#define POLLRDHUP 0
+#endif
+
+typedef struct exchange exchange;
+
+/* A connection. The watch reads it, with the list's lock held. */
+typedef struct peer {
+    http *of;
+    struct peer *before, *after;
+    int socket;
+    uint64_t since_ns; /* when it began to receive a request; 0: it is not receiving */
+    job *waits_for;    /* what its request waits for */
+} peer;
+
+struct http {
+    http_options options;
+    engine *engine;
+    metrics *counts;
+    api_limits limits;
+    const api_names *names;
+    struct MHD_Daemon *daemon;
+    int64_t started;
+    uint16_t port;
+    atomic_size_t bodies;    /* bytes that are being received */
+    atomic_uint exchanges;   /* under way */
+    pthread_mutex_t lock;    /* of the list of peers */
+    pthread_mutex_t parsing; /* of large bodies, one at a time: JSON takes many times its size */
+    peer *peers;
+    atomic_bool quits;
+    bool has_watch;
+    pthread_t watch;
+};
+
+typedef bool answer_function(exchange *x, api_text *to, api_error *error);
+
+typedef struct route {
+    const char *path, *method;
+    answer_function *answer;
+    const char *type; /* of what it answers */
+    bool open;        /* needs no key */
+} route;
+
+/* A request and its answer. */
+struct exchange {
+    http *of;
+    peer *peer;
+    struct MHD_Connection *connection;
+    const route *route;
+    api_error error; /* found before the body was complete */
+    const char *allow;
+    api_text body, out;
+    size_t counted; /* of http.bodies */
+    size_t out_at; /* of a stream: what has been sent */
+    job *job;
+    bool ended;
+    int status;
+    uint64_t began_ns;
+};
+
+/* ---- Peers ---- */
+
+static void connection_changes(void *user, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code)
+{
+    http *h = user;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        peer *p = calloc(1, sizeof *p);
+        *context = p;
+        if (p == NULL || info == NULL) return;
+        *p = (peer){.of = h, .socket = (int)info->connect_fd, .since_ns = base_now_ns()};
+        pthread_mutex_lock(&h->lock);
+        p->after = h->peers;
+        if (p->after != NULL) p->after->before = p;
+        h->peers = p;
+        pthread_mutex_unlock(&h->lock);
+        return;
+    }
+    peer *p = *context;
+    if (p == NULL) return;
+    pthread_mutex_lock(&h->lock);
+    if (p->before != NULL) p->before->after = p->after;
+    else if (h->peers == p) h->peers = p->after;
+    if (p->after != NULL) p->after->before = p->before;
+    pthread_mutex_unlock(&h->lock);
+    free(p);
+    *context = NULL;
+}
+
+static void peer_receives(http *h, peer *p, bool receives, job *waits_for)
+{
+    if (p == NULL) return;
+    pthread_mutex_lock(&h->lock);
+    p->since_ns = receives ? base_now_ns() : 0;
+    p->waits_for = waits_for;
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* Ends connections that take too long to send a request, and jobs whose client has left. */
+static void *watch(void *user)
+{
+    http *h = user;
+    const struct timespec pause = {.tv_nsec = 50000000};
+    while (!atomic_load(&h->quits)) {
+        const uint64_t now = base_now_ns();
+        pthread_mutex_lock(&h->lock);
+        for (peer *p = h->peers; p != NULL; p = p->after) {
+            struct pollfd socket = {.fd = p->socket, .events = POLLRDHUP};
+            if (p->since_ns > 0 && now - p->since_ns > HTTP_RECEIVE_SECONDS * UINT64_C(1000000000)) shutdown(p->socket, SHUT_RDWR);
+            if (p->waits_for != NULL && poll(&socket, 1, 0) > 0 && (socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+                job_fail(p->waits_for, JOB_LEFT, "the client has left");
+        }
+        pthread_mutex_unlock(&h->lock);
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+/* ---- What is asked ---- */
+
+static bool ready(exchange *x, api_error *error)
+{
+    static const char *const texts[] = {"the model is still being loaded", "", "the server is stopping", "the device is lost"};
+    const engine_state state = engine_state_of(x->of->engine);
+    return state == ENGINE_READY || api_fail(error, 503, NULL, "%s", texts[state]);
+}
+
+static bool answer_health(exchange *x, api_text *to, api_error *error)
+{
+    if (!ready(x, error)) return false;
+    api_print(to, "{\"status\":\"ok\"}");
+    return true;
+}
+
+static bool answer_metrics(exchange *x, api_text *to, api_error *error)
+{
+    (void)error;
+    metrics_write(x->of->counts, to);
+    return true;
+}
+
+static bool answer_models(exchange *x, api_text *to, api_error *error)
+{
+    if (!ready(x, error)) return false;
+    api_write_models(to, x->of->options.model, x->of->started, x->of->limits.context);
+    return true;
+}
+
+static bool answer_tokenizer(exchange *x, api_text *to, api_error *error)
+{
+    if (!ready(x, error)) return false;
+    api_write_tokenizer(to, x->of->names, x->of->limits.tokenizer);
+    return true;
+}
+
+static bool answer_tokenize(exchange *x, api_text *to, api_error *error)
+{
+    return ready(x, error) && api_tokenize(x->body.at, x->body.bytes, &x->of->limits, to, error);
+}
+
+static bool answer_detokenize(exchange *x, api_text *to, api_error *error)
+{
+    return ready(x, error) && api_detokenize(x->body.at, x->body.bytes, &x->of->limits, to, error);
+}
+
+static void resume(void *connection) { MHD_resume_connection(connection); }
+
+/* Reads the request and queues its job, which the answer then waits for. */
+static bool answer_completion(exchange *x, api_text *to, api_error *error)
+{
+    http *h = x->of;
+    api_request request;
+    (void)to;
+    if (!ready(x, error)) return false;
+    bool read = api_read_completion(x->body.at, x->body.bytes, &h->limits, &request, error);
+    if (read) {
+        x->job = job_create(&request, h->options.model);
+        read = x->job != NULL || api_fail(error, 503, NULL, "no memory for this request");
+    }
+    api_request_free(&request);
+    if (!read) return false;
+    x->job->wake = resume;
+    x->job->user = x->connection;
+    if (!engine_submit(h->engine, x->job, error)) return false;
+    peer_receives(h, x->peer, false, x->job);
+    return true;
+}
+
+static const route routes[] = {
+    {"/v1/completions", "POST", answer_completion, "application/json", false},
+    {"/v1/models", "GET", answer_models, "application/json", false},
+    {"/tokenizer_info", "GET", answer_tokenizer, "application/json", false},
+    {"/tokenize", "POST", answer_tokenize, "application/json", false},
+    {"/detokenize", "POST", answer_detokenize, "application/json", false},
+    {"/metrics", "GET", answer_metrics, "text/plain; version=0.0.4", false},
+    {"/health", "GET", answer_health, "application/json", true},
+};
+
+static bool find_route(exchange *x, const char *path, const char *method)
+{
+    const bool head = strcmp(method, "HEAD") == 0;
+    for (size_t i = 0; i < COUNT_OF(routes); i++) {
+        if (strcmp(routes[i].path, path) != 0) continue;
+        x->route = &routes[i];
+        if (strcmp(method, routes[i].method) == 0 || (head && strcmp(routes[i].method, "GET") == 0)) return true;
+        x->allow = routes[i].method;
+        return api_fail(&x->error, 405, NULL, "%s takes %s", routes[i].path, routes[i].method);
+    }
+    if (strcmp(path, "/v1/chat/completions") == 0)
+        return api_fail(&x->error, 404, NULL, "there is no /v1/chat/completions: this server has no chat templates; send the text to /v1/completions");
+    return api_fail(&x->error, 404, NULL, "there is no %.100s", path);
+}
+
+/* What the headers say against the request. */
+static bool check_headers(exchange *x, const char *path, const char *method)
+{
+    const http_options *o = &x->of->options;
+    const char *host = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
+    const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
+    const char *key = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    if (!access_host(host, o->names, o->names_count)) return api_fail(&x->error, 403, NULL, "the Host header names another server");
+    if (!access_origin(origin, host)) return api_fail(&x->error, 403, NULL, "pages of other servers may not ask this one");
+    if (!find_route(x, path, method) && x->route == NULL && o->key == NULL) return false;
+    const bool open = x->route != NULL && x->route->open;
+    if (o->key != NULL && !open && !access_key(key, o->key)) return api_fail(&x->error, 401, NULL, "the Authorization header must have this server's key");
+    return x->error.status == 0;
+}
+
+/* ---- Answers ---- */
+
+static enum MHD_Result queue(exchange *x, struct MHD_Response *response, int status, const char *type)
+{
+    if (response == NULL) return MHD_NO;
+    x->status = status;
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    if (status == 401) MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    if (status == 429 || status == 503) MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (status == 405 && x->allow != NULL) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, x->allow);
+    const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)status, response);
+    MHD_destroy_response(response);
+    return queued;
+}
+
+/* The text becomes the library's. */
+static enum MHD_Result send_text(exchange *x, api_text *text, int status, const char *type)
+{
+    if (text->failed) {
+        api_text_free(text);
+        return MHD_NO;
+    }
+    struct MHD_Response *response = MHD_create_response_from_buffer(text->bytes, text->at, MHD_RESPMEM_MUST_FREE);
+    if (response == NULL) free(text->at);
+    *text = (api_text){.at = NULL};
+    return queue(x, response, status, type);
+}
+
+static enum MHD_Result send_error(exchange *x, const api_error *error)
+{
+    api_text text = {NULL, 0, 0, false};
+    api_write_error(&text, error);
+    return send_text(x, &text, error->status, "application/json");
+}
+
+/* The next bytes of a stream. */
+static ssize_t read_stream(void *user, uint64_t at, char *to, size_t most)
+{
+    exchange *x = user;
+    job *j = x->job;
+    (void)at;
+    if (x->out_at == x->out.bytes) {
+        x->out.bytes = x->out_at = 0;
+        if (x->ended) return MHD_CONTENT_READER_END_OF_STREAM;
+        pthread_mutex_lock(&j->lock);
+        x->ended = job_write_news(j, &x->out, x->of->names, x->of->limits.tokenizer);
+        if (x->out.bytes == 0 && !x->ended) {
+            j->sleeping = true;
+            MHD_suspend_connection(x->connection);
+        }
+        pthread_mutex_unlock(&j->lock);
+        if (x->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+    }
+    const size_t left = x->out.bytes - x->out_at, count = left < most ? left : most;
+    if (count > 0) memcpy(to, x->out.at + x->out_at, count);
+    x->out_at += count;
+    return (ssize_t)count;
+}
+
+/* The answer of a job, once it is over; until then the connection sleeps. */
+static enum MHD_Result send_job(exchange *x)
+{
+    job *j = x->job;
+    api_text text = {NULL, 0, 0, false};
+    api_error failure = {.status = 0};
+    if (j->request.settings.stream)
+        return queue(x, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL), 200, "text/event-stream");
+    pthread_mutex_lock(&j->lock);
+    const bool over = job_over(j);
+    if (!over) {
+        j->sleeping = true;
+        MHD_suspend_connection(x->connection);
+    } else if (j->failure.status != 0) failure = j->failure;
+    else job_write(j, &text, x->of->names, x->of->limits.tokenizer);
+    pthread_mutex_unlock(&j->lock);
+    if (!over) return MHD_YES;
+    return failure.status != 0 ? send_error(x, &failure) : send_text(x, &text, 200, "application/json");
+}
+
+static void forget_body(exchange *x)
+{
+    atomic_fetch_sub(&x->of->bodies, x->counted);
+    x->counted = 0;
+    api_text_free(&x->body);
+}
+
+static enum MHD_Result answer(exchange *x)
+{
+    http *h = x->of;
+    api_text text = {NULL, 0, 0, false};
+    if (x->job != NULL) return send_job(x); /* it has slept */
+    if (x->error.status == 0 && x->body.failed) api_fail(&x->error, 503, NULL, "no memory for this request");
+    if (x->error.status != 0) return send_error(x, &x->error);
+    if (x->body.at == NULL) api_add(&x->body, " ", 1); /* an empty body is none of JSON */
+    const bool large = x->body.bytes > (size_t)1 << 20;
+    if (large) pthread_mutex_lock(&h->parsing);
+    const bool done = x->route->answer(x, &text, &x->error);
+    if (large) pthread_mutex_unlock(&h->parsing);
+    forget_body(x);
+    if (!done) {
+        api_text_free(&text);
+        job_release(x->job); /* the queue did not take it */
+        x->job = NULL;
+        return send_error(x, &x->error);
+    }
+    if (x->job != NULL) return send_job(x);
+    peer_receives(h, x->peer, false, NULL);
+    return send_text(x, &text, 200, x->route->type);
+}
+
+/* ---- Requests ---- */
+
+static enum MHD_Result begin(http *h, struct MHD_Connection *connection, const char *path, const char *method, void **context)
+{
+    enum { DISCARDED = 4 };
+    exchange *x = calloc(1, sizeof *x);
+    if (x == NULL) return MHD_NO;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    *x = (exchange){.of = h, .connection = connection, .peer = info != NULL ? info->socket_context : NULL, .began_ns = base_now_ns()};
+    *context = x;
+    atomic_fetch_add(&h->exchanges, 1);
+    check_headers(x, path, method);
+    const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const unsigned long long declared = length != NULL ? strtoull(length, NULL, 10) : 0;
+    if (declared > HTTP_MOST_BODY && x->error.status == 0)
+        api_fail(&x->error, 413, NULL, "the body has more than %zu bytes", HTTP_MOST_BODY);
+    /* A client that has not sent its body yet, or would send much, is answered at once; the connection then closes. Others may be unable to read
+     * an answer before they have sent all: what they send is read and forgotten. */
+    const bool expects = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT) != NULL;
+    if (x->error.status != 0 && (expects || declared > DISCARDED * HTTP_MOST_BODY)) return send_error(x, &x->error);
+    return MHD_YES;
+}
+
+static void take_body(exchange *x, const char *data, size_t bytes)
+{
+    http *h = x->of;
+    if (x->error.status != 0) return;
+    if (bytes > HTTP_MOST_BODY - x->body.bytes) api_fail(&x->error, 413, NULL, "the body has more than %zu bytes", HTTP_MOST_BODY);
+    else if (atomic_fetch_add(&h->bodies, bytes) > HTTP_MOST_BODIES - bytes) {
+        atomic_fetch_sub(&h->bodies, bytes);
+        api_fail(&x->error, 503, NULL, "other requests fill the memory for bodies");
+    } else {
+        x->counted += bytes;
+        api_add(&x->body, data, bytes);
+    }
+    if (x->error.status != 0) forget_body(x);
+}
+
+static enum MHD_Result handle(void *user, struct MHD_Connection *connection, const char *path, const char *method, const char *version,
+                              const char *data, size_t *bytes, void **context)
+{
+    (void)version;
+    if (*context == NULL) return begin(user, connection, path, method, context);
+    exchange *x = *context;
+    if (*bytes > 0) {
+        take_body(x, data, *bytes);
+        *bytes = 0;
+        return MHD_YES;
+    }
+    return answer(x);
+}
+
+static void ended(void *user, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code)
+{
+    http *h = user;
+    exchange *x = *context;
+    (void)connection;
+    if (x == NULL) return;
+    *context = NULL;
+    peer_receives(h, x->peer, true, NULL);
+    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK) x->status = JOB_LEFT;
+    if (x->job != NULL) job_fail(x->job, JOB_LEFT, "the client has left"); /* does nothing to one that is over */
+    job_release(x->job);
+    metrics_answer(h->counts, x->status);
+    if (h->options.log)
+        fprintf(stderr, "dartlm: %s %d %.1f ms\n", x->route != NULL ? x->route->path : "-", x->status, (double)(base_now_ns() - x->began_ns) / 1e6);
+    forget_body(x);
+    api_text_free(&x->out);
+    free(x);
+    atomic_fetch_sub(&h->exchanges, 1);
+}
+
+/* ---- Start and end ---- */
+
+static struct MHD_Daemon *listen_on(http *h, const struct addrinfo *address)
+{
+    const unsigned flags = MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
+                           (address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
+    return MHD_start_daemon(flags, h->options.port, NULL, NULL, handle, h, MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, ended,
+                            h, MHD_OPTION_NOTIFY_CONNECTION, connection_changes, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)HTTP_MOST_CONNECTIONS,
+                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_RECEIVE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                            (size_t)HTTP_HEADER_BYTES, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)HTTP_THREADS, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u,
+                            MHD_OPTION_END);
+}
+
+http *http_start(const http_options *options, engine *e, metrics *counts, char *error, size_t error_size)
+{
+    char port[8];
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE};
+    struct addrinfo *address = NULL;
+    http *h = calloc(1, sizeof *h);
+    snprintf(error, error_size, "no memory on the host");
+    if (h == NULL) return NULL;
+    h->options = *options;
+    h->engine = e;
+    h->counts = counts;
+    h->started = (int64_t)time(NULL);
+    if (pthread_mutex_init(&h->lock, NULL) != 0 || pthread_mutex_init(&h->parsing, NULL) != 0) {
+        free(h);
+        return NULL;
+    }
+    snprintf(port, sizeof port, "%u", (unsigned)options->port);
+    if (getaddrinfo(options->host, port, &hints, &address) != 0) {
+        snprintf(error, error_size, "%s is no address in numbers", options->host);
+        goto fail;
+    }
+    errno = 0;
+    h->daemon = listen_on(h, address);
+    if (h->daemon == NULL) {
+        snprintf(error, error_size, "cannot listen on %s, port %u%s%s", options->host, (unsigned)options->port, errno != 0 ? ": " : "",
+                 errno != 0 ? strerror(errno) : "");
+        goto fail;
+    }
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    h->port = info != NULL ? info->port : options->port;
+    h->has_watch = pthread_create(&h->watch, NULL, watch, h) == 0;
+    if (!h->has_watch) goto fail;
+    freeaddrinfo(address);
+    return h;
+fail:
+    if (address != NULL) freeaddrinfo(address);
+    http_stop(&h);
+    return NULL;
+}
+
+uint16_t http_port(const http *h) { return h->port; }
+
+void http_ready(http *h, const api_limits *limits, const api_names *names)
+{
+    h->limits = *limits;
+    h->names = names;
+}
+
+void http_stop(http **http_)
+{
+    http *h = *http_;
+    if (h == NULL) return;
+    const struct timespec pause = {.tv_nsec = 10000000};
+    for (int i = 0; i < 500 && atomic_load(&h->exchanges) > 0; i++) nanosleep(&pause, NULL);
+    if (h->daemon != NULL) MHD_stop_daemon(h->daemon);
+    atomic_store(&h->quits, true);
+    if (h->has_watch) pthread_join(h->watch, NULL);
+    pthread_mutex_destroy(&h->lock);
+    pthread_mutex_destroy(&h->parsing);
+    free(h);
+    *http_ = NULL;
+}
