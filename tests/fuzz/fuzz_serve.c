@@ -17,7 +17,8 @@ static void require(bool condition)
 }
 
 static const char vocabulary[] =
-    "{\"added_tokens\":[{\"id\":0,\"content\":\"<e>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}],"
+    "{\"added_tokens\":[{\"id\":0,\"content\":\"<e>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+    "\"special\":true}],"
     "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},"
     "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<e>\":0,\"a\":1,\"b\":2,\"\\u0120\":3,\"ab\":4,\"\\u00c3\":5,\"\\u00a9\":6},\"merges\":[\"a b\"]}}";
 
@@ -175,7 +176,8 @@ static const char *const tokenizer_bodies[] = {"{\"prompt\":\"ab <e>\",\"add_spe
 
 static const char *const words[] = {
     "\"", "\\", "{", "}", "[", "]", ",", ":", "-", "0", "1", "9", "-1", "1.5", "1e999", "99999999999999999999", "null", "true", "false", "\"\"",
-    "\\u0000", "\\ud83d", "[[[[[[[[[[[[[[[[[", "\"n\":2,", "\"stop\":\"\",", "\"prompt\":[],", "\"prompt\":[[]],", "\"model\":\"x\",", "\xC3", "\x1b[31m",
+    "\\u0000", "\\ud83d", "[[[[[[[[[[[[[[[[[", "\"n\":2,", "\"stop\":\"\",", "\"prompt\":[],", "\"prompt\":[[]],", "\"model\":\"x\",",
+    "\xC3", "\x1b[31m",
 };
 
 static void run(const uint8_t *text, size_t size, size_t route)
@@ -192,7 +194,8 @@ static void check_access(void)
 {
     static const char *const own[] = {"host.example"};
     static const char *const fine[] = {"127.0.0.1:8080", "localhost", "[::1]:80", "10.0.0.7", "HOST.example:1", "::1"};
-    static const char *const foreign[] = {"evil.example", "127.0.0.1.evil.example", "localhost.evil", "", ":80", "[::1", "[::1]x", "host.example.evil"};
+    static const char *const foreign[] = {"evil.example", "127.0.0.1.evil.example", "localhost.evil", "", ":80", "[::1", "[::1]x",
+                                          "host.example.evil"};
     for (size_t i = 0; i < COUNT_OF(fine); i++) require(access_host(fine[i], own, 1) == (strcmp(fine[i], "::1") != 0));
     for (size_t i = 0; i < COUNT_OF(foreign); i++) require(!access_host(foreign[i], own, 1));
     require(access_host(NULL, own, 1) && access_origin(NULL, NULL) && access_origin("http://localhost:80", "localhost:80"));

@@ -394,6 +394,8 @@ static dart_status take_first(batch *b, const dart_scores *scores)
 bool batch_prefill(batch *b)
 {
     if (b->filling_count == 0) return true;
+    const uint64_t begin = base_now_ns();
+    const uint32_t ran = b->running_count;
     const fill_round r = plan_round(b);
     dart_scores scores = {.k = 0};
     const dart_prefill_args choice = {.sampling = b->sampling, .sampling_count = b->fill_size, .next_ids = b->next,
@@ -427,6 +429,10 @@ bool batch_prefill(batch *b)
     status = take_first(b, &scores);
     if (status != DART_OK) goto fail;
     teller = b->fill;
+    if (b->given) { /* sequences have joined; without some to interrupt nothing was lost */
+        b->joined_at_ns = base_now_ns();
+        b->join_ns = ran > 0 ? b->joined_at_ns - begin : 0;
+    }
     wake_streams(b->running, b->options.slots);
     return b->filling_count > 0 || dart_state_reset(b->fill, -1) == DART_OK;
 fail:

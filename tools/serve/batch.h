@@ -32,6 +32,7 @@ typedef struct batch {
     uint32_t reserved; /* of those that are prefilled, how many go on to a slot */
     bool given;        /* the next step needs ids: sequences have been put in place since the last one */
     double step_ns;    /* of the last steps; 0: not known */
+    uint64_t join_ns, joined_at_ns; /* what the last round took that put sequences into slots; when that was */
     char failure[600]; /* of the call that failed last */
     /* Room for calls. */
     dart_sampling *sampling; /* the larger of slots and fill_size */

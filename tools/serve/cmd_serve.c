@@ -15,7 +15,7 @@ typedef struct serve_options {
     cli_model_options with;
     const char *tokenizer, *preset, *host, *key_file, *name;
     args_list hosts;
-    uint32_t port, queue;
+    uint32_t port, queue, receive;
     batch_options batch;
 } serve_options;
 
@@ -34,7 +34,8 @@ static int read_key(const serve_options *o, char **key)
         if (*key == NULL) return cli_fail_memory();
     }
     if (*key == NULL && !access_is_local(o->host))
-        return cli_fail("--host %s can be reached from other machines, so a key is needed: --key-file FILE, or DARTLM_API_KEY in the environment", o->host);
+        return cli_fail("--host %s can be reached from other machines, so a key is needed: --key-file FILE, or DARTLM_API_KEY in the environment",
+                        o->host);
     return CLI_OK;
 }
 
@@ -86,7 +87,7 @@ static int run(const serve_options *o, const char *name, const char *key, const 
     engine *worker = engine_create(o->queue, &counts);
     int status = worker != NULL ? CLI_OK : cli_fail_memory();
     const http_options listen = {.host = o->host, .port = (uint16_t)o->port, .key = key, .model = name, .names = o->hosts.texts,
-                                 .names_count = o->hosts.count, .log = o->common.verbosity > 0};
+                                 .names_count = o->hosts.count, .receive_seconds = o->receive, .log = o->common.verbosity > 0};
     if (status == CLI_OK) server = http_start(&listen, worker, &counts, error, sizeof error);
     if (status == CLI_OK && server == NULL) status = cli_fail("%s", error);
     if (status == CLI_OK) status = cli_open_tokenizer(o->tokenizer != NULL ? o->tokenizer : o->with.folder, &tokenizer);
@@ -94,7 +95,8 @@ static int run(const serve_options *o, const char *name, const char *key, const 
     if (status == CLI_OK && dart_model_describe(model, &info) != DART_OK) status = cli_fail("the model cannot be described");
     if (status == CLI_OK && !api_names_make(tokenizer, info.config.V, &names)) status = cli_fail_memory();
     if (status == CLI_OK) {
-        const api_limits limits = {.model = name, .V = info.config.V, .context = o->batch.context, .prompts = HTTP_MOST_PROMPTS, .tokenizer = tokenizer};
+        const api_limits limits = {.model = name, .V = info.config.V, .context = o->batch.context, .prompts = HTTP_MOST_PROMPTS,
+                                   .tokenizer = tokenizer};
         http_ready(server, &limits, &names);
         const dart_status started = engine_start(worker, model, tokenizer, &o->batch, error, sizeof error);
         if (started != DART_OK) status = cli_fail("%s (%s)", error, dart_status_name(started));
@@ -118,21 +120,24 @@ static int run(const serve_options *o, const char *name, const char *key, const 
 
 int cmd_serve(int argc, char **argv)
 {
-    serve_options o = {.host = "127.0.0.1", .port = 8080, .queue = 1024, .batch = {.slots = 16, .context = 4096, .budget = 512}};
+    serve_options o = {.host = "127.0.0.1", .port = 8080, .queue = 1024, .receive = 30, .batch = {.slots = 16, .context = 4096, .budget = 512}};
     const args_option options[] = {
         {"model", 0, ARGS_TEXT, "DIR", &o.with.folder, "config.json and *.safetensors", 0, 0, false},
         {"tokenizer", 0, ARGS_TEXT, "PATH", &o.tokenizer, "tokenizer.json, or the folder that it is in; by default the\nmodel's", 0, 0, false},
         {"preset", 0, ARGS_TEXT, "NAME", &o.preset, "in place of --model: random weights, to measure the server with", 0, 0, false},
         {"name", 0, ARGS_TEXT, "NAME", &o.name, "of the model, which requests may give; by default the folder's", 0, 0, false},
-        {"host", 0, ARGS_TEXT, "ADDRESS", &o.host, "to listen on, in numbers, by default 127.0.0.1; others\nthan this machine's own need a key", 0, 0, false},
+        {"host", 0, ARGS_TEXT, "ADDRESS", &o.host,
+         "to listen on, in numbers, by default 127.0.0.1; others\nthan this machine's own need a key", 0, 0, false},
         {"port", 0, ARGS_U32, "PORT", &o.port, "by default 8080; 0: any that is free, which is printed", 0, 65535, false},
-        {"key-file", 0, ARGS_TEXT, "FILE", &o.key_file, "a line that requests must bring as Authorization: Bearer KEY;\nwithout it DARTLM_API_KEY of the environment",
+        {"key-file", 0, ARGS_TEXT, "FILE", &o.key_file,
+         "a line that requests must bring as Authorization: Bearer KEY;\nwithout it DARTLM_API_KEY of the environment",
          0, 0, false},
         {"allow-host", 0, ARGS_LIST, "NAME", &o.hosts, "accept this name in Host headers, too", 0, 0, false},
         {"slots", 0, ARGS_U32, "B", &o.batch.slots, "sequences that are decoded at once, by default 16", 1, 4096, false},
         {"context", 0, ARGS_U32, "N", &o.batch.context, "the most tokens of a prompt and its answer, by default 4096", 2, 1 << 24, false},
         {"queue", 0, ARGS_U32, "N", &o.queue, "the most sequences that wait, by default 1024", 1, 1 << 20, false},
         {"budget", 0, ARGS_U32, "N", &o.batch.budget, "tokens of prompts between two steps of decoding, by default\n512", 1, 1 << 20, false},
+        {"receive-timeout", 0, ARGS_U32, "SECONDS", &o.receive, "that a request may take to arrive, by default 30", 1, 3600, false},
         CLI_STATE(o.with),
         CLI_WEIGHTS(o.common, o.with),
         CLI_DEVICE(o.common),

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* While slots decode, prompts wait this long for others to join them: a join interrupts the steps of all slots. */
-#define GATHER_NS UINT64_C(10000000)
+/* A join interrupts the steps of all slots, by several milliseconds on a GPU whatever joins. Where all slots decode, prompts are gathered so that
+ * joins take a ninth of the time, and none waits longer than this; where fewer do, less is lost and the wait is shorter. */
+enum { JOIN_SHARE = 8 };
+#define LONGEST_WAIT_NS UINT64_C(100000000)
 
 struct engine {
     pthread_mutex_t lock;
@@ -66,8 +68,10 @@ static void leave_queue(engine *e, job *before, job *j)
 static bool is_time(const engine *e)
 {
     const batch *b = &e->batch;
-    const uint32_t group = b->options.slots / 8 > 0 ? b->options.slots / 8 : 1;
-    return b->running_count == 0 || b->filling_count > 0 || e->waiting >= group || base_now_ns() - e->first->arrived_ns > GATHER_NS;
+    const uint32_t group = b->options.slots / 4 > 0 ? b->options.slots / 4 : 1;
+    const uint64_t wait = JOIN_SHARE * b->join_ns * b->running_count / b->options.slots;
+    if (b->running_count == 0 || b->filling_count > 0 || e->waiting >= group) return true;
+    return base_now_ns() - b->joined_at_ns >= (wait < LONGEST_WAIT_NS ? wait : LONGEST_WAIT_NS);
 }
 
 static void admit(engine *e)

@@ -119,12 +119,13 @@ static void *watch(void *user)
 {
     http *h = user;
     const struct timespec pause = {.tv_nsec = 50000000};
+    const uint64_t most = h->options.receive_seconds * UINT64_C(1000000000);
     while (!atomic_load(&h->quits)) {
         const uint64_t now = base_now_ns();
         pthread_mutex_lock(&h->lock);
         for (peer *p = h->peers; p != NULL; p = p->after) {
             struct pollfd socket = {.fd = p->socket, .events = POLLRDHUP};
-            if (p->since_ns > 0 && now - p->since_ns > HTTP_RECEIVE_SECONDS * UINT64_C(1000000000)) shutdown(p->socket, SHUT_RDWR);
+            if (p->since_ns > 0 && now - p->since_ns > most) shutdown(p->socket, SHUT_RDWR);
             if (p->waits_for != NULL && poll(&socket, 1, 0) > 0 && (socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
                 job_fail(p->waits_for, JOB_LEFT, "the client has left");
         }
@@ -225,7 +226,7 @@ static bool find_route(exchange *x, const char *path, const char *method)
         return api_fail(&x->error, 405, NULL, "%s takes %s", routes[i].path, routes[i].method);
     }
     if (strcmp(path, "/v1/chat/completions") == 0)
-        return api_fail(&x->error, 404, NULL, "there is no /v1/chat/completions: this server has no chat templates; send the text to /v1/completions");
+        return api_fail(&x->error, 404, NULL, "there is no %s: this server has no chat templates; send the text to /v1/completions", path);
     return api_fail(&x->error, 404, NULL, "there is no %.100s", path);
 }
 
@@ -240,7 +241,8 @@ static bool check_headers(exchange *x, const char *path, const char *method)
     if (!access_origin(origin, host)) return api_fail(&x->error, 403, NULL, "pages of other servers may not ask this one");
     if (!find_route(x, path, method) && x->route == NULL && o->key == NULL) return false;
     const bool open = x->route != NULL && x->route->open;
-    if (o->key != NULL && !open && !access_key(key, o->key)) return api_fail(&x->error, 401, NULL, "the Authorization header must have this server's key");
+    if (o->key != NULL && !open && !access_key(key, o->key))
+        return api_fail(&x->error, 401, NULL, "the Authorization header must have this server's key");
     return x->error.status == 0;
 }
 
@@ -435,7 +437,7 @@ static struct MHD_Daemon *listen_on(http *h, const struct addrinfo *address)
                            (address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
     return MHD_start_daemon(flags, h->options.port, NULL, NULL, handle, h, MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, ended,
                             h, MHD_OPTION_NOTIFY_CONNECTION, connection_changes, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)HTTP_MOST_CONNECTIONS,
-                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_RECEIVE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.receive_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                             (size_t)HTTP_HEADER_BYTES, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)HTTP_THREADS, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u,
                             MHD_OPTION_END);
 }

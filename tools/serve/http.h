@@ -11,13 +11,14 @@ typedef struct http_options {
     const char *model;
     const char *const *names; /* further names of this server in Host headers */
     size_t names_count;
+    uint32_t receive_seconds; /* that a request may take to arrive */
     bool log;                 /* a line on stderr for each answer, without prompts */
 } http_options;
 
 /* Limits that do not depend on options. */
 #define HTTP_MOST_BODY ((size_t)32 << 20)      /* of a request */
 #define HTTP_MOST_BODIES ((size_t)256 << 20)   /* of all that are being received */
-enum { HTTP_MOST_CONNECTIONS = 256, HTTP_MOST_PROMPTS = 512, HTTP_THREADS = 4, HTTP_RECEIVE_SECONDS = 30, HTTP_HEADER_BYTES = 32768 };
+enum { HTTP_MOST_CONNECTIONS = 256, HTTP_MOST_PROMPTS = 512, HTTP_THREADS = 4, HTTP_HEADER_BYTES = 32768 };
 
 typedef struct http http;
 
