@@ -418,7 +418,12 @@ static void ended(void *user, struct MHD_Connection *connection, void **context,
     *context = NULL;
     peer_receives(h, x->peer, true, NULL);
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK) x->status = JOB_LEFT;
-    if (x->job != NULL) job_fail(x->job, JOB_LEFT, "the client has left"); /* does nothing to one that is over */
+    if (x->job != NULL) {
+        pthread_mutex_lock(&x->job->lock);
+        x->job->sleeping = false; /* the connection is not to be resumed any more */
+        pthread_mutex_unlock(&x->job->lock);
+        job_fail(x->job, JOB_LEFT, "the client has left"); /* does nothing to one that is over */
+    }
     job_release(x->job);
     metrics_answer(h->counts, x->status);
     if (h->options.log)
