@@ -137,7 +137,7 @@ int cmd_serve(int argc, char **argv)
         {"context", 0, ARGS_U32, "N", &o.batch.context, "the most tokens of a prompt and its answer, by default 4096", 2, 1 << 24, false},
         {"queue", 0, ARGS_U32, "N", &o.queue, "the most sequences that wait, by default 1024", 1, 1 << 20, false},
         {"budget", 0, ARGS_U32, "N", &o.batch.budget, "tokens of prompts between two steps of decoding, by default\n512", 1, 1 << 20, false},
-        {"receive-timeout", 0, ARGS_U32, "SECONDS", &o.receive, "that a request may take to arrive, by default 30", 1, 3600, false},
+        {"receive-timeout", 0, ARGS_U32, "S", &o.receive, "seconds that a request may take to arrive, by default 30", 1, 3600, false},
         CLI_STATE(o.with),
         CLI_WEIGHTS(o.common, o.with),
         CLI_DEVICE(o.common),

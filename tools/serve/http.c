@@ -1,35 +1,21 @@
-#define _GNU_SOURCE /* POLLRDHUP */
+#define _POSIX_C_SOURCE 200809L
 #include "serve/http.h"
 #include "serve/access.h"
+#include "serve/peers.h"
 #include "base/base.h"
 
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
-
-#ifndef POLLRDHUP
-#define POLLRDHUP 0
-#endif
 
 typedef struct exchange exchange;
-
-/* A connection. The watch reads it, with the list's lock held. */
-typedef struct peer {
-    http *of;
-    struct peer *before, *after;
-    int socket;
-    uint64_t since_ns; /* when it began to receive a request; 0: it is not receiving */
-    job *waits_for;    /* what its request waits for */
-} peer;
 
 struct http {
     http_options options;
@@ -42,12 +28,8 @@ struct http {
     uint16_t port;
     atomic_size_t bodies;    /* bytes that are being received */
     atomic_uint exchanges;   /* under way */
-    pthread_mutex_t lock;    /* of the list of peers */
     pthread_mutex_t parsing; /* of large bodies, one at a time: JSON takes many times its size */
-    peer *peers;
-    atomic_bool quits;
-    bool has_watch;
-    pthread_t watch;
+    peers *peers;
 };
 
 typedef bool answer_function(exchange *x, api_text *to, api_error *error);
@@ -76,63 +58,17 @@ struct exchange {
     uint64_t began_ns;
 };
 
-/* ---- Peers ---- */
+/* ---- Connections ---- */
 
 static void connection_changes(void *user, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code)
 {
     http *h = user;
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-        peer *p = calloc(1, sizeof *p);
-        *context = p;
-        if (p == NULL || info == NULL) return;
-        *p = (peer){.of = h, .socket = (int)info->connect_fd, .since_ns = base_now_ns()};
-        pthread_mutex_lock(&h->lock);
-        p->after = h->peers;
-        if (p->after != NULL) p->after->before = p;
-        h->peers = p;
-        pthread_mutex_unlock(&h->lock);
-        return;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) *context = info != NULL ? peers_add(h->peers, (int)info->connect_fd) : NULL;
+    else {
+        peers_remove(h->peers, *context);
+        *context = NULL;
     }
-    peer *p = *context;
-    if (p == NULL) return;
-    pthread_mutex_lock(&h->lock);
-    if (p->before != NULL) p->before->after = p->after;
-    else if (h->peers == p) h->peers = p->after;
-    if (p->after != NULL) p->after->before = p->before;
-    pthread_mutex_unlock(&h->lock);
-    free(p);
-    *context = NULL;
-}
-
-static void peer_receives(http *h, peer *p, bool receives, job *waits_for)
-{
-    if (p == NULL) return;
-    pthread_mutex_lock(&h->lock);
-    p->since_ns = receives ? base_now_ns() : 0;
-    p->waits_for = waits_for;
-    pthread_mutex_unlock(&h->lock);
-}
-
-/* Ends connections that take too long to send a request, and jobs whose client has left. */
-static void *watch(void *user)
-{
-    http *h = user;
-    const struct timespec pause = {.tv_nsec = 50000000};
-    const uint64_t most = h->options.receive_seconds * UINT64_C(1000000000);
-    while (!atomic_load(&h->quits)) {
-        const uint64_t now = base_now_ns();
-        pthread_mutex_lock(&h->lock);
-        for (peer *p = h->peers; p != NULL; p = p->after) {
-            struct pollfd socket = {.fd = p->socket, .events = POLLRDHUP};
-            if (p->since_ns > 0 && now - p->since_ns > most) shutdown(p->socket, SHUT_RDWR);
-            if (p->waits_for != NULL && poll(&socket, 1, 0) > 0 && (socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
-                job_fail(p->waits_for, JOB_LEFT, "the client has left");
-        }
-        pthread_mutex_unlock(&h->lock);
-        nanosleep(&pause, NULL);
-    }
-    return NULL;
 }
 
 /* ---- What is asked ---- */
@@ -201,7 +137,7 @@ static bool answer_completion(exchange *x, api_text *to, api_error *error)
     x->job->wake = resume;
     x->job->user = x->connection;
     if (!engine_submit(h->engine, x->job, error)) return false;
-    peer_receives(h, x->peer, false, x->job);
+    peers_note(h->peers, x->peer, false, x->job);
     return true;
 }
 
@@ -353,7 +289,7 @@ static enum MHD_Result answer(exchange *x)
         return send_error(x, &x->error);
     }
     if (x->job != NULL) return send_job(x);
-    peer_receives(h, x->peer, false, NULL);
+    peers_note(h->peers, x->peer, false, NULL);
     return send_text(x, &text, 200, x->route->type);
 }
 
@@ -416,7 +352,7 @@ static void ended(void *user, struct MHD_Connection *connection, void **context,
     (void)connection;
     if (x == NULL) return;
     *context = NULL;
-    peer_receives(h, x->peer, true, NULL);
+    peers_note(h->peers, x->peer, true, NULL);
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK) x->status = JOB_LEFT;
     if (x->job != NULL) {
         pthread_mutex_lock(&x->job->lock);
@@ -459,10 +395,12 @@ http *http_start(const http_options *options, engine *e, metrics *counts, char *
     h->engine = e;
     h->counts = counts;
     h->started = (int64_t)time(NULL);
-    if (pthread_mutex_init(&h->lock, NULL) != 0 || pthread_mutex_init(&h->parsing, NULL) != 0) {
+    if (pthread_mutex_init(&h->parsing, NULL) != 0) {
         free(h);
         return NULL;
     }
+    h->peers = peers_start(options->receive_seconds);
+    if (h->peers == NULL) goto fail;
     snprintf(port, sizeof port, "%u", (unsigned)options->port);
     if (getaddrinfo(options->host, port, &hints, &address) != 0) {
         snprintf(error, error_size, "%s is no address in numbers", options->host);
@@ -477,8 +415,6 @@ http *http_start(const http_options *options, engine *e, metrics *counts, char *
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
     h->port = info != NULL ? info->port : options->port;
-    h->has_watch = pthread_create(&h->watch, NULL, watch, h) == 0;
-    if (!h->has_watch) goto fail;
     freeaddrinfo(address);
     return h;
 fail:
@@ -502,9 +438,7 @@ void http_stop(http **http_)
     const struct timespec pause = {.tv_nsec = 10000000};
     for (int i = 0; i < 500 && atomic_load(&h->exchanges) > 0; i++) nanosleep(&pause, NULL);
     if (h->daemon != NULL) MHD_stop_daemon(h->daemon);
-    atomic_store(&h->quits, true);
-    if (h->has_watch) pthread_join(h->watch, NULL);
-    pthread_mutex_destroy(&h->lock);
+    peers_stop(&h->peers);
     pthread_mutex_destroy(&h->parsing);
     free(h);
     *http_ = NULL;
