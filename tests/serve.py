@@ -328,9 +328,9 @@ def check_limits(program, model, device, work):
 def run(program, data, device, work):
     tokenizer, model = pathlib.Path(data) / "tokenizer", work / "model"
     (work / "sample").write_text(SAMPLE, encoding="utf-8")
-    subprocess.run([program, "train", "lm", "--tokenizer", tokenizer, "--data", work / "sample", "--length", "32", "--batch-tokens", "256", "--epochs",
-                    "1", "--width", "32", "--head-dim", "32", "--state", "8", "--chunk-size", "8", "--lr", "0.01", "--warm-up", "4", "--device", device,
-                    "--cache", "off", model], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([program, "train", "lm", "--tokenizer", tokenizer, "--data", work / "sample", "--length", "32", "--batch-tokens", "256",
+                    "--epochs", "1", "--width", "32", "--head-dim", "32", "--state", "8", "--chunk-size", "8", "--lr", "0.01", "--warm-up", "4",
+                    "--device", device, "--cache", "off", model], check=True, stdout=subprocess.DEVNULL)
     server = Server(program, model, device, "--context", "300", "--slots", "8", "--budget", "64")
     try:
         same("health", server.get("GET", "/health"), {"status": "ok"})

@@ -231,7 +231,7 @@ static void add_head(api_text *to, const api_head *head)
 static void add_usage(api_text *to, const api_usage *usage)
 {
     api_print(to, ",\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu}", (unsigned long long)usage->prompt,
-              (unsigned long long)usage->completion, (unsigned long long)(usage->prompt + usage->completion));
+              (unsigned long long)usage->completion, (unsigned long long)usage->prompt + (unsigned long long)usage->completion);
 }
 
 void api_write_completion(api_text *to, const api_head *head, const api_choice *choices, size_t count, const api_usage *usage, const api_names *names,

@@ -166,7 +166,6 @@ bool batch_prefill(batch *b)
     teller = b->run;
     status = take_first(b, &scores);
     if (status != DART_OK) goto fail;
-    teller = b->fill;
     if (b->given) { /* sequences have joined; without some to interrupt nothing was lost */
         b->joined_at_ns = base_now_ns();
         b->join_ns = ran > 0 ? b->joined_at_ns - begin : 0;

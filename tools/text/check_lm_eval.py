@@ -3,8 +3,8 @@
 
 For the Python of an environment that has lm-eval; PyTorch is not needed:
     pip install --no-deps lm-eval==0.4.13 transformers
-    pip install tokenizers regex aiohttp requests tenacity tqdm numpy jinja2 more_itertools dill sqlitedict pytablewriter safetensors datasets \\
-        evaluate scikit-learn sacrebleu rouge-score word2number typer
+    pip install tokenizers regex aiohttp requests tenacity tqdm numpy jinja2 more_itertools dill sqlitedict pytablewriter safetensors \\
+        datasets evaluate scikit-learn sacrebleu rouge-score word2number typer
 Three tasks are made of the text: the last word of lines (loglikelihood), all of a text (loglikelihood_rolling), and its continuation (generate_until).
 lm-eval runs them, unmodified, with requests one by one and in batches, one after another and at once, as ids and as text, with the server's tokenizer
 and with Hugging Face's. Every log-probability must be the same to 1e-5, relative to its size or 1, every generated text the same, and the rolling one
@@ -36,7 +36,8 @@ def write_tasks(folder, text, whole):
                   "metric_list: [{metric: perplexity, aggregation: perplexity, higher_is_better: false}]\n"),
         "whole": ("loglikelihood_rolling", [whole], 'doc_to_text: ""\ndoc_to_target: "{{text}}"\n'
                   "metric_list: [{metric: bits_per_byte, aggregation: bits_per_byte, higher_is_better: false}]\n"),
-        "more": ("generate_until", lines[:6], 'doc_to_text: "{{text}}"\ndoc_to_target: ""\ngeneration_kwargs: {until: ["\\n", "."], max_gen_toks: 24}\n'
+        "more": ("generate_until", lines[:6], 'doc_to_text: "{{text}}"\ndoc_to_target: ""\n'
+                 'generation_kwargs: {until: ["\\n", "."], max_gen_toks: 24}\n'
                  "metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n")}
     for name, (kind, docs, rest) in tasks.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": doc}) + "\n" for doc in docs), encoding="utf-8")
@@ -101,8 +102,9 @@ def differ(one, other):
 def perplexity(program, model, work, whole, tokens):
     """What `dartlm eval ppl` says of the end-of-text token and the text behind it: the sum of log-probabilities."""
     (work / "whole.txt").write_text("<|endoftext|>" + whole, encoding="utf-8")
-    found = json.loads(subprocess.run([program, "eval", "ppl", "--model", model, "--tokenizer", model, "--data", work / "whole.txt", "--length", str(LENGTH),
-                                       "--device", "cpu", "--json"], check=True, stdout=subprocess.PIPE).stdout)
+    done = subprocess.run([program, "eval", "ppl", "--model", model, "--tokenizer", model, "--data", work / "whole.txt", "--length", str(LENGTH),
+                           "--device", "cpu", "--json"], check=True, stdout=subprocess.PIPE)
+    found = json.loads(done.stdout)
     if found["tokens"] != tokens:
         raise SystemExit(f"dartlm eval ppl measures {found['tokens']} tokens, not {tokens}")
     return -found["loss"] * tokens
