@@ -8,8 +8,11 @@
 static dart_status make_state(dart_model *model, uint32_t B, const batch_options *o, dart_state **state, batch *b)
 {
     const dart_state_options options = {.B = B, .S = o->S, .no_sma = o->no_sma, .slice_ms = UINT32_MAX};
-    const dart_status status = dart_state_create(model, &options, state);
+    dart_status status = dart_state_create(model, &options, state);
     if (status != DART_OK) dart_model_error(model, b->failure, sizeof b->failure);
+    if (status != DART_OK) return status;
+    status = dart_state_warm(*state); /* so that no request waits for a compiler */
+    if (status != DART_OK) dart_state_error(*state, b->failure, sizeof b->failure);
     return status;
 }
 
