@@ -39,6 +39,7 @@ bool batch_decode(batch *b)
         status = dart_generate(b->run, &args);
     }
     if (status != DART_OK) goto fail;
+    atomic_fetch_add(&b->counts->decode_ns, base_now_ns() - begin);
     b->step_ns = (double)(base_now_ns() - begin) / steps;
     b->given = false;
     for (uint32_t i = 0; i < B; i++)

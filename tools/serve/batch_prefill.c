@@ -115,7 +115,9 @@ static dart_status take_first(batch *b, const dart_scores *scores)
         while (b->running[at] != NULL) at++;
         b->to[n] = at;
     }
+    const uint64_t begin = base_now_ns();
     const dart_status status = dart_state_copy_several(b->run, b->to, b->fill, b->from, count);
+    atomic_fetch_add(&b->counts->join_ns, base_now_ns() - begin);
     if (status != DART_OK) return status;
     for (uint32_t n = 0; n < count; n++) {
         job_sequence *s = b->filling[b->from[n]];
@@ -163,6 +165,7 @@ bool batch_prefill(batch *b)
         status = dart_prefill(b->fill, &choice);
         if (status != DART_OK) goto fail;
     }
+    atomic_fetch_add(&b->counts->prefill_ns, base_now_ns() - begin);
     teller = b->run;
     status = take_first(b, &scores);
     if (status != DART_OK) goto fail;

@@ -73,8 +73,11 @@ def main():
         thread.join()
     rates = {name: (after[f"dartlm_{name}_tokens_total"] - before[f"dartlm_{name}_tokens_total"]) / (end - begin) for name in ("generated", "prompt")}
     times.sort()
+    shares = {name: after[f'dartlm_busy_seconds_total{{for="{name}"}}'] - before[f'dartlm_busy_seconds_total{{for="{name}"}}']
+              for name in ("prefill", "join", "decode")}
     print(f"{rates['generated']:.0f} tokens/s generated, {rates['prompt']:.0f} of prompts; {len(times)} requests of {options.clients} clients, "
           f"median {statistics.median(times) if times else 0:.3f} s, longest {times[-1] if times else 0:.3f} s")
+    print("  of the time: " + ", ".join(f"{name} {seconds / (end - begin):.0%}" for name, seconds in shares.items()))
     for failure in failures[:5]:
         print(failure)
     return 1 if failures else 0
