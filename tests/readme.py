@@ -8,6 +8,8 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -54,6 +56,39 @@ def commands(text):
     return [(re.sub(r"\s+# .*", "", pair[0]), pair[1]) for pair in found if pair is not None]
 
 
+class Servers:
+    """Commands that end with &: each is waited for until it has printed what the README shows, and ended in the end. They listen at a free port."""
+
+    def __init__(self):
+        self.running = []
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.port = one.getsockname()[1]
+
+    def at_port(self, text):
+        return text.replace(":8080", f":{self.port}")
+
+    def start(self, line, shown, folder, environment):
+        """What was not printed."""
+        output = folder / f"server-{len(self.running)}"
+        with output.open("w") as file:
+            self.running.append(subprocess.Popen(["bash", "-c", f"exec {line[:-1].strip()} --port {self.port}"], cwd=folder, env=environment, stdout=file,
+                                                 stderr=subprocess.STDOUT))
+        wanted = [self.at_port(text) for text in shown if text.strip()]
+        for _ in range(300):
+            said = output.read_text().splitlines()
+            if all(text in said for text in wanted) or self.running[-1].poll() is not None:
+                break
+            time.sleep(0.1)
+        return [text for text in wanted if text not in output.read_text().splitlines()]
+
+    def end(self):
+        """Those that did not end well after SIGTERM."""
+        for server in self.running:
+            server.terminate()
+        return [server.args for server in self.running if server.wait(timeout=60) != 0]
+
+
 def lookup(table, command):
     return next((value for part, value in table.items() if part in command), None)
 
@@ -61,7 +96,7 @@ def lookup(table, command):
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     vulkan = [str(pathlib.Path(word).resolve()) if "/" in word else word for word in sys.argv[2:]]
-    ran, failures = 0, []
+    ran, failures, servers = 0, [], Servers()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for path in ("README.md", "CHANGELOG.md", "tests/data", "tools"):
@@ -72,6 +107,8 @@ def main():
                            XDG_CACHE_HOME=name)
         for command, shown in commands((ROOT / "README.md").read_text()):
             reason = lookup(NOT_RUN, command)
+            if command.startswith("curl ") and not shutil.which("curl"):
+                reason = "curl is not installed"
             on_vulkan = re.search(r"(--device|--check) vulkan", command)
             if reason is None and on_vulkan and not vulkan:
                 reason = "no Vulkan driver was given"
@@ -85,6 +122,14 @@ def main():
                 line, env = shlex.join(vulkan) + " " + line.replace("dartlm", str(build / "dartlm"), 1), {**environment, "VK_DRIVER_FILES": ""}
                 del env["VK_DRIVER_FILES"]
             started = time.monotonic()
+            if line.endswith("&"):
+                missing = servers.start(line, shown, folder, env)
+                print(f"{time.monotonic() - started:6.2f} s  {command}", flush=True)
+                ran += 1
+                if missing:
+                    failures.append(f"{command}\n  not printed: {missing}")
+                continue
+            line = servers.at_port(line)
             done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=folder, env=env, capture_output=True, text=True)
             print(f"{time.monotonic() - started:6.2f} s  {command}", flush=True)
             ran += 1
@@ -96,6 +141,9 @@ def main():
             missing = [text for text in shown if text.strip() and not (machine and re.fullmatch(machine, text.strip())) and text.rstrip() not in said]
             if done.returncode not in (lookup(STATUS, command) or (0,)) or missing:
                 failures.append(f"{command}\n  exit status {done.returncode}\n  not printed: {missing}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        left = servers.end()
+        if left:
+            failures.append(f"did not end well: {left}")
     assert ran > 25, ran
     for failure in failures:
         print("FAILED:", failure)
