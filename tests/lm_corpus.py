@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tools/lm-corpus on packages made here, and tools/lm-needles: lm_corpus.py DARTLM. What they take and drop, equal bytes for equal seeds, and a training
-step and a test of recall on it."""
+"""tools/lm-corpus on packages made here, and tools/lm-needles: lm_corpus.py DARTLM. What they take and drop, equal bytes for equal
+seeds, and training and a test of recall on it."""
 import csv
 import gzip
 import hashlib
@@ -36,7 +36,8 @@ def prose(rng):
 def package(folder, name, files):
     root = folder / "root" / name
     (root / "DEBIAN").mkdir(parents=True)
-    (root / "DEBIAN/control").write_text(f"Package: {name}\nVersion: 1-2\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\nDescription: test\n")
+    (root / "DEBIAN/control").write_text(f"Package: {name}\nVersion: 1-2\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\n"
+                                         "Description: test\n")
     for path, text in files.items():
         data = text.encode()
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +136,8 @@ def needles(program, folder):
         assert row[79:] == row[39:60] and row[79:84] == b"\nKEY=" and row[84:].islower() and row[84:].isalpha(), row
         assert list(places[12 * b:12 * b + 12]) == list(range(87, 99)) and bytes(targets[12 * b:12 * b + 12]) == row[88:]
     assert subprocess.run([NEEDLES, shard, folder / "x", "--length", "100", "--distance", "90"], capture_output=True).returncode == 2
-    asked = subprocess.run([program, "eval", "mqar", "--model", folder / "model", "--data", f"{out}-a", "--device", "cpu"], capture_output=True, text=True)
+    asked = subprocess.run([program, "eval", "mqar", "--model", folder / "model", "--data", f"{out}-a", "--device", "cpu"], capture_output=True,
+                           text=True)
     assert asked.returncode == 0 and "of 108 right" in asked.stdout, (asked.stdout, asked.stderr)
 
 

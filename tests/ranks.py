@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Training in several processes: ranks.py DARTLM DEVICE [RUNNER...]. RUNNER is a program with arguments that runs dartlm. On the CPU: two ranks leave the
-bits of one process that adds the same two parts; a killed rank ends the other, a signal to one stops both, and each run goes on to the same bits."""
+"""Training in several processes: ranks.py DARTLM DEVICE [RUNNER...]. RUNNER is a program with arguments that runs dartlm. On the CPU: two ranks
+leave the bits of one process that adds the same two parts; a killed rank ends the other, a signal to one stops both, and each run goes on to the same
+bits."""
 import os
 import pathlib
 import signal

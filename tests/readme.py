@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every command of the README, as written: readme.py BUILD [VULKAN-RUNNER]. BUILD has dartlm and the examples; the commands run in the README's
-order in one folder, some with smaller sizes (SMALLER), on the CPU, with no Vulkan driver in sight; those that ask for Vulkan run through VULKAN-RUNNER, a program and its first
-arguments, or are reported as not run.
+order in one folder, some with smaller sizes (SMALLER), on the CPU, with no Vulkan driver in sight; those that ask for Vulkan run through
+VULKAN-RUNNER, a program and its first arguments, or are reported as not run.
 
 What the README shows of a result must be there, except for lines that tell of a machine or a time (MACHINE)."""
 import os
@@ -30,8 +30,8 @@ MACHINE = {
     "dartlm conform": r".*",
 }
 # Sizes that are made smaller, to save time.
-SMALLER = {"--examples 65536": "--examples 4096", "L=2048..16384": "L=256..512", "linear T=2048": "linear T=64", "dart-130m --dtype bf16 --prefill 512":
-           "dart-130m --dtype bf16 --prefill 64"}
+SMALLER = {"--examples 65536": "--examples 4096", "L=2048..16384": "L=256..512", "linear T=2048": "linear T=64",
+           "dart-130m --dtype bf16 --prefill 512": "dart-130m --dtype bf16 --prefill 64"}
 # Exit status other than 0: a time may have grown by more than the tolerance.
 STATUS = {"--compare before.json": (0, 3)}
 
@@ -72,8 +72,8 @@ class Servers:
         """What was not printed."""
         output = folder / f"server-{len(self.running)}"
         with output.open("w") as file:
-            self.running.append(subprocess.Popen(["bash", "-c", f"exec {line[:-1].strip()} --port {self.port}"], cwd=folder, env=environment, stdout=file,
-                                                 stderr=subprocess.STDOUT))
+            command = f"exec {line[:-1].strip()} --port {self.port}"
+            self.running.append(subprocess.Popen(["bash", "-c", command], cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT))
         wanted = [self.at_port(text) for text in shown if text.strip()]
         for _ in range(300):
             said = output.read_text().splitlines()

@@ -28,8 +28,8 @@ def compare(folder, file, report):
     count = len(report["results"])
     status, out, err = call("--compare", file, "--compare", file)
     expect(f"status of a report with itself ({err})", status, 0)
-    expect("the report with itself", out.strip(), f"{count} results with the same bits, 0 with others, 0 that cannot be compared; 0 gone, 0 new; 0 no longer "
-           "pass, 0 pass now")
+    expect("the report with itself", out.strip(), f"{count} results with the same bits, 0 with others, 0 that cannot be compared; 0 gone, 0 new; "
+           "0 no longer pass, 0 pass now")
     other = json.loads(file.read_text())
     other["results"][0]["status"] = "failed"
     other["results"][1]["tensors"][0]["digest"] = "0" * 16
@@ -42,7 +42,8 @@ def compare(folder, file, report):
     expect("status where a result is worse", status, 3)
     lines = out.splitlines()
     expect("lines of changes", lines[0].startswith("passed -> failed") and report["results"][0]["case"] in lines[0], True)
-    expect("counts", lines[1], f"{count - 4} results with the same bits, 1 with others, 2 that cannot be compared; 1 gone, 1 new; 1 no longer pass, 0 pass now")
+    expect("counts", lines[1], f"{count - 4} results with the same bits, 1 with others, 2 that cannot be compared; 1 gone, 1 new; "
+           "1 no longer pass, 0 pass now")
     status, out, _ = call("--compare", changed, "--compare", file, "--json")
     expect("status where a result is better", status, 0)
     expect("better", json.loads(out.splitlines()[-1])["better"], 1)

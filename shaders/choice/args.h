@@ -16,7 +16,8 @@ struct ArgmaxArgs { U32 tiles, rows, blocks, ids_at; };
 
 /* Chooses a token by the settings of its row, see dart_sample. Tile: one row. settings[8 row ..] are the bits of the temperature, top_k,
  * the seed's low and high word, the bits of top_p, min_p and the repetition penalty, and ids_below with ROW_ZERO. Only ids below ids_below (0 or
- * above width: width) take part. ROW_ZERO: `row` below is 0, so that the number does not depend on the place of the row. With HAS_SEEN and a penalty above 0 that is not 1, the logits of ids in `seen`, bit id mod 32 of word
+ * above width: width) take part. ROW_ZERO: `row` below is 0, so that the number does not depend on the place of the row.
+ * With HAS_SEEN and a penalty above 0 that is not 1, the logits of ids in `seen`, bit id mod 32 of word
  * seen[row ceil(width / 32) + id / 32], are multiplied by it where they are below 0, else divided. With MARKS_IDS ids[row] as it was before,
  * if below width, counts as seen, and its bit is set.
  * A temperature that is not above 0 takes the lowest index of the largest logit; the parts of argmax_part have it unless there is a penalty

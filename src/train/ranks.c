@@ -57,8 +57,8 @@ dart_status trainer_join(dart_trainer *trainer, const char *call)
     if (status != DART_OK) FAIL(&device->report, status, "%s: the ranks could not exchange what they are", call);
     for (uint32_t i = 0; i < r->count; i++)
         if (all[i].count != r->count || all[i].model != own.model)
-            FAIL(&device->report, DART_INVALID_ARGUMENT, "%s: rank %u has another model, other options or another number of ranks than rank %u", call, i,
-                 r->rank);
+            FAIL(&device->report, DART_INVALID_ARGUMENT, "%s: rank %u has another model, other options or another number of ranks than rank %u", call,
+                 i, r->rank);
     if (on_devices(all, r->count)) TRY(device_note(device, b->group_create(device->handle, all[0].key, r->rank, r->count, &trainer->group)));
 fail:
     free(all);

@@ -55,7 +55,8 @@ int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_mode
     {"eps", 0, ARGS_F32, "X", &(o).adam.eps, "by default 1e-8", 1e-30, 1, false}, \
     {"weight-decay", 0, ARGS_F32, "X", &(o).adam.weight_decay, "by default 0.1", 0, 1e6, false}, \
     {"clip", 0, ARGS_F32, "X", &(o).adam.clip, "largest norm of the gradients, by default 1; 0: no limit", 0, 1e30, false}, \
-    {"rows", 0, ARGS_U32, "N", &(o).rows, "sequences computed together, a divisor of those of a step;\nby default all, of several ranks all that a rank has", 1, 1 << 20, false}, \
+    {"rows", 0, ARGS_U32, "N", &(o).rows, \
+     "sequences computed together, a divisor of those of a step;\nby default all, of several ranks all that a rank has", 1, 1 << 20, false}, \
     {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &(o).common.dtype, "of matrices in the passes, f32 (default), f16 or bf16", 0, 0, false}, \
     {"activations", 0, ARGS_CHOICE, CLI_DTYPES, &(o).activations, "by default as --dtype", 0, 0, false}, \
     {"loss-scale", 0, ARGS_F32, "S", &(o).adam.loss_scale, \
