@@ -102,8 +102,10 @@ def main():
             assert [result[0] for result in results] == [0, 0] and "resumed" in results[0][1], results
             assert files(path) == files(folder / "whole"), (how, victim)
 
-        results = end(start(2, folder / "other", *steps, differ=("--lr", "2e-3", "--weight-decay", "0.5")))
-        assert [result[0] for result in results] == [1, 1] and "other options" in results[0][2] + results[1][2], results
+        for differ in (("--lr", "2e-3"), ("--seed", "2"), ("--weight-decay", "0.5")):
+            results = end(start(2, folder / "other", *steps, differ=differ))
+            assert [result[0] for result in results] == [1, 1] and "has other settings" in results[0][2] + results[1][2], results
+            assert not (folder / "other/training.safetensors").exists(), "a run was begun"
         results = end(start(3, folder / "three", *steps))
         assert all(result[0] == 2 and "do not divide among 3 ranks" in result[2] for result in results), results
         for environment, text in (({}, "no launcher"), ({"RANK": "2", "WORLD_SIZE": "2"}, "no rank of so many")):

@@ -231,6 +231,7 @@ static void measure_frames(program *p, const char *when)
     for (uint32_t i = 0; i < n; i++) {
         const double start = now_ms();
         const model_view view = model_look(p->model);
+        if (view.failed) die("%s", view.text);
         if (p->window != NULL) (void)window_poll(p->window);
         if (view.position >= p->options.model.tokens) model_do(p->model, MODEL_RESTART);
         times[i] = draw_frame(p, &view, false);

@@ -187,6 +187,7 @@ static void load(model *m)
         (void)tell_failure(m, begin(m, 0));
         return;
     }
+    attention_clear(&m->attention); /* its rows are of the sequence that was there */
     tell(m, "loaded");
     tell_state(m);
 }
@@ -245,7 +246,10 @@ static void *work(void *argument)
         ended = dart_state_position(m->state, 0) >= m->sequence.tokens;
         if (!r.run || ended) continue;
         if (!r.save && !r.load) tell(m, dart_state_position(m->state, 0) < m->sequence.given ? "reading" : "generating");
-        (void)tell_failure(m, take_token(m));
+        const bool stuck = tell_failure(m, take_token(m));
+        pthread_mutex_lock(&m->lock);
+        m->view.failed = stuck;
+        pthread_mutex_unlock(&m->lock);
         ended = dart_state_position(m->state, 0) >= m->sequence.tokens;
         if (ended) tell(m, "at the end");
         pace(m);

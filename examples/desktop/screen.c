@@ -34,7 +34,7 @@ static void print_bytes(char *text, size_t size, const char *what, uint64_t byte
 
 static void draw_map(canvas *c, const model_view *view, const screen_facts *facts)
 {
-    const uint32_t S = view->S > 0 ? view->S : 1, chunks = (facts->tokens + S - 1) / S;
+    const uint32_t S = view->S >= MODEL_SMALLEST_CHUNK ? view->S : MODEL_SMALLEST_CHUNK, chunks = (facts->tokens + S - 1) / S;
     const canvas_map map = {.rows = facts->tokens, .columns = chunks, .pitch = model_map_pitch(facts->tokens)};
     canvas_text(c, MAP_X, 48, 1, FAINT, "attention: a row for each token, a column for each memory (mean over heads, last layer)");
     canvas_draw_map(c, MAP_X, MAP_Y, MAP_W, MAP_H, map);

@@ -176,6 +176,7 @@ static void remake(window *w)
     host_unlock_queue(w->host);
     window_destroy_swapchain(w);
     window_make_swapchain(w);
+    if (w->swapchain == VK_NULL_HANDLE) glfwWaitEventsTimeout(0.1); /* minimised: there is nothing to draw for */
 }
 
 static void move_image(VkCommandBuffer to, VkImage image, VkImageLayout old, VkImageLayout made, VkPipelineStageFlags next,

@@ -177,8 +177,9 @@ typedef struct dart_queries {
     uint32_t runs_count;        /* 0 where M is */
 } dart_queries;
 /* Of the newest token of sequence b in a layer. The state must have been made with keep_queries, and a decoding step (dart_decode,
- * dart_generate) must have consumed the token: else DART_INVALID_ARGUMENT. Tensors and runs may be read, by streams and through
- * dart_vulkan_buffer_of too, until the next call on the state. Launches nothing. */
+ * dart_generate) must have consumed the token: else DART_INVALID_ARGUMENT, as for a state without state-memory attention and for b or layer out of
+ * range. Tensors and runs may be read, by streams and through dart_vulkan_buffer_of too, until the next call on the state; another
+ * dart_state_queries rewrites runs, but leaves the tensors. Launches nothing. */
 DART_API dart_status dart_state_queries(dart_state *state, uint32_t b, uint32_t layer, dart_queries *queries);
 
 /* ---- States are values ---------------------------------------------------------------------------------------- */

@@ -35,12 +35,14 @@ typedef struct dart_trainer dart_trainer;
  * mean over the targets of all ranks, gradients are added in the order of the ranks, and every rank takes the same step to the same bits.
  *   dart_trainer_gradient, dart_trainer_step and dart_trainer_start with dart_trainer_finish wait for the same call of all ranks, as do
  *   dart_trainer_create, dart_trainer_open and dart_trainer_resume; results are those of all ranks. Every other call concerns the rank alone.
+ * Ranks that differ in configuration, in options that determine numbers, or in count: DART_INVALID_ARGUMENT of the call that creates; values are not
+ * compared. A rank whose call fails before it meets the others leaves them waiting in gather, which the program has to end.
  * Where every rank has a CUDA device of its own and NCCL (libnccl.so.2, opened at run time) is found, gradients are added there: a sum of two has
  * the same bits, of more a fixed order of NCCL's. Else they go through host memory and gather. */
 typedef struct dart_ranks {
-    uint32_t rank, count;  /* rank < count */
-    /* Brings `bytes` bytes of every rank to every rank: all has count times as many, in the order of the ranks, as MPI_Allgather leaves them. A
-     * failure breaks the trainer. */
+    uint32_t rank, count;  /* rank < count <= 65536 */
+    /* Brings `bytes` bytes of every rank to every rank: all has count times as many, in the order of the ranks, as MPI_Allgather leaves them. Called
+     * by the thread of the call; it and user must work as long as the trainer is. A failure is that of the call, and breaks the trainer. */
     dart_status (*gather)(void *user, const void *own, size_t bytes, void *all);
     void *user;
     bool host_sums;        /* no NCCL */
@@ -76,8 +78,8 @@ typedef struct dart_trainer_options {
     const dart_ranks *ranks;  /* copied; NULL: this trainer alone */
 } dart_trainer_options;
 
-/* A trainer for a checkpoint's folder. Errors as dart_model_open's. With options.add_sma a Mamba-2 becomes a DART: what it lacks gets
- * initial values, and as the gate is closed, the logits stay as they are. */
+/* A trainer for a checkpoint's folder. Errors as dart_model_open's; DART_UNSUPPORTED for GPT-NeoX, which has no backward pass. With
+ * options.add_sma a Mamba-2 becomes a DART: what it lacks gets initial values, and as the gate is closed, the logits stay as they are. */
 DART_API dart_status dart_trainer_open(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer);
 /* A trainer for a new model. Initial values depend on the configuration and the seed alone, not on the device:
  *   embedding and head normal, of deviation 0.02; projections and convolutions with their biases uniform within 1 / sqrt(inputs of an output),

@@ -369,7 +369,10 @@ dart_status file_writer_put(file_writer *writer, uint64_t at, const void *data, 
 static int find_room(file_writer *w, uint64_t at)
 {
     const uint64_t left = w->map_bytes - at;
-    return posix_fallocate(w->handle, (off_t)at, (off_t)(left < FILE_ROOM ? left : FILE_ROOM));
+    int error;
+    do error = posix_fallocate(w->handle, (off_t)at, (off_t)(left < FILE_ROOM ? left : FILE_ROOM));
+    while (error == EINTR);
+    return error;
 }
 
 static void find_all_room(void *argument)

@@ -82,9 +82,9 @@ static dart_status check_transformer(const dart_model_config *m, dart_status fau
     if (m->H % m->G != 0)
         return base_fail(report, fault, "%s: num_key_value_heads %" PRIu32 " does not divide num_attention_heads %" PRIu32, name, m->G, m->H);
     if (!(m->eps > 0 && m->eps <= 1))
-        return base_fail(report, fault, "%s: rms_norm_eps is %g, allowed is above 0 to 1", name, (double)m->eps);
+        return base_fail(report, fault, "%s: %s is %g, allowed is above 0 to 1", name, m->neox ? "layer_norm_eps" : "rms_norm_eps", (double)m->eps);
     if (!(m->base > 1 && isfinite(m->base)))
-        return base_fail(report, fault, "%s: rope_theta is %g, allowed is above 1", name, (double)m->base);
+        return base_fail(report, fault, "%s: %s is %g, allowed is above 1", name, m->neox ? "rotary_emb_base" : "rope_theta", (double)m->base);
     return DART_OK;
 }
 

@@ -114,8 +114,9 @@ static dart_status check_model(const state_file *file, dart_state *state, const 
         if (is_float)
             return base_fail(&state->report, DART_INVALID_ARGUMENT, "%s is of another model: its %s is %g, of this one %g", name, config_names[i],
                              (double)values[0], (double)values[1]);
-        return base_fail(&state->report, DART_INVALID_ARGUMENT, "%s is of another model: its %s is %u, of this one %u", name, config_names[i],
-                         h->config[i], words[i]);
+        const bool is_rotary = i == 8 && state->model->config.transformer; /* in the place of K */
+        return base_fail(&state->report, DART_INVALID_ARGUMENT, "%s is of another model: its %s is %u, of this one %u", name,
+                         is_rotary ? "R" : config_names[i], h->config[i], words[i]);
     }
     REQUIRE(&state->report, h->fingerprint == state->model->fingerprint,
             "%s is of another model: the weights differ (fingerprint %016llx, of this one %016llx)", name, (unsigned long long)h->fingerprint,

@@ -234,7 +234,7 @@ static void rejects_what_is_wrong(void **state)
         {"{" NEOX ",\"num_attention_heads\":7}", DART_BAD_DATA, "num_attention_heads 7 does not divide hidden_size 96"},
         {"{" NEOX ",\"num_attention_heads\":8}", DART_BAD_DATA, "leaves 3 rotary elements of 12"},
         {"{" NEOX ",\"num_attention_heads\":6,\"rotary_pct\":0}", DART_BAD_DATA, "rotary_pct is 0"},
-        {"{" NEOX ",\"num_attention_heads\":6,\"rotary_emb_base\":1}", DART_BAD_DATA, "rope_theta is 1"},
+        {"{" NEOX ",\"num_attention_heads\":6,\"rotary_emb_base\":1}", DART_BAD_DATA, "rotary_emb_base is 1"},
         {"{\"model_type\":7}", DART_UNSUPPORTED, "model_type is not a string"},
         {"{}", DART_BAD_DATA, "model_type is missing"},
         {"{\"model_type\":\"mamba2\"}", DART_BAD_DATA, "vocab_size is missing"},

@@ -136,6 +136,10 @@ static void settle(int connection)
     const int yes = 1, idle = 20, every = 5, times = 4;
     (void)setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     (void)setsockopt(connection, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+#if defined(TCP_USER_TIMEOUT)
+    const unsigned most = 40000; /* ms; while data is not acknowledged, keepalive does not ask */
+    (void)setsockopt(connection, IPPROTO_TCP, TCP_USER_TIMEOUT, &most, sizeof most);
+#endif
 #if defined(TCP_KEEPIDLE)
     (void)setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     (void)setsockopt(connection, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
@@ -204,6 +208,7 @@ static int listen_at(cli_ranks *r, const struct addrinfo *address, const char *p
 static int connect_to(cli_ranks *r, const struct addrinfo *address, const char *place)
 {
     const uint64_t begin = base_now_ns();
+    const struct addrinfo *const first = address;
     const hello said = {.word = HELLO_WORD, .rank = r->is.rank, .count = r->is.count};
     hello answer = {.count = 0};
     r->connections[0] = -1;
@@ -216,7 +221,8 @@ static int connect_to(cli_ranks *r, const struct addrinfo *address, const char *
         }
         close(connection);
         if (is_late(begin)) return cli_fail("--ranks: rank 0 did not answer at %s in 120 s", place);
-        pause_briefly();
+        address = address->ai_next != NULL ? address->ai_next : first;
+        if (address == first) pause_briefly();
     }
     r->connected = 1;
     settle(r->connections[0]);

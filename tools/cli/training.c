@@ -3,6 +3,7 @@
 #endif
 #include "training.h"
 
+#include "base/checksum.h"
 #include "ranks.h"
 
 #include <inttypes.h>
@@ -392,6 +393,23 @@ static void fill_defaults(const training_task *task, uint32_t ranks, training_op
     o->adam.activations = (dart_storage)o->activations;
 }
 
+/* All ranks have the same settings, data among them, and are after the same step. */
+static int agree(const run *r)
+{
+    if (r->ranks.is.count <= 1) return CLI_OK;
+    char *text = json_dumps(r->settings, JSON_COMPACT | JSON_SORT_KEYS);
+    const uint64_t own[2] = {text != NULL ? base_checksum(0, text, strlen(text)) : 0, r->step};
+    uint64_t *all = malloc(r->ranks.is.count * sizeof own);
+    int status = text != NULL && all != NULL ? CLI_OK : cli_fail_memory();
+    if (status == CLI_OK && r->ranks.is.gather(r->ranks.is.user, own, sizeof own, all) != DART_OK) status = CLI_FAILED;
+    for (uint32_t i = 0; i < r->ranks.is.count && status == CLI_OK; i++)
+        if (memcmp(all + 2 * (size_t)i, own, sizeof own) != 0)
+            status = cli_fail("rank %" PRIu32 " has other settings or another step than rank %" PRIu32, i, r->ranks.is.rank);
+    free(text);
+    free(all);
+    return status;
+}
+
 static int open_run(run *r)
 {
     dart_trainer_options adam = r->o->adam;
@@ -404,7 +422,9 @@ static int open_run(run *r)
     if (status == CLI_OK) status = cli_open_device(&r->session, &r->o->common);
     if (status == CLI_OK) status = lock_folder(r);
     if (status == CLI_OK) status = check_folder(r); /* another program may have been at work there until now */
+    if (status == CLI_OK) status = agree(r); /* before a new run is written */
     if (status == CLI_OK) status = r->o->resume ? resume_run(r, &adam) : begin_run(r, &adam);
+    if (status == CLI_OK && r->o->resume) status = agree(r);
     return status;
 }
 

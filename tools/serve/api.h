@@ -42,7 +42,15 @@ typedef struct api_limits {
     dart_tokenizer *tokenizer;
 } api_limits;
 
-enum { API_MOST_LOGPROBS = 20, API_MOST_STOPS = 64, API_DEPTH = 16 };
+enum {
+    API_MOST_LOGPROBS = 20,
+    API_MOST_STOPS = 64,
+    API_STOP_BYTES = 1024,
+    API_DEPTH = 16,
+    API_MOST_LISTS = 4096,     /* objects and lists of a body */
+    API_MOST_IDS = 1 << 20,    /* of a list */
+    API_MOST_ENTRIES = 1 << 21 /* log-probabilities of an answer, with those of other tokens */
+};
 
 typedef struct api_settings {
     uint32_t max_tokens;

@@ -23,16 +23,17 @@ static bool fail_memory(api_error *error) { return api_fail(error, 503, NULL, "n
 
 /* ---- JSON ---- */
 
-/* Whether brackets nest deeper than API_DEPTH. jansson's own limit is 2048, and it makes values on the way there. */
+/* Whether brackets nest deeper than API_DEPTH, or there are more than API_MOST_LISTS of them: jansson's own limit of depth is 2048, and each list
+ * takes it a hundred times the bytes that it has in the body. */
 static bool too_deep(const char *body, size_t bytes)
 {
-    unsigned depth = 0;
+    unsigned depth = 0, lists = 0;
     bool text = false;
     for (size_t i = 0; i < bytes; i++) {
         const char c = body[i];
         if (text && c == '\\') i++;
         else if (c == '"') text = !text;
-        else if (!text && (c == '{' || c == '[') && ++depth > API_DEPTH) return true;
+        else if (!text && (c == '{' || c == '[') && (++depth > API_DEPTH || ++lists > API_MOST_LISTS)) return true;
         else if (!text && (c == '}' || c == ']') && depth > 0) depth--;
     }
     return false;
@@ -43,7 +44,7 @@ static json_t *read_object(const char *body, size_t bytes, api_error *error)
 {
     json_error_t where;
     if (too_deep(body, bytes)) {
-        api_fail(error, 400, NULL, "the JSON nests deeper than %d", API_DEPTH);
+        api_fail(error, 400, NULL, "the JSON nests deeper than %d, or holds more than %d lists", API_DEPTH, API_MOST_LISTS);
         return NULL;
     }
     json_t *object = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
@@ -120,6 +121,7 @@ static bool add_stop(const json_t *value, api_settings *s, api_error *error)
     const size_t bytes = json_string_length(value);
     if (!json_is_string(value)) return api_fail(error, 400, "stop", "stop must be a text or a list of texts");
     if (bytes == 0) return api_fail(error, 400, "stop", "a stop must not be empty");
+    if (bytes > API_STOP_BYTES) return api_fail(error, 400, "stop", "a stop has more than %d bytes", API_STOP_BYTES);
     if (memchr(json_string_value(value), '\0', bytes) != NULL) return api_fail(error, 400, "stop", "a stop must not hold U+0000");
     if (s->stops_count == API_MOST_STOPS) return api_fail(error, 400, "stop", "there are more than %d stops", API_MOST_STOPS);
     char *copy = malloc(bytes + 1);
@@ -213,6 +215,7 @@ static bool read_text(const json_t *value, const api_limits *limits, const dart_
 
 static bool read_ids(const json_t *list, const char *key, const api_limits *limits, dart_token_list *ids, api_error *error)
 {
+    if (json_array_size(list) > API_MOST_IDS) return api_fail(error, 400, key, "%s: a list has more than %d ids", key, API_MOST_IDS);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *value = json_array_get(list, i);
         const int64_t id = json_integer_value(value);
@@ -263,13 +266,23 @@ static bool read_prompts(const json_t *object, const api_limits *limits, api_req
     return true;
 }
 
+/* Log-probabilities make an answer hundreds of times as long as the request. */
+static bool fits(const api_request *request, api_error *error)
+{
+    const api_settings *s = &request->settings;
+    uint64_t places = 0;
+    for (uint32_t i = 0; i < request->prompts_count; i++) places += s->max_tokens + (s->echo ? request->prompts[i].ids.count : 0);
+    if (s->logprobs < 0 || places * ((uint64_t)s->logprobs + 1) <= API_MOST_ENTRIES) return true;
+    return api_fail(error, 400, "logprobs", "more than %d log-probabilities in an answer: ask with fewer prompts at a time", API_MOST_ENTRIES);
+}
+
 bool api_read_completion(const char *body, size_t bytes, const api_limits *limits, api_request *request, api_error *error)
 {
     *request = (api_request){.prompts = NULL};
     json_t *object = read_object(body, bytes, error);
     if (object == NULL) return false;
     const bool read = read_model(object, limits, error) && read_settings(object, limits, &request->settings, error) &&
-                      read_prompts(object, limits, request, error);
+                      read_prompts(object, limits, request, error) && fits(request, error);
     json_decref(object);
     return read;
 }

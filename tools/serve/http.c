@@ -379,8 +379,7 @@ static struct MHD_Daemon *listen_on(http *h, const struct addrinfo *address)
     return MHD_start_daemon(flags, h->options.port, NULL, NULL, handle, h, MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, ended,
                             h, MHD_OPTION_NOTIFY_CONNECTION, connection_changes, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)HTTP_MOST_CONNECTIONS,
                             MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.receive_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                            (size_t)HTTP_HEADER_BYTES, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)HTTP_THREADS, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u,
-                            MHD_OPTION_END);
+                            (size_t)HTTP_HEADER_BYTES, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)HTTP_THREADS, MHD_OPTION_END);
 }
 
 http *http_start(const http_options *options, engine *e, metrics *counts, char *error, size_t error_size)
