@@ -6,8 +6,8 @@
 // sm_90a runs the products of a warpgroup (wgmma) while the block makes exponentials, sm_80 the same products one after another (mma.sync).
 // Rows past the count are zeros in shared memory, lse and dot, too: their w is 1, their u 0, and they add 0.
 // Numbers: scores, products, w, u and sums f32; w and u are each rounded once, as operands. Every sum has one fixed order.
-// Shared memory: STAGES x (2 SLABS tiles of 8 KiB, lse and dot of 64 tokens), and 2 SLABS tiles of own rows, which stay there: where they were held in
-// registers through the loop, as left operands, ptxas 13.0 for sm_90a gave these registers to the fragments w and u and did not load them again.
+// Shared memory: STAGES x (2 SLABS tiles of 8 KiB, lse and dot of 64 tokens), and 2 SLABS tiles of own rows, which stay there: where they were held
+// in registers through the loop, as left operands, ptxas 13.0 for sm_90a gave these registers to the fragments w and u and did not load them again.
 #include "lib/tensor.cuh"
 
 namespace attention_backward_tensor {

@@ -16,12 +16,21 @@ float broken() { return uintBitsToFloat(0x7fc00000u); }
 // Components are reached by whole vectors: SwiftShader takes minutes over loops that write v[c].
 uvec4 columns(uint i) { return uvec4(i, i + 1u, i + 2u, i + 3u); }
 
+// `yes` where all bits of `where` are set, `no` where none is. In place of a choice by a bool: AMD's compiler keeps the bools of all words of a row.
+vec4 choose(ivec4 where, vec4 yes, vec4 no)
+{
+    uvec4 bits = uvec4(where);
+    return uintBitsToFloat((floatBitsToUint(yes) & bits) | (floatBitsToUint(no) & ~bits));
+}
+// All bits where a < 0.
+ivec4 below_zero(ivec4 a) { return a >> 31; }
+
 // Four logits of the row at `row` from column i on; LOWEST past its width. Without branches, as judge is: compilers take long over those of many
 // words.
 vec4 logits_at(uint row, uint i)
 {
     uint last = (args.width - 1u) / 4u;
-    return mix(vec4(LOWEST), uintBitsToFloat(quads_logits[row / 4u + min(i / 4u, last)]), lessThan(columns(i), uvec4(args.width)));
+    return choose(below_zero(ivec4(columns(i)) - int(args.width)), uintBitsToFloat(quads_logits[row / 4u + min(i / 4u, last)]), vec4(LOWEST));
 }
 
 // What a lane found in its logits.
@@ -43,7 +52,7 @@ float trouble_of(Judgement j)
     return any(notEqual(j.beaten, uvec4(0u))) ? 1.0 : 0.0;
 }
 // The logits from column i on, with `value` for the target.
-vec4 with_target(vec4 v, uint i, uint target, float value) { return mix(v, vec4(value), equal(columns(i), uvec4(target))); }
+vec4 with_target(vec4 v, uint i, uint target, float value) { return choose(below_zero(ivec4(columns(i) ^ target) - 1), vec4(value), v); }
 
 float largest(vec4 v) { return max(max(v.x, v.y), max(v.z, v.w)); }
 vec4 exps(vec4 v, float top) { return vec4(exp_neg(v.x - top), exp_neg(v.y - top), exp_neg(v.z - top), exp_neg(v.w - top)); }

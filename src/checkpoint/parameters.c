@@ -292,7 +292,7 @@ static bool find_not_finite(const safetensors_tensor *t, uint64_t *index, bool *
 static dart_status check_numbers(const safetensors_tensor *t, base_report *report)
 {
     char text[SHAPE_TEXT];
-    uint64_t flat, at[SAFETENSORS_MAX_RANK];
+    uint64_t flat, at[SAFETENSORS_MAX_RANK] = {0};
     bool is_nan;
     if (!find_not_finite(t, &flat, &is_nan)) return DART_OK;
     uint64_t rest = flat;

@@ -167,8 +167,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 static const char *const valid[] = {
     "{\"model\":\"m\",\"prompt\":[[1,2,3],[0,8]],\"max_tokens\":1,\"temperature\":0,\"logprobs\":1,\"echo\":true,\"seed\":1234}",
-    "{\"prompt\":\"ab <e>\",\"stop\":[\"a\",\"\\u00e9\"],\"max_tokens\":4,\"temperature\":0.0,\"top_p\":0.5,\"top_k\":3,\"min_p\":0.1,"
-    "\"repetition_penalty\":1.1,\"ignore_eos\":true,\"n\":1,\"logit_bias\":{},\"unknown\":{\"a\":[1]}}",
+    "{\"prompt\":\"ab <e>\",\"stop\":[\"a\",\"\\u00e9\"],\"max_tokens\":4,\"temperature\":0.0,\"top_p\":0.5,\"top_k\":3,\"min_p\":0.1}",
+    "{\"prompt\":\"ab\",\"repetition_penalty\":1.1,\"ignore_eos\":true,\"n\":1,\"logit_bias\":{},\"unknown\":{\"a\":[1]}}",
     "{\"prompt\":[\"a\",\"b\"],\"stream\":true,\"stream_options\":{\"include_usage\":true},\"logprobs\":20,\"parse_special\":false}",
     "{\"prompt\":[1],\"max_tokens\":0,\"echo\":true,\"logprobs\":0}",
 };

@@ -191,8 +191,8 @@ bool niah_right(const char *value, const char *answer, size_t bytes)
     for (size_t i = 0; i + length <= bytes; i++) {
         size_t same = 0;
         while (same < length) { /* a value has no capital letters */
-            const char c = answer[i + same], small = c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
-            if (small != value[same]) break;
+            const int c = (unsigned char)answer[i + same], small = c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
+            if (small != (unsigned char)value[same]) break;
             same++;
         }
         if (same == length) return true;

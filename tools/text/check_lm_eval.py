@@ -6,9 +6,9 @@ For the Python of an environment that has lm-eval; PyTorch is not needed:
     pip install tokenizers regex aiohttp requests tenacity tqdm numpy jinja2 more_itertools dill sqlitedict pytablewriter safetensors \\
         datasets evaluate scikit-learn sacrebleu rouge-score word2number typer
 Three tasks are made of the text: the last word of lines (loglikelihood), all of a text (loglikelihood_rolling), and its continuation
-(generate_until). lm-eval runs them, unmodified, with requests one by one and in batches, one after another and at once, as ids and as text, with the server's tokenizer
-and with Hugging Face's. Every log-probability must be the same to 1e-5, relative to its size or 1, every generated text the same, and the rolling one
-what `dartlm eval ppl` says of the same tokens.
+(generate_until). lm-eval runs them, unmodified, with requests one by one and in batches, one after another and at once, as ids and as text,
+with the server's tokenizer and with Hugging Face's. Every log-probability must be the same to 1e-5, relative to its size or 1, every generated
+text the same, and the rolling one what `dartlm eval ppl` says of the same tokens.
 """
 import json
 import os
