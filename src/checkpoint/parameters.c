@@ -307,7 +307,7 @@ static dart_status check_numbers(const safetensors_tensor *t, base_report *repor
 static dart_status check_tensor(const model_parameter *p, const safetensors_tensor *t, base_report *report)
 {
     char is[SHAPE_TEXT], wanted[SHAPE_TEXT];
-    uint64_t shape[3] = {p->shape[0] * p->parts, p->shape[1], p->shape[2]};
+    uint64_t shape[SAFETENSORS_MAX_RANK] = {p->shape[0] * p->parts, p->shape[1], p->shape[2]};
     list_text(shape, p->rank, wanted);
     if (t == NULL) return base_fail(report, DART_BAD_DATA, "tensor %s of shape %s is missing", p->name, wanted);
     if (t->rank != p->rank || memcmp(t->shape, shape, p->rank * sizeof *shape) != 0)
