@@ -27,11 +27,17 @@ def free_port():
         return one.getsockname()[1]
 
 
-def start(ranks, folder, *more, differ=()):
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+LAUNCHERS = [TORCHRUN, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"), ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+             ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")]
+
+
+def start(ranks, folder, *more, differ=(), names=TORCHRUN):
     place = f"127.0.0.1:{free_port()}"
     started = []
     for rank in range(ranks):
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
+        environment = {key: value for key, value in os.environ.items() if not any(key in launcher for launcher in LAUNCHERS)}
+        environment |= dict(zip(names, (str(rank), str(ranks), str(rank))))
         started.append(subprocess.Popen(options(folder, "--ranks", "--rendezvous", place, *more, *(differ if rank == 1 else ())), env=environment,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     return started
@@ -82,6 +88,11 @@ def main():
         if device != "cpu":
             return
         assert files(folder / "one") == files(folder / "two")
+
+        for names in LAUNCHERS[1:]:
+            both = end(start(2, folder / names[0], *steps, names=names))
+            assert [result[0] for result in both] == [0, 0], both
+            assert files(folder / names[0]) == files(folder / "one"), names
 
         many = ("--epochs", "40", "--steps", "150")
         end(start(2, folder / "whole", *many))
