@@ -100,6 +100,7 @@ static dart_status run(const uint8_t *text, size_t size)
     uint8_t *copy = malloc(size > 0 ? size : 1);
     require(copy != NULL);
     memcpy(copy, text, size);
+    random_watch(copy, size);
     const dart_status status = parse(copy, size);
     free(copy);
     return status;
@@ -123,21 +124,21 @@ static int run_file(const char *path)
 
 int main(int argc, char **argv)
 {
+    argc = random_begin(argc, argv, UINT64_C(0x64617274));
     static uint8_t text[CAPACITY];
-    const uint64_t seed = UINT64_C(0x64617274);
     int failed = 0;
     for (int i = 1; i < argc; i++) failed |= run_file(argv[i]);
     if (argc > 1) return failed;
 
-    printf("seed %llu, %u mutations\n", (unsigned long long)seed, ROUNDS);
+    printf("seed %llu, %u mutations\n", (unsigned long long)random_seed, ROUNDS);
     for (size_t v = 0; v < COUNT_OF(valid); v++) {
         const size_t size = strlen(valid[v]);
         memcpy(text, valid[v], size);
         require(run(text, size) == DART_OK);
         for (size_t length = 0; length < size; length++) require(run(text, length) == DART_BAD_DATA);
     }
-    random_state = seed;
-    for (uint32_t round = 0; round < ROUNDS; round++) {
+    random_state = random_seed;
+    for (uint32_t round = 0; random_goes_on(round, ROUNDS); round++) {
         const size_t v = random_below(COUNT_OF(valid));
         size_t size = strlen(valid[v]);
         memcpy(text, valid[v], size);

@@ -160,6 +160,7 @@ static void run(const uint8_t *file, size_t size)
     uint8_t *copy = malloc(size > 0 ? size : 1);
     require(copy != NULL);
     memcpy(copy, file, size);
+    random_watch(copy, size);
     LLVMFuzzerTestOneInput(copy, size);
     free(copy);
 }
@@ -199,13 +200,13 @@ static int run_file(const char *path)
 
 int main(int argc, char **argv)
 {
+    argc = random_begin(argc, argv, UINT64_C(0x64617274));
     static uint8_t file[CAPACITY];
-    const uint64_t seed = UINT64_C(0x64617274);
     int failed = 0;
     for (int i = 1; i < argc; i++) failed |= run_file(argv[i]);
     if (argc > 1) return failed;
 
-    printf("seed %llu, %u mutations\n", (unsigned long long)seed, ROUNDS);
+    printf("seed %llu, %u mutations\n", (unsigned long long)random_seed, ROUNDS);
     for (size_t v = 0; v < COUNT_OF(valid); v++) {
         const size_t size = build(v, file);
         expect(file, size, DART_OK);
@@ -214,8 +215,8 @@ int main(int argc, char **argv)
             expect(file, length, DART_BAD_DATA);
         }
     }
-    random_state = seed;
-    for (uint32_t round = 0; round < ROUNDS; round++) {
+    random_state = random_seed;
+    for (uint32_t round = 0; random_goes_on(round, ROUNDS); round++) {
         size_t size = build(random_below(COUNT_OF(valid)), file);
         for (uint32_t steps = 1 + random_below(4); steps > 0; steps--) size = mutate(file, size);
         run(file, size);

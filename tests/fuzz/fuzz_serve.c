@@ -186,6 +186,7 @@ static void run(const uint8_t *text, size_t size, size_t route)
     require(copy != NULL);
     copy[0] = (uint8_t)route;
     memcpy(copy + 1, text, size);
+    random_watch(copy, size + 1);
     LLVMFuzzerTestOneInput(copy, size + 1);
     free(copy);
 }
@@ -208,6 +209,7 @@ static void check_access(void)
 
 int main(int argc, char **argv)
 {
+    argc = random_begin(argc, argv, UINT64_C(0x73657276));
     static uint8_t text[CAPACITY];
     static char file_text[1 << 20];
     for (int i = 1; i < argc; i++) {
@@ -217,16 +219,15 @@ int main(int argc, char **argv)
         fclose(file);
         printf("%s: %s\n", argv[i], complete(file_text, size) ? "accepted" : "refused");
     }
-    const uint64_t seed = UINT64_C(0x73657276);
-    if (argc == 1) printf("seed %llu, %u mutations\n", (unsigned long long)seed, ROUNDS);
-    random_state = seed;
+    if (argc == 1) printf("seed %llu, %u mutations\n", (unsigned long long)random_seed, ROUNDS);
+    random_state = random_seed;
     check_access();
     for (size_t v = 0; v < COUNT_OF(valid); v++) {
         require(complete(valid[v], strlen(valid[v])));
         for (size_t length = 0; length < strlen(valid[v]); length++) require(!complete(valid[v], length));
     }
     for (size_t v = 0; v < 2; v++) require(convert(tokenizer_bodies[v], strlen(tokenizer_bodies[v]), v == 1));
-    for (uint32_t round = 0; round < ROUNDS && argc == 1; round++) {
+    for (uint32_t round = 0; argc == 1 && random_goes_on(round, ROUNDS); round++) {
         const size_t v = random_below(COUNT_OF(valid) + 2);
         const char *from = v < COUNT_OF(valid) ? valid[v] : tokenizer_bodies[v - COUNT_OF(valid)];
         size_t size = strlen(from);

@@ -124,6 +124,7 @@ static uint8_t *copy_of(const uint8_t *text, size_t size)
     uint8_t *copy = malloc(size > 0 ? size : 1);
     require(copy != NULL);
     memcpy(copy, text, size);
+    random_watch(copy, size);
     return copy;
 }
 
@@ -173,22 +174,23 @@ static void run_text(void)
 
 int main(int argc, char **argv)
 {
+    argc = random_begin(argc, argv, UINT64_C(0x64617274));
     static uint8_t text[CAPACITY];
-    const uint64_t seed = UINT64_C(0x64617274);
     int failed = 0;
     for (int i = 1; i < argc; i++) failed |= run_file(argv[i]);
     if (argc > 1) return failed;
 
-    printf("seed %llu, %u mutations, %u texts\n", (unsigned long long)seed, ROUNDS, TEXTS);
+    printf("seed %llu, %u mutations, %u texts\n", (unsigned long long)random_seed, ROUNDS, TEXTS);
     for (size_t v = 0; v < COUNT_OF(valid); v++) {
         const size_t size = strlen(valid[v]);
         memcpy(text, valid[v], size);
         require(run(text, size) == DART_OK);
         for (size_t length = 0; length < size; length++) require(run(text, length) == DART_BAD_DATA);
     }
-    random_state = seed;
+    random_state = random_seed;
     for (uint32_t round = 0; round < TEXTS; round++) run_text();
-    for (uint32_t round = 0; round < ROUNDS; round++) {
+    for (uint32_t round = 0; random_goes_on(round, ROUNDS); round++) {
+        if (random_end != 0 && round % 8 == 0) run_text();
         const size_t v = random_below(COUNT_OF(valid));
         size_t size = strlen(valid[v]);
         memcpy(text, valid[v], size);

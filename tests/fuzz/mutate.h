@@ -1,12 +1,64 @@
-/* Mutations of files, for fuzz programs. Include once, after defining CAPACITY: the bytes that the buffer of a file has. */
+/* Mutations of files, for fuzz programs. Include once, after defining CAPACITY: the bytes that the buffer of a file has.
+ *
+ * A program's loop is the same in every run, or with `--seed N --seconds N` one of other inputs, for so long. What fails then aborts (a
+ * sanitizer does so where abort_on_error=1), and the input is written to crash-SEED in the current folder. */
 #ifndef DARTLM_TESTS_MUTATE_H
 #define DARTLM_TESTS_MUTATE_H
 
+#include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static uint64_t random_state; /* not 0 */
+static uint64_t random_seed;
+static time_t random_end; /* 0: after so many rounds */
+static const uint8_t *random_input;
+static size_t random_input_size;
+
+/* What the program is at work on. */
+static inline void random_watch(const uint8_t *input, size_t size)
+{
+    random_input = input;
+    random_input_size = size;
+}
+
+static inline void random_crash(int number)
+{
+    char path[40];
+    snprintf(path, sizeof path, "crash-%llu", (unsigned long long)random_seed);
+    FILE *file = random_input != NULL ? fopen(path, "wb") : NULL;
+    if (file != NULL) {
+        fwrite(random_input, 1, random_input_size, file);
+        fclose(file);
+    }
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* Returns how many arguments are left, argv[0] among them, as files to read. */
+static inline int random_begin(int argc, char **argv, uint64_t seed)
+{
+    random_seed = seed;
+    if (argc != 5 || strcmp(argv[1], "--seed") != 0 || strcmp(argv[3], "--seconds") != 0) return argc;
+    random_seed = strtoull(argv[2], NULL, 10);
+    if (random_seed == 0) random_seed = seed;
+    random_end = time(NULL) + (time_t)strtoul(argv[4], NULL, 10);
+    signal(SIGABRT, random_crash);
+    return 1;
+}
+
+static inline bool random_goes_on(uint32_t round, uint32_t rounds)
+{
+    if (random_end == 0) return round < rounds;
+    if (round % 64 != 0 || time(NULL) < random_end) return true;
+    printf("seed %llu: %u rounds\n", (unsigned long long)random_seed, round);
+    return false;
+}
 
 /* Below limit. xorshift64, Marsaglia 2003. */
 static uint32_t random_below(size_t limit)
