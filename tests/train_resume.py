@@ -5,6 +5,7 @@ A run that is stopped, or killed at any moment, goes on to the bytes that a run 
 nothing is lost by that. Moments and damages are random; a failure prints the seed that repeats them.
 """
 import json
+import math
 import pathlib
 import random
 import shutil
@@ -105,6 +106,27 @@ class Runs:
             self.finish(parts, "--resume", *options)
             self.same(parts, f"{' '.join(options)} in two parts", at_once)
         print("  in two parts: the same bytes")
+
+    def shorter_schedule(self):
+        """Up to where the schedule ends, the rates of a run of so many steps; from there the least. The setting stays with the run."""
+        shape = ("--schedule", "cosine", "--min-lr", "0.25", "--lr", "0.001")
+        folder = self.folder()
+        self.finish(folder, *shape, "--schedule-steps", "40", "--steps", "30")
+        rates = [line["lr"] for line in self.lines]
+        self.refuse(folder, "the run has --schedule-steps 40, which was not given", "--resume", *shape)
+        self.refuse(folder, "--schedule-steps 40, not 41", "--resume", *shape, "--schedule-steps", "41")
+        self.finish(folder, "--resume", *shape, "--schedule-steps", "40", "--steps", "60")
+        rates += [line["lr"] for line in self.lines]
+        warm_up = 8
+        for step, rate in enumerate(rates):
+            done = min(max(step - warm_up, 0) / (40 - warm_up), 1)
+            wanted = 0.001 * ((step + 1) / warm_up if step < warm_up else 0.25 + 0.75 * (1 + math.cos(math.pi * done)) / 2)
+            if abs(rate - wanted) > 1e-6 * wanted:  # the options are f32
+                raise AssertionError(f"--schedule-steps 40: rate {rate} in step {step}, not {wanted}")
+        seconds = [line["seconds"] for line in self.lines]
+        if len(rates) != 60 or seconds != sorted(seconds):
+            raise AssertionError(f"{len(rates)} steps, not 60, after {seconds} seconds")
+        self.refuse(self.reference, "--schedule-steps", "--resume", "--schedule-steps", "40")
 
     def in_f16(self):
         """From a loss scale that overflows: steps are skipped until it does not, then it doubles after every 7 good ones."""
@@ -338,6 +360,7 @@ def main():
         try:
             runs.never_stopped()
             runs.in_two_parts()
+            runs.shorter_schedule()
             runs.in_f16()
             runs.momentum_of_zero()
             runs.locked()

@@ -103,9 +103,11 @@ static json_t *setting(const training_task *task, const args_option *option)
     return NULL;
 }
 
-/* Kinds of models that came later, where the model is none of them: runs from before go on. */
-static bool is_late(const dart_model_config *c, const void *option)
+/* Kinds of models and options that came later, where the run has none of them: runs from before go on. */
+static bool is_late(const run *r, const void *option)
 {
+    const dart_model_config *c = r->task->config;
+    if (option == &r->o->schedule_steps) return r->o->schedule_steps == 0;
     return (option == &c->independent_c && !c->independent_c) || ((option == &c->transformer || option == &c->F) && !c->transformer);
 }
 
@@ -115,7 +117,7 @@ static int collect_settings(run *r)
     const training_options *o = r->o;
     r->settings = json_object();
     for (const args_option *option = r->task->syntax->options; option->to != &o->resume; option++) {
-        if (is_late(r->task->config, option->to)) continue;
+        if (is_late(r, option->to)) continue;
         if (!in_f16(o) && (option->to == &o->adam.loss_scale || option->to == &o->adam.scale_steps)) continue;
         if (json_object_set_new(r->settings, option->name, setting(r->task, option)) != 0) return cli_fail_memory();
     }
@@ -131,8 +133,9 @@ static int compare_settings(const run *r, const json_t *had)
         if (before == NULL) return cli_fail("%s: the run does not say what --%s it has", r->task->folder, name);
         if (strcmp(before, now) != 0) return cli_fail("%s: the run has --%s %s, not %s", r->task->folder, name, before, now);
     }
-    if (json_object_size(had) != json_object_size(r->settings))
-        return cli_fail("%s: the run has settings that this program does not know", r->task->folder);
+    json_object_foreach((json_t *)had, name, value)
+        if (json_object_get(r->settings, name) == NULL)
+            return cli_fail("%s: the run has --%s %.40s, which was not given", r->task->folder, name, json_string_value(value));
     return CLI_OK;
 }
 
@@ -221,13 +224,14 @@ static int resume_run(run *r, const dart_trainer_options *options)
 
 /* ---- Steps ---- */
 
-/* Up over the warm-up, then down to a share of the peak. */
+/* Up over the warm-up, then down to a share of the peak, where it stays. */
 static double rate(const run *r, uint32_t step)
 {
     const training_options *o = r->o;
-    const uint32_t steps = r->task->steps;
+    const uint32_t steps = o->schedule_steps > 0 ? o->schedule_steps : r->task->steps;
     if (step < o->warmup) return (double)o->lr * (step + 1) / o->warmup;
-    const double done = steps > o->warmup ? (double)(step - o->warmup) / (steps - o->warmup) : 0;
+    if (step >= steps) step = steps;
+    const double done = steps > o->warmup ? (double)(step - o->warmup) / (steps - o->warmup) : 1;
     const double falls = o->schedule == 2 ? 0.5 * (1 + cos(3.141592653589793 * done)) : 1 - done, least = (double)o->min_lr;
     return (double)o->lr * (least + (1 - least) * falls);
 }
@@ -239,9 +243,9 @@ static int report_step(const run *r, uint32_t step, const dart_train_result *res
     const bool shown = step % r->o->every == 0 || step + 1 == r->end;
     if (!is_first(r)) return CLI_OK;
     if (r->o->common.json && shown) {
-        json_t *line = json_pack("{s:I, s:o, s:f, s:f, s:o, s:f, s:b}", "step", (json_int_t)step, "loss", cli_json_number(result->loss),
+        json_t *line = json_pack("{s:I, s:o, s:f, s:f, s:o, s:f, s:f, s:b}", "step", (json_int_t)step, "loss", cli_json_number(result->loss),
                                  "accuracy", accuracy, "lr", rate(r, step), "norm", cli_json_number(result->norm), "tokens_per_second",
-                                 r->speed, "skipped", result->skipped);
+                                 r->speed, "seconds", (double)(base_now_ns() - r->start) / 1e9, "skipped", result->skipped);
         if (in_f16(r->o)) json_object_set_new(line, "scale", json_integer((json_int_t)result->scale));
         return cli_print_line(line);
     }

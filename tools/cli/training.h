@@ -13,6 +13,7 @@ typedef struct training_options {
     dart_trainer_options adam; /* B, L, seed and storages are the module's business */
     float lr, min_lr;          /* min_lr: share of lr */
     uint32_t warmup, rows;     /* rows 0: all of a step */
+    uint32_t schedule_steps;   /* 0: all */
     int schedule, activations; /* schedule: 1 linear, 2 cosine; activations: a dart_storage */
     uint64_t seed;
     bool resume, profiled, ranked;
@@ -49,6 +50,7 @@ int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_mode
     {"lr", 0, ARGS_F32, "X", &(o).lr, "peak, by default 1e-3", 0, 1e6, false}, \
     {"schedule", 0, ARGS_CHOICE, "linear|cosine", &(o).schedule, "down from the peak, by default linear", 0, 0, false}, \
     {"min-lr", 0, ARGS_F32, "X", &(o).min_lr, "share of the peak where the schedule ends, by default 0", 0, 1, false}, \
+    {"schedule-steps", 0, ARGS_U32, "N", &(o).schedule_steps, "of the schedule, behind which the rate stays; by default all", 1, 0, false}, \
     {"warm-up", 0, ARGS_U32, "N", &(o).warmup, "steps, by default 50", 0, 0, false}, \
     {"beta1", 0, ARGS_F32, "X", &(o).adam.beta1, "by default 0.9", 0, 1, false}, \
     {"beta2", 0, ARGS_F32, "X", &(o).adam.beta2, "by default 0.999", 0, 1, false}, \
