@@ -4,6 +4,7 @@ seeds, and training and a test of recall on it."""
 import csv
 import gzip
 import hashlib
+import importlib.util
 import json
 import pathlib
 import random
@@ -26,6 +27,38 @@ PLACES = {  # a package, a path that is taken from it
     "dict-gcide": "usr/share/dictd/gcide.dict.dz",
     "dict-foldoc": "usr/share/dictd/foldoc.dict.dz",
     "dict-jargon": "usr/share/dictd/jargon.dict.dz",
+}
+
+WIDE = {  # the same of --wide
+    "apache2-doc": "usr/share/doc/apache2-doc/manual/en/a.html",
+    "bash-doc": "usr/share/doc/bash/bashref.html",
+    "clang-14-doc": "usr/share/doc/clang-14/html/_sources/a.txt",
+    "cmake-doc": "usr/share/doc/cmake-data/html/_sources/a.txt",
+    "debian-handbook": "usr/share/doc/debian-handbook/html/en-US/a.html",
+    "debian-policy": "usr/share/doc/debian-policy/policy.html/a.html",
+    "developers-reference": "usr/share/developers-reference/a.html",
+    "dict-wn": "usr/share/dictd/wn.dict.dz",
+    "fortunes": "usr/share/games/fortunes/art",
+    "freebsd-manpages": "usr/share/man/man2/a.2freebsd.gz",
+    "git-doc": "usr/share/doc/git-doc/a.html",
+    "gnome-user-docs": "usr/share/help/C/a.page",
+    "libboost1.74-doc": "usr/share/doc/libboost1.74-doc/doc/html/a.html",
+    "libglib2.0-doc": "usr/share/gtk-doc/html/gio/a.html",
+    "libgtk-3-doc": "usr/share/gtk-doc/html/gdk3/a.html",
+    "llvm-14-doc": "usr/share/doc/llvm-14-doc/html/_sources/a.txt",
+    "maxima-doc": "usr/share/doc/maxima-doc/html/a.html",
+    "nodejs-doc": "usr/share/doc/nodejs/api/a.md.gz",
+    "octave-doc": "usr/share/doc/octave/octave.html/a.html",
+    "python-django-doc": "usr/share/doc/python-django-doc/html/a.html",
+    "sqlite3-doc": "usr/share/doc/sqlite3/a.html",
+    "tcl8.6-doc": "usr/share/man/man3/a.3tcl.gz",
+    "vim-runtime": "usr/share/vim/vim90/doc/a.txt",
+    "zsh-doc": "usr/share/doc/zsh-common/html/a.html",
+    "emacs-el": "usr/share/emacs/28.2/lisp/a.el.gz",
+    "libpython3.11-stdlib": "usr/lib/python3.11/a.py",
+    "perl-modules-5.36": "usr/share/perl/5.36.0/a.pm",
+    "python3-django": "usr/lib/python3/dist-packages/django/a.py",
+    "python3-sympy": "usr/lib/python3/dist-packages/sympy/a.py",
 }
 
 
@@ -105,6 +138,10 @@ def main():
         run(folder / "few", "--packages", folder / "debs", "--limit", "5000")
         assert shards(folder / "few") == documents[:len(shards(folder / "few"))] and 0 < len(shards(folder / "few")) < 5
 
+        if importlib.util.find_spec("tokenizers"):
+            text_shards(sys.argv[1], folder, texts)
+        else:
+            print("the Python package tokenizers is not there: --vocabulary was not tried")
         assert "not empty" in run(folder / "one", "--packages", folder / "debs").stderr
         package(folder / "empty", "perl-doc", {"usr/share/nothing": "x"})
         (folder / "empty/debs/perl-doc_1-2_all.deb").replace(folder / "debs/perl-doc_1-2_all.deb")
@@ -116,6 +153,27 @@ def main():
                               capture_output=True, text=True)
         assert step.returncode == 0, (step.stdout, step.stderr)
         needles(sys.argv[1], folder)
+
+
+def text_shards(program, folder, texts):
+    """Shards of text and their tokenizer: --wide takes more packages, every document is there once, and `dartlm tokenize` ends each."""
+    rng = random.Random(5)
+    texts = dict(texts)
+    for name, path in WIDE.items():
+        texts[name] = prose(rng).replace("\n", " ").strip() + "\n"
+        files = {path: texts[name]} | ({path.replace("/a.", "/b."): "<|endoftext|>" + prose(rng)} if name == "emacs-el" else {})
+        package(folder, name, files)
+        texts[name] += "\n" if name in ("dict-wn", "fortunes") else ""  # behind the last article
+    done = run(folder / "text", "--packages", folder / "debs", "--wide", "--vocabulary", "300")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    documents = (folder / "text/corpus-00.txt").read_text().split("<|endoftext|>")
+    assert sorted(documents) == sorted(texts.values()), (len(documents), len(texts))
+    subprocess.run([program, "tokenize", "--tokenizer", folder / "text", folder / "text/corpus-00.txt", "--out", folder / "tokens"], check=True)
+    data = (folder / "tokens").read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    tokens = struct.unpack(f"<{header['tokens']['shape'][0]}H", data[8 + length:])
+    assert header["__metadata__"]["vocabulary"] == "300" and tokens.count(0) == len(documents) and tokens[-1] == 0
 
 
 def needles(program, folder):
@@ -135,6 +193,16 @@ def needles(program, folder):
         row = bytes(ids[100 * b:100 * b + 100])
         assert row[79:] == row[39:60] and row[79:84] == b"\nKEY=" and row[84:].islower() and row[84:].isalpha(), row
         assert list(places[12 * b:12 * b + 12]) == list(range(87, 99)) and bytes(targets[12 * b:12 * b + 12]) == row[88:]
+    wide = random.Random(3).choices(range(300, 330), k=1000)
+    header = json.dumps({"__metadata__": {"vocabulary": "330"}, "tokens": {"dtype": "U16", "shape": [1000], "data_offsets": [0, 2000]}}).encode()
+    (folder / "wide").write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<1000H", *wide))
+    subprocess.run([NEEDLES, folder / "wide", f"{out}-wide", "--length", "100", "--distance", "40", "--sequences", "9"], check=True)
+    data = pathlib.Path(f"{out}-wide").read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    ids, places = (struct.unpack(f"<{count}i", data[8 + length + at:8 + length + at + 4 * count]) for at, count in ((0, 900), (3600, 108)))
+    for b in range(9):
+        row = ids[100 * b:100 * b + 100]
+        assert row[84:] == row[44:60] and min(row) >= 300 and places[12 * b:12 * b + 12] == tuple(range(87, 99)), row
     assert subprocess.run([NEEDLES, shard, folder / "x", "--length", "100", "--distance", "90"], capture_output=True).returncode == 2
     asked = subprocess.run([program, "eval", "mqar", "--model", folder / "model", "--data", f"{out}-a", "--device", "cpu"], capture_output=True,
                            text=True)
