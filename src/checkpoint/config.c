@@ -210,8 +210,13 @@ static dart_status read_limits(const reader *r, float *dt_min, float *dt_max)
     return DART_OK;
 }
 
-/* The text of a string, or what stands there instead. */
-static const char *reader_text(const json_t *value) { return json_is_string(value) ? json_string_value(value) : "not a string"; }
+/* The text of a string, or what stands there instead; of line ends and tabs, which reports leave, too: a message is a line. */
+static const char *reader_text(const json_t *value)
+{
+    const char *text = json_string_value(value);
+    if (text == NULL) return "not a string";
+    return strpbrk(text, "\n\t") != NULL ? "a text of several lines or columns" : text;
+}
 
 typedef struct feature {
     const char *key;

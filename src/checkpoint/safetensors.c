@@ -78,7 +78,8 @@ static dart_status check_metadata(json_t *metadata, const char *name, base_repor
     if (!json_is_object(metadata)) return base_fail(report, DART_BAD_DATA, "%s: __metadata__ is not an object", name);
     json_object_foreach (metadata, key, value)
         if (!json_is_string(value))
-            return base_fail(report, DART_BAD_DATA, "%s: key %.100s of __metadata__ is not a string", name, key);
+            return base_fail(report, DART_BAD_DATA, "%s: key %.100s of __metadata__ is not a string", name,
+                             strpbrk(key, "\n\t") != NULL ? "of several lines or columns" : key);
     return DART_OK;
 }
 

@@ -214,6 +214,7 @@ static void rejects_what_is_wrong(void **state)
         {"{" BASE ",\"n_groups\":1,\"rms_norm\":false}", DART_UNSUPPORTED, "rms_norm is false"},
         {"{" BASE ",\"n_groups\":1,\"hidden_act\":\"ge\\u001blu\"}", DART_UNSUPPORTED, "hidden_act is ge?lu"},
         {"{\"model_type\":\"gpt2\"}", DART_UNSUPPORTED, "model_type is gpt2"},
+        {"{\"model_type\":\"a\\nb\"}", DART_UNSUPPORTED, "model_type is a text of several lines or columns"},
         {"{\"model_type\":\"llama\"}", DART_BAD_DATA, "vocab_size is missing"},
         {"{" LLAMA ",\"num_attention_heads\":0}", DART_BAD_DATA, "num_attention_heads is 0"},
         {"{" LLAMA ",\"num_attention_heads\":97}", DART_BAD_DATA, "hidden_size 96 is below"},
