@@ -165,6 +165,9 @@ typedef enum dart_state_kind {
 } dart_state_kind;
 /* Bytes on the device, of all layers and sequences. */
 DART_API uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind);
+/* Nanoseconds that the longest submission of this state has occupied the device since the state was made, by the device's clock where it has one:
+ * layers of a piece, decoding steps, clearing and copying of sequences. What slice_ms bounds. */
+DART_API uint64_t dart_state_longest(const dart_state *state);
 
 /* What state-memory attention of one token and layer reads, where it lies on the device: for programs that show what a model attends to.
  * With qn = q / rms(q) and en = e / rms(e), rms(v) = sqrt(mean(v^2) + sma_eps), head h of group g = h / (H / G) computes

@@ -45,9 +45,7 @@ static dart_status copy(dart_state *state, dart_buffer **to, uint32_t tokens, co
                 dart_convert(stream, &(dart_convert_args){.T = (uint32_t)state->positions[b], .W = c->G * c->P,
                                                           .x = part_of(state, state->cache[l], state->cache_tokens, b, values != 0),
                                                           .y = part_of(state, to[l], tokens, b, values != 0)});
-    if (status == DART_OK) status = dart_stream_submit(stream);
-    if (status == DART_OK) status = dart_stream_wait(stream, state->timeout_ns);
-    return model_take_stream(state, stream, status, call);
+    return status == DART_OK ? model_state_run(state, stream, 1, NULL, call) : model_take_stream(state, stream, status, call);
 }
 
 /* Room for exactly that many tokens: what a step splits its sums by depends on it, and so it depends on what the sequences need only. */

@@ -163,8 +163,11 @@ dart_status model_state_run(dart_state *state, dart_stream *stream, uint32_t tim
 
 dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *ns, const char *call)
 {
+    uint64_t took = 0;
     dart_status status = dart_stream_wait(stream, state->timeout_ns);
-    if (status == DART_OK && ns != NULL) status = dart_stream_elapsed(stream, ns);
+    if (status == DART_OK) status = dart_stream_elapsed(stream, &took);
+    if (status == DART_OK && ns != NULL) *ns = took;
+    if (status == DART_OK) state->longest_ns = base_larger(state->longest_ns, took);
     return model_take_stream(state, stream, status, call);
 }
 
@@ -195,8 +198,7 @@ dart_status model_clear_sequences(dart_state *state, uint32_t b, uint32_t B, boo
     status = dart_stream_submit(stream);
     if (status != DART_OK) return model_take_stream(state, stream, status, call);
     *ran = true;
-    status = dart_stream_wait(stream, state->timeout_ns);
-    return model_take_stream(state, stream, status, call);
+    return model_state_wait(state, stream, NULL, call);
 }
 
 dart_status dart_state_reset(dart_state *state, int32_t b)
@@ -235,6 +237,8 @@ uint64_t dart_state_position(const dart_state *state, uint32_t b)
 {
     return state != NULL && b < state->B ? (uint64_t)state->positions[b] : 0;
 }
+
+uint64_t dart_state_longest(const dart_state *state) { return state != NULL ? state->longest_ns : 0; }
 
 uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind)
 {

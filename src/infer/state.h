@@ -80,6 +80,7 @@ struct dart_state {
     dart_status broken;   /* DART_OK, or the status of the call that broke the state */
     uint64_t timeout_ns;  /* of a submission; UINT64_MAX: no limit */
     uint64_t slice_ns;    /* longest time that a submission should take; UINT64_MAX: no limit */
+    uint64_t longest_ns;  /* of a submission so far */
     double step_ns;       /* measured time of one decoding step, 0: not known yet */
     double layer_token_ns; /* measured time of one layer for one token of a piece, 0: not known yet */
     bool sma;

@@ -23,6 +23,7 @@ typedef struct measure {
     double prefill_low, prefill_high, decode_low, decode_high;
     uint64_t state[DART_STATE_KV_CACHE + 1];
     uint64_t device_bytes;
+    double longest; /* seconds of a submission */
     double save, load;   /* seconds, medians; 0: not measured */
     uint64_t file_bytes; /* of a saved state */
 } measure;
@@ -156,6 +157,7 @@ static int run(const cli_session *session, work *w, const plan *p, cli_profile *
     for (int kind = 0; kind <= DART_STATE_KV_CACHE; kind++)
         m->state[kind] = dart_state_bytes(w->state, (dart_state_kind)kind);
     m->device_bytes = dart_device_bytes(session->device);
+    m->longest = (double)dart_state_longest(w->state) / 1e9;
     return CLI_OK;
 }
 
@@ -219,14 +221,14 @@ static json_t *to_json(const cli_session *session, const plan *p, const dart_mod
     }
     json_t *result = json_pack(
         "{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, "
-        "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:I, s:I, s:I, s:o}",
+        "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:f, s:I, s:I, s:I, s:o}",
         "device", session->info.name, "model", name, "parameters", (json_int_t)info->parameters, "weights",
         dart_dtype_name(info->weights), "activations", dart_dtype_name(info->activations), "memories",
         dart_dtype_name(info->memories), "batch", (json_int_t)p->B, "chunk_size", (json_int_t)S, "prefill",
         (json_int_t)p->prefill, "decode", (json_int_t)p->decode, "repeat", (json_int_t)p->repeat,
         "prefill_tokens_per_second", "median", m->prefill, "least", m->prefill_low, "most", m->prefill_high,
         "decode_tokens_per_second", "median", m->decode, "least", m->decode_low, "most", m->decode_high,
-        "ready_seconds", m->ready, "state_bytes", (json_int_t)kept(m), "kv_cache_bytes",
+        "ready_seconds", m->ready, "longest_submission_seconds", m->longest, "state_bytes", (json_int_t)kept(m), "kv_cache_bytes",
         (json_int_t)m->state[DART_STATE_KV_CACHE], "device_bytes", (json_int_t)m->device_bytes, "times", times);
     if (m->save > 0)
         json_object_update_new(result, json_pack("{s:f, s:f, s:I}", "state_save_seconds", m->save, "state_load_seconds", m->load, "state_file_bytes",
@@ -266,6 +268,7 @@ static int print(const cli_session *session, const plan *p, const dart_model_inf
     if (p->decode > 0)
         printf("decode      %s tokens/s (%s to %s), batch %" PRIu32 " x %" PRIu32 "\n", cli_rate(m->decode, number[1]),
                cli_rate(m->decode_low, number[2]), cli_rate(m->decode_high, number[3]), p->B, p->decode);
+    printf("submission  %s, the longest, on the device\n", cli_time(m->longest, number[1]));
     printf("memory      %s on the device, %s of state; a KV cache: %s\n", cli_bytes(m->device_bytes, number[4]),
            cli_bytes(kept(m), number[5]), cli_bytes(m->state[DART_STATE_KV_CACHE], number[6]));
     if (m->save > 0)
