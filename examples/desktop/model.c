@@ -123,6 +123,9 @@ static dart_status begin(model *m, uint32_t n)
     return status;
 }
 
+/* Tokens that are read together where the sequence starts. */
+static uint32_t at_start(const model *m) { return m->options.together < m->options.tokens ? m->options.together : m->options.tokens; }
+
 static dart_status open_model(model *m)
 {
     const dart_vulkan_adopt_args adopt = {
@@ -142,7 +145,7 @@ static dart_status open_model(model *m)
     if (status != DART_OK) return status;
     m->config = info.config;
     sequence_make(&m->sequence, m->config.V, m->options.tokens, m->options.seed);
-    return begin(m, m->options.together < m->options.tokens ? m->options.together : m->options.tokens);
+    return begin(m, at_start(m));
 }
 
 static dart_status take_token(model *m)
@@ -232,7 +235,7 @@ static void *work(void *argument)
     for (bool ended = failed; !failed;) {
         const request r = take_request(m, ended);
         if (r.quit) break;
-        if (r.restart) (void)tell_failure(m, begin(m, 0));
+        if (r.restart) (void)tell_failure(m, begin(m, at_start(m)));
         else if (!same_settings(m, &r)) (void)tell_failure(m, begin(m, (uint32_t)dart_state_position(m->state, 0)));
         if (m->state == NULL) { /* no room for another state */
             pthread_mutex_lock(&m->lock);

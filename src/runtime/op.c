@@ -94,6 +94,14 @@ static bool grow(buffer_list *list)
     return grown != NULL;
 }
 
+/* With the device's own words. */
+static void fail_for_want_of(op_call *call, dart_status status, uint64_t bytes, const char *what)
+{
+    char text[256];
+    base_report_copy(&call->stream->device->report, text, sizeof text);
+    op_fail(call, status, "%llu bytes of %s: %s", (unsigned long long)bytes, what, text);
+}
+
 static bool add_chunk(op_call *call, uint64_t bytes)
 {
     dart_stream *stream = call->stream;
@@ -104,7 +112,7 @@ static bool add_chunk(op_call *call, uint64_t bytes)
     dart_buffer *chunk = NULL;
     const dart_status status = dart_buffer_create(stream->device, bytes < MIN_CHUNK ? MIN_CHUNK : bytes, &chunk);
     if (status != DART_OK) {
-        op_fail(call, status, "%llu bytes of scratch memory", (unsigned long long)bytes);
+        fail_for_want_of(call, status, bytes, "scratch memory");
         return false;
     }
     stream->chunks.buffers[stream->chunks.count++] = chunk;
@@ -150,7 +158,7 @@ static bool add_tickets(op_call *call, uint64_t bytes)
         return true;
     }
     dart_buffer_destroy(&made);
-    op_fail(call, status, "%llu bytes of tickets", (unsigned long long)bytes);
+    fail_for_want_of(call, status, bytes, "tickets");
     return false;
 }
 

@@ -228,6 +228,17 @@ dart_status vk_fail(vk_device *device, VkResult result, const char *call);
         } \
     } while (0)
 
+/* VK of a call that makes `made`: a call that fails leaves garbage there. */
+#define VK_MAKE(device, function, made, arguments) \
+    do { \
+        const VkResult vk_result_ = (device)->vk.function arguments; \
+        if (vk_result_ != VK_SUCCESS) { \
+            (made) = VK_NULL_HANDLE; \
+            status = vk_fail((device), vk_result_, #function); \
+            goto fail; \
+        } \
+    } while (0)
+
 /* ---- Memory ---- */
 
 #define VK_BUFFER_USAGE \

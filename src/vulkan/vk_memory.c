@@ -172,7 +172,7 @@ dart_status vk_memory_create(void *self, uint64_t bytes, void **out)
                                      .size = memory->bytes,
                                      .usage = VK_BUFFER_USAGE,
                                      .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
-    VK(device, vkCreateBuffer, (device->handle, &info, NULL, &memory->buffer));
+    VK_MAKE(device, vkCreateBuffer, memory->buffer, (device->handle, &info, NULL, &memory->buffer));
     VkMemoryRequirements needs;
     device->vk.vkGetBufferMemoryRequirements(device->handle, memory->buffer, &needs);
     base_lock(&device->mutexes[VK_MUTEX_MEMORY]);

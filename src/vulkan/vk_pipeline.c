@@ -32,19 +32,20 @@ dart_status vk_pipelines_create(vk_device *device, const void *cache, size_t cac
         const VkDescriptorSetLayoutCreateInfo set = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
                                                      .bindingCount = count,
                                                      .pBindings = bindings};
-        VK(device, vkCreateDescriptorSetLayout, (device->handle, &set, NULL, &device->set_layouts[count]));
+        VK_MAKE(device, vkCreateDescriptorSetLayout, device->set_layouts[count],
+                (device->handle, &set, NULL, &device->set_layouts[count]));
         const VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
                                                    .setLayoutCount = 1,
                                                    .pSetLayouts = &device->set_layouts[count],
                                                    .pushConstantRangeCount = 1,
                                                    .pPushConstantRanges = &range};
-        VK(device, vkCreatePipelineLayout, (device->handle, &layout, NULL, &device->layouts[count]));
+        VK_MAKE(device, vkCreatePipelineLayout, device->layouts[count], (device->handle, &layout, NULL, &device->layouts[count]));
     }
     /* The driver looks at the bytes' header and starts empty when they are another's. */
     const VkPipelineCacheCreateInfo made = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO,
                                             .initialDataSize = cache_bytes,
                                             .pInitialData = cache};
-    VK(device, vkCreatePipelineCache, (device->handle, &made, NULL, &device->cache));
+    VK_MAKE(device, vkCreatePipelineCache, device->cache, (device->handle, &made, NULL, &device->cache));
     device->pipelines = calloc(vk_spirv_modules_count, sizeof(vk_pipeline *));
     if (device->pipelines == NULL) FAIL(device->report, DART_OUT_OF_MEMORY, "table of pipelines");
 fail:
@@ -98,7 +99,7 @@ static dart_status compile(vk_device *device, const backend_code *of, VkPipeline
     const VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
         .requiredSubgroupSize = matrix ? adapter->matrix_subgroup : adapter->asked_subgroup};
-    VK(device, vkCreateShaderModule, (device->handle, &module_info, NULL, &module));
+    VK_MAKE(device, vkCreateShaderModule, module, (device->handle, &module_info, NULL, &module));
     VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
                                         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                                                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,

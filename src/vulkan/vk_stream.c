@@ -70,7 +70,7 @@ static dart_status record_frame(vk_device *device, vk_stream *stream)
     dart_status status = DART_OK;
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                           .queueFamilyIndex = device->adapter->family};
-    VK(device, vkCreateCommandPool, (device->handle, &pool, NULL, &stream->frame_pool));
+    VK_MAKE(device, vkCreateCommandPool, stream->frame_pool, (device->handle, &pool, NULL, &stream->frame_pool));
     VkCommandBuffer made[2];
     const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                                   .commandPool = stream->frame_pool,
@@ -105,19 +105,19 @@ dart_status vk_stream_create(void *self, void **out)
     if (stream == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "Vulkan stream");
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                           .queueFamilyIndex = device->adapter->family};
-    VK(device, vkCreateCommandPool, (device->handle, &pool, NULL, &stream->pool));
+    VK_MAKE(device, vkCreateCommandPool, stream->pool, (device->handle, &pool, NULL, &stream->pool));
     const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                                   .commandPool = stream->pool,
                                                   .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
                                                   .commandBufferCount = 1};
     VK(device, vkAllocateCommandBuffers, (device->handle, &commands, &stream->commands));
     const VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
-    VK(device, vkCreateFence, (device->handle, &fence, NULL, &stream->fence));
+    VK_MAKE(device, vkCreateFence, stream->fence, (device->handle, &fence, NULL, &stream->fence));
     if (device->adapter->timestamp_bits != 0) {
         const VkQueryPoolCreateInfo times = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                              .queryType = VK_QUERY_TYPE_TIMESTAMP,
                                              .queryCount = queries_of(device)};
-        VK(device, vkCreateQueryPool, (device->handle, &times, NULL, &stream->times));
+        VK_MAKE(device, vkCreateQueryPool, stream->times, (device->handle, &times, NULL, &stream->times));
     }
     TRY(record_frame(device, stream));
     void *dummy = NULL;
@@ -200,7 +200,7 @@ static dart_status add_pool(vk_device *device, vk_stream *stream)
                                              .maxSets = POOL_SETS,
                                              .poolSizeCount = 1,
                                              .pPoolSizes = &size};
-    VK(device, vkCreateDescriptorPool, (device->handle, &info, NULL, &pool->handle));
+    VK_MAKE(device, vkCreateDescriptorPool, pool->handle, (device->handle, &info, NULL, &pool->handle));
     pool->sets = POOL_SETS;
     pool->descriptors = POOL_DESCRIPTORS;
     if (stream->current != NULL) stream->current->next = pool;

@@ -26,7 +26,7 @@ static dart_status transfer_create(vk_device *device, vk_transfer *transfer)
                                        .size = STAGING_BYTES,
                                        .usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
                                        .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
-    VK(device, vkCreateBuffer, (device->handle, &buffer, NULL, &transfer->buffer));
+    VK_MAKE(device, vkCreateBuffer, transfer->buffer, (device->handle, &buffer, NULL, &transfer->buffer));
     VkMemoryRequirements needs;
     device->vk.vkGetBufferMemoryRequirements(device->handle, transfer->buffer, &needs);
     /* Reading uncached memory is many times slower; the device's own memory is left to buffers. */
@@ -37,19 +37,19 @@ static dart_status transfer_create(vk_device *device, vk_transfer *transfer)
     if (type == UINT32_MAX) FAIL(device->report, DART_UNSUPPORTED, "no memory that the host and the device both see");
     const VkMemoryAllocateInfo memory = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .allocationSize = needs.size, .memoryTypeIndex = type};
-    VK(device, vkAllocateMemory, (device->handle, &memory, NULL, &transfer->memory));
+    VK_MAKE(device, vkAllocateMemory, transfer->memory, (device->handle, &memory, NULL, &transfer->memory));
     VK(device, vkBindBufferMemory, (device->handle, transfer->buffer, transfer->memory, 0));
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                           .flags = VK_COMMAND_POOL_CREATE_TRANSIENT_BIT,
                                           .queueFamilyIndex = device->adapter->family};
-    VK(device, vkCreateCommandPool, (device->handle, &pool, NULL, &transfer->pool));
+    VK_MAKE(device, vkCreateCommandPool, transfer->pool, (device->handle, &pool, NULL, &transfer->pool));
     const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                                   .commandPool = transfer->pool,
                                                   .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
                                                   .commandBufferCount = 1};
     VK(device, vkAllocateCommandBuffers, (device->handle, &commands, &transfer->commands));
     const VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
-    VK(device, vkCreateFence, (device->handle, &fence, NULL, &transfer->fence));
+    VK_MAKE(device, vkCreateFence, transfer->fence, (device->handle, &fence, NULL, &transfer->fence));
     void *mapped = NULL;
     VK(device, vkMapMemory, (device->handle, transfer->memory, 0, VK_WHOLE_SIZE, 0, &mapped));
     transfer->mapped = mapped;

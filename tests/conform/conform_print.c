@@ -66,9 +66,10 @@ static void print_json_outcome(suite *s, const target *t, const char *name, cons
         const conform_result *r = &o->results[i];
         fprintf(out,
                 "%s{\"name\": \"%s\", \"l2\": %.3e, \"linf\": %.3e, \"row\": %.3e, \"worst_row\": %llu, \"element\": %llu, \"got\": \"%.9g\", "
-                "\"want\": \"%.9g\", \"tolerance\": %.3e, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
+                "\"want\": \"%.9g\", \"tolerance\": %.3e, \"share\": %.4g, \"against_first\": %.3e, \"digest\": \"%016llx\", \"broken\": %s}",
                 i > 0 ? ", " : "", r->tensor, r->l2, r->linf, r->row, (unsigned long long)r->worst_row, (unsigned long long)r->element, r->got,
-                r->want, r->tolerance, r->against_first, (unsigned long long)r->digest, r->broken ? "true" : "false");
+                r->want, r->tolerance, r->share < 1e9 ? r->share : 1e9, r->against_first, (unsigned long long)r->digest,
+                r->broken ? "true" : "false");
     }
     fprintf(out, "]}");
     fflush(out);

@@ -1,0 +1,392 @@
+#include "driver.h"
+
+#include "base/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind { INSTANCE, DEVICE, QUEUE, COMMANDS, BUFFER, MEMORY, COMMAND_POOL, FENCE, QUERY_POOL, DESCRIPTOR_POOL, DESCRIPTOR_SET, SET_LAYOUT,
+                    PIPELINE_LAYOUT, PIPELINE_CACHE, SHADER_MODULE, PIPELINE, SEMAPHORE, GARBAGE, KINDS } kind;
+
+typedef struct object object;
+struct object {
+    kind kind;
+    bool host, alive;
+    uint8_t *data; /* of memory */
+    object *memory; /* of a buffer */
+    uint64_t bytes, offset;
+    object *next; /* of all */
+};
+
+static struct driver {
+    base_mutex lock;
+    driver_options options;
+    uint32_t calls;
+    const char *failed;
+    bool host;
+    uint32_t alive[2];
+    char misuse[128];
+    object *all; /* dead ones too, until nothing is alive */
+} drv = {.lock = {PTHREAD_MUTEX_INITIALIZER}};
+static object garbage = {.kind = GARBAGE}, queue = {.kind = QUEUE, .alive = true}, physical = {.alive = true}, commands_of_pools = {.kind = COMMANDS},
+              sets_of_pools = {.kind = DESCRIPTOR_SET};
+
+void driver_set(const driver_options *options)
+{
+    drv.options = *options;
+    drv.calls = 0;
+    drv.failed = NULL;
+    drv.misuse[0] = '\0';
+    drv.alive[0] = drv.alive[1] = 0;
+}
+const char *driver_failed(void) { return drv.failed; }
+void driver_host(bool host) { drv.host = host; }
+uint32_t driver_alive(bool of_host) { return drv.alive[of_host]; }
+const char *driver_misuse(void) { return drv.misuse[0] != '\0' ? drv.misuse : NULL; }
+
+static void misuse(const char *call, const char *what)
+{
+    if (drv.misuse[0] == '\0') snprintf(drv.misuse, sizeof drv.misuse, "%s: %s", call, what);
+}
+
+/* Counts a call of the library. Only waiting can time out. */
+static bool fails(const char *call)
+{
+    base_lock(&drv.lock);
+    const bool can = !drv.host && (drv.options.gives != VK_TIMEOUT || strcmp(call, "vkWaitForFences") == 0);
+    const bool now = can && ++drv.calls == drv.options.fail_at;
+    if (now) drv.failed = call;
+    base_unlock(&drv.lock);
+    return now;
+}
+
+static object *make(kind of)
+{
+    object *made = calloc(1, sizeof *made);
+    if (made == NULL) abort();
+    base_lock(&drv.lock);
+    *made = (object){.kind = of, .host = drv.host, .alive = true, .next = drv.all};
+    drv.all = made;
+    drv.alive[made->host]++;
+    base_unlock(&drv.lock);
+    return made;
+}
+
+static void destroy(void *handle, kind of, const char *call)
+{
+    object *o = handle;
+    if (o == NULL) return;
+    base_lock(&drv.lock);
+    if (o->kind != of || !o->alive) misuse(call, o->kind == GARBAGE ? "what a failed call left" : o->alive ? "of another kind" : "a second time");
+    else if (o->host != drv.host) misuse(call, o->host ? "the host's" : "the library's");
+    else {
+        o->alive = false;
+        drv.alive[o->host]--;
+        free(o->data);
+        o->data = NULL;
+    }
+    for (object *next; drv.alive[0] + drv.alive[1] == 0 && drv.all != NULL; drv.all = next) {
+        next = drv.all->next;
+        free(drv.all);
+    }
+    base_unlock(&drv.lock);
+}
+
+#define FUNCTION(result, name, ...) static VKAPI_ATTR result VKAPI_CALL name(__VA_ARGS__)
+/* The name of a fake without its first letter is Vulkan's. */
+#define MAKE(name, type, KIND, info_type, parent) \
+    FUNCTION(VkResult, fvkCreate##name, parent of, const info_type *info, const VkAllocationCallbacks *allocator, type *out) \
+    { \
+        (void)of, (void)info, (void)allocator; \
+        const bool failed = fails("vkCreate" #name); \
+        *out = (type)(void *)(failed ? &garbage : make(KIND)); \
+        return failed ? drv.options.gives : VK_SUCCESS; \
+    }
+#define DESTROY(name, type, KIND) \
+    FUNCTION(void, fvkDestroy##name, VkDevice of, type handle, const VkAllocationCallbacks *allocator) \
+    { \
+        (void)of, (void)allocator; \
+        destroy((void *)handle, KIND, "vkDestroy" #name); \
+    }
+#define BOTH(name, KIND) MAKE(name, Vk##name, KIND, Vk##name##CreateInfo, VkDevice) DESTROY(name, Vk##name, KIND)
+BOTH(CommandPool, COMMAND_POOL)
+BOTH(Fence, FENCE)
+BOTH(QueryPool, QUERY_POOL)
+BOTH(DescriptorPool, DESCRIPTOR_POOL)
+BOTH(DescriptorSetLayout, SET_LAYOUT)
+BOTH(PipelineLayout, PIPELINE_LAYOUT)
+BOTH(PipelineCache, PIPELINE_CACHE)
+BOTH(ShaderModule, SHADER_MODULE)
+BOTH(Semaphore, SEMAPHORE)
+MAKE(Device, VkDevice, DEVICE, VkDeviceCreateInfo, VkPhysicalDevice)
+DESTROY(Buffer, VkBuffer, BUFFER)
+DESTROY(Pipeline, VkPipeline, PIPELINE)
+
+/* ---- Instances ---- */
+
+FUNCTION(VkResult, fvkCreateInstance, const VkInstanceCreateInfo *info, const VkAllocationCallbacks *allocator, VkInstance *out)
+{
+    (void)info, (void)allocator;
+    const bool failed = fails("vkCreateInstance");
+    *out = (VkInstance)(void *)(failed ? &garbage : make(INSTANCE));
+    return failed ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(void, fvkDestroyInstance, VkInstance instance, const VkAllocationCallbacks *allocator)
+{
+    (void)allocator;
+    destroy((void *)instance, INSTANCE, "vkDestroyInstance");
+}
+FUNCTION(void, fvkDestroyDevice, VkDevice device, const VkAllocationCallbacks *allocator)
+{
+    (void)allocator;
+    destroy((void *)device, DEVICE, "vkDestroyDevice");
+}
+FUNCTION(VkResult, fvkEnumerateInstanceVersion, uint32_t *version)
+{
+    *version = VK_API_VERSION_1_3;
+    return VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkEnumerateInstanceExtensionProperties, const char *layer, uint32_t *count, VkExtensionProperties *list)
+{
+    (void)layer, (void)list;
+    *count = 0;
+    return fails("vkEnumerateInstanceExtensionProperties") ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkEnumeratePhysicalDevices, VkInstance instance, uint32_t *count, VkPhysicalDevice *list)
+{
+    (void)instance;
+    *count = 1;
+    if (list != NULL) list[0] = (VkPhysicalDevice)(void *)&physical;
+    return fails("vkEnumeratePhysicalDevices") ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkEnumerateDeviceExtensionProperties, VkPhysicalDevice of, const char *layer, uint32_t *count, VkExtensionProperties *list)
+{
+    (void)of, (void)layer, (void)list;
+    *count = 0;
+    return fails("vkEnumerateDeviceExtensionProperties") ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(void, fvkGetPhysicalDeviceProperties, VkPhysicalDevice of, VkPhysicalDeviceProperties *p)
+{
+    (void)of;
+    *p = (VkPhysicalDeviceProperties){.apiVersion = VK_API_VERSION_1_3, .deviceName = "the tests' driver"};
+    p->deviceType = drv.options.discrete ? VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU : VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    p->limits = (VkPhysicalDeviceLimits){.maxPerStageDescriptorStorageBuffers = 64, .maxDescriptorSetStorageBuffers = 64, .maxPerStageResources = 128,
+                                         .maxComputeWorkGroupInvocations = 1024, .maxComputeWorkGroupSize = {1024, 1024, 64},
+                                         .maxComputeSharedMemorySize = 49152, .maxPushConstantsSize = 256, .minStorageBufferOffsetAlignment = 16,
+                                         .maxStorageBufferRange = 1u << 30, .timestampPeriod = 1, .maxComputeWorkGroupCount = {65535, 65535, 65535}};
+}
+FUNCTION(void, fvkGetPhysicalDeviceProperties2, VkPhysicalDevice of, VkPhysicalDeviceProperties2 *p)
+{
+    fvkGetPhysicalDeviceProperties(of, &p->properties);
+    for (VkBaseOutStructure *at = (VkBaseOutStructure *)p->pNext; at != NULL; at = at->pNext) {
+        if (at->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES) {
+            VkPhysicalDeviceSubgroupProperties *subgroup = (VkPhysicalDeviceSubgroupProperties *)(void *)at;
+            subgroup->subgroupSize = 32;
+            subgroup->supportedStages = VK_SHADER_STAGE_COMPUTE_BIT;
+            subgroup->supportedOperations = 0xff;
+        } else if (at->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES) {
+            VkPhysicalDeviceSubgroupSizeControlProperties *sizes = (VkPhysicalDeviceSubgroupSizeControlProperties *)(void *)at;
+            sizes->minSubgroupSize = sizes->maxSubgroupSize = 32;
+        } else if (at->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES) {
+            ((VkPhysicalDeviceMaintenance4Properties *)(void *)at)->maxBufferSize = 1u << 30;
+        }
+    }
+}
+FUNCTION(void, fvkGetPhysicalDeviceFeatures2, VkPhysicalDevice of, VkPhysicalDeviceFeatures2 *features)
+{
+    (void)of;
+    for (VkBaseOutStructure *at = (VkBaseOutStructure *)features->pNext; at != NULL; at = at->pNext)
+        if (at->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES)
+            ((VkPhysicalDevice16BitStorageFeatures *)(void *)at)->storageBuffer16BitAccess = VK_TRUE;
+}
+FUNCTION(void, fvkGetPhysicalDeviceMemoryProperties, VkPhysicalDevice of, VkPhysicalDeviceMemoryProperties *p)
+{
+    const VkMemoryPropertyFlags host = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    (void)of;
+    *p = (VkPhysicalDeviceMemoryProperties){.memoryTypeCount = 3, .memoryHeapCount = 1,
+                                            .memoryTypes = {{VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0},
+                                                            {host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, 0},
+                                                            {host | VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0}},
+                                            .memoryHeaps = {{UINT64_C(1) << 32, VK_MEMORY_HEAP_DEVICE_LOCAL_BIT}}};
+}
+FUNCTION(void, fvkGetPhysicalDeviceQueueFamilyProperties, VkPhysicalDevice of, uint32_t *count, VkQueueFamilyProperties *list)
+{
+    (void)of;
+    *count = 1;
+    if (list != NULL) list[0] = (VkQueueFamilyProperties){.queueFlags = VK_QUEUE_COMPUTE_BIT, .queueCount = 2, .timestampValidBits = 64};
+}
+
+/* ---- Devices ---- */
+
+FUNCTION(void, fvkGetDeviceQueue, VkDevice device, uint32_t family, uint32_t index, VkQueue *out)
+{
+    (void)device, (void)family, (void)index;
+    *out = (VkQueue)(void *)&queue;
+}
+FUNCTION(VkResult, fvkCreateBuffer, VkDevice device, const VkBufferCreateInfo *info, const VkAllocationCallbacks *allocator, VkBuffer *out)
+{
+    (void)device, (void)allocator;
+    const bool failed = fails("vkCreateBuffer");
+    object *made = failed ? &garbage : make(BUFFER);
+    if (!failed) made->bytes = info->size;
+    *out = (VkBuffer)(void *)made;
+    return failed ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(void, fvkGetBufferMemoryRequirements, VkDevice device, VkBuffer buffer, VkMemoryRequirements *needs)
+{
+    (void)device;
+    *needs = (VkMemoryRequirements){.size = base_round_up(((object *)(void *)buffer)->bytes, 256), .alignment = 256, .memoryTypeBits = 7};
+}
+FUNCTION(VkResult, fvkAllocateMemory, VkDevice device, const VkMemoryAllocateInfo *info, const VkAllocationCallbacks *allocator, VkDeviceMemory *out)
+{
+    (void)device, (void)allocator;
+    const bool failed = fails("vkAllocateMemory");
+    object *made = failed ? &garbage : make(MEMORY);
+    if (!failed && (made->data = calloc(1, (size_t)info->allocationSize)) == NULL) abort();
+    *out = (VkDeviceMemory)(void *)made;
+    return failed ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(void, fvkFreeMemory, VkDevice device, VkDeviceMemory memory, const VkAllocationCallbacks *allocator)
+{
+    (void)device, (void)allocator;
+    destroy((void *)memory, MEMORY, "vkFreeMemory");
+}
+FUNCTION(VkResult, fvkBindBufferMemory, VkDevice device, VkBuffer buffer, VkDeviceMemory memory, VkDeviceSize offset)
+{
+    (void)device;
+    object *o = (object *)(void *)buffer;
+    o->memory = (object *)(void *)memory;
+    o->offset = offset;
+    memset(o->memory->data + offset, 0, (size_t)o->bytes); /* what nobody computes is 0, an id among others */
+    return fails("vkBindBufferMemory") ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkMapMemory, VkDevice device, VkDeviceMemory memory, VkDeviceSize offset, VkDeviceSize size, VkMemoryMapFlags flags, void **out)
+{
+    (void)device, (void)size, (void)flags;
+    const bool failed = fails("vkMapMemory");
+    *out = failed ? &garbage : (void *)(((object *)(void *)memory)->data + offset);
+    return failed ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkAllocateCommandBuffers, VkDevice device, const VkCommandBufferAllocateInfo *info, VkCommandBuffer *out)
+{
+    (void)device;
+    const bool failed = fails("vkAllocateCommandBuffers");
+    for (uint32_t i = 0; i < info->commandBufferCount; i++) out[i] = (VkCommandBuffer)(void *)(failed ? &garbage : &commands_of_pools);
+    return failed ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkAllocateDescriptorSets, VkDevice device, const VkDescriptorSetAllocateInfo *info, VkDescriptorSet *out)
+{
+    (void)device, (void)info;
+    const bool failed = fails("vkAllocateDescriptorSets");
+    *out = (VkDescriptorSet)(void *)(failed ? &garbage : &sets_of_pools);
+    return failed ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkCreateComputePipelines, VkDevice device, VkPipelineCache cache, uint32_t count, const VkComputePipelineCreateInfo *info,
+         const VkAllocationCallbacks *allocator, VkPipeline *out)
+{
+    (void)device, (void)cache, (void)count, (void)info, (void)allocator;
+    const bool failed = fails("vkCreateComputePipelines");
+    *out = (VkPipeline)(void *)(failed ? NULL : make(PIPELINE)); /* of these Vulkan says so */
+    return failed ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkGetPipelineCacheData, VkDevice device, VkPipelineCache cache, size_t *bytes, void *data)
+{
+    (void)device, (void)cache;
+    if (data == NULL) *bytes = 32;
+    else memset(data, 0, *bytes);
+    return fails("vkGetPipelineCacheData") ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkGetQueryPoolResults, VkDevice device, VkQueryPool pool, uint32_t first, uint32_t count, size_t size, void *data,
+         VkDeviceSize stride, VkQueryResultFlags flags)
+{
+    (void)device, (void)pool, (void)first, (void)count, (void)stride, (void)flags;
+    memset(data, 0, size);
+    return fails("vkGetQueryPoolResults") ? drv.options.gives : VK_SUCCESS;
+}
+/* What only has a result, and what has none. The arguments, then their names. */
+#define RESULT(name, arguments, ...) \
+    static VKAPI_ATTR VkResult VKAPI_CALL f##name arguments \
+    { \
+        const void *unused[] = {__VA_ARGS__}; \
+        (void)unused; \
+        return fails(#name) ? drv.options.gives : VK_SUCCESS; \
+    }
+#define NOTHING(name, arguments, ...) \
+    static VKAPI_ATTR void VKAPI_CALL f##name arguments \
+    { \
+        const void *unused[] = {__VA_ARGS__}; \
+        (void)unused; \
+    }
+RESULT(vkResetCommandPool, (VkDevice a, VkCommandPool b, VkCommandPoolResetFlags c),
+       &a, &b, &c)
+RESULT(vkBeginCommandBuffer, (VkCommandBuffer a, const VkCommandBufferBeginInfo *b),
+       &a, &b)
+RESULT(vkEndCommandBuffer, (VkCommandBuffer a),
+       &a)
+RESULT(vkResetFences, (VkDevice a, uint32_t b, const VkFence *c),
+       &a, &b, &c)
+RESULT(vkResetDescriptorPool, (VkDevice a, VkDescriptorPool b, VkDescriptorPoolResetFlags c),
+       &a, &b, &c)
+RESULT(vkQueueSubmit, (VkQueue a, uint32_t b, const VkSubmitInfo *c, VkFence d),
+       &a, &b, &c, &d)
+RESULT(vkWaitForFences, (VkDevice a, uint32_t b, const VkFence *c, VkBool32 d, uint64_t e),
+       &a, &b, &c, &d, &e)
+NOTHING(vkUpdateDescriptorSets, (VkDevice a, uint32_t b, const VkWriteDescriptorSet *c, uint32_t d, const VkCopyDescriptorSet *e),
+        &a, &b, &c, &d, &e)
+NOTHING(vkCmdPipelineBarrier, (VkCommandBuffer a, VkPipelineStageFlags b, VkPipelineStageFlags c, VkDependencyFlags d, uint32_t e,
+        const VkMemoryBarrier *f, uint32_t g, const VkBufferMemoryBarrier *h, uint32_t i, const VkImageMemoryBarrier *j),
+        &a, &b, &c, &d, &e, &f, &g, &h, &i, &j)
+NOTHING(vkCmdBindPipeline, (VkCommandBuffer a, VkPipelineBindPoint b, VkPipeline c),
+        &a, &b, &c)
+NOTHING(vkCmdBindDescriptorSets, (VkCommandBuffer a, VkPipelineBindPoint b, VkPipelineLayout c, uint32_t d, uint32_t e,
+        const VkDescriptorSet *f, uint32_t g, const uint32_t *h),
+        &a, &b, &c, &d, &e, &f, &g, &h)
+NOTHING(vkCmdPushConstants, (VkCommandBuffer a, VkPipelineLayout b, VkShaderStageFlags c, uint32_t d, uint32_t e, const void *f),
+        &a, &b, &c, &d, &e, &f)
+NOTHING(vkCmdDispatch, (VkCommandBuffer a, uint32_t b, uint32_t c, uint32_t d),
+        &a, &b, &c, &d)
+NOTHING(vkCmdResetQueryPool, (VkCommandBuffer a, VkQueryPool b, uint32_t c, uint32_t d),
+        &a, &b, &c, &d)
+NOTHING(vkCmdWriteTimestamp, (VkCommandBuffer a, VkPipelineStageFlagBits b, VkQueryPool c, uint32_t d),
+        &a, &b, &c, &d)
+FUNCTION(void, fvkCmdCopyBuffer, VkCommandBuffer of, VkBuffer from, VkBuffer to, uint32_t count, const VkBufferCopy *regions)
+{
+    const object *a = (const object *)(const void *)from, *b = (const object *)(const void *)to;
+    (void)of;
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(b->memory->data + b->offset + regions[i].dstOffset, a->memory->data + a->offset + regions[i].srcOffset, (size_t)regions[i].size);
+}
+
+/* ---- Finding them ---- */
+
+static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fvkGetDeviceProcAddr(VkDevice device, const char *name)
+{
+    (void)device;
+    return driver_get(NULL, name);
+}
+VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL driver_get(VkInstance instance, const char *name)
+{
+#define NAME(call) {#call, (PFN_vkVoidFunction)f##call}
+    static const struct { const char *name; PFN_vkVoidFunction call; } all[] = {
+        NAME(vkCreateInstance), NAME(vkDestroyInstance), NAME(vkEnumerateInstanceVersion), NAME(vkEnumerateInstanceExtensionProperties),
+        NAME(vkEnumeratePhysicalDevices), NAME(vkEnumerateDeviceExtensionProperties), NAME(vkGetPhysicalDeviceProperties),
+        NAME(vkGetPhysicalDeviceProperties2), NAME(vkGetPhysicalDeviceFeatures2), NAME(vkGetPhysicalDeviceMemoryProperties),
+        NAME(vkGetPhysicalDeviceQueueFamilyProperties), NAME(vkCreateDevice), NAME(vkDestroyDevice), NAME(vkGetDeviceProcAddr),
+        NAME(vkGetDeviceQueue),
+        NAME(vkCreateBuffer), NAME(vkDestroyBuffer), NAME(vkGetBufferMemoryRequirements), NAME(vkAllocateMemory), NAME(vkFreeMemory),
+        NAME(vkBindBufferMemory), NAME(vkMapMemory), NAME(vkCreateCommandPool), NAME(vkDestroyCommandPool), NAME(vkResetCommandPool),
+        NAME(vkAllocateCommandBuffers), NAME(vkBeginCommandBuffer), NAME(vkEndCommandBuffer), NAME(vkCreateFence), NAME(vkDestroyFence),
+        NAME(vkResetFences), NAME(vkWaitForFences), NAME(vkQueueSubmit), NAME(vkCreateQueryPool), NAME(vkDestroyQueryPool),
+        NAME(vkGetQueryPoolResults), NAME(vkCreateDescriptorPool), NAME(vkDestroyDescriptorPool), NAME(vkResetDescriptorPool),
+        NAME(vkAllocateDescriptorSets), NAME(vkUpdateDescriptorSets), NAME(vkCreateDescriptorSetLayout), NAME(vkDestroyDescriptorSetLayout),
+        NAME(vkCreatePipelineLayout), NAME(vkDestroyPipelineLayout), NAME(vkCreatePipelineCache), NAME(vkDestroyPipelineCache),
+        NAME(vkGetPipelineCacheData), NAME(vkCreateShaderModule), NAME(vkDestroyShaderModule), NAME(vkCreateComputePipelines),
+        NAME(vkDestroyPipeline), NAME(vkCreateSemaphore), NAME(vkDestroySemaphore), NAME(vkCmdPipelineBarrier), NAME(vkCmdBindPipeline),
+        NAME(vkCmdBindDescriptorSets), NAME(vkCmdPushConstants), NAME(vkCmdDispatch), NAME(vkCmdResetQueryPool), NAME(vkCmdWriteTimestamp),
+        NAME(vkCmdCopyBuffer)};
+    (void)instance;
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        if (strcmp(all[i].name, name) == 0) return all[i].call;
+    return NULL;
+}

@@ -1,0 +1,27 @@
+/* A Vulkan driver for tests: makes and counts objects, computes nothing, and fails where it is told to. What a failed call was to write is
+ * garbage afterwards, as Vulkan allows: destroying that is noted. Copies between buffers happen when they are recorded. */
+#ifndef DARTLM_TESTS_DRIVER_H
+#define DARTLM_TESTS_DRIVER_H
+
+#include <stdbool.h>
+#include <volk.h>
+
+typedef struct driver_options {
+    bool discrete;    /* buffers lie where the host reads and writes through copies */
+    uint32_t fail_at; /* the n-th call that can give `gives`; 0: none */
+    VkResult gives;
+} driver_options;
+
+/* Begins anew: forgets earlier failures, misuse and objects. */
+void driver_set(const driver_options *options);
+/* The call that failed; NULL: none has. */
+const char *driver_failed(void);
+/* Objects that are made while this is set are the host's: only the host destroys them. */
+void driver_host(bool host);
+/* Objects alive: the host's, or the library's, memory allocations among them. */
+uint32_t driver_alive(bool of_host);
+/* The first misuse: an object destroyed twice, by the wrong call or by whom it does not belong to; NULL: none. */
+const char *driver_misuse(void);
+VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL driver_get(VkInstance instance, const char *name);
+
+#endif
