@@ -1,6 +1,7 @@
 /* Writing files: complete or not at all. */
 #if !defined(_WIN32)
 #define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* madvise */
 #define _FILE_OFFSET_BITS 64
 #endif
 
@@ -22,6 +23,9 @@ typedef HANDLE file_handle;
 #if defined(__linux__)
 #include <sys/mman.h>
 #include <sys/vfs.h>
+#if !defined(MADV_POPULATE_WRITE)
+#define MADV_POPULATE_WRITE 23
+#endif
 #define FILE_MAPS
 #endif
 typedef int file_handle;
@@ -32,8 +36,7 @@ typedef int file_handle;
 #endif
 
 #define FILE_PIECE ((uint64_t)1 << 30) /* a single write of 2 GiB and more is cut short or refused by systems */
-#define FILE_PAGE 4096u               /* at most a page of memory */
-#define FILE_ROOM ((uint64_t)8 << 20) /* found at a time */
+#define FILE_PAGE 4096u               /* bytes of a page of memory */
 #define FILE_NAMES_TRIED 100u
 #define FILE_LINKS_FOLLOWED 40u
 
@@ -52,12 +55,6 @@ struct file_writer {
 #if defined(FILE_MAPS)
     uint8_t *map; /* NULL: written by system calls */
     uint64_t map_bytes;
-    base_thread finder;
-    base_mutex mutex; /* of what follows */
-    base_condition found;
-    uint64_t room; /* bytes from the start for which there are pages */
-    int error;     /* why there are no more; 0: none */
-    bool ends;
 #endif
 };
 
@@ -365,81 +362,44 @@ dart_status file_writer_put(file_writer *writer, uint64_t at, const void *data, 
 
 #if defined(FILE_MAPS)
 
-/* Pages for the next bytes. */
-static int find_room(file_writer *w, uint64_t at)
+static void unmap_file(file_writer *w)
 {
-    const uint64_t left = w->map_bytes - at;
-    int error;
-    do error = posix_fallocate(w->handle, (off_t)at, (off_t)(left < FILE_ROOM ? left : FILE_ROOM));
-    while (error == EINTR);
-    return error;
+    if (w->map != NULL) munmap(w->map, (size_t)w->map_bytes);
+    w->map = NULL;
 }
 
-static void find_all_room(void *argument)
+/* Pages for the bytes, or errno: a page for which there is no room would end the process when it is touched. */
+static bool find_pages(const file_writer *w, uint64_t at, uint64_t bytes)
 {
-    file_writer *w = argument;
-    bool goes_on = true;
-    for (uint64_t at = FILE_ROOM; goes_on && at < w->map_bytes; at += FILE_ROOM) {
-        const int error = find_room(w, at);
-        base_lock(&w->mutex);
-        if (error == 0) w->room = at + FILE_ROOM;
-        w->error = error;
-        goes_on = error == 0 && !w->ends;
-        base_condition_broadcast(&w->found);
-        base_unlock(&w->mutex);
-    }
+    const uint64_t first = at / FILE_PAGE * FILE_PAGE;
+    int result;
+    do result = madvise(w->map + first, (size_t)(at + bytes - first), MADV_POPULATE_WRITE);
+    while (result != 0 && (errno == EINTR || errno == EAGAIN));
+    if (result != 0 && errno == EFAULT) errno = ENOSPC;
+    return result == 0;
 }
 
 bool file_writer_maps(file_writer *writer, uint64_t bytes)
 {
     enum { TMPFS = 0x01021994 };
     struct statfs system;
-    if (writer->kind == WRITER_THROUGH || bytes == 0 || bytes > SIZE_MAX || fstatfs(writer->handle, &system) != 0 || system.f_type != TMPFS)
+    if (writer->kind == WRITER_THROUGH || bytes == 0 || bytes > SIZE_MAX || fstatfs(writer->handle, &system) != 0 || system.f_type != TMPFS ||
+        sysconf(_SC_PAGESIZE) > (long)FILE_PAGE)
         return false;
-    writer->map_bytes = bytes;
-    if (find_room(writer, 0) != 0) return false; /* writing will say why */
+    if (ftruncate(writer->handle, (off_t)bytes) != 0) return false; /* writing will say why */
     void *map = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, writer->handle, 0);
     if (map == MAP_FAILED) return false;
-    if (base_mutex_init(&writer->mutex) != DART_OK) goto unmap;
-    if (base_condition_init(&writer->found) != DART_OK) goto no_condition;
-    writer->room = FILE_ROOM;
     writer->map = map;
-    if (base_thread_start(&writer->finder, find_all_room, writer) == DART_OK) return true;
-    writer->map = NULL;
-    base_condition_destroy(&writer->found);
-no_condition:
-    base_mutex_destroy(&writer->mutex);
-unmap:
-    munmap(map, (size_t)bytes);
+    writer->map_bytes = bytes;
+    if (find_pages(writer, 0, 1)) return true; /* not before Linux 5.14 */
+    unmap_file(writer);
     return false;
 }
 
 dart_status file_writer_place(file_writer *writer, uint64_t at, uint64_t bytes, uint8_t **place)
 {
-    base_lock(&writer->mutex);
-    while (writer->room < at + bytes && writer->error == 0) base_condition_wait(&writer->found, &writer->mutex);
-    const int error = writer->room < at + bytes ? writer->error : 0;
-    base_unlock(&writer->mutex);
     *place = writer->map + at;
-    errno = error;
-    if (error != 0) return file_failed(writer->report, "write", writer->path);
-    /* A page is mapped when it is first touched, which takes as long as copying a few. Here, where each thread does so for itself: a device's
-     * copies take turns. */
-    for (uint64_t i = 0; i < bytes; i += FILE_PAGE) ((volatile uint8_t *)*place)[i] = 0;
-    return DART_OK;
-}
-
-static void unmap_file(file_writer *w)
-{
-    if (w->map == NULL) return;
-    base_lock(&w->mutex);
-    w->ends = true;
-    base_unlock(&w->mutex);
-    base_thread_join(&w->finder);
-    munmap(w->map, (size_t)w->map_bytes);
-    base_condition_destroy(&w->found);
-    base_mutex_destroy(&w->mutex);
-    w->map = NULL;
+    return find_pages(writer, at, bytes) ? DART_OK : file_failed(writer->report, "write", writer->path);
 }
 
 #else
