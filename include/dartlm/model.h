@@ -117,7 +117,7 @@ typedef struct dart_state_options {
     uint32_t B;            /* sequences; 0: 1 */
     uint32_t S;            /* chunk size; 0: the configuration's. It may differ from the chunk size of training. Not for a Transformer. */
     bool no_sma;           /* switch state-memory attention off (the paper's ablation); no effect on other models */
-    uint32_t max_piece;    /* tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
+    uint32_t max_piece;    /* the most tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
     uint32_t memory_block; /* memories of a sequence that are allocated together (a block); 0: the first block has room for 1024
                               tokens, each later one for half as many memories as there are; more if a call needs more. Of a
                               Transformer: tokens by which its cache of keys and values grows */
@@ -125,8 +125,10 @@ typedef struct dart_state_options {
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
                               watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are whole layers of a piece or
-                              whole decoding steps; their number is computed from the measured time of earlier submissions.
-                              Results do not depend on it. */
+                              whole decoding steps; their number is computed from the measured time of earlier submissions,
+                              results do not depend on it. Except on processors, pieces are made so short that a layer fits
+                              on a slow device of its kind, too: the longer the context and the larger the model. That cut
+                              depends on slice_ms and changes results within rounding. dart_state_longest tells what came of it. */
     uint32_t marks;        /* the most marks of a sequence (dart_state_mark), at most 1024; 0: 1 */
     bool keep_queries;     /* decoding steps keep what dart_state_queries returns; small batches then decode in more launches. No effect
                               without state-memory attention */

@@ -11,6 +11,7 @@ typedef struct piece {
     uint32_t b, B, t, L;
     uint32_t T; /* 0: not packed */
     bool last;  /* of its sequences */
+    uint64_t context; /* tokens up to the end of the longest of its sequences */
 } piece;
 
 static uint32_t rows_of(const piece *p) { return p->T > 0 ? p->T : p->B * p->L; }
@@ -92,15 +93,18 @@ static bool fits(const dart_state *state, uint64_t B, uint64_t L)
  * device better than one token's. */
 static uint32_t part_size(const dart_state *state, uint32_t L)
 {
+    const uint32_t rows = model_piece_rows(state, 0);
     const uint32_t good = state->S < 64 ? 64 : state->S > 256 ? 256 : state->S;
     const uint32_t tokens = L < good ? L : good;
-    const uint32_t sequences = state->rows / tokens / state->step * state->step;
+    const uint32_t sequences = rows / tokens / state->step * state->step;
     return sequences < state->step ? state->step : sequences > state->B ? state->B : sequences;
 }
 
-static uint32_t piece_length(const dart_state *state, uint32_t B, uint32_t L)
+/* Of B sequences, of which the longest has `position` tokens so far. */
+static uint32_t piece_length(const dart_state *state, uint32_t B, uint32_t L, uint64_t position)
 {
-    uint32_t length = state->rows / B < L ? state->rows / B : L;
+    const uint32_t whole = state->rows / B < L ? state->rows / B : L, rows = model_piece_rows(state, position + whole);
+    uint32_t length = rows / B < whole ? rows / B : whole;
     if (length == 0) length = 1;
     while (length > 1 && !fits(state, B, length)) length -= length / 4 > 0 ? length / 4 : 1;
     /* Whole chunks where there is room for some: then no later piece cuts one in two. */
@@ -152,7 +156,8 @@ static dart_status record_ends(dart_state *state, dart_stream *stream, const pie
 
 static void note_time(dart_state *state, const piece *p, uint32_t layers, uint64_t ns)
 {
-    state->layer_token_ns = (double)ns / ((double)layers * rows_of(p));
+    state->layer_work_ns = (double)ns / (layers * model_piece_work(state, rows_of(p), p->context));
+    state->layer_context = p->context;
 }
 
 /* One slice runs while the next is recorded. The first ones are short so that the device starts early; recording a layer
@@ -167,9 +172,11 @@ static uint32_t slice_layers(const dart_state *state, const piece *p, uint32_t l
     const uint32_t layers = state->model->config.layers, left = layers - layer;
     const bool runs_aside = state->model->device->info.type != DART_DEVICE_CPU;
     uint32_t wanted = !runs_aside ? left : layer > 0 ? 3 * layer : layers / 12;
-    if (state->slice_ns != UINT64_MAX && !(state->layer_token_ns > 0)) return 1;
+    /* What was measured of another mix of work tells little. */
+    const bool known = state->layer_work_ns > 0 && p->context <= 2 * state->layer_context + state->rows;
+    if (state->slice_ns != UINT64_MAX && !known) return 1;
     if (state->slice_ns != UINT64_MAX) {
-        const double most = (double)state->slice_ns / (state->layer_token_ns * rows_of(p));
+        const double most = SLICE_SHARE * (double)state->slice_ns / (state->layer_work_ns * model_piece_work(state, rows_of(p), p->context));
         if (most < wanted) wanted = (uint32_t)most;
     }
     return wanted < 1 ? 1 : wanted > left ? left : wanted;
@@ -311,8 +318,9 @@ fail:
     return status;
 }
 
-static dart_status run_piece(dart_state *state, const dart_prefill_args *a, const piece *p)
+static dart_status run_piece(dart_state *state, const dart_prefill_args *a, piece *p)
 {
+    for (uint32_t b = p->b; b < p->b + p->B; b++) p->context = base_larger(p->context, (uint64_t)state->positions[b] + part_of(a, p, b));
     const uint32_t layers = state->model->config.layers;
     slice slices[2] = {{.stream = state->prefill}, {.stream = state->ahead}};
     slice *now = &slices[0], *before = &slices[1];
@@ -364,13 +372,14 @@ enum { LEAST_TIMES = 8, LEAST_PADDING = 768 };
  * packing does not do or does not pay. */
 static bool pack(const dart_state *state, const dart_prefill_args *a, uint32_t b, piece *p)
 {
+    const uint32_t rows = model_piece_rows(state, a->L);
     piece grown = {.b = b, .last = true};
     uint64_t filled = 0, packed = 0; /* sequences that have tokens */
     *p = grown;
     for (uint32_t i = b; i < state->B; i++) {
         const uint32_t count = count_of(a, i);
         if (count > 0 && state->positions[i] > 0) break;
-        if (count > state->rows - grown.T) break;
+        if (count > rows - grown.T) break;
         grown.B++;
         grown.T += count;
         if (count > grown.L) grown.L = count;
@@ -388,19 +397,20 @@ static bool pack(const dart_state *state, const dart_prefill_args *a, uint32_t b
 static dart_status run_padded(dart_state *state, const dart_prefill_args *a, uint32_t b, uint32_t end, bool *chosen)
 {
     uint32_t first = end, last = b, longest = 0;
+    uint64_t position = 0;
     for (uint32_t i = b; i < end; i++) {
         const uint32_t count = count_of(a, i);
         if (count == 0) continue;
         if (first == end) first = i;
         last = i;
         if (count > longest) longest = count;
+        position = base_larger(position, (uint64_t)state->positions[i]);
     }
     if (longest == 0) return DART_OK;
     first -= first % state->step;
     piece p = {.b = first, .B = last - first + 1};
-    const uint32_t length = piece_length(state, p.B, longest);
     for (; p.t < longest; p.t += p.L) {
-        p.L = longest - p.t < length ? longest - p.t : length;
+        p.L = piece_length(state, p.B, longest - p.t, position + p.t);
         p.last = p.t + p.L == longest;
         const dart_status status = run_piece(state, a, &p);
         if (status != DART_OK) return status;

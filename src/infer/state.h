@@ -65,6 +65,9 @@ typedef enum model_work {
     WORK_COUNT
 } model_work;
 
+/* Submissions are planned to take this share of the time that one may take: the rest is for what measures do not foresee. */
+#define SLICE_SHARE 0.6
+
 /* The most decoding steps in one submission. */
 #define MODEL_LOG 64u
 
@@ -80,9 +83,12 @@ struct dart_state {
     dart_status broken;   /* DART_OK, or the status of the call that broke the state */
     uint64_t timeout_ns;  /* of a submission; UINT64_MAX: no limit */
     uint64_t slice_ns;    /* longest time that a submission should take; UINT64_MAX: no limit */
+    double most_work;     /* multiplications and additions of a submission that a slow device of its kind has time for; 0: no limit */
+    double token_work, context_work; /* of a layer for a token; for each token before it besides */
     uint64_t longest_ns;  /* of a submission so far */
     double step_ns;       /* measured time of one decoding step, 0: not known yet */
-    double layer_token_ns; /* measured time of one layer for one token of a piece, 0: not known yet */
+    double layer_work_ns; /* measured time of a layer of a piece by its work (model_piece_work), 0: not known yet */
+    uint64_t layer_context; /* tokens before the last of that piece */
     bool sma;
     bool fused;           /* decoding steps use dart_mixer_step */
     bool windowed;        /* decoding steps use dart_window_append, _output and _fold; never together with fused */
@@ -148,6 +154,10 @@ dart_status model_take_stream(dart_state *state, const dart_stream *stream, dart
 
 /* DART_OK, or the status that broke the state. */
 dart_status model_state_usable(dart_state *state, const char *call);
+/* Rows of a piece whose tokens see at most `context` tokens: a layer of it is to fit a submission on slow devices, too. At most state->rows. */
+uint32_t model_piece_rows(const dart_state *state, uint64_t context);
+/* Multiplications and additions of a layer, about. */
+double model_piece_work(const dart_state *state, uint64_t rows, uint64_t context);
 /* Computes sizes, offsets and limits of the state from the options and the model. Allocates nothing. */
 dart_status model_state_plan(dart_state *state, const dart_state_options *options);
 /* Allocates blocks so that every sequence has room for memories 0 .. count - 1. A failure loses no memories. */

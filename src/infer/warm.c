@@ -11,7 +11,7 @@ static void record(dart_state *state, dart_stream *stream, uint32_t L, bool memo
 {
     const dart_tensor last = model_work_tensor(state, WORK_LAST), ends = model_work_tensor(state, WORK_ENDS);
     const model_span span = {.runs = memories, .close_to = memories};
-    const uint32_t room = state->rows / state->B;
+    const uint32_t room = model_piece_rows(state, state->rows) / state->B;
     if (L > room) L = room > 0 ? room : 1;
     const model_pass pass = {.B = state->B, .L = L, .span = span};
     model_record_embedding(state, stream, &pass, L == 1 ? WORK_NEXT : WORK_IDS);

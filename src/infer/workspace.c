@@ -6,6 +6,13 @@
 enum { DEFAULT_ROWS = 1024, DEFAULT_ROWS_DISCRETE = 4096 };
 enum { ALIGNED_ELEMENTS = 64, DEFAULT_SLICE_MS = 100, FUSED_BATCH = 4 };
 
+/* Before anything has been measured, and where a layer of a whole piece takes too long, submissions are bounded by work. So many operations a
+ * second a device computes at least: a multiprocessor of a discrete GPU, another GPU. One H100 (132 multiprocessors) computes 10 to 20 times
+ * as many in these layers. Nothing is cut for a processor, whose submissions keep no screen waiting. */
+#define WORK_MULTIPROCESSOR 150e9
+#define WORK_OTHER 100e9
+enum { UNKNOWN_MULTIPROCESSORS = 16, PIECE_STEP = 64 };
+
 /* Memories and entering states of a piece: beyond this a piece is cut shorter, as small chunks would multiply the scratch. */
 #define CHUNKS_BYTES (UINT64_C(64) << 20)
 #define LOGITS_BYTES (UINT64_C(32) << 20)
@@ -119,6 +126,41 @@ static void place_layer(dart_state *state)
     state->window_bytes = at;
 }
 
+/* The pieces of a call depend on what it asks for and on the device, never on measured times: results have the same bits every time. */
+static void plan_work(dart_state *state)
+{
+    const dart_model_config *c = &state->model->config;
+    const dart_device_info *info = &state->model->device->info;
+    const double W = c->W, I = (double)model_config_inner(c), memory = (double)model_config_memory(c), H = c->H;
+    if (c->transformer) {
+        state->token_work = 2 * (W * model_config_qkv(c) + I * W + (c->neox ? 2.0 : 3.0) * W * c->F);
+        state->context_work = 4 * I;
+    } else {
+        state->token_work = 2 * (W * model_config_in_proj_row(c) + I * W) + 4 * memory + state->S * (2.0 * c->G * c->N + 2 * H * c->P);
+        if (state->sma) state->token_work += 2 * W * model_config_sma_proj(c);
+        if (state->sma) state->context_work = 4 * memory / state->S;
+    }
+    if (state->slice_ns == UINT64_MAX || info->type == DART_DEVICE_CPU) return;
+    const uint32_t multiprocessors = info->multiprocessors != 0 ? info->multiprocessors : UNKNOWN_MULTIPROCESSORS;
+    const double rate = info->type == DART_DEVICE_DISCRETE ? multiprocessors * WORK_MULTIPROCESSOR : WORK_OTHER;
+    state->most_work = SLICE_SHARE * (double)state->slice_ns * 1e-9 * rate;
+}
+
+double model_piece_work(const dart_state *state, uint64_t rows, uint64_t context)
+{
+    return (double)rows * (state->token_work + state->context_work * (double)context);
+}
+
+uint32_t model_piece_rows(const dart_state *state, uint64_t context)
+{
+    if (!(state->most_work > 0)) return state->rows;
+    const double fit = state->most_work / model_piece_work(state, 1, context);
+    if (fit >= state->rows) return state->rows;
+    const uint32_t rows = fit > 1 ? (uint32_t)fit : 1;
+    const uint32_t even = rows > PIECE_STEP ? rows - rows % PIECE_STEP : rows;
+    return even < state->rows ? even : state->rows;
+}
+
 dart_status model_state_plan(dart_state *state, const dart_state_options *options)
 {
     const dart_model *model = state->model;
@@ -154,7 +196,9 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     const uint64_t usual = discrete ? DEFAULT_ROWS_DISCRETE : DEFAULT_ROWS;
     const uint64_t wanted = base_larger(options->max_piece != 0 ? options->max_piece : usual, state->B);
     state->rows = (uint32_t)base_smaller(wanted, base_smaller(state->limit / widest_row(state), INT32_MAX));
-    const uint64_t logits_fit = base_smaller(state->limit, LOGITS_BYTES) / ((uint64_t)c->V * 4);
+    plan_work(state);
+    uint64_t logits_fit = base_smaller(state->limit, LOGITS_BYTES) / ((uint64_t)c->V * 4);
+    if (state->most_work > 0) logits_fit = base_smaller(logits_fit, (uint64_t)(state->most_work / (2.0 * c->V * c->W)));
     state->logits_rows = (uint32_t)base_larger(state->B, base_smaller(state->rows, logits_fit));
     state->chunks_bytes = chunks_bytes(state);
     state->step = 1;

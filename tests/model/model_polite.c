@@ -1,0 +1,153 @@
+/* No submission is longer than slice_ms says: model_polite. On the null backend, with the clock of a slow GPU: 100 GFLOP/s in matrix products and
+ * attention, 100 GB/s for whatever the launches of a submission read or write, in that order. */
+#include "model_cases.h"
+
+#include "runtime/device.h"
+
+enum { TOKENS = 2000, SLICE_MS = 100 };
+#define OPERATION_NS (1 / 100.0)
+#define BYTE_NS (1 / 100.0)
+
+static struct slow_device {
+    const backend *real;
+    backend fake;
+    struct { void *stream; double recorded, took; } streams[8];
+    double longest, all; /* ns of submissions */
+    uint32_t submissions;
+} slow;
+
+static uint32_t place_of(void *stream)
+{
+    for (uint32_t i = 0; i < COUNT_OF(slow.streams); i++) {
+        if (slow.streams[i].stream == NULL) slow.streams[i].stream = stream;
+        if (slow.streams[i].stream == stream) return i;
+    }
+    fail_msg("too many streams");
+    return 0;
+}
+
+static dart_status begin(void *handle, void *stream)
+{
+    slow.streams[place_of(stream)].recorded = 0;
+    return slow.real->stream_begin(handle, stream);
+}
+
+static dart_status launch(void *handle, void *stream, const backend_launch *l)
+{
+    const char *name = kernel_table[l->row->id].name;
+    double operations = 0, bytes = 0;
+    for (uint32_t i = 0; i < kernel_table[l->row->id].bindings_count; i++) bytes += l->bindings[i].memory != NULL ? (double)l->bindings[i].bytes : 0;
+    if (strcmp(name, "linear") == 0) {
+        struct LinearArgs a;
+        memcpy(&a, l->args, sizeof a);
+        operations = 2.0 * a.rows * a.inputs * a.outputs;
+    } else if (strcmp(name, "sma") == 0) {
+        struct SmaArgs a;
+        memcpy(&a, l->args, sizeof a);
+        operations = 4.0 * a.B * a.L * a.H * a.N * a.P * a.count;
+    } else if (strcmp(name, "attention") == 0) {
+        struct AttentionArgs a;
+        memcpy(&a, l->args, sizeof a);
+        operations = 4.0 * a.B * a.L * a.H * a.D * a.C;
+    }
+    slow.streams[place_of(stream)].recorded += operations * OPERATION_NS + bytes * BYTE_NS;
+    return slow.real->stream_launch(handle, stream, l);
+}
+
+static dart_status submit(void *handle, void *stream, uint32_t times)
+{
+    const uint32_t at = place_of(stream);
+    slow.streams[at].took = slow.streams[at].recorded * times;
+    slow.longest = fmax(slow.longest, slow.streams[at].took);
+    slow.all += slow.streams[at].took;
+    slow.submissions++;
+    return slow.real->stream_submit(handle, stream, times);
+}
+
+static dart_status elapsed(void *handle, void *stream, uint64_t *ns)
+{
+    (void)handle;
+    *ns = (uint64_t)slow.streams[place_of(stream)].took;
+    return DART_OK;
+}
+
+static void slow_down(void)
+{
+    slow = (struct slow_device){.real = device->backend, .fake = *device->backend};
+    slow.fake.stream_begin = begin;
+    slow.fake.stream_launch = launch;
+    slow.fake.stream_submit = submit;
+    slow.fake.stream_elapsed = elapsed;
+    device->backend = &slow.fake;
+}
+
+/* As if the sequence had `position` tokens: the null backend reads none of them. */
+static void go_to(dart_state *state, uint64_t position)
+{
+    must(model_memories_reserve(state, state->sma ? (position + TOKENS) / state->S : 0, "go_to"), "model_memories_reserve");
+    must(model_cache_reserve(state, position + TOKENS, "go_to"), "model_cache_reserve");
+    state->positions[0] = (int32_t)position;
+}
+
+/* The first prefill of a state, then others, each behind a context that the state has not measured. */
+static void check_model(const char *name, const dart_model_config *config, const uint64_t *positions, size_t count, dart_storage storage)
+{
+    static int32_t ids[TOKENS];
+    memset(slow.streams, 0, sizeof slow.streams); /* those of an earlier state are gone */
+    dart_model *model = model_of(config, &(dart_model_options){.weights = storage});
+    dart_state *state = state_of(model, NULL);
+    for (size_t i = 0; i < count; i++) {
+        go_to(state, positions[i]);
+        slow.longest = slow.all = 0;
+        slow.submissions = 0;
+        must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = TOKENS, .want = DART_LOGITS_LAST, .sampling = &(dart_sampling){0},
+                                                      .logits = (float[64]){0}}), "dart_prefill");
+        const double most = SLICE_MS * 1e6;
+        print_message("  %s after %llu tokens: %u submissions, %.1f ms on average, %.1f the longest\n", name, (unsigned long long)positions[i],
+                      slow.submissions, slow.all / slow.submissions / 1e6, slow.longest / 1e6);
+        assert_true(slow.longest <= most);
+        assert_true(slow.all / slow.submissions > most / 20); /* and not for nothing */
+    }
+    assert_true((double)dart_state_longest(state) <= SLICE_MS * 1e6);
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+}
+
+/* The layers of a preset: two of them will do, and a small vocabulary. */
+static dart_model_config layers_of(const char *preset)
+{
+    dart_model_config config;
+    must(dart_config_preset(preset, &config), "dart_config_preset");
+    config.layers = 2;
+    config.V = 64;
+    return config;
+}
+
+static void submissions_are_short(void **unused)
+{
+    (void)unused;
+    static const uint64_t far[] = {0, 8192, 131072, 1 << 20}, near[] = {0, 8192, 65536}, bound[] = {0, 8192, 30000};
+    slow_down();
+    dart_model_config config = layers_of("dart-130m");
+    check_model("dart-130m", &config, far, COUNT_OF(far), DART_STORAGE_BF16);
+    config = layers_of("dart-780m");
+    check_model("dart-780m", &config, near, COUNT_OF(near), DART_STORAGE_BF16);
+    config = layers_of("mamba2-780m");
+    check_model("mamba2-780m", &config, far, COUNT_OF(far), DART_STORAGE_BF16);
+    config = (dart_model_config){.transformer = true, .V = 64, .W = 1536, .layers = 2, .H = 24, .P = 64, .G = 24, .F = 4096, .base = 10000,
+                                 .eps = 1e-5f};
+    check_model("a transformer", &config, bound, COUNT_OF(bound), DART_STORAGE_BF16); /* as far as its cache is bound at once */
+    device->backend = slow.real;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(submissions_are_short)};
+    const dart_context_options options = {.without_vulkan = true, .without_cuda = true, .with_null = true};
+    if (dart_context_create(&options, &context) != DART_OK || dart_device_open(context, &(dart_device_options){.spec = "null"}, &device) != DART_OK)
+        return 1;
+    const int failed = cmocka_run_group_tests_name("model_polite", tests, NULL, NULL);
+    dart_device_destroy(&device);
+    dart_context_destroy(&context);
+    return failed;
+}
