@@ -210,6 +210,9 @@ typedef struct dart_device_options {
      * cache that is damaged, or belongs to another device or driver, is ignored. */
     const void *cache;
     size_t cache_bytes;
+    /* Work on the device gives way to that of other queues and programs: a queue of low global priority (Vulkan, with VK_KHR_global_priority or
+     * VK_EXT_global_priority). Where there is none, and for dart_device_adopt, whose queue the host makes, opening fails with DART_UNSUPPORTED. */
+    bool low_priority;
     const char *variant;            /* test hook: of each kernel that has a variant of this name for the call, use that one */
     uint32_t with_capabilities;     /* test hook: bits of DART_CAP_SPEED that the device counts as having, to run variants
                                        that are not meant for it */

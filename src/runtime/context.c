@@ -287,6 +287,9 @@ dart_status context_open_device(dart_context *context, const backend *b, void *i
              kernel_needed_buffers(made->backend->rows));
     if (options->multiprocessors != 0) made->info.multiprocessors = options->multiprocessors;
     if (options->variant != NULL) strcpy(made->variant, options->variant);
+    if (options->low_priority && b->kind != DART_BACKEND_VULKAN)
+        FAIL(&made->report, DART_UNSUPPORTED, "%s: low_priority: the %s backend has no queues of low priority", made->info.name,
+             dart_backend_name(b->kind));
     if (made->profile != NULL && made->backend->stream_times == NULL)
         FAIL(&made->report, DART_UNSUPPORTED, "%s: the %s backend does not time launches", made->info.name,
              dart_backend_name(made->backend->kind));

@@ -70,6 +70,7 @@ typedef struct vk_adapter {
     vk_matrix matrix_f16, matrix_bf16; /* with sums in f32 */
     bool size_control_extension; /* else in the core, or absent */
     bool portability_subset;
+    const char *priority_extension; /* by which queues have global priorities; NULL: there is none */
     bool timeline; /* of an adopted device: timeline semaphores are switched on */
     uint64_t offset_alignment; /* of storage buffers */
 } vk_adapter;
@@ -117,8 +118,8 @@ void vk_instance_load_device(const vk_instance *instance, VkDevice device, struc
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter);
 /* What `capabilities` of the adapter need, the required extensions first. */
 void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted);
-/* A logical device with one queue and what `capabilities` needs switched on. */
-VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities,
+/* A logical device with one queue and what `capabilities` needs switched on. low_priority needs adapter->priority_extension. */
+VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, bool low_priority,
                                 VkDevice *device);
 void vk_quirks_apply(const VkPhysicalDeviceProperties *properties, VkDriverId driver, dart_device_info *info);
 

@@ -41,6 +41,7 @@ typedef struct extension_set {
     bool size_control;
     bool portability_subset;
     bool matrix, matrix2, bfloat16;
+    bool priority_khr, priority_ext;
     bool multiprocessors_nv, multiprocessors_amd; /* the driver tells how many there are */
 } extension_set;
 
@@ -64,6 +65,8 @@ static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevi
         for (uint32_t i = 0; i < count; i++) {
             const char *name = list[i].extensionName;
             if (strcmp(name, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME) == 0) set.size_control = true;
+            if (strcmp(name, VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME) == 0) set.priority_khr = true;
+            if (strcmp(name, VK_EXT_GLOBAL_PRIORITY_EXTENSION_NAME) == 0) set.priority_ext = true;
             if (strcmp(name, "VK_KHR_portability_subset") == 0) set.portability_subset = true;
             if (strcmp(name, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) == 0) set.matrix = true;
             if (strcmp(name, VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME) == 0) set.matrix2 = true;
@@ -305,6 +308,9 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     const bool size_control = core_size_control || extensions.size_control;
     adapter->size_control_extension = extensions.size_control && !core_size_control;
     adapter->portability_subset = extensions.portability_subset;
+    adapter->priority_extension = extensions.priority_khr   ? VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME
+                                  : extensions.priority_ext ? VK_EXT_GLOBAL_PRIORITY_EXTENSION_NAME
+                                                            : NULL;
 
     VkPhysicalDeviceSubgroupSizeControlProperties sizes = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES};
@@ -457,16 +463,20 @@ void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk
     wanted->extensions_count = count;
 }
 
-VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities,
+VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, bool low_priority,
                                 VkDevice *device)
 {
+    const VkDeviceQueueGlobalPriorityCreateInfoKHR low = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR,
+                                                          .globalPriority = VK_QUEUE_GLOBAL_PRIORITY_LOW_KHR};
     const float priority = 1.0f;
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                           .pNext = low_priority ? &low : NULL,
                                            .queueFamilyIndex = adapter->family,
                                            .queueCount = 1,
                                            .pQueuePriorities = &priority};
     vk_wanted wanted;
     vk_capabilities_wanted(adapter, capabilities, &wanted);
+    if (low_priority) wanted.extensions[wanted.extensions_count++] = adapter->priority_extension;
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                      .pNext = wanted.first,
                                      .queueCreateInfoCount = 1,

@@ -21,6 +21,7 @@ static const char *result_name(VkResult result)
         NAME(VK_ERROR_FRAGMENTED_POOL)
         NAME(VK_ERROR_OUT_OF_POOL_MEMORY)
         NAME(VK_ERROR_INVALID_SHADER_NV)
+        NAME(VK_ERROR_NOT_PERMITTED_KHR)
         NAME(VK_ERROR_UNKNOWN)
 #undef NAME
     }
@@ -42,6 +43,7 @@ static dart_status result_status(VkResult result)
     case VK_ERROR_LAYER_NOT_PRESENT:
     case VK_ERROR_EXTENSION_NOT_PRESENT:
     case VK_ERROR_FEATURE_NOT_PRESENT:
+    case VK_ERROR_NOT_PERMITTED_KHR:
     case VK_ERROR_INCOMPATIBLE_DRIVER: return DART_UNSUPPORTED;
     default: return DART_INTERNAL;
     }

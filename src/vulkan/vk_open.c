@@ -10,6 +10,9 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
     const vk_adapter *adapter = &instance->adapters[index];
     if (!adapter->info.usable)
         return base_fail(report, DART_UNSUPPORTED, "%s: %s", adapter->info.name, adapter->info.why_not);
+    if (options->low_priority && (instance->adopted != NULL || adapter->priority_extension == NULL))
+        return base_fail(report, DART_UNSUPPORTED, "low_priority: %s", instance->adopted != NULL ? "the host has made the queue"
+                                                                                                 : "the driver knows no global priorities of queues");
     vk_device *device = calloc(1, sizeof(*device));
     if (device == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "Vulkan device");
     device->instance = instance;
@@ -36,7 +39,8 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
         device->handle = host->device;
     }
     const VkResult result =
-        host != NULL ? VK_SUCCESS : vk_capabilities_enable(instance, adapter, device->capabilities, &device->handle);
+        host != NULL ? VK_SUCCESS : vk_capabilities_enable(instance, adapter, device->capabilities, options->low_priority,
+                                                            &device->handle);
     if (result != VK_SUCCESS) {
         device->handle = VK_NULL_HANDLE;
         TRY(vk_report(report, result, "vkCreateDevice"));

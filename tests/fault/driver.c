@@ -27,6 +27,7 @@ static struct driver {
     bool host;
     uint32_t alive[2];
     char misuse[128];
+    uint32_t priority;
     object *all; /* dead ones too, until nothing is alive */
 } drv = {.lock = {PTHREAD_MUTEX_INITIALIZER}};
 static object garbage = {.kind = GARBAGE}, queue = {.kind = QUEUE, .alive = true}, physical = {.alive = true}, commands_of_pools = {.kind = COMMANDS},
@@ -44,6 +45,8 @@ const char *driver_failed(void) { return drv.failed; }
 void driver_host(bool host) { drv.host = host; }
 uint32_t driver_alive(bool of_host) { return drv.alive[of_host]; }
 const char *driver_misuse(void) { return drv.misuse[0] != '\0' ? drv.misuse : NULL; }
+
+uint32_t driver_priority(void) { return drv.priority; }
 
 static void misuse(const char *call, const char *what)
 {
@@ -119,7 +122,6 @@ BOTH(PipelineLayout, PIPELINE_LAYOUT)
 BOTH(PipelineCache, PIPELINE_CACHE)
 BOTH(ShaderModule, SHADER_MODULE)
 BOTH(Semaphore, SEMAPHORE)
-MAKE(Device, VkDevice, DEVICE, VkDeviceCreateInfo, VkPhysicalDevice)
 DESTROY(Buffer, VkBuffer, BUFFER)
 DESTROY(Pipeline, VkPipeline, PIPELINE)
 
@@ -162,8 +164,9 @@ FUNCTION(VkResult, fvkEnumeratePhysicalDevices, VkInstance instance, uint32_t *c
 }
 FUNCTION(VkResult, fvkEnumerateDeviceExtensionProperties, VkPhysicalDevice of, const char *layer, uint32_t *count, VkExtensionProperties *list)
 {
-    (void)of, (void)layer, (void)list;
-    *count = 0;
+    (void)of, (void)layer;
+    *count = drv.options.extension != NULL;
+    if (list != NULL && *count == 1) snprintf(list->extensionName, sizeof list->extensionName, "%s", drv.options.extension);
     return fails("vkEnumerateDeviceExtensionProperties") ? drv.options.gives : VK_SUCCESS;
 }
 FUNCTION(void, fvkGetPhysicalDeviceProperties, VkPhysicalDevice of, VkPhysicalDeviceProperties *p)
@@ -219,6 +222,20 @@ FUNCTION(void, fvkGetPhysicalDeviceQueueFamilyProperties, VkPhysicalDevice of, u
 
 /* ---- Devices ---- */
 
+FUNCTION(VkResult, fvkCreateDevice, VkPhysicalDevice of, const VkDeviceCreateInfo *info, const VkAllocationCallbacks *allocator, VkDevice *out)
+{
+    (void)of, (void)allocator;
+    const bool failed = fails("vkCreateDevice");
+    *out = (VkDevice)(void *)(failed ? &garbage : make(DEVICE));
+    drv.priority = 0;
+    for (uint32_t i = 0; info != NULL && i < info->enabledExtensionCount; i++)
+        if (drv.options.extension == NULL || strcmp(info->ppEnabledExtensionNames[i], drv.options.extension) != 0)
+            return VK_ERROR_EXTENSION_NOT_PRESENT;
+    for (const VkBaseInStructure *at = info != NULL ? info->pQueueCreateInfos[0].pNext : NULL; at != NULL; at = at->pNext)
+        if (at->sType == VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR)
+            drv.priority = (uint32_t)((const VkDeviceQueueGlobalPriorityCreateInfoKHR *)(const void *)at)->globalPriority;
+    return failed ? drv.options.gives : VK_SUCCESS;
+}
 FUNCTION(void, fvkGetDeviceQueue, VkDevice device, uint32_t family, uint32_t index, VkQueue *out)
 {
     (void)device, (void)family, (void)index;

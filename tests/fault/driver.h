@@ -10,6 +10,7 @@ typedef struct driver_options {
     bool discrete;    /* buffers lie where the host reads and writes through copies */
     uint32_t fail_at; /* the n-th call that can give `gives`; 0: none */
     VkResult gives;
+    const char *extension; /* of devices; NULL: none */
 } driver_options;
 
 /* Begins anew: forgets earlier failures, misuse and objects. */
@@ -22,6 +23,8 @@ void driver_host(bool host);
 uint32_t driver_alive(bool of_host);
 /* The first misuse: an object destroyed twice, by the wrong call or by whom it does not belong to; NULL: none. */
 const char *driver_misuse(void);
+/* The global priority of the queue of the last device that was made; 0: none was asked for. */
+uint32_t driver_priority(void);
 VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL driver_get(VkInstance instance, const char *name);
 
 #endif

@@ -386,10 +386,44 @@ CASES(device_memory_runs_out, VK_ERROR_OUT_OF_DEVICE_MEMORY)
 CASES(the_device_is_lost, VK_ERROR_DEVICE_LOST)
 CASES(waiting_times_out, VK_TIMEOUT)
 
+/* A queue of low priority where the driver has some, and a clear no where it has none. */
+static void work_gives_way(void **unused)
+{
+    (void)unused;
+    static const char *const extensions[] = {NULL, VK_EXT_GLOBAL_PRIORITY_EXTENSION_NAME, VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME};
+    const dart_device_options low = {.spec = "vulkan", .low_priority = true}, none = {.spec = "vulkan"}, cpu = {.spec = "cpu", .low_priority = true};
+    for (size_t i = 0; i < COUNT_OF(extensions); i++) {
+        world w = {.adopts = false};
+        driver_set(&(driver_options){.extension = extensions[i]});
+        assert_int_equal(make_context(&w), DART_OK);
+        assert_int_equal(dart_device_open(w.context, &low, &w.device), extensions[i] != NULL ? DART_OK : DART_UNSUPPORTED);
+        assert_int_equal(driver_priority(), extensions[i] != NULL ? VK_QUEUE_GLOBAL_PRIORITY_LOW_KHR : 0);
+        dart_context_error(w.context, w.text, sizeof w.text);
+        if (extensions[i] == NULL && strstr(w.text, "low_priority") == NULL) fail_msg("%s", w.text);
+        dart_device_destroy(&w.device);
+        assert_int_equal(dart_device_open(w.context, &none, &w.device), DART_OK);
+        assert_int_equal(driver_priority(), 0);
+        dart_device_destroy(&w.device);
+        assert_int_equal(dart_device_open(w.context, &cpu, &w.device), DART_UNSUPPORTED);
+        end(&w);
+        assert_int_equal(driver_alive(false), 0);
+    }
+    world w = {.adopts = true};
+    driver_set(&(driver_options){.extension = VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME});
+    host_open(&w.host);
+    assert_int_equal(make_context(&w), DART_OK);
+    const dart_vulkan_adopt_args args = {.instance = w.host.instance, .physical_device = w.host.physical, .device = w.host.device,
+                                         .get_instance_proc_addr = driver_get, .api_version = VK_API_VERSION_1_3};
+    assert_int_equal(dart_device_adopt(w.context, &args, &low, &w.device), DART_UNSUPPORTED);
+    end(&w);
+    host_close(&w.host);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_runs_out), cmocka_unit_test(device_memory_runs_out),
-                                       cmocka_unit_test(the_device_is_lost), cmocka_unit_test(waiting_times_out)};
+                                       cmocka_unit_test(the_device_is_lost), cmocka_unit_test(waiting_times_out),
+                                       cmocka_unit_test(work_gives_way)};
     if (argc < 2 || argc > 4) {
         fprintf(stderr, "usage: %s DATA_DIR [all | FIRST LAST]\n", argv[0]);
         return 2;
