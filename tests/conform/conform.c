@@ -91,16 +91,17 @@ static void note_variant(void *user, const char *line)
         snprintf(outcome->variants + used, sizeof outcome->variants - used, "%s%s", used > 0 ? " " : "", name);
 }
 
-void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome)
+static void run_and_keep(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome, conform_dump *dump)
 {
     memset(outcome, 0, sizeof *outcome);
-    conform_data d = {.device = device, .c = c, .state = seed, .outcome = outcome};
+    conform_data d = {.device = device, .c = c, .state = seed, .outcome = outcome, .dump = dump};
     const dart_stream_options options = {.trace = note_variant, .trace_user = outcome};
     d.status = dart_stream_create(device, &options, &d.stream);
     if (d.status != DART_OK) dart_device_error(device, outcome->text, sizeof outcome->text);
     if (d.status == DART_OK) ops[op_of(c)].run(&d);
     dart_stream_destroy(&d.stream);
     outcome->tensors = d.tensors_count;
+    if (dump != NULL) conform_dump_inputs(dump, &d);
     conform_destroy(&d);
     outcome->status = d.status;
     /* Only what a device says that it cannot do was not run; any other status is a failure. */
@@ -108,6 +109,22 @@ void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed,
     outcome->passed = d.status == DART_OK && outcome->results_count > 0;
     for (uint32_t i = 0; i < outcome->results_count; i++)
         if (outcome->results[i].broken || !(outcome->results[i].share <= 1)) outcome->passed = false;
+}
+
+void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome)
+{
+    run_and_keep(device, c, seed, outcome, NULL);
+}
+
+bool conform_dump_case(dart_device *device, const conform_case *c, uint64_t seed, const char *path)
+{
+    static conform_outcome outcome;
+    conform_dump dump = {.count = 0};
+    run_and_keep(device, c, seed, &outcome, &dump);
+    conform_release(&outcome);
+    const bool written = conform_dump_write(&dump, path);
+    conform_dump_free(&dump);
+    return written;
 }
 
 void conform_release(conform_outcome *outcome)
@@ -126,7 +143,10 @@ static bool open_as(suite *s, const char *spec, const char *variant, uint32_t cl
                                          .without_capabilities = s->options->no_matrix ? DART_CAP_MATRIX : 0,
                                          .minimum_limits = s->options->minimum_limits};
     char text[256];
-    if (dart_device_open(s->context, &options, device) == DART_OK) return true;
+    if (dart_device_open(s->context, &options, device) == DART_OK) {
+        if (s->options->opened != NULL) s->options->opened(*device);
+        return true;
+    }
     dart_context_error(s->context, text, sizeof text);
     /* A device that was asked for by name and is not there is a failure; one of the listing is not. */
     fprintf(s->options->json ? stderr : s->out, "%s  device %s: %s\n", s->options->devices_count > 0 ? "FAILED " : "NOT RUN", spec, text);
@@ -327,13 +347,32 @@ typedef struct spread {
     atomic_uint next;
 } spread;
 
+static void choose_for(const suite *s, target *t)
+{
+    if (t->info.type != DART_DEVICE_CPU || s->options->jobs > 1) return;
+    t->device->info.capabilities = t->info.capabilities;
+    memcpy(t->device->variant, t->variant, sizeof t->variant);
+}
+
 static void run_target(suite *s, target *t, const conform_case *c, conform_outcome *outcome)
 {
-    if (t->info.type == DART_DEVICE_CPU && s->options->jobs <= 1) {
-        t->device->info.capabilities = t->info.capabilities;
-        memcpy(t->device->variant, t->variant, sizeof t->variant);
-    }
+    choose_for(s, t);
     conform_run_case(t->device, c, s->seed + 1, outcome);
+}
+
+/* The tensors of a case that failed. */
+static void dump_case(suite *s, target *t, const conform_case *c, const char *name, conform_outcome *outcome)
+{
+    if (s->options->dump == NULL || outcome->passed || !outcome->ran || s->dumped == MOST_DUMPS) return;
+    char *const path = outcome->dumped;
+    const int begin = snprintf(path, sizeof outcome->dumped, "%s/", s->options->dump);
+    snprintf(path + begin, sizeof outcome->dumped - (size_t)begin, "%03u %s %s %s.safetensors", ++s->dumped, dart_backend_name(t->info.backend),
+             t->variant[0] != '\0' ? t->variant : "default", name);
+    for (char *at = path + begin; *at != '\0'; at++)
+        if (*at == ' ') *at = '_';
+    choose_for(s, t);
+    if (!conform_dump_case(t->device, c, s->seed + 1, path))
+        snprintf(path, sizeof outcome->dumped, "no file: %.200s cannot be written to", s->options->dump);
 }
 
 static void run_targets(void *argument)
@@ -374,6 +413,7 @@ static void run_case(suite *s, const conform_case *c, const char *name, tally *t
         if (first.ran) compare_devices(&outcome, &first);
         count(&tallies[i], name, &outcome);
         note_rows(s, t, &outcome);
+        dump_case(s, t, c, name, &outcome);
         if (!outcome.ran) s->not_run++;
         else if (outcome.passed) s->passed++;
         else s->failed++;

@@ -80,9 +80,12 @@ typedef struct conform_outcome {
     bool passed;
     uint64_t inputs; /* digest of all tensors' bits before the run: reports compare only where it is the same */
     uint32_t tensors; /* that the runner made */
+    char dumped[300];  /* the file that holds the tensors, "" without one */
 } conform_outcome;
 /* Runs the case twice on the device and compares; the second run must give the same bits. */
 void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome);
+/* Again, with the tensors written to a file (conform_dump.h); false where it cannot be written. */
+bool conform_dump_case(dart_device *device, const conform_case *c, uint64_t seed, const char *path);
 void conform_release(conform_outcome *outcome);
 
 typedef struct conform_options {
@@ -94,6 +97,8 @@ typedef struct conform_options {
     const char *variant;        /* of those that are asked for by name only this one; NULL: all */
     bool list;                  /* only print the names of the cases */
     bool json, verbose;
+    const char *dump;           /* a folder for the tensors of cases that fail, the first few of them; NULL: none */
+    void (*opened)(dart_device *device); /* for tests: called with each device before its first case; may be NULL */
     FILE *report;               /* the JSON besides what goes to `out`; NULL: none */
     bool no_matrix;             /* the devices count as lacking cooperative matrices */
     bool minimum_limits;        /* as in dart_device_options */

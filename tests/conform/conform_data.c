@@ -425,6 +425,7 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
         for (uint64_t i = 0; i < tensor->width; i++) result->values[r * tensor->width + i] = row[i];
     }
     free(row);
+    if (d->dump != NULL) conform_dump_result(d->dump, name, tensor, result->values, expected);
     for (int pass = 0; pass < 2; pass++) {
         const double typical = pass == 1 && written_rows > 0 ? sqrt(size2 / (double)written_rows) : 0;
         for (uint64_t r = 0; r < tensor->rows; r++) {
@@ -491,6 +492,7 @@ void conform_compare_ints(conform_data *d, const char *name, const conform_tenso
     if (d->status != DART_OK || tensor == NULL) return;
     conform_result *result = add_result(d, name);
     result->digest = tensor->digest;
+    if (d->dump != NULL) conform_dump_ints(d->dump, name, tensor, expected);
     for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) {
         int32_t got;
         memcpy(&got, (const char *)tensor->initial + place(tensor, i / tensor->width, i % tensor->width) * sizeof got, sizeof got);

@@ -2,7 +2,7 @@
 #ifndef DARTLM_CONFORM_DATA_H
 #define DARTLM_CONFORM_DATA_H
 
-#include "conform.h"
+#include "conform_dump.h"
 
 enum { MAX_TENSORS = 40 };
 
@@ -24,6 +24,7 @@ typedef struct conform_data {
     uint32_t tensors_count;
     dart_status status; /* sticky */
     conform_outcome *outcome;
+    conform_dump *dump; /* NULL: tensors are not kept */
 } conform_data;
 
 double conform_uniform(conform_data *d, double low, double high);

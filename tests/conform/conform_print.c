@@ -61,6 +61,10 @@ static void print_json_outcome(suite *s, const target *t, const char *name, cons
         fprintf(out, ", \"repeat\": ");
         print_json_text(out, command);
     }
+    if (o->dumped[0] != '\0') {
+        fprintf(out, ", \"dump\": ");
+        print_json_text(out, o->dumped);
+    }
     fprintf(out, ", \"inputs\": \"%016llx\", \"tensors\": [", (unsigned long long)o->inputs);
     for (uint32_t i = 0; i < o->results_count; i++) {
         const conform_result *r = &o->results[i];
@@ -94,6 +98,7 @@ void conform_print_outcome(suite *s, const target *t, const char *name, const co
             if (r->broken || !(r->share <= 1))
                 fprintf(out, "         %-10s element %llu is %.9g, expected %.9g\n", "", (unsigned long long)r->element, r->got, r->want);
         }
+        if (o->dumped[0] != '\0') fprintf(out, "         tensors in %s\n", o->dumped);
         if (!o->passed) fprintf(out, "         on %s, seed %llu; repeat with: %s\n", t->info.name, (unsigned long long)s->seed, command);
     }
     fflush(out); /* what was found is not lost with a run that is stopped */

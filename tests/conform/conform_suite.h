@@ -15,7 +15,7 @@ typedef struct target {
     bool concerned;   /* by the case at hand */
 } target;
 
-enum { MAX_TARGETS = 128, MAX_DEVICES = 16, MAX_ROWS = 1024, MAX_JOBS = 64 };
+enum { MAX_TARGETS = 128, MAX_DEVICES = 16, MAX_ROWS = 1024, MAX_JOBS = 64, MOST_DUMPS = 100 };
 
 typedef struct suite {
     dart_context *context;
@@ -28,6 +28,7 @@ typedef struct suite {
     uint32_t targets_count, devices_count;
     int passed, failed, not_run;
     bool first_json;
+    uint32_t dumped; /* files of tensors */
     bool reached[MAX_DEVICES][MAX_ROWS]; /* rows of the kernel table that some case ran on a device */
 } suite;
 

@@ -26,7 +26,7 @@ int cmd_conform(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
     args_list devices = {.count = 0}, reports = {.count = 0};
-    const char *filter = NULL, *variant = NULL, *report = NULL;
+    const char *filter = NULL, *variant = NULL, *report = NULL, *dump = NULL;
     bool list = false;
     uint64_t seed = 1;
     uint32_t jobs = 0, seeds = 1;
@@ -36,6 +36,7 @@ int cmd_conform(int argc, char **argv)
         {"variant", 0, ARGS_TEXT, "NAME", &variant, "the device's own choice and this variant only", 0, 0, false},
         {"list", 0, ARGS_FLAG, NULL, &list, "print the names of the cases and run none", 0, 0, false},
         {"report", 0, ARGS_TEXT, "FILE", &report, "write JSON there, too, case by case:\ndocs/conformance-report.md", 0, 0, false},
+        {"dump", 0, ARGS_TEXT, "DIR", &dump, "write the tensors of each case that fails there, as safetensors:\ninputs, expected, got", 0, 0, false},
         {"compare", 0, ARGS_LIST, "FILE", &reports,
          "run nothing; given twice: what differs between two reports.\nEnds with 3 if a result that passed no longer does", 0, 0, false},
         {"jobs", 0, ARGS_U32, "N", &jobs, "variants of a case at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64,
@@ -73,6 +74,7 @@ int cmd_conform(int argc, char **argv)
                                          .variant = variant,
                                          .list = list,
                                          .report = file,
+                                         .dump = dump,
                                          .json = common.json,
                                          .verbose = common.verbosity > 0,
                                          .seed = seed,
