@@ -13,11 +13,14 @@ typedef struct plan {
     cli_model_options with;
     uint32_t B, prefill, decode, repeat;
     bool csv, profile;
+    bool staggered;    /* sequence b has prefill - b prefill / 2B tokens, so that windows and chunks end at different steps */
+    float temperature; /* of decoding; 0: greedy */
     const char *state_file; /* NULL: no states are saved */
     bench_saved saved;
 } plan;
 
 typedef struct measure {
+    uint64_t tokens; /* of all prompts */
     double ready; /* seconds until all code was compiled */
     double prefill, decode; /* tokens/s, medians */
     double prefill_low, prefill_high, decode_low, decode_high;
@@ -33,6 +36,8 @@ typedef struct work {
     int32_t *prompt, *first, *ids, *expected; /* B prefill; B; decode B; B + decode B */
     float *logits, *expected_logits; /* B V */
     double *times[2];
+    uint32_t *counts;   /* B: tokens of each prompt */
+    uint64_t tokens;    /* of all prompts */
 } work;
 
 static void release(work *w)
@@ -46,6 +51,7 @@ static void release(work *w)
     free(w->expected_logits);
     free(w->times[0]);
     free(w->times[1]);
+    free(w->counts);
 }
 
 static bool allocate(work *w, const plan *p, uint32_t V)
@@ -58,9 +64,14 @@ static bool allocate(work *w, const plan *p, uint32_t V)
     w->expected_logits = calloc((size_t)p->B * V, sizeof *w->expected_logits);
     w->times[0] = calloc(p->repeat, sizeof(double));
     w->times[1] = calloc(p->repeat, sizeof(double));
+    w->counts = calloc(p->B, sizeof *w->counts);
     if (w->prompt == NULL || w->first == NULL || w->ids == NULL || w->expected == NULL || w->logits == NULL ||
-        w->expected_logits == NULL || w->times[0] == NULL || w->times[1] == NULL)
+        w->expected_logits == NULL || w->times[0] == NULL || w->times[1] == NULL || w->counts == NULL)
         return false;
+    for (uint32_t b = 0; b < p->B; b++) {
+        w->counts[b] = p->prefill - (p->staggered ? (uint32_t)((uint64_t)b * p->prefill / (2 * (uint64_t)p->B)) : 0);
+        w->tokens += w->counts[b];
+    }
     uint32_t random = 1;
     for (size_t i = 0; i < (size_t)p->B * p->prefill; i++) {
         random = random * 1664525u + 1013904223u;
@@ -72,12 +83,13 @@ static bool allocate(work *w, const plan *p, uint32_t V)
 /* One prefill and the steps behind it, timed. */
 static dart_status once(const work *w, const plan *p, cli_profile *profile, double *prefill, double *decode)
 {
-    const dart_sampling greedy = {.temperature = 0};
+    const dart_sampling drawn = {.temperature = p->temperature, .seed = 1};
     const dart_prefill_args args = {.ids = w->prompt,
                                     .L = p->prefill,
+                                    .counts = w->counts,
                                     .want = DART_LOGITS_LAST,
                                     .logits = w->logits,
-                                    .sampling = &greedy,
+                                    .sampling = &drawn,
                                     .next_ids = w->first};
     if (profile != NULL) profile->phase = NULL;
     dart_status status = dart_state_reset(w->state, -1);
@@ -88,7 +100,7 @@ static dart_status once(const work *w, const plan *p, cli_profile *profile, doub
     const uint64_t middle = base_now_ns();
     *prefill = (double)(middle - start) / 1e9;
     if (status != DART_OK || p->decode == 0) return status;
-    const dart_generate_args more = {.n = p->decode, .sampling = &greedy, .ids = w->ids};
+    const dart_generate_args more = {.n = p->decode, .sampling = &drawn, .ids = w->ids};
     if (profile != NULL) profile->phase = "decode";
     status = dart_generate(w->state, &more);
     *decode = (double)(base_now_ns() - middle) / 1e9;
@@ -143,11 +155,12 @@ static int run(const cli_session *session, work *w, const plan *p, cli_profile *
             cold = bench_is_cold(&warm, prefill + decode, base_now_ns());
             continue;
         }
-        w->times[0][timed] = prefill > 0 ? (double)p->B * p->prefill / prefill : 0;
+        w->times[0][timed] = prefill > 0 ? (double)w->tokens / prefill : 0;
         w->times[1][timed] = decode > 0 ? (double)p->B * p->decode / decode : 0;
         timed++;
     }
     cli_progress_end();
+    m->tokens = w->tokens;
     m->prefill = cli_median(w->times[0], p->repeat);
     m->decode = cli_median(w->times[1], p->repeat);
     m->prefill_low = w->times[0][0];
@@ -199,7 +212,7 @@ static uint64_t kept(const measure *m)
     return m->state[DART_STATE_CONVOLUTION] + m->state[DART_STATE_RECURRENT] + m->state[DART_STATE_MEMORIES_USED];
 }
 
-static double seconds_of(uint32_t B, uint32_t tokens, double rate) { return rate > 0 ? (double)B * tokens / rate : 0; }
+static double seconds_of(uint64_t tokens, double rate) { return rate > 0 ? (double)tokens / rate : 0; }
 
 static json_t *to_json(const cli_session *session, const plan *p, const dart_model_info *info, const measure *m)
 {
@@ -211,10 +224,10 @@ static json_t *to_json(const cli_session *session, const plan *p, const dart_mod
     snprintf(decode, sizeof decode, "%.160s %s decode B=%" PRIu32 " N=%" PRIu32 " after %" PRIu32 " S=%" PRIu32, name,
              dart_dtype_name(info->weights), p->B, p->decode, p->prefill, S);
     json_t *times = json_pack("[{s:s, s:s, s:f}]", "case", prefill, "device", session->info.name, "seconds",
-                              seconds_of(p->B, p->prefill, m->prefill));
+                              seconds_of(m->tokens, m->prefill));
     if (p->decode > 0)
         json_array_append_new(times, json_pack("{s:s, s:s, s:f}", "case", decode, "device", session->info.name, "seconds",
-                                               seconds_of(p->B, p->decode, m->decode)));
+                                               seconds_of((uint64_t)p->B * p->decode, m->decode)));
     if (m->save > 0) {
         json_array_append_new(times, json_pack("{s:s+, s:s, s:f}", "case", decode, " save", "device", session->info.name, "seconds", m->save));
         json_array_append_new(times, json_pack("{s:s+, s:s, s:f}", "case", decode, " load", "device", session->info.name, "seconds", m->load));
@@ -327,6 +340,9 @@ int cmd_bench(int argc, char **argv)
         {"prefill", 0, ARGS_U32, "L", &p.prefill, "tokens, by default 512", 1, 1 << 24, false},
         {"decode", 0, ARGS_U32, "N", &p.decode, "steps after it, by default 128", 0, 1 << 24, false},
         {"batch", 0, ARGS_U32, "B", &p.B, "sequences, by default 1", 1, 65536, false},
+        {"staggered", 0, ARGS_FLAG, NULL, &p.staggered,
+         "prompts of different lengths, L to L / 2, as sequences of a server\nhave them", 0, 0, false},
+        {"temperature", 0, ARGS_F32, "T", &p.temperature, "draw the tokens; by default the likeliest one is taken", 0, 1000, false},
         {"repeat", 0, ARGS_U32, "R", &p.repeat, "timed runs, once the device is warm; by default 5", 1, 1000,
          false},
         CLI_STATE(p.with),
