@@ -12,15 +12,14 @@ KERNEL_FUNCTION(window_fold, simt)
     constexpr uint32_t parts = MAX_STATE / 32; // columns of a lane
     const uint32_t N = args.N, P = args.P, lane = threadIdx.x % 32;
     const size_t pitch = size_t(args.H) * P + size_t(args.G) * N;
-    const bool has_open = args.flags & HAS_OPEN, every = args.flags & IS_EVERY;
+    const bool has_open = args.flags & HAS_OPEN, every = args.flags & IS_EVERY, fresh = args.flags & IS_FRESH, step = !every && !fresh;
     FOR_TILES(tile) {
         const uint32_t h = tile % args.H, b = tile / args.H, g = h / (args.H / args.G);
         const Piece piece = piece_of(INTS(window_fold, seq) + args.seq_at, args.flags, 1, b);
-        const uint32_t n = args.flags & IS_FRESH ? 0 : piece.position % args.S % WINDOW + (every ? 0 : 1),
-            m = piece.position / args.S;
-        const bool ends = !every && (piece.position + 1) % args.S == 0, closes = ends && has_open;
+        const uint32_t n = fresh ? 0 : piece.position % args.S % WINDOW + (step ? 1 : 0), m = piece.position / args.S;
+        const bool ends = step && (piece.position + 1) % args.S == 0, closes = ends && has_open;
         const bool in_run = closes && m >= args.first && m - args.first < args.count;
-        if (!every && (piece.count == 0 || (n < WINDOW && !ends))) continue;
+        if ((!every && piece.count == 0) || (step && n < WINDOW && !ends)) continue;
         if (closes ? !in_run : (args.flags & IS_LATER) != 0) continue;
 
         weigh_slots(shared, steps, args.H, b, h, n);
@@ -29,8 +28,8 @@ KERNEL_FUNCTION(window_fold, simt)
         const float keep_h = exp_below(total);
         __syncthreads(); // all threads have read open_decay
         if (threadIdx.x < WINDOW) {
-            float *step = steps + 2 * ((size_t(b) * WINDOW + threadIdx.x) * args.H + h);
-            step[0] = step[1] = 0.0f;
+            float *zero = steps + 2 * ((size_t(b) * WINDOW + threadIdx.x) * args.H + h);
+            zero[0] = zero[1] = 0.0f;
         }
         if (threadIdx.x == 0 && has_open) open_decay[tile] = closes ? 0.0f : total;
         const size_t x_at = args.rows_at + b * WINDOW * pitch + size_t(h) * P,

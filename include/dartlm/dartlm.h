@@ -564,7 +564,8 @@ DART_API dart_status dart_mixer_step(dart_stream *stream, const dart_mixer_step_
  * Between steps the recurrent state is h, open and the window together. Before the first step after dart_ssd, call
  * dart_window_fold with DART_WINDOW_OPEN: it makes hin from h and open, and an empty window. Before the next dart_ssd, call it with
  * DART_WINDOW_CLOSE: h, open and open_decay are then those that dart_ssd would have left. Both modes read the positions of seq as
- * they are before the next token, and ignore the counts.
+ * they are before the next token, and ignore the counts. DART_WINDOW_JOIN is DART_WINDOW_OPEN for the sequences whose count is not 0:
+ * others go on with their windows.
  * x B C, the columns [x|b|c] with C = H P + 2 G N; dt B H; conv_weight C K; conv_bias (optional) C; tail B K-1 C; a_log, dt_bias
  * (optional), d (optional) H; seq B 2; conv B C; y B H P; h, open, open_decay as dart_ssd keeps them, the latter two both or
  * neither; with open, closing must not be empty. The window: rows B dart_window_tokens() (H P + G N); steps f32 B
@@ -572,7 +573,7 @@ DART_API dart_status dart_mixer_step(dart_stream *stream, const dart_mixer_step_
  * (dart_memories) in any float type, whose rounding y then shows. Before DART_WINDOW_OPEN the window may hold anything, but rows
  * must be finite.
  * N and P are multiples of 8. A sequence with a count of 0 stays as it is. */
-typedef enum dart_window_mode { DART_WINDOW_STEP = 0, DART_WINDOW_OPEN, DART_WINDOW_CLOSE } dart_window_mode;
+typedef enum dart_window_mode { DART_WINDOW_STEP = 0, DART_WINDOW_OPEN, DART_WINDOW_CLOSE, DART_WINDOW_JOIN } dart_window_mode;
 typedef struct dart_window_args {
     uint32_t B, H, G, N, P, K, S; /* N, P <= 256; G divides H; 2 <= K <= 8 */
     dart_window_mode mode;        /* dart_window_fold */

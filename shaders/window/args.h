@@ -28,7 +28,8 @@ struct WindowAppendArgs {
 struct WindowOutputArgs { U32 tiles, flags, B, H, G, N, P, S, c_at, c_row, rows_at, hin_at, hin_scale_at, d_at, seq_at, y_at, y_row; };
 
 /* The third launch folds windows that are full or whose chunk closes, with n the number of slots up to the token's own. With IS_EVERY
- * it folds all windows, n = (position mod S) mod WINDOW, and no chunk closes. With IS_FRESH n = 0. With keep as above:
+ * it folds all windows, n = (position mod S) mod WINDOW, and no chunk closes. With IS_FRESH n = 0 and no chunk closes; without IS_EVERY
+ * it then folds the windows of all sequences with a count. With keep as above:
  *   now = keep_-1 open + sum_{k < n} keep_k step_k b_k^T x_k, total = open_decay + the sum of all log-decays;
  *   the chunk closes: h = exp(total) h + now, the memory in to and scale = now normalised, open = 0, open_decay = 0;
  *   otherwise: open = now, open_decay = total;

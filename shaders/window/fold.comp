@@ -32,17 +32,19 @@ void main()
     uint pitch = args.H * args.P + args.G * args.N;
     bool has_open = has(args.flags, HAS_OPEN);
     bool every = has(args.flags, IS_EVERY);
+    bool fresh = has(args.flags, IS_FRESH);
+    bool step = !every && !fresh;
     uint blocks = (args.H + T0 - 1u) / T0;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint b = tile / blocks;
         uint first_h = tile % blocks * T0;
         uint position = seq_position(b);
-        uint n = has(args.flags, IS_FRESH) ? 0u : window_slot(position) + (every ? 0u : 1u);
-        bool ends = !every && (position + 1u) % args.S == 0u;
+        uint n = fresh ? 0u : window_slot(position) + (step ? 1u : 0u);
+        bool ends = step && (position + 1u) % args.S == 0u;
         bool closes = ends && has_open;
         uint m = position / args.S;
         bool in_run = closes && m >= args.first && m - args.first < args.count;
-        if (!every && (seq_count(b, 1u) == 0u || (n < WINDOW && !ends))) continue;
+        if (!every && seq_count(b, 1u) == 0u || step && n < WINDOW && !ends) continue;
         if (closes ? !in_run : has(args.flags, IS_LATER)) continue;
 
         for (uint h = first_h; h < min(first_h + T0, args.H); h++) {

@@ -111,13 +111,14 @@ void cpu_window_fold_plain(const cpu_task *task)
     const size_t N = args->N, P = args->P, H = args->H, b = task->tile / H, h = task->tile % H, g = h / (H / args->G);
     const size_t pitch = H * P + args->G * N, rows_at = args->rows_at + b * WINDOW * pitch;
     const bool has_open = (args->flags & HAS_OPEN) != 0, every = (args->flags & IS_EVERY) != 0;
+    const bool fresh = (args->flags & IS_FRESH) != 0, step = !every && !fresh;
     const cpu_tensor *rows = &task->bindings[BINDING_window_fold_rows], *steps = &task->bindings[BINDING_window_fold_steps];
     const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_window_fold_seq], args->seq_at, (uint32_t)b, 1);
-    const size_t n = args->flags & IS_FRESH ? 0 : slot_of(piece.position, args->S) + !every;
-    const bool ends = !every && (piece.position + 1) % args->S == 0, closes = ends && has_open;
+    const size_t n = fresh ? 0 : slot_of(piece.position, args->S) + step;
+    const bool ends = step && (piece.position + 1) % args->S == 0, closes = ends && has_open;
     const uint32_t m = piece.position / args->S;
     const bool in_run = closes && m >= args->first && m - args->first < args->count;
-    if (!every && (piece.count == 0 || (n < WINDOW && !ends))) return;
+    if ((!every && piece.count == 0) || (step && n < WINDOW && !ends)) return;
     if (closes ? !in_run : (args->flags & IS_LATER) != 0) return;
 
     float keeps[WINDOW], *decay = (float *)task->bindings[BINDING_window_fold_open_decay].data + task->tile;

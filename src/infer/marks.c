@@ -146,6 +146,27 @@ static dart_status check_copies(dart_state *to, const uint32_t *to_b, dart_state
     return base_fail(report, from->broken, "%s: an earlier call on the state to copy from failed half-way", call);
 }
 
+/* Where the state to copy to is in windows, only the windows of the sequences that come are made, and the others go on with theirs. */
+static dart_status record_joining(dart_state *to, const uint32_t *to_b, const dart_state *from, const uint32_t *from_b, uint32_t count,
+                                  const char *call)
+{
+    const dart_model_config *c = &to->model->config;
+    dart_stream *stream = to->prefill;
+    for (uint32_t b = 0; b < to->B; b++) {
+        to->host_seq[2 * b] = to->positions[b];
+        to->host_seq[2 * b + 1] = 0;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        to->host_seq[2 * to_b[i]] = from->positions[from_b[i]];
+        to->host_seq[2 * to_b[i] + 1] = 1;
+        for (uint32_t l = 0; l < c->layers; l++)
+            model_record_clear(stream, to->windows[l], to->rows_at, to->model->activations, to_b[i], 1, model_window_elements(c));
+    }
+    to->seq_current = false;
+    const dart_status status = model_state_write(to, WORK_SEQ, 0, to->host_seq, 2 * (uint64_t)to->B, call);
+    return status == DART_OK ? model_take_stream(to, stream, model_record_fold(to, stream, DART_WINDOW_JOIN), call) : status;
+}
+
 static dart_status copy_sequences(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count, const char *call)
 {
     base_report *report = &to->report;
@@ -155,16 +176,17 @@ static dart_status copy_sequences(dart_state *to, const uint32_t *to_b, dart_sta
     TRY(check_copies(to, to_b, from, from_b, count, call));
     if (count == 0 || (to == from && to_b[0] == from_b[0])) return DART_OK;
     for (uint32_t i = 0; i < count; i++) longest = base_larger(longest, (uint64_t)from->positions[from_b[i]]);
-    const bool chosen = from->chosen && (to->chosen || to->B == 1);
+    const bool chosen = from->chosen && (to->chosen || to->B == 1), joins = to->in_windows && from != to;
     TRY(make_seen(to, from->B, &seen, call));
     TRY(model_memories_reserve(to, to->sma ? longest / to->S : 0, call));
     TRY(model_cache_reserve(to, longest, call));
-    TRY(model_windows_close(to, call));
+    if (!joins) TRY(model_windows_close(to, call));
     if (from != to) TRY(model_take(report, &from->report, model_windows_close(from, call), call));
     if (chosen) TRY(model_take(report, &from->report, model_state_read(from, WORK_NEXT, 0, from->host_next, from->B, call), call));
     TRY(model_take(report, &from->report, read_seen(from, 0, from->B, seen, call), call));
     TRY(model_take_stream(to, to->prefill, dart_stream_begin(to->prefill), call));
     for (uint32_t i = 0; i < count; i++) record_sequence(to->prefill, to, to_b[i], from, from_b[i]);
+    if (joins) TRY(record_joining(to, to_b, from, from_b, count, call));
     TRY(run_recorded(to, to->prefill, call));
     to->chosen = false;
     for (uint32_t i = 0; i < count; i++) {

@@ -120,7 +120,8 @@ dart_status model_block_backward(dart_stream *stream, const model_block_args *ar
 dart_status model_block_step(dart_stream *stream, const model_block_args *args);
 /* One token of every sequence through `window`, for many sequences. */
 dart_status model_block_window_step(dart_stream *stream, const model_block_args *args);
-/* DART_WINDOW_OPEN before the first model_block_window_step, DART_WINDOW_CLOSE before the next model_block_piece. */
+/* DART_WINDOW_OPEN before the first model_block_window_step, DART_WINDOW_JOIN for sequences that come later, DART_WINDOW_CLOSE before the next
+ * model_block_piece. */
 dart_status model_block_window_turn(dart_stream *stream, const model_block_args *args, dart_window_mode mode);
 
 #endif

@@ -21,11 +21,12 @@ typedef struct window_case {
     conform_tensor *window, *steps, *hin, *hin_scale;
 } window_case;
 
-/* Row t: the pairs of step t; row L: those after the last one. */
+/* Row t: the pairs of step t; row L: those after the last one. Rows L + 1 and L + 2: the positions of step 1, counts of 1 for every other
+ * sequence. */
 static conform_tensor *pairs_of(conform_data *d, const window_case *k)
 {
     const conform_case *c = d->c;
-    int32_t *pairs = malloc(2 * sizeof *pairs * c->B * (c->L + 1));
+    int32_t *pairs = malloc(2 * sizeof *pairs * c->B * (c->L + 3));
     if (pairs == NULL) abort();
     for (uint32_t t = 0; t <= c->L; t++)
         for (uint32_t b = 0; b < c->B; b++) {
@@ -33,7 +34,13 @@ static conform_tensor *pairs_of(conform_data *d, const window_case *k)
             pairs[2 * (t * c->B + b)] = k->seq.pos[b] + taken;
             pairs[2 * (t * c->B + b) + 1] = (int32_t)t < count ? 1 : -1 - (int32_t)b; /* counts as 0 */
         }
-    conform_tensor *made = conform_ints(d, c->L + 1, 2 * (uint64_t)c->B, pairs);
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t b = 0; b < c->B; b++) {
+            int32_t *pair = &pairs[2 * ((c->L + 1 + i) * c->B + b)];
+            pair[0] = pairs[2 * (c->B + b)];
+            pair[1] = b % 2 == i;
+        }
+    conform_tensor *made = conform_ints(d, c->L + 3, 2 * (uint64_t)c->B, pairs);
     free(pairs);
     return made;
 }
@@ -82,6 +89,21 @@ static dart_tensor step_of(const conform_data *d, const conform_tensor *tensor, 
     return part;
 }
 
+/* Sequences leave their windows behind step 0 and come back in two lots. */
+static void rejoin(conform_data *d, dart_window_args *a)
+{
+    const uint32_t L = d->c->L;
+    const dart_tensor all = a->seq;
+    a->mode = DART_WINDOW_CLOSE;
+    dart_window_fold(d->stream, a);
+    a->mode = DART_WINDOW_JOIN;
+    for (uint32_t i = 0; i < 2; i++) {
+        a->seq.offset = all.offset + (uint64_t)(L + i) * 2 * d->c->B;
+        dart_window_fold(d->stream, a);
+    }
+    a->seq = all;
+}
+
 static void record(conform_data *d, window_case *k)
 {
     const conform_case *c = d->c;
@@ -101,9 +123,12 @@ static void record(conform_data *d, window_case *k)
         a.y = step_of(d, k->y, of);
         a.seq = k->seqs->t;
         a.seq.offset += (uint64_t)t * 2 * c->B;
-        a.mode = t == 0 ? DART_WINDOW_OPEN : DART_WINDOW_CLOSE;
+        a.mode = t == 0 ? DART_WINDOW_OPEN : DART_WINDOW_JOIN;
+        if (t == c->L) dart_window_fold(d->stream, &a); /* nothing joins: all counts are 0 */
+        if (t == c->L) a.mode = DART_WINDOW_CLOSE;
         if (t == 0 || t == c->L) dart_window_fold(d->stream, &a);
         if (t == c->L) break;
+        if (t == 1) rejoin(d, &a);
         a.mode = DART_WINDOW_STEP;
         dart_window_append(d->stream, &a);
         dart_window_output(d->stream, &a);

@@ -188,6 +188,45 @@ static void several_are_copied(void **unused)
     dart_model_destroy(&model);
 }
 
+/* Sequences join others that are amid their windows: each goes on as it does alone, and those that were there before as well. */
+static void some_join_later(void **unused)
+{
+    (void)unused;
+    static const uint32_t counts[B] = {3, 17, 40, 8}, places[B] = {4, 1, 5, 2};
+    enum { MORE = 6, STEPS = 45, FIRST = 7 }; /* windows fill, and chunks close, before and behind the join */
+    dart_model *model = model_for_windows();
+    int32_t *ids = ids_of(B, small.V), wanted[STEPS][B], got[STEPS][MORE], next[B];
+    const dart_sampling greedy = {0};
+    for (mode how = PLAIN; how < MODES; how++) {
+        dart_state *from = state_in(model, how, B), *to = state_in(model, how, MORE);
+        const dart_prefill_args prompts = {.ids = ids, .ids_row = L, .L = 40, .counts = counts, .sampling = &greedy, .next_ids = next};
+        must(dart_prefill(from, &prompts), "dart_prefill");
+        must(dart_generate(from, &(dart_generate_args){.n = STEPS, .sampling = &greedy, .ids = wanted[0]}), "dart_generate");
+        must(dart_state_reset(from, -1), "dart_state_reset");
+        must(dart_prefill(from, &prompts), "dart_prefill");
+        for (uint32_t lot = 0, done = 0, more = FIRST; lot < 2; lot++, done += more, more = STEPS - done) {
+            dart_sampling sampling[MORE] = {{.idle = true}, {.idle = true}, {.idle = true}, {.idle = true}, {.idle = true}, {.idle = true}};
+            int32_t given[MORE] = {0};
+            must(dart_state_copy_several(to, &places[2 * lot], from, (uint32_t[]){2 * lot, 2 * lot + 1}, 2), "dart_state_copy_several");
+            for (uint32_t b = 0; b < 2 * lot + 2; b++) {
+                sampling[places[b]].idle = false;
+                given[places[b]] = b < 2 * lot ? got[done - 1][places[b]] : next[b];
+            }
+            must(dart_decode(to, &(dart_decode_args){.ids = given, .sampling = sampling, .sampling_count = MORE, .next_ids = got[done]}),
+                 "dart_decode");
+            must(dart_generate(to, &(dart_generate_args){.n = more - 1, .sampling = sampling, .sampling_count = MORE, .ids = got[done + 1]}),
+                 "dart_generate");
+            for (uint32_t i = 0; i < more; i++)
+                for (uint32_t b = 0; b < 2 * lot + 2; b++)
+                    assert_int_equal(got[done + i][places[b]], wanted[b < 2 * lot ? done + i : i][b]);
+        }
+        dart_state_destroy(&to);
+        dart_state_destroy(&from);
+    }
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +234,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(all_may_be_idle),
         cmocka_unit_test(places_do_not_matter),
         cmocka_unit_test(several_are_copied),
+        cmocka_unit_test(some_join_later),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
 }

@@ -98,9 +98,10 @@ void window(void **unused)
     GOOD(window_output, a.hin = f32, a.hin_scale.buffer = NULL);
     GOOD(window_fold, a.mode = DART_WINDOW_OPEN, a.closing_count = 0);
     GOOD(window_fold, a.mode = DART_WINDOW_CLOSE);
+    GOOD(window_fold, a.mode = DART_WINDOW_JOIN, a.closing_count = 0);
     GOOD(window_fold, a.open.buffer = a.open_decay.buffer = NULL, a.closing_count = 0);
     BAD(window_fold, a.closing_count = 0); /* nowhere for what closes */
-    BAD(window_fold, a.mode = (dart_window_mode)3);
+    BAD(window_fold, a.mode = (dart_window_mode)4);
     BAD(window_fold, a.open.buffer = NULL);
     BAD(window_fold, a.open_decay.buffer = NULL);
     BAD(window_fold, a.open.buffer = a.open_decay.buffer = NULL);

@@ -46,7 +46,7 @@ static dart_status check(window_plan *p)
     OP_REQUIRE(call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
     OP_REQUIRE(call, a->dt_min >= 0 && a->dt_max >= 0 && (a->dt_max == 0 || a->dt_max >= a->dt_min), "step limits %g to %g",
                (double)a->dt_min, (double)a->dt_max);
-    OP_REQUIRE(call, a->mode <= DART_WINDOW_CLOSE, "mode %d is unknown", (int)a->mode);
+    OP_REQUIRE(call, a->mode <= DART_WINDOW_JOIN, "mode %d is unknown", (int)a->mode);
     OP_REQUIRE(call, op_has(&a->open) == op_has(&a->open_decay), "open and open_decay come together");
     OP_REQUIRE(call, a->closing_count == 0 || (a->closing != NULL && op_has(&a->open)),
         "closing needs a list of runs and open");
@@ -157,7 +157,8 @@ dart_status dart_window_fold(dart_stream *stream, const dart_window_args *args)
     window_plan p;
     if (begin(&p, stream, args, "dart_window_fold") != DART_OK) return op_status(&p.call);
     if (args->mode != DART_WINDOW_STEP) {
-        fold(&p, NULL, IS_EVERY | (args->mode == DART_WINDOW_OPEN ? IS_FRESH : 0));
+        static const uint32_t flags[] = {[DART_WINDOW_OPEN] = IS_EVERY | IS_FRESH, [DART_WINDOW_CLOSE] = IS_EVERY, [DART_WINDOW_JOIN] = IS_FRESH};
+        fold(&p, NULL, flags[args->mode]);
         return op_end(&p.call);
     }
     OP_REQUIRE(&p.call, args->closing_count > 0 || !op_has(&args->open),
