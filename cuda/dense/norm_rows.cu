@@ -1,8 +1,8 @@
 // Norms of rows and their backward passes, for widths that are multiples of 16; formulas: args.h. A team of threads takes a row, eight neighbours
 // a thread, and reads it once, in words of 16 bytes; the words of its next row are under way while it adds up this one. Rows of at most 256
-// elements have teams within a warp (lib/eight.cuh), rows `wide` of the table, at most 2,048, teams of whole warps. A block takes T0 rows. In
-// the backward passes a thread adds up its columns of every row that its team takes, then the teams are added up. What a tensor may share with
-// another is read before it is written, by the same thread: out may be y, grad_x may be up_y.
+// elements have teams within a warp (lib/eight.cuh), rows `wide` of the table, at most 2,048, teams of whole warps. A block takes T0 rows,
+// few of them in `wide_few`, for steps of decoding. In the backward passes a thread adds up its columns of every row that its team takes, then the
+// teams are added up. What a tensor may share with another is read before it is written, by the same thread: out may be y, grad_x may be up_y.
 #include "lib/eight.cuh"
 
 // A team of threads of a block.
@@ -110,6 +110,7 @@ template <class Team, uint32_t T0> __device__ __forceinline__ void norm_of(const
     }
 }
 KERNEL_FUNCTION(norm, rows) { norm_of<NarrowTeam, TILE0_norm_rows>(args, bindings, dtypes); }
+KERNEL_FUNCTION(norm, wide_few) { norm_of<WideTeam, TILE0_norm_wide_few>(args, bindings, dtypes); }
 KERNEL_FUNCTION(norm, wide) { norm_of<WideTeam, TILE0_norm_wide>(args, bindings, dtypes); }
 
 // What a thread reads of a row of gated_norm.
@@ -173,6 +174,7 @@ __device__ __forceinline__ void gated_norm_pick(const gated_norm_args &args, con
     else gated_norm_of<Team, T0, false>(args, bindings, dtypes);
 }
 KERNEL_FUNCTION(gated_norm, rows) { gated_norm_pick<NarrowTeam, TILE0_gated_norm_rows>(args, bindings, dtypes); }
+KERNEL_FUNCTION(gated_norm, wide_few) { gated_norm_pick<WideTeam, TILE0_gated_norm_wide_few>(args, bindings, dtypes); }
 KERNEL_FUNCTION(gated_norm, wide) { gated_norm_pick<WideTeam, TILE0_gated_norm_wide>(args, bindings, dtypes); }
 
 // What a thread reads of a row of norm_backward.

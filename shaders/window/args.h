@@ -39,7 +39,8 @@ struct WindowOutputArgs { U32 tiles, flags, B, H, G, N, P, S, c_at, c_row, rows_
  * The memory of a chunk that closes has number m = position / S and is stored at row ((b capacity + m - first) H + h) N if first <= m
  * < first + count. Otherwise the launch does not store it: another launch, for the run that contains m and with IS_LATER, must fold
  * that window. With IS_LATER only windows whose chunk closes with such an m are folded. A count of 0 leaves its sequence
- * unchanged unless IS_EVERY. N, P and starts as of window_output. Tile: T0 heads of one sequence, tile = block + blocks * b. */
+ * unchanged unless IS_EVERY. N, P and starts as of window_output. Tile: T0 heads of one sequence, tile = block + blocks * b; workgroups may
+ * share out the heads in any other way. */
 struct WindowFoldArgs {
     U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, rows_at, seq_at, hin_at, hin_scale_at, to_at, scale_at;
     F32 eps;

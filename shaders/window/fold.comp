@@ -2,10 +2,11 @@
 // so on, see args.h. Most tiles of most steps have nothing to do.
 //
 // rows B WINDOW (H P + G N); steps B WINDOW H 2; h, open, hin B H N P; open_decay B H; hin_scale B H N; to B capacity H N P;
-// scale B capacity H N. A workgroup folds T0 heads of one sequence, one after another, few workgroups being what a launch with
-// nothing to do costs: P / 8 lanes share ROWS rows n (1, 2 or 4), each with eight columns of all of them; as many slots as there
-// is room for go through shared memory at a time, x times its weight and b.
-// Shared memory: 8 (MAX_STATE SLOTS + ROWS LANES + WINDOW) + 4 bytes. Guards: exp only of numbers <= 0; eps > 0.
+// scale B capacity H N. All workgroups look at all sequences and share out the heads of those that fold, so that few workgroups, which
+// is what a launch with nothing to do wants, fold the heads of a single sequence side by side. P / 8 lanes share ROWS rows n (1, 2 or
+// 4), each with eight columns of all of them; as many slots as there is room for go through shared memory at a time, x times its
+// weight and b. What a head reads is asked for before the weights are made.
+// Shared memory: 8 (MAX_STATE SLOTS + LANES + WINDOW) + LANES / 8 + 4 bytes. Guards: exp only of numbers <= 0; eps > 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
@@ -18,10 +19,60 @@ WRITES(scale)
 READS_EIGHT(rows) WRITES_EIGHT(hin) WRITES_EIGHT(to) READS_WRITES_AS(vec4, quads, h) READS_WRITES_AS(vec4, quads, open)
 
 const uint STAGED = SLOTS * MAX_STATE / 2u;
-shared vec4 staged[STAGED]; // of a slot: columns 0 to 3 of all words of x, columns 4 to 7 of them, b
-shared vec2 squares[ROWS * gl_WorkGroupSize.x]; // of hin and of the memory, by the lanes of a row
+const uint FLAGS = (LANES + 31u) / 32u;
+// Of a slot: columns 0 to 3 of all words of x, columns 4 to 7 of them, b. Then, two a quad, the squares of hin and of the memory, by
+// the lanes of a row; ROWS LANES of them fit.
+shared vec4 staged[STAGED];
+shared uint flags[FLAGS];     // which of the sequences fold
+shared uvec2 folding[LANES];  // those: b, position
 
-void main()
+void put_squares(uint i, vec2 v)
+{
+    staged[i / 2u][2u * (i % 2u)] = v.x;
+    staged[i / 2u][2u * (i % 2u) + 1u] = v.y;
+}
+vec2 squares_at(uint i) { return vec2(staged[i / 2u][2u * (i % 2u)], staged[i / 2u][2u * (i % 2u) + 1u]); }
+
+bool every() { return has(args.flags, IS_EVERY); }
+bool fresh() { return has(args.flags, IS_FRESH); }
+// A decoding step, in which chunks may close.
+bool is_step() { return !every() && !fresh(); }
+bool closes_at(uint position) { return is_step() && has(args.flags, HAS_OPEN) && (position + 1u) % args.S == 0u; }
+uint tokens_at(uint position) { return fresh() ? 0u : window_slot(position) + (is_step() ? 1u : 0u); }
+
+// Does this launch fold the windows of sequence b?
+bool folds(uint b, uint position)
+{
+    if (!every() && seq_count(b, 1u) == 0u) return false;
+    if (is_step() && tokens_at(position) < WINDOW && (position + 1u) % args.S != 0u) return false;
+    uint m = position / args.S;
+    return closes_at(position) ? m >= args.first && m - args.first < args.count : !has(args.flags, IS_LATER);
+}
+
+// Lists those of the LANES sequences from `first` on that fold, in their order, the same in every workgroup. Returns how many.
+uint list_folding(uint first)
+{
+    uint own = first + LANE;
+    if (LANE < FLAGS) flags[LANE] = 0u;
+    barrier();
+    uint position = own < args.B ? seq_position(own) : 0u;
+    bool mine = own < args.B && folds(own, position);
+    if (mine) atomicOr(flags[LANE / 32u], 1u << LANE % 32u);
+    barrier();
+    uint count = 0u;
+    uint before = 0u;
+    for (uint i = 0u; i < FLAGS; i++) {
+        uint all = flags[i];
+        uint lower = i < LANE / 32u ? all : i == LANE / 32u ? all & ((1u << LANE % 32u) - 1u) : 0u;
+        count += uint(bitCount(all));
+        before += uint(bitCount(lower));
+    }
+    if (mine) folding[before] = uvec2(own, position);
+    barrier();
+    return count;
+}
+
+void fold_head(uint b, uint position, uint h)
 {
     uint team = args.P / 8u;
     uint lines = LANES / team;
@@ -31,122 +82,123 @@ void main()
     uint at_once = STAGED / (2u * words);
     uint pitch = args.H * args.P + args.G * args.N;
     bool has_open = has(args.flags, HAS_OPEN);
-    bool every = has(args.flags, IS_EVERY);
-    bool fresh = has(args.flags, IS_FRESH);
-    bool step = !every && !fresh;
-    uint blocks = (args.H + T0 - 1u) / T0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
-        uint b = tile / blocks;
-        uint first_h = tile % blocks * T0;
-        uint position = seq_position(b);
-        uint n = fresh ? 0u : window_slot(position) + (step ? 1u : 0u);
-        bool ends = step && (position + 1u) % args.S == 0u;
-        bool closes = ends && has_open;
-        uint m = position / args.S;
-        bool in_run = closes && m >= args.first && m - args.first < args.count;
-        if (!every && seq_count(b, 1u) == 0u || step && n < WINDOW && !ends) continue;
-        if (closes ? !in_run : has(args.flags, IS_LATER)) continue;
-
-        for (uint h = first_h; h < min(first_h + T0, args.H); h++) {
-            uint head = b * args.H + h;
-            weigh_slots(own_slot(b, h, n));
-            float keep = exp_neg(log_decay_of_all);
-            float total = has_open ? load_open_decay(head) + log_decay_of_all : 0.0;
-            float keep_h = exp_neg(total);
-            barrier(); // all lanes have read open_decay
+    bool closes = closes_at(position);
+    uint n = tokens_at(position);
+    uint head = b * args.H + h;
+    vec2 own = own_slot(b, h, n);
+    float total = has_open ? load_open_decay(head) : 0.0;
+    float keep = 1.0;
+    float keep_h = 1.0;
+    uint x_at = args.rows_at + b * WINDOW * pitch + h * args.P;
+    // behind x's words
+    uint b_at = args.rows_at + b * WINDOW * pitch + args.H * args.P + h / (args.H / args.G) * args.N - args.P;
+    uint slot = ((b * args.capacity + position / args.S - args.first) * args.H + h) * args.N;
+    for (uint first = 0u; first < args.N; first += ROWS * lines) {
+        uint row = min(first + ROWS * line, args.N - ROWS);
+        uint at = ((head * args.N + row) * args.P + 8u * word) / 4u;
+        uint down = args.P / 4u; // to the next row
+        vec4 low[ROWS];
+        vec4 high[ROWS];
+        vec4 old_low[ROWS];
+        vec4 old_high[ROWS];
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            low[r] = has_open ? quads_open[at + r * down] : quads_h[at + r * down];
+            high[r] = has_open ? quads_open[at + r * down + 1u] : quads_h[at + r * down + 1u];
+            old_low[r] = has_open ? quads_h[at + r * down] : vec4(0.0);
+            old_high[r] = has_open ? quads_h[at + r * down + 1u] : vec4(0.0);
+        }
+        if (first == 0u) {
+            weigh_slots(own); // all lanes have read steps and open_decay
+            keep = exp_neg(log_decay_of_all);
+            total = has_open ? total + log_decay_of_all : 0.0;
+            keep_h = exp_neg(total);
             if (LANE < WINDOW) {
-                uint at = 2u * ((b * WINDOW + LANE) * args.H + h);
-                words_steps[at] = 0u; // 0.0; an f32 like all of steps
-                words_steps[at + 1u] = 0u;
+                uint zero = 2u * ((b * WINDOW + LANE) * args.H + h);
+                words_steps[zero] = 0u; // 0.0; an f32 like all of steps
+                words_steps[zero + 1u] = 0u;
             }
             if (LANE == 0u && has_open) store_open_decay(head, closes ? 0.0 : total);
-            uint x_at = args.rows_at + b * WINDOW * pitch + h * args.P;
-            // behind x's words
-            uint b_at = args.rows_at + b * WINDOW * pitch + args.H * args.P + h / (args.H / args.G) * args.N - args.P;
-            uint slot = ((b * args.capacity + m - args.first) * args.H + h) * args.N;
-            for (uint first = 0u; first < args.N; first += ROWS * lines) {
-                uint row = min(first + ROWS * line, args.N - ROWS);
-                uint at = ((head * args.N + row) * args.P + 8u * word) / 4u;
-                uint down = args.P / 4u; // to the next row
-                vec4 low[ROWS];
-                vec4 high[ROWS];
-                vec4 old_low[ROWS];
-                vec4 old_high[ROWS];
+        }
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            low[r] *= keep;
+            high[r] *= keep;
+        }
+        for (uint k = 0u; k < n; k += at_once) {
+            uint slots = min(at_once, n - k);
+            barrier();
+            for (uint e = LANE; e < slots * words; e += LANES) {
+                uint j = e / words;
+                uint part = e % words;
+                bool of_x = part < team;
+                Eight v = load_eight_rows((of_x ? x_at : b_at) + (k + j) * pitch + 8u * part);
+                float weight = of_x ? keeps[k + j] : 1.0;
+                uint to = 2u * j * words + (of_x ? part : 2u * part);
+                staged[to] = weight * v.low;
+                staged[to + (of_x ? team : 1u)] = weight * v.high;
+            }
+            barrier();
+            for (uint j = 0u; j < slots; j++) {
+                uint from = 2u * j * words;
+                vec4 x_low = staged[from + word];
+                vec4 x_high = staged[from + team + word];
+                vec4 keys = staged[from + 2u * team + row / 4u];
                 [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    low[r] = has_open ? quads_open[at + r * down] : quads_h[at + r * down];
-                    high[r] = has_open ? quads_open[at + r * down + 1u] : quads_h[at + r * down + 1u];
-                    old_low[r] = has_open ? quads_h[at + r * down] : vec4(0.0);
-                    old_high[r] = has_open ? quads_h[at + r * down + 1u] : vec4(0.0);
+                    float key = keys[ROWS == 4u ? r : row % 4u + r];
+                    low[r] += key * x_low;
+                    high[r] += key * x_high;
                 }
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    low[r] *= keep;
-                    high[r] *= keep;
-                }
-                for (uint k = 0u; k < n; k += at_once) {
-                    uint slots = min(at_once, n - k);
-                    barrier();
-                    for (uint e = LANE; e < slots * words; e += LANES) {
-                        uint j = e / words;
-                        uint part = e % words;
-                        bool of_x = part < team;
-                        Eight v = load_eight_rows((of_x ? x_at : b_at) + (k + j) * pitch + 8u * part);
-                        float weight = of_x ? keeps[k + j] : 1.0;
-                        uint to = 2u * j * words + (of_x ? part : 2u * part);
-                        staged[to] = weight * v.low;
-                        staged[to + (of_x ? team : 1u)] = weight * v.high;
-                    }
-                    barrier();
-                    for (uint j = 0u; j < slots; j++) {
-                        uint from = 2u * j * words;
-                        vec4 x_low = staged[from + word];
-                        vec4 x_high = staged[from + team + word];
-                        vec4 keys = staged[from + 2u * team + row / 4u];
-                        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                            float key = keys[ROWS == 4u ? r : row % 4u + r];
-                            low[r] += key * x_low;
-                            high[r] += key * x_high;
-                        }
-                    }
-                }
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    old_low[r] = keep_h * old_low[r] + low[r]; // without open: what is there
-                    old_high[r] = keep_h * old_high[r] + high[r];
-                    squares[r * LANES + LANE] = vec2(dot(old_low[r], old_low[r]) + dot(old_high[r], old_high[r]),
-                                                     dot(low[r], low[r]) + dot(high[r], high[r]));
-                }
-                barrier();
-                if (line < lines && first + ROWS * line < args.N) {
-                    // A loop that holds another is not unrolled by every compiler, and would index the arrays in memory.
-                    vec2 roots[ROWS];
-                    [[unroll]] for (uint r = 0u; r < ROWS; r++) roots[r] = vec2(0.0);
-                    for (uint k = 0u; k < team; k++) {
-                        [[unroll]] for (uint r = 0u; r < ROWS; r++) roots[r] += squares[r * LANES + line * team + k];
-                    }
-                    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                        vec2 root = sqrt(roots[r] / float(args.P) + args.eps);
-                        if (closes || !has_open) {
-                            quads_h[at + r * down] = old_low[r];
-                            quads_h[at + r * down + 1u] = old_high[r];
-                        }
-                        if (has_open) {
-                            quads_open[at + r * down] = closes ? vec4(0.0) : low[r];
-                            quads_open[at + r * down + 1u] = closes ? vec4(0.0) : high[r];
-                        }
-                        if (closes) {
-                            if (word == 0u) store_scale(args.scale_at + slot + row + r, root.y);
-                            store_eight_to(args.to_at + (slot + row + r) * args.P + 8u * word,
-                                           Eight(low[r] / root.y, high[r] / root.y));
-                        }
-                        Eight state = Eight(old_low[r], old_high[r]);
-                        if (has(args.flags, HAS_HIN_SCALE)) {
-                            if (word == 0u) store_hin_scale(args.hin_scale_at + head * args.N + row + r, root.x);
-                            state = Eight(state.low / root.x, state.high / root.x);
-                        }
-                        store_eight_hin(args.hin_at + 4u * (at + r * down), state);
-                    }
-                }
-                barrier();
             }
         }
+        barrier(); // all lanes have read `staged`
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            old_low[r] = keep_h * old_low[r] + low[r]; // without open: what is there
+            old_high[r] = keep_h * old_high[r] + high[r];
+            put_squares(r * LANES + LANE, vec2(dot(old_low[r], old_low[r]) + dot(old_high[r], old_high[r]),
+                                               dot(low[r], low[r]) + dot(high[r], high[r])));
+        }
+        barrier();
+        if (line < lines && first + ROWS * line < args.N) {
+            // A loop that holds another is not unrolled by every compiler, and would index the arrays in memory.
+            vec2 roots[ROWS];
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) roots[r] = vec2(0.0);
+            for (uint k = 0u; k < team; k++) {
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) roots[r] += squares_at(r * LANES + line * team + k);
+            }
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                vec2 root = sqrt(roots[r] / float(args.P) + args.eps);
+                if (closes || !has_open) {
+                    quads_h[at + r * down] = old_low[r];
+                    quads_h[at + r * down + 1u] = old_high[r];
+                }
+                if (has_open) {
+                    quads_open[at + r * down] = closes ? vec4(0.0) : low[r];
+                    quads_open[at + r * down + 1u] = closes ? vec4(0.0) : high[r];
+                }
+                if (closes) {
+                    if (word == 0u) store_scale(args.scale_at + slot + row + r, root.y);
+                    store_eight_to(args.to_at + (slot + row + r) * args.P + 8u * word,
+                                   Eight(low[r] / root.y, high[r] / root.y));
+                }
+                Eight state = Eight(old_low[r], old_high[r]);
+                if (has(args.flags, HAS_HIN_SCALE)) {
+                    if (word == 0u) store_hin_scale(args.hin_scale_at + head * args.N + row + r, root.x);
+                    state = Eight(state.low / root.x, state.high / root.x);
+                }
+                store_eight_hin(args.hin_at + 4u * (at + r * down), state);
+            }
+        }
+        barrier();
+    }
+}
+
+void main()
+{
+    for (uint first = 0u; first < args.B; first += LANES) {
+        uint heads = list_folding(first) * args.H;
+        for (uint item = gl_WorkGroupID.x; item < heads; item += gl_NumWorkGroups.x) {
+            uvec2 own = folding[item / args.H];
+            fold_head(own.x, own.y, item % args.H);
+        }
+        barrier(); // all lanes have read `folding`
     }
 }

@@ -4,6 +4,7 @@
 const backend cuda_backend = {
     .kind = DART_BACKEND_CUDA,
     .rows = DART_BACKEND_CUDA,
+    .windows_pay_n128_p64 = true,
     .few_rows_linear = true, /* a warp an output, where dart_norm_linear takes a block for eight */
     .instance_create = cu_instance_create,
     .instance_destroy = cu_instance_destroy,

@@ -182,9 +182,11 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU && !c->transformer &&
                    !(state->sma && c->independent_c) && !state->keeps_queries;
     /* What memory costs, windows save, where they pay. */
+    const backend *kernels = model->device->backend;
+    const bool pay = kernels->windows_pay ||
+                     (kernels->windows_pay_n128_p64 && c->N == 128 && c->P == 64 && dart_dtype_size(model->activations) < 4);
     state->windowed = !state->fused && !c->transformer && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
-                      model->device->backend->windows_pay &&
-                      state->B * model_window_elements(c) * dart_dtype_size(model->activations) <= state->limit;
+                      pay && state->B * model_window_elements(c) * dart_dtype_size(model->activations) <= state->limit;
     REQUIRE(report, state->marks_most <= 1024, "marks %u must be at most 1024", state->marks_most);
     REQUIRE(report, state->S <= 1u << 30, "S %u must be at most 2^30", state->S);
     if (state->B > largest_batch(state))

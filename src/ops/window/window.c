@@ -86,6 +86,13 @@ static dart_status check(window_plan *p)
     return op_status(call);
 }
 
+static uint32_t traits_of(const window_plan *p, dart_dtype to)
+{
+    const dart_window_args *a = p->a;
+    const bool half = a->rows.dtype != DART_F32 && a->hin.dtype == a->rows.dtype && to != DART_F32;
+    return (half ? FITS_HALF : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+}
+
 static dart_status begin(window_plan *p, dart_stream *stream, const dart_window_args *args, const char *name)
 {
     *p = (window_plan){.a = args};
@@ -123,7 +130,7 @@ dart_status dart_window_output(dart_stream *stream, const dart_window_args *args
                           .rows = a->B, .width = p.queries};
     struct WindowOutputArgs k = {.flags = p.flags | (op_has(&a->d) ? HAS_D : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
                                  .S = a->S};
-    op_kernel(call, KERNEL_window_output, a->B, a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    op_kernel(call, KERNEL_window_output, a->B, traits_of(&p, a->rows.dtype));
     OP_LAUNCH(call, &k, base_ceil_div(a->H / a->G, call->T0) * a->G * a->B, OP_AT(window_output, rows, &p.o.rows, k),
               OP_WHOLE(window_output, steps, &p.o.steps), OP_ROWS(window_output, c, &c, k), OP_AT(window_output, hin, &p.o.hin, k),
               OP_AT(window_output, hin_scale, &p.o.hin_scale, k), OP_AT(window_output, d, &p.o.d, k),
@@ -143,7 +150,7 @@ static void fold(window_plan *p, const dart_memories *run, uint32_t flags)
         k.count = k.capacity = run->M;
         to = run_of(p, run);
     }
-    op_kernel(call, KERNEL_window_fold, a->B, 0);
+    op_kernel(call, KERNEL_window_fold, a->B, traits_of(p, run != NULL ? run->dh.dtype : a->rows.dtype));
     OP_LAUNCH(call, &k, base_ceil_div(a->H, call->T0) * a->B, OP_AT(window_fold, rows, &p->o.rows, k),
               OP_WHOLE(window_fold, steps, &p->o.steps), OP_AT(window_fold, seq, &p->o.seq, k), OP_WHOLE(window_fold, h, &p->o.h),
               OP_WHOLE(window_fold, open, &p->o.open), OP_WHOLE(window_fold, open_decay, &p->o.open_decay),
