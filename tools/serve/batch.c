@@ -21,6 +21,7 @@ dart_status batch_create(dart_model *model, dart_tokenizer *tokenizer, const bat
     dart_model_info info;
     dart_tokenizer_info text;
     *b = (batch){.tokenizer = tokenizer, .options = *options, .counts = counts, .given = true};
+    b->budget = options->budget != 0 ? options->budget : BATCH_LEAST_BUDGET;
     b->fill_size = options->slots < BATCH_FILL ? options->slots : BATCH_FILL;
     const uint32_t larger = options->slots > b->fill_size ? options->slots : b->fill_size;
     b->filling = calloc(b->fill_size, sizeof *b->filling);

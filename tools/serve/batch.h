@@ -10,7 +10,7 @@
 typedef struct batch_options {
     uint32_t slots;   /* sequences that are decoded at once */
     uint32_t context; /* the most tokens of a sequence, so that memories are bounded */
-    uint32_t budget;  /* tokens of prompts between two steps; four times as many where nothing is decoded */
+    uint32_t budget;  /* tokens of prompts between two steps, 0: as many as take about 20 ms; four times as many where nothing is decoded */
     uint32_t S;       /* as dart_state_options has them */
     bool no_sma;
 } batch_options;
@@ -32,6 +32,7 @@ typedef struct batch {
     uint32_t reserved; /* of those that are prefilled, how many go on to a slot */
     bool given;        /* the next step needs ids: sequences have been put in place since the last one */
     double step_ns;    /* of the last steps; 0: not known */
+    uint32_t budget;   /* that of the options, or as measured */
     uint64_t join_ns, joined_at_ns; /* what the last round took that put sequences into slots; when that was */
     char failure[600]; /* of the call that failed last */
     /* Room for calls. */

@@ -5,6 +5,8 @@
 #include "base/base.h"
 #include "serve/batch.h"
 
+enum { BATCH_LEAST_BUDGET = 512 }; /* of budgets that are measured */
+
 const api_settings *batch_settings_of(const job_sequence *s);
 dart_sampling batch_sampling_of(const batch *b, const job_sequence *s);
 /* From its place among the prompts; to_slot: it goes on in a slot. */

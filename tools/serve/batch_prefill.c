@@ -27,7 +27,7 @@ static bool grow(void **at, size_t *room, size_t wanted, size_t size)
 /* All that is left where the budget has room for it, else the same number of tokens of each. */
 static fill_round plan_round(batch *b)
 {
-    const uint64_t budget = (uint64_t)b->options.budget * (b->running_count > 0 ? 1 : 4);
+    const uint64_t budget = (uint64_t)b->budget * (b->running_count > 0 ? 1 : 4);
     uint64_t left = 0, each = budget / b->filling_count;
     fill_round r = {.L = 0};
     for (uint32_t i = 0; i < b->fill_size; i++)
@@ -52,6 +52,18 @@ static fill_round plan_round(batch *b)
         if (k > r.choice_k) r.choice_k = k;
     }
     return r;
+}
+
+/* A round costs a GPU several milliseconds, however small it is: a budget that cuts prompts in five makes their slots wait five times as long. So
+ * it follows the rate of the last round that was not small, or that took too long. */
+static void note_round(batch *b, uint64_t ns)
+{
+    enum { ROUND_NS = 20000000, MOST_BUDGET = 8192 };
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < b->fill_size; i++) tokens += b->lengths[i];
+    if (b->options.budget != 0 || (ns <= ROUND_NS && tokens < b->budget / 2)) return;
+    const double rate = (double)tokens * ROUND_NS / (double)(ns > 0 ? ns : 1);
+    b->budget = rate < BATCH_LEAST_BUDGET ? BATCH_LEAST_BUDGET : rate > MOST_BUDGET ? MOST_BUDGET : (uint32_t)rate;
 }
 
 static bool write_round(batch *b, const fill_round *r)
@@ -165,7 +177,9 @@ bool batch_prefill(batch *b)
         status = dart_prefill(b->fill, &choice);
         if (status != DART_OK) goto fail;
     }
-    atomic_fetch_add(&b->counts->prefill_ns, base_now_ns() - begin);
+    const uint64_t ns = base_now_ns() - begin;
+    atomic_fetch_add(&b->counts->prefill_ns, ns);
+    note_round(b, ns);
     teller = b->run;
     status = take_first(b, &scores);
     if (status != DART_OK) goto fail;

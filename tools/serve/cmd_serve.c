@@ -120,7 +120,7 @@ static int run(const serve_options *o, const char *name, const char *key, const 
 
 int cmd_serve(int argc, char **argv)
 {
-    serve_options o = {.host = "127.0.0.1", .port = 8080, .queue = 1024, .receive = 30, .batch = {.slots = 16, .context = 4096, .budget = 512}};
+    serve_options o = {.host = "127.0.0.1", .port = 8080, .queue = 1024, .receive = 30, .batch = {.slots = 16, .context = 4096}};
     const args_option options[] = {
         {"model", 0, ARGS_TEXT, "DIR", &o.with.folder, "config.json and *.safetensors", 0, 0, false},
         {"tokenizer", 0, ARGS_TEXT, "PATH", &o.tokenizer, "tokenizer.json, or the folder that it is in; by default the\nmodel's", 0, 0, false},
@@ -136,7 +136,8 @@ int cmd_serve(int argc, char **argv)
         {"slots", 0, ARGS_U32, "B", &o.batch.slots, "sequences that are decoded at once, by default 16", 1, 4096, false},
         {"context", 0, ARGS_U32, "N", &o.batch.context, "the most tokens of a prompt and its answer, by default 4096", 2, 1 << 24, false},
         {"queue", 0, ARGS_U32, "N", &o.queue, "the most sequences that wait, by default 1024", 1, 1 << 20, false},
-        {"budget", 0, ARGS_U32, "N", &o.batch.budget, "tokens of prompts between two steps of decoding, by default\n512", 1, 1 << 20, false},
+        {"budget", 0, ARGS_U32, "N", &o.batch.budget,
+         "tokens of prompts between two steps of decoding, by default as\nmany as take about 20 ms, at least 512", 1, 1 << 20, false},
         {"receive-timeout", 0, ARGS_U32, "S", &o.receive, "seconds that a request may take to arrive, by default 30", 1, 3600, false},
         CLI_STATE(o.with),
         CLI_WEIGHTS(o.common, o.with),
