@@ -2,7 +2,8 @@
 // temperature is not above 0, else a draw among what top_k, top_p and min_p keep with weights exp((logit - max) / temperature), see
 // args.h. A block works on a row. To draw, the smallest kept key is found digit by digit, for top_k from counts of keys, for top_p from sums of
 // weights; then every thread adds up the weights of a run of indices, and the thread in whose run the running sum passes u times the total walks it.
-// Shared memory: 1.7 KiB.
+// Where neither of them leaves logits out, neighbours read neighbours: a warp adds up a chunk of the row at a time, and one warp walks the chunk
+// in which the running sum passes. Shared memory: 2.3 KiB.
 #include "ranking.cuh"
 
 // Word 0 of Philox4x32-10 for counter (c0, c1, 0, 0).
@@ -55,6 +56,61 @@ __device__ __forceinline__ void block_sums(float (&values)[digits])
     __syncthreads();
 }
 
+// The first kept index whose running sum of weights exceeds u times their total, else the last kept index, 0 where nothing is kept; in the first
+// warp. weigh(i): the weight of a kept index, below 0 where it is not kept. To be called by the whole block.
+template <class Weigh> __device__ __forceinline__ uint32_t draw_of_all(const Row &row, float u, const Weigh &weigh)
+{
+    constexpr uint32_t most = 128;
+    static_assert(most <= block_size, "a thread a chunk");
+    __shared__ float chunk_sums[most], before_chunk;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t each = ceil_div(ceil_div(row.width, most), 256) * 256, chunks = ceil_div(row.width, each);
+    unsigned long long last = 0; // one past the last kept index
+    for (uint32_t c = warp; c < chunks; c += warps) {
+        const uint32_t end = uint32_t(min(uint64_t(row.width), (uint64_t(c) + 1) * each));
+        float sum = 0.0f;
+#pragma unroll 8
+        for (uint32_t i = c * each + lane; i < end; i += 32) {
+            const float weight = weigh(i);
+            if (weight < 0.0f) continue;
+            sum += weight;
+            last = i + 1;
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) chunk_sums[c] = sum;
+    }
+    last = block_max(last); // and all sums are there
+    const float own = threadIdx.x < chunks ? chunk_sums[threadIdx.x] : 0.0f;
+    const Scan<float> sums = block_scan(own);
+    const float target = u * sums.total;
+    const bool passes = sums.with > target && own > 0.0f;
+    const unsigned long long first = block_max(passes ? 0xffffffffu - threadIdx.x : 0u);
+    if (first && threadIdx.x == 0xffffffffu - uint32_t(first)) before_chunk = sums.before;
+    __syncthreads();
+    if (warp > 0) return 0;
+    uint32_t id = last ? uint32_t(last) - 1 : 0;
+    if (!first) return id;
+    const uint32_t c = 0xffffffffu - uint32_t(first), end = uint32_t(min(uint64_t(row.width), (uint64_t(c) + 1) * each));
+    float running = before_chunk;
+    for (uint32_t begin = c * each; begin < end; begin += 32) {
+        const float weight = begin + lane < end ? fmaxf(weigh(begin + lane), 0.0f) : 0.0f;
+        float with = weight;
+        for (uint32_t step = 1; step < 32; step *= 2) {
+            const float lower = __shfl_up_sync(0xffffffffu, with, step);
+            if (lane >= step) with = lower + with;
+        }
+        const uint32_t there = __ballot_sync(0xffffffffu, weight > 0.0f), over = __ballot_sync(0xffffffffu, weight > 0.0f && running + with > target);
+        // Rounding may leave the walk at or below the target: then the last index with weight stands.
+        if (there) id = begin + 31 - __clz(there);
+        if (over) {
+            id = begin + __ffs(over) - 1;
+            break;
+        }
+        running += __shfl_sync(0xffffffffu, with, 31);
+    }
+    return id;
+}
+
 KERNEL_FUNCTION(sample, simt)
 {
     static_assert(block_size == 256, "a thread per digit");
@@ -100,8 +156,8 @@ KERNEL_FUNCTION(sample, simt)
         const uint32_t end = min(begin + run, row.width);
         const uint32_t top_k = uint32_t(setting[1]), seed_low = uint32_t(setting[2]), seed_high = uint32_t(setting[3]);
         uint32_t valid = 0;
-        for (uint32_t i = threadIdx.x; i < row.width; i += block_size) valid += key_of(row.at(i)) != 0;
-        valid = block_scan(valid).total;
+        for (uint32_t i = threadIdx.x; i < row.width && top_k != 0; i += block_size) valid += key_of(row.at(i)) != 0;
+        if (top_k != 0) valid = block_scan(valid).total;
         const float most = of_key(highest), least = __int_as_float(setting[5]);
         const auto weight_of = [&](float v, uint32_t key) {
             if (key == negative_infinity) return 0.0f;
@@ -176,8 +232,24 @@ KERNEL_FUNCTION(sample, simt)
                 threshold = found;
             }
         }
+        const uint32_t position =
+            args.flags & HAS_SEQ ? uint32_t(seq[2 * size_t(tile)]) + uint32_t(seq[2 * size_t(tile) + 1]) : 0;
+        // Rounding may not reach 1.
+        const float u = fminf(float(philox_word(position, place, seed_low, seed_high)) * 2.3283064365386963e-10f, 0.99999994f);
+        if (threshold == 0) {
+            const uint32_t id = draw_of_all(row, u, [&](uint32_t i) {
+                const float v = row.at(i);
+                const uint32_t key = key_of(v);
+                const float weight = key ? weight_of(v, key) : -1.0f;
+                return least > 0.0f && weight < least ? -1.0f : weight;
+            });
+            if (threadIdx.x >= 32) continue;
+            mark();
+            if (threadIdx.x == 0) ids[args.ids_at + size_t(tile)] = int32_t(id);
+            continue;
+        }
         uint32_t equal = 0;
-        for (uint32_t i = begin; i < end && threshold; i++) equal += key_of(row.at(i)) == threshold;
+        for (uint32_t i = begin; i < end; i++) equal += key_of(row.at(i)) == threshold;
         const uint32_t equal_before = block_scan(equal).before;
 
         // Calls each(i, weight) for the kept indices of this thread in order, until it says to stop.
@@ -202,10 +274,6 @@ KERNEL_FUNCTION(sample, simt)
         last = uint32_t(block_max(last));
         const Scan<float> sums = block_scan(sum);
 
-        const uint32_t position =
-            args.flags & HAS_SEQ ? uint32_t(seq[2 * size_t(tile)]) + uint32_t(seq[2 * size_t(tile) + 1]) : 0;
-        // Rounding may not reach 1.
-        const float u = fminf(float(philox_word(position, place, seed_low, seed_high)) * 2.3283064365386963e-10f, 0.99999994f);
         const float target = u * sums.total;
         unsigned long long chosen = 0; // complement of the index, so that the lowest one wins
         if (sums.with > target && sum > 0.0f) {
