@@ -104,6 +104,7 @@ static void enter(plan *p)
         .dt_max = a->dt_max, .x = a->x, .dt = a->dt, .b = a->b, .c = a->c, .a_log = a->a_log, .dt_bias = a->dt_bias, .d = a->d,
         .T = a->T, .cu = a->cu, .seq = a->seq, .h = a->h, .y = a->up_y};
     ssd_enter(&p->call, &forward, p->traits != 0, &p->entering);
+    if (op_has(&p->entering.hin_scale.of)) p->flags |= HAS_HIN_SCALE;
 }
 
 static void place_scratch(plan *p)
@@ -177,6 +178,7 @@ static void gain(plan *p)
     op_kernel(call, KERNEL_ssd_backward_gain, a->L, p->traits);
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * a->H * a->B, OP_WHOLE(ssd_backward_gain, decay, &p->entering.decay),
               OP_WHOLE(ssd_backward_gain, read, &p->lambda), OP_AT(ssd_backward_gain, hin, &p->entering.hin, k),
+              OP_AT(ssd_backward_gain, hin_scale, &p->entering.hin_scale, k),
               OP_AT(ssd_backward_gain, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_gain, up_h, &p->o.up_h, k),
               OP_AT(ssd_backward_gain, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_gain, gain, &p->gain),
               OP_AT(ssd_backward_gain, grad_h, &p->o.grad_h, k), OP_WHOLE(ssd_backward_gain, carry, &p->carry));
