@@ -5,9 +5,9 @@
 //
 // logits rows x width, part rows blocks 2 (argmax_part), settings rows x SETTING_WORDS, seq rows x 2, seen rows x ceil(width / 32), ids rows. A
 // workgroup makes one row. The largest logit comes from the parts of the row where they hold it. To sample, the workgroup finds the order
-// (order.glsl) of the last kept logit (kept.glsl), then every lane sums a contiguous segment, and one lane picks.
-// Shared memory: 1096 + 80 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only; the sums that pick are
-// made in the same order as those that add up to the total. The bit of the id before is set when all lanes have read the set.
+// (order.glsl) of the last kept logit (kept.glsl), then every lane sums a contiguous segment, and one lane picks; where all logits are kept,
+// draw.glsl. Shared memory: 1096 + 116 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only; the sums that pick are
+// made in the same order as those that add up to the total, but for draw.glsl. The bit of the id before is set when all lanes have read the set.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
@@ -23,16 +23,17 @@ uint row_from, row_width, row_seen;
 uint row_past;     // the id before, where it is to be marked, else one that no logit has
 float row_penalty; // 0: none
 float row_temperature, row_largest;
+float row_least; // min_p, 0: none
 uint row_top; // the order of the largest logit
 
-float logit_at(uint i)
+float penalised(uint i, float logit)
 {
-    float logit = load_logits(row_from + i);
     if (row_penalty == 0.0) return logit;
     bool was = i == row_past || (words_seen[row_seen + i / 32u] >> (i % 32u) & 1u) != 0u;
     if (!was) return logit;
     return logit < 0.0 ? logit * row_penalty : logit / row_penalty;
 }
+float logit_at(uint i) { return penalised(i, load_logits(row_from + i)); }
 float weight_of(float logit, uint order)
 {
     if (order == NEGATIVE_INFINITY) return 0.0;
@@ -40,6 +41,7 @@ float weight_of(float logit, uint order)
 }
 #include "philox.glsl"
 #include "kept.glsl"
+#include "draw.glsl"
 
 shared float sums[gl_WorkGroupSize.x];
 shared uint lasts[gl_WorkGroupSize.x]; // 1 + the last kept index of a segment
@@ -122,11 +124,27 @@ void main()
         uvec2 seed = uvec2(load_int_settings(setting + 2u), load_int_settings(setting + 3u));
         uint top_p = uint(load_int_settings(setting + 4u));
         uint min_p = uint(load_int_settings(setting + 5u));
-        float least = min_p > 0u && min_p < INFINITE ? uintBitsToFloat(min_p) : 0.0;
+        row_least = min_p > 0u && min_p < INFINITE ? uintBitsToFloat(min_p) : 0.0;
         uint threshold = 1u;
         uint ties = 0u;
         if (top_k != 0u && top_k < row_width) find_threshold(top_k, threshold, ties);
         if (top_p > 0u && top_p < 0x3f800000u && top > NEGATIVE_INFINITY) cut_by_mass(uintBitsToFloat(top_p), threshold, ties);
+
+        uint position = 0u; // after this piece
+        if (has(args.flags, HAS_SEQ)) {
+            uint at = args.seq_at + 2u * tile;
+            position = uint(load_int_seq(at) + load_int_seq(at + 1u));
+        }
+        uint place = (uint(load_int_settings(setting + 7u)) & ROW_ZERO) != 0u ? 0u : tile;
+        uint random = philox(uvec4(position, place, 0u, 0u), seed);
+        float u = min(float(random) * (1.0 / 4294967296.0), 0.99999994); // rounding may not reach 1
+        if (threshold == 1u && ties == 0u) {
+            uint drawn = draw_of_all(u);
+            if (LANE == 0u) words_ids[args.ids_at + tile] = drawn;
+            barrier();
+            end_row();
+            continue;
+        }
 
         uint segment = (row_width + LANES - 1u) / LANES;
         uint begin = min(LANE * segment, row_width);
@@ -152,7 +170,7 @@ void main()
             if (order < threshold || order == threshold && left == 0u) continue;
             if (order == threshold) left--;
             float weight = weight_of(logit, order);
-            if (weight < least) continue;
+            if (weight < row_least) continue;
             last = i + 1u;
             sum += weight;
         }
@@ -160,14 +178,6 @@ void main()
         lasts[LANE] = last;
         barrier();
 
-        uint position = 0u; // after this piece
-        if (has(args.flags, HAS_SEQ)) {
-            uint at = args.seq_at + 2u * tile;
-            position = uint(load_int_seq(at) + load_int_seq(at + 1u));
-        }
-        uint place = (uint(load_int_settings(setting + 7u)) & ROW_ZERO) != 0u ? 0u : tile;
-        uint random = philox(uvec4(position, place, 0u, 0u), seed);
-        float u = min(float(random) * (1.0 / 4294967296.0), 0.99999994); // rounding may not reach 1
         precise float total = 0.0;
         for (uint i = 0u; i < LANES; i++) total += sums[i];
         precise float before = 0.0;
@@ -190,7 +200,7 @@ void main()
                 if (order < threshold || order == threshold && left == 0u) continue;
                 if (order == threshold) left--;
                 float weight = weight_of(logit, order);
-                if (weight == 0.0 || weight < least) continue;
+                if (weight == 0.0 || weight < row_least) continue;
                 sum += weight;
                 precise float running = before + sum;
                 if (running > u * total) {

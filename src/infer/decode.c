@@ -92,17 +92,24 @@ static uint32_t steps_together(dart_state *state, uint32_t wanted)
     return fit;
 }
 
-/* What a submission of that many steps has done to the sequences. */
+/* What a submission of that many steps has done to the sequences: by the tokens, as dart_advance decides it, since a caller mostly wants them
+ * as well, and a second read is another wait for the device. They are left in host_log. */
 static dart_status follow(dart_state *state, uint32_t steps, const char *call)
 {
     if (state->stops) {
-        const dart_status status = model_state_read(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, call);
+        const dart_status status = model_state_read(state, WORK_LOG, 0, state->host_log, (uint64_t)state->B * MODEL_LOG, call);
         if (status != DART_OK) return status;
     }
     for (uint32_t b = 0; b < state->B; b++) {
-        state->taken[b] = state->stops ? (uint32_t)(state->host_seq[2 * b] - state->positions[b]) : steps;
-        state->positions[b] += (int32_t)state->taken[b];
-        state->ended[b] = state->stops && state->host_seq[2 * b + 1] == 0;
+        uint32_t taken = state->stops ? 0 : steps;
+        bool ended = state->stops && state->ended[b];
+        while (!ended && taken < steps) {
+            const int32_t position = state->positions[b] + (int32_t)++taken;
+            ended = model_ends(state, b, state->host_log[b * MODEL_LOG + (uint32_t)position % MODEL_LOG], position);
+        }
+        state->taken[b] = taken;
+        state->positions[b] += (int32_t)taken;
+        state->ended[b] = ended;
         if (state->keeps_queries && state->taken[b] > 0) state->queries_at[b] = state->positions[b];
     }
     return DART_OK;
@@ -206,7 +213,8 @@ fail:
 /* The tokens that the last `steps` steps chose, to ids (steps B); -1 where a sequence had ended. */
 static dart_status read_log(dart_state *state, uint32_t steps, int32_t *ids, const char *call)
 {
-    const dart_status status = model_state_read(state, WORK_LOG, 0, state->host_log, (uint64_t)state->B * MODEL_LOG, call);
+    dart_status status = DART_OK;
+    if (!state->stops) status = model_state_read(state, WORK_LOG, 0, state->host_log, (uint64_t)state->B * MODEL_LOG, call); /* else follow has */
     for (uint32_t i = 0; i < steps && status == DART_OK; i++)
         for (uint32_t b = 0; b < state->B; b++) {
             const uint32_t position = (uint32_t)state->positions[b] - state->taken[b] + i + 1;

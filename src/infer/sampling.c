@@ -69,8 +69,9 @@ dart_status model_use_sampling(dart_state *state, const dart_sampling *sampling,
     return status;
 }
 
-static bool ends(const int32_t *stops, int32_t id, int32_t position)
+bool model_ends(const dart_state *state, uint32_t b, int32_t id, int32_t position)
 {
+    const int32_t *stops = &state->host_stops[STOP_WORDS * b];
     if (stops[DART_END_IDS] > 0 && position >= stops[DART_END_IDS]) return true;
     for (uint32_t i = 0; i < DART_END_IDS; i++)
         if (stops[i] == id) return true;
@@ -85,7 +86,7 @@ dart_status model_judge(dart_state *state, const char *call)
         if (status != DART_OK) return status;
     }
     for (uint32_t b = 0; b < state->B; b++) {
-        const bool ended = state->idle[b] || (state->stops && ends(&state->host_stops[STOP_WORDS * b], state->host_next[b], state->positions[b]));
+        const bool ended = state->idle[b] || (state->stops && model_ends(state, b, state->host_next[b], state->positions[b]));
         if (ended != state->ended[b]) state->seq_current = false;
         state->ended[b] = ended;
     }

@@ -289,6 +289,8 @@ dart_status model_check_sampling(dart_state *state, const dart_sampling *samplin
 dart_status model_use_sampling(dart_state *state, const dart_sampling *sampling, uint32_t count, const char *call);
 /* Updates `ended` from the tokens in WORK_NEXT. */
 dart_status model_judge(dart_state *state, const char *call);
+/* Whether sequence b ends with this id, behind which it has that many tokens. */
+bool model_ends(const dart_state *state, uint32_t b, int32_t id, int32_t position);
 /* Writes WORK_SEQ and WORK_LIVE for a decoding step: count 1 for a sequence that goes on, 0 for one that has ended. */
 dart_status model_write_seq(dart_state *state, const char *call);
 
