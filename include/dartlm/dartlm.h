@@ -254,9 +254,11 @@ DART_API uint64_t dart_device_bytes(const dart_device *device);
 
 /* ---- Buffers and tensors ------------------------------------------------------------------------------------- */
 
-typedef enum dart_dtype { DART_F32 = 0, DART_F16 = 1, DART_BF16 = 2, DART_I32 = 3 } dart_dtype;
-DART_API const char *dart_dtype_name(dart_dtype dtype); /* "f32", "f16", "bf16", "i32" */
-DART_API size_t dart_dtype_size(dart_dtype dtype);      /* bytes of an element; 0 for other values */
+/* DART_Q8 and DART_Q4 are quantised: see dart_quantise. Only `weight` of dart_linear and dart_embed may be quantised. */
+typedef enum dart_dtype { DART_F32 = 0, DART_F16 = 1, DART_BF16 = 2, DART_I32 = 3, DART_Q8 = 4, DART_Q4 = 5 } dart_dtype;
+DART_API const char *dart_dtype_name(dart_dtype dtype); /* "f32", "f16", "bf16", "i32", "q8", "q4" */
+/* Bytes of an element; 1 for quantised types, whose offsets count bytes; 0 for other values. */
+DART_API size_t dart_dtype_size(dart_dtype dtype);
 
 /* bytes > 0. Contents are undefined until written. */
 DART_API dart_status dart_buffer_create(dart_device *device, uint64_t bytes, dart_buffer **buffer);
@@ -270,13 +272,26 @@ DART_API dart_status dart_buffer_read(const dart_buffer *buffer, uint64_t offset
 typedef struct dart_tensor {
     dart_buffer *buffer;
     dart_dtype dtype;
-    uint64_t offset; /* elements */
+    uint64_t offset; /* elements; of a quantised tensor bytes, a multiple of 16 */
     uint64_t row;    /* elements from one token to the next; 0: packed. Token-major tensors only. */
 } dart_tensor;
 
 /* Conversion between f32 and storage, round to nearest even, NaN stays NaN. dtype f32, f16 or bf16. */
 DART_API void dart_from_f32(dart_dtype dtype, void *to, const float *from, size_t count);
 DART_API void dart_to_f32(dart_dtype dtype, float *to, const void *from, size_t count);
+
+/* Quantised rows: rows of `width` small whole numbers in blocks of 32, width a multiple of 32 and at most 2^30. Scales and minima are bf16. Number i
+ * of a block stands for
+ *   DART_Q8: scale n_i, n_i an int8 from -127 to 127. A row: width bytes n, then width / 32 scales.
+ *   DART_Q4: scale n_i + minimum, n_i from 0 to 15. A row: width / 32 blocks of 16 bytes, then as many scales, then as many minima. Bits 4 j to
+ *            4 j + 3 of the 16-bit word k of a block, little endian, hold n_(8 j + k).
+ * Zeros fill a row up to a multiple of 16 bytes. dart_quantise chooses each scale so that no number is off by more than half of it: the largest
+ * magnitude / 127, or (largest - smallest) / 15, rounded up, and the minimum rounded down. A block that holds NaN or infinity becomes NaN. */
+/* Bytes of a row; 0 for other types and widths. */
+DART_API size_t dart_quantised_row(dart_dtype dtype, uint32_t width);
+/* `rows` quantised rows from rows x width numbers, and back. DART_INVALID_ARGUMENT where dart_quantised_row is 0. */
+DART_API dart_status dart_quantise(dart_dtype dtype, uint32_t width, size_t rows, const float *from, void *to);
+DART_API dart_status dart_dequantise(dart_dtype dtype, uint32_t width, size_t rows, const void *from, float *to);
 
 /* ---- Streams ------------------------------------------------------------------------------------------------- */
 
@@ -326,7 +341,7 @@ DART_API size_t dart_stream_error(const dart_stream *stream, char *text, size_t 
  * when the recording runs. */
 
 /* y_t = weight_{ids_t}: the rows of an embedding table.
- * ids i32 T; weight V W; y T W. An id outside [0, V) gives a row of NaN. */
+ * ids i32 T; weight V W, or V quantised rows with W a multiple of 32; y T W. An id outside [0, V) gives a row of NaN. */
 typedef struct dart_embed_args {
     uint32_t T, V, W;
     dart_tensor ids, weight, y;
@@ -364,7 +379,9 @@ typedef struct dart_gated_norm_args {
 DART_API dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *args);
 
 /* y = x weight^T + bias, or y += x weight^T + bias when add is set.
- * x T IN; weight OUT IN; bias OUT, optional; y T OUT. The bias is put into y first, rounded to y's type, and the product added to it. */
+ * x T IN; weight OUT IN; bias OUT, optional; y T OUT. The bias is put into y first, rounded to y's type, and the product added to it.
+ * weight may be OUT quantised rows, with IN a multiple of 32. A processor may then round x to multiples of m / 32767, where m is the
+ * largest magnitude of its block of 32 numbers. Where the device multiplies 16-bit matrices and x is of their type, the weights are rounded to it. */
 typedef struct dart_linear_args {
     uint32_t T, IN, OUT;
     bool add;

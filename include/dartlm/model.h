@@ -75,20 +75,26 @@ typedef enum dart_storage {
     DART_STORAGE_DEFAULT = 0,
     DART_STORAGE_F32 = 1,
     DART_STORAGE_F16 = 2,
-    DART_STORAGE_BF16 = 3
+    DART_STORAGE_BF16 = 3,
+    DART_STORAGE_Q8 = 4, /* weights only, see dart_quantise; not for training */
+    DART_STORAGE_Q4 = 5
 } dart_storage;
 
 typedef struct dart_model_options {
-    dart_storage weights;     /* of the matrices; default: as in the file. Vectors and convolutions are always f32. */
+    dart_storage weights;     /* of the matrices; default: as in the file. Vectors and convolutions are always f32. With q8 and q4 the
+                                 rows of in_proj that make step sizes, the gate's row of sma_proj and matrices whose width is no multiple
+                                 of 32 stay as they are in the file. The embedding and the head take q8 with q4, too. */
     dart_storage activations; /* between ops of a layer; default: the dtype of the weights on a GPU with matrix hardware for
-                                 that dtype, else f32. The residual stream is always f32. */
-    dart_storage memories;    /* of closed chunks, or of keys and values; default: the dtype of the weights */
+                                 that dtype, else f32. Beside quantised weights, that of the rows that stay, bf16 where they are f32. The
+                                 residual stream is always f32. */
+    dart_storage memories;    /* of closed chunks, or of keys and values; default: the dtype of the weights; beside quantised weights
+                                 that of the rows that stay, or of activations of 16 bits */
     bool skip_nan_check;      /* accept NaN and infinite weights, and load without looking for them */
 } dart_model_options;
 
 typedef struct dart_model_info {
     dart_model_config config;
-    dart_dtype weights, activations, memories;
+    dart_dtype weights, activations, memories; /* weights: of most matrices */
     uint64_t parameters;
     uint64_t bytes; /* of device memory */
 } dart_model_info;
@@ -204,8 +210,8 @@ DART_API dart_status dart_state_save(dart_state *state, int32_t b, const char *p
  * same options, dtypes and device and had no tokens, and the state that was saved went on after saving.
  * DART_INVALID_ARGUMENT: the file is of another model, of other S or no_sma, or has another number of sequences; the text names the first
  * number that differs. The same model means: equal numbers in dart_model_config (but for S), and an equal fingerprint of the weights, a
- * checksum of 64 bits over the values of all parameters, in the dtype that the checkpoint has, computed when a model is loaded. It does
- * not depend on dart_model_options. The same weights in a checkpoint of another dtype are another model.
+ * checksum of 64 bits over the values of all parameters, in the dtype that the checkpoint has, computed when a model is loaded. The same
+ * weights in a checkpoint of another dtype are another model, and so are quantised ones; otherwise it does not depend on dart_model_options.
  * DART_BAD_DATA: no state file, of another version, cut short or damaged; the text says where. Everything is checked before the state
  * changes: these failures, DART_IO and DART_OUT_OF_MEMORY leave it as it was. A device that fails while sequences are written breaks it.
  * The tokens chosen last come with the sequences: dart_decode needs no ids if the saving state needed none and, with b >= 0 and B > 1,

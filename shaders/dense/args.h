@@ -31,6 +31,14 @@ struct GatedNormArgs { U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, 
  * Tile: T0 outputs x T1 rows, tile = output block + (number of output blocks) * row block. */
 struct LinearArgs { U32 tiles, flags, rows, inputs, outputs, x_at, x_row, weight_at, y_at, y_row; };
 
+/* linear with quantised rows of weights (dart_quantise), weight_row bytes each, from byte weight_at on, both multiples of 16. The type of
+ * weight is 0 for q8, 1 for q4. inputs is a multiple of 32. x may be rounded to 16-bit numbers, a scale a block of 32. Tile: as linear. */
+struct LinearQuantisedArgs { U32 tiles, flags, rows, inputs, outputs, x_at, x_row, weight_at, weight_row, y_at, y_row; };
+
+/* embed with quantised rows of weights, as of linear_quantised. Without HAS_ROWS y_t is row t, and ids, vocabulary, first and count are not used.
+ * Tile: T0 consecutive rows of y. */
+struct EmbedQuantisedArgs { U32 tiles, flags, rows, width, vocabulary, first, count, ids_at, weight_at, weight_row, y_at, y_row; };
+
 /* ---- Backward passes: up_y is the gradient of the loss with respect to y, grad_x the one with respect to x. ----
  * Gradients of parameters are sums over rows. Each tile writes the sum over its own rows to a slot of `partial`, f32, slot = tile, and
  * column_sum adds the slots up. Each row of the table has an order of these sums of its own, which depends on shapes only. */

@@ -286,13 +286,13 @@ const char *dart_backend_name(dart_backend_kind kind)
 
 const char *dart_dtype_name(dart_dtype dtype)
 {
-    static const char *const names[] = {"f32", "f16", "bf16", "i32"};
+    static const char *const names[] = {"f32", "f16", "bf16", "i32", "q8", "q4"};
     return (size_t)dtype < COUNT_OF(names) ? names[dtype] : "unknown dtype";
 }
 
 size_t dart_dtype_size(dart_dtype dtype)
 {
-    static const size_t sizes[] = {4, 2, 2, 4};
+    static const size_t sizes[] = {4, 2, 2, 4, 1, 1};
     return (size_t)dtype < COUNT_OF(sizes) ? sizes[dtype] : 0;
 }
 

@@ -77,6 +77,7 @@ typedef struct model_parameter {
      * this one is. 1, 0 and all elements otherwise. */
     uint32_t parts, part;
     uint64_t run;
+    uint64_t rest; /* rows at the end of a matrix that are not quantised: step sizes, and the gate of state-memory attention */
 } model_parameter;
 
 /* Inner width, columns of in_proj, channels of conv1d ([x|b|c]) and sma_conv1d ([q|e], with an independent c [q|e|c]), padded rows of
@@ -107,7 +108,28 @@ uint64_t model_parameter_place(const model_parameter *parameter, uint64_t first,
 
 /* The tensor of a parameter under any name in use, or NULL. */
 const safetensors_tensor *model_weights_find(const safetensors *file, const model_parameter *parameter);
-/* Every parameter is there with its shape and dtype F32, F16 or BF16, and with finite numbers unless skip_scan is set.
+
+/* Where a checkpoint has the numbers of a parameter. A quantised matrix NAME is several tensors (the blocks are those of dart_quantise):
+ *   NAME          rows x width I8 (q8), or rows x width / 2 U8 (q4)
+ *   NAME.scale    rows x width / 32 BF16
+ *   NAME.minimum  the same, of q4
+ *   NAME.rest     rest x width F32, F16 or BF16: the last rows, where the parameter has some that are not quantised */
+typedef struct model_source {
+    const safetensors_tensor *tensor, *scales, *minima, *rest; /* absent ones NULL; tensor NULL: the parameter is missing */
+    dart_dtype dtype;                                          /* DART_Q8 or DART_Q4, or that of all numbers */
+    dart_dtype rest_dtype;                                     /* of the numbers that are not quantised; without a rest the scales' */
+    uint64_t width, rows;                                      /* of the quantised rows */
+} model_source;
+model_source model_source_find(const safetensors *file, const model_parameter *parameter);
+static inline bool model_source_is_quantised(const model_source *source) { return source->dtype == DART_Q8 || source->dtype == DART_Q4; }
+/* Elements from `place` in the tensor on as f32; whole rows of a quantised one. */
+void model_source_to_f32(const model_source *source, uint64_t place, size_t count, float *to);
+/* `count` quantised rows from `row` on as dart_quantise has them. */
+void model_source_rows(const model_source *source, uint64_t row, size_t count, uint8_t *to);
+/* Whether the matrix can be quantised, and its type then: the embedding and the head keep eight bits. Other parameters: f32. */
+dart_dtype model_quantised_dtype(const model_parameter *parameter, dart_dtype wanted);
+
+/* Every parameter is there with its shape and dtype F32, F16 or BF16, or quantised, and with finite numbers unless skip_scan is set.
  * DART_BAD_DATA names the tensor. Tensors that are no parameter are logged as warnings. */
 dart_status model_weights_check(const dart_model_config *config, const safetensors *file, bool skip_scan,
                                 base_report *report);

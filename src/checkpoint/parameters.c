@@ -143,6 +143,7 @@ static void give_shape(model_parameter *p, uint32_t rank, uint64_t a, uint64_t b
     p->parts = 1;
     p->part = 0;
     p->run = p->elements;
+    p->rest = 0;
 }
 
 /* The heads of q, k and v take turns in one tensor of GPT-NeoX. */
@@ -169,7 +170,10 @@ static void describe(const dart_model_config *m, model_parameter *p)
     case MODEL_HEAD: give_shape(p, 2, m->V, m->W, 1); break;
     case MODEL_NORM:
     case MODEL_FINAL_NORM: give_shape(p, 1, m->W, 1, 1); break;
-    case MODEL_IN_PROJ: give_shape(p, 2, model_config_in_proj(m), m->W, 1); break;
+    case MODEL_IN_PROJ:
+        give_shape(p, 2, model_config_in_proj(m), m->W, 1);
+        p->rest = m->H;
+        break;
     case MODEL_CONV_WEIGHT: give_shape(p, 3, model_config_conv(m), 1, m->K); break;
     case MODEL_CONV_BIAS: give_shape(p, 1, model_config_conv(m), 1, 1); break;
     case MODEL_DT_BIAS:
@@ -177,7 +181,10 @@ static void describe(const dart_model_config *m, model_parameter *p)
     case MODEL_D: give_shape(p, 1, m->H, 1, 1); break;
     case MODEL_MIXER_NORM: give_shape(p, 1, I, 1, 1); break;
     case MODEL_OUT_PROJ: give_shape(p, 2, m->W, I, 1); break;
-    case MODEL_SMA_PROJ: give_shape(p, 2, model_config_sma_proj(m), m->W, 1); break;
+    case MODEL_SMA_PROJ:
+        give_shape(p, 2, model_config_sma_proj(m), m->W, 1);
+        p->rest = p->shape[0] - model_config_sma_conv(m);
+        break;
     case MODEL_SMA_CONV_WEIGHT: give_shape(p, 3, model_config_sma_conv(m), 1, m->K); break;
     case MODEL_SMA_CONV_BIAS: give_shape(p, 1, model_config_sma_conv(m), 1, 1); break;
     case MODEL_Q_PROJ: give_shape(p, 2, I, m->W, 1); take_turns(m, p, 0); break;
@@ -252,6 +259,11 @@ const safetensors_tensor *model_weights_find(const safetensors *file, const mode
     return t;
 }
 
+static bool is_float(const safetensors_tensor *t)
+{
+    return t->dtype == SAFETENSORS_F32 || t->dtype == SAFETENSORS_F16 || t->dtype == SAFETENSORS_BF16;
+}
+
 static const char *list_text(const uint64_t *list, uint32_t count, char text[SHAPE_TEXT])
 {
     size_t used = 0;
@@ -304,19 +316,68 @@ static dart_status check_numbers(const safetensors_tensor *t, base_report *repor
                      is_nan ? "NaN" : "an infinite value", list_text(at, t->rank, text), flat);
 }
 
-static dart_status check_tensor(const model_parameter *p, const safetensors_tensor *t, base_report *report)
+static dart_status check_shape(const safetensors_tensor *t, uint32_t rank, const uint64_t *shape, base_report *report)
 {
     char is[SHAPE_TEXT], wanted[SHAPE_TEXT];
-    uint64_t shape[SAFETENSORS_MAX_RANK] = {p->shape[0] * p->parts, p->shape[1], p->shape[2]};
-    list_text(shape, p->rank, wanted);
-    if (t == NULL) return base_fail(report, DART_BAD_DATA, "tensor %s of shape %s is missing", p->name, wanted);
-    if (t->rank != p->rank || memcmp(t->shape, shape, p->rank * sizeof *shape) != 0)
-        return base_fail(report, DART_BAD_DATA, "tensor %s has shape %s, the configuration asks for %s", t->name,
-                         list_text(t->shape, t->rank, is), wanted);
-    if (t->dtype != SAFETENSORS_F32 && t->dtype != SAFETENSORS_F16 && t->dtype != SAFETENSORS_BF16)
+    if (t->rank == rank && memcmp(t->shape, shape, rank * sizeof *shape) == 0) return DART_OK;
+    return base_fail(report, DART_BAD_DATA, "tensor %s has shape %s, the configuration asks for %s", t->name, list_text(t->shape, t->rank, is),
+                     list_text(shape, rank, wanted));
+}
+
+static dart_status check_tensor(const model_parameter *p, const safetensors_tensor *t, base_report *report)
+{
+    char wanted[SHAPE_TEXT];
+    const uint64_t shape[] = {p->shape[0] * p->parts, p->shape[1], p->shape[2]};
+    if (t == NULL)
+        return base_fail(report, DART_BAD_DATA, "tensor %s of shape %s is missing", p->name, list_text(shape, p->rank, wanted));
+    const dart_status status = check_shape(t, p->rank, shape, report);
+    if (status == DART_OK && !is_float(t))
         return base_fail(report, DART_BAD_DATA, "tensor %s has dtype %s, weights are F32, F16 or BF16", t->name,
                          safetensors_dtype_name(t->dtype));
+    return status;
+}
+
+/* One of the tensors beside a quantised one. */
+static dart_status check_beside(const model_parameter *p, const char *suffix, const safetensors_tensor *t, uint64_t rows, uint64_t width,
+                                base_report *report)
+{
+    const uint64_t shape[] = {rows, width};
+    if (t == NULL) return base_fail(report, DART_BAD_DATA, "tensor %s is quantised, but %s%s is missing", p->name, p->name, suffix);
+    return check_shape(t, 2, shape, report);
+}
+
+static dart_status check_quantised(const model_parameter *p, const model_source *s, base_report *report)
+{
+    const uint64_t width = p->shape[1], rows = (p->shape[0] - p->rest) * p->parts, shape[] = {rows, s->dtype == DART_Q4 ? width / 2 : width};
+    if (model_quantised_dtype(p, s->dtype) == DART_F32)
+        return base_fail(report, DART_BAD_DATA, "tensor %s has dtype %s, but a tensor of this kind or of this width cannot be quantised", p->name,
+                         safetensors_dtype_name(s->tensor->dtype));
+    dart_status status = check_shape(s->tensor, 2, shape, report);
+    if (status == DART_OK) status = check_beside(p, ".scale", s->scales, rows, width / 32, report);
+    if (status == DART_OK && s->dtype == DART_Q4) status = check_beside(p, ".minimum", s->minima, rows, width / 32, report);
+    if (status == DART_OK && p->rest > 0) status = check_beside(p, ".rest", s->rest, p->rest, width, report);
+    if (status != DART_OK) return status;
+    if (s->scales->dtype != SAFETENSORS_BF16 || (s->dtype == DART_Q4 && s->minima->dtype != SAFETENSORS_BF16))
+        return base_fail(report, DART_BAD_DATA, "tensor %s: scales and minima of quantised weights must be BF16", p->name);
+    if (p->rest > 0 && !is_float(s->rest))
+        return base_fail(report, DART_BAD_DATA, "tensor %s has dtype %s, weights are F32, F16 or BF16", s->rest->name,
+                         safetensors_dtype_name(s->rest->dtype));
     return DART_OK;
+}
+
+/* Finite scales, none of them negative, and numbers within -127 to 127. */
+static dart_status check_quantised_numbers(const model_source *s, base_report *report)
+{
+    dart_status status = check_numbers(s->scales, report);
+    if (status == DART_OK && s->minima != NULL) status = check_numbers(s->minima, report);
+    if (status == DART_OK && s->rest != NULL) status = check_numbers(s->rest, report);
+    const uint8_t *scales = s->scales->data, *numbers = s->tensor->data;
+    for (uint64_t i = 0; status == DART_OK && i < s->scales->elements; i++)
+        if ((scales[2 * i + 1] & 0x80u) != 0)
+            return base_fail(report, DART_BAD_DATA, "tensor %s holds a negative scale at element %" PRIu64, s->scales->name, i);
+    if (status == DART_OK && s->dtype == DART_Q8 && memchr(numbers, 0x80, (size_t)s->tensor->elements) != NULL)
+        return base_fail(report, DART_BAD_DATA, "tensor %s holds -128, quantised numbers are -127 to 127", s->tensor->name);
+    return status;
 }
 
 /* Tables that GPT-NeoX's code kept in its files: masks, and the rates of rotary positions. */
@@ -350,10 +411,17 @@ dart_status model_weights_check(const dart_model_config *config, const safetenso
     bool *used = calloc(safetensors_count(file) + 1, sizeof *used);
     if (used == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "no memory to check the checkpoint");
     for (uint32_t i = 0; model_config_parameter(config, i, &p); i++) {
-        const safetensors_tensor *t = model_weights_find(file, &p);
-        TRY(check_tensor(&p, t, report));
-        if (!skip_scan) TRY(check_numbers(t, report));
-        used[t - safetensors_at(file, 0)] = true;
+        const model_source source = model_source_find(file, &p);
+        const safetensors_tensor *const all[] = {source.tensor, source.scales, source.minima, source.rest};
+        if (model_source_is_quantised(&source)) {
+            TRY(check_quantised(&p, &source, report));
+            if (!skip_scan) TRY(check_quantised_numbers(&source, report));
+        } else {
+            TRY(check_tensor(&p, source.tensor, report));
+            if (!skip_scan) TRY(check_numbers(source.tensor, report));
+        }
+        for (size_t k = 0; k < COUNT_OF(all); k++)
+            if (all[k] != NULL) used[all[k] - safetensors_at(file, 0)] = true;
     }
     warn_of_others(file, used, report);
 fail:

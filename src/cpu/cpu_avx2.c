@@ -11,6 +11,7 @@
 #include "loops_loss.h"
 #include "loops_mlp.h" /* uses what loops_dense_backward.h has */
 #include "loops_norm.h"
+#include "loops_quantised.h"
 #include "loops_sma.h"
 #include "loops_sma_backward.h"
 #include "loops_ssd.h"

@@ -28,6 +28,8 @@ static inline void load_row(float *to, const cpu_tensor *from, size_t index, siz
     case DART_I32:
         for (size_t i = 0; i < count; i++) to[i] = (float)((const int32_t *)from->data)[index + i];
         break;
+    case DART_Q8: /* never: kernels of their own read quantised rows */
+    case DART_Q4: break;
     }
 }
 
@@ -40,6 +42,8 @@ static inline void store_row(const cpu_tensor *to, size_t index, const float *fr
     case DART_I32:
         for (size_t i = 0; i < count; i++) ((int32_t *)to->data)[index + i] = cpu_to_i32(from[i]);
         break;
+    case DART_Q8:
+    case DART_Q4: break;
     }
 }
 

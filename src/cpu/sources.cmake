@@ -12,6 +12,7 @@ set(CPU_SOURCES
   src/cpu/cpu_device.c
   src/cpu/cpu_memory.c
   src/cpu/cpu_mlp.c
+  src/cpu/cpu_quantised.c
   src/cpu/cpu_plain.c
   src/cpu/cpu_pool.c
   src/cpu/cpu_probe.c

@@ -23,6 +23,8 @@ static dart_tensor steps_of(const model_block_args *a)
     return proj_columns(a, (uint64_t)model_config_inner(a->config) + model_config_conv(a->config));
 }
 
+static bool has(dart_tensor tensor) { return tensor.buffer != NULL; }
+
 /* ---- Projections and convolutions ---- */
 
 static dart_norm_linear_args normalised_product(const model_block_args *a, uint32_t outputs, dart_tensor weight, dart_tensor y)
@@ -32,9 +34,15 @@ static dart_norm_linear_args normalised_product(const model_block_args *a, uint3
                                    .weight = weight, .y = y};
 }
 
+/* rest: the last rows of a quantised weight, `kept` of them. */
 static void product(dart_stream *stream, const model_block_args *a, bool normalises, uint32_t outputs, dart_tensor weight,
-                    dart_tensor y)
+                    dart_tensor rest, uint32_t kept, dart_tensor y)
 {
+    if (has(rest)) {
+        outputs -= kept;
+        dart_linear(stream, &(dart_linear_args){.T = model_block_rows(a), .IN = a->config->W, .OUT = kept, .x = a->work.input, .weight = rest,
+                                                .y = model_columns(y, outputs, y.row)});
+    }
     const dart_norm_linear_args args = normalised_product(a, outputs, weight, y);
     if (normalises)
         dart_norm_linear(stream, &args);
@@ -53,8 +61,11 @@ static void normalise(dart_stream *stream, const model_block_args *a)
 static void project(dart_stream *stream, const model_block_args *a, bool normalises)
 {
     const dart_model_config *c = a->config;
-    product(stream, a, normalises, model_config_in_proj(c), a->weights.in_proj, proj_columns(a, 0));
-    if (a->sma) product(stream, a, normalises, model_config_sma_proj(c), a->weights.sma_proj, a->work.sma_proj);
+    const uint32_t padded = model_config_sma_proj(c);
+    product(stream, a, normalises, model_config_in_proj(c), a->weights.in_proj, a->weights.in_proj_rest, c->H, proj_columns(a, 0));
+    if (a->sma)
+        product(stream, a, normalises, padded, a->weights.sma_proj, a->weights.sma_proj_rest, padded - model_config_sma_conv(c),
+                sma_proj_columns(a, 0));
 }
 
 /* Of the scan's input and of SMA's; a single token's tails are replaced at once, those of a piece by replace_tails. */
@@ -110,8 +121,6 @@ static void scan(dart_stream *stream, const model_block_args *a)
     }
     dart_ssd(stream, &args);
 }
-
-static bool has(dart_tensor tensor) { return tensor.buffer != NULL; }
 
 /* f32 where runs are merged or f16 might not hold it: sums of undecayed memories have no bound of their own. In training too, as the
  * backward pass takes a sum of its size from another. */

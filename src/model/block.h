@@ -10,6 +10,7 @@
 typedef struct model_block_weights {
     dart_tensor norm, in_proj, conv_weight, conv_bias, dt_bias, a_log, d, mixer_norm, out_proj;
     dart_tensor sma_proj, sma_conv_weight, sma_conv_bias;
+    dart_tensor in_proj_rest, sma_proj_rest; /* the last rows of quantised matrices: of dt; of the gate and the padding */
 } model_block_weights;
 
 /* The tensors that a layer keeps for every sequence, in and out. open, open_decay and sma_tail exist only with state-memory

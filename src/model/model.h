@@ -12,11 +12,14 @@ struct dart_model {
     base_report report;
     dart_model_config config;
     dart_dtype weights_dtype, activations, memories;
+    bool quantised;        /* some weight is */
+    dart_dtype rest_dtype; /* of what is not quantised beside quantised weights */
     dart_tensor *weights; /* [layer][role]; weights that belong to no layer lie at layer 0 */
+    dart_tensor *rest;    /* as `weights`: the last rows of quantised matrices, where these rows are not quantised */
     dart_buffer **buffers;
     uint32_t buffers_count;
     uint64_t bytes;
-    uint64_t fingerprint; /* of the values of all parameters, as their source has them: see dart_state_load */
+    uint64_t fingerprint; /* of the values of all parameters, as their source has them or quantised: see dart_state_load */
 };
 
 static inline const dart_tensor *model_weight(const dart_model *model, uint32_t layer, model_role role)

@@ -77,10 +77,10 @@ static float random_weight(const dart_model_config *c, const model_parameter *pa
 }
 
 static void fetch(const dart_model *model, const source *from, const model_parameter *parameter,
-                  const safetensors_tensor *tensor, uint64_t key, uint64_t first, uint64_t place, size_t count)
+                  const model_source *stored, uint64_t key, uint64_t first, uint64_t place, size_t count)
 {
-    if (tensor != NULL) {
-        safetensors_to_f32(tensor, place, count, from->values);
+    if (stored->tensor != NULL) {
+        model_source_to_f32(stored, place, count, from->values);
         return;
     }
     for (size_t i = 0; i < count; i++)
@@ -96,16 +96,21 @@ static dart_dtype stored_as(dart_storage storage, dart_dtype otherwise)
     case DART_STORAGE_F32: return DART_F32;
     case DART_STORAGE_F16: return DART_F16;
     case DART_STORAGE_BF16: return DART_BF16;
+    case DART_STORAGE_Q8:
+    case DART_STORAGE_Q4:
     case DART_STORAGE_DEFAULT: break;
     }
     return otherwise;
 }
 
-static dart_dtype file_dtype(const safetensors_tensor *tensor)
+/* Of a parameter as this model keeps it. */
+static dart_dtype kept_as(dart_storage storage, const model_parameter *parameter, const model_source *stored)
 {
-    dart_dtype dtype = DART_F32;
-    if (tensor != NULL) safetensors_dtype_to_dart(tensor->dtype, &dtype);
-    return dtype;
+    if (!model_role_is_matrix(parameter->role)) return DART_F32;
+    if (storage == DART_STORAGE_DEFAULT) return stored->dtype;
+    const dart_dtype wanted = storage == DART_STORAGE_Q8 ? DART_Q8 : storage == DART_STORAGE_Q4 ? DART_Q4 : DART_F32;
+    const dart_dtype quantised = wanted != DART_F32 ? model_quantised_dtype(parameter, wanted) : DART_F32;
+    return quantised != DART_F32 ? quantised : stored_as(storage, stored->rest_dtype);
 }
 
 /* Fills buffers one after another; the same walk gives the same places. */
@@ -125,36 +130,79 @@ static uint64_t pool_place(pool *p, uint64_t bytes)
     return at;
 }
 
-static dart_status upload(dart_model *model, const source *from, const model_parameter *parameter,
-                          const safetensors_tensor *tensor, uint64_t key, const dart_tensor *to)
+/* A part of a parameter on its way to the device: elements from `first` to `end`. */
+typedef struct part {
+    const model_parameter *parameter;
+    const model_source *stored;
+    uint64_t key, first, end;
+    const dart_tensor *to;
+} part;
+
+/* The checkpoint's elements as they lie there, from `place` on; NULL where they are quantised or random. */
+static const uint8_t *bytes_of(const model_source *stored, uint64_t place, const safetensors_tensor **tensor)
 {
-    const size_t size = dart_dtype_size(to->dtype);
-    const bool as_is = tensor != NULL && file_dtype(tensor) == to->dtype;
+    const uint64_t before = model_source_is_quantised(stored) ? stored->rows * stored->width : 0;
+    *tensor = before > 0 ? stored->rest : stored->tensor;
+    if (*tensor == NULL || place < before) return NULL;
+    return (const uint8_t *)(*tensor)->data + (place - before) * safetensors_dtype_size((*tensor)->dtype);
+}
+
+static dart_status upload(dart_model *model, const source *from, const part *p)
+{
+    const model_parameter *parameter = p->parameter;
+    const size_t size = dart_dtype_size(p->to->dtype), piece = PIECE - (model_source_is_quantised(p->stored) ? PIECE % p->stored->width : 0);
     size_t count;
-    for (uint64_t first = 0; first < parameter->elements; first += count) {
+    for (uint64_t first = p->first; first < p->end; first += count) {
         uint64_t together;
+        const safetensors_tensor *tensor;
         const uint64_t place = model_parameter_place(parameter, first, &together); /* in the tensor */
-        count = together < PIECE ? (size_t)together : PIECE;
-        const void *data = NULL;
-        if (as_is) {
-            data = (const uint8_t *)tensor->data + place * size;
-        } else {
-            fetch(model, from, parameter, tensor, key, first, place, count);
-            dart_from_f32(to->dtype, from->stored, from->values, count);
+        together = base_smaller(together, p->end - first);
+        count = together < piece ? (size_t)together : piece;
+        const uint8_t *bytes = bytes_of(p->stored, place, &tensor);
+        const size_t stored = bytes != NULL ? safetensors_dtype_size(tensor->dtype) : 0;
+        dart_dtype dtype = DART_I32;
+        if (bytes != NULL) safetensors_dtype_to_dart(tensor->dtype, &dtype);
+        const void *data = bytes;
+        if (dtype != p->to->dtype) {
+            fetch(model, from, parameter, p->stored, p->key, first, place, count);
+            dart_from_f32(p->to->dtype, from->stored, from->values, count);
             data = from->stored;
         }
         /* Of the source, so that it does not depend on how this model stores its weights. */
-        if (tensor != NULL)
-            model->fingerprint = base_checksum(model->fingerprint + (uint64_t)tensor->dtype,
-                                               (const uint8_t *)tensor->data + place * safetensors_dtype_size(tensor->dtype),
-                                               count * safetensors_dtype_size(tensor->dtype));
+        if (bytes != NULL) model->fingerprint = base_checksum(model->fingerprint + (uint64_t)tensor->dtype, bytes, count * stored);
         else model->fingerprint = base_checksum(model->fingerprint, from->values, count * sizeof *from->values);
-        const dart_status status = dart_buffer_write(to->buffer, (to->offset + first) * size, data, count * size);
+        const dart_status status = dart_buffer_write(p->to->buffer, (p->to->offset + first - p->first) * size, data, count * size);
         if (status != DART_OK) return status;
-        if (tensor != NULL && parameter->parts == 1) { /* the pages of others come by again */
-            const size_t stored = safetensors_dtype_size(tensor->dtype);
-            file_map_forget((const uint8_t *)tensor->data + first * stored, count * stored);
+        if (bytes != NULL && parameter->parts == 1) file_map_forget(bytes, count * stored); /* the pages of others come by again */
+    }
+    return DART_OK;
+}
+
+/* The same with whole rows, which become quantised ones. They, not their source, make the fingerprint: a model that was quantised when it was
+ * loaded and one that was loaded from quantised files are the same. */
+static dart_status upload_quantised(dart_model *model, const source *from, const part *p)
+{
+    const model_parameter *parameter = p->parameter;
+    const model_source *stored = p->stored;
+    const uint32_t width = (uint32_t)parameter->shape[1];
+    const dart_dtype dtype = p->to->dtype;
+    const size_t bytes = dart_quantised_row(dtype, width);
+    size_t count;
+    for (uint64_t first = p->first; first < p->end; first += count) {
+        uint64_t together;
+        const uint64_t place = model_parameter_place(parameter, first, &together);
+        const uint64_t most = base_smaller(PIECE / width * width, base_smaller(together, p->end - first));
+        count = (size_t)most;
+        const size_t rows = count / width;
+        if (stored->dtype == dtype) {
+            model_source_rows(stored, place / width, rows, from->stored);
+        } else {
+            fetch(model, from, parameter, stored, p->key, first, place, count);
+            dart_quantise(dtype, width, rows, from->values, from->stored);
         }
+        model->fingerprint = base_checksum(model->fingerprint + (uint64_t)dtype, from->stored, rows * bytes);
+        const dart_status status = dart_buffer_write(p->to->buffer, p->to->offset + (first - p->first) / width * bytes, from->stored, rows * bytes);
+        if (status != DART_OK) return status;
     }
     return DART_OK;
 }
@@ -166,16 +214,39 @@ static dart_status place_weights(dart_model *model, dart_storage storage, const 
     pool p = {0};
     model_parameter parameter;
     for (uint32_t i = 0; model_config_parameter(&model->config, i, &parameter); i++) {
-        const safetensors_tensor *tensor = file != NULL ? model_weights_find(file, &parameter) : NULL;
-        const dart_dtype dtype = model_role_is_matrix(parameter.role) ? stored_as(storage, file_dtype(tensor)) : DART_F32;
-        const size_t size = dart_dtype_size(dtype);
-        const uint64_t at = pool_place(&p, parameter.elements * size);
-        dart_tensor *weight = &model->weights[(size_t)parameter.layer * MODEL_ROLE_COUNT + parameter.role];
+        const model_source stored = file != NULL ? model_source_find(file, &parameter) : (model_source){.dtype = DART_F32};
+        const dart_dtype dtype = kept_as(storage, &parameter, &stored);
+        const bool quantised = dtype == DART_Q8 || dtype == DART_Q4;
+        const uint64_t whole = quantised ? (parameter.shape[0] - parameter.rest) * parameter.shape[1] : parameter.elements;
+        const size_t size = dart_dtype_size(dtype), rest_size = dart_dtype_size(stored.rest_dtype);
+        const uint64_t bytes = quantised ? whole / parameter.shape[1] * dart_quantised_row(dtype, (uint32_t)parameter.shape[1]) : whole * size;
+        const size_t place = (size_t)parameter.layer * MODEL_ROLE_COUNT + parameter.role;
+        const uint64_t at = pool_place(&p, bytes);
+        const part all = {.parameter = &parameter, .stored = &stored, .key = from != NULL ? base_mix(from->seed ^ base_mix(i)) : 0, .end = whole,
+                           .to = &model->weights[place]};
+        dart_status status = DART_OK;
+        model->quantised = model->quantised || quantised;
         pool_bytes[p.index] = p.used;
-        if ((parameter.role == MODEL_IN_PROJ || parameter.role == MODEL_Q_PROJ) && parameter.layer == 0) model->weights_dtype = dtype;
-        if (from == NULL) continue;
-        *weight = (dart_tensor){.buffer = model->buffers[p.index], .dtype = dtype, .offset = at / size};
-        const dart_status status = upload(model, from, &parameter, tensor, base_mix(from->seed ^ base_mix(i)), weight);
+        if ((parameter.role == MODEL_IN_PROJ || parameter.role == MODEL_Q_PROJ) && parameter.layer == 0) {
+            model->weights_dtype = dtype;
+            model->rest_dtype = stored.rest_dtype;
+        }
+        if (from != NULL) {
+            model->weights[place] = (dart_tensor){.buffer = model->buffers[p.index], .dtype = dtype, .offset = at / size};
+            status = quantised ? upload_quantised(model, from, &all) : upload(model, from, &all);
+        }
+        if (whole < parameter.elements) {
+            const uint64_t rest_at = pool_place(&p, (parameter.elements - whole) * rest_size);
+            part rest = all;
+            pool_bytes[p.index] = p.used;
+            rest.first = whole;
+            rest.end = parameter.elements;
+            rest.to = &model->rest[place];
+            if (from != NULL && status == DART_OK) {
+                model->rest[place] = (dart_tensor){.buffer = model->buffers[p.index], .dtype = stored.rest_dtype, .offset = rest_at / rest_size};
+                status = upload(model, from, &rest);
+            }
+        }
         if (status != DART_OK) return status;
     }
     model->buffers_count = p.index + 1;
@@ -189,6 +260,20 @@ static dart_dtype natural_activations(const dart_device *device, dart_dtype weig
     const uint32_t needed = weights == DART_F16 ? DART_CAP_MATRIX_F16 : weights == DART_BF16 ? DART_CAP_MATRIX_BF16 : 0;
     const bool fast = needed != 0 && ((info->capabilities & needed) != 0 || info->backend == DART_BACKEND_CUDA);
     return fast && info->type != DART_DEVICE_CPU ? weights : DART_F32;
+}
+
+/* How the model stores activations and memories. Beside quantised weights, which become 16-bit numbers of the activations' type where many rows
+ * are multiplied, f32 ones of the file stand for no wish. */
+static void choose_storage(dart_model *model, const dart_model_options *options)
+{
+    if (!model->quantised) {
+        model->activations = stored_as(options->activations, natural_activations(model->device, model->weights_dtype));
+        model->memories = stored_as(options->memories, model->weights_dtype);
+        return;
+    }
+    const dart_dtype rest = model->rest_dtype;
+    model->activations = stored_as(options->activations, natural_activations(model->device, rest == DART_F32 ? DART_BF16 : rest));
+    model->memories = stored_as(options->memories, rest == DART_F32 ? model->activations : rest);
 }
 
 static dart_status build(dart_device *device, const dart_model_config *config, const dart_model_options *options,
@@ -209,11 +294,12 @@ static dart_status build(dart_device *device, const dart_model_config *config, c
     made->device = device;
     made->config = *config;
     made->weights = device_calloc(device, (size_t)config->layers * MODEL_ROLE_COUNT, sizeof *made->weights);
-    made->buffers = device_calloc(device, parameters, sizeof *made->buffers);
-    pool_bytes = device_calloc(device, parameters, sizeof *pool_bytes);
+    made->rest = device_calloc(device, (size_t)config->layers * MODEL_ROLE_COUNT, sizeof *made->rest);
+    made->buffers = device_calloc(device, 2 * (size_t)parameters, sizeof *made->buffers);
+    pool_bytes = device_calloc(device, 2 * (size_t)parameters, sizeof *pool_bytes);
     from.values = device_calloc(device, PIECE, sizeof *from.values);
     from.stored = device_calloc(device, PIECE, sizeof(float));
-    if (made->weights == NULL || made->buffers == NULL || pool_bytes == NULL || from.values == NULL ||
+    if (made->weights == NULL || made->rest == NULL || made->buffers == NULL || pool_bytes == NULL || from.values == NULL ||
         from.stored == NULL)
         goto fail;
     TRY(place_weights(made, options->weights, file, NULL, pool_bytes));
@@ -222,8 +308,7 @@ static dart_status build(dart_device *device, const dart_model_config *config, c
         made->bytes += pool_bytes[i];
     }
     TRY(place_weights(made, options->weights, file, &from, pool_bytes));
-    made->activations = stored_as(options->activations, natural_activations(device, made->weights_dtype));
-    made->memories = stored_as(options->memories, made->weights_dtype);
+    choose_storage(made, options);
     free(pool_bytes);
     free(from.values);
     free(from.stored);
@@ -239,7 +324,7 @@ fail:
 
 static dart_status check_options(dart_device *device, const dart_model_options *options, const char *call)
 {
-    const bool known = (unsigned)options->weights <= DART_STORAGE_BF16 &&
+    const bool known = (unsigned)options->weights <= DART_STORAGE_Q4 &&
                        (unsigned)options->activations <= DART_STORAGE_BF16 &&
                        (unsigned)options->memories <= DART_STORAGE_BF16;
     REQUIRE(&device->report, known, "%s: weights %d, activations %d, memories %d: unknown storage", call,
@@ -290,6 +375,7 @@ void dart_model_destroy(dart_model **model)
     for (uint32_t i = 0; i < m->buffers_count; i++) dart_buffer_destroy(&m->buffers[i]);
     free(m->buffers);
     free(m->weights);
+    free(m->rest);
     base_report_destroy(&m->report);
     free(m);
     *model = NULL;
@@ -316,8 +402,9 @@ const dart_tensor *model_head(const dart_model *model)
 
 model_block_weights model_layer_weights(const dart_model *model, uint32_t layer)
 {
-    const dart_tensor *w = model_weight(model, layer, (model_role)0);
+    const dart_tensor *w = model_weight(model, layer, (model_role)0), *rest = &model->rest[(size_t)layer * MODEL_ROLE_COUNT];
     return (model_block_weights){
+        .in_proj_rest = rest[MODEL_IN_PROJ], .sma_proj_rest = rest[MODEL_SMA_PROJ],
         .norm = w[MODEL_NORM], .in_proj = w[MODEL_IN_PROJ], .conv_weight = w[MODEL_CONV_WEIGHT], .conv_bias = w[MODEL_CONV_BIAS],
         .dt_bias = w[MODEL_DT_BIAS], .a_log = w[MODEL_A_LOG], .d = w[MODEL_D], .mixer_norm = w[MODEL_MIXER_NORM],
         .out_proj = w[MODEL_OUT_PROJ], .sma_proj = w[MODEL_SMA_PROJ], .sma_conv_weight = w[MODEL_SMA_CONV_WEIGHT],

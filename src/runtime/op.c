@@ -52,8 +52,12 @@ static bool check_one(op_call *call, const op_operand *operand)
         op_fail(call, DART_INVALID_ARGUMENT, "%s lies on another device", name);
         return false;
     }
-    if ((unsigned)tensor->dtype > DART_I32 || (kinds & 1 << tensor->dtype) == 0) {
+    if ((unsigned)tensor->dtype > DART_Q4 || (kinds & 1 << tensor->dtype) == 0) {
         op_fail(call, DART_INVALID_ARGUMENT, "%s cannot be %s", name, dart_dtype_name(tensor->dtype));
+        return false;
+    }
+    if ((1 << tensor->dtype & OP_QUANTISED) != 0 && tensor->offset % 16 != 0) {
+        op_fail(call, DART_INVALID_ARGUMENT, "%s starts at byte %llu, not at a multiple of 16", name, (unsigned long long)tensor->offset);
         return false;
     }
     const uint64_t row = tensor->row != 0 ? tensor->row : width;
@@ -258,7 +262,7 @@ static void bind(op_call *call, backend_launch *launch, const op_binding *bindin
     }
     if (binding->at != NULL) *binding->at = (uint32_t)(before / size);
     launch->bindings[binding->slot] = (backend_binding){.memory = operand->of.buffer->memory, .offset = begin - before, .bytes = bytes};
-    if (binding->slot < KERNEL_TYPED_BINDINGS) launch->dtypes |= (uint32_t)operand->of.dtype << (2 * binding->slot);
+    if (binding->slot < KERNEL_TYPED_BINDINGS) launch->dtypes |= ((uint32_t)operand->of.dtype & 3u) << (2 * binding->slot);
     else if (operand->of.dtype != DART_F32) op_fail(call, DART_INTERNAL, "%s of kernel %s is not f32", name, kernel->name);
 }
 

@@ -21,6 +21,7 @@ enum {
     OP_F32 = 1 << DART_F32,
     OP_FLOAT = 1 << DART_F32 | 1 << DART_F16 | 1 << DART_BF16,
     OP_I32 = 1 << DART_I32,
+    OP_QUANTISED = 1 << DART_Q8 | 1 << DART_Q4, /* width and offset count bytes */
     OP_VIEW = 1 << 8,     /* may have rows farther apart than their width */
     OP_OPTIONAL = 1 << 9, /* may be absent: buffer is NULL */
     OP_ALIGNED = 1 << 10  /* must start at a multiple of 64 elements */

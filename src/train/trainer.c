@@ -55,6 +55,7 @@ static dart_status take_options(dart_trainer *trainer, const dart_trainer_option
     static const dart_dtype dtypes[] = {[DART_STORAGE_DEFAULT] = DART_F32, [DART_STORAGE_F32] = DART_F32, [DART_STORAGE_F16] = DART_F16,
                                         [DART_STORAGE_BF16] = DART_BF16};
     *o = *options;
+    REQUIRE(report, o->weights != DART_STORAGE_Q8 && o->weights != DART_STORAGE_Q4, "%s: quantised weights cannot be trained", call);
     REQUIRE(report, (unsigned)o->weights < COUNT_OF(dtypes) && (unsigned)o->activations < COUNT_OF(dtypes),
             "%s: weights and activations are f32, f16 or bf16", call);
     trainer->weights_dtype = dtypes[o->weights];
@@ -156,6 +157,19 @@ fail:
     return status;
 }
 
+static dart_status refuse_quantised(dart_device *device, const dart_model_config *config, const safetensors *file, const char *call)
+{
+    model_parameter p;
+    for (uint32_t i = 0; model_config_parameter(config, i, &p); i++) {
+        const model_source source = model_source_find(file, &p);
+        if (model_source_is_quantised(&source))
+            return base_fail(&device->report, DART_UNSUPPORTED,
+                             "%s: tensor %s is quantised (%s): training starts from the checkpoint that was quantised", call, p.name,
+                             dart_dtype_name(source.dtype));
+    }
+    return DART_OK;
+}
+
 dart_status dart_trainer_open(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer)
 {
     static const char call[] = "dart_trainer_open";
@@ -167,6 +181,7 @@ dart_status dart_trainer_open(dart_device *device, const char *folder, const dar
     TRY(model_config_load(folder, &device->report, &config));
     TRY(safetensors_open(folder, &device->report, &file));
     TRY(model_weights_check(&config, file, false, &device->report));
+    TRY(refuse_quantised(device, &config, file, call));
     if (options->add_sma && config.transformer) FAIL(&device->report, DART_INVALID_ARGUMENT, "%s: add_sma is for a Mamba-2", call);
     if (options->add_sma) config.sma = true;
     TRY(trainer_make(device, &config, file, options, call, trainer));

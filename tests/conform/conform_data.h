@@ -93,6 +93,7 @@ double conform_floor(dart_dtype stored);
 /* Op runners: record on d->stream, submit, wait, compare. */
 typedef void (*conform_runner)(conform_data *d);
 void conform_dense(conform_data *d);
+void conform_weights(conform_data *d);
 void conform_dense_backward(conform_data *d);
 void conform_conv(conform_data *d);
 void conform_choice(conform_data *d);

@@ -127,6 +127,23 @@ static void linear_and_conv(void **unused)
     (void)unused;
     GOOD(linear, a.add = true);
     GOOD(linear, a.bias = f32);
+    for (dart_dtype dtype = DART_Q8; dtype <= DART_Q4; dtype = (dart_dtype)(dtype + 1)) {
+        const dart_tensor rows = {.buffer = f32.buffer, .dtype = dtype};
+        GOOD(linear, a.weight = rows);
+        GOOD(linear, a.weight = rows, a.weight.offset = 16, a.bias = f32);
+        BAD(linear, a.weight = rows, a.weight.offset = 8);
+        BAD(linear, a.weight = rows, a.IN = I - 1);
+        BAD(linear, a.weight = rows, a.IN = 2 * I + 16);
+        BAD(linear, a.weight = rows, a.OUT = 1u << 20);
+        BAD(linear, a.x = rows);
+        BAD(linear, a.y = rows);
+        BAD(linear, a.bias = rows);
+        GOOD(embed, a.weight = rows);
+        BAD(embed, a.weight = rows, a.W = I - 8);
+        BAD(embed, a.y = rows);
+        BAD(norm_linear, a.weight = rows);
+        BAD(rms_norm, a.weight = rows);
+    }
     BAD(linear, a.bias = i32);
     BAD(linear, a.bias = f32, a.bias.row = 4096);
     BAD(linear, a.T = 0);

@@ -52,7 +52,7 @@ static inline void check_good(dart_status status, const char *op)
 #define BAD_TENSOR(op, name) \
     do { \
         BAD(op, a.name = foreign); \
-        BAD(op, a.name.dtype = (dart_dtype)4); \
+        BAD(op, a.name.dtype = (dart_dtype)6); \
         BAD(op, a.name.dtype = (dart_dtype)-1); \
         BAD(op, a.name.offset = UINT64_MAX); \
         BAD(op, a.name.offset = UINT64_MAX / 4); \
@@ -63,6 +63,7 @@ static inline void check_good(dart_status status, const char *op)
 #define BAD_FLOATS(op, name) \
     do { \
         BAD(op, a.name = i32); \
+        BAD(op, a.name.dtype = DART_Q8, a.name.offset = 8); \
         BAD_TENSOR(op, name); \
     } while (0)
 #define BAD_INTS(op, name) \

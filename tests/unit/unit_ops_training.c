@@ -273,6 +273,7 @@ static void rows(void **unused)
     BAD(gated_norm_backward, a.grad_weight = f16);
     BAD(gated_norm_backward, a.grad_z.buffer = NULL);
     NO_NULLS(linear_backward);
+    BAD(linear_backward, a.weight.dtype = DART_Q8, a.weight.offset = 0);
     GOOD(linear_backward, a.grad_x.buffer = a.weight.buffer = NULL);
     GOOD(linear_backward, a.grad_weight.buffer = a.x.buffer = NULL);
     BAD(linear_backward, a.grad_x.buffer = a.grad_weight.buffer = NULL);

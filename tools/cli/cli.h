@@ -67,6 +67,7 @@ typedef struct cli_common {
     uint32_t verbosity;
 } cli_common;
 #define CLI_DTYPES "f32|f16|bf16"
+#define CLI_STORAGES "f32|f16|bf16|q8|q4" /* of a model that is not trained */
 #define CLI_DEVICE(c) \
     {"device", 0, ARGS_TEXT, "SPEC", &(c).device, \
      "cpu, vulkan, cuda, or one of them with :INDEX, :NAME or :UUID;\nby default the first GPU, else the CPU", 0, 0, \
@@ -92,7 +93,7 @@ typedef struct cli_model_options {
     uint32_t S;
 } cli_model_options;
 #define CLI_WEIGHTS(c, m) \
-    {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &(c).dtype, "storage of the matrices; by default the file's", 0, 0, false}, \
+    {"dtype", 0, ARGS_CHOICE, CLI_STORAGES, &(c).dtype, "storage of the matrices; by default the file's", 0, 0, false}, \
     {"activations", 0, ARGS_CHOICE, CLI_DTYPES, &(m).activations, \
      "storage between ops; by default as the weights\non a GPU with matrix hardware for them, else f32", 0, 0, false}, \
     {"memories", 0, ARGS_CHOICE, CLI_DTYPES, &(m).memories, "of state memories; by default as --dtype", 0, 0, false}

@@ -171,7 +171,7 @@ int cmd_doctor(int argc, char **argv)
     const args_option options[] = {
         {"preset", 0, ARGS_TEXT, "NAME", &preset, "the kernels of {dart,mamba2}-{130m,370m,780m}", 0, 0, false},
         CLI_DEVICE(common),
-        {"dtype", 0, ARGS_CHOICE, CLI_DTYPES, &common.dtype, "storage of the model's matrices", 0, 0, false},
+        {"dtype", 0, ARGS_CHOICE, CLI_STORAGES, &common.dtype, "storage of the model's matrices", 0, 0, false},
         {"verbose", 'v', ARGS_MORE, NULL, &common.verbosity, "show the library's log; twice: all of it", 0, 0, false},
     };
     const args_syntax syntax = {

@@ -53,9 +53,13 @@ dart_status dart_embed(dart_stream *stream, const dart_embed_args *args)
     OP_REQUIRE(&call, T > 0 && V > 0 && W > 0 && V <= INT32_MAX, "T %u, V %u, W %u: all must be above 0, V below 2^31", T, V, W);
     const struct { op_operand ids, weight, y; } o = {
         .ids = {"ids", args->ids, OP_I32, 1, T},
-        .weight = {"weight", args->weight, OP_FLOAT, V, W},
+        .weight = dense_weight(&args->weight, V, W),
         .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, W}};
-    if (!OP_CHECK(&call, o)) return op_status(&call);
+    if (!dense_check_quantised(&call, &args->weight, W) || !OP_CHECK(&call, o)) return op_status(&call);
+    if (dense_is_quantised(&o.weight)) {
+        dense_embed_quantised(&call, &o.ids, &o.weight, &o.y);
+        return op_end(&call);
+    }
     const uint32_t step = dense_rows_that_fit(&call, &o.weight);
     for (uint32_t first = 0; first < V && op_status(&call) == DART_OK; first += step) {
         const uint32_t count = V - first < step ? V - first : step;
@@ -205,11 +209,12 @@ dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
     const bool biased = op_has(&args->bias);
     const struct { op_operand x, weight, bias, y; } o = {
         .x = {"x", args->x, OP_FLOAT | OP_VIEW, T, IN},
-        .weight = {"weight", args->weight, OP_FLOAT, OUT, IN},
+        .weight = dense_weight(&args->weight, OUT, IN),
         .bias = {"bias", args->bias, OP_FLOAT | OP_OPTIONAL, 1, OUT},
         .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, OUT}};
-    if (!OP_CHECK(&call, o)) return op_status(&call);
+    if (!dense_check_quantised(&call, &args->weight, IN) || !OP_CHECK(&call, o)) return op_status(&call);
     if (biased) put_bias(&call, &o.bias, &o.y, args->add);
-    dense_linear(&call, &o.x, &o.weight, &o.y, args->add || biased);
+    if (dense_is_quantised(&o.weight)) dense_linear_quantised(&call, &o.x, &o.weight, &o.y, args->add || biased);
+    else dense_linear(&call, &o.x, &o.weight, &o.y, args->add || biased);
     return op_end(&call);
 }

@@ -26,6 +26,15 @@ void dense_sum(op_call *call, const op_operand *partial, const op_operand *y, bo
 /* Every element becomes 0. */
 void dense_clear(op_call *call, const op_operand *y);
 
+/* A weight of rows x width numbers, as an operand: that of a quantised one has rows of bytes. */
+op_operand dense_weight(const dart_tensor *weight, uint64_t rows, uint32_t width);
+static inline bool dense_is_quantised(const op_operand *weight) { return weight->of.dtype == DART_Q8 || weight->of.dtype == DART_Q4; }
+/* Fails the stream where a quantised weight cannot have that width. */
+bool dense_check_quantised(op_call *call, const dart_tensor *weight, uint32_t width);
+/* The launches of dart_linear and dart_embed with quantised weights. */
+void dense_linear_quantised(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add);
+void dense_embed_quantised(op_call *call, const op_operand *ids, const op_operand *weight, const op_operand *y);
+
 /* The launches of dart_linear and of dart_linear_backward: y (+)= x weight^T;  grad_x (+)= up_y weight;  grad_weight += up_y^T x. */
 void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add);
 void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_operand *weight, const op_operand *grad_x, bool add);

@@ -1,0 +1,149 @@
+/* Quantised rows: sizes, rounding, what a row of bytes stands for. */
+#include "dartlm/dartlm.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BLOCK = 32, WIDTH = 96, ROWS = 200, MOST_BYTES = 160 };
+
+static void has_rows_of_whole_blocks(void **unused)
+{
+    (void)unused;
+    assert_int_equal(dart_quantised_row(DART_Q8, 32), 48);  /* 32 + 2, in 16s */
+    assert_int_equal(dart_quantised_row(DART_Q8, 768), 816);
+    assert_int_equal(dart_quantised_row(DART_Q4, 32), 32);  /* 16 + 2 + 2 */
+    assert_int_equal(dart_quantised_row(DART_Q4, 768), 480);
+    const uint32_t bad[] = {0, 1, 31, 33, 48, 767, (1u << 30) + 32, UINT32_MAX};
+    float one = 0;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(dart_quantised_row(DART_Q8, bad[i]), 0);
+        assert_int_equal(dart_quantised_row(DART_Q4, bad[i]), 0);
+        assert_int_equal(dart_quantise(DART_Q8, bad[i], 1, &one, &one), DART_INVALID_ARGUMENT);
+        assert_int_equal(dart_dequantise(DART_Q4, bad[i], 1, &one, &one), DART_INVALID_ARGUMENT);
+    }
+    for (int dtype = -1; dtype < 8; dtype++)
+        if (dtype != DART_Q8 && dtype != DART_Q4) assert_int_equal(dart_quantised_row((dart_dtype)dtype, 64), 0);
+}
+
+static uint32_t state = 1;
+static float uniform(void) /* -1 to 1 */
+{
+    state = state * 1664525u + 1013904223u;
+    return (float)(state >> 8) / 8388608.0f - 1.0f;
+}
+
+/* Blocks of every kind: zeros, one large number, all the same, all of one sign, tiny, huge. */
+static float element(size_t kind, size_t i)
+{
+    switch (kind) {
+    case 0: return 0;
+    case 1: return i == 17 ? 1000.0f : uniform();
+    case 2: return 0.37f;
+    case 3: return -5.0f + 0.01f * uniform();
+    case 4: return 1e-38f * uniform();
+    case 5: return 1e37f * uniform();
+    case 6: return i % 2 == 0 ? 1.0f : -1.0f;
+    default: return 0.02f * uniform();
+    }
+}
+
+static double bf16_at(const unsigned char *at)
+{
+    const uint32_t bits = (uint32_t)at[0] << 16 | (uint32_t)at[1] << 24;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (double)value;
+}
+
+/* Within half a scale of every number, and scales no larger than their definition asks for (bf16 has eight digits). */
+static void rounds_to_the_nearest(void **unused)
+{
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        const dart_dtype dtype = d == 0 ? DART_Q8 : DART_Q4;
+        const size_t bytes = dart_quantised_row(dtype, WIDTH), numbers = dtype == DART_Q8 ? WIDTH : WIDTH / 2;
+        static float from[ROWS * WIDTH], back[ROWS * WIDTH];
+        static unsigned char rows[ROWS * MOST_BYTES];
+        for (size_t i = 0; i < ROWS * WIDTH; i++) from[i] = element(i / BLOCK % 9, i % BLOCK);
+        memset(rows, 0xaa, sizeof rows);
+        assert_int_equal(dart_quantise(dtype, WIDTH, ROWS, from, rows), DART_OK);
+        assert_int_equal(dart_dequantise(dtype, WIDTH, ROWS, rows, back), DART_OK);
+        assert_int_equal(rows[ROWS * bytes], 0xaa);
+        for (size_t b = 0; b < ROWS * WIDTH / BLOCK; b++) {
+            const unsigned char *row = rows + b / (WIDTH / BLOCK) * bytes, *scales = row + numbers + 2 * (b % (WIDTH / BLOCK));
+            const double scale = bf16_at(scales), minimum = dtype == DART_Q4 ? bf16_at(scales + 2 * (WIDTH / BLOCK)) : 0;
+            double least = (double)from[b * BLOCK], most = least;
+            for (size_t i = b * BLOCK; i < (b + 1) * BLOCK; i++) {
+                least = fmin(least, (double)from[i]);
+                most = fmax(most, (double)from[i]);
+            }
+            const double wanted = dtype == DART_Q8 ? fmax(most, -least) / 127 : (most - minimum) / 15;
+            if (!(scale >= wanted && scale <= wanted * (1 + 1.0 / 128) + 1e-40)) fail_msg("block %zu: scale %g, not %g", b, scale, wanted);
+            if (dtype == DART_Q4) assert_true(minimum <= least && minimum >= least - fabs(least) / 128 - 1e-40);
+            /* Half a scale, and what f32 rounds of the sum of two terms. */
+            for (size_t i = b * BLOCK; i < (b + 1) * BLOCK; i++) {
+                const double off = fabs((double)back[i] - (double)from[i]);
+                if (!(off <= scale / 2 + 1e-7 * (fabs(minimum) + fabs(most)) + 1e-44))
+                    fail_msg("%s, block %zu: %g became %g, scale %g", dart_dtype_name(dtype), b, (double)from[i], (double)back[i], scale);
+            }
+        }
+    }
+}
+
+/* The bytes as the header describes them. */
+static void lays_numbers_out(void **unused)
+{
+    (void)unused;
+    float from[BLOCK], back[BLOCK];
+    unsigned char row[48] = {0};
+    for (int i = 0; i < BLOCK; i++) from[i] = (float)(i * 8 - 127);
+    from[31] = 127;
+    assert_int_equal(dart_quantise(DART_Q8, BLOCK, 1, from, row), DART_OK);
+    for (int i = 0; i < BLOCK; i++) assert_int_equal((signed char)row[i], (int)from[i]);
+    assert_int_equal(row[32] | row[33] << 8, 0x3f80); /* 1 */
+    for (int i = 34; i < 48; i++) assert_int_equal(row[i], 0);
+    for (int i = 0; i < BLOCK; i++) from[i] = (float)((i * 7 + 3) % 16) - 4;
+    assert_int_equal(dart_quantise(DART_Q4, BLOCK, 1, from, row), DART_OK);
+    for (int k = 0; k < 8; k++)
+        for (int j = 0; j < 4; j++) {
+            const unsigned word = (unsigned)row[2 * k] | (unsigned)row[2 * k + 1] << 8;
+            assert_int_equal(word >> (4 * j) & 15, (int)from[8 * j + k] + 4);
+        }
+    assert_int_equal(row[16] | row[17] << 8, 0x3f80);
+    assert_int_equal(row[18] | row[19] << 8, 0xc080); /* -4 */
+    assert_int_equal(dart_dequantise(DART_Q4, BLOCK, 1, row, back), DART_OK);
+    assert_memory_equal(back, from, sizeof from);
+}
+
+static void keeps_what_is_no_number(void **unused)
+{
+    (void)unused;
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t k = 0; k < 3; k++)
+        for (int d = 0; d < 2; d++) {
+            const dart_dtype dtype = d == 0 ? DART_Q8 : DART_Q4;
+            float from[2 * BLOCK] = {0}, back[2 * BLOCK];
+            unsigned char row[96];
+            from[40] = bad[k];
+            from[3] = 1;
+            assert_int_equal(dart_quantise(dtype, 2 * BLOCK, 1, from, row), DART_OK);
+            assert_int_equal(dart_dequantise(dtype, 2 * BLOCK, 1, row, back), DART_OK);
+            assert_true(fabsf(back[3] - 1) < 0.01f);
+            for (int i = BLOCK; i < 2 * BLOCK; i++) assert_true(isnan(back[i]));
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_rows_of_whole_blocks), cmocka_unit_test(rounds_to_the_nearest), cmocka_unit_test(lays_numbers_out),
+        cmocka_unit_test(keeps_what_is_no_number)};
+    return cmocka_run_group_tests_name("unit_quantised", tests, NULL, NULL);
+}
