@@ -129,6 +129,14 @@ void model_source_rows(const model_source *source, uint64_t row, size_t count, u
 /* Whether the matrix can be quantised, and its type then: the embedding and the head keep eight bits. Other parameters: f32. */
 dart_dtype model_quantised_dtype(const model_parameter *parameter, dart_dtype wanted);
 
+typedef struct model_quantised_counts {
+    uint32_t matrices;                  /* that were quantised */
+    uint64_t bytes_before, bytes_after; /* of all tensors */
+} model_quantised_counts;
+/* Writes the tensors of a folder's checkpoint to a file, matrices quantised as loading with that storage does. dtype: DART_Q8 or DART_Q4. Needs
+ * memory for all quantised tensors. DART_INVALID_ARGUMENT: quantised already; DART_UNSUPPORTED: no matrix can be. */
+dart_status model_quantise(const char *folder, dart_dtype dtype, const char *path, base_report *report, model_quantised_counts *counts);
+
 /* Every parameter is there with its shape and dtype F32, F16 or BF16, or quantised, and with finite numbers unless skip_scan is set.
  * DART_BAD_DATA names the tensor. Tensors that are no parameter are logged as warnings. */
 dart_status model_weights_check(const dart_model_config *config, const safetensors *file, bool skip_scan,

@@ -1,5 +1,13 @@
 /* Models with quantised weights against the same in f32: model_quantised DEVICE_SPEC DATA_DIR. */
+#define _POSIX_C_SOURCE 200809L
 #include "model_cases.h"
+
+#include "base/file.h"
+#include "dartlm/train.h"
+
+#if !defined(_WIN32)
+#include <unistd.h>
+#endif
 
 enum { TOKENS = 256, QUERIES = 64, SEQUENCES = 32, V = 8192 };
 
@@ -140,6 +148,62 @@ static void decodes_as_it_prefills(void **unused)
     }
 }
 
+/* A model from quantised files is the one that is quantised when it is loaded. */
+static void loads_quantised_files(void **unused)
+{
+    (void)unused;
+    static const char folder[] = "model_quantised_files", weights[] = "model_quantised_files/model.safetensors",
+                      config[] = "model_quantised_files/config.json";
+    static const char *const names[] = {"mqar-dart", "hf-mamba2"};
+    base_report report;
+    must(base_report_init(&report, NULL), "report");
+    for (size_t i = 0; i < 4; i++) {
+        const dart_storage storage = i % 2 == 0 ? DART_STORAGE_Q8 : DART_STORAGE_Q4;
+        char path[4096];
+        model_quantised_counts counts;
+        dart_model *loaded = opened(names[i / 2], storage), *model = NULL;
+        snprintf(path, sizeof path, "%s/%s", data_folder, names[i / 2]);
+        must(file_make_folder(folder, &report), folder);
+        must(model_quantise(path, storage == DART_STORAGE_Q8 ? DART_Q8 : DART_Q4, weights, &report, &counts), weights);
+        must(model_config_write(&loaded->config, folder, &report), config);
+        must(dart_model_open(device, folder, &(dart_model_options){.activations = DART_STORAGE_F32}, &model), folder);
+        assert_true(model->fingerprint == loaded->fingerprint);
+        assert_true(model->bytes == loaded->bytes && model->weights_dtype == loaded->weights_dtype && model->memories == loaded->memories);
+        for (uint32_t k = 0; k < model->buffers_count; k++) {
+            const uint64_t bytes = dart_buffer_bytes(model->buffers[k]);
+            uint8_t *a = calloc(1, (size_t)bytes), *b = calloc(1, (size_t)bytes);
+            assert_true(a != NULL && b != NULL);
+            /* Gaps between tensors hold anything. */
+            for (uint32_t w = 0; w < model->config.layers * MODEL_ROLE_COUNT; w++) {
+                const dart_tensor *t = &model->weights[w];
+                if (t->buffer != model->buffers[k]) continue;
+                assert_true(t->dtype == loaded->weights[w].dtype && t->offset == loaded->weights[w].offset);
+                const uint64_t at = t->offset * dart_dtype_size(t->dtype);
+                must(dart_buffer_read(model->buffers[k], at, a, 64), "read");
+                must(dart_buffer_read(loaded->buffers[k], at, b, 64), "read");
+                assert_memory_equal(a, b, 64);
+            }
+            free(a);
+            free(b);
+        }
+        dart_model_destroy(&model);
+        /* And as plain numbers. */
+        must(dart_model_open(device, folder, &(dart_model_options){.weights = DART_STORAGE_F32}, &model), folder);
+        assert_int_equal(model->weights_dtype, DART_F32);
+        assert_false(model->quantised);
+        dart_model_destroy(&model);
+        dart_model_destroy(&loaded);
+        dart_trainer *trainer = NULL;
+        assert_int_equal(dart_trainer_open(device, folder, &(dart_trainer_options){.B = 1, .L = 8}, &trainer), DART_UNSUPPORTED);
+        remove(weights);
+        remove(config);
+#if !defined(_WIN32)
+        rmdir(folder);
+#endif
+    }
+    base_report_destroy(&report);
+}
+
 /* A saved state belongs to the weights as they were loaded. */
 static void keeps_states_apart(void **unused)
 {
@@ -168,6 +232,7 @@ static void keeps_states_apart(void **unused)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(recalls), cmocka_unit_test(decodes_as_it_prefills), cmocka_unit_test(keeps_states_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(recalls), cmocka_unit_test(decodes_as_it_prefills),
+                                       cmocka_unit_test(loads_quantised_files), cmocka_unit_test(keeps_states_apart)};
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
 }

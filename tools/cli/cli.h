@@ -16,6 +16,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = ARGS_USAGE };
 int cmd_devices(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_params(int argc, char **argv);
+int cmd_quantize(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_eval_ppl(int argc, char **argv);
 int cmd_eval_niah(int argc, char **argv);

@@ -22,6 +22,7 @@ static const struct command {
     {"detokenize", "turn token ids into text", cmd_detokenize},
     {"grad", "write the gradients of a model's parameters", cmd_grad},
     {"train", "train a model", cmd_train},
+    {"quantize", "write a checkpoint with smaller weights", cmd_quantize},
     {"data", "make data to train or test with", cmd_data},
     {"op", "run one op on tensors of a file", cmd_op},
     {"bench", "time a model or an op", cmd_bench},
