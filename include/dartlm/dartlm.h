@@ -285,8 +285,9 @@ DART_API void dart_to_f32(dart_dtype dtype, float *to, const void *from, size_t 
  *   DART_Q8: scale n_i, n_i an int8 from -127 to 127. A row: width bytes n, then width / 32 scales.
  *   DART_Q4: scale n_i + minimum, n_i from 0 to 15. A row: width / 32 blocks of 16 bytes, then as many scales, then as many minima. Bits 4 j to
  *            4 j + 3 of the 16-bit word k of a block, little endian, hold n_(8 j + k).
- * Zeros fill a row up to a multiple of 16 bytes. dart_quantise chooses each scale so that no number is off by more than half of it: the largest
- * magnitude / 127, or (largest - smallest) / 15, rounded up, and the minimum rounded down. A block that holds NaN or infinity becomes NaN. */
+ * Zeros fill a row up to a multiple of 16 bytes. dart_quantise takes the scale (largest magnitude) / 127, rounded up, so that no number is off by
+ * more than half of it; for DART_Q4, of several pairs of scale and minimum with (largest - smallest) / 15 and the smallest among them, the one with
+ * the least sum of squared errors. A block that holds NaN or infinity becomes NaN. */
 /* Bytes of a row; 0 for other types and widths. */
 DART_API size_t dart_quantised_row(dart_dtype dtype, uint32_t width);
 /* `rows` quantised rows from rows x width numbers, and back. DART_INVALID_ARGUMENT where dart_quantised_row is 0. */

@@ -83,7 +83,7 @@ static void recalls(void **unused)
 {
     (void)unused;
     static const struct { dart_storage storage; double divergence; uint32_t fewer; } all[] = {
-        {DART_STORAGE_Q8, 1e-3, SEQUENCES * QUERIES / 500}, {DART_STORAGE_Q4, 0.2, SEQUENCES * QUERIES / 25}};
+        {DART_STORAGE_Q8, 1e-3, SEQUENCES * QUERIES / 500}, {DART_STORAGE_Q4, 0.1, SEQUENCES * QUERIES / 50}};
     char path[4096];
     safetensors *test = NULL;
     base_report report;
