@@ -2,9 +2,9 @@
 """Compiles the Vulkan rows of the kernel table and writes them as one C file.
 
 For every SPIRV_ROW line of --table and of what it includes, the shader that it names is compiled with the row's defines, checked, optimised,
-checked again and written as <id>.<variant>.spv next to --out. --out holds vk_spirv_modules[] in the order of the
-rows (see src/vulkan/vk_spirv.h), the words of the modules lie beside it in a file for each file of the table: vk_spirv_ssd.c for
-the rows of ssd.def. What has not changed since the last run is not compiled again.
+checked again and written as <id>.<variant>.spv next to --out. Rows that differ only in what they ask of a device share that work. --out
+holds vk_spirv_modules[] in the order of the rows (see src/vulkan/vk_spirv.h), the words of the modules lie beside it in a file for each
+file of the table: vk_spirv_ssd.c for the rows of ssd.def. What has not changed since the last run is not compiled again.
 
 Bindings go by name: table/<id>.glsl, made next to --out from the KERNEL and BIND lines, tells the shader of a row their numbers
 (see shaders/lib/dart.glsl). A shader that includes the table of another kernel, or numbers a binding itself, fails.
@@ -216,12 +216,19 @@ class Builder:
             return None
         return state.hexdigest()
 
-    def build(self, row):
-        """The row's code, from the last run if it still holds, and its stamp."""
+    def build(self, row, twin):
+        """The row's code, from the last run if it still holds, and its stamp. twin: the future of a row that compiles the same, or None."""
         spv = self.folder / f"{row.name}.spv"
         stamp = self.stamps.get(row.name)
         if stamp and spv.exists() and self.state(row, stamp["sources"]) == stamp["state"]:
             return load(spv), stamp
+        if twin:
+            words, stamp = twin.result()
+            sources = stamp["sources"]
+            check_capabilities(row, words)
+            check_bindings(row, self.options.shaders, self.folder / "table", sources)
+            spv.write_bytes(words.tobytes())
+            return words, {"sources": sources, "state": self.state(row, sources)}
         source = self.options.shaders / row.source
         if not source.exists():
             raise Failure(f"{row.place}: {row.name}: there is no {source}")
@@ -323,7 +330,13 @@ def main():
     codes = []
     stamps = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for row, future in [(row, pool.submit(builder.build, row)) for row in rows]:
+        futures = []
+        first = {}  # (source, defines, target): future. The pool starts it before its twins, which wait for it.
+        for row in rows:
+            same = (row.source, tuple(row.defines), row.target)
+            futures.append(pool.submit(builder.build, row, first.get(same)))
+            first.setdefault(same, futures[-1])
+        for row, future in zip(rows, futures):
             try:
                 words, stamps[row.name] = future.result()
                 codes.append(words)
@@ -332,7 +345,7 @@ def main():
     # Kept after a failure too: the rest need not be compiled again.
     builder.stamps_path.write_text(json.dumps(stamps, indent=1), encoding="utf-8")
     if failures:
-        raise Failure("\n\n".join(failures))
+        raise Failure("\n\n".join(dict.fromkeys(failures)))
     write_c(options.out, rows, codes)
     if options.depfile:
         sources = {options.shaders / source for stamp in stamps.values() for source in stamp["sources"]}
