@@ -1,12 +1,12 @@
 // The draw where no logit is left out by its order: neighbours read neighbours, a lane DRAW_AHEAD logits at a time. The range that holds the
-// draw is cut into blocks, whose sums say which of them the running sum passes in, until it has a logit a lane. Include after order.glsl, in a
+// draw is cut into blocks, whose sums say which of them the running sum passes in, until it has a logit a lane. Include after kept.glsl, in a
 // shader that defines row_from, row_width, row_least, `float penalised(uint i, float logit)` and `float weight_of(float logit, uint order)`.
-// Shared memory: 4 (DRAW_BLOCKS + 1) LANES bytes.
 const uint DRAW_BLOCKS = 8u;
 const uint DRAW_AHEAD = 8u;
 const uint DRAW_TEAM = LANES / DRAW_BLOCKS; // lanes that add up the sums of a block
-shared float draw_parts[DRAW_BLOCKS * gl_WorkGroupSize.x];
-shared float draw_sums[gl_WorkGroupSize.x];
+// The masses of kept.glsl, which nothing else needs by then: first each lane's share of the blocks, then a sum a lane.
+#define DRAW_PART(i) masses[i]
+#define DRAW_SUM(i) masses[DRAW_BLOCKS * LANES + (i)]
 
 // Below 0: the index is not kept.
 float kept_weight(uint i, float raw)
@@ -50,18 +50,18 @@ uint draw_of_all(float u)
         uint each = ((end - begin + DRAW_BLOCKS - 1u) / DRAW_BLOCKS + LANES - 1u) / LANES * LANES;
         for (uint k = 0u; k < DRAW_BLOCKS; k++) {
             uint from = min(begin + k * each, end);
-            draw_parts[k * LANES + LANE] = sum_of_range(from, min(from + each, end), last);
+            DRAW_PART(k * LANES + LANE) = sum_of_range(from, min(from + each, end), last);
         }
         barrier();
         float sum = 0.0;
-        for (uint m = 0u; m < DRAW_BLOCKS; m++) sum += draw_parts[LANE / DRAW_TEAM * LANES + LANE % DRAW_TEAM + m * DRAW_TEAM];
-        draw_sums[LANE] = sum;
+        for (uint m = 0u; m < DRAW_BLOCKS; m++) sum += DRAW_PART(LANE / DRAW_TEAM * LANES + LANE % DRAW_TEAM + m * DRAW_TEAM);
+        DRAW_SUM(LANE) = sum;
         barrier();
         float sums[DRAW_BLOCKS];
         float total = 0.0;
         [[unroll]] for (uint k = 0u; k < DRAW_BLOCKS; k++) {
             sums[k] = 0.0;
-            for (uint j = 0u; j < DRAW_TEAM; j++) sums[k] += draw_sums[k * DRAW_TEAM + j];
+            for (uint j = 0u; j < DRAW_TEAM; j++) sums[k] += DRAW_SUM(k * DRAW_TEAM + j);
             total += sums[k];
         }
         if (whole) target = u * total;
@@ -76,7 +76,7 @@ uint draw_of_all(float u)
                 passed = running > target;
             }
         }
-        barrier(); // all lanes have read draw_sums
+        barrier(); // all lanes have read the sums
         if (whole && !passed) {
             last = workgroup_max_uint(last);
             return max(last, 1u) - 1u;
@@ -85,12 +85,12 @@ uint draw_of_all(float u)
         begin += picked * each;
         end = min(begin + each, end);
     } while (end - begin > LANES);
-    draw_sums[LANE] = begin + LANE < end ? max(kept_weight(begin + LANE, load_logits(row_from + begin + LANE)), 0.0) : 0.0;
+    DRAW_SUM(LANE) = begin + LANE < end ? max(kept_weight(begin + LANE, load_logits(row_from + begin + LANE)), 0.0) : 0.0;
     barrier();
     uint id = begin;
     bool found = false;
     for (uint i = 0u; i < LANES; i++) {
-        float weight = draw_sums[i];
+        float weight = DRAW_SUM(i);
         if (!found && weight > 0.0) {
             id = begin + i;
             before += weight;

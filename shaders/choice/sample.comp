@@ -6,7 +6,7 @@
 // logits rows x width, part rows blocks 2 (argmax_part), settings rows x SETTING_WORDS, seq rows x 2, seen rows x ceil(width / 32), ids rows. A
 // workgroup makes one row. The largest logit comes from the parts of the row where they hold it. To sample, the workgroup finds the order
 // (order.glsl) of the last kept logit (kept.glsl), then every lane sums a contiguous segment, and one lane picks; where all logits are kept,
-// draw.glsl. Shared memory: 1096 + 116 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only; the sums that
+// draw.glsl. Shared memory: 1096 + 80 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only; the sums that
 // pick are made in the same order as those that add up to the total, but for draw.glsl. The bit of the id before is set when all lanes have
 // read the set.
 #version 460
