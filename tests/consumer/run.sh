@@ -101,7 +101,7 @@ quietly make -C "$work/make" SOURCE="$here/program.c" LIBRARY_PATH_FLAGS="-Wl,-r
 "$work/make/program_static"
 
 say "add_subdirectory"
-configure subdirectory -DDARTLM_SOURCE="$source" -DDARTLM_VULKAN=OFF -DDARTLM_CUDA=OFF -DCMAKE_C_FLAGS_RELEASE=-O0
+configure subdirectory -DDARTLM_SOURCE="$source" -DDARTLM_VULKAN=OFF -DDARTLM_CUDA=OFF -DCMAKE_C_FLAGS_RELEASE=-O0 -DDARTLM_AVX2_LEVEL=-O0
 "$work/subdirectory/program"
 
 say "installed programs"
