@@ -11,9 +11,10 @@ import pathlib
 import random
 import re
 import struct
-import subprocess
 import sys
 import tempfile
+
+from program import Program
 
 HAY = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 GOLDEN = ((1, 1024, 3), (1, 4096, 1), (2, 3072, 2), (3, 3072, 2)) # task, length, samples
@@ -21,24 +22,10 @@ TEXT = ("The old sailor sees the quiet harbour near the tower. A young baker fin
         "Nobody answers the owl.\n\nThe rain   covers the garden, and the fox (a clever one) hides beside the wall.) ") * 60
 
 
-class Program:
+class Evaluation(Program):
     def __init__(self, path, data, device):
-        self.path, self.data, self.device = path, pathlib.Path(data), ["--device", device, "--cache", "off"]
-
-    def call(self, *arguments, source=b""):
-        done = subprocess.run([self.path, *map(str, arguments)], input=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-        return done.returncode, done.stdout, done.stderr.decode(errors="replace")
-
-    def must(self, *arguments, source=b""):
-        status, out, err = self.call(*arguments, source=source)
-        if status != 0:
-            raise AssertionError(f"{' '.join(map(str, arguments))} ends with {status}: {err}")
-        return out
-
-    def refused(self, wanted, word, *arguments, source=b""):
-        status, _, err = self.call(*arguments, source=source)
-        if status != wanted or word not in err:
-            raise AssertionError(f"{' '.join(map(str, arguments))} ends with {status}, not {wanted} and '{word}': {err}")
+        super().__init__(path, device)
+        self.data = pathlib.Path(data)
 
     def lines(self, path):
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -261,7 +248,7 @@ def test(program, work):
 def main():
     with tempfile.TemporaryDirectory() as work:
         try:
-            test(Program(*sys.argv[1:4]), pathlib.Path(work))
+            test(Evaluation(*sys.argv[1:4]), pathlib.Path(work))
         except AssertionError as wrong:
             print(f"eval: {wrong}")
             return 1

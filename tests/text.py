@@ -6,33 +6,20 @@
 """
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unicodedata
+
+from program import Program
 
 SAMPLE = ("The quick brown fox, it's said, jumps  over the lazy dog.\n\n    indented = {1: 'é', 22: \"日本\"}\n"
           "Fu\u0308hrer \U0001f600 \U0001f468\u200d\U0001f469 <|endoftext|> end\n") * 40
 
 
-class Program:
+class Text(Program):
     def __init__(self, path, data, device):
-        self.path, self.tokenizer, self.device = path, pathlib.Path(data) / "tokenizer", ["--device", device, "--cache", "off"]
-
-    def call(self, *arguments, source=b""):
-        done = subprocess.run([self.path, *map(str, arguments)], input=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-        return done.returncode, done.stdout, done.stderr.decode(errors="replace")
-
-    def must(self, *arguments, source=b""):
-        status, out, err = self.call(*arguments, source=source)
-        if status != 0:
-            raise AssertionError(f"{' '.join(map(str, arguments))} ends with {status}: {err}")
-        return out
-
-    def refused(self, wanted, word, *arguments, source=b""):
-        status, _, err = self.call(*arguments, source=source)
-        if status != wanted or word not in err:
-            raise AssertionError(f"{' '.join(map(str, arguments))} ends with {status}, not {wanted} and '{word}': {err}")
+        super().__init__(path, device)
+        self.tokenizer = pathlib.Path(data) / "tokenizer"
 
     def train(self, folder, *data):
         self.must("train", "lm", *data, "--length", 32, "--batch-tokens", 256, "--epochs", 3, "--width", 32, "--head-dim", 32, "--state", 8,
@@ -125,7 +112,7 @@ def generate(program, work, model):
 def main():
     with tempfile.TemporaryDirectory() as work:
         try:
-            program, work = Program(*sys.argv[1:]), pathlib.Path(work)
+            program, work = Text(*sys.argv[1:]), pathlib.Path(work)
             generate(program, work, learn(program, work, *invert(program, work)))
         except AssertionError as wrong:
             print(f"text: {wrong}")
