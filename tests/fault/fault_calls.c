@@ -82,6 +82,10 @@ OP_STEP(do_gated_norm, dart_gated_norm(w->stream, &(dart_gated_norm_args){.T = 2
                                                                           .out = at(w, 2048)}))
 OP_STEP(do_layer_norm, dart_layer_norm(w->stream, &(dart_layer_norm_args){.T = 2, .W = 8, .eps = 1, .x = f32(w), .weight = f32(w), .bias = f32(w),
                                                                           .y = at(w, 2048)}))
+OP_STEP(do_embed_quantised, dart_embed(w->stream, &(dart_embed_args){.T = 4, .V = V, .W = 32, .ids = i32(w), .y = at(w, 2048),
+                                                                     .weight = {.buffer = w->buffers[0], .dtype = DART_Q8}}))
+OP_STEP(do_linear_quantised, dart_linear(w->stream, &(dart_linear_args){.T = 9, .IN = 32, .OUT = 8, .x = at(w, 1024), .y = at(w, 2048),
+                                                                        .weight = {.buffer = w->buffers[0], .dtype = DART_Q4}}))
 OP_STEP(do_linear_bias, dart_linear(w->stream, &(dart_linear_args){.T = 2, .IN = 8, .OUT = 8, .x = f32(w), .weight = f32(w), .bias = f32(w),
                                                                    .y = at(w, 2048)}))
 OP_STEP(do_linear, dart_linear(w->stream, &(dart_linear_args){.T = 2, .IN = 8, .OUT = 8, .x = f32(w), .weight = f32(w), .y = at(w, 2048)}))
@@ -257,7 +261,7 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
     STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
     STEP(do_attention_backward),
     STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_gelu), STEP(do_layer_norm),
-    STEP(do_linear_bias), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),
+    STEP(do_linear_bias), STEP(do_linear_quantised), STEP(do_embed_quantised), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),
     STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(make_asking_state), STEP(feed), STEP(reset), STEP(open_model),
     STEP(make_trainer), STEP(train),
 };

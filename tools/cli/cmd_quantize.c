@@ -24,7 +24,7 @@ static int copy_config(cli_session *session, const char *from, const char *to)
 static int quantize(cli_session *session, const cli_common *common, const char *in, const char *out)
 {
     const dart_dtype dtype = common->dtype == 2 ? DART_Q4 : DART_Q8;
-    model_quantised_counts counts;
+    model_quantised_counts counts = {0};
     char *weights = file_join(out, "model.safetensors"), *index = file_join(out, "model.safetensors.index.json");
     char *config = file_join(in, "config.json"), *config_out = file_join(out, "config.json"), *tokenizer = file_join(in, "tokenizer.json");
     int result = CLI_OK;
@@ -39,7 +39,11 @@ static int quantize(cli_session *session, const cli_common *common, const char *
     }
     if (result == CLI_OK) result = copy_config(session, config, config_out);
     if (result == CLI_OK && file_exists(tokenizer)) result = cli_copy_tokenizer(in, out);
-    if (result == CLI_OK)
+    if (result == CLI_OK && common->json)
+        result = cli_print_json(json_pack("{s:s, s:s, s:i, s:I, s:I}", "folder", out, "dtype", dart_dtype_name(dtype), "matrices",
+                                          (int)counts.matrices, "bytes", (json_int_t)counts.bytes_after, "bytes_before",
+                                          (json_int_t)counts.bytes_before));
+    else if (result == CLI_OK)
         printf("%s: %u matrices are %s, %.1f MB instead of %.1f\n", out, counts.matrices, dart_dtype_name(dtype), (double)counts.bytes_after / 1e6,
                (double)counts.bytes_before / 1e6);
     free(weights);
@@ -55,6 +59,7 @@ int cmd_quantize(int argc, char **argv)
     cli_common common = {.device = NULL};
     const args_option options[] = {
         {"dtype", 0, ARGS_CHOICE, "q8|q4", &common.dtype, "numbers of 8 bits (default) or of 4", 0, 0, false},
+        {"json", 0, ARGS_FLAG, NULL, &common.json, "print JSON", 0, 0, false},
     };
     const args_syntax syntax = {
         .command = "dartlm quantize",
