@@ -303,6 +303,9 @@ typedef struct dart_stream_options {
     /* Compile instead of run: ops note the code that they need, and dart_stream_submit compiles it on up to 16 threads, one a
      * core. A later recording of the same ops then compiles nothing. */
     bool warm;
+    /* With warm, optional: called between kernels, from the thread that submits; false ends it with DART_CANCELLED. */
+    bool (*go_on)(void *user, uint64_t done, uint64_t of);
+    void *go_on_user;
 } dart_stream_options;
 
 /* A new stream is ready to record. */

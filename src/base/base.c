@@ -226,6 +226,14 @@ void base_note(base_report *report, dart_log_level level, const char *format, ..
     base_log_line(report->log, level, "%s", text);
 }
 
+dart_status base_advance(base_progress *progress, uint64_t more, base_report *report, const char *call)
+{
+    if (progress == NULL || progress->go_on == NULL) return DART_OK;
+    progress->done += more;
+    if (progress->go_on(progress->user, progress->done, progress->of)) return DART_OK;
+    return base_fail(report, DART_CANCELLED, "%s: ended by go_on", call);
+}
+
 dart_status base_fail(base_report *report, dart_status status, const char *format, ...)
 {
     char text[sizeof report->text];

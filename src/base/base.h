@@ -66,6 +66,15 @@ void base_report_destroy(base_report *report);
 void base_note(base_report *report, dart_log_level level, const char *format, ...) DART_PRINTF(3, 4);
 /* Keeps and logs the text, returns status. Texts quote files: in reports and log lines '?' stands for every control character but
  * line feeds and tabs, and for bytes that are no UTF-8. */
+/* How far a long call is, for a caller who may end it. */
+typedef struct base_progress {
+    bool (*go_on)(void *user, uint64_t done, uint64_t of); /* NULL: nobody asks */
+    void *user;
+    uint64_t done, of;
+} base_progress;
+/* So much more is done. DART_CANCELLED, with a text, where go_on says no. progress may be NULL. */
+dart_status base_advance(base_progress *progress, uint64_t more, base_report *report, const char *call);
+
 dart_status base_fail(base_report *report, dart_status status, const char *format, ...) DART_PRINTF(3, 4);
 /* Does the text hold a control character (below U+0020, U+007F to U+009F) or bytes that are no UTF-8? A terminal may obey them. */
 bool base_has_controls(const char *text);

@@ -137,9 +137,9 @@ typedef struct model_quantised_counts {
  * memory for all quantised tensors. DART_INVALID_ARGUMENT: quantised already; DART_UNSUPPORTED: no matrix can be. */
 dart_status model_quantise(const char *folder, dart_dtype dtype, const char *path, base_report *report, model_quantised_counts *counts);
 
-/* Every parameter is there with its shape and dtype F32, F16 or BF16, or quantised, and with finite numbers unless skip_scan is set.
- * DART_BAD_DATA names the tensor. Tensors that are no parameter are logged as warnings. */
-dart_status model_weights_check(const dart_model_config *config, const safetensors *file, bool skip_scan,
+/* Every parameter is there with its shape and dtype F32, F16 or BF16, or quantised, and with finite numbers unless skip_scan is set, which
+ * then are progress. DART_BAD_DATA names the tensor. Tensors that are no parameter are logged as warnings. */
+dart_status model_weights_check(const dart_model_config *config, const safetensors *file, bool skip_scan, base_progress *progress,
                                 base_report *report);
 
 #endif

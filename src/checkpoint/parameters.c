@@ -403,7 +403,7 @@ static void warn_of_others(const safetensors *file, const bool *used, base_repor
         base_log_line(report->log, DART_LOG_WARNING, "so are %" PRIu64 " more", (uint64_t)(others - MAX_WARNINGS));
 }
 
-dart_status model_weights_check(const dart_model_config *config, const safetensors *file, bool skip_scan,
+dart_status model_weights_check(const dart_model_config *config, const safetensors *file, bool skip_scan, base_progress *progress,
                                 base_report *report)
 {
     dart_status status = DART_OK;
@@ -420,6 +420,7 @@ dart_status model_weights_check(const dart_model_config *config, const safetenso
             TRY(check_tensor(&p, source.tensor, report));
             if (!skip_scan) TRY(check_numbers(source.tensor, report));
         }
+        if (!skip_scan) TRY(base_advance(progress, p.elements, report, "dart_model_open"));
         for (size_t k = 0; k < COUNT_OF(all); k++)
             if (all[k] != NULL) used[all[k] - safetensors_at(file, 0)] = true;
     }

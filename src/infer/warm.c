@@ -29,7 +29,9 @@ static void record(dart_state *state, dart_stream *stream, uint32_t L, bool memo
     model_record_advance(state, stream);
 }
 
-dart_status dart_state_warm(dart_state *state)
+dart_status dart_state_warm(dart_state *state) { return dart_state_warm_while(state, NULL, NULL); }
+
+dart_status dart_state_warm_while(dart_state *state, bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user)
 {
     if (state == NULL) return DART_INVALID_ARGUMENT;
     dart_status status = model_state_usable(state, CALL);
@@ -38,7 +40,8 @@ dart_status dart_state_warm(dart_state *state)
     if (status == DART_OK) status = model_windows_reserve(state, CALL);
     if (status != DART_OK) return status;
     dart_stream *stream = NULL;
-    status = dart_stream_create(state->model->device, &(dart_stream_options){.warm = true}, &stream);
+    const dart_stream_options options = {.warm = true, .go_on = go_on, .go_on_user = user};
+    status = dart_stream_create(state->model->device, &options, &stream);
     if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, CALL);
     for (size_t i = 0; i < COUNT_OF(lengths); i++) record(state, stream, lengths[i], false);
     for (size_t i = 0; i < COUNT_OF(lengths) && state->blocks_count > 0; i++) record(state, stream, lengths[i], true);

@@ -17,6 +17,7 @@
 typedef struct source {
     const safetensors *file; /* NULL: random */
     uint64_t seed;
+    base_progress *progress;
     float *values;   /* PIECE, scratch */
     uint8_t *stored; /* PIECE elements, scratch */
 } source;
@@ -147,6 +148,12 @@ static const uint8_t *bytes_of(const model_source *stored, uint64_t place, const
     return (const uint8_t *)(*tensor)->data + (place - before) * safetensors_dtype_size((*tensor)->dtype);
 }
 
+/* Tells the caller that `count` elements more are on the device. */
+static dart_status advance(const dart_model *model, const source *from, size_t count)
+{
+    return base_advance(from->progress, count, &model->device->report, from->file != NULL ? "dart_model_open" : "dart_model_random");
+}
+
 static dart_status upload(dart_model *model, const source *from, const part *p)
 {
     const model_parameter *parameter = p->parameter;
@@ -171,7 +178,8 @@ static dart_status upload(dart_model *model, const source *from, const part *p)
         /* Of the source, so that it does not depend on how this model stores its weights. */
         if (bytes != NULL) model->fingerprint = base_checksum(model->fingerprint + (uint64_t)tensor->dtype, bytes, count * stored);
         else model->fingerprint = base_checksum(model->fingerprint, from->values, count * sizeof *from->values);
-        const dart_status status = dart_buffer_write(p->to->buffer, (p->to->offset + first - p->first) * size, data, count * size);
+        dart_status status = dart_buffer_write(p->to->buffer, (p->to->offset + first - p->first) * size, data, count * size);
+        if (status == DART_OK) status = advance(model, from, count);
         if (status != DART_OK) return status;
         if (bytes != NULL && parameter->parts == 1) file_map_forget(bytes, count * stored); /* the pages of others come by again */
     }
@@ -201,7 +209,8 @@ static dart_status upload_quantised(dart_model *model, const source *from, const
             dart_quantise(dtype, width, rows, from->values, from->stored);
         }
         model->fingerprint = base_checksum(model->fingerprint + (uint64_t)dtype, from->stored, rows * bytes);
-        const dart_status status = dart_buffer_write(p->to->buffer, p->to->offset + (first - p->first) / width * bytes, from->stored, rows * bytes);
+        dart_status status = dart_buffer_write(p->to->buffer, p->to->offset + (first - p->first) / width * bytes, from->stored, rows * bytes);
+        if (status == DART_OK) status = advance(model, from, count);
         if (status != DART_OK) return status;
     }
     return DART_OK;
@@ -277,10 +286,10 @@ static void choose_storage(dart_model *model, const dart_model_options *options)
 }
 
 static dart_status build(dart_device *device, const dart_model_config *config, const dart_model_options *options,
-                         const safetensors *file, uint64_t seed, dart_model **model)
+                         const safetensors *file, uint64_t seed, base_progress *progress, dart_model **model)
 {
     dart_status status = DART_OUT_OF_MEMORY;
-    source from = {.file = file, .seed = seed};
+    source from = {.file = file, .seed = seed, .progress = progress};
     uint64_t *pool_bytes = NULL;
     uint32_t parameters = 0;
     model_parameter parameter;
@@ -348,8 +357,10 @@ dart_status dart_model_open(dart_device *device, const char *folder, const dart_
         FAIL(&device->report, DART_IO, "%s is a file; a model is a folder with config.json and model.safetensors", folder);
     TRY(model_config_load(folder, &device->report, &config));
     TRY(safetensors_open(folder, &device->report, &file));
-    TRY(model_weights_check(&config, file, options->skip_nan_check, &device->report));
-    TRY(build(device, &config, options, file, 0, model));
+    base_progress progress = {.go_on = options->go_on, .user = options->user,
+                              .of = model_config_count(&config) * (options->skip_nan_check ? 1 : 2)}; /* read, then copied */
+    TRY(model_weights_check(&config, file, options->skip_nan_check, &progress, &device->report));
+    TRY(build(device, &config, options, file, 0, &progress, model));
 fail:
     safetensors_close(&file);
     return status;
@@ -365,7 +376,9 @@ dart_status dart_model_random(dart_device *device, const dart_model_config *conf
     if (options == NULL) options = &defaults;
     dart_status status = check_options(device, options, "dart_model_random");
     if (status == DART_OK) status = model_config_check(config, DART_INVALID_ARGUMENT, "dart_model_random", &device->report);
-    return status == DART_OK ? build(device, config, options, NULL, seed, model) : status;
+    if (status != DART_OK) return status;
+    base_progress progress = {.go_on = options->go_on, .user = options->user, .of = model_config_count(config)};
+    return build(device, config, options, NULL, seed, &progress, model);
 }
 
 void dart_model_destroy(dart_model **model)

@@ -109,21 +109,40 @@ static dart_status note_need(dart_stream *stream, const backend_launch *launch)
 
 typedef struct compiler {
     const dart_stream *stream;
-    atomic_uint next;
+    atomic_uint next, done;
     atomic_int status; /* of the first that failed */
 } compiler;
 
+/* One of the needs; false: there are no more. */
+static bool compile_one(compiler *c)
+{
+    const dart_device *device = c->stream->device;
+    const uint32_t i = atomic_fetch_add(&c->next, 1);
+    if (i >= c->stream->needs_count || atomic_load(&c->status) != DART_OK) return false;
+    const dart_status status = device->backend->warm(device->handle, &c->stream->needs[i]);
+    int none = DART_OK;
+    if (status != DART_OK) atomic_compare_exchange_strong(&c->status, &none, (int)status);
+    atomic_fetch_add(&c->done, 1);
+    return true;
+}
+
 static void compile_needs(void *argument)
 {
-    compiler *c = argument;
-    const dart_device *device = c->stream->device;
-    for (;;) {
-        const uint32_t i = atomic_fetch_add(&c->next, 1);
-        if (i >= c->stream->needs_count || atomic_load(&c->status) != DART_OK) return;
-        const dart_status status = device->backend->warm(device->handle, &c->stream->needs[i]);
+    while (compile_one(argument)) {
+    }
+}
+
+/* The thread that submits, which asks its caller. */
+static void compile_and_ask(compiler *c)
+{
+    const dart_stream_options *o = &c->stream->options;
+    base_progress progress = {.go_on = o->go_on, .user = o->go_on_user, .of = c->stream->needs_count};
+    do {
+        progress.done = atomic_load(&c->done);
+        const dart_status status = base_advance(&progress, 0, &c->stream->device->report, "warming");
         int none = DART_OK;
         if (status != DART_OK) atomic_compare_exchange_strong(&c->status, &none, (int)status);
-    }
+    } while (compile_one(c));
 }
 
 static dart_status warm_up(dart_stream *stream)
@@ -134,10 +153,11 @@ static dart_status warm_up(dart_stream *stream)
     if (wanted > MAX_COMPILERS) wanted = MAX_COMPILERS;
     if (wanted > stream->needs_count) wanted = stream->needs_count;
     atomic_init(&c.next, 0);
+    atomic_init(&c.done, 0);
     atomic_init(&c.status, DART_OK);
     /* This thread is one of them; fewer than wanted are no failure. */
     while (started + 1 < wanted && base_thread_start(&threads[started], compile_needs, &c) == DART_OK) started++;
-    compile_needs(&c);
+    compile_and_ask(&c);
     while (started > 0) base_thread_join(&threads[--started]);
     return (dart_status)atomic_load(&c.status);
 }

@@ -180,7 +180,7 @@ dart_status dart_trainer_open(dart_device *device, const char *folder, const dar
     REQUIRE(&device->report, folder != NULL && options != NULL && trainer != NULL, "%s: needs a folder, options and a place for the trainer", call);
     TRY(model_config_load(folder, &device->report, &config));
     TRY(safetensors_open(folder, &device->report, &file));
-    TRY(model_weights_check(&config, file, false, &device->report));
+    TRY(model_weights_check(&config, file, false, NULL, &device->report));
     TRY(refuse_quantised(device, &config, file, call));
     if (options->add_sma && config.transformer) FAIL(&device->report, DART_INVALID_ARGUMENT, "%s: add_sma is for a Mamba-2", call);
     if (options->add_sma) config.sma = true;

@@ -254,6 +254,71 @@ static void counts_bytes(void **unused)
     dart_model_destroy(&model);
 }
 
+/* ---- Long calls tell how far they are, and end when asked to ---- */
+
+typedef struct asker {
+    uint32_t calls, most; /* go_on says no at call `most` */
+    uint64_t done, of;
+} asker;
+
+static bool ask(void *user, uint64_t done, uint64_t of)
+{
+    asker *a = user;
+    assert_true(done >= a->done && done <= of && (a->of == 0 || of == a->of));
+    a->done = done;
+    a->of = of;
+    return a->calls++ != a->most;
+}
+
+static dart_status load(bool from_file, asker *a, dart_model **model)
+{
+    char folder[4096];
+    const dart_model_options options = {.go_on = ask, .user = a};
+    snprintf(folder, sizeof folder, "%s/hf-mamba2", data_folder);
+    return from_file ? dart_model_open(device, folder, &options, model) : dart_model_random(device, &small, 3, &options, model);
+}
+
+static void loading_can_be_ended(void **unused)
+{
+    (void)unused;
+    const uint64_t before = dart_device_bytes(device);
+    for (int from_file = 0; from_file <= 1; from_file++) {
+        asker whole = {.most = UINT32_MAX};
+        dart_model *model = NULL;
+        must(load(from_file, &whole, &model), "loading");
+        dart_model_destroy(&model);
+        assert_true(whole.calls > 20);
+        assert_int_equal(whole.done, whole.of);
+        const uint32_t ends[] = {0, whole.calls / 2, whole.calls - 1};
+        quiet = true;
+        for (size_t i = 0; i < COUNT_OF(ends); i++) {
+            asker a = {.most = ends[i]};
+            assert_int_equal(load(from_file, &a, &model), DART_CANCELLED);
+            assert_null(model);
+            assert_int_equal(a.calls, ends[i] + 1);
+            assert_int_equal(dart_device_bytes(device), before);
+        }
+        quiet = false;
+    }
+}
+
+static void warming_can_be_ended(void **unused)
+{
+    (void)unused;
+    dart_model *model = model_of(&small, NULL);
+    dart_state *state = state_of(model, NULL);
+    asker first = {.most = 0}, whole = {.most = UINT32_MAX};
+    quiet = true;
+    assert_int_equal(dart_state_warm_while(state, ask, &first), DART_CANCELLED);
+    quiet = false;
+    assert_int_equal(first.calls, 1);
+    must(dart_state_warm_while(state, ask, &whole), "dart_state_warm_while");
+    assert_true(whole.calls > 0 && whole.of >= first.of); /* the CPU has nothing to compile */
+    must(dart_decode(state, &(dart_decode_args){.ids = (int32_t[1]){1}}), "dart_decode");
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +329,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(failures_ahead_change_nothing),
         cmocka_unit_test(ends_at_the_last_position),
         cmocka_unit_test(counts_bytes),
+        cmocka_unit_test(loading_can_be_ended),
+        cmocka_unit_test(warming_can_be_ended),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
 }

@@ -320,7 +320,7 @@ static void lists_parameters_as_the_fixtures_have_them(void **state)
         assert_true(m.tied == (i == 0) && m.dt_min == 0 && m.dt_max == 0);
         assert_int_equal(safetensors_open(folders[i], &report, &file), DART_OK);
         warnings[0] = '\0';
-        assert_int_equal(model_weights_check(&m, file, false, &report), DART_OK);
+        assert_int_equal(model_weights_check(&m, file, false, NULL, &report), DART_OK);
         assert_string_equal(warnings, "");
         while (model_config_parameter(&m, parameters, &p)) parameters++;
         assert_int_equal(parameters, safetensors_count(file));
@@ -462,7 +462,7 @@ static dart_status check_small(uint32_t count, bool skip_scan)
     warnings[0] = '\0';
     assert_int_equal(safetensors_write(path, small, count, &report), DART_OK);
     assert_int_equal(safetensors_open(path, &report, &file), DART_OK);
-    const dart_status status = model_weights_check(&small_config, file, skip_scan, &report);
+    const dart_status status = model_weights_check(&small_config, file, skip_scan, NULL, &report);
     safetensors_close(&file);
     remove(path);
     return status;
