@@ -234,14 +234,15 @@ static json_t *to_json(const cli_session *session, const plan *p, const dart_mod
     }
     json_t *result = json_pack(
         "{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, "
-        "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:f, s:I, s:I, s:I, s:o}",
+        "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:o}",
         "device", session->info.name, "model", name, "parameters", (json_int_t)info->parameters, "weights",
         dart_dtype_name(info->weights), "activations", dart_dtype_name(info->activations), "memories",
         dart_dtype_name(info->memories), "batch", (json_int_t)p->B, "chunk_size", (json_int_t)S, "prefill",
         (json_int_t)p->prefill, "decode", (json_int_t)p->decode, "repeat", (json_int_t)p->repeat,
         "prefill_tokens_per_second", "median", m->prefill, "least", m->prefill_low, "most", m->prefill_high,
         "decode_tokens_per_second", "median", m->decode, "least", m->decode_low, "most", m->decode_high,
-        "ready_seconds", m->ready, "longest_submission_seconds", m->longest, "state_bytes", (json_int_t)kept(m), "kv_cache_bytes",
+        "ready_seconds", m->ready, "longest_submission_seconds", m->longest, "state_bytes", (json_int_t)kept(m), "memories_bytes",
+        (json_int_t)m->state[DART_STATE_MEMORIES], "memories_used_bytes", (json_int_t)m->state[DART_STATE_MEMORIES_USED], "kv_cache_bytes",
         (json_int_t)m->state[DART_STATE_KV_CACHE], "device_bytes", (json_int_t)m->device_bytes, "times", times);
     if (m->save > 0)
         json_object_update_new(result, json_pack("{s:f, s:f, s:I}", "state_save_seconds", m->save, "state_load_seconds", m->load, "state_file_bytes",
@@ -284,6 +285,9 @@ static int print(const cli_session *session, const plan *p, const dart_model_inf
     printf("submission  %s, the longest, on the device\n", cli_time(m->longest, number[1]));
     printf("memory      %s on the device, %s of state; a KV cache: %s\n", cli_bytes(m->device_bytes, number[4]),
            cli_bytes(kept(m), number[5]), cli_bytes(m->state[DART_STATE_KV_CACHE], number[6]));
+    if (m->state[DART_STATE_MEMORIES] > 0)
+        printf("memories    %s allocated, %s in use\n", cli_bytes(m->state[DART_STATE_MEMORIES], number[4]),
+               cli_bytes(m->state[DART_STATE_MEMORIES_USED], number[5]));
     if (m->save > 0)
         printf("state file  %s, saved in %s, loaded in %s\n", cli_bytes(m->file_bytes, number[4]), cli_time(m->save, number[5]),
                cli_time(m->load, number[6]));
