@@ -259,7 +259,7 @@ static dart_status resume(world *w)
 static const struct { const char *name; dart_status (*run)(world *w); } steps[] = {
 #define STEP(name) {#name, name}
     STEP(make_context), STEP(query), STEP(open_device), STEP(make_buffer), STEP(wrap), STEP(copy_bytes), STEP(make_stream), STEP(run),
-    STEP(read_cache), STEP(open_model), STEP(make_model), STEP(make_state), STEP(warm), STEP(prefill), STEP(generate), STEP(save_and_load), 
+    STEP(read_cache), STEP(open_model), STEP(make_model), STEP(make_state), STEP(warm), STEP(prefill), STEP(generate), STEP(save_and_load),
     STEP(go_back), STEP(make_trainer), STEP(train), STEP(resume),
 };
 enum { STEPS = sizeof steps / sizeof steps[0], STEP_CONTEXT = 0, STEP_QUERY = 1, STEP_OPEN = 2 };
