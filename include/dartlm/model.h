@@ -151,8 +151,8 @@ DART_API void dart_state_destroy(dart_state **state);
 /* Compiles the kernels that prefill and decoding of this state need, on several threads. Without this call the first calls
  * compile kernels as they need them. dart_device_cache returns the compiled code. Blocking; changes no sequence. */
 DART_API dart_status dart_state_warm(dart_state *state);
-/* dart_state_warm that calls go_on first and between kernels, from the thread of the call, with how many are compiled; false ends it with DART_CANCELLED,
- * once the kernels under way are compiled. What is compiled stays so. */
+/* dart_state_warm that calls go_on first and between kernels, from the thread of the call, with how many are compiled; false ends it with
+ * DART_CANCELLED, once the kernels under way are compiled. What is compiled stays so. */
 DART_API dart_status dart_state_warm_while(dart_state *state, bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user);
 /* Makes sequence b, or all sequences with b < 0, empty at position 0; sequence 0 of one is all sequences. Tokens that an
  * earlier call chose are discarded for the whole batch, so the next dart_decode needs ids. Resetting all sequences repairs a
