@@ -119,7 +119,7 @@ dart_status model_quantise(const char *folder, dart_dtype dtype, const char *pat
     *counts = (model_quantised_counts){0};
     TRY(model_config_load(folder, report, &config));
     TRY(safetensors_open(folder, report, &file));
-    TRY(model_weights_check(&config, file, false, report));
+    TRY(model_weights_check(&config, file, false, NULL, report));
     const size_t most = PARTS * safetensors_count(file);
     w.entries = calloc(most, sizeof *w.entries);
     w.memory = calloc(most, sizeof *w.memory);

@@ -45,7 +45,7 @@ static void holds_what_loading_makes(void **unused)
         safetensors *source = NULL, *file = quantised(names[i / 2], i % 2 == 0 ? DART_Q8 : DART_Q4);
         model_parameter p;
         assert_int_equal(safetensors_open(folder_of(names[i / 2]), &report, &source), DART_OK);
-        assert_int_equal(model_weights_check(&config, file, false, &report), DART_OK);
+        assert_int_equal(model_weights_check(&config, file, false, NULL, &report), DART_OK);
         assert_string_equal(safetensors_metadata(file, "dartlm.quantised"), i % 2 == 0 ? "q8" : "q4");
         for (uint32_t k = 0; model_config_parameter(&config, k, &p); k++) {
             const model_source before = model_source_find(source, &p), after = model_source_find(file, &p);
@@ -103,7 +103,7 @@ static void check_refused(const copy *c, const char *word)
     char text[512];
     assert_int_equal(safetensors_write(broken_path, c->entries, c->count, &report), DART_OK);
     assert_int_equal(safetensors_open(broken_path, &report, &file), DART_OK);
-    const dart_status status = model_weights_check(&config, file, false, &report);
+    const dart_status status = model_weights_check(&config, file, false, NULL, &report);
     base_report_copy(&report, text, sizeof text);
     if (status != DART_BAD_DATA || strstr(text, word) == NULL) fail_msg("'%s' expected, not %s: '%s'", word, dart_status_name(status), text);
     safetensors_close(&file);
@@ -182,7 +182,7 @@ static void survives_any_bytes(void **unused)
             some[at] = round % 4 == 0 ? (uint8_t)('0' + state % 10) : (uint8_t)(state >> 3);
         }
         dart_status status = safetensors_open_memory(some, size, "input", &report, &file);
-        if (status == DART_OK) status = model_weights_check(&config, file, round % 2 != 0, &report);
+        if (status == DART_OK) status = model_weights_check(&config, file, round % 2 != 0, NULL, &report);
         model_parameter p;
         for (uint32_t i = 0; status == DART_OK && model_config_parameter(&config, i, &p); i++) {
             const model_source source = model_source_find(file, &p);
