@@ -7,8 +7,8 @@ enum { DEFAULT_ROWS = 1024, DEFAULT_ROWS_DISCRETE = 4096 };
 enum { ALIGNED_ELEMENTS = 64, DEFAULT_SLICE_MS = 100, FUSED_BATCH = 4 };
 
 /* Before anything has been measured, and where a layer of a whole piece takes too long, submissions are bounded by work. So many operations a
- * second a device computes at least: a multiprocessor of a discrete GPU, another GPU. One H100 (132 multiprocessors) computes 10 to 20 times
- * as many in these layers. Nothing is cut for a processor, whose submissions keep no screen waiting. */
+ * second a device computes at least: a multiprocessor of a discrete GPU, another GPU.
+ * Both are assumptions, meant to be far below what any such device reaches. Nothing is cut for a processor, whose submissions keep no screen waiting. */
 #define WORK_MULTIPROCESSOR 150e9
 #define WORK_OTHER 100e9
 enum { UNKNOWN_MULTIPROCESSORS = 16, PIECE_STEP = 64 };
