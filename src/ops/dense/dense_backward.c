@@ -111,10 +111,30 @@ static uint32_t backward_traits(const op_call *call, const op_operand *up_y, con
     return traits;
 }
 
-/* The part of a sum that a tile of the picked row adds up: cuBLASLt cuts sums itself. */
-static uint32_t part_of(const op_call *call, uint32_t share, uint32_t length)
+/* The part of a sum over `length` elements that a tile of the picked row adds up, where lines x columns sums are made: cuBLASLt cuts sums itself.
+ * For rows with large tiles, of which a device holds few, the number of parts decides how full its last round is: 768 x 768 sums of 32,768 elements
+ * in share_of's 8 parts are 288 tiles of 128 x 128, where an H100 holds 264. They take as many parts as cost least on a device that holds ABREAST
+ * tiles: rounds of tiles, each as long as a part, and for each tile its sums, which go through memory and take about as long as SUMS_COST elements of a
+ * part (f32, written and read at 2.5 TB/s, against products at 250 TFLOP/s). Depends on shapes only, too. */
+#define ABREAST 256
+#define SUMS_COST 2
+#define MOST_PARTS 16
+static uint32_t part_of(const op_call *call, uint32_t share, uint32_t length, uint32_t lines, uint32_t columns)
 {
-    return (call->row->needs & DART_CAP_CUBLASLT) != 0 ? length : share;
+    if ((call->row->needs & DART_CAP_CUBLASLT) != 0) return length;
+    if ((call->row->needs & DART_CAP_MATRIX2) == 0 || (call->row->fits & FITS_MANY_TILES) == 0) return share;
+    const uint64_t tiles = base_ceil_div(lines, call->T1) * base_ceil_div(columns, call->T0);
+    uint64_t best = UINT64_MAX;
+    uint32_t part = length;
+    for (uint32_t parts = 1; parts <= MOST_PARTS; parts++) {
+        const uint64_t each = base_round_up(base_ceil_div(length, parts), 64);
+        const uint64_t cost = base_ceil_div(tiles * parts, ABREAST) * each + SUMS_COST * tiles * parts;
+        const uint64_t bytes = sizeof(float) * parts * lines * columns;
+        if (cost >= best || (parts > 1 && (each < 256 || bytes > op_binding_limit(call)))) continue;
+        best = cost;
+        part = each < length ? (uint32_t)each : length;
+    }
+    return part;
 }
 
 /* Tiles of 64 x 64 of the parts of a sum over `length` elements that makes lines x columns. */
@@ -161,7 +181,7 @@ void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_ope
             const bool adds = add || out > 0;
             const uint32_t cut = share_of(outputs, IN, rows);
             op_kernel(call, KERNEL_linear_backward_x, rows, backward_traits(call, &up, &w, &grad, adds, tiles_of(outputs, IN, rows)));
-            const uint32_t share = part_of(call, cut, outputs), parts = (uint32_t)base_ceil_div(outputs, share);
+            const uint32_t share = part_of(call, cut, outputs, rows, IN), parts = (uint32_t)base_ceil_div(outputs, share);
             op_operand partial = grad;
             if (parts > 1) partial = op_scratch(call, DART_F32, (uint64_t)parts * rows, IN);
             struct LinearBackwardXArgs k = {.flags = parts == 1 && adds ? IS_ADD : 0, .rows = rows, .share = share, .inputs = IN, .outputs = outputs};
@@ -183,7 +203,7 @@ void dense_linear_backward_weight(op_call *call, const op_operand *up_y, const o
         const op_operand up = dense_columns(up_y, 0, T, out, outputs), grad = dense_slice(grad_weight, out, outputs);
         const uint32_t cut = share_of(T, IN, outputs);
         op_kernel(call, KERNEL_linear_backward_weight, T, backward_traits(call, &up, x, &grad, true, tiles_of(T, IN, outputs)));
-        const uint32_t share = part_of(call, cut, T), parts = (uint32_t)base_ceil_div(T, share);
+        const uint32_t share = part_of(call, cut, T, outputs, IN), parts = (uint32_t)base_ceil_div(T, share);
         op_operand partial = grad;
         if (parts > 1) partial = op_scratch(call, DART_F32, parts, (uint64_t)outputs * IN);
         struct LinearBackwardWeightArgs k = {.flags = parts == 1 ? IS_ADD : 0, .rows = T, .share = share, .inputs = IN, .outputs = outputs};
