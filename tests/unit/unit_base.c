@@ -20,14 +20,14 @@ static void names_everything(void **unused)
     static const char *const backends[] = {"cpu", "vulkan", "cuda", "null"};
     for (size_t i = 0; i < COUNT_OF(backends); i++) assert_string_equal(dart_backend_name((dart_backend_kind)i), backends[i]);
     assert_non_null(dart_backend_name((dart_backend_kind)4));
-    static const char *const dtypes[] = {"f32", "f16", "bf16", "i32"};
-    static const size_t sizes[] = {4, 2, 2, 4};
+    static const char *const dtypes[] = {"f32", "f16", "bf16", "i32", "q8", "q4"};
+    static const size_t sizes[] = {4, 2, 2, 4, 1, 1};
     for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
         assert_string_equal(dart_dtype_name((dart_dtype)i), dtypes[i]);
         assert_int_equal(dart_dtype_size((dart_dtype)i), sizes[i]);
     }
-    assert_non_null(dart_dtype_name((dart_dtype)4));
-    assert_int_equal(dart_dtype_size((dart_dtype)4), 0);
+    assert_non_null(dart_dtype_name((dart_dtype)6));
+    assert_int_equal(dart_dtype_size((dart_dtype)6), 0);
     char version[32];
     snprintf(version, sizeof version, "%d.%d.%d", DART_VERSION_MAJOR, DART_VERSION_MINOR, DART_VERSION_PATCH);
     assert_string_equal(dart_version(), version);
