@@ -85,7 +85,7 @@ def main():
         folder = pathlib.Path(work)
         data = folder / "data"
         text = (ROOT / "README.md").read_bytes()
-        data.write_bytes(text * (1 + steps * 80 // len(text)))  # a step takes 64 bytes, validation a tenth of all
+        data.write_bytes(text * (1 + steps * 75 // len(text)))  # 64 bytes a step, and a tenth of the data is for validation
         runs = [Run(program, data, folder / name, steps) for name in ("a", "b", "c")]
         failed = []
 
@@ -106,7 +106,10 @@ def main():
         if failed:
             return 1
         for run in runs[1:]:
-            assert run.losses == runs[0].losses and len(run.losses) == steps, "the losses of two runs differ"
+            for one in (runs[0], run):
+                assert sorted(one.losses) == list(range(steps)), f"{one.folder.name}: {len(one.losses)} steps were reported, not {steps}"
+            differ = [step for step in range(steps) if run.losses[step] != runs[0].losses[step]]
+            assert not differ, f"{run.folder.name}: {len(differ)} losses differ from those of a, the first in step {differ[0]}"
             for name in ("model.safetensors", "training.safetensors"):
                 assert (run.folder / name).read_bytes() == (runs[0].folder / name).read_bytes(), f"{name} of two runs differs"
         for run in runs[:2]:
