@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// rope of whole heads (R = D, a multiple of 16; formula: rope.comp) in words of eight elements. x, y B L H D. A workgroup takes T0 tokens; a lane takes
-// eight pairs of a token and turns them in all heads. y may be x: a lane reads and writes elements of its own. No shared memory.
+// rope of whole heads (R = D, a multiple of 16; formula: rope.comp) in words of eight elements. x, y B L H D. A workgroup takes T0 tokens; a lane
+// takes eight pairs of a token and turns them in all heads. y may be x: a lane reads and writes elements of its own. No shared memory.
 #include "lib/dart.glsl"
 #include "table/rope.glsl"
 READS(x) READS(seq) WRITES(y)

@@ -64,7 +64,7 @@ static inline const float *row_of(float *scratch, const cpu_tensor *from, size_t
 
 static inline float load_one(const cpu_tensor *from, size_t index)
 {
-    float value;
+    float value = 0;
     load_row(&value, from, index, 1);
     return value;
 }

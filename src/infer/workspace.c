@@ -8,7 +8,8 @@ enum { ALIGNED_ELEMENTS = 64, DEFAULT_SLICE_MS = 100, FUSED_BATCH = 4 };
 
 /* Before anything has been measured, and where a layer of a whole piece takes too long, submissions are bounded by work. So many operations a
  * second a device computes at least: a multiprocessor of a discrete GPU, another GPU.
- * Both are assumptions, meant to be far below what any such device reaches. Nothing is cut for a processor, whose submissions keep no screen waiting. */
+ * Both are assumptions, meant to be far below what any such device reaches. Nothing is cut for a processor: its submissions keep no screen
+ * waiting. */
 #define WORK_MULTIPROCESSOR 150e9
 #define WORK_OTHER 100e9
 enum { UNKNOWN_MULTIPROCESSORS = 16, PIECE_STEP = 64 };

@@ -98,12 +98,12 @@ static void destroy(void *handle, kind of, const char *call)
 
 #define FUNCTION(result, name, ...) static VKAPI_ATTR result VKAPI_CALL name(__VA_ARGS__)
 /* The name of a fake without its first letter is Vulkan's. */
-#define MAKE(name, type, KIND, info_type, parent) \
-    FUNCTION(VkResult, fvkCreate##name, parent of, const info_type *info, const VkAllocationCallbacks *allocator, type *out) \
+#define MAKE(name, KIND, info_type, parent) \
+    FUNCTION(VkResult, fvkCreate##name, parent of, const info_type *info, const VkAllocationCallbacks *allocator, Vk##name *out) \
     { \
         (void)of, (void)info, (void)allocator; \
         const bool failed = fails("vkCreate" #name); \
-        *out = (type)(void *)(failed ? &garbage : make(KIND)); \
+        *out = (Vk##name)(void *)(failed ? &garbage : make(KIND)); \
         return failed ? drv.options.gives : VK_SUCCESS; \
     }
 #define DESTROY(name, type, KIND) \
@@ -112,7 +112,7 @@ static void destroy(void *handle, kind of, const char *call)
         (void)of, (void)allocator; \
         destroy((void *)handle, KIND, "vkDestroy" #name); \
     }
-#define BOTH(name, KIND) MAKE(name, Vk##name, KIND, Vk##name##CreateInfo, VkDevice) DESTROY(name, Vk##name, KIND)
+#define BOTH(name, KIND) MAKE(name, KIND, Vk##name##CreateInfo, VkDevice) DESTROY(name, Vk##name, KIND)
 BOTH(CommandPool, COMMAND_POOL)
 BOTH(Fence, FENCE)
 BOTH(QueryPool, QUERY_POOL)

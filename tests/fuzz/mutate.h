@@ -5,6 +5,7 @@
 #ifndef DARTLM_TESTS_MUTATE_H
 #define DARTLM_TESTS_MUTATE_H
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,12 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static uint64_t random_state; /* not 0 */
 static uint64_t random_seed;
 static time_t random_end; /* 0: after so many rounds */
 static const uint8_t *random_input;
 static size_t random_input_size;
+static char random_path[40];
 
 /* What the program is at work on. */
 static inline void random_watch(const uint8_t *input, size_t size)
@@ -29,12 +32,12 @@ static inline void random_watch(const uint8_t *input, size_t size)
 
 static inline void random_crash(int number)
 {
-    char path[40];
-    snprintf(path, sizeof path, "crash-%llu", (unsigned long long)random_seed);
-    FILE *file = random_input != NULL ? fopen(path, "wb") : NULL;
-    if (file != NULL) {
-        fwrite(random_input, 1, random_input_size, file);
-        fclose(file);
+    const int file = random_input != NULL ? open(random_path, O_WRONLY | O_CREAT | O_TRUNC, 0600) : -1;
+    size_t written = 0;
+    while (file >= 0 && written < random_input_size) {
+        const ssize_t n = write(file, random_input + written, random_input_size - written);
+        if (n <= 0) break;
+        written += (size_t)n;
     }
     signal(number, SIG_DFL);
     raise(number);
@@ -48,6 +51,7 @@ static inline int random_begin(int argc, char **argv, uint64_t seed)
     random_seed = strtoull(argv[2], NULL, 10);
     if (random_seed == 0) random_seed = seed;
     random_end = time(NULL) + (time_t)strtoul(argv[4], NULL, 10);
+    snprintf(random_path, sizeof random_path, "crash-%llu", (unsigned long long)random_seed);
     signal(SIGABRT, random_crash);
     return 1;
 }

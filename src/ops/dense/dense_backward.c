@@ -114,8 +114,8 @@ static uint32_t backward_traits(const op_call *call, const op_operand *up_y, con
 /* The part of a sum over `length` elements that a tile of the picked row adds up, where lines x columns sums are made: cuBLASLt cuts sums itself.
  * For rows with large tiles, of which a device holds few, the number of parts decides how full its last round is: 768 x 768 sums of 32,768 elements
  * in share_of's 8 parts are 288 tiles of 128 x 128, where an H100 holds 264. They take as many parts as cost least on a device that holds ABREAST
- * tiles: rounds of tiles, each as long as a part, and for each tile its sums, which go through memory and take about as long as SUMS_COST elements of a
- * part (f32, written and read at 2.5 TB/s, against products at 250 TFLOP/s). Depends on shapes only, too. */
+ * tiles: rounds of tiles, each as long as a part, and for each tile its sums, which go through memory and take about as long as SUMS_COST elements
+ * of a part (f32, written and read at 2.5 TB/s, against products at 250 TFLOP/s). Depends on shapes only, too. */
 #define ABREAST 256
 #define SUMS_COST 2
 #define MOST_PARTS 16
