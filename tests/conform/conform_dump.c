@@ -45,7 +45,7 @@ void conform_dump_inputs(conform_dump *dump, const conform_data *d)
 {
     for (uint32_t i = 0; i < d->tensors_count; i++) {
         const conform_tensor *tensor = d->tensors[i];
-        char name[8];
+        char name[16];
         if (tensor->values == NULL) continue;
         snprintf(name, sizeof name, "%02u", i + 1);
         keep(dump, "input", name, tensor, tensor->values);
