@@ -3,17 +3,14 @@
 #define DEPTH 256u      /* inputs of a block: a packed panel of 16 outputs fills half of an L1 cache of 32 KiB */
 #define FEW_DEPTH 4096u
 
-/* Stores the sums of a block of rows x outputs, whose rows lie c_row apart, to y. */
-static void CPU_NAME(linear_store)(const cpu_task *task, float *c, size_t c_row, size_t row, size_t rows, size_t output,
-                                   size_t outputs)
+/* Stores the sums of a block of rows x outputs, whose rows lie c_row apart, to y from element `at` on, added to what y holds where that is asked. */
+static void CPU_NAME(product_store)(const cpu_task *task, const cpu_tensor *y, size_t at, size_t y_row, bool add, float *c, size_t c_row,
+                                    size_t rows, size_t outputs)
 {
-    const struct LinearArgs *args = task->args;
-    const cpu_tensor *y = &task->bindings[BINDING_linear_y];
     float *before = task->scratch;
-    for (size_t i = 0; i < rows; i++) {
-        const size_t at = args->y_at + (row + i) * args->y_row + output;
+    for (size_t i = 0; i < rows; i++, at += y_row) {
         float *sum = c + i * c_row;
-        if (args->flags & IS_ADD) axpy(sum, 1.0f, row_of(before, y, at, outputs), outputs);
+        if (add) axpy(sum, 1.0f, row_of(before, y, at, outputs), outputs);
         store_row(y, at, sum, outputs);
     }
 }
@@ -44,7 +41,8 @@ void CPU_NAME(linear)(const cpu_task *task)
             product(rows, 16, depth, left.at, left.row, 1, panel, 16, c + j, c_row);
         }
     }
-    CPU_NAME(linear_store)(task, c, c_row, row, rows, output, outputs);
+    CPU_NAME(product_store)(task, &task->bindings[BINDING_linear_y], args->y_at + (size_t)row * args->y_row + output, args->y_row,
+                            (args->flags & IS_ADD) != 0, c, c_row, rows, outputs);
 }
 
 /* At most 8 rows. Reads the weights once, which bounds its speed. */
@@ -70,7 +68,8 @@ static void CPU_NAME(linear_few_rows)(const cpu_task *task)
             }
         }
     }
-    CPU_NAME(linear_store)(task, c, outputs, row, rows, output, outputs);
+    CPU_NAME(product_store)(task, &task->bindings[BINDING_linear_y], args->y_at + (size_t)row * args->y_row + output, args->y_row,
+                            (args->flags & IS_ADD) != 0, c, outputs, rows, outputs);
 }
 
 #undef DEPTH

@@ -16,19 +16,6 @@ static inline void unpack_row(float *to, dart_dtype dtype, const uint8_t *row, s
 /* The type of a binding of quantised rows: two bits, 0 or 1. */
 static dart_dtype CPU_NAME(quantised_dtype)(const cpu_tensor *weight) { return weight->dtype == DART_F32 ? DART_Q8 : DART_Q4; }
 
-static void CPU_NAME(quantised_store)(const cpu_task *task, float *c, size_t c_row, size_t row, size_t rows, size_t output, size_t outputs)
-{
-    const struct LinearQuantisedArgs *args = task->args;
-    const cpu_tensor *y = &task->bindings[BINDING_linear_quantised_y];
-    float *before = task->scratch;
-    for (size_t i = 0; i < rows; i++) {
-        const size_t at = args->y_at + (row + i) * args->y_row + output;
-        float *sum = c + i * c_row;
-        if (args->flags & IS_ADD) axpy(sum, 1.0f, row_of(before, y, at, outputs), outputs);
-        store_row(y, at, sum, outputs);
-    }
-}
-
 /* As linear, whose panels of 16 outputs are unpacked here. Scratch: x as f32 (T1 x DEPTH), a panel, and sums (T1 x T0). */
 void CPU_NAME(linear_quantised)(const cpu_task *task)
 {
@@ -55,7 +42,8 @@ void CPU_NAME(linear_quantised)(const cpu_task *task)
             product(rows, 16, depth, left.at, left.row, 1, panel, 16, c + j, c_row);
         }
     }
-    CPU_NAME(quantised_store)(task, c, c_row, row, rows, output, outputs);
+    CPU_NAME(product_store)(task, &task->bindings[BINDING_linear_quantised_y], args->y_at + (size_t)row * args->y_row + output, args->y_row,
+                            (args->flags & IS_ADD) != 0, c, c_row, rows, outputs);
 }
 
 #if defined(CPU_AVX2)
@@ -93,7 +81,8 @@ void cpu_linear_quantised_few_avx2(const cpu_task *task)
             }
         }
     }
-    CPU_NAME(quantised_store)(task, c, outputs, row, rows, output, outputs);
+    CPU_NAME(product_store)(task, &task->bindings[BINDING_linear_quantised_y], args->y_at + (size_t)row * args->y_row + output, args->y_row,
+                            (args->flags & IS_ADD) != 0, c, outputs, rows, outputs);
 }
 #endif
 
