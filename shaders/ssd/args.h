@@ -91,7 +91,8 @@ struct SsdBackwardReadArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, M, c_at, 
 struct SsdBackwardStateArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, hin_at, hin_scale_at, seq_at, up_h_at, grad_h_at; };
 
 /* The same, but lambda is not kept: gain_j = lambda_j + up_dh_j, rounded to the type of x, which ssd_backward_x and ssd_backward_b then take as
- * lambda without HAS_DH. hin is of that type: bf16 raw, f16 with HAS_HIN_SCALE. */
+ * lambda without HAS_DH. hin is of that type: bf16 raw, f16 with HAS_HIN_SCALE. Rows of
+ * f16 gains are divided by gain_scale, which lies as carry does. */
 struct SsdBackwardGainArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, hin_at, hin_scale_at, up_dh_at, seq_at, up_h_at, grad_h_at; };
 
 /* u_ts = E_ts step_s (up_y_t . x_s) of a head, grad_cb[t C + s] = the sum of u_ts over the heads of the group, in order; z_ts = u_ts cb_ts.

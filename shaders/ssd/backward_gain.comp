@@ -6,18 +6,23 @@
 // decay B M+1 H; read, up_dh B M H N P, f32; hin, gain B M H N P, 16-bit; hin_scale, carry B M H N; up_h, grad_h B H N P.
 // A workgroup takes T0 rows n of a (b, h); eight lanes have a row of at most 64 columns, eight each. What AHEAD chunks need is on its way at
 // once.
+// f16: rows of gain are divided by a unit, gain_scale B M H N.
 // Shared memory: none. Guards: exponents are clamped to <= 0; empty chunks are neither read nor written.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_gain.glsl"
 READS(decay) READS(seq) WRITES(carry) READS_AS(vec4, quads, read) READS_AS(uvec4, quads, hin) READS_AS(vec4, quads, up_dh) READS(up_h)
 READS(hin_scale) WRITES_AS(uvec4, quads, gain) WRITES(grad_h)
+#ifndef MATRIX_BF16
+WRITES(gain_scale)
+#endif
 #define PACKS
 #include "lib/seq.glsl"
 #include "lib/matrix.glsl"
 #include "matrix.glsl"
+#include "backward_matrix.glsl"
 
-const uint TEAM = 8u;                       // lanes of a row
-const uint OWN = T0 * TEAM / LANES;         // rows of a lane
+const uint TEAM = 8u;               // lanes of a row
+const uint OWN = T0 * TEAM / LANES; // rows of a lane
 const uint AHEAD = 4u / OWN > 0u ? 4u / OWN : 1u;
 
 void main()
@@ -84,7 +89,18 @@ void main()
                             if (has(args.flags, HAS_HIN_SCALE)) along *= load_hin_scale(args.hin_scale_at + row);
                             store_carry(row, keep * along);
                         }
-                        if (there[i]) quads_gain[(row * args.P + p) / 8u] = pack_eight(low[i] + ups[2u * at], high[i] + ups[2u * at + 1u]);
+                        vec4 gain_low = low[i] + ups[2u * at];
+                        vec4 gain_high = high[i] + ups[2u * at + 1u];
+#ifndef MATRIX_BF16
+                        vec4 larger = max(abs(gain_low), abs(gain_high));
+                        float largest = max(max(larger.x, larger.y), max(larger.z, larger.w));
+                        [[unroll]] for (uint apart = 1u; apart < TEAM; apart *= 2u) largest = max(largest, subgroupShuffleXor(largest, apart));
+                        float unit = unit_of(largest);
+                        if (there[i] && p == 0u) store_gain_scale(row, unit);
+                        gain_low /= unit;
+                        gain_high /= unit;
+#endif
+                        if (there[i]) quads_gain[(row * args.P + p) / 8u] = pack_eight(gain_low, gain_high);
                         low[i] = keep * low[i] + reads[2u * at];
                         high[i] = keep * high[i] + reads[2u * at + 1u];
                     }

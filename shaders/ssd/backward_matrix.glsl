@@ -29,9 +29,13 @@ vec4 high_four(uvec4 words) { return vec4(unpack_elements(words.z), unpack_eleme
     [[unroll]] for (uint i_ = 0u; i_ < TM; i_++) \
         coopMatLoad(left[i_], memory, (at) + (depth) * (pitch) + ((line) + i_ * MATRIX_M) / 8u, pitch, COLUMN_MAJOR);
 
-// Steps over the depth of a product. Those of f16 stay loops: lavapipe takes minutes to compile them in a row.
 #ifdef MATRIX_BF16
-#define EACH_DEPTH [[unroll]]
+const float LIFT = 1.0; // c . b is divided by this where it is multiplied
 #else
-#define EACH_DEPTH [[dont_unroll]]
+const float LIFT = 64.0; // products of c and b beyond what f16 holds
+// What f16 operands are divided by, a power of two, for the largest of them to lie in [2^13, 2^14].
+float unit_of(float largest)
+{
+    return clamp(uintBitsToFloat(floatBitsToUint(largest) + 0x7fffffu & 0x7f800000u), exp2(-90.0), exp2(100.0)) * exp2(-14.0);
+}
 #endif

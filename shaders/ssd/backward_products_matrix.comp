@@ -48,7 +48,7 @@ void main()
                     inside && s < at.size ? quads_b[(args.b_at + (at.token + s) * args.b_row) / 8u + from] : uvec4(0u);
             }
             barrier();
-            EACH_DEPTH for (uint k = 0u; k < HEAD; k += MATRIX_K) {
+            [[unroll]] for (uint k = 0u; k < HEAD; k += MATRIX_K) {
                 MatrixA left[TM];
                 LOAD_LINES(left, stage, 0u, line, k, PITCH)
                 [[unroll]] for (uint n = 0u; n < TN; n++) {

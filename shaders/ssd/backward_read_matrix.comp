@@ -24,6 +24,12 @@ const uint TN = HEAD / MATRIX_N;
 shared uvec4 rows[SIDE * C_PITCH]; // of c
 shared uvec4 ups[PANEL];           // of up_y
 
+#ifdef MATRIX_BF16
+#define SLAB(i) ((i) * SIDE)
+#else
+#define SLAB(i) ((slabs - 1u - (i)) * SIDE)
+#endif
+
 void main()
 {
     uint line = gl_SubgroupID * OWN_ROWS; // of the subgroup's rows n
@@ -54,19 +60,34 @@ void main()
         }
         MatrixSum sums[TM * TN];
         [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = MatrixSum(0.0);
-        FETCH(0u)
-        for (uint t_first = 0u; t_first < at.size; t_first += SIDE) {
+        uint slabs = (at.size + SIDE - 1u) / SIDE;
+        FETCH(SLAB(0u))
+#ifndef MATRIX_BF16
+        vec2 begin = cum_at(cum + SLAB(0u)).xy;
+#endif
+        for (uint slab = 0u; slab < slabs; slab++) {
             barrier();
+#ifndef MATRIX_BF16
+            // From the last tokens on, and relative to the first of these, so that no up_y becomes small by what is left of all of them.
+            vec2 later = begin;
+            begin = cum_at(cum + SLAB(slab)).xy;
+            float since = exp_neg(cum_between(begin, later));
+            [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = sums[i] * since;
+#endif
             [[unroll]] for (uint i = 0u; i < C_UNITS; i++) rows[(LANE + i * LANES) / C_WORDS * C_PITCH + (LANE + i * LANES) % C_WORDS] = next_c[i];
             [[unroll]] for (uint i = 0u; i < UNITS; i++) {
+#ifdef MATRIX_BF16
                 float factor = decay_exp(next_cum[i].x);
+#else
+                float factor = decay_exp(cum_between(begin, next_cum[i]));
+#endif
                 ups[(LANE + i * LANES) / WORDS * PITCH + (LANE + i * LANES) % WORDS] =
                     pack_eight(low_four(next_up[i]) * factor, high_four(next_up[i]) * factor);
             }
             barrier();
-            if (t_first + SIDE < at.size) FETCH(t_first + SIDE)
+            if (slab + 1u < slabs) FETCH(SLAB(slab + 1u))
             if (line < args.N) {
-                EACH_DEPTH for (uint k = 0u; k < SIDE; k += MATRIX_K) {
+                [[unroll]] for (uint k = 0u; k < SIDE; k += MATRIX_K) {
                     MatrixA left[TM];
                     LOAD_LINES_TURNED(left, rows, 0u, line, k, C_PITCH)
                     [[unroll]] for (uint n = 0u; n < TN; n++) {
@@ -78,6 +99,10 @@ void main()
             }
         }
         if (line >= args.N) continue;
+#ifndef MATRIX_BF16
+        float since = exp_neg(begin.x);
+        [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = sums[i] * since;
+#endif
         uint to = ((at.slot * args.H + h) * args.N + line) * args.P;
         [[unroll]] for (uint i = 0u; i < TM; i++) {
             [[unroll]] for (uint n = 0u; n < TN; n++) {

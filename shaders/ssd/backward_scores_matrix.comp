@@ -5,8 +5,8 @@
 // 16 bits.
 // A workgroup makes SIDE x SIDE tokens of a (b, j, g), head after head; a subgroup 16 rows x 32 columns, whose cb and grad_cb stay in registers. The
 // next head's rows are fetched while one is multiplied. Off the diagonal exp(cum_t - cum_s) step_s is a factor of the row times one of the column,
-// with e the last token of the columns: exp(cum_t - cum_e) and exp(cum_e - cum_s) step_s. z goes through shared memory to lanes that add it up; in
-// tiles of 32 x 32 on the diagonal each row of it is first replaced by the sums of the columns before each.
+// with e the last token of the columns: exp(cum_t - cum_e) and exp(cum_e - cum_s) step_s. z goes through shared memory to lanes that add it up,
+// with MATRIX2 only on the diagonal. There each row of it is first replaced by the sums of the columns before each in its tile of 32 x 32.
 // x, up_y B L H P; cum B H L 3; cb, grad_cb B M G C C; sums B M H pairs 64. T0 is 64, LANES eight subgroups. Shared memory: 24,832 bytes.
 // Guards: exponents <= 0; tokens past the chunk are not read and count as 0, and so do cb past the chunk and above the diagonal.
 #include "lib/dart.glsl"
@@ -41,6 +41,9 @@ shared float halves[SUBGROUPS * 2u * OWN_ROWS];   // of a row of a subgroup's pa
 #define PLACE_OF(i) (ROW_OF(i) * PITCH + WORD_OF(i))
 #define EACH_TILE(i, n) [[unroll]] for (uint i = 0u; i < TM; i++) [[unroll]] for (uint n = 0u; n < TN; n++)
 
+#ifdef MATRIX2
+float sum_of(const in float a, const in float b) { return a + b; }
+#endif
 #include "backward_scores_matrix.glsl"
 
 void main()
@@ -49,7 +52,6 @@ void main()
     uint tile_pairs = across * (across + 1u) / 2u;
     uint halves_across = (args.C + SCORE_SIDE - 1u) / SCORE_SIDE;
     uint in_group = args.H / args.G;
-    uint lane = gl_SubgroupInvocationID;
     uint row_group = gl_SubgroupID % ROW_GROUPS;
     uint column_group = gl_SubgroupID / ROW_GROUPS;
     uint line = row_group * OWN_ROWS;
@@ -135,7 +137,7 @@ void main()
             if (head + 1u < in_group) FETCH(head + 1u)
             MatrixSum sums[TM * TN];
             EACH_TILE(i, n) sums[i * TN + n] = MatrixSum(0.0);
-            EACH_DEPTH for (uint k = 0u; k < HEAD; k += MATRIX_K) {
+            [[unroll]] for (uint k = 0u; k < HEAD; k += MATRIX_K) {
                 MatrixA left[TM];
                 LOAD_LINES(left, stage, 0u, line, k, PITCH)
                 [[unroll]] for (uint n = 0u; n < TN; n++) {
@@ -172,45 +174,35 @@ void main()
                 grads[i * TN + n] += u;
                 sums[i * TN + n] = u * weights[i * TN + n];
             }
-            barrier();
-            EACH_TILE(i, n)
-                coopMatStore(sums[i * TN + n], stage, part + i * MATRIX_M * PART_PITCH + n * MATRIX_N / 4u, PART_PITCH, ROW_MAJOR);
-            subgroup_sync();
-            uint own_halves = gl_SubgroupID * 2u * OWN_ROWS;
-            for (uint e = lane; e < 2u * OWN_ROWS; e += SUBGROUP_SIZE) {
-                uint from = part + e % OWN_ROWS * PART_PITCH + e / OWN_ROWS * 4u;
-                vec4 sum = vec4(0.0);
-                [[unroll]] for (uint q = 0u; q < 4u; q++) sum += uintBitsToFloat(stage[from + q]);
-                halves[own_halves + e] = (sum.x + sum.y) + (sum.z + sum.w);
-            }
-            subgroup_sync();
             uint turn = head % 2u;
-            if (crosses) {
-                for (uint e = lane; e < 2u * OWN_ROWS; e += SUBGROUP_SIZE) {
-                    uint from = part + e % OWN_ROWS * PART_PITCH + e / OWN_ROWS * 4u;
-                    float before = e >= OWN_ROWS ? halves[own_halves + e - OWN_ROWS] : 0.0;
-                    [[unroll]] for (uint q = 0u; q < 4u; q++) {
-                        vec4 four = uintBitsToFloat(stage[from + q]);
-                        vec4 sum;
-                        sum.x = before;
-                        sum.y = sum.x + four.x;
-                        sum.z = sum.y + four.y;
-                        sum.w = sum.z + four.z;
-                        before = sum.w + four.w;
-                        stage[from + q] = floatBitsToUint(sum);
-                    }
+            uint own_rows = (turn * COLUMN_GROUPS + column_group) * SIDE + line;
+            uint own_columns = (turn * ROW_GROUPS + row_group) * SIDE + column;
+            bool added = false;
+#ifdef MATRIX2
+            if (!diagonal) { // in registers; the branch is the same for the whole workgroup
+                added = true;
+                [[unroll]] for (uint i = 0u; i < TM; i++) {
+                    MatrixSum sum = sums[i * TN];
+                    [[unroll]] for (uint n = 1u; n < TN; n++) sum += sums[i * TN + n];
+                    MatrixSum total;
+                    coopMatReduceNV(total, sum, gl_CooperativeMatrixReduceRowNV, sum_of);
+                    coopMatStore(total, row_sums, own_rows + i * MATRIX_M, 0u, COLUMN_MAJOR);
                 }
-                subgroup_sync();
+                [[unroll]] for (uint n = 0u; n < TN; n++) {
+                    MatrixSum sum = sums[n];
+                    [[unroll]] for (uint i = 1u; i < TM; i++) sum += sums[i * TN + n];
+                    MatrixSum total;
+                    coopMatReduceNV(total, sum, gl_CooperativeMatrixReduceColumnNV, sum_of);
+                    coopMatStore(total, column_sums, own_columns + n * MATRIX_N, 0u, ROW_MAJOR);
+                }
             }
-            for (uint e = lane; e < OWN_ROWS; e += SUBGROUP_SIZE)
-                row_sums[(turn * COLUMN_GROUPS + column_group) * SIDE + line + e] = halves[own_halves + e] + halves[own_halves + OWN_ROWS + e];
-            for (uint c = lane; c < PART; c += SUBGROUP_SIZE) {
-                float sum = 0.0;
-                [[unroll]] for (uint r = 0u; r < OWN_ROWS; r++) {
-                    float value = uintBitsToFloat(stage[part + r * PART_PITCH + c / 4u][c % 4u]);
-                    sum += !crosses || row_group % 2u * OWN_ROWS + r >= c ? value : 0.0;
-                }
-                column_sums[(turn * ROW_GROUPS + row_group) * SIDE + column + c] = sum;
+#endif
+            if (!added) {
+                barrier();
+                EACH_TILE(i, n)
+                    coopMatStore(sums[i * TN + n], stage, part + i * MATRIX_M * PART_PITCH + n * MATRIX_N / 4u, PART_PITCH, ROW_MAJOR);
+                subgroup_sync();
+                add_up(part, own_rows, own_columns, crosses, row_group % 2u * OWN_ROWS);
             }
         }
         barrier();

@@ -29,3 +29,46 @@ void put_shares(Place at, uvec2 pair, uint h, uint before, uint halves_across)
         }
     }
 }
+
+// Sums of the subgroup's part of z over its columns and over its rows, into row_sums and column_sums from there on. With `crosses` the part
+// belongs to a tile on the diagonal, whose row `lower` it begins with: rows are replaced by the sums of the columns before each, and columns are
+// added from the diagonal down.
+void add_up(uint part, uint own_rows, uint own_columns, bool crosses, uint lower)
+{
+    uint lane = gl_SubgroupInvocationID;
+    uint own_halves = gl_SubgroupID * 2u * OWN_ROWS;
+    for (uint e = lane; e < 2u * OWN_ROWS; e += SUBGROUP_SIZE) {
+        uint from = part + e % OWN_ROWS * PART_PITCH + e / OWN_ROWS * 4u;
+        vec4 sum = vec4(0.0);
+        [[unroll]] for (uint q = 0u; q < 4u; q++) sum += uintBitsToFloat(stage[from + q]);
+        halves[own_halves + e] = (sum.x + sum.y) + (sum.z + sum.w);
+    }
+    subgroup_sync();
+    if (crosses) {
+        for (uint e = lane; e < 2u * OWN_ROWS; e += SUBGROUP_SIZE) {
+            uint from = part + e % OWN_ROWS * PART_PITCH + e / OWN_ROWS * 4u;
+            float before = e >= OWN_ROWS ? halves[own_halves + e - OWN_ROWS] : 0.0;
+            [[unroll]] for (uint q = 0u; q < 4u; q++) {
+                vec4 four = uintBitsToFloat(stage[from + q]);
+                vec4 sum;
+                sum.x = before;
+                sum.y = sum.x + four.x;
+                sum.z = sum.y + four.y;
+                sum.w = sum.z + four.z;
+                before = sum.w + four.w;
+                stage[from + q] = floatBitsToUint(sum);
+            }
+        }
+        subgroup_sync();
+    }
+    for (uint e = lane; e < OWN_ROWS; e += SUBGROUP_SIZE)
+        row_sums[own_rows + e] = halves[own_halves + e] + halves[own_halves + OWN_ROWS + e];
+    for (uint c = lane; c < PART; c += SUBGROUP_SIZE) {
+        float sum = 0.0;
+        [[unroll]] for (uint r = 0u; r < OWN_ROWS; r++) {
+            float value = uintBitsToFloat(stage[part + r * PART_PITCH + c / 4u][c % 4u]);
+            sum += !crosses || lower + r >= c ? value : 0.0;
+        }
+        column_sums[own_columns + c] = sum;
+    }
+}

@@ -54,59 +54,20 @@ void main()
         uvec4 left_words[UNITS];
         uvec4 right_words[STATE_UNITS]; // OTHER_UNITS are as many
         vec4 fours[2u * UNITS];
-                // Rows of grad_cb lie as they do in memory: tokens t.
-#ifdef READS_STATE
-        uint other_begin = 0u;
-        uint other_end = first + 1u;
-#define SQUARE_ROW(block) first
-#define SQUARE_COLUMN(block) (block)
-#else
-        uint other_begin = first;
-        uint other_end = at.size;
-#define SQUARE_ROW(block) (block)
-#define SQUARE_COLUMN(block) first
-#endif
-#define FETCH_OTHERS(block) \
-        { \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
-                uint row = square + min(SQUARE_ROW(block) + ROW_OF(i), at.size - 1u) * args.C; \
-                fours[2u * i] = four_of_square(row, SQUARE_COLUMN(block) + WORD_OF(i) * 8u); \
-                fours[2u * i + 1u] = four_of_square(row, SQUARE_COLUMN(block) + WORD_OF(i) * 8u + 4u); \
-            } \
-            [[unroll]] for (uint i = 0u; i < OTHER_UNITS; i++) { \
-                uint e = LANE + i * LANES; \
-                uint row = (block) + e / OTHER_WORDS; \
-                uint other_word = g * args.N / 8u + e % OTHER_WORDS; \
-                right_words[i] = row < at.size && e % OTHER_WORDS < args.N / 8u ? OTHER_AT(at.token + row) : uvec4(0u); \
-            } \
-        }
-#define FETCH_HEAD(head) \
-        { \
-            uint h = g * in_group + (head); \
-            uint state = (at.slot * args.H + h) * args.N * args.P / 8u; \
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
-                uint token = first + ROW_OF(i); \
-                uint rows_word = h * args.P / 8u + WORD_OF(i); \
-                left_words[i] = token < at.size && WORD_OF(i) < args.P / 8u ? ROWS_AT(at.token + token) : uvec4(0u); \
-            } \
-            [[unroll]] for (uint i = 0u; i < STATE_UNITS; i++) \
-                right_words[i] = ROW_OF(i) < args.N && WORD_OF(i) < args.P / 8u ? \
-                                     STATE_AT(state + ROW_OF(i) * (args.P / 8u) + WORD_OF(i)) : uvec4(0u); \
-        }
+        uint other_begin = OTHER_BEGIN;
+        uint other_end = OTHER_END;
+        float unit = exp2(-104.0); // the least of unit_of
         FETCH_OTHERS(other_begin)
         for (uint block = other_begin; block < other_end; block += SIDE) {
-            barrier();
-            [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                vec4 low;
-                vec4 high;
-                uint t = SQUARE_ROW(block) + ROW_OF(i);
-                uint s = SQUARE_COLUMN(block) + WORD_OF(i) * 8u;
-                [[unroll]] for (uint e = 0u; e < 4u; e++) {
-                    low[e] = s + e <= t && t < at.size ? fours[2u * i][e] : 0.0;
-                    high[e] = s + 4u + e <= t && t < at.size ? fours[2u * i + 1u][e] : 0.0;
-                }
-                stage[PLACE_OF(i)] = pack_eight(low, high);
+            [[unroll]] for (uint i = 0u; i < 2u * UNITS; i++) {
+                uint t = SQUARE_ROW(block) + ROW_OF(i / 2u);
+                uint s = SQUARE_COLUMN(block) + WORD_OF(i / 2u) * 8u + i % 2u * 4u;
+                [[unroll]] for (uint e = 0u; e < 4u; e++) fours[i][e] = s + e <= t && t < at.size ? fours[i][e] : 0.0;
             }
+            PUT_TOP
+            barrier();
+            GROW_UNIT
+            [[unroll]] for (uint i = 0u; i < UNITS; i++) stage[PLACE_OF(i)] = pack_eight(OVER_UNIT(fours[2u * i]), OVER_UNIT(fours[2u * i + 1u]));
             [[unroll]] for (uint i = 0u; i < OTHER_UNITS; i++) {
                 uint e = LANE + i * LANES;
                 stage[PANEL + e / OTHER_WORDS * OTHER_PITCH + e % OTHER_WORDS] = right_words[i];
@@ -114,7 +75,7 @@ void main()
             barrier();
             if (block + SIDE < other_end) FETCH_OTHERS(block + SIDE)
             else FETCH_HEAD(0u)
-            EACH_DEPTH for (uint k = 0u; k < SIDE; k += MATRIX_K) {
+            [[unroll]] for (uint k = 0u; k < SIDE; k += MATRIX_K) {
                 MatrixA left[TM];
                 LOAD_SQUARE(left, stage, 0u, line, k, PITCH)
                 [[unroll]] for (uint n = 0u; n < TN; n++) {
@@ -124,6 +85,7 @@ void main()
                 }
             }
         }
+        DROP_UNIT
 
         for (uint head = 0u; head < in_group; head++) {
             uint h = g * in_group + head;
@@ -139,12 +101,9 @@ void main()
                 factors[i] = exp_neg(cum_between(own.xy, cum_at(cum + at.size - 1u).xy)) * own.z;
 #endif
             }
-#ifdef READS_STATE
-            if (has(args.flags, HAS_HIN_SCALE)) {
-                for (uint n = LANE; n < MAX_N; n += LANES)
-                    scales[n] = n < args.N ? load_hin_scale(args.hin_scale_at + (at.slot * args.H + h) * args.N + n) : 0.0;
+            if (HAS_SCALES) {
+                for (uint n = LANE; n < MAX_N; n += LANES) scales[n] = n < args.N ? LOAD_SCALE((at.slot * args.H + h) * args.N + n) : 0.0;
             }
-#endif
             barrier();
 #ifdef READS_STATE
             if (head > 0u) PUT_ALONG(head - 1u)
@@ -161,7 +120,7 @@ void main()
 #define EACH_HALF_TILE(i, n) [[unroll]] for (uint i = 0u; i < TM; i++) \
                 [[unroll]] for (uint n = half_of * PART_TILES; n < (half_of + 1u) * PART_TILES; n++)
                 EACH_HALF_TILE(i, n) sums[i * TN + n] = MatrixSum(0.0);
-                EACH_DEPTH for (uint k = 0u; k < HEAD; k += MATRIX_K) {
+                [[unroll]] for (uint k = 0u; k < HEAD; k += MATRIX_K) {
                     MatrixA left[TM];
                     LOAD_LINES(left, stage, 0u, line, k, PITCH)
                     [[unroll]] for (uint n = half_of * PART_TILES; n < (half_of + 1u) * PART_TILES; n++) {
@@ -172,15 +131,13 @@ void main()
                 }
                 EACH_HALF_TILE(i, n) {
                     sums[i * TN + n] = sums[i * TN + n] * by[i];
-#ifdef READS_STATE
-                    if (has(args.flags, HAS_HIN_SCALE)) {
+                    if (HAS_SCALES) {
                         MatrixSum scale;
                         coopMatLoad(scale, scales, column + n * MATRIX_N, 0u, ROW_MAJOR);
                         sums[i * TN + n] = sums[i * TN + n] * scale;
                     }
-#ifdef MATRIX2
+#if defined(READS_STATE) && defined(MATRIX2)
                     along[i] += sums[i * TN + n] * c_rows[i * TN + n];
-#endif
 #endif
                     total[i * TN + n] += sums[i * TN + n];
                 }

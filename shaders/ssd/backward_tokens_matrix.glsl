@@ -9,6 +9,8 @@ READS_AS(uvec4, quads, up_y) READS_AS(uvec4, quads, hin) READS_AS(vec4, quads, g
 #define RESULT_AT(row) ((args.grad_c_at + (row) * args.grad_c_row) / 8u)
 #define RESULT quads_grad_c
 #define LOAD_SQUARE LOAD_LINES
+#define HAS_SCALES has(args.flags, HAS_HIN_SCALE)
+#define LOAD_SCALE(row) load_hin_scale(args.hin_scale_at + (row))
 #else
 #include "table/ssd_backward_b.glsl"
 READS(cum) READS(grad_cb) READS(seq) READS_AS(uvec4, quads, x) READS_AS(uvec4, quads, c) READS_AS(uvec4, quads, lambda)
@@ -19,6 +21,14 @@ READS_AS(vec4, quads, grad_cb) WRITES_AS(uvec4, quads, grad_b)
 #define RESULT_AT(row) ((args.grad_b_at + (row) * args.grad_b_row) / 8u)
 #define RESULT quads_grad_b
 #define LOAD_SQUARE LOAD_LINES_TURNED
+#ifdef MATRIX_BF16
+#define HAS_SCALES false
+#define LOAD_SCALE(row) 1.0
+#else
+READS(gain_scale)
+#define HAS_SCALES true
+#define LOAD_SCALE(row) load_gain_scale(row)
+#endif
 #endif
 #define PACKS
 #include "lib/seq.glsl"
@@ -39,9 +49,12 @@ const uint STATE_UNITS = MAX_N * WORDS / LANES;
 const uint PART_TILES = PART / MATRIX_N;
 shared uvec4 stage[3u * PANEL]; // left and right operands; a part of sums for each subgroup
 shared float factors[SIDE];
+shared float scales[MAX_N]; // of the state's rows
+#ifndef MATRIX_BF16
+shared float tops[SUBGROUPS]; // of grad_cb, the largest among a subgroup's words
+#endif
 #ifdef READS_STATE
 shared float alongs[2u * COLUMN_GROUPS * SIDE]; // of a head and the next one
-shared float scales[MAX_N];
 #endif
 
 #define ROW_OF(i) ((LANE + (i) * LANES) / WORDS)
@@ -85,3 +98,73 @@ uvec4 c_word(Place at, uint g, uint t, uint n)
             coopMatStore(sums[i * TN + (half_of) * PART_TILES + n], stage, part + i * MATRIX_M * PART_PITCH + n * MATRIX_N / 4u, PART_PITCH, \
                          ROW_MAJOR); \
     }
+
+// What main() fetches: grad_cb, whose rows lie as they do in memory, tokens t, and rows of b or c; and what a head multiplies.
+#ifdef READS_STATE
+#define OTHER_BEGIN 0u
+#define OTHER_END (first + 1u)
+#define SQUARE_ROW(block) first
+#define SQUARE_COLUMN(block) (block)
+#else
+#define OTHER_BEGIN first
+#define OTHER_END at.size
+#define SQUARE_ROW(block) (block)
+#define SQUARE_COLUMN(block) first
+#endif
+#define FETCH_OTHERS(block) \
+{ \
+    [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
+        uint row = square + min(SQUARE_ROW(block) + ROW_OF(i), at.size - 1u) * args.C; \
+        fours[2u * i] = four_of_square(row, SQUARE_COLUMN(block) + WORD_OF(i) * 8u); \
+        fours[2u * i + 1u] = four_of_square(row, SQUARE_COLUMN(block) + WORD_OF(i) * 8u + 4u); \
+    } \
+    [[unroll]] for (uint i = 0u; i < OTHER_UNITS; i++) { \
+        uint e = LANE + i * LANES; \
+        uint row = (block) + e / OTHER_WORDS; \
+        uint other_word = g * args.N / 8u + e % OTHER_WORDS; \
+        right_words[i] = row < at.size && e % OTHER_WORDS < args.N / 8u ? OTHER_AT(at.token + row) : uvec4(0u); \
+    } \
+}
+#define FETCH_HEAD(head) \
+{ \
+    uint h = g * in_group + (head); \
+    uint state = (at.slot * args.H + h) * args.N * args.P / 8u; \
+    [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
+        uint token = first + ROW_OF(i); \
+        uint rows_word = h * args.P / 8u + WORD_OF(i); \
+        left_words[i] = token < at.size && WORD_OF(i) < args.P / 8u ? ROWS_AT(at.token + token) : uvec4(0u); \
+    } \
+    [[unroll]] for (uint i = 0u; i < STATE_UNITS; i++) \
+        right_words[i] = ROW_OF(i) < args.N && WORD_OF(i) < args.P / 8u ? \
+                             STATE_AT(state + ROW_OF(i) * (args.P / 8u) + WORD_OF(i)) : uvec4(0u); \
+}
+
+// f16: grad_cb, and the sum until the heads come, are divided by a power of two, their unit, which grows from slab to slab.
+#ifdef MATRIX_BF16
+#define PUT_TOP
+#define GROW_UNIT
+#define DROP_UNIT
+#define OVER_UNIT(value) (value)
+#else
+#define OVER_UNIT(value) ((value) / unit)
+#define PUT_TOP \
+    { \
+        vec4 top = vec4(0.0); \
+        [[unroll]] for (uint i = 0u; i < 2u * UNITS; i++) top = max(top, abs(fours[i])); \
+        float largest = subgroupMax(max(max(top.x, top.y), max(top.z, top.w))); \
+        if (subgroupElect()) tops[gl_SubgroupID] = largest; \
+    }
+float unit_of_tops()
+{
+    float largest = 0.0;
+    for (uint i = 0u; i < SUBGROUPS; i++) largest = max(largest, tops[i]);
+    return unit_of(largest);
+}
+#define GROW_UNIT \
+    { \
+        float before = unit; \
+        unit = max(unit, unit_of_tops()); \
+        EACH_TILE(i, n) total[i * TN + n] = total[i * TN + n] * (before / unit); \
+    }
+#define DROP_UNIT EACH_TILE(i, n) total[i * TN + n] = total[i * TN + n] * unit;
+#endif

@@ -7,13 +7,18 @@
 // then later tokens t, SIDE at a time from the last on, weighted by cb_ts exp(cum_t - cum_e); then all of it times exp(cum_e - cum_s), and last the
 // own tokens with their own decays: no exponent is above 0. Weights are rounded once, on their way into shared memory, where they lie as cb does.
 // What the next step multiplies is fetched into registers meanwhile.
-// x, up_y, grad_x B L H P; b B L G N; cum B H L 3; cb B M G C C; lambda B M H N P, 16-bit; d H; token B L H 4. T0 is 64, LANES eight subgroups.
-// Shared memory: 20,736 bytes. Guards: tokens past the chunk are not read and count as 0; cb past the chunk or above the diagonal counts as 0.
+// In f16 G counts relative to the largest of its rows' units, and c . b is divided by LIFT.
+// x, up_y, grad_x B L H P; b B L G N; cum B H L 3; cb B M G C C; lambda B M H N P, 16-bit, in f16 with gain_scale B M H N; d H; token B L H 4.
+// T0 is 64, LANES eight subgroups. Shared memory: 20,736 bytes.
+// Guards: tokens past the chunk are not read and count as 0; cb past the chunk or above the diagonal counts as 0.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_x.glsl"
 READS(cum) READS(cb) READS(d) READS(seq) WRITES(token)
 READS_AS(uvec4, quads, x) READS_AS(uvec4, quads, b) READS_AS(uvec4, quads, up_y) READS_AS(uvec4, quads, lambda) READS_AS(vec4, quads, cb)
 WRITES_AS(uvec4, quads, grad_x)
+#ifndef MATRIX_BF16
+READS(gain_scale)
+#endif
 #define PACKS
 #include "lib/seq.glsl"
 #define SSD_CUM
@@ -32,7 +37,7 @@ shared float after[SIDE];        // exp(cum_e - cum_s)
 shared float totals[6u * SIDE];  // x . v, keep b G . x, up_y . x; of each group of columns
 
 #define MULTIPLY(LOAD, first_depth) \
-    EACH_DEPTH for (uint k = 0u; k < SIDE; k += MATRIX_K) { \
+    [[unroll]] for (uint k = 0u; k < SIDE; k += MATRIX_K) { \
         if (k + MATRIX_K > (first_depth)) { \
             MatrixA left[TM]; \
             LOAD(left, stage, 0u, line, k, PITCH) \
@@ -83,7 +88,8 @@ void main()
         if (first >= at.size) continue;
         uint cum = cum_of(at, h);
         uint square = (at.slot * args.G + g) * args.C * args.C;
-        uint gain = (at.slot * args.H + h) * args.N * args.P / 8u;
+        uint gain_row = (at.slot * args.H + h) * args.N;
+        uint gain = gain_row * args.P / 8u;
         uint last = min(first + SIDE, at.size) - 1u;
         uint b_first = (args.b_at + (at.token + first) * args.b_row + g * args.N) / 8u;
         uint up_first = (args.up_y_at + at.token * args.up_y_row + h * args.P) / 8u;
@@ -109,6 +115,12 @@ void main()
             tokens[i] = cum_at(cum + min(t, at.size - 1u)).xy; \
             right_words[i] = t < at.size && WORD_OF(i) < args.P / 8u ? quads_up_y[up_first + t * (args.up_y_row / 8u) + WORD_OF(i)] : uvec4(0u); \
         }
+        float unit = 1.0; // of all rows of G
+#ifndef MATRIX_BF16
+        unit = 0.0;
+        for (uint n = gl_SubgroupInvocationID; n < args.N; n += SUBGROUP_SIZE) unit = max(unit, load_gain_scale(gain_row + n));
+        unit = subgroupMax(unit);
+#endif
         FETCH_STATES(0u)
         barrier();
         for (uint s = LANE; s < SIDE; s += LANES) {
@@ -131,7 +143,11 @@ void main()
             if (n_first > 0u) barrier();
             [[unroll]] for (uint i = 0u; i < UNITS; i++) {
                 stage[PLACE_OF(i)] = left_words[i];
+#ifdef MATRIX_BF16
                 stage[PANEL + PLACE_OF(i)] = right_words[i];
+#else
+                stage[PANEL + PLACE_OF(i)] = scale_eight(right_words[i], load_gain_scale(gain_row + min(n_first + ROW_OF(i), args.N - 1u)) / unit);
+#endif
             }
             barrier();
             if (n_first + SIDE < args.N) FETCH_STATES(n_first + SIDE)
@@ -139,7 +155,7 @@ void main()
             MULTIPLY(LOAD_LINES, 0u)
         }
         barrier();
-        float keep = exp_neg(cum_between(border, total));
+        float keep = exp_neg(cum_between(border, total)) * (unit / LIFT);
         [[unroll]] for (uint i = 0u; i < TM * TN; i++) sums[i] = sums[i] * keep;
         PUT_SUMS
         subgroup_sync();
@@ -149,7 +165,7 @@ void main()
             float written = row_sum(dot(uintBitsToFloat(stage[from]), low_four(x_words[i])) +
                                     dot(uintBitsToFloat(stage[from + 1u]), high_four(x_words[i])));
             uint s = line + item / 4u;
-            if (item % 4u == 0u) totals[(2u + column_group) * SIDE + s] = written * after[s];
+            if (item % 4u == 0u) totals[(2u + column_group) * SIDE + s] = written * after[s] * LIFT;
         }
 
         for (bool own = false; !own;) {
@@ -171,7 +187,7 @@ void main()
                     low = t < at.size ? fours[2u * i] * factor : vec4(0.0);
                     high = t < at.size ? fours[2u * i + 1u] * factor : vec4(0.0);
                 }
-                stage[PLACE_OF(i)] = pack_eight(low, high);
+                stage[PLACE_OF(i)] = pack_eight(low / LIFT, high / LIFT);
                 stage[PANEL + PLACE_OF(i)] = right_words[i];
             }
             barrier();
@@ -203,8 +219,8 @@ void main()
             uint from = part + item / 4u * PART_PITCH + item % 4u * 2u;
             uint s = line + item / 4u;
             uint p = column + item % 4u * 8u;
-            vec4 low = uintBitsToFloat(stage[from]);
-            vec4 high = uintBitsToFloat(stage[from + 1u]);
+            vec4 low = uintBitsToFloat(stage[from]) * LIFT;
+            vec4 high = uintBitsToFloat(stage[from + 1u]) * LIFT;
             vec4 x_low = low_four(x_words[i]);
             vec4 x_high = high_four(x_words[i]);
             vec4 up_low = low_four(up_words[i]);

@@ -21,7 +21,7 @@ static const struct { const char *kernel, *binding; dart_dtype dtype; } fixed[] 
     {"*", "grad_weight", DART_F32}, {"*", "of_weight", DART_F32}, {"*", "of_bias", DART_F32}, {"*", "of_a_log", DART_F32},
     {"*", "of_d", DART_F32}, {"column_sum", "x", DART_F32}, {"*", "dot", DART_F32},
     {"*", "grad_cb", DART_F32}, {"ssd_backward_read", "read", DART_F32}, {"ssd_backward_state", "read", DART_F32},
-    {"*", "lambda", DART_F32}, {"*", "carry", DART_F32}, {"*", "sums", DART_F32},
+    {"*", "lambda", DART_F32}, {"*", "carry", DART_F32}, {"*", "gain_scale", DART_F32}, {"*", "sums", DART_F32},
     {"*", "token", DART_F32}, {"*", "up_dh", DART_F32}, {"*", "grad_h", DART_F32}, {"ssd_backward_state", "up_h", DART_F32},
     {"*", "hin_scale", DART_F32}, {"cross_entropy", "logits", DART_F32}, {"*", "share", DART_F32},
     {"*", "parts", DART_F32}, {"*", "loss", DART_F32},

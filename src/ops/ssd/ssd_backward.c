@@ -19,7 +19,7 @@ typedef struct plan {
     uint32_t sizes;  /* traits of the sizes */
     uint32_t traits; /* of the rows that multiply 16-bit operands, 0 where they are not taken */
     ssd_entering entering;
-    op_operand gain; /* with traits; in place of lambda and up_dh */
+    op_operand gain, gain_scale; /* with traits; in place of lambda and up_dh; f16 with units */
     op_operand cb, grad_cb, lambda, carry, sums, token, of_a_log, of_bias, of_d; /* scratch; the last three with a row for each share of a sum */
 } plan;
 
@@ -116,6 +116,7 @@ static void place_scratch(plan *p)
     p->grad_cb = op_scratch(call, DART_F32, chunks * a->G, square);
     p->lambda = op_scratch(call, DART_F32, chunks * a->H, (uint64_t)a->N * a->P);
     if (p->traits != 0) p->gain = op_scratch(call, a->x.dtype, chunks * a->H, (uint64_t)a->N * a->P);
+    if (p->traits != 0 && a->x.dtype == DART_F16) p->gain_scale = op_scratch(call, DART_F32, chunks * a->H, a->N);
     p->carry = op_scratch(call, DART_F32, chunks * a->H, a->N);
     p->sums = op_scratch(call, DART_F32, chunks * a->H, side * (side + 1) / 2 * 64);
     p->token = op_scratch(call, DART_F32, p->layout.rows * a->H, 4);
@@ -181,6 +182,7 @@ static void gain(plan *p)
               OP_AT(ssd_backward_gain, hin_scale, &p->entering.hin_scale, k),
               OP_AT(ssd_backward_gain, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_gain, up_h, &p->o.up_h, k),
               OP_AT(ssd_backward_gain, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_gain, gain, &p->gain),
+              OP_WHOLE(ssd_backward_gain, gain_scale, &p->gain_scale),
               OP_AT(ssd_backward_gain, grad_h, &p->o.grad_h, k), OP_WHOLE(ssd_backward_gain, carry, &p->carry));
 }
 
@@ -211,7 +213,8 @@ static void of_x(plan *p)
     OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->H * p->M * a->B, OP_ROWS(ssd_backward_x, x, &p->o.x, k),
               OP_ROWS(ssd_backward_x, b, &p->o.b, k), OP_ROWS(ssd_backward_x, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_x, cum, &p->entering.cum), OP_WHOLE(ssd_backward_x, cb, &p->cb),
-              OP_WHOLE(ssd_backward_x, lambda, lambda_of(p)), OP_AT(ssd_backward_x, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_x, d, &p->o.d, k),
+              OP_WHOLE(ssd_backward_x, lambda, lambda_of(p)), OP_WHOLE(ssd_backward_x, gain_scale, &p->gain_scale),
+              OP_AT(ssd_backward_x, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_x, d, &p->o.d, k),
               OP_AT(ssd_backward_x, seq, &p->o.seq, k), OP_ROWS(ssd_backward_x, grad_x, &p->o.grad_x, k),
               OP_WHOLE(ssd_backward_x, token, &p->token));
 }
@@ -226,6 +229,7 @@ static void of_b(plan *p)
     OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(p->C, call->T1) * a->G * p->M * a->B,
               OP_ROWS(ssd_backward_b, x, &p->o.x, k), OP_ROWS(ssd_backward_b, c, &p->o.c, k), OP_WHOLE(ssd_backward_b, cum, &p->entering.cum),
               OP_WHOLE(ssd_backward_b, grad_cb, &p->grad_cb), OP_WHOLE(ssd_backward_b, lambda, lambda_of(p)),
+              OP_WHOLE(ssd_backward_b, gain_scale, &p->gain_scale),
               OP_AT(ssd_backward_b, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_b, seq, &p->o.seq, k),
               OP_ROWS(ssd_backward_b, grad_b, &p->o.grad_b, k));
 }
