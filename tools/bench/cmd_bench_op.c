@@ -140,6 +140,12 @@ static int parse_case(plan *p, const args_syntax *syntax, const char *text)
             p->o.kind = operation_find(name);
             if (p->o.kind == NULL)
                 return args_mistake(syntax, "unknown op '%s'; there are %s", name, operation_names(names));
+            if (strncmp(text + length, " backward", 9) == 0 && (text[length + 9] == ' ' || text[length + 9] == '\0')) {
+                p->o.kind = operation_find_backward(name);
+                if (p->o.kind == NULL)
+                    return args_mistake(syntax, "%s has no backward pass; there are those of %s", name, operation_backward_names(names));
+                text += 9;
+            }
         } else if (length > 0 && !parse_word(p, text, length)) {
             return args_mistake(syntax, "'%.*s' is no size, dtype or optional tensor of %s", (int)length, text,
                                 p->o.kind->name);
@@ -174,7 +180,8 @@ static void name_case(plan *p)
                  {DIM_S, "S"},   {DIM_M, "M"},     {DIM_T, "T"}, {DIM_W, "W"}, {DIM_V, "V"}, {DIM_I, "I"},
                  {DIM_IN, "IN"}, {DIM_OUT, "OUT"}, {DIM_C, "C"}, {DIM_K, "K"},     {DIM_D, "D"}};
     const operation *o = &p->o;
-    size_t used = (size_t)snprintf(p->name, sizeof p->name, "%s", o->kind->name);
+    const char *backward = operation_find(o->kind->name) != o->kind ? " backward" : "";
+    size_t used = (size_t)snprintf(p->name, sizeof p->name, "%s%s", o->kind->name, backward);
     for (size_t i = 0; i < COUNT_OF(named); i++) {
         bool is_used = named[i].dim == DIM_S && operation_index(o->kind, "dh") < OPERATION_MAX_TENSORS;
         for (const operation_tensor *t = o->kind->tensors; t->name != NULL; t++)
@@ -243,6 +250,7 @@ static int check_finite(const plan *p, const cli_session *session)
     for (size_t i = 0; p->o.kind->tensors[i].name != NULL; i++) {
         /* lse is -inf where there is no memory. */
         const char *name = p->o.kind->tensors[i].name;
+        (void)operation_prefixed(name, "out.", &name);
         if (!operation_is_output(&p->o, i) || (p->o.kind->tensors[i].flags & TENSOR_I32) != 0) continue;
         void *values = NULL;
         if (operation_read(&p->o, session, i, &values) != CLI_OK) return CLI_FAILED;
@@ -503,6 +511,7 @@ int cmd_bench_op(int argc, char **argv)
             "  sma L=1 M=32 seq             (a decoding step against 32 memories)\n"
             "  attention L=2048 G=24 D=64   (causal softmax attention, 24 key heads)\n"
             "  attention L=1 C=2048 D=64 seq (a decoding step with a full cache)\n"
+            "  sma backward L=8192 scale    (forward and backward pass)\n"
             "  linear T=512 IN=768 OUT=3352\n"
             "  conv L=2048 C=1792 K=4\n"
             "Sizes that are left out are those of dart-130m at 2048 tokens."};
