@@ -3,12 +3,14 @@
 // loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1].
 //
 // parts rows x 2; loss 1, f32; correct 1, i32. One workgroup: lane l adds up the rows l, l + SUM_LANES, .. in order, with what each addition
-// lost (Neumaier), then the lanes are added in pairs. Shared memory: 4 SUM_LANES + 4 LANES bytes.
+// lost (Neumaier), then the lanes are added in pairs. AHEAD rows are fetched at once, as one workgroup has nothing else to wait with.
+// Shared memory: 4 SUM_LANES + 4 LANES bytes.
 #include "lib/dart.glsl"
 #include "table/loss_sum.glsl"
-READS(parts) READS_WRITES(loss) READS_WRITES_AS(int, whole, correct)
+READS_AS(vec2, pairs, parts) READS_WRITES(loss) READS_WRITES_AS(int, whole, correct)
 #include "lib/neumaier.glsl"
 
+const uint AHEAD = 16u;
 shared int hits[SUM_LANES];
 
 void main()
@@ -16,9 +18,14 @@ void main()
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         Neumaier sum = Neumaier(0.0, 0.0);
         int count = 0;
-        for (uint t = LANE; t < args.rows; t += LANES) {
-            add_to(sum, load_parts(2u * t));
-            count += load_parts(2u * t + 1u) > 0.0 ? 1 : 0;
+        for (uint first = LANE; first < args.rows; first += AHEAD * LANES) {
+            vec2 pairs[AHEAD];
+            [[unroll]] for (uint i = 0u; i < AHEAD; i++) pairs[i] = pairs_parts[min(first + i * LANES, args.rows - 1u)];
+            [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
+                if (first + i * LANES >= args.rows) continue;
+                add_to(sum, pairs[i].x);
+                count += pairs[i].y > 0.0 ? 1 : 0;
+            }
         }
         hits[LANE] = count;
         for (uint half_size = LANES / 2u; half_size > 0u; half_size /= 2u) {
