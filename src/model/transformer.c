@@ -57,16 +57,37 @@ static void turn(const layer *l, uint32_t heads, bool inverse, dart_tensor x)
                                            .base = l->c->base, .x = x, .seq = a->seq, .cu = a->cu, .y = x});
 }
 
+/* Whether the rows of `second` lie behind `outputs` rows of `first`, so that one product reads both: a trainer places them so where nothing has to
+ * be aligned in between. */
+static bool follows(const layer *l, dart_tensor first, uint32_t outputs, dart_tensor second)
+{
+    return first.buffer == second.buffer && first.dtype == second.dtype && first.row == 0 && second.row == 0 &&
+           second.offset == first.offset + (uint64_t)outputs * l->c->W;
+}
+
+static bool qkv_is_one(const layer *l, const model_transformer_weights *w)
+{
+    return w->q_bias.buffer == NULL && follows(l, w->q_proj, l->I, w->k_proj) && follows(l, w->k_proj, l->groups, w->v_proj);
+}
+
+static bool mlp_is_one(const layer *l, const model_transformer_weights *w)
+{
+    return !l->c->neox && follows(l, w->gate_proj, l->c->F, w->up_proj);
+}
+
 static void project(const layer *l)
 {
     const model_transformer_args *a = l->a;
     const model_transformer_weights *w = &a->weights;
     const dart_tensor q = q_of(l, a->work.qkv), k = k_of(l, a->work.qkv), v = v_of(l, a->work.qkv);
-    multiply(l, &(forward_product){.in = l->c->W, .out = l->I, .x = a->work.input, .weight = w->q_proj, .bias = w->q_bias, .y = q});
-    multiply(l, &(forward_product){.in = l->c->W, .out = l->groups, .x = a->work.input, .weight = w->k_proj, .bias = w->k_bias, .y = k});
-    multiply(l, &(forward_product){.in = l->c->W, .out = l->groups, .x = a->work.input, .weight = w->v_proj, .bias = w->v_bias, .y = v});
-    turn(l, l->c->H, false, q);
-    turn(l, l->c->G, false, k);
+    if (qkv_is_one(l, w)) {
+        multiply(l, &(forward_product){.in = l->c->W, .out = l->I + 2 * l->groups, .x = a->work.input, .weight = w->q_proj, .y = q});
+    } else {
+        multiply(l, &(forward_product){.in = l->c->W, .out = l->I, .x = a->work.input, .weight = w->q_proj, .bias = w->q_bias, .y = q});
+        multiply(l, &(forward_product){.in = l->c->W, .out = l->groups, .x = a->work.input, .weight = w->k_proj, .bias = w->k_bias, .y = k});
+        multiply(l, &(forward_product){.in = l->c->W, .out = l->groups, .x = a->work.input, .weight = w->v_proj, .bias = w->v_bias, .y = v});
+    }
+    turn(l, l->c->H + l->c->G, false, q); /* keys stand behind the queries */
 }
 
 /* Over C tokens of keys and values. */
@@ -84,6 +105,10 @@ static void expand(const layer *l)
     const model_transformer_weights *w = &a->weights;
     const forward_product up = {.in = l->c->W, .out = l->c->F, .x = a->work.mlp_input, .weight = w->up_proj, .bias = w->up_bias,
                                 .y = l->c->neox ? a_of(l, a->work.mlp) : u_of(l, a->work.mlp)};
+    if (mlp_is_one(l, w)) {
+        multiply(l, &(forward_product){.in = l->c->W, .out = 2 * l->c->F, .x = a->work.mlp_input, .weight = w->gate_proj, .y = a_of(l, a->work.mlp)});
+        return;
+    }
     if (!l->c->neox)
         multiply(l, &(forward_product){.in = l->c->W, .out = l->c->F, .x = a->work.mlp_input, .weight = w->gate_proj, .y = a_of(l, a->work.mlp)});
     multiply(l, &up);
@@ -200,10 +225,15 @@ static void mlp_back(const layer *l, const model_transformer_gradients *to, cons
                                 .grad_weight = to->down_proj});
     dart_swiglu_backward(l->stream, &(dart_swiglu_backward_args){.T = l->T, .I = F, .a = a_of(l, a->work.mlp), .u = u_of(l, a->work.mlp),
                                                                  .up_h = s->hidden, .grad_a = grad_a, .grad_u = grad_u});
-    multiply_back(l, &(product){.in = W, .out = F, .x = a->work.mlp_input, .weight = a->weights.gate_proj, .up_y = grad_a, .grad_x = s->input,
-                                .grad_weight = to->gate_proj});
-    multiply_back(l, &(product){.in = W, .out = F, .add = true, .x = a->work.mlp_input, .weight = a->weights.up_proj, .up_y = grad_u,
-                                .grad_x = s->input, .grad_weight = to->up_proj});
+    if (mlp_is_one(l, &a->weights) && mlp_is_one(l, to)) {
+        multiply_back(l, &(product){.in = W, .out = 2 * F, .x = a->work.mlp_input, .weight = a->weights.gate_proj, .up_y = grad_a, .grad_x = s->input,
+                                    .grad_weight = to->gate_proj});
+    } else {
+        multiply_back(l, &(product){.in = W, .out = F, .x = a->work.mlp_input, .weight = a->weights.gate_proj, .up_y = grad_a, .grad_x = s->input,
+                                    .grad_weight = to->gate_proj});
+        multiply_back(l, &(product){.in = W, .out = F, .add = true, .x = a->work.mlp_input, .weight = a->weights.up_proj, .up_y = grad_u,
+                                    .grad_x = s->input, .grad_weight = to->up_proj});
+    }
     normalise_back(l, a->kept.middle, a->weights.mlp_norm, s->input, s->x, to->mlp_norm);
 }
 
@@ -218,12 +248,12 @@ static void attention_back(const layer *l, const model_transformer_gradients *to
         .B = a->B, .L = a->L, .T = a->T, .H = l->c->H, .G = l->c->G, .D = l->c->P, .q = q_of(l, a->work.qkv), .k = k_of(l, a->work.qkv),
         .v = v_of(l, a->work.qkv), .o = a->work.o, .lse = a->kept.lse, .cu = a->cu, .up_o = s->o, .grad_q = grad_q, .grad_k = grad_k,
         .grad_v = grad_v});
-    turn(l, l->c->H, true, grad_q);
-    turn(l, l->c->G, true, grad_k);
-    const product products[] = {{.out = l->I, .weight = a->weights.q_proj, .up_y = grad_q, .grad_weight = to->q_proj},
+    turn(l, l->c->H + l->c->G, true, grad_q);
+    const bool one = qkv_is_one(l, &a->weights) && qkv_is_one(l, to);
+    const product products[] = {{.out = l->I + (one ? 2 * l->groups : 0), .weight = a->weights.q_proj, .up_y = grad_q, .grad_weight = to->q_proj},
                                 {.out = l->groups, .add = true, .weight = a->weights.k_proj, .up_y = grad_k, .grad_weight = to->k_proj},
                                 {.out = l->groups, .add = true, .weight = a->weights.v_proj, .up_y = grad_v, .grad_weight = to->v_proj}};
-    for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
+    for (size_t i = 0; i < (one ? 1 : sizeof products / sizeof products[0]); i++) {
         product p = products[i];
         p.in = W;
         p.x = a->work.input;
