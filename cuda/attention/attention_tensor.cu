@@ -202,15 +202,20 @@ __device__ __forceinline__ void run(const attention_args &args, const CudaBindin
 } // namespace attention_tensor
 } // namespace attend
 
-static_assert(attend::attention_tensor::bytes_of(4) == SHARED_attention_tensor64_bf16 &&
+static_assert(attend::attention_tensor::bytes_of(2) == SHARED_attention_tensor32_bf16 &&
+                  attend::attention_tensor::bytes_of(2) == SHARED_attention_tensor32_f16 &&
+                  attend::attention_tensor::bytes_of(4) == SHARED_attention_tensor64_bf16 &&
                   attend::attention_tensor::bytes_of(4) == SHARED_attention_tensor64_f16 &&
                   attend::attention_tensor::bytes_of(8) == SHARED_attention_tensor_bf16 &&
                   attend::attention_tensor::bytes_of(8) == SHARED_attention_tensor_f16,
               "kernels.def");
-static_assert(attend::TOKENS == TILE0_attention_tensor64_bf16 && attend::TOKENS == TILE0_attention_tensor64_f16 &&
+static_assert(attend::TOKENS == TILE0_attention_tensor32_bf16 && attend::TOKENS == TILE0_attention_tensor32_f16 &&
+                  attend::TOKENS == TILE0_attention_tensor64_bf16 && attend::TOKENS == TILE0_attention_tensor64_f16 &&
                   attend::TOKENS == TILE0_attention_tensor_bf16 && attend::TOKENS == TILE0_attention_tensor_f16 &&
                   block_size == attend::TOKENS * 2 && MAX_HEAD <= 128,
               "a warp for 16 tokens");
+KERNEL_FUNCTION_BLOCKS(attention, tensor32_bf16, 2) { attend::attention_tensor::run<DTYPE_BF16, 2>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(attention, tensor32_f16, 2) { attend::attention_tensor::run<DTYPE_F16, 2>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(attention, tensor64_bf16, 2) { attend::attention_tensor::run<DTYPE_BF16, 4>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(attention, tensor64_f16, 2) { attend::attention_tensor::run<DTYPE_F16, 4>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(attention, tensor_bf16, 1) { attend::attention_tensor::run<DTYPE_BF16, 8>(args, bindings, dtypes); }

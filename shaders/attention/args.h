@@ -43,4 +43,11 @@ struct AttentionBackwardQArgs {
     F32 scale;
 };
 
+/* All three of a sequence of at most T0 tokens, and dot. At most 4 heads a group. Tile: a (b, g), tile = g + G b. */
+struct AttentionBackwardWholeArgs {
+    U32 tiles, flags, B, L, T, H, G, D, q_at, q_row, k_at, k_row, v_at, v_row, o_at, o_row, up_o_at, up_o_row, lse_at, seq_at, grad_q_at, grad_q_row,
+        grad_k_at, grad_k_row, grad_v_at, grad_v_row;
+    F32 scale;
+};
+
 #endif

@@ -65,6 +65,7 @@ typedef enum kernel_trait {
     FITS_SHORT = 1 << 20,      /* a row is short enough for a lane of a small team to keep its share: at most 256 elements of a norm or
                                   channels of a convolution, 8,192 logits */
     FITS_MEDIUM = 1 << 21,     /* a row of a norm has at most 2,048 elements, for a lane of a workgroup to keep its share */
+    FITS_P32 = 1 << 18,        /* D of softmax attention is at most 32 */
     FITS_P64 = 1 << 4,         /* P, or D of softmax attention, is at most 64 */
     FITS_D64 = 1 << 5,         /* heads of softmax attention are 64 wide */
     FITS_N128_P64 = 1 << 6,    /* N is 128 and P is 64 */

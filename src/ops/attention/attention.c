@@ -42,7 +42,8 @@ static dart_status check(attention_plan *p)
     OP_REQUIRE(call, a->k.dtype == a->v.dtype, "keys are %s, values %s: both must be of one type", dart_dtype_name(a->k.dtype),
                dart_dtype_name(a->v.dtype));
     p->flags = p->layout.flags;
-    p->traits = p->layout.traits | op_fits_half(&a->q, &a->k) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0);
+    p->traits = p->layout.traits | op_fits_half(&a->q, &a->k) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0) |
+                (a->D <= 32 ? FITS_P32 : 0);
     if (a->D % 16 == 0 && op_fits_rows(&p->o.q) && op_fits_rows(&p->o.k) && op_fits_rows(&p->o.v) && op_fits_rows(&p->o.o))
         p->traits |= FITS_TILES;
     p->scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->D);

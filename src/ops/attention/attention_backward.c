@@ -4,6 +4,29 @@
 
 #include <math.h>
 
+/* Heads of a group that one workgroup takes in turn. */
+enum { MOST_HEADS = 4 };
+
+typedef struct operands {
+    op_operand q, k, v, o, lse, seq, up_o, grad_q, grad_k, grad_v;
+} operands;
+
+/* All gradients of a sequence by one workgroup, where a row does that. */
+static bool whole(op_call *call, const dart_attention_backward_args *a, const operands *o, uint32_t flags, uint32_t traits, float scale)
+{
+    if (a->H > MOST_HEADS * a->G) return false;
+    if (!op_fits_rows(&o->o)) traits &= ~(uint32_t)FITS_TILES;
+    if (!op_prefers(call, KERNEL_attention_backward_whole, KERNEL_attention_backward_k, a->L, traits)) return false;
+    struct AttentionBackwardWholeArgs k = {.flags = flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .D = a->D, .scale = scale};
+    op_kernel(call, KERNEL_attention_backward_whole, a->L, traits);
+    OP_LAUNCH(call, &k, (uint64_t)a->B * a->G, OP_ROWS(attention_backward_whole, q, &o->q, k), OP_ROWS(attention_backward_whole, k, &o->k, k),
+              OP_ROWS(attention_backward_whole, v, &o->v, k), OP_ROWS(attention_backward_whole, o, &o->o, k),
+              OP_ROWS(attention_backward_whole, up_o, &o->up_o, k), OP_AT(attention_backward_whole, lse, &o->lse, k),
+              OP_AT(attention_backward_whole, seq, &o->seq, k), OP_ROWS(attention_backward_whole, grad_q, &o->grad_q, k),
+              OP_ROWS(attention_backward_whole, grad_k, &o->grad_k, k), OP_ROWS(attention_backward_whole, grad_v, &o->grad_v, k));
+    return true;
+}
+
 dart_status dart_attention_backward(dart_stream *stream, const dart_attention_backward_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
@@ -19,7 +42,7 @@ dart_status dart_attention_backward(dart_stream *stream, const dart_attention_ba
     OP_REQUIRE(&call, D > 0 && D <= MAX_HEAD, "D %u must be 1 to %d", D, MAX_HEAD);
     OP_REQUIRE(&call, isfinite(a->scale), "scale %g must be finite", (double)a->scale);
     const uint64_t rows = layout.rows, wide = (uint64_t)H * D, narrow = (uint64_t)G * D;
-    const struct { op_operand q, k, v, o, lse, seq, up_o, grad_q, grad_k, grad_v; } o = {
+    const operands o = {
         .q = {"q", a->q, OP_FLOAT | OP_VIEW, rows, wide},
         .k = {"k", a->k, OP_FLOAT | OP_VIEW, rows, narrow},
         .v = {"v", a->v, OP_FLOAT | OP_VIEW, rows, narrow},
@@ -33,11 +56,13 @@ dart_status dart_attention_backward(dart_stream *stream, const dart_attention_ba
     if (!OP_CHECK(&call, o)) return op_status(&call);
     const uint32_t flags = layout.flags;
     const float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)D);
-    const op_operand dot = op_scratch(&call, DART_F32, rows, H);
-    uint32_t traits = layout.traits | (op_fits_half(&a->q, &a->k) & op_fits_half(&a->v, &a->up_o)) | (D <= 64 ? FITS_P64 : 0);
+    uint32_t traits = layout.traits | (op_fits_half(&a->q, &a->k) & op_fits_half(&a->v, &a->up_o)) | (D <= 64 ? FITS_P64 : 0) |
+                      (D <= 32 ? FITS_P32 : 0);
     if (D % 16 == 0 && op_fits_rows(&o.q) && op_fits_rows(&o.k) && op_fits_rows(&o.v) && op_fits_rows(&o.up_o) && op_fits_rows(&o.grad_q) &&
         op_fits_rows(&o.grad_k) && op_fits_rows(&o.grad_v))
         traits |= FITS_TILES;
+    if (whole(&call, a, &o, flags, traits, scale)) return op_end(&call);
+    const op_operand dot = op_scratch(&call, DART_F32, rows, H);
 
     /* Row by row: to it packed sequences are one of T rows. */
     struct AttentionBackwardDotArgs first = {.flags = flags & HAS_SEQ, .B = packed ? 1 : B, .L = packed ? T : L, .H = H, .D = D};
