@@ -121,7 +121,8 @@ void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk
 /* A logical device with one queue and what `capabilities` needs switched on. low_priority needs adapter->priority_extension. */
 VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, bool low_priority,
                                 VkDevice *device);
-void vk_quirks_apply(const VkPhysicalDeviceProperties *properties, VkDriverId driver, dart_device_info *info);
+/* fixed_subgroup: subgroups have info->subgroup lanes always. */
+void vk_quirks_apply(const VkPhysicalDeviceProperties *properties, VkDriverId driver, bool fixed_subgroup, dart_device_info *info);
 
 /* ---- Devices ---- */
 

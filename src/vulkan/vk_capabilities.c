@@ -13,8 +13,6 @@
 #define SHARED48_INVOCATIONS 512u
 #define SHARED48_BYTES 49152u
 #define WIDE_SUBGROUP 32u
-#define VENDOR_AMD 0x1002u
-#define VENDOR_QUALCOMM 0x5143u
 /* A GPU whose products have fewer sums (8 x 8: Intel before Xe2) has 4 KiB of registers for a subgroup, into which not even tiles of
  * 16 x 16 f32 sums fit beside their operands (docs/compilers.md). The rows without matrices fit. */
 #define LEAST_SUMS 128u
@@ -390,23 +388,19 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     if (adapter->require_subgroup_size && SUBGROUP_MULTIPLE % subgroup.subgroupSize != 0 && sizes.minSubgroupSize <= SUBGROUP_MULTIPLE &&
         sizes.maxSubgroupSize >= SUBGROUP_MULTIPLE)
         adapter->asked_subgroup = SUBGROUP_MULTIPLE;
-    /* A SIMD of GCN, whose subgroups have one size, has 256 registers a lane: two subgroups that take 128 of them. A core of Adreno holds
-     * 2 subgroups of 16 with more than 128 registers a lane, and a lane has 192 at most. */
-    const bool gcn = base.vendorID == VENDOR_AMD && fixed_size;
     const uint32_t least = sizes_known ? sizes.minSubgroupSize : subgroup.subgroupSize;
     const uint32_t most = sizes_known ? sizes.maxSubgroupSize : subgroup.subgroupSize;
     /* GPUs whose subgroups never have 32 lanes (Mali: 16) have 64 registers a lane. */
     const bool registers96 = most >= WIDE_SUBGROUP || info->type == DART_DEVICE_CPU;
     if (registers96) info->capabilities |= DART_CAP_REGISTERS96;
-    const bool adreno = base.vendorID == VENDOR_QUALCOMM || most > SUBGROUP_MULTIPLE;
-    if (!gcn && !adreno && registers96) info->capabilities |= DART_CAP_REGISTERS;
+    /* A subgroup of 64 lanes with 128 registers each takes 32 KiB. Where subgroups cannot be smaller, few of such subgroups have room beside
+     * one another: 2 on a SIMD of AMD's GCN, 2 of 16 on a core of Adreno. */
+    const bool few_wide = most > SUBGROUP_MULTIPLE || (fixed_size && most == SUBGROUP_MULTIPLE);
+    if (!few_wide && registers96) info->capabilities |= DART_CAP_REGISTERS;
     /* Subgroups of fewer than 32 lanes share a register file that is as small: 128 registers a lane at 8 lanes (Intel, 16 from Xe2 on).
      * Those of a processor lie in its memory. */
     if ((info->capabilities & DART_CAP_REGISTERS) != 0 && (least >= WIDE_SUBGROUP || info->type == DART_DEVICE_CPU))
         info->capabilities |= DART_CAP_REGISTERS160;
-    /* Rows for FLOAT16 multiply f16 operands into f32 sums. GCN converts each of them first (Mesa 25.0): 1.4 instructions a
-     * product, where f32 operands take 1. From RDNA on the conversion is part of the instruction. */
-    if (gcn) info->capabilities &= ~(uint32_t)DART_CAP_FLOAT16;
     if ((subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
         (subgroup.supportedOperations & SUBGROUP_OPERATIONS) == SUBGROUP_OPERATIONS && subgroup.subgroupSize >= SUBGROUP_LEAST &&
         (SUBGROUP_MULTIPLE % subgroup.subgroupSize == 0 || adapter->asked_subgroup != 0) && (adapter->require_full_subgroups || fixed_size))
@@ -429,7 +423,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
             has.matrix2.cooperativeMatrixPerElementOperations)
             info->capabilities |= DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES;
     }
-    vk_quirks_apply(&base, driver.driverID, info);
+    vk_quirks_apply(&base, driver.driverID, fixed_size, info);
 }
 
 void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted)

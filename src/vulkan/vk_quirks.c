@@ -1,23 +1,33 @@
-/* Driver workarounds. A row may only take capabilities away or lower a limit, never add, and names the report that
- * shows the fault. Remove a row when no supported driver version falls into its range any more. */
+/* Driver workarounds. A row may only take capabilities away or lower a limit, never add, and names the driver, its versions and the
+ * reason, with where that was seen. Remove a row when no supported driver version falls into its range any more. */
 #include "vk.h"
 
 typedef struct vk_quirk {
     VkDriverId driver;      /* 0 ends the table */
     uint32_t first, last;   /* VkPhysicalDeviceProperties::driverVersion, both included */
+    uint32_t subgroup;      /* only devices whose subgroups have this many lanes always; 0: all */
     uint32_t without;       /* dart_capability bits */
     uint64_t binding_bytes; /* largest binding; 0: as the driver says */
     const char *reference;
 } vk_quirk;
 
+/* Rows for FLOAT16 multiply f16 operands into f32 sums. AMD's GCN, the chips of these drivers whose subgroups always have 64 lanes, converts
+ * each operand first: 1.4 instructions a product, where f32 operands take 1. From RDNA on the conversion is part of the instruction. No
+ * property of Vulkan tells that. */
+#define GCN_CONVERTS "docs/lab/2026-11-22-amd-without-matrices.md, Mesa 25.0.7; the instructions are the chip's, so of all versions"
+
 static const vk_quirk quirks[] = {
+    {VK_DRIVER_ID_MESA_RADV, 0, UINT32_MAX, 64, DART_CAP_FLOAT16 | DART_CAP_MATRIX, 0, GCN_CONVERTS},
+    {VK_DRIVER_ID_AMD_OPEN_SOURCE, 0, UINT32_MAX, 64, DART_CAP_FLOAT16 | DART_CAP_MATRIX, 0, GCN_CONVERTS},
+    {VK_DRIVER_ID_AMD_PROPRIETARY, 0, UINT32_MAX, 64, DART_CAP_FLOAT16 | DART_CAP_MATRIX, 0, GCN_CONVERTS},
     {0},
 };
 
-void vk_quirks_apply(const VkPhysicalDeviceProperties *properties, VkDriverId driver, dart_device_info *info)
+void vk_quirks_apply(const VkPhysicalDeviceProperties *properties, VkDriverId driver, bool fixed_subgroup, dart_device_info *info)
 {
     for (const vk_quirk *quirk = quirks; quirk->driver != 0; quirk++) {
         if (quirk->driver != driver) continue;
+        if (quirk->subgroup != 0 && (!fixed_subgroup || info->subgroup != quirk->subgroup)) continue;
         if (properties->driverVersion < quirk->first || properties->driverVersion > quirk->last) continue;
         info->capabilities &= ~quirk->without;
         if (quirk->binding_bytes != 0 && quirk->binding_bytes < info->max_binding_bytes)

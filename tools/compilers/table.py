@@ -38,12 +38,13 @@ BAD = ('spills', 'scratch', 'waves')
 
 
 def chips():
-    """Name -> (driver, description), in the order of the list."""
+    """Name -> (driver, description) of chips that dartlm can use, in the order of the list."""
     found = {}
     for line in (TOOLS / 'compilers/chips.txt').read_text().splitlines():
         if line and not line.startswith('#'):
             chip, driver, _, _, _, _, _, _, about = line.split(None, 8)
-            found[chip] = driver, about
+            if not about.startswith('unusable'):
+                found[chip] = driver, about
     return found
 
 
