@@ -1,8 +1,9 @@
 /* Makes every compute pipeline that a call may take on the one Vulkan device that is there, without running any:
- * compile_all [--list] [--without BITS] [DEVICE_SPEC [NAME...]]. "device NAME, DRIVER" goes to stderr, then "pipeline NAME BYTES" before
+ * compile_all [--list] [--cache FILE] [--without BITS] [DEVICE_SPEC [NAME...]]. "device NAME, DRIVER" goes to stderr, then "pipeline NAME BYTES" before
  * each, for tools/compilers/table.py: KERNEL.VARIANT.TYPES, and the shared memory that the row may have by its capabilities. NAMEs say
  * which are made: KERNEL, KERNEL.VARIANT or KERNEL.VARIANT.TYPES. With --list none is. With --without the device counts as lacking those
- * capabilities (a number, bits of dart_capability), which shows the rows below the ones it takes. */
+ * capabilities (a number, bits of dart_capability), which shows the rows below the ones it takes. With --cache the compiled code is taken
+ * from that file where it exists, and kept there; the last line then tells what making all took. */
 #include "runtime/device.h"
 
 #include <stdio.h>
@@ -108,6 +109,34 @@ static bool is_hidden(const kernel_row *row, const dart_device_info *info)
     return false;
 }
 
+/* The whole file; NULL if there is none. */
+static void *read_cache(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    void *data = NULL;
+    long length = 0;
+    if (file != NULL && fseek(file, 0, SEEK_END) == 0 && (length = ftell(file)) > 0 && (data = malloc((size_t)length)) != NULL) {
+        rewind(file);
+        *bytes = fread(data, 1, (size_t)length, file);
+    }
+    if (file != NULL) fclose(file);
+    return data;
+}
+
+/* Returns how many bytes it wrote. */
+static size_t write_cache(const char *path, dart_device *device)
+{
+    size_t bytes = 0, written = 0;
+    void *data = NULL;
+    FILE *file = NULL;
+    if (dart_device_cache(device, NULL, &bytes) == DART_OK && (data = malloc(bytes + 1)) != NULL &&
+        dart_device_cache(device, data, &bytes) == DART_OK && (file = fopen(path, "wb")) != NULL)
+        written = fwrite(data, 1, bytes, file);
+    if (file != NULL) fclose(file);
+    free(data);
+    return written;
+}
+
 static int fail(const char *text)
 {
     fprintf(stderr, "compile_all: %s\n", text);
@@ -124,11 +153,19 @@ int main(int argc, char **argv)
     char text[512];
     unsigned failures = 0, count = 0;
     bool list = false;
+    const char *cache = NULL;
+    void *kept = NULL;
     dart_device_options options = {.spec = "vulkan", .unchecked = true};
     if (argc > 1 && strcmp(argv[1], "--list") == 0) {
         list = true;
         argc--;
         argv++;
+    }
+    if (argc > 2 && strcmp(argv[1], "--cache") == 0) {
+        cache = argv[2];
+        options.cache = kept = read_cache(cache, &options.cache_bytes);
+        argc -= 2;
+        argv += 2;
     }
     if (argc > 2 && strcmp(argv[1], "--without") == 0) {
         options.without_capabilities = (uint32_t)strtoul(argv[2], NULL, 0);
@@ -143,6 +180,7 @@ int main(int argc, char **argv)
         return fail(text);
     }
     fprintf(stderr, "device %s, %s\n", device->info.name, device->info.driver);
+    const uint64_t start = base_now_ns();
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
         const kernel_info *kernel = &kernel_table[row->id];
@@ -169,7 +207,12 @@ int main(int argc, char **argv)
         }
     }
     printf("%u pipelines on %s, %u failed\n", count, device->info.name, failures);
+    if (cache != NULL) {
+        const double seconds = (double)(base_now_ns() - start) / 1e9;
+        printf("%.2f s with %zu bytes kept before, %zu now\n", seconds, options.cache_bytes, write_cache(cache, device));
+    }
     dart_device_destroy(&device);
     dart_context_destroy(&context);
+    free(kept);
     return failures == 0 && count > 0 ? 0 : 1;
 }
