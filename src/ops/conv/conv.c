@@ -20,6 +20,14 @@ static void step(conv_plan *p)
               OP_AT(conv_step, seq, &p->o.seq, k), OP_ROWS(conv_step, y, &p->taps.y, k));
 }
 
+/* Tokens of a tile, of which a lane walks a half or less. Where there are enough tiles they are long, as a walk reads three tokens more than it
+ * has; else short, for more lanes. On an H200 2,048 tokens of 256 channels, 32 long tiles, took 12.4 us, and 7.3 in row `four`. */
+enum { LONG_TILE = 64, SHORT_TILE = 16 };
+static uint32_t tile_tokens(const op_call *call, const dart_conv_args *a)
+{
+    return base_ceil_div(a->L, LONG_TILE) * a->B >= 2 * (uint64_t)op_wave(call) ? LONG_TILE : SHORT_TILE;
+}
+
 static void piece(conv_plan *p)
 {
     const dart_conv_args *a = p->a;
@@ -27,6 +35,7 @@ static void piece(conv_plan *p)
     const bool eights = a->K == 4 && a->C % 16 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->taps.y) && a->weight.offset % 8 == 0 &&
                         a->bias.offset % 8 == 0 && a->tail.offset % 8 == 0;
     op_kernel(&p->call, KERNEL_conv, a->L, p->layout.traits | (eights ? FITS_TILES : 0) | (a->C <= 256 ? FITS_SHORT : 0));
+    if (p->call.row->T1 == 0) p->call.T1 = tile_tokens(&p->call, a);
     OP_LAUNCH(&p->call, &k, base_ceil_div(a->C, p->call.T0) * base_ceil_div(a->L, p->call.T1) * a->B, OP_ROWS(conv, x, &p->o.x, k),
               OP_AT(conv, weight, &p->taps.weight, k), OP_AT(conv, bias, &p->taps.bias, k), OP_AT(conv, tail, &p->o.tail, k),
               OP_AT(conv, seq, &p->o.seq, k), OP_ROWS(conv, y, &p->taps.y, k));
