@@ -10,14 +10,18 @@ READS(ids) READS(seq) READS_WRITES(seen)
 #define PACKS
 #include "lib/seq.glsl"
 
+const uint AHEAD = 4u;
+
 void main()
 {
     uint words = (args.V + 31u) / 32u;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         Sequence own = sequence_of(tile);
-        for (uint t = LANE; t < own.count; t += LANES) {
-            uint id = words_ids[args.ids_at + own.row + t];
-            if (id < args.V) atomicOr(words_seen[args.seen_at + tile * words + id / 32u], 1u << (id % 32u));
+        for (uint t = LANE; t < own.count; t += LANES * AHEAD) {
+            uint ids[AHEAD]; // all of them under way at once; past the last one, that one again
+            [[unroll]] for (uint i = 0u; i < AHEAD; i++) ids[i] = words_ids[args.ids_at + own.row + min(t + i * LANES, own.count - 1u)];
+            [[unroll]] for (uint i = 0u; i < AHEAD; i++)
+                if (ids[i] < args.V) atomicOr(words_seen[args.seen_at + tile * words + ids[i] / 32u], 1u << (ids[i] % 32u));
         }
     }
 }
