@@ -263,6 +263,11 @@ __device__ __forceinline__ void products_wait(float (&sums)[32])
         "+f"(s[10]), "+f"(s[11]), "+f"(s[12]), "+f"(s[13]), "+f"(s[14]), "+f"(s[15]), "+f"(s[16]), "+f"(s[17]), "+f"(s[18]), \
         "+f"(s[19]), "+f"(s[20]), "+f"(s[21]), "+f"(s[22]), "+f"(s[23]), "+f"(s[24]), "+f"(s[25]), "+f"(s[26]), "+f"(s[27]), \
         "+f"(s[28]), "+f"(s[29]), "+f"(s[30]), "+f"(s[31])
+#define DART_NEW_SUMS(s) \
+    "=f"(s[0]), "=f"(s[1]), "=f"(s[2]), "=f"(s[3]), "=f"(s[4]), "=f"(s[5]), "=f"(s[6]), "=f"(s[7]), "=f"(s[8]), "=f"(s[9]), \
+        "=f"(s[10]), "=f"(s[11]), "=f"(s[12]), "=f"(s[13]), "=f"(s[14]), "=f"(s[15]), "=f"(s[16]), "=f"(s[17]), "=f"(s[18]), \
+        "=f"(s[19]), "=f"(s[20]), "=f"(s[21]), "=f"(s[22]), "=f"(s[23]), "=f"(s[24]), "=f"(s[25]), "=f"(s[26]), "=f"(s[27]), \
+        "=f"(s[28]), "=f"(s[29]), "=f"(s[30]), "=f"(s[31])
 #define DART_WGMMA(type) \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
     "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
@@ -277,6 +282,17 @@ __device__ __forceinline__ void multiply(float (&s)[32], const uint32_t (&a)[4],
         asm volatile(DART_WGMMA("f16") "{%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
                      : DART_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right), "n"(int(!lines)));
 }
+// s = fragment x right operand, whatever s holds.
+template <bool bf, bool lines = false>
+__device__ __forceinline__ void multiply_first(float (&s)[32], const uint32_t (&a)[4], uint64_t right)
+{
+#define DART_FIRST "{%32, %33, %34, %35}, %36, 0, 1, 1, %37;"
+    if (bf)
+        asm volatile(DART_WGMMA("bf16") DART_FIRST : DART_NEW_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right), "n"(int(!lines)));
+    else
+        asm volatile(DART_WGMMA("f16") DART_FIRST : DART_NEW_SUMS(s) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right), "n"(int(!lines)));
+#undef DART_FIRST
+}
 // s += left x right, both operands in shared memory, the left one of 64 lines. transposed: its depth runs over rows, too.
 template <bool bf, bool transposed, bool lines = false> __device__ __forceinline__ void multiply(float (&s)[32], uint64_t left, uint64_t right)
 {
@@ -289,6 +305,7 @@ template <bool bf, bool transposed, bool lines = false> __device__ __forceinline
 }
 #undef DART_WGMMA
 #undef DART_SUMS
+#undef DART_NEW_SUMS
 #endif
 
 __device__ __forceinline__ void clear(float (&sums)[32])

@@ -3,7 +3,7 @@
 // row n of the memory:
 //   Z = e w^T, U = up_r w^T (tokens x N), key = q w (tokens x P);  logit = f sum_n q Z;  v . up_r = sum_n c scale U;
 //   to_q += delta Z;  grad_c += g scale U;  to_e += delta key;  then both norms.
-// A block takes 64 tokens of a (b, group), head after head, the memories one by one through shared memory, and the tiles that see most memories
+// A block takes 64 tokens of a (b, group, part), head after head, the memories one by one through shared memory, and the tiles that see most memories
 // come first. Two warps share 16 tokens: each takes 64 of the n, and of every memory they exchange the halves of logit and v . up_r. In
 // a warpgroup all have the same n, and key is multiplied beside the sums of logit.
 // Numbers: all operands of products are inputs as they are, everything else is f32.
@@ -86,46 +86,45 @@ template <bool bf, bool hopper> struct Key {
         }
     }
 };
-// Z and U of 64 rows of a memory, of warpgroups: z += e w^T, u += up_r w^T.
-template <bool bf>
-__device__ __forceinline__ void multiply_rows(float (&z)[32], float (&u)[32], uint32_t of_e, uint32_t of_up, uint32_t line0, uint32_t rows);
+// Begins z = rows w^T of a warpgroup: those of its 64 tokens at `of_tokens`, of e or up_r, by 64 rows of a memory.
+template <bool bf> __device__ __forceinline__ void multiply_rows(float (&z)[32], uint32_t of_tokens, uint32_t line0, uint32_t rows);
+// Waits until at most the last `count` groups of products are unfinished, in which z is not.
+template <int count> __device__ __forceinline__ void products_left(float (&z)[32]);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+template <int count> __device__ __forceinline__ void products_left(float (&z)[32])
+{
+    products_leave<count>();
+#pragma unroll
+    for (uint32_t i = 0; i < 32; i++) asm volatile("" : "+f"(z[i])::"memory");
+}
 template <bool bf> struct Key<bf, true> {
     float key[32];
     __device__ __forceinline__ void begin(const uint32_t (&q)[4][4], uint32_t rows)
     {
-        clear(key);
         products_begin();
+        multiply_first<bf>(key, q[0], operand_at(rows));
 #pragma unroll
-        for (uint32_t s = 0; s < 4; s++) multiply<bf>(key, q[s], operand_on(operand_at(rows), 2048 * s));
+        for (uint32_t s = 1; s < 4; s++) multiply<bf>(key, q[s], operand_on(operand_at(rows), 2048 * s));
         products_commit();
     }
     __device__ __forceinline__ void add(float (&sum)[32], const float (&delta)[2], const uint32_t (&)[4][4], uint32_t)
     {
-        products_wait(key);
+        products_left<0>(key);
 #pragma unroll
         for (uint32_t j = 0; j < 32; j++) sum[j] = fmaf(delta[j / 2 % 2], key[j], sum[j]);
     }
 };
 
-template <bool bf>
-__device__ __forceinline__ void multiply_rows(float (&z)[32], float (&u)[32], uint32_t of_e, uint32_t of_up, uint32_t line0, uint32_t rows)
+template <bool bf> __device__ __forceinline__ void multiply_rows(float (&z)[32], uint32_t of_tokens, uint32_t line0, uint32_t rows)
 {
-    uint32_t e[4][4], up[4][4];
-    const uint32_t at = line0 + threadIdx.x % 16, piece = threadIdx.x % 32 / 16;
+    uint32_t left[4][4];
 #pragma unroll
-    for (uint32_t s = 0; s < 4; s++) load_matrices(e[s], of_e + tile_at(at, 2 * s + piece));
-#pragma unroll
-    for (uint32_t s = 0; s < 4; s++) load_matrices(up[s], of_up + tile_at(at, 2 * s + piece));
+    for (uint32_t s = 0; s < 4; s++) load_matrices(left[s], of_tokens + tile_at(line0 + threadIdx.x % 16, 2 * s + threadIdx.x % 32 / 16));
     products_begin();
+    multiply_first<bf, true>(z, left[0], operand_at(rows));
 #pragma unroll
-    for (uint32_t s = 0; s < 4; s++) {
-        multiply<bf, true>(z, e[s], operand_on(operand_at(rows), 32 * s));
-        multiply<bf, true>(u, up[s], operand_on(operand_at(rows), 32 * s));
-    }
-    products_wait(z);
-#pragma unroll
-    for (uint32_t i = 0; i < 32; i++) asm volatile("" : "+f"(u[i])::"memory");
+    for (uint32_t s = 1; s < 4; s++) multiply<bf, true>(z, left[s], operand_on(operand_at(rows), 32 * s));
+    products_commit();
 }
 #endif
 
@@ -160,21 +159,23 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
     const auto halves = [&](uint32_t binding) { return reinterpret_cast<const uint16_t *>(bindings.address[binding]); };
     const uint16_t *dh = halves(BINDING_sma_backward_token_side_dh) + args.dh_at, *up_r = halves(BINDING_sma_backward_token_side_up_r) + args.up_r_at;
     const float *factor = FLOATS(sma_backward_token_side, factor) + args.factor_at, *lse = FLOATS(sma_backward_token_side, lse) + args.lse_at;
-    const uint32_t H = args.H, tiles = ceil_div(args.L, TOKENS), in_group = H / args.G;
+    const uint32_t H = args.H, tiles = ceil_div(args.L, TOKENS), in_part = H / args.G / args.parts;
     const uint32_t lane = threadIdx.x % 32, quad = lane % 4, line = lane / 4, warp = threadIdx.x / 32;
     const uint32_t pair = hopper ? warp % 4 : warp / 2, half = hopper ? warp / 4 : warp % 2, line0 = 16 * pair;
+    const size_t rows = args.flags & HAS_CU ? args.T : args.B * args.L;
     const uint32_t base = shared_address(tensor_memory), r_size = r.dtype == DTYPE_F32 ? 4 : 2, r_pieces = P * r_size / 16;
     Exchange exchange = {pair, half, 0};
     FOR_TILES(tile) {
-        const uint32_t of_tile = args.G * args.B, first = (tiles - 1 - tile / of_tile) * TOKENS, group = tile % args.G, b = tile % of_tile / args.G;
+        const uint32_t of_tile = args.G * args.B, part = tile % args.parts, item = tile / args.parts;
+        const uint32_t first = (tiles - 1 - item / of_tile) * TOKENS, group = item % args.G, b = item % of_tile / args.G;
         const Sequence piece = sequence_of(INTS(sma_backward_token_side, seq) + args.seq_at, args.flags, args.L, args.T, b);
         if (first >= piece.span) continue;
         const uint32_t live = first < piece.count ? min(piece.count - first, TOKENS) : 0;
         const uint32_t seen = live > 0 ? seen_by(args, piece.position, first + live - 1) : 0;
         const uint32_t pair_seen = hopper ? seen : live > line0 ? seen_by(args, piece.position, first + min(live, line0 + 16) - 1) : 0;
         const uint32_t row = piece.row + first, slots = piece.slot(args.M, args.S);
-        const uint32_t total = seen * in_group;
-        uint32_t next_h = group * in_group, next_m = 0; // of the next fetch
+        const uint32_t total = seen * in_part, h_first = (group * args.parts + part) * in_part;
+        uint32_t next_h = h_first, next_m = 0; // of the next fetch
         const auto fetch = [&](uint32_t turn) {
             if (turn < total) {
                 uint32_t thread = threadIdx.x;
@@ -245,7 +246,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
             }
         }
         float sum_q[32] = {}, sum_c[32] = {}, sum_e[32] = {};
-        uint32_t h = group * in_group, m = 0;
+        uint32_t h = h_first, m = 0;
 #pragma unroll 1
         for (uint32_t turn = 0; turn < total; turn++) {
             copies_wait<0>();
@@ -268,12 +269,16 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                 if (quad == 0) floats_at(DOTS_AT)[t] = along;
             }
             if (m < pair_seen) {
-                float z[32] = {}, u[32] = {};
+                float z[32], u[32];
                 Key<bf, hopper> key;
                 if constexpr (hopper) {
-                    multiply_rows<bf>(z, u, base + E_AT, base + UP_AT + h % 2 * TILE_BYTES, line0, memory + half * TILE_BYTES);
+                    multiply_rows<bf>(z, base + E_AT, line0, memory + half * TILE_BYTES);
+                    multiply_rows<bf>(u, base + UP_AT + h % 2 * TILE_BYTES, line0, memory + half * TILE_BYTES);
+                    products_left<1>(z);
                     key.begin(q, memory + half * TILE_BYTES);
                 } else {
+                    clear(z);
+                    clear(u);
 #pragma unroll
                     for (uint32_t s = 0; s < 4; s++) { // 16 p of depth at a time
                         uint32_t e[4], up[4];
@@ -290,6 +295,10 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                 }
                 float2 part[2] = {}; // logit, v . up_r
 #pragma unroll
+                for (uint32_t j = 0; j < 32; j += 2)
+                    part[j / 2 % 2].x = add_pair<bf>(q[j / 8][j / 4 % 2 * 2 + j / 2 % 2], z[j], z[j + 1], part[j / 2 % 2].x);
+                if constexpr (hopper) products_left<1>(u);
+#pragma unroll
                 for (uint32_t s = 0; s < 4; s++) {
                     uint32_t reads[4];
                     load_matrices(reads, base + C_AT + half * TILE_BYTES + tile_at(line0 + lane % 16, 2 * s + lane / 16));
@@ -301,7 +310,6 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                         for (uint32_t k = 0; k < 2; k++) {
                             const uint32_t j = 8 * s + 4 * i + 2 * k;
                             u[j] *= scale.x, u[j + 1] *= scale.y;
-                            part[k].x = add_pair<bf>(q[s][2 * i + k], z[j], z[j + 1], part[k].x);
                             part[k].y = add_pair<bf>(reads[2 * i + k], u[j], u[j + 1], part[k].y);
                         }
                     }
@@ -319,7 +327,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                     const uint32_t t = line0 + line + 8 * quad;
                     const float value = half == 0 ? (quad == 0 ? own_g[0] : own_g[1]) : (quad == 0 ? delta[0] * by[0] : delta[1] * by[1]);
                     float *to = half == 0 ? FLOATS(sma_backward_token_side, g) : FLOATS(sma_backward_token_side, slope);
-                    if (quad < 2 && m < (quad == 0 ? own[0] : own[1])) to[(size_t(row + t) * H + h) * args.M + m] = value;
+                    if (quad < 2 && m < (quad == 0 ? own[0] : own[1])) to[(h * args.M + m) * rows + row + t] = value;
                 }
 #pragma unroll
                 for (uint32_t i = 0; i < 8; i++) {
@@ -363,11 +371,14 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
 #pragma unroll
             for (uint32_t k = 0; k < 2; k++) along[k].y = lines_sum(along[k].y);
         }
-        const bool adds = args.flags & IS_ADD;
+        const bool adds = args.flags & IS_ADD, whole = args.parts == 1;
+        const size_t part_row = row + part * rows; // where gradients go
 #pragma unroll
         for (uint32_t k = 0; k < 2; k++) {
             const float2 norm = norms[8 * k];
-            const float back_q = norm.x * norm.x * along[k].x / float(N), back_e = norm.y * norm.y * along[k].y / float(P);
+            const float back_q = whole ? norm.x * norm.x * along[k].x / float(N) : 0.0f;
+            const float back_e = whole ? norm.y * norm.y * along[k].y / float(P) : 0.0f;
+            const float factor = whole ? by[k] : 1.0f;
             const uint32_t t = line0 + line + 8 * k;
             const bool is = first + t < piece.span;
             float2 to_q[8], to_e[8], to_c[8];
@@ -375,11 +386,11 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
             for (uint32_t i = 0; i < 8; i++) {
                 const uint32_t j = 4 * i + 2 * k;
                 const float2 x = unpack<bf>(q[i / 2][i % 2 * 2 + k]), y = unpack<bf>(e[i / 2][i % 2 * 2 + k]);
-                to_q[i] = make_float2(by[k] * (sum_q[j] - back_q * x.x), by[k] * (sum_q[j + 1] - back_q * x.y));
-                to_e[i] = make_float2(by[k] * (sum_e[j] - back_e * y.x), by[k] * (sum_e[j + 1] - back_e * y.y));
+                to_q[i] = make_float2(factor * (sum_q[j] - back_q * x.x), factor * (sum_q[j + 1] - back_q * x.y));
+                to_e[i] = make_float2(factor * (sum_e[j] - back_e * y.x), factor * (sum_e[j + 1] - back_e * y.y));
                 to_c[i] = make_float2(sum_c[j], sum_c[j + 1]);
             }
-            const size_t token = size_t(row) + t, n0 = group * N + 64 * half + 2 * quad;
+            const size_t token = part_row + t, n0 = group * N + 64 * half + 2 * quad;
             if (is) put_row(grad_q, args.grad_q_at + token * args.grad_q_row + n0, to_q, false);
             if (is && half == 0) put_row(grad_e, args.grad_e_at + token * args.grad_e_row + group * P + 2 * quad, to_e, false);
             if (adds ? t < live : is) put_row(grad_c, args.grad_c_at + token * args.grad_c_row + n0, to_c, adds);

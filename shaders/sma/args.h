@@ -96,11 +96,21 @@ struct SmaBackwardRowsArgs {
 };
 
 /* The gradients of tokens in one kernel from q and e themselves, for normalised memories: what sma_query, sma_backward_scores, sma_backward_sums
- * and sma_backward_norm write, but that slope is slope / (rms(q) rms(e) sqrt(N)), for q and e before their norms, and qn, en, of_q and of_e are not
- * kept. Tile: T0 tokens of one (b, g), tile = g + G (b + B (token tiles - 1 - token tile)). */
+ * and sma_backward_norm write, but that slope is slope / (rms(q) rms(e) sqrt(N)), for q and e before their norms, that qn, en, of_q and of_e are
+ * not kept, and that g and slope of memory m of head h lie at (h M + m) rows + row. For N 128 and P 64. With parts above 1 the heads of a group
+ * are that many parts, and what a part adds up to, as it is before the norms, is left in place of gradients: f32, that of part i at row i rows + row.
+ * Tile: T0 tokens of one (b, g, part), tile = part + parts (g + G (b + B (token tiles - 1 - token tile))). */
 struct SmaBackwardTokenSideArgs {
-    U32 tiles, flags, B, L, T, H, G, N, P, S, M, q_at, q_row, e_at, e_row, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at, up_r_at,
+    U32 tiles, flags, B, L, T, H, G, S, M, parts, q_at, q_row, e_at, e_row, c_at, c_row, dh_at, factor_at, seq_at, r_at, r_row, lse_at, up_r_at,
         up_r_row, grad_q_at, grad_q_row, grad_e_at, grad_e_row, grad_c_at, grad_c_row;
+    F32 eps;
+};
+
+/* The gradients of tokens from the parts of sma_backward_token_side. With i_q = 1 / rms(q), i_e = 1 / rms(e), f = i_q i_e / sqrt(N) and s the sum
+ * over parts: grad_q = f (s - q i_q^2 mean(s q)), grad_e alike, grad_c = s, added to with IS_ADD. Rows past the count become 0, but not those of
+ * grad_c with IS_ADD. Tile: T0 (b, t, g), numbered g + G (t + L b). */
+struct SmaBackwardPartsArgs {
+    U32 tiles, flags, B, L, T, G, N, P, parts, q_at, q_row, e_at, e_row, seq_at, grad_q_at, grad_q_row, grad_e_at, grad_e_row, grad_c_at, grad_c_row;
     F32 eps;
 };
 

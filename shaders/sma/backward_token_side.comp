@@ -6,9 +6,10 @@
 //   Z = e w^T, U = up_r w^T (tokens x N), key = q w (tokens x P);  logit = f sum_n q Z;  v . up_r = sum_n c scale U;
 //   to_q += delta Z;  grad_c += g scale U;  to_e += delta key;  then both norms.
 // All operands of products are inputs as they are, everything else is f32.
-// A workgroup takes T0 tokens of a (b, group), TOKENS at a time, head after head, the memories one by one through shared memory; the tiles that see
-// most memories come first. Two subgroups share MATRIX_M tokens, each takes half of the n. What a row of Z or U adds up to passes through shared
-// memory, where both subgroups add up both halves. q and c are also kept as they lie in Z (elements of matrices of one type and use lie alike).
+// A workgroup takes T0 tokens of a (b, group, part), TOKENS at a time, head after head, the memories one by one through shared memory; the tiles
+// that see most memories come first. Two subgroups share MATRIX_M tokens, each takes half of the n. What a row of Z or U adds up to passes through
+// shared memory, where both subgroups add up both halves. q and c are also kept as they lie in Z (elements of matrices of one type and use lie
+// alike).
 // Shared memory: 16 (PITCH (N + 2 TOKENS) + 2 PARTS) + 4 N + 8 SUBGROUPS MATRIX_M + 20 TOKENS bytes, with READS_SHARED 4 WORDS LANES more: with
 // matrices of 16 x 16 x 16 29,248 for 2 subgroups, 47,744 with READS_SHARED for 4.
 // Guards: exponents are clamped to <= 0; tokens past the count are not read and count as 0; g and slope of what a token does not see are not written
@@ -44,12 +45,15 @@ void main()
     uint n0 = s % 2u * HALF;
     uint tiles = (args.L + T0 - 1u) / T0;
     uint of_tile = args.G * args.B;
-    uint in_group = args.H / args.G;
+    uint in_part = args.H / args.G / args.parts;
     uint passes = T0 / TOKENS;
+    uint all_rows = has(args.flags, HAS_CU) ? args.T : args.B * args.L;
     for (uint tile = gl_WorkGroupID.x; tile < args.tiles * passes; tile += gl_NumWorkGroups.x) {
-        uint group = tile / passes % args.G;
-        uint b = tile / passes % of_tile / args.G;
-        uint first = (tiles - 1u - tile / passes / of_tile) * T0 + tile % passes * TOKENS;
+        uint part = tile / passes % args.parts;
+        uint item = tile / passes / args.parts;
+        uint group = item % args.G;
+        uint b = item % of_tile / args.G;
+        uint first = (tiles - 1u - item / of_tile) * T0 + tile % passes * TOKENS;
         Sequence piece = sequence_of(b);
         if (first >= piece.span) continue;
         uint live = first < piece.count ? min(piece.count - first, TOKENS) : 0u;
@@ -67,8 +71,8 @@ void main()
             sum_c[j] = MatrixSum(0.0);
         }
         [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) sum_e[j] = MatrixSum(0.0);
-        for (uint turn = 0u; turn < seen * in_group; turn++) {
-            uint h = group * in_group + turn / seen;
+        for (uint turn = 0u; turn < seen * in_part; turn++) {
+            uint h = (group * args.parts + part) * in_part + turn / seen;
             uint m = turn % seen;
             barrier(); // all are done with the memory before
             if (m == 0u) take_head(thread, token, live, h);
@@ -93,7 +97,7 @@ void main()
                 if (lane < MATRIX_M) {
                     weights[s * 2u * MATRIX_M + line] = delta;
                     weights[(s * 2u + 1u) * MATRIX_M + line] = weight;
-                    uint to = ((token + t) * args.H + h) * args.M + m;
+                    uint to = (h * args.M + m) * all_rows + token + t;
                     if (m < sees[x] && n0 == 0u) floats_g[to] = weight;
                     if (m < sees[x] && n0 != 0u) floats_slope[to] = delta * factors[t];
                 }
@@ -101,6 +105,6 @@ void main()
             subgroup_sync();
             add_memory(s, n0);
         }
-        put_gradients(s, thread, own, n0, token, live, piece.span - first, group);
+        put_gradients(s, thread, own, n0, token, live, piece.span - first, group, part);
     }
 }

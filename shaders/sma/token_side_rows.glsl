@@ -109,10 +109,12 @@ void take_memory(uint thread, uint row)
     }
 }
 
-// The gradients of `rows` tokens; of grad_c with IS_ADD only of the first `live`.
-void put_gradients(uint s, uint thread, uint own, uint n0, uint token, uint live, uint rows, uint group)
+// The gradients of `rows` tokens; of grad_c with IS_ADD only of the first `live`. With several parts what one adds up to.
+void put_gradients(uint s, uint thread, uint own, uint n0, uint token, uint live, uint rows, uint group, uint part)
 {
     bool adds = has(args.flags, IS_ADD);
+    bool whole = args.parts == 1u;
+    uint row = token + part * (has(args.flags, HAS_CU) ? args.T : args.B * args.L);
     [[unroll]] for (uint of_c = 0u; of_c < 2u; of_c++) {
         barrier();
         [[unroll]] for (uint j = 0u; j < ROW_TILES; j++) {
@@ -128,7 +130,7 @@ void put_gradients(uint s, uint thread, uint own, uint n0, uint token, uint live
             [[unroll]] for (uint x = 0u; x < N / 32u; x++) {
                 uint q = i % 4u + 4u * x;
                 if (of_c == 1u) {
-                    uint to = args.grad_c_at + (token + t) * args.grad_c_row + group * N + 8u * q;
+                    uint to = args.grad_c_at + (row + t) * args.grad_c_row + group * N + 8u * q;
                     Eight value = held(t * F32_PITCH + 2u * q);
                     if (t >= (adds ? live : rows)) continue;
                     if (adds) {
@@ -148,12 +150,13 @@ void put_gradients(uint s, uint thread, uint own, uint n0, uint token, uint live
                 }
             }
             if (of_c == 1u) continue;
-            along = sum_of_four(along) * norms[t].x * norms[t].x / float(N);
+            along = whole ? sum_of_four(along) * norms[t].x * norms[t].x / float(N) : 0.0;
+            float by = whole ? factors[t] : 1.0;
             [[unroll]] for (uint x = 0u; x < N / 32u; x++) {
                 uint q = i % 4u + 4u * x;
                 Eight sum = held(t * F32_PITCH + 2u * q);
-                Eight value = Eight(factors[t] * (sum.low - along * of_q[x].low), factors[t] * (sum.high - along * of_q[x].high));
-                if (t < rows) store_eight_grad_q(args.grad_q_at + (token + t) * args.grad_q_row + group * N + 8u * q, value);
+                Eight value = Eight(by * (sum.low - along * of_q[x].low), by * (sum.high - along * of_q[x].high));
+                if (t < rows) store_eight_grad_q(args.grad_q_at + (row + t) * args.grad_q_row + group * N + 8u * q, value);
             }
         }
     }
@@ -172,12 +175,13 @@ void put_gradients(uint s, uint thread, uint own, uint n0, uint token, uint live
             sum[x] = Eight(one.low + other.low, one.high + other.high);
             along += dot_eight(unpack_eight(verifier[t * PITCH + i % 4u + 4u * x]), sum[x]);
         }
-        along = sum_of_four(along) * norms[t].y * norms[t].y / float(P);
+        along = whole ? sum_of_four(along) * norms[t].y * norms[t].y / float(P) : 0.0;
+        float by = whole ? factors[t] : 1.0;
         [[unroll]] for (uint x = 0u; x < P / 32u; x++) {
             uint q = i % 4u + 4u * x;
             Eight v = unpack_eight(verifier[t * PITCH + q]);
-            Eight value = Eight(factors[t] * (sum[x].low - along * v.low), factors[t] * (sum[x].high - along * v.high));
-            if (t < rows) store_eight_grad_e(args.grad_e_at + (token + t) * args.grad_e_row + group * P + 8u * q, value);
+            Eight value = Eight(by * (sum[x].low - along * v.low), by * (sum[x].high - along * v.high));
+            if (t < rows) store_eight_grad_e(args.grad_e_at + (row + t) * args.grad_e_row + group * P + 8u * q, value);
         }
     }
 }

@@ -196,6 +196,18 @@ static void of_memories(plan *p)
               OP_AT(sma_backward_dh, grad_dh, &p->o.grad_dh, n));
 }
 
+/* Into how many parts sma_backward_token_side takes the heads of a group, so that few tokens keep a device busy: late tokens have most work, and the
+ * last ones should not be all that is left of it. A part has two heads or more. Depends on shapes alone, as bits do. */
+static uint32_t parts_of(const dart_sma_backward_args *a)
+{
+    enum { TOKENS = 16384 };
+    const uint32_t heads = a->H / a->G;
+    uint32_t parts = 1;
+    for (uint32_t i = 2; 2 * i <= heads && (uint64_t)parts * a->B * a->L * a->G < TOKENS; i++)
+        if (heads % i == 0) parts = i;
+    return parts;
+}
+
 /* All of it by two kernels, where the device has them for such sizes. */
 static bool sides(plan *p)
 {
@@ -208,17 +220,34 @@ static bool sides(plan *p)
     if (!op_prefers(call, KERNEL_sma_backward_token_side, KERNEL_sma_backward_scores, a->L, traits)) return false;
     p->g = op_scratch(call, DART_F32, p->rows, (uint64_t)a->H * p->M);
     p->slope = op_scratch(call, DART_F32, p->rows, (uint64_t)a->H * p->M);
-    struct SmaBackwardTokenSideArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G,
-                                         .N = a->N, .P = a->P, .S = a->S, .M = p->M, .eps = a->eps};
+    const uint32_t parts = parts_of(a), add = a->add_c ? IS_ADD : 0;
+    op_operand of_q = p->o.grad_q, of_e = p->o.grad_e, of_c = p->o.grad_c;
+    if (parts > 1) {
+        of_q = op_scratch(call, DART_F32, parts * p->rows, (uint64_t)a->G * a->N);
+        of_e = op_scratch(call, DART_F32, parts * p->rows, (uint64_t)a->G * a->P);
+        of_c = op_scratch(call, DART_F32, parts * p->rows, (uint64_t)a->G * a->N);
+    }
+    struct SmaBackwardTokenSideArgs k = {.flags = p->flags | (parts > 1 ? 0 : add), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .S = a->S,
+                                         .M = p->M, .parts = parts, .eps = a->eps};
     op_kernel(call, KERNEL_sma_backward_token_side, a->L, traits);
-    OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->G * a->B, OP_ROWS(sma_backward_token_side, q, &p->o.q, k),
+    OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->G * a->B * parts, OP_ROWS(sma_backward_token_side, q, &p->o.q, k),
               OP_ROWS(sma_backward_token_side, e, &p->o.e, k), OP_ROWS(sma_backward_token_side, c, &p->o.c, k),
               OP_AT(sma_backward_token_side, dh, &p->o.dh, k), OP_AT(sma_backward_token_side, factor, &p->o.scale, k),
               OP_AT(sma_backward_token_side, seq, &p->o.seq, k), OP_ROWS(sma_backward_token_side, r, &p->o.r, k),
               OP_AT(sma_backward_token_side, lse, &p->o.lse, k), OP_ROWS(sma_backward_token_side, up_r, &p->o.up_r, k),
               OP_WHOLE(sma_backward_token_side, g, &p->g), OP_WHOLE(sma_backward_token_side, slope, &p->slope),
-              OP_ROWS(sma_backward_token_side, grad_q, &p->o.grad_q, k), OP_ROWS(sma_backward_token_side, grad_e, &p->o.grad_e, k),
-              OP_ROWS(sma_backward_token_side, grad_c, &p->o.grad_c, k));
+              OP_ROWS(sma_backward_token_side, grad_q, &of_q, k), OP_ROWS(sma_backward_token_side, grad_e, &of_e, k),
+              OP_ROWS(sma_backward_token_side, grad_c, &of_c, k));
+    if (parts > 1) {
+        struct SmaBackwardPartsArgs s = {.flags = p->flags | add, .B = a->B, .L = a->L, .T = a->T, .G = a->G, .N = a->N, .P = a->P, .parts = parts,
+                                         .eps = a->eps};
+        op_kernel(call, KERNEL_sma_backward_parts, a->L, 0);
+        OP_LAUNCH(call, &s, base_ceil_div((uint64_t)a->B * a->L * a->G, call->T0), OP_ROWS(sma_backward_parts, q, &p->o.q, s),
+                  OP_ROWS(sma_backward_parts, e, &p->o.e, s), OP_WHOLE(sma_backward_parts, of_q, &of_q), OP_WHOLE(sma_backward_parts, of_e, &of_e),
+                  OP_WHOLE(sma_backward_parts, of_c, &of_c), OP_AT(sma_backward_parts, seq, &p->o.seq, s),
+                  OP_ROWS(sma_backward_parts, grad_q, &p->o.grad_q, s), OP_ROWS(sma_backward_parts, grad_e, &p->o.grad_e, s),
+                  OP_ROWS(sma_backward_parts, grad_c, &p->o.grad_c, s));
+    }
     struct SmaBackwardMemorySideArgs n = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                                           .M = p->M};
     op_kernel(call, KERNEL_sma_backward_memory_side, a->L, traits);
