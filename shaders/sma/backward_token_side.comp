@@ -29,11 +29,19 @@ WRITES_EIGHT(grad_q) WRITES_EIGHT(grad_e) READS_WRITES_AS(uvec4, quads, grad_c) 
 const uint OWN = MATRIX_M > SUBGROUP_SIZE ? MATRIX_M / SUBGROUP_SIZE : 1u; // tokens of a lane
 const uint SHARES = MATRIX_M > SUBGROUP_SIZE ? 1u : SUBGROUP_SIZE / MATRIX_M; // lanes of a token
 const uint COPIES = N * P / 8u / LANES;
+const uint SCALES = (N + LANES - 1u) / LANES;
+const uint TURNS = (TOKENS * 4u + LANES - 1u) / LANES;
+const uint EIGHTHS = P / 32u;
 shared vec2 norms[TOKENS];     // 1 / rms(q), 1 / rms(e)
 shared float factors[TOKENS];  // f
 shared float dots[TOKENS];     // r . up_r
 shared float logs[TOKENS];     // lse
 
+uvec4 next_rows[COPIES];       // what comes for the next memory and the next head
+float next_scales[SCALES];
+uvec4 next_up[TURNS * EIGHTHS];
+Words next_r[TURNS * EIGHTHS];
+float next_log[TURNS];
 #include "sma/token_side_rows.glsl"
 
 void main()
@@ -71,12 +79,24 @@ void main()
             sum_c[j] = MatrixSum(0.0);
         }
         [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) sum_e[j] = MatrixSum(0.0);
-        for (uint turn = 0u; turn < seen * in_part; turn++) {
-            uint h = (group * args.parts + part) * in_part + turn / seen;
-            uint m = turn % seen;
+        uint h = (group * args.parts + part) * in_part;
+        uint h_end = h + in_part;
+        uint m = 0u;
+        if (seen > 0u) {
+#ifdef HEAD_AHEAD
+            fetch_head(thread, token, live, h);
+#endif
+            fetch_memory(thread, (slots * args.H + h) * N);
+        }
+        while (seen > 0u && h < h_end) {
             barrier(); // all are done with the memory before
-            if (m == 0u) take_head(thread, token, live, h);
-            take_memory(thread, ((slots + m) * args.H + h) * N);
+            if (m == 0u) {
+#ifndef HEAD_AHEAD
+                fetch_head(thread, token, live, h);
+#endif
+                put_head(thread, live);
+            }
+            put_memory(thread);
             barrier();
             multiply_rows(own, n0);
             put_parts(s, n0, thread, m >> 31);
@@ -103,7 +123,18 @@ void main()
                 }
             }
             subgroup_sync();
-            add_memory(s, n0);
+            MatrixSum by = add_rows(s);
+            // Z and U are done with: their registers are free for what comes next, while key is multiplied.
+            m++;
+            if (m == seen) {
+                m = 0u;
+                h++;
+#ifdef HEAD_AHEAD
+                if (h < h_end) fetch_head(thread, token, live, h);
+#endif
+            }
+            if (h < h_end) fetch_memory(thread, ((slots + m) * args.H + h) * N);
+            add_key(by, n0);
         }
         put_gradients(s, thread, own, n0, token, live, piece.span - first, group, part);
     }

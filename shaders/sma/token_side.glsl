@@ -92,14 +92,18 @@ void put_parts(uint s, uint n0, uint thread, uint zero)
     coopMatStore(of_u, parts, PARTS + s * MATRIX_M * PART_PITCH, PART_PITCH, ROW_MAJOR);
 }
 
-// The sums, by the weights of subgroup s.
-void add_memory(uint s, uint n0)
+// The sums over Z and U, by the weights of subgroup s; returns delta.
+MatrixSum add_rows(uint s)
 {
     MatrixSum by;
     coopMatLoad(by, weights, s * 2u * MATRIX_M + MATRIX_M, 0u, COLUMN_MAJOR);
     [[unroll]] for (uint j = 0u; j < ROW_TILES; j++) sum_c[j] += by * u[j];
     coopMatLoad(by, weights, s * 2u * MATRIX_M, 0u, COLUMN_MAJOR);
     [[unroll]] for (uint j = 0u; j < ROW_TILES; j++) sum_q[j] += by * z[j];
+    return by;
+}
+void add_key(MatrixSum by, uint n0)
+{
     [[unroll]] for (uint j = 0u; j < times(COLUMN_TILES); j++) {
         MatrixSum key = MatrixSum(0.0);
         [[unroll]] for (uint k = 0u; k < KEY_DEPTH; k++) {

@@ -75,37 +75,51 @@ void take_tokens(uint s, uint thread, uint own, uint n0, uint token, uint live, 
     }
 }
 
-// up_r, r . up_r and lse of head h.
-void take_head(uint thread, uint token, uint live, uint h)
+// A memory, whose first row is `row`, on its way to shared memory.
+void fetch_memory(uint thread, uint row)
 {
-    for (uint i = thread; i < TOKENS * 4u; i += LANES) {
-        uint t = i / 4u;
-        float along = 0.0;
-        [[unroll]] for (uint x = 0u; x < P / 32u; x++) {
-            uint q = i % 4u * (P / 32u) + x;
-            uvec4 words = uvec4(0u);
-            if (t < live) {
-                words = quads_up_r[(args.up_r_at + (token + t) * args.up_r_row + h * P) / 8u + q];
-                along += dot_eight(unpack_eight(words), load_eight_r(args.r_at + (token + t) * args.r_row + h * P + 8u * q));
-            }
-            incoming[t * PITCH + q] = words;
-        }
-        along = sum_of_four(along);
-        if (i % 4u == 0u) {
-            dots[t] = along;
-            logs[t] = t < live ? floats_lse[args.lse_at + (token + t) * args.H + h] : 0.0;
-        }
-    }
+    [[unroll]] for (uint i = 0u; i < COPIES; i++) next_rows[i] = quads_dh[(args.dh_at + row * P) / 8u + i * LANES + thread];
+    [[unroll]] for (uint i = 0u; i < SCALES; i++) next_scales[i] = floats_factor[args.factor_at + row + min(i * LANES + thread, N - 1u)];
 }
-
-void take_memory(uint thread, uint row)
+void put_memory(uint thread)
 {
-    uvec4 words[COPIES];
-    [[unroll]] for (uint i = 0u; i < COPIES; i++) words[i] = quads_dh[(args.dh_at + row * P) / 8u + i * LANES + thread];
-    for (uint i = thread; i < N; i += LANES) scales[i] = floats_factor[args.factor_at + row + i];
     [[unroll]] for (uint i = 0u; i < COPIES; i++) {
         uint at = i * LANES + thread;
-        memory[at / (P / 8u) * PITCH + at % (P / 8u)] = words[i];
+        memory[at / (P / 8u) * PITCH + at % (P / 8u)] = next_rows[i];
+    }
+    [[unroll]] for (uint i = 0u; i < SCALES; i++)
+        if (i * LANES + thread < N) scales[i * LANES + thread] = next_scales[i];
+}
+
+// up_r, r and lse of head h, on their way to up_r, r . up_r and lse in shared memory.
+void fetch_head(uint thread, uint token, uint live, uint h)
+{
+    [[unroll]] for (uint i = 0u; i < TURNS; i++) {
+        uint t = (i * LANES + thread) / 4u;
+        uint row = token + min(t, live - 1u);
+        [[unroll]] for (uint x = 0u; x < EIGHTHS; x++) {
+            uint p = h * P + (thread % 4u + 4u * x) * 8u;
+            next_up[i * EIGHTHS + x] = quads_up_r[(args.up_r_at + row * args.up_r_row + p) / 8u];
+            next_r[i * EIGHTHS + x] = load_words_r(args.r_at + row * args.r_row + p);
+        }
+        next_log[i] = floats_lse[args.lse_at + row * args.H + h];
+    }
+}
+void put_head(uint thread, uint live)
+{
+    [[unroll]] for (uint i = 0u; i < TURNS; i++) {
+        uint t = (i * LANES + thread) / 4u;
+        float along = 0.0;
+        [[unroll]] for (uint x = 0u; x < EIGHTHS; x++) {
+            uvec4 words = t < live ? next_up[i * EIGHTHS + x] : uvec4(0u);
+            along += dot_eight(unpack_eight(words), eight_of(DTYPE_OF(r), next_r[i * EIGHTHS + x]));
+            if (t < TOKENS) incoming[t * PITCH + thread % 4u + 4u * x] = words;
+        }
+        along = sum_of_four(along);
+        if (thread % 4u == 0u && t < TOKENS) {
+            dots[t] = along;
+            logs[t] = t < live ? next_log[i] : 0.0;
+        }
     }
 }
 
