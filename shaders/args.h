@@ -38,7 +38,7 @@
 #define HAS_SEQ 1u        /* seq is bound */
 #define HAS_BIAS 2u       /* conv: bias; ssd: dt_bias */
 #define HAS_TAIL 4u       /* conv: tail */
-#define HAS_ROWS 8u       /* norm: rows; advance: ids and log */
+#define HAS_ROWS 8u       /* norm: rows; advance: ids and log; convert: pairs of rows */
 #define HAS_SMA 16u       /* gated_norm: r and gate */
 #define HAS_D 32u         /* ssd: d */
 #define HAS_H 64u         /* ssd: h */

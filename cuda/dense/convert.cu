@@ -1,5 +1,11 @@
-// y = x in another dtype, for the tokens that are there. A block converts T0 consecutive elements, counted row by row.
+// y = x in another dtype, for the tokens that are there. A block converts T0 consecutive elements, counted row by row. With HAS_ROWS row t
+// stands for a pair {from, to} of rows of x and y; a negative number leaves it out.
 #include "lib/eight.cuh"
+
+__device__ __forceinline__ int2 row_pair(const convert_args &args, const int32_t *seq, uint32_t t)
+{
+    return args.flags & HAS_ROWS ? make_int2(seq[2 * size_t(t)], seq[2 * size_t(t) + 1]) : make_int2(int(t), int(t));
+}
 
 KERNEL_FUNCTION(convert, simt)
 {
@@ -11,8 +17,9 @@ KERNEL_FUNCTION(convert, simt)
         for (uint32_t k = threadIdx.x; k < TILE0_convert_simt && first + k < total; k += block_size) {
             const uint32_t row = uint32_t((first + k) / args.width), column = uint32_t((first + k) % args.width);
             if (args.flags & HAS_SEQ && row % args.L >= piece_of(seq, args.flags, args.L, row / args.L).count) continue;
-            store(y, args.y_at + size_t(row) * args.y_row + column,
-                  load(x, args.x_at + size_t(row) * args.x_row + column));
+            const int2 pair = row_pair(args, seq, row);
+            if (pair.x < 0 || pair.y < 0) continue;
+            store(y, args.y_at + size_t(pair.y) * args.y_row + column, load(x, args.x_at + size_t(pair.x) * args.x_row + column));
         }
     }
 }
@@ -32,9 +39,11 @@ KERNEL_FUNCTION(convert, eight)
             if (k >= total) continue;
             const uint32_t row = uint32_t(k / eights), i = uint32_t(k % eights) * 8;
             if (args.flags & HAS_SEQ && row % args.L >= piece_of(seq, args.flags, args.L, row / args.L).count) continue;
+            const int2 pair = row_pair(args, seq, row);
+            if (pair.x < 0 || pair.y < 0) continue;
             float v[8];
-            unpack8(fetch8(x, args.x_at + size_t(row) * args.x_row + i), x.dtype, v);
-            store8(y, args.y_at + size_t(row) * args.y_row + i, v);
+            unpack8(fetch8(x, args.x_at + size_t(pair.x) * args.x_row + i), x.dtype, v);
+            store8(y, args.y_at + size_t(pair.y) * args.y_row + i, v);
         }
     }
 }

@@ -681,10 +681,12 @@ typedef struct dart_advance_args {
 } dart_advance_args;
 DART_API dart_status dart_advance(dart_stream *stream, const dart_advance_args *args);
 
-/* y = x with another storage type: T rows of W elements. */
+/* y = x with another storage type: T rows of W elements. With pairs, i32 T 2, row to of y becomes row from of x for each pair {from, to};
+ * x then has X rows and y has Y, every row of y is in one pair at most, and a pair with a negative number does nothing. */
 typedef struct dart_convert_args {
     uint32_t T, W;
-    dart_tensor x, y;
+    uint32_t X, Y; /* with pairs only */
+    dart_tensor x, y, pairs;
 } dart_convert_args;
 DART_API dart_status dart_convert(dart_stream *stream, const dart_convert_args *args);
 

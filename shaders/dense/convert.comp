@@ -1,5 +1,5 @@
 // y[t, i] = x[t, i] in the storage type of y, rounded to nearest even; NaN stays NaN. Tokens past the count of their
-// sequence are left alone.
+// sequence are left alone. With HAS_ROWS y[to, i] = x[from, i] for the pairs {from, to} = seq[2 t], seq[2 t + 1], but for negative ones.
 //
 // x, y rows x width. A workgroup converts T0 consecutive elements, counted row by row. No shared memory.
 #version 460
@@ -8,6 +8,7 @@
 #include "table/convert.glsl"
 READS(x) WRITES(y) READS(seq)
 #include "lib/seq.glsl"
+#include "dense/row_pair.glsl"
 
 void main()
 {
@@ -19,7 +20,9 @@ void main()
             uint t = i / args.width;
             uint column = i - t * args.width;
             if (has(args.flags, HAS_SEQ) && t % args.L >= seq_count(t / args.L, args.L)) continue;
-            store_y(args.y_at + t * args.y_row + column, load_x(args.x_at + t * args.x_row + column));
+            ivec2 pair = row_pair(t);
+            if (pair.x >= 0 && pair.y >= 0)
+                store_y(args.y_at + uint(pair.y) * args.y_row + column, load_x(args.x_at + uint(pair.x) * args.x_row + column));
         }
     }
 }

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // y[t, i] = x[t, i] in the storage type of y, rounded to nearest even; NaN stays NaN. Tokens past the count of their
-// sequence are left alone.
+// sequence are left alone. Pairs as in convert.comp.
 //
 // x, y rows x width, width a multiple of 16. A workgroup converts T0 consecutive elements, counted row by row, in words of 16 bytes. No
 // shared memory.
@@ -9,6 +9,7 @@
 #include "table/convert.glsl"
 READS(x) WRITES(y) READS(seq)
 #include "lib/seq.glsl"
+#include "dense/row_pair.glsl"
 #include "lib/eight.glsl"
 READS_EIGHT(x) WRITES_EIGHT(y)
 
@@ -20,8 +21,9 @@ void main()
         for (uint k = tile * (T0 / 8u) + LANE; k < end; k += LANES) {
             uint t = k / eights;
             uint i = (k - t * eights) * 8u;
-            if (!has(args.flags, HAS_SEQ) || t % args.L < seq_count(t / args.L, args.L))
-                store_eight_y(args.y_at + t * args.y_row + i, load_eight_x(args.x_at + t * args.x_row + i));
+            ivec2 pair = row_pair(t);
+            if ((!has(args.flags, HAS_SEQ) || t % args.L < seq_count(t / args.L, args.L)) && pair.x >= 0 && pair.y >= 0)
+                store_eight_y(args.y_at + uint(pair.y) * args.y_row + i, load_eight_x(args.x_at + uint(pair.x) * args.x_row + i));
         }
     }
 }

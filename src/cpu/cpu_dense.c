@@ -26,16 +26,23 @@ void cpu_convert_plain(const cpu_task *task)
     const uint64_t end = begin + task->T0 < total ? begin + task->T0 : total;
     for (uint64_t i = begin, count; i < end; i += count) {
         const uint64_t row = i / args->width, column = i % args->width;
+        const cpu_tensor *seq = &task->bindings[BINDING_convert_seq];
+        uint64_t from = row, to = row;
         count = args->width - column < end - i ? args->width - column : end - i;
         if (count > CPU_SCRATCH) count = CPU_SCRATCH;
+        if (args->flags & HAS_ROWS) {
+            const int32_t *pair = (const int32_t *)seq->data + args->seq_at + 2 * row;
+            if (pair[0] < 0 || pair[1] < 0) continue;
+            from = (uint64_t)pair[0];
+            to = (uint64_t)pair[1];
+        }
         if (args->flags & HAS_SEQ) {
             const uint32_t b = (uint32_t)(row / args->L), t = (uint32_t)(row % args->L);
-            const cpu_tensor *seq = &task->bindings[BINDING_convert_seq];
             if (t >= cpu_piece_of(args->flags, seq, args->seq_at, b, args->L).count) continue;
         }
-        load_row(task->scratch, &task->bindings[BINDING_convert_x], (size_t)(args->x_at + row * args->x_row + column),
+        load_row(task->scratch, &task->bindings[BINDING_convert_x], (size_t)(args->x_at + from * args->x_row + column),
                  (size_t)count);
-        store_row(&task->bindings[BINDING_convert_y], (size_t)(args->y_at + row * args->y_row + column), task->scratch,
+        store_row(&task->bindings[BINDING_convert_y], (size_t)(args->y_at + to * args->y_row + column), task->scratch,
                   (size_t)count);
     }
 }

@@ -99,22 +99,56 @@ static void record_memories(dart_stream *stream, const dart_state *to, uint32_t 
     }
 }
 
-static void record_sequence(dart_stream *stream, const dart_state *to, uint32_t to_b, const dart_state *from, uint32_t from_b)
+/* All but memories and keys. pairs: WORK_PAIRS has {from_b, to_b} of so many sequences, which are copied together; 0: only these two. */
+static void record_parts(dart_stream *stream, const dart_state *to, uint32_t to_b, const dart_state *from, uint32_t from_b, uint32_t pairs)
 {
-    const dart_model_config *c = &from->model->config;
+    const uint32_t layers = from->model->config.layers, x_b = pairs > 0 ? 0 : from_b, y_b = pairs > 0 ? 0 : to_b;
     model_part parts[MODEL_PARTS] = {{0}}, places[MODEL_PARTS] = {{0}};
     const uint32_t count = model_parts(from, parts);
+    dart_convert_args copy = {.T = 1};
+    if (pairs > 0) copy = (dart_convert_args){.T = pairs, .X = from->B, .Y = to->B, .pairs = model_work_tensor(to, WORK_PAIRS)};
     model_parts(to, places);
+    for (uint32_t l = 0; l < layers; l++)
+        for (uint32_t i = 0; i < count; i++) {
+            copy.W = (uint32_t)parts[i].width;
+            copy.x = model_part_tensor(&parts[i], from->layers[l], x_b);
+            copy.y = model_part_tensor(&places[i], to->layers[l], y_b);
+            dart_convert(stream, &copy);
+        }
+    copy.W = from->model->config.W;
+    copy.x = last_row(from, x_b);
+    copy.y = last_row(to, y_b);
+    dart_convert(stream, &copy);
+}
+
+static void record_grown(dart_stream *stream, const dart_state *to, uint32_t to_b, const dart_state *from, uint32_t from_b)
+{
+    const dart_model_config *c = &from->model->config;
     for (uint32_t l = 0; l < c->layers; l++) {
-        for (uint32_t i = 0; i < count; i++)
-            record_copy(stream, model_part_tensor(&parts[i], from->layers[l], from_b), model_part_tensor(&places[i], to->layers[l], to_b), 1,
-                        parts[i].width);
         record_memories(stream, to, to_b, from, from_b, l);
         for (int values = 0; values < 2 && c->transformer && from->positions[from_b] > 0; values++)
             record_copy(stream, model_cache_part(from, l, from_b, values != 0), model_cache_part(to, l, to_b, values != 0),
                         (uint64_t)from->positions[from_b], (uint64_t)c->G * c->P);
     }
-    record_copy(stream, last_row(from, from_b), last_row(to, to_b), 1, c->W);
+}
+
+/* A launch copies a part of several sequences, whose places must differ: one by one they are launches by the hundred. */
+static dart_status record_sequences(dart_state *to, const uint32_t *to_b, const dart_state *from, const uint32_t *from_b, uint32_t count,
+                                    const char *call)
+{
+    bool together = count > 1 && count <= to->B;
+    for (uint32_t i = 0; i < count && together; i++) {
+        together = i == 0 || to_b[i] > to_b[i - 1];
+        to->host_seq[2 * i] = (int32_t)from_b[i];
+        to->host_seq[2 * i + 1] = (int32_t)to_b[i];
+    }
+    const dart_status status = together ? model_state_write(to, WORK_PAIRS, 0, to->host_seq, 2 * (uint64_t)count, call) : DART_OK;
+    if (together) record_parts(to->prefill, to, 0, from, 0, count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!together) record_parts(to->prefill, to, to_b[i], from, from_b[i], 0);
+        record_grown(to->prefill, to, to_b[i], from, from_b[i]);
+    }
+    return status;
 }
 
 /* Submits what was recorded and waits. From the submission on a failure breaks the state. */
@@ -185,7 +219,7 @@ static dart_status copy_sequences(dart_state *to, const uint32_t *to_b, dart_sta
     if (chosen) TRY(model_take(report, &from->report, model_state_read(from, WORK_NEXT, 0, from->host_next, from->B, call), call));
     TRY(model_take(report, &from->report, read_seen(from, 0, from->B, seen, call), call));
     TRY(model_take_stream(to, to->prefill, dart_stream_begin(to->prefill), call));
-    for (uint32_t i = 0; i < count; i++) record_sequence(to->prefill, to, to_b[i], from, from_b[i]);
+    TRY(record_sequences(to, to_b, from, from_b, count, call));
     if (joins) TRY(record_joining(to, to_b, from, from_b, count, call));
     TRY(run_recorded(to, to->prefill, call));
     to->chosen = false;

@@ -53,6 +53,7 @@ typedef enum model_work {
     WORK_MLP,      /* rows x [a|u]; like WORK_HIDDEN only of a Transformer, whose WORK_PROJ is rows x [q|k|v] and WORK_Y the attention's output */
     WORK_HIDDEN,   /* rows F */
     WORK_CU,       /* i32 B 2, of which B + 1 are used: where the sequences of a packed piece begin */
+    WORK_PAIRS,    /* i32 B 2: sequences that are copied, from and to */
     WORK_ENDS,     /* i32 B: rows where sequences end in this piece */
     WORK_ROWS,     /* i32 logits_rows: rows whose logits the caller asked for */
     WORK_PICKED,   /* logits_rows W: those rows after norm_f */

@@ -32,6 +32,7 @@ static work_shape shape_of(const dart_state *state, model_work work)
     const dart_dtype activations = state->model->activations;
     switch (work) {
     case WORK_CU:
+    case WORK_PAIRS:
     case WORK_SEQ: return (work_shape){PER_SEQUENCE, DART_I32, 2};
     case WORK_NEXT:
     case WORK_LIVE:

@@ -185,6 +185,9 @@ static void convert_fill(conform_data *d)
     const conform_case *c = d->c;
     const uint32_t T = c->L, W = c->P;
     conform_tensor *x = conform_input(d, DART_F32, T, W, true, conform_unit), *y = conform_output(d, c->dtype, T, W, true);
+    const bool pairs = conform_has(d, CASE_SEQ);
+    const uint32_t Y = T + 3;
+    conform_tensor *moved = pairs ? conform_output(d, c->dtype, Y, W, true) : NULL;
     conform_tensor *back = conform_output(d, DART_F32, T, W, true), *filled = conform_output(d, c->dtype, T, W, true);
     double *want = doubles((uint64_t)T * W), *value = doubles((uint64_t)T * W);
     for (uint64_t i = 0; i < (uint64_t)T * W; i++) {
@@ -199,7 +202,23 @@ static void convert_fill(conform_data *d)
     dart_convert(d->stream, &(dart_convert_args){.T = T, .W = W, .x = x->t, .y = y->t});
     dart_convert(d->stream, &(dart_convert_args){.T = T, .W = W, .x = y->t, .y = back->t});
     dart_fill(d->stream, &(dart_fill_args){.T = T, .W = W, .value = -1.5f, .y = filled->t});
+    int32_t *list = calloc(2 * (size_t)T, sizeof *list);
+    double *want_moved = doubles((uint64_t)Y * W);
+    if (list == NULL) abort();
+    for (uint64_t i = 0; i < (uint64_t)Y * W; i++) want_moved[i] = NAN; /* rows that no pair names stay */
+    for (uint32_t t = 0; t < T && pairs; t++) { /* from any rows, some of them several times, to places apart; Y is no multiple of 7 */
+        list[2 * t] = t % 5 == 3 ? -1 : (int32_t)conform_uniform(d, 0, T);
+        list[2 * t + 1] = t % 7 == 5 ? -4 : (int32_t)((7 * t + 2) % Y);
+        if (list[2 * t] >= 0 && list[2 * t + 1] >= 0)
+            memcpy(&want_moved[(uint64_t)list[2 * t + 1] * W], &want[(uint64_t)list[2 * t] * W], W * sizeof *want);
+    }
+    if (pairs)
+        dart_convert(d->stream, &(dart_convert_args){.T = T, .W = W, .X = T, .Y = Y, .x = x->t, .y = moved->t,
+                                                     .pairs = conform_ints(d, T, 2, list)->t});
     conform_execute(d);
+    conform_compare(d, "moved", moved, want_moved, 0, 0);
+    free(want_moved);
+    free(list);
     conform_compare(d, "y", y, want, 0, 0);
     conform_compare(d, "back", back, want, 0, 0);
     conform_compare(d, "filled", filled, value, 0, 0);

@@ -46,6 +46,9 @@ static void rows(void **unused)
     BAD(convert, a.W = 0);
     BAD(convert, a.T = HUGE, a.W = HUGE);
     BAD(convert, a.x.row = I - 1);
+    BAD(convert, a.X = 1);
+    BAD(convert, a.pairs = i32);
+    BAD(convert, a.pairs = f32, a.X = a.T, a.Y = a.T);
     NEEDED(convert, x);
     NEEDED(convert, y);
     BAD_FLOATS(convert, x);
