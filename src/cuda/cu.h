@@ -306,9 +306,10 @@ typedef struct cu_stream {
     uint32_t launches_count, launches_capacity;
     CUdeviceptr workspace; /* of cuBLASLt, for all launches, as they follow one another */
     size_t workspace_bytes;
-    CUgraphExec exec; /* of the launches; NULL until the first submit, and on a device that is profiled */
+    CUgraphExec exec; /* of the launches; NULL until they are submitted again, and on a device that is profiled */
     CUevent *marks;   /* after each launch; on such a device only */
     uint32_t marks_count;
+    bool ran;         /* the recording has been submitted */
     bool submitted, measured;
 } cu_stream;
 
@@ -327,7 +328,7 @@ dart_status cu_blas_open(cu_device *device);
 void cu_blas_close(cu_device *device);
 /* How to compute the launch of a CUDA_BLAS_ROW; choice->found is false where the library cannot. */
 dart_status cu_blas_choose(cu_device *device, const cu_launch *launch, cu_choice *choice);
-dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_choice *choice, const cu_stream *stream);
+dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_choice *choice, const cu_stream *stream, CUstream to);
 
 /* ---- Sums over the devices of several processes ---- */
 

@@ -219,7 +219,7 @@ done:
 
 /* ---- Running ---- */
 
-dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_choice *choice, const cu_stream *stream)
+dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_choice *choice, const cu_stream *stream, CUstream to)
 {
     const product p = product_of(launch);
     const float alpha = 1.0f, beta = p.adds ? 1.0f : 0.0f;
@@ -230,7 +230,7 @@ dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_cho
     if (status != DART_OK) return status;
     status = BLAS(device, cublasLtMatmul, device->choices.handle, d.product, &alpha, left, d.matrices[LEFT], right, d.matrices[RIGHT], &beta, result,
                   d.matrices[RESULT], result, d.matrices[RESULT], &choice->algorithm, (void *)(uintptr_t)stream->workspace,
-                  choice->workspace_bytes, stream->handle);
+                  choice->workspace_bytes, to);
     forget(device, &d);
     return status;
 }

@@ -1,7 +1,8 @@
-/* Streams: a list of launches, captured into a graph at the first submit and replayed from then on, because decoding
- * submits the same recording once a token. Graphs run in the device's one queue, in the order of submission, as in Vulkan: the
- * slices of a prefill are two recordings under way, the second reads what the first writes. Launches up to a barrier
- * stand side by side in the graph; those of cuBLASLt follow one another, since they share a workspace. */
+/* Streams: a list of launches. The first submission launches them one by one, as most recordings run once and a graph costs more than
+ * that; the second captures them into a graph, which is replayed from then on: decoding submits the same recording once a token. Both
+ * run in the device's one queue, in the order of submission, as in Vulkan: the slices of a prefill are two recordings under way, the
+ * second reads what the first writes. Launches up to a barrier stand side by side; those of cuBLASLt follow one another, since they
+ * share a workspace. */
 #if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -89,6 +90,7 @@ dart_status cu_stream_begin(void *device, void *stream)
     release_graph(d, s);
     cu_leave(d);
     s->launches_count = 0;
+    s->ran = false;
     return DART_OK;
 }
 
@@ -167,13 +169,13 @@ typedef struct fan {
     bool forked[CU_SIDES];
 } fan;
 
-static dart_status join(cu_device *device, const cu_stream *stream, fan *f)
+static dart_status join(cu_device *device, const cu_stream *stream, CUstream first, fan *f)
 {
     dart_status status = DART_OK;
     for (int k = 0; k < CU_SIDES && status == DART_OK; k++) {
         if (!f->forked[k]) continue;
         status = CU(device, cuEventRecord, stream->joins[k], stream->sides[k]);
-        if (status == DART_OK) status = CU(device, cuStreamWaitEvent, stream->handle, stream->joins[k], 0);
+        if (status == DART_OK) status = CU(device, cuStreamWaitEvent, first, stream->joins[k], 0);
     }
     *f = (fan){0};
     return status;
@@ -186,14 +188,16 @@ static bool overlaps(const cu_stream *stream, uint32_t i)
     return i > 0 && at->barrier && at->kernel->overlaps == at[-1].id && (i == 1 || at[-1].barrier);
 }
 
-/* The stream that the next launch goes to. */
-static dart_status spread(cu_device *device, const cu_stream *stream, const cu_launch *launch, fan *f, CUstream *to)
+/* The stream that launch i goes to: `first`, or one beside it. */
+static dart_status spread(cu_device *device, const cu_stream *stream, uint32_t i, CUstream first, fan *f, CUstream *to)
 {
-    dart_status status = launch->barrier ? join(device, stream, f) : DART_OK;
-    if (status == DART_OK && f->count == 0) status = CU(device, cuEventRecord, stream->fork, stream->handle);
+    const cu_launch *launch = &stream->launches[i];
+    const bool forks = i + 1 < stream->launches_count && !launch[1].barrier;
+    dart_status status = launch->barrier ? join(device, stream, first, f) : DART_OK;
+    if (status == DART_OK && f->count == 0 && forks) status = CU(device, cuEventRecord, stream->fork, first);
     const uint32_t k = (f->count + CU_SIDES - 1) % CU_SIDES;
     const bool beside = f->count++ > 0 && !launch->choice.found;
-    *to = beside ? stream->sides[k] : stream->handle;
+    *to = beside ? stream->sides[k] : first;
     if (!beside || f->forked[k] || status != DART_OK) return status;
     f->forked[k] = true;
     return CU(device, cuStreamWaitEvent, stream->sides[k], stream->fork, 0);
@@ -202,12 +206,25 @@ static dart_status spread(cu_device *device, const cu_stream *stream, const cu_l
 /* `early`: CUDA_OVERLAP. */
 static dart_status launch_on(cu_device *device, const cu_stream *stream, cu_launch *launch, CUstream to, bool early)
 {
-    if (launch->choice.found) return cu_blas_run(device, launch, &launch->choice, stream);
+    if (launch->choice.found) return cu_blas_run(device, launch, &launch->choice, stream, to);
     void *parameters[] = {&launch->args, &launch->bindings, &launch->dtypes, &launch->map};
     const cu_kernel *kernel = launch->kernel;
     CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.value = 1};
     const CUlaunchConfig config = {launch->grid, 1, 1, kernel->threads, 1, 1, kernel->shared_bytes, to, &overlap, early};
     return CU(device, cuLaunchKernelEx, &config, kernel->function, parameters, NULL);
+}
+
+/* All launches, to `first` and the streams beside it, which it waits for. */
+static dart_status launch_all(cu_device *device, cu_stream *stream, CUstream first)
+{
+    fan f = {0};
+    dart_status status = DART_OK;
+    for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i++) {
+        CUstream to = NULL;
+        status = spread(device, stream, i, first, &f, &to);
+        if (status == DART_OK) status = launch_on(device, stream, &stream->launches[i], to, overlaps(stream, i));
+    }
+    return status == DART_OK ? join(device, stream, first, &f) : status;
 }
 
 static dart_status capture(cu_device *device, cu_stream *stream)
@@ -216,13 +233,7 @@ static dart_status capture(cu_device *device, cu_stream *stream)
     /* Relaxed: other threads of the program go on with whatever they do. */
     dart_status status = CU(device, cuStreamBeginCapture, stream->handle, CU_STREAM_CAPTURE_MODE_RELAXED);
     if (status != DART_OK) return status;
-    fan f = {0};
-    for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i++) {
-        CUstream to = NULL;
-        status = spread(device, stream, &stream->launches[i], &f, &to);
-        if (status == DART_OK) status = launch_on(device, stream, &stream->launches[i], to, overlaps(stream, i));
-    }
-    if (status == DART_OK) status = join(device, stream, &f);
+    status = launch_all(device, stream, stream->handle);
     if (status == DART_OK) {
         status = CU(device, cuStreamEndCapture, stream->handle, &graph);
     } else {
@@ -293,6 +304,10 @@ static dart_status run(cu_device *d, cu_stream *s, uint32_t times)
     s->measured = false;
     TRY(CU(d, cuEventRecord, s->start, d->queue));
     for (uint32_t i = 0; i < times && d->profiled; i++) TRY(run_marked(d, s));
+    if (s->exec == NULL && s->launches_count > 0 && times > 0 && !d->profiled) {
+        s->submitted = true;
+        TRY(launch_all(d, s, d->queue));
+    }
     for (uint32_t i = 0; i < times && s->exec != NULL; i++) {
         TRY(CU(d, cuGraphLaunch, s->exec, d->queue));
         /* From here something is in flight, which a failure to go on or to mark its end must not hide. */
@@ -303,6 +318,7 @@ static dart_status run(cu_device *d, cu_stream *s, uint32_t times)
     s->measured = true;
     return DART_OK;
 fail:
+    for (int k = 0; k < CU_SIDES && s->submitted; k++) d->driver->cuStreamSynchronize(s->sides[k]);
     if (s->submitted) d->driver->cuStreamSynchronize(d->queue);
     s->submitted = false;
     return status;
@@ -314,7 +330,8 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times)
     cu_stream *s = stream;
     dart_status status = cu_enter(d);
     if (status != DART_OK) return status;
-    if (s->exec == NULL && s->launches_count > 0 && !d->profiled) TRY(capture(d, s));
+    if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1)) TRY(capture(d, s));
+    s->ran = true;
     base_lock(&d->submitting);
     status = run(d, s, times);
     base_unlock(&d->submitting);
