@@ -2,10 +2,10 @@
 // A block makes 8 outputs of 4 rows; a thread makes the inputs that it multiplies.
 #include "mixer.cuh"
 
-KERNEL_FUNCTION(mixer_output, simt)
+template <bool quantised, uint32_t most>
+__device__ __forceinline__ void mixer_output_rows(const mixer_output_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
-    static_assert(TILE0_mixer_output_simt == mixer_outputs && TILE1_mixer_output_simt == mixer_rows, "tile of the product");
-    __shared__ MixerShared shared;
+    __shared__ MixerShared<most> shared;
     const View y = VIEW(mixer_output, y), z = VIEW(mixer_output, z), gate = VIEW(mixer_output, gate), norm = VIEW(mixer_output, norm);
     const View weight = VIEW(mixer_output, weight), x = VIEW(mixer_output, x);
     const float *partial = FLOATS(mixer_output, partial);
@@ -14,14 +14,14 @@ KERNEL_FUNCTION(mixer_output, simt)
     const bool z_aligned = multiples_of_4(args.z_at, args.z_row);
     const size_t pitch = size_t(args.rows) * heads * (P + 4);
     FOR_TILES(tile) {
-        const uint32_t first = tile % blocks * mixer_outputs, t0 = tile / blocks * mixer_rows, rows = min(args.rows - t0, mixer_rows);
+        const uint32_t first = tile % blocks * mixer_outputs, t0 = tile / blocks * most, rows = min(args.rows - t0, most);
         const uint32_t r = threadIdx.x / mixer_outputs, k_own = threadIdx.x % mixer_outputs, o = first + k_own;
         const size_t t = t0 + min(r, rows - 1), at = args.x_at + t * args.x_row + min(o, args.outputs - 1);
         const uint32_t count = piece_of(INTS(mixer_output, seq) + args.seq_at, args.flags, 1, uint32_t(t)).count;
         const float before = load(x, at);
-        float gates[mixer_rows];
+        float gates[most];
 #pragma unroll
-        for (uint32_t k = 0; k < mixer_rows; k++)
+        for (uint32_t k = 0; k < most; k++)
             gates[k] = sma && k < rows ? silu(load(gate, args.gate_at + size_t(t0 + k) * args.gate_row)) : 0.0f;
         // r of one element, ahead splits fetched together, their tops beside their sums.
         const auto read_out = [&](uint32_t row, uint32_t i) {
@@ -52,14 +52,14 @@ KERNEL_FUNCTION(mixer_output, simt)
             }
             return den > 0.0f ? sum / den : 0.0f;
         };
-        mixer_product([&](uint32_t row, uint32_t i, uint32_t valid) {
+        mixer_product<quantised, most>([&](uint32_t row, uint32_t i, uint32_t valid) {
             const size_t line = t0 + row;
             float4 v = unpack4(fetch4(y, args.y_at + line * args.y_row + i, valid, y_aligned), y.dtype);
             const float4 g = unpack4(fetch4(z, args.z_at + line * args.z_row + i, valid, z_aligned), z.dtype);
             if (sma) {
                 float own = 0.0f;
 #pragma unroll
-                for (uint32_t k = 0; k < mixer_rows; k++) own = k == row ? gates[k] : own;
+                for (uint32_t k = 0; k < most; k++) own = k == row ? gates[k] : own;
                 v.x = fmaf(own, read_out(row, i), v.x);
                 if (valid > 1) v.y = fmaf(own, read_out(row, i + 1), v.y);
                 if (valid > 2) v.z = fmaf(own, read_out(row, i + 2), v.z);
@@ -74,3 +74,15 @@ KERNEL_FUNCTION(mixer_output, simt)
         __syncthreads();
     }
 }
+
+static_assert(TILE0_mixer_output_simt == mixer_outputs && TILE0_mixer_output_one == mixer_outputs && TILE1_mixer_output_one == 1,
+              "tiles of the product");
+KERNEL_FUNCTION(mixer_output, simt) { mixer_output_rows<false, TILE1_mixer_output_simt>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(mixer_output, one, 2) { mixer_output_rows<false, 1>(args, bindings, dtypes); }
+
+// The bindings are in the same places.
+static_assert(TILE0_mixer_output_quantised_simt == mixer_outputs && TILE0_mixer_output_quantised_one == mixer_outputs &&
+                  TILE1_mixer_output_quantised_one == 1,
+              "tiles of the product");
+KERNEL_FUNCTION(mixer_output_quantised, simt) { mixer_output_rows<true, TILE1_mixer_output_quantised_simt>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(mixer_output_quantised, one, 2) { mixer_output_rows<true, 1>(args, bindings, dtypes); }

@@ -2,11 +2,11 @@
 // into cum and decay. A block makes 8 outputs of 4 rows; the thread that finishes one fetches its convolution first.
 #include "mixer.cuh"
 
-KERNEL_FUNCTION(mixer_project, simt)
+template <bool quantised, uint32_t most>
+__device__ __forceinline__ void mixer_project_rows(const mixer_project_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
-    static_assert(TILE0_mixer_project_simt == mixer_outputs && TILE1_mixer_project_simt == mixer_rows, "tile of the product");
     constexpr uint32_t taps_most = 8;
-    __shared__ MixerShared shared;
+    __shared__ MixerShared<most> shared;
     const View x = VIEW(mixer_project, x), norm = VIEW(mixer_project, norm), weight = VIEW(mixer_project, weight);
     const View y = VIEW(mixer_project, y), taps = VIEW(mixer_project, taps), bias = VIEW(mixer_project, bias);
     const View tail = VIEW(mixer_project, tail), a_log = VIEW(mixer_project, a_log), dt_bias = VIEW(mixer_project, dt_bias);
@@ -15,7 +15,7 @@ KERNEL_FUNCTION(mixer_project, simt)
     const uint32_t blocks = ceil_div(args.outputs, mixer_outputs), keep = args.K - 1;
     const bool x_aligned = multiples_of_4(args.x_at, args.x_row);
     FOR_TILES(tile) {
-        const uint32_t first = tile % blocks * mixer_outputs, t0 = tile / blocks * mixer_rows, rows = min(args.rows - t0, mixer_rows);
+        const uint32_t first = tile % blocks * mixer_outputs, t0 = tile / blocks * most, rows = min(args.rows - t0, most);
         const uint32_t r = threadIdx.x / mixer_outputs, k_own = threadIdx.x % mixer_outputs, o = first + k_own;
         const size_t t = t0 + min(r, rows - 1);
         const uint32_t count = piece_of(INTS(mixer_project, seq) + args.seq_at, args.flags, 1, uint32_t(t)).count;
@@ -29,7 +29,7 @@ KERNEL_FUNCTION(mixer_project, simt)
         }
         const float last = channel ? load(taps, taps_at + keep) : 0.0f;
         const float offset = channel && (args.flags & HAS_BIAS) ? load(bias, args.bias_at + ch) : 0.0f;
-        mixer_product([&](uint32_t row, uint32_t i, uint32_t valid) {
+        mixer_product<quantised, most>([&](uint32_t row, uint32_t i, uint32_t valid) {
             return unpack4(fetch4(x, args.x_at + size_t(t0 + row) * args.x_row + i, valid, x_aligned), x.dtype);
         }, rows, {norm, weight, args.norm_at, args.weight_at, args.inputs, args.outputs, first}, shared);
         if (r < rows && o < args.outputs && count != 0) {
@@ -62,3 +62,15 @@ KERNEL_FUNCTION(mixer_project, simt)
         __syncthreads();
     }
 }
+
+static_assert(TILE0_mixer_project_simt == mixer_outputs && TILE0_mixer_project_one == mixer_outputs && TILE1_mixer_project_one == 1,
+              "tiles of the product");
+KERNEL_FUNCTION(mixer_project, simt) { mixer_project_rows<false, TILE1_mixer_project_simt>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(mixer_project, one, 2) { mixer_project_rows<false, 1>(args, bindings, dtypes); }
+
+// The bindings are in the same places.
+static_assert(TILE0_mixer_project_quantised_simt == mixer_outputs && TILE0_mixer_project_quantised_one == mixer_outputs &&
+                  TILE1_mixer_project_quantised_one == 1,
+              "tiles of the product");
+KERNEL_FUNCTION(mixer_project_quantised, simt) { mixer_project_rows<true, TILE1_mixer_project_quantised_simt>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(mixer_project_quantised, one, 2) { mixer_project_rows<true, 1>(args, bindings, dtypes); }

@@ -394,7 +394,7 @@ typedef struct dart_linear_args {
 DART_API dart_status dart_linear(dart_stream *stream, const dart_linear_args *args);
 
 /* y = RMSNorm(x) weight^T, with the results of dart_rms_norm and dart_linear, in one launch.
- * x T IN; norm IN; weight OUT IN; y T OUT.
+ * x T IN; norm IN; weight OUT IN, or OUT quantised rows with IN a multiple of 32; y T OUT.
  * Meant for a few rows: the weights are read once for every four rows. For many rows it pays only where the device multiplies
  * bf16 matrices, weight and y are bf16, and x is f32. */
 typedef struct dart_norm_linear_args {
@@ -552,6 +552,8 @@ DART_API dart_status dart_kv_append(dart_stream *stream, const dart_kv_append_ar
  * With R = 2 I + 2 G N + H and Q = G N + G P + 1 rounded up to a multiple of 8, C = I + 2 G N, D = G (N + P):
  * x B W, in and out; seq B 2; norm W; in_proj R W, rows [z|x|b|c|dt]; conv_weight C K, conv_bias C (optional), tail B K-1 C as
  * dart_conv keeps it; a_log, dt_bias, d H; h B H N P as dart_ssd keeps it; mixer_norm I; out_proj W I.
+ * in_proj, sma_proj and out_proj may be quantised rows, with W and I multiples of 32, P of 8. in_proj_rest, optional: the last H rows of
+ * in_proj, which then has R - H; sma_proj_rest, optional: those of sma_proj from the gate's on, which then has G (N + P).
  * With state-memory attention (otherwise all absent): sma_proj Q W, rows [q|e|gate|padding]; sma_conv_weight D K,
  * sma_conv_bias D (optional), sma_tail B K-1 D; open, open_decay as dart_ssd keeps them; memories: the runs to attend to,
  * normalised (with scale); closing: the runs that receive the memory of a chunk that closes with this token, as dart_sma_append
@@ -563,8 +565,8 @@ typedef struct dart_mixer_step_args {
     float eps, sma_eps;              /* > 0 */
     float dt_min, dt_max;            /* dt_max 0: no limit */
     dart_tensor x, seq;
-    dart_tensor norm, in_proj, conv_weight, conv_bias, dt_bias, a_log, d, mixer_norm, out_proj;
-    dart_tensor sma_proj, sma_conv_weight, sma_conv_bias;
+    dart_tensor norm, in_proj, in_proj_rest, conv_weight, conv_bias, dt_bias, a_log, d, mixer_norm, out_proj;
+    dart_tensor sma_proj, sma_proj_rest, sma_conv_weight, sma_conv_bias;
     dart_tensor tail, sma_tail, h, open, open_decay;
     const dart_memories *memories;
     const dart_memories *closing;

@@ -7,6 +7,7 @@
 #include "lib/dart.glsl"
 #include "table/embed_quantised.glsl"
 READS(ids) WRITES(y)
+#include "lib/eight.glsl"
 #include "quantised.glsl"
 WRITES_EIGHT(y)
 

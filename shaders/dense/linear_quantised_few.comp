@@ -9,6 +9,7 @@
 #include "lib/dart.glsl"
 #include "table/linear_quantised.glsl"
 READS(x) READS_WRITES(y)
+#include "lib/eight.glsl"
 #include "quantised.glsl"
 READS_EIGHT(x)
 const uint OUTPUTS = 2u; // of a lane

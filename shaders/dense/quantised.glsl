@@ -1,7 +1,6 @@
-// Rows of quantised weights (dart_quantise), in blocks of 32 numbers. Include after the table of a kernel with binding `weight`, whose type is 0 for
-// q8 and 1 for q4.
+// Rows of quantised weights (dart_quantise), in blocks of 32 numbers. Include after lib/eight.glsl and the table of a kernel with binding `weight`,
+// whose type is 0 for q8 and 1 for q4.
 READS(weight) READS_AS(uvec4, quads, weight)
-#include "lib/eight.glsl"
 const bool FOUR_BITS = DTYPE_OF(weight) == 1u;
 
 // A block as it lies in memory, 4-bit numbers in `low`. Loads can be under way long before numbers_of takes it apart.

@@ -11,7 +11,9 @@
  *     HAS_OPEN), cum[decay_at + (2 t + 1) H + h] = log-decay;
  *   any other o: y[t, o] = v_o.
  * A count of 0 leaves row t of every output unchanged. 1 <= K <= 8. Tile: T0 outputs x T1 rows,
- * tile = output block + (number of output blocks) * row block. */
+ * tile = output block + (number of output blocks) * row block.
+ * mixer_project_quantised: the same with quantised rows of weight (dart_quantise), weight_at in bytes, inputs a multiple of 32.
+ * mixer_output_quantised stands so to mixer_output, with P a multiple of 8. */
 struct MixerProjectArgs {
     U32 tiles, flags, rows, inputs, outputs, first, C, K, H, x_at, x_row, norm_at, weight_at, y_at, y_row, taps_at, bias_at, tail_at,
         seq_at, a_log_at, dt_bias_at, decay_at;

@@ -8,12 +8,24 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
+#ifdef QUANTISED
+#include "table/mixer_output_quantised.glsl"
+#else
 #include "table/mixer_output.glsl"
-READS(y) READS(partial) READS(gate) READS(z) READS(norm) READS(weight) READS(seq) READS_WRITES(x)
+READS(weight)
+#endif
+READS(y) READS(partial) READS(gate) READS(z) READS(norm) READS(seq) READS_WRITES(x)
 #include "lib/seq.glsl"
 #include "mixer.glsl"
-READS_EIGHT(y) READS_EIGHT(z) READS_EIGHT(norm) READS_EIGHT(weight)
+READS_EIGHT(y) READS_EIGHT(z) READS_EIGHT(norm)
+#ifdef QUANTISED
+#include "weights_quantised.glsl"
+#define WEIGHTS TYPE_F32 // as exact as f32
+#else
+READS_EIGHT(weight)
 #include "weights.glsl"
+#define WEIGHTS DTYPE_OF(weight)
+#endif
 READS_AS(vec4, fours, partial)
 
 const uint AHEAD = 4u; // splits that are fetched together
@@ -61,8 +73,8 @@ Eight gated_eight(uint row, uint i, float gate)
         v.low += scale * sum.low;
         v.high += scale * sum.high;
     }
-    v.low *= silu_four(DTYPE_OF(weight), z.low); // as exact as the weights deserve
-    v.high *= silu_four(DTYPE_OF(weight), z.high);
+    v.low *= silu_four(WEIGHTS, z.low); // as exact as the weights deserve
+    v.high *= silu_four(WEIGHTS, z.high);
     return v;
 }
 // The same for one element, where eight do not fit.
@@ -95,7 +107,7 @@ void multiply(uint first_output, uint row)
 {
     float gate = has(args.flags, HAS_SMA) ? silu(load_gate(args.gate_at + row * args.gate_row)) : 0.0;
     if (args.inputs % 8u == 0u && args.P % 8u == 0u && aligned_y(args.y_at, args.y_row) && aligned_z(args.z_at, args.z_row) &&
-        aligned_norm(args.norm_at, 0u) && aligned_weight(args.weight_at, args.inputs)) {
+        aligned_norm(args.norm_at, 0u) && weights_fit()) {
         for (uint i = 8u * MEMBER; i < args.inputs; i += 8u * TEAM) {
             Eight v = gated_eight(row, i, gate);
             sums[OUTPUTS] = add_four(add_four(sums[OUTPUTS], v.low, v.low), v.high, v.high);

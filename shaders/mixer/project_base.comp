@@ -10,13 +10,23 @@
 // Shared memory: at most 36 (LANES + 5) bytes, 9 LANES + 144 with subgroups. Guards: eps > 0; edge outputs read the last row of
 // weight and are dropped; exp only of numbers <= 0.
 #include "lib/dart.glsl"
+#ifdef QUANTISED
+#include "table/mixer_project_quantised.glsl"
+#else
 #include "table/mixer_project.glsl"
-READS(x) READS(norm) READS(weight) WRITES(y) READS(taps) READS(bias) READS_WRITES(tail) READS(seq) READS(a_log)
+READS(weight)
+#endif
+READS(x) READS(norm) WRITES(y) READS(taps) READS(bias) READS_WRITES(tail) READS(seq) READS(a_log)
 READS(dt_bias) READS(open_decay) WRITES(cum)
 #include "lib/seq.glsl"
 #include "mixer.glsl"
-READS_EIGHT(x) READS_EIGHT(norm) READS_EIGHT(weight)
+READS_EIGHT(x) READS_EIGHT(norm)
+#ifdef QUANTISED
+#include "weights_quantised.glsl"
+#else
+READS_EIGHT(weight)
 #include "weights.glsl"
+#endif
 
 const uint MAX_ROWS = 7u; // of a tail
 
@@ -24,7 +34,7 @@ void multiply(uint first_output, uint row)
 {
     uint x_at = args.x_at + row * args.x_row;
     if (args.inputs % 8u == 0u && aligned_x(args.x_at, args.x_row) && aligned_norm(args.norm_at, 0u) &&
-        aligned_weight(args.weight_at, args.inputs)) {
+        weights_fit()) {
         for (uint i = 8u * MEMBER; i < args.inputs; i += 8u * TEAM) {
             Eight v = load_eight_x(x_at + i);
             sums[OUTPUTS] = add_four(add_four(sums[OUTPUTS], v.low, v.low), v.high, v.high);

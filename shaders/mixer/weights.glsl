@@ -1,4 +1,6 @@
-// The weights' share of mixer.glsl; include after READS(weight) and READS_EIGHT(weight).
+// The weights' share of mixer.glsl; include after READS(weight) and READS_EIGHT(weight). weights_quantised.glsl has the same for quantised rows.
+
+bool weights_fit() { return aligned_weight(args.weight_at, args.inputs); }
 
 // sums += v . weight over inputs i .. i + 7 of all outputs.
 void add_products(uint first_output, uint i, Eight v)

@@ -1,16 +1,31 @@
-/* mixer_project, mixer_attend and mixer_output: products fused with the operations before and after them. */
+/* mixer_project, mixer_attend and mixer_output: products fused with the operations before and after them. Uses what loops_sma.h and
+ * loops_quantised.h have. */
 
 #define MIXER_DEPTH 4096u
 #define MIXER_TAPS 8u
 
-/* sums[r outputs + o] += v_r . weight_o over `depth` inputs from `at` on; v rows x depth. */
-static void CPU_NAME(mixer_product)(float *sums, const cpu_tensor *weight, size_t at, size_t inputs, size_t outputs,
+/* Rows of weights, quantised or not; what stands before the first one. */
+typedef struct CPU_NAME(mixer_weights) {
+    const cpu_tensor *weight;
+    size_t at, inputs;
+    bool quantised;
+} CPU_NAME(mixer_weights);
+
+/* sums[r outputs + o] += v_r . weight_(first + o) over `depth` inputs from `from` on; v rows x depth. */
+static void CPU_NAME(mixer_product)(float *sums, const CPU_NAME(mixer_weights) *w, size_t first, size_t from, size_t outputs,
                                     const float *v, size_t rows, size_t depth, float *converted)
 {
-    for (size_t o = 0; o < outputs; o++) {
+    const dart_dtype dtype = CPU_NAME(quantised_dtype)(w->weight);
+    const size_t bytes = w->quantised ? dart_quantised_row(dtype, (uint32_t)w->inputs) : 0;
+    for (size_t o = first; o < first + outputs; o++) {
         float found[4];
-        dots(found, weight, at + o * inputs, v, depth, rows, depth, converted);
-        for (size_t r = 0; r < rows; r++) sums[r * outputs + o] += found[r];
+        if (w->quantised) {
+            unpack_row(converted, dtype, (const uint8_t *)w->weight->data + w->at + o * bytes, w->inputs, from, depth);
+            for (size_t r = 0; r < rows; r++) found[r] = dot(converted, v + r * depth, depth);
+        } else {
+            dots(found, w->weight, w->at + o * w->inputs + from, v, depth, rows, depth, converted);
+        }
+        for (size_t r = 0; r < rows; r++) sums[r * outputs + o - first] += found[r];
     }
 }
 
@@ -62,7 +77,7 @@ static size_t CPU_NAME(mixer_part)(size_t begin, size_t count, size_t first, siz
     return low < high ? high - low : 0;
 }
 
-void CPU_NAME(mixer_project)(const cpu_task *task)
+static void CPU_NAME(mixer_project_rows)(const cpu_task *task, bool quantised)
 {
     const struct MixerProjectArgs *args = task->args;
     const cpu_tensor *x = &task->bindings[BINDING_mixer_project_x], *norm = &task->bindings[BINDING_mixer_project_norm];
@@ -81,9 +96,8 @@ void CPU_NAME(mixer_project)(const cpu_task *task)
             squares[r] += (double)dot(u, u, depth);
             for (size_t i = 0; i < depth; i++) u[i] *= w[i];
         }
-        CPU_NAME(mixer_product)(sums, &task->bindings[BINDING_mixer_project_weight],
-                                args->weight_at + (size_t)output * args->inputs + k, args->inputs, outputs, v, rows, depth,
-                                converted);
+        const CPU_NAME(mixer_weights) of = {&task->bindings[BINDING_mixer_project_weight], args->weight_at, args->inputs, quantised};
+        CPU_NAME(mixer_product)(sums, &of, output, k, outputs, v, rows, depth, converted);
     }
     for (size_t r = 0; r < rows; r++) {
         const size_t t = row + r;
@@ -140,14 +154,15 @@ static void CPU_NAME(mixer_gated)(const cpu_task *task, size_t t, size_t begin, 
     for (size_t i = 0; i < count; i++) v[i] *= z[i];
 }
 
-void CPU_NAME(mixer_output)(const cpu_task *task)
+static void CPU_NAME(mixer_output_rows)(const cpu_task *task, bool quantised)
 {
     const struct MixerOutputArgs *args = task->args;
     const cpu_tensor *x = &task->bindings[BINDING_mixer_output_x], *norm = &task->bindings[BINDING_mixer_output_norm];
     const uint32_t blocks = cpu_blocks(args->outputs, task->T0);
     const uint32_t output = task->tile % blocks * task->T0, row = task->tile / blocks * task->T1;
     const size_t outputs = cpu_min(task->T0, args->outputs - output), rows = cpu_min(task->T1, args->rows - row);
-    const size_t slab = MIXER_DEPTH - MIXER_DEPTH % args->P;
+    /* Whole heads and, of quantised rows, whole blocks: P is a multiple of 8 then, so that four heads have some. */
+    const size_t step = quantised ? 4 * args->P : args->P, slab = MIXER_DEPTH - MIXER_DEPTH % step;
     float *converted = task->scratch, *other = converted + MIXER_DEPTH, *r_now = other + MIXER_DEPTH;
     float *v = r_now + MAX_STATE, *sums = v + rows * MIXER_DEPTH;
     double squares[4] = {0};
@@ -162,9 +177,8 @@ void CPU_NAME(mixer_output)(const cpu_task *task)
         const float *w = row_of(other, norm, args->norm_at + k, depth);
         for (size_t r = 0; r < rows; r++)
             for (size_t i = 0; i < depth; i++) v[r * depth + i] *= w[i];
-        CPU_NAME(mixer_product)(sums, &task->bindings[BINDING_mixer_output_weight],
-                                args->weight_at + (size_t)output * args->inputs + k, args->inputs, outputs, v, rows, depth,
-                                converted);
+        const CPU_NAME(mixer_weights) of = {&task->bindings[BINDING_mixer_output_weight], args->weight_at, args->inputs, quantised};
+        CPU_NAME(mixer_product)(sums, &of, output, k, outputs, v, rows, depth, converted);
     }
     for (size_t r = 0; r < rows; r++) {
         const size_t t = row + r, at = args->x_at + t * args->x_row + output;
@@ -180,6 +194,12 @@ void CPU_NAME(mixer_output)(const cpu_task *task)
         }
     }
 }
+
+/* The bindings of both kinds are in the same places. */
+void CPU_NAME(mixer_project)(const cpu_task *task) { CPU_NAME(mixer_project_rows)(task, false); }
+void CPU_NAME(mixer_project_quantised)(const cpu_task *task) { CPU_NAME(mixer_project_rows)(task, true); }
+void CPU_NAME(mixer_output)(const cpu_task *task) { CPU_NAME(mixer_output_rows)(task, false); }
+void CPU_NAME(mixer_output_quantised)(const cpu_task *task) { CPU_NAME(mixer_output_rows)(task, true); }
 
 void CPU_NAME(mixer_attend)(const cpu_task *task)
 {

@@ -182,7 +182,7 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
     /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. dart_mixer_step reads with the scan's c. */
     state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU && !c->transformer &&
-                   !(state->sma && c->independent_c) && !state->keeps_queries && !model->quantised;
+                   !(state->sma && c->independent_c) && !state->keeps_queries && !(model->quantised && c->P % 8 != 0);
     /* What memory costs, windows save, where they pay. */
     const backend *kernels = model->device->backend;
     const bool pay = kernels->windows_pay ||

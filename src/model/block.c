@@ -327,10 +327,11 @@ dart_status model_block_step(dart_stream *stream, const model_block_args *a)
     dart_mixer_step_args args = {
         .B = a->B, .W = c->W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = c->K, .S = a->S, .eps = c->eps,
         .sma_eps = c->sma_eps, .dt_min = c->dt_min, .dt_max = c->dt_max, .x = a->x, .seq = a->seq, .norm = w->norm,
-        .in_proj = w->in_proj, .conv_weight = w->conv_weight, .conv_bias = w->conv_bias, .dt_bias = w->dt_bias, .a_log = w->a_log,
+        .in_proj = w->in_proj, .in_proj_rest = w->in_proj_rest, .conv_weight = w->conv_weight, .conv_bias = w->conv_bias, .dt_bias = w->dt_bias, .a_log = w->a_log,
         .d = w->d, .mixer_norm = w->mixer_norm, .out_proj = w->out_proj, .tail = a->carried.tail, .h = a->carried.h};
     if (a->sma) {
         args.sma_proj = w->sma_proj;
+        args.sma_proj_rest = w->sma_proj_rest;
         args.sma_conv_weight = w->sma_conv_weight;
         args.sma_conv_bias = w->sma_conv_bias;
         args.sma_tail = a->carried.sma_tail;

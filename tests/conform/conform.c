@@ -64,6 +64,7 @@ static const struct {
     {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_large, KERNEL_attention_step, KERNEL_attention_step_large, KERNEL_sma_merge,
                                         KERNEL_kv_append}, 6},
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
+    {"mixer_quantised", conform_mixer, {KERNEL_mixer_project_quantised, KERNEL_mixer_output_quantised, KERNEL_mixer_project}, 3},
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},
 };
 

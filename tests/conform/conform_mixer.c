@@ -1,6 +1,6 @@
 /* The step of a mixer: every stage of it against the oracle's, put together. */
-#include "conform_data.h"
 #include "conform_seq.h"
+#include "conform_weights.h"
 
 #include "oracle.h"
 
@@ -22,20 +22,47 @@ static double small(conform_data *d, uint64_t i)
     return conform_normal(d) / sqrt((double)d->c->L);
 }
 
+/* A matrix, plain or quantised, and its last rows where they are not quantised. */
+typedef struct matrix {
+    dart_tensor t, rest;
+    double *values; /* all rows */
+} matrix;
+
 typedef struct mixer_case {
     conform_seq seq;
+    matrix in_proj, out_proj, sma_proj;
     uint32_t B, W, I, R, Q, C, D, GN, GP, M; /* channels of both convolutions; memories a sequence has room for */
     uint64_t state;
     bool sma;
     float eps;
-    conform_tensor *x, *seqs, *norm, *in_proj, *taps, *bias, *dt_bias, *a_log, *skip, *mixer_norm, *out_proj;
-    conform_tensor *sma_proj, *sma_taps, *sma_bias, *tail, *sma_tail, *h, *open, *open_decay, *proj, *queries, *y;
+    conform_tensor *x, *seqs, *norm, *taps, *bias, *dt_bias, *a_log, *skip, *mixer_norm;
+    conform_tensor *sma_taps, *sma_bias, *tail, *sma_tail, *h, *open, *open_decay, *proj, *queries, *y;
     conform_tensor *dh[RUNS], *scale[RUNS];
     uint32_t first[RUNS + 1];
     double largest; /* |logit| */
     double *u, *want_x, *want_proj, *want_queries, *want_tail, *want_sma_tail, *want_y, *want_h, *want_open, *want_decay, *r, *gate;
     double *want_dh[RUNS], *want_scale[RUNS];
 } mixer_case;
+
+/* rows x width; quantised in cases of mixer_quantised, but for the last `rest` rows: q4 with CASE_ADD, else q8. */
+static matrix make_matrix(conform_data *d, uint32_t rows, uint32_t width, uint32_t rest)
+{
+    matrix m = {.values = conform_filled((uint64_t)rows * width, 0)};
+    const bool quantised = strcmp(d->c->op, "mixer_quantised") == 0;
+    if (!quantised) rest = rows;
+    if (rest > 0) {
+        const conform_tensor *plain = conform_input(d, d->c->dtype, rest, width, false, small);
+        memcpy(m.values + (uint64_t)(rows - rest) * width, plain->values, (size_t)rest * width * sizeof *m.values);
+        if (quantised) m.rest = plain->t;
+        else m.t = plain->t;
+    }
+    if (!quantised) return m;
+    const conform_quantised q = conform_quantised_make(d, rows - rest, width, conform_has(d, CASE_ADD), 1 / sqrt((double)d->c->L));
+    memcpy(m.values, q.values, (size_t)(rows - rest) * width * sizeof *m.values);
+    free(q.values);
+    m.t = q.t;
+    return m;
+}
 
 static void make(conform_data *d, mixer_case *k)
 {
@@ -60,20 +87,20 @@ static void make(conform_data *d, mixer_case *k)
     k->x = conform_input(d, DART_F32, B, W, true, conform_unit);
     if (conform_has(d, CASE_SEQ)) k->seqs = conform_ints(d, B, 2, k->seq.pairs);
     k->norm = conform_input(d, c->dtype, 1, W, false, around_one);
-    k->in_proj = conform_input(d, c->dtype, k->R, W, false, small);
+    k->in_proj = make_matrix(d, k->R, W, c->H);
     k->taps = conform_input(d, c->dtype, k->C, K, false, conform_unit);
     if (conform_has(d, CASE_PARAMS)) k->bias = conform_input(d, c->dtype, 1, k->C, false, conform_unit);
     k->dt_bias = conform_input(d, c->dtype, 1, c->H, false, conform_bias);
     k->a_log = conform_input(d, c->dtype, 1, c->H, false, conform_a_log);
     k->skip = conform_input(d, c->dtype, 1, c->H, false, conform_unit);
     k->mixer_norm = conform_input(d, c->dtype, 1, k->I, false, around_one);
-    k->out_proj = conform_input(d, c->dtype, W, k->I, false, small);
+    k->out_proj = make_matrix(d, W, k->I, 0);
     k->tail = conform_input(d, act, (uint64_t)B * (K - 1), k->C, false, conform_unit);
     k->h = conform_input(d, DART_F32, B, k->state, false, conform_unit);
     k->proj = conform_output(d, DART_F32, B, k->R, false);
     k->y = conform_output(d, DART_F32, B, k->I, false);
     if (!k->sma) return;
-    k->sma_proj = conform_input(d, c->dtype, k->Q, W, false, small);
+    k->sma_proj = make_matrix(d, k->Q, W, k->Q - k->D);
     k->sma_taps = conform_input(d, c->dtype, k->D, K, false, conform_unit);
     if (conform_has(d, CASE_PARAMS)) k->sma_bias = conform_input(d, c->dtype, 1, k->D, false, conform_unit);
     k->sma_tail = conform_input(d, act, (uint64_t)B * (K - 1), k->D, false, conform_unit);
@@ -166,14 +193,14 @@ static void expect(const conform_data *d, mixer_case *k)
     k->r = conform_filled((uint64_t)B * k->I, 0);
     k->gate = conform_filled(B, 0);
     oracle_rms_norm(k->u, k->x->values, k->norm->values, B, W, k->eps);
-    oracle_linear(k->want_proj, k->u, k->in_proj->values, NULL, B, W, k->R);
+    oracle_linear(k->want_proj, k->u, k->in_proj.values, NULL, B, W, k->R);
     convolve(k, k->want_proj, k->R, k->I, k->C, k->taps, k->bias, k->tail, k->want_tail);
     if (k->sma) {
         k->want_queries = conform_filled((uint64_t)B * k->Q, 0);
         k->want_sma_tail = conform_filled((uint64_t)B * (K - 1) * k->D, 0);
         k->want_open = conform_filled(B * k->state, 0);
         k->want_decay = conform_filled((uint64_t)B * c->H, 0);
-        oracle_linear(k->want_queries, k->u, k->sma_proj->values, NULL, B, W, k->Q);
+        oracle_linear(k->want_queries, k->u, k->sma_proj.values, NULL, B, W, k->Q);
         convolve(k, k->want_queries, k->Q, 0, k->D, k->sma_taps, k->sma_bias, k->sma_tail, k->want_sma_tail);
         for (uint32_t b = 0; b < B; b++) k->gate[b] = k->want_queries[(uint64_t)b * k->Q + k->D];
         for (uint32_t b = 0; b < B; b++)
@@ -190,7 +217,7 @@ static void expect(const conform_data *d, mixer_case *k)
                                   .h_out = k->sma ? NULL : k->want_h, .dh_open_out = k->want_open, .log_open_out = k->want_decay});
     oracle_gated_norm(&(oracle_gated_norm_args){.rows = B, .I = k->I, .y = k->want_y, .r = k->sma ? k->r : NULL, .gate = k->sma ? k->gate : NULL,
                                                 .z = z, .weight = k->mixer_norm->values, .eps = k->eps, .out = now});
-    oracle_linear(k->want_x, now, k->out_proj->values, k->x->values, B, k->I, W);
+    oracle_linear(k->want_x, now, k->out_proj.values, k->x->values, B, k->I, W);
     for (uint32_t i = 0; i < RUNS && k->dh[i] != NULL; i++) {
         k->want_dh[i] = columns(k->dh[i]->values, k->dh[i]->rows, k->state, 0, k->state);
         k->want_scale[i] = columns(k->scale[i]->values, k->scale[i]->rows, k->scale[i]->width, 0, k->scale[i]->width);
@@ -225,9 +252,10 @@ void conform_mixer(conform_data *d)
             runs[count++] = (dart_memories){.first = k.first[i], .M = k.first[i + 1] - k.first[i], .dh = k.dh[i]->t, .scale = k.scale[i]->t};
     dart_mixer_step(d->stream, &(dart_mixer_step_args){
         .B = k.B, .W = k.W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = K, .S = c->S, .eps = k.eps, .sma_eps = k.eps, .dt_min = 0.001f,
-        .x = k.x->t, .seq = conform_view(k.seqs), .norm = k.norm->t, .in_proj = k.in_proj->t, .conv_weight = k.taps->t,
+        .x = k.x->t, .seq = conform_view(k.seqs), .norm = k.norm->t, .in_proj = k.in_proj.t, .in_proj_rest = k.in_proj.rest, .conv_weight = k.taps->t,
         .conv_bias = conform_view(k.bias), .dt_bias = k.dt_bias->t, .a_log = k.a_log->t, .d = k.skip->t, .mixer_norm = k.mixer_norm->t,
-        .out_proj = k.out_proj->t, .sma_proj = conform_view(k.sma_proj), .sma_conv_weight = conform_view(k.sma_taps),
+        .out_proj = k.out_proj.t, .sma_proj = k.sma_proj.t, .sma_proj_rest = k.sma_proj.rest,
+        .sma_conv_weight = conform_view(k.sma_taps),
         .sma_conv_bias = conform_view(k.sma_bias), .tail = k.tail->t, .sma_tail = conform_view(k.sma_tail), .h = k.h->t,
         .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs, .memories_count = count,
         .closing_count = count, .proj = k.proj->t, .queries = conform_view(k.queries), .y = k.y->t});
@@ -256,6 +284,7 @@ void conform_mixer(conform_data *d)
     }
     conform_seq_free(&k.seq);
     double *all[] = {k.u, k.want_x, k.want_proj, k.want_queries, k.want_tail, k.want_sma_tail, k.want_y, k.want_h, k.want_open, k.want_decay,
-                     k.r, k.gate, k.want_dh[0], k.want_dh[1], k.want_scale[0], k.want_scale[1]};
+                     k.r, k.gate, k.want_dh[0], k.want_dh[1], k.want_scale[0], k.want_scale[1], k.in_proj.values, k.out_proj.values,
+                     k.sma_proj.values};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }

@@ -1,5 +1,5 @@
 /* linear and embed with quantised weights: rows made of random bytes, and read by the definition in dartlm.h. */
-#include "conform_data.h"
+#include "conform_weights.h"
 #include "oracle.h"
 
 #include <math.h>
@@ -35,18 +35,11 @@ static double scale_of(conform_data *d, uint64_t block, bool four)
     return conform_has(d, CASE_HUGE) && block % 7 == 3 ? 1000 * usual : usual;
 }
 
-typedef struct quantised {
-    conform_tensor *bytes;
-    dart_tensor t;
-    double *values;
-} quantised;
-
-static quantised make(conform_data *d, uint32_t rows, uint32_t width)
+conform_quantised conform_quantised_make(conform_data *d, uint32_t rows, uint32_t width, bool four, double size)
 {
-    const bool four = d->c->S == 4;
     const dart_dtype dtype = four ? DART_Q4 : DART_Q8;
     const size_t row_bytes = dart_quantised_row(dtype, width), numbers = four ? width / 2 : width, blocks = width / BLOCK;
-    quantised q = {.values = conform_filled((uint64_t)rows * width, 0)};
+    conform_quantised q = {.values = conform_filled((uint64_t)rows * width, 0)};
     unsigned char *all = calloc(rows, row_bytes);
     if (all == NULL) abort();
     for (uint32_t r = 0; r < rows; r++) {
@@ -55,8 +48,9 @@ static quantised make(conform_data *d, uint32_t rows, uint32_t width)
             const uint64_t block = r * blocks + b;
             const bool alone = conform_has(d, CASE_HUGE) && block % 7 == 3;
             double scale, minimum = 0;
-            put(row, numbers + 2 * b, bf16_of(scale_of(d, block, four), &scale));
-            if (four) put(row, numbers + 2 * blocks + 2 * b, bf16_of(scale == 0 ? conform_normal(d) : -scale * conform_uniform(d, 6, 9), &minimum));
+            put(row, numbers + 2 * b, bf16_of(size * scale_of(d, block, four), &scale));
+            if (four)
+                put(row, numbers + 2 * blocks + 2 * b, bf16_of(scale == 0 ? size * conform_normal(d) : -scale * conform_uniform(d, 6, 9), &minimum));
             for (size_t i = 0; i < BLOCK; i++) {
                 const int least = four ? 0 : -127, most = four ? 15 : 127;
                 int n = (int)floor(conform_uniform(d, least, most + 1));
@@ -87,7 +81,7 @@ static void embed(conform_data *d)
     if (ids == NULL) abort();
     for (uint32_t t = 0; t < T; t++) ids[t] = (int32_t)conform_uniform(d, 0, V);
     conform_tensor *i = conform_ints(d, T, 1, ids);
-    const quantised weight = make(d, V, W);
+    const conform_quantised weight = conform_quantised_make(d, V, W, c->S == 4, 1);
     conform_tensor *y = conform_output(d, c->dtype, T, W, true);
     double *want = conform_filled((uint64_t)T * W, 0);
     oracle_embed(want, weight.values, ids, T, V, W);
@@ -106,7 +100,7 @@ static void linear(conform_data *d)
     const uint32_t T = c->L, IN = c->N, OUT = c->P;
     const bool add = conform_has(d, CASE_ADD);
     conform_tensor *x = conform_input(d, c->dtype, T, IN, true, conform_unit);
-    const quantised weight = make(d, OUT, IN);
+    const conform_quantised weight = conform_quantised_make(d, OUT, IN, c->S == 4, 1);
     conform_tensor *y = add ? conform_input(d, c->dtype, T, OUT, true, conform_unit) : conform_output(d, c->dtype, T, OUT, true);
     double *want = conform_filled((uint64_t)T * OUT, 0), *terms = conform_filled((uint64_t)T * OUT, 0);
     if (conform_has(d, CASE_LARGE)) { /* one number that dwarfs its block */

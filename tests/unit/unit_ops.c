@@ -144,7 +144,17 @@ static void linear_and_conv(void **unused)
         GOOD(embed, a.weight = rows);
         BAD(embed, a.weight = rows, a.W = I - 8);
         BAD(embed, a.y = rows);
-        BAD(norm_linear, a.weight = rows);
+        GOOD(norm_linear, a.weight = rows);
+        BAD(norm_linear, a.weight = rows, a.weight.offset = 8);
+        BAD(norm_linear, a.weight = rows, a.IN = I - 1);
+        GOOD(mixer_step, a.W = 32, a.in_proj = rows, a.in_proj_rest = f32, a.sma_proj = rows, a.sma_proj_rest = f16, a.out_proj = rows);
+        GOOD(mixer_step, a.W = 32, a.in_proj = rows, a.out_proj = rows);
+        BAD(mixer_step, a.in_proj = rows); /* W 16 */
+        BAD(mixer_step, a.sma_proj = rows);
+        BAD(mixer_step, a.out_proj = rows, a.P = 4, a.H = 8);
+        BAD(mixer_step, a.out_proj = rows, a.P = 9, a.H = 4);
+        BAD(mixer_step, a.W = 32, a.in_proj = rows, a.in_proj_rest = rows);
+        BAD(mixer_step, a.W = 32, a.sma_proj = rows, a.sma_proj_rest = i32);
         BAD(rms_norm, a.weight = rows);
     }
     BAD(linear, a.bias = i32);

@@ -1,12 +1,16 @@
 /* The step of a mixer: one token of every sequence, in three stages of launches that do not wait for one another. */
 #include "mixer.h"
-#include "runtime/op.h"
+#include "ops/dense/dense.h"
 
 #include <float.h>
 
 /* Attention is split over memories until this many workgroups a multiprocessor have work. Every workgroup of the last stage merges
  * all splits, hence a limit to them. */
 enum { WORKGROUPS = 8, MAX_SPLITS = 16, MAX_TAPS = 8 };
+
+/* Kernels of quantised rows take the arguments and bindings of the others. */
+static_assert((int)BINDING_mixer_project_quantised_cum == (int)BINDING_mixer_project_cum, "bindings of mixer_project_quantised");
+static_assert((int)BINDING_mixer_output_quantised_x == (int)BINDING_mixer_output_x, "bindings of mixer_output_quantised");
 
 typedef struct mixer_plan {
     op_call call;
@@ -18,10 +22,10 @@ typedef struct mixer_plan {
     uint32_t splits;                          /* of all runs */
     bool sma;                                 /* queries are made and memories kept */
     struct {
-        op_operand x, seq, norm, in_proj, conv_weight, conv_bias, dt_bias, a_log, d, mixer_norm, out_proj, tail, h, proj, y;
+        op_operand x, seq, norm, in_proj, in_proj_rest, conv_weight, conv_bias, dt_bias, a_log, d, mixer_norm, out_proj, tail, h, proj, y;
     } o;
     struct {
-        op_operand sma_proj, sma_conv_weight, sma_conv_bias, sma_tail, open, open_decay, queries;
+        op_operand sma_proj, sma_proj_rest, sma_conv_weight, sma_conv_bias, sma_tail, open, open_decay, queries;
     } sma_o; /* all absent without sma */
     op_operand cum, decay, dh, partial; /* scratch; decay is a part of cum */
 } mixer_plan;
@@ -48,6 +52,13 @@ static dart_status check_memories(mixer_plan *p, const dart_memories *runs, uint
         OP_CHECK(&p->call, o);
     }
     return op_status(&p->call);
+}
+
+static op_operand mixer_weight(const char *name, const dart_tensor *weight, uint64_t rows, uint32_t width)
+{
+    op_operand operand = dense_weight(weight, rows, width);
+    operand.name = name;
+    return operand;
 }
 
 static dart_status check(mixer_plan *p)
@@ -77,21 +88,28 @@ static dart_status check(mixer_plan *p)
     p->o.x = (op_operand){"x", a->x, OP_FLOAT | OP_VIEW, B, a->W};
     p->o.seq = (op_operand){"seq", a->seq, OP_I32 | OP_OPTIONAL, B, 2};
     p->o.norm = (op_operand){"norm", a->norm, OP_FLOAT, 1, a->W};
-    p->o.in_proj = (op_operand){"in_proj", a->in_proj, OP_FLOAT, p->R, a->W};
+    const bool in_rest = op_has(&a->in_proj_rest), sma_rest = op_has(&a->sma_proj_rest);
+    p->o.in_proj = mixer_weight("in_proj", &a->in_proj, in_rest ? p->R - a->H : p->R, a->W);
+    p->o.in_proj_rest = (op_operand){"in_proj_rest", a->in_proj_rest, OP_FLOAT | OP_OPTIONAL, a->H, a->W};
     p->o.conv_weight = (op_operand){"conv_weight", a->conv_weight, OP_FLOAT, p->channels, a->K};
     p->o.conv_bias = (op_operand){"conv_bias", a->conv_bias, OP_FLOAT | OP_OPTIONAL, 1, p->channels};
     p->o.dt_bias = (op_operand){"dt_bias", a->dt_bias, OP_FLOAT, 1, a->H};
     p->o.a_log = (op_operand){"a_log", a->a_log, OP_FLOAT, 1, a->H};
     p->o.d = (op_operand){"d", a->d, OP_FLOAT, 1, a->H};
     p->o.mixer_norm = (op_operand){"mixer_norm", a->mixer_norm, OP_FLOAT, 1, p->I};
-    p->o.out_proj = (op_operand){"out_proj", a->out_proj, OP_FLOAT, a->W, p->I};
+    p->o.out_proj = mixer_weight("out_proj", &a->out_proj, a->W, p->I);
     p->o.tail = (op_operand){"tail", a->tail, OP_FLOAT, kept, p->channels};
     p->o.h = (op_operand){"h", a->h, OP_F32 | OP_ALIGNED, B, p->state};
     p->o.proj = (op_operand){"proj", a->proj, OP_F32 | OP_OPTIONAL, B, p->R};
     p->o.y = (op_operand){"y", a->y, OP_F32 | OP_OPTIONAL, B, p->I};
     OP_CHECK(call, p->o);
+    dense_check_quantised(call, &a->in_proj, a->W);
+    dense_check_quantised(call, &a->out_proj, p->I);
+    OP_REQUIRE(call, !dense_is_quantised(&p->o.out_proj) || a->P % 8 == 0, "P %u is not a multiple of 8, as quantised out_proj needs", a->P);
     if (p->sma) {
-        p->sma_o.sma_proj = (op_operand){"sma_proj", a->sma_proj, OP_FLOAT, p->Q, a->W};
+        dense_check_quantised(call, &a->sma_proj, a->W);
+        p->sma_o.sma_proj = mixer_weight("sma_proj", &a->sma_proj, sma_rest ? p->sma_channels : p->Q, a->W);
+        p->sma_o.sma_proj_rest = (op_operand){"sma_proj_rest", a->sma_proj_rest, OP_FLOAT | OP_OPTIONAL, p->Q - p->sma_channels, a->W};
         p->sma_o.sma_conv_weight = (op_operand){"sma_conv_weight", a->sma_conv_weight, OP_FLOAT, p->sma_channels, a->K};
         p->sma_o.sma_conv_bias = (op_operand){"sma_conv_bias", a->sma_conv_bias, OP_FLOAT | OP_OPTIONAL, 1, p->sma_channels};
         p->sma_o.sma_tail = (op_operand){"sma_tail", a->sma_tail, OP_FLOAT, kept, p->sma_channels};
@@ -105,37 +123,6 @@ static dart_status check(mixer_plan *p)
     return check_memories(p, a->closing, a->closing_count);
 }
 
-/* ---- Stage one: both products, and what their outputs alone decide ---- */
-
-typedef struct projection {
-    const op_operand *weight, *taps, *bias, *tail, *y;
-    uint32_t first;
-    bool steps;
-} projection;
-
-static void project(mixer_plan *p, const projection *of)
-{
-    op_call *call = &p->call;
-    const dart_mixer_step_args *a = p->a;
-    const op_operand absent = {0};
-    const uint32_t outputs = (uint32_t)of->weight->rows, channels = (uint32_t)of->taps->rows;
-    const uint32_t flags = (op_has(&of->bias->of) ? HAS_BIAS : 0) | (of->steps ? HAS_STEPS : 0) | (p->sma ? HAS_OPEN : 0);
-    struct MixerProjectArgs k = {.flags = p->flags | flags, .rows = a->B, .inputs = a->W, .outputs = outputs, .first = of->first,
-                                 .C = channels, .K = a->K, .H = a->H, .decay_at = (uint32_t)p->decay_at, .eps = a->eps,
-                                 .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
-    op_kernel(call, KERNEL_mixer_project, a->B, 0);
-    OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_project, x, &p->o.x, k),
-              OP_AT(mixer_project, norm, &p->o.norm, k), OP_AT(mixer_project, weight, of->weight, k),
-              OP_ROWS(mixer_project, y, of->y, k), OP_AT(mixer_project, taps, of->taps, k), OP_AT(mixer_project, bias, of->bias, k),
-              OP_AT(mixer_project, tail, of->tail, k), OP_AT(mixer_project, seq, &p->o.seq, k),
-              OP_AT(mixer_project, a_log, of->steps ? &p->o.a_log : &absent, k),
-              OP_AT(mixer_project, dt_bias, of->steps ? &p->o.dt_bias : &absent, k),
-              OP_WHOLE(mixer_project, open_decay, of->steps ? &p->sma_o.open_decay : &absent),
-              OP_WHOLE(mixer_project, cum, of->steps ? &p->cum : &absent));
-}
-
-/* ---- Stage two: the scan, and the attention beside it ---- */
-
 static op_operand columns(const op_operand *rows, uint64_t first, uint64_t width)
 {
     op_operand part = *rows;
@@ -144,6 +131,51 @@ static op_operand columns(const op_operand *rows, uint64_t first, uint64_t width
     part.width = width;
     return part;
 }
+
+/* ---- Stage one: both products, and what their outputs alone decide ---- */
+
+typedef struct projection {
+    const op_operand *weight, *rest, *taps, *bias, *tail, *y;
+    uint32_t first;
+    bool steps; /* its last H outputs are step sizes */
+} projection;
+
+static void project(mixer_plan *p, const projection *of);
+
+/* The last outputs, whose weights lie apart from quantised ones: step sizes, or what has no convolution. */
+static void project_rest(mixer_plan *p, const projection *of)
+{
+    const uint64_t before = of->weight->rows;
+    const op_operand no_taps = {.rows = 0}, absent = {0}, y = columns(of->y, before, of->rest->rows);
+    project(p, &(projection){.weight = of->rest, .rest = &absent, .taps = &no_taps, .bias = &absent, .tail = &absent, .y = &y,
+                             .steps = of->steps});
+}
+
+static void project(mixer_plan *p, const projection *of)
+{
+    op_call *call = &p->call;
+    const dart_mixer_step_args *a = p->a;
+    const op_operand absent = {0};
+    const bool apart = op_has(&of->rest->of), steps = of->steps && !apart;
+    const op_operand y = columns(of->y, 0, of->weight->rows); /* no more, so that the launch of the rest does not wait for this one */
+    const uint32_t outputs = (uint32_t)of->weight->rows, channels = (uint32_t)of->taps->rows;
+    const uint32_t flags = (op_has(&of->bias->of) ? HAS_BIAS : 0) | (steps ? HAS_STEPS : 0) | (p->sma ? HAS_OPEN : 0);
+    struct MixerProjectArgs k = {.flags = p->flags | flags, .rows = a->B, .inputs = a->W, .outputs = outputs, .first = of->first,
+                                 .C = channels, .K = a->K, .H = a->H, .decay_at = (uint32_t)p->decay_at, .eps = a->eps,
+                                 .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
+    if (apart) project_rest(p, of);
+    op_kernel(call, dense_is_quantised(of->weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project, a->B, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_project, x, &p->o.x, k),
+              OP_AT(mixer_project, norm, &p->o.norm, k), OP_AT(mixer_project, weight, of->weight, k),
+              OP_ROWS(mixer_project, y, &y, k), OP_AT(mixer_project, taps, of->taps, k), OP_AT(mixer_project, bias, of->bias, k),
+              OP_AT(mixer_project, tail, of->tail, k), OP_AT(mixer_project, seq, &p->o.seq, k),
+              OP_AT(mixer_project, a_log, steps ? &p->o.a_log : &absent, k),
+              OP_AT(mixer_project, dt_bias, steps ? &p->o.dt_bias : &absent, k),
+              OP_WHOLE(mixer_project, open_decay, steps ? &p->sma_o.open_decay : &absent),
+              OP_WHOLE(mixer_project, cum, steps ? &p->cum : &absent));
+}
+
+/* ---- Stage two: the scan, and the attention beside it ---- */
 
 static void scan(mixer_plan *p)
 {
@@ -224,7 +256,7 @@ static void output(mixer_plan *p)
     const op_operand z = columns(&p->o.proj, 0, p->I), gate = columns(&p->sma_o.queries, p->sma_channels, 1);
     struct MixerOutputArgs k = {.flags = p->flags | (attends ? HAS_SMA : 0), .rows = a->B, .inputs = p->I, .outputs = a->W, .P = a->P,
                                 .splits = p->splits, .eps = a->eps};
-    op_kernel(call, KERNEL_mixer_output, a->B, 0);
+    op_kernel(call, dense_is_quantised(&p->o.out_proj) ? KERNEL_mixer_output_quantised : KERNEL_mixer_output, a->B, 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->W, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_output, y, &p->o.y, k),
               OP_WHOLE(mixer_output, partial, attends ? &p->partial : &absent), OP_ROWS(mixer_output, gate, attends ? &gate : &absent, k),
               OP_ROWS(mixer_output, z, &z, k), OP_AT(mixer_output, norm, &p->o.mixer_norm, k),
@@ -234,7 +266,8 @@ static void output(mixer_plan *p)
 /* Rows that multiply matrices make no channels; up to four rows others are faster. */
 static uint32_t norm_linear_traits(const dart_norm_linear_args *a, const op_operand *x, const op_operand *weight)
 {
-    const bool words = a->IN % 16 == 0 && a->x.dtype == DART_F32 && op_fits_rows(x) && op_fits_rows(weight) && a->norm.offset % 8 == 0;
+    const bool words = !dense_is_quantised(weight) && a->IN % 16 == 0 && a->x.dtype == DART_F32 && op_fits_rows(x) &&
+                       op_fits_rows(weight) && a->norm.offset % 8 == 0;
     return a->T > 4 && words && weight->of.dtype == DART_BF16 && a->y.dtype == DART_BF16 ? FITS_BF16 | FITS_TILES : 0;
 }
 
@@ -246,7 +279,7 @@ static norm_linear_operands norm_linear_of(const dart_norm_linear_args *a)
 {
     return (norm_linear_operands){.x = {"x", a->x, OP_FLOAT | OP_VIEW, a->T, a->IN},
                                   .norm = {"norm", a->norm, OP_FLOAT, 1, a->IN},
-                                  .weight = {"weight", a->weight, OP_FLOAT, a->OUT, a->IN},
+                                  .weight = dense_weight(&a->weight, a->OUT, a->IN),
                                   .y = {"y", a->y, OP_FLOAT | OP_VIEW, a->T, a->OUT}};
 }
 
@@ -267,18 +300,16 @@ dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linear_args *a
     OP_REQUIRE(&call, a->T > 0 && a->IN > 0 && a->OUT > 0, "T %u, IN %u, OUT %u: all must be above 0", a->T, a->IN, a->OUT);
     OP_REQUIRE(&call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
     const norm_linear_operands o = norm_linear_of(a);
-    if (!OP_CHECK(&call, o)) return op_status(&call);
+    if (!dense_check_quantised(&call, &a->weight, a->IN) || !OP_CHECK(&call, o)) return op_status(&call);
     /* A table above the binding limit is taken in slices. */
-    const uint64_t fit = op_binding_limit(&call) / ((uint64_t)a->IN * dart_dtype_size(a->weight.dtype));
-    const uint32_t slice = fit == 0 ? 1 : fit < a->OUT ? (uint32_t)fit : a->OUT;
+    const uint32_t slice = dense_rows_that_fit(&call, &o.weight);
+    const kernel_id kernel = dense_is_quantised(&o.weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project;
     for (uint32_t first = 0; first < a->OUT && op_status(&call) == DART_OK; first += slice) {
         const uint32_t outputs = a->OUT - first < slice ? a->OUT - first : slice;
         const op_operand y = columns(&o.y, first, outputs);
-        op_operand weight = o.weight;
-        weight.of.offset += (uint64_t)first * a->IN;
-        weight.rows = outputs;
+        const op_operand weight = dense_slice(&o.weight, first, outputs);
         struct MixerProjectArgs k = {.rows = a->T, .inputs = a->IN, .outputs = outputs, .K = 1, .eps = a->eps};
-        op_kernel(&call, KERNEL_mixer_project, a->T, norm_linear_traits(a, &o.x, &weight));
+        op_kernel(&call, kernel, a->T, norm_linear_traits(a, &o.x, &weight));
         OP_LAUNCH(&call, &k, base_ceil_div(outputs, call.T0) * base_ceil_div(a->T, call.T1), OP_ROWS(mixer_project, x, &o.x, k),
                   OP_AT(mixer_project, norm, &o.norm, k), OP_AT(mixer_project, weight, &weight, k), OP_ROWS(mixer_project, y, &y, k));
     }
@@ -298,16 +329,16 @@ dart_status dart_mixer_step(dart_stream *stream, const dart_mixer_step_args *arg
     p.o.y = op_kept(call, &p.o.y);
     p.cum = op_scratch(call, DART_F32, 1, p.decay_at + 2 * heads);
     p.decay = columns(&p.cum, p.decay_at, 2 * heads);
-    const projection inner = {.weight = &p.o.in_proj, .taps = &p.o.conv_weight, .bias = &p.o.conv_bias, .tail = &p.o.tail, .y = &p.o.proj,
-                              .first = p.I, .steps = true};
+    const projection inner = {.weight = &p.o.in_proj, .rest = &p.o.in_proj_rest, .taps = &p.o.conv_weight, .bias = &p.o.conv_bias,
+                              .tail = &p.o.tail, .y = &p.o.proj, .first = p.I, .steps = true};
     if (p.sma) {
         p.sma_o.queries = op_kept(call, &p.sma_o.queries);
         p.dh = op_scratch(call, DART_F32, B, p.state);
         const uint64_t size = a->memories_count > 0 ? split_size(&p) : 1;
         for (uint32_t i = 0; i < a->memories_count; i++) p.splits += (uint32_t)base_ceil_div(a->memories[i].M, size);
         if (p.splits > 0) p.partial = op_scratch(call, DART_F32, p.splits * heads, (uint64_t)a->P + 4);
-        project(&p, &(projection){.weight = &p.sma_o.sma_proj, .taps = &p.sma_o.sma_conv_weight, .bias = &p.sma_o.sma_conv_bias,
-                                  .tail = &p.sma_o.sma_tail, .y = &p.sma_o.queries});
+        project(&p, &(projection){.weight = &p.sma_o.sma_proj, .rest = &p.sma_o.sma_proj_rest, .taps = &p.sma_o.sma_conv_weight,
+                                  .bias = &p.sma_o.sma_conv_bias, .tail = &p.sma_o.sma_tail, .y = &p.sma_o.queries});
         project(&p, &inner);
         for (uint32_t i = 0, from = 0; i < a->memories_count; i++) {
             const uint32_t splits = (uint32_t)base_ceil_div(a->memories[i].M, size);
