@@ -5,15 +5,17 @@
 
 /* Pieces whose kernels differ: a token, a handful, a part of a chunk, a whole workspace. */
 static const uint32_t lengths[] = {1, 4, 64, UINT32_MAX};
+/* Prefills of some of many sequences: fewer rows than a piece of all of them has, and longer ones. */
+static const uint32_t some[] = {1, 4}, some_lengths[] = {16, 128, 256, 1024, UINT32_MAX};
 
 /* As if memories were stored and read, or as if none were. */
-static void record(dart_state *state, dart_stream *stream, uint32_t L, bool memories)
+static void record(dart_state *state, dart_stream *stream, uint32_t B, uint32_t L, bool memories)
 {
     const dart_tensor last = model_work_tensor(state, WORK_LAST), ends = model_work_tensor(state, WORK_ENDS);
     const model_span span = {.runs = memories, .close_to = memories};
-    const uint32_t room = model_piece_rows(state, state->rows) / state->B;
+    const uint32_t room = model_piece_rows(state, state->rows) / B;
     if (L > room) L = room > 0 ? room : 1;
-    const model_pass pass = {.B = state->B, .L = L, .span = span};
+    const model_pass pass = {.B = B, .L = L, .span = span};
     model_record_embedding(state, stream, &pass, L == 1 ? WORK_NEXT : WORK_IDS);
     if (L > 1) model_record_seen(state, stream, &pass);
     model_record_layers(state, stream, &pass, 0, state->model->config.layers);
@@ -27,6 +29,19 @@ static void record(dart_state *state, dart_stream *stream, uint32_t L, bool memo
     if (state->fused) model_record_norm_head(state, stream);
     model_record_choice(state, stream, L == 1);
     model_record_advance(state, stream);
+}
+
+/* What copies sequences between states. */
+static void record_copies(dart_state *state, dart_stream *stream)
+{
+    model_part parts[MODEL_PARTS];
+    const uint32_t count = model_parts(state, parts);
+    const dart_tensor last = model_work_tensor(state, WORK_LAST);
+    for (uint32_t i = 0; i < count; i++) {
+        const dart_tensor part = model_part_tensor(&parts[i], state->layers[0], 0);
+        dart_convert(stream, &(dart_convert_args){.T = 1, .W = (uint32_t)parts[i].width, .x = part, .y = part});
+    }
+    dart_convert(stream, &(dart_convert_args){.T = 1, .W = state->model->config.W, .x = last, .y = last});
 }
 
 dart_status dart_state_warm(dart_state *state) { return dart_state_warm_while(state, NULL, NULL); }
@@ -43,8 +58,14 @@ dart_status dart_state_warm_while(dart_state *state, bool (*go_on)(void *user, u
     const dart_stream_options options = {.warm = true, .go_on = go_on, .go_on_user = user};
     status = dart_stream_create(state->model->device, &options, &stream);
     if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, CALL);
-    for (size_t i = 0; i < COUNT_OF(lengths); i++) record(state, stream, lengths[i], false);
-    for (size_t i = 0; i < COUNT_OF(lengths) && state->blocks_count > 0; i++) record(state, stream, lengths[i], true);
+    for (int memories = 0; memories <= (state->blocks_count > 0); memories++) {
+        for (size_t i = 0; i < COUNT_OF(lengths); i++) record(state, stream, state->B, lengths[i], memories != 0);
+        for (size_t i = 0; i < COUNT_OF(some) * COUNT_OF(some_lengths); i++) {
+            const uint32_t B = some[i / COUNT_OF(some_lengths)];
+            if (B < state->B) record(state, stream, B, some_lengths[i % COUNT_OF(some_lengths)], memories != 0);
+        }
+    }
+    record_copies(state, stream);
     status = model_take_stream(state, stream, dart_stream_submit(stream), CALL);
     dart_stream_destroy(&stream);
     return status;
