@@ -97,6 +97,29 @@ static model_transformer_args transformer_args(const dart_state *state, const mo
 
 /* ---- Recording ---- */
 
+/* Nothing in a step waits for its folds. That of a layer stands beside the longest launch of the next layer, the window's output, as in many
+ * steps it takes as long for a few sequences. */
+static dart_status record_window_steps(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
+{
+    dart_status status = DART_OK;
+    for (uint32_t layer = first; status == DART_OK && layer <= end; layer++) {
+        model_block_args args;
+        if (layer < end) {
+            args = block_args(state, pass, layer);
+            status = model_block_window_begin(stream, &args);
+        }
+        if (layer > first && status == DART_OK) {
+            args = block_args(state, pass, layer - 1);
+            status = model_block_window_fold(stream, &args);
+        }
+        if (layer < end && status == DART_OK) {
+            args = block_args(state, pass, layer);
+            status = model_block_window_end(stream, &args);
+        }
+    }
+    return status;
+}
+
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)
 {
     const dart_model_config *c = &state->model->config;
@@ -108,6 +131,7 @@ dart_status model_record_embedding(dart_state *state, dart_stream *stream, const
 dart_status model_record_layers(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
 {
     dart_status status = DART_OK;
+    if (pass->windowed) return record_window_steps(state, stream, pass, first, end);
     for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
         if (state->model->config.transformer) {
             const model_transformer_args args = transformer_args(state, pass, layer);
@@ -116,7 +140,6 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
         }
         const model_block_args args = block_args(state, pass, layer);
         if (pass->T > 0) status = model_block_packed(stream, &args, state->host_cu);
-        else if (pass->windowed) status = model_block_window_step(stream, &args);
         else if (pass->L == 1 && state->fused) status = model_block_step(stream, &args);
         else status = model_block_piece(stream, &args);
     }

@@ -299,9 +299,9 @@ dart_status model_block_train(dart_stream *stream, const model_block_args *args,
     return stream->status;
 }
 
-dart_status model_block_window_step(dart_stream *stream, const model_block_args *a)
+dart_status model_block_window_begin(dart_stream *stream, const model_block_args *a)
 {
-    dart_window_args window = window_args(a, DART_WINDOW_STEP);
+    const dart_window_args window = window_args(a, DART_WINDOW_STEP);
     const dart_norm_linear_args first =
         normalised_product(a, model_config_in_proj(a->config), a->weights.in_proj, proj_columns(a, 0));
     const bool normalises = mixer_norm_linear_has_matrices(a->x.buffer->device, &first);
@@ -309,12 +309,19 @@ dart_status model_block_window_step(dart_stream *stream, const model_block_args 
     project(stream, a, normalises);
     dart_window_append(stream, &window);
     convolve_queries(stream, a);
-    dart_window_output(stream, &window);
+    return dart_window_output(stream, &window);
+}
+
+dart_status model_block_window_end(dart_stream *stream, const model_block_args *a)
+{
     attend(stream, a);
     gate(stream, a);
-    put_out(stream, a, a->x);
-    /* Behind the attention, which sees no memory of this chunk: nothing in the layer waits for the fold, so it stands beside the
-     * longest of the launches that are left. */
+    return put_out(stream, a, a->x);
+}
+
+dart_status model_block_window_fold(dart_stream *stream, const model_block_args *a)
+{
+    dart_window_args window = window_args(a, DART_WINDOW_STEP);
     window.closing = a->closing;
     window.closing_count = a->closing_count;
     return dart_window_fold(stream, &window);
@@ -327,8 +334,8 @@ dart_status model_block_step(dart_stream *stream, const model_block_args *a)
     dart_mixer_step_args args = {
         .B = a->B, .W = c->W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = c->K, .S = a->S, .eps = c->eps,
         .sma_eps = c->sma_eps, .dt_min = c->dt_min, .dt_max = c->dt_max, .x = a->x, .seq = a->seq, .norm = w->norm,
-        .in_proj = w->in_proj, .in_proj_rest = w->in_proj_rest, .conv_weight = w->conv_weight, .conv_bias = w->conv_bias, .dt_bias = w->dt_bias, .a_log = w->a_log,
-        .d = w->d, .mixer_norm = w->mixer_norm, .out_proj = w->out_proj, .tail = a->carried.tail, .h = a->carried.h};
+        .in_proj = w->in_proj, .in_proj_rest = w->in_proj_rest, .conv_weight = w->conv_weight, .conv_bias = w->conv_bias, .dt_bias = w->dt_bias,
+        .a_log = w->a_log, .d = w->d, .mixer_norm = w->mixer_norm, .out_proj = w->out_proj, .tail = a->carried.tail, .h = a->carried.h};
     if (a->sma) {
         args.sma_proj = w->sma_proj;
         args.sma_proj_rest = w->sma_proj_rest;

@@ -62,7 +62,7 @@ typedef struct model_block_args {
     model_block_weights weights;
     model_block_carried carried;
     model_block_work work;
-    model_block_window window; /* model_block_window_step and model_block_window_turn only */
+    model_block_window window; /* model_block_window_... only */
     model_block_kept kept;     /* model_block_train and model_block_packed only */
     /* read: runs that hold memories which some token attends to. closing: runs that receive the memories of chunks that close.
      * model_block_piece stores a memory before its attention reads, so that later tokens of the same piece attend to it. */
@@ -119,9 +119,12 @@ dart_status model_block_backward(dart_stream *stream, const model_block_args *ar
                                  const model_block_slopes *slopes);
 /* One token of every sequence through dart_mixer_step: few launches that repeat work, for a few sequences. Does not use `work`. */
 dart_status model_block_step(dart_stream *stream, const model_block_args *args);
-/* One token of every sequence through `window`, for many sequences. */
-dart_status model_block_window_step(dart_stream *stream, const model_block_args *args);
-/* DART_WINDOW_OPEN before the first model_block_window_step, DART_WINDOW_JOIN for sequences that come later, DART_WINDOW_CLOSE before the next
+/* One token of every sequence through `window`, for many sequences, in three parts. The fold may stand anywhere behind the end and before the
+ * begin of the layer's next step. */
+dart_status model_block_window_begin(dart_stream *stream, const model_block_args *args);
+dart_status model_block_window_end(dart_stream *stream, const model_block_args *args);
+dart_status model_block_window_fold(dart_stream *stream, const model_block_args *args);
+/* DART_WINDOW_OPEN before the first step, DART_WINDOW_JOIN for sequences that come later, DART_WINDOW_CLOSE before the next
  * model_block_piece. */
 dart_status model_block_window_turn(dart_stream *stream, const model_block_args *args, dart_window_mode mode);
 
