@@ -1,47 +1,21 @@
-/* What every room uses: error reports, checked arithmetic, locks and threads. */
+/* What every room uses: error reports, checked arithmetic, and of platform.h locks and threads. */
 #ifndef DART_BASE_H
 #define DART_BASE_H
 
-#include "dartlm/dartlm.h"
+#include "platform.h"
 
 #include <assert.h>
 #include <stdarg.h>
 
-#if defined(__GNUC__)
+#if defined(__MINGW32__)
+#define DART_PRINTF(text, first) __attribute__((format(gnu_printf, text, first))) /* see __USE_MINGW_ANSI_STDIO in CMakeLists.txt */
+#elif defined(__GNUC__)
 #define DART_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
 #define DART_PRINTF(text, first)
 #endif
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-
-/* ---- Locks and threads: pthreads or Win32 ---- */
-typedef struct base_mutex base_mutex;
-typedef struct base_condition base_condition;
-typedef struct base_thread base_thread;
-#if defined(_WIN32)
-struct base_mutex { void *srw; };
-struct base_condition { void *cv; };
-struct base_thread { void *handle; void *start; };
-#else
-#include <pthread.h>
-struct base_mutex { pthread_mutex_t m; };
-struct base_condition { pthread_cond_t c; };
-struct base_thread { pthread_t t; void *start; };
-#endif
-dart_status base_mutex_init(base_mutex *mutex);
-void base_mutex_destroy(base_mutex *mutex);
-void base_lock(base_mutex *mutex);
-void base_unlock(base_mutex *mutex);
-dart_status base_condition_init(base_condition *condition);
-void base_condition_destroy(base_condition *condition);
-void base_condition_wait(base_condition *condition, base_mutex *mutex);
-void base_condition_broadcast(base_condition *condition);
-/* run(argument) on a thread of its own; join frees what start took. */
-dart_status base_thread_start(base_thread *thread, void (*run)(void *), void *argument);
-void base_thread_join(base_thread *thread);
-uint32_t base_core_count(void);
-uint64_t base_now_ns(void); /* monotonic */
 
 /* ---- Errors ---- */
 

@@ -29,7 +29,7 @@ char *file_join(const char *folder, const char *name);
 char *file_folder(const char *path);
 
 /* Writes a file that appears at `path` only when it is complete; until then what was there stays as it is. Links are followed and stay
- * links, an existing file keeps its mode, and one that its owner made read-only is refused. What is no regular file (a device, a pipe) is
+ * links (not on Windows), an existing file keeps its mode, and one that its owner made read-only is refused. What is no regular file (a device, a pipe) is
  * written to as it stands, and "-" is standard output. Where the system has files without a name (Linux), a program that is killed
  * leaves nothing behind; elsewhere a file path.N.tmp. */
 typedef struct file_writer file_writer;
@@ -58,13 +58,5 @@ typedef struct file_lock file_lock;
 dart_status file_lock_open(const char *path, base_report *report, file_lock **lock);
 /* Accepts NULL. */
 void file_lock_close(file_lock **lock);
-
-/* For file*.c: puts the names in a folder on stable storage; "" is the current one. */
-bool file_flush_folder(const char *path);
-/* For file*.c: DART_IO with the system's reason for what just failed. */
-dart_status file_failed(base_report *report, const char *verb, const char *path);
-#if defined(_WIN32)
-wchar_t *file_wide(const char *path); /* for free(); NULL where path is not UTF-8 */
-#endif
 
 #endif

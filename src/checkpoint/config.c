@@ -141,7 +141,7 @@ static dart_status read_integer(const reader *r, const struct integer *field, ui
     const json_int_t number = value != NULL ? json_integer_value(value) : (json_int_t)field->standard;
     if (number < (json_int_t)field->min || number > (json_int_t)field->max)
         return base_fail(r->report, DART_BAD_DATA,
-                         "%s: %s is %" JSON_INTEGER_FORMAT ", allowed are %" PRIu32 " to %" PRIu32, r->name, field->key,
+                         "%s: %s is %lld, allowed are %" PRIu32 " to %" PRIu32, r->name, field->key,
                          number, field->min, field->max);
     *out = (uint32_t)number;
     return DART_OK;

@@ -39,7 +39,7 @@ static dart_status read_sizes(const json_t *object, const struct size_key *keys,
         if (value != NULL && !json_is_integer(value)) return base_fail(report, DART_BAD_DATA, "%s: %s is not an integer", name, keys[i].key);
         sizes[i] = value != NULL ? json_integer_value(value) : keys[i].standard;
         if (sizes[i] < 1 || sizes[i] > MAX_SIZE)
-            return base_fail(report, DART_BAD_DATA, "%s: %s is %" JSON_INTEGER_FORMAT ", allowed are 1 to %" JSON_INTEGER_FORMAT, name, keys[i].key,
+            return base_fail(report, DART_BAD_DATA, "%s: %s is %lld, allowed are 1 to %lld", name, keys[i].key,
                              sizes[i], MAX_SIZE);
     }
     return DART_OK;
@@ -99,10 +99,10 @@ dart_status config_original_translate(const json_t *root, const char *name, base
     TRY(read_flag(ssm, "conv_bias", true, name, report, &conv_bias));
     /* Its gated norm takes each group for itself. */
     if (mixer[NGROUPS] != 1)
-        FAIL(report, DART_UNSUPPORTED, "%s: ngroups is %" JSON_INTEGER_FORMAT ", supported is 1", name, mixer[NGROUPS]);
+        FAIL(report, DART_UNSUPPORTED, "%s: ngroups is %lld, supported is 1", name, mixer[NGROUPS]);
     const json_int_t inner = mixer[EXPAND] * model[D_MODEL];
     if (inner % mixer[HEADDIM] != 0)
-        FAIL(report, DART_BAD_DATA, "%s: expand x d_model = %" JSON_INTEGER_FORMAT " is no multiple of headdim %" JSON_INTEGER_FORMAT, name, inner,
+        FAIL(report, DART_BAD_DATA, "%s: expand x d_model = %lld is no multiple of headdim %lld", name, inner,
              mixer[HEADDIM]);
     const json_int_t vocabulary = (model[VOCAB] + model[PAD] - 1) / model[PAD] * model[PAD];
     made = json_pack("{s:s, s:I, s:I, s:f, s:b, s:b}", "model_type", "mamba2", "vocab_size", vocabulary, "num_heads", inner / mixer[HEADDIM],

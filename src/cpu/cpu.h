@@ -57,8 +57,6 @@ void cpu_aligned_free(void *memory);
 bool cpu_detect_avx2(void);
 /* The name of the processor, "CPU" if unknown. */
 void cpu_detect_name(char *name, size_t size);
-/* Bytes of RAM. */
-uint64_t cpu_detect_memory(void);
 
 #define CPU_DECLARE_plain(id) void cpu_##id##_plain(const cpu_task *task);
 #define CPU_DECLARE_few(id) void cpu_##id##_few(const cpu_task *task);

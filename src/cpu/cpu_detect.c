@@ -1,18 +1,8 @@
 /* What the machine is and can do. */
-#if !defined(_WIN32)
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include "cpu.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#if defined(_WIN32)
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-#else
-#include <unistd.h>
-#endif
 
 #if defined(DARTLM_AVX2)
 #if defined(_MSC_VER)
@@ -69,16 +59,3 @@ void cpu_detect_name(char *name, size_t size)
 bool cpu_detect_avx2(void) { return false; }
 void cpu_detect_name(char *name, size_t size) { snprintf(name, size, "CPU"); }
 #endif
-
-uint64_t cpu_detect_memory(void)
-{
-#if defined(_WIN32)
-    MEMORYSTATUSEX status = {.dwLength = sizeof status};
-    return GlobalMemoryStatusEx(&status) ? status.ullTotalPhys : 0;
-#elif defined(_SC_PHYS_PAGES)
-    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : 0;
-#else
-    return 0;
-#endif
-}

@@ -8,13 +8,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#if defined(_WIN32)
-#include <windows.h>
-#define cpu_yield() ((void)SwitchToThread())
-#else
-#include <sched.h>
-#define cpu_yield() ((void)sched_yield())
-#endif
 #if defined(DARTLM_AVX2)
 #include <immintrin.h>
 #define cpu_pause() _mm_pause()
@@ -68,7 +61,7 @@ static void wait_for_segment(cpu_pool *pool, cpu_progress *first)
     }
     for (int i = 0; i < YIELDS; i++) {
         if (atomic_load_explicit(&first->left, memory_order_acquire) == 0) return;
-        cpu_yield();
+        base_thread_yield();
     }
     base_lock(&pool->mutex);
     atomic_fetch_add(&pool->sleepers, 1);

@@ -139,10 +139,6 @@ typedef struct cu_driver {
 #undef CU_MEMBER
 } cu_driver;
 
-/* NULL when there is none; found: the address in *function. */
-void *cu_library_open(const char *name);
-void cu_library_close(void *library);
-bool cu_library_find(void *library, const char *symbol, void *function, size_t size);
 /* False, and nothing to unload, when there is no driver or a function is missing, which *missing then names. */
 bool cu_driver_load(cu_driver *driver, const char **missing);
 void cu_driver_unload(cu_driver *driver);

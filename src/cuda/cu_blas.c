@@ -31,10 +31,10 @@ bool cu_blas_load(cu_blas *blas)
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
 #endif
     memset(blas, 0, sizeof *blas);
-    for (size_t i = 0; i < COUNT_OF(names) && blas->library == NULL; i++) blas->library = cu_library_open(names[i]);
+    for (size_t i = 0; i < COUNT_OF(names) && blas->library == NULL; i++) blas->library = base_library_open(names[i]);
     if (blas->library == NULL) return false;
 #define CU_FIND(member, symbol, parameters) \
-    if (!cu_library_find(blas->library, symbol, &blas->member, sizeof blas->member)) goto fail;
+    if (!base_library_find(blas->library, symbol, &blas->member, sizeof blas->member)) goto fail;
     CU_BLAS_FUNCTIONS(CU_FIND)
 #undef CU_FIND
     return true;
@@ -45,7 +45,7 @@ fail:
 
 void cu_blas_unload(cu_blas *blas)
 {
-    if (blas->library != NULL) cu_library_close(blas->library);
+    if (blas->library != NULL) base_library_close(blas->library);
     blas->library = NULL;
 }
 

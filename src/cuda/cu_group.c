@@ -1,12 +1,8 @@
 /* Sums over the devices of several processes, by NCCL. The library is opened when a group is made. */
-#if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include "cu.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Values of the library's interface, as in its version 2. */
 enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7, NCCL_FLOAT32 = 7, NCCL_SUM = 0 };
@@ -39,23 +35,23 @@ typedef struct cu_group {
 
 static void unload(nccl *n)
 {
-    if (n->library != NULL) cu_library_close(n->library);
+    if (n->library != NULL) base_library_close(n->library);
     n->library = NULL;
 }
 
 static dart_status load(const cu_device *device, nccl *n)
 {
     memset(n, 0, sizeof *n);
-    n->library = cu_library_open("libnccl.so.2");
+    n->library = base_library_open("libnccl.so.2");
     if (n->library == NULL) {
         base_note(device->report, DART_LOG_INFO, "cuda: NCCL (libnccl.so.2) was not found");
         return DART_UNSUPPORTED;
     }
 #define CU_FIND(member, symbol, parameters) \
-    if (!cu_library_find(n->library, symbol, &n->member, sizeof n->member)) goto fail;
+    if (!base_library_find(n->library, symbol, &n->member, sizeof n->member)) goto fail;
     NCCL_FUNCTIONS(CU_FIND)
 #undef CU_FIND
-    if (!cu_library_find(n->library, "ncclGetErrorString", &n->ncclGetErrorString, sizeof n->ncclGetErrorString)) goto fail;
+    if (!base_library_find(n->library, "ncclGetErrorString", &n->ncclGetErrorString, sizeof n->ncclGetErrorString)) goto fail;
     return DART_OK;
 fail:
     unload(n);
@@ -132,7 +128,6 @@ static dart_status start(cu_device *d, const cu_group *g, const backend_binding 
 static dart_status finish(cu_device *d, const cu_group *g, uint64_t timeout_ns)
 {
     const uint64_t begin = base_now_ns();
-    const struct timespec pause = {.tv_nsec = 50000};
     for (;;) {
         const CUresult result = d->driver->cuEventQuery(g->done);
         int error = NCCL_SUCCESS;
@@ -143,7 +138,7 @@ static dart_status finish(cu_device *d, const cu_group *g, uint64_t timeout_ns)
         if (base_now_ns() - begin > timeout_ns)
             return base_fail(d->report, DART_TIMEOUT, "cuda: the sum over all ranks was not done in %.0f s: one of them is gone, or slow",
                              (double)timeout_ns / 1e9);
-        nanosleep(&pause, NULL);
+        base_pause_ns(50000);
     }
 }
 

@@ -3,26 +3,10 @@
  * run in the device's one queue, in the order of submission, as in Vulkan: the slices of a prefill are two recordings under way, the
  * second reads what the first writes. Launches up to a barrier stand side by side; those of cuBLASLt follow one another, since they
  * share a workspace. */
-#if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include "cu.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#if defined(_WIN32)
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-static void pause_briefly(void) { Sleep(0); }
-#else
-#include <time.h>
-static void pause_briefly(void)
-{
-    const struct timespec time = {.tv_nsec = 50000};
-    nanosleep(&time, NULL);
-}
-#endif
 
 /* A wait with a limit looks without pause for so long, since a token of a small model takes no longer. */
 #define CU_SPIN_NS 2000000u
@@ -356,7 +340,7 @@ dart_status cu_stream_wait(void *device, void *stream, uint64_t timeout_ns)
             result = d->driver->cuEventQuery(s->end);
             const uint64_t waited = base_now_ns() - start;
             if (result != CUDA_ERROR_NOT_READY || waited >= timeout_ns) break;
-            if (waited >= CU_SPIN_NS) pause_briefly();
+            if (waited >= CU_SPIN_NS) base_pause_ns(50000);
         }
     }
     cu_leave(d);

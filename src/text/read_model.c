@@ -18,7 +18,7 @@ static dart_status check_id(const text_reader *r, const char *place, const char 
     if (!json_is_integer(value) || json_integer_value(value) < 0)
         return base_fail(r->report, DART_BAD_DATA, "%s: %s.%.60s is no id", r->name, place, key);
     if (json_integer_value(value) >= TEXT_MAX_IDS)
-        return base_fail(r->report, DART_UNSUPPORTED, "%s: %s.%.60s is %" JSON_INTEGER_FORMAT ", supported are ids below %d", r->name, place, key,
+        return base_fail(r->report, DART_UNSUPPORTED, "%s: %s.%.60s is %lld, supported are ids below %d", r->name, place, key,
                          json_integer_value(value), TEXT_MAX_IDS);
     return DART_OK;
 }

@@ -174,9 +174,7 @@ static bool find_family(const vk_instance *instance, vk_adapter *adapter)
     return found;
 }
 
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
+DART_PRINTF(2, 3)
 static void reject(dart_device_info *info, const char *format, ...)
 {
     if (info->why_not[0] != '\0') return;

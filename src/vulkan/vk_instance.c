@@ -6,11 +6,7 @@
 #define VALIDATION_LAYER "VK_LAYER_KHRONOS_validation"
 
 /* volk keeps the loader in globals; this guards them. The loader stays open until the process ends. */
-#if defined(_WIN32)
-static base_mutex loader_mutex = {NULL};
-#else
-static base_mutex loader_mutex = {PTHREAD_MUTEX_INITIALIZER};
-#endif
+static base_mutex loader_mutex = BASE_MUTEX_STATIC;
 
 static bool load_loader(void)
 {

@@ -29,7 +29,7 @@ static struct driver {
     char misuse[128];
     uint32_t priority;
     object *all; /* dead ones too, until nothing is alive */
-} drv = {.lock = {PTHREAD_MUTEX_INITIALIZER}};
+} drv = {.lock = BASE_MUTEX_STATIC};
 static object garbage = {.kind = GARBAGE}, queue = {.kind = QUEUE, .alive = true}, physical = {.alive = true}, commands_of_pools = {.kind = COMMANDS},
               sets_of_pools = {.kind = DESCRIPTOR_SET};
 

@@ -47,7 +47,7 @@ static json_t *load(const char *path, json_t **report)
     }
     json_array_foreach(results, i, result) {
         char key[KEY];
-        snprintf(key, sizeof key, "%d %s %s seed %" JSON_INTEGER_FORMAT, number_of_device(*report, text_of(result, "device")),
+        snprintf(key, sizeof key, "%d %s %s seed %lld", number_of_device(*report, text_of(result, "device")),
                  text_of(result, "variant"), text_of(result, "case"), json_integer_value(json_object_get(result, "seed")));
         if (json_object_set(by_key, key, result) != 0) {
             (void)cli_fail("%s: result %zu is damaged", path, i);

@@ -162,9 +162,9 @@ static int read_note(run *r, const json_t *note)
     if (compare_settings(r, settings) != CLI_OK) return CLI_FAILED;
     const json_int_t taken = json_integer_value(step);
     if (taken < 0 || taken > (json_int_t)r->task->steps)
-        return cli_fail("%s: the run is after step %" JSON_INTEGER_FORMAT " of %" PRIu32, folder, taken, r->task->steps);
+        return cli_fail("%s: the run is after step %lld of %" PRIu32, folder, taken, r->task->steps);
     if (taken > (json_int_t)r->end)
-        return cli_fail("%s: the run is after step %" JSON_INTEGER_FORMAT " already, beyond --steps %" PRIu32, folder, taken, r->end);
+        return cli_fail("%s: the run is after step %lld already, beyond --steps %" PRIu32, folder, taken, r->end);
     r->step = (uint32_t)taken;
     return CLI_OK;
 }
