@@ -74,7 +74,7 @@ int bench_saved_load(bench_saved *saved)
 {
     json_error_t error;
     if (saved->path == NULL) return CLI_OK;
-    saved->before = json_load_file(saved->path, JSON_REJECT_DUPLICATES, &error);
+    saved->before = cli_json_load(saved->path, JSON_REJECT_DUPLICATES, &error);
     if (saved->before != NULL) return CLI_OK;
     return error.line < 0 ? cli_fail("%s", error.text) : cli_fail("%s: %s, line %d", saved->path, error.text, error.line);
 }

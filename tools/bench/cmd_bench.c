@@ -1,6 +1,7 @@
 /* Whole models: prefill and decoding, with the results compared before the times are believed. */
 #include "bench_saved.h"
 #include "bench_warm.h"
+#include "cli/system.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -199,7 +200,7 @@ static int run_state_file(const work *w, const plan *p, uint32_t V, measure *m)
     if (memcmp(w->logits, w->expected_logits, bytes) != 0) return cli_fail("a loaded state has other logits than the saved one");
     m->save = cli_median(w->times[0], p->repeat);
     m->load = cli_median(w->times[1], p->repeat);
-    FILE *file = fopen(p->state_file, "rb");
+    FILE *file = system_open(p->state_file, "rb");
     if (file != NULL && fseek(file, 0, SEEK_END) == 0) m->file_bytes = (uint64_t)ftell(file);
     if (file != NULL) fclose(file);
     return CLI_OK;

@@ -191,6 +191,8 @@ void cli_table_cell(cli_table *table, const char *format, ...) DART_PRINTF(2, 3)
 int cli_table_print(cli_table **table);
 /* Prints, and releases the value; NULL stands for one that could not be made. */
 int cli_print_json(json_t *value);
+/* json_load_file(). */
+json_t *cli_json_load(const char *path, size_t flags, json_error_t *error);
 /* The same on one line, at once. */
 int cli_print_line(json_t *value);
 /* null where the number is not finite, which JSON has no way to write. */

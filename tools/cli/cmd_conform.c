@@ -1,4 +1,5 @@
 #include "compare_reports.h"
+#include "system.h"
 
 #include "conform/conform.h"
 
@@ -64,7 +65,7 @@ int cmd_conform(int argc, char **argv)
     if (report != NULL && common.json) return args_mistake(&syntax, "--json and --report are the same twice: give one");
     status = cli_open_context(&session, &common);
     FILE *file = NULL;
-    if (status == CLI_OK && report != NULL && (file = fopen(report, "w")) == NULL) status = cli_fail("%s: %s", report, strerror(errno));
+    if (status == CLI_OK && report != NULL && (file = system_open(report, "wb")) == NULL) status = cli_fail("%s: %s", report, strerror(errno));
     if (status == CLI_OK) {
         const conform_options conform = {.devices = devices.count > 0 ? devices.texts : NULL,
                                          .devices_count = devices.count,

@@ -1,24 +1,13 @@
 /* One op on tensors of a file: for comparing devices, and other programs, with one another. */
-#if !defined(_WIN32)
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include "operation.h"
 
 #include "base/file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(_WIN32)
-#include <direct.h>
-static bool make_folder(const char *path) { return _mkdir(path) == 0; }
-#else
-#include <sys/stat.h>
-static bool make_folder(const char *path) { return mkdir(path, 0777) == 0; }
-#endif
 
 /* F32, F16, BF16 and F64 as f32; I32 and I64 as i32. */
 static int convert(const safetensors_tensor *tensor, bool whole, void **values)
@@ -229,8 +218,8 @@ static int write_outputs(const operation *o, cli_session *session, const char *p
 static int write_stages(const operation *o, cli_session *session, const char *folder)
 {
     int result = CLI_OK;
-    if (!file_is_folder(folder) && !make_folder(folder))
-        return cli_fail("%s: the folder cannot be made: %s", folder, strerror(errno));
+    const dart_status made = file_make_folder(folder, &session->report);
+    if (made != DART_OK) return cli_fail_file(session, made);
     for (size_t i = 0; o->kind->tensors[i].name != NULL && result == CLI_OK; i++) {
         if (!operation_is_output(o, i) || (o->kind->tensors[i].flags & TENSOR_STAGE) == 0) continue;
         char name[64];

@@ -1,40 +1,21 @@
 /* Compiled code kept from run to run, in a file that the command line chooses; the library itself reads no environment. */
-#if !defined(_WIN32)
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include "cli.h"
+#include "system.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(_WIN32)
-#include <direct.h>
-#define CACHE_VARIABLE "LOCALAPPDATA"
-#define CACHE_BELOW_HOME "AppData/Local"
-#define HOME_VARIABLE "USERPROFILE"
-static void make_folder(const char *path) { (void)_mkdir(path); }
-#else
-#include <sys/stat.h>
-#define CACHE_VARIABLE "XDG_CACHE_HOME"
-#define CACHE_BELOW_HOME ".cache"
-#define HOME_VARIABLE "HOME"
-static void make_folder(const char *path) { (void)mkdir(path, 0700); }
-#endif
-
 /* The user's folder for such files, made where it is missing; NULL when there is none. */
 static char *user_folder(void)
 {
-    const char *base = getenv(CACHE_VARIABLE), *home = getenv(HOME_VARIABLE);
-    char *parent = NULL, *folder = NULL;
-    if (base != NULL && base[0] != '\0') parent = file_join(base, "");
-    else if (home != NULL && home[0] != '\0') parent = file_join(home, CACHE_BELOW_HOME);
+    char *parent = system_cache_folder(), *folder = NULL;
     if (parent == NULL) return NULL;
-    make_folder(parent);
+    system_make_private_folder(parent);
     folder = file_join(parent, "dartlm");
     free(parent);
-    if (folder != NULL) make_folder(folder);
+    if (folder != NULL) system_make_private_folder(folder);
     return folder;
 }
 

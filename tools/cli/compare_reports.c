@@ -35,7 +35,7 @@ static json_t *load(const char *path, json_t **report)
     json_error_t error;
     size_t i;
     json_t *result, *by_key = json_object();
-    *report = json_load_file(path, 0, &error);
+    *report = cli_json_load(path, 0, &error);
     if (*report == NULL) {
         (void)cli_fail("%s: %s (line %d); a run that was stopped leaves no whole report", path, error.text, error.line);
         goto fail;

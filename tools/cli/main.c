@@ -1,5 +1,6 @@
 /* dartlm: the library's command-line program. */
 #include "cli.h"
+#include "system.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -64,7 +65,7 @@ int main(int argc, char **argv)
 #if defined(SIGXFSZ)
     signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of the write, which cleans up */
 #endif
-    const int status = run(argc, argv);
+    const int status = system_start(&argc, &argv) ? run(argc, argv) : cli_fail_memory();
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "dartlm: the results could not be written to standard output\n");
         return CLI_FAILED;

@@ -1,20 +1,10 @@
-#if !defined(_WIN32)
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include "cli.h"
+#include "system.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined(_WIN32)
-#include <io.h>
-static bool is_terminal(void) { return _isatty(_fileno(stderr)) != 0; }
-#else
-#include <unistd.h>
-static bool is_terminal(void) { return isatty(fileno(stderr)) != 0; }
-#endif
 
 /* ---- Messages ---- */
 
@@ -22,7 +12,7 @@ static bool progress_shown;
 
 void cli_progress(const char *format, ...)
 {
-    if (!is_terminal()) return;
+    if (!system_is_terminal(stderr)) return;
     va_list arguments;
     fputs("\r\033[K", stderr);
     va_start(arguments, format);

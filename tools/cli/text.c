@@ -1,6 +1,8 @@
 /* Texts and tokenizers. */
 #include "cli.h"
+#include "system.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +45,7 @@ int cli_read_text(const char *path, char **text, size_t *bytes)
 {
     const bool standard = path == NULL || strcmp(path, "-") == 0;
     if (!standard && file_is_folder(path)) return cli_fail("%s is a folder", path);
-    FILE *file = standard ? stdin : fopen(path, "rb");
+    FILE *file = standard ? stdin : system_open(path, "rb");
     if (file == NULL) return cli_fail("cannot open %s", path);
     const int status = read_stream(file, standard ? "standard input" : path, text, bytes);
     if (!standard) fclose(file);
@@ -51,6 +53,19 @@ int cli_read_text(const char *path, char **text, size_t *bytes)
     free(*text);
     *text = NULL;
     return status;
+}
+
+json_t *cli_json_load(const char *path, size_t flags, json_error_t *error)
+{
+    FILE *file = system_open(path, "rb");
+    if (file == NULL) {
+        error->line = -1;
+        snprintf(error->text, sizeof error->text, "unable to open %.80s: %s", path, strerror(errno));
+        return NULL;
+    }
+    json_t *value = json_loadf(file, flags, error);
+    fclose(file);
+    return value;
 }
 
 int cli_lines_open(cli_lines *lines, const char *path)

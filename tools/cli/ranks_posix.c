@@ -1,35 +1,26 @@
-#if !defined(_WIN32)
 #define _DEFAULT_SOURCE
-#endif
 #include "ranks.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#if defined(_WIN32)
-int cli_ranks_join(cli_ranks *r, const char *rendezvous)
-{
-    (void)r, (void)rendezvous;
-    return cli_fail("--ranks: not on Windows");
-}
-void cli_ranks_leave(cli_ranks *r) { (void)r; }
-int cli_ranks_any(cli_ranks *r, bool own, bool *any)
-{
-    (void)r;
-    *any = own;
-    return CLI_OK;
-}
-#else
 #include <errno.h>
+#include <inttypes.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
-#include <time.h>
+#include <sys/time.h>
 #include <unistd.h>
+
+/* macOS has neither: a socket there says for itself that it raises no SIGPIPE, and a program started by this one would keep it open. */
+#if !defined(MSG_NOSIGNAL)
+#define MSG_NOSIGNAL 0
+#endif
+#if !defined(SOCK_CLOEXEC)
+#define SOCK_CLOEXEC 0
+#endif
 
 #define MEETING_NS UINT64_C(120000000000) /* for all ranks to be there */
 
@@ -136,6 +127,9 @@ static void settle(int connection)
     const int yes = 1, idle = 20, every = 5, times = 4;
     (void)setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     (void)setsockopt(connection, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+#if defined(SO_NOSIGPIPE)
+    (void)setsockopt(connection, SOL_SOCKET, SO_NOSIGPIPE, &yes, sizeof yes);
+#endif
 #if defined(TCP_USER_TIMEOUT)
     const unsigned most = 40000; /* ms; while data is not acknowledged, keepalive does not ask */
     (void)setsockopt(connection, IPPROTO_TCP, TCP_USER_TIMEOUT, &most, sizeof most);
@@ -144,13 +138,9 @@ static void settle(int connection)
     (void)setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     (void)setsockopt(connection, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
     (void)setsockopt(connection, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
+#else
+    (void)idle, (void)every, (void)times;
 #endif
-}
-
-static void pause_briefly(void)
-{
-    const struct timespec time = {.tv_nsec = 100000000};
-    nanosleep(&time, NULL);
 }
 
 static bool is_late(uint64_t begin) { return base_now_ns() - begin > MEETING_NS; }
@@ -222,7 +212,7 @@ static int connect_to(cli_ranks *r, const struct addrinfo *address, const char *
         close(connection);
         if (is_late(begin)) return cli_fail("--ranks: rank 0 did not answer at %s in 120 s", place);
         address = address->ai_next != NULL ? address->ai_next : first;
-        if (address == first) pause_briefly();
+        if (address == first) base_pause_ns(100000000);
     }
     r->connected = 1;
     settle(r->connections[0]);
@@ -270,4 +260,3 @@ void cli_ranks_leave(cli_ranks *r)
     r->connections = NULL;
     r->connected = 0;
 }
-#endif
