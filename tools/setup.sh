@@ -5,7 +5,8 @@
 #
 #   --build  compiler, CMake, the C libraries, Vulkan headers, volk, glslang, spirv-tools
 #   --test   the above, cmocka, clang, clang-tidy, shellcheck, git, and in .deps the Vulkan drivers and layers that tests run on
-#            and pip's `tokenizers`, which tokenizers are compared with
+#            and pip's `tokenizers`, which tokenizers are compared with; on x86-64 compilers for Windows and arm64, Wine, qemu, and
+#            in .deps the sources of jansson, which there are no packages of for them
 #   --demo   --build, gnuplot, and a Vulkan driver if this machine has none
 #   --mali   what tools/compilers/mali.sh needs beside --test, on Debian: qemu, a compiler for arm64, and arm64 packages in .deps
 #
@@ -18,6 +19,7 @@
 #   .deps/bin      glslang, spirv-val, spirv-opt, spirv-dis, spirv-as
 #   .deps/include  vulkan/, vk_video/, volk.h, volk.c
 #   .deps/python   what tests import beyond Python's standard library
+#   .deps/jansson  sources, for systems without a package of it (cmake/jansson.cmake)
 # and tools/with-vulkan.sh, which finds the drivers. Running it again is cheap, and moving the checkout harmless.
 set -eu
 
@@ -35,6 +37,8 @@ test_packages="libcmocka-dev clang clang-tidy shellcheck git patchelf"
 optional_test_packages="libclang-rt-dev librandom123-dev libglfw3-dev xvfb"
 demo_packages="libvulkan1 gnuplot-nox"
 demo_driver="mesa-vulkan-drivers"
+# The same on machines that can run the result: 212 MB to fetch on Debian 12.
+optional_cross_packages="gcc-mingw-w64-x86-64-posix wine64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 mali_packages="qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 
 # Used from the release itself where that is new enough, from the private folder otherwise.
@@ -172,11 +176,12 @@ mirror() {
         awk -F '|' '$1 == "Debian" && $2 == "Debian" && $3 !~ /-/ && $4 !~ /^cdrom:/ { print $4; exit }'
 }
 
-# Makes an apt configuration of its own for suite $1 and architecture $3, under $2: own lists, own cache, nothing installed.
+# Makes an apt configuration of its own for suite $1 and architecture $3, under $2: own lists, own cache, nothing installed. $4: deb, or deb-src for
+# sources.
 # Debian's archive is signed with the keys of several releases at a time, one of which Debian 12's keyring
 # has: no trust has to be added.
 private_apt() {
-    local suite=$1 dir=$2 architecture=$3 uri keyring signed_by=""
+    local suite=$1 dir=$2 architecture=$3 type=${4:-deb} uri keyring signed_by=""
     [ -n "$(mirror)" ] || refresh_lists
     uri=$(mirror)
     [ -n "$uri" ] || die "apt's sources name no archive of Debian, at least none that could be read"
@@ -185,7 +190,7 @@ private_apt() {
     done
     mkdir -p "$dir/sources" "$dir/lists/partial" "$dir/cache/archives/partial" "$dir/debs"
     : >"$dir/status"
-    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\n%s\n' "$uri" "$suite" "$signed_by" \
+    printf 'Types: %s\nURIs: %s\nSuites: %s\nComponents: main\n%s\n' "$type" "$uri" "$suite" "$signed_by" \
         >"$dir/sources/$suite.sources"
     # Root may download as itself: the folder need not be readable for apt's own user, and what arrives is
     # checked against the signed lists.
@@ -291,6 +296,24 @@ swiftshader_folder() {
     mv "$work" "$dir"
 }
 
+# The sources of jansson of this release, for systems that are built for without a package of it. On Debian alone: others' archives are not
+# what private_apt knows.
+jansson_folder() {
+    local dir=$deps/jansson work=$deps/jansson.new apt=$deps/apt-sources stamp
+    stamp="layout $layout: $(release)"
+    [ "$(cat "$dir/.stamp" 2>/dev/null)" != "$stamp" ] || return 0
+    say "fetching the sources of jansson into .deps/jansson"
+    rm -rf "$work" "$apt"
+    private_apt "$(release)" "$apt" "$(dpkg --print-architecture)" deb-src
+    (cd "$apt/debs" && APT_CONFIG=$apt/apt.conf logged apt-get source -q --download-only jansson) || die "cannot download the sources of jansson"
+    mkdir -p "$work"
+    tar -xf "$apt"/debs/jansson_*.orig.tar.*[!c] -C "$work" --strip-components=1 || die "the sources of jansson cannot be unpacked"
+    rm -rf "$apt"
+    printf '%s\n' "$stamp" >"$work/.stamp"
+    rm -rf "$dir"
+    mv "$work" "$dir"
+}
+
 # The reference of tokenizers, in the version that the tables in src/text were made with. It needs no other package. Without pip or
 # its index the tests that import it are skipped, and say so.
 python_folder() {
@@ -387,6 +410,7 @@ main() {
     if [ $level = test ]; then
         packages="$packages $test_packages"
         optional=$optional_test_packages
+        if [ "$(dpkg --print-architecture)" = amd64 ]; then optional="$optional $optional_cross_packages"; fi
     fi
     if [ -n "$mali" ]; then
         [ "$distribution" = debian ] || die "--mali is for Debian"
@@ -416,6 +440,7 @@ main() {
     if [ $level = test ]; then
         swiftshader_folder
         python_folder
+        if [ "$distribution" = debian ]; then jansson_folder; fi
     fi
     if [ -n "$mali" ]; then
         private_folder mali/newer "$newer_suite" "mesa-vulkan-drivers libvulkan1" "" arm64

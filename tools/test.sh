@@ -9,8 +9,9 @@
 # First tools/setup.sh --test installs what is missing. Then: build/ (Release) with all tests on the CPU, SwiftShader
 # and lavapipe under the Khronos validation layer, and every kernel through the compilers of Intel, Adreno, NVIDIA (NVK)
 # and AMD; tools/lint.sh, which counts as one test; build/asan and build/tsan with those that sanitizers are for;
-# build/clang, the library compiled by clang. Logs lie in the builds' Testing folders. Quiet but for failures; the last
-# line is "N passed, N failed, N skipped". Ends with 1 if anything failed.
+# build/clang, the library compiled by clang; build/mingw and build/arm64, the program for Windows and for arm64, run by
+# Wine and qemu. Logs lie in the builds' Testing folders. Quiet but for failures; the last line is "N passed, N failed,
+# N skipped". Ends with 1 if anything failed.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -107,6 +108,19 @@ run_tsan() {
     around=()
 }
 
+# $1 a preset for another system, $2 how its run is called, $3 its compiler.
+run_elsewhere() {
+    local reason=
+    command -v "$3" >/dev/null || reason="$3 is not installed"
+    [ -d .deps/jansson ] || reason="there are no sources of jansson in .deps"
+    if [ -z "$reason" ]; then
+        build "$1" && run_tests "$2" "build/$1"
+    else
+        echo "$2: $reason" >>"$work/reasons"
+        skipped=$((skipped + 1))
+    fi
+}
+
 summary() {
     if [ -s "$work/reasons" ]; then
         say "not run:"
@@ -154,6 +168,8 @@ main() {
             echo "clang: it is not installed" >>"$work/reasons"
             skipped=$((skipped + 1))
         fi
+        run_elsewhere mingw "Windows" x86_64-w64-mingw32-gcc-posix
+        run_elsewhere arm64 "arm64" aarch64-linux-gnu-gcc
     fi
     summary
 }
