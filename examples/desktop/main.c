@@ -227,6 +227,7 @@ static void measure_frames(program *p, const char *when)
 {
     const uint32_t n = p->options.measure;
     double *times = malloc(n * sizeof *times), tokens = 0;
+    uint32_t missed = 0;
     if (times == NULL) die("no memory for %u times", n);
     for (uint32_t i = 0; i < n; i++) {
         const double start = now_ms();
@@ -235,11 +236,13 @@ static void measure_frames(program *p, const char *when)
         if (p->window != NULL) (void)window_poll(p->window);
         if (view.position >= p->options.model.tokens) model_do(p->model, MODEL_RESTART);
         times[i] = draw_frame(p, &view, false);
+        missed += times[i] > 1e3 / 60;
         tokens = view.tokens_per_second;
         if (p->window == NULL) sleep_ms(1e3 / 60 - (now_ms() - start));
     }
     qsort(times, n, sizeof *times, by_size);
-    printf("%s: median %.2f ms, 95 %% %.2f ms, largest %.2f ms, %.0f tokens/s\n", when, times[n / 2], times[n * 95 / 100], times[n - 1], tokens);
+    printf("%s: median %.2f ms, 95 %% %.2f ms, largest %.2f ms, %u missed, %.0f tokens/s\n", when, times[n / 2], times[n * 95 / 100], times[n - 1],
+           missed, tokens);
     free(times);
 }
 

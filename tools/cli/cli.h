@@ -57,7 +57,7 @@ typedef struct cli_common {
     const char *device;
     const char *variant; /* of kernels; NULL: the best */
     uint32_t threads;
-    bool no_matrix, minimum_limits;
+    bool no_matrix, minimum_limits, low_priority;
     const char *cache; /* a file, "off", or NULL for the user's */
     cli_profile *profile; /* of the device opened, or NULL */
     bool null_too;         /* the null device will do, which computes nothing */
@@ -75,6 +75,8 @@ typedef struct cli_common {
      false}, \
     {"threads", 0, ARGS_U32, "N", &(c).threads, "of the CPU backend; by default one a core", 0, 4096, false}, \
     CLI_LESS(c), \
+    {"low-priority", 0, ARGS_FLAG, NULL, &(c).low_priority, \
+     "a queue of low priority, where the device has\none: other programs' work goes first", 0, 0, false}, \
     {"cache", 0, ARGS_TEXT, "FILE", &(c).cache, \
      "compiled code from run to run; off: none;\nby default in the user's folder for caches", 0, 0, false}
 /* To use less of a device than it has. */
