@@ -211,6 +211,10 @@ DART_API dart_status dart_state_queries(dart_state *state, uint32_t b, uint32_t 
  * on stable storage; until then what was there stays. Settings of dart_sampling and marks are not part of it. Blocking. Besides the file the
  * call needs host memory for a layer on each of its threads, at most eight. DART_IO: the file, the state goes on. */
 DART_API dart_status dart_state_save(dart_state *state, int32_t b, const char *path);
+/* dart_state_save that calls go_on, from the thread of the call, between layers and before the file appears, with how many parts of the file are
+ * written; false ends it with DART_CANCELLED, and what was at `path` stays. */
+DART_API dart_status dart_state_save_while(dart_state *state, int32_t b, const char *path, bool (*go_on)(void *user, uint64_t done, uint64_t of),
+                                           void *user);
 /* Replaces sequence b by the one sequence of the file, or with b < 0 all B sequences by the B of the file. The file may come from another
  * backend or device, and from models that store activations and memories otherwise: these are then converted. What the sequence yields
  * afterwards is what the saved one yields, within rounding; to the bit where all sequences were saved, the state that loads has the
@@ -224,6 +228,10 @@ DART_API dart_status dart_state_save(dart_state *state, int32_t b, const char *p
  * The tokens chosen last come with the sequences: dart_decode needs no ids if the saving state needed none and, with b >= 0 and B > 1,
  * this state needs none either. dart_state_ended is false until the next call that chooses. */
 DART_API dart_status dart_state_load(dart_state *state, int32_t b, const char *path);
+/* dart_state_load that calls go_on, from the thread of the call, while it reads and checks the file, which is the longer half of its work; false ends
+ * it with DART_CANCELLED and the state as it was. Not asked once the state changes. */
+DART_API dart_status dart_state_load_while(dart_state *state, int32_t b, const char *path, bool (*go_on)(void *user, uint64_t done, uint64_t of),
+                                           void *user);
 /* Replaces sequence to_b of a state by a copy of sequence from_b of the same state or of another state of the same model, with the same S
  * and no_sma; B may differ. Copies on the device, without the host. The text of a failure is that of dart_state_error(to). No other thread
  * may use either state meanwhile. The token chosen last is copied if `to` has chosen tokens, too, or has B = 1; else dart_decode of `to`

@@ -144,10 +144,13 @@ struct crew {
     base_mutex lock; /* of what follows, and of the writer */
     uint32_t failed; /* the first section that failed; count: none */
     dart_status status;
+    base_progress *progress; /* asked by the caller's thread; NULL: nobody is */
+    atomic_uint done;
 };
 
 typedef struct worker {
     crew *crew;
+    bool asks;
     uint8_t *scratch;
     base_thread thread;
     bool started;
@@ -159,7 +162,13 @@ static void work(void *argument)
     const worker *w = argument;
     crew *c = w->crew;
     for (uint32_t i = atomic_fetch_add(&c->next, 1); i < c->count; i = atomic_fetch_add(&c->next, 1)) {
-        const dart_status status = c->section(c, i, w->scratch);
+        dart_status status = DART_OK;
+        if (w->asks && c->progress != NULL) {
+            c->progress->done = atomic_load(&c->done);
+            status = base_advance(c->progress, 0, &c->state->report, c->call);
+        }
+        if (status == DART_OK) status = c->section(c, i, w->scratch);
+        atomic_fetch_add(&c->done, 1);
         if (status == DART_OK) continue;
         base_lock(&c->lock);
         if (i < c->failed) {
@@ -187,10 +196,12 @@ static dart_status for_sections(crew *c, uint32_t most, uint64_t scratch_bytes)
     if (count > cores) count = cores;
     if (count < 1 || c->file->header.bytes < SMALL) count = 1;
     c->failed = c->count;
+    c->status = DART_OK;
     atomic_init(&c->next, 0);
+    atomic_init(&c->done, 0);
     if (base_mutex_init(&c->lock) != DART_OK) return base_fail(&c->state->report, DART_OUT_OF_MEMORY, "%s: no lock", c->call);
     for (uint32_t i = 0; i < count; i++) {
-        workers[i] = (worker){.crew = c};
+        workers[i] = (worker){.crew = c, .asks = i == 0};
         if (scratch_bytes == 0) continue;
         workers[i].scratch = device_calloc(c->state->model->device, 1, (size_t)scratch_bytes);
         if (workers[i].scratch != NULL) continue;
@@ -279,7 +290,7 @@ fail:
     return status;
 }
 
-static dart_status save(dart_state *state, uint32_t b, uint32_t count, const char *path, const char *call)
+static dart_status save(dart_state *state, uint32_t b, uint32_t count, const char *path, base_progress *progress, const char *call)
 {
     state_file file = {.runs = NULL};
     uint8_t *head = NULL;
@@ -289,10 +300,13 @@ static dart_status save(dart_state *state, uint32_t b, uint32_t count, const cha
     TRY(file_writer_open(path, &state->report, &writer));
     TRY(file_writer_put(writer, 0, head, file.head_bytes));
     crew c = {.state = state, .file = &file, .b = b, .call = call, .writer = writer, .section = save_section,
-              .count = state->model->config.layers + 1};
+              .count = state->model->config.layers + 1, .progress = progress};
+    progress->of = c.count;
     /* A pipe takes the sections in order. */
     if (file.header.bytes >= SMALL && file_writer_maps(writer, file.header.bytes)) TRY(for_sections(&c, MOST_WORKERS, 0));
     else TRY(for_sections(&c, file_writer_has_places(writer) ? MOST_WRITERS : 1, base_larger(file.layer_bytes, file.last_bytes)));
+    progress->done = c.count;
+    TRY(base_advance(progress, 0, &state->report, call));
     status = file_writer_close(&writer);
 fail:
     file_writer_destroy(&writer);
@@ -301,15 +315,18 @@ fail:
     return status;
 }
 
-dart_status dart_state_save(dart_state *state, int32_t b, const char *path)
+dart_status dart_state_save(dart_state *state, int32_t b, const char *path) { return dart_state_save_while(state, b, path, NULL, NULL); }
+
+dart_status dart_state_save_while(dart_state *state, int32_t b, const char *path, bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user)
 {
     static const char call[] = "dart_state_save";
+    base_progress progress = {.go_on = go_on, .user = user};
     if (state == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&state->report, path != NULL, "%s: no path", call);
     REQUIRE(&state->report, b < 0 || (uint32_t)b < state->B, "%s: sequence %d of %u", call, b, state->B);
     dart_status status = model_state_usable(state, call);
     if (status == DART_OK) status = model_windows_close(state, call);
-    return status == DART_OK ? save(state, b < 0 ? 0 : (uint32_t)b, b < 0 ? state->B : 1, path, call) : status;
+    return status == DART_OK ? save(state, b < 0 ? 0 : (uint32_t)b, b < 0 ? state->B : 1, path, &progress, call) : status;
 }
 
 /* ---- Loading ---- */
@@ -358,17 +375,22 @@ static dart_status make_room(dart_state *state, bool all, const state_file *file
     return model_cache_reserve(state, tokens, call);
 }
 
-static dart_status load(dart_state *state, int32_t b, const uint8_t *data, uint64_t bytes, const char *name, const char *call)
+static dart_status load(dart_state *state, int32_t b, const uint8_t *data, uint64_t bytes, const char *name, base_progress *progress,
+                        const char *call)
 {
     const uint32_t first = b < 0 ? 0 : (uint32_t)b, count = b < 0 ? state->B : 1;
     state_file file;
     dart_status status = state_file_parse(&file, state, count, data, bytes, name);
     if (status != DART_OK) return status;
     crew c = {.state = state, .file = &file, .b = first, .call = call, .sections = data + file.head_bytes, .section = check_section,
-              .count = state->model->config.layers + 1};
+              .count = state->model->config.layers + 1, .progress = progress};
+    progress->of = c.count;
     status = for_sections(&c, MOST_WORKERS, 0);
     if (status == DART_BAD_DATA) base_fail(&state->report, status, "%s is damaged: the checksum of section %u is wrong", name, c.failed);
     TRY(status);
+    progress->done = c.count;
+    TRY(base_advance(progress, 0, &state->report, call)); /* the last time: from here on the state changes */
+    c.progress = NULL;
     TRY(make_room(state, count == state->B, &file, call));
     TRY(model_windows_close(state, call));
     bool chosen = count == state->B || state->chosen;
@@ -391,18 +413,21 @@ static const char CALL[] = "dart_state_load";
 
 dart_status model_state_load_memory(dart_state *state, int32_t b, const void *data, uint64_t bytes, const char *name)
 {
-    return load(state, b, data, bytes, name, CALL);
+    return load(state, b, data, bytes, name, &(base_progress){.go_on = NULL}, CALL);
 }
 
-dart_status dart_state_load(dart_state *state, int32_t b, const char *path)
+dart_status dart_state_load(dart_state *state, int32_t b, const char *path) { return dart_state_load_while(state, b, path, NULL, NULL); }
+
+dart_status dart_state_load_while(dart_state *state, int32_t b, const char *path, bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user)
 {
+    base_progress progress = {.go_on = go_on, .user = user};
     file_map map = {.data = NULL};
     if (state == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&state->report, path != NULL, "%s: no path", CALL);
     REQUIRE(&state->report, b < 0 || (uint32_t)b < state->B, "%s: sequence %d of %u", CALL, b, state->B);
     dart_status status = model_state_usable(state, CALL);
     if (status == DART_OK) status = file_map_open(path, &state->report, &map);
-    if (status == DART_OK) status = load(state, b, map.data, map.bytes, path, CALL);
+    if (status == DART_OK) status = load(state, b, map.data, map.bytes, path, &progress, CALL);
     file_map_close(&map);
     return status;
 }

@@ -1,5 +1,8 @@
 /* Wrong calls, small devices, memory that runs out: model_failures DEVICE_SPEC DATA_DIR. */
+#define _POSIX_C_SOURCE 200809L
 #include "model_cases.h"
+
+#include <unistd.h>
 
 static void refuses(dart_state *state, const dart_prefill_args *args, const char *says)
 {
@@ -338,6 +341,64 @@ static void warming_can_be_ended(void **unused)
     dart_model_destroy(&model);
 }
 
+/* What a file holds, for free(). */
+static char *contents(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    char *data = malloc(1 << 20);
+    assert_true(file != NULL && data != NULL);
+    *bytes = fread(data, 1, 1 << 20, file);
+    fclose(file);
+    return data;
+}
+
+static void saving_and_loading_can_be_ended(void **unused)
+{
+    (void)unused;
+    char folder[] = "model_failures.XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/state", folder);
+    dart_model *model = model_of(&small, NULL);
+    dart_state *state = state_of(model, NULL), *other = state_of(model, NULL);
+    int32_t *ids = ids_of(1, small.V);
+    float *logits = logits_of(1, small.V), *expected = logits_of(1, small.V);
+    feed(state, ids, 0, L / 2, logits);
+    feed(other, ids, 0, L / 3, expected);
+    asker saved = {.most = UINT32_MAX}, loaded = {.most = UINT32_MAX};
+    must(dart_state_save_while(state, 0, path, ask, &saved), "dart_state_save_while");
+    assert_true(saved.calls >= 2);
+    assert_int_equal(saved.done, saved.of);
+    size_t before = 0, after = 0;
+    char *kept = contents(path, &before);
+    quiet = true;
+    for (uint32_t i = 0; i < 2; i++) {
+        asker a = {.most = i == 0 ? 0 : saved.calls - 1};
+        assert_int_equal(dart_state_save_while(other, 0, path, ask, &a), DART_CANCELLED);
+        char *now = contents(path, &after);
+        assert_int_equal(after, before);
+        assert_memory_equal(now, kept, before);
+        free(now);
+    }
+    asker none = {.most = 0};
+    assert_int_equal(dart_state_load_while(other, 0, path, ask, &none), DART_CANCELLED);
+    assert_int_equal(dart_state_position(other, 0), L / 3);
+    quiet = false;
+    feed(other, ids, L / 3, L / 2, expected); /* as if nothing had been */
+    must(dart_state_load_while(other, 0, path, ask, &loaded), "dart_state_load_while");
+    assert_true(loaded.calls >= 2);
+    assert_int_equal(loaded.done, loaded.of);
+    assert_int_equal(dart_state_position(other, 0), L / 2);
+    free(kept);
+    free(ids);
+    free(logits);
+    free(expected);
+    dart_state_destroy(&state);
+    dart_state_destroy(&other);
+    dart_model_destroy(&model);
+    remove(path);
+    rmdir(folder);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +412,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(short_sequences_take_little),
         cmocka_unit_test(loading_can_be_ended),
         cmocka_unit_test(warming_can_be_ended),
+        cmocka_unit_test(saving_and_loading_can_be_ended),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
 }
