@@ -9,7 +9,7 @@
  * halves S; after scale_steps steps in a row that were not, S doubles. It stays within 1 and 2^32. Without f16 S is 1.
  *
  * LAWS, besides those of dartlm.h.
- *   Blocking       Every call but dart_trainer_start returns when its work is done.
+ *   Blocking       Every call but dart_trainer_start and dart_trainer_poll returns when its work is done.
  *   Threads        A trainer is used by one thread at a time.
  *   Order          The same calls leave the same bits on every device that takes the same variants of kernels.
  *   Lifetime       Destroy trainers before their device.
@@ -75,6 +75,16 @@ typedef struct dart_trainer_options {
     uint64_t seed;            /* of initial values */
     bool add_sma;             /* dart_trainer_open only */
     uint64_t timeout_ns;      /* for the work of one submission; 0: no limit */
+    uint32_t slice_ms;        /* how long one submission may occupy a GPU; 0: 100 ms; UINT32_MAX: no limit. A step is cut between launches, by
+                                 the measured times of the steps before; the first by assumed rates. Bits do not depend on it. A launch that
+                                 takes longer is not cut: dart_trainer_longest tells */
+    /* Optional: called between the submissions of dart_trainer_gradient, dart_trainer_step, dart_trainer_start and dart_trainer_evaluate with tokens
+     * that have been passed and tokens of the batch, between parameters that dart_trainer_create, dart_trainer_open, dart_trainer_resume,
+     * dart_trainer_save and dart_trainer_export read or write, from the thread of the call. false ends the call with DART_CANCELLED: parameters,
+     * moments and S stay as they were, gradients are those of no batch, a prepared batch stays prepared but for dart_trainer_step. Not asked once
+     * the update is under way. Of several ranks only where all end together. */
+    bool (*go_on)(void *user, uint64_t done, uint64_t of);
+    void *user;
     const dart_ranks *ranks;  /* copied; NULL: this trainer alone */
 } dart_trainer_options;
 
@@ -119,12 +129,17 @@ DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_b
  *     dart_trainer_prepare(trainer, &first);
  *     for each step: dart_trainer_start(trainer, lr); dart_trainer_prepare(trainer, &following); dart_trainer_finish(trainer, &result);
  * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before; dart_trainer_step leaves none
- * prepared. dart_trainer_start takes the prepared batch; with count > 1 it returns once the last B rows are under way. Until
- * dart_trainer_finish every other call on the trainer but dart_trainer_prepare, dart_trainer_destroy and the queries is DART_INVALID_ARGUMENT;
- * dart_trainer_finish without a step under way is too. Of several ranks dart_trainer_start returns when the gradients are added. */
+ * prepared. dart_trainer_start takes the prepared batch; it returns once all but the last two submissions of the last B rows have run. Until
+ * dart_trainer_finish every other call on the trainer but dart_trainer_prepare, dart_trainer_poll, dart_trainer_destroy and the queries is
+ * DART_INVALID_ARGUMENT; dart_trainer_finish without a step under way is too. Of several ranks dart_trainer_start returns when the gradients are
+ * added. */
 DART_API dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch);
 DART_API dart_status dart_trainer_start(dart_trainer *trainer, double lr);
 DART_API dart_status dart_trainer_finish(dart_trainer *trainer, dart_train_result *result);
+/* Whether dart_trainer_finish would return at once: true also where no step is under way. Does not wait. */
+DART_API dart_status dart_trainer_poll(dart_trainer *trainer, bool *done);
+/* Nanoseconds that the longest submission of a step of this trainer has occupied the device. What slice_ms bounds. */
+DART_API uint64_t dart_trainer_longest(const dart_trainer *trainer);
 /* The loss alone; norm is 0. */
 DART_API dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result);
 /* Steps that were not skipped. */

@@ -98,6 +98,10 @@ uint32_t model_config_mlp(const dart_model_config *config);
 /* Elements of one memory, of h and of the open chunk: H N P. */
 uint64_t model_config_memory(const dart_model_config *config);
 
+/* Operations of a layer for a token, with chunks of S tokens, and with or without state-memory attention; *context: besides, for each token
+ * before it. */
+double model_config_work(const dart_model_config *config, uint32_t S, bool sma, double *context);
+
 /* The index-th parameter: embedding, layers in order, final norm, head. false from the count on. */
 bool model_config_parameter(const dart_model_config *config, uint32_t index, model_parameter *parameter);
 /* Numbers in all parameters together. */

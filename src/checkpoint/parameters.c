@@ -36,6 +36,20 @@ uint32_t model_config_sma_proj(const dart_model_config *config)
     return (uint32_t)base_round_up(model_config_sma_conv(config) + 1, SMA_PROJ_ALIGN);
 }
 
+double model_config_work(const dart_model_config *c, uint32_t S, bool sma, double *context)
+{
+    const double W = c->W, I = (double)model_config_inner(c), memory = (double)model_config_memory(c), H = c->H;
+    *context = 0;
+    if (c->transformer) {
+        *context = 4 * I;
+        return 2 * (W * model_config_qkv(c) + I * W + (c->neox ? 2.0 : 3.0) * W * c->F);
+    }
+    double work = 2 * (W * model_config_in_proj_row(c) + I * W) + 4 * memory + S * (2.0 * c->G * c->N + 2 * H * c->P);
+    if (sma) work += 2 * W * model_config_sma_proj(c);
+    if (sma) *context = 4 * memory / S;
+    return work;
+}
+
 uint64_t model_config_memory(const dart_model_config *config) { return (uint64_t)config->H * config->N * config->P; }
 
 uint32_t model_config_tail(const dart_model_config *config) { return config->transformer ? 0 : config->K - 1; }

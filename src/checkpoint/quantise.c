@@ -129,7 +129,7 @@ dart_status model_quantise(const char *folder, dart_dtype dtype, const char *pat
     char source[17];
     snprintf(source, sizeof source, "%016" PRIx64, w.checksum);
     const safetensors_pair pairs[] = {{"dartlm.quantised", dart_dtype_name(dtype)}, {"dartlm.source", source}};
-    status = safetensors_write_with(path, w.entries, w.count, pairs, COUNT_OF(pairs), report);
+    status = safetensors_write_with(path, w.entries, w.count, pairs, COUNT_OF(pairs), NULL, report);
 fail:
     for (size_t i = 0; w.memory != NULL && i < w.count; i++) free(w.memory[i]);
     free(w.memory);

@@ -65,11 +65,11 @@ void safetensors_to_f32(const safetensors_tensor *tensor, uint64_t first, size_t
 /* Writes name, dtype, rank, shape and data of each entry (its bytes, elements and shard are ignored), with metadata
  * {"format": "pt"}, which Hugging Face asks for. The file appears under its name only when complete. */
 dart_status safetensors_write(const char *path, const safetensors_tensor *entries, size_t count, base_report *report);
-/* With more metadata: pairs_count pairs of UTF-8, each key once and not "format". */
+/* With more metadata: pairs_count pairs of UTF-8, each key once and not "format". progress, which may be NULL, advances by one an entry. */
 typedef struct safetensors_pair {
     const char *key, *value;
 } safetensors_pair;
 dart_status safetensors_write_with(const char *path, const safetensors_tensor *entries, size_t count, const safetensors_pair *pairs,
-                                   size_t pairs_count, base_report *report);
+                                   size_t pairs_count, base_progress *progress, base_report *report);
 
 #endif

@@ -68,11 +68,11 @@ static char *text_of(const json_t *header, size_t *length)
 
 dart_status safetensors_write(const char *path, const safetensors_tensor *entries, size_t count, base_report *report)
 {
-    return safetensors_write_with(path, entries, count, NULL, 0, report);
+    return safetensors_write_with(path, entries, count, NULL, 0, NULL, report);
 }
 
 dart_status safetensors_write_with(const char *path, const safetensors_tensor *entries, size_t count, const safetensors_pair *pairs,
-                                   size_t pairs_count, base_report *report)
+                                   size_t pairs_count, base_progress *progress, base_report *report)
 {
     dart_status status;
     safetensors_tensor *sorted = NULL;
@@ -107,8 +107,10 @@ dart_status safetensors_write_with(const char *path, const safetensors_tensor *e
     TRY(file_writer_append(writer, prefix, sizeof prefix));
     TRY(file_writer_append(writer, text, length));
     TRY(file_writer_append(writer, "        ", padded - length));
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         if (sorted[i].bytes > 0) TRY(file_writer_append(writer, sorted[i].data, sorted[i].bytes));
+        TRY(base_advance(progress, 1, report, path));
+    }
     status = file_writer_close(&writer);
 fail:
     file_writer_destroy(&writer);

@@ -176,7 +176,7 @@ static uint32_t slice_layers(const dart_state *state, const piece *p, uint32_t l
     const bool known = state->layer_work_ns > 0 && p->context <= 2 * state->layer_context + state->rows;
     if (state->slice_ns != UINT64_MAX && !known) return 1;
     if (state->slice_ns != UINT64_MAX) {
-        const double most = SLICE_SHARE * (double)state->slice_ns / (state->layer_work_ns * model_piece_work(state, rows_of(p), p->context));
+        const double most = DEVICE_SLICE_SHARE * (double)state->slice_ns / (state->layer_work_ns * model_piece_work(state, rows_of(p), p->context));
         if (most < wanted) wanted = (uint32_t)most;
     }
     return wanted < 1 ? 1 : wanted > left ? left : wanted;

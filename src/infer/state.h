@@ -66,9 +66,6 @@ typedef enum model_work {
     WORK_COUNT
 } model_work;
 
-/* Submissions are planned to take this share of the time that one may take: the rest is for what measures do not foresee. */
-#define SLICE_SHARE 0.6
-
 /* The most decoding steps in one submission. */
 #define MODEL_LOG 64u
 

@@ -6,13 +6,9 @@
 enum { DEFAULT_ROWS = 1024, DEFAULT_ROWS_DISCRETE = 4096 };
 enum { ALIGNED_ELEMENTS = 64, DEFAULT_SLICE_MS = 100, FUSED_BATCH = 4 };
 
-/* Before anything has been measured, and where a layer of a whole piece takes too long, submissions are bounded by work. So many operations a
- * second a device computes at least: a multiprocessor of a discrete GPU, another GPU.
- * Both are assumptions, meant to be far below what any such device reaches. Nothing is cut for a processor: its submissions keep no screen
- * waiting. */
-#define WORK_MULTIPROCESSOR 150e9
-#define WORK_OTHER 100e9
-enum { UNKNOWN_MULTIPROCESSORS = 16, PIECE_STEP = 64 };
+/* Before anything has been measured, and where a layer of a whole piece takes too long, submissions are bounded by work (device_assumed_rate).
+ * Nothing is cut for a processor: its submissions keep no screen waiting. */
+enum { PIECE_STEP = 64 };
 
 /* Memories and entering states of a piece: beyond this a piece is cut shorter, as small chunks would multiply the scratch. */
 #define CHUNKS_BYTES (UINT64_C(64) << 20)
@@ -131,21 +127,10 @@ static void place_layer(dart_state *state)
 /* The pieces of a call depend on what it asks for and on the device, never on measured times: results have the same bits every time. */
 static void plan_work(dart_state *state)
 {
-    const dart_model_config *c = &state->model->config;
     const dart_device_info *info = &state->model->device->info;
-    const double W = c->W, I = (double)model_config_inner(c), memory = (double)model_config_memory(c), H = c->H;
-    if (c->transformer) {
-        state->token_work = 2 * (W * model_config_qkv(c) + I * W + (c->neox ? 2.0 : 3.0) * W * c->F);
-        state->context_work = 4 * I;
-    } else {
-        state->token_work = 2 * (W * model_config_in_proj_row(c) + I * W) + 4 * memory + state->S * (2.0 * c->G * c->N + 2 * H * c->P);
-        if (state->sma) state->token_work += 2 * W * model_config_sma_proj(c);
-        if (state->sma) state->context_work = 4 * memory / state->S;
-    }
+    state->token_work = model_config_work(&state->model->config, state->S, state->sma, &state->context_work);
     if (state->slice_ns == UINT64_MAX || info->type == DART_DEVICE_CPU) return;
-    const uint32_t multiprocessors = info->multiprocessors != 0 ? info->multiprocessors : UNKNOWN_MULTIPROCESSORS;
-    const double rate = info->type == DART_DEVICE_DISCRETE ? multiprocessors * WORK_MULTIPROCESSOR : WORK_OTHER;
-    state->most_work = SLICE_SHARE * (double)state->slice_ns * 1e-9 * rate;
+    state->most_work = DEVICE_SLICE_SHARE * (double)state->slice_ns * 1e-9 * device_assumed_rate(info);
 }
 
 double model_piece_work(const dart_state *state, uint64_t rows, uint64_t context)

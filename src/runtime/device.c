@@ -132,6 +132,15 @@ dart_status device_note(dart_device *device, dart_status status)
     return status;
 }
 
+double device_assumed_rate(const dart_device_info *info)
+{
+    /* Of a multiprocessor of a discrete GPU; of another GPU. */
+    const double multiprocessor = 150e9, other = 100e9;
+    const uint32_t unknown = 16;
+    if (info->type != DART_DEVICE_DISCRETE) return other;
+    return (info->multiprocessors != 0 ? info->multiprocessors : unknown) * multiprocessor;
+}
+
 void *device_calloc(dart_device *device, size_t count, size_t size)
 {
     if (device_fault(device) != DART_OK) return NULL;

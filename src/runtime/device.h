@@ -42,6 +42,11 @@ dart_status device_note(dart_device *device, dart_status status);
 void device_unwrap_cache(dart_device_options *options, base_log *log);
 /* Lowers what the device may be used for to the limits of the options. rows: of the backend whose kernels it runs. */
 void device_limit(dart_device_info *info, const dart_device_options *options, dart_backend_kind rows);
+/* Operations a second that such a device computes at least, before anything has been measured. An assumption, meant to be far below what it
+ * reaches. */
+double device_assumed_rate(const dart_device_info *info);
+/* Submissions are planned to take this share of the time that one may take: the rest is for what measures do not foresee. */
+#define DEVICE_SLICE_SHARE 0.6
 /* Zeroed host memory, subject to fault injection. On failure NULL, with the text in device->report. */
 void *device_calloc(dart_device *device, size_t count, size_t size);
 

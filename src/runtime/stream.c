@@ -1,10 +1,98 @@
 #include "stream.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_COMPILERS = 16, MAX_TIMES = 1 << 16 };
+/* UNEVEN: how many times as long as the others of its kind a launch may be. */
+enum { MAX_COMPILERS = 16, MAX_TIMES = 1 << 16, UNEVEN = 8 };
+
+/* ---- Parts ---- */
+
+/* Begins another part of the recording, which the backend's stream of an earlier recording serves. */
+static dart_status begin_part(dart_stream *stream)
+{
+    dart_device *device = stream->device;
+    stream_parts *p = &stream->parts;
+    dart_status status = DART_OK;
+    if (p->count == p->made) {
+        void **handles = realloc(p->handles, (p->made + (size_t)1) * sizeof *handles);
+        if (handles != NULL) p->handles = handles;
+        uint32_t *ends = handles != NULL ? realloc(p->ends, (p->made + (size_t)1) * sizeof *ends) : NULL;
+        if (ends == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory");
+        p->ends = ends;
+        TRY(device_fault(device));
+        TRY(device->backend->stream_create(device->handle, &p->handles[p->made]));
+        p->made++;
+    }
+    TRY(device_fault(device));
+    TRY(device->backend->stream_begin(device->handle, p->handles[p->count]));
+    stream->handle = p->handles[p->count];
+    p->ends[p->count++] = stream->launches;
+    p->work = 0;
+    p->now = false;
+    /* A submission sees what earlier ones wrote. */
+    stream->hazards_count = 0;
+    stream->crowded = false;
+fail:
+    return status;
+}
+
+static bool is_cut(const dart_stream *stream)
+{
+    const stream_parts *p = &stream->parts;
+    const uint32_t begin = p->count > 1 ? p->ends[p->count - 2] : 0;
+    if (stream->launches == begin) return false;
+    if (p->cuts_count > 0) return p->count <= p->cuts_count && stream->launches == p->cuts[p->count - 1];
+    return p->now || (p->every > 0 && stream->launches - begin >= p->every);
+}
+
+void stream_pace(dart_stream *stream, double work, uint32_t launches)
+{
+    stream_parts *p = &stream->parts;
+    p->every = 0;
+    if (!(p->most_work > 0)) return;
+    p->now = p->now || p->work + work > p->most_work;
+    p->work = p->now ? work : p->work + work;
+    if (work <= p->most_work) return;
+    const double every = (double)launches * p->most_work / work / UNEVEN;
+    p->every = every > 1 ? (uint32_t)every : 1;
+}
+
+dart_status stream_submit_part(dart_stream *stream, uint32_t part)
+{
+    stream_parts *p = &stream->parts;
+    dart_device *device = stream->device;
+    if (stream->status != DART_OK) return stream->status;
+    assert(part < p->count && (p->from == p->to || part == p->to));
+    dart_status status = stream_take_failure(stream, device_fault(device), "dart_stream_submit");
+    if (status == DART_OK)
+        status = stream_take_failure(stream, device->backend->stream_submit(device->handle, p->handles[part], 1), "dart_stream_submit");
+    stream->closed = true;
+    if (status != DART_OK) return status;
+    if (p->from == p->to) p->from = part;
+    p->to = part + 1;
+    stream->submitted = true;
+    return DART_OK;
+}
+
+dart_status stream_wait_part(dart_stream *stream, uint64_t timeout_ns, uint64_t *ns)
+{
+    stream_parts *p = &stream->parts;
+    dart_device *device = stream->device;
+    *ns = 0;
+    if (!stream->submitted) return stream->status;
+    void *handle = p->handles[p->from];
+    dart_status status = device->backend->stream_wait(device->handle, handle, timeout_ns);
+    if (status == DART_OK) p->from++;
+    else if (device_note(device, status) == DART_DEVICE_LOST) p->from = p->to;
+    stream->submitted = p->from < p->to;
+    if (status == DART_OK) status = device->backend->stream_elapsed(device->handle, handle, ns);
+    return stream_take_failure(stream, status, "dart_stream_wait");
+}
+
+/* ---- Life ---- */
 
 dart_status dart_stream_create(dart_device *device, const dart_stream_options *options, dart_stream **stream)
 {
@@ -19,8 +107,6 @@ dart_status dart_stream_create(dart_device *device, const dart_stream_options *o
     }
     made->device = device;
     if (options != NULL) made->options = *options;
-    TRY(device_fault(device));
-    TRY(device_note(device, device->backend->stream_create(device->handle, &made->handle)));
     TRY(dart_stream_begin(made));
     *stream = made;
     return DART_OK;
@@ -40,10 +126,11 @@ void dart_stream_destroy(dart_stream **stream)
     if (stream == NULL || *stream == NULL) return;
     dart_stream *s = *stream;
     dart_device *device = s->device;
-    if (s->handle != NULL) {
-        if (s->submitted && !atomic_load(&device->lost)) device->backend->stream_wait(device->handle, s->handle, UINT64_MAX);
-        device->backend->stream_destroy(device->handle, s->handle);
-    }
+    for (uint32_t i = s->parts.from; i < s->parts.to && !atomic_load(&device->lost); i++)
+        device->backend->stream_wait(device->handle, s->parts.handles[i], UINT64_MAX);
+    for (uint32_t i = 0; i < s->parts.made; i++) device->backend->stream_destroy(device->handle, s->parts.handles[i]);
+    free(s->parts.handles);
+    free(s->parts.ends);
     release(&s->chunks);
     release(&s->tickets);
     free(s->needs);
@@ -75,17 +162,15 @@ dart_status stream_take_failure(dart_stream *stream, dart_status status, const c
 dart_status dart_stream_begin(dart_stream *stream)
 {
     if (stream == NULL) return DART_INVALID_ARGUMENT;
-    dart_device *device = stream->device;
-    dart_status status = stream->submitted ? dart_stream_wait(stream, UINT64_MAX) : DART_OK;
-    if (status == DART_OK) status = stream_take_failure(stream, device_fault(device), "dart_stream_begin");
-    if (status == DART_OK)
-        status = stream_take_failure(stream, device->backend->stream_begin(device->handle, stream->handle), "dart_stream_begin");
+    dart_status status = DART_OK;
+    while (stream->submitted && status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
+    if (status != DART_OK) return status;
+    stream->launches = 0;
+    stream->parts.count = stream->parts.every = 0;
+    status = stream_take_failure(stream, begin_part(stream), "dart_stream_begin");
     if (status != DART_OK) return status;
     stream->status = DART_OK;
     stream->closed = false;
-    stream->launches = 0;
-    stream->hazards_count = 0;
-    stream->crowded = false;
     stream->chunk = 0;
     stream->used = 0;
     return DART_OK;
@@ -174,9 +259,12 @@ dart_status dart_stream_submit_times(dart_stream *stream, uint32_t times)
     dart_status status = stream_take_failure(stream, device_fault(device), "dart_stream_submit");
     if (status == DART_OK && stream->options.warm)
         return stream_take_failure(stream, warm_up(stream), "dart_stream_submit");
+    assert(stream->parts.count == 1); /* others go part by part */
     if (status == DART_OK)
         status = stream_take_failure(stream, device->backend->stream_submit(device->handle, stream->handle, times), "dart_stream_submit");
     stream->submitted = status == DART_OK;
+    stream->parts.from = 0;
+    stream->parts.to = stream->submitted;
     stream->closed = true;
     return status;
 }
@@ -186,9 +274,7 @@ dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns)
     if (stream == NULL) return DART_INVALID_ARGUMENT;
     dart_device *device = stream->device;
     if (!stream->submitted) return stream->status;
-    dart_status status = device->backend->stream_wait(device->handle, stream->handle, timeout_ns);
-    if (status == DART_OK || device_note(device, status) == DART_DEVICE_LOST) stream->submitted = false;
-    if (status == DART_OK) status = device->backend->stream_elapsed(device->handle, stream->handle, &stream->elapsed_ns);
+    dart_status status = stream_wait_part(stream, timeout_ns, &stream->elapsed_ns);
     stream->timed = stream->timed || status == DART_OK;
     if (status == DART_OK && device->profile != NULL && stream->launches > 0)
         status = trace_report(device, stream->handle, &stream->notes, stream->launches);
@@ -235,14 +321,16 @@ static bool needs_barrier(dart_stream *stream, const backend_launch *launch)
 void stream_launch(dart_stream *stream, backend_launch *launch, const char *call)
 {
     dart_device *device = stream->device;
+    dart_status status = is_cut(stream) ? begin_part(stream) : DART_OK;
     launch->barrier = needs_barrier(stream, launch);
     const launch_note note = trace_note(launch);
-    dart_status status = device_fault(device);
+    if (status == DART_OK) status = device_fault(device);
     if (status == DART_OK && device->profile != NULL) status = trace_keep(device, &stream->notes, stream->launches, &note);
     if (status == DART_OK)
         status = stream->options.warm ? note_need(stream, launch) : device->backend->stream_launch(device->handle, stream->handle, launch);
     if (stream_take_failure(stream, status, call) != DART_OK) return;
     stream->launches++;
+    stream->parts.ends[stream->parts.count - 1] = stream->launches;
     if (stream->options.trace == NULL) return;
     char line[TRACE_LINE];
     trace_describe(&note, line);

@@ -21,13 +21,29 @@ typedef struct buffer_list {
     uint32_t count;
 } buffer_list;
 
+/* A recording that is not to occupy the device for long is cut into parts, submitted one by one; each is a stream of the backend. The scratch
+ * memory is that of the whole. Most recordings are one part. */
+typedef struct stream_parts {
+    void **handles;    /* `made` of them, the first `count` of this recording */
+    uint32_t *ends;    /* launches up to the end of each */
+    uint32_t count, made;
+    uint32_t from, to; /* those in flight */
+    /* Where parts begin: at these launches, which belong to the caller; without any, as stream_pace says. */
+    const uint32_t *cuts;
+    uint32_t cuts_count;
+    double most_work, work; /* of a part, 0: no limit; since the last cut */
+    uint32_t every;         /* a part has at most so many launches, 0: no limit */
+    bool now;               /* the next launch begins a part */
+} stream_parts;
+
 struct dart_stream {
     dart_device *device;
-    void *handle; /* made by backend->stream_create */
+    void *handle; /* made by backend->stream_create: of the part that is being recorded */
     base_report report;
     dart_stream_options options;
     dart_status status; /* sticky */
     bool submitted;     /* a submission may be in flight */
+    stream_parts parts;
     bool closed;        /* the recording has been submitted: ops fail until dart_stream_begin */
     bool timed;         /* elapsed_ns is the time of a finished submission */
     uint64_t elapsed_ns;
@@ -51,4 +67,10 @@ dart_status stream_take_failure(dart_stream *stream, dart_status status, const c
 /* Records the launch. Sets launch->barrier if it depends on a launch since the last barrier, or if one of both keeps the device busy by
  * itself: side by side such launches take the caches from one another, and the steps of training took half as long again. */
 void stream_launch(dart_stream *stream, backend_launch *launch, const char *call);
+/* The launches that follow, about so many, compute `work` operations together, in whatever unit parts.most_work has. */
+void stream_pace(dart_stream *stream, double work, uint32_t launches);
+/* Submits one part. Parts go in their order, from 0 to parts.count - 1; several may be in flight. */
+dart_status stream_submit_part(dart_stream *stream, uint32_t part);
+/* Waits for the first part in flight; *ns: the time it took. */
+dart_status stream_wait_part(dart_stream *stream, uint64_t timeout_ns, uint64_t *ns);
 #endif

@@ -223,6 +223,7 @@ static unsigned transformer_parts_again(uint32_t keep)
 
 static void record_layer(const dart_trainer *trainer, dart_stream *stream, uint32_t layer)
 {
+    trainer_pace_layer(trainer, stream, false);
     if (trainer->config.transformer) {
         const model_transformer_args args = transformer_args(trainer, layer);
         model_transformer_train(stream, &args, MODEL_TRANSFORMER_ALL);
@@ -247,6 +248,7 @@ static dart_status record_forward(const dart_trainer *trainer, dart_stream *stre
                                           .weight = *trainer_weight(trainer, 0, MODEL_EMBEDDING),
                                           .y = trainer_work_tensor(trainer, TRAINER_X, 0)});
     for (uint32_t l = 0; l < c->layers; l++) record_layer(trainer, stream, l);
+    trainer_pace_head(trainer, stream);
     dart_rms_norm(stream, &(dart_rms_norm_args){.T = trainer->rows, .W = c->W, .eps = c->eps,
                                                 .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
                                                 .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM),
@@ -300,6 +302,7 @@ static dart_status record_backward(const dart_trainer *trainer, dart_stream *str
         .up_y = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT), .grad_x = slope,
         .grad_weight = *trainer_gradient(trainer, 0, MODEL_FINAL_NORM)});
     for (uint32_t l = c->layers; l-- > 0;) {
+        trainer_pace_layer(trainer, stream, true);
         if (c->transformer) record_transformer_backward(trainer, stream, l);
         else record_layer_backward(trainer, stream, l);
     }
@@ -314,9 +317,11 @@ static dart_tensor segment_tensor(dart_buffer *buffer) { return (dart_tensor){.b
 
 static dart_status record_begin(const dart_trainer *trainer, dart_stream *stream)
 {
-    for (uint32_t i = 0; i < trainer->segments_count; i++)
+    for (uint32_t i = 0; i < trainer->segments_count; i++) {
+        trainer_pace_bytes(stream, 4 * trainer->segments[i].elements);
         dart_fill(stream, &(dart_fill_args){.T = (uint32_t)(trainer->segments[i].elements / 64), .W = 64,
                                             .y = segment_tensor(trainer->segments[i].grad)});
+    }
     dart_fill(stream, &(dart_fill_args){.T = 1, .W = 1, .y = trainer_shared_tensor(trainer, TRAINER_CORRECT)});
     return dart_fill(stream, &(dart_fill_args){.T = 1, .W = 1, .y = trainer_shared_tensor(trainer, TRAINER_LOSS)});
 }
@@ -343,6 +348,7 @@ static dart_status record_update(const dart_trainer *trainer, dart_stream *strea
     dart_status status = DART_OK;
     for (uint32_t i = 0; i < trainer->segments_count; i++) {
         const trainer_segment *s = &trainer->segments[i];
+        trainer_pace_bytes(stream, 30 * s->elements); /* w, m, v twice, the gradient, a copy */
         dart_adamw_args args = {.elements = s->elements, .decays = s->decays, .w = segment_tensor(s->w), .m = segment_tensor(s->m),
                                 .v = segment_tensor(s->v), .grad = segment_tensor(s->grad),
                                 .scale = trainer_shared_tensor(trainer, TRAINER_SCALE),
@@ -375,6 +381,7 @@ dart_status trainer_record(dart_trainer *trainer, trainer_recording recording, c
     if (trainer->recorded[recording]) return DART_OK;
     dart_status status = *stream != NULL ? DART_OK : dart_stream_create(trainer->device, NULL, stream);
     if (status != DART_OK) return trainer_take(trainer, status, call);
+    trainer_cut(trainer, recording);
     status = dart_stream_begin(*stream);
     if (status == DART_OK) status = record(trainer, recording, *stream);
     trainer->recorded[recording] = status == DART_OK;

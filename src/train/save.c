@@ -45,9 +45,10 @@ static void drop(snapshot *s)
 }
 
 /* Of the first `kinds` of `kept`. The caller drops it, also after a failure. */
-static dart_status take(dart_trainer *trainer, size_t kinds, const char *call, snapshot *s)
+static dart_status take(dart_trainer *trainer, size_t kinds, base_progress *progress, const char *call, snapshot *s)
 {
     s->count = (uint32_t)kinds * trainer->parameters_count;
+    progress->of = 2 * (uint64_t)s->count; /* read, then written */
     s->entries = device_calloc(trainer->device, s->count, sizeof *s->entries);
     s->names = device_calloc(trainer->device, s->count, sizeof *s->names);
     s->values = device_calloc(trainer->device, s->count, sizeof *s->values);
@@ -58,7 +59,8 @@ static dart_status take(dart_trainer *trainer, size_t kinds, const char *call, s
         const model_parameter *p = &trainer->parameters[index].is;
         s->values[i] = device_calloc(trainer->device, (size_t)p->elements, sizeof *s->values[i]);
         if (s->values[i] == NULL) return base_fail(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
-        const dart_status status = dart_trainer_read(trainer, kept[kind].values, index, s->values[i]);
+        dart_status status = base_advance(progress, i > 0, &trainer->report, call);
+        if (status == DART_OK) status = dart_trainer_read(trainer, kept[kind].values, index, s->values[i]);
         if (status != DART_OK) return status;
         s->names[i] = name_entry(kind, p);
         s->entries[i] = (safetensors_tensor){.name = s->names[i].text, .data = s->values[i], .rank = p->rank, .dtype = SAFETENSORS_F32,
@@ -78,11 +80,12 @@ dart_status dart_trainer_export(dart_trainer *trainer, const char *folder)
     REQUIRE(&trainer->report, folder != NULL, "%s: no folder", call);
     const dart_status idle = trainer_idle(trainer, call);
     if (idle != DART_OK) return idle;
-    TRY(take(trainer, 1, call, &s));
+    base_progress progress = {.go_on = trainer->options.go_on, .user = trainer->options.user};
+    TRY(take(trainer, 1, &progress, call, &s));
     path = file_join(folder, "model.safetensors");
     if (path == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
     TRY(model_config_write(&trainer->config, folder, &trainer->report));
-    TRY(safetensors_write(path, s.entries, s.count, &trainer->report));
+    TRY(safetensors_write_with(path, s.entries, s.count, NULL, 0, &progress, &trainer->report));
 fail:
     free(path);
     drop(&s);
@@ -130,7 +133,8 @@ dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const c
     const dart_status idle = trainer_idle(trainer, call);
     if (idle != DART_OK) return idle;
     if (note == NULL) note = "";
-    TRY(take(trainer, COUNT_OF(kept), call, &s));
+    base_progress progress = {.go_on = trainer->options.go_on, .user = trainer->options.user};
+    TRY(take(trainer, COUNT_OF(kept), &progress, call, &s));
     path = file_join(folder, RUN_FILE);
     if (path == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
     snprintf(steps, sizeof steps, "%" PRIu64, trainer->steps);
@@ -140,7 +144,7 @@ dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const c
     snprintf(checksum, sizeof checksum, "%016" PRIx64, sum);
     const safetensors_pair pairs[] = {{"run", RUN_FORMAT}, {"steps", steps}, {"note", note}, {"checksum", checksum}, {"scale", scale}};
     TRY(model_config_write(&trainer->config, folder, &trainer->report));
-    TRY(safetensors_write_with(path, s.entries, s.count, pairs, COUNT_OF(pairs) - !trainer->scales, &trainer->report));
+    TRY(safetensors_write_with(path, s.entries, s.count, pairs, COUNT_OF(pairs) - !trainer->scales, &progress, &trainer->report));
 fail:
     free(path);
     drop(&s);
@@ -159,7 +163,8 @@ static bool read_scale(const char *text, double *scale, uint32_t *good)
 }
 
 /* A file holds what it should, by its checksum. */
-static dart_status check_run(const dart_model_config *config, const safetensors *file, const char *path, base_report *report)
+static dart_status check_run(const dart_model_config *config, const safetensors *file, const char *path, base_progress *progress,
+                             base_report *report)
 {
     const char *format = safetensors_metadata(file, "run"), *steps = safetensors_metadata(file, "steps"),
                *note = safetensors_metadata(file, "note"), *checksum = safetensors_metadata(file, "checksum"),
@@ -175,6 +180,8 @@ static dart_status check_run(const dart_model_config *config, const safetensors 
             if (tensor == NULL || tensor->dtype != SAFETENSORS_F32 || tensor->elements != p.elements)
                 return base_fail(report, DART_BAD_DATA, "%s: no %s of %" PRIu64 " F32", path, name.text, p.elements);
             sum = digest(sum, tensor->data, tensor->bytes);
+            const dart_status status = base_advance(progress, 1, report, path);
+            if (status != DART_OK) return status;
         }
     char expected[24], *end;
     double number;
@@ -190,7 +197,7 @@ static dart_status check_run(const dart_model_config *config, const safetensors 
 }
 
 /* Moments, the number of steps, the loss scale and the note of a checked file. */
-static dart_status go_on(dart_trainer *trainer, const safetensors *file)
+static dart_status go_on(dart_trainer *trainer, const safetensors *file, base_progress *progress, const char *call)
 {
     const char *note = safetensors_metadata(file, "note"), *scale = safetensors_metadata(file, "scale");
     for (uint32_t i = trainer->parameters_count; i < COUNT_OF(kept) * trainer->parameters_count; i++) {
@@ -201,8 +208,9 @@ static dart_status go_on(dart_trainer *trainer, const safetensors *file)
         float *values = device_calloc(trainer->device, (size_t)p->elements, sizeof *values);
         if (values == NULL) return DART_OUT_OF_MEMORY;
         safetensors_to_f32(safetensors_find(file, name.text), 0, (size_t)p->elements, values);
-        const dart_status status = trainer_write_moment(trainer, kept[kind].values, index, values);
+        dart_status status = trainer_write_moment(trainer, kept[kind].values, index, values);
         free(values);
+        if (status == DART_OK) status = base_advance(progress, 1, &trainer->device->report, call);
         if (status != DART_OK) return status;
     }
     trainer->steps = strtoull(safetensors_metadata(file, "steps"), NULL, 10);
@@ -228,9 +236,10 @@ dart_status dart_trainer_resume(dart_device *device, const char *folder, const d
     if (path == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "%s: no memory", call);
     TRY(model_config_load(folder, report, &config));
     TRY(safetensors_open(path, report, &file));
-    TRY(check_run(&config, file, path, report));
-    TRY(trainer_make(device, &config, file, options, call, &made));
-    TRY(go_on(made, file));
+    base_progress progress = trainer_progress(&config, options, 2 * COUNT_OF(kept)); /* checked, then copied */
+    TRY(check_run(&config, file, path, &progress, report));
+    TRY(trainer_make(device, &config, file, options, &progress, call, &made));
+    TRY(go_on(made, file, &progress, call));
     *trainer = made;
     made = NULL;
 fail:

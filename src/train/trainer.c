@@ -95,9 +95,9 @@ static dart_status take_options(dart_trainer *trainer, const dart_trainer_option
 }
 
 /* Values of the file where it has them, else initial ones. */
-static dart_status fill_from(dart_trainer *trainer, const safetensors *file)
+static dart_status fill_from(dart_trainer *trainer, const safetensors *file, base_progress *progress, const char *call)
 {
-    dart_status status = DART_OK;
+    dart_status status = base_advance(progress, 0, &trainer->device->report, call);
     for (uint32_t i = 0; i < trainer->parameters_count && status == DART_OK; i++) {
         const model_parameter *p = &trainer->parameters[i].is;
         const safetensors_tensor *tensor = file != NULL ? model_weights_find(file, p) : NULL;
@@ -107,6 +107,7 @@ static dart_status fill_from(dart_trainer *trainer, const safetensors *file)
         else trainer_initial(trainer, i, values);
         status = trainer_write(trainer, i, values);
         free(values);
+        if (status == DART_OK) status = base_advance(progress, 1, &trainer->device->report, call);
     }
     return status;
 }
@@ -116,21 +117,32 @@ static dart_status clear(dart_trainer *trainer)
 {
     dart_stream *stream = NULL;
     dart_status status = dart_stream_create(trainer->device, NULL, &stream);
-    if (status == DART_OK) status = dart_stream_begin(stream);
+    /* Each in a submission of its own: that of all of a large model would be long. */
     for (uint32_t i = 0; i < trainer->segments_count && status == DART_OK; i++) {
         const trainer_segment *s = &trainer->segments[i];
         dart_buffer *const all[] = {s->w, s->m, s->v, s->grad};
-        for (size_t k = 0; k < COUNT_OF(all) && status == DART_OK; k++)
-            status = dart_fill(stream, &(dart_fill_args){.T = (uint32_t)(s->elements / 64), .W = 64, .y = {.buffer = all[k], .dtype = DART_F32}});
+        for (size_t k = 0; k < COUNT_OF(all) && status == DART_OK; k++) {
+            status = dart_stream_begin(stream);
+            if (status == DART_OK)
+                status = dart_fill(stream, &(dart_fill_args){.T = (uint32_t)(s->elements / 64), .W = 64, .y = {.buffer = all[k], .dtype = DART_F32}});
+            if (status == DART_OK) status = dart_stream_submit(stream);
+            if (status == DART_OK) status = dart_stream_wait(stream, trainer->options.timeout_ns);
+        }
     }
-    if (status == DART_OK) status = dart_stream_submit(stream);
-    if (status == DART_OK) status = dart_stream_wait(stream, trainer->options.timeout_ns);
     dart_stream_destroy(&stream);
     return status;
 }
 
+base_progress trainer_progress(const dart_model_config *config, const dart_trainer_options *options, uint32_t times)
+{
+    base_progress progress = {.go_on = options->go_on, .user = options->user};
+    model_parameter parameter;
+    for (uint32_t i = 0; model_config_parameter(config, i, &parameter); i++) progress.of += times;
+    return progress;
+}
+
 dart_status trainer_make(dart_device *device, const dart_model_config *config, const safetensors *file, const dart_trainer_options *options,
-                         const char *call, dart_trainer **trainer)
+                         base_progress *progress, const char *call, dart_trainer **trainer)
 {
     dart_status status;
     if (config->neox) return base_fail(&device->report, DART_UNSUPPORTED, "%s: GPT-NeoX has no backward pass here, it is for inference only", call);
@@ -146,7 +158,8 @@ dart_status trainer_make(dart_device *device, const dart_model_config *config, c
     TRY(trainer_place(made));
     TRY(trainer_allocate(made));
     TRY(clear(made));
-    TRY(fill_from(made, file));
+    trainer_limit(made);
+    TRY(fill_from(made, file, progress, call));
     TRY(trainer_join(made, call));
     made->options.decays = NULL;
     *trainer = made;
@@ -184,7 +197,8 @@ dart_status dart_trainer_open(dart_device *device, const char *folder, const dar
     TRY(refuse_quantised(device, &config, file, call));
     if (options->add_sma && config.transformer) FAIL(&device->report, DART_INVALID_ARGUMENT, "%s: add_sma is for a Mamba-2", call);
     if (options->add_sma) config.sma = true;
-    TRY(trainer_make(device, &config, file, options, call, trainer));
+    base_progress progress = trainer_progress(&config, options, 1);
+    TRY(trainer_make(device, &config, file, options, &progress, call, trainer));
 fail:
     safetensors_close(&file);
     return status;
@@ -198,7 +212,8 @@ dart_status dart_trainer_create(dart_device *device, const dart_model_config *co
     REQUIRE(&device->report, config != NULL && options != NULL && trainer != NULL,
             "%s: needs a configuration, options and a place for the trainer", call);
     const dart_status status = model_config_check(config, DART_INVALID_ARGUMENT, call, &device->report);
-    return status == DART_OK ? trainer_make(device, config, NULL, options, call, trainer) : status;
+    base_progress progress = trainer_progress(config, options, 1);
+    return status == DART_OK ? trainer_make(device, config, NULL, options, &progress, call, trainer) : status;
 }
 
 void dart_trainer_destroy(dart_trainer **trainer)
@@ -212,6 +227,7 @@ void dart_trainer_destroy(dart_trainer **trainer)
         free(t->work[w]);
     }
     for (int s = 0; s < TRAINER_SHARED_COUNT; s++) dart_buffer_destroy(&t->shared[s]);
+    trainer_forget_slices(t);
     trainer_unplace(t);
     trainer_batch_free(&t->next);
     trainer_batch_free(&t->aside);
@@ -238,27 +254,6 @@ static dart_status put(dart_trainer *trainer, trainer_shared shared, const void 
 static dart_status get(dart_trainer *trainer, trainer_shared shared, void *data, uint64_t elements, const char *call)
 {
     return trainer_take(trainer, dart_buffer_read(trainer->shared[shared], 0, data, elements * 4), call);
-}
-
-static dart_status submit(dart_trainer *trainer, trainer_recording recording, const char *call)
-{
-    dart_status status = trainer_record(trainer, recording, call);
-    if (status != DART_OK) return status;
-    dart_stream *stream = trainer->streams[recording];
-    trainer->under_way[recording] = true;
-    return trainer_take_stream(trainer, stream, dart_stream_submit(stream), call);
-}
-
-/* For all submissions. */
-static dart_status wait(dart_trainer *trainer, const char *call)
-{
-    dart_status status = DART_OK;
-    for (int i = 0; i < TRAINER_RECORDING_COUNT && status == DART_OK; i++) {
-        if (!trainer->under_way[i]) continue;
-        trainer->under_way[i] = false;
-        status = trainer_take_stream(trainer, trainer->streams[i], dart_stream_wait(trainer->streams[i], trainer->options.timeout_ns), call);
-    }
-    return status;
 }
 
 /* Rounded up so that batches with about as many targets use the same recordings. */
@@ -293,9 +288,10 @@ static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, c
     choose_rows(trainer, batch->most);
     if (passes == TRAINER_PASSES) trainer->scaled = scale;
     TRY(put(trainer, TRAINER_SHARE, share, COUNT_OF(share), call));
+    trainer->of = (uint64_t)batch->count * trainer->T;
     for (uint32_t i = 0; i < batch->count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;
-        if (i > 0) TRY(wait(trainer, call));
+        if (i > 0) TRY(trainer_wait(trainer, call));
         if (passes == TRAINER_PASSES)
             TRY(put(trainer, TRAINER_PLAN, batch->plans + i * trainer_plan_elements(trainer), trainer_plan_elements(trainer), call));
         TRY(put(trainer, TRAINER_IDS, batch->ids + first, trainer->T, call));
@@ -303,11 +299,19 @@ static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, c
         if (trainer->options.documents > 0) TRY(put(trainer, TRAINER_CU, batch->cu + i * borders, borders, call));
         TRY(put(trainer, TRAINER_PLACES, batch->places + first, trainer->rows, call));
         TRY(put(trainer, TRAINER_TARGETS, batch->targets + first, trainer->rows, call));
-        if (i == 0) TRY(submit(trainer, TRAINER_BEGIN, call));
-        TRY(submit(trainer, passes, call));
+        if (i == 0) TRY(trainer_submit(trainer, TRAINER_BEGIN, false, call));
+        trainer->done = first;
+        TRY(trainer_submit(trainer, passes, true, call));
     }
 fail:
     return status;
+}
+
+/* A call that go_on ends waits for what is under way, and leaves the trainer as it was but for the gradients. */
+static dart_status after(dart_trainer *trainer, dart_status status, const char *call)
+{
+    const dart_status waited = status == DART_CANCELLED ? trainer_wait(trainer, call) : DART_OK;
+    return waited != DART_OK ? waited : status;
 }
 
 /* Behind the passes: the gradients of all ranks, and their norm, which is under way. */
@@ -315,10 +319,10 @@ static dart_status add_and_norm(dart_trainer *trainer, const char *call)
 {
     dart_status status = DART_OK;
     if (trainer->ranks.count > 0) {
-        TRY(wait(trainer, call));
+        TRY(trainer_wait(trainer, call));
         TRY(trainer_add_gradients(trainer, call));
     }
-    TRY(submit(trainer, TRAINER_NORM, call));
+    TRY(trainer_submit(trainer, TRAINER_NORM, false, call));
 fail:
     return status;
 }
@@ -374,11 +378,11 @@ static dart_status run_aside(dart_trainer *trainer, trainer_recording passes, co
         scale /= 2;
         TRY(run_passes(trainer, passes, &trainer->aside, labels, scale, call));
         if (gradient) TRY(add_and_norm(trainer, call));
-        TRY(wait(trainer, call));
+        TRY(trainer_wait(trainer, call));
         TRY(read_result(trainer, labels, gradient, scale, result, call));
     } while (result->skipped && scale > 1 && isfinite(result->loss));
 fail:
-    return status;
+    return after(trainer, status, call);
 }
 
 dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result)
@@ -406,11 +410,11 @@ static dart_status start(dart_trainer *trainer, double lr, const char *call)
     TRY(put(trainer, TRAINER_HYPER, hyper, COUNT_OF(hyper), call));
     TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, labels, trainer->scale, call));
     TRY(add_and_norm(trainer, call));
-    TRY(submit(trainer, TRAINER_UPDATE, call));
+    TRY(trainer_submit(trainer, TRAINER_UPDATE, false, call));
     trainer->stepping = labels;
     trainer->next.count = 0;
 fail:
-    return status;
+    return after(trainer, status, call);
 }
 
 /* The S of the next step. Source: Micikevicius et al. 2018. */
@@ -432,7 +436,7 @@ static dart_status finish(dart_trainer *trainer, dart_train_result *result, cons
     if (result == NULL) result = &own;
     REQUIRE(&trainer->report, labels > 0, "%s: no step is under way", call);
     trainer->stepping = 0;
-    TRY(wait(trainer, call));
+    TRY(trainer_wait(trainer, call));
     TRY(read_result(trainer, labels, true, trainer->scaled, result, call));
     adapt(trainer, result->skipped);
     if (!result->skipped) trainer->steps++;

@@ -82,6 +82,15 @@ typedef enum trainer_recording {
     TRAINER_RECORDING_COUNT
 } trainer_recording;
 
+/* Where a recording is cut into submissions: at these launches. Found by the times of the first run, and again when one was too long. */
+typedef struct trainer_slices {
+    uint32_t *cuts, count;
+    uint64_t *ns; /* of the parts in the run under way */
+    uint32_t room, done;
+    bool known;     /* the cuts are by measured times */
+    uint32_t again; /* times that cuts were found anew */
+} trainer_slices;
+
 /* A batch as the passes take it: `count` parts of T tokens. */
 typedef struct trainer_batch {
     uint32_t count, room; /* 0: nothing is prepared; parts that there is memory for */
@@ -117,6 +126,10 @@ struct dart_trainer {
     dart_buffer *shared[TRAINER_SHARED_COUNT];
     dart_stream *streams[TRAINER_RECORDING_COUNT];
     bool recorded[TRAINER_RECORDING_COUNT], under_way[TRAINER_RECORDING_COUNT];
+    trainer_slices slices[TRAINER_RECORDING_COUNT];
+    uint64_t slice_ns, longest_ns; /* that a submission should take, UINT64_MAX: no limit; that one has taken */
+    double most_work;              /* operations of a submission before anything is measured; 0: no limit */
+    uint64_t done, of;             /* tokens of the step under way whose passes have run; of all its rows */
     /* Loss and last norm are computed for the tokens with a target only: for a number of rows that holds those of any part of the batch. */
     uint32_t rows;
     trainer_batch next, aside; /* of the step to come; of a call between steps */
@@ -126,9 +139,12 @@ struct dart_trainer {
     void *group;      /* the backend's, of all ranks; NULL: sums go through host memory */
 };
 
-/* A trainer of a checked configuration, with the values of a checked file where that has them, else initial ones; file may be NULL. */
+/* Of a call that visits each parameter so many times. */
+base_progress trainer_progress(const dart_model_config *config, const dart_trainer_options *options, uint32_t times);
+/* A trainer of a checked configuration, with the values of a checked file where that has them, else initial ones; file may be NULL. progress
+ * advances by one a parameter. */
 dart_status trainer_make(dart_device *device, const dart_model_config *config, const safetensors *file, const dart_trainer_options *options,
-                         const char *call, dart_trainer **trainer);
+                         base_progress *progress, const char *call, dart_trainer **trainer);
 
 /* Gives every parameter its place, and makes the buffers. */
 dart_status trainer_place(dart_trainer *trainer);
@@ -160,6 +176,24 @@ dart_status trainer_idle(dart_trainer *trainer, const char *call);
 
 /* Records what is not recorded yet. */
 dart_status trainer_record(dart_trainer *trainer, trainer_recording recording, const char *call);
+
+/* ---- Submissions ---- */
+
+/* How long they may be, by the options and the device. */
+void trainer_limit(dart_trainer *trainer);
+void trainer_forget_slices(dart_trainer *trainer);
+/* Says where a stream that is about to record is cut. */
+void trainer_cut(const dart_trainer *trainer, trainer_recording recording);
+/* Submits a recording, part by part: all but the last two have run when it returns. With `asks` go_on is asked before each part. */
+dart_status trainer_submit(dart_trainer *trainer, trainer_recording recording, bool asks, const char *call);
+/* For all submissions. */
+dart_status trainer_wait(dart_trainer *trainer, const char *call);
+/* What go_on says, of so many things done of so many. DART_CANCELLED does not break the trainer. */
+dart_status trainer_ask(dart_trainer *trainer, uint64_t done, uint64_t of, const char *call);
+/* What the launches that are recorded next do, for the first cuts: a layer, its gradients, the loss, or one launch that moves so many bytes. */
+void trainer_pace_layer(const dart_trainer *trainer, dart_stream *stream, bool backward);
+void trainer_pace_head(const dart_trainer *trainer, dart_stream *stream);
+void trainer_pace_bytes(dart_stream *stream, uint64_t bytes);
 
 /* ---- Several ranks. All of these wait for the other ranks; of a trainer alone they do nothing but copy. ---- */
 

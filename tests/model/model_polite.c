@@ -4,6 +4,8 @@
 
 #include "runtime/device.h"
 
+#include "dartlm/train.h"
+
 enum { TOKENS = 2000, SLICE_MS = 100 };
 #define OPERATION_NS (1 / 100.0)
 #define BYTE_NS (1 / 100.0)
@@ -11,17 +13,22 @@ enum { TOKENS = 2000, SLICE_MS = 100 };
 static struct slow_device {
     const backend *real;
     backend fake;
-    struct { void *stream; double recorded, took; } streams[8];
+    struct { void *stream; double recorded, took; uint32_t launches; } streams[1024];
     double longest, all; /* ns of submissions */
+    double longest_launch;
+    double queued, most_queued; /* ns that the device still has to do */
     uint32_t submissions;
 } slow;
 
 static uint32_t place_of(void *stream)
 {
-    for (uint32_t i = 0; i < COUNT_OF(slow.streams); i++) {
-        if (slow.streams[i].stream == NULL) slow.streams[i].stream = stream;
+    for (uint32_t i = 0; i < COUNT_OF(slow.streams); i++)
         if (slow.streams[i].stream == stream) return i;
-    }
+    for (uint32_t i = 0; i < COUNT_OF(slow.streams); i++)
+        if (slow.streams[i].stream == NULL) {
+            slow.streams[i].stream = stream;
+            return i;
+        }
     fail_msg("too many streams");
     return 0;
 }
@@ -29,7 +36,15 @@ static uint32_t place_of(void *stream)
 static dart_status begin(void *handle, void *stream)
 {
     slow.streams[place_of(stream)].recorded = 0;
+    slow.streams[place_of(stream)].launches = 0;
     return slow.real->stream_begin(handle, stream);
+}
+
+static void destroy(void *handle, void *stream)
+{
+    for (uint32_t i = 0; i < COUNT_OF(slow.streams); i++)
+        if (slow.streams[i].stream == stream) slow.streams[i].stream = NULL;
+    slow.real->stream_destroy(handle, stream);
 }
 
 static dart_status launch(void *handle, void *stream, const backend_launch *l)
@@ -41,6 +56,14 @@ static dart_status launch(void *handle, void *stream, const backend_launch *l)
         struct LinearArgs a;
         memcpy(&a, l->args, sizeof a);
         operations = 2.0 * a.rows * a.inputs * a.outputs;
+    } else if (strcmp(name, "linear_backward_x") == 0) {
+        struct LinearBackwardXArgs a;
+        memcpy(&a, l->args, sizeof a);
+        operations = 2.0 * a.rows * a.inputs * a.outputs;
+    } else if (strcmp(name, "linear_backward_weight") == 0) {
+        struct LinearBackwardWeightArgs a;
+        memcpy(&a, l->args, sizeof a);
+        operations = 2.0 * a.rows * a.inputs * a.outputs;
     } else if (strcmp(name, "sma") == 0) {
         struct SmaArgs a;
         memcpy(&a, l->args, sizeof a);
@@ -50,7 +73,10 @@ static dart_status launch(void *handle, void *stream, const backend_launch *l)
         memcpy(&a, l->args, sizeof a);
         operations = 4.0 * a.B * a.L * a.H * a.D * a.C;
     }
-    slow.streams[place_of(stream)].recorded += operations * OPERATION_NS + bytes * BYTE_NS;
+    const double ns = operations * OPERATION_NS + bytes * BYTE_NS;
+    slow.streams[place_of(stream)].recorded += ns;
+    slow.streams[place_of(stream)].launches++;
+    slow.longest_launch = fmax(slow.longest_launch, ns);
     return slow.real->stream_launch(handle, stream, l);
 }
 
@@ -61,7 +87,15 @@ static dart_status submit(void *handle, void *stream, uint32_t times)
     slow.longest = fmax(slow.longest, slow.streams[at].took);
     slow.all += slow.streams[at].took;
     slow.submissions++;
+    slow.queued += slow.streams[at].took;
+    slow.most_queued = fmax(slow.most_queued, slow.queued);
     return slow.real->stream_submit(handle, stream, times);
+}
+
+static dart_status wait(void *handle, void *stream, uint64_t timeout_ns)
+{
+    slow.queued -= slow.streams[place_of(stream)].took;
+    return slow.real->stream_wait(handle, stream, timeout_ns);
 }
 
 static dart_status elapsed(void *handle, void *stream, uint64_t *ns)
@@ -78,6 +112,8 @@ static void slow_down(void)
     slow.fake.stream_launch = launch;
     slow.fake.stream_submit = submit;
     slow.fake.stream_elapsed = elapsed;
+    slow.fake.stream_destroy = destroy;
+    slow.fake.stream_wait = wait;
     device->backend = &slow.fake;
 }
 
@@ -140,9 +176,71 @@ static void submissions_are_short(void **unused)
     device->backend = slow.real;
 }
 
+/* ---- Training ---- */
+
+enum { ROWS = 2, ROW = 512, VOCABULARY = 4096 };
+
+typedef struct asker {
+    uint32_t calls, most; /* go_on says no at call `most` */
+    uint64_t done, of;
+} asker;
+
+static bool ask(void *user, uint64_t done, uint64_t of)
+{
+    asker *a = user;
+    assert_true(done <= of);
+    a->done = done;
+    a->of = of;
+    return a->calls++ != a->most;
+}
+
+/* The first step of a trainer is cut by assumptions, those that follow by the times of it. */
+static void training_is_short(void **unused)
+{
+    (void)unused;
+    static int32_t ids[2 * ROWS * ROW];
+    static const struct { const char *preset; bool transformer; uint32_t keep; } models[] = {{"dart-130m", false, 0}, {"dart-130m", false, 3},
+                                                                                              {"mamba2-370m", false, 1}, {"", true, 0}};
+    const dart_train_batch batch = {.count = 2, .ids = ids, .targets = ids};
+    slow_down();
+    for (size_t k = 0; k < COUNT_OF(models); k++) {
+        memset(slow.streams, 0, sizeof slow.streams);
+        dart_model_config config = {.transformer = true, .W = 768, .H = 12, .P = 64, .G = 12, .F = 2048, .base = 10000, .eps = 1e-5f};
+        if (!models[k].transformer) must(dart_config_preset(models[k].preset, &config), "dart_config_preset");
+        config.layers = 6;
+        config.V = VOCABULARY;
+        asker a = {.most = UINT32_MAX};
+        const dart_trainer_options options = {.B = ROWS, .L = ROW, .weights = DART_STORAGE_BF16, .keep = models[k].keep, .go_on = ask, .user = &a};
+        dart_trainer *trainer = NULL;
+        must(dart_trainer_create(device, &config, &options, &trainer), "dart_trainer_create");
+        assert_true(a.calls > config.layers && a.done == a.of);
+        uint32_t first = 0, submissions = 0;
+        for (int step = 0; step < 4; step++) {
+            slow.longest = slow.all = slow.longest_launch = 0;
+            slow.queued = slow.most_queued = 0;
+            slow.submissions = 0;
+            a.calls = 0;
+            must(dart_trainer_step(trainer, &batch, 1e-3, NULL), "dart_trainer_step");
+            submissions = slow.submissions;
+            if (step == 0) first = submissions;
+            print_message("  step %d: %u submissions, %.1f ms on average, %.1f the longest, %.1f the longest launch\n", step, submissions,
+                          slow.all / submissions / 1e6, slow.longest / 1e6, slow.longest_launch / 1e6);
+            assert_true(slow.longest <= SLICE_MS * 1e6);
+            assert_int_equal(a.of, 2 * ROWS * ROW);
+            assert_true(a.calls > 4 && a.calls < submissions);
+            assert_true(slow.most_queued <= 2 * SLICE_MS * 1e6); /* what a frame waits for */
+        }
+        assert_true(submissions < first);
+        assert_true(slow.all / submissions > SLICE_MS * 1e6 / 4); /* and not for nothing */
+        assert_true((double)dart_trainer_longest(trainer) <= SLICE_MS * 1e6);
+        dart_trainer_destroy(&trainer);
+    }
+    device->backend = slow.real;
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(submissions_are_short)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(submissions_are_short), cmocka_unit_test(training_is_short)};
     const dart_context_options options = {.without_vulkan = true, .without_cuda = true, .with_null = true};
     if (dart_context_create(&options, &context) != DART_OK || dart_device_open(context, &(dart_device_options){.spec = "null"}, &device) != DART_OK)
         return 1;

@@ -2,6 +2,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "train_cases.h"
 
+#include "train/trainer.h"
+
 #include <unistd.h>
 
 #define WEIGHT_TOLERANCE 1e-5 /* relative L2 after 20 steps; fp32 differs by 2.5e-7 */
@@ -120,6 +122,117 @@ static void share_a_device(void **unused)
     free(read);
     free(expected);
     free(logits);
+}
+
+/* Steps in many submissions leave the bits of steps in few, and end where go_on says so, without a trace but in the gradients. */
+typedef struct asker {
+    uint32_t calls, most; /* go_on says no at call `most` */
+} asker;
+
+static bool ask(void *user, uint64_t done, uint64_t of)
+{
+    asker *a = user;
+    assert_true(done <= of);
+    return a->calls++ != a->most;
+}
+
+static void goes_in_parts(void **unused)
+{
+    (void)unused;
+    int32_t ids[2 * SMALL_B * SMALL_L], targets[2 * SMALL_B * SMALL_L];
+    small_batch(ids, targets, 5);
+    small_batch(ids + SMALL_B * SMALL_L, targets + SMALL_B * SMALL_L, 6);
+    const dart_train_batch batch = {.count = 2, .ids = ids, .targets = targets};
+    for (uint32_t keep = 0; keep <= 3; keep += 3) {
+        asker a = {.most = UINT32_MAX};
+        dart_trainer *whole = make_small((dart_trainer_options){.seed = 7, .clip = 1, .keep = keep, .slice_ms = UINT32_MAX}, true);
+        dart_trainer *parts = make_small((dart_trainer_options){.seed = 7, .clip = 1, .keep = keep, .go_on = ask, .user = &a}, true);
+        dart_train_result result, expected;
+        assert_true(a.calls > 0);
+        parts->most_work = 1; /* a launch a submission, on any device */
+        parts->slice_ns = 1;
+        for (uint32_t step = 0; step < 3; step++) {
+            a.calls = 0;
+            must_train(whole, dart_trainer_step(whole, &batch, 1e-2, &expected), "step");
+            must_train(parts, dart_trainer_step(parts, &batch, 1e-2, &result), "step");
+            assert_true(result.loss == expected.loss && result.norm == expected.norm && result.correct == expected.correct);
+            assert_same_bits(whole, parts, DART_TRAIN_WEIGHT);
+            assert_same_bits(whole, parts, DART_TRAIN_SQUARE);
+            const uint32_t ends[] = {0, a.calls / 2, a.calls - 1};
+            quiet = true;
+            for (size_t i = 0; i < COUNT_OF(ends); i++) {
+                const asker all = a;
+                a = (asker){.most = ends[i]};
+                assert_int_equal(dart_trainer_step(parts, &batch, 1e-2, &result), DART_CANCELLED);
+                assert_int_equal(a.calls, ends[i] + 1);
+                assert_int_equal(dart_trainer_steps(parts), step + 1);
+                a = (asker){.most = ends[i]};
+                const dart_status status = dart_trainer_evaluate(parts, &batch, &result);
+                assert_int_equal(status, a.calls > ends[i] ? DART_CANCELLED : DART_OK);
+                a = all;
+            }
+            quiet = false;
+            assert_same_bits(whole, parts, DART_TRAIN_WEIGHT);
+        }
+        bool done = false;
+        a = (asker){.most = UINT32_MAX};
+        must_train(parts, dart_trainer_prepare(parts, &batch), "prepare");
+        must_train(parts, dart_trainer_start(parts, 1e-2), "start");
+        while (!done) must_train(parts, dart_trainer_poll(parts, &done), "poll");
+        must_train(parts, dart_trainer_finish(parts, &result), "finish");
+        must_train(whole, dart_trainer_step(whole, &batch, 1e-2, &expected), "step");
+        assert_same_bits(whole, parts, DART_TRAIN_WEIGHT);
+        dart_trainer_destroy(&whole);
+        dart_trainer_destroy(&parts);
+    }
+}
+
+/* A run that is not written to its end leaves the one before. */
+static void files_can_be_ended(void **unused)
+{
+    (void)unused;
+    int32_t ids[SMALL_B * SMALL_L], targets[SMALL_B * SMALL_L];
+    char folder[] = "model_training.XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    asker a = {.most = UINT32_MAX};
+    const dart_trainer_options options = {.B = SMALL_B, .L = SMALL_L, .seed = 7, .go_on = ask, .user = &a};
+    dart_trainer *trainer = make_small(options, true), *resumed = NULL;
+    small_batch(ids, targets, 5);
+    const dart_train_batch batch = {.ids = ids, .targets = targets};
+    train_once(trainer, &batch);
+    a.calls = 0;
+    must_train(trainer, dart_trainer_save(trainer, folder, "first"), "save");
+    const uint32_t ends[] = {0, a.calls / 2, a.calls - 1};
+    a = (asker){.most = UINT32_MAX};
+    must(dart_trainer_resume(device, folder, &options, &resumed), "resume");
+    const uint32_t last = a.calls - 1;
+    assert_same_bits(trainer, resumed, DART_TRAIN_SQUARE);
+    dart_trainer_destroy(&resumed);
+    const uint64_t bytes = dart_device_bytes(device);
+    quiet = true;
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        a = (asker){.most = ends[i]};
+        assert_int_equal(dart_trainer_save(trainer, folder, "second"), DART_CANCELLED);
+        assert_int_equal(a.calls, ends[i] + 1);
+        a = (asker){.most = last * (uint32_t)i / 2};
+        assert_int_equal(dart_trainer_resume(device, folder, &options, &resumed), DART_CANCELLED);
+        assert_null(resumed);
+        assert_int_equal(dart_device_bytes(device), bytes);
+        a = (asker){.most = 0};
+        assert_int_equal(dart_trainer_export(trainer, folder), DART_CANCELLED);
+    }
+    quiet = false;
+    a = (asker){.most = UINT32_MAX};
+    must(dart_trainer_resume(device, folder, &options, &resumed), "resume");
+    assert_string_equal(dart_trainer_note(resumed), "first");
+    dart_trainer_destroy(&resumed);
+    dart_trainer_destroy(&trainer);
+    char path[64];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_int_equal(remove(path), 0);
+    snprintf(path, sizeof path, "%s/training.safetensors", folder);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(folder), 0); /* and nothing else was in it */
 }
 
 /* What was trained is loaded for inference, and says the same; a Mamba-2 goes on as a DART from where it was. */
@@ -388,6 +501,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(scale_adapts),           cmocka_unit_test(gradients_between_steps), cmocka_unit_test(resumes_in_f16),
         cmocka_unit_test(gradients_agree), cmocka_unit_test(steps_agree), cmocka_unit_test(learns), cmocka_unit_test(exports),
         cmocka_unit_test(refuses),         cmocka_unit_test(skips),       cmocka_unit_test(share_a_device),
+        cmocka_unit_test(goes_in_parts),   cmocka_unit_test(files_can_be_ended),
         cmocka_unit_test(goes_ahead),      cmocka_unit_test(packed_gradients_agree), cmocka_unit_test(packs),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));

@@ -95,7 +95,7 @@ static int write_tokens(task *t)
     const safetensors_tensor tensor = {
         .name = "tokens", .data = t->list.ids, .dtype = narrow ? SAFETENSORS_U16 : SAFETENSORS_U32, .rank = 1, .shape = {t->list.count}};
     if (base_report_init(&session.report, NULL) != DART_OK) return cli_fail_memory();
-    const dart_status status = safetensors_write_with(t->out, &tensor, 1, pairs, t->info.eos >= 0 ? 2 : 1, &session.report);
+    const dart_status status = safetensors_write_with(t->out, &tensor, 1, pairs, t->info.eos >= 0 ? 2 : 1, NULL, &session.report);
     const int result = status == DART_OK ? CLI_OK : cli_fail_file(&session, status);
     base_report_destroy(&session.report);
     return result;

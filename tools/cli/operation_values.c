@@ -91,7 +91,7 @@ int operation_example(operation *o, cli_session *session, const char *path)
     snprintf(S, sizeof S, "%" PRIu32, o->settings.S);
     if (result == CLI_OK) {
         const safetensors_pair pair = {"S", S};
-        const dart_status status = safetensors_write_with(path, entries, count, &pair, 1, &session->report);
+        const dart_status status = safetensors_write_with(path, entries, count, &pair, 1, NULL, &session->report);
         if (status != DART_OK) result = cli_fail_file(session, status);
     }
     for (size_t i = 0; i < count; i++) free((void *)(uintptr_t)entries[i].data);

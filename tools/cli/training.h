@@ -72,6 +72,8 @@ int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_mode
     {"save", 0, ARGS_U32, "N", &(o).save, "the run after every N steps, by default 512", 1, 0, false}, \
     {"steps", 0, ARGS_U32, "N", &(o).steps, "only the first N, with the rates of all", 1, 0, false}, \
     {"keep", 0, ARGS_U32, "LEVEL", &(o).adam.keep, "what is kept for the backward pass, 0 (default) to 3", 0, 3, false}, \
+    {"slice-ms", 0, ARGS_U32, "N", &(o).adam.slice_ms, \
+     "how long one submission may occupy a GPU, by default 100;\n4294967295: no limit", 0, 0, false}, \
     {"every", 0, ARGS_U32, "N", &(o).every, "report every Nth step", 1, 0, false}, \
     {"validate", 0, ARGS_U32, "N", &(o).validate, "after every N steps, by default 512", 1, 0, false}, \
     {"ranks", 0, ARGS_FLAG, NULL, &(o).ranked, \

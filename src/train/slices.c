@@ -1,0 +1,197 @@
+/* Submissions of a trainer: none occupies the device for longer than slice_ms says, where a launch does not. */
+#include "trainer.h"
+
+#include "runtime/stream.h"
+
+#include <stdlib.h>
+
+enum { DEFAULT_SLICE_MS = 100, MOST_CUTS_AGAIN = 8, AHEAD = 2 };
+/* Launches, about: of a layer, of its gradients, of the loss. They say where a unit that is too much work is cut, before times are known. */
+enum { LAYER_LAUNCHES = 12, BACKWARD_LAUNCHES = 30, HEAD_LAUNCHES = 6 };
+
+void trainer_limit(dart_trainer *trainer)
+{
+    const dart_device_info *info = &trainer->device->info;
+    const uint32_t wanted = trainer->options.slice_ms;
+    trainer->slice_ns = UINT64_MAX;
+    /* A processor's submissions keep no screen waiting. Launches that are profiled are timed in one submission. */
+    if (wanted == UINT32_MAX || info->type == DART_DEVICE_CPU || trainer->device->profile != NULL) return;
+    trainer->slice_ns = (uint64_t)(wanted != 0 ? wanted : DEFAULT_SLICE_MS) * 1000000;
+    trainer->most_work = DEVICE_SLICE_SHARE * (double)trainer->slice_ns * 1e-9 * device_assumed_rate(info);
+}
+
+void trainer_forget_slices(dart_trainer *trainer)
+{
+    for (int i = 0; i < TRAINER_RECORDING_COUNT; i++) {
+        free(trainer->slices[i].cuts);
+        free(trainer->slices[i].ns);
+    }
+}
+
+static double layer_work(const dart_trainer *trainer)
+{
+    double context;
+    const double token = model_config_work(&trainer->config, trainer->config.S, trainer->sma, &context);
+    return trainer->T * (token + context * trainer->options.L / 2);
+}
+
+void trainer_pace_layer(const dart_trainer *trainer, dart_stream *stream, bool backward)
+{
+    const double work = layer_work(trainer);
+    if (!backward) stream_pace(stream, work, LAYER_LAUNCHES);
+    else stream_pace(stream, (trainer->options.keep > 0 ? 3 : 2) * work, BACKWARD_LAUNCHES);
+}
+
+void trainer_pace_bytes(dart_stream *stream, uint64_t bytes) { stream_pace(stream, (double)bytes, 1); }
+
+void trainer_pace_head(const dart_trainer *trainer, dart_stream *stream)
+{
+    stream_pace(stream, 6.0 * trainer->rows * trainer->config.W * trainer->config.V, HEAD_LAUNCHES);
+}
+
+dart_status trainer_ask(dart_trainer *trainer, uint64_t done, uint64_t of, const char *call)
+{
+    const dart_trainer_options *o = &trainer->options;
+    if (o->go_on == NULL || o->go_on(o->user, done, of)) return DART_OK;
+    return base_fail(&trainer->report, DART_CANCELLED, "%s: ended by go_on", call);
+}
+
+/* ---- Cuts by measured times ---- */
+
+static bool add_cut(uint32_t *cuts, uint32_t *count, uint32_t at)
+{
+    if (at == 0 || (*count > 0 && cuts[*count - 1] >= at)) return false;
+    cuts[(*count)++] = at;
+    return true;
+}
+
+/* Joins parts that are short together, and cuts those that are too long by the number of their launches. `cuts` has room for all launches. */
+static uint32_t plan_cuts(const dart_trainer *trainer, const dart_stream *stream, const trainer_slices *s, uint32_t *cuts)
+{
+    const double most = DEVICE_SLICE_SHARE * (double)trainer->slice_ns;
+    double joined = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < stream->parts.count; i++) {
+        const uint32_t begin = i > 0 ? stream->parts.ends[i - 1] : 0, launches = stream->parts.ends[i] - begin;
+        const double ns = (double)s->ns[i];
+        if (joined + ns > most) {
+            add_cut(cuts, &count, begin);
+            joined = 0;
+        }
+        joined += ns;
+        if (s->ns[i] <= trainer->slice_ns) continue;
+        const uint32_t pieces = ns / most < launches ? (uint32_t)(ns / most) + 1 : launches;
+        for (uint32_t k = 1; k < pieces; k++) add_cut(cuts, &count, begin + (uint32_t)((uint64_t)launches * k / pieces));
+    }
+    return count;
+}
+
+/* The run of a recording has ended: are its cuts good? Else the next submission records it with others. */
+static dart_status judge(dart_trainer *trainer, trainer_recording recording)
+{
+    trainer_slices *s = &trainer->slices[recording];
+    dart_stream **stream = &trainer->streams[recording];
+    const stream_parts *parts = &(*stream)->parts;
+    bool long_one = false;
+    for (uint32_t i = 0; i < parts->count; i++) {
+        const uint32_t begin = i > 0 ? parts->ends[i - 1] : 0;
+        long_one = long_one || (s->ns[i] > trainer->slice_ns && parts->ends[i] > begin + 1);
+    }
+    const bool joins = !s->known && parts->count > 1;
+    s->known = true;
+    if (trainer->slice_ns == UINT64_MAX || (!joins && !long_one) || s->again == MOST_CUTS_AGAIN) return DART_OK;
+    uint32_t *cuts = device_calloc(trainer->device, (*stream)->launches, sizeof *cuts);
+    if (cuts == NULL) return DART_OUT_OF_MEMORY;
+    s->count = plan_cuts(trainer, *stream, s, cuts);
+    s->again++;
+    free(s->cuts);
+    s->cuts = cuts;
+    trainer->recorded[recording] = false;
+    dart_stream_destroy(stream); /* frees the parts */
+    return DART_OK;
+}
+
+/* ---- Submitting and waiting ---- */
+
+void trainer_cut(const dart_trainer *trainer, trainer_recording recording)
+{
+    const trainer_slices *s = &trainer->slices[recording];
+    stream_parts *parts = &trainer->streams[recording]->parts;
+    parts->cuts = s->cuts;
+    parts->cuts_count = s->count;
+    parts->most_work = s->known ? 0 : trainer->most_work;
+}
+
+/* For the first part under way. */
+static dart_status wait_part(dart_trainer *trainer, trainer_recording recording, uint64_t timeout_ns, const char *call)
+{
+    trainer_slices *s = &trainer->slices[recording];
+    dart_stream *stream = trainer->streams[recording];
+    uint64_t ns = 0;
+    dart_status status;
+    if (trainer->device->profile != NULL) { /* one part: reports its launches */
+        status = dart_stream_wait(stream, timeout_ns);
+        if (status == DART_OK) status = dart_stream_elapsed(stream, &ns);
+    } else status = stream_wait_part(stream, timeout_ns, &ns);
+    if (status == DART_TIMEOUT && timeout_ns == 0) return status;
+    if (status != DART_OK) return trainer_take_stream(trainer, stream, status, call);
+    s->ns[s->done++] = ns;
+    trainer->longest_ns = base_larger(trainer->longest_ns, ns);
+    return DART_OK;
+}
+
+dart_status trainer_submit(dart_trainer *trainer, trainer_recording recording, bool asks, const char *call)
+{
+    dart_status status;
+    trainer_slices *s = &trainer->slices[recording];
+    TRY(trainer_record(trainer, recording, call));
+    dart_stream *stream = trainer->streams[recording];
+    const uint32_t count = stream->parts.count;
+    if (count > s->room) {
+        uint64_t *grown = realloc(s->ns, count * sizeof *grown);
+        if (grown == NULL) return trainer_take(trainer, base_fail(&trainer->device->report, DART_OUT_OF_MEMORY, "no host memory"), call);
+        s->ns = grown;
+        s->room = count;
+    }
+    s->done = 0;
+    trainer->under_way[recording] = true;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i >= AHEAD) TRY(wait_part(trainer, recording, trainer->options.timeout_ns, call));
+        if (asks) TRY(trainer_ask(trainer, trainer->done + (uint64_t)trainer->T * i / count, trainer->of, call));
+        TRY(trainer_take_stream(trainer, stream, stream_submit_part(stream, i), call));
+    }
+fail:
+    return status;
+}
+
+dart_status trainer_wait(dart_trainer *trainer, const char *call)
+{
+    dart_status status = DART_OK;
+    for (int i = 0; i < TRAINER_RECORDING_COUNT && status == DART_OK; i++) {
+        if (!trainer->under_way[i]) continue;
+        while (status == DART_OK && trainer->streams[i]->submitted)
+            status = wait_part(trainer, (trainer_recording)i, trainer->options.timeout_ns, call);
+        trainer->under_way[i] = false;
+        if (status == DART_OK && trainer->slices[i].done == trainer->streams[i]->parts.count)
+            status = trainer_take(trainer, judge(trainer, (trainer_recording)i), call);
+    }
+    return status;
+}
+
+dart_status dart_trainer_poll(dart_trainer *trainer, bool *done)
+{
+    static const char call[] = "dart_trainer_poll";
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&trainer->report, done != NULL, "%s: no place for the answer", call);
+    *done = true;
+    if (trainer->broken != DART_OK) return trainer->broken;
+    for (int i = 0; i < TRAINER_RECORDING_COUNT; i++)
+        while (trainer->under_way[i] && trainer->streams[i]->submitted) {
+            const dart_status status = wait_part(trainer, (trainer_recording)i, 0, call);
+            if (status == DART_TIMEOUT) *done = false;
+            if (status != DART_OK) return status == DART_TIMEOUT ? DART_OK : status;
+        }
+    return DART_OK;
+}
+
+uint64_t dart_trainer_longest(const dart_trainer *trainer) { return trainer != NULL ? trainer->longest_ns : 0; }
