@@ -268,6 +268,20 @@ DART_API uint64_t dart_buffer_bytes(const dart_buffer *buffer);
 DART_API dart_status dart_buffer_write(dart_buffer *buffer, uint64_t offset, const void *data, uint64_t bytes);
 DART_API dart_status dart_buffer_read(const dart_buffer *buffer, uint64_t offset, void *data, uint64_t bytes);
 
+/* Memory that others use as well, by a POSIX file descriptor: CUDA, OpenGL, another Vulkan device or process, on the same GPU. Who writes and who
+ * reads must be ordered by the caller, e.g. by dart_stream_wait.
+ * DART_UNSUPPORTED with the reason where the device cannot: exported by Vulkan devices with VK_KHR_external_memory_fd (an adopted one must have
+ * it switched on), imported by those and by CUDA. */
+DART_API dart_status dart_buffer_create_shared(dart_device *device, uint64_t bytes, dart_buffer **buffer);
+/* Of a buffer that dart_buffer_create_shared made. *fd: the caller's to close, or to give to an import, which takes it. *allocated: bytes of the
+ * memory behind it, for APIs that ask (VkMemoryAllocateInfo.allocationSize, CUDA_EXTERNAL_MEMORY_HANDLE_DESC.size, glImportMemoryFdEXT); the
+ * buffer begins at its start. The handle is of the type OPAQUE_FD. The memory lives until the buffer and all imports are gone. */
+DART_API dart_status dart_buffer_export(dart_buffer *buffer, int *fd, uint64_t *allocated);
+/* A buffer of `bytes` bytes on such memory, from dart_buffer_export with the same bytes or from another API, whose memory must not be of a dedicated
+ * allocation. Takes fd when it succeeds. Not counted by dart_device_bytes. A Vulkan device takes what was allocated for a storage buffer of the same
+ * bytes on the same driver; else DART_INVALID_ARGUMENT or what the driver says. fd must be a handle of memory: a driver need not notice another. */
+DART_API dart_status dart_buffer_import(dart_device *device, int fd, uint64_t allocated, uint64_t bytes, dart_buffer **buffer);
+
 /* A tensor is a view of a buffer: where it starts and how far apart its tokens lie. buffer == NULL: absent. */
 typedef struct dart_tensor {
     dart_buffer *buffer;

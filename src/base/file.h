@@ -51,6 +51,11 @@ dart_status file_writer_close(file_writer **writer);
 /* Gives up what was written. Accepts NULL. */
 void file_writer_destroy(file_writer **writer);
 
+/* Another descriptor of what fd is of, for those who take theirs; -1 without one, and on Windows. */
+int file_copy_descriptor(int fd);
+/* Accepts -1. */
+void file_close_descriptor(int fd);
+
 /* A file that one program at a time has: made where it is missing, and never removed or written. The system releases it when the program ends,
  * however it ends. DART_IO with the number of the process that has it, where the system tells. On POSIX the program that has it must not open
  * the file elsewhere, and where a file system knows no locks every program gets it. */

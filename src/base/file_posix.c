@@ -289,3 +289,10 @@ dart_status file_take_lock(const char *path, base_report *report, file_handle *h
     if (known) return base_fail(report, DART_IO, "cannot lock %s: process %ld has it", path, (long)holder.l_pid);
     return base_fail(report, DART_IO, "cannot lock %s: another program has it", path);
 }
+
+int file_copy_descriptor(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 0); }
+
+void file_close_descriptor(int fd)
+{
+    if (fd >= 0) close(fd);
+}

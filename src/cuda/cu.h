@@ -85,6 +85,19 @@ typedef struct CUlaunchConfig {
 #define CU_CALL
 #endif
 
+typedef struct CUextMemory_st *CUexternalMemory;
+enum { CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1 };
+typedef struct CUexternalMemoryHandleDesc {
+    int type;
+    union { int fd; void *pointers[2]; } handle;
+    unsigned long long size;
+    unsigned flags, reserved[16];
+} CUexternalMemoryHandleDesc;
+typedef struct CUexternalMemoryBufferDesc {
+    unsigned long long offset, size;
+    unsigned flags, reserved[16];
+} CUexternalMemoryBufferDesc;
+
 /* Member, symbol, parameters. */
 #define CU_FUNCTIONS(X) \
     X(cuInit, "cuInit", (unsigned flags)) \
@@ -112,6 +125,10 @@ typedef struct CUlaunchConfig {
     X(cuMemFree, "cuMemFree_v2", (CUdeviceptr address)) \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (CUdeviceptr to, const void *from, size_t bytes, CUstream stream)) \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *to, CUdeviceptr from, size_t bytes, CUstream stream)) \
+    X(cuImportExternalMemory, "cuImportExternalMemory", (CUexternalMemory *memory, const CUexternalMemoryHandleDesc *desc)) \
+    X(cuExternalMemoryGetMappedBuffer, "cuExternalMemoryGetMappedBuffer", \
+      (CUdeviceptr *address, CUexternalMemory memory, const CUexternalMemoryBufferDesc *desc)) \
+    X(cuDestroyExternalMemory, "cuDestroyExternalMemory", (CUexternalMemory memory)) \
     X(cuStreamCreate, "cuStreamCreate", (CUstream *stream, unsigned flags)) \
     X(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream)) \
     X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream stream)) \
@@ -272,9 +289,11 @@ dart_status cu_check(cu_device *device, CUresult result, const char *function);
 
 typedef struct cu_memory {
     CUdeviceptr address;
+    CUexternalMemory external; /* imported; NULL: the device's own */
 } cu_memory;
 dart_status cu_memory_create(void *device, uint64_t bytes, void **memory);
 void cu_memory_destroy(void *device, void *memory);
+dart_status cu_memory_create_shared(void *device, uint64_t bytes, int descriptor, uint64_t allocated, void **memory);
 dart_status cu_memory_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes);
 dart_status cu_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
 dart_status cu_warm(void *device, const backend_code *code);

@@ -13,6 +13,7 @@ const backend cuda_backend = {
     .device_create = cu_device_create,
     .device_destroy = cu_device_destroy,
     .memory_create = cu_memory_create,
+    .memory_create_shared = cu_memory_create_shared,
     .memory_destroy = cu_memory_destroy,
     .memory_write = cu_memory_write,
     .memory_read = cu_memory_read,

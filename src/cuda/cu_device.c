@@ -1,6 +1,8 @@
 /* Contexts, kernels and memory of a device. */
 #include "cu.h"
 
+#include "base/file.h"
+
 #include <stdlib.h>
 
 /* By slot: how each row is launched. */
@@ -229,13 +231,38 @@ dart_status cu_memory_create(void *device, uint64_t bytes, void **memory)
     return DART_OK;
 }
 
+dart_status cu_memory_create_shared(void *device, uint64_t bytes, int descriptor, uint64_t allocated, void **memory)
+{
+    cu_device *d = device;
+    if (descriptor < 0) return base_fail(d->report, DART_UNSUPPORTED, "cuda: memory is imported only; a Vulkan device makes and exports it");
+    dart_status status = cu_enter(d);
+    if (status != DART_OK) return status;
+    const int copy = file_copy_descriptor(descriptor); /* an import that succeeds takes it */
+    const CUexternalMemoryHandleDesc in = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .handle.fd = copy, .size = allocated};
+    const CUexternalMemoryBufferDesc range = {.size = bytes};
+    cu_memory *made = calloc(1, sizeof *made);
+    if (made == NULL || copy < 0) status = base_fail(d->report, DART_OUT_OF_MEMORY, "cuda: no host memory, or descriptor %d is not open", descriptor);
+    if (status == DART_OK) status = CU(d, cuImportExternalMemory, &made->external, &in);
+    if (status != DART_OK) file_close_descriptor(copy);
+    TRY(status);
+    TRY(CU(d, cuExternalMemoryGetMappedBuffer, &made->address, made->external, &range));
+    cu_leave(d);
+    *memory = made;
+    return DART_OK;
+fail:
+    cu_leave(d);
+    cu_memory_destroy(d, made);
+    return status;
+}
+
 void cu_memory_destroy(void *device, void *memory)
 {
     cu_device *d = device;
     cu_memory *m = memory;
     if (m == NULL) return;
     if (d->driver->cuCtxPushCurrent(d->context) == CUDA_SUCCESS) {
-        d->driver->cuMemFree(m->address);
+        if (m->address != 0) d->driver->cuMemFree(m->address);
+        if (m->external != NULL) d->driver->cuDestroyExternalMemory(m->external);
         cu_leave(d);
     }
     free(m);

@@ -75,6 +75,11 @@ typedef struct backend {
     dart_status (*memory_write)(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes);
     dart_status (*memory_read)(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
 
+    /* Optional: memory with a POSIX file descriptor. memory_create_shared with descriptor -1 makes what can be exported, else takes that of
+     * `allocated` bytes; DART_UNSUPPORTED where the device can do one of them only. */
+    dart_status (*memory_create_shared)(void *device, uint64_t bytes, int descriptor, uint64_t allocated, void **memory);
+    dart_status (*memory_export)(void *device, void *memory, int *descriptor, uint64_t *allocated);
+
     dart_status (*stream_create)(void *device, void **stream);
     void (*stream_destroy)(void *device, void *stream);
     dart_status (*stream_begin)(void *device, void *stream);

@@ -1,5 +1,7 @@
 #include "device.h"
 
+#include "base/file.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,6 +41,59 @@ dart_status dart_buffer_create(dart_device *device, uint64_t bytes, dart_buffer 
 fail:
     dart_buffer_destroy(&made);
     return status;
+}
+
+/* ---- By file descriptor ---- */
+
+static dart_status create_shared(dart_device *device, uint64_t bytes, int fd, uint64_t allocated, dart_buffer **buffer, const char *call)
+{
+    if (device->backend->memory_create_shared == NULL)
+        return base_fail(&device->report, DART_UNSUPPORTED, "%s: %s shares no memory by descriptors", call, device->info.name);
+    dart_buffer *made = device_calloc(device, 1, sizeof *made);
+    dart_status status = DART_OK;
+    if (made == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    made->device = device;
+    made->wrapped = true; /* until there is memory to count */
+    TRY(device_fault(device));
+    TRY(device_note(device, device->backend->memory_create_shared(device->handle, bytes, fd, allocated, &made->memory)));
+    made->bytes = bytes;
+    made->wrapped = fd >= 0;
+    made->shared = fd < 0;
+    if (made->shared) atomic_fetch_add(&device->bytes, bytes);
+    else file_close_descriptor(fd); /* the backend has a copy */
+    *buffer = made;
+    made = NULL;
+fail:
+    dart_buffer_destroy(&made);
+    return status;
+}
+
+dart_status dart_buffer_create_shared(dart_device *device, uint64_t bytes, dart_buffer **buffer)
+{
+    static const char call[] = "dart_buffer_create_shared";
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, buffer != NULL && bytes > 0, "%s: needs a size and a place for the buffer", call);
+    return create_shared(device, bytes, -1, 0, buffer, call);
+}
+
+dart_status dart_buffer_export(dart_buffer *buffer, int *fd, uint64_t *allocated)
+{
+    if (buffer == NULL) return DART_INVALID_ARGUMENT;
+    dart_device *device = buffer->device;
+    REQUIRE(&device->report, fd != NULL && allocated != NULL, "dart_buffer_export: no place for the descriptor or its size");
+    REQUIRE(&device->report, buffer->shared, "dart_buffer_export: the buffer is not of dart_buffer_create_shared");
+    const dart_status status = device_fault(device);
+    return status != DART_OK ? status : device_note(device, device->backend->memory_export(device->handle, buffer->memory, fd, allocated));
+}
+
+dart_status dart_buffer_import(dart_device *device, int fd, uint64_t allocated, uint64_t bytes, dart_buffer **buffer)
+{
+    static const char call[] = "dart_buffer_import";
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, buffer != NULL && fd >= 0, "%s: needs a descriptor and a place for the buffer", call);
+    REQUIRE(&device->report, bytes > 0 && bytes <= allocated, "%s: %llu bytes of %llu", call, (unsigned long long)bytes,
+            (unsigned long long)allocated);
+    return create_shared(device, bytes, fd, allocated, buffer, call);
 }
 
 void dart_buffer_destroy(dart_buffer **buffer)

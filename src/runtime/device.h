@@ -26,6 +26,7 @@ struct dart_buffer {
     void *memory;
     uint64_t bytes;
     bool wrapped; /* memory of the caller's, not counted */
+    bool shared;  /* can be exported */
 };
 
 /* Opens device `within` of an instance. own: the device destroys the instance, which on failure is done at once. */

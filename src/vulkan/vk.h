@@ -43,6 +43,7 @@ typedef struct vk_instance_table {
 #undef VK_MEMBER
     /* NULL where there is none: */
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR;
+    PFN_vkGetPhysicalDeviceExternalBufferProperties vkGetPhysicalDeviceExternalBufferProperties;
     PFN_vkCreateDebugUtilsMessengerEXT vkCreateDebugUtilsMessengerEXT;
     PFN_vkDestroyDebugUtilsMessengerEXT vkDestroyDebugUtilsMessengerEXT;
 } vk_instance_table;
@@ -71,6 +72,7 @@ typedef struct vk_adapter {
     bool size_control_extension; /* else in the core, or absent */
     bool portability_subset;
     const char *priority_extension; /* by which queues have global priorities; NULL: there is none */
+    bool shares;   /* buffers by file descriptor */
     bool timeline; /* of an adopted device: timeline semaphores are switched on */
     uint64_t offset_alignment; /* of storage buffers */
 } vk_adapter;
@@ -92,7 +94,7 @@ typedef struct vk_features {
 typedef struct vk_wanted {
     vk_features features;
     void *first; /* of the features, linked */
-    const char *extensions[6];
+    const char *extensions[8];
     uint32_t extensions_count, required_count;
 } vk_wanted;
 
@@ -246,6 +248,8 @@ dart_status vk_fail(vk_device *device, VkResult result, const char *call);
 #define VK_BUFFER_USAGE \
     (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
 dart_status vk_memory_create(void *device, uint64_t bytes, void **memory);
+dart_status vk_memory_create_shared(void *device, uint64_t bytes, int descriptor, uint64_t allocated, void **memory);
+dart_status vk_memory_export(void *device, void *memory, int *descriptor, uint64_t *allocated);
 void vk_memory_destroy(void *device, void *memory);
 /* A type among `allowed` bits with all flags of need, most of `want`, none of `avoid`; UINT32_MAX without any. */
 uint32_t vk_memory_type(const vk_device *device, uint32_t allowed, VkMemoryPropertyFlags need,

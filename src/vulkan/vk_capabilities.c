@@ -40,6 +40,7 @@ typedef struct extension_set {
     bool portability_subset;
     bool matrix, matrix2, bfloat16;
     bool priority_khr, priority_ext;
+    bool memory_fd;
     bool multiprocessors_nv, multiprocessors_amd; /* the driver tells how many there are */
 } extension_set;
 
@@ -65,6 +66,7 @@ static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevi
             if (strcmp(name, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME) == 0) set.size_control = true;
             if (strcmp(name, VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME) == 0) set.priority_khr = true;
             if (strcmp(name, VK_EXT_GLOBAL_PRIORITY_EXTENSION_NAME) == 0) set.priority_ext = true;
+            if (strcmp(name, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) == 0) set.memory_fd = true;
             if (strcmp(name, "VK_KHR_portability_subset") == 0) set.portability_subset = true;
             if (strcmp(name, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) == 0) set.matrix = true;
             if (strcmp(name, VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME) == 0) set.matrix2 = true;
@@ -81,6 +83,7 @@ static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevi
 static void keep_enabled_extensions(const dart_vulkan_adopt_args *host, extension_set *set)
 {
     set->size_control = set->size_control && is_enabled(host, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+    set->memory_fd = set->memory_fd && is_enabled(host, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
     set->matrix = set->matrix && is_enabled(host, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
     set->matrix2 = set->matrix2 && is_enabled(host, VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME);
     set->bfloat16 = set->bfloat16 && is_enabled(host, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME);
@@ -278,6 +281,20 @@ static bool find_matrices(const vk_instance *instance, vk_adapter *adapter, bool
     return sixteen;
 }
 
+/* Memory of buffers goes out and comes in as it is: on few devices only as an allocation of each buffer's own. */
+static bool shares_buffers(const vk_instance *instance, VkPhysicalDevice handle)
+{
+    const VkExternalMemoryFeatureFlags both = VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT | VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
+    const VkPhysicalDeviceExternalBufferInfo info = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
+                                                     .usage = VK_BUFFER_USAGE,
+                                                     .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkExternalBufferProperties can = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
+    if (instance->vk.vkGetPhysicalDeviceExternalBufferProperties == NULL) return false;
+    instance->vk.vkGetPhysicalDeviceExternalBufferProperties(handle, &info, &can);
+    const VkExternalMemoryFeatureFlags flags = can.externalMemoryProperties.externalMemoryFeatures;
+    return (flags & both) == both && (flags & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT) == 0;
+}
+
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter)
 {
     dart_device_info *info = &adapter->info;
@@ -304,6 +321,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     const bool size_control = core_size_control || extensions.size_control;
     adapter->size_control_extension = extensions.size_control && !core_size_control;
     adapter->portability_subset = extensions.portability_subset;
+    adapter->shares = extensions.memory_fd && shares_buffers(instance, handle);
     adapter->priority_extension = extensions.priority_khr   ? VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME
                                   : extensions.priority_ext ? VK_EXT_GLOBAL_PRIORITY_EXTENSION_NAME
                                                             : NULL;
@@ -469,6 +487,7 @@ VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *a
     vk_wanted wanted;
     vk_capabilities_wanted(adapter, capabilities, &wanted);
     if (low_priority) wanted.extensions[wanted.extensions_count++] = adapter->priority_extension;
+    if (adapter->shares) wanted.extensions[wanted.extensions_count++] = VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME;
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                      .pNext = wanted.first,
                                      .queueCreateInfoCount = 1,

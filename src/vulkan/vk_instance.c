@@ -121,6 +121,7 @@ static VkResult create_handle(vk_instance *instance, bool validation)
 #define VK_LOAD(name) instance->vk.name = (PFN_##name)vkGetInstanceProcAddr(instance->handle, #name);
     VK_INSTANCE_FUNCTIONS(VK_LOAD)
     VK_LOAD(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+    VK_LOAD(vkGetPhysicalDeviceExternalBufferProperties)
     if (messages) {
         VK_LOAD(vkCreateDebugUtilsMessengerEXT)
         VK_LOAD(vkDestroyDebugUtilsMessengerEXT)

@@ -1,5 +1,7 @@
 #include "vk.h"
 
+#include "base/file.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +90,12 @@ static void place(vk_memory *memory, vk_block *block, uint64_t offset, vk_memory
     *link = memory;
 }
 
+/* Memory by file descriptor: -1 makes what can be exported, else `allocated` bytes are imported. */
+typedef struct sharing {
+    int descriptor;
+    uint64_t allocated;
+} sharing;
+
 static void block_free(vk_device *device, vk_block *block)
 {
     if (block == NULL) return;
@@ -95,15 +103,15 @@ static void block_free(vk_device *device, vk_block *block)
     free(block);
 }
 
-/* *call: which function of Vulkan the result is from. */
-static VkResult block_create(vk_device *device, uint64_t bytes, uint32_t type, vk_block **out, const char **call)
+/* next: of VkMemoryAllocateInfo. *call: which function of Vulkan the result is from. */
+static VkResult block_create(vk_device *device, uint64_t bytes, uint32_t type, const void *next, vk_block **out, const char **call)
 {
     vk_block *block = calloc(1, sizeof(*block));
     if (block == NULL) return VK_ERROR_OUT_OF_HOST_MEMORY;
     block->bytes = bytes;
     block->type = type;
     const VkMemoryAllocateInfo info = {
-        .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .allocationSize = bytes, .memoryTypeIndex = type};
+        .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = next, .allocationSize = bytes, .memoryTypeIndex = type};
     *call = "vkAllocateMemory";
     VkResult result = device->vk.vkAllocateMemory(device->handle, &info, NULL, &block->memory);
     if (result != VK_SUCCESS) block->memory = VK_NULL_HANDLE;
@@ -143,9 +151,9 @@ static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs,
         const uint32_t heap = device->adapter->memory.memoryTypes[type].heapIndex;
         if (needs->size > device->adapter->memory.memoryHeaps[heap].size) continue;
         vk_block *block = NULL;
-        if (shares) result = block_create(device, BLOCK_BYTES, type, &block, call);
+        if (shares) result = block_create(device, BLOCK_BYTES, type, NULL, &block, call);
         if (block == NULL && result != VK_ERROR_DEVICE_LOST)
-            result = block_create(device, needs->size, type, &block, call);
+            result = block_create(device, needs->size, type, NULL, &block, call);
         if (block != NULL) {
             place(memory, block, 0, &block->first);
             return VK_SUCCESS;
@@ -155,9 +163,34 @@ static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs,
     return result;
 }
 
-dart_status vk_memory_create(void *self, uint64_t bytes, void **out)
+/* A block of its own, of the one type that both ends choose; in the device's own memory where it has some. */
+static VkResult find_shared_place(vk_device *device, const VkMemoryRequirements *needs, const sharing *how, vk_memory *memory, const char **call)
 {
-    vk_device *device = self;
+    const VkExportMemoryAllocateInfo out = {.sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
+                                            .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    const int copy = how->descriptor >= 0 ? file_copy_descriptor(how->descriptor) : -1; /* an import that succeeds takes it */
+    const VkImportMemoryFdInfoKHR in = {.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR,
+                                        .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT,
+                                        .fd = copy};
+    uint32_t type = UINT32_MAX;
+    /* The first choice that there is: with as many bytes as are never small. */
+    for (uint32_t n = 0; n < CHOICES && type == UINT32_MAX; n++) type = choose_type(device, needs->memoryTypeBits, SMALL_BYTES + 1, n);
+    vk_block *block = NULL;
+    memory->size = needs->size;
+    if (type == UINT32_MAX || (how->descriptor >= 0 && copy < 0)) {
+        file_close_descriptor(copy);
+        return type == UINT32_MAX ? VK_ERROR_OUT_OF_DEVICE_MEMORY : VK_ERROR_INVALID_EXTERNAL_HANDLE;
+    }
+    const VkResult result =
+        block_create(device, needs->size, type, how->descriptor < 0 ? (const void *)&out : (const void *)&in, &block, call);
+    if (result == VK_SUCCESS) place(memory, block, 0, &block->first);
+    else if (strcmp(*call, "vkAllocateMemory") == 0) file_close_descriptor(copy);
+    return result;
+}
+
+/* how: NULL for a buffer of the device alone. */
+static dart_status create(vk_device *device, uint64_t bytes, const sharing *how, void **out)
+{
     dart_status status = vk_device_check(device);
     if (status != DART_OK) return status;
     if (bytes > UINT64_MAX - BACKEND_ALIGN || base_round_up(bytes, 4) > device->adapter->max_buffer_bytes)
@@ -168,16 +201,22 @@ dart_status vk_memory_create(void *self, uint64_t bytes, void **out)
     /* 16-bit elements are read and written by the word, the last odd one too. */
     memory->bytes = base_round_up(bytes, 4);
     memory->usage = VK_BUFFER_USAGE;
+    const VkExternalMemoryBufferCreateInfo external = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+                                                       .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
     const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+                                     .pNext = how != NULL ? &external : NULL,
                                      .size = memory->bytes,
                                      .usage = VK_BUFFER_USAGE,
                                      .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
     VK_MAKE(device, vkCreateBuffer, memory->buffer, (device->handle, &info, NULL, &memory->buffer));
     VkMemoryRequirements needs;
     device->vk.vkGetBufferMemoryRequirements(device->handle, memory->buffer, &needs);
+    if (how != NULL && how->descriptor >= 0 && how->allocated != needs.size)
+        FAIL(device->report, DART_INVALID_ARGUMENT, "a shared buffer of %llu bytes lies in memory of %llu here, not of %llu",
+             (unsigned long long)bytes, (unsigned long long)needs.size, (unsigned long long)how->allocated);
     base_lock(&device->mutexes[VK_MUTEX_MEMORY]);
     const char *call = "vkAllocateMemory";
-    const VkResult result = find_place(device, &needs, memory, &call);
+    const VkResult result = how != NULL ? find_shared_place(device, &needs, how, memory, &call) : find_place(device, &needs, memory, &call);
     base_unlock(&device->mutexes[VK_MUTEX_MEMORY]);
     if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY)
         FAIL(device->report, DART_OUT_OF_MEMORY, "%s: VK_ERROR_OUT_OF_DEVICE_MEMORY for %llu bytes", call,
@@ -188,6 +227,36 @@ dart_status vk_memory_create(void *self, uint64_t bytes, void **out)
     return DART_OK;
 fail:
     vk_memory_destroy(device, memory);
+    return status;
+}
+
+dart_status vk_memory_create(void *self, uint64_t bytes, void **out) { return create(self, bytes, NULL, out); }
+
+dart_status vk_memory_create_shared(void *self, uint64_t bytes, int descriptor, uint64_t allocated, void **out)
+{
+    vk_device *device = self;
+    const sharing how = {descriptor, allocated};
+    if (!device->adapter->shares)
+        return base_fail(device->report, DART_UNSUPPORTED,
+                         "%s: VK_KHR_external_memory_fd is not there or not switched on, or wants an allocation for each buffer",
+                         device->adapter->info.name);
+    return create(device, bytes, &how, out);
+}
+
+dart_status vk_memory_export(void *self, void *handle, int *descriptor, uint64_t *allocated)
+{
+    vk_device *device = self;
+    const vk_memory *memory = handle;
+    dart_status status = vk_device_check(device);
+    if (status != DART_OK) return status;
+    const VkMemoryGetFdInfoKHR info = {.sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
+                                       .memory = memory->block->memory,
+                                       .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    int fd = -1;
+    VK(device, vkGetMemoryFdKHR, (device->handle, &info, &fd));
+    *descriptor = fd;
+    *allocated = memory->block->bytes;
+fail:
     return status;
 }
 
