@@ -128,8 +128,8 @@ typedef struct dart_state_options {
     uint32_t S;            /* chunk size; 0: the configuration's. It may differ from the chunk size of training. Not for a Transformer. */
     bool no_sma;           /* switch state-memory attention off (the paper's ablation); no effect on other models */
     uint32_t max_piece;    /* the most tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
-    uint32_t memory_block; /* memories of a sequence that are allocated together (a block); 0: as many as there are, up to 1024
-                              tokens, then half as many, at least for 1024 tokens; more if a call needs more. Of a
+    uint32_t memory_block; /* memories of a sequence that are allocated together (a block); 0: the first block has room for 1024
+                              tokens, each later one for half as many memories as there are; more if a call needs more. Of a
                               Transformer: tokens by which its cache of keys and values grows */
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { FEW_TOKENS = 1024 };
+enum { FIRST_BLOCK_TOKENS = 1024 };
 
 static void destroy_block(dart_state *state, memory_block *block)
 {
@@ -106,9 +106,7 @@ dart_status model_memories_reserve(dart_state *state, uint64_t count, const char
     for (;;) {
         const uint64_t have = model_memories_room(state);
         if (have >= count) return DART_OK;
-        /* Small ones first: a short sequence is not to allocate more than the keys and values of its tokens would take. */
-        const uint64_t usual = base_ceil_div(FEW_TOKENS, state->S);
-        const uint64_t growth = have < usual ? base_larger(have, 1) : base_larger(usual, have / 2);
+        const uint64_t growth = base_larger(base_ceil_div(FIRST_BLOCK_TOKENS, state->S), have / 2);
         const uint64_t wanted = state->block != 0 ? state->block : base_larger(growth, count - have);
         const dart_status status = add_block(state, (uint32_t)base_larger(1, base_smaller(wanted, most)));
         if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, call);

@@ -257,25 +257,6 @@ static void counts_bytes(void **unused)
     dart_model_destroy(&model);
 }
 
-/* A sequence that grows chunk by chunk never has more than twice the memory that it uses. */
-static void short_sequences_take_little(void **unused)
-{
-    (void)unused;
-    enum { CHUNKS = 140 }; /* of 8 tokens: beyond 1,024 */
-    static const int32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    dart_model *model = model_of(&small, NULL);
-    dart_state *state = state_of(model, NULL);
-    for (uint32_t i = 1; i <= CHUNKS; i++) {
-        must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = small.S}), "dart_prefill");
-        const uint64_t used = dart_state_bytes(state, DART_STATE_MEMORIES_USED), allocated = dart_state_bytes(state, DART_STATE_MEMORIES);
-        if (used == 0 || allocated < used || allocated > 2 * used)
-            fail_msg("%u memories: %llu bytes used, %llu allocated", i, (unsigned long long)used, (unsigned long long)allocated);
-    }
-    assert_true(state->blocks_count <= 10); /* each is a launch */
-    dart_state_destroy(&state);
-    dart_model_destroy(&model);
-}
-
 /* ---- Long calls tell how far they are, and end when asked to ---- */
 
 typedef struct asker {
@@ -409,7 +390,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(failures_ahead_change_nothing),
         cmocka_unit_test(ends_at_the_last_position),
         cmocka_unit_test(counts_bytes),
-        cmocka_unit_test(short_sequences_take_little),
         cmocka_unit_test(loading_can_be_ended),
         cmocka_unit_test(warming_can_be_ended),
         cmocka_unit_test(saving_and_loading_can_be_ended),
