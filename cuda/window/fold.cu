@@ -5,6 +5,27 @@
 #include "lib/eight.cuh"
 #include "window.cuh"
 
+// What becomes of the window of sequence b.
+struct Fold {
+    bool folds;    // the window goes into the matrices
+    bool closes;   // ... and its chunk ends, whose memory goes into the run
+    uint32_t n, m; // tokens in the window; the number of the chunk
+};
+
+__device__ __forceinline__ Fold fold_of(const window_fold_args &args, const int32_t *seq, uint32_t b)
+{
+    const bool every = args.flags & IS_EVERY, fresh = args.flags & IS_FRESH, step = !every && !fresh;
+    const Piece piece = piece_of(seq + args.seq_at, args.flags, 1, b);
+    Fold fold;
+    fold.n = fresh ? 0 : piece.position % args.S % WINDOW + (step ? 1 : 0);
+    fold.m = piece.position / args.S;
+    const bool ends = step && (piece.position + 1) % args.S == 0;
+    fold.closes = ends && (args.flags & HAS_OPEN) != 0;
+    const bool in_run = fold.closes && fold.m >= args.first && fold.m - args.first < args.count;
+    fold.folds = (every || piece.count != 0) && (!step || fold.n == WINDOW || ends) && (fold.closes ? in_run : (args.flags & IS_LATER) == 0);
+    return fold;
+}
+
 KERNEL_FUNCTION(window_fold, simt)
 {
     __shared__ WindowShared shared;
@@ -15,15 +36,13 @@ KERNEL_FUNCTION(window_fold, simt)
     constexpr uint32_t parts = MAX_STATE / 32; // columns of a lane
     const uint32_t N = args.N, P = args.P, lane = threadIdx.x % 32;
     const size_t pitch = size_t(args.H) * P + size_t(args.G) * N;
-    const bool has_open = args.flags & HAS_OPEN, every = args.flags & IS_EVERY, fresh = args.flags & IS_FRESH, step = !every && !fresh;
+    const bool has_open = args.flags & HAS_OPEN;
     FOR_TILES(tile) {
         const uint32_t h = tile % args.H, b = tile / args.H, g = h / (args.H / args.G);
-        const Piece piece = piece_of(INTS(window_fold, seq) + args.seq_at, args.flags, 1, b);
-        const uint32_t n = fresh ? 0 : piece.position % args.S % WINDOW + (step ? 1 : 0), m = piece.position / args.S;
-        const bool ends = step && (piece.position + 1) % args.S == 0, closes = ends && has_open;
-        const bool in_run = closes && m >= args.first && m - args.first < args.count;
-        if ((!every && piece.count == 0) || (step && n < WINDOW && !ends)) continue;
-        if (closes ? !in_run : (args.flags & IS_LATER) != 0) continue;
+        const Fold fold = fold_of(args, INTS(window_fold, seq), b);
+        if (!fold.folds) continue;
+        const uint32_t n = fold.n, m = fold.m;
+        const bool closes = fold.closes;
 
         weigh_slots(shared, steps, args.H, b, h, n);
         const float keep = exp_below(shared.log_decay_of_all),
@@ -93,15 +112,13 @@ __device__ __forceinline__ void fold_half(const window_fold_args &args, const Cu
     float *hin_scale = FLOATS(window_fold, hin_scale), *scale = FLOATS(window_fold, scale);
     const uint32_t lane = threadIdx.x % 32, word = threadIdx.x % team, first_row = threadIdx.x / team * own_rows;
     const size_t pitch = size_t(args.H) * P + size_t(args.G) * N;
-    const bool has_open = args.flags & HAS_OPEN, every = args.flags & IS_EVERY, fresh = args.flags & IS_FRESH, step = !every && !fresh;
+    const bool has_open = args.flags & HAS_OPEN;
     for (uint32_t tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
         const uint32_t h = tile % args.H, b = tile / args.H, g = h / (args.H / args.G);
-        const Piece piece = piece_of(INTS(window_fold, seq) + args.seq_at, args.flags, 1, b);
-        const uint32_t n = fresh ? 0 : piece.position % args.S % WINDOW + (step ? 1 : 0), m = piece.position / args.S;
-        const bool ends = step && (piece.position + 1) % args.S == 0, closes = ends && has_open;
-        const bool in_run = closes && m >= args.first && m - args.first < args.count;
-        if ((!every && piece.count == 0) || (step && n < WINDOW && !ends)) continue;
-        if (closes ? !in_run : (args.flags & IS_LATER) != 0) continue;
+        const Fold fold = fold_of(args, INTS(window_fold, seq), b);
+        if (!fold.folds) continue;
+        const uint32_t n = fold.n, m = fold.m;
+        const bool closes = fold.closes;
 
         const size_t own = (size_t(tile) * N + first_row) * P + 8 * word;
         float4 now[own_rows][2], old[own_rows][2];
