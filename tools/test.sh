@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # Builds everything and runs all tests.
 #
-#   tools/test.sh [--quick] [--no-setup]
+#   tools/test.sh [--all] [--seed N] [--quick] [--no-setup]
 #
+#   --all       all of it; otherwise a part of what drivers compile for minutes is drawn, anew each time
+#   --seed N    draws what seed N draws
 #   --quick     the tests that need neither sanitizers nor Vulkan drivers
 #   --no-setup  install nothing: what is missing stops the build, or its tests are skipped
+#
+# What is drawn: of the tests with the label `drawn`, one in five, so that any five seeds in a row have all of them; of the cases of conformance
+# on SwiftShader and lavapipe, so many that each row of the kernel table that they reach runs. The summary says how much that was.
 #
 # First tools/setup.sh --test installs what is missing. Then: build/ (Release) with all tests on the CPU, SwiftShader
 # and lavapipe under the Khronos validation layer, and every kernel through the compilers of Intel, Adreno, NVIDIA (NVK)
@@ -20,6 +25,7 @@ jobs=$(nproc 2>/dev/null || echo 2)
 passed=0
 failed=0
 skipped=0
+seed=$(($(date +%s) % 1000000))
 around=()
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -44,9 +50,9 @@ step() {
     return 1
 }
 
-# Configures and builds a preset. A build that fails counts as one failed test.
+# Configures, with the remaining arguments, and builds preset $1. A build that fails counts as one failed test.
 build() {
-    step "configure $1" cmake --preset "$1" && step "build $1" cmake --build --preset "$1" -j "$jobs"
+    step "configure $1" cmake --preset "$@" && step "build $1" cmake --build --preset "$1" -j "$jobs"
 }
 
 # Runs CTest in folder $2 with the remaining arguments and counts what it says; $1 names the run.
@@ -79,6 +85,36 @@ run_tests() {
         /NOT RUN: / { sub(/.*NOT RUN: /, ""); print run ": " test ": " $0 }' \
         "$folder/Testing/Temporary/LastTest.log" 2>/dev/null | sort -u >>"$work/reasons"
     say "$name: $ok passed, $bad failed, $none skipped in $((SECONDS - start)) s"
+}
+
+# Chooses by $seed among the tests with the label `drawn` of folder $1, those of about the same length against one another. Leaves the names of
+# the others in $work/left.
+draw_tests() {
+    ctest --test-dir "$1" --show-only=json-v1 -L '^drawn$' >"$work/labelled" && python3 - "$work/labelled" "$seed" >"$work/left" <<'PYTHON'
+import json
+import sys
+
+
+def cost(test):
+    return next((value["value"] for value in test["properties"] if value["name"] == "COST"), 0)
+
+
+with open(sys.argv[1], encoding="utf-8") as listed:
+    tests = sorted(json.load(listed)["tests"], key=lambda test: (-cost(test), test["name"]))
+for number, test in enumerate(tests):
+    if (number // 5 + number + int(sys.argv[2])) % 5:
+        print(test["name"])
+PYTHON
+}
+
+# What was left out, into $work/reasons: the tests of draw_tests, and what the tests of conformance in folder $1 say of the cases that they drew.
+note_drawn() {
+    {
+        echo "drawn with seed $seed, all of it with --all: without the tests $(xargs <"$work/left")"
+        awk -v seed="$seed" '/^DRAWN: / { runs += $2; of += $4; tests++ }
+            END { if (tests) printf "drawn with seed %s: %d of %d runs of a case in a variant, in %d tests\n", seed, runs, of, tests }' \
+            "$1/Testing/Temporary/LastTest.log"
+    } >>"$work/reasons"
 }
 
 # Counts as one test. 77: nothing was found, but not everything was looked for.
@@ -136,25 +172,37 @@ summary() {
 }
 
 main() {
-    local quick= setup=yes
+    local quick= setup=yes all= kernels=ON
     : >"$work/reasons"
-    for argument; do
-        case $argument in
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --all) all=yes ;;
+        --seed) seed=${2:-}; shift ;;
         --quick) quick=yes ;;
         --no-setup) setup= ;;
         -h | --help) usage; exit 0 ;;
         *) usage >&2; exit 2 ;;
         esac
+        shift
     done
+    case $seed in '' | *[!0-9]*) usage >&2; exit 2 ;; esac
     if [ -n "$setup" ]; then
         tools/setup.sh --build --test || exit 1
     fi
     export CTEST_OUTPUT_ON_FAILURE=1
-    if build release; then
+    # Without a GPU nothing here runs the kernels of CUDA: that they compile is all that is asked.
+    if [ -e /dev/nvidiactl ]; then kernels=OFF; fi
+    if build release "-DDARTLM_CUDA_QUICK=$kernels"; then
         if [ -n "$quick" ]; then
             run_tests "tests" build -LE 'swiftshader|lavapipe|compilers|consumer'
-        else
+        elif [ -n "$all" ]; then
             run_tests "tests" build
+        elif draw_tests build; then
+            DARTLM_DRAW=$seed run_tests "tests" build -E "^($(paste -sd '|' "$work/left"))\$"
+            note_drawn build
+        else
+            echo "tests: no draw" >>"$work/failed"
+            failed=$((failed + 1))
         fi
     fi
     # Without compile commands the build has failed, and says so.

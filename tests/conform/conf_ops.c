@@ -1,8 +1,10 @@
 /* Every op in every variant against the oracle, and the devices against one another:
- * conf_ops [--filter TEXT]... [--without TEXT] [--skip VARIANT] [--all VARIANT] [--seed N] [--minimum-limits] DEVICE_SPEC... One test a device;
- * cases that did not run are listed. Without --seed every run has inputs of its own; what it prints says which. A variant that is skipped runs only
- * where the device chooses its rows. With --all it is a failure when a case launches a kernel that has a row of that name and does not run
- * in that row as well. */
+ * conf_ops [--filter TEXT]... [--without TEXT] [--skip VARIANT] [--all VARIANT] [--seed N] [--turns N] [--minimum-limits] DEVICE_SPEC...
+ * One test a device; cases that did not run are listed. Without --seed every run has inputs of its own; what it prints says which. A
+ * variant that is skipped runs only where the device chooses its rows. With --all it is a failure when a case launches a kernel that has a row of that name and does not run
+ * in that row as well. DARTLM_DRAW=SEED in the environment: on a Vulkan device only some cases run, in some variants, so many that each row
+ * runs whose turn it is; one row in N has it with --turns N, and N seeds, one after the other, have all rows that all cases run. A line
+ * "DRAWN: 12 of 345 ..." says how many. --all has no say then. */
 #include "conform.h"
 #include "runtime/kernel.h"
 
@@ -35,6 +37,10 @@ static size_t devices_count;
 static json_t *results; /* of all filters */
 static bool minimum_limits;
 static const char *every, *without; /* of --all and --without */
+static bool draw;
+static uint64_t draw_seed;
+static uint32_t turns = 1; /* of --turns */
+static json_int_t drawn[3]; /* runs, of so many, rows that they launch; of all filters */
 
 /* The first two or three numbers with a dot between them; 0.0.0 without any. */
 static void read_version(const char *text, long version[3])
@@ -139,7 +145,7 @@ static void one_device(void **state)
     for (size_t i = 0; i < json_array_size(results); i++) {
         const json_t *result = json_array_get(results, i);
         if (!is_of(result, device)) continue;
-        if (every != NULL) missing += count_missing(result, device);
+        if (every != NULL && !draw) missing += count_missing(result, device);
         const char *status = text_of(result, "status");
         const bool bad = strcmp(status, "failed") == 0;
         char name[256];
@@ -178,7 +184,8 @@ static bool run(const char *const *specs, const char *filter, const char *skip, 
     json_error_t error;
     if (file == NULL) return false;
     const conform_options options = {.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .without = without,
-                                     .skip = skip, .json = true, .seed = seed, .minimum_limits = minimum_limits};
+                                     .skip = skip, .json = true, .seed = seed, .minimum_limits = minimum_limits,
+                                     .draw = draw, .draw_seed = draw_seed, .draw_turns = turns};
     conform_all(context, &options, file);
     rewind(file);
     json_t *report = json_loadf(file, 0, &error);
@@ -187,6 +194,9 @@ static bool run(const char *const *specs, const char *filter, const char *skip, 
     const json_t *part = json_object_get(report, "results");
     const bool whole = part != NULL && (filter == NULL || json_array_size(part) > 0) &&
                        json_array_extend(results, json_object_get(report, "results")) == 0;
+    drawn[0] += json_integer_value(json_object_get(report, "runs"));
+    drawn[1] += json_integer_value(json_object_get(report, "runs_of"));
+    drawn[2] += json_integer_value(json_object_get(report, "rows"));
     if (part != NULL && !whole) fprintf(stderr, "no case is called '%s'\n", filter);
     json_decref(report);
     return whole;
@@ -212,6 +222,8 @@ int main(int argc, char **argv)
             every = argv[++i];
         } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
             seed = strtoull(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--turns") == 0 && i + 1 < argc) {
+            turns = (uint32_t)strtoul(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--minimum-limits") == 0) {
             minimum_limits = true;
         } else if (devices_count == MAX_DEVICES) {
@@ -228,6 +240,9 @@ int main(int argc, char **argv)
         }
         dart_device_destroy(&device);
     }
+    const char *draw_text = getenv("DARTLM_DRAW");
+    draw = draw_text != NULL && devices_count > 0 && devices[0].backend == DART_BACKEND_VULKAN;
+    if (draw) draw_seed = strtoull(draw_text, NULL, 10);
     int status = 77;
     printf("seed %llu\n", (unsigned long long)seed);
     if (devices_count > 0) {
@@ -236,6 +251,8 @@ int main(int argc, char **argv)
         for (size_t i = 0; i == 0 || i < filters_count; i++) ran = run(specs, filters[i], skip, seed) && ran;
         status = ran ? _cmocka_run_group_tests("conf_ops", tests, devices_count, NULL, NULL) : 1;
         json_decref(results);
+        if (draw)
+            printf("DRAWN: %lld of %lld runs of a case in a variant, %lld rows\n", (long long)drawn[0], (long long)drawn[1], (long long)drawn[2]);
     }
     dart_context_destroy(&context);
     return status;

@@ -92,15 +92,16 @@ static void note_variant(void *user, const char *line)
     const size_t length = strcspn(line, " "), used = strlen(outcome->variants);
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)(length < 63 ? length : 63), line);
-    if (strstr(outcome->variants, name) == NULL)
+    if (!conform_lists(outcome->variants, name))
         snprintf(outcome->variants + used, sizeof outcome->variants - used, "%s%s", used > 0 ? " " : "", name);
 }
 
-static void run_and_keep(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome, conform_dump *dump)
+/* plan: only notes what the case would launch. */
+static void run_and_keep(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome, conform_dump *dump, bool plan)
 {
     memset(outcome, 0, sizeof *outcome);
-    conform_data d = {.device = device, .c = c, .state = seed, .outcome = outcome, .dump = dump};
-    const dart_stream_options options = {.trace = note_variant, .trace_user = outcome};
+    conform_data d = {.device = device, .c = c, .state = seed, .outcome = outcome, .dump = dump, .plan = plan};
+    const dart_stream_options options = {.trace = note_variant, .trace_user = outcome, .warm = plan};
     d.status = dart_stream_create(device, &options, &d.stream);
     if (d.status != DART_OK) dart_device_error(device, outcome->text, sizeof outcome->text);
     if (d.status == DART_OK) ops[op_of(c)].run(&d);
@@ -118,14 +119,14 @@ static void run_and_keep(dart_device *device, const conform_case *c, uint64_t se
 
 void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome)
 {
-    run_and_keep(device, c, seed, outcome, NULL);
+    run_and_keep(device, c, seed, outcome, NULL, false);
 }
 
 bool conform_dump_case(dart_device *device, const conform_case *c, uint64_t seed, const char *path)
 {
     static conform_outcome outcome;
     conform_dump dump = {.count = 0};
-    run_and_keep(device, c, seed, &outcome, &dump);
+    run_and_keep(device, c, seed, &outcome, &dump, false);
     conform_release(&outcome);
     const bool written = conform_dump_write(&dump, path);
     conform_dump_free(&dump);
@@ -200,7 +201,7 @@ static bool is_wanted(const suite *s, kernel_id id)
 
 /* Does the device get right results from the row, and is it to run it? Rows with matrices that it lacks speed for included; others of
  * that kind would double the time of the drivers that are processors, and run where they are chosen. */
-static bool can_run(const kernel_row *row, const dart_device_info *info)
+bool conform_can_run(const kernel_row *row, const dart_device_info *info)
 {
     const uint32_t claimed = ROW_HAS_MATRIX(row) ? DART_CAP_SPEED : 0;
     return row->backend == info->backend && (row->needs & ~(info->capabilities | claimed)) == 0;
@@ -212,7 +213,7 @@ static uint32_t claimed_for(const suite *s, const char *variant, const dart_devi
     uint32_t claimed = 0;
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        if (strcmp(row->variant, variant) == 0 && can_run(row, info) && is_wanted(s, row->id)) claimed |= row->needs & ~info->capabilities;
+        if (strcmp(row->variant, variant) == 0 && conform_can_run(row, info) && is_wanted(s, row->id)) claimed |= row->needs & ~info->capabilities;
     }
     return claimed;
 }
@@ -222,7 +223,7 @@ static bool open_again(suite *s, target *t)
 {
     uint32_t claimed = 0;
     for (uint32_t i = 0; i < kernel_rows_count; i++)
-        if (can_run(&kernel_rows[i], &t->info) && is_wanted(s, kernel_rows[i].id)) claimed |= kernel_rows[i].needs & ~t->info.capabilities;
+        if (conform_can_run(&kernel_rows[i], &t->info) && is_wanted(s, kernel_rows[i].id)) claimed |= kernel_rows[i].needs & ~t->info.capabilities;
     if (claimed == 0) return true;
     dart_device_destroy(&t->device);
     return open_as(s, t->spec, NULL, claimed, &t->device);
@@ -242,7 +243,7 @@ static void open_device(suite *s, const char *spec)
     }
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        if (!can_run(row, info) || !is_wanted(s, row->id)) continue;
+        if (!conform_can_run(row, info) || !is_wanted(s, row->id)) continue;
         bool known = (s->options->skip != NULL && strcmp(row->variant, s->options->skip) == 0) ||
                      (s->options->variant != NULL && strcmp(row->variant, s->options->variant) != 0);
         for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
@@ -275,6 +276,13 @@ static bool differs(const target *t, const conform_case *c)
     }
     return false;
 }
+
+bool conform_concerns(const target *t, const conform_case *c)
+{
+    return (t->variant[0] == '\0' || differs(t, c)) && !((c->flags & CASE_GPU) && t->info.type == DART_DEVICE_CPU);
+}
+
+bool conform_may_reach(const suite *s, const target *t, const kernel_row *row) { return conform_can_run(row, &t->info) && is_wanted(s, row->id); }
 
 /* The device's own results against those of the first device: within the sum of both tolerances. */
 static void compare_devices(conform_outcome *o, const conform_outcome *first)
@@ -315,40 +323,11 @@ static void count(tally *t, const char *name, const conform_outcome *o)
     }
 }
 
-static void note_rows(suite *s, const target *t, const conform_outcome *o)
-{
-    char name[80];
-    for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS && t->number < MAX_DEVICES; i++) {
-        const kernel_row *row = &kernel_rows[i];
-        snprintf(name, sizeof name, "%s[%s]", kernel_table[row->id].name, row->variant);
-        if (row->backend == t->info.backend && strstr(o->variants, name) != NULL) s->reached[t->number][i] = true;
-    }
-}
-
-/* Rows that a device could run and no case made it run: a hole in the cases, listed like what was not run. */
-static void list_unreached(suite *s)
-{
-    if (s->options->filter != NULL) return;
-    for (uint32_t t = 0; t < s->targets_count; t++) {
-        const target *device = &s->targets[t];
-        if (device->variant[0] != '\0' || device->number >= MAX_DEVICES) continue;
-        for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS; i++) {
-            const kernel_row *row = &kernel_rows[i];
-            const bool able = can_run(row, &device->info);
-            /* The probes ran when the device was opened; unit_wide runs the check of wide kernels. */
-            const bool other = row->id == KERNEL_matrix_check || row->id == KERNEL_matrix2_check || row->id == KERNEL_wide_check;
-            if (!able || other || s->reached[device->number][i]) continue;
-            s->not_run++;
-            if (!s->options->json)
-                fprintf(s->out, "NOT RUN  %s[%s] on %s: no case reaches this row\n", kernel_table[row->id].name, row->variant, device->info.name);
-        }
-    }
-}
-
 /* One case on all targets that it concerns: threads take the next one each, as most of the time goes to the reference in fp64. */
 typedef struct spread {
     suite *s;
     const conform_case *c;
+    uint32_t number;
     atomic_uint next;
 } spread;
 
@@ -357,6 +336,12 @@ static void choose_for(const suite *s, target *t)
     if (t->info.type != DART_DEVICE_CPU || s->options->jobs > 1) return;
     t->device->info.capabilities = t->info.capabilities;
     memcpy(t->device->variant, t->variant, sizeof t->variant);
+}
+
+void conform_plan(const suite *s, target *t, const conform_case *c, conform_outcome *outcome)
+{
+    choose_for(s, t);
+    run_and_keep(t->device, c, s->options->seed + 1, outcome, NULL, true);
 }
 
 static void run_target(suite *s, target *t, const conform_case *c, conform_outcome *outcome)
@@ -386,7 +371,7 @@ static void run_targets(void *argument)
     suite *s = all->s;
     for (uint32_t i = atomic_fetch_add(&all->next, 1); i < s->targets_count; i = atomic_fetch_add(&all->next, 1)) {
         target *t = &s->targets[i];
-        t->concerned = (t->variant[0] == '\0' || differs(t, all->c)) && !((all->c->flags & CASE_GPU) && t->info.type == DART_DEVICE_CPU);
+        t->concerned = conform_concerns(t, all->c) && (s->drawn == NULL || s->drawn[all->number][i]);
         if (t->concerned) run_target(s, t, all->c, &s->outcomes[i]);
     }
 }
@@ -400,10 +385,10 @@ static uint32_t jobs_of(const suite *s)
     return jobs < MAX_JOBS ? jobs : MAX_JOBS;
 }
 
-static void run_case(suite *s, const conform_case *c, const char *name, tally *tallies)
+static void run_case(suite *s, const conform_case *c, uint32_t number, const char *name, tally *tallies)
 {
     if (s->options->progress != NULL) s->options->progress(s->options->progress_user, name);
-    spread all = {.s = s, .c = c};
+    spread all = {.s = s, .c = c, .number = number};
     base_thread threads[MAX_JOBS];
     uint32_t started = 0;
     atomic_init(&all.next, 0);
@@ -417,7 +402,7 @@ static void run_case(suite *s, const conform_case *c, const char *name, tally *t
         conform_outcome outcome = s->outcomes[i];
         if (first.ran) compare_devices(&outcome, &first);
         count(&tallies[i], name, &outcome);
-        note_rows(s, t, &outcome);
+        conform_note_rows(s, t, &outcome);
         dump_case(s, t, c, name, &outcome);
         if (!outcome.ran) s->not_run++;
         else if (outcome.passed) s->passed++;
@@ -429,12 +414,23 @@ static void run_case(suite *s, const conform_case *c, const char *name, tally *t
     conform_release(&first);
 }
 
-static void run_line(suite *s, const conform_case *c, tally *tallies)
+uint32_t conform_cases_count(void) { return COUNT_OF(lines) * (DART_BF16 + 1); }
+
+bool conform_case_of(const suite *s, uint32_t number, conform_case *c)
+{
+    char name[160];
+    const size_t line = number / (DART_BF16 + 1);
+    *c = lines[line].c;
+    c->dtype = (dart_dtype)(number % (DART_BF16 + 1));
+    conform_name(c, name, sizeof name);
+    return (lines[line].dtypes & 1 << c->dtype) != 0 && (s->options->filter == NULL || strstr(name, s->options->filter) != NULL) &&
+           (s->options->without == NULL || strstr(name, s->options->without) == NULL);
+}
+
+static void run_line(suite *s, const conform_case *c, uint32_t number, tally *tallies)
 {
     char name[160];
     conform_name(c, name, sizeof name);
-    if (s->options->filter != NULL && strstr(name, s->options->filter) == NULL) return;
-    if (s->options->without != NULL && strstr(name, s->options->without) != NULL) return;
     if (s->options->list) {
         fprintf(s->out, "%s\n", name);
         s->passed++;
@@ -442,7 +438,7 @@ static void run_line(suite *s, const conform_case *c, tally *tallies)
     }
     for (uint32_t i = 0; i == 0 || i < s->options->seeds; i++) {
         s->seed = s->options->seed + i;
-        run_case(s, c, name, tallies);
+        run_case(s, c, number, name, tallies);
     }
 }
 
@@ -462,22 +458,20 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     tally *tallies = calloc(MAX_TARGETS, sizeof *tallies);
     if (tallies == NULL) abort();
     if (!options->list) conform_print_header(s);
-    for (size_t i = 0; i < COUNT_OF(lines) && (options->list || s->targets_count > 0); i++) {
-        for (int dtype = DART_F32; dtype <= DART_BF16; dtype++) {
-            if ((lines[i].dtypes & 1 << dtype) == 0) continue;
-            conform_case c = lines[i].c;
-            c.dtype = (dart_dtype)dtype;
-            run_line(s, &c, tallies);
-        }
+    if (!options->list && options->draw) conform_draw(s);
+    for (uint32_t i = 0; i < conform_cases_count() && (options->list || s->targets_count > 0); i++) {
+        conform_case c;
+        if (conform_case_of(s, i, &c)) run_line(s, &c, i, tallies);
     }
     if (!options->list) {
-        list_unreached(s);
+        conform_list_unreached(s);
         conform_print_end(s, tallies);
     }
     for (uint32_t i = 0; i < s->targets_count; i++)
         if (!s->targets[i].shares) dart_device_destroy(&s->targets[i].device);
     const int failures = s->failed + ((s->targets_count == 0 && !options->list) || s->passed == 0);
     free(tallies);
+    free(s->drawn);
     free(s);
     return failures;
 }

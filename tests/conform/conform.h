@@ -104,6 +104,9 @@ typedef struct conform_options {
     bool minimum_limits;        /* as in dart_device_options */
     uint64_t seed;              /* of the inputs of all cases */
     uint32_t seeds;             /* so many times, with the seeds that follow; 0: once */
+    bool draw;                  /* only some cases, each in some variants: so many that every row runs whose turn it is */
+    uint64_t draw_seed;         /* which; draw_turns seeds, one after the other, have every row that all cases run */
+    uint32_t draw_turns;        /* 0: 1 */
     uint32_t jobs;              /* variants of a case that run at the same time; 0: one a core, on a processor 1 */
     void (*progress)(void *user, const char *text); /* may be NULL */
     void *progress_user;

@@ -25,6 +25,7 @@ typedef struct conform_data {
     dart_status status; /* sticky */
     conform_outcome *outcome;
     conform_dump *dump; /* NULL: tensors are not kept */
+    bool plan;          /* nothing runs and nothing is compared: which rows are launched is all that is asked */
 } conform_data;
 
 double conform_uniform(conform_data *d, double low, double high);

@@ -107,7 +107,8 @@ void conform_print_outcome(suite *s, const target *t, const char *name, const co
 void conform_print_end(const suite *s, const tally *tallies)
 {
     if (s->json != NULL)
-        fprintf(s->json, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d}\n", s->passed, s->failed, s->not_run);
+        fprintf(s->json, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d, \"runs\": %u, \"runs_of\": %u, \"rows\": %u}\n", s->passed,
+                s->failed, s->not_run, s->share.runs, s->share.runs_of, s->share.rows);
     if (s->options->json) return;
     fprintf(s->out, "\n%-44s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first",
             "largest share of a tolerance");

@@ -3,6 +3,7 @@
 #define DARTLM_CONFORM_SUITE_H
 
 #include "conform.h"
+#include "runtime/kernel.h"
 
 typedef struct target {
     dart_device *device;
@@ -14,6 +15,12 @@ typedef struct target {
     bool shares;      /* the device of the first target of that number, which is made to choose for this one while it runs a case */
     bool concerned;   /* by the case at hand */
 } target;
+
+/* What was drawn, of how much. */
+typedef struct draw_share {
+    uint32_t rows; /* of the kernel table, that what was drawn launches */
+    uint32_t runs, runs_of; /* a case on a target; how many there are */
+} draw_share;
 
 enum { MAX_TARGETS = 128, MAX_DEVICES = 16, MAX_ROWS = 1024, MAX_JOBS = 64, MOST_DUMPS = 100 };
 
@@ -30,7 +37,29 @@ typedef struct suite {
     bool first_json;
     uint32_t dumped; /* files of tensors */
     bool reached[MAX_DEVICES][MAX_ROWS]; /* rows of the kernel table that some case ran on a device */
+    bool (*drawn)[MAX_TARGETS];          /* by the number of the case: runs on the target; NULL: all that it concerns */
+    draw_share share;
 } suite;
+
+/* Cases are numbered from 0, each dtype on its own. False where there is none of that number or the options leave it out. */
+uint32_t conform_cases_count(void);
+bool conform_case_of(const suite *s, uint32_t number, conform_case *c);
+/* Does the case run on the target, where everything runs? */
+bool conform_concerns(const target *t, const conform_case *c);
+/* Does the device get right results from the row, and is it to run it? */
+bool conform_can_run(const kernel_row *row, const dart_device_info *info);
+/* May some case of those that the options leave make the target run the row? */
+bool conform_may_reach(const suite *s, const target *t, const kernel_row *row);
+/* Leaves in outcome->variants what the case would launch on the target; compiles and runs nothing. */
+void conform_plan(const suite *s, target *t, const conform_case *c, conform_outcome *outcome);
+/* Is "kernel[variant]" among the words of an outcome's `variants`? norm[base] is not, where layer_norm[base] is. */
+bool conform_lists(const char *rows, const char *name);
+/* Notes in s->reached what ran. */
+void conform_note_rows(suite *s, const target *t, const conform_outcome *o);
+/* Rows that a device could run and no case made it run: a hole in the cases, listed like what was not run. */
+void conform_list_unreached(suite *s);
+/* Makes s->drawn and s->share as options->draw says. */
+void conform_draw(suite *s);
 
 /* What was found of a target. */
 typedef struct tally {

@@ -1,0 +1,170 @@
+/* Rows of the kernel table: which of them cases have run, and which cases are drawn to run those whose turn it is. */
+#include "conform_suite.h"
+
+#include "runtime/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void name_of(const kernel_row *row, char name[80]) { snprintf(name, 80, "%s[%s]", kernel_table[row->id].name, row->variant); }
+
+bool conform_lists(const char *rows, const char *name)
+{
+    for (const char *at = strstr(rows, name); at != NULL; at = strstr(at + 1, name))
+        if (at == rows || at[-1] == ' ') return true;
+    return false;
+}
+
+void conform_note_rows(suite *s, const target *t, const conform_outcome *o)
+{
+    char name[80];
+    for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS && t->number < MAX_DEVICES; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        name_of(row, name);
+        if (row->backend == t->info.backend && conform_lists(o->variants, name)) s->reached[t->number][i] = true;
+    }
+}
+
+void conform_list_unreached(suite *s)
+{
+    if (s->options->filter != NULL || s->drawn != NULL) return;
+    for (uint32_t t = 0; t < s->targets_count; t++) {
+        const target *device = &s->targets[t];
+        if (device->variant[0] != '\0' || device->number >= MAX_DEVICES) continue;
+        for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS; i++) {
+            const kernel_row *row = &kernel_rows[i];
+            const bool able = conform_can_run(row, &device->info);
+            /* The probes ran when the device was opened; unit_wide runs the check of wide kernels. */
+            const bool other = row->id == KERNEL_matrix_check || row->id == KERNEL_matrix2_check || row->id == KERNEL_wide_check;
+            if (!able || other || s->reached[device->number][i]) continue;
+            s->not_run++;
+            if (!s->options->json)
+                fprintf(s->out, "NOT RUN  %s[%s] on %s: no case reaches this row\n", kernel_table[row->id].name, row->variant, device->info.name);
+        }
+    }
+}
+
+/* ---- The draw ---- */
+
+typedef struct draw {
+    suite *s;
+    uint32_t *cases, count;          /* numbers of those that the options leave, shuffled */
+    char *(*plans)[MAX_TARGETS];     /* what a case launches on a target: NULL until somebody asks */
+    bool covered[MAX_ROWS];          /* of the device at hand, by a run that was drawn */
+} draw;
+
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+static void list_cases(draw *d)
+{
+    uint64_t state = d->s->options->draw_seed;
+    for (const char *at = d->s->options->filter; at != NULL && *at != '\0'; at++) state = 31 * state + (unsigned char)*at;
+    for (uint32_t i = 0; i < conform_cases_count(); i++) {
+        conform_case c;
+        if (!conform_case_of(d->s, i, &c)) continue;
+        const uint32_t at = (uint32_t)(next_random(&state) % (d->count + 1));
+        d->cases[d->count++] = d->cases[at];
+        d->cases[at] = i;
+    }
+}
+
+static const char *plan_of(draw *d, uint32_t i, uint32_t on)
+{
+    static conform_outcome outcome;
+    char **plan = &d->plans[i][on];
+    conform_case c;
+    conform_case_of(d->s, i, &c);
+    if (*plan == NULL) {
+        conform_plan(d->s, &d->s->targets[on], &c, &outcome);
+        *plan = malloc(sizeof outcome.variants);
+        if (*plan == NULL) abort();
+        memcpy(*plan, outcome.variants, sizeof outcome.variants);
+    }
+    return *plan;
+}
+
+static void take(draw *d, uint32_t i, uint32_t on)
+{
+    const char *plan = plan_of(d, i, on);
+    for (uint32_t k = 0; k < kernel_rows_count && k < MAX_ROWS; k++) {
+        char name[80];
+        name_of(&kernel_rows[k], name);
+        if (kernel_rows[k].backend != d->s->targets[on].info.backend || !conform_lists(plan, name)) continue;
+        d->s->share.rows += !d->covered[k];
+        d->covered[k] = true;
+    }
+    d->s->share.runs += !d->s->drawn[i][on];
+    d->s->drawn[i][on] = true;
+}
+
+/* The first of the shuffled cases that makes the device run the row, on the target of the row's name or as the device chooses. */
+static void take_for(draw *d, const kernel_row *row, uint32_t own)
+{
+    suite *s = d->s;
+    char name[80];
+    uint32_t named = own;
+    name_of(row, name);
+    for (uint32_t t = own; t < s->targets_count && s->targets[t].number == s->targets[own].number; t++)
+        if (strcmp(s->targets[t].variant, row->variant) == 0) named = t;
+    for (uint32_t k = 0; k < d->count; k++) {
+        conform_case c;
+        conform_case_of(s, d->cases[k], &c);
+        for (uint32_t way = 0; way < (named == own ? 1u : 2u); way++) {
+            const uint32_t t = way == 0 ? named : own;
+            if (!conform_concerns(&s->targets[t], &c) || !conform_lists(plan_of(d, d->cases[k], t), name)) continue;
+            take(d, d->cases[k], t);
+            return;
+        }
+    }
+}
+
+/* For each device one case as it chooses, and what makes it run the rows whose turn it is: of those that the cases may make it run, every
+ * draw_turns-th has it. */
+static void draw_for(draw *d, uint32_t own)
+{
+    suite *s = d->s;
+    const uint32_t turns = s->options->draw_turns > 0 ? s->options->draw_turns : 1;
+    uint32_t turn = (uint32_t)(s->options->draw_seed % turns);
+    conform_case c;
+    memset(d->covered, 0, sizeof d->covered);
+    for (uint32_t k = 0; k < d->count; k++) {
+        conform_case_of(s, d->cases[k], &c);
+        if (!conform_concerns(&s->targets[own], &c)) continue;
+        take(d, d->cases[k], own);
+        break;
+    }
+    for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS; i++) {
+        if (!conform_may_reach(s, &s->targets[own], &kernel_rows[i])) continue;
+        if (turn++ % turns == 0 && !d->covered[i]) take_for(d, &kernel_rows[i], own);
+    }
+}
+
+void conform_draw(suite *s)
+{
+    const uint32_t count = conform_cases_count();
+    draw *d = calloc(1, sizeof *d);
+    s->drawn = calloc(count, sizeof *s->drawn);
+    if (d == NULL || s->drawn == NULL) abort();
+    *d = (draw){.s = s, .cases = calloc(count, sizeof *d->cases), .plans = calloc(count, sizeof *d->plans)};
+    if (d->cases == NULL || d->plans == NULL) abort();
+    list_cases(d);
+    for (uint32_t t = 0; t < s->targets_count; t++)
+        if (s->targets[t].variant[0] == '\0') draw_for(d, t);
+    for (uint32_t i = 0; i < count; i++) {
+        conform_case c;
+        const bool there = conform_case_of(s, i, &c);
+        for (uint32_t t = 0; t < s->targets_count; t++) {
+            s->share.runs_of += there && conform_concerns(&s->targets[t], &c);
+            free(d->plans[i][t]);
+        }
+    }
+    free(d->plans);
+    free(d->cases);
+    free(d);
+}
