@@ -10,6 +10,7 @@
 // that see most memories come first. Two subgroups share MATRIX_M tokens, each takes half of the n. What a row of Z or U adds up to passes through
 // shared memory, where both subgroups add up both halves. q and c are also kept as they lie in Z (elements of matrices of one type and use lie
 // alike).
+// With AHEAD the next memory is fetched while key is multiplied, for which AMD's and NVK's compilers have too few registers.
 // Shared memory: 16 (PITCH (N + 2 TOKENS) + 2 PARTS) + 4 N + 8 SUBGROUPS MATRIX_M + 20 TOKENS bytes, with READS_SHARED 4 WORDS LANES more: with
 // matrices of 16 x 16 x 16 29,248 for 2 subgroups, 47,744 with READS_SHARED for 4.
 // Guards: exponents are clamped to <= 0; tokens past the count are not read and count as 0; g and slope of what a token does not see are not written
@@ -37,7 +38,7 @@ shared float factors[TOKENS];  // f
 shared float dots[TOKENS];     // r . up_r
 shared float logs[TOKENS];     // lse
 
-uvec4 next_rows[COPIES];       // what comes for the next memory and the next head
+uvec4 next_rows[COPIES];       // of the next memory, then of the next head
 float next_scales[SCALES];
 uvec4 next_up[TURNS * EIGHTHS];
 Words next_r[TURNS * EIGHTHS];
@@ -82,20 +83,18 @@ void main()
         uint h = (group * args.parts + part) * in_part;
         uint h_end = h + in_part;
         uint m = 0u;
-        if (seen > 0u) {
-#ifdef HEAD_AHEAD
-            fetch_head(thread, token, live, h);
+#ifdef AHEAD
+        if (seen > 0u) fetch_memory(thread, (slots * args.H + h) * N);
 #endif
-            fetch_memory(thread, (slots * args.H + h) * N);
-        }
         while (seen > 0u && h < h_end) {
             barrier(); // all are done with the memory before
             if (m == 0u) {
-#ifndef HEAD_AHEAD
                 fetch_head(thread, token, live, h);
-#endif
                 put_head(thread, live);
             }
+#ifndef AHEAD
+            fetch_memory(thread, ((slots + m) * args.H + h) * N);
+#endif
             put_memory(thread);
             barrier();
             multiply_rows(own, n0);
@@ -124,16 +123,14 @@ void main()
             }
             subgroup_sync();
             MatrixSum by = add_rows(s);
-            // Z and U are done with: their registers are free for what comes next, while key is multiplied.
             m++;
             if (m == seen) {
                 m = 0u;
                 h++;
-#ifdef HEAD_AHEAD
-                if (h < h_end) fetch_head(thread, token, live, h);
-#endif
             }
+#ifdef AHEAD // Z and U are done with: their registers are free for what comes next, while key is multiplied
             if (h < h_end) fetch_memory(thread, ((slots + m) * args.H + h) * N);
+#endif
             add_key(by, n0);
         }
         put_gradients(s, thread, own, n0, token, live, piece.span - first, group, part);
