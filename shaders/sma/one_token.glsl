@@ -1,13 +1,15 @@
 // attend(): state-memory attention of one token over the memories of one split, which have 16 bits, N 128 and P 64, with 16-byte
 // loads. A team of lanes takes a whole memory
 // at a time: 8 lanes share a row n, each with 8 columns p, and each has FETCH rows in flight (8: 96 registers on an H200, 16: 168),
-// the first of them before it is known whether the token sees the memory: its place is there. Rows of a lane stand in fours,
+// of few sequences the first of them before it is known whether the token sees the memory: its place is there. Many sequences fill the
+// device without that, and would read the room of memories that do not exist yet. Rows of a lane stand in fours,
 // so that their factors come in one load; nothing but the logit passes between lanes.
 // Shared memory: 1024 + TEAMS (1024 + 8) + 4 LANES bytes.
 // Include after lib/seq.glsl and lib/quads.glsl, in a kernel that says how its bindings and results lie: e_row(),
 // store_end(split, head, top, den), store_sum(split, head, p, sum) and, in uniform flow, finish(head).
 READS_AS(uvec4, quads, dh) READS_AS(vec4, quads, factor)
 
+const uint FEW = 8u; // sequences
 const uint N = 128u;
 const uint P = 64u;
 const uint TEAM = 32u;
@@ -69,8 +71,12 @@ void attend()
         uint g = h / (args.H / args.G);
         uint run = (args.count + args.splits - 1u) / args.splits;
         uint rows = ((b * args.capacity + min(split * run + team, args.count - 1u)) * args.H + h) * N;
-        [[unroll]] for (uint i = 0u; i < FETCH; i++) fetch_row(rows, 0u, i, block, column);
-        [[unroll]] for (uint j = 0u; j < FETCH / 4u; j++) fetch_factor(rows, 0u, j, block);
+        bool fetches = true;
+        if (args.B > FEW) fetches = args.first + split * run + team < seq_position(b) / args.S && seq_count(b, 1u) != 0u;
+        if (fetches) {
+            [[unroll]] for (uint i = 0u; i < FETCH; i++) fetch_row(rows, 0u, i, block, column);
+            [[unroll]] for (uint j = 0u; j < FETCH / 4u; j++) fetch_factor(rows, 0u, j, block);
+        }
 
         barrier();
         vec4 squares = vec4(0.0);
