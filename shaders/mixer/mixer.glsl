@@ -5,7 +5,10 @@
 // With subgroups a team is whole ones of them: 64 lanes or more.
 #include "lib/eight.glsl"
 
-const uint OUTPUTS = 8u; // T0
+#ifndef MIXER_OUTPUTS // T0
+#define MIXER_OUTPUTS 8u
+#endif
+const uint OUTPUTS = MIXER_OUTPUTS;
 const uint ROWS = T1;
 const uint SUMS = OUTPUTS + 1u; // the last one is that of the squares
 

@@ -2,7 +2,7 @@
 // mixer_attend, see args.h.
 //
 // y, z rows x inputs; partial splits rows inputs / P (P+4); gate rows; norm inputs; weight outputs x inputs;
-// x rows x outputs. A workgroup makes T0 = 8 outputs of T1 rows; a lane makes v for the inputs that it multiplies.
+// x rows x outputs. A workgroup makes T0 outputs of T1 rows; a lane makes v for the inputs that it multiplies.
 // Shared memory: at most 36 (LANES + 5) bytes, 9 LANES + 144 with subgroups.
 // Guards: eps > 0; exp only of numbers <= 0; partials without memories (den = 0) count as nothing.
 #version 460

@@ -4,7 +4,7 @@
 // last inputs and SiLU, a step size into cum and decay, see args.h.
 //
 // x rows x inputs, weight outputs x inputs, y rows x outputs, taps C K, bias C, tail rows K-1 C, a_log, dt_bias H,
-// open_decay rows H, cum rows H 3, then rows 2 H from decay_at on. A workgroup makes T0 = 8 outputs of T1 rows.
+// open_decay rows H, cum rows H 3, then rows 2 H from decay_at on. A workgroup makes T0 outputs of T1 rows.
 // The lane that will finish an output fetches what its convolution needs before the product starts; no fetch waits for
 // another.
 // Shared memory: at most 36 (LANES + 5) bytes, 9 LANES + 144 with subgroups. Guards: eps > 0; edge outputs read the last row of

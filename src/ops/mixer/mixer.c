@@ -163,7 +163,6 @@ static void project(mixer_plan *p, const projection *of)
     struct MixerProjectArgs k = {.flags = p->flags | flags, .rows = a->B, .inputs = a->W, .outputs = outputs, .first = of->first,
                                  .C = channels, .K = a->K, .H = a->H, .decay_at = (uint32_t)p->decay_at, .eps = a->eps,
                                  .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
-    if (apart) project_rest(p, of);
     op_kernel(call, dense_is_quantised(of->weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project, a->B, 0);
     OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_project, x, &p->o.x, k),
               OP_AT(mixer_project, norm, &p->o.norm, k), OP_AT(mixer_project, weight, of->weight, k),
@@ -173,6 +172,7 @@ static void project(mixer_plan *p, const projection *of)
               OP_AT(mixer_project, dt_bias, steps ? &p->o.dt_bias : &absent, k),
               OP_WHOLE(mixer_project, open_decay, steps ? &p->sma_o.open_decay : &absent),
               OP_WHOLE(mixer_project, cum, steps ? &p->cum : &absent));
+    if (apart) project_rest(p, of);
 }
 
 /* ---- Stage two: the scan, and the attention beside it ---- */
@@ -337,9 +337,9 @@ dart_status dart_mixer_step(dart_stream *stream, const dart_mixer_step_args *arg
         const uint64_t size = a->memories_count > 0 ? split_size(&p) : 1;
         for (uint32_t i = 0; i < a->memories_count; i++) p.splits += (uint32_t)base_ceil_div(a->memories[i].M, size);
         if (p.splits > 0) p.partial = op_scratch(call, DART_F32, p.splits * heads, (uint64_t)a->P + 4);
+        project(&p, &inner); /* the larger one first: what follows starts while it runs */
         project(&p, &(projection){.weight = &p.sma_o.sma_proj, .rest = &p.sma_o.sma_proj_rest, .taps = &p.sma_o.sma_conv_weight,
                                   .bias = &p.sma_o.sma_conv_bias, .tail = &p.sma_o.sma_tail, .y = &p.sma_o.queries});
-        project(&p, &inner);
         for (uint32_t i = 0, from = 0; i < a->memories_count; i++) {
             const uint32_t splits = (uint32_t)base_ceil_div(a->memories[i].M, size);
             attend(&p, &a->memories[i], from, splits);
