@@ -28,6 +28,7 @@ static struct driver {
     uint32_t alive[2];
     char misuse[128];
     uint32_t priority;
+    bool shows_portability; /* the last instance asked for it */
     object *all; /* dead ones too, until nothing is alive */
 } drv = {.lock = BASE_MUTEX_STATIC};
 static object garbage = {.kind = GARBAGE}, queue = {.kind = QUEUE, .alive = true}, physical = {.alive = true}, commands_of_pools = {.kind = COMMANDS},
@@ -96,6 +97,9 @@ static void destroy(void *handle, kind of, const char *call)
     base_unlock(&drv.lock);
 }
 
+#define PORTABILITY_SUBSET "VK_KHR_portability_subset" /* its macro stands among the provisional ones */
+static const char *device_extension(void) { return drv.options.portability ? PORTABILITY_SUBSET : drv.options.extension; }
+
 #define FUNCTION(result, name, ...) static VKAPI_ATTR result VKAPI_CALL name(__VA_ARGS__)
 /* The name of a fake without its first letter is Vulkan's. */
 #define MAKE(name, KIND, info_type, parent) \
@@ -129,8 +133,12 @@ DESTROY(Pipeline, VkPipeline, PIPELINE)
 
 FUNCTION(VkResult, fvkCreateInstance, const VkInstanceCreateInfo *info, const VkAllocationCallbacks *allocator, VkInstance *out)
 {
-    (void)info, (void)allocator;
+    (void)allocator;
     const bool failed = fails("vkCreateInstance");
+    bool enabled = false;
+    for (uint32_t i = 0; info != NULL && i < info->enabledExtensionCount; i++)
+        enabled = enabled || strcmp(info->ppEnabledExtensionNames[i], VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME) == 0;
+    drv.shows_portability = drv.host || (enabled && (info->flags & VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR) != 0);
     *out = (VkInstance)(void *)(failed ? &garbage : make(INSTANCE));
     return failed ? drv.options.gives : VK_SUCCESS;
 }
@@ -151,22 +159,23 @@ FUNCTION(VkResult, fvkEnumerateInstanceVersion, uint32_t *version)
 }
 FUNCTION(VkResult, fvkEnumerateInstanceExtensionProperties, const char *layer, uint32_t *count, VkExtensionProperties *list)
 {
-    (void)layer, (void)list;
-    *count = 0;
+    *count = drv.options.portability && layer == NULL;
+    if (list != NULL && *count == 1) snprintf(list->extensionName, sizeof list->extensionName, "%s", VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME);
     return fails("vkEnumerateInstanceExtensionProperties") ? drv.options.gives : VK_SUCCESS;
 }
 FUNCTION(VkResult, fvkEnumeratePhysicalDevices, VkInstance instance, uint32_t *count, VkPhysicalDevice *list)
 {
     (void)instance;
-    *count = 1;
-    if (list != NULL) list[0] = (VkPhysicalDevice)(void *)&physical;
+    *count = !drv.options.portability || drv.shows_portability;
+    if (list != NULL && *count == 1) list[0] = (VkPhysicalDevice)(void *)&physical;
     return fails("vkEnumeratePhysicalDevices") ? drv.options.gives : VK_SUCCESS;
 }
 FUNCTION(VkResult, fvkEnumerateDeviceExtensionProperties, VkPhysicalDevice of, const char *layer, uint32_t *count, VkExtensionProperties *list)
 {
     (void)of, (void)layer;
-    *count = drv.options.extension != NULL;
-    if (list != NULL && *count == 1) snprintf(list->extensionName, sizeof list->extensionName, "%s", drv.options.extension);
+    const char *const extension = device_extension();
+    *count = extension != NULL;
+    if (list != NULL && *count == 1) snprintf(list->extensionName, sizeof list->extensionName, "%s", extension);
     return fails("vkEnumerateDeviceExtensionProperties") ? drv.options.gives : VK_SUCCESS;
 }
 FUNCTION(void, fvkGetPhysicalDeviceProperties, VkPhysicalDevice of, VkPhysicalDeviceProperties *p)
@@ -228,8 +237,9 @@ FUNCTION(VkResult, fvkCreateDevice, VkPhysicalDevice of, const VkDeviceCreateInf
     const bool failed = fails("vkCreateDevice");
     *out = (VkDevice)(void *)(failed ? &garbage : make(DEVICE));
     drv.priority = 0;
+    if (drv.options.portability && !drv.host && (info == NULL || info->enabledExtensionCount == 0)) misuse("vkCreateDevice", "without " PORTABILITY_SUBSET);
     for (uint32_t i = 0; info != NULL && i < info->enabledExtensionCount; i++)
-        if (drv.options.extension == NULL || strcmp(info->ppEnabledExtensionNames[i], drv.options.extension) != 0)
+        if (device_extension() == NULL || strcmp(info->ppEnabledExtensionNames[i], device_extension()) != 0)
             return VK_ERROR_EXTENSION_NOT_PRESENT;
     for (const VkBaseInStructure *at = info != NULL ? info->pQueueCreateInfos[0].pNext : NULL; at != NULL; at = at->pNext)
         if (at->sType == VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR)

@@ -11,6 +11,7 @@ typedef struct driver_options {
     uint32_t fail_at; /* the n-th call that can give `gives`; 0: none */
     VkResult gives;
     const char *extension; /* of devices; NULL: none */
+    bool portability; /* not all of Vulkan, as on macOS: hidden, as loaders do, from instances that do not ask for such; see driver_misuse */
 } driver_options;
 
 /* Begins anew: forgets earlier failures, misuse and objects. */
@@ -21,7 +22,8 @@ const char *driver_failed(void);
 void driver_host(bool host);
 /* Objects alive: the host's, or the library's, memory allocations among them. */
 uint32_t driver_alive(bool of_host);
-/* The first misuse: an object destroyed twice, by the wrong call or by whom it does not belong to; NULL: none. */
+/* The first misuse: an object destroyed twice, by the wrong call or by whom it does not belong to; a device of a driver with `portability` made
+ * without its extension, which Vulkan demands; NULL: none. */
 const char *driver_misuse(void);
 /* The global priority of the queue of the last device that was made; 0: none was asked for. */
 uint32_t driver_priority(void);

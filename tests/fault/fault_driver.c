@@ -419,11 +419,34 @@ static void work_gives_way(void **unused)
     host_close(&w.host);
 }
 
+/* MoltenVK: the loader shows it to who asks, and a device of it takes an extension. Adopted, the host is told of the extension. */
+static void drivers_of_a_part_of_vulkan_are_used(void **state)
+{
+    (void)state;
+    const dart_device_options options = {.spec = "vulkan"};
+    world w = {.adopts = false};
+    driver_set(&(driver_options){.portability = true});
+    assert_int_equal(make_context(&w), DART_OK);
+    assert_int_equal(dart_device_open(w.context, &options, &w.device), DART_OK);
+    end(&w);
+    if (driver_misuse() != NULL) fail_msg("%s", driver_misuse());
+    assert_int_equal(driver_alive(false), 0);
+
+    world of_host = {.adopts = true};
+    driver_set(&(driver_options){.portability = true});
+    host_open(&of_host.host);
+    assert_int_equal(query(&of_host), DART_OK);
+    assert_int_equal(of_host.needs->required_count, 1);
+    assert_string_equal(of_host.needs->extensions[0], "VK_KHR_portability_subset");
+    end(&of_host);
+    host_close(&of_host.host);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_runs_out), cmocka_unit_test(device_memory_runs_out),
                                        cmocka_unit_test(the_device_is_lost), cmocka_unit_test(waiting_times_out),
-                                       cmocka_unit_test(work_gives_way)};
+                                       cmocka_unit_test(work_gives_way), cmocka_unit_test(drivers_of_a_part_of_vulkan_are_used)};
     if (argc < 2 || argc > 4) {
         fprintf(stderr, "usage: %s DATA_DIR [all | FIRST LAST]\n", argv[0]);
         return 2;
