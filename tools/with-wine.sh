@@ -65,7 +65,8 @@ main() {
     if [ -n "$lavapipe" ]; then
         command -v xvfb-run >/dev/null || die "Xvfb is not installed; tools/setup.sh --test does it"
         wine=$(newer_wine "$wine")
-        VK_DRIVER_FILES=$(first_of "$deps"/newer/usr/share/vulkan/icd.d/lvp_icd*.json) || die "lavapipe is not installed; tools/setup.sh --test does it"
+        VK_DRIVER_FILES=$(first_of "$deps"/newer/usr/share/vulkan/icd.d/lvp_icd*.json) ||
+            die "lavapipe is not installed; tools/setup.sh --test does it"
         export VK_DRIVER_FILES VK_ICD_FILENAMES=$VK_DRIVER_FILES NODEVICE_SELECT=1
         display=(xvfb-run -a)
     fi

@@ -29,8 +29,8 @@ char *file_join(const char *folder, const char *name);
 char *file_folder(const char *path);
 
 /* Writes a file that appears at `path` only when it is complete; until then what was there stays as it is. Links are followed and stay
- * links (not on Windows), an existing file keeps its mode, and one that its owner made read-only is refused. What is no regular file (a device, a pipe) is
- * written to as it stands, and "-" is standard output. Where the system has files without a name (Linux), a program that is killed
+ * links (not on Windows), an existing file keeps its mode, and one that its owner made read-only is refused. What is no regular file (a device,
+ * a pipe) is written to as it stands, and "-" is standard output. Where the system has files without a name (Linux), a program that is killed
  * leaves nothing behind; elsewhere a file path.N.tmp. */
 typedef struct file_writer file_writer;
 dart_status file_writer_open(const char *path, base_report *report, file_writer **writer);
