@@ -192,9 +192,10 @@ static int print(const cli_session *session, const recall_test *test, const reca
     printf("recall      %" PRIu64 " of %" PRIu64 " right, %.2f %%\n", r->right, r->total, percent);
     printf("speed       %s tokens/s; %s tokens in %s\n", cli_rate(speed(r), number[0]), cli_count(r->tokens, number[1]),
            cli_time(r->seconds, number[2]));
-    printf("state       %s a sequence of %" PRIu64 " tokens: %s of convolution tails, %s recurrent, %s of memories\n",
+    printf("state       %s a sequence of %" PRIu64 " tokens: %s of convolution tails, %s recurrent, %s of memories (%s allocated)\n",
            cli_bytes(state_bytes(r), number[0]), test->L, cli_bytes(bytes[DART_STATE_CONVOLUTION], number[1]),
-           cli_bytes(bytes[DART_STATE_RECURRENT], number[2]), cli_bytes(bytes[DART_STATE_MEMORIES_USED], number[3]));
+           cli_bytes(bytes[DART_STATE_RECURRENT], number[2]), cli_bytes(bytes[DART_STATE_MEMORIES_USED], number[3]),
+           cli_bytes(bytes[DART_STATE_MEMORIES], number[5]));
     printf("KV cache    %s would hold keys and values of the same heads and tokens\n",
            cli_bytes(bytes[DART_STATE_KV_CACHE], number[4]));
     return CLI_OK;
