@@ -124,25 +124,32 @@ static void take_for(draw *d, const kernel_row *row, uint32_t own)
     }
 }
 
-/* For each device one case as it chooses, and what makes it run the rows whose turn it is: of those that the cases may make it run, every
- * draw_turns-th has it. */
+/* One case as the device chooses. */
+static void take_any(draw *d, uint32_t own)
+{
+    for (uint32_t k = 0; k < d->count; k++) {
+        conform_case c;
+        conform_case_of(d->s, d->cases[k], &c);
+        if (!conform_concerns(&d->s->targets[own], &c)) continue;
+        take(d, d->cases[k], own);
+        return;
+    }
+}
+
+/* What makes the device run the rows whose turn it is: of those that the cases may make it run, every draw_turns-th has it. A case as the
+ * device chooses comes first where all rows have their turn, and otherwise only where none of them is reached: its rows have turns, too. */
 static void draw_for(draw *d, uint32_t own)
 {
     suite *s = d->s;
-    const uint32_t turns = s->options->draw_turns > 0 ? s->options->draw_turns : 1;
+    const uint32_t turns = s->options->draw_turns > 0 ? s->options->draw_turns : 1, before = s->share.runs;
     uint32_t turn = (uint32_t)(s->options->draw_seed % turns);
-    conform_case c;
     memset(d->covered, 0, sizeof d->covered);
-    for (uint32_t k = 0; k < d->count; k++) {
-        conform_case_of(s, d->cases[k], &c);
-        if (!conform_concerns(&s->targets[own], &c)) continue;
-        take(d, d->cases[k], own);
-        break;
-    }
+    if (turns == 1) take_any(d, own);
     for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS; i++) {
         if (!conform_may_reach(s, &s->targets[own], &kernel_rows[i])) continue;
         if (turn++ % turns == 0 && !d->covered[i]) take_for(d, &kernel_rows[i], own);
     }
+    if (s->share.runs == before) take_any(d, own);
 }
 
 void conform_draw(suite *s)
