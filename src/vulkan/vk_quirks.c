@@ -16,7 +16,12 @@ typedef struct vk_quirk {
  * property of Vulkan tells that. */
 #define GCN_CONVERTS "docs/lab/2026-11-22-amd-without-matrices.md, Mesa 25.0.7; the instructions are the chip's, so of all versions"
 
+/* LP_NATIVE_VECTOR_WIDTH=512 makes subgroups of 16 lanes, for which the driver dies when it compiles a product of cooperative matrices. No
+ * probe within the process can survive that. */
+#define LLVMPIPE_DIES "docs/compilers.md, Limits and subgroups: Mesa 26.1.6, LLVM 21.1.8; earlier ones are not known to be better"
+
 static const vk_quirk quirks[] = {
+    {VK_DRIVER_ID_MESA_LLVMPIPE, 0, UINT32_MAX, 16, DART_CAP_MATRIX, 0, LLVMPIPE_DIES},
     {VK_DRIVER_ID_MESA_RADV, 0, UINT32_MAX, 64, DART_CAP_FLOAT16 | DART_CAP_MATRIX, 0, GCN_CONVERTS},
     {VK_DRIVER_ID_AMD_OPEN_SOURCE, 0, UINT32_MAX, 64, DART_CAP_FLOAT16 | DART_CAP_MATRIX, 0, GCN_CONVERTS},
     {VK_DRIVER_ID_AMD_PROPRIETARY, 0, UINT32_MAX, 64, DART_CAP_FLOAT16 | DART_CAP_MATRIX, 0, GCN_CONVERTS},
