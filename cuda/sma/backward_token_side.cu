@@ -89,14 +89,15 @@ template <bool bf, bool hopper> struct Key {
 // Begins z = rows w^T of a warpgroup: those of its 64 tokens at `of_tokens`, of e or up_r, by 64 rows of a memory.
 template <bool bf> __device__ __forceinline__ void multiply_rows(float (&z)[32], uint32_t of_tokens, uint32_t line0, uint32_t rows);
 // Waits until at most the last `count` groups of products are unfinished, in which z is not.
-template <int count> __device__ __forceinline__ void products_left(float (&z)[32]);
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <int count> __device__ __forceinline__ void products_left(float (&z)[32])
 {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     products_leave<count>();
 #pragma unroll
     for (uint32_t i = 0; i < 32; i++) asm volatile("" : "+f"(z[i])::"memory");
+#endif
 }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <bool bf> struct Key<bf, true> {
     float key[32];
     __device__ __forceinline__ void begin(const uint32_t (&q)[4][4], uint32_t rows)
