@@ -2,23 +2,28 @@
 // of the 16-bit type of q, e, c and up_r:
 //   Y = sum_t g c up_r, X = sum_t slope q e for rows n and columns p, over the tokens that see the memory; then
 //   grad_dh = Y + (X - w mean_p(X w)) / scale.
-// A block takes four memories of a (b, h), which share all rows of tokens; those that most tokens see come first. Y is made first, whole, and left in
-// grad_dh; X follows, and the same threads add it. A warp has 32 rows n of two memories, in a warpgroup 16 of each half: each row's mean_p lies in
-// it. Tokens pass through shared memory 64 at a time, from the first that sees a memory of the block on.
+// A block takes four memories of a (b, h), of warpgroups two, which share all rows of tokens; those that most tokens see come first. Y is made
+// first, whole, and left in grad_dh; X follows, and the same threads add it. A warp has 32 rows n of two memories, in a warpgroup 16 of each half:
+// each row's mean_p lies in it. Tokens pass through shared memory 64 at a time, from the first that sees a memory of the block on.
 // Numbers: slope q and g c are rounded to 16 bits once, in f16 relative to a power of two of the largest weight of the memory; other operands are
 // inputs as they are, sums are f32.
 // A lane holds of the rows lane / 4 (k = 0) and lane / 4 + 8 (k = 1) of 16 the columns 8 i + 2 (lane % 4) + {0, 1} as elements 4 i + 2 k + {0, 1}.
-// Shared memory: 3 x (24 KiB tokens, 4 x 72 floats), 128 bytes: 77,312 bytes.
+// Shared memory: 3 x (24 KiB tokens, 72 floats a memory), 128 bytes: 77,312 bytes for four memories, 75,584 for two.
 #include "sma/products.cuh"
 #include "sma/backward.cuh"
 
 namespace sma_memory_side {
 
-constexpr uint32_t N = 128, P = 64, MEMORIES = 4, TOKENS = 64, THREADS = 256, STAGES = 3;
+constexpr uint32_t N = 128, P = 64, TOKENS = 64, STAGES = 3;
 constexpr uint32_t TILE_BYTES = TOKENS * tile_row, ROWS_BYTES = 3 * TILE_BYTES; // q or c in two tiles, then e or up_r
 constexpr uint32_t PITCH = TOKENS + 8;                                           // floats: other banks for another memory
-constexpr uint32_t WEIGHTS_AT = STAGES * ROWS_BYTES, TOPS_AT = WEIGHTS_AT + STAGES * MEMORIES * PITCH * 4,
-                   BYTES = TOPS_AT + 128;
+constexpr uint32_t WEIGHTS_AT = STAGES * ROWS_BYTES;
+
+// What a block is: two memories a warpgroup, of which it has one, or two memories for each four of eight warps.
+template <bool hopper> struct Block {
+    static constexpr uint32_t MEMORIES = hopper ? 2 : 4, THREADS = 64 * MEMORIES;
+    static constexpr uint32_t TOPS_AT = WEIGHTS_AT + STAGES * MEMORIES * PITCH * 4, BYTES = TOPS_AT + 128;
+};
 
 // The tokens of a block, and what it multiplies of them.
 struct Tokens {
@@ -30,8 +35,9 @@ struct Tokens {
     uint32_t left_row, right_row;
 };
 
-template <class Args> __device__ __forceinline__ void fetch(const Args &args, const Tokens &of, uint32_t base, uint32_t step)
+template <bool hopper, class Args> __device__ __forceinline__ void fetch(const Args &args, const Tokens &of, uint32_t base, uint32_t step)
 {
+    constexpr uint32_t THREADS = Block<hopper>::THREADS, MEMORIES = Block<hopper>::MEMORIES;
     const uint32_t t0 = of.begin + step * TOKENS, to = base + step % STAGES * ROWS_BYTES;
     if (t0 < of.piece.count) {
         const uint32_t live = min(of.piece.count - t0, TOKENS);
@@ -98,17 +104,18 @@ template <bool bf, bool hopper, class Args>
 __device__ __forceinline__ void multiply(const Args &args, const Tokens &of, const uint32_t (&from)[2], const float (&inverse)[2],
                                          float (&sums)[2][2][32])
 {
+    constexpr uint32_t MEMORIES = Block<hopper>::MEMORIES;
     const uint32_t lane = threadIdx.x % 32, quad = lane % 4, warp = threadIdx.x / 32, base = shared_address(tensor_memory);
     const uint32_t tile = warp % 4 / 2 * TILE_BYTES, piece = warp % 2 * 4 + lane / 8 % 2, own = warp / 4 * 2;
     const uint32_t steps = of.begin < of.piece.count ? ceil_div(of.piece.count - of.begin, TOKENS) : 0;
     __syncthreads(); // all are done with the tokens before
-    fetch(args, of, base, 0);
-    fetch(args, of, base, 1);
+    fetch<hopper>(args, of, base, 0);
+    fetch<hopper>(args, of, base, 1);
 #pragma unroll 1
     for (uint32_t step = 0; step < steps; step++) {
         copies_wait<1>();
         __syncthreads(); // the tokens of this step are here, and all are done with those of the step before
-        fetch(args, of, base, step + 2);
+        fetch<hopper>(args, of, base, step + 2);
         const uint32_t rows = base + step % STAGES * ROWS_BYTES, t0 = of.begin + step * TOKENS;
         const float *weights = reinterpret_cast<const float *>(tensor_memory + WEIGHTS_AT) + (step % STAGES * MEMORIES + own) * PITCH + 2 * quad;
         if constexpr (hopper) {
@@ -145,9 +152,9 @@ __device__ __forceinline__ void multiply(const Args &args, const Tokens &of, con
 }
 
 // The power of two that the weights of each memory are divided by in f16: the largest not above the largest weight.
-template <class Args> __device__ __forceinline__ void find_powers(const Args &args, const Tokens &of, uint32_t own, float (&power)[2])
+template <bool hopper, class Args> __device__ __forceinline__ void find_powers(const Args &args, const Tokens &of, uint32_t own, float (&power)[2])
 {
-    float *tops = reinterpret_cast<float *>(tensor_memory + TOPS_AT);
+    float *tops = reinterpret_cast<float *>(tensor_memory + Block<hopper>::TOPS_AT);
     const uint32_t i = threadIdx.x / TOKENS, warp = threadIdx.x / 32;
     float most = 0.0f;
     for (uint32_t t = of.begin + threadIdx.x % TOKENS; t < of.piece.count; t += TOKENS)
@@ -167,6 +174,7 @@ template <class Args> __device__ __forceinline__ void find_powers(const Args &ar
 template <bool bf, bool hopper>
 __device__ __forceinline__ void run(const sma_backward_memory_side_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
+    constexpr uint32_t MEMORIES = Block<hopper>::MEMORIES;
     const auto halves = [&](uint32_t binding) { return reinterpret_cast<const uint16_t *>(bindings.address[binding]); };
     const uint32_t H = args.H, lane = threadIdx.x % 32, quad = lane % 4, line = lane / 4, warp = threadIdx.x / 32, own = warp / 4 * 2;
     const uint32_t n0 = warp % 4 * (hopper ? 16 : 32), row_step = hopper ? 64 : 16;
@@ -202,7 +210,7 @@ __device__ __forceinline__ void run(const sma_backward_memory_side_args &args, c
             of.right = which == 0 ? halves(BINDING_sma_backward_memory_side_up_r) + args.up_r_at + row * of.right_row + h * P
                                   : halves(BINDING_sma_backward_memory_side_e) + args.e_at + row * of.right_row + group * P;
             if (!bf) {
-                find_powers(args, of, own, power);
+                find_powers<hopper>(args, of, own, power);
                 inverse[0] = 1.0f / power[0], inverse[1] = 1.0f / power[1];
             }
             multiply<bf, hopper>(args, of, from, inverse, sums);
@@ -248,25 +256,25 @@ __device__ __forceinline__ void run(const sma_backward_memory_side_args &args, c
 
 } // namespace sma_memory_side
 
-#define DART_CHECK(variant) \
-    static_assert(sma_memory_side::BYTES == SHARED_sma_backward_memory_side_##variant && \
-                      sma_memory_side::MEMORIES * sma_memory_side::N == TILE0_sma_backward_memory_side_##variant && \
-                      sma_memory_side::THREADS == THREADS_sma_backward_memory_side_##variant, \
+#define DART_CHECK(variant, hopper) \
+    static_assert(sma_memory_side::Block<hopper>::BYTES == SHARED_sma_backward_memory_side_##variant && \
+                      sma_memory_side::Block<hopper>::MEMORIES * sma_memory_side::N == TILE0_sma_backward_memory_side_##variant && \
+                      sma_memory_side::Block<hopper>::THREADS == THREADS_sma_backward_memory_side_##variant, \
                   "the shape of the row")
-DART_CHECK(tensor_bf16);
-DART_CHECK(tensor_f16);
-DART_CHECK(hopper_bf16);
-DART_CHECK(hopper_f16);
+DART_CHECK(tensor_bf16, false);
+DART_CHECK(tensor_f16, false);
+DART_CHECK(hopper_bf16, true);
+DART_CHECK(hopper_f16, true);
 #undef DART_CHECK
 KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, tensor_bf16, 1) { sma_memory_side::run<true, false>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, tensor_f16, 1) { sma_memory_side::run<false, false>(args, bindings, dtypes); }
-KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, hopper_bf16, 1)
+KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, hopper_bf16, 2)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     sma_memory_side::run<true, true>(args, bindings, dtypes);
 #endif
 }
-KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, hopper_f16, 1)
+KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, hopper_f16, 2)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     sma_memory_side::run<false, true>(args, bindings, dtypes);
