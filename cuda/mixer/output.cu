@@ -52,6 +52,42 @@ __device__ __forceinline__ void mixer_output_rows(const mixer_output_args &args,
             }
             return den > 0.0f ? sum / den : 0.0f;
         };
+        // The same of four elements of a head, P being a multiple of 4.
+        const auto read_out_four = [&](uint32_t row, uint32_t i) {
+            constexpr uint32_t ahead = 4;
+            const float *from = partial + (size_t(t0 + row) * heads + i / P) * (P + 4);
+            float top = lowest, den = 0.0f;
+            float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            for (uint32_t s = 0; s < args.splits; s += ahead) {
+                float2 ends[ahead];
+                float4 accs[ahead];
+                float now = top;
+#pragma unroll
+                for (uint32_t k = 0; k < ahead; k++) {
+                    const float *part = from + min(s + k, args.splits - 1) * pitch;
+                    ends[k] = *reinterpret_cast<const float2 *>(part + P);
+                    accs[k] = *reinterpret_cast<const float4 *>(part + i % P);
+                }
+#pragma unroll
+                for (uint32_t k = 0; k < ahead; k++) {
+                    if (s + k >= args.splits) ends[k].y = 0.0f;
+                    if (ends[k].y > 0.0f) now = fmaxf(now, ends[k].x);
+                }
+                const float keep = exp_below(top - now);
+                den *= keep, sum.x *= keep, sum.y *= keep, sum.z *= keep, sum.w *= keep;
+#pragma unroll
+                for (uint32_t k = 0; k < ahead; k++) {
+                    if (!(ends[k].y > 0.0f)) continue;
+                    const float scale = exp_below(ends[k].x - now);
+                    den = fmaf(scale, ends[k].y, den);
+                    sum.x = fmaf(scale, accs[k].x, sum.x), sum.y = fmaf(scale, accs[k].y, sum.y);
+                    sum.z = fmaf(scale, accs[k].z, sum.z), sum.w = fmaf(scale, accs[k].w, sum.w);
+                }
+                top = now;
+            }
+            const float factor = den > 0.0f ? 1.0f / den : 0.0f;
+            return make_float4(factor * sum.x, factor * sum.y, factor * sum.z, factor * sum.w);
+        };
         mixer_product<quantised, most>([&](uint32_t row, uint32_t i, uint32_t valid) {
             const size_t line = t0 + row;
             float4 v = unpack4(fetch4(y, args.y_at + line * args.y_row + i, valid, y_aligned), y.dtype);
@@ -60,10 +96,15 @@ __device__ __forceinline__ void mixer_output_rows(const mixer_output_args &args,
                 float own = 0.0f;
 #pragma unroll
                 for (uint32_t k = 0; k < most; k++) own = k == row ? gates[k] : own;
-                v.x = fmaf(own, read_out(row, i), v.x);
-                if (valid > 1) v.y = fmaf(own, read_out(row, i + 1), v.y);
-                if (valid > 2) v.z = fmaf(own, read_out(row, i + 2), v.z);
-                if (valid > 3) v.w = fmaf(own, read_out(row, i + 3), v.w);
+                if (P % 4 == 0) {
+                    const float4 r = read_out_four(row, i);
+                    v = make_float4(fmaf(own, r.x, v.x), fmaf(own, r.y, v.y), fmaf(own, r.z, v.z), fmaf(own, r.w, v.w));
+                } else {
+                    v.x = fmaf(own, read_out(row, i), v.x);
+                    if (valid > 1) v.y = fmaf(own, read_out(row, i + 1), v.y);
+                    if (valid > 2) v.z = fmaf(own, read_out(row, i + 2), v.z);
+                    if (valid > 3) v.w = fmaf(own, read_out(row, i + 3), v.w);
+                }
             }
             return make_float4(v.x * silu(g.x), v.y * silu(g.y), v.z * silu(g.z), v.w * silu(g.w));
         }, rows, {norm, weight, args.norm_at, args.weight_at, args.inputs, args.outputs, first}, shared);
