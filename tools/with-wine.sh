@@ -6,8 +6,10 @@
 #   --lavapipe  on a display of its own (Xvfb) and with Mesa's Vulkan driver for the CPU out of .deps: Wine shows Vulkan only to programs
 #               that have a display
 #
-# Ends with the program's status, or with 125 if Wine or what --lavapipe needs is not there (tools/setup.sh --test installs it). What Wine takes
-# for the user's disk lies in .deps/run/wine, unless WINEPREFIX names another folder. Its messages are off, unless WINEDEBUG is set.
+# Ends with the program's status, or with 125 if Wine or what --lavapipe needs is not there (tools/setup.sh --test installs it). What Wine
+# takes for the user's disk lies in .deps/run/wine, unless WINEPREFIX names another folder. Programs of a disk share a desktop, which has a
+# display from its first program on or never: with --lavapipe the disk is another one, and one program runs at a time. Wine's messages are
+# off, unless WINEDEBUG is set.
 set -eu
 
 deps=$(cd "$(dirname "$0")/.." && pwd)/.deps
@@ -46,31 +48,49 @@ newer_wine() {
     printf '%s\n' "$copy/lib/wine/wine64"
 }
 
+# Ends all programs of the disk, with loader $1.
+end_all() {
+    local server
+    server=$(first_of "${1%/*}"/wineserver* || command -v wineserver) || return 0
+    "$server" -k || true # ends with 1 where nothing runs
+    "$server" -w
+}
+
+# Makes the disk where it is not there yet, with loader $1. One does so, the others wait.
+make_disk() {
+    [ ! -e "$WINEPREFIX/dartlm" ] || return 0
+    "$1" wineboot --init
+    end_all "$1"
+    : >"$WINEPREFIX/dartlm"
+}
+
 main() {
-    local wine lavapipe='' display=()
+    local wine lavapipe=''
     case ${1:-} in
     -h | --help) usage 0 ;;
     --lavapipe) lavapipe=yes; shift ;;
     esac
     [ $# -gt 0 ] || usage 125 >&2
     wine=$(first_of /usr/lib/wine/wine64 || command -v wine64 || command -v wine) || die "Wine is not installed; tools/setup.sh --test does it"
+    [ -z "$lavapipe" ] || WINEPREFIX=${WINEPREFIX:-$deps/run/wine}-lavapipe
     # Names of files and arguments reach Windows through the locale.
     export LC_ALL=C.UTF-8 WINEPREFIX=${WINEPREFIX:-$deps/run/wine} WINEDEBUG=${WINEDEBUG:--all} WINEDLLOVERRIDES='mscoree=;mshtml='
     mkdir -p "$WINEPREFIX"
-    # One at a time makes the disk.
-    if [ ! -e "$WINEPREFIX/dartlm" ]; then
-        (flock 9; [ -e "$WINEPREFIX/dartlm" ] || { "$wine" wineboot --init && "$wine" wineboot --end-session && : >"$WINEPREFIX/dartlm"; }) \
-            9>"$WINEPREFIX/.lock" >/dev/null 2>&1 || die "Wine does not start"
-    fi
+    (flock 9 && make_disk "$wine" 9>&-) 9>"$WINEPREFIX/.lock" >/dev/null 2>&1 || die "Wine does not start"
     if [ -n "$lavapipe" ]; then
         command -v xvfb-run >/dev/null || die "Xvfb is not installed; tools/setup.sh --test does it"
         wine=$(newer_wine "$wine")
         VK_DRIVER_FILES=$(first_of "$deps"/newer/usr/share/vulkan/icd.d/lvp_icd*.json) ||
             die "lavapipe is not installed; tools/setup.sh --test does it"
         export VK_DRIVER_FILES VK_ICD_FILENAMES=$VK_DRIVER_FILES NODEVICE_SELECT=1
-        display=(xvfb-run -a)
+        exec 8>"$WINEPREFIX/.running"
+        flock 8
+        local status=0
+        xvfb-run -a "$wine" "$@" 8>&- || status=$?
+        end_all "$wine" 8>&- >/dev/null 2>&1
+        exit $status
     fi
-    exec "${display[@]}" "$wine" "$@"
+    exec "$wine" "$@"
 }
 
 main "$@"
