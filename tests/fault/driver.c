@@ -237,7 +237,8 @@ FUNCTION(VkResult, fvkCreateDevice, VkPhysicalDevice of, const VkDeviceCreateInf
     const bool failed = fails("vkCreateDevice");
     *out = (VkDevice)(void *)(failed ? &garbage : make(DEVICE));
     drv.priority = 0;
-    if (drv.options.portability && !drv.host && (info == NULL || info->enabledExtensionCount == 0)) misuse("vkCreateDevice", "without " PORTABILITY_SUBSET);
+    const bool bare = info == NULL || info->enabledExtensionCount == 0;
+    if (drv.options.portability && !drv.host && bare) misuse("vkCreateDevice", "without " PORTABILITY_SUBSET);
     for (uint32_t i = 0; info != NULL && i < info->enabledExtensionCount; i++)
         if (device_extension() == NULL || strcmp(info->ppEnabledExtensionNames[i], device_extension()) != 0)
             return VK_ERROR_EXTENSION_NOT_PRESENT;
