@@ -239,6 +239,27 @@ static void expect(const conform_data *d, mixer_case *k)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
+/* Of each element of unit rows, what it would be like if the row did not cancel. The scan errs relative to all of dh, of which a row of small RMS,
+ * want_scale, is a small part; its unit row errs by as much more as that RMS is less than that of all rows. */
+static double *unit_terms(const double *want_scale, uint64_t rows, uint32_t P)
+{
+    double sum = 0;
+    uint64_t written = 0;
+    for (uint64_t r = 0; r < rows; r++) {
+        if (isnan(want_scale[r])) continue;
+        sum += want_scale[r] * want_scale[r];
+        written++;
+    }
+    const double typical = written > 0 ? sqrt(sum / (double)written) : 0;
+    double *terms = malloc((size_t)rows * P * sizeof *terms);
+    if (terms == NULL) abort();
+    for (uint64_t i = 0; i < rows * P; i++) {
+        const double row = want_scale[i / P];
+        terms[i] = row > 0 && row < typical ? typical / row : 0;
+    }
+    return terms;
+}
+
 void conform_mixer(conform_data *d)
 {
     const conform_case *c = d->c;
@@ -278,8 +299,10 @@ void conform_mixer(conform_data *d)
     conform_compare(d, "open_decay", k.open_decay, k.want_decay, channels + conform_tolerance(BOUND_DECAY, 0), 0);
     conform_compare(d, "x", k.x, k.want_x, out, 0);
     for (uint32_t i = 0; i < RUNS; i++) {
-        conform_compare(d, i == 0 ? "stored" : "stored2", k.dh[i], k.want_dh[i], scan + conform_tolerance(BOUND_SMA_STORE, 1),
-                        conform_floor(c->dtype));
+        double *terms = k.scale[i] != NULL ? unit_terms(k.want_scale[i], k.scale[i]->rows * k.scale[i]->width, c->P) : NULL;
+        const conform_limits rows = {.bound = scan + conform_tolerance(BOUND_SMA_STORE, 1), .floor = conform_floor(c->dtype), .terms = terms};
+        conform_compare_within(d, i == 0 ? "stored" : "stored2", k.dh[i], k.want_dh[i], &rows);
+        free(terms);
         conform_compare(d, i == 0 ? "scale" : "scale2", k.scale[i], k.want_scale[i], scan + conform_tolerance(BOUND_SMA_STORE, 1), 0);
     }
     conform_seq_free(&k.seq);
