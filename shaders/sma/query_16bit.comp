@@ -60,26 +60,27 @@ void main()
         uint item = tile * T0 + LANE / TEAM;
         uint row = item / args.G;
         uint g = item % args.G;
-        bool live = row < args.B * args.L && row % args.L < seq_count(row / args.L, args.L);
+        bool there = row < args.B * args.L;
         uint q_at = (args.q_at + row * args.q_row + g * args.N) / 8u;
         uint c_at = (args.c_at + row * args.c_row + g * args.N) / 8u;
         uint e_at = (args.e_at + row * args.e_row + g * args.P) / 8u;
-        uvec4 words[MOST];
-        vec4 sums = vec4(0.0);
+        uvec4 words[MOST]; // all of them under way before the first is looked at, those of tokens past the count as well
         [[unroll]] for (uint x = 0u; x < MOST; x++) {
             uint i = own + x * TEAM;
             words[x] = uvec4(0u);
-            if (x * TEAM >= all || i >= all || !live) continue;
-            if (i < wide) {
-                words[x] = quads_q[q_at + i];
-                sums.x += squares_of(DTYPE_OF(q), words[x]);
-            } else if (i < 2u * wide) {
-                words[x] = quads_c[c_at + i - wide];
-                sums.z = max(sums.z, largest_of(DTYPE_OF(c), words[x]));
-            } else {
-                words[x] = quads_e[e_at + i - 2u * wide];
-                sums.y += squares_of(DTYPE_OF(e), words[x]);
-            }
+            if (x * TEAM >= all || i >= all || !there) continue;
+            if (i < wide) words[x] = quads_q[q_at + i];
+            else if (i < 2u * wide) words[x] = quads_c[c_at + i - wide];
+            else words[x] = quads_e[e_at + i - 2u * wide];
+        }
+        bool live = there && row % args.L < seq_count(row / args.L, args.L);
+        vec4 sums = vec4(0.0);
+        [[unroll]] for (uint x = 0u; x < MOST; x++) {
+            uint i = own + x * TEAM;
+            if (x * TEAM >= all || i >= all) continue;
+            if (i < wide) sums.x += squares_of(DTYPE_OF(q), words[x]);
+            else if (i < 2u * wide) sums.z = max(sums.z, largest_of(DTYPE_OF(c), words[x]));
+            else sums.y += squares_of(DTYPE_OF(e), words[x]);
         }
         barrier();
         parts[LANE] = sums;
