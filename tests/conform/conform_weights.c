@@ -1,4 +1,4 @@
-/* linear and embed with quantised weights: rows made of random bytes, and read by the definition in dartlm.h. */
+/* linear and embed with quantised weights: rows made of random bytes, and read by the definition in runtime.h. */
 #include "conform_weights.h"
 #include "oracle.h"
 

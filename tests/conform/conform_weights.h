@@ -7,7 +7,7 @@
 typedef struct conform_quantised {
     conform_tensor *bytes;
     dart_tensor t;
-    double *values; /* rows x width, as the definition in dartlm.h reads them; the caller frees them */
+    double *values; /* rows x width, as the definition in runtime.h reads them; the caller frees them */
 } conform_quantised;
 
 /* Random rows, q4 with `four`, else q8, of numbers with a root mean square of about `size`. */
