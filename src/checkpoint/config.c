@@ -1,23 +1,15 @@
 #include "config.h"
 
-#include "config_original.h"
+#include "config_reader.h"
 #include "base/file.h"
 
-#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CONFIG_BYTES 1048576u
-
-static const struct integer {
-    const char *key;
-    size_t at;
-    uint32_t min, max;
-    uint32_t standard; /* 0: the key is required */
-} integers[] = {
+static const config_integer integers[] = {
     {"vocab_size", offsetof(dart_model_config, V), 1, 1u << 24, 0},
     {"hidden_size", offsetof(dart_model_config, W), 1, 1u << 16, 0},
     {"num_hidden_layers", offsetof(dart_model_config, layers), 1, 1024, 0},
@@ -35,26 +27,26 @@ static const struct integer {
     {"num_attention_heads", offsetof(dart_model_config, H), 1, 1u << 12, 0},
 };
 /* Follow from others where a file leaves them out. */
-static const struct integer groups_field = {.key = "num_key_value_heads", .at = offsetof(dart_model_config, G), .min = 1, .max = 1u << 12},
+static const config_integer groups_field = {.key = "num_key_value_heads", .at = offsetof(dart_model_config, G), .min = 1, .max = 1u << 12},
                             head_field = {.key = "head_dim", .at = offsetof(dart_model_config, P), .min = 2, .max = 128},
                             neox_head_field = {.key = "hidden_size / num_attention_heads", .at = offsetof(dart_model_config, P), .min = 2,
                                                .max = 256};
 /* Follows from other sizes: a file that gives it must agree with them. */
-static const struct integer expand_field = {.key = "expand", .min = 1, .max = 16, .standard = 2};
+static const config_integer expand_field = {.key = "expand", .min = 1, .max = 16, .standard = 2};
 
-static uint32_t *integer_of(dart_model_config *config, const struct integer *field)
+static uint32_t *integer_of(dart_model_config *config, const config_integer *field)
 {
     return (uint32_t *)(void *)((char *)config + field->at);
 }
 
 /* ---- Checks --------------------------------------------------------------------------------------------------- */
 
-static dart_status check_integers(const dart_model_config *config, const struct integer *fields, size_t count, dart_status fault,
+static dart_status check_integers(const dart_model_config *config, const config_integer *fields, size_t count, dart_status fault,
                                   const char *name, base_report *report)
 {
     dart_model_config copy = *config;
     for (size_t i = 0; i < count; i++) {
-        const struct integer *f = &fields[i];
+        const config_integer *f = &fields[i];
         const uint32_t value = *integer_of(&copy, f);
         if (value < f->min || value > f->max)
             return base_fail(report, fault, "%s: %s is %" PRIu32 ", allowed are %" PRIu32 " to %" PRIu32, name, f->key,
@@ -118,139 +110,20 @@ dart_status model_config_check(const dart_model_config *config, dart_status faul
 
 /* ---- config.json ---------------------------------------------------------------------------------------------- */
 
-typedef struct reader {
-    json_t *root;
-    const char *name;
-    base_report *report;
-} reader;
-
-/* NULL where the key is absent or null. */
-static json_t *reader_get(const reader *r, const char *key)
+static dart_status refuse_features(const config_reader *r, const config_feature *features, size_t count)
 {
-    json_t *value = json_object_get(r->root, key);
-    return json_is_null(value) ? NULL : value;
-}
-
-static dart_status read_integer(const reader *r, const struct integer *field, uint32_t *out)
-{
-    const json_t *value = reader_get(r, field->key);
-    if (value == NULL && field->standard == 0)
-        return base_fail(r->report, DART_BAD_DATA, "%s: %s is missing", r->name, field->key);
-    if (value != NULL && !json_is_integer(value))
-        return base_fail(r->report, DART_BAD_DATA, "%s: %s is not an integer", r->name, field->key);
-    const json_int_t number = value != NULL ? json_integer_value(value) : (json_int_t)field->standard;
-    if (number < (json_int_t)field->min || number > (json_int_t)field->max)
-        return base_fail(r->report, DART_BAD_DATA,
-                         "%s: %s is %lld, allowed are %" PRIu32 " to %" PRIu32, r->name, field->key,
-                         number, field->min, field->max);
-    *out = (uint32_t)number;
-    return DART_OK;
-}
-
-/* A number, or {"__float__": "Infinity"}. */
-static bool real_of(const json_t *value, double *out)
-{
-    if (json_is_object(value)) {
-        static const struct {
-            const char *text;
-            double value;
-        } words[] = {{"Infinity", (double)INFINITY}, {"-Infinity", (double)-INFINITY}, {"NaN", (double)NAN}};
-        const char *text = json_string_value(json_object_get(value, "__float__"));
-        for (size_t i = 0; text != NULL && i < COUNT_OF(words); i++) {
-            if (strcmp(text, words[i].text) != 0) continue;
-            *out = words[i].value;
-            return true;
-        }
-        return false;
-    }
-    *out = json_number_value(value);
-    return json_is_number(value);
-}
-
-/* Beyond the range of f32 is infinite: the cast itself would be undefined. */
-static float real_to_f32(double value)
-{
-    return fabs(value) <= (double)FLT_MAX || isnan(value) ? (float)value : value > 0 ? INFINITY : -INFINITY;
-}
-
-static dart_status read_real(const reader *r, const char *key, double standard, float *out)
-{
-    const json_t *value = reader_get(r, key);
-    double number = standard;
-    if (value != NULL && !real_of(value, &number))
-        return base_fail(r->report, DART_BAD_DATA, "%s: %s is not a number", r->name, key);
-    *out = real_to_f32(number);
-    return DART_OK;
-}
-
-static dart_status read_boolean(const reader *r, const char *key, bool standard, bool *out)
-{
-    const json_t *value = reader_get(r, key);
-    if (value != NULL && !json_is_boolean(value))
-        return base_fail(r->report, DART_BAD_DATA, "%s: %s is neither true nor false", r->name, key);
-    *out = value != NULL ? json_is_true(value) : standard;
-    return DART_OK;
-}
-
-static dart_status read_limits(const reader *r, float *dt_min, float *dt_max)
-{
-    const json_t *value = reader_get(r, "time_step_limit");
-    double low = 0, high = (double)INFINITY;
-    if (value != NULL && (json_array_size(value) != 2 || !real_of(json_array_get(value, 0), &low) ||
-                          !real_of(json_array_get(value, 1), &high)))
-        return base_fail(r->report, DART_BAD_DATA, "%s: time_step_limit is not an array of two numbers", r->name);
-    if (!(low >= 0 && isfinite(low) && high > 0 && high >= low))
-        return base_fail(r->report, DART_BAD_DATA,
-                         "%s: time_step_limit is %g to %g, allowed is 0 <= first <= second, second > 0", r->name, low,
-                         high);
-    *dt_min = real_to_f32(low);
-    *dt_max = isfinite(high) ? real_to_f32(high) : 0;
-    if (isfinite(high) && !(isfinite(*dt_max) && *dt_max > 0))
-        return base_fail(r->report, DART_BAD_DATA, "%s: time_step_limit %g is out of the range of f32", r->name, high);
-    return DART_OK;
-}
-
-/* The text of a string, or what stands there instead; of line ends and tabs, which reports leave, too: a message is a line. */
-static const char *reader_text(const json_t *value)
-{
-    const char *text = json_string_value(value);
-    if (text == NULL) return "not a string";
-    return strpbrk(text, "\n\t") != NULL ? "a text of several lines or columns" : text;
-}
-
-typedef struct feature {
-    const char *key;
-    bool refused;
-} feature;
-
-static dart_status check_features(const reader *r, const feature *features, size_t count)
-{
-    dart_status status = DART_OK;
-    for (size_t i = 0; i < count; i++) {
-        bool value = !features[i].refused;
-        TRY(read_boolean(r, features[i].key, !features[i].refused, &value));
-        if (value == features[i].refused)
-            return base_fail(r->report, DART_UNSUPPORTED, "%s: %s is %s, which is not supported", r->name,
-                             features[i].key, value ? "true" : "false");
-    }
-fail:
-    return status;
-}
-
-static dart_status refuse_features(const reader *r, const feature *features, size_t count)
-{
-    const json_t *act = reader_get(r, "hidden_act");
+    const json_t *act = config_get(r, "hidden_act");
     const char *act_name = json_string_value(act);
     if (act != NULL && (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0)))
         return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %.48s, supported are silu and swish", r->name,
-                         reader_text(act));
-    return check_features(r, features, count);
+                         config_text(act));
+    return config_check_features(r, features, count);
 }
 
 /* Sets the flags of the type: none for a Mamba-2. */
-static dart_status read_type(const reader *r, dart_model_config *m)
+static dart_status read_type(const config_reader *r, dart_model_config *m)
 {
-    const json_t *type = reader_get(r, "model_type");
+    const json_t *type = config_get(r, "model_type");
     const char *name = json_string_value(type);
     if (type == NULL) return base_fail(r->report, DART_BAD_DATA, "%s: model_type is missing", r->name);
     m->sma = name != NULL && strcmp(name, "dart") == 0;
@@ -258,48 +131,48 @@ static dart_status read_type(const reader *r, dart_model_config *m)
     m->transformer = m->neox || (name != NULL && strcmp(name, "llama") == 0);
     if (m->sma || m->transformer || (name != NULL && strcmp(name, "mamba2") == 0)) return DART_OK;
     return base_fail(r->report, DART_UNSUPPORTED, "%s: model_type is %.48s, supported are mamba2, dart, llama and gpt_neox", r->name,
-                     reader_text(type));
+                     config_text(type));
 }
 
 /* rope_theta under the key of older files, or what newer ones have: rope_parameters with it and rope_type default. */
-static dart_status read_positions(const reader *r, const char *key, float *base)
+static dart_status read_positions(const config_reader *r, const char *key, float *base)
 {
     static const char *const places[] = {"rope_parameters", "rope_scaling"};
     dart_status status;
     double standard = 10000;
     for (size_t i = 0; i < COUNT_OF(places); i++) {
-        const json_t *given = reader_get(r, places[i]);
+        const json_t *given = config_get(r, places[i]);
         if (given == NULL) continue;
         const json_t *type = json_object_get(given, "rope_type");
         if (type == NULL) type = json_object_get(given, "type");
-        if ((type != NULL || i > 0) && strcmp(reader_text(type), "default") != 0)
-            return base_fail(r->report, DART_UNSUPPORTED, "%s: %s is of type %.48s, supported is default", r->name, places[i], reader_text(type));
+        if ((type != NULL || i > 0) && strcmp(config_text(type), "default") != 0)
+            return base_fail(r->report, DART_UNSUPPORTED, "%s: %s is of type %.48s, supported is default", r->name, places[i], config_text(type));
         const json_t *theta = json_object_get(given, "rope_theta");
-        if (theta != NULL && !real_of(theta, &standard))
+        if (theta != NULL && !config_real_of(theta, &standard))
             return base_fail(r->report, DART_BAD_DATA, "%s: rope_theta is not a number", r->name);
     }
-    TRY(read_real(r, key, standard, base));
+    TRY(config_read_real(r, key, standard, base));
 fail:
     return status;
 }
 
-static dart_status read_transformer(const reader *r, dart_model_config *config)
+static dart_status read_transformer(const config_reader *r, dart_model_config *config)
 {
-    static const feature features[] = {{"attention_bias", true}, {"mlp_bias", true}};
+    static const config_feature features[] = {{"attention_bias", true}, {"mlp_bias", true}};
     dart_status status;
     dart_model_config m = {.transformer = true};
     TRY(refuse_features(r, features, COUNT_OF(features)));
     for (size_t i = 0; i < COUNT_OF(transformer_integers); i++)
-        TRY(read_integer(r, &transformer_integers[i], integer_of(&m, &transformer_integers[i])));
-    struct integer groups = groups_field, head = head_field;
+        TRY(config_read_integer(r, &transformer_integers[i], integer_of(&m, &transformer_integers[i])));
+    config_integer groups = groups_field, head = head_field;
     groups.standard = m.H;
     head.standard = m.W / m.H;
     if (head.standard == 0) FAIL(r->report, DART_BAD_DATA, "%s: hidden_size %" PRIu32 " is below num_attention_heads %" PRIu32, r->name, m.W, m.H);
-    TRY(read_integer(r, &groups, &m.G));
-    TRY(read_integer(r, &head, &m.P));
-    TRY(read_real(r, "rms_norm_eps", 1e-6, &m.eps));
+    TRY(config_read_integer(r, &groups, &m.G));
+    TRY(config_read_integer(r, &head, &m.P));
+    TRY(config_read_real(r, "rms_norm_eps", 1e-6, &m.eps));
     TRY(read_positions(r, "rope_theta", &m.base));
-    TRY(read_boolean(r, "tie_word_embeddings", false, &m.tied));
+    TRY(config_read_boolean(r, "tie_word_embeddings", false, &m.tied));
     TRY(model_config_check(&m, DART_BAD_DATA, r->name, r->report));
     *config = m;
 fail:
@@ -307,55 +180,55 @@ fail:
 }
 
 /* The form of GELU. */
-static dart_status read_gelu(const reader *r, bool *by_tanh)
+static dart_status read_gelu(const config_reader *r, bool *by_tanh)
 {
     static const char *const names[] = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"}; /* all but the first by tanh */
-    const json_t *act = reader_get(r, "hidden_act");
+    const json_t *act = config_get(r, "hidden_act");
     *by_tanh = false;
     for (size_t i = 0; i < COUNT_OF(names); i++) {
-        if (act != NULL && strcmp(reader_text(act), names[i]) != 0) continue;
+        if (act != NULL && strcmp(config_text(act), names[i]) != 0) continue;
         *by_tanh = i > 0;
         return DART_OK;
     }
     return base_fail(r->report, DART_UNSUPPORTED, "%s: hidden_act is %.48s, supported are gelu, gelu_new, gelu_fast and gelu_pytorch_tanh", r->name,
-                     reader_text(act));
+                     config_text(act));
 }
 
-static dart_status read_neox(const reader *r, dart_model_config *config)
+static dart_status read_neox(const config_reader *r, dart_model_config *config)
 {
-    static const feature features[] = {{"attention_bias", false}};
+    static const config_feature features[] = {{"attention_bias", false}};
     dart_status status;
     dart_model_config m = {.transformer = true, .neox = true};
     bool parallel = true;
     double share = 0.25;
     float given;
-    TRY(check_features(r, features, COUNT_OF(features)));
+    TRY(config_check_features(r, features, COUNT_OF(features)));
     for (size_t i = 0; i < COUNT_OF(transformer_integers); i++)
-        TRY(read_integer(r, &transformer_integers[i], integer_of(&m, &transformer_integers[i])));
+        TRY(config_read_integer(r, &transformer_integers[i], integer_of(&m, &transformer_integers[i])));
     m.G = m.H;
     if (m.W % m.H != 0)
         FAIL(r->report, DART_BAD_DATA, "%s: num_attention_heads %" PRIu32 " does not divide hidden_size %" PRIu32, r->name, m.H, m.W);
     m.P = m.W / m.H;
     TRY(read_gelu(r, &m.gelu_tanh));
-    TRY(read_real(r, "layer_norm_eps", 1e-5, &m.eps));
+    TRY(config_read_real(r, "layer_norm_eps", 1e-5, &m.eps));
     TRY(read_positions(r, "rotary_emb_base", &m.base));
-    const json_t *newer = json_object_get(reader_get(r, "rope_parameters"), "partial_rotary_factor");
-    if (newer != NULL && !real_of(newer, &share)) FAIL(r->report, DART_BAD_DATA, "%s: partial_rotary_factor is not a number", r->name);
-    TRY(read_real(r, "rotary_pct", share, &given));
+    const json_t *newer = json_object_get(config_get(r, "rope_parameters"), "partial_rotary_factor");
+    if (newer != NULL && !config_real_of(newer, &share)) FAIL(r->report, DART_BAD_DATA, "%s: partial_rotary_factor is not a number", r->name);
+    TRY(config_read_real(r, "rotary_pct", share, &given));
     if (!(given > 0 && given <= 1)) FAIL(r->report, DART_BAD_DATA, "%s: rotary_pct is %g, allowed is above 0 to 1", r->name, (double)given);
     m.R = (uint32_t)((double)m.P * (double)given + 1e-4); /* the largest whole number, but for the rounding of the share */
-    TRY(read_boolean(r, "use_parallel_residual", true, &parallel));
+    TRY(config_read_boolean(r, "use_parallel_residual", true, &parallel));
     m.sequential = !parallel;
-    TRY(read_boolean(r, "tie_word_embeddings", false, &m.tied));
+    TRY(config_read_boolean(r, "tie_word_embeddings", false, &m.tied));
     TRY(model_config_check(&m, DART_BAD_DATA, r->name, r->report));
     *config = m;
 fail:
     return status;
 }
 
-static dart_status read_config(const reader *r, dart_model_config *config)
+static dart_status read_config(const config_reader *r, dart_model_config *config)
 {
-    static const feature features[] = {{"use_bias", true}, {"rms_norm", false}};
+    static const config_feature features[] = {{"use_bias", true}, {"rms_norm", false}};
     dart_status status;
     dart_model_config m = {0};
     uint32_t expand = 0;
@@ -364,14 +237,14 @@ static dart_status read_config(const reader *r, dart_model_config *config)
     if (m.neox) return read_neox(r, config);
     if (m.transformer) return read_transformer(r, config);
     TRY(refuse_features(r, features, COUNT_OF(features)));
-    for (size_t i = 0; i < COUNT_OF(integers); i++) TRY(read_integer(r, &integers[i], integer_of(&m, &integers[i])));
-    TRY(read_integer(r, &expand_field, &expand));
-    TRY(read_real(r, "layer_norm_epsilon", 1e-5, &m.eps));
-    TRY(read_real(r, "sma_norm_epsilon", 1e-5, &m.sma_eps));
-    TRY(read_limits(r, &m.dt_min, &m.dt_max));
-    TRY(read_boolean(r, "tie_word_embeddings", false, &m.tied));
-    TRY(read_boolean(r, "use_conv_bias", true, &conv_bias));
-    TRY(read_boolean(r, "sma_independent_c", false, &m.independent_c));
+    for (size_t i = 0; i < COUNT_OF(integers); i++) TRY(config_read_integer(r, &integers[i], integer_of(&m, &integers[i])));
+    TRY(config_read_integer(r, &expand_field, &expand));
+    TRY(config_read_real(r, "layer_norm_epsilon", 1e-5, &m.eps));
+    TRY(config_read_real(r, "sma_norm_epsilon", 1e-5, &m.sma_eps));
+    TRY(config_read_limits(r, &m.dt_min, &m.dt_max));
+    TRY(config_read_boolean(r, "tie_word_embeddings", false, &m.tied));
+    TRY(config_read_boolean(r, "use_conv_bias", true, &conv_bias));
+    TRY(config_read_boolean(r, "sma_independent_c", false, &m.independent_c));
     m.no_conv_bias = !conv_bias;
     if (expand * m.W != m.H * m.P)
         FAIL(r->report, DART_BAD_DATA,
@@ -383,54 +256,13 @@ fail:
     return status;
 }
 
-/* Rewrites bare Infinity, -Infinity and NaN, which JSON does not know, as {"__float__": ...}. to holds 7 bytes for each
- * of text: NaN grows most, from 3 to 19. Returns the new length. */
-static size_t spell_out(const char *text, size_t bytes, char *to)
-{
-    static const struct {
-        const char *word, *spelling;
-    } words[] = {{"-Infinity", "{\"__float__\":\"-Infinity\"}"},
-                 {"Infinity", "{\"__float__\":\"Infinity\"}"},
-                 {"NaN", "{\"__float__\":\"NaN\"}"}};
-    char *const start = to;
-    bool in_string = false;
-    for (size_t i = 0; i < bytes;) {
-        size_t w = in_string ? COUNT_OF(words) : 0, length = 0;
-        for (; w < COUNT_OF(words); w++) {
-            length = strlen(words[w].word);
-            if (bytes - i >= length && memcmp(text + i, words[w].word, length) == 0) break;
-        }
-        if (w < COUNT_OF(words)) {
-            const size_t spelled = strlen(words[w].spelling);
-            memcpy(to, words[w].spelling, spelled);
-            to += spelled;
-            i += length;
-            continue;
-        }
-        if (text[i] == '"') in_string = !in_string;
-        if (text[i] == '\\' && in_string && i + 1 < bytes) *to++ = text[i++];
-        *to++ = text[i++];
-    }
-    return (size_t)(to - start);
-}
-
 dart_status model_config_parse(const char *text, size_t bytes, const char *name, base_report *report,
                                dart_model_config *config)
 {
-    dart_status status;
-    json_t *root = NULL, *translated = NULL;
-    char *spelled = NULL;
-    if (bytes > MAX_CONFIG_BYTES) FAIL(report, DART_BAD_DATA, "%s: longer than %u bytes", name, MAX_CONFIG_BYTES);
-    spelled = malloc(7 * bytes + 1);
-    if (spelled == NULL) FAIL(report, DART_OUT_OF_MEMORY, "%s: no memory to read it", name);
-    TRY(checkpoint_json_parse(spelled, spell_out(text, bytes, spelled), name, report, &root));
-    if (config_original_is(root)) TRY(config_original_translate(root, name, report, &translated));
-    const reader r = {translated != NULL ? translated : root, name, report};
-    status = read_config(&r, config);
-fail:
-    json_decref(translated);
-    json_decref(root);
-    free(spelled);
+    config_reader r = {.root = NULL};
+    dart_status status = config_reader_open(text, bytes, name, report, &r);
+    if (status == DART_OK) status = read_config(&r, config);
+    config_reader_close(&r);
     return status;
 }
 
