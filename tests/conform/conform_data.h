@@ -59,6 +59,12 @@ void conform_set(conform_data *d, conform_tensor *tensor, const double *values);
 conform_tensor conform_column(const conform_tensor *tensor, uint64_t column);
 dart_tensor conform_view(const conform_tensor *tensor); /* absent for NULL */
 dart_dtype conform_activation(const conform_case *c);
+/* Where element i of a row lies, in elements of the buffer. */
+uint64_t conform_place(const conform_tensor *tensor, uint64_t row, uint64_t i);
+/* Row r of what the tensor's buffer holds. */
+void conform_read_row(const conform_tensor *tensor, uint64_t r, float *values);
+/* Room for a row, for free(). */
+float *conform_row_of_floats(const conform_tensor *tensor);
 
 /* What a result may be off by, relative to the tensor (terms may say more). 32-bit results: bound + operands, in L2 and in the largest element.
  * 16-bit results: in L2, bound and twice what as many independent roundings as operands counts, and the result's own, would err by;

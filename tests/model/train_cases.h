@@ -180,5 +180,6 @@ void small_gradients_survive(void **unused);
 void scale_adapts(void **unused);
 void gradients_between_steps(void **unused);
 void resumes_in_f16(void **unused);
+void memory_is_as_counted(void **unused);
 
 #endif
