@@ -1,204 +1,17 @@
 /* One op of a given shape: device times, checked before they are believed. */
+#include "bench_case.h"
 #include "bench_saved.h"
 #include "bench_warm.h"
-#include "cli/operation.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct plan {
-    operation o;
-    dart_dtype dtype;
-    uint32_t repeat;
-    uint64_t seed;
-    const char *check;
-    uint32_t times; /* the op in one submission, so that it runs long enough for the clock */
-    char name[512];
-} plan;
-
-/* All cases of a call, after sizes such as L=2048..8192 became one case each. */
-typedef struct case_list {
-    char (*texts)[256];
-    uint32_t count;
-} case_list;
-
-/* ---- Cases: "ssd L=2048 H=24 P=64 N=128 S=256 bf16 seq", the "=" may be left out ---- */
-
-static const struct dim_default {
-    operation_dim dim;
-    uint32_t size;
-} dim_defaults[] = {{DIM_B, 1},    {DIM_L, 2048},   {DIM_H, 24},   {DIM_G, 1},     {DIM_N, 128},
-                    {DIM_P, 64},   {DIM_T, 2048},   {DIM_W, 768},  {DIM_V, 50288}, {DIM_I, 1536},
-                    {DIM_IN, 768}, {DIM_OUT, 3352}, {DIM_C, 1792}, {DIM_K, 4}, {DIM_D, 64}};
-
-/* Chunks have a size where there are memories of them. */
-static bool has_size(const operation_kind *kind, operation_dim dim)
-{
-    for (size_t i = 0; i < OPERATION_MAX_TENSORS && kind->tensors[i].name != NULL; i++)
-        if (operation_mentions(&kind->tensors[i], dim == DIM_S ? DIM_M : dim)) return true;
-    return false;
-}
-
-static bool parse_size(plan *p, const char *word, size_t length)
-{
-    size_t letters = 0;
-    uint64_t size = 0;
-    char digits[16];
-    while (letters < length && isupper((unsigned char)word[letters])) letters++;
-    const operation_dim dim = operation_dim_of(word, letters);
-    const size_t from = letters + (letters < length && word[letters] == '=');
-    if (dim == DIM_COUNT || !has_size(p->o.kind, dim) || length - from >= sizeof digits) return false;
-    memcpy(digits, word + from, length - from);
-    digits[length - from] = '\0';
-    if (!args_whole(digits, &size) || size == 0 || size > 1u << 30) return false;
-    p->o.dims[dim] = size;
-    if (dim == DIM_S) p->o.settings.S = (uint32_t)size;
-    return true;
-}
-
-static bool parse_word(plan *p, const char *word, size_t length)
-{
-    char name[32];
-    if (length >= sizeof name) return false;
-    memcpy(name, word, length);
-    name[length] = '\0';
-    for (dart_dtype dtype = DART_F32; dtype <= DART_BF16; dtype++)
-        if (strcmp(name, dart_dtype_name(dtype)) == 0) {
-            p->dtype = dtype;
-            return true;
-        }
-    const size_t index = operation_index(p->o.kind, name);
-    if (index < OPERATION_MAX_TENSORS && (p->o.kind->tensors[index].flags & TENSOR_OPTIONAL) != 0) {
-        p->o.given[index] = true;
-        return true;
-    }
-    return parse_size(p, word, length);
-}
-
-/* "L=2048..131072" stands for the powers of two between, a case each. */
-static int add_cases(case_list *list, const args_syntax *syntax, const char *text)
-{
-    const char *range = strstr(text, "..");
-    if (range == NULL) {
-        void *grown = realloc(list->texts, (list->count + 1) * sizeof *list->texts);
-        if (grown == NULL) return cli_fail_memory();
-        list->texts = grown;
-        snprintf(list->texts[list->count++], sizeof *list->texts, "%s", text);
-        return ARGS_GO_ON;
-    }
-    const char *from = range;
-    char low[16] = "", high[16] = "", one[256];
-    uint64_t first = 0, last = 0;
-    while (from > text && isdigit((unsigned char)from[-1])) from--;
-    const size_t digits = strspn(range + 2, "0123456789");
-    if ((size_t)(range - from) < sizeof low && digits < sizeof high) {
-        memcpy(low, from, (size_t)(range - from));
-        memcpy(high, range + 2, digits);
-    }
-    if (!args_whole(low, &first) || !args_whole(high, &last) || first == 0 || last > 1u << 30 || first > last)
-        return args_mistake(syntax, "'%s': a range of sizes is LOW..HIGH, from 1 to %u", text, 1u << 30);
-    for (uint64_t size = first; size <= last; size *= 2) {
-        snprintf(one, sizeof one, "%.*s%" PRIu64 "%s", (int)(from - text), text, size, range + 2 + digits);
-        const int status = add_cases(list, syntax, one);
-        if (status != ARGS_GO_ON) return status;
-    }
-    return ARGS_GO_ON;
-}
-
-/* A word that names an op begins a case. */
-static int list_cases(case_list *list, const args_syntax *syntax, const args_operands *operands)
-{
-    char text[256] = "", name[32];
-    for (uint32_t i = 0; i < operands->count; i++) {
-        const char *word = operands->texts[i];
-        const size_t length = strcspn(word, " ");
-        snprintf(name, sizeof name, "%.*s", (int)length, word);
-        if (operation_find(name) != NULL && text[0] != '\0') {
-            const int status = add_cases(list, syntax, text);
-            if (status != ARGS_GO_ON) return status;
-            text[0] = '\0';
-        }
-        if (strlen(text) + strlen(word) + 2 > sizeof text) return args_mistake(syntax, "the case is too long: %s", word);
-        if (text[0] != '\0') strcat(text, " ");
-        strcat(text, word);
-    }
-    return add_cases(list, syntax, text);
-}
-
-static int parse_case(plan *p, const args_syntax *syntax, const char *text)
-{
-    char names[OPERATION_NAMES];
-    while (*text != '\0') {
-        const size_t length = strcspn(text, " ");
-        if (length > 0 && p->o.kind == NULL) {
-            char name[32];
-            snprintf(name, sizeof name, "%.*s", (int)length, text);
-            p->o.kind = operation_find(name);
-            if (p->o.kind == NULL)
-                return args_mistake(syntax, "unknown op '%s'; there are %s", name, operation_names(names));
-            if (strncmp(text + length, " backward", 9) == 0 && (text[length + 9] == ' ' || text[length + 9] == '\0')) {
-                p->o.kind = operation_find_backward(name);
-                if (p->o.kind == NULL)
-                    return args_mistake(syntax, "%s has no backward pass; there are those of %s", name, operation_backward_names(names));
-                text += 9;
-            }
-        } else if (length > 0 && !parse_word(p, text, length)) {
-            return args_mistake(syntax, "'%.*s' is no size, dtype or optional tensor of %s", (int)length, text,
-                                p->o.kind->name);
-        }
-        text += length + (text[length] == ' ');
-    }
-    if (p->o.kind == NULL) return args_mistake(syntax, "the case is empty");
-    return ARGS_GO_ON;
-}
-
-static void complete(plan *p)
-{
-    operation *o = &p->o;
-    for (size_t i = 0; i < COUNT_OF(dim_defaults); i++)
-        if (o->dims[dim_defaults[i].dim] == 0) o->dims[dim_defaults[i].dim] = dim_defaults[i].size;
-    if (o->dims[DIM_M] == 0) o->dims[DIM_M] = base_ceil_div(o->dims[DIM_L], o->settings.S);
-    o->dims[DIM_S] = o->settings.S;
-    const size_t seq = operation_index(o->kind, "seq"), open = operation_index(o->kind, "open"),
-                 decay = operation_index(o->kind, "open_decay");
-    if (open < OPERATION_MAX_TENSORS && (o->given[open] || o->given[decay]))
-        o->given[seq] = o->given[open] = o->given[decay] = true;
-    if (o->kind->derive != NULL) o->kind->derive(o);
-}
-
-/* The case with nothing left out. */
-static void name_case(plan *p)
-{
-    static const struct {
-        operation_dim dim;
-        const char *name;
-    } named[] = {{DIM_B, "B"},   {DIM_L, "L"},     {DIM_H, "H"}, {DIM_G, "G"}, {DIM_N, "N"}, {DIM_P, "P"},
-                 {DIM_S, "S"},   {DIM_M, "M"},     {DIM_T, "T"}, {DIM_W, "W"}, {DIM_V, "V"}, {DIM_I, "I"},
-                 {DIM_IN, "IN"}, {DIM_OUT, "OUT"}, {DIM_C, "C"}, {DIM_K, "K"},     {DIM_D, "D"}};
-    const operation *o = &p->o;
-    const char *backward = operation_find(o->kind->name) != o->kind ? " backward" : "";
-    size_t used = (size_t)snprintf(p->name, sizeof p->name, "%s%s", o->kind->name, backward);
-    for (size_t i = 0; i < COUNT_OF(named); i++) {
-        bool is_used = named[i].dim == DIM_S && operation_index(o->kind, "dh") < OPERATION_MAX_TENSORS;
-        for (const operation_tensor *t = o->kind->tensors; t->name != NULL; t++)
-            if ((t->flags & TENSOR_IN) != 0 && operation_mentions(t, named[i].dim)) is_used = true;
-        if (is_used)
-            used += (size_t)snprintf(p->name + used, sizeof p->name - used, " %s=%" PRIu64, named[i].name,
-                                     o->dims[named[i].dim]);
-    }
-    used += (size_t)snprintf(p->name + used, sizeof p->name - used, " %s", dart_dtype_name(p->dtype));
-    for (size_t i = 0; o->kind->tensors[i].name != NULL; i++)
-        if (o->given[i] && (o->kind->tensors[i].flags & TENSOR_OPTIONAL) != 0)
-            used += (size_t)snprintf(p->name + used, sizeof p->name - used, " %s", o->kind->tensors[i].name);
-}
-
 /* ---- Inputs ---- */
 
-static int make_tensor(plan *p, const cli_session *session, size_t index)
+static int make_tensor(bench_case *p, const cli_session *session, size_t index)
 {
     const operation_tensor *t = &p->o.kind->tensors[index];
     if ((t->flags & TENSOR_IN) == 0 || (!p->o.given[index] && (t->flags & TENSOR_ZERO) != 0))
@@ -210,7 +23,7 @@ static int make_tensor(plan *p, const cli_session *session, size_t index)
     return status;
 }
 
-static int make_tensors(plan *p, const cli_session *session)
+static int make_tensors(bench_case *p, const cli_session *session)
 {
     for (size_t i = 0; p->o.kind->tensors[i].name != NULL; i++) {
         const int flags = p->o.kind->tensors[i].flags;
@@ -234,7 +47,7 @@ static int run(dart_stream *stream, double *seconds)
     return status == DART_OK ? CLI_OK : cli_fail_stream(stream, status);
 }
 
-static int start(plan *p, const cli_session *session, dart_stream **stream, void (*trace)(void *, const char *))
+static int start(bench_case *p, const cli_session *session, dart_stream **stream, void (*trace)(void *, const char *))
 {
     const dart_stream_options options = {.trace = trace};
     double seconds = 0;
@@ -245,7 +58,7 @@ static int start(plan *p, const cli_session *session, dart_stream **stream, void
     return status == DART_OK ? run(*stream, &seconds) : cli_fail_stream(*stream, status);
 }
 
-static int check_finite(const plan *p, const cli_session *session)
+static int check_finite(const bench_case *p, const cli_session *session)
 {
     for (size_t i = 0; p->o.kind->tensors[i].name != NULL; i++) {
         /* lse is -inf where there is no memory. */
@@ -290,9 +103,9 @@ static double distance(const operation *o, size_t index, const void *a, const vo
 /* Sums of a few thousand terms in f32, and one rounding to storage. */
 static double tolerance(dart_dtype dtype) { return dtype == DART_F32 ? 1e-5 : dtype == DART_F16 ? 2e-3 : 1.5e-2; }
 
-static int compare(const plan *p, const cli_session *session, const cli_common *common, double *worst)
+static int compare(const bench_case *p, const cli_session *session, const cli_common *common, double *worst)
 {
-    plan other = *p;
+    bench_case other = *p;
     cli_session second = {.context = NULL};
     cli_common elsewhere = *common;
     dart_stream *stream = NULL;
@@ -327,7 +140,7 @@ static int compare(const plan *p, const cli_session *session, const cli_common *
 enum { MOST_TIMES = 256 };
 
 /* Warms up and records the op as often as one submission should hold it. */
-static int prepare(plan *p, const cli_session *session, dart_stream **stream)
+static int prepare(bench_case *p, const cli_session *session, dart_stream **stream)
 {
     bench_warm warm = {0};
     double seconds = 0;
@@ -345,7 +158,7 @@ static int prepare(plan *p, const cli_session *session, dart_stream **stream)
     return status == DART_OK ? run(*stream, &seconds) : cli_fail_stream(*stream, status);
 }
 
-static int time_runs(const plan *p, dart_stream *stream, cli_profile *profile, double *seconds)
+static int time_runs(const bench_case *p, dart_stream *stream, cli_profile *profile, double *seconds)
 {
     if (profile != NULL) profile->phase = p->name;
     for (uint32_t i = 0; i < p->repeat; i++) {
@@ -369,12 +182,12 @@ typedef struct result {
     uint32_t launches;
 } result;
 
-static double gflops(const plan *p, double time)
+static double gflops(const bench_case *p, double time)
 {
     return p->o.kind->flops != NULL ? p->o.kind->flops(&p->o) / time / 1e9 : 0;
 }
 
-static json_t *to_json(const plan *p, const cli_session *session, const result *r)
+static json_t *to_json(const bench_case *p, const cli_session *session, const result *r)
 {
     const double time = r->median > 0 ? r->median : 1e-12;
     return json_pack(
@@ -385,7 +198,7 @@ static json_t *to_json(const plan *p, const cli_session *session, const result *
         "gigaflops", gflops(p, time), "difference", p->check != NULL ? json_real(r->difference) : json_null());
 }
 
-static void print_csv(const plan *p, const cli_session *session, const result *r, bool first)
+static void print_csv(const bench_case *p, const cli_session *session, const result *r, bool first)
 {
     const double time = r->median > 0 ? r->median : 1e-12;
     if (first)
@@ -395,7 +208,7 @@ static void print_csv(const plan *p, const cli_session *session, const result *r
            r->launches, p->repeat, r->median, r->least, r->most, r->bytes, (double)r->bytes / time / 1e9, gflops(p, time));
 }
 
-static void print(const plan *p, const cli_session *session, const result *r)
+static void print(const bench_case *p, const cli_session *session, const result *r)
 {
     const double time = r->median > 0 ? r->median : 1e-12;
     char number[4][CLI_NUMBER];
@@ -414,7 +227,7 @@ static void print_launch(void *user, const char *line)
     fprintf(stderr, "%s\n", line);
 }
 
-static int bench(plan *p, const cli_session *session, const cli_common *common, result *r)
+static int bench(bench_case *p, const cli_session *session, const cli_common *common, result *r)
 {
     dart_stream *stream = NULL;
     double *seconds = calloc(p->repeat, sizeof *seconds);
@@ -441,20 +254,20 @@ typedef struct output {
     bench_saved saved;
 } output;
 
-static int bench_all(const plan *common_plan, const args_syntax *syntax, const case_list *cases, const cli_common *common,
+static int bench_all(const bench_case *common_case, const args_syntax *syntax, const bench_cases *cases, const cli_common *common,
                      const output *out)
 {
     cli_session session = {.context = NULL};
     json_t *results = json_array();
     int status = results != NULL ? cli_open_device(&session, common) : cli_fail_memory();
     for (uint32_t i = 0; i < cases->count && status == CLI_OK; i++) {
-        plan p = *common_plan;
+        bench_case p = *common_case;
         result r = {.difference = 0};
-        status = parse_case(&p, syntax, cases->texts[i]);
+        status = bench_case_parse(&p, syntax, cases->texts[i]);
         if (status != ARGS_GO_ON) break;
         if (common->dtype != DART_STORAGE_DEFAULT) p.dtype = (dart_dtype)(common->dtype - DART_STORAGE_F32);
-        complete(&p);
-        name_case(&p);
+        bench_case_complete(&p);
+        bench_case_name(&p);
         status = bench(&p, &session, common, &r);
         if (status == CLI_OK && json_array_append_new(results, to_json(&p, &session, &r)) != 0) status = cli_fail_memory();
         if (status == CLI_OK && out->csv) print_csv(&p, &session, &r, i == 0);
@@ -475,7 +288,7 @@ int cmd_bench_op(int argc, char **argv)
     cli_common common = {.device = NULL};
     bool profiled = false;
     output out = {.saved = {.tolerance = 0.1f}};
-    plan p = {.o = {.settings = {.S = 256, .eps = 1e-5f, .base = 10000, .temperature = 1, .top_k = 40, .dt_is_step = true}},
+    bench_case p = {.o = {.settings = {.S = 256, .eps = 1e-5f, .base = 10000, .temperature = 1, .top_k = 40, .dt_is_step = true}},
               .dtype = DART_F32,
               .repeat = 20,
               .seed = 1};
@@ -516,10 +329,10 @@ int cmd_bench_op(int argc, char **argv)
             "  conv L=2048 C=1792 K=4\n"
             "Sizes that are left out are those of dart-130m at 2048 tokens."};
     args_operands operands;
-    case_list cases = {.texts = NULL};
+    bench_cases cases = {.texts = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status == ARGS_GO_ON && out.csv && common.json) status = args_mistake(&syntax, "--csv and --json exclude one another");
-    if (status == ARGS_GO_ON) status = list_cases(&cases, &syntax, &operands);
+    if (status == ARGS_GO_ON) status = bench_cases_list(&cases, &syntax, &operands);
     out.json = common.json;
     common.null_too = true;
     if (profiled) common.profile = &profile;
