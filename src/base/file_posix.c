@@ -75,29 +75,25 @@ dart_status file_make_folder(const char *path, base_report *report)
     return flushed ? DART_OK : file_failed(report, "make", path);
 }
 
-dart_status file_map_open(const char *path, base_report *report, file_map *map)
+bool file_open_to_read(file_handle *handle, const char *path)
 {
-    *map = (file_map){NULL, 0};
-    dart_status status = DART_OK;
+    *handle = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hang us */
+    return *handle >= 0;
+}
+
+bool file_measure(file_handle handle, bool *regular, uint64_t *bytes)
+{
     struct stat info;
-    int handle = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hang us */
-    if (handle < 0) return file_failed(report, "open", path);
-    if (fstat(handle, &info) != 0) {
-        status = file_failed(report, "read", path);
-        goto fail;
-    }
-    if (!S_ISREG(info.st_mode)) FAIL(report, DART_IO, "cannot open %s: not a regular file", path);
-    if ((uint64_t)info.st_size > SIZE_MAX) FAIL(report, DART_IO, "cannot map %s: larger than the address space", path);
-    if (info.st_size == 0) goto fail;
-    void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, handle, 0);
-    if (data == MAP_FAILED) {
-        status = file_failed(report, "map", path);
-        goto fail;
-    }
-    *map = (file_map){data, (uint64_t)info.st_size};
-fail: /* the mapping keeps the file: the handle closes on success, too */
-    close(handle);
-    return status;
+    if (fstat((int)handle, &info) != 0) return false;
+    *regular = S_ISREG(info.st_mode);
+    *bytes = (uint64_t)info.st_size;
+    return true;
+}
+
+const void *file_view(file_handle handle, uint64_t bytes)
+{
+    void *data = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, (int)handle, 0);
+    return data != MAP_FAILED ? data : NULL;
 }
 
 void file_map_close(file_map *map)
@@ -276,18 +272,17 @@ void file_unmap(uint8_t *map, uint64_t bytes) { (void)map, (void)bytes; }
 
 /* ---- Locks ---- */
 
-dart_status file_take_lock(const char *path, base_report *report, file_handle *handle)
+int file_take_lock(file_handle *handle, const char *path, long *holder)
 {
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET}, holder = whole;
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET}, other = whole;
     const int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (opened < 0) return file_failed(report, "lock", path);
+    if (opened < 0) return -1;
     *handle = opened;
-    if (fcntl(opened, F_SETLK, &whole) == 0) return DART_OK;
-    if (errno != EACCES && errno != EAGAIN) return DART_OK; /* a file system without locks */
-    const bool known = fcntl(opened, F_GETLK, &holder) == 0 && holder.l_type != F_UNLCK && holder.l_pid > 0;
+    if (fcntl(opened, F_SETLK, &whole) == 0) return 1;
+    if (errno != EACCES && errno != EAGAIN) return 1; /* a file system without locks */
+    *holder = fcntl(opened, F_GETLK, &other) == 0 && other.l_type != F_UNLCK ? (long)other.l_pid : 0;
     close(opened);
-    if (known) return base_fail(report, DART_IO, "cannot lock %s: process %ld has it", path, (long)holder.l_pid);
-    return base_fail(report, DART_IO, "cannot lock %s: another program has it", path);
+    return 0;
 }
 
 int file_copy_descriptor(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 0); }

@@ -26,6 +26,12 @@ file_target file_target_at(const char *path, unsigned *mode);
 /* The path behind links, also where the last of them names nothing yet; for free(), NULL without memory. */
 char *file_follow_links(const char *path);
 
+bool file_open_to_read(file_handle *handle, const char *path);
+/* Whether it is a regular file, and how long. */
+bool file_measure(file_handle handle, bool *regular, uint64_t *bytes);
+/* The file as memory to read, which outlives the handle; bytes > 0. NULL: failed. */
+const void *file_view(file_handle handle, uint64_t bytes);
+
 /* Makes a file. 1: made, 0: the name is taken, -1: failed. */
 int file_create(file_handle *handle, const char *path);
 /* A file without a name in the path's folder: false where there are none. */
@@ -52,7 +58,8 @@ uint8_t *file_map_to_write(file_handle handle, uint64_t bytes);
 bool file_find_pages(uint8_t *map, uint64_t at, uint64_t bytes);
 void file_unmap(uint8_t *map, uint64_t bytes);
 
-/* Takes a file, made where it is missing, for this program alone. */
-dart_status file_take_lock(const char *path, base_report *report, file_handle *handle);
+/* Takes a file, made where it is missing, for this program alone. 1: taken, 0: another program has it, whose number is *holder where the system
+ * tells and 0 elsewhere, -1: failed. */
+int file_take_lock(file_handle *handle, const char *path, long *holder);
 
 #endif

@@ -67,8 +67,7 @@ bool file_exists(const char *path)
 dart_status file_make_folder(const char *path, base_report *report)
 {
     wchar_t *wide = file_wide(path);
-    if (wide == NULL) return base_fail(report, DART_IO, "cannot make %s: not a usable path", path);
-    const bool made = CreateDirectoryW(wide, NULL) != 0;
+    const bool made = wide != NULL && CreateDirectoryW(wide, NULL) != 0;
     release(wide);
     return made || file_is_folder(path) ? DART_OK : file_failed(report, "make", path);
 }
@@ -80,36 +79,35 @@ bool file_flush_folder(const char *path)
     return true;
 }
 
-dart_status file_map_open(const char *path, base_report *report, file_map *map)
+bool file_open_to_read(file_handle *handle, const char *path)
 {
-    *map = (file_map){NULL, 0};
-    dart_status status = DART_OK;
-    HANDLE handle = INVALID_HANDLE_VALUE, mapping = NULL;
-    LARGE_INTEGER size;
     wchar_t *wide = file_wide(path);
-    if (wide == NULL) return base_fail(report, DART_IO, "cannot open %s: not a usable path", path);
-    handle = CreateFileW(wide, GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
-                         FILE_ATTRIBUTE_NORMAL, NULL);
+    const HANDLE opened = wide != NULL ? CreateFileW(wide, GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
+                                                     FILE_ATTRIBUTE_NORMAL, NULL)
+                                       : INVALID_HANDLE_VALUE;
     release(wide);
-    if (handle == INVALID_HANDLE_VALUE) return file_failed(report, "open", path);
-    if (GetFileType(handle) != FILE_TYPE_DISK) FAIL(report, DART_IO, "cannot open %s: not a regular file", path);
-    if (!GetFileSizeEx(handle, &size)) {
-        status = file_failed(report, "read", path);
-        goto fail;
-    }
-    if ((uint64_t)size.QuadPart > SIZE_MAX) FAIL(report, DART_IO, "cannot map %s: larger than the address space", path);
-    if (size.QuadPart == 0) goto fail;
-    mapping = CreateFileMappingW(handle, NULL, PAGE_READONLY, 0, 0, NULL);
+    *handle = (file_handle)opened;
+    return opened != INVALID_HANDLE_VALUE;
+}
+
+bool file_measure(file_handle handle, bool *regular, uint64_t *bytes)
+{
+    LARGE_INTEGER size = {.QuadPart = 0};
+    *regular = GetFileType(of(handle)) == FILE_TYPE_DISK;
+    if (*regular && !GetFileSizeEx(of(handle), &size)) return false;
+    *bytes = (uint64_t)size.QuadPart;
+    return true;
+}
+
+const void *file_view(file_handle handle, uint64_t bytes)
+{
+    (void)bytes;
+    const HANDLE mapping = CreateFileMappingW(of(handle), NULL, PAGE_READONLY, 0, 0, NULL);
     const void *data = mapping != NULL ? MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, 0) : NULL;
-    if (data == NULL) {
-        status = file_failed(report, "map", path);
-        goto fail;
-    }
-    *map = (file_map){data, (uint64_t)size.QuadPart};
-fail: /* the view keeps the file: its handles close on success, too */
+    const DWORD reason = GetLastError();
     if (mapping != NULL) CloseHandle(mapping);
-    CloseHandle(handle);
-    return status;
+    SetLastError(reason);
+    return data;
 }
 
 void file_map_close(file_map *map)
@@ -258,16 +256,16 @@ void file_unmap(uint8_t *map, uint64_t bytes) { (void)map, (void)bytes; }
 /* ---- Locks ---- */
 
 /* Opened by one program at a time. */
-dart_status file_take_lock(const char *path, base_report *report, file_handle *handle)
+int file_take_lock(file_handle *handle, const char *path, long *holder)
 {
     wchar_t *wide = file_wide(path);
-    if (wide == NULL) return base_fail(report, DART_IO, "cannot lock %s: not a usable path", path);
-    const HANDLE opened = CreateFileW(wide, GENERIC_WRITE, 0, NULL, OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL, NULL);
+    const HANDLE opened = wide != NULL ? CreateFileW(wide, GENERIC_WRITE, 0, NULL, OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL, NULL)
+                                       : INVALID_HANDLE_VALUE;
     release(wide);
     *handle = (file_handle)opened;
-    if (opened != INVALID_HANDLE_VALUE) return DART_OK;
-    if (GetLastError() == ERROR_SHARING_VIOLATION) return base_fail(report, DART_IO, "cannot lock %s: another program has it", path);
-    return file_failed(report, "lock", path);
+    *holder = 0;
+    if (opened != INVALID_HANDLE_VALUE) return 1;
+    return GetLastError() == ERROR_SHARING_VIOLATION ? 0 : -1;
 }
 
 int file_copy_descriptor(int fd)
