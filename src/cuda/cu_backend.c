@@ -6,6 +6,7 @@ const backend cuda_backend = {
     .rows = DART_BACKEND_CUDA,
     .windows_pay_n128_p64 = true,
     .few_rows_linear = true, /* a warp an output, where dart_norm_linear takes a block for eight */
+    .matrices = true, /* tensor cores, from compute capability 8.0 on */
     .instance_create = cu_instance_create,
     .instance_destroy = cu_instance_destroy,
     .device_count = cu_instance_device_count,

@@ -267,7 +267,7 @@ static dart_dtype natural_activations(const dart_device *device, dart_dtype weig
 {
     const dart_device_info *info = &device->info;
     const uint32_t needed = weights == DART_F16 ? DART_CAP_MATRIX_F16 : weights == DART_BF16 ? DART_CAP_MATRIX_BF16 : 0;
-    const bool fast = needed != 0 && ((info->capabilities & needed) != 0 || info->backend == DART_BACKEND_CUDA);
+    const bool fast = needed != 0 && ((info->capabilities & needed) != 0 || device->backend->matrices);
     return fast && info->type != DART_DEVICE_CPU ? weights : DART_F32;
 }
 
