@@ -194,10 +194,8 @@ static void check_limits(const VkPhysicalDeviceLimits *limits, dart_device_info 
     if (limits->maxPerStageResources < info->max_bindings) info->max_bindings = limits->maxPerStageResources;
     if (info->max_bindings < kernel_needed_buffers(DART_BACKEND_VULKAN))
         reject(info, "%u storage buffers per stage, %u needed", info->max_bindings, kernel_needed_buffers(DART_BACKEND_VULKAN));
-    if (limits->maxComputeWorkGroupInvocations < NEED_INVOCATIONS ||
-        limits->maxComputeWorkGroupSize[0] < NEED_INVOCATIONS)
-        reject(info, "%u invocations in a workgroup, %u needed", limits->maxComputeWorkGroupInvocations,
-               NEED_INVOCATIONS);
+    const uint32_t row = limits->maxComputeWorkGroupSize[0], all = limits->maxComputeWorkGroupInvocations, invocations = row < all ? row : all;
+    if (invocations < NEED_INVOCATIONS) reject(info, "%u invocations in a workgroup, %u needed", invocations, NEED_INVOCATIONS);
     if (limits->maxComputeSharedMemorySize < NEED_SHARED_BYTES)
         reject(info, "%u bytes of shared memory, %u needed", limits->maxComputeSharedMemorySize, NEED_SHARED_BYTES);
     if (limits->maxPushConstantsSize < KERNEL_PUSH_BYTES)

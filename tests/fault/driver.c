@@ -187,6 +187,7 @@ FUNCTION(void, fvkGetPhysicalDeviceProperties, VkPhysicalDevice of, VkPhysicalDe
                                          .maxComputeWorkGroupInvocations = 1024, .maxComputeWorkGroupSize = {1024, 1024, 64},
                                          .maxComputeSharedMemorySize = 49152, .maxPushConstantsSize = 256, .minStorageBufferOffsetAlignment = 16,
                                          .maxStorageBufferRange = 1u << 30, .timestampPeriod = 1, .maxComputeWorkGroupCount = {65535, 65535, 65535}};
+    if (drv.options.change != NULL) drv.options.change(p);
 }
 FUNCTION(void, fvkGetPhysicalDeviceProperties2, VkPhysicalDevice of, VkPhysicalDeviceProperties2 *p)
 {
@@ -226,7 +227,8 @@ FUNCTION(void, fvkGetPhysicalDeviceQueueFamilyProperties, VkPhysicalDevice of, u
 {
     (void)of;
     *count = 1;
-    if (list != NULL) list[0] = (VkQueueFamilyProperties){.queueFlags = VK_QUEUE_COMPUTE_BIT, .queueCount = 2, .timestampValidBits = 64};
+    const VkQueueFlags flags = drv.options.queues != 0 ? drv.options.queues : VK_QUEUE_COMPUTE_BIT;
+    if (list != NULL) list[0] = (VkQueueFamilyProperties){.queueFlags = flags, .queueCount = 2, .timestampValidBits = 64};
 }
 
 /* ---- Devices ---- */

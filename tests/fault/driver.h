@@ -12,6 +12,8 @@ typedef struct driver_options {
     VkResult gives;
     const char *extension; /* of devices; NULL: none */
     bool portability; /* not all of Vulkan, as on macOS: hidden, as loaders do, from instances that do not ask for such; see driver_misuse */
+    void (*change)(VkPhysicalDeviceProperties *properties); /* makes another device of it; NULL: one with more than is needed */
+    VkQueueFlags queues; /* of the one family; 0: compute */
 } driver_options;
 
 /* Begins anew: forgets earlier failures, misuse and objects. */

@@ -442,11 +442,61 @@ static void drivers_of_a_part_of_vulkan_are_used(void **state)
     host_close(&of_host.host);
 }
 
+static void vulkan_1_0(VkPhysicalDeviceProperties *p) { p->apiVersion = VK_API_VERSION_1_0; } /* Adreno 702, Mali-G31 and G52 */
+static void vulkan_1_1(VkPhysicalDeviceProperties *p) { p->apiVersion = VK_API_VERSION_1_1; }
+static void few_buffers(VkPhysicalDeviceProperties *p) { p->limits.maxPerStageDescriptorStorageBuffers = 4; }
+static void small_workgroups(VkPhysicalDeviceProperties *p) { p->limits.maxComputeWorkGroupInvocations = 64; }
+static void short_workgroups(VkPhysicalDeviceProperties *p) { p->limits.maxComputeWorkGroupSize[0] = 96; }
+static void little_shared(VkPhysicalDeviceProperties *p) { p->limits.maxComputeSharedMemorySize = 8192; }
+static void few_constants(VkPhysicalDeviceProperties *p) { p->limits.maxPushConstantsSize = 64; }
+static void the_least(VkPhysicalDeviceProperties *p)
+{
+    p->apiVersion = VK_API_VERSION_1_2;
+    p->limits.maxComputeWorkGroupInvocations = p->limits.maxComputeWorkGroupSize[0] = p->limits.maxPushConstantsSize = 128;
+    p->limits.maxComputeSharedMemorySize = 16384;
+    p->limits.maxStorageBufferRange = 1u << 27;
+    p->limits.maxPerStageDescriptorStorageBuffers = p->limits.maxDescriptorSetStorageBuffers = 12;
+}
+
+/* A device that cannot be used is listed with what it lacks, and opening it says the same; one with no more than is needed opens. */
+static void unusable_devices_say_why(void **unused)
+{
+    (void)unused;
+    static const struct { driver_options driver; const char *why_not; } devices[] = {
+        {{.change = vulkan_1_0}, "its driver offers Vulkan 1.0, 1.2 is needed"},
+        {{.change = vulkan_1_1}, "its driver offers Vulkan 1.1, 1.2 is needed"},
+        {{.change = few_buffers}, "4 storage buffers per stage, 12 needed"},
+        {{.change = small_workgroups}, "64 invocations in a workgroup, 128 needed"},
+        {{.change = short_workgroups}, "96 invocations in a workgroup, 128 needed"},
+        {{.change = little_shared}, "8192 bytes of shared memory, 16384 needed"},
+        {{.change = few_constants}, "64 bytes of push constants, 128 needed"},
+        {{.queues = VK_QUEUE_GRAPHICS_BIT}, "no compute queue"},
+        {{.change = the_least}, ""},
+    };
+    for (size_t i = 0; i < COUNT_OF(devices); i++) {
+        const char *const why_not = devices[i].why_not;
+        const bool usable = why_not[0] == '\0';
+        world w = {.adopts = false};
+        dart_device_info info;
+        driver_set(&devices[i].driver);
+        assert_int_equal(make_context(&w), DART_OK);
+        assert_int_equal(dart_context_device_info(w.context, 0, &info), DART_OK);
+        assert_string_equal(info.name, "the tests' driver");
+        assert_string_equal(info.why_not, why_not);
+        assert_int_equal(info.usable, usable);
+        assert_int_equal(open_device(&w), usable ? DART_OK : DART_UNSUPPORTED);
+        if (strstr(w.text, why_not) == NULL) fail_msg("%s", w.text);
+        end(&w);
+        assert_int_equal(driver_alive(false), 0);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_runs_out), cmocka_unit_test(device_memory_runs_out),
                                        cmocka_unit_test(the_device_is_lost), cmocka_unit_test(waiting_times_out),
-                                       cmocka_unit_test(work_gives_way), cmocka_unit_test(drivers_of_a_part_of_vulkan_are_used)};
+                                       cmocka_unit_test(work_gives_way), cmocka_unit_test(drivers_of_a_part_of_vulkan_are_used),
+                                       cmocka_unit_test(unusable_devices_say_why)};
     if (argc < 2 || argc > 4) {
         fprintf(stderr, "usage: %s DATA_DIR [all | FIRST LAST]\n", argv[0]);
         return 2;
