@@ -82,11 +82,12 @@ static void has_sound_rows(void **unused)
         const bool walks = row->id == KERNEL_conv && row->T0 != 0; /* the op computes how many tokens a tile has */
         if ((row->T0 == 0 || row->T1 == 0) && !computed && !walks) fail_msg("%s[%s]: tile sizes %u and %u", name, row->variant, row->T0, row->T1);
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
-        /* Guaranteed by Vulkan: 128 invocations; matrix rows count subgroups, of 32 lanes where DART_CAP_SHARED48 promises 512. */
+        /* Guaranteed by Vulkan: 128 invocations, which are four subgroups of 32 lanes; rows with matrices count those. */
         if (row->backend == DART_BACKEND_VULKAN) {
-            const uint32_t most = ROW_HAS_MATRIX(row) ? ((row->needs & DART_CAP_SHARED48) != 0 ? 16 : 8)
-                                  : (row->needs & DART_CAP_LARGE) != 0 ? 256 : 128;
-            assert_in_range(row->local, 1, most);
+            const uint32_t most = ROW_HAS_MATRIX(row) && (row->needs & DART_CAP_SHARED48) != 0 ? 512
+                                  : (row->needs & (DART_CAP_LARGE | DART_CAP_SHARED48)) != 0   ? 256
+                                                                                               : 128;
+            if (row->local == 0 || row->local * (ROW_HAS_MATRIX(row) ? 32 : 1) > most) fail_msg("%s[%s]: %u of %u", name, row->variant, row->local, most);
         }
         bool reached = true;
         for (uint32_t j = 0; j < i; j++) {
@@ -126,6 +127,29 @@ static void has_code_for_every_row(void **unused)
         assert_true(vk_spirv_modules[i].bytes > 20 && vk_spirv_modules[i].bytes % 4 == 0);
         assert_int_equal(vk_spirv_modules[i].words[0], 0x07230203);
     }
+#endif
+}
+
+/* Rows without matrices are right for subgroups of any size, those that no device at hand has among them, because their lanes meet in sums and
+ * maxima of whole subgroups only (docs/compilers.md): none votes, shuffles, or works on parts of a subgroup. */
+static void subgroups_of_any_size_will_do(void **unused)
+{
+    (void)unused;
+#ifdef DARTLM_VULKAN
+    enum { OP_CAPABILITY = 17, VOTE = 62, ARITHMETIC = 63, BALLOT = 64, QUAD = 68, HEADER_WORDS = 5 }; /* of SPIR-V */
+    uint32_t reducing = 0;
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        if (row->backend != DART_BACKEND_VULKAN || ROW_HAS_MATRIX(row)) continue;
+        bool reduces = false;
+        for (const uint32_t *word = vk_spirv_modules[row->slot].words + HEADER_WORDS; (*word & 0xffff) == OP_CAPABILITY; word += *word >> 16) {
+            reduces = reduces || word[1] == ARITHMETIC;
+            if (word[1] == VOTE || (word[1] >= BALLOT && word[1] <= QUAD)) fail_msg("%s[%s]: %u", kernel_table[row->id].name, row->variant, word[1]);
+        }
+        if (reduces && (row->needs & DART_CAP_SUBGROUP) == 0) fail_msg("%s[%s] does not need subgroups", kernel_table[row->id].name, row->variant);
+        reducing += reduces;
+    }
+    assert_true(reducing > 20);
 #endif
 }
 
@@ -211,6 +235,7 @@ int main(void)
         cmocka_unit_test(has_a_baseline_everywhere),
         cmocka_unit_test(has_sound_rows),
         cmocka_unit_test(has_code_for_every_row),
+        cmocka_unit_test(subgroups_of_any_size_will_do),
         cmocka_unit_test(picks_the_first_that_fits),
         cmocka_unit_test(picks_by_name),
         cmocka_unit_test(computes_heads_of_a_workgroup),
