@@ -4,6 +4,7 @@
  * cu_blas.c      loads cuBLASLt, matrix products
  * cu_instance.c  list of devices
  * cu_device.c    contexts, kernels, memory
+ * cu_transfer.c  host access to memory
  * cu_group.c     sums over several devices: loads NCCL
  * cu_stream.c    recording, graphs, waiting, times
  */
@@ -66,6 +67,7 @@ enum {
     CU_STREAM_NON_BLOCKING = 1,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_EVENT_DEFAULT = 0,
+    CU_EVENT_DISABLE_TIMING = 2,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 };
 typedef struct CUlaunchAttribute {
@@ -123,6 +125,8 @@ typedef struct CUexternalMemoryBufferDesc {
        const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)) \
     X(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr *address, size_t bytes)) \
     X(cuMemFree, "cuMemFree_v2", (CUdeviceptr address)) \
+    X(cuMemHostAlloc, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags)) \
+    X(cuMemFreeHost, "cuMemFreeHost", (void *memory)) \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (CUdeviceptr to, const void *from, size_t bytes, CUstream stream)) \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *to, CUdeviceptr from, size_t bytes, CUstream stream)) \
     X(cuImportExternalMemory, "cuImportExternalMemory", (CUexternalMemory *memory, const CUexternalMemoryHandleDesc *desc)) \
@@ -261,6 +265,15 @@ typedef struct cu_kernel {
     int overlaps; /* the kernel_id of its CUDA_OVERLAP, or -1 */
 } cu_kernel;
 
+/* Memory of the host that the device copies from and to by itself, made when it is first used. */
+enum { CU_TRANSFERS = 8 };
+typedef struct cu_transfer {
+    bool taken; /* under transfer_lock, and the condition that one has been given back */
+    CUstream stream;
+    CUevent copied[2]; /* by half of the memory */
+    uint8_t *memory;   /* NULL: not yet */
+} cu_transfer;
+
 typedef struct cu_device {
     const cu_driver *driver;
     const cu_blas *blas;
@@ -269,7 +282,11 @@ typedef struct cu_device {
     CUcontext context; /* the primary one, shared with the host program */
     CUmodule *modules;  /* by image, NULL where no row of the image runs on the device */
     cu_kernel *kernels; /* by slot */
-    CUstream copies;    /* host access, apart from the null stream, which would wait for the host program's work */
+    CUstream copies;    /* small host access, apart from the null stream, which would wait for the host program's work */
+    cu_transfer transfers[CU_TRANSFERS]; /* all other */
+    base_mutex transfer_lock;
+    base_condition transfer_given;
+    bool has_transfers; /* the lock and the condition are there */
     CUstream queue;     /* submissions, one after another */
     base_mutex submitting; /* so that the two events of a submission hold nothing else between them */
     cu_choices choices;
@@ -297,6 +314,9 @@ dart_status cu_memory_create_shared(void *device, uint64_t bytes, int descriptor
 dart_status cu_memory_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes);
 dart_status cu_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
 dart_status cu_warm(void *device, const backend_code *code);
+
+dart_status cu_transfers_create(cu_device *device);
+void cu_transfers_destroy(cu_device *device);
 
 /* ---- Streams ---- */
 

@@ -165,6 +165,7 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     for (size_t i = 0; i < COUNT_OF(cu_overlaps) && version >= CU_OVERLAP_DRIVER && (capabilities & DART_CAP_SM90) != 0; i++)
         made->kernels[cu_overlaps[i].slot].overlaps = cu_overlaps[i].after;
     TRY(CU(made, cuStreamCreate, &made->copies, CU_STREAM_NON_BLOCKING));
+    TRY(cu_transfers_create(made));
     TRY(base_mutex_init(&made->submitting));
     /* Last, since it stands for the mutex as well. */
     status = CU(made, cuStreamCreate, &made->queue, CU_STREAM_NON_BLOCKING);
@@ -187,6 +188,7 @@ void cu_device_destroy(void *device)
         /* On a lost device too: the context belongs to the host program as well. */
         if (d->driver->cuCtxPushCurrent(d->context) == CUDA_SUCCESS) {
             cu_blas_close(d);
+            cu_transfers_destroy(d);
             if (d->copies != NULL) d->driver->cuStreamDestroy(d->copies);
             if (d->queue != NULL) d->driver->cuStreamDestroy(d->queue);
             for (uint32_t i = 0; i < cu_images_count && d->modules != NULL; i++)
@@ -266,29 +268,4 @@ void cu_memory_destroy(void *device, void *memory)
         cu_leave(d);
     }
     free(m);
-}
-
-dart_status cu_memory_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes)
-{
-    cu_device *d = device;
-    const cu_memory *m = memory;
-    dart_status status = cu_enter(d);
-    if (status != DART_OK) return status;
-    status = CU(d, cuMemcpyHtoDAsync, m->address + offset, data, (size_t)bytes, d->copies);
-    /* The queue does not wait for copies: this one has to be over before anything is submitted. */
-    if (status == DART_OK) status = CU(d, cuStreamSynchronize, d->copies);
-    cu_leave(d);
-    return status;
-}
-
-dart_status cu_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes)
-{
-    cu_device *d = device;
-    const cu_memory *m = memory;
-    dart_status status = cu_enter(d);
-    if (status != DART_OK) return status;
-    status = CU(d, cuMemcpyDtoHAsync, data, m->address + offset, (size_t)bytes, d->copies);
-    if (status == DART_OK) status = CU(d, cuStreamSynchronize, d->copies);
-    cu_leave(d);
-    return status;
 }
