@@ -134,9 +134,9 @@ typedef struct dart_state_options {
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
-                              watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are whole layers of a piece or
-                              whole decoding steps; their number is computed from the measured time of earlier submissions,
-                              results do not depend on it. Except on processors, pieces are made so short that a layer fits
+                              watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are whole layers of a piece, whole decoding
+                              steps, layers of a step where a step takes longer, or parts of what else a call does (clearing, copies);
+                              their number is computed from the measured time of earlier submissions, results do not depend on it. Except on processors, pieces are made so short that a layer fits
                               on a slow device of its kind, too: the longer the context and the larger the model. That cut
                               depends on slice_ms and changes results within rounding. dart_state_longest tells what came of it. */
     uint32_t marks;        /* the most marks of a sequence (dart_state_mark), at most 1024; 0: 1 */
@@ -241,6 +241,11 @@ DART_API dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *
 /* The same of `count` sequences in one submission: from_b[i] of `from` to to_b[i] of another state; of equal numbers in to_b the last counts. So
  * a batch that decodes takes in sequences that another state prefills, without waiting for each. count 0 does nothing. */
 DART_API dart_status dart_state_copy_several(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count);
+/* dart_state_copy_several that calls go_on, from the thread of the call, before each submission (see slice_ms), with how many were made; false ends it
+ * with DART_CANCELLED. Before the first submission nothing has changed; later the sequences named in `to` are empty, as dart_state_reset of each
+ * leaves them. */
+DART_API dart_status dart_state_copy_while(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count,
+                                           bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user);
 /* Keeps what dart_state_truncate needs to return sequence b to its present position: recurrent states and convolution inputs, whose size is
  * that of DART_STATE_CONVOLUTION and DART_STATE_RECURRENT for one sequence, on the device. Memories of closed chunks are shared, not copied.
  * The oldest mark of the sequence gives way where dart_state_options.marks are kept. Resetting or replacing a sequence drops its marks.
@@ -259,6 +264,11 @@ DART_API dart_status dart_state_mark(dart_state *state, uint32_t b);
  * changed then. Where computing tokens again fails for want of memory, the sequence stands at a token
  * between, see dart_state_position. */
 DART_API dart_status dart_state_truncate(dart_state *state, uint32_t b, uint64_t position, const int32_t *ids);
+/* dart_state_truncate that calls go_on, from the thread of the call, between submissions of tokens that are computed again, with how many of them
+ * are done; false ends it with DART_CANCELLED. The sequence then stands at a token between the mark and `position`, see dart_state_position, and goes
+ * on from there. */
+DART_API dart_status dart_state_truncate_while(dart_state *state, uint32_t b, uint64_t position, const int32_t *ids,
+                                               bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user);
 
 /* ---- Feeding tokens ------------------------------------------------------------------------------------------ */
 

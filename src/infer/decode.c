@@ -1,7 +1,12 @@
 /* Decoding: one token of every sequence, recorded once and submitted again, several steps at a time. */
 #include "state.h"
 
+#include "runtime/stream.h"
+
 #include <string.h>
+
+/* HEAD_LAUNCHES: of the head, the choice and what follows, about. */
+enum { HEAD_LAUNCHES = 4, MOST_CUTS_AGAIN = 8 };
 
 static bool same_span(const model_span *a, const model_span *b)
 {
@@ -15,13 +20,15 @@ static dart_status record(dart_state *state, const char *call)
     if (state->recorded && same_span(&span, &state->recorded_span)) return DART_OK;
     dart_stream *stream = state->decode;
     const dart_tensor last = model_work_tensor(state, WORK_LAST), live = model_work_tensor(state, WORK_LIVE);
+    const double ratio = state->step_ratio > 0 ? state->step_ratio : 1;
     state->recorded = false;
-    dart_status status = dart_stream_begin(stream);
+    dart_status status = model_begin_paced(state, stream, ratio, call);
     const model_pass pass = {.B = state->B, .L = 1, .windowed = state->windowed, .step = true, .span = span};
     if (status == DART_OK) status = model_record_embedding(state, stream, &pass, WORK_NEXT);
     if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     if (status == DART_OK) status = model_record_norm(state, stream, state->B, &live, &last);
     const bool beside = state->fused && !state->model->device->backend->few_rows_linear;
+    stream_pace(stream, model_step_head(state), HEAD_LAUNCHES);
     if (status == DART_OK)
         status = beside ? model_record_norm_head(state, stream) : model_record_head(state, stream, state->B, &last);
     if (status == DART_OK) status = model_record_choice(state, stream, true);
@@ -29,8 +36,25 @@ static dart_status record(dart_state *state, const char *call)
     if (status != DART_OK) return model_take_stream(state, stream, status, call);
     state->recorded = true;
     state->step_ns = 0;
+    state->step_ratio = ratio;
+    state->step_work = state->model->config.layers * model_step_layer(state) + model_step_head(state);
     state->recorded_span = span;
     return DART_OK;
+}
+
+/* Records the next step anew where this one was cut too coarsely, or far finer than its time asks for. Results do not depend on it. */
+static void judge_cuts(dart_state *state, double slowest_ns)
+{
+    const double ratio = state->step_ns / state->step_work;
+    if (state->slice_ns == UINT64_MAX || !(state->step_ns > 0)) return;
+    if (slowest_ns > (double)state->slice_ns && state->steps_cut < MOST_CUTS_AGAIN) {
+        state->step_ratio *= slowest_ns / (DEVICE_SLICE_SHARE * (double)state->slice_ns);
+        state->steps_cut++;
+        state->recorded = false;
+    } else if (state->decode->parts.count > 1 && state->steps_cut == 0 && 2 * ratio < state->step_ratio) {
+        state->step_ratio = ratio;
+        state->recorded = false;
+    }
 }
 
 /* ids: those of the step, or NULL. */
@@ -73,6 +97,7 @@ static uint32_t steps_together(dart_state *state, uint32_t wanted)
 {
     double most = MODEL_LOG;
     if (state->model->device->profile != NULL) return 1; /* launches are timed run by run */
+    if (state->decode->parts.count > 1) return 1;
     if (state->slice_ns != UINT64_MAX) most = state->step_ns > 0 ? (double)state->slice_ns / state->step_ns : 1;
     uint32_t steps = wanted < MODEL_LOG ? wanted : MODEL_LOG;
     if (steps > most) steps = most < 1 ? 1 : (uint32_t)most;
@@ -164,9 +189,11 @@ static dart_status decode(dart_state *state, const int32_t *ids, const dart_samp
         TRY(model_state_write(state, WORK_NEXT, 0, ids, state->B, call));
     }
     state->broken = DART_INTERNAL;
-    uint64_t ns = 0;
-    TRY(model_state_run(state, state->decode, *steps, &ns, call));
+    uint64_t ns = 0, slowest = 0;
+    if (state->decode->parts.count > 1) TRY(model_state_run_parts(state, state->decode, NULL, NULL, &ns, &slowest, call));
+    else TRY(model_state_run(state, state->decode, *steps, &ns, call));
     state->step_ns = (double)ns / *steps;
+    judge_cuts(state, slowest > 0 ? (double)slowest : state->step_ns);
     state->last_steps = *steps;
     TRY(follow(state, *steps, call));
     state->judged = true;

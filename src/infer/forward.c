@@ -2,6 +2,8 @@
  * them. */
 #include "state.h"
 
+#include "runtime/stream.h"
+
 /* ---- The state's tensors ---- */
 
 /* A tensor of the layer's carried state, from sequence b on. */
@@ -97,6 +99,8 @@ static model_transformer_args transformer_args(const dart_state *state, const mo
 
 /* ---- Recording ---- */
 
+enum { STEP_LAUNCHES = 8 }; /* of a layer of a step, about */
+
 /* Nothing in a step waits for its folds. That of a layer stands beside the longest launch of the next layer, the window's output, as in many
  * steps it takes as long for a few sequences. */
 static dart_status record_window_steps(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
@@ -105,6 +109,7 @@ static dart_status record_window_steps(dart_state *state, dart_stream *stream, c
     for (uint32_t layer = first; status == DART_OK && layer <= end; layer++) {
         model_block_args args;
         if (layer < end) {
+            stream_pace(stream, model_step_layer(state), STEP_LAUNCHES);
             args = block_args(state, pass, layer);
             status = model_block_window_begin(stream, &args);
         }
@@ -133,6 +138,7 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
     dart_status status = DART_OK;
     if (pass->windowed) return record_window_steps(state, stream, pass, first, end);
     for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
+        if (pass->step) stream_pace(stream, model_step_layer(state), STEP_LAUNCHES);
         if (state->model->config.transformer) {
             const model_transformer_args args = transformer_args(state, pass, layer);
             status = pass->T > 0 ? model_transformer_packed(stream, &args, state->host_cu) : model_transformer_piece(stream, &args);
@@ -151,6 +157,7 @@ dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_windo
     const model_pass pass = {.B = state->B, .L = 1, .windowed = true};
     dart_status status = DART_OK;
     for (uint32_t layer = 0; status == DART_OK && layer < state->model->config.layers; layer++) {
+        model_pace_bytes(state, stream, state->window_bytes + 2 * state->layer_bytes, 4);
         const model_block_args args = block_args(state, &pass, layer);
         status = model_block_window_turn(stream, &args, mode);
     }

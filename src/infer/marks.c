@@ -88,9 +88,11 @@ static void record_memories(dart_stream *stream, const dart_state *to, uint32_t 
             k++;
             continue;
         }
-        const uint32_t end = (uint32_t)base_smaller(closed, base_smaller(a_end, b_end));
+        const uint32_t fit = (uint32_t)base_smaller(model_copy_rows(from, memory, dart_dtype_size(from->model->memories)), closed - m);
+        const uint32_t end = (uint32_t)base_smaller(m + fit, base_smaller(a_end, b_end));
         const uint64_t x = (uint64_t)from_b * a->M + m - a->first, y = (uint64_t)to_b * b->M + m - b->first;
         const dart_dtype dtype = from->model->memories;
+        model_pace_bytes(to, stream, 2 * (end - m) * (memory * dart_dtype_size(dtype) + 4 * scales), 2);
         record_copy(stream, (dart_tensor){.buffer = a->buffers[layer], .dtype = dtype, .offset = x * memory},
                     (dart_tensor){.buffer = b->buffers[layer], .dtype = dtype, .offset = y * memory}, end - m, memory);
         record_copy(stream, (dart_tensor){.buffer = a->buffers[layer], .dtype = DART_F32, .offset = a->scale_at + x * scales},
@@ -110,6 +112,7 @@ static void record_parts(dart_stream *stream, const dart_state *to, uint32_t to_
     model_parts(to, places);
     for (uint32_t l = 0; l < layers; l++)
         for (uint32_t i = 0; i < count; i++) {
+            model_pace_bytes(to, stream, 2 * (uint64_t)(pairs > 0 ? pairs : 1) * parts[i].width * dart_dtype_size(parts[i].dtype), 1);
             copy.W = (uint32_t)parts[i].width;
             copy.x = model_part_tensor(&parts[i], from->layers[l], x_b);
             copy.y = model_part_tensor(&places[i], to->layers[l], y_b);
@@ -124,11 +127,19 @@ static void record_parts(dart_stream *stream, const dart_state *to, uint32_t to_
 static void record_grown(dart_stream *stream, const dart_state *to, uint32_t to_b, const dart_state *from, uint32_t from_b)
 {
     const dart_model_config *c = &from->model->config;
+    const uint64_t width = (uint64_t)c->G * c->P, size = dart_dtype_size(from->model->memories), tokens = (uint64_t)from->positions[from_b];
+    const uint64_t most = model_copy_rows(to, width, size);
     for (uint32_t l = 0; l < c->layers; l++) {
         record_memories(stream, to, to_b, from, from_b, l);
-        for (int values = 0; values < 2 && c->transformer && from->positions[from_b] > 0; values++)
-            record_copy(stream, model_cache_part(from, l, from_b, values != 0), model_cache_part(to, l, to_b, values != 0),
-                        (uint64_t)from->positions[from_b], (uint64_t)c->G * c->P);
+        for (int values = 0; values < 2 && c->transformer; values++)
+            for (uint64_t t = 0, n; t < tokens; t += n) {
+                dart_tensor x = model_cache_part(from, l, from_b, values != 0), y = model_cache_part(to, l, to_b, values != 0);
+                n = base_smaller(most, tokens - t);
+                x.offset += t * width;
+                y.offset += t * width;
+                model_pace_bytes(to, stream, 2 * n * width * size, 1);
+                record_copy(stream, x, y, n, width);
+            }
     }
 }
 
@@ -151,14 +162,35 @@ static dart_status record_sequences(dart_state *to, const uint32_t *to_b, const 
     return status;
 }
 
-/* Submits what was recorded and waits. From the submission on a failure breaks the state. */
+/* Submits what was recorded and waits. From the first submission on a failure breaks the state. */
 static dart_status run_recorded(dart_state *state, dart_stream *stream, const char *call)
 {
-    dart_status status = model_take_stream(state, stream, dart_stream_submit(stream), call);
-    if (status != DART_OK) return status;
-    status = model_state_wait(state, stream, NULL, call);
-    if (status != DART_OK) state->broken = status;
+    bool ran = false;
+    const dart_status status = model_state_run_parts(state, stream, NULL, &ran, NULL, NULL, call);
+    if (status != DART_OK && ran) state->broken = status;
     return status;
+}
+
+/* The copies of record_sequences. Sequences that the caller does not want any more, half of them copied, are emptied. */
+static dart_status run_copies(dart_state *to, const uint32_t *to_b, uint32_t count, base_progress *progress, const char *call)
+{
+    bool ran = false;
+    dart_status status = model_state_run_parts(to, to->prefill, progress, &ran, NULL, NULL, call);
+    if (status == DART_OK || !ran) return status;
+    if (status != DART_CANCELLED) {
+        to->broken = status;
+        return status;
+    }
+    to->chosen = false;
+    for (uint32_t i = 0; i < count; i++) {
+        const dart_status cleared = model_clear_sequences(to, to_b[i], 1, &ran, call);
+        if (cleared != DART_OK) {
+            to->broken = cleared;
+            return cleared;
+        }
+        model_sequence_replaced(to, to_b[i], 0);
+    }
+    return base_fail(&to->report, DART_CANCELLED, "%s: ended by go_on", call);
 }
 
 /* What can be said of the arguments before anything is done. */
@@ -201,7 +233,8 @@ static dart_status record_joining(dart_state *to, const uint32_t *to_b, const da
     return status == DART_OK ? model_take_stream(to, stream, model_record_fold(to, stream, DART_WINDOW_JOIN), call) : status;
 }
 
-static dart_status copy_sequences(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count, const char *call)
+static dart_status copy_sequences(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count,
+                                  base_progress *progress, const char *call)
 {
     base_report *report = &to->report;
     dart_status status = DART_OK;
@@ -218,10 +251,10 @@ static dart_status copy_sequences(dart_state *to, const uint32_t *to_b, dart_sta
     if (from != to) TRY(model_take(report, &from->report, model_windows_close(from, call), call));
     if (chosen) TRY(model_take(report, &from->report, model_state_read(from, WORK_NEXT, 0, from->host_next, from->B, call), call));
     TRY(model_take(report, &from->report, read_seen(from, 0, from->B, seen, call), call));
-    TRY(model_take_stream(to, to->prefill, dart_stream_begin(to->prefill), call));
+    TRY(model_begin_paced(to, to->prefill, 1, call));
     TRY(record_sequences(to, to_b, from, from_b, count, call));
     if (joins) TRY(record_joining(to, to_b, from, from_b, count, call));
-    TRY(run_recorded(to, to->prefill, call));
+    TRY(run_copies(to, to_b, count, progress, call));
     to->chosen = false;
     for (uint32_t i = 0; i < count; i++) {
         const bool ended = from->ended[from_b[i]];
@@ -240,13 +273,21 @@ fail:
 dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *from, uint32_t from_b)
 {
     if (to == NULL) return DART_INVALID_ARGUMENT;
-    return copy_sequences(to, &to_b, from, &from_b, 1, "dart_state_copy");
+    return copy_sequences(to, &to_b, from, &from_b, 1, NULL, "dart_state_copy");
 }
 
 dart_status dart_state_copy_several(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count)
 {
     if (to == NULL) return DART_INVALID_ARGUMENT;
-    return copy_sequences(to, to_b, from, from_b, count, "dart_state_copy_several");
+    return copy_sequences(to, to_b, from, from_b, count, NULL, "dart_state_copy_several");
+}
+
+dart_status dart_state_copy_while(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count,
+                                  bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user)
+{
+    base_progress progress = {.go_on = go_on, .user = user};
+    if (to == NULL) return DART_INVALID_ARGUMENT;
+    return copy_sequences(to, to_b, from, from_b, count, &progress, "dart_state_copy_while");
 }
 
 /* ---- Marks ---- */
@@ -282,6 +323,7 @@ static void record_mark(const dart_state *state, uint32_t b, const model_mark *m
     for (uint32_t l = 0; l < state->model->config.layers; l++)
         for (uint32_t i = 0; i < count; i++) {
             const dart_tensor here = model_part_tensor(&parts[i], state->layers[l], b), there = model_part_tensor(&places[i], mark->buffers[l], 0);
+            model_pace_bytes(state, stream, 2 * parts[i].width * dart_dtype_size(parts[i].dtype), 1);
             record_copy(stream, back ? there : here, back ? here : there, 1, parts[i].width);
         }
     const dart_tensor row = last_row(state, b);
@@ -384,7 +426,7 @@ dart_status dart_state_mark(dart_state *state, uint32_t b)
     if (mark->buffers == NULL) TRY(make_buffers(state, true, &mark->buffers, call));
     if (mark->seen == NULL) TRY(make_seen(state, 1, &mark->seen, call));
     TRY(model_windows_close(state, call));
-    TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), call));
+    TRY(model_begin_paced(state, state->prefill, 1, call));
     record_mark(state, b, mark, false);
     mark->kept = false;
     TRY(run_recorded(state, state->prefill, call));
@@ -406,9 +448,10 @@ static dart_status backup(dart_state *state, bool back, const char *call)
     dart_status status = DART_OK;
     if (count == 0) return DART_OK; /* a cache keeps its rows up to the position, whatever stands behind */
     if (state->backup == NULL) TRY(make_buffers(state, false, &state->backup, call));
-    TRY(model_take_stream(state, stream, dart_stream_begin(stream), call));
+    TRY(model_begin_paced(state, stream, 1, call));
     for (uint32_t l = 0; l < state->model->config.layers; l++)
         for (uint32_t i = 0; i < count; i++) {
+            model_pace_bytes(state, stream, 2 * state->B * parts[i].width * dart_dtype_size(parts[i].dtype), 1);
             const dart_tensor here = model_part_tensor(&parts[i], state->layers[l], 0), there = model_part_tensor(&parts[i], state->backup[l], 0);
             record_copy(stream, back ? there : here, back ? here : there, state->B, parts[i].width);
         }
@@ -422,16 +465,27 @@ dart_status model_backup_return(dart_state *state, const char *call) { return ba
 
 /* ---- Going back ---- */
 
+static bool ask_replay(void *user)
+{
+    const base_progress *progress = user;
+    return progress->go_on(progress->user, progress->done, progress->of);
+}
+
 /* Tokens from .. to - 1 of sequence b again, in pieces that `rows`, b + 1 rows of `row` ids, has room for. */
 static dart_status replay(dart_state *state, uint32_t b, uint64_t from, uint64_t to, const int32_t *ids, int32_t *rows, uint32_t row,
-                          uint32_t *counts)
+                          uint32_t *counts, base_progress *progress)
 {
     dart_status status = DART_OK;
+    progress->of = to - from;
     for (uint64_t t = from; t < to && status == DART_OK; t += counts[b]) {
         counts[b] = (uint32_t)base_smaller(row, to - t);
         memcpy(&rows[(size_t)b * row], &ids[t], counts[b] * sizeof *ids);
-        status = dart_prefill(state, &(dart_prefill_args){.ids = rows, .ids_row = row, .L = counts[b], .counts = counts});
+        progress->done = t - from;
+        TRY(base_advance(progress, 0, &state->report, "dart_state_truncate")); /* a piece does not ask before its first submission */
+        TRY(dart_prefill(state, &(dart_prefill_args){.ids = rows, .ids_row = row, .L = counts[b], .counts = counts,
+                                                     .go_on = progress->go_on != NULL ? ask_replay : NULL, .user = progress}));
     }
+fail:
     return status;
 }
 
@@ -441,7 +495,7 @@ static dart_status return_to(dart_state *state, uint32_t b, const model_mark *ma
     dart_status status = DART_OK;
     bool ran = false;
     if (mark != NULL) {
-        TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), call));
+        TRY(model_begin_paced(state, state->prefill, 1, call));
         record_mark(state, b, mark, true);
         TRY(run_recorded(state, state->prefill, call));
         status = write_seen(state, b, mark->seen, call);
@@ -463,7 +517,14 @@ fail:
 
 dart_status dart_state_truncate(dart_state *state, uint32_t b, uint64_t position, const int32_t *ids)
 {
+    return dart_state_truncate_while(state, b, position, ids, NULL, NULL);
+}
+
+dart_status dart_state_truncate_while(dart_state *state, uint32_t b, uint64_t position, const int32_t *ids,
+                                      bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user)
+{
     static const char call[] = "dart_state_truncate";
+    base_progress progress = {.go_on = go_on, .user = user};
     if (state == NULL) return DART_INVALID_ARGUMENT;
     dart_status status = DART_OK;
     int32_t *rows = NULL;
@@ -491,7 +552,7 @@ dart_status dart_state_truncate(dart_state *state, uint32_t b, uint64_t position
         TRY(model_take(report, &device->report, atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call));
     TRY(model_windows_close(state, call));
     TRY(return_to(state, b, mark, base, call));
-    TRY(replay(state, b, base, position, ids, rows, row, counts));
+    TRY(replay(state, b, base, position, ids, rows, row, counts, &progress));
 fail:
     free(rows);
     free(counts);

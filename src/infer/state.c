@@ -1,6 +1,8 @@
 /* What a batch of sequences keeps: how a state begins, ends, is reset and asked. */
 #include "state.h"
 
+#include "runtime/stream.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,8 +157,67 @@ dart_status model_state_usable(dart_state *state, const char *call)
                      call);
 }
 
+/* ---- Recordings that are cut ---- */
+
+static double slice_work(const dart_state *state) { return DEVICE_SLICE_SHARE * (double)state->slice_ns; }
+
+dart_status model_begin_paced(dart_state *state, dart_stream *stream, double ratio, const char *call)
+{
+    /* Launches that are profiled are timed in one submission. */
+    const bool whole = state->slice_ns == UINT64_MAX || state->model->device->profile != NULL;
+    stream->parts.most_work = whole ? 0 : slice_work(state) / ratio;
+    return model_take_stream(state, stream, dart_stream_begin(stream), call);
+}
+
+void model_pace_bytes(const dart_state *state, dart_stream *stream, uint64_t bytes, uint32_t launches)
+{
+    stream_pace(stream, (double)bytes * 1e9 / device_assumed_bytes(&state->model->device->info), launches);
+}
+
+uint64_t model_copy_rows(const dart_state *state, uint64_t width, uint64_t size)
+{
+    if (state->slice_ns == UINT64_MAX) return UINT64_MAX;
+    const double bytes = 2 * (double)width * (double)size; /* read and written */
+    const double rows = slice_work(state) * 1e-9 * device_assumed_bytes(&state->model->device->info) / bytes;
+    return rows > 1 ? (uint64_t)rows : 1;
+}
+
+static dart_status wait_part(dart_state *state, dart_stream *stream, uint64_t *ns, uint64_t *slowest, const char *call)
+{
+    uint64_t took = 0;
+    const dart_status status = stream_wait_part(stream, state->timeout_ns, &took);
+    *ns += took;
+    *slowest = base_larger(*slowest, took);
+    if (status == DART_OK) state->longest_ns = base_larger(state->longest_ns, took);
+    return model_take_stream(state, stream, status, call);
+}
+
+dart_status model_state_run_parts(dart_state *state, dart_stream *stream, base_progress *progress, bool *ran, uint64_t *ns, uint64_t *slowest,
+                                  const char *call)
+{
+    enum { AHEAD = 2 };
+    uint64_t all = 0, most = 0;
+    dart_status status = model_take_stream(state, stream, stream->status, call);
+    if (progress != NULL) progress->of = stream->parts.count;
+    for (uint32_t i = 0; i < stream->parts.count && status == DART_OK; i++) {
+        if (i >= AHEAD) status = wait_part(state, stream, &all, &most, call);
+        if (progress != NULL) progress->done = i;
+        if (status == DART_OK) status = base_advance(progress, 0, &state->report, call);
+        if (status == DART_OK) status = model_take_stream(state, stream, stream_submit_part(stream, i), call);
+        if (status == DART_OK && ran != NULL) *ran = true;
+    }
+    while (stream->submitted && (status == DART_OK || status == DART_CANCELLED)) {
+        const dart_status waited = wait_part(state, stream, &all, &most, call);
+        if (waited != DART_OK) status = waited;
+    }
+    if (ns != NULL) *ns = all;
+    if (slowest != NULL) *slowest = most;
+    return status;
+}
+
 dart_status model_state_run(dart_state *state, dart_stream *stream, uint32_t times, uint64_t *ns, const char *call)
 {
+    if (stream->parts.count > 1) return model_state_run_parts(state, stream, NULL, NULL, ns, NULL, call);
     const dart_status status = dart_stream_submit_times(stream, times);
     return status == DART_OK ? model_state_wait(state, stream, ns, call) : model_take_stream(state, stream, status, call);
 }
@@ -186,19 +247,18 @@ dart_status model_clear_sequences(dart_state *state, uint32_t b, uint32_t B, boo
     dart_stream *stream = state->prefill;
     model_part parts[MODEL_PARTS];
     const uint32_t count = model_parts(state, parts);
-    dart_status status = dart_stream_begin(stream);
-    if (status != DART_OK) return model_take_stream(state, stream, status, call);
+    dart_status status = model_begin_paced(state, stream, 1, call);
+    if (status != DART_OK) return status;
     for (uint32_t l = 0; l < c->layers; l++)
-        for (uint32_t i = 0; i < count; i++)
+        for (uint32_t i = 0; i < count; i++) {
+            model_pace_bytes(state, stream, B * parts[i].width * dart_dtype_size(parts[i].dtype), 1);
             model_record_clear(stream, state->layers[l], parts[i].at, parts[i].dtype, b, B, parts[i].width);
+        }
     if (state->in_windows) model_windows_clear(state, stream, b, B);
     model_record_clear(stream, state->work[WORK_LAST], 0, state->model->activations, b, B, c->W);
     model_record_clear(stream, state->work[WORK_SEEN], 0, DART_F32, b, B, base_ceil_div(c->V, 32));
     /* A recording that failed says so here, before anything runs. */
-    status = dart_stream_submit(stream);
-    if (status != DART_OK) return model_take_stream(state, stream, status, call);
-    *ran = true;
-    return model_state_wait(state, stream, NULL, call);
+    return model_state_run_parts(state, stream, NULL, ran, NULL, NULL, call);
 }
 
 dart_status dart_state_reset(dart_state *state, int32_t b)

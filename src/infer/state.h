@@ -85,6 +85,9 @@ struct dart_state {
     double token_work, context_work; /* of a layer for a token; for each token before it besides */
     uint64_t longest_ns;  /* of a submission so far */
     double step_ns;       /* measured time of one decoding step, 0: not known yet */
+    double step_work;     /* of the recorded step: ns that it takes on a device of assumed rates */
+    double step_ratio;    /* measured time by that, as the recording is cut by; 0: not known yet */
+    uint32_t steps_cut;   /* how many times a step was recorded again to be cut finer */
     double layer_work_ns; /* measured time of a layer of a piece by its work (model_piece_work), 0: not known yet */
     uint64_t layer_context; /* tokens before the last of that piece */
     bool sma;
@@ -187,8 +190,22 @@ dart_status model_state_write(dart_state *state, model_work work, uint64_t first
                               const char *call);
 dart_status model_state_read(dart_state *state, model_work work, uint64_t first, void *data, uint64_t count,
                              const char *call);
-/* Submits the recording for `times` runs and waits. ns, optional: the time that the device took. */
+/* Submits the recording for `times` runs and waits; one that stream_pace has cut part by part, for one run. ns, optional: the time that the
+ * device took. */
 dart_status model_state_run(dart_state *state, dart_stream *stream, uint32_t times, uint64_t *ns, const char *call);
+/* The same of what is cut. progress, optional, is asked before each submission, with those that were made as done. Sets *ran, optional, once
+ * something was submitted, and *slowest, optional, to the longest time of a part. */
+dart_status model_state_run_parts(dart_state *state, dart_stream *stream, base_progress *progress, bool *ran, uint64_t *ns, uint64_t *slowest,
+                                  const char *call);
+/* Begins a recording that stream_pace cuts into submissions of about the slice. Its work is in ns, times `ratio` those that the device takes. */
+dart_status model_begin_paced(dart_state *state, dart_stream *stream, double ratio, const char *call);
+/* The launches that follow, about so many, read and write so many bytes. */
+void model_pace_bytes(const dart_state *state, dart_stream *stream, uint64_t bytes, uint32_t launches);
+/* ns of a layer of a decoding step, and of the head, on a device of assumed rates. */
+double model_step_layer(const dart_state *state);
+double model_step_head(const dart_state *state);
+/* The most rows of `width` elements of `size` bytes that a launch copies within a submission's time; at least one. */
+uint64_t model_copy_rows(const dart_state *state, uint64_t width, uint64_t size);
 /* Waits for the last submission, at most for the state's time-out. ns, optional: the time that the device took. */
 dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *ns, const char *call);
 

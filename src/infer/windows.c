@@ -1,6 +1,8 @@
 /* Windows: the newest tokens of sequences that take steps, and the turn from pieces to steps and back. */
 #include "state.h"
 
+#include "runtime/stream.h"
+
 #include <stdlib.h>
 
 uint64_t model_window_elements(const dart_model_config *config)
@@ -33,6 +35,7 @@ void model_windows_clear(const dart_state *state, dart_stream *stream, uint32_t 
     /* Steps of the window need not be cleared: slots of a sequence at its start are taken before they count. What is not finite
      * must go, as it would be multiplied by zero. */
     for (uint32_t l = 0; l < c->layers; l++) {
+        model_pace_bytes(state, stream, B * state->window_bytes / state->B, 3);
         dart_buffer *window = state->windows[l];
         model_record_clear(stream, window, state->rows_at, dtype, b, B, model_window_elements(c));
         model_record_clear(stream, window, state->hin_at, dtype, b, B, model_config_memory(c));
@@ -47,7 +50,7 @@ static dart_status fold_windows(dart_state *state, dart_window_mode mode, const 
     dart_stream *stream = state->prefill;
     dart_status status = DART_OK;
     TRY(model_write_seq(state, call));
-    TRY(model_take_stream(state, stream, dart_stream_begin(stream), call));
+    TRY(model_begin_paced(state, stream, 1, call));
     for (uint32_t l = 0; l < c->layers && mode == DART_WINDOW_OPEN; l++)
         model_record_clear(stream, state->windows[l], state->rows_at, state->model->activations, 0, state->B,
                            model_window_elements(c));

@@ -133,6 +133,31 @@ static void plan_work(dart_state *state)
     state->most_work = DEVICE_SLICE_SHARE * (double)state->slice_ns * 1e-9 * device_assumed_rate(info);
 }
 
+double model_step_layer(const dart_state *state)
+{
+    const dart_model_config *c = &state->model->config;
+    const dart_device_info *info = &state->model->device->info;
+    const double weights = state->token_work / 2 * (double)dart_dtype_size(state->model->activations), memory = (double)model_config_memory(c);
+    double bytes = weights, work = 0;
+    for (uint32_t b = 0; b < state->B; b++) {
+        const double position = state->positions[b];
+        work += state->token_work + state->context_work * position;
+        bytes += memory * 4 * (state->sma ? 4 : 2); /* h and the open memory, read and written */
+        const double size = (double)dart_dtype_size(state->model->memories);
+        bytes += c->transformer ? 2 * position * c->G * c->P * size : state->sma ? position / state->S * memory * size : 0;
+    }
+    return 1e9 * (work / device_assumed_rate(info) + bytes / device_assumed_bytes(info));
+}
+
+double model_step_head(const dart_state *state)
+{
+    const dart_model_config *c = &state->model->config;
+    const dart_device_info *info = &state->model->device->info;
+    const double elements = (double)c->V * c->W;
+    return 1e9 * (2 * elements * state->B / device_assumed_rate(info) +
+                  elements * (double)dart_dtype_size(state->model->activations) / device_assumed_bytes(info));
+}
+
 double model_piece_work(const dart_state *state, uint64_t rows, uint64_t context)
 {
     return (double)rows * (state->token_work + state->context_work * (double)context);

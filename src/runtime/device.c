@@ -141,6 +141,8 @@ double device_assumed_rate(const dart_device_info *info)
     return (info->multiprocessors != 0 ? info->multiprocessors : unknown) * multiprocessor;
 }
 
+double device_assumed_bytes(const dart_device_info *info) { return info->type == DART_DEVICE_DISCRETE ? 40e9 : 8e9; }
+
 void *device_calloc(dart_device *device, size_t count, size_t size)
 {
     if (device_fault(device) != DART_OK) return NULL;

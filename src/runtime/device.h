@@ -46,6 +46,8 @@ void device_limit(dart_device_info *info, const dart_device_options *options, da
 /* Operations a second that such a device computes at least, before anything has been measured. An assumption, meant to be far below what it
  * reaches. */
 double device_assumed_rate(const dart_device_info *info);
+/* Bytes a second that it reads or writes at least, likewise. */
+double device_assumed_bytes(const dart_device_info *info);
 /* Submissions are planned to take this share of the time that one may take: the rest is for what measures do not foresee. */
 #define DEVICE_SLICE_SHARE 0.6
 /* Zeroed host memory, subject to fault injection. On failure NULL, with the text in device->report. */

@@ -176,10 +176,6 @@ static void submissions_are_short(void **unused)
     device->backend = slow.real;
 }
 
-/* ---- Training ---- */
-
-enum { ROWS = 2, ROW = 512, VOCABULARY = 4096 };
-
 typedef struct asker {
     uint32_t calls, most; /* go_on says no at call `most` */
     uint64_t done, of;
@@ -193,6 +189,82 @@ static bool ask(void *user, uint64_t done, uint64_t of)
     a->of = of;
     return a->calls++ != a->most;
 }
+
+/* Steps of a batch whose layers take long, and copies of long sequences: cut by assumptions, and then by the times of what ran. */
+static void steps_are_short(void **unused)
+{
+    (void)unused;
+    enum { MOST_BATCH = 80, AGAIN = 4 };
+    static const struct { const char *preset; uint32_t B, layers; uint64_t position; bool whole; } cases[] = {
+        {"dart-130m", 1, 24, 0, true},       {"dart-130m", 1, 24, 8192, true}, {"dart-130m", 2, 2, 1 << 20, false},
+        {"mamba2-780m", MOST_BATCH, 4, 0, false}, {"dart-780m", 64, 4, 600, false},
+    };
+    static int32_t ids[MOST_BATCH];
+    slow_down();
+    for (size_t k = 0; k < COUNT_OF(cases); k++) {
+        memset(slow.streams, 0, sizeof slow.streams);
+        dart_model_config config = layers_of(cases[k].preset);
+        config.layers = cases[k].layers;
+        dart_model *model = model_of(&config, &(dart_model_options){.weights = DART_STORAGE_BF16});
+        slow.longest = 0;
+        dart_state *state = state_of(model, &(dart_state_options){.B = cases[k].B});
+        assert_true(slow.longest <= SLICE_MS * 1e6); /* what clears it */
+        go_to(state, cases[k].position);
+        for (uint32_t b = 1; b < cases[k].B; b++) state->positions[b] = state->positions[0];
+        for (uint32_t i = 0; i < AGAIN; i++) {
+            slow.longest = slow.all = slow.longest_launch = slow.queued = slow.most_queued = 0;
+            slow.submissions = 0;
+            must(dart_decode(state, &(dart_decode_args){.ids = ids}), "dart_decode");
+            print_message("  %s, %u sequences of %llu tokens, step %u: %u submissions, %.1f ms on average, %.1f the longest\n", cases[k].preset,
+                          cases[k].B, (unsigned long long)cases[k].position, i, slow.submissions, slow.all / slow.submissions / 1e6,
+                          slow.longest / 1e6);
+            assert_true(slow.longest <= SLICE_MS * 1e6);
+            assert_true(slow.most_queued <= 2 * SLICE_MS * 1e6);
+        }
+        if (cases[k].whole) assert_int_equal(slow.submissions, 1);
+        else assert_true(slow.submissions > 1 && slow.all / slow.submissions > SLICE_MS * 1e6 / 5); /* cut, and not for nothing */
+        assert_true((double)dart_state_longest(state) <= SLICE_MS * 1e6);
+        dart_state_destroy(&state);
+        dart_model_destroy(&model);
+    }
+    device->backend = slow.real;
+}
+
+static void copies_are_short(void **unused)
+{
+    (void)unused;
+    const uint64_t position = 1 << 20;
+    slow_down();
+    memset(slow.streams, 0, sizeof slow.streams);
+    dart_model_config config = layers_of("dart-780m");
+    dart_model *model = model_of(&config, &(dart_model_options){.weights = DART_STORAGE_BF16});
+    dart_state *state = state_of(model, &(dart_state_options){.B = 2});
+    go_to(state, position);
+    asker a = {.most = UINT32_MAX};
+    slow.longest = slow.all = 0;
+    slow.submissions = 0;
+    must(dart_state_copy_while(state, (const uint32_t[]){1}, state, (const uint32_t[]){0}, 1, ask, &a), "dart_state_copy_while");
+    print_message("  a copy: %u submissions, %.1f ms in all, %.1f the longest\n", slow.submissions, slow.all / 1e6, slow.longest / 1e6);
+    assert_true(slow.all > SLICE_MS * 1e6 && slow.longest <= SLICE_MS * 1e6);
+    assert_int_equal(a.calls, slow.submissions);
+    assert_int_equal(dart_state_position(state, 1), position);
+    /* Ended between: the sequence is empty, and the other as it was. Ended before: nothing has changed. */
+    quiet = true;
+    a = (asker){.most = 3};
+    assert_int_equal(dart_state_copy_while(state, (const uint32_t[]){1}, state, (const uint32_t[]){0}, 1, ask, &a), DART_CANCELLED);
+    assert_int_equal(dart_state_position(state, 1), 0);
+    a = (asker){.most = 0};
+    assert_int_equal(dart_state_copy_while(state, (const uint32_t[]){0}, state, (const uint32_t[]){1}, 1, ask, &a), DART_CANCELLED);
+    quiet = false;
+    assert_int_equal(dart_state_position(state, 0), position);
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+    device->backend = slow.real;
+}
+
+/* ---- Training ---- */
+
+enum { ROWS = 2, ROW = 512, VOCABULARY = 4096 };
 
 /* The first step of a trainer is cut by assumptions, those that follow by the times of it. */
 static void training_is_short(void **unused)
@@ -240,7 +312,8 @@ static void training_is_short(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(submissions_are_short), cmocka_unit_test(training_is_short)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(submissions_are_short), cmocka_unit_test(steps_are_short),
+                                       cmocka_unit_test(copies_are_short), cmocka_unit_test(training_is_short)};
     const dart_context_options options = {.without_vulkan = true, .without_cuda = true, .with_null = true};
     if (dart_context_create(&options, &context) != DART_OK || dart_device_open(context, &(dart_device_options){.spec = "null"}, &device) != DART_OK)
         return 1;

@@ -30,6 +30,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(writes_as_memory),
         cmocka_unit_test(returns_to_marks),
         cmocka_unit_test(stops_behind_a_piece),
+        cmocka_unit_test(stops_going_back),
+        cmocka_unit_test(stops_copying),
         cmocka_unit_test(resetting_the_only_sequence_mends),
         cmocka_unit_test(keeps_histories),
     };

@@ -83,6 +83,99 @@ void returns_to_marks(void **unused)
     }
 }
 
+typedef struct counted {
+    uint32_t calls, most;
+} counted;
+
+static bool count_down(void *user, uint64_t done, uint64_t of)
+{
+    counted *c = user;
+    assert_true(done <= of);
+    return c->calls++ != c->most;
+}
+
+/* Going back, with all tokens again in submissions of a layer, ended after any number of them: the sequence stands at a token between, and goes on. */
+void stops_going_back(void **unused)
+{
+    (void)unused;
+    enum { B = 2, TO = 27 };
+    const kind *const some[] = {&kinds[0], &kinds[3], &kinds[7]};
+    for (size_t i = 0; i < COUNT_OF(some); i++) {
+        const kind *k = some[i];
+        dart_model *model = model_of_kind(k);
+        int32_t *ids = ids_of(MOST_B, model->config.V);
+        bool done = false, stood_between = false;
+        for (uint32_t most = 0; !done; most++) {
+            run r = {.state = state_of_kind(model, k, B), .ids = ids};
+            counted c = {.most = most};
+            feed_counts(&r, (const uint32_t[]){30, 9});
+            steps(&r, 2, NULL);
+            r.state->slice_ns = 1;
+            r.state->rows = 8; /* pieces of 8 tokens */
+            quiet = true;
+            const dart_status status = dart_state_truncate_while(r.state, 0, TO, ids, count_down, &c);
+            quiet = false;
+            done = status == DART_OK;
+            if (!done) assert_int_equal(status, DART_CANCELLED);
+            r.at[0] = (uint32_t)dart_state_position(r.state, 0);
+            if (done) assert_int_equal(r.at[0], TO);
+            stood_between = stood_between || (r.at[0] > 0 && r.at[0] < TO);
+            for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+            steps(&r, 3, NULL);
+            for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+            dart_state_destroy(&r.state);
+        }
+        assert_true(stood_between);
+        free(ids);
+        dart_model_destroy(&model);
+    }
+}
+
+/* Copies in submissions of a part of a layer, ended after any number of them: the sequence that was to come is empty, the others go on. */
+void stops_copying(void **unused)
+{
+    (void)unused;
+    enum { B = 3 };
+    const kind *const some[] = {&kinds[0], &kinds[7], &kinds[11]};
+    for (size_t i = 0; i < COUNT_OF(some); i++) {
+        const kind *k = some[i];
+        dart_model *model = model_of_kind(k);
+        int32_t *ids = ids_of(MOST_B, model->config.V), *moved = ids_of(MOST_B, model->config.V);
+        bool done = false, emptied = false;
+        for (uint32_t most = 0; !done; most++) {
+            run s = {.state = state_of_kind(model, k, B), .ids = ids}, t = {.state = state_of_kind(model, k, B), .ids = moved};
+            counted c = {.most = most};
+            begin(&s);
+            begin(&t);
+            t.state->slice_ns = 1;
+            quiet = true;
+            const dart_status status = dart_state_copy_while(t.state, (const uint32_t[]){1, 2}, s.state, (const uint32_t[]){0, 1}, 2, count_down, &c);
+            quiet = false;
+            done = status == DART_OK;
+            if (!done) assert_int_equal(status, DART_CANCELLED);
+            if (!done && most > 0) {
+                emptied = true;
+                t.at[1] = t.at[2] = 0;
+            }
+            if (done) {
+                memcpy(&moved[1 * L], ids, 2 * L * sizeof *moved);
+                t.at[1] = s.at[0];
+                t.at[2] = s.at[1];
+            }
+            for (uint32_t b = 0; b < B; b++) check_sequence(&t, k, b, &moved[b * L], t.at[b]);
+            for (uint32_t b = 0; b < B; b++) check_sequence(&s, k, b, &ids[b * L], s.at[b]);
+            steps(&t, 5, NULL);
+            for (uint32_t b = 0; b < B; b++) check_sequence(&t, k, b, &moved[b * L], t.at[b]);
+            dart_state_destroy(&s.state);
+            dart_state_destroy(&t.state);
+        }
+        assert_true(emptied);
+        free(moved);
+        free(ids);
+        dart_model_destroy(&model);
+    }
+}
+
 /* Ended after any number of submissions, a layer each: every sequence stands behind a whole piece, and goes on. */
 void stops_behind_a_piece(void **unused)
 {

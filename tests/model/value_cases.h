@@ -158,6 +158,8 @@ void writes_as_memory(void **unused);
 void forgets_what_was_taken_back(void **unused);
 void returns_to_marks(void **unused);
 void stops_behind_a_piece(void **unused);
+void stops_going_back(void **unused);
+void stops_copying(void **unused);
 void resetting_the_only_sequence_mends(void **unused);
 void keeps_histories(void **unused);
 
