@@ -29,7 +29,7 @@ def summaries(folder):
     """A report, whole and cut short."""
     results = [result("default", "passed", 0.5), result("default", "passed", 0.25), result("base", "failed", 7), result("base", "not run", 0)]
     device = {"device": "vulkan:0", "name": "a GPU", "driver": "1.2"}
-    head = '{"dartlm": "1", "seed": 3, "devices": [\n  ' + json.dumps(device) + '\n], "results": [\n  '
+    head = '{"dartlm": "1", "commit": "abc", "system": "Linux 6", "seed": 3, "devices": [\n  ' + json.dumps(device) + '\n], "results": [\n  '
     whole = head + ",\n  ".join(map(json.dumps, results)) + '\n], "passed": 2, "failed": 1, "not_run": 1}\n'
     (folder / "whole").write_text(whole)
     (folder / "cut").write_text(whole[:whole.index('"variant": "base"')])
@@ -42,7 +42,7 @@ def summaries(folder):
     expect("failures", [failure["repeat"] for failure in summary["failures"]], ["dartlm conform ..."])
     (folder / "a.json").write_text(done.stdout)
     page = run("page", folder).stdout
-    for words in ("| vulkan | a GPU | 1.2 | 1 | 1 | 2 | 2 | 1 | 1 | 700 % | y of norm B1 f32 |", "a note", "seed 3; `dartlm conform ...`"):
+    for words in ("| vulkan | a GPU | 1.2 | Linux 6 | 1, abc | 1 | 2 | 2 | 1 | 1 | 700 % | y of norm B1 f32 |", "a note", "seed 3; `dartlm conform ...`"):
         if words not in page:
             raise AssertionError(f"no '{words}' in {page}")
     cut = json.loads(run("summary", folder / "cut").stdout)

@@ -2,9 +2,11 @@
 """Options and reports of `dartlm conform`: report.py DARTLM."""
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 
 def call(*arguments):
@@ -53,6 +55,23 @@ def compare(folder, file, report):
     refused(1, "no report of dartlm conform", "--compare", folder / "list", "--compare", file)
 
 
+def stops(file):
+    """Ctrl-C: what ran is summed up, and the report is whole."""
+    program = subprocess.Popen([sys.argv[1], "conform", "--device", "cpu", "--filter", "ssd", "--seeds", "1000", "--report", str(file)],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(600):
+        time.sleep(0.1)
+        if file.read_text().count('"status"') > 5:
+            break
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=60)
+    report = json.loads(file.read_text())
+    expect(f"status after Ctrl-C ({err})", program.returncode, 1)
+    expect("end of a report that was stopped", (report["stopped"], report["passed"] > 5, len(report["results"])), (True, True, report["passed"]))
+    if f"{report['passed']} passed, 0 failed, 0 not run; stopped" not in out:
+        raise AssertionError(f"the summary of a run that was stopped: {out}")
+
+
 def main():
     status, listed, _ = call("--list", "--filter", "swiglu B")
     names = listed.splitlines()
@@ -81,6 +100,16 @@ def main():
         expect("status with --variant", call("--device", "cpu", "--filter", "swiglu B", "--variant", variants[0], "--report", file)[0], 0)
         got = {result["variant"] for result in json.loads(file.read_text())["results"]}
         expect("variants with --variant", got, {"default", variants[0]})
+        device = report["devices"][0]
+        expect("numbers of limits", sorted(device["limits"]),
+               ["max_binding_bytes", "max_bindings", "memory_bytes", "multiprocessors", "shared_bytes", "subgroup", "workgroup"])
+        expect("float controls", [name for name in device["float_controls"] if name.split()[1] not in ("f16", "f32")], [])
+        if not report["system"] or f", {report['system']}" not in out.splitlines()[0]:
+            raise AssertionError(f"the system: {report['system']!r}, {out.splitlines()[0]}")
+        if report["commit"] and f", commit {report['commit']}" not in out.splitlines()[0]:
+            raise AssertionError(f"the commit: {report['commit']!r}, {out.splitlines()[0]}")
+        expect("results without a time", [result["case"] for result in report["results"] if result["status"] == "passed" and not result["seconds"] > 0], [])
+        stops(file)
         refused(1, "has a variant called nonsense", "--device", "cpu", "--filter", "swiglu B", "--variant", "nonsense")
     print(f"report: {len(names)} cases, variants {', '.join(variants)}")
 

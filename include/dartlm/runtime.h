@@ -83,6 +83,21 @@ typedef enum dart_capability {
 /* The bits that say what is fast on a device. A device without them runs the variants that need them correctly, but slower. */
 #define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_REGISTERS160 | DART_CAP_REGISTERS96)
 
+/* What a Vulkan driver says that a shader may ask of floating point (VkPhysicalDeviceFloatControlsProperties). dartlm asks for none of it, so that a
+ * device may do either; results of two devices can differ by it. */
+typedef enum dart_float_control {
+    DART_FLOAT_PRESERVE_F16 = 1 << 0, /* infinities, NaN and signed zeros can be kept */
+    DART_FLOAT_PRESERVE_F32 = 1 << 1,
+    DART_FLOAT_DENORMAL_F16 = 1 << 2, /* denormals can be kept */
+    DART_FLOAT_DENORMAL_F32 = 1 << 3,
+    DART_FLOAT_FLUSH_F16 = 1 << 4,    /* denormals can be flushed to zero */
+    DART_FLOAT_FLUSH_F32 = 1 << 5,
+    DART_FLOAT_NEAREST_F16 = 1 << 6,  /* rounding to nearest even */
+    DART_FLOAT_NEAREST_F32 = 1 << 7,
+    DART_FLOAT_TRUNCATE_F16 = 1 << 8, /* rounding to zero */
+    DART_FLOAT_TRUNCATE_F32 = 1 << 9
+} dart_float_control;
+
 typedef struct dart_device_info {
     dart_backend_kind backend;
     dart_device_type type;
@@ -93,6 +108,8 @@ typedef struct dart_device_info {
     uint32_t capabilities;      /* dart_capability bits */
     uint32_t subgroup;          /* lanes of a subgroup (warp); 1 on the CPU */
     uint32_t shared_bytes;      /* shared memory of a workgroup */
+    uint32_t workgroup;         /* the most threads of a workgroup; 1 on the CPU */
+    uint32_t float_controls;    /* dart_float_control bits; 0 but for Vulkan */
     uint32_t multiprocessors;   /* streaming multiprocessors or compute units; 0: the driver does not tell */
     uint64_t memory_bytes;      /* of the largest device-local heap, or RAM */
     uint32_t max_bindings;      /* most buffers of one kernel; 0: no limit */

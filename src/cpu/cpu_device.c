@@ -66,7 +66,7 @@ static void device_info(const void *instance, uint32_t index, dart_device_info *
 #if defined(DARTLM_BLAS)
     info->capabilities |= DART_CAP_BLAS;
 #endif
-    info->subgroup = 1;
+    info->subgroup = info->workgroup = 1;
     info->shared_bytes = CPU_SCRATCH * sizeof(float);
     info->memory_bytes = base_memory_bytes();
     info->max_binding_bytes = UINT64_C(1) << 32; /* elements are numbered with 32 bits */

@@ -34,6 +34,7 @@ static void describe(const cu_instance *instance, CUdevice device, dart_device_i
                          (instance->blas.library != NULL ? DART_CAP_CUBLASLT : 0);
     info->subgroup = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
     info->shared_bytes = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
+    info->workgroup = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
     info->multiprocessors = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     info->max_binding_bytes = UINT64_MAX / 2;
     info->usable = major >= 8;

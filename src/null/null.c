@@ -41,6 +41,7 @@ static void null_device_info(const void *instance, uint32_t index, dart_device_i
     strcpy(info->driver, "records launches, runs nothing");
     info->capabilities = DART_CAP_STORE16 | DART_CAP_SUBGROUP;
     info->subgroup = 1;
+    info->workgroup = 128;
     info->shared_bytes = 16384;
     info->memory_bytes = UINT64_C(1) << 32;
     info->max_binding_bytes = UINT64_C(1) << 27;

@@ -43,6 +43,7 @@ void device_unwrap_cache(dart_device_options *options, base_log *log)
 /* The least that Vulkan lets a device have, but for the buffers of a kernel: 4, which are too few. */
 #define MINIMUM_BINDING_BYTES (UINT64_C(1) << 27)
 #define MINIMUM_SHARED_BYTES 16384u
+#define MINIMUM_WORKGROUP 128u
 
 void device_limit(dart_device_info *info, const dart_device_options *options, dart_backend_kind rows)
 {
@@ -53,6 +54,7 @@ void device_limit(dart_device_info *info, const dart_device_options *options, da
         if (rows == DART_BACKEND_VULKAN) {
             if (bindings == 0) bindings = kernel_needed_buffers(rows);
             if (info->shared_bytes > MINIMUM_SHARED_BYTES) info->shared_bytes = MINIMUM_SHARED_BYTES;
+            if (info->workgroup > MINIMUM_WORKGROUP) info->workgroup = MINIMUM_WORKGROUP;
             info->capabilities &= ~(uint32_t)(DART_CAP_LARGE | DART_CAP_SHARED48);
         }
     }

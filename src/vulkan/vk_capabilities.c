@@ -177,6 +177,22 @@ static bool find_family(const vk_instance *instance, vk_adapter *adapter)
     return found;
 }
 
+static uint32_t float_controls(const VkPhysicalDeviceFloatControlsProperties *has)
+{
+    uint32_t bits = 0;
+    if (has->shaderSignedZeroInfNanPreserveFloat16) bits |= DART_FLOAT_PRESERVE_F16;
+    if (has->shaderSignedZeroInfNanPreserveFloat32) bits |= DART_FLOAT_PRESERVE_F32;
+    if (has->shaderDenormPreserveFloat16) bits |= DART_FLOAT_DENORMAL_F16;
+    if (has->shaderDenormPreserveFloat32) bits |= DART_FLOAT_DENORMAL_F32;
+    if (has->shaderDenormFlushToZeroFloat16) bits |= DART_FLOAT_FLUSH_F16;
+    if (has->shaderDenormFlushToZeroFloat32) bits |= DART_FLOAT_FLUSH_F32;
+    if (has->shaderRoundingModeRTEFloat16) bits |= DART_FLOAT_NEAREST_F16;
+    if (has->shaderRoundingModeRTEFloat32) bits |= DART_FLOAT_NEAREST_F32;
+    if (has->shaderRoundingModeRTZFloat16) bits |= DART_FLOAT_TRUNCATE_F16;
+    if (has->shaderRoundingModeRTZFloat32) bits |= DART_FLOAT_TRUNCATE_F32;
+    return bits;
+}
+
 DART_PRINTF(2, 3)
 static void reject(dart_device_info *info, const char *format, ...)
 {
@@ -334,8 +350,9 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
         .pNext = core_size_control ? (void *)&buffers : (void *)(sizes_known ? &sizes : NULL)};
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES,
                                                .pNext = &subgroup};
+    VkPhysicalDeviceFloatControlsProperties floats = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES, .pNext = &driver};
     VkPhysicalDeviceIDProperties identity = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES,
-                                             .pNext = &driver};
+                                             .pNext = &floats};
     VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nv = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV,
                                                        .pNext = &identity};
     VkPhysicalDeviceShaderCoreProperties2AMD amd = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD,
@@ -361,6 +378,8 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     info->subgroup = subgroup.subgroupSize;
     info->multiprocessors = extensions.multiprocessors_nv ? nv.shaderSMCount : extensions.multiprocessors_amd ? amd.activeComputeUnitCount : 0;
     info->shared_bytes = limits->maxComputeSharedMemorySize;
+    info->workgroup = limits->maxComputeWorkGroupInvocations;
+    info->float_controls = float_controls(&floats);
     info->max_binding_bytes = limits->maxStorageBufferRange / BACKEND_ALIGN * BACKEND_ALIGN;
     if (info->max_binding_bytes > MAX_BINDING_BYTES) info->max_binding_bytes = MAX_BINDING_BYTES;
     adapter->max_buffer_bytes = core_size_control ? buffers.maxBufferSize : UINT64_MAX;

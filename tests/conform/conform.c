@@ -437,6 +437,9 @@ static void run_line(suite *s, const conform_case *c, uint32_t number, tally *ta
         return;
     }
     for (uint32_t i = 0; i == 0 || i < s->options->seeds; i++) {
+        if (s->stopped) return;
+        s->stopped = s->options->go_on != NULL && !s->options->go_on(s->options->go_on_user);
+        if (s->stopped) return;
         s->seed = s->options->seed + i;
         run_case(s, c, number, name, tallies);
     }
@@ -459,17 +462,17 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     if (tallies == NULL) abort();
     if (!options->list) conform_print_header(s);
     if (!options->list && options->draw) conform_draw(s);
-    for (uint32_t i = 0; i < conform_cases_count() && (options->list || s->targets_count > 0); i++) {
+    for (uint32_t i = 0; i < conform_cases_count() && (options->list || s->targets_count > 0) && !s->stopped; i++) {
         conform_case c;
         if (conform_case_of(s, i, &c)) run_line(s, &c, i, tallies);
     }
     if (!options->list) {
-        conform_list_unreached(s);
+        if (!s->stopped) conform_list_unreached(s);
         conform_print_end(s, tallies);
     }
     for (uint32_t i = 0; i < s->targets_count; i++)
         if (!s->targets[i].shares) dart_device_destroy(&s->targets[i].device);
-    const int failures = s->failed + ((s->targets_count == 0 && !options->list) || s->passed == 0);
+    const int failures = s->failed + ((s->targets_count == 0 && !options->list) || s->passed == 0 || s->stopped);
     free(tallies);
     free(s->drawn);
     free(s);

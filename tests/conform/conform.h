@@ -80,6 +80,7 @@ typedef struct conform_outcome {
     bool passed;
     uint64_t inputs; /* digest of all tensors' bits before the run: reports compare only where it is the same */
     uint32_t tensors; /* that the runner made */
+    uint64_t ns;      /* of the op on the device, of its last run; 0: it did not run */
     char dumped[300];  /* the file that holds the tensors, "" without one */
 } conform_outcome;
 /* Runs the case twice on the device and compares; the second run must give the same bits. */
@@ -110,6 +111,9 @@ typedef struct conform_options {
     uint32_t jobs;              /* variants of a case that run at the same time; 0: one a core, on a processor 1 */
     void (*progress)(void *user, const char *text); /* may be NULL */
     void *progress_user;
+    bool (*go_on)(void *user);  /* asked before each case, may be NULL: false ends the run with what there is */
+    void *go_on_user;
+    const char *commit, *system; /* for the report: what was built, and what it runs on */
 } conform_options;
 /* Every case on every device in every eligible variant, then each device against the first one; prints a table or JSON. Returns the
  * number of failures; cases that did not run are listed with the reason. */

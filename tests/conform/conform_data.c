@@ -194,6 +194,7 @@ static dart_status run_once(conform_data *d, void **results)
     dart_status status = restore(d);
     if (status == DART_OK) status = dart_stream_submit(d->stream);
     if (status == DART_OK) status = dart_stream_wait(d->stream, UINT64_C(600000000000));
+    if (status == DART_OK) status = dart_stream_elapsed(d->stream, &d->outcome->ns);
     for (uint32_t i = 0; i < d->tensors_count && status == DART_OK; i++) {
         const conform_tensor *tensor = d->tensors[i];
         const uint64_t bytes = dart_buffer_bytes(tensor->t.buffer);

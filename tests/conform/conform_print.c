@@ -11,6 +11,23 @@ static void print_json_text(FILE *out, const char *text)
     fputc('"', out);
 }
 
+static const char *const float_names[] = {"preserve f16", "preserve f32", "denormal f16", "denormal f32", "flush f16",
+                                          "flush f32",    "nearest f16",  "nearest f32",  "truncate f16", "truncate f32"};
+
+static void print_json_limits(FILE *json, const dart_device_info *d)
+{
+    fprintf(json, ", \"limits\": {\"subgroup\": %u, \"workgroup\": %u, \"shared_bytes\": %u, \"max_bindings\": %u, \"max_binding_bytes\": %llu, "
+            "\"memory_bytes\": %llu, \"multiprocessors\": %u}, \"float_controls\": [", d->subgroup, d->workgroup, d->shared_bytes, d->max_bindings,
+            (unsigned long long)d->max_binding_bytes, (unsigned long long)d->memory_bytes, d->multiprocessors);
+    bool first = true;
+    for (uint32_t i = 0; i < COUNT_OF(float_names); i++) {
+        if ((d->float_controls >> i & 1) == 0) continue;
+        fprintf(json, "%s\"%s\"", first ? "" : ", ", float_names[i]);
+        first = false;
+    }
+    fprintf(json, "]}");
+}
+
 /* The command that runs this case alone, in every variant, with the same inputs. */
 static void command_of(const suite *s, const target *t, const char *name, char *text, size_t size)
 {
@@ -21,8 +38,16 @@ static void command_of(const suite *s, const target *t, const char *name, char *
 void conform_print_header(const suite *s)
 {
     FILE *json = s->json;
-    if (json != NULL) fprintf(json, "{\"dartlm\": \"%s\", \"seed\": %llu, \"devices\": [", dart_version(), (unsigned long long)s->options->seed);
-    if (!s->options->json) fprintf(s->out, "dartlm %s\n", dart_version());
+    const char *commit = s->options->commit != NULL ? s->options->commit : "", *system = s->options->system != NULL ? s->options->system : "";
+    if (json != NULL) {
+        fprintf(json, "{\"dartlm\": \"%s\", \"commit\": ", dart_version());
+        print_json_text(json, commit);
+        fprintf(json, ", \"system\": ");
+        print_json_text(json, system);
+        fprintf(json, ", \"seed\": %llu, \"devices\": [", (unsigned long long)s->options->seed);
+    }
+    if (!s->options->json) fprintf(s->out, "dartlm %s%s%s%s%s\n", dart_version(), commit[0] != '\0' ? ", commit " : "", commit,
+                                   system[0] != '\0' ? ", " : "", system);
     for (uint32_t i = 0; i < s->targets_count; i++) {
         const dart_device_info *d = &s->targets[i].info;
         if (s->targets[i].variant[0] != '\0') continue;
@@ -36,8 +61,8 @@ void conform_print_header(const suite *s)
         print_json_text(json, d->name);
         fprintf(json, ", \"driver\": ");
         print_json_text(json, d->driver);
-        fprintf(json, ", \"uuid\": \"%s\", \"capabilities\": %u, \"subgroup\": %u, \"shared_bytes\": %u, \"max_binding_bytes\": %llu}", uuid,
-                d->capabilities, d->subgroup, d->shared_bytes, (unsigned long long)d->max_binding_bytes);
+        fprintf(json, ", \"uuid\": \"%s\", \"capabilities\": %u", uuid, d->capabilities);
+        print_json_limits(json, d);
     }
     if (json != NULL) fprintf(json, "\n], \"results\": [");
     if (!s->options->json) fflush(s->out);
@@ -65,7 +90,7 @@ static void print_json_outcome(suite *s, const target *t, const char *name, cons
         fprintf(out, ", \"dump\": ");
         print_json_text(out, o->dumped);
     }
-    fprintf(out, ", \"inputs\": \"%016llx\", \"tensors\": [", (unsigned long long)o->inputs);
+    fprintf(out, ", \"seconds\": %.3g, \"inputs\": \"%016llx\", \"tensors\": [", (double)o->ns * 1e-9, (unsigned long long)o->inputs);
     for (uint32_t i = 0; i < o->results_count; i++) {
         const conform_result *r = &o->results[i];
         fprintf(out,
@@ -107,8 +132,8 @@ void conform_print_outcome(suite *s, const target *t, const char *name, const co
 void conform_print_end(const suite *s, const tally *tallies)
 {
     if (s->json != NULL)
-        fprintf(s->json, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d, \"runs\": %u, \"runs_of\": %u, \"rows\": %u}\n", s->passed,
-                s->failed, s->not_run, s->share.runs, s->share.runs_of, s->share.rows);
+        fprintf(s->json, "\n], \"passed\": %d, \"failed\": %d, \"not_run\": %d, \"runs\": %u, \"runs_of\": %u, \"rows\": %u%s}\n", s->passed,
+                s->failed, s->not_run, s->share.runs, s->share.runs_of, s->share.rows, s->stopped ? ", \"stopped\": true" : "");
     if (s->options->json) return;
     fprintf(s->out, "\n%-44s %-16s %6s %6s %7s %6s  %-9s %s\n", "device", "variant", "cases", "failed", "not run", "used", "vs first",
             "largest share of a tolerance");
@@ -126,5 +151,5 @@ void conform_print_end(const suite *s, const tally *tallies)
     if (s->options->seeds > 1)
         snprintf(seeds, sizeof seeds, "seeds %llu to %llu", (unsigned long long)s->options->seed,
                  (unsigned long long)s->options->seed + s->options->seeds - 1);
-    fprintf(s->out, "\n%s: %d passed, %d failed, %d not run\n", seeds, s->passed, s->failed, s->not_run);
+    fprintf(s->out, "\n%s: %d passed, %d failed, %d not run%s\n", seeds, s->passed, s->failed, s->not_run, s->stopped ? "; stopped before its end" : "");
 }

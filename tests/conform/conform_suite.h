@@ -35,6 +35,7 @@ typedef struct suite {
     uint32_t targets_count, devices_count;
     int passed, failed, not_run;
     bool first_json;
+    bool stopped; /* by go_on */
     uint32_t dumped; /* files of tensors */
     bool reached[MAX_DEVICES][MAX_ROWS]; /* rows of the kernel table that some case ran on a device */
     bool (*drawn)[MAX_TARGETS];          /* by the number of the case: runs on the target; NULL: all that it concerns */

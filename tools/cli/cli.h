@@ -58,6 +58,7 @@ typedef struct cli_common {
     const char *variant; /* of kernels; NULL: the best */
     uint32_t threads;
     bool no_matrix, minimum_limits, low_priority;
+    bool validation; /* with Vulkan's validation layer */
     const char *cache; /* a file, "off", or NULL for the user's */
     cli_profile *profile; /* of the device opened, or NULL */
     bool null_too;         /* the null device will do, which computes nothing */

@@ -3,7 +3,11 @@
 
 #include "conform/conform.h"
 
+#include "commit.h"
+
 #include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +21,32 @@ static int compare(const args_syntax *syntax, const args_list *reports, bool jso
     return status == CLI_OK && worse ? CONFORM_WORSE : status;
 }
 
+static volatile sig_atomic_t interrupted;
+
+/* The case at hand ends, and then the run, with its summary and a whole report. A second time ends the program. */
+static void interrupt(int number)
+{
+    interrupted = 1;
+    (void)signal(number, SIG_DFL);
+}
+
+static bool go_on(void *user)
+{
+    (void)user;
+    return interrupted == 0;
+}
+
+/* Messages of the validation layer; they name the rule that was broken. */
+static void note_message(void *user, dart_log_level level, const char *text)
+{
+    atomic_uint *errors = user;
+    if (level > DART_LOG_WARNING) return;
+    if (level == DART_LOG_ERROR && strstr(text, "VUID") == NULL) return; /* failures of ops are results */
+    cli_progress_end();
+    fprintf(stderr, "dartlm: %s\n", text);
+    if (level == DART_LOG_ERROR) atomic_fetch_add(errors, 1);
+}
+
 static void show_progress(void *user, const char *text)
 {
     (void)user;
@@ -28,7 +58,8 @@ int cmd_conform(int argc, char **argv)
     cli_common common = {.device = NULL};
     args_list devices = {.count = 0}, reports = {.count = 0};
     const char *filter = NULL, *variant = NULL, *report = NULL, *dump = NULL;
-    bool list = false;
+    bool list = false, validation = false;
+    char system[160];
     uint64_t seed = 1;
     uint32_t jobs = 0, seeds = 1;
     const args_option options[] = {
@@ -40,6 +71,7 @@ int cmd_conform(int argc, char **argv)
         {"dump", 0, ARGS_TEXT, "DIR", &dump, "write the tensors of each case that fails there, as safetensors:\ninputs, expected, got", 0, 0, false},
         {"compare", 0, ARGS_LIST, "FILE", &reports,
          "run nothing; given twice: what differs between two reports.\nEnds with 3 if a result that passed no longer does", 0, 0, false},
+        {"validation", 0, ARGS_FLAG, NULL, &validation, "with the Khronos validation layer of Vulkan; a message of an error\nends with 1", 0, 0, false},
         {"jobs", 0, ARGS_U32, "N", &jobs, "variants of a case at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64,
          false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
@@ -54,7 +86,8 @@ int cmd_conform(int argc, char **argv)
         .options_count = COUNT_OF(options),
         .about =
             "Runs every op in every variant on the devices and compares all results, intermediates included,\n"
-                 "with a plain sequential computation in fp64, and the devices with the first one."};
+                 "with a plain sequential computation in fp64, and the devices with the first one. Ctrl-C ends it\n"
+                 "behind the case at hand, with the summary of what ran."};
     args_operands operands;
     cli_session session = {.context = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
@@ -63,6 +96,14 @@ int cmd_conform(int argc, char **argv)
     if (list && (common.json || report != NULL || variant != NULL))
         return args_mistake(&syntax, "--list goes with neither --json nor --report nor --variant");
     if (report != NULL && common.json) return args_mistake(&syntax, "--json and --report are the same twice: give one");
+    atomic_uint errors;
+    atomic_init(&errors, 0);
+    if (validation) {
+        common.validation = true;
+        common.log = note_message;
+        common.log_user = &errors;
+    }
+    system_describe(system, sizeof system);
     status = cli_open_context(&session, &common);
     FILE *file = NULL;
     if (status == CLI_OK && report != NULL && (file = system_open(report, "wb")) == NULL) status = cli_fail("%s: %s", report, strerror(errno));
@@ -81,9 +122,15 @@ int cmd_conform(int argc, char **argv)
                                          .seed = seed,
                                          .seeds = seeds,
                                          .jobs = jobs,
-                                         .progress = show_progress};
+                                         .progress = show_progress,
+                                         .go_on = go_on,
+                                         .commit = DARTLM_COMMIT,
+                                         .system = system};
+        (void)signal(SIGINT, interrupt);
         const int failures = conform_all(session.context, &conform, stdout);
         status = failures == 0 ? CLI_OK : CLI_FAILED;
+        const unsigned broken = atomic_load(&errors);
+        if (broken > 0) status = cli_fail("the validation layer has %u message%s of errors", broken, broken == 1 ? "" : "s");
         if (list && failures != 0) cli_fail("no case has '%s' in its name", filter != NULL ? filter : "");
     }
     if (file != NULL && (ferror(file) | fclose(file)) != 0) status = cli_fail("%s: %s", report, strerror(errno));

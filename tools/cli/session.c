@@ -123,8 +123,10 @@ int cli_open_context(cli_session *session, const cli_common *common)
     const bool null = common->device != NULL && strncmp(common->device, "null", 4) == 0;
     const dart_context_options options = {
         .log = common->log != NULL ? common->log : print_log, .log_user = common->log != NULL ? common->log_user : session,
-        .log_level = common->log != NULL ? DART_LOG_TRACE : session->log_level, .with_null = null};
+        .log_level = common->log != NULL ? DART_LOG_TRACE : session->log_level, .with_null = null,
+        .vulkan_validation = common->validation};
     const dart_status status = dart_context_create(&options, &session->context);
+    if (status == DART_UNSUPPORTED && common->validation) return cli_fail("the Khronos validation layer is not installed, or not for this loader");
     return status == DART_OK ? CLI_OK : cli_fail("no backend could be loaded: %s", dart_status_name(status));
 }
 

@@ -12,6 +12,8 @@ bool system_start(int *argc, char ***argv);
 /* fopen. */
 FILE *system_open(const char *path, const char *mode);
 bool system_is_terminal(FILE *file);
+/* The system with its version, and the processor: "Linux 6.18.44 x86_64". */
+void system_describe(char *text, size_t size);
 /* Where the user's programs keep what can be made again, for free(); NULL where there is no such place. */
 char *system_cache_folder(void);
 /* For the user alone, where the system has a mode for it; its parent must be there. It may be there itself. */

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 bool system_start(int *argc, char ***argv)
@@ -15,6 +16,13 @@ bool system_start(int *argc, char ***argv)
 
 FILE *system_open(const char *path, const char *mode) { return fopen(path, mode); }
 bool system_is_terminal(FILE *file) { return isatty(fileno(file)) != 0; }
+
+void system_describe(char *text, size_t size)
+{
+    struct utsname name;
+    if (uname(&name) == 0) snprintf(text, size, "%s %s %s", name.sysname, name.release, name.machine);
+    else snprintf(text, size, "unknown");
+}
 
 char *system_cache_folder(void)
 {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <io.h>
 #include <stdlib.h>
+#include <string.h>
 #include <wchar.h>
 
 #define WIN32_LEAN_AND_MEAN
@@ -70,6 +71,19 @@ FILE *system_open(const char *path, const char *mode)
 }
 
 bool system_is_terminal(FILE *file) { return _isatty(_fileno(file)) != 0; }
+
+/* Its version is that of its kernel: GetVersion tells programs without a manifest of an older one. */
+void system_describe(char *text, size_t size)
+{
+    typedef LONG (WINAPI *get_version)(OSVERSIONINFOW *);
+    OSVERSIONINFOW version = {.dwOSVersionInfoSize = sizeof version};
+    const HMODULE ntdll = GetModuleHandleW(L"ntdll.dll");
+    get_version get = NULL;
+    const FARPROC found = ntdll != NULL ? GetProcAddress(ntdll, "RtlGetVersion") : NULL;
+    memcpy(&get, &found, sizeof get);
+    if (get == NULL || get(&version) != 0) snprintf(text, size, "Windows");
+    else snprintf(text, size, "Windows %lu.%lu.%lu", version.dwMajorVersion, version.dwMinorVersion, version.dwBuildNumber);
+}
 
 char *system_cache_folder(void)
 {
