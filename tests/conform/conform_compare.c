@@ -59,7 +59,8 @@ conform_tensor *conform_scaled(conform_data *d, const conform_tensor *tensor, co
         conform_read_row(tensor, r, row);
         conform_read_row(scale, r, scales);
         for (uint64_t i = 0; i < tensor->width; i++) {
-            const bool absent = isnan(row[i]) && untouched(tensor, conform_place(tensor, r, i)) && untouched(scale, conform_place(scale, r, i / part));
+            const uint64_t at = conform_place(tensor, r, i), scale_at = conform_place(scale, r, i / part);
+            const bool absent = isnan(row[i]) && untouched(tensor, at) && untouched(scale, scale_at);
             row[i] = (float)((double)row[i] * scales[i / part]);
             if (absent) memset(&row[i], 0xff, sizeof row[i]);
         }
