@@ -147,6 +147,21 @@ static inline bool go_on(void *user)
     return ++p->asked <= p->most;
 }
 
+/* A go_on that hears how far a call is, and says no at its call `most`. calls is 0 before each call of the library. */
+typedef struct asker {
+    uint32_t calls, most;
+    uint64_t done, of;
+} asker;
+
+static inline bool ask(void *user, uint64_t done, uint64_t of)
+{
+    asker *a = user;
+    assert_true(done <= of && (a->calls == 0 || (done >= a->done && of == a->of)));
+    a->done = done;
+    a->of = of;
+    return a->calls++ != a->most;
+}
+
 /* The larger of relative L2 and L-infinity; infinite for NaN. */
 static inline double distance(const float *got, const float *expected, size_t count)
 {

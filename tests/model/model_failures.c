@@ -259,20 +259,6 @@ static void counts_bytes(void **unused)
 
 /* ---- Long calls tell how far they are, and end when asked to ---- */
 
-typedef struct asker {
-    uint32_t calls, most; /* go_on says no at call `most` */
-    uint64_t done, of;
-} asker;
-
-static bool ask(void *user, uint64_t done, uint64_t of)
-{
-    asker *a = user;
-    assert_true(done >= a->done && done <= of && (a->of == 0 || of == a->of));
-    a->done = done;
-    a->of = of;
-    return a->calls++ != a->most;
-}
-
 static dart_status load(bool from_file, asker *a, dart_model **model)
 {
     char folder[4096];

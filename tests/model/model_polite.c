@@ -176,20 +176,6 @@ static void submissions_are_short(void **unused)
     device->backend = slow.real;
 }
 
-typedef struct asker {
-    uint32_t calls, most; /* go_on says no at call `most` */
-    uint64_t done, of;
-} asker;
-
-static bool ask(void *user, uint64_t done, uint64_t of)
-{
-    asker *a = user;
-    assert_true(done <= of);
-    a->done = done;
-    a->of = of;
-    return a->calls++ != a->most;
-}
-
 /* Steps of a batch whose layers take long, and copies of long sequences: cut by assumptions, and then by the times of what ran. */
 static void steps_are_short(void **unused)
 {
