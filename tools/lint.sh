@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # Checks the files that git knows: the rules of .editorconfig, clang-tidy over the C sources, shellcheck over the scripts.
 #
-#   tools/lint.sh [BUILD]      (default: build)
+#   tools/lint.sh [--draw N] [BUILD]      (default: build)
 #
+#   --draw N  clang-tidy over the C files that the last 20 commits or changes since touched, and over one in five of the others: any five
+#             numbers in a row have all of them. Says so in a line that begins with DRAWN.
 #   BUILD  a folder that CMake configured: its compile commands say how each C file is compiled, and what it does not
 #          compile, such as src/cuda without CUDA, is not checked
 #
-# One line for each finding, nothing without any. Ends with 1 if something was found, with 77 if nothing was but a tool is
+# One line for each finding, else nothing without any. Ends with 1 if something was found, with 77 if nothing was but a tool is
 # missing (the line says which), else with 0.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 1
 jobs=$(nproc 2>/dev/null || echo 2)
+draw=
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 missing=
@@ -64,9 +67,22 @@ with open(sys.argv[2], encoding="utf-8") as listed:
 PYTHON
 }
 
+# Of the files in $work/compiled, those of draw $draw. A header is checked with the files that include it.
+draw_files() {
+    {
+        git log -20 --name-only --format= -- '*.c'
+        git diff --name-only HEAD -- '*.c'
+    } 2>/dev/null | sort -u >"$work/touched"
+    grep -Fx -f "$work/touched" "$work/compiled" >"$work/drawn"
+    grep -Fxv -f "$work/touched" "$work/compiled" | awk -v draw="$draw" '(NR + draw) % 5 == 0' >>"$work/drawn"
+    echo "DRAWN: $(wc -l <"$work/drawn") of $(wc -l <"$work/compiled") C files for clang-tidy"
+    mv "$work/drawn" "$work/compiled"
+}
+
 # A finding in a header is found once for each file that includes it.
 check_c() {
     compiled "$1" >"$work/compiled" || return 1
+    if [ -n "$draw" ]; then draw_files >"$work/said"; fi
     xargs -P "$jobs" -n 2 clang-tidy -p "$1" --quiet <"$work/compiled" >"$work/tidy" 2>"$work/tidy-errors"
     local status=$?
     sed -n "s|^$root/||; /^[^ ].*:[0-9]*:[0-9]*: \(warning\|error\): /p" "$work/tidy" | sort -u >"$work/found"
@@ -84,6 +100,11 @@ check_scripts() {
 }
 
 main() {
+    if [ "${1:-}" = --draw ]; then
+        draw=${2:-}
+        case $draw in '' | *[!0-9]*) usage >&2; exit 2 ;; esac
+        shift 2
+    fi
     local build=${1:-build}
     case $build in
     -h | --help) usage; exit 0 ;;
@@ -103,6 +124,7 @@ main() {
         if command -v shellcheck >/dev/null; then check_scripts; else missing="$missing shellcheck"; fi
     } >"$work/findings" 2>&1
     cat "$work/findings"
+    if [ -e "$work/said" ]; then cat "$work/said"; fi
     if [ -s "$work/findings" ]; then exit 1; fi
     if [ -n "$missing" ]; then
         echo "lint: not installed:$missing"
