@@ -21,6 +21,7 @@
  *   Shapes     Row-major, last index fastest. A token-major tensor (B L ...) may be a view whose consecutive
  *              tokens lie `row` elements apart; everything else is packed.
  *   Numbers    Storage is f32, f16 or bf16, chosen per tensor; sums, states, norms and softmax statistics are f32.
+ *              A Vulkan driver may take f32 numbers below 2^-126 for 0, as lavapipe and SwiftShader do; the CPU backend keeps them.
  *   Errors     Every fallible function returns a dart_status. The text of the failed condition goes to the log
  *              callback of the context and to the *_error call of the object. The library never aborts, prints, or
  *              reads the environment. Out-parameters are untouched on failure unless stated otherwise.
