@@ -83,7 +83,8 @@ for line in map(json.loads, sys.stdin):
 
 draw() {
     gnuplot -e "$1" -e "set title 'Values recalled, % (chance: 3 %)'; set xlabel 'step'; set yrange [0:100]; set key left top;
-        plot '$learned/dart.curve' with linespoints title 'DART', '$learned/mamba2.curve' with linespoints title 'Mamba-2'"
+        plot '$learned/dart.curve' with linespoints lw 2 pt 7 lc rgb '#0072B2' title 'DART',
+             '$learned/mamba2.curve' with linespoints lw 2 pt 5 lc rgb '#009E73' title 'Mamba-2'"
 }
 
 show_learning() {
