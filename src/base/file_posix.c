@@ -19,9 +19,12 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 #endif
-/* A file without a name in a folder, which only Linux has; glibc gives the public name to programs of GNU extensions only. */
+/* A file without a name in a folder, and one that is neither read nor written, which only Linux has; glibc gives the public name to programs of GNU extensions only. */
 #if defined(__linux__) && !defined(O_TMPFILE) && defined(__O_TMPFILE)
 #define O_TMPFILE __O_TMPFILE
+#endif
+#if defined(__linux__) && !defined(O_PATH) && defined(__O_PATH)
+#define O_PATH __O_PATH
 #endif
 
 #define FILE_PIECE ((uint64_t)1 << 30) /* a single write of 2 GiB and more is cut short or refused by systems */
@@ -148,6 +151,21 @@ bool file_flush(file_handle handle) { return fsync((int)handle) == 0; }
 bool file_close(file_handle handle) { return close((int)handle) == 0; }
 void file_remove(const char *path) { unlink(path); }
 bool file_rename(const char *from, const char *to) { return rename(from, to) == 0; }
+
+bool file_keep(file_handle *handle, const char *path, uint64_t bytes)
+{
+#if defined(__linux__) && defined(O_PATH)
+    struct stat info;
+    const int opened = open(path, O_PATH | O_CLOEXEC);
+    if (opened < 0) return false;
+    *handle = opened;
+    if (fstat(opened, &info) == 0 && S_ISREG(info.st_mode) && (uint64_t)info.st_size >= bytes && info.st_nlink == 1) return true;
+    close(opened);
+#else
+    (void)handle, (void)path, (void)bytes;
+#endif
+    return false;
+}
 
 /* By its mode, not by what the user may do: the superuser may write everything. */
 file_target file_target_at(const char *path, unsigned *mode)

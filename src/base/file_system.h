@@ -49,6 +49,8 @@ bool file_flush(file_handle handle);
 bool file_flush_folder(const char *path);
 bool file_close(file_handle handle);
 void file_remove(const char *path);
+/* Keeps a file of so many bytes and more from being freed while it is replaced, without reading it; false where there is none, or no way to. */
+bool file_keep(file_handle *handle, const char *path, uint64_t bytes);
 /* In one step, in the place of what is there. */
 bool file_rename(const char *from, const char *to);
 

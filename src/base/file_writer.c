@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define FILE_NAMES_TRIED 100u
+#define FILE_LEFT ((uint64_t)1 << 20) /* bytes that take longer to give back than a thread takes to start */
 
 typedef enum writer_kind {
     WRITER_NAMED,   /* under a temporary name beside the path */
@@ -136,10 +137,56 @@ static dart_status flush_name(const file_writer *writer)
     return flushed ? DART_OK : file_failed(writer->report, "write", writer->path);
 }
 
-dart_status file_writer_close(file_writer **writer)
+/* ---- Given back by a thread ---- */
+
+static void give_back(void *argument)
+{
+    const file_leftover *left = argument;
+    if (left->map != NULL) file_map_close(&(file_map){left->map, left->map_bytes});
+    if (left->has_handle) (void)file_close(left->handle);
+}
+
+static void start_giving_back(file_leftover *left)
+{
+    if (left->map == NULL && !left->has_handle) return;
+    left->started = base_thread_start(&left->thread, give_back, left) == DART_OK;
+    if (left->started) return;
+    give_back(left);
+    *left = (file_leftover){.started = false};
+}
+
+void file_leftover_wait(file_leftover *left)
+{
+    if (left->started) base_thread_join(&left->thread);
+    *left = (file_leftover){.started = false};
+}
+
+void file_map_close_leaving(file_map *map, file_leftover *left)
+{
+    if (map->bytes < FILE_LEFT) {
+        file_map_close(map);
+        return;
+    }
+    left->map = (void *)(uintptr_t)map->data;
+    left->map_bytes = map->bytes;
+    *map = (file_map){NULL, 0};
+    start_giving_back(left);
+}
+
+/* ---- Done ---- */
+
+dart_status file_writer_close(file_writer **writer) { return file_writer_close_leaving(writer, NULL); }
+
+dart_status file_writer_close_leaving(file_writer **writer, file_leftover *left)
 {
     file_writer *w = *writer;
     dart_status status = DART_OK;
+    if (left != NULL && w->kind != WRITER_THROUGH) left->has_handle = file_keep(&left->handle, w->path, FILE_LEFT);
+    if (left != NULL && w->map != NULL) {
+        left->map = w->map;
+        left->map_bytes = w->map_bytes;
+        w->map = NULL;
+    }
     bool named = w->kind == WRITER_NAMED;
     unmap(w);
     if (w->kind != WRITER_THROUGH && !file_flush(w->handle)) status = file_failed(w->report, "write", w->path);
@@ -152,6 +199,7 @@ dart_status file_writer_close(file_writer **writer)
     if (named && status == DART_OK && !file_rename(w->temporary, w->path)) status = file_failed(w->report, "replace", w->path);
     if (named && status != DART_OK) file_remove(w->temporary);
     if (w->kind != WRITER_THROUGH && status == DART_OK) status = flush_name(w);
+    if (left != NULL) start_giving_back(left);
     file_writer_destroy(writer);
     return status;
 }

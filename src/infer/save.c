@@ -307,7 +307,8 @@ static dart_status save(dart_state *state, uint32_t b, uint32_t count, const cha
     else TRY(for_sections(&c, file_writer_has_places(writer) ? MOST_WRITERS : 1, base_larger(file.layer_bytes, file.last_bytes)));
     progress->done = c.count;
     TRY(base_advance(progress, 0, &state->report, call));
-    status = file_writer_close(&writer);
+    file_leftover_wait(&state->left);
+    status = file_writer_close_leaving(&writer, &state->left);
 fail:
     file_writer_destroy(&writer);
     free(head);
@@ -428,6 +429,7 @@ dart_status dart_state_load_while(dart_state *state, int32_t b, const char *path
     dart_status status = model_state_usable(state, CALL);
     if (status == DART_OK) status = file_map_open(path, &state->report, &map);
     if (status == DART_OK) status = load(state, b, map.data, map.bytes, path, &progress, CALL);
-    file_map_close(&map);
+    file_leftover_wait(&state->left);
+    file_map_close_leaving(&map, &state->left);
     return status;
 }

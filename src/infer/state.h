@@ -2,6 +2,7 @@
 #ifndef DART_STATE_H
 #define DART_STATE_H
 
+#include "base/file.h"
 #include "model/model.h"
 
 /* Memories first .. first + M - 1 of every sequence. One buffer a layer: memories B M H N P, then their scales f32 B M H N. */
@@ -142,6 +143,7 @@ struct dart_state {
     bool recorded;         /* `decode` holds a recorded step, for recorded_span */
     model_span recorded_span;
     uint32_t last_steps;   /* steps of the last submission of decode */
+    file_leftover left;    /* by the last file that was saved or loaded */
     bool keeps_queries;
     dart_buffer *queries;  /* of the last step, if they are kept: for each layer the rows of WORK_SMA_CONV, queries_bytes apart */
     uint64_t queries_bytes;

@@ -166,7 +166,7 @@ typedef enum vk_mutex {
 } vk_mutex;
 
 /* Copies between host and memory that the host cannot see, each of one thread at a time. Made when first needed. */
-enum { VK_TRANSFERS = 4 };
+enum { VK_TRANSFERS = 8 };
 typedef struct vk_transfer {
     VkCommandPool pool;
     VkCommandBuffer commands;

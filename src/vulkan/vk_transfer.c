@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#define STAGING_BYTES (UINT64_C(16) << 20)
+#define STAGING_BYTES (UINT64_C(8) << 20)
 /* A copy waits for the launches before it. Drivers end a hanging device themselves, usually within seconds. */
 #define TRANSFER_TIMEOUT_NS (UINT64_C(600) * 1000000000)
 /* Reading a discrete device's own memory directly takes about a microsecond a word, a copy about 50 in all. */
