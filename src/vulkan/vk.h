@@ -53,13 +53,16 @@ typedef struct vk_matrix {
     uint32_t M, N, K;
 } vk_matrix;
 
+enum { VK_QUEUES = 2 };
+
 /* A physical device and what was found out about it. */
 typedef struct vk_adapter {
     VkPhysicalDevice handle;
     dart_device_info info;
     VkPhysicalDeviceMemoryProperties memory;
     uint64_t max_buffer_bytes;
-    uint32_t family; /* of the queue */
+    uint32_t family; /* of the queues */
+    uint32_t queues; /* of them that a device gets, at most VK_QUEUES */
     uint32_t timestamp_bits;
     float timestamp_period; /* ns */
     uint32_t max_groups;    /* of one dispatch */
@@ -120,7 +123,7 @@ void vk_instance_load_device(const vk_instance *instance, VkDevice device, struc
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter);
 /* What `capabilities` of the adapter need, the required extensions first. */
 void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted);
-/* A logical device with one queue and what `capabilities` needs switched on. low_priority needs adapter->priority_extension. */
+/* A logical device with adapter->queues queues and what `capabilities` needs switched on. low_priority needs adapter->priority_extension. */
 VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, bool low_priority,
                                 VkDevice *device);
 /* fixed_subgroup: subgroups have info->subgroup lanes always. */
@@ -158,7 +161,8 @@ struct vk_block {
 #define VK_MAX_SEMAPHORES 64u
 
 typedef enum vk_mutex {
-    VK_MUTEX_QUEUE,
+    VK_MUTEX_QUEUE, /* of the first queue; the second one's follows */
+    VK_MUTEX_ASIDE,
     VK_MUTEX_MEMORY,
     VK_MUTEX_TRANSFER,
     VK_MUTEX_PIPELINES,
@@ -193,7 +197,8 @@ typedef struct vk_device {
     void *lost_user;
     VkDevice handle;
     struct VolkDeviceTable vk;
-    VkQueue queue;
+    VkQueue queues[VK_QUEUES]; /* the second for streams that run beside the others */
+    uint32_t queues_count;     /* 1: there is no second */
     base_mutex mutexes[VK_MUTEX_COUNT];
     uint32_t mutexes_count; /* that were made */
     atomic_bool lost;
@@ -214,8 +219,8 @@ void vk_device_destroy(void *device);
 /* DART_DEVICE_LOST once the device was lost, else DART_OK. */
 dart_status vk_device_check(vk_device *device);
 dart_status vk_device_lose(vk_device *device, const char *reason);
-/* extra: semaphores, or NULL. */
-dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
+/* beside: to the second queue, if there is one. extra: semaphores, or NULL. */
+dart_status vk_device_submit(vk_device *device, bool beside, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
                              const dart_vulkan_submit_args *extra);
 
 /* A failed result as a status with text, e.g. "vkAllocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY". */
@@ -270,7 +275,7 @@ dart_status vk_cache_read(void *device, void *data, size_t *bytes);
 
 /* ---- Streams ---- */
 
-dart_status vk_stream_create(void *device, void **stream);
+dart_status vk_stream_create(void *device, bool beside, void **stream);
 void vk_stream_destroy(void *device, void *stream);
 dart_status vk_stream_begin(void *device, void *stream);
 dart_status vk_stream_launch(void *device, void *stream, const backend_launch *launch);

@@ -171,6 +171,8 @@ static bool find_family(const vk_instance *instance, vk_adapter *adapter)
         found = true;
         found_alone = alone;
         adapter->family = i;
+        adapter->queues = families[i].queueCount < VK_QUEUES ? families[i].queueCount : VK_QUEUES;
+        adapter->info.runs_beside = adapter->queues > 1 && instance->adopted == NULL;
         adapter->timestamp_bits = families[i].timestampValidBits;
     }
     free(families);
@@ -495,12 +497,12 @@ VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *a
 {
     const VkDeviceQueueGlobalPriorityCreateInfoKHR low = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR,
                                                           .globalPriority = VK_QUEUE_GLOBAL_PRIORITY_LOW_KHR};
-    const float priority = 1.0f;
+    const float priorities[VK_QUEUES] = {1.0f, 1.0f};
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                            .pNext = low_priority ? &low : NULL,
                                            .queueFamilyIndex = adapter->family,
-                                           .queueCount = 1,
-                                           .pQueuePriorities = &priority};
+                                           .queueCount = adapter->queues,
+                                           .pQueuePriorities = priorities};
     vk_wanted wanted;
     vk_capabilities_wanted(adapter, capabilities, &wanted);
     if (low_priority) wanted.extensions[wanted.extensions_count++] = adapter->priority_extension;

@@ -76,7 +76,7 @@ dart_status vk_device_check(vk_device *device)
     return base_fail(device->report, DART_DEVICE_LOST, "the device was lost before");
 }
 
-dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
+dart_status vk_device_submit(vk_device *device, bool beside, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
                              const dart_vulkan_submit_args *extra)
 {
     VkSemaphore waits[VK_MAX_SEMAPHORES], signals[VK_MAX_SEMAPHORES];
@@ -105,9 +105,10 @@ dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands,
     }
     /* The host's lock first: the lock of this device then never waits inside it for another. */
     if (device->lock_queue != NULL) device->lock_queue(device->queue_user);
-    base_lock(&device->mutexes[VK_MUTEX_QUEUE]);
-    const VkResult result = device->vk.vkQueueSubmit(device->queue, 1, &info, fence);
-    base_unlock(&device->mutexes[VK_MUTEX_QUEUE]);
+    const uint32_t queue = beside && device->queues_count > 1;
+    base_lock(&device->mutexes[VK_MUTEX_QUEUE + queue]);
+    const VkResult result = device->vk.vkQueueSubmit(device->queues[queue], 1, &info, fence);
+    base_unlock(&device->mutexes[VK_MUTEX_QUEUE + queue]);
     if (device->unlock_queue != NULL) device->unlock_queue(device->queue_user);
     return result == VK_SUCCESS ? DART_OK : vk_fail(device, result, "vkQueueSubmit");
 }

@@ -46,7 +46,9 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
         TRY(vk_report(report, result, "vkCreateDevice"));
     }
     vk_instance_load_device(instance, device->handle, &device->vk);
-    device->vk.vkGetDeviceQueue(device->handle, adapter->family, host != NULL ? host->queue_index : 0, &device->queue);
+    device->queues_count = host != NULL ? 1 : adapter->queues;
+    for (uint32_t i = 0; i < device->queues_count; i++)
+        device->vk.vkGetDeviceQueue(device->handle, adapter->family, host != NULL ? host->queue_index : i, &device->queues[i]);
     TRY(vk_pipelines_create(device, options->cache, options->cache_bytes));
     *out = device;
     return DART_OK;

@@ -33,6 +33,7 @@ typedef enum stream_state { STREAM_EMPTY, STREAM_RECORDING, STREAM_READY } strea
 
 typedef struct vk_stream {
     stream_state state;
+    bool beside;
     bool in_flight;
     bool timed; /* a run has ended since the recording began */
     VkCommandPool pool, frame_pool;
@@ -96,13 +97,14 @@ fail:
     return status;
 }
 
-dart_status vk_stream_create(void *self, void **out)
+dart_status vk_stream_create(void *self, bool beside, void **out)
 {
     vk_device *device = self;
     dart_status status = vk_device_check(device);
     if (status != DART_OK) return status;
     vk_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "Vulkan stream");
+    stream->beside = beside;
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                           .queueFamilyIndex = device->adapter->family};
     VK_MAKE(device, vkCreateCommandPool, stream->pool, (device->handle, &pool, NULL, &stream->pool));
@@ -376,7 +378,7 @@ dart_status vk_stream_submit(void *self, void *handle, uint32_t times)
     TRY(gather(device, stream, times));
     VK(device, vkResetFences, (device->handle, 1, &stream->fence));
     stream->submitted_ns = base_now_ns();
-    TRY(vk_device_submit(device, stream->submission, times + 2, stream->fence, stream->semaphores));
+    TRY(vk_device_submit(device, stream->beside, stream->submission, times + 2, stream->fence, stream->semaphores));
     stream->in_flight = true;
 fail:
     return status;
