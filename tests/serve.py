@@ -209,13 +209,40 @@ def check_streams(server):
                 same(f"the number of {key}", len(streamed), len(whole[index]["logprobs"][key]))
 
 
+def check_shared(server, seed):
+    """Prompts that begin alike are computed once up to where they part, and are answered as each is alone."""
+    draw = random.Random(seed)
+    ids = [draw.randrange(1, 1000) for _ in range(150)]
+    more = {"max_tokens": 24, "temperature": 1.1, "ignore_eos": True}
+    for count, scores in ((1, {}), (40, {}), (90, {"logprobs": 2}), (150, {"logprobs": 1, "echo": True})):
+        prompt, before = ids[:count], server.metric("shared_tokens_total")
+        answers = server.get("POST", "/v1/completions", {"prompt": [prompt, prompt[:-1] + [5, 6]], "n": 3, "seed": 70, **more, **scores})
+        same("usage", answers["usage"]["prompt_tokens"], 2 * count + 1)
+        same("the order", [choice["index"] for choice in answers["choices"]], list(range(6)))
+        alone = [server.complete(prompt=part, seed=70 + k, **more, **scores)[0] for part in (prompt, prompt[:-1] + [5, 6]) for k in range(3)]
+        compare(f"{count} tokens, n 3", answers["choices"], alone)
+        must(len({choice["text"] for choice in answers["choices"][:3]}) == 3, "answers of different seeds are alike")
+        shared = server.metric("shared_tokens_total") - before
+        must(shared == 0 if count == 1 else 3 * (count - 2) <= shared <= 5 * count, f"{shared} tokens were shared of prompts of {count}")
+    text = "One server answers many clients, each as if it were alone. " * 3
+    prompts = [text + ending for ending in ("The quick", "The lazy dog", "brown", "x")]
+    for own in ({"max_tokens": 1, "echo": True, "logprobs": 3}, {"max_tokens": 0, "echo": True, "logprobs": 0}, {"max_tokens": 9}):
+        before = server.metric("shared_tokens_total")
+        together = server.complete(prompt=prompts, temperature=0, **own)
+        compare("questions about one text", together, [server.complete(prompt=prompt, temperature=0, **own)[0] for prompt in prompts])
+        must(server.metric("shared_tokens_total") - before > 100, "nothing was shared")
+    best = server.complete(prompt="The", n=2, best_of=2, temperature=0, max_tokens=5)
+    same("two likeliest answers", best[0]["text"], best[1]["text"])
+
+
 def check_mistakes(server):
     completions = "/v1/completions"
     for word, body in (("no tokens", {"prompt": ""}), ("no tokens", {"prompt": []}), ("no tokens", {"prompt": [[1], []]}),
                        ("id 1000", {"prompt": [1000]}), ("id -1", {"prompt": [[-1]]}), ("exceed the 300 tokens", {"prompt": [1] * 300}),
                        ("max_tokens 301", {"prompt": [1], "max_tokens": 301}), ("max_tokens", {"prompt": [1], "max_tokens": -1}),
-                       ("with echo", {"prompt": [1], "max_tokens": 0}), ("n is not", {"prompt": [1], "n": 2}),
-                       ("best_of", {"prompt": [1], "best_of": 3}), ("suffix", {"prompt": [1], "suffix": "x"}),
+                       ("with echo", {"prompt": [1], "max_tokens": 0}), ("n must", {"prompt": [1], "n": 0}),
+                       ("more than 512 answers", {"prompt": [[1]] * 3, "n": 171}), ("best_of", {"prompt": [1], "n": 2, "best_of": 3}),
+                       ("suffix", {"prompt": [1], "suffix": "x"}),
                        ("logit_bias", {"prompt": [1], "logit_bias": {"1": 5}}), ("presence_penalty", {"prompt": [1], "presence_penalty": 0.5}),
                        ("logprobs", {"prompt": [1], "logprobs": 21}), ("temperature", {"prompt": [1], "temperature": -1}),
                        ("top_p", {"prompt": [1], "top_p": "x"}), ("stop", {"prompt": [1], "stop": [""]}), ("stop", {"prompt": [1], "stop": [1]}),
@@ -223,7 +250,7 @@ def check_mistakes(server):
                        ("whole number", {"prompt": [1, "a"]}), ("prompt must be", {"prompt": {"a": 1}}), ("missing", {}),
                        ("513 prompts", {"prompt": [[1]] * 513})):
         server.refused(400, word, "POST", completions, body)
-    same("the key", server.refused(400, "n is", "POST", completions, {"prompt": [1], "n": 2})[0]["param"], "n")
+    same("the key", server.refused(400, "n must", "POST", completions, {"prompt": [1], "n": 1.5})[0]["param"], "n")
     server.refused(400, "JSON", "POST", completions, b"{")
     server.refused(400, "JSON", "POST", completions, b"")
     server.refused(400, "object", "POST", completions, b"[1]")
@@ -284,6 +311,27 @@ def check_clients(server, seed):
     while any(server.metric(name) for name in ("waiting", "prefilling", "decoding")):
         must(time.monotonic() < until, "slots are in use though nobody waits")
         time.sleep(0.05)
+
+
+def check_growth(server):
+    """Requests leave no memory behind, whatever became of them."""
+    bodies = [{"prompt": [1, 2, 3], "max_tokens": 2, "n": 3}, {"prompt": "The quick", "max_tokens": 3, "logprobs": 5, "echo": True},
+              {"prompt": "The", "max_tokens": 3, "stream": True}, {"prompt": [1], "max_tokens": -1},
+              {"prompt": ["a"] * 5, "max_tokens": 1, "stop": "b"}]
+
+    def resident():
+        lines = pathlib.Path(f"/proc/{server.process.pid}/status").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+    def ask(count):
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(lambda i: server.ask("POST", "/v1/completions", bodies[i % len(bodies)])[0], range(count)))
+        same("statuses", [status for i, status in enumerate(statuses) if status != (400 if i % len(bodies) == 3 else 200)], [])
+
+    ask(400)
+    before = resident()
+    ask(1200)
+    must(resident() - before <= 2048, f"1,200 requests left {resident() - before} KiB behind")
 
 
 def check_limits(program, model, device, work):
@@ -350,10 +398,13 @@ def run(program, data, device, work):
         check_text(server, program, model, device)
         check_end(server)
         check_streams(server)
+        check_shared(server, time.time_ns() % 1000000)
         check_mistakes(server)
         seed = time.time_ns() % 1000000
         print(f"  clients of seed {seed}", flush=True)
         check_clients(server, seed)
+        if sys.platform == "linux":
+            check_growth(server)
         server.end()
         check_limits(program, model, device, work)
     finally:

@@ -54,6 +54,7 @@ enum {
 
 typedef struct api_settings {
     uint32_t max_tokens;
+    uint32_t n; /* answers to each prompt */
     int32_t logprobs; /* likeliest tokens beside the token itself, -1: no log-probabilities */
     bool echo, stream, usage; /* usage: a last chunk of the stream has it */
     bool ignore_eos;
@@ -96,6 +97,8 @@ typedef struct api_scores {
     uint32_t k;
 } api_scores;
 bool api_scores_reserve(api_scores *scores, size_t more); /* false without memory */
+/* The first `count` of other scores with as many likeliest tokens. false without memory. */
+bool api_scores_append(api_scores *scores, const api_scores *from, size_t count);
 void api_scores_free(api_scores *scores);
 
 /* A part of one answer: all of it, or what a chunk of a stream has. */

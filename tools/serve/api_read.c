@@ -103,8 +103,7 @@ static bool refuse_others(const json_t *object, api_error *error)
     static const struct {
         const char *key;
         double done; /* the number that asks for nothing */
-    } others[] = {{"n", 1}, {"best_of", 1}, {"presence_penalty", 0}, {"frequency_penalty", 0}, {"min_tokens", 0}, {"suffix", 0}, {"logit_bias", 0},
-                  {"use_beam_search", 0}};
+    } others[] = {{"presence_penalty", 0}, {"frequency_penalty", 0}, {"min_tokens", 0}, {"suffix", 0}, {"logit_bias", 0}, {"use_beam_search", 0}};
     for (size_t i = 0; i < COUNT_OF(others); i++) {
         const json_t *value = value_of(object, others[i].key);
         const bool nothing = value == NULL || json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
@@ -160,11 +159,23 @@ static bool read_logprobs(const json_t *object, api_settings *s, api_error *erro
     return true;
 }
 
+/* All answers that are drawn are given: best_of says no more than n. */
+static bool read_answers(const json_t *object, const api_limits *limits, api_settings *s, api_error *error)
+{
+    int64_t n = 1, best_of = 0;
+    if (!read_whole(object, "n", 1, limits->prompts, &n, error) || !read_whole(object, "best_of", 1, INT32_MAX, &best_of, error)) return false;
+    if (best_of != 0 && best_of != n) return api_fail(error, 400, "best_of", "best_of %lld is not n, %lld: others are not supported by this server",
+                                                      (long long)best_of, (long long)n);
+    s->n = (uint32_t)n;
+    return true;
+}
+
 static bool read_settings(const json_t *object, const api_limits *limits, api_settings *s, api_error *error)
 {
     int64_t max_tokens = 16, top_k = 0, seed = 0;
-    *s = (api_settings){.logprobs = -1, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
-    if (!refuse_others(object, error) || !read_whole(object, "max_tokens", 0, INT32_MAX, &max_tokens, error) ||
+    *s = (api_settings){.logprobs = -1, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .n = 1};
+    if (!refuse_others(object, error) || !read_answers(object, limits, s, error) ||
+        !read_whole(object, "max_tokens", 0, INT32_MAX, &max_tokens, error) ||
         !read_whole(object, "top_k", -1, INT32_MAX, &top_k, error) || !read_whole(object, "seed", INT64_MIN, INT64_MAX, &seed, error) ||
         !read_logprobs(object, s, error) || !read_number(object, "temperature", 0, 1000, &s->temperature, error) ||
         !read_number(object, "top_p", 0, 1, &s->top_p, error) || !read_number(object, "min_p", 0, 1, &s->min_p, error) ||
@@ -254,6 +265,9 @@ static bool read_prompts(const json_t *object, const api_limits *limits, api_req
     if (prompt == NULL) return api_fail(error, 400, "prompt", "prompt is missing");
     if (count == 0) return api_fail(error, 400, "prompt", "a prompt has no tokens");
     if (count > limits->prompts) return api_fail(error, 400, "prompt", "%zu prompts, at most %u", count, (unsigned)limits->prompts);
+    if (count * request->settings.n > limits->prompts)
+        return api_fail(error, 400, "n", "%zu prompts with n %u ask for more than %u answers", count, (unsigned)request->settings.n,
+                        (unsigned)limits->prompts);
     request->prompts = calloc(count, sizeof *request->prompts);
     if (request->prompts == NULL) return fail_memory(error);
     for (; request->prompts_count < count; request->prompts_count++) {
@@ -271,7 +285,7 @@ static bool fits(const api_request *request, api_error *error)
 {
     const api_settings *s = &request->settings;
     uint64_t places = 0;
-    for (uint32_t i = 0; i < request->prompts_count; i++) places += s->max_tokens + (s->echo ? request->prompts[i].ids.count : 0);
+    for (uint32_t i = 0; i < request->prompts_count; i++) places += (uint64_t)s->n * (s->max_tokens + (s->echo ? request->prompts[i].ids.count : 0));
     if (s->logprobs < 0 || places * ((uint64_t)s->logprobs + 1) <= API_MOST_ENTRIES) return true;
     return api_fail(error, 400, "logprobs", "more than %d log-probabilities in an answer: ask with fewer prompts at a time", API_MOST_ENTRIES);
 }

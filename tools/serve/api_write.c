@@ -108,6 +108,17 @@ bool api_scores_reserve(api_scores *scores, size_t more)
     return done;
 }
 
+bool api_scores_append(api_scores *scores, const api_scores *from, size_t count)
+{
+    const size_t k = scores->k, at = scores->count;
+    if (from->count < count || from->k != scores->k || !api_scores_reserve(scores, count)) return false;
+    memcpy(scores->own + at, from->own, count * sizeof *from->own);
+    if (k > 0) memcpy(scores->top_ids + at * k, from->top_ids, count * k * sizeof *from->top_ids);
+    if (k > 0) memcpy(scores->top + at * k, from->top, count * k * sizeof *from->top);
+    scores->count += count;
+    return true;
+}
+
 void api_scores_free(api_scores *scores)
 {
     free(scores->own);

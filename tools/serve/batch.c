@@ -5,9 +5,9 @@
 
 /* ---- Making ---- */
 
-static dart_status make_state(dart_model *model, uint32_t B, const batch_options *o, dart_state **state, batch *b)
+static dart_status make_state(dart_model *model, uint32_t B, const batch_options *o, bool beside, dart_state **state, batch *b)
 {
-    const dart_state_options options = {.B = B, .S = o->S, .no_sma = o->no_sma, .slice_ms = UINT32_MAX};
+    const dart_state_options options = {.B = B, .S = o->S, .no_sma = o->no_sma, .slice_ms = UINT32_MAX, .beside = beside};
     dart_status status = dart_state_create(model, &options, state);
     if (status != DART_OK) dart_model_error(model, b->failure, sizeof b->failure);
     if (status != DART_OK) return status;
@@ -23,24 +23,29 @@ dart_status batch_create(dart_model *model, dart_tokenizer *tokenizer, const bat
     *b = (batch){.tokenizer = tokenizer, .options = *options, .counts = counts, .given = true};
     b->budget = options->budget != 0 ? options->budget : BATCH_LEAST_BUDGET;
     b->fill_size = options->slots < BATCH_FILL ? options->slots : BATCH_FILL;
-    const uint32_t larger = options->slots > b->fill_size ? options->slots : b->fill_size;
     b->filling = calloc(b->fill_size, sizeof *b->filling);
     b->running = calloc(options->slots, sizeof *b->running);
-    b->sampling = calloc(larger, sizeof *b->sampling);
-    b->next = calloc(larger, sizeof *b->next);
+    b->leader = calloc(b->fill_size, sizeof *b->leader);
+    b->shared = calloc(b->fill_size, sizeof *b->shared);
+    b->sampling = calloc(options->slots, sizeof *b->sampling);
+    b->fill_sampling = calloc(b->fill_size, sizeof *b->fill_sampling);
+    b->next = calloc(b->fill_size, sizeof *b->next);
     b->last = calloc(options->slots, sizeof *b->last);
     b->steps = calloc((size_t)options->slots * BATCH_STEPS, sizeof *b->steps);
     b->lengths = calloc(b->fill_size, sizeof *b->lengths);
     b->from = calloc(b->fill_size, sizeof *b->from);
     b->to = calloc(b->fill_size, sizeof *b->to);
-    if (b->filling == NULL || b->running == NULL || b->sampling == NULL || b->next == NULL || b->last == NULL || b->steps == NULL ||
+    if (b->filling == NULL || b->running == NULL || b->leader == NULL || b->shared == NULL || b->sampling == NULL || b->fill_sampling == NULL ||
+        b->next == NULL || b->last == NULL || b->steps == NULL ||
         b->lengths == NULL || b->from == NULL || b->to == NULL)
         return DART_OUT_OF_MEMORY;
     dart_status status = dart_model_describe(model, &info);
     if (status == DART_OK) status = dart_tokenizer_describe(tokenizer, &text);
-    if (status == DART_OK) status = make_state(model, b->fill_size, options, &b->fill, b);
-    if (status == DART_OK) status = make_state(model, options->slots, options, &b->run, b);
+    if (status == DART_OK) status = make_state(model, b->fill_size, options, options->beside, &b->fill, b);
+    if (status == DART_OK) status = make_state(model, options->slots, options, false, &b->run, b);
     if (status != DART_OK) return status;
+    for (uint32_t i = 0; i < b->fill_size; i++) b->leader[i] = BATCH_NONE;
+    if (options->beside && !worker_start(&b->filler)) return DART_OUT_OF_MEMORY;
     b->eos = text.eos >= 0 && (uint32_t)text.eos < info.config.V ? text.eos : -1;
     b->ids_below = text.ids < info.config.V ? text.ids : 0;
     atomic_store(&counts->slots, options->slots);
@@ -50,10 +55,16 @@ dart_status batch_create(dart_model *model, dart_tokenizer *tokenizer, const bat
 void batch_destroy(batch *b)
 {
     batch_fail(b, 503, "the server has ended");
+    worker_end(&b->filler);
     dart_state_destroy(&b->fill);
     dart_state_destroy(&b->run);
     api_scores_free(&b->scores);
+    api_scores_free(&b->row_scores);
+    api_scores_free(&b->choice_scores);
     free(b->filling);
+    free(b->leader);
+    free(b->shared);
+    free(b->fill_sampling);
     free(b->running);
     free(b->sampling);
     free(b->next);
@@ -77,7 +88,7 @@ static bool goes_on(const job_sequence *s) { return batch_settings_of(s)->max_to
 
 bool batch_room(const batch *b, const job_sequence *s)
 {
-    return b->filling_count < b->fill_size && (!goes_on(s) || b->running_count + b->reserved < b->options.slots);
+    return !b->round.under_way && b->filling_count < b->fill_size && (!goes_on(s) || b->running_count + b->reserved < b->options.slots);
 }
 
 void batch_add(batch *b, job_sequence *s)
@@ -87,7 +98,6 @@ void batch_add(batch *b, job_sequence *s)
     uint32_t at = 0;
     dart_status status = dart_text_stream_create(b->tokenizer, &text, &s->stream);
     while (b->filling[at] != NULL) at++;
-    if (status == DART_OK && dart_state_position(b->fill, at) > 0) status = dart_state_reset(b->fill, (int32_t)at);
     if (status != DART_OK) {
         job_fail(s->of, status == DART_INVALID_ARGUMENT ? 400 : 503, status == DART_INVALID_ARGUMENT ? "a stop is not UTF-8" : "no memory");
         return;
@@ -103,6 +113,9 @@ void batch_leave_filling(batch *b, uint32_t at, bool to_slot)
 {
     job_sequence *s = b->filling[at];
     b->filling[at] = NULL;
+    b->leader[at] = BATCH_NONE;
+    for (uint32_t i = 0; i < b->fill_size; i++)
+        if (b->leader[i] == at) b->leader[i] = BATCH_NONE; /* it is computed by itself then */
     b->filling_count--;
     b->reserved -= goes_on(s);
     atomic_store(&b->counts->prefilling, b->filling_count);
@@ -128,7 +141,7 @@ static bool unwanted(job_sequence *s)
 
 void batch_drop_cancelled(batch *b)
 {
-    for (uint32_t i = 0; i < b->fill_size; i++)
+    for (uint32_t i = 0; i < b->fill_size && !b->round.under_way; i++)
         if (b->filling[i] != NULL && unwanted(b->filling[i])) {
             atomic_fetch_add(&b->counts->cancelled, 1);
             batch_leave_filling(b, i, false);
@@ -138,6 +151,12 @@ void batch_drop_cancelled(batch *b)
             atomic_fetch_add(&b->counts->cancelled, 1);
             batch_leave_slot(b, i);
         }
+}
+
+void batch_settle(batch *b)
+{
+    worker_wait(&b->filler);
+    b->round.under_way = false;
 }
 
 static void fail_filling(batch *b, int status, const char *message)
@@ -160,6 +179,7 @@ static void fail_running(batch *b, int status, const char *message)
 
 void batch_fail(batch *b, int status, const char *message)
 {
+    batch_settle(b);
     fail_filling(b, status, message);
     fail_running(b, status, message);
 }
@@ -252,11 +272,11 @@ void batch_wake_streams(job_sequence **sequences, uint32_t count)
     }
 }
 
-bool batch_prepare_scores(batch *b, dart_scores *scores, size_t rows, uint32_t k)
+bool batch_prepare_scores(api_scores *room, dart_scores *scores, size_t rows, uint32_t k)
 {
-    b->scores.k = k;
-    b->scores.count = b->scores.capacity = 0;
-    if (!api_scores_reserve(&b->scores, rows)) return false;
-    *scores = (dart_scores){.k = k, .target = b->scores.own, .top_ids = k > 0 ? b->scores.top_ids : NULL, .top = k > 0 ? b->scores.top : NULL};
+    room->k = k;
+    room->count = room->capacity = 0;
+    if (!api_scores_reserve(room, rows)) return false;
+    *scores = (dart_scores){.k = k, .target = room->own, .top_ids = k > 0 ? room->top_ids : NULL, .top = k > 0 ? room->top : NULL};
     return true;
 }

@@ -28,7 +28,7 @@ bool batch_decode(batch *b)
     }
     dart_status status = DART_OUT_OF_MEMORY;
     const uint64_t begin = base_now_ns();
-    if (scored && !batch_prepare_scores(b, &scores, B, k)) goto fail;
+    if (scored && !batch_prepare_scores(&b->scores, &scores, B, k)) goto fail;
     if (scored || b->given) {
         const dart_decode_args args = {.ids = b->given ? b->last : NULL, .sampling = b->sampling, .sampling_count = B, .next_ids = b->steps,
                                        .scores = scored ? &scores : NULL};
@@ -40,6 +40,7 @@ bool batch_decode(batch *b)
     }
     if (status != DART_OK) goto fail;
     atomic_fetch_add(&b->counts->decode_ns, base_now_ns() - begin);
+    atomic_fetch_add(&b->counts->steps, steps);
     b->step_ns = (double)(base_now_ns() - begin) / steps;
     b->given = false;
     for (uint32_t i = 0; i < B; i++)

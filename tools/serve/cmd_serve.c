@@ -64,6 +64,13 @@ static int open_model(cli_session *session, const serve_options *o, dart_model *
     return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
 }
 
+/* Whether prompts can be computed while slots decode. */
+static bool beside(const cli_session *session)
+{
+    dart_device_info info;
+    return dart_device_describe(session->device, &info) == DART_OK && info.runs_beside;
+}
+
 /* SIGTERM and SIGINT wait until this is called; the next one then ends the program. */
 static void wait_for_signal(const sigset_t *signals)
 {
@@ -84,11 +91,11 @@ static int run(const serve_options *o, const char *name, const char *key, const 
     dart_model_info info;
     api_names names = {.bytes = NULL};
     http *server = NULL;
-    engine *worker = engine_create(o->queue, &counts);
-    int status = worker != NULL ? CLI_OK : cli_fail_memory();
+    engine *computing = engine_create(o->queue, &counts);
+    int status = computing != NULL ? CLI_OK : cli_fail_memory();
     const http_options listen = {.host = o->host, .port = (uint16_t)o->port, .key = key, .model = name, .names = o->hosts.texts,
                                  .names_count = o->hosts.count, .receive_seconds = o->receive, .log = o->common.verbosity > 0};
-    if (status == CLI_OK) server = http_start(&listen, worker, &counts, error, sizeof error);
+    if (status == CLI_OK) server = http_start(&listen, computing, &counts, error, sizeof error);
     if (status == CLI_OK && server == NULL) status = cli_fail("%s", error);
     if (status == CLI_OK) status = cli_open_tokenizer(o->tokenizer != NULL ? o->tokenizer : o->with.folder, &tokenizer);
     if (status == CLI_OK) status = open_model(&session, o, &model);
@@ -98,7 +105,9 @@ static int run(const serve_options *o, const char *name, const char *key, const 
         const api_limits limits = {.model = name, .V = info.config.V, .context = o->batch.context, .prompts = HTTP_MOST_PROMPTS,
                                    .tokenizer = tokenizer};
         http_ready(server, &limits, &names);
-        const dart_status started = engine_start(worker, model, tokenizer, &o->batch, error, sizeof error);
+        batch_options options = o->batch;
+        options.beside = beside(&session);
+        const dart_status started = engine_start(computing, model, tokenizer, &options, error, sizeof error);
         if (started != DART_OK) status = cli_fail("%s (%s)", error, dart_status_name(started));
     }
     if (status == CLI_OK) {
@@ -106,11 +115,11 @@ static int run(const serve_options *o, const char *name, const char *key, const 
         printf("serving %s on http://%s%s%s:%u\n", name, six ? "[" : "", o->host, six ? "]" : "", (unsigned)http_port(server));
         fflush(stdout);
         wait_for_signal(signals);
-        engine_stop(worker, false);
+        engine_stop(computing, false);
     }
-    if (worker != NULL) engine_stop(worker, true); /* so that nothing sleeps */
+    if (computing != NULL) engine_stop(computing, true); /* so that nothing sleeps */
     http_stop(&server);
-    engine_destroy(&worker);
+    engine_destroy(&computing);
     api_names_free(&names);
     dart_model_destroy(&model);
     dart_tokenizer_destroy(&tokenizer);

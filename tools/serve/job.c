@@ -23,22 +23,23 @@ job *job_create(api_request *request, const char *model)
 {
     job *j = calloc(1, sizeof *j);
     if (j == NULL) return NULL;
-    j->count = request->prompts_count;
+    const api_settings *s = &request->settings;
+    j->count = request->prompts_count * s->n;
     j->sequences = calloc(j->count, sizeof *j->sequences);
     if (j->sequences == NULL || pthread_mutex_init(&j->lock, NULL) != 0) {
         free(j->sequences);
         free(j);
         return NULL;
     }
-    const api_settings *s = &request->settings;
     j->references = 1;
     j->arrived_ns = base_now_ns();
     snprintf(j->id, sizeof j->id, "cmpl-%016llx", (unsigned long long)fresh_number());
     j->head = (api_head){.id = j->id, .model = model, .created = (int64_t)time(NULL)};
     for (uint32_t i = 0; i < j->count; i++) {
-        const dart_token_list *ids = &request->prompts[i].ids;
+        const dart_token_list *ids = &request->prompts[i / s->n].ids;
         j->sequences[i] = (job_sequence){.of = j, .index = i, .ids = ids->ids, .count = (uint32_t)ids->count,
-                                         .seed = s->seeded ? s->seed : fresh_number(), .scores.k = s->logprobs > 0 ? (uint32_t)s->logprobs : 0};
+                                         .seed = s->seeded ? s->seed + i % s->n : fresh_number(),
+                                         .scores.k = s->logprobs > 0 ? (uint32_t)s->logprobs : 0};
     }
     j->request = *request;
     *request = (api_request){.prompts = NULL};
@@ -97,7 +98,7 @@ static api_usage usage_of(const job *j)
 {
     api_usage usage = {0, 0};
     for (uint32_t i = 0; i < j->count; i++) {
-        usage.prompt += j->sequences[i].count;
+        if (i % j->request.settings.n == 0) usage.prompt += j->sequences[i].count;
         usage.completion += j->sequences[i].tokens.count;
     }
     return usage;
@@ -110,7 +111,7 @@ static api_choice news_of(const job *j, const job_sequence *s)
     const bool echo = set->echo && s->sent_tokens == 0 && s->sent_text == 0 && s->points == 0;
     const size_t before = set->echo ? s->count : 0;
     return (api_choice){.index = s->index, .text = s->text.at != NULL ? s->text.at + s->sent_text : "", .bytes = s->text.bytes - s->sent_text,
-                        .prompt = echo ? &j->request.prompts[s->index] : NULL, .ids = s->tokens.ids + s->sent_tokens,
+                        .prompt = echo ? &j->request.prompts[s->index / set->n] : NULL, .ids = s->tokens.ids + s->sent_tokens,
                         .ids_count = s->tokens.count - s->sent_tokens, .scores = set->logprobs >= 0 ? &s->scores : NULL,
                         .scores_at = echo ? 0 : before + s->sent_tokens, .offset = s->points, .finish = s->finish};
 }

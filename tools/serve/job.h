@@ -11,7 +11,7 @@ typedef struct job job;
 /* One answer. What the engine writes and the answer reads is guarded by the job's lock. */
 typedef struct job_sequence {
     job *of;
-    uint32_t index;
+    uint32_t index; /* of the answer: those to a prompt follow one another, n of them */
     const int32_t *ids; /* the prompt, count of them */
     uint32_t count;
     dart_token_list tokens; /* generated */

@@ -44,6 +44,8 @@ void metrics_write(metrics *m, api_text *to)
         else api_print(to, "dartlm_answers_total{code=\"other\"} %llu\n", count);
     }
     write_number(to, "prompt_tokens_total", "counter", "Tokens of prompts that were computed.", atomic_load(&m->prompt_tokens));
+    write_number(to, "shared_tokens_total", "counter", "Tokens of prompts that were copied from a prompt with the same beginning.",
+                 atomic_load(&m->shared_tokens));
     write_number(to, "generated_tokens_total", "counter", "Tokens that were chosen.", atomic_load(&m->generated_tokens));
     write_number(to, "cancelled_total", "counter", "Sequences whose client left.", atomic_load(&m->cancelled));
     api_print(to, "# HELP dartlm_busy_seconds_total Time by what it was for: prompts, putting sequences into slots, steps.\n");
@@ -51,6 +53,8 @@ void metrics_write(metrics *m, api_text *to)
     api_print(to, "dartlm_busy_seconds_total{for=\"prefill\"} %.6f\n", (double)atomic_load(&m->prefill_ns) / 1e9);
     api_print(to, "dartlm_busy_seconds_total{for=\"join\"} %.6f\n", (double)atomic_load(&m->join_ns) / 1e9);
     api_print(to, "dartlm_busy_seconds_total{for=\"decode\"} %.6f\n", (double)atomic_load(&m->decode_ns) / 1e9);
+    write_number(to, "prompt_rounds_total", "counter", "Calls that computed prompts.", atomic_load(&m->rounds));
+    write_number(to, "steps_total", "counter", "Steps of decoding.", atomic_load(&m->steps));
     write_number(to, "waiting", "gauge", "Sequences in the queue.", atomic_load(&m->waiting));
     write_number(to, "prefilling", "gauge", "Sequences whose prompt is being computed.", atomic_load(&m->prefilling));
     write_number(to, "decoding", "gauge", "Sequences in slots.", atomic_load(&m->decoding));

@@ -16,7 +16,8 @@ typedef struct metrics_times {
 
 typedef struct metrics {
     atomic_ullong answers[METRICS_STATUSES]; /* by status of HTTP, in the order of metrics.c */
-    atomic_ullong prompt_tokens, generated_tokens, cancelled;
+    atomic_ullong prompt_tokens, generated_tokens, shared_tokens, cancelled;
+    atomic_ullong rounds, steps; /* of prompts; of slots */
     atomic_ullong prefill_ns, join_ns, decode_ns; /* of the device's work: prompts, copies of sequences to slots, steps */
     atomic_uint waiting, prefilling, decoding, slots; /* sequences now; slots: the most of them that decode */
     metrics_times whole, first; /* of a completion: until its answer, until its first token */
