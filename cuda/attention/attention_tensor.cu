@@ -2,8 +2,9 @@
 // A block works on 128 tokens of one (sequence, head), late ones first, a warp on 16, whose queries, scores, weights and sums
 // stay in registers; keys and values pass through shared memory 64 tokens at a time, one block of them ahead.
 // Numbers: scores, statistics and sums f32; weights, at most 1, are rounded to 16 bits for their product with the values.
-// A weight of 0 takes no part unless the value is not finite: blocks that some token sees in part are looked through for
-// such values, and where there is one, weights and values are multiplied one by one.
+// A token takes no part in what it does not see, whose weight is 0, unless the value is not finite: blocks that some token sees in part are
+// looked through for such values. They count as 0 in the product, and are added one by one for the tokens that see them: the bits of the
+// others do not depend on them.
 // Shared memory: 2 x 2 x 64 rows of 2 D + 16 bytes.
 #include "lib/attend.cuh"
 
@@ -73,10 +74,18 @@ template <uint32_t dtype, uint32_t STEPS> struct Warp {
                 }
             }
         }
-        if (!whole && !finite(values, D)) {
-            add_one_by_one(scores, values, first, place, limit, D);
-            return;
+        if (whole || finite(values, D)) {
+            add<false>(scores, values, D);
+        } else {
+            add<true>(scores, values, D);
+            add_not_finite(scores, values, first, place, limit, D);
         }
+    }
+
+    // sums += weights x values; guarded: values that are not finite count as 0.
+    template <bool guarded> __device__ __forceinline__ void add(const float (&scores)[KEYS / 8][4], uint32_t values, uint32_t D)
+    {
+        const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
         for (uint32_t n = 0; n < KEYS / 16; n++) {
             uint32_t weights[4];
@@ -88,25 +97,33 @@ template <uint32_t dtype, uint32_t STEPS> struct Warp {
                 if (j * 16 >= D) continue;
                 uint32_t b[4];
                 load_matrices_turned(b, values + (n * 16 + lane % 16) * PITCH + j * 32 + lane / 16 * 16);
+                for (uint32_t i = 0; i < 4 && guarded; i++) b[i] &= (not_finite(b[i]) ? 0u : 0xffffu) | (not_finite(b[i] >> 16) ? 0u : 0xffff0000u);
                 multiply<dtype>(sums[j], weights, b);
                 multiply<dtype>(sums[j] + 4, weights, b + 2);
             }
         }
     }
 
+    // Of the lower half of a word: an exponent of ones.
+    static __device__ __forceinline__ bool not_finite(uint32_t bits)
+    {
+        constexpr uint32_t exponent = dtype == DTYPE_BF16 ? 0x7f80u : 0x7c00u;
+        return (bits & exponent) == exponent;
+    }
+
     static __device__ __forceinline__ bool finite(uint32_t values, uint32_t D)
     {
-        constexpr uint32_t high = dtype == DTYPE_BF16 ? 0x7f80u : 0x7c00u; // the exponent of what is not finite
         bool found = false;
         for (uint32_t i = threadIdx.x % 32; i < KEYS * D / 8; i += 32) {
             const uint4 v = load_shared(values + i / (D / 8) * PITCH + i % (D / 8) * 16);
-            for (uint32_t word : {v.x, v.y, v.z, v.w}) found |= (word & high) == high || (word >> 16 & high) == high;
+            for (uint32_t word : {v.x, v.y, v.z, v.w}) found |= not_finite(word) || not_finite(word >> 16);
         }
         return !__any_sync(0xffffffffu, found);
     }
 
-    __device__ __forceinline__ void add_one_by_one(const float (&scores)[KEYS / 8][4], uint32_t values, uint32_t first,
-                                                   uint32_t place, uint32_t limit, uint32_t D)
+    // sums += weight x value of the values that are not finite, where the token sees them.
+    __device__ __forceinline__ void add_not_finite(const float (&scores)[KEYS / 8][4], uint32_t values, uint32_t first, uint32_t place,
+                                                   uint32_t limit, uint32_t D)
     {
         const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -119,13 +136,14 @@ template <uint32_t dtype, uint32_t STEPS> struct Warp {
 #pragma unroll
                 for (uint32_t j = 0; j < 2 * STEPS; j++) {
                     if (j * 8 >= D) continue;
-                    const float2 v = Pair<dtype>::unpack(load_shared_word(values + key * PITCH + j * 16 + lane % 4 * 4));
+                    const uint32_t pair = load_shared_word(values + key * PITCH + j * 16 + lane % 4 * 4);
+                    const float2 v = Pair<dtype>::unpack(pair);
 #pragma unroll
                     for (uint32_t k = 0; k < 2; k++) {
                         if (first + key >= min(place + lane / 4 + 8 * k + 1, limit)) continue;
                         float *to = sums[j / 2] + j % 2 * 4 + 2 * k;
-                        to[0] = fmaf(weight[k], v.x, to[0]);
-                        to[1] = fmaf(weight[k], v.y, to[1]);
+                        if (not_finite(pair)) to[0] += weight[k] * v.x;
+                        if (not_finite(pair >> 16)) to[1] += weight[k] * v.y;
                     }
                 }
             }
