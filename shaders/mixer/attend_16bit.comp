@@ -9,12 +9,13 @@ READS(q) READS(e) READS(c) READS(dh) READS(factor) READS(seq) WRITES(partial)
 #include "lib/quads.glsl"
 uint e_row() { return args.q_row; }
 uint partial_of(uint split, uint head) { return args.partial_at + (split * args.B * args.H + head) * (args.P + 4u); }
+void begin(uint head) {}
 void store_end(uint split, uint head, float top, float den)
 {
     store_partial(partial_of(split, head) + args.P, top);
     store_partial(partial_of(split, head) + args.P + 1u, den);
 }
-void store_sum(uint split, uint head, uint p, float sum) { store_partial(partial_of(split, head) + p, sum); }
+void store_sum(uint split, uint head, uint p, float sum, float top, float den) { store_partial(partial_of(split, head) + p, sum); }
 void finish(uint head) {}
 #include "sma/one_token.glsl"
 

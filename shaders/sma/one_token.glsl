@@ -4,15 +4,21 @@
 // of few sequences the first of them before it is known whether the token sees the memory: its place is there. Many sequences fill the
 // device without that, and would read the room of memories that do not exist yet. Rows of a lane stand in fours,
 // so that their factors come in one load; nothing but the logit passes between lanes.
-// Shared memory: 1024 + TEAMS (1024 + 8) + 4 LANES bytes.
-// Include after lib/seq.glsl and lib/quads.glsl, in a kernel that says how its bindings and results lie: e_row(),
-// store_end(split, head, top, den), store_sum(split, head, p, sum) and, in uniform flow, finish(head).
+// With -DWHOLE the team is the workgroup, of at most 256 lanes: of one or two memories, which many sequences of a server have, every lane has
+// its part, and all of it is on its way at once.
+// Shared memory: 1024 + TEAMS (BLOCKS 256 + 8) + 4 LANES bytes.
+// Include after lib/seq.glsl and lib/quads.glsl, in a kernel that says how its bindings and results lie: e_row(), begin(head) for what a
+// result needs besides, store_end(split, head, top, den), store_sum(split, head, p, sum, top, den) and, in uniform flow, finish(head).
 READS_AS(uvec4, quads, dh) READS_AS(vec4, quads, factor)
 
 const uint FEW = 8u; // sequences
 const uint N = 128u;
 const uint P = 64u;
+#ifdef WHOLE
+const uint TEAM = LANES;
+#else
 const uint TEAM = 32u;
+#endif
 const uint COLUMNS = P / 8u;        // lanes of a row
 const uint BLOCKS = TEAM / COLUMNS; // rows at once
 const uint ROWS = N / BLOCKS;       // rows of a lane
@@ -46,6 +52,9 @@ vec2 pair_of(uint word)
 // The sum over a team's lanes, the same in each of them. Call in uniform flow.
 float team_sum(float value, uint team)
 {
+#ifdef WHOLE
+    return workgroup_sum(value);
+#else
     if (gl_SubgroupSize == TEAM) return subgroupAdd(value);
     barrier();
     parts[LANE / 4u][LANE % 4u] = value;
@@ -53,13 +62,14 @@ float team_sum(float value, uint team)
     vec4 total = parts[team * (TEAM / 4u)];
     [[unroll]] for (uint i = 1u; i < TEAM / 4u; i++) total += parts[team * (TEAM / 4u) + i];
     return (total.x + total.y) + (total.z + total.w);
+#endif
 }
 
 void attend()
 {
-    bool whole = gl_SubgroupSize == TEAM;
-    uint team = whole ? gl_SubgroupID : LANE / TEAM;
-    uint lane = whole ? gl_SubgroupInvocationID : LANE % TEAM;
+    bool subgroup = gl_SubgroupSize == TEAM;
+    uint team = subgroup ? gl_SubgroupID : LANE / TEAM;
+    uint lane = subgroup ? gl_SubgroupInvocationID : LANE % TEAM;
     uint column = lane % COLUMNS;
     uint block = lane / COLUMNS;
     bool raw = has(args.flags, IS_RAW);
@@ -69,6 +79,7 @@ void attend()
         uint b = head / args.H;
         uint h = head % args.H;
         uint g = h / (args.H / args.G);
+        begin(head);
         uint run = (args.count + args.splits - 1u) / args.splits;
         uint rows = ((b * args.capacity + min(split * run + team, args.count - 1u)) * args.H + h) * N;
         bool fetches = true;
@@ -154,11 +165,9 @@ void attend()
         barrier();
         float high = ends[0].x;
         for (uint i = 1u; i < TEAMS; i++) high = max(high, ends[i].x);
-        if (LANE == 0u) {
-            float total = 0.0;
-            for (uint i = 0u; i < TEAMS; i++) total += ends[i].y * exp_neg(ends[i].x - high);
-            store_end(split, head, high, total);
-        }
+        float total = 0.0;
+        for (uint i = 0u; i < TEAMS; i++) total += ends[i].y * exp_neg(ends[i].x - high);
+        if (LANE == 0u) store_end(split, head, high, total);
         for (uint p = LANE; p < P; p += LANES) {
             float sum = 0.0;
             for (uint i = 0u; i < TEAMS; i++) {
@@ -166,7 +175,7 @@ void attend()
                 for (uint k = 0u; k < BLOCKS; k++) part += found[((i * BLOCKS + k) * P + p) / 4u][p % 4u];
                 sum += part * exp_neg(ends[i].x - high);
             }
-            store_sum(split, head, p, sum);
+            store_sum(split, head, p, sum, high, total);
         }
         finish(head);
     }

@@ -1,6 +1,10 @@
 /* State-memory attention over runs of memories, and the store of new ones. */
 #include "runtime/op.h"
 
+/* A step is split over memories until that many workgroups a multiprocessor have work, but into splits of no fewer memories than these, where
+ * the row leaves it to the op. */
+enum { STEP_WORKGROUPS = 8, STEP_LEAST = 8 };
+
 typedef struct sma_plan {
     op_call call;
     const dart_sma_args *a;
@@ -159,6 +163,14 @@ static void attend(sma_plan *p, const attended *to)
               OP_AT(sma, lse, &p->o.lse, k));
 }
 
+/* Memories that one split of a step looks at. */
+static uint64_t step_size(const op_call *call, uint64_t heads, uint32_t memories)
+{
+    if (call->T0 != 0) return call->T0;
+    const uint64_t by_work = base_ceil_div(heads * memories, STEP_WORKGROUPS * op_wave(call));
+    return by_work > STEP_LEAST ? by_work : STEP_LEAST;
+}
+
 /* One token a sequence against one run, in one launch: splits, the last of which to be done merges them. */
 static void attend_step(sma_plan *p, const attended *to)
 {
@@ -171,7 +183,7 @@ static void attend_step(sma_plan *p, const attended *to)
     /* The memories alone are multiplied as they are stored. */
     const bool half = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0 && to->factor.of.offset % 4 == 0;
     op_kernel(call, KERNEL_sma_step, a->B, (half ? FITS_HALF : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
-    const uint64_t wanted = base_ceil_div(run->M, call->T0);
+    const uint64_t wanted = base_ceil_div(run->M, step_size(call, heads, run->M));
     k.splits = wanted < 1 ? 1 : wanted > MERGE_PARTS ? MERGE_PARTS : (uint32_t)wanted;
     const op_operand partial = op_scratch(call, DART_F32, heads * k.splits, (uint64_t)a->P + 2), tickets = op_tickets(call, heads);
     OP_LAUNCH(call, &k, heads * k.splits, OP_ROWS(sma_step, q, &p->o.q, k), OP_ROWS(sma_step, e, &p->o.e, k),
