@@ -191,8 +191,10 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : UINT64_MAX;
     const uint64_t slice_ms = options->slice_ms != 0 ? options->slice_ms : DEFAULT_SLICE_MS;
     state->slice_ns = options->slice_ms != UINT32_MAX ? slice_ms * 1000000 : UINT64_MAX;
-    /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. dart_mixer_step reads with the scan's c. */
-    state->fused = state->B <= FUSED_BATCH && model->device->info.type != DART_DEVICE_CPU && !c->transformer &&
+    /* Fewer launches cost repeated work in each of them: a good bargain where launches are dear. dart_mixer_step reads with the scan's c and takes
+     * its matrices whole. */
+    const uint64_t matrix = (uint64_t)model_config_in_proj(c) * c->W * dart_dtype_size(model->weights_dtype);
+    state->fused = state->B <= FUSED_BATCH && matrix <= state->limit && model->device->info.type != DART_DEVICE_CPU && !c->transformer &&
                    !(state->sma && c->independent_c) && !state->keeps_queries && !(model->quantised && c->P % 8 != 0);
     /* What memory costs, windows save, where they pay. */
     const backend *kernels = model->device->backend;

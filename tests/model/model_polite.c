@@ -296,10 +296,28 @@ static void training_is_short(void **unused)
     device->backend = slow.real;
 }
 
+/* What GPUs decode with, a layer in few launches, takes a layer's matrices whole: where a binding is too small for them, other launches do. */
+static void steps_fit_small_bindings(void **unused)
+{
+    (void)unused;
+    dart_device *narrow = NULL;
+    must(dart_device_open(context, &(dart_device_options){.spec = "null", .max_binding_bytes = 16384}, &narrow), "dart_device_open");
+    dart_model *model = NULL;
+    must(dart_model_random(narrow, &small, 7, NULL, &model), "dart_model_random");
+    assert_true((uint64_t)model_config_in_proj(&small) * small.W * sizeof(float) > 16384);
+    dart_state *state = state_of(model, NULL);
+    const int32_t id = 1;
+    must(dart_decode(state, &(dart_decode_args){.ids = &id}), "dart_decode");
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+    dart_device_destroy(&narrow);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(submissions_are_short), cmocka_unit_test(steps_are_short),
-                                       cmocka_unit_test(copies_are_short), cmocka_unit_test(training_is_short)};
+                                       cmocka_unit_test(copies_are_short), cmocka_unit_test(training_is_short),
+                                       cmocka_unit_test(steps_fit_small_bindings)};
     const dart_context_options options = {.without_vulkan = true, .without_cuda = true, .with_null = true};
     if (dart_context_create(&options, &context) != DART_OK || dart_device_open(context, &(dart_device_options){.spec = "null"}, &device) != DART_OK)
         return 1;
