@@ -14,6 +14,7 @@ typedef struct dart_context dart_context; /* the loaded backends and their devic
 typedef struct dart_device dart_device;   /* one opened device */
 typedef struct dart_buffer dart_buffer;   /* memory on a device */
 typedef struct dart_stream dart_stream;   /* a recorded sequence of launches */
+typedef struct dart_semaphore dart_semaphore; /* orders submissions of several devices */
 
 typedef enum dart_backend_kind {
     DART_BACKEND_CPU = 0,
@@ -115,6 +116,7 @@ typedef struct dart_device_info {
     uint32_t max_bindings;      /* most buffers of one kernel; 0: no limit */
     uint64_t max_binding_bytes; /* most bytes of one tensor that a kernel can address */
     bool runs_beside;           /* dart_stream_options.beside has an effect */
+    bool separate_queue;        /* Vulkan: its queue, in a list the one by default, is of a family for compute without graphics */
     bool usable;
     char why_not[256];          /* when not usable: what the device lacks */
 } dart_device_info;
@@ -141,6 +143,9 @@ typedef struct dart_device_options {
     /* Work on the device gives way to that of other queues and programs: a queue of low global priority (Vulkan, with VK_KHR_global_priority or
      * VK_EXT_global_priority). Where there is none, and for dart_device_adopt, whose queue the host makes, opening fails with DART_UNSUPPORTED. */
     bool low_priority;
+    /* Work on the device runs beside frames: a queue of a family for compute without graphics. Without this option discrete GPUs take one where they
+     * have one, others never. Where there is none, and for dart_device_adopt on a queue of another family, opening fails with DART_UNSUPPORTED. */
+    bool separate_queue;
     const char *variant;            /* test hook: of each kernel that has a variant of this name for the call, use that one */
     uint32_t with_capabilities;     /* test hook: bits of DART_CAP_SPEED that the device counts as having, to run variants
                                        that are not meant for it */
@@ -197,7 +202,7 @@ DART_API dart_status dart_buffer_write(dart_buffer *buffer, uint64_t offset, con
 DART_API dart_status dart_buffer_read(const dart_buffer *buffer, uint64_t offset, void *data, uint64_t bytes);
 
 /* Memory that others use as well, by a POSIX file descriptor: CUDA, OpenGL, another Vulkan device or process, on the same GPU. Who writes and who
- * reads must be ordered by the caller, e.g. by dart_stream_wait.
+ * reads must be ordered by the caller: by dart_stream_wait, or by a dart_semaphore, which orders them on the GPU.
  * DART_UNSUPPORTED with the reason where the device cannot: exported by Vulkan devices with VK_KHR_external_memory_fd (an adopted one must have
  * it switched on), imported by those and by CUDA. */
 DART_API dart_status dart_buffer_create_shared(dart_device *device, uint64_t bytes, dart_buffer **buffer);
@@ -272,6 +277,33 @@ DART_API dart_status dart_stream_submit_times(dart_stream *stream, uint32_t time
 DART_API dart_status dart_stream_wait(dart_stream *stream, uint64_t timeout_ns);
 /* Nanoseconds that the last finished submission took on the device; DART_INVALID_ARGUMENT before the first. */
 DART_API dart_status dart_stream_elapsed(dart_stream *stream, uint64_t *ns);
+/* Semaphores order submissions of this device and those of others on the same GPU, by a POSIX file descriptor: another dart_device, CUDA, OpenGL, the
+ * host's Vulkan device, another process. What is written before a signal is seen by who has waited for it.
+ *   timeline   a number that begins at 0 and only grows: a signal makes it `value`, a wait is for `value` or more, before or after the signal was
+ *              submitted. Vulkan and CUDA have them.
+ *   binary     a signal and then one wait, submitted in that order. OpenGL's are of this kind (GL_EXT_semaphore_fd).
+ * DART_UNSUPPORTED with the reason where the device cannot: made and exported by Vulkan devices with VK_KHR_external_semaphore_fd (an adopted one
+ * must have it switched on), imported by those and by CUDA. A driver may have one kind only: SwiftShader has binary ones, Mesa's lavapipe neither. */
+DART_API dart_status dart_semaphore_create_shared(dart_device *device, bool binary, dart_semaphore **semaphore);
+/* Of a semaphore that dart_semaphore_create_shared made. *fd, of the type OPAQUE_FD, is the caller's to close, or to give to an import, which
+ * takes it. */
+DART_API dart_status dart_semaphore_export(dart_semaphore *semaphore, int *fd);
+/* A semaphore of that kind, from dart_semaphore_export or from another API. Takes fd when it succeeds. fd must be a handle of such a semaphore: a
+ * driver need not notice another. */
+DART_API dart_status dart_semaphore_import(dart_device *device, int fd, bool binary, dart_semaphore **semaphore);
+/* Streams that wait for it or signal it must have been waited for. Others keep theirs. */
+DART_API void dart_semaphore_destroy(dart_semaphore **semaphore);
+typedef struct dart_semaphore_value {
+    dart_semaphore *semaphore; /* of the stream's device */
+    uint64_t value;            /* of a timeline, above 0; ignored for a binary one */
+} dart_semaphore_value;
+typedef struct dart_submit_args {
+    const dart_semaphore_value *waits, *signals;
+    uint32_t waits_count, signals_count; /* at most 64 each */
+} dart_submit_args;
+/* dart_stream_submit that starts after all waits and then signals. Later submissions of the device stand behind it. dart_stream_wait is still due
+ * before the next use, and returns once the waits are met: nobody else ends one for a signal that never comes. Not for streams with options.warm. */
+DART_API dart_status dart_stream_submit_ordered(dart_stream *stream, const dart_submit_args *args);
 /* Launches in the recording. */
 DART_API uint32_t dart_stream_launches(const dart_stream *stream);
 /* As dart_context_error. */

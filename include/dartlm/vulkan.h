@@ -34,6 +34,7 @@ typedef struct dart_vulkan_needs {
      * VkPhysicalDeviceVulkan11Features to 13Features, must set the members there instead. None is required. */
     const VkPhysicalDeviceFeatures2 *features;
     uint32_t queue_family; /* a family for compute: one without graphics on a discrete device that has one */
+    uint32_t separate_family; /* a family for compute without graphics, whose work runs beside frames; UINT32_MAX: the device has none */
 } dart_vulkan_needs;
 /* Needs no context. DART_OK with usable false for a device that cannot run dartlm. */
 DART_API dart_status dart_vulkan_query(const dart_vulkan_query_args *args, dart_vulkan_needs **needs);
@@ -57,6 +58,10 @@ typedef struct dart_vulkan_adopt_args {
     void (*lock_queue)(void *user);
     void (*unlock_queue)(void *user);
     void *queue_user;
+    /* Other queue families of the host that read or write buffers which dartlm makes, in dart_vulkan_buffer_of: these are then made with
+     * VK_SHARING_MODE_CONCURRENT. At most 7. Without any, who uses such a buffer on another family transfers its ownership. */
+    const uint32_t *families;
+    uint32_t families_count;
     /* Called once, when a call of dartlm first meets VK_ERROR_DEVICE_LOST, from the thread of that call. It must not call dartlm. */
     void (*lost)(void *user);
     void *lost_user;
@@ -72,14 +77,22 @@ typedef struct dart_vulkan_buffer {
     VkBuffer buffer;
     uint64_t offset, bytes;   /* bytes > 0 */
     VkBufferUsageFlags usage; /* of the VkBuffer's creation */
+    /* The memory behind it. With `mapped`, the first byte of the range where it is mapped, the host's side of dart_buffer_write and
+     * dart_buffer_read is a memcpy; else they copy through memory of dartlm's own and the queue, and wait. */
+    VkMemoryPropertyFlags memory; /* of its type. mapped needs HOST_VISIBLE and HOST_COHERENT; 0 without mapped: not known */
+    void *mapped;                 /* stays mapped as long as the dart_buffer lives */
 } dart_vulkan_buffer;
 /* A dart_buffer on a range of the host's buffer, which must outlive it and is never destroyed by dartlm.
- * usage must have VK_BUFFER_USAGE_STORAGE_BUFFER_BIT. dart_buffer_write needs TRANSFER_DST, dart_buffer_read TRANSFER_SRC: without it they return
- * DART_UNSUPPORTED. offset: a multiple of 4 and of minStorageBufferOffsetAlignment; bytes: a multiple of 4. The range must lie in the buffer, as
- * far as its memory requirements tell. Ranges of different dart_buffers must not overlap. A buffer that several queue families use is made with
- * VK_SHARING_MODE_CONCURRENT, or the host transfers its ownership. Not counted by dart_device_bytes. */
+ * usage must have VK_BUFFER_USAGE_STORAGE_BUFFER_BIT. offset: a multiple of 4 and of minStorageBufferOffsetAlignment; bytes: a multiple of 4. The
+ * range must lie in the buffer, as far as its memory requirements tell. Ranges of different dart_buffers must not overlap. A buffer that several
+ * queue families use is made with VK_SHARING_MODE_CONCURRENT, or the host transfers its ownership. Not counted by dart_device_bytes.
+ * Without mapped, dart_buffer_write needs TRANSFER_DST and dart_buffer_read TRANSFER_SRC, else they return DART_UNSUPPORTED. With it, a read of more
+ * than 256 bytes from a discrete device is still a copy where usage has TRANSFER_SRC and the memory is not HOST_CACHED, since a processor reads such
+ * memory a word at a time. Either way the host first waits for work of its own that uses the range, and puts a barrier to
+ * VK_PIPELINE_STAGE_HOST_BIT behind what it recorded by dart_vulkan_record. */
 DART_API dart_status dart_vulkan_wrap(dart_device *device, const dart_vulkan_buffer *range, dart_buffer **buffer);
-/* Where a dart_buffer of a Vulkan device lies. It stays there until dart_buffer_destroy. */
+/* Where a dart_buffer of a Vulkan device lies. It stays there until dart_buffer_destroy. memory and mapped are told of dartlm's own buffers, too:
+ * dartlm keeps those in mapped memory on devices that share theirs with the processor. */
 DART_API dart_status dart_vulkan_buffer_of(const dart_buffer *buffer, dart_vulkan_buffer *range);
 
 /* ---- Streams ---- */
@@ -95,6 +108,9 @@ typedef struct dart_vulkan_submit_args {
 /* dart_stream_submit that starts after all waits and then signals. Semaphores carry memory both ways: no barrier is needed besides. Values
  * above 0 need the feature timelineSemaphore, or the call returns DART_UNSUPPORTED. dart_stream_wait is still due before the next use. */
 DART_API dart_status dart_vulkan_submit(dart_stream *stream, const dart_vulkan_submit_args *args);
+
+/* The semaphore behind a dart_semaphore of a Vulkan device, for the host's own submissions to that device. It lives until dart_semaphore_destroy. */
+DART_API dart_status dart_vulkan_semaphore_of(const dart_semaphore *semaphore, VkSemaphore *handle);
 
 /* dart_stream_begin, but the ops that follow go into the host's command buffer, which is in the recording state, outside of a render pass, of a
  * pool of the adopted queue's family. Nothing is submitted, except that an op may write small constants through the queue. dart_stream_submit then

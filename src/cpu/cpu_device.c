@@ -201,8 +201,9 @@ static dart_status stream_launch(void *device, void *stream, const backend_launc
     return DART_OK;
 }
 
-static dart_status stream_submit(void *device, void *stream, uint32_t times)
+static dart_status stream_submit(void *device, void *stream, uint32_t times, const backend_order *order)
 {
+    (void)order; /* it has no semaphores */
     cpu_device *d = device;
     cpu_stream *s = stream;
     const uint64_t begin = base_now_ns();

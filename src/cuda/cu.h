@@ -5,6 +5,7 @@
  * cu_instance.c  list of devices
  * cu_device.c    contexts, kernels, memory
  * cu_transfer.c  host access to memory
+ * cu_semaphore.c semaphores of other APIs
  * cu_group.c     sums over several devices: loads NCCL
  * cu_stream.c    recording, graphs, waiting, times
  */
@@ -101,6 +102,19 @@ typedef struct CUexternalMemoryBufferDesc {
     unsigned flags, reserved[16];
 } CUexternalMemoryBufferDesc;
 
+typedef struct CUextSemaphore_st *CUexternalSemaphore;
+enum { CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD = 1, CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD = 9 };
+typedef struct CUexternalSemaphoreHandleDesc {
+    int type;
+    union { int fd; void *pointers[2]; } handle;
+    unsigned flags, reserved[16];
+} CUexternalSemaphoreHandleDesc;
+/* The driver has two of the same size, whose other members are for other APIs. */
+typedef struct CUexternalSemaphoreParams {
+    unsigned long long value, others[8];
+    unsigned flags, reserved[16];
+} CUexternalSemaphoreParams;
+
 /* Member, symbol, parameters. */
 #define CU_FUNCTIONS(X) \
     X(cuInit, "cuInit", (unsigned flags)) \
@@ -134,6 +148,13 @@ typedef struct CUexternalMemoryBufferDesc {
     X(cuExternalMemoryGetMappedBuffer, "cuExternalMemoryGetMappedBuffer", \
       (CUdeviceptr *address, CUexternalMemory memory, const CUexternalMemoryBufferDesc *desc)) \
     X(cuDestroyExternalMemory, "cuDestroyExternalMemory", (CUexternalMemory memory)) \
+    X(cuImportExternalSemaphore, "cuImportExternalSemaphore", \
+      (CUexternalSemaphore *semaphore, const CUexternalSemaphoreHandleDesc *desc)) \
+    X(cuDestroyExternalSemaphore, "cuDestroyExternalSemaphore", (CUexternalSemaphore semaphore)) \
+    X(cuWaitExternalSemaphoresAsync, "cuWaitExternalSemaphoresAsync", \
+      (const CUexternalSemaphore *semaphores, const CUexternalSemaphoreParams *params, unsigned count, CUstream stream)) \
+    X(cuSignalExternalSemaphoresAsync, "cuSignalExternalSemaphoresAsync", \
+      (const CUexternalSemaphore *semaphores, const CUexternalSemaphoreParams *params, unsigned count, CUstream stream)) \
     X(cuStreamCreate, "cuStreamCreate", (CUstream *stream, unsigned flags)) \
     X(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream)) \
     X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream stream)) \
@@ -323,6 +344,14 @@ dart_status cu_warm(void *device, const backend_code *code);
 
 dart_status cu_transfers_create(cu_device *device);
 void cu_transfers_destroy(cu_device *device);
+typedef struct cu_semaphore {
+    CUexternalSemaphore handle;
+} cu_semaphore;
+dart_status cu_semaphore_create(void *device, bool binary, int descriptor, void **semaphore);
+void cu_semaphore_destroy(void *device, void *semaphore);
+/* What the order says, in a queue; NULL: nothing. */
+dart_status cu_order_waits(cu_device *device, const backend_order *order, CUstream queue);
+dart_status cu_order_signals(cu_device *device, const backend_order *order, CUstream queue);
 
 /* ---- Streams ---- */
 
@@ -359,7 +388,7 @@ dart_status cu_stream_create(void *device, bool beside, void **stream);
 void cu_stream_destroy(void *device, void *stream);
 dart_status cu_stream_begin(void *device, void *stream);
 dart_status cu_stream_launch(void *device, void *stream, const backend_launch *launch);
-dart_status cu_stream_submit(void *device, void *stream, uint32_t times);
+dart_status cu_stream_submit(void *device, void *stream, uint32_t times, const backend_order *order);
 dart_status cu_stream_wait(void *device, void *stream, uint64_t timeout_ns);
 dart_status cu_stream_elapsed(void *device, void *stream, uint64_t *ns);
 dart_status cu_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *count);

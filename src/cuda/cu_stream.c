@@ -283,10 +283,11 @@ dart_status cu_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *
     return status;
 }
 
-static dart_status run(cu_device *d, cu_stream *s, uint32_t times)
+static dart_status run(cu_device *d, cu_stream *s, uint32_t times, const backend_order *order)
 {
     dart_status status = DART_OK;
     s->measured = false;
+    TRY(cu_order_waits(d, order, s->queue->handle));
     TRY(CU(d, cuEventRecord, s->start, s->queue->handle));
     for (uint32_t i = 0; i < times && d->profiled; i++) TRY(run_marked(d, s));
     if (s->exec == NULL && s->launches_count > 0 && times > 0 && !d->profiled) {
@@ -299,6 +300,7 @@ static dart_status run(cu_device *d, cu_stream *s, uint32_t times)
         s->submitted = true;
     }
     s->submitted = true;
+    TRY(cu_order_signals(d, order, s->queue->handle));
     TRY(CU(d, cuEventRecord, s->end, s->queue->handle));
     s->measured = true;
     return DART_OK;
@@ -309,7 +311,7 @@ fail:
     return status;
 }
 
-dart_status cu_stream_submit(void *device, void *stream, uint32_t times)
+dart_status cu_stream_submit(void *device, void *stream, uint32_t times, const backend_order *order)
 {
     cu_device *d = device;
     cu_stream *s = stream;
@@ -318,7 +320,7 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times)
     if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1)) TRY(capture(d, s));
     s->ran = true;
     base_lock(&s->queue->submitting);
-    status = run(d, s, times);
+    status = run(d, s, times, order);
     base_unlock(&s->queue->submitting);
 fail:
     cu_leave(d);

@@ -106,9 +106,9 @@ static dart_status null_stream_launch(void *device, void *stream, const backend_
     ((null_stream *)stream)->recorded++;
     return DART_OK;
 }
-static dart_status null_stream_submit(void *device, void *stream, uint32_t times)
+static dart_status null_stream_submit(void *device, void *stream, uint32_t times, const backend_order *order)
 {
-    (void)device;
+    (void)device, (void)order;
     ((null_stream *)stream)->runs += times;
     return DART_OK;
 }

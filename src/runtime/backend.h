@@ -52,6 +52,17 @@ typedef struct backend_launch {
     bool barrier;
 } backend_launch;
 
+/* What a submission waits for before it starts, and what it signals when it has ended. */
+typedef struct backend_signal {
+    void *semaphore; /* of this device */
+    uint64_t value;  /* 0 for a binary one */
+} backend_signal;
+typedef struct backend_order {
+    const backend_signal *waits, *signals;
+    uint32_t waits_count, signals_count; /* at most BACKEND_MAX_SIGNALS each */
+} backend_order;
+#define BACKEND_MAX_SIGNALS 64u
+
 typedef struct backend {
     dart_backend_kind kind;
     dart_backend_kind rows; /* the backend whose rows of the table it runs: `kind`, except for null, which runs Vulkan's */
@@ -82,13 +93,18 @@ typedef struct backend {
      * `allocated` bytes; DART_UNSUPPORTED where the device can do one of them only. */
     dart_status (*memory_create_shared)(void *device, uint64_t bytes, int descriptor, uint64_t allocated, void **memory);
     dart_status (*memory_export)(void *device, void *memory, int *descriptor, uint64_t *allocated);
+    /* Optional, as memory_create_shared. A descriptor that is imported belongs to the semaphore from then on; after a failure it is the caller's. */
+    dart_status (*semaphore_create)(void *device, bool binary, int descriptor, void **semaphore);
+    dart_status (*semaphore_export)(void *device, void *semaphore, int *descriptor);
+    void (*semaphore_destroy)(void *device, void *semaphore);
 
     dart_status (*stream_create)(void *device, bool beside, void **stream);
     void (*stream_destroy)(void *device, void *stream);
     dart_status (*stream_begin)(void *device, void *stream);
     dart_status (*stream_launch)(void *device, void *stream, const backend_launch *launch);
-    /* Runs the recording `times` times, one run after the other. stream_elapsed returns the time of all of them together. */
-    dart_status (*stream_submit)(void *device, void *stream, uint32_t times);
+    /* Runs the recording `times` times, one run after the other. stream_elapsed returns the time of all of them together.
+     * order: NULL except for a backend with semaphores. */
+    dart_status (*stream_submit)(void *device, void *stream, uint32_t times, const backend_order *order);
     dart_status (*stream_wait)(void *device, void *stream, uint64_t timeout_ns);
     dart_status (*stream_elapsed)(void *device, void *stream, uint64_t *ns);
     /* Optional; required for devices opened with options->profile. The times of the first *count launches of the finished run,

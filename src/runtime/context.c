@@ -290,11 +290,15 @@ dart_status context_open_device(dart_context *context, const backend *b, void *i
     if (options->low_priority && b->kind != DART_BACKEND_VULKAN)
         FAIL(&made->report, DART_UNSUPPORTED, "%s: low_priority: the %s backend has no queues of low priority", made->info.name,
              dart_backend_name(b->kind));
+    if (options->separate_queue && b->kind != DART_BACKEND_VULKAN)
+        FAIL(&made->report, DART_UNSUPPORTED, "%s: separate_queue: the %s backend has no queues for frames", made->info.name,
+             dart_backend_name(b->kind));
     if (made->profile != NULL && made->backend->stream_times == NULL)
         FAIL(&made->report, DART_UNSUPPORTED, "%s: the %s backend does not time launches", made->info.name,
              dart_backend_name(made->backend->kind));
     TRY(device_fault(made));
     TRY(b->device_create(instance, within, options, made->info.capabilities, &made->report, &made->handle));
+    made->info.separate_queue = made->info.separate_queue || options->separate_queue;
     if (!options->unchecked) TRY(device_probe(made, options->wrong_probes));
     *device = made;
     return DART_OK;

@@ -29,6 +29,12 @@ struct dart_buffer {
     bool shared;  /* can be exported */
 };
 
+struct dart_semaphore {
+    dart_device *device;
+    void *handle; /* made by backend->semaphore_create */
+    bool binary, imported;
+};
+
 /* Opens device `within` of an instance. own: the device destroys the instance, which on failure is done at once. */
 dart_status context_open_device(dart_context *context, const backend *b, void *instance, uint32_t within, bool own,
                                 const dart_device_options *options, dart_device **device);

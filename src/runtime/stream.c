@@ -68,7 +68,7 @@ dart_status stream_submit_part(dart_stream *stream, uint32_t part)
     assert(part < p->count && (p->from == p->to || part == p->to));
     dart_status status = stream_take_failure(stream, device_fault(device), "dart_stream_submit");
     if (status == DART_OK)
-        status = stream_take_failure(stream, device->backend->stream_submit(device->handle, p->handles[part], 1), "dart_stream_submit");
+        status = stream_take_failure(stream, device->backend->stream_submit(device->handle, p->handles[part], 1, NULL), "dart_stream_submit");
     stream->closed = true;
     if (status != DART_OK) return status;
     if (p->from == p->to) p->from = part;
@@ -253,6 +253,11 @@ dart_status dart_stream_submit_times(dart_stream *stream, uint32_t times)
 {
     if (stream == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&stream->report, times > 0 && times <= MAX_TIMES, "dart_stream_submit_times: %u runs, must be 1 to %d", times, MAX_TIMES);
+    return stream_submit(stream, times, NULL);
+}
+
+dart_status stream_submit(dart_stream *stream, uint32_t times, const backend_order *order)
+{
     if (stream->status != DART_OK) return stream->status;
     REQUIRE(&stream->report, !stream->submitted, "dart_stream_submit: the last submission has not been waited for");
     dart_device *device = stream->device;
@@ -261,7 +266,7 @@ dart_status dart_stream_submit_times(dart_stream *stream, uint32_t times)
         return stream_take_failure(stream, warm_up(stream), "dart_stream_submit");
     assert(stream->parts.count == 1); /* others go part by part */
     if (status == DART_OK)
-        status = stream_take_failure(stream, device->backend->stream_submit(device->handle, stream->handle, times), "dart_stream_submit");
+        status = stream_take_failure(stream, device->backend->stream_submit(device->handle, stream->handle, times, order), "dart_stream_submit");
     stream->submitted = status == DART_OK;
     stream->parts.from = 0;
     stream->parts.to = stream->submitted;

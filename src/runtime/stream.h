@@ -64,6 +64,8 @@ struct dart_stream {
 /* Makes a failure of the backend the stream's sticky status and copies its text from the device's report, after `call`, the name of
  * the public function. DART_TIMEOUT is not sticky. Returns status. */
 dart_status stream_take_failure(dart_stream *stream, dart_status status, const char *call);
+/* dart_stream_submit_times, behind and before what `order` says; NULL: nothing. */
+dart_status stream_submit(dart_stream *stream, uint32_t times, const backend_order *order);
 /* Records the launch. Sets launch->barrier if it depends on a launch since the last barrier, or if one of both keeps the device busy by
  * itself: side by side such launches take the caches from one another, and the steps of training took half as long again. */
 void stream_launch(dart_stream *stream, backend_launch *launch, const char *call);

@@ -8,6 +8,7 @@ struct dart_vulkan_adopt_args;
 struct dart_vulkan_buffer;
 struct dart_vulkan_submit_args;
 struct VkCommandBuffer_T;
+struct VkSemaphore_T;
 
 DART_API dart_status dart_vulkan_query(const struct dart_vulkan_query_args *args, struct dart_vulkan_needs **needs);
 DART_API void dart_vulkan_needs_destroy(struct dart_vulkan_needs **needs);
@@ -16,6 +17,7 @@ DART_API dart_status dart_device_adopt(dart_context *context, const struct dart_
 DART_API dart_status dart_vulkan_wrap(dart_device *device, const struct dart_vulkan_buffer *range, dart_buffer **buffer);
 DART_API dart_status dart_vulkan_buffer_of(const dart_buffer *buffer, struct dart_vulkan_buffer *range);
 DART_API dart_status dart_vulkan_submit(dart_stream *stream, const struct dart_vulkan_submit_args *args);
+DART_API dart_status dart_vulkan_semaphore_of(const dart_semaphore *semaphore, struct VkSemaphore_T **handle);
 DART_API dart_status dart_vulkan_record(dart_stream *stream, struct VkCommandBuffer_T *commands);
 
 dart_status dart_vulkan_query(const struct dart_vulkan_query_args *args, struct dart_vulkan_needs **needs)
@@ -43,6 +45,11 @@ dart_status dart_vulkan_buffer_of(const dart_buffer *buffer, struct dart_vulkan_
 dart_status dart_vulkan_submit(dart_stream *stream, const struct dart_vulkan_submit_args *args)
 {
     (void)stream, (void)args;
+    return DART_UNSUPPORTED;
+}
+dart_status dart_vulkan_semaphore_of(const dart_semaphore *semaphore, struct VkSemaphore_T **handle)
+{
+    (void)semaphore, (void)handle;
     return DART_UNSUPPORTED;
 }
 dart_status dart_vulkan_record(dart_stream *stream, struct VkCommandBuffer_T *commands)

@@ -9,6 +9,7 @@ set(VULKAN_SOURCES
     src/vulkan/vk_open.c
     src/vulkan/vk_pipeline.c
     src/vulkan/vk_quirks.c
+    src/vulkan/vk_semaphore.c
     src/vulkan/vk_stream.c
     src/vulkan/vk_transfer.c
     src/vulkan/vk_volk.c)

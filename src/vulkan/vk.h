@@ -7,6 +7,7 @@
  * vk_memory.c        buffers in blocks of device memory
  * vk_transfer.c      host access to buffers
  * vk_pipeline.c      layouts and pipelines
+ * vk_semaphore.c     semaphores by file descriptor
  * vk_stream.c        recording, submission, waiting, times
  * vk_open.c          a device with all of that, made and destroyed
  * vk_backend.c       the table of functions
@@ -44,6 +45,7 @@ typedef struct vk_instance_table {
     /* NULL where there is none: */
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR;
     PFN_vkGetPhysicalDeviceExternalBufferProperties vkGetPhysicalDeviceExternalBufferProperties;
+    PFN_vkGetPhysicalDeviceExternalSemaphoreProperties vkGetPhysicalDeviceExternalSemaphoreProperties;
     PFN_vkCreateDebugUtilsMessengerEXT vkCreateDebugUtilsMessengerEXT;
     PFN_vkDestroyDebugUtilsMessengerEXT vkDestroyDebugUtilsMessengerEXT;
 } vk_instance_table;
@@ -55,15 +57,20 @@ typedef struct vk_matrix {
 
 enum { VK_QUEUES = 2 };
 
+typedef struct vk_family {
+    uint32_t index;
+    uint32_t queues; /* of them that a device gets, at most VK_QUEUES */
+    uint32_t timestamp_bits;
+} vk_family;
+
 /* A physical device and what was found out about it. */
 typedef struct vk_adapter {
     VkPhysicalDevice handle;
     dart_device_info info;
     VkPhysicalDeviceMemoryProperties memory;
     uint64_t max_buffer_bytes;
-    uint32_t family; /* of the queues */
-    uint32_t queues; /* of them that a device gets, at most VK_QUEUES */
-    uint32_t timestamp_bits;
+    vk_family family;   /* of the queues */
+    vk_family separate; /* for compute without graphics; index UINT32_MAX: there is none */
     float timestamp_period; /* ns */
     uint32_t max_groups;    /* of one dispatch */
     bool require_full_subgroups;
@@ -76,7 +83,8 @@ typedef struct vk_adapter {
     bool portability_subset;
     const char *priority_extension; /* by which queues have global priorities; NULL: there is none */
     bool shares;   /* buffers by file descriptor */
-    bool timeline; /* of an adopted device: timeline semaphores are switched on */
+    bool shares_semaphores[2]; /* by file descriptor: timelines, binary ones */
+    bool timeline; /* timeline semaphores; of an adopted device: they are switched on */
     uint64_t offset_alignment; /* of storage buffers */
 } vk_adapter;
 
@@ -90,14 +98,14 @@ typedef struct vk_features {
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix;
     VkPhysicalDeviceCooperativeMatrix2FeaturesNV matrix2;
     VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16;
-    VkPhysicalDeviceTimelineSemaphoreFeatures timeline; /* a host's, unlinked otherwise */
+    VkPhysicalDeviceTimelineSemaphoreFeatures timeline;
 } vk_features;
 
 /* What a device is to be created with. */
 typedef struct vk_wanted {
     vk_features features;
     void *first; /* of the features, linked */
-    const char *extensions[8];
+    const char *extensions[10];
     uint32_t extensions_count, required_count;
 } vk_wanted;
 
@@ -123,9 +131,9 @@ void vk_instance_load_device(const vk_instance *instance, VkDevice device, struc
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter);
 /* What `capabilities` of the adapter need, the required extensions first. */
 void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted);
-/* A logical device with adapter->queues queues and what `capabilities` needs switched on. low_priority needs adapter->priority_extension. */
-VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, bool low_priority,
-                                VkDevice *device);
+/* A logical device with family->queues queues and what `capabilities` needs switched on. low_priority needs adapter->priority_extension. */
+VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, const vk_family *family,
+                                bool low_priority, VkDevice *device);
 /* fixed_subgroup: subgroups have info->subgroup lanes always. */
 void vk_quirks_apply(const VkPhysicalDeviceProperties *properties, VkDriverId driver, bool fixed_subgroup, dart_device_info *info);
 
@@ -144,6 +152,7 @@ struct vk_memory {
     uint8_t *mapped;       /* NULL: only through staging */
     uint64_t start;        /* in the buffer; above 0 for wrapped ones only */
     VkBufferUsageFlags usage;
+    VkMemoryPropertyFlags flags;
     bool wrapped;          /* the host's buffer, of no block */
     vk_memory *next;       /* in the block, by offset */
 };
@@ -158,7 +167,7 @@ struct vk_block {
     vk_block *next;
 };
 
-#define VK_MAX_SEMAPHORES 64u
+#define VK_MAX_FAMILIES 8u
 
 typedef enum vk_mutex {
     VK_MUTEX_QUEUE, /* of the first queue; the second one's follows */
@@ -197,8 +206,11 @@ typedef struct vk_device {
     void *lost_user;
     VkDevice handle;
     struct VolkDeviceTable vk;
+    vk_family family;
     VkQueue queues[VK_QUEUES]; /* the second for streams that run beside the others */
     uint32_t queues_count;     /* 1: there is no second */
+    uint32_t families[VK_MAX_FAMILIES]; /* that use its buffers, its own among them */
+    uint32_t families_count;
     base_mutex mutexes[VK_MUTEX_COUNT];
     uint32_t mutexes_count; /* that were made */
     atomic_bool lost;
@@ -219,9 +231,9 @@ void vk_device_destroy(void *device);
 /* DART_DEVICE_LOST once the device was lost, else DART_OK. */
 dart_status vk_device_check(vk_device *device);
 dart_status vk_device_lose(vk_device *device, const char *reason);
-/* beside: to the second queue, if there is one. extra: semaphores, or NULL. */
+/* beside: to the second queue, if there is one. order: of vk_semaphores, or NULL. */
 dart_status vk_device_submit(vk_device *device, bool beside, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
-                             const dart_vulkan_submit_args *extra);
+                             const backend_order *order);
 
 /* A failed result as a status with text, e.g. "vkAllocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY". */
 dart_status vk_report(base_report *report, VkResult result, const char *call);
@@ -264,6 +276,15 @@ dart_status vk_memory_write(void *device, void *memory, uint64_t offset, const v
 dart_status vk_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
 void vk_transfers_destroy(vk_device *device);
 
+/* ---- Semaphores ---- */
+
+typedef struct vk_semaphore {
+    VkSemaphore handle;
+} vk_semaphore;
+dart_status vk_semaphore_create(void *device, bool binary, int descriptor, void **semaphore);
+dart_status vk_semaphore_export(void *device, void *semaphore, int *descriptor);
+void vk_semaphore_destroy(void *device, void *semaphore);
+
 /* ---- Pipelines ---- */
 
 /* cache: bytes of an earlier vk_cache_read, or NULL. */
@@ -279,11 +300,9 @@ dart_status vk_stream_create(void *device, bool beside, void **stream);
 void vk_stream_destroy(void *device, void *stream);
 dart_status vk_stream_begin(void *device, void *stream);
 dart_status vk_stream_launch(void *device, void *stream, const backend_launch *launch);
-dart_status vk_stream_submit(void *device, void *stream, uint32_t times);
+dart_status vk_stream_submit(void *device, void *stream, uint32_t times, const backend_order *order);
 /* For the next vk_stream_begin: where launches go. NULL: the stream's own command buffer. */
 void vk_stream_target(void *stream, VkCommandBuffer commands);
-/* For submissions from now on. NULL: none. */
-void vk_stream_semaphores(void *stream, const dart_vulkan_submit_args *semaphores);
 dart_status vk_stream_wait(void *device, void *stream, uint64_t timeout_ns);
 dart_status vk_stream_elapsed(void *device, void *stream, uint64_t *ns);
 dart_status vk_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *count);

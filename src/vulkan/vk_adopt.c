@@ -22,13 +22,16 @@ static vk_instance *borrow(VkInstance handle, VkPhysicalDevice physical, PFN_vkG
     instance->log = log;
     instance->adopted = adopted;
     *status = DART_INVALID_ARGUMENT;
-#define LOAD(name) \
-    instance->vk.name = (PFN_##name)get(handle, #name); \
+#define LOAD(name) instance->vk.name = (PFN_##name)get(handle, #name);
+#define NEED(name) \
+    LOAD(name) \
     if (instance->vk.name == NULL) goto fail;
-    VK_INSTANCE_FUNCTIONS(LOAD)
+    VK_INSTANCE_FUNCTIONS(NEED)
+    LOAD(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+    LOAD(vkGetPhysicalDeviceExternalBufferProperties)
+    LOAD(vkGetPhysicalDeviceExternalSemaphoreProperties)
+#undef NEED
 #undef LOAD
-    instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR =
-        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)get(handle, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
     vk_capabilities_probe(instance, physical, adapters);
     instance->adapters = adapters;
     instance->adapters_count = 1;
@@ -63,20 +66,16 @@ dart_status dart_vulkan_query(const dart_vulkan_query_args *args, dart_vulkan_ne
     }
     const vk_adapter *adapter = &instance->adapters[0];
     vk_capabilities_wanted(adapter, adapter->info.capabilities, &block->wanted);
-    /* Every device of Vulkan 1.2 has timeline semaphores. */
-    VkPhysicalDeviceTimelineSemaphoreFeatures *timeline = &block->wanted.features.timeline;
-    timeline->sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES;
-    timeline->pNext = block->wanted.first;
-    timeline->timelineSemaphore = VK_TRUE;
     block->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-    block->features.pNext = timeline;
+    block->features.pNext = block->wanted.first;
     block->needs.usable = adapter->info.usable;
     memcpy(block->needs.why_not, adapter->info.why_not, sizeof(block->needs.why_not));
     block->needs.extensions = block->wanted.extensions;
     block->needs.extensions_count = block->wanted.extensions_count;
     block->needs.required_count = block->wanted.required_count;
     block->needs.features = &block->features;
-    block->needs.queue_family = adapter->family;
+    block->needs.queue_family = adapter->family.index;
+    block->needs.separate_family = adapter->separate.index;
     vk_instance_destroy(instance);
     *needs = &block->needs;
     return DART_OK;
@@ -101,6 +100,8 @@ dart_status dart_device_adopt(dart_context *context, const dart_vulkan_adopt_arg
             "dart_device_adopt: needs instance, physical_device, device and get_instance_proc_addr");
     REQUIRE(report, args->extensions != NULL || args->extensions_count == 0, "dart_device_adopt: no names of extensions");
     REQUIRE(report, (args->lock_queue == NULL) == (args->unlock_queue == NULL), "dart_device_adopt: lock_queue and unlock_queue go together");
+    REQUIRE(report, (args->families != NULL || args->families_count == 0) && args->families_count < VK_MAX_FAMILIES,
+            "dart_device_adopt: at most %u queue families beside dartlm's", VK_MAX_FAMILIES - 1);
     dart_status status;
     vk_instance *instance = borrow(args->instance, args->physical_device, args->get_instance_proc_addr, args->api_version, args,
                                    report->log, &status);
@@ -131,6 +132,9 @@ dart_status dart_vulkan_wrap(dart_device *device, const dart_vulkan_buffer *rang
     REQUIRE(report, range->bytes > 0 && range->bytes % 4 == 0 && range->offset % alignment == 0,
             "dart_vulkan_wrap: %llu bytes at %llu; bytes must be a multiple of 4, the offset of %llu", (unsigned long long)range->bytes,
             (unsigned long long)range->offset, (unsigned long long)alignment);
+    const VkMemoryPropertyFlags coherent = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    REQUIRE(report, range->mapped == NULL || (range->memory & coherent) == coherent,
+            "dart_vulkan_wrap: mapped needs memory that is HOST_VISIBLE and HOST_COHERENT; leave it NULL for other memory");
     dart_status status = device_fault(device);
     if (status == DART_OK) status = vk_device_check(d);
     if (status != DART_OK) return status;
@@ -149,6 +153,8 @@ dart_status dart_vulkan_wrap(dart_device *device, const dart_vulkan_buffer *rang
     memory->start = range->offset;
     memory->bytes = range->bytes;
     memory->usage = range->usage;
+    memory->flags = range->memory;
+    memory->mapped = range->mapped;
     memory->wrapped = true;
     made->device = device;
     made->memory = memory;
@@ -163,17 +169,22 @@ dart_status dart_vulkan_buffer_of(const dart_buffer *buffer, dart_vulkan_buffer 
     if (buffer == NULL || range == NULL) return DART_INVALID_ARGUMENT;
     if (!is_vulkan(buffer->device)) return base_fail(&buffer->device->report, DART_UNSUPPORTED, "dart_vulkan_buffer_of: not a Vulkan device");
     const vk_memory *memory = buffer->memory;
-    *range = (dart_vulkan_buffer){.buffer = memory->buffer, .offset = memory->start, .bytes = buffer->bytes, .usage = memory->usage};
+    *range = (dart_vulkan_buffer){.buffer = memory->buffer, .offset = memory->start, .bytes = buffer->bytes, .usage = memory->usage,
+                                  .memory = memory->flags, .mapped = memory->mapped};
     return DART_OK;
 }
 
 /* ---- Streams ---- */
 
-static bool has_values(const dart_vulkan_semaphore *list, uint32_t count)
+/* As the backend takes them. False: a value, but the device has no timelines. */
+static bool translate(const vk_device *device, const dart_vulkan_semaphore *list, uint32_t count, vk_semaphore *handles, backend_signal *to)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (list[i].value != 0) return true;
-    return false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (list[i].value != 0 && !device->adapter->timeline) return false;
+        handles[i].handle = list[i].semaphore;
+        to[i] = (backend_signal){&handles[i], list[i].value};
+    }
+    return true;
 }
 
 dart_status dart_vulkan_submit(dart_stream *stream, const dart_vulkan_submit_args *args)
@@ -182,15 +193,24 @@ dart_status dart_vulkan_submit(dart_stream *stream, const dart_vulkan_submit_arg
     if (!is_vulkan(stream->device)) return base_fail(&stream->report, DART_UNSUPPORTED, "dart_vulkan_submit: not a Vulkan device");
     REQUIRE(&stream->report, args != NULL && (args->waits != NULL || args->waits_count == 0) && (args->signals != NULL || args->signals_count == 0),
             "dart_vulkan_submit: no semaphores");
-    REQUIRE(&stream->report, args->waits_count <= VK_MAX_SEMAPHORES && args->signals_count <= VK_MAX_SEMAPHORES && !stream->options.warm,
-            "dart_vulkan_submit: at most %u semaphores each, and no stream with options.warm", VK_MAX_SEMAPHORES);
+    REQUIRE(&stream->report, args->waits_count <= BACKEND_MAX_SIGNALS && args->signals_count <= BACKEND_MAX_SIGNALS && !stream->options.warm,
+            "dart_vulkan_submit: at most %u semaphores each, and no stream with options.warm", BACKEND_MAX_SIGNALS);
     const vk_device *device = stream->device->handle;
-    if (!device->adapter->timeline && (has_values(args->waits, args->waits_count) || has_values(args->signals, args->signals_count)))
+    vk_semaphore handles[2][BACKEND_MAX_SIGNALS];
+    backend_signal waits[BACKEND_MAX_SIGNALS], signals[BACKEND_MAX_SIGNALS];
+    if (!translate(device, args->waits, args->waits_count, handles[0], waits) ||
+        !translate(device, args->signals, args->signals_count, handles[1], signals))
         return base_fail(&stream->report, DART_UNSUPPORTED, "dart_vulkan_submit: timelineSemaphore is not switched on");
-    vk_stream_semaphores(stream->handle, args);
-    const dart_status status = dart_stream_submit(stream);
-    vk_stream_semaphores(stream->handle, NULL);
-    return status;
+    return stream_submit(stream, 1, &(backend_order){waits, signals, args->waits_count, args->signals_count});
+}
+
+dart_status dart_vulkan_semaphore_of(const dart_semaphore *semaphore, VkSemaphore *handle)
+{
+    if (semaphore == NULL || handle == NULL) return DART_INVALID_ARGUMENT;
+    if (!is_vulkan(semaphore->device))
+        return base_fail(&semaphore->device->report, DART_UNSUPPORTED, "dart_vulkan_semaphore_of: not a Vulkan device");
+    *handle = ((const vk_semaphore *)semaphore->handle)->handle;
+    return DART_OK;
 }
 
 dart_status dart_vulkan_record(dart_stream *stream, VkCommandBuffer commands)

@@ -23,6 +23,8 @@
 /* Workgroups of kernels with subgroup operations are multiples of the one, and have shared memory for subgroups of the other. */
 #define SUBGROUP_MULTIPLE 64u
 #define SUBGROUP_LEAST 4u
+/* More than any driver has: those beyond are not looked at. */
+#define MOST_FAMILIES 64u
 
 static dart_device_type device_type(VkPhysicalDeviceType type)
 {
@@ -40,7 +42,7 @@ typedef struct extension_set {
     bool portability_subset;
     bool matrix, matrix2, bfloat16;
     bool priority_khr, priority_ext;
-    bool memory_fd;
+    bool memory_fd, semaphore_fd;
     bool multiprocessors_nv, multiprocessors_amd; /* the driver tells how many there are */
 } extension_set;
 
@@ -67,6 +69,7 @@ static extension_set find_extensions(const vk_instance *instance, VkPhysicalDevi
             if (strcmp(name, VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME) == 0) set.priority_khr = true;
             if (strcmp(name, VK_EXT_GLOBAL_PRIORITY_EXTENSION_NAME) == 0) set.priority_ext = true;
             if (strcmp(name, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) == 0) set.memory_fd = true;
+            if (strcmp(name, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME) == 0) set.semaphore_fd = true;
             if (strcmp(name, "VK_KHR_portability_subset") == 0) set.portability_subset = true;
             if (strcmp(name, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) == 0) set.matrix = true;
             if (strcmp(name, VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME) == 0) set.matrix2 = true;
@@ -84,6 +87,7 @@ static void keep_enabled_extensions(const dart_vulkan_adopt_args *host, extensio
 {
     set->size_control = set->size_control && is_enabled(host, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
     set->memory_fd = set->memory_fd && is_enabled(host, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
+    set->semaphore_fd = set->semaphore_fd && is_enabled(host, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME);
     set->matrix = set->matrix && is_enabled(host, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
     set->matrix2 = set->matrix2 && is_enabled(host, VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME);
     set->bfloat16 = set->bfloat16 && is_enabled(host, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME);
@@ -128,7 +132,7 @@ static void read_host_features(const void *chain, vk_features *on)
     }
 }
 
-static void keep_enabled_features(const dart_vulkan_adopt_args *host, vk_features *has, vk_adapter *adapter)
+static void keep_enabled_features(const dart_vulkan_adopt_args *host, vk_features *has)
 {
     vk_features on;
     memset(&on, 0, sizeof(on));
@@ -147,36 +151,30 @@ static void keep_enabled_features(const dart_vulkan_adopt_args *host, vk_feature
     KEEP(matrix2.cooperativeMatrixPerElementOperations);
     KEEP(bfloat16.shaderBFloat16Type);
     KEEP(bfloat16.shaderBFloat16CooperativeMatrix);
+    KEEP(timeline.timelineSemaphore);
 #undef KEEP
-    adapter->timeline = on.timeline.timelineSemaphore;
 }
 
-/* A family of its own for compute, where a discrete device has one, runs beside the display's work. */
+/* A family of its own for compute, where a discrete device has one, runs beside the display's work. Of an adopted device: the host's. */
 static bool find_family(const vk_instance *instance, vk_adapter *adapter)
 {
-    uint32_t count = 0;
-    instance->vk.vkGetPhysicalDeviceQueueFamilyProperties(adapter->handle, &count, NULL);
-    if (count == 0) return false;
-    VkQueueFamilyProperties *families = calloc(count, sizeof(*families));
-    if (families == NULL) return false;
+    VkQueueFamilyProperties families[MOST_FAMILIES];
+    uint32_t count = MOST_FAMILIES;
     instance->vk.vkGetPhysicalDeviceQueueFamilyProperties(adapter->handle, &count, families);
-    bool found = false;
-    bool found_alone = false;
     for (uint32_t i = 0; i < count; i++) {
         if (instance->adopted != NULL && i != instance->adopted->queue_family) continue;
         if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0 || families[i].queueCount == 0) continue;
-        const bool alone = adapter->info.type == DART_DEVICE_DISCRETE &&
-                           (families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT) == 0;
-        if (found && (found_alone || !alone)) continue;
-        found = true;
-        found_alone = alone;
-        adapter->family = i;
-        adapter->queues = families[i].queueCount < VK_QUEUES ? families[i].queueCount : VK_QUEUES;
-        adapter->info.runs_beside = adapter->queues > 1 && instance->adopted == NULL;
-        adapter->timestamp_bits = families[i].timestampValidBits;
+        const bool separate = (families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT) == 0;
+        const uint32_t queues = families[i].queueCount < VK_QUEUES ? families[i].queueCount : VK_QUEUES;
+        const vk_family family = {i, queues, families[i].timestampValidBits};
+        if (separate && adapter->separate.index == UINT32_MAX) adapter->separate = family;
+        if (adapter->family.index == UINT32_MAX) adapter->family = family;
     }
-    free(families);
-    return found;
+    if (adapter->separate.index != UINT32_MAX && adapter->info.type == DART_DEVICE_DISCRETE) adapter->family = adapter->separate;
+    adapter->info.separate_queue = adapter->family.index == adapter->separate.index && adapter->family.index != UINT32_MAX;
+    adapter->info.runs_beside = instance->adopted == NULL && adapter->family.index != UINT32_MAX && adapter->family.queues > 1 &&
+                                (adapter->separate.index == UINT32_MAX || adapter->separate.queues > 1);
+    return adapter->family.index != UINT32_MAX;
 }
 
 static uint32_t float_controls(const VkPhysicalDeviceFloatControlsProperties *has)
@@ -234,6 +232,7 @@ static void *link_features(vk_features *chain, const extension_set *extensions, 
     LINK(storage16, 16BIT_STORAGE_FEATURES)
     LINK(float16, SHADER_FLOAT16_INT8_FEATURES)
     LINK(memory_model, VULKAN_MEMORY_MODEL_FEATURES)
+    LINK(timeline, TIMELINE_SEMAPHORE_FEATURES)
     if (size_control) { LINK(sizes, SUBGROUP_SIZE_CONTROL_FEATURES) }
     if (core_1_3) { LINK(maintenance4, MAINTENANCE_4_FEATURES) }
     if (extensions->matrix) { LINK(matrix, COOPERATIVE_MATRIX_FEATURES_KHR) }
@@ -311,10 +310,24 @@ static bool shares_buffers(const vk_instance *instance, VkPhysicalDevice handle)
     return (flags & both) == both && (flags & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT) == 0;
 }
 
+static bool shares_semaphores(const vk_instance *instance, VkPhysicalDevice handle, VkSemaphoreType type)
+{
+    const VkExternalSemaphoreFeatureFlags both = VK_EXTERNAL_SEMAPHORE_FEATURE_EXPORTABLE_BIT | VK_EXTERNAL_SEMAPHORE_FEATURE_IMPORTABLE_BIT;
+    const VkSemaphoreTypeCreateInfo of = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO, .semaphoreType = type};
+    const VkPhysicalDeviceExternalSemaphoreInfo info = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_SEMAPHORE_INFO,
+                                                        .pNext = type == VK_SEMAPHORE_TYPE_TIMELINE ? &of : NULL,
+                                                        .handleType = VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkExternalSemaphoreProperties can = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_SEMAPHORE_PROPERTIES};
+    if (instance->vk.vkGetPhysicalDeviceExternalSemaphoreProperties == NULL) return false;
+    instance->vk.vkGetPhysicalDeviceExternalSemaphoreProperties(handle, &info, &can);
+    return (can.externalSemaphoreFeatures & both) == both;
+}
+
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter)
 {
     dart_device_info *info = &adapter->info;
     adapter->handle = handle;
+    adapter->family.index = adapter->separate.index = UINT32_MAX;
     VkPhysicalDeviceProperties base;
     instance->vk.vkGetPhysicalDeviceProperties(handle, &base);
     info->backend = DART_BACKEND_VULKAN;
@@ -369,7 +382,11 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
                                           .pNext = link_features(&has, &extensions, size_control, core_size_control)};
     instance->vk.vkGetPhysicalDeviceFeatures2(handle, &features);
-    if (instance->adopted != NULL) keep_enabled_features(instance->adopted, &has, adapter);
+    if (instance->adopted != NULL) keep_enabled_features(instance->adopted, &has);
+    adapter->timeline = has.timeline.timelineSemaphore;
+    adapter->shares_semaphores[false] =
+        extensions.semaphore_fd && adapter->timeline && shares_semaphores(instance, handle, VK_SEMAPHORE_TYPE_TIMELINE);
+    adapter->shares_semaphores[true] = extensions.semaphore_fd && shares_semaphores(instance, handle, VK_SEMAPHORE_TYPE_BINARY);
 
     if (driver.driverName[0] != '\0') {
         snprintf(info->driver, sizeof(info->driver), "%.200s%s%.50s", driver.driverName,
@@ -474,6 +491,7 @@ void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk
     on->memory_model.vulkanMemoryModel = matrix;
     /* The atomics of kernels without 16-bit storage have device scope. */
     on->memory_model.vulkanMemoryModelDeviceScope = matrix;
+    on->timeline.timelineSemaphore = adapter->timeline;
     on->sizes.subgroupSizeControl = on->sizes.computeFullSubgroups = VK_TRUE;
     on->maintenance4.maintenance4 = VK_TRUE;
     on->matrix.cooperativeMatrix = VK_TRUE;
@@ -489,24 +507,26 @@ void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk
     if (matrix) extensions[count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
     if (matrix2) extensions[count++] = VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME;
     if (bfloat16) extensions[count++] = VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME;
+    if (adapter->shares) extensions[count++] = VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME;
+    if (adapter->shares_semaphores[false] || adapter->shares_semaphores[true])
+        extensions[count++] = VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME;
     wanted->extensions_count = count;
 }
 
-VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, bool low_priority,
-                                VkDevice *device)
+VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, const vk_family *family,
+                                bool low_priority, VkDevice *device)
 {
     const VkDeviceQueueGlobalPriorityCreateInfoKHR low = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR,
                                                           .globalPriority = VK_QUEUE_GLOBAL_PRIORITY_LOW_KHR};
     const float priorities[VK_QUEUES] = {1.0f, 1.0f};
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                            .pNext = low_priority ? &low : NULL,
-                                           .queueFamilyIndex = adapter->family,
-                                           .queueCount = adapter->queues,
+                                           .queueFamilyIndex = family->index,
+                                           .queueCount = family->queues,
                                            .pQueuePriorities = priorities};
     vk_wanted wanted;
     vk_capabilities_wanted(adapter, capabilities, &wanted);
     if (low_priority) wanted.extensions[wanted.extensions_count++] = adapter->priority_extension;
-    if (adapter->shares) wanted.extensions[wanted.extensions_count++] = VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME;
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                      .pNext = wanted.first,
                                      .queueCreateInfoCount = 1,

@@ -77,27 +77,27 @@ dart_status vk_device_check(vk_device *device)
 }
 
 dart_status vk_device_submit(vk_device *device, bool beside, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
-                             const dart_vulkan_submit_args *extra)
+                             const backend_order *order)
 {
-    VkSemaphore waits[VK_MAX_SEMAPHORES], signals[VK_MAX_SEMAPHORES];
-    uint64_t wait_values[VK_MAX_SEMAPHORES], signal_values[VK_MAX_SEMAPHORES];
-    VkPipelineStageFlags stages[VK_MAX_SEMAPHORES];
+    VkSemaphore waits[BACKEND_MAX_SIGNALS], signals[BACKEND_MAX_SIGNALS];
+    uint64_t wait_values[BACKEND_MAX_SIGNALS], signal_values[BACKEND_MAX_SIGNALS];
+    VkPipelineStageFlags stages[BACKEND_MAX_SIGNALS];
     VkTimelineSemaphoreSubmitInfo values = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
                                             .pWaitSemaphoreValues = wait_values,
                                             .pSignalSemaphoreValues = signal_values};
     VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = count, .pCommandBuffers = commands};
-    if (extra != NULL) {
-        for (uint32_t i = 0; i < extra->waits_count; i++) {
-            waits[i] = extra->waits[i].semaphore;
-            wait_values[i] = extra->waits[i].value;
+    if (order != NULL) {
+        for (uint32_t i = 0; i < order->waits_count; i++) {
+            waits[i] = ((const vk_semaphore *)order->waits[i].semaphore)->handle;
+            wait_values[i] = order->waits[i].value;
             stages[i] = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
         }
-        for (uint32_t i = 0; i < extra->signals_count; i++) {
-            signals[i] = extra->signals[i].semaphore;
-            signal_values[i] = extra->signals[i].value;
+        for (uint32_t i = 0; i < order->signals_count; i++) {
+            signals[i] = ((const vk_semaphore *)order->signals[i].semaphore)->handle;
+            signal_values[i] = order->signals[i].value;
         }
-        info.waitSemaphoreCount = values.waitSemaphoreValueCount = extra->waits_count;
-        info.signalSemaphoreCount = values.signalSemaphoreValueCount = extra->signals_count;
+        info.waitSemaphoreCount = values.waitSemaphoreValueCount = order->waits_count;
+        info.signalSemaphoreCount = values.signalSemaphoreValueCount = order->signals_count;
         info.pWaitSemaphores = waits;
         info.pWaitDstStageMask = stages;
         info.pSignalSemaphores = signals;

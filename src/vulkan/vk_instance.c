@@ -122,11 +122,14 @@ static VkResult create_handle(vk_instance *instance, bool validation)
     VK_INSTANCE_FUNCTIONS(VK_LOAD)
     VK_LOAD(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
     VK_LOAD(vkGetPhysicalDeviceExternalBufferProperties)
+    VK_LOAD(vkGetPhysicalDeviceExternalSemaphoreProperties)
     if (messages) {
         VK_LOAD(vkCreateDebugUtilsMessengerEXT)
         VK_LOAD(vkDestroyDebugUtilsMessengerEXT)
         messenger.pNext = NULL;
-        return instance->vk.vkCreateDebugUtilsMessengerEXT(instance->handle, &messenger, NULL, &instance->messenger);
+        const VkResult made = instance->vk.vkCreateDebugUtilsMessengerEXT(instance->handle, &messenger, NULL, &instance->messenger);
+        if (made != VK_SUCCESS) instance->messenger = VK_NULL_HANDLE; /* garbage */
+        return made;
     }
 #undef VK_LOAD
     return VK_SUCCESS;

@@ -81,11 +81,12 @@ static bool find_gap(vk_block *block, uint64_t bytes, uint64_t alignment, uint64
     }
 }
 
-static void place(vk_memory *memory, vk_block *block, uint64_t offset, vk_memory **link)
+static void place(const vk_device *device, vk_memory *memory, vk_block *block, uint64_t offset, vk_memory **link)
 {
     memory->block = block;
     memory->offset = offset;
     memory->mapped = block->mapped != NULL ? block->mapped + offset : NULL;
+    memory->flags = device->adapter->memory.memoryTypes[block->type].propertyFlags;
     memory->next = *link;
     *link = memory;
 }
@@ -145,7 +146,7 @@ static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs,
         if (type == UINT32_MAX) continue;
         for (vk_block *block = device->blocks; block != NULL && shares; block = block->next) {
             if (block->type != type || !find_gap(block, needs->size, alignment, &offset, &link)) continue;
-            place(memory, block, offset, link);
+            place(device, memory, block, offset, link);
             return VK_SUCCESS;
         }
         const uint32_t heap = device->adapter->memory.memoryTypes[type].heapIndex;
@@ -155,7 +156,7 @@ static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs,
         if (block == NULL && result != VK_ERROR_DEVICE_LOST)
             result = block_create(device, needs->size, type, NULL, &block, call);
         if (block != NULL) {
-            place(memory, block, 0, &block->first);
+            place(device, memory, block, 0, &block->first);
             return VK_SUCCESS;
         }
         if (result == VK_ERROR_DEVICE_LOST) break;
@@ -183,7 +184,7 @@ static VkResult find_shared_place(vk_device *device, const VkMemoryRequirements 
     }
     const VkResult result =
         block_create(device, needs->size, type, how->descriptor < 0 ? (const void *)&out : (const void *)&in, &block, call);
-    if (result == VK_SUCCESS) place(memory, block, 0, &block->first);
+    if (result == VK_SUCCESS) place(device, memory, block, 0, &block->first);
     else if (strcmp(*call, "vkAllocateMemory") == 0) file_close_descriptor(copy);
     return result;
 }
@@ -207,7 +208,9 @@ static dart_status create(vk_device *device, uint64_t bytes, const sharing *how,
                                      .pNext = how != NULL ? &external : NULL,
                                      .size = memory->bytes,
                                      .usage = VK_BUFFER_USAGE,
-                                     .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
+                                     .sharingMode = device->families_count > 1 ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
+                                     .queueFamilyIndexCount = device->families_count > 1 ? device->families_count : 0,
+                                     .pQueueFamilyIndices = device->families};
     VK_MAKE(device, vkCreateBuffer, memory->buffer, (device->handle, &info, NULL, &memory->buffer));
     VkMemoryRequirements needs;
     device->vk.vkGetBufferMemoryRequirements(device->handle, memory->buffer, &needs);

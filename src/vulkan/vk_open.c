@@ -13,11 +13,18 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
     if (options->low_priority && (instance->adopted != NULL || adapter->priority_extension == NULL))
         return base_fail(report, DART_UNSUPPORTED, "low_priority: %s", instance->adopted != NULL ? "the host has made the queue"
                                                                                                  : "the driver knows no global priorities of queues");
+    const vk_family family = options->separate_queue ? adapter->separate : adapter->family;
+    if (family.index == UINT32_MAX || (options->separate_queue && instance->adopted != NULL && family.index != adapter->family.index))
+        return base_fail(report, DART_UNSUPPORTED, "separate_queue: %s",
+                         instance->adopted != NULL ? "the host's queue is of a family with graphics"
+                                                   : "the device has no queues for compute without graphics");
     vk_device *device = calloc(1, sizeof(*device));
     if (device == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "Vulkan device");
     device->instance = instance;
     device->adapter = adapter;
     device->report = report;
+    device->family = family;
+    device->families[device->families_count++] = family.index;
     device->profiled = options->profile != NULL;
     device->capabilities = capabilities & (adapter->info.capabilities | DART_CAP_SPEED);
     atomic_init(&device->lost, false);
@@ -37,18 +44,20 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
         device->lost_callback = host->lost;
         device->lost_user = host->lost_user;
         device->handle = host->device;
+        for (uint32_t i = 0; i < host->families_count; i++)
+            if (host->families[i] != family.index) device->families[device->families_count++] = host->families[i];
     }
     const VkResult result =
-        host != NULL ? VK_SUCCESS : vk_capabilities_enable(instance, adapter, device->capabilities, options->low_priority,
-                                                            &device->handle);
+        host != NULL ? VK_SUCCESS : vk_capabilities_enable(instance, adapter, device->capabilities, &family,
+                                                            options->low_priority, &device->handle);
     if (result != VK_SUCCESS) {
         device->handle = VK_NULL_HANDLE;
         TRY(vk_report(report, result, "vkCreateDevice"));
     }
     vk_instance_load_device(instance, device->handle, &device->vk);
-    device->queues_count = host != NULL ? 1 : adapter->queues;
+    device->queues_count = host != NULL ? 1 : family.queues;
     for (uint32_t i = 0; i < device->queues_count; i++)
-        device->vk.vkGetDeviceQueue(device->handle, adapter->family, host != NULL ? host->queue_index : i, &device->queues[i]);
+        device->vk.vkGetDeviceQueue(device->handle, family.index, host != NULL ? host->queue_index : i, &device->queues[i]);
     TRY(vk_pipelines_create(device, options->cache, options->cache_bytes));
     *out = device;
     return DART_OK;

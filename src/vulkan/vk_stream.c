@@ -39,7 +39,6 @@ typedef struct vk_stream {
     VkCommandPool pool, frame_pool;
     VkCommandBuffer commands;       /* the recording; may stand in one submission several times */
     VkCommandBuffer target, next_target; /* where launches go now and after the next begin; NULL: the next go to `commands` */
-    const dart_vulkan_submit_args *semaphores;
     VkCommandBuffer opening, ending; /* around it: time stamps, and what the host reads */
     VkCommandBuffer *submission;    /* opening, recordings, ending */
     uint32_t submission_room;
@@ -70,7 +69,7 @@ static dart_status record_frame(vk_device *device, vk_stream *stream)
 {
     dart_status status = DART_OK;
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                          .queueFamilyIndex = device->adapter->family};
+                                          .queueFamilyIndex = device->family.index};
     VK_MAKE(device, vkCreateCommandPool, stream->frame_pool, (device->handle, &pool, NULL, &stream->frame_pool));
     VkCommandBuffer made[2];
     const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
@@ -106,7 +105,7 @@ dart_status vk_stream_create(void *self, bool beside, void **out)
     if (stream == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "Vulkan stream");
     stream->beside = beside;
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                          .queueFamilyIndex = device->adapter->family};
+                                          .queueFamilyIndex = device->family.index};
     VK_MAKE(device, vkCreateCommandPool, stream->pool, (device->handle, &pool, NULL, &stream->pool));
     const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                                   .commandPool = stream->pool,
@@ -115,7 +114,7 @@ dart_status vk_stream_create(void *self, bool beside, void **out)
     VK(device, vkAllocateCommandBuffers, (device->handle, &commands, &stream->commands));
     const VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
     VK_MAKE(device, vkCreateFence, stream->fence, (device->handle, &fence, NULL, &stream->fence));
-    if (device->adapter->timestamp_bits != 0) {
+    if (device->family.timestamp_bits != 0) {
         const VkQueryPoolCreateInfo times = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                              .queryType = VK_QUERY_TYPE_TIMESTAMP,
                                              .queryCount = queries_of(device)};
@@ -365,7 +364,7 @@ static dart_status gather(vk_device *device, vk_stream *stream, uint32_t times)
     return DART_OK;
 }
 
-dart_status vk_stream_submit(void *self, void *handle, uint32_t times)
+dart_status vk_stream_submit(void *self, void *handle, uint32_t times, const backend_order *order)
 {
     vk_device *device = self;
     vk_stream *stream = handle;
@@ -378,7 +377,7 @@ dart_status vk_stream_submit(void *self, void *handle, uint32_t times)
     TRY(gather(device, stream, times));
     VK(device, vkResetFences, (device->handle, 1, &stream->fence));
     stream->submitted_ns = base_now_ns();
-    TRY(vk_device_submit(device, stream->beside, stream->submission, times + 2, stream->fence, stream->semaphores));
+    TRY(vk_device_submit(device, stream->beside, stream->submission, times + 2, stream->fence, order));
     stream->in_flight = true;
 fail:
     return status;
@@ -388,12 +387,6 @@ void vk_stream_target(void *handle, VkCommandBuffer commands)
 {
     vk_stream *stream = handle;
     stream->next_target = commands;
-}
-
-void vk_stream_semaphores(void *handle, const dart_vulkan_submit_args *semaphores)
-{
-    vk_stream *stream = handle;
-    stream->semaphores = semaphores;
 }
 
 dart_status vk_stream_wait(void *self, void *handle, uint64_t timeout_ns)
@@ -413,7 +406,7 @@ dart_status vk_stream_wait(void *self, void *handle, uint64_t timeout_ns)
 
 static uint64_t ticks_ns(const vk_device *device, uint64_t from, uint64_t to)
 {
-    const uint32_t bits = device->adapter->timestamp_bits;
+    const uint32_t bits = device->family.timestamp_bits;
     const uint64_t ticks = (to - from) & (bits < 64 ? (UINT64_C(1) << bits) - 1 : UINT64_MAX);
     return (uint64_t)((double)ticks * (double)device->adapter->timestamp_period);
 }

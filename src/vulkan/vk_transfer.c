@@ -41,7 +41,7 @@ static dart_status transfer_create(vk_device *device, vk_transfer *transfer)
     VK(device, vkBindBufferMemory, (device->handle, transfer->buffer, transfer->memory, 0));
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                           .flags = VK_COMMAND_POOL_CREATE_TRANSIENT_BIT,
-                                          .queueFamilyIndex = device->adapter->family};
+                                          .queueFamilyIndex = device->family.index};
     VK_MAKE(device, vkCreateCommandPool, transfer->pool, (device->handle, &pool, NULL, &transfer->pool));
     const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                                   .commandPool = transfer->pool,
@@ -118,9 +118,10 @@ fail:
     return status;
 }
 
-static dart_status check_range(vk_device *device, const vk_memory *memory, uint64_t offset, uint64_t bytes, VkBufferUsageFlags usage)
+/* needed: usage for copies; 0: there are none. */
+static dart_status check_range(vk_device *device, const vk_memory *memory, uint64_t offset, uint64_t bytes, VkBufferUsageFlags needed)
 {
-    if ((memory->usage & usage) == 0)
+    if ((memory->usage & needed) != needed)
         return base_fail(device->report, DART_UNSUPPORTED, "the host made its buffer without the usage of copies that this needs");
     REQUIRE(device->report, offset <= memory->bytes && bytes <= memory->bytes - offset,
             "%llu bytes at %llu of a buffer of %llu", (unsigned long long)bytes, (unsigned long long)offset,
@@ -132,7 +133,7 @@ dart_status vk_memory_write(void *self, void *handle, uint64_t offset, const voi
 {
     vk_device *device = self;
     const vk_memory *memory = handle;
-    dart_status status = check_range(device, memory, offset, bytes, VK_BUFFER_USAGE_TRANSFER_DST_BIT);
+    dart_status status = check_range(device, memory, offset, bytes, memory->mapped != NULL ? 0 : VK_BUFFER_USAGE_TRANSFER_DST_BIT);
     if (status != DART_OK) return status;
     if (memory->mapped != NULL) {
         memcpy(memory->mapped + offset, data, (size_t)bytes);
@@ -155,10 +156,12 @@ dart_status vk_memory_read(void *self, void *handle, uint64_t offset, void *data
 {
     vk_device *device = self;
     const vk_memory *memory = handle;
-    dart_status status = check_range(device, memory, offset, bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT);
+    const bool fast = device->adapter->info.type != DART_DEVICE_DISCRETE || (memory->flags & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
+    const bool direct =
+        memory->mapped != NULL && (fast || bytes <= DIRECT_READ_BYTES || (memory->usage & VK_BUFFER_USAGE_TRANSFER_SRC_BIT) == 0);
+    dart_status status = check_range(device, memory, offset, bytes, direct ? 0 : VK_BUFFER_USAGE_TRANSFER_SRC_BIT);
     if (status != DART_OK) return status;
-    const bool near = device->adapter->info.type != DART_DEVICE_DISCRETE || bytes <= DIRECT_READ_BYTES;
-    if (memory->mapped != NULL && near) {
+    if (direct) {
         memcpy(data, memory->mapped + offset, (size_t)bytes);
         return DART_OK;
     }

@@ -1,13 +1,16 @@
+#define _POSIX_C_SOURCE 200809L
 #include "driver.h"
 
 #include "base/base.h"
+#include "base/file.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef enum kind { INSTANCE, DEVICE, QUEUE, COMMANDS, BUFFER, MEMORY, COMMAND_POOL, FENCE, QUERY_POOL, DESCRIPTOR_POOL, DESCRIPTOR_SET, SET_LAYOUT,
-                    PIPELINE_LAYOUT, PIPELINE_CACHE, SHADER_MODULE, PIPELINE, SEMAPHORE, GARBAGE, KINDS } kind;
+                    PIPELINE_LAYOUT, PIPELINE_CACHE, SHADER_MODULE, PIPELINE, SEMAPHORE, MESSENGER, GARBAGE, KINDS } kind;
 
 typedef struct object object;
 struct object {
@@ -19,6 +22,9 @@ struct object {
     object *next; /* of all */
 };
 
+void *(*driver_calloc)(size_t count, size_t size) = calloc;
+void (*driver_free)(void *memory) = free;
+
 static struct driver {
     base_mutex lock;
     driver_options options;
@@ -27,11 +33,12 @@ static struct driver {
     bool host;
     uint32_t alive[2];
     char misuse[128];
-    uint32_t priority;
+    uint32_t priority, family;
     bool shows_portability; /* the last instance asked for it */
     object *all; /* dead ones too, until nothing is alive */
 } drv = {.lock = BASE_MUTEX_STATIC};
 static object garbage = {.kind = GARBAGE}, queue = {.kind = QUEUE, .alive = true}, physical = {.alive = true}, commands_of_pools = {.kind = COMMANDS},
+              commands_of_host = {.kind = COMMANDS},
               sets_of_pools = {.kind = DESCRIPTOR_SET};
 
 void driver_set(const driver_options *options)
@@ -48,6 +55,7 @@ uint32_t driver_alive(bool of_host) { return drv.alive[of_host]; }
 const char *driver_misuse(void) { return drv.misuse[0] != '\0' ? drv.misuse : NULL; }
 
 uint32_t driver_priority(void) { return drv.priority; }
+uint32_t driver_family(void) { return drv.family; }
 
 static void misuse(const char *call, const char *what)
 {
@@ -67,7 +75,7 @@ static bool fails(const char *call)
 
 static object *make(kind of)
 {
-    object *made = calloc(1, sizeof *made);
+    object *made = driver_calloc(1, sizeof *made);
     if (made == NULL) abort();
     base_lock(&drv.lock);
     *made = (object){.kind = of, .host = drv.host, .alive = true, .next = drv.all};
@@ -87,18 +95,35 @@ static void destroy(void *handle, kind of, const char *call)
     else {
         o->alive = false;
         drv.alive[o->host]--;
-        free(o->data);
+        driver_free(o->data);
         o->data = NULL;
     }
     for (object *next; drv.alive[0] + drv.alive[1] == 0 && drv.all != NULL; drv.all = next) {
         next = drv.all->next;
-        free(drv.all);
+        driver_free(drv.all);
     }
     base_unlock(&drv.lock);
 }
 
 #define PORTABILITY_SUBSET "VK_KHR_portability_subset" /* its macro stands among the provisional ones */
-static const char *device_extension(void) { return drv.options.portability ? PORTABILITY_SUBSET : drv.options.extension; }
+enum { MOST_EXTENSIONS = 6 };
+static uint32_t device_extensions(const char *list[MOST_EXTENSIONS])
+{
+    uint32_t count = 0;
+    list[count++] = VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME;
+    list[count++] = VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME;
+    if (drv.options.portability) list[count++] = PORTABILITY_SUBSET;
+    if (drv.options.extension != NULL) list[count++] = drv.options.extension;
+    if (drv.options.matrices) list[count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
+    return count;
+}
+static bool has_extension(const char *name)
+{
+    const char *list[MOST_EXTENSIONS];
+    for (uint32_t i = device_extensions(list); i-- > 0;)
+        if (strcmp(list[i], name) == 0) return true;
+    return false;
+}
 
 #define FUNCTION(result, name, ...) static VKAPI_ATTR result VKAPI_CALL name(__VA_ARGS__)
 /* The name of a fake without its first letter is Vulkan's. */
@@ -147,6 +172,12 @@ FUNCTION(void, fvkDestroyInstance, VkInstance instance, const VkAllocationCallba
     (void)allocator;
     destroy((void *)instance, INSTANCE, "vkDestroyInstance");
 }
+MAKE(DebugUtilsMessengerEXT, MESSENGER, VkDebugUtilsMessengerCreateInfoEXT, VkInstance)
+FUNCTION(void, fvkDestroyDebugUtilsMessengerEXT, VkInstance instance, VkDebugUtilsMessengerEXT messenger, const VkAllocationCallbacks *allocator)
+{
+    (void)instance, (void)allocator;
+    destroy((void *)messenger, MESSENGER, "vkDestroyDebugUtilsMessengerEXT");
+}
 FUNCTION(void, fvkDestroyDevice, VkDevice device, const VkAllocationCallbacks *allocator)
 {
     (void)allocator;
@@ -157,10 +188,18 @@ FUNCTION(VkResult, fvkEnumerateInstanceVersion, uint32_t *version)
     *version = VK_API_VERSION_1_3;
     return VK_SUCCESS;
 }
+FUNCTION(VkResult, fvkEnumerateInstanceLayerProperties, uint32_t *count, VkLayerProperties *list)
+{
+    *count = drv.options.validation;
+    if (list != NULL && *count == 1) snprintf(list->layerName, sizeof list->layerName, "VK_LAYER_KHRONOS_validation");
+    return fails("vkEnumerateInstanceLayerProperties") ? drv.options.gives : VK_SUCCESS;
+}
 FUNCTION(VkResult, fvkEnumerateInstanceExtensionProperties, const char *layer, uint32_t *count, VkExtensionProperties *list)
 {
-    *count = drv.options.portability && layer == NULL;
-    if (list != NULL && *count == 1) snprintf(list->extensionName, sizeof list->extensionName, "%s", VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME);
+    *count = layer == NULL ? drv.options.portability : drv.options.validation;
+    if (list != NULL && *count == 1)
+        snprintf(list->extensionName, sizeof list->extensionName, "%s",
+                 layer == NULL ? VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME : VK_EXT_LAYER_SETTINGS_EXTENSION_NAME);
     return fails("vkEnumerateInstanceExtensionProperties") ? drv.options.gives : VK_SUCCESS;
 }
 FUNCTION(VkResult, fvkEnumeratePhysicalDevices, VkInstance instance, uint32_t *count, VkPhysicalDevice *list)
@@ -173,9 +212,10 @@ FUNCTION(VkResult, fvkEnumeratePhysicalDevices, VkInstance instance, uint32_t *c
 FUNCTION(VkResult, fvkEnumerateDeviceExtensionProperties, VkPhysicalDevice of, const char *layer, uint32_t *count, VkExtensionProperties *list)
 {
     (void)of, (void)layer;
-    const char *const extension = device_extension();
-    *count = extension != NULL;
-    if (list != NULL && *count == 1) snprintf(list->extensionName, sizeof list->extensionName, "%s", extension);
+    const char *names[MOST_EXTENSIONS];
+    const uint32_t found = device_extensions(names);
+    for (uint32_t i = 0; list != NULL && i < found && i < *count; i++) snprintf(list[i].extensionName, sizeof list[i].extensionName, "%s", names[i]);
+    *count = found;
     return fails("vkEnumerateDeviceExtensionProperties") ? drv.options.gives : VK_SUCCESS;
 }
 FUNCTION(void, fvkGetPhysicalDeviceProperties, VkPhysicalDevice of, VkPhysicalDeviceProperties *p)
@@ -209,9 +249,49 @@ FUNCTION(void, fvkGetPhysicalDeviceProperties2, VkPhysicalDevice of, VkPhysicalD
 FUNCTION(void, fvkGetPhysicalDeviceFeatures2, VkPhysicalDevice of, VkPhysicalDeviceFeatures2 *features)
 {
     (void)of;
-    for (VkBaseOutStructure *at = (VkBaseOutStructure *)features->pNext; at != NULL; at = at->pNext)
-        if (at->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES)
+    for (VkBaseOutStructure *at = (VkBaseOutStructure *)features->pNext; at != NULL; at = at->pNext) {
+        VkPhysicalDeviceVulkanMemoryModelFeatures *model = (VkPhysicalDeviceVulkanMemoryModelFeatures *)(void *)at;
+        switch ((int)at->sType) {
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES:
             ((VkPhysicalDevice16BitStorageFeatures *)(void *)at)->storageBuffer16BitAccess = VK_TRUE;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES:
+            ((VkPhysicalDeviceTimelineSemaphoreFeatures *)(void *)at)->timelineSemaphore = VK_TRUE;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES:
+            ((VkPhysicalDeviceShaderFloat16Int8Features *)(void *)at)->shaderFloat16 = drv.options.matrices;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES:
+            model->vulkanMemoryModel = model->vulkanMemoryModelDeviceScope = drv.options.matrices;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR:
+            ((VkPhysicalDeviceCooperativeMatrixFeaturesKHR *)(void *)at)->cooperativeMatrix = VK_TRUE;
+            break;
+        default: break;
+        }
+    }
+}
+FUNCTION(VkResult, fvkGetPhysicalDeviceCooperativeMatrixPropertiesKHR, VkPhysicalDevice of, uint32_t *count, VkCooperativeMatrixPropertiesKHR *list)
+{
+    (void)of;
+    *count = 1;
+    if (list != NULL)
+        *list = (VkCooperativeMatrixPropertiesKHR){.MSize = 16, .NSize = 16, .KSize = 16, .AType = VK_COMPONENT_TYPE_FLOAT16_KHR,
+                                                   .BType = VK_COMPONENT_TYPE_FLOAT16_KHR, .CType = VK_COMPONENT_TYPE_FLOAT32_KHR,
+                                                   .ResultType = VK_COMPONENT_TYPE_FLOAT32_KHR, .scope = VK_SCOPE_SUBGROUP_KHR};
+    return fails("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR") ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(void, fvkGetPhysicalDeviceExternalBufferProperties, VkPhysicalDevice of, const VkPhysicalDeviceExternalBufferInfo *info,
+         VkExternalBufferProperties *can)
+{
+    (void)of, (void)info;
+    can->externalMemoryProperties.externalMemoryFeatures = VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT | VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
+}
+FUNCTION(void, fvkGetPhysicalDeviceExternalSemaphoreProperties, VkPhysicalDevice of, const VkPhysicalDeviceExternalSemaphoreInfo *info,
+         VkExternalSemaphoreProperties *can)
+{
+    (void)of, (void)info;
+    can->externalSemaphoreFeatures = VK_EXTERNAL_SEMAPHORE_FEATURE_EXPORTABLE_BIT | VK_EXTERNAL_SEMAPHORE_FEATURE_IMPORTABLE_BIT;
 }
 FUNCTION(void, fvkGetPhysicalDeviceMemoryProperties, VkPhysicalDevice of, VkPhysicalDeviceMemoryProperties *p)
 {
@@ -226,9 +306,12 @@ FUNCTION(void, fvkGetPhysicalDeviceMemoryProperties, VkPhysicalDevice of, VkPhys
 FUNCTION(void, fvkGetPhysicalDeviceQueueFamilyProperties, VkPhysicalDevice of, uint32_t *count, VkQueueFamilyProperties *list)
 {
     (void)of;
-    *count = 1;
     const VkQueueFlags flags = drv.options.queues != 0 ? drv.options.queues : VK_QUEUE_COMPUTE_BIT;
-    if (list != NULL) list[0] = (VkQueueFamilyProperties){.queueFlags = flags, .queueCount = 2, .timestampValidBits = 64};
+    const uint32_t room = list != NULL ? *count : UINT32_MAX;
+    *count = drv.options.graphics_family != 0 ? 2 : 1;
+    if (list == NULL || room < *count) return;
+    list[0] = list[*count - 1] = (VkQueueFamilyProperties){.queueFlags = flags, .queueCount = 2, .timestampValidBits = 64};
+    if (drv.options.graphics_family != 0) list[drv.options.graphics_family - 1].queueFlags |= VK_QUEUE_GRAPHICS_BIT;
 }
 
 /* ---- Devices ---- */
@@ -239,11 +322,13 @@ FUNCTION(VkResult, fvkCreateDevice, VkPhysicalDevice of, const VkDeviceCreateInf
     const bool failed = fails("vkCreateDevice");
     *out = (VkDevice)(void *)(failed ? &garbage : make(DEVICE));
     drv.priority = 0;
-    const bool bare = info == NULL || info->enabledExtensionCount == 0;
-    if (drv.options.portability && !drv.host && bare) misuse("vkCreateDevice", "without " PORTABILITY_SUBSET);
-    for (uint32_t i = 0; info != NULL && i < info->enabledExtensionCount; i++)
-        if (device_extension() == NULL || strcmp(info->ppEnabledExtensionNames[i], device_extension()) != 0)
-            return VK_ERROR_EXTENSION_NOT_PRESENT;
+    bool part = false;
+    for (uint32_t i = 0; info != NULL && i < info->enabledExtensionCount; i++) {
+        if (!has_extension(info->ppEnabledExtensionNames[i])) misuse("vkCreateDevice", "an extension that there is not");
+        part = part || strcmp(info->ppEnabledExtensionNames[i], PORTABILITY_SUBSET) == 0;
+    }
+    if (drv.options.portability && !drv.host && !part) misuse("vkCreateDevice", "without " PORTABILITY_SUBSET);
+    drv.family = info != NULL ? info->pQueueCreateInfos[0].queueFamilyIndex : 0;
     for (const VkBaseInStructure *at = info != NULL ? info->pQueueCreateInfos[0].pNext : NULL; at != NULL; at = at->pNext)
         if (at->sType == VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR)
             drv.priority = (uint32_t)((const VkDeviceQueueGlobalPriorityCreateInfoKHR *)(const void *)at)->globalPriority;
@@ -273,7 +358,9 @@ FUNCTION(VkResult, fvkAllocateMemory, VkDevice device, const VkMemoryAllocateInf
     (void)device, (void)allocator;
     const bool failed = fails("vkAllocateMemory");
     object *made = failed ? &garbage : make(MEMORY);
-    if (!failed && (made->data = calloc(1, (size_t)info->allocationSize)) == NULL) abort();
+    for (const VkBaseInStructure *at = info->pNext; at != NULL && !failed; at = at->pNext)
+        if (at->sType == VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR) file_close_descriptor(((const VkImportMemoryFdInfoKHR *)(const void *)at)->fd);
+    if (!failed && (made->data = driver_calloc(1, (size_t)info->allocationSize)) == NULL) abort();
     *out = (VkDeviceMemory)(void *)made;
     return failed ? drv.options.gives : VK_SUCCESS;
 }
@@ -298,11 +385,37 @@ FUNCTION(VkResult, fvkMapMemory, VkDevice device, VkDeviceMemory memory, VkDevic
     *out = failed ? &garbage : (void *)(((object *)(void *)memory)->data + offset);
     return failed ? drv.options.gives : VK_SUCCESS;
 }
+/* A descriptor of nothing. */
+static VkResult give_descriptor(const char *call, int *out)
+{
+    const bool failed = fails(call);
+    *out = failed ? 1 << 20 : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (*out < 0) abort();
+    return failed ? drv.options.gives : VK_SUCCESS;
+}
+FUNCTION(VkResult, fvkGetMemoryFdKHR, VkDevice device, const VkMemoryGetFdInfoKHR *info, int *out)
+{
+    (void)device, (void)info;
+    return give_descriptor("vkGetMemoryFdKHR", out);
+}
+FUNCTION(VkResult, fvkGetSemaphoreFdKHR, VkDevice device, const VkSemaphoreGetFdInfoKHR *info, int *out)
+{
+    (void)device, (void)info;
+    return give_descriptor("vkGetSemaphoreFdKHR", out);
+}
+FUNCTION(VkResult, fvkImportSemaphoreFdKHR, VkDevice device, const VkImportSemaphoreFdInfoKHR *info)
+{
+    (void)device;
+    if (fails("vkImportSemaphoreFdKHR")) return drv.options.gives;
+    file_close_descriptor(info->fd);
+    return VK_SUCCESS;
+}
 FUNCTION(VkResult, fvkAllocateCommandBuffers, VkDevice device, const VkCommandBufferAllocateInfo *info, VkCommandBuffer *out)
 {
     (void)device;
     const bool failed = fails("vkAllocateCommandBuffers");
-    for (uint32_t i = 0; i < info->commandBufferCount; i++) out[i] = (VkCommandBuffer)(void *)(failed ? &garbage : &commands_of_pools);
+    object *const given = failed ? &garbage : drv.host ? &commands_of_host : &commands_of_pools;
+    for (uint32_t i = 0; i < info->commandBufferCount; i++) out[i] = (VkCommandBuffer)(void *)given;
     return failed ? drv.options.gives : VK_SUCCESS;
 }
 FUNCTION(VkResult, fvkAllocateDescriptorSets, VkDevice device, const VkDescriptorSetAllocateInfo *info, VkDescriptorSet *out)
@@ -414,7 +527,10 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL driver_get(VkInstance instance, const c
         NAME(vkGetPipelineCacheData), NAME(vkCreateShaderModule), NAME(vkDestroyShaderModule), NAME(vkCreateComputePipelines),
         NAME(vkDestroyPipeline), NAME(vkCreateSemaphore), NAME(vkDestroySemaphore), NAME(vkCmdPipelineBarrier), NAME(vkCmdBindPipeline),
         NAME(vkCmdBindDescriptorSets), NAME(vkCmdPushConstants), NAME(vkCmdDispatch), NAME(vkCmdResetQueryPool), NAME(vkCmdWriteTimestamp),
-        NAME(vkCmdCopyBuffer)};
+        NAME(vkCmdCopyBuffer), NAME(vkEnumerateInstanceLayerProperties), NAME(vkCreateDebugUtilsMessengerEXT),
+        NAME(vkDestroyDebugUtilsMessengerEXT), NAME(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR),
+        NAME(vkGetPhysicalDeviceExternalBufferProperties), NAME(vkGetPhysicalDeviceExternalSemaphoreProperties), NAME(vkGetMemoryFdKHR),
+        NAME(vkGetSemaphoreFdKHR), NAME(vkImportSemaphoreFdKHR)};
     (void)instance;
     for (size_t i = 0; i < COUNT_OF(all); i++)
         if (strcmp(all[i].name, name) == 0) return all[i].call;

@@ -8,11 +8,13 @@
 #include "rig.h"
 
 #include "base/base.h"
+#include "base/file.h"
 
 #include "dartlm/model.h"
 #include "dartlm/train.h"
 #include "dartlm/vulkan.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 enum { B = 2, L = 11, V = 13, BYTES = 4096, EVERY = 40, STRIDE = 23 };
@@ -30,6 +32,7 @@ typedef struct host {
     VkBuffer buffer;
     VkDeviceMemory memory;
     VkSemaphore semaphore;
+    VkCommandBuffer commands;
     uint32_t losses;
 } host;
 
@@ -39,7 +42,10 @@ typedef struct world {
     dart_vulkan_needs *needs;
     dart_context *context;
     dart_device *device;
-    dart_buffer *buffer, *wrapped;
+    dart_buffer *buffer, *wrapped, *shared, *imported;
+    dart_semaphore *semaphores[2], *imported_semaphores[2]; /* timeline, binary */
+    int fd; /* exported and not taken yet; -1: none */
+    uint64_t allocated;
     dart_stream *stream;
     dart_model *model;
     dart_state *state;
@@ -60,6 +66,7 @@ static void host_open(host *h)
     OF(vkAllocateMemory)(h->device, &(VkMemoryAllocateInfo){.allocationSize = 2 * BYTES}, NULL, &h->memory);
     OF(vkBindBufferMemory)(h->device, h->buffer, h->memory, 0);
     OF(vkCreateSemaphore)(h->device, NULL, NULL, &h->semaphore);
+    OF(vkAllocateCommandBuffers)(h->device, &(VkCommandBufferAllocateInfo){.commandBufferCount = 1}, &h->commands);
     driver_host(false);
 }
 enum { HOST_OBJECTS = 5 };
@@ -107,6 +114,8 @@ static dart_status open_device(world *w)
     const dart_device_options options = {.spec = "vulkan"};
     const dart_vulkan_adopt_args args = {.instance = w->host.instance, .physical_device = w->host.physical, .device = w->host.device,
                                          .get_instance_proc_addr = driver_get, .api_version = VK_API_VERSION_1_3,
+                                         .extensions = w->needs != NULL ? w->needs->extensions : NULL,
+                                         .extensions_count = w->needs != NULL ? w->needs->extensions_count : 0,
                                          .features = w->needs != NULL ? w->needs->features : NULL, .lost = lost, .lost_user = &w->host};
     const dart_status status = w->adopts ? dart_device_adopt(w->context, &args, &options, &w->device)
                                          : dart_device_open(w->context, &options, &w->device);
@@ -117,7 +126,8 @@ static dart_status open_device(world *w)
 static dart_status make_buffer(world *w) { return take_device(w, dart_buffer_create(w->device, BYTES, &w->buffer)); }
 static dart_status wrap(world *w)
 {
-    const dart_vulkan_buffer range = {w->host.buffer, BYTES, BYTES, VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
+    const dart_vulkan_buffer range = {.buffer = w->host.buffer, .offset = BYTES, .bytes = BYTES,
+                                      .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
                                                                         VK_BUFFER_USAGE_TRANSFER_SRC_BIT};
     return w->adopts ? take_device(w, dart_vulkan_wrap(w->device, &range, &w->wrapped)) : DART_OK;
 }
@@ -142,6 +152,59 @@ static dart_status run(world *w)
     dart_status status = dart_stream_begin(w->stream);
     if (status == DART_OK) status = dart_fill(w->stream, &(dart_fill_args){.T = 1, .W = 8, .y = {.buffer = w->buffer}});
     if (status == DART_OK) status = w->adopts ? dart_vulkan_submit(w->stream, &order) : dart_stream_submit(w->stream);
+    if (status == DART_OK) status = dart_stream_wait(w->stream, UINT64_MAX);
+    return take_stream(w, status);
+}
+/* The ops go into the host's command buffer, and the stream can be used afterwards. */
+static dart_status record(world *w)
+{
+    if (!w->adopts) return DART_OK;
+    dart_status status = dart_vulkan_record(w->stream, w->host.commands);
+    if (status == DART_OK) status = dart_fill(w->stream, &(dart_fill_args){.T = 1, .W = 8, .y = {.buffer = w->wrapped}});
+    if (status == DART_OK) assert_int_equal(dart_stream_submit(w->stream), DART_INVALID_ARGUMENT);
+    if (status == DART_OK) status = dart_stream_begin(w->stream);
+    return take_stream(w, status);
+}
+/* A device whose extensions could not be listed does without: *w->shared stays NULL. */
+static dart_status make_shared(world *w)
+{
+    const dart_status status = dart_buffer_create_shared(w->device, BYTES, &w->shared);
+    const bool listed = driver_failed() == NULL || strcmp(driver_failed(), "vkEnumerateDeviceExtensionProperties") != 0;
+    return status == DART_UNSUPPORTED && !listed ? DART_OK : take_device(w, status);
+}
+/* An export gives nothing when it fails, and an import then leaves the descriptor. */
+static dart_status export_buffer(world *w)
+{
+    return w->shared == NULL ? DART_OK : take_device(w, dart_buffer_export(w->shared, &w->fd, &w->allocated));
+}
+static dart_status import_buffer(world *w)
+{
+    if (w->shared == NULL) return DART_OK;
+    const dart_status status = dart_buffer_import(w->device, w->fd, w->allocated, BYTES, &w->imported);
+    if (status == DART_OK) w->fd = -1;
+    return take_device(w, status);
+}
+static dart_status share_semaphores(world *w)
+{
+    dart_status status = DART_OK;
+    for (int binary = 0; binary < 2 && status == DART_OK && w->shared != NULL; binary++) {
+        dart_semaphore **made = &w->semaphores[binary], **imported = &w->imported_semaphores[binary];
+        if (*imported != NULL) continue;
+        if (*made == NULL) status = dart_semaphore_create_shared(w->device, binary, made);
+        if (status == DART_OK && w->fd < 0) status = dart_semaphore_export(*made, &w->fd);
+        if (status == DART_OK) status = dart_semaphore_import(w->device, w->fd, binary, imported);
+        if (status == DART_OK) w->fd = -1;
+    }
+    return take_device(w, status);
+}
+static dart_status run_ordered(world *w)
+{
+    const dart_semaphore_value waits[] = {{w->semaphores[0], 1}, {w->semaphores[1], 0}};
+    const dart_semaphore_value signals[] = {{w->imported_semaphores[0], 2}, {w->imported_semaphores[1], 0}};
+    if (w->shared == NULL) return DART_OK;
+    dart_status status = dart_stream_begin(w->stream);
+    if (status == DART_OK) status = dart_fill(w->stream, &(dart_fill_args){.T = 1, .W = 8, .y = {.buffer = w->imported}});
+    if (status == DART_OK) status = dart_stream_submit_ordered(w->stream, &(dart_submit_args){waits, signals, 2, 2});
     if (status == DART_OK) status = dart_stream_wait(w->stream, UINT64_MAX);
     return take_stream(w, status);
 }
@@ -200,11 +263,16 @@ static dart_status generate(world *w)
     if (status == DART_OK) status = dart_generate(w->state, &(dart_generate_args){.n = 6});
     return take_state(w, status);
 }
+static bool go_on_of(void *user, uint64_t done, uint64_t of)
+{
+    (void)user;
+    return done <= of;
+}
 static dart_status save_and_load(world *w)
 {
     dart_status status = dart_prefill(w->state, &text);
-    if (status == DART_OK) status = dart_state_save(w->state, -1, state_path);
-    if (status == DART_OK) status = dart_state_load(w->state, -1, state_path);
+    if (status == DART_OK) status = dart_state_save_while(w->state, -1, state_path, go_on_of, NULL);
+    if (status == DART_OK) status = dart_state_load_while(w->state, -1, state_path, go_on_of, NULL);
     return take_state(w, status);
 }
 static bool go_on(void *user)
@@ -258,7 +326,8 @@ static dart_status resume(world *w)
 
 static const struct { const char *name; dart_status (*run)(world *w); } steps[] = {
 #define STEP(name) {#name, name}
-    STEP(make_context), STEP(query), STEP(open_device), STEP(make_buffer), STEP(wrap), STEP(copy_bytes), STEP(make_stream), STEP(run),
+    STEP(make_context), STEP(query), STEP(open_device), STEP(make_buffer), STEP(wrap), STEP(copy_bytes), STEP(make_stream),
+    STEP(run), STEP(record), STEP(make_shared), STEP(export_buffer), STEP(import_buffer), STEP(share_semaphores), STEP(run_ordered),
     STEP(read_cache), STEP(open_model), STEP(make_model), STEP(make_state), STEP(warm), STEP(prefill), STEP(generate), STEP(save_and_load),
     STEP(go_back), STEP(make_trainer), STEP(train), STEP(resume),
 };
@@ -272,6 +341,13 @@ static void end(world *w)
     dart_state_destroy(&w->state);
     dart_model_destroy(&w->model);
     dart_stream_destroy(&w->stream);
+    for (int i = 0; i < 2; i++) {
+        dart_semaphore_destroy(&w->semaphores[i]);
+        dart_semaphore_destroy(&w->imported_semaphores[i]);
+    }
+    file_close_descriptor(w->fd);
+    dart_buffer_destroy(&w->imported);
+    dart_buffer_destroy(&w->shared);
     dart_buffer_destroy(&w->wrapped);
     dart_buffer_destroy(&w->buffer);
     if (w->device != NULL) assert_int_equal(dart_device_bytes(w->device), 0);
@@ -308,11 +384,20 @@ static bool says_what_happened(dart_status status, uint32_t step, VkResult gives
     }
 }
 
+/* Those that are open, of the lowest few. */
+static uint32_t count_descriptors(void)
+{
+    uint32_t count = 0;
+    for (int fd = 0; fd < 256; fd++) count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
 /* The n-th call fails. False: there are not that many. *at: the step. */
 static bool live(bool adopts, bool discrete, uint32_t n, VkResult gives, uint32_t *at)
 {
-    world w = {.adopts = adopts};
+    world w = {.adopts = adopts, .fd = -1};
     bool failed = false;
+    const uint32_t descriptors = count_descriptors();
     driver_set(&(driver_options){.discrete = discrete, .fail_at = n, .gives = gives});
     if (adopts) host_open(&w.host);
     for (uint32_t i = 0; i < STEPS; i++) {
@@ -347,6 +432,7 @@ static bool live(bool adopts, bool discrete, uint32_t n, VkResult gives, uint32_
     const char *call = failed ? driver_failed() : "none";
     if (driver_misuse() != NULL) fail_msg("call %u, %s in %s: %s", n, call, steps[*at].name, driver_misuse());
     if (driver_alive(false) != 0) fail_msg("call %u, %s in %s: %u objects leak", n, call, steps[*at].name, driver_alive(false));
+    if (count_descriptors() != descriptors) fail_msg("call %u, %s in %s: a descriptor leaks", n, call, steps[*at].name);
     assert_int_equal(driver_alive(true), adopts ? HOST_OBJECTS : 0);
     if (adopts) host_close(&w.host);
     return failed;
@@ -367,10 +453,11 @@ static void lives(bool adopts, bool discrete, VkResult gives, uint32_t offset)
                   discrete ? "discrete" : "integrated", failures, n);
     if (last_call != UINT32_MAX) return;
     assert_true(failures > (gives == VK_TIMEOUT ? 10 : 50));
-    static dart_status (*const needed[])(world *w) = {open_device, open_model, prefill, generate, go_back, train};
+    static dart_status (*const needed[])(world *w) = {open_device, record, make_shared, export_buffer, import_buffer, share_semaphores, run_ordered,
+                                                      open_model, prefill, generate, go_back, train};
     for (size_t k = 0; k < COUNT_OF(needed); k++)
         for (uint32_t i = 0; i < STEPS && all_calls; i++)
-            if (steps[i].run == needed[k] && counts[i] == 0 && gives != VK_TIMEOUT) /* not all of them wait */
+            if (steps[i].run == needed[k] && counts[i] == 0 && gives != VK_TIMEOUT && (adopts || needed[k] != record)) /* not all of them wait */
                 fail_msg("%s never failed", steps[i].name);
 }
 
@@ -393,7 +480,7 @@ static void work_gives_way(void **unused)
     static const char *const extensions[] = {NULL, VK_EXT_GLOBAL_PRIORITY_EXTENSION_NAME, VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME};
     const dart_device_options low = {.spec = "vulkan", .low_priority = true}, none = {.spec = "vulkan"}, cpu = {.spec = "cpu", .low_priority = true};
     for (size_t i = 0; i < COUNT_OF(extensions); i++) {
-        world w = {.adopts = false};
+        world w = {.adopts = false, .fd = -1};
         driver_set(&(driver_options){.extension = extensions[i]});
         assert_int_equal(make_context(&w), DART_OK);
         assert_int_equal(dart_device_open(w.context, &low, &w.device), extensions[i] != NULL ? DART_OK : DART_UNSUPPORTED);
@@ -408,7 +495,7 @@ static void work_gives_way(void **unused)
         end(&w);
         assert_int_equal(driver_alive(false), 0);
     }
-    world w = {.adopts = true};
+    world w = {.adopts = true, .fd = -1};
     driver_set(&(driver_options){.extension = VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME});
     host_open(&w.host);
     assert_int_equal(make_context(&w), DART_OK);
@@ -424,7 +511,7 @@ static void drivers_of_a_part_of_vulkan_are_used(void **state)
 {
     (void)state;
     const dart_device_options options = {.spec = "vulkan"};
-    world w = {.adopts = false};
+    world w = {.adopts = false, .fd = -1};
     driver_set(&(driver_options){.portability = true});
     assert_int_equal(make_context(&w), DART_OK);
     assert_int_equal(dart_device_open(w.context, &options, &w.device), DART_OK);
@@ -432,7 +519,7 @@ static void drivers_of_a_part_of_vulkan_are_used(void **state)
     if (driver_misuse() != NULL) fail_msg("%s", driver_misuse());
     assert_int_equal(driver_alive(false), 0);
 
-    world of_host = {.adopts = true};
+    world of_host = {.adopts = true, .fd = -1};
     driver_set(&(driver_options){.portability = true});
     host_open(&of_host.host);
     assert_int_equal(query(&of_host), DART_OK);
@@ -476,7 +563,7 @@ static void unusable_devices_say_why(void **unused)
     for (size_t i = 0; i < COUNT_OF(devices); i++) {
         const char *const why_not = devices[i].why_not;
         const bool usable = why_not[0] == '\0';
-        world w = {.adopts = false};
+        world w = {.adopts = false, .fd = -1};
         dart_device_info info;
         driver_set(&devices[i].driver);
         assert_int_equal(make_context(&w), DART_OK);

@@ -1,152 +1,20 @@
-/* The host's device: unit_adopt [vulkan]. Instance, device and buffers are made here, through the loader. */
-#include "rig.h"
-
-#include "runtime/device.h"
-#include "vulkan/vk.h"
-
-#include <dlfcn.h>
-
-enum { T = 5, W = 64, BYTES = T * W * 4 };
-
-typedef struct host {
-    void *loader;
-    PFN_vkGetInstanceProcAddr get;
-    VkInstance instance;
-    VkPhysicalDevice physical;
-    VkDevice device;
-    VkQueue queue;
-    dart_vulkan_needs *needs;
-    struct VolkDeviceTable vk;
-    PFN_vkDestroyInstance destroy_instance;
-    base_mutex mutex;
-    uint32_t locks, losses;
-    bool full;
-    dart_context *context;
-} host;
-
-#define GET(h, name) ((PFN_##name)(h)->get((h)->instance, #name))
-
-static struct fault {
-    uint32_t in, destroyed;
-    VkResult gives;
-    PFN_vkQueueSubmit submit;
-    PFN_vkGetDeviceProcAddr device_get;
-    PFN_vkGetInstanceProcAddr instance_get;
-} fault;
-
-static VKAPI_ATTR VkResult VKAPI_CALL fake_submit(VkQueue queue, uint32_t count, const VkSubmitInfo *infos, VkFence fence)
-{
-    if (fault.in != 0 && --fault.in == 0) return fault.gives;
-    return fault.submit(queue, count, infos, fence);
-}
-static VKAPI_ATTR VkResult VKAPI_CALL never_idle(VkDevice device)
-{
-    (void)device;
-    fault.destroyed++;
-    return VK_SUCCESS;
-}
-static VKAPI_ATTR void VKAPI_CALL never_destroy(VkDevice device, const VkAllocationCallbacks *allocator)
-{
-    (void)device, (void)allocator;
-    fault.destroyed++;
-}
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL get_device(VkDevice device, const char *name)
-{
-    const PFN_vkVoidFunction found = fault.device_get(device, name);
-    if (strcmp(name, "vkDestroyDevice") == 0) return (PFN_vkVoidFunction)never_destroy;
-    if (strcmp(name, "vkDeviceWaitIdle") == 0) return (PFN_vkVoidFunction)never_idle;
-    if (strcmp(name, "vkQueueSubmit") != 0) return found;
-    fault.submit = (PFN_vkQueueSubmit)found;
-    return (PFN_vkVoidFunction)fake_submit;
-}
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL get_instance(VkInstance instance, const char *name)
-{
-    const PFN_vkVoidFunction found = fault.instance_get(instance, name);
-    if (strcmp(name, "vkGetDeviceProcAddr") != 0) return found;
-    fault.device_get = (PFN_vkGetDeviceProcAddr)found;
-    return (PFN_vkVoidFunction)get_device;
-}
-
-static void lock(void *user)
-{
-    host *h = user;
-    base_lock(&h->mutex);
-    h->locks++;
-}
-static void unlock(void *user) { base_unlock(&((host *)user)->mutex); }
-static void lost(void *user) { ((host *)user)->losses++; }
-
-static void host_open(host *h, bool full)
-{
-    memset(h, 0, sizeof *h);
-    memset(&fault, 0, sizeof fault);
-    h->full = full;
-    assert_int_equal(base_mutex_init(&h->mutex), DART_OK);
-    h->loader = dlopen("libvulkan.so.1", RTLD_NOW);
-    assert_non_null(h->loader);
-    *(void **)&h->get = dlsym(h->loader, "vkGetInstanceProcAddr");
-    const VkApplicationInfo application = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .apiVersion = VK_API_VERSION_1_3};
-    const VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &application};
-    assert_int_equal(GET(h, vkCreateInstance)(&info, NULL, &h->instance), VK_SUCCESS);
-    uint32_t one = 1;
-    assert_true(GET(h, vkEnumeratePhysicalDevices)(h->instance, &one, &h->physical) >= VK_SUCCESS);
-    assert_int_equal(dart_vulkan_query(&(dart_vulkan_query_args){h->instance, h->physical, h->get, VK_API_VERSION_1_3}, &h->needs), DART_OK);
-    assert_true(h->needs->usable);
-    const float priority = 1;
-    const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                           .queueFamilyIndex = h->needs->queue_family,
-                                           .queueCount = 1,
-                                           .pQueuePriorities = &priority};
-    const VkDeviceCreateInfo device = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                       .pNext = full ? h->needs->features : NULL,
-                                       .queueCreateInfoCount = 1,
-                                       .pQueueCreateInfos = &queue,
-                                       .enabledExtensionCount = full ? h->needs->extensions_count : h->needs->required_count,
-                                       .ppEnabledExtensionNames = h->needs->extensions};
-    assert_int_equal(GET(h, vkCreateDevice)(h->physical, &device, NULL, &h->device), VK_SUCCESS);
-    vk_instance with = {.vk.vkGetDeviceProcAddr = GET(h, vkGetDeviceProcAddr)};
-    vk_instance_load_device(&with, h->device, &h->vk);
-    h->vk.vkGetDeviceQueue(h->device, h->needs->queue_family, 0, &h->queue);
-    assert_int_equal(dart_context_create(&(dart_context_options){.without_vulkan = true}, &h->context), DART_OK);
-    fault.instance_get = h->get;
-}
-
-static dart_device *adopt(host *h)
-{
-    dart_device *device = NULL;
-    const dart_vulkan_adopt_args args = {.instance = h->instance, .physical_device = h->physical, .device = h->device,
-        .get_instance_proc_addr = get_instance, .api_version = VK_API_VERSION_1_3, .extensions = h->needs->extensions,
-        .extensions_count = h->full ? h->needs->extensions_count : h->needs->required_count, .features = h->full ? h->needs->features : NULL,
-        .queue_family = h->needs->queue_family, .lock_queue = lock, .unlock_queue = unlock, .queue_user = h, .lost = lost, .lost_user = h};
-    assert_int_equal(dart_device_adopt(h->context, &args, NULL, &device), DART_OK);
-    return device;
-}
-
-static void host_close(host *h)
-{
-    assert_int_equal(fault.destroyed, 0);
-    dart_context_destroy(&h->context);
-    h->vk.vkDestroyDevice(h->device, NULL);
-    GET(h, vkDestroyInstance)(h->instance, NULL);
-    dart_vulkan_needs_destroy(&h->needs);
-    base_mutex_destroy(&h->mutex);
-}
+/* The host's device: unit_adopt [vulkan]. */
+#include "unit_adopt.h"
 
 /* x, weight and y lie one after another in one buffer. */
-static void fill_inputs(float *values)
+void fill_inputs(float *values)
 {
     for (int i = 0; i < (T + W) * W; i++) values[i] = (float)(i * 37 % 101) / 64 - 0.7f;
 }
-enum { WEIGHT_AT = 4096, Y_AT = 32768, ALL = 65536 };
 
-static dart_status linear(dart_stream *stream, dart_buffer *buffer)
+dart_status linear(dart_stream *stream, dart_buffer *buffer)
 {
     return dart_linear(stream, &(dart_linear_args){.T = T, .IN = W, .OUT = W, .x = {.buffer = buffer},
                                                    .weight = {.buffer = buffer, .offset = WEIGHT_AT / 4},
                                                    .y = {.buffer = buffer, .offset = Y_AT / 4}});
 }
 
-static void write_inputs(dart_buffer *buffer)
+void write_inputs(dart_buffer *buffer)
 {
     static float values[(T + W) * W];
     fill_inputs(values);
@@ -154,15 +22,14 @@ static void write_inputs(dart_buffer *buffer)
     assert_int_equal(dart_buffer_write(buffer, WEIGHT_AT, values + T * W, W * W * 4), DART_OK);
 }
 
-/* What a normally opened device gives. */
-static void expect(float *y, uint32_t without)
+void expect(float *y, uint32_t without)
 {
     dart_context *context = NULL;
     dart_device *device = NULL;
     dart_buffer *buffer = NULL;
     dart_stream *stream = NULL;
     assert_int_equal(dart_context_create(NULL, &context), DART_OK);
-    assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = "vulkan:0", .without_capabilities = without}, &device), DART_OK);
+    assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = rig_spec, .without_capabilities = without}, &device), DART_OK);
     assert_int_equal(dart_buffer_create(device, ALL, &buffer), DART_OK);
     write_inputs(buffer);
     assert_int_equal(dart_stream_create(device, NULL, &stream), DART_OK);
@@ -176,33 +43,18 @@ static void expect(float *y, uint32_t without)
     dart_context_destroy(&context);
 }
 
-static VkBuffer host_buffer(host *h, VkDeviceMemory *memory)
-{
-    VkBuffer buffer;
-    const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .size = 2 * ALL, .usage = VK_BUFFER_USAGE};
-    assert_int_equal(h->vk.vkCreateBuffer(h->device, &info, NULL, &buffer), VK_SUCCESS);
-    VkMemoryRequirements needs;
-    h->vk.vkGetBufferMemoryRequirements(h->device, buffer, &needs);
-    uint32_t type = 0;
-    while ((needs.memoryTypeBits >> type & 1) == 0) type++;
-    const VkMemoryAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .allocationSize = needs.size, .memoryTypeIndex = type};
-    assert_int_equal(h->vk.vkAllocateMemory(h->device, &allocate, NULL, memory), VK_SUCCESS);
-    assert_int_equal(h->vk.vkBindBufferMemory(h->device, buffer, *memory, 0), VK_SUCCESS);
-    return buffer;
-}
-
 static void works_on(bool full)
 {
     host h;
     float expected[T * W], y[T * W];
     host_open(&h, full);
-    dart_device *device = adopt(&h), *second = adopt(&h);
+    dart_device *device = host_adopt(&h, NULL), *second = host_adopt(&h, NULL);
     dart_device_info info;
     dart_device_describe(device, &info);
     if (!full) assert_int_equal(info.capabilities & (DART_CAP_MATRIX | DART_CAP_STORE16 | DART_CAP_FLOAT16), 0);
     expect(expected, ~info.capabilities);
     VkDeviceMemory memory;
-    const VkBuffer theirs = host_buffer(&h, &memory);
+    const VkBuffer theirs = host_buffer(&h, VK_BUFFER_USAGE, &(VkMemoryPropertyFlags){0}, &memory);
     dart_buffer *buffer = NULL;
     dart_vulkan_buffer range = {.buffer = theirs, .offset = ALL, .bytes = 2 * ALL, .usage = VK_BUFFER_USAGE};
     assert_int_equal(dart_vulkan_wrap(device, &range, &buffer), DART_INVALID_ARGUMENT);
@@ -335,7 +187,7 @@ static void two_share_a_queue(void **unused)
     worker workers[2] = {0};
     base_thread threads[2];
     host_open(&h, true);
-    for (int i = 0; i < 2; i++) workers[i].device = adopt(&h);
+    for (int i = 0; i < 2; i++) workers[i].device = host_adopt(&h, NULL);
     expect(expected, 0);
     const uint32_t locks = h.locks;
     for (int i = 0; i < 2; i++) assert_int_equal(base_thread_start(&threads[i], work, &workers[i]), DART_OK);
@@ -350,6 +202,9 @@ static void two_share_a_queue(void **unused)
 }
 
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(mapped_memory_is_used),
+    cmocka_unit_test(a_separate_queue_works_beside_graphics),
+    cmocka_unit_test(an_adopted_device_shares),
     cmocka_unit_test(two_share_a_queue),
     cmocka_unit_test(works_with_everything_switched_on),
     cmocka_unit_test(works_with_nothing_switched_on),

@@ -52,6 +52,8 @@ static void tell_device(const dart_device_info *info)
     printf("    %s of memory; a tensor may have %s\n", cli_bytes(info->memory_bytes, memory), cli_bytes(info->max_binding_bytes, binding));
     for (size_t i = 0; i < COUNT_OF(gifts); i++)
         if (gifts[i].kind == info->backend) printf("    %s\n", (info->capabilities & gifts[i].bit) != 0 ? gifts[i].with : gifts[i].without);
+    if (info->backend == DART_BACKEND_VULKAN)
+        printf("    its work goes to a queue %s\n", info->separate_queue ? "for compute alone, beside frames" : "that frames use, too");
 }
 
 static void tell_backend(const dart_context *context, dart_backend_kind kind)
