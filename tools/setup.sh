@@ -45,6 +45,8 @@ mali_packages="qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 shader_tools="glslang-tools spirv-tools"
 headers="libvulkan-dev libvulkan-volk-dev"
 drivers="libvulkan1 mesa-vulkan-drivers vulkan-validationlayers"
+# OpenGL of the same Mesa, which shares memory with its Vulkan.
+opengl="libegl1 libegl-mesa0"
 
 # The suite the newer packages come from, and the one whose Mesa (25.0) can compile for AMD chips that are
 # not there (RADV_FORCE_FAMILY), which later Mesa cannot.
@@ -264,7 +266,7 @@ private_folder() {
 }
 
 newer_folder() {
-    local full="$shader_tools $drivers"
+    local full="$shader_tools $drivers $opengl"
     # Whoever has the test set has the build set too.
     if [ "$1" = build ] && grep -q "^layout $layout: .* $drivers " "$deps/newer/.stamp" 2>/dev/null; then return 0; fi
     if [ "$1" = build ]; then full=$shader_tools; fi
@@ -426,7 +428,7 @@ main() {
     fi
     if [ $tools_from = system ]; then
         packages="$packages $shader_tools $headers"
-        if [ $distribution$level = ubuntutest ]; then packages="$packages $drivers"; fi
+        if [ $distribution$level = ubuntutest ]; then packages="$packages $drivers $opengl"; fi
     fi
     install_packages "$packages" "$optional"
 

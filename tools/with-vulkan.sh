@@ -81,7 +81,7 @@ select_chip() {
 }
 
 select_driver() {
-    local driver=$1
+    local driver=$1 egl
     case $1 in
     system) return 0 ;;
     swiftshader | lavapipe) ;;
@@ -92,6 +92,10 @@ select_driver() {
     # The older name, for loaders before 1.3.207.
     VK_ICD_FILENAMES=$VK_DRIVER_FILES
     export VK_DRIVER_FILES VK_ICD_FILENAMES
+    # OpenGL of the same Mesa as Vulkan's, where it is there.
+    if [ "$driver" = lavapipe ] && egl=$(first_of "$deps"/newer/usr/share/glvnd/egl_vendor.d/*mesa.json); then
+        export __EGL_VENDOR_LIBRARY_FILENAMES=$egl
+    fi
     # It orders devices by asking a window system that may not be there; with one driver nothing is to be ordered.
     export NODEVICE_SELECT=1
 }
