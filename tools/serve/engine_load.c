@@ -47,18 +47,22 @@ static void wake(void *user)
     pthread_mutex_unlock(&c->lock);
 }
 
-static bool make_request(client *c, api_request *request)
+/* The next request, or NULL without memory. */
+static job *make_job(client *c)
 {
     const load *l = c->of;
     const uint32_t count = l->prompt_least + draw(c, l->prompt_most - l->prompt_least + 1);
-    *request = (api_request){.prompts = calloc(1, sizeof *request->prompts)};
-    if (request->prompts == NULL) return false;
-    request->prompts_count = 1;
-    request->settings = (api_settings){.max_tokens = l->least + draw(c, l->most - l->least + 1), .logprobs = -1, .ignore_eos = true,
-                                       .temperature = l->greedy ? 0.0f : 0.8f, .top_p = 1, .repetition_penalty = 1, .n = l->answers};
-    for (uint32_t i = 0; i < count; i++)
-        if (dart_token_list_add(&request->prompts[0].ids, (int32_t)(i < l->begin ? i % l->V : draw(c, l->V))) != DART_OK) return false;
-    return true;
+    api_request request = {.prompts = calloc(1, sizeof *request.prompts), .prompts_count = 1};
+    job *made = NULL;
+    if (request.prompts == NULL) return NULL;
+    request.settings = (api_settings){.max_tokens = l->least + draw(c, l->most - l->least + 1), .logprobs = -1, .ignore_eos = true,
+                                      .temperature = l->greedy ? 0.0f : 0.8f, .top_p = 1, .repetition_penalty = 1, .n = l->answers};
+    dart_status status = DART_OK;
+    for (uint32_t i = 0; i < count && status == DART_OK; i++)
+        status = dart_token_list_add(&request.prompts[0].ids, (int32_t)(i < l->begin ? i % l->V : draw(c, l->V)));
+    if (status == DART_OK) made = job_create(&request, "m");
+    if (made == NULL) api_request_free(&request);
+    return made;
 }
 
 static void *ask(void *user)
@@ -67,8 +71,7 @@ static void *ask(void *user)
     load *l = c->of;
     api_error error = {.status = 0};
     while (!atomic_load(&l->over)) {
-        api_request request;
-        job *j = make_request(c, &request) ? job_create(&request, "m") : NULL;
+        job *j = make_job(c);
         if (j == NULL) break;
         j->wake = wake;
         j->user = c;
@@ -137,6 +140,16 @@ static void run(load *l, metrics *m)
     free(clients);
 }
 
+/* LEAST:MOST */
+static bool read_span(const char *text, uint32_t *least, uint32_t *most)
+{
+    char *end;
+    *least = (uint32_t)strtoul(text, &end, 10);
+    if (*least == 0 || *end != ':') return false;
+    *most = (uint32_t)strtoul(end + 1, &end, 10);
+    return *end == '\0' && *most >= *least;
+}
+
 static bool read_option(load *l, const char *text)
 {
     const struct {
@@ -148,8 +161,8 @@ static bool read_option(load *l, const char *text)
     if (value == NULL) return false;
     const size_t length = (size_t)(value++ - text);
     const bool prompt = length == 6 && strncmp(text, "prompt", 6) == 0, tokens = length == 6 && strncmp(text, "tokens", 6) == 0;
-    if (prompt) return sscanf(value, "%u:%u", &l->prompt_least, &l->prompt_most) == 2 && l->prompt_least > 0 && l->prompt_most >= l->prompt_least;
-    if (tokens) return sscanf(value, "%u:%u", &l->least, &l->most) == 2 && l->least > 0 && l->most >= l->least;
+    if (prompt) return read_span(value, &l->prompt_least, &l->prompt_most);
+    if (tokens) return read_span(value, &l->least, &l->most);
     if (length == 6 && strncmp(text, "preset", 6) == 0) l->preset = value;
     else if (length == 5 && strncmp(text, "dtype", 5) == 0) l->dtype = value;
     else if (length == 9 && strncmp(text, "tokenizer", 9) == 0) l->tokenizer = value;
