@@ -143,13 +143,19 @@ static void record_grown(dart_stream *stream, const dart_state *to, uint32_t to_
     }
 }
 
+static bool go_together(const dart_state *to, const uint32_t *to_b, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
+        if (to_b[i] <= to_b[i - 1]) return false;
+    return count > 1 && count <= to->B;
+}
+
 /* A launch copies a part of several sequences, whose places must differ: one by one they are launches by the hundred. */
 static dart_status record_sequences(dart_state *to, const uint32_t *to_b, const dart_state *from, const uint32_t *from_b, uint32_t count,
                                     const char *call)
 {
-    bool together = count > 1 && count <= to->B;
+    const bool together = go_together(to, to_b, count);
     for (uint32_t i = 0; i < count && together; i++) {
-        together = i == 0 || to_b[i] > to_b[i - 1];
         to->host_seq[2 * i] = (int32_t)from_b[i];
         to->host_seq[2 * i + 1] = (int32_t)to_b[i];
     }
@@ -212,6 +218,21 @@ static dart_status check_copies(dart_state *to, const uint32_t *to_b, dart_state
     return base_fail(report, from->broken, "%s: an earlier call on the state to copy from failed half-way", call);
 }
 
+/* Windows of no tokens: one launch a layer where there are pairs. */
+static void record_empty_windows(const dart_state *to, const uint32_t *to_b, const dart_state *from, uint32_t count, uint32_t layer)
+{
+    const uint64_t width = model_window_elements(&to->model->config);
+    const dart_dtype dtype = to->model->activations;
+    dart_buffer *windows = to->windows[layer];
+    for (uint32_t i = 0; i < count && !go_together(to, to_b, count); i++)
+        model_record_clear(to->prefill, windows, to->rows_at, dtype, to_b[i], 1, width);
+    if (!go_together(to, to_b, count)) return;
+    model_pace_bytes(to, to->prefill, 2 * count * width * dart_dtype_size(dtype), 1);
+    dart_convert(to->prefill, &(dart_convert_args){
+        .T = count, .W = (uint32_t)width, .X = from->B, .Y = to->B, .x = {.buffer = to->zeros, .dtype = dtype},
+        .y = {.buffer = windows, .dtype = dtype, .offset = to->rows_at / dart_dtype_size(dtype)}, .pairs = model_work_tensor(to, WORK_PAIRS)});
+}
+
 /* Where the state to copy to is in windows, only the windows of the sequences that come are made, and the others go on with theirs. */
 static dart_status record_joining(dart_state *to, const uint32_t *to_b, const dart_state *from, const uint32_t *from_b, uint32_t count,
                                   const char *call)
@@ -225,9 +246,8 @@ static dart_status record_joining(dart_state *to, const uint32_t *to_b, const da
     for (uint32_t i = 0; i < count; i++) {
         to->host_seq[2 * to_b[i]] = from->positions[from_b[i]];
         to->host_seq[2 * to_b[i] + 1] = 1;
-        for (uint32_t l = 0; l < c->layers; l++)
-            model_record_clear(stream, to->windows[l], to->rows_at, to->model->activations, to_b[i], 1, model_window_elements(c));
     }
+    for (uint32_t l = 0; l < c->layers; l++) record_empty_windows(to, to_b, from, count, l);
     to->seq_current = false;
     const dart_status status = model_state_write(to, WORK_SEQ, 0, to->host_seq, 2 * (uint64_t)to->B, call);
     return status == DART_OK ? model_take_stream(to, stream, model_record_fold(to, stream, DART_WINDOW_JOIN), call) : status;
@@ -248,6 +268,7 @@ static dart_status copy_sequences(dart_state *to, const uint32_t *to_b, dart_sta
     TRY(model_memories_reserve(to, to->sma ? longest / to->S : 0, call));
     TRY(model_cache_reserve(to, longest, call));
     if (!joins) TRY(model_windows_close(to, call));
+    else if (go_together(to, to_b, count)) TRY(model_zeros_reserve(to, from->B, call));
     if (from != to) TRY(model_take(report, &from->report, model_windows_close(from, call), call));
     if (chosen) TRY(model_take(report, &from->report, model_state_read(from, WORK_NEXT, 0, from->host_next, from->B, call), call));
     TRY(model_take(report, &from->report, read_seen(from, 0, from->B, seen, call), call));

@@ -124,6 +124,7 @@ void dart_state_destroy(dart_state **state)
     for (uint32_t l = 0; s->windows != NULL && l < s->model->config.layers; l++) dart_buffer_destroy(&s->windows[l]);
     for (int w = 0; w < WORK_COUNT; w++) dart_buffer_destroy(&s->work[w]);
     dart_buffer_destroy(&s->queries);
+    dart_buffer_destroy(&s->zeros);
     free(s->windows);
     free(s->layers);
     free(s->positions);
@@ -324,7 +325,8 @@ uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind)
         return (B * (state->sma ? 2 * memory + c->H : memory) * 4 + (state->windows != NULL ? state->window_bytes : 0)) * c->layers;
     case DART_STATE_MEMORIES: return room * one_memory + B * state->cache_room * token;
     case DART_STATE_MEMORIES_USED: return (state->sma ? closed * one_memory : 0) + tokens * token;
-    case DART_STATE_WORKSPACE: return state->work_bytes + (state->raw != NULL ? state->raw->bytes : 0);
+    case DART_STATE_WORKSPACE:
+        return state->work_bytes + (state->raw != NULL ? state->raw->bytes : 0) + (state->zeros != NULL ? state->zeros->bytes : 0);
     case DART_STATE_MARKS: return model_marks_bytes(state);
     case DART_STATE_KV_CACHE: return tokens * 2 * model_config_inner(c) * stored * c->layers;
     }

@@ -106,6 +106,8 @@ struct dart_state {
     uint64_t h_at, open_at, decay_at, tail_at, sma_tail_at, layer_bytes;
     dart_buffer **windows;      /* one a layer, NULL before the first step: the tensors of model_block_window, at these bytes */
     uint64_t rows_at, steps_at, hin_at, hin_scale_at, window_bytes;
+    dart_buffer *zeros;         /* zero_rows windows of no tokens, for sequences that join; NULL before the first of them */
+    uint32_t zero_rows;
     model_mark *marks;          /* B marks_most; NULL before the first mark */
     uint32_t marks_most;        /* of a sequence */
     uint64_t marks_made;
@@ -224,6 +226,8 @@ void model_windows_clear(const dart_state *state, dart_stream *stream, uint32_t 
 /* Records zeros for rows b .. b + B - 1 of `width` elements, of a tensor that starts at byte bytes_at. */
 void model_record_clear(dart_stream *stream, dart_buffer *buffer, uint64_t bytes_at, dart_dtype dtype, uint32_t b, uint32_t B,
                         uint64_t width);
+/* Makes state->zeros, of at least that many rows. */
+dart_status model_zeros_reserve(dart_state *state, uint32_t rows, const char *call);
 /* Open: makes the windows from h and open, before decoding steps. Close: folds the windows into h and open, before pieces. Both do
  * nothing when the state is already so. */
 dart_status model_windows_open(dart_state *state, const char *call);

@@ -43,6 +43,28 @@ void model_windows_clear(const dart_state *state, dart_stream *stream, uint32_t 
     }
 }
 
+dart_status model_zeros_reserve(dart_state *state, uint32_t rows, const char *call)
+{
+    const dart_dtype dtype = state->model->activations;
+    const uint64_t width = model_window_elements(&state->model->config);
+    dart_buffer *made = NULL;
+    dart_status status = DART_OK;
+    if (rows <= state->zero_rows) return DART_OK;
+    status = dart_buffer_create(state->model->device, rows * width * dart_dtype_size(dtype), &made);
+    if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, call);
+    TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), call));
+    model_record_clear(state->prefill, made, 0, dtype, 0, rows, width);
+    TRY(model_state_run(state, state->prefill, 1, NULL, call));
+    dart_buffer_destroy(&state->zeros);
+    state->zeros = made;
+    state->zero_rows = rows;
+    return DART_OK;
+fail:
+    dart_stream_begin(state->prefill); /* waits for what has timed out */
+    dart_buffer_destroy(&made);
+    return status;
+}
+
 /* seq is the state's own then. */
 static dart_status fold_windows(dart_state *state, dart_window_mode mode, const char *call)
 {
