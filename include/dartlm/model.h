@@ -142,8 +142,6 @@ typedef struct dart_state_options {
     uint32_t marks;        /* the most marks of a sequence (dart_state_mark), at most 1024; 0: 1 */
     bool keep_queries;     /* decoding steps keep what dart_state_queries returns; small batches then decode in more launches. No effect
                               without state-memory attention */
-    bool beside;           /* calls on this state run at the same time as those that another thread makes on states without it, where the device can
-                              (dart_stream_options.beside): a prompt is computed while a batch decodes, instead of between its steps */
 } dart_state_options;
 
 /* B empty sequences at position 0. options may be NULL. DART_UNSUPPORTED when a tensor of B sequences exceeds

@@ -115,7 +115,6 @@ typedef struct dart_device_info {
     uint64_t memory_bytes;      /* of the largest device-local heap, or RAM */
     uint32_t max_bindings;      /* most buffers of one kernel; 0: no limit */
     uint64_t max_binding_bytes; /* most bytes of one tensor that a kernel can address */
-    bool runs_beside;           /* dart_stream_options.beside has an effect */
     bool separate_queue;        /* Vulkan: its queue, in a list the one by default, is of a family for compute without graphics */
     bool usable;
     char why_not[256];          /* when not usable: what the device lacks */
@@ -253,10 +252,6 @@ typedef struct dart_stream_options {
     /* With warm, optional: called between kernels, from the thread that submits; false ends it with DART_CANCELLED. */
     bool (*go_on)(void *user, uint64_t done, uint64_t of);
     void *go_on_user;
-    /* Submissions are in order with those of other streams that have this only. Where the device can (dart_device_info.runs_beside: CUDA, and
-     * Vulkan if it gives two queues of a family), they run at the same time as those of streams without it, and who reads what the others write
-     * waits for them first (dart_stream_wait). So long work need not delay short work that does not depend on it. */
-    bool beside;
 } dart_stream_options;
 
 /* A new stream is ready to record. */
@@ -265,7 +260,7 @@ DART_API void dart_stream_destroy(dart_stream **stream);
 /* Empties the recording and clears a sticky error. Scratch memory stays allocated. Waits for work in flight. */
 DART_API dart_status dart_stream_begin(dart_stream *stream);
 /* Starts the recorded launches and closes the recording: later ops fail until dart_stream_begin. Submissions of all streams of
- * a device run one after another, in the order of the calls, and each sees what earlier ones wrote (but see `beside`). The call does not block,
+ * a device run one after another, in the order of the calls, and each sees what earlier ones wrote. The call does not block,
  * except on the CPU backend, which runs the launches before it returns. The same recording may be submitted again once the
  * last run has been waited for. Positions and counts, which change from run to run, lie in the seq tensor. */
 DART_API dart_status dart_stream_submit(dart_stream *stream);

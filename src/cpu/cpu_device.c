@@ -140,9 +140,8 @@ static void stream_destroy(void *device, void *stream)
     free(s);
 }
 
-static dart_status stream_create(void *device, bool beside, void **stream)
+static dart_status stream_create(void *device, void **stream)
 {
-    (void)beside; /* a submission takes all cores */
     cpu_device *d = device;
     cpu_stream *made = calloc(1, sizeof *made);
     if (!made) return base_fail(d->report, DART_OUT_OF_MEMORY, "no memory for a stream");

@@ -296,12 +296,6 @@ typedef struct cu_transfer {
     uint8_t *memory;   /* NULL: not yet */
 } cu_transfer;
 
-enum { CU_QUEUES = 2 };
-typedef struct cu_queue {
-    CUstream handle;       /* NULL: not made, nor the mutex */
-    base_mutex submitting; /* so that the two events of a submission hold nothing else between them */
-} cu_queue;
-
 typedef struct cu_device {
     const cu_driver *driver;
     const cu_blas *blas;
@@ -315,7 +309,8 @@ typedef struct cu_device {
     base_mutex transfer_lock;
     base_condition transfer_given;
     bool has_transfers; /* the lock and the condition are there */
-    cu_queue queues[CU_QUEUES]; /* submissions, one after another in each; the second of streams that run beside the others */
+    CUstream queue;     /* submissions, one after another */
+    base_mutex submitting; /* so that the two events of a submission hold nothing else between them */
     cu_choices choices;
     bool profiled; /* launches run one by one, and are timed */
     atomic_bool lost;
@@ -370,7 +365,6 @@ typedef struct cu_launch {
 enum { CU_SIDES = 3 };
 
 typedef struct cu_stream {
-    cu_queue *queue;
     CUstream handle, sides[CU_SIDES];
     CUevent start, end, fork, joins[CU_SIDES];
     cu_launch *launches;
@@ -384,7 +378,7 @@ typedef struct cu_stream {
     bool submitted, measured;
 } cu_stream;
 
-dart_status cu_stream_create(void *device, bool beside, void **stream);
+dart_status cu_stream_create(void *device, void **stream);
 void cu_stream_destroy(void *device, void *stream);
 dart_status cu_stream_begin(void *device, void *stream);
 dart_status cu_stream_launch(void *device, void *stream, const backend_launch *launch);

@@ -166,14 +166,11 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
         made->kernels[cu_overlaps[i].slot].overlaps = cu_overlaps[i].after;
     TRY(CU(made, cuStreamCreate, &made->copies, CU_STREAM_NON_BLOCKING));
     TRY(cu_transfers_create(made));
-    for (int i = 0; i < CU_QUEUES; i++) {
-        cu_queue *queue = &made->queues[i];
-        TRY(base_mutex_init(&queue->submitting));
-        /* Last, since it stands for the mutex as well. */
-        status = CU(made, cuStreamCreate, &queue->handle, CU_STREAM_NON_BLOCKING);
-        if (status != DART_OK) base_mutex_destroy(&queue->submitting);
-        if (status != DART_OK) goto fail;
-    }
+    TRY(base_mutex_init(&made->submitting));
+    /* Last, since it stands for the mutex as well. */
+    status = CU(made, cuStreamCreate, &made->queue, CU_STREAM_NON_BLOCKING);
+    if (status != DART_OK) base_mutex_destroy(&made->submitting);
+    if (status != DART_OK) goto fail;
     cu_leave(made);
     *device = made;
     return DART_OK;
@@ -193,16 +190,14 @@ void cu_device_destroy(void *device)
             cu_blas_close(d);
             cu_transfers_destroy(d);
             if (d->copies != NULL) d->driver->cuStreamDestroy(d->copies);
-            for (int i = 0; i < CU_QUEUES; i++)
-                if (d->queues[i].handle != NULL) d->driver->cuStreamDestroy(d->queues[i].handle);
+            if (d->queue != NULL) d->driver->cuStreamDestroy(d->queue);
             for (uint32_t i = 0; i < cu_images_count && d->modules != NULL; i++)
                 if (d->modules[i] != NULL) d->driver->cuModuleUnload(d->modules[i]);
             cu_leave(d);
         }
         d->driver->cuDevicePrimaryCtxRelease(d->handle);
     }
-    for (int i = 0; i < CU_QUEUES; i++)
-        if (d->queues[i].handle != NULL) base_mutex_destroy(&d->queues[i].submitting);
+    if (d->queue != NULL) base_mutex_destroy(&d->submitting);
     free(d->kernels);
     free(d->modules);
     free(d);

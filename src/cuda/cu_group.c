@@ -117,12 +117,11 @@ static dart_status start(cu_device *d, const cu_group *g, const backend_binding 
     dart_status status = check(d, &g->library, g->library.ncclGroupStart(), "ncclGroupStart");
     for (uint32_t i = 0; i < count && status == DART_OK; i++) {
         void *const at = (void *)(uintptr_t)(((const cu_memory *)parts[i].memory)->address + parts[i].offset);
-        status = NCCL(d, &g->library, ncclAllReduce, at, at, (size_t)(parts[i].bytes / sizeof(float)), NCCL_FLOAT32, NCCL_SUM, g->comm,
-                      d->queues[0].handle);
+        status = NCCL(d, &g->library, ncclAllReduce, at, at, (size_t)(parts[i].bytes / sizeof(float)), NCCL_FLOAT32, NCCL_SUM, g->comm, d->queue);
     }
     const dart_status ended = check(d, &g->library, g->library.ncclGroupEnd(), "ncclGroupEnd");
     if (status == DART_OK) status = ended;
-    return status == DART_OK ? CU(d, cuEventRecord, g->done, d->queues[0].handle) : status;
+    return status == DART_OK ? CU(d, cuEventRecord, g->done, d->queue) : status;
 }
 
 /* A member that died leaves the sum unfinished, with or without an error of the library's. */
@@ -150,9 +149,9 @@ dart_status cu_group_sum(void *device, void *group, const backend_binding *parts
     if (g->comm == NULL) return base_fail(d->report, DART_INTERNAL, "cuda: the group of ranks has ended");
     dart_status status = cu_enter(d);
     if (status != DART_OK) return status;
-    base_lock(&d->queues[0].submitting);
+    base_lock(&d->submitting);
     status = start(d, g, parts, count);
-    base_unlock(&d->queues[0].submitting);
+    base_unlock(&d->submitting);
     if (status == DART_OK) status = finish(d, g, timeout_ns);
     if (status != DART_OK) {
         g->library.ncclCommAbort(g->comm); /* also takes its kernels off the device */

@@ -37,7 +37,6 @@ static void describe(const cu_instance *instance, CUdevice device, dart_device_i
     info->workgroup = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
     info->multiprocessors = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     info->max_binding_bytes = UINT64_MAX / 2;
-    info->runs_beside = true;
     info->usable = major >= 8;
     if (!info->usable)
         snprintf(info->why_not, sizeof info->why_not, "compute capability %d.%d, at least 8.0 is needed", major, minor);

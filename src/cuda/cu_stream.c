@@ -1,6 +1,6 @@
 /* Streams: a list of launches. The first submission launches them one by one, as most recordings run once and a graph costs more than
  * that; the second captures them into a graph, which is replayed from then on: decoding submits the same recording once a token. Both
- * run in one queue of the device, in the order of submission, as in Vulkan: the slices of a prefill are two recordings under way, the
+ * run in the device's one queue, in the order of submission, as in Vulkan: the slices of a prefill are two recordings under way, the
  * second reads what the first writes. Launches up to a barrier stand side by side; those of cuBLASLt follow one another, since they
  * share a workspace. */
 #include "cu.h"
@@ -17,14 +17,13 @@ static void release_graph(const cu_device *device, cu_stream *stream)
     stream->exec = NULL;
 }
 
-dart_status cu_stream_create(void *device, bool beside, void **stream)
+dart_status cu_stream_create(void *device, void **stream)
 {
     cu_device *d = device;
     dart_status status = cu_enter(d);
     if (status != DART_OK) return status;
     cu_stream *made = calloc(1, sizeof *made);
     if (made == NULL) FAIL(d->report, DART_OUT_OF_MEMORY, "cuda: no host memory");
-    made->queue = &d->queues[beside];
     TRY(CU(d, cuStreamCreate, &made->handle, CU_STREAM_NON_BLOCKING));
     TRY(CU(d, cuEventCreate, &made->start, CU_EVENT_DEFAULT));
     TRY(CU(d, cuEventCreate, &made->end, CU_EVENT_DEFAULT));
@@ -251,7 +250,7 @@ static dart_status run_marked(cu_device *d, cu_stream *s)
 {
     dart_status status = DART_OK;
     TRY(make_marks(d, s));
-    TRY(CU(d, cuEventRecord, s->fork, s->queue->handle));
+    TRY(CU(d, cuEventRecord, s->fork, d->queue));
     TRY(CU(d, cuStreamWaitEvent, s->handle, s->fork, 0));
     for (uint32_t i = 0; i < s->launches_count; i++) {
         TRY(launch_on(d, s, &s->launches[i], s->handle, false));
@@ -259,7 +258,7 @@ static dart_status run_marked(cu_device *d, cu_stream *s)
         TRY(CU(d, cuEventRecord, s->marks[i], s->handle));
     }
     TRY(CU(d, cuEventRecord, s->joins[0], s->handle));
-    TRY(CU(d, cuStreamWaitEvent, s->queue->handle, s->joins[0], 0));
+    TRY(CU(d, cuStreamWaitEvent, d->queue, s->joins[0], 0));
 fail:
     if (status != DART_OK && s->submitted) d->driver->cuStreamSynchronize(s->handle);
     return status;
@@ -287,26 +286,26 @@ static dart_status run(cu_device *d, cu_stream *s, uint32_t times, const backend
 {
     dart_status status = DART_OK;
     s->measured = false;
-    TRY(cu_order_waits(d, order, s->queue->handle));
-    TRY(CU(d, cuEventRecord, s->start, s->queue->handle));
+    TRY(cu_order_waits(d, order, d->queue));
+    TRY(CU(d, cuEventRecord, s->start, d->queue));
     for (uint32_t i = 0; i < times && d->profiled; i++) TRY(run_marked(d, s));
     if (s->exec == NULL && s->launches_count > 0 && times > 0 && !d->profiled) {
         s->submitted = true;
-        TRY(launch_all(d, s, s->queue->handle));
+        TRY(launch_all(d, s, d->queue));
     }
     for (uint32_t i = 0; i < times && s->exec != NULL; i++) {
-        TRY(CU(d, cuGraphLaunch, s->exec, s->queue->handle));
+        TRY(CU(d, cuGraphLaunch, s->exec, d->queue));
         /* From here something is in flight, which a failure to go on or to mark its end must not hide. */
         s->submitted = true;
     }
     s->submitted = true;
-    TRY(cu_order_signals(d, order, s->queue->handle));
-    TRY(CU(d, cuEventRecord, s->end, s->queue->handle));
+    TRY(cu_order_signals(d, order, d->queue));
+    TRY(CU(d, cuEventRecord, s->end, d->queue));
     s->measured = true;
     return DART_OK;
 fail:
     for (int k = 0; k < CU_SIDES && s->submitted; k++) d->driver->cuStreamSynchronize(s->sides[k]);
-    if (s->submitted) d->driver->cuStreamSynchronize(s->queue->handle);
+    if (s->submitted) d->driver->cuStreamSynchronize(d->queue);
     s->submitted = false;
     return status;
 }
@@ -319,9 +318,9 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times, const b
     if (status != DART_OK) return status;
     if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1)) TRY(capture(d, s));
     s->ran = true;
-    base_lock(&s->queue->submitting);
+    base_lock(&d->submitting);
     status = run(d, s, times, order);
-    base_unlock(&s->queue->submitting);
+    base_unlock(&d->submitting);
 fail:
     cu_leave(d);
     return status;

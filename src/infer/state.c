@@ -60,7 +60,6 @@ static dart_status allocate(dart_state *state)
         state->host_stops == NULL || state->ended == NULL || state->idle == NULL || state->taken == NULL || state->queries_at == NULL ||
         state->host_ends == NULL || state->host_rows == NULL || state->host_places == NULL)
         return DART_OUT_OF_MEMORY;
-    const dart_stream_options streams = {.beside = state->beside};
     dart_status status = DART_OK;
     for (uint32_t l = 0; l < layers && status == DART_OK && state->layer_bytes > 0; l++)
         status = dart_buffer_create(device, state->layer_bytes, &state->layers[l]);
@@ -70,9 +69,9 @@ static dart_status allocate(dart_state *state)
         state->work_bytes += bytes;
     }
     if (status == DART_OK) status = model_queries_reserve(state);
-    if (status == DART_OK) status = dart_stream_create(device, &streams, &state->prefill);
-    if (status == DART_OK) status = dart_stream_create(device, &streams, &state->ahead);
-    if (status == DART_OK) status = dart_stream_create(device, &streams, &state->decode);
+    if (status == DART_OK) status = dart_stream_create(device, NULL, &state->prefill);
+    if (status == DART_OK) status = dart_stream_create(device, NULL, &state->ahead);
+    if (status == DART_OK) status = dart_stream_create(device, NULL, &state->decode);
     return status;
 }
 

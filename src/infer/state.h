@@ -146,7 +146,6 @@ struct dart_state {
     model_span recorded_span;
     uint32_t last_steps;   /* steps of the last submission of decode */
     file_leftover left;    /* by the last file that was saved or loaded */
-    bool beside;           /* its streams are */
     bool keeps_queries;
     dart_buffer *queries;  /* of the last step, if they are kept: for each layer the rows of WORK_SMA_CONV, queries_bytes apart */
     uint64_t queries_bytes;

@@ -184,7 +184,6 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     state->B = options->B != 0 ? options->B : 1;
     state->S = c->transformer ? 1 : options->S != 0 ? options->S : c->S;
     state->sma = c->sma && !options->no_sma;
-    state->beside = options->beside;
     state->keeps_queries = options->keep_queries && state->sma;
     state->block = options->memory_block;
     state->marks_most = options->marks != 0 ? options->marks : 1;

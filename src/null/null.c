@@ -83,9 +83,8 @@ static dart_status null_memory_read(void *device, void *memory, uint64_t offset,
     return DART_OK;
 }
 
-static dart_status null_stream_create(void *device, bool beside, void **stream)
+static dart_status null_stream_create(void *device, void **stream)
 {
-    (void)beside;
     *stream = null_calloc(device, sizeof(null_stream));
     return *stream != NULL ? DART_OK : DART_OUT_OF_MEMORY;
 }

@@ -14,9 +14,7 @@
  * What a backend guarantees:
  *   - A launch whose `barrier` is set sees the writes of all earlier launches of the stream, and its writes do not overtake
  *     the reads of earlier launches. A launch without `barrier` may overlap earlier ones.
- *   - Submissions of all streams of a device run in the order of the stream_submit calls, and each sees the writes of earlier ones. Streams
- *     made with `beside` keep that order among themselves only, where the device can run two submissions at once; a submission then sees the
- *     writes of those of the others that stream_wait has waited for.
+ *   - Submissions of all streams of a device run in the order of the stream_submit calls, and each sees the writes of earlier ones.
  *     A submission sees every earlier memory_write. A memory_read after stream_wait sees the writes of the submission.
  *   - A failure is a status with a text in the device's report, never an abort. DART_TIMEOUT has no text, since callers that
  *     poll get it often.
@@ -98,7 +96,7 @@ typedef struct backend {
     dart_status (*semaphore_export)(void *device, void *semaphore, int *descriptor);
     void (*semaphore_destroy)(void *device, void *semaphore);
 
-    dart_status (*stream_create)(void *device, bool beside, void **stream);
+    dart_status (*stream_create)(void *device, void **stream);
     void (*stream_destroy)(void *device, void *stream);
     dart_status (*stream_begin)(void *device, void *stream);
     dart_status (*stream_launch)(void *device, void *stream, const backend_launch *launch);

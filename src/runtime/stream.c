@@ -23,7 +23,7 @@ static dart_status begin_part(dart_stream *stream)
         if (ends == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory");
         p->ends = ends;
         TRY(device_fault(device));
-        TRY(device->backend->stream_create(device->handle, stream->options.beside, &p->handles[p->made]));
+        TRY(device->backend->stream_create(device->handle, &p->handles[p->made]));
         p->made++;
     }
     TRY(device_fault(device));

@@ -55,11 +55,8 @@ typedef struct vk_matrix {
     uint32_t M, N, K;
 } vk_matrix;
 
-enum { VK_QUEUES = 2 };
-
 typedef struct vk_family {
     uint32_t index;
-    uint32_t queues; /* of them that a device gets, at most VK_QUEUES */
     uint32_t timestamp_bits;
 } vk_family;
 
@@ -69,7 +66,7 @@ typedef struct vk_adapter {
     dart_device_info info;
     VkPhysicalDeviceMemoryProperties memory;
     uint64_t max_buffer_bytes;
-    vk_family family;   /* of the queues */
+    vk_family family;   /* of the queue */
     vk_family separate; /* for compute without graphics; index UINT32_MAX: there is none */
     float timestamp_period; /* ns */
     uint32_t max_groups;    /* of one dispatch */
@@ -131,7 +128,7 @@ void vk_instance_load_device(const vk_instance *instance, VkDevice device, struc
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter);
 /* What `capabilities` of the adapter need, the required extensions first. */
 void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted);
-/* A logical device with family->queues queues and what `capabilities` needs switched on. low_priority needs adapter->priority_extension. */
+/* A logical device with one queue of a family and what `capabilities` needs switched on. low_priority needs adapter->priority_extension. */
 VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, const vk_family *family,
                                 bool low_priority, VkDevice *device);
 /* fixed_subgroup: subgroups have info->subgroup lanes always. */
@@ -170,8 +167,7 @@ struct vk_block {
 #define VK_MAX_FAMILIES 8u
 
 typedef enum vk_mutex {
-    VK_MUTEX_QUEUE, /* of the first queue; the second one's follows */
-    VK_MUTEX_ASIDE,
+    VK_MUTEX_QUEUE,
     VK_MUTEX_MEMORY,
     VK_MUTEX_TRANSFER,
     VK_MUTEX_PIPELINES,
@@ -207,8 +203,7 @@ typedef struct vk_device {
     VkDevice handle;
     struct VolkDeviceTable vk;
     vk_family family;
-    VkQueue queues[VK_QUEUES]; /* the second for streams that run beside the others */
-    uint32_t queues_count;     /* 1: there is no second */
+    VkQueue queue;
     uint32_t families[VK_MAX_FAMILIES]; /* that use its buffers, its own among them */
     uint32_t families_count;
     base_mutex mutexes[VK_MUTEX_COUNT];
@@ -231,9 +226,8 @@ void vk_device_destroy(void *device);
 /* DART_DEVICE_LOST once the device was lost, else DART_OK. */
 dart_status vk_device_check(vk_device *device);
 dart_status vk_device_lose(vk_device *device, const char *reason);
-/* beside: to the second queue, if there is one. order: of vk_semaphores, or NULL. */
-dart_status vk_device_submit(vk_device *device, bool beside, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
-                             const backend_order *order);
+/* order: of vk_semaphores, or NULL. */
+dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence, const backend_order *order);
 
 /* A failed result as a status with text, e.g. "vkAllocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY". */
 dart_status vk_report(base_report *report, VkResult result, const char *call);
@@ -296,7 +290,7 @@ dart_status vk_cache_read(void *device, void *data, size_t *bytes);
 
 /* ---- Streams ---- */
 
-dart_status vk_stream_create(void *device, bool beside, void **stream);
+dart_status vk_stream_create(void *device, void **stream);
 void vk_stream_destroy(void *device, void *stream);
 dart_status vk_stream_begin(void *device, void *stream);
 dart_status vk_stream_launch(void *device, void *stream, const backend_launch *launch);

@@ -165,15 +165,12 @@ static bool find_family(const vk_instance *instance, vk_adapter *adapter)
         if (instance->adopted != NULL && i != instance->adopted->queue_family) continue;
         if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0 || families[i].queueCount == 0) continue;
         const bool separate = (families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT) == 0;
-        const uint32_t queues = families[i].queueCount < VK_QUEUES ? families[i].queueCount : VK_QUEUES;
-        const vk_family family = {i, queues, families[i].timestampValidBits};
+        const vk_family family = {i, families[i].timestampValidBits};
         if (separate && adapter->separate.index == UINT32_MAX) adapter->separate = family;
         if (adapter->family.index == UINT32_MAX) adapter->family = family;
     }
     if (adapter->separate.index != UINT32_MAX && adapter->info.type == DART_DEVICE_DISCRETE) adapter->family = adapter->separate;
     adapter->info.separate_queue = adapter->family.index == adapter->separate.index && adapter->family.index != UINT32_MAX;
-    adapter->info.runs_beside = instance->adopted == NULL && adapter->family.index != UINT32_MAX && adapter->family.queues > 1 &&
-                                (adapter->separate.index == UINT32_MAX || adapter->separate.queues > 1);
     return adapter->family.index != UINT32_MAX;
 }
 
@@ -518,12 +515,12 @@ VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *a
 {
     const VkDeviceQueueGlobalPriorityCreateInfoKHR low = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR,
                                                           .globalPriority = VK_QUEUE_GLOBAL_PRIORITY_LOW_KHR};
-    const float priorities[VK_QUEUES] = {1.0f, 1.0f};
+    const float priority = 1.0f;
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                            .pNext = low_priority ? &low : NULL,
                                            .queueFamilyIndex = family->index,
-                                           .queueCount = family->queues,
-                                           .pQueuePriorities = priorities};
+                                           .queueCount = 1,
+                                           .pQueuePriorities = &priority};
     vk_wanted wanted;
     vk_capabilities_wanted(adapter, capabilities, &wanted);
     if (low_priority) wanted.extensions[wanted.extensions_count++] = adapter->priority_extension;

@@ -76,8 +76,7 @@ dart_status vk_device_check(vk_device *device)
     return base_fail(device->report, DART_DEVICE_LOST, "the device was lost before");
 }
 
-dart_status vk_device_submit(vk_device *device, bool beside, const VkCommandBuffer *commands, uint32_t count, VkFence fence,
-                             const backend_order *order)
+dart_status vk_device_submit(vk_device *device, const VkCommandBuffer *commands, uint32_t count, VkFence fence, const backend_order *order)
 {
     VkSemaphore waits[BACKEND_MAX_SIGNALS], signals[BACKEND_MAX_SIGNALS];
     uint64_t wait_values[BACKEND_MAX_SIGNALS], signal_values[BACKEND_MAX_SIGNALS];
@@ -105,10 +104,9 @@ dart_status vk_device_submit(vk_device *device, bool beside, const VkCommandBuff
     }
     /* The host's lock first: the lock of this device then never waits inside it for another. */
     if (device->lock_queue != NULL) device->lock_queue(device->queue_user);
-    const uint32_t queue = beside && device->queues_count > 1;
-    base_lock(&device->mutexes[VK_MUTEX_QUEUE + queue]);
-    const VkResult result = device->vk.vkQueueSubmit(device->queues[queue], 1, &info, fence);
-    base_unlock(&device->mutexes[VK_MUTEX_QUEUE + queue]);
+    base_lock(&device->mutexes[VK_MUTEX_QUEUE]);
+    const VkResult result = device->vk.vkQueueSubmit(device->queue, 1, &info, fence);
+    base_unlock(&device->mutexes[VK_MUTEX_QUEUE]);
     if (device->unlock_queue != NULL) device->unlock_queue(device->queue_user);
     return result == VK_SUCCESS ? DART_OK : vk_fail(device, result, "vkQueueSubmit");
 }

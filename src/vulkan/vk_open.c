@@ -55,9 +55,7 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
         TRY(vk_report(report, result, "vkCreateDevice"));
     }
     vk_instance_load_device(instance, device->handle, &device->vk);
-    device->queues_count = host != NULL ? 1 : family.queues;
-    for (uint32_t i = 0; i < device->queues_count; i++)
-        device->vk.vkGetDeviceQueue(device->handle, family.index, host != NULL ? host->queue_index : i, &device->queues[i]);
+    device->vk.vkGetDeviceQueue(device->handle, family.index, host != NULL ? host->queue_index : 0, &device->queue);
     TRY(vk_pipelines_create(device, options->cache, options->cache_bytes));
     *out = device;
     return DART_OK;

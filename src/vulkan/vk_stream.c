@@ -33,7 +33,6 @@ typedef enum stream_state { STREAM_EMPTY, STREAM_RECORDING, STREAM_READY } strea
 
 typedef struct vk_stream {
     stream_state state;
-    bool beside;
     bool in_flight;
     bool timed; /* a run has ended since the recording began */
     VkCommandPool pool, frame_pool;
@@ -96,14 +95,13 @@ fail:
     return status;
 }
 
-dart_status vk_stream_create(void *self, bool beside, void **out)
+dart_status vk_stream_create(void *self, void **out)
 {
     vk_device *device = self;
     dart_status status = vk_device_check(device);
     if (status != DART_OK) return status;
     vk_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "Vulkan stream");
-    stream->beside = beside;
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                           .queueFamilyIndex = device->family.index};
     VK_MAKE(device, vkCreateCommandPool, stream->pool, (device->handle, &pool, NULL, &stream->pool));
@@ -377,7 +375,7 @@ dart_status vk_stream_submit(void *self, void *handle, uint32_t times, const bac
     TRY(gather(device, stream, times));
     VK(device, vkResetFences, (device->handle, 1, &stream->fence));
     stream->submitted_ns = base_now_ns();
-    TRY(vk_device_submit(device, stream->beside, stream->submission, times + 2, stream->fence, order));
+    TRY(vk_device_submit(device, stream->submission, times + 2, stream->fence, order));
     stream->in_flight = true;
 fail:
     return status;

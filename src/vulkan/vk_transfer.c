@@ -109,7 +109,7 @@ static dart_status copy(vk_device *device, const vk_transfer *transfer, VkBuffer
     device->vk.vkCmdPipelineBarrier(transfer->commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0,
                                     1, &after, 0, NULL, 0, NULL);
     VK(device, vkEndCommandBuffer, (transfer->commands));
-    TRY(vk_device_submit(device, false, &transfer->commands, 1, transfer->fence, NULL));
+    TRY(vk_device_submit(device, &transfer->commands, 1, transfer->fence, NULL));
     const VkResult result =
         device->vk.vkWaitForFences(device->handle, 1, &transfer->fence, VK_TRUE, TRANSFER_TIMEOUT_NS);
     if (result == VK_TIMEOUT) TRY(vk_device_lose(device, "a copy did not end within ten minutes"));

@@ -351,47 +351,6 @@ static void streams_follow_one_another(void **unused)
     rig_close(&r);
 }
 
-/* Two streams that run beside the rig's keep their order, and what they wrote is there for others once it has been waited for. */
-static void streams_run_beside(void **unused)
-{
-    (void)unused;
-    enum { LONG = 4000 };
-    rig r;
-    rig_open(&r, rig_spec);
-    dart_stream *beside[2] = {NULL, NULL};
-    for (int i = 0; i < 2; i++) MUST(&r, dart_stream_create(r.device, &(dart_stream_options){.beside = true}, &beside[i]));
-    const dart_tensor a = rig_tensor(&r, DART_F32, N, NULL), b = rig_tensor(&r, DART_F32, N, NULL), c = rig_tensor(&r, DART_F32, N, NULL),
-                      d = rig_tensor(&r, DART_F32, N, NULL);
-    uint32_t overtaken = 0;
-    for (int run = 1; run <= 3; run++) {
-        for (int i = 0; i < 2; i++) MUST(&r, dart_stream_begin(beside[i]));
-        for (int i = 0; i < LONG; i++) MUST(&r, dart_fill(beside[0], &(dart_fill_args){.T = 1, .W = N, .value = (float)(i + 7000 * run), .y = a}));
-        MUST(&r, dart_convert(beside[1], &(dart_convert_args){.T = 1, .W = N, .x = a, .y = b}));
-        for (int i = 0; i < 2; i++) MUST(&r, dart_stream_submit(beside[i]));
-        rig_begin(&r); /* meanwhile */
-        fill(&r, c, (float)run);
-        copy(&r, c, d);
-        MUST(&r, dart_stream_submit(r.stream));
-        MUST(&r, dart_stream_wait(r.stream, UINT64_MAX));
-        float *got = rig_read(&d, N);
-        for (size_t k = 0; k < N && r.info.backend != DART_BACKEND_NULL; k++) assert_true(got[k] == (float)run);
-        free(got);
-        const dart_status status = dart_stream_wait(beside[1], 0);
-        overtaken += status == DART_TIMEOUT;
-        if (status != DART_OK) assert_int_equal(status, DART_TIMEOUT);
-        for (int i = 0; i < 2; i++) MUST(&r, dart_stream_wait(beside[i], UINT64_MAX));
-        rig_begin(&r);
-        copy(&r, b, c);
-        rig_run(&r);
-        got = rig_read(&c, N);
-        for (size_t k = 0; k < N && r.info.backend != DART_BACKEND_NULL; k++) assert_true(got[k] == (float)(LONG - 1 + 7000 * run));
-        free(got);
-    }
-    print_message("  runs beside: %s; %u of 3 long submissions were overtaken\n", r.info.runs_beside ? "yes" : "no", overtaken);
-    for (int i = 0; i < 2; i++) dart_stream_destroy(&beside[i]);
-    rig_close(&r);
-}
-
 static void waits_before_it_goes_on(void **unused)
 {
     (void)unused;
@@ -594,7 +553,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(errors_stick),
     cmocka_unit_test(replays),
     cmocka_unit_test(streams_follow_one_another),
-    cmocka_unit_test(streams_run_beside),
     cmocka_unit_test(takes_tickets),
     cmocka_unit_test(waits_before_it_goes_on),
     cmocka_unit_test(times_launches),
