@@ -28,7 +28,9 @@ READS_EIGHT(weight)
 #endif
 READS_AS(vec4, fours, partial)
 
-const uint AHEAD = 4u; // splits that are fetched together
+#ifndef AHEAD
+#define AHEAD 4u // splits that are fetched together
+#endif
 
 // v_i .. v_{i+7}, all of one head. The splits are merged as they come, their tops beside their sums.
 Eight gated_eight(uint row, uint i, float gate)

@@ -84,7 +84,7 @@ void main()
                 stage_c(c_at, n_first, t_first, size - 1u);
                 barrier();
                 uint top = min(DEPTH, args.N - n_first);
-                for (uint k = 0u; k < top; k++) {
+                [[dont_unroll]] for (uint k = 0u; k < top; k++) {
                     float value[T0 * COLUMNS];
                     [[unroll]] for (uint i = 0u; i < T0 * COLUMNS; i++) {
                         uint row = hin[i / COLUMNS] + n_first + k;
@@ -111,7 +111,7 @@ void main()
                     stage_c(c_at, n_first, t_first, size - 1u);
                     barrier();
                     uint depth = min(DEPTH, args.N - n_first);
-                    for (uint k = 0u; k < depth; k++) {
+                    [[dont_unroll]] for (uint k = 0u; k < depth; k++) {
                         float value = load_b(b_at + source * args.b_row + n_first + k);
                         [[unroll]] for (uint q = 0u; q < QUADS; q++) product[q] += value * slab[k * PITCH + q];
                     }
@@ -127,7 +127,7 @@ void main()
                 }
                 if (below) {
                     barrier();
-                    for (uint k = 0u; k < top; k++) {
+                    [[dont_unroll]] for (uint k = 0u; k < top; k++) {
                         uint x_row = args.x_at + (token + s_first + k) * args.x_row;
                         float value[T0 * COLUMNS];
                         [[unroll]] for (uint i = 0u; i < T0 * COLUMNS; i++) {
@@ -163,7 +163,7 @@ void main()
                                 [[unroll]] for (uint i = 0u; i < COLUMNS; i++) sums[head * SUMS + i * QUADS + q] *= factor;
                             }
                         }
-                        for (uint k = 0u; k < top; k++) {
+                        [[dont_unroll]] for (uint k = 0u; k < top; k++) {
                             uint x_row = args.x_at + (token + s_first + k) * args.x_row + h * args.P;
                             float value[COLUMNS];
                             [[unroll]] for (uint i = 0u; i < COLUMNS; i++) value[i] = load_x(x_row + p[i]);
