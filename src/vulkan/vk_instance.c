@@ -153,7 +153,9 @@ static dart_status list_adapters(vk_instance *instance, base_report *report)
     VkResult result = instance->vk.vkEnumeratePhysicalDevices(instance->handle, &count, NULL);
     if (result != VK_SUCCESS || count == 0) {
         if (result == VK_ERROR_OUT_OF_HOST_MEMORY) return vk_report(report, result, "vkEnumeratePhysicalDevices");
-        if (result != VK_SUCCESS) warn(report, "vkEnumeratePhysicalDevices", result);
+        if (result == VK_ERROR_INITIALIZATION_FAILED) /* Mesa: Mali before the G310 */
+            base_note(report, DART_LOG_WARNING, "vulkan: no devices, the driver refuses the GPU: VK_ERROR_INITIALIZATION_FAILED");
+        else if (result != VK_SUCCESS) warn(report, "vkEnumeratePhysicalDevices", result);
         else base_note(report, DART_LOG_INFO, "vulkan: no devices, the drivers list none");
         return DART_OK;
     }

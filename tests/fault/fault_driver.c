@@ -578,12 +578,28 @@ static void unusable_devices_say_why(void **unused)
     }
 }
 
+/* As Mesa's driver does for Mali before the G310: no device is listed, and why is told in words. */
+static void drivers_that_refuse_are_told(void **unused)
+{
+    (void)unused;
+    char why[256] = "";
+    for (uint32_t n = 1; n < 8 && (driver_failed() == NULL || strcmp(driver_failed(), "vkEnumeratePhysicalDevices") != 0); n++) {
+        world w = {.adopts = false};
+        driver_set(&(driver_options){.fail_at = n, .gives = VK_ERROR_INITIALIZATION_FAILED});
+        assert_int_equal(make_context(&w), DART_OK);
+        dart_context_why_none(w.context, DART_BACKEND_VULKAN, why, sizeof why);
+        end(&w);
+        assert_int_equal(driver_alive(false), 0);
+    }
+    assert_string_equal(why, "vulkan: no devices, the driver refuses the GPU: VK_ERROR_INITIALIZATION_FAILED");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_runs_out), cmocka_unit_test(device_memory_runs_out),
                                        cmocka_unit_test(the_device_is_lost), cmocka_unit_test(waiting_times_out),
                                        cmocka_unit_test(work_gives_way), cmocka_unit_test(drivers_of_a_part_of_vulkan_are_used),
-                                       cmocka_unit_test(unusable_devices_say_why)};
+                                       cmocka_unit_test(unusable_devices_say_why), cmocka_unit_test(drivers_that_refuse_are_told)};
     if (argc < 2 || argc > 4) {
         fprintf(stderr, "usage: %s DATA_DIR [all | FIRST LAST]\n", argv[0]);
         return 2;

@@ -16,6 +16,9 @@ static const struct remedy {
      "Install your GPU's driver. Mesa's serve AMD, Intel and others, and the processor as well (Debian and Ubuntu:\n"
      "  mesa-vulkan-drivers, Fedora: mesa-vulkan-drivers, Arch: vulkan-radeon, vulkan-intel); NVIDIA's own is its Vulkan driver, too."},
     {DART_BACKEND_VULKAN, "list none", "The driver is there and sees no GPU that it serves: update it, or look for one that names your GPU."},
+    {DART_BACKEND_VULKAN, "refuses the GPU",
+     "It does not support this GPU, or not yet. Mesa's drivers refuse Mali before the G310 (G31, G52, G57), whose Vulkan is older than the 1.2\n"
+     "  that dartlm needs."},
     {DART_BACKEND_VULKAN, "older than", "Update the Vulkan loader and the driver: dartlm needs Vulkan 1.2."},
     {DART_BACKEND_CUDA, "was not found", "Only an NVIDIA GPU has use for it; its driver brings it along."},
     {DART_BACKEND_CUDA, "the driver says", "NVIDIA's driver is there but does not work: reinstall it, or start the computer anew after an update."},
