@@ -2,16 +2,18 @@
 # What Mesa's compiler for Mali (PanVK) makes of pipelines, without the chip. Debian has that driver for arm64 only, so that
 # driver and program run under qemu, about 30 times slower: for a few pipelines by hand, not for each change.
 #
-#   tools/compilers/mali.sh [--chip CHIP] [--seconds N] [--list] [--without BITS] [NAME...]
+#   tools/compilers/mali.sh [--chip CHIP] [--seconds N] [--list | --doc] [--without BITS] [NAME...]
 #
 #   CHIP      g610 (default), g310, g720, g725
 #   N         seconds that a pipeline may take, by default 300
 #   --list    names the pipelines that calls can take on the chip, compiles none
+#   --doc     compiles none: puts the table of all that were asked into docs/compilers.md
 #   --without the device counts as lacking those capabilities (bits of dart_capability)
 #   NAME      KERNEL, KERNEL.VARIANT or KERNEL.VARIANT.TYPES; by default all, which takes hours
 #
-# Prints the table of tools/compilers/table.py; .deps/mali/CHIP.log is what it is made of. The first run has tools/setup.sh --mali
-# fetch 70 MB of packages into .deps/mali; every run builds tests/compile_all for arm64 there as far as sources have changed.
+# Prints the table of tools/compilers/table.py; .deps/mali/CHIP.log is what it is made of, and .deps/mali/CHIP has a file for each pipeline
+# that was asked, until that is deleted. The first run has tools/setup.sh --mali fetch 70 MB of packages into .deps/mali; every run builds
+# tests/compile_all for arm64 there as far as sources have changed.
 # Pipelines are made in a process each, two at a time where there are two cores: set JOBS for another number.
 set -eu
 
@@ -61,13 +63,14 @@ compile() {
 # One pipeline of the list, by name, into a file of its own.
 one() {
     local status=0
-    timeout "$seconds" "$0" --one "${without[@]}" vulkan "$1" >"$parts/$1" 2>&1 || status=$?
-    if [ $status = 124 ]; then printf 'mali: stopped after %s s\n' "$seconds" >>"$parts/$1"; fi
-    printf '%s: %s\n' "$1" "$([ $status = 0 ] && echo made || tail -n 1 "$parts/$1")" >&2
+    timeout "$seconds" "$0" --one "${without[@]}" vulkan "$1" >"$parts/$1.new" 2>&1 || status=$?
+    if [ $status = 124 ]; then printf 'mali: stopped after %s s\n' "$seconds" >>"$parts/$1.new"; fi
+    printf '%s: %s\n' "$1" "$([ $status = 0 ] && echo made || tail -n 1 "$parts/$1.new")" >&2
+    mv "$parts/$1.new" "$parts/$1"
 }
 
 main() {
-    local chip=g610 list=
+    local chip=g610 list='' doc='' asked=()
     without=()
     seconds=300
     while [ $# -gt 0 ]; do
@@ -77,12 +80,19 @@ main() {
         --seconds) seconds=${2:?}; shift ;;
         --without) without=(--without "${2:?}"); shift ;;
         --list) list=yes ;;
+        --doc) doc=yes ;;
         -*) die "unknown option '$1'; see --help" ;;
         *) break ;;
         esac
         shift
     done
     DART_FAKE_GPU=$(gpu_of "$chip")
+    parts=$folder/$chip
+    if [ -n "$doc" ]; then
+        cat "$parts"/* >"$folder/$chip.log"
+        "$sources/table.py" --log "$folder/$chip.log" --doc "$root/docs/compilers.md"
+        return
+    fi
     export DART_FAKE_GPU NODEVICE_SELECT=1 MESA_SHADER_CACHE_DISABLE=true
     export VK_DRIVER_FILES=$folder/newer/usr/share/vulkan/icd.d/panfrost_icd.json
     build
@@ -93,15 +103,15 @@ main() {
         return
     fi
     export VK_LAYER_PATH=$folder VK_INSTANCE_LAYERS=VK_LAYER_DARTLM_pipeline_statistics
-    parts=$(mktemp -d)
-    trap 'rm -rf "$parts"' EXIT
+    mkdir -p "$parts"
     while read -r word name _; do
         [ "$word" = pipeline ] || continue
         while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-$(nproc)}" ]; do wait -n; done
         one "$name" &
+        asked+=("$parts/$name")
     done <"$folder/$chip.list"
     wait
-    cat "$parts"/* >"$folder/$chip.log"
+    cat "${asked[@]}" >"$folder/$chip.log"
     "$sources/table.py" --log "$folder/$chip.log"
 }
 

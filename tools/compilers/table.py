@@ -2,7 +2,7 @@
 """What the compilers of Intel, Adreno, NVIDIA (NVK) and AMD make of every pipeline that a call can take, without the chips.
 
   tools/compilers/table.py [--known FILE [--update]] [--doc FILE] [--read] BUILD_DIR [CHIP...]
-  tools/compilers/table.py --log FILE
+  tools/compilers/table.py --log FILE [--doc FILE]
 
 Runs BUILD_DIR/tests/compile_all once per chip of tools/compilers/chips.txt (all of them where none is named) with
 tools/with-vulkan.sh fake:CHIP --statistics. BUILD_DIR/compilers/CHIP.jsonl gets a line of JSON a pipeline, CHIP.md
@@ -12,7 +12,8 @@ the same as a Markdown table, CHIP.log what the program wrote; a summary goes to
   --update      writes what is bad into that FILE instead. A chip that it has already can only lose lines or get smaller numbers
   --doc FILE    puts a table of these chips between the two <!-- table --> lines of a Markdown file
   --read        compiles nothing: takes the CHIP.jsonl of an earlier run
-  --log FILE    prints the table of what compile_all and the layer wrote into FILE (mali.sh)
+  --log FILE    prints the table of what compile_all and the layer wrote into FILE (mali.sh); --doc puts one line a row between the two
+                <!-- mali --> lines
 
 A pipeline is bad if registers spill, if it has memory of its own (scratch), or, on AMD, if a SIMD has room for fewer than
 4 waves of it. Ends with 1 if a pipeline was not compiled or has no statistics, if one took more than 6 s of processor
@@ -180,14 +181,27 @@ def doc_tables(results):
     return markdown(head, lines) + text
 
 
-def write_doc(path, results):
-    text, mark = path.read_text(), '<!-- table -->\n'
-    before, _, after = text.split(mark)
-    path.write_text(before + mark + '\n' + doc_tables(results) + '\n' + mark + after)
+def write_between(path, mark, table):
+    before, _, after = path.read_text().split(mark + '\n')
+    path.write_text(f'{before}{mark}\n\n{table}\n{mark}\n{after}')
 
 
-def print_log(path):
+def log_doc(rows, failures):
+    """A line a row, of all types that were asked: the largest numbers. The worst come first."""
+    kernels = {}
+    for row in rows:
+        kernels.setdefault(row_name(row), []).append(row)
+    lines = [[name, ', '.join(sorted(row['pipeline'].rsplit('.', 1)[1] for row in of)), *(max(row[c] or 0 for row in of) for c in
+              ('spills', 'fills', 'instructions')), f'{max(row["ms"] for row in of) / 1e3:.0f}'] for name, of in kernels.items()]
+    lines.sort(key=lambda line: (-line[2], -line[3], line[0]))
+    lines += [[failure.strip(), '', '-', '-', '-', '-'] for failure in failures]
+    return markdown(['row', 'types', 'spills', 'fills', 'instructions', 's under qemu'], lines)
+
+
+def print_log(path, doc):
     device, rows, failures = parse('', path.read_text(errors='replace'))
+    if doc:
+        write_between(doc, '<!-- mali -->', f'{device}\n\n' + log_doc(rows, failures))
     rows.sort(key=lambda row: -row['spills'])
     columns = ('pipeline', 'spills', 'fills', 'instructions', 'registers', 'waves', 'shared', 'ms')
     print(f'{device}\n\n' + markdown(columns, [[row[c] for c in columns] for row in rows]), end='')
@@ -207,7 +221,7 @@ def main():
     parser.add_argument('chips', nargs='*')
     options = parser.parse_args()
     if options.log:
-        return print_log(options.log)
+        return print_log(options.log, options.doc)
     if not options.build:
         parser.error('BUILD_DIR is missing')
     listed = chips()
@@ -251,7 +265,7 @@ def main():
     if options.update:
         write_known(options.known, known)
     if options.doc:
-        write_doc(options.doc, results)
+        write_between(options.doc, '<!-- table -->', doc_tables(results))
     for failure in failures:
         print('BAD ' + failure)
     return 1 if failures or not results else 0
