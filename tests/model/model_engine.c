@@ -1,5 +1,5 @@
-/* The server's engine without HTTP: many requests at once get what each gets alone, prompts between the steps of others and beside them, however
- * they begin, and whoever leaves: model_engine DEVICE_SPEC DATA_DIR. */
+/* The server's engine without HTTP: many requests at once get what each gets alone, however they begin, and whoever leaves: model_engine
+ * DEVICE_SPEC DATA_DIR. */
 #include "model_cases.h"
 
 #include "serve/engine.h"
@@ -81,22 +81,22 @@ static void compare(const job_sequence *got, const job_sequence *alone)
     assert_string_equal(got->finish, alone->finish);
 }
 
-static engine *start(dart_model *model, dart_tokenizer *tokenizer, bool beside, metrics *counts)
+static engine *start(dart_model *model, dart_tokenizer *tokenizer, metrics *counts)
 {
     char error[640] = "";
-    const batch_options options = {.slots = SLOTS, .context = LONGEST + MOST, .budget = 48, .beside = beside};
+    const batch_options options = {.slots = SLOTS, .context = LONGEST + MOST, .budget = 48};
     engine *e = engine_create(1000, counts);
     assert_non_null(e);
     if (engine_start(e, model, tokenizer, &options, error, sizeof error) != DART_OK) fail_msg("engine_start: %s", error);
     return e;
 }
 
-static void all_at_once(dart_model *model, dart_tokenizer *tokenizer, const question *questions, job *(*alone)[2][3], bool beside)
+static void all_at_once(dart_model *model, dart_tokenizer *tokenizer, const question *questions, job *(*alone)[2][3])
 {
     static metrics counts;
     job *jobs[JOBS], *leavers[JOBS / 4];
     counts = (metrics){.waiting = 0};
-    engine *e = start(model, tokenizer, beside, &counts);
+    engine *e = start(model, tokenizer, &counts);
     for (uint32_t i = 0; i < JOBS; i++) {
         const question *q = &questions[i];
         jobs[i] = job_of(q, 0, q->prompts, q->settings.n, q->settings.seed);
@@ -113,8 +113,7 @@ static void all_at_once(dart_model *model, dart_tokenizer *tokenizer, const ques
             for (uint32_t k = 0; k < n; k++) compare(&jobs[i]->sequences[p * n + k], &alone[i][p][k]->sequences[0]);
     }
     engine_stop(e, false);
-    print_message("  %s: %llu tokens of prompts computed, %llu shared\n", beside ? "beside" : "between", atomic_load(&counts.prompt_tokens),
-                  atomic_load(&counts.shared_tokens));
+    print_message("  %llu tokens of prompts computed, %llu shared\n", atomic_load(&counts.prompt_tokens), atomic_load(&counts.shared_tokens));
     assert_true(atomic_load(&counts.shared_tokens) > 0);
     assert_int_equal(atomic_load(&counts.prefilling) + atomic_load(&counts.decoding) + atomic_load(&counts.waiting), 0);
     engine_destroy(&e);
@@ -136,7 +135,7 @@ static void answers_are_those_of_a_request_alone(void **unused)
     random_state = seed * 2 + 1;
     print_message("  seed %llu\n", (unsigned long long)seed);
     dart_model *model = model_of(&shape, NULL);
-    engine *e = start(model, tokenizer, false, &counts);
+    engine *e = start(model, tokenizer, &counts);
     for (uint32_t i = 0; i < JOBS; i++) {
         question *q = &questions[i];
         make_question(q);
@@ -148,8 +147,7 @@ static void answers_are_those_of_a_request_alone(void **unused)
     }
     assert_int_equal(atomic_load(&counts.shared_tokens), 0);
     engine_destroy(&e);
-    all_at_once(model, tokenizer, questions, alone, false);
-    all_at_once(model, tokenizer, questions, alone, true);
+    for (int round = 0; round < 2; round++) all_at_once(model, tokenizer, questions, alone);
     for (uint32_t i = 0; i < JOBS; i++)
         for (uint32_t p = 0; p < questions[i].prompts; p++)
             for (uint32_t k = 0; k < questions[i].settings.n; k++) job_release(alone[i][p][k]);
@@ -168,10 +166,10 @@ static void stops_at_once(void **unused)
     snprintf(path, sizeof path, "%s/tokenizer", data_folder);
     if (dart_tokenizer_open(path, &tokenizer, error, sizeof error) != DART_OK) fail_msg("%s", error);
     dart_model *model = model_of(&shape, NULL);
-    for (int beside = 0; beside < 2; beside++) {
-        engine *e = start(model, tokenizer, beside != 0, &counts);
+    for (uint32_t round = 0; round < 3; round++) {
+        engine *e = start(model, tokenizer, &counts);
         question q;
-        random_state = 77;
+        random_state = 77 + round;
         for (uint32_t i = 0; i < COUNT_OF(jobs); i++) {
             make_question(&q);
             submit(e, jobs[i] = job_of(&q, 0, 1, 1, 1));

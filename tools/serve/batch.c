@@ -5,9 +5,9 @@
 
 /* ---- Making ---- */
 
-static dart_status make_state(dart_model *model, uint32_t B, const batch_options *o, bool beside, dart_state **state, batch *b)
+static dart_status make_state(dart_model *model, uint32_t B, const batch_options *o, dart_state **state, batch *b)
 {
-    const dart_state_options options = {.B = B, .S = o->S, .no_sma = o->no_sma, .slice_ms = UINT32_MAX, .beside = beside};
+    const dart_state_options options = {.B = B, .S = o->S, .no_sma = o->no_sma, .slice_ms = UINT32_MAX};
     dart_status status = dart_state_create(model, &options, state);
     if (status != DART_OK) dart_model_error(model, b->failure, sizeof b->failure);
     if (status != DART_OK) return status;
@@ -41,11 +41,10 @@ dart_status batch_create(dart_model *model, dart_tokenizer *tokenizer, const bat
         return DART_OUT_OF_MEMORY;
     dart_status status = dart_model_describe(model, &info);
     if (status == DART_OK) status = dart_tokenizer_describe(tokenizer, &text);
-    if (status == DART_OK) status = make_state(model, b->fill_size, options, options->beside, &b->fill, b);
-    if (status == DART_OK) status = make_state(model, options->slots, options, false, &b->run, b);
+    if (status == DART_OK) status = make_state(model, b->fill_size, options, &b->fill, b);
+    if (status == DART_OK) status = make_state(model, options->slots, options, &b->run, b);
     if (status != DART_OK) return status;
     for (uint32_t i = 0; i < b->fill_size; i++) b->leader[i] = BATCH_NONE;
-    if (options->beside && !worker_start(&b->filler)) return DART_OUT_OF_MEMORY;
     b->eos = text.eos >= 0 && (uint32_t)text.eos < info.config.V ? text.eos : -1;
     b->ids_below = text.ids < info.config.V ? text.ids : 0;
     atomic_store(&counts->slots, options->slots);
@@ -55,7 +54,6 @@ dart_status batch_create(dart_model *model, dart_tokenizer *tokenizer, const bat
 void batch_destroy(batch *b)
 {
     batch_fail(b, 503, "the server has ended");
-    worker_end(&b->filler);
     dart_state_destroy(&b->fill);
     dart_state_destroy(&b->run);
     api_scores_free(&b->scores);
@@ -88,7 +86,7 @@ static bool goes_on(const job_sequence *s) { return batch_settings_of(s)->max_to
 
 bool batch_room(const batch *b, const job_sequence *s)
 {
-    return !b->round.under_way && b->filling_count < b->fill_size && (!goes_on(s) || b->running_count + b->reserved < b->options.slots);
+    return b->filling_count < b->fill_size && (!goes_on(s) || b->running_count + b->reserved < b->options.slots);
 }
 
 void batch_add(batch *b, job_sequence *s)
@@ -141,7 +139,7 @@ static bool unwanted(job_sequence *s)
 
 void batch_drop_cancelled(batch *b)
 {
-    for (uint32_t i = 0; i < b->fill_size && !b->round.under_way; i++)
+    for (uint32_t i = 0; i < b->fill_size; i++)
         if (b->filling[i] != NULL && unwanted(b->filling[i])) {
             atomic_fetch_add(&b->counts->cancelled, 1);
             batch_leave_filling(b, i, false);
@@ -151,12 +149,6 @@ void batch_drop_cancelled(batch *b)
             atomic_fetch_add(&b->counts->cancelled, 1);
             batch_leave_slot(b, i);
         }
-}
-
-void batch_settle(batch *b)
-{
-    worker_wait(&b->filler);
-    b->round.under_way = false;
 }
 
 static void fail_filling(batch *b, int status, const char *message)
@@ -179,7 +171,6 @@ static void fail_running(batch *b, int status, const char *message)
 
 void batch_fail(batch *b, int status, const char *message)
 {
-    batch_settle(b);
     fail_filling(b, status, message);
     fail_running(b, status, message);
 }

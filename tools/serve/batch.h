@@ -6,7 +6,6 @@
 
 #include "dartlm/model.h"
 #include "serve/job.h"
-#include "serve/worker.h"
 
 typedef struct batch_options {
     uint32_t slots;   /* sequences that are decoded at once */
@@ -14,7 +13,6 @@ typedef struct batch_options {
     uint32_t budget;  /* tokens of prompts between two steps, 0: as many as take about 20 ms; four times as many where nothing is decoded */
     uint32_t S;       /* as dart_state_options has them */
     bool no_sma;
-    bool beside; /* prompts are computed while slots decode, on a thread of their own; else between their steps */
 } batch_options;
 
 /* As many as dart_log_probs takes. */
@@ -23,14 +21,11 @@ enum { BATCH_FILL = 32, BATCH_STEPS = 8 };
 
 /* A round of prompts: tokens of each, and rows whose log-probabilities are wanted. */
 typedef struct batch_round {
-    bool under_way;       /* the filler computes it: `fill` and what its call reads and writes are not to be touched */
     uint32_t L;           /* of the longest */
     size_t rows;
     uint32_t k, choice_k; /* likeliest tokens of rows; of the tokens that are chosen */
     bool chooses, scored; /* some prompt ends and wants a token; with its log-probability */
     dart_scores of_rows, of_choice;
-    dart_status status;
-    uint64_t ns;
 } batch_round;
 
 typedef struct batch {
@@ -46,7 +41,6 @@ typedef struct batch {
     uint32_t filling_count, running_count;
     uint32_t *leader; /* fill_size: the place of the prompt that is computed for this one as well, or BATCH_NONE */
     uint32_t *shared; /* fill_size: with a leader, so many of the first tokens, after which its state is copied */
-    worker filler;
     batch_round round;
     uint32_t reserved; /* of those that are prefilled, how many go on to a slot */
     bool given;        /* the next step needs ids: sequences have been put in place since the last one */
@@ -78,11 +72,9 @@ bool batch_room(const batch *b, const job_sequence *s);
 void batch_add(batch *b, job_sequence *s);
 /* Lets go those whose job has failed, as it does when the client leaves. */
 void batch_drop_cancelled(batch *b);
-/* Begins a round of prompts, if there are some and none is under way. */
-void batch_prefill(batch *b);
-/* Takes what a round has given: with slots that decode only once it is over, else waiting for it. One submission of steps, if there are some. A
- * failure is told to the jobs that it hits; false: the device is lost, and the batch is empty. */
-bool batch_take_prompts(batch *b);
+/* One round of prompts, if there are some; one submission of steps, if there are some. A failure is told to the jobs that it hits; false: the
+ * device is lost, and the batch is empty. */
+bool batch_prefill(batch *b);
 bool batch_decode(batch *b);
 /* Fails all of them. */
 void batch_fail(batch *b, int status, const char *message);

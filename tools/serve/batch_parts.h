@@ -24,7 +24,5 @@ bool batch_accept(batch *b, job_sequence *s, int32_t id, const dart_scores *scor
 void batch_wake_streams(job_sequence **sequences, uint32_t count);
 /* Room for the scores of that many rows of a call, k each. */
 bool batch_prepare_scores(api_scores *room, dart_scores *scores, size_t rows, uint32_t k);
-/* Waits for the round under way, and forgets it. */
-void batch_settle(batch *b);
 
 #endif

@@ -71,7 +71,7 @@ static void find_shared(batch *b)
     }
 }
 
-/* Whether the round under way computes what the prompt at `at` waits for. */
+/* Whether the round computes what the prompt at `at` waits for. */
 static bool is_reached(const batch *b, uint32_t at)
 {
     const uint32_t leader = b->leader[at];
@@ -232,7 +232,7 @@ static void take_shared(batch *b)
     }
 }
 
-/* ---- The device's part, by the filler ---- */
+/* ---- Rounds ---- */
 
 /* Places of new prompts, which sequences have left. */
 static dart_status clear_places(batch *b)
@@ -259,11 +259,9 @@ static dart_status copy_shared(batch *b)
     return status;
 }
 
-static void compute(void *user)
+static dart_status compute(batch *b)
 {
-    batch *b = user;
-    batch_round *r = &b->round;
-    const uint64_t begin = base_now_ns();
+    const batch_round *r = &b->round;
     const dart_prefill_args choice = {.sampling = b->fill_sampling, .sampling_count = b->fill_size, .next_ids = b->next,
                                       .want = r->scored ? DART_LOGITS_LAST : DART_LOGITS_NONE, .scores = r->scored ? &r->of_choice : NULL};
     dart_prefill_args args = r->chooses && r->rows == 0 ? choice : (dart_prefill_args){.L = 0};
@@ -276,49 +274,36 @@ static void compute(void *user)
         args.rows_count = r->rows;
         args.scores = &r->of_rows;
     }
-    r->status = clear_places(b);
-    if (r->status == DART_OK) r->status = dart_prefill(b->fill, &args);
+    dart_status status = clear_places(b);
+    if (status == DART_OK) status = dart_prefill(b->fill, &args);
     /* A call has rows, or the tokens that it chooses. */
-    if (r->status == DART_OK && r->rows > 0 && r->chooses) r->status = dart_prefill(b->fill, &choice);
-    if (r->status == DART_OK) r->status = copy_shared(b);
-    r->ns = base_now_ns() - begin;
+    if (status == DART_OK && r->rows > 0 && r->chooses) status = dart_prefill(b->fill, &choice);
+    return status == DART_OK ? copy_shared(b) : status;
 }
 
-/* ---- Rounds ---- */
-
-void batch_prefill(batch *b)
+bool batch_prefill(batch *b)
 {
-    if (b->filling_count == 0 || b->round.under_way) return;
+    if (b->filling_count == 0) return true;
+    const uint64_t begin = base_now_ns();
+    const uint32_t ran = b->running_count;
+    const dart_state *teller = b->fill;
     find_shared(b);
     plan_round(b);
-    b->round.under_way = true;
-    b->round.status = DART_OUT_OF_MEMORY;
-    if (write_round(b)) worker_do(&b->filler, compute, b);
-}
-
-bool batch_take_prompts(batch *b)
-{
-    const uint32_t ran = b->running_count;
-    batch_round *r = &b->round;
-    const dart_state *teller = b->fill;
-    if (!r->under_way || (ran > 0 && worker_busy(&b->filler))) return true;
-    worker_wait(&b->filler);
-    r->under_way = false;
     b->joined = false;
-    dart_status status = r->status;
+    dart_status status = write_round(b) ? compute(b) : DART_OUT_OF_MEMORY;
     if (status != DART_OK) goto fail;
-    const uint64_t begin = base_now_ns();
-    atomic_fetch_add(&b->counts->prefill_ns, r->ns);
+    const uint64_t ns = base_now_ns() - begin;
+    atomic_fetch_add(&b->counts->prefill_ns, ns);
     atomic_fetch_add(&b->counts->rounds, 1);
-    note_round(b, r->ns);
-    take_rows(b, &r->of_rows);
+    note_round(b, ns);
+    take_rows(b, &b->round.of_rows);
     teller = b->run;
-    status = take_first(b, &r->of_choice);
+    status = take_first(b, &b->round.of_choice);
     if (status != DART_OK) goto fail;
     take_shared(b);
     if (b->joined) { /* without sequences to interrupt nothing was lost */
         b->joined_at_ns = base_now_ns();
-        b->join_ns = ran > 0 ? b->joined_at_ns - begin + (b->options.beside ? 0 : r->ns) : 0;
+        b->join_ns = ran > 0 ? b->joined_at_ns - begin : 0;
     }
     batch_wake_streams(b->running, b->options.slots);
     return true;

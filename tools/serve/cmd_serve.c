@@ -64,13 +64,6 @@ static int open_model(cli_session *session, const serve_options *o, dart_model *
     return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
 }
 
-/* Whether prompts can be computed while slots decode. */
-static bool beside(const cli_session *session)
-{
-    dart_device_info info;
-    return dart_device_describe(session->device, &info) == DART_OK && info.runs_beside;
-}
-
 /* SIGTERM and SIGINT wait until this is called; the next one then ends the program. */
 static void wait_for_signal(const sigset_t *signals)
 {
@@ -105,9 +98,7 @@ static int run(const serve_options *o, const char *name, const char *key, const 
         const api_limits limits = {.model = name, .V = info.config.V, .context = o->batch.context, .prompts = HTTP_MOST_PROMPTS,
                                    .tokenizer = tokenizer};
         http_ready(server, &limits, &names);
-        batch_options options = o->batch;
-        options.beside = beside(&session);
-        const dart_status started = engine_start(computing, model, tokenizer, &options, error, sizeof error);
+        const dart_status started = engine_start(computing, model, tokenizer, &o->batch, error, sizeof error);
         if (started != DART_OK) status = cli_fail("%s (%s)", error, dart_status_name(started));
     }
     if (status == CLI_OK) {

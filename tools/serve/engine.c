@@ -5,9 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A join interrupts the steps of all slots, by a millisecond on a GPU whatever joins, and by several where prompts are not computed beside them.
- * Where all slots decode, prompts are gathered so that joins take a ninth of the time, and none waits longer than this; where fewer do, less is lost
- * and the wait is shorter. */
+/* A join interrupts the steps of all slots, by several milliseconds on a GPU whatever joins. Where all slots decode, prompts are gathered so that
+ * joins take a ninth of the time, and none waits longer than this; where fewer do, less is lost and the wait is shorter. */
 enum { JOIN_SHARE = 8 };
 #define LONGEST_WAIT_NS UINT64_C(100000000)
 
@@ -71,7 +70,6 @@ static bool is_time(const engine *e)
     const batch *b = &e->batch;
     const uint32_t group = b->options.slots / 4 > 0 ? b->options.slots / 4 : 1;
     const uint64_t wait = JOIN_SHARE * b->join_ns * b->running_count / b->options.slots;
-    if (b->round.under_way) return false;
     if (b->running_count == 0 || b->filling_count > 0 || e->waiting >= group) return true;
     return base_now_ns() - b->joined_at_ns >= (wait < LONGEST_WAIT_NS ? wait : LONGEST_WAIT_NS);
 }
@@ -122,8 +120,7 @@ static void *run(void *user)
         e->busy = true;
         pthread_mutex_unlock(&e->lock);
         batch_drop_cancelled(b);
-        batch_prefill(b);
-        const bool well = batch_take_prompts(b) && batch_decode(b);
+        const bool well = batch_prefill(b) && batch_decode(b);
         pthread_mutex_lock(&e->lock);
         if (well) continue;
         e->state = ENGINE_LOST;

@@ -2,8 +2,7 @@
  *
  * Clients that each ask for one answer after another, prompts of random ids and lengths, answers of random lengths, of a model with random weights.
  * The first seconds, in which all slots begin together, are left out. Keys: preset, dtype (f32, f16, bf16), tokenizer, clients, slots,
- * seconds, prompt and tokens (least:most), greedy, beside (0: prompts between steps), answers (n of a request), begin (so many tokens of a prompt are
- * those of all), budget, seed. */
+ * seconds, prompt and tokens (least:most), greedy, answers (n of a request), begin (so many tokens of a prompt are those of all), budget, seed. */
 #define _POSIX_C_SOURCE 200809L
 #include "serve/engine.h"
 
@@ -13,7 +12,7 @@
 
 typedef struct load {
     const char *device, *preset, *dtype, *tokenizer;
-    uint32_t clients, slots, seconds, prompt_least, prompt_most, least, most, greedy, beside, answers, begin, budget, seed;
+    uint32_t clients, slots, seconds, prompt_least, prompt_most, least, most, greedy, answers, begin, budget, seed;
     uint32_t V;
     engine *engine;
     atomic_bool over;
@@ -155,7 +154,7 @@ static bool read_option(load *l, const char *text)
     const struct {
         const char *name;
         uint32_t *value;
-    } numbers[] = {{"clients", &l->clients}, {"slots", &l->slots}, {"seconds", &l->seconds}, {"greedy", &l->greedy}, {"beside", &l->beside},
+    } numbers[] = {{"clients", &l->clients}, {"slots", &l->slots}, {"seconds", &l->seconds}, {"greedy", &l->greedy},
                    {"answers", &l->answers}, {"begin", &l->begin}, {"budget", &l->budget}, {"seed", &l->seed}};
     const char *value = strchr(text, '=');
     if (value == NULL) return false;
@@ -187,13 +186,12 @@ int main(int argc, char **argv)
     static metrics counts;
     load l = {.device = argc > 1 ? argv[1] : "cpu", .preset = "dart-130m", .dtype = "f32", .tokenizer = "tests/data/tokenizer",
               .clients = 64, .slots = 64, .seconds = 5, .prompt_least = 16, .prompt_most = 256, .least = 64, .most = 512,
-              .beside = 2, .answers = 1, .seed = 1};
+              .answers = 1, .seed = 1};
     dart_context *context = NULL;
     dart_device *device = NULL;
     dart_tokenizer *tokenizer = NULL;
     dart_model *model = NULL;
     dart_model_config config;
-    dart_device_info info;
     char error[640] = "";
     for (int i = 2; i < argc; i++)
         if (!read_option(&l, argv[i])) {
@@ -203,13 +201,11 @@ int main(int argc, char **argv)
     const dart_model_options storage = {.weights = storage_of(l.dtype), .activations = storage_of(l.dtype), .memories = storage_of(l.dtype)};
     dart_status status = dart_context_create(NULL, &context);
     if (status == DART_OK) status = dart_device_open(context, &(dart_device_options){.spec = l.device}, &device);
-    if (status == DART_OK) status = dart_device_describe(device, &info);
     if (status == DART_OK) status = dart_tokenizer_open(l.tokenizer, &tokenizer, error, sizeof error);
     if (status == DART_OK) status = dart_config_preset(l.preset, &config);
     if (status == DART_OK) status = dart_model_random(device, &config, 1, &storage, &model);
     l.engine = engine_create(4096, &counts);
-    const batch_options options = {.slots = l.slots, .context = l.prompt_most + l.most, .budget = l.budget,
-                                   .beside = l.beside == 2 ? info.runs_beside : l.beside != 0};
+    const batch_options options = {.slots = l.slots, .context = l.prompt_most + l.most, .budget = l.budget};
     l.V = config.V;
     if (status == DART_OK && l.engine != NULL) status = engine_start(l.engine, model, tokenizer, &options, error, sizeof error);
     if (status == DART_OK && l.engine != NULL) run(&l, &counts);
