@@ -181,7 +181,7 @@ static void belong_to_their_layer(void **unused)
     dart_model_destroy(&model);
 }
 
-static dart_status ask(dart_state *state, uint32_t b, uint32_t layer)
+static dart_status asked(dart_state *state, uint32_t b, uint32_t layer)
 {
     dart_queries queries;
     return dart_state_queries(state, b, layer, &queries);
@@ -196,34 +196,34 @@ static void are_refused_where_there_are_none(void **unused)
     dart_state *without = state_of(model, &(dart_state_options){.no_sma = true, .keep_queries = true});
     const int32_t ids[] = {3, 4};
     const dart_decode_args both = {.ids = ids};
-    assert_int_equal(ask(NULL, 0, 0), DART_INVALID_ARGUMENT);
+    assert_int_equal(asked(NULL, 0, 0), DART_INVALID_ARGUMENT);
     assert_int_equal(dart_state_queries(state, 0, 0, NULL), DART_INVALID_ARGUMENT);
-    assert_int_equal(ask(state, 0, 0), DART_INVALID_ARGUMENT); /* nothing was decoded */
+    assert_int_equal(asked(state, 0, 0), DART_INVALID_ARGUMENT); /* nothing was decoded */
     must(dart_decode(state, &both), "dart_decode");
-    must(ask(state, 0, 0), "the first token");
-    assert_int_equal(ask(state, 2, 0), DART_INVALID_ARGUMENT);
-    assert_int_equal(ask(state, 0, config.layers), DART_INVALID_ARGUMENT);
+    must(asked(state, 0, 0), "the first token");
+    assert_int_equal(asked(state, 2, 0), DART_INVALID_ARGUMENT);
+    assert_int_equal(asked(state, 0, config.layers), DART_INVALID_ARGUMENT);
     must(dart_decode(other, &both), "dart_decode");
-    assert_int_equal(ask(other, 0, 0), DART_INVALID_ARGUMENT);
+    assert_int_equal(asked(other, 0, 0), DART_INVALID_ARGUMENT);
     must(dart_decode(without, &both), "dart_decode");
-    assert_int_equal(ask(without, 0, 0), DART_INVALID_ARGUMENT);
+    assert_int_equal(asked(without, 0, 0), DART_INVALID_ARGUMENT);
 
     /* What replaces or feeds one sequence leaves the other's. */
     must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = 1, .counts = (const uint32_t[]){1, 0}}), "dart_prefill");
-    assert_int_equal(ask(state, 0, 0), DART_INVALID_ARGUMENT);
-    must(ask(state, 1, 0), "the other sequence");
+    assert_int_equal(asked(state, 0, 0), DART_INVALID_ARGUMENT);
+    must(asked(state, 1, 0), "the other sequence");
     must(dart_decode(state, &both), "dart_decode");
-    must(ask(state, 0, 0), "after a step");
+    must(asked(state, 0, 0), "after a step");
     must(dart_state_truncate(state, 0, 2, ids), "dart_state_truncate");
-    assert_int_equal(ask(state, 0, 0), DART_INVALID_ARGUMENT);
+    assert_int_equal(asked(state, 0, 0), DART_INVALID_ARGUMENT);
     must(dart_decode(state, &both), "dart_decode");
     must(dart_state_copy(state, 0, state, 1), "dart_state_copy");
-    assert_int_equal(ask(state, 0, 0), DART_INVALID_ARGUMENT);
-    must(ask(state, 1, 0), "the sequence that was copied");
+    assert_int_equal(asked(state, 0, 0), DART_INVALID_ARGUMENT);
+    must(asked(state, 1, 0), "the sequence that was copied");
     must(dart_decode(state, &both), "dart_decode");
     must(dart_state_reset(state, 1), "dart_state_reset");
-    assert_int_equal(ask(state, 1, 0), DART_INVALID_ARGUMENT);
-    must(ask(state, 0, 0), "beside a reset");
+    assert_int_equal(asked(state, 1, 0), DART_INVALID_ARGUMENT);
+    must(asked(state, 0, 0), "beside a reset");
     dart_state_destroy(&state);
     dart_state_destroy(&other);
     dart_state_destroy(&without);
