@@ -194,6 +194,45 @@ static void refuses_links_in_a_circle(void **state)
     unlink("other");
 }
 
+/* The number that the next open file gets: one that was left open has taken it. */
+static int next_handle(void)
+{
+    const int handle = dup(STDOUT_FILENO);
+    assert_true(handle >= 0);
+    close(handle);
+    return handle;
+}
+
+static void reads_regular_files_only(void **state)
+{
+    (void)state;
+    file_map map;
+    assert_int_equal(mkfifo("pipe", 0666), 0);
+    assert_int_equal(symlink("/dev/zero", "link"), 0);
+    assert_int_equal(mkdir("folder", 0777), 0);
+    const int handle = next_handle();
+    static const char *const paths[] = {"pipe", "link", "folder"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        assert_int_equal(file_map_open(paths[i], &report, &map), DART_IO);
+        assert_non_null(strstr(report.text, "not a regular file"));
+        assert_true(map.data == NULL && map.bytes == 0);
+    }
+    assert_int_equal(file_map_open("absent", &report, &map), DART_IO);
+    assert_int_equal(write_text("file", ""), DART_OK);
+    assert_int_equal(file_map_open("file", &report, &map), DART_OK);
+    assert_true(map.data == NULL && map.bytes == 0);
+    file_map_close(&map);
+    assert_int_equal(write_text("file", "text"), DART_OK);
+    assert_int_equal(file_map_open("file", &report, &map), DART_OK);
+    assert_int_equal(next_handle(), handle); /* the mapping keeps the file */
+    unlink("file");
+    assert_true(map.bytes == 4 && memcmp(map.data, "text", 4) == 0);
+    file_map_close(&map);
+    unlink("pipe");
+    unlink("link");
+    rmdir("folder");
+}
+
 static void gives_up_without_a_trace(void **state)
 {
     (void)state;
@@ -319,9 +358,11 @@ static void one_program_has_a_lock(void **state)
     }
     assert_int_equal(read(ready[0], &byte, 1), 1);
     snprintf(holder, sizeof holder, "lock: process %ld has it", (long)child);
+    const int handle = next_handle();
     assert_int_equal(file_lock_open("lock", &report, &second), DART_IO);
     assert_non_null(strstr(report.text, holder));
     assert_null(second);
+    assert_int_equal(next_handle(), handle);
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, NULL, 0), child);
     assert_int_equal(file_lock_open("lock", &report, &second), DART_OK);
@@ -444,6 +485,7 @@ int main(void)
         cmocka_unit_test(replaces_a_file_and_keeps_its_mode), cmocka_unit_test(refuses_read_only_files_and_folders),
         cmocka_unit_test(follows_links),                      cmocka_unit_test(writes_through_to_devices_and_pipes),
         cmocka_unit_test(writes_through_to_pipes_without_a_path), cmocka_unit_test(refuses_links_in_a_circle),
+        cmocka_unit_test(reads_regular_files_only),
         cmocka_unit_test(gives_up_without_a_trace),           cmocka_unit_test(refuses_half_a_file),
         cmocka_unit_test(takes_back_what_cannot_be_named),    cmocka_unit_test(tells_that_closing_failed),
         cmocka_unit_test(leaves_nothing_behind_when_killed),  cmocka_unit_test(one_program_has_a_lock),

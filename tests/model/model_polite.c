@@ -3,6 +3,7 @@
 #include "model_cases.h"
 
 #include "runtime/device.h"
+#include "train/trainer.h"
 
 #include "dartlm/train.h"
 
@@ -14,6 +15,7 @@ static struct slow_device {
     const backend *real;
     backend fake;
     struct { void *stream; double recorded, took; uint32_t launches; } streams[1024];
+    double speed; /* times as fast */
     double longest, all; /* ns of submissions */
     double longest_launch;
     double queued, most_queued; /* ns that the device still has to do */
@@ -73,7 +75,7 @@ static dart_status launch(void *handle, void *stream, const backend_launch *l)
         memcpy(&a, l->args, sizeof a);
         operations = 4.0 * a.B * a.L * a.H * a.D * a.C;
     }
-    const double ns = operations * OPERATION_NS + bytes * BYTE_NS;
+    const double ns = (operations * OPERATION_NS + bytes * BYTE_NS) / slow.speed;
     slow.streams[place_of(stream)].recorded += ns;
     slow.streams[place_of(stream)].launches++;
     slow.longest_launch = fmax(slow.longest_launch, ns);
@@ -107,7 +109,7 @@ static dart_status elapsed(void *handle, void *stream, uint64_t *ns)
 
 static void slow_down(void)
 {
-    slow = (struct slow_device){.real = device->backend, .fake = *device->backend};
+    slow = (struct slow_device){.real = device->backend, .fake = *device->backend, .speed = 1};
     slow.fake.stream_begin = begin;
     slow.fake.stream_launch = launch;
     slow.fake.stream_submit = submit;
@@ -313,11 +315,40 @@ static void steps_fit_small_bindings(void **unused)
     dart_device_destroy(&narrow);
 }
 
+/* On a device that is faster than assumed a recording becomes one part again once that is known. */
+static void fast_training_is_whole(void **unused)
+{
+    (void)unused;
+    static int32_t ids[2 * ROWS * ROW];
+    const dart_train_batch batch = {.count = 2, .ids = ids, .targets = ids};
+    dart_model_config config;
+    must(dart_config_preset("dart-130m", &config), "dart_config_preset");
+    config.layers = 6;
+    config.V = VOCABULARY;
+    slow_down();
+    slow.speed = 1000;
+    memset(slow.streams, 0, sizeof slow.streams);
+    dart_trainer *trainer = NULL;
+    const dart_trainer_options options = {.B = ROWS, .L = ROW, .weights = DART_STORAGE_BF16};
+    must(dart_trainer_create(device, &config, &options, &trainer), "dart_trainer_create");
+    uint32_t submissions[4];
+    for (int step = 0; step < 4; step++) {
+        slow.submissions = 0;
+        must(dart_trainer_step(trainer, &batch, 1e-3, NULL), "dart_trainer_step");
+        submissions[step] = slow.submissions;
+        print_message("  step %d: %u submissions\n", step, submissions[step]);
+    }
+    assert_true(submissions[0] > submissions[3]);
+    assert_int_equal(submissions[3], 5); /* what begins, two batches, the norm, the update */
+    dart_trainer_destroy(&trainer);
+    device->backend = slow.real;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(submissions_are_short), cmocka_unit_test(steps_are_short),
                                        cmocka_unit_test(copies_are_short), cmocka_unit_test(training_is_short),
-                                       cmocka_unit_test(steps_fit_small_bindings)};
+                                       cmocka_unit_test(fast_training_is_whole), cmocka_unit_test(steps_fit_small_bindings)};
     const dart_context_options options = {.without_vulkan = true, .without_cuda = true, .with_null = true};
     if (dart_context_create(&options, &context) != DART_OK || dart_device_open(context, &(dart_device_options){.spec = "null"}, &device) != DART_OK)
         return 1;
