@@ -188,6 +188,28 @@ static void several_are_copied(void **unused)
     dart_model_destroy(&model);
 }
 
+/* A copy of a sequence that has ended has ended, too, by the settings of the state that it comes from. */
+static void copies_have_ended_too(void **unused)
+{
+    (void)unused;
+    const dart_sampling sampling[2] = {{.last_position = PROMPT}, {.last_position = PROMPT + 1}};
+    dart_model *model = model_of(&small, NULL);
+    dart_state *from = state_in(model, PLAIN, 2), *to = state_in(model, PLAIN, 3);
+    int32_t *ids = ids_of(2, small.V), next[2];
+    must(dart_prefill(from, &(dart_prefill_args){.ids = ids, .ids_row = L, .L = PROMPT, .sampling = sampling, .sampling_count = 2, .next_ids = next}),
+         "dart_prefill");
+    assert_true(dart_state_ended(from, 0) && !dart_state_ended(from, 1));
+    must(dart_state_copy_several(to, (uint32_t[]){2, 0}, from, (uint32_t[]){0, 1}, 2), "dart_state_copy_several");
+    assert_true(!dart_state_ended(to, 0) && !dart_state_ended(to, 1) && dart_state_ended(to, 2));
+    must(dart_state_copy(to, 1, from, 0), "dart_state_copy");
+    must(dart_state_copy(to, 2, from, 1), "dart_state_copy");
+    assert_true(!dart_state_ended(to, 0) && dart_state_ended(to, 1) && !dart_state_ended(to, 2));
+    free(ids);
+    dart_state_destroy(&to);
+    dart_state_destroy(&from);
+    dart_model_destroy(&model);
+}
+
 /* Sequences join others that are amid their windows: each goes on as it does alone, and those that were there before as well. */
 static void some_join_later(void **unused)
 {
@@ -233,7 +255,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(idle_sequences_wait),
         cmocka_unit_test(all_may_be_idle),
         cmocka_unit_test(places_do_not_matter),
-        cmocka_unit_test(several_are_copied),
+        cmocka_unit_test(several_are_copied), cmocka_unit_test(copies_have_ended_too),
         cmocka_unit_test(some_join_later),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
