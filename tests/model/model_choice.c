@@ -426,6 +426,14 @@ static void scores_are_those_of_the_logits(void **unused)
         if (b != 2) check_scores(logits[0][b], next[b], target[0][b], log_z[0][b], 0, NULL, NULL);
     must(dart_decode(state, &(dart_decode_args){.sampling = &ways[1], .logits = logits[0][0], .scores = &chosen, .next_ids = next}), "dart_decode");
     for (uint32_t b = 0; b < B; b++) check_scores(logits[0][b], next[b], target[0][b], log_z[0][b], 0, NULL, NULL);
+    /* Of others, in both, whatever is chosen. */
+    const int32_t others[B] = {(next[0] + 1) % (int32_t)small.V, -1, (next[2] + 2) % (int32_t)small.V, (next[3] + 3) % (int32_t)small.V};
+    const dart_scores given = {.targets = others, .target = target[0], .log_z = log_z[0]};
+    args = (dart_prefill_args){.want = DART_LOGITS_LAST, .logits = logits[0][0], .scores = &given, .sampling = &ways[1], .next_ids = next};
+    must(dart_prefill(state, &args), "dart_prefill");
+    for (uint32_t b = 0; b < B; b++) check_scores(logits[0][b], others[b], target[0][b], log_z[0][b], 0, NULL, NULL);
+    must(dart_decode(state, &(dart_decode_args){.sampling = &ways[1], .logits = logits[0][0], .scores = &given, .next_ids = next}), "dart_decode");
+    for (uint32_t b = 0; b < B; b++) check_scores(logits[0][b], others[b], target[0][b], log_z[0][b], 0, NULL, NULL);
     quiet = true;
     assert_int_equal(dart_prefill(state, &(dart_prefill_args){.scores = &all}), DART_INVALID_ARGUMENT); /* of no rows */
     assert_int_equal(dart_prefill(state, &(dart_prefill_args){.want = DART_LOGITS_LAST, .scores = &chosen}), DART_INVALID_ARGUMENT);

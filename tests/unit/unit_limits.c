@@ -92,6 +92,45 @@ static float *large_table(rig *r, uint64_t *count, uint32_t *launches)
     return finish(r, &y, T * W, count, launches);
 }
 
+/* Quantised rows of random numbers. */
+static dart_tensor quantised(rig *r, dart_dtype dtype, uint32_t rows, uint32_t width)
+{
+    const size_t row = dart_quantised_row(dtype, width);
+    float *values = malloc((size_t)rows * width * sizeof *values);
+    int32_t *words = calloc(rows, row);
+    assert_true(values != NULL && words != NULL);
+    for (size_t i = 0; i < (size_t)rows * width; i++) values[i] = (float)rig_uniform(r, -1, 1);
+    assert_int_equal(dart_quantise(dtype, width, rows, values, words), DART_OK);
+    dart_tensor made = rig_ints(r, rows * row / sizeof *words, words);
+    made.offset *= sizeof *words;
+    made.dtype = dtype;
+    free(values);
+    free(words);
+    return made;
+}
+
+/* Many rows are multiplied by numbers that slices of the weights stand for, on GPUs, few rows by the weights as they are. */
+static float *quantised_linear(rig *r, uint64_t *count, uint32_t *launches, dart_dtype dtype, uint32_t T)
+{
+    enum { IN = 96, OUT = 190 };
+    const dart_tensor x = rig_random(r, DART_F32, (uint64_t)T * IN, -1, 1), weight = quantised(r, dtype, OUT, IN),
+                      y = rig_random(r, DART_F32, (uint64_t)T * OUT, -1, 1);
+    MUST(r, dart_linear(r->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = true, .x = x, .weight = weight, .y = y}));
+    return finish(r, &y, (uint64_t)T * OUT, count, launches);
+}
+static float *many_rows_of_q8(rig *r, uint64_t *count, uint32_t *launches) { return quantised_linear(r, count, launches, DART_Q8, 40); }
+static float *few_rows_of_q4(rig *r, uint64_t *count, uint32_t *launches) { return quantised_linear(r, count, launches, DART_Q4, 3); }
+
+static float *quantised_table(rig *r, uint64_t *count, uint32_t *launches)
+{
+    enum { T = 30, V = 190, W = 96 };
+    int32_t ids[T];
+    for (int32_t i = 0; i < T; i++) ids[i] = i < 2 ? i * (V - 1) : (int32_t)rig_uniform(r, 0, V);
+    const dart_tensor places = rig_ints(r, T, ids), weight = quantised(r, DART_Q4, V, W), y = rig_tensor(r, DART_F16, T * W, NULL);
+    MUST(r, dart_embed(r->stream, &(dart_embed_args){.T = T, .V = V, .W = W, .ids = places, .weight = weight, .y = y}));
+    return finish(r, &y, T * W, count, launches);
+}
+
 static float *many_memories(rig *r, uint64_t *count, uint32_t *launches, uint32_t L, bool stored)
 {
     enum { H = 2, N = 16, P = 24, M = 40, S = 2 };
@@ -115,8 +154,24 @@ static void slices(void **unused)
     same_within_limits("linear_backward, weight", wide_linear_backward_weight);
     same_within_limits("cross_entropy", large_head);
     same_within_limits("embed", large_table);
+    same_within_limits("linear, many rows, q8", many_rows_of_q8);
+    same_within_limits("embed, q4", quantised_table);
     same_within_limits("sma, step", memories_of_a_token);
     same_within_limits("sma, chunked", memories_of_a_piece);
+}
+
+static void slices_weights_of_few_rows(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open(&r, rig_spec);
+    const bool slow = strstr(r.info.name, "SwiftShader") != NULL;
+    rig_close(&r);
+    if (slow) {
+        print_message("NOT RUN: few rows of q4, half a minute of SwiftShader's compiler; conformance runs the kernel there\n");
+        skip();
+    }
+    same_within_limits("linear, few rows, q4", few_rows_of_q4);
 }
 
 static void expect_unsupported(rig *r, dart_status status, const char *op)
@@ -210,7 +265,7 @@ static void survives_absurd_limits(void **unused)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(slices),
+    cmocka_unit_test(slices), cmocka_unit_test(slices_weights_of_few_rows),
     cmocka_unit_test(refuses_what_it_cannot_slice),
     cmocka_unit_test(refuses_to_train_what_it_cannot_bind),
     cmocka_unit_test(survives_absurd_limits),

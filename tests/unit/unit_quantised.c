@@ -111,6 +111,57 @@ static void rounds_to_the_nearest(void **unused)
     }
 }
 
+/* The bf16 number next to a value, at or above it or at or below it. */
+static double bf16_beside(double value, bool above)
+{
+    const double step = value == 0 ? 0 : ldexp(1, ilogb(value) - 7);
+    return value == 0 ? 0 : (above ? ceil(value / step) : floor(value / step)) * step;
+}
+
+/* Squared errors of a block in sixteen steps over its range less a share of it at both ends. */
+static double squares_of_range(const float *from, double least, double most, double share)
+{
+    const double end = (most - least) * share, minimum = bf16_beside(least + end, false), scale = bf16_beside((most - end - minimum) / 15, true);
+    double squares = 0;
+    for (size_t i = 0; i < BLOCK; i++)
+        squares += pow(scale * fmin(fmax(floor(((double)from[i] - minimum) / scale + 0.5), 0), 15) + minimum - (double)from[i], 2);
+    return squares;
+}
+
+/* Never worse than the whole range or the one that is shorter by a sixteenth at both ends; either is the better one for some block. */
+static void takes_the_best_range(void **unused)
+{
+    (void)unused;
+    uint32_t best_of[2] = {0};
+    for (size_t b = 0; b < 400; b++) {
+        float from[BLOCK], back[BLOCK];
+        unsigned char row[48];
+        double least, most, squares = 0, of[2];
+        for (size_t i = 0; i < BLOCK; i++) {
+            const float u = uniform();
+            from[i] = b % 2 == 0 ? u * u * u : u + 0.3f * uniform();
+        }
+        least = most = (double)from[0];
+        for (size_t i = 0; i < BLOCK; i++) {
+            least = fmin(least, (double)from[i]);
+            most = fmax(most, (double)from[i]);
+        }
+        assert_int_equal(dart_quantise(DART_Q4, BLOCK, 1, from, row), DART_OK);
+        assert_int_equal(dart_dequantise(DART_Q4, BLOCK, 1, row, back), DART_OK);
+        for (size_t i = 0; i < BLOCK; i++) squares += pow((double)back[i] - (double)from[i], 2);
+        size_t best = 0;
+        for (size_t k = 0; k < 2; k++) {
+            of[k] = squares_of_range(from, least, most, (double)k / 16);
+            if (of[k] < of[best]) best = k;
+        }
+        best_of[best]++;
+        /* f32 computes numbers of about 1 to within 2^-23 and their sums of squares to a few of these; numbers amid two steps may fall to either. */
+        if (!(squares <= of[best] * (1 + 1e-4))) fail_msg("block %zu: squared errors %g, range %zu has %g", b, squares, best, of[best]);
+    }
+    print_message("  best: %u whole, %u shorter\n", best_of[0], best_of[1]);
+    assert_true(best_of[0] > 0 && best_of[1] > 0);
+}
+
 /* The bytes as the header describes them. */
 static void lays_numbers_out(void **unused)
 {
@@ -157,7 +208,8 @@ static void keeps_what_is_no_number(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_rows_of_whole_blocks), cmocka_unit_test(rounds_to_the_nearest), cmocka_unit_test(lays_numbers_out),
+        cmocka_unit_test(has_rows_of_whole_blocks), cmocka_unit_test(rounds_to_the_nearest), cmocka_unit_test(takes_the_best_range),
+        cmocka_unit_test(lays_numbers_out),
         cmocka_unit_test(keeps_what_is_no_number)};
     return cmocka_run_group_tests_name("unit_quantised", tests, NULL, NULL);
 }
