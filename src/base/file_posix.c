@@ -238,6 +238,8 @@ int file_give_name(file_handle handle, const char *path)
 
 /* ---- Written as memory ---- */
 
+bool file_shorten(file_handle handle, uint64_t bytes) { return ftruncate((int)handle, (off_t)bytes) == 0; }
+
 #if defined(__linux__)
 
 bool file_find_pages(uint8_t *map, uint64_t at, uint64_t bytes)

@@ -56,6 +56,8 @@ bool file_rename(const char *from, const char *to);
 
 /* The file as memory of so many bytes, all zeros; NULL where file_writer_maps says that it is not to be. */
 uint8_t *file_map_to_write(file_handle handle, uint64_t bytes);
+/* Makes it shorter; the rest of the memory is not to be touched any more. */
+bool file_shorten(file_handle handle, uint64_t bytes);
 /* Finds pages for these bytes, or says why not: a page for which there is no room would end the process when it is touched. */
 bool file_find_pages(uint8_t *map, uint64_t at, uint64_t bytes);
 void file_unmap(uint8_t *map, uint64_t bytes);

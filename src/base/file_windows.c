@@ -190,6 +190,12 @@ static HANDLE open_existing(const char *path, DWORD access)
     return opened;
 }
 
+bool file_shorten(file_handle handle, uint64_t bytes)
+{
+    (void)handle, (void)bytes; /* no file is written as memory */
+    return false;
+}
+
 /* A file is freed when it is replaced. */
 bool file_keep(file_handle *handle, const char *path, uint64_t bytes)
 {

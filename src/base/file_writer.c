@@ -109,6 +109,7 @@ dart_status file_writer_put(file_writer *writer, uint64_t at, const void *data, 
 
 bool file_writer_maps(file_writer *writer, uint64_t bytes)
 {
+    if (writer->map != NULL && bytes <= writer->map_bytes) return file_shorten(writer->handle, bytes);
     writer->map = writer->kind != WRITER_THROUGH ? file_map_to_write(writer->handle, bytes) : NULL;
     writer->map_bytes = bytes;
     return writer->map != NULL;

@@ -112,6 +112,7 @@ void dart_state_destroy(dart_state **state)
     if (state == NULL || *state == NULL) return;
     dart_state *s = *state;
     file_leftover_wait(&s->left);
+    model_prepared_drop(s);
     dart_stream_destroy(&s->prefill);
     dart_stream_destroy(&s->ahead);
     dart_stream_destroy(&s->decode);

@@ -145,6 +145,9 @@ struct dart_state {
     bool recorded;         /* `decode` holds a recorded step, for recorded_span */
     model_span recorded_span;
     uint32_t last_steps;   /* steps of the last submission of decode */
+    file_writer *prepared; /* of a later file at prepared_path, with room for so many bytes; NULL: none was prepared */
+    char *prepared_path;
+    uint64_t prepared_bytes;
     file_leftover left;    /* by the last file that was saved or loaded */
     bool keeps_queries;
     dart_buffer *queries;  /* of the last step, if they are kept: for each layer the rows of WORK_SMA_CONV, queries_bytes apart */
@@ -300,6 +303,8 @@ uint64_t model_marks_bytes(const dart_state *state);
 dart_status model_backup_take(dart_state *state, const char *call);
 dart_status model_backup_return(dart_state *state, const char *call);
 
+/* Gives up what dart_state_prepare_save has found. */
+void model_prepared_drop(dart_state *state);
 /* dart_state_load from memory, for tests; `name` is for messages. */
 dart_status model_state_load_memory(dart_state *state, int32_t b, const void *data, uint64_t bytes, const char *name);
 

@@ -309,6 +309,20 @@ void writes_as_memory(void **unused)
     assert_memory_equal(mapped, data, bytes);
     free(mapped);
 
+    /* With room found ahead, for as many tokens, for more and for fewer. */
+    for (uint64_t tokens = 0; tokens < 2 * L; tokens += 2 * L - 1) {
+        must(dart_state_prepare_save(s.state, tokens > 0 ? -1 : 1, in_memory, tokens), "dart_state_prepare_save");
+        mapped = read_file_at(in_memory, &again); /* the file is as it was */
+        assert_int_equal(again, bytes);
+        free(mapped);
+        must(dart_state_save(s.state, -1, in_memory), "dart_state_save");
+        mapped = read_file_at(in_memory, &again);
+        assert_int_equal(again, bytes);
+        assert_memory_equal(mapped, data, bytes);
+        free(mapped);
+    }
+    must(dart_state_prepare_save(s.state, -1, path, 0), "dart_state_prepare_save"); /* on a disk it finds nothing, and loses what was found */
+    must(dart_state_prepare_save(l.state, -1, in_memory, 0), "dart_state_prepare_save"); /* not used: gone with the state */
     must(dart_state_save(s.state, 1, in_memory), "dart_state_save"); /* one sequence: another file */
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, SIG_IGN);
@@ -319,6 +333,10 @@ void writes_as_memory(void **unused)
         const dart_status status = dart_state_save(s.state, -1, in_memory);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
         assert_int_equal(status, DART_IO);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+        const dart_status prepared = dart_state_prepare_save(s.state, -1, in_memory, 0);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        assert_int_equal(prepared, DART_OK); /* the file cannot be as long: not written as memory then */
         must(dart_state_load(l.state, 1, in_memory), "the old file");
     }
     quiet = false;
