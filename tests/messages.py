@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What wrong calls of the program end with, and say: messages.py DARTLM DATA_DIR. 2: a mistake on the command line; 1: it failed."""
+import os
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,10 @@ import time
 def main():
     program, data = sys.argv[1:]
     model = f"{data}/mqar-dart"
+    generate = ["generate", "--model", model, "--ids", "1", "-n", "1", "--device"]
     calls = [
+        (1, "device 'vulkan': vulkan: ", [*generate, "vulkan"]), # no driver: see below
+        (1, "device 'cuda': cuda: ", [*generate, "cuda"]),
         (2, "LOW..HIGH", ["bench", "op", "ssd L=4096..2048 H=4", "--device", "cpu"]),
         (2, "exclude one another", ["bench", "op", "norm T=8", "--csv", "--json"]),
         (2, "exclude one another", ["bench", "--csv", "--json"]),
@@ -38,7 +42,8 @@ def main():
     for status, word, arguments in calls:
         start = time.time()
         with tempfile.TemporaryFile() as source:
-            done = subprocess.run([program, *arguments], stdin=source, capture_output=True, text=True, check=False)
+            done = subprocess.run([program, *arguments], stdin=source, capture_output=True, text=True, check=False,
+                                  env=dict(os.environ, VK_DRIVER_FILES="/nowhere", VK_ICD_FILENAMES="/nowhere", CUDA_VISIBLE_DEVICES=""))
         said = done.stdout + done.stderr
         if done.returncode != status or word not in said:
             raise AssertionError(f"{' '.join(arguments)} ends with {done.returncode}, not {status} and '{word}': {said}")

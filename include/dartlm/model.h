@@ -136,9 +136,9 @@ typedef struct dart_state_options {
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
                               watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are whole layers of a piece, whole decoding
                               steps, layers of a step where a step takes longer, or parts of what else a call does (clearing, copies);
-                              their number is computed from the measured time of earlier submissions, results do not depend on it. Except on processors, pieces are made so short that a layer fits
-                              on a slow device of its kind, too: the longer the context and the larger the model. That cut
-                              depends on slice_ms and changes results within rounding. dart_state_longest tells what came of it. */
+                              their number is computed from the measured time of earlier submissions, results do not depend on it.
+                              Except on processors, pieces are made so short that a layer fits on a slow device of its kind, too: the
+                              longer the context and the larger the model. That cut depends on slice_ms and changes results within rounding. dart_state_longest tells what came of it. */
     uint32_t marks;        /* the most marks of a sequence (dart_state_mark), at most 1024; 0: 1 */
     bool keep_queries;     /* decoding steps keep what dart_state_queries returns; small batches then decode in more launches. No effect
                               without state-memory attention */
@@ -248,8 +248,8 @@ DART_API dart_status dart_state_copy(dart_state *to, uint32_t to_b, dart_state *
 /* The same of `count` sequences in one submission: from_b[i] of `from` to to_b[i] of another state; of equal numbers in to_b the last counts. So
  * a batch that decodes takes in sequences that another state prefills, without waiting for each. count 0 does nothing. */
 DART_API dart_status dart_state_copy_several(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count);
-/* dart_state_copy_several that calls go_on, from the thread of the call, before each submission (see slice_ms), with how many were made; false ends it
- * with DART_CANCELLED. Before the first submission nothing has changed; later the sequences named in `to` are empty, as dart_state_reset of each
+/* dart_state_copy_several that calls go_on, from the thread of the call, before each submission (see slice_ms), with how many were made; false ends
+ * it with DART_CANCELLED. Before the first submission nothing has changed; later the sequences named in `to` are empty, as dart_state_reset of each
  * leaves them. */
 DART_API dart_status dart_state_copy_while(dart_state *to, const uint32_t *to_b, dart_state *from, const uint32_t *from_b, uint32_t count,
                                            bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user);

@@ -19,7 +19,8 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 #endif
-/* A file without a name in a folder, and one that is neither read nor written, which only Linux has; glibc gives the public name to programs of GNU extensions only. */
+/* A file without a name in a folder, and one that is neither read nor written, which only Linux has; glibc gives the public
+ * names to programs of GNU extensions only. */
 #if defined(__linux__) && !defined(O_TMPFILE) && defined(__O_TMPFILE)
 #define O_TMPFILE __O_TMPFILE
 #endif

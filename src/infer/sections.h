@@ -32,7 +32,8 @@ struct sections_crew {
 dart_status sections_run(sections_crew *c, uint32_t most, uint64_t scratch_bytes);
 /* Where a section begins behind the header and its tables. */
 uint64_t sections_at(const state_file *file, uint32_t i, uint64_t *bytes);
-/* Section 0: the last rows and the ids seen; section i: layer i - 1. To the device: the section is only read, and scratch has SECTIONS_SCRATCH bytes. */
+/* Section 0: the last rows and the ids seen; section i: layer i - 1. To the device: the section is only read, and scratch has
+ * SECTIONS_SCRATCH bytes. */
 dart_status sections_move(const sections_crew *c, uint32_t i, bool to_device, uint8_t *section, uint8_t *scratch);
 /* DART_OUT_OF_MEMORY, or what has become of the device, with its text in the state. */
 dart_status sections_no_memory(dart_state *state, const char *call);

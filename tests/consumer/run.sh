@@ -30,6 +30,10 @@ libdir=$(dirname "$(find "$prefix" -name 'libdartlm.so' | head -n 1)")
 [ -e "$libdir/libdartlm.so" ] || die "no libdartlm.so was installed"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 
+say "pkg-config asks programs for the shared library alone"
+[ "$(pkg-config --libs-only-l dartlm | xargs)" = -ldartlm ] || die "pkg-config --libs says $(pkg-config --libs dartlm)"
+[ -z "$(pkg-config --print-requires dartlm)" ] || die "pkg-config requires $(pkg-config --print-requires dartlm)"
+
 say "headers alone"
 for header in "$prefix"/include/dartlm/*.h; do
     name=dartlm/$(basename "$header")
