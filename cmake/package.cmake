@@ -29,8 +29,11 @@ foreach(component library development program)
   install(FILES ${changes} DESTINATION ${documents} COMPONENT ${component})
 endforeach()
 
-# The dynamic loader's cache, as Debian's libraries have it renewed.
+# The dynamic loader's cache, as Debian's libraries have it renewed, and what packages that link the library depend on. CPack's own list of
+# libraries comes with one that asks for this very version.
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/triggers "activate-noawait ldconfig\n")
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/shlibs
+  "lib${PROJECT_NAME} ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} ${package_library} (>= ${PROJECT_VERSION})\n")
 
 set(CPACK_PACKAGE_NAME ${PROJECT_NAME})
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
@@ -40,12 +43,12 @@ set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_GENERATOR TGZ)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_POST_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/cmake/package_scripts.cmake)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "${DARTLM_PACKAGER}")
 set(CPACK_DEBIAN_PACKAGE_RELEASE ${package_release})
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 string(CONCAT about "dartlm runs and trains models of the DART kind and of Mamba-2\non any GPU with Vulkan, "
   "through CUDA, and on processors without a GPU.\n\nThis package has ")
@@ -54,7 +57,7 @@ set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "${about}headers, the static library
 set(CPACK_COMPONENT_PROGRAM_DESCRIPTION "${about}the program dartlm,\nits manual and completions.")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME ${package_library})
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_BINARY_DIR}/triggers)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_BINARY_DIR}/triggers ${CMAKE_CURRENT_BINARY_DIR}/shlibs)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME ${package_development})
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${package_library} (= ${PROJECT_VERSION}-${package_release}), libjansson-dev")

@@ -34,7 +34,7 @@ tools_wanted="glslang spirv-val spirv-opt spirv-dis spirv-as"
 build_packages="build-essential cmake ninja-build pkg-config python3 libopenblas-dev libjansson-dev libmicrohttpd-dev"
 test_packages="libcmocka-dev clang clang-tidy shellcheck git patchelf"
 # Installed where the release has them; tests that need one say so when it is missing.
-optional_test_packages="libclang-rt-dev librandom123-dev libglfw3-dev xvfb"
+optional_test_packages="libclang-rt-dev librandom123-dev libglfw3-dev xvfb lintian"
 demo_packages="libvulkan1 gnuplot-nox"
 demo_driver="mesa-vulkan-drivers"
 # The same on machines that can run the result: 212 MB to fetch on Debian 12.
