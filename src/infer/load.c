@@ -103,7 +103,7 @@ dart_status dart_state_load_while(dart_state *state, int32_t b, const char *path
     dart_status status = model_state_usable(state, CALL);
     if (status == DART_OK) status = file_map_open(path, &state->report, &map);
     if (status == DART_OK) status = load(state, b, map.data, map.bytes, path, &progress, CALL);
-    file_leftover_wait(&state->left);
-    file_map_close_leaving(&map, &state->left);
+    file_leftover_wait(&state->left_loaded); /* what saving left takes longer than a load, and is not waited for */
+    file_map_close_leaving(&map, &state->left_loaded);
     return status;
 }

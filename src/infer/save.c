@@ -161,8 +161,8 @@ static dart_status save(dart_state *state, uint32_t b, uint32_t count, const cha
     else TRY(sections_run(&c, file_writer_has_places(writer) ? MOST_WRITERS : 1, base_larger(file.layer_bytes, file.last_bytes)));
     progress->done = c.count;
     TRY(base_advance(progress, 0, &state->report, call));
-    file_leftover_wait(&state->left);
-    status = file_writer_close_leaving(&writer, &state->left);
+    file_leftover_wait(&state->left_saved);
+    status = file_writer_close_leaving(&writer, &state->left_saved);
 fail:
     file_writer_destroy(&writer);
     free(head);

@@ -111,7 +111,8 @@ void dart_state_destroy(dart_state **state)
 {
     if (state == NULL || *state == NULL) return;
     dart_state *s = *state;
-    file_leftover_wait(&s->left);
+    file_leftover_wait(&s->left_saved);
+    file_leftover_wait(&s->left_loaded);
     model_prepared_drop(s);
     dart_stream_destroy(&s->prefill);
     dart_stream_destroy(&s->ahead);

@@ -148,7 +148,7 @@ struct dart_state {
     file_writer *prepared; /* of a later file at prepared_path, with room for so many bytes; NULL: none was prepared */
     char *prepared_path;
     uint64_t prepared_bytes;
-    file_leftover left;    /* by the last file that was saved or loaded */
+    file_leftover left_saved, left_loaded; /* by the last file that was saved, and by the last one that was loaded */
     bool keeps_queries;
     dart_buffer *queries;  /* of the last step, if they are kept: for each layer the rows of WORK_SMA_CONV, queries_bytes apart */
     uint64_t queries_bytes;
