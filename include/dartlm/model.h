@@ -138,7 +138,8 @@ typedef struct dart_state_options {
                               steps, layers of a step where a step takes longer, or parts of what else a call does (clearing, copies);
                               their number is computed from the measured time of earlier submissions, results do not depend on it.
                               Except on processors, pieces are made so short that a layer fits on a slow device of its kind, too: the
-                              longer the context and the larger the model. That cut depends on slice_ms and changes results within rounding. dart_state_longest tells what came of it. */
+                              longer the context and the larger the model. That cut depends on slice_ms and changes results within
+                              rounding. dart_state_longest tells what came of it. */
     uint32_t marks;        /* the most marks of a sequence (dart_state_mark), at most 1024; 0: 1 */
     bool keep_queries;     /* decoding steps keep what dart_state_queries returns; small batches then decode in more launches. No effect
                               without state-memory attention */
@@ -210,7 +211,8 @@ DART_API dart_status dart_state_queries(dart_state *state, uint32_t b, uint32_t 
  * inputs, memories or keys and values, and the tokens chosen last, with checksums. The file appears at `path` only when it is complete and
  * on stable storage; until then what was there stays. Settings of dart_sampling and marks are not part of it. Blocking. Besides the file the
  * call needs host memory for a layer on each of its threads, at most eight. A file in memory that was replaced, and a mapping, are given back by a
- * thread, which the state's next dart_state_save (for a load's, dart_state_load) and dart_state_destroy wait for. DART_IO: the file, the state goes on. */
+ * thread, which the state's next dart_state_save (for a load's, dart_state_load) and dart_state_destroy wait for.
+ * DART_IO: the file, the state goes on. */
 DART_API dart_status dart_state_save(dart_state *state, int32_t b, const char *path);
 /* dart_state_save that calls go_on, from the thread of the call, between layers and before the file appears, with how many parts of the file are
  * written; false ends it with DART_CANCELLED, and what was at `path` stays. */
