@@ -10,7 +10,6 @@
 READS_AS(vec2, pairs, parts) READS_WRITES(loss) READS_WRITES_AS(int, whole, correct)
 #include "lib/neumaier.glsl"
 
-const uint AHEAD = 16u;
 shared int hits[SUM_LANES];
 
 void main()

@@ -47,6 +47,14 @@ static dart_status check(plan *p)
     return op_status(call);
 }
 
+/* Rows of q and e that a small team of lanes holds, in whole words. */
+static uint32_t short_rows(const plan *p, bool fit)
+{
+    const dart_sma_backward_args *a = p->a;
+    const bool words = fit && op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && a->N % 8 == 0 && a->P % 8 == 0;
+    return a->N <= 32 && a->P <= 64 ? FITS_N32_P64 | (words ? FITS_TILES | FITS_SHORT : 0) : 0;
+}
+
 static void prepare(plan *p)
 {
     op_call *call = &p->call;
@@ -63,7 +71,7 @@ static void prepare(plan *p)
     struct SmaQueryArgs query = {.flags = p->flags & HAS_SEQ, .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
                                  .c_row = op_row(&p->o.c),
                                  .eps = a->eps};
-    op_kernel(call, KERNEL_sma_query, a->L, a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
+    op_kernel(call, KERNEL_sma_query, a->L, short_rows(p, true));
     OP_LAUNCH(call, &query, base_ceil_div(p->rows * a->G, call->T0), OP_ROWS(sma_query, q, &p->o.q, query), OP_ROWS(sma_query, e, &p->o.e, query),
               OP_AT(sma_query, seq, &p->o.seq, query), OP_WHOLE(sma_query, qn, &p->qn), OP_WHOLE(sma_query, en, &p->en),
               OP_WHOLE(sma_query, unit, &none), OP_AT(sma_query, c, &none, query), OP_WHOLE(sma_query, read, &none));
@@ -149,7 +157,7 @@ static void norm(plan *p)
     const bool packed = op_packed(&p->layout);
     struct SmaBackwardNormArgs k = {.flags = p->flags, .B = a->B, .L = packed ? a->T : a->L, .G = a->G, .N = a->N, .P = a->P,
                                     .eps = a->eps};
-    op_kernel(call, KERNEL_sma_backward_norm, a->L, 0);
+    op_kernel(call, KERNEL_sma_backward_norm, a->L, short_rows(p, op_fits_rows(&p->o.grad_q) && op_fits_rows(&p->o.grad_e)));
     OP_LAUNCH(call, &k, base_ceil_div(p->rows * a->G, call->T0), OP_ROWS(sma_backward_norm, q, &p->o.q, k), OP_ROWS(sma_backward_norm, e, &p->o.e, k),
               OP_WHOLE(sma_backward_norm, of_q, &p->of_q), OP_WHOLE(sma_backward_norm, of_e, &p->of_e),
               OP_AT(sma_backward_norm, seq, &p->o.seq, k), OP_ROWS(sma_backward_norm, grad_q, &p->o.grad_q, k),
