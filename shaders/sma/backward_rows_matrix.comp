@@ -5,7 +5,8 @@
 // multiples of 16, P at most 64.
 // qn, c B L G N; en B L G P; up_r B L H P; g, slope B L H M; dh, grad_dh B M H N P; factor B M H N. A workgroup takes T0 of the rows m N + n of a
 // (b, h), a subgroup OWN = 16 of them, which belong to one memory. STEP tokens of en and up_r at a time lie in shared memory, while the next ones are
-// fetched into registers. Each subgroup makes its left operands slope qn and g c there, UNIT tokens at a time. X and Y are f32.
+// fetched into registers. Each subgroup makes its left operands slope qn and g c there, UNIT tokens at a time, with
+// -DAHEAD from numbers fetched while the products of the unit before are made. X and Y are f32.
 // Shared memory: 32 STEP PITCH + SUBGROUPS (32 UNIT BY_PITCH + 16 OWN PART_PITCH) bytes, 31,744 with T0 128.
 // Guards: tokens past the count are not read and count as 0; g and slope of what a token does not see are not read and count as 0.
 #include "lib/dart.glsl"
@@ -71,6 +72,34 @@ void put()
     }
 }
 
+// What a unit's left operands are made of, a lane's part: of tokens from t_unit on that see memory m, before `own` has ended.
+float next_slope[ITEMS];
+float next_weight[ITEMS];
+vec4 next_q[2u * ITEMS];
+uvec4 next_c[ITEMS];
+void fetch_unit(Sequence own, uint lane, uint t_unit, uint begin, uint h, uint group, uint m, uint n)
+{
+    [[unroll]] for (uint x = 0u; x < ITEMS; x++) {
+        uint item = lane + x * SUBGROUP_SIZE;
+        uint t = t_unit + item / 2u;
+        next_slope[x] = 0.0;
+        next_weight[x] = 0.0;
+        next_q[2u * x] = vec4(0.0);
+        next_q[2u * x + 1u] = vec4(0.0);
+        next_c[x] = uvec4(0u);
+        if (item < 2u * UNIT && t >= begin && t < own.count) {
+            uint row = own.row + t;
+            uint at = (row * args.H + h) * args.M + m;
+            uint q_at = ((row * args.G + group) * args.N + n) / 4u + item % 2u * 2u;
+            next_slope[x] = load_slope(at);
+            next_weight[x] = load_g(at);
+            next_q[2u * x] = fours_qn[q_at];
+            next_q[2u * x + 1u] = fours_qn[q_at + 1u];
+            next_c[x] = quads_c[(args.c_at + row * args.c_row + group * args.N + n) / 8u + item % 2u];
+        }
+    }
+}
+
 // A piece of X or Y, in its place among the parts.
 void put_piece(uint part, uint piece, bool of_y)
 {
@@ -116,6 +145,9 @@ void main()
         }
         uint t_first = first_to_see(sequence.position, first / args.N);
         fetch(sequence, t_first, h, group);
+#ifdef AHEAD
+        fetch_unit(sequence, lane, t_first, own_begin, h, group, own_m, own_n);
+#endif
         for (; t_first < count; t_first += STEP) {
             barrier();
             put();
@@ -123,27 +155,29 @@ void main()
             if (t_first + STEP < count) fetch(sequence, t_first + STEP, h, group);
             for (uint unit = 0u; unit < STEP; unit += UNIT) {
                 uint t_unit = t_first + unit;
-                if (t_unit >= count || t_unit + UNIT <= own_begin) continue;
+                if (t_unit >= count) continue;
+                if (t_unit + UNIT <= own_begin) {
+#ifdef AHEAD
+                    fetch_unit(sequence, lane, t_unit + UNIT, own_begin, h, group, own_m, own_n);
+#endif
+                    continue;
+                }
+#ifndef AHEAD
+                fetch_unit(sequence, lane, t_unit, own_begin, h, group, own_m, own_n);
+#endif
                 [[unroll]] for (uint x = 0u; x < ITEMS; x++) {
                     uint item = lane + x * SUBGROUP_SIZE;
                     if (item >= 2u * UNIT) continue;
-                    uint t = t_unit + item / 2u;
-                    uvec4 of_x = uvec4(0u);
-                    uvec4 of_y = uvec4(0u);
-                    if (t >= own_begin && t < count) {
-                        uint row = sequence.row + t;
-                        uint at = (row * args.H + h) * args.M + own_m;
-                        float slope = load_slope(at);
-                        float weight = load_g(at);
-                        uint q_at = ((row * args.G + group) * args.N + own_n) / 4u + item % 2u * 2u;
-                        uvec4 words = quads_c[(args.c_at + row * args.c_row + group * args.N + own_n) / 8u + item % 2u];
-                        of_x = pack_eight(slope * fours_qn[q_at], slope * fours_qn[q_at + 1u]);
-                        of_y = pack_eight(weight * vec4(unpack_elements(words.x), unpack_elements(words.y)),
-                                          weight * vec4(unpack_elements(words.z), unpack_elements(words.w)));
-                    }
-                    left[left_at + item / 2u * BY_PITCH + item % 2u] = of_x;
-                    left[left_at + (UNIT + item / 2u) * BY_PITCH + item % 2u] = of_y;
+                    uvec4 words = next_c[x];
+                    left[left_at + item / 2u * BY_PITCH + item % 2u] =
+                        pack_eight(next_slope[x] * next_q[2u * x], next_slope[x] * next_q[2u * x + 1u]);
+                    left[left_at + (UNIT + item / 2u) * BY_PITCH + item % 2u] =
+                        pack_eight(next_weight[x] * vec4(unpack_elements(words.x), unpack_elements(words.y)),
+                                   next_weight[x] * vec4(unpack_elements(words.z), unpack_elements(words.w)));
                 }
+#ifdef AHEAD
+                fetch_unit(sequence, lane, t_unit + UNIT, own_begin, h, group, own_m, own_n);
+#endif
                 subgroup_sync();
                 [[unroll]] for (uint k = 0u; k < UNIT; k += MATRIX_K) {
                     MatrixA by_x[ROW_TILES];

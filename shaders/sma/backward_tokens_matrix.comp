@@ -9,6 +9,7 @@
 // slope qn is rounded to the element type; en is the sum of two elements, since an error of a logit is one of its weight; all else is f32. The sums
 // over n go through shared memory, where a lane adds up those of a (memory, token); slope and g come back as matrices whose rows are alike.
 // Shared memory: that of lines.glsl + SUBGROUPS OWN (8 TOGETHER + 12) bytes, 30,720 with T0 64 and T1 1.
+// With -DAHEAD the next memories, of this head or of the next one, are fetched while those before are multiplied.
 // Guards: exponents are clamped to <= 0; memories that no token of the tile sees count as 0; tokens past the count are not read and count as 0; g
 // and slope of what a token does not see are not written and count as 0.
 #include "lib/dart.glsl"
@@ -119,6 +120,9 @@ void main()
             [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) sums[i][j] = MatrixSum(0.0);
         }
 
+#ifdef AHEAD
+        fetch_lines(slots, group * in_group, 0u, seen);
+#endif
         for (uint h = group * in_group; h < (group + 1u) * in_group && seen > 0u; h++) {
             subgroup_sync();
             for (uint i = lane; i < OWN * width; i += SUBGROUP_SIZE) {
@@ -149,8 +153,15 @@ void main()
             }
             for (uint m_first = 0u; m_first < seen; m_first += LINES / STATE) {
                 barrier();
+#ifdef AHEAD
+                put_fetched_lines();
+                barrier();
+                bool more = m_first + LINES / STATE < seen; // of this head; else the next head's, which is the same once more at the end
+                fetch_lines(slots, more ? h : min(h + 1u, (group + 1u) * in_group - 1u), more ? m_first + LINES / STATE : 0u, seen);
+#else
                 put_lines(slots, h, m_first, seen);
                 barrier();
+#endif
                 for (uint line = 0u; line < LINES && m_first + line / STATE < own_seen; line += LINES_ONCE) {
                     multiply_pair(line);
                     put_products(part, false);

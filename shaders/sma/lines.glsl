@@ -54,6 +54,44 @@ void put_lines(uint slots, uint h, uint m_first, uint seen)
     }
 }
 
+#ifdef AHEAD
+// The same in two steps, so that other work lies between them: what a lane asks for, and what it then puts.
+const uint LINE_WORDS = (LINES * WIDTH / 8u + LANES - 1u) / LANES;
+const uint FACTORS = (LINES + LANES - 1u) / LANES;
+uvec4 next_lines[LINE_WORDS];
+float next_factors[FACTORS];
+void fetch_lines(uint slots, uint h, uint m_first, uint seen)
+{
+    uint width = args.P / 8u;
+    [[unroll]] for (uint x = 0u; x < LINE_WORDS; x++) {
+        uint i = LANE + x * LANES;
+        uint line = i / width;
+        uint m = m_first + line / STATE;
+        next_lines[x] = uvec4(0u);
+        if (line < LINES && m < seen)
+            next_lines[x] = quads_dh[(args.dh_at + (((slots + m) * args.H + h) * STATE + line % STATE) * args.P) / 8u + i % width];
+    }
+    [[unroll]] for (uint x = 0u; x < FACTORS; x++) {
+        uint i = LANE + x * LANES;
+        uint m = m_first + i / STATE;
+        next_factors[x] = 0.0;
+        if (i < LINES && m < seen) next_factors[x] = load_factor(args.factor_at + ((slots + m) * args.H + h) * STATE + i % STATE);
+    }
+}
+void put_fetched_lines()
+{
+    uint width = args.P / 8u;
+    [[unroll]] for (uint x = 0u; x < LINE_WORDS; x++) {
+        uint i = LANE + x * LANES;
+        uvec4 words = next_lines[x];
+        if (i / width < LINES)
+            memory[i / width * PITCH + i % width] = uvec4(as_element(words.x), as_element(words.y), as_element(words.z), as_element(words.w));
+    }
+    [[unroll]] for (uint x = 0u; x < FACTORS; x++)
+        if (LANE + x * LANES < LINES) factors[LANE + x * LANES] = next_factors[x];
+}
+#endif
+
 // Eight elements of a token among the parts.
 void put_part(uint part, uint t, uint eight, uvec4 words)
 {
