@@ -47,7 +47,9 @@ enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NO_DEVICE = 100,
-    CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_NOT_READY = 600,
+    CU_FIRST_CAPTURE_ERROR = 900, /* to the last: what breaks off a capture, or what a capture forbids */
+    CU_LAST_CAPTURE_ERROR = 908
 };
 enum {
     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1,

@@ -92,6 +92,10 @@ dart_status cu_check(cu_device *device, CUresult result, const char *function)
     const dart_status status = status_of(result);
     if (status == DART_OK) return DART_OK;
     if (status == DART_DEVICE_LOST) atomic_store(&device->lost, true);
+    if (result >= CU_FIRST_CAPTURE_ERROR && result <= CU_LAST_CAPTURE_ERROR) { /* the submission goes on without, see cu_stream.c */
+        base_note(device->report, DART_LOG_INFO, "%s: %s (CUDA error %d)", function, cu_driver_text(device->driver, result), result);
+        return status;
+    }
     return base_fail(device->report, status, "%s: %s (CUDA error %d)", function, cu_driver_text(device->driver, result),
                      result);
 }

@@ -2,7 +2,9 @@
  * that; the second captures them into a graph, which is replayed from then on: decoding submits the same recording once a token. Both
  * run in the device's one queue, in the order of submission, as in Vulkan: the slices of a prefill are two recordings under way, the
  * second reads what the first writes. Launches up to a barrier stand side by side; those of cuBLASLt follow one another, since they
- * share a workspace. */
+ * share a workspace.
+ * A capture is broken off when another thread of the program unloads code or waits for the whole context, which it may do at any time. Such a
+ * submission launches one by one, and the next one captures again. */
 #include "cu.h"
 
 #include <stdlib.h>
@@ -289,7 +291,7 @@ static dart_status run(cu_device *d, cu_stream *s, uint32_t times, const backend
     TRY(cu_order_waits(d, order, d->queue));
     TRY(CU(d, cuEventRecord, s->start, d->queue));
     for (uint32_t i = 0; i < times && d->profiled; i++) TRY(run_marked(d, s));
-    if (s->exec == NULL && s->launches_count > 0 && times > 0 && !d->profiled) {
+    for (uint32_t i = 0; i < times && s->exec == NULL && s->launches_count > 0 && !d->profiled; i++) {
         s->submitted = true;
         TRY(launch_all(d, s, d->queue));
     }
@@ -316,12 +318,12 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times, const b
     cu_stream *s = stream;
     dart_status status = cu_enter(d);
     if (status != DART_OK) return status;
-    if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1)) TRY(capture(d, s));
+    if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1) && capture(d, s) != DART_OK)
+        base_note(d->report, DART_LOG_INFO, "cuda: a recording was not captured; it is launched kernel by kernel");
     s->ran = true;
     base_lock(&d->submitting);
     status = run(d, s, times, order);
     base_unlock(&d->submitting);
-fail:
     cu_leave(d);
     return status;
 }

@@ -14,12 +14,32 @@ enum { THREADS = 4, ROUNDS = 6, B = 2, L = 19, V = 31, WIDTH = 16, T = 24, W = 4
 static const dart_model_config config = {.sma = true, .V = V, .W = WIDTH, .layers = 2, .H = 4, .P = 8, .G = 1, .N = 8, .K = 4, .S = 4, .eps = 1e-5f,
                                          .sma_eps = 1e-5f};
 
-/* cmocka's assertions belong to the main thread: the others count. */
+/* cmocka's assertions belong to the main thread: the others count, and say where. */
 static atomic_uint failures;
-static void expect(bool condition)
+static void expect_on(unsigned line, bool condition)
 {
-    if (!condition) atomic_fetch_add(&failures, 1);
+    if (condition) return;
+    atomic_fetch_add(&failures, 1);
+    fprintf(stderr, "thread_devices: the expectation of line %u failed\n", line);
 }
+#define expect(condition) expect_on(__LINE__, (condition))
+
+/* Results of a thread are those of the first one, alone. */
+static void expect_same_on(unsigned line, dart_status status, const float *got, const float *expected, size_t count)
+{
+    size_t different = 0, first = 0;
+    for (size_t i = count; i-- > 0 && status == DART_OK;) {
+        if (memcmp(&got[i], &expected[i], sizeof *got) == 0) continue;
+        different++;
+        first = i;
+    }
+    if (different > 0)
+        fprintf(stderr, "thread_devices: %zu of %zu results differ, the first is [%zu], %.9g, not %.9g\n", different, count, first,
+                (double)got[first], (double)expected[first]);
+    if (status != DART_OK) fprintf(stderr, "thread_devices: %s\n", dart_status_name(status));
+    expect_on(line, status == DART_OK && different == 0);
+}
+#define expect_same(status, got, expected) expect_same_on(__LINE__, (status), (got), (expected), COUNT_OF(got))
 
 typedef struct shared {
     dart_context *context;
@@ -98,9 +118,9 @@ static void live(void *argument)
         dart_device *device = NULL;
         dart_buffer *none = NULL;
         dart_device_info info;
-        expect(do_linear(s->device, linear) == DART_OK && memcmp(linear, s->linear, sizeof linear) == 0);
-        expect(feed(s->model, logits) == DART_OK && memcmp(logits, s->logits, sizeof logits) == 0);
-        if (i % 3 == 0) expect(train(s->device, embedding) == DART_OK && memcmp(embedding, s->embedding, sizeof embedding) == 0);
+        expect_same(do_linear(s->device, linear), linear, s->linear);
+        expect_same(feed(s->model, logits), logits, s->logits);
+        if (i % 3 == 0) expect_same(train(s->device, embedding), embedding, s->embedding);
         expect(dart_buffer_create(s->device, 0, &none) == DART_INVALID_ARGUMENT);
         expect(dart_device_error(s->device, text, sizeof text) > 0);
         expect(dart_device_open(s->context, &(dart_device_options){.spec = "no such thing"}, &device) == DART_INVALID_ARGUMENT);
@@ -109,7 +129,7 @@ static void live(void *argument)
         dart_device_bytes(s->device);
         if (i % 3 != 0) continue;
         expect(dart_device_open(s->context, &(dart_device_options){.spec = rig_spec, .threads = 2}, &device) == DART_OK);
-        expect(do_linear(device, linear) == DART_OK && memcmp(linear, s->linear, sizeof linear) == 0);
+        expect_same(do_linear(device, linear), linear, s->linear);
         dart_device_destroy(&device);
     }
 }
@@ -124,7 +144,7 @@ static void live_apart(void *argument)
         float linear[T * W];
         expect(dart_context_create(&(dart_context_options){.with_null = true}, &context) == DART_OK);
         expect(dart_device_open(context, &(dart_device_options){.spec = rig_spec, .threads = 2}, &device) == DART_OK);
-        expect(do_linear(device, linear) == DART_OK && memcmp(linear, s->linear, sizeof linear) == 0);
+        expect_same(do_linear(device, linear), linear, s->linear);
         dart_device_destroy(&device);
         dart_context_destroy(&context);
     }
