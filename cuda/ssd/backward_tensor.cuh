@@ -58,6 +58,28 @@ __device__ __forceinline__ float row_sum(float value)
     return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
+// ---- Clusters: blocks that share the heads of a group ----
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define BACKWARD_CLUSTER __cluster_dims__(4, 1, 1)
+// All blocks of the cluster have come here, and what they wrote is there for all.
+__device__ __forceinline__ void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// 16 bytes of shared memory of block `rank` of the cluster.
+__device__ __forceinline__ float4 load_from(uint32_t at, uint32_t rank)
+{
+    uint32_t there;
+    float4 v;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(there) : "memory");
+    return v;
+}
+#else
+#define BACKWARD_CLUSTER
+#endif
+
 } // namespace ssd_backward_tensor
 
 #endif
