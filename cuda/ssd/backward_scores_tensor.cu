@@ -7,6 +7,9 @@
 //
 // In tiles of 32 x 32 on the diagonal each row of z is replaced by the sums of the columns before each, and columns are added from the diagonal down.
 //
+// Four blocks of a cluster may share the heads (row cluster): block r has heads r, r + 4, ... and adds up, block after block, what all have of
+// 16 rows.
+//
 // Shared memory: three stages of up_y and x 48 KiB, c.b 16 KiB, two stages of sums and factors 7 KiB.
 #include "backward_tensor.cuh"
 
@@ -42,15 +45,33 @@ __device__ __forceinline__ void sum_columns_before(float (&z)[8])
     }
 }
 
-} // namespace scores
-} // namespace ssd_backward_tensor
-
-KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
+// store(r, c, v) takes the sums over the blocks of a cluster of grads, as far as they are in the rows r of this block. grads: of the rows row,
+// row + 8 and of two of each eight columns from column on.
+template <uint32_t parts, class Store>
+__device__ __forceinline__ void add_parts(const float (&grads)[16], uint32_t row, uint32_t column, uint32_t part, Store store)
 {
-    using namespace ssd_backward_tensor;
-    using namespace ssd_backward_tensor::scores;
-    static_assert(sizeof(Shared) <= SHARED_ssd_backward_scores_tensor_bf16, "shared memory");
-    static_assert(TILE0_ssd_backward_scores_tensor_bf16 == side, "tile of the product");
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    constexpr uint32_t pitch = 72; // f32 numbers: eight rows of pairs hit all banks twice
+    static_assert(side * pitch * sizeof(float) <= sizeof(Shared::up) && side / parts * side == 4 * threads, "in place of up; four sums a thread");
+    float *const to = reinterpret_cast<float *>(tensor_memory) + row * pitch + column;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        *reinterpret_cast<float2 *>(to + i % 2 * 8 * pitch + i / 2 * 8) = make_float2(grads[2 * i], grads[2 * i + 1]);
+    cluster_sync();
+    const uint32_t r = part * (side / parts) + threadIdx.x / 16, c = threadIdx.x % 16 * 4;
+    float sums[4] = {};
+#pragma unroll
+    for (uint32_t k = 0; k < parts; k++) {
+        const float4 v = load_from(shared_address(tensor_memory) + (r * pitch + c) * sizeof(float), k);
+        sums[0] += v.x, sums[1] += v.y, sums[2] += v.z, sums[3] += v.w;
+    }
+    for (uint32_t i = 0; i < 4; i++) store(r, c + i, sums[i]);
+    cluster_sync(); // all have read
+#endif
+}
+
+template <uint32_t parts> __device__ __forceinline__ void run(const ssd_backward_scores_args &args, const CudaBindings &bindings)
+{
     Shared &shared = *reinterpret_cast<Shared *>(tensor_memory);
     const uint16_t *x = HALVES(ssd_backward_scores, x) + args.x_at;
     const uint16_t *up_y = HALVES(ssd_backward_scores, up_y) + args.up_y_at;
@@ -60,12 +81,14 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
     const uint32_t across = ceil_div(args.C, side), tile_pairs = across * (across + 1) / 2, halves_across = ceil_div(args.C, SCORE_SIDE);
     const uint32_t pairs = halves_across * (halves_across + 1) / 2, in_group = args.H / args.G;
     FOR_TILES(tile) {
-        const uint2 pair = pair_of(tile % tile_pairs);
-        const uint32_t t0 = pair.x * side, s0 = pair.y * side, g = tile / tile_pairs % args.G;
-        const Place at = place_of(args, INTS(ssd_backward_scores, seq) + args.seq_at, tile / tile_pairs / args.G);
+        const uint32_t part = tile % parts, shared_tile = tile / parts, heads = (in_group - part + parts - 1) / parts;
+        const uint2 pair = pair_of(shared_tile % tile_pairs);
+        const uint32_t t0 = pair.x * side, s0 = pair.y * side, g = shared_tile / tile_pairs % args.G;
+        const Place at = place_of(args, INTS(ssd_backward_scores, seq) + args.seq_at, shared_tile / tile_pairs / args.G);
         if (t0 >= at.size) continue;
         const bool diagonal = t0 == s0, crosses = diagonal && warp / 4 == warp % 4 / 2; // the latter: the warp's columns are a tile with its rows
         const size_t square = (at.slot * args.G + g) * args.C * args.C;
+        const auto head_of = [&](uint32_t turn) { return part + turn * parts; }; // the number in its group of this block's turn'th head
         float grads[16] = {};
         const auto weight = [&](uint32_t t, uint32_t s) { return s <= t && t < at.size ? cb[square + size_t(t) * args.C + s] : 0.0f; };
 #pragma unroll
@@ -81,7 +104,7 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
         const float *const first_cum = cum_of(args, FLOATS(ssd_backward_scores, cum), at, g * in_group);
         const auto fetch_cum = [&](uint32_t turn) {
             if (threadIdx.x >= 2 * side) return;
-            const float *cum = first_cum + size_t(turn) * at.span * CUM_STRIDE;
+            const float *cum = first_cum + size_t(head_of(turn)) * at.span * CUM_STRIDE;
             own_cum = cum_at(cum, own_token);
             own_step = cum[own_token * CUM_STRIDE + 2];
             if (!diagonal) border = cum_at(cum, s0 + side - 1);
@@ -102,8 +125,8 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
         const uint32_t copied_row = copies_x ? args.x_row : args.up_y_row, copied_to = shared_address(copies_x ? shared.x[0] : shared.up[0]);
         const uint16_t *const copied = (copies_x ? x : up_y) + (at.token + (copies_x ? s0 : t0)) * copied_row + size_t(g) * in_group * args.P;
         const auto copy = [&](uint32_t turn) {
-            if (turn < in_group)
-                copy_tile<side, threads / 2>(copied_to + turn % 3 * (side * tile_row), copied + size_t(turn) * args.P, copied_row,
+            if (turn < heads)
+                copy_tile<side, threads / 2>(copied_to + turn % 3 * (side * tile_row), copied + size_t(head_of(turn)) * args.P, copied_row,
                                              at.size - (copies_x ? s0 : t0), threadIdx.x % (threads / 2), args.P / 8);
             copies_commit();
         };
@@ -113,7 +136,7 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
             if (row_tile >= halves_across || column_tile > row_tile) return;
             const float *rows = shared.row_sums[turn % 2][j], (*columns)[side] = shared.column_sums[turn % 2];
             const float sum = columns[2 * i][SCORE_SIDE * j + lane] + columns[2 * i + 1][SCORE_SIDE * j + lane];
-            float *to = sums + ((at.slot * args.H + g * in_group + turn) * pairs + row_tile * (row_tile + 1) / 2 + column_tile) * 64;
+            float *to = sums + ((at.slot * args.H + g * in_group + head_of(turn)) * pairs + row_tile * (row_tile + 1) / 2 + column_tile) * 64;
             if (row_tile == column_tile) {
                 if (warp % 2 == 0) to[lane] = sum;
             } else if (warp % 2 == 0) {
@@ -128,9 +151,9 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
         fetch_cum(0);
         put_cum(0);
 #pragma unroll 1
-        for (uint32_t turn = 0; turn < in_group; turn++) {
+        for (uint32_t turn = 0; turn < heads; turn++) {
             const uint32_t stage = turn % 3, vectors = turn % 2;
-            if (turn + 1 < in_group) fetch_cum(turn + 1);
+            if (turn + 1 < heads) fetch_cum(turn + 1);
             copies_wait<1>();
             __syncthreads();
             copy(turn + 2);
@@ -181,11 +204,17 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
                 const uint32_t i = (lane & 16 ? 4 : 0) + (lane & 8 ? 2 : 0) + (lane & 4 ? 1 : 0);
                 shared.column_sums[vectors][warp % 4][column + i / 2 * 8 + i % 2] = column_parts[0];
             }
-            if (turn + 1 < in_group) put_cum(1 - vectors);
+            if (turn + 1 < heads) put_cum(1 - vectors);
         }
         copies_wait<0>();
         __syncthreads();
-        finish(in_group - 1);
+        finish(heads - 1);
+        if constexpr (parts > 1) {
+            add_parts<parts>(grads, row, column, part, [&](uint32_t r, uint32_t c, float v) {
+                if (t0 + r < at.size && s0 + c < at.size) grad_cb[square + size_t(t0 + r) * args.C + s0 + c] = v;
+            });
+            continue;
+        }
 #pragma unroll
         for (uint32_t i = 0; i < 16; i++) {
             const uint32_t t = t0 + row + i / 2 % 2 * 8, s = s0 + column + i / 4 * 8 + i % 2;
@@ -193,3 +222,19 @@ KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3)
         }
     }
 }
+
+} // namespace scores
+} // namespace ssd_backward_tensor
+
+#define SCORES_FIT(variant, T1) \
+    static_assert(sizeof(ssd_backward_tensor::scores::Shared) <= SHARED_ssd_backward_scores_##variant && \
+                      TILE0_ssd_backward_scores_##variant == ssd_backward_tensor::side && TILE1_ssd_backward_scores_##variant == (T1), \
+                  "the shape of the row")
+SCORES_FIT(cluster_bf16, 16);
+SCORES_FIT(tensor_bf16, 64);
+#undef SCORES_FIT
+KERNEL_BOUNDED(ssd_backward_scores, cluster_bf16, __launch_bounds__(THREADS_ssd_backward_scores_cluster_bf16, 3) BACKWARD_CLUSTER)
+{
+    ssd_backward_tensor::scores::run<4>(args, bindings);
+}
+KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3) { ssd_backward_tensor::scores::run<1>(args, bindings); }

@@ -95,12 +95,12 @@ struct SsdBackwardStateArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, hin_at, 
  * f16 gains are divided by gain_scale, which lies as carry does. */
 struct SsdBackwardGainArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, hin_at, hin_scale_at, up_dh_at, seq_at, up_h_at, grad_h_at; };
 
-/* u_ts = E_ts step_s (up_y_t . x_s) of a head, grad_cb[t C + s] = the sum of u_ts over the heads of the group, in order; z_ts = u_ts cb_ts.
+/* u_ts = E_ts step_s (up_y_t . x_s) of a head, grad_cb[t C + s] = the sum of u_ts over the heads of the group; z_ts = u_ts cb_ts.
  * A shift of the log-decay at token k changes the loss by the sum of z_us over u >= k > s. sums holds the shares of a pair of tiles i, k (below) in
  * it, 64 for each of pairs: ((((b M + j) H + h) pairs + pair) 64; i > k: element r is the sum of z over the rows r and later of tile i,
  * element 32 + c that over the columns before c of tile k; i = k: element r is the sum over rows >= r and columns < r.
- * The tiles of sums have SCORE_SIDE x SCORE_SIDE tokens, 32. Tile: T0 x T0 tokens, T0 a multiple of that, pair and tile as in
- * ssd_backward_products. */
+ * The tiles of sums have SCORE_SIDE x SCORE_SIDE tokens, 32. Tile: T1 rows of T0 x T0 tokens, T0 a multiple of that, tile = row block + row blocks *
+ * the tile of T0 x T0 as in ssd_backward_products. */
 struct SsdBackwardScoresArgs { U32 tiles, flags, B, L, T, H, G, P, S, M, C, x_at, x_row, up_y_at, up_y_row, seq_at; };
 
 /* v_s = sum_t cb_ts E_ts up_y_t + keep_s b_s (lambda + up_dh);  grad_x_s = step_s v_s + d up_y_s.

@@ -201,7 +201,8 @@ static void scores(plan *p)
     struct SsdBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .P = a->P, .S = a->S, .M = p->M,
                                       .C = p->C};
     op_kernel(call, KERNEL_ssd_backward_scores, a->L, p->traits);
-    OP_LAUNCH(call, &k, pairs_of(p, call->T0), OP_ROWS(ssd_backward_scores, x, &p->o.x, k), OP_ROWS(ssd_backward_scores, up_y, &p->o.up_y, k),
+    OP_LAUNCH(call, &k, pairs_of(p, call->T0) * (call->T0 / call->T1), OP_ROWS(ssd_backward_scores, x, &p->o.x, k),
+              OP_ROWS(ssd_backward_scores, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_scores, cum, &p->entering.cum), OP_WHOLE(ssd_backward_scores, cb, &p->cb),
               OP_AT(ssd_backward_scores, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_scores, grad_cb, &p->grad_cb),
               OP_WHOLE(ssd_backward_scores, sums, &p->sums));
