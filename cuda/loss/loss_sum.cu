@@ -5,13 +5,21 @@
 
 KERNEL_FUNCTION(loss_sum, simt)
 {
-    const float *parts = FLOATS(loss_sum, parts);
+    constexpr uint32_t ahead = 32; // rows of a thread on their way at once
+    const float2 *rows = reinterpret_cast<const float2 *>(FLOATS(loss_sum, parts));
     FOR_TILES(tile) {
         Neumaier sum = {0.0f, 0.0f};
         int32_t count = 0;
-        for (uint32_t t = threadIdx.x; t < args.rows && threadIdx.x < SUM_LANES; t += SUM_LANES) {
-            sum.add(parts[2 * size_t(t)]);
-            count += parts[2 * size_t(t) + 1] > 0.0f;
+        for (uint32_t t = threadIdx.x; t < args.rows && threadIdx.x < SUM_LANES; t += ahead * SUM_LANES) {
+            float2 row[ahead];
+#pragma unroll
+            for (uint32_t i = 0; i < ahead; i++)
+                row[i] = i < ceil_div(args.rows - t, SUM_LANES) ? rows[t + i * SUM_LANES] : make_float2(0.0f, 0.0f);
+#pragma unroll
+            for (uint32_t i = 0; i < ahead; i++) {
+                if (i < ceil_div(args.rows - t, SUM_LANES)) sum.add(row[i].x);
+                count += row[i].y > 0.0f;
+            }
         }
         __shared__ int32_t hits[warps];
         for (int step = 16; step > 0; step /= 2) count += __shfl_xor_sync(0xffffffffu, count, step);
