@@ -63,7 +63,8 @@ typedef enum kernel_trait {
     FITS_TILES = 1 << 3,       /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and
                                   whole matrix tiles work */
     FITS_SHORT = 1 << 20,      /* a row is short enough for a lane of a small team to keep its share: at most 256 elements of a norm or
-                                  channels of a convolution, 8,192 logits */
+                                  channels of a convolution, 8,192 logits. linear: many rows, and so few inputs that a block may keep
+                                  all weights (dense.c) */
     FITS_MEDIUM = 1 << 21,     /* a row of a norm has at most 2,048 elements, for a lane of a workgroup to keep its share */
     FITS_P32 = 1 << 18,        /* D of softmax attention is at most 32 */
     FITS_P64 = 1 << 4,         /* P, or D of softmax attention, is at most 64 */

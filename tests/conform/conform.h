@@ -24,7 +24,7 @@ enum {
     CASE_HUGE = 1 << 9,     /* sma: memories of size 1e4 */
     CASE_ZERO = 1 << 10,    /* sma: one memory is all zero */
     CASE_FAR = 1 << 11,     /* sma: two memories whose logits lie 100 apart */
-    CASE_STORED = 1 << 12,  /* memories in runs, stored by ssd (in place when there is one run) or sma_append */
+    CASE_STORED = 1 << 12,  /* memories in runs, stored by ssd (in place when there is one run) or sma_append; linear: y in f32 */
     CASE_ADD = 1 << 13,     /* linear: add; gated_norm: with r and gate; norm: gathered rows */
     CASE_MIXED = 1 << 14,   /* activations f32, weights and memories of the case's dtype */
     CASE_LIMITS = 1 << 15,  /* ssd: step limits */

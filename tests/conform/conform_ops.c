@@ -145,9 +145,9 @@ static void linear(conform_data *d)
 {
     const conform_case *c = d->c;
     const uint32_t T = c->L, IN = c->N, OUT = c->P;
-    const dart_dtype act = conform_activation(c);
+    const dart_dtype act = conform_activation(c), stored = conform_has(d, CASE_STORED) ? DART_F32 : act;
     conform_tensor *x = conform_input(d, act, T, IN, true, conform_unit), *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit);
-    conform_tensor *y = conform_has(d, CASE_ADD) ? conform_input(d, act, T, OUT, true, conform_unit) : conform_output(d, act, T, OUT, true);
+    conform_tensor *y = conform_has(d, CASE_ADD) ? conform_input(d, stored, T, OUT, true, conform_unit) : conform_output(d, stored, T, OUT, true);
     double *want = doubles((uint64_t)T * OUT);
     oracle_linear(want, x->values, weight->values, conform_has(d, CASE_ADD) ? y->values : NULL, T, IN, OUT);
     dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = conform_has(d, CASE_ADD), .x = x->t, .weight = weight->t,

@@ -160,6 +160,9 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
  * most SHORT_ROW inputs has passed through a large tile before its loads have paid: 64 outputs of 262,144 rows of 128 took 68 us in tiles of
  * 128 x 128, 43 in tiles of 64 x 64. */
 #define SHORT_ROW 128
+/* FITS_SHORT: weights of so many tiles of 64 x 64 and rows of so many inputs fit the shared memory of a block, and from so many rows on the time is
+ * that of reading x and writing y. */
+enum { SHORT_WEIGHTS = 6, SHORT_INPUTS = 192, SHORT_ROWS = 4096 };
 static uint32_t linear_traits(const op_call *call, const op_operand *x, const op_operand *weight)
 {
     const uint64_t wave = op_wave(call);
@@ -167,6 +170,8 @@ static uint32_t linear_traits(const op_call *call, const op_operand *x, const op
     uint32_t traits = op_fits_half(&x->of, &weight->of);
     if (x->width % 16 == 0 && op_fits_rows(x) && op_fits_rows(weight)) traits |= FITS_TILES;
     if (tiles < wave / 4 && x->width >= 512) traits |= FITS_FEWEST_TILES;
+    if (x->rows >= SHORT_ROWS && x->width <= SHORT_INPUTS && base_ceil_div(x->width, 64) * base_ceil_div(weight->rows, 64) <= SHORT_WEIGHTS)
+        traits |= FITS_SHORT;
     return traits | (tiles < 2 * wave ? FITS_FEW_TILES : tiles >= 12 * wave && x->width > SHORT_ROW ? FITS_MANY_TILES : 0);
 }
 
