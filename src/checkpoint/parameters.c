@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define SMA_PROJ_ALIGN 8u
-#define ROW_ALIGN 8u
+#define ROW_ALIGN 16u
 #define MAX_WARNINGS 8u
 #define SHAPE_TEXT 256
 
