@@ -239,25 +239,41 @@ static void expect(const conform_data *d, mixer_case *k)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
-/* Of each element of unit rows, what it would be like if the row did not cancel. The scan errs relative to all of dh, of which a row of small RMS,
- * want_scale, is a small part; its unit row errs by as much more as that RMS is less than that of all rows. */
-static double *unit_terms(const double *want_scale, uint64_t rows, uint32_t P)
+/* Memories in their stored form, unit rows with their RMS s, judged row by row. The scan errs relative to the root of the mean of s^2 over the rows
+ * of a memory, `typical`: b, x and their products err relative to all channels of a token, of which a row where they cancel is a small part. Divided
+ * by s, that error of a row is typical / s times what it is relative to a row of that RMS. So a row counts with s / typical of itself where that is
+ * below 1, and is a row like any other then, against the same bound: in its largest element, and in L2. Other rows count as they are. */
+static void compare_unit_rows(conform_data *d, const char *name, const conform_tensor *stored, const double *want, const double *want_scale,
+                              uint32_t P, double bound)
 {
-    double sum = 0;
-    uint64_t written = 0;
-    for (uint64_t r = 0; r < rows; r++) {
-        if (isnan(want_scale[r])) continue;
-        sum += want_scale[r] * want_scale[r];
-        written++;
+    if (d->status != DART_OK || d->plan || stored == NULL) return;
+    const uint64_t units = stored->width / P, rows = stored->rows * units;
+    float *factors = malloc((size_t)rows * sizeof *factors);
+    double *part = conform_filled(rows * P, 0), *rounded = conform_filled(rows * P, 0);
+    if (factors == NULL) abort();
+    for (uint64_t m = 0; m < stored->rows; m++) {
+        double sum = 0;
+        for (uint64_t n = 0; n < units; n++) sum += want_scale[m * units + n] * want_scale[m * units + n];
+        const double typical = sqrt(sum / (double)units);
+        for (uint64_t n = 0; n < units; n++) factors[m * units + n] = (float)fmin(1, want_scale[m * units + n] / typical);
     }
-    const double typical = written > 0 ? sqrt(sum / (double)written) : 0;
-    double *terms = malloc((size_t)rows * P * sizeof *terms);
-    if (terms == NULL) abort();
     for (uint64_t i = 0; i < rows * P; i++) {
-        const double row = want_scale[i / P];
-        terms[i] = row > 0 && row < typical ? typical / row : 0;
+        part[i] = want[i] * (double)factors[i / P];
+        rounded[i] = conform_rounded(stored->t.dtype, want[i]) * (double)factors[i / P];
     }
-    return terms;
+    conform_tensor *judged = conform_scaled(d, stored, &(conform_tensor){.t = {.dtype = DART_F32}, .rows = stored->rows, .width = units,
+                                                                         .initial = factors});
+    judged->rows = rows;
+    judged->width = P;
+    conform_limits limits = {.bound = bound, .floor = conform_floor(stored->t.dtype)};
+    if (stored->t.dtype != DART_F32) {
+        limits.rounded = rounded;
+        limits.rounded_to = stored->t.dtype;
+    }
+    conform_compare_within(d, name, judged, part, &limits);
+    free(factors);
+    free(part);
+    free(rounded);
 }
 
 void conform_mixer(conform_data *d)
@@ -299,10 +315,8 @@ void conform_mixer(conform_data *d)
     conform_compare(d, "open_decay", k.open_decay, k.want_decay, channels + conform_tolerance(BOUND_DECAY, 0), 0);
     conform_compare(d, "x", k.x, k.want_x, out, 0);
     for (uint32_t i = 0; i < RUNS; i++) {
-        double *terms = k.scale[i] != NULL ? unit_terms(k.want_scale[i], k.scale[i]->rows * k.scale[i]->width, c->P) : NULL;
-        const conform_limits rows = {.bound = scan + conform_tolerance(BOUND_SMA_STORE, 1), .floor = conform_floor(c->dtype), .terms = terms};
-        conform_compare_within(d, i == 0 ? "stored" : "stored2", k.dh[i], k.want_dh[i], &rows);
-        free(terms);
+        compare_unit_rows(d, i == 0 ? "stored" : "stored2", k.dh[i], k.want_dh[i], k.want_scale[i], c->P,
+                          scan + conform_tolerance(BOUND_SMA_STORE, 1));
         conform_compare(d, i == 0 ? "scale" : "scale2", k.scale[i], k.want_scale[i], scan + conform_tolerance(BOUND_SMA_STORE, 1), 0);
     }
     conform_seq_free(&k.seq);
