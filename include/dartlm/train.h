@@ -37,8 +37,10 @@ typedef struct dart_trainer dart_trainer;
  *   dart_trainer_create, dart_trainer_open and dart_trainer_resume; results are those of all ranks. Every other call concerns the rank alone.
  * Ranks that differ in configuration, in options that determine numbers, or in count: DART_INVALID_ARGUMENT of the call that creates; values are not
  * compared. A rank whose call fails before it meets the others leaves them waiting in gather, which the program has to end.
- * Where every rank has a CUDA device of its own and NCCL (libnccl.so.2, opened at run time) is found, gradients are added there: a sum of two has
- * the same bits, of more a fixed order of NCCL's. Else they go through host memory and gather. */
+ * Gradients are added in buckets of layers, the last layers first, while the backward pass makes the next: where every rank has a CUDA device of its
+ * own and NCCL (libnccl.so.2 from 2.14 on, opened at run time) is found, on the devices: a sum of two has the same bits, of more a fixed order of
+ * NCCL's. Else they go through host memory and gather. Ranks with B rows each leave the bits of one trainer that takes these rows as the parts of a
+ * batch, in the order of the ranks; not with more than one part a rank, nor of a tied model, whose embedding is added to twice a part. */
 typedef struct dart_ranks {
     uint32_t rank, count;  /* rank < count <= 65536 */
     /* Brings `bytes` bytes of every rank to every rank: all has count times as many, in the order of the ranks, as MPI_Allgather leaves them. Called
@@ -46,7 +48,8 @@ typedef struct dart_ranks {
     dart_status (*gather)(void *user, const void *own, size_t bytes, void *all);
     void *user;
     bool host_sums;        /* no NCCL */
-    uint64_t timeout_ns;   /* for a sum by NCCL, which a rank that died never ends; 0: 45 s. Then the call fails with DART_TIMEOUT. */
+    uint64_t timeout_ns;   /* for what NCCL does together, its connection too, which a rank that died never ends; 0: 45 s. Then the call fails with
+                              DART_TIMEOUT. */
 } dart_ranks;
 
 typedef struct dart_trainer_options {
@@ -82,7 +85,7 @@ typedef struct dart_trainer_options {
      * that have been passed and tokens of the batch, between parameters that dart_trainer_create, dart_trainer_open, dart_trainer_resume,
      * dart_trainer_save and dart_trainer_export read or write, from the thread of the call. false ends the call with DART_CANCELLED: parameters,
      * moments and S stay as they were, gradients are those of no batch, a prepared batch stays prepared but for dart_trainer_step. Not asked once
-     * the update is under way. Of several ranks only where all end together. */
+     * the update is under way, nor once a sum over several ranks has begun. Of several ranks only where all end together. */
     bool (*go_on)(void *user, uint64_t done, uint64_t of);
     void *user;
     const dart_ranks *ranks;  /* copied; NULL: this trainer alone */

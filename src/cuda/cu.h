@@ -158,6 +158,7 @@ typedef struct CUexternalSemaphoreParams {
     X(cuSignalExternalSemaphoresAsync, "cuSignalExternalSemaphoresAsync", \
       (const CUexternalSemaphore *semaphores, const CUexternalSemaphoreParams *params, unsigned count, CUstream stream)) \
     X(cuStreamCreate, "cuStreamCreate", (CUstream *stream, unsigned flags)) \
+    X(cuStreamCreateWithPriority, "cuStreamCreateWithPriority", (CUstream *stream, unsigned flags, int priority)) \
     X(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream)) \
     X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream stream)) \
     X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (CUstream stream, int mode)) \
@@ -400,9 +401,11 @@ dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_cho
 /* ---- Sums over the devices of several processes ---- */
 
 dart_status cu_group_key(void *device, uint8_t key[BACKEND_GROUP_KEY]);
-dart_status cu_group_create(void *device, const uint8_t key[BACKEND_GROUP_KEY], uint32_t rank, uint32_t count, void **group);
+dart_status cu_group_create(void *device, const uint8_t key[BACKEND_GROUP_KEY], uint32_t rank, uint32_t count, uint64_t timeout_ns, void **group);
 void cu_group_destroy(void *device, void *group);
-dart_status cu_group_sum(void *device, void *group, const backend_binding *parts, uint32_t count, uint64_t timeout_ns);
+dart_status cu_group_sum(void *device, void *group, const backend_binding *parts, uint32_t count);
+dart_status cu_group_share(void *device, void *group, const backend_binding *parts, const uint32_t *owners, uint32_t count);
+dart_status cu_group_wait(void *device, void *group);
 
 /* ---- The kernels compiled (cmake/cuda.cmake), generated sources ---- */
 

@@ -32,5 +32,7 @@ const backend cuda_backend = {
     .group_create = cu_group_create,
     .group_destroy = cu_group_destroy,
     .group_sum = cu_group_sum,
+    .group_share = cu_group_share,
+    .group_wait = cu_group_wait,
     .warm = cu_warm,
 };

@@ -110,13 +110,17 @@ typedef struct backend {
     dart_status (*stream_times)(void *device, void *stream, uint64_t *ns, uint32_t *count);
 
     /* Optional: sums over the devices of several processes. group_key makes a key on one of them, which every member gives to group_create;
-     * that call returns when all have called it. DART_UNSUPPORTED where there is no library for it. group_sum replaces the f32 elements of
-     * each part by their sums over the members, behind all that was submitted, and returns when that is done; DART_TIMEOUT, which ends the
-     * group, has a text. */
+     * that call returns when all have called it. DART_UNSUPPORTED where there is no library for it. group_sum begins to replace the f32 elements
+     * of each part by their sums over the members, group_share to bring the bytes of part i from member owners[i] to all others: both behind all
+     * that was submitted before, beside what is submitted later, and in the same order of calls at every member. group_wait returns when all that
+     * has begun is done. All wait for other members no longer than timeout_ns: then DART_TIMEOUT, which has a text. A failure ends the group. */
     dart_status (*group_key)(void *device, uint8_t key[BACKEND_GROUP_KEY]);
-    dart_status (*group_create)(void *device, const uint8_t key[BACKEND_GROUP_KEY], uint32_t rank, uint32_t count, void **group);
-    void (*group_destroy)(void *device, void *group);
-    dart_status (*group_sum)(void *device, void *group, const backend_binding *parts, uint32_t count, uint64_t timeout_ns);
+    dart_status (*group_create)(void *device, const uint8_t key[BACKEND_GROUP_KEY], uint32_t rank, uint32_t count, uint64_t timeout_ns,
+                                void **group);
+    void (*group_destroy)(void *device, void *group); /* what has begun is given up */
+    dart_status (*group_sum)(void *device, void *group, const backend_binding *parts, uint32_t count);
+    dart_status (*group_share)(void *device, void *group, const backend_binding *parts, const uint32_t *owners, uint32_t count);
+    dart_status (*group_wait)(void *device, void *group);
 
     /* Compiles code ahead of the first launch that uses it. Called from several threads at once. */
     dart_status (*warm)(void *device, const backend_code *code);

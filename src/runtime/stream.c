@@ -31,7 +31,7 @@ static dart_status begin_part(dart_stream *stream)
     stream->handle = p->handles[p->count];
     p->ends[p->count++] = stream->launches;
     p->work = 0;
-    p->now = false;
+    p->now = p->always = false;
     /* A submission sees what earlier ones wrote. */
     stream->hazards_count = 0;
     stream->crowded = false;
@@ -39,12 +39,15 @@ fail:
     return status;
 }
 
-static bool is_cut(const dart_stream *stream)
+static bool is_cut(dart_stream *stream)
 {
-    const stream_parts *p = &stream->parts;
+    stream_parts *p = &stream->parts;
     const uint32_t begin = p->count > 1 ? p->ends[p->count - 2] : 0;
+    if (stream->launches == begin) p->always = false;
     if (stream->launches == begin) return false;
-    if (p->cuts_count > 0) return p->count <= p->cuts_count && stream->launches == p->cuts[p->count - 1];
+    while (p->next < p->cuts_count && p->cuts[p->next] < stream->launches) p->next++;
+    if (p->always) return true;
+    if (p->cuts_count > 0) return p->next < p->cuts_count && stream->launches == p->cuts[p->next];
     return p->now || (p->every > 0 && stream->launches - begin >= p->every);
 }
 
@@ -58,6 +61,12 @@ void stream_pace(dart_stream *stream, double work, uint32_t launches)
     if (work <= p->most_work) return;
     const double every = (double)launches * p->most_work / work / UNEVEN;
     p->every = every > 1 ? (uint32_t)every : 1;
+}
+
+uint32_t stream_end_part(dart_stream *stream)
+{
+    stream->parts.always = true;
+    return stream->parts.count - 1;
 }
 
 dart_status stream_submit_part(dart_stream *stream, uint32_t part)
@@ -166,7 +175,7 @@ dart_status dart_stream_begin(dart_stream *stream)
     while (stream->submitted && status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
     if (status != DART_OK) return status;
     stream->launches = 0;
-    stream->parts.count = stream->parts.every = 0;
+    stream->parts.count = stream->parts.every = stream->parts.next = 0;
     status = stream_take_failure(stream, begin_part(stream), "dart_stream_begin");
     if (status != DART_OK) return status;
     stream->status = DART_OK;

@@ -30,10 +30,10 @@ typedef struct stream_parts {
     uint32_t from, to; /* those in flight */
     /* Where parts begin: at these launches, which belong to the caller; without any, as stream_pace says. */
     const uint32_t *cuts;
-    uint32_t cuts_count;
+    uint32_t cuts_count, next; /* next: the first that has not been passed */
     double most_work, work; /* of a part, 0: no limit; since the last cut */
     uint32_t every;         /* a part has at most so many launches, 0: no limit */
-    bool now;               /* the next launch begins a part */
+    bool now, always;       /* the next launch begins a part: by the pace, unless there are cuts; in any case */
 } stream_parts;
 
 struct dart_stream {
@@ -71,6 +71,8 @@ dart_status stream_submit(dart_stream *stream, uint32_t times, const backend_ord
 void stream_launch(dart_stream *stream, backend_launch *launch, const char *call);
 /* The launches that follow, about so many, compute `work` operations together, in whatever unit parts.most_work has. */
 void stream_pace(dart_stream *stream, double work, uint32_t launches);
+/* The launch that follows begins a part, whatever the cuts and the pace say. Returns the part that ends here. */
+uint32_t stream_end_part(dart_stream *stream);
 /* Submits one part. Parts go in their order, from 0 to parts.count - 1; several may be in flight. */
 dart_status stream_submit_part(dart_stream *stream, uint32_t part);
 /* Waits for the first part in flight; *ns: the time it took. */

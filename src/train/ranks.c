@@ -2,11 +2,12 @@
 #include "trainer.h"
 
 #include "base/checksum.h"
+#include "runtime/stream.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Joining ---- */
+/* ---- What the ranks tell each other ---- */
 
 /* What all ranks must have in common, and what decides where sums are made. */
 typedef struct introduction {
@@ -41,6 +42,49 @@ static bool on_devices(const introduction *all, uint32_t count)
     return count > 1;
 }
 
+/* ---- Buckets ---- */
+
+/* In the backward pass's order from the last to 0. */
+static uint32_t stage_of(const dart_trainer *trainer, uint32_t index)
+{
+    const model_parameter *p = &trainer->parameters[index].is;
+    if (p->role == MODEL_EMBEDDING) return 0;
+    return p->role == MODEL_FINAL_NORM || p->role == MODEL_HEAD ? trainer->config.layers + 1 : p->layer + 1;
+}
+
+/* From the last parameter on, at borders of stages: 64 MiB, which take longer than it takes to begin a sum, and no more than a quarter of all. Where
+ * launches are timed, a recording has one part. */
+static dart_status plan_buckets(dart_trainer *trainer)
+{
+    enum { MOST = 1 << 24, LEAST_COUNT = 4 };
+    uint64_t all = 0, held = 0;
+    if (trainer->ranks.count <= 1) return DART_OK;
+    trainer->buckets = device_calloc(trainer->device, trainer->config.layers + (size_t)2, sizeof *trainer->buckets);
+    if (trainer->buckets == NULL) return DART_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < trainer->parameters_count; i++) all += trainer->parameters[i].is.elements;
+    const uint64_t most = trainer->device->profile != NULL ? UINT64_MAX : base_smaller(MOST, all / LEAST_COUNT);
+    uint32_t end = trainer->parameters_count;
+    for (uint32_t i = end; i-- > 0;) {
+        held += trainer->parameters[i].is.elements;
+        if (i > 0 && (held < most || stage_of(trainer, i - 1) == stage_of(trainer, i))) continue;
+        trainer->buckets[trainer->buckets_count++] = (trainer_bucket){.first = i, .end = end};
+        end = i;
+        held = 0;
+    }
+    return DART_OK;
+}
+
+void trainer_end_stage(const dart_trainer *trainer, dart_stream *stream, uint32_t stage)
+{
+    for (uint32_t i = 0; i < trainer->buckets_count; i++) {
+        trainer_bucket *bucket = &trainer->buckets[i];
+        if (stage_of(trainer, bucket->first) != stage) continue;
+        bucket->part = stage > 0 ? stream_end_part(stream) : stream->parts.count - 1;
+    }
+}
+
+/* ---- Joining ---- */
+
 dart_status trainer_join(dart_trainer *trainer, const char *call)
 {
     dart_device *device = trainer->device;
@@ -59,7 +103,9 @@ dart_status trainer_join(dart_trainer *trainer, const char *call)
         if (all[i].count != r->count || all[i].model != own.model)
             FAIL(&device->report, DART_INVALID_ARGUMENT, "%s: rank %u has another model, other options or another number of ranks than rank %u", call,
                  i, r->rank);
-    if (on_devices(all, r->count)) TRY(device_note(device, b->group_create(device->handle, all[0].key, r->rank, r->count, &trainer->group)));
+    TRY(plan_buckets(trainer));
+    if (on_devices(all, r->count))
+        TRY(device_note(device, b->group_create(device->handle, all[0].key, r->rank, r->count, r->timeout_ns, &trainer->group)));
 fail:
     free(all);
     return status;
@@ -69,6 +115,7 @@ void trainer_leave(dart_trainer *trainer)
 {
     if (trainer->group != NULL) trainer->device->backend->group_destroy(trainer->device->handle, trainer->group);
     trainer->group = NULL;
+    free(trainer->buckets);
 }
 
 /* ---- Sums ---- */
@@ -86,15 +133,35 @@ dart_status trainer_gather(dart_trainer *trainer, const void *own, size_t bytes,
     return base_fail(&trainer->report, status, "%s: rank %u and the others could not exchange data", call, r->rank);
 }
 
-static dart_status add_on_devices(dart_trainer *trainer, const char *call)
+/* Elements of a segment. */
+typedef struct range {
+    uint32_t segment;
+    uint64_t at, elements;
+} range;
+
+/* Parameters that follow one another lie so in their segments. ranges has room for one a segment; returns how many there are. */
+static uint32_t ranges_of(const dart_trainer *trainer, const trainer_bucket *bucket, range *ranges)
+{
+    uint32_t count = 0;
+    for (uint32_t i = bucket->first; i < bucket->end; i++) {
+        const trainer_parameter *p = &trainer->parameters[i];
+        uint32_t k = 0;
+        while (k < count && ranges[k].segment != p->segment) k++;
+        if (k == count) ranges[count++] = (range){.segment = p->segment, .at = p->at};
+        ranges[k].elements = p->at + p->is.elements - ranges[k].at;
+    }
+    return count;
+}
+
+static dart_status add_on_devices(dart_trainer *trainer, const range *ranges, uint32_t count, const char *call)
 {
     dart_device *device = trainer->device;
-    backend_binding *parts = device_calloc(device, trainer->segments_count, sizeof *parts);
+    backend_binding *parts = device_calloc(device, count, sizeof *parts);
     if (parts == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
-    for (uint32_t i = 0; i < trainer->segments_count; i++)
-        parts[i] = (backend_binding){.memory = trainer->segments[i].grad->memory, .bytes = trainer->segments[i].elements * sizeof(float)};
-    const dart_status status =
-        device->backend->group_sum(device->handle, trainer->group, parts, trainer->segments_count, trainer->ranks.timeout_ns);
+    for (uint32_t i = 0; i < count; i++)
+        parts[i] = (backend_binding){.memory = trainer->segments[ranges[i].segment].grad->memory, .offset = ranges[i].at * sizeof(float),
+                                     .bytes = ranges[i].elements * sizeof(float)};
+    const dart_status status = device->backend->group_sum(device->handle, trainer->group, parts, count);
     free(parts);
     return trainer_take(trainer, device_note(device, status), call);
 }
@@ -106,21 +173,22 @@ static void add_in_order(float *values, uint64_t elements, uint32_t ranks)
         for (uint64_t i = 0; i < elements; i++) values[i] += values[rank * elements + i];
 }
 
-static dart_status add_on_host(dart_trainer *trainer, const char *call)
+static dart_status add_on_host(dart_trainer *trainer, const range *ranges, uint32_t count, const char *call)
 {
     enum { PIECE = 1 << 20 }; /* elements at a time */
     dart_status status = DART_OK;
     float *own = device_calloc(trainer->device, PIECE, sizeof *own), *all = NULL;
     if (own != NULL) all = device_calloc(trainer->device, (size_t)PIECE * trainer->ranks.count, sizeof *all);
     if (all == NULL) TRY(trainer_take(trainer, DART_OUT_OF_MEMORY, call));
-    for (uint32_t s = 0; s < trainer->segments_count; s++) {
-        const trainer_segment *segment = &trainer->segments[s];
-        for (uint64_t at = 0; at < segment->elements; at += PIECE) {
-            const uint64_t elements = base_smaller(segment->elements - at, PIECE), bytes = elements * sizeof(float);
-            TRY(trainer_take(trainer, dart_buffer_read(segment->grad, at * sizeof(float), own, bytes), call));
+    for (uint32_t i = 0; i < count; i++) {
+        dart_buffer *grad = trainer->segments[ranges[i].segment].grad;
+        const uint64_t end = ranges[i].at + ranges[i].elements;
+        for (uint64_t at = ranges[i].at; at < end; at += PIECE) {
+            const uint64_t elements = base_smaller(end - at, PIECE), bytes = elements * sizeof(float);
+            TRY(trainer_take(trainer, dart_buffer_read(grad, at * sizeof(float), own, bytes), call));
             TRY(trainer_gather(trainer, own, (size_t)bytes, all, call));
             add_in_order(all, elements, trainer->ranks.count);
-            TRY(trainer_take(trainer, dart_buffer_write(segment->grad, at * sizeof(float), all, bytes), call));
+            TRY(trainer_take(trainer, dart_buffer_write(grad, at * sizeof(float), all, bytes), call));
         }
     }
 fail:
@@ -129,15 +197,42 @@ fail:
     return status;
 }
 
-dart_status trainer_add_gradients(dart_trainer *trainer, const char *call)
+dart_status trainer_add(dart_trainer *trainer, uint32_t parts, const char *call)
 {
-    /* All are here: the limit of a sum's time is not for slower ranks, and one that has ended is noticed at once. */
+    dart_status status = DART_OK;
+    if (!trainer->adding || trainer->added == trainer->buckets_count) return DART_OK;
+    range *ranges = device_calloc(trainer->device, trainer->segments_count, sizeof *ranges);
+    if (ranges == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
+    while (trainer->added < trainer->buckets_count && trainer->buckets[trainer->added].part < parts) {
+        const uint32_t count = ranges_of(trainer, &trainer->buckets[trainer->added++], ranges);
+        TRY(trainer->group != NULL ? add_on_devices(trainer, ranges, count, call) : add_on_host(trainer, ranges, count, call));
+    }
+fail:
+    free(ranges);
+    return status;
+}
+
+/* Until all ranks are here: the limit of the device's waits is not for slower ranks, and one that has ended is noticed at once. */
+static dart_status meet(dart_trainer *trainer, const char *call)
+{
     const uint8_t here = 1;
-    if (trainer->ranks.count == 0) return DART_OK;
     uint8_t *all = device_calloc(trainer->device, trainer->ranks.count, sizeof *all);
     if (all == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
-    const dart_status met = trainer_gather(trainer, &here, sizeof here, all, call);
+    const dart_status status = trainer_gather(trainer, &here, sizeof here, all, call);
     free(all);
-    if (met != DART_OK) return met;
-    return trainer->group != NULL ? add_on_devices(trainer, call) : add_on_host(trainer, call);
+    return status;
+}
+
+dart_status trainer_end_sums(dart_trainer *trainer, const char *call)
+{
+    dart_device *device = trainer->device;
+    dart_status status = DART_OK;
+    if (!trainer->adding) return DART_OK;
+    TRY(trainer_add(trainer, UINT32_MAX, call));
+    trainer->adding = false;
+    if (trainer->group == NULL) return DART_OK;
+    TRY(meet(trainer, call));
+    TRY(trainer_take(trainer, device_note(device, device->backend->group_wait(device->handle, trainer->group)), call));
+fail:
+    return status;
 }

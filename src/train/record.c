@@ -301,14 +301,18 @@ static dart_status record_backward(const dart_trainer *trainer, dart_stream *str
         .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .rows = trainer_shared_tensor(trainer, TRAINER_PLACES),
         .up_y = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT), .grad_x = slope,
         .grad_weight = *trainer_gradient(trainer, 0, MODEL_FINAL_NORM)});
+    trainer_end_stage(trainer, stream, c->layers + 1);
     for (uint32_t l = c->layers; l-- > 0;) {
         trainer_pace_layer(trainer, stream, true);
         if (c->transformer) record_transformer_backward(trainer, stream, l);
         else record_layer_backward(trainer, stream, l);
+        trainer_end_stage(trainer, stream, l + 1);
     }
-    return dart_embed_backward(stream, &(dart_embed_backward_args){
+    const dart_status status = dart_embed_backward(stream, &(dart_embed_backward_args){
         .T = trainer->T, .V = c->V, .W = c->W, .plan = trainer_shared_tensor(trainer, TRAINER_PLAN), .up_y = slope,
         .grad_weight = *trainer_gradient(trainer, 0, MODEL_EMBEDDING)});
+    trainer_end_stage(trainer, stream, 0);
+    return status;
 }
 
 /* ---- Gradients and the update ---- */

@@ -153,12 +153,15 @@ dart_status trainer_submit(dart_trainer *trainer, trainer_recording recording, b
         s->ns = grown;
         s->room = count;
     }
+    const bool adds = trainer->adding && recording == TRAINER_PASSES;
     s->done = 0;
     trainer->under_way[recording] = true;
     for (uint32_t i = 0; i < count; i++) {
         if (i >= AHEAD) TRY(wait_part(trainer, recording, trainer->options.timeout_ns, call));
-        if (asks) TRY(trainer_ask(trainer, trainer->done + (uint64_t)trainer->T * i / count, trainer->of, call));
+        if (adds && trainer->group == NULL) TRY(trainer_add(trainer, s->done, call));
+        if (asks && !(adds && trainer->added > 0)) TRY(trainer_ask(trainer, trainer->done + (uint64_t)trainer->T * i / count, trainer->of, call));
         TRY(trainer_take_stream(trainer, stream, stream_submit_part(stream, i), call));
+        if (adds && trainer->group != NULL) TRY(trainer_add(trainer, i + 1, call));
     }
 fail:
     return status;

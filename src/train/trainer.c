@@ -301,6 +301,8 @@ static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, c
         TRY(put(trainer, TRAINER_TARGETS, batch->targets + first, trainer->rows, call));
         if (i == 0) TRY(trainer_submit(trainer, TRAINER_BEGIN, false, call));
         trainer->done = first;
+        trainer->adding = passes == TRAINER_PASSES && trainer->buckets_count > 0 && i + 1 == batch->count;
+        trainer->added = 0;
         TRY(trainer_submit(trainer, passes, true, call));
     }
 fail:
@@ -311,6 +313,7 @@ fail:
 static dart_status after(dart_trainer *trainer, dart_status status, const char *call)
 {
     const dart_status waited = status == DART_CANCELLED ? trainer_wait(trainer, call) : DART_OK;
+    trainer->adding = false;
     return waited != DART_OK ? waited : status;
 }
 
@@ -318,9 +321,9 @@ static dart_status after(dart_trainer *trainer, dart_status status, const char *
 static dart_status add_and_norm(dart_trainer *trainer, const char *call)
 {
     dart_status status = DART_OK;
-    if (trainer->ranks.count > 0) {
+    if (trainer->adding) {
         TRY(trainer_wait(trainer, call));
-        TRY(trainer_add_gradients(trainer, call));
+        TRY(trainer_end_sums(trainer, call));
     }
     TRY(trainer_submit(trainer, TRAINER_NORM, false, call));
 fail:

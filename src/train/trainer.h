@@ -102,6 +102,12 @@ typedef struct trainer_batch {
     int32_t *places, *targets; /* each T: of the tokens with a target, in their order; then -1 */
 } trainer_batch;
 
+/* Gradients that are added over the ranks together, while the passes go on: of parameters first .. end - 1. They are complete behind that part of
+ * the passes. */
+typedef struct trainer_bucket {
+    uint32_t first, end, part;
+} trainer_bucket;
+
 struct dart_trainer {
     dart_device *device;
     base_report report;
@@ -137,6 +143,9 @@ struct dart_trainer {
     char *note;    /* of the run that it goes on with, or NULL */
     dart_ranks ranks; /* count 0: this trainer alone */
     void *group;      /* the backend's, of all ranks; NULL: sums go through host memory */
+    trainer_bucket *buckets; /* in the order in which they are complete */
+    uint32_t buckets_count, added; /* added: buckets whose sums have begun */
+    bool adding;      /* the passes under way complete the gradients of a batch */
 };
 
 /* Of a call that visits each parameter so many times. */
@@ -203,8 +212,13 @@ void trainer_leave(dart_trainer *trainer);
 static inline uint32_t trainer_ranks(const dart_trainer *trainer) { return trainer->ranks.count > 0 ? trainer->ranks.count : 1; }
 /* Bytes of all ranks, in their order; a failure breaks the trainer. */
 dart_status trainer_gather(dart_trainer *trainer, const void *own, size_t bytes, void *all, const char *call);
-/* Replaces the gradients by their sums over the ranks, in their order. No work is under way. */
-dart_status trainer_add_gradients(dart_trainer *trainer, const char *call);
+/* What is recorded next follows the gradients of a stage: 0 is the embedding's, layer l's 1 + l, the last norm's and the head's the next. */
+void trainer_end_stage(const dart_trainer *trainer, dart_stream *stream, uint32_t stage);
+/* Begins to replace the gradients by their sums over the ranks, in their order: those that are complete behind the first `parts` parts of the
+ * passes, which have been submitted, or have run where sums go through host memory. */
+dart_status trainer_add(dart_trainer *trainer, uint32_t parts, const char *call);
+/* The rest of them, and until all are added. The passes have run. */
+dart_status trainer_end_sums(dart_trainer *trainer, const char *call);
 
 /* What a failure is on that device: a lost one gives no host memory either. */
 dart_status trainer_failure(const dart_device *device, dart_status status);

@@ -257,7 +257,9 @@ static int report_step(const run *r, uint32_t step, const dart_train_result *res
                result->loss, 100 * accuracy, rate(r, step), result->norm, scale, cli_rate(r->speed, rate_text), result->skipped ? "  skipped" : "");
         fflush(stdout);
     }
-    if (step + 1 == r->end) printf("longest submission %.1f ms\n", (double)dart_trainer_longest(r->trainer) / 1e6);
+    if (step + 1 == r->end)
+        printf("longest submission %.1f ms, %s of device memory\n", (double)dart_trainer_longest(r->trainer) / 1e6,
+               cli_bytes(dart_device_bytes(r->session.device), time));
     cli_progress("step %" PRIu32 " of %" PRIu32 ", %s left", step + 1, r->end, cli_time(left / r->speed, time));
     return CLI_OK;
 }
