@@ -486,6 +486,65 @@ static void batches_add_up(void **unused)
     on_all(split);
 }
 
+/* A call forms its sum and adds it once: two calls leave the bits of two ranks, whose sums are added. */
+static void add(rig *r, const subject *s, values *v, double *share)
+{
+    (void)share;
+    values onto = inputs_of(s, v), before = {{NULL}};
+    run(r, s, v);
+    for (size_t i = 0; i < PARTS; i++) {
+        if (!has_part(s, SUM, i)) continue;
+        before.of[i] = rig_values(r, count_of(s, i), -1, 1);
+        onto.of[i] = copy_of(before.of[i], count_of(s, i));
+    }
+    run(r, s, &onto);
+    for (size_t i = 0; i < PARTS; i++) {
+        if (!has_part(s, SUM, i)) continue;
+        for (uint64_t k = 0; k < count_of(s, i); k++) before.of[i][k] += v->of[i][k];
+        same_bits(s, i, onto.of[i], before.of[i]);
+    }
+    release(&onto);
+    release(&before);
+}
+static void sums_are_added_once(void **unused)
+{
+    (void)unused;
+    on_all(add);
+}
+
+/* The same of the head, with more logits than it has memory for. */
+static void the_head_adds_once(void **unused)
+{
+    (void)unused;
+    enum { T = 480, V = 40000, W = 8 };
+    rig r;
+    rig_open(&r, rig_spec);
+    static int32_t targets[T];
+    for (int32_t t = 0; t < T; t++) targets[t] = (int32_t)rig_uniform(&r, 0, V);
+    float *before = rig_values(&r, V * W, -0.1f, 0.1f);
+    const dart_tensor x = rig_random(&r, DART_F32, T * W, -1, 1), weight = rig_random(&r, DART_F32, V * W, -1, 1), places = rig_ints(&r, T, targets),
+                      share = rig_tensor(&r, DART_F32, 1, (const float[]){1.0f / T}), loss = rig_tensor(&r, DART_F32, 1, (const float[]){0}),
+                      correct = rig_ints(&r, 1, (const int32_t[]){0}), grad_x = rig_tensor(&r, DART_F32, T * W, NULL),
+                      grad_weight = rig_tensor(&r, DART_F32, V * W, before);
+    dart_cross_entropy_args args = {.T = T, .V = V, .W = W, .x = x, .weight = weight, .targets = places, .share = share, .loss = loss,
+                                    .correct = correct, .grad_x = grad_x, .grad_weight = grad_weight};
+    MUST(&r, dart_cross_entropy(r.stream, &args));
+    rig_run(&r);
+    float *got = rig_read(&grad_weight, V * W), *zeros = calloc(V * W, sizeof *zeros);
+    assert_non_null(zeros);
+    rig_write(&grad_weight, V * W, zeros);
+    MUST(&r, dart_cross_entropy(r.stream, &args));
+    rig_run(&r);
+    float *sum = rig_read(&grad_weight, V * W);
+    for (uint32_t i = 0; i < V * W; i++) before[i] += sum[i];
+    rig_same_bits("grad_weight", got, before, V * W);
+    free(sum);
+    free(zeros);
+    free(got);
+    free(before);
+    rig_close(&r);
+}
+
 /* Chunks so long that the borders of memories which nobody reads lie beyond 2^32: only the second sequence reads one, the first memory. */
 static void far_memories_have_no_gradient(void **unused)
 {
@@ -520,6 +579,6 @@ static void far_memories_have_no_gradient(void **unused)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(is_linear),           cmocka_unit_test(powers_of_two_are_exact), cmocka_unit_test(heads_are_alike),
     cmocka_unit_test(sequences_are_alike), cmocka_unit_test(repeats_its_bits),        cmocka_unit_test(batches_add_up),
-    cmocka_unit_test(far_memories_have_no_gradient),
+    cmocka_unit_test(far_memories_have_no_gradient), cmocka_unit_test(sums_are_added_once), cmocka_unit_test(the_head_adds_once),
 };
 RIG_MAIN("prop_backward")

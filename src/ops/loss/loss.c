@@ -71,6 +71,17 @@ static bool head(op_call *call, const dart_cross_entropy_args *args, const opera
     return true;
 }
 
+/* Where the gradient of weight is summed over blocks before it is added: scratch memory, so that two calls add two sums, as two ranks do. Absent
+ * where one block adds it all, and where a device cannot bind so much at once. */
+static op_operand sum_of_blocks(op_call *call, const op_operand *grad_weight, uint32_t T, uint32_t step)
+{
+    const uint64_t size = (uint64_t)grad_weight->rows * grad_weight->width;
+    if (step >= T || size > UINT32_MAX || size * sizeof(float) > op_binding_limit(call)) return (op_operand){0};
+    const op_operand sum = op_scratch(call, DART_F32, grad_weight->rows, grad_weight->width);
+    dense_clear(call, &sum);
+    return sum;
+}
+
 /* Block by block of rows: their logits go through memory. Slopes, the gradients of logits, have the type of x and weight where both are bf16, so that
  * their products run on matrices: each is rounded once, relative to itself. f16 would lose small ones, as nothing bounds share from below; they
  * are then f32 and take the place of the logits. */
@@ -81,10 +92,11 @@ static void blocks(op_call *call, const dart_cross_entropy_args *args, const ope
     const uint32_t step = block_rows(call, T, line);
     const bool gradient = op_has(&args->grad_x), rounded = op_fits_half(&args->x, &args->weight) == FITS_BF16;
     const op_operand logits = op_scratch(call, DART_F32, step, line);
-    op_operand labelled = {0}, slopes = {0};
+    op_operand labelled = {0}, slopes = {0}, sum = {0};
     if (gradient) {
         labelled = op_scratch(call, args->x.dtype, step, W);
         slopes = rounded ? op_scratch(call, DART_BF16, step, line) : logits;
+        sum = sum_of_blocks(call, &o->grad_weight, T, step);
     }
     for (uint32_t t = 0; t < T && op_status(call) == DART_OK; t += step) {
         const uint32_t rows = T - t < step ? T - t : step;
@@ -109,8 +121,13 @@ static void blocks(op_call *call, const dart_cross_entropy_args *args, const ope
         if (!gradient) continue;
         const op_operand grad_x = dense_slice(&o->grad_x, t, rows), up = dense_columns(&slopes, 0, rows, 0, V);
         dense_linear_backward_x(call, &up, &o->weight, &grad_x, false);
-        dense_linear_backward_weight(call, &up, &x, &o->grad_weight);
+        dense_linear_backward_weight(call, &up, &x, op_has(&sum.of) ? &sum : &o->grad_weight);
     }
+    if (!op_has(&sum.of)) return;
+    op_operand all = sum, to = o->grad_weight;
+    all.width = to.width = sum.rows * sum.width;
+    all.rows = to.rows = 1;
+    dense_sum(call, &all, &to, true);
 }
 
 dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_args *args)
