@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Training in several processes: ranks.py DARTLM DEVICE [RUNNER...]. RUNNER is a program with arguments that runs dartlm. On the CPU: two ranks
-leave the bits of one process that adds the same two parts; a killed rank ends the other, a signal to one stops both, and each run goes on to the same
-bits."""
+"""Training in several processes: ranks.py DARTLM DEVICE [RUNNER...]. RUNNER is a program with arguments that runs dartlm. Two ranks leave the
+bits of one process that adds the same two parts, by MPI's launcher too. On the CPU: a killed rank ends the other, a signal to one
+stops both, and each run goes on to the same bits. Moments may be shared out."""
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -51,6 +52,18 @@ def end(started, limit=100):
     return results
 
 
+def by_mpi(folder, *more):
+    """Two ranks by MPI's launcher, or None."""
+    launcher = shutil.which("mpirun")
+    if launcher is None:
+        print("mpirun is not there: not tried")
+        return None
+    environment = {key: value for key, value in os.environ.items() if not any(key in names for names in LAUNCHERS)}
+    environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.run([launcher, "-n", "2", *options(folder, "--ranks", "--rendezvous", f"127.0.0.1:{free_port()}", *more)], env=environment,
+                          capture_output=True, text=True, timeout=300)
+
+
 def files(folder):
     return {name: (folder / name).read_bytes() for name in ("model.safetensors", "training.safetensors")}
 
@@ -85,6 +98,10 @@ def main():
         assert both[1][1] == "", "only rank 0 prints"
         losses = [[line.split("loss")[1].split()[0] for line in text.splitlines() if "loss" in line] for text in (alone.stdout, both[0][1])]
         assert losses[0] == losses[1] and len(losses[0]) == 7, losses
+        done = by_mpi(folder / "mpi", *steps)
+        assert done is None or done.returncode == 0, done
+        if done is not None:
+            assert files(folder / "mpi") == files(folder / "two")
         assert files(folder / "one") == files(folder / "two")
         if device != "cpu":
             return
@@ -113,6 +130,15 @@ def main():
             results = end(start(2, path, *many, "--resume"))
             assert [result[0] for result in results] == [0, 0] and "resumed" in results[0][1], results
             assert files(path) == files(folder / "whole"), (how, victim)
+
+        # The moments shared out: the same files, with which any number of ranks goes on.
+        results = end(start(2, folder / "shared", *steps, "--shard"))
+        assert [result[0] for result in results] == [0, 0] and files(folder / "shared") == files(folder / "one"), results
+        end(start(2, folder / "fewer", "--steps", "3", "--shard"))
+        done = subprocess.run(options(folder / "fewer", *steps, "--resume"), capture_output=True, text=True)
+        assert done.returncode == 0 and files(folder / "fewer") == files(folder / "one"), done.stderr
+        results = end(start(2, folder / "unlike", *steps, differ=("--shard",)))
+        assert [result[0] for result in results] == [1, 1] and "has another model, other options" in results[0][2] + results[1][2], results
 
         for differ in (("--lr", "2e-3"), ("--seed", "2"), ("--weight-decay", "0.5")):
             results = end(start(2, folder / "other", *steps, differ=differ))

@@ -48,6 +48,10 @@ typedef struct dart_ranks {
     dart_status (*gather)(void *user, const void *own, size_t bytes, void *all);
     void *user;
     bool host_sums;        /* no NCCL */
+    /* Each rank has a part of the moments only, 8 / count bytes a parameter instead of 8, updates the parameters they belong to, and gets the
+     * others: the same bits. dart_trainer_save and dart_trainer_read of moments then wait for the same call of all ranks too; rank 0 writes the
+     * files, the same that it writes without, so that any number of ranks goes on with them. All ranks have the same shard. */
+    bool shard;
     uint64_t timeout_ns;   /* for what NCCL does together, its connection too, which a rank that died never ends; 0: 45 s. Then the call fails with
                               DART_TIMEOUT. */
 } dart_ranks;

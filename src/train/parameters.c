@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define ALIGNED_ELEMENTS 64u
+#define SHARE_ELEMENTS 128u /* 256 bytes of a copy in 16 bits */
 #define SEGMENT_ELEMENTS (UINT64_C(1) << 28)
 #define PIECE ((size_t)1 << 20)
 
@@ -43,10 +44,16 @@ static uint32_t segment_for(dart_trainer *trainer, const trainer_parameter *para
 
 static dart_status allocate_segment(dart_trainer *trainer, trainer_segment *segment)
 {
-    const uint64_t bytes = segment->elements * 4;
-    dart_buffer **const all[] = {&segment->w, &segment->m, &segment->v, &segment->grad};
+    const dart_ranks *r = &trainer->ranks;
+    const bool sharded = trainer_is_sharded(trainer);
+    segment->share = sharded ? base_round_up(base_ceil_div(segment->elements, r->count), SHARE_ELEMENTS) : segment->elements;
+    segment->first = sharded ? base_smaller(r->rank * segment->share, segment->elements) : 0;
+    segment->own = base_smaller(segment->share, segment->elements - segment->first);
+    const uint64_t bytes = segment->elements * 4, own = (segment->own > 0 ? segment->own : ALIGNED_ELEMENTS) * 4;
+    const struct { dart_buffer **buffer; uint64_t bytes; } all[] = {
+        {&segment->w, bytes}, {&segment->m, own}, {&segment->v, own}, {&segment->grad, bytes}};
     dart_status status = DART_OK;
-    for (size_t i = 0; i < COUNT_OF(all) && status == DART_OK; i++) status = dart_buffer_create(trainer->device, bytes, all[i]);
+    for (size_t i = 0; i < COUNT_OF(all) && status == DART_OK; i++) status = dart_buffer_create(trainer->device, all[i].bytes, all[i].buffer);
     if (status == DART_OK && segment->copied)
         status = dart_buffer_create(trainer->device, segment->elements * dart_dtype_size(trainer->weights_dtype), &segment->copy);
     return status;
@@ -138,7 +145,10 @@ dart_status trainer_write_moment(dart_trainer *trainer, dart_train_values values
 {
     const trainer_parameter *p = &trainer->parameters[index];
     const trainer_segment *segment = &trainer->segments[p->segment];
-    return dart_buffer_write(values == DART_TRAIN_MEAN ? segment->m : segment->v, p->at * 4, from, p->is.elements * 4);
+    const uint64_t begin = base_larger(p->at, segment->first), end = base_smaller(p->at + p->is.elements, segment->first + segment->own);
+    if (begin >= end) return DART_OK;
+    return dart_buffer_write(values == DART_TRAIN_MEAN ? segment->m : segment->v, (begin - segment->first) * 4, from + (begin - p->at),
+                             (end - begin) * 4);
 }
 
 bool dart_trainer_parameter(const dart_trainer *trainer, uint32_t index, dart_train_parameter *parameter)
@@ -150,6 +160,18 @@ bool dart_trainer_parameter(const dart_trainer *trainer, uint32_t index, dart_tr
     return true;
 }
 
+static dart_status read_sharded(dart_trainer *trainer, dart_train_values values, const trainer_parameter *p, float *to)
+{
+    static const char call[] = "dart_trainer_read";
+    const trainer_segment *segment = &trainer->segments[p->segment];
+    float *all = device_calloc(trainer->device, (size_t)segment->elements, sizeof *all);
+    if (all == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
+    const dart_status status = trainer_gather_moment(trainer, values, segment, all, call);
+    if (status == DART_OK) memcpy(to, all + p->at, (size_t)p->is.elements * sizeof *to);
+    free(all);
+    return status;
+}
+
 dart_status dart_trainer_read(dart_trainer *trainer, dart_train_values values, uint32_t index, float *to)
 {
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
@@ -159,6 +181,7 @@ dart_status dart_trainer_read(dart_trainer *trainer, dart_train_values values, u
     if (idle != DART_OK) return idle;
     const trainer_parameter *p = &trainer->parameters[index];
     const trainer_segment *segment = &trainer->segments[p->segment];
+    if (values >= DART_TRAIN_MEAN && trainer_is_sharded(trainer)) return read_sharded(trainer, values, p, to);
     const dart_buffer *const from[] = {segment->w, segment->grad, segment->m, segment->v};
     const dart_status status = trainer_take(trainer, dart_buffer_read(from[values], p->at * 4, to, p->is.elements * 4), "dart_trainer_read");
     if (status != DART_OK || values != DART_TRAIN_GRADIENT || trainer->scaled == 1) return status;

@@ -24,6 +24,7 @@ static uint64_t model_of(const dart_trainer *trainer)
     const float reals[] = {o->beta1, o->beta2, o->eps, o->weight_decay, o->clip, c->eps, c->sma_eps};
     uint64_t words[24] = {c->layers, c->W, c->H, c->G, c->N, c->P, c->S, c->V, c->K, c->F, c->sma, c->transformer, c->independent_c,
                           trainer->weights_dtype, trainer->activations, trainer->sma, trainer->parameters_count, o->scale_steps};
+    words[17] = words[17] << 1 | trainer_is_sharded(trainer);
     memcpy(&words[18], &trainer->scale, sizeof trainer->scale);
     uint64_t sum = base_checksum(0, words, sizeof words);
     sum = base_checksum(sum, reals, sizeof reals);
@@ -233,6 +234,100 @@ dart_status trainer_end_sums(dart_trainer *trainer, const char *call)
     if (trainer->group == NULL) return DART_OK;
     TRY(meet(trainer, call));
     TRY(trainer_take(trainer, device_note(device, device->backend->group_wait(device->handle, trainer->group)), call));
+fail:
+    return status;
+}
+
+/* ---- Shares ---- */
+
+/* Elements of rank `rank`, from rank x share on. */
+static uint64_t count_of(const trainer_segment *s, uint32_t rank)
+{
+    return rank * s->share < s->elements ? base_smaller(s->share, s->elements - rank * s->share) : 0;
+}
+
+/* Elements of `size` bytes: those of this rank, which lie in `from` from element `at` on, to all ranks, whose go to their places in `to`, or in
+ * `buffer`, where those of this rank lie already. */
+static dart_status gather_shares(dart_trainer *trainer, const trainer_segment *s, uint64_t size, const dart_buffer *from, uint64_t at, void *to,
+                                 dart_buffer *buffer, const char *call)
+{
+    enum { PIECE = 1 << 20 }; /* elements at a time */
+    const uint32_t ranks = trainer->ranks.count;
+    const uint64_t most = base_smaller(s->share, PIECE);
+    dart_status status = DART_OK;
+    char *own = device_calloc(trainer->device, (size_t)most, (size_t)size), *all = NULL;
+    if (own != NULL) all = device_calloc(trainer->device, (size_t)(most * ranks), (size_t)size);
+    if (all == NULL) TRY(trainer_take(trainer, DART_OUT_OF_MEMORY, call));
+    for (uint64_t piece = 0; piece < s->share; piece += most) {
+        const uint64_t elements = base_smaller(most, s->share - piece);
+        if (piece < s->own)
+            TRY(trainer_take(trainer, dart_buffer_read(from, (at + piece) * size, own, base_smaller(elements, s->own - piece) * size), call));
+        TRY(trainer_gather(trainer, own, (size_t)(elements * size), all, call));
+        for (uint32_t k = 0; k < ranks; k++) {
+            const uint64_t count = count_of(s, k), place = (k * s->share + piece) * size;
+            if (piece >= count) continue;
+            const uint64_t bytes = base_smaller(elements, count - piece) * size;
+            const char *theirs = all + k * elements * size;
+            if (to != NULL) memcpy((char *)to + place, theirs, (size_t)bytes);
+            else if (k != trainer->ranks.rank) TRY(trainer_take(trainer, dart_buffer_write(buffer, place, theirs, bytes), call));
+        }
+    }
+fail:
+    free(own);
+    free(all);
+    return status;
+}
+
+dart_status trainer_gather_moment(dart_trainer *trainer, dart_train_values values, const trainer_segment *segment, float *to, const char *call)
+{
+    return gather_shares(trainer, segment, sizeof(float), values == DART_TRAIN_MEAN ? segment->m : segment->v, 0, to, NULL, call);
+}
+
+/* Masters and copies of a segment, of every rank that has some. Returns how many there are. */
+static uint32_t list_shares(const dart_trainer *trainer, const trainer_segment *s, backend_binding *parts, uint32_t *owners)
+{
+    const uint64_t size = dart_dtype_size(trainer->weights_dtype);
+    uint32_t count = 0;
+    for (uint32_t k = 0; k < trainer->ranks.count && count_of(s, k) > 0; k++) {
+        const uint64_t at = k * s->share, elements = count_of(s, k);
+        owners[count] = k;
+        parts[count++] = (backend_binding){.memory = s->w->memory, .offset = at * sizeof(float), .bytes = elements * sizeof(float)};
+        if (!s->copied) continue;
+        owners[count] = k;
+        parts[count++] = (backend_binding){.memory = s->copy->memory, .offset = at * size, .bytes = elements * size};
+    }
+    return count;
+}
+
+dart_status trainer_share(dart_trainer *trainer, const char *call)
+{
+    dart_device *device = trainer->device;
+    dart_status status = DART_OK;
+    uint32_t count = 0;
+    if (!trainer_is_sharded(trainer) || trainer->group == NULL) return DART_OK;
+    const size_t room = (size_t)trainer->segments_count * trainer->ranks.count * 2;
+    backend_binding *parts = device_calloc(device, room, sizeof *parts);
+    uint32_t *owners = device_calloc(device, room, sizeof *owners);
+    if (parts == NULL || owners == NULL) status = DART_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < trainer->segments_count && status == DART_OK; i++)
+        count += list_shares(trainer, &trainer->segments[i], parts + count, owners + count);
+    if (status == DART_OK) status = device_note(device, device->backend->group_share(device->handle, trainer->group, parts, owners, count));
+    free(parts);
+    free(owners);
+    return trainer_take(trainer, status, call);
+}
+
+dart_status trainer_end_share(dart_trainer *trainer, const char *call)
+{
+    dart_device *device = trainer->device;
+    dart_status status = DART_OK;
+    if (!trainer_is_sharded(trainer)) return DART_OK;
+    if (trainer->group != NULL) return trainer_take(trainer, device_note(device, device->backend->group_wait(device->handle, trainer->group)), call);
+    for (uint32_t i = 0; i < trainer->segments_count; i++) {
+        const trainer_segment *s = &trainer->segments[i];
+        TRY(gather_shares(trainer, s, sizeof(float), s->w, s->first, NULL, s->w, call));
+        if (s->copied) TRY(gather_shares(trainer, s, dart_dtype_size(trainer->weights_dtype), s->copy, s->first, NULL, s->copy, call));
+    }
 fail:
     return status;
 }

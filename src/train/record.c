@@ -318,6 +318,10 @@ static dart_status record_backward(const dart_trainer *trainer, dart_stream *str
 /* ---- Gradients and the update ---- */
 
 static dart_tensor segment_tensor(dart_buffer *buffer) { return (dart_tensor){.buffer = buffer, .dtype = DART_F32}; }
+static dart_tensor own_tensor(const trainer_segment *s, dart_buffer *buffer, dart_dtype dtype)
+{
+    return (dart_tensor){.buffer = buffer, .dtype = dtype, .offset = s->first};
+}
 
 static dart_status record_begin(const dart_trainer *trainer, dart_stream *stream)
 {
@@ -352,12 +356,13 @@ static dart_status record_update(const dart_trainer *trainer, dart_stream *strea
     dart_status status = DART_OK;
     for (uint32_t i = 0; i < trainer->segments_count; i++) {
         const trainer_segment *s = &trainer->segments[i];
-        trainer_pace_bytes(stream, 30 * s->elements); /* w, m, v twice, the gradient, a copy */
-        dart_adamw_args args = {.elements = s->elements, .decays = s->decays, .w = segment_tensor(s->w), .m = segment_tensor(s->m),
-                                .v = segment_tensor(s->v), .grad = segment_tensor(s->grad),
+        if (s->own == 0) continue;
+        trainer_pace_bytes(stream, 30 * s->own); /* w, m, v twice, the gradient, a copy */
+        dart_adamw_args args = {.elements = s->own, .decays = s->decays, .w = own_tensor(s, s->w, DART_F32), .m = segment_tensor(s->m),
+                                .v = segment_tensor(s->v), .grad = own_tensor(s, s->grad, DART_F32),
                                 .scale = trainer_shared_tensor(trainer, TRAINER_SCALE),
                                 .hyper = trainer_shared_tensor(trainer, TRAINER_HYPER)};
-        if (s->copied) args.copy = (dart_tensor){.buffer = s->copy, .dtype = trainer->weights_dtype};
+        if (s->copied) args.copy = own_tensor(s, s->copy, trainer->weights_dtype);
         status = dart_adamw(stream, &args);
     }
     return status;

@@ -44,6 +44,23 @@ static void drop(snapshot *s)
     free(s->entries);
 }
 
+/* A moment that the ranks have shared out, of all parameters of a kind: segment by segment. */
+static dart_status take_sharded(dart_trainer *trainer, size_t kind, const char *call, const snapshot *s)
+{
+    dart_status status = DART_OK;
+    for (uint32_t k = 0; k < trainer->segments_count && status == DART_OK; k++) {
+        float *all = device_calloc(trainer->device, (size_t)trainer->segments[k].elements, sizeof *all);
+        if (all == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
+        status = trainer_gather_moment(trainer, kept[kind].values, &trainer->segments[k], all, call);
+        for (uint32_t i = 0; i < trainer->parameters_count && status == DART_OK; i++) {
+            const trainer_parameter *p = &trainer->parameters[i];
+            if (p->segment == k) memcpy(s->values[kind * trainer->parameters_count + i], all + p->at, (size_t)p->is.elements * sizeof *all);
+        }
+        free(all);
+    }
+    return status;
+}
+
 /* Of the first `kinds` of `kept`. The caller drops it, also after a failure. */
 static dart_status take(dart_trainer *trainer, size_t kinds, base_progress *progress, const char *call, snapshot *s)
 {
@@ -60,12 +77,17 @@ static dart_status take(dart_trainer *trainer, size_t kinds, base_progress *prog
         s->values[i] = device_calloc(trainer->device, (size_t)p->elements, sizeof *s->values[i]);
         if (s->values[i] == NULL) return base_fail(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
         dart_status status = base_advance(progress, i > 0, &trainer->report, call);
-        if (status == DART_OK) status = dart_trainer_read(trainer, kept[kind].values, index, s->values[i]);
+        const bool sharded = kept[kind].values != DART_TRAIN_WEIGHT && trainer_is_sharded(trainer);
+        if (status == DART_OK && !sharded) status = dart_trainer_read(trainer, kept[kind].values, index, s->values[i]);
         if (status != DART_OK) return status;
         s->names[i] = name_entry(kind, p);
         s->entries[i] = (safetensors_tensor){.name = s->names[i].text, .data = s->values[i], .rank = p->rank, .dtype = SAFETENSORS_F32,
                                              .bytes = p->elements * sizeof(float)};
         memcpy(s->entries[i].shape, p->shape, sizeof p->shape);
+    }
+    for (size_t kind = 1; kind < kinds && trainer_is_sharded(trainer); kind++) {
+        const dart_status status = take_sharded(trainer, kind, call, s);
+        if (status != DART_OK) return status;
     }
     return DART_OK;
 }
@@ -135,6 +157,7 @@ dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const c
     if (note == NULL) note = "";
     base_progress progress = {.go_on = trainer->options.go_on, .user = trainer->options.user};
     TRY(take(trainer, COUNT_OF(kept), &progress, call, &s));
+    if (trainer_is_sharded(trainer) && trainer->ranks.rank > 0) goto fail; /* rank 0 writes */
     path = file_join(folder, RUN_FILE);
     if (path == NULL) FAIL(&trainer->report, DART_OUT_OF_MEMORY, "%s: no memory", call);
     snprintf(steps, sizeof steps, "%" PRIu64, trainer->steps);

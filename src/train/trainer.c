@@ -120,11 +120,14 @@ static dart_status clear(dart_trainer *trainer)
     /* Each in a submission of its own: that of all of a large model would be long. */
     for (uint32_t i = 0; i < trainer->segments_count && status == DART_OK; i++) {
         const trainer_segment *s = &trainer->segments[i];
-        dart_buffer *const all[] = {s->w, s->m, s->v, s->grad};
+        const struct { dart_buffer *buffer; uint64_t elements; } all[] = {
+            {s->w, s->elements}, {s->m, s->own}, {s->v, s->own}, {s->grad, s->elements}};
         for (size_t k = 0; k < COUNT_OF(all) && status == DART_OK; k++) {
+            if (all[k].elements == 0) continue;
             status = dart_stream_begin(stream);
             if (status == DART_OK)
-                status = dart_fill(stream, &(dart_fill_args){.T = (uint32_t)(s->elements / 64), .W = 64, .y = {.buffer = all[k], .dtype = DART_F32}});
+                status = dart_fill(stream, &(dart_fill_args){.T = (uint32_t)(all[k].elements / 64), .W = 64,
+                                                             .y = {.buffer = all[k].buffer, .dtype = DART_F32}});
             if (status == DART_OK) status = dart_stream_submit(stream);
             if (status == DART_OK) status = dart_stream_wait(stream, trainer->options.timeout_ns);
         }
@@ -414,6 +417,7 @@ static dart_status start(dart_trainer *trainer, double lr, const char *call)
     TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, labels, trainer->scale, call));
     TRY(add_and_norm(trainer, call));
     TRY(trainer_submit(trainer, TRAINER_UPDATE, false, call));
+    TRY(trainer_share(trainer, call));
     trainer->stepping = labels;
     trainer->next.count = 0;
 fail:
@@ -440,6 +444,7 @@ static dart_status finish(dart_trainer *trainer, dart_train_result *result, cons
     REQUIRE(&trainer->report, labels > 0, "%s: no step is under way", call);
     trainer->stepping = 0;
     TRY(trainer_wait(trainer, call));
+    TRY(trainer_end_share(trainer, call));
     TRY(read_result(trainer, labels, true, trainer->scaled, result, call));
     adapt(trainer, result->skipped);
     if (!result->skipped) trainer->steps++;

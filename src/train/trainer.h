@@ -14,6 +14,9 @@
 typedef struct trainer_segment {
     bool decays, copied; /* copied: the passes read `copy`, in the dtype of weights; else w itself */
     uint64_t elements;
+    /* Moments may be shared out: rank r has those of the `share` elements from r share on, as far as there are so many. This rank has those of `own`
+     * elements from `first` on, which it updates. m and v begin with them. Alone 0 and all. */
+    uint64_t share, first, own;
     dart_buffer *w, *m, *v, *grad, *copy;
 } trainer_segment;
 
@@ -163,7 +166,7 @@ const dart_tensor *trainer_weight(const dart_trainer *trainer, uint32_t layer, m
 const dart_tensor *trainer_gradient(const dart_trainer *trainer, uint32_t layer, model_role role);
 /* Writes a parameter's masters, and their copies. */
 dart_status trainer_write(dart_trainer *trainer, uint32_t index, const float *values);
-/* Writes a moment: DART_TRAIN_MEAN or DART_TRAIN_SQUARE. */
+/* Writes a moment, DART_TRAIN_MEAN or DART_TRAIN_SQUARE, as far as it is this rank's. */
 dart_status trainer_write_moment(dart_trainer *trainer, dart_train_values values, uint32_t index, const float *from);
 
 /* Initial values of a parameter. */
@@ -219,6 +222,13 @@ void trainer_end_stage(const dart_trainer *trainer, dart_stream *stream, uint32_
 dart_status trainer_add(dart_trainer *trainer, uint32_t parts, const char *call);
 /* The rest of them, and until all are added. The passes have run. */
 dart_status trainer_end_sums(dart_trainer *trainer, const char *call);
+/* Whether each rank has a part of the moments only. */
+static inline bool trainer_is_sharded(const dart_trainer *trainer) { return trainer->ranks.shard && trainer->ranks.count > 1; }
+/* Behind an update of the own elements: begins to bring all ranks those of the others, where that goes on the device; until all are here. */
+dart_status trainer_share(dart_trainer *trainer, const char *call);
+dart_status trainer_end_share(dart_trainer *trainer, const char *call);
+/* A moment of all elements of a segment, of which every rank has a part. */
+dart_status trainer_gather_moment(dart_trainer *trainer, dart_train_values values, const trainer_segment *segment, float *to, const char *call);
 
 /* What a failure is on that device: a lost one gives no host memory either. */
 dart_status trainer_failure(const dart_device *device, dart_status status);

@@ -141,9 +141,10 @@ static int compare_settings(const run *r, const json_t *had)
 
 /* ---- Files ---- */
 
+/* With --shard all ranks bring their moments to the first. */
 static int save(run *r)
 {
-    if (!is_first(r)) return CLI_OK;
+    if (!is_first(r) && !r->o->sharded) return CLI_OK;
     json_t *note = json_pack("{s:s, s:I, s:O}", "task", r->task->name, "step", (json_int_t)r->step, "settings", r->settings);
     char *text = note != NULL ? json_dumps(note, JSON_COMPACT) : NULL;
     json_decref(note);
@@ -496,6 +497,8 @@ int training_run(const training_task *task, training_options *o)
     run r = {.task = task, .o = o, .ranks = {.is = {.count = 1}}, .end = o->steps > 0 && o->steps < task->steps ? o->steps : task->steps};
     if (o->profiled) o->common.profile = &profile;
     int status = o->ranked ? share_out(task, o, &r, spec) : CLI_OK;
+    if (o->sharded && !o->ranked) return args_mistake(task->syntax, "--shard goes with --ranks");
+    r.ranks.is.shard = o->sharded;
     if (status == CLI_OK) status = plan_run(task, o, &r);
     if (status == CLI_OK) status = open_run(&r);
     const uint32_t first = r.step;

@@ -16,7 +16,7 @@ typedef struct training_options {
     uint32_t schedule_steps;   /* 0: all */
     int schedule, activations; /* schedule: 1 linear, 2 cosine; activations: a dart_storage */
     uint64_t seed;
-    bool resume, profiled, ranked;
+    bool resume, profiled, ranked, sharded;
     const char *rendezvous;
     uint32_t steps, every, validate, save; /* steps 0: all */
 } training_options;
@@ -80,6 +80,7 @@ int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_mode
      "one of several processes that torchrun, mpirun or srun started,\neach with a device: the sequences of a step are shared out", 0, 0, false}, \
     {"rendezvous", 0, ARGS_TEXT, "HOST:PORT", &(o).rendezvous, \
      "where rank 0 listens; by default MASTER_ADDR and MASTER_PORT of\nthe environment, else 127.0.0.1:29400", 0, 0, false}, \
+    {"shard", 0, ARGS_FLAG, NULL, &(o).sharded, "with --ranks: each keeps a part of AdamW's moments only", 0, 0, false}, \
     {"profile", 0, ARGS_FLAG, NULL, &(o).profiled, "time every launch and print where the time goes; slows the steps", 0, 0, false}, \
     CLI_DEVICE((o).common), \
     CLI_OUTPUT((o).common)
