@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training in several processes: ranks.py DARTLM DEVICE [RUNNER...]. RUNNER is a program with arguments that runs dartlm. Two ranks leave the
-bits of one process that adds the same two parts, by MPI's launcher too. On the CPU: a killed rank ends the other, a signal to one
-stops both, and each run goes on to the same bits. Moments may be shared out."""
+bits of one process that adds the same two parts, by MPI's launcher too. On the CPU: a killed rank ends the other, as one does that has stopped, a
+signal to one stops both, and each run goes on to the same bits. Moments may be shared out."""
 import os
 import pathlib
 import shutil
@@ -124,12 +124,26 @@ def main():
             assert time.monotonic() - began < 60
             assert all(result[0] != 0 for result in results), (how, victim, results)
             if how == "killed":
-                assert f"lost rank {victim}: it ended" in results[1 - victim][2] or "reset" in results[1 - victim][2], results
+                assert f"lost rank {victim}: it ended" in results[1 - victim][2], results
             else:
                 assert "stopped after step" in results[0][2] and not (path / "model.safetensors").exists(), results
             results = end(start(2, path, *many, "--resume"))
             assert [result[0] for result in results] == [0, 0] and "resumed" in results[0][1], results
             assert files(path) == files(folder / "whole"), (how, victim)
+
+        # One that no longer runs, but has not ended, is given up; it ends, too, when it goes on.
+        path = folder / "silent"
+        started = start(2, path, *many, "--rank-timeout", "3")
+        wait_for_step(path, started[0])
+        started[1].send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        _, err = started[0].communicate(timeout=60)
+        assert started[0].returncode == 1 and "lost rank 1: it has been silent for 3 s" in err, err
+        assert 2 < time.monotonic() - began < 30
+        started[1].send_signal(signal.SIGCONT)
+        assert "lost rank 0" in end(started[1:])[0][2]
+        results = end(start(2, path, *many, "--resume", "--shard"))
+        assert [result[0] for result in results] == [0, 0] and files(path) == files(folder / "whole"), results
 
         # The moments shared out: the same files, with which any number of ranks goes on.
         results = end(start(2, folder / "shared", *steps, "--shard"))

@@ -1,8 +1,8 @@
 #include "ranks.h"
 
-int cli_ranks_join(cli_ranks *r, const char *rendezvous)
+int cli_ranks_join(cli_ranks *r, const char *rendezvous, uint32_t patience)
 {
-    (void)r, (void)rendezvous;
+    (void)r, (void)rendezvous, (void)patience;
     return cli_fail("--ranks: not on Windows");
 }
 

@@ -464,7 +464,7 @@ static int share_out(const training_task *task, training_options *o, run *r, cha
 {
     const char *device = o->common.device;
     if (device == NULL) return args_mistake(task->syntax, "--ranks goes with --device cuda, vulkan or cpu");
-    const int status = cli_ranks_join(&r->ranks, o->rendezvous);
+    const int status = cli_ranks_join(&r->ranks, o->rendezvous, o->patience);
     if (status == CLI_OK && (strcmp(device, "cuda") == 0 || strcmp(device, "vulkan") == 0)) {
         snprintf(spec, CLI_NUMBER, "%s:%" PRIu32, device, r->ranks.local);
         o->common.device = spec;

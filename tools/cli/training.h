@@ -18,13 +18,14 @@ typedef struct training_options {
     uint64_t seed;
     bool resume, profiled, ranked, sharded;
     const char *rendezvous;
+    uint32_t patience; /* s */
     uint32_t steps, every, validate, save; /* steps 0: all */
 } training_options;
 
 #define TRAINING_DEFAULTS \
     { \
         .adam = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1, .loss_scale = 65536, .scale_steps = 2000}, \
-        .lr = 1e-3f, .warmup = 50, .schedule = 1, .seed = 1, .every = 1, .validate = 512, .save = 512 \
+        .lr = 1e-3f, .warmup = 50, .schedule = 1, .seed = 1, .every = 1, .validate = 512, .save = 512, .patience = 45 \
     }
 
 /* Every task trains a new model. */
@@ -80,6 +81,8 @@ int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_mode
      "one of several processes that torchrun, mpirun or srun started,\neach with a device: the sequences of a step are shared out", 0, 0, false}, \
     {"rendezvous", 0, ARGS_TEXT, "HOST:PORT", &(o).rendezvous, \
      "where rank 0 listens; by default MASTER_ADDR and MASTER_PORT of\nthe environment, else 127.0.0.1:29400", 0, 0, false}, \
+    {"rank-timeout", 0, ARGS_U32, "S", &(o).patience, \
+     "with --ranks: seconds after which a silent rank is given up, by\ndefault 45", 2, 86400, false}, \
     {"shard", 0, ARGS_FLAG, NULL, &(o).sharded, "with --ranks: each keeps a part of AdamW's moments only", 0, 0, false}, \
     {"profile", 0, ARGS_FLAG, NULL, &(o).profiled, "time every launch and print where the time goes; slows the steps", 0, 0, false}, \
     CLI_DEVICE((o).common), \
