@@ -8,6 +8,7 @@ import json
 import math
 import pathlib
 import random
+import resource
 import shutil
 import signal
 import struct
@@ -224,6 +225,27 @@ class Runs:
             self.same(folder, f"resumed after {number.name}")
             print(f"  {number.name} after step {step}: the same bytes")
 
+    def full_disk(self):
+        """A save that finds no room ends the run with a message, and leaves the file as it was: the run goes on when there is some."""
+        folder = self.folder()
+        process = self.start(folder, "--save", "1", "--validate", "1000")
+        try:
+            for _ in range(random.randrange(2, STEPS // 4)):
+                process.stdout.readline()
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (5000, 5000))
+            _, errors = process.communicate()
+        finally:
+            process.kill()
+        note = whole(folder / RUN)
+        if process.returncode != 1 or RUN not in errors or note is None or not 0 < note["step"] < STEPS:
+            raise AssertionError(f"without room the run ends with {process.returncode} at {note}: {errors}")
+        left = sorted(path.name for path in folder.iterdir() if path.name not in (RUN, "config.json", "training.lock"))
+        if left:
+            raise AssertionError(f"without room {left} are left")
+        self.finish(folder, "--resume")
+        self.same(folder, "resumed after a save without room")
+        print(f"  no room after step {note['step']}: the same bytes")
+
     def watch(self, process, path, seconds):
         """Until the process ends or the time is over. A file that was there once is there, and complete, at any moment."""
         end, there = time.monotonic() + seconds, path.exists()
@@ -253,11 +275,11 @@ class Runs:
                 try:
                     if kills < KILLS:
                         self.watch(process, folder / RUN, random.uniform(0, self.seconds / 3))
-                        process.kill()
+                        process.send_signal(random.choice((signal.SIGKILL, signal.SIGTERM)))
                     _, errors = process.communicate()
                 finally:
                     process.kill()
-                if process.returncode not in (0, -signal.SIGKILL):
+                if process.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM):
                     raise AssertionError(f"{' '.join(options)} after {kills} kills ends with {process.returncode}: {errors}")
                 done = process.returncode == 0
                 kills += not done
@@ -365,6 +387,7 @@ def main():
             runs.momentum_of_zero()
             runs.locked()
             runs.by_signals()
+            runs.full_disk()
             runs.killed()
             runs.language_model()
             runs.refusals()

@@ -1,6 +1,7 @@
 /* Every call of the backend and every allocation made for a device fails once, under every public entry point: the status
  * says so, nothing leaks, and the same call succeeds the next time. On the backends that can inject failures:
  * fault_calls [cpu | null] [DATA_DIR]. */
+#define _DEFAULT_SOURCE /* mkdtemp */
 #include "rig.h"
 
 #include "runtime/device.h"
@@ -8,6 +9,8 @@
 #include "dartlm/model.h"
 #include "dartlm/ops_backward.h"
 #include "dartlm/train.h"
+
+#include <unistd.h>
 
 enum { B = 2, L = 11, H = 2, G = 1, N = 4, P = 8, S = 4, I = H * P, V = 13, ROOM = 4096, PLAN_AT = 2048 };
 
@@ -477,6 +480,77 @@ static void remembers_a_loss(void **unused)
     }
 }
 
+static uint32_t submissions_left; /* until the device is lost; 0: it is not */
+
+static dart_status losing_submit(void *device, void *stream, uint32_t times)
+{
+    if (submissions_left > 0 && --submissions_left == 0) return DART_DEVICE_LOST;
+    return faulty.real->stream_submit(device, stream, times);
+}
+
+/* Goes on with the run in the folder, or begins it, and saves it after each step. Whether it came to its end before the device was lost. */
+static bool run_on(const char *folder, bool begun, uint32_t lost_at)
+{
+    enum { RUN_STEPS = 4 };
+    world w;
+    open_world(&w);
+    faulty.fake.stream_submit = losing_submit;
+    submissions_left = lost_at;
+    dart_status status = begun ? dart_trainer_resume(w.device, folder, &training, &w.trainer) : make_trainer(&w);
+    while (status == DART_OK && dart_trainer_steps(w.trainer) < RUN_STEPS) {
+        status = dart_trainer_step(w.trainer, &batch, 1e-2, NULL);
+        if (status == DART_OK) status = dart_trainer_save(w.trainer, folder, "a note");
+    }
+    submissions_left = 0;
+    if (status != DART_OK) assert_int_equal(status, DART_DEVICE_LOST);
+    end(&w);
+    return status == DART_OK;
+}
+
+static void read_run(const char *folder, char *data, size_t room, size_t *bytes)
+{
+    char path[80];
+    snprintf(path, sizeof path, "%s/training.safetensors", folder);
+    FILE *file = fopen(path, "rb");
+    *bytes = file != NULL ? fread(data, 1, room, file) : 0;
+    assert_true(*bytes < room);
+    if (file != NULL) fclose(file);
+}
+
+/* Whenever the device is lost, the run goes on on another one to the same bits. */
+static void a_run_outlives_its_device(void **unused)
+{
+    (void)unused;
+    enum { FILE_ROOM = 1 << 20, STRIDE = 2 };
+    static char expected[FILE_ROOM], got[FILE_ROOM];
+    size_t expected_bytes = 0, bytes = 0;
+    uint32_t losses = 0;
+    if (strcmp(rig_spec, "null") == 0) skip(); /* its gradients are not finite, and every step is skipped */
+    for (uint32_t lost_at = 0;; lost_at += STRIDE) {
+        char folder[] = "fault_calls.XXXXXX", path[80];
+        assert_non_null(mkdtemp(folder));
+        const bool whole = run_on(folder, false, lost_at);
+        read_run(folder, got, FILE_ROOM, &bytes);
+        if (!whole) assert_true(run_on(folder, bytes > 0, 0));
+        read_run(folder, got, FILE_ROOM, &bytes);
+        if (lost_at == 0) {
+            memcpy(expected, got, bytes);
+            expected_bytes = bytes;
+        }
+        assert_int_equal(bytes, expected_bytes);
+        assert_memory_equal(got, expected, bytes);
+        for (const char *const *name = (const char *const[]){"config.json", "training.safetensors", NULL}; *name != NULL; name++) {
+            snprintf(path, sizeof path, "%s/%s", folder, *name);
+            assert_int_equal(remove(path), 0);
+        }
+        assert_int_equal(rmdir(folder), 0);
+        losses += !whole;
+        if (whole && lost_at > 0) break;
+    }
+    print_message("  lost %u times\n", losses);
+    assert_true(losses > 10);
+}
+
 /* A reset of one sequence whose end is not seen leaves a state that only a reset of all makes whole. */
 static void a_reset_that_times_out_breaks_the_state(void **unused)
 {
@@ -506,6 +580,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_call_fails_once),
         cmocka_unit_test(a_lost_device_stays_lost),
         cmocka_unit_test(remembers_a_loss),
+        cmocka_unit_test(a_run_outlives_its_device),
         cmocka_unit_test(a_reset_that_times_out_breaks_the_state),
     };
     if (argc > 2) data_folder = argv[2];
