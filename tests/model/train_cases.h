@@ -174,6 +174,7 @@ static inline void train_once(dart_trainer *trainer, const dart_train_batch *bat
 /* The tests of the other files of model_training. */
 void packed_gradients_agree(void **unused);
 void packs(void **unused);
+void ranks_agree(void **unused);
 void gradients_agree_in_f16(void **unused);
 void steps_agree_in_f16(void **unused);
 void small_gradients_survive(void **unused);
