@@ -82,7 +82,7 @@ static dart_status launch(void *handle, void *stream, const backend_launch *l)
     return slow.real->stream_launch(handle, stream, l);
 }
 
-static dart_status submit(void *handle, void *stream, uint32_t times)
+static dart_status submit(void *handle, void *stream, uint32_t times, const backend_order *order)
 {
     const uint32_t at = place_of(stream);
     slow.streams[at].took = slow.streams[at].recorded * times;
@@ -91,7 +91,7 @@ static dart_status submit(void *handle, void *stream, uint32_t times)
     slow.submissions++;
     slow.queued += slow.streams[at].took;
     slow.most_queued = fmax(slow.most_queued, slow.queued);
-    return slow.real->stream_submit(handle, stream, times);
+    return slow.real->stream_submit(handle, stream, times, order);
 }
 
 static dart_status wait(void *handle, void *stream, uint64_t timeout_ns)
