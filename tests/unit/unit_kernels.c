@@ -87,7 +87,8 @@ static void has_sound_rows(void **unused)
             const uint32_t most = ROW_HAS_MATRIX(row) && (row->needs & DART_CAP_SHARED48) != 0 ? 512
                                   : (row->needs & (DART_CAP_LARGE | DART_CAP_SHARED48)) != 0   ? 256
                                                                                                : 128;
-            if (row->local == 0 || row->local * (ROW_HAS_MATRIX(row) ? 32 : 1) > most) fail_msg("%s[%s]: %u of %u", name, row->variant, row->local, most);
+            if (row->local == 0 || row->local * (ROW_HAS_MATRIX(row) ? 32 : 1) > most)
+                fail_msg("%s[%s]: %u of %u", name, row->variant, row->local, most);
         }
         bool reached = true;
         for (uint32_t j = 0; j < i; j++) {
