@@ -94,7 +94,7 @@ static bool count_down(void *user, uint64_t done, uint64_t of)
     return c->calls++ != c->most;
 }
 
-/* Going back, with all tokens again in submissions of a layer, ended after any number of them: the sequence stands at a token between, and goes on. */
+/* Going back, with all tokens again in submissions of a layer, ended after some of them: the sequence stands at a token between, and goes on. */
 void stops_going_back(void **unused)
 {
     (void)unused;
@@ -105,7 +105,7 @@ void stops_going_back(void **unused)
         dart_model *model = model_of_kind(k);
         int32_t *ids = ids_of(MOST_B, model->config.V);
         bool done = false, stood_between = false;
-        for (uint32_t most = 0; !done; most++) {
+        for (uint32_t most = 0; !done; most += 1 + most / 2) {
             run r = {.state = state_of_kind(model, k, B), .ids = ids};
             counted c = {.most = most};
             feed_counts(&r, (const uint32_t[]){30, 9});
@@ -131,7 +131,7 @@ void stops_going_back(void **unused)
     }
 }
 
-/* Copies in submissions of a part of a layer, ended after any number of them: the sequence that was to come is empty, the others go on. */
+/* Copies in submissions of a part of a layer, ended after some of them: the sequence that was to come is empty, the others go on. */
 void stops_copying(void **unused)
 {
     (void)unused;
@@ -142,7 +142,7 @@ void stops_copying(void **unused)
         dart_model *model = model_of_kind(k);
         int32_t *ids = ids_of(MOST_B, model->config.V), *moved = ids_of(MOST_B, model->config.V);
         bool done = false, emptied = false;
-        for (uint32_t most = 0; !done; most++) {
+        for (uint32_t most = 0; !done; most += 1 + most / 2) {
             run s = {.state = state_of_kind(model, k, B), .ids = ids}, t = {.state = state_of_kind(model, k, B), .ids = moved};
             counted c = {.most = most};
             begin(&s);
