@@ -29,7 +29,8 @@ struct SmaArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, first, count, capacit
  * [split T, split T + T),
  * T = ceil(count / splits), and writes partial[tile (P + 2)] = {top, den, acc[P]}: top = max logit (-3.4e38 without memories),
  * den = sum exp(logit - top), acc = sum exp(logit - top) v. The tile of a (b, h) that finishes last merges the partials of (b, h) as
- * sma_merge does. tickets[b H + h], u32, counts the tiles that have finished. It must be 0 before the launch and is 0 after it. */
+ * sma_merge does; one split alone may store r and lse and no partial. tickets[b H + h], u32, counts the tiles that have finished. It must be 0
+ * before the launch and is 0 after it. */
 struct SmaStepArgs {
     U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, splits, q_at, q_row, e_at, e_row, c_at, c_row, dh_at, factor_at, seq_at,
         r_at, r_row, lse_at;

@@ -78,7 +78,8 @@ static void has_sound_rows(void **unused)
         if ((row->needs & ~kinds[kind].may) != 0) fail_msg("%s[%s]: needs 0x%x", name, row->variant, row->needs);
         /* 0 is computed at the launch, by ssd.c, sma.c and sma_backward.c. */
         const bool computed = ROW_HAS_MATRIX(row) && (row->id == KERNEL_ssd_output || row->id == KERNEL_ssd_decay_memory ||
-                                                      row->id == KERNEL_sma || row->id == KERNEL_sma_backward_tokens);
+                                                      row->id == KERNEL_sma || row->id == KERNEL_sma_step ||
+                                                      row->id == KERNEL_sma_backward_tokens);
         const bool walks = row->id == KERNEL_conv && row->T0 != 0; /* the op computes how many tokens a tile has */
         if ((row->T0 == 0 || row->T1 == 0) && !computed && !walks) fail_msg("%s[%s]: tile sizes %u and %u", name, row->variant, row->T0, row->T1);
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
