@@ -259,7 +259,7 @@ void work(Host &host, dart_context *context, uint32_t number)
     dart_device *device = adopt(host, context);
     const Buffer ours = make_buffer(host, ALL), result = make_buffer(host, Y_BYTES);
     for (uint32_t i = 0; i < W * W; i++) ours.values[WEIGHT_AT / 4 + i] = 1;
-    const dart_vulkan_buffer range{ours.handle, 0, ALL, USAGE};
+    const dart_vulkan_buffer range{ours.handle, 0, ALL, USAGE, 0, nullptr};
     dart_buffer *wrapped = nullptr;
     must(dart_vulkan_wrap(device, &range, &wrapped), "dart_vulkan_wrap");
     dart_stream *stream = nullptr;
