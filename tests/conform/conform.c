@@ -161,16 +161,17 @@ static bool open_as(suite *s, const char *spec, const char *variant, uint32_t cl
     return false;
 }
 
-/* `with`: NULL, or the target whose device it shares. */
-static bool open_target(suite *s, const char *spec, const char *variant, uint32_t claimed, const target *with)
+/* `variant`: NULL for the device's own choice, whose target stays open. Those of variants come after it, share its device or have their own from
+ * case to case. */
+static bool add_target(suite *s, const char *spec, const char *variant, uint32_t claimed, const target *own, bool shares)
 {
-    if (s->targets_count == MAX_TARGETS) return false;
+    if (s->targets_count == MAX_TARGETS) abort();
     target *t = &s->targets[s->targets_count];
-    t->shares = with != NULL;
-    if (with != NULL) t->device = with->device;
-    else if (!open_as(s, spec, variant, claimed, &t->device)) return false;
-    if (with != NULL) t->info = with->info;
-    else dart_device_describe(t->device, &t->info);
+    *t = (target){.shares = shares};
+    if (own == NULL && !open_as(s, spec, NULL, claimed, &t->device)) return false;
+    if (own == NULL) dart_device_describe(t->device, &t->info);
+    else t->info = own->info;
+    if (shares) t->device = own->device;
     t->info.capabilities |= claimed;
     snprintf(t->spec, sizeof t->spec, "%s", spec);
     snprintf(t->variant, sizeof t->variant, "%s", variant != NULL ? variant : "");
@@ -234,7 +235,7 @@ static bool open_again(suite *s, target *t)
 static void open_device(suite *s, const char *spec)
 {
     const uint32_t first = s->targets_count;
-    if (!open_target(s, spec, NULL, 0, NULL)) return;
+    if (!add_target(s, spec, NULL, 0, NULL, false)) return;
     const dart_device_info *info = &s->targets[first].info;
     const bool shared = info->type == DART_DEVICE_CPU && s->options->jobs <= 1;
     if (shared && !open_again(s, &s->targets[first])) {
@@ -247,7 +248,7 @@ static void open_device(suite *s, const char *spec)
         bool known = (s->options->skip != NULL && strcmp(row->variant, s->options->skip) == 0) ||
                      (s->options->variant != NULL && strcmp(row->variant, s->options->variant) != 0);
         for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
-        if (!known) open_target(s, spec, row->variant, claimed_for(s, row->variant, info), shared ? &s->targets[first] : NULL);
+        if (!known) add_target(s, spec, row->variant, claimed_for(s, row->variant, info), &s->targets[first], shared);
     }
     if (s->options->variant != NULL && s->targets_count == first + 1) {
         fprintf(s->options->json ? stderr : s->out, "FAILED   device %s: none of the kernels that it can run has a variant called %s\n", spec,
@@ -331,23 +332,53 @@ typedef struct spread {
     atomic_uint next;
 } spread;
 
-static void choose_for(const suite *s, target *t)
+/* Devices of named variants that are open at the same time: drivers give a program a number of them (NVIDIA's some 60), and there are more names. */
+enum { MOST_OPEN = 32 };
+
+/* Makes the target's device ready for a case, and closes the one that no case has asked for for longest where too many are open. */
+static bool begin_with(suite *s, target *t)
 {
-    if (t->info.type != DART_DEVICE_CPU || s->options->jobs > 1) return;
-    t->device->info.capabilities = t->info.capabilities;
-    memcpy(t->device->variant, t->variant, sizeof t->variant);
+    base_lock(&s->opening);
+    target *oldest = NULL;
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < s->targets_count; i++) {
+        target *other = &s->targets[i];
+        if (other->variant[0] == '\0' || other->shares || other->device == NULL) continue;
+        open++;
+        if (!other->busy && (oldest == NULL || other->used < oldest->used)) oldest = other;
+    }
+    if (t->device == NULL && open >= MOST_OPEN && oldest != NULL) dart_device_destroy(&oldest->device);
+    t->busy = t->device != NULL || open_as(s, t->spec, t->variant, t->claimed, &t->device);
+    t->used = ++s->uses;
+    base_unlock(&s->opening);
+    if (t->busy && t->info.type == DART_DEVICE_CPU && s->options->jobs <= 1) {
+        t->device->info.capabilities = t->info.capabilities;
+        memcpy(t->device->variant, t->variant, sizeof t->variant);
+    }
+    return t->busy;
 }
 
-void conform_plan(const suite *s, target *t, const conform_case *c, conform_outcome *outcome)
+static void end_with(suite *s, target *t)
 {
-    choose_for(s, t);
+    base_lock(&s->opening);
+    t->busy = false;
+    base_unlock(&s->opening);
+}
+
+void conform_plan(suite *s, target *t, const conform_case *c, conform_outcome *outcome)
+{
+    *outcome = (conform_outcome){.status = DART_OK};
+    if (!begin_with(s, t)) return;
     run_and_keep(t->device, c, s->options->seed + 1, outcome, NULL, true);
+    end_with(s, t);
 }
 
 static void run_target(suite *s, target *t, const conform_case *c, conform_outcome *outcome)
 {
-    choose_for(s, t);
+    *outcome = (conform_outcome){.status = DART_INTERNAL, .text = "the device could not be opened"};
+    if (!begin_with(s, t)) return;
     conform_run_case(t->device, c, s->seed + 1, outcome);
+    end_with(s, t);
 }
 
 /* The tensors of a case that failed. */
@@ -360,8 +391,9 @@ static void dump_case(suite *s, target *t, const conform_case *c, const char *na
              t->variant[0] != '\0' ? t->variant : "default", name);
     for (char *at = path + begin; *at != '\0'; at++)
         if (*at == ' ') *at = '_';
-    choose_for(s, t);
-    if (!conform_dump_case(t->device, c, s->seed + 1, path))
+    const bool written = begin_with(s, t) && conform_dump_case(t->device, c, s->seed + 1, path);
+    end_with(s, t);
+    if (!written)
         snprintf(path, sizeof outcome->dumped, "no file: %.200s cannot be written to", s->options->dump);
 }
 
@@ -450,6 +482,7 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     suite *s = calloc(1, sizeof *s);
     if (s == NULL) abort();
     *s = (suite){.context = context, .options = options, .out = out, .json = options->json ? out : options->report, .first_json = true};
+    if (base_mutex_init(&s->opening) != DART_OK) abort();
     for (uint32_t i = 0; i < options->devices_count && !options->list; i++) open_device(s, options->devices[i]);
     for (uint32_t i = dart_context_device_count(context); options->devices_count == 0 && !options->list && i-- > 0;) {
         dart_device_info info;
@@ -472,6 +505,7 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     }
     for (uint32_t i = 0; i < s->targets_count; i++)
         if (!s->targets[i].shares) dart_device_destroy(&s->targets[i].device);
+    base_mutex_destroy(&s->opening);
     const int failures = s->failed + ((s->targets_count == 0 && !options->list) || s->passed == 0 || s->stopped);
     free(tallies);
     free(s->drawn);

@@ -3,10 +3,11 @@
 #define DARTLM_CONFORM_SUITE_H
 
 #include "conform.h"
+#include "base/platform.h"
 #include "runtime/kernel.h"
 
 typedef struct target {
-    dart_device *device;
+    dart_device *device; /* NULL where a named variant's is closed; see conform_open */
     dart_device_info info;
     char spec[300];
     char variant[32]; /* "" for the device's own choice */
@@ -14,6 +15,8 @@ typedef struct target {
     uint32_t number;  /* of the device among those tested */
     bool shares;      /* the device of the first target of that number, which is made to choose for this one while it runs a case */
     bool concerned;   /* by the case at hand */
+    bool busy;        /* with it */
+    uint64_t used;    /* the suite's `uses` when a case last asked for its device */
 } target;
 
 /* What was drawn, of how much. */
@@ -22,7 +25,7 @@ typedef struct draw_share {
     uint32_t runs, runs_of; /* a case on a target; how many there are */
 } draw_share;
 
-enum { MAX_TARGETS = 128, MAX_DEVICES = 16, MAX_ROWS = 1024, MAX_JOBS = 64, MOST_DUMPS = 100 };
+enum { MAX_TARGETS = 256, MAX_DEVICES = 16, MAX_ROWS = 1024, MAX_JOBS = 64, MOST_DUMPS = 100 };
 
 typedef struct suite {
     dart_context *context;
@@ -33,6 +36,8 @@ typedef struct suite {
     conform_outcome outcomes[MAX_TARGETS]; /* of the case at hand */
     uint64_t seed;                         /* ... and its inputs */
     uint32_t targets_count, devices_count;
+    base_mutex opening; /* of targets' devices, and `busy`, `used`, `uses` */
+    uint64_t uses;
     int passed, failed, not_run;
     bool first_json;
     bool stopped; /* by go_on */
@@ -52,7 +57,7 @@ bool conform_can_run(const kernel_row *row, const dart_device_info *info);
 /* May some case of those that the options leave make the target run the row? */
 bool conform_may_reach(const suite *s, const target *t, const kernel_row *row);
 /* Leaves in outcome->variants what the case would launch on the target; compiles and runs nothing. */
-void conform_plan(const suite *s, target *t, const conform_case *c, conform_outcome *outcome);
+void conform_plan(suite *s, target *t, const conform_case *c, conform_outcome *outcome);
 /* Is "kernel[variant]" among the words of an outcome's `variants`? norm[base] is not, where layer_norm[base] is. */
 bool conform_lists(const char *rows, const char *name);
 /* Notes in s->reached what ran. */
