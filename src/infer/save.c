@@ -88,7 +88,8 @@ void model_prepared_drop(dart_state *state)
 static file_writer *take_prepared(dart_state *state, const char *path, uint64_t bytes)
 {
     if (state->prepared == NULL || strcmp(path, state->prepared_path) != 0) return NULL;
-    file_writer *taken = bytes <= state->prepared_bytes ? state->prepared : NULL;
+    /* A smaller file is not written as memory, and would keep the length of this one. */
+    file_writer *taken = bytes >= SECTIONS_SMALL && bytes <= state->prepared_bytes ? state->prepared : NULL;
     if (taken != NULL) state->prepared = NULL;
     model_prepared_drop(state);
     return taken;

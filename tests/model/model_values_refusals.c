@@ -321,6 +321,25 @@ void writes_as_memory(void **unused)
         assert_memory_equal(mapped, data, bytes);
         free(mapped);
     }
+    /* A file that is too small to be written as memory does not keep the length of what was found. */
+    dart_model *other = model_of(&small, NULL);
+    dart_state *few = state_of(other, NULL);
+    must(dart_decode(few, &(dart_decode_args){.ids = ids}), "dart_decode");
+    must(dart_state_save(few, -1, path), "dart_state_save");
+    size_t little_bytes;
+    uint8_t *little_data = read_file(&little_bytes);
+    assert_true(little_bytes < 1 << 20);
+    must(dart_state_prepare_save(few, -1, in_memory, 1 << 14), "dart_state_prepare_save");
+    must(dart_state_save(few, -1, in_memory), "dart_state_save");
+    mapped = read_file_at(in_memory, &again);
+    assert_int_equal(again, little_bytes);
+    assert_memory_equal(mapped, little_data, little_bytes);
+    free(mapped);
+    free(little_data);
+    dart_state_destroy(&few);
+    dart_model_destroy(&other);
+    must(dart_state_save(s.state, -1, path), "dart_state_save");
+    must(dart_state_save(s.state, -1, in_memory), "dart_state_save");
     must(dart_state_prepare_save(s.state, -1, path, 0), "dart_state_prepare_save"); /* on a disk it finds nothing, and loses what was found */
     must(dart_state_prepare_save(l.state, -1, in_memory, 0), "dart_state_prepare_save"); /* not used: gone with the state */
     must(dart_state_save(s.state, 1, in_memory), "dart_state_save"); /* one sequence: another file */
