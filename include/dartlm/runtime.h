@@ -296,8 +296,10 @@ typedef struct dart_submit_args {
     const dart_semaphore_value *waits, *signals;
     uint32_t waits_count, signals_count; /* at most 64 each */
 } dart_submit_args;
-/* dart_stream_submit that starts after all waits and then signals. Later submissions of the device stand behind it. dart_stream_wait is still due
- * before the next use, and returns once the waits are met: nobody else ends one for a signal that never comes. Not for streams with options.warm. */
+/* dart_stream_submit that starts after all waits and then signals. Later submissions of the device stand behind it; through Vulkan so may
+ * dart_buffer_write, dart_buffer_read and ops that write constants, of any buffer: a thread that is to bring about the signal must not call them
+ * before, and a copy that waits for ten minutes counts as a lost device. dart_stream_wait is still due before the next use, and returns once the
+ * waits are met: nobody else ends one for a signal that never comes. Not for streams with options.warm. */
 DART_API dart_status dart_stream_submit_ordered(dart_stream *stream, const dart_submit_args *args);
 /* Launches in the recording. */
 DART_API uint32_t dart_stream_launches(const dart_stream *stream);

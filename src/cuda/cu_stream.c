@@ -318,7 +318,9 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times, const b
     cu_stream *s = stream;
     dart_status status = cu_enter(d);
     if (status != DART_OK) return status;
-    if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1) && capture(d, s) != DART_OK)
+    /* Behind a wait that is not met launches one by one could fill the driver's queue, and this call would wait. */
+    const bool waits = order != NULL && order->waits_count > 0;
+    if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1 || waits) && capture(d, s) != DART_OK)
         base_note(d->report, DART_LOG_INFO, "cuda: a recording was not captured; it is launched kernel by kernel");
     s->ran = true;
     base_lock(&d->submitting);

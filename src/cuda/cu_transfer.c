@@ -20,13 +20,16 @@ dart_status cu_transfers_create(cu_device *device)
     return status;
 }
 
+/* But for `taken`, which is the lock's. */
 static void transfer_destroy(const cu_device *device, cu_transfer *transfer)
 {
     if (transfer->stream != NULL) device->driver->cuStreamDestroy(transfer->stream);
     for (uint32_t i = 0; i < 2; i++)
         if (transfer->copied[i] != NULL) device->driver->cuEventDestroy(transfer->copied[i]);
     if (transfer->memory != NULL) device->driver->cuMemFreeHost(transfer->memory);
-    memset(transfer, 0, sizeof *transfer);
+    transfer->stream = NULL;
+    transfer->copied[0] = transfer->copied[1] = NULL;
+    transfer->memory = NULL;
 }
 
 void cu_transfers_destroy(cu_device *device)

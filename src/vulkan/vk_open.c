@@ -44,8 +44,11 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
         device->lost_callback = host->lost;
         device->lost_user = host->lost_user;
         device->handle = host->device;
-        for (uint32_t i = 0; i < host->families_count; i++)
-            if (host->families[i] != family.index) device->families[device->families_count++] = host->families[i];
+        for (uint32_t i = 0; i < host->families_count; i++) { /* each once, as vkCreateBuffer wants them */
+            bool known = false;
+            for (uint32_t k = 0; k < device->families_count; k++) known = known || device->families[k] == host->families[i];
+            if (!known) device->families[device->families_count++] = host->families[i];
+        }
     }
     const VkResult result =
         host != NULL ? VK_SUCCESS : vk_capabilities_enable(instance, adapter, device->capabilities, &family,
