@@ -40,7 +40,8 @@ typedef struct dart_trainer dart_trainer;
  * Gradients are added in buckets of layers, the last layers first, while the backward pass makes the next: where every rank has a CUDA device of its
  * own and NCCL (libnccl.so.2 from 2.14 on, opened at run time) is found, on the devices: a sum of two has the same bits, of more a fixed order of
  * NCCL's. Else they go through host memory and gather. Ranks with B rows each leave the bits of one trainer that takes these rows as the parts of a
- * batch, in the order of the ranks; not with more than one part a rank, nor of a tied model, whose embedding is added to twice a part. */
+ * batch, in the order of the ranks; not with more than one part a rank, nor of a tied model, whose embedding is added to twice a part, nor where
+ * the device cannot bind the head's gradient in f32 at once. */
 typedef struct dart_ranks {
     uint32_t rank, count;  /* rank < count <= 65536 */
     /* Brings `bytes` bytes of every rank to every rank: all has count times as many, in the order of the ranks, as MPI_Allgather leaves them. Called

@@ -88,7 +88,7 @@ static void record_memories(dart_stream *stream, const dart_state *to, uint32_t 
             k++;
             continue;
         }
-        const uint32_t fit = (uint32_t)base_smaller(model_copy_rows(from, memory, dart_dtype_size(from->model->memories)), closed - m);
+        const uint32_t fit = (uint32_t)base_smaller(model_copy_rows(to, memory, dart_dtype_size(from->model->memories)), closed - m);
         const uint32_t end = (uint32_t)base_smaller(m + fit, base_smaller(a_end, b_end));
         const uint64_t x = (uint64_t)from_b * a->M + m - a->first, y = (uint64_t)to_b * b->M + m - b->first;
         const dart_dtype dtype = from->model->memories;

@@ -93,10 +93,15 @@ static uint32_t tokens_left(const batch *b, uint32_t i)
 static void plan_round(batch *b)
 {
     const uint64_t budget = (uint64_t)b->budget * (b->running_count > 0 ? 1 : 4);
-    uint64_t left = 0, each = budget / b->filling_count;
+    uint64_t left = 0, each = 0, computed = 0; /* computed: prompts that do not wait for another */
     batch_round *r = &b->round;
     *r = (batch_round){.L = 0};
-    for (uint32_t i = 0; i < b->fill_size; i++) left += tokens_left(b, i);
+    for (uint32_t i = 0; i < b->fill_size; i++) {
+        const uint32_t rest = tokens_left(b, i);
+        left += rest;
+        computed += rest > 0;
+    }
+    if (computed > 0) each = budget / computed;
     if (left <= budget || each == 0) each = left <= budget ? UINT32_MAX : 1;
     for (uint32_t i = 0; i < b->fill_size; i++) {
         const job_sequence *s = b->filling[i];
