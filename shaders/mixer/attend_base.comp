@@ -40,6 +40,7 @@ void fetch(uint rows, uint first, uint sharers, uint p, bool by_four)
         }
     } else {
 #ifdef UNROLLED // v in registers with every compiler; an NVIDIA H100 takes 1.6 % longer (docs/compilers.md)
+        // With four rows in flight SwiftShader's compiler takes more than 15 minutes, with two seconds.
         [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
             uint row = rows + min(first + i * sharers, args.N - 1u);
             [[unroll]] for (uint k = 0u; k < 4u; k++) { // beyond the row: 0
