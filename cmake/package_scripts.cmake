@@ -1,4 +1,5 @@
-# CPack gives every package with a library scripts that call ldconfig; the trigger does so, and lintian refuses both. Run by CPack on what it has made.
+# CPack gives every package with a library scripts that call ldconfig; the trigger does so, and lintian refuses both. Run by CPack on what it
+# has made.
 find_program(DPKG_DEB dpkg-deb)
 foreach(file IN LISTS CPACK_PACKAGE_FILES)
   if(NOT DPKG_DEB OR NOT file MATCHES "\\.deb$")

@@ -42,7 +42,8 @@ def summaries(folder):
     expect("failures", [failure["repeat"] for failure in summary["failures"]], ["dartlm conform ..."])
     (folder / "a.json").write_text(done.stdout)
     page = run("page", folder).stdout
-    for words in ("| vulkan | a GPU | 1.2 | Linux 6 | 1, abc | 1 | 2 | 2 | 1 | 1 | 700 % | y of norm B1 f32 |", "a note", "seed 3; `dartlm conform ...`"):
+    for words in ("| vulkan | a GPU | 1.2 | Linux 6 | 1, abc | 1 | 2 | 2 | 1 | 1 | 700 % | y of norm B1 f32 |", "a note",
+                  "seed 3; `dartlm conform ...`"):
         if words not in page:
             raise AssertionError(f"no '{words}' in {page}")
     cut = json.loads(run("summary", folder / "cut").stdout)

@@ -26,7 +26,8 @@ for name in "$library" libdartlm-dev dartlm; do
 done
 grep -q "libdartlm.so.${version%.*}\$" "$library.files" || die "$library has no library of its soname"
 grep -q "include/dartlm/model.h" libdartlm-dev.files || die "libdartlm-dev has no headers"
-for part in bin/dartlm man/man1/dartlm.1.gz bash-completion/completions/dartlm zsh/vendor-completions/_dartlm fish/vendor_completions.d/dartlm.fish; do
+for part in bin/dartlm man/man1/dartlm.1.gz bash-completion/completions/dartlm zsh/vendor-completions/_dartlm \
+    fish/vendor_completions.d/dartlm.fish; do
     grep -q "$part\$" dartlm.files || die "the program's package has no $part"
 done
 dpkg-deb --ctrl-tarfile "$library"_*.deb | tar -xOf - ./shlibs | grep -q "^libdartlm ${version%.*} $library (>= $version)\$" || die "no shlibs"

@@ -166,7 +166,13 @@ void attend()
         float high = ends[0].x;
         for (uint i = 1u; i < TEAMS; i++) high = max(high, ends[i].x);
         float total = 0.0;
-        for (uint i = 0u; i < TEAMS; i++) total += ends[i].y * exp_neg(ends[i].x - high);
+#ifdef WHOLE
+        const bool totals = true;
+#else
+        bool totals = LANE == 0u; // with it in every lane Tiger Lake spills six registers instead of one
+#endif
+        if (totals)
+            for (uint i = 0u; i < TEAMS; i++) total += ends[i].y * exp_neg(ends[i].x - high);
         if (LANE == 0u) store_end(split, head, high, total);
         for (uint p = LANE; p < P; p += LANES) {
             float sum = 0.0;

@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // sma for one token, over the memories of one split, and then r and lse of the split of a (b, h) that is done last: what
-// step_base.comp computes, for memories of 16 bits of N = 128, P = 64 as one_token.glsl reads them. One split alone stores r and lse without
-// partials and tickets. With -DCUMULATIVE see last.glsl, with -DWHOLE one_token.glsl.
+// step_base.comp computes, for memories of 16 bits of N = 128, P = 64 as one_token.glsl reads them. With -DCUMULATIVE see last.glsl, with -DWHOLE
+// one_token.glsl; one split alone then stores r and lse without partials and tickets.
 // Shared memory: that of one_token.glsl and of merge.glsl.
 #include "lib/dart.glsl"
 #include "table/sma_step.glsl"
@@ -15,10 +15,16 @@ READS_WRITES(r) READS_WRITES(lse)
 #include "last.glsl"
 uint e_row() { return args.e_row; }
 
+#ifdef WHOLE
+bool alone() { return args.splits == 1u; }
+#else
+bool alone() { return false; }
+#endif
+
 float held; // lse so far, of one split alone
 void begin(uint head)
 {
-    held = args.splits == 1u && has(args.flags, IS_MERGE) ? load_lse(args.lse_at + head) : LOWEST;
+    held = alone() && has(args.flags, IS_MERGE) ? load_lse(args.lse_at + head) : LOWEST;
     if (!(held > -3e38)) held = LOWEST;
 }
 
@@ -33,7 +39,7 @@ Joined join(float top, float den)
 }
 void store_end(uint split, uint head, float top, float den)
 {
-    if (args.splits == 1u) {
+    if (alone()) {
         Joined all = join(top, den);
         store_lse(args.lse_at + head, all.den > 0.0 ? all.top + log_above_one(all.den) : uintBitsToFloat(0xff800000u));
         return;
@@ -44,7 +50,7 @@ void store_end(uint split, uint head, float top, float den)
 }
 void store_sum(uint split, uint head, uint p, float sum, float top, float den)
 {
-    if (args.splits == 1u) {
+    if (alone()) {
         Joined all = join(top, den);
         uint at = args.r_at + head / args.H * args.r_row + head % args.H * args.P + p;
         float total = all.gain > 0.0 ? all.gain * sum : 0.0;
@@ -56,7 +62,7 @@ void store_sum(uint split, uint head, uint p, float sum, float top, float den)
 }
 void finish(uint head)
 {
-    if (args.splits > 1u) merge_when_last(head);
+    if (!alone()) merge_when_last(head);
 }
 #include "one_token.glsl"
 

@@ -41,8 +41,8 @@ bool file_writer_has_places(const file_writer *writer);
 /* Bytes from place `at` on, from any thread. Without places, what was written so far must end at `at`. */
 dart_status file_writer_put(file_writer *writer, uint64_t at, const void *data, uint64_t bytes);
 /* Before file_writer_place: whether this file, of `bytes` in all, can be written as memory. May be called again with fewer bytes. So it is where
- * files lie in memory themselves (tmpfs on Linux from 5.14 on): a system call that writes holds the file, so that threads wait for one another, and half of its time is for finding
- * pages. Elsewhere a page that finds no room would end the process. */
+ * files lie in memory themselves (tmpfs on Linux from 5.14 on): a system call that writes holds the file, so that threads wait for one another, and
+ * half of its time is for finding pages. Elsewhere a page that finds no room would end the process. */
 bool file_writer_maps(file_writer *writer, uint64_t bytes);
 /* Finds pages for these bytes of the file, from any thread: they must not have been written yet, and are zeros. DART_IO where there is no room. */
 dart_status file_writer_place(file_writer *writer, uint64_t at, uint64_t bytes, uint8_t **place);

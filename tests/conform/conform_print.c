@@ -151,5 +151,6 @@ void conform_print_end(const suite *s, const tally *tallies)
     if (s->options->seeds > 1)
         snprintf(seeds, sizeof seeds, "seeds %llu to %llu", (unsigned long long)s->options->seed,
                  (unsigned long long)s->options->seed + s->options->seeds - 1);
-    fprintf(s->out, "\n%s: %d passed, %d failed, %d not run%s\n", seeds, s->passed, s->failed, s->not_run, s->stopped ? "; stopped before its end" : "");
+    fprintf(s->out, "\n%s: %d passed, %d failed, %d not run%s\n", seeds, s->passed, s->failed, s->not_run,
+            s->stopped ? "; stopped before its end" : "");
 }
