@@ -536,3 +536,31 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL driver_get(VkInstance instance, const c
         if (strcmp(all[i].name, name) == 0) return all[i].call;
     return NULL;
 }
+
+/* ---- A program that uses it ---- */
+
+void driver_program_open(driver_program *p)
+{
+    uint32_t one = 1;
+    driver_host(true);
+    fvkCreateInstance(NULL, NULL, &p->instance);
+    fvkEnumeratePhysicalDevices(p->instance, &one, &p->physical);
+    fvkCreateDevice(p->physical, NULL, NULL, &p->device);
+    fvkCreateBuffer(p->device, &(VkBufferCreateInfo){.size = DRIVER_PROGRAM_BYTES}, NULL, &p->buffer);
+    fvkAllocateMemory(p->device, &(VkMemoryAllocateInfo){.allocationSize = DRIVER_PROGRAM_BYTES}, NULL, &p->memory);
+    fvkBindBufferMemory(p->device, p->buffer, p->memory, 0);
+    fvkCreateSemaphore(p->device, NULL, NULL, &p->semaphore);
+    fvkAllocateCommandBuffers(p->device, &(VkCommandBufferAllocateInfo){.commandBufferCount = 1}, &p->commands);
+    driver_host(false);
+}
+
+void driver_program_close(const driver_program *p)
+{
+    driver_host(true);
+    fvkDestroySemaphore(p->device, p->semaphore, NULL);
+    fvkDestroyBuffer(p->device, p->buffer, NULL);
+    fvkFreeMemory(p->device, p->memory, NULL);
+    fvkDestroyDevice(p->device, NULL);
+    fvkDestroyInstance(p->instance, NULL);
+    driver_host(false);
+}

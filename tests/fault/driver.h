@@ -34,6 +34,19 @@ uint32_t driver_alive(bool of_host);
 /* The first misuse: an object destroyed twice, by the wrong call or by whom it does not belong to; a device of a driver with `portability` made
  * without its extension, which Vulkan demands; NULL: none. */
 const char *driver_misuse(void);
+/* A program with a device of this driver, which dartlm may adopt. Of what it makes nothing can fail. */
+enum { DRIVER_PROGRAM_BYTES = 8192, DRIVER_PROGRAM_OBJECTS = 5 }; /* the size of its buffer; what it has alive */
+typedef struct driver_program {
+    VkInstance instance;
+    VkPhysicalDevice physical;
+    VkDevice device;
+    VkBuffer buffer; /* bound to `memory` */
+    VkDeviceMemory memory;
+    VkSemaphore semaphore;
+    VkCommandBuffer commands;
+} driver_program;
+void driver_program_open(driver_program *program);
+void driver_program_close(const driver_program *program);
 /* The family of the queue of the last device that was made. */
 uint32_t driver_family(void);
 /* The global priority of the queue of the last device that was made; 0: none was asked for. */

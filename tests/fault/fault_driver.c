@@ -17,28 +17,17 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-enum { B = 2, L = 11, V = 13, BYTES = 4096, EVERY = 40, STRIDE = 23 };
+enum { B = 2, L = 11, V = 13, BYTES = DRIVER_PROGRAM_BYTES / 2, EVERY = 40, STRIDE = 23 };
 
 static const dart_model_config config = {.sma = true, .V = V, .W = 8, .layers = 1, .H = 2, .P = 8, .G = 1, .N = 4, .K = 4, .S = 4, .eps = 1e-5f,
                                          .sma_eps = 1e-5f};
 static const int32_t ids[B * L] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
 static char model_folder[4096], run_folder[] = "fault_driver.XXXXXX", state_path[64];
 
-/* What the host of an adopted device has made. */
-typedef struct host {
-    VkInstance instance;
-    VkPhysicalDevice physical;
-    VkDevice device;
-    VkBuffer buffer;
-    VkDeviceMemory memory;
-    VkSemaphore semaphore;
-    VkCommandBuffer commands;
-    uint32_t losses;
-} host;
-
 typedef struct world {
     bool adopts;
-    host host;
+    driver_program host;
+    uint32_t losses; /* that the host was told of */
     dart_vulkan_needs *needs;
     dart_context *context;
     dart_device *device;
@@ -53,36 +42,7 @@ typedef struct world {
     char text[512];
 } world;
 
-#define OF(name) ((PFN_##name)driver_get(NULL, #name))
-
-static void host_open(host *h)
-{
-    uint32_t one = 1;
-    driver_host(true);
-    OF(vkCreateInstance)(NULL, NULL, &h->instance);
-    OF(vkEnumeratePhysicalDevices)(h->instance, &one, &h->physical);
-    OF(vkCreateDevice)(h->physical, NULL, NULL, &h->device);
-    OF(vkCreateBuffer)(h->device, &(VkBufferCreateInfo){.size = 2 * BYTES}, NULL, &h->buffer);
-    OF(vkAllocateMemory)(h->device, &(VkMemoryAllocateInfo){.allocationSize = 2 * BYTES}, NULL, &h->memory);
-    OF(vkBindBufferMemory)(h->device, h->buffer, h->memory, 0);
-    OF(vkCreateSemaphore)(h->device, NULL, NULL, &h->semaphore);
-    OF(vkAllocateCommandBuffers)(h->device, &(VkCommandBufferAllocateInfo){.commandBufferCount = 1}, &h->commands);
-    driver_host(false);
-}
-enum { HOST_OBJECTS = 5 };
-
-static void host_close(const host *h)
-{
-    driver_host(true);
-    OF(vkDestroySemaphore)(h->device, h->semaphore, NULL);
-    OF(vkDestroyBuffer)(h->device, h->buffer, NULL);
-    OF(vkFreeMemory)(h->device, h->memory, NULL);
-    OF(vkDestroyDevice)(h->device, NULL);
-    OF(vkDestroyInstance)(h->instance, NULL);
-    driver_host(false);
-}
-
-static void lost(void *user) { ((host *)user)->losses++; }
+static void lost(void *user) { ((world *)user)->losses++; }
 
 /* ---- What a program does ---- */
 
@@ -116,7 +76,7 @@ static dart_status open_device(world *w)
                                          .get_instance_proc_addr = driver_get, .api_version = VK_API_VERSION_1_3,
                                          .extensions = w->needs != NULL ? w->needs->extensions : NULL,
                                          .extensions_count = w->needs != NULL ? w->needs->extensions_count : 0,
-                                         .features = w->needs != NULL ? w->needs->features : NULL, .lost = lost, .lost_user = &w->host};
+                                         .features = w->needs != NULL ? w->needs->features : NULL, .lost = lost, .lost_user = w};
     const dart_status status = w->adopts ? dart_device_adopt(w->context, &args, &options, &w->device)
                                          : dart_device_open(w->context, &options, &w->device);
     assert_true((status == DART_OK) == (w->device != NULL));
@@ -399,7 +359,7 @@ static bool live(bool adopts, bool discrete, uint32_t n, VkResult gives, uint32_
     bool failed = false;
     const uint32_t descriptors = count_descriptors();
     driver_set(&(driver_options){.discrete = discrete, .fail_at = n, .gives = gives});
-    if (adopts) host_open(&w.host);
+    if (adopts) driver_program_open(&w.host);
     for (uint32_t i = 0; i < STEPS; i++) {
         w.text[0] = '\0';
         dart_status status = steps[i].run(&w);
@@ -419,7 +379,7 @@ static bool live(bool adopts, bool discrete, uint32_t n, VkResult gives, uint32_
                 assert_int_equal(dart_stream_create(w.device, NULL, &none), DART_DEVICE_LOST);
                 if (w.state != NULL) assert_int_equal(dart_decode(w.state, &(dart_decode_args){.ids = ids}), DART_DEVICE_LOST);
                 if (w.trainer != NULL) assert_int_equal(dart_trainer_step(w.trainer, &batch, 1e-2, NULL), DART_DEVICE_LOST);
-                if (adopts) assert_int_equal(w.host.losses, 1);
+                if (adopts) assert_int_equal(w.losses, 1);
                 break;
             }
             status = steps[i].run(&w);
@@ -433,8 +393,8 @@ static bool live(bool adopts, bool discrete, uint32_t n, VkResult gives, uint32_
     if (driver_misuse() != NULL) fail_msg("call %u, %s in %s: %s", n, call, steps[*at].name, driver_misuse());
     if (driver_alive(false) != 0) fail_msg("call %u, %s in %s: %u objects leak", n, call, steps[*at].name, driver_alive(false));
     if (count_descriptors() != descriptors) fail_msg("call %u, %s in %s: a descriptor leaks", n, call, steps[*at].name);
-    assert_int_equal(driver_alive(true), adopts ? HOST_OBJECTS : 0);
-    if (adopts) host_close(&w.host);
+    assert_int_equal(driver_alive(true), adopts ? DRIVER_PROGRAM_OBJECTS : 0);
+    if (adopts) driver_program_close(&w.host);
     return failed;
 }
 
@@ -497,13 +457,13 @@ static void work_gives_way(void **unused)
     }
     world w = {.adopts = true, .fd = -1};
     driver_set(&(driver_options){.extension = VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME});
-    host_open(&w.host);
+    driver_program_open(&w.host);
     assert_int_equal(make_context(&w), DART_OK);
     const dart_vulkan_adopt_args args = {.instance = w.host.instance, .physical_device = w.host.physical, .device = w.host.device,
                                          .get_instance_proc_addr = driver_get, .api_version = VK_API_VERSION_1_3};
     assert_int_equal(dart_device_adopt(w.context, &args, &low, &w.device), DART_UNSUPPORTED);
     end(&w);
-    host_close(&w.host);
+    driver_program_close(&w.host);
 }
 
 /* MoltenVK: the loader shows it to who asks, and a device of it takes an extension. Adopted, the host is told of the extension. */
@@ -521,12 +481,12 @@ static void drivers_of_a_part_of_vulkan_are_used(void **state)
 
     world of_host = {.adopts = true, .fd = -1};
     driver_set(&(driver_options){.portability = true});
-    host_open(&of_host.host);
+    driver_program_open(&of_host.host);
     assert_int_equal(query(&of_host), DART_OK);
     assert_int_equal(of_host.needs->required_count, 1);
     assert_string_equal(of_host.needs->extensions[0], "VK_KHR_portability_subset");
     end(&of_host);
-    host_close(&of_host.host);
+    driver_program_close(&of_host.host);
 }
 
 static void vulkan_1_0(VkPhysicalDeviceProperties *p) { p->apiVersion = VK_API_VERSION_1_0; } /* Adreno 702, Mali-G31 and G52 */

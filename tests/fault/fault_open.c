@@ -169,43 +169,8 @@ static void every_call_of_opening_fails_once(void **unused)
 
 /* ---- Host memory runs out ---- */
 
-#define OF(name) ((PFN_##name)driver_get(NULL, #name))
-
-typedef struct host {
-    VkInstance instance;
-    VkPhysicalDevice physical;
-    VkDevice device;
-    VkBuffer buffer;
-    VkDeviceMemory memory;
-    VkCommandBuffer commands;
-} host;
-enum { HOST_OBJECTS = 4 };
-
-static void host_open(host *h)
-{
-    uint32_t one = 1;
-    driver_host(true);
-    OF(vkCreateInstance)(NULL, NULL, &h->instance);
-    OF(vkEnumeratePhysicalDevices)(h->instance, &one, &h->physical);
-    OF(vkCreateDevice)(h->physical, NULL, NULL, &h->device);
-    OF(vkCreateBuffer)(h->device, &(VkBufferCreateInfo){.size = BYTES}, NULL, &h->buffer);
-    OF(vkAllocateMemory)(h->device, &(VkMemoryAllocateInfo){.allocationSize = BYTES}, NULL, &h->memory);
-    OF(vkBindBufferMemory)(h->device, h->buffer, h->memory, 0);
-    OF(vkAllocateCommandBuffers)(h->device, &(VkCommandBufferAllocateInfo){.commandBufferCount = 1}, &h->commands);
-    driver_host(false);
-}
-static void host_close(const host *h)
-{
-    driver_host(true);
-    OF(vkDestroyBuffer)(h->device, h->buffer, NULL);
-    OF(vkFreeMemory)(h->device, h->memory, NULL);
-    OF(vkDestroyDevice)(h->device, NULL);
-    OF(vkDestroyInstance)(h->instance, NULL);
-    driver_host(false);
-}
-
 /* Query, adopt, wrap, share both kinds with oneself, order a submission, record: until something fails. */
-static dart_status live(const host *h)
+static dart_status live(const driver_program *h)
 {
     const dart_vulkan_query_args query = {h->instance, h->physical, driver_get, VK_API_VERSION_1_3};
     const dart_vulkan_buffer range = {.buffer = h->buffer, .bytes = BYTES, .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT};
@@ -261,17 +226,17 @@ static void host_memory_runs_out_everywhere(void **unused)
     (void)unused;
     uint32_t n = 1, refused = 0, without = 0;
     for (;; n++) {
-        host h = {0};
+        driver_program h = {0};
         driver_set(&(driver_options){.discrete = n % 2 == 0});
-        host_open(&h);
+        driver_program_open(&h);
         memory = (struct memory){.counts = true, .in = n};
         const dart_status status = live(&h);
         memory.counts = false;
         if (driver_misuse() != NULL) fail_msg("allocation %u: %s", n, driver_misuse());
         if (driver_alive(false) != 0 || memory.taken != 0)
             fail_msg("allocation %u: %u objects and %d pieces of memory leak", n, driver_alive(false), (int)memory.taken);
-        assert_int_equal(driver_alive(true), HOST_OBJECTS);
-        host_close(&h);
+        assert_int_equal(driver_alive(true), DRIVER_PROGRAM_OBJECTS);
+        driver_program_close(&h);
         if (!memory.failed) {
             assert_int_equal(status, DART_OK);
             break;
