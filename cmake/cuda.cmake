@@ -1,4 +1,5 @@
 # Compiles the kernels of cuda/ into objects (fatbinaries) and each of those into a C source, where nvcc is found.
+# Takes `tables`, and `embed_options` for what embeds the objects.
 # Sets DARTLM_CUDA_FOUND, DARTLM_CUDA_GENERATED (sources to add) and DARTLM_CUDA_INCLUDE (headers made from the table `tables`).
 # No CUDA language, no CUDA library is used.
 set(DARTLM_CUDA_FOUND FALSE)
@@ -71,7 +72,7 @@ if(DARTLM_NVCC AND Python3_Interpreter_FOUND)
       DEPFILE ${cuda_dir}/${name}.d
       COMMENT "Compiling CUDA kernels: ${name}" VERBATIM)
     add_custom_command(OUTPUT ${cuda_dir}/cu_image_${name}.c
-      COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/build/embed_binary.py
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/build/embed_binary.py ${embed_options}
         ${cuda_dir}/${name}.fatbin ${cuda_dir}/cu_image_${name}.c cu_image_${name}
       DEPENDS ${cuda_dir}/${name}.fatbin tools/build/embed_binary.py
       COMMENT "Embedding CUDA kernels: ${name}" VERBATIM)

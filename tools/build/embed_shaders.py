@@ -4,7 +4,8 @@
 For every SPIRV_ROW line of --table and of what it includes, the shader that it names is compiled with the row's defines, checked, optimised,
 checked again and written as <id>.<variant>.spv next to --out. Rows that differ only in what they ask of a device share that work. --out
 holds vk_spirv_modules[] in the order of the rows (see src/vulkan/vk_spirv.h), the words of the modules lie beside it in a file for each
-file of the table: vk_spirv_ssd.c for the rows of ssd.def. What has not changed since the last run is not compiled again.
+file of the table: vk_spirv_ssd.c for the rows of ssd.def, which names vk_spirv_ssd.bin (src/base/embed.h) or, with --arrays, holds the words as
+numbers. What has not changed since the last run is not compiled again.
 
 Bindings go by name: table/<id>.glsl, made next to --out from the KERNEL and BIND lines, tells the shader of a row their numbers
 (see shaders/lib/dart.glsl). A shader that includes the table of another kernel, or numbers a binding itself, fails.
@@ -261,23 +262,38 @@ def write_if_changed(path, head, make_rest):
                 return
     except OSError:
         pass
+    replace(path, (head + make_rest()).encode())
+
+
+def replace(path, data):
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(head + make_rest(), encoding="utf-8")
+    temporary.write_bytes(data)
     os.replace(temporary, path)
 
 
-def arrays(group, codes):
+def arrays(names, codes):
     """C arrays of the words of one group's modules."""
     lines = []
-    for number, words in enumerate(codes):
-        lines.append(f"const uint32_t vk_spirv_{group}_{number}[{len(words)}] = {{")
+    for name, words in zip(names, codes):
+        lines.append(f"const uint32_t {name}[{len(words)}] = {{")
         for at in range(0, len(words), 8):
             lines.append("    " + " ".join(f"0x{word:08x}u," for word in words[at:at + 8]))
         lines.append("};")
     return "\n".join(lines) + "\n"
 
 
-def write_c(path, rows, codes):
+def embedded(names, codes, path):
+    """The same, in a file at path that the assembler reads."""
+    replace(path, b"".join(words.tobytes() for words in codes))
+    lines, at = [], 0
+    for name, words in zip(names, codes):
+        size = len(words) * words.itemsize
+        lines.append(f'BASE_EMBED({name}, "{path.resolve().as_posix()}", {at}, {size})')
+        at += size
+    return "\n".join(lines) + "\n"
+
+
+def write_c(path, rows, codes, as_arrays):
     """The modules of each group in a file of their own, so that an edit compiles little again, and vk_spirv_modules[] in path."""
     groups = {}  # group: {code: words}
     names = []
@@ -289,9 +305,14 @@ def write_c(path, rows, codes):
     extern = []
     for group, own in groups.items():
         made_from = hashlib.sha256(b"".join(hashlib.sha256(code).digest() for code in own)).hexdigest()
-        declared = [f"extern const uint32_t vk_spirv_{group}_{number}[{len(words)}];" for number, words in enumerate(own.values())]
-        head = f"/* Made by tools/build/embed_shaders.py from {made_from}. */\n#include <stdint.h>\n\n" + "\n".join(declared) + "\n\n"
-        write_if_changed(path.with_name(f"{path.stem}_{group}.c"), head, lambda own=own, group=group: arrays(group, own.values()))
+        symbols = [f"vk_spirv_{group}_{number}" for number in range(len(own))]
+        declared = [f"extern const uint32_t {symbol}[{len(words)}];" for symbol, words in zip(symbols, own.values())]
+        file = path.with_name(f"{path.stem}_{group}.c")
+        head = f"/* Made by tools/build/embed_shaders.py from {made_from}. */\n"
+        if as_arrays:
+            write_if_changed(file, head + "#include <stdint.h>\n\n" + "\n".join(declared) + "\n\n", lambda: arrays(symbols, own.values()))
+        else:
+            write_if_changed(file, head + '#include "base/embed.h"\n\n', lambda: embedded(symbols, own.values(), file.with_suffix(".bin")))
         extern += declared
     entries = [f"    {{{name}, sizeof({name})}}, /* {row.name} */" for row, name in zip(rows, names)]
     lines = ["/* Made by tools/build/embed_shaders.py. */", '#include "vulkan/vk_spirv.h"', "", *extern, "",
@@ -314,6 +335,7 @@ def main():
     parser.add_argument("--glslang", required=True)
     parser.add_argument("--spirv-val", required=True)
     parser.add_argument("--spirv-opt", help="without it, code is embedded as the compiler made it")
+    parser.add_argument("--arrays", action="store_true", help="for compilers whose assembler reads no files")
     parser.add_argument("--depfile", type=pathlib.Path, help="dependencies in make's syntax")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
@@ -346,7 +368,7 @@ def main():
     builder.stamps_path.write_text(json.dumps(stamps, indent=1), encoding="utf-8")
     if failures:
         raise Failure("\n\n".join(dict.fromkeys(failures)))
-    write_c(options.out, rows, codes)
+    write_c(options.out, rows, codes, options.arrays)
     if options.depfile:
         sources = {options.shaders / source for stamp in stamps.values() for source in stamp["sources"]}
         write_depfile(options.depfile, options.out, [*tables, __file__, *sorted(sources)])
