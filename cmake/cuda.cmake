@@ -15,9 +15,15 @@ find_package(Python3 QUIET COMPONENTS Interpreter)
 set(DARTLM_CUDA_TARGETS -gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90a,code=sm_90a
   CACHE STRING "What nvcc compiles for")
 mark_as_advanced(DARTLM_CUDA_TARGETS)
-# For machines that run none of the kernels: a quarter of the compiler's time, and kernels that are not optimised.
-option(DARTLM_CUDA_QUICK "Compile the CUDA kernels quickly instead of well, where nvcc can (CUDA 13)" OFF)
+# For machines that run none of the kernels: a quarter of the compiler's time, and kernels that are not optimised. With one target half of that.
+set(DARTLM_CUDA_QUICK OFF CACHE STRING
+  "Compile the CUDA kernels quickly instead of well, where nvcc can (CUDA 13): ON, or sm_80 or sm_90a, for that target alone")
+set_property(CACHE DARTLM_CUDA_QUICK PROPERTY STRINGS OFF ON sm_80 sm_90a)
 set(cuda_flags -O3)
+set(cuda_targets ${DARTLM_CUDA_TARGETS})
+if(DARTLM_CUDA_QUICK MATCHES "^sm_([0-9]+a?)$")
+  set(cuda_targets -gencode=arch=compute_${CMAKE_MATCH_1},code=${DARTLM_CUDA_QUICK})
+endif()
 if(DARTLM_NVCC AND DARTLM_CUDA_QUICK)
   execute_process(COMMAND ${DARTLM_NVCC} --help OUTPUT_VARIABLE cuda_help ERROR_QUIET)
   if(cuda_help MATCHES "--Ofast-compile")
@@ -64,7 +70,7 @@ if(DARTLM_NVCC AND Python3_Interpreter_FOUND)
     set(files ${cuda_files_${name}})
     list(TRANSFORM files PREPEND ${cuda_source}/)
     add_custom_command(OUTPUT ${cuda_dir}/${name}.fatbin
-      COMMAND ${DARTLM_NVCC} --fatbin -std=c++17 ${cuda_flags} --threads 2 ${DARTLM_CUDA_TARGETS}
+      COMMAND ${DARTLM_NVCC} --fatbin -std=c++17 ${cuda_flags} --threads 2 ${cuda_targets}
         -MMD -MF ${cuda_dir}/${name}.d -MT ${cuda_dir}/${name}.fatbin
         -I${CMAKE_CURRENT_SOURCE_DIR} -I${cuda_source} -I${cuda_dir} -I${cuda_dir}/${name}
         -o ${cuda_dir}/${name}.fatbin ${cuda_dir}/${name}/object.cu

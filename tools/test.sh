@@ -10,7 +10,7 @@
 #
 # What is drawn: of the tests with the label `drawn`, one in ten, so that any ten seeds in a row have all of them; of the cases of conformance
 # on SwiftShader, so many that each row of the kernel table that they reach runs, and on lavapipe every tenth of those rows; of the C files that the
-# last 20 commits did not touch, one in five for clang-tidy. The summary says how much that was.
+# last 20 commits did not touch, one in five for clang-tidy; the CUDA kernels compile for one of two targets. The summary says how much that was.
 #
 # First tools/setup.sh --test installs what is missing. Then: build/ (Release) with all tests on the CPU, SwiftShader
 # and lavapipe under the Khronos validation layer, and every kernel through the compilers of Intel, Adreno, NVIDIA (NVK)
@@ -108,10 +108,14 @@ for number, test in enumerate(tests):
 PYTHON
 }
 
-# What was left out, into $work/reasons: the tests of draw_tests, and what the tests of conformance in folder $1 say of the cases that they drew.
+# What was left out, into $work/reasons: the tests of draw_tests, a target of the CUDA kernels, and what the tests of conformance in folder $1 say of
+# the cases that they drew.
 note_drawn() {
     {
         echo "drawn with seed $seed, all of it with --all: without the tests $(xargs <"$work/left")"
+        if [[ $kernels = sm_* ]] && grep -q '^DARTLM_NVCC:FILEPATH=.*/nvcc' "$1/CMakeCache.txt"; then
+            echo "drawn with seed $seed: CUDA kernels compiled for $kernels alone, of sm_80 and sm_90a"
+        fi
         awk -v seed="$seed" '/^DRAWN: / { runs += $2; of += $4; tests++ }
             END { if (tests) printf "drawn with seed %s: %d of %d runs of a case in a variant, in %d tests\n", seed, runs, of, tests }' \
             "$1/Testing/Temporary/LastTest.log"
@@ -193,7 +197,12 @@ main() {
     fi
     export CTEST_OUTPUT_ON_FAILURE=1
     # Without a GPU nothing here runs the kernels of CUDA: that they compile is all that is asked.
-    if [ -e /dev/nvidiactl ]; then kernels=OFF; fi
+    if [ -e /dev/nvidiactl ]; then
+        kernels=OFF
+    elif [ -z "$all$quick" ]; then
+        local targets=(sm_80 sm_90a)
+        kernels=${targets[seed % 2]}
+    fi
     if build release "-DDARTLM_CUDA_QUICK=$kernels"; then
         if [ -n "$quick" ]; then
             run_tests "tests" build -LE 'swiftshader|lavapipe|compilers|consumer'
