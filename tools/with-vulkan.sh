@@ -50,16 +50,17 @@ driver_json() {
     esac || die "driver $1 is not installed; tools/setup.sh --test does it"
 }
 
-# Prints the path of a library made of tools/compilers/$1.c. Its folder is named after the source's content, so that
-# checkouts that share .deps do not use each other's.
+# Prints the path of a library made of tools/compilers/$1.c, or of the files of the folder $1 there. Its own folder is named after the sources'
+# content, so that checkouts that share .deps do not use each other's.
 library() {
-    local folder file
-    folder=$deps/run/$(sha256sum <"$sources/$1.c" | cut -c 1-16)
+    local folder file from=("$sources/$1.c") headers=()
+    if [ -d "$sources/$1" ]; then from=("$sources/$1"/*.c) headers=("$sources/$1"/*.h); fi
+    folder=$deps/run/$(cat "${from[@]}" "${headers[@]}" | sha256sum | cut -c 1-16)
     file=$folder/$1.so
     if [ ! -e "$file" ]; then
         mkdir -p "$folder"
-        "${CC:-cc}" -std=gnu11 -O1 -shared -fPIC -fvisibility=hidden -I"$deps/include" -o "$file.$$" "$sources/$1.c" >&2 ||
-            die "tools/compilers/$1.c could not be compiled"
+        "${CC:-cc}" -std=gnu11 -O1 -shared -fPIC -fvisibility=hidden -I"$deps/include" -o "$file.$$" "${from[@]}" >&2 ||
+            die "tools/compilers/$1 could not be compiled"
         mv "$file.$$" "$file"
     fi
     printf '%s\n' "$file"

@@ -28,7 +28,7 @@ die() { printf 'mali: %s\n' "$*" >&2; exit 125; }
 
 usage() { sed -n '2,/^set -eu/{/^set -eu/d;s/^# \{0,1\}//;p}' "$0"; exit "$1"; }
 
-# The id of the chip, and the numbers that fake_gpu.c wants: cores, then what tells chips of one id apart.
+# The id of the chip, and the numbers that fake_gpu wants: cores, then what tells chips of one id apart.
 gpu_of() {
     case $1 in
     g310) echo "panthor ac740000 1 4 0 0" ;;
@@ -49,9 +49,9 @@ build() {
             -DCMAKE_BUILD_TYPE=Release -DDARTLM_TESTS=ON -DDARTLM_CUDA=OFF -DDARTLM_BLAS=OFF >&2
     fi
     cmake --build "$folder/build" --target compile_all >&2
-    for name in fake_gpu pipeline_statistics; do
-        "$compiler" -std=gnu11 -O1 -shared -fPIC -fvisibility=hidden -I"$root/.deps/include" -o "$folder/$name.so" "$sources/$name.c"
-    done
+    "$compiler" -std=gnu11 -O1 -shared -fPIC -fvisibility=hidden -o "$folder/fake_gpu.so" "$sources"/fake_gpu/*.c
+    "$compiler" -std=gnu11 -O1 -shared -fPIC -fvisibility=hidden -I"$root/.deps/include" -o "$folder/pipeline_statistics.so" \
+        "$sources/pipeline_statistics.c"
     cp "$sources/pipeline_statistics.json" "$folder"
 }
 
