@@ -30,6 +30,19 @@ enum {
     SLOT_end
 };
 
+/* ROWS_BEFORE_<id>: the place of the kernel's first row in kernel_rows. The rows of a kernel follow its KERNEL line. */
+enum {
+#define KERNEL(id, Args) ROWS_BEFORE_##id, ROW_last_##id = ROWS_BEFORE_##id - 1,
+#define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) ROW_CPU_##id##_##variant,
+#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) ROW_CUDA_##id##_##variant,
+#define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) ROW_SPIRV_##id##_##variant,
+#include "kernels.def"
+};
+static const uint16_t first_rows[KERNEL_COUNT] = {
+#define KERNEL(id, Args) [KERNEL_##id] = ROWS_BEFORE_##id,
+#include "kernels.def"
+};
+
 const kernel_row kernel_rows[] = {
 #define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) \
     {KERNEL_##id, #variant, DART_BACKEND_CPU, CPU_SLOT_##id##_##variant, needs, fits, T0, T1, max_rows, 1},
@@ -44,9 +57,9 @@ const uint32_t kernel_rows_count = (uint32_t)COUNT_OF(kernel_rows);
 const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, uint32_t capabilities, uint32_t traits, uint32_t rows, const char *variant)
 {
     const kernel_row *first = NULL;
-    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+    for (uint32_t i = first_rows[id]; i < kernel_rows_count && kernel_rows[i].id == id; i++) {
         const kernel_row *row = &kernel_rows[i];
-        if (row->id != id || row->backend != backend || (row->needs & ~capabilities) != 0 || (row->fits & ~traits) != 0) continue;
+        if (row->backend != backend || (row->needs & ~capabilities) != 0 || (row->fits & ~traits) != 0) continue;
         if (row->max_rows != 0 && rows > row->max_rows) continue;
         if (variant == NULL || strcmp(variant, row->variant) == 0) return row;
         if (first == NULL) first = row;
