@@ -69,7 +69,7 @@ static model_block_args block_args(dart_state *state, const model_pass *pass, ui
                  .conv = model_work_tensor(state, WORK_CONV), .sma_proj = model_work_tensor(state, WORK_SMA_PROJ),
                  .sma_conv = model_work_tensor(state, WORK_SMA_CONV), .r = model_work_tensor(state, WORK_R),
                  .y = model_work_tensor(state, WORK_Y)},
-        .read = state->runs, .read_count = span->runs, .closing = closing, .closing_count = closing_count};
+        .read = state->runs, .read_count = span->runs, .closing = closing, .closing_count = closing_count, .together = pass->together};
     if (pass->windowed) args.window = window_of(state, layer);
     if (pass->step && state->keeps_queries) args.work.sma_conv = model_queries_of(state, layer);
     if (pass->T > 0) {
@@ -154,7 +154,7 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
 
 dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_window_mode mode)
 {
-    const model_pass pass = {.B = state->B, .L = 1, .windowed = true};
+    const model_pass pass = {.B = state->B, .L = 1, .windowed = true, .together = true}; /* all fold */
     dart_status status = DART_OK;
     for (uint32_t layer = 0; status == DART_OK && layer < state->model->config.layers; layer++) {
         model_pace_bytes(state, stream, state->window_bytes + 2 * state->layer_bytes, 4);

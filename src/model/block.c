@@ -181,7 +181,7 @@ static dart_window_args window_args(const model_block_args *a, dart_window_mode 
         .dt_max = c->dt_max, .eps = c->sma_eps, .x = conv.x, .dt = steps_of(a), .conv_weight = conv.weight, .conv_bias = conv.bias,
         .tail = conv.tail, .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = conv.seq,
         .conv = conv.y, .y = a->work.y, .h = a->carried.h, .rows = a->window.rows, .steps = a->window.steps, .hin = a->window.hin,
-        .hin_scale = a->window.hin_scale};
+        .hin_scale = a->window.hin_scale, .together = a->together};
     if (a->sma) {
         args.open = a->carried.open;
         args.open_decay = a->carried.open_decay;

@@ -4,6 +4,8 @@
 /* A step is split over memories until that many workgroups a multiprocessor have work, but into splits of no fewer memories than these, where
  * the row leaves it to the op. */
 enum { STEP_WORKGROUPS = 8, STEP_LEAST = 8 };
+/* (token, group)s a multiprocessor up to which each has a workgroup of its own where a row allows that: all of them then run at once. */
+enum { QUERY_WORKGROUPS = 16 };
 
 typedef struct sma_plan {
     op_call call;
@@ -97,7 +99,8 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
                              .c_row = op_row(&p->o.c), .eps = a->eps};
     const bool words = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.c) && a->N % 8 == 0 && a->P % 8 == 0;
     const uint32_t type = op_fits_half(&a->q, &a->e) & op_fits_half(&a->q, &a->c);
-    const uint32_t fits = type | (type != 0 ? FITS_HALF : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    const uint32_t fits = type | (type != 0 ? FITS_HALF : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |
+                          (p->rows * a->G <= QUERY_WORKGROUPS * (uint64_t)op_multiprocessors(call) ? FITS_FEW_TILES : 0);
     op_kernel(call, KERNEL_sma_query, a->L, (half ? fits : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0));
     OP_LAUNCH(call, &k, base_ceil_div(p->rows * a->G, call->T0), OP_ROWS(sma_query, q, &p->o.q, k), OP_ROWS(sma_query, e, &p->o.e, k),
               OP_AT(sma_query, seq, &p->o.seq, k), OP_WHOLE(sma_query, qn, &qn), OP_WHOLE(sma_query, en, &to->en),
