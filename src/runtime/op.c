@@ -193,17 +193,25 @@ bool op_fits_rows(const op_operand *operand)
     return operand->of.offset % 8 == 0 && op_row(operand) % 8 == 0;
 }
 
-static const kernel_row *pick(const dart_device *device, kernel_id id, uint32_t rows, uint32_t traits)
+static const char *variant_of(const dart_stream *stream)
 {
+    if (stream->choice != NULL) return stream->choice->variant;
+    return stream->device->variant[0] != '\0' ? stream->device->variant : NULL;
+}
+
+static const kernel_row *pick(const dart_stream *stream, kernel_id id, uint32_t rows, uint32_t traits)
+{
+    const dart_device *device = stream->device;
     if (!kernel_fits(id, &device->info)) return NULL;
-    return kernel_pick(device->backend->rows, id, device->info.capabilities, traits, rows, device->variant[0] != '\0' ? device->variant : NULL);
+    const uint32_t capabilities = stream->choice != NULL ? stream->choice->capabilities : device->info.capabilities;
+    return kernel_pick(device->backend->rows, id, capabilities, traits, rows, variant_of(stream));
 }
 
 void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits)
 {
     static const kernel_row none = {.variant = "none", .T0 = 1, .T1 = 1};
     const dart_device *device = call->stream->device;
-    call->row = pick(device, id, rows, traits);
+    call->row = pick(call->stream, id, rows, traits);
     if (call->row == NULL) {
         call->row = &none;
         op_fail(call, DART_UNSUPPORTED, "no variant of kernel %s runs on %s", kernel_table[id].name, device->info.name);
@@ -214,10 +222,10 @@ void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits)
 
 bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t traits)
 {
-    const dart_device *device = call->stream->device;
-    const kernel_row *row = pick(device, one, rows, traits), *beside = pick(device, other, rows, traits);
-    if (row == NULL || device->variant[0] == '\0' || beside == NULL) return row != NULL;
-    return strcmp(row->variant, device->variant) == 0 || strcmp(beside->variant, device->variant) != 0;
+    const char *variant = variant_of(call->stream);
+    const kernel_row *row = pick(call->stream, one, rows, traits), *beside = pick(call->stream, other, rows, traits);
+    if (row == NULL || variant == NULL || beside == NULL) return row != NULL;
+    return strcmp(row->variant, variant) == 0 || strcmp(beside->variant, variant) != 0;
 }
 
 uint32_t op_multiprocessors(const op_call *call)

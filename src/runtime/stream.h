@@ -36,8 +36,15 @@ typedef struct stream_parts {
     bool now, always;       /* the next launch begins a part: by the pace, unless there are cuts; in any case */
 } stream_parts;
 
+/* What a stream takes a row of a kernel by, in place of what its device has. */
+typedef struct stream_choice {
+    uint32_t capabilities; /* all of which the device was opened with */
+    const char *variant;   /* a row of that name goes first; NULL: none */
+} stream_choice;
+
 struct dart_stream {
     dart_device *device;
+    const stream_choice *choice; /* NULL: the device's, but for conformance, whose streams share a device */
     void *handle; /* made by backend->stream_create: of the part that is being recorded */
     base_report report;
     dart_stream_options options;

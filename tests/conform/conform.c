@@ -3,9 +3,6 @@
 #include "runtime/device.h"
 #include "conform_data.h"
 
-#include <float.h>
-#include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,15 +93,19 @@ static void note_variant(void *user, const char *line)
         snprintf(outcome->variants + used, sizeof outcome->variants - used, "%s%s", used > 0 ? " " : "", name);
 }
 
-/* plan: only notes what the case would launch. */
-static void run_and_keep(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome, conform_dump *dump, bool plan)
+/* choice: NULL for the device's own. plan: only notes what the case would launch. */
+static void run_and_keep(dart_device *device, const stream_choice *choice, const conform_case *c, uint64_t seed, conform_outcome *outcome,
+                         conform_dump *dump, bool plan)
 {
     memset(outcome, 0, sizeof *outcome);
     conform_data d = {.device = device, .c = c, .state = seed, .outcome = outcome, .dump = dump, .plan = plan};
     const dart_stream_options options = {.trace = note_variant, .trace_user = outcome, .warm = plan};
     d.status = dart_stream_create(device, &options, &d.stream);
     if (d.status != DART_OK) dart_device_error(device, outcome->text, sizeof outcome->text);
-    if (d.status == DART_OK) ops[op_of(c)].run(&d);
+    if (d.status == DART_OK) {
+        d.stream->choice = choice;
+        ops[op_of(c)].run(&d);
+    }
     dart_stream_destroy(&d.stream);
     outcome->tensors = d.tensors_count;
     if (dump != NULL) conform_dump_inputs(dump, &d);
@@ -119,14 +120,24 @@ static void run_and_keep(dart_device *device, const conform_case *c, uint64_t se
 
 void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome)
 {
-    run_and_keep(device, c, seed, outcome, NULL, false);
+    run_and_keep(device, NULL, c, seed, outcome, NULL, false);
 }
 
-bool conform_dump_case(dart_device *device, const conform_case *c, uint64_t seed, const char *path)
+void conform_run_target(const target *t, const conform_case *c, uint64_t seed, conform_outcome *outcome)
+{
+    run_and_keep(t->device, &t->choice, c, seed, outcome, NULL, false);
+}
+
+void conform_plan(const suite *s, const target *t, const conform_case *c, conform_outcome *outcome)
+{
+    run_and_keep(t->device, &t->choice, c, s->options->seed + 1, outcome, NULL, true);
+}
+
+bool conform_dump_case(const target *t, const conform_case *c, uint64_t seed, const char *path)
 {
     static conform_outcome outcome;
     conform_dump dump = {.count = 0};
-    run_and_keep(device, c, seed, &outcome, &dump, false);
+    run_and_keep(t->device, &t->choice, c, seed, &outcome, &dump, false);
     conform_release(&outcome);
     const bool written = conform_dump_write(&dump, path);
     conform_dump_free(&dump);
@@ -143,9 +154,9 @@ void conform_release(conform_outcome *outcome)
 
 /* ---- All of them ---- */
 
-static bool open_as(suite *s, const char *spec, const char *variant, uint32_t claimed, dart_device **device)
+static bool open_as(suite *s, const char *spec, uint32_t claimed, dart_device **device)
 {
-    const dart_device_options options = {.spec = spec, .variant = variant, .with_capabilities = claimed, .poison = true,
+    const dart_device_options options = {.spec = spec, .with_capabilities = claimed, .poison = true,
                                          .without_capabilities = s->options->no_matrix ? DART_CAP_MATRIX : 0,
                                          .minimum_limits = s->options->minimum_limits};
     char text[256];
@@ -161,22 +172,20 @@ static bool open_as(suite *s, const char *spec, const char *variant, uint32_t cl
     return false;
 }
 
-/* `variant`: NULL for the device's own choice, whose target stays open. Those of variants come after it, share its device or have their own from
- * case to case. */
-static bool add_target(suite *s, const char *spec, const char *variant, uint32_t claimed, const target *own, bool shares)
+/* own: the target of the device as it chooses; NULL: this is it, and `variant` is "". */
+static bool add_target(suite *s, const char *spec, const char *variant, uint32_t claimed, const target *own)
 {
     if (s->targets_count == MAX_TARGETS) abort();
     target *t = &s->targets[s->targets_count];
-    *t = (target){.shares = shares};
-    if (own == NULL && !open_as(s, spec, NULL, claimed, &t->device)) return false;
+    *t = (target){.shares = own != NULL, .claimed = claimed, .number = s->devices_count};
+    if (own == NULL && !open_as(s, spec, 0, &t->device)) return false;
     if (own == NULL) dart_device_describe(t->device, &t->info);
     else t->info = own->info;
-    if (shares) t->device = own->device;
+    if (own != NULL) t->device = own->device;
     t->info.capabilities |= claimed;
     snprintf(t->spec, sizeof t->spec, "%s", spec);
-    snprintf(t->variant, sizeof t->variant, "%s", variant != NULL ? variant : "");
-    t->claimed = claimed;
-    t->number = s->devices_count;
+    snprintf(t->variant, sizeof t->variant, "%s", variant);
+    t->choice = (stream_choice){.capabilities = t->info.capabilities, .variant = variant[0] != '\0' ? t->variant : NULL};
     s->targets_count++;
     return true;
 }
@@ -227,18 +236,16 @@ static bool open_again(suite *s, target *t)
         if (conform_can_run(&kernel_rows[i], &t->info) && is_wanted(s, kernel_rows[i].id)) claimed |= kernel_rows[i].needs & ~t->info.capabilities;
     if (claimed == 0) return true;
     dart_device_destroy(&t->device);
-    return open_as(s, t->spec, NULL, claimed, &t->device);
+    return open_as(s, t->spec, claimed, &t->device);
 }
 
-/* The device as it chooses, then once for every name of a variant that it could be made to choose. On a processor, where targets run one
- * after the other (jobs_of), these share a device, as compiling takes most of the time there. */
+/* The device as it chooses, then once for every name of a variant that it could be made to choose. */
 static void open_device(suite *s, const char *spec)
 {
     const uint32_t first = s->targets_count;
-    if (!add_target(s, spec, NULL, 0, NULL, false)) return;
+    if (!add_target(s, spec, "", 0, NULL)) return;
     const dart_device_info *info = &s->targets[first].info;
-    const bool shared = info->type == DART_DEVICE_CPU && s->options->jobs <= 1;
-    if (shared && !open_again(s, &s->targets[first])) {
+    if (!open_again(s, &s->targets[first])) {
         s->targets_count--;
         return;
     }
@@ -248,7 +255,7 @@ static void open_device(suite *s, const char *spec)
         bool known = (s->options->skip != NULL && strcmp(row->variant, s->options->skip) == 0) ||
                      (s->options->variant != NULL && strcmp(row->variant, s->options->variant) != 0);
         for (uint32_t k = first; k < s->targets_count; k++) known = known || strcmp(s->targets[k].variant, row->variant) == 0;
-        if (!known) add_target(s, spec, row->variant, claimed_for(s, row->variant, info), &s->targets[first], shared);
+        if (!known) add_target(s, spec, row->variant, claimed_for(s, row->variant, info), &s->targets[first]);
     }
     if (s->options->variant != NULL && s->targets_count == first + 1) {
         fprintf(s->options->json ? stderr : s->out, "FAILED   device %s: none of the kernels that it can run has a variant called %s\n", spec,
@@ -285,167 +292,6 @@ bool conform_concerns(const target *t, const conform_case *c)
 
 bool conform_may_reach(const suite *s, const target *t, const kernel_row *row) { return conform_can_run(row, &t->info) && is_wanted(s, row->id); }
 
-/* The device's own results against those of the first device: within the sum of both tolerances. */
-static void compare_devices(conform_outcome *o, const conform_outcome *first)
-{
-    for (uint32_t i = 0; i < o->results_count && i < first->results_count; i++) {
-        conform_result *r = &o->results[i];
-        const conform_result *f = &first->results[i];
-        if (r->values == NULL || f->values == NULL || r->values_count != f->values_count) continue;
-        double error2 = 0;
-        for (uint64_t k = 0; k < r->values_count; k++) {
-            if (!isfinite(f->values[k]) || !isfinite(r->values[k])) continue;
-            error2 += (r->values[k] - f->values[k]) * (r->values[k] - f->values[k]);
-        }
-        r->against_first = r->size > 0 ? sqrt(error2) / r->size : 0;
-        if (r->against_first > r->tolerance + f->tolerance + 2 * r->slack / fmax(r->size, DBL_MIN)) {
-            r->broken = true;
-            snprintf(r->note, sizeof r->note, "%.2e from the first device", r->against_first);
-            o->passed = false;
-        }
-    }
-}
-
-static void count(tally *t, const char *name, const conform_outcome *o)
-{
-    t->cases++;
-    if (!o->ran) {
-        t->not_run++;
-        return;
-    }
-    t->failed += !o->passed;
-    for (uint32_t i = 0; i < o->results_count; i++) {
-        if (o->results[i].against_first > t->against_first) t->against_first = o->results[i].against_first;
-        if (!(o->results[i].share > t->share)) continue;
-        t->share = o->results[i].share;
-        t->row = o->results[i].worst_row;
-        snprintf(t->tensor, sizeof t->tensor, "%s", o->results[i].tensor);
-        snprintf(t->worst, sizeof t->worst, "%s", name);
-    }
-}
-
-/* One case on all targets that it concerns: threads take the next one each, as most of the time goes to the reference in fp64. */
-typedef struct spread {
-    suite *s;
-    const conform_case *c;
-    uint32_t number;
-    atomic_uint next;
-} spread;
-
-/* Devices of named variants that are open at the same time: drivers give a program a number of them (NVIDIA's some 60), and there are more names. */
-enum { MOST_OPEN = 32 };
-
-/* Makes the target's device ready for a case, and closes the one that no case has asked for for longest where too many are open. */
-static bool begin_with(suite *s, target *t)
-{
-    base_lock(&s->opening);
-    target *oldest = NULL;
-    uint32_t open = 0;
-    for (uint32_t i = 0; i < s->targets_count; i++) {
-        target *other = &s->targets[i];
-        if (other->variant[0] == '\0' || other->shares || other->device == NULL) continue;
-        open++;
-        if (!other->busy && (oldest == NULL || other->used < oldest->used)) oldest = other;
-    }
-    if (t->device == NULL && open >= MOST_OPEN && oldest != NULL) dart_device_destroy(&oldest->device);
-    t->busy = t->device != NULL || open_as(s, t->spec, t->variant, t->claimed, &t->device);
-    t->used = ++s->uses;
-    base_unlock(&s->opening);
-    if (t->busy && t->info.type == DART_DEVICE_CPU && s->options->jobs <= 1) {
-        t->device->info.capabilities = t->info.capabilities;
-        memcpy(t->device->variant, t->variant, sizeof t->variant);
-    }
-    return t->busy;
-}
-
-static void end_with(suite *s, target *t)
-{
-    base_lock(&s->opening);
-    t->busy = false;
-    base_unlock(&s->opening);
-}
-
-void conform_plan(suite *s, target *t, const conform_case *c, conform_outcome *outcome)
-{
-    *outcome = (conform_outcome){.status = DART_OK};
-    if (!begin_with(s, t)) return;
-    run_and_keep(t->device, c, s->options->seed + 1, outcome, NULL, true);
-    end_with(s, t);
-}
-
-static void run_target(suite *s, target *t, const conform_case *c, conform_outcome *outcome)
-{
-    *outcome = (conform_outcome){.status = DART_INTERNAL, .text = "the device could not be opened"};
-    if (!begin_with(s, t)) return;
-    conform_run_case(t->device, c, s->seed + 1, outcome);
-    end_with(s, t);
-}
-
-/* The tensors of a case that failed. */
-static void dump_case(suite *s, target *t, const conform_case *c, const char *name, conform_outcome *outcome)
-{
-    if (s->options->dump == NULL || outcome->passed || !outcome->ran || s->dumped == MOST_DUMPS) return;
-    char *const path = outcome->dumped;
-    const int begin = snprintf(path, sizeof outcome->dumped, "%s/", s->options->dump);
-    snprintf(path + begin, sizeof outcome->dumped - (size_t)begin, "%03u %s %s %s.safetensors", ++s->dumped, dart_backend_name(t->info.backend),
-             t->variant[0] != '\0' ? t->variant : "default", name);
-    for (char *at = path + begin; *at != '\0'; at++)
-        if (*at == ' ') *at = '_';
-    const bool written = begin_with(s, t) && conform_dump_case(t->device, c, s->seed + 1, path);
-    end_with(s, t);
-    if (!written)
-        snprintf(path, sizeof outcome->dumped, "no file: %.200s cannot be written to", s->options->dump);
-}
-
-static void run_targets(void *argument)
-{
-    spread *all = argument;
-    suite *s = all->s;
-    for (uint32_t i = atomic_fetch_add(&all->next, 1); i < s->targets_count; i = atomic_fetch_add(&all->next, 1)) {
-        target *t = &s->targets[i];
-        t->concerned = conform_concerns(t, all->c) && (s->drawn == NULL || s->drawn[all->number][i]);
-        if (t->concerned) run_target(s, t, all->c, &s->outcomes[i]);
-    }
-}
-
-/* Processors that are devices themselves take all cores for one case. */
-static uint32_t jobs_of(const suite *s)
-{
-    uint32_t jobs = s->options->jobs != 0 ? s->options->jobs : base_core_count();
-    for (uint32_t i = 0; i < s->targets_count && s->options->jobs == 0; i++)
-        if (s->targets[i].info.type == DART_DEVICE_CPU) jobs = 1;
-    return jobs < MAX_JOBS ? jobs : MAX_JOBS;
-}
-
-static void run_case(suite *s, const conform_case *c, uint32_t number, const char *name, tally *tallies)
-{
-    if (s->options->progress != NULL) s->options->progress(s->options->progress_user, name);
-    spread all = {.s = s, .c = c, .number = number};
-    base_thread threads[MAX_JOBS];
-    uint32_t started = 0;
-    atomic_init(&all.next, 0);
-    while (started + 1 < jobs_of(s) && base_thread_start(&threads[started], run_targets, &all) == DART_OK) started++;
-    run_targets(&all);
-    while (started > 0) base_thread_join(&threads[--started]);
-    conform_outcome first = {0};
-    for (uint32_t i = 0; i < s->targets_count; i++) {
-        target *t = &s->targets[i];
-        if (!t->concerned) continue;
-        conform_outcome outcome = s->outcomes[i];
-        if (first.ran) compare_devices(&outcome, &first);
-        count(&tallies[i], name, &outcome);
-        conform_note_rows(s, t, &outcome);
-        dump_case(s, t, c, name, &outcome);
-        if (!outcome.ran) s->not_run++;
-        else if (outcome.passed) s->passed++;
-        else s->failed++;
-        conform_print_outcome(s, t, name, &outcome);
-        if (!first.ran && outcome.ran) first = outcome;
-        else conform_release(&outcome);
-    }
-    conform_release(&first);
-}
-
 uint32_t conform_cases_count(void) { return COUNT_OF(lines) * (DART_BF16 + 1); }
 
 bool conform_case_of(const suite *s, uint32_t number, conform_case *c)
@@ -459,21 +305,15 @@ bool conform_case_of(const suite *s, uint32_t number, conform_case *c)
            (s->options->without == NULL || strstr(name, s->options->without) == NULL);
 }
 
-static void run_line(suite *s, const conform_case *c, uint32_t number, tally *tallies)
+static void list_cases(suite *s)
 {
-    char name[160];
-    conform_name(c, name, sizeof name);
-    if (s->options->list) {
+    for (uint32_t i = 0; i < conform_cases_count(); i++) {
+        conform_case c;
+        char name[160];
+        if (!conform_case_of(s, i, &c)) continue;
+        conform_name(&c, name, sizeof name);
         fprintf(s->out, "%s\n", name);
         s->passed++;
-        return;
-    }
-    for (uint32_t i = 0; i == 0 || i < s->options->seeds; i++) {
-        if (s->stopped) return;
-        s->stopped = s->options->go_on != NULL && !s->options->go_on(s->options->go_on_user);
-        if (s->stopped) return;
-        s->seed = s->options->seed + i;
-        run_case(s, c, number, name, tallies);
     }
 }
 
@@ -482,7 +322,6 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     suite *s = calloc(1, sizeof *s);
     if (s == NULL) abort();
     *s = (suite){.context = context, .options = options, .out = out, .json = options->json ? out : options->report, .first_json = true};
-    if (base_mutex_init(&s->opening) != DART_OK) abort();
     for (uint32_t i = 0; i < options->devices_count && !options->list; i++) open_device(s, options->devices[i]);
     for (uint32_t i = dart_context_device_count(context); options->devices_count == 0 && !options->list && i-- > 0;) {
         dart_device_info info;
@@ -495,17 +334,14 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     if (tallies == NULL) abort();
     if (!options->list) conform_print_header(s);
     if (!options->list && options->draw) conform_draw(s);
-    for (uint32_t i = 0; i < conform_cases_count() && (options->list || s->targets_count > 0) && !s->stopped; i++) {
-        conform_case c;
-        if (conform_case_of(s, i, &c)) run_line(s, &c, i, tallies);
-    }
+    if (options->list) list_cases(s);
+    else if (s->targets_count > 0) conform_run_cases(s, tallies);
     if (!options->list) {
         if (!s->stopped) conform_list_unreached(s);
         conform_print_end(s, tallies);
     }
     for (uint32_t i = 0; i < s->targets_count; i++)
         if (!s->targets[i].shares) dart_device_destroy(&s->targets[i].device);
-    base_mutex_destroy(&s->opening);
     const int failures = s->failed + ((s->targets_count == 0 && !options->list) || s->passed == 0 || s->stopped);
     free(tallies);
     free(s->drawn);

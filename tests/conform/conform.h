@@ -85,8 +85,6 @@ typedef struct conform_outcome {
 } conform_outcome;
 /* Runs the case twice on the device and compares; the second run must give the same bits. */
 void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome);
-/* Again, with the tensors written to a file (conform_dump.h); false where it cannot be written. */
-bool conform_dump_case(dart_device *device, const conform_case *c, uint64_t seed, const char *path);
 void conform_release(conform_outcome *outcome);
 
 typedef struct conform_options {
@@ -108,7 +106,7 @@ typedef struct conform_options {
     bool draw;                  /* only some cases, each in some variants: so many that every row runs whose turn it is */
     uint64_t draw_seed;         /* which; draw_turns seeds, one after the other, have every row that all cases run */
     uint32_t draw_turns;        /* 0: 1 */
-    uint32_t jobs;              /* variants of a case that run at the same time; 0: one a core, on a processor 1 */
+    uint32_t jobs;              /* cases and variants that run at the same time; 0: one a core, on a processor 1 */
     void (*progress)(void *user, const char *text); /* may be NULL */
     void *progress_user;
     bool (*go_on)(void *user);  /* asked before each case, may be NULL: false ends the run with what there is */

@@ -5,18 +5,18 @@
 #include "conform.h"
 #include "base/platform.h"
 #include "runtime/kernel.h"
+#include "runtime/stream.h"
 
+/* A device as it chooses, or as it is made to choose by the name of a variant. Those of one device share it, and what it compiles. */
 typedef struct target {
-    dart_device *device; /* NULL where a named variant's is closed; see conform_open */
+    dart_device *device;
+    stream_choice choice;
     dart_device_info info;
     char spec[300];
     char variant[32]; /* "" for the device's own choice */
     uint32_t claimed; /* capabilities of DART_CAP_SPEED that the device lacks and rows of that name need */
     uint32_t number;  /* of the device among those tested */
-    bool shares;      /* the device of the first target of that number, which is made to choose for this one while it runs a case */
-    bool concerned;   /* by the case at hand */
-    bool busy;        /* with it */
-    uint64_t used;    /* the suite's `uses` when a case last asked for its device */
+    bool shares;      /* the device of the first target of that number */
 } target;
 
 /* What was drawn, of how much. */
@@ -33,11 +33,8 @@ typedef struct suite {
     FILE *out;
     FILE *json; /* where JSON goes: out, the report, or NULL */
     target targets[MAX_TARGETS];
-    conform_outcome outcomes[MAX_TARGETS]; /* of the case at hand */
-    uint64_t seed;                         /* ... and its inputs */
+    uint64_t seed; /* of the inputs of what is printed */
     uint32_t targets_count, devices_count;
-    base_mutex opening; /* of targets' devices, and `busy`, `used`, `uses` */
-    uint64_t uses;
     int passed, failed, not_run;
     bool first_json;
     bool stopped; /* by go_on */
@@ -57,7 +54,11 @@ bool conform_can_run(const kernel_row *row, const dart_device_info *info);
 /* May some case of those that the options leave make the target run the row? */
 bool conform_may_reach(const suite *s, const target *t, const kernel_row *row);
 /* Leaves in outcome->variants what the case would launch on the target; compiles and runs nothing. */
-void conform_plan(suite *s, target *t, const conform_case *c, conform_outcome *outcome);
+void conform_plan(const suite *s, const target *t, const conform_case *c, conform_outcome *outcome);
+/* Runs the case twice on the target and compares; the second run must give the same bits. */
+void conform_run_target(const target *t, const conform_case *c, uint64_t seed, conform_outcome *outcome);
+/* Again, with the tensors written to a file (conform_dump.h); false where it cannot be written. */
+bool conform_dump_case(const target *t, const conform_case *c, uint64_t seed, const char *path);
 /* Is "kernel[variant]" among the words of an outcome's `variants`? norm[base] is not, where layer_norm[base] is. */
 bool conform_lists(const char *rows, const char *name);
 /* Notes in s->reached what ran. */
@@ -76,6 +77,9 @@ typedef struct tally {
     uint64_t row;
     double against_first;
 } tally;
+
+/* Runs the cases that the options leave on all targets that they concern, and prints and counts what comes out. */
+void conform_run_cases(suite *s, tally *tallies);
 
 /* What is tested: version, devices, seed. */
 void conform_print_header(const suite *s);

@@ -73,7 +73,7 @@ int cmd_conform(int argc, char **argv)
          "run nothing; given twice: what differs between two reports.\nEnds with 3 if a result that passed no longer does", 0, 0, false},
         {"validation", 0, ARGS_FLAG, NULL, &validation, "with the Khronos validation layer of Vulkan; a message\nof an error ends with 1",
          0, 0, false},
-        {"jobs", 0, ARGS_U32, "N", &jobs, "variants of a case at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64,
+        {"jobs", 0, ARGS_U32, "N", &jobs, "cases and variants at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64,
          false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
         {"seeds", 0, ARGS_U32, "N", &seeds, "each case so many times, with the seeds from --seed on; by default once", 1, 1000000, false},
