@@ -40,7 +40,8 @@ __device__ __forceinline__ void attention_tiles(const AttentionArgs &args, const
         if (t0 >= piece.count) continue;
         const uint32_t lines = min(piece.count - t0, T0);
         const uint64_t place = uint64_t(piece.position) + t0; // of line 0
-        const uint32_t seen = uint32_t(min(place + lines, uint64_t(args.C)));
+        const uint32_t seen = uint32_t(min(place + lines, uint64_t(args.first) + args.C));
+        if (seen <= args.first) continue;
         const size_t row0 = size_t(piece.row) + t0, cached = piece.packed ? piece.row : size_t(b) * args.C;
         const Lines queries = {q, args.q_at + row0 * args.q_row + h * args.D, args.q_row, lines, args.D,
                                multiples_of_4(args.q_at, args.q_row, args.D)};
@@ -50,10 +51,10 @@ __device__ __forceinline__ void attention_tiles(const AttentionArgs &args, const
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) top[i] = lowest;
 
-        for (uint32_t s = 0; s < seen; s += T0) {
+        for (uint32_t s = args.first; s < seen; s += T0) {
             const uint32_t keys = min(seen - s, T0);
-            const bool whole = uint64_t(s) + T0 <= min(place + 1, uint64_t(args.C));
-            const size_t row = cached + s;
+            const bool whole = uint64_t(s) + T0 <= min(place + 1, uint64_t(args.first) + args.C);
+            const size_t row = cached + (s - args.first);
             const size_t k_at = args.k_at + row * args.k_row + g * args.D, v_at = args.v_at + row * args.v_row + g * args.D;
             float scores[4][4];
             product_clear(scores);

@@ -167,7 +167,9 @@ __device__ __forceinline__ void run(const attention_args &args, const CudaBindin
         if (t0 >= piece.count) continue;
         const uint32_t lines = min(piece.count - t0, TOKENS);
         const uint32_t place = piece.position + t0; // of line 0, below 2^31 + 2^30
-        const uint32_t seen = min(place + lines, args.C), blocks = ceil_div(seen, KEYS);
+        const uint32_t seen = min(place + lines, args.first + args.C);
+        if (seen <= args.first) continue;
+        const uint32_t keys_seen = seen - args.first, blocks = ceil_div(keys_seen, KEYS);
         const size_t row0 = size_t(b) * args.L + t0, cache0 = size_t(b) * args.C;
         const uint16_t *k_from = halves(BINDING_attention_k) + args.k_at + cache0 * args.k_row + g * args.D,
                        *v_from = halves(BINDING_attention_v) + args.v_at + cache0 * args.v_row + g * args.D;
@@ -176,7 +178,7 @@ __device__ __forceinline__ void run(const attention_args &args, const CudaBindin
             for (uint32_t i = threadIdx.x; i < KEYS * 2 * STEPS; i += block_size) {
                 const uint32_t key = i / (2 * STEPS), chunk = i % (2 * STEPS), s = block * KEYS + key;
                 if (chunk >= chunks) continue;
-                const bool there = s < seen;
+                const bool there = s < keys_seen;
                 const size_t row = there ? s : 0;
                 copy_16_or_0(to + key * PITCH + chunk * 16, k_from + row * args.k_row + chunk * 8, there);
                 copy_16_or_0(to + BLOCK_BYTES + key * PITCH + chunk * 16, v_from + row * args.v_row + chunk * 8, there);
@@ -195,8 +197,8 @@ __device__ __forceinline__ void run(const attention_args &args, const CudaBindin
             copies_wait();
             __syncthreads(); // the block is here, and all are done with the one before it
             if (block + 1 < blocks) fetch(block + 1);
-            if (block * KEYS <= place + line0 + 15)
-                warp.attend(keys, keys + BLOCK_BYTES, block * KEYS, place + line0, seen, args.D, args.scale * log2e);
+            if (args.first + block * KEYS <= place + line0 + 15)
+                warp.attend(keys, keys + BLOCK_BYTES, args.first + block * KEYS, place + line0, seen, args.D, args.scale * log2e);
         }
 #pragma unroll
         for (uint32_t k = 0; k < 2; k++) {

@@ -1,4 +1,4 @@
-// A piece's keys and values to their places in the cache. A block copies T0 consecutive elements, counted row by row.
+// A piece's keys and values to their places in a block of the cache. A block copies T0 consecutive elements, counted row by row.
 #include "lib/dart.cuh"
 
 KERNEL_FUNCTION(kv_append, simt)
@@ -12,8 +12,8 @@ KERNEL_FUNCTION(kv_append, simt)
             const uint32_t b = uint32_t(row / args.L), t = uint32_t(row % args.L);
             const Piece piece = piece_of(INTS(kv_append, seq) + args.seq_at, args.flags, args.L, b);
             const uint64_t place = uint64_t(piece.position) + t;
-            if (t >= piece.count || place >= args.C) continue;
-            const size_t to = size_t(b) * args.C + place;
+            if (t >= piece.count || place < args.first || place - args.first >= args.C) continue;
+            const size_t to = size_t(b) * args.C + (place - args.first);
             store(to_k, args.to_k_at + to * args.to_k_row + column, load(k, args.k_at + row * args.k_row + column));
             store(to_v, args.to_v_at + to * args.to_v_row + column, load(v, args.v_at + row * args.v_row + column));
         }

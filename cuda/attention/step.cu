@@ -1,4 +1,4 @@
-// attention for L = 1: a block looks at a run of the cache of one (sequence, head) and writes {top, den, acc[D]}.
+// attention for L = 1: a thread block looks at a run of a block of the cache of one (sequence, head) and writes {top, den, acc[D]}.
 // Threads stand in groups over D, four columns each, or twice four, 128 apart, where D is above MAX_HEAD; a group takes every so-many-th token with
 // an online softmax of its own, and the groups are put together at the end.
 // Keys and values are of one type. Shared memory: 6.5 KiB, or 11 KiB.
@@ -30,7 +30,7 @@ __device__ __forceinline__ void attention_step_tiles(const AttentionStepArgs &ar
                        g = h / (args.H / args.G);
         const Piece piece = piece_of(views.seq + args.seq_at, args.flags, 1, b);
         if (piece.count == 0) continue;
-        const uint32_t seen = min(piece.position, args.C - 1) + 1;
+        const uint32_t seen = piece.position < args.first ? 0 : min(piece.position - args.first, args.C - 1) + 1;
         const uint64_t run = uint64_t(ceil_div(seen, args.splits * STEP_TOKENS)) * STEP_TOKENS;
         const uint32_t begin = uint32_t(min(split * run, uint64_t(seen))), end = uint32_t(min((split + 1) * run, uint64_t(seen)));
         __syncthreads();

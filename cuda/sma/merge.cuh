@@ -12,24 +12,33 @@ template <uint32_t threads> struct MergeShared {
     bool last;
 };
 
+// Where partial s of a head lies.
+template <class Args> __device__ __forceinline__ size_t partial_at(const Args &args, uint32_t head, uint32_t s)
+{
+    return (size_t(head) * args.splits + s) * (args.P + 2);
+}
+__device__ __forceinline__ size_t partial_at(const SmaMergeArgs &args, uint32_t head, uint32_t s)
+{
+    return size_t(s / args.group) * args.group_size + (size_t(head) * args.group + s % args.group) * (args.P + 2);
+}
+
 // To be called by the whole block.
 template <uint32_t threads, class Args>
 __device__ __forceinline__ void merge_partials(const Args &args, uint32_t head, const float *partial, const View &r, float *lse,
                                                MergeShared<threads> &shared)
 {
     constexpr uint32_t ahead = 8, ends = MERGE_PARTS / 32;
-    const uint32_t h = head % args.H, b = head / args.H, lane = threadIdx.x % 32, stride = args.P + 2;
+    const uint32_t h = head % args.H, b = head / args.H, lane = threadIdx.x % 32;
     const uint32_t groups = threads / args.P, p = threadIdx.x % args.P, group = threadIdx.x / args.P;
-    const float *parts = partial + size_t(head) * args.splits * stride;
     float values[ahead], tops[ends], dens[ends];
 #pragma unroll
     for (uint32_t k = 0; k < ends; k++) {
         const uint32_t s = lane + 32 * k;
-        tops[k] = s < args.splits ? __ldcg(parts + s * stride) : lowest;
-        dens[k] = s < args.splits ? __ldcg(parts + s * stride + 1) : 0.0f;
+        tops[k] = s < args.splits ? __ldcg(partial + partial_at(args, head, s)) : lowest;
+        dens[k] = s < args.splits ? __ldcg(partial + partial_at(args, head, s) + 1) : 0.0f;
     }
 #pragma unroll
-    for (uint32_t k = 0; k < ahead; k++) values[k] = __ldcg(parts + min(group + k * groups, args.splits - 1) * stride + 2 + p);
+    for (uint32_t k = 0; k < ahead; k++) values[k] = __ldcg(partial + partial_at(args, head, min(group + k * groups, args.splits - 1)) + 2 + p);
     const float old = args.flags & IS_MERGE ? lse[args.lse_at + head] : lowest;
     const bool any_old = !(old <= lowest);
     float top = any_old ? old : lowest, den = 0.0f, sum = 0.0f;
@@ -55,7 +64,7 @@ __device__ __forceinline__ void merge_partials(const Args &args, uint32_t head, 
         }
 #pragma unroll 8
         for (uint32_t s = group + ahead * groups; s < args.splits; s += groups)
-            sum = fmaf(shared.gains[s], __ldcg(parts + s * stride + 2 + p), sum);
+            sum = fmaf(shared.gains[s], __ldcg(partial + partial_at(args, head, s) + 2 + p), sum);
     }
     shared.sums[threadIdx.x] = sum;
     __syncthreads();

@@ -130,23 +130,34 @@ DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_
  * Head h uses the keys and values of group h / (H / G). The piece's own keys and values must be in the cache: call
  * dart_kv_append before, or, at position 0, pass them as the cache (C = L). Contents of the cache past p, NaN included, do not
  * reach o_t.
+ * A cache may grow by blocks that are never moved: k and v hold tokens 0 .. C - 1, `more` the tokens behind them, block by block. Sums are taken
+ * block by block and put together in f32, so that o_t does not depend on blocks behind p, but within rounding on where blocks end.
  * q, o B L H D; k, v B C G D, both of one type: token s of sequence b is row b C + s. All four may be views. lse f32 B L H,
- * optional. Without seq C must be at least L. Each tensor must fit a binding (max_binding_bytes). o must not be q.
+ * optional. Without seq C must be at least L, with all blocks counted; C of all is at most 2^30. Each tensor must fit a binding
+ * (max_binding_bytes). o must not be q. No `more` with cu.
  * Source: Dao 2023 (FlashAttention-2) for the order of the computation. */
+/* Keys and values of C tokens of every sequence, B C G D each. */
+typedef struct dart_key_block {
+    uint32_t C;
+    dart_tensor k, v;
+} dart_key_block;
 typedef struct dart_attention_args {
     uint32_t B, L, H, G, D, C, T; /* D <= 256; G divides H */
     dart_plan plan;            /* DART_PLAN_STEP splits the cache among workgroups and merges */
     float scale;               /* 0: 1 / sqrt(D) */
     dart_tensor q, k, v, seq, cu;
+    const dart_key_block *more;
+    uint32_t more_count;
     dart_tensor o, lse;
 } dart_attention_args;
 DART_API dart_status dart_attention(dart_stream *stream, const dart_attention_args *args);
 
-/* Copies a piece's keys and values to their places in the cache: row b C + position + t of to_k and to_v becomes token t
- * of sequence b, rounded to the cache's type. Tokens at or past C are dropped; without seq L must be at most C.
+/* Copies a piece's keys and values to their places in a block of the cache, which holds tokens first .. first + C - 1: row
+ * b C + position + t - first of to_k and to_v becomes token t of sequence b, rounded to the cache's type. Tokens outside the block are dropped;
+ * without seq L must be at most first + C. first + C is at most 2^30.
  * k, v B L G D; to_k, to_v B C G D. All four may be views. D <= 256. */
 typedef struct dart_kv_append_args {
-    uint32_t B, L, G, D, C;
+    uint32_t B, L, G, D, C, first;
     dart_tensor k, v, seq;
     dart_tensor to_k, to_v;
 } dart_kv_append_args;

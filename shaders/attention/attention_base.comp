@@ -1,6 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// o_t = sum_s w_s v_s, w = softmax over the tokens s that t sees of scale q_t . k_s, lse = logsumexp.
+// o_t = sum_s w_s v_s, w = softmax over the tokens s of this block that t sees of scale q_t . k_s, lse = logsumexp.
 // q, o B L H D; k, v B C G D; lse B L H; D <= HEAD, which is MAX_HEAD, or with -DLARGE MAX_LARGE_HEAD.
 // One workgroup takes T0 tokens of one (b, h) and KEYS tokens of the cache at a time. Scores: the queries lie in shared
 // memory, the keys come in slabs of SLAB columns, and a lane adds up SCORES queries of one key. Softmax: SHARERS lanes
@@ -54,7 +54,8 @@ void main()
         uint t_last = min(t_first + T0, count) - 1u;
         uint token = sequence.row;
         uint cached = has(args.flags, HAS_CU) ? token : b * args.C;
-        uint seen = min(place + (t_last - t_first) + 1u, args.C);
+        uint seen = min(place + (t_last - t_first) + 1u, args.first + args.C);
+        if (seen <= args.first) continue;
 
         barrier();
         for (uint i = LANE; i < HEAD * QUADS; i += LANES) {
@@ -73,10 +74,10 @@ void main()
         vec4 sums[GROUPS * QUADS];
         [[unroll]] for (uint i = 0u; i < GROUPS * QUADS; i++) sums[i] = vec4(0.0);
 
-        for (uint s = 0u; s < seen; s += KEYS) {
-            uint row = cached + s;
+        for (uint s = args.first; s < seen; s += KEYS) {
+            uint row = cached + s - args.first;
             uint keys = min(KEYS, seen - s);
-            bool whole = s + KEYS <= min(place + 1u, args.C);
+            bool whole = s + KEYS <= min(place + 1u, args.first + args.C);
             uint key = LANE % KEYS;
             uint query = LANE / KEYS * SCORES;
             vec4 scores[SCORES / 4u];

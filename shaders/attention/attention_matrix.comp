@@ -45,7 +45,9 @@ void main()
         uint first_place = seq_position(b) + t_first;            // of the workgroup's first row
         uint own = t_first + gl_SubgroupID * ROWS;               // the subgroup's first row
         uint place = first_place + gl_SubgroupID * ROWS;
-        uint seen = min(first_place + (t_last - t_first) + 1u, args.C);
+        uint seen = min(first_place + (t_last - t_first) + 1u, args.first + args.C);
+        if (seen <= args.first) continue;
+        uint cached = b * args.C - args.first; // the row of token 0, had it one
         uint k_quad = (args.k_at + g * DEPTH) / 8u;
         uint v_quad = (args.v_at + g * DEPTH) / 8u;
         uint k_row = args.k_row / 8u;
@@ -84,12 +86,12 @@ void main()
             uint i = min(LANE + n * LANES, QUADS - 1u); \
             uint key = (s) + i / (HEAD / 8u); \
             uint quad = min(i % (HEAD / 8u), head_quads - 1u); \
-            uint row = b * args.C + min(key, seen - 1u); \
+            uint row = cached + min(key, seen - 1u); \
             next_keys[n] = quads_k[k_quad + row * k_row + quad]; \
             next_values[n] = key < seen ? quads_v[v_quad + row * v_row + quad] : uvec4(0u); \
         }
-        FETCH_BLOCK(0u)
-        for (uint s = 0u; s < seen; s += KEYS) {
+        FETCH_BLOCK(args.first)
+        for (uint s = args.first; s < seen; s += KEYS) {
             bool all_whole = s + KEYS <= min(first_place + 1u, seen); // for every row of the workgroup
             barrier();
             if (!all_whole) {
@@ -259,13 +261,13 @@ void main()
             // Of the blocks whose values were cleaned: what is not finite decides the result of who sees it.
             memoryBarrierBuffer();
             barrier();
-            uint from = min(first_place + 1u, seen) / KEYS * KEYS;
+            uint from = args.first + (max(min(first_place + 1u, seen), args.first) - args.first) / KEYS * KEYS;
             for (uint i = LANE; i < (t_last - t_first + 1u) * DEPTH; i += LANES) {
                 uint row = i / DEPTH;
                 uint column = i % DEPTH;
                 float sum = 0.0;
                 for (uint key = from; key < min(first_place + row + 1u, seen); key++) {
-                    uvec4 words = quads_v[v_quad + (b * args.C + key) * v_row + column / 8u];
+                    uvec4 words = quads_v[v_quad + (cached + key) * v_row + column / 8u];
                     words &= wild_halves(words);
                     sum += unpack_elements(words[column / 2u % 4u])[column % 2u];
                 }

@@ -96,7 +96,8 @@ void main()
         uint first_place = seq_position(b) + t_first;
         uint t_last = min(t_first + LINES, count) - 1u;
         uint token = b * args.L;
-        uint seen = min(first_place + (t_last - t_first) + 1u, args.C);
+        uint seen = min(first_place + (t_last - t_first) + 1u, args.first + args.C);
+        if (seen <= args.first) continue;
 
         float top = LOWEST;
         float dens[OWN_LINES];
@@ -105,10 +106,10 @@ void main()
             dens[i] = 0.0;
             sums[i] = vec4(0.0);
         }
-        for (uint s = 0u; s < seen; s += KEYS) {
-            uint row = b * args.C + s;
+        for (uint s = args.first; s < seen; s += KEYS) {
+            uint row = b * args.C + s - args.first;
             uint last = seen - 1u - s;                              // key of the block
-            bool whole = s + KEYS <= min(first_place + 1u, args.C); // all of its keys are seen by all tokens
+            bool whole = s + KEYS <= min(first_place + 1u, args.first + args.C); // all of its keys are seen by all tokens
             vec4 scores[OWN_LINES];
             [[unroll]] for (uint i = 0u; i < OWN_LINES; i++) scores[i] = vec4(0.0);
             for (uint d = 0u; d < args.D; d += DEPTH) {

@@ -1,4 +1,4 @@
-// to[b C + position + t] = x[b L + t] for the keys and for the values, in the cache's type; past C nothing.
+// to[b C + position + t - first] = x[b L + t] for the keys and for the values, in the cache's type; outside 0 .. C - 1 nothing.
 // k, v B L G D; to_k, to_v B C G D. A workgroup takes T0 consecutive elements. No shared memory.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -18,8 +18,8 @@ void main()
             uint b = row / args.L;
             uint t = row % args.L;
             uint place = seq_position(b) + t;
-            if (t >= seq_count(b, args.L) || place >= args.C) continue;
-            uint to = b * args.C + place;
+            if (t >= seq_count(b, args.L) || place < args.first || place - args.first >= args.C) continue;
+            uint to = b * args.C + place - args.first;
             store_to_k(args.to_k_at + to * args.to_k_row + column, load_k(args.k_at + row * args.k_row + column));
             store_to_v(args.to_v_at + to * args.to_v_row + column, load_v(args.v_at + row * args.v_row + column));
         }

@@ -41,7 +41,8 @@ void main()
         uint h = head % args.H;
         uint g = h / (args.H / args.G);
         if (seq_count(b, 1u) == 0u) continue;
-        uint seen = min(seq_position(b) + 1u, args.C);
+        uint position = seq_position(b);
+        uint seen = position < args.first ? 0u : min(position - args.first + 1u, args.C);
         uint run = args.splits * STEP_TOKENS;
         run = (seen + run - 1u) / run * STEP_TOKENS;
         uint end = min((split + 1u) * run, seen);

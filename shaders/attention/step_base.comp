@@ -1,6 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// attention for one token, over the tokens of one split: partial = {top, den, acc[D]}, top = max score,
+// attention for one token, over the tokens of one split of a block: partial = {top, den, acc[D]}, top = max score,
 // den = sum exp(score - top), acc = sum exp(score - top) v.
 // q B H D; k, v B C G D; partial B H splits D+2; D <= HEAD, which is MAX_HEAD, or with -DLARGE
 // MAX_LARGE_HEAD.
@@ -32,7 +32,8 @@ void main()
         uint h = head % args.H;
         uint g = h / (args.H / args.G);
         if (seq_count(b, 1u) == 0u) continue;
-        uint seen = min(seq_position(b) + 1u, args.C);
+        uint position = seq_position(b);
+        uint seen = position < args.first ? 0u : min(position - args.first + 1u, args.C);
         uint run = args.splits * STEP_TOKENS;
         run = (seen + run - 1u) / run * STEP_TOKENS;
         uint end = min((split + 1u) * run, seen);

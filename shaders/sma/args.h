@@ -37,9 +37,10 @@ struct SmaStepArgs {
     F32 eps;
 };
 
-/* r and lse of each (b, h) from its partials, at most MERGE_PARTS; with IS_MERGE also from the r and lse in memory. partial as sma_step
- * writes it. Tile: one (b, h), tile = h + H b. */
-struct SmaMergeArgs { U32 tiles, flags, B, H, P, splits, seq_at, r_at, r_row, lse_at; };
+/* r and lse of each (b, h) from its `splits` partials, at most MERGE_PARTS; with IS_MERGE also from the r and lse in memory. sma_step or
+ * attention_step has written them, `group` at a time, with group_size elements from one launch's to the next's: partial i lies at
+ * i / group group_size + (tile group + i % group) (P + 2). Tile: one (b, h), tile = h + H b. */
+struct SmaMergeArgs { U32 tiles, flags, B, H, P, splits, group, group_size, seq_at, r_at, r_row, lse_at; };
 
 /* For each chunk j that closes with first <= m = position / S + j < first + count, row n of head h:
  * s = sqrt(mean_p dh^2 + eps), to[((b capacity + m - first) H + h) N P] = dh / s, scale[...] = s.

@@ -4,6 +4,7 @@
 // so-many-th partial. The first of those are asked for before anything else, so that they come while the maximum is found.
 // Shared memory: 512 + 4 LANES bytes. Guards: differences from the maximum are clamped to <= 0; partials without memories
 // (den = 0) and an lse of -infinity count as nothing.
+// PARTIAL_AT(head, i): where partial i of a head lies; those of a head follow one another where the includer does not say.
 // Include after lib/log.glsl, in a kernel that has args.splits, the floats of partial as they are (READS_AS), r and lse. Call in
 // uniform flow.
 const uint AT_ONCE = 8u;
@@ -13,28 +14,30 @@ shared float shares[LANES];
 
 float values[AT_ONCE];
 
-void fetch_partials(uint from, uint i, uint sharers, uint p)
+#ifndef PARTIAL_AT
+#define PARTIAL_AT(head, i) (((head) * args.splits + (i)) * (args.P + 2u))
+#endif
+void fetch_partials(uint head, uint i, uint sharers, uint p)
 {
     [[unroll]] for (uint k = 0u; k < AT_ONCE; k++)
-        values[k] = floats_partial[from + min(i + k * sharers, args.splits - 1u) * (args.P + 2u) + 2u + min(p, args.P - 1u)];
+        values[k] = floats_partial[PARTIAL_AT(head, min(i + k * sharers, args.splits - 1u)) + 2u + min(p, args.P - 1u)];
 }
 
 void merge(uint head)
 {
     uint b = head / args.H;
     uint h = head % args.H;
-    uint stride = args.P + 2u;
-    uint from = head * args.splits * stride;
     uint columns = min(args.P, LANES);
     uint sharers = LANES / columns;
     uint part = LANE / columns;
-    fetch_partials(from, part, sharers, LANE % columns);
+    fetch_partials(head, part, sharers, LANE % columns);
     float tops[ENDS];
     float dens[ENDS];
     for (uint k = 0u; k < ENDS; k++) {
         uint i = LANE + k * LANES;
-        tops[k] = floats_partial[from + min(i, args.splits - 1u) * stride];
-        dens[k] = i < args.splits ? floats_partial[from + i * stride + 1u] : 0.0;
+        uint at = PARTIAL_AT(head, min(i, args.splits - 1u));
+        tops[k] = floats_partial[at];
+        dens[k] = i < args.splits ? floats_partial[at + 1u] : 0.0;
     }
     float held = has(args.flags, IS_MERGE) ? load_lse(args.lse_at + head) : LOWEST;
     if (!(held > -3e38)) held = LOWEST;
@@ -57,7 +60,7 @@ void merge(uint head)
         float sum = 0.0;
         if (part < sharers && p < args.P) {
             for (uint i = part; i < args.splits; i += sharers * AT_ONCE) {
-                if (first != 0u || i != part) fetch_partials(from, i, sharers, p);
+                if (first != 0u || i != part) fetch_partials(head, i, sharers, p);
                 [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) {
                     float gain = i + k * sharers < args.splits ? gains[i + k * sharers] : 0.0;
                     if (gain > 0.0) sum += gain * values[k];

@@ -70,6 +70,7 @@ void cpu_detect_name(char *name, size_t size);
 typedef struct cpu_parts {
     const float *partial;
     uint32_t splits, P;
+    size_t group, group_size; /* as in SmaMergeArgs; group = splits: one behind the other */
     const cpu_tensor *r;
     size_t r_at;
     float *lse;

@@ -51,13 +51,18 @@ void cpu_sma_query_plain(const cpu_task *task)
     store_row(&task->bindings[BINDING_sma_query_en], (size_t)task->tile * P, en, P);
 }
 
+static const float *cpu_partial(const cpu_parts *parts, size_t i)
+{
+    return parts->partial + i / parts->group * parts->group_size + i % parts->group * (parts->P + 2);
+}
+
 void cpu_merge_parts(const cpu_parts *parts, float *scratch)
 {
     const size_t P = parts->P;
     float top = parts->merge ? *parts->lse : -INFINITY, den = 0;
     const float before = top;
     for (size_t i = 0; i < parts->splits; i++) {
-        const float *part = parts->partial + i * (P + 2);
+        const float *part = cpu_partial(parts, i);
         if (part[1] != 0.0f && !(part[0] <= top)) top = part[0];
     }
     memset(scratch, 0, P * sizeof(float));
@@ -67,7 +72,7 @@ void cpu_merge_parts(const cpu_parts *parts, float *scratch)
         for (size_t p = 0; p < P; p++) scratch[p] *= den;
     }
     for (size_t i = 0; i < parts->splits; i++) {
-        const float *part = parts->partial + i * (P + 2);
+        const float *part = cpu_partial(parts, i);
         if (part[1] == 0.0f) continue;
         const float scale = exp_one(part[0] - top);
         den += scale * part[1];
@@ -84,7 +89,8 @@ void cpu_sma_merge_plain(const cpu_task *task)
     const size_t h = task->tile % args->H, b = task->tile / args->H;
     if (cpu_piece_of(args->flags, &task->bindings[BINDING_sma_merge_seq], args->seq_at, (uint32_t)b, 1).count == 0) return;
     const float *partial = task->bindings[BINDING_sma_merge_partial].data;
-    const cpu_parts parts = {.partial = partial + (size_t)task->tile * args->splits * (args->P + 2), .splits = args->splits, .P = args->P,
+    const cpu_parts parts = {.partial = partial + (size_t)task->tile * args->group * (args->P + 2), .splits = args->splits, .P = args->P,
+                             .group = args->group, .group_size = args->group_size,
                              .r = &task->bindings[BINDING_sma_merge_r], .r_at = args->r_at + b * args->r_row + h * args->P,
                              .lse = (float *)task->bindings[BINDING_sma_merge_lse].data + args->lse_at + task->tile,
                              .merge = (args->flags & IS_MERGE) != 0};

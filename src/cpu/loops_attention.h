@@ -68,9 +68,9 @@ void CPU_NAME(attention)(const cpu_task *task)
     for (size_t i = 0; i < wide; i++) tile.top[i] = LOWEST;
 
     const size_t first = (size_t)piece.position + begin; /* the position of query 0 */
-    const size_t seen = first + tokens < args->C ? first + tokens : args->C;
-    for (size_t s = 0; s < seen; s += KEYS) {
-        const size_t count = seen - s < KEYS ? seen - s : KEYS, row = (of.packed ? of.row : (size_t)b * args->C) + s;
+    const size_t end_of_block = (size_t)args->first + args->C, seen = first + tokens < end_of_block ? first + tokens : end_of_block;
+    for (size_t s = args->first; s < seen; s += KEYS) {
+        const size_t count = seen - s < KEYS ? seen - s : KEYS, row = (of.packed ? of.row : (size_t)b * args->C) + s - args->first;
         const matrix k = matrix_of(keys, &task->bindings[BINDING_attention_k], args->k_at + row * args->k_row + g * D,
                                    args->k_row, count, D);
         const matrix v = matrix_of(values, &task->bindings[BINDING_attention_v], args->v_at + row * args->v_row + g * D,
@@ -110,7 +110,7 @@ void CPU_NAME(attention_step)(const cpu_task *task)
     const uint32_t h = head % args->H, b = head / args->H, g = h / (args->H / args->G);
     const cpu_piece piece = cpu_piece_of(args->flags, &task->bindings[BINDING_attention_step_seq], args->seq_at, b, 1);
     if (piece.count == 0) return;
-    const size_t D = args->D, seen = cpu_min(piece.position, args->C - 1) + (size_t)1;
+    const size_t D = args->D, seen = piece.position < args->first ? 0 : cpu_min(piece.position - args->first, args->C - 1) + (size_t)1;
     const size_t part = STEP_TOKENS * (size_t)cpu_blocks((uint32_t)seen, args->splits * STEP_TOKENS);
     const size_t begin = split * part, end = begin + part < seen ? begin + part : seen;
     float *partial = (float *)task->bindings[BINDING_attention_step_partial].data + (size_t)task->tile * (D + 2);

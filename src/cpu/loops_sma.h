@@ -157,7 +157,7 @@ void CPU_NAME(sma_step)(const cpu_task *task)
     partial[1] = state.den;
     if (!is_last((uint32_t *)task->bindings[BINDING_sma_step_tickets].data + head, args->splits)) return;
     const cpu_parts parts = {.partial = partials + (size_t)head * args->splits * (P + 2), .splits = args->splits, .P = args->P,
-                             .r = &task->bindings[BINDING_sma_step_r], .r_at = args->r_at + (size_t)b * args->r_row + h * P,
+                             .group = args->splits, .r = &task->bindings[BINDING_sma_step_r], .r_at = args->r_at + (size_t)b * args->r_row + h * P,
                              .lse = (float *)task->bindings[BINDING_sma_step_lse].data + args->lse_at + head,
                              .merge = (args->flags & IS_MERGE) != 0};
     cpu_merge_parts(&parts, task->scratch);
