@@ -130,7 +130,8 @@ typedef struct dart_state_options {
     uint32_t max_piece;    /* the most tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
     uint32_t memory_block; /* memories of a sequence that are allocated together (a block); 0: the first block has room for 1024
                               tokens, each later one for half as many memories as there are; more if a call needs more. Of a
-                              Transformer: tokens by which its cache of keys and values grows */
+                              Transformer: tokens of a block of keys and values; 0: the first has 1024, each later one as many as are before
+                              it. What is there is never moved. */
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and

@@ -1,28 +1,47 @@
-/* The keys and values of a Transformer: rooms of as many tokens for every sequence, made anew where they grow. */
+/* The keys and values of a Transformer: blocks of tokens, in which every sequence has room, and which are never moved. */
 #include "state.h"
 
 #include <stdlib.h>
 
 enum { FIRST_CACHE_TOKENS = 1024, MOST_CACHE_TOKENS = 1 << 30 };
 
-static uint64_t row_bytes(const dart_state *state)
+static uint64_t row_width(const dart_state *state) { return (uint64_t)state->model->config.G * state->model->config.P; }
+
+dart_key_block model_cache_part(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block)
 {
-    const dart_model_config *c = &state->model->config;
-    return (uint64_t)c->G * c->P * dart_dtype_size(state->model->memories);
+    const cache_block *from = &state->cache[block];
+    const uint64_t width = row_width(state), before = (uint64_t)b * from->C * width;
+    const dart_tensor keys = {.buffer = from->buffers[layer], .dtype = state->model->memories, .offset = before};
+    dart_tensor values = keys;
+    values.offset += (uint64_t)state->B * from->C * width;
+    return (dart_key_block){.C = from->C, .k = keys, .v = values};
 }
 
-uint64_t model_cache_bytes(const dart_state *state, uint64_t tokens) { return 2 * state->B * tokens * row_bytes(state); }
-
-static dart_tensor part_of(const dart_state *state, dart_buffer *buffer, uint32_t tokens, uint32_t b, bool values)
+uint32_t model_cache_block(const dart_state *state, uint64_t token)
 {
-    const dart_model_config *c = &state->model->config;
-    const uint64_t before = (values ? (uint64_t)state->B * tokens : 0) + (uint64_t)b * tokens;
-    return (dart_tensor){.buffer = buffer, .dtype = state->model->memories, .offset = before * c->G * c->P};
+    uint32_t i = 0;
+    while (i + 1 < state->cache_count && state->cache[i + 1].first <= token) i++;
+    return i;
 }
 
-dart_tensor model_cache_part(const dart_state *state, uint32_t layer, uint32_t b, bool values)
+uint64_t model_cache_room(const dart_state *state)
 {
-    return part_of(state, state->cache[layer], state->cache_tokens, b, values);
+    if (state->cache_count == 0) return 0;
+    const cache_block *last = &state->cache[state->cache_count - 1];
+    return (uint64_t)last->first + last->C;
+}
+
+/* Of what every layer's buffer has. */
+static uint64_t block_bytes(const dart_state *state, uint32_t C)
+{
+    return 2 * (uint64_t)state->B * C * row_width(state) * dart_dtype_size(state->model->memories);
+}
+
+uint64_t model_cache_bytes(const dart_state *state)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < state->cache_held; i++) bytes += block_bytes(state, state->cache[i].C) * state->model->config.layers;
+    return bytes;
 }
 
 static void destroy_buffers(dart_buffer **buffers, uint32_t layers)
@@ -31,73 +50,65 @@ static void destroy_buffers(dart_buffer **buffers, uint32_t layers)
     free(buffers);
 }
 
-void model_cache_destroy(dart_state *state) { destroy_buffers(state->cache, state->model->config.layers); }
-
-/* What the sequences have so far, from a cache of state->cache_tokens to one of `tokens`. */
-static dart_status copy(dart_state *state, dart_buffer **to, uint32_t tokens, const char *call)
+void model_cache_destroy(dart_state *state)
 {
-    const dart_model_config *c = &state->model->config;
-    dart_stream *stream = state->prefill;
-    dart_status status = dart_stream_begin(stream);
-    for (uint32_t l = 0; l < c->layers; l++)
-        for (uint32_t b = 0; b < state->B; b++)
-            for (int values = 0; values < 2 && state->positions[b] > 0; values++)
-                dart_convert(stream, &(dart_convert_args){.T = (uint32_t)state->positions[b], .W = c->G * c->P,
-                                                          .x = part_of(state, state->cache[l], state->cache_tokens, b, values != 0),
-                                                          .y = part_of(state, to[l], tokens, b, values != 0)});
-    return status == DART_OK ? model_state_run(state, stream, 1, NULL, call) : model_take_stream(state, stream, status, call);
+    for (uint32_t i = 0; i < state->cache_held; i++) destroy_buffers(state->cache[i].buffers, state->model->config.layers);
+    free(state->cache);
+    free(state->key_blocks);
 }
 
-/* Room for exactly that many tokens: what a step splits its sums by depends on it, and so it depends on what the sequences need only. */
-static dart_status grow(dart_state *state, uint32_t tokens, const char *call)
+/* Another block behind those that are held. */
+static dart_status make_block(dart_state *state, uint32_t first, uint32_t C)
 {
     dart_device *device = state->model->device;
-    const uint32_t layers = state->model->config.layers;
-    bool any = false;
-    for (uint32_t b = 0; b < state->B; b++) any = any || state->positions[b] > 0;
-    state->recorded = false; /* a step names the cache */
-    if (!any && tokens <= state->cache_room) {
-        state->cache_tokens = tokens;
-        return DART_OK;
-    }
-    dart_status status = DART_OK;
+    const uint32_t layers = state->model->config.layers, had = state->cache_held;
+    dart_status status = device_fault(device);
+    if (status != DART_OK) return status;
+    cache_block *blocks = realloc(state->cache, (had + 1) * sizeof *blocks);
+    if (blocks != NULL) state->cache = blocks;
+    dart_key_block *key_blocks = blocks != NULL ? realloc(state->key_blocks, (had + 1) * sizeof *key_blocks) : NULL;
+    if (key_blocks == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory for %u blocks", had + 1);
+    state->key_blocks = key_blocks;
     dart_buffer **made = device_calloc(device, layers, sizeof *made);
-    if (made == NULL) status = atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
-    for (uint32_t l = 0; l < layers && status == DART_OK; l++)
-        status = dart_buffer_create(device, model_cache_bytes(state, tokens), &made[l]);
-    status = model_take(&state->report, &device->report, status, call);
-    if (status == DART_OK && any) status = copy(state, made, tokens, call);
+    if (made == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    for (uint32_t l = 0; l < layers && status == DART_OK; l++) status = dart_buffer_create(device, block_bytes(state, C), &made[l]);
     if (status != DART_OK) {
-        dart_stream_begin(state->prefill); /* waits for a copy that has timed out */
         destroy_buffers(made, layers);
         return status;
     }
-    destroy_buffers(state->cache, layers);
-    state->cache = made;
-    state->cache_tokens = state->cache_room = tokens;
+    state->cache[had] = (cache_block){.first = first, .C = C, .buffers = made};
+    state->cache_held = had + 1;
     return DART_OK;
 }
 
-uint64_t model_cache_most(const dart_state *state)
+/* Tokens of the block behind `have`: as many as there are before it. Where blocks end depends on nothing else, and so a sum is cut alike in a state
+ * that grew, in one that was reset, and in one that was loaded. */
+static uint64_t next_tokens(const dart_state *state, uint64_t have)
 {
-    return base_smaller(state->limit / (state->B * row_bytes(state)), MOST_CACHE_TOKENS);
+    const uint64_t most = state->limit / (state->B * row_width(state) * dart_dtype_size(state->model->memories));
+    const uint64_t wanted = state->block != 0 ? state->block : base_larger(FIRST_CACHE_TOKENS, have);
+    return base_smaller(wanted, base_smaller(most, MOST_CACHE_TOKENS - have));
 }
 
 dart_status model_cache_reserve(dart_state *state, uint64_t tokens, const char *call)
 {
-    const uint64_t have = state->cache_tokens;
-    if (!state->model->config.transformer || tokens <= have) return DART_OK;
-    const uint64_t most = model_cache_most(state);
-    if (tokens > most)
-        return base_fail(&state->report, DART_UNSUPPORTED, "%s: %llu tokens: keys of %u sequences on %s have room for %llu each", call,
-                         (unsigned long long)tokens, state->B, state->model->device->info.name, (unsigned long long)most);
-    const uint64_t growth = state->block != 0 ? base_round_up(tokens - have, state->block)
-                                              : base_larger(tokens - have, base_larger(FIRST_CACHE_TOKENS, have / 2));
-    return grow(state, (uint32_t)base_smaller(have + growth, most), call);
+    if (!state->model->config.transformer) return DART_OK;
+    for (uint64_t have = model_cache_room(state); have < tokens; have = model_cache_room(state)) {
+        const uint64_t next = next_tokens(state, have);
+        if (next == 0)
+            return base_fail(&state->report, DART_UNSUPPORTED, "%s: %llu tokens: keys of %u sequences on %s have room for %llu each", call,
+                             (unsigned long long)tokens, state->B, state->model->device->info.name, (unsigned long long)have);
+        if (state->cache_count == state->cache_held) {
+            const dart_status status = make_block(state, (uint32_t)have, (uint32_t)next);
+            if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, call);
+        }
+        state->cache_count++;
+    }
+    return DART_OK;
 }
 
 void model_cache_retire(dart_state *state)
 {
-    state->cache_tokens = 0;
-    state->recorded = false;
+    state->cache_count = 0;
+    state->recorded = false; /* a step names the blocks that it reads */
 }

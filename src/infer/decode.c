@@ -124,11 +124,11 @@ static uint32_t steps_together(dart_state *state, uint32_t wanted)
             if (state->positions[b] >= INT32_MAX - (int32_t)fit) return fit;
         look_ahead(state, fit);
         const model_span span = model_span_of(state, 0, state->B, state->host_seq, true);
-        const uint64_t room = model_memories_room(state);
+        const uint64_t room = model_memories_room(state), tokens = model_cache_room(state);
         for (uint32_t b = 0; b < state->B && state->sma; b++)
             if (!state->ended[b] && (uint64_t)state->host_seq[2 * b] / state->S >= room) return fit;
         for (uint32_t b = 0; b < state->B && state->model->config.transformer; b++)
-            if (!state->ended[b] && (uint32_t)state->host_seq[2 * b] >= state->cache_tokens) return fit;
+            if (!state->ended[b] && (uint64_t)state->host_seq[2 * b] >= tokens) return fit;
         if (!same_span(&span, &state->recorded_span)) return fit;
     }
     return fit;

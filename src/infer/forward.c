@@ -83,8 +83,11 @@ static model_block_args block_args(dart_state *state, const model_pass *pass, ui
     return args;
 }
 
+/* The list of blocks lies in state->key_blocks until the next call. */
 static model_transformer_args transformer_args(const dart_state *state, const model_pass *pass, uint32_t layer)
 {
+    const model_span *span = &pass->span;
+    for (uint32_t i = 0; i < span->runs; i++) state->key_blocks[i] = model_cache_part(state, layer, pass->b, i);
     dart_tensor seq = model_work_tensor(state, WORK_SEQ);
     const dart_tensor input = model_work_tensor(state, WORK_INPUT);
     seq.offset = 2 * (uint64_t)pass->b;
@@ -94,7 +97,7 @@ static model_transformer_args transformer_args(const dart_state *state, const mo
         .weights = model_transformer_layer_weights(state->model, layer),
         .work = {.input = input, .qkv = model_work_tensor(state, WORK_PROJ), .o = model_work_tensor(state, WORK_Y), .mlp_input = input,
                  .mlp = model_work_tensor(state, WORK_MLP), .hidden = model_work_tensor(state, WORK_HIDDEN)},
-        .C = state->cache_tokens, .keys = model_cache_part(state, layer, pass->b, false), .values = model_cache_part(state, layer, pass->b, true)};
+        .cache = state->key_blocks, .cache_count = span->runs, .append_from = span->close_from};
 }
 
 /* ---- Recording ---- */
@@ -226,7 +229,7 @@ dart_status model_record_advance(dart_state *state, dart_stream *stream)
         .stops = model_work_tensor(state, WORK_STOPS), .live = model_work_tensor(state, WORK_LIVE)});
 }
 
-/* ---- Which memories a piece touches ---- */
+/* ---- Which blocks a piece touches ---- */
 
 static uint32_t block_of(const dart_state *state, uint64_t memory)
 {
@@ -235,9 +238,25 @@ static uint32_t block_of(const dart_state *state, uint64_t memory)
     return i;
 }
 
+/* Every token sees its own keys. */
+static model_span cache_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq)
+{
+    uint64_t first = UINT64_MAX, end = 0;
+    for (uint32_t i = b; i < b + B; i++) {
+        const uint64_t position = (uint64_t)seq[2 * i], count = (uint64_t)seq[2 * i + 1];
+        if (count == 0) continue;
+        first = base_smaller(first, position);
+        end = base_larger(end, position + count);
+    }
+    if (end == 0) return (model_span){.runs = 1, .close_to = 1};
+    const uint32_t last = model_cache_block(state, end - 1);
+    return (model_span){.runs = last + 1, .close_from = model_cache_block(state, first), .close_to = last + 1};
+}
+
 model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps)
 {
     model_span span = {0};
+    if (state->model->config.transformer) return cache_span_of(state, b, B, seq);
     const uint64_t S = state->S;
     uint64_t first = UINT64_MAX, end = 0, seen = 0; /* memories that may close, memories that are read */
     if (!state->sma) return span;

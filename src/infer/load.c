@@ -38,16 +38,7 @@ static dart_status make_room(dart_state *state, bool all, const state_file *file
     const uint64_t most = 2 * closed + base_larger(block, base_ceil_div(1024, state->S)) + 1;
     if (all && state->sma && plain && h->blocks > 0 && room <= most) status = model_memories_shape(state, file->blocks, h->blocks, call);
     if (status == DART_OK) status = model_memories_reserve(state, closed, call);
-    if (status != DART_OK || !state->model->config.transformer) return status;
-    bool empty = all;
-    for (uint32_t b = 0; b < state->B; b++) empty = empty && state->positions[b] == 0;
-    uint64_t tokens = longest;
-    if (empty && h->cache_tokens > longest && h->cache_tokens <= 2 * longest + base_larger(block, 1024) &&
-        h->cache_tokens <= model_cache_most(state)) {
-        model_cache_retire(state);
-        tokens = h->cache_tokens;
-    }
-    return model_cache_reserve(state, tokens, call);
+    return status == DART_OK ? model_cache_reserve(state, longest, call) : status;
 }
 
 static dart_status load(dart_state *state, int32_t b, const uint8_t *data, uint64_t bytes, const char *name, base_progress *progress,

@@ -131,15 +131,16 @@ static void record_grown(dart_stream *stream, const dart_state *to, uint32_t to_
     const uint64_t most = model_copy_rows(to, width, size);
     for (uint32_t l = 0; l < c->layers; l++) {
         record_memories(stream, to, to_b, from, from_b, l);
-        for (int values = 0; values < 2 && c->transformer; values++)
-            for (uint64_t t = 0, n; t < tokens; t += n) {
-                dart_tensor x = model_cache_part(from, l, from_b, values != 0), y = model_cache_part(to, l, to_b, values != 0);
-                n = base_smaller(most, tokens - t);
-                x.offset += t * width;
-                y.offset += t * width;
-                model_pace_bytes(to, stream, 2 * n * width * size, 1);
-                record_copy(stream, x, y, n, width);
-            }
+        for (uint64_t t = 0, n; t < tokens && c->transformer; t += n) { /* a run within one block of either */
+            const uint32_t i = model_cache_block(from, t), k = model_cache_block(to, t);
+            const cache_block *a = &from->cache[i], *b = &to->cache[k];
+            const dart_key_block x = model_cache_part(from, l, from_b, i), y = model_cache_part(to, l, to_b, k);
+            const uint64_t x_at = (t - a->first) * width, y_at = (t - b->first) * width;
+            n = base_smaller(base_smaller(most, tokens - t), base_smaller(a->first + (uint64_t)a->C, b->first + (uint64_t)b->C) - t);
+            model_pace_bytes(to, stream, 4 * n * width * size, 2);
+            record_copy(stream, model_columns(x.k, x_at, 0), model_columns(y.k, y_at, 0), n, width);
+            record_copy(stream, model_columns(x.v, x_at, 0), model_columns(y.v, y_at, 0), n, width);
+        }
     }
 }
 

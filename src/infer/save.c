@@ -48,7 +48,7 @@ static dart_status make_head(dart_state *state, uint32_t b, uint32_t count, stat
     *file = (state_file){.runs = NULL};
     *h = (state_file_header){.version = STATE_FILE_VERSION, .sequences = count, .fingerprint = model->fingerprint, .S = state->S, .sma = state->sma,
                              .activations = (uint32_t)model->activations, .memories = (uint32_t)model->memories,
-                             .blocks = all ? state->blocks_count : 0, .cache_tokens = count == state->B ? state->cache_tokens : 0};
+                             .blocks = all ? state->blocks_count : 0};
     memcpy(h->magic, STATE_FILE_MAGIC, sizeof h->magic);
     state_file_config(&model->config, h->config);
     const uint64_t bytes = state_file_head_bytes(h);

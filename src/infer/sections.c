@@ -38,6 +38,21 @@ static dart_status move(const transfer *t, uint64_t at, dart_dtype dtype, dart_t
     return model_take(&t->state->report, report, status, t->call);
 }
 
+/* Keys or values: a piece for each block. */
+static dart_status move_cache(const transfer *t, const state_file_run *run)
+{
+    const dart_state *state = t->state;
+    const uint64_t width = (uint64_t)state->model->config.G * state->model->config.P, tokens = run->elements / width;
+    dart_status status = DART_OK;
+    for (uint32_t i = 0; i < state->cache_count && state->cache[i].first < tokens && status == DART_OK; i++) {
+        const cache_block *block = &state->cache[i];
+        const dart_key_block part = model_cache_part(state, t->layer, t->b + run->index, i);
+        status = move(t, run->at + block->first * width * dart_dtype_size(run->dtype), run->dtype, run->kind == STATE_FILE_VALUES ? part.v : part.k,
+                      base_smaller(block->C, tokens - block->first) * width);
+    }
+    return status;
+}
+
 /* Memories or their scales: a piece for each block. */
 static dart_status move_memories(const transfer *t, const state_file_run *run)
 {
@@ -69,9 +84,7 @@ static dart_status move_run(const transfer *t, const state_file_run *run)
     case STATE_FILE_MEMORIES:
     case STATE_FILE_SCALES: return move_memories(t, run);
     case STATE_FILE_KEYS:
-    case STATE_FILE_VALUES:
-        if (run->elements == 0) return DART_OK;
-        return move(t, run->at, run->dtype, model_cache_part(state, t->layer, t->b + run->index, run->kind == STATE_FILE_VALUES), run->elements);
+    case STATE_FILE_VALUES: return move_cache(t, run);
     }
     return DART_INTERNAL;
 }

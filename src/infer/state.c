@@ -328,7 +328,7 @@ uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind)
                                                                    : 0)) * activation * c->layers;
     case DART_STATE_RECURRENT:
         return (B * (state->sma ? 2 * memory + c->H : memory) * 4 + (state->windows != NULL ? state->window_bytes : 0)) * c->layers;
-    case DART_STATE_MEMORIES: return room * one_memory + B * state->cache_room * token;
+    case DART_STATE_MEMORIES: return room * one_memory + model_cache_bytes(state);
     case DART_STATE_MEMORIES_USED: return (state->sma ? closed * one_memory : 0) + tokens * token;
     case DART_STATE_WORKSPACE:
         return state->work_bytes + (state->raw != NULL ? state->raw->bytes : 0) + (state->zeros != NULL ? state->zeros->bytes : 0);

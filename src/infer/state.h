@@ -13,6 +13,12 @@ typedef struct memory_block {
     dart_buffer **buffers;
 } memory_block;
 
+/* Keys and values of tokens first .. first + C - 1 of every sequence. One buffer a layer: keys B C G P, then values. */
+typedef struct cache_block {
+    uint32_t first, C;
+    dart_buffer **buffers;
+} cache_block;
+
 /* A tensor that every layer keeps for each sequence, among those of model_block_carried: rows of `width` elements, B of them, from byte `at`
  * of the layer's buffer on. */
 typedef struct model_part {
@@ -70,10 +76,10 @@ typedef enum model_work {
 /* The most decoding steps in one submission. */
 #define MODEL_LOG 64u
 
-/* The blocks of memories that a piece touches. A recording depends on them and on the shape of the piece. */
+/* The blocks of memories, or of keys and values, that a piece touches. A recording depends on them and on the shape of the piece. */
 typedef struct model_span {
-    uint32_t runs;                   /* blocks 0 .. runs - 1 hold memories that some token attends to */
-    uint32_t close_from, close_to;   /* blocks close_from .. close_to - 1 may receive the memory of a chunk that closes */
+    uint32_t runs;                   /* blocks 0 .. runs - 1 hold what some token attends to */
+    uint32_t close_from, close_to;   /* blocks close_from .. close_to - 1 may receive the memory of a chunk that closes, or keys of the piece */
 } model_span;
 
 struct dart_state {
@@ -116,8 +122,9 @@ struct dart_state {
     dart_buffer *raw;           /* of packed pieces, f32: raw_slots H N P of memories, as much of entering states, then (raw_slots + B) H of
                                    decays; NULL before the first such piece */
     uint64_t raw_slots;
-    dart_buffer **cache;        /* of a Transformer, one a layer: keys, then values, B cache_tokens G P each; NULL: no room yet */
-    uint32_t cache_tokens, cache_room; /* that every sequence has room for; that the buffers have room for, at least as many */
+    cache_block *cache;         /* of a Transformer, cache_held of them in the order of their tokens: the first cache_count are in use */
+    dart_key_block *key_blocks; /* room for cache_held: those that a launch reads */
+    uint32_t cache_count, cache_held;
     memory_block *blocks;       /* blocks_held of them: the first blocks_count are in use, the others are kept for later */
     dart_memories *runs; /* room for 2 blocks_held: runs to read, then runs that receive the memories of chunks that close */
     uint32_t blocks_count, blocks_held;
@@ -181,12 +188,14 @@ void model_memories_destroy(dart_state *state);
 /* Makes room for keys and values of that many tokens of every sequence, for a Transformer; does nothing for other models. A failure loses
  * none. */
 dart_status model_cache_reserve(dart_state *state, uint64_t tokens, const char *call);
-/* The most tokens of a sequence that keys and values can have room for. */
-uint64_t model_cache_most(const dart_state *state);
-/* Keys or values of a layer, from sequence b on. */
-dart_tensor model_cache_part(const dart_state *state, uint32_t layer, uint32_t b, bool values);
-/* Bytes of one layer's keys and values of that many tokens of every sequence. */
-uint64_t model_cache_bytes(const dart_state *state, uint64_t tokens);
+/* Tokens of a sequence that the blocks in use have room for. */
+uint64_t model_cache_room(const dart_state *state);
+/* The block in use that holds a token. */
+uint32_t model_cache_block(const dart_state *state, uint64_t token);
+/* Keys and values of a block and layer, from sequence b on. */
+dart_key_block model_cache_part(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block);
+/* Bytes of all blocks that are held. */
+uint64_t model_cache_bytes(const dart_state *state);
 /* For sequences without tokens: the buffers are kept. */
 void model_cache_retire(dart_state *state);
 void model_cache_destroy(dart_state *state);
@@ -217,7 +226,7 @@ uint64_t model_copy_rows(const dart_state *state, uint64_t width, uint64_t size)
 /* Waits for the last submission, at most for the state's time-out. ns, optional: the time that the device took. */
 dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *ns, const char *call);
 
-/* The blocks that tokens of sequences b .. b + B - 1 read, and the blocks that their chunks close into. seq: positions and counts of
+/* The blocks that tokens of sequences b .. b + B - 1 read, and the blocks that their chunks close into, or their keys go to. seq: positions and counts of
  * the whole batch, as in WORK_SEQ. steps: every open chunk counts as closing, so that the recording serves all its tokens. */
 model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps);
 /* Elements of dart_window_args.rows for one sequence. */

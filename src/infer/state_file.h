@@ -18,7 +18,8 @@ typedef struct state_file_header {
     uint32_t config[STATE_FILE_CONFIG];
     uint32_t S, sma;
     uint32_t activations, memories; /* dart_dtype */
-    uint32_t blocks, cache_tokens;
+    uint32_t blocks;
+    uint32_t unread;      /* of older files: tokens that a Transformer's cache had room for */
     uint32_t unused;
     uint64_t checksum;    /* of these bytes with 0 here, and of the tables */
 } state_file_header;

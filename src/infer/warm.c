@@ -12,7 +12,8 @@ static const uint32_t some[] = {1, 4}, some_lengths[] = {16, 128, 256, 1024, UIN
 static void record(dart_state *state, dart_stream *stream, uint32_t B, uint32_t L, bool memories)
 {
     const dart_tensor last = model_work_tensor(state, WORK_LAST), ends = model_work_tensor(state, WORK_ENDS);
-    const model_span span = {.runs = memories, .close_to = memories};
+    const bool blocks = memories || state->model->config.transformer; /* whose tokens see at least themselves */
+    const model_span span = {.runs = blocks, .close_to = blocks};
     const uint32_t room = model_piece_rows(state, state->rows) / B;
     if (L > room) L = room > 0 ? room : 1;
     const model_pass pass = {.B = B, .L = L, .span = span};

@@ -90,13 +90,39 @@ static void project(const layer *l)
     turn(l, l->c->H + l->c->G, false, q); /* keys stand behind the queries */
 }
 
-/* Over C tokens of keys and values. */
-static void attend(const layer *l, uint32_t C, dart_tensor keys, dart_tensor values)
+/* Over the keys and values of `count` blocks. */
+static void attend(const layer *l, const dart_key_block *blocks, uint32_t count)
 {
     const model_transformer_args *a = l->a;
     dart_attention(l->stream, &(dart_attention_args){
-        .B = a->B, .L = a->L, .T = a->T, .H = l->c->H, .G = l->c->G, .D = l->c->P, .C = C, .q = q_of(l, a->work.qkv), .k = keys, .v = values,
-        .seq = a->seq, .cu = a->cu, .o = a->work.o, .lse = a->kept.lse});
+        .B = a->B, .L = a->L, .T = a->T, .H = l->c->H, .G = l->c->G, .D = l->c->P, .C = blocks->C, .q = q_of(l, a->work.qkv), .k = blocks->k,
+        .v = blocks->v, .seq = a->seq, .cu = a->cu, .more = blocks + 1, .more_count = count - 1, .o = a->work.o, .lse = a->kept.lse});
+}
+
+/* Over the piece's own. */
+static void attend_piece(const layer *l)
+{
+    const dart_key_block own = {.C = l->a->L, .k = k_of(l, l->a->work.qkv), .v = v_of(l, l->a->work.qkv)};
+    attend(l, &own, 1);
+}
+
+/* The keys and values of L tokens of B sequences, which lie at these rows of qkv, from sequence `to` of the cache on. seq: their positions; without
+ * it they are the first tokens. */
+static void append(const layer *l, uint32_t to, uint32_t B, uint32_t L, uint64_t rows, dart_tensor seq)
+{
+    const model_transformer_args *a = l->a;
+    const dart_tensor k = k_of(l, a->work.qkv), v = v_of(l, a->work.qkv);
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < a->cache_count && (seq.buffer != NULL || first < L); first += a->cache[i++].C) {
+        const dart_key_block *block = &a->cache[i];
+        const uint64_t place = (uint64_t)to * block->C * l->groups, rows_behind = rows + (seq.buffer == NULL ? first : 0);
+        const uint32_t rest = seq.buffer == NULL ? (uint32_t)base_smaller(L - first, block->C) : L;
+        if (i < a->append_from) continue;
+        dart_kv_append(l->stream, &(dart_kv_append_args){
+            .B = B, .L = rest, .G = l->c->G, .D = l->c->P, .C = block->C, .first = seq.buffer != NULL ? first : 0, .seq = seq,
+            .k = model_columns(k, rows_behind * k.row, k.row), .v = model_columns(v, rows_behind * v.row, v.row),
+            .to_k = model_columns(block->k, place, 0), .to_v = model_columns(block->v, place, 0)});
+    }
 }
 
 static void expand(const layer *l)
@@ -150,25 +176,18 @@ dart_status model_transformer_piece(dart_stream *stream, const model_transformer
 {
     const layer l = layer_of(stream, a);
     enter(&l);
-    dart_kv_append(stream, &(dart_kv_append_args){.B = a->B, .L = a->L, .G = l.c->G, .D = l.c->P, .C = a->C, .k = k_of(&l, a->work.qkv),
-                                                  .v = v_of(&l, a->work.qkv), .seq = a->seq, .to_k = a->keys, .to_v = a->values});
-    attend(&l, a->C, a->keys, a->values);
+    append(&l, 0, a->B, a->L, 0, a->seq);
+    attend(&l, a->cache, a->cache_count);
     return leave(&l);
 }
 
 dart_status model_transformer_packed(dart_stream *stream, const model_transformer_args *a, const int32_t *borders)
 {
     const layer l = layer_of(stream, a);
-    const dart_tensor k = k_of(&l, a->work.qkv), v = v_of(&l, a->work.qkv);
     enter(&l);
-    attend(&l, a->L, k, v);
-    for (uint32_t b = 0; b < a->B; b++) {
-        const uint64_t first = (uint64_t)borders[b] * k.row, place = (uint64_t)b * a->C * l.groups;
-        if (borders[b + 1] == borders[b]) continue;
-        dart_kv_append(stream, &(dart_kv_append_args){.B = 1, .L = (uint32_t)(borders[b + 1] - borders[b]), .G = l.c->G, .D = l.c->P, .C = a->C,
-                                                      .k = model_columns(k, first, k.row), .v = model_columns(v, first, v.row),
-                                                      .to_k = model_columns(a->keys, place, 0), .to_v = model_columns(a->values, place, 0)});
-    }
+    attend_piece(&l);
+    for (uint32_t b = 0; b < a->B; b++)
+        append(&l, b, 1, (uint32_t)(borders[b + 1] - borders[b]), (uint64_t)borders[b], (dart_tensor){0});
     return leave(&l);
 }
 
@@ -184,7 +203,7 @@ dart_status model_transformer_train(dart_stream *stream, const model_transformer
     const layer l = layer_of(stream, a);
     if ((parts & MODEL_TRANSFORMER_NORM) != 0) normalise(&l, a->x, a->weights.norm, a->weights.norm_bias, a->work.input);
     if ((parts & MODEL_TRANSFORMER_PROJECT) != 0) project(&l);
-    if ((parts & MODEL_TRANSFORMER_ATTEND) != 0) attend(&l, a->L, k_of(&l, a->work.qkv), v_of(&l, a->work.qkv));
+    if ((parts & MODEL_TRANSFORMER_ATTEND) != 0) attend_piece(&l);
     if ((parts & MODEL_TRANSFORMER_MIDDLE) != 0) add_product(&l, l.I, a->work.o, a->weights.out_proj, a->x, a->kept.middle);
     if ((parts & MODEL_TRANSFORMER_MLP_NORM) != 0) normalise(&l, a->kept.middle, a->weights.mlp_norm, a->weights.mlp_norm_bias, a->work.mlp_input);
     if ((parts & MODEL_TRANSFORMER_MLP) != 0) expand(&l);

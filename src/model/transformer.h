@@ -6,6 +6,7 @@
 #define DART_MODEL_TRANSFORMER_H
 
 #include "checkpoint/config.h"
+#include "dartlm/ops.h"
 
 /* The weights of one layer. */
 typedef struct model_transformer_weights {
@@ -51,9 +52,9 @@ typedef struct model_transformer_args {
     dart_tensor cu;     /* i32 B + 1, not in model_transformer_piece: packed sequences of at most L tokens */
     model_transformer_weights weights;
     model_transformer_work work;
-    /* Not for training: keys and values of C tokens of every sequence, B C G P */
-    uint32_t C;
-    dart_tensor keys, values;
+    /* Not for training: the blocks of keys and values from token 0 on that the piece's tokens see. Their own go to those from append_from on. */
+    const dart_key_block *cache;
+    uint32_t cache_count, append_from;
     model_transformer_kept kept; /* training only */
 } model_transformer_args;
 
