@@ -107,6 +107,12 @@ OP_STEP(do_sma_step, dart_sma(w->stream, &(dart_sma_args){.B = B, .L = 1, .H = H
                                                           .memories_count = 1, .r = at(w, 2048)}))
 OP_STEP(do_append, dart_sma_append(w->stream, &(dart_sma_append_args){.B = B, .L = L, .H = H, .N = N, .P = P, .S = S, .eps = 1, .dh = f32(w),
                                                                       .seq = i32(w), .to = {.M = 3, .dh = at(w, 2048), .scale = at(w, 3072)}}))
+OP_STEP(do_attention, dart_attention(w->stream, &(dart_attention_args){.B = B, .L = 2, .H = H, .G = G, .D = P, .C = 3, .q = f32(w), .k = f32(w),
+                                                                       .v = f32(w), .seq = i32(w), .more = &(dart_key_block){3, f32(w), f32(w)},
+                                                                       .more_count = 1, .o = {.buffer = w->buffers[1], .dtype = DART_F16}}))
+OP_STEP(do_attention_step, dart_attention(w->stream, &(dart_attention_args){.B = B, .L = 1, .H = H, .G = G, .D = P, .C = 3, .q = f32(w), .k = f32(w),
+                                                                            .v = f32(w), .seq = i32(w), .more = &(dart_key_block){3, f32(w), f32(w)},
+                                                                            .more_count = 1, .o = at(w, 2048)}))
 OP_STEP(do_argmax, dart_argmax(w->stream, &(dart_argmax_args){.T = 2, .V = V, .logits = f32(w),
                                                               .ids = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 OP_STEP(do_sample, dart_sample(w->stream, &(dart_sample_args){.T = 2, .V = V, .logits = f32(w), .settings = i32(w),
@@ -259,7 +265,7 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
 #define STEP(name) {#name, name}
     STEP(make_context), STEP(open_device), STEP(make_buffers), STEP(write_buffers), STEP(make_stream), STEP(do_fill), STEP(do_convert),
     STEP(do_embed), STEP(do_norm), STEP(do_gated_norm), STEP(do_linear), STEP(do_conv), STEP(do_ssd), STEP(do_ssd_step), STEP(do_sma),
-    STEP(do_sma_step), STEP(do_append), STEP(do_argmax), STEP(do_sample), STEP(do_log_probs), STEP(do_mark_ids),
+    STEP(do_sma_step), STEP(do_append), STEP(do_attention), STEP(do_attention_step), STEP(do_argmax), STEP(do_sample), STEP(do_log_probs), STEP(do_mark_ids),
     STEP(do_embed_backward), STEP(do_norm_backward),
     STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
     STEP(do_attention_backward),

@@ -337,6 +337,18 @@ void attention(void **unused)
     BAD(attention, a.C = 0);
     BAD(attention, a.C = (1u << 30) + 1);
     BAD(attention, a.C = ROOM);
+    const dart_key_block more[] = {{.C = 3, .k = f16, .v = f16}, {.C = 2 * L, .k = f16, .v = f16}}, none = {.k = f16, .v = f16},
+                         mixed = {.C = 3, .k = f16, .v = f32}, large = {.C = 1u << 30, .k = f16, .v = f16}, missing = {.C = 3, .k = f16};
+    GOOD(attention, a.more = more, a.more_count = 2);
+    GOOD(attention, a.more = more, a.more_count = 1, a.seq.buffer = NULL, a.C = L - 3);
+    GOOD(attention, a.more = more, a.more_count = 2, a.L = 1, a.plan = DART_PLAN_STEP);
+    GOOD(attention, a.more = more, a.more_count = 2, a.o = f16);
+    BAD(attention, a.more_count = 1);
+    BAD(attention, a.more = &none, a.more_count = 1);
+    BAD(attention, a.more = &mixed, a.more_count = 1);
+    BAD(attention, a.more = &large, a.more_count = 1);
+    BAD(attention, a.more = &missing, a.more_count = 1);
+    BAD(attention, a.more = more, a.more_count = 1, a.seq.buffer = NULL, a.C = L - 4);
     BAD(attention, a.seq.buffer = NULL, a.C = L - 1);
     BAD(attention, a.scale = NAN);
     BAD(attention, a.scale = INFINITY);
@@ -364,6 +376,9 @@ void attention(void **unused)
     BAD(kv_append, a.D = 257);
     BAD(kv_append, a.C = 0);
     BAD(kv_append, a.C = ROOM);
+    GOOD(kv_append, a.seq.buffer = NULL, a.C = 1, a.first = L - 1);
+    BAD(kv_append, a.seq.buffer = NULL, a.C = 1, a.first = L - 2);
+    BAD(kv_append, a.first = 1u << 30);
     BAD(kv_append, a.seq.buffer = NULL, a.C = L - 1);
     BAD(kv_append, a.to_v.row = G * P - 1);
     NEEDED(kv_append, k);
