@@ -1,40 +1,50 @@
-// sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows hopper), for N 128, P 64 and normalised memories w
-// of the 16-bit type of q, e, c and up_r. Of q and e before their norms, with f the product of the factors that the norms give them and scale that of
-// row n of the memory:
+// sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows hopper), for N 128 or, of warpgroups, 64,
+// P 64 and normalised memories w of the 16-bit type of q, e, c and up_r. Of q and e before their norms, with f the product of the factors that the
+// norms give them and scale that of row n of the memory:
 //   Z = e w^T, U = up_r w^T (tokens x N), key = q w (tokens x P);  logit = f sum_n q Z;  v . up_r = sum_n c scale U;
 //   to_q += delta Z;  grad_c += g scale U;  to_e += delta key;  then both norms.
 // A block takes 64 tokens of a (b, group, part), head after head, the memories one by one through shared memory, and the tiles that see most memories
-// come first. Two warps share 16 tokens: each takes 64 of the n, and of every memory they exchange the halves of logit and v . up_r. In
-// a warpgroup all have the same n, and key is multiplied beside the sums of logit.
+// come first; for N 64, where memories are small and many, those of a sequence follow one another and find its memories in the L2 cache. A warp has
+// 16 tokens and 64 of the n: of N 128, two warps share 16 tokens, and of every memory they exchange the halves of logit and v . up_r. In a warpgroup
+// all have the same n, and key is multiplied beside the sums of logit.
 // Numbers: all operands of products are inputs as they are, everything else is f32.
 // A lane holds of the tokens lane / 4 (k = 0) and lane / 4 + 8 (k = 1) the columns 8 i + 2 (lane % 4) + {0, 1} as elements 4 i + 2 k + {0, 1}; a
 // fragment of the left operand has the same columns of both tokens in its four words.
-// Shared memory: 2 x (16 KiB memory, 8 KiB up_r, 768 bytes), 16 KiB c, 8 KiB e, 17 KiB r, 2,816 bytes: 95,488 bytes.
+// Shared memory: 2 x (16 KiB memory, 8 KiB up_r, 768 bytes), 16 KiB c, 8 KiB e, 17 KiB r, 2,816 bytes: 95,488 bytes. For N 64: 68,352 bytes.
 #include "sma/products.cuh"
 #include "sma/backward.cuh"
 
 namespace sma_token_side {
 
-constexpr uint32_t N = 128, P = 64, TOKENS = 64, THREADS = 256, PAIRS = 4, STAGES = 2;
-constexpr uint32_t MEMORY_BYTES = N * tile_row, TILE_BYTES = TOKENS * tile_row, R_PITCH = P * 4 + 16;
-constexpr uint32_t UP_AT = STAGES * MEMORY_BYTES, C_AT = UP_AT + STAGES * TILE_BYTES, E_AT = C_AT + 2 * TILE_BYTES, R_AT = E_AT + TILE_BYTES,
-                   FACTORS_AT = R_AT + TOKENS * R_PITCH, LSE_AT = FACTORS_AT + STAGES * N * 4, PARTS_AT = LSE_AT + 2 * TOKENS * 4,
-                   DOTS_AT = PARTS_AT + 2 * TOKENS * 2 * 8, NORMS_AT = DOTS_AT + TOKENS * 4, BYTES = NORMS_AT + TOKENS * 8;
+constexpr uint32_t P = 64, TOKENS = 64, PAIRS = 4, STAGES = 2;
+constexpr uint32_t TILE_BYTES = TOKENS * tile_row, R_PITCH = P * 4 + 16;
+// What depends on N: halves of 64 n, threads, and where things lie in shared memory.
+template <uint32_t N> struct Shape {
+    static constexpr uint32_t HALVES = N / 64, THREADS = 128 * HALVES, MEMORY_BYTES = N * tile_row;
+    static constexpr uint32_t UP_AT = STAGES * MEMORY_BYTES, C_AT = UP_AT + STAGES * TILE_BYTES, E_AT = C_AT + HALVES * TILE_BYTES,
+                              R_AT = E_AT + TILE_BYTES, FACTORS_AT = R_AT + TOKENS * R_PITCH, LSE_AT = FACTORS_AT + STAGES * N * 4,
+                              PARTS_AT = LSE_AT + 2 * TOKENS * 4, DOTS_AT = PARTS_AT + (HALVES - 1) * 2 * TOKENS * 2 * 8,
+                              NORMS_AT = DOTS_AT + TOKENS * 4, BYTES = NORMS_AT + TOKENS * 8;
+};
 
 __device__ __forceinline__ float *floats_at(uint32_t at) { return reinterpret_cast<float *>(tensor_memory + at); }
 
-// What the two warps of a pair tell each other: two numbers a token, of which both then have the sum over the four lanes that share a token and
-// both warps.
-struct Exchange {
+// What the two warps of a pair, where there are pairs, tell each other: two numbers a token, of which both then have the sum over the four lanes
+// that share a token and both warps.
+template <uint32_t N> struct Exchange {
     uint32_t pair, half, turn;
     __device__ __forceinline__ void sum(float2 (&v)[2])
     {
         const uint32_t lane = threadIdx.x % 32;
-        float2 *at = reinterpret_cast<float2 *>(tensor_memory + PARTS_AT) + ((turn % 2 * PAIRS + pair) * 2) * 16 + lane / 4;
+        float2 *at = reinterpret_cast<float2 *>(tensor_memory + Shape<N>::PARTS_AT) + ((turn % 2 * PAIRS + pair) * 2) * 16 + lane / 4;
 #pragma unroll
         for (uint32_t k = 0; k < 2; k++) {
             v[k].x = lines_sum(v[k].x), v[k].y = lines_sum(v[k].y);
-            if (lane % 4 == 0) at[half * 16 + 8 * k] = v[k];
+            if (Shape<N>::HALVES > 1 && lane % 4 == 0) at[half * 16 + 8 * k] = v[k];
+        }
+        if constexpr (Shape<N>::HALVES == 1) {
+            __syncwarp(); // what the warp wrote before is visible to it, as after the barrier
+            return;
         }
         barrier(1 + pair, 64);
 #pragma unroll
@@ -152,9 +162,12 @@ __device__ __forceinline__ void put_row(const View &view, size_t at, float2 (&v)
 }
 
 // hopper: products of warpgroups (sm_90a), else of warps.
-template <bool bf, bool hopper>
+template <bool bf, bool hopper, uint32_t N = 128>
 __device__ __forceinline__ void run(const sma_backward_token_side_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
+    using At = Shape<N>;
+    constexpr uint32_t HALVES = At::HALVES, THREADS = At::THREADS, MEMORY_BYTES = At::MEMORY_BYTES, UP_AT = At::UP_AT, C_AT = At::C_AT,
+                       E_AT = At::E_AT, R_AT = At::R_AT, FACTORS_AT = At::FACTORS_AT, LSE_AT = At::LSE_AT, DOTS_AT = At::DOTS_AT;
     const View r = VIEW(sma_backward_token_side, r), grad_q = VIEW(sma_backward_token_side, grad_q), grad_e = VIEW(sma_backward_token_side, grad_e),
                grad_c = VIEW(sma_backward_token_side, grad_c);
     const auto halves = [&](uint32_t binding) { return reinterpret_cast<const uint16_t *>(bindings.address[binding]); };
@@ -162,13 +175,14 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
     const float *factor = FLOATS(sma_backward_token_side, factor) + args.factor_at, *lse = FLOATS(sma_backward_token_side, lse) + args.lse_at;
     const uint32_t H = args.H, tiles = ceil_div(args.L, TOKENS), in_part = H / args.G / args.parts;
     const uint32_t lane = threadIdx.x % 32, quad = lane % 4, line = lane / 4, warp = threadIdx.x / 32;
-    const uint32_t pair = hopper ? warp % 4 : warp / 2, half = hopper ? warp / 4 : warp % 2, line0 = 16 * pair;
+    const uint32_t pair = hopper ? warp % 4 : warp / HALVES, half = hopper ? warp / 4 : warp % HALVES, line0 = 16 * pair;
     const size_t rows = args.flags & HAS_CU ? args.T : args.B * args.L;
     const uint32_t base = shared_address(tensor_memory), r_size = r.dtype == DTYPE_F32 ? 4 : 2, r_pieces = P * r_size / 16;
-    Exchange exchange = {pair, half, 0};
+    Exchange<N> exchange = {pair, half, 0};
     FOR_TILES(tile) {
         const uint32_t of_tile = args.G * args.B, part = tile % args.parts, item = tile / args.parts;
-        const uint32_t first = (tiles - 1 - item / of_tile) * TOKENS, group = item % args.G, b = item % of_tile / args.G;
+        const uint32_t late = N == 64 ? item % tiles : item / of_tile, of = N == 64 ? item / tiles : item % of_tile;
+        const uint32_t first = (tiles - 1 - late) * TOKENS, group = of % args.G, b = of / args.G;
         const Sequence piece = sequence_of(INTS(sma_backward_token_side, seq) + args.seq_at, args.flags, args.L, args.T, b);
         if (first >= piece.span) continue;
         const uint32_t live = first < piece.count ? min(piece.count - first, TOKENS) : 0;
@@ -208,15 +222,16 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
         const uint16_t *q_rows = halves(BINDING_sma_backward_token_side_q) + args.q_at + token * args.q_row + group * N + 64 * half,
                        *e_rows = halves(BINDING_sma_backward_token_side_e) + args.e_at + token * args.e_row + group * P,
                        *c_rows = halves(BINDING_sma_backward_token_side_c) + args.c_at + token * args.c_row + group * N;
-        copy_tile<TOKENS, THREADS>(base + C_AT, c_rows, args.c_row, live, threadIdx.x);
-        copy_tile<TOKENS, THREADS>(base + C_AT + TILE_BYTES, c_rows + 64, args.c_row, live, threadIdx.x);
+#pragma unroll
+        for (uint32_t i = 0; i < HALVES; i++)
+            copy_tile<TOKENS, THREADS>(base + C_AT + i * TILE_BYTES, c_rows + 64 * i, args.c_row, live, threadIdx.x);
         copy_tile<TOKENS, THREADS>(base + E_AT, e_rows, args.e_row, live, threadIdx.x);
         fetch(0);
 
         uint32_t q[4][4]; // this warp's half of the n
         load_fragments(q, q_rows, args.q_row, line0, live);
         const float root = 1.0f / sqrtf(float(N));
-        float2 *norms = reinterpret_cast<float2 *>(tensor_memory + NORMS_AT) + line0 + line; // of each token 1 / rms(q) and 1 / rms(e)
+        float2 *norms = reinterpret_cast<float2 *>(tensor_memory + At::NORMS_AT) + line0 + line; // of each token 1 / rms(q) and 1 / rms(e)
         float by[2];     // f
         uint32_t own[2]; // memories that the tokens see
         {
@@ -235,11 +250,11 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                     }
                 }
             }
-            exchange.sum(squares); // both warps have all of e
+            exchange.sum(squares); // all halves have all of e
 #pragma unroll
             for (uint32_t k = 0; k < 2; k++) {
                 const uint32_t t = line0 + line + 8 * k;
-                const float of_q = sqrtf(squares[k].x / float(N) + args.eps), of_e = sqrtf(0.5f * squares[k].y / float(P) + args.eps);
+                const float of_q = sqrtf(squares[k].x / float(N) + args.eps), of_e = sqrtf(1.0f / HALVES * squares[k].y / float(P) + args.eps);
                 const float2 norm = make_float2(1.0f / of_q, 1.0f / of_e);
                 by[k] = norm.x * root * norm.y;
                 if (half == 0 && quad == 0) norms[8 * k] = norm;
@@ -255,19 +270,22 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
             fetch(turn + 1);
             const uint32_t stage = turn % STAGES, memory = base + stage * MEMORY_BYTES;
             if (m == 0 && seen > 1) { // r . up_r, four lanes a token
-                const uint32_t t = line0 + 8 * half + line;
-                const View row_r = {tensor_memory + R_AT + t * R_PITCH, r.dtype};
-                float along = 0.0f;
+#pragma unroll 1
+                for (uint32_t eight = half; eight < 2; eight += HALVES) {
+                    const uint32_t t = line0 + 8 * eight + line;
+                    const View row_r = {tensor_memory + R_AT + t * R_PITCH, r.dtype};
+                    float along = 0.0f;
 #pragma unroll
-                for (uint32_t i = 0; i < 2; i++) {
-                    const uint4 of_up = get16(tensor_memory + UP_AT + h % 2 * TILE_BYTES, t, 2 * quad + i);
-                    const float4 low = unpack4(fetch4_whole(row_r, 16 * quad + 8 * i), r.dtype),
-                                 high = unpack4(fetch4_whole(row_r, 16 * quad + 8 * i + 4), r.dtype);
-                    along = add_pair<bf>(of_up.x, low.x, low.y, add_pair<bf>(of_up.y, low.z, low.w, along));
-                    along = add_pair<bf>(of_up.z, high.x, high.y, add_pair<bf>(of_up.w, high.z, high.w, along));
+                    for (uint32_t i = 0; i < 2; i++) {
+                        const uint4 of_up = get16(tensor_memory + UP_AT + h % 2 * TILE_BYTES, t, 2 * quad + i);
+                        const float4 low = unpack4(fetch4_whole(row_r, 16 * quad + 8 * i), r.dtype),
+                                     high = unpack4(fetch4_whole(row_r, 16 * quad + 8 * i + 4), r.dtype);
+                        along = add_pair<bf>(of_up.x, low.x, low.y, add_pair<bf>(of_up.y, low.z, low.w, along));
+                        along = add_pair<bf>(of_up.z, high.x, high.y, add_pair<bf>(of_up.w, high.z, high.w, along));
+                    }
+                    along = lines_sum(along);
+                    if (quad == 0) floats_at(DOTS_AT)[t] = along;
                 }
-                along = lines_sum(along);
-                if (quad == 0) floats_at(DOTS_AT)[t] = along;
             }
             if (m < pair_seen) {
                 float z[32], u[32];
@@ -324,11 +342,11 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                     own_g[k] = sees ? exp_below(part[k].x * by[k] - floats_at(LSE_AT)[h % 2 * TOKENS + t]) : 0.0f;
                     delta[k] = sees && own[k] > 1 ? own_g[k] * (part[k].y - floats_at(DOTS_AT)[t]) : 0.0f;
                 }
-                { // a lane for each token; slope is that of q and e before their norms
-                    const uint32_t t = line0 + line + 8 * quad;
-                    const float value = half == 0 ? (quad == 0 ? own_g[0] : own_g[1]) : (quad == 0 ? delta[0] * by[0] : delta[1] * by[1]);
-                    float *to = half == 0 ? FLOATS(sma_backward_token_side, g) : FLOATS(sma_backward_token_side, slope);
-                    if (quad < 2 && m < (quad == 0 ? own[0] : own[1])) to[(h * args.M + m) * rows + row + t] = value;
+                { // a lane for each token, and each of g and slope unless the other half has slope, which is that of q and e before their norms
+                    const uint32_t which = HALVES > 1 ? half : quad / 2, k = HALVES > 1 ? quad : quad % 2, t = line0 + line + 8 * k;
+                    const float value = which == 0 ? (k == 0 ? own_g[0] : own_g[1]) : (k == 0 ? delta[0] * by[0] : delta[1] * by[1]);
+                    float *to = which == 0 ? FLOATS(sma_backward_token_side, g) : FLOATS(sma_backward_token_side, slope);
+                    if (k < 2 && m < (k == 0 ? own[0] : own[1])) to[(h * args.M + m) * rows + row + t] = value;
                 }
 #pragma unroll
                 for (uint32_t i = 0; i < 8; i++) {
@@ -347,7 +365,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
         }
         copies_landed<0>();
 
-        // The other warp's half of the sum over n goes through what held r.
+        // Of two halves, the other warp's of the sum over n goes through what held r.
         float4 *share = reinterpret_cast<float4 *>(tensor_memory + R_AT) + pair * 8 * 32 + lane;
         if (half == 1) {
 #pragma unroll
@@ -362,7 +380,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
         exchange.sum(along);
         if (half == 0) {
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++) {
+            for (uint32_t i = 0; i < 8 && HALVES > 1; i++) {
                 const float4 other = share[i * 32];
                 sum_e[4 * i] += other.x, sum_e[4 * i + 1] += other.y, sum_e[4 * i + 2] += other.z, sum_e[4 * i + 3] += other.w;
             }
@@ -401,15 +419,17 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
 
 } // namespace sma_token_side
 
-#define DART_CHECK(variant) \
-    static_assert(sma_token_side::BYTES == SHARED_sma_backward_token_side_##variant && \
+#define DART_CHECK(variant, N) \
+    static_assert(sma_token_side::Shape<N>::BYTES == SHARED_sma_backward_token_side_##variant && \
                       sma_token_side::TOKENS == TILE0_sma_backward_token_side_##variant && \
-                      sma_token_side::THREADS == THREADS_sma_backward_token_side_##variant, \
+                      sma_token_side::Shape<N>::THREADS == THREADS_sma_backward_token_side_##variant, \
                   "the shape of the row")
-DART_CHECK(tensor_bf16);
-DART_CHECK(tensor_f16);
-DART_CHECK(hopper_bf16);
-DART_CHECK(hopper_f16);
+DART_CHECK(tensor_bf16, 128);
+DART_CHECK(tensor_f16, 128);
+DART_CHECK(hopper_bf16, 128);
+DART_CHECK(hopper_f16, 128);
+DART_CHECK(hopper64_bf16, 64);
+DART_CHECK(hopper64_f16, 64);
 #undef DART_CHECK
 KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_bf16, 1) { sma_token_side::run<true, false>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_f16, 1) { sma_token_side::run<false, false>(args, bindings, dtypes); }
@@ -423,5 +443,17 @@ KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, hopper_f16, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     sma_token_side::run<false, true>(args, bindings, dtypes);
+#endif
+}
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, hopper64_bf16, 2)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    sma_token_side::run<true, true, 64>(args, bindings, dtypes);
+#endif
+}
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, hopper64_f16, 2)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    sma_token_side::run<false, true, 64>(args, bindings, dtypes);
 #endif
 }

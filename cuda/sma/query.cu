@@ -91,9 +91,9 @@ KERNEL_FUNCTION_BLOCKS(sma_query, simt, 2)
     }
 }
 
-// N at most 32, P at most 64: eight lanes work on one (row, group), each with four elements of q and of c and two times four of e, all loaded
-// before the first use.
-KERNEL_FUNCTION_BLOCKS(sma_query, few, 4)
+// N at most 32 `parts`, P at most 64: eight lanes work on one (row, group), each with `parts` times four elements of q and of c and two times four of
+// e, all loaded before the first use.
+template <uint32_t parts> __device__ __forceinline__ void query_few(const sma_query_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
     constexpr uint32_t share = 8, together = THREADS_sma_query_few / share; // tiles
     const View q = VIEW(sma_query, q), e = VIEW(sma_query, e), c = VIEW(sma_query, c);
@@ -114,28 +114,47 @@ KERNEL_FUNCTION_BLOCKS(sma_query, few, 4)
         const size_t q_at = args.q_at + row * args.q_row + g * N, e_at = args.e_at + row * args.e_row + g * P,
                      c_at = args.c_at + row * args.c_row + g * N;
         const bool e_aligned = multiples_of_4(args.e_at, args.e_row, P);
-        const uint4 of_q = fetch4(q, q_at + i, width(i, N, is), multiples_of_4(args.q_at, args.q_row, N));
+        const bool q_aligned = multiples_of_4(args.q_at, args.q_row, N), c_aligned = multiples_of_4(args.c_at, args.c_row, N);
+        uint4 of_q[parts], of_c[parts];
+#pragma unroll
+        for (uint32_t k = 0; k < parts; k++) of_q[k] = fetch4(q, q_at + 32 * k + i, width(32 * k + i, N, is), q_aligned);
         const uint4 of_e0 = fetch4(e, e_at + i, width(i, P, is), e_aligned);
         const uint4 of_e1 = fetch4(e, e_at + 32 + i, width(32 + i, P, is), e_aligned);
-        const uint4 of_c = fetch4(c, c_at + i, width(i, N, is && unit), multiples_of_4(args.c_at, args.c_row, N));
-        const float4 vq = unpack4(of_q, q.dtype), ve0 = unpack4(of_e0, e.dtype), ve1 = unpack4(of_e1, e.dtype), vc = unpack4(of_c, c.dtype);
-        float q_factor = 1.0f / (sqrtf(sum(squares(vq)) / float(N) + args.eps) * sqrtf(float(N)));
+#pragma unroll
+        for (uint32_t k = 0; k < parts; k++) of_c[k] = fetch4(c, c_at + 32 * k + i, width(32 * k + i, N, is && unit), c_aligned);
+        const float4 ve0 = unpack4(of_e0, e.dtype), ve1 = unpack4(of_e1, e.dtype);
+        float4 vq[parts], vc[parts];
+        float q_squares = 0.0f, most = 0.0f;
+#pragma unroll
+        for (uint32_t k = 0; k < parts; k++) {
+            vq[k] = unpack4(of_q[k], q.dtype), vc[k] = unpack4(of_c[k], c.dtype);
+            q_squares += squares(vq[k]);
+            most = fmaxf(most, fmaxf(fmaxf(fabsf(vc[k].x), fabsf(vc[k].y)), fmaxf(fabsf(vc[k].z), fabsf(vc[k].w))));
+        }
+        float q_factor = 1.0f / (sqrtf(sum(q_squares) / float(N) + args.eps) * sqrtf(float(N)));
         float e_factor = 1.0f / sqrtf(sum(squares(ve0) + squares(ve1)) / float(P) + args.eps);
-        float most = fmaxf(fmaxf(fabsf(vc.x), fabsf(vc.y)), fmaxf(fabsf(vc.z), fabsf(vc.w)));
         for (int apart = share / 2; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, apart));
         if (!is) continue;
         if (unit) {
             const float q_power = power_below(q_factor), e_power = power_below(e_factor), c_power = power_below(1.0f / fmaxf(most, 0x1p-126f));
-            write_four(VIEW(sma_query, read), tile * N, i, N, vc, c_power);
+#pragma unroll
+            for (uint32_t k = 0; k < parts; k++) write_four(VIEW(sma_query, read), tile * N, 32 * k + i, N, vc[k], c_power);
             if (i == 0)
                 reinterpret_cast<float2 *>(FLOATS(sma_query, unit))[tile] = make_float2(q_factor / q_power * (e_factor / e_power), 1.0f / c_power);
             q_factor = q_power;
             e_factor = e_power;
         }
-        write_four(VIEW(sma_query, qn), tile * N, i, N, vq, q_factor);
+#pragma unroll
+        for (uint32_t k = 0; k < parts; k++) write_four(VIEW(sma_query, qn), tile * N, 32 * k + i, N, vq[k], q_factor);
         write_four(VIEW(sma_query, en), tile * P, i, P, ve0, e_factor);
         write_four(VIEW(sma_query, en), tile * P, 32 + i, P, ve1, e_factor);
     }
+}
+KERNEL_FUNCTION_BLOCKS(sma_query, few, 4) { query_few<1>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma_query, few64, 4)
+{
+    static_assert(THREADS_sma_query_few64 == THREADS_sma_query_few, "the threads of one");
+    query_few<2>(args, bindings, dtypes);
 }
 
 // 16-bit rows of one type for N 128, P 64, with HAS_UNIT: what a lane has of q, e and c is one load of each, all three before

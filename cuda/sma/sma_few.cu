@@ -1,21 +1,21 @@
-// State-memory attention on the warp products of sm_80, for normalised memories of 16 bits, N 16 or 32 and P a multiple of 16 up to 64:
+// State-memory attention on the warp products of sm_80, for normalised memories of 16 bits, N 16, 32 or 64 and P a multiple of 16 up to 64:
 //   Z = en w^T (tokens x N, over P), logit = unit sum_n qn Z, r = sum over memories and n of (g c factor) w, online softmax.
 // A block takes 64 tokens of one (sequence, head), a warp 16 of them with its own bound of memories, so that tiles of several chunks cost no
-// more than their tokens see. Memories pass through shared memory 32 rows at a time (two of N 16, or one), two steps ahead.
+// more than their tokens see. Memories pass through shared memory 32 rows at a time (two of N 16, or one; one of N 64), two steps ahead.
 // Numbers: qn, en and w are exact, the weighted c is rounded once; in f16 without its weight, relative to a power of two of the memory's
 // factors, the weight in f32. Weights are relative to a top that is at least the largest logit so far and at most that + headroom, so that
 // it seldom changes: those below e^-59 of the largest are 0.
 // A lane holds of the tokens lane / 4 (k = 0) and lane / 4 + 8 (k = 1) the columns 8 i + 2 (lane % 4) + {0, 1} as elements 4 i + 2 k + {0, 1}.
 // In Z it takes 16 neighbouring p as its share of the depth, in both operands: sums do not depend on the order of the depth.
-// Shared memory: 3 x (32 rows of 128 bytes, 32 factors) = 12,672 bytes.
+// Shared memory: 3 x (32 rows of 128 bytes, 32 factors) = 12,672 bytes; twice that for N 64.
 #include "sma/products.cuh"
 
 namespace sma_few {
 
-constexpr uint32_t TOKENS = 64, ROWS = 32, THREADS = 128, STAGES = 3;
+constexpr uint32_t TOKENS = 64, THREADS = 128, STAGES = 3;
 constexpr float headroom = 28.0f;
 
-struct Shared {
+template <uint32_t ROWS> struct Shared {
     alignas(1024) char rows[STAGES][ROWS * tile_row];
     float factors[STAGES][ROWS];
 };
@@ -27,10 +27,10 @@ __device__ __forceinline__ float lines_sum(float v)
     return v + __shfl_xor_sync(0xffffffffu, v, 2);
 }
 
-template <bool bf, uint32_t steps> // N is 16 steps
-__device__ __forceinline__ void run(const sma_args &args, const CudaBindings &bindings, uint32_t dtypes, Shared &shared)
+template <bool bf, uint32_t steps, uint32_t ROWS> // N is 16 steps
+__device__ __forceinline__ void run(const sma_args &args, const CudaBindings &bindings, uint32_t dtypes, Shared<ROWS> &shared)
 {
-    constexpr uint32_t N = 16 * steps, together = 2 / steps, blocks = 2 * steps; // memories at a time; blocks of 8 n
+    constexpr uint32_t N = 16 * steps, together = ROWS / N, blocks = 2 * steps; // memories at a time; blocks of 8 n
     const View r = VIEW(sma, r);
     const auto halves = [&](uint32_t binding) { return reinterpret_cast<const uint16_t *>(bindings.address[binding]); };
     const uint16_t *qn = halves(BINDING_sma_qn), *en = halves(BINDING_sma_en), *c = halves(BINDING_sma_c) + args.c_at;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void run(const sma_args &args, const CudaBindings &bi
             if (turn < turns) {
                 const uint32_t m_first = turn * together, to = turn % STAGES;
 #pragma unroll
-                for (uint32_t i = 0; i < 2; i++) {
+                for (uint32_t i = 0; i < ROWS / 16; i++) {
                     const uint32_t n = threadIdx.x / 8 + (together == 1 ? 16 * i : 0), m = m_first + (together == 1 ? 0 : i),
                                    piece8 = threadIdx.x % 8;
                     const size_t at = ((slots + m) * args.H + h) * N + n;
@@ -148,7 +148,8 @@ __device__ __forceinline__ void run(const sma_args &args, const CudaBindings &bi
                 }
                 float power = 1.0f; // of factors, f16 only
                 if (!bf) {
-                    const float most = lane < N ? fabsf(by[lane]) : 0.0f;
+                    float most = lane < N ? fabsf(by[lane]) : 0.0f;
+                    if (N > 32) most = fmaxf(most, fabsf(by[lane + N - 32]));
                     power = fmaxf(__uint_as_float(__float_as_uint(warp_top(most)) & 0x7f800000u), 0x1p-126f);
                 }
                 const float inverse = 1.0f / power;
@@ -226,15 +227,27 @@ __device__ __forceinline__ void run(const sma_args &args, const CudaBindings &bi
 
 template <bool bf> __device__ __forceinline__ void run(const sma_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
-    __shared__ Shared shared;
+    __shared__ Shared<32> shared;
     if (args.N == 16) run<bf, 1>(args, bindings, dtypes, shared);
     else run<bf, 2>(args, bindings, dtypes, shared);
 }
 
+template <bool bf> __device__ __forceinline__ void run_64(const sma_args &args, const CudaBindings &bindings, uint32_t dtypes)
+{
+    __shared__ Shared<64> shared;
+    run<bf, 4>(args, bindings, dtypes, shared);
+}
+
 } // namespace sma_few
 
-static_assert(sma_few::TOKENS == TILE0_sma_few_bf16 && sma_few::TOKENS == TILE0_sma_few_f16 && sma_few::THREADS == THREADS_sma_few_bf16 &&
-                  sma_few::THREADS == THREADS_sma_few_f16,
-              "the shape of the rows");
+#define DART_CHECK(variant) \
+    static_assert(sma_few::TOKENS == TILE0_sma_##variant && sma_few::THREADS == THREADS_sma_##variant, "the shape of the row")
+DART_CHECK(few_bf16);
+DART_CHECK(few_f16);
+DART_CHECK(few64_bf16);
+DART_CHECK(few64_f16);
+#undef DART_CHECK
 KERNEL_FUNCTION_BLOCKS(sma, few_bf16, 4) { sma_few::run<true>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(sma, few_f16, 4) { sma_few::run<false>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma, few64_bf16, 3) { sma_few::run_64<true>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma, few64_f16, 3) { sma_few::run_64<false>(args, bindings, dtypes); }

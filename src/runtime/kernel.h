@@ -75,12 +75,13 @@ typedef enum kernel_trait {
     FITS_FEW_TILES = 1 << 9,   /* linear: y has too few tiles of 64 x 64 for the whole device. sma_query: few tokens (sma.c) */
     FITS_MANY_TILES = 1 << 10, /* linear: y has enough tiles of 64 x 64 to take larger tiles */
     FITS_N32_P64 = 1 << 11,    /* N is at most 32 and P at most 64 */
+    FITS_N64_P64 = 1 << 19,    /* N is 64 and P is 64 */
     FITS_UNPACKED = 1 << 12,   /* sequences lie L rows apart: no cu */
     FITS_CHECK = 1 << 13,      /* rows that only tests of a backend launch; the device may lack what they use */
     FITS_WALK = 1 << 14,       /* the scan: enough sequences that one workgroup may walk over all chunks of a group; chunks of at most 32
                                   tokens, N at most 32, P at most 64, at most 4 heads a group; no state comes in or goes out */
     FITS_WALK16 = 1 << 15,     /* ... and chunks of at most 16 tokens, N at most 16, at most 2 heads a group */
-    FITS_TOGETHER = 1 << 19,   /* the sequences' windows are full in the same steps */
+    FITS_TOGETHER = 1 << 22,   /* the sequences' windows are full in the same steps */
     FITS_CLUSTER = 1 << 17,    /* the scan's gradients: chunks of a multiple of 64 tokens, at least four heads a group, and so few chunks that walking
                                   over the heads of a group leaves much of a device idle */
     FITS_LIBRARY = 1 << 16     /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */

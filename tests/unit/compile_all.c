@@ -93,7 +93,7 @@ static bool fits(const kernel_row *row, dart_dtype activations, dart_dtype store
 static uint32_t with_implied(uint32_t traits)
 {
     if ((traits & (FITS_F16 | FITS_BF16)) != 0) traits |= FITS_HALF;
-    if ((traits & (FITS_D64 | FITS_N128_P64 | FITS_N32_P64)) != 0) traits |= FITS_P64;
+    if ((traits & (FITS_D64 | FITS_N128_P64 | FITS_N64_P64 | FITS_N32_P64)) != 0) traits |= FITS_P64;
     if ((traits & FITS_FEWEST_TILES) != 0) traits |= FITS_FEW_TILES;
     return traits;
 }

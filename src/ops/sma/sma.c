@@ -101,7 +101,8 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
     const uint32_t type = op_fits_half(&a->q, &a->e) & op_fits_half(&a->q, &a->c);
     const uint32_t fits = type | (type != 0 ? FITS_HALF : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |
                           (p->rows * a->G <= QUERY_WORKGROUPS * (uint64_t)op_multiprocessors(call) ? FITS_FEW_TILES : 0);
-    op_kernel(call, KERNEL_sma_query, a->L, (half ? fits : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0));
+    const uint32_t small = (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0) | (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0);
+    op_kernel(call, KERNEL_sma_query, a->L, (half ? fits : 0) | small);
     OP_LAUNCH(call, &k, base_ceil_div(p->rows * a->G, call->T0), OP_ROWS(sma_query, q, &p->o.q, k), OP_ROWS(sma_query, e, &p->o.e, k),
               OP_AT(sma_query, seq, &p->o.seq, k), OP_WHOLE(sma_query, qn, &qn), OP_WHOLE(sma_query, en, &to->en),
               OP_WHOLE(sma_query, unit, &to->unit), OP_AT(sma_query, c, &c, k), OP_WHOLE(sma_query, read, &read));
@@ -126,7 +127,7 @@ static op_operand rho(sma_plan *p, const run_operands *run)
 static uint32_t traits(const sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;
-    const uint32_t small = a->P > 64 ? 0 : a->N <= 32 ? FITS_P64 | FITS_N32_P64 : FITS_P64;
+    const uint32_t small = a->P > 64 ? 0 : FITS_P64 | (a->N <= 32 ? FITS_N32_P64 : 0) | (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0);
     const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.r) && run->dh.offset % 8 == 0;
     if (!op_has(&run->scale)) return p->layout.traits | small | (sizes ? FITS_TILES : 0);
     const uint32_t one = op_fits_half(&a->q, &a->e) & op_fits_half(&a->c, &run->dh) & op_fits_half(&a->q, &run->dh);
