@@ -81,7 +81,8 @@ typedef enum kernel_trait {
     FITS_WALK = 1 << 14,       /* the scan: enough sequences that one workgroup may walk over all chunks of a group; chunks of at most 32
                                   tokens, N at most 32, P at most 64, at most 4 heads a group; no state comes in or goes out */
     FITS_WALK16 = 1 << 15,     /* ... and chunks of at most 16 tokens, N at most 16, at most 2 heads a group */
-    FITS_TOGETHER = 1 << 22,   /* the sequences' windows are full in the same steps */
+    FITS_WALK64 = 1 << 22,     /* as FITS_WALK, but chunks of at most 16 tokens, N 64 and P 64 */
+    FITS_TOGETHER = 1 << 23,   /* the sequences' windows are full in the same steps */
     FITS_CLUSTER = 1 << 17,    /* the scan's gradients: chunks of a multiple of 64 tokens, at least four heads a group, and so few chunks that walking
                                   over the heads of a group leaves much of a device idle */
     FITS_LIBRARY = 1 << 16     /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */

@@ -177,7 +177,7 @@ static double operand_error(dart_dtype stored)
 static double operand_rounding(const conform_data *d, const char *stage)
 {
     static const char *const families[] = {"matrix_", "streamed_", "tensor_"}, *const kernels[] = {"ssd", "ssd_decay"};
-    bool rounds = conform_ran(d, "ssd_piece[cluster");
+    bool rounds = conform_ran(d, "ssd_piece[cluster") || conform_ran(d, "ssd_piece[walk64");
     for (size_t k = 0; k < sizeof kernels / sizeof kernels[0]; k++) {
         for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
             char row[40];

@@ -139,9 +139,10 @@ void conform_ssd_backward(conform_data *d)
     const double entering = conform_has(d, CASE_STORED) ? conform_rounding(c->dtype) : 0;
     /* On matrices: a term has at most two such operands one after another, b keep step and then hin, or c exp(cum) and then lambda. */
     const double split = backward_rounds(d, "ssd_backward_walk") ? 2 * conform_split_rounding(c->dtype) : 0;
-    /* Stages of tiles round once what enters a product: c exp(cum) for lambda; lambda + up_dh, of that; c.b exp(cum_t - cum_s) and the gradient of
-     * c.b; b keep step for a memory, which is stored, as is hin, the sum of memories. dt takes lambda times hin. */
-    const double once = backward_rounds(d, "ssd_backward_x") ? conform_rounding(c->dtype) : 0;
+    /* Stages of tiles, and the walk for N 64, round once what enters a product: c exp(cum) for lambda; lambda + up_dh, of that; c.b exp(cum_t -
+     * cum_s) and the gradient of c.b; b keep step for a memory, which is stored, as is hin, the sum of memories. dt takes lambda times hin. */
+    const bool tiles = backward_rounds(d, "ssd_backward_x") || conform_ran(d, "ssd_backward_walk[walk64");
+    const double once = tiles ? conform_rounding(c->dtype) : 0;
     const conform_limits of_x = {.bound = conform_tolerance(BOUND_SCAN, C + c->N), .operands = split + 2 * once};
     const conform_limits of_b = {.bound = conform_tolerance(BOUND_SCAN, C + (uint64_t)c->H / c->G * c->P), .operands = split + 2 * once};
     const conform_limits of_c = {.bound = of_b.bound, .operands = entering + split + 3 * once};

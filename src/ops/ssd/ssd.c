@@ -265,13 +265,14 @@ static void launch_piece(ssd_plan *p, uint32_t traits, uint64_t tiles)
 #define WALK_LEAST 64 /* groups of all sequences */
 #define WALK_HEADS 4
 #define WALK_SIDE 32 /* tokens of a chunk, rows n */
+#define WALK64_TOKENS 16
 
 uint32_t ssd_walk_traits(const op_layout *layout, uint32_t H, uint32_t G, uint32_t N, uint32_t P, uint32_t S)
 {
     const bool alike = !op_packed(layout) || (uint64_t)layout->B * layout->L / 4 <= layout->T;
-    if ((uint64_t)layout->B * G < WALK_LEAST || !alike || H / G > WALK_HEADS || S > WALK_SIDE || N > WALK_SIDE || P > 64 ||
-        (layout->flags & HAS_SEQ) != 0)
-        return 0;
+    if ((uint64_t)layout->B * G < WALK_LEAST || !alike || (layout->flags & HAS_SEQ) != 0) return 0;
+    if (N == 64 && P == 64 && H / G <= WALK_HEADS && S <= WALK64_TOKENS) return FITS_WALK64 | FITS_P64;
+    if (H / G > WALK_HEADS || S > WALK_SIDE || N > WALK_SIDE || P > 64) return 0;
     return FITS_WALK | FITS_N32_P64 | FITS_P64 | (S <= 16 && N <= 16 && H / G <= 2 ? FITS_WALK16 : 0);
 }
 
