@@ -138,8 +138,10 @@ typedef struct model_quantised_counts {
     uint64_t bytes_before, bytes_after; /* of all tensors */
 } model_quantised_counts;
 /* Writes the tensors of a folder's checkpoint to a file, matrices quantised as loading with that storage does. dtype: DART_Q8 or DART_Q4. Needs
- * memory for all quantised tensors. DART_INVALID_ARGUMENT: quantised already; DART_UNSUPPORTED: no matrix can be. */
-dart_status model_quantise(const char *folder, dart_dtype dtype, const char *path, base_report *report, model_quantised_counts *counts);
+ * memory for all quantised tensors. progress, which may be NULL, is asked between rows and tensors, and counts bytes read and then tensors written;
+ * where it says no nothing is written. DART_INVALID_ARGUMENT: quantised already; DART_UNSUPPORTED: no matrix can be. */
+dart_status model_quantise(const char *folder, dart_dtype dtype, const char *path, base_progress *progress, base_report *report,
+                           model_quantised_counts *counts);
 
 /* Every parameter is there with its shape and dtype F32, F16 or BF16, or quantised, and with finite numbers unless skip_scan is set, which
  * then are progress. DART_BAD_DATA names the tensor. Tensors that are no parameter are logged as warnings. */

@@ -9,9 +9,13 @@
 #include <stdlib.h>
 
 #define PARTS 4 /* tensors that a quantised one becomes: numbers, scales, minima, rest */
+/* Elements between two questions: milliseconds. */
+#define ASK_AFTER ((uint64_t)1 << 19)
 
 typedef struct writing {
     base_report *report;
+    base_progress *progress;
+    const char *folder;
     safetensors_tensor *entries;
     size_t count;
     void **memory; /* of the entries; NULL: the source's */
@@ -64,16 +68,20 @@ static dart_status quantise(writing *w, const model_parameter *p, const safetens
     float *values = malloc(width * sizeof *values);
     uint8_t *row = malloc(bytes);
     const bool room = n != NULL && s != NULL && (m != NULL || dtype == DART_Q8) && values != NULL && row != NULL;
-    for (uint64_t r = 0; room && r < rows; r++) {
+    const uint64_t together = base_larger(1, ASK_AFTER / width), row_bytes = width * safetensors_dtype_size(tensor->dtype);
+    dart_status status = DART_OK;
+    for (uint64_t r = 0; room && r < rows && status == DART_OK; r++) {
         safetensors_to_f32(tensor, r * width, width, values);
         dart_quantise(dtype, width, 1, values, row);
         memcpy(n + r * numbers, row, numbers);
         memcpy(s + r * scales, row + numbers, scales);
         if (m != NULL) memcpy(m + r * scales, row + numbers + scales, scales);
+        if ((r + 1) % together == 0) status = base_advance(w->progress, together * row_bytes, w->report, w->folder);
     }
     free(values);
     free(row);
     if (!room) return base_fail(w->report, DART_OUT_OF_MEMORY, "no memory to quantise %s", tensor->name);
+    if (status != DART_OK) return status;
     if (p->rest > 0) {
         safetensors_tensor *rest = add(w, tensor, ".rest");
         rest->shape[0] = p->rest;
@@ -89,6 +97,7 @@ static dart_status take(writing *w, const dart_model_config *config, const safet
         const safetensors_tensor *tensor = safetensors_at(file, i);
         model_parameter p;
         const size_t first = w->count;
+        const uint64_t before = w->progress != NULL ? w->progress->done : 0;
         w->checksum = base_checksum(w->checksum + (uint64_t)tensor->dtype, tensor->data, tensor->bytes);
         if (find_parameter(config, file, tensor, &p)) {
             const model_source source = model_source_find(file, &p);
@@ -100,6 +109,8 @@ static dart_status take(writing *w, const dart_model_config *config, const safet
         } else {
             add(w, tensor, "");
         }
+        if (w->progress != NULL && status == DART_OK) /* what rows have not */
+            status = base_advance(w->progress, tensor->bytes - (w->progress->done - before), w->report, w->folder);
         counts->bytes_before += tensor->bytes;
         for (size_t k = first; k < w->count; k++)
             counts->bytes_after += w->entries[k].shape[0] * safetensors_dtype_size(w->entries[k].dtype) *
@@ -110,12 +121,13 @@ static dart_status take(writing *w, const dart_model_config *config, const safet
     return status;
 }
 
-dart_status model_quantise(const char *folder, dart_dtype dtype, const char *path, base_report *report, model_quantised_counts *counts)
+dart_status model_quantise(const char *folder, dart_dtype dtype, const char *path, base_progress *progress, base_report *report,
+                           model_quantised_counts *counts)
 {
     dart_status status;
     dart_model_config config;
     safetensors *file = NULL;
-    writing w = {.report = report};
+    writing w = {.report = report, .progress = progress, .folder = folder};
     *counts = (model_quantised_counts){0};
     TRY(model_config_load(folder, report, &config));
     TRY(safetensors_open(folder, report, &file));
@@ -125,11 +137,13 @@ dart_status model_quantise(const char *folder, dart_dtype dtype, const char *pat
     w.memory = calloc(most, sizeof *w.memory);
     w.names = calloc(most, sizeof *w.names);
     if (w.entries == NULL || w.memory == NULL || w.names == NULL) FAIL(report, DART_OUT_OF_MEMORY, "no memory to quantise %s", folder);
+    for (size_t i = 0; progress != NULL && i < safetensors_count(file); i++) progress->of += safetensors_at(file, i)->bytes;
     TRY(take(&w, &config, file, dtype, counts));
+    if (progress != NULL) progress->of = progress->done + w.count;
     char source[17];
     snprintf(source, sizeof source, "%016" PRIx64, w.checksum);
     const safetensors_pair pairs[] = {{"dartlm.quantised", dart_dtype_name(dtype)}, {"dartlm.source", source}};
-    status = safetensors_write_with(path, w.entries, w.count, pairs, COUNT_OF(pairs), NULL, report);
+    status = safetensors_write_with(path, w.entries, w.count, pairs, COUNT_OF(pairs), progress, report);
 fail:
     for (size_t i = 0; w.memory != NULL && i < w.count; i++) free(w.memory[i]);
     free(w.memory);

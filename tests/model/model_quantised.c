@@ -168,7 +168,7 @@ static void loads_quantised_files(void **unused)
         dart_model *loaded = opened(names[i / 2], storage), *model = NULL;
         snprintf(path, sizeof path, "%s/%s", data_folder, names[i / 2]);
         must(file_make_folder(folder, &report), folder);
-        must(model_quantise(path, storage == DART_STORAGE_Q8 ? DART_Q8 : DART_Q4, weights, &report, &counts), weights);
+        must(model_quantise(path, storage == DART_STORAGE_Q8 ? DART_Q8 : DART_Q4, weights, NULL, &report, &counts), weights);
         must(model_config_write(&loaded->config, folder, &report), config);
         must(dart_model_open(device, folder, &(dart_model_options){.activations = DART_STORAGE_F32}, &model), folder);
         assert_true(model->fingerprint == loaded->fingerprint);

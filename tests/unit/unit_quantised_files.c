@@ -30,7 +30,7 @@ static safetensors *quantised(const char *name, dart_dtype dtype)
     safetensors *file = NULL;
     model_quantised_counts counts;
     assert_int_equal(model_config_load(folder_of(name), &report, &config), DART_OK);
-    assert_int_equal(model_quantise(folder_of(name), dtype, path, &report, &counts), DART_OK);
+    assert_int_equal(model_quantise(folder_of(name), dtype, path, NULL, &report, &counts), DART_OK);
     assert_true(counts.matrices > 0 && counts.bytes_after < counts.bytes_before);
     assert_int_equal(safetensors_open(path, &report, &file), DART_OK);
     return file;
@@ -203,15 +203,50 @@ static void refuses_what_it_cannot_quantise(void **unused)
     (void)unused;
     model_quantised_counts counts;
     char text[512];
-    assert_int_equal(model_quantise(folder_of("hf-llama"), DART_Q8, path, &report, &counts), DART_UNSUPPORTED); /* 24 and 40 wide */
+    assert_int_equal(model_quantise(folder_of("hf-llama"), DART_Q8, path, NULL, &report, &counts), DART_UNSUPPORTED); /* 24 and 40 wide */
     base_report_copy(&report, text, sizeof text);
     assert_non_null(strstr(text, "multiple of 32"));
-    assert_int_equal(model_quantise("/nowhere", DART_Q8, path, &report, &counts), DART_IO);
+    assert_int_equal(model_quantise("/nowhere", DART_Q8, path, NULL, &report, &counts), DART_IO);
+}
+
+typedef struct asker {
+    uint64_t calls, most, done, of;
+} asker;
+
+static bool ask(void *user, uint64_t done, uint64_t of)
+{
+    asker *a = user;
+    assert_true(done >= a->done && done <= of);
+    a->done = done;
+    a->of = of;
+    return ++a->calls <= a->most;
+}
+
+/* Ended at any moment there is no file, and the whole of it ends with all done. */
+static void ends_where_it_is_told_to(void **unused)
+{
+    (void)unused;
+    model_quantised_counts counts;
+    asker whole = {.most = UINT64_MAX};
+    remove(path);
+    base_progress progress = {.go_on = ask, .user = &whole};
+    assert_int_equal(model_quantise(folder_of("hf-mamba2"), DART_Q8, path, &progress, &report, &counts), DART_OK);
+    assert_true(whole.calls > 10);
+    assert_int_equal(whole.done, whole.of);
+    assert_int_equal(remove(path), 0);
+    for (uint64_t most = 0; most < whole.calls; most++) {
+        asker a = {.most = most};
+        progress = (base_progress){.go_on = ask, .user = &a};
+        assert_int_equal(model_quantise(folder_of("hf-mamba2"), DART_Q8, path, &progress, &report, &counts), DART_CANCELLED);
+        assert_int_equal(a.calls, most + 1);
+        assert_int_equal(remove(path), -1);
+    }
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ends_where_it_is_told_to),
         cmocka_unit_test(holds_what_loading_makes), cmocka_unit_test(refuses_broken_files), cmocka_unit_test(survives_any_bytes),
         cmocka_unit_test(refuses_what_it_cannot_quantise)};
     if (argc != 2 || base_report_init(&report, NULL) != DART_OK) return 2;

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "checkpoint/config.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,21 @@ static int copy_config(cli_session *session, const char *from, const char *to)
     return status == DART_OK ? CLI_OK : cli_fail_file(session, status);
 }
 
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+    interrupted = 1;
+    (void)signal(number, SIG_DFL);
+}
+
+static bool show_progress(void *user, uint64_t done, uint64_t of)
+{
+    (void)user;
+    cli_progress("quantising: %u %%", of > 0 ? (unsigned)(100.0 * (double)done / (double)of) : 0);
+    return interrupted == 0;
+}
+
 static int quantize(cli_session *session, const cli_common *common, const char *in, const char *out)
 {
     const dart_dtype dtype = common->dtype == 2 ? DART_Q4 : DART_Q8;
@@ -34,8 +50,12 @@ static int quantize(cli_session *session, const cli_common *common, const char *
     if (result == CLI_OK) {
         dart_status status = file_is_folder(in) ? DART_OK : base_fail(&session->report, DART_IO, "%s is not a folder", in);
         if (status == DART_OK) status = file_make_folder(out, &session->report);
-        if (status == DART_OK) status = model_quantise(in, dtype, weights, &session->report, &counts);
-        if (status != DART_OK) result = cli_fail_file(session, status);
+        base_progress progress = {.go_on = show_progress};
+        (void)signal(SIGINT, interrupt);
+        if (status == DART_OK) status = model_quantise(in, dtype, weights, &progress, &session->report, &counts);
+        cli_progress_end();
+        if (status == DART_CANCELLED) result = cli_fail("interrupted: %s holds no weights", out);
+        else if (status != DART_OK) result = cli_fail_file(session, status);
     }
     if (result == CLI_OK) result = copy_config(session, config, config_out);
     if (result == CLI_OK && file_exists(tokenizer)) result = cli_copy_tokenizer(in, out);
@@ -69,7 +89,8 @@ int cmd_quantize(int argc, char **argv)
         .about =
             "Writes a checkpoint with quantised weights to the folder OUT, from the one in the folder IN: what --dtype q8 or q4 makes\n"
             "of IN when it is loaded, ready made. Matrices become blocks of 32 numbers with a scale; with q4 the embedding and the\n"
-            "head take 8 bits. Step sizes, gates, decays, convolutions and norms stay as they are. Not for training."};
+            "head take 8 bits. Step sizes, gates, decays, convolutions and norms stay as they are. Not for training.\n"
+            "Ctrl-C ends it and leaves no weights."};
     args_operands operands;
     cli_session session = {.context = NULL};
     int status = args_parse(&syntax, argc, argv, &operands);
