@@ -95,13 +95,24 @@ static void retire_empty_blocks(dart_state *state)
     model_memories_retire(state);
 }
 
-dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call)
+/* The most memories of a block. */
+static uint64_t largest_block(const dart_state *state)
 {
     const dart_model_config *c = &state->model->config;
-    const uint64_t widest = base_larger(model_config_memory(c) * dart_dtype_size(state->model->memories),
-                                        (uint64_t)c->H * c->N * 4);
+    const uint64_t widest = base_larger(model_config_memory(c) * dart_dtype_size(state->model->memories), (uint64_t)c->H * c->N * 4);
+    return state->limit / (widest * state->B);
+}
+
+uint64_t model_memories_most_blocks(const dart_state *state, uint64_t count)
+{
+    const uint64_t wanted = state->block != 0 ? state->block : base_ceil_div(FIRST_BLOCK_TOKENS, state->S);
+    return base_ceil_div(count, base_larger(1, base_smaller(wanted, largest_block(state))));
+}
+
+dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call)
+{
     if (model_memories_room(state) >= count) return DART_OK;
-    const uint64_t most = state->limit / (widest * state->B);
+    const uint64_t most = largest_block(state);
     retire_empty_blocks(state);
     for (;;) {
         const uint64_t have = model_memories_room(state);
@@ -115,9 +126,7 @@ dart_status model_memories_reserve(dart_state *state, uint64_t count, const char
 
 dart_status model_memories_shape(dart_state *state, const uint32_t *M, uint32_t count, const char *call)
 {
-    const dart_model_config *c = &state->model->config;
-    const uint64_t widest = base_larger(model_config_memory(c) * dart_dtype_size(state->model->memories), (uint64_t)c->H * c->N * 4);
-    const uint64_t most = state->limit / (widest * state->B);
+    const uint64_t most = largest_block(state);
     for (uint32_t b = 0; b < state->B; b++)
         if ((uint64_t)state->positions[b] >= state->S) return DART_OK;
     for (uint32_t i = 0; i < count; i++)

@@ -104,6 +104,13 @@ static dart_status find_room(sections_crew *c, uint32_t i, uint8_t *scratch)
     return file_writer_place(c->writer, at, bytes, &place);
 }
 
+/* Blocks that a file of all sequences may name once one of them has so many tokens: its header grows with them. */
+static uint32_t most_blocks(const dart_state *state, uint32_t count, uint64_t tokens, uint32_t blocks)
+{
+    if (count < state->B || !state->sma) return blocks;
+    return (uint32_t)base_smaller(blocks + model_memories_most_blocks(state, tokens / state->S), UINT32_MAX);
+}
+
 dart_status dart_state_prepare_save(dart_state *state, int32_t b, const char *path, uint64_t tokens)
 {
     static const char call[] = "dart_state_prepare_save";
@@ -125,6 +132,7 @@ dart_status dart_state_prepare_save(dart_state *state, int32_t b, const char *pa
     for (uint32_t i = 0; i < count; i++) longest[2 * i] = (int32_t)base_larger(tokens, (uint64_t)file.positions[2 * i]);
     free(file.runs);
     file.positions = longest;
+    file.header.blocks = most_blocks(state, count, tokens, file.header.blocks);
     TRY(state_file_place(&file, state, &state->prepared_bytes, &state->report, call));
     TRY(file_writer_open(path, &state->report, &state->prepared));
     if (state->prepared_bytes < SECTIONS_SMALL || !file_writer_maps(state->prepared, state->prepared_bytes)) model_prepared_drop(state);

@@ -180,6 +180,8 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
 dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call);
 /* For a state without memories: the blocks that another state had, so that sums are cut alike. Does nothing where sequences have memories. */
 dart_status model_memories_shape(dart_state *state, const uint32_t *M, uint32_t count, const char *call);
+/* The most blocks that model_memories_reserve adds for so many memories of every sequence. */
+uint64_t model_memories_most_blocks(const dart_state *state, uint64_t count);
 /* Number of memories of one sequence that the blocks in use have room for. */
 uint64_t model_memories_room(const dart_state *state);
 /* Puts all blocks out of use, for sequences without memories. Their buffers are kept for later blocks. */

@@ -321,6 +321,18 @@ void writes_as_memory(void **unused)
         assert_memory_equal(mapped, data, bytes);
         free(mapped);
     }
+    /* The header names the blocks of memories, and they grow in number. */
+    dart_state *grows = state_of(model, &(dart_state_options){.memory_block = 1, .S = 2});
+    must(dart_state_prepare_save(grows, -1, in_memory, 400), "dart_state_prepare_save");
+    assert_non_null(grows->prepared);
+    const uint64_t room = grows->prepared_bytes;
+    must(model_memories_reserve(grows, 200, "test"), "model_memories_reserve");
+    grows->positions[0] = 400;
+    must(dart_state_save(grows, -1, in_memory), "dart_state_save");
+    free(read_file_at(in_memory, &again));
+    assert_true(again > 1 << 20 && again <= room && room - again < 2048);
+    dart_state_destroy(&grows);
+    must(dart_state_save(s.state, -1, in_memory), "dart_state_save");
     /* A file that is too small to be written as memory does not keep the length of what was found. */
     dart_model *other = model_of(&small, NULL);
     dart_state *few = state_of(other, NULL);
