@@ -54,7 +54,7 @@ void attention_open(attention *a, host *h, const buffer *weights, uint32_t pitch
     must(vkCreatePipelineLayout(h->device, &layout, NULL, &a->layout), "vkCreatePipelineLayout");
     a->logits_pipeline = make_pipeline(a, logits_comp, sizeof logits_comp);
     a->weights_pipeline = make_pipeline(a, weights_comp, sizeof weights_comp);
-    a->commands = host_make_commands(h);
+    a->commands = host_make_commands(h, true);
 }
 
 void attention_close(attention *a)
@@ -69,10 +69,15 @@ void attention_close(attention *a)
     vkDestroyDescriptorSetLayout(device, a->set_layout, NULL);
 }
 
-/* On one queue a barrier orders what was submitted before it, by whichever thread, with what comes after. */
+/* On one queue a barrier orders what was submitted before it, by whichever thread, with what comes after; between two, semaphores do. */
 static void barrier(const attention *a, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to, VkAccessFlags used)
 {
     const VkMemoryBarrier memory = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = written, .dstAccessMask = used};
+    if (host_has_two_queues(a->host)) { /* a family without graphics has no fragment shaders */
+        from &= ~(VkPipelineStageFlags)VK_PIPELINE_STAGE_FRAGMENT_SHADER_BIT;
+        to &= ~(VkPipelineStageFlags)VK_PIPELINE_STAGE_FRAGMENT_SHADER_BIT;
+        if (to == 0) return;
+    }
     vkCmdPipelineBarrier(a->commands.handle, from, to, 0, 1, &memory, 0, NULL, 0, NULL);
 }
 

@@ -82,28 +82,39 @@ static void choose(host *h, VkSurfaceKHR surface)
     die("no Vulkan device can be used: %s", why);
 }
 
-void host_open_device(host *h, VkSurfaceKHR surface)
+void host_open_device(host *h, VkSurfaceKHR surface, bool one_queue)
 {
     choose(h, surface);
+    h->compute_family = one_queue || h->needs->separate_family == UINT32_MAX ? h->family : h->needs->separate_family;
     if (h->needs->extensions_count >= HOST_MOST_EXTENSIONS) die("dartlm wants %u extensions", h->needs->extensions_count);
     for (uint32_t i = 0; i < h->needs->extensions_count; i++) h->extensions[h->extensions_count++] = h->needs->extensions[i];
     if (surface != VK_NULL_HANDLE) h->extensions[h->extensions_count++] = VK_KHR_SWAPCHAIN_EXTENSION_NAME;
     const float priority = 1;
-    const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueFamilyIndex = h->family,
-                                           .queueCount = 1, .pQueuePriorities = &priority};
+    VkDeviceQueueCreateInfo queues[2];
+    for (uint32_t i = 0; i < 2; i++)
+        queues[i] = (VkDeviceQueueCreateInfo){.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueCount = 1, .pQueuePriorities = &priority,
+                                              .queueFamilyIndex = i == 0 ? h->family : h->compute_family};
     /* The drawing needs no feature of its own. One that did would set its members in a copy of this chain. */
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = h->needs->features,
-                                     .queueCreateInfoCount = 1, .pQueueCreateInfos = &queue,
+                                     .queueCreateInfoCount = host_has_two_queues(h) ? 2 : 1, .pQueueCreateInfos = queues,
                                      .enabledExtensionCount = h->extensions_count, .ppEnabledExtensionNames = h->extensions};
     must(vkCreateDevice(h->physical, &info, NULL, &h->device), "vkCreateDevice");
     volkLoadDevice(h->device);
     vkGetDeviceQueue(h->device, h->family, 0, &h->queue);
+    vkGetDeviceQueue(h->device, h->compute_family, 0, &h->compute);
+    if (host_has_two_queues(h)) { /* Vulkan 1.2 has timeline semaphores, and dartlm wants them */
+        const VkSemaphoreTypeCreateInfo timeline = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+                                                    .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
+        const VkSemaphoreCreateInfo turns = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &timeline};
+        must(vkCreateSemaphore(h->device, &turns, NULL, &h->turns), "vkCreateSemaphore");
+    }
     vkGetPhysicalDeviceProperties(h->physical, &h->properties);
     vkGetPhysicalDeviceMemoryProperties(h->physical, &h->memory);
 }
 
 void host_close(host *h)
 {
+    vkDestroySemaphore(h->device, h->turns, NULL);
     vkDestroyDevice(h->device, NULL);
     vkDestroyInstance(h->instance, NULL);
     dart_vulkan_needs_destroy(&h->needs);
@@ -111,15 +122,32 @@ void host_close(host *h)
     volkFinalize();
 }
 
-/* ---- The queue ---- */
+/* ---- The queues ---- */
 
 void host_lock_queue(void *user) { pthread_mutex_lock(&((host *)user)->queue_lock); }
 void host_unlock_queue(void *user) { pthread_mutex_unlock(&((host *)user)->queue_lock); }
 
-void host_submit(host *h, const VkSubmitInfo *info, VkFence fence)
+/* With two queues frames and the map of attention, which they draw, take turns: a queue's barriers end with it. */
+static void submit(host *h, const commands *c, VkSemaphore wait, VkSemaphore signal)
 {
+    VkSemaphore waits[2] = {wait}, signals[2] = {signal};
+    uint64_t wait_values[2] = {0}, signal_values[2] = {0}; /* of a binary semaphore none is read */
+    const VkPipelineStageFlags stages[2] = {wait != VK_NULL_HANDLE ? VK_PIPELINE_STAGE_TRANSFER_BIT : VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+                                            VK_PIPELINE_STAGE_ALL_COMMANDS_BIT};
+    uint32_t waits_count = wait != VK_NULL_HANDLE, signals_count = signal != VK_NULL_HANDLE;
     host_lock_queue(h);
-    const VkResult result = vkQueueSubmit(h->queue, 1, info, fence);
+    if (host_has_two_queues(h)) {
+        waits[waits_count] = signals[signals_count] = h->turns;
+        wait_values[waits_count++] = h->turn;
+        signal_values[signals_count++] = ++h->turn;
+    }
+    const VkTimelineSemaphoreSubmitInfo values = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                                  .waitSemaphoreValueCount = waits_count, .pWaitSemaphoreValues = wait_values,
+                                                  .signalSemaphoreValueCount = signals_count, .pSignalSemaphoreValues = signal_values};
+    const VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .pNext = host_has_two_queues(h) ? &values : NULL, .commandBufferCount = 1,
+                               .pCommandBuffers = &c->handle, .waitSemaphoreCount = waits_count, .pWaitSemaphores = waits,
+                               .pWaitDstStageMask = stages, .signalSemaphoreCount = signals_count, .pSignalSemaphores = signals};
+    const VkResult result = vkQueueSubmit(c->queue, 1, &info, c->done);
     host_unlock_queue(h);
     must(result, "vkQueueSubmit");
 }
@@ -140,7 +168,10 @@ VkDeviceMemory host_allocate(const host *h, const VkMemoryRequirements *needs, V
 buffer host_make_buffer(const host *h, VkDeviceSize bytes, VkBufferUsageFlags usage, bool on_host)
 {
     buffer made = {.bytes = bytes};
-    const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .size = bytes, .usage = usage};
+    const uint32_t families[] = {h->family, h->compute_family};
+    const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .size = bytes, .usage = usage,
+                                     .sharingMode = host_has_two_queues(h) ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
+                                     .queueFamilyIndexCount = host_has_two_queues(h) ? 2 : 0, .pQueueFamilyIndices = families};
     VkMemoryRequirements needs;
     must(vkCreateBuffer(h->device, &info, NULL, &made.handle), "vkCreateBuffer");
     vkGetBufferMemoryRequirements(h->device, made.handle, &needs);
@@ -160,10 +191,10 @@ void host_destroy_buffer(const host *h, buffer *b)
 
 /* ---- Commands ---- */
 
-commands host_make_commands(const host *h)
+commands host_make_commands(const host *h, bool compute)
 {
-    commands made;
-    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, .queueFamilyIndex = h->family,
+    commands made = {.queue = compute ? h->compute : h->queue};
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, .queueFamilyIndex = compute ? h->compute_family : h->family,
                                           .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT};
     must(vkCreateCommandPool(h->device, &pool, NULL, &made.pool), "vkCreateCommandPool");
     const VkCommandBufferAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandPool = made.pool,
@@ -190,12 +221,8 @@ void host_begin(const commands *c)
 
 void host_run(host *h, const commands *c, VkSemaphore wait, VkSemaphore signal)
 {
-    const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_TRANSFER_BIT;
-    const VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &c->handle,
-                               .waitSemaphoreCount = wait != VK_NULL_HANDLE, .pWaitSemaphores = &wait, .pWaitDstStageMask = &stage,
-                               .signalSemaphoreCount = signal != VK_NULL_HANDLE, .pSignalSemaphores = &signal};
     must(vkEndCommandBuffer(c->handle), "vkEndCommandBuffer");
-    host_submit(h, &info, c->done);
+    submit(h, c, wait, signal);
     must(vkWaitForFences(h->device, 1, &c->done, VK_TRUE, UINT64_MAX), "vkWaitForFences");
     must(vkResetFences(h->device, 1, &c->done), "vkResetFences");
 }

@@ -1,5 +1,5 @@
 /* A desktop program around dartlm: a window with frames of its own, a model that reads and goes on in a thread of its own, and one Vulkan
- * device and queue for both. A starting point; docs/embedding.md explains it.
+ * device for both, with a queue of its own for each where the device has them. A starting point; docs/embedding.md explains it.
  *
  *   host.c       instance, device, queue with its lock, buffers, commands    window.c     GLFW window and swapchain
  *   canvas.c     the picture                                                 screen.c     what is on it
@@ -18,7 +18,7 @@
 
 typedef struct options {
     model_options model;
-    bool headless;
+    bool headless, one_queue;
     uint32_t frames;        /* quit after so many; 0: when asked to */
     uint32_t measure;       /* print the times of so many frames without generation and with it */
     uint32_t random_quit;   /* press random keys and quit at a random moment of so many ms; 0: do not */
@@ -50,6 +50,7 @@ static const char usage[] =
     "  --run              do not wait for space\n"
     "  --rate N           at most about N tokens a second\n"
     "  --headless         no window: frames into an image, 60 a second\n"
+    "  --one-queue        dartlm's work on the queue of the frames, also where the device has one for compute alone\n"
     "  --frames N         quit after N frames\n"
     "  --measure N        print the times of N frames without generation and of N with it, and quit\n"
     "  --screenshot FILE  run to the end of the sequence, write the picture as PPM without figures of time, and quit\n"
@@ -73,7 +74,8 @@ static options parse(int argc, char **argv)
         uint32_t *number;
         const char **text;
     } all[] = {
-        {.name = "--headless", .flag = &o.headless}, {.name = "--run", .flag = &o.model.run}, {.name = "--no-memories", .flag = &o.model.no_memories},
+        {.name = "--headless", .flag = &o.headless}, {.name = "--one-queue", .flag = &o.one_queue},
+        {.name = "--run", .flag = &o.model.run}, {.name = "--no-memories", .flag = &o.model.no_memories},
         {.name = "--tokens", .number = &o.model.tokens}, {.name = "--together", .number = &o.model.together}, {.name = "--seed", .number = &seed},
         {.name = "--rate", .number = &o.model.rate}, {.name = "--chunk", .number = &o.model.S}, {.name = "--frames", .number = &o.frames},
         {.name = "--measure", .number = &o.measure}, {.name = "--random-quit", .number = &o.random_quit},
@@ -115,12 +117,12 @@ static void open_program(program *p)
         extensions = window_extensions(p->window, &count);
     }
     host_open_instance(&p->host, extensions, count);
-    host_open_device(&p->host, p->window != NULL ? window_surface(p->window, &p->host) : VK_NULL_HANDLE);
+    host_open_device(&p->host, p->window != NULL ? window_surface(p->window, &p->host) : VK_NULL_HANDLE, p->options.one_queue);
     if (p->window != NULL) window_make_swapchain(p->window);
     const VkDeviceSize numbers = (VkDeviceSize)p->options.model.tokens * model_map_pitch(p->options.model.tokens);
     p->weights = host_make_buffer(&p->host, numbers * sizeof(float), VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT, false);
     canvas_open(&p->canvas, &p->host, &p->weights);
-    p->commands = host_make_commands(&p->host);
+    p->commands = host_make_commands(&p->host, false);
     p->model = model_start(&p->host, &p->options.model, &p->weights);
     const char *name = p->options.model.preset != NULL ? p->options.model.preset : p->options.model.folder, *slash = strrchr(name, '/');
     p->facts = (screen_facts){.title = slash != NULL && slash[1] != '\0' ? slash + 1 : name,
@@ -254,7 +256,8 @@ static int measure(program *p)
         sleep_ms(10);
     }
     if (view.failed) die("%s", view.text);
-    printf("%s, %u frames each, %s\n", p->host.properties.deviceName, p->options.measure, p->window != NULL ? "window" : "headless");
+    printf("%s, %u frames each, %s, %s\n", p->host.properties.deviceName, p->options.measure, p->window != NULL ? "window" : "headless",
+           host_has_two_queues(&p->host) ? "two queues" : "one queue");
     measure_frames(p, "without generation");
     model_do(p->model, MODEL_RUN);
     measure_frames(p, "with generation");

@@ -111,7 +111,7 @@ static dart_status begin(model *m, uint32_t n)
     m->wanted.memories = m->memories;
     pthread_mutex_unlock(&m->lock);
     dart_state_destroy(&m->state);
-    /* Short submissions: the frames wait for them on the same queue. Small pieces: cancelling ends after one. */
+    /* Short submissions: on one queue the frames wait for them. Small pieces: cancelling ends after one. */
     const dart_state_options options = {.S = m->config.transformer ? 0 : m->S, .no_sma = !m->memories, .slice_ms = 4, .max_piece = 256,
                                         .keep_queries = m->memories};
     dart_status status = dart_state_create(m->model, &options, &m->state);
@@ -131,7 +131,7 @@ static dart_status open_model(model *m)
     const dart_vulkan_adopt_args adopt = {
         .instance = m->host->instance, .physical_device = m->host->physical, .device = m->host->device,
         .get_instance_proc_addr = vkGetInstanceProcAddr, .api_version = m->host->api_version, .extensions = m->host->extensions,
-        .extensions_count = m->host->extensions_count, .features = m->host->needs->features, .queue_family = m->host->family,
+        .extensions_count = m->host->extensions_count, .features = m->host->needs->features, .queue_family = m->host->compute_family,
         .lock_queue = host_lock_queue, .unlock_queue = host_unlock_queue, .queue_user = m->host};
     const dart_context_options alone = {.without_vulkan = true}; /* no instance of dartlm's own */
     dart_model_info info;
