@@ -1,10 +1,9 @@
 #if !defined(_WIN32)
 #define _DEFAULT_SOURCE /* signal() then restarts the calls that a signal interrupts */
 #endif
-#include "training.h"
+#include "training_run.h"
 
 #include "base/checksum.h"
-#include "ranks.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -12,28 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct run {
-    const training_task *task;
-    const training_options *o;
-    cli_ranks ranks; /* of a single process: rank 0 of 1 */
-    cli_session session;
-    dart_trainer *trainer;
-    json_t *settings;
-    file_lock *lock;        /* of the folder */
-    uint32_t rows;          /* computed together */
-    uint32_t parts;         /* times rows: sequences of a step that are this rank's */
-    uint32_t step, end;     /* steps taken, steps to take */
-    bool prepared;          /* the batch of the next step */
-    int32_t *ids, *targets; /* of a step, or of rows of the validation */
-    int32_t *cu;            /* their documents, as dart_train_batch takes them, or NULL */
-    uint64_t start;
-    uint32_t timed; /* steps of this program */
-    double speed;   /* tokens a second, of late */
-} run;
-
-/* Rank 0 keeps the run's files, validates and prints. */
-static bool is_first(const run *r) { return r->ranks.is.rank == 0; }
 
 /* ---- Signals ---- */
 
@@ -69,160 +46,6 @@ const uint32_t *training_epoch(training_order *order, uint32_t epoch)
     return order->places;
 }
 
-/* The library scales the loss. */
-static bool in_f16(const training_options *o) { return o->common.dtype == DART_STORAGE_F16 || o->activations == DART_STORAGE_F16; }
-
-/* ---- Settings: what determines the numbers, as texts that the command line would take ---- */
-
-/* The shortest text that reads as the same f32. */
-static json_t *decimal(float value)
-{
-    char text[CLI_NUMBER];
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
-    return json_string(text);
-}
-
-static json_t *setting(const training_task *task, const args_option *option)
-{
-    const char *words = option->value;
-    switch (option->kind) {
-    case ARGS_FLAG: return json_string(*(bool *)option->to ? "true" : "false");
-    case ARGS_MORE:
-    case ARGS_U32: return json_sprintf("%" PRIu32, *(uint32_t *)option->to);
-    case ARGS_U64: return json_sprintf("%" PRIu64, *(uint64_t *)option->to);
-    case ARGS_F32: return decimal(*(float *)option->to);
-    case ARGS_TEXT: return json_string(*(const char **)option->to);
-    case ARGS_CHOICE:
-        for (int i = 1; i < *(int *)option->to; i++) words += strcspn(words, "|") + 1;
-        return json_stringn(words, strcspn(words, "|"));
-    case ARGS_LIST: return json_string(task->data);
-    }
-    return NULL;
-}
-
-/* Kinds of models and options that came later, where the run has none of them: runs from before go on. */
-static bool is_late(const run *r, const void *option)
-{
-    const dart_model_config *c = r->task->config;
-    if (option == &r->o->schedule_steps) return r->o->schedule_steps == 0;
-    return (option == &c->independent_c && !c->independent_c) || ((option == &c->transformer || option == &c->F) && !c->transformer);
-}
-
-/* Of all options ahead of --resume, but for those that only f16 has. */
-static int collect_settings(run *r)
-{
-    const training_options *o = r->o;
-    r->settings = json_object();
-    for (const args_option *option = r->task->syntax->options; option->to != &o->resume; option++) {
-        if (is_late(r, option->to)) continue;
-        if (!in_f16(o) && (option->to == &o->adam.loss_scale || option->to == &o->adam.scale_steps)) continue;
-        if (json_object_set_new(r->settings, option->name, setting(r->task, option)) != 0) return cli_fail_memory();
-    }
-    return CLI_OK;
-}
-
-static int compare_settings(const run *r, const json_t *had)
-{
-    const char *name;
-    json_t *value;
-    json_object_foreach(r->settings, name, value) {
-        const char *before = json_string_value(json_object_get(had, name)), *now = json_string_value(value);
-        if (before == NULL) return cli_fail("%s: the run does not say what --%s it has", r->task->folder, name);
-        if (strcmp(before, now) != 0) return cli_fail("%s: the run has --%s %s, not %s", r->task->folder, name, before, now);
-    }
-    json_object_foreach((json_t *)had, name, value)
-        if (json_object_get(r->settings, name) == NULL)
-            return cli_fail("%s: the run has --%s %.40s, which was not given", r->task->folder, name, json_string_value(value));
-    return CLI_OK;
-}
-
-/* ---- Files ---- */
-
-/* With --shard all ranks bring their moments to the first. */
-static int save(run *r)
-{
-    if (!is_first(r) && !r->o->sharded) return CLI_OK;
-    json_t *note = json_pack("{s:s, s:I, s:O}", "task", r->task->name, "step", (json_int_t)r->step, "settings", r->settings);
-    char *text = note != NULL ? json_dumps(note, JSON_COMPACT) : NULL;
-    json_decref(note);
-    if (text == NULL) return cli_fail_memory();
-    const dart_status status = dart_trainer_save(r->trainer, r->task->folder, text);
-    free(text);
-    return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
-}
-
-static int read_note(run *r, const json_t *note)
-{
-    const char *folder = r->task->folder, *task = json_string_value(json_object_get(note, "task"));
-    const json_t *step = json_object_get(note, "step"), *settings = json_object_get(note, "settings");
-    if (task == NULL || !json_is_integer(step) || !json_is_object(settings)) return cli_fail("%s: not a run of dartlm train", folder);
-    if (strcmp(task, r->task->name) != 0) return cli_fail("%s: a run of dartlm train %s, not of %s", folder, task, r->task->name);
-    if (compare_settings(r, settings) != CLI_OK) return CLI_FAILED;
-    const json_int_t taken = json_integer_value(step);
-    if (taken < 0 || taken > (json_int_t)r->task->steps)
-        return cli_fail("%s: the run is after step %lld of %" PRIu32, folder, taken, r->task->steps);
-    if (taken > (json_int_t)r->end)
-        return cli_fail("%s: the run is after step %lld already, beyond --steps %" PRIu32, folder, taken, r->end);
-    r->step = (uint32_t)taken;
-    return CLI_OK;
-}
-
-static bool holds(const char *folder, const char *name)
-{
-    char *path = file_join(folder, name);
-    const bool found = path != NULL && file_exists(path);
-    free(path);
-    return found;
-}
-
-/* Before any work: a new run overwrites no file of value, and --resume finds one. */
-static int check_folder(const run *r)
-{
-    const char *folder = r->task->folder;
-    if (!is_first(r)) return CLI_OK;
-    const bool has_run = holds(folder, "training.safetensors");
-    if (r->o->resume) return has_run ? CLI_OK : cli_fail("%s holds no run to go on with; without --resume one begins there", folder);
-    if (has_run) return cli_fail("%s holds a run already: --resume goes on with it, a new one needs another folder", folder);
-    if (holds(folder, "model.safetensors")) return cli_fail("%s holds a model already; a new run needs another folder", folder);
-    return CLI_OK;
-}
-
-/* From here on no other program trains into the folder. The file stays: who removed it could remove another program's. */
-static int lock_folder(run *r)
-{
-    if (!is_first(r)) return CLI_OK;
-    char *path = file_join(r->task->folder, "training.lock");
-    if (path == NULL) return cli_fail_memory();
-    dart_status status = file_make_folder(r->task->folder, &r->session.report);
-    if (status == DART_OK) status = file_lock_open(path, &r->session.report, &r->lock);
-    free(path);
-    return status == DART_OK ? CLI_OK : cli_fail_file(&r->session, status);
-}
-
-static int begin_run(run *r, const dart_trainer_options *options)
-{
-    const dart_status status = dart_trainer_create(r->session.device, r->task->config, options, &r->trainer);
-    return status == DART_OK ? save(r) : cli_fail_device(&r->session, status);
-}
-
-static int resume_run(run *r, const dart_trainer_options *options)
-{
-    const dart_status status = dart_trainer_resume(r->session.device, r->task->folder, options, &r->trainer);
-    if (status != DART_OK) return cli_fail_device(&r->session, status);
-    json_t *note = json_loads(dart_trainer_note(r->trainer), JSON_REJECT_DUPLICATES, NULL);
-    const int result = read_note(r, note);
-    json_decref(note);
-    if (result != CLI_OK || !is_first(r)) return result;
-    if (r->o->common.json)
-        return cli_print_line(json_pack("{s:I, s:I, s:I}", "resumed", (json_int_t)r->step, "steps", (json_int_t)r->end, "updates",
-                                        (json_int_t)dart_trainer_steps(r->trainer)));
-    printf("after step %6" PRIu32 "  resumed\n", r->step);
-    return CLI_OK;
-}
-
 /* ---- Steps ---- */
 
 /* Up over the warm-up, then down to a share of the peak, where it stays. */
@@ -242,17 +65,17 @@ static int report_step(const run *r, uint32_t step, const dart_train_result *res
     const double accuracy = (double)result->correct / (double)result->labels, left = (double)(r->end - step - 1) * r->task->batch * r->task->L;
     char rate_text[CLI_NUMBER], time[CLI_NUMBER];
     const bool shown = step % r->o->every == 0 || step + 1 == r->end;
-    if (!is_first(r)) return CLI_OK;
+    if (!training_is_first(r)) return CLI_OK;
     if (r->o->common.json && shown) {
         json_t *line = json_pack("{s:I, s:o, s:f, s:f, s:o, s:f, s:f, s:b}", "step", (json_int_t)step, "loss", cli_json_number(result->loss),
                                  "accuracy", accuracy, "lr", rate(r, step), "norm", cli_json_number(result->norm), "tokens_per_second",
                                  r->speed, "seconds", (double)(base_now_ns() - r->start) / 1e9, "skipped", result->skipped);
-        if (in_f16(r->o)) json_object_set_new(line, "scale", json_integer((json_int_t)result->scale));
+        if (training_in_f16(r->o)) json_object_set_new(line, "scale", json_integer((json_int_t)result->scale));
         return cli_print_line(line);
     }
     if (shown) {
         char scale[CLI_NUMBER + 8] = "";
-        if (in_f16(r->o)) snprintf(scale, sizeof scale, "  scale %g", result->scale);
+        if (training_in_f16(r->o)) snprintf(scale, sizeof scale, "  scale %g", result->scale);
         cli_progress_end();
         printf("step %6" PRIu32 " of %" PRIu32 "  loss %8.4f  accuracy %6.2f %%  lr %.2e  norm %8.3f%s  %s tokens/s%s\n", step, r->task->steps,
                result->loss, 100 * accuracy, rate(r, step), result->norm, scale, cli_rate(r->speed, rate_text), result->skipped ? "  skipped" : "");
@@ -326,7 +149,7 @@ static void fill_validation(const run *r, uint32_t first)
 
 static int validate(const run *r)
 {
-    if (!is_first(r)) return CLI_OK;
+    if (!training_is_first(r)) return CLI_OK;
     uint64_t right = 0, labels = 0;
     double loss = 0;
     for (uint64_t first = 0; first < r->task->validation; first += r->rows) {
@@ -362,14 +185,14 @@ static int learn(run *r, bool *stopped)
         *stopped = stopped_by != 0;
         if (outcome == CLI_OK && r->ranks.is.count > 1) outcome = cli_ranks_any(&r->ranks, *stopped, stopped);
         if (*stopped) at_signals(SIG_DFL); /* the next one ends the program at once */
-        if (outcome == CLI_OK && (last || *stopped || r->step % r->o->save == 0)) outcome = save(r);
+        if (outcome == CLI_OK && (last || *stopped || r->step % r->o->save == 0)) outcome = training_save(r);
     }
     return outcome;
 }
 
 static int export_model(run *r)
 {
-    if (!is_first(r)) return CLI_OK;
+    if (!training_is_first(r)) return CLI_OK;
     const dart_status status = dart_trainer_export(r->trainer, r->task->folder);
     return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
 }
@@ -424,14 +247,14 @@ static int open_run(run *r)
     if (adam.beta1 == 0) adam.beta1 = DART_BETA_ZERO;
     if (adam.beta2 == 0) adam.beta2 = DART_BETA_ZERO;
     if (r->ranks.is.count > 1) adam.ranks = &r->ranks.is;
-    int status = check_folder(r);
-    if (status == CLI_OK) status = collect_settings(r);
+    int status = training_check_folder(r);
+    if (status == CLI_OK) status = training_collect_settings(r);
     if (status == CLI_OK) status = allocate(r);
     if (status == CLI_OK) status = cli_open_device(&r->session, &r->o->common);
-    if (status == CLI_OK) status = lock_folder(r);
-    if (status == CLI_OK) status = check_folder(r); /* another program may have been at work there until now */
+    if (status == CLI_OK) status = training_lock_folder(r);
+    if (status == CLI_OK) status = training_check_folder(r); /* another program may have been at work there until now */
     if (status == CLI_OK) status = agree(r); /* before a new run is written */
-    if (status == CLI_OK) status = r->o->resume ? resume_run(r, &adam) : begin_run(r, &adam);
+    if (status == CLI_OK) status = r->o->resume ? training_resume(r, &adam) : training_begin(r, &adam);
     if (status == CLI_OK && r->o->resume) status = agree(r);
     return status;
 }
@@ -482,7 +305,7 @@ static int plan_run(const training_task *task, training_options *o, run *r)
     if (task->batch / o->rows % ranks != 0)
         return args_mistake(task->syntax, "%" PRIu32 " times --rows %" PRIu32 " sequences of a step do not divide among %" PRIu32 " ranks",
                             task->batch / o->rows, o->rows, ranks);
-    if (in_f16(o) && frexp((double)o->adam.loss_scale, &exponent) != 0.5)
+    if (training_in_f16(o) && frexp((double)o->adam.loss_scale, &exponent) != 0.5)
         return args_mistake(task->syntax, "--loss-scale %g is no power of two", (double)o->adam.loss_scale);
     r->rows = o->rows;
     r->parts = task->batch / o->rows / ranks;
@@ -506,7 +329,7 @@ int training_run(const training_task *task, training_options *o)
     if (status == CLI_OK) status = learn(&r, &stopped);
     if (status == CLI_OK && !stopped) status = export_model(&r);
     if (status == CLI_OK && o->profiled && r.step > first) cli_profile_print(&profile, r.step - first);
-    if (status == CLI_OK && stopped && is_first(&r))
+    if (status == CLI_OK && stopped && training_is_first(&r))
         (void)cli_fail("stopped after step %" PRIu32 " of %" PRIu32 "; --resume goes on with the run in %s", r.step, r.end, task->folder);
     free(r.ids);
     free(r.targets);
