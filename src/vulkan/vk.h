@@ -173,6 +173,11 @@ typedef enum vk_mutex {
     VK_MUTEX_PIPELINES,
     VK_MUTEX_COUNT
 } vk_mutex;
+typedef enum vk_condition {
+    VK_CONDITION_TRANSFER,  /* with VK_MUTEX_TRANSFER: one has been given back */
+    VK_CONDITION_PIPELINES, /* with VK_MUTEX_PIPELINES: a thread has compiled one, or failed */
+    VK_CONDITION_COUNT
+} vk_condition;
 
 /* Copies between host and memory that the host cannot see, each of one thread at a time. Made when first needed. */
 enum { VK_TRANSFERS = 8 };
@@ -211,13 +216,13 @@ typedef struct vk_device {
     atomic_bool lost;
     vk_block *blocks;
     vk_transfer transfers[VK_TRANSFERS];
-    bool transfer_taken[VK_TRANSFERS]; /* under VK_MUTEX_TRANSFER, and the condition that one has been given back */
-    base_condition transfer_given;
-    bool has_condition;
+    bool transfer_taken[VK_TRANSFERS]; /* under VK_MUTEX_TRANSFER */
+    base_condition conditions[VK_CONDITION_COUNT];
+    uint32_t conditions_count; /* that were made */
     VkPipelineCache cache;
     VkDescriptorSetLayout set_layouts[VK_MAX_BUFFERS + 1]; /* by number of buffers; as far as the device goes */
     VkPipelineLayout layouts[VK_MAX_BUFFERS + 1];
-    vk_pipeline **pipelines; /* by slot: a list over dtypes */
+    vk_pipeline **pipelines; /* by slot: a list over dtypes; under VK_MUTEX_PIPELINES */
 } vk_device;
 
 dart_status vk_device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities,

@@ -33,8 +33,10 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
         if (base_mutex_init(&device->mutexes[device->mutexes_count]) != DART_OK)
             FAIL(report, DART_OUT_OF_MEMORY, "Vulkan device: no lock");
     }
-    device->has_condition = base_condition_init(&device->transfer_given) == DART_OK;
-    if (!device->has_condition) FAIL(report, DART_OUT_OF_MEMORY, "Vulkan device: no condition");
+    for (; device->conditions_count < VK_CONDITION_COUNT; device->conditions_count++) {
+        if (base_condition_init(&device->conditions[device->conditions_count]) != DART_OK)
+            FAIL(report, DART_OUT_OF_MEMORY, "Vulkan device: no condition");
+    }
     const dart_vulkan_adopt_args *host = instance->adopted;
     if (host != NULL) {
         device->adopted = true;
@@ -76,7 +78,7 @@ void vk_device_destroy(void *self)
         vk_pipelines_destroy(device);
         if (!device->adopted) device->vk.vkDestroyDevice(device->handle, NULL);
     }
-    if (device->has_condition) base_condition_destroy(&device->transfer_given);
+    while (device->conditions_count > 0) base_condition_destroy(&device->conditions[--device->conditions_count]);
     while (device->mutexes_count > 0) base_mutex_destroy(&device->mutexes[--device->mutexes_count]);
     free(device);
 }

@@ -5,7 +5,7 @@
 
 struct vk_pipeline {
     backend_code code;
-    VkPipeline handle;
+    VkPipeline handle; /* VK_NULL_HANDLE while a thread compiles it */
     vk_pipeline *next;
 };
 
@@ -123,12 +123,29 @@ fail:
     return status;
 }
 
-/* With VK_MUTEX_PIPELINES held. */
-static VkPipeline find(const vk_device *device, const backend_code *code)
+/* The place of the pipeline in the list of its row, NULL where it is not there. With VK_MUTEX_PIPELINES held. */
+static vk_pipeline **find(const vk_device *device, const backend_code *code)
 {
-    for (const vk_pipeline *pipeline = device->pipelines[code->row->slot]; pipeline != NULL; pipeline = pipeline->next)
-        if (pipeline->code.dtypes == code->dtypes && pipeline->code.T0 == code->T0 && pipeline->code.T1 == code->T1) return pipeline->handle;
-    return VK_NULL_HANDLE;
+    vk_pipeline **at = &device->pipelines[code->row->slot];
+    while (*at != NULL && ((*at)->code.dtypes != code->dtypes || (*at)->code.T0 != code->T0 || (*at)->code.T1 != code->T1)) at = &(*at)->next;
+    return *at != NULL ? at : NULL;
+}
+
+/* The pipeline that is ready, or a new one that this thread is to compile; NULL where there is no memory. Waits while another thread compiles it. */
+static vk_pipeline *find_or_add(vk_device *device, const backend_code *code)
+{
+    vk_pipeline **at;
+    base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
+    while ((at = find(device, code)) != NULL && (*at)->handle == VK_NULL_HANDLE)
+        base_condition_wait(&device->conditions[VK_CONDITION_PIPELINES], &device->mutexes[VK_MUTEX_PIPELINES]);
+    vk_pipeline *pipeline = at != NULL ? *at : calloc(1, sizeof(*pipeline));
+    if (at == NULL && pipeline != NULL) {
+        pipeline->code = *code;
+        pipeline->next = device->pipelines[code->row->slot];
+        device->pipelines[code->row->slot] = pipeline;
+    }
+    base_unlock(&device->mutexes[VK_MUTEX_PIPELINES]);
+    return pipeline;
 }
 
 dart_status vk_pipeline_get(vk_device *device, const backend_code *code, VkPipeline *out)
@@ -142,36 +159,26 @@ dart_status vk_pipeline_get(vk_device *device, const backend_code *code, VkPipel
     if (!kernel_fits(row->id, &device->adapter->info))
         return base_fail(device->report, DART_UNSUPPORTED, "%s takes %u buffers, the device %u", kernel_table[row->id].name,
                          kernel_buffers(row->id), device->adapter->info.max_bindings);
-    base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
-    VkPipeline found = find(device, code);
-    base_unlock(&device->mutexes[VK_MUTEX_PIPELINES]);
-    if (found != VK_NULL_HANDLE) {
-        *out = found;
+    vk_pipeline *pipeline = find_or_add(device, code);
+    if (pipeline == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "pipeline");
+    if (pipeline->handle != VK_NULL_HANDLE) { /* for good, as this thread has seen it so under the lock */
+        *out = pipeline->handle;
         return DART_OK;
     }
-    /* Compiling takes long, so others may look up meanwhile, and two threads may compile the same. */
-    vk_pipeline *made = calloc(1, sizeof(*made));
-    if (made == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "pipeline");
-    made->code = *code;
-    const dart_status status = compile(device, code, &made->handle);
-    if (status != DART_OK) {
-        free(made);
-        return status;
-    }
+    /* Compiling takes long, so others may look up meanwhile. */
+    VkPipeline made = VK_NULL_HANDLE;
+    const dart_status status = compile(device, code, &made);
     base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
-    found = find(device, code);
-    if (found == VK_NULL_HANDLE) {
-        made->next = device->pipelines[row->slot];
-        device->pipelines[row->slot] = made;
+    if (status == DART_OK) {
+        pipeline->handle = made;
+    } else {
+        *find(device, code) = pipeline->next;
+        free(pipeline);
     }
+    base_condition_broadcast(&device->conditions[VK_CONDITION_PIPELINES]);
     base_unlock(&device->mutexes[VK_MUTEX_PIPELINES]);
-    *out = made->handle;
-    if (found != VK_NULL_HANDLE) {
-        device->vk.vkDestroyPipeline(device->handle, made->handle, NULL);
-        free(made);
-        *out = found;
-    }
-    return DART_OK;
+    *out = made;
+    return status;
 }
 
 dart_status vk_warm(void *self, const backend_code *code)

@@ -71,7 +71,7 @@ static uint32_t take(vk_device *device)
     base_lock(&device->mutexes[VK_MUTEX_TRANSFER]);
     while (device->transfer_taken[i])
         if (++i == VK_TRANSFERS) {
-            base_condition_wait(&device->transfer_given, &device->mutexes[VK_MUTEX_TRANSFER]);
+            base_condition_wait(&device->conditions[VK_CONDITION_TRANSFER], &device->mutexes[VK_MUTEX_TRANSFER]);
             i = 0;
         }
     device->transfer_taken[i] = true;
@@ -83,7 +83,7 @@ static void give(vk_device *device, uint32_t i)
 {
     base_lock(&device->mutexes[VK_MUTEX_TRANSFER]);
     device->transfer_taken[i] = false;
-    base_condition_broadcast(&device->transfer_given);
+    base_condition_broadcast(&device->conditions[VK_CONDITION_TRANSFER]);
     base_unlock(&device->mutexes[VK_MUTEX_TRANSFER]);
 }
 

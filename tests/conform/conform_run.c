@@ -1,41 +1,39 @@
-/* Cases on the targets that they concern: some cases at a time, whose runs threads take one by one, printed in the order of the table. */
+/* Cases on the targets that they concern: runs that threads take one by one, printed in the order of the table. */
 #include "conform_suite.h"
 
 #include <float.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 64 };
+/* Cases in a row whose runs threads take the longest first: with more, what is printed waits longer for the first of them. */
+enum { MIXED = 64 };
 
-/* A case with a seed, and its runs, neighbours in the batch. */
+/* A case with a seed, and its runs, neighbours among all. */
 typedef struct entry {
     conform_case c;
-    char name[160];
     uint64_t seed;
     uint32_t first, count;
-    uint32_t left; /* of its runs; under the batch's lock */
+    uint32_t left; /* of its runs; under the lock */
 } entry;
 
 typedef struct run {
     uint32_t entry, target;
     double work;
-    conform_outcome outcome;
+    conform_outcome *outcome; /* from the time that a thread takes it until it is printed */
 } run;
 
-typedef struct batch {
+typedef struct line {
     suite *s;
     tally *tallies;
     uint32_t jobs;
-    entry entries[BATCH];
-    uint32_t entries_count, printed;
+    entry *entries;
     run *runs;
-    uint32_t runs_count, room;
-    run **order; /* the longest first */
-    atomic_uint next;
-    base_mutex lock; /* of what is printed and counted */
-} batch;
+    uint32_t entries_count, runs_count, room;
+    uint32_t *order;
+    uint32_t next, printed; /* of `order`; of the entries */
+    base_mutex lock;        /* of these, and of what is printed and counted */
+} line;
 
 /* ---- What came out ---- */
 
@@ -79,13 +77,13 @@ static void note(tally *t, const char *name, const conform_outcome *o)
 }
 
 /* The tensors of a case that failed. */
-static void dump_case(suite *s, const target *t, const entry *e, conform_outcome *outcome)
+static void dump_case(suite *s, const target *t, const entry *e, const char *name, conform_outcome *outcome)
 {
     if (s->options->dump == NULL || outcome->passed || !outcome->ran || s->dumped == MOST_DUMPS) return;
     char *const path = outcome->dumped;
     const int begin = snprintf(path, sizeof outcome->dumped, "%s/", s->options->dump);
     snprintf(path + begin, sizeof outcome->dumped - (size_t)begin, "%03u %s %s %s.safetensors", ++s->dumped, dart_backend_name(t->info.backend),
-             t->variant[0] != '\0' ? t->variant : "default", e->name);
+             t->variant[0] != '\0' ? t->variant : "default", name);
     for (char *at = path + begin; *at != '\0'; at++)
         if (*at == ' ') *at = '_';
     if (!conform_dump_case(t, &e->c, e->seed + 1, path))
@@ -93,115 +91,117 @@ static void dump_case(suite *s, const target *t, const entry *e, conform_outcome
 }
 
 /* Prints, counts and releases what the runs of a case gave. */
-static void print_entry(batch *b, const entry *e)
+static void print_entry(const line *l, const entry *e)
 {
-    suite *s = b->s;
+    suite *s = l->s;
     const conform_outcome *first = NULL;
+    char name[160];
+    conform_name(&e->c, name, sizeof name);
     s->seed = e->seed;
     for (uint32_t i = e->first; i < e->first + e->count; i++) {
-        const target *t = &s->targets[b->runs[i].target];
-        conform_outcome *outcome = &b->runs[i].outcome;
+        const target *t = &s->targets[l->runs[i].target];
+        conform_outcome *outcome = l->runs[i].outcome;
         if (first != NULL) compare_devices(outcome, first);
         else if (outcome->ran) first = outcome;
-        note(&b->tallies[b->runs[i].target], e->name, outcome);
+        note(&l->tallies[l->runs[i].target], name, outcome);
         conform_note_rows(s, t, outcome);
-        dump_case(s, t, e, outcome);
+        dump_case(s, t, e, name, outcome);
         if (!outcome->ran) s->not_run++;
         else if (outcome->passed) s->passed++;
         else s->failed++;
-        conform_print_outcome(s, t, e->name, outcome);
+        conform_print_outcome(s, t, name, outcome);
     }
-    for (uint32_t i = e->first; i < e->first + e->count; i++) conform_release(&b->runs[i].outcome);
+}
+
+static void release(run *r)
+{
+    if (r->outcome != NULL) conform_release(r->outcome);
+    free(r->outcome);
+    r->outcome = NULL;
 }
 
 /* ---- Runs ---- */
 
-static bool is_stopped(suite *s)
+/* The next run, NULL where none is left or the caller wants to end. One thread ends a case that it has begun; of several, each its run. */
+static run *take(line *l)
 {
-    s->stopped = s->stopped || (s->options->go_on != NULL && !s->options->go_on(s->options->go_on_user));
-    return s->stopped;
-}
-
-/* A batch of several cases breaks off between two runs; cases that are not whole then are not printed. */
-static run *take(batch *b)
-{
-    const uint32_t i = atomic_fetch_add(&b->next, 1);
-    if (i >= b->runs_count) return NULL;
-    base_lock(&b->lock);
-    const bool breaks = b->entries_count > 1 && is_stopped(b->s);
-    const conform_options *options = b->s->options;
-    if (!breaks && options->progress != NULL) options->progress(options->progress_user, b->entries[b->order[i]->entry].name);
-    base_unlock(&b->lock);
-    return breaks ? NULL : b->order[i];
+    suite *s = l->s;
+    run *r = NULL;
+    base_lock(&l->lock);
+    if (l->next < l->runs_count) {
+        r = &l->runs[l->order[l->next]];
+        const entry *e = &l->entries[r->entry];
+        if (l->jobs > 1 || e->left == e->count) s->stopped = s->stopped || (s->options->go_on != NULL && !s->options->go_on(s->options->go_on_user));
+        if (s->stopped) r = NULL;
+    }
+    if (r != NULL) {
+        char name[160];
+        l->next++;
+        r->outcome = calloc(1, sizeof *r->outcome);
+        if (r->outcome == NULL) abort();
+        conform_name(&l->entries[r->entry].c, name, sizeof name);
+        if (s->options->progress != NULL) s->options->progress(s->options->progress_user, name);
+    }
+    base_unlock(&l->lock);
+    return r;
 }
 
 static void work(void *argument)
 {
-    batch *b = argument;
-    for (run *r = take(b); r != NULL; r = take(b)) {
-        entry *e = &b->entries[r->entry];
-        conform_run_target(&b->s->targets[r->target], &e->c, e->seed + 1, &r->outcome);
-        base_lock(&b->lock);
+    line *l = argument;
+    for (run *r = take(l); r != NULL; r = take(l)) {
+        entry *e = &l->entries[r->entry];
+        conform_run_target(&l->s->targets[r->target], &e->c, e->seed + 1, r->outcome);
+        base_lock(&l->lock);
         e->left--;
-        for (; b->printed < b->entries_count && b->entries[b->printed].left == 0; b->printed++) print_entry(b, &b->entries[b->printed]);
-        base_unlock(&b->lock);
+        for (; l->printed < l->entries_count && l->entries[l->printed].left == 0; l->printed++) {
+            const entry *whole = &l->entries[l->printed];
+            print_entry(l, whole);
+            for (uint32_t i = 0; i < whole->count; i++) release(&l->runs[whole->first + i]);
+        }
+        base_unlock(&l->lock);
     }
 }
 
+static void add_entry(line *l, const conform_case *c, uint32_t number, uint64_t seed)
+{
+    const suite *s = l->s;
+    const double sizes[] = {c->B, c->L, c->H, c->N, c->P};
+    double all = 1;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) all *= sizes[i] > 0 ? sizes[i] : 1;
+    entry *e = &l->entries[l->entries_count];
+    *e = (entry){.c = *c, .seed = seed, .first = l->runs_count};
+    for (uint32_t i = 0; i < s->targets_count; i++) {
+        if (!conform_concerns(&s->targets[i], c) || (s->drawn != NULL && !s->drawn[number][i])) continue;
+        if (l->runs_count == l->room) {
+            l->room = 2 * l->room + 1024;
+            l->runs = realloc(l->runs, l->room * sizeof *l->runs);
+            if (l->runs == NULL) abort();
+        }
+        l->runs[l->runs_count++] = (run){.entry = l->entries_count, .target = i, .work = all};
+    }
+    e->left = e->count = l->runs_count - e->first;
+    l->entries_count += e->count > 0;
+}
+
+static const run *sorted; /* by longer_first, as qsort passes nothing on */
 static int longer_first(const void *a, const void *b)
 {
-    const run *x = *(run *const *)a, *y = *(run *const *)b;
-    if (x->work != y->work) return x->work > y->work ? -1 : 1;
-    return x < y ? -1 : x > y;
+    const uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    if (sorted[i].work != sorted[k].work) return sorted[i].work > sorted[k].work ? -1 : 1;
+    return i < k ? -1 : i > k;
 }
 
-static void run_batch(batch *b)
+static void put_in_order(line *l)
 {
-    base_thread threads[MAX_JOBS];
-    uint32_t started = 0;
-    b->order = calloc(b->runs_count + 1, sizeof(run *));
-    if (b->order == NULL) abort();
-    for (uint32_t i = 0; i < b->runs_count; i++) b->order[i] = &b->runs[i];
-    if (b->jobs > 1) qsort(b->order, b->runs_count, sizeof(run *), longer_first);
-    atomic_init(&b->next, 0);
-    b->printed = 0;
-    while (started + 1 < b->jobs && base_thread_start(&threads[started], work, b) == DART_OK) started++;
-    work(b);
-    while (started > 0) base_thread_join(&threads[--started]);
-    for (uint32_t i = b->printed; i < b->entries_count; i++)
-        for (uint32_t k = 0; k < b->entries[i].count; k++) conform_release(&b->runs[b->entries[i].first + k].outcome);
-    free(b->order);
-    b->entries_count = b->runs_count = 0;
-}
-
-static void add_run(batch *b, uint32_t of, uint32_t on, double work_of_case)
-{
-    if (b->runs_count == b->room) {
-        b->room = 2 * b->room + 64;
-        b->runs = realloc(b->runs, b->room * sizeof *b->runs);
-        if (b->runs == NULL) abort();
+    l->order = calloc(l->runs_count + (size_t)1, sizeof *l->order);
+    if (l->order == NULL) abort();
+    for (uint32_t i = 0; i < l->runs_count; i++) l->order[i] = i;
+    sorted = l->runs;
+    for (uint32_t i = 0; i < l->entries_count && l->jobs > 1; i += MIXED) {
+        const uint32_t last = i + MIXED < l->entries_count ? i + MIXED - 1 : l->entries_count - 1, first = l->entries[i].first;
+        qsort(&l->order[first], l->entries[last].first + l->entries[last].count - first, sizeof *l->order, longer_first);
     }
-    run *r = &b->runs[b->runs_count++];
-    memset(r, 0, sizeof *r);
-    r->entry = of;
-    r->target = on;
-    r->work = work_of_case;
-}
-
-static void add_entry(batch *b, const conform_case *c, uint32_t number, uint64_t seed)
-{
-    const suite *s = b->s;
-    const uint32_t at = b->entries_count;
-    entry *e = &b->entries[at];
-    const double sizes[] = {c->B, c->L, c->H, c->N, c->P};
-    double work = 1;
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) work *= sizes[i] > 0 ? sizes[i] : 1;
-    *e = (entry){.c = *c, .seed = seed, .first = b->runs_count};
-    conform_name(c, e->name, sizeof e->name);
-    for (uint32_t i = 0; i < s->targets_count; i++)
-        if (conform_concerns(&s->targets[i], c) && (s->drawn == NULL || s->drawn[number][i])) add_run(b, at, i, work);
-    e->left = e->count = b->runs_count - e->first;
-    b->entries_count += e->count > 0;
 }
 
 /* Processors that are devices themselves take all cores for one case. */
@@ -215,22 +215,22 @@ static uint32_t jobs_of(const suite *s)
 
 void conform_run_cases(suite *s, tally *tallies)
 {
-    batch *b = calloc(1, sizeof *b);
-    if (b == NULL || base_mutex_init(&b->lock) != DART_OK) abort();
-    b->s = s;
-    b->tallies = tallies;
-    b->jobs = jobs_of(s);
-    const uint32_t most = b->jobs > 1 ? BATCH : 1;
-    for (uint32_t i = 0; i < conform_cases_count() && !s->stopped; i++) {
+    const uint32_t seeds = s->options->seeds > 0 ? s->options->seeds : 1;
+    line l = {.s = s, .tallies = tallies, .jobs = jobs_of(s), .entries = calloc((size_t)conform_cases_count() * seeds, sizeof *l.entries)};
+    if (l.entries == NULL || base_mutex_init(&l.lock) != DART_OK) abort();
+    for (uint32_t i = 0; i < conform_cases_count(); i++) {
         conform_case c;
-        if (!conform_case_of(s, i, &c)) continue;
-        for (uint32_t k = 0; (k == 0 || k < s->options->seeds) && !is_stopped(s); k++) {
-            add_entry(b, &c, i, s->options->seed + k);
-            if (b->entries_count == most) run_batch(b);
-        }
+        for (uint32_t k = 0; conform_case_of(s, i, &c) && k < seeds; k++) add_entry(&l, &c, i, s->options->seed + k);
     }
-    if (!s->stopped) run_batch(b);
-    base_mutex_destroy(&b->lock);
-    free(b->runs);
-    free(b);
+    put_in_order(&l);
+    base_thread threads[MAX_JOBS];
+    uint32_t started = 0;
+    while (started + 1 < l.jobs && base_thread_start(&threads[started], work, &l) == DART_OK) started++;
+    work(&l);
+    while (started > 0) base_thread_join(&threads[--started]);
+    for (uint32_t i = 0; i < l.runs_count; i++) release(&l.runs[i]);
+    base_mutex_destroy(&l.lock);
+    free(l.order);
+    free(l.runs);
+    free(l.entries);
 }

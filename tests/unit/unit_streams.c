@@ -513,33 +513,85 @@ static void warms_every_code_once(void **unused)
 
 #ifdef DARTLM_VULKAN
 static PFN_vkCreateComputePipelines create_pipelines;
-static uint32_t pipelines;
+static atomic_uint pipelines;
+static uint32_t failing; /* the first so many */
+static uint64_t delay_ns;
 
 static VKAPI_ATTR VkResult VKAPI_CALL count_pipelines(VkDevice device, VkPipelineCache cache, uint32_t count, const VkComputePipelineCreateInfo *info,
                                                       const VkAllocationCallbacks *by, VkPipeline *made)
 {
-    pipelines += count;
+    const uint32_t before = atomic_fetch_add(&pipelines, count);
+    base_pause_ns(delay_ns);
+    if (before < failing) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     return create_pipelines(device, cache, count, info, by, made);
+}
+
+/* Opens a device that has compiled nothing yet, and counts what it compiles. */
+static vk_device *count_on(rig *r)
+{
+    rig_open_with(r, &(dart_device_options){.spec = rig_spec});
+    if (r->info.backend != DART_BACKEND_VULKAN) {
+        rig_close(r);
+        skip();
+    }
+    vk_device *device = r->device->handle;
+    create_pipelines = device->vk.vkCreateComputePipelines;
+    device->vk.vkCreateComputePipelines = count_pipelines;
+    atomic_store(&pipelines, 0);
+    failing = 0;
+    delay_ns = 0;
+    return device;
 }
 
 static void keeps_pipelines_apart(void **unused)
 {
     (void)unused;
     rig r;
-    rig_open_with(&r, &(dart_device_options){.spec = rig_spec}); /* a device that has compiled nothing yet */
-    if (r.info.backend != DART_BACKEND_VULKAN) {
-        rig_close(&r);
-        skip();
-    }
-    vk_device *device = r.device->handle;
-    create_pipelines = device->vk.vkCreateComputePipelines;
-    device->vk.vkCreateComputePipelines = count_pipelines;
-    pipelines = 0;
+    vk_device *device = count_on(&r);
     const kernel_row *row = kernel_pick(DART_BACKEND_VULKAN, KERNEL_fill, 0, 0, 1, NULL);
     const backend_code codes[] = {{row, DART_F32, 256, 1}, {row, DART_F32, 256, 2}, {row, DART_F32, 128, 1}, {row, DART_F16, 256, 1}};
     for (size_t i = 0; i < 2 * COUNT_OF(codes); i++) {
         assert_int_equal(r.device->backend->warm(device, &codes[i % COUNT_OF(codes)]), DART_OK);
-        assert_int_equal(pipelines, i < COUNT_OF(codes) ? i + 1 : COUNT_OF(codes));
+        assert_int_equal(atomic_load(&pipelines), i < COUNT_OF(codes) ? i + 1 : COUNT_OF(codes));
+    }
+    rig_close(&r);
+}
+
+typedef struct warmer {
+    dart_device *device;
+    backend_code code;
+    dart_status status;
+    base_thread thread;
+} warmer;
+
+static void warm_one(void *argument)
+{
+    warmer *w = argument;
+    w->status = w->device->backend->warm(w->device->handle, &w->code);
+}
+
+/* Threads that need the same code at the same time have it compiled once; where that fails, by the next of them. */
+static void compiles_once_for_all_threads(void **unused)
+{
+    (void)unused;
+    rig r;
+    count_on(&r);
+    delay_ns = 30000000;
+    for (uint32_t T1 = 5; T1 < 7; T1++) {
+        warmer warmers[4];
+        uint32_t failed = 0;
+        atomic_store(&pipelines, 0);
+        failing = T1 - 5;
+        for (size_t i = 0; i < COUNT_OF(warmers); i++) {
+            warmers[i] = (warmer){r.device, {kernel_pick(DART_BACKEND_VULKAN, KERNEL_fill, 0, 0, 1, NULL), DART_F32, 64, T1}, DART_OK, {0}};
+            assert_int_equal(base_thread_start(&warmers[i].thread, warm_one, &warmers[i]), DART_OK);
+        }
+        for (size_t i = 0; i < COUNT_OF(warmers); i++) {
+            base_thread_join(&warmers[i].thread);
+            failed += warmers[i].status != DART_OK;
+        }
+        assert_int_equal(failed, failing);
+        assert_int_equal(atomic_load(&pipelines), 1 + failing);
     }
     rig_close(&r);
 }
@@ -559,6 +611,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(warms_every_code_once),
 #ifdef DARTLM_VULKAN
     cmocka_unit_test(keeps_pipelines_apart),
+    cmocka_unit_test(compiles_once_for_all_threads),
 #endif
 };
 RIG_MAIN("unit_streams")
