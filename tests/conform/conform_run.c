@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Cases in a row whose runs threads take the longest first: with more, what is printed waits longer for the first of them. */
-enum { MIXED = 64 };
+enum { MIXED = 64, SEEDS = 16 }; /* SEEDS: whose cases are listed together */
 
 /* A case with a seed, and its runs, neighbours among all. */
 typedef struct entry {
@@ -213,14 +213,15 @@ static uint32_t jobs_of(const suite *s)
     return jobs < MAX_JOBS ? jobs : MAX_JOBS;
 }
 
-void conform_run_cases(suite *s, tally *tallies)
+/* All cases with `count` seeds from `seed` on, one seed after the other. */
+static void run_seeds(suite *s, tally *tallies, uint64_t seed, uint32_t count)
 {
-    const uint32_t seeds = s->options->seeds > 0 ? s->options->seeds : 1;
-    line l = {.s = s, .tallies = tallies, .jobs = jobs_of(s), .entries = calloc((size_t)conform_cases_count() * seeds, sizeof *l.entries)};
+    line l = {.s = s, .tallies = tallies, .jobs = jobs_of(s), .entries = calloc((size_t)conform_cases_count() * count, sizeof *l.entries)};
     if (l.entries == NULL || base_mutex_init(&l.lock) != DART_OK) abort();
-    for (uint32_t i = 0; i < conform_cases_count(); i++) {
+    for (uint32_t i = 0; i < count * conform_cases_count(); i++) {
+        const uint32_t number = i % conform_cases_count();
         conform_case c;
-        for (uint32_t k = 0; conform_case_of(s, i, &c) && k < seeds; k++) add_entry(&l, &c, i, s->options->seed + k);
+        if (conform_case_of(s, number, &c)) add_entry(&l, &c, number, seed + i / conform_cases_count());
     }
     put_in_order(&l);
     base_thread threads[MAX_JOBS];
@@ -233,4 +234,11 @@ void conform_run_cases(suite *s, tally *tallies)
     free(l.order);
     free(l.runs);
     free(l.entries);
+}
+
+void conform_run_cases(suite *s, tally *tallies)
+{
+    const uint32_t seeds = s->options->seeds > 0 ? s->options->seeds : 1;
+    for (uint32_t k = 0; k < seeds && !s->stopped; k += SEEDS)
+        run_seeds(s, tallies, s->options->seed + k, seeds - k < SEEDS ? seeds - k : SEEDS);
 }

@@ -76,7 +76,7 @@ int cmd_conform(int argc, char **argv)
         {"jobs", 0, ARGS_U32, "N", &jobs, "cases and variants at the same time; by default one a core,\nwhere a device is a processor 1", 1, 64,
          false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
-        {"seeds", 0, ARGS_U32, "N", &seeds, "each case so many times, with the seeds from --seed on; by default once", 1, 1000000, false},
+        {"seeds", 0, ARGS_U32, "N", &seeds, "all cases so many times, with the seeds from --seed on; by default once", 1, 1000000, false},
         CLI_LESS(common),
         CLI_OUTPUT(common),
     };
