@@ -66,7 +66,12 @@ typedef struct dart_trainer_options {
     /* What is kept of each layer for the backward pass, 0 to 3; the rest is computed again. Bits do not depend on it.
      *   0  everything
      *   1  the residual stream, projections, memories, y, r and lse
-     *   2  the residual stream, memories, r and lse
+     *   2  the residual stream, and of every third layer r and lse: where rows are long, level 1 spares more of the attention
+     *   3  the residual stream
+     * Of a Transformer:
+     *   0  everything
+     *   1  the residual stream before and behind the attention, projections, gate and up, o and lse
+     *   2  the residual stream before and behind the attention, o and lse
      *   3  the residual stream */
     uint32_t keep;
     /* AdamW */

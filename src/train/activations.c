@@ -6,13 +6,14 @@
 typedef struct work_kind {
     uint32_t level; /* the highest at which each layer keeps its own */
     bool f32, sma;
+    bool third; /* at the level above, every third layer does */
 } work_kind;
 
 static const work_kind mixer_work[TRAINER_WORK_COUNT] = {
     [TRAINER_X] = {3, true, false},      [TRAINER_INPUT] = {0, false, false},    [TRAINER_PROJ] = {1, false, false},
     [TRAINER_CONV] = {0, false, false},  [TRAINER_SMA_PROJ] = {1, false, true},  [TRAINER_SMA_CONV] = {0, false, true},
-    [TRAINER_R] = {2, true, true},       [TRAINER_Y] = {1, false, false},        [TRAINER_NORMED] = {0, false, false},
-    [TRAINER_DH] = {2, false, true},     [TRAINER_DH_SCALE] = {2, true, true}, [TRAINER_LSE] = {2, true, true},
+    [TRAINER_R] = {1, true, true, true}, [TRAINER_Y] = {1, false, false},        [TRAINER_NORMED] = {0, false, false},
+    [TRAINER_DH] = {1, false, true},     [TRAINER_DH_SCALE] = {1, true, true},   [TRAINER_LSE] = {1, true, true, true},
 };
 static const work_kind transformer_work[TRAINER_WORK_COUNT] = {
     [TRAINER_X] = {3, true, false},      [TRAINER_INPUT] = {0, false, false}, [TRAINER_PROJ] = {1, false, false},
@@ -23,6 +24,21 @@ static const work_kind transformer_work[TRAINER_WORK_COUNT] = {
 static const work_kind *kind_of(const dart_trainer *trainer, trainer_work work)
 {
     return trainer->config.transformer ? &transformer_work[work] : &mixer_work[work];
+}
+
+bool trainer_layer_keeps(const dart_trainer *trainer, trainer_work work, uint32_t layer)
+{
+    const work_kind *kind = kind_of(trainer, work);
+    const uint32_t keep = trainer->options.keep;
+    return keep <= kind->level || (kind->third && keep == kind->level + 1 && layer % 3 == 0);
+}
+
+/* Layers before `layer` that keep their own. */
+static uint32_t keepers(const dart_trainer *trainer, trainer_work work, uint32_t layer)
+{
+    uint32_t count = 0;
+    for (uint32_t l = 0; l < layer; l++) count += trainer_layer_keeps(trainer, work, l);
+    return count;
 }
 
 static uint64_t memories(const dart_trainer *trainer)
@@ -113,7 +129,8 @@ dart_status trainer_allocate(dart_trainer *trainer)
     for (int w = 0; w < TRAINER_WORK_COUNT; w++) {
         const work_kind *kind = kind_of(trainer, (trainer_work)w);
         const uint64_t elements = work_elements(trainer, (trainer_work)w), size = kind->f32 ? 4 : dart_dtype_size(trainer->activations);
-        const uint32_t count = (trainer->options.keep <= kind->level ? trainer->config.layers : 1) + (w == TRAINER_X ? 1 : 0);
+        const uint32_t layers = trainer->config.layers, own = keepers(trainer, (trainer_work)w, layers);
+        const uint32_t count = own + (own < layers || w == TRAINER_X ? 1 : 0); /* the last one is that of all layers that keep none */
         if (elements == 0 || (kind->sma && !trainer->sma)) continue;
         trainer->work[w] = device_calloc(trainer->device, count, sizeof *trainer->work[w]);
         if (trainer->work[w] == NULL) return DART_OUT_OF_MEMORY;
@@ -135,8 +152,10 @@ dart_status trainer_allocate(dart_trainer *trainer)
 
 dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer)
 {
+    const uint32_t layers = trainer->config.layers;
     if (trainer->work_count[work] == 0) return (dart_tensor){0};
-    return (dart_tensor){.buffer = trainer->work[work][trainer->work_count[work] > 1 ? layer : 0],
+    const bool own = layer < layers && trainer_layer_keeps(trainer, work, layer);
+    return (dart_tensor){.buffer = trainer->work[work][keepers(trainer, work, own ? layer : layers)],
                          .dtype = kind_of(trainer, work)->f32 ? DART_F32 : trainer->activations};
 }
 

@@ -42,13 +42,16 @@ static model_block_args block_args(const dart_trainer *trainer, uint32_t layer)
                  .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)}};
 }
 
-/* The parts of a block that the backward pass computes again. */
-static unsigned parts_again(uint32_t keep)
+/* The parts of a block that the backward pass computes again. The last norm has taken the place of the input of layer 0, or of all layers; whatever else
+ * the last layer made is still there. */
+static unsigned parts_again(const dart_trainer *trainer, uint32_t layer)
 {
-    unsigned parts = 0;
-    if (keep >= 1) parts |= MODEL_BLOCK_NORM | MODEL_BLOCK_CONVOLVE | MODEL_BLOCK_GATE;
+    const uint32_t keep = trainer->options.keep;
+    unsigned parts = keep >= 1 || layer == 0 ? MODEL_BLOCK_NORM : 0;
+    if (layer + 1 == trainer->config.layers) return parts;
+    if (keep >= 1) parts |= MODEL_BLOCK_CONVOLVE | MODEL_BLOCK_GATE;
     if (keep >= 2) parts |= MODEL_BLOCK_PROJECT | MODEL_BLOCK_SCAN;
-    if (keep >= 3) parts |= MODEL_BLOCK_ATTEND;
+    if (!trainer_layer_keeps(trainer, TRAINER_R, layer)) parts |= MODEL_BLOCK_ATTEND;
     return parts;
 }
 
@@ -66,10 +69,12 @@ static model_transformer_args transformer_args(const dart_trainer *trainer, uint
                  .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)}};
 }
 
-static unsigned transformer_parts_again(uint32_t keep)
+static unsigned transformer_parts_again(const dart_trainer *trainer, uint32_t layer)
 {
-    unsigned parts = 0;
-    if (keep >= 1) parts |= MODEL_TRANSFORMER_NORM | MODEL_TRANSFORMER_MLP_NORM | MODEL_TRANSFORMER_GATE;
+    const uint32_t keep = trainer->options.keep;
+    unsigned parts = keep >= 1 || layer == 0 ? MODEL_TRANSFORMER_NORM : 0;
+    if (layer + 1 == trainer->config.layers) return parts;
+    if (keep >= 1) parts |= MODEL_TRANSFORMER_MLP_NORM | MODEL_TRANSFORMER_GATE;
     if (keep >= 2) parts |= MODEL_TRANSFORMER_PROJECT | MODEL_TRANSFORMER_MLP;
     if (keep >= 3) parts |= MODEL_TRANSFORMER_ATTEND | MODEL_TRANSFORMER_MIDDLE;
     return parts;
@@ -118,7 +123,7 @@ static dart_status record_forward(const dart_trainer *trainer, dart_stream *stre
     return dart_cross_entropy(stream, &loss);
 }
 
-/* The gradient of the stream lies in TRAINER_SLOPE_X before and after. The input of layer 0 is computed again in any case. */
+/* The gradient of the stream lies in TRAINER_SLOPE_X before and after. */
 static void record_layer_backward(const dart_trainer *trainer, dart_stream *stream, uint32_t layer)
 {
     const model_block_slopes slopes = {
@@ -129,7 +134,7 @@ static void record_layer_backward(const dart_trainer *trainer, dart_stream *stre
         .r = trainer_shared_tensor(trainer, TRAINER_SLOPE_R), .dh = trainer_shared_tensor(trainer, TRAINER_SLOPE_DH)};
     const model_block_args args = block_args(trainer, layer);
     const model_block_gradients gradients = places_of(trainer->gradients, layer);
-    model_block_train(stream, &args, parts_again(trainer->options.keep) | (layer == 0 ? MODEL_BLOCK_NORM : 0));
+    model_block_train(stream, &args, parts_again(trainer, layer));
     model_block_backward(stream, &args, &gradients, &slopes);
 }
 
@@ -141,7 +146,7 @@ static void record_transformer_backward(const dart_trainer *trainer, dart_stream
         .mlp = trainer_shared_tensor(trainer, TRAINER_SLOPE_MLP), .hidden = trainer_shared_tensor(trainer, TRAINER_SLOPE_HIDDEN)};
     const model_transformer_args args = transformer_args(trainer, layer);
     const model_transformer_gradients gradients = model_transformer_places(&trainer->gradients[(size_t)layer * MODEL_ROLE_COUNT]);
-    model_transformer_train(stream, &args, transformer_parts_again(trainer->options.keep) | (layer == 0 ? MODEL_TRANSFORMER_NORM : 0));
+    model_transformer_train(stream, &args, transformer_parts_again(trainer, layer));
     model_transformer_backward(stream, &args, &gradients, &slopes);
 }
 

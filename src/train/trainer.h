@@ -27,7 +27,7 @@ typedef struct trainer_parameter {
     uint64_t at; /* first element in the segment */
 } trainer_parameter;
 
-/* Activations of a layer. A trainer keeps one buffer a layer for those that its level says, else one for all layers. */
+/* Activations of a layer. Layers that keep one, by the trainer's level, have a buffer of their own, all others one together. */
 typedef enum trainer_work {
     TRAINER_X, /* f32 T W: the residual stream before the layer; the stream behind the last layer comes after them */
     TRAINER_INPUT,
@@ -174,6 +174,7 @@ void trainer_initial(const dart_trainer *trainer, uint32_t index, float *values)
 
 /* Buffers of activations. */
 dart_status trainer_allocate(dart_trainer *trainer);
+bool trainer_layer_keeps(const dart_trainer *trainer, trainer_work work, uint32_t layer);
 dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer);
 dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared shared);
 

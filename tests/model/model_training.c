@@ -422,6 +422,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_as_counted),
+        cmocka_unit_test(levels_agree),
         cmocka_unit_test(betas_of_zero),
         cmocka_unit_test(gradients_agree_in_f16), cmocka_unit_test(steps_agree_in_f16), cmocka_unit_test(small_gradients_survive),
         cmocka_unit_test(scale_adapts),           cmocka_unit_test(gradients_between_steps), cmocka_unit_test(resumes_in_f16),

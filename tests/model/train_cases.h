@@ -182,5 +182,6 @@ void scale_adapts(void **unused);
 void gradients_between_steps(void **unused);
 void resumes_in_f16(void **unused);
 void memory_is_as_counted(void **unused);
+void levels_agree(void **unused);
 
 #endif

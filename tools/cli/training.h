@@ -72,7 +72,9 @@ int training_model(const args_syntax *syntax, bool mamba2, uint32_t V, dart_mode
      0, 0, false}, \
     {"save", 0, ARGS_U32, "N", &(o).save, "the run after every N steps, by default 512", 1, 0, false}, \
     {"steps", 0, ARGS_U32, "N", &(o).steps, "only the first N, with the rates of all", 1, 0, false}, \
-    {"keep", 0, ARGS_U32, "LEVEL", &(o).adam.keep, "what is kept for the backward pass, 0 (default) to 3", 0, 3, false}, \
+    {"keep", 0, ARGS_U32, "LEVEL", &(o).adam.keep, \
+     "what is kept for the backward pass, the rest is computed again:\n0 everything, by default; 1 without norms and convolutions; 2 the\n" \
+     "residual stream and a third of SMA's results; 3 the residual\nstream", 0, 3, false}, \
     {"slice-ms", 0, ARGS_U32, "N", &(o).adam.slice_ms, \
      "how long one submission may occupy a GPU, by default 100;\n4294967295: no limit", 0, 0, false}, \
     {"every", 0, ARGS_U32, "N", &(o).every, "report every Nth step", 1, 0, false}, \
