@@ -23,16 +23,19 @@ static dart_status poison(dart_buffer *buffer)
     return device_note(device, status);
 }
 
-dart_status dart_buffer_create(dart_device *device, uint64_t bytes, dart_buffer **buffer)
+/* beside: NULL, or as for memory_create_written. */
+static dart_status create(dart_device *device, uint64_t bytes, bool *beside, dart_buffer **buffer)
 {
-    if (device == NULL) return DART_INVALID_ARGUMENT;
-    REQUIRE(&device->report, buffer != NULL && bytes > 0, "dart_buffer_create: needs a size and a place for the buffer");
+    const backend *b = device->backend;
     dart_buffer *made = device_calloc(device, 1, sizeof *made);
     dart_status status = DART_OK;
     if (made == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
     made->device = device;
     TRY(device_fault(device));
-    TRY(device_note(device, device->backend->memory_create(device->handle, bytes, &made->memory)));
+    if (beside != NULL) *beside = true;
+    if (beside != NULL && b->memory_create_written != NULL)
+        TRY(device_note(device, b->memory_create_written(device->handle, bytes, &made->memory, beside)));
+    else TRY(device_note(device, b->memory_create(device->handle, bytes, &made->memory)));
     made->bytes = bytes;
     atomic_fetch_add(&device->bytes, bytes);
     if (device->poison) TRY(poison(made));
@@ -41,6 +44,18 @@ dart_status dart_buffer_create(dart_device *device, uint64_t bytes, dart_buffer 
 fail:
     dart_buffer_destroy(&made);
     return status;
+}
+
+dart_status dart_buffer_create(dart_device *device, uint64_t bytes, dart_buffer **buffer)
+{
+    if (device == NULL) return DART_INVALID_ARGUMENT;
+    REQUIRE(&device->report, buffer != NULL && bytes > 0, "dart_buffer_create: needs a size and a place for the buffer");
+    return create(device, bytes, NULL, buffer);
+}
+
+dart_status buffer_create_written(dart_device *device, uint64_t bytes, bool *beside, dart_buffer **buffer)
+{
+    return create(device, bytes, beside, buffer);
 }
 
 /* ---- By file descriptor ---- */

@@ -35,6 +35,10 @@ struct dart_semaphore {
     bool binary, imported;
 };
 
+/* A buffer that the host writes often. *beside: dart_buffer_write does not wait for what has been submitted, so that the host writes it while launches
+ * run that do not use it. */
+dart_status buffer_create_written(dart_device *device, uint64_t bytes, bool *beside, dart_buffer **buffer);
+
 /* Opens device `within` of an instance. own: the device destroys the instance, which on failure is done at once. */
 dart_status context_open_device(dart_context *context, const backend *b, void *instance, uint32_t within, bool own,
                                 const dart_device_options *options, dart_device **device);

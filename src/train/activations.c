@@ -92,9 +92,25 @@ static uint64_t work_elements(const dart_trainer *trainer, trainer_work work)
     return 0;
 }
 
+uint64_t trainer_part_at(const dart_trainer *trainer, trainer_part member)
+{
+    const uint64_t T = trainer->T, documents = trainer->options.documents;
+    const uint64_t elements[TRAINER_PART_END] = {
+        [TRAINER_IDS] = T, [TRAINER_PLAN] = dart_embed_plan_elements(trainer->T, trainer->config.V), [TRAINER_CU] = documents > 0 ? documents + 1 : 0,
+        [TRAINER_PLACES] = T, [TRAINER_TARGETS] = T};
+    uint64_t at = 0;
+    for (int m = 0; m < (int)member; m++) at += base_round_up(elements[m], 64);
+    return at;
+}
+
+dart_tensor trainer_part_tensor(const dart_trainer *trainer, trainer_part member)
+{
+    if (member == TRAINER_CU && trainer->options.documents == 0) return (dart_tensor){0};
+    return (dart_tensor){.buffer = trainer->shared[TRAINER_PART], .dtype = DART_I32, .offset = trainer_part_at(trainer, member)};
+}
+
 static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shared, dart_dtype *dtype)
 {
-    const uint64_t T = trainer->T;
     *dtype = trainer->activations;
     switch (shared) {
     case TRAINER_SLOPE_X: *dtype = DART_F32; return work_elements(trainer, TRAINER_X);
@@ -109,11 +125,8 @@ static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shar
     case TRAINER_SLOPE_HIDDEN: return work_elements(trainer, TRAINER_HIDDEN);
     case TRAINER_SLOPE_R: return trainer->sma ? work_elements(trainer, TRAINER_R) : 0;
     case TRAINER_SLOPE_DH: *dtype = DART_F32; return trainer->sma ? memories(trainer) : 0;
-    case TRAINER_IDS:
-    case TRAINER_PLACES:
-    case TRAINER_TARGETS: *dtype = DART_I32; return T;
-    case TRAINER_PLAN: *dtype = DART_I32; return dart_embed_plan_elements(trainer->T, trainer->config.V);
-    case TRAINER_CU: *dtype = DART_I32; return trainer->options.documents > 0 ? (uint64_t)trainer->options.documents + 1 : 0;
+    case TRAINER_PART:
+    case TRAINER_AHEAD: *dtype = DART_I32; return trainer_part_at(trainer, TRAINER_PART_END);
     case TRAINER_CORRECT: *dtype = DART_I32; return 1;
     case TRAINER_SHARE: *dtype = DART_F32; return 2;
     case TRAINER_LOSS: *dtype = DART_F32; return 1;
@@ -144,8 +157,12 @@ dart_status trainer_allocate(dart_trainer *trainer)
         dart_dtype dtype;
         const uint64_t elements = shared_elements(trainer, (trainer_shared)s, &dtype);
         if (elements == 0) continue;
-        const dart_status status = dart_buffer_create(trainer->device, elements * dart_dtype_size(dtype), &trainer->shared[s]);
+        const uint64_t bytes = elements * dart_dtype_size(dtype);
+        bool beside = true;
+        const dart_status status = s == TRAINER_AHEAD ? buffer_create_written(trainer->device, bytes, &beside, &trainer->shared[s])
+                                                      : dart_buffer_create(trainer->device, bytes, &trainer->shared[s]);
         if (status != DART_OK) return status;
+        if (!beside) dart_buffer_destroy(&trainer->shared[s]);
     }
     return DART_OK;
 }

@@ -7,15 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t trainer_plan_elements(const dart_trainer *trainer) { return dart_embed_plan_elements(trainer->T, trainer->config.V); }
-
 void trainer_batch_free(trainer_batch *batch)
 {
-    free(batch->ids);
-    free(batch->plans);
-    free(batch->cu);
-    free(batch->places);
-    free(batch->targets);
+    free(batch->parts);
     *batch = (trainer_batch){0};
 }
 
@@ -27,17 +21,12 @@ dart_status trainer_idle(dart_trainer *trainer, const char *call)
 
 static dart_status make_room(dart_trainer *trainer, trainer_batch *to, uint32_t count, const char *call)
 {
-    const size_t tokens = (size_t)count * trainer->T;
     if (count <= to->room) return DART_OK;
     trainer_batch_free(to);
-    to->ids = device_calloc(trainer->device, tokens, sizeof *to->ids);
-    to->plans = device_calloc(trainer->device, (size_t)count * trainer_plan_elements(trainer), sizeof *to->plans);
-    to->places = device_calloc(trainer->device, tokens, sizeof *to->places);
-    to->targets = device_calloc(trainer->device, tokens, sizeof *to->targets);
-    to->cu = device_calloc(trainer->device, (size_t)count * (trainer->options.documents + (size_t)1), sizeof *to->cu);
-    if (to->cu == NULL || to->ids == NULL || to->plans == NULL || to->places == NULL || to->targets == NULL)
-        return base_fail(&trainer->report, trainer_failure(trainer->device, DART_OUT_OF_MEMORY), "%s: no host memory for %u tokens", call,
-                         (unsigned)tokens);
+    to->parts = device_calloc(trainer->device, (size_t)count * trainer_part_at(trainer, TRAINER_PART_END), sizeof *to->parts);
+    if (to->parts == NULL)
+        return base_fail(&trainer->report, trainer_failure(trainer->device, DART_OUT_OF_MEMORY), "%s: no host memory for %llu tokens", call,
+                         (unsigned long long)count * trainer->T);
     to->room = count;
     return DART_OK;
 }
@@ -91,17 +80,21 @@ dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart
     dart_status status = make_room(trainer, to, count, call);
     to->count = 0;
     to->most = 0;
+    to->ahead = 0;
     if (status == DART_OK) status = check(trainer, batch, tokens, &to->labels, call);
     if (status == DART_OK) status = check_sequences(trainer, batch->cu, count, call);
     if (status != DART_OK) return status;
-    if (batch->cu != NULL) memcpy(to->cu, batch->cu, (size_t)count * (trainer->options.documents + (size_t)1) * sizeof *to->cu);
-    memcpy(to->ids, batch->ids, tokens * sizeof *to->ids);
+    const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END), borders = trainer->options.documents + (uint64_t)1;
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;
-        const uint32_t labels = gather(batch->targets + first, trainer->T, to->places + first, to->targets + first);
+        int32_t *part = to->parts + i * elements;
+        memcpy(part + trainer_part_at(trainer, TRAINER_IDS), batch->ids + first, trainer->T * sizeof *part);
+        if (batch->cu != NULL) memcpy(part + trainer_part_at(trainer, TRAINER_CU), batch->cu + i * borders, borders * sizeof *part);
+        const uint32_t labels = gather(batch->targets + first, trainer->T, part + trainer_part_at(trainer, TRAINER_PLACES),
+                                       part + trainer_part_at(trainer, TRAINER_TARGETS));
         if (labels > to->most) to->most = labels;
         if (!planned) continue;
-        status = dart_embed_plan(batch->ids + first, trainer->T, trainer->config.V, to->plans + i * trainer_plan_elements(trainer));
+        status = dart_embed_plan(batch->ids + first, trainer->T, trainer->config.V, part + trainer_part_at(trainer, TRAINER_PLAN));
         if (status != DART_OK) return base_fail(&trainer->report, status, "%s: no host memory to sort the ids", call);
     }
     to->count = count;

@@ -31,7 +31,7 @@ static model_block_args block_args(const dart_trainer *trainer, uint32_t layer)
     const dart_trainer_options *o = &trainer->options;
     return (model_block_args){
         .config = &trainer->config, .B = sequences(trainer), .L = o->L, .T = o->documents > 0 ? trainer->T : 0,
-        .S = trainer->config.S, .sma = trainer->sma, .cu = trainer_shared_tensor(trainer, TRAINER_CU),
+        .S = trainer->config.S, .sma = trainer->sma, .cu = trainer_part_tensor(trainer, TRAINER_CU),
         .x = trainer_work_tensor(trainer, TRAINER_X, layer), .weights = places_of(trainer->weights, layer),
         .work = {.input = trainer_work_tensor(trainer, TRAINER_INPUT, layer), .proj = trainer_work_tensor(trainer, TRAINER_PROJ, layer),
                  .conv = trainer_work_tensor(trainer, TRAINER_CONV, layer), .sma_proj = trainer_work_tensor(trainer, TRAINER_SMA_PROJ, layer),
@@ -60,7 +60,7 @@ static model_transformer_args transformer_args(const dart_trainer *trainer, uint
     const dart_trainer_options *o = &trainer->options;
     return (model_transformer_args){
         .config = &trainer->config, .B = sequences(trainer), .L = o->L, .T = o->documents > 0 ? trainer->T : 0,
-        .cu = trainer_shared_tensor(trainer, TRAINER_CU), .x = trainer_work_tensor(trainer, TRAINER_X, layer),
+        .cu = trainer_part_tensor(trainer, TRAINER_CU), .x = trainer_work_tensor(trainer, TRAINER_X, layer),
         .weights = model_transformer_places(&trainer->weights[(size_t)layer * MODEL_ROLE_COUNT]),
         .work = {.input = trainer_work_tensor(trainer, TRAINER_INPUT, layer), .qkv = trainer_work_tensor(trainer, TRAINER_PROJ, layer),
                  .o = trainer_work_tensor(trainer, TRAINER_Y, layer), .mlp_input = trainer_work_tensor(trainer, TRAINER_NORMED, layer),
@@ -103,7 +103,7 @@ static dart_status record_forward(const dart_trainer *trainer, dart_stream *stre
 {
     const dart_model_config *c = &trainer->config;
     const dart_tensor normed = trainer_work_tensor(trainer, TRAINER_INPUT, 0);
-    dart_embed(stream, &(dart_embed_args){.T = trainer->T, .V = c->V, .W = c->W, .ids = trainer_shared_tensor(trainer, TRAINER_IDS),
+    dart_embed(stream, &(dart_embed_args){.T = trainer->T, .V = c->V, .W = c->W, .ids = trainer_part_tensor(trainer, TRAINER_IDS),
                                           .weight = *trainer_weight(trainer, 0, MODEL_EMBEDDING),
                                           .y = trainer_work_tensor(trainer, TRAINER_X, 0)});
     for (uint32_t l = 0; l < c->layers; l++) record_layer(trainer, stream, l);
@@ -111,10 +111,10 @@ static dart_status record_forward(const dart_trainer *trainer, dart_stream *stre
     dart_rms_norm(stream, &(dart_rms_norm_args){.T = trainer->rows, .W = c->W, .eps = c->eps,
                                                 .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
                                                 .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM),
-                                                .rows = trainer_shared_tensor(trainer, TRAINER_PLACES), .y = normed});
+                                                .rows = trainer_part_tensor(trainer, TRAINER_PLACES), .y = normed});
     dart_cross_entropy_args loss = {
         .T = trainer->rows, .V = c->V, .W = c->W, .x = normed, .weight = *head_of(trainer, false),
-        .targets = trainer_shared_tensor(trainer, TRAINER_TARGETS), .share = trainer_shared_tensor(trainer, TRAINER_SHARE),
+        .targets = trainer_part_tensor(trainer, TRAINER_TARGETS), .share = trainer_shared_tensor(trainer, TRAINER_SHARE),
         .loss = trainer_shared_tensor(trainer, TRAINER_LOSS), .correct = trainer_shared_tensor(trainer, TRAINER_CORRECT)};
     if (backward) {
         loss.grad_x = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT);
@@ -157,7 +157,7 @@ static dart_status record_backward(const dart_trainer *trainer, dart_stream *str
     dart_fill(stream, &(dart_fill_args){.T = trainer->T, .W = c->W, .y = slope});
     dart_rms_norm_backward(stream, &(dart_rms_norm_backward_args){
         .T = trainer->rows, .W = c->W, .eps = c->eps, .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
-        .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .rows = trainer_shared_tensor(trainer, TRAINER_PLACES),
+        .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .rows = trainer_part_tensor(trainer, TRAINER_PLACES),
         .up_y = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT), .grad_x = slope,
         .grad_weight = *trainer_gradient(trainer, 0, MODEL_FINAL_NORM)});
     trainer_end_stage(trainer, stream, c->layers + 1);
@@ -168,7 +168,7 @@ static dart_status record_backward(const dart_trainer *trainer, dart_stream *str
         trainer_end_stage(trainer, stream, l + 1);
     }
     const dart_status status = dart_embed_backward(stream, &(dart_embed_backward_args){
-        .T = trainer->T, .V = c->V, .W = c->W, .plan = trainer_shared_tensor(trainer, TRAINER_PLAN), .up_y = slope,
+        .T = trainer->T, .V = c->V, .W = c->W, .plan = trainer_part_tensor(trainer, TRAINER_PLAN), .up_y = slope,
         .grad_weight = *trainer_gradient(trainer, 0, MODEL_EMBEDDING)});
     trainer_end_stage(trainer, stream, 0);
     return status;
@@ -180,6 +180,14 @@ static dart_tensor segment_tensor(dart_buffer *buffer) { return (dart_tensor){.b
 static dart_tensor own_tensor(const trainer_segment *s, dart_buffer *buffer, dart_dtype dtype)
 {
     return (dart_tensor){.buffer = buffer, .dtype = dtype, .offset = s->first};
+}
+
+/* Numbers pass as f32: what only moves keeps its bits. */
+static dart_status record_take(const dart_trainer *trainer, dart_stream *stream)
+{
+    const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END);
+    return dart_convert(stream, &(dart_convert_args){.T = (uint32_t)(elements / 64), .W = 64, .x = segment_tensor(trainer->shared[TRAINER_AHEAD]),
+                                                     .y = segment_tensor(trainer->shared[TRAINER_PART])});
 }
 
 static dart_status record_begin(const dart_trainer *trainer, dart_stream *stream)
@@ -230,6 +238,7 @@ static dart_status record_update(const dart_trainer *trainer, dart_stream *strea
 static dart_status record(const dart_trainer *trainer, trainer_recording recording, dart_stream *stream)
 {
     switch (recording) {
+    case TRAINER_TAKE: return record_take(trainer, stream);
     case TRAINER_BEGIN: return record_begin(trainer, stream);
     case TRAINER_PASSES: {
         const dart_status status = record_forward(trainer, stream, true);

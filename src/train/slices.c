@@ -167,17 +167,22 @@ fail:
     return status;
 }
 
+dart_status trainer_wait_for(dart_trainer *trainer, trainer_recording recording, const char *call)
+{
+    dart_status status = DART_OK;
+    if (!trainer->under_way[recording]) return DART_OK;
+    while (status == DART_OK && trainer->streams[recording]->submitted)
+        status = wait_part(trainer, recording, trainer->options.timeout_ns, call);
+    trainer->under_way[recording] = false;
+    if (status == DART_OK && trainer->slices[recording].done == trainer->streams[recording]->parts.count)
+        status = trainer_take(trainer, judge(trainer, recording), call);
+    return status;
+}
+
 dart_status trainer_wait(dart_trainer *trainer, const char *call)
 {
     dart_status status = DART_OK;
-    for (int i = 0; i < TRAINER_RECORDING_COUNT && status == DART_OK; i++) {
-        if (!trainer->under_way[i]) continue;
-        while (status == DART_OK && trainer->streams[i]->submitted)
-            status = wait_part(trainer, (trainer_recording)i, trainer->options.timeout_ns, call);
-        trainer->under_way[i] = false;
-        if (status == DART_OK && trainer->slices[i].done == trainer->streams[i]->parts.count)
-            status = trainer_take(trainer, judge(trainer, (trainer_recording)i), call);
-    }
+    for (int i = 0; i < TRAINER_RECORDING_COUNT && status == DART_OK; i++) status = trainer_wait_for(trainer, (trainer_recording)i, call);
     return status;
 }
 

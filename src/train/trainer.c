@@ -281,9 +281,32 @@ static dart_status count_labels(dart_trainer *trainer, const trainer_batch *batc
     return status;
 }
 
+/* Writes a part beside the passes that are under way, where that can be. */
+static dart_status put_ahead(dart_trainer *trainer, trainer_batch *batch, uint32_t part, const char *call)
+{
+    dart_status status;
+    const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END);
+    if (trainer->shared[TRAINER_AHEAD] == NULL) return DART_OK;
+    TRY(trainer_wait_for(trainer, TRAINER_TAKE, call)); /* of what was there before: the device does that first */
+    TRY(put(trainer, TRAINER_AHEAD, batch->parts + part * elements, elements, call));
+    batch->ahead = 1 + part;
+fail:
+    return status;
+}
+
+/* A part becomes the one that the passes read. None are under way. */
+static dart_status bring(dart_trainer *trainer, trainer_batch *batch, uint32_t part, const char *call)
+{
+    const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END);
+    const bool ahead = batch->ahead == 1 + part;
+    batch->ahead = 0;
+    return ahead ? trainer_submit(trainer, TRAINER_TAKE, false, call)
+                 : put(trainer, TRAINER_PART, batch->parts + part * elements, elements, call);
+}
+
 /* The passes of all rows with S = scale, one micro-batch after another; the last one is still under way. labels: targets that the loss is the
  * mean over. */
-static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, const trainer_batch *batch, uint64_t labels, double scale,
+static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, trainer_batch *batch, uint64_t labels, double scale,
                               const char *call)
 {
     dart_status status;
@@ -295,18 +318,13 @@ static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, c
     for (uint32_t i = 0; i < batch->count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;
         if (i > 0) TRY(trainer_wait(trainer, call));
-        if (passes == TRAINER_PASSES)
-            TRY(put(trainer, TRAINER_PLAN, batch->plans + i * trainer_plan_elements(trainer), trainer_plan_elements(trainer), call));
-        TRY(put(trainer, TRAINER_IDS, batch->ids + first, trainer->T, call));
-        const size_t borders = trainer->options.documents + (size_t)1;
-        if (trainer->options.documents > 0) TRY(put(trainer, TRAINER_CU, batch->cu + i * borders, borders, call));
-        TRY(put(trainer, TRAINER_PLACES, batch->places + first, trainer->rows, call));
-        TRY(put(trainer, TRAINER_TARGETS, batch->targets + first, trainer->rows, call));
+        TRY(bring(trainer, batch, i, call));
         if (i == 0) TRY(trainer_submit(trainer, TRAINER_BEGIN, false, call));
         trainer->done = first;
         trainer->adding = passes == TRAINER_PASSES && trainer->buckets_count > 0 && i + 1 == batch->count;
         trainer->added = 0;
         TRY(trainer_submit(trainer, passes, true, call));
+        if (i + 1 < batch->count) TRY(put_ahead(trainer, batch, i + 1, call));
     }
 fail:
     return status;
@@ -454,7 +472,13 @@ fail:
 
 dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch)
 {
-    return trainer != NULL ? trainer_prepare(trainer, &trainer->next, batch, true, "dart_trainer_prepare") : DART_INVALID_ARGUMENT;
+    static const char call[] = "dart_trainer_prepare";
+    dart_status status;
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    TRY(trainer_prepare(trainer, &trainer->next, batch, true, call));
+    if (trainer->stepping > 0) TRY(put_ahead(trainer, &trainer->next, 0, call));
+fail:
+    return status;
 }
 
 dart_status dart_trainer_start(dart_trainer *trainer, double lr)

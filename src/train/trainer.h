@@ -62,12 +62,9 @@ typedef enum trainer_shared {
     TRAINER_SLOPE_DH,
     TRAINER_SLOPE_MLP,
     TRAINER_SLOPE_HIDDEN,
-    TRAINER_IDS,
-    TRAINER_PLAN,
-    TRAINER_CU,      /* i32 documents + 1 */
-    TRAINER_PLACES,  /* i32 rows: the tokens with a target, then -1 */
-    TRAINER_TARGETS, /* i32 rows: theirs, then -1 */
-    TRAINER_SHARE,   /* f32 2: S / targets of the batch, 1 / S */
+    TRAINER_PART,  /* i32: a part of a batch, as trainer_part says */
+    TRAINER_AHEAD, /* the same of the next one, written while the passes run, where the host can do that */
+    TRAINER_SHARE, /* f32 2: S / targets of the batch, 1 / S */
     TRAINER_LOSS,    /* f32 */
     TRAINER_CORRECT, /* i32 */
     TRAINER_SCALE,   /* f32 4, as dart_grad_norm leaves it */
@@ -75,8 +72,19 @@ typedef enum trainer_shared {
     TRAINER_SHARED_COUNT
 } trainer_shared;
 
+/* What the passes read of a part of a batch, one after another in one tensor. */
+typedef enum trainer_part {
+    TRAINER_IDS,
+    TRAINER_PLAN,
+    TRAINER_CU,      /* documents + 1 */
+    TRAINER_PLACES,  /* T: the tokens with a target in their order, then -1 */
+    TRAINER_TARGETS, /* T: theirs, then -1 */
+    TRAINER_PART_END
+} trainer_part;
+
 /* What is recorded once and submitted again. */
 typedef enum trainer_recording {
+    TRAINER_TAKE,     /* TRAINER_AHEAD becomes TRAINER_PART */
     TRAINER_BEGIN,    /* gradients and sums become 0 */
     TRAINER_PASSES,   /* forward and backward of B rows */
     TRAINER_NORM,
@@ -99,10 +107,8 @@ typedef struct trainer_batch {
     uint32_t count, room; /* 0: nothing is prepared; parts that there is memory for */
     uint64_t labels;      /* targets */
     uint32_t most;        /* targets of the part that has the most */
-    int32_t *ids;
-    int32_t *plans;            /* each trainer_plan_elements() */
-    int32_t *cu;               /* each documents + 1 */
-    int32_t *places, *targets; /* each T: of the tokens with a target, in their order; then -1 */
+    int32_t *parts;       /* each trainer_part_at(TRAINER_PART_END) elements */
+    uint32_t ahead;       /* 1 + the part that lies in TRAINER_AHEAD; 0: none */
 } trainer_batch;
 
 /* Gradients that are added over the ranks together, while the passes go on: of parameters first .. end - 1. They are complete behind that part of
@@ -132,7 +138,7 @@ struct dart_trainer {
     dart_tensor *weights, *gradients; /* [layer][role] */
     dart_buffer **work[TRAINER_WORK_COUNT];
     uint32_t work_count[TRAINER_WORK_COUNT];
-    dart_buffer *shared[TRAINER_SHARED_COUNT];
+    dart_buffer *shared[TRAINER_SHARED_COUNT]; /* no TRAINER_AHEAD where the host would wait for the passes */
     dart_stream *streams[TRAINER_RECORDING_COUNT];
     bool recorded[TRAINER_RECORDING_COUNT], under_way[TRAINER_RECORDING_COUNT];
     trainer_slices slices[TRAINER_RECORDING_COUNT];
@@ -178,7 +184,9 @@ bool trainer_layer_keeps(const dart_trainer *trainer, trainer_work work, uint32_
 dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer);
 dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared shared);
 
-uint64_t trainer_plan_elements(const dart_trainer *trainer);
+/* The first element of a member of a part; of TRAINER_PART_END how many there are. A multiple of 64. */
+uint64_t trainer_part_at(const dart_trainer *trainer, trainer_part member);
+dart_tensor trainer_part_tensor(const dart_trainer *trainer, trainer_part member);
 /* Checks a batch and copies it; with `planned` sorts its ids for the gradient of the embedding. A failure leaves `to` unprepared. */
 dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart_train_batch *batch, bool planned, const char *call);
 void trainer_batch_free(trainer_batch *batch);
@@ -199,7 +207,8 @@ void trainer_forget_slices(dart_trainer *trainer);
 void trainer_cut(const dart_trainer *trainer, trainer_recording recording);
 /* Submits a recording, part by part: all but the last two have run when it returns. With `asks` go_on is asked before each part. */
 dart_status trainer_submit(dart_trainer *trainer, trainer_recording recording, bool asks, const char *call);
-/* For all submissions. */
+/* For the submissions of a recording; for all. */
+dart_status trainer_wait_for(dart_trainer *trainer, trainer_recording recording, const char *call);
 dart_status trainer_wait(dart_trainer *trainer, const char *call);
 /* What go_on says, of so many things done of so many. DART_CANCELLED does not break the trainer. */
 dart_status trainer_ask(dart_trainer *trainer, uint64_t done, uint64_t of, const char *call);

@@ -264,6 +264,7 @@ dart_status vk_fail(vk_device *device, VkResult result, const char *call);
 #define VK_BUFFER_USAGE \
     (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
 dart_status vk_memory_create(void *device, uint64_t bytes, void **memory);
+dart_status vk_memory_create_written(void *device, uint64_t bytes, void **memory, bool *beside);
 dart_status vk_memory_create_shared(void *device, uint64_t bytes, int descriptor, uint64_t allocated, void **memory);
 dart_status vk_memory_export(void *device, void *memory, int *descriptor, uint64_t *allocated);
 void vk_memory_destroy(void *device, void *memory);

@@ -11,6 +11,7 @@ const backend vulkan_backend = {
     .device_create = vk_device_create,
     .device_destroy = vk_device_destroy,
     .memory_create = vk_memory_create,
+    .memory_create_written = vk_memory_create_written,
     .memory_destroy = vk_memory_destroy,
     .memory_create_shared = vk_memory_create_shared,
     .memory_export = vk_memory_export,

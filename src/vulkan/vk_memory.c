@@ -132,8 +132,8 @@ static VkResult block_create(vk_device *device, uint64_t bytes, uint32_t type, c
     return VK_SUCCESS;
 }
 
-/* With VK_MUTEX_MEMORY held. */
-static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs, vk_memory *memory, const char **call)
+/* With VK_MUTEX_MEMORY held. written: as if it were small. */
+static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs, bool written, vk_memory *memory, const char **call)
 {
     const uint64_t alignment = needs->alignment > BACKEND_ALIGN ? needs->alignment : BACKEND_ALIGN;
     const bool shares = needs->size <= BLOCK_BYTES / 4;
@@ -142,7 +142,7 @@ static VkResult find_place(vk_device *device, const VkMemoryRequirements *needs,
     vk_memory **link = NULL;
     memory->size = needs->size;
     for (uint32_t n = 0; n < CHOICES; n++) {
-        const uint32_t type = choose_type(device, needs->memoryTypeBits, needs->size, n);
+        const uint32_t type = choose_type(device, needs->memoryTypeBits, written ? 0 : needs->size, n);
         if (type == UINT32_MAX) continue;
         for (vk_block *block = device->blocks; block != NULL && shares; block = block->next) {
             if (block->type != type || !find_gap(block, needs->size, alignment, &offset, &link)) continue;
@@ -189,8 +189,8 @@ static VkResult find_shared_place(vk_device *device, const VkMemoryRequirements 
     return result;
 }
 
-/* how: NULL for a buffer of the device alone. */
-static dart_status create(vk_device *device, uint64_t bytes, const sharing *how, void **out)
+/* how: NULL for a buffer of the device alone. written: the host writes it often. */
+static dart_status create(vk_device *device, uint64_t bytes, const sharing *how, bool written, void **out)
 {
     dart_status status = vk_device_check(device);
     if (status != DART_OK) return status;
@@ -219,7 +219,7 @@ static dart_status create(vk_device *device, uint64_t bytes, const sharing *how,
              (unsigned long long)bytes, (unsigned long long)needs.size, (unsigned long long)how->allocated);
     base_lock(&device->mutexes[VK_MUTEX_MEMORY]);
     const char *call = "vkAllocateMemory";
-    const VkResult result = how != NULL ? find_shared_place(device, &needs, how, memory, &call) : find_place(device, &needs, memory, &call);
+    const VkResult result = how != NULL ? find_shared_place(device, &needs, how, memory, &call) : find_place(device, &needs, written, memory, &call);
     base_unlock(&device->mutexes[VK_MUTEX_MEMORY]);
     if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY)
         FAIL(device->report, DART_OUT_OF_MEMORY, "%s: VK_ERROR_OUT_OF_DEVICE_MEMORY for %llu bytes", call,
@@ -233,7 +233,14 @@ fail:
     return status;
 }
 
-dart_status vk_memory_create(void *self, uint64_t bytes, void **out) { return create(self, bytes, NULL, out); }
+dart_status vk_memory_create(void *self, uint64_t bytes, void **out) { return create(self, bytes, NULL, false, out); }
+
+dart_status vk_memory_create_written(void *self, uint64_t bytes, void **out, bool *beside)
+{
+    const dart_status status = create(self, bytes, NULL, true, out);
+    *beside = status == DART_OK && ((const vk_memory *)*out)->mapped != NULL;
+    return status;
+}
 
 dart_status vk_memory_create_shared(void *self, uint64_t bytes, int descriptor, uint64_t allocated, void **out)
 {
@@ -243,7 +250,7 @@ dart_status vk_memory_create_shared(void *self, uint64_t bytes, int descriptor, 
         return base_fail(device->report, DART_UNSUPPORTED,
                          "%s: VK_KHR_external_memory_fd is not there or not switched on, or wants an allocation for each buffer",
                          device->adapter->info.name);
-    return create(device, bytes, &how, out);
+    return create(device, bytes, &how, false, out);
 }
 
 dart_status vk_memory_export(void *self, void *handle, int *descriptor, uint64_t *allocated)
