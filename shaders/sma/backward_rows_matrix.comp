@@ -7,7 +7,7 @@
 // (b, h), a subgroup OWN = 16 of them, which belong to one memory. STEP tokens of en and up_r at a time lie in shared memory, while the next ones are
 // fetched into registers. Each subgroup makes its left operands slope qn and g c there, UNIT tokens at a time, with
 // -DAHEAD from numbers fetched while the products of the unit before are made. X and Y are f32.
-// Shared memory: 32 STEP PITCH + SUBGROUPS (32 UNIT BY_PITCH + 16 OWN PART_PITCH) bytes, 31,744 with T0 128.
+// Shared memory: 32 STEP PITCH + SUBGROUPS (32 UNIT BY_PITCH + 16 OWN PART_PITCH) bytes, 20,480 with T0 64.
 // Guards: tokens past the count are not read and count as 0; g and slope of what a token does not see are not read and count as 0.
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"

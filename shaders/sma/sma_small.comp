@@ -4,11 +4,12 @@
 // c are f16 as sma_query makes them with HAS_UNIT; memories of bf16 become f16 on their way (their rows have unit RMS).
 // A workgroup takes T0 tokens of one (b, h), a subgroup OWN of them; lines.glsl says how memories lie. All that belongs to a token stays in matrices
 // whose row it is, one memory after the other:
-//   u = qn (en w^T), tokens x N;  logit = unit u 1, the sum over n in every column, by a product with ones, u as the sum of two f16 numbers;
+//   u = qn (en w^T), tokens x N;  logit = unit u 1, the sum over n in every column: with -DMATRIX2 a reduction along the rows, else a product with
+//   ones, u as the sum of two f16 numbers, which becomes a left operand through shared memory;
 //   weight = exp(logit - top) in every column;  v = (c scale) w, tokens x P;  sums = keep sums + weight v.
 // The reference `top` of a token changes when a logit exceeds it by more than SLACK (powers of 2), so that sums are seldom scaled; the
 // reference itself once had weight 1. Scales are divided by the power of two of the largest one of the memory, which comes back with the weight.
-// u becomes a left operand by conversion with -DMATRIX2, where MATRIX_K is MATRIX_N, else through shared memory.
+// With -DMATRIX2 MATRIX_K is MATRIX_N.
 // Shared memory: that of lines.glsl + 2 LINES + 4 LINES / STATE + 8 SUBGROUPS OWN bytes, 29,584 with T0 64 and T1 1.
 // Guards: as in sma_base.comp; what a token does not see is dropped before it is weighted, so that neither NaN nor infinity of later memories
 // reaches it.
@@ -88,13 +89,13 @@ void take_tokens(uint s, uint lane, uint row, uint live, uint group)
     }
 }
 
+#ifdef MATRIX2
+float sum_of(const in float a, const in float b) { return a + b; }
+#else
 // sum += the sums over the columns of u, rounded to f16, in every column.
 void add_columns(inout MatrixSum sum, MatrixSum u[JOINED], uint part, uint half_at, uint lane)
 {
     MatrixA left;
-#ifdef MATRIX2
-    left = MatrixA(u[0]);
-#else
     [[unroll]] for (uint n = 0u; n < JOINED; n++) coopMatStore(u[n], parts, part + n * MATRIX_N / 4u, MATRIX_K / 4u, ROW_MAJOR);
     subgroup_sync();
     for (uint i = lane; i < MATRIX_M * MATRIX_K / 8u; i += SUBGROUP_SIZE) {
@@ -106,12 +107,12 @@ void add_columns(inout MatrixSum sum, MatrixSum u[JOINED], uint part, uint half_
     subgroup_sync();
     coopMatLoad(left, halves, half_at, MATRIX_K / 8u, ROW_MAJOR);
     subgroup_sync();
-#endif
     sum = coopMatMulAdd(left, MatrixB(1.0), sum);
 }
+#endif
 
-// Memory m, whose rows begin at `line`, into den and sums.
-void add_memory(uint m, uint line, uint part, uint half_at, uint lane)
+// Memory m, whose rows begin at `line`, into den and sums. all: every token of the subgroup sees it.
+void add_memory(uint m, bool all, uint line, uint part, uint half_at, uint lane)
 {
     MatrixSum u[TOKEN_ROWS * JOINED];
     [[unroll]] for (uint i = 0u; i < TOKEN_ROWS * JOINED; i++) u[i] = MatrixSum(0.0);
@@ -131,6 +132,9 @@ void add_memory(uint m, uint line, uint part, uint half_at, uint lane)
     MatrixSum gain[TOKEN_ROWS];
     [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) {
         MatrixSum logit = MatrixSum(0.0);
+#ifdef MATRIX2
+        coopMatReduceNV(logit, u[i], gl_CooperativeMatrixReduceRowNV, sum_of);
+#else
         MatrixSum high[JOINED];
         MatrixSum low[JOINED];
         [[unroll]] for (uint n = 0u; n < JOINED; n++) {
@@ -142,6 +146,7 @@ void add_memory(uint m, uint line, uint part, uint half_at, uint lane)
         }
         add_columns(logit, high, part, half_at, lane);
         add_columns(logit, low, part, half_at, lane);
+#endif
         bool beyond = false; // the reference, by more than SLACK
         [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) {
             logit[e] = float(m) < bound[i][e] ? logit[e] * unit[i][e] : LOWEST;
@@ -177,7 +182,11 @@ void add_memory(uint m, uint line, uint part, uint half_at, uint lane)
                     coopMatLoad(w, memory, (line + k * MATRIX_K) * PITCH + j * MATRIX_N / 8u, PITCH, ROW_MAJOR);
                     value = coopMatMulAdd(by[k], w, value);
                 }
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) sums[i][j][e] += gain[i][e] == 0.0 ? 0.0 : value[e] * gain[i][e];
+                if (all) {
+                    [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) sums[i][j][e] += value[e] * gain[i][e];
+                } else {
+                    [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) sums[i][j][e] += gain[i][e] == 0.0 ? 0.0 : value[e] * gain[i][e];
+                }
             }
         }
     }
@@ -219,6 +228,8 @@ void main()
         uint live = t_own < count ? min(count - t_own, OWN) : 0u;
         uint own_seen = live > 0u ? min((sequence.position + t_own + live - 1u) / args.S, limit) : 0u;
         own_seen = own_seen > args.first ? own_seen - args.first : 0u;
+        uint all_see = live > 0u ? min((sequence.position + t_own) / args.S, limit) : 0u;
+        all_see = all_see > args.first ? all_see - args.first : 0u;
         for (uint i = lane; i < OWN; i += SUBGROUP_SIZE) {
             uint t = min(i, max(live, 1u) - 1u);
             firsts[s * OWN + i] = live > 0u ? pairs_unit[(row + t) * args.G + g].x * LOG2_E : 0.0;
@@ -238,7 +249,7 @@ void main()
             }
             barrier();
             for (uint line = 0u; line < LINES && m_first + line / STATE < own_seen; line += STATE)
-                add_memory(m_first + line / STATE, line, part, s * HALVES, lane);
+                add_memory(m_first + line / STATE, m_first + line / STATE < all_see, line, part, s * HALVES, lane);
         }
 
         // What becomes of a token's row of r and of the sums, by a lane.
