@@ -120,6 +120,21 @@ void main()
             uint row = sequence.row + chunk * args.S;
             uint size = min(args.S, sequence.count - chunk * args.S);
             uint matrix = ((slots + chunk) * args.H + h) * SIDE * args.P;
+            MatrixSum entering[BLOCKS * TILES]; // the state that enters the chunk, and up_dh: asked for ahead of what needs them
+            MatrixSum gained[BLOCKS * TILES];
+            [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
+                MatrixSum block[TILES];
+                EACH_TILE(n) block[n] = MatrixSum(0.0);
+                if (there && k * SIDE < args.P) { LOAD_STATE(matrix + k * SIDE * SIDE, block) }
+                EACH_TILE(n) {
+                    entering[k * TILES + n] = block[n];
+                    block[n] = MatrixSum(0.0);
+                }
+                if (there && has(args.flags, HAS_DH) && k * SIDE < args.P) {
+                    LOAD_SUM(block, quads_up_dh, (args.up_dh_at + matrix) / 4u + k * SIDE / 4u, args.P / 4u)
+                }
+                EACH_TILE(n) gained[k * TILES + n] = block[n];
+            }
             barrier(); // the squares of the chunk before lie where x and up_y go
             PUT_PANEL(next_x, x_at)
             PUT_PANEL(next_y, y_at)
@@ -142,8 +157,7 @@ void main()
             [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
                 if (k * SIDE < args.P) {
                     MatrixSum block[TILES];
-                    EACH_TILE(n) block[n] = MatrixSum(0.0);
-                    if (there) { LOAD_STATE(matrix + k * SIDE * SIDE, block) }
+                    EACH_TILE(n) block[n] = entering[k * TILES + n];
                     EACH_ELEMENT(n, e) carry += block[n][e] * lambda[k * TILES + n][e];
                     MatrixB by[RIGHT_TILES];
                     LOAD_RIGHT_TURNED(by, panels, y_at + 2u * k, PITCH)
@@ -151,11 +165,7 @@ void main()
                     ADD_PRODUCT(xy, 0u, high, by)
                     TO_LEFT(block, high, low, unit, gains, gain_at + 2u * k, PITCH, PANEL)
                     ADD_SPLIT(of_read, 0u, high, low, by, unit)
-                    EACH_TILE(n) block[n] = MatrixSum(0.0);
-                    if (there && has(args.flags, HAS_DH)) {
-                        LOAD_SUM(block, quads_up_dh, (args.up_dh_at + matrix) / 4u + k * SIDE / 4u, args.P / 4u)
-                    }
-                    EACH_TILE(n) block[n] += lambda[k * TILES + n];
+                    EACH_TILE(n) block[n] = gained[k * TILES + n] + lambda[k * TILES + n];
                     TO_LEFT(block, high, low, units[k], gains, gain_at + 2u * k, PITCH, PANEL)
                     KEEP_LEFT(high, low, gains, gain_at + 2u * k, PITCH, PANEL)
                     LOAD_RIGHT_TURNED(by, panels, x_at + 2u * k, PITCH)
