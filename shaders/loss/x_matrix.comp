@@ -51,11 +51,11 @@ void main()
         LOAD_LEFT(left, quads_x, args.x_at / 8u, args.x_row / 8u, own, t_last, width_quads)
         int target[R]; // of row lane % MATRIX_M; -1: no label
         MatrixSum sums[R * WIDTH_TILES];
-        MatrixSum den[R];   // terms but the target's
-        MatrixSum top[R];   // references
-        MatrixSum best[R];  // largest logit but the target's, times log2 e
-        MatrixSum mine[R];  // the target's
-        uint place[R * ELEMENTS]; // where the tile of `best` begins
+        MatrixSum den[R];    // terms but the target's
+        MatrixSum top[R];    // references, times log2 e
+        MatrixSum best[R];   // largest logit but the target's
+        MatrixSum before[R]; // ... of the columns before the target's
+        MatrixSum mine[R];   // the target's
         [[unroll]] for (uint r = 0u; r < R; r++) {
             uint t = own + r * MATRIX_M + lane % MATRIX_M;
             target[r] = t <= t_last ? load_int_targets(args.targets_at + t) : -1;
@@ -64,8 +64,8 @@ void main()
             den[r] = MatrixSum(0.0);
             top[r] = MatrixSum(LOWEST);
             best[r] = MatrixSum(LOWEST);
+            before[r] = MatrixSum(LOWEST);
             mine[r] = MatrixSum(0.0);
-            [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) place[r * ELEMENTS + i] = 0u;
         }
 
         uvec4 next[FETCH];
@@ -89,7 +89,6 @@ void main()
 
             MatrixSum logits[R * BLOCK_TILES];
             MULTIPLY_BLOCK(logits, left)
-            [[unroll]] for (uint n = 0u; n < R * BLOCK_TILES; n++) logits[n] = logits[n] * LOG2_E;
             bool near = false; // some row's target is in the block
             [[unroll]] for (uint r = 0u; r < R; r++) near = near || (target[r] >= int(s) && target[r] < int(s + BLOCK));
             if (subgroupOr(near ? 1u : 0u) != 0u || s + BLOCK > args.vocabulary) {
@@ -102,31 +101,29 @@ void main()
                     MatrixSum where;
                     LOAD_ROWS(where, part);
                     subgroup_sync();
-                    [[unroll]] for (uint j = 0u; j < BLOCK_TILES; j++) {
-                        uint n = r * BLOCK_TILES + j;
-                        [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                    [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
+                        float most = best[r][i];
+                        [[unroll]] for (uint j = 0u; j < BLOCK_TILES; j++) {
+                            uint n = r * BLOCK_TILES + j;
                             float at = column[i] + float(j * MATRIX_N);
                             bool hit = at == where[i];
                             mine[r][i] = hit ? logits[n][i] : mine[r][i];
+                            most = at < where[i] ? max(most, logits[n][i]) : most;
                             logits[n][i] = hit || s + uint(at) >= args.vocabulary ? LOWEST : logits[n][i];
                         }
+                        before[r][i] = where[i] >= 0.0 ? most : before[r][i];
                     }
                 }
             }
 
-            bool beyond = false; // the reference, by more than SLACK. NaN is neither best nor beyond
+            // Of a row with a NaN all results are NaN, whatever max makes of it, and those of other rows do not depend on it.
+            bool beyond = false; // the reference, by more than SLACK
             [[unroll]] for (uint r = 0u; r < R; r++) {
                 [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
                     float most = best[r][i];
-                    uint from = place[r * ELEMENTS + i];
-                    [[unroll]] for (uint j = 0u; j < BLOCK_TILES; j++) {
-                        float logit = logits[r * BLOCK_TILES + j][i];
-                        from = logit > most ? s + j * MATRIX_N : from;
-                        most = logit > most ? logit : most;
-                    }
+                    [[unroll]] for (uint j = 0u; j < BLOCK_TILES; j++) most = max(most, logits[r * BLOCK_TILES + j][i]);
                     best[r][i] = most;
-                    place[r * ELEMENTS + i] = from;
-                    beyond = beyond || most > top[r][i] + SLACK;
+                    beyond = beyond || most * LOG2_E > top[r][i] + SLACK;
                 }
             }
             if (subgroupOr(beyond ? 1u : 0u) != 0u) {
@@ -147,10 +144,10 @@ void main()
                     MatrixSum keep;
                     [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
                         // Each row by itself, so that its neighbours change no bit of it.
-                        float before = top[r][i];
-                        float after = now[i] > before + SLACK ? now[i] : before;
-                        keep[i] = exp2(before - after);
-                        top[r][i] = after;
+                        float old = top[r][i];
+                        float new = now[i] * LOG2_E > old + SLACK ? now[i] * LOG2_E : old;
+                        keep[i] = exp2(old - new);
+                        top[r][i] = new;
                     }
                     den[r] = den[r] * keep;
                     [[unroll]] for (uint d = 0u; d < WIDTH_TILES; d++) sums[r * WIDTH_TILES + d] = sums[r * WIDTH_TILES + d] * keep;
@@ -161,7 +158,7 @@ void main()
                     float sum = den[r][i];
                     float reference = top[r][i];
                     [[unroll]] for (uint j = 0u; j < BLOCK_TILES; j++) {
-                        float term = exp2(logits[r * BLOCK_TILES + j][i] - reference);
+                        float term = exp2(logits[r * BLOCK_TILES + j][i] * LOG2_E - reference);
                         sum += term;
                         logits[r * BLOCK_TILES + j][i] = rounded(term);
                     }
@@ -173,27 +170,21 @@ void main()
 
         [[unroll]] for (uint r = 0u; r < R; r++) {
             uint row = (part + lane % MATRIX_M * MATRIX_N) / 4u; // the words of a lane's row
-            MatrixSum where; // the column of `best`
-            coopMatLoad(where, table, 0u, MATRIX_N / 4u, ROW_MAJOR);
-            [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) where[i] += float(place[r * ELEMENTS + i]);
             subgroup_sync();
             coopMatStore(best[r], scratch, part / 4u, MATRIX_N / 4u, ROW_MAJOR);
             subgroup_sync();
-            vec4 values[MATRIX_N / 4u];
-            [[unroll]] for (uint i = 0u; i < MATRIX_N / 4u; i++) values[i] = scratch[row + i];
-            subgroup_sync();
-            coopMatStore(where, scratch, part / 4u, MATRIX_N / 4u, ROW_MAJOR);
-            subgroup_sync();
             float largest = LOWEST;
-            float choice = 0.0;
             [[unroll]] for (uint i = 0u; i < MATRIX_N / 4u; i++) {
-                vec4 columns = scratch[row + i];
-                [[unroll]] for (uint c = 0u; c < 4u; c++) {
-                    if (values[i][c] > largest || (values[i][c] == largest && columns[c] < choice)) {
-                        largest = values[i][c];
-                        choice = columns[c];
-                    }
-                }
+                vec4 quad = scratch[row + i];
+                largest = max(largest, max(max(quad.x, quad.y), max(quad.z, quad.w)));
+            }
+            subgroup_sync();
+            coopMatStore(before[r], scratch, part / 4u, MATRIX_N / 4u, ROW_MAJOR);
+            subgroup_sync();
+            float earlier = LOWEST;
+            [[unroll]] for (uint i = 0u; i < MATRIX_N / 4u; i++) {
+                vec4 quad = scratch[row + i];
+                earlier = max(earlier, max(max(quad.x, quad.y), max(quad.z, quad.w)));
             }
             subgroup_sync();
             coopMatStore(top[r], scratch, part / 4u, MATRIX_N / 4u, ROW_MAJOR);
@@ -216,6 +207,8 @@ void main()
                 others += (quad.x + quad.y) + (quad.z + quad.w);
             }
             subgroup_sync();
+            bool right = logit >= largest && logit > earlier; // the lowest index of the largest
+            logit *= LOG2_E;
             float highest = max(reference, logit);
             float fall = exp2(reference - highest);
             others *= fall;
@@ -225,7 +218,6 @@ void main()
                 uint t = own + r * MATRIX_M + lane;
                 bool broken = (floatBitsToUint(total) & 0x7f800000u) == 0x7f800000u;
                 float above = broken ? uintBitsToFloat(0x7fc00000u) : log_above_one(total);
-                bool right = logit > largest || (logit == largest && float(target[r]) < choice);
                 if (t <= t_last) {
                     store_parts(args.parts_at + 2u * t, labelled ? share * ((highest - logit) * LN_2 + above) : 0.0);
                     store_parts(args.parts_at + 2u * t + 1u, labelled && right && !broken ? 1.0 : 0.0);
