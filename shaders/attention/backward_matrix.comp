@@ -1,14 +1,15 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// attention_backward_k (-DOF_KEYS) and attention_backward_q on cooperative matrices, for heads of a multiple of 16 up to 64 and operands of the
-// matrices' element type (args.h). With own rows x, y and passing rows X, Y (k, v and q, up_o for the keys; q, up_o and k, v for the queries):
+// attention_backward_k (-DOF_KEYS) and attention_backward_q on cooperative matrices, for heads of a multiple of 16 up to HEAD (64 unless defined) and
+// operands of the matrices' element type (args.h). With own rows x, y and passing rows X, Y (k, v and q, up_o for the keys; q, up_o and k, v for the queries):
 //   w = exp(scale x X^T - lse), u = w (y Y^T - dot);  keys: grad_v = w Y, grad_k = scale u X;  queries: grad_q = scale u X.
 // One workgroup takes T0 own tokens of a (b, head or group), R tiles of MATRIX_M rows a subgroup, and BLOCK passing tokens at a time, whose rows go
-// through shared memory while the next ones are fetched into registers. Own rows x, w, u and sums stay in matrices of the subgroup: a component of an
+// through shared memory while the next ones are fetched into registers. Own rows x (with -DHOLDS_Y y, too), w, u and sums stay in matrices of the
+// subgroup: a component of an
 // accumulator has the row and column of that component of any other, so that lse, dot, rows and columns are matrices, too.
 // w and u become left operands by conversion with -DMATRIX2, else through shared memory; each is rounded once, sums are f32.
 // T0 is a multiple of SUBGROUPS MATRIX_M, MATRIX_K one of MATRIX_N (equal with -DMATRIX2), SUBGROUP_SIZE >= MATRIX_M.
-// Shared memory: 296 BLOCK + 144 T0 + 4 SUBGROUPS MATRIX_M MATRIX_K (half as much again without -DMATRIX2) + 4 MATRIX_M (MATRIX_N + 1) bytes.
+// Shared memory, with HEAD 64: 296 BLOCK + 144 T0 + 4 SUBGROUPS MATRIX_M MATRIX_K (half as much again without -DMATRIX2) + 4 MATRIX_M (MATRIX_N + 1) bytes.
 // Guards: exponents are clamped to <= 0; tokens past the count are not read and count as 0, as do columns from D on.
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
@@ -23,8 +24,12 @@ READS_AS(uvec4, quads, q) READS_AS(uvec4, quads, k) READS_AS(uvec4, quads, v) RE
 #define PACKS
 #include "lib/seq.glsl"
 
-const uint HEAD = 64u;
-const uint BLOCK = 32u;
+#ifndef HEAD
+#define HEAD 64u
+#endif
+#ifndef BLOCK
+#define BLOCK 32u
+#endif
 const uint ROWS = T0 / SUBGROUPS;
 const uint R = ROWS / MATRIX_M;
 const uint OTHER_TILES = BLOCK / MATRIX_N;
@@ -41,7 +46,9 @@ const float LOG2_E = 1.44269504;
 
 shared uvec4 xs[BLOCK * PITCH];
 shared uvec4 ys[BLOCK * PITCH];
+#ifndef HOLDS_Y
 shared uvec4 own_ys[T0 * PITCH]; // in registers they would be too many where a lane holds whole rows of operands (RDNA3)
+#endif
 // Vectors, because matrices want addresses of whole 16 bytes.
 shared vec4 scratch[SUBGROUPS * PART / 4u];
 #ifndef MATRIX2
@@ -113,24 +120,19 @@ void main()
         uint own_first = first + gl_SubgroupID * ROWS; // of the subgroup
 
         barrier();
-        MatrixA x[R * DEPTH_TILES]; // tile by tile through the place of the passing rows
-        [[unroll]] for (uint n = 0u; n < R * DEPTH_TILES; n++) {
-            for (uint i = lane; i < OWN_WORDS; i += SUBGROUP_SIZE) {
-                uint line = own_first + n / DEPTH_TILES * MATRIX_M + i / (MATRIX_K / 8u);
-                uint quad = n % DEPTH_TILES * MATRIX_K / 8u + i % (MATRIX_K / 8u);
-                bool is = line < sequence.count && quad < head_quads;
-                xs[gl_SubgroupID * OWN_WORDS + i] = is ? own_x(sequence.row + line, own_head, group, quad) : uvec4(0u);
-            }
-            subgroup_sync();
-            coopMatLoad(x[n], xs, gl_SubgroupID * OWN_WORDS, MATRIX_K / 8u, ROW_MAJOR);
-            subgroup_sync();
-        }
+        MatrixA x[R * DEPTH_TILES];
+        TAKE_OWN(x, own_x)
+#ifdef HOLDS_Y
+        MatrixA y[R * DEPTH_TILES];
+        TAKE_OWN(y, own_y)
+#else
         for (uint i = LANE; i < T0 * HEAD / 8u; i += LANES) {
             uint line = first + i / (HEAD / 8u);
             uint quad = i % (HEAD / 8u);
             bool is = line < sequence.count && quad < head_quads;
             own_ys[i / (HEAD / 8u) * PITCH + quad] = is ? own_y(sequence.row + line, own_head, group, quad) : uvec4(0u);
         }
+#endif
 #ifndef OF_KEYS
         MatrixSum own_lse[R];
         MatrixSum own_dot[R];
@@ -214,9 +216,13 @@ void main()
                             scores[r * OTHER_TILES + j] = coopMatMulAdd(x[r * DEPTH_TILES + d], right, scores[r * OTHER_TILES + j]);
                         coopMatLoad(right, ys, j * MATRIX_N * PITCH + d * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
                         [[unroll]] for (uint r = 0u; r < R; r++) {
-                            MatrixA y;
-                            coopMatLoad(y, own_ys, (gl_SubgroupID * ROWS + r * MATRIX_M) * PITCH + d * MATRIX_K / 8u, PITCH, ROW_MAJOR);
-                            products[r * OTHER_TILES + j] = coopMatMulAdd(y, right, products[r * OTHER_TILES + j]);
+                            MatrixA left;
+#ifdef HOLDS_Y
+                            left = y[r * DEPTH_TILES + d];
+#else
+                            coopMatLoad(left, own_ys, (gl_SubgroupID * ROWS + r * MATRIX_M) * PITCH + d * MATRIX_K / 8u, PITCH, ROW_MAJOR);
+#endif
+                            products[r * OTHER_TILES + j] = coopMatMulAdd(left, right, products[r * OTHER_TILES + j]);
                         }
                     }
                 }

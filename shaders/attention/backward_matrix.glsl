@@ -35,6 +35,19 @@ uvec4 passing_y(uint token, uint head, uint group, uint quad)
 #endif
 }
 
+// The subgroup's own rows as left operands, tile by tile through the place of the passing rows.
+#define TAKE_OWN(left, rows) \
+    [[unroll]] for (uint n = 0u; n < R * DEPTH_TILES; n++) { \
+        for (uint i = lane; i < OWN_WORDS; i += SUBGROUP_SIZE) { \
+            uint line = own_first + n / DEPTH_TILES * MATRIX_M + i / (MATRIX_K / 8u); \
+            uint quad = n % DEPTH_TILES * MATRIX_K / 8u + i % (MATRIX_K / 8u); \
+            bool is = line < sequence.count && quad < head_quads; \
+            xs[gl_SubgroupID * OWN_WORDS + i] = is ? rows(sequence.row + line, own_head, group, quad) : uvec4(0u); \
+        } \
+        subgroup_sync(); \
+        coopMatLoad(left[n], xs, gl_SubgroupID * OWN_WORDS, MATRIX_K / 8u, ROW_MAJOR); \
+        subgroup_sync(); \
+    }
 // A row's value in every column, from scratch.
 #define LOAD_ROWS(matrix, first) coopMatLoad(matrix, scratch, (first) / 4u, 0u, COLUMN_MAJOR)
 // MATRIX_K columns of sums of row tile r, the j-th ones, as a left operand.
