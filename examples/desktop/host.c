@@ -194,7 +194,8 @@ void host_destroy_buffer(const host *h, buffer *b)
 commands host_make_commands(const host *h, bool compute)
 {
     commands made = {.queue = compute ? h->compute : h->queue};
-    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, .queueFamilyIndex = compute ? h->compute_family : h->family,
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .queueFamilyIndex = compute ? h->compute_family : h->family,
                                           .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT};
     must(vkCreateCommandPool(h->device, &pool, NULL, &made.pool), "vkCreateCommandPool");
     const VkCommandBufferAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandPool = made.pool,
