@@ -164,6 +164,30 @@ OP_STEP(do_gelu, dart_gelu(w->stream, &(dart_gelu_args){.T = 2, .I = 8, .a = f32
 OP_STEP(do_swiglu, dart_swiglu(w->stream, &(dart_swiglu_args){.T = 2, .I = 8, .a = f32(w), .u = f32(w), .h = at(w, 2048)}))
 OP_STEP(do_swiglu_backward, dart_swiglu_backward(w->stream, &(dart_swiglu_backward_args){.T = 2, .I = 8, .a = f32(w), .u = f32(w), .up_h = f32(w),
                                                                                          .grad_a = at(w, 2048), .grad_u = at(w, 2560)}))
+OP_STEP(do_attention, dart_attention(w->stream, &(dart_attention_args){.B = B, .L = L, .H = H, .G = G, .D = P, .C = 16, .q = f32(w), .k = f32(w),
+                                                                       .v = f32(w), .seq = i32(w), .o = at(w, 2048)}))
+OP_STEP(do_attention_step, dart_attention(w->stream, &(dart_attention_args){.B = B, .L = 1, .H = H, .G = G, .D = P, .C = 16, .q = f32(w), .k = f32(w),
+                                                                            .v = f32(w), .seq = i32(w), .o = at(w, 2048)}))
+OP_STEP(do_kv_append, dart_kv_append(w->stream, &(dart_kv_append_args){.B = B, .L = L, .G = G, .D = P, .C = 16, .k = f32(w), .v = f32(w),
+                                                                       .seq = i32(w), .to_k = at(w, 2048), .to_v = at(w, 2560)}))
+OP_STEP(do_conv_tail, dart_conv_tail(w->stream, &(dart_conv_args){.B = B, .L = L, .C = 8, .K = 4, .keep_tail = true, .x = f32(w), .weight = f32(w),
+                                                                  .tail = at(w, 1024), .seq = i32(w), .y = at(w, 2048)}))
+OP_STEP(do_norm_linear, dart_norm_linear(w->stream, &(dart_norm_linear_args){.T = 2, .IN = 8, .OUT = 8, .eps = 1, .x = f32(w), .norm = f32(w),
+                                                                             .weight = f32(w), .y = at(w, 2048)}))
+OP_STEP(do_mixer_step, dart_mixer_step(w->stream, &(dart_mixer_step_args){
+    .B = 1, .W = 8, .H = H, .G = G, .N = N, .P = P, .K = 4, .S = S, .eps = 1, .sma_eps = 1, .x = at(w, 2048), .seq = i32(w), .norm = f32(w),
+    .in_proj = f32(w), .conv_weight = f32(w), .dt_bias = f32(w), .a_log = f32(w), .d = f32(w), .mixer_norm = f32(w), .out_proj = f32(w),
+    .tail = at(w, 2560), .h = at(w, 3072)}))
+/* One sequence, N 8. */
+static dart_window_args window(const world *w)
+{
+    return (dart_window_args){.B = 1, .H = H, .G = G, .N = 8, .P = P, .K = 4, .S = S, .eps = 1, .x = f32(w), .dt = f32(w), .conv_weight = f32(w),
+                              .tail = at(w, 1024), .a_log = f32(w), .seq = i32(w), .conv = at(w, 1536), .y = at(w, 1600), .h = at(w, 1664),
+                              .rows = at(w, 2048), .steps = at(w, 3200), .hin = at(w, 3584)};
+}
+OP_STEP(do_window_append, dart_window_append(w->stream, &(dart_window_args[]){window(w)}[0]))
+OP_STEP(do_window_output, dart_window_output(w->stream, &(dart_window_args[]){window(w)}[0]))
+OP_STEP(do_window_fold, dart_window_fold(w->stream, &(dart_window_args[]){window(w)}[0]))
 OP_STEP(do_advance, dart_advance(w->stream, &(dart_advance_args){.B = B, .seq = {.buffer = w->buffers[2], .dtype = DART_I32, .offset = 100}}))
 
 static dart_status submit_again(world *w)
@@ -207,6 +231,27 @@ static dart_status reset(world *w)
 {
     const dart_status status = dart_state_reset(w->state, 0);
     return status != DART_OK && dart_state_reset(w->state, -1) != DART_OK ? DART_INTERNAL : status;
+}
+/* Copies, a way back, a file and what it needs. What fails half-way breaks the state or leaves it; the batch is made anew then. */
+static dart_status values(world *w)
+{
+    static const uint32_t one = 1, zero = 0;
+    static const char path[] = "fault_calls.state";
+    dart_queries queries;
+    dart_status status = dart_state_reset(w->state, -1);
+    if (status == DART_OK) status = dart_prefill(w->state, &(dart_prefill_args){.ids = ids, .L = L});
+    if (status == DART_OK) status = dart_state_copy_several(w->state, &one, w->state, &zero, 1);
+    if (status == DART_OK) status = dart_state_copy_while(w->state, &one, w->state, &zero, 1, NULL, NULL);
+    if (status == DART_OK) status = dart_state_mark(w->state, 0);
+    if (status == DART_OK) status = dart_state_truncate_while(w->state, 0, L, NULL, NULL, NULL);
+    if (status == DART_OK) status = dart_state_prepare_save(w->state, -1, path, L);
+    if (status == DART_OK) status = dart_state_save(w->state, -1, path);
+    if (status == DART_OK) status = dart_state_load(w->state, -1, path);
+    if (status == DART_OK) status = dart_state_warm_while(w->state, NULL, NULL);
+    if (status == DART_OK) assert_int_equal(dart_state_queries(w->state, 0, 0, &queries), DART_INVALID_ARGUMENT); /* it keeps none */
+    remove(path);
+    if (status != DART_OK) assert_int_equal(dart_state_reset(w->state, -1), DART_OK);
+    return status;
 }
 static const dart_trainer_options training = {.B = B, .L = L, .keep = 1, .weights = DART_STORAGE_BF16, .clip = 1, .seed = 3};
 static const dart_train_batch batch = {.ids = ids, .targets = ids};
@@ -270,8 +315,10 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
     STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
     STEP(do_attention_backward),
     STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_gelu), STEP(do_layer_norm),
-    STEP(do_linear_bias), STEP(do_linear_quantised), STEP(do_embed_quantised), STEP(do_swiglu), STEP(do_swiglu_backward), STEP(do_advance),
-    STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(make_asking_state), STEP(feed), STEP(reset), STEP(open_model),
+    STEP(do_linear_bias), STEP(do_linear_quantised), STEP(do_embed_quantised), STEP(do_swiglu), STEP(do_swiglu_backward),
+    STEP(do_attention), STEP(do_attention_step), STEP(do_kv_append), STEP(do_conv_tail), STEP(do_norm_linear), STEP(do_mixer_step),
+    STEP(do_window_append), STEP(do_window_output), STEP(do_window_fold), STEP(do_advance),
+    STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(make_asking_state), STEP(feed), STEP(values), STEP(reset), STEP(open_model),
     STEP(make_trainer), STEP(train),
 };
 enum { STEPS = sizeof steps / sizeof steps[0], STEP_OPEN = 1 };
@@ -351,7 +398,7 @@ static void a_lost_device_stays_lost(void **unused)
             if (steps[i].run == feed) {
                 status = dart_prefill(w.state, &(dart_prefill_args){.ids = ids, .L = L});
                 if (status == DART_OK) status = dart_decode(w.state, &(dart_decode_args){.ids = ids});
-            } else if (steps[i].run == submit_again || steps[i].run == reset) {
+            } else if (steps[i].run == submit_again || steps[i].run == reset || steps[i].run == values) {
                 continue;
             } else {
                 status = steps[i].run(&w);
