@@ -22,6 +22,7 @@ WRONG = [
     ("WRITES(y)", "WRITES(0, y)", "fill.comp"),              # a number
     ("WRITES(y)", "WRITES(y)\nlayout(std430, binding = 1) buffer B { uint b[]; };", "declares a binding itself"),
     ("table/fill.glsl", "table/rows.glsl", "fill.comp"),     # another kernel's arguments
+    ("FIRST_TILE", "gl_WorkGroupID.x", "numbers its work"),
     ("void main()", '#include "table/rows.glsl"\nvoid main()', "fill.comp"),
 ]
 

@@ -135,9 +135,11 @@ typedef struct dart_state_options {
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
-                              watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are whole layers of a piece, whole decoding
-                              steps, layers of a step where a step takes longer, or parts of what else a call does (clearing, copies);
-                              their number is computed from the measured time of earlier submissions, results do not depend on it.
+                              watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are layers of a piece, decoding steps, or
+                              parts of what else a call does (clearing, copies), where these take longer some of their launches, and of a
+                              launch that takes longer by itself a range of its workgroups (not through CUDA, and not with cooperative
+                              matrices). Their number is computed from the measured time of earlier submissions, before there is one from
+                              what a slow device of its kind computes; results do not depend on it.
                               Except on processors, pieces are made so short that a layer fits on a slow device of its kind, too: the
                               longer the context and the larger the model. That cut depends on slice_ms and changes results within
                               rounding. dart_state_longest tells what came of it. */

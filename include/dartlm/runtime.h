@@ -152,6 +152,7 @@ typedef struct dart_device_options {
     bool unchecked;                 /* test hook: skip the probes. Without it, opening runs small products of matrices, and
                                        the device loses the capabilities that give wrong numbers. */
     bool poison;                    /* fill new memory with NaN (0xFF bytes) */
+    uint32_t cut;                   /* test hook: every launch that can goes in so many ranges of its tiles; 0: as submissions ask for */
     uint64_t max_binding_bytes;     /* test hook: a lower limit than the device's; 0: the device's */
     uint32_t max_bindings;          /* test hook: a lower limit than the device's; 0: the device's */
     /* The device counts as having the least that any usable device has, where it has more: bindings of 128 MiB, and through

@@ -88,9 +88,10 @@ typedef struct dart_trainer_options {
     uint64_t seed;            /* of initial values */
     bool add_sma;             /* dart_trainer_open only */
     uint64_t timeout_ns;      /* for the work of one submission; 0: no limit */
-    uint32_t slice_ms;        /* how long one submission may occupy a GPU; 0: 100 ms; UINT32_MAX: no limit. A step is cut between launches, by
-                                 the measured times of the steps before; the first by assumed rates. Bits do not depend on it. A launch that
-                                 takes longer is not cut: dart_trainer_longest tells */
+    uint32_t slice_ms;        /* how long one submission may occupy the device; 0: 100 ms; UINT32_MAX: no limit. A step is cut between launches,
+                                 and a launch that takes longer by itself into ranges of its workgroups (as of dart_state_options), by the
+                                 measured times of the steps before; the first by assumed rates. Bits do not depend on it.
+                                 dart_trainer_longest tells what came of it */
     /* Optional: called between the submissions of dart_trainer_gradient, dart_trainer_step, dart_trainer_start and dart_trainer_evaluate with tokens
      * that have been passed and tokens of the batch, between parameters that dart_trainer_create, dart_trainer_open, dart_trainer_resume,
      * dart_trainer_save and dart_trainer_export read or write, from the thread of the call. false ends the call with DART_CANCELLED: parameters,

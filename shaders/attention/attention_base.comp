@@ -41,7 +41,7 @@ vec4 quad_of_keeps(uint i) { return vec4(keeps[4u * i], keeps[4u * i + 1u], keep
 void main()
 {
     uint t_blocks = (args.L + T0 - 1u) / T0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = (t_blocks - 1u - tile % t_blocks) * T0; // the longest first
         uint head = tile / t_blocks;
         uint b = head / args.H;

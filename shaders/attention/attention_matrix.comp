@@ -33,7 +33,7 @@ void main()
     uint head_quads = DEPTH / 8u;
     for (uint i = LANE; i < (MATRIX_N + 1u) * MATRIX_M / 4u; i += LANES)
         table[i] = vec4(i * 4u % (i < MATRIX_N * MATRIX_M / 4u ? MATRIX_N : MATRIX_M)) + vec4(0.0, 1.0, 2.0, 3.0);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = (t_blocks - 1u - tile % t_blocks) * T0; // the longest first
         uint head = tile / t_blocks;
         uint b = head / args.H;

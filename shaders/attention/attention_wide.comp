@@ -85,7 +85,7 @@ void main()
 {
     uint t_blocks = (args.L + LINES - 1u) / LINES;
     uint mine = LANE / SHARERS; // the token whose softmax this lane shares
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = (t_blocks - 1u - tile % t_blocks) * LINES; // the longest first
         uint head = tile / t_blocks;
         uint b = head / args.H;

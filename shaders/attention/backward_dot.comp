@@ -13,7 +13,7 @@ shared float parts[gl_WorkGroupSize.x];
 void main()
 {
     uint member = LANE % TEAM;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         if (tile % args.L >= seq_count(tile / args.L, args.L)) continue;
         for (uint first = 0u; first < args.H; first += LANES / TEAM) {
             uint h = first + LANE / TEAM;

@@ -13,7 +13,7 @@ const uint AHEAD = 4u; // words of each that are fetched together
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         for (uint item = tile * T0 * args.H + LANE; item < min((tile + 1u) * T0, args.B * args.L) * args.H; item += LANES) {
             uint row = item / args.H;
             uint h = item % args.H;

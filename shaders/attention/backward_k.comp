@@ -18,7 +18,7 @@ void main()
     uint t_blocks = (args.L + BLOCK - 1u) / BLOCK;
     uint slabs = (args.D + SLAB - 1u) / SLAB;
     uint heads = args.H / args.G;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint s_first = tile % t_blocks * BLOCK;
         uint column = tile / t_blocks % slabs * SLAB;
         uint g = tile / t_blocks / slabs % args.G;

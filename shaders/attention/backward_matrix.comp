@@ -97,7 +97,7 @@ void main()
 #endif
     for (uint i = LANE; i < (MATRIX_N + 1u) * MATRIX_M / 4u; i += LANES)
         table[i] = vec4(i * 4u % (i < MATRIX_N * MATRIX_M / 4u ? MATRIX_N : MATRIX_M)) + vec4(0.0, 1.0, 2.0, 3.0);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint own_head = tile / blocks % heads;
         Sequence sequence = sequence_of(tile / blocks / heads);
 #ifdef OF_KEYS

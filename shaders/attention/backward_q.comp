@@ -16,7 +16,7 @@ void main()
 {
     uint t_blocks = (args.L + BLOCK - 1u) / BLOCK;
     uint slabs = (args.D + SLAB - 1u) / SLAB;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = tile % t_blocks * BLOCK;
         uint column = tile / t_blocks % slabs * SLAB;
         uint h = tile / t_blocks / slabs % args.H;

@@ -11,7 +11,7 @@ void main()
 {
     uint width = args.G * args.D;
     uint total = args.B * args.L * width;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         for (uint i = tile * T0 + LANE; i < min(tile * T0 + T0, total); i += LANES) {
             uint row = i / width;
             uint column = i % width;

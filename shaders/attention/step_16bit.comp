@@ -34,7 +34,7 @@ void main()
     uint batch = PASSES * rows;
     uint word = LANE % words;
     bool inside = word < args.D / 8u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint split = tile % args.splits;
         uint head = tile / args.splits;
         uint b = head / args.H;

@@ -25,7 +25,7 @@ shared float weights[LANES];
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint split = tile % args.splits;
         uint head = tile / args.splits;
         uint b = head / args.H;

@@ -21,7 +21,7 @@ bool ends(uint b, uint position)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min(tile * T0 + T0, args.B);
         for (uint b = tile * T0 + LANE; b < end; b += LANES) {
             uint at = args.seq_at + 2u * b;

@@ -10,7 +10,7 @@ READS(part) WRITES(ids)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint best = 0u;
         uint where = 0u;
         for (uint i = LANE; i < args.blocks; i += LANES) {

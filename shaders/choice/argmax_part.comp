@@ -14,7 +14,7 @@ const uint AHEAD = 8u;
 void main()
 {
     uint blocks = (args.width + T0 - 1u) / T0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint from = args.logits_at + tile / blocks * args.logits_row;
         uint begin = tile % blocks * T0;
         uint best = 0u;

@@ -39,7 +39,7 @@ uint best_behind(uint from, uint order, uint index, out uint where)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint from = args.logits_at + tile * args.logits_row;
         uint where;
         uint best = best_behind(from, ~0u, 0u, where);

@@ -15,7 +15,7 @@ const uint AHEAD = 4u;
 void main()
 {
     uint words = (args.V + 31u) / 32u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         Sequence own = sequence_of(tile);
         for (uint t = LANE; t < own.count; t += LANES * AHEAD) {
             uint ids[AHEAD]; // all of them under way at once; past the last one, that one again

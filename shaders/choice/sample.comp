@@ -106,7 +106,7 @@ void end_row()
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         if (keeps_id(tile)) continue;
         uint chosen;
         uint setting = args.settings_at + SETTING_WORDS * tile;

@@ -91,7 +91,7 @@ void main()
 {
     uint blocks = (args.C + T0 - 1u) / T0;
     uint token_blocks = (args.L + T1 - 1u) / T1;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint place = tile / blocks;
         uint first_channel = (tile - place * blocks) * T0;
         uint groups = min(T0, args.C - first_channel) / 4u;

@@ -26,7 +26,7 @@ void main()
 {
     uint channel_blocks = (args.C + T0 - 1u) / T0;
     uint token_blocks = (args.L + T1 - 1u) / T1;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint rest = tile / channel_blocks;
         uint channel_begin = (tile - rest * channel_blocks) * T0;
         uint channel_end = min(channel_begin + T0, args.C);

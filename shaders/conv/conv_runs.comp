@@ -37,7 +37,7 @@ void main()
         [[unroll]] for (uint k = 0u; k < 4u; k++) weight[k][i] = taps[k];
     }
     vec4 bias = has(args.flags, HAS_BIAS) ? load_four_bias(args.bias_at + channel) : vec4(0.0);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint b = tile / token_blocks;
         Sequence sequence = sequence_of(b);
         uint first = (tile - b * token_blocks) * T1;

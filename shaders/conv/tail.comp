@@ -16,7 +16,7 @@ void main()
 {
     uint blocks = (args.C + T0 - 1u) / T0;
     uint rows = args.K - 1u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint b = tile / blocks;
         uint begin = (tile - b * blocks) * T0;
         uint end = min(begin + T0, args.C);

@@ -12,7 +12,7 @@ READS(x) READS_WRITES(y)
 void main()
 {
     uint blocks = (args.width + T0 - 1u) / T0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint part = tile / blocks;
         uint end = min((part + 1u) * args.share, args.rows);
         for (uint i = tile % blocks * T0 + LANE; i < min((tile % blocks + 1u) * T0, args.width); i += LANES) {

@@ -18,7 +18,7 @@ void main()
 {
     uint blocks = (args.width + T0 - 1u) / T0;
     uint row_quads = args.width / 4u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint part = tile / blocks;
         uint first = (tile - part * blocks) * T0;
         uint end = min((part + 1u) * args.share, args.rows);

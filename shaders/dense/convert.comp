@@ -13,7 +13,7 @@ READS(x) WRITES(y) READS(seq)
 void main()
 {
     uint total = args.rows * args.width;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint begin = tile * T0;
         uint end = min(begin + T0, total);
         for (uint i = begin + LANE; i < end; i += LANES) {

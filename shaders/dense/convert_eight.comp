@@ -16,7 +16,7 @@ READS_EIGHT(x) WRITES_EIGHT(y)
 void main()
 {
     uint eights = args.width / 8u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min((tile + 1u) * (T0 / 8u), args.rows * eights);
         for (uint k = tile * (T0 / 8u) + LANE; k < end; k += LANES) {
             uint t = k / eights;

@@ -10,7 +10,7 @@ READS(ids) READS(weight) WRITES(y)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint id = uint(load_int_ids(args.ids_at + tile)); // negative ids become large ones
         uint to = args.y_at + tile * args.y_row;
         if (id >= args.vocabulary) {

@@ -13,7 +13,7 @@ void main()
     uint blocks = (args.width + T0 - 1u) / T0;
     uint pieces = uint(load_int_plan(args.plan_at));
     uint order = args.plan_at + 2u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         if (tile / blocks >= pieces) break;
         uint piece = order + args.rows + 4u * (tile / blocks);
         uint id = uint(load_int_plan(piece));

@@ -19,7 +19,7 @@ void main()
     uint blocks = (args.width + T0 - 1u) / T0;
     uint runs = uint(load_int_plan(args.plan_at + 1u));
     uint first = args.plan_at + 2u + args.rows + 4u * (args.rows / EMBED_PIECE + min(args.rows, args.vocabulary));
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         if (tile / blocks >= runs) break;
         uint run = first + 3u * (tile / blocks);
         uint id = uint(load_int_plan(run));

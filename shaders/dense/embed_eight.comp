@@ -13,7 +13,7 @@ READS_EIGHT(weight) WRITES_EIGHT(y)
 void main()
 {
     uint eights = args.width / 8u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint begin = tile * T0;
         uint count = min(T0, args.rows - begin) * eights;
         for (uint k = LANE; k < count; k += LANES) {

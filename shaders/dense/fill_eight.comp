@@ -14,7 +14,7 @@ void main()
 {
     uint eights = args.width / 8u;
     Eight value = Eight(vec4(args.value), vec4(args.value));
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min((tile + 1u) * (T0 / 8u), args.rows * eights);
         for (uint k = tile * (T0 / 8u) + LANE; k < end; k += LANES) {
             uint t = k / eights;

@@ -21,7 +21,7 @@ void main()
 {
     uint member = LANE % TEAM;
     bool sma = has(args.flags, HAS_SMA);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile * T0;
         uint count = min(T0, args.rows - first);
         barrier();

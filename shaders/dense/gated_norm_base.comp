@@ -18,7 +18,7 @@ float gated(uint row, uint i, float gate)
 
 void main()
 {
-    for (uint row = gl_WorkGroupID.x; row < args.tiles; row += gl_NumWorkGroups.x) {
+    for (uint row = FIRST_TILE; row < args.tiles; row += gl_NumWorkGroups.x) {
         float gate = has(args.flags, HAS_SMA) ? silu(load_gate(args.gate_at + row * args.gate_row)) : 0.0;
         precise float squares = 0.0;
         for (uint i = LANE; i < args.width; i += LANES) {

@@ -33,7 +33,7 @@ void write_eight(uint row, uint i, Eight v, float scale)
 
 void main()
 {
-    for (uint row = gl_WorkGroupID.x; row < args.tiles; row += gl_NumWorkGroups.x) {
+    for (uint row = FIRST_TILE; row < args.tiles; row += gl_NumWorkGroups.x) {
         float gate = has(args.flags, HAS_SMA) ? silu(load_gate(args.gate_at + row * args.gate_row)) : 0.0;
         uint rest = 8u * (LANE + KEPT * LANES); // what a lane computes twice
         Eight kept[KEPT];

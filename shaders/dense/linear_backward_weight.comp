@@ -16,7 +16,7 @@ void main()
 {
     uint i_blocks = (args.inputs + COLUMNS - 1u) / COLUMNS;
     uint o_blocks = (args.outputs + LINES - 1u) / LINES;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint i_first = tile % i_blocks * COLUMNS;
         uint o_first = tile / i_blocks % o_blocks * LINES;
         uint part = tile / i_blocks / o_blocks;

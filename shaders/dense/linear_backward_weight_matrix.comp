@@ -34,7 +34,7 @@ void main()
 {
     uint i_blocks = (args.inputs + T0 - 1u) / T0;
     uint o_blocks = (args.outputs + T1 - 1u) / T1;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint part = tile / i_blocks / o_blocks;
         uint first_output = tile / i_blocks % o_blocks * T1;
         part_output = part * args.outputs;

@@ -16,7 +16,7 @@ void main()
 {
     uint blocks = (args.inputs + COLUMNS - 1u) / COLUMNS;
     uint t_blocks = (args.rows + LINES - 1u) / LINES;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint i_first = tile % blocks * COLUMNS;
         uint t_first = tile / blocks % t_blocks * LINES;
         uint part = tile / blocks / t_blocks;

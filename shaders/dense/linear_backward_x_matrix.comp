@@ -36,7 +36,7 @@ void main()
 {
     uint blocks = (args.inputs + T0 - 1u) / T0;
     uint t_blocks = (args.rows + T1 - 1u) / T1;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint part = tile / blocks / t_blocks;
         uint first_row = tile / blocks % t_blocks * T1;
         part_row = part * args.rows;

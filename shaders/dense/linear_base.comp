@@ -18,7 +18,7 @@ void main()
 {
     uint blocks = (args.outputs + OUTPUTS * LANES - 1u) / (OUTPUTS * LANES);
     bool by_eight = eights();
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * (OUTPUTS * LANES) + LANE;
         uint first_row = tile / blocks * ROWS;
         uint weight_at[OUTPUTS];

@@ -31,7 +31,7 @@ void main()
     uint member = LANE % team;
     uint own_output = LANE / team * OUTPUTS;
     uint stride = team + 1u; // so that the lanes that add up read different banks
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * T0;
         uint first_row = tile / blocks * ROWS;
         uint rows = min(ROWS, args.rows - first_row);

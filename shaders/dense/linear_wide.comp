@@ -46,7 +46,7 @@ void main()
     uint blocks = (args.outputs + SIDE - 1u) / SIDE;
     uint lane_row = LANE / 16u;
     uint lane_output = LANE % 16u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * SIDE;
         uint first_row = tile / blocks * SIDE;
         float sums[ROWS][OUTPUTS];

@@ -125,7 +125,7 @@ void multiply_tiles()
     uint band_row = band / OUTPUTS_SPLIT * ROW_MATRICES * MATRIX_M;
     uint band_output = band % OUTPUTS_SPLIT * OUTPUT_MATRICES * MATRIX_N;
     bool fours = (args.y_at | args.y_row) % 4u == 0u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * T0;
         uint first_row = tile / blocks * T1;
         MatrixSum sum[ROW_MATRICES * OUTPUT_MATRICES];

@@ -18,7 +18,7 @@ shared int sources[T0];  // the row of x; -1: none
 void main()
 {
     uint member = LANE % TEAM;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile * T0;
         uint count = min(T0, args.rows - first);
         barrier();

@@ -30,7 +30,7 @@ void main()
     Eight weight = nothing;
     if (inside) weight = load_eight_weight(args.weight_at + i);
     uint turn = 0u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min((tile + 1u) * T0, args.rows);
         Eight sum = nothing;
         for (uint first = tile * T0; first < end; first += together) {

@@ -10,7 +10,7 @@ READS(x) READS(weight) READS(rows) WRITES(y)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint source = has(args.flags, HAS_ROWS) ? uint(load_int_rows(args.rows_at + tile)) : tile;
         if (has(args.flags, HAS_ROWS) && int(source) < 0) continue; // the same in every lane
         uint from = args.x_at + source * args.x_row;

@@ -24,7 +24,7 @@ void main()
     Eight weight = Eight(vec4(0.0), vec4(0.0));
     if (inside) weight = load_eight_weight(args.weight_at + i);
     uint turn = 0u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min((tile + 1u) * T0, args.rows);
         for (uint first = tile * T0; first < end; first += together) {
             uint row = first + LANE / team;

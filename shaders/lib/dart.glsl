@@ -10,8 +10,8 @@
 //   READS_WRITES_COHERENT(uint, words, x)  an array words_x of uint through which workgroups of one launch pass values
 // A shader does not compile if it uses a name that the table lacks, reads a binding that the table marks WRITE, or writes one
 // marked READ. The build refuses a shader that states the number of a binding itself.
-// A shader loops `for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x)`, with a barrier before it
-// uses shared memory again.
+// A shader loops `for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x)`, with a barrier before it uses shared
+// memory again. A launch that is cut runs a range of its tiles: args.tiles is then the end of the range.
 //
 // Storage types are specialisation constants: a binding is an array of 32-bit words, and load_x(i) extracts element i. With
 // -DSTORE16, 16-bit stores use 16-bit storage. Without it a store replaces its half of the word by two atomics, which is safe while
@@ -45,6 +45,7 @@ layout(constant_id = 0) const uint DTYPES = 0;
 layout(constant_id = 1) const uint T0 = 1;
 layout(constant_id = 2) const uint T1 = 1;
 layout(local_size_x_id = 3) in;
+layout(constant_id = 8) const bool IS_RANGE = false; // 4 to 7: lib/matrix.glsl
 
 const uint TYPE_F32 = 0u;
 const uint TYPE_F16 = 1u;
@@ -57,9 +58,19 @@ const uint TYPE_I32 = 3u;
 // Arguments of more than 128 bytes, the push constants that every device has, lie in a buffer whose binding follows the kernel's own.
 // The build then adds -DLONG_ARGS.
 #ifdef LONG_ARGS
-#define PUSH(Args, bindings) layout(std430, binding = bindings) readonly buffer Arguments { Args args; };
-#else
+#define PUSH(Args, bindings) layout(std430, binding = bindings) readonly buffer Arguments { Args args; uint range_begin; };
+#elif defined(FULL_ARGS)
 #define PUSH(Args, bindings) layout(push_constant) uniform Push { Args args; };
+#else
+#define PUSH(Args, bindings) layout(push_constant) uniform Push { Args args; uint range_begin; };
+#endif
+
+// range_begin is there only for IS_RANGE, so that the code of whole launches is what it is without. Arguments of 128 bytes (FULL_ARGS) leave
+// no room for it.
+#ifdef FULL_ARGS
+#define FIRST_TILE gl_WorkGroupID.x
+#else
+#define FIRST_TILE (IS_RANGE ? range_begin + gl_WorkGroupID.x : gl_WorkGroupID.x)
 #endif
 
 // The type of a binding's elements. table/KERNEL.glsl defines BINDING_x for every binding; READABLE_x and WRITABLE_x, the same

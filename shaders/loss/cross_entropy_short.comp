@@ -12,7 +12,7 @@ const uint KEPT = 8u; // words of a lane
 void main()
 {
     float share = load_share(args.share_at);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint target = uint(load_int_targets(args.targets_at + tile));
         uint row = args.logits_at + tile * args.logits_row;
         uint slopes = args.slopes_at + tile * args.slopes_row;

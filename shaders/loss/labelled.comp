@@ -8,7 +8,7 @@ READS(x) READS(targets) WRITES(y)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         int target = load_int_targets(args.targets_at + tile);
         bool has_label = target >= 0 && uint(target) < args.vocabulary;
         for (uint i = LANE; i < args.width; i += LANES)

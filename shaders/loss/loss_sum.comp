@@ -14,7 +14,7 @@ shared int hits[SUM_LANES];
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         Neumaier sum = Neumaier(0.0, 0.0);
         int count = 0;
         for (uint first = LANE; first < args.rows; first += AHEAD * LANES) {

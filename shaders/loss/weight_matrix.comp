@@ -27,7 +27,7 @@ void main()
     uint v_blocks = (args.vocabulary + T0 - 1u) / T0;
     float share = load_share(args.share_at) / SHIFTED;
     fill_table();
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint k = tile / v_blocks;
         uint v_first = tile % v_blocks * T0;
         uint v_last = min(v_first + T0, args.vocabulary) - 1u;

@@ -43,7 +43,7 @@ void main()
     uint width_quads = args.width / 8u;
     float share = load_share(args.share_at);
     fill_table();
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_last = min(tile * T0 + T0, args.rows) - 1u;
         uint own = tile * T0 + gl_SubgroupID * ROWS; // the subgroup's first row
         barrier();

@@ -68,7 +68,7 @@ void main()
     uint part = LANE / quads;
     uint p = LANE % quads * 4u;
     bool by_four = (args.P | args.dh_at) % 4u == 0u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint split = tile % args.splits;
         uint head = tile / args.splits;
         uint b = head / args.H;

@@ -130,7 +130,7 @@ void multiply(uint first_output, uint row)
 void main()
 {
     uint blocks = (args.outputs + OUTPUTS - 1u) / OUTPUTS;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * OUTPUTS;
         uint first_row = tile / blocks * ROWS;
         uint rows = min(ROWS, args.rows - first_row);

@@ -56,7 +56,7 @@ void main()
 {
     uint blocks = (args.outputs + OUTPUTS - 1u) / OUTPUTS;
     uint kept_rows = args.K - 1u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * OUTPUTS;
         uint first_row = tile / blocks * ROWS;
         uint rows = min(ROWS, args.rows - first_row);

@@ -18,7 +18,7 @@ void main()
 {
     uint half_size = args.R / 2u;
     uint parts = half_size + args.D - args.R; // of a head: pairs, then elements that stay
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         for (uint e = LANE; e < T0 * parts; e += LANES) {
             uint row = tile * T0 + e / parts;
             uint i = e % parts;

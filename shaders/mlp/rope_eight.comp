@@ -23,7 +23,7 @@ void main()
     uint half_size = args.D / 2u;
     uint parts = half_size / 8u; // of a head
     bool packed = has(args.flags, HAS_CU);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         for (uint e = LANE; e < T0 * parts; e += LANES) {
             uint row = tile * T0 + e / parts;
             uint i = e % parts * 8u;

@@ -7,7 +7,7 @@ READS(a) READS(u) WRITES(h)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         for (uint e = LANE; e < T0; e += LANES) {
             uint element = tile * T0 + e;
             uint row = element / args.width;

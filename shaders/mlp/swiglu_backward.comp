@@ -9,7 +9,7 @@ READS(a) READS(u) READS(up_h) WRITES(grad_a) WRITES(grad_u)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         for (uint e = LANE; e < T0; e += LANES) {
             uint element = tile * T0 + e;
             uint row = element / args.width;

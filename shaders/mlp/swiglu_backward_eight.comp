@@ -14,7 +14,7 @@ void main()
 {
     uint eights = args.width / 8u;
     uint type = is_half(DTYPE_OF(grad_u)) ? DTYPE_OF(grad_a) : TYPE_F32; // f32 unless both have 16 bits
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min((tile + 1u) * (T0 / 8u), args.rows * eights);
         for (uint k = tile * (T0 / 8u) + LANE; k < end; k += LANES) {
             uint t = k / eights;

@@ -19,7 +19,7 @@ void main()
     float c1 = load_hyper(args.hyper_at + 4u);
     float c2 = load_hyper(args.hyper_at + 5u);
     float decay = has(args.flags, DECAYS) ? load_hyper(args.hyper_at + 6u) : 0.0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min((tile + 1u) * T0, args.count);
         for (uint i = tile * T0 + LANE; i < end; i += LANES) {
             float g = k * load_grad(args.grad_at + i);

@@ -13,7 +13,7 @@ READS(partial) READS(factor) WRITES(scale)
 void main()
 {
     float factor = has(args.flags, HAS_FACTOR) ? load_factor(args.factor_at) : 1.0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         Neumaier sum = Neumaier(0.0, 0.0);
         float broken = 0.0;
         for (uint i = LANE; i < args.count; i += LANES) {

@@ -10,7 +10,7 @@ READS(x) WRITES(partial)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint begin = tile * SQUARES;
         uint end = min(begin + SQUARES, args.count);
         float sum = 0.0;

@@ -13,7 +13,7 @@ void main()
 {
     uint rest = args.w15 + args.w16 + args.w17 + args.w18 + args.w19 + args.w20 + args.w21 + args.w22 +
                 args.w23 + args.w24 + args.w25 + args.w26 + args.w27 + args.w28 + args.w29 + args.w30;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min((tile + 1u) * T0, args.count);
         for (uint i = tile * T0 + LANE; i < end; i += LANES) {
             float sum = args.last + float(rest);

@@ -17,7 +17,7 @@ void main()
 {
     uint member = LANE % TEAM;
     uint blocks = (args.N + T0 - 1u) / T0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint n_first = tile % blocks * T0;
         uint rest = tile / blocks;
         uint h = rest % args.H;

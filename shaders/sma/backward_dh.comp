@@ -16,7 +16,7 @@ shared float parts[LANES];
 void main()
 {
     uint blocks = (args.N + T0 - 1u) / T0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint n = tile % blocks * T0 + LANE / TEAM;
         uint head = tile / blocks;
         uint m = head / args.H % args.M;

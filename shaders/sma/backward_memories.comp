@@ -19,7 +19,7 @@ void main()
 {
     uint blocks = (args.M * args.N + LINES - 1u) / LINES;
     uint p_blocks = (args.P + COLUMNS - 1u) / COLUMNS;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile % blocks * LINES;
         uint p_first = tile / blocks % p_blocks * COLUMNS;
         uint rest = tile / blocks / p_blocks;

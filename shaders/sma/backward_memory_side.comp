@@ -223,7 +223,7 @@ void main()
     uint lane = gl_SubgroupInvocationID;
     uint thread = s * SUBGROUP_SIZE + lane;
     uint of_row = args.H * args.B;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint h = tile % args.H;
         uint b = tile % of_row / args.H;
         uint group = h / (args.H / args.G);

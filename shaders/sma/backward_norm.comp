@@ -17,7 +17,7 @@ void main()
     uint own = LANE % TEAM;
     // With HAS_CU one sequence of T rows, of which those beyond the last document belong to none.
     uint rows = has(args.flags, HAS_CU) ? min(uint(max(load_int_seq(args.seq_at + args.B), 0)), args.L) : args.B * args.L;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint item = tile * T0 + LANE / TEAM;
         uint group = item % args.G;
         uint row = item / args.G;

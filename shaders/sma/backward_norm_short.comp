@@ -21,7 +21,7 @@ void main()
     bool of_q = own < wide;
     float root = of_q ? inversesqrt(float(args.N)) : 1.0;
     uint rows = has(args.flags, HAS_CU) ? min(uint(max(load_int_seq(args.seq_at + args.B), 0)), args.L) : args.B * args.L; // as backward_norm.comp
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint item = tile * T0 + LANE / TEAM;
         uint group = item % args.G;
         uint row = item / args.G;

@@ -38,7 +38,7 @@ void main()
     bool adds = has(args.flags, IS_ADD);
     uint rows = (has(args.flags, HAS_CU) ? args.T : args.B * args.L) * args.G;
     vec2 size = vec2(float(args.N), float(args.P));
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint item = tile * T0 + LANE / TEAM;
         uint group = item % args.G;
         uint t = item / args.G % args.L;

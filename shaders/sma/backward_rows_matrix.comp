@@ -123,7 +123,7 @@ void main()
     uint left_at = s * 2u * UNIT * BY_PITCH;
     uint part = s * OWN * PART_PITCH;
     uint blocks = (args.M * args.N + T0 - 1u) / T0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile % blocks * T0;
         uint h = tile / blocks % args.H;
         uint b = tile / blocks / args.H;

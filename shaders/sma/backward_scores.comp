@@ -24,7 +24,7 @@ void main()
 {
     uint tiles = (args.L + TOKENS - 1u) / TOKENS;
     bool raw = has(args.flags, IS_RAW);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile % tiles * TOKENS;
         uint h = tile / tiles % args.H;
         uint b = tile / tiles / args.H;

@@ -27,7 +27,7 @@ void main()
     uint tiles = (args.L + LINES - 1u) / LINES;
     uint in_group = args.H / args.G;
     bool raw = has(args.flags, IS_RAW);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint block = tile % blocks;
         uint which = min(block / n_blocks, OF_E);
         uint column = (block - which * n_blocks) * COLUMNS;

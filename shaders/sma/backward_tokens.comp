@@ -42,7 +42,7 @@ void main()
     uint j = LANE / 32u % 2u * 8u + LANE % 8u;
     uint token = LANE % TOKENS; // for which a lane of the first two times 32 makes weights
     uint put = LANE / TOKENS;   // ... of this memory of those taken together
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile % tiles * TOKENS;
         uint group = tile / tiles % args.G;
         uint b = tile / tiles / args.G;

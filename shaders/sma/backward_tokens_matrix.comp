@@ -75,7 +75,7 @@ void main()
     uint tiles = (args.L + T0 - 1u) / T0;
     uint in_group = args.H / args.G;
     uint width = args.P / 8u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile % tiles * T0;
         uint group = tile / tiles % args.G;
         uint b = tile / tiles / args.G;

@@ -11,7 +11,7 @@ READS_AS(float, floats, partial) READS(seq) READS_WRITES(r) READS_WRITES(lse)
 
 void main()
 {
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         if (seq_count(tile / args.H, 1u) == 0u) continue;
         barrier();
         merge(tile);

@@ -73,7 +73,7 @@ void attend()
     uint column = lane % COLUMNS;
     uint block = lane / COLUMNS;
     bool raw = has(args.flags, IS_RAW);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint split = tile % args.splits;
         uint head = tile / args.splits;
         uint b = head / args.H;

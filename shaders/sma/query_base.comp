@@ -19,7 +19,7 @@ void main()
 {
     bool apart = has(args.flags, HAS_UNIT);
     uint own = LANE % TEAM;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint item = tile * T0 + LANE / TEAM;
         uint row = item / args.G;
         uint g = item % args.G;

@@ -13,7 +13,7 @@ shared float parts[T0 * (TEAM + 1u)];
 void main()
 {
     uint member = LANE % TEAM;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint rows = min(T0, args.rows - tile * T0);
         for (uint row = LANE / TEAM; row < rows; row += LANES / TEAM) {
             uint at = args.dh_at + (tile * T0 + row) * args.P;

@@ -38,7 +38,7 @@ void main()
     uint t_blocks = (args.L + T0 - 1u) / T0;
     bool raw = has(args.flags, IS_RAW);
     bool merge = has(args.flags, IS_MERGE);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = tile % t_blocks * T0;
         uint head = tile / t_blocks;
         uint b = head / args.H;

@@ -74,7 +74,7 @@ void main()
     uint lane = gl_SubgroupInvocationID;
     uint t_blocks = (args.L + T0 - 1u) / T0;
     bool merge = has(args.flags, IS_MERGE);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = tile % t_blocks * T0;
         uint head = tile / t_blocks;
         uint b = head / args.H;

@@ -70,7 +70,7 @@ void main()
     bool raw = has(args.flags, IS_RAW);
     bool merge = has(args.flags, IS_MERGE);
     bool scaled = raw == (VALUES == 0u); // this half takes dh with its factor
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = tile % t_blocks * LINES;
         uint head = tile / t_blocks;
         uint b = head / args.H;

@@ -22,7 +22,7 @@ void main()
     uint n_blocks = (args.N + COLUMNS - 1u) / COLUMNS;
     uint tiles = (args.C + LINES - 1u) / LINES;
     uint in_group = args.H / args.G;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint n_first = tile % n_blocks * COLUMNS;
         uint first = tile / n_blocks % tiles * LINES;
         uint rest = tile / n_blocks / tiles;

@@ -25,7 +25,7 @@ void main()
 {
     uint tiles = (args.C + LINES - 1u) / LINES;
     uint in_group = args.H / args.G;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile % tiles * LINES;
         uint g = tile / tiles % args.G;
         Place at = place_of(tile / tiles / args.G);

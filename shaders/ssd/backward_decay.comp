@@ -53,7 +53,7 @@ void main()
 {
     uint side = (args.C + SIDE - 1u) / SIDE;
     uint pairs = side * (side + 1u) / 2u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint h = tile % args.H;
         Place at = place_of(tile / args.H);
         if (at.size == 0u && has(args.flags, HAS_CU)) continue;

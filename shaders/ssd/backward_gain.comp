@@ -29,7 +29,7 @@ void main()
 {
     uint row_blocks = (args.N + T0 - 1u) / T0;
     uint p = LANE % TEAM * 8u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint n_first = tile % row_blocks * T0 + LANE / TEAM;
         uint head = tile / row_blocks; // b H + h
         uint b = head / args.H;

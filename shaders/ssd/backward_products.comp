@@ -19,7 +19,7 @@ void main()
 {
     uint side = (args.C + 63u) / 64u;
     uint pairs = side * (side + 1u) / 2u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uvec2 pair = pair_of(tile % pairs) * 64u;
         uint g = tile / pairs % args.G;
         Place at = place_of(tile / pairs / args.G);

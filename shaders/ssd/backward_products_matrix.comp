@@ -27,7 +27,7 @@ void main()
     uint pairs = side * (side + 1u) / 2u;
     uint line = gl_SubgroupID % ROW_GROUPS * OWN_ROWS;
     uint column = gl_SubgroupID / ROW_GROUPS * COLUMNS;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uvec2 pair = pair_of(tile % pairs) * SIDE;
         uint g = tile / pairs % args.G;
         Place at = place_of(tile / pairs / args.G);

@@ -20,7 +20,7 @@ void main()
 {
     uint n_blocks = (args.N + LINES - 1u) / LINES;
     uint p_blocks = (args.P + COLUMNS - 1u) / COLUMNS;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint n_first = tile % n_blocks * LINES;
         uint p_first = tile / n_blocks % p_blocks * COLUMNS;
         uint rest = tile / n_blocks / p_blocks;

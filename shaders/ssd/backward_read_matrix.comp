@@ -33,7 +33,7 @@ shared uvec4 ups[PANEL];           // of up_y
 void main()
 {
     uint line = gl_SubgroupID * OWN_ROWS; // of the subgroup's rows n
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint h = tile % args.H;
         uint g = h / (args.H / args.G);
         Place at = place_of(tile / args.H);

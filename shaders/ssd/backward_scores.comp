@@ -26,7 +26,7 @@ void main()
     uint side = (args.C + SIDE - 1u) / SIDE;
     uint pairs = side * (side + 1u) / 2u;
     uint in_group = args.H / args.G;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uvec2 pair = pair_of(tile % pairs) * SIDE;
         uint g = tile / pairs % args.G;
         Place at = place_of(tile / pairs / args.G);

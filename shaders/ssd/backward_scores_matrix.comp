@@ -57,7 +57,7 @@ void main()
     uint line = row_group * OWN_ROWS;
     uint column = column_group * COLUMNS;
     uint part = gl_SubgroupID * PART_WORDS;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uvec2 pair = pair_of(tile % tile_pairs) * SIDE;
         uint g = tile / tile_pairs % args.G;
         Place at = place_of(tile / tile_pairs / args.G);

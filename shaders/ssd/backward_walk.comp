@@ -34,7 +34,7 @@ void main()
     uint i = OWN / 8u;                         // of a square a lane makes the lines i and i + 8 ...
     uint j = OWN % 8u;                         // ... at the columns j and j + 8
     uint p_own = 4u * OWN_QUAD;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint g = tile % args.G;
         uint b = tile / args.G;
         Sequence sequence = sequence_of(b);

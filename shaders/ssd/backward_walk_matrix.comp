@@ -46,7 +46,7 @@ void main()
     uint in_group = args.H / args.G;
     bool there = own < in_group;
     find_places(lane, part_at, false);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint g = tile % args.G;
         uint b = tile / args.G;
         Sequence sequence = sequence_of(b);

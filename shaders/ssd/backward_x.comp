@@ -37,7 +37,7 @@ void add_totals(uint k, float own, uint i)
 void main()
 {
     uint tiles = (args.C + LINES - 1u) / LINES;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile % tiles * LINES;
         uint h = tile / tiles % args.H;
         uint g = h / (args.H / args.G);

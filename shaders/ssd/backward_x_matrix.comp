@@ -80,7 +80,7 @@ void main()
     uint column_group = gl_SubgroupID / ROW_GROUPS;
     uint column = column_group * COLUMNS;
     uint part = gl_SubgroupID * PART_WORDS;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile % tiles * SIDE;
         uint h = tile / tiles % args.H;
         uint g = h / (args.H / args.G);

@@ -24,7 +24,7 @@ void main()
     uint slot = LANE % T0;
     uint part = LANE / T0;
     uint items = args.H * args.M * args.B;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         bool valid = tile * T0 + slot < items;
         uint item = min(tile * T0 + slot, items - 1u);
         uint h = item % args.H;

@@ -187,7 +187,7 @@ void main()
     line = LANE / WORDS;
     word = LANE % WORDS;
     x_row = args.x_row / 8u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint h_tile = tile % h_blocks * T1;
         uint rest = tile / h_blocks;
         uint g = rest % args.G;

@@ -68,7 +68,7 @@ void main()
     uint line = LANE / WORDS;
     uint column = LANE % WORDS * 8u;
     const uint PARTS = HEAD / SIZE_P;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint n_first = tile % n_blocks * T0;
         uint rest = tile / n_blocks;
         uint block_first = rest % h_blocks * T1;

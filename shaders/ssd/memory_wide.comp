@@ -61,7 +61,7 @@ void main()
     bool scaled = has(args.flags, HAS_SCALE);
     uint p_blocks = (args.P + COLUMNS - 1u) / COLUMNS;
     uint last_round = scaled && p_blocks > 1u ? p_blocks : 0u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint n_first = tile % n_blocks * LINES;
         uint rest = tile / n_blocks;
         uint h = rest % args.H;

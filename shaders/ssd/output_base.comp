@@ -46,7 +46,7 @@ void main()
     uint in_group = args.H / args.G;
     uint h_blocks = (in_group + T0 - 1u) / T0;
     uint t_blocks = (args.C + T1 - 1u) / T1;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = tile % t_blocks * T1;
         uint rest = tile / t_blocks;
         uint h_first = rest % h_blocks * T0;

@@ -105,7 +105,7 @@ void main()
         own_s[i] = (k < words ? k : k - words) * 8u;
     }
 
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
 #include "output_tile.glsl"
         // In 16-byte words, of x: this lane's first row of the sources below the tile (where there is none, the chunk's first row
         // again and again), and its rows of the tile.

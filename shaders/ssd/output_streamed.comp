@@ -109,7 +109,7 @@ void main()
     uint word = gl_SubgroupInvocationID % WORDS;
     uint put_at = row * PITCH + word;
 
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
 #include "output_tile.glsl"
         bool below = t_first > 0u; // there are sources below the tile: T1 of them
         uint h_first = g * group_heads + block_first;

@@ -117,7 +117,7 @@ void main()
     uint in_group = args.H / args.G;
     uint h_blocks = (in_group + HEADS - 1u) / HEADS;
     uint t_blocks = (args.C + LINES - 1u) / LINES;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint t_first = tile % t_blocks * LINES;
         uint rest = tile / t_blocks;
         uint h_first = rest % h_blocks * HEADS;

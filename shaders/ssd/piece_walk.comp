@@ -7,6 +7,7 @@
 // Shared memory: 23,168 bytes.
 // Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; tokens past the chunk, rows past N,
 // columns past P and heads past the group count as 0, and nothing of them is read or written.
+#define FULL_ARGS
 #include "lib/dart.glsl"
 #include "table/ssd_piece.glsl"
 READS(dt) READS(a_log) READS(dt_bias) READS(d) WRITES(scale)
@@ -35,7 +36,7 @@ void main()
     uint j = OWN % 8u;                         // ... at the columns j and j + 8
     uint p_own = 4u * OWN_QUAD;
     uint chunks = (args.L + args.S - 1u) / args.S;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint g = tile % args.G;
         uint b = tile / args.G;
         uint h_first = g * in_group;

@@ -10,6 +10,7 @@
 // Shared memory: 25,088 bytes.
 // Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; tokens past the chunk, columns past P
 // and heads past the group count as 0, and nothing of them is read or written.
+#define FULL_ARGS
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
 #include "lib/eight.glsl"
@@ -37,7 +38,7 @@ void main()
     bool there = own < in_group;
     uint chunks = (args.L + args.S - 1u) / args.S;
     find_places(lane, part_at, true);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint g = tile % args.G;
         uint b = tile / args.G;
         uint h = g * in_group + (there ? own : 0u);

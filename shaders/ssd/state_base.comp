@@ -43,7 +43,7 @@ void main()
 {
     uint row_blocks = (args.N + T0 - 1u) / T0;
     bool has_open = has(args.flags, HAS_OPEN);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint n_first = tile % row_blocks * T0;
         uint head = tile / row_blocks; // b H + h
         uint b = head / args.H;

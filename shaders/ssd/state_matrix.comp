@@ -29,7 +29,7 @@ void main()
     uint own_chunk = gl_SubgroupInvocationID % AHEAD;
     bool has_open = has(args.flags, HAS_OPEN);
     bool normalised = has(args.flags, HAS_HIN_SCALE);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint head = tile / blocks; // b H + h
         uint b = head / args.H;
         uint h = head % args.H;

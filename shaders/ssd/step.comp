@@ -42,7 +42,7 @@ void main()
     uint p_blocks = (args.P + T0 - 1u) / T0;
     bool has_h = has(args.flags, HAS_H);
     bool has_open = has(args.flags, HAS_OPEN);
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint head = tile / p_blocks; // b H + h
         uint b = head / args.H;
         uint h = head % args.H;

@@ -54,7 +54,7 @@ void weigh(uint b, uint slot, uint h)
 void main()
 {
     uint blocks = (args.C + args.H + T0 - 1u) / T0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint b = tile / blocks;
         uint begin = (tile - b * blocks) * T0;
         uint end = min(begin + T0, args.C + args.H);

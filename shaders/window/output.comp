@@ -95,7 +95,7 @@ void main()
     uint pitch = args.H * P + args.G * N;
     uint heads = args.H / args.G; // of a group
     uint blocks = (heads + T0 - 1u) / T0;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint b = tile / (blocks * args.G);
         uint g = tile / blocks % args.G;
         uint first_h = g * heads + tile % blocks * T0;

@@ -32,7 +32,7 @@ typedef struct cpu_launch {
     cpu_kernel kernel;
     cpu_tensor bindings[KERNEL_MAX_BINDINGS];
     uint32_t args[KERNEL_MAX_ARGS / 4];
-    uint32_t T0, T1, tiles;
+    uint32_t T0, T1, first, end; /* tiles first to end - 1 */
     bool barrier;
 } cpu_launch;
 

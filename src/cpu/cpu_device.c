@@ -188,7 +188,8 @@ static dart_status stream_launch(void *device, void *stream, const backend_launc
     to->kernel = cpu_kernels[launch->row->slot];
     to->T0 = launch->T0;
     to->T1 = launch->T1;
-    to->tiles = launch->tiles;
+    to->first = launch->first;
+    to->end = launch->end;
     to->barrier = launch->barrier;
     memcpy(to->args, launch->args, kernel->args_size);
     for (uint32_t i = 0; i < kernel->bindings_count; i++) {
@@ -233,6 +234,7 @@ static dart_status warm(void *device, const backend_code *code)
 const backend cpu_backend = {
     .kind = DART_BACKEND_CPU,
     .rows = DART_BACKEND_CPU,
+    .ranges = true,
     .instance_create = instance_create,
     .instance_destroy = instance_destroy,
     .device_count = device_count,

@@ -77,14 +77,14 @@ static void walk(cpu_pool *pool, float *scratch, const cpu_launch *launches, cpu
         for (end = begin; end < count && (end == begin || !launches[end].barrier); end++) {
             const cpu_launch *launch = &launches[end];
             /* A few tiles at a time, but enough rounds left to even out threads of different speed. */
-            uint32_t grain = launch->tiles / (16 * pool->threads);
+            uint32_t grain = (launch->end - launch->first) / (16 * pool->threads);
             if (grain == 0) grain = 1;
             cpu_task task = {launch->args, launch->bindings, launch->T0, launch->T1, 0, scratch};
-            while (atomic_load_explicit(&progress[end].next, memory_order_relaxed) < launch->tiles) {
+            while (atomic_load_explicit(&progress[end].next, memory_order_relaxed) < launch->end) {
                 const uint64_t taken = atomic_fetch_add_explicit(&progress[end].next, grain, memory_order_relaxed);
-                if (taken >= launch->tiles) break;
+                if (taken >= launch->end) break;
                 const uint32_t first = (uint32_t)taken,
-                               last = launch->tiles - first < grain ? launch->tiles : first + grain;
+                               last = launch->end - first < grain ? launch->end : first + grain;
                 for (task.tile = first; task.tile < last; task.tile++) launch->kernel(&task);
                 finished += last - first;
             }
@@ -140,8 +140,8 @@ void cpu_pool_run(cpu_pool *pool, const cpu_launch *launches, cpu_progress *prog
     for (size_t begin = 0, end; begin < count; begin = end) {
         uint64_t tiles = 0;
         for (end = begin; end < count && (end == begin || !launches[end].barrier); end++) {
-            atomic_init(&progress[end].next, 0);
-            tiles += launches[end].tiles;
+            atomic_init(&progress[end].next, launches[end].first);
+            tiles += launches[end].end - launches[end].first;
         }
         atomic_init(&progress[begin].left, tiles);
     }

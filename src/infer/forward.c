@@ -102,7 +102,7 @@ static model_transformer_args transformer_args(const dart_state *state, const mo
 
 /* ---- Recording ---- */
 
-enum { STEP_LAUNCHES = 8 }; /* of a layer of a step, about */
+enum { STEP_LAUNCHES = 8, PIECE_LAUNCHES = 12 }; /* of a layer of a step, of a piece, about */
 
 /* Nothing in a step waits for its folds. That of a layer stands beside the longest launch of the next layer, the window's output, as in many
  * steps it takes as long for a few sequences. */
@@ -140,8 +140,10 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
 {
     dart_status status = DART_OK;
     if (pass->windowed) return record_window_steps(state, stream, pass, first, end);
+    const uint64_t rows = pass->T > 0 ? pass->T : (uint64_t)pass->B * pass->L;
     for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
         if (pass->step) stream_pace(stream, model_step_layer(state), STEP_LAUNCHES);
+        else stream_pace(stream, model_piece_work(state, rows, pass->context), PIECE_LAUNCHES);
         if (state->model->config.transformer) {
             const model_transformer_args args = transformer_args(state, pass, layer);
             status = pass->T > 0 ? model_transformer_packed(stream, &args, state->host_cu) : model_transformer_piece(stream, &args);

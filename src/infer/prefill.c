@@ -1,9 +1,13 @@
 /* Prefill: any number of tokens, in pieces that the workspace holds. */
 #include "state.h"
 
+#include "runtime/stream.h"
+
 #include <string.h>
 
 static const char CALL[] = "dart_prefill";
+
+enum { HEAD_LAUNCHES = 4 }; /* of logits and of what is made of them, about */
 
 /* A part of the batch and of its tokens: tokens t .. t + L - 1 of sequences b .. b + B - 1. Packed: all tokens of these sequences, T of them,
  * one sequence behind the other. */
@@ -160,6 +164,12 @@ static void note_time(dart_state *state, const piece *p, uint32_t layers, uint64
     state->layer_context = p->context;
 }
 
+/* Whether times of such work were measured: those of another mix of work tell little. */
+static bool is_known(const dart_state *state, const piece *p)
+{
+    return state->layer_work_ns > 0 && p->context <= 2 * state->layer_context + state->rows;
+}
+
 /* One slice runs while the next is recorded. The first ones are short so that the device starts early; recording a layer
  * takes a fifth of running it, or less (40 us to 200 us on an H200 with 2048 tokens). */
 typedef struct slice {
@@ -172,9 +182,7 @@ static uint32_t slice_layers(const dart_state *state, const piece *p, uint32_t l
     const uint32_t layers = state->model->config.layers, left = layers - layer;
     const bool runs_aside = state->model->device->info.type != DART_DEVICE_CPU;
     uint32_t wanted = !runs_aside ? left : layer > 0 ? 3 * layer : layers / 12;
-    /* What was measured of another mix of work tells little. */
-    const bool known = state->layer_work_ns > 0 && p->context <= 2 * state->layer_context + state->rows;
-    if (state->slice_ns != UINT64_MAX && !known) return 1;
+    if (state->slice_ns != UINT64_MAX && !is_known(state, p)) return 1;
     if (state->slice_ns != UINT64_MAX) {
         const double most = DEVICE_SLICE_SHARE * (double)state->slice_ns / (state->layer_work_ns * model_piece_work(state, rows_of(p), p->context));
         if (most < wanted) wanted = (uint32_t)most;
@@ -199,6 +207,28 @@ static dart_status ask(dart_state *state, const dart_prefill_args *a)
     return base_fail(&state->report, DART_CANCELLED, "%s: ended by go_on", CALL);
 }
 
+/* The same between the parts of a recording, up to the one that notes the tokens as seen. */
+typedef struct part_asker {
+    const dart_prefill_args *a;
+    uint64_t last;
+} part_asker;
+
+static bool ask_between(void *user, uint64_t done, uint64_t of)
+{
+    const part_asker *asker = user;
+    (void)of;
+    return done > asker->last || asker->a->go_on(asker->a->user);
+}
+
+/* Runs a recording of layers, part by part where it has several: a layer then takes longer than a submission may. */
+static dart_status run_layers(dart_state *state, const dart_prefill_args *a, dart_stream *stream, uint64_t last, uint64_t *ns)
+{
+    part_asker asker = {a, last};
+    base_progress progress = {.go_on = a->go_on != NULL ? ask_between : NULL, .user = &asker};
+    if (stream->parts.count == 1) return model_state_run(state, stream, 1, ns, CALL);
+    return model_state_run_parts(state, stream, &progress, NULL, ns, NULL, CALL);
+}
+
 /* The logits wanted of a piece, gathered a workspace at a time. */
 typedef struct gathering {
     dart_state *state;
@@ -207,8 +237,17 @@ typedef struct gathering {
     dart_stream *stream;
     uint32_t layers; /* of the piece's own recording, while it is open */
     uint32_t count;
+    uint64_t seen; /* the part of it that notes the tokens as seen */
     bool open; /* the piece's own recording has not been submitted */
 } gathering;
+
+/* The launches that follow are those of the head for T rows. */
+static void pace_head(const dart_state *state, dart_stream *stream, uint32_t T)
+{
+    const dart_model_config *c = &state->model->config;
+    const double elements = (double)c->V * c->W, size = (double)dart_dtype_size(state->model->activations);
+    stream_pace(stream, 2 * elements * T + model_bytes_work(state, elements * size), HEAD_LAUNCHES);
+}
 
 /* Computes what has been gathered, and the piece before it if that is still to do. */
 static dart_status flush(gathering *g)
@@ -220,7 +259,8 @@ static dart_status flush(gathering *g)
     if (g->count > 0) {
         const dart_tensor rows = model_work_tensor(state, WORK_ROWS), picked = model_work_tensor(state, WORK_PICKED);
         TRY(model_state_write(state, WORK_ROWS, 0, state->host_rows, g->count, CALL));
-        if (!g->open) TRY(model_take_stream(state, g->stream, dart_stream_begin(g->stream), CALL));
+        if (!g->open) TRY(model_begin_layers(state, g->stream, is_known(state, g->p), CALL));
+        pace_head(state, g->stream, g->count);
         model_record_norm(state, g->stream, g->count, &rows, &picked);
         status = model_record_head(state, g->stream, g->count, &picked);
         if (status == DART_OK && g->a->scores != NULL) status = model_record_scores(state, g->stream, g->a->scores, g->count, WORK_TARGETS);
@@ -231,7 +271,8 @@ static dart_status flush(gathering *g)
         }
     }
     uint64_t ns = 0;
-    TRY(model_state_run(state, g->stream, 1, &ns, CALL));
+    if (g->open) TRY(run_layers(state, g->a, g->stream, g->seen, &ns));
+    else TRY(model_state_run(state, g->stream, 1, NULL, CALL));
     if (g->open) note_time(state, g->p, g->layers, ns);
     g->open = false;
     for (uint32_t i = 0; i < g->count;) {
@@ -277,6 +318,7 @@ fail:
 static dart_status record_choice(dart_state *state, dart_stream *stream, const dart_prefill_args *a)
 {
     const dart_tensor last = model_work_tensor(state, WORK_LAST);
+    pace_head(state, stream, state->B);
     const dart_status status = model_record_head(state, stream, state->B, &last);
     return status == DART_OK && a->sampling != NULL ? model_record_choice(state, stream, false) : status;
 }
@@ -292,12 +334,14 @@ static bool piece_chooses(const dart_state *state, const dart_prefill_args *a, c
 }
 
 static dart_status record_slice(dart_state *state, const dart_prefill_args *a, const piece *p, const model_pass *pass,
-                                dart_stream *stream, uint32_t layer, uint32_t end)
+                                dart_stream *stream, uint32_t layer, uint32_t end, uint64_t *seen)
 {
-    dart_status status = dart_stream_begin(stream);
-    if (status == DART_OK && layer == 0) status = model_record_embedding(state, stream, pass, WORK_IDS);
+    dart_status status = model_begin_layers(state, stream, is_known(state, p), CALL);
+    if (status != DART_OK) return status;
+    if (layer == 0) status = model_record_embedding(state, stream, pass, WORK_IDS);
     if (status == DART_OK) status = model_record_layers(state, stream, pass, layer, end);
     if (status == DART_OK && end == state->model->config.layers) {
+        *seen = stream->parts.count - 1;
         status = model_record_seen(state, stream, pass); /* not before: a piece that is cancelled has not been seen */
         if (status == DART_OK) status = record_ends(state, stream, p);
         if (status == DART_OK && piece_chooses(state, a, p)) status = record_choice(state, stream, a);
@@ -327,18 +371,24 @@ static dart_status run_piece(dart_state *state, const dart_prefill_args *a, piec
     dart_status status = DART_OK;
     if (a->go_on != NULL) TRY(model_backup_take(state, CALL));
     TRY(upload(state, a, p));
-    const model_pass pass = {.b = p->b, .B = p->B, .L = p->L, .T = p->T, .span = model_span_of(state, p->b, p->B, state->host_seq, false)};
+    const model_pass pass = {.b = p->b, .B = p->B, .L = p->L, .T = p->T, .context = p->context,
+                             .span = model_span_of(state, p->b, p->B, state->host_seq, false)};
     for (uint32_t layer = 0, end; layer < layers; layer = end) {
         TRY(end_slice(state, p, now));
         end = layer + slice_layers(state, p, layer);
         if (state->broken != DART_OK) TRY(ask(state, a)); /* not before the first submission of the call */
-        TRY(record_slice(state, a, p, &pass, now->stream, layer, end));
+        uint64_t seen = UINT64_MAX, ns = 0;
+        TRY(record_slice(state, a, p, &pass, now->stream, layer, end, &seen));
         /* From here on sequences advance. */
         state->broken = DART_INTERNAL;
         if (end == layers) {
-            gathering g = {.state = state, .a = a, .p = p, .stream = now->stream, .layers = end - layer, .open = true};
+            gathering g = {.state = state, .a = a, .p = p, .stream = now->stream, .layers = end - layer, .seen = seen, .open = true};
             state->chosen = state->chosen && !(a->sampling != NULL && piece_chooses(state, a, p));
             TRY(gather_piece(&g, p));
+        } else if (now->stream->parts.count > 1) {
+            TRY(end_slice(state, p, before));
+            TRY(run_layers(state, a, now->stream, seen, &ns));
+            note_time(state, p, end - layer, ns);
         } else {
             TRY(model_take_stream(state, now->stream, dart_stream_submit(now->stream), CALL));
             now->layers = end - layer;
@@ -454,7 +504,7 @@ static dart_status finish(dart_state *state, const dart_prefill_args *a, bool ch
         state->seq_current = false;
         state->chosen = state->chosen && a->sampling == NULL;
         TRY(model_state_write(state, WORK_SEQ, 0, state->host_seq, 2 * (uint64_t)state->B, CALL));
-        TRY(model_take_stream(state, stream, dart_stream_begin(stream), CALL));
+        TRY(model_begin_layers(state, stream, state->layer_work_ns > 0, CALL));
         TRY(model_take_stream(state, stream, record_choice(state, stream, a), CALL));
         TRY(model_state_run(state, stream, 1, NULL, CALL));
     }

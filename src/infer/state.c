@@ -173,6 +173,12 @@ dart_status model_begin_paced(dart_state *state, dart_stream *stream, double rat
     return model_take_stream(state, stream, dart_stream_begin(stream), call);
 }
 
+dart_status model_begin_layers(dart_state *state, dart_stream *stream, bool known, const char *call)
+{
+    const double work_ns = known ? state->layer_work_ns : 1e9 / device_assumed_rate(&state->model->device->info);
+    return model_begin_paced(state, stream, work_ns, call);
+}
+
 void model_pace_bytes(const dart_state *state, dart_stream *stream, uint64_t bytes, uint32_t launches)
 {
     stream_pace(stream, (double)bytes * 1e9 / device_assumed_bytes(&state->model->device->info), launches);

@@ -90,6 +90,7 @@ struct dart_state {
     uint64_t slice_ns;    /* longest time that a submission should take; UINT64_MAX: no limit */
     double most_work;     /* multiplications and additions of a submission that a slow device of its kind has time for; 0: no limit */
     double token_work, context_work; /* of a layer for a token; for each token before it besides */
+    double weights_work;  /* of a layer for its weights, whatever the number of tokens */
     uint64_t longest_ns;  /* of a submission so far */
     double step_ns;       /* measured time of one decoding step, 0: not known yet */
     double step_work;     /* of the recorded step: ns that it takes on a device of assumed rates */
@@ -172,8 +173,11 @@ dart_status model_take_stream(dart_state *state, const dart_stream *stream, dart
 dart_status model_state_usable(dart_state *state, const char *call);
 /* Rows of a piece whose tokens see at most `context` tokens: a layer of it is to fit a submission on slow devices, too. At most state->rows. */
 uint32_t model_piece_rows(const dart_state *state, uint64_t context);
-/* Multiplications and additions of a layer, about. */
+/* Work of a layer of a piece: multiplications and additions, about, and the time that its weights take to be read, in as many as the device
+ * computes meanwhile at assumed rates. */
 double model_piece_work(const dart_state *state, uint64_t rows, uint64_t context);
+/* Work, as of model_piece_work, of reading so many bytes. */
+double model_bytes_work(const dart_state *state, double bytes);
 /* Computes sizes, offsets and limits of the state from the options and the model. Allocates nothing. */
 dart_status model_state_plan(dart_state *state, const dart_state_options *options);
 /* Allocates blocks so that every sequence has room for memories 0 .. count - 1. A failure loses no memories. */
@@ -218,6 +222,9 @@ dart_status model_state_run_parts(dart_state *state, dart_stream *stream, base_p
                                   const char *call);
 /* Begins a recording that stream_pace cuts into submissions of about the slice. Its work is in ns, times `ratio` those that the device takes. */
 dart_status model_begin_paced(dart_state *state, dart_stream *stream, double ratio, const char *call);
+/* The same for layers of a piece, whose work is that of model_piece_work: by the measured time of such work, or before that is known by an
+ * assumed one. */
+dart_status model_begin_layers(dart_state *state, dart_stream *stream, bool known, const char *call);
 /* The launches that follow, about so many, read and write so many bytes. */
 void model_pace_bytes(const dart_state *state, dart_stream *stream, uint64_t bytes, uint32_t launches);
 /* ns of a layer of a decoding step, and of the head, on a device of assumed rates. */
@@ -256,6 +263,7 @@ typedef struct model_pass {
     bool windowed; /* L is 1, and the step uses the windows */
     bool step;     /* a decoding step of the whole batch */
     bool together; /* dart_window_args */
+    uint64_t context; /* of a piece: tokens up to the end of its longest sequence */
     model_span span;
 } model_pass;
 /* Memories of sequence b on, of one block and layer. */

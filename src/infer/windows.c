@@ -52,7 +52,8 @@ dart_status model_zeros_reserve(dart_state *state, uint32_t rows, const char *ca
     if (rows <= state->zero_rows) return DART_OK;
     status = dart_buffer_create(state->model->device, rows * width * dart_dtype_size(dtype), &made);
     if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, call);
-    TRY(model_take_stream(state, state->prefill, dart_stream_begin(state->prefill), call));
+    TRY(model_begin_paced(state, state->prefill, 1, call));
+    model_pace_bytes(state, state->prefill, rows * width * dart_dtype_size(dtype), 1);
     model_record_clear(state->prefill, made, 0, dtype, 0, rows, width);
     TRY(model_state_run(state, state->prefill, 1, NULL, call));
     dart_buffer_destroy(&state->zeros);
@@ -73,9 +74,11 @@ static dart_status fold_windows(dart_state *state, dart_window_mode mode, const 
     dart_status status = DART_OK;
     TRY(model_write_seq(state, call));
     TRY(model_begin_paced(state, stream, 1, call));
-    for (uint32_t l = 0; l < c->layers && mode == DART_WINDOW_OPEN; l++)
+    for (uint32_t l = 0; l < c->layers && mode == DART_WINDOW_OPEN; l++) {
+        model_pace_bytes(state, stream, state->window_bytes, 1);
         model_record_clear(stream, state->windows[l], state->rows_at, state->model->activations, 0, state->B,
                            model_window_elements(c));
+    }
     TRY(model_take_stream(state, stream, model_record_fold(state, stream, mode), call));
     state->broken = DART_INTERNAL;
     TRY(model_state_run(state, stream, 1, NULL, call));

@@ -129,6 +129,7 @@ static void plan_work(dart_state *state)
 {
     const dart_device_info *info = &state->model->device->info;
     state->token_work = model_config_work(&state->model->config, state->S, state->sma, &state->context_work);
+    state->weights_work = model_bytes_work(state, state->token_work / 2 * (double)dart_dtype_size(state->model->activations));
     if (state->slice_ns == UINT64_MAX || info->type == DART_DEVICE_CPU) return;
     state->most_work = DEVICE_SLICE_SHARE * (double)state->slice_ns * 1e-9 * device_assumed_rate(info);
 }
@@ -158,15 +159,26 @@ double model_step_head(const dart_state *state)
                   elements * (double)dart_dtype_size(state->model->activations) / device_assumed_bytes(info));
 }
 
-double model_piece_work(const dart_state *state, uint64_t rows, uint64_t context)
+static double rows_work(const dart_state *state, uint64_t rows, uint64_t context)
 {
     return (double)rows * (state->token_work + state->context_work * (double)context);
+}
+
+double model_bytes_work(const dart_state *state, double bytes)
+{
+    const dart_device_info *info = &state->model->device->info;
+    return bytes / device_assumed_bytes(info) * device_assumed_rate(info);
+}
+
+double model_piece_work(const dart_state *state, uint64_t rows, uint64_t context)
+{
+    return rows_work(state, rows, context) + state->weights_work;
 }
 
 uint32_t model_piece_rows(const dart_state *state, uint64_t context)
 {
     if (!(state->most_work > 0)) return state->rows;
-    const double fit = state->most_work / model_piece_work(state, 1, context);
+    const double fit = state->most_work / rows_work(state, 1, context);
     if (fit >= state->rows) return state->rows;
     const uint32_t rows = fit > 1 ? (uint32_t)fit : 1;
     const uint32_t even = rows > PIECE_STEP ? rows - rows % PIECE_STEP : rows;

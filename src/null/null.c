@@ -132,6 +132,7 @@ const backend null_backend = {
     .kind = DART_BACKEND_NULL,
     .rows = DART_BACKEND_VULKAN,
     .windows_pay = true,
+    .ranges = true,
     .instance_create = null_instance_create,
     .instance_destroy = null_instance_destroy,
     .device_count = null_device_count,

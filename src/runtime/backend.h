@@ -45,6 +45,7 @@ typedef struct backend_launch {
     uint32_t dtypes;
     uint32_t T0, T1; /* tile sizes of the row, or computed by the op where the row says 0 */
     uint32_t tiles;  /* > 0; equals the first field of args */
+    uint32_t first, end; /* the tiles to run, 0 to `tiles` unless the backend has `ranges` */
     const void *args;
     backend_binding bindings[KERNEL_MAX_BINDINGS]; /* kernel_table[row->id].bindings_count of them */
     bool barrier;
@@ -68,6 +69,7 @@ typedef struct backend {
     bool windows_pay;     /* decoding many sequences: dart_window_append, _output and _fold take less time than dart_ssd with L = 1 */
     bool windows_pay_n128_p64; /* the same where N is 128, P is 64 and activations have 16 bits, if not anywhere */
     bool few_rows_linear; /* few rows times a large weight: dart_rms_norm and dart_linear take less time than dart_norm_linear */
+    bool ranges;   /* stream_launch runs a part of a launch's tiles where it is asked to */
     bool matrices; /* every device multiplies matrices of f16 and bf16 in hardware, and no capability says so */
     /* Loads the driver. *instance is NULL when no driver is installed, which is no error; base_note then says why there are no devices. */
     dart_status (*instance_create)(const dart_context_options *options, base_report *report, void **instance);

@@ -271,6 +271,7 @@ dart_status context_open_device(dart_context *context, const backend *b, void *i
     made->instance = own ? instance : NULL;
     made->poison = options->poison;
     made->lose = options->lose;
+    made->cut = options->cut;
     made->profile = options->profile;
     made->profile_user = options->profile_user;
     atomic_init(&made->fail_in, options->fail_at);

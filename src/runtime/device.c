@@ -136,14 +136,18 @@ dart_status device_note(dart_device *device, dart_status status)
 
 double device_assumed_rate(const dart_device_info *info)
 {
-    /* Of a multiprocessor of a discrete GPU; of another GPU. */
-    const double multiprocessor = 150e9, other = 100e9;
+    /* Of a multiprocessor of a discrete GPU; of another GPU; of a processor: lavapipe's decoding on two busy cores. */
+    const double multiprocessor = 150e9, other = 100e9, processor = 250e6;
     const uint32_t unknown = 16;
+    if (info->type == DART_DEVICE_CPU) return processor;
     if (info->type != DART_DEVICE_DISCRETE) return other;
     return (info->multiprocessors != 0 ? info->multiprocessors : unknown) * multiprocessor;
 }
 
-double device_assumed_bytes(const dart_device_info *info) { return info->type == DART_DEVICE_DISCRETE ? 40e9 : 8e9; }
+double device_assumed_bytes(const dart_device_info *info)
+{
+    return info->type == DART_DEVICE_DISCRETE ? 40e9 : info->type == DART_DEVICE_CPU ? 250e6 : 8e9;
+}
 
 void *device_calloc(dart_device *device, size_t count, size_t size)
 {

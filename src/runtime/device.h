@@ -14,6 +14,7 @@ struct dart_device {
     dart_device_info info; /* capabilities and limits as restricted by the options */
     char variant[32];      /* test hook, "" for none */
     bool poison, lose;
+    uint32_t cut; /* test hook, ranges of every launch; 0: as streams pace them */
     void (*profile)(void *user, const char *line, uint64_t ns); /* NULL: launches are not timed */
     void *profile_user;
     atomic_uint fail_in; /* calls until the injected failure; 0: none */

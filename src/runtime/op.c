@@ -285,7 +285,7 @@ void op_launch(op_call *call, void *args, uint64_t tiles, const op_binding *bind
                 kernel_table[call->row->id].name);
         return;
     }
-    launch.tiles = (uint32_t)tiles;
+    launch.tiles = launch.end = (uint32_t)tiles;
     memcpy(args, &launch.tiles, sizeof launch.tiles);
     stream_launch(call->stream, &launch, call->op);
 }

@@ -1,12 +1,17 @@
 #include "stream.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* UNEVEN: how many times as long as the others of its kind a launch may be. */
-enum { MAX_COMPILERS = 16, MAX_TIMES = 1 << 16, UNEVEN = 8 };
+enum { MAX_COMPILERS = 16, MAX_TIMES = 1 << 16, UNEVEN = 8, MOST_RANGES = 1 << 12 };
+
+/* Launches that take this part of most_work together stay together: within a submission's time still (DEVICE_SLICE_SHARE), and cut by their number
+ * most parts would be far shorter. */
+#define UNCUT 1.4
 
 /* ---- Parts ---- */
 
@@ -31,6 +36,7 @@ static dart_status begin_part(dart_stream *stream)
     stream->handle = p->handles[p->count];
     p->ends[p->count++] = stream->launches;
     p->work = 0;
+    p->filled = 0;
     p->now = p->always = false;
     /* A submission sees what earlier ones wrote. */
     stream->hazards_count = 0;
@@ -39,28 +45,30 @@ fail:
     return status;
 }
 
+/* Does the next launch begin a part? */
 static bool is_cut(dart_stream *stream)
 {
     stream_parts *p = &stream->parts;
-    const uint32_t begin = p->count > 1 ? p->ends[p->count - 2] : 0;
-    if (stream->launches == begin) p->always = false;
-    if (stream->launches == begin) return false;
-    while (p->next < p->cuts_count && p->cuts[p->next] < stream->launches) p->next++;
+    if (p->filled == 0) p->always = false;
+    if (p->filled == 0) return false;
     if (p->always) return true;
-    if (p->cuts_count > 0) return p->next < p->cuts_count && stream->launches == p->cuts[p->next];
-    return p->now || (p->every > 0 && stream->launches - begin >= p->every);
+    if (p->cuts_count > 0) return p->next < p->cuts_count && stream->launches == p->cuts[p->next].launch;
+    return p->now || (p->every > 0 && p->filled >= p->every);
 }
 
 void stream_pace(dart_stream *stream, double work, uint32_t launches)
 {
     stream_parts *p = &stream->parts;
     p->every = 0;
+    p->ranges = 1;
     if (!(p->most_work > 0)) return;
     p->now = p->now || p->work + work > p->most_work;
     p->work = p->now ? work : p->work + work;
-    if (work <= p->most_work) return;
+    if (work <= UNCUT * p->most_work) return;
     const double every = (double)launches * p->most_work / work / UNEVEN;
     p->every = every > 1 ? (uint32_t)every : 1;
+    const double launch = launches > UNEVEN ? UNEVEN * work / launches : work, ranges = ceil(launch / p->most_work);
+    p->ranges = ranges < MOST_RANGES ? (uint32_t)ranges : MOST_RANGES;
 }
 
 uint32_t stream_end_part(dart_stream *stream)
@@ -175,7 +183,7 @@ dart_status dart_stream_begin(dart_stream *stream)
     while (stream->submitted && status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
     if (status != DART_OK) return status;
     stream->launches = 0;
-    stream->parts.count = stream->parts.every = stream->parts.next = 0;
+    stream->parts.count = stream->parts.every = stream->parts.next = stream->parts.ranges = 0;
     status = stream_take_failure(stream, begin_part(stream), "dart_stream_begin");
     if (status != DART_OK) return status;
     stream->status = DART_OK;
@@ -332,10 +340,31 @@ static bool needs_barrier(dart_stream *stream, const backend_launch *launch)
     return barrier;
 }
 
-void stream_launch(dart_stream *stream, backend_launch *launch, const char *call)
+/* How many parts the next launch goes in: by the cuts that the caller has made, else by the pace. */
+static uint32_t ranges_wanted(dart_stream *stream)
+{
+    stream_parts *p = &stream->parts;
+    while (p->next < p->cuts_count && p->cuts[p->next].launch < stream->launches) p->next++;
+    if (p->cuts_count == 0) return p->ranges;
+    return p->next < p->cuts_count && p->cuts[p->next].launch == stream->launches ? p->cuts[p->next].ranges : 1;
+}
+
+/* How many ranges of tiles it can go in. Workgroups with cooperative matrices may number their work otherwise, and those of window_fold do:
+ * devices with matrices are fast, and a fold is a small part of a layer. Arguments that fill the push constants leave no room for where a range
+ * begins. */
+static uint32_t ranges_of(const dart_stream *stream, const backend_launch *launch, uint32_t wanted)
+{
+    const dart_device *device = stream->device;
+    if (wanted <= 1 || !device->backend->ranges || stream->options.warm || device->profile != NULL) return 1;
+    const kernel_id id = launch->row->id;
+    if (ROW_HAS_MATRIX(launch->row) || id == KERNEL_window_fold || kernel_table[id].args_size == KERNEL_PUSH_BYTES) return 1;
+    return wanted < launch->tiles ? wanted : launch->tiles;
+}
+
+static void launch_range(dart_stream *stream, backend_launch *launch, bool begins, const char *call)
 {
     dart_device *device = stream->device;
-    dart_status status = is_cut(stream) ? begin_part(stream) : DART_OK;
+    dart_status status = begins ? begin_part(stream) : DART_OK;
     launch->barrier = needs_barrier(stream, launch);
     const launch_note note = trace_note(launch);
     if (status == DART_OK) status = device_fault(device);
@@ -343,10 +372,22 @@ void stream_launch(dart_stream *stream, backend_launch *launch, const char *call
     if (status == DART_OK)
         status = stream->options.warm ? note_need(stream, launch) : device->backend->stream_launch(device->handle, stream->handle, launch);
     if (stream_take_failure(stream, status, call) != DART_OK) return;
-    stream->launches++;
+    if (launch->first == 0) stream->launches++;
     stream->parts.ends[stream->parts.count - 1] = stream->launches;
+    stream->parts.filled++;
     if (stream->options.trace == NULL) return;
     char line[TRACE_LINE];
     trace_describe(&note, line);
     stream->options.trace(stream->options.trace_user, line);
+}
+
+void stream_launch(dart_stream *stream, backend_launch *launch, const char *call)
+{
+    const uint32_t cut = stream->device->cut, wanted = ranges_wanted(stream), ranges = ranges_of(stream, launch, cut > 0 ? cut : wanted);
+    for (uint32_t i = 0; i < ranges && stream->status == DART_OK; i++) {
+        launch->first = (uint32_t)((uint64_t)launch->tiles * i / ranges);
+        launch->end = (uint32_t)((uint64_t)launch->tiles * (i + 1) / ranges);
+        launch_range(stream, launch, i > 0 ? wanted > 1 : is_cut(stream), call);
+    }
+    if (ranges > 1 && wanted > 1) stream->parts.now = true; /* its last part is its own, so that times are */
 }

@@ -21,18 +21,25 @@ typedef struct buffer_list {
     uint32_t count;
 } buffer_list;
 
+/* A part begins at this launch, which goes in so many parts. */
+typedef struct stream_cut {
+    uint32_t launch, ranges;
+} stream_cut;
+
 /* A recording that is not to occupy the device for long is cut into parts, submitted one by one; each is a stream of the backend. The scratch
  * memory is that of the whole. Most recordings are one part. */
 typedef struct stream_parts {
     void **handles;    /* `made` of them, the first `count` of this recording */
-    uint32_t *ends;    /* launches up to the end of each */
+    uint32_t *ends;    /* launches up to the end of each, one that goes on in the next part included */
     uint32_t count, made;
     uint32_t from, to; /* those in flight */
     /* Where parts begin: at these launches, which belong to the caller; without any, as stream_pace says. */
-    const uint32_t *cuts;
+    const stream_cut *cuts;
     uint32_t cuts_count, next; /* next: the first that has not been passed */
+    uint32_t filled;           /* launches and ranges in the newest part */
     double most_work, work; /* of a part, 0: no limit; since the last cut */
     uint32_t every;         /* a part has at most so many launches, 0: no limit */
+    uint32_t ranges;        /* parts that the tiles of one launch go in; 0 as 1 */
     bool now, always;       /* the next launch begins a part: by the pace, unless there are cuts; in any case */
 } stream_parts;
 
@@ -76,7 +83,8 @@ dart_status stream_submit(dart_stream *stream, uint32_t times, const backend_ord
 /* Records the launch. Sets launch->barrier if it depends on a launch since the last barrier, or if one of both keeps the device busy by
  * itself: side by side such launches take the caches from one another, and the steps of training took half as long again. */
 void stream_launch(dart_stream *stream, backend_launch *launch, const char *call);
-/* The launches that follow, about so many, compute `work` operations together, in whatever unit parts.most_work has. */
+/* The launches that follow, about so many, compute `work` operations together, in whatever unit parts.most_work has. A launch that may exceed
+ * a part by itself goes in ranges of its tiles, one a part: results have the same bits. */
 void stream_pace(dart_stream *stream, double work, uint32_t launches);
 /* The launch that follows begins a part, whatever the cuts and the pace say. Returns the part that ends here. */
 uint32_t stream_end_part(dart_stream *stream);

@@ -1,11 +1,12 @@
-/* Submissions of a trainer: none occupies the device for longer than slice_ms says, where a launch does not. */
+/* Submissions of a trainer: none occupies the device for longer than slice_ms says. */
 #include "trainer.h"
 
 #include "runtime/stream.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-enum { DEFAULT_SLICE_MS = 100, MOST_CUTS_AGAIN = 8, AHEAD = 2 };
+enum { DEFAULT_SLICE_MS = 100, MOST_CUTS_AGAIN = 8, MOST_RANGES = 1 << 12, AHEAD = 2 };
 /* Launches, about: of a layer, of its gradients, of the loss. They say where a unit that is too much work is cut, before times are known. */
 enum { LAYER_LAUNCHES = 12, BACKWARD_LAUNCHES = 30, HEAD_LAUNCHES = 6 };
 
@@ -14,8 +15,8 @@ void trainer_limit(dart_trainer *trainer)
     const dart_device_info *info = &trainer->device->info;
     const uint32_t wanted = trainer->options.slice_ms;
     trainer->slice_ns = UINT64_MAX;
-    /* A processor's submissions keep no screen waiting. Launches that are profiled are timed in one submission. */
-    if (wanted == UINT32_MAX || info->type == DART_DEVICE_CPU || trainer->device->profile != NULL) return;
+    /* Launches that are profiled are timed in one submission. */
+    if (wanted == UINT32_MAX || trainer->device->profile != NULL) return;
     trainer->slice_ns = (uint64_t)(wanted != 0 ? wanted : DEFAULT_SLICE_MS) * 1000000;
     trainer->most_work = DEVICE_SLICE_SHARE * (double)trainer->slice_ns * 1e-9 * device_assumed_rate(info);
 }
@@ -58,30 +59,41 @@ dart_status trainer_ask(dart_trainer *trainer, uint64_t done, uint64_t of, const
 
 /* ---- Cuts by measured times ---- */
 
-static bool add_cut(uint32_t *cuts, uint32_t *count, uint32_t at)
+static void add_cut(stream_cut *cuts, uint32_t *count, uint32_t at, uint32_t ranges)
 {
-    if (at == 0 || (*count > 0 && cuts[*count - 1] >= at)) return false;
-    cuts[(*count)++] = at;
-    return true;
+    if (*count > 0 && cuts[*count - 1].launch >= at) cuts[*count - 1].ranges = cuts[*count - 1].ranges > ranges ? cuts[*count - 1].ranges : ranges;
+    else if (at > 0 || ranges > 1) cuts[(*count)++] = (stream_cut){at, ranges};
 }
 
-/* Joins parts that are short together, and cuts those that are too long by the number of their launches. `cuts` has room for all launches. */
-static uint32_t plan_cuts(const dart_trainer *trainer, const dart_stream *stream, const trainer_slices *s, uint32_t *cuts)
+/* Joins parts that are short together, and cuts those that are too long by the number of their launches, a launch by its tiles. `cuts` has room
+ * for one more than all launches. */
+static uint32_t plan_cuts(const dart_trainer *trainer, const dart_stream *stream, const trainer_slices *s, stream_cut *cuts)
 {
     const double most = DEVICE_SLICE_SHARE * (double)trainer->slice_ns;
+    const uint32_t *ends = stream->parts.ends;
     double joined = 0;
     uint32_t count = 0;
-    for (uint32_t i = 0; i < stream->parts.count; i++) {
-        const uint32_t begin = i > 0 ? stream->parts.ends[i - 1] : 0, launches = stream->parts.ends[i] - begin;
-        const double ns = (double)s->ns[i];
+    for (uint32_t i = 0, last; i < stream->parts.count; i = last + 1) {
+        const uint32_t begin = i > 0 ? ends[i - 1] : 0, launches = ends[i] - begin;
+        double ns = (double)s->ns[i], longest = ns;
+        for (last = i; last + 1 < stream->parts.count && ends[last + 1] == ends[i]; last++) { /* ranges of one launch */
+            ns += (double)s->ns[last + 1];
+            longest = fmax(longest, (double)s->ns[last + 1]);
+        }
         if (joined + ns > most) {
-            add_cut(cuts, &count, begin);
+            add_cut(cuts, &count, begin, 1);
             joined = 0;
         }
         joined += ns;
-        if (s->ns[i] <= trainer->slice_ns) continue;
+        if (ns <= (double)trainer->slice_ns) continue;
+        if (launches == 1) { /* some tiles take longer than others: once that is known, by the longest range */
+            const double all = longest > (double)trainer->slice_ns ? longest * (last - i + 1) : ns;
+            add_cut(cuts, &count, begin, (uint32_t)fmin(ceil(all / most), MOST_RANGES));
+            add_cut(cuts, &count, begin + 1, 1);
+            continue;
+        }
         const uint32_t pieces = ns / most < launches ? (uint32_t)(ns / most) + 1 : launches;
-        for (uint32_t k = 1; k < pieces; k++) add_cut(cuts, &count, begin + (uint32_t)((uint64_t)launches * k / pieces));
+        for (uint32_t k = 1; k < pieces; k++) add_cut(cuts, &count, begin + (uint32_t)((uint64_t)launches * k / pieces), 1);
     }
     return count;
 }
@@ -92,15 +104,16 @@ static dart_status judge(dart_trainer *trainer, trainer_recording recording)
     trainer_slices *s = &trainer->slices[recording];
     dart_stream **stream = &trainer->streams[recording];
     const stream_parts *parts = &(*stream)->parts;
+    const bool ranges = trainer->device->backend->ranges;
     bool long_one = false;
     for (uint32_t i = 0; i < parts->count; i++) {
         const uint32_t begin = i > 0 ? parts->ends[i - 1] : 0;
-        long_one = long_one || (s->ns[i] > trainer->slice_ns && parts->ends[i] > begin + 1);
+        long_one = long_one || (s->ns[i] > trainer->slice_ns && (ranges || parts->ends[i] > begin + 1));
     }
     const bool joins = !s->known && parts->count > 1;
     s->known = true;
     if (trainer->slice_ns == UINT64_MAX || (!joins && !long_one) || s->again == MOST_CUTS_AGAIN) return DART_OK;
-    uint32_t *cuts = device_calloc(trainer->device, (*stream)->launches, sizeof *cuts);
+    stream_cut *cuts = device_calloc(trainer->device, (size_t)(*stream)->launches + 1, sizeof *cuts);
     if (cuts == NULL) return DART_OUT_OF_MEMORY;
     s->count = plan_cuts(trainer, *stream, s, cuts);
     s->again++;

@@ -7,7 +7,7 @@
 #include "model/transformer.h"
 #include "checkpoint/config.h"
 #include "checkpoint/safetensors.h"
-#include "runtime/device.h"
+#include "runtime/stream.h"
 
 /* Parameters that AdamW treats alike lie one after another in one set of buffers, so that one call updates them all. What lies between
  * them is 0 and stays so. */
@@ -95,7 +95,8 @@ typedef enum trainer_recording {
 
 /* Where a recording is cut into submissions: at these launches. Found by the times of the first run, and again when one was too long. */
 typedef struct trainer_slices {
-    uint32_t *cuts, count;
+    stream_cut *cuts;
+    uint32_t count;
     uint64_t *ns; /* of the parts in the run under way */
     uint32_t room, done;
     bool known;     /* the cuts are by measured times */

@@ -290,7 +290,8 @@ void vk_semaphore_destroy(void *device, void *semaphore);
 /* cache: bytes of an earlier vk_cache_read, or NULL. */
 dart_status vk_pipelines_create(vk_device *device, const void *cache, size_t cache_bytes);
 void vk_pipelines_destroy(vk_device *device);
-dart_status vk_pipeline_get(vk_device *device, const backend_code *code, VkPipeline *pipeline);
+/* range: for dispatches that begin at another tile than 0, which follows their arguments. */
+dart_status vk_pipeline_get(vk_device *device, const backend_code *code, bool range, VkPipeline *pipeline);
 dart_status vk_warm(void *device, const backend_code *code);
 dart_status vk_cache_read(void *device, void *data, size_t *bytes);
 

@@ -4,6 +4,7 @@ const backend vulkan_backend = {
     .kind = DART_BACKEND_VULKAN,
     .rows = DART_BACKEND_VULKAN,
     .windows_pay = true,
+    .ranges = true,
     .instance_create = vk_instance_create,
     .instance_destroy = vk_instance_destroy,
     .device_count = vk_instance_device_count,

@@ -1,6 +1,7 @@
 #include "vk.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define POOL_SETS 256u
 #define POOL_DESCRIPTORS (POOL_SETS * 8)
@@ -303,10 +304,15 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     VkWriteDescriptorSet writes[VK_MAX_BUFFERS];
     const bool pushed = kernel->args_size <= KERNEL_PUSH_BYTES;
     const uint32_t count = kernel_buffers(launch->row->id);
-    TRY(vk_pipeline_get(device, &(backend_code){launch->row, launch->dtypes, launch->T0, launch->T1}, &pipeline));
+    uint32_t args[KERNEL_MAX_ARGS / 4 + 1];
+    const uint32_t args_bytes = kernel->args_size + (launch->first > 0 ? 4 : 0);
+    memcpy(args, launch->args, kernel->args_size);
+    args[0] = launch->end; /* `tiles`: where the loop of every shader ends */
+    args[kernel->args_size / 4] = launch->first;
+    TRY(vk_pipeline_get(device, &(backend_code){launch->row, launch->dtypes, launch->T0, launch->T1}, launch->first > 0, &pipeline));
     for (uint32_t i = 0; i < kernel->bindings_count; i++)
         TRY(describe(device, stream, &launch->bindings[i], kernel->bindings[i].name, &buffers[i]));
-    if (!pushed) TRY(keep_arguments(device, stream, launch->args, kernel->args_size, &buffers[kernel->bindings_count]));
+    if (!pushed) TRY(keep_arguments(device, stream, args, args_bytes, &buffers[kernel->bindings_count]));
     TRY(get_set(device, stream, count, &set));
     for (uint32_t i = 0; i < count; i++) {
         writes[i] = (VkWriteDescriptorSet){.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
@@ -326,9 +332,8 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     device->vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     device->vk.vkCmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, &set, 0, NULL);
     if (pushed)
-        device->vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, kernel->args_size, launch->args);
-    const uint32_t groups =
-        launch->tiles < device->adapter->max_groups ? launch->tiles : device->adapter->max_groups;
+        device->vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, args_bytes, args);
+    const uint32_t tiles = launch->end - launch->first, groups = tiles < device->adapter->max_groups ? tiles : device->adapter->max_groups;
     device->vk.vkCmdDispatch(commands, groups, 1, 1);
     if (device->profiled && stream->times != VK_NULL_HANDLE && stream->launches < PROFILED_LAUNCHES)
         device->vk.vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 2 + stream->launches);

@@ -158,7 +158,7 @@ static bool open_as(suite *s, const char *spec, uint32_t claimed, dart_device **
 {
     const dart_device_options options = {.spec = spec, .with_capabilities = claimed, .poison = true,
                                          .without_capabilities = s->options->no_matrix ? DART_CAP_MATRIX : 0,
-                                         .minimum_limits = s->options->minimum_limits};
+                                         .minimum_limits = s->options->minimum_limits, .cut = s->options->cut};
     char text[256];
     if (dart_device_open(s->context, &options, device) == DART_OK) {
         if (s->options->opened != NULL) s->options->opened(*device);

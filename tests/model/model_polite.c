@@ -14,7 +14,8 @@ enum { TOKENS = 2000, SLICE_MS = 100 };
 static struct slow_device {
     const backend *real;
     backend fake;
-    struct { void *stream; double recorded, took; uint32_t launches; } streams[1024];
+    struct { void *stream; double recorded, took; uint32_t launches; } streams[1 << 14];
+    uint32_t last; /* place that was asked for */
     double speed; /* times as fast */
     double longest, all; /* ns of submissions */
     double longest_launch;
@@ -24,12 +25,13 @@ static struct slow_device {
 
 static uint32_t place_of(void *stream)
 {
+    if (slow.streams[slow.last].stream == stream) return slow.last;
     for (uint32_t i = 0; i < COUNT_OF(slow.streams); i++)
-        if (slow.streams[i].stream == stream) return i;
+        if (slow.streams[i].stream == stream) return slow.last = i;
     for (uint32_t i = 0; i < COUNT_OF(slow.streams); i++)
         if (slow.streams[i].stream == NULL) {
             slow.streams[i].stream = stream;
-            return i;
+            return slow.last = i;
         }
     fail_msg("too many streams");
     return 0;
@@ -54,6 +56,7 @@ static dart_status launch(void *handle, void *stream, const backend_launch *l)
     const char *name = kernel_table[l->row->id].name;
     double operations = 0, bytes = 0;
     for (uint32_t i = 0; i < kernel_table[l->row->id].bindings_count; i++) bytes += l->bindings[i].memory != NULL ? (double)l->bindings[i].bytes : 0;
+    if (l->row->id == KERNEL_embed) bytes -= (double)l->bindings[BINDING_embed_weight].bytes; /* of which it reads a few rows */
     if (strcmp(name, "linear") == 0) {
         struct LinearArgs a;
         memcpy(&a, l->args, sizeof a);
@@ -75,7 +78,7 @@ static dart_status launch(void *handle, void *stream, const backend_launch *l)
         memcpy(&a, l->args, sizeof a);
         operations = 4.0 * a.B * a.L * a.H * a.D * a.C;
     }
-    const double ns = (operations * OPERATION_NS + bytes * BYTE_NS) / slow.speed;
+    const double ns = (operations * OPERATION_NS + bytes * BYTE_NS) / slow.speed * (l->end - l->first) / l->tiles;
     slow.streams[place_of(stream)].recorded += ns;
     slow.streams[place_of(stream)].launches++;
     slow.longest_launch = fmax(slow.longest_launch, ns);
@@ -250,6 +253,50 @@ static void copies_are_short(void **unused)
     device->backend = slow.real;
 }
 
+/* A device on which single launches take seconds, and which says that it is a processor: lavapipe, or less. Launches are cut, those of the first
+ * call of a process too. */
+static void launches_are_cut(void **unused)
+{
+    (void)unused;
+    enum { B = 2, ROWS_TOGETHER = 256 };
+    static int32_t ids[B * ROWS_TOGETHER];
+    static const uint32_t lengths[] = {ROWS_TOGETHER, 1, 64};
+    const dart_device_type type = device->info.type;
+    slow_down();
+    slow.speed = 1.0 / 200; /* 0.5 GFLOP/s, 0.5 GB/s */
+    device->info.type = DART_DEVICE_CPU;
+    for (int transformer = 0; transformer < 2; transformer++) {
+        memset(slow.streams, 0, sizeof slow.streams);
+        dart_model_config config = layers_of("dart-130m");
+        if (transformer)
+            config = (dart_model_config){.transformer = true, .W = 768, .layers = 2, .H = 12, .P = 64, .G = 12, .F = 2048, .base = 10000, .eps = 1e-5f};
+        config.V = 50280;
+        dart_model *model = model_of(&config, &(dart_model_options){.weights = DART_STORAGE_BF16});
+        slow.longest = slow.longest_launch = 0;
+        dart_state *state = state_of(model, &(dart_state_options){.B = B});
+        for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+            slow.submissions = 0;
+            slow.all = 0;
+            must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = lengths[i], .sampling = &(dart_sampling){0}}),
+                 "dart_prefill");
+            print_message("  %u tokens each: %.1f s, %u submissions, %.1f ms the longest\n", lengths[i], slow.all / 1e9, slow.submissions,
+                          slow.longest / 1e6);
+            assert_true(slow.longest <= SLICE_MS * 1e6);
+        }
+        go_to(state, 8192);
+        state->positions[1] = 8192;
+        for (int step = 0; step < 3; step++) must(dart_decode(state, &(dart_decode_args){.ids = ids}), "dart_decode");
+        must(dart_state_copy(state, 1, state, 0), "dart_state_copy");
+        must(dart_state_reset(state, 1), "dart_state_reset");
+        print_message("  with steps, a copy, a reset: %.1f ms the longest\n", slow.longest / 1e6);
+        assert_true(slow.longest <= SLICE_MS * 1e6);
+        dart_state_destroy(&state);
+        dart_model_destroy(&model);
+    }
+    device->info.type = type;
+    device->backend = slow.real;
+}
+
 /* ---- Training ---- */
 
 enum { ROWS = 2, ROW = 512, VOCABULARY = 4096 };
@@ -295,6 +342,36 @@ static void training_is_short(void **unused)
         assert_true((double)dart_trainer_longest(trainer) <= SLICE_MS * 1e6);
         dart_trainer_destroy(&trainer);
     }
+    device->backend = slow.real;
+}
+
+/* Single launches take seconds: those are cut, too, at first by assumed rates and then by measured ones. */
+static void slow_training_is_short(void **unused)
+{
+    (void)unused;
+    static int32_t ids[128];
+    const dart_train_batch batch = {.count = 1, .ids = ids, .targets = ids};
+    const dart_device_type type = device->info.type;
+    dart_model_config config;
+    must(dart_config_preset("dart-130m", &config), "dart_config_preset");
+    config.layers = 2;
+    config.V = VOCABULARY;
+    slow_down();
+    slow.speed = 1.0 / 200;
+    device->info.type = DART_DEVICE_CPU;
+    memset(slow.streams, 0, sizeof slow.streams);
+    dart_trainer *trainer = NULL;
+    const dart_trainer_options options = {.B = 1, .L = COUNT_OF(ids), .weights = DART_STORAGE_BF16};
+    must(dart_trainer_create(device, &config, &options, &trainer), "dart_trainer_create");
+    for (int step = 0; step < 4; step++) {
+        slow.longest = slow.all = 0;
+        slow.submissions = 0;
+        must(dart_trainer_step(trainer, &batch, 1e-3, NULL), "dart_trainer_step");
+        print_message("  step %d: %.0f s, %u submissions, %.1f ms the longest\n", step, slow.all / 1e9, slow.submissions, slow.longest / 1e6);
+        assert_true(slow.longest <= SLICE_MS * 1e6);
+    }
+    dart_trainer_destroy(&trainer);
+    device->info.type = type;
     device->backend = slow.real;
 }
 
@@ -347,7 +424,8 @@ static void fast_training_is_whole(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(submissions_are_short), cmocka_unit_test(steps_are_short),
-                                       cmocka_unit_test(copies_are_short), cmocka_unit_test(training_is_short),
+                                       cmocka_unit_test(copies_are_short), cmocka_unit_test(launches_are_cut), cmocka_unit_test(slow_training_is_short),
+                                       cmocka_unit_test(training_is_short),
                                        cmocka_unit_test(fast_training_is_whole), cmocka_unit_test(steps_fit_small_bindings)};
     const dart_context_options options = {.without_vulkan = true, .without_cuda = true, .with_null = true};
     if (dart_context_create(&options, &context) != DART_OK || dart_device_open(context, &(dart_device_options){.spec = "null"}, &device) != DART_OK)

@@ -30,6 +30,9 @@ INCLUDE = re.compile(r'#include "([^"]+\.def)"')
 # Where bindings are declared, and what a declaration looks like.
 LIBRARIES_OF_BINDINGS = ("lib/dart.glsl", "lib/eight.glsl")
 NUMBERED = re.compile(r"\bbinding\s*=")
+# How a shader finds its work, and whatever else would tell it.
+LOOP = re.compile(r"for \(uint (\w+) = FIRST_TILE; \1 < args\.tiles; \1 \+= gl_NumWorkGroups\.x\)")
+TILES = re.compile(r"\b(?:FIRST_TILE|range_begin|gl_WorkGroupID|gl_NumWorkGroups|args\.tiles|gl_GlobalInvocation\w+)\b")
 
 # SPIR-V, by number.
 MAGIC = 0x07230203
@@ -136,6 +139,22 @@ def check_bindings(row, shaders, tables, sources):
             raise Failure(f"{row.place}: {row.name}: {source} declares a binding itself; READS and the like of lib/dart.glsl do")
 
 
+def check_loop(row, shaders, sources):
+    """Can a launch be cut? Work is numbered by tiles alone, as ranges_of in src/runtime/stream.c expects of all rows but these."""
+    if any(name.startswith("DART_CAP_MATRIX") for name in row.capabilities) or row.kernel == "window_fold":
+        return
+    loops = 0
+    for source in sources:
+        if source == "lib/dart.glsl":
+            continue
+        text = (shaders / source).read_text(encoding="utf-8")
+        loops += len(LOOP.findall(text))
+        if TILES.search(LOOP.sub("", text)):
+            raise Failure(f"{row.place}: {row.name}: {source} numbers its work by more than the loop over tiles (lib/dart.glsl)")
+    if loops != 1:
+        raise Failure(f"{row.place}: {row.name}: {loops} loops over tiles")
+
+
 def run(*command):
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, errors="replace", check=False)
@@ -228,6 +247,7 @@ class Builder:
             sources = stamp["sources"]
             check_capabilities(row, words)
             check_bindings(row, self.options.shaders, self.folder / "table", sources)
+            check_loop(row, self.options.shaders, sources)
             spv.write_bytes(words.tobytes())
             return words, {"sources": sources, "state": self.state(row, sources)}
         source = self.options.shaders / row.source
@@ -247,6 +267,7 @@ class Builder:
             check_capabilities(row, words)
             sources = sorted({os.path.relpath(source, self.options.shaders) for source in read_depfile(depfile)})
             check_bindings(row, self.options.shaders, self.folder / "table", sources)
+            check_loop(row, self.options.shaders, sources)
             os.replace(made, spv)
         finally:
             made.unlink(missing_ok=True)

@@ -61,7 +61,7 @@ int cmd_conform(int argc, char **argv)
     bool list = false, validation = false;
     char system[160];
     uint64_t seed = 1;
-    uint32_t jobs = 0, seeds = 1;
+    uint32_t jobs = 0, seeds = 1, cut = 0;
     const args_option options[] = {
         {"device", 0, ARGS_LIST, "SPEC", &devices, "may be repeated; by default every usable device", 0, 0, false},
         {"filter", 0, ARGS_TEXT, "TEXT", &filter, "only cases with TEXT in their name", 0, 0, false},
@@ -77,6 +77,7 @@ int cmd_conform(int argc, char **argv)
          false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
         {"seeds", 0, ARGS_U32, "N", &seeds, "all cases so many times, with the seeds from --seed on; by default once", 1, 1000000, false},
+        {"cut", 0, ARGS_U32, "N", &cut, "each launch in N ranges of its workgroups, as submissions that\nwould take too long are cut", 1, 65535, false},
         CLI_LESS(common),
         CLI_OUTPUT(common),
     };
@@ -114,6 +115,7 @@ int cmd_conform(int argc, char **argv)
                                          .filter = filter,
                                          .no_matrix = common.no_matrix,
                                          .minimum_limits = common.minimum_limits,
+                                         .cut = cut,
                                          .variant = variant,
                                          .list = list,
                                          .report = file,
