@@ -127,16 +127,18 @@ bool text_merge_in_windows(const text_vocabulary *v, const uint8_t *piece, size_
     encode_window(v, piece, (uint32_t)base_smaller(bytes, size), w);
     *joined = true;
     while (bytes - begin > size) {
-        const uint32_t back = w->count / 4 < OVERLAP ? w->count / 4 + 1 : OVERLAP;
-        uint32_t i = w->count > back ? w->count - back : 0, j;
-        const uint32_t shift = i > 0 ? w->begins[i] : 0;
-        *joined = shift > 0;
+        uint32_t i = 0, j = 0, shift = 0;
+        *joined = false;
+        /* Few tokens are long ones: each that two windows share is encoded twice. */
+        for (uint32_t back = w->count / 4 < OVERLAP ? w->count / 4 + (w->count < 4) : OVERLAP; back < w->count && !*joined; back *= 2) {
+            i = w->count - back;
+            shift = w->begins[i];
+            encode_window(v, piece + begin + shift, (uint32_t)base_smaller(bytes - begin - shift, size), next);
+            if (i < first) i = first;
+            *joined = find_join(w, &i, next, &j, shift);
+        }
         if (!*joined) return true;
         begin += shift;
-        encode_window(v, piece + begin, (uint32_t)base_smaller(bytes - begin, size), next);
-        if (i < first) i = first;
-        *joined = find_join(w, &i, next, &j, shift);
-        if (!*joined) return true;
         if (!add_tokens(w, first, i, list)) return false;
         text_window *const spare = w;
         first = j;
