@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The same text for a seed on every backend: same_text.py DARTLM DATA_DIR PLACE...
 
-A PLACE is a device, or a driver of tools/with-vulkan.sh. `dartlm generate` continues a prompt with each model, in f32, the first of them by each way to
-choose, on the CPU and there. Texts must be the same. Seeds are fixed: where two tokens share a border of the distribution to the last digits, backends may draw either
-of them, about once in 10^5 tokens.
+A PLACE is a device, or a driver of tools/with-vulkan.sh. `dartlm generate` continues a prompt with each model, in f32, the first of them by each
+way to choose, on the CPU and there. Texts must be the same. Seeds are fixed: where two tokens share a border of the distribution to the last digits,
+backends may draw either of them, about once in 10^5 tokens.
 """
 import pathlib
 import subprocess
@@ -23,8 +23,8 @@ def texts(dartlm, data, place):
     found = {}
     for model in DRIVERS.get(place, MODELS):
         for number, way in enumerate(WAYS if model == MODELS[0] else WAYS[:1]):
-            call = [*start, dartlm, "generate", "--model", data / model, "--tokenizer", data / "tokenizer", "--ids", "1,2,3,5,8,13,21", "-n", str(TOKENS),
-                    "--no-end", "--dtype", "f32", "--cache", "off", "--device", "vulkan" if start else place, *way]
+            call = [*start, dartlm, "generate", "--model", data / model, "--tokenizer", data / "tokenizer", "--ids", "1,2,3,5,8,13,21",
+                    "-n", str(TOKENS), "--no-end", "--dtype", "f32", "--cache", "off", "--device", "vulkan" if start else place, *way]
             done = subprocess.run(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
             if done.returncode == 125 and start:
                 print(f"NOT RUN: {done.stderr.decode().strip().splitlines()[-1]}")

@@ -7,11 +7,11 @@
  * counted row by row. */
 struct KvAppendArgs { U32 tiles, flags, B, L, G, D, C, first, k_at, k_row, v_at, v_row, seq_at, to_k_at, to_k_row, to_v_at, to_v_row; };
 
-/* o_t = sum_s w_s v_s over first <= s <= position + t, s < first + C: w = softmax(scale q_t . k_s), lse = logsumexp(scale q_t . k_s).
- * Where there is no such s, o and lse are anything. k and v are of one type. Head h takes group g = h / (H / G):
- * q[(b L + t) q_row + h D], k[(b C + s - first) k_row + g D], v alike, o as q. With HAS_CU first is 0. lse f32 at (b L + t) H + h. Online softmax in f32 over blocks of s. Values of k and v at s > position + t, NaN included, do not
- * affect o_t. Tile: T0 tokens of one (b, h), tile = token block + token blocks * (h + H b); a kernel may compute the blocks of a
- * head in reverse order. */
+/* o_t = sum_s w_s v_s over first <= s <= position + t, s < first + C: w = softmax(scale q_t . k_s), lse = logsumexp(scale q_t . k_s). Where there
+ * is no such s, o and lse are anything. k and v are of one type. Head h takes group g = h / (H / G): q[(b L + t) q_row + h D], k[(b C + s - first)
+ * k_row + g D], v alike, o as q. With HAS_CU first is 0. lse f32 at (b L + t) H + h. Online softmax in f32 over blocks of s. Values of k and v at s
+ * > position + t, NaN included, do not affect o_t. Tile: T0 tokens of one (b, h), tile = token block + token blocks * (h + H b); a kernel may
+ * compute the blocks of a head in reverse order. */
 struct AttentionArgs { U32 tiles, flags, B, L, T, H, G, D, C, first, q_at, q_row, k_at, k_row, v_at, v_row, seq_at, o_at, o_row, lse_at; F32 scale; };
 
 /* attention_large and attention_step_large have the arguments of attention and of attention_step, and D up to MAX_LARGE_HEAD. */

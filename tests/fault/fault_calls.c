@@ -310,7 +310,8 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
 #define STEP(name) {#name, name}
     STEP(make_context), STEP(open_device), STEP(make_buffers), STEP(write_buffers), STEP(make_stream), STEP(do_fill), STEP(do_convert),
     STEP(do_embed), STEP(do_norm), STEP(do_gated_norm), STEP(do_linear), STEP(do_conv), STEP(do_ssd), STEP(do_ssd_step), STEP(do_sma),
-    STEP(do_sma_step), STEP(do_append), STEP(do_attention), STEP(do_attention_step), STEP(do_argmax), STEP(do_sample), STEP(do_log_probs), STEP(do_mark_ids),
+    STEP(do_sma_step), STEP(do_append), STEP(do_attention), STEP(do_attention_step), STEP(do_argmax), STEP(do_sample),
+    STEP(do_log_probs), STEP(do_mark_ids),
     STEP(do_embed_backward), STEP(do_norm_backward),
     STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
     STEP(do_attention_backward),

@@ -77,8 +77,8 @@ static void grows_as_if_it_had_been_there(void **unused)
     (void)unused;
     static const uint32_t small_parts[] = {9, 1, 1, 1, 6, 1, 13, 2, 1}, large_parts[] = {1018, 1, 1, 1, 1, 1, 1, 1, 7, 1};
     grows_alike("f32, blocks of 5", NULL, 5, small_parts, COUNT_OF(small_parts));
-    grows_alike("f16, blocks of 5", &(dart_model_options){.activations = DART_STORAGE_F16, .weights = DART_STORAGE_F16, .memories = DART_STORAGE_F16}, 5,
-                small_parts, COUNT_OF(small_parts));
+    const dart_model_options half = {.activations = DART_STORAGE_F16, .weights = DART_STORAGE_F16, .memories = DART_STORAGE_F16};
+    grows_alike("f16, blocks of 5", &half, 5, small_parts, COUNT_OF(small_parts));
     grows_alike("f32, blocks of their own size", NULL, 0, large_parts, COUNT_OF(large_parts));
 }
 

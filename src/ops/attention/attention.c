@@ -88,10 +88,10 @@ static dart_status check(attention_plan *p)
 static uint32_t traits(const attention_plan *p, const block_operands *block)
 {
     const dart_attention_args *a = p->a;
-    uint32_t fits = p->layout.traits | op_fits_half(&a->q, &block->o.k.of) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0) |
+    const uint32_t fits = p->layout.traits | op_fits_half(&a->q, &block->o.k.of) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0) |
                     (a->D <= 32 ? FITS_P32 : 0);
-    if (a->D % 16 == 0 && op_fits_rows(&p->o.q) && op_fits_rows(&block->o.k) && op_fits_rows(&block->o.v) && op_fits_rows(&p->o.o)) fits |= FITS_TILES;
-    return fits;
+    const bool rows = op_fits_rows(&p->o.q) && op_fits_rows(&block->o.k) && op_fits_rows(&block->o.v) && op_fits_rows(&p->o.o);
+    return fits | (a->D % 16 == 0 && rows ? FITS_TILES : 0);
 }
 
 /* The tokens of a piece over one block, several of its tokens at a time. */
@@ -139,8 +139,8 @@ static void attend_step(attention_plan *p, const block_operands *block, uint32_t
     op_call *call = &p->call;
     const dart_attention_args *a = p->a;
     const uint64_t tiles = (uint64_t)a->B * a->H * splits;
-    struct AttentionStepArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .D = a->D, .C = block->C, .first = block->first, .splits = splits,
-                                  .scale = p->scale};
+    struct AttentionStepArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .D = a->D, .C = block->C, .first = block->first,
+                                  .splits = splits, .scale = p->scale};
     if (a->D <= MAX_HEAD) {
         op_kernel(call, KERNEL_attention_step, a->B, traits(p, block) | (op_fits_half(&block->o.k.of, &block->o.v.of) != 0 ? FITS_HALF : 0));
         OP_LAUNCH(call, &k, tiles, OP_ROWS(attention_step, q, &p->o.q, k), OP_ROWS(attention_step, k, &block->o.k, k),
