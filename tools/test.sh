@@ -10,7 +10,8 @@
 #
 # What is drawn: of the tests with the label `drawn`, one in ten, so that any ten seeds in a row have all of them; of the cases of conformance
 # on SwiftShader, so many that each row of the kernel table that they reach runs, and on lavapipe every tenth of those rows; of the C files that the
-# last 20 commits did not touch, one in five for clang-tidy; the CUDA kernels compile for one of two targets. The summary says how much that was.
+# last 20 commits did not touch, one in five for clang-tidy; the CUDA kernels compile for one of two targets; fault_driver fails some of the calls
+# that can fail, and fault_memory, under AddressSanitizer, a fifth of the allocations. The summary says how much that was.
 #
 # First tools/setup.sh --test installs what is missing. Then: build/ (Release) with all tests on the CPU, SwiftShader
 # and lavapipe under the Khronos validation layer, and every kernel through the compilers of Intel, Adreno, NVIDIA (NVK)
