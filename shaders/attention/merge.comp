@@ -16,7 +16,7 @@ shared float gains[T0]; // of x; 0: nothing changes
 void main()
 {
     uint heads = args.B * args.L * args.H;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile * T0;
         barrier();
         if (LANE < T0) {

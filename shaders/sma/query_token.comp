@@ -17,7 +17,7 @@ void main()
 {
     uint wide = args.N / 8u;
     uint all = 2u * wide + args.P / 8u;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles; tile += gl_NumWorkGroups.x) {
+    for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint row = tile / args.G;
         uint g = tile % args.G;
         uint q_at = (args.q_at + row * args.q_row + g * args.N) / 8u;
