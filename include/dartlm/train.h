@@ -142,11 +142,11 @@ DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_b
 /* The same step in three calls, so that the host has the next batch ready when the device is done:
  *     dart_trainer_prepare(trainer, &first);
  *     for each step: dart_trainer_start(trainer, lr); dart_trainer_prepare(trainer, &following); dart_trainer_finish(trainer, &result);
- * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before; dart_trainer_step leaves none
- * prepared. dart_trainer_start takes the prepared batch; it returns once all but the last two submissions of the last B rows have run. Until
- * dart_trainer_finish every other call on the trainer but dart_trainer_prepare, dart_trainer_poll, dart_trainer_destroy and the queries is
- * DART_INVALID_ARGUMENT; dart_trainer_finish without a step under way is too. Of several ranks dart_trainer_start returns when the gradients are
- * added. */
+ * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before; while a step is under way also to the
+ * device, where that need not wait for the step. dart_trainer_step leaves none prepared. dart_trainer_start takes the prepared batch; it returns once
+ * all but the last two submissions of the last B rows have run. Until dart_trainer_finish every other call on the trainer but dart_trainer_prepare,
+ * dart_trainer_poll, dart_trainer_destroy and the queries is DART_INVALID_ARGUMENT; dart_trainer_finish without a step under way is too. Of several
+ * ranks dart_trainer_start returns when the gradients are added. */
 DART_API dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch);
 DART_API dart_status dart_trainer_start(dart_trainer *trainer, double lr);
 DART_API dart_status dart_trainer_finish(dart_trainer *trainer, dart_train_result *result);

@@ -1,15 +1,17 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// attention_backward_k (-DOF_KEYS) and attention_backward_q on cooperative matrices, for heads of a multiple of 16 up to HEAD (64 unless defined) and
-// operands of the matrices' element type (args.h). With own rows x, y and passing rows X, Y (k, v and q, up_o for the keys; q, up_o and k, v for the queries):
+// attention_backward_k (-DOF_KEYS) and attention_backward_q on cooperative matrices, for heads of a multiple of 16 up to HEAD (64 unless defined)
+// and operands of the matrices' element type (args.h). With own rows x, y and passing rows X, Y (k, v and q, up_o for the keys; q, up_o and k, v
+// for the queries):
 //   w = exp(scale x X^T - lse), u = w (y Y^T - dot);  keys: grad_v = w Y, grad_k = scale u X;  queries: grad_q = scale u X.
 // One workgroup takes T0 own tokens of a (b, head or group), R tiles of MATRIX_M rows a subgroup, and BLOCK passing tokens at a time, whose rows go
 // through shared memory while the next ones are fetched into registers. Own rows x (with -DHOLDS_Y y, too), w, u and sums stay in matrices of the
-// subgroup: a component of an
-// accumulator has the row and column of that component of any other, so that lse, dot, rows and columns are matrices, too.
+// subgroup: a component of an accumulator has the row and column of that component of any other, so that lse, dot, rows and columns are matrices,
+// too.
 // w and u become left operands by conversion with -DMATRIX2, else through shared memory; each is rounded once, sums are f32.
 // T0 is a multiple of SUBGROUPS MATRIX_M, MATRIX_K one of MATRIX_N (equal with -DMATRIX2), SUBGROUP_SIZE >= MATRIX_M.
-// Shared memory, with HEAD 64: 296 BLOCK + 144 T0 + 4 SUBGROUPS MATRIX_M MATRIX_K (half as much again without -DMATRIX2) + 4 MATRIX_M (MATRIX_N + 1) bytes.
+// Shared memory, with HEAD 64: 296 BLOCK + 144 T0 + 4 SUBGROUPS MATRIX_M MATRIX_K (half as much again without -DMATRIX2) + 4 MATRIX_M
+// (MATRIX_N + 1) bytes.
 // Guards: exponents are clamped to <= 0; tokens past the count are not read and count as 0, as do columns from D on.
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"

@@ -36,8 +36,8 @@ struct dart_semaphore {
     bool binary, imported;
 };
 
-/* A buffer that the host writes often. *beside: dart_buffer_write does not wait for what has been submitted, so that the host writes it while launches
- * run that do not use it. */
+/* A buffer that the host writes often. *beside: dart_buffer_write does not wait for what has been submitted, so that the host writes it while
+ * launches run that do not use it. */
 dart_status buffer_create_written(dart_device *device, uint64_t bytes, bool *beside, dart_buffer **buffer);
 
 /* Opens device `within` of an instance. own: the device destroys the instance, which on failure is done at once. */

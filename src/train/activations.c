@@ -6,23 +6,18 @@
 typedef struct work_kind {
     uint32_t level; /* the highest at which each layer keeps its own */
     bool f32, sma;
-    bool third; /* at the level above, every third layer does */
 } work_kind;
 
 static const work_kind mixer_work[TRAINER_WORK_COUNT] = {
-    [TRAINER_X] = {3, true, false, false},        [TRAINER_INPUT] = {0, false, false, false},
-    [TRAINER_PROJ] = {1, false, false, false},    [TRAINER_CONV] = {0, false, false, false},
-    [TRAINER_SMA_PROJ] = {1, false, true, false}, [TRAINER_SMA_CONV] = {0, false, true, false},
-    [TRAINER_R] = {1, true, true, true},          [TRAINER_Y] = {1, false, false, false},
-    [TRAINER_NORMED] = {0, false, false, false},  [TRAINER_DH] = {1, false, true, false},
-    [TRAINER_DH_SCALE] = {1, true, true, false},  [TRAINER_LSE] = {1, true, true, true},
+    [TRAINER_X] = {3, true, false},      [TRAINER_INPUT] = {0, false, false},    [TRAINER_PROJ] = {1, false, false},
+    [TRAINER_CONV] = {0, false, false},  [TRAINER_SMA_PROJ] = {1, false, true},  [TRAINER_SMA_CONV] = {0, false, true},
+    [TRAINER_R] = {1, true, true},       [TRAINER_Y] = {1, false, false},        [TRAINER_NORMED] = {0, false, false},
+    [TRAINER_DH] = {1, false, true},     [TRAINER_DH_SCALE] = {1, true, true},   [TRAINER_LSE] = {1, true, true},
 };
 static const work_kind transformer_work[TRAINER_WORK_COUNT] = {
-    [TRAINER_X] = {3, true, false, false},       [TRAINER_INPUT] = {0, false, false, false},
-    [TRAINER_PROJ] = {1, false, false, false},   [TRAINER_Y] = {2, false, false, false},
-    [TRAINER_LSE] = {2, true, false, false},     [TRAINER_MIDDLE] = {2, true, false, false},
-    [TRAINER_NORMED] = {0, false, false, false}, [TRAINER_MLP] = {1, false, false, false},
-    [TRAINER_HIDDEN] = {0, false, false, false},
+    [TRAINER_X] = {3, true, false},      [TRAINER_INPUT] = {0, false, false}, [TRAINER_PROJ] = {1, false, false},
+    [TRAINER_Y] = {2, false, false},     [TRAINER_LSE] = {2, true, false},    [TRAINER_MIDDLE] = {2, true, false},
+    [TRAINER_NORMED] = {0, false, false}, [TRAINER_MLP] = {1, false, false},  [TRAINER_HIDDEN] = {0, false, false},
 };
 
 static const work_kind *kind_of(const dart_trainer *trainer, trainer_work work)
@@ -32,9 +27,9 @@ static const work_kind *kind_of(const dart_trainer *trainer, trainer_work work)
 
 bool trainer_layer_keeps(const dart_trainer *trainer, trainer_work work, uint32_t layer)
 {
-    const work_kind *kind = kind_of(trainer, work);
+    const bool attention = !trainer->config.transformer && (work == TRAINER_R || work == TRAINER_LSE);
     const uint32_t keep = trainer->options.keep;
-    return keep <= kind->level || (kind->third && keep == kind->level + 1 && layer % 3 == 0);
+    return keep <= kind_of(trainer, work)->level || (attention && keep == 2 && layer % 3 == 0);
 }
 
 /* Layers before `layer` that keep their own. */

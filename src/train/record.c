@@ -42,8 +42,8 @@ static model_block_args block_args(const dart_trainer *trainer, uint32_t layer)
                  .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)}};
 }
 
-/* The parts of a block that the backward pass computes again. The last norm has taken the place of the input of layer 0, or of all layers; whatever else
- * the last layer made is still there. */
+/* The parts of a block that the backward pass computes again. The last norm has taken the place of the input of layer 0, or of all layers; whatever
+ * else the last layer made is still there. */
 static unsigned parts_again(const dart_trainer *trainer, uint32_t layer)
 {
     const uint32_t keep = trainer->options.keep;

@@ -288,6 +288,7 @@ static dart_status put_ahead(dart_trainer *trainer, trainer_batch *batch, uint32
     const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END);
     if (trainer->shared[TRAINER_AHEAD] == NULL) return DART_OK;
     TRY(trainer_wait_for(trainer, TRAINER_TAKE, call)); /* of what was there before: the device does that first */
+    trainer->next.ahead = trainer->aside.ahead = 0; /* that of another batch is written over */
     TRY(put(trainer, TRAINER_AHEAD, batch->parts + part * elements, elements, call));
     batch->ahead = 1 + part;
 fail:

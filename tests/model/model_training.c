@@ -327,7 +327,7 @@ static void goes_ahead(void **unused)
     dart_trainer *plain = make_small((dart_trainer_options){.seed = 1}, true), *ahead = make_small((dart_trainer_options){.seed = 1}, true);
     dart_train_result expected[STEPS], result, between;
     float value;
-    static const int32_t other[TOKENS] = {1, 2, 3};
+    static const int32_t other[PARTS * TOKENS] = {1, 2, 3};
     for (uint32_t i = 0; i < STEPS; i++) {
         for (uint32_t part = 0; part < PARTS; part++) small_batch(ids + part * TOKENS, targets + part * TOKENS, 10 * i + part);
         must_train(plain, dart_trainer_step(plain, &batch, 1e-2, &expected[i]), "step");
@@ -349,7 +349,8 @@ static void goes_ahead(void **unused)
         memset(ids, 0xFF, sizeof ids);
         if (i == 0) continue;
         must_train(ahead, dart_trainer_finish(ahead, &result), "finish");
-        if (i % 2 == 0) must_train(ahead, dart_trainer_evaluate(ahead, &(dart_train_batch){.ids = other, .targets = other}, &between), "evaluate");
+        if (i % 2 == 0)
+            must_train(ahead, dart_trainer_evaluate(ahead, &(dart_train_batch){.count = PARTS, .ids = other, .targets = other}, &between), "evaluate");
         assert_memory_equal(&result.loss, &expected[i - 1].loss, sizeof result.loss);
         assert_int_equal(result.correct, expected[i - 1].correct);
     }

@@ -16,7 +16,8 @@ static account account_of(const dart_model_config *c, dart_trainer *trainer, uin
     for (uint32_t i = 0; dart_trainer_parameter(trainer, i, &p); i++)
         a.parameters += (double)p.elements * (p.rank == 2 && size < 4 ? 16 + size : 16);
     /* Of a layer: the stream in f32; r and lse in f32; the projections' outputs, y and memories, in 16 bits with scales. The rest. */
-    const double stream = 4 * T * c->W, readout = 4 * T * I + 4 * T * c->H, memories = size * B * M * memory + (size < 4 ? 4 * B * M * memory / c->P : 0);
+    const double stream = 4 * T * c->W, readout = 4 * T * I + 4 * T * c->H;
+    const double memories = size * B * M * memory + (size < 4 ? 4 * B * M * memory / c->P : 0);
     const double projections = size * T * ((double)model_config_in_proj_row(c) + model_config_sma_proj(c) + I);
     const double rest = size * T * ((double)c->W + model_config_conv(c) + model_config_sma_conv(c) + I);
     const double readers = keep <= 1 ? c->layers : keep == 2 ? ceil(c->layers / 3.0) : 0;
@@ -46,9 +47,10 @@ static void check_memory(const dart_model_config *config, const dart_train_batch
     const double used = (double)dart_device_bytes(device);
     const account a = account_of(config, trainer, keep, ROWS, LENGTH, weights == DART_STORAGE_F32 ? 4 : 2);
     const double buffers = a.parameters + a.kept + a.shared, count = buffers + a.scratch;
-    print_message("  %s, keep %u: %.2f MB, %.2f MB of scratch memory in it; counted %.2f = parameters %.2f + kept %.2f + shared %.2f + scratch %.2f\n",
-                  weights == DART_STORAGE_F32 ? "f32" : "f16", keep, used / 1e6, (used - made) / 1e6, count / 1e6, a.parameters / 1e6, a.kept / 1e6,
-                  a.shared / 1e6, a.scratch / 1e6);
+    print_message("  %s, keep %u: %.2f MB, %.2f MB of scratch memory in it; counted %.2f = parameters %.2f + kept %.2f + shared %.2f + "
+                  "scratch %.2f\n",
+                  weights == DART_STORAGE_F32 ? "f32" : "f16", keep, used / 1e6, (used - made) / 1e6, count / 1e6, a.parameters / 1e6,
+                  a.kept / 1e6, a.shared / 1e6, a.scratch / 1e6);
     assert_true(fabs(made / buffers - 1) <= 0.01);
     assert_true(fabs(used / count - 1) <= 0.15);
     dart_trainer_destroy(&trainer);
@@ -82,9 +84,8 @@ static void check_levels(const dart_model_config *config, dart_storage weights, 
     for (uint32_t keep = 0; keep <= 3; keep++) {
         dart_trainer *trainer = NULL;
         dart_train_result result;
-        must(dart_trainer_create(device, config, &(dart_trainer_options){.B = SMALL_B, .L = SMALL_L, .keep = keep, .weights = weights, .no_sma = no_sma,
-                                                                         .seed = seed}, &trainer),
-             "create");
+        const dart_trainer_options options = {.B = SMALL_B, .L = SMALL_L, .keep = keep, .weights = weights, .no_sma = no_sma, .seed = seed};
+        must(dart_trainer_create(device, config, &options, &trainer), "create");
         for (int i = 0; i < 2; i++) {
             const dart_train_batch batch = {.ids = ids[i], .targets = targets[i]};
             must_train(trainer, dart_trainer_step(trainer, &batch, 1e-2, &result), "step");

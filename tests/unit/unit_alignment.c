@@ -38,6 +38,7 @@ static const conform_case cases[] = {
     {"sma_backward", 2, 40, 2, 1, 16, 16, 8, CASE_SEQ | CASE_STORED, DART_F16, 0, 0},
     {"sma_backward", 2, 20, 2, 1, 64, 64, 8, CASE_SEQ | CASE_STORED, DART_BF16, 0, 0},
     {"sma_backward", 2, 40, 2, 1, 128, 64, 8, CASE_SEQ | CASE_STORED, DART_BF16, 0, 0},
+    {"attention_backward", 2, 40, 2, 1, 1, 32, 1, CASE_SEQ, DART_BF16, 0, 0},
     {"attention_backward", 2, 40, 2, 1, 1, 64, 1, CASE_SEQ, DART_BF16, 0, 0},
     {"attention_backward", 2, 40, 2, 1, 1, 128, 1, CASE_SEQ, DART_F16, 0, 0},
     {"cross_entropy", 1, 37, 1, 1, 24, 130, 1, CASE_ADD, DART_F16, 0, 0},

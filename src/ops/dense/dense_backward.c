@@ -96,8 +96,8 @@ static uint32_t share_of(uint32_t length, uint32_t lines, uint32_t columns)
 
 static bool may_round(const op_operand *up_y, const op_operand *right) { return up_y->of.dtype == DART_F32 && right->of.dtype == DART_BF16; }
 
-/* FITS_SHORT. In tiles of 64 x 64 the gradient of weight takes 58 us in place of 100 with 128 inputs and 64 outputs, and 129 in place of 160 with 64 and
- * 352 (262,144 rows of bf16, H100 through Vulkan, November 2026). */
+/* FITS_SHORT. In tiles of 64 x 64 the gradient of weight takes 58 us in place of 100 with 128 inputs and 64 outputs, and 129 in place of 160 with 64
+ * and 352 (262,144 rows of bf16, H100 through Vulkan, November 2026). */
 #define SHORT_INPUTS 192
 
 /* right: weight or x. Rows for matrices round an up_y of f32, such as the gradient of the residual stream or of logits, to the bf16 of the other
