@@ -14,6 +14,7 @@
 namespace sma_memory_side_64 {
 
 constexpr uint32_t N = 64, P = 64, TOKENS = 64, STAGES = 3, MEMORIES = 2, THREADS = 256;
+static_assert(2 * N == tile_row && 2 * P == tile_row, "rows of tiles");
 constexpr uint32_t TILE_BYTES = TOKENS * tile_row, ROWS_BYTES = 4 * TILE_BYTES; // c, up_r, q, e: left and right of Y, then of X
 constexpr uint32_t PITCH = TOKENS + 8, OF_SUM = MEMORIES * PITCH;               // floats; those of g, then those of slope
 constexpr uint32_t WEIGHTS_AT = STAGES * ROWS_BYTES, TOPS_AT = WEIGHTS_AT + STAGES * 2 * OF_SUM * 4, BYTES = TOPS_AT + 64;

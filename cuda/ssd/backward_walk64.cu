@@ -55,7 +55,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
     const uint32_t heads = args.H / args.G, lane = threadIdx.x % 32, quad = lane % 4, line = lane / 4, own = threadIdx.x / OF_HEAD,
                    thread = threadIdx.x % OF_HEAD, warp = thread / 32;
     const uint32_t pairs_of_heads = ceil_div(heads, HEADS);
-    const bool decides = warp == 0;
+    const bool decides = warp == 0, steps = warp == 3; // the one of a head that makes grad_dt, the one that makes decays
     const auto halves = [&](uint32_t binding) { return reinterpret_cast<const uint16_t *>(bindings.address[binding]); };
     const View dt = VIEW(ssd_backward_walk, dt);
     Shared::OfHead &of = shared.heads[own];
@@ -95,7 +95,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
             copies_commit();
         };
         const auto fetch_step = [&](uint32_t j) { // what decides the step of token `lane`; j may lie beyond either end
-            const bool is = decides && j < chunks && lane < length_of(j);
+            const bool is = (decides || steps) && j < chunks && lane < length_of(j);
             return is ? load(dt, args.dt_at + (token_of(j) + lane) * args.dt_row + h) : 0.0f;
         };
         const auto decide = [&](uint32_t j, float raw) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
         if (chunks > 1) {
             fetch_written(0);
             copies_commit();
-            if (decides) decide(0, raw);
+            if (steps) decide(0, raw);
             raw = fetch_step(1);
         }
 #pragma unroll 1
@@ -119,7 +119,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
             if (j + 2 < chunks) {
                 fetch_written(j + 1);
                 copies_commit();
-                if (decides) decide(j + 1, raw);
+                if (steps) decide(j + 1, raw);
                 raw = fetch_step(j + 2);
             }
             const Decays &decays = of.decays[j % 2];
@@ -145,7 +145,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
         __syncthreads();
         if (chunks > 0) {
             fetch(chunks - 1);
-            if (decides) decide(chunks - 1, raw);
+            if (steps) decide(chunks - 1, raw);
         }
 #pragma unroll 1
         for (uint32_t j = chunks; j-- > 0;) {
@@ -154,23 +154,20 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
             const float own_raw = raw;
             raw = fetch_step(j - 1);
             copies_landed<0>();
-            uint4 gain[4], hin[4]; // as right operands: 16 p of depth s, columns n of this warp
+            uint4 hin[4]; // as right operands: 16 p of depth s, columns n of this warp
             {
                 float carry = 0.0f;
 #pragma unroll
                 for (uint32_t s = 0; s < 4; s++) {
                     hin[s] = of.hin[s][thread];
                     const uint32_t pairs[4] = {hin[s].x, hin[s].z, hin[s].y, hin[s].w}; // as lambda has them
-                    uint32_t sums[4];
 #pragma unroll
                     for (uint32_t e = 0; e < 4; e++) {
                         const float2 of_hin = unpack<true>(pairs[e]), of_up = of.up_dh[4 * s + e][thread];
                         const float x = lambda[8 * s + 2 * e], y = lambda[8 * s + 2 * e + 1];
                         carry = fmaf(x, of_hin.x, fmaf(y, of_hin.y, carry));
-                        sums[e] = pack<true>(x + of_up.x, y + of_up.y);
-                        *pair_at(of.gain, 16 * warp + line + e % 2 * 8, 2 * s + e / 2) = sums[e];
+                        *pair_at(of.gain, 16 * warp + line + e % 2 * 8, 2 * s + e / 2) = pack<true>(x + of_up.x, y + of_up.y);
                     }
-                    gain[s] = make_uint4(sums[0], sums[2], sums[1], sums[3]);
                 }
                 carry = warp_sum(carry);
                 if (lane == 0) of.carry[j % 2][warp] = carry;
@@ -192,8 +189,9 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
                 left_tokens(left, of_x, s);
                 right_tokens(right, of_up, s);
                 multiply_16<true>(pairs, left, right);
-                const uint32_t of_gain[4] = {gain[s].x, gain[s].y, gain[s].z, gain[s].w}, of_hin[4] = {hin[s].x, hin[s].y, hin[s].z, hin[s].w};
-                multiply_16<true>(grad_b, left, of_gain);
+                right_tokens(right, shared_address(of.gain) + 16 * warp * tile_row, s);
+                multiply_16<true>(grad_b, left, right);
+                const uint32_t of_hin[4] = {hin[s].x, hin[s].y, hin[s].z, hin[s].w};
                 left_tokens(left, of_up, s);
                 multiply_16<true>(grad_c, left, of_hin);
                 left_tokens(left, of_b, s);
@@ -302,7 +300,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
 #pragma unroll
                 for (uint32_t i = 0; i < 32; i++) lambda[i] *= through;
                 add_outer(lambda, left, of_up);
-                if (decides) decide(j - 1, raw);
+                if (steps) decide(j - 1, raw);
             }
             __syncthreads();
 
