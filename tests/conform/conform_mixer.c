@@ -74,6 +74,8 @@ static void make(conform_data *d, mixer_case *k)
     d->c = &one;
     conform_seq_make(d, &k->seq);
     d->c = c;
+    /* The last token of its fifth chunk, where S is small enough for four memories: rows for one sequence see some. */
+    if (B == 1 && conform_has(d, CASE_SEQ) && c->S < 256) k->seq.pos[0] = k->seq.pairs[0] = (int32_t)(5 * c->S - 1);
     k->sma = conform_has(d, CASE_OPEN);
     k->eps = 1e-5f;
     k->I = c->H * c->P;
