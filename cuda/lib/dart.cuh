@@ -22,11 +22,16 @@ enum {
 enum : uint32_t {
 #define ROW(id, variant, T0, T1, threads, shared_bytes, maps) \
     TILE0_##id##_##variant = (T0), TILE1_##id##_##variant = (T1),
+#define PART ROW
 #include "rows.def"
 };
 #define ROW(id, variant, T0, T1, threads, shared_bytes, maps) \
     constexpr uint32_t THREADS_##id##_##variant = (threads), SHARED_##id##_##variant = (shared_bytes);
+#define PART ROW
 #include "rows.def"
+
+constexpr uint32_t block_size = CUDA_BLOCK;
+constexpr uint32_t warps = block_size / 32;
 
 // Declares the function of a row, for the number of threads in the row.
 #define KERNEL_FUNCTION(id, variant) KERNEL_BOUNDED(id, variant, __launch_bounds__(THREADS_##id##_##variant))
@@ -42,8 +47,65 @@ enum : uint32_t {
         const id##_args args, const CudaBindings bindings, const uint32_t dtypes, const __grid_constant__ CudaMap map)
 #define FOR_TILES(tile) for (uint32_t tile = blockIdx.x; tile < args.tiles; tile += gridDim.x)
 
-constexpr uint32_t block_size = CUDA_BLOCK;
-constexpr uint32_t warps = block_size / 32;
+// The blocks that one launch has, in a function of several (CUDA_MERGED) a part of all.
+struct Blocks {
+    uint32_t first, count;
+};
+__device__ __forceinline__ Blocks all_blocks() { return {0, gridDim.x}; }
+// The function of a CUDA_MERGED row, and its parameter: the launches of the first variant, absent ones with 0 blocks, and the one of the last.
+template <class Args, class LastArgs> struct MergedParts {
+    Args args[MERGED_MOST];
+    LastArgs last_args;
+    alignas(8) CudaBindings bindings[MERGED_MOST], last_bindings;
+    uint64_t soon[MERGED_SOON]; // what launches after the next one will fetch
+    uint32_t soon_bytes[MERGED_SOON], dtypes[MERGED_MOST], last_dtypes, blocks[MERGED_MOST], last_blocks;
+};
+#define MERGED_FUNCTION(id, variant, last_id, last_variant, blocks) \
+    extern "C" __global__ void __launch_bounds__(block_size, blocks) id##_##variant##_##last_id##_##last_variant( \
+        const __grid_constant__ MergedParts<id##_args, last_id##_args> parts)
+// Brings a block's share of `soon` into the cache.
+template <class Parts> __device__ __forceinline__ void merged_announce(const Parts &parts)
+{
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x != block_size - 1) return;
+#pragma unroll
+    for (uint32_t k = 0; k < MERGED_SOON; k++) {
+        const uint32_t bytes = parts.soon_bytes[k], share = (bytes / gridDim.x + 16) / 16 * 16, begin = blockIdx.x * share;
+        if (begin >= bytes) continue;
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(parts.soon[k] + begin), "r"(min(share, bytes - begin)) : "memory");
+    }
+#endif
+}
+// The part that a block belongs to which is not of the last launch, and the first block of a part.
+template <class Parts> __device__ __forceinline__ uint32_t merged_first(const Parts &parts, uint32_t part)
+{
+    uint32_t first = parts.last_blocks;
+    for (uint32_t k = 0; k < part; k++) first += parts.blocks[k];
+    return first;
+}
+template <class Parts> __device__ __forceinline__ uint32_t merged_part(const Parts &parts)
+{
+    uint32_t part = 0;
+    while (part + 1 < MERGED_MOST && blockIdx.x >= merged_first(parts, part + 1)) part++;
+    return part;
+}
+#define FOR_TILES_OF(tile, blocks) for (uint32_t tile = blockIdx.x - (blocks).first; tile < args.tiles; tile += (blocks).count)
+
+// For launches that begin before the one before has ended (CUDA_OVERLAP, CUDA_EARLY): after predecessors_wait the results of all before are
+// visible, if each of them waits before it ends. successors_begin lets the next launch begin when all blocks have called it or ended.
+__device__ __forceinline__ void predecessors_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void successors_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 constexpr float lowest = -3.4e38f; // stands for -infinity, so that differences of two of them are not NaN
 
 enum : uint32_t { DTYPE_F32 = 0, DTYPE_F16 = 1, DTYPE_BF16 = 2, DTYPE_I32 = 3 };

@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 #define CUDA_BLOCK 256    /* threads of a block, except for CUDA_SHAPED_ROW */
+#define MERGED_MOST 3     /* launches of the first variant of a CUDA_MERGED row */
+#define MERGED_SOON 8     /* bindings of later launches that its function brings into the cache */
 #define CUDA_MAP_WIDTH 64 /* 16-bit elements of a row of a CudaMap: 128 bytes, the widest swizzle */
 
 /* Kernel parameters in order: the argument struct, CudaBindings, the dtypes word of args.h, and for a row with CUDA_MAP a CudaMap.

@@ -122,20 +122,6 @@ __device__ __forceinline__ void stores_done()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-// For launches that overlap (CUDA_OVERLAP): after predecessors_wait the results of the launch before are visible. successors_begin lets
-// the next launch start, which calls predecessors_wait in turn.
-__device__ __forceinline__ void predecessors_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void successors_begin()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 // Asynchronous copy of up to 16 bytes; the rest of the 16 becomes 0 without a read.
 __device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, uint32_t bytes)
 {

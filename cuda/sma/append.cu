@@ -1,33 +1,4 @@
-// For chunks that close: s = sqrt(mean_p dh^2 + eps), to = dh / s, scale = s. A block works on T0 rows of N of one
-// (sequence, chunk, head), a warp on one.
-#include "lib/dart.cuh"
+// The store of memories whose chunks close, see append.cuh.
+#include "append.cuh"
 
-KERNEL_FUNCTION(sma_append, simt)
-{
-    constexpr uint32_t T0 = TILE0_sma_append_simt;
-    static_assert(T0 == warps, "a warp per row");
-    const View dh = VIEW(sma_append, dh), to = VIEW(sma_append, to);
-    float *scale = FLOATS(sma_append, scale);
-    const uint32_t blocks = ceil_div(args.N, T0), lane = threadIdx.x % 32;
-    FOR_TILES(tile) {
-        const uint32_t n = tile % blocks * T0 + threadIdx.x / 32, h = tile / blocks % args.H,
-                       rest = tile / blocks / args.H;
-        const uint32_t j = rest % args.M, b = rest / args.M;
-        const Piece piece = piece_of(INTS(sma_append, seq) + args.seq_at, args.flags, args.L, b);
-        const uint32_t m = piece.position / args.S + j;
-        if (n >= args.N || !chunk_of(piece, args.S, j).closes || m < args.first || m - args.first >= args.count)
-            continue;
-        const size_t from = ((size_t(b) * args.M + j) * args.H + h) * args.N + n;
-        const size_t row = ((size_t(b) * args.capacity + (m - args.first)) * args.H + h) * args.N + n;
-        float square = 0.0f;
-        for (uint32_t p = lane; p < args.P; p += 32) {
-            const float v = load(dh, args.dh_at + from * args.P + p);
-            square += v * v;
-        }
-        const float s = sqrtf(warp_sum(square) / float(args.P) + args.eps);
-        for (uint32_t p = lane; p < args.P; p += 32) {
-            store(to, args.to_at + row * args.P + p, load(dh, args.dh_at + from * args.P + p) / s);
-        }
-        if (lane == 0) scale[args.scale_at + row] = s;
-    }
-}
+KERNEL_FUNCTION(sma_append, simt) { sma_append_run(args, bindings, dtypes, all_blocks()); }

@@ -7,6 +7,7 @@
  * cu_transfer.c  host access to memory
  * cu_semaphore.c semaphores of other APIs
  * cu_group.c     sums over several devices: loads NCCL
+ * cu_set.c       launches that are merged, or begin early
  * cu_stream.c    recording, graphs, waiting, times
  */
 #ifndef DART_CU_H
@@ -288,7 +289,17 @@ typedef struct cu_kernel {
     uint32_t fallback;              /* of a row of the library: the slot of the row that is taken where it has no algorithm */
     uint32_t map_binding, map_rows; /* of its CudaMap; 0 rows: it takes none */
     int overlaps; /* the kernel_id of its CUDA_OVERLAP, or -1 */
+    bool early;       /* it has a CUDA_EARLY, and the device begins such launches before the one before has ended */
+    uint32_t fetches; /* its bindings: 1 << slot */
 } cu_kernel;
+
+/* A CUDA_MERGED. */
+typedef struct cu_merged {
+    CUfunction function;
+    const cu_kernel *kernel, *last;
+    uint32_t blocks; /* the most of each launch of `kernel`; 0: as many as it has alone */
+    kernel_id id, last_id;
+} cu_merged;
 
 /* Memory of the host that the device copies from and to by itself, made when it is first used. */
 enum { CU_TRANSFERS = 8 };
@@ -307,6 +318,8 @@ typedef struct cu_device {
     CUcontext context; /* the primary one, shared with the host program */
     CUmodule *modules;  /* by image, NULL where no row of the image runs on the device */
     cu_kernel *kernels; /* by slot */
+    cu_merged *merged;  /* in the order of the CUDA_MERGED rows */
+    uint32_t merged_count;
     CUstream copies;    /* small host access, apart from the null stream, which would wait for the host program's work */
     cu_transfer transfers[CU_TRANSFERS]; /* all other */
     base_mutex transfer_lock;
@@ -358,6 +371,7 @@ typedef struct cu_launch {
     int id; /* kernel_id */
     uint32_t grid, dtypes;
     struct CudaBindings bindings;
+    uint64_t bytes[CUDA_BINDINGS]; /* of each binding */
     struct CudaMap map;
     cu_args args;
     cu_choice choice; /* found: cuBLASLt computes it */
@@ -390,6 +404,24 @@ dart_status cu_stream_wait(void *device, void *stream, uint64_t timeout_ns);
 dart_status cu_stream_elapsed(void *device, void *stream, uint64_t *ns);
 dart_status cu_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *count);
 
+/* ---- Launches that do not wait for one another ---- */
+
+/* merged: how they are one launch, or NULL. alone: they are one, in the first stream, behind which the next one may begin early. */
+typedef struct cu_set {
+    const cu_launch *launches;
+    uint32_t count; /* 0: there is none */
+    const cu_merged *merged;
+    bool alone;
+} cu_set;
+cu_set cu_set_at(const cu_device *device, const cu_stream *stream, uint32_t first);
+/* CUDA_EARLY: whether the set is one launch that may begin before the one that it waits for has ended. running: the sets before it, those that may
+ * not have ended, the last one at the end. */
+bool cu_set_begins_early(const cu_set *running, uint32_t running_count, const cu_set *set);
+/* A set that is merged. soon: the set after the next one. */
+dart_status cu_set_launch(cu_device *device, const cu_set *set, const cu_set *soon, CUstream to, bool early);
+/* CUDA_OVERLAP: whether launch i may begin before the only launch that it waits for ends. */
+bool cu_launch_overlaps(const cu_stream *stream, uint32_t i);
+
 /* ---- Matrix products ---- */
 
 dart_status cu_blas_open(cu_device *device);
@@ -413,5 +445,7 @@ extern const uint64_t *const cu_images[];
 extern const uint32_t cu_images_count;
 /* By slot: the image with the function of each row, 0 for rows of the library. */
 extern const uint8_t cu_row_images[CU_ROWS];
+/* The image with the function of each CUDA_MERGED row. */
+extern const uint8_t cu_merged_images[];
 
 #endif

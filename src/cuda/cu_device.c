@@ -52,6 +52,19 @@ static const struct { uint32_t slot; int after; } cu_overlaps[] = {
 /* Graphs take launches that overlap from this version of the driver on. */
 #define CU_OVERLAP_DRIVER 12030
 
+#define BIT(id, name) (1u << BINDING_##id##_##name)
+static const struct { uint32_t slot, fetches; } cu_early[] = {
+#define CUDA_EARLY(id, variant, bindings) {CU_SLOT_##id##_##variant, bindings},
+#include "kernels.def"
+};
+#undef BIT
+
+static const struct { const char *name; uint32_t slot, blocks, last; kernel_id id, last_id; } cu_merged_rows[] = {
+#define CUDA_MERGED(id, variant, blocks, last, last_variant, source) \
+    {#id "_" #variant "_" #last "_" #last_variant, CU_SLOT_##id##_##variant, blocks, CU_SLOT_##last##_##last_variant, KERNEL_##id, KERNEL_##last},
+#include "kernels.def"
+};
+
 /* What the caller can do about a result. The errors of a kernel stay with the context, hence with the device. */
 static dart_status status_of(CUresult result)
 {
@@ -115,6 +128,31 @@ void cu_leave(cu_device *device)
 
 /* ---- Devices ---- */
 
+/* Asking for an attribute loads the code now; a driver may otherwise do so while a stream is captured. */
+static dart_status find_function(cu_device *device, uint8_t image, const char *name, int threads, CUfunction *function)
+{
+    int most = 0;
+    dart_status status = DART_OK;
+    if (device->modules[image] == NULL) TRY(CU(device, cuModuleLoadData, &device->modules[image], cu_images[image]));
+    TRY(CU(device, cuModuleGetFunction, function, device->modules[image], name));
+    TRY(CU(device, cuFuncGetAttribute, &most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, *function));
+    if (most < threads) FAIL(device->report, DART_UNSUPPORTED, "cuda: %s runs with at most %d threads", name, most);
+fail:
+    return status;
+}
+
+static dart_status find_merged(cu_device *device)
+{
+    dart_status status = DART_OK;
+    for (size_t i = 0; i < COUNT_OF(cu_merged_rows) && status == DART_OK; i++) {
+        device->merged[i] = (cu_merged){.kernel = &device->kernels[cu_merged_rows[i].slot], .last = &device->kernels[cu_merged_rows[i].last],
+                                        .blocks = cu_merged_rows[i].blocks, .id = cu_merged_rows[i].id, .last_id = cu_merged_rows[i].last_id};
+        status = find_function(device, cu_merged_images[i], cu_merged_rows[i].name, CUDA_BLOCK, &device->merged[i].function);
+    }
+    device->merged_count = COUNT_OF(cu_merged_rows);
+    return status;
+}
+
 dart_status cu_device_create(void *instance, uint32_t index, const dart_device_options *options, uint32_t capabilities,
                              base_report *report, void **device)
 {
@@ -133,7 +171,8 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     atomic_init(&made->lost, false);
     made->kernels = calloc(COUNT_OF(cu_rows), sizeof *made->kernels);
     made->modules = calloc(cu_images_count, sizeof *made->modules);
-    if (made->kernels == NULL || made->modules == NULL) FAIL(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
+    made->merged = calloc(COUNT_OF(cu_merged_rows), sizeof *made->merged);
+    if (made->kernels == NULL || made->modules == NULL || made->merged == NULL) FAIL(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
     TRY(CU(made, cuDevicePrimaryCtxRetain, &made->context, made->handle));
     TRY(cu_enter(made));
     entered = true;
@@ -141,17 +180,10 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     TRY(CU(made, cuDeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->handle));
     for (size_t i = 0; i < COUNT_OF(cu_rows); i++) {
         cu_kernel *kernel = &made->kernels[i];
-        CUmodule *module = &made->modules[cu_row_images[i]];
         kernel->overlaps = -1;
         kernel->fallback = cu_rows[i].fallback;
         if (cu_rows[i].name == NULL || (cu_rows[i].needs & ~capabilities) != 0) continue;
-        /* Asking for an attribute loads the code now; a driver may otherwise do so while a stream is captured. */
-        int threads = 0;
-        if (*module == NULL) TRY(CU(made, cuModuleLoadData, module, cu_images[cu_row_images[i]]));
-        TRY(CU(made, cuModuleGetFunction, &kernel->function, *module, cu_rows[i].name));
-        TRY(CU(made, cuFuncGetAttribute, &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel->function));
-        if (threads < (int)cu_rows[i].threads)
-            FAIL(report, DART_UNSUPPORTED, "cuda: %s runs with at most %d threads", cu_rows[i].name, threads);
+        TRY(find_function(made, cu_row_images[i], cu_rows[i].name, (int)cu_rows[i].threads, &kernel->function));
         kernel->threads = cu_rows[i].threads;
         kernel->shared_bytes = cu_rows[i].shared_bytes;
         kernel->max_grid = cu_rows[i].blocks == 0 ? CU_MAX_GRID : cu_rows[i].blocks * (uint32_t)multiprocessors;
@@ -164,10 +196,15 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
         made->kernels[cu_maps[i].slot].map_binding = cu_maps[i].binding;
         made->kernels[cu_maps[i].slot].map_rows = cu_maps[i].rows;
     }
+    TRY(find_merged(made));
     int version = 0;
     TRY(CU(made, cuDriverGetVersion, &version));
-    for (size_t i = 0; i < COUNT_OF(cu_overlaps) && version >= CU_OVERLAP_DRIVER && (capabilities & DART_CAP_SM90) != 0; i++)
-        made->kernels[cu_overlaps[i].slot].overlaps = cu_overlaps[i].after;
+    const bool early = version >= CU_OVERLAP_DRIVER && (capabilities & DART_CAP_SM90) != 0;
+    for (size_t i = 0; i < COUNT_OF(cu_overlaps) && early; i++) made->kernels[cu_overlaps[i].slot].overlaps = cu_overlaps[i].after;
+    for (size_t i = 0; i < COUNT_OF(cu_early) && early; i++) {
+        made->kernels[cu_early[i].slot].early = true;
+        made->kernels[cu_early[i].slot].fetches = cu_early[i].fetches;
+    }
     TRY(CU(made, cuStreamCreate, &made->copies, CU_STREAM_NON_BLOCKING));
     TRY(cu_transfers_create(made));
     TRY(base_mutex_init(&made->submitting));
@@ -203,6 +240,7 @@ void cu_device_destroy(void *device)
     }
     if (d->queue != NULL) base_mutex_destroy(&d->submitting);
     free(d->kernels);
+    free(d->merged);
     free(d->modules);
     free(d);
 }

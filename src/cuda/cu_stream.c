@@ -143,6 +143,7 @@ dart_status cu_stream_launch(void *device, void *stream, const backend_launch *l
     for (uint32_t i = 0; i < info->bindings_count; i++) {
         const cu_memory *memory = launch->bindings[i].memory;
         if (memory != NULL) to->bindings.address[i] = memory->address + launch->bindings[i].offset;
+        to->bytes[i] = launch->bindings[i].bytes;
     }
     if (to->kernel->map_rows > 0 && to->bindings.address[to->kernel->map_binding] != 0)
         return make_map(d, to, launch->bindings[to->kernel->map_binding].bytes);
@@ -165,13 +166,6 @@ static dart_status join(cu_device *device, const cu_stream *stream, CUstream fir
     }
     *f = (fan){0};
     return status;
-}
-
-/* CUDA_OVERLAP: whether launch i may begin before the only launch that it waits for ends. */
-static bool overlaps(const cu_stream *stream, uint32_t i)
-{
-    const cu_launch *at = &stream->launches[i];
-    return i > 0 && at->barrier && at->kernel->overlaps == at[-1].id && (i == 1 || at[-1].barrier);
 }
 
 /* The stream that launch i goes to: `first`, or one beside it. */
@@ -204,11 +198,25 @@ static dart_status launch_on(cu_device *device, const cu_stream *stream, cu_laun
 static dart_status launch_all(cu_device *device, cu_stream *stream, CUstream first)
 {
     fan f = {0};
+    enum { MOST_RUNNING = 512 };
+    cu_set running[MOST_RUNNING]; /* the sets that may not have ended when the next one begins */
+    uint32_t running_count = 0;
     dart_status status = DART_OK;
-    for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i++) {
-        CUstream to = NULL;
-        status = spread(device, stream, i, first, &f, &to);
-        if (status == DART_OK) status = launch_on(device, stream, &stream->launches[i], to, overlaps(stream, i));
+    for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i += running[running_count - 1].count) {
+        const cu_set set = cu_set_at(device, stream, i);
+        const bool early = running_count < MOST_RUNNING && cu_set_begins_early(running, running_count, &set);
+        if (!early) running_count = 0;
+        if (set.merged != NULL) {
+            status = join(device, stream, first, &f);
+            const cu_set next = cu_set_at(device, stream, i + set.count), soon = cu_set_at(device, stream, i + set.count + next.count);
+            if (status == DART_OK) status = cu_set_launch(device, &set, &soon, first, early);
+        }
+        for (uint32_t k = i; k < i + set.count && set.merged == NULL && status == DART_OK; k++) {
+            CUstream to = NULL;
+            status = spread(device, stream, k, first, &f, &to);
+            if (status == DART_OK) status = launch_on(device, stream, &stream->launches[k], to, early || cu_launch_overlaps(stream, k));
+        }
+        running[running_count++] = set;
     }
     return status == DART_OK ? join(device, stream, first, &f) : status;
 }

@@ -7,5 +7,6 @@ set(CUDA_SOURCES
     src/cuda/cu_group.c
     src/cuda/cu_instance.c
     src/cuda/cu_semaphore.c
+    src/cuda/cu_set.c
     src/cuda/cu_stream.c
     src/cuda/cu_transfer.c)

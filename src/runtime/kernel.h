@@ -65,6 +65,7 @@ typedef enum kernel_trait {
     FITS_SHORT = 1 << 20,      /* a row is short enough for a lane of a small team to keep its share: at most 256 elements of a norm or
                                   channels of a convolution, 8,192 logits. linear: many rows, and so few inputs that a block may keep
                                   all weights (dense.c). linear_backward_weight: few inputs (dense_backward.c) */
+    FITS_STEP = 1 << 24,       /* the step of a mixer: what CUDA's rows for it ask of types, sizes and offsets (mixer.c); linear: nothing */
     FITS_MEDIUM = 1 << 21,     /* a row of a norm has at most 2,048 elements, for a lane of a workgroup to keep its share */
     FITS_P32 = 1 << 18,        /* D of softmax attention is at most 32 */
     FITS_P64 = 1 << 4,         /* P, or D of softmax attention, is at most 64 */

@@ -105,6 +105,24 @@ class Objects(unittest.TestCase):
         self.assertEqual(self.edit("BIND(two, c, WRITE)\n", more + "BIND(two, c, WRITE)\n"), {"op/rows.def", "cuda_bindings.h"})
         self.assertIn("#define CUDA_BINDINGS 15\n", self.read("cuda_bindings.h"))
 
+    def test_merged(self):
+        table = TABLE + 'CUDA_MERGED(one, tensor, 0, two, simt, "op/both.cu")\n'
+        objects = {**OBJECTS, "op_both": ["op/both.cu"]}
+        self.make(table, objects)
+        self.assertEqual(self.done.returncode, 0, self.done.stderr)
+        rows = self.read("op_both/rows.def")
+        for line in ("KERNEL(one, OneArgs)", "BIND(two, c, WRITE)", "PART(one, tensor, 128, 1, 512, 4096, 1)",
+                     "PART(two, simt, 2, 1, CUDA_BLOCK, 0, 0)"):
+            self.assertIn(line + "\n", rows)
+        self.assertNotIn("\nROW(", rows)
+        self.assertIn("cu_merged_images[] = {2};", self.read("cu_images.c"))
+        self.assertNotIn("PART(", self.read("op/rows.def").split("*/")[1].replace("#define PART(", ""))
+        # A row that is merged is compiled again with the others.
+        self.assertEqual(self.make(table.replace(
+            '"op/two.cu", 0, 0, 2, 1', '"op/two.cu", 0, 0, 4, 1'), objects), {"op/rows.def", "op_both/rows.def"})
+        self.make(table.replace("two, simt, \"op/both", "two, other, \"op/both"), objects)
+        self.fails("op.def:23", "two[other]")
+
     def test_errors(self):
         self.make(objects={"op": OBJECTS["op"]})
         self.fails("op/one_tensor.cu", "not in")

@@ -22,7 +22,8 @@ INCLUDE = re.compile(r'#include "([^"]+\.def)"')
 
 ROWS = """/* The rows of object {name}, made from src/kernels.def by cuda_objects.py.
  *   KERNEL(id, Args), BIND(id, name, access)   as in src/kernels.def
- *   ROW(id, variant, T0, T1, threads, shared_bytes, maps)   maps: does the function take a CudaMap? */
+ *   ROW(id, variant, T0, T1, threads, shared_bytes, maps)   maps: does the function take a CudaMap?
+ *   PART, as ROW                               a row of another object that a CUDA_MERGED of this one names */
 #ifndef KERNEL
 #define KERNEL(id, Args)
 #endif
@@ -32,10 +33,14 @@ ROWS = """/* The rows of object {name}, made from src/kernels.def by cuda_object
 #ifndef ROW
 #define ROW(id, variant, T0, T1, threads, shared_bytes, maps)
 #endif
+#ifndef PART
+#define PART(id, variant, T0, T1, threads, shared_bytes, maps)
+#endif
 {rows}
 #undef KERNEL
 #undef BIND
 #undef ROW
+#undef PART
 """
 
 
@@ -50,10 +55,18 @@ class Kernel:
 
 
 class Row:
-    def __init__(self, kernel, source=None, text=None):
+    def __init__(self, kernel, variant, source=None, text=None):
         self.kernel = kernel
+        self.variant = variant
         self.source = source  # None: of cuBLASLt
         self.text = text
+
+
+class Merged:
+    def __init__(self, place, parts, source):
+        self.place = place
+        self.parts = parts  # kernel, variant
+        self.source = source
 
 
 def read_lines(path, folder):
@@ -70,7 +83,7 @@ def read_lines(path, folder):
 
 def read_table(path):
     """Kernels by id, and the rows in the order of the table, which is that of kernel_row.slot."""
-    kernels, rows = {}, []
+    kernels, rows, merged = {}, [], []
     lines = list(read_lines(path, path.parent))
     maps = {(of[0], of[1]) for _, macro, of in lines if macro == "CUDA_MAP"}
     for place, macro, of in lines:
@@ -85,12 +98,19 @@ def read_table(path):
             kernel, variant, source, T0, T1 = of[0], of[1], of[2].strip('"'), of[5], of[6]
             threads, shared_bytes = ("CUDA_BLOCK", "0") if macro == "CUDA_ROW" else (of[8], of[9])
             has_map = int((kernel, variant) in maps)
-            rows.append(Row(kernel, source, f"ROW({kernel}, {variant}, {T0}, {T1}, {threads}, {shared_bytes}, {has_map})"))
+            rows.append(Row(kernel, variant, source, f"ROW({kernel}, {variant}, {T0}, {T1}, {threads}, {shared_bytes}, {has_map})"))
         elif macro == "CUDA_BLAS_ROW":
-            rows.append(Row(of[0]))
-        elif macro not in ("CUDA_MAP", "CUDA_OVERLAP"):
+            rows.append(Row(of[0], of[1]))
+        elif macro == "CUDA_MERGED":
+            merged.append(Merged(place, [(of[0], of[1]), (of[3], of[4])], of[5].strip('"')))
+        elif macro not in ("CUDA_MAP", "CUDA_OVERLAP", "CUDA_EARLY"):
             raise Failure(f"{place}: no row of CUDA's is called {macro}")
-    return kernels, rows
+    known = {(row.kernel, row.variant) for row in rows if row.source is not None}
+    for one in merged:
+        for kernel, variant in one.parts:
+            if (kernel, variant) not in known:
+                raise Failure(f"{one.place}: no function {kernel}[{variant}] to merge")
+    return kernels, rows, merged
 
 
 def write(path, text):
@@ -102,22 +122,26 @@ def write(path, text):
     os.replace(partial, path)
 
 
-def write_object(folder, name, sources, kernels, rows):
+def write_object(folder, name, sources, kernels, rows, merged):
     own = [row for row in rows if row.source in sources]
+    parts = {part for one in merged if one.source in sources for part in one.parts}
+    others = [row for row in rows if row.source not in sources and (row.kernel, row.variant) in parts]
     lines = []
-    for kernel in dict.fromkeys(row.kernel for row in own):
+    for kernel in dict.fromkeys(row.kernel for row in own + others):
         lines += kernels[kernel].lines + [row.text for row in own if row.kernel == kernel]
+        lines += [row.text.replace("ROW(", "PART(", 1) for row in others if row.kernel == kernel]
     write(folder / name / "rows.def", ROWS.format(name=name, rows="\n".join(lines)))
     includes = "".join(f'#include "{source}"\n' for source in sources)
     write(folder / name / "object.cu", f'// Object {name}, made by cuda_objects.py.\n{includes}#include "lib/check_rows.cuh"\n')
 
 
-def write_images(path, objects, rows):
+def write_images(path, objects, rows, merged):
     names = list(objects)
     place = {source: i for i, name in enumerate(names) for source in objects[name]}
     declared = "".join(f"extern const uint64_t cu_image_{name}[];\n" for name in names)
     images = "".join(f"    cu_image_{name},\n" for name in names)
     of_rows = ", ".join(str(place.get(row.source, 0)) for row in rows)
+    of_merged = ", ".join(str(place[one.source]) for one in merged) or "0"
     write(path, f"""/* Made from src/kernels.def by cuda_objects.py. */
 #include "src/cuda/cu.h"
 
@@ -126,6 +150,7 @@ const uint64_t *const cu_images[] = {{
 {images}}};
 const uint32_t cu_images_count = {len(names)};
 const uint8_t cu_row_images[] = {{{of_rows}}};
+const uint8_t cu_merged_images[] = {{{of_merged}}};
 """)
 
 
@@ -138,19 +163,19 @@ def main():
     options = parser.parse_args()
     objects = {name: files.split(",") for name, files in (text.split("=") for text in options.objects)}
     try:
-        kernels, rows = read_table(options.table)
+        kernels, rows, merged = read_table(options.table)
         files = [file for sources in objects.values() for file in sources]
-        named = {row.source for row in rows if row.source is not None}
+        named = {row.source for row in rows if row.source is not None} | {one.source for one in merged}
         for source in sorted(named - set(files)):
             raise Failure(f"{options.table}: rows name {source}, which is not in {options.cuda}")
         for source in sorted(set(files) - named):
             raise Failure(f"{options.cuda / source}: no row of {options.table} names it")
         for name, sources in objects.items():
-            write_object(options.out, name, sources, kernels, rows)
+            write_object(options.out, name, sources, kernels, rows, merged)
         most = max(kernels[row.kernel].bindings for row in rows)
         write(options.out / "cuda_bindings.h", "/* Made from src/kernels.def by cuda_objects.py: the most bindings of a kernel with CUDA "
               f"rows. */\n#define CUDA_BINDINGS {most}\n")
-        write_images(options.out / "cu_images.c", objects, rows)
+        write_images(options.out / "cu_images.c", objects, rows, merged)
     except Failure as failure:
         sys.exit(f"cuda_objects.py: {failure}")
 

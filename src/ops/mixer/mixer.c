@@ -1,6 +1,7 @@
 /* The step of a mixer: one token of every sequence, in three stages of launches that do not wait for one another. */
 #include "mixer.h"
 #include "ops/dense/dense.h"
+#include "runtime/stream.h"
 
 #include <float.h>
 
@@ -134,6 +135,15 @@ static op_operand columns(const op_operand *rows, uint64_t first, uint64_t width
 
 /* ---- Stage one: both products, and what their outputs alone decide ---- */
 
+/* FITS_STEP for a product: the row in f32, weights of 16 bits, whole words of eight of them. */
+static uint32_t product_traits(const mixer_plan *p, const op_operand *weight, const op_operand *norm, uint64_t most)
+{
+    const dart_dtype dtype = weight->of.dtype;
+    const bool fits = p->a->x.dtype == DART_F32 && (dtype == DART_F16 || dtype == DART_BF16) && weight->width % 8 == 0 && weight->width <= most &&
+                      p->a->x.offset % 8 == 0 && norm->of.offset % 8 == 0 && weight->of.offset % 8 == 0;
+    return fits ? FITS_STEP : 0;
+}
+
 typedef struct projection {
     const op_operand *weight, *rest, *taps, *bias, *tail, *y;
     uint32_t first;
@@ -163,7 +173,8 @@ static void project(mixer_plan *p, const projection *of)
     struct MixerProjectArgs k = {.flags = p->flags | flags, .rows = a->B, .inputs = a->W, .outputs = outputs, .first = of->first,
                                  .C = channels, .K = a->K, .H = a->H, .decay_at = (uint32_t)p->decay_at, .eps = a->eps,
                                  .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
-    op_kernel(call, dense_is_quantised(of->weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project, a->B, 0);
+    op_kernel(call, dense_is_quantised(of->weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project, a->B,
+              product_traits(p, of->weight, &p->o.norm, 1536));
     OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_project, x, &p->o.x, k),
               OP_AT(mixer_project, norm, &p->o.norm, k), OP_AT(mixer_project, weight, of->weight, k),
               OP_ROWS(mixer_project, y, &y, k), OP_AT(mixer_project, taps, of->taps, k), OP_AT(mixer_project, bias, of->bias, k),
@@ -188,7 +199,7 @@ static void scan(mixer_plan *p)
     cum.width = heads * CUM_STRIDE;
     const uint32_t flags = HAS_H | HAS_D | (p->sma ? HAS_OPEN | HAS_DH | HAS_CLOSED : 0);
     struct SsdStepArgs k = {.flags = p->flags | flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S};
-    op_kernel(call, KERNEL_ssd_step, a->B, 0);
+    op_kernel(call, KERNEL_ssd_step, a->B, FITS_STEP | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
     OP_LAUNCH(call, &k, base_ceil_div(a->P, call->T0) * heads, OP_ROWS(ssd_step, x, &x, k), OP_ROWS(ssd_step, b, &b, k),
               OP_ROWS(ssd_step, c, &c, k), OP_WHOLE(ssd_step, cum, &cum), OP_WHOLE(ssd_step, decay, &p->decay),
               OP_AT(ssd_step, d, &p->o.d, k), OP_AT(ssd_step, seq, &p->o.seq, k), OP_WHOLE(ssd_step, h, &p->o.h),
@@ -203,7 +214,8 @@ static uint64_t split_size(const mixer_plan *p)
     uint64_t all = 0;
     for (uint32_t i = 0; i < a->memories_count; i++) all += a->memories[i].M;
     const uint64_t by_work = base_ceil_div(all * a->B * a->H, WORKGROUPS * op_wave(&p->call)), by_merge = base_ceil_div(all, MAX_SPLITS);
-    return by_work > by_merge ? by_work : by_merge;
+    const uint64_t least = p->call.stream->device->backend->memories_together;
+    return base_larger(least, base_larger(by_work, by_merge));
 }
 
 static void attend(mixer_plan *p, const dart_memories *run, uint32_t from, uint32_t splits)
@@ -225,9 +237,9 @@ static void attend(mixer_plan *p, const dart_memories *run, uint32_t from, uint3
                                 .first = run->first, .count = run->M, .capacity = run->M, .splits = splits,
                                 .partial_at = (uint32_t)before, .eps = a->sma_eps};
     /* A warp a memory pays where most warps of a workgroup have one. */
-    const bool half = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0 && run->scale.offset % 4 == 0 &&
-                      run->M >= 3 * splits;
-    op_kernel(call, KERNEL_mixer_attend, a->B, (half ? FITS_HALF : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
+    const bool words = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0, half = words && run->scale.offset % 4 == 0 && run->M >= 3 * splits;
+    const uint32_t of_types = (half ? FITS_HALF : 0) | (words && (a->B == 1 || !half) ? FITS_STEP : 0);
+    op_kernel(call, KERNEL_mixer_attend, a->B, of_types | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
     OP_LAUNCH(call, &k, heads * splits, OP_ROWS(mixer_attend, q, &q, k), OP_AT(mixer_attend, e, &e, k), OP_ROWS(mixer_attend, c, &c, k),
               OP_AT(mixer_attend, dh, &o.dh, k), OP_AT(mixer_attend, factor, &o.scale, k), OP_AT(mixer_attend, seq, &p->o.seq, k),
               OP_WHOLE(mixer_attend, partial, &partial));
@@ -256,7 +268,9 @@ static void output(mixer_plan *p)
     const op_operand z = columns(&p->o.proj, 0, p->I), gate = columns(&p->sma_o.queries, p->sma_channels, 1);
     struct MixerOutputArgs k = {.flags = p->flags | (attends ? HAS_SMA : 0), .rows = a->B, .inputs = p->I, .outputs = a->W, .P = a->P,
                                 .splits = p->splits, .eps = a->eps};
-    op_kernel(call, dense_is_quantised(&p->o.out_proj) ? KERNEL_mixer_output_quantised : KERNEL_mixer_output, a->B, 0);
+    const bool fits = a->P % 4 == 0 && (uint64_t)a->H * p->splits <= 1024;
+    op_kernel(call, dense_is_quantised(&p->o.out_proj) ? KERNEL_mixer_output_quantised : KERNEL_mixer_output, a->B,
+              fits ? product_traits(p, &p->o.out_proj, &p->o.mixer_norm, 3072) : 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->W, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_output, y, &p->o.y, k),
               OP_WHOLE(mixer_output, partial, attends ? &p->partial : &absent), OP_ROWS(mixer_output, gate, attends ? &gate : &absent, k),
               OP_ROWS(mixer_output, z, &z, k), OP_AT(mixer_output, norm, &p->o.mixer_norm, k),
