@@ -164,10 +164,6 @@ OP_STEP(do_gelu, dart_gelu(w->stream, &(dart_gelu_args){.T = 2, .I = 8, .a = f32
 OP_STEP(do_swiglu, dart_swiglu(w->stream, &(dart_swiglu_args){.T = 2, .I = 8, .a = f32(w), .u = f32(w), .h = at(w, 2048)}))
 OP_STEP(do_swiglu_backward, dart_swiglu_backward(w->stream, &(dart_swiglu_backward_args){.T = 2, .I = 8, .a = f32(w), .u = f32(w), .up_h = f32(w),
                                                                                          .grad_a = at(w, 2048), .grad_u = at(w, 2560)}))
-OP_STEP(do_attention, dart_attention(w->stream, &(dart_attention_args){.B = B, .L = L, .H = H, .G = G, .D = P, .C = 16, .q = f32(w), .k = f32(w),
-                                                                       .v = f32(w), .seq = i32(w), .o = at(w, 2048)}))
-OP_STEP(do_attention_step, dart_attention(w->stream, &(dart_attention_args){.B = B, .L = 1, .H = H, .G = G, .D = P, .C = 16, .q = f32(w), .k = f32(w),
-                                                                            .v = f32(w), .seq = i32(w), .o = at(w, 2048)}))
 OP_STEP(do_kv_append, dart_kv_append(w->stream, &(dart_kv_append_args){.B = B, .L = L, .G = G, .D = P, .C = 16, .k = f32(w), .v = f32(w),
                                                                        .seq = i32(w), .to_k = at(w, 2048), .to_v = at(w, 2560)}))
 OP_STEP(do_conv_tail, dart_conv_tail(w->stream, &(dart_conv_args){.B = B, .L = L, .C = 8, .K = 4, .keep_tail = true, .x = f32(w), .weight = f32(w),
@@ -317,7 +313,7 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
     STEP(do_attention_backward),
     STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_gelu), STEP(do_layer_norm),
     STEP(do_linear_bias), STEP(do_linear_quantised), STEP(do_embed_quantised), STEP(do_swiglu), STEP(do_swiglu_backward),
-    STEP(do_attention), STEP(do_attention_step), STEP(do_kv_append), STEP(do_conv_tail), STEP(do_norm_linear), STEP(do_mixer_step),
+    STEP(do_kv_append), STEP(do_conv_tail), STEP(do_norm_linear), STEP(do_mixer_step),
     STEP(do_window_append), STEP(do_window_output), STEP(do_window_fold), STEP(do_advance),
     STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(make_asking_state), STEP(feed), STEP(values), STEP(reset), STEP(open_model),
     STEP(make_trainer), STEP(train),
