@@ -8,7 +8,6 @@ constexpr uint32_t outs = 4, words = 3, tile_outputs = outs * warps;
 
 template <bool bf> __device__ __forceinline__ void run(const linear_args &args, const View &x, const View &weight, const View &y)
 {
-    successors_begin();
     const uint32_t lane = threadIdx.x % 32, row = args.inputs / 8;
     const uint4 *from = reinterpret_cast<const uint4 *>(x.base) + args.x_at / 8;
     bool waited = false;
@@ -24,7 +23,10 @@ template <bool bf> __device__ __forceinline__ void run(const linear_args &args, 
                 for (uint32_t j = 0; j < words; j++)
                     own[k][j] = begin + lane + 32 * j < row ? stream_word(weights + size_t(min(first + k, args.outputs - 1)) * row + 32 * j)
                                                             : make_uint4(0, 0, 0, 0);
-            if (!waited) predecessors_wait();
+            if (!waited) {
+                predecessors_wait();
+                successors_begin();
+            }
             waited = true;
 #pragma unroll
             for (uint32_t j = 0; j < words; j++) v[j] = begin + lane + 32 * j < row ? from[begin + lane + 32 * j] : make_uint4(0, 0, 0, 0);

@@ -91,8 +91,8 @@ template <class Parts> __device__ __forceinline__ uint32_t merged_part(const Par
 }
 #define FOR_TILES_OF(tile, blocks) for (uint32_t tile = blockIdx.x - (blocks).first; tile < args.tiles; tile += (blocks).count)
 
-// For launches that begin before the one before has ended (CUDA_OVERLAP, CUDA_EARLY): after predecessors_wait the results of all before are
-// visible, if each of them waits before it ends. successors_begin lets the next launch begin when all blocks have called it or ended.
+// For launches that begin before the one before has ended (CUDA_OVERLAP, CUDA_EARLY): after predecessors_wait its results are visible.
+// successors_begin lets the next launch begin, which calls predecessors_wait in turn.
 __device__ __forceinline__ void predecessors_wait()
 {
 #if __CUDA_ARCH__ >= 900

@@ -30,7 +30,6 @@ template <bool bf>
 __device__ __forceinline__ void attend_few(const mixer_attend_args &args, const CudaBindings &bindings, uint32_t dtypes, Blocks blocks,
                                            FewShared &shared)
 {
-    successors_begin();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = threadIdx.x % 8, row = threadIdx.x / 8;
     const uint4 *dh = reinterpret_cast<const uint4 *>(VIEW(mixer_attend, dh).base) + args.dh_at / 8 + row * (few_p / 8) + column;
     const float *factor = FLOATS(mixer_attend, factor) + args.factor_at + row;
@@ -42,6 +41,7 @@ __device__ __forceinline__ void attend_few(const mixer_attend_args &args, const 
         next.fetch(dh, factor, place(split * share));
         const TokenRun run = token_run(args, INTS(mixer_attend, seq), split, b);
         predecessors_wait();
+        successors_begin();
         if (!run.there) continue;
         const float *from_q = FLOATS(mixer_attend, q) + args.q_at + size_t(b) * args.q_row + g * few_n + row;
         const float *from_c = FLOATS(mixer_attend, c) + args.c_at + size_t(b) * args.c_row + g * few_n + row;

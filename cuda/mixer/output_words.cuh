@@ -1,6 +1,6 @@
 // mixer_output of one row with 16-bit weights: a warp makes an output of up to 1,536 inputs, or two warps two outputs of up to 3,072, half each.
-// Weights are fetched before the launches before have ended. All threads of a block make the inputs, in pairs, beside eight threads a head that find
-// what the partials count for. Shared memory: 40.2 KiB, weights among it.
+// Weights are fetched and SiLU(z) and SiLU(gate) made before the launch before, which makes y and the partials, has ended. All threads of a block
+// make the inputs, in pairs, beside eight threads a head that find what the partials count for. Shared memory: 40.2 KiB, weights among it.
 #ifndef DART_MIXER_OUTPUT_WORDS_CUH
 #define DART_MIXER_OUTPUT_WORDS_CUH
 
@@ -55,8 +55,8 @@ template <bool bf, uint32_t share>
 __device__ __forceinline__ void output_words(const mixer_output_args &args, const CudaBindings &bindings, uint32_t dtypes, Blocks blocks,
                                              OutputWordsShared &shared)
 {
-    constexpr uint32_t words = output_slice / 256, turns = output_slice / (2 * block_size), ahead = 4; // a turn: a pair of inputs a thread
-    successors_begin();
+    constexpr uint32_t words = output_slice / 256, turns = share * output_slice / (2 * block_size); // a turn: a pair of inputs a thread
+    constexpr uint32_t ahead = share == 1 ? 4 : 1;                                                  // splits
     const View norm = VIEW(mixer_output, norm), weight = VIEW(mixer_output, weight);
     const float *y = FLOATS(mixer_output, y) + args.y_at, *z = FLOATS(mixer_output, z) + args.z_at, *partial = FLOATS(mixer_output, partial);
     float *x = FLOATS(mixer_output, x) + args.x_at, *u = reinterpret_cast<float *>(shared.u);
@@ -70,67 +70,69 @@ __device__ __forceinline__ void output_words(const mixer_output_args &args, cons
     float scale = 0.0f;
     FOR_TILES_OF(tile, blocks) {
         const uint32_t o = tile * warps + warp; // the one that the warp finishes
-        AsyncWeights<1, words> weights(shared.weights[warp]);
+        AsyncWeights<words> weights(shared.weights[warp]);
         weights.fetch(weight, args.weight_at, o - slice, args.outputs, args.inputs, word - lane);
 #pragma unroll
-        for (uint32_t k = 1; k < share; k++) weights.announce(weight, args.weight_at, o - slice + k, args.outputs, args.inputs, word - lane);
+        for (uint32_t k = 1; k < share; k++)
+            RowWeights<1, words>::announce(weight, args.weight_at, o - slice + k, args.outputs, args.inputs, word - lane);
+        const float before = o < args.outputs ? x[o] : 0.0f;
         if (!waited) {
+            const float gate = splits > 0 ? silu(FLOATS(mixer_output, gate)[args.gate_at]) : 0.0f;
 #pragma unroll
-            for (uint32_t j = 0; j < share * turns; j++) {
+            for (uint32_t j = 0; j < turns; j++) {
+                const uint32_t i = 2 * (threadIdx.x + j * block_size);
+                if (i < args.inputs) reinterpret_cast<float2 *>(u)[i / 2] = make_float2(silu(z[i]), silu(z[i + 1]));
+            }
+            uint32_t own_head[turns], own_at[turns]; // in partial
+#pragma unroll
+            for (uint32_t j = 0; j < turns; j++) {
+                const uint32_t i = min(2 * (threadIdx.x + j * block_size), args.inputs - 2);
+                own_head[j] = i / P;
+                own_at[j] = own_head[j] * (P + 4) + i % P;
+            }
+            predecessors_wait();
+            successors_begin();
+            waited = true;
+            // Of `ahead` splits together, the first ones on their way beside what gives their weights.
+            float2 v[turns], acc[turns][ahead];
+            const auto fetch = [&](uint32_t s0) {
+#pragma unroll
+                for (uint32_t j = 0; j < turns; j++)
+#pragma unroll
+                    for (uint32_t k = 0; k < ahead; k++)
+                        acc[j][k] = *reinterpret_cast<const float2 *>(partial + (own_at[j] + min(s0 + k, splits - 1) * pitch));
+            };
+#pragma unroll
+            for (uint32_t j = 0; j < turns; j++) {
+                const uint32_t i = min(2 * (threadIdx.x + j * block_size), args.inputs - 2);
+                v[j] = make_float2(y[i], y[i + 1]);
+            }
+            if (splits > 0) {
+                fetch(0);
+                partial_factors(partial, P, heads, splits, gate, shared.factors);
+                __syncthreads();
+            }
+            for (uint32_t s0 = 0; s0 < splits; s0 += ahead) {
+#pragma unroll
+                for (uint32_t j = 0; j < turns; j++) {
+#pragma unroll
+                    for (uint32_t k = 0; k < ahead; k++) {
+                        const float own = s0 + k < splits ? shared.factors[(s0 + k) * heads + own_head[j]] : 0.0f;
+                        if (own != 0.0f) v[j] = make_float2(fmaf(own, acc[j][k].x, v[j].x), fmaf(own, acc[j][k].y, v[j].y));
+                    }
+                }
+                if (s0 + ahead < splits) fetch(s0 + ahead);
+            }
+            float square = 0.0f;
+#pragma unroll
+            for (uint32_t j = 0; j < turns; j++) {
                 const uint32_t i = 2 * (threadIdx.x + j * block_size);
                 if (i >= args.inputs) continue;
-                reinterpret_cast<float2 *>(u)[i / 2] = make_float2(load(norm, args.norm_at + i), load(norm, args.norm_at + i + 1));
-            }
-            if (tile + blocks.count < args.tiles) // what the block makes next
-                for (uint32_t k = 0; k < share; k++)
-                    weights.announce(weight, args.weight_at, o - slice + k + blocks.count * warps, args.outputs, args.inputs, word - lane);
-            predecessors_wait();
-            waited = true;
-            const float gate = splits > 0 ? silu(FLOATS(mixer_output, gate)[args.gate_at]) : 0.0f;
-            float square = 0.0f;
-#pragma unroll 1
-            for (uint32_t begin = 0; begin < args.inputs; begin += output_slice) {
-                float2 v[turns], open[turns], acc[turns][ahead]; // of `ahead` splits together, the first ones beside what finds their weights
-                uint32_t own_head[turns], own_at[turns];         // in partial
-#pragma unroll
-                for (uint32_t j = 0; j < turns; j++) {
-                    const uint32_t i = min(begin + 2 * (threadIdx.x + j * block_size), args.inputs - 2);
-                    own_head[j] = i / P;
-                    own_at[j] = own_head[j] * (P + 4) + i % P;
-                    v[j] = make_float2(y[i], y[i + 1]);
-                    open[j] = make_float2(z[i], z[i + 1]);
-                }
-                const auto fetch = [&](uint32_t s0) {
-#pragma unroll
-                    for (uint32_t j = 0; j < turns; j++)
-#pragma unroll
-                        for (uint32_t k = 0; k < ahead; k++)
-                            acc[j][k] = *reinterpret_cast<const float2 *>(partial + (own_at[j] + min(s0 + k, splits - 1) * pitch));
-                };
-                if (splits > 0) fetch(0);
-                if (splits > 0 && begin == 0) {
-                    partial_factors(partial, P, heads, splits, gate, shared.factors);
-                    __syncthreads();
-                }
-                for (uint32_t s0 = 0; s0 < splits; s0 += ahead) {
-#pragma unroll
-                    for (uint32_t j = 0; j < turns; j++)
-#pragma unroll
-                        for (uint32_t k = 0; k < ahead; k++) {
-                            const float own = s0 + k < splits ? shared.factors[(s0 + k) * heads + own_head[j]] : 0.0f;
-                            if (own != 0.0f) v[j] = make_float2(fmaf(own, acc[j][k].x, v[j].x), fmaf(own, acc[j][k].y, v[j].y));
-                        }
-                    if (s0 + ahead < splits) fetch(s0 + ahead);
-                }
-#pragma unroll
-                for (uint32_t j = 0; j < turns; j++) {
-                    const uint32_t i = begin + 2 * (threadIdx.x + j * block_size);
-                    if (i >= min(args.inputs, begin + output_slice)) continue;
-                    const float2 n = reinterpret_cast<const float2 *>(u)[i / 2];
-                    v[j] = make_float2(v[j].x * silu(open[j].x), v[j].y * silu(open[j].y));
-                    square = fmaf(v[j].x, v[j].x, fmaf(v[j].y, v[j].y, square));
-                    reinterpret_cast<float2 *>(u)[i / 2] = make_float2(v[j].x * n.x, v[j].y * n.y);
-                }
+                const float2 open = reinterpret_cast<const float2 *>(u)[i / 2];
+                v[j] = make_float2(v[j].x * open.x, v[j].y * open.y);
+                square = fmaf(v[j].x, v[j].x, fmaf(v[j].y, v[j].y, square));
+                reinterpret_cast<float2 *>(u)[i / 2] =
+                    make_float2(v[j].x * load(norm, args.norm_at + i), v[j].y * load(norm, args.norm_at + i + 1));
             }
             square = warp_sum(square);
             if (lane == 0) shared.squares[warp] = square;
@@ -138,7 +140,6 @@ __device__ __forceinline__ void output_words(const mixer_output_args &args, cons
             for (uint32_t w = 0; w < warps; w++) scale += shared.squares[w];
             scale = 1.0f / sqrtf(scale / float(args.inputs) + args.eps);
         }
-        const float before = o < args.outputs ? x[o] : 0.0f;
         float sums[share];
 #pragma unroll
         for (uint32_t k = 0; k < share; k++) {
@@ -151,7 +152,7 @@ __device__ __forceinline__ void output_words(const mixer_output_args &args, cons
                 if (i >= args.inputs / 8) continue;
                 const float4 low = shared.u[2 * i], high = shared.u[2 * i + 1];
                 const float own[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-                multiply_word<bf>(weights.word(0, j), own, own_sum);
+                multiply_word<bf>(weights.own[32 * j], own, own_sum);
             }
             sums[k] = warp_sum(own_sum);
         }

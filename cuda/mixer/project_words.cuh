@@ -1,6 +1,6 @@
 // mixer_project of one row with 16-bit weights: `share` warps have 768 inputs each of the same 2 share outputs, and each finishes two of them.
 // Before the launch before has ended, weights and norm are fetched and the convolution is made up to the new input: its tail is written by this
-// launch alone. Shared memory: 30.3 KiB, weights among it.
+// launch alone. Shared memory: 18.6 KiB.
 #ifndef DART_MIXER_PROJECT_WORDS_CUH
 #define DART_MIXER_PROJECT_WORDS_CUH
 
@@ -8,18 +8,12 @@
 
 constexpr uint32_t project_tile = 2 * warps, project_slice = 768, project_most = 2 * project_slice; // outputs; inputs of a warp, of a row
 
-struct ProjectWordsShared {
-    uint4 weights[warps][2 * project_slice / 8];
-    float4 norms[project_most / 4];
-    float parts[2][warps][5]; // of tiles by turns; sums, squares
-};
-
 template <bool bf, uint32_t share>
-__device__ __forceinline__ void project_words(const mixer_project_args &args, const CudaBindings &bindings, uint32_t dtypes, Blocks blocks,
-                                              ProjectWordsShared &shared)
+__device__ __forceinline__ void project_words(const mixer_project_args &args, const CudaBindings &bindings, uint32_t dtypes, Blocks blocks)
 {
     constexpr uint32_t outs = 2 * share, words = project_slice / 256;
-    successors_begin();
+    __shared__ float parts[2][warps][outs + 1]; // of tiles by turns; the last one: squares
+    __shared__ float4 norms[share * project_slice / 4];
     const View x = VIEW(mixer_project, x), norm = VIEW(mixer_project, norm), weight = VIEW(mixer_project, weight);
     const View y = VIEW(mixer_project, y), taps = VIEW(mixer_project, taps), bias = VIEW(mixer_project, bias);
     const View tail = VIEW(mixer_project, tail), a_log = VIEW(mixer_project, a_log), dt_bias = VIEW(mixer_project, dt_bias);
@@ -34,7 +28,7 @@ __device__ __forceinline__ void project_words(const mixer_project_args &args, co
     FOR_TILES_OF(tile, blocks) {
         const uint32_t first = tile * project_tile + warp / share * outs;
         const uint32_t o = first + 2 * slice + lane / 16; // half a warp finishes an output, a lane a tap
-        AsyncWeights<2, words> weights(shared.weights[warp]);
+        RowWeights<2, words> weights;
         weights.fetch(weight, args.weight_at, first, args.outputs, args.inputs, word - lane);
 #pragma unroll
         for (uint32_t i = 2; i < outs; i += 2) weights.announce(weight, args.weight_at, first + i, args.outputs, args.inputs, word - lane);
@@ -55,10 +49,10 @@ __device__ __forceinline__ void project_words(const mixer_project_args &args, co
         for (uint32_t apart = 4; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
         sum += offset;
         if (!waited) {
-            float *norms = reinterpret_cast<float *>(shared.norms);
-            for (uint32_t i = threadIdx.x; i < args.inputs; i += block_size) norms[i] = load(norm, args.norm_at + i);
+            for (uint32_t i = threadIdx.x; i < args.inputs; i += block_size) reinterpret_cast<float *>(norms)[i] = load(norm, args.norm_at + i);
             __syncthreads();
             predecessors_wait();
+            successors_begin();
             float square = 0.0f;
 #pragma unroll
             for (uint32_t j = 0; j < words; j++) {
@@ -69,7 +63,7 @@ __device__ __forceinline__ void project_words(const mixer_project_args &args, co
 #pragma unroll
             for (uint32_t j = 0; j < words; j++) {
                 const uint32_t i4 = min(2 * (word + 32 * j), args.inputs / 4 - 2);
-                const float4 early = shared.norms[i4], late = shared.norms[i4 + 1];
+                const float4 early = norms[i4], late = norms[i4 + 1];
                 const float n[8] = {early.x, early.y, early.z, early.w, late.x, late.y, late.z, late.w};
 #pragma unroll
                 for (uint32_t i = 0; i < 8; i++) {
@@ -82,21 +76,17 @@ __device__ __forceinline__ void project_words(const mixer_project_args &args, co
         float sums[outs];
 #pragma unroll
         for (uint32_t i = 0; i < outs; i += 2) {
-            sums[i] = sums[i + 1] = 0.0f;
+            float pair[2] = {};
             if (i > 0) weights.fetch(weight, args.weight_at, first + i, args.outputs, args.inputs, word - lane);
-            weights.landed();
 #pragma unroll
-            for (uint32_t j = 0; j < words; j++) {
-                if (word + 32 * j >= args.inputs / 8) continue;
-                multiply_word<bf>(weights.word(0, j), v[j], sums[i]);
-                multiply_word<bf>(weights.word(1, j), v[j], sums[i + 1]);
-            }
+            for (uint32_t j = 0; j < words; j++) weights.template multiply<bf>(j, v[j], pair);
+            sums[i] = pair[0], sums[i + 1] = pair[1];
         }
 #pragma unroll
         for (uint32_t i = 0; i < outs; i++) sums[i] = warp_sum(sums[i]);
         float low = sums[0], high = sums[1];
         if constexpr (share > 1) {
-            float(*own)[5] = shared.parts[turn];
+            float(*own)[outs + 1] = parts[turn];
             turn ^= 1;
             if (lane == 0) {
 #pragma unroll
@@ -133,14 +123,13 @@ __device__ __forceinline__ void project_words(const mixer_project_args &args, co
 
 __device__ __forceinline__ void project_words_run(const mixer_project_args &args, const CudaBindings &bindings, uint32_t dtypes, Blocks blocks)
 {
-    __shared__ ProjectWordsShared shared;
     const bool bf = VIEW(mixer_project, weight).dtype == DTYPE_BF16;
     if (args.inputs <= project_slice) {
-        if (bf) project_words<true, 1>(args, bindings, dtypes, blocks, shared);
-        else project_words<false, 1>(args, bindings, dtypes, blocks, shared);
+        if (bf) project_words<true, 1>(args, bindings, dtypes, blocks);
+        else project_words<false, 1>(args, bindings, dtypes, blocks);
     } else {
-        if (bf) project_words<true, 2>(args, bindings, dtypes, blocks, shared);
-        else project_words<false, 2>(args, bindings, dtypes, blocks, shared);
+        if (bf) project_words<true, 2>(args, bindings, dtypes, blocks);
+        else project_words<false, 2>(args, bindings, dtypes, blocks);
     }
 }
 

@@ -10,7 +10,6 @@ constexpr uint32_t scan_n = 128, scan_p = 64, scan_columns = 16, scan_rows = 2, 
 __device__ __forceinline__ void scan_step_run(const ssd_step_args &args, const CudaBindings &bindings, uint32_t dtypes, Blocks blocks)
 {
     __shared__ float parts[warps][scan_columns];
-    successors_begin();
     float *h_all = FLOATS(ssd_step, h), *open_all = FLOATS(ssd_step, open), *open_decay = FLOATS(ssd_step, open_decay);
     const float *cum = FLOATS(ssd_step, cum), *decay = FLOATS(ssd_step, decay);
     const bool has_h = args.flags & HAS_H, has_open = args.flags & HAS_OPEN, has_dh = args.flags & HAS_DH, closed_only = args.flags & HAS_CLOSED;
@@ -31,6 +30,7 @@ __device__ __forceinline__ void scan_step_run(const ssd_step_args &args, const C
         const bool closes = (piece.position + 1) % args.S == 0, merges = !has_open || closes, keeps_dh = has_dh && (!closed_only || closes);
         const float skip = args.flags & HAS_D ? load(VIEW(ssd_step, d), args.d_at + size_t(h)) : 0.0f;
         predecessors_wait();
+        successors_begin();
         if (piece.count == 0) continue;
         const float *from_x = FLOATS(ssd_step, x) + args.x_at + size_t(b) * args.x_row + h * scan_p + p;
         const float *from_b = FLOATS(ssd_step, b) + args.b_at + size_t(b) * args.b_row + g * scan_n + row;

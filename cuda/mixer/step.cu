@@ -8,12 +8,12 @@
 static_assert(TILE0_mixer_project_words == project_tile && TILE1_mixer_project_words == 1 && TILE0_mixer_output_words == warps &&
                   TILE1_mixer_output_words == 1 && TILE0_ssd_step_n128_p64 == scan_columns,
               "tiles");
-KERNEL_FUNCTION_BLOCKS(mixer_project, words, 4) { project_words_run(args, bindings, dtypes, all_blocks()); }
+KERNEL_FUNCTION_BLOCKS(mixer_project, words, 3) { project_words_run(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(mixer_output, words, 3) { output_words_run(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(mixer_attend, few, 3) { attend_few_run(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(ssd_step, n128_p64, 3) { scan_step_run(args, bindings, dtypes, all_blocks()); }
 
-MERGED_FUNCTION(mixer_project, words, mixer_project, words, 4)
+MERGED_FUNCTION(mixer_project, words, mixer_project, words, 3)
 {
     const Blocks last = {0, parts.last_blocks};
     merged_announce(parts);
@@ -33,12 +33,6 @@ MERGED_FUNCTION(sma_append, simt, mixer_output, words, 3)
     const Blocks last = {0, parts.last_blocks};
     merged_announce(parts);
     if (blockIdx.x < last.count) return output_words_run(parts.last_args, parts.last_bindings, parts.last_dtypes, last);
-    // Constant indices: with others the parameters would take registers.
-    uint32_t first = last.count;
-#pragma unroll
-    for (uint32_t k = 0; k < MERGED_MOST; k++) {
-        if (blockIdx.x >= first && blockIdx.x - first < parts.blocks[k])
-            return sma_append_run(parts.args[k], parts.bindings[k], parts.dtypes[k], {first, parts.blocks[k]});
-        first += parts.blocks[k];
-    }
+    const uint32_t k = merged_part(parts);
+    sma_append_run<false>(parts.args[k], parts.bindings[k], parts.dtypes[k], {merged_first(parts, k), parts.blocks[k]});
 }

@@ -5,6 +5,8 @@
 
 #include "lib/dart.cuh"
 
+// always_waits: false where other blocks of the launch wait for those before (CUDA_EARLY). A launch that none waits for could end before they do.
+template <bool always_waits>
 __device__ __forceinline__ void sma_append_run(const sma_append_args &args, const CudaBindings &bindings, uint32_t dtypes, Blocks blocks_of)
 {
     constexpr uint32_t T0 = TILE0_sma_append_simt;
@@ -12,9 +14,12 @@ __device__ __forceinline__ void sma_append_run(const sma_append_args &args, cons
     const View dh = VIEW(sma_append, dh), to = VIEW(sma_append, to);
     float *scale = FLOATS(sma_append, scale);
     const uint32_t blocks = ceil_div(args.N, T0), lane = threadIdx.x % 32;
-    successors_begin();
-    if (args.B == 1 && args.M == 1 && !chunk_of(piece_of(INTS(sma_append, seq) + args.seq_at, args.flags, args.L, 0), args.S, 0).closes) return;
+    if (!always_waits && args.B == 1 && args.M == 1) {
+        const Piece only = piece_of(INTS(sma_append, seq) + args.seq_at, args.flags, args.L, 0);
+        if (!chunk_of(only, args.S, 0).closes) return;
+    }
     predecessors_wait();
+    successors_begin();
     FOR_TILES_OF(tile, blocks_of) {
         const uint32_t n = tile % blocks * T0 + threadIdx.x / 32, h = tile / blocks % args.H,
                        rest = tile / blocks / args.H;

@@ -297,7 +297,6 @@ typedef struct cu_kernel {
 typedef struct cu_merged {
     CUfunction function;
     const cu_kernel *kernel, *last;
-    uint32_t blocks; /* the most of each launch of `kernel`; 0: as many as it has alone */
     kernel_id id, last_id;
 } cu_merged;
 
@@ -406,7 +405,8 @@ dart_status cu_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *
 
 /* ---- Launches that do not wait for one another ---- */
 
-/* merged: how they are one launch, or NULL. alone: they are one, in the first stream, behind which the next one may begin early. */
+/* merged: how they are one launch, or NULL. alone: they are one, in the first stream, that begins when all but the launch before it has ended and
+ * lets the next one begin when that has ended, too, or later. */
 typedef struct cu_set {
     const cu_launch *launches;
     uint32_t count; /* 0: there is none */
@@ -414,9 +414,8 @@ typedef struct cu_set {
     bool alone;
 } cu_set;
 cu_set cu_set_at(const cu_device *device, const cu_stream *stream, uint32_t first);
-/* CUDA_EARLY: whether the set is one launch that may begin before the one that it waits for has ended. running: the sets before it, those that may
- * not have ended, the last one at the end. */
-bool cu_set_begins_early(const cu_set *running, uint32_t running_count, const cu_set *set);
+/* CUDA_EARLY: whether the set is one launch that may begin before the one that it waits for has ended. */
+bool cu_set_begins_early(const cu_set *before, const cu_set *set);
 /* A set that is merged. soon: the set after the next one. */
 dart_status cu_set_launch(cu_device *device, const cu_set *set, const cu_set *soon, CUstream to, bool early);
 /* CUDA_OVERLAP: whether launch i may begin before the only launch that it waits for ends. */

@@ -59,9 +59,9 @@ static const struct { uint32_t slot, fetches; } cu_early[] = {
 };
 #undef BIT
 
-static const struct { const char *name; uint32_t slot, blocks, last; kernel_id id, last_id; } cu_merged_rows[] = {
-#define CUDA_MERGED(id, variant, blocks, last, last_variant, source) \
-    {#id "_" #variant "_" #last "_" #last_variant, CU_SLOT_##id##_##variant, blocks, CU_SLOT_##last##_##last_variant, KERNEL_##id, KERNEL_##last},
+static const struct { const char *name; uint32_t slot, last; kernel_id id, last_id; } cu_merged_rows[] = {
+#define CUDA_MERGED(id, variant, last, last_variant, source) \
+    {#id "_" #variant "_" #last "_" #last_variant, CU_SLOT_##id##_##variant, CU_SLOT_##last##_##last_variant, KERNEL_##id, KERNEL_##last},
 #include "kernels.def"
 };
 
@@ -146,7 +146,7 @@ static dart_status find_merged(cu_device *device)
     dart_status status = DART_OK;
     for (size_t i = 0; i < COUNT_OF(cu_merged_rows) && status == DART_OK; i++) {
         device->merged[i] = (cu_merged){.kernel = &device->kernels[cu_merged_rows[i].slot], .last = &device->kernels[cu_merged_rows[i].last],
-                                        .blocks = cu_merged_rows[i].blocks, .id = cu_merged_rows[i].id, .last_id = cu_merged_rows[i].last_id};
+                                        .id = cu_merged_rows[i].id, .last_id = cu_merged_rows[i].last_id};
         status = find_function(device, cu_merged_images[i], cu_merged_rows[i].name, CUDA_BLOCK, &device->merged[i].function);
     }
     device->merged_count = COUNT_OF(cu_merged_rows);

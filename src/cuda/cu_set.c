@@ -46,34 +46,33 @@ static bool writes_fetched(const cu_launch *before, const cu_launch *at)
     return false;
 }
 
-bool cu_set_begins_early(const cu_set *running, uint32_t running_count, const cu_set *set)
+bool cu_set_begins_early(const cu_set *before, const cu_set *set)
 {
-    bool early = running_count > 0 && running[running_count - 1].alone && set->alone;
+    bool early = before->alone && set->alone;
     for (uint32_t i = 0; i < set->count && early; i++) {
         early = set->launches[i].kernel->early;
-        for (uint32_t k = 0; k < running_count && early; k++)
-            for (uint32_t w = 0; w < running[k].count && early; w++) early = !writes_fetched(&running[k].launches[w], &set->launches[i]);
+        for (uint32_t k = 0; k < before->count && early; k++) early = !writes_fetched(&before->launches[k], &set->launches[i]);
     }
     return early;
 }
 
-/* What the launches of a set fetch before they wait (CUDA_EARLY), the larger bindings of it, for a launch before them to bring closer. */
-static uint32_t list_fetches(const cu_set *set, uint64_t address[MERGED_SOON], uint32_t bytes[MERGED_SOON])
+/* What the launches of a set fetch before they wait (CUDA_EARLY), the larger bindings of it, for a launch before them to bring closer. Where it is
+ * more than MOST, nothing: what that launch itself loads would queue up behind it. */
+static void list_fetches(const cu_set *set, uint64_t address[MERGED_SOON], uint32_t bytes[MERGED_SOON])
 {
-    enum { LEAST = 1 << 13, MOST = 6 << 20 }; /* in bytes: of one, and of all */
+    enum { LEAST = 1 << 13, MOST = 8 << 20 }; /* in bytes: of one, and of all */
     uint32_t count = 0;
-    uint64_t left = MOST;
+    uint64_t all = 0;
     for (uint32_t i = 0; i < set->count; i++) {
         const cu_launch *launch = &set->launches[i];
         for (uint32_t k = 0; k < kernel_table[launch->id].bindings_count && count < MERGED_SOON; k++) {
-            const uint64_t all = launch->bytes[k] < left ? launch->bytes[k] : left;
-            if ((launch->kernel->fetches >> k & 1) == 0 || launch->bindings.address[k] == 0 || all < LEAST) continue;
+            if ((launch->kernel->fetches >> k & 1) == 0 || launch->bindings.address[k] == 0 || launch->bytes[k] < LEAST) continue;
+            all += launch->bytes[k];
             address[count] = launch->bindings.address[k];
-            bytes[count++] = (uint32_t)all / 16 * 16;
-            left -= all;
+            bytes[count++] = (uint32_t)(launch->bytes[k] / 16 * 16);
         }
     }
-    return count;
+    if (all > MOST) memset(bytes, 0, MERGED_SOON * sizeof *bytes);
 }
 
 /* from NULL: room for what is not there. */
@@ -103,10 +102,8 @@ dart_status cu_set_launch(cu_device *device, const cu_set *set, const cu_set *so
     lay(&at, bytes, sizeof bytes);
     for (uint32_t k = 0; k < PARTS; k++) lay(&at, parts[k] != NULL ? &parts[k]->dtypes : NULL, sizeof(uint32_t));
     for (uint32_t k = 0; k < PARTS; k++) {
-        const uint32_t most = k < MERGED_MOST && set->merged->blocks > 0 ? set->merged->blocks : UINT32_MAX;
-        const uint32_t grid = parts[k] != NULL ? parts[k]->grid : 0, own = grid < most ? grid : most;
-        lay(&at, &own, sizeof own);
-        blocks += own;
+        lay(&at, parts[k] != NULL ? &parts[k]->grid : NULL, sizeof(uint32_t));
+        blocks += parts[k] != NULL ? parts[k]->grid : 0;
     }
     void *parameters[] = {room};
     CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.value = 1};

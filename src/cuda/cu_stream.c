@@ -198,14 +198,11 @@ static dart_status launch_on(cu_device *device, const cu_stream *stream, cu_laun
 static dart_status launch_all(cu_device *device, cu_stream *stream, CUstream first)
 {
     fan f = {0};
-    enum { MOST_RUNNING = 512 };
-    cu_set running[MOST_RUNNING]; /* the sets that may not have ended when the next one begins */
-    uint32_t running_count = 0;
+    cu_set before = {0};
     dart_status status = DART_OK;
-    for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i += running[running_count - 1].count) {
+    for (uint32_t i = 0; i < stream->launches_count && status == DART_OK; i += before.count) {
         const cu_set set = cu_set_at(device, stream, i);
-        const bool early = running_count < MOST_RUNNING && cu_set_begins_early(running, running_count, &set);
-        if (!early) running_count = 0;
+        const bool early = cu_set_begins_early(&before, &set);
         if (set.merged != NULL) {
             status = join(device, stream, first, &f);
             const cu_set next = cu_set_at(device, stream, i + set.count), soon = cu_set_at(device, stream, i + set.count + next.count);
@@ -216,7 +213,7 @@ static dart_status launch_all(cu_device *device, cu_stream *stream, CUstream fir
             status = spread(device, stream, k, first, &f, &to);
             if (status == DART_OK) status = launch_on(device, stream, &stream->launches[k], to, early || cu_launch_overlaps(stream, k));
         }
-        running[running_count++] = set;
+        before = set;
     }
     return status == DART_OK ? join(device, stream, first, &f) : status;
 }

@@ -70,7 +70,7 @@ typedef struct backend {
     bool windows_pay_n128_p64; /* the same where N is 128, P is 64 and activations have 16 bits, if not anywhere */
     bool few_rows_linear; /* few rows times a large weight: dart_rms_norm and dart_linear take less time than dart_norm_linear */
     bool ranges;   /* stream_launch runs a part of a launch's tiles where it is asked to */
-    uint32_t memories_together; /* dart_mixer_step: a workgroup takes so many memories at least, where there are as many; 0: one */
+    uint32_t memories_together; /* dart_mixer_step of one sequence: a workgroup takes so many memories at least; 0: one */
     bool matrices; /* every device multiplies matrices of f16 and bf16 in hardware, and no capability says so */
     /* Loads the driver. *instance is NULL when no driver is installed, which is no error; base_note then says why there are no devices. */
     dart_status (*instance_create)(const dart_context_options *options, base_report *report, void **instance);

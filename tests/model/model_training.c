@@ -350,7 +350,8 @@ static void goes_ahead(void **unused)
         if (i == 0) continue;
         must_train(ahead, dart_trainer_finish(ahead, &result), "finish");
         if (i % 2 == 0)
-            must_train(ahead, dart_trainer_evaluate(ahead, &(dart_train_batch){.count = PARTS, .ids = other, .targets = other}, &between), "evaluate");
+            must_train(ahead, dart_trainer_evaluate(ahead, &(dart_train_batch){.count = PARTS, .ids = other, .targets = other}, &between),
+                       "evaluate");
         assert_memory_equal(&result.loss, &expected[i - 1].loss, sizeof result.loss);
         assert_int_equal(result.correct, expected[i - 1].correct);
     }

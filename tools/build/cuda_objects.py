@@ -102,7 +102,7 @@ def read_table(path):
         elif macro == "CUDA_BLAS_ROW":
             rows.append(Row(of[0], of[1]))
         elif macro == "CUDA_MERGED":
-            merged.append(Merged(place, [(of[0], of[1]), (of[3], of[4])], of[5].strip('"')))
+            merged.append(Merged(place, [(of[0], of[1]), (of[2], of[3])], of[4].strip('"')))
         elif macro not in ("CUDA_MAP", "CUDA_OVERLAP", "CUDA_EARLY"):
             raise Failure(f"{place}: no row of CUDA's is called {macro}")
     known = {(row.kernel, row.variant) for row in rows if row.source is not None}

@@ -214,7 +214,7 @@ static uint64_t split_size(const mixer_plan *p)
     uint64_t all = 0;
     for (uint32_t i = 0; i < a->memories_count; i++) all += a->memories[i].M;
     const uint64_t by_work = base_ceil_div(all * a->B * a->H, WORKGROUPS * op_wave(&p->call)), by_merge = base_ceil_div(all, MAX_SPLITS);
-    const uint64_t least = p->call.stream->device->backend->memories_together;
+    const uint64_t least = a->B == 1 ? p->call.stream->device->backend->memories_together : 0;
     return base_larger(least, base_larger(by_work, by_merge));
 }
 
@@ -238,8 +238,7 @@ static void attend(mixer_plan *p, const dart_memories *run, uint32_t from, uint3
                                 .partial_at = (uint32_t)before, .eps = a->sma_eps};
     /* A warp a memory pays where most warps of a workgroup have one. */
     const bool words = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0, half = words && run->scale.offset % 4 == 0 && run->M >= 3 * splits;
-    const uint32_t of_types = (half ? FITS_HALF : 0) | (words && (a->B == 1 || !half) ? FITS_STEP : 0);
-    op_kernel(call, KERNEL_mixer_attend, a->B, of_types | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
+    op_kernel(call, KERNEL_mixer_attend, a->B, (half ? FITS_HALF : words ? FITS_STEP : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
     OP_LAUNCH(call, &k, heads * splits, OP_ROWS(mixer_attend, q, &q, k), OP_AT(mixer_attend, e, &e, k), OP_ROWS(mixer_attend, c, &c, k),
               OP_AT(mixer_attend, dh, &o.dh, k), OP_AT(mixer_attend, factor, &o.scale, k), OP_AT(mixer_attend, seq, &p->o.seq, k),
               OP_WHOLE(mixer_attend, partial, &partial));
