@@ -146,7 +146,7 @@ double device_assumed_rate(const dart_device_info *info)
 
 double device_assumed_bytes(const dart_device_info *info)
 {
-    return info->type == DART_DEVICE_DISCRETE ? 40e9 : info->type == DART_DEVICE_CPU ? 250e6 : 8e9;
+    return info->type == DART_DEVICE_DISCRETE ? 40e9 : info->type == DART_DEVICE_CPU ? 100e6 : 8e9;
 }
 
 void *device_calloc(dart_device *device, size_t count, size_t size)
