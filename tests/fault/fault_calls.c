@@ -310,13 +310,12 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
     STEP(do_log_probs), STEP(do_mark_ids),
     STEP(do_embed_backward), STEP(do_norm_backward),
     STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
-    STEP(do_attention_backward),
-    STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_gelu), STEP(do_layer_norm),
+    STEP(do_attention_backward), STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_gelu), STEP(do_layer_norm),
     STEP(do_linear_bias), STEP(do_linear_quantised), STEP(do_embed_quantised), STEP(do_swiglu), STEP(do_swiglu_backward),
     STEP(do_kv_append), STEP(do_conv_tail), STEP(do_norm_linear), STEP(do_mixer_step),
     STEP(do_window_append), STEP(do_window_output), STEP(do_window_fold), STEP(do_advance),
-    STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(make_asking_state), STEP(feed), STEP(values), STEP(reset), STEP(open_model),
-    STEP(make_trainer), STEP(train),
+    STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(make_asking_state), STEP(feed), STEP(values), STEP(reset),
+    STEP(open_model), STEP(make_trainer), STEP(train),
 };
 enum { STEPS = sizeof steps / sizeof steps[0], STEP_OPEN = 1 };
 

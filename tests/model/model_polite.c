@@ -269,7 +269,8 @@ static void launches_are_cut(void **unused)
         memset(slow.streams, 0, sizeof slow.streams);
         dart_model_config config = layers_of("dart-130m");
         if (transformer)
-            config = (dart_model_config){.transformer = true, .W = 768, .layers = 2, .H = 12, .P = 64, .G = 12, .F = 2048, .base = 10000, .eps = 1e-5f};
+            config = (dart_model_config){.transformer = true, .W = 768, .layers = 2, .H = 12, .P = 64, .G = 12, .F = 2048, .base = 10000,
+                                         .eps = 1e-5f};
         config.V = 50280;
         dart_model *model = model_of(&config, &(dart_model_options){.weights = DART_STORAGE_BF16});
         slow.longest = slow.longest_launch = 0;
@@ -424,8 +425,8 @@ static void fast_training_is_whole(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(submissions_are_short), cmocka_unit_test(steps_are_short),
-                                       cmocka_unit_test(copies_are_short), cmocka_unit_test(launches_are_cut), cmocka_unit_test(slow_training_is_short),
-                                       cmocka_unit_test(training_is_short),
+                                       cmocka_unit_test(copies_are_short), cmocka_unit_test(launches_are_cut),
+                                       cmocka_unit_test(slow_training_is_short), cmocka_unit_test(training_is_short),
                                        cmocka_unit_test(fast_training_is_whole), cmocka_unit_test(steps_fit_small_bindings)};
     const dart_context_options options = {.without_vulkan = true, .without_cuda = true, .with_null = true};
     if (dart_context_create(&options, &context) != DART_OK || dart_device_open(context, &(dart_device_options){.spec = "null"}, &device) != DART_OK)

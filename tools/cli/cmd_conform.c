@@ -77,7 +77,8 @@ int cmd_conform(int argc, char **argv)
          false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
         {"seeds", 0, ARGS_U32, "N", &seeds, "all cases so many times, with the seeds from --seed on; by default once", 1, 1000000, false},
-        {"cut", 0, ARGS_U32, "N", &cut, "each launch in N ranges of its workgroups, as submissions that\nwould take too long are cut", 1, 65535, false},
+        {"cut", 0, ARGS_U32, "N", &cut, "each launch in N ranges of its workgroups, as submissions that\nwould take too long are cut", 1, 65535,
+         false},
         CLI_LESS(common),
         CLI_OUTPUT(common),
     };
