@@ -1,25 +1,15 @@
-// Rows for the step of one sequence, and the launches of a stage as one (CUDA_MERGED): blocks of the last launch come first.
+// Rows for the step of one sequence, and the launches of a stage as one (CUDA_MERGED): blocks of the last launch come first. The products that
+// begin a step are in step_project.cu: ptxas with --Ofast-compile counts the shared memory of a file for each of its kernels, at most 48 KiB.
 #include "attend_few.cuh"
 #include "output_words.cuh"
-#include "project_words.cuh"
 #include "scan_step.cuh"
 #include "sma/append.cuh"
 
-static_assert(TILE0_mixer_project_words == project_tile && TILE1_mixer_project_words == 1 && TILE0_mixer_output_words == warps &&
-                  TILE1_mixer_output_words == 1 && TILE0_ssd_step_n128_p64 == scan_columns,
-              "tiles");
-KERNEL_FUNCTION_BLOCKS(mixer_project, words, 3) { project_words_run(args, bindings, dtypes, all_blocks()); }
+static_assert(TILE0_mixer_output_words == warps && TILE1_mixer_output_words == 1 && TILE0_ssd_step_n128_p64 == scan_columns, "tiles");
 KERNEL_FUNCTION_BLOCKS(mixer_output, words, 3) { output_words_run(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(mixer_attend, few, 3) { attend_few_run(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(ssd_step, n128_p64, 3) { scan_step_run(args, bindings, dtypes, all_blocks()); }
 
-MERGED_FUNCTION(mixer_project, words, mixer_project, words, 3)
-{
-    const Blocks last = {0, parts.last_blocks};
-    merged_announce(parts);
-    if (blockIdx.x < last.count) return project_words_run(parts.last_args, parts.last_bindings, parts.last_dtypes, last);
-    project_words_run(parts.args[0], parts.bindings[0], parts.dtypes[0], {last.count, parts.blocks[0]});
-}
 MERGED_FUNCTION(mixer_attend, few, ssd_step, n128_p64, 3)
 {
     const Blocks last = {0, parts.last_blocks};

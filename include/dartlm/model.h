@@ -137,9 +137,10 @@ typedef struct dart_state_options {
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
                               watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are layers of a piece, decoding steps, or
                               parts of what else a call does (clearing, copies), where these take longer some of their launches, and of a
-                              launch that takes longer by itself a range of its workgroups (not through CUDA, and not with cooperative
-                              matrices). Their number is computed from the measured time of earlier submissions, before there is one from
-                              what a slow device of its kind computes; results do not depend on it.
+                              launch that takes longer by itself a range of its workgroups (not through CUDA, not with cooperative
+                              matrices, and not of `ssd_piece`, `window_fold` and `sma_step`). Their number is computed from the measured time of
+                              earlier submissions, before there is one from what a slow device of its kind computes; results do not depend
+                              on it.
                               Except on processors, pieces are made so short that a layer fits on a slow device of its kind, too: the
                               longer the context and the larger the model. That cut depends on slice_ms and changes results within
                               rounding. dart_state_longest tells what came of it. */
@@ -373,7 +374,8 @@ typedef struct dart_decode_args {
     int32_t *next_ids;      /* B, optional: the tokens chosen; -1 for a sequence that is idle, and without ids for one that had ended */
 } dart_decode_args;
 /* Consumes one token of every sequence that is not idle (without ids: of every sequence that has not ended) and chooses the next ones. The step is
- * recorded once and submitted again by later calls. It is recorded anew when a sequence enters another block of memories.
+ * recorded once and submitted again by later calls. It is recorded anew when a sequence enters another block of memories, or of
+ * keys and values.
  * DART_INVALID_ARGUMENT without ids when no call has chosen tokens since the state was created or reset. */
 DART_API dart_status dart_decode(dart_state *state, const dart_decode_args *args);
 

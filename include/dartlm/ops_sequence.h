@@ -131,7 +131,8 @@ DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_
  * dart_kv_append before, or, at position 0, pass them as the cache (C = L). Contents of the cache past p, NaN included, do not
  * reach o_t.
  * A cache may grow by blocks that are never moved: k and v hold tokens 0 .. C - 1, `more` the tokens behind them, block by block. Sums are taken
- * block by block and put together in f32, so that o_t does not depend on blocks behind p, but within rounding on where blocks end.
+ * block by block and put together in f32, so that o_t depends within rounding on where blocks end. Of several tokens it does not depend on blocks
+ * behind p; a step (L = 1) splits every block by the number and length of all, so that it depends on them within rounding.
  * q, o B L H D; k, v B C G D, both of one type: token s of sequence b is row b C + s. All four may be views. lse f32 B L H,
  * optional. Without seq C must be at least L, with all blocks counted; C of all is at most 2^30. Each tensor must fit a binding
  * (max_binding_bytes). o must not be q. No `more` with cu.

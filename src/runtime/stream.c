@@ -7,7 +7,11 @@
 #include <string.h>
 
 /* UNEVEN: how many times as long as the others of its kind a launch may be. */
-enum { MAX_COMPILERS = 16, MAX_TIMES = 1 << 16, UNEVEN = 8, MOST_RANGES = 1 << 12 };
+enum { MAX_COMPILERS = 16, MAX_TIMES = 1 << 16, UNEVEN = 8 };
+
+/* Parts of a recording behind which launches are not cut into ranges: each part is a stream of the backend and takes up to some 100 KiB, and before
+ * times are known a device may be a hundred times as fast as assumed. */
+#define MOST_PARTS 4096u
 
 /* Launches that take this part of most_work together stay together: within a submission's time still (DEVICE_SLICE_SHARE), and cut by their number
  * most parts would be far shorter. */
@@ -68,7 +72,8 @@ void stream_pace(dart_stream *stream, double work, uint32_t launches)
     const double every = (double)launches * p->most_work / work / UNEVEN;
     p->every = every > 1 ? (uint32_t)every : 1;
     const double launch = launches > UNEVEN ? UNEVEN * work / launches : work, ranges = ceil(launch / p->most_work);
-    p->ranges = ranges < MOST_RANGES ? (uint32_t)ranges : MOST_RANGES;
+    const uint32_t room = p->count < MOST_PARTS ? MOST_PARTS - p->count : 1;
+    p->ranges = ranges < room ? (uint32_t)ranges : room;
 }
 
 uint32_t stream_end_part(dart_stream *stream)
@@ -358,6 +363,8 @@ static uint32_t ranges_of(const dart_stream *stream, const backend_launch *launc
     if (wanted <= 1 || !device->backend->ranges || stream->options.warm || device->profile != NULL) return 1;
     const kernel_id id = launch->row->id;
     if (ROW_HAS_MATRIX(launch->row) || id == KERNEL_window_fold || kernel_table[id].args_size == KERNEL_PUSH_BYTES) return 1;
+    /* Its workgroups count in tickets, which only a whole launch leaves as they were: what follows a range may never be submitted. */
+    if (id == KERNEL_sma_step) return 1;
     return wanted < launch->tiles ? wanted : launch->tiles;
 }
 

@@ -5,7 +5,7 @@
 
 struct vk_pipeline {
     backend_code code;
-    bool range;        /* it can be launched from a tile on: VK_PIPELINE_CREATE_DISPATCH_BASE_BIT */
+    bool range;        /* it can be launched from a tile on: IS_RANGE of shaders/lib/dart.glsl */
     VkPipeline handle; /* VK_NULL_HANDLE while a thread compiles it */
     vk_pipeline *next;
 };
