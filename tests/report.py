@@ -55,6 +55,27 @@ def compare(folder, file, report):
     refused(1, "no report of dartlm conform", "--compare", folder / "list", "--compare", file)
 
 
+def draws(file):
+    """--draw: each seed has cases of its own, which together launch what all launch."""
+    status, _, err = call("--device", "cpu", "--filter", "conv B", "--report", file)
+    expect(f"status of all cases ({err})", status, 0)
+    rows = {row for result in json.loads(file.read_text())["results"] for row in result["kernels"].split()}
+    status, out, err = call("--device", "cpu", "--filter", "conv B", "--draw", "--seed", 40, "--seeds", 6, "--report", file)
+    expect(f"status of drawn cases ({err})", status, 0)
+    report = json.loads(file.read_text())
+    drawn = {}
+    for result in report["results"]:
+        drawn.setdefault(result["seed"], []).append((result["case"], result["variant"]))
+    expect("seeds", sorted(drawn), [*range(40, 46)])
+    expect("seeds draw different cases", len({str(cases) for cases in drawn.values()}) > 1, True)
+    expect("runs", (report["runs"], report["rows"]), (len(report["results"]), len(rows)))
+    expect("few of many", report["runs"] < report["runs_of"], True)
+    expect("the summary tells of the draw", f"drawn: {report['runs']} of {report['runs_of']} runs" in out, True)
+    for seed in drawn:
+        expect("rows of a draw", {row for result in report["results"] if result["seed"] == seed for row in result["kernels"].split()}, rows)
+    refused(2, "--list goes with none", "--list", "--draw")
+
+
 def stops(file):
     """Ctrl-C: what ran is summed up, and the report is whole."""
     program = subprocess.Popen([sys.argv[1], "conform", "--device", "cpu", "--filter", "ssd", "--seeds", "1000", "--report", str(file)],
@@ -79,7 +100,7 @@ def main():
     if len(names) < 3 or not all(name.startswith("swiglu B") for name in names):
         raise AssertionError(f"--list: {names}")
     refused(1, "no case has 'nonsense'", "--list", "--filter", "nonsense")
-    refused(2, "--list goes with neither", "--list", "--json")
+    refused(2, "--list goes with none", "--list", "--json")
     refused(2, "give one", "--json", "--report", "x")
     with tempfile.TemporaryDirectory() as work:
         file = pathlib.Path(work) / "report.json"
@@ -110,6 +131,7 @@ def main():
             raise AssertionError(f"the commit: {report['commit']!r}, {out.splitlines()[0]}")
         untimed = [result["case"] for result in report["results"] if result["status"] == "passed" and not result["seconds"] > 0]
         expect("results without a time", untimed, [])
+        draws(file)
         stops(file)
         refused(1, "has a variant called nonsense", "--device", "cpu", "--filter", "swiglu B", "--variant", "nonsense")
     print(f"report: {len(names)} cases, variants {', '.join(variants)}")

@@ -334,7 +334,6 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     tally *tallies = calloc(MAX_TARGETS, sizeof *tallies);
     if (tallies == NULL) abort();
     if (!options->list) conform_print_header(s);
-    if (!options->list && options->draw) conform_draw(s);
     if (options->list) list_cases(s);
     else if (s->targets_count > 0) conform_run_cases(s, tallies);
     if (!options->list) {
@@ -345,7 +344,7 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
         if (!s->targets[i].shares) dart_device_destroy(&s->targets[i].device);
     const int failures = s->failed + ((s->targets_count == 0 && !options->list) || s->passed == 0 || s->stopped);
     free(tallies);
-    free(s->drawn);
+    conform_forget_draws(s);
     free(s);
     return failures;
 }

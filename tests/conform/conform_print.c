@@ -148,6 +148,8 @@ void conform_print_end(const suite *s, const tally *tallies)
                 tallies[i].cases, tallies[i].failed, tallies[i].not_run, 100 * tallies[i].share, tallies[i].against_first, tallies[i].tensor,
                 tallies[i].worst, (unsigned long long)tallies[i].row);
     }
+    if (s->options->draw)
+        fprintf(s->out, "\ndrawn: %u of %u runs of a case in a variant, which launch %u rows of kernels\n", s->share.runs, s->share.runs_of, s->share.rows);
     char seeds[64];
     snprintf(seeds, sizeof seeds, "seed %llu", (unsigned long long)s->options->seed);
     if (s->options->seeds > 1)

@@ -48,8 +48,8 @@ void conform_list_unreached(suite *s)
 
 typedef struct draw {
     suite *s;
+    uint64_t seed;
     uint32_t *cases, count;          /* numbers of those that the options leave, shuffled */
-    char *(*plans)[MAX_TARGETS];     /* what a case launches on a target: NULL until somebody asks */
     bool covered[MAX_ROWS];          /* of the device at hand, by a run that was drawn */
 } draw;
 
@@ -63,7 +63,7 @@ static uint64_t next_random(uint64_t *state)
 
 static void list_cases(draw *d)
 {
-    uint64_t state = d->s->options->draw_seed;
+    uint64_t state = d->seed;
     for (const char *at = d->s->options->filter; at != NULL && *at != '\0'; at++) state = 31 * state + (unsigned char)*at;
     for (uint32_t i = 0; i < conform_cases_count(); i++) {
         conform_case c;
@@ -77,7 +77,7 @@ static void list_cases(draw *d)
 static const char *plan_of(draw *d, uint32_t i, uint32_t on)
 {
     static conform_outcome outcome;
-    char **plan = &d->plans[i][on];
+    char **plan = &d->s->plans[i][on];
     conform_case c;
     conform_case_of(d->s, i, &c);
     if (*plan == NULL) {
@@ -142,7 +142,7 @@ static void draw_for(draw *d, uint32_t own)
 {
     suite *s = d->s;
     const uint32_t turns = s->options->draw_turns > 0 ? s->options->draw_turns : 1, before = s->share.runs;
-    uint32_t turn = (uint32_t)(s->options->draw_seed % turns);
+    uint32_t turn = (uint32_t)(d->seed % turns);
     memset(d->covered, 0, sizeof d->covered);
     if (turns == 1) take_any(d, own);
     for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS; i++) {
@@ -152,26 +152,34 @@ static void draw_for(draw *d, uint32_t own)
     if (s->share.runs == before) take_any(d, own);
 }
 
-void conform_draw(suite *s)
+void conform_draw(suite *s, uint64_t seed)
 {
-    const uint32_t count = conform_cases_count();
+    const uint32_t count = conform_cases_count(), most_rows = s->share.rows;
     draw *d = calloc(1, sizeof *d);
-    s->drawn = calloc(count, sizeof *s->drawn);
-    if (d == NULL || s->drawn == NULL) abort();
-    *d = (draw){.s = s, .cases = calloc(count, sizeof *d->cases), .plans = calloc(count, sizeof *d->plans)};
-    if (d->cases == NULL || d->plans == NULL) abort();
+    if (s->drawn == NULL) s->drawn = calloc(count, sizeof *s->drawn);
+    if (s->plans == NULL) s->plans = calloc(count, sizeof *s->plans);
+    if (d == NULL || s->drawn == NULL || s->plans == NULL) abort();
+    *d = (draw){.s = s, .seed = seed, .cases = calloc(count, sizeof *d->cases)};
+    if (d->cases == NULL) abort();
+    memset(s->drawn, 0, count * sizeof *s->drawn);
+    s->share.rows = 0;
     list_cases(d);
     for (uint32_t t = 0; t < s->targets_count; t++)
         if (s->targets[t].variant[0] == '\0') draw_for(d, t);
     for (uint32_t i = 0; i < count; i++) {
         conform_case c;
         const bool there = conform_case_of(s, i, &c);
-        for (uint32_t t = 0; t < s->targets_count; t++) {
-            s->share.runs_of += there && conform_concerns(&s->targets[t], &c);
-            free(d->plans[i][t]);
-        }
+        for (uint32_t t = 0; t < s->targets_count; t++) s->share.runs_of += there && conform_concerns(&s->targets[t], &c);
     }
-    free(d->plans);
+    if (s->share.rows < most_rows) s->share.rows = most_rows;
     free(d->cases);
     free(d);
+}
+
+void conform_forget_draws(suite *s)
+{
+    for (uint32_t i = 0; s->plans != NULL && i < conform_cases_count(); i++)
+        for (uint32_t t = 0; t < s->targets_count; t++) free(s->plans[i][t]);
+    free(s->plans);
+    free(s->drawn);
 }

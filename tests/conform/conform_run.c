@@ -239,6 +239,9 @@ static void run_seeds(suite *s, tally *tallies, uint64_t seed, uint32_t count)
 void conform_run_cases(suite *s, tally *tallies)
 {
     const uint32_t seeds = s->options->seeds > 0 ? s->options->seeds : 1;
-    for (uint32_t k = 0; k < seeds && !s->stopped; k += SEEDS)
-        run_seeds(s, tallies, s->options->seed + k, seeds - k < SEEDS ? seeds - k : SEEDS);
+    const uint32_t together = s->options->draw ? 1 : SEEDS; /* each seed has a draw of its own */
+    for (uint32_t k = 0; k < seeds && !s->stopped; k += together) {
+        if (s->options->draw) conform_draw(s, s->options->draw_seed + k);
+        run_seeds(s, tallies, s->options->seed + k, seeds - k < together ? seeds - k : together);
+    }
 }

@@ -21,7 +21,7 @@ typedef struct target {
 
 /* What was drawn, of how much. */
 typedef struct draw_share {
-    uint32_t rows; /* of the kernel table, that what was drawn launches */
+    uint32_t rows; /* of the kernel table, that what was drawn launches; of several draws the most */
     uint32_t runs, runs_of; /* a case on a target; how many there are */
 } draw_share;
 
@@ -41,7 +41,8 @@ typedef struct suite {
     uint32_t dumped; /* files of tensors */
     bool reached[MAX_DEVICES][MAX_ROWS]; /* rows of the kernel table that some case ran on a device */
     bool (*drawn)[MAX_TARGETS];          /* by the number of the case: runs on the target; NULL: all that it concerns */
-    draw_share share;
+    char *(*plans)[MAX_TARGETS];         /* what a case launches on a target; NULL until a draw asks */
+    draw_share share;                    /* of all draws together */
 } suite;
 
 /* Cases are numbered from 0, each dtype on its own. False where there is none of that number or the options leave it out. */
@@ -65,8 +66,9 @@ bool conform_lists(const char *rows, const char *name);
 void conform_note_rows(suite *s, const target *t, const conform_outcome *o);
 /* Rows that a device could run and no case made it run: a hole in the cases, listed like what was not run. */
 void conform_list_unreached(suite *s);
-/* Makes s->drawn and s->share as options->draw says. */
-void conform_draw(suite *s);
+/* Makes s->drawn anew as options->draw says, and adds what it is to s->share. */
+void conform_draw(suite *s, uint64_t seed);
+void conform_forget_draws(suite *s);
 
 /* What was found of a target. */
 typedef struct tally {

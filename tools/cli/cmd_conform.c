@@ -58,7 +58,7 @@ int cmd_conform(int argc, char **argv)
     cli_common common = {.device = NULL};
     args_list devices = {.count = 0}, reports = {.count = 0};
     const char *filter = NULL, *variant = NULL, *report = NULL, *dump = NULL;
-    bool list = false, validation = false;
+    bool list = false, draw = false, validation = false;
     char system[160];
     uint64_t seed = 1;
     uint32_t jobs = 0, seeds = 1, cut = 0;
@@ -77,6 +77,8 @@ int cmd_conform(int argc, char **argv)
          false},
         {"seed", 0, ARGS_U64, "N", &seed, "of the random inputs, by default 1", 0, 0, false},
         {"seeds", 0, ARGS_U32, "N", &seeds, "all cases so many times, with the seeds from --seed on; by default once", 1, 1000000, false},
+        {"draw", 0, ARGS_FLAG, NULL, &draw, "only some cases, drawn by the seed: so many that every row of kernels\nruns that all cases make the device run",
+         0, 0, false},
         {"cut", 0, ARGS_U32, "N", &cut, "each launch in N ranges of its workgroups, as submissions that\nwould take too long are cut", 1, 65535,
          false},
         CLI_LESS(common),
@@ -96,8 +98,8 @@ int cmd_conform(int argc, char **argv)
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
     if (reports.count > 0) return compare(&syntax, &reports, common.json);
-    if (list && (common.json || report != NULL || variant != NULL))
-        return args_mistake(&syntax, "--list goes with neither --json nor --report nor --variant");
+    if (list && (common.json || report != NULL || variant != NULL || draw))
+        return args_mistake(&syntax, "--list goes with none of --json, --report, --variant and --draw");
     if (report != NULL && common.json) return args_mistake(&syntax, "--json and --report are the same twice: give one");
     atomic_uint errors;
     atomic_init(&errors, 0);
@@ -125,6 +127,8 @@ int cmd_conform(int argc, char **argv)
                                          .verbose = common.verbosity > 0,
                                          .seed = seed,
                                          .seeds = seeds,
+                                         .draw = draw,
+                                         .draw_seed = seed,
                                          .jobs = jobs,
                                          .progress = show_progress,
                                          .go_on = go_on,
