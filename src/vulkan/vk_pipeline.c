@@ -184,12 +184,19 @@ dart_status vk_pipeline_get(vk_device *device, const backend_code *code, bool ra
     return status;
 }
 
+/* A processor takes longer to compile code (lavapipe up to a minute for a row) than for what a test or a small model launches with it, and its launches
+ * are cut from the first on (device_assumed_rate): whole launches run the code of ranges there, from tile 0. */
+bool vk_is_range(const vk_device *device, kernel_id id, uint32_t first)
+{
+    return first > 0 || (device->adapter->info.type == DART_DEVICE_CPU && kernel_table[id].args_size != KERNEL_PUSH_BYTES);
+}
+
 dart_status vk_warm(void *self, const backend_code *code)
 {
     vk_device *device = self;
     const dart_status status = vk_device_check(device);
     VkPipeline pipeline = VK_NULL_HANDLE;
-    return status == DART_OK ? vk_pipeline_get(device, code, false, &pipeline) : status;
+    return status == DART_OK ? vk_pipeline_get(device, code, vk_is_range(device, code->row->id, 0), &pipeline) : status;
 }
 
 dart_status vk_cache_read(void *self, void *data, size_t *bytes)

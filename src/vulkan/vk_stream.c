@@ -305,11 +305,12 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     const bool pushed = kernel->args_size <= KERNEL_PUSH_BYTES;
     const uint32_t count = kernel_buffers(launch->row->id);
     uint32_t args[KERNEL_MAX_ARGS / 4 + 1];
-    const uint32_t args_bytes = kernel->args_size + (launch->first > 0 ? 4 : 0);
+    const bool range = vk_is_range(device, launch->row->id, launch->first);
+    const uint32_t args_bytes = kernel->args_size + (range ? 4 : 0);
     memcpy(args, launch->args, kernel->args_size);
     args[0] = launch->end; /* `tiles`: where the loop of every shader ends */
     args[kernel->args_size / 4] = launch->first;
-    TRY(vk_pipeline_get(device, &(backend_code){launch->row, launch->dtypes, launch->T0, launch->T1}, launch->first > 0, &pipeline));
+    TRY(vk_pipeline_get(device, &(backend_code){launch->row, launch->dtypes, launch->T0, launch->T1}, range, &pipeline));
     for (uint32_t i = 0; i < kernel->bindings_count; i++)
         TRY(describe(device, stream, &launch->bindings[i], kernel->bindings[i].name, &buffers[i]));
     if (!pushed) TRY(keep_arguments(device, stream, args, args_bytes, &buffers[kernel->bindings_count]));
