@@ -1,4 +1,5 @@
-/* The draw of cases (conform_options.draw), on the CPU backend: what it runs reaches the rows that all cases reach, and is what a seed says. */
+/* The draw of cases (conform_options.draw), on the CPU backend: what it runs reaches the rows that all cases reach, and is what a seed says. And a
+ * run that is stopped: what it ran is in the report. */
 #include "conform.h"
 
 #include <jansson.h>
@@ -124,12 +125,39 @@ static void a_seed_says_what_runs(void **state)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) json_decref(all[i]);
 }
 
+static bool ask(void *left) { return (*(uint32_t *)left)-- > 0; }
+
+/* Threads take the longest runs first, so that what ended lies behind what did not begin. */
+static void a_stopped_run_reports_what_ran(void **state)
+{
+    (void)state;
+    enum { RUNS = 9 };
+    const char *const cpu = "cpu";
+    for (uint32_t jobs = 2; jobs <= 5; jobs += 3) {
+        uint32_t left = RUNS;
+        FILE *file = tmpfile();
+        assert_non_null(file);
+        const conform_options options = {.devices = &cpu, .devices_count = 1, .filter = "norm B", .json = true, .seed = jobs, .jobs = jobs,
+                                         .go_on = ask, .go_on_user = &left};
+        assert_int_equal(conform_all(context, &options, file), 1);
+        rewind(file);
+        json_error_t error;
+        json_t *report = json_loadf(file, 0, &error);
+        fclose(file);
+        assert_non_null(report);
+        assert_true(json_is_true(json_object_get(report, "stopped")));
+        assert_int_equal(json_array_size(json_object_get(report, "results")), RUNS);
+        json_decref(report);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_runs),
         cmocka_unit_test(seeds_in_a_row_have_every_row),
         cmocka_unit_test(a_seed_says_what_runs),
+        cmocka_unit_test(a_stopped_run_reports_what_ran),
     };
     if (dart_context_create(NULL, &context) != DART_OK) return 1;
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -90,7 +90,7 @@ static void dump_case(suite *s, const target *t, const entry *e, const char *nam
         snprintf(path, sizeof outcome->dumped, "no file: %.200s cannot be written to", s->options->dump);
 }
 
-/* Prints, counts and releases what the runs of a case gave. */
+/* Prints and counts what the runs of a case gave, as far as they ran. */
 static void print_entry(const line *l, const entry *e)
 {
     suite *s = l->s;
@@ -101,6 +101,7 @@ static void print_entry(const line *l, const entry *e)
     for (uint32_t i = e->first; i < e->first + e->count; i++) {
         const target *t = &s->targets[l->runs[i].target];
         conform_outcome *outcome = l->runs[i].outcome;
+        if (outcome == NULL) continue; /* stopped before it */
         if (first != NULL) compare_devices(outcome, first);
         else if (outcome->ran) first = outcome;
         note(&l->tallies[l->runs[i].target], name, outcome);
@@ -229,6 +230,8 @@ static void run_seeds(suite *s, tally *tallies, uint64_t seed, uint32_t count)
     while (started + 1 < l.jobs && base_thread_start(&threads[started], work, &l) == DART_OK) started++;
     work(&l);
     while (started > 0) base_thread_join(&threads[--started]);
+    /* Where it was stopped, what ended behind a run that did not begin. */
+    for (; l.printed < l.entries_count; l.printed++) print_entry(&l, &l.entries[l.printed]);
     for (uint32_t i = 0; i < l.runs_count; i++) release(&l.runs[i]);
     base_mutex_destroy(&l.lock);
     free(l.order);
