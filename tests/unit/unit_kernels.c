@@ -44,6 +44,44 @@ static void describes_every_kernel(void **unused)
     }
 }
 
+/* Each of these functions knows all bits of an enum: two that are one number do not compile, nor does a bit that is missing here. */
+static bool is_trait(kernel_trait bit)
+{
+    switch (bit) {
+    case FITS_F16: case FITS_BF16: case FITS_HALF: case FITS_TILES: case FITS_SHORT: case FITS_STEP: case FITS_MEDIUM: case FITS_P32:
+    case FITS_P64: case FITS_D64: case FITS_N128_P64: case FITS_SCAN: case FITS_FEWEST_TILES: case FITS_FEW_TILES: case FITS_MANY_TILES:
+    case FITS_N32_P64: case FITS_N64_P64: case FITS_UNPACKED: case FITS_CHECK: case FITS_WALK: case FITS_WALK16: case FITS_WALK64:
+    case FITS_TOGETHER: case FITS_CLUSTER: case FITS_LIBRARY:
+        return true;
+    }
+    return false;
+}
+
+static bool is_capability(dart_capability bit)
+{
+    switch (bit) {
+    case DART_CAP_AVX2: case DART_CAP_BLAS: case DART_CAP_STORE16: case DART_CAP_SUBGROUP: case DART_CAP_FLOAT16: case DART_CAP_LARGE:
+    case DART_CAP_SHARED48: case DART_CAP_MATRIX_F16: case DART_CAP_MATRIX_BF16: case DART_CAP_MATRIX2: case DART_CAP_WIDE:
+    case DART_CAP_REGISTERS: case DART_CAP_MATRIX_CUTS: case DART_CAP_MATRIX_PLACES: case DART_CAP_SM90: case DART_CAP_CUBLASLT:
+    case DART_CAP_REGISTERS160: case DART_CAP_REGISTERS96:
+        return true;
+    }
+    return false;
+}
+
+static void rows_ask_for_known_bits(void **unused)
+{
+    (void)unused;
+    for (uint32_t i = 0; i < kernel_rows_count; i++)
+        for (uint32_t bit = 0; bit < 31; bit++) {
+            const kernel_row *row = &kernel_rows[i];
+            if ((row->fits >> bit & 1) != 0 && !is_trait((kernel_trait)(1u << bit)))
+                fail_msg("%s[%s] fits bit %u", kernel_table[row->id].name, row->variant, bit);
+            if ((row->needs >> bit & 1) != 0 && !is_capability((dart_capability)(1u << bit)))
+                fail_msg("%s[%s] needs bit %u", kernel_table[row->id].name, row->variant, bit);
+        }
+}
+
 static void has_a_baseline_everywhere(void **unused)
 {
     (void)unused;
@@ -233,7 +271,7 @@ static void computes_heads_of_a_workgroup(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(describes_every_kernel),
+        cmocka_unit_test(describes_every_kernel), cmocka_unit_test(rows_ask_for_known_bits),
         cmocka_unit_test(has_a_baseline_everywhere),
         cmocka_unit_test(has_sound_rows),
         cmocka_unit_test(has_code_for_every_row),
