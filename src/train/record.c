@@ -193,7 +193,7 @@ static dart_status record_take(const dart_trainer *trainer, dart_stream *stream)
 static dart_status record_begin(const dart_trainer *trainer, dart_stream *stream)
 {
     for (uint32_t i = 0; i < trainer->segments_count; i++) {
-        trainer_pace_bytes(stream, 4 * trainer->segments[i].elements);
+        trainer_pace_bytes(trainer, stream, 4 * trainer->segments[i].elements, 1);
         dart_fill(stream, &(dart_fill_args){.T = (uint32_t)(trainer->segments[i].elements / 64), .W = 64,
                                             .y = segment_tensor(trainer->segments[i].grad)});
     }
@@ -205,8 +205,12 @@ static dart_status record_norm(const dart_trainer *trainer, dart_stream *stream)
 {
     dart_gradient *list = device_calloc(trainer->device, trainer->segments_count, sizeof *list);
     if (list == NULL) return DART_OUT_OF_MEMORY;
-    for (uint32_t i = 0; i < trainer->segments_count; i++)
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < trainer->segments_count; i++) {
         list[i] = (dart_gradient){.elements = trainer->segments[i].elements, .grad = segment_tensor(trainer->segments[i].grad)};
+        elements += list[i].elements;
+    }
+    trainer_pace_bytes(trainer, stream, 4 * elements, trainer->segments_count);
     dart_grad_norm_args args = {.count = trainer->segments_count, .clip = trainer->options.clip > 0 ? trainer->options.clip : INFINITY,
                                 .gradients = list, .scale = trainer_shared_tensor(trainer, TRAINER_SCALE)};
     if (trainer->scales) {
@@ -224,7 +228,7 @@ static dart_status record_update(const dart_trainer *trainer, dart_stream *strea
     for (uint32_t i = 0; i < trainer->segments_count; i++) {
         const trainer_segment *s = &trainer->segments[i];
         if (s->own == 0) continue;
-        trainer_pace_bytes(stream, 30 * s->own); /* w, m, v twice, the gradient, a copy */
+        trainer_pace_bytes(trainer, stream, 30 * s->own, 1); /* w, m, v twice, the gradient, a copy */
         dart_adamw_args args = {.elements = s->own, .decays = s->decays, .w = own_tensor(s, s->w, DART_F32), .m = segment_tensor(s->m),
                                 .v = segment_tensor(s->v), .grad = own_tensor(s, s->grad, DART_F32),
                                 .scale = trainer_shared_tensor(trainer, TRAINER_SCALE),

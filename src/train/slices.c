@@ -43,7 +43,12 @@ void trainer_pace_layer(const dart_trainer *trainer, dart_stream *stream, bool b
     else stream_pace(stream, (trainer->options.keep > 0 ? 3 : 2) * work, BACKWARD_LAUNCHES);
 }
 
-void trainer_pace_bytes(dart_stream *stream, uint64_t bytes) { stream_pace(stream, (double)bytes, 1); }
+void trainer_pace_bytes(const dart_trainer *trainer, dart_stream *stream, uint64_t bytes, uint32_t launches)
+{
+    const dart_device_info *info = &trainer->device->info;
+    /* As many operations as take the time. */
+    stream_pace(stream, (double)bytes * device_assumed_rate(info) / device_assumed_bytes(info), launches);
+}
 
 void trainer_pace_head(const dart_trainer *trainer, dart_stream *stream)
 {

@@ -213,10 +213,11 @@ dart_status trainer_wait_for(dart_trainer *trainer, trainer_recording recording,
 dart_status trainer_wait(dart_trainer *trainer, const char *call);
 /* What go_on says, of so many things done of so many. DART_CANCELLED does not break the trainer. */
 dart_status trainer_ask(dart_trainer *trainer, uint64_t done, uint64_t of, const char *call);
-/* What the launches that are recorded next do, for the first cuts: a layer, its gradients, the loss, or one launch that moves so many bytes. */
+/* What the launches that are recorded next do, for the first cuts: a layer, its gradients, the loss, or launches that together move so many
+ * bytes. */
 void trainer_pace_layer(const dart_trainer *trainer, dart_stream *stream, bool backward);
 void trainer_pace_head(const dart_trainer *trainer, dart_stream *stream);
-void trainer_pace_bytes(dart_stream *stream, uint64_t bytes);
+void trainer_pace_bytes(const dart_trainer *trainer, dart_stream *stream, uint64_t bytes, uint32_t launches);
 
 /* ---- Several ranks. All of these wait for the other ranks; of a trainer alone they do nothing but copy. ---- */
 
