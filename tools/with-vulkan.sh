@@ -81,6 +81,11 @@ select_chip() {
     fi
 }
 
+# AMD's processors without AVX-512: tools/compilers/gathers.c.
+has_slow_gathers() {
+    grep -q AuthenticAMD /proc/cpuinfo && grep -qw avx2 /proc/cpuinfo && ! grep -qw avx512f /proc/cpuinfo
+}
+
 select_driver() {
     local driver=$1 egl
     case $1 in
@@ -97,6 +102,8 @@ select_driver() {
     if [ "$driver" = lavapipe ] && egl=$(first_of "$deps"/newer/usr/share/glvnd/egl_vendor.d/*mesa.json); then
         export __EGL_VENDOR_LIBRARY_FILENAMES=$egl
     fi
+    # Without a compiler it goes without.
+    if [ "$driver" = lavapipe ] && has_slow_gathers 2>/dev/null; then preload=$(library gathers 2>/dev/null) || preload=; fi
     # It orders devices by asking a window system that may not be there; with one driver nothing is to be ordered.
     export NODEVICE_SELECT=1
 }
@@ -179,7 +186,7 @@ run() {
     loader=$(first_of "$lib"/ld-linux-*.so.*)
     path=$(library_path "$lib")
     if has_sanitizer "$program"; then
-        [ -z "$preload" ] || die "$program is built with a sanitizer, which must come before the library that shows the chip"
+        [ -z "${DART_FAKE_GPU:-}" ] || die "$program is built with a sanitizer, which must come before the library that shows the chip"
         exec -a "$program" "$(adapted_copy "$program" "$loader" "$path")" "$@"
     fi
     exec "$loader" --library-path "$path" ${preload:+--preload "$preload"} "$program" "$@"
