@@ -8,7 +8,8 @@
 #   --quick     the tests that need neither sanitizers nor Vulkan drivers
 #   --no-setup  install nothing: what is missing stops the build, or its tests are skipped
 #
-# What is drawn: of the tests with the label `drawn`, one in ten, so that any ten seeds in a row have all of them; of the cases of conformance
+# What is drawn: of the tests with the label `drawn`, one in ten, so that any ten seeds in a row have all of them, and under AddressSanitizer, where
+# the longest have that label, one in two; the program for Windows or that for arm64; of the cases of conformance
 # on SwiftShader, so many that each row of the kernel table that they reach runs, and on lavapipe every tenth of those rows; of the C files that the
 # last 20 commits did not touch, one in five for clang-tidy; the CUDA kernels compile for one of two targets; fault_driver fails some of the calls
 # that can fail, and fault_memory, under AddressSanitizer, a fifth of the allocations. The summary says how much that was.
@@ -89,10 +90,10 @@ run_tests() {
     say "$name: $ok passed, $bad failed, $none skipped in $((SECONDS - start)) s"
 }
 
-# Chooses by $seed among the tests with the label `drawn` of folder $1, those of about the same length against one another. Leaves the names of
-# the others in $work/left.
+# Chooses by $seed one in $2 among the tests with the label `drawn` of folder $1, those of about the same length against one another. Leaves the
+# names of the others in $work/left.
 draw_tests() {
-    ctest --test-dir "$1" --show-only=json-v1 -L '^drawn$' >"$work/labelled" && python3 - "$work/labelled" "$seed" >"$work/left" <<'PYTHON'
+    ctest --test-dir "$1" --show-only=json-v1 -L '^drawn$' >"$work/labelled" && python3 - "$work/labelled" "$seed" "$2" >"$work/left" <<'PYTHON'
 import json
 import sys
 
@@ -103,17 +104,30 @@ def cost(test):
 
 with open(sys.argv[1], encoding="utf-8") as listed:
     tests = sorted(json.load(listed)["tests"], key=lambda test: (-cost(test), test["name"]))
+seed, turns = int(sys.argv[2]), int(sys.argv[3])
 for number, test in enumerate(tests):
-    if (number // 10 + number + int(sys.argv[2])) % 10:
+    if (number // turns + number + seed) % turns:
         print(test["name"])
 PYTHON
 }
 
-# What was left out, into $work/reasons: the tests of draw_tests, a target of the CUDA kernels, and what the tests of conformance in folder $1 say of
-# the cases that they drew.
+# Runs the tests of folder $2, of those with the label `drawn` one in $3, as run $1 with the remaining arguments.
+run_drawn() {
+    local name=$1 folder=$2 turns=$3
+    shift 3
+    if ! draw_tests "$folder" "$turns"; then
+        echo "$name: no draw" >>"$work/failed"
+        failed=$((failed + 1))
+        return
+    fi
+    run_tests "$name" "$folder" -E "^($(paste -sd '|' "$work/left"))\$" "$@"
+    echo "$name: drawn with seed $seed, all of it with --all: without $(xargs <"$work/left")" >>"$work/reasons"
+}
+
+# What was left out, into $work/reasons: a target of the CUDA kernels, and what the tests of conformance in folder $1 say of the cases that they
+# drew.
 note_drawn() {
     {
-        echo "drawn with seed $seed, all of it with --all: without the tests $(xargs <"$work/left")"
         if [[ $kernels = sm_* ]] && grep -q '^DARTLM_NVCC:FILEPATH=.*/nvcc' "$1/CMakeCache.txt"; then
             echo "drawn with seed $seed: CUDA kernels compiled for $kernels alone, of sm_80 and sm_90a"
         fi
@@ -164,6 +178,8 @@ run_elsewhere() {
     fi
 }
 
+leave_out() { echo "$1: not built, drawn with seed $seed" >>"$work/reasons"; }
+
 summary() {
     if [ -s "$work/reasons" ]; then
         say "not run:"
@@ -211,12 +227,9 @@ main() {
             run_tests "tests" build -LE 'swiftshader|lavapipe|compilers|consumer'
         elif [ -n "$all" ]; then
             run_tests "tests" build
-        elif draw_tests build; then
-            run_tests "tests" build -E "^($(paste -sd '|' "$work/left"))\$"
-            note_drawn build
         else
-            echo "tests: no draw" >>"$work/failed"
-            failed=$((failed + 1))
+            run_drawn "tests" build 10
+            note_drawn build
         fi
     fi
     # Without compile commands the build has failed, and says so.
@@ -224,7 +237,10 @@ main() {
         if [ -n "$all" ]; then run_lint; else run_lint --draw "$seed"; fi
     fi
     if [ -z "$quick" ]; then
-        build asan && run_tests "AddressSanitizer" build/asan -L 'unit|property|model|fault|fuzz|thread' -LE 'swiftshader|lavapipe'
+        if build asan; then
+            local kinds=(-L 'unit|property|model|fault|fuzz|thread' -LE 'swiftshader|lavapipe')
+            if [ -n "$all" ]; then run_tests "AddressSanitizer" build/asan "${kinds[@]}"; else run_drawn "AddressSanitizer" build/asan 2 "${kinds[@]}"; fi
+        fi
         build tsan && run_tsan -L 'thread|property'
         if command -v clang >/dev/null; then
             build clang && passed=$((passed + 1))
@@ -232,8 +248,8 @@ main() {
             echo "clang: it is not installed" >>"$work/reasons"
             skipped=$((skipped + 1))
         fi
-        run_elsewhere mingw "Windows" x86_64-w64-mingw32-gcc-posix
-        run_elsewhere arm64 "arm64" aarch64-linux-gnu-gcc
+        if [ -n "$all" ] || [ $((seed % 2)) = 0 ]; then run_elsewhere mingw "Windows" x86_64-w64-mingw32-gcc-posix; else leave_out "Windows"; fi
+        if [ -n "$all" ] || [ $((seed % 2)) = 1 ]; then run_elsewhere arm64 "arm64" aarch64-linux-gnu-gcc; else leave_out "arm64"; fi
     fi
     summary
 }
