@@ -128,14 +128,17 @@ typedef struct dart_state_options {
     uint32_t S;            /* chunk size; 0: the configuration's. It may differ from the chunk size of training. Not for a Transformer. */
     bool no_sma;           /* switch state-memory attention off (the paper's ablation); no effect on other models */
     uint32_t max_piece;    /* the most tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
-    uint32_t memory_block; /* memories of a sequence that are allocated together (a block); 0: the first block has room for 1024
-                              tokens, each later one for half as many memories as there are; more if a call needs more. Of a
-                              Transformer: tokens of a block of keys and values; 0: the first has 1024, each later one as many as are before
-                              it. What is there is never moved. */
+    uint32_t memory_block; /* memories of a sequence that are allocated together (a block), for all sequences alike; 0: the first block has
+                              room for those that the longest sequence has and for the next one, and becomes at least twice as large (a copy)
+                              until it has room for 1024 tokens; each later one has room for half as many memories as there are; more if a
+                              call needs more. Up to 1024 tokens there is room for at most twice the memories of the longest sequence, or for
+                              one. Of a Transformer: tokens of a block of keys and values; 0: the first has 1024, each later one as many as
+                              are before it. Keys and values, and memories of blocks that are full, are never moved. */
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
-                              watchdogs quiet; UINT32_MAX: no limit, for servers. Submissions are layers of a piece, decoding steps, or
+                              watchdogs quiet; UINT32_MAX: no limit, for servers. Two may be queued at a time, so that a frame on the same queue
+                              waits for twice that at most. Submissions are layers of a piece, decoding steps, or
                               parts of what else a call does (clearing, copies), where these take longer some of their launches, and of a
                               launch that takes longer by itself a range of its workgroups (not through CUDA, not with cooperative
                               matrices, and not of `ssd_piece`, `window_fold` and `sma_step`). Their number is computed from the measured time of

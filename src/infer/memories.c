@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+/* The first block grows with the sequences until it has room for so many tokens. A block of its own for each growth would be a launch of the
+ * attention a layer and step (docs/lab/2026-11-25-small-blocks.md). */
 enum { FIRST_BLOCK_TOKENS = 1024 };
 
 static void destroy_block(dart_state *state, memory_block *block)
@@ -60,6 +62,12 @@ uint64_t model_memories_room(const dart_state *state)
     return (uint64_t)last->first + last->M;
 }
 
+/* Gives back the blocks that are not in use. */
+static void drop_kept(dart_state *state)
+{
+    while (state->blocks_held > state->blocks_count) destroy_block(state, &state->blocks[--state->blocks_held]);
+}
+
 /* Which memories a block holds depends on what the sequences need, never on which buffers are there: where blocks end, sums are
  * cut, and a state that was reset gives the bits of a new one. Kept blocks that are all too small make room for a new one. */
 static dart_status add_block(dart_state *state, uint32_t M)
@@ -71,7 +79,7 @@ static dart_status add_block(dart_state *state, uint32_t M)
         state->blocks[found] = state->blocks[had];
         state->blocks[had] = block;
     } else {
-        while (state->blocks_held > had) destroy_block(state, &state->blocks[--state->blocks_held]);
+        drop_kept(state);
         const dart_status status = make_block(state, M);
         if (status != DART_OK) return status;
     }
@@ -87,12 +95,17 @@ void model_memories_retire(dart_state *state)
     state->recorded = false; /* a step names the blocks that it reads */
 }
 
-/* Blocks without memories give way to one that holds all: every block is a launch of the attention, and needs r merged. */
-static void retire_empty_blocks(dart_state *state)
+static bool has_memories(const dart_state *state)
 {
     for (uint32_t b = 0; b < state->B; b++)
-        if ((uint64_t)state->positions[b] >= state->S) return;
-    model_memories_retire(state);
+        if ((uint64_t)state->positions[b] >= state->S) return true;
+    return false;
+}
+
+void model_memories_shrink(dart_state *state)
+{
+    if (!has_memories(state)) model_memories_retire(state);
+    drop_kept(state);
 }
 
 /* The most memories of a block. */
@@ -103,32 +116,91 @@ static uint64_t largest_block(const dart_state *state)
     return state->limit / (widest * state->B);
 }
 
-uint64_t model_memories_most_blocks(const dart_state *state, uint64_t count)
+uint64_t model_memories_grown(const dart_state *state)
 {
     const uint64_t wanted = state->block != 0 ? state->block : base_ceil_div(FIRST_BLOCK_TOKENS, state->S);
-    return base_ceil_div(count, base_larger(1, base_smaller(wanted, largest_block(state))));
+    return base_larger(1, base_smaller(wanted, largest_block(state)));
+}
+
+uint64_t model_memories_most_blocks(const dart_state *state, uint64_t count) { return base_ceil_div(count, model_memories_grown(state)); }
+
+/* The first M memories of every sequence, from one block to another. */
+static dart_status move_memories(dart_state *state, const memory_block *from, const memory_block *to, uint32_t M, const char *call)
+{
+    const dart_model_config *c = &state->model->config;
+    const dart_dtype dtype = state->model->memories;
+    const uint64_t memory = model_config_memory(c), scales = (uint64_t)c->H * c->N, size = dart_dtype_size(dtype);
+    const uint64_t most = base_smaller(M, model_copy_rows(state, state->B * memory, size));
+    dart_stream *stream = state->prefill;
+    dart_status status = model_begin_paced(state, stream, 1, call);
+    for (uint32_t l = 0; l < c->layers && status == DART_OK; l++)
+        for (uint64_t m = 0, n; m < M; m += n) { /* a launch takes memories m .. m + n - 1 of all sequences */
+            n = base_smaller(most, M - m);
+            model_pace_bytes(state, stream, 2 * state->B * n * (memory * size + 4 * scales), 2);
+            dart_convert(stream, &(dart_convert_args){
+                .T = state->B, .W = (uint32_t)(n * memory),
+                .x = {.buffer = from->buffers[l], .dtype = dtype, .offset = m * memory, .row = from->M * memory},
+                .y = {.buffer = to->buffers[l], .dtype = dtype, .offset = m * memory, .row = to->M * memory}});
+            dart_convert(stream, &(dart_convert_args){
+                .T = state->B, .W = (uint32_t)(n * scales),
+                .x = {.buffer = from->buffers[l], .dtype = DART_F32, .offset = from->scale_at + m * scales, .row = from->M * scales},
+                .y = {.buffer = to->buffers[l], .dtype = DART_F32, .offset = to->scale_at + m * scales, .row = to->M * scales}});
+        }
+    return status == DART_OK ? model_state_run_parts(state, stream, NULL, NULL, NULL, NULL, call) : status;
+}
+
+/* A block of M memories in the place of the first and only one, with what that holds. After a failure that one is still there. */
+static dart_status grow_first_block(dart_state *state, uint32_t M, const char *call)
+{
+    uint32_t found = find_kept(state, M), closed = 0;
+    if (found == state->blocks_held) {
+        drop_kept(state);
+        const dart_status status = make_block(state, M);
+        if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, call);
+        found = state->blocks_count;
+    }
+    memory_block grown = state->blocks[found];
+    grown.first = 0;
+    grown.M = M;
+    for (uint32_t b = 0; b < state->B; b++) closed = (uint32_t)base_larger(closed, (uint64_t)state->positions[b] / state->S);
+    const dart_status status = move_memories(state, &state->blocks[0], &grown, closed, call);
+    if (status != DART_OK) return status;
+    memory_block *left = &state->blocks[found];
+    *left = state->blocks[0];
+    state->blocks[0] = grown;
+    state->recorded = false; /* a step names the blocks that it reads */
+    if (left->capacity >= model_memories_grown(state)) return DART_OK;
+    destroy_block(state, left);
+    *left = state->blocks[--state->blocks_held];
+    return DART_OK;
+}
+
+/* One more block, or the first one grown, for sequences that have or are about to have `count` memories. */
+static dart_status add_room(dart_state *state, uint64_t count, const char *call)
+{
+    const uint64_t have = model_memories_room(state), grown = model_memories_grown(state);
+    if (state->block == 0 && have > 0 && have < grown) /* by twice at least, so that a sequence is moved a few times only */
+        return grow_first_block(state, (uint32_t)base_smaller(grown, base_larger(2 * have, count)), call);
+    const uint64_t growth = have > 0 ? base_larger(grown, have / 2) : 1;
+    const uint64_t wanted = state->block != 0 ? state->block : base_larger(growth, count - have);
+    const dart_status status = add_block(state, (uint32_t)base_larger(1, base_smaller(wanted, largest_block(state))));
+    return status == DART_OK ? DART_OK : model_take(&state->report, &state->model->device->report, status, call);
 }
 
 dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call)
 {
+    dart_status status = DART_OK;
     if (model_memories_room(state) >= count) return DART_OK;
-    const uint64_t most = largest_block(state);
-    retire_empty_blocks(state);
-    for (;;) {
-        const uint64_t have = model_memories_room(state);
-        if (have >= count) return DART_OK;
-        const uint64_t growth = base_larger(base_ceil_div(FIRST_BLOCK_TOKENS, state->S), have / 2);
-        const uint64_t wanted = state->block != 0 ? state->block : base_larger(growth, count - have);
-        const dart_status status = add_block(state, (uint32_t)base_larger(1, base_smaller(wanted, most)));
-        if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, call);
-    }
+    /* Blocks without memories give way to one that holds all: every block is a launch of the attention, and needs r merged. */
+    if (!has_memories(state)) model_memories_retire(state);
+    while (status == DART_OK && model_memories_room(state) < count) status = add_room(state, count, call);
+    return status;
 }
 
 dart_status model_memories_shape(dart_state *state, const uint32_t *M, uint32_t count, const char *call)
 {
     const uint64_t most = largest_block(state);
-    for (uint32_t b = 0; b < state->B; b++)
-        if ((uint64_t)state->positions[b] >= state->S) return DART_OK;
+    if (has_memories(state)) return DART_OK;
     for (uint32_t i = 0; i < count; i++)
         if (M[i] > most) return DART_OK;
     model_memories_retire(state);

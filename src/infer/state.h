@@ -180,10 +180,15 @@ double model_piece_work(const dart_state *state, uint64_t rows, uint64_t context
 double model_bytes_work(const dart_state *state, double bytes);
 /* Computes sizes, offsets and limits of the state from the options and the model. Allocates nothing. */
 dart_status model_state_plan(dart_state *state, const dart_state_options *options);
-/* Allocates blocks so that every sequence has room for memories 0 .. count - 1. A failure loses no memories. */
+/* Allocates blocks, or a larger first one, so that every sequence has room for memories 0 .. count - 1. Runs copies on the stream of prefills. A
+ * failure loses no memories. */
 dart_status model_memories_reserve(dart_state *state, uint64_t count, const char *call);
 /* For a state without memories: the blocks that another state had, so that sums are cut alike. Does nothing where sequences have memories. */
 dart_status model_memories_shape(dart_state *state, const uint32_t *M, uint32_t count, const char *call);
+/* Memories of a first block that has grown: a sequence that needs more gets a second block. */
+uint64_t model_memories_grown(const dart_state *state);
+/* Gives back the buffers of blocks that no sequence needs. */
+void model_memories_shrink(dart_state *state);
 /* The most blocks that model_memories_reserve adds for so many memories of every sequence. */
 uint64_t model_memories_most_blocks(const dart_state *state, uint64_t count);
 /* Number of memories of one sequence that the blocks in use have room for. */

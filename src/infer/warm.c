@@ -67,7 +67,11 @@ dart_status dart_state_warm_while(dart_state *state, bool (*go_on)(void *user, u
         }
     }
     record_copies(state, stream);
-    status = model_take_stream(state, stream, dart_stream_submit(stream), CALL);
+    /* Steps choose their rows by how many memories there may be. */
+    if (state->sma) status = model_memories_reserve(state, model_memories_grown(state), CALL);
+    if (status == DART_OK && state->blocks_count > 0) record(state, stream, state->B, 1, true);
+    if (status == DART_OK) status = model_take_stream(state, stream, dart_stream_submit(stream), CALL);
     dart_stream_destroy(&stream);
+    model_memories_shrink(state);
     return status;
 }

@@ -1,0 +1,213 @@
+/* The first block of memories grows with the sequences: model_memories DEVICE_SPEC DATA_DIR. */
+#include "model_cases.h"
+
+enum { B = 2, FIRST_TOKENS = 1024, TOKENS = 1200 };
+
+/* Sums of a step over at most 16 memories that there may be are cut by single memories, of more by as many as there may be (split_size of mixer.c,
+ * step_size of sma.c): a first block of 16 gives the same bits whether it has grown or not, one of 128 the same results. */
+static const struct storage {
+    const char *name;
+    uint32_t S;
+    dart_model_options of;
+    bool windowed;
+    double tolerance; /* 0: the same bits as with one block from the beginning */
+} storages[] = {
+    {.name = "f32", .S = 64},
+    {.name = "f32, windows", .S = 64, .windowed = true},
+    {.name = "f16 memories", .S = 64, .of = {.memories = DART_STORAGE_F16}},
+    {.name = "f32, chunks of 8", .S = 8, .tolerance = TOLERANCE},
+    {.name = "f32, chunks of 8, windows", .S = 8, .windowed = true, .tolerance = TOLERANCE},
+};
+
+/* A size that windows take, too. */
+static const dart_model_config narrow = {.sma = true, .V = 97, .W = 32, .layers = 2, .H = 4, .P = 16, .G = 2, .N = 16, .K = 4, .S = 8,
+                                         .eps = 1e-5f, .sma_eps = 1e-5f};
+
+static int32_t *many_ids(void)
+{
+    int32_t *ids = calloc((size_t)(B + 1) * TOKENS, sizeof *ids);
+    assert_non_null(ids);
+    for (size_t i = 0; i < (size_t)(B + 1) * TOKENS; i++) ids[i] = (int32_t)(base_mix(7 + i) % narrow.V);
+    return ids;
+}
+
+static dart_state *make_state(dart_model *model, const struct storage *storage, uint32_t block)
+{
+    dart_state *state = state_of(model, &(dart_state_options){.B = B, .S = storage->S, .memory_block = block, .slice_ms = UINT32_MAX});
+    if (storage->windowed) {
+        state->fused = false;
+        state->windowed = true;
+    }
+    return state;
+}
+
+/* The next `count` tokens of the first sequence, and half of them of the second, in a piece or, where it is one token, in a step; then the logits. */
+static void go_on_by(dart_state *state, const int32_t *ids, uint32_t count, float *logits)
+{
+    int32_t *piece = calloc((size_t)B * count, sizeof *piece);
+    uint32_t counts[B] = {count, count / 2};
+    for (uint32_t b = 0; b < B; b++) memcpy(&piece[b * count], &ids[b * TOKENS + dart_state_position(state, b)], count * sizeof *piece);
+    if (count > 1)
+        must(dart_prefill(state, &(dart_prefill_args){.ids = piece, .ids_row = count, .L = count, .counts = counts, .want = DART_LOGITS_LAST,
+                                                      .logits = logits}), "dart_prefill");
+    else must(dart_decode(state, &(dart_decode_args){.ids = piece, .logits = logits}), "dart_decode");
+    free(piece);
+}
+
+static void assert_alike(const char *what, const struct storage *storage, double tolerance, const float *a, const float *b)
+{
+    if (tolerance > 0) assert_close(what, distance(b, a, (size_t)B * narrow.V), tolerance);
+    else if (memcmp(a, b, (size_t)B * narrow.V * sizeof *a) != 0) fail_msg("%s, %s: other logits", storage->name, what);
+}
+
+/* Memories that a sequence has room for. Asks for what the headers promise: at most twice those of the longest sequence, at least one. */
+static uint64_t check_room(const dart_state *state)
+{
+    const uint64_t a = dart_state_position(state, 0), b = dart_state_position(state, 1), closed = base_larger(a, b) / state->S;
+    const uint64_t rows = (uint64_t)narrow.H * narrow.N, one = rows * (narrow.P * dart_dtype_size(state->model->memories) + 4) * narrow.layers;
+    const uint64_t room = dart_state_bytes(state, DART_STATE_MEMORIES) / (B * one);
+    assert_int_equal(room * B * one, dart_state_bytes(state, DART_STATE_MEMORIES));
+    assert_true(room >= closed);
+    if (closed < FIRST_TOKENS / state->S) assert_true(room <= base_larger(1, 2 * closed));
+    return room;
+}
+
+/* ---- As if all of it had been there from the beginning ---- */
+
+static void grows_as_if_it_had_been_there(void **unused)
+{
+    (void)unused;
+    static const uint32_t parts[][6] = {{6, 1, 55, 1, 190, 1}, {17, 1, 40, 200, 1, 1}, {62, 1, 64, 1, 300, 500}, {900, 1, 1, 116, 1, 1}};
+    int32_t *ids = many_ids();
+    float a[B * 97], b[B * 97];
+    for (size_t i = 0; i < COUNT_OF(storages); i++) {
+        dart_model *model = model_of(&narrow, &storages[i].of);
+        for (size_t p = 0; p < COUNT_OF(parts); p++) {
+            dart_state *grown = make_state(model, &storages[i], 0), *whole = make_state(model, &storages[i], FIRST_TOKENS / storages[i].S);
+            uint64_t first = 0, last = 0;
+            for (size_t k = 0; k < COUNT_OF(parts[p]); k++)
+                for (uint32_t n = 0; n < (parts[p][k] == 1 ? 5 : 1); n++) {
+                    go_on_by(grown, ids, parts[p][k], a);
+                    go_on_by(whole, ids, parts[p][k], b);
+                    assert_alike("grown", &storages[i], storages[i].tolerance, a, b);
+                    last = check_room(grown);
+                    if (first == 0) first = last;
+                }
+            assert_true(last > first);
+            dart_state_destroy(&grown);
+            dart_state_destroy(&whole);
+        }
+        dart_model_destroy(&model);
+    }
+    free(ids);
+}
+
+/* ---- States of several histories ---- */
+
+/* A state that was reset, one that was loaded and one that was copied go on as a new one does, and hold no more than twice what they need. */
+static void grows_again(void **unused)
+{
+    (void)unused;
+    static const uint32_t parts[] = {3, 60, 1, 1, 64, 1, 1, 130, 1};
+    const char *path = "model_memories.state";
+    int32_t *ids = many_ids();
+    float a[B * 97], b[B * 97];
+    for (size_t i = 0; i < COUNT_OF(storages); i++) {
+        dart_model *model = model_of(&narrow, &storages[i].of);
+        for (uint32_t stop = 1; stop < COUNT_OF(parts); stop++) {
+            dart_state *plain = make_state(model, &storages[i], 0), *again = make_state(model, &storages[i], 0);
+            go_on_by(again, ids, 150 * stop, a); /* keeps its blocks for later */
+            must(dart_state_reset(again, -1), "dart_state_reset");
+            for (uint32_t k = 0; k < stop; k++) {
+                go_on_by(plain, ids, parts[k], a);
+                go_on_by(again, ids, parts[k], b);
+                assert_alike("reset", &storages[i], 0, a, b);
+            }
+            dart_state *loaded = make_state(model, &storages[i], 0), *copied = make_state(model, &storages[i], 0);
+            must(dart_state_save(plain, -1, path), "dart_state_save");
+            must(dart_state_load(loaded, -1, path), "dart_state_load");
+            for (uint32_t s = 0; s < B; s++) must(dart_state_copy(copied, s, again, s), "dart_state_copy");
+            check_room(loaded);
+            check_room(copied);
+            for (uint32_t k = stop; k < COUNT_OF(parts); k++) {
+                go_on_by(plain, ids, parts[k], a);
+                go_on_by(loaded, ids, parts[k], b);
+                assert_alike("loaded", &storages[i], 0, a, b);
+                check_room(loaded);
+                go_on_by(again, ids, parts[k], a);
+                go_on_by(copied, ids, parts[k], b);
+                assert_alike("copied", &storages[i], TOLERANCE, a, b);
+                check_room(copied);
+            }
+            dart_state_destroy(&plain);
+            dart_state_destroy(&again);
+            dart_state_destroy(&loaded);
+            dart_state_destroy(&copied);
+        }
+        dart_model_destroy(&model);
+    }
+    remove(path);
+    free(ids);
+}
+
+/* Every allocation and call of the backend fails once in the step that makes the block grow. Before the step runs nothing is lost. */
+static void growing_survives_failures(void **unused)
+{
+    (void)unused;
+    const struct storage *storage = &storages[0];
+    dart_model *model = model_of(&narrow, NULL);
+    int32_t *ids = many_ids(), *next = calloc(B, sizeof *next);
+    float expected[B * 97], got[B * 97];
+    uint32_t whole = 0, broken = 0;
+    bool done = false;
+    for (uint32_t n = 0; !done; n++) {
+        dart_state *state = make_state(model, storage, 0);
+        go_on_by(state, ids, 2 * storage->S, got);
+        assert_int_equal(model_memories_room(state), 2);
+        for (uint32_t b = 0; b < B; b++) next[b] = ids[b * TOKENS + dart_state_position(state, b)];
+        quiet = true;
+        atomic_store(&device->fail_in, n);
+        const dart_status status = dart_decode(state, &(dart_decode_args){.ids = next, .logits = got});
+        done = n > 0 && atomic_load(&device->fail_in) != 0;
+        atomic_store(&device->fail_in, 0);
+        quiet = false;
+        assert_int_equal(status, n == 0 || done ? DART_OK : DART_OUT_OF_MEMORY);
+        if (status != DART_OK && state->broken == DART_OK) {
+            must(dart_decode(state, &(dart_decode_args){.ids = next, .logits = got}), "dart_decode");
+            whole++;
+        }
+        broken += state->broken != DART_OK;
+        if (n == 0) memcpy(expected, got, sizeof got);
+        else if (state->broken == DART_OK) assert_memory_equal(got, expected, sizeof got);
+        if (state->broken == DART_OK) assert_int_equal(model_memories_room(state), 4);
+        dart_state_destroy(&state);
+    }
+    print_message("  %u failures before the step, %u that left a broken state\n", whole, broken);
+    assert_true(whole > 2 * narrow.layers); /* the blocks, the recording, its submission */
+    free(next);
+    free(ids);
+    dart_model_destroy(&model);
+}
+
+/* Code for many memories is made without keeping room for them. */
+static void warming_keeps_little(void **unused)
+{
+    (void)unused;
+    dart_model *model = model_of(&narrow, NULL);
+    dart_state *state = make_state(model, &storages[0], 0);
+    must(dart_state_warm(state), "dart_state_warm");
+    check_room(state);
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grows_as_if_it_had_been_there),
+        cmocka_unit_test(grows_again),
+        cmocka_unit_test(growing_survives_failures),
+        cmocka_unit_test(warming_keeps_little),
+    };
+    return run_on_device(argc, argv, tests, COUNT_OF(tests));
+}
