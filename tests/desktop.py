@@ -1,10 +1,10 @@
 """The desktop example under Xvfb on lavapipe, with the validation layer: its picture, and quitting at any moment.
 
-    desktop.py WITH_VULKAN PROGRAM HEADLESS_PROGRAM DATA_DIR [--quits N] [--write]      (PROGRAM none: there is none)
+    desktop.py WITH_VULKAN PROGRAM HEADLESS_PROGRAM DATA_DIR [--driver NAME] [--quits N] [--first SEED] [--write]    (PROGRAM none: there is none)
 
 The picture of a window and of the program without one must be that of DATA_DIR/desktop.png, and without state memories it must not. PROGRAM
-then runs --quits times (8), presses random keys and quits at a random moment. Any message of the layer fails. --write makes the stored picture
-anew.
+then runs --quits times (8), presses random keys and quits at a random moment, drawn by seeds from --first (1) on. Any message of the layer fails.
+--write makes the stored picture anew. --driver (lavapipe) is one of tools/with-vulkan.sh.
 """
 import argparse
 import os
@@ -89,13 +89,13 @@ class Server:
         self.process.wait()
 
 
-def run(with_vulkan, program, arguments, display=None):
+def run(options, program, arguments, display=None):
     environment = dict(os.environ)
     environment.pop("DISPLAY", None)
     environment.pop("WAYLAND_DISPLAY", None)
     if display is not None:
         environment["DISPLAY"] = display
-    result = subprocess.run([with_vulkan, "lavapipe", "--validation", "--", program, *arguments], env=environment, text=True, timeout=300,
+    result = subprocess.run([options.with_vulkan, options.driver, "--validation", "--", program, *arguments], env=environment, text=True, timeout=300,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if result.returncode == 125:
         skip(result.stdout.strip().splitlines()[-1])
@@ -111,7 +111,9 @@ def main():
     parser.add_argument("program")
     parser.add_argument("headless")
     parser.add_argument("data", type=pathlib.Path)
+    parser.add_argument("--driver", default="lavapipe")
     parser.add_argument("--quits", type=int, default=8)
+    parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.program == "none":
@@ -126,7 +128,7 @@ def main():
             for name, program, more in [("window", options.program, []), ("headless", options.headless, ["--headless"]),
                                         ("no memories", options.headless, ["--headless", "--no-memories"])]:
                 file = folder / "picture.ppm"
-                run(options.with_vulkan, program, [*common, *more, "--screenshot", str(file)], server.display if name == "window" else None)
+                run(options, program, [*common, *more, "--screenshot", str(file)], server.display if name == "window" else None)
                 pictures[name] = read_ppm(file)
             if options.write:
                 write_png(stored_path, pictures["window"])
@@ -139,10 +141,10 @@ def main():
                 elif beyond > 0:
                     shutil.copy(file, "desktop-differs.ppm")
                     sys.exit(f"{name}: the picture differs from {stored_path}")
-            for seed in range(1, options.quits + 1):
+            for seed in range(options.first, options.first + options.quits):
                 together = ["--together", "200"] if seed % 2 == 0 else ["--run"]
-                run(options.with_vulkan, options.program, [*common, *together, "--seed", str(seed), "--random-quit", "1500"], server.display)
-            print(f"{options.quits} quits at random moments")
+                run(options, options.program, [*common, *together, "--seed", str(seed), "--random-quit", "1500"], server.display)
+            print(f"{options.driver}: {options.quits} quits at random moments, seeds from {options.first} on")
         finally:
             server.stop()
 

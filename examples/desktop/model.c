@@ -75,6 +75,7 @@ static void tell_state(model *m)
     m->view.S = m->S;
     m->view.memories = m->memories;
     m->view.position = position;
+    m->view.longest_ms = (double)dart_state_longest(m->state) / 1e6;
     m->view.state_bytes = bytes;
     m->view.cache_bytes = dart_state_bytes(m->state, DART_STATE_KV_CACHE);
     m->view.asked = m->sequence.asked;
@@ -111,9 +112,9 @@ static dart_status begin(model *m, uint32_t n)
     m->wanted.memories = m->memories;
     pthread_mutex_unlock(&m->lock);
     dart_state_destroy(&m->state);
-    /* Short submissions: on one queue the frames wait for them. Small pieces: cancelling ends after one. */
-    const dart_state_options options = {.S = m->config.transformer ? 0 : m->S, .no_sma = !m->memories, .slice_ms = 4, .max_piece = 256,
-                                        .keep_queries = m->memories};
+    /* Short submissions: on one queue a frame waits for two of them at most. Small pieces: cancelling ends after one. */
+    const dart_state_options options = {.S = m->config.transformer ? 0 : m->S, .no_sma = !m->memories, .slice_ms = m->options.slice_ms,
+                                        .max_piece = 256, .keep_queries = m->memories};
     dart_status status = dart_state_create(m->model, &options, &m->state);
     if (status != DART_OK) return status;
     attention_clear(&m->attention);
