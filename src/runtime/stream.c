@@ -354,6 +354,16 @@ static uint32_t ranges_wanted(dart_stream *stream)
     return p->next < p->cuts_count && p->cuts[p->next].launch == stream->launches ? p->cuts[p->next].ranges : 1;
 }
 
+/* Neighbouring tiles that stay in one range: the splits of a head count in a ticket, which is as it was once all of them have run. What follows
+ * a range may never be submitted. */
+static uint32_t tiles_together(const backend_launch *launch)
+{
+    struct SmaStepArgs a;
+    if (launch->row->id != KERNEL_sma_step) return 1;
+    memcpy(&a, launch->args, sizeof a);
+    return a.splits;
+}
+
 /* How many ranges of tiles it can go in. Workgroups with cooperative matrices may number their work otherwise, and those of window_fold do:
  * devices with matrices are fast, and a fold is a small part of a layer. Arguments that fill the push constants leave no room for where a range
  * begins. */
@@ -363,9 +373,8 @@ static uint32_t ranges_of(const dart_stream *stream, const backend_launch *launc
     if (wanted <= 1 || !device->backend->ranges || stream->options.warm || device->profile != NULL) return 1;
     const kernel_id id = launch->row->id;
     if (ROW_HAS_MATRIX(launch->row) || id == KERNEL_window_fold || kernel_table[id].args_size == KERNEL_PUSH_BYTES) return 1;
-    /* Its workgroups count in tickets, which only a whole launch leaves as they were: what follows a range may never be submitted. */
-    if (id == KERNEL_sma_step) return 1;
-    return wanted < launch->tiles ? wanted : launch->tiles;
+    const uint32_t most = launch->tiles / tiles_together(launch);
+    return wanted < most ? wanted : most;
 }
 
 static void launch_range(dart_stream *stream, backend_launch *launch, bool begins, const char *call)
@@ -391,9 +400,11 @@ static void launch_range(dart_stream *stream, backend_launch *launch, bool begin
 void stream_launch(dart_stream *stream, backend_launch *launch, const char *call)
 {
     const uint32_t cut = stream->device->cut, wanted = ranges_wanted(stream), ranges = ranges_of(stream, launch, cut > 0 ? cut : wanted);
+    const uint32_t together = tiles_together(launch);
+    const uint64_t units = launch->tiles / together;
     for (uint32_t i = 0; i < ranges && stream->status == DART_OK; i++) {
-        launch->first = (uint32_t)((uint64_t)launch->tiles * i / ranges);
-        launch->end = (uint32_t)((uint64_t)launch->tiles * (i + 1) / ranges);
+        launch->first = (uint32_t)(units * i / ranges) * together;
+        launch->end = (uint32_t)(units * (i + 1) / ranges) * together;
         launch_range(stream, launch, i > 0 ? wanted > 1 : is_cut(stream), call);
     }
     if (ranges > 1 && wanted > 1) stream->parts.now = true; /* its last part is its own, so that times are */
