@@ -157,4 +157,6 @@ void conform_print_end(const suite *s, const tally *tallies)
                  (unsigned long long)s->options->seed + s->options->seeds - 1);
     fprintf(s->out, "\n%s: %d passed, %d failed, %d not run%s\n", seeds, s->passed, s->failed, s->not_run,
             s->stopped ? "; stopped before its end" : "");
+    if (s->passed + s->failed + s->not_run == 0 && s->options->filter != NULL && !s->stopped)
+        fprintf(s->out, "No case that '%s' is part of can run here; --list names all.\n", s->options->filter);
 }

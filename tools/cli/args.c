@@ -19,6 +19,15 @@ int args_mistake(const args_syntax *syntax, const char *format, ...)
     return ARGS_USAGE;
 }
 
+int args_no_task(const char *command, const char *help, int argc, char **argv)
+{
+    const args_syntax syntax = {.command = command};
+    const bool asked = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    if (argc >= 2 && !asked) return args_mistake(&syntax, "unknown task '%s'", argv[1]);
+    fputs(help, asked ? stdout : stderr);
+    return asked ? 0 : ARGS_USAGE;
+}
+
 /* ---- Help ---- */
 
 static bool takes_value(const args_option *option) { return option->kind != ARGS_FLAG && option->kind != ARGS_MORE; }

@@ -54,6 +54,9 @@ int args_parse(const args_syntax *syntax, int argc, char **argv, args_operands *
 /* Prints a message about a mistake that args_parse cannot detect. Returns ARGS_USAGE. */
 int args_mistake(const args_syntax *syntax, const char *format, ...) DART_PRINTF(2, 3);
 
+/* The end of a command whose task, argv[1], is none that it has: prints `help` where that is asked for. ARGS_USAGE or, after help, 0. */
+int args_no_task(const char *command, const char *help, int argc, char **argv);
+
 /* Whether text is a decimal number without sign and nothing else; stores the number. */
 bool args_whole(const char *text, uint64_t *value);
 

@@ -86,7 +86,5 @@ int cmd_data(int argc, char **argv)
 {
     static const char help[] = "usage: dartlm data mqar [options] OUT\n\ndartlm data mqar --help tells more.\n";
     if (argc >= 2 && strcmp(argv[1], "mqar") == 0) return data_mqar(argc - 1, argv + 1);
-    const bool asked = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    fputs(help, asked ? stdout : stderr);
-    return asked ? CLI_OK : CLI_USAGE;
+    return args_no_task("dartlm data", help, argc, argv);
 }

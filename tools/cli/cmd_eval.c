@@ -260,18 +260,12 @@ done:
 
 int cmd_eval(int argc, char **argv)
 {
-    const args_syntax syntax = {.command = "dartlm eval",
-                                .operands = "TASK...",
-                                .options = NULL,
-                                .options_count = 0,
-                                .about = "Tasks: mqar (multi-query associative recall), ppl (perplexity of a language model), niah (a needle in a\n"
-                                         "haystack), lambada (the last words of texts); see dartlm eval TASK --help."};
+    static const char help[] = "usage: dartlm eval TASK [options]\n\n"
+                               "Tasks: mqar (multi-query associative recall), ppl (perplexity of a language model), niah (a needle in a\n"
+                               "haystack), lambada (the last words of texts); see dartlm eval TASK --help.\n";
     if (argc > 1 && strcmp(argv[1], "mqar") == 0) return eval_mqar(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "ppl") == 0) return cmd_eval_ppl(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "niah") == 0) return cmd_eval_niah(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "lambada") == 0) return cmd_eval_lambada(argc - 1, argv + 1);
-    args_operands operands;
-    const int status = args_parse(&syntax, argc, argv, &operands);
-    if (status != ARGS_GO_ON) return status;
-    return args_mistake(&syntax, "unknown task '%s'", operands.texts[0]);
+    return args_no_task("dartlm eval", help, argc, argv);
 }

@@ -327,7 +327,5 @@ int cmd_train(int argc, char **argv)
     if (argc >= 2 && strcmp(argv[1], "batches") == 0) return train_batches(argc - 1, argv + 1);
     if (argc >= 2 && strcmp(argv[1], "mqar") == 0) return cmd_train_mqar(argc - 1, argv + 1);
     if (argc >= 2 && strcmp(argv[1], "lm") == 0) return cmd_train_lm(argc - 1, argv + 1);
-    const bool asked = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    fputs(help, asked ? stdout : stderr);
-    return asked ? CLI_OK : CLI_USAGE;
+    return args_no_task("dartlm train", help, argc, argv);
 }
