@@ -208,7 +208,7 @@ DART_API dart_status dart_mixer_step(dart_stream *stream, const dart_mixer_step_
  * others go on with their windows.
  * x B C, the columns [x|b|c] with C = H P + 2 G N; dt B H; conv_weight C K; conv_bias (optional) C; tail B K-1 C; a_log, dt_bias
  * (optional), d (optional) H; seq B 2; conv B C; y B H P; h, open, open_decay as dart_ssd keeps them, the latter two both or
- * neither; with open, closing must not be empty. The window: rows B dart_window_tokens() (H P + G N); steps f32 B
+ * neither; closing may be empty where no chunk closes, which the op cannot check. The window: rows B dart_window_tokens() (H P + G N); steps f32 B
  * dart_window_tokens() H 2; hin B H N P, the state before the window, raw f32 or, with hin_scale f32 B H N, normalised
  * (dart_memories) in any float type, whose rounding y then shows. Before DART_WINDOW_OPEN the window may hold anything, but rows
  * must be finite.

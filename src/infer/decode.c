@@ -102,7 +102,7 @@ static dart_status reserve(dart_state *state, const char *call)
     uint64_t memories = 0, longest = 0;
     for (uint32_t b = 0; b < state->B; b++) {
         if (state->ended[b]) continue;
-        if (state->sma) memories = base_larger(memories, (uint64_t)state->positions[b] / state->S + 1);
+        if (state->sma) memories = base_larger(memories, ((uint64_t)state->positions[b] + 1) / state->S);
         longest = base_larger(longest, (uint64_t)state->positions[b] + 1);
     }
     const dart_status status = model_memories_reserve(state, memories, call);
@@ -126,7 +126,7 @@ static uint32_t steps_together(dart_state *state, uint32_t wanted)
         const model_span span = model_span_of(state, 0, state->B, state->host_seq, true);
         const uint64_t room = model_memories_room(state), tokens = model_cache_room(state);
         for (uint32_t b = 0; b < state->B && state->sma; b++)
-            if (!state->ended[b] && (uint64_t)state->host_seq[2 * b] / state->S >= room) return fit;
+            if (!state->ended[b] && ((uint64_t)state->host_seq[2 * b] + 1) / state->S > room) return fit;
         for (uint32_t b = 0; b < state->B && state->model->config.transformer; b++)
             if (!state->ended[b] && (uint64_t)state->host_seq[2 * b] >= tokens) return fit;
         if (!same_span(&span, &state->recorded_span)) return fit;

@@ -261,11 +261,12 @@ model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const 
     if (state->model->config.transformer) return cache_span_of(state, b, B, seq);
     const uint64_t S = state->S;
     uint64_t first = UINT64_MAX, end = 0, seen = 0; /* memories that may close, memories that are read */
+    const uint64_t room = model_memories_room(state);
     if (!state->sma) return span;
     for (uint32_t i = b; i < b + B; i++) {
         const uint64_t position = (uint64_t)seq[2 * i], count = (uint64_t)seq[2 * i + 1];
         if (count == 0) continue;
-        const uint64_t closing = (position + count) / S, stop = steps ? position / S + 1 : closing;
+        const uint64_t closing = (position + count) / S, stop = steps ? base_smaller(position / S + 1, room) : closing;
         if (stop > position / S && position / S < first) first = position / S;
         if (stop > end) end = stop;
         if ((position + count - 1) / S > seen) seen = (position + count - 1) / S;

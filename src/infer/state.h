@@ -241,7 +241,8 @@ uint64_t model_copy_rows(const dart_state *state, uint64_t width, uint64_t size)
 dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *ns, const char *call);
 
 /* The blocks that tokens of sequences b .. b + B - 1 read, and the blocks that their chunks close into, or their keys go to. seq: positions
- * and counts of the whole batch, as in WORK_SEQ. steps: every open chunk counts as closing, so that the recording serves all its tokens. */
+ * and counts of the whole batch, as in WORK_SEQ. steps: every open chunk whose memory has room counts as closing, so that the recording serves
+ * all its tokens. */
 model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps);
 /* Elements of dart_window_args.rows for one sequence. */
 uint64_t model_window_elements(const dart_model_config *config);

@@ -20,7 +20,7 @@ static void record(dart_state *state, dart_stream *stream, uint32_t B, uint32_t 
     model_record_embedding(state, stream, &pass, L == 1 ? WORK_NEXT : WORK_IDS);
     if (L > 1) model_record_seen(state, stream, &pass);
     model_record_layers(state, stream, &pass, 0, state->model->config.layers);
-    if (L == 1 && state->windowed && (memories || !state->sma)) { /* its fold always has a run that a chunk may close into */
+    if (L == 1 && state->windowed) {
         const model_pass step = {.B = state->B, .L = 1, .windowed = true, .span = span};
         model_record_layers(state, stream, &step, 0, state->model->config.layers);
         model_record_fold(state, stream, DART_WINDOW_OPEN);
