@@ -6,7 +6,7 @@
 #define DART_CPU_VECTOR_H
 
 #include "cpu.h"
-#include "cpu_convert.h"
+#include "base/convert.h"
 
 #include <math.h>
 

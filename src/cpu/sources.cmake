@@ -5,7 +5,6 @@ set(CPU_SOURCES
   src/cpu/cpu_blas.c
   src/cpu/cpu_choice.c
   src/cpu/cpu_conv.c
-  src/cpu/cpu_convert.c
   src/cpu/cpu_dense.c
   src/cpu/cpu_dense_backward.c
   src/cpu/cpu_detect.c

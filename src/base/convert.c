@@ -1,4 +1,4 @@
-#include "cpu_convert.h"
+#include "convert.h"
 #include "dartlm/dartlm.h"
 
 void dart_from_f32(dart_dtype dtype, void *to, const float *from, size_t count)
