@@ -7,10 +7,10 @@ void dart_from_f32(dart_dtype dtype, void *to, const float *from, size_t count)
         memmove(to, from, count * sizeof(float));
     } else if (dtype == DART_F16) {
         uint16_t *half = to;
-        for (size_t i = 0; i < count; i++) half[i] = cpu_to_f16(from[i]);
+        for (size_t i = 0; i < count; i++) half[i] = base_to_f16(from[i]);
     } else if (dtype == DART_BF16) {
         uint16_t *half = to;
-        for (size_t i = 0; i < count; i++) half[i] = cpu_to_bf16(from[i]);
+        for (size_t i = 0; i < count; i++) half[i] = base_to_bf16(from[i]);
     }
 }
 
@@ -20,9 +20,9 @@ void dart_to_f32(dart_dtype dtype, float *to, const void *from, size_t count)
         memmove(to, from, count * sizeof(float));
     } else if (dtype == DART_F16) {
         const uint16_t *half = from;
-        for (size_t i = 0; i < count; i++) to[i] = cpu_from_f16(half[i]);
+        for (size_t i = 0; i < count; i++) to[i] = base_from_f16(half[i]);
     } else if (dtype == DART_BF16) {
         const uint16_t *half = from;
-        for (size_t i = 0; i < count; i++) to[i] = cpu_from_bf16(half[i]);
+        for (size_t i = 0; i < count; i++) to[i] = base_from_bf16(half[i]);
     }
 }

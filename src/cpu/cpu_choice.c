@@ -4,7 +4,7 @@
 /* Order of numbers as unsigned integers: larger numbers have larger orders, both zeros the same, NaN 0. */
 static uint32_t order_of(float value)
 {
-    const uint32_t u = cpu_bits(value + 0.0f);
+    const uint32_t u = base_bits_of(value + 0.0f);
     if (value != value) return 0;
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
@@ -158,7 +158,7 @@ static uint32_t cut_by_mass(const logits *row, const choice_settings *set, float
     }
     if (found < threshold) return threshold; /* rounding: all of them */
     const uint32_t bits = found & 0x80000000u ? found & 0x7fffffffu : ~found;
-    double each = weight_of(cpu_float(bits), largest, set->temperature);
+    double each = weight_of(base_float_of(bits), largest, set->temperature);
     if (each < 1e-38) each = 1e-38;
     const double exact = ceil((target - above) / each), most = found == threshold ? (double)*ties : 1e9;
     *ties = exact < 1 ? 1 : exact > most ? (uint64_t)most : (uint64_t)exact;
@@ -241,9 +241,9 @@ void cpu_sample_plain(const cpu_task *task)
         position = (uint32_t)seq[0] + (uint32_t)seq[1];
     }
     const uint32_t below = (uint32_t)settings[7] & ~ROW_ZERO, place = (uint32_t)settings[7] & ROW_ZERO ? 0 : task->tile;
-    const choice_settings set = {cpu_float((uint32_t)settings[0]), cpu_float((uint32_t)settings[4]), cpu_float((uint32_t)settings[5]),
+    const choice_settings set = {base_float_of((uint32_t)settings[0]), base_float_of((uint32_t)settings[4]), base_float_of((uint32_t)settings[5]),
                                      (uint32_t)settings[1], (uint32_t)settings[2], (uint32_t)settings[3], place};
-    const float penalty = cpu_float((uint32_t)settings[6]);
+    const float penalty = base_float_of((uint32_t)settings[6]);
     logits row = {.task = task, .at = args->logits_at + t * args->logits_row, .width = args->width, .scratch = task->scratch, .seen = seen};
     if (below != 0 && below < args->width) row.width = below;
     row.past = args->flags & MARKS_IDS ? (uint32_t)ids[t] : UINT32_MAX;

@@ -18,7 +18,7 @@ void cpu_sma_rho_plain(const cpu_task *task)
 }
 
 /* The largest power of two that is not above x. */
-static float power_below(float x) { return cpu_float(cpu_bits(fmaxf(x, 0x1p-126f)) & 0x7f800000u); }
+static float power_below(float x) { return base_float_of(base_bits_of(fmaxf(x, 0x1p-126f)) & 0x7f800000u); }
 
 void cpu_sma_query_plain(const cpu_task *task)
 {

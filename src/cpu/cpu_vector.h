@@ -40,7 +40,7 @@ static inline void store_row(const cpu_tensor *to, size_t index, const float *fr
     case DART_F16: store_f16((uint16_t *)to->data + index, from, count); break;
     case DART_BF16: store_bf16((uint16_t *)to->data + index, from, count); break;
     case DART_I32:
-        for (size_t i = 0; i < count; i++) ((int32_t *)to->data)[index + i] = cpu_to_i32(from[i]);
+        for (size_t i = 0; i < count; i++) ((int32_t *)to->data)[index + i] = base_to_i32(from[i]);
         break;
     case DART_Q8:
     case DART_Q4: break;

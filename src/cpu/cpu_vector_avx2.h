@@ -18,14 +18,14 @@ static inline void load_f16(float *to, const uint16_t *from, size_t count)
 {
     size_t i = 0;
     for (; i + 8 <= count; i += 8) _mm256_storeu_ps(to + i, from_f16(from + i));
-    for (; i < count; i++) to[i] = cpu_from_f16(from[i]);
+    for (; i < count; i++) to[i] = base_from_f16(from[i]);
 }
 
 static inline void load_bf16(float *to, const uint16_t *from, size_t count)
 {
     size_t i = 0;
     for (; i + 8 <= count; i += 8) _mm256_storeu_ps(to + i, from_bf16(from + i));
-    for (; i < count; i++) to[i] = cpu_from_bf16(from[i]);
+    for (; i < count; i++) to[i] = base_from_bf16(from[i]);
 }
 
 static inline void store_f16(uint16_t *to, const float *from, size_t count)
@@ -35,7 +35,7 @@ static inline void store_f16(uint16_t *to, const float *from, size_t count)
         __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         _mm_storeu_si128((__m128i *)(void *)(to + i), half);
     }
-    for (; i < count; i++) to[i] = cpu_to_f16(from[i]);
+    for (; i < count; i++) to[i] = base_to_f16(from[i]);
 }
 
 static inline void store_bf16(uint16_t *to, const float *from, size_t count)
@@ -54,7 +54,7 @@ static inline void store_bf16(uint16_t *to, const float *from, size_t count)
         __m128i half = _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
         _mm_storeu_si128((__m128i *)(void *)(to + i), half);
     }
-    for (; i < count; i++) to[i] = cpu_to_bf16(from[i]);
+    for (; i < count; i++) to[i] = base_to_bf16(from[i]);
 }
 
 static inline void prefetch(const void *at) { _mm_prefetch((const char *)at, _MM_HINT_T1); }
@@ -128,8 +128,8 @@ enum { DOTS_AHEAD = 4096 }; /* bytes */
     DOTS(type, element, load, tail, 3) \
     DOTS(type, element, load, tail, 4)
 DOTS_TYPE(f32, float, _mm256_loadu_ps, AS_IT_IS)
-DOTS_TYPE(f16, uint16_t, from_f16, cpu_from_f16)
-DOTS_TYPE(bf16, uint16_t, from_bf16, cpu_from_bf16)
+DOTS_TYPE(f16, uint16_t, from_f16, base_from_f16)
+DOTS_TYPE(bf16, uint16_t, from_bf16, base_from_bf16)
 
 /* out[i] = weights . x_i for `rows` <= 4 rows of x, weights of any dtype. */
 static inline void dots(float *out, const cpu_tensor *weights, size_t index, const float *x, size_t x_row, size_t rows,
@@ -358,10 +358,10 @@ FOLD_TYPE(f32, float, AS_IT_IS)
 #undef FOLD_LINE
 #define FOLD_LINE 4
 #define LOAD(at) from_f16(at)
-FOLD_TYPE(f16, uint16_t, cpu_from_f16)
+FOLD_TYPE(f16, uint16_t, base_from_f16)
 #undef LOAD
 #define LOAD(at) from_bf16(at)
-FOLD_TYPE(bf16, uint16_t, cpu_from_bf16)
+FOLD_TYPE(bf16, uint16_t, base_from_bf16)
 #undef LOAD
 
 /* found[p] = sum_n key[n] m[n, p], found[P + p] = sum_n value[n] m[n, p] for a matrix m of N x P at m_at of any dtype.

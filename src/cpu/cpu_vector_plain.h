@@ -2,22 +2,22 @@
 
 static inline void load_f16(float *to, const uint16_t *from, size_t count)
 {
-    for (size_t i = 0; i < count; i++) to[i] = cpu_from_f16(from[i]);
+    for (size_t i = 0; i < count; i++) to[i] = base_from_f16(from[i]);
 }
 
 static inline void load_bf16(float *to, const uint16_t *from, size_t count)
 {
-    for (size_t i = 0; i < count; i++) to[i] = cpu_from_bf16(from[i]);
+    for (size_t i = 0; i < count; i++) to[i] = base_from_bf16(from[i]);
 }
 
 static inline void store_f16(uint16_t *to, const float *from, size_t count)
 {
-    for (size_t i = 0; i < count; i++) to[i] = cpu_to_f16(from[i]);
+    for (size_t i = 0; i < count; i++) to[i] = base_to_f16(from[i]);
 }
 
 static inline void store_bf16(uint16_t *to, const float *from, size_t count)
 {
-    for (size_t i = 0; i < count; i++) to[i] = cpu_to_bf16(from[i]);
+    for (size_t i = 0; i < count; i++) to[i] = base_to_bf16(from[i]);
 }
 
 static inline void prefetch(const void *at) { (void)at; }
