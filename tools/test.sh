@@ -239,7 +239,11 @@ main() {
     if [ -z "$quick" ]; then
         if build asan; then
             local kinds=(-L 'unit|property|model|fault|fuzz|thread' -LE 'swiftshader|lavapipe')
-            if [ -n "$all" ]; then run_tests "AddressSanitizer" build/asan "${kinds[@]}"; else run_drawn "AddressSanitizer" build/asan 2 "${kinds[@]}"; fi
+            if [ -n "$all" ]; then
+                run_tests "AddressSanitizer" build/asan "${kinds[@]}"
+            else
+                run_drawn "AddressSanitizer" build/asan 2 "${kinds[@]}"
+            fi
         fi
         build tsan && run_tsan -L 'thread|property'
         if command -v clang >/dev/null; then

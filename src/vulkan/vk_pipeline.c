@@ -184,8 +184,8 @@ dart_status vk_pipeline_get(vk_device *device, const backend_code *code, bool ra
     return status;
 }
 
-/* A processor takes longer to compile code (lavapipe up to a minute for a row) than for what a test or a small model launches with it, and its launches
- * are cut from the first on (device_assumed_rate): whole launches run the code of ranges there, from tile 0. */
+/* A processor takes longer to compile code (lavapipe seconds for a row) than for what a test or a small model launches with it, and its launches are
+ * cut from the first on (device_assumed_rate): whole launches run the code of ranges there, from tile 0. */
 bool vk_is_range(const vk_device *device, kernel_id id, uint32_t first)
 {
     return first > 0 || (device->adapter->info.type == DART_DEVICE_CPU && kernel_table[id].args_size != KERNEL_PUSH_BYTES);

@@ -209,11 +209,11 @@ static bool is_wanted(const suite *s, kernel_id id)
     return false;
 }
 
-/* Does the device get right results from the row, and is it to run it? Rows with matrices that it lacks speed for included; others of
- * that kind would double the time of the drivers that are processors, and run where they are chosen. */
+/* Does the device get right results from the row, and is it to run it? Rows with matrices that it lacks speed for included, and on a processor those
+ * that count on registers; others of that kind would double the time of the drivers that are processors, and run where they are chosen. */
 bool conform_can_run(const kernel_row *row, const dart_device_info *info)
 {
-    const uint32_t claimed = ROW_HAS_MATRIX(row) ? DART_CAP_SPEED : 0;
+    const uint32_t claimed = ROW_HAS_MATRIX(row) ? DART_CAP_SPEED : info->type == DART_DEVICE_CPU ? DART_CAP_REGISTERS160 : 0;
     return row->backend == info->backend && (row->needs & ~(info->capabilities | claimed)) == 0;
 }
 

@@ -18,7 +18,7 @@
 extern const char *spec, *data_folder;
 extern dart_context *context;
 extern dart_device *device;
-extern bool quiet, minimum_limits;
+extern bool quiet, minimum_limits, many_registers;
 
 static inline void print_log(void *user, dart_log_level level, const char *text)
 {
@@ -37,7 +37,8 @@ static inline int open_device(void **state)
     const dart_context_options options = {.log = print_log, .log_level = DART_LOG_WARNING, .with_null = true};
     dart_device_info info;
     if (dart_context_create(&options, &context) != DART_OK) return -1;
-    if (dart_device_open(context, &(dart_device_options){.spec = spec, .poison = true, .minimum_limits = minimum_limits}, &device) != DART_OK)
+    if (dart_device_open(context, &(dart_device_options){.spec = spec, .poison = true, .minimum_limits = minimum_limits,
+                                                         .with_capabilities = many_registers ? DART_CAP_REGISTERS160 : 0}, &device) != DART_OK)
         return -1;
     dart_device_describe(device, &info);
     print_message("device %s (%s)\n", info.name, info.driver);
@@ -184,13 +185,15 @@ static inline void assert_close(const char *what, double d, double tolerance)
 
 static inline int run_on_device(int argc, char **argv, const struct CMUnitTest *tests, size_t count)
 {
-    if (argc > 3 && strcmp(argv[3], "--minimum-limits") == 0) {
-        minimum_limits = true;
-        argv[3] = argc > 4 ? argv[4] : NULL;
+    if (argc > 3 && strncmp(argv[3], "--", 2) == 0) {
+        minimum_limits = strcmp(argv[3], "--minimum-limits") == 0;
+        many_registers = strcmp(argv[3], "--many-registers") == 0; /* a processor takes the rows of GPUs, those with matrices among them */
+        if (!minimum_limits && !many_registers) argc = 0;
+        else argv[3] = argc > 4 ? argv[4] : NULL;
         argc--;
     }
     if (argc != 3 && argc != 4) {
-        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR [--minimum-limits] [TEST | -TEST]\n", argv[0]);
+        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR [--minimum-limits | --many-registers] [TEST | -TEST]\n", argv[0]);
         return 2;
     }
     if (argc == 4 && argv[3][0] == '-') cmocka_set_skip_filter(argv[3] + 1);
