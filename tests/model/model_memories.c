@@ -33,7 +33,8 @@ static int32_t *many_ids(void)
 
 static dart_state *make_state(dart_model *model, const struct storage *storage, uint32_t block)
 {
-    dart_state *state = state_of(model, &(dart_state_options){.B = B, .S = storage->S, .memory_block = block, .slice_ms = UINT32_MAX});
+    const dart_state_options options = {.B = B, .S = storage->S, .memory_block = block, .max_piece = 64, .slice_ms = UINT32_MAX};
+    dart_state *state = state_of(model, &options);
     if (storage->windowed) {
         state->fused = false;
         state->windowed = true;

@@ -188,7 +188,7 @@ void stops_behind_a_piece(void **unused)
         bool done = false, stood_between = false;
         for (uint32_t most = 0; !done; most++) {
             run r = {.state = state_of_kind(model, k, B), .ids = ids};
-            r.state->slice_ns = 1;
+            r.state->slice_ns = 300000; /* some submissions a layer, as a processor is assumed to compute */
             feed_counts(&r, (const uint32_t[]){3, 0});
             steps(&r, 2, NULL);
             patience p = {.most = most};
