@@ -131,8 +131,9 @@ typedef struct dart_state_options {
     uint32_t memory_block; /* memories of a sequence that are allocated together (a block), for all sequences alike; 0: the first block is
                               made when a chunk closes and becomes at least twice as large (a copy) when one more closes than it has room
                               for, until it has room for 1024 tokens; each later one has room for half as many memories as there are; more if
-                              a call needs more. Up to 1024 tokens there is room for at most twice the memories of the longest sequence. Of a Transformer: tokens of a block of keys and values; 0: the first has 1024, each later one as many as
-                              are before it. Keys and values, and memories of blocks that are full, are never moved. */
+                              a call needs more. Up to 1024 tokens there is room for at most twice the memories of the longest sequence. Of
+                              a Transformer: tokens of a block of keys and values; 0: the first has 1024, each later one as many as are before
+                              it. Keys and values, and memories of blocks that are full, are never moved. */
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
