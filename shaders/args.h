@@ -35,6 +35,8 @@
 #define F32 float
 #endif
 
+#define PUSH_BYTES 128    /* Vulkan: longer arguments lie in a buffer, others are push constants, of which every device has as many */
+
 #define HAS_SEQ 1u        /* seq is bound */
 #define HAS_BIAS 2u       /* conv: bias; ssd: dt_bias */
 #define HAS_TAIL 4u       /* conv: tail */

@@ -55,23 +55,8 @@ const uint TYPE_I32 = 3u;
 #define LANE gl_LocalInvocationID.x
 #define LANES gl_WorkGroupSize.x
 
-// Arguments of more than 128 bytes, the push constants that every device has, lie in a buffer whose binding follows the kernel's own.
-// The build then adds -DLONG_ARGS.
-#ifdef LONG_ARGS
-#define PUSH(Args, bindings) layout(std430, binding = bindings) readonly buffer Arguments { Args args; uint range_begin; };
-#elif defined(FULL_ARGS)
-#define PUSH(Args, bindings) layout(push_constant) uniform Push { Args args; };
-#else
-#define PUSH(Args, bindings) layout(push_constant) uniform Push { Args args; uint range_begin; };
-#endif
-
-// range_begin is there only for IS_RANGE, so that the code of whole launches is what it is without. Arguments of 128 bytes (FULL_ARGS) leave
-// no room for it.
-#ifdef FULL_ARGS
-#define FIRST_TILE gl_WorkGroupID.x
-#else
+// The first tile of the workgroup. IS_RANGE is a specialisation constant, so that pipelines of whole launches contain no code for ranges.
 #define FIRST_TILE (IS_RANGE ? range_begin + gl_WorkGroupID.x : gl_WorkGroupID.x)
-#endif
 
 // The type of a binding's elements. table/KERNEL.glsl defines BINDING_x for every binding; READABLE_x and WRITABLE_x, the same
 // number, only for bindings that the table lets a shader read or write.

@@ -7,7 +7,6 @@
 // Shared memory: 23,168 bytes.
 // Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; tokens past the chunk, rows past N,
 // columns past P and heads past the group count as 0, and nothing of them is read or written.
-#define FULL_ARGS
 #include "lib/dart.glsl"
 #include "table/ssd_piece.glsl"
 READS(dt) READS(a_log) READS(dt_bias) READS(d) WRITES(scale)

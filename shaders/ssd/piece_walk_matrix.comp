@@ -10,7 +10,6 @@
 // Shared memory: 25,088 bytes.
 // Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; tokens past the chunk, columns past P
 // and heads past the group count as 0, and nothing of them is read or written.
-#define FULL_ARGS
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
 #include "lib/eight.glsl"

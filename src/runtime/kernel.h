@@ -5,9 +5,6 @@
 #include "base/base.h"
 #include "shaders/args.h"
 
-/* Vulkan: arguments of up to this many bytes are push constants, the size that every device supports; longer ones lie in a
- * buffer. */
-#define KERNEL_PUSH_BYTES 128
 /* Bindings that may be of any dtype: the first of a kernel, as many as the word `dtypes` has room for. Later ones are f32. */
 #define KERNEL_TYPED_BINDINGS 16
 
@@ -119,10 +116,10 @@ enum {
  * traits, and max_rows 0 or not below rows. When variant is not NULL, an eligible row of that name goes first. NULL when no row is
  * eligible. */
 const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, uint32_t capabilities, uint32_t traits, uint32_t rows, const char *variant);
-/* Buffers that a kernel takes: its bindings, and one for arguments longer than KERNEL_PUSH_BYTES. */
+/* Buffers that a kernel takes: its bindings, and one for arguments longer than PUSH_BYTES. */
 static inline uint32_t kernel_buffers(kernel_id id)
 {
-    return kernel_table[id].bindings_count + (kernel_table[id].args_size > KERNEL_PUSH_BYTES);
+    return kernel_table[id].bindings_count + (kernel_table[id].args_size > PUSH_BYTES);
 }
 /* Whether the device allows as many buffers as the kernel takes. If not, no row of the kernel is eligible. */
 static inline bool kernel_fits(kernel_id id, const dart_device_info *info)

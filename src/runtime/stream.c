@@ -372,7 +372,7 @@ static uint32_t ranges_of(const dart_stream *stream, const backend_launch *launc
     const dart_device *device = stream->device;
     if (wanted <= 1 || !device->backend->ranges || stream->options.warm || device->profile != NULL) return 1;
     const kernel_id id = launch->row->id;
-    if (ROW_HAS_MATRIX(launch->row) || id == KERNEL_window_fold || kernel_table[id].args_size == KERNEL_PUSH_BYTES) return 1;
+    if (ROW_HAS_MATRIX(launch->row) || id == KERNEL_window_fold || kernel_table[id].args_size == PUSH_BYTES) return 1;
     const uint32_t most = launch->tiles / tiles_together(launch);
     return wanted < most ? wanted : most;
 }

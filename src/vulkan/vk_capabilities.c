@@ -211,8 +211,8 @@ static void check_limits(const VkPhysicalDeviceLimits *limits, dart_device_info 
     if (invocations < NEED_INVOCATIONS) reject(info, "%u invocations in a workgroup, %u needed", invocations, NEED_INVOCATIONS);
     if (limits->maxComputeSharedMemorySize < NEED_SHARED_BYTES)
         reject(info, "%u bytes of shared memory, %u needed", limits->maxComputeSharedMemorySize, NEED_SHARED_BYTES);
-    if (limits->maxPushConstantsSize < KERNEL_PUSH_BYTES)
-        reject(info, "%u bytes of push constants, %d needed", limits->maxPushConstantsSize, KERNEL_PUSH_BYTES);
+    if (limits->maxPushConstantsSize < PUSH_BYTES)
+        reject(info, "%u bytes of push constants, %d needed", limits->maxPushConstantsSize, PUSH_BYTES);
     if (limits->minStorageBufferOffsetAlignment > BACKEND_ALIGN)
         reject(info, "storage buffers aligned to %llu bytes, %u expected",
                (unsigned long long)limits->minStorageBufferOffsetAlignment, BACKEND_ALIGN);

@@ -28,7 +28,7 @@ dart_status vk_pipelines_create(vk_device *device, const void *cache, size_t cac
                                                      .descriptorCount = 1,
                                                      .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
     }
-    const VkPushConstantRange pushed = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .offset = 0, .size = KERNEL_PUSH_BYTES};
+    const VkPushConstantRange pushed = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .offset = 0, .size = PUSH_BYTES};
     for (uint32_t count = 1; count <= VK_MAX_BUFFERS && count <= device->adapter->info.max_bindings; count++) {
         const VkDescriptorSetLayoutCreateInfo set = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
                                                      .bindingCount = count,

@@ -302,7 +302,7 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     VkDescriptorSet set = VK_NULL_HANDLE;
     VkDescriptorBufferInfo buffers[VK_MAX_BUFFERS];
     VkWriteDescriptorSet writes[VK_MAX_BUFFERS];
-    const bool pushed = kernel->args_size <= KERNEL_PUSH_BYTES;
+    const bool pushed = kernel->args_size <= PUSH_BYTES;
     const uint32_t count = kernel_buffers(launch->row->id);
     uint32_t args[KERNEL_MAX_ARGS / 4 + 1];
     const bool range = vk_is_range(device, launch->row->id, launch->first);

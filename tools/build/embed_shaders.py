@@ -8,7 +8,8 @@ file of the table: vk_spirv_ssd.c for the rows of ssd.def, which names vk_spirv_
 numbers. What has not changed since the last run is not compiled again.
 
 Bindings go by name: table/<id>.glsl, made next to --out from the KERNEL and BIND lines, tells the shader of a row their numbers
-(see shaders/lib/dart.glsl). A shader that includes the table of another kernel, or numbers a binding itself, fails.
+(see shaders/lib/dart.glsl). A shader that includes the table of another kernel, or numbers a binding itself, fails. The table also tells
+how long the kernel's arguments are, from their struct in --shaders/OP/args.h; the C file asserts that the C compiler has the same sizes.
 """
 import argparse
 import array
@@ -28,7 +29,9 @@ KERNEL = re.compile(r"\s*KERNEL\((\w+),\s*(\w+)\)")
 BIND = re.compile(r"\s*BIND\((\w+),\s*(\w+),\s*(READ|WRITE|READ_WRITE)\)")
 INCLUDE = re.compile(r'#include "([^"]+\.def)"')
 # Where bindings are declared, and what a declaration looks like.
-LIBRARIES_OF_BINDINGS = ("lib/dart.glsl", "lib/eight.glsl")
+LIBRARIES_OF_BINDINGS = ("lib/dart.glsl", "lib/eight.glsl", "lib/push.glsl")
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+MEMBERS = re.compile(r"\s*(?:U32|F32)\s+(\w+(?:\s*,\s*\w+)*)\s*")  # of four bytes each
 NUMBERED = re.compile(r"\bbinding\s*=")
 # How a shader finds its work, and whatever else would tell it.
 LOOP = re.compile(r"for \(uint (\w+) = FIRST_TILE; \1 < args\.tiles; \1 \+= gl_NumWorkGroups\.x\)")
@@ -75,16 +78,33 @@ class Row:
         self.target = "vulkan1.3" if "DART_CAP_MATRIX2" in capabilities else "vulkan1.2"
 
 
+def words_of(arguments, path):
+    """The number of members of a struct of arguments, by its text in the file at path."""
+    text = COMMENT.sub(" ", path.read_text(encoding="utf-8"))
+    struct = re.search(r"\bstruct\s+%s\s*\{([^{}]*)\}" % re.escape(arguments), text)
+    if not struct:
+        raise Failure(f"{path}: no struct {arguments}")
+    words = 0
+    for line in struct[1].split(";")[:-1]:
+        members = MEMBERS.fullmatch(line)
+        if not members:
+            raise Failure(f"{path}: {arguments}: not a list of U32 or F32: {line.strip()}")
+        words += members[1].count(",") + 1
+    return words
+
+
 class Kernel:
-    def __init__(self, name, arguments, path):
+    def __init__(self, name, arguments, path, shaders):
         self.name = name
         self.arguments = arguments
+        self.bytes = 4 * words_of(arguments, shaders / path.stem / "args.h")
         self.path = path
         self.bindings = []  # (name, access)
 
     def glsl(self):
         lines = [f"// Made by tools/build/embed_shaders.py from the lines of {self.name} in {self.path.name}.",
-                 f'#include "{self.path.stem}/args.h"', f"PUSH({self.arguments}, {len(self.bindings)})"]
+                 f'#include "{self.path.stem}/args.h"', f"#define ARGS {self.arguments}", f"#define ARGS_BYTES {self.bytes}",
+                 f"#define BINDINGS {len(self.bindings)}", '#include "lib/push.glsl"']
         for number, (name, access) in enumerate(self.bindings):
             lines.append(f"#define BINDING_{name} {number}")
             if access != "WRITE":
@@ -94,17 +114,17 @@ class Kernel:
         return "\n".join(lines) + "\n"
 
 
-def read_rows(path, folder, tables, kernels):
+def read_rows(path, folder, shaders, tables, kernels):
     """Rows in the order of the table, whose includes are relative to its folder. Adds the files to tables, kernels to kernels."""
     rows = []
     tables.append(path)
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         include = INCLUDE.match(line)
         if include:
-            rows += read_rows(folder / include[1], folder, tables, kernels)
+            rows += read_rows(folder / include[1], folder, shaders, tables, kernels)
         kernel = KERNEL.match(line)
         if kernel:
-            kernels[kernel[1]] = Kernel(kernel[1], kernel[2], path)
+            kernels[kernel[1]] = Kernel(kernel[1], kernel[2], path, shaders)
         bind = BIND.match(line)
         if bind:
             kernels[bind[1]].bindings.append((bind[2], bind[3]))
@@ -145,7 +165,7 @@ def check_loop(row, shaders, sources):
         return
     loops = 0
     for source in sources:
-        if source == "lib/dart.glsl":
+        if source in ("lib/dart.glsl", "lib/push.glsl"):
             continue
         text = (shaders / source).read_text(encoding="utf-8")
         loops += len(LOOP.findall(text))
@@ -314,7 +334,7 @@ def embedded(names, codes, path):
     return "\n".join(lines) + "\n"
 
 
-def write_c(path, rows, codes, as_arrays):
+def write_c(path, rows, codes, kernels, as_arrays):
     """The modules of each group in a file of their own, so that an edit compiles little again, and vk_spirv_modules[] in path."""
     groups = {}  # group: {code: words}
     names = []
@@ -336,7 +356,9 @@ def write_c(path, rows, codes, as_arrays):
             write_if_changed(file, head + '#include "base/embed.h"\n\n', lambda: embedded(symbols, own.values(), file.with_suffix(".bin")))
         extern += declared
     entries = [f"    {{{name}, sizeof({name})}}, /* {row.name} */" for row, name in zip(rows, names)]
-    lines = ["/* Made by tools/build/embed_shaders.py. */", '#include "vulkan/vk_spirv.h"', "", *extern, "",
+    sizes = {kernel.arguments: kernel.bytes for kernel in kernels.values()}
+    asserts = [f'_Static_assert(sizeof(struct {arguments}) == {size}, "{arguments}");' for arguments, size in sizes.items()]
+    lines = ["/* Made by tools/build/embed_shaders.py. */", '#include "vulkan/vk_spirv.h"', '#include "shaders/args.h"', "", *asserts, "", *extern, "",
              "const vk_spirv_module vk_spirv_modules[] = {", *entries, "};",
              f"const uint32_t vk_spirv_modules_count = {len(rows)};", ""]
     write_if_changed(path, "\n".join(lines), str)
@@ -363,7 +385,7 @@ def main():
 
     tables = []
     kernels = {}
-    rows = read_rows(options.table, options.table.parent, tables, kernels)
+    rows = read_rows(options.table, options.table.parent, options.shaders, tables, kernels)
     if not rows:
         raise Failure(f"{options.table}: no SPIRV_ROW")
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -389,7 +411,7 @@ def main():
     builder.stamps_path.write_text(json.dumps(stamps, indent=1), encoding="utf-8")
     if failures:
         raise Failure("\n\n".join(dict.fromkeys(failures)))
-    write_c(options.out, rows, codes, options.arrays)
+    write_c(options.out, rows, codes, kernels, options.arrays)
     if options.depfile:
         sources = {options.shaders / source for stamp in stamps.values() for source in stamp["sources"]}
         write_depfile(options.depfile, options.out, [*tables, __file__, *sorted(sources)])
