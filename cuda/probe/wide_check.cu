@@ -1,10 +1,10 @@
-// y[i] = last + sum_j a_j[i] w_j + sum_{j > 14} w_j: every argument and every binding of the widest kernel, see WideCheckArgs.
+// y[i] = last + sum_j a_j[i] w_j + sum_{j > 16} w_j: every argument and every binding of the widest kernel, see WideCheckArgs.
 // A block writes T0 consecutive elements.
 #include "lib/dart.cuh"
 
 KERNEL_FUNCTION(wide_check, simt)
 {
-    constexpr uint32_t inputs = 15, words = 31;
+    constexpr uint32_t inputs = 17, words = 31;
     const uint32_t *at = &args.a00_at, *weights = &args.w00; // fields that follow one another
     float rest = args.last;
     for (uint32_t j = inputs; j < words; j++) rest += float(weights[j]);

@@ -5,7 +5,7 @@
 
 void cpu_wide_check_plain(const cpu_task *task)
 {
-    enum { INPUTS = 15, WORDS = 31 };
+    enum { INPUTS = 17, WORDS = 31 };
     const struct WideCheckArgs *args = task->args;
     uint32_t at[INPUTS + 1], words[WORDS];
     static_assert(offsetof(struct WideCheckArgs, w00) - offsetof(struct WideCheckArgs, a00_at) == sizeof at, "inputs");

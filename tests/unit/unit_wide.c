@@ -1,4 +1,4 @@
-/* A kernel with more arguments than push constants hold and more bindings than any op has: unit_wide [DEVICE_SPEC]. */
+/* A kernel with more arguments than push constants hold and as many bindings as any kernel has: unit_wide [DEVICE_SPEC]. */
 #include "rig.h"
 
 #include "runtime/op.h"
@@ -8,7 +8,10 @@
 
 #include <stddef.h>
 
-enum { COUNT = 300, INPUTS = 15, WORDS = 31, LAUNCHES = 400 };
+enum { COUNT = 300, INPUTS = 17, WORDS = 31, LAUNCHES = 400 };
+
+static_assert(sizeof(struct bindings_of_wide_check) == KERNEL_MAX_BINDINGS && INPUTS + 1 == KERNEL_MAX_BINDINGS, "a kernel has more bindings");
+static_assert(sizeof(struct WideCheckArgs) == KERNEL_MAX_ARGS && KERNEL_MAX_ARGS > PUSH_BYTES, "a kernel has longer arguments");
 
 static uint32_t word(uint32_t launch, uint32_t w) { return (launch + 5 * w) % 16; }
 static float element(uint32_t j, uint32_t i) { return (float)((i * 7 + j * 13) % 32); }
@@ -46,7 +49,7 @@ static void sums_everything(void **unused)
     op_operand inputs[INPUTS];
     float host[INPUTS + COUNT];
     for (uint32_t j = 0; j < INPUTS; j++) {
-        /* Inputs start at elements 1 to 15; what lies before them would show. */
+        /* Inputs start at elements 1 to 17; what lies before them would show. */
         for (uint32_t i = 0; i < INPUTS + COUNT; i++) host[i] = i > j && i - j - 1 < COUNT ? element(j, i - j - 1) : 1e6f;
         inputs[j] = (op_operand){"input", rig_tensor(&r, DART_F32, INPUTS + COUNT, host), OP_F32, 1, COUNT};
         inputs[j].of.offset += j + 1;
