@@ -2,9 +2,10 @@
 #ifndef DART_PROBE_ARGS_H
 #define DART_PROBE_ARGS_H
 
-/* matrix_check: y = r 1^T + a b for matrices of side x side. One tile.
+/* matrix_check: y = 2 (r 1^T + a b) for matrices of side x side, doubled element by element. One tile.
  * matrix2_check, from a, f32 side x side, and patterns, f32 side x side of which the upper 16 bits count:
  *   reduced    f32, in each element the sum of its row of a, by a reduction of the matrix;
+ *   summed     f32, in each element the sum of its column of a, likewise;
  *   numbered   f32, 2 a + (side row + column), by an element function whose result replaces the matrix that it reads;
  *   converted  a, converted from a matrix of f32 sums to the 16-bit type of the variant, two elements a word;
  *   placed     a as f16, two elements a word: element i of a matrix of f16 sums set from element i of a matrix of f32 sums,

@@ -1,12 +1,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // What rows of the table rely on where NV_cooperative_matrix2 is used, each in the operation that is relied on; see MatrixCheckArgs.
-// a, patterns, reduced and numbered 16 x 16 f32; converted, placed and moved 128 words, joined 256.
+// a, patterns, reduced, summed and numbered 16 x 16 f32; converted, placed and moved 128 words, joined 256.
 // One subgroup of at most 32 lanes; matrices are 16 x 16 x 16. Shared memory: none.
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
 #include "table/matrix2_check.glsl"
-READS_AS(vec4, quads, a) READS_AS(vec4, quads, patterns) WRITES_AS(vec4, quads, reduced)
+READS_AS(vec4, quads, a) READS_AS(vec4, quads, patterns) WRITES_AS(vec4, quads, reduced) WRITES_AS(vec4, quads, summed)
 WRITES_AS(vec4, quads, numbered) WRITES_AS(uvec4, quads, converted) WRITES_AS(uvec4, quads, placed)
 WRITES_AS(uvec4, quads, moved) WRITES_AS(uint, words, joined)
 
@@ -28,6 +28,10 @@ void main()
     MatrixSum reduced;
     coopMatReduceNV(reduced, a, gl_CooperativeMatrixReduceRowNV, sum_of);
     coopMatStore(reduced, quads_reduced, 0u, SIDE / 4u, ROW_MAJOR);
+
+    MatrixSum summed;
+    coopMatReduceNV(summed, a, gl_CooperativeMatrixReduceColumnNV, sum_of);
+    coopMatStore(summed, quads_summed, 0u, SIDE / 4u, ROW_MAJOR);
 
     MatrixSum numbered = a;
     coopMatPerElementNV(numbered, numbered, number, 2.0);

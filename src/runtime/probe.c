@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { SIDE = 16, ELEMENTS = SIDE * SIDE, MOST_BUFFERS = 8 };
+enum { SIDE = 16, ELEMENTS = SIDE * SIDE, MOST_BUFFERS = 9 };
 
 /* A launch of one probe, and what it reads and writes. */
 typedef struct probe {
@@ -74,7 +74,7 @@ static bool is_product(const float *y)
         for (int j = 0; j < SIDE; j++) {
             float sum = element_r(i);
             for (int k = 0; k < SIDE; k++) sum += element_a(i, k) * element_b(k, j);
-            if (!same(y[i * SIDE + j], sum)) return false;
+            if (!same(y[i * SIDE + j], 2 * sum)) return false;
         }
     return true;
 }
@@ -107,7 +107,7 @@ fail:
 
 /* ---- Matrices as sums, reduced, converted and taken apart ---- */
 
-/* Numbers of 12 binary digits, which bf16 has not: half of them are cut and rounded differently. Sums of a row are exact. */
+/* Numbers of 12 binary digits, which bf16 has not: half of them are cut and rounded differently. Sums of a row or column are exact. */
 static float element_sum(int i, int j) { return (float)((i * SIDE + j) * 29 % 2048 + 2048) * (j % 2 == 0 ? 1.0f : -1.0f); }
 
 /* The upper half of an f32 that is no NaN; as an f16 every exponent occurs, so zeros, subnormal numbers, infinities and NaNs do. */
@@ -118,13 +118,16 @@ static uint32_t pattern(int i)
     return (bits & 0x7f80) == 0x7f80 ? bits & ~0x80u : bits;
 }
 
-static bool is_reduced(const float *y)
+static bool is_reduced(const float *y, const float *columns)
 {
     for (int i = 0; i < SIDE; i++) {
-        float sum = 0;
-        for (int j = 0; j < SIDE; j++) sum += element_sum(i, j);
+        float row = 0, column = 0;
+        for (int j = 0; j < SIDE; j++) {
+            row += element_sum(i, j);
+            column += element_sum(j, i);
+        }
         for (int j = 0; j < SIDE; j++)
-            if (!same(y[i * SIDE + j], sum)) return false;
+            if (!same(y[i * SIDE + j], row) || !same(columns[j * SIDE + i], column)) return false;
     }
     return true;
 }
@@ -176,11 +179,12 @@ static bool is_joined(const uint32_t *y)
 static dart_status check_sums(dart_device *device, dart_dtype dtype, uint32_t kinds, uint32_t *right)
 {
     probe p = {.device = device, .dtype = dtype};
-    float a[ELEMENTS], reduced[ELEMENTS], numbered[ELEMENTS];
+    float a[ELEMENTS], reduced[ELEMENTS], summed[ELEMENTS], numbered[ELEMENTS];
     uint32_t patterns[ELEMENTS], joined[ELEMENTS];
     uint16_t converted[ELEMENTS], placed[ELEMENTS], moved[ELEMENTS];
     const struct { uint32_t binding; void *data; uint64_t bytes; } outputs[] = {
-        {BINDING_matrix2_check_reduced, reduced, sizeof reduced}, {BINDING_matrix2_check_numbered, numbered, sizeof numbered},
+        {BINDING_matrix2_check_reduced, reduced, sizeof reduced}, {BINDING_matrix2_check_summed, summed, sizeof summed},
+        {BINDING_matrix2_check_numbered, numbered, sizeof numbered},
         {BINDING_matrix2_check_converted, converted, sizeof converted}, {BINDING_matrix2_check_placed, placed, sizeof placed},
         {BINDING_matrix2_check_moved, moved, sizeof moved}, {BINDING_matrix2_check_joined, joined, sizeof joined}};
     dart_status status = DART_OK;
@@ -194,7 +198,7 @@ static dart_status check_sums(dart_device *device, dart_dtype dtype, uint32_t ki
     TRY(launch(&p, KERNEL_matrix2_check));
     for (size_t i = 0; i < COUNT_OF(outputs); i++) TRY(dart_buffer_read(p.buffers[outputs[i].binding], 0, outputs[i].data, outputs[i].bytes));
     *right = kinds;
-    if (!is_reduced(reduced) || !is_numbered(numbered)) *right &= ~(uint32_t)DART_CAP_MATRIX2;
+    if (!is_reduced(reduced, summed) || !is_numbered(numbered)) *right &= ~(uint32_t)DART_CAP_MATRIX2;
     if (dtype == DART_BF16 && !is_cut(converted)) *right &= ~(uint32_t)DART_CAP_MATRIX_CUTS;
     if (!is_placed(placed) || !is_moved(moved) || !is_joined(joined)) *right &= ~(uint32_t)DART_CAP_MATRIX_PLACES;
 fail:

@@ -133,6 +133,7 @@ static void compute_matrix_check(const backend_launch *launch, dart_dtype dtype)
     for (size_t i = 0; i < ELEMENTS; i++) {
         y[i] = r[i / SIDE];
         for (size_t k = 0; k < SIDE; k++) y[i] += as_float(dtype, a, i / SIDE * SIDE + k) * as_float(dtype, b, k * SIDE + i % SIDE);
+        y[i] *= 2;
     }
 }
 
@@ -141,15 +142,19 @@ static void compute_matrix2_check(const backend_launch *launch, dart_dtype dtype
 {
     const float *a = launch->bindings[BINDING_matrix2_check_a].memory;
     const uint32_t *patterns = launch->bindings[BINDING_matrix2_check_patterns].memory;
-    float *reduced = launch->bindings[BINDING_matrix2_check_reduced].memory, *numbered = launch->bindings[BINDING_matrix2_check_numbered].memory;
+    float *reduced = launch->bindings[BINDING_matrix2_check_reduced].memory, *summed = launch->bindings[BINDING_matrix2_check_summed].memory,
+          *numbered = launch->bindings[BINDING_matrix2_check_numbered].memory;
     uint16_t *converted = launch->bindings[BINDING_matrix2_check_converted].memory, *placed = launch->bindings[BINDING_matrix2_check_placed].memory,
              *moved = launch->bindings[BINDING_matrix2_check_moved].memory;
     uint32_t *joined = launch->bindings[BINDING_matrix2_check_joined].memory;
     for (size_t i = 0; i < ELEMENTS; i++) {
         uint32_t bits;
         memcpy(&bits, &a[i], sizeof bits);
-        reduced[i] = 0;
-        for (size_t k = 0; k < SIDE; k++) reduced[i] += a[i / SIDE * SIDE + k];
+        reduced[i] = summed[i] = 0;
+        for (size_t k = 0; k < SIDE; k++) {
+            reduced[i] += a[i / SIDE * SIDE + k];
+            summed[i] += a[k * SIDE + i % SIDE];
+        }
         numbered[i] = 2 * a[i] + (float)i;
         if (dtype == DART_BF16) converted[i] = (uint16_t)(bits >> 16);
         else dart_from_f32(dtype, &converted[i], &a[i], 1);
@@ -194,6 +199,7 @@ static void heeds_every_verdict(void **unused)
     const uint32_t matrices = DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES;
     static const struct { kernel_id kernel; uint32_t slot, loses; } outputs[] = {
         {KERNEL_matrix2_check, BINDING_matrix2_check_reduced, DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES},
+        {KERNEL_matrix2_check, BINDING_matrix2_check_summed, DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES},
         {KERNEL_matrix2_check, BINDING_matrix2_check_numbered, DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES},
         {KERNEL_matrix2_check, BINDING_matrix2_check_placed, DART_CAP_MATRIX_PLACES},
         {KERNEL_matrix2_check, BINDING_matrix2_check_moved, DART_CAP_MATRIX_PLACES},
