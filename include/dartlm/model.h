@@ -141,7 +141,7 @@ typedef struct dart_state_options {
                               waits for twice that at most. Submissions are layers of a piece, decoding steps, or
                               parts of what else a call does (clearing, copies), where these take longer some of their launches, and of a
                               launch that takes longer by itself a range of its workgroups (not through CUDA, not with cooperative
-                              matrices, and not of `ssd_piece` and `window_fold`). Their number is computed from the measured time of
+                              matrices, and not of a few kernels: docs/embedding.md). Their number is computed from the measured time of
                               earlier submissions, before there is one from what a slow device of its kind computes; results do not depend
                               on it.
                               Except on processors, pieces are made so short that a layer fits on a slow device of its kind, too: the

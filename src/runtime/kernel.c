@@ -1,11 +1,14 @@
 #include "kernel.h"
 
+#include <stddef.h>
 #include <string.h>
 
 const kernel_info kernel_table[KERNEL_COUNT] = {
 #define KERNEL(id, Args) \
     [KERNEL_##id].name = #id, [KERNEL_##id].args_size = (uint32_t)sizeof(struct Args), \
     [KERNEL_##id].bindings_count = (uint32_t)sizeof(struct bindings_of_##id),
+#define KERNEL_WHOLE(id) [KERNEL_##id].whole = true,
+#define KERNEL_TOGETHER(id, Args, member) [KERNEL_##id].together_at = (uint32_t)offsetof(struct Args, member),
 #define BIND(id, binding_name, binding_access) \
     [KERNEL_##id].bindings[BINDING_##id##_##binding_name] = {#binding_name, ACCESS_##binding_access},
 #include "kernels.def"

@@ -47,6 +47,8 @@ typedef struct kernel_info {
     const char *name;
     uint32_t args_size;
     uint32_t bindings_count;
+    bool whole; /* launches are not cut into ranges of tiles */
+    uint32_t together_at; /* where in the arguments the number of neighbouring tiles lies that stay in one range; 0: each tile may begin one */
     kernel_binding bindings[KERNEL_MAX_BINDINGS];
 } kernel_info;
 extern const kernel_info kernel_table[KERNEL_COUNT];

@@ -354,25 +354,23 @@ static uint32_t ranges_wanted(dart_stream *stream)
     return p->next < p->cuts_count && p->cuts[p->next].launch == stream->launches ? p->cuts[p->next].ranges : 1;
 }
 
-/* Neighbouring tiles that stay in one range: the splits of a head count in a ticket, which is as it was once all of them have run. What follows
- * a range may never be submitted. */
+/* Neighbouring tiles that stay in one range. */
 static uint32_t tiles_together(const backend_launch *launch)
 {
-    struct SmaStepArgs a;
-    if (launch->row->id != KERNEL_sma_step) return 1;
-    memcpy(&a, launch->args, sizeof a);
-    return a.splits;
+    uint32_t together = 1;
+    const uint32_t at = kernel_table[launch->row->id].together_at;
+    if (at > 0) memcpy(&together, (const char *)launch->args + at, sizeof together);
+    return together;
 }
 
-/* How many ranges of tiles it can go in. Workgroups with cooperative matrices may number their work otherwise, and those of window_fold do:
- * devices with matrices are fast, and a fold is a small part of a layer. Arguments that fill the push constants leave no room for where a range
- * begins. */
+/* How many ranges of tiles it can go in. Workgroups with cooperative matrices may number their work otherwise; devices with matrices are fast.
+ * Arguments that fill the push constants leave no room for where a range begins. */
 static uint32_t ranges_of(const dart_stream *stream, const backend_launch *launch, uint32_t wanted)
 {
     const dart_device *device = stream->device;
     if (wanted <= 1 || !device->backend->ranges || stream->options.warm || device->profile != NULL) return 1;
-    const kernel_id id = launch->row->id;
-    if (ROW_HAS_MATRIX(launch->row) || id == KERNEL_window_fold || kernel_table[id].args_size == PUSH_BYTES) return 1;
+    const kernel_info *kernel = &kernel_table[launch->row->id];
+    if (ROW_HAS_MATRIX(launch->row) || kernel->whole || kernel->args_size == PUSH_BYTES) return 1;
     const uint32_t most = launch->tiles / tiles_together(launch);
     return wanted < most ? wanted : most;
 }

@@ -26,6 +26,7 @@ import sys
 ROW = re.compile(r"\s*SPIRV_ROW\(\s*(\w+)\s*,\s*(\w+)\s*,\s*\"([\w./]+)\"\s*,\s*([\w\s|]+?)\s*,\s*[\w\s|]+?\s*,"
                  r"\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\d+\s*,\s*\"([^\"]*)\"\s*\)\s*$")
 KERNEL = re.compile(r"\s*KERNEL\((\w+),\s*(\w+)\)")
+WHOLE = re.compile(r"\s*KERNEL_WHOLE\((\w+)\)")
 BIND = re.compile(r"\s*BIND\((\w+),\s*(\w+),\s*(READ|WRITE|READ_WRITE)\)")
 INCLUDE = re.compile(r'#include "([^"]+\.def)"')
 # Where bindings are declared, and what a declaration looks like.
@@ -99,6 +100,7 @@ class Kernel:
         self.arguments = arguments
         self.bytes = 4 * words_of(arguments, shaders / path.stem / "args.h")
         self.path = path
+        self.whole = False  # its launches are not cut
         self.bindings = []  # (name, access)
 
     def glsl(self):
@@ -125,6 +127,9 @@ def read_rows(path, folder, shaders, tables, kernels):
         kernel = KERNEL.match(line)
         if kernel:
             kernels[kernel[1]] = Kernel(kernel[1], kernel[2], path, shaders)
+        whole = WHOLE.match(line)
+        if whole:
+            kernels[whole[1]].whole = True
         bind = BIND.match(line)
         if bind:
             kernels[bind[1]].bindings.append((bind[2], bind[3]))
@@ -159,9 +164,9 @@ def check_bindings(row, shaders, tables, sources):
             raise Failure(f"{row.place}: {row.name}: {source} declares a binding itself; READS and the like of lib/dart.glsl do")
 
 
-def check_loop(row, shaders, sources):
+def check_loop(row, shaders, sources, whole):
     """Can a launch be cut? Work is numbered by tiles alone, as ranges_of in src/runtime/stream.c expects of all rows but these."""
-    if any(name.startswith("DART_CAP_MATRIX") for name in row.capabilities) or row.kernel == "window_fold":
+    if any(name.startswith("DART_CAP_MATRIX") for name in row.capabilities) or whole:
         return
     loops = 0
     for source in sources:
@@ -232,8 +237,9 @@ def read_depfile(path):
 
 
 class Builder:
-    def __init__(self, options):
+    def __init__(self, options, kernels):
         self.options = options
+        self.kernels = kernels
         self.folder = options.out.parent
         self.stamps_path = options.out.with_suffix(".json")
         try:
@@ -248,7 +254,7 @@ class Builder:
     def state(self, row, sources):
         """A hash of all that the row's code depends on; None if something of it is gone."""
         state = self.salt.copy()
-        state.update(json.dumps([row.source, row.defines, row.capabilities, sources]).encode())
+        state.update(json.dumps([row.source, row.defines, row.capabilities, self.kernels[row.kernel].whole, sources]).encode())
         try:
             for source in sources:
                 state.update((self.options.shaders / source).read_bytes())
@@ -267,7 +273,7 @@ class Builder:
             sources = stamp["sources"]
             check_capabilities(row, words)
             check_bindings(row, self.options.shaders, self.folder / "table", sources)
-            check_loop(row, self.options.shaders, sources)
+            check_loop(row, self.options.shaders, sources, self.kernels[row.kernel].whole)
             spv.write_bytes(words.tobytes())
             return words, {"sources": sources, "state": self.state(row, sources)}
         source = self.options.shaders / row.source
@@ -287,7 +293,7 @@ class Builder:
             check_capabilities(row, words)
             sources = sorted({os.path.relpath(source, self.options.shaders) for source in read_depfile(depfile)})
             check_bindings(row, self.options.shaders, self.folder / "table", sources)
-            check_loop(row, self.options.shaders, sources)
+            check_loop(row, self.options.shaders, sources, self.kernels[row.kernel].whole)
             os.replace(made, spv)
         finally:
             made.unlink(missing_ok=True)
@@ -390,7 +396,7 @@ def main():
         raise Failure(f"{options.table}: no SPIRV_ROW")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_tables(options.out.parent / "table", kernels)
-    builder = Builder(options)
+    builder = Builder(options, kernels)
     failures = []
     codes = []
     stamps = {}
