@@ -9,10 +9,6 @@
 /* UNEVEN: how many times as long as the others of its kind a launch may be. */
 enum { MAX_COMPILERS = 16, MAX_TIMES = 1 << 16, UNEVEN = 8 };
 
-/* Parts of a recording behind which launches are not cut into ranges: each part is a stream of the backend and takes up to some 100 KiB, and before
- * times are known a device may be a hundred times as fast as assumed. */
-#define MOST_PARTS 4096u
-
 /* Launches that take this part of most_work together stay together: within a submission's time still (DEVICE_SLICE_SHARE), and cut by their number
  * most parts would be far shorter. */
 #define UNCUT 1.4
@@ -72,7 +68,7 @@ void stream_pace(dart_stream *stream, double work, uint32_t launches)
     const double every = (double)launches * p->most_work / work / UNEVEN;
     p->every = every > 1 ? (uint32_t)every : 1;
     const double launch = launches > UNEVEN ? UNEVEN * work / launches : work, ranges = ceil(launch / p->most_work);
-    const uint32_t room = p->count < MOST_PARTS ? MOST_PARTS - p->count : 1;
+    const uint32_t room = p->count < STREAM_PARTS ? STREAM_PARTS - p->count : 1;
     p->ranges = ranges < room ? (uint32_t)ranges : room;
 }
 

@@ -6,7 +6,9 @@
 
 enum {
     STREAM_IN_FLIGHT = 128, /* the most ranges between two barriers */
-    STREAM_CROWDED = 8192   /* workgroups of a launch that keeps a device busy by itself */
+    STREAM_CROWDED = 8192,  /* workgroups of a launch that keeps a device busy by itself */
+    STREAM_PARTS = 4096     /* parts of a recording behind which launches are not cut into ranges: each part is a stream of the backend and takes up
+                               to some 100 KiB, and before times are known a device may be a hundred times as fast as assumed */
 };
 
 /* A range of memory that a launch since the last barrier reads or writes. */

@@ -351,35 +351,6 @@ static void streams_follow_one_another(void **unused)
     rig_close(&r);
 }
 
-/* A launch in ranges of its tiles does what the whole does, each tile once: a sum in place would tell. */
-static void ranges_make_a_launch(void **unused)
-{
-    (void)unused;
-    enum { T = 70, IN = 64, OUT = 330 };
-    float *values[3] = {NULL}, *results[2];
-    uint32_t lines[2];
-    for (uint32_t cut = 0; cut < 2; cut++) {
-        rig r;
-        rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .cut = 3 * cut});
-        static const uint64_t counts[] = {T * IN, OUT * IN, T * OUT};
-        dart_tensor tensors[3];
-        for (size_t i = 0; i < 3; i++) {
-            if (values[i] == NULL) values[i] = rig_values(&r, counts[i], -1, 1);
-            tensors[i] = rig_tensor(&r, DART_F32, counts[i], values[i]);
-        }
-        MUST(&r, dart_linear(r.stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = true, .x = tensors[0], .weight = tensors[1],
-                                                           .y = tensors[2]}));
-        lines[cut] = r.lines_count;
-        rig_run(&r);
-        results[cut] = rig_read(&tensors[2], T * OUT);
-        if (cut > 0) assert_true(lines[1] > lines[0] || !r.device->backend->ranges);
-        rig_close(&r);
-    }
-    rig_same_bits("ranges", results[1], results[0], T * OUT);
-    for (size_t i = 0; i < 3; i++) free(values[i]);
-    for (size_t i = 0; i < 2; i++) free(results[i]);
-}
-
 static void waits_before_it_goes_on(void **unused)
 {
     (void)unused;
@@ -635,7 +606,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(replays),
     cmocka_unit_test(streams_follow_one_another),
     cmocka_unit_test(takes_tickets),
-    cmocka_unit_test(ranges_make_a_launch),
     cmocka_unit_test(waits_before_it_goes_on),
     cmocka_unit_test(times_launches),
     cmocka_unit_test(warms_every_code_once),
