@@ -45,7 +45,7 @@ layout(constant_id = 0) const uint DTYPES = 0;
 layout(constant_id = 1) const uint T0 = 1;
 layout(constant_id = 2) const uint T1 = 1;
 layout(local_size_x_id = 3) in;
-layout(constant_id = 8) const bool IS_RANGE = false; // 4 to 7: lib/matrix.glsl
+layout(constant_id = 8) const bool IS_RANGE = false; // 4 to 7, 9: lib/matrix.glsl
 
 const uint TYPE_F32 = 0u;
 const uint TYPE_F16 = 1u;

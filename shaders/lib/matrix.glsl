@@ -8,6 +8,7 @@ layout(constant_id = 4) const uint MATRIX_M = 16;
 layout(constant_id = 5) const uint MATRIX_N = 16;
 layout(constant_id = 6) const uint MATRIX_K = 16;
 layout(constant_id = 7) const uint SUBGROUP_SIZE = 32;
+layout(constant_id = 9) const bool LOCKSTEP = false; // src/vulkan/vk_quirks.c
 
 #define SUBGROUPS (LANES / SUBGROUP_SIZE)
 
@@ -50,11 +51,11 @@ vec2 unpack_elements(uint word)
 #endif
 }
 
-// Makes the writes of the subgroup's lanes to shared memory visible to its other lanes. lavapipe (26.1), the only known device with
-// products of 8 x 8 x 8, waits for the whole workgroup at subgroupBarrier. Where subgroups take different branches that hangs or
-// gives wrong results. The lanes of its subgroups run in lockstep, so that a memory barrier is enough.
+// Makes the writes of the subgroup's lanes to shared memory visible to its other lanes. Where a driver's subgroupBarrier waits for the whole
+// workgroup, that hangs or gives wrong results as soon as subgroups take different branches. The lanes of its subgroups run in lockstep, so that
+// a memory barrier is enough.
 void subgroup_sync()
 {
-    if (MATRIX_K < 16u) subgroupMemoryBarrierShared();
+    if (LOCKSTEP) subgroupMemoryBarrierShared();
     else subgroupBarrier();
 }

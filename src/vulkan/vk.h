@@ -76,6 +76,7 @@ typedef struct vk_adapter {
     uint32_t asked_subgroup;    /* rows with subgroup operations ask for as many lanes; 0: they do not */
     uint32_t matrix_subgroup;
     vk_matrix matrix_f16, matrix_bf16; /* with sums in f32 */
+    bool lockstep; /* shaders do without subgroupBarrier (vk_quirks.c) */
     bool size_control_extension; /* else in the core, or absent */
     bool portability_subset;
     const char *priority_extension; /* by which queues have global priorities; NULL: there is none */
@@ -132,7 +133,7 @@ void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk
 VkResult vk_capabilities_enable(const vk_instance *instance, const vk_adapter *adapter, uint32_t capabilities, const vk_family *family,
                                 bool low_priority, VkDevice *device);
 /* fixed_subgroup: subgroups have info->subgroup lanes always. */
-void vk_quirks_apply(const VkPhysicalDeviceProperties *properties, VkDriverId driver, bool fixed_subgroup, dart_device_info *info);
+void vk_quirks_apply(const VkPhysicalDeviceProperties *properties, VkDriverId driver, bool fixed_subgroup, vk_adapter *adapter);
 
 /* ---- Devices ---- */
 

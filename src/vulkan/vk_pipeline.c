@@ -14,7 +14,7 @@ struct vk_pipeline {
 typedef struct constants {
     uint32_t dtypes, T0, T1, local;
     vk_matrix matrix;
-    uint32_t subgroup, range;
+    uint32_t subgroup, range, lockstep;
 } constants;
 #define CONSTANTS_COUNT (sizeof(constants) / sizeof(uint32_t))
 
@@ -89,7 +89,7 @@ static dart_status compile(vk_device *device, const backend_code *of, bool range
     const constants values = {.dtypes = of->dtypes, .T0 = of->T0, .T1 = of->T1,
                               .local = matrix ? row->local * adapter->matrix_subgroup : row->local,
                               .matrix = bfloat16 ? adapter->matrix_bf16 : adapter->matrix_f16,
-                              .subgroup = adapter->matrix_subgroup, .range = range};
+                              .subgroup = adapter->matrix_subgroup, .range = range, .lockstep = adapter->lockstep};
     VkSpecializationMapEntry entries[CONSTANTS_COUNT];
     for (uint32_t i = 0; i < CONSTANTS_COUNT; i++)
         entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t)};
