@@ -6,8 +6,8 @@ import pathlib
 import subprocess
 import sys
 
-CHOOSING = {"subgroup", "float16", "registers", "registers160", "registers96", "matrix_f16", "matrix_bf16"}
-INTEL = {"subgroup", "float16", "registers", "registers96"}  # subgroups of 8 to 32 lanes: 128 registers at 8
+CHOOSING = {"subgroup", "float16", "registers", "registers160", "registers96", "matrix_f16", "matrix_bf16", "cumulative"}
+INTEL = {"subgroup", "float16", "registers", "registers96", "cumulative"}  # subgroups of 8 to 32 lanes: 128 registers at 8
 MATRIX = INTEL | {"matrix_f16", "matrix_bf16"}
 ADRENO = {"subgroup", "float16", "registers96"}  # of 64 lanes at least: few have room with 128 registers a lane
 NVIDIA = {"subgroup", "registers", "registers160", "registers96"}

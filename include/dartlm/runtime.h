@@ -75,7 +75,10 @@ typedef enum dart_capability {
     DART_CAP_CUBLASLT = 1 << 15,   /* CUDA: the cuBLASLt library was found */
     DART_CAP_REGISTERS160 = 1 << 16, /* Vulkan: an invocation of a whole subgroup may have 160 registers; absent on Intel, Mali,
                                         Adreno, AMD's GCN */
-    DART_CAP_REGISTERS96 = 1 << 17  /* Vulkan: an invocation may have 96 registers; absent on Mali, whose invocations have 64 */
+    DART_CAP_REGISTERS96 = 1 << 17, /* Vulkan: an invocation may have 96 registers; absent on Mali, whose invocations have 64 */
+    DART_CAP_CUMULATIVE = 1 << 18   /* Vulkan: behind a barrier of its workgroup, an atomic of an invocation that releases to the device hands on
+                                        what the others wrote, too. The memory model promises that; not reported for drivers that leave out the
+                                        wait, or of which it is not known. */
 } dart_capability;
 /* All use of matrix hardware through Vulkan. Pass it as without_capabilities when a driver's matrices are in doubt. */
 #define DART_CAP_MATRIX \

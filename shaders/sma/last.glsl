@@ -5,8 +5,8 @@ READS_WRITES_COHERENT(uint, words, tickets)
 shared bool last;
 
 // All lanes are here, and each sees what the others wrote, to buffers too, which barrier() alone does not say. A workgroup's scope
-// would be enough by the memory model, and is with -DCUMULATIVE, for NVIDIA; on AMD Mesa leaves out the wait for stores then, and
-// the ticket waits for those of its own subgroup only.
+// is enough by the memory model, and is used with -DCUMULATIVE, where the driver keeps to that (DART_CAP_CUMULATIVE); on AMD Mesa leaves out the
+// wait for stores then, and the ticket waits for those of its own subgroup only.
 #ifdef CUMULATIVE
 #define MEET_SCOPE gl_ScopeWorkgroup
 #else

@@ -415,7 +415,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     if (info->why_not[0] != '\0') return;
 
     info->usable = true;
-    info->capabilities = 0;
+    info->capabilities = DART_CAP_CUMULATIVE;
     if (has.storage16.storageBuffer16BitAccess) info->capabilities |= DART_CAP_STORE16;
     if (has.storage16.storageBuffer16BitAccess && has.float16.shaderFloat16) info->capabilities |= DART_CAP_FLOAT16;
     if (limits->maxComputeWorkGroupInvocations >= LARGE_INVOCATIONS && limits->maxComputeWorkGroupSize[0] >= LARGE_INVOCATIONS &&

@@ -17,6 +17,9 @@ typedef struct vk_quirk {
  * property of Vulkan tells that. */
 #define GCN_CONVERTS "docs/lab/2026-11-22-amd-without-matrices.md, Mesa 25.0.7; the instructions are the chip's, so of all versions"
 
+/* With a barrier of the workgroup's scope Mesa's compiler for AMD leaves out the wait for stores (shaders/sma/last.glsl). */
+#define AMD_LEAVES_OUT "docs/compilers.md, What the library does about it: seen in Mesa's; AMD's own and Mesa's for other chips are not known to be better"
+
 /* LP_NATIVE_VECTOR_WIDTH=512 makes subgroups of 16 lanes, for which the driver dies when it compiles a product of cooperative matrices. No
  * probe within the process can survive that. */
 #define LLVMPIPE_DIES "docs/compilers.md, Limits and subgroups: Mesa 26.1.6, LLVM 21.1.8; earlier ones are not known to be better"
@@ -29,6 +32,11 @@ static const vk_quirk quirks[] = {
     {VK_DRIVER_ID_MESA_RADV, 0, UINT32_MAX, 64, DART_CAP_FLOAT16 | DART_CAP_MATRIX, 0, false, GCN_CONVERTS},
     {VK_DRIVER_ID_AMD_OPEN_SOURCE, 0, UINT32_MAX, 64, DART_CAP_FLOAT16 | DART_CAP_MATRIX, 0, false, GCN_CONVERTS},
     {VK_DRIVER_ID_AMD_PROPRIETARY, 0, UINT32_MAX, 64, DART_CAP_FLOAT16 | DART_CAP_MATRIX, 0, false, GCN_CONVERTS},
+    {VK_DRIVER_ID_MESA_RADV, 0, UINT32_MAX, 0, DART_CAP_CUMULATIVE, 0, false, AMD_LEAVES_OUT},
+    {VK_DRIVER_ID_AMD_OPEN_SOURCE, 0, UINT32_MAX, 0, DART_CAP_CUMULATIVE, 0, false, AMD_LEAVES_OUT},
+    {VK_DRIVER_ID_AMD_PROPRIETARY, 0, UINT32_MAX, 0, DART_CAP_CUMULATIVE, 0, false, AMD_LEAVES_OUT},
+    {VK_DRIVER_ID_MESA_NVK, 0, UINT32_MAX, 0, DART_CAP_CUMULATIVE, 0, false, AMD_LEAVES_OUT},
+    {VK_DRIVER_ID_MESA_TURNIP, 0, UINT32_MAX, 0, DART_CAP_CUMULATIVE, 0, false, AMD_LEAVES_OUT},
     {0},
 };
 

@@ -18,7 +18,7 @@ static const struct { dart_backend_kind backend; uint32_t may; } kinds[] = {
     {DART_BACKEND_CPU, DART_CAP_AVX2 | DART_CAP_BLAS},
     {DART_BACKEND_VULKAN,
      DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_FLOAT16 | DART_CAP_LARGE | DART_CAP_SHARED48 | DART_CAP_WIDE | DART_CAP_REGISTERS |
-         DART_CAP_REGISTERS160 | DART_CAP_REGISTERS96 | DART_CAP_MATRIX},
+         DART_CAP_REGISTERS160 | DART_CAP_REGISTERS96 | DART_CAP_CUMULATIVE | DART_CAP_MATRIX},
     {DART_BACKEND_CUDA, DART_CAP_SM90 | DART_CAP_CUBLASLT},
 };
 
@@ -115,9 +115,9 @@ static void has_sound_rows(void **unused)
         if (row->slot != slots[row->backend]++) fail_msg("%s[%s]: slot %u", name, row->variant, row->slot);
         if ((row->needs & ~kinds[kind].may) != 0) fail_msg("%s[%s]: needs 0x%x", name, row->variant, row->needs);
         /* 0 is computed at the launch, by ssd.c, sma.c and sma_backward.c. */
-        const bool computed = ROW_HAS_MATRIX(row) && (row->id == KERNEL_ssd_output || row->id == KERNEL_ssd_decay_memory ||
-                                                      row->id == KERNEL_sma || row->id == KERNEL_sma_step ||
-                                                      row->id == KERNEL_sma_backward_tokens);
+        const bool computed = row->id == KERNEL_sma_step || (ROW_HAS_MATRIX(row) && (row->id == KERNEL_ssd_output ||
+                                                      row->id == KERNEL_ssd_decay_memory || row->id == KERNEL_sma ||
+                                                      row->id == KERNEL_sma_backward_tokens));
         const bool walks = row->id == KERNEL_conv && row->T0 != 0; /* the op computes how many tokens a tile has */
         if ((row->T0 == 0 || row->T1 == 0) && !computed && !walks) fail_msg("%s[%s]: tile sizes %u and %u", name, row->variant, row->T0, row->T1);
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */

@@ -26,6 +26,7 @@ static const struct capability {
     {DART_CAP_REGISTERS, "registers"},
     {DART_CAP_REGISTERS160, "registers160"},
     {DART_CAP_REGISTERS96, "registers96"},
+    {DART_CAP_CUMULATIVE, "cumulative"},
 };
 
 static const char *type_name(dart_device_type type)
