@@ -5,6 +5,7 @@
 #include "scan_step.cuh"
 #include "sma/append.cuh"
 
+static_assert(output_most == STEP_OUTPUT_INPUTS && output_factors == STEP_PARTIALS, "what the op takes for granted");
 static_assert(TILE0_mixer_output_words == warps && TILE1_mixer_output_words == 1 && TILE0_ssd_step_n128_p64 == scan_columns, "tiles");
 KERNEL_FUNCTION_BLOCKS(mixer_output, words, 3) { output_words_run(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(mixer_attend, few, 3) { attend_few_run(args, bindings, dtypes, all_blocks()); }

@@ -2,6 +2,11 @@
 #ifndef DART_MIXER_ARGS_H
 #define DART_MIXER_ARGS_H
 
+/* What rows with FITS_STEP have room for: inputs of mixer_project and of mixer_output, and heads times splits of the latter. */
+#define STEP_PROJECT_INPUTS 1536
+#define STEP_OUTPUT_INPUTS 3072
+#define STEP_PARTIALS 1024
+
 /* The first launch of a mixer's step: RMSNorm, a product, and the convolution or the step sizes of its outputs. Row t is the one
  * token of sequence t: u = x_t / sqrt(mean(x_t^2) + eps) * norm, v_o = sum_i u_i weight[o, i], weight packed, and
  *   first <= o < first + C, a channel ch = o - first: conv_step with in_{K-1} = v_o: y[t, o] = SiLU(bias[ch] +

@@ -174,7 +174,7 @@ static void project(mixer_plan *p, const projection *of)
                                  .C = channels, .K = a->K, .H = a->H, .decay_at = (uint32_t)p->decay_at, .eps = a->eps,
                                  .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
     op_kernel(call, dense_is_quantised(of->weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project, a->B,
-              product_traits(p, of->weight, &p->o.norm, 1536));
+              product_traits(p, of->weight, &p->o.norm, STEP_PROJECT_INPUTS));
     OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_project, x, &p->o.x, k),
               OP_AT(mixer_project, norm, &p->o.norm, k), OP_AT(mixer_project, weight, of->weight, k),
               OP_ROWS(mixer_project, y, &y, k), OP_AT(mixer_project, taps, of->taps, k), OP_AT(mixer_project, bias, of->bias, k),
@@ -267,9 +267,9 @@ static void output(mixer_plan *p)
     const op_operand z = columns(&p->o.proj, 0, p->I), gate = columns(&p->sma_o.queries, p->sma_channels, 1);
     struct MixerOutputArgs k = {.flags = p->flags | (attends ? HAS_SMA : 0), .rows = a->B, .inputs = p->I, .outputs = a->W, .P = a->P,
                                 .splits = p->splits, .eps = a->eps};
-    const bool fits = a->P % 4 == 0 && (uint64_t)a->H * p->splits <= 1024;
+    const bool fits = a->P % 4 == 0 && (uint64_t)a->H * p->splits <= STEP_PARTIALS;
     op_kernel(call, dense_is_quantised(&p->o.out_proj) ? KERNEL_mixer_output_quantised : KERNEL_mixer_output, a->B,
-              fits ? product_traits(p, &p->o.out_proj, &p->o.mixer_norm, 3072) : 0);
+              fits ? product_traits(p, &p->o.out_proj, &p->o.mixer_norm, STEP_OUTPUT_INPUTS) : 0);
     OP_LAUNCH(call, &k, base_ceil_div(a->W, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_output, y, &p->o.y, k),
               OP_WHOLE(mixer_output, partial, attends ? &p->partial : &absent), OP_ROWS(mixer_output, gate, attends ? &gate : &absent, k),
               OP_ROWS(mixer_output, z, &z, k), OP_AT(mixer_output, norm, &p->o.mixer_norm, k),
