@@ -55,38 +55,47 @@ extern const kernel_info kernel_table[KERNEL_COUNT];
 
 /* Traits of a call, which the op states: a row is eligible only if the call has all traits that the row names in `fits`. What a
  * row needs of the device is named in `needs` (dart_capability). */
+/* Their bits are numbered here, in any order: two branches that add a trait each conflict instead of sharing a bit. */
+enum {
+    TRAIT_F16, TRAIT_BF16, TRAIT_HALF, TRAIT_TILES, TRAIT_SHORT, TRAIT_STEP, TRAIT_MEDIUM, TRAIT_P32, TRAIT_P64, TRAIT_D64, TRAIT_N128_P64,
+    TRAIT_SCAN, TRAIT_FEWEST_TILES, TRAIT_FEW_TILES, TRAIT_MANY_TILES, TRAIT_N32_P64, TRAIT_N64_P64, TRAIT_UNPACKED, TRAIT_CHECK,
+    TRAIT_WALK, TRAIT_WALK16, TRAIT_WALK64, TRAIT_TOGETHER, TRAIT_CLUSTER, TRAIT_LIBRARY, TRAIT_COUNT
+};
+static_assert(TRAIT_COUNT <= 31, "traits of a call are bits of an enumerator");
+#define FITS(name) FITS_##name = 1 << TRAIT_##name
 typedef enum kernel_trait {
-    FITS_F16 = 1 << 0,         /* the operands of the products are all f16 */
-    FITS_BF16 = 1 << 1,        /* the operands of the products are all bf16 */
-    FITS_HALF = 1 << 2,        /* the operands of the products have 16 bits each, f16 or bf16, also mixed */
-    FITS_TILES = 1 << 3,       /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and
+    FITS(F16),                 /* the operands of the products are all f16 */
+    FITS(BF16),                /* the operands of the products are all bf16 */
+    FITS(HALF),                /* the operands of the products have 16 bits each, f16 or bf16, also mixed */
+    FITS(TILES),               /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and
                                   whole matrix tiles work */
-    FITS_SHORT = 1 << 20,      /* a row is short enough for a lane of a small team to keep its share: at most 256 elements of a norm or
+    FITS(SHORT),               /* a row is short enough for a lane of a small team to keep its share: at most 256 elements of a norm or
                                   channels of a convolution, 8,192 logits. linear: many rows, and so few inputs that a block may keep
                                   all weights (dense.c). linear_backward_weight: few inputs (dense_backward.c) */
-    FITS_STEP = 1 << 24,       /* the step of a mixer: what CUDA's rows for it ask of types, sizes and offsets (mixer.c); linear: nothing */
-    FITS_MEDIUM = 1 << 21,     /* a row of a norm has at most 2,048 elements, for a lane of a workgroup to keep its share */
-    FITS_P32 = 1 << 18,        /* D of softmax attention is at most 32 */
-    FITS_P64 = 1 << 4,         /* P, or D of softmax attention, is at most 64 */
-    FITS_D64 = 1 << 5,         /* heads of softmax attention are 64 wide */
-    FITS_N128_P64 = 1 << 6,    /* N is 128 and P is 64 */
-    FITS_SCAN = 1 << 7,        /* chunks of at most 256 tokens, N at most 128, P 16, 32 or 64 */
-    FITS_FEWEST_TILES = 1 << 8, /* linear: y has too few tiles of 64 x 64 for a quarter of the device (dense.c) */
-    FITS_FEW_TILES = 1 << 9,   /* linear: y has too few tiles of 64 x 64 for the whole device. sma_query: few tokens (sma.c) */
-    FITS_MANY_TILES = 1 << 10, /* linear: y has enough tiles of 64 x 64 to take larger tiles */
-    FITS_N32_P64 = 1 << 11,    /* N is at most 32 and P at most 64 */
-    FITS_N64_P64 = 1 << 19,    /* N is 64 and P is 64 */
-    FITS_UNPACKED = 1 << 12,   /* sequences lie L rows apart: no cu */
-    FITS_CHECK = 1 << 13,      /* rows that only tests of a backend launch; the device may lack what they use */
-    FITS_WALK = 1 << 14,       /* the scan: enough sequences that one workgroup may walk over all chunks of a group; chunks of at most 32
+    FITS(STEP),                /* the step of a mixer: what CUDA's rows for it ask of types, sizes and offsets (mixer.c) */
+    FITS(MEDIUM),              /* a row of a norm has at most 2,048 elements, for a lane of a workgroup to keep its share */
+    FITS(P32),                 /* D of softmax attention is at most 32 */
+    FITS(P64),                 /* P, or D of softmax attention, is at most 64 */
+    FITS(D64),                 /* heads of softmax attention are 64 wide */
+    FITS(N128_P64),            /* N is 128 and P is 64 */
+    FITS(SCAN),                /* chunks of at most 256 tokens, N at most 128, P 16, 32 or 64 */
+    FITS(FEWEST_TILES),        /* linear: y has too few tiles of 64 x 64 for a quarter of the device (dense.c) */
+    FITS(FEW_TILES),           /* linear: y has too few tiles of 64 x 64 for the whole device. sma_query: few tokens (sma.c) */
+    FITS(MANY_TILES),          /* linear: y has enough tiles of 64 x 64 to take larger tiles */
+    FITS(N32_P64),             /* N is at most 32 and P at most 64 */
+    FITS(N64_P64),             /* N is 64 and P is 64 */
+    FITS(UNPACKED),            /* sequences lie L rows apart: no cu */
+    FITS(CHECK),               /* rows that only tests of a backend launch; the device may lack what they use */
+    FITS(WALK),                /* the scan: enough sequences that one workgroup may walk over all chunks of a group; chunks of at most 32
                                   tokens, N at most 32, P at most 64, at most 4 heads a group; no state comes in or goes out */
-    FITS_WALK16 = 1 << 15,     /* ... and chunks of at most 16 tokens, N at most 16, at most 2 heads a group */
-    FITS_WALK64 = 1 << 22,     /* as FITS_WALK, but chunks of at most 16 tokens, N 64 and P 64 */
-    FITS_TOGETHER = 1 << 23,   /* the sequences' windows are full in the same steps */
-    FITS_CLUSTER = 1 << 17,    /* the scan's gradients: chunks of a multiple of 64 tokens, at least four heads a group, and so few chunks that walking
+    FITS(WALK16),              /* ... and chunks of at most 16 tokens, N at most 16, at most 2 heads a group */
+    FITS(WALK64),              /* as FITS_WALK, but chunks of at most 16 tokens, N 64 and P 64 */
+    FITS(TOGETHER),            /* the sequences' windows are full in the same steps */
+    FITS(CLUSTER),             /* the scan's gradients: chunks of a multiple of 64 tokens, at least four heads a group, and so few chunks that walking
                                   over the heads of a group leaves much of a device idle */
-    FITS_LIBRARY = 1 << 16     /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */
+    FITS(LIBRARY)              /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */
 } kernel_trait;
+#undef FITS
 /* Whether the row computes with cooperative matrices. `local` of such a row counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->needs & DART_CAP_MATRIX) != 0)
 

@@ -144,6 +144,36 @@ static void has_sound_rows(void **unused)
     }
 }
 
+/* As the table writes them: capabilities and traits are bits of the same type, which no compiler tells apart. */
+static const struct { const char *row, *needs, *fits; } written[] = {
+#define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) {#id "[" #variant "]", #needs, #fits},
+#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) {#id "[" #variant "]", #needs, #fits},
+#define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) {#id "[" #variant "]", #needs, #fits},
+#include "kernels.def"
+};
+
+/* Is it 0, or NAME | NAME ... of names that begin so? */
+static bool names_bits(const char *text, const char *begin)
+{
+    if (strcmp(text, "0") == 0) return true;
+    for (;; text += 3) {
+        if (strncmp(text, begin, strlen(begin)) != 0) return false;
+        text += strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+        if (*text == '\0') return true;
+        if (strncmp(text, " | ", 3) != 0) return false;
+    }
+}
+
+static void names_capabilities_and_traits_where_they_belong(void **unused)
+{
+    (void)unused;
+    assert_true(names_bits("DART_CAP_A | DART_CAP_B2", "DART_CAP_") && !names_bits("DART_CAP_A | FITS_B", "DART_CAP_") && !names_bits("1", "FITS_"));
+    assert_int_equal(COUNT_OF(written), kernel_rows_count);
+    for (size_t i = 0; i < COUNT_OF(written); i++)
+        if (!names_bits(written[i].needs, "DART_CAP_") || !names_bits(written[i].fits, "FITS_"))
+            fail_msg("%s needs %s and fits %s", written[i].row, written[i].needs, written[i].fits);
+}
+
 static void has_code_for_every_row(void **unused)
 {
     (void)unused;
@@ -213,7 +243,7 @@ static void picks_the_first_that_fits(void **unused)
             random = random * 1664525u + 1013904223u;
             const dart_backend_kind kind = kinds[n % COUNT_OF(kinds)].backend;
             /* Half of the bits or three quarters of them; the high ones of this generator are the random ones. */
-            const uint32_t capabilities = random >> 18 | (n % 2 == 0 ? 0x1555 : 0), traits = random >> 12 | (n % 3 == 0 ? 0x555 : 0);
+            const uint32_t capabilities = random >> 13 | (n % 2 == 0 ? 0x1555 : 0), traits = random >> 7 | (n % 3 == 0 ? 0x555 : 0);
             static const uint32_t rows[] = {0, 1, 4, 5, 8, 9, 512, 513, UINT32_MAX};
             for (size_t i = 0; i < COUNT_OF(rows); i++)
                 assert_ptr_equal(kernel_pick(kind, (kernel_id)k, capabilities, traits, rows[i], NULL),
@@ -274,6 +304,7 @@ int main(void)
         cmocka_unit_test(describes_every_kernel), cmocka_unit_test(rows_ask_for_known_bits),
         cmocka_unit_test(has_a_baseline_everywhere),
         cmocka_unit_test(has_sound_rows),
+        cmocka_unit_test(names_capabilities_and_traits_where_they_belong),
         cmocka_unit_test(has_code_for_every_row),
         cmocka_unit_test(subgroups_of_any_size_will_do),
         cmocka_unit_test(picks_the_first_that_fits),
