@@ -188,7 +188,7 @@ dart_status vk_pipeline_get(vk_device *device, const backend_code *code, bool ra
  * cut from the first on (device_assumed_rate): whole launches run the code of ranges there, from tile 0. */
 bool vk_is_range(const vk_device *device, kernel_id id, uint32_t first)
 {
-    return first > 0 || (device->adapter->info.type == DART_DEVICE_CPU && kernel_table[id].args_size != KERNEL_PUSH_BYTES);
+    return first > 0 || (device->adapter->info.type == DART_DEVICE_CPU && kernel_table[id].args_size != PUSH_BYTES);
 }
 
 dart_status vk_warm(void *self, const backend_code *code)
