@@ -74,7 +74,7 @@ typedef enum dart_capability {
     DART_CAP_SM90 = 1 << 14,       /* CUDA: compute capability 9.0 exactly, with its warpgroup matrix instructions */
     DART_CAP_CUBLASLT = 1 << 15,   /* CUDA: the cuBLASLt library was found */
     DART_CAP_REGISTERS160 = 1 << 16, /* Vulkan: an invocation of a whole subgroup may have 160 registers; absent on Intel, Mali,
-                                        Adreno, AMD's GCN */
+                                        Adreno, AMD's GCN and processors */
     DART_CAP_REGISTERS96 = 1 << 17, /* Vulkan: an invocation may have 96 registers; absent on Mali, whose invocations have 64 */
     DART_CAP_CUMULATIVE = 1 << 18   /* Vulkan: behind a barrier of its workgroup, an atomic of an invocation that releases to the device hands on
                                         what the others wrote, too. The memory model promises that; not reported for drivers that leave out the
