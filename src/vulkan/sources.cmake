@@ -5,6 +5,7 @@ set(VULKAN_SOURCES
     src/vulkan/vk_capabilities.c
     src/vulkan/vk_device.c
     src/vulkan/vk_instance.c
+    src/vulkan/vk_matrices.c
     src/vulkan/vk_memory.c
     src/vulkan/vk_open.c
     src/vulkan/vk_pipeline.c

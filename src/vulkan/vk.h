@@ -127,6 +127,8 @@ void vk_instance_load_device(const vk_instance *instance, VkDevice device, struc
 
 /* Fills *adapter; a device that will not do gets info.usable == false and the reason. */
 void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle, vk_adapter *adapter);
+/* Fills adapter->matrix_f16 and, if asked, matrix_bf16. Returns whether the device has the sizes that rows of DART_CAP_MATRIX2 are made for. */
+bool vk_matrices_find(const vk_instance *instance, vk_adapter *adapter, bool bfloat16);
 /* What `capabilities` of the adapter need, the required extensions first. */
 void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted);
 /* A logical device with one queue of a family and what `capabilities` needs switched on. low_priority needs adapter->priority_extension. */

@@ -13,9 +13,6 @@
 #define SHARED48_INVOCATIONS 512u
 #define SHARED48_BYTES 49152u
 #define WIDE_SUBGROUP 32u
-/* A GPU whose products have fewer sums (8 x 8: Intel before Xe2) has 4 KiB of registers for a subgroup, into which not even tiles of
- * 16 x 16 f32 sums fit beside their operands (docs/compilers.md). The rows without matrices fit. */
-#define LEAST_SUMS 128u
 #define SUBGROUP_OPERATIONS (VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT)
 /* Kernels count elements of a binding in 32 bits, and grids stay within what every device runs. */
 #define MAX_BINDING_BYTES ((UINT64_C(1) << 32) - BACKEND_ALIGN)
@@ -239,60 +236,6 @@ static void *link_features(vk_features *chain, const extension_set *extensions, 
     return first;
 }
 
-/* The largest product of that operand type with f32 sums among those that tiles of 16 can be made of, and of at least as many sums. */
-static vk_matrix find_matrix(const VkCooperativeMatrixPropertiesKHR *list, uint32_t count, VkComponentTypeKHR type, uint32_t least_sums)
-{
-    vk_matrix best = {0, 0, 0};
-    for (uint32_t i = 0; i < count; i++) {
-        const VkCooperativeMatrixPropertiesKHR *p = &list[i];
-        if (p->scope != VK_SCOPE_SUBGROUP_KHR || p->saturatingAccumulation || p->AType != type || p->BType != type ||
-            p->CType != VK_COMPONENT_TYPE_FLOAT32_KHR || p->ResultType != VK_COMPONENT_TYPE_FLOAT32_KHR)
-            continue;
-        if (p->MSize < 8 || p->NSize < 8 || p->KSize < 8 || 16 % p->MSize != 0 || 16 % p->NSize != 0 || 16 % p->KSize != 0)
-            continue;
-        if (p->MSize * p->NSize < least_sums) continue;
-        if (p->MSize * p->NSize * p->KSize > best.M * best.N * best.K)
-            best = (vk_matrix){p->MSize, p->NSize, p->KSize};
-    }
-    return best;
-}
-
-static bool is_16(vk_matrix size) { return size.M == 16 && size.N == 16 && size.K == 16; }
-
-/* Is there a product of 16 x 16 x 16 with f16 sums? Rows of DART_CAP_MATRIX2 keep halves in matrices of that use. */
-static bool has_half_sums(const VkCooperativeMatrixPropertiesKHR *list, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const VkCooperativeMatrixPropertiesKHR *p = &list[i];
-        if (p->scope == VK_SCOPE_SUBGROUP_KHR && is_16((vk_matrix){p->MSize, p->NSize, p->KSize}) &&
-            p->AType == VK_COMPONENT_TYPE_FLOAT16_KHR && p->CType == VK_COMPONENT_TYPE_FLOAT16_KHR)
-            return true;
-    }
-    return false;
-}
-
-/* Returns whether the device has the sizes that rows of DART_CAP_MATRIX2 are made for. */
-static bool find_matrices(const vk_instance *instance, vk_adapter *adapter, bool bfloat16)
-{
-    uint32_t count = 0;
-    if (instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR == NULL ||
-        instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(adapter->handle, &count, NULL) != VK_SUCCESS || count == 0)
-        return false;
-    VkCooperativeMatrixPropertiesKHR *list = calloc(count, sizeof(*list));
-    if (list == NULL) return false;
-    bool sixteen = false;
-    for (uint32_t i = 0; i < count; i++) list[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
-    if (instance->vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(adapter->handle, &count, list) >= VK_SUCCESS) {
-        const uint32_t least_sums = adapter->info.type == DART_DEVICE_CPU ? 0 : LEAST_SUMS;
-        adapter->matrix_f16 = find_matrix(list, count, VK_COMPONENT_TYPE_FLOAT16_KHR, least_sums);
-        if (bfloat16) adapter->matrix_bf16 = find_matrix(list, count, VK_COMPONENT_TYPE_BFLOAT16_KHR, least_sums);
-        sixteen = adapter->matrix_subgroup == 32 && is_16(adapter->matrix_f16) &&
-                  (adapter->matrix_bf16.M == 0 || is_16(adapter->matrix_bf16)) && has_half_sums(list, count);
-    }
-    free(list);
-    return sixteen;
-}
-
 /* Memory of buffers goes out and comes in as it is: on few devices only as an allocation of each buffer's own. */
 static bool shares_buffers(const vk_instance *instance, VkPhysicalDevice handle)
 {
@@ -464,7 +407,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
         has.memory_model.vulkanMemoryModel && has.memory_model.vulkanMemoryModelDeviceScope &&
         (fixed_size || adapter->require_subgroup_size)) {
         const bool sixteen =
-            find_matrices(instance, adapter, has.bfloat16.shaderBFloat16Type && has.bfloat16.shaderBFloat16CooperativeMatrix);
+            vk_matrices_find(instance, adapter, has.bfloat16.shaderBFloat16Type && has.bfloat16.shaderBFloat16CooperativeMatrix);
         if (adapter->matrix_f16.M != 0) info->capabilities |= DART_CAP_MATRIX_F16;
         if (adapter->matrix_bf16.M != 0) info->capabilities |= DART_CAP_MATRIX_BF16;
         if (sixteen && (info->capabilities & DART_CAP_MATRIX) != 0 && has.maintenance4.maintenance4 &&
