@@ -21,8 +21,8 @@ struct MatrixCheckArgs { U32 tiles, side; };
  * Tile: T0 elements. */
 struct WideCheckArgs {
     U32 tiles, count, a00_at, a01_at, a02_at, a03_at, a04_at, a05_at, a06_at, a07_at, a08_at, a09_at, a10_at, a11_at, a12_at, a13_at, a14_at,
-        a15_at, a16_at, y_at, w00, w01, w02, w03, w04, w05, w06, w07, w08, w09, w10, w11, w12, w13, w14, w15, w16, w17, w18, w19, w20, w21, w22, w23, w24,
-        w25, w26, w27, w28, w29, w30;
+        a15_at, a16_at, y_at, w00, w01, w02, w03, w04, w05, w06, w07, w08, w09, w10, w11, w12, w13, w14, w15, w16, w17, w18, w19, w20, w21, w22,
+        w23, w24, w25, w26, w27, w28, w29, w30;
     F32 last;
 };
 

@@ -18,7 +18,7 @@ typedef struct vk_quirk {
 #define GCN_CONVERTS "docs/lab/2026-11-22-amd-without-matrices.md, Mesa 25.0.7; the instructions are the chip's, so of all versions"
 
 /* With a barrier of the workgroup's scope Mesa's compiler for AMD leaves out the wait for stores (shaders/sma/last.glsl). */
-#define AMD_LEAVES_OUT "docs/compilers.md, What the library does about it: seen in Mesa's; AMD's own and Mesa's for other chips are not known to be better"
+#define AMD_LEAVES_OUT "docs/compilers.md, What the library does about it: seen in Mesa's; AMD's own and NVK, Turnip are not known to be better"
 
 /* LP_NATIVE_VECTOR_WIDTH=512 makes subgroups of 16 lanes, for which the driver dies when it compiles a product of cooperative matrices. No
  * probe within the process can survive that. */

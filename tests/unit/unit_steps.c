@@ -36,8 +36,9 @@ static void make_parts(rig *r, part parts[PARTS])
         [A_LOG] = {"a_log", DART_F32, H, -1, 0}, [DT_BIAS] = {"dt_bias", DART_F32, H, -1, 0}, [SKIP] = {"d", DART_F32, H, -1, 1},
         [MIXER_NORM] = {"mixer_norm", DART_F32, I, 0.5f, 2}, [SMA_TAPS] = {"sma_conv_weight", DART_F32, D * K, -1, 1},
         [SMA_BIAS] = {"sma_conv_bias", DART_F32, D, -1, 1}, [TAIL] = {"tail", DART_BF16, C * (K - 1), -1, 1},
-        [SMA_TAIL] = {"sma_tail", DART_BF16, D * (K - 1), -1, 1}, [STATE_H] = {"h", DART_F32, STATE, -1, 1}, [OPEN] = {"open", DART_F32, STATE, -1, 1},
-        [DECAY] = {"open_decay", DART_F32, H, -1, 0}, [MEMORIES] = {"memories", DART_BF16, STATE, -1, 1}, [SCALE] = {"scale", DART_F32, H * SN, 0.5f, 2},
+        [SMA_TAIL] = {"sma_tail", DART_BF16, D * (K - 1), -1, 1}, [STATE_H] = {"h", DART_F32, STATE, -1, 1},
+        [OPEN] = {"open", DART_F32, STATE, -1, 1}, [DECAY] = {"open_decay", DART_F32, H, -1, 0},
+        [MEMORIES] = {"memories", DART_BF16, STATE, -1, 1}, [SCALE] = {"scale", DART_F32, H * SN, 0.5f, 2},
         [LATER_MEMORIES] = {"memories of the second run", DART_BF16, STATE, -1, 1},
         [LATER_SCALE] = {"scale of the second run", DART_F32, H * SN, 0.5f, 2}};
     for (uint32_t i = 0; i < PARTS; i++) {

@@ -364,8 +364,8 @@ def write_c(path, rows, codes, kernels, as_arrays):
     entries = [f"    {{{name}, sizeof({name})}}, /* {row.name} */" for row, name in zip(rows, names)]
     sizes = {kernel.arguments: kernel.bytes for kernel in kernels.values()}
     asserts = [f'_Static_assert(sizeof(struct {arguments}) == {size}, "{arguments}");' for arguments, size in sizes.items()]
-    lines = ["/* Made by tools/build/embed_shaders.py. */", '#include "vulkan/vk_spirv.h"', '#include "shaders/args.h"', "", *asserts, "", *extern, "",
-             "const vk_spirv_module vk_spirv_modules[] = {", *entries, "};",
+    lines = ["/* Made by tools/build/embed_shaders.py. */", '#include "vulkan/vk_spirv.h"', '#include "shaders/args.h"', "", *asserts, "",
+             *extern, "", "const vk_spirv_module vk_spirv_modules[] = {", *entries, "};",
              f"const uint32_t vk_spirv_modules_count = {len(rows)};", ""]
     write_if_changed(path, "\n".join(lines), str)
 
