@@ -130,11 +130,9 @@ void attend()
                         vec4 read = reads[four];
                         if (raw) query *= factors[j];
                         else read *= factors[j];
-                        // The next rows, or the next memory's first ones, are on their way while these go to work.
-                        if (within) fetch_factor(rows, from + FETCH, j, block);
-                        else if (more) fetch_factor(next, 0u, j, block);
                         [[unroll]] for (uint k = 0u; k < 4u; k++) {
                             uvec4 words = fetched[4u * j + k];
+                            // The next rows, or the next memory's first ones, are on their way while these go to work.
                             if (within) fetch_row(rows, from + FETCH, 4u * j + k, block, column);
                             else if (more) fetch_row(next, 0u, 4u * j + k, block, column);
                             float key = 0.0;
@@ -145,6 +143,10 @@ void attend()
                                 values[2u * i + 1u] += read[k] * pair.y;
                             }
                             logit += query[k] * key;
+                            if (k == 0u) { // not before the first row: Tiger Lake's compiler has a register too few for both
+                                if (within) fetch_factor(rows, from + FETCH, j, block);
+                                else if (more) fetch_factor(next, 0u, j, block);
+                            }
                         }
                     }
                 }
