@@ -27,6 +27,11 @@ vec4 load_four(uint at)
     return uintBitsToFloat(quads_dh[at / 4u]);
 }
 
+#ifdef UNROLLED
+#define UNROLL_ROWS [[unroll]]
+#else
+#define UNROLL_ROWS
+#endif
 vec4 v[AHEAD];
 float factors[AHEAD];
 
@@ -39,9 +44,10 @@ void fetch(uint rows, uint first, uint sharers, uint p, bool by_four)
             factors[i] = load_factor(args.factor_at + row);
         }
     } else {
-#ifdef UNROLLED // v in registers with every compiler; an NVIDIA H100 takes 1.6 % longer (docs/compilers.md)
-        // With four rows in flight SwiftShader's compiler takes more than 15 minutes, with two seconds.
-        [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
+#if defined(UNROLLED) || defined(UNROLLED_COLUMNS)
+        // Without a loop in the loop NVK keeps v in registers. Intel's compiler spills then, with eight rows in flight. UNROLLED keeps v in registers
+        // with every compiler: with eight rows an NVIDIA H100 takes 1.6 % longer, with four SwiftShader's compiler more than 15 minutes, with two seconds.
+        UNROLL_ROWS for (uint i = 0u; i < AHEAD; i++) {
             uint row = rows + min(first + i * sharers, args.N - 1u);
             [[unroll]] for (uint k = 0u; k < 4u; k++) { // beyond the row: 0
                 float value = load_dh(args.dh_at + row * args.P + min(p + k, args.P - 1u));
