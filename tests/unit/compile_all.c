@@ -1,10 +1,14 @@
 /* Makes every compute pipeline that a call may take on the one Vulkan device that is there, without running any:
- * compile_all [--list] [--cache FILE] [--without BITS] [DEVICE_SPEC [NAME...]]. "device NAME, DRIVER" goes to stderr, then "pipeline NAME BYTES"
+ * compile_all [--list] [--cache FILE] [--without BITS] [--model PRESET TYPE] [DEVICE_SPEC [NAME...]]. "device NAME, DRIVER" goes to stderr, then "pipeline NAME BYTES"
  * before each, for tools/compilers/table.py: KERNEL.VARIANT.TYPES, and the shared memory that the row may have by its capabilities. NAMEs say
  * which are made: KERNEL, KERNEL.VARIANT or KERNEL.VARIANT.TYPES. With --list none is. With --without the device counts as lacking those
  * capabilities (a number, bits of dart_capability), which shows the rows below the ones it takes. With --cache the compiled code is taken
- * from that file where it exists, and kept there; the last line then tells what making all took. */
+ * from that file where it exists, and kept there; the last line then tells what making all took. With --model those are made that
+ * dart_state_warm makes for a layer of that model (dart-130m ...) with matrices of that type (f32, f16, bf16), and no others; on a device that
+ * is not there, with the layer of tools/with-vulkan.sh --statistics, which answers for its clock. */
 #include "runtime/device.h"
+
+#include <dartlm/model.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,6 +147,32 @@ static int fail(const char *text)
     return 1;
 }
 
+/* Every layer needs the same kernels. Returns 1 if they could not be made. */
+static unsigned warm_model(dart_device *device, const char *preset, const char *type)
+{
+    static const struct { const char *name; dart_storage storage; } types[] = {
+        {"f32", DART_STORAGE_F32}, {"f16", DART_STORAGE_F16}, {"bf16", DART_STORAGE_BF16}};
+    dart_model_config config;
+    dart_model_options options = {.weights = DART_STORAGE_F32};
+    dart_model *model = NULL;
+    dart_state *state = NULL;
+    char text[512];
+    for (size_t i = 0; i < COUNT_OF(types); i++)
+        if (strcmp(types[i].name, type) == 0) options.weights = types[i].storage;
+    dart_status status = dart_config_preset(preset, &config);
+    if (status != DART_OK) return (unsigned)fail("no such model");
+    config.layers = 1;
+    status = dart_model_random(device, &config, 1, &options, &model);
+    if (status == DART_OK) status = dart_state_create(model, NULL, &state);
+    const uint64_t start = base_now_ns();
+    if (status == DART_OK) status = dart_state_warm(state);
+    if (status == DART_OK) printf("%s %s: code ready in %.2f s\n", preset, type, (double)(base_now_ns() - start) / 1e9);
+    dart_device_error(device, text, sizeof text);
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
+    return status == DART_OK ? 0 : (unsigned)fail(text);
+}
+
 int main(int argc, char **argv)
 {
     static const struct { const char *name; dart_dtype activations, stored; } mixes[] = {
@@ -153,7 +183,7 @@ int main(int argc, char **argv)
     char text[512];
     unsigned failures = 0, count = 0;
     bool list = false;
-    const char *cache = NULL;
+    const char *cache = NULL, *preset = NULL, *type = NULL;
     void *kept = NULL;
     dart_device_options options = {.spec = "vulkan", .unchecked = true};
     if (argc > 1 && strcmp(argv[1], "--list") == 0) {
@@ -172,6 +202,12 @@ int main(int argc, char **argv)
         argc -= 2;
         argv += 2;
     }
+    if (argc > 3 && strcmp(argv[1], "--model") == 0) {
+        preset = argv[2];
+        type = argv[3];
+        argc -= 3;
+        argv += 3;
+    }
     if (argc > 1) options.spec = argv[1];
     setvbuf(stderr, NULL, _IONBF, 0);
     if (dart_context_create(NULL, &context) != DART_OK) return fail("no context");
@@ -181,7 +217,11 @@ int main(int argc, char **argv)
     }
     fprintf(stderr, "device %s, %s\n", device->info.name, device->info.driver);
     const uint64_t start = base_now_ns();
-    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+    if (preset != NULL) {
+        failures = warm_model(device, preset, type);
+        count = 1;
+    }
+    for (uint32_t i = 0; i < kernel_rows_count && preset == NULL; i++) {
         const kernel_row *row = &kernel_rows[i];
         const kernel_info *kernel = &kernel_table[row->id];
         uint32_t made[COUNT_OF(mixes)];
@@ -206,7 +246,7 @@ int main(int argc, char **argv)
             fail(text);
         }
     }
-    printf("%u pipelines on %s, %u failed\n", count, device->info.name, failures);
+    if (preset == NULL) printf("%u pipelines on %s, %u failed\n", count, device->info.name, failures);
     if (cache != NULL) {
         const double seconds = (double)(base_now_ns() - start) / 1e9;
         printf("%.2f s with %zu bytes kept before, %zu now\n", seconds, options.cache_bytes, write_cache(cache, device));
