@@ -12,12 +12,14 @@ vec4 load_four_grad_c(uint at, uint room)
 READS_WRITES(grad_c)
 void store_four_grad_c(uint at, uint room, vec4 value)
 {
-    for (uint i = 0u; i < min(room, 4u); i++) store_grad_c(at + i, value[i]);
+    [[unroll]] for (uint i = 0u; i < 4u; i++)
+        if (i < room) store_grad_c(at + i, value[i]);
 }
 vec4 load_four_grad_c(uint at, uint room)
 {
     vec4 value = vec4(0.0);
-    for (uint i = 0u; i < min(room, 4u); i++) value[i] = load_grad_c(at + i);
+    [[unroll]] for (uint i = 0u; i < 4u; i++)
+        if (i < room) value[i] = load_grad_c(at + i);
     return value;
 }
 #endif

@@ -100,7 +100,8 @@ float total_of(uint head) { return cums[head * SIDE + SIDE - 1u].x; }
         } \
     }
 
-// Four columns of matrix row `row` (of P) from column p on, of `state` f32; past N and P they are 0 and not written.
+// Four columns of matrix row `row` (of P) from column p on, of `state` f32; past N and P they are 0 and not written. Unrolled, here and below: NVK
+// keeps what a loop indexes in local memory.
 #ifdef TILES
 #define READS_STATE(name) \
     vec4 load_state_##name(uint at, uint row, uint p) { return p < args.P ? quads_##name[(at + row * args.P + p) / 4u] : vec4(0.0); }
@@ -111,13 +112,15 @@ float total_of(uint head) { return cums[head * SIDE + SIDE - 1u].x; }
     vec4 load_state_##name(uint at, uint row, uint p) \
     { \
         vec4 value = vec4(0.0); \
-        for (uint i = 0u; i < 4u && p + i < args.P; i++) value[i] = load_##name(at + row * args.P + p + i); \
+        [[unroll]] for (uint i = 0u; i < 4u; i++) \
+            if (p + i < args.P) value[i] = load_##name(at + row * args.P + p + i); \
         return value; \
     }
 #define WRITES_STATE(name) \
     void store_state_##name(uint at, uint row, uint p, vec4 value) \
     { \
-        for (uint i = 0u; i < 4u && p + i < args.P; i++) store_##name(at + row * args.P + p + i, value[i]); \
+        [[unroll]] for (uint i = 0u; i < 4u; i++) \
+            if (p + i < args.P) store_##name(at + row * args.P + p + i, value[i]); \
     }
 #endif
 
@@ -137,6 +140,7 @@ float total_of(uint head) { return cums[head * SIDE + SIDE - 1u].x; }
     WRITES(name) \
     void store_four_##name(uint at, uint room, vec4 value) \
     { \
-        for (uint i = 0u; i < min(room, 4u); i++) store_##name(at + i, value[i]); \
+        [[unroll]] for (uint i = 0u; i < 4u; i++) \
+            if (i < room) store_##name(at + i, value[i]); \
     }
 #endif
