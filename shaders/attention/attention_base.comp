@@ -6,7 +6,7 @@
 // memory, the keys come in slabs of SLAB columns, and a lane adds up SCORES queries of one key. Softmax: SHARERS lanes
 // a query, each with KEYS / SHARERS keys, carry the maximum, and each its own part of the denominator. Values: a lane
 // owns a column (and those LANES further on) of o for all queries and reads each value once.
-// T0 is a multiple of 4, T0 KEYS one of LANES, LANES one of KEYS and of T0, and not below HEAD / 4.
+// T0 is a multiple of 4, T0 KEYS one of 4 LANES, LANES one of KEYS and of T0, and not below HEAD / 4.
 // Shared memory: 4 T0 HEAD + 4 KEYS (SLAB + 1) + 4 T0 KEYS + 4 LANES + 4 T0 bytes.
 // Guards: differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity; where a block holds tokens
 // that some query must not see, what they hold is left out, not multiplied by 0.
@@ -23,7 +23,9 @@ READS(q) READS(k) READS(v) READS(seq) WRITES(o) WRITES(lse)
 #include "lib/seq.glsl"
 #include "lib/log.glsl"
 
-const uint KEYS = 32u;
+#ifndef KEYS
+#define KEYS 32u
+#endif
 const uint SLAB = 32u;
 const uint QUADS = T0 / 4u;
 const uint GROUPS = HEAD / LANES;        // columns of a lane
@@ -130,22 +132,27 @@ void main()
                 vec4 keep4 = quad_of_keeps(i);
                 [[unroll]] for (uint group = 0u; group < GROUPS; group++) sums[group * QUADS + i] *= keep4;
             }
-            [[unroll]] for (uint group = 0u; group < GROUPS; group++) {
-                uint column = group * LANES + LANE;
-                if (column >= args.D) continue;
-                uint at = args.v_at + row * args.v_row + g * args.D + column;
-                uint whole_keys = whole ? keys : 0u;
-                [[dont_unroll]] for (uint i = 0u; i < whole_keys; i++) {
-                    float value = load_v(at + i * args.v_row);
-                    [[unroll]] for (uint n = 0u; n < QUADS; n++)
-                        sums[group * QUADS + n] += weights[i * QUADS + n] * value;
+            // The sums are indexed by constants only: NVK does not unroll a loop over groups that holds one over keys. Columns past D, whose sums
+            // are not stored, read the last one.
+            uint at = args.v_at + row * args.v_row + g * args.D;
+            uint whole_keys = whole ? keys : 0u;
+            [[dont_unroll]] for (uint i = 0u; i < whole_keys; i++) {
+                [[unroll]] for (uint group = 0u; group < GROUPS; group++) {
+                    if (group * LANES < args.D) {
+                        float value = load_v(at + i * args.v_row + min(group * LANES + LANE, args.D - 1u));
+                        [[unroll]] for (uint n = 0u; n < QUADS; n++) sums[group * QUADS + n] += weights[i * QUADS + n] * value;
+                    }
                 }
-                [[dont_unroll]] for (uint i = whole_keys; i < keys; i++) {
-                    float value = load_v(at + i * args.v_row);
-                    [[unroll]] for (uint n = 0u; n < QUADS; n++) {
-                        uvec4 places = uvec4(place + 4u * n) + uvec4(0u, 1u, 2u, 3u);
-                        vec4 term = weights[i * QUADS + n] * value;
-                        sums[group * QUADS + n] += mix(vec4(0.0), term, greaterThanEqual(places, uvec4(s + i)));
+            }
+            [[dont_unroll]] for (uint i = whole_keys; i < keys; i++) {
+                [[unroll]] for (uint group = 0u; group < GROUPS; group++) {
+                    if (group * LANES < args.D) {
+                        float value = load_v(at + i * args.v_row + min(group * LANES + LANE, args.D - 1u));
+                        [[unroll]] for (uint n = 0u; n < QUADS; n++) {
+                            uvec4 places = uvec4(place + 4u * n) + uvec4(0u, 1u, 2u, 3u);
+                            vec4 term = weights[i * QUADS + n] * value;
+                            sums[group * QUADS + n] += mix(vec4(0.0), term, greaterThanEqual(places, uvec4(s + i)));
+                        }
                     }
                 }
             }

@@ -3,7 +3,7 @@
 // v_s = sum_(t >= s) cb_ts exp(cum_t - cum_s) up_y_t + keep_s b_s (lambda + up_dh), grad_x = step v + d up_y; and of each token x . v, the
 // part of it that went into the memory, and up_y . x.
 // x, up_y, grad_x B L H P; b B L G N; cum B H L 3; cb B M G C C; lambda, up_dh B M H N P; d H; token B L H 4.
-// A workgroup of 128 lanes makes 64 tokens of a (b, j, h), 64 columns at a time. Shared memory: 4,352 + 4 128 + 12 64 bytes.
+// A workgroup of 128 lanes makes 64 tokens of a (b, j, h), COLUMNS columns at a time, 64 or 32. Shared memory: 4,352 + 4 128 + 12 64 bytes.
 // Guards: exponents <= 0; tokens past the chunk are not read and count as 0.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_x.glsl"
@@ -15,7 +15,9 @@ READS(x) READS(b) READS(up_y) READS(cum) READS(cb) READS(lambda) READS(up_dh) RE
 #include "backward.glsl"
 const uint ROWS = 16u;
 const uint LINES = 64u;
-const uint COLUMNS = 64u;
+#ifndef COLUMNS
+#define COLUMNS 64u
+#endif
 #include "lib/tile.glsl"
 
 shared float parts[LANES];
@@ -54,21 +56,22 @@ void main()
             clear_sums();
             for (uint n_first = 0u; n_first < args.N; n_first += DEPTH) {
                 barrier();
-                for (uint e = LANE; e < 64u * DEPTH; e += LANES) {
+                for (uint e = LANE; e < LINES * DEPTH; e += LANES) {
                     uint s = first + e / DEPTH;
                     uint n = n_first + e % DEPTH;
                     float value = 0.0;
                     if (s < at.size && n < args.N)
                         value = load_b(args.b_at + (at.token + s) * args.b_row + g * args.N + n) * exp_neg(cum_between(cum_at(cum + s).xy, end));
                     put_a(e / DEPTH, e % DEPTH, value);
-                    uint p = p_first + e % 64u;
-                    n = n_first + e / 64u;
+                    if (e >= COLUMNS * DEPTH) continue;
+                    uint p = p_first + e % COLUMNS;
+                    n = n_first + e / COLUMNS;
                     value = 0.0;
                     if (n < args.N && p < args.P) {
                         value = load_lambda((row + n) * args.P + p);
                         if (has(args.flags, HAS_DH)) value += load_up_dh(args.up_dh_at + (row + n) * args.P + p);
                     }
-                    put_b(e % 64u, e / 64u, value);
+                    put_b(e % COLUMNS, e / COLUMNS, value);
                 }
                 barrier();
                 multiply();
@@ -85,16 +88,18 @@ void main()
             }
             for (uint t_first = first; t_first < at.size; t_first += DEPTH) {
                 barrier();
-                for (uint e = LANE; e < 64u * DEPTH; e += LANES) {
-                    uint s = first + e % 64u;
-                    uint t = t_first + e / 64u;
+                for (uint e = LANE; e < LINES * DEPTH; e += LANES) {
+                    uint s = first + e % LINES;
+                    uint t = t_first + e / LINES;
                     float value = 0.0;
                     if (s <= t && t < at.size)
                         value = load_cb(square + t * args.C + s) * exp_neg(cum_between(cum_at(cum + s).xy, cum_at(cum + t).xy));
-                    put_a(e % 64u, e / 64u, value);
-                    uint p = p_first + e % 64u;
-                    put_b(e % 64u, e / 64u, t < at.size && p < args.P ?
-                                                load_up_y(args.up_y_at + (at.token + t) * args.up_y_row + h * args.P + p) : 0.0);
+                    put_a(e % LINES, e / LINES, value);
+                    if (e >= COLUMNS * DEPTH) continue;
+                    t = t_first + e / COLUMNS;
+                    uint p = p_first + e % COLUMNS;
+                    put_b(e % COLUMNS, e / COLUMNS, t < at.size && p < args.P ?
+                                                        load_up_y(args.up_y_at + (at.token + t) * args.up_y_row + h * args.P + p) : 0.0);
                 }
                 barrier();
                 multiply();
