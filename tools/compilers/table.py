@@ -10,7 +10,7 @@ the same as a Markdown table, CHIP.log what the program wrote; a summary goes to
 
   --known FILE  also fails on what is bad (below) and not in FILE, or is worse than there
   --update      writes what is bad into that FILE instead. A chip that it has already can only lose lines or get smaller numbers
-  --doc FILE    puts a table of these chips between the two <!-- table --> lines of a Markdown file
+  --doc FILE    puts a table of these chips between the two <!-- table --> lines of a Markdown file, where other chips keep theirs
   --read        compiles nothing: takes the CHIP.jsonl of an earlier run
   --log FILE    prints the table of what compile_all and the layer wrote into FILE (mali.sh); --doc puts one line a row between the two
                 <!-- mali --> lines
@@ -156,34 +156,45 @@ def row_name(row):
     return row['pipeline'].rsplit('.', 1)[0]
 
 
-def doc_tables(results):
+def chip_line(about, rows):
+    """A chip's cells of the first table, without its name."""
+    spilling = [row for row in rows if row['spills']]
+    widths = sorted({row['subgroup'] for row in rows})
+    slowest = max(rows, key=lambda row: row['ms'])
+    return [about, len(rows), ', '.join(f'{w}: {sum(row["subgroup"] == w for row in rows)}' for w in widths), len(spilling),
+            sum(1 for row in rows if row['scratch']), sum(row['spills'] for row in rows), f'{sum(row["ms"] for row in rows) / 1e3:.0f}',
+            f'{slowest["ms"] / 1e3:.1f} {slowest["pipeline"]}']
+
+
+def chip_table(driver, device, rows):
+    """The worst pipeline of each row that is bad; nothing where none is."""
+    kernels = {}
+    for row in rows:
+        if bad(row, driver) and row['spills'] >= kernels.get(row_name(row), row)['spills']:
+            kernels[row_name(row)] = row
+    worst = sorted(kernels.values(), key=lambda row: (-row['spills'], -(row['scratch'] or 0), row['pipeline']))
+    columns = ('spills', 'fills', 'scratch', 'instructions', 'registers', 'subgroup', 'waves')
+    return f'{device}\n\n' + markdown(['row', *columns], [[row['pipeline']] + [row[c] for c in columns] for row in worst]) if worst else ''
+
+
+def doc_tables(results, before):
+    """The tables of the chips that were asked; those of others stay as they are in `before`."""
     listed = chips()
-    lines, text = [], ''
+    cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in before.splitlines()]
+    lines = {line[0]: line[1:] for line in cells if line and line[0] in listed}
+    tables = {part.split('\n', 1)[0]: part.split('\n', 1)[1].strip() + '\n' for part in before.split('\n### ')[1:]}
     for chip, (device, rows) in results.items():
-        kernels = {}
-        for row in rows:
-            values = bad(row, listed[chip][0])
-            if values and row['spills'] >= kernels.get(row_name(row), row)['spills']:
-                kernels[row_name(row)] = row
-        spilling = [row for row in rows if row['spills']]
-        widths = sorted({row['subgroup'] for row in rows})
-        slowest = max(rows, key=lambda row: row['ms'])
-        lines.append([chip, listed[chip][1], len(rows), ', '.join(f'{w}: {sum(row["subgroup"] == w for row in rows)}' for w in widths), len(spilling),
-                      sum(1 for row in rows if row['scratch']), sum(row['spills'] for row in rows), f'{sum(row["ms"] for row in rows) / 1e3:.0f}',
-                      f'{slowest["ms"] / 1e3:.1f} {slowest["pipeline"]}'])
-        worst = sorted(kernels.values(), key=lambda row: (-row['spills'], -(row['scratch'] or 0), row['pipeline']))
-        if worst:
-            text += f'\n### {chip}\n\n{device}\n\n' + markdown(
-                ['row', 'spills', 'fills', 'scratch', 'instructions', 'registers', 'subgroup', 'waves'],
-                [[row['pipeline']] + [row[c] for c in ('spills', 'fills', 'scratch', 'instructions', 'registers', 'subgroup', 'waves')]
-                 for row in worst])
+        lines[chip] = chip_line(listed[chip][1], rows)
+        tables[chip] = chip_table(listed[chip][0], device, rows)
     head = ['chip', 'stands for', 'pipelines', 'of subgroup', 'spill', 'scratch', 'spills, all', 's', 'slowest, s']
-    return markdown(head, lines) + text
+    return markdown(head, [[chip] + lines[chip] for chip in listed if chip in lines]) + ''.join(
+        f'\n### {chip}\n\n{tables[chip]}' for chip in listed if tables.get(chip))
 
 
-def write_between(path, mark, table):
-    before, _, after = path.read_text().split(mark + '\n')
-    path.write_text(f'{before}{mark}\n\n{table}\n{mark}\n{after}')
+def write_between(path, mark, table_of):
+    """table_of(what stands there now)"""
+    before, now, after = path.read_text().split(mark + '\n')
+    path.write_text(f'{before}{mark}\n\n{table_of(now)}\n{mark}\n{after}')
 
 
 def log_doc(rows, failures):
@@ -201,7 +212,7 @@ def log_doc(rows, failures):
 def print_log(path, doc):
     device, rows, failures = parse('', path.read_text(errors='replace'))
     if doc:
-        write_between(doc, '<!-- mali -->', f'{device}\n\n' + log_doc(rows, failures))
+        write_between(doc, '<!-- mali -->', lambda _: f'{device}\n\n' + log_doc(rows, failures))
     rows.sort(key=lambda row: -row['spills'])
     columns = ('pipeline', 'spills', 'fills', 'instructions', 'registers', 'waves', 'shared', 'ms')
     print(f'{device}\n\n' + markdown(columns, [[row[c] for c in columns] for row in rows]), end='')
@@ -265,7 +276,7 @@ def main():
     if options.update:
         write_known(options.known, known)
     if options.doc:
-        write_between(options.doc, '<!-- table -->', doc_tables(results))
+        write_between(options.doc, '<!-- table -->', lambda now: doc_tables(results, now))
     for failure in failures:
         print('BAD ' + failure)
     return 1 if failures or not results else 0
