@@ -147,6 +147,17 @@ __device__ __forceinline__ float load(const View &view, size_t i)
     default: return float(reinterpret_cast<const int32_t *>(view.base)[i]);
     }
 }
+// load from the L2 cache, for what a launch reads before predecessors_wait and older launches wrote (CUDA_EARLY): only the wait is documented to
+// make a multiprocessor's own cache forget what it held.
+__device__ __forceinline__ float load_early(const View &view, size_t i)
+{
+    switch (view.dtype) {
+    case DTYPE_F32: return __ldcg(reinterpret_cast<const float *>(view.base) + i);
+    case DTYPE_F16: return from_half(__ldcg(reinterpret_cast<const uint16_t *>(view.base) + i));
+    case DTYPE_BF16: return from_bfloat(__ldcg(reinterpret_cast<const uint16_t *>(view.base) + i));
+    default: return float(__ldcg(reinterpret_cast<const int32_t *>(view.base) + i));
+    }
+}
 __device__ __forceinline__ void store(const View &view, size_t i, float value)
 {
     switch (view.dtype) {
@@ -246,6 +257,12 @@ __device__ __forceinline__ Piece piece_of(const int32_t *seq, uint32_t flags, ui
 {
     if (!(flags & HAS_SEQ)) return {0, L};
     return {uint32_t(max(seq[2 * size_t(b)], 0)), min(uint32_t(max(seq[2 * size_t(b) + 1], 0)), L)};
+}
+// piece_of before predecessors_wait, see load_early.
+__device__ __forceinline__ Piece piece_early(const int32_t *seq, uint32_t flags, uint32_t L, uint32_t b)
+{
+    if (!(flags & HAS_SEQ)) return {0, L};
+    return {uint32_t(max(__ldcg(seq + 2 * size_t(b)), 0)), min(uint32_t(max(__ldcg(seq + 2 * size_t(b) + 1), 0)), L)};
 }
 
 // A sequence and where it lies, packed or not: its token t in row `row` + t; in what has a row of tokens for each of H heads, token t of head h at

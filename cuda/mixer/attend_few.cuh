@@ -20,8 +20,8 @@ struct FewMemory {
     {
 #pragma unroll
         for (uint32_t k = 0; k < few_rows; k++) {
-            rows[k] = __ldg(dh + (memory + k * few_apart) * (few_p / 8));
-            factors[k] = __ldg(factor + memory + k * few_apart);
+            rows[k] = __ldcg(dh + (memory + k * few_apart) * (few_p / 8));
+            factors[k] = __ldcg(factor + memory + k * few_apart);
         }
     }
 };

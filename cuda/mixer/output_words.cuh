@@ -64,7 +64,7 @@ __device__ __forceinline__ void output_words(const mixer_output_args &args, cons
     const uint32_t splits = args.flags & HAS_SMA ? args.splits : 0;
     const uint32_t slice = warp % share, word = slice * (output_slice / 8) + lane;
     const uint32_t pitch = heads * (P + 4);
-    const bool there = piece_of(INTS(mixer_output, seq) + args.seq_at, args.flags, 1, 0).count != 0;
+    const bool there = piece_early(INTS(mixer_output, seq) + args.seq_at, args.flags, 1, 0).count != 0;
     bool waited = false;
     uint32_t turn = 0;
     float scale = 0.0f;
@@ -75,13 +75,13 @@ __device__ __forceinline__ void output_words(const mixer_output_args &args, cons
 #pragma unroll
         for (uint32_t k = 1; k < share; k++)
             RowWeights<1, words>::announce(weight, args.weight_at, o - slice + k, args.outputs, args.inputs, word - lane);
-        const float before = o < args.outputs ? x[o] : 0.0f;
+        const float before = o < args.outputs ? __ldcg(x + o) : 0.0f;
         if (!waited) {
-            const float gate = splits > 0 ? silu(FLOATS(mixer_output, gate)[args.gate_at]) : 0.0f;
+            const float gate = splits > 0 ? silu(__ldcg(FLOATS(mixer_output, gate) + args.gate_at)) : 0.0f;
 #pragma unroll
             for (uint32_t j = 0; j < turns; j++) {
                 const uint32_t i = 2 * (threadIdx.x + j * block_size);
-                if (i < args.inputs) reinterpret_cast<float2 *>(u)[i / 2] = make_float2(silu(z[i]), silu(z[i + 1]));
+                if (i < args.inputs) reinterpret_cast<float2 *>(u)[i / 2] = make_float2(silu(__ldcg(z + i)), silu(__ldcg(z + i + 1)));
             }
             uint32_t own_head[turns], own_at[turns]; // in partial
 #pragma unroll

@@ -21,7 +21,7 @@ __device__ __forceinline__ void project_words(const mixer_project_args &args, co
     float *cum = FLOATS(mixer_project, cum), *decay = cum + args.decay_at;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, keep = args.K - 1, k = lane % 16;
     const uint32_t slice = warp % share, word = slice * (project_slice / 8) + lane;
-    const bool there = piece_of(INTS(mixer_project, seq) + args.seq_at, args.flags, 1, 0).count != 0;
+    const bool there = piece_early(INTS(mixer_project, seq) + args.seq_at, args.flags, 1, 0).count != 0;
     float v[words][8], rms = 0.0f;
     bool waited = false;
     uint32_t turn = 0;
@@ -36,20 +36,20 @@ __device__ __forceinline__ void project_words(const mixer_project_args &args, co
         const bool step = (args.flags & HAS_STEPS) && o >= args.first + args.C && o - args.first - args.C < args.H && o < args.outputs;
         const uint32_t ch = channel ? o - args.first : 0, h = step ? o - args.first - args.C : 0;
         const size_t old = args.tail_at + size_t(k) * args.C + ch, tap = args.taps_at + size_t(ch) * args.K;
-        const float in = channel && k < keep ? load(tail, old) : 0.0f;
-        float sum = channel && k < keep ? load(taps, tap + k) * in : 0.0f, last = 0.0f, offset = 0.0f, before = 0.0f;
-        if (channel) last = load(taps, tap + keep);
-        if (channel && (args.flags & HAS_BIAS)) offset = load(bias, args.bias_at + ch);
+        const float in = channel && k < keep ? load_early(tail, old) : 0.0f;
+        float sum = channel && k < keep ? load_early(taps, tap + k) * in : 0.0f, last = 0.0f, offset = 0.0f, before = 0.0f;
+        if (channel) last = load_early(taps, tap + keep);
+        if (channel && (args.flags & HAS_BIAS)) offset = load_early(bias, args.bias_at + ch);
         if (step) {
-            last = -expf(load(a_log, args.a_log_at + h));
-            offset = load(dt_bias, args.dt_bias_at + h);
-            before = args.flags & HAS_OPEN ? open_decay[h] : 0.0f;
+            last = -expf(load_early(a_log, args.a_log_at + h));
+            offset = load_early(dt_bias, args.dt_bias_at + h);
+            before = args.flags & HAS_OPEN ? __ldcg(open_decay + h) : 0.0f;
         }
 #pragma unroll
         for (uint32_t apart = 4; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
         sum += offset;
         if (!waited) {
-            for (uint32_t i = threadIdx.x; i < args.inputs; i += block_size) reinterpret_cast<float *>(norms)[i] = load(norm, args.norm_at + i);
+            for (uint32_t i = threadIdx.x; i < args.inputs; i += block_size) reinterpret_cast<float *>(norms)[i] = load_early(norm, args.norm_at + i);
             __syncthreads();
             predecessors_wait();
             successors_begin();

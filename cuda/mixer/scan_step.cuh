@@ -23,12 +23,12 @@ __device__ __forceinline__ void scan_step_run(const ssd_step_args &args, const C
 #pragma unroll
         for (uint32_t k = 0; k < scan_rows; k++) {
             const size_t i = (at + size_t(k) * scan_apart * scan_p) / 4;
-            old_h[k] = has_h ? reinterpret_cast<const float4 *>(h_all)[i] : none;
-            old_open[k] = has_open ? reinterpret_cast<const float4 *>(open_all)[i] : none;
+            old_h[k] = has_h ? __ldcg(reinterpret_cast<const float4 *>(h_all) + i) : none;
+            old_open[k] = has_open ? __ldcg(reinterpret_cast<const float4 *>(open_all) + i) : none;
         }
-        const Piece piece = piece_of(INTS(ssd_step, seq) + args.seq_at, args.flags, 1, b);
+        const Piece piece = piece_early(INTS(ssd_step, seq) + args.seq_at, args.flags, 1, b);
         const bool closes = (piece.position + 1) % args.S == 0, merges = !has_open || closes, keeps_dh = has_dh && (!closed_only || closes);
-        const float skip = args.flags & HAS_D ? load(VIEW(ssd_step, d), args.d_at + size_t(h)) : 0.0f;
+        const float skip = args.flags & HAS_D ? load_early(VIEW(ssd_step, d), args.d_at + size_t(h)) : 0.0f;
         predecessors_wait();
         successors_begin();
         if (piece.count == 0) continue;

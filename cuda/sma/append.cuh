@@ -15,7 +15,7 @@ __device__ __forceinline__ void sma_append_run(const sma_append_args &args, cons
     float *scale = FLOATS(sma_append, scale);
     const uint32_t blocks = ceil_div(args.N, T0), lane = threadIdx.x % 32;
     if (!always_waits && args.B == 1 && args.M == 1) {
-        const Piece only = piece_of(INTS(sma_append, seq) + args.seq_at, args.flags, args.L, 0);
+        const Piece only = piece_early(INTS(sma_append, seq) + args.seq_at, args.flags, args.L, 0);
         if (!chunk_of(only, args.S, 0).closes) return;
     }
     predecessors_wait();

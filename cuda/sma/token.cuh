@@ -21,7 +21,7 @@ struct TokenRun {
 };
 template <class Args> __device__ __forceinline__ TokenRun token_run(const Args &args, const int32_t *seq, uint32_t split, uint32_t b)
 {
-    const Piece piece = piece_of(seq + args.seq_at, args.flags, 1, b);
+    const Piece piece = piece_early(seq + args.seq_at, args.flags, 1, b);
     if (piece.count == 0) return {false, 0, 0};
     const uint32_t share = ceil_div(args.count, args.splits), seen = piece.position / args.S;
     const uint64_t memories = seen > args.first ? min(seen - args.first, args.count) : 0;

@@ -25,7 +25,7 @@ enum {
     CASE_ZERO = 1 << 10,    /* sma: one memory is all zero */
     CASE_FAR = 1 << 11,     /* sma: two memories whose logits lie 100 apart */
     CASE_STORED = 1 << 12,  /* memories in runs, stored by ssd (in place when there is one run) or sma_append; linear: y in f32 */
-    CASE_ADD = 1 << 13,     /* linear: add; gated_norm: with r and gate; norm: gathered rows */
+    CASE_ADD = 1 << 13,     /* linear: add; gated_norm: with r and gate; norm: gathered rows; mixer: the last rows of two matrices lie apart */
     CASE_MIXED = 1 << 14,   /* activations f32, weights and memories of the case's dtype */
     CASE_LIMITS = 1 << 15,  /* ssd: step limits */
     CASE_FORM = 1 << 16,    /* ssd: memories raw where x has 16 bits and normalised where it is f32 */

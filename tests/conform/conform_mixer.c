@@ -22,7 +22,7 @@ static double small(conform_data *d, uint64_t i)
     return conform_normal(d) / sqrt((double)d->c->L);
 }
 
-/* A matrix, plain or quantised, and its last rows where they are not quantised. */
+/* A matrix, plain or quantised, and its last rows where they lie apart. */
 typedef struct matrix {
     dart_tensor t, rest;
     double *values; /* all rows */
@@ -44,23 +44,29 @@ typedef struct mixer_case {
     double *want_dh[RUNS], *want_scale[RUNS];
 } mixer_case;
 
-/* rows x width; quantised in cases of mixer_quantised, but for the last `rest` rows: q4 with CASE_ADD, else q8. */
+static dart_tensor make_rows(conform_data *d, uint32_t rows, uint32_t width, double *values)
+{
+    const conform_tensor *plain = conform_input(d, d->c->dtype, rows, width, false, small);
+    memcpy(values, plain->values, (size_t)rows * width * sizeof *values);
+    return plain->t;
+}
+
+/* rows x width. In cases of mixer_quantised they are quantised, q4 with CASE_ADD, else q8, but for the last `rest`, which lie apart; in cases of mixer
+ * these lie apart with CASE_ADD. */
 static matrix make_matrix(conform_data *d, uint32_t rows, uint32_t width, uint32_t rest)
 {
     matrix m = {.values = conform_filled((uint64_t)rows * width, 0)};
-    const bool quantised = strcmp(d->c->op, "mixer_quantised") == 0;
-    if (!quantised) rest = rows;
-    if (rest > 0) {
-        const conform_tensor *plain = conform_input(d, d->c->dtype, rest, width, false, small);
-        memcpy(m.values + (uint64_t)(rows - rest) * width, plain->values, (size_t)rest * width * sizeof *m.values);
-        if (quantised) m.rest = plain->t;
-        else m.t = plain->t;
+    const bool quantised = strcmp(d->c->op, "mixer_quantised") == 0, add = conform_has(d, CASE_ADD);
+    const uint32_t first = quantised || add ? rows - rest : rows;
+    if (first < rows) m.rest = make_rows(d, rows - first, width, m.values + (size_t)first * width);
+    if (quantised) {
+        const conform_quantised q = conform_quantised_make(d, first, width, add, 1 / sqrt((double)d->c->L));
+        memcpy(m.values, q.values, (size_t)first * width * sizeof *m.values);
+        free(q.values);
+        m.t = q.t;
+    } else {
+        m.t = make_rows(d, first, width, m.values);
     }
-    if (!quantised) return m;
-    const conform_quantised q = conform_quantised_make(d, rows - rest, width, conform_has(d, CASE_ADD), 1 / sqrt((double)d->c->L));
-    memcpy(m.values, q.values, (size_t)(rows - rest) * width * sizeof *m.values);
-    free(q.values);
-    m.t = q.t;
     return m;
 }
 
