@@ -1,5 +1,5 @@
-// loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1]. One block: a thread adds up every SUM_LANES-th row in order, with what
-// each addition lost, then the threads are added in pairs.
+// loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1]. One block: a thread adds up every block_size-th row in order (args.h: more sums
+// than SUM_LANES, as one multiprocessor has few loads under way otherwise), with what each addition lost, then the threads are added in pairs.
 #include "lib/dart.cuh"
 #include "lib/neumaier.cuh"
 
@@ -10,15 +10,15 @@ KERNEL_FUNCTION(loss_sum, simt)
     FOR_TILES(tile) {
         Neumaier sum = {0.0f, 0.0f};
         int32_t count = 0;
-        for (uint32_t t = threadIdx.x; t < args.rows && threadIdx.x < SUM_LANES; t += ahead * SUM_LANES) {
+        for (uint32_t t = threadIdx.x; t < args.rows; t += ahead * block_size) {
             float2 row[ahead];
 #pragma unroll
-            for (uint32_t i = 0; i < ahead; i++)
-                row[i] = i < ceil_div(args.rows - t, SUM_LANES) ? rows[t + i * SUM_LANES] : make_float2(0.0f, 0.0f);
+            for (uint32_t i = 0; i < ahead; i++) row[i] = rows[min(t + i * block_size, args.rows - 1)];
 #pragma unroll
             for (uint32_t i = 0; i < ahead; i++) {
-                if (i < ceil_div(args.rows - t, SUM_LANES)) sum.add(row[i].x);
-                count += row[i].y > 0.0f;
+                const bool there = t + i * block_size < args.rows;
+                sum.add(there ? row[i].x : 0.0f);
+                count += there && row[i].y > 0.0f;
             }
         }
         __shared__ int32_t hits[warps];
