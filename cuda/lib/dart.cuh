@@ -147,17 +147,6 @@ __device__ __forceinline__ float load(const View &view, size_t i)
     default: return float(reinterpret_cast<const int32_t *>(view.base)[i]);
     }
 }
-// load from the L2 cache, for what a launch reads before predecessors_wait and older launches wrote (CUDA_EARLY): only the wait is documented to
-// make a multiprocessor's own cache forget what it held.
-__device__ __forceinline__ float load_early(const View &view, size_t i)
-{
-    switch (view.dtype) {
-    case DTYPE_F32: return __ldcg(reinterpret_cast<const float *>(view.base) + i);
-    case DTYPE_F16: return from_half(__ldcg(reinterpret_cast<const uint16_t *>(view.base) + i));
-    case DTYPE_BF16: return from_bfloat(__ldcg(reinterpret_cast<const uint16_t *>(view.base) + i));
-    default: return float(__ldcg(reinterpret_cast<const int32_t *>(view.base) + i));
-    }
-}
 __device__ __forceinline__ void store(const View &view, size_t i, float value)
 {
     switch (view.dtype) {
@@ -178,6 +167,18 @@ __device__ __forceinline__ float value_of(uint32_t bits, uint32_t dtype)
 {
     const float half = dtype == DTYPE_F16 ? from_half(bits & 0xffffu) : from_bfloat(bits);
     return dtype == DTYPE_F32 ? __uint_as_float(bits) : half;
+}
+
+// The same from the L2 cache, for what a launch reads before predecessors_wait and older launches wrote (CUDA_EARLY): only the wait is documented to
+// make a multiprocessor's own cache forget what it held.
+__device__ __forceinline__ uint32_t fetch_early(const View &view, size_t i)
+{
+    return view.dtype == DTYPE_F32 ? __ldcg(reinterpret_cast<const uint32_t *>(view.base) + i)
+                                   : uint32_t(__ldcg(reinterpret_cast<const uint16_t *>(view.base) + i));
+}
+__device__ __forceinline__ float load_early(const View &view, size_t i)
+{
+    return value_of(fetch_early(view, i), view.dtype);
 }
 
 // Four consecutive elements as they lie in memory: f32 in x y z w, 16-bit elements in x and y. Elements from `valid` on are zero.

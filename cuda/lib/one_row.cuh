@@ -42,42 +42,24 @@ template <uint32_t words> struct AsyncWeights {
     __device__ __forceinline__ void landed() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
 };
 
-template <uint32_t outs, uint32_t words> struct RowWeights {
-    uint4 word[outs][words];
-    // Of outputs first .. first + outs - 1, the last one again where there are no more, from word `begin` on.
-    __device__ __forceinline__ void fetch(const View &weight, uint32_t weight_at, uint32_t first, uint32_t outputs, uint32_t inputs, uint32_t begin)
-    {
-        const uint4 *from = reinterpret_cast<const uint4 *>(weight.base) + weight_at / 8;
-        const uint32_t row = inputs / 8, lane = begin + threadIdx.x % 32;
-#pragma unroll
-        for (uint32_t k = 0; k < outs; k++) {
-            const uint4 *own = from + size_t(min(first + k, outputs - 1)) * row;
-#pragma unroll
-            for (uint32_t j = 0; j < words; j++)
-                word[k][j] = lane + 32 * j < row ? stream_word(own + lane + 32 * j) : make_uint4(0, 0, 0, 0);
-        }
-    }
-    // The same words on their way to the cache.
-    static __device__ __forceinline__ void announce(const View &weight, uint32_t weight_at, uint32_t first, uint32_t outputs, uint32_t inputs,
-                                                    uint32_t begin)
-    {
-        const uint4 *from = reinterpret_cast<const uint4 *>(weight.base) + weight_at / 8;
-        const uint32_t row = inputs / 8, lane = begin + threadIdx.x % 32;
-#pragma unroll
-        for (uint32_t k = 0; k < outs; k++) {
-            const uint4 *own = from + size_t(min(first + k, outputs - 1)) * row;
-#pragma unroll
-            for (uint32_t j = 0; j < words; j++)
-                if (lane + 32 * j < row) asm volatile("prefetch.global.L2 [%0];" ::"l"(own + lane + 32 * j));
-        }
-    }
-    // sums[k] += the lane's share of output k, v being elements 8 lane .. 8 lane + 7 of word j.
-    template <bool bf> __device__ __forceinline__ void multiply(uint32_t j, const float (&v)[8], float (&sums)[outs]) const
-    {
-#pragma unroll
-        for (uint32_t k = 0; k < outs; k++) multiply_word<bf>(word[k][j], v, sums[k]);
-    }
-};
+// x sigma(x) and 1 / sqrt(x), within 4 ulp, without the branches of exact divisions: these would keep loads behind them from being under way together.
+__device__ __forceinline__ float silu_step(float x)
+{
+    const float e = expf(-fabsf(x));
+    return x * __fdividef(x >= 0.0f ? 1.0f : e, 1.0f + e);
+}
+
+// Two neighbouring elements, i even, as they lie in memory (load_early).
+__device__ __forceinline__ uint2 fetch_pair_early(const View &view, size_t i)
+{
+    if (view.dtype == DTYPE_F32) return __ldcg(reinterpret_cast<const uint2 *>(view.base) + i / 2);
+    return make_uint2(__ldcg(reinterpret_cast<const uint32_t *>(view.base) + i / 2), 0);
+}
+__device__ __forceinline__ float2 pair_of(const uint2 &bits, uint32_t dtype)
+{
+    if (dtype == DTYPE_F32) return make_float2(__uint_as_float(bits.x), __uint_as_float(bits.y));
+    return dtype == DTYPE_F16 ? unpack<false>(bits.x) : unpack<true>(bits.x);
+}
 
 // Eight elements from element i on of f32 that earlier launches of the step wrote.
 __device__ __forceinline__ void load8(const View &view, size_t i, float (&v)[8])

@@ -8,6 +8,7 @@
 #include "sma/token.cuh"
 
 constexpr uint32_t few_n = 128, few_p = 64, few_rows = 4, few_apart = few_n / few_rows; // rows of a thread: so far apart
+constexpr uint32_t few_soon = 4;                                                        // memories
 
 struct FewShared {
     float logits[2][warps], squares[warps], sums[warps][few_p];
@@ -39,6 +40,16 @@ __device__ __forceinline__ void attend_few(const mixer_attend_args &args, const 
         const auto place = [&](uint32_t i) { return ((size_t(b) * args.capacity + min(i, args.count - 1)) * args.H + h) * few_n; };
         FewMemory next;
         next.fetch(dh, factor, place(split * share));
+        // The memories after it come to the L2 cache: a row is a line of 128 bytes, as 32 factors are.
+#pragma unroll 1
+        for (uint32_t i = 1; i < min(share, few_soon); i++) {
+            const size_t memory = place(split * share + i);
+#pragma unroll 1
+            for (uint32_t k = 0; k < few_rows; k++) {
+                if (column == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(dh + (memory + k * few_apart) * (few_p / 8)));
+                if (column == 1 && row == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(factor + memory + k * few_apart));
+            }
+        }
         const TokenRun run = token_run(args, INTS(mixer_attend, seq), split, b);
         predecessors_wait();
         successors_begin();

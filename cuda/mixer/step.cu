@@ -5,9 +5,12 @@
 #include "scan_step.cuh"
 #include "sma/append.cuh"
 
-static_assert(output_most == STEP_OUTPUT_INPUTS && output_factors == STEP_PARTIALS, "what the op takes for granted");
-static_assert(TILE0_mixer_output_words == warps && TILE1_mixer_output_words == 1 && TILE0_ssd_step_n128_p64 == scan_columns, "tiles");
-KERNEL_FUNCTION_BLOCKS(mixer_output, words, 3) { output_words_run(args, bindings, dtypes, all_blocks()); }
+static_assert(2 * output_slice == STEP_OUTPUT_INPUTS && output_factors == STEP_PARTIALS, "what the op takes for granted");
+static_assert(TILE0_ssd_step_n128_p64 == scan_columns && SHARED_mixer_output_words == sizeof(OutputShared<1>) &&
+                  SHARED_mixer_output_wide == sizeof(OutputShared<2>),
+              "tiles");
+KERNEL_FUNCTION_BLOCKS(mixer_output, words, 3) { output_words_run<1>(args, bindings, dtypes, all_blocks()); }
+KERNEL_FUNCTION_BLOCKS(mixer_output, wide, 2) { output_words_run<2>(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(mixer_attend, few, 3) { attend_few_run(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(ssd_step, n128_p64, 3) { scan_step_run(args, bindings, dtypes, all_blocks()); }
 
@@ -19,11 +22,13 @@ MERGED_FUNCTION(mixer_attend, few, ssd_step, n128_p64, 3)
     const uint32_t k = merged_part(parts);
     attend_few_run(parts.args[k], parts.bindings[k], parts.dtypes[k], {merged_first(parts, k), parts.blocks[k]});
 }
-MERGED_FUNCTION(sma_append, simt, mixer_output, words, 3)
+template <uint32_t slices, class Parts> __device__ __forceinline__ void output_part(const Parts &parts)
 {
     const Blocks last = {0, parts.last_blocks};
     merged_announce(parts);
-    if (blockIdx.x < last.count) return output_words_run(parts.last_args, parts.last_bindings, parts.last_dtypes, last);
+    if (blockIdx.x < last.count) return output_words_run<slices>(parts.last_args, parts.last_bindings, parts.last_dtypes, last);
     const uint32_t k = merged_part(parts);
     sma_append_run<false>(parts.args[k], parts.bindings[k], parts.dtypes[k], {merged_first(parts, k), parts.blocks[k]});
 }
+MERGED_FUNCTION(sma_append, simt, mixer_output, words, 3) { output_part<1>(parts); }
+MERGED_FUNCTION(sma_append, simt, mixer_output, wide, 2) { output_part<2>(parts); }

@@ -298,6 +298,8 @@ typedef struct cu_merged {
     CUfunction function;
     const cu_kernel *kernel, *last;
     kernel_id id, last_id;
+    uint32_t most; /* blocks of a launch of `kernel` */
+    uint32_t shared_bytes;
 } cu_merged;
 
 /* Memory of the host that the device copies from and to by itself, made when it is first used. */

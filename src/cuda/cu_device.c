@@ -59,9 +59,9 @@ static const struct { uint32_t slot, fetches; } cu_early[] = {
 };
 #undef BIT
 
-static const struct { const char *name; uint32_t slot, last; kernel_id id, last_id; } cu_merged_rows[] = {
-#define CUDA_MERGED(id, variant, last, last_variant, source) \
-    {#id "_" #variant "_" #last "_" #last_variant, CU_SLOT_##id##_##variant, CU_SLOT_##last##_##last_variant, KERNEL_##id, KERNEL_##last},
+static const struct { const char *name; uint32_t slot, last, most; kernel_id id, last_id; } cu_merged_rows[] = {
+#define CUDA_MERGED(id, variant, last, last_variant, source, most) \
+    {#id "_" #variant "_" #last "_" #last_variant, CU_SLOT_##id##_##variant, CU_SLOT_##last##_##last_variant, most, KERNEL_##id, KERNEL_##last},
 #include "kernels.def"
 };
 
@@ -146,8 +146,13 @@ static dart_status find_merged(cu_device *device)
     dart_status status = DART_OK;
     for (size_t i = 0; i < COUNT_OF(cu_merged_rows) && status == DART_OK; i++) {
         device->merged[i] = (cu_merged){.kernel = &device->kernels[cu_merged_rows[i].slot], .last = &device->kernels[cu_merged_rows[i].last],
-                                        .id = cu_merged_rows[i].id, .last_id = cu_merged_rows[i].last_id};
-        status = find_function(device, cu_merged_images[i], cu_merged_rows[i].name, CUDA_BLOCK, &device->merged[i].function);
+                                        .id = cu_merged_rows[i].id, .last_id = cu_merged_rows[i].last_id,
+                                        .most = cu_merged_rows[i].most == 0 ? CU_MAX_GRID : cu_merged_rows[i].most};
+        cu_merged *merged = &device->merged[i];
+        merged->shared_bytes = merged->kernel->shared_bytes > merged->last->shared_bytes ? merged->kernel->shared_bytes : merged->last->shared_bytes;
+        status = find_function(device, cu_merged_images[i], cu_merged_rows[i].name, CUDA_BLOCK, &merged->function);
+        if (status == DART_OK && merged->shared_bytes > 0)
+            status = CU(device, cuFuncSetAttribute, merged->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)merged->shared_bytes);
     }
     device->merged_count = COUNT_OF(cu_merged_rows);
     return status;

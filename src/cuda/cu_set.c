@@ -102,11 +102,13 @@ dart_status cu_set_launch(cu_device *device, const cu_set *set, const cu_set *so
     lay(&at, bytes, sizeof bytes);
     for (uint32_t k = 0; k < PARTS; k++) lay(&at, parts[k] != NULL ? &parts[k]->dtypes : NULL, sizeof(uint32_t));
     for (uint32_t k = 0; k < PARTS; k++) {
-        lay(&at, parts[k] != NULL ? &parts[k]->grid : NULL, sizeof(uint32_t));
-        blocks += parts[k] != NULL ? parts[k]->grid : 0;
+        uint32_t grid = parts[k] != NULL ? parts[k]->grid : 0;
+        if (k < MERGED_MOST && grid > set->merged->most) grid = set->merged->most;
+        lay(&at, &grid, sizeof grid);
+        blocks += grid;
     }
     void *parameters[] = {room};
     CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.value = 1};
-    const CUlaunchConfig config = {blocks, 1, 1, CUDA_BLOCK, 1, 1, 0, to, &overlap, early};
+    const CUlaunchConfig config = {blocks, 1, 1, CUDA_BLOCK, 1, 1, set->merged->shared_bytes, to, &overlap, early};
     return CU(device, cuLaunchKernelEx, &config, set->merged->function, parameters, NULL);
 }

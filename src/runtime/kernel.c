@@ -19,10 +19,9 @@ const kernel_info kernel_table[KERNEL_COUNT] = {
 /* backend_launch.dtypes has two bits for each of the first. */
 static_assert(2 * KERNEL_TYPED_BINDINGS <= 32, "bindings of any dtype");
 
-/* A launch of several runs on any device that the backend opens: its rows need nothing, and have CUDA_BLOCK threads, as only CUDA_ROWs do. */
+/* A launch of several runs on any device that the backend opens: its rows need nothing, and have CUDA_BLOCK threads, as its file checks. */
 enum {
 #define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) CUDA_NEEDS_##id##_##variant = (needs),
-#define CUDA_SHAPED_ROW(id, variant, source, needs, fits, T0, T1, max_rows, threads, shared_bytes, blocks)
 #define CUDA_BLAS_ROW(id, variant, fallback, needs, fits, T0, T1, max_rows)
 #include "kernels.def"
 };

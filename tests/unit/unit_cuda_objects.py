@@ -106,7 +106,7 @@ class Objects(unittest.TestCase):
         self.assertIn("#define CUDA_BINDINGS 15\n", self.read("cuda_bindings.h"))
 
     def test_merged(self):
-        table = TABLE + 'CUDA_MERGED(one, tensor, two, simt, "op/both.cu")\n'
+        table = TABLE + 'CUDA_MERGED(one, tensor, two, simt, "op/both.cu", 0)\n'
         objects = {**OBJECTS, "op_both": ["op/both.cu"]}
         self.make(table, objects)
         self.assertEqual(self.done.returncode, 0, self.done.stderr)

@@ -135,13 +135,20 @@ static op_operand columns(const op_operand *rows, uint64_t first, uint64_t width
 
 /* ---- Stage one: both products, and what their outputs alone decide ---- */
 
-/* FITS_STEP for a product: the row in f32, weights of 16 bits, whole words of eight of them. */
+/* FITS_STEP for a product: the row in f32, weights of 16 bits, whole words of eight of them, at most `most`; FITS_SHORT: of at most half as many. */
 static uint32_t product_traits(const mixer_plan *p, const op_operand *weight, const op_operand *norm, uint64_t most)
 {
     const dart_dtype dtype = weight->of.dtype;
     const bool fits = p->a->x.dtype == DART_F32 && (dtype == DART_F16 || dtype == DART_BF16) && weight->width % 8 == 0 && weight->width <= most &&
                       p->a->x.offset % 8 == 0 && norm->of.offset % 8 == 0 && weight->of.offset % 8 == 0;
-    return fits ? FITS_STEP : 0;
+    return fits ? FITS_STEP | (weight->width <= most / 2 ? FITS_SHORT : 0) : 0;
+}
+
+/* Outputs of a tile where the row leaves that to the call: `outputs`, of `launches` launches that are together, shared out evenly. */
+static void share_out(op_call *call, uint64_t outputs, uint32_t launches)
+{
+    const uint32_t workgroups = op_multiprocessors(call);
+    if (call->T0 == 0) call->T0 = (uint32_t)base_ceil_div(outputs, workgroups > 2 * launches ? workgroups - launches + 1 : 1);
 }
 
 typedef struct projection {
@@ -175,6 +182,7 @@ static void project(mixer_plan *p, const projection *of)
                                  .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
     op_kernel(call, dense_is_quantised(of->weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project, a->B,
               product_traits(p, of->weight, &p->o.norm, STEP_PROJECT_INPUTS));
+    share_out(call, (uint64_t)p->R + (p->sma ? p->Q : 0), 4);
     OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_project, x, &p->o.x, k),
               OP_AT(mixer_project, norm, &p->o.norm, k), OP_AT(mixer_project, weight, of->weight, k),
               OP_ROWS(mixer_project, y, &y, k), OP_AT(mixer_project, taps, of->taps, k), OP_AT(mixer_project, bias, of->bias, k),
@@ -267,9 +275,10 @@ static void output(mixer_plan *p)
     const op_operand z = columns(&p->o.proj, 0, p->I), gate = columns(&p->sma_o.queries, p->sma_channels, 1);
     struct MixerOutputArgs k = {.flags = p->flags | (attends ? HAS_SMA : 0), .rows = a->B, .inputs = p->I, .outputs = a->W, .P = a->P,
                                 .splits = p->splits, .eps = a->eps};
-    const bool fits = a->P % 4 == 0 && (uint64_t)a->H * p->splits <= STEP_PARTIALS;
+    const bool fits = a->P % 4 == 0 && (uint64_t)a->H * p->splits <= STEP_PARTIALS && p->o.proj.of.offset % 8 == 0 && p->o.y.of.offset % 8 == 0;
     op_kernel(call, dense_is_quantised(&p->o.out_proj) ? KERNEL_mixer_output_quantised : KERNEL_mixer_output, a->B,
               fits ? product_traits(p, &p->o.out_proj, &p->o.mixer_norm, STEP_OUTPUT_INPUTS) : 0);
+    share_out(call, a->W, 1);
     OP_LAUNCH(call, &k, base_ceil_div(a->W, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_output, y, &p->o.y, k),
               OP_WHOLE(mixer_output, partial, attends ? &p->partial : &absent), OP_ROWS(mixer_output, gate, attends ? &gate : &absent, k),
               OP_ROWS(mixer_output, z, &z, k), OP_AT(mixer_output, norm, &p->o.mixer_norm, k),
