@@ -46,7 +46,8 @@ void fetch(uint rows, uint first, uint sharers, uint p, bool by_four)
     } else {
 #if defined(UNROLLED) || defined(UNROLLED_COLUMNS)
         // Without a loop in the loop NVK keeps v in registers. Intel's compiler spills then, with eight rows in flight. UNROLLED keeps v in registers
-        // with every compiler: with eight rows an NVIDIA H100 takes 1.6 % longer, with four SwiftShader's compiler more than 15 minutes, with two seconds.
+        // with every compiler: with eight rows an NVIDIA H100 takes 1.6 % longer, with four SwiftShader's compiler more than 15 minutes, with two
+        // seconds.
         UNROLL_ROWS for (uint i = 0u; i < AHEAD; i++) {
             uint row = rows + min(first + i * sharers, args.N - 1u);
             [[unroll]] for (uint k = 0u; k < 4u; k++) { // beyond the row: 0
