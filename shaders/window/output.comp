@@ -29,7 +29,7 @@ const uint MAX_N = MAX_STATE;
 #endif
 
 // Words of a lane that are fetched ahead of all else: with AHEAD 8 what P 64, N 128 and a full
-// window come to with 128 lanes.
+// window come to with 128 lanes, with AHEAD 4 with 256.
 const uint HIN_AHEAD = AHEAD;
 const uint X_AHEAD = AHEAD > 4u ? AHEAD / 4u : 1u;
 const uint B_AHEAD = AHEAD / 2u;
