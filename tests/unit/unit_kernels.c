@@ -63,7 +63,7 @@ static bool is_capability(dart_capability bit)
     case DART_CAP_AVX2: case DART_CAP_BLAS: case DART_CAP_STORE16: case DART_CAP_SUBGROUP: case DART_CAP_FLOAT16: case DART_CAP_LARGE:
     case DART_CAP_SHARED48: case DART_CAP_MATRIX_F16: case DART_CAP_MATRIX_BF16: case DART_CAP_MATRIX2: case DART_CAP_WIDE:
     case DART_CAP_REGISTERS: case DART_CAP_MATRIX_CUTS: case DART_CAP_MATRIX_PLACES: case DART_CAP_SM90: case DART_CAP_CUBLASLT:
-    case DART_CAP_REGISTERS160: case DART_CAP_REGISTERS96:
+    case DART_CAP_REGISTERS160: case DART_CAP_REGISTERS96: case DART_CAP_CUMULATIVE:
         return true;
     }
     return false;
