@@ -1,11 +1,11 @@
 /* Makes every compute pipeline that a call may take on the one Vulkan device that is there, without running any:
  * compile_all [--list] [--cache FILE] [--without BITS] [--model PRESET TYPE] [DEVICE_SPEC [NAME...]]. "device NAME, DRIVER" goes to stderr, then
  * "pipeline NAME BYTES" before each, for tools/compilers/table.py: KERNEL.VARIANT.TYPES, and the shared memory that the row may have by its
- * capabilities. NAMEs say which are made: KERNEL, KERNEL.VARIANT or KERNEL.VARIANT.TYPES. With --list none is. With --without the device counts as lacking those
- * capabilities (a number, bits of dart_capability), which shows the rows below the ones it takes. With --cache the compiled code is taken
- * from that file where it exists, and kept there; the last line then tells what making all took. With --model those are made that
- * dart_state_warm makes for a layer of that model (dart-130m ...) with matrices of that type (f32, f16, bf16), and no others; on a device that
- * is not there, with the layer of tools/with-vulkan.sh --statistics, which answers for its clock. */
+ * capabilities. NAMEs say which are made: KERNEL, KERNEL.VARIANT or KERNEL.VARIANT.TYPES. With --list none is. With --without the device counts
+ * as lacking those capabilities (a number, bits of dart_capability), which shows the rows below the ones it takes. With --cache the compiled code
+ * is taken from that file where it exists, and kept there; the last line then tells what making all took. With --model those are made that
+ * dart_state_warm makes for a layer of that model (dart-130m ...) with matrices of that type (f32, f16, bf16), and no others; on a device that is
+ * not there, with the layer of tools/with-vulkan.sh --statistics, which answers for its clock. */
 #include "runtime/device.h"
 
 #include <dartlm/model.h>
