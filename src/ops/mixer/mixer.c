@@ -135,13 +135,14 @@ static op_operand columns(const op_operand *rows, uint64_t first, uint64_t width
 
 /* ---- Stage one: both products, and what their outputs alone decide ---- */
 
-/* FITS_STEP for a product: the row in f32, weights of 16 bits, whole words of eight of them, at most `most`; FITS_SHORT: of at most half as many. */
+/* FITS_STEP and FITS_TILES for a product: the row in f32, weights of 16 bits, whole words of eight of them, at most `most`; FITS_SHORT: of at most
+ * half as many. */
 static uint32_t product_traits(const mixer_plan *p, const op_operand *weight, const op_operand *norm, uint64_t most)
 {
     const dart_dtype dtype = weight->of.dtype;
     const bool fits = p->a->x.dtype == DART_F32 && (dtype == DART_F16 || dtype == DART_BF16) && weight->width % 8 == 0 && weight->width <= most &&
                       p->a->x.offset % 8 == 0 && norm->of.offset % 8 == 0 && weight->of.offset % 8 == 0;
-    return fits ? FITS_STEP | (weight->width <= most / 2 ? FITS_SHORT : 0) : 0;
+    return fits ? FITS_STEP | FITS_TILES | (weight->width <= most / 2 ? FITS_SHORT : 0) : 0;
 }
 
 /* Outputs of a tile where the row leaves that to the call: `outputs`, of `launches` launches that are together, shared out evenly. */
@@ -290,6 +291,8 @@ static uint32_t norm_linear_traits(const dart_norm_linear_args *a, const op_oper
 {
     const bool words = !dense_is_quantised(weight) && a->IN % 16 == 0 && a->x.dtype == DART_F32 && op_fits_rows(x) &&
                        op_fits_rows(weight) && a->norm.offset % 8 == 0;
+    const bool halves = weight->of.dtype == DART_F16 || weight->of.dtype == DART_BF16;
+    if (a->T == 1) return words && halves && (a->x.offset | weight->of.offset) % 8 == 0 ? FITS_TILES : 0;
     return a->T > 4 && words && weight->of.dtype == DART_BF16 && a->y.dtype == DART_BF16 ? FITS_BF16 | FITS_TILES : 0;
 }
 
