@@ -277,8 +277,9 @@ static void output(mixer_plan *p)
     struct MixerOutputArgs k = {.flags = p->flags | (attends ? HAS_SMA : 0), .rows = a->B, .inputs = p->I, .outputs = a->W, .P = a->P,
                                 .splits = p->splits, .eps = a->eps};
     const bool fits = a->P % 4 == 0 && (uint64_t)a->H * p->splits <= STEP_PARTIALS && p->o.proj.of.offset % 8 == 0 && p->o.y.of.offset % 8 == 0;
-    op_kernel(call, dense_is_quantised(&p->o.out_proj) ? KERNEL_mixer_output_quantised : KERNEL_mixer_output, a->B,
-              fits ? product_traits(p, &p->o.out_proj, &p->o.mixer_norm, STEP_OUTPUT_INPUTS) : 0);
+    uint32_t traits = fits ? product_traits(p, &p->o.out_proj, &p->o.mixer_norm, STEP_OUTPUT_INPUTS) : 0;
+    if (a->P % 8 != 0) traits &= ~(uint32_t)FITS_TILES; /* eight inputs are of one head */
+    op_kernel(call, dense_is_quantised(&p->o.out_proj) ? KERNEL_mixer_output_quantised : KERNEL_mixer_output, a->B, traits);
     share_out(call, a->W, 1);
     OP_LAUNCH(call, &k, base_ceil_div(a->W, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_output, y, &p->o.y, k),
               OP_WHOLE(mixer_output, partial, attends ? &p->partial : &absent), OP_ROWS(mixer_output, gate, attends ? &gate : &absent, k),
