@@ -29,7 +29,7 @@ struct MixerProjectArgs {
  * memories. logit and v as in SmaArgs. Rows of q and e lie q_row apart.
  * Tile: split + splits * (h + H b) reads memories [split T, split T + T), T = ceil(count / splits), and writes
  * partial[partial_at + (split B H + b H + h) (P + 4)] = {acc[P], top, den}: top = max logit (-3.4e38 without memories), den =
- * sum exp(logit - top), acc = sum exp(logit - top) v. A count of 0 writes nothing. */
+ * sum exp(logit - top), acc = sum exp(logit - top) v. A count of 0 writes nothing. Of one sequence a split has T0 memories or more. */
 struct MixerAttendArgs {
     U32 tiles, flags, B, H, G, N, P, S, first, count, capacity, splits, q_at, e_at, q_row, c_at, c_row, dh_at, factor_at, seq_at, partial_at;
     F32 eps;

@@ -7,7 +7,7 @@
 
 /* Attention is split over memories until this many workgroups a multiprocessor have work. Every workgroup of the last stage merges
  * all splits, hence a limit to them. */
-enum { WORKGROUPS = 8, MAX_SPLITS = 16, MAX_TAPS = 8 };
+enum { WORKGROUPS = 8, MAX_SPLITS = 16, MAX_TAPS = 8, MEMORIES_TOGETHER = 4 };
 
 /* Kernels of quantised rows take the arguments and bindings of the others. */
 static_assert((int)BINDING_mixer_project_quantised_cum == (int)BINDING_mixer_project_cum, "bindings of mixer_project_quantised");
@@ -216,15 +216,29 @@ static void scan(mixer_plan *p)
               OP_AT(ssd_step, dh, &p->dh, k), OP_ROWS(ssd_step, y, &p->o.y, k));
 }
 
+/* What rows of mixer_attend ask of a run. */
+static uint32_t attend_traits(const mixer_plan *p, const dart_memories *run, uint32_t splits)
+{
+    const dart_mixer_step_args *a = p->a;
+    const uint64_t e_at = p->sma_o.queries.of.offset + (uint64_t)a->G * a->N;
+    const bool words = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0;
+    /* Memories that are all on their way together; loops over more of them were not timed. */
+    const bool tiles = words && (e_at | op_row(&p->sma_o.queries)) % 4 == 0 && run->M <= (uint64_t)MEMORIES_TOGETHER * splits;
+    /* A warp a memory pays where most warps of a workgroup have one. */
+    const bool half = words && run->scale.offset % 4 == 0 && run->M >= 3 * splits;
+    return (half ? FITS_HALF : words ? FITS_STEP : 0) | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+}
+
 /* Memories that one split looks at. */
-static uint64_t split_size(const mixer_plan *p)
+static uint64_t split_size(mixer_plan *p)
 {
     const dart_mixer_step_args *a = p->a;
     uint64_t all = 0;
     for (uint32_t i = 0; i < a->memories_count; i++) all += a->memories[i].M;
     const uint64_t by_work = base_ceil_div(all * a->B * a->H, WORKGROUPS * op_wave(&p->call)), by_merge = base_ceil_div(all, MAX_SPLITS);
-    const uint64_t least = a->B == 1 ? p->call.stream->device->backend->memories_together : 0;
-    return base_larger(least, base_larger(by_work, by_merge));
+    op_kernel(&p->call, KERNEL_mixer_attend, a->B, attend_traits(p, &a->memories[0], a->memories[0].M));
+    const uint64_t together = a->B == 1 ? base_larger(p->call.T0, p->call.stream->device->backend->memories_together) : 0;
+    return base_larger(together, base_larger(by_work, by_merge));
 }
 
 static void attend(mixer_plan *p, const dart_memories *run, uint32_t from, uint32_t splits)
@@ -245,9 +259,7 @@ static void attend(mixer_plan *p, const dart_memories *run, uint32_t from, uint3
     struct MixerAttendArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                                 .first = run->first, .count = run->M, .capacity = run->M, .splits = splits,
                                 .partial_at = (uint32_t)before, .eps = a->sma_eps};
-    /* A warp a memory pays where most warps of a workgroup have one. */
-    const bool words = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0, half = words && run->scale.offset % 4 == 0 && run->M >= 3 * splits;
-    op_kernel(call, KERNEL_mixer_attend, a->B, (half ? FITS_HALF : words ? FITS_STEP : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
+    op_kernel(call, KERNEL_mixer_attend, a->B, attend_traits(p, run, splits));
     OP_LAUNCH(call, &k, heads * splits, OP_ROWS(mixer_attend, q, &q, k), OP_AT(mixer_attend, e, &e, k), OP_ROWS(mixer_attend, c, &c, k),
               OP_AT(mixer_attend, dh, &o.dh, k), OP_AT(mixer_attend, factor, &o.scale, k), OP_AT(mixer_attend, seq, &p->o.seq, k),
               OP_WHOLE(mixer_attend, partial, &partial));
