@@ -74,8 +74,8 @@
 #define IS_TANH (1u << 31)    /* gelu: the form with tanh */
 
 #define MAX_STATE 256     /* largest N and P */
-#define MAX_HEAD 128      /* largest D, but of attention_large and attention_step_large */
-#define MAX_LARGE_HEAD 256 /* largest D of those */
+#define MAX_HEAD 128      /* largest D, except in attention_large and attention_step_large */
+#define MAX_LARGE_HEAD 256 /* largest D of softmax attention */
 #define STEP_TOKENS 32    /* attention_step: the share of a split is a multiple of this many tokens */
 #define MERGE_PARTS 128   /* sma_step, sma_merge: most partials of a head */
 #define SMA_PADDING 256   /* most tokens of a tile of sma that reads qn and c in 16 bits */

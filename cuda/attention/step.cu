@@ -1,6 +1,6 @@
 // attention for L = 1: a thread block looks at a run of a block of the cache of one (sequence, head) and writes {top, den, acc[D]}.
-// Threads stand in groups over D, four columns each, or twice four, 128 apart, where D is above MAX_HEAD; a group takes every so-many-th token with
-// an online softmax of its own, and the groups are put together at the end.
+// Threads stand in groups over D, four columns each, or twice four, 128 apart, where D is above MAX_HEAD; groups take tokens in turn, each
+// with an online softmax of its own, and are merged at the end.
 // Keys and values are of one type. Shared memory: 6.5 KiB, or 11 KiB.
 #include "lib/dart.cuh"
 

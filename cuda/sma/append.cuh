@@ -5,7 +5,8 @@
 
 #include "lib/dart.cuh"
 
-// always_waits: false where other blocks of the launch wait for those before (CUDA_EARLY). A launch that none waits for could end before they do.
+// always_waits: false where other blocks of the launch wait for its predecessors (CUDA_EARLY). If no block of a launch waited, it could end before
+// its predecessors, and the next launch would start too early.
 template <bool always_waits>
 __device__ __forceinline__ void sma_append_run(const sma_append_args &args, const CudaBindings &bindings, uint32_t dtypes, Blocks blocks_of)
 {

@@ -59,7 +59,7 @@ struct Rows {
 };
 
 // Of a thread's two rows. `top` is at least the largest logit so far and at most that + headroom, so that it seldom changes;
-// weight is that of the last memory, whose value the result has not taken in yet.
+// weight is that of the last memory: its value is added to the result in the next turn.
 struct Softmax {
     float top[2] = {lowest, lowest}, den[2] = {}, weight[2] = {};
 };

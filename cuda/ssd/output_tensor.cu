@@ -39,8 +39,8 @@ struct Shared {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// threadIdx.x, of which the compiler does not know that it stays the same: what is computed from it is not kept over a turn,
-// where it would take registers for which others go to local memory, 250 cycles away behind all the copies.
+// threadIdx.x through a volatile asm: addresses computed from it are recomputed each turn. Held in registers over a turn, they would push others
+// to local memory, 250 cycles away behind all the copies.
 __device__ __forceinline__ uint32_t thread_now()
 {
     uint32_t thread = threadIdx.x;

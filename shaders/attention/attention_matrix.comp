@@ -47,7 +47,7 @@ void main()
         uint place = first_place + gl_SubgroupID * ROWS;
         uint seen = min(first_place + (t_last - t_first) + 1u, args.first + args.C);
         if (seen <= args.first) continue;
-        uint cached = b * args.C - args.first; // the row of token 0, had it one
+        uint cached = b * args.C - args.first; // cached + s: the cache's row of token s; wraps below 0, and the sum back
         uint k_quad = (args.k_at + g * DEPTH) / 8u;
         uint v_quad = (args.v_at + g * DEPTH) / 8u;
         uint k_row = args.k_row / 8u;
@@ -258,7 +258,7 @@ void main()
             }
         }
         if (wild != 0u) {
-            // Of the blocks whose values were cleaned: what is not finite decides the result of who sees it.
+            // Blocks in which values that are not finite were replaced by 0: those values are added for the tokens that see them.
             memoryBarrierBuffer();
             barrier();
             uint from = args.first + (max(min(first_place + 1u, seen), args.first) - args.first) / KEYS * KEYS;

@@ -17,8 +17,8 @@ void meet()
     controlBarrier(gl_ScopeWorkgroup, MEET_SCOPE, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
 }
 
-// Call in uniform flow when the partial is written. Only the first lane's ticket reaches other workgroups: what it hands on and
-// takes over with that is all that the lanes it meets have written and will read.
+// Call in uniform flow when the partial is written. The first lane's atomic releases to other workgroups what this workgroup wrote
+// before meet(), and acquires what they released.
 void merge_when_last(uint head)
 {
     meet();

@@ -1,7 +1,7 @@
 // r and lse of one (b, h) from its partials {top, den, acc[P]}, and with IS_MERGE from what r and lse hold:
 //   r = sum_i exp(top_i - T) acc_i / sum_i exp(top_i - T) den_i, T = max top_i, lse = T + log of the denominator.
-// A lane owns the columns LANE, LANE + LANES ...; with fewer columns than lanes several lanes share one, each with every
-// so-many-th partial. The first of those are asked for before anything else, so that they come while the maximum is found.
+// A lane owns the columns LANE, LANE + LANES ...; with fewer columns than lanes several lanes share a column and take its partials in
+// turn. A lane's first AT_ONCE partials are loaded before anything else, so that they arrive while the maximum is found.
 // Shared memory: 512 + 4 LANES bytes. Guards: differences from the maximum are clamped to <= 0; partials without memories
 // (den = 0) and an lse of -infinity count as nothing.
 // PARTIAL_AT(head, i): where partial i of a head lies; those of a head follow one another where the includer does not say.

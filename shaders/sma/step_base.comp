@@ -5,8 +5,8 @@
 // split of a (b, h) that is done last, r and lse.
 // q, c B G N; e B G P; dh B capacity H N P; factor B capacity H N; partial B H splits P+2; tickets B H; r B H P; lse B H.
 // One workgroup takes one (b, h, split), BATCH memories at a time and reads each element of dh once for key and value:
-// a lane owns a column p (and those LANES further on); with fewer columns than lanes several lanes share one, each
-// with every so-many-th row n. LANES is at least MAX_STATE / GROUPS.
+// a lane owns a column p (and those LANES further on); with fewer columns than lanes several lanes share a column and take its
+// rows n in turn. LANES is at least MAX_STATE / GROUPS.
 // Shared memory: 6144 + 20 LANES bytes, and that of merge.glsl.
 // Guards: eps > 0; differences from the running maximum are clamped to <= 0, LOWEST stands for -infinity.
 #include "lib/dart.glsl"

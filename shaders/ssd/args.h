@@ -69,8 +69,8 @@ struct SsdPieceArgs {
 struct SsdStepArgs { U32 tiles, flags, B, H, G, N, P, S, x_at, x_row, b_at, b_row, c_at, c_row, d_at, seq_at, dh_at, y_at, y_row; };
 
 /* ---- The backward pass of the chunked scan ----
- * Per (b, h) with group g, inside chunk j; hin is the state that enters it, up_y the gradient of y, up_dh that of its memory (0 without
- * HAS_DH), up_h that of the state after the last token (0 without HAS_H). cum, step: see ssd_decay; tot is cum at the chunk's end,
+ * Per (b, h) with group g, inside chunk j; hin is the state that enters it. Gradients of the loss: up_y with respect to y, up_dh to the chunk's
+ * memory (0 without HAS_DH), up_h to the state after the last token (0 without HAS_H). cum, step: see ssd_decay; tot is cum at the chunk's end,
  *   E_ts = exp(cum_t - cum_s) for s <= t, else 0;  keep_s = exp(tot - cum_s);  A = -exp(a_log).
  * Tokens of a chunk are cut into tiles. Matrices of N x P are f32 (but see ssd_backward_gain) and lie as the memories do without HAS_RUN; scratch of
  * C x C, C = min(S, L), is at ((b M + j) G + g) C C. What belongs to empty chunks is neither written nor read. */

@@ -68,7 +68,8 @@ void main()
         for (uint slab = 0u; slab < slabs; slab++) {
             barrier();
 #ifndef MATRIX_BF16
-            // From the last tokens on, and relative to the first of these, so that no up_y becomes small by what is left of all of them.
+            // Tokens are taken in blocks from the last block back. Decays are relative to the first token of a block, so that up_y is
+            // scaled by at most one block's decay.
             vec2 later = begin;
             begin = cum_at(cum + SLAB(slab)).xy;
             float since = exp_neg(cum_between(begin, later));

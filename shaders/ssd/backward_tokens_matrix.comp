@@ -143,7 +143,7 @@ void main()
                 }
             }
 #ifdef READS_STATE
-            // What they come to along c.
+            // The sum over n of c_t[n] times the row, for grad_dt.
             uint alongs_at = (head % 2u * COLUMN_GROUPS + column_group) * SIDE + line;
 #ifdef MATRIX2
             [[unroll]] for (uint i = 0u; i < TM; i++) {

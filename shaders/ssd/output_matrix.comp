@@ -15,8 +15,8 @@
 // moved.
 // A subgroup owns T1 / ROW_GROUPS tokens of HEAD / COLUMN_GROUPS columns.
 // Shared memory: 16 T1 ((256 - T1) / 8 + 1) + 288 T1 + 16 T1 + 4 T0 + 1536 bytes. T0 is at most LANES.
-// Guards: as in output_base.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
-// their own GRAIN. A step that is no number makes cum none from its token on, which after_t hands to y. In f16 the weights below the
+// Guards: as in output_base.comp, but 0 * NaN is NaN: a NaN or infinity of a later token reaches earlier tokens of the same block of
+// GRAIN tokens. A NaN step makes cum NaN from that token on, and after_t carries the NaN into y. In f16 the weights below the
 // tile and the scales of hin count relative to the largest of them, so that no weight makes x or hin larger.
 #include "lib/dart.glsl"
 #include "table/ssd_output.glsl"

@@ -17,10 +17,11 @@
 // made in one place of a slab's time, after what came before has been put away; those of x, hin and its scales stay there as they are
 // volatile and a barrier follows.
 // Shared memory: 288 T1 + 8 (256 - T1) + 32 T1 + 4 T0 bytes, f16 64 more. T0 is at most LANES; T1 is N, LANES 256 in 8 subgroups of
-// 32, M, N and K of a product are 16. Relied on beyond what is promised, and told by conformance: conversions to bf16 cut, elements of
-// f16 sums lie where those of f32 sums do, and moving bf16 halves as f16 leaves what would be a NaN there alone.
-// Guards: as in output_base.comp, but 0 times a number that is none is none: NaN and infinities of later tokens reach the tokens of
-// their own block. A step that is no number makes cum none from its token on, which after_t hands to y. Differences within a tile have
+// 32, M, N and K of a product are 16. Relied on beyond what is promised, and probed when the device is opened: conversions to bf16 cut
+// (DART_CAP_MATRIX_CUTS); elements of f16 sums lie where those of f32 sums do, and moving bf16 halves as f16 preserves their bits, NaN
+// included (DART_CAP_MATRIX_PLACES).
+// Guards: as in output_base.comp, but 0 * NaN is NaN: a NaN or infinity of a later token reaches earlier tokens of the same block of 16.
+// A NaN step makes cum NaN from that token on, and after_t carries the NaN into y. Differences within a tile have
 // the digits of f32 at the size of the log-decay since the reference; a token weighs its own step exactly. cb of the tile loses digits
 // below 2^-29 of the largest among a subgroup's 16 tokens and all sources up to the last of them, is 0 below 2^-40 and infinite above
 // 2^121. In f16 the weights below the tile and the scales of hin count relative to the largest of them, so that no weight makes x or

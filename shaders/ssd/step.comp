@@ -2,7 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 // One token: open' = exp(a_1) open + step b x, y = c (exp(a_0 + a_1) h + open') + d x; see args.h for what is kept.
 // x, y B H P; b, c B G N; cum B H 3; decay B 2 H; h, open B H N P; open_decay B H; dh B 1 H N P.
-// One workgroup takes T0 columns p of one (b, h): LANES / T0 lanes share a column, each with every so-many-th row n,
+// One workgroup takes T0 columns p of one (b, h): LANES / T0 lanes share a column and take its rows n in turn,
 // AHEAD = T1 rows at a time. T0 divides LANES.
 // Shared memory: 2048 + 4 LANES bytes. Guards: exponents are clamped to <= 0.
 #include "lib/dart.glsl"

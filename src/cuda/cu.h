@@ -407,8 +407,8 @@ dart_status cu_stream_times(void *device, void *stream, uint64_t *ns, uint32_t *
 
 /* ---- Launches that do not wait for one another ---- */
 
-/* merged: how they are one launch, or NULL. alone: they are one, in the first stream, that begins when all but the launch before it has ended and
- * lets the next one begin when that has ended, too, or later. */
+/* merged: how they are one launch, or NULL. alone: the set is one launch on the first stream. When it starts, every launch but its predecessor has
+ * ended; it lets its successor start only after its predecessor has ended. */
 typedef struct cu_set {
     const cu_launch *launches;
     uint32_t count; /* 0: there is none */

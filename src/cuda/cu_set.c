@@ -56,8 +56,8 @@ bool cu_set_begins_early(const cu_set *before, const cu_set *set)
     return early;
 }
 
-/* What the launches of a set fetch before they wait (CUDA_EARLY), the larger bindings of it, for a launch before them to bring closer. Where it is
- * more than MOST, nothing: what that launch itself loads would queue up behind it. */
+/* The larger bindings that the launches of a set fetch before they wait (CUDA_EARLY), for an earlier launch to prefetch into L2. Nothing where they
+ * have more than MOST bytes together: that launch's own loads would queue up behind them. */
 static void list_fetches(const cu_set *set, uint64_t address[MERGED_SOON], uint32_t bytes[MERGED_SOON])
 {
     enum { LEAST = 1 << 13, MOST = 8 << 20 }; /* in bytes: of one, and of all */

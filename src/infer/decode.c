@@ -27,7 +27,8 @@ static bool fold_together(const dart_state *state)
     return state->windowed;
 }
 
-/* The step as the positions of now need it. It serves until one of them enters another block or its second chunk. */
+/* Records the step for the present positions. It can be submitted again until a sequence enters another block of memories or of keys, or its second
+ * chunk. */
 static dart_status record(dart_state *state, const char *call)
 {
     const model_span span = model_span_of(state, 0, state->B, state->host_seq, true);

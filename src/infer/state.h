@@ -320,7 +320,7 @@ uint32_t model_parts(const dart_state *state, model_part *parts);
 dart_tensor model_part_tensor(const model_part *part, dart_buffer *layer, uint32_t b);
 /* Records zeros for what sequences b .. b + B - 1 keep, and runs them. Sets *ran once the device may have changed the state. */
 dart_status model_clear_sequences(dart_state *state, uint32_t b, uint32_t B, bool *ran, const char *call);
-/* Sequence b is another one now, at this position: the host's side of it, but for `chosen`. */
+/* The host's bookkeeping after sequence b was replaced by one at `position`; `chosen` is left alone. */
 void model_sequence_replaced(dart_state *state, uint32_t b, int32_t position);
 /* Marks of sequence b behind a position are no longer kept; position -1: none is. */
 void model_marks_drop(dart_state *state, uint32_t b, int32_t position);

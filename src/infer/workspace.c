@@ -207,7 +207,7 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     const uint64_t matrix = (uint64_t)model_config_in_proj(c) * c->W * dart_dtype_size(model->weights_dtype);
     state->fused = state->B <= FUSED_BATCH && matrix <= state->limit && model->device->info.type != DART_DEVICE_CPU && !c->transformer &&
                    !(state->sma && c->independent_c) && !state->keeps_queries && !(model->quantised && c->P % 8 != 0);
-    /* What memory costs, windows save, where they pay. */
+    /* Windows are used where the backend says that they are faster. */
     const backend *kernels = model->device->backend;
     const bool pay = kernels->windows_pay ||
                      (kernels->windows_pay_n128_p64 && c->N == 128 && c->P == 64 && dart_dtype_size(model->activations) < 4);

@@ -271,8 +271,8 @@ static dart_dtype natural_activations(const dart_device *device, dart_dtype weig
     return fast && info->type != DART_DEVICE_CPU ? weights : DART_F32;
 }
 
-/* How the model stores activations and memories. Beside quantised weights, which become 16-bit numbers of the activations' type where many rows
- * are multiplied, f32 ones of the file stand for no wish. */
+/* How the model stores activations and memories. Quantised weights become 16-bit numbers of the activations' type where many rows are
+ * multiplied; f32 tensors beside them do not ask for f32 activations. */
 static void choose_storage(dart_model *model, const dart_model_options *options)
 {
     if (!model->quantised) {

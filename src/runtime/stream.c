@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* UNEVEN: how many times as long as the others of its kind a launch may be. */
+/* UNEVEN: a launch may take that many times the average of the launches that it is paced with. */
 enum { MAX_COMPILERS = 16, MAX_TIMES = 1 << 16, UNEVEN = 8 };
 
 /* Launches that take this part of most_work together stay together: within a submission's time still (DEVICE_SLICE_SHARE), and cut by their number
@@ -401,5 +401,5 @@ void stream_launch(dart_stream *stream, backend_launch *launch, const char *call
         launch->end = (uint32_t)(units * (i + 1) / ranges) * together;
         launch_range(stream, launch, i > 0 ? wanted > 1 : is_cut(stream), call);
     }
-    if (ranges > 1 && wanted > 1) stream->parts.now = true; /* its last part is its own, so that times are */
+    if (ranges > 1 && wanted > 1) stream->parts.now = true; /* the last range ends its part: a measured time is this launch's alone */
 }

@@ -45,7 +45,7 @@ typedef struct stream_parts {
     bool now, always;       /* the next launch begins a part: by the pace, unless there are cuts; in any case */
 } stream_parts;
 
-/* What a stream takes a row of a kernel by, in place of what its device has. */
+/* Overrides, for one stream, the capabilities and the variant name by which rows of kernels are picked (conformance). */
 typedef struct stream_choice {
     uint32_t capabilities; /* all of which the device was opened with */
     const char *variant;   /* a row of that name goes first; NULL: none */

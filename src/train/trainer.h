@@ -27,7 +27,7 @@ typedef struct trainer_parameter {
     uint64_t at; /* first element in the segment */
 } trainer_parameter;
 
-/* Activations of a layer. Layers that keep one, by the trainer's level, have a buffer of their own, all others one together. */
+/* Activations of a layer. A layer that keeps an activation (options.keep) has its own buffer for it; all other layers share one. */
 typedef enum trainer_work {
     TRAINER_X, /* f32 T W: the residual stream before the layer; the stream behind the last layer comes after them */
     TRAINER_INPUT,
