@@ -137,16 +137,16 @@ typedef struct dart_state_options {
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
-                              watchdogs quiet; UINT32_MAX: no limit, for servers. Two may be queued at a time, so that a frame on the same queue
-                              waits for twice that at most. Submissions are layers of a piece, decoding steps, or
-                              parts of what else a call does (clearing, copies), where these take longer some of their launches, and of a
-                              launch that takes longer by itself a range of its workgroups (not through CUDA, not with cooperative
-                              matrices, and not of a few kernels: docs/embedding.md). Their number is computed from the measured time of
-                              earlier submissions, before there is one from what a slow device of its kind computes; results do not depend
-                              on it.
-                              Except on processors, pieces are made so short that a layer fits on a slow device of its kind, too: the
-                              longer the context and the larger the model. That cut depends on slice_ms and changes results within
-                              rounding. dart_state_longest tells what came of it. */
+                              watchdogs quiet; UINT32_MAX: no limit, for servers. At most two submissions are queued, so that a frame on
+                              the same queue waits for at most twice that. A submission is a number of layers of a piece, of decoding steps, or
+                              of other work of a call (clearing, copies). A layer or step that would take longer is submitted launch by
+                              launch, and a launch that would take longer in ranges of its workgroups (docs/embedding.md lists the launches
+                              that are not cut: those through CUDA, those with cooperative matrices, and a few kernels). How much a
+                              submission holds is computed from the measured times of earlier submissions; before the first measurement,
+                              from an assumed rate (docs/embedding.md). Results do not depend on it.
+                              Except on processors, pieces become shorter with longer contexts and larger models, so that a layer of a piece
+                              takes at most slice_ms at the assumed rate. The length of pieces changes results within rounding.
+                              dart_state_longest returns the longest submission so far. */
     uint32_t marks;        /* the most marks of a sequence (dart_state_mark), at most 1024; 0: 1 */
     bool keep_queries;     /* decoding steps keep what dart_state_queries returns; small batches then decode in more launches. No effect
                               without state-memory attention */
@@ -189,7 +189,7 @@ typedef enum dart_state_kind {
 /* Bytes on the device, of all layers and sequences. */
 DART_API uint64_t dart_state_bytes(const dart_state *state, dart_state_kind kind);
 /* Nanoseconds that the longest submission of this state has occupied the device since the state was made, by the device's clock where it has one:
- * layers of a piece, decoding steps, clearing and copying of sequences. What slice_ms bounds. */
+ * layers of a piece, decoding steps, clearing and copying of sequences. slice_ms bounds it. */
 DART_API uint64_t dart_state_longest(const dart_state *state);
 
 /* What state-memory attention of one token and layer reads, where it lies on the device: for programs that show what a model attends to.
@@ -227,9 +227,9 @@ DART_API dart_status dart_state_save_while(dart_state *state, int32_t b, const c
                                            void *user);
 /* Finds room for the file of a later dart_state_save at the same path, so that this takes a third of the time, say when a program is told to end:
  * where files lie in memory (tmpfs, on Linux) most of the time of saving is the system's search for pages. tokens: the most that a sequence will have
- * by then; a longer one is saved as without this call, and for a shorter one the rest is given back. Until then, until the next call and until the
- * state's end that much memory is taken, beside the file that is there, which stays as it is. Elsewhere the call finds nothing and is DART_OK. One
- * call serves one dart_state_save. Blocking. DART_IO: no room, as dart_state_save would say. */
+ * by then; a longer one is saved as without this call, and for a shorter one the rest is given back. That much memory is taken, beside the file that is
+ * there, which stays as it is, until the state's next dart_state_save to `path`, its next dart_state_prepare_save or its end. Where files do not lie
+ * in memory, the call does nothing and returns DART_OK. One call serves one dart_state_save. Blocking. DART_IO: no room, as dart_state_save would say. */
 DART_API dart_status dart_state_prepare_save(dart_state *state, int32_t b, const char *path, uint64_t tokens);
 /* Replaces sequence b by the one sequence of the file, or with b < 0 all B sequences by the B of the file. The file may come from another
  * backend or device, and from models that store activations and memories otherwise: these are then converted. What the sequence yields

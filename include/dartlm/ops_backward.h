@@ -60,8 +60,8 @@ typedef struct dart_gated_norm_backward_args {
 DART_API dart_status dart_gated_norm_backward(dart_stream *stream, const dart_gated_norm_backward_args *args);
 
 /* grad_x = up_y weight, or += with add;  grad_weight += up_y^T x.
- * x, grad_x T IN; weight OUT IN; up_y T OUT; grad_weight f32 OUT IN. Either of grad_x and grad_weight may be absent; x and weight are
- * needed for the other one's sake only. An up_y of f32 may be rounded to bf16 where the other operand of a product is bf16. */
+ * x, grad_x T IN; weight OUT IN; up_y T OUT; grad_weight f32 OUT IN. Either of grad_x and grad_weight may be absent; grad_x needs weight,
+ * grad_weight needs x. An up_y of f32 may be rounded to bf16 where the other operand of a product is bf16. */
 typedef struct dart_linear_backward_args {
     uint32_t T, IN, OUT;
     bool add;
@@ -92,18 +92,20 @@ typedef struct dart_ssd_backward_args {
     dart_tensor grad_x, grad_dt, grad_b, grad_c, grad_a_log, grad_dt_bias, grad_d, grad_h;
 } dart_ssd_backward_args;
 DART_API dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backward_args *args);
+
 /* The loss of the head, and its gradients in the same call, without logits of all rows: with logits_t = x_t weight^T,
  *   loss += the sum of share (lse_t - logit of targets_t) over the rows with a label;  correct += the number of such rows whose target is the
  *   lowest index of the largest logit;  grad_x_t = share (softmax(logits_t) - onehot) weight, 0 without a label;
  *   grad_weight += the sum of share (softmax(logits_t) - onehot) x_t,
- *   which is formed first and added once, where the device binds 4 V W bytes.
+ *   which is summed in scratch memory and added once, if the device can bind 4 V W bytes.
  * A row has a label if 0 <= targets_t < V; what x holds in other rows, NaN included, reaches nothing. A row whose logits are not all finite
  * makes the loss NaN, and its gradients. The gradient of the logits is rounded to bf16 where x and weight are bf16, once and relative to itself;
  * where x and weight are f16 it may be rounded to f16 in units of share.
  * x, grad_x T W; weight V W; targets i32 T; share f32 1: 1 / the number of labels of the whole step; loss f32 1; correct i32 1; grad_weight
  * f32 V W. grad_x and grad_weight come together; without them the loss alone is computed.
- * Scratch memory: an eighth of all logits in f32, at least 64 MiB of them, or all, and at most 512 MiB, or a row; half as much for their
- * gradient in bf16; rows of x for as many; less than as much again for sums; 4 V W, unless that was all logits. */
+ * Logits are formed some rows at a time. Scratch memory: these logits in f32, an eighth of all, but not less than 64 MiB (or all) nor more than
+ * 512 MiB (or one row); half as much for their gradient in bf16; the same rows of x; less than that again for sums; and 4 V W bytes, unless
+ * one time is enough for all rows. */
 typedef struct dart_cross_entropy_args {
     uint32_t T, V, W; /* T and V below 2^31 */
     dart_tensor x, weight, targets, share;

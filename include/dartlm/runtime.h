@@ -76,9 +76,9 @@ typedef enum dart_capability {
     DART_CAP_REGISTERS160 = 1 << 16, /* Vulkan: an invocation of a whole subgroup may have 160 registers; absent on Intel, Mali,
                                         Adreno, AMD's GCN and processors */
     DART_CAP_REGISTERS96 = 1 << 17, /* Vulkan: an invocation may have 96 registers; absent on Mali, whose invocations have 64 */
-    DART_CAP_CUMULATIVE = 1 << 18   /* Vulkan: behind a barrier of its workgroup, an atomic of an invocation that releases to the device hands on
-                                        what the others wrote, too. The memory model promises that; not reported for drivers that leave out the
-                                        wait, or of which it is not known. */
+    DART_CAP_CUMULATIVE = 1 << 18   /* Vulkan: after a barrier of its workgroup, an invocation's atomic with release to the device also releases
+                                        what other invocations of the workgroup wrote. The memory model promises that; reported only for drivers
+                                        that are known to keep it. */
 } dart_capability;
 /* All use of matrix hardware through Vulkan. Pass it as without_capabilities when a driver's matrices are in doubt. */
 #define DART_CAP_MATRIX \
@@ -87,8 +87,8 @@ typedef enum dart_capability {
 /* The bits that say what is fast on a device. A device without them runs the variants that need them correctly, but slower. */
 #define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_REGISTERS160 | DART_CAP_REGISTERS96)
 
-/* What a Vulkan driver says that a shader may ask of floating point (VkPhysicalDeviceFloatControlsProperties). dartlm asks for none of it, so that a
- * device may do either; results of two devices can differ by it. */
+/* The floating-point modes that a Vulkan driver offers to shaders (VkPhysicalDeviceFloatControlsProperties). dartlm requests none of
+ * them: each driver keeps its default, and results of two devices can differ by it. */
 typedef enum dart_float_control {
     DART_FLOAT_PRESERVE_F16 = 1 << 0, /* infinities, NaN and signed zeros can be kept */
     DART_FLOAT_PRESERVE_F32 = 1 << 1,
@@ -118,7 +118,7 @@ typedef struct dart_device_info {
     uint64_t memory_bytes;      /* of the largest device-local heap, or RAM */
     uint32_t max_bindings;      /* most buffers of one kernel; 0: no limit */
     uint64_t max_binding_bytes; /* most bytes of one tensor that a kernel can address */
-    bool separate_queue;        /* Vulkan: its queue, in a list the one by default, is of a family for compute without graphics */
+    bool separate_queue;        /* Vulkan: its queue (in a list: the queue it would get by default) is of a family for compute without graphics */
     bool usable;
     char why_not[256];          /* when not usable: what the device lacks */
 } dart_device_info;
@@ -155,7 +155,7 @@ typedef struct dart_device_options {
     bool unchecked;                 /* test hook: skip the probes. Without it, opening runs small products of matrices, and
                                        the device loses the capabilities that give wrong numbers. */
     bool poison;                    /* fill new memory with NaN (0xFF bytes) */
-    uint32_t cut;                   /* test hook: every launch that can goes in so many ranges of its tiles; 0: as submissions ask for */
+    uint32_t cut;                   /* test hook: each launch that can be cut is cut into so many ranges of its tiles; 0: as slice_ms requires */
     uint64_t max_binding_bytes;     /* test hook: a lower limit than the device's; 0: the device's */
     uint32_t max_bindings;          /* test hook: a lower limit than the device's; 0: the device's */
     /* The device counts as having the least that any usable device has, where it has more: bindings of 128 MiB, and through
@@ -290,7 +290,7 @@ DART_API dart_status dart_semaphore_export(dart_semaphore *semaphore, int *fd);
 /* A semaphore of that kind, from dart_semaphore_export or from another API. Takes fd when it succeeds. fd must be a handle of such a semaphore: a
  * driver need not notice another. */
 DART_API dart_status dart_semaphore_import(dart_device *device, int fd, bool binary, dart_semaphore **semaphore);
-/* Streams that wait for it or signal it must have been waited for. Others keep theirs. */
+/* Streams that wait for it or signal it must have been waited for. Imports of the same semaphore stay valid. */
 DART_API void dart_semaphore_destroy(dart_semaphore **semaphore);
 typedef struct dart_semaphore_value {
     dart_semaphore *semaphore; /* of the stream's device */
@@ -300,10 +300,10 @@ typedef struct dart_submit_args {
     const dart_semaphore_value *waits, *signals;
     uint32_t waits_count, signals_count; /* at most 64 each */
 } dart_submit_args;
-/* dart_stream_submit that starts after all waits and then signals. Later submissions of the device stand behind it; through Vulkan so may
- * dart_buffer_write, dart_buffer_read and ops that write constants, of any buffer: a thread that is to bring about the signal must not call them
- * before, and a copy that waits for ten minutes counts as a lost device. dart_stream_wait is still due before the next use, and returns once the
- * waits are met: nobody else ends one for a signal that never comes. Not for streams with options.warm. */
+/* dart_stream_submit that starts after all waits and then signals. Later submissions of the device run after it. Through Vulkan,
+ * dart_buffer_write, dart_buffer_read and ops that write constants may wait for it as well, whatever buffer they concern: a thread must not call them
+ * before it has caused the signal, and a copy that waits for ten minutes counts as a lost device. dart_stream_wait is still due before the next
+ * use. The submission ends only after its waits are met; nothing ends it if a signal never comes. Not for streams with options.warm. */
 DART_API dart_status dart_stream_submit_ordered(dart_stream *stream, const dart_submit_args *args);
 /* Launches in the recording. */
 DART_API uint32_t dart_stream_launches(const dart_stream *stream);

@@ -1,11 +1,11 @@
 /* dartlm, text: from text to token ids and back, by the tokenizer.json of Hugging Face's tokenizers.
  *
- * What is computed. Encoding cuts the added tokens whose "normalized" is false out of the text, brings what is left between them into normal form
+ * Encoding cuts the added tokens whose "normalized" is false out of the text, brings what is left between them into normal form
  * (NFC, where the file says so), cuts the other added tokens out of that, splits the rest into pieces by the file's pattern, and turns each piece
  * into tokens by byte pair encoding: its bytes are the first tokens, and the pair of neighbours of lowest rank, of equal ones the leftmost,
  * becomes one token until no pair has a rank. Added tokens are found leftmost, of those that begin at one place the longest.
  *
- * What files. Models of type BPE on bytes (pre-tokenizer and decoder ByteLevel), with no normalizer or NFC, and the patterns of GPT-2 (GPT-NeoX,
+ * Files accepted: models of type BPE on bytes (pre-tokenizer and decoder ByteLevel), with no normalizer or NFC, and the patterns of GPT-2 (GPT-NeoX,
  * Pythia, Mamba), Llama-3 and Qwen2. A file that asks for something else is DART_UNSUPPORTED, and the text of the error names key and value: what
  * is accepted is computed as `tokenizers` 0.23.3 does, whose Unicode classes (version 16) and normal form (about version 9) are used.
  *
@@ -13,7 +13,7 @@
  *   Text       UTF-8. U+0000 is a character as others. A text has at most DART_TEXT_BYTES bytes.
  *   Threads    A tokenizer does not change and may be used by several threads at once; a text stream by one thread at a time.
  *   Lifetime   Destroy text streams before their tokenizer. A tokenizer needs no context and no device; its file is closed once it is open.
- *   Errors     dart_tokenizer_error has the text for calls on a tokenizer and its streams, of the last one of any thread.
+ *   Errors     dart_tokenizer_error has the text of the last failure of a tokenizer or its streams, in whichever thread.
  */
 #ifndef DARTLM_TEXT_H
 #define DARTLM_TEXT_H
@@ -48,7 +48,7 @@ DART_API void dart_tokenizer_destroy(dart_tokenizer **tokenizer);
 DART_API size_t dart_tokenizer_error(const dart_tokenizer *tokenizer, char *text, size_t size);
 
 typedef struct dart_tokenizer_info {
-    uint32_t ids;    /* one more than the largest id. A model may have more: its V is often rounded up, and no text has the rest. */
+    uint32_t ids;    /* one more than the largest id. A model may have more, as its V is often rounded up: no text encodes to those. */
     uint32_t tokens; /* ids that have a token */
     int32_t bos;     /* the id of bos_token in tokenizer_config.json, or -1 */
     int32_t eos;     /* of eos_token: ends a text */
@@ -99,7 +99,7 @@ DART_API void dart_text_stream_destroy(dart_text_stream **stream);
  * Once a stop has occurred, *stopped (optional) is true: the text before it has been given, and nothing follows. */
 DART_API dart_status dart_text_stream_feed(dart_text_stream *stream, const int32_t *ids, size_t count, const char **text, size_t *bytes,
                                            bool *stopped);
-/* What was kept back, now that nothing follows. The stream is then as new. */
+/* Ends the text: returns the bytes that were kept back, and resets the stream. */
 DART_API dart_status dart_text_stream_end(dart_text_stream *stream, const char **text, size_t *bytes);
 
 #ifdef __cplusplus

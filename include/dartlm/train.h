@@ -66,7 +66,8 @@ typedef struct dart_trainer_options {
     /* What is kept of each layer for the backward pass, 0 to 3; the rest is computed again. Bits do not depend on it.
      *   0  everything
      *   1  the residual stream, projections, memories, y, r and lse
-     *   2  the residual stream, and of every third layer r and lse: where rows are long, level 1 spares more of the attention
+     *   2  the residual stream, and of every third layer r and lse. SMA of the other two is computed again, which costs time where rows are long;
+     *      level 1 computes none again
      *   3  the residual stream
      * Of a Transformer:
      *   0  everything
@@ -89,14 +90,14 @@ typedef struct dart_trainer_options {
     bool add_sma;             /* dart_trainer_open only */
     uint64_t timeout_ns;      /* for the work of one submission; 0: no limit */
     uint32_t slice_ms;        /* how long one submission may occupy the device; 0: 100 ms; UINT32_MAX: no limit. A step is cut between launches,
-                                 and a launch that takes longer by itself into ranges of its workgroups (as of dart_state_options), by the
-                                 measured times of the steps before; the first by assumed rates. Bits do not depend on it.
-                                 dart_trainer_longest tells what came of it */
+                                 and a launch that would take longer by itself into ranges of its workgroups, as for dart_state_options:
+                                 by the measured times of earlier steps, the first step by assumed rates. Bits do not depend on it.
+                                 dart_trainer_longest returns the longest submission so far */
     /* Optional: called between the submissions of dart_trainer_gradient, dart_trainer_step, dart_trainer_start and dart_trainer_evaluate with tokens
      * that have been passed and tokens of the batch, between parameters that dart_trainer_create, dart_trainer_open, dart_trainer_resume,
      * dart_trainer_save and dart_trainer_export read or write, from the thread of the call. false ends the call with DART_CANCELLED: parameters,
      * moments and S stay as they were, gradients are those of no batch, a prepared batch stays prepared but for dart_trainer_step. Not asked once
-     * the update is under way, nor once a sum over several ranks has begun. Of several ranks only where all end together. */
+     * the update is under way, nor once a sum over several ranks has begun. With several ranks, end the call on every rank or on none. */
     bool (*go_on)(void *user, uint64_t done, uint64_t of);
     void *user;
     const dart_ranks *ranks;  /* copied; NULL: this trainer alone */
@@ -145,14 +146,14 @@ DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_b
  * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before; while a step is under way also to the
  * device, where that need not wait for the step. dart_trainer_step leaves none prepared. dart_trainer_start takes the prepared batch; it returns once
  * all but the last two submissions of the last B rows have run. Until dart_trainer_finish every other call on the trainer but dart_trainer_prepare,
- * dart_trainer_poll, dart_trainer_destroy and the queries is DART_INVALID_ARGUMENT; dart_trainer_finish without a step under way is too. Of several
- * ranks dart_trainer_start returns when the gradients are added. */
+ * dart_trainer_poll, dart_trainer_destroy and the queries is DART_INVALID_ARGUMENT; so is dart_trainer_finish without a step under way. With several
+ * ranks dart_trainer_start returns when their gradients are added. */
 DART_API dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch);
 DART_API dart_status dart_trainer_start(dart_trainer *trainer, double lr);
 DART_API dart_status dart_trainer_finish(dart_trainer *trainer, dart_train_result *result);
 /* Whether dart_trainer_finish would return at once: true also where no step is under way. Does not wait. */
 DART_API dart_status dart_trainer_poll(dart_trainer *trainer, bool *done);
-/* Nanoseconds that the longest submission of a step of this trainer has occupied the device. What slice_ms bounds. */
+/* Nanoseconds that the longest submission of a step of this trainer has occupied the device. slice_ms bounds it. */
 DART_API uint64_t dart_trainer_longest(const dart_trainer *trainer);
 /* The loss alone; norm is 0. */
 DART_API dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result);

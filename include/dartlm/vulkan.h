@@ -59,7 +59,7 @@ typedef struct dart_vulkan_adopt_args {
     void (*unlock_queue)(void *user);
     void *queue_user;
     /* Other queue families of the host that read or write buffers which dartlm makes, in dart_vulkan_buffer_of: these are then made with
-     * VK_SHARING_MODE_CONCURRENT. At most 7. Without any, who uses such a buffer on another family transfers its ownership. */
+     * VK_SHARING_MODE_CONCURRENT. At most 7. Without any, a host that uses such a buffer on another family transfers its ownership. */
     const uint32_t *families;
     uint32_t families_count;
     /* Called once, when a call of dartlm first meets VK_ERROR_DEVICE_LOST, from the thread of that call. It must not call dartlm. */
