@@ -227,9 +227,10 @@ DART_API dart_status dart_state_save_while(dart_state *state, int32_t b, const c
                                            void *user);
 /* Finds room for the file of a later dart_state_save at the same path, so that this takes a third of the time, say when a program is told to end:
  * where files lie in memory (tmpfs, on Linux) most of the time of saving is the system's search for pages. tokens: the most that a sequence will have
- * by then; a longer one is saved as without this call, and for a shorter one the rest is given back. That much memory is taken, beside the file that is
- * there, which stays as it is, until the state's next dart_state_save to `path`, its next dart_state_prepare_save or its end. Where files do not lie
- * in memory, the call does nothing and returns DART_OK. One call serves one dart_state_save. Blocking. DART_IO: no room, as dart_state_save would say. */
+ * by then; a longer one is saved as without this call, and for a shorter one the rest is given back. That much memory is taken, beside the file that
+ * is there, which stays as it is, until the state's next dart_state_save to `path`, its next dart_state_prepare_save or its end. Where files do not
+ * lie in memory, the call does nothing and returns DART_OK. One call serves one dart_state_save. Blocking. DART_IO: no room, as dart_state_save
+ * would say. */
 DART_API dart_status dart_state_prepare_save(dart_state *state, int32_t b, const char *path, uint64_t tokens);
 /* Replaces sequence b by the one sequence of the file, or with b < 0 all B sequences by the B of the file. The file may come from another
  * backend or device, and from models that store activations and memories otherwise: these are then converted. What the sequence yields

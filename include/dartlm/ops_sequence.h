@@ -75,7 +75,7 @@ typedef struct dart_memories {
  *   With DART_CAP_MATRIX2, N 128 and P 64, calls of 16 bits store c_t . b_s of 16 neighbouring tokens relative to the largest of
  *   the 16. Values below 2^-29 of the largest lose digits, also where they belong to earlier tokens.
  * DART_PLAN_STEP takes L = 1 without hin and without dh_scale.
- * Source: Dao and Gu 2024 (state space duality), DART. */
+ * Source: Dao and Gu 2024 (state space duality), DART (arXiv 2608.02032). */
 typedef struct dart_ssd_args {
     uint32_t B, L, H, G, N, P, S, T; /* N, P <= 256; G divides H; 1 <= S <= 2^30 */
     dart_plan plan;
@@ -100,7 +100,7 @@ DART_API uint32_t dart_ssd_chunks(uint32_t L, uint32_t S, bool with_seq);
  * q, c B L G N; e B L G P; r B L H P; lse f32 B L H, optional. N, P <= 256.
  * memories: runs in any order that do not overlap. A memory that lies in no run is left out of the softmax.
  * Intermediates, optional, f32: qn B L G N, divided by sqrt(N); en B L G P; with cu, what they hold in rows of
- *   no sequence is undefined. Source: DART. */
+ *   no sequence is undefined. Source: DART (arXiv 2608.02032). */
 typedef struct dart_sma_args {
     uint32_t B, L, H, G, N, P, S, T;
     dart_plan plan;
