@@ -84,11 +84,10 @@ typedef struct dart_model_options {
     dart_storage weights;     /* of the matrices; default: as in the file. Vectors and convolutions are always f32. With q8 and q4 the
                                  rows of in_proj that make step sizes, the gate's row of sma_proj and matrices whose width is no multiple
                                  of 32 stay as they are in the file. The embedding and the head take q8 with q4, too. */
-    dart_storage activations; /* between ops of a layer; default: the dtype of the weights on a GPU with matrix hardware for
-                                 that dtype, else f32. Beside quantised weights, that of the rows that stay, bf16 where they are f32. The
-                                 residual stream is always f32. */
-    dart_storage memories;    /* of closed chunks, or of keys and values; default: the dtype of the weights; beside quantised weights
-                                 that of the rows that stay, or of activations of 16 bits */
+    dart_storage activations; /* between ops of a layer; default: the dtype of the weights (if quantised, that of the rows that stay, but
+                                 bf16 for f32) on a GPU with matrix hardware for that dtype, else f32. The residual stream is always f32. */
+    dart_storage memories;    /* of closed chunks, or of keys and values; default: the dtype of the weights (if quantised, that of the rows
+                                 that stay, or the dtype of the activations where those rows are f32) */
     bool skip_nan_check;      /* accept NaN and infinite weights, and load without looking for them */
     /* Optional: called while weights are read, made and copied, with how much of the work is done, from the thread of the call; false ends it with
      * DART_CANCELLED. */
@@ -128,12 +127,13 @@ typedef struct dart_state_options {
     uint32_t S;            /* chunk size; 0: the configuration's. It may differ from the chunk size of training. Not for a Transformer. */
     bool no_sma;           /* switch state-memory attention off (the paper's ablation); no effect on other models */
     uint32_t max_piece;    /* the most tokens of all sequences that are computed together; 0: 4096 on a discrete GPU, else 1024 */
-    uint32_t memory_block; /* memories of a sequence that are allocated together (a block), for all sequences alike; 0: the first block is
-                              made when a chunk closes and becomes at least twice as large (a copy) when one more closes than it has room
-                              for, until it has room for 1024 tokens; each later one has room for half as many memories as there are; more if
-                              a call needs more. Up to 1024 tokens there is room for at most twice the memories of the longest sequence. Of
-                              a Transformer: tokens of a block of keys and values; 0: the first has 1024, each later one as many as are before
-                              it. Keys and values, and memories of blocks that are full, are never moved. */
+    uint32_t memory_block; /* memories of a sequence that are allocated together (a block), for all sequences alike. 0: the first block is
+                              made when a chunk closes. When it is full and another chunk closes, it is copied to one at least twice as
+                              large, until it has room for the memories of 1024 tokens. Each later block has room for half as many memories as
+                              there are, or for as many as a call needs. Up to 1024 tokens there is room for at most twice the memories of
+                              the longest sequence. Of a Transformer: tokens of a block of keys and values; 0: the first block has 1024, each
+                              later one as many as all before it. Keys and values are never moved, nor memories once the first block has
+                              its final size. */
     uint64_t timeout_ns;   /* for the work of one submission, the clearing in dart_state_create and dart_state_reset included;
                               0: no limit. DART_TIMEOUT breaks the state. */
     uint32_t slice_ms;     /* how long one submission may occupy the device; 0: 100 ms, which keeps desktops responsive and
