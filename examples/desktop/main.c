@@ -49,7 +49,7 @@ static const char usage[] =
     "  --no-memories      without state-memory attention\n"
     "  --run              do not wait for space\n"
     "  --rate N           at most about N tokens a second\n"
-    "  --slice MS         dartlm's submissions take so many milliseconds at most, and a frame waits for two (2; 0: 100)\n"
+    "  --slice MS         dartlm's submissions take so many milliseconds at most, and a frame waits for two (2; on a processor 100)\n"
     "  --headless         no window: frames into an image, 60 a second\n"
     "  --one-queue        dartlm's work on the queue of the frames, also where the device has one for compute alone\n"
     "  --frames N         quit after N frames\n"
@@ -67,7 +67,7 @@ static uint32_t number(const char *option, const char *text)
 
 static options parse(int argc, char **argv)
 {
-    options o = {.model = {.folder = "tests/data/mqar-dart", .state_path = "desktop.state", .tokens = 320, .seed = 1, .slice_ms = 2}};
+    options o = {.model = {.folder = "tests/data/mqar-dart", .state_path = "desktop.state", .tokens = 320, .seed = 1}};
     uint32_t seed = 1;
     const struct {
         const char *name;

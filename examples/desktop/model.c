@@ -112,10 +112,15 @@ static dart_status begin(model *m, uint32_t n)
     m->wanted.memories = m->memories;
     pthread_mutex_unlock(&m->lock);
     dart_state_destroy(&m->state);
-    /* Short submissions: on one queue a frame waits for two of them at most. Small pieces: cancelling ends after one. */
-    const dart_state_options options = {.S = m->config.transformer ? 0 : m->S, .no_sma = !m->memories, .slice_ms = m->options.slice_ms,
+    /* Short submissions: on one queue a frame waits for two of them at most. Small pieces: cancelling ends after one. A processor takes
+     * longer to begin and end one than to compute 2 ms of it, and draws no sooner for that. */
+    dart_device_info info;
+    dart_status status = dart_device_describe(m->device, &info);
+    if (status != DART_OK) return status;
+    const uint32_t slice = m->options.slice_ms != 0 || info.type == DART_DEVICE_CPU ? m->options.slice_ms : 2;
+    const dart_state_options options = {.S = m->config.transformer ? 0 : m->S, .no_sma = !m->memories, .slice_ms = slice,
                                         .max_piece = 256, .keep_queries = m->memories};
-    dart_status status = dart_state_create(m->model, &options, &m->state);
+    status = dart_state_create(m->model, &options, &m->state);
     if (status != DART_OK) return status;
     attention_clear(&m->attention);
     status = read_together(m, n);

@@ -14,7 +14,7 @@ typedef struct model_options {
     uint32_t tokens;        /* where it ends */
     uint32_t together;      /* tokens that one prefill reads, without rows in the map; the others are read one by one */
     uint32_t rate;          /* at most so many tokens a second; 0: as fast as they come */
-    uint32_t slice_ms;      /* the longest submission; 0: dartlm's default */
+    uint32_t slice_ms;      /* the longest submission; 0: 2, and on a processor, which draws with the same cores, dartlm's default */
     uint32_t S;             /* chunk size; 0: the model's */
     bool no_memories, run;  /* without memories; begins at once */
 } model_options;
