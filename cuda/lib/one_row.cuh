@@ -42,7 +42,7 @@ template <uint32_t words> struct AsyncWeights {
     __device__ __forceinline__ void landed() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
 };
 
-// x sigma(x) and 1 / sqrt(x), within 4 ulp, without the branches of exact divisions: these would keep loads behind them from being under way together.
+// x sigma(x) and 1 / sqrt(x), within 4 ulp, without the branches of exact divisions, which keep loads behind them from being under way together.
 __device__ __forceinline__ float silu_step(float x)
 {
     const float e = expf(-fabsf(x));

@@ -1,5 +1,5 @@
-// loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1]. One block: a thread adds up every block_size-th row in order (args.h: more sums
-// than SUM_LANES, as one multiprocessor has few loads under way otherwise), with what each addition lost, then the threads are added in pairs.
+// loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1]. One block: a thread adds up every block_size-th row in order (args.h: more
+// sums than SUM_LANES, as one multiprocessor has few loads under way otherwise), with what each addition lost, then the threads are added in pairs.
 #include "lib/dart.cuh"
 #include "lib/neumaier.cuh"
 

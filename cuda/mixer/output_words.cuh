@@ -1,7 +1,7 @@
 // mixer_output of one row with 16-bit weights: every multiprocessor has one block, which makes an even share of the outputs (args.tiles is the number
 // of shares); a warp multiplies slices of 1,536 inputs, `slices` a row. Weights are fetched and SiLU(z) and SiLU(gate) made before the launch before,
-// which makes y and the partials, has ended. All threads of a block make the inputs, in pairs, beside eight threads a head that find what the partials
-// count for. Shared memory: 34.2 KiB, wide 88.1 KiB, weights but for 10 and 16 KiB.
+// which makes y and the partials, has ended. All threads of a block make the inputs, in pairs, beside eight threads a head that find what the
+// partials count for. Shared memory: 34.2 KiB, wide 88.1 KiB, weights but for 10 and 16 KiB.
 #ifndef DART_MIXER_OUTPUT_WORDS_CUH
 #define DART_MIXER_OUTPUT_WORDS_CUH
 

@@ -1,6 +1,6 @@
-// mixer_project of one row with 16-bit weights: every multiprocessor has one block, which makes an even share of the outputs (args.tiles is the number
-// of shares). A warp makes up to four neighbouring outputs at a time and holds the whole row in registers. Before the launch before has ended, the
-// weights of the first outputs are on their way to shared memory, as are the convolutions' inputs: the tail is written by this launch alone.
+// mixer_project of one row with 16-bit weights: every multiprocessor has one block, which makes an even share of the outputs (args.tiles is the
+// number of shares). A warp makes up to four neighbouring outputs at a time and holds the whole row in registers. Before the launch before has ended,
+// the weights of the first outputs are on their way to shared memory, as are the convolutions' inputs: the tail is written by this launch alone.
 // Eight lanes finish an output, a lane a tap. Shared memory: 51 KiB, wide 78 KiB, weights but for 3 and 6 KiB.
 #ifndef DART_MIXER_PROJECT_WORDS_CUH
 #define DART_MIXER_PROJECT_WORDS_CUH

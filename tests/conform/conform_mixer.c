@@ -51,8 +51,8 @@ static dart_tensor make_rows(conform_data *d, uint32_t rows, uint32_t width, dou
     return plain->t;
 }
 
-/* rows x width. In cases of mixer_quantised they are quantised, q4 with CASE_ADD, else q8, but for the last `rest`, which lie apart; in cases of mixer
- * these lie apart with CASE_ADD. */
+/* rows x width. In cases of mixer_quantised they are quantised, q4 with CASE_ADD, else q8, but for the last `rest`, which lie apart; in cases of
+ * mixer these lie apart with CASE_ADD. */
 static matrix make_matrix(conform_data *d, uint32_t rows, uint32_t width, uint32_t rest)
 {
     matrix m = {.values = conform_filled((uint64_t)rows * width, 0)};

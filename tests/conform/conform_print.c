@@ -149,7 +149,8 @@ void conform_print_end(const suite *s, const tally *tallies)
                 tallies[i].worst, (unsigned long long)tallies[i].row);
     }
     if (s->options->draw)
-        fprintf(s->out, "\ndrawn: %u of %u runs of a case in a variant, which launch %u rows of kernels\n", s->share.runs, s->share.runs_of, s->share.rows);
+        fprintf(s->out, "\ndrawn: %u of %u runs of a case in a variant, which launch %u rows of kernels\n", s->share.runs, s->share.runs_of,
+                s->share.rows);
     char seeds[64];
     snprintf(seeds, sizeof seeds, "seed %llu", (unsigned long long)s->options->seed);
     if (s->options->seeds > 1)

@@ -176,17 +176,18 @@ void stops_copying(void **unused)
     }
 }
 
-/* Ended after any number of submissions, a layer each: every sequence stands behind a whole piece, and goes on. */
+/* Ended after any number of submissions, some a layer: every sequence stands behind a whole piece, and goes on. How many submissions there are
+ * depends on measured times: where one that went on for longer than those before is through at once, the numbers are gone through again. */
 void stops_behind_a_piece(void **unused)
 {
     (void)unused;
-    enum { B = 2 };
+    enum { B = 2, TURNS = 20 };
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         const kind *k = &kinds[i];
         dart_model *model = model_of_kind(k);
         int32_t *ids = ids_of(MOST_B, model->config.V);
         bool done = false, stood_between = false;
-        for (uint32_t most = 0; !done; most++) {
+        for (uint32_t most = 0, turn = 0; turn < TURNS && (turn == 0 || !stood_between); most = done ? 0 : most + 1, turn += done) {
             run r = {.state = state_of_kind(model, k, B), .ids = ids};
             r.state->slice_ns = 300000; /* some submissions a layer, as a processor is assumed to compute */
             feed_counts(&r, (const uint32_t[]){3, 0});

@@ -120,7 +120,8 @@ static void has_sound_rows(void **unused)
                                                       row->id == KERNEL_sma_backward_tokens));
         const bool shared_out = (row->id == KERNEL_mixer_project || row->id == KERNEL_mixer_output) && (row->fits & FITS_STEP) != 0;
         const bool walks = row->id == KERNEL_conv && row->T0 != 0; /* the op computes how many tokens a tile has */
-        if ((row->T0 == 0 || row->T1 == 0) && !computed && !shared_out && !walks) fail_msg("%s[%s]: tile sizes %u and %u", name, row->variant, row->T0, row->T1);
+        if ((row->T0 == 0 || row->T1 == 0) && !computed && !shared_out && !walks)
+            fail_msg("%s[%s]: tile sizes %u and %u", name, row->variant, row->T0, row->T1);
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
         /* Guaranteed by Vulkan: 128 invocations, which are four subgroups of 32 lanes; rows with matrices count those. */
         if (row->backend == DART_BACKEND_VULKAN) {
