@@ -176,8 +176,9 @@ void stops_copying(void **unused)
     }
 }
 
-/* Ended after any number of submissions, some a layer: every sequence stands behind a whole piece, and goes on. How many submissions there are
- * depends on measured times: where one that went on for longer than those before is through at once, the numbers are gone through again. */
+/* Ended after 0 to 8 submissions and ever larger numbers of them, some a layer: every sequence stands behind a whole piece, and goes on. How many
+ * submissions there are depends on measured times: where one that went on for longer than those before is through at once, the numbers are gone
+ * through again. */
 void stops_behind_a_piece(void **unused)
 {
     (void)unused;
@@ -187,7 +188,7 @@ void stops_behind_a_piece(void **unused)
         dart_model *model = model_of_kind(k);
         int32_t *ids = ids_of(MOST_B, model->config.V);
         bool done = false, stood_between = false;
-        for (uint32_t most = 0, turn = 0; turn < TURNS && (turn == 0 || !stood_between); most = done ? 0 : most + 1, turn += done) {
+        for (uint32_t most = 0, turn = 0; turn < TURNS && (turn == 0 || !stood_between); most = done ? 0 : most + 1 + most / 8, turn += done) {
             run r = {.state = state_of_kind(model, k, B), .ids = ids};
             r.state->slice_ns = 300000; /* some submissions a layer, as a processor is assumed to compute */
             feed_counts(&r, (const uint32_t[]){3, 0});
