@@ -99,7 +99,11 @@ static dart_status read_together(model *m, uint32_t n)
 {
     if (n == 0) return DART_OK;
     tell(m, "reading");
-    return dart_prefill(m->state, &(dart_prefill_args){.ids = m->sequence.ids, .L = n, .go_on = go_on, .user = m});
+    const dart_status status = dart_prefill(m->state, &(dart_prefill_args){.ids = m->sequence.ids, .L = n, .go_on = go_on, .user = m});
+    pthread_mutex_lock(&m->lock);
+    m->view.read += dart_state_position(m->state, 0);
+    pthread_mutex_unlock(&m->lock);
+    return status;
 }
 
 /* A new state with what is wanted now, which reads the first n tokens. Its map begins there. */
@@ -112,14 +116,14 @@ static dart_status begin(model *m, uint32_t n)
     m->wanted.memories = m->memories;
     pthread_mutex_unlock(&m->lock);
     dart_state_destroy(&m->state);
-    /* Short submissions: on one queue a frame waits for two of them at most. Small pieces: cancelling ends after one. A processor takes
+    /* Short submissions: on one queue a frame waits for two of them at most. Small pieces: cancelling ends a prefill behind one. A processor takes
      * longer to begin and end one than to compute 2 ms of it, and draws no sooner for that. */
     dart_device_info info;
     dart_status status = dart_device_describe(m->device, &info);
     if (status != DART_OK) return status;
     const uint32_t slice = m->options.slice_ms != 0 || info.type == DART_DEVICE_CPU ? m->options.slice_ms : 2;
     const dart_state_options options = {.S = m->config.transformer ? 0 : m->S, .no_sma = !m->memories, .slice_ms = slice,
-                                        .max_piece = 256, .keep_queries = m->memories};
+                                        .max_piece = m->options.piece, .keep_queries = m->memories};
     status = dart_state_create(m->model, &options, &m->state);
     if (status != DART_OK) return status;
     attention_clear(&m->attention);

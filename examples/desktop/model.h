@@ -13,6 +13,7 @@ typedef struct model_options {
     uint64_t seed;          /* of the sequence */
     uint32_t tokens;        /* where it ends */
     uint32_t together;      /* tokens that one prefill reads, without rows in the map; the others are read one by one */
+    uint32_t piece;         /* tokens that a prefill computes together, and after which it can be cancelled */
     uint32_t rate;          /* at most so many tokens a second; 0: as fast as they come */
     uint32_t slice_ms;      /* the longest submission; 0: 2, and on a processor, which draws with the same cores, dartlm's default */
     uint32_t S;             /* chunk size; 0: the model's */
@@ -26,6 +27,7 @@ typedef struct model_view {
     bool running, memories;
     uint32_t S, position;
     double tokens_per_second, longest_ms; /* of the state's submissions, on the device */
+    uint64_t read;          /* tokens that prefills have read, of all sequences */
     uint64_t state_bytes, cache_bytes; /* of the state; of the KV cache of a Transformer with the same heads */
     uint32_t asked, recalled;          /* questions in the sequence so far, right answers */
 } model_view;
