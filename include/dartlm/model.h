@@ -232,6 +232,10 @@ DART_API dart_status dart_state_save_while(dart_state *state, int32_t b, const c
  * lie in memory, the call does nothing and returns DART_OK. One call serves one dart_state_save. Blocking. DART_IO: no room, as dart_state_save
  * would say. */
 DART_API dart_status dart_state_prepare_save(dart_state *state, int32_t b, const char *path, uint64_t tokens);
+/* dart_state_prepare_save that calls go_on, from the thread of the call, between layers and once room for all is found, with how many parts of the
+ * file have room; false ends it with DART_CANCELLED, and what was found is given back. Where there is nothing to do it asks once, with 0 of 0. */
+DART_API dart_status dart_state_prepare_save_while(dart_state *state, int32_t b, const char *path, uint64_t tokens,
+                                                   bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user);
 /* Replaces sequence b by the one sequence of the file, or with b < 0 all B sequences by the B of the file. The file may come from another
  * backend or device, and from models that store activations and memories otherwise: these are then converted. What the sequence yields
  * afterwards is what the saved one yields, within rounding; to the bit where all sequences were saved, the state that loads has the

@@ -73,6 +73,10 @@ DART_API dart_status dart_token_list_add(dart_token_list *list, int32_t id);
 typedef struct dart_encode_options {
     bool plain; /* special tokens in the text are text like any other: for text that is not trusted. Added tokens that are not special stay tokens. */
     bool frame; /* add the tokens that the file's post-processor puts before and behind a text */
+    /* Optional: called first and about once a mebibyte of text, between pieces, from the thread of the call, with bytes that are encoded and bytes of
+     * the text; false ends the call with DART_CANCELLED, and the list holds what it held before. Other threads may use the tokenizer meanwhile. */
+    bool (*go_on)(void *user, uint64_t done, uint64_t of);
+    void *user;
 } dart_encode_options;
 /* Appends the tokens of `bytes` bytes of text. options may be NULL. DART_BAD_DATA where text is not UTF-8 (the text of the error names the byte),
  * DART_INVALID_ARGUMENT above DART_TEXT_BYTES, DART_OUT_OF_MEMORY; the list then holds what it held before. Takes time proportional to the

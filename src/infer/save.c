@@ -113,7 +113,14 @@ static uint32_t most_blocks(const dart_state *state, uint32_t count, uint64_t to
 
 dart_status dart_state_prepare_save(dart_state *state, int32_t b, const char *path, uint64_t tokens)
 {
+    return dart_state_prepare_save_while(state, b, path, tokens, NULL, NULL);
+}
+
+dart_status dart_state_prepare_save_while(dart_state *state, int32_t b, const char *path, uint64_t tokens,
+                                          bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user)
+{
     static const char call[] = "dart_state_prepare_save";
+    base_progress progress = {.go_on = go_on, .user = user};
     if (state == NULL) return DART_INVALID_ARGUMENT;
     state_file file = {.runs = NULL};
     uint8_t *head = NULL;
@@ -138,10 +145,13 @@ dart_status dart_state_prepare_save(dart_state *state, int32_t b, const char *pa
     if (state->prepared_bytes < SECTIONS_SMALL || !file_writer_maps(state->prepared, state->prepared_bytes)) model_prepared_drop(state);
     else {
         sections_crew c = {.state = state, .file = &file, .b = first, .call = call, .writer = state->prepared, .section = find_room,
-                  .count = state->model->config.layers + 1};
+                  .count = state->model->config.layers + 1, .progress = &progress};
+        progress.of = c.count;
         file.header.bytes = state->prepared_bytes;
         TRY(sections_run(&c, SECTIONS_WORKERS, 0));
     }
+    progress.done = progress.of;
+    TRY(base_advance(&progress, 0, &state->report, call));
 fail:
     if (status != DART_OK) model_prepared_drop(state);
     free(longest);

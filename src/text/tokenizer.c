@@ -155,73 +155,109 @@ int32_t dart_tokenizer_find(const dart_tokenizer *t, const char *name)
 
 /* ---- Encoding ---- */
 
-static bool push(dart_token_list *list, int32_t id) { return dart_token_list_add(list, id) == DART_OK; }
+enum { ASK_BYTES = 1 << 20 }; /* between two calls of go_on */
 
-/* Text without added tokens, in normal form. */
-static bool encode_pieces(const dart_tokenizer *t, const uint8_t *text, size_t begin, size_t end, dart_token_list *list)
+/* One call. progress counts bytes of the text as it was given, and is advanced between pieces. */
+typedef struct encoding {
+    dart_tokenizer *t;
+    dart_token_list *list;
+    bool plain;
+    base_progress progress;
+    uint64_t part, part_bytes; /* what is being encoded of the text: where it begins, and how long it is */
+} encoding;
+
+static dart_status no_memory(encoding *e)
 {
+    return base_fail(&e->t->report, DART_OUT_OF_MEMORY, "no memory for the tokens of %llu bytes of text", (unsigned long long)e->progress.of);
+}
+
+static dart_status push(encoding *e, int32_t id) { return dart_token_list_add(e->list, id) == DART_OK ? DART_OK : no_memory(e); }
+
+static dart_status ask(encoding *e, uint64_t done)
+{
+    e->progress.done = done;
+    return base_advance(&e->progress, 0, &e->t->report, "dart_tokenizer_encode");
+}
+
+/* Text without added tokens, in normal form, whose length may differ from the part's. */
+static dart_status encode_pieces(encoding *e, const uint8_t *text, size_t begin, size_t end)
+{
+    const dart_tokenizer *t = e->t;
     while (begin < end) {
         const size_t next = text_piece_end(t->pattern, t->properties, text, begin, end);
-        if (!text_encode_piece(&t->vocabulary, text + begin, next - begin, list)) return false;
+        if (!text_encode_piece(&t->vocabulary, text + begin, next - begin, e->list)) return no_memory(e);
         begin = next;
+        const uint64_t done = e->part + base_smaller(begin, e->part_bytes);
+        if (done < e->progress.done + ASK_BYTES) continue;
+        const dart_status status = ask(e, done);
+        if (status != DART_OK) return status;
     }
-    return true;
+    return DART_OK;
 }
 
-static bool encode_normal(const dart_tokenizer *t, const uint8_t *text, size_t bytes, bool plain, dart_token_list *list)
+static dart_status encode_normal(encoding *e, const uint8_t *text, size_t bytes)
 {
     size_t begin = 0, from = 0, at;
     const text_added_token *found;
-    while ((found = text_added_find(&t->normal, text, from, bytes, &at)) != NULL) {
+    while ((found = text_added_find(&e->t->normal, text, from, bytes, &at)) != NULL) {
         from = at + found->count;
-        if (plain && found->special) continue;
-        if (!encode_pieces(t, text, begin, at, list) || !push(list, found->id)) return false;
+        if (e->plain && found->special) continue;
+        dart_status status = encode_pieces(e, text, begin, at);
+        if (status == DART_OK) status = push(e, found->id);
+        if (status != DART_OK) return status;
         begin = from;
     }
-    return encode_pieces(t, text, begin, bytes, list);
+    return encode_pieces(e, text, begin, bytes);
 }
 
-/* Text without raw added tokens. */
-static bool encode_part(const dart_tokenizer *t, const uint8_t *text, size_t bytes, bool plain, dart_token_list *list)
+/* Text without raw added tokens: `bytes` from `begin` on. */
+static dart_status encode_part(encoding *e, const uint8_t *text, size_t begin, size_t bytes)
 {
-    if (bytes == 0) return true;
-    if (!t->nfc || !text_is_unstable(t->properties, text, bytes)) return encode_normal(t, text, bytes, plain, list);
+    const dart_tokenizer *t = e->t;
+    text += begin;
+    e->part = begin;
+    e->part_bytes = bytes;
+    if (bytes == 0) return DART_OK;
+    if (!t->nfc || !text_is_unstable(t->properties, text, bytes)) return encode_normal(e, text, bytes);
     text_bytes normal = {NULL, 0, 0};
-    const bool done = text_normalize(t->properties, text, bytes, &normal) && encode_normal(t, normal.at, normal.count, plain, list);
+    const dart_status status = text_normalize(t->properties, text, bytes, &normal) ? encode_normal(e, normal.at, normal.count) : no_memory(e);
     free(normal.at);
-    return done;
+    return status;
 }
 
-static bool encode(const dart_tokenizer *t, const uint8_t *text, size_t bytes, const dart_encode_options *options, dart_token_list *list)
+static dart_status encode(encoding *e, const uint8_t *text, size_t bytes, bool frame)
 {
+    const dart_tokenizer *t = e->t;
     size_t begin = 0, from = 0, at;
     const text_added_token *found;
-    for (uint32_t i = 0; i < t->before_count && options->frame; i++)
-        if (!push(list, t->before[i])) return false;
-    while ((found = text_added_find(&t->raw, text, from, bytes, &at)) != NULL) {
+    dart_status status = ask(e, 0);
+    for (uint32_t i = 0; i < t->before_count && frame && status == DART_OK; i++) status = push(e, t->before[i]);
+    while (status == DART_OK && (found = text_added_find(&t->raw, text, from, bytes, &at)) != NULL) {
         from = at + found->count;
-        if (options->plain && found->special) continue;
-        if (!encode_part(t, text + begin, at - begin, options->plain, list) || !push(list, found->id)) return false;
+        if (e->plain && found->special) continue;
+        status = encode_part(e, text, begin, at - begin);
+        if (status == DART_OK) status = push(e, found->id);
         begin = from;
     }
-    if (!encode_part(t, text + begin, bytes - begin, options->plain, list)) return false;
-    for (uint32_t i = 0; i < t->after_count && options->frame; i++)
-        if (!push(list, t->after[i])) return false;
-    return true;
+    if (status == DART_OK) status = encode_part(e, text, begin, bytes - begin);
+    for (uint32_t i = 0; i < t->after_count && frame && status == DART_OK; i++) status = push(e, t->after[i]);
+    return status;
 }
 
 dart_status dart_tokenizer_encode(dart_tokenizer *t, const char *text, size_t bytes, const dart_encode_options *options, dart_token_list *list)
 {
-    static const dart_encode_options standard = {false, false};
+    const dart_encode_options standard = {.plain = false};
     if (t == NULL) return DART_INVALID_ARGUMENT;
     REQUIRE(&t->report, list != NULL && (text != NULL || bytes == 0), "text or list is NULL");
     REQUIRE(&t->report, bytes <= DART_TEXT_BYTES, "a text of %zu bytes, at most %zu are encoded at once", bytes, DART_TEXT_BYTES);
+    if (options == NULL) options = &standard;
     const size_t kept = list->count;
     const uint8_t *at = bytes > 0 ? (const uint8_t *)text : (const uint8_t *)"";
     const size_t valid = text_utf8_prefix(at, bytes);
     if (valid < bytes)
         return base_fail(&t->report, DART_BAD_DATA, "the text is not UTF-8: byte %zu is 0x%02X", valid, at[valid]);
-    if (encode(t, at, bytes, options != NULL ? options : &standard, list)) return DART_OK;
-    list->count = kept;
-    return base_fail(&t->report, DART_OUT_OF_MEMORY, "no memory for the tokens of %zu bytes of text", bytes);
+    encoding e = {.t = t, .list = list, .plain = options->plain, .progress = {.go_on = options->go_on, .user = options->user, .of = bytes}};
+    const dart_status status = encode(&e, at, bytes, options->frame);
+    if (status != DART_OK) list->count = kept;
+    return status;
 }

@@ -241,6 +241,7 @@ static dart_status values(world *w)
     if (status == DART_OK) status = dart_state_mark(w->state, 0);
     if (status == DART_OK) status = dart_state_truncate_while(w->state, 0, L, NULL, NULL, NULL);
     if (status == DART_OK) status = dart_state_prepare_save(w->state, -1, path, L);
+    if (status == DART_OK) status = dart_state_prepare_save_while(w->state, -1, path, L, NULL, NULL);
     if (status == DART_OK) status = dart_state_save(w->state, -1, path);
     if (status == DART_OK) status = dart_state_load(w->state, -1, path);
     if (status == DART_OK) status = dart_state_warm_while(w->state, NULL, NULL);

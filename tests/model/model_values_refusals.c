@@ -27,6 +27,9 @@ static uint8_t *read_file_at(const char *name, size_t *bytes)
     *bytes = (size_t)end;
     return data;
 }
+/* Says no once all is done. */
+static bool ask_unless_done(void *user, uint64_t done, uint64_t of) { return ask(user, done, of) && done < of; }
+
 static uint8_t *read_file(size_t *bytes) { return read_file_at(path, bytes); }
 
 static void refuses_load(dart_state *state, int32_t b, dart_status wanted, const char *says)
@@ -321,6 +324,24 @@ void writes_as_memory(void **unused)
         assert_memory_equal(mapped, data, bytes);
         free(mapped);
     }
+    /* Ended at once and once all is found: nothing stays prepared, and the file is as it was. */
+    asker whole = {.most = UINT32_MAX};
+    must(dart_state_prepare_save_while(s.state, -1, in_memory, 0, ask, &whole), "dart_state_prepare_save_while");
+    assert_non_null(s.state->prepared);
+    assert_int_equal(whole.of, s.state->model->config.layers + 1);
+    assert_int_equal(whole.done, whole.of);
+    quiet = true;
+    for (int end = 0; end <= 1; end++) {
+        asker a = {.most = end ? UINT32_MAX : 0};
+        const dart_status ended = dart_state_prepare_save_while(s.state, -1, in_memory, 0, end ? ask_unless_done : ask, &a);
+        assert_int_equal(ended, DART_CANCELLED);
+        assert_null(s.state->prepared);
+        mapped = read_file_at(in_memory, &again);
+        assert_int_equal(again, bytes);
+        assert_memory_equal(mapped, data, bytes);
+        free(mapped);
+    }
+    quiet = false;
     /* The header names the blocks of memories, and they grow in number. */
     dart_state *grows = state_of(model, &(dart_state_options){.memory_block = 1, .S = 2});
     must(dart_state_prepare_save(grows, -1, in_memory, 400), "dart_state_prepare_save");
@@ -352,7 +373,9 @@ void writes_as_memory(void **unused)
     dart_model_destroy(&other);
     must(dart_state_save(s.state, -1, path), "dart_state_save");
     must(dart_state_save(s.state, -1, in_memory), "dart_state_save");
-    must(dart_state_prepare_save(s.state, -1, path, 0), "dart_state_prepare_save"); /* on a disk it finds nothing, and loses what was found */
+    asker once = {.most = UINT32_MAX};
+    must(dart_state_prepare_save_while(s.state, -1, path, 0, ask, &once), "on a disk it finds nothing, and loses what was found");
+    assert_true(once.calls >= 1);
     must(dart_state_prepare_save(l.state, -1, in_memory, 0), "dart_state_prepare_save"); /* not used: gone with the state */
     must(dart_state_save(s.state, 1, in_memory), "dart_state_save"); /* one sequence: another file */
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -207,6 +207,57 @@ static void appends_or_leaves_alone(void **state)
     dart_tokenizer_destroy(&t);
 }
 
+typedef struct asker {
+    uint32_t calls, most; /* says no at its call `most` */
+    uint64_t done, of;
+} asker;
+
+static bool ask(void *user, uint64_t done, uint64_t of)
+{
+    asker *a = user;
+    assert_true(done <= of && (a->calls == 0 ? done == 0 : done >= a->done + (1 << 20) && of == a->of));
+    a->done = done;
+    a->of = of;
+    return a->calls++ != a->most;
+}
+
+/* Telling how far it is changes no token, of text that grows and shrinks in its normal form, with and without added tokens. */
+static void encoding_can_be_ended(void **state)
+{
+    (void)state;
+    enum { BYTES = 5 << 20 };
+    static const char *const parts[] = {"the end ", "e\xCC\x81te\xCC\x81 ", "\xE0\xA5\x98\xE0\xA5\x98 ", "a<|endoftext|>  "};
+    dart_tokenizer *t = open_variant("neox");
+    char *text = malloc(BYTES), said[200];
+    assert_non_null(text);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        const size_t one = strlen(parts[i]), bytes = BYTES / one * one;
+        for (size_t at = 0; at < bytes; at += one) memcpy(text + at, parts[i], one);
+        dart_token_list wanted = encode(t, text, bytes, false, false);
+        asker whole = {.most = UINT32_MAX};
+        dart_encode_options options = {.go_on = ask, .user = &whole};
+        dart_token_list list = {NULL, 0, 0};
+        must(t, dart_tokenizer_encode(t, text, bytes, &options, &list));
+        assert_int_equal(list.count, wanted.count);
+        assert_memory_equal(list.ids, wanted.ids, wanted.count * sizeof *wanted.ids);
+        assert_int_equal(whole.of, bytes);
+        assert_true(whole.calls >= 3);
+        for (uint32_t most = 0; most < whole.calls; most += whole.calls - 1) {
+            asker a = {.most = most};
+            options.user = &a;
+            assert_int_equal(dart_tokenizer_encode(t, text, bytes, &options, &list), DART_CANCELLED);
+            assert_int_equal(a.calls, most + 1);
+            assert_int_equal(list.count, wanted.count);
+            dart_tokenizer_error(t, said, sizeof said);
+            assert_non_null(strstr(said, "ended by go_on"));
+        }
+        dart_token_list_free(&wanted);
+        dart_token_list_free(&list);
+    }
+    free(text);
+    dart_tokenizer_destroy(&t);
+}
+
 /* Text without special tokens comes back in normal form, and its ids do not change. */
 static void goes_round(void **state)
 {
@@ -385,7 +436,8 @@ static void has_tables_in_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_the_reference), cmocka_unit_test(describes),        cmocka_unit_test(appends_or_leaves_alone),
+        cmocka_unit_test(agrees_with_the_reference), cmocka_unit_test(describes), cmocka_unit_test(appends_or_leaves_alone),
+        cmocka_unit_test(encoding_can_be_ended),
         cmocka_unit_test(goes_round),                cmocka_unit_test(merges_in_windows), cmocka_unit_test(gives_whole_characters),
         cmocka_unit_test(stops_at_texts),            cmocka_unit_test(has_tables_in_order),
     };

@@ -22,7 +22,7 @@ class TokenList(ctypes.Structure):
 
 
 class EncodeOptions(ctypes.Structure):
-    _fields_ = [("plain", ctypes.c_bool), ("frame", ctypes.c_bool)]
+    _fields_ = [("plain", ctypes.c_bool), ("frame", ctypes.c_bool), ("go_on", ctypes.c_void_p), ("user", ctypes.c_void_p)]
 
 
 class TextOptions(ctypes.Structure):
