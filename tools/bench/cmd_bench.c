@@ -315,7 +315,8 @@ static int make_model(cli_session *session, const cli_common *common, const plan
     dart_model_config config;
     if (p->preset == NULL) return cli_open_model(session, common, &p->with, model);
     if (dart_config_preset(p->preset, &config) != DART_OK) return CLI_FAILED; /* cmd_bench has looked */
-    if (cli_open_device(session, common) != CLI_OK) return CLI_FAILED;
+    const int opened = cli_open_device(session, common);
+    if (opened != CLI_OK) return opened;
     cli_progress("making random weights");
     const dart_model_options options = {.weights = (dart_storage)common->dtype,
                                         .activations = (dart_storage)p->with.activations,
@@ -332,6 +333,7 @@ static int bench(cli_session *session, const cli_common *common, const plan *p)
     measure m = {.prefill = 0};
     int result = make_model(session, common, p, &model);
     if (result != CLI_OK) goto done;
+    cli_note_null(session);
     const dart_state_options options = {.B = p->B, .S = p->with.S, .no_sma = p->with.no_sma};
     dart_status status = dart_model_describe(model, &info);
     if (status == DART_OK) status = dart_state_create(model, &options, &w.state);

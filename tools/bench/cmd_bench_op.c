@@ -214,8 +214,9 @@ static void print(const bench_case *p, const cli_session *session, const result 
     char number[4][CLI_NUMBER];
     printf("%s on %s: %s (%s to %s), %" PRIu32 " launches", p->name, session->info.name, cli_time(r->median, number[0]),
            cli_time(r->least, number[1]), cli_time(r->most, number[2]), r->launches);
-    printf(", %s GB/s", cli_rate((double)r->bytes / time / 1e9, number[3]));
-    if (p->o.kind->flops != NULL) printf(", %s GFLOP/s", cli_rate(gflops(p, time), number[3]));
+    const bool computed = session->info.backend != DART_BACKEND_NULL;
+    if (computed) printf(", %s GB/s", cli_rate((double)r->bytes / time / 1e9, number[3]));
+    if (computed && p->o.kind->flops != NULL) printf(", %s GFLOP/s", cli_rate(gflops(p, time), number[3]));
     if (p->check != NULL) printf(", within %.1e of %s", r->difference, p->check);
     printf("\n");
     fflush(stdout);
@@ -260,6 +261,7 @@ static int bench_all(const bench_case *common_case, const args_syntax *syntax, c
     cli_session session = {.context = NULL};
     json_t *results = json_array();
     int status = results != NULL ? cli_open_device(&session, common) : cli_fail_memory();
+    if (status == CLI_OK) cli_note_null(&session);
     for (uint32_t i = 0; i < cases->count && status == CLI_OK; i++) {
         bench_case p = *common_case;
         result r = {.difference = 0};

@@ -206,8 +206,6 @@ static int check_operands(const args_syntax *syntax, const args_operands *operan
 
 int args_parse(const args_syntax *syntax, int argc, char **argv, args_operands *operands)
 {
-    enum { MAX_OPTIONS = 64 };
-    bool seen[MAX_OPTIONS] = {false};
     bool only_operands = false;
     *operands = (args_operands){.count = 0};
     for (int i = 1; i < argc; i++) {
@@ -222,14 +220,20 @@ int args_parse(const args_syntax *syntax, int argc, char **argv, args_operands *
             print_help(syntax);
             return 0;
         } else if (text[1] == '-') {
-            status = parse_long(syntax, seen, &i, argc, argv);
+            status = parse_long(syntax, operands->given, &i, argc, argv);
         } else {
-            status = parse_letters(syntax, seen, &i, argc, argv);
+            status = parse_letters(syntax, operands->given, &i, argc, argv);
         }
         if (status != ARGS_GO_ON) return status;
     }
     for (size_t i = 0; i < syntax->options_count; i++)
-        if (syntax->options[i].required && !seen[i])
+        if (syntax->options[i].required && !operands->given[i])
             return args_mistake(syntax, "--%s %s is missing", syntax->options[i].name, syntax->options[i].value);
     return check_operands(syntax, operands);
+}
+
+bool args_given(const args_syntax *syntax, const args_operands *operands, const char *name)
+{
+    const args_option *option = find(syntax, name, strlen(name), 0);
+    return option != NULL && operands->given[option - syntax->options];
 }

@@ -15,7 +15,7 @@ typedef enum args_kind {
     ARGS_LIST /* args_list: the texts of all its occurrences */
 } args_kind;
 
-enum { ARGS_MAX_LIST = 16, ARGS_MAX_OPERANDS = 24 };
+enum { ARGS_MAX_LIST = 16, ARGS_MAX_OPERANDS = 24, ARGS_MAX_OPTIONS = 64 };
 
 typedef struct args_list {
     const char *texts[ARGS_MAX_LIST];
@@ -44,6 +44,7 @@ typedef struct args_syntax {
 typedef struct args_operands {
     const char *texts[ARGS_MAX_OPERANDS];
     uint32_t count;
+    bool given[ARGS_MAX_OPTIONS]; /* the options of the syntax, by their number */
 } args_operands;
 
 enum { ARGS_GO_ON = -1, ARGS_USAGE = 2 };
@@ -51,6 +52,8 @@ enum { ARGS_GO_ON = -1, ARGS_USAGE = 2 };
 /* Parses argv[1] and what follows into the places of the options and into operands. Returns ARGS_GO_ON, or the exit status: 0 after
  * --help, ARGS_USAGE after a mistake, with a message on stderr. Texts point into argv. */
 int args_parse(const args_syntax *syntax, int argc, char **argv, args_operands *operands);
+/* Whether the option of this name was given. */
+bool args_given(const args_syntax *syntax, const args_operands *operands, const char *name);
 /* Prints a message about a mistake that args_parse cannot detect. Returns ARGS_USAGE. */
 int args_mistake(const args_syntax *syntax, const char *format, ...) DART_PRINTF(2, 3);
 

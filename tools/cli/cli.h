@@ -131,9 +131,11 @@ typedef struct cli_session {
     bool has_report;
 } cli_session;
 
-/* These return CLI_OK, or CLI_FAILED after telling stderr why. cli_close accepts a zero session. */
+/* These return CLI_OK, or after telling stderr why CLI_FAILED, or CLI_USAGE where --device is no device's. cli_close accepts a zero session. */
 int cli_open_context(cli_session *session, const cli_common *common);
 int cli_open_device(cli_session *session, const cli_common *common);
+/* Tells stderr that times on the null device are none of a device. */
+void cli_note_null(const cli_session *session);
 void cli_close(cli_session *session);
 int cli_open_model(cli_session *session, const cli_common *common, const cli_model_options *options,
                    dart_model **model);

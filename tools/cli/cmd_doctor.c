@@ -84,7 +84,7 @@ static void note_variant(void *user, dart_log_level level, const char *text)
 {
     static const char mark[] = "needs ";
     variants *seen = user;
-    if (level <= DART_LOG_WARNING) fprintf(stderr, "dartlm: %s\n", text);
+    if (level == DART_LOG_WARNING) fprintf(stderr, "dartlm: %s\n", text);
     if (level != DART_LOG_TRACE || strncmp(text, mark, sizeof mark - 1) != 0 || seen->count == COUNT_OF(seen->lines)) return;
     text += sizeof mark - 1;
     for (uint32_t i = 0; i < seen->count; i++)

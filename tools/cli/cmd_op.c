@@ -286,6 +286,23 @@ static int run(operation *o, cli_session *session, const cli_common *common, con
     return result;
 }
 
+/* Options that only some ops read. */
+static const struct { const char *option, *ops; } options_of[] = {
+    {"chunk-size", "ssd, sma"}, {"plan", "ssd, sma, attention"}, {"dt-is-step", "ssd"}, {"dt-min", "ssd"}, {"dt-max", "ssd"}, {"first", "sma"},
+    {"eps", "sma, norm, layer_norm, gated_norm"}, {"scale", "attention"}, {"base", "rope"}, {"clip", "grad_norm"}, {"temperature", "sample"},
+    {"top-k", "sample"}, {"top-p", "sample"}, {"min-p", "sample"}, {"seed", "sample"}};
+
+/* Is the word one of a list with commas? */
+static bool is_in(const char *list, const char *word)
+{
+    const size_t length = strlen(word);
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += strspn(at, ", ");
+        if (strncmp(at, word, length) == 0 && (at[length] == ',' || at[length] == '\0')) return true;
+    }
+    return false;
+}
+
 int cmd_op(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
@@ -348,6 +365,12 @@ int cmd_op(int argc, char **argv)
     if (backward && stages != NULL) return args_mistake(&syntax, "--dump-stages does not go with --backward");
     o.kind = backward ? operation_find_backward(name) : operation_find(name);
     if (o.kind == NULL) return args_mistake(&syntax, "%s has no backward pass; there are those of %s", name, backward_names);
+    for (size_t i = 0; i < COUNT_OF(options_of); i++) {
+        const char *option = options_of[i].option, *ops = options_of[i].ops;
+        if (example != NULL && strcmp(option, "seed") == 0) continue;
+        if (args_given(&syntax, &operands, option) && !is_in(ops, name))
+            return args_mistake(&syntax, "--%s has no effect on %s, only on %s", option, name, ops);
+    }
     if (example != NULL) return operation_example(&o, &session, example);
     status = cli_open_device(&session, &common);
     if (status == CLI_OK) status = run(&o, &session, &common, operands.texts[1], operands.texts[2], stages);

@@ -37,7 +37,8 @@ static json_t *load(const char *path, json_t **report)
     json_t *result, *by_key = json_object();
     *report = cli_json_load(path, 0, &error);
     if (*report == NULL) {
-        (void)cli_fail("%s: %s (line %d); a run that was stopped leaves no whole report", path, error.text, error.line);
+        if (error.line < 0) (void)cli_fail("%s", error.text);
+        else (void)cli_fail("%s: %s (line %d); a run that was killed leaves no whole report", path, error.text, error.line);
         goto fail;
     }
     json_t *results = json_object_get(*report, "results");

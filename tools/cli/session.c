@@ -141,13 +141,21 @@ int cli_open_device(cli_session *session, const cli_common *common)
         .profile = common->profile != NULL ? cli_profile_note : NULL, .profile_user = common->profile};
     dart_status status = dart_device_open(session->context, &options, &session->device);
     cli_cache_release(&session->cache);
-    if (status != DART_OK) return fail_context(session->context, status);
+    if (status != DART_OK) {
+        (void)fail_context(session->context, status);
+        return status == DART_INVALID_ARGUMENT ? CLI_USAGE : CLI_FAILED; /* no such spec, whatever the machine has */
+    }
     (void)dart_device_cache(session->device, NULL, &session->cache.had);
     status = dart_device_describe(session->device, &session->info);
     if (status != DART_OK) return cli_fail_device(session, status);
     if (session->info.backend == DART_BACKEND_NULL && !common->null_too)
         return cli_fail("the null device computes nothing: there would be no results");
     return CLI_OK;
+}
+
+void cli_note_null(const cli_session *session)
+{
+    if (session->info.backend == DART_BACKEND_NULL) fputs("dartlm: the null device computes nothing: these are times of the host alone\n", stderr);
 }
 
 void cli_close(cli_session *session)
@@ -163,7 +171,8 @@ void cli_close(cli_session *session)
 
 int cli_open_model(cli_session *session, const cli_common *common, const cli_model_options *options, dart_model **model)
 {
-    if (cli_open_device(session, common) != CLI_OK) return CLI_FAILED;
+    const int opened = cli_open_device(session, common);
+    if (opened != CLI_OK) return opened;
     cli_progress("loading %s", options->folder);
     const dart_model_options storage = {.weights = (dart_storage)common->dtype,
                                         .activations = (dart_storage)options->activations,

@@ -11,6 +11,10 @@
 int cli_open_tokenizer(const char *path, dart_tokenizer **tokenizer)
 {
     char text[640] = "";
+    char *in_folder = file_join(path, "tokenizer.json");
+    const bool lacks = in_folder != NULL && file_is_folder(path) && !file_exists(in_folder);
+    free(in_folder);
+    if (lacks) return cli_fail("%s has no tokenizer.json; --tokenizer names the one of another folder", path);
     const dart_status status = dart_tokenizer_open(path, tokenizer, text, sizeof text);
     if (status == DART_OK) return CLI_OK;
     return text[0] != '\0' ? cli_fail("%s (%s)", text, dart_status_name(status)) : cli_fail("%s", dart_status_name(status));

@@ -57,7 +57,8 @@ static int open_model(cli_session *session, const serve_options *o, dart_model *
     dart_model_config config;
     if (o->preset == NULL) return cli_open_model(session, &o->common, &o->with, model);
     if (dart_config_preset(o->preset, &config) != DART_OK) return cli_fail("there is no preset '%s'", o->preset);
-    if (cli_open_device(session, &o->common) != CLI_OK) return CLI_FAILED;
+    const int opened = cli_open_device(session, &o->common);
+    if (opened != CLI_OK) return opened;
     const dart_model_options storage = {.weights = (dart_storage)o->common.dtype, .activations = (dart_storage)o->with.activations,
                                         .memories = (dart_storage)o->with.memories};
     const dart_status status = dart_model_random(session->device, &config, 1, &storage, model);
