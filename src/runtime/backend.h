@@ -38,6 +38,7 @@ typedef struct backend_code {
     const kernel_row *row;
     uint32_t dtypes; /* two bits a binding, see shaders/args.h; absent: 0, or that of integers */
     uint32_t T0, T1;
+    bool range; /* for launches of a part of the tiles, of backends with `ranges` */
 } backend_code;
 
 typedef struct backend_launch {

@@ -127,6 +127,13 @@ enum {
  * traits, and max_rows 0 or not below rows. When variant is not NULL, an eligible row of that name goes first. NULL when no row is
  * eligible. */
 const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, uint32_t capabilities, uint32_t traits, uint32_t rows, const char *variant);
+/* Can a launch of the row go in ranges of its tiles? Workgroups with cooperative matrices may number their work otherwise; devices with matrices are
+ * fast. Arguments that fill the push constants leave no room for where a range begins. */
+static inline bool kernel_has_ranges(const kernel_row *row)
+{
+    const kernel_info *kernel = &kernel_table[row->id];
+    return !ROW_HAS_MATRIX(row) && !kernel->whole && kernel->args_size != PUSH_BYTES;
+}
 /* Buffers that a kernel takes: its bindings, and one for arguments longer than PUSH_BYTES. */
 static inline uint32_t kernel_buffers(kernel_id id)
 {

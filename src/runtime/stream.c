@@ -205,7 +205,7 @@ static dart_status note_need(dart_stream *stream, const backend_launch *launch)
     backend_code *grown = realloc(stream->needs, (stream->needs_count + 1) * sizeof *grown);
     if (grown == NULL) return base_fail(&stream->device->report, DART_OUT_OF_MEMORY, "no host memory");
     stream->needs = grown;
-    stream->needs[stream->needs_count++] = (backend_code){launch->row, launch->dtypes, launch->T0, launch->T1};
+    stream->needs[stream->needs_count++] = (backend_code){launch->row, launch->dtypes, launch->T0, launch->T1, false};
     base_log_line(stream->device->report.log, DART_LOG_TRACE, "needs %s[%s]", kernel_table[launch->row->id].name, launch->row->variant);
     return DART_OK;
 }
@@ -359,14 +359,12 @@ static uint32_t tiles_together(const backend_launch *launch)
     return together;
 }
 
-/* How many ranges of tiles it can go in. Workgroups with cooperative matrices may number their work otherwise; devices with matrices are fast.
- * Arguments that fill the push constants leave no room for where a range begins. */
+/* How many ranges of tiles it goes in. */
 static uint32_t ranges_of(const dart_stream *stream, const backend_launch *launch, uint32_t wanted)
 {
     const dart_device *device = stream->device;
     if (wanted <= 1 || !device->backend->ranges || stream->options.warm || device->profile != NULL) return 1;
-    const kernel_info *kernel = &kernel_table[launch->row->id];
-    if (ROW_HAS_MATRIX(launch->row) || kernel->whole || kernel->args_size == PUSH_BYTES) return 1;
+    if (!kernel_has_ranges(launch->row)) return 1;
     const uint32_t most = launch->tiles / tiles_together(launch);
     return wanted < most ? wanted : most;
 }

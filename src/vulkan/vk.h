@@ -294,7 +294,7 @@ void vk_semaphore_destroy(void *device, void *semaphore);
 dart_status vk_pipelines_create(vk_device *device, const void *cache, size_t cache_bytes);
 void vk_pipelines_destroy(vk_device *device);
 /* range: for dispatches whose arguments are followed by the tile that they begin at. */
-dart_status vk_pipeline_get(vk_device *device, const backend_code *code, bool range, VkPipeline *pipeline);
+dart_status vk_pipeline_get(vk_device *device, const backend_code *code, VkPipeline *pipeline);
 /* Does a launch of the kernel that begins at tile `first` run the code of ranges? */
 bool vk_is_range(const vk_device *device, kernel_id id, uint32_t first);
 dart_status vk_warm(void *device, const backend_code *code);

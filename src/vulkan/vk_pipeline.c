@@ -4,8 +4,7 @@
 #include <stdlib.h>
 
 struct vk_pipeline {
-    backend_code code;
-    bool range;        /* it can be launched from a tile on: IS_RANGE of shaders/lib/dart.glsl */
+    backend_code code; /* with range: IS_RANGE of shaders/lib/dart.glsl */
     VkPipeline handle; /* VK_NULL_HANDLE while a thread compiles it */
     vk_pipeline *next;
 };
@@ -73,7 +72,7 @@ void vk_pipelines_destroy(vk_device *device)
     }
 }
 
-static dart_status compile(vk_device *device, const backend_code *of, bool range, VkPipeline *out)
+static dart_status compile(vk_device *device, const backend_code *of, VkPipeline *out)
 {
     const kernel_row *row = of->row;
     dart_status status = DART_OK;
@@ -89,7 +88,7 @@ static dart_status compile(vk_device *device, const backend_code *of, bool range
     const constants values = {.dtypes = of->dtypes, .T0 = of->T0, .T1 = of->T1,
                               .local = matrix ? row->local * adapter->matrix_subgroup : row->local,
                               .matrix = bfloat16 ? adapter->matrix_bf16 : adapter->matrix_f16,
-                              .subgroup = adapter->matrix_subgroup, .range = range, .lockstep = adapter->lockstep};
+                              .subgroup = adapter->matrix_subgroup, .range = of->range, .lockstep = adapter->lockstep};
     VkSpecializationMapEntry entries[CONSTANTS_COUNT];
     for (uint32_t i = 0; i < CONSTANTS_COUNT; i++)
         entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t)};
@@ -125,25 +124,25 @@ fail:
 }
 
 /* The place of the pipeline in the list of its row, NULL where it is not there. With VK_MUTEX_PIPELINES held. */
-static vk_pipeline **find(const vk_device *device, const backend_code *code, bool range)
+static vk_pipeline **find(const vk_device *device, const backend_code *code)
 {
     vk_pipeline **at = &device->pipelines[code->row->slot];
-    while (*at != NULL && ((*at)->code.dtypes != code->dtypes || (*at)->code.T0 != code->T0 || (*at)->code.T1 != code->T1 || (*at)->range != range))
+    while (*at != NULL && ((*at)->code.dtypes != code->dtypes || (*at)->code.T0 != code->T0 || (*at)->code.T1 != code->T1 ||
+                           (*at)->code.range != code->range))
         at = &(*at)->next;
     return *at != NULL ? at : NULL;
 }
 
 /* The pipeline that is ready, or a new one that this thread is to compile; NULL where there is no memory. Waits while another thread compiles it. */
-static vk_pipeline *find_or_add(vk_device *device, const backend_code *code, bool range)
+static vk_pipeline *find_or_add(vk_device *device, const backend_code *code)
 {
     vk_pipeline **at;
     base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
-    while ((at = find(device, code, range)) != NULL && (*at)->handle == VK_NULL_HANDLE)
+    while ((at = find(device, code)) != NULL && (*at)->handle == VK_NULL_HANDLE)
         base_condition_wait(&device->conditions[VK_CONDITION_PIPELINES], &device->mutexes[VK_MUTEX_PIPELINES]);
     vk_pipeline *pipeline = at != NULL ? *at : calloc(1, sizeof(*pipeline));
     if (at == NULL && pipeline != NULL) {
         pipeline->code = *code;
-        pipeline->range = range;
         pipeline->next = device->pipelines[code->row->slot];
         device->pipelines[code->row->slot] = pipeline;
     }
@@ -151,7 +150,7 @@ static vk_pipeline *find_or_add(vk_device *device, const backend_code *code, boo
     return pipeline;
 }
 
-dart_status vk_pipeline_get(vk_device *device, const backend_code *code, bool range, VkPipeline *out)
+dart_status vk_pipeline_get(vk_device *device, const backend_code *code, VkPipeline *out)
 {
     const kernel_row *row = code->row;
     REQUIRE(device->report, row->backend == DART_BACKEND_VULKAN && row->slot < vk_spirv_modules_count,
@@ -162,7 +161,7 @@ dart_status vk_pipeline_get(vk_device *device, const backend_code *code, bool ra
     if (!kernel_fits(row->id, &device->adapter->info))
         return base_fail(device->report, DART_UNSUPPORTED, "%s takes %u buffers, the device %u", kernel_table[row->id].name,
                          kernel_buffers(row->id), device->adapter->info.max_bindings);
-    vk_pipeline *pipeline = find_or_add(device, code, range);
+    vk_pipeline *pipeline = find_or_add(device, code);
     if (pipeline == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "pipeline");
     if (pipeline->handle != VK_NULL_HANDLE) { /* for good, as this thread has seen it so under the lock */
         *out = pipeline->handle;
@@ -170,12 +169,12 @@ dart_status vk_pipeline_get(vk_device *device, const backend_code *code, bool ra
     }
     /* Compiling takes long, so others may look up meanwhile. */
     VkPipeline made = VK_NULL_HANDLE;
-    const dart_status status = compile(device, code, range, &made);
+    const dart_status status = compile(device, code, &made);
     base_lock(&device->mutexes[VK_MUTEX_PIPELINES]);
     if (status == DART_OK) {
         pipeline->handle = made;
     } else {
-        *find(device, code, range) = pipeline->next;
+        *find(device, code) = pipeline->next;
         free(pipeline);
     }
     base_condition_broadcast(&device->conditions[VK_CONDITION_PIPELINES]);
@@ -196,7 +195,9 @@ dart_status vk_warm(void *self, const backend_code *code)
     vk_device *device = self;
     const dart_status status = vk_device_check(device);
     VkPipeline pipeline = VK_NULL_HANDLE;
-    return status == DART_OK ? vk_pipeline_get(device, code, vk_is_range(device, code->row->id, 0), &pipeline) : status;
+    backend_code made = *code;
+    made.range = made.range || vk_is_range(device, code->row->id, 0);
+    return status == DART_OK ? vk_pipeline_get(device, &made, &pipeline) : status;
 }
 
 dart_status vk_cache_read(void *self, void *data, size_t *bytes)

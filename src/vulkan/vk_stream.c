@@ -310,7 +310,7 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     memcpy(args, launch->args, kernel->args_size);
     args[0] = launch->end; /* `tiles`: where the loop of every shader ends */
     args[kernel->args_size / 4] = launch->first;
-    TRY(vk_pipeline_get(device, &(backend_code){launch->row, launch->dtypes, launch->T0, launch->T1}, range, &pipeline));
+    TRY(vk_pipeline_get(device, &(backend_code){launch->row, launch->dtypes, launch->T0, launch->T1, range}, &pipeline));
     for (uint32_t i = 0; i < kernel->bindings_count; i++)
         TRY(describe(device, stream, &launch->bindings[i], kernel->bindings[i].name, &buffers[i]));
     if (!pushed) TRY(keep_arguments(device, stream, args, args_bytes, &buffers[kernel->bindings_count]));

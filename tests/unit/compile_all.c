@@ -1,7 +1,9 @@
 /* Makes every compute pipeline that a call may take on the one Vulkan device that is there, without running any:
- * compile_all [--list] [--cache FILE] [--without BITS] [--model PRESET TYPE] [DEVICE_SPEC [NAME...]]. "device NAME, DRIVER" goes to stderr, then
- * "pipeline NAME BYTES" before each, for tools/compilers/table.py: KERNEL.VARIANT.TYPES, and the shared memory that the row may have by its
- * capabilities. NAMEs say which are made: KERNEL, KERNEL.VARIANT or KERNEL.VARIANT.TYPES. With --list none is. With --without the device counts
+ * compile_all [--list] [--ranges] [--cache FILE] [--without BITS] [--model PRESET TYPE] [DEVICE_SPEC [NAME...]]. "device NAME, DRIVER" goes to
+ * stderr, then "pipeline NAME BYTES" before each, for tools/compilers/table.py: KERNEL.VARIANT.TYPES, and the shared memory that the row may have by
+ * its capabilities. NAMEs say which are made: KERNEL, KERNEL.VARIANT or KERNEL.VARIANT.TYPES. The code of ranges, for launches that are cut
+ * (slice_ms), is that of whole launches but for where it begins: TYPES-range is made of one row of each kernel with one mix of types; with --ranges
+ * of all, and no code of whole launches. With --list none is made. With --without the device counts
  * as lacking those capabilities (a number, bits of dart_capability), which shows the rows below the ones it takes. With --cache the compiled code
  * is taken from that file where it exists, and kept there; the last line then tells what making all took. With --model those are made that
  * dart_state_warm makes for a layer of that model (dart-130m ...) with matrices of that type (f32, f16, bf16), and no others; on a device that is
@@ -173,21 +175,71 @@ static unsigned warm_model(dart_device *device, const char *preset, const char *
     return status == DART_OK ? 0 : (unsigned)fail(text);
 }
 
-int main(int argc, char **argv)
+typedef struct maker {
+    dart_device *device;
+    int argc; /* names from argv[2] on */
+    char **argv;
+    bool list;
+    unsigned count, failures;
+} maker;
+
+static void make(maker *m, const kernel_row *row, uint32_t dtypes, const char *types, bool range)
+{
+    const backend_code code = {row, dtypes, row->T0 != 0 ? row->T0 : 3, row->T1 != 0 ? row->T1 : 3, range};
+    char text[512];
+    snprintf(text, sizeof text, "%s.%s.%s%s", kernel_table[row->id].name, row->variant, types, range ? "-range" : "");
+    if (!wanted(text, m->argc, m->argv)) return;
+    fprintf(stderr, "pipeline %s %u\n", text, shared_of(row->needs));
+    m->count++;
+    if (m->list || m->device->backend->warm(m->device->handle, &code) == DART_OK) return;
+    m->failures++;
+    dart_device_error(m->device, text, sizeof text);
+    fail(text);
+}
+
+/* Every pipeline that a call may take, and the code of ranges of one of a kernel's; or that of all, and no other. */
+static void make_all(maker *m, bool ranges)
 {
     static const struct { const char *name; dart_dtype activations, stored; } mixes[] = {
         {"f32", DART_F32, DART_F32}, {"f16", DART_F16, DART_F16}, {"bf16", DART_BF16, DART_BF16}, {"f32-f16", DART_F32, DART_F16},
         {"f32-bf16", DART_F32, DART_BF16}};
+    bool has_range[KERNEL_COUNT] = {false};
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i];
+        uint32_t made[COUNT_OF(mixes)];
+        if (!kernel_runs_on(row, &m->device->info) || is_hidden(row, &m->device->info) || (row->fits & FITS_CHECK) != 0) continue;
+        for (size_t x = 0; x < COUNT_OF(mixes); x++) {
+            made[x] = UINT32_MAX;
+            if (!fits(row, mixes[x].activations, mixes[x].stored)) continue;
+            made[x] = dtypes_of(&kernel_table[row->id], mixes[x].activations, mixes[x].stored);
+            bool known = false;
+            for (size_t k = 0; k < x; k++) known = known || made[k] == made[x];
+            if (known) continue;
+            if (!ranges) make(m, row, made[x], mixes[x].name, false);
+            if (!kernel_has_ranges(row) || (has_range[row->id] && !ranges)) continue;
+            has_range[row->id] = true;
+            make(m, row, made[x], mixes[x].name, true);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
     dart_context *context = NULL;
     dart_device *device = NULL;
     char text[512];
-    unsigned failures = 0, count = 0;
-    bool list = false;
+    maker m = {.list = false};
+    bool ranges = false;
     const char *cache = NULL, *preset = NULL, *type = NULL;
     void *kept = NULL;
     dart_device_options options = {.spec = "vulkan", .unchecked = true};
     if (argc > 1 && strcmp(argv[1], "--list") == 0) {
-        list = true;
+        m.list = true;
+        argc--;
+        argv++;
+    }
+    if (argc > 1 && strcmp(argv[1], "--ranges") == 0) {
+        ranges = true;
         argc--;
         argv++;
     }
@@ -217,36 +269,16 @@ int main(int argc, char **argv)
     }
     fprintf(stderr, "device %s, %s\n", device->info.name, device->info.driver);
     const uint64_t start = base_now_ns();
+    m.device = device;
+    m.argc = argc;
+    m.argv = argv;
     if (preset != NULL) {
-        failures = warm_model(device, preset, type);
-        count = 1;
+        m.failures = warm_model(device, preset, type);
+        m.count = 1;
+    } else {
+        make_all(&m, ranges);
+        printf("%u pipelines on %s, %u failed\n", m.count, device->info.name, m.failures);
     }
-    for (uint32_t i = 0; i < kernel_rows_count && preset == NULL; i++) {
-        const kernel_row *row = &kernel_rows[i];
-        const kernel_info *kernel = &kernel_table[row->id];
-        uint32_t made[COUNT_OF(mixes)];
-        if (!kernel_runs_on(row, &device->info) || is_hidden(row, &device->info) || (row->fits & FITS_CHECK) != 0) continue;
-        for (size_t m = 0; m < COUNT_OF(mixes); m++) {
-            made[m] = UINT32_MAX;
-            if (!fits(row, mixes[m].activations, mixes[m].stored)) continue;
-            made[m] = dtypes_of(kernel, mixes[m].activations, mixes[m].stored);
-            bool known = false;
-            for (size_t k = 0; k < m; k++) known = known || made[k] == made[m];
-            if (known) continue;
-            snprintf(text, sizeof text, "%s.%s.%s", kernel->name, row->variant, mixes[m].name);
-            if (!wanted(text, argc, argv)) continue;
-            fprintf(stderr, "pipeline %s %u\n", text, shared_of(row->needs));
-            count++;
-            if (list) continue;
-            if (device->backend->warm(device->handle, &(backend_code){row, made[m], row->T0 != 0 ? row->T0 : 3,
-                                                                      row->T1 != 0 ? row->T1 : 3}) == DART_OK)
-                continue;
-            failures++;
-            dart_device_error(device, text, sizeof text);
-            fail(text);
-        }
-    }
-    if (preset == NULL) printf("%u pipelines on %s, %u failed\n", count, device->info.name, failures);
     if (cache != NULL) {
         const double seconds = (double)(base_now_ns() - start) / 1e9;
         printf("%.2f s with %zu bytes kept before, %zu now\n", seconds, options.cache_bytes, write_cache(cache, device));
@@ -254,5 +286,5 @@ int main(int argc, char **argv)
     dart_device_destroy(&device);
     dart_context_destroy(&context);
     free(kept);
-    return failures == 0 && count > 0 ? 0 : 1;
+    return m.failures == 0 && m.count > 0 ? 0 : 1;
 }

@@ -2,6 +2,7 @@
 """What the compilers of Intel, Adreno, NVIDIA (NVK) and AMD make of every pipeline that a call can take, without the chips.
 
   tools/compilers/table.py [--known FILE [--update]] [--doc FILE] [--read] BUILD_DIR [CHIP...]
+  tools/compilers/table.py --ranges BUILD_DIR [CHIP...]
   tools/compilers/table.py --log FILE [--doc FILE]
 
 Runs BUILD_DIR/tests/compile_all once per chip of tools/compilers/chips.txt (all of them where none is named) with
@@ -10,8 +11,12 @@ the same as a Markdown table, CHIP.log what the program wrote; a summary goes to
 
   --known FILE  also fails on what is bad (below) and not in FILE, or is worse than there
   --update      writes what is bad into that FILE instead. A chip that it has already can only lose lines or get smaller numbers
-  --doc FILE    puts a table of these chips between the two <!-- table --> lines of a Markdown file, where other chips keep theirs
+  --doc FILE    puts a table of these chips, without code of ranges, between the two <!-- table --> lines of a Markdown file, where other chips
+                keep theirs
   --read        compiles nothing: takes the CHIP.jsonl of an earlier run
+  --ranges      compiles the code of ranges of tiles of every pipeline that has some, and compares it with that of whole launches, which an
+                earlier run has left in CHIP.jsonl: prints a line a chip, and what is bad and was not. Without it one such pipeline of each
+                kernel is compiled beside the others
   --log FILE    prints the table of what compile_all and the layer wrote into FILE (mali.sh); --doc puts one line a row between the two
                 <!-- mali --> lines
 
@@ -84,12 +89,13 @@ def parse(chip, text):
     return device, rows, failures
 
 
-def compile_all(chip, build, folder):
+def compile_all(chip, build, folder, *options):
     """(device, rows, failures) of a chip. Ends the program where the driver is not there."""
-    command = [str(TOOLS / 'with-vulkan.sh'), 'fake:' + chip, '--statistics', '--', str(build / 'tests/compile_all')]
-    with open(folder / f'{chip}.log', 'w') as log:
+    command = [str(TOOLS / 'with-vulkan.sh'), 'fake:' + chip, '--statistics', '--', str(build / 'tests/compile_all'), *options]
+    path = folder / f'{chip}{"".join(options)}.log'
+    with open(path, 'w') as log:
         status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
-    text = (folder / f'{chip}.log').read_text(errors='replace')
+    text = path.read_text(errors='replace')
     if status == 125:
         print('NOT RUN: ' + text.strip())
         sys.exit(77)
@@ -221,12 +227,38 @@ def print_log(path, doc):
     return 1 if failures or not rows else 0
 
 
+def read_rows(path):
+    """(device, rows) of a CHIP.jsonl."""
+    first, *lines = path.read_text().splitlines()
+    return json.loads(first)['device'], [json.loads(line) for line in lines]
+
+
+def compare_ranges(chip, build, folder):
+    """Prints how the code of ranges differs from that of whole launches. What is wrong with it."""
+    whole = {row['pipeline']: row for row in read_rows(folder / f'{chip}.jsonl')[1]}
+    _, rows, failures = compile_all(chip, build, folder, '--ranges')
+    pairs = [(whole[row['pipeline'].removesuffix('-range')], row) for row in rows]
+    driver = chips()[chip][0]
+    same = sum(all(w[c] == r[c] for c in ('spills', 'scratch', 'registers', 'waves', 'subgroup')) for w, r in pairs)
+    def most(column):
+        grown = [(r[column] - w[column], r['pipeline']) for w, r in pairs if w[column] is not None and r[column] is not None]
+        return '{:+d} ({})'.format(*max(grown)) if grown else '-'
+    def share(column):
+        return f'{sum(r[column] or 0 for _, r in pairs) / max(1, sum(w[column] or 0 for w, _ in pairs)):.4f}'
+    print(f'{chip}: {len(pairs)} pipelines of ranges, {same} with as many registers, waves and lanes, as much scratch and as few spills '
+          f'as the whole; instructions x {share("instructions")}, at most {most("instructions")}; registers at most {most("registers")}', flush=True)
+    for w, r in pairs:
+        failures += compare(chip, {r['pipeline']: bad(r, driver)}, {r['pipeline']: bad(w, driver)})
+    return failures
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
     parser.add_argument('--known', type=pathlib.Path)
     parser.add_argument('--update', action='store_true')
     parser.add_argument('--doc', type=pathlib.Path)
     parser.add_argument('--read', action='store_true')
+    parser.add_argument('--ranges', action='store_true')
     parser.add_argument('--log', type=pathlib.Path)
     parser.add_argument('build', type=pathlib.Path, nargs='?')
     parser.add_argument('chips', nargs='*')
@@ -245,11 +277,14 @@ def main():
     results, failures = {}, []
     for chip in options.chips or listed:
         path = folder / f'{chip}.jsonl'
+        if options.ranges:
+            failures += compare_ranges(chip, options.build, folder)
+            results[chip] = None
+            continue
         if options.read:
             if not path.exists():
                 continue
-            first, *lines = path.read_text().splitlines()
-            device, rows = json.loads(first)['device'], [json.loads(line) for line in lines]
+            device, rows = read_rows(path)
         else:
             device, rows, failed = compile_all(chip, options.build, folder)
             failures += failed
@@ -258,7 +293,7 @@ def main():
             (folder / f'{chip}.md').write_text(f'{device}\n\n' + markdown(columns, [[row[c] for c in columns] for row in rows]))
         if not rows:
             continue
-        results[chip] = device, rows
+        results[chip] = device, [row for row in rows if not row['pipeline'].endswith('-range')]
         failures += [f'{chip} {row["pipeline"]}: {row["ms"] / 1e3:.1f} s to compile' for row in rows if row['ms'] > SLOWEST_MS]
         found = {row['pipeline']: values for row in rows if (values := bad(row, listed[chip][0]))}
         slowest = max(rows, key=lambda row: row['ms'])
@@ -275,7 +310,7 @@ def main():
                 print(f'{chip}: {len(better)} pipelines are better than {options.known} says; --update makes that the rule')
     if options.update:
         write_known(options.known, known)
-    if options.doc:
+    if options.doc and not options.ranges:
         write_between(options.doc, '<!-- table -->', lambda now: doc_tables(results, now))
     for failure in failures:
         print('BAD ' + failure)
