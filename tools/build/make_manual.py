@@ -49,7 +49,9 @@ def page(name, about, usage, paragraphs, options, version, more):
     for letter, option, value, text in options:
         names = [f"\\fB{roff(word)}\\fR" for word in (letter, option) if word]
         lines += [".TP", ", ".join(names) + (f" \\fI{roff(value)}\\fR" if value else ""), roff(text)]
-    lines += [".SH EXIT STATUS", "0: done. 1: it failed. 2: a mistake on the command line."]
+    compares = name == "dartlm" or any("--compare" in option for _, option, _, _ in options)
+    worse = roff(" 3: --compare has found something that became worse.") if compares else ""
+    lines += [".SH EXIT STATUS", "0: done. 1: it failed. 2: a mistake on the command line." + worse]
     lines += [".SH SEE ALSO", ", ".join(f"\\fB{roff(other)}\\fR(1)" for other in more if other != name)] if more else []
     return "\n".join(lines) + "\n"
 

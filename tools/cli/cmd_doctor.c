@@ -47,7 +47,8 @@ static const char *const backend_titles[] = {"CPU", "Vulkan", "CUDA"};
 static void tell_device(const dart_device_info *info)
 {
     char spec[32], memory[CLI_NUMBER], binding[CLI_NUMBER];
-    printf("  %s: %s, driver %s\n", cli_device_spec(info, spec), info->name, info->driver);
+    const bool names_itself = strncmp(info->driver, "driver ", 7) == 0; /* "driver version 0x...", of drivers that tell no more */
+    printf("  %s: %s, %s%s\n", cli_device_spec(info, spec), info->name, names_itself ? "" : "driver ", info->driver);
     if (!info->usable) {
         printf("    cannot be used: %s\n", info->why_not);
         return;
