@@ -9,7 +9,10 @@ import sys
 
 
 def main():
-    if len(sys.argv) != 2:
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        print(__doc__)
+        return
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     folder = pathlib.Path(sys.argv[1])
     source, target = folder / "pytorch_model.bin", folder / "model.safetensors"
