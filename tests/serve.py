@@ -23,6 +23,9 @@ import time
 SAMPLE = ("The quick brown fox jumps over the lazy dog.\n\n    indented = {1: 'é', 22: \"日本\"}\nF\u00fchrer \U0001f600 <|endoftext|> end\n"
           "One server answers many clients, each as if it were alone.\n") * 60
 MIB = 1 << 20
+REFUSED = {"min_tokens": 1, "use_beam_search": True, "length_penalty": 0.5, "prompt_logprobs": 0, "truncate_prompt_tokens": 1,
+           "include_stop_str_in_output": True, "bad_words": ["x"], "allowed_token_ids": [1], "guided_json": {"type": "object"}, "guided_regex": "a",
+           "guided_choice": ["a"], "guided_grammar": "a", "structured_outputs": {"regex": "a"}, "skip_special_tokens": False}
 LONG = sys.argv[4:] == ["--long"]
 CLIENTS, REQUESTS = (64, 10000) if LONG else (16, 1200)
 
@@ -160,6 +163,7 @@ def check_text(server, program, model, device):
     stop = text[len(text) // 2:len(text) // 2 + 3]
     stopped = server.complete(prompt=prompt, max_tokens=40, temperature=0, stop=["never ever", stop])[0]
     same("a stop", (stopped["text"], stopped["finish_reason"]), (text[:text.index(stop)], "stop"))
+    check_stop_ids(server, prompt)
     drawn = [server.complete(prompt=prompt, max_tokens=30, temperature=1.2, top_p=0.9, seed=seed)[0]["text"] for seed in (5, 5, 6)]
     must(drawn[0] == drawn[1] != drawn[2], f"drawn texts of seeds 5, 5 and 6: {drawn}")
     same("echo", server.complete(prompt=prompt, max_tokens=40, temperature=0, echo=True)[0]["text"], prompt + text)
@@ -169,6 +173,33 @@ def check_text(server, program, model, device):
     same("a special token", special, [0])
     must(len(server.get("POST", "/tokenize", {"prompt": "<|endoftext|>", "parse_special": False})["tokens"]) > 1, "parse_special does nothing")
     same("ids and back", server.get("POST", "/detokenize", server.get("POST", "/tokenize", {"prompt": SAMPLE}))["prompt"], SAMPLE)
+
+
+def check_stop_ids(server, prompt):
+    """An answer ends behind the first of these tokens, in one piece and as a stream; a special one has no text."""
+    body = {"prompt": prompt, "max_tokens": 40, "temperature": 1, "seed": 11, "logprobs": 0, "ignore_eos": True}
+    whole = server.complete(**body)[0]
+    names = whole["logprobs"]["tokens"]
+    at = next(i for i in range(10, 40) if names[i] not in names[:i])
+    ids = [server.get("POST", "/tokenize", {"prompt": name})["tokens"] for name in names[:at + 1] if not name.startswith("bytes:")]
+    last, = ids[-1]
+    for more in ({"stop_token_ids": [last]}, {"stop_token_ids": [999, last, 998], "ignore_eos": False}):
+        stopped = server.complete(**{**body, **more})[0]
+        count = len(stopped["logprobs"]["tokens"])
+        same("where a token stops", (count, stopped["finish_reason"]), (at + 1, "stop"))
+        must(whole["text"].startswith(stopped["text"]) and stopped["text"].endswith(names[at]), f"the text is {stopped['text']!r}")
+        connection, answer = server.send("POST", "/v1/completions", {**body, **more, "stream": True})
+        with connection:
+            events = read_stream(answer)
+        same("the stream", "".join(event["choices"][0]["text"] for event in events), stopped["text"])
+    for seed in range(200):
+        body = {"prompt": "\U0001f600", "max_tokens": 12, "temperature": 1.5, "seed": seed, "logprobs": 0, "ignore_eos": True, "stop_token_ids": [0]}
+        stopped = server.complete(**body)[0]
+        if stopped["finish_reason"] == "stop":
+            same("the last token", stopped["logprobs"]["tokens"][-1], "<|endoftext|>")
+            must("<|endoftext|>" not in stopped["text"], f"the text is {stopped['text']!r}")
+            return
+    raise AssertionError("no end of text in 200 answers")
 
 
 def check_end(server):
@@ -249,10 +280,17 @@ def check_mistakes(server):
                        ("logit_bias", {"prompt": [1], "logit_bias": {"1": 5}}), ("presence_penalty", {"prompt": [1], "presence_penalty": 0.5}),
                        ("logprobs", {"prompt": [1], "logprobs": 21}), ("temperature", {"prompt": [1], "temperature": -1}),
                        ("top_p", {"prompt": [1], "top_p": "x"}), ("stop", {"prompt": [1], "stop": [""]}), ("stop", {"prompt": [1], "stop": [1]}),
+                       ("stop_token_ids", {"prompt": [1], "stop_token_ids": 5}), ("id 1000", {"prompt": [1], "stop_token_ids": [1000]}),
+                       ("more than 3", {"prompt": [1], "stop_token_ids": [1, 2, 3, 4]}), ("whole number", {"prompt": [1], "stop_token_ids": ["a"]}),
+                       *((key, {"prompt": [1], key: value}) for key, value in REFUSED.items()),
                        ("stream", {"prompt": [1], "stream": 1}), ("come with stream", {"prompt": [1], "stream_options": {}}),
                        ("whole number", {"prompt": [1, "a"]}), ("prompt must be", {"prompt": {"a": 1}}), ("missing", {}),
                        ("513 prompts", {"prompt": [[1]] * 513})):
         server.refused(400, word, "POST", completions, body)
+    asks_nothing = {**{key: None for key in REFUSED}, "length_penalty": 1.0, "bad_words": [], "skip_special_tokens": True, "min_tokens": 0}
+    server.complete(prompt=[1], max_tokens=1, **asks_nothing)
+    server.refused(404, "no model", "GET", "/v1/models/other")
+    same("one model", server.get("GET", "/v1/models/model"), server.get("GET", "/v1/models")["data"][0])
     same("the key", server.refused(400, "n must", "POST", completions, {"prompt": [1], "n": 1.5})[0]["param"], "n")
     server.refused(400, "JSON", "POST", completions, b"{")
     server.refused(400, "JSON", "POST", completions, b"")

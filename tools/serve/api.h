@@ -3,6 +3,7 @@
 #define DARTLM_SERVE_API_H
 
 #include "base/base.h"
+#include "dartlm/model.h"
 #include "dartlm/text.h"
 #include "serve/names.h"
 
@@ -45,6 +46,7 @@ typedef struct api_limits {
 enum {
     API_MOST_LOGPROBS = 20,
     API_MOST_STOPS = 64,
+    API_MOST_STOP_IDS = DART_END_IDS - 1, /* the end of text is one, too */
     API_STOP_BYTES = 1024,
     API_DEPTH = 16,
     API_MOST_LISTS = 4096,     /* objects and lists of a body */
@@ -62,6 +64,8 @@ typedef struct api_settings {
     uint64_t seed;
     float temperature, top_p, min_p, repetition_penalty; /* as dart_sampling has them */
     uint32_t top_k;
+    int32_t stop_ids[API_MOST_STOP_IDS]; /* tokens behind which an answer ends */
+    uint32_t stop_ids_count;
     char *stops[API_MOST_STOPS];
     uint32_t stops_count;
 } api_settings;
@@ -129,6 +133,8 @@ void api_write_completion(api_text *to, const api_head *head, const api_choice *
 /* One event of a stream. usage without a choice: the last one before the end. Returns the code points of the tokens. */
 size_t api_write_chunk(api_text *to, const api_head *head, const api_choice *choice, const api_usage *usage, const api_names *names,
                        dart_tokenizer *tokenizer);
+/* The one model, and the list of it. */
+void api_write_model(api_text *to, const char *model, int64_t created, uint32_t context);
 void api_write_models(api_text *to, const char *model, int64_t created, uint32_t context);
 void api_write_tokenizer(api_text *to, const api_names *names, dart_tokenizer *tokenizer);
 

@@ -103,15 +103,20 @@ static bool refuse_others(const json_t *object, api_error *error)
     static const struct {
         const char *key;
         double done; /* the number that asks for nothing */
-    } others[] = {{"presence_penalty", 0}, {"frequency_penalty", 0}, {"min_tokens", 0}, {"suffix", 0}, {"logit_bias", 0}, {"use_beam_search", 0}};
+    } others[] = {{"presence_penalty", 0}, {"frequency_penalty", 0}, {"min_tokens", 0}, {"suffix", 0}, {"logit_bias", 0}, {"use_beam_search", 0},
+                  {"length_penalty", 1}, {"prompt_logprobs", NAN}, {"truncate_prompt_tokens", NAN}, {"include_stop_str_in_output", 0},
+                  {"bad_words", 0}, {"allowed_token_ids", 0}, {"guided_json", 0}, {"guided_regex", 0}, {"guided_choice", 0}, {"guided_grammar", 0},
+                  {"structured_outputs", 0}};
+    bool skips = true;
     for (size_t i = 0; i < COUNT_OF(others); i++) {
         const json_t *value = value_of(object, others[i].key);
         const bool nothing = value == NULL || json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
-                             (json_is_object(value) && json_object_size(value) == 0) ||
+                             (json_is_object(value) && json_object_size(value) == 0) || (json_is_array(value) && json_array_size(value) == 0) ||
                              (json_is_number(value) && json_number_value(value) == others[i].done);
         if (!nothing) return api_fail(error, 400, others[i].key, "%s is not supported by this server", others[i].key);
     }
-    return true;
+    if (!read_bool(object, "skip_special_tokens", &skips, error)) return false;
+    return skips || api_fail(error, 400, "skip_special_tokens", "skip_special_tokens false is not supported by this server");
 }
 
 /* A copy of a text without zero bytes, which dart_text_stream takes. */
@@ -138,6 +143,22 @@ static bool read_stops(const json_t *object, api_settings *s, api_error *error)
     for (size_t i = 0; i < json_array_size(stop); i++)
         if (!add_stop(json_array_get(stop, i), s, error)) return false;
     return true;
+}
+
+static bool read_ids(const json_t *list, const char *key, const api_limits *limits, dart_token_list *ids, api_error *error);
+
+static bool read_stop_ids(const json_t *object, const api_limits *limits, api_settings *s, api_error *error)
+{
+    static const char key[] = "stop_token_ids";
+    const json_t *list = value_of(object, key);
+    dart_token_list ids = {NULL, 0, 0};
+    if (list == NULL) return true;
+    if (!json_is_array(list)) return api_fail(error, 400, key, "%s must be a list of ids", key);
+    if (json_array_size(list) > API_MOST_STOP_IDS) return api_fail(error, 400, key, "%s: more than %d are not supported", key, API_MOST_STOP_IDS);
+    const bool done = read_ids(list, key, limits, &ids, error);
+    for (size_t i = 0; i < ids.count; i++) s->stop_ids[s->stop_ids_count++] = ids.ids[i];
+    dart_token_list_free(&ids);
+    return done;
 }
 
 static bool read_stream(const json_t *object, api_settings *s, api_error *error)
@@ -180,7 +201,8 @@ static bool read_settings(const json_t *object, const api_limits *limits, api_se
         !read_logprobs(object, s, error) || !read_number(object, "temperature", 0, 1000, &s->temperature, error) ||
         !read_number(object, "top_p", 0, 1, &s->top_p, error) || !read_number(object, "min_p", 0, 1, &s->min_p, error) ||
         !read_number(object, "repetition_penalty", 0, 1000, &s->repetition_penalty, error) || !read_bool(object, "echo", &s->echo, error) ||
-        !read_bool(object, "ignore_eos", &s->ignore_eos, error) || !read_stream(object, s, error) || !read_stops(object, s, error))
+        !read_bool(object, "ignore_eos", &s->ignore_eos, error) || !read_stream(object, s, error) || !read_stops(object, s, error) ||
+        !read_stop_ids(object, limits, s, error))
         return false;
     if (max_tokens > limits->context)
         return api_fail(error, 400, "max_tokens", "max_tokens %lld exceeds the %u tokens of this server's context", (long long)max_tokens,

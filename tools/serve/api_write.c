@@ -286,11 +286,18 @@ void api_write_error(api_text *to, const api_error *error)
     api_print(to, ",\"code\":%d}}", error->status);
 }
 
+void api_write_model(api_text *to, const char *model, int64_t created, uint32_t context)
+{
+    api_print(to, "{\"id\":");
+    api_add_string(to, model, strlen(model));
+    api_print(to, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"dartlm\",\"max_model_len\":%u}", (long long)created, (unsigned)context);
+}
+
 void api_write_models(api_text *to, const char *model, int64_t created, uint32_t context)
 {
-    api_print(to, "{\"object\":\"list\",\"data\":[{\"id\":");
-    api_add_string(to, model, strlen(model));
-    api_print(to, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"dartlm\",\"max_model_len\":%u}]}", (long long)created, (unsigned)context);
+    api_print(to, "{\"object\":\"list\",\"data\":[");
+    api_write_model(to, model, created, context);
+    api_print(to, "]}");
 }
 
 static void add_token(api_text *to, const char *key, const api_names *names, int32_t id)

@@ -196,10 +196,9 @@ dart_sampling batch_sampling_of(const batch *b, const job_sequence *s)
     dart_sampling sampling = {.temperature = set->temperature, .top_k = set->top_k, .top_p = set->top_p, .min_p = set->min_p, .anywhere = true,
                               .repetition_penalty = set->repetition_penalty, .ids_below = b->ids_below, .seed = s->seed,
                               .last_position = (uint64_t)s->count + set->max_tokens - 1};
-    if (!set->ignore_eos && b->eos >= 0) {
-        sampling.end_ids_count = 1;
-        sampling.end_ids[0] = b->eos;
-    }
+    for (; sampling.end_ids_count < set->stop_ids_count; sampling.end_ids_count++)
+        sampling.end_ids[sampling.end_ids_count] = set->stop_ids[sampling.end_ids_count];
+    if (!set->ignore_eos && b->eos >= 0) sampling.end_ids[sampling.end_ids_count++] = b->eos;
     return sampling;
 }
 
@@ -233,6 +232,8 @@ bool batch_accept(batch *b, job_sequence *s, int32_t id, const dart_scores *scor
     size_t bytes = 0;
     bool stopped = false, done = true;
     const bool ends = id == b->eos && !set->ignore_eos;
+    bool stops = ends; /* a token to stop at has its text, unlike the end of text */
+    for (uint32_t i = 0; i < set->stop_ids_count; i++) stops = stops || id == set->stop_ids[i];
     atomic_fetch_add(&b->counts->generated_tokens, 1);
     pthread_mutex_lock(&j->lock);
     if (!j->has_first) metrics_time(&b->counts->first, base_now_ns() - j->arrived_ns);
@@ -240,7 +241,7 @@ bool batch_accept(batch *b, job_sequence *s, int32_t id, const dart_scores *scor
     done = dart_token_list_add(&s->tokens, id) == DART_OK && (set->logprobs < 0 || batch_add_score(s, scores, row));
     if (done && !ends) done = dart_text_stream_feed(s->stream, &id, 1, &text, &bytes, &stopped) == DART_OK;
     if (done) api_add(&s->text, text, bytes);
-    if (done && (ends || stopped)) reason = "stop";
+    if (done && (stops || stopped)) reason = "stop";
     else if (done && s->tokens.count == set->max_tokens) reason = "length";
     if (reason != NULL && !stopped) { /* what might have begun a stop, or a character */
         done = dart_text_stream_end(s->stream, &text, &bytes) == DART_OK;

@@ -101,6 +101,13 @@ static bool answer_models(exchange *x, api_text *to, api_error *error)
     return true;
 }
 
+static bool answer_model(exchange *x, api_text *to, api_error *error)
+{
+    if (!ready(x, error)) return false;
+    api_write_model(to, x->of->options.model, x->of->started, x->of->limits.context);
+    return true;
+}
+
 static bool answer_tokenizer(exchange *x, api_text *to, api_error *error)
 {
     if (!ready(x, error)) return false;
@@ -141,9 +148,11 @@ static bool answer_completion(exchange *x, api_text *to, api_error *error)
     return true;
 }
 
+static const char ONE_MODEL[] = "/v1/models/"; /* and its name */
 static const route routes[] = {
     {"/v1/completions", "POST", answer_completion, "application/json", false},
     {"/v1/models", "GET", answer_models, "application/json", false},
+    {ONE_MODEL, "GET", answer_model, "application/json", false},
     {"/tokenizer_info", "GET", answer_tokenizer, "application/json", false},
     {"/tokenize", "POST", answer_tokenize, "application/json", false},
     {"/detokenize", "POST", answer_detokenize, "application/json", false},
@@ -154,6 +163,11 @@ static const route routes[] = {
 static bool find_route(exchange *x, const char *path, const char *method)
 {
     const bool head = strcmp(method, "HEAD") == 0;
+    if (strncmp(path, ONE_MODEL, sizeof ONE_MODEL - 1) == 0) {
+        if (strcmp(path + sizeof ONE_MODEL - 1, x->of->options.model) != 0)
+            return api_fail(&x->error, 404, "model", "there is no model '%.60s' here, only '%.100s'", path + sizeof ONE_MODEL - 1, x->of->options.model);
+        path = ONE_MODEL;
+    }
     for (size_t i = 0; i < COUNT_OF(routes); i++) {
         if (strcmp(routes[i].path, path) != 0) continue;
         x->route = &routes[i];
