@@ -69,6 +69,30 @@ def learn(program, work, sample, other):
     return work / "text"
 
 
+def learn_bytes(program, work, sample):
+    """A model of bytes has a tokenizer: text goes in and out as it is, and the reference, where it is installed, agrees on every character."""
+    folder = work / "bytes"
+    program.train(folder, "--bytes", "--data", sample)
+    odd = "".join(map(chr, range(1, 0x180))) + "e\u0301 \U0001f600 <|endoftext|>x"
+    ids = program.must("tokenize", "--model", folder, source=odd.encode())
+    wanted = list(odd[:-len("<|endoftext|>x")].encode()) + [256, ord("x")]
+    same("bytes are ids", list(map(int, ids.split())), wanted)
+    same("and back", program.must("detokenize", "--model", folder, "--special", source=ids).decode(), odd)
+    try:
+        import tokenizers
+        same("the reference", tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(odd).ids, wanted)
+    except ImportError:
+        print("  pip's tokenizers is not here to compare with")
+    base = ["generate", "--model", folder, *program.device, "-n", 20]
+    new = program.must(*base, "--ids", ",".join(str(b) for b in "Führer".encode()))
+    same("--prompt", program.must(*base, "--no-end", "--prompt", "Führer"), program.must("detokenize", "--model", folder, source=new) + b"\n")
+    plain = work / "plain.txt"
+    plain.write_text(SAMPLE.replace("<|endoftext|>", ""), encoding="utf-8")
+    scores = [program.must("eval", "ppl", "--model", folder, *how, "--data", plain, "--length", 32, *program.device).splitlines()[0]
+              for how in (["--bytes"], ["--tokenizer", folder])]
+    same("the same file as bytes and as text", *scores)
+
+
 def generate(program, work, model):
     prompt, count = "The quick brown", 60
     base = ["generate", "--model", model, *program.device, "-n", count]
@@ -113,7 +137,9 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         try:
             program, work = Text(*sys.argv[1:]), pathlib.Path(work)
-            generate(program, work, learn(program, work, *invert(program, work)))
+            sample, other = invert(program, work)
+            learn_bytes(program, work, sample)
+            generate(program, work, learn(program, work, sample, other))
         except AssertionError as wrong:
             print(f"text: {wrong}")
             return 1

@@ -156,6 +156,8 @@ int cli_open_tokenizer(const char *path, dart_tokenizer **tokenizer);
 int cli_fail_tokenizer(const dart_tokenizer *tokenizer, const char *what, dart_status status);
 /* Copies the files of a tokenizer into a folder. */
 int cli_copy_tokenizer(const char *path, const char *folder);
+/* Writes the files of a tokenizer whose ids are bytes, and CORPUS_END_ID the end of text. */
+int cli_write_byte_tokenizer(const char *folder);
 /* All of a file, NULL and "-" are standard input, for free(); a zero byte follows. */
 int cli_read_text(const char *path, char **text, size_t *bytes);
 

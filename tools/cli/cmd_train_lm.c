@@ -106,7 +106,8 @@ int cmd_train_lm(int argc, char **argv)
         .about =
             "Trains a language model on files, from initial values, and writes it to the folder OUT. Files are joined and cut into\n"
             "sequences of L tokens; each epoch takes them in another order, and leaves out what does not fill a step.\n"
-            "With --tokenizer, its files are copied into OUT.\n" TRAINING_ABOUT};
+            "With --tokenizer, its files are copied into OUT; with --bytes, those of a tokenizer whose ids are bytes are written there.\n"
+            TRAINING_ABOUT};
     args_operands operands;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
@@ -121,6 +122,7 @@ int cmd_train_lm(int argc, char **argv)
                                                .fill_validation = fill_validation},
                               &o);
     if (status == CLI_OK && tokenizer != NULL) status = cli_copy_tokenizer(tokenizer, operands.texts[0]);
+    if (status == CLI_OK && bytes) status = cli_write_byte_tokenizer(operands.texts[0]);
     corpus_close(&c.data);
     free(c.order.places);
     return status;

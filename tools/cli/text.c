@@ -1,12 +1,16 @@
 /* Texts and tokenizers. */
 #include "cli.h"
+#include "corpus.h"
 #include "system.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const char END_OF_TEXT[] = "<|endoftext|>"; /* of bytes */
 
 int cli_open_tokenizer(const char *path, dart_tokenizer **tokenizer)
 {
@@ -140,6 +144,64 @@ int cli_copy_tokenizer(const char *path, const char *folder)
     }
     const int result = status == DART_OK ? CLI_OK : cli_fail_file(&session, status);
     free(beside);
+    base_report_destroy(&session.report);
+    return result;
+}
+
+/* The character that stands for a byte in files of byte-level BPE: the printable ones of Latin-1 for themselves, the others from U+0100 on. */
+static void name_byte(uint32_t byte, char name[3])
+{
+    uint32_t point = 256;
+    for (uint32_t b = 0; b <= byte; b++) {
+        const bool shown = (b > 32 && b < 127) || (b > 160 && b != 173);
+        if (b == byte && shown) point = byte;
+        else if (b < byte && !shown) point++;
+    }
+    memcpy(name, point < 128 ? (char[]){(char)point, '\0', '\0'} : (char[]){(char)(0xC0 | point >> 6), (char)(0x80 | (point & 63)), '\0'}, 3);
+}
+
+/* A byte is a token, whose id it is; no normal form and no merges. */
+static json_t *byte_tokenizer(void)
+{
+    json_t *ids = json_object();
+    for (uint32_t b = 0; b < CORPUS_END_ID; b++) {
+        char name[3];
+        name_byte(b, name);
+        json_object_set_new(ids, name, json_integer((json_int_t)b));
+    }
+    return json_pack("{s:s, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b}, "
+                     "s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:o, s:[]}}",
+                     "version", "1.0", "added_tokens", "id", (int)CORPUS_END_ID, "content", END_OF_TEXT, "single_word", 0, "lstrip", 0, "rstrip", 0,
+                     "normalized", 0, "special", 1, "normalizer", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1,
+                     "use_regex", 1, "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 1,
+                     "model", "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
+                     "byte_fallback", 0, "vocab", ids, "merges");
+}
+
+static dart_status write_json(const char *folder, const char *name, json_t *object, base_report *report)
+{
+    char *path = file_join(folder, name), *text = object != NULL ? json_dumps(object, JSON_INDENT(1)) : NULL;
+    file_writer *file = NULL;
+    dart_status status = DART_OK;
+    if (path == NULL || text == NULL) status = base_fail(report, DART_OUT_OF_MEMORY, "no memory to write %s", name);
+    if (status == DART_OK) status = file_writer_open(path, report, &file);
+    if (status == DART_OK) status = file_writer_append(file, text, strlen(text));
+    if (status == DART_OK) status = file_writer_append(file, "\n", 1);
+    if (status == DART_OK) status = file_writer_close(&file);
+    file_writer_destroy(&file);
+    json_decref(object);
+    free(text);
+    free(path);
+    return status;
+}
+
+int cli_write_byte_tokenizer(const char *folder)
+{
+    cli_session session = {.context = NULL};
+    if (base_report_init(&session.report, NULL) != DART_OK) return cli_fail_memory();
+    dart_status status = write_json(folder, "tokenizer.json", byte_tokenizer(), &session.report);
+    if (status == DART_OK) status = write_json(folder, "tokenizer_config.json", json_pack("{s:s}", "eos_token", END_OF_TEXT), &session.report);
+    const int result = status == DART_OK ? CLI_OK : cli_fail_file(&session, status);
     base_report_destroy(&session.report);
     return result;
 }
