@@ -41,6 +41,8 @@ def main():
         (1, "/nowhere", ["quantize", "/nowhere", f"{tempfile.gettempdir()}/dartlm-messages"]),
         (2, "--dtype", ["quantize", model, "/nowhere/out", "--dtype", "f16"]),
         (2, "--dtype", ["train", "lm", "--dtype", "q8"]),
+        (1, "--bytes or --tokenizer PATH reads text", ["train", "lm", "/nowhere/out", "--data", __file__, "--device", "cpu"]),
+        (1, "--bytes or --tokenizer PATH reads text", ["eval", "ppl", "--model", model, "--data", __file__, "--device", "cpu"]),
         (2, "unknown task 'nonsense'", ["eval", "nonsense"]),
         (2, "unknown task 'nonsense'", ["eval", "nonsense", "--model", model]),
         (2, "unknown task 'nonsense'", ["train", "nonsense"]),

@@ -205,7 +205,7 @@ class Runs:
         if process.returncode != -number:
             raise AssertionError(f"after {number.name} the status is {process.returncode}: {errors}")
         note = whole(folder / RUN)
-        if f"stopped after step {note['step']} of {STEPS}" not in errors or "--resume" not in errors or note["step"] == 0:
+        if f"stopped after step {note['step']} of {STEPS}" not in errors or f"--resume --steps {note['step']} " not in errors or note["step"] == 0:
             raise AssertionError(f"after {number.name} at step {note['step']}, stderr has: {errors}")
         if (folder / MODEL).exists():
             raise AssertionError("a stopped run leaves a model")
@@ -224,6 +224,12 @@ class Runs:
                 raise AssertionError(f"stopped after step {step}, resumed with {steps}")
             self.same(folder, f"resumed after {number.name}")
             print(f"  {number.name} after step {step}: the same bytes")
+        folder, step = self.stopped(signal.SIGINT)
+        if self.finish(folder, "--resume", "--steps", str(step)) or not (folder / MODEL).exists():
+            raise AssertionError("--resume with the steps that were taken writes no model")
+        if self.finish(folder, "--resume") != list(range(step, STEPS)):
+            raise AssertionError("a run whose model was written does not go on")
+        self.same(folder, "a model on the way, then all")
 
     def full_disk(self):
         """A save that finds no room ends the run with a message, and leaves the file as it was: the run goes on when there is some."""

@@ -52,6 +52,7 @@ static int open_shard(corpus *c, corpus_file *file, const char *path, cli_sessio
 {
     uint64_t V, end = UINT64_MAX;
     const dart_status status = safetensors_open(path, &session->report, &file->shard);
+    if (status == DART_BAD_DATA) (void)cli_fail("%s: tokens are read from safetensors; --bytes or --tokenizer PATH reads text", path);
     if (status != DART_OK) return cli_fail_file(session, status);
     const safetensors_tensor *tokens = safetensors_find(file->shard, "tokens");
     const char *vocabulary = safetensors_metadata(file->shard, "vocabulary"), *ends = safetensors_metadata(file->shard, "end");

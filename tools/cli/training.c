@@ -330,7 +330,9 @@ int training_run(const training_task *task, training_options *o)
     if (status == CLI_OK && !stopped) status = export_model(&r);
     if (status == CLI_OK && o->profiled && r.step > first) cli_profile_print(&profile, r.step - first);
     if (status == CLI_OK && stopped && training_is_first(&r))
-        (void)cli_fail("stopped after step %" PRIu32 " of %" PRIu32 "; --resume goes on with the run in %s", r.step, r.end, task->folder);
+        (void)cli_fail("stopped after step %" PRIu32 " of %" PRIu32 "; --resume goes on with the run in %s, --resume --steps %" PRIu32
+                       " writes its model as it is",
+                       r.step, r.end, task->folder, r.step);
     free(r.ids);
     free(r.targets);
     free(r.cu);
