@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is needed to build, test or try dartlm.
 #
-#   tools/setup.sh [--build] [--test] [--demo] [--mali]      (default: --build)
+#   tools/setup.sh [--build] [--test] [--demo] [--mali] [--lm-eval]      (default: --build)
 #
 #   --build  compiler, CMake, the C libraries, Vulkan headers, volk, glslang, spirv-tools
 #   --test   the above, cmocka, clang, clang-tidy, shellcheck, git, and in .deps the Vulkan drivers and layers that tests run on
@@ -9,6 +9,7 @@
 #            in .deps the sources of jansson, which there are no packages of for them
 #   --demo   --build, gnuplot, and a Vulkan driver if this machine has none
 #   --mali   what tools/compilers/mali.sh needs beside --test, on Debian: qemu, a compiler for arm64, and arm64 packages in .deps
+#   --lm-eval  --test and EleutherAI's lm-eval in .deps (250 MB from pip's index, 700 MB unpacked), with which the server is compared
 #
 # Debian >= 12 and Ubuntu >= 24.04 are set up with apt-get, through the mirror the machine is configured with.
 # The Vulkan packages of Debian 12 and 13 are too old (12: no cooperative matrix at all; 13: no bfloat16, none on
@@ -19,6 +20,7 @@
 #   .deps/bin      glslang, spirv-val, spirv-opt, spirv-dis, spirv-as
 #   .deps/include  vulkan/, vk_video/, volk.h, volk.c
 #   .deps/python   what tests import beyond Python's standard library
+#   .deps/lm-eval  lm-eval and what it imports
 #   .deps/jansson  sources, for systems without a package of it (cmake/jansson.cmake)
 # and tools/with-vulkan.sh, which finds the drivers. Running it again is cheap, and moving the checkout harmless.
 set -eu
@@ -316,25 +318,41 @@ jansson_folder() {
     mv "$work" "$dir"
 }
 
-# The reference of tokenizers, in the version that the tables in src/text were made with. It needs no other package. Without pip or
-# its index the tests that import it are skipped, and say so.
-python_folder() {
-    local dir=$deps/python work=$deps/python.new version
-    version=$(sed -n 's/.*pip tokenizers \([0-9.]*[0-9]\) .*/\1/p' "$root/src/text/unicode_classes.c")
-    [ -n "$version" ] || die "src/text/unicode_classes.c names no version of tokenizers"
-    [ "$(cat "$dir/.stamp" 2>/dev/null)" != "tokenizers $version" ] || return 0
+# Puts pip's packages into .deps/$1, whole or not at all; $2: all of it in words; then sets of pip's arguments, each ended by a semicolon. Without
+# pip or its index the tests that import it are skipped, and say so.
+pip_folder() {
+    local dir=$deps/$1 work=$deps/$1.new stamp=$2 argument arguments=()
+    [ "$(cat "$dir/.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     if ! python3 -m pip --version >/dev/null 2>&1; then install_packages "" python3-pip; fi
-    say "fetching pip's tokenizers $version into .deps/python"
+    say "fetching pip's $stamp into .deps/$1"
     rm -rf "$work"
-    if ! PIP_ROOT_USER_ACTION=ignore logged python3 -m pip install -q --no-deps --only-binary :all: --disable-pip-version-check \
-        --target "$work" "tokenizers==$version"; then
-        say "tokenizers $version could not be installed: tests against it will be skipped"
-        rm -rf "$work"
-        return 0
-    fi
-    printf 'tokenizers %s\n' "$version" >"$work/.stamp"
+    for argument in "${@:3}"; do
+        if [ "$argument" != ";" ]; then arguments+=("$argument"); continue; fi
+        if ! PIP_ROOT_USER_ACTION=ignore logged python3 -m pip install -q --only-binary :all: --disable-pip-version-check --target "$work" \
+            "${arguments[@]}"; then
+            say "$stamp could not be installed: tests against it will be skipped"
+            rm -rf "$work"
+            return 0
+        fi
+        arguments=()
+    done
+    printf '%s\n' "$stamp" >"$work/.stamp"
     rm -rf "$dir"
     mv "$work" "$dir"
+}
+
+# The reference of tokenizers, in the version that the tables in src/text were made with. It needs no other package.
+python_folder() {
+    local version
+    version=$(sed -n 's/.*pip tokenizers \([0-9.]*[0-9]\) .*/\1/p' "$root/src/text/unicode_classes.c")
+    [ -n "$version" ] || die "src/text/unicode_classes.c names no version of tokenizers"
+    pip_folder python "tokenizers $version" --no-deps "tokenizers==$version" ";"
+}
+
+# Without what lm-eval and transformers name but do not need to ask a server: PyTorch, scikit-learn, evaluate, rouge-score.
+lm_eval_folder() {
+    pip_folder lm-eval "lm-eval 0.4.13, transformers 5.24.0" --no-deps lm-eval==0.4.13 transformers==5.24.0 ";" \
+        "tokenizers>=0.22,<0.24" regex aiohttp requests tenacity tqdm numpy jinja2 more_itertools dill pytablewriter datasets sacrebleu safetensors ";"
 }
 
 # --- one view of both: .deps/bin and .deps/include --------------------------------------------------------
@@ -392,12 +410,14 @@ parse_arguments() {
     level=build
     demo=
     mali=
+    lm_eval=
     for argument; do
         case $argument in
         --build) ;;
         --test) level=test ;;
         --demo) demo=yes ;;
         --mali) level=test mali=yes ;;
+        --lm-eval) level=test lm_eval=yes ;;
         -h | --help) usage; exit 0 ;;
         *) die "unknown argument '$argument'; see --help" ;;
         esac
@@ -442,6 +462,7 @@ main() {
     if [ $level = test ]; then
         swiftshader_folder
         python_folder
+        if [ -n "$lm_eval" ]; then lm_eval_folder; fi
         if [ "$distribution" = debian ]; then jansson_folder; fi
     fi
     if [ -n "$mali" ]; then
@@ -449,7 +470,7 @@ main() {
         # To link with: of this system's release, as its compiler's C library is.
         private_folder mali/system "$(release)" "" "libjansson4 libjansson-dev libcmocka0 libcmocka-dev" arm64
     fi
-    say "ready ($level${demo:+, demo}${mali:+, mali})"
+    say "ready ($level${demo:+, demo}${mali:+, mali}${lm_eval:+, lm-eval})"
 }
 
 main "$@"

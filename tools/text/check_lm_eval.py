@@ -4,12 +4,15 @@
 For the Python of an environment that has lm-eval; PyTorch is not needed:
     pip install --no-deps lm-eval==0.4.13 transformers
     pip install tokenizers regex aiohttp requests tenacity tqdm numpy jinja2 more_itertools dill sqlitedict pytablewriter safetensors \\
-        datasets evaluate scikit-learn sacrebleu rouge-score word2number typer
+        datasets sacrebleu word2number typer
 Three tasks are made of the text: the last word of lines (loglikelihood), all of a text (loglikelihood_rolling), and its continuation
 (generate_until). lm-eval runs them, unmodified, with requests one by one and in batches, one after another and at once, as ids and as text,
 with the server's tokenizer and with Hugging Face's. Every log-probability must be the same to 1e-5, relative to its size or 1, every generated
-text the same, and the rolling one what `dartlm eval ppl` says of the same tokens.
+text the same, and the rolling one what `dartlm eval ppl` says of the same tokens. All runs are calls of lm-eval's
+simple_evaluate, which its command calls, too; the command reads 14,000 files of tasks at each start.
 """
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -61,27 +64,19 @@ def cut(url, text):
     raise SystemExit(f"the text has no beginning of a multiple of {LENGTH} tokens")
 
 
-def run(url, work, model, tasks, arguments, batch):
-    out = work / "out"
-    subprocess.run(["rm", "-rf", out], check=True)
+def run(url, manager, model, tasks, arguments, batch):
+    """What lm-eval has sent to its metrics, document by document."""
+    from lm_eval import simple_evaluate
     given = f"model=m,base_url={url}/v1/completions,max_length={LENGTH + 2}" + (f",{arguments.format(model=model)}" if arguments else "")
-    done = subprocess.run([sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args", given, "--batch_size", str(batch),
-                           "--tasks", ",".join(tasks), "--include_path", work, "--output_path", out, "--log_samples"], check=False,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"})
-    if done.returncode != 0:
-        raise SystemExit(f"lm-eval with '{given}' ends with {done.returncode}: {done.stdout[-3000:]}")
-    found = {}
-    for task in tasks:
-        path, = out.rglob(f"samples_{task}_*.jsonl")
-        samples = sorted(map(json.loads, path.read_text(encoding="utf-8").splitlines()), key=lambda sample: sample["doc_id"])
-        found[task] = [sample["resps"] for sample in samples]
-    return found
+    with contextlib.redirect_stderr(io.StringIO()): # bars of progress
+        results = simple_evaluate(model="local-completions", model_args=given, batch_size=batch, tasks=tasks, task_manager=manager, log_samples=True,
+                                  bootstrap_iters=0)
+    return {task: [sample["resps"] for sample in sorted(results["samples"][task], key=lambda sample: sample["doc_id"])] for task in tasks}
 
 
 def numbers_of(value):
-    """Numbers and texts of nested lists, in order."""
-    return [leaf for part in value for leaf in numbers_of(part)] if isinstance(value, list) else [value]
+    """Numbers and texts of nested lists and tuples, in order."""
+    return [leaf for part in value for leaf in numbers_of(part)] if isinstance(value, (list, tuple)) else [value]
 
 
 def differ(one, other):
@@ -111,6 +106,7 @@ def perplexity(program, model, work, whole, tokens):
 
 
 def main():
+    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1") # read when lm-eval is imported
     program, model, text_file, *options = sys.argv[1:]
     program, model = pathlib.Path(program).resolve(), pathlib.Path(model).resolve()
     text = pathlib.Path(text_file).read_text(encoding="utf-8")
@@ -122,10 +118,13 @@ def main():
             work = pathlib.Path(work)
             whole, tokens = cut(url, text)
             tasks = write_tasks(work, text, whole)
-            first = None
+            from lm_eval.tasks import TaskManager
+            manager, first = TaskManager(include_path=str(work), include_defaults=False), None
             for arguments, batch in SETTINGS:
-                found = run(url, work, model, tasks, arguments, batch)
+                found = run(url, manager, model, tasks, arguments, batch)
                 first = first or found
+                if not all(numbers_of(found[task]) for task in tasks):
+                    raise SystemExit(f"lm-eval has asked nothing of one of {tasks}")
                 for task in tasks:
                     distance = differ(found[task], first[task])
                     print(f"{arguments or 'defaults'}, batch_size {batch}, {task}: distance {distance:.1e}", flush=True)

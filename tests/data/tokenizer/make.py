@@ -53,7 +53,7 @@ def main():
     tokenizer = train([pathlib.Path(path).read_text(encoding="utf-8") for path in sys.argv[1:]])
     tokenizer.save(str(FOLDER / "tokenizer.json"), pretty=False)
     parsed = json.loads((FOLDER / "tokenizer.json").read_text(encoding="utf-8"))
-    (FOLDER / "tokenizer_config.json").write_text(json.dumps({"bos_token": END, "eos_token": {"content": END}, "unk_token": END}) + "\n", encoding="utf-8")
+    (FOLDER / "tokenizer_config.json").write_text(json.dumps({"bos_token": END, "eos_token": {"__type": "AddedToken", "content": END}, "unk_token": END}) + "\n", encoding="utf-8")
     cases = [{"text": text} for text in TEXTS]
     for name, keys in variants().items():
         variant = Tokenizer.from_str(json.dumps({**parsed, **keys}))
