@@ -102,6 +102,7 @@ void main()
             [[unroll]] for (uint m = 0u; m < TOGETHER; m++) {
                 if (first + m < end) now = max(now, scale * totals[m]);
             }
+            uint again = nothing(floatBitsToUint(totals[0])); // memories are kept as words, not as the numbers of the loop above
             float keep = exp_neg(top - now);
             den *= keep;
             sum.low *= keep;
@@ -111,7 +112,7 @@ void main()
                 float gain = first + m < end ? exp_neg(scale * totals[m] - now) : 0.0;
                 den += gain;
                 [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    Eight v = eight_of(DTYPE_OF(dh), Words(fetched[m * ROWS + r], uvec4(0u)));
+                    Eight v = eight_of(DTYPE_OF(dh), Words(fetched[m * ROWS + r] | again, uvec4(0u)));
                     float weight = gain * read[r] * factors[m * ROWS + r];
                     if (first + m < end) { // what lies beyond may be no number
                         sum.low += weight * v.low;
