@@ -352,7 +352,8 @@ python_folder() {
 # Without what lm-eval and transformers name but do not need to ask a server: PyTorch, scikit-learn, evaluate, rouge-score.
 lm_eval_folder() {
     pip_folder lm-eval "lm-eval 0.4.13, transformers 5.24.0" --no-deps lm-eval==0.4.13 transformers==5.24.0 ";" \
-        "tokenizers>=0.22,<0.24" regex aiohttp requests tenacity tqdm numpy jinja2 more_itertools dill pytablewriter datasets sacrebleu safetensors ";"
+        "tokenizers>=0.22,<0.24" regex aiohttp requests tenacity tqdm numpy jinja2 more_itertools dill pytablewriter datasets sacrebleu \
+        safetensors ";"
 }
 
 # --- one view of both: .deps/bin and .deps/include --------------------------------------------------------

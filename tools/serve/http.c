@@ -164,8 +164,8 @@ static bool find_route(exchange *x, const char *path, const char *method)
 {
     const bool head = strcmp(method, "HEAD") == 0;
     if (strncmp(path, ONE_MODEL, sizeof ONE_MODEL - 1) == 0) {
-        if (strcmp(path + sizeof ONE_MODEL - 1, x->of->options.model) != 0)
-            return api_fail(&x->error, 404, "model", "there is no model '%.60s' here, only '%.100s'", path + sizeof ONE_MODEL - 1, x->of->options.model);
+        const char *asked = path + sizeof ONE_MODEL - 1, *model = x->of->options.model;
+        if (strcmp(asked, model) != 0) return api_fail(&x->error, 404, "model", "there is no model '%.60s' here, only '%.100s'", asked, model);
         path = ONE_MODEL;
     }
     for (size_t i = 0; i < COUNT_OF(routes); i++) {
