@@ -83,61 +83,34 @@ static size_t op_of(const conform_case *c)
     abort();
 }
 
-static void note_variant(void *user, const char *line)
+void conform_run_all(conform_data d, conform_take *take, void *user)
 {
-    conform_outcome *outcome = user;
-    const size_t length = strcspn(line, " "), used = strlen(outcome->variants);
-    char name[64];
-    snprintf(name, sizeof name, "%.*s", (int)(length < 63 ? length : 63), line);
-    if (!conform_lists(outcome->variants, name))
-        snprintf(outcome->variants + used, sizeof outcome->variants - used, "%s%s", used > 0 ? " " : "", name);
+    d.take = take;
+    d.take_user = user;
+    ops[op_of(d.c)].run(&d);
+    conform_forget(&d, 0);
 }
 
-/* choice: NULL for the device's own. plan: only notes what the case would launch. */
-static void run_and_keep(dart_device *device, const stream_choice *choice, const conform_case *c, uint64_t seed, conform_outcome *outcome,
-                         conform_dump *dump, bool plan)
+/* The only run. */
+static bool take_once(void *user, conform_run *run)
 {
-    memset(outcome, 0, sizeof *outcome);
-    conform_data d = {.device = device, .c = c, .state = seed, .outcome = outcome, .dump = dump, .plan = plan};
-    const dart_stream_options options = {.trace = note_variant, .trace_user = outcome, .warm = plan};
-    d.status = dart_stream_create(device, &options, &d.stream);
-    if (d.status != DART_OK) dart_device_error(device, outcome->text, sizeof outcome->text);
-    if (d.status == DART_OK) {
-        d.stream->choice = choice;
-        ops[op_of(c)].run(&d);
-    }
-    dart_stream_destroy(&d.stream);
-    outcome->tensors = d.tensors_count;
-    if (dump != NULL) conform_dump_inputs(dump, &d);
-    conform_destroy(&d);
-    outcome->status = d.status;
-    /* Only what a device says that it cannot do was not run; any other status is a failure. */
-    outcome->ran = d.status != DART_UNSUPPORTED && d.status != DART_OUT_OF_MEMORY;
-    outcome->passed = d.status == DART_OK && outcome->results_count > 0;
-    for (uint32_t i = 0; i < outcome->results_count; i++)
-        if (outcome->results[i].broken || !(outcome->results[i].share <= 1)) outcome->passed = false;
+    conform_run *once = user;
+    *run = *once;
+    once->outcome = NULL;
+    return run->outcome != NULL;
 }
 
 void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome)
 {
-    run_and_keep(device, NULL, c, seed, outcome, NULL, false);
-}
-
-void conform_run_target(const target *t, const conform_case *c, uint64_t seed, conform_outcome *outcome)
-{
-    run_and_keep(t->device, &t->choice, c, seed, outcome, NULL, false);
-}
-
-void conform_plan(const suite *s, const target *t, const conform_case *c, conform_outcome *outcome)
-{
-    run_and_keep(t->device, &t->choice, c, s->options->seed + 1, outcome, NULL, true);
+    conform_run_all((conform_data){.device = device, .c = c, .seed = seed}, take_once, &(conform_run){.outcome = outcome});
 }
 
 bool conform_dump_case(const target *t, const conform_case *c, uint64_t seed, const char *path)
 {
     static conform_outcome outcome;
     conform_dump dump = {.count = 0};
-    run_and_keep(t->device, &t->choice, c, seed, &outcome, &dump, false);
+    conform_run_all((conform_data){.device = t->device, .c = c, .seed = seed, .dump = &dump}, take_once,
+                    &(conform_run){.choice = &t->choice, .outcome = &outcome});
     conform_release(&outcome);
     const bool written = conform_dump_write(&dump, path);
     conform_dump_free(&dump);

@@ -79,10 +79,19 @@ typedef struct conform_outcome {
     uint32_t results_count;
     bool passed;
     uint64_t inputs; /* digest of all tensors' bits before the run: reports compare only where it is the same */
-    uint32_t tensors; /* that the runner made */
+    uint32_t tensors; /* that the case has */
     uint64_t ns;      /* of the op on the device, of its last run; 0: it did not run */
     char dumped[300];  /* the file that holds the tensors, "" without one */
 } conform_outcome;
+/* A run of a case: how rows are chosen, NULL as the device does, and what comes out. */
+struct stream_choice;
+typedef struct conform_run {
+    const struct stream_choice *choice;
+    conform_outcome *outcome;
+} conform_run;
+/* Gives the next run of a case, the one before having ended; false: there is none. */
+typedef bool conform_take(void *user, conform_run *run);
+
 /* Runs the case twice on the device and compares; the second run must give the same bits. */
 void conform_run_case(dart_device *device, const conform_case *c, uint64_t seed, conform_outcome *outcome);
 void conform_release(conform_outcome *outcome);

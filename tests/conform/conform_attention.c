@@ -127,10 +127,7 @@ void conform_attention(conform_data *d)
     cache cached = {.count = 0};
     shape_keys(d, k);
     const bool stored = conform_has(d, CASE_STORED);
-    if (stored) {
-        make_cache(d, &seq, C, k, v, &cached);
-        fill_cache(d, k, v, seqs, &cached);
-    }
+    if (stored) make_cache(d, &seq, C, k, v, &cached);
     dart_key_block more[MOST_BLOCKS];
     for (uint32_t i = 1; i < cached.count; i++) more[i - 1] = (dart_key_block){.C = (uint32_t)cached.C[i], .k = cached.k[i]->t, .v = cached.v[i]->t};
     conform_tensor *o = conform_output(d, act, rows, (uint64_t)c->H * c->P, true), *lse = conform_output(d, DART_F32, rows, c->H, false);
@@ -138,22 +135,25 @@ void conform_attention(conform_data *d)
     oracle_attention(&(oracle_attention_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .D = c->P, .C = C, .scale = scale, .q = q->values,
                                               .k = stored ? cached.want_k : k->values, .v = stored ? cached.want_v : v->values,
                                               .pos = seq.pos, .count = seq.count, .o = want_o, .lse = want_lse, .largest = &largest});
-    dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .D = c->P,
-                                                     .C = stored ? (uint32_t)cached.C[0] : (uint32_t)C,
-                                                     .plan = conform_has(d, CASE_STEP) ? DART_PLAN_STEP : DART_PLAN_CHUNKED,
-                                                     .scale = conform_has(d, CASE_PARAMS) ? 0.3f : 0, .q = q->t, .k = stored ? cached.k[0]->t : k->t,
-                                                     .v = stored ? cached.v[0]->t : v->t, .more = more,
-                                                     .more_count = stored ? cached.count - 1 : 0,
-                                                     .seq = conform_view(seqs), .o = o->t, .lse = lse->t});
-    conform_execute(d);
-    if (stored) compare_cache(d, &cached, C, k->width);
-    /* An absolute error of a score is a relative one of its weight: the bound grows with the largest score. Rows of tiles round
-     * the weights to the type of the values before they multiply them. */
-    const bool rounds = conform_ran(d, "attention[matrix") || conform_ran(d, "attention[tensor");
-    const double bound = conform_tolerance(BOUND_SMA, c->P + C) * (1 + largest);
-    conform_compare(d, "lse", lse, want_lse, bound, 0);
-    conform_compare_within(d, "o", o, want_o,
-                           &(conform_limits){.bound = bound, .operands = rounds ? conform_rounding(c->dtype) : 0, .floor = conform_floor(act)});
+    while (conform_next(d)) {
+        if (stored) fill_cache(d, k, v, seqs, &cached);
+        dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .D = c->P,
+                                                         .C = stored ? (uint32_t)cached.C[0] : (uint32_t)C,
+                                                         .plan = conform_has(d, CASE_STEP) ? DART_PLAN_STEP : DART_PLAN_CHUNKED,
+                                                         .scale = conform_has(d, CASE_PARAMS) ? 0.3f : 0, .q = q->t,
+                                                         .k = stored ? cached.k[0]->t : k->t, .v = stored ? cached.v[0]->t : v->t, .more = more,
+                                                         .more_count = stored ? cached.count - 1 : 0,
+                                                         .seq = conform_view(seqs), .o = o->t, .lse = lse->t});
+        if (!conform_execute(d)) continue;
+        if (stored) compare_cache(d, &cached, C, k->width);
+        /* An absolute error of a score is a relative one of its weight: the bound grows with the largest score. Rows of tiles round
+         * the weights to the type of the values before they multiply them. */
+        const bool rounds = conform_ran(d, "attention[matrix") || conform_ran(d, "attention[tensor");
+        const double bound = conform_tolerance(BOUND_SMA, c->P + C) * (1 + largest);
+        conform_compare(d, "lse", lse, want_lse, bound, 0);
+        conform_compare_within(d, "o", o, want_o,
+                               &(conform_limits){.bound = bound, .operands = rounds ? conform_rounding(c->dtype) : 0, .floor = conform_floor(act)});
+    }
     conform_seq_free(&seq);
     double *all[] = {cached.want_k, cached.want_v, want_o, want_lse};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);

@@ -33,27 +33,29 @@ void conform_attention_backward(conform_data *d)
     tape_push(t, of.o, ups);
     tape_reverse(t);
     free(ups);
-    dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P,
-                                                     .C = c->L, .plan = DART_PLAN_CHUNKED,
-                                                     .scale = scaled ? 0.3f : 0, .q = q->t, .k = k->t, .v = v->t, .seq = conform_view(seq),
-                                                     .o = o->t, .lse = lse->t});
-    dart_attention_backward(d->stream, &(dart_attention_backward_args){
-        .B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P, .scale = scaled ? 0.3f : 0, .q = q->t, .k = k->t,
-        .v = v->t, .o = o->t,
-        .lse = lse->t, .seq = conform_view(seq), .up_o = up->t, .grad_q = grad_q->t, .grad_k = grad_k->t, .grad_v = grad_v->t});
-    conform_execute(d);
-    /* An absolute error of a score is a relative one of its weight: the bound grows with the largest score. Where rows of tiles made o, they
-     * rounded the weights to the type of the values; rows of tiles of the backward pass round w and u, the factors of its terms, once each. */
-    const double made = conform_ran(d, "attention[matrix") || conform_ran(d, "attention[tensor") ? conform_rounding(c->dtype) : 0;
-    const bool at_once = conform_ran(d, "attention_backward_whole[");
-    const bool by_keys = at_once || conform_ran(d, "attention_backward_k[matrix") || conform_ran(d, "attention_backward_k[tensor");
-    const bool by_queries = at_once || conform_ran(d, "attention_backward_q[matrix") || conform_ran(d, "attention_backward_q[tensor");
-    const double bound = conform_tolerance(BOUND_SMA, 2 * (uint64_t)c->P + (uint64_t)c->L * (c->H / c->G)) * (1 + largest);
-    const conform_limits of_queries = {.bound = bound, .operands = made + (by_queries ? conform_rounding(c->dtype) : 0)};
-    const conform_limits of_keys = {.bound = bound, .operands = made + (by_keys ? conform_rounding(c->dtype) : 0)};
-    backward_compare_rows(d, "grad_q", grad_q, &rows, t, of.q, NULL, of_queries);
-    backward_compare_rows(d, "grad_k", grad_k, &rows, t, of.k, NULL, of_keys);
-    backward_compare_rows(d, "grad_v", grad_v, &rows, t, of.v, NULL, of_keys);
+    while (conform_next(d)) {
+        dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P,
+                                                         .C = c->L, .plan = DART_PLAN_CHUNKED,
+                                                         .scale = scaled ? 0.3f : 0, .q = q->t, .k = k->t, .v = v->t, .seq = conform_view(seq),
+                                                         .o = o->t, .lse = lse->t});
+        dart_attention_backward(d->stream, &(dart_attention_backward_args){
+            .B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P, .scale = scaled ? 0.3f : 0, .q = q->t,
+            .k = k->t, .v = v->t, .o = o->t, .lse = lse->t, .seq = conform_view(seq), .up_o = up->t,
+            .grad_q = grad_q->t, .grad_k = grad_k->t, .grad_v = grad_v->t});
+        if (!conform_execute(d)) continue;
+        /* An absolute error of a score is a relative one of its weight: the bound grows with the largest score. Where rows of tiles made o, they
+         * rounded the weights to the type of the values; rows of tiles of the backward pass round w and u, the factors of its terms, once each. */
+        const double made = conform_ran(d, "attention[matrix") || conform_ran(d, "attention[tensor") ? conform_rounding(c->dtype) : 0;
+        const bool at_once = conform_ran(d, "attention_backward_whole[");
+        const bool by_keys = at_once || conform_ran(d, "attention_backward_k[matrix") || conform_ran(d, "attention_backward_k[tensor");
+        const bool by_queries = at_once || conform_ran(d, "attention_backward_q[matrix") || conform_ran(d, "attention_backward_q[tensor");
+        const double bound = conform_tolerance(BOUND_SMA, 2 * (uint64_t)c->P + (uint64_t)c->L * (c->H / c->G)) * (1 + largest);
+        const conform_limits of_queries = {.bound = bound, .operands = made + (by_queries ? conform_rounding(c->dtype) : 0)};
+        const conform_limits of_keys = {.bound = bound, .operands = made + (by_keys ? conform_rounding(c->dtype) : 0)};
+        backward_compare_rows(d, "grad_q", grad_q, &rows, t, of.q, NULL, of_queries);
+        backward_compare_rows(d, "grad_k", grad_k, &rows, t, of.k, NULL, of_keys);
+        backward_compare_rows(d, "grad_v", grad_v, &rows, t, of.v, NULL, of_keys);
+    }
     tape_destroy(&t);
     backward_rows_free(&rows);
 }

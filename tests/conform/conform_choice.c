@@ -125,27 +125,28 @@ void conform_choice(conform_data *d)
         after[2 * t + 1] = 0;
         live[t] = -1;
     }
-    dart_argmax(d->stream, &(dart_argmax_args){.T = T, .V = V, .logits = logits->t, .ids = ids->t});
-    dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .logits = logits->t, .settings = set->t, .seq = s->t, .seen = conform_view(set_of),
-                                               .ids = sampled->t});
-    dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .keep_ended = true, .mark_ids = full, .logits = logits->t, .settings = set->t,
-                                               .seq = s->t, .seen = conform_view(set_of), .ids = held->t});
-    dart_advance(d->stream, &(dart_advance_args){.B = T, .slots = SLOTS, .seq = s->t, .ids = ids->t, .log = log_->t, .stops = stop_->t,
-                                                 .live = alive->t});
-    conform_execute(d);
-    if (d->status == DART_OK)
+    while (conform_next(d)) {
+        dart_argmax(d->stream, &(dart_argmax_args){.T = T, .V = V, .logits = logits->t, .ids = ids->t});
+        dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .logits = logits->t, .settings = set->t, .seq = s->t, .seen = conform_view(set_of),
+                                                   .ids = sampled->t});
+        dart_sample(d->stream, &(dart_sample_args){.T = T, .V = V, .keep_ended = true, .mark_ids = full, .logits = logits->t, .settings = set->t,
+                                                   .seq = s->t, .seen = conform_view(set_of), .ids = held->t});
+        dart_advance(d->stream, &(dart_advance_args){.B = T, .slots = SLOTS, .seq = s->t, .ids = ids->t, .log = log_->t, .stops = stop_->t,
+                                                     .live = alive->t});
+        if (!conform_execute(d)) continue;
         for (uint32_t t = 0; t < T; t++) {
             if (near[t]) memcpy(&drawn[t], (const char *)sampled->initial + (sampled->t.offset + t) * 4, 4);
             if (near_again[t]) memcpy(&again[t], (const char *)held->initial + (held->t.offset + t) * 4, 4);
         }
-    for (uint32_t t = 0; t < T; t++) kept[t] = seq[2 * t + 1] == 0 ? past[t] : again[t];
-    conform_compare_ints(d, "argmax", ids, best);
-    conform_compare_ints(d, "sample", sampled, drawn);
-    conform_compare_ints(d, "sample_kept", held, kept);
-    if (full) conform_compare_ints(d, "seen", set_of, marked);
-    conform_compare_ints(d, "seq", s, after);
-    conform_compare_ints(d, "log", log_, logged);
-    conform_compare_ints(d, "live", alive, live);
+        for (uint32_t t = 0; t < T; t++) kept[t] = seq[2 * t + 1] == 0 ? past[t] : again[t];
+        conform_compare_ints(d, "argmax", ids, best);
+        conform_compare_ints(d, "sample", sampled, drawn);
+        conform_compare_ints(d, "sample_kept", held, kept);
+        if (full) conform_compare_ints(d, "seen", set_of, marked);
+        conform_compare_ints(d, "seq", s, after);
+        conform_compare_ints(d, "log", log_, logged);
+        conform_compare_ints(d, "live", alive, live);
+    }
     free(logged);
     free(settings);
     free(stops);
@@ -181,10 +182,12 @@ void conform_mark_ids(conform_data *d)
             int32_t *word = &seen[b * words + (size_t)id / 32];
             *word = (int32_t)((uint32_t)*word | UINT32_C(1) << id % 32);
         }
-    dart_mark_ids(d->stream, &(dart_mark_ids_args){.B = B, .L = d->c->L, .T = rows.packing.T, .V = V, .ids = from->t, .seq = conform_view(seq),
-                                                   .cu = rows.cu, .seen = set->t});
-    conform_execute(d);
-    conform_compare_ints(d, "seen", set, seen);
+    while (conform_next(d)) {
+        dart_mark_ids(d->stream, &(dart_mark_ids_args){.B = B, .L = d->c->L, .T = rows.packing.T, .V = V, .ids = from->t, .seq = conform_view(seq),
+                                                       .cu = rows.cu, .seen = set->t});
+        if (!conform_execute(d)) continue;
+        conform_compare_ints(d, "seen", set, seen);
+    }
     backward_rows_free(&rows);
     free(ids);
     free(seen);
@@ -256,16 +259,18 @@ void conform_log_probs(conform_data *d)
         args.top_ids = first->t;
         args.top = best->t;
     }
-    dart_log_probs(d->stream, &args);
-    dart_log_probs(d->stream, &(dart_log_probs_args){.T = T, .V = V, .logits = logits->t, .log_z = alone->t});
-    conform_execute(d);
-    const double bound = empty ? 0 : conform_tolerance(BOUND_NORM, V);
-    conform_compare_within(d, "log_z", z, log_z, &(conform_limits){.bound = bound, .terms = size_z});
-    conform_compare_within(d, "log_z_alone", alone, log_z, &(conform_limits){.bound = bound, .terms = size_z});
-    conform_compare_within(d, "target", got, target, &(conform_limits){.bound = bound, .terms = size_target});
-    if (k > 0) {
-        conform_compare_ints(d, "top_ids", first, ids);
-        conform_compare_within(d, "top", best, top, &(conform_limits){.bound = bound, .terms = size_top});
+    while (conform_next(d)) {
+        dart_log_probs(d->stream, &args);
+        dart_log_probs(d->stream, &(dart_log_probs_args){.T = T, .V = V, .logits = logits->t, .log_z = alone->t});
+        if (!conform_execute(d)) continue;
+        const double bound = empty ? 0 : conform_tolerance(BOUND_NORM, V);
+        conform_compare_within(d, "log_z", z, log_z, &(conform_limits){.bound = bound, .terms = size_z});
+        conform_compare_within(d, "log_z_alone", alone, log_z, &(conform_limits){.bound = bound, .terms = size_z});
+        conform_compare_within(d, "target", got, target, &(conform_limits){.bound = bound, .terms = size_target});
+        if (k > 0) {
+            conform_compare_ints(d, "top_ids", first, ids);
+            conform_compare_within(d, "top", best, top, &(conform_limits){.bound = bound, .terms = size_top});
+        }
     }
     free(targets);
     free(ids);

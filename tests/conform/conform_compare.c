@@ -96,13 +96,23 @@ static double size_of(const conform_limits *limits, const double *expected, uint
 /* Relative L2 distance of the expected values from themselves rounded once. */
 static double one_rounding(const conform_tensor *tensor, const double *expected, const conform_limits *limits)
 {
+    enum { PART = 512 };
+    float values[PART];
+    char stored[PART * sizeof(float)];
+    const uint64_t count = tensor->rows * tensor->width;
     double error2 = 0, size2 = 0;
-    for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) {
-        if (!isfinite(expected[i])) continue;
-        const double to = limits->rounded != NULL ? limits->rounded[i] : conform_rounded(tensor->t.dtype, expected[i]),
-                     size = size_of(limits, expected, i);
-        if (isfinite(to)) error2 += (to - expected[i]) * (to - expected[i]);
-        size2 += size * size;
+    for (uint64_t first = 0; first < count; first += PART) {
+        const size_t part = count - first < PART ? (size_t)(count - first) : PART;
+        for (size_t i = 0; i < part; i++) values[i] = (float)expected[first + i];
+        dart_from_f32(tensor->t.dtype, stored, values, part);
+        dart_to_f32(tensor->t.dtype, values, stored, part);
+        for (size_t i = 0; i < part; i++) {
+            const double exact = expected[first + i], to = limits->rounded != NULL ? limits->rounded[first + i] : (double)values[i];
+            if (!isfinite(exact)) continue;
+            const double size = size_of(limits, expected, first + i);
+            if (isfinite(to)) error2 += (to - exact) * (to - exact);
+            size2 += size * size;
+        }
     }
     return sqrt(error2) / fmax(sqrt(size2), DBL_MIN);
 }
@@ -142,57 +152,56 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
     }
     free(row);
     if (d->dump != NULL) conform_dump_result(d->dump, name, tensor, result->values, expected);
-    for (int pass = 0; pass < 2; pass++) {
-        const double typical = pass == 1 && written_rows > 0 ? sqrt(size2 / (double)written_rows) : 0;
-        for (uint64_t r = 0; r < tensor->rows; r++) {
-            double row_error2 = 0, row_size2 = 0;
-            bool written = false;
-            for (uint64_t i = 0; i < tensor->width; i++) {
-                const double want = expected[r * tensor->width + i];
-                const double got = result->values[r * tensor->width + i];
-                if (isnan(want)) {
-                    if (!untouched(tensor, conform_place(tensor, r, i)) && !result->broken) {
-                        result->broken = true;
-                        show_element(result, r * tensor->width + i, got, want);
-                        snprintf(result->note, sizeof result->note, "row %llu element %llu should not be written", (unsigned long long)r,
-                                 (unsigned long long)i);
-                    }
-                    continue;
-                }
-                written = true;
-                if (isinf(want) ? got != want : !isfinite(got)) {
-                    if (!result->broken) {
-                        show_element(result, r * tensor->width + i, got, want);
-                        snprintf(result->note, sizeof result->note, "row %llu element %llu is %g, expected %g", (unsigned long long)r,
-                                 (unsigned long long)i, got, want);
-                    }
+    double *rows = conform_filled(2 * tensor->rows, 0); /* squares of a row's error and of its size */
+    for (uint64_t r = 0; r < tensor->rows; r++) {
+        double row_error2 = 0, row_size2 = 0;
+        bool written = false;
+        for (uint64_t i = 0; i < tensor->width; i++) {
+            const double want = expected[r * tensor->width + i];
+            const double got = result->values[r * tensor->width + i];
+            if (isnan(want)) {
+                if (!untouched(tensor, conform_place(tensor, r, i)) && !result->broken) {
                     result->broken = true;
-                    continue;
+                    show_element(result, r * tensor->width + i, got, want);
+                    snprintf(result->note, sizeof result->note, "row %llu element %llu should not be written", (unsigned long long)r,
+                             (unsigned long long)i);
                 }
-                if (isinf(want)) continue;
-                const double error = fabs(got - want), size = size_of(limits, expected, r * tensor->width + i);
-                row_error2 += error * error;
-                row_size2 += size * size;
-                if (error > error_max) {
-                    error_max = error;
-                    if (!result->broken) show_element(result, r * tensor->width + i, got, want);
-                }
-                if (size > size_max) size_max = size;
-            }
-            if (pass == 0) {
-                error2 += row_error2;
-                size2 += row_size2;
-                written_rows += written;
                 continue;
             }
-            const double size = fmax(sqrt(row_size2), typical);
-            const double relative = fmax(0, sqrt(row_error2) - slack) / fmax(size, DBL_MIN);
-            if (relative > result->row) {
-                result->row = relative;
-                result->worst_row = r;
+            written = true;
+            if (isinf(want) ? got != want : !isfinite(got)) {
+                if (!result->broken) {
+                    show_element(result, r * tensor->width + i, got, want);
+                    snprintf(result->note, sizeof result->note, "row %llu element %llu is %g, expected %g", (unsigned long long)r,
+                             (unsigned long long)i, got, want);
+                }
+                result->broken = true;
+                continue;
             }
+            if (isinf(want)) continue;
+            const double error = fabs(got - want), size = size_of(limits, expected, r * tensor->width + i);
+            row_error2 += error * error;
+            row_size2 += size * size;
+            if (error > error_max) {
+                error_max = error;
+                if (!result->broken) show_element(result, r * tensor->width + i, got, want);
+            }
+            if (size > size_max) size_max = size;
+        }
+        error2 += rows[2 * r] = row_error2;
+        size2 += rows[2 * r + 1] = row_size2;
+        written_rows += written;
+    }
+    const double typical = written_rows > 0 ? sqrt(size2 / (double)written_rows) : 0;
+    for (uint64_t r = 0; r < tensor->rows; r++) {
+        const double size = fmax(sqrt(rows[2 * r + 1]), typical);
+        const double relative = fmax(0, sqrt(rows[2 * r]) - slack) / fmax(size, DBL_MIN);
+        if (relative > result->row) {
+            result->row = relative;
+            result->worst_row = r;
         }
     }
+    free(rows);
     result->size = sqrt(size2);
     const double total_slack = result->slack = floor_ * sqrt((double)(written_rows * tensor->width));
     result->l2 = fmax(0, sqrt(error2) - total_slack) / fmax(sqrt(size2), DBL_MIN);

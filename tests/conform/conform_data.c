@@ -6,24 +6,12 @@
 
 #define GUARD 64 /* elements before and after every tensor; keeps 64-element alignment */
 
-/* splitmix64 */
-static uint64_t next(conform_data *d)
-{
-    uint64_t z = d->state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-double conform_uniform(conform_data *d, double low, double high)
-{
-    return low + (high - low) * ((double)(next(d) >> 11) * 0x1p-53);
-}
+double conform_uniform(conform_data *d, double low, double high) { return low + (high - low) * conform_uniform_at(d->seed, d->drawn++); }
 
 double conform_normal(conform_data *d)
 {
-    const double u = 1.0 - conform_uniform(d, 0, 1), v = conform_uniform(d, 0, 1);
-    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+    d->drawn += 2;
+    return conform_normal_at(d->seed, d->drawn - 2, d->numbers);
 }
 
 double conform_unit(conform_data *d, uint64_t i)
@@ -80,11 +68,11 @@ dart_tensor conform_view(const conform_tensor *tensor)
     return tensor != NULL ? tensor->t : absent;
 }
 
-static void fail(conform_data *d, dart_status status, const char *text)
+void conform_fail(conform_data *d, dart_status status, const char *text)
 {
     if (d->status != DART_OK) return;
     d->status = status;
-    snprintf(d->outcome->text, sizeof d->outcome->text, "%s", text);
+    snprintf(d->text, sizeof d->text, "%s", text);
 }
 
 static conform_tensor *add(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view)
@@ -104,15 +92,15 @@ static conform_tensor *add(conform_data *d, dart_dtype dtype, uint64_t rows, uin
     tensor->t.row = odd || apart || pitched ? row : 0;
     tensor->total = offset + rows * row + GUARD;
     const size_t bytes = (size_t)tensor->total * dart_dtype_size(dtype);
-    tensor->initial = malloc(bytes);
+    tensor->initial = d->plan ? calloc(1, bytes) : malloc(bytes);
     tensor->values = calloc((size_t)(rows * width), sizeof *tensor->values);
     if (tensor->initial == NULL || tensor->values == NULL) abort();
-    memset(tensor->initial, 0xff, bytes);
+    if (!d->plan) memset(tensor->initial, 0xff, bytes);
     if (d->status == DART_OK) {
         const dart_status status = dart_buffer_create(d->device, bytes, &tensor->t.buffer);
         char text[256];
         dart_device_error(d->device, text, sizeof text);
-        if (status != DART_OK) fail(d, status, text);
+        if (status != DART_OK) conform_fail(d, status, text);
     }
     return tensor;
 }
@@ -139,8 +127,9 @@ void conform_set(conform_data *d, conform_tensor *tensor, const double *values)
 {
     const uint64_t width = tensor->width;
     const size_t size = dart_dtype_size(tensor->t.dtype);
+    if (d->plan) return;
+    tensor->held = false;
     float *row = conform_row_of_floats(tensor);
-    (void)d;
     for (uint64_t r = 0; r < tensor->rows; r++) {
         char *to = (char *)tensor->initial + conform_place(tensor, r, 0) * size;
         for (uint64_t i = 0; i < width; i++) row[i] = (float)values[r * width + i];
@@ -158,7 +147,7 @@ void conform_set(conform_data *d, conform_tensor *tensor, const double *values)
 conform_tensor *conform_input(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view, conform_generator make)
 {
     conform_tensor *tensor = add(d, dtype, rows, width, view);
-    for (uint64_t i = 0; i < rows * width; i++) tensor->values[i] = make(d, i);
+    for (uint64_t i = 0; i < rows * width && !d->plan; i++) tensor->values[i] = make(d, i);
     conform_set(d, tensor, tensor->values);
     return tensor;
 }
@@ -178,112 +167,13 @@ conform_tensor *conform_ints(conform_data *d, uint64_t rows, uint64_t width, con
     return tensor;
 }
 
-static dart_status restore(conform_data *d)
+void conform_forget(conform_data *d, uint32_t kept)
 {
-    for (uint32_t i = 0; i < d->tensors_count; i++) {
-        const conform_tensor *tensor = d->tensors[i];
-        const dart_status status = dart_buffer_write(tensor->t.buffer, 0, tensor->initial, dart_buffer_bytes(tensor->t.buffer));
-        if (status != DART_OK) return status;
+    while (d->tensors_count > kept) {
+        conform_tensor *tensor = d->tensors[--d->tensors_count];
+        dart_buffer_destroy(&tensor->t.buffer);
+        free(tensor->initial);
+        free(tensor->values);
+        free(tensor);
     }
-    return DART_OK;
-}
-
-/* Runs the recording once; contents of tensor i after it in results[i]. */
-static dart_status run_once(conform_data *d, void **results)
-{
-    dart_status status = restore(d);
-    if (status == DART_OK) status = dart_stream_submit(d->stream);
-    if (status == DART_OK) status = dart_stream_wait(d->stream, UINT64_C(600000000000));
-    if (status == DART_OK) status = dart_stream_elapsed(d->stream, &d->outcome->ns);
-    for (uint32_t i = 0; i < d->tensors_count && status == DART_OK; i++) {
-        const conform_tensor *tensor = d->tensors[i];
-        const uint64_t bytes = dart_buffer_bytes(tensor->t.buffer);
-        results[i] = malloc((size_t)bytes);
-        if (results[i] == NULL) abort();
-        status = dart_buffer_read(tensor->t.buffer, 0, results[i], bytes);
-    }
-    return status;
-}
-
-/* Of words of 8 bytes: multiplied by an odd number after each, the upper half mixed into the lower one. */
-static const uint64_t digest_begin = UINT64_C(0xcbf29ce484222325);
-
-static uint64_t digest(uint64_t hash, const void *bytes, size_t size)
-{
-    for (size_t i = 0; i < size; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, (const char *)bytes + i, size - i < 8 ? size - i : 8);
-        hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-        hash ^= hash >> 32;
-    }
-    return hash;
-}
-
-/* The first of elements from <= at < to that differs; to: none. */
-static uint64_t first_change(const void *a, const void *b, uint64_t from, uint64_t to, size_t size)
-{
-    if (to <= from || memcmp((const char *)a + from * size, (const char *)b + from * size, (size_t)(to - from) * size) == 0) return to;
-    while (memcmp((const char *)a + from * size, (const char *)b + from * size, size) == 0) from++;
-    return from;
-}
-
-/* What the run wrote outside the tensor's rows: before the first one, after each, and after the last one. */
-static void check_guards(conform_data *d, uint32_t number, const void *after)
-{
-    const conform_tensor *tensor = d->tensors[number];
-    const size_t size = dart_dtype_size(tensor->t.dtype);
-    for (uint64_t r = 0, from = 0; r <= tensor->rows; r++) {
-        const uint64_t to = r < tensor->rows ? conform_place(tensor, r, 0) : tensor->total, at = first_change(after, tensor->initial, from, to, size);
-        char text[128];
-        if (at < to) {
-            snprintf(text, sizeof text, "tensor %u: element %lld outside it was written", number, (long long)at - (long long)tensor->t.offset);
-            fail(d, DART_INTERNAL, text);
-            return;
-        }
-        from = to + tensor->width;
-    }
-}
-
-void conform_execute(conform_data *d)
-{
-    char text[256];
-    if (d->status != DART_OK || d->plan) return;
-    void *first[MAX_TENSORS] = {0}, *second[MAX_TENSORS] = {0};
-    d->outcome->inputs = digest_begin;
-    for (uint32_t i = 0; i < d->tensors_count; i++)
-        d->outcome->inputs =
-            digest(d->outcome->inputs, d->tensors[i]->initial, (size_t)d->tensors[i]->total * dart_dtype_size(d->tensors[i]->t.dtype));
-    dart_status status = run_once(d, first);
-    if (status == DART_OK) status = run_once(d, second);
-    if (status != DART_OK) {
-        dart_stream_error(d->stream, text, sizeof text);
-        fail(d, status, text);
-    }
-    for (uint32_t i = 0; i < d->tensors_count; i++) {
-        const conform_tensor *tensor = d->tensors[i];
-        const size_t bytes = (size_t)tensor->total * dart_dtype_size(tensor->t.dtype);
-        if (status == DART_OK && memcmp(first[i], second[i], bytes) != 0)
-            fail(d, DART_INTERNAL, "two runs from the same bits gave different bits");
-        if (status == DART_OK) check_guards(d, i, first[i]);
-        /* From here on `initial` is what the device left. */
-        if (status == DART_OK) {
-            free(d->tensors[i]->initial);
-            d->tensors[i]->initial = first[i];
-            d->tensors[i]->digest = digest(digest_begin, first[i], bytes);
-        } else {
-            free(first[i]);
-        }
-        free(second[i]);
-    }
-}
-
-void conform_destroy(conform_data *d)
-{
-    for (uint32_t i = 0; i < d->tensors_count; i++) {
-        dart_buffer_destroy(&d->tensors[i]->t.buffer);
-        free(d->tensors[i]->initial);
-        free(d->tensors[i]->values);
-        free(d->tensors[i]);
-    }
-    d->tensors_count = 0;
 }

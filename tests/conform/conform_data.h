@@ -3,6 +3,7 @@
 #define DARTLM_CONFORM_DATA_H
 
 #include "conform_dump.h"
+#include "conform_numbers.h"
 
 enum { MAX_TENSORS = 40 };
 
@@ -11,21 +12,35 @@ typedef struct conform_tensor {
     dart_tensor t;
     uint64_t rows, width, total; /* total: elements of the buffer, guards included */
     double *values;              /* rows x width: what was written, as stored */
-    void *initial;               /* the buffer's first bytes, to be restored and compared */
+    void *initial;               /* the buffer's first bytes, to be restored and compared; once it has run what the device left */
+    void *original;              /* the first bytes again, for the next run of the case; NULL: initial has them */
+    bool held, changed;          /* the buffer holds `initial`; the run changed it */
     uint64_t digest;             /* of the buffer's bytes after the run */
 } conform_tensor;
 
+/* A case with a seed on a device: tensors and what is expected of them are made once, and serve all of its runs. */
 typedef struct conform_data {
     dart_device *device;
-    dart_stream *stream;
     const conform_case *c;
-    uint64_t state; /* of the generator */
+    uint64_t seed, drawn;     /* how many of the seed's numbers the case has taken */
+    conform_numbers *numbers; /* of the seed, or NULL */
     conform_tensor *tensors[MAX_TENSORS];
     uint32_t tensors_count;
-    dart_status status; /* sticky */
-    conform_outcome *outcome;
     conform_dump *dump; /* NULL: tensors are not kept */
-    bool plan;          /* nothing runs and nothing is compared: which rows are launched is all that is asked */
+    bool plan;          /* nothing runs and nothing is compared: which rows are launched is all that is asked. Inputs are 0 */
+    conform_take *take;
+    void *take_user;
+    dart_status status; /* sticky, until the run ends */
+    char text[256];     /* why */
+    /* Of the run at hand. */
+    dart_stream *stream;
+    conform_outcome *outcome; /* NULL between runs */
+    struct {                  /* as conform_next was called first */
+        uint32_t tensors;
+        dart_status status;
+        uint64_t drawn, inputs; /* inputs: the digest of their bits, 0 until it is asked for */
+        char text[256];
+    } made;
 } conform_data;
 
 double conform_uniform(conform_data *d, double low, double high);
@@ -84,7 +99,10 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
 /* The same, with operands as they are. */
 void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double bound, double floor);
 void conform_compare_ints(conform_data *d, const char *name, const conform_tensor *tensor, const int32_t *expected);
-void conform_destroy(conform_data *d);
+/* Makes the status of the run, unless it has one. */
+void conform_fail(conform_data *d, dart_status status, const char *text);
+/* Frees all tensors but the first so many. */
+void conform_forget(conform_data *d, uint32_t kept);
 
 /* Units of the last place of f32 that the op may lose; derivations beside the table. */
 typedef enum conform_bound { BOUND_DOT, BOUND_NORM, BOUND_CONV, BOUND_DECAY, BOUND_SCAN, BOUND_SMA, BOUND_SMA_STORE } conform_bound;
@@ -97,7 +115,15 @@ double conform_rounded(dart_dtype stored, double value);
 /* Half the smallest subnormal step of the type. */
 double conform_floor(dart_dtype stored);
 
-/* Op runners: record on d->stream, submit, wait, compare. */
+/* Op runners: make the tensors, work out what is expected, and then, as long as there are runs, record on d->stream, execute, compare:
+ *
+ *     while (conform_next(d)) {
+ *         dart_op(d->stream, ...);
+ *         if (!conform_execute(d)) continue;
+ *         conform_compare(d, ...);
+ *     }
+ *
+ * Each run finds the tensors that were there before the first one as they were; those that it makes itself are gone with it. */
 typedef void (*conform_runner)(conform_data *d);
 void conform_dense(conform_data *d);
 void conform_weights(conform_data *d);
@@ -118,7 +144,9 @@ void conform_conv_backward(conform_data *d);
 void conform_loss(conform_data *d);
 void conform_optim(conform_data *d);
 void conform_mlp(conform_data *d);
-/* Submit and wait, twice, from the same initial contents; the second run must leave the same bits. */
-void conform_execute(conform_data *d);
+bool conform_next(conform_data *d);
+/* Submits and waits, twice, from the same initial contents; the second time must leave the same bits. False where there is nothing to compare: it
+ * failed, or was planned only. */
+bool conform_execute(conform_data *d);
 
 #endif

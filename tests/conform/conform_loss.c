@@ -102,38 +102,42 @@ void conform_loss(conform_data *d)
     const double part = share->values[0] * count, want_loss = loss->values[0] + part * tape_values(t, mean)[0];
     tape_push(t, mean, &part);
     tape_reverse(t);
-    dart_cross_entropy(d->stream, &(dart_cross_entropy_args){.T = T, .V = V, .W = W, .x = x->t, .weight = weight->t, .targets = labels->t,
-                                                             .share = share->t, .loss = loss->t, .correct = hits->t,
-                                                             .grad_x = conform_view(grad_x), .grad_weight = conform_view(grad_weight)});
-    conform_execute(d);
-    /* An absolute error of a logit is a relative one of its probability, so that the bound grows with the largest logit, and one of the loss. */
-    const double bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V) * (1 + largest);
-    const double terms = fabs(loss->values[0]) + part * (1 + largest);
-    const double loss_bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V + T);
-    conform_compare_within(d, "loss", loss, &want_loss, &(conform_limits){.bound = loss_bound, .terms = &terms});
-    conform_compare_ints(d, "correct", hits, &(int32_t){1000 + correct});
-    if (gradients) {
-        /* Of the logits' gradient, once: blocks of logits write it as bf16 where x and weight are, kernels without logits in memory as both are. */
-        const double rounding = conform_rounding(c->dtype);
-        const bool rounds = act == DART_BF16 && c->dtype == DART_BF16;
-        const bool rounds_x = rounds || backward_rounds(d, "cross_entropy_x"), rounds_weight = rounds || backward_rounds(d, "cross_entropy_weight");
-        double *want = array((uint64_t)T * W, sizeof *want), *squares = array((uint64_t)T * W, sizeof *squares);
-        for (uint32_t i = 0, k = 0; i < T; i++) {
-            if (targets[i] < 0 || targets[i] >= (int32_t)V) continue;
-            for (uint32_t j = 0; j < W; j++) {
-                want[(size_t)i * W + j] = tape_gradient(t, vx)[(size_t)k * W + j];
-                squares[(size_t)i * W + j] = sqrt(tape_squares(t, vx)[(size_t)k * W + j]);
+    while (conform_next(d)) {
+        dart_cross_entropy(d->stream, &(dart_cross_entropy_args){.T = T, .V = V, .W = W, .x = x->t, .weight = weight->t, .targets = labels->t,
+                                                                 .share = share->t, .loss = loss->t, .correct = hits->t,
+                                                                 .grad_x = conform_view(grad_x), .grad_weight = conform_view(grad_weight)});
+        if (!conform_execute(d)) continue;
+        /* An absolute error of a logit is a relative one of its probability, so that the bound grows with the largest logit, and one of the loss. */
+        const double bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V) * (1 + largest);
+        const double terms = fabs(loss->values[0]) + part * (1 + largest);
+        const double loss_bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V + T);
+        conform_compare_within(d, "loss", loss, &want_loss, &(conform_limits){.bound = loss_bound, .terms = &terms});
+        conform_compare_ints(d, "correct", hits, &(int32_t){1000 + correct});
+        if (gradients) {
+            /* Of the logits' gradient, once: blocks of logits write it as bf16 where x and weight are, kernels without logits in memory as both
+             * are. */
+            const double rounding = conform_rounding(c->dtype);
+            const bool rounds = act == DART_BF16 && c->dtype == DART_BF16;
+            const bool rounds_x = rounds || backward_rounds(d, "cross_entropy_x");
+            const bool rounds_weight = rounds || backward_rounds(d, "cross_entropy_weight");
+            double *want = array((uint64_t)T * W, sizeof *want), *squares = array((uint64_t)T * W, sizeof *squares);
+            for (uint32_t i = 0, k = 0; i < T; i++) {
+                if (targets[i] < 0 || targets[i] >= (int32_t)V) continue;
+                for (uint32_t j = 0; j < W; j++) {
+                    want[(size_t)i * W + j] = tape_gradient(t, vx)[(size_t)k * W + j];
+                    squares[(size_t)i * W + j] = sqrt(tape_squares(t, vx)[(size_t)k * W + j]);
+                }
+                k++;
             }
-            k++;
+            conform_compare_within(d, "grad_x", grad_x, want,
+                                   &(conform_limits){.bound = bound, .operands = rounds_x ? rounding : 0,
+                                                     .floor = conform_floor(act), .terms = squares});
+            backward_compare(d, "grad_weight", grad_weight, t, vw, grad_weight->values,
+                             (conform_limits){.bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V + T) * (1 + largest),
+                                              .operands = rounds_weight ? rounding : 0});
+            free(want);
+            free(squares);
         }
-        conform_compare_within(d, "grad_x", grad_x, want,
-                               &(conform_limits){.bound = bound, .operands = rounds_x ? rounding : 0,
-                                                 .floor = conform_floor(act), .terms = squares});
-        backward_compare(d, "grad_weight", grad_weight, t, vw, grad_weight->values,
-                         (conform_limits){.bound = conform_tolerance(BOUND_SMA, (uint64_t)W + V + T) * (1 + largest),
-                                          .operands = rounds_weight ? rounding : 0});
-        free(want);
-        free(squares);
     }
     tape_destroy(&t);
     free(values);
@@ -171,11 +175,13 @@ static void grad_norm(conform_data *d)
     conform_tensor *factor = conform_has(d, CASE_SCALED) ? given(d, DART_F32, 1, &by) : NULL;
     const double norm = by * sqrt(squares);
     const double want[4] = {norm, by * fmin(1, (double)clip / (norm + 1e-6)), 1, 0}, none[4] = {INFINITY, 0, 0, 0};
-    dart_grad_norm(d->stream, &(dart_grad_norm_args){.count = c->B, .clip = clip, .gradients = list, .scale = scale->t,
-                                                     .factor = conform_view(factor)});
-    conform_execute(d);
-    conform_compare_within(d, "scale", scale, conform_has(d, CASE_HUGE) ? none : want,
-                           &(conform_limits){.bound = conform_tolerance(BOUND_NORM, all < 16384 ? all : 16384), .terms = want});
+    while (conform_next(d)) {
+        dart_grad_norm(d->stream, &(dart_grad_norm_args){.count = c->B, .clip = clip, .gradients = list, .scale = scale->t,
+                                                         .factor = conform_view(factor)});
+        if (!conform_execute(d)) continue;
+        conform_compare_within(d, "scale", scale, conform_has(d, CASE_HUGE) ? none : want,
+                               &(conform_limits){.bound = conform_tolerance(BOUND_NORM, all < 16384 ? all : 16384), .terms = want});
+    }
 }
 
 static double positive(conform_data *d, uint64_t i)
@@ -215,15 +221,17 @@ static void adamw(conform_data *d)
         }
         want[3][i] = stays ? NAN : want[0][i];
     }
-    dart_adamw(d->stream, &(dart_adamw_args){.elements = n, .decays = decays, .w = w->t, .m = m->t, .v = v->t, .grad = grad->t, .scale = scale->t,
-                                             .hyper = hyper->t, .copy = conform_view(copy)});
-    conform_execute(d);
-    /* Few roundings, 1 - beta among them: what beta loses as f32 is known to the judge. */
-    const double bound = stays ? 0 : conform_tolerance(BOUND_NORM, 1);
-    conform_compare_within(d, "w", w, want[0], &(conform_limits){.bound = bound, .terms = terms[0]});
-    conform_compare_within(d, "m", m, want[1], &(conform_limits){.bound = bound, .terms = terms[1]});
-    conform_compare_within(d, "v", v, want[2], &(conform_limits){.bound = bound, .terms = terms[2]});
-    conform_compare_within(d, "copy", copy, want[3], &(conform_limits){.bound = bound, .terms = terms[0], .floor = conform_floor(c->dtype)});
+    while (conform_next(d)) {
+        dart_adamw(d->stream, &(dart_adamw_args){.elements = n, .decays = decays, .w = w->t, .m = m->t, .v = v->t, .grad = grad->t, .scale = scale->t,
+                                                 .hyper = hyper->t, .copy = conform_view(copy)});
+        if (!conform_execute(d)) continue;
+        /* Few roundings, 1 - beta among them: what beta loses as f32 is known to the judge. */
+        const double bound = stays ? 0 : conform_tolerance(BOUND_NORM, 1);
+        conform_compare_within(d, "w", w, want[0], &(conform_limits){.bound = bound, .terms = terms[0]});
+        conform_compare_within(d, "m", m, want[1], &(conform_limits){.bound = bound, .terms = terms[1]});
+        conform_compare_within(d, "v", v, want[2], &(conform_limits){.bound = bound, .terms = terms[2]});
+        conform_compare_within(d, "copy", copy, want[3], &(conform_limits){.bound = bound, .terms = terms[0], .floor = conform_floor(c->dtype)});
+    }
     for (int i = 0; i < 4; i++) free(want[i]);
     for (int i = 0; i < 3; i++) free(terms[i]);
 }

@@ -324,37 +324,39 @@ void conform_mixer(conform_data *d)
     for (uint32_t i = RUNS; i-- > 0;) /* the later run first: order must not matter */
         if (k.dh[i] != NULL)
             runs[count++] = (dart_memories){.first = k.first[i], .M = k.first[i + 1] - k.first[i], .dh = k.dh[i]->t, .scale = k.scale[i]->t};
-    dart_mixer_step(d->stream, &(dart_mixer_step_args){
-        .B = k.B, .W = k.W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = K, .S = c->S, .eps = k.eps, .sma_eps = k.eps, .dt_min = 0.001f,
-        .x = k.x->t, .seq = conform_view(k.seqs), .norm = k.norm->t, .in_proj = k.in_proj.t, .in_proj_rest = k.in_proj.rest, .conv_weight = k.taps->t,
-        .conv_bias = conform_view(k.bias), .dt_bias = k.dt_bias->t, .a_log = k.a_log->t, .d = k.skip->t, .mixer_norm = k.mixer_norm->t,
-        .out_proj = k.out_proj.t, .sma_proj = k.sma_proj.t, .sma_proj_rest = k.sma_proj.rest,
-        .sma_conv_weight = conform_view(k.sma_taps),
-        .sma_conv_bias = conform_view(k.sma_bias), .tail = k.tail->t, .sma_tail = conform_view(k.sma_tail), .h = k.h->t,
-        .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs, .memories_count = count,
-        .closing_count = count, .proj = k.proj->t, .queries = conform_view(k.queries), .y = k.y->t});
-    conform_execute(d);
-    /* Errors of the stages before come on top: the norm's and the product's, the convolution's, then the scan's and the
-     * attention's, whose logits turn relative errors into absolute ones. */
-    const dart_dtype act = conform_activation(c);
-    const double project = conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, k.W);
-    const double channels = project + conform_tolerance(BOUND_CONV, K);
-    const double scan = 2 * channels + conform_tolerance(BOUND_SCAN, c->N);
-    const double read = (2 * channels + conform_tolerance(BOUND_SMA, c->N + c->P)) * (1 + k.largest);
-    const double out = scan * k.cancelled + read + conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, k.I);
-    conform_compare(d, "proj", k.proj, k.want_proj, channels, 0);
-    conform_compare(d, "queries", k.queries, k.want_queries, channels, 0);
-    conform_compare(d, "tail", k.tail, k.want_tail, project, conform_floor(act));
-    conform_compare(d, "sma_tail", k.sma_tail, k.want_sma_tail, project, conform_floor(act));
-    conform_compare_within(d, "y", k.y, k.want_y, &(conform_limits){.bound = scan, .terms = k.terms});
-    conform_compare(d, "h", k.h, k.want_h, scan, 0);
-    conform_compare(d, "open", k.open, k.want_open, scan, 0);
-    conform_compare(d, "open_decay", k.open_decay, k.want_decay, channels + conform_tolerance(BOUND_DECAY, 0), 0);
-    conform_compare(d, "x", k.x, k.want_x, out, 0);
-    for (uint32_t i = 0; i < RUNS; i++) {
-        compare_unit_rows(d, i == 0 ? "stored" : "stored2", k.dh[i], k.want_dh[i], k.want_scale[i], c->P,
-                          scan + conform_tolerance(BOUND_SMA_STORE, 1));
-        conform_compare(d, i == 0 ? "scale" : "scale2", k.scale[i], k.want_scale[i], scan + conform_tolerance(BOUND_SMA_STORE, 1), 0);
+    while (conform_next(d)) {
+        dart_mixer_step(d->stream, &(dart_mixer_step_args){
+            .B = k.B, .W = k.W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = K, .S = c->S, .eps = k.eps, .sma_eps = k.eps, .dt_min = 0.001f,
+            .x = k.x->t, .seq = conform_view(k.seqs), .norm = k.norm->t, .in_proj = k.in_proj.t, .in_proj_rest = k.in_proj.rest,
+            .conv_weight = k.taps->t, .conv_bias = conform_view(k.bias), .dt_bias = k.dt_bias->t, .a_log = k.a_log->t, .d = k.skip->t,
+            .mixer_norm = k.mixer_norm->t, .out_proj = k.out_proj.t, .sma_proj = k.sma_proj.t, .sma_proj_rest = k.sma_proj.rest,
+            .sma_conv_weight = conform_view(k.sma_taps),
+            .sma_conv_bias = conform_view(k.sma_bias), .tail = k.tail->t, .sma_tail = conform_view(k.sma_tail), .h = k.h->t,
+            .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs, .memories_count = count,
+            .closing_count = count, .proj = k.proj->t, .queries = conform_view(k.queries), .y = k.y->t});
+        if (!conform_execute(d)) continue;
+        /* Errors of the stages before come on top: the norm's and the product's, the convolution's, then the scan's and the
+         * attention's, whose logits turn relative errors into absolute ones. */
+        const dart_dtype act = conform_activation(c);
+        const double project = conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, k.W);
+        const double channels = project + conform_tolerance(BOUND_CONV, K);
+        const double scan = 2 * channels + conform_tolerance(BOUND_SCAN, c->N);
+        const double read = (2 * channels + conform_tolerance(BOUND_SMA, c->N + c->P)) * (1 + k.largest);
+        const double out = scan * k.cancelled + read + conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, k.I);
+        conform_compare(d, "proj", k.proj, k.want_proj, channels, 0);
+        conform_compare(d, "queries", k.queries, k.want_queries, channels, 0);
+        conform_compare(d, "tail", k.tail, k.want_tail, project, conform_floor(act));
+        conform_compare(d, "sma_tail", k.sma_tail, k.want_sma_tail, project, conform_floor(act));
+        conform_compare_within(d, "y", k.y, k.want_y, &(conform_limits){.bound = scan, .terms = k.terms});
+        conform_compare(d, "h", k.h, k.want_h, scan, 0);
+        conform_compare(d, "open", k.open, k.want_open, scan, 0);
+        conform_compare(d, "open_decay", k.open_decay, k.want_decay, channels + conform_tolerance(BOUND_DECAY, 0), 0);
+        conform_compare(d, "x", k.x, k.want_x, out, 0);
+        for (uint32_t i = 0; i < RUNS; i++) {
+            compare_unit_rows(d, i == 0 ? "stored" : "stored2", k.dh[i], k.want_dh[i], k.want_scale[i], c->P,
+                              scan + conform_tolerance(BOUND_SMA_STORE, 1));
+            conform_compare(d, i == 0 ? "scale" : "scale2", k.scale[i], k.want_scale[i], scan + conform_tolerance(BOUND_SMA_STORE, 1), 0);
+        }
     }
     conform_seq_free(&k.seq);
     double *all[] = {k.u, k.want_x, k.want_proj, k.want_queries, k.want_tail, k.want_sma_tail, k.want_y, k.terms, k.want_h, k.want_open, k.want_decay,

@@ -17,11 +17,17 @@ bool conform_lists(const char *rows, const char *name)
 
 void conform_note_rows(suite *s, const target *t, const conform_outcome *o)
 {
-    char name[80];
-    for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS && t->number < MAX_DEVICES; i++) {
-        const kernel_row *row = &kernel_rows[i];
-        name_of(row, name);
-        if (row->backend == t->info.backend && conform_lists(o->variants, name)) s->reached[t->number][i] = true;
+    for (const char *word = o->variants; *word != '\0' && t->number < MAX_DEVICES; word += strspn(word, " ")) {
+        const size_t length = strcspn(word, " "), kernel = strcspn(word, "[");
+        const bool all = kernel + 2 <= length && word[length - 1] == ']'; /* not cut off at the end of the text */
+        for (uint32_t i = 0; i < kernel_rows_count && i < MAX_ROWS && all; i++) {
+            const kernel_row *row = &kernel_rows[i];
+            const char *name = kernel_table[row->id].name;
+            if (row->backend != t->info.backend || strncmp(word, name, kernel) != 0 || name[kernel] != '\0') continue;
+            if (strncmp(word + kernel + 1, row->variant, length - kernel - 2) != 0 || row->variant[length - kernel - 2] != '\0') continue;
+            s->reached[t->number][i] = true;
+        }
+        word += length;
     }
 }
 
@@ -74,19 +80,43 @@ static void list_cases(draw *d)
     }
 }
 
+/* A case on all targets of a device that it concerns. */
+typedef struct planning {
+    suite *s;
+    const conform_case *c;
+    char **plans; /* by target */
+    uint32_t at, end;
+    bool begun; /* the one at hand */
+    conform_outcome outcome;
+} planning;
+
+static bool take_plan(void *user, conform_run *run)
+{
+    planning *p = user;
+    if (p->begun) {
+        char **plan = &p->plans[p->at++];
+        *plan = malloc(sizeof p->outcome.variants);
+        if (*plan == NULL) abort();
+        memcpy(*plan, p->outcome.variants, sizeof p->outcome.variants);
+    }
+    while (p->at < p->end && !conform_concerns(&p->s->targets[p->at], p->c)) p->at++;
+    p->begun = p->at < p->end;
+    if (p->begun) *run = (conform_run){.choice = &p->s->targets[p->at].choice, .outcome = &p->outcome};
+    return p->begun;
+}
+
 static const char *plan_of(draw *d, uint32_t i, uint32_t on)
 {
-    static conform_outcome outcome;
-    char **plan = &d->s->plans[i][on];
-    conform_case c;
-    conform_case_of(d->s, i, &c);
-    if (*plan == NULL) {
-        conform_plan(d->s, &d->s->targets[on], &c, &outcome);
-        *plan = malloc(sizeof outcome.variants);
-        if (*plan == NULL) abort();
-        memcpy(*plan, outcome.variants, sizeof outcome.variants);
+    suite *s = d->s;
+    if (s->plans[i][on] == NULL) {
+        conform_case c;
+        conform_case_of(s, i, &c);
+        planning p = {.s = s, .c = &c, .plans = s->plans[i], .at = on};
+        while (p.at > 0 && s->targets[p.at - 1].number == s->targets[on].number) p.at--;
+        for (p.end = on; p.end < s->targets_count && s->targets[p.end].number == s->targets[on].number;) p.end++;
+        conform_run_all((conform_data){.device = s->targets[on].device, .c = &c, .seed = s->options->seed + 1, .plan = true}, take_plan, &p);
     }
-    return *plan;
+    return s->plans[i][on];
 }
 
 static void take(draw *d, uint32_t i, uint32_t on)

@@ -1,4 +1,5 @@
-/* Cases on the targets that they concern: runs that threads take one by one, printed in the order of the table. */
+/* Cases on the targets that they concern: threads take one case after another with all its runs, and at the end of the list runs of cases that others
+ * have begun. What comes out is printed in the order of the table. */
 #include "conform_suite.h"
 
 #include <float.h>
@@ -6,20 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Cases in a row whose runs threads take the longest first: with more, what is printed waits longer for the first of them. */
-enum { MIXED = 64, SEEDS = 16 }; /* SEEDS: whose cases are listed together */
+/* Cases in a row of which threads take the longest first: with more, what is printed waits longer for the first of them. */
+enum { MIXED = 64, SEEDS = 8 }; /* SEEDS: whose cases are listed together */
 
 /* A case with a seed, and its runs, neighbours among all. */
 typedef struct entry {
     conform_case c;
     uint64_t seed;
+    double work; /* of all runs */
     uint32_t first, count;
-    uint32_t left; /* of its runs; under the lock */
+    /* Under the lock. */
+    uint32_t begun, left; /* of its runs */
+    uint32_t threads;     /* that have it */
+    bool whole;           /* all runs have ended, and the devices have been compared */
 } entry;
 
 typedef struct run {
-    uint32_t entry, target;
-    double work;
+    uint32_t target;
     conform_outcome *outcome; /* from the time that a thread takes it until it is printed */
 } run;
 
@@ -27,11 +31,13 @@ typedef struct line {
     suite *s;
     tally *tallies;
     uint32_t jobs;
+    uint64_t seed;
+    conform_numbers *numbers[SEEDS]; /* of the seeds from that one on */
     entry *entries;
     run *runs;
     uint32_t entries_count, runs_count, room;
-    uint32_t *order;
-    uint32_t next, printed; /* of `order`; of the entries */
+    uint32_t *order;        /* of the entries */
+    uint32_t next, printed; /* the first of `order` that has runs to begin; of the entries */
     base_mutex lock;        /* of these, and of what is printed and counted */
 } line;
 
@@ -90,20 +96,29 @@ static void dump_case(suite *s, const target *t, const entry *e, const char *nam
         snprintf(path, sizeof outcome->dumped, "no file: %.200s cannot be written to", s->options->dump);
 }
 
+/* Each device's results against those of the first one that has any. */
+static void compare_entry(const line *l, const entry *e)
+{
+    const conform_outcome *first = NULL;
+    for (uint32_t i = e->first; i < e->first + e->count; i++) {
+        conform_outcome *outcome = l->runs[i].outcome;
+        if (outcome == NULL) continue; /* stopped before it */
+        if (first != NULL) compare_devices(outcome, first);
+        else if (outcome->ran) first = outcome;
+    }
+}
+
 /* Prints and counts what the runs of a case gave, as far as they ran. */
 static void print_entry(const line *l, const entry *e)
 {
     suite *s = l->s;
-    const conform_outcome *first = NULL;
     char name[160];
     conform_name(&e->c, name, sizeof name);
     s->seed = e->seed;
     for (uint32_t i = e->first; i < e->first + e->count; i++) {
         const target *t = &s->targets[l->runs[i].target];
         conform_outcome *outcome = l->runs[i].outcome;
-        if (outcome == NULL) continue; /* stopped before it */
-        if (first != NULL) compare_devices(outcome, first);
-        else if (outcome->ran) first = outcome;
+        if (outcome == NULL) continue;
         note(&l->tallies[l->runs[i].target], name, outcome);
         conform_note_rows(s, t, outcome);
         dump_case(s, t, e, name, outcome);
@@ -123,44 +138,99 @@ static void release(run *r)
 
 /* ---- Runs ---- */
 
-/* The next run, NULL where none is left or the caller wants to end. One thread ends a case that it has begun; of several, each its run. */
-static run *take(line *l)
+/* What a thread is at. */
+typedef struct worker {
+    line *l;
+    entry *e;
+    dart_device *device; /* whose runs it takes */
+    run *at;             /* which has begun */
+} worker;
+
+/* The first run of the case that has not begun, NULL where all have. device: of that one only; NULL: of any. */
+static run *waiting(const line *l, const entry *e, const dart_device *device)
 {
-    suite *s = l->s;
-    run *r = NULL;
-    base_lock(&l->lock);
-    if (l->next < l->runs_count) {
-        r = &l->runs[l->order[l->next]];
-        const entry *e = &l->entries[r->entry];
-        if (l->jobs > 1 || e->left == e->count) s->stopped = s->stopped || (s->options->go_on != NULL && !s->options->go_on(s->options->go_on_user));
-        if (s->stopped) r = NULL;
+    for (uint32_t i = e->first; i < e->first + e->count && e->begun < e->count; i++) {
+        run *r = &l->runs[i];
+        if (r->outcome == NULL && (device == NULL || l->s->targets[r->target].device == device)) return r;
     }
+    return NULL;
+}
+
+/* Prints what has become whole, in the order of the table. */
+static void print_whole(line *l)
+{
+    for (; l->printed < l->entries_count && l->entries[l->printed].whole; l->printed++) {
+        const entry *whole = &l->entries[l->printed];
+        print_entry(l, whole);
+        for (uint32_t i = 0; i < whole->count; i++) release(&l->runs[whole->first + i]);
+    }
+}
+
+/* The next run of the worker's case and device. One thread ends a case that it has begun; of several, each its run. */
+static bool take_run(void *user, conform_run *out)
+{
+    worker *w = user;
+    line *l = w->l;
+    suite *s = l->s;
+    entry *e = w->e;
+    base_lock(&l->lock);
+    if (w->at != NULL && --e->left == 0) {
+        base_unlock(&l->lock);
+        compare_entry(l, e);
+        base_lock(&l->lock);
+        e->whole = true;
+        print_whole(l);
+    }
+    run *r = waiting(l, e, w->device);
+    if (r != NULL && (l->jobs > 1 || e->begun == 0))
+        s->stopped = s->stopped || (s->options->go_on != NULL && !s->options->go_on(s->options->go_on_user));
+    if (s->stopped && (l->jobs > 1 || e->begun == 0)) r = NULL;
+    w->at = r;
     if (r != NULL) {
         char name[160];
-        l->next++;
+        e->begun++;
         r->outcome = calloc(1, sizeof *r->outcome);
         if (r->outcome == NULL) abort();
-        conform_name(&l->entries[r->entry].c, name, sizeof name);
+        *out = (conform_run){.choice = &s->targets[r->target].choice, .outcome = r->outcome};
+        conform_name(&e->c, name, sizeof name);
         if (s->options->progress != NULL) s->options->progress(s->options->progress_user, name);
     }
     base_unlock(&l->lock);
-    return r;
+    return r != NULL;
+}
+
+/* The next case that nobody has; where there is none, the one with most left to begin. */
+static bool pick(worker *w)
+{
+    line *l = w->l;
+    entry *most = NULL;
+    base_lock(&l->lock);
+    if (w->e != NULL) w->e->threads--;
+    w->e = NULL;
+    for (uint32_t i = l->next; i < l->entries_count && w->e == NULL && !l->s->stopped; i++) {
+        entry *e = &l->entries[l->order[i]];
+        const uint32_t left = e->count - e->begun;
+        if (left == 0 && i == l->next) l->next++;
+        if (left == 0) continue;
+        if (e->threads == 0) w->e = e;
+        else if (most == NULL || e->work / e->count * left > most->work / most->count * (most->count - most->begun)) most = e;
+    }
+    if (w->e == NULL) w->e = most;
+    if (w->e != NULL) {
+        w->e->threads++;
+        w->device = l->s->targets[waiting(l, w->e, NULL)->target].device;
+    }
+    base_unlock(&l->lock);
+    return w->e != NULL;
 }
 
 static void work(void *argument)
 {
     line *l = argument;
-    for (run *r = take(l); r != NULL; r = take(l)) {
-        entry *e = &l->entries[r->entry];
-        conform_run_target(&l->s->targets[r->target], &e->c, e->seed + 1, r->outcome);
-        base_lock(&l->lock);
-        e->left--;
-        for (; l->printed < l->entries_count && l->entries[l->printed].left == 0; l->printed++) {
-            const entry *whole = &l->entries[l->printed];
-            print_entry(l, whole);
-            for (uint32_t i = 0; i < whole->count; i++) release(&l->runs[whole->first + i]);
-        }
-        base_unlock(&l->lock);
+    worker w = {.l = l};
+    while (pick(&w)) {
+        const uint64_t k = w.e->seed - l->seed;
+        conform_run_all((conform_data){.device = w.device, .c = &w.e->c, .seed = w.e->seed + 1, .numbers = l->numbers[k]}, take_run, &w);
     }
 }
 
@@ -179,13 +249,14 @@ static void add_entry(line *l, const conform_case *c, uint32_t number, uint64_t 
             l->runs = realloc(l->runs, l->room * sizeof *l->runs);
             if (l->runs == NULL) abort();
         }
-        l->runs[l->runs_count++] = (run){.entry = l->entries_count, .target = i, .work = all};
+        l->runs[l->runs_count++] = (run){.target = i};
     }
     e->left = e->count = l->runs_count - e->first;
+    e->work = all * e->count;
     l->entries_count += e->count > 0;
 }
 
-static const run *sorted; /* by longer_first, as qsort passes nothing on */
+static const entry *sorted; /* by longer_first, as qsort passes nothing on */
 static int longer_first(const void *a, const void *b)
 {
     const uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
@@ -195,14 +266,12 @@ static int longer_first(const void *a, const void *b)
 
 static void put_in_order(line *l)
 {
-    l->order = calloc(l->runs_count + (size_t)1, sizeof *l->order);
+    l->order = calloc(l->entries_count + (size_t)1, sizeof *l->order);
     if (l->order == NULL) abort();
-    for (uint32_t i = 0; i < l->runs_count; i++) l->order[i] = i;
-    sorted = l->runs;
-    for (uint32_t i = 0; i < l->entries_count && l->jobs > 1; i += MIXED) {
-        const uint32_t last = i + MIXED < l->entries_count ? i + MIXED - 1 : l->entries_count - 1, first = l->entries[i].first;
-        qsort(&l->order[first], l->entries[last].first + l->entries[last].count - first, sizeof *l->order, longer_first);
-    }
+    for (uint32_t i = 0; i < l->entries_count; i++) l->order[i] = i;
+    sorted = l->entries;
+    for (uint32_t i = 0; i < l->entries_count && l->jobs > 1; i += MIXED)
+        qsort(&l->order[i], l->entries_count - i < MIXED ? l->entries_count - i : MIXED, sizeof *l->order, longer_first);
 }
 
 /* Processors that are devices themselves take all cores for one case. */
@@ -217,7 +286,8 @@ static uint32_t jobs_of(const suite *s)
 /* All cases with `count` seeds from `seed` on, one seed after the other. */
 static void run_seeds(suite *s, tally *tallies, uint64_t seed, uint32_t count)
 {
-    line l = {.s = s, .tallies = tallies, .jobs = jobs_of(s), .entries = calloc((size_t)conform_cases_count() * count, sizeof *l.entries)};
+    line l = {.s = s, .tallies = tallies, .jobs = jobs_of(s), .seed = seed};
+    l.entries = calloc((size_t)conform_cases_count() * count, sizeof *l.entries);
     if (l.entries == NULL || base_mutex_init(&l.lock) != DART_OK) abort();
     for (uint32_t i = 0; i < count * conform_cases_count(); i++) {
         const uint32_t number = i % conform_cases_count();
@@ -225,14 +295,19 @@ static void run_seeds(suite *s, tally *tallies, uint64_t seed, uint32_t count)
         if (conform_case_of(s, number, &c)) add_entry(&l, &c, number, seed + i / conform_cases_count());
     }
     put_in_order(&l);
+    for (uint32_t i = 0; i < count; i++) l.numbers[i] = conform_numbers_create(seed + i + 1);
     base_thread threads[MAX_JOBS];
     uint32_t started = 0;
     while (started + 1 < l.jobs && base_thread_start(&threads[started], work, &l) == DART_OK) started++;
     work(&l);
     while (started > 0) base_thread_join(&threads[--started]);
     /* Where it was stopped, what ended behind a run that did not begin. */
-    for (; l.printed < l.entries_count; l.printed++) print_entry(&l, &l.entries[l.printed]);
+    for (; l.printed < l.entries_count; l.printed++) {
+        if (!l.entries[l.printed].whole) compare_entry(&l, &l.entries[l.printed]);
+        print_entry(&l, &l.entries[l.printed]);
+    }
     for (uint32_t i = 0; i < l.runs_count; i++) release(&l.runs[i]);
+    for (uint32_t i = 0; i < count; i++) conform_numbers_destroy(&l.numbers[i]);
     base_mutex_destroy(&l.lock);
     free(l.order);
     free(l.runs);

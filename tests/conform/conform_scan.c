@@ -219,17 +219,17 @@ void conform_ssd(conform_data *d)
         .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .y_terms = y_terms, .dh = dh, .h_out = h_full, .h_border_out = h_border,
         .dh_open_out = open, .log_open_out = open_decay, .step = step, .cum = cum, .hin = hin});
     adapt(d, &k, cum, decay, hin);
-    dart_ssd(d->stream, &(dart_ssd_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
-                                         .plan = k.step ? DART_PLAN_STEP : DART_PLAN_CHUNKED, .dt_is_step = conform_has(d, CASE_DT),
-                                         .dt_min = (float)dt_min, .dt_max = (float)dt_max, .x = k.x->t, .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
-                                         .a_log = k.a_log->t, .dt_bias = conform_view(k.bias), .d = conform_view(k.skip),
-                                         .seq = conform_view(k.seqs), .h = conform_view(k.h), .open = conform_view(k.open),
-                                         .open_decay = conform_view(k.open_decay), .y = k.y->t, .dh = conform_view(k.dh),
-                                         .dh_scale = conform_view(k.dh_scale), .memories = k.runs.runs, .memories_count = k.runs.count,
-                                         .cum = conform_view(k.cum), .decay = conform_view(k.decay), .hin = conform_view(k.hin),
-                                         .hin_scale = conform_view(k.hin_scale)});
-    conform_execute(d);
-    if (d->status == DART_OK) {
+    while (conform_next(d)) {
+        dart_ssd(d->stream, &(dart_ssd_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
+                                             .plan = k.step ? DART_PLAN_STEP : DART_PLAN_CHUNKED, .dt_is_step = conform_has(d, CASE_DT),
+                                             .dt_min = (float)dt_min, .dt_max = (float)dt_max, .x = k.x->t, .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
+                                             .a_log = k.a_log->t, .dt_bias = conform_view(k.bias), .d = conform_view(k.skip),
+                                             .seq = conform_view(k.seqs), .h = conform_view(k.h), .open = conform_view(k.open),
+                                             .open_decay = conform_view(k.open_decay), .y = k.y->t, .dh = conform_view(k.dh),
+                                             .dh_scale = conform_view(k.dh_scale), .memories = k.runs.runs, .memories_count = k.runs.count,
+                                             .cum = conform_view(k.cum), .decay = conform_view(k.decay), .hin = conform_view(k.hin),
+                                             .hin_scale = conform_view(k.hin_scale)});
+        if (!conform_execute(d)) continue;
         const double decay_bound = conform_tolerance(BOUND_DECAY, 0);
         const conform_limits memories = {.bound = conform_tolerance(BOUND_SCAN, k.C), .operands = operand_rounding(d, "memory") + split_rounding(d)};
         /* States are sums of memories as stored, which are off by one rounding of their type. */

@@ -132,32 +132,34 @@ void conform_ssd_backward(conform_data *d)
     definition_ssd of;
     make(d, &k);
     tape *t = differentiate(d, &k, &of);
-    record(d, &k);
-    conform_execute(d);
-    const uint64_t C = c->S < c->L ? c->S : c->L;
-    /* The forward pass keeps entering states that are sums of memories rounded to the type of x, b and c. */
-    const double entering = conform_has(d, CASE_STORED) ? conform_rounding(c->dtype) : 0;
-    /* On matrices: a term has at most two such operands one after another, b keep step and then hin, or c exp(cum) and then lambda. */
-    const double split = backward_rounds(d, "ssd_backward_walk") ? 2 * conform_split_rounding(c->dtype) : 0;
-    /* Stages of tiles, and the walk for N 64, round once what enters a product: c exp(cum) for lambda; lambda + up_dh, of that; c.b exp(cum_t -
-     * cum_s) and the gradient of c.b; b keep step for a memory, which is stored, as is hin, the sum of memories. dt takes lambda times hin. */
-    const bool tiles = backward_rounds(d, "ssd_backward_x") || conform_ran(d, "ssd_backward_walk[walk64");
-    const double once = tiles ? conform_rounding(c->dtype) : 0;
-    const conform_limits of_x = {.bound = conform_tolerance(BOUND_SCAN, C + c->N), .operands = split + 2 * once};
-    const conform_limits of_b = {.bound = conform_tolerance(BOUND_SCAN, C + (uint64_t)c->H / c->G * c->P), .operands = split + 2 * once};
-    const conform_limits of_c = {.bound = of_b.bound, .operands = entering + split + 3 * once};
-    const conform_limits of_dt = {.bound = conform_tolerance(BOUND_SCAN, 2 * C + (uint64_t)c->N * c->P), .operands = entering + split + 4 * once};
-    const conform_limits of_d = {.bound = conform_tolerance(BOUND_SCAN, k.rows.rows)};
-    const conform_limits of_sums = {.bound = of_dt.bound + of_d.bound, .operands = of_dt.operands};
-    const conform_limits of_h = {.bound = of_x.bound, .operands = split + once};
-    backward_compare_rows(d, "grad_x", k.grad_x, &k.rows, t, of.x, NULL, of_x);
-    backward_compare_rows(d, "grad_dt", k.grad_dt, &k.rows, t, of.dt, NULL, of_dt);
-    backward_compare_rows(d, "grad_b", k.grad_b, &k.rows, t, of.b, NULL, of_b);
-    backward_compare_rows(d, "grad_c", k.grad_c, &k.rows, t, of.c, conform_has(d, CASE_ADD) ? k.grad_c->values : NULL, of_c);
-    backward_compare(d, "grad_a_log", k.grad_a_log, t, of.a_log, k.grad_a_log->values, of_sums);
-    if (k.bias != NULL && of.has_bias) backward_compare(d, "grad_dt_bias", k.grad_bias, t, of.dt_bias, k.grad_bias->values, of_sums);
-    if (k.skip != NULL) backward_compare(d, "grad_d", k.grad_skip, t, of.d, k.grad_skip->values, of_d);
-    if (k.h != NULL) backward_compare(d, "grad_h", k.grad_h, t, of.h, NULL, of_h);
+    while (conform_next(d)) {
+        record(d, &k);
+        if (!conform_execute(d)) continue;
+        const uint64_t C = c->S < c->L ? c->S : c->L;
+        /* The forward pass keeps entering states that are sums of memories rounded to the type of x, b and c. */
+        const double entering = conform_has(d, CASE_STORED) ? conform_rounding(c->dtype) : 0;
+        /* On matrices: a term has at most two such operands one after another, b keep step and then hin, or c exp(cum) and then lambda. */
+        const double split = backward_rounds(d, "ssd_backward_walk") ? 2 * conform_split_rounding(c->dtype) : 0;
+        /* Stages of tiles, and the walk for N 64, round once what enters a product: c exp(cum) for lambda; lambda + up_dh, of that; c.b exp(cum_t -
+         * cum_s) and the gradient of c.b; b keep step for a memory, which is stored, as is hin, the sum of memories. dt takes lambda times hin. */
+        const bool tiles = backward_rounds(d, "ssd_backward_x") || conform_ran(d, "ssd_backward_walk[walk64");
+        const double once = tiles ? conform_rounding(c->dtype) : 0;
+        const conform_limits of_x = {.bound = conform_tolerance(BOUND_SCAN, C + c->N), .operands = split + 2 * once};
+        const conform_limits of_b = {.bound = conform_tolerance(BOUND_SCAN, C + (uint64_t)c->H / c->G * c->P), .operands = split + 2 * once};
+        const conform_limits of_c = {.bound = of_b.bound, .operands = entering + split + 3 * once};
+        const conform_limits of_dt = {.bound = conform_tolerance(BOUND_SCAN, 2 * C + (uint64_t)c->N * c->P), .operands = entering + split + 4 * once};
+        const conform_limits of_d = {.bound = conform_tolerance(BOUND_SCAN, k.rows.rows)};
+        const conform_limits of_sums = {.bound = of_dt.bound + of_d.bound, .operands = of_dt.operands};
+        const conform_limits of_h = {.bound = of_x.bound, .operands = split + once};
+        backward_compare_rows(d, "grad_x", k.grad_x, &k.rows, t, of.x, NULL, of_x);
+        backward_compare_rows(d, "grad_dt", k.grad_dt, &k.rows, t, of.dt, NULL, of_dt);
+        backward_compare_rows(d, "grad_b", k.grad_b, &k.rows, t, of.b, NULL, of_b);
+        backward_compare_rows(d, "grad_c", k.grad_c, &k.rows, t, of.c, conform_has(d, CASE_ADD) ? k.grad_c->values : NULL, of_c);
+        backward_compare(d, "grad_a_log", k.grad_a_log, t, of.a_log, k.grad_a_log->values, of_sums);
+        if (k.bias != NULL && of.has_bias) backward_compare(d, "grad_dt_bias", k.grad_bias, t, of.dt_bias, k.grad_bias->values, of_sums);
+        if (k.skip != NULL) backward_compare(d, "grad_d", k.grad_skip, t, of.d, k.grad_skip->values, of_d);
+        if (k.h != NULL) backward_compare(d, "grad_h", k.grad_h, t, of.h, NULL, of_h);
+    }
     tape_destroy(&t);
     backward_rows_free(&k.rows);
 }

@@ -118,24 +118,26 @@ void conform_sma_backward(conform_data *d)
     free(ups);
     leave(d, k.r, &k.rows, tape_values(t, of.r));
     leave(d, k.lse, &k.rows, tape_values(t, of.lse));
-    dart_sma_backward(d->stream, &(dart_sma_backward_args){
-        .B = c->B, .L = c->L, .T = k.rows.packing.T, .cu = k.rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
-        .add_c = conform_has(d, CASE_ADD), .eps = 1e-5f, .q = k.q->t,
-        .e = k.e->t, .c = k.c->t, .seq = conform_view(k.seq), .memories = {.M = k.M, .dh = k.dh->t, .scale = conform_view(k.scale)}, .r = k.r->t,
-        .lse = k.lse->t, .up_r = k.up->t, .grad_q = k.grad_q->t, .grad_e = k.grad_e->t, .grad_c = k.grad_c->t, .grad_dh = k.grad_dh->t});
-    conform_execute(d);
-    /* An absolute error of a logit is a relative one of its weight, as in softmax attention. */
-    const double of_weights = 1 + largest(tape_values(t, of.lse), tape_count(t, of.lse));
-    /* The definition normalises the memory that rounded rows and scales stand for; the op takes the rows as they are, each off by one rounding at
-     * most, and weights with them. */
-    const double rows = conform_has(d, CASE_STORED) ? conform_rounding(c->dtype) * of_weights : 0;
-    const uint64_t heads = c->H / c->G, terms = (uint64_t)c->N + c->P + (uint64_t)k.M * heads;
-    const conform_limits of_tokens = {.bound = conform_tolerance(BOUND_SMA, terms) * of_weights, .operands = rows};
-    const conform_limits of_memories = {.bound = conform_tolerance(BOUND_SMA, terms + c->L) * of_weights, .operands = rows};
-    backward_compare_rows(d, "grad_q", k.grad_q, &k.rows, t, of.q, NULL, of_tokens);
-    backward_compare_rows(d, "grad_e", k.grad_e, &k.rows, t, of.e, NULL, of_tokens);
-    backward_compare_rows(d, "grad_c", k.grad_c, &k.rows, t, of.c, conform_has(d, CASE_ADD) ? k.grad_c->values : NULL, of_tokens);
-    backward_compare_chunks(d, "grad_dh", k.grad_dh, &k.rows, c->S, k.M, t, of.dh, of_memories);
+    while (conform_next(d)) {
+        dart_sma_backward(d->stream, &(dart_sma_backward_args){
+            .B = c->B, .L = c->L, .T = k.rows.packing.T, .cu = k.rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
+            .add_c = conform_has(d, CASE_ADD), .eps = 1e-5f, .q = k.q->t,
+            .e = k.e->t, .c = k.c->t, .seq = conform_view(k.seq), .memories = {.M = k.M, .dh = k.dh->t, .scale = conform_view(k.scale)}, .r = k.r->t,
+            .lse = k.lse->t, .up_r = k.up->t, .grad_q = k.grad_q->t, .grad_e = k.grad_e->t, .grad_c = k.grad_c->t, .grad_dh = k.grad_dh->t});
+        if (!conform_execute(d)) continue;
+        /* An absolute error of a logit is a relative one of its weight, as in softmax attention. */
+        const double of_weights = 1 + largest(tape_values(t, of.lse), tape_count(t, of.lse));
+        /* The definition normalises the memory that rounded rows and scales stand for; the op takes the rows as they are, each off by one rounding at
+         * most, and weights with them. */
+        const double rows = conform_has(d, CASE_STORED) ? conform_rounding(c->dtype) * of_weights : 0;
+        const uint64_t heads = c->H / c->G, terms = (uint64_t)c->N + c->P + (uint64_t)k.M * heads;
+        const conform_limits of_tokens = {.bound = conform_tolerance(BOUND_SMA, terms) * of_weights, .operands = rows};
+        const conform_limits of_memories = {.bound = conform_tolerance(BOUND_SMA, terms + c->L) * of_weights, .operands = rows};
+        backward_compare_rows(d, "grad_q", k.grad_q, &k.rows, t, of.q, NULL, of_tokens);
+        backward_compare_rows(d, "grad_e", k.grad_e, &k.rows, t, of.e, NULL, of_tokens);
+        backward_compare_rows(d, "grad_c", k.grad_c, &k.rows, t, of.c, conform_has(d, CASE_ADD) ? k.grad_c->values : NULL, of_tokens);
+        backward_compare_chunks(d, "grad_dh", k.grad_dh, &k.rows, c->S, k.M, t, of.dh, of_memories);
+    }
     free(k.raw);
     tape_destroy(&t);
     backward_rows_free(&k.rows);

@@ -2,7 +2,7 @@
 #ifndef DARTLM_CONFORM_SUITE_H
 #define DARTLM_CONFORM_SUITE_H
 
-#include "conform.h"
+#include "conform_data.h"
 #include "base/platform.h"
 #include "runtime/kernel.h"
 #include "runtime/stream.h"
@@ -54,10 +54,9 @@ bool conform_concerns(const target *t, const conform_case *c);
 bool conform_can_run(const kernel_row *row, const dart_device_info *info);
 /* May some case of those that the options leave make the target run the row? */
 bool conform_may_reach(const suite *s, const target *t, const kernel_row *row);
-/* Leaves in outcome->variants what the case would launch on the target; compiles and runs nothing. */
-void conform_plan(const suite *s, const target *t, const conform_case *c, conform_outcome *outcome);
-/* Runs the case twice on the target and compares; the second run must give the same bits. */
-void conform_run_target(const target *t, const conform_case *c, uint64_t seed, conform_outcome *outcome);
+/* All runs that `take` gives, each twice, compared; the second time must give the same bits. With d.plan they leave in outcome->variants what they
+ * would launch; nothing is compiled or runs. d: device, c, seed, and what else is not 0. */
+void conform_run_all(conform_data d, conform_take *take, void *user);
 /* Again, with the tensors written to a file (conform_dump.h); false where it cannot be written. */
 bool conform_dump_case(const target *t, const conform_case *c, uint64_t seed, const char *path);
 /* Is "kernel[variant]" among the words of an outcome's `variants`? norm[base] is not, where layer_norm[base] is. */

@@ -170,22 +170,24 @@ void conform_window(conform_data *d)
         .pos = k.seq.pos, .count = k.seq.count, .h_in = k.h->values, .dh_open_in = k.open != NULL ? k.open->values : NULL,
         .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .dh = dh, .h_out = k.open != NULL ? NULL : h,
         .h_border_out = k.open != NULL ? h : NULL, .dh_open_out = open, .log_open_out = decay});
-    record(d, &k);
-    conform_execute(d);
-    /* An element of x, b or c next to a border of rounding may have fallen the other way, a whole step, which is twice the largest error
-     * of rounding: one token may make up a state, and one element its row. y may show the rounding of hin, too, and its own. */
-    const double fallen = 2 * conform_rounding(act);
-    conform_limits states = {.bound = conform_tolerance(BOUND_CONV, K) + conform_tolerance(BOUND_SCAN, c->L), .operands = fallen};
-    conform_limits outputs = {.bound = conform_tolerance(BOUND_CONV, K) + conform_tolerance(BOUND_SCAN, c->L + c->N),
-                              .operands = fallen + conform_rounding(act), .floor = conform_floor(act)};
-    conform_compare(d, "conv", k.conv, conv, conform_tolerance(BOUND_CONV, K), conform_floor(act));
-    conform_compare(d, "tail", k.tail, tail, 0, conform_floor(act));
-    conform_compare_within(d, "y", k.y, y, &outputs);
-    conform_compare_within(d, "h", k.h, h, &states);
-    if (k.open != NULL) {
-        conform_compare_within(d, "open", k.open, open, &states);
-        conform_compare(d, "open_decay", k.open_decay, decay, conform_tolerance(BOUND_DECAY, 0), 0);
-        conform_compare_runs(d, &k.seq, &k.runs, k.M, dh, states);
+    while (conform_next(d)) {
+        record(d, &k);
+        if (!conform_execute(d)) continue;
+        /* An element of x, b or c next to a border of rounding may have fallen the other way, a whole step, which is twice the largest error
+         * of rounding: one token may make up a state, and one element its row. y may show the rounding of hin, too, and its own. */
+        const double fallen = 2 * conform_rounding(act);
+        conform_limits states = {.bound = conform_tolerance(BOUND_CONV, K) + conform_tolerance(BOUND_SCAN, c->L), .operands = fallen};
+        conform_limits outputs = {.bound = conform_tolerance(BOUND_CONV, K) + conform_tolerance(BOUND_SCAN, c->L + c->N),
+                                  .operands = fallen + conform_rounding(act), .floor = conform_floor(act)};
+        conform_compare(d, "conv", k.conv, conv, conform_tolerance(BOUND_CONV, K), conform_floor(act));
+        conform_compare(d, "tail", k.tail, tail, 0, conform_floor(act));
+        conform_compare_within(d, "y", k.y, y, &outputs);
+        conform_compare_within(d, "h", k.h, h, &states);
+        if (k.open != NULL) {
+            conform_compare_within(d, "open", k.open, open, &states);
+            conform_compare(d, "open_decay", k.open_decay, decay, conform_tolerance(BOUND_DECAY, 0), 0);
+            conform_compare_runs(d, &k.seq, &k.runs, k.M, dh, states);
+        }
     }
     conform_seq_free(&k.seq);
     double *all[] = {conv, tail, y, dh, h, open, decay, x, b_, c_};

@@ -81,12 +81,18 @@ void oracle_embed(double *out, const double *table, const int32_t *ids, size_t r
 void oracle_linear(double *y, const double *x, const double *w, const double *residual,
                    size_t rows, size_t in, size_t out)
 {
-    for (size_t i = 0; i < rows; i++) {
-        for (size_t o = 0; o < out; o++) {
-            double sum = 0.0;
+    enum { TOGETHER = 8 }; /* sums that do not wait for each other; the last ones once more where out is no multiple */
+    for (size_t first = 0; first < out; first += TOGETHER) {
+        const double *row[TOGETHER];
+        for (size_t o = 0; o < TOGETHER; o++)
+            row[o] = w + (first + o < out ? first + o : out - 1) * in;
+        for (size_t i = 0; i < rows; i++) {
+            double sum[TOGETHER] = {0};
             for (size_t j = 0; j < in; j++)
-                sum += x[i * in + j] * w[o * in + j];
-            y[i * out + o] = (residual != NULL ? residual[i * out + o] : 0.0) + sum;
+                for (size_t o = 0; o < TOGETHER; o++)
+                    sum[o] += x[i * in + j] * row[o][j];
+            for (size_t o = first; o < out && o < first + TOGETHER; o++)
+                y[i * out + o] = (residual != NULL ? residual[i * out + o] : 0.0) + sum[o - first];
         }
     }
 }
