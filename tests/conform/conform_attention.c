@@ -132,9 +132,10 @@ void conform_attention(conform_data *d)
     for (uint32_t i = 1; i < cached.count; i++) more[i - 1] = (dart_key_block){.C = (uint32_t)cached.C[i], .k = cached.k[i]->t, .v = cached.v[i]->t};
     conform_tensor *o = conform_output(d, act, rows, (uint64_t)c->H * c->P, true), *lse = conform_output(d, DART_F32, rows, c->H, false);
     double *want_o = blank(rows * c->H * c->P), *want_lse = blank(rows * c->H), largest = 0;
-    oracle_attention(&(oracle_attention_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .D = c->P, .C = C, .scale = scale, .q = q->values,
-                                              .k = stored ? cached.want_k : k->values, .v = stored ? cached.want_v : v->values,
-                                              .pos = seq.pos, .count = seq.count, .o = want_o, .lse = want_lse, .largest = &largest});
+    if (!d->plan)
+        oracle_attention(&(oracle_attention_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .D = c->P, .C = C, .scale = scale, .q = q->values,
+                                                  .k = stored ? cached.want_k : k->values, .v = stored ? cached.want_v : v->values,
+                                                  .pos = seq.pos, .count = seq.count, .o = want_o, .lse = want_lse, .largest = &largest});
     while (conform_next(d)) {
         if (stored) fill_cache(d, k, v, seqs, &cached);
         dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .D = c->P,

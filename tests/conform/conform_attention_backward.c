@@ -31,7 +31,7 @@ void conform_attention_backward(conform_data *d)
     double largest = 0, *ups = backward_gather(up, &rows);
     for (size_t i = 0; i < tape_count(t, of.lse); i++) largest = fmax(largest, fabs(tape_values(t, of.lse)[i]));
     tape_push(t, of.o, ups);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     free(ups);
     while (conform_next(d)) {
         dart_attention(d->stream, &(dart_attention_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .H = c->H, .G = c->G, .D = c->P,

@@ -25,7 +25,7 @@ void conform_conv_backward(conform_data *d)
     const tape_vector y = definition_conv(t, vx, vw, vb, K, &rows.documents);
     double *ups = backward_gather(up, &rows);
     tape_push(t, y, ups);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     free(ups);
     while (conform_next(d)) {
         dart_conv_backward(d->stream, &(dart_conv_backward_args){.B = c->B, .L = c->L, .T = rows.packing.T, .cu = rows.cu, .C = C, .K = K, .x = x->t,

@@ -50,7 +50,7 @@ static void norm(conform_data *d)
     tape *t = tape_create();
     const tape_vector vx = backward_whole(t, x), vw = backward_whole(t, weight), y = definition_norm(t, vx, vw, (double)eps);
     tape_push(t, y, ups);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     while (conform_next(d)) {
         dart_rms_norm_backward(d->stream, &(dart_rms_norm_backward_args){.T = T, .W = W, .eps = eps, .add = gather, .x = x->t, .weight = weight->t,
                                                                          .rows = conform_view(rows), .up_y = up->t, .grad_x = grad_x->t,
@@ -89,7 +89,7 @@ static void gated_norm(conform_data *d)
     }
     const tape_vector out = definition_norm(t, tape_multiply(t, w, tape_apply(t, vz, tape_silu, 0, 0)), vw, (double)eps);
     tape_push(t, out, up->values);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     while (conform_next(d)) {
         dart_gated_norm_backward(d->stream, &(dart_gated_norm_backward_args){
             .T = T, .I = I, .eps = eps, .y = y->t, .r = conform_view(r), .gate = conform_view(gate), .z = z->t, .weight = weight->t, .up_out = up->t,
@@ -122,7 +122,7 @@ static void linear(conform_data *d)
     tape *t = tape_create();
     const tape_vector vx = backward_whole(t, x), vw = backward_whole(t, weight), y = definition_linear(t, vx, vw, IN, OUT);
     tape_push(t, y, up->values);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     while (conform_next(d)) {
         dart_linear_backward(d->stream, &(dart_linear_backward_args){.T = T, .IN = IN, .OUT = OUT, .add = adds, .x = x->t, .weight = weight->t,
                                                                      .up_y = up->t, .grad_x = grad_x->t, .grad_weight = grad_weight->t});
@@ -160,7 +160,7 @@ static void embed(conform_data *d)
     tape *t = tape_create();
     const tape_vector table = tape_input(t, NULL, (size_t)V * W), y = definition_embed(t, table, known, T, W);
     tape_push(t, y, ups);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     while (conform_next(d)) {
         dart_embed_backward(d->stream, &(dart_embed_backward_args){.T = T, .V = V, .W = W, .plan = p->t, .up_y = up->t,
                                                                    .grad_weight = grad_weight->t});

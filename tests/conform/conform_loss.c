@@ -101,7 +101,7 @@ void conform_loss(conform_data *d)
     const tape_vector mean = definition_loss(t, vx, vw, known, (size_t)count, W, V);
     const double part = share->values[0] * count, want_loss = loss->values[0] + part * tape_values(t, mean)[0];
     tape_push(t, mean, &part);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     while (conform_next(d)) {
         dart_cross_entropy(d->stream, &(dart_cross_entropy_args){.T = T, .V = V, .W = W, .x = x->t, .weight = weight->t, .targets = labels->t,
                                                                  .share = share->t, .loss = loss->t, .correct = hits->t,

@@ -78,10 +78,11 @@ static void make(conform_data *d, sma_case *k)
     k->want_en = conform_filled(k->rows * c->G * c->P, NAN);
     k->rho = conform_filled((uint64_t)c->B * k->M * c->H * c->N, NAN);
     k->logit = conform_filled(k->rows * c->H * k->M, -INFINITY);
-    oracle_sma(&(oracle_sma_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k->M, .eps = k->eps,
-                                  .q = k->q->values, .e = k->e->values, .c = k->c->values, .dh = k->dh != NULL ? k->dh->values : k->want_r,
-                                  .pos = k->seq.pos, .count = k->seq.count, .r = k->want_r, .lse = k->want_lse, .qn = k->want_qn,
-                                  .en = k->want_en, .rho = k->rho, .logit = k->logit});
+    if (!d->plan)
+        oracle_sma(&(oracle_sma_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k->M, .eps = k->eps,
+                                      .q = k->q->values, .e = k->e->values, .c = k->c->values, .dh = k->dh != NULL ? k->dh->values : k->want_r,
+                                      .pos = k->seq.pos, .count = k->seq.count, .r = k->want_r, .lse = k->want_lse, .qn = k->want_qn,
+                                      .en = k->want_en, .rho = k->rho, .logit = k->logit});
     for (uint64_t i = 0; i < k->rows * k->q->width; i++) k->want_qn[i] /= sqrt((double)c->N); /* the stage carries it */
     for (uint64_t i = 0; i < k->rows * c->H * k->M; i++)
         if (isfinite(k->logit[i])) k->largest = fmax(k->largest, fabs(k->logit[i]));

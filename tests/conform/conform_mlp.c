@@ -116,7 +116,7 @@ static void swiglu(conform_data *d)
     tape *t = tape_create();
     const tape_vector va = backward_whole(t, a), vu = backward_whole(t, u), vh = definition_swiglu(t, va, vu);
     tape_push(t, vh, up->values);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     while (conform_next(d)) {
         dart_swiglu(d->stream, &(dart_swiglu_args){.T = T, .I = I, .a = a->t, .u = u->t, .h = h->t});
         dart_swiglu_backward(d->stream, &(dart_swiglu_backward_args){.T = T, .I = I, .a = a->t, .u = u->t, .up_h = up->t, .grad_a = grad_a->t,

@@ -116,7 +116,7 @@ static void linear_bias(conform_data *d)
     conform_tensor *y = add ? conform_input(d, act, T, OUT, true, conform_unit) : conform_output(d, act, T, OUT, true);
     double *want = doubles((uint64_t)T * OUT);
     for (uint64_t i = 0; i < (uint64_t)T * OUT; i++) want[i] = bias->values[i % OUT] + (add ? y->values[i] : 0);
-    oracle_linear(want, x->values, weight->values, want, T, IN, OUT);
+    if (!d->plan) oracle_linear(want, x->values, weight->values, want, T, IN, OUT);
     while (conform_next(d)) {
         dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = add, .x = x->t, .weight = weight->t, .bias = bias->t,
                                                    .y = y->t});
@@ -161,7 +161,7 @@ static void linear(conform_data *d)
     conform_tensor *x = conform_input(d, act, T, IN, true, conform_unit), *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit);
     conform_tensor *y = conform_has(d, CASE_ADD) ? conform_input(d, stored, T, OUT, true, conform_unit) : conform_output(d, stored, T, OUT, true);
     double *want = doubles((uint64_t)T * OUT);
-    oracle_linear(want, x->values, weight->values, conform_has(d, CASE_ADD) ? y->values : NULL, T, IN, OUT);
+    if (!d->plan) oracle_linear(want, x->values, weight->values, conform_has(d, CASE_ADD) ? y->values : NULL, T, IN, OUT);
     while (conform_next(d)) {
         dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = conform_has(d, CASE_ADD), .x = x->t, .weight = weight->t,
                                                    .y = y->t});
@@ -182,7 +182,7 @@ static void norm_linear(conform_data *d)
     conform_tensor *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit), *y = conform_output(d, act, T, OUT, true);
     double *u = doubles((uint64_t)T * IN), *want = doubles((uint64_t)T * OUT);
     oracle_rms_norm(u, x->values, norm_->values, T, IN, eps);
-    oracle_linear(want, u, weight->values, NULL, T, IN, OUT);
+    if (!d->plan) oracle_linear(want, u, weight->values, NULL, T, IN, OUT);
     while (conform_next(d)) {
         dart_norm_linear(d->stream, &(dart_norm_linear_args){.T = T, .IN = IN, .OUT = OUT, .eps = eps, .x = x->t, .norm = norm_->t,
                                                              .weight = weight->t, .y = y->t});

@@ -54,7 +54,7 @@ void conform_packed_attention(conform_data *d)
     for (uint32_t b = 0; b < c->B; b++) {
         const size_t first = (size_t)p.cu[b], length = (size_t)(p.cu[b + 1] - p.cu[b]);
         double own = 0;
-        if (length == 0) continue;
+        if (length == 0 || d->plan) continue;
         oracle_attention(&(oracle_attention_args){.B = 1, .L = length, .H = c->H, .G = c->G, .D = c->P, .C = length,
                                                   .scale = 1 / sqrt((double)c->P), .q = q->values + first * wide, .k = k->values + first * narrow,
                                                   .v = v->values + first * narrow, .o = want_o + first * wide, .lse = want_lse + first * c->H,
@@ -96,7 +96,7 @@ void conform_packed_sma(conform_data *d)
     double *logit = conform_filled((uint64_t)c->L * c->H * M, 0);
     for (uint32_t b = 0; b < c->B; b++) {
         const size_t first = (size_t)p.cu[b], length = (size_t)(p.cu[b + 1] - p.cu[b]), own = (length + c->S - 1) / c->S;
-        if (length == 0) continue;
+        if (length == 0 || d->plan) continue;
         oracle_sma(&(oracle_sma_args){.B = 1, .L = length, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = own, .eps = (double)1e-5f,
                                       .q = q->values + first * q_width, .e = e->values + first * e_width, .c = read->values + first * q_width,
                                       .dh = dh->values + conform_slot(&p, b, c->S) * memory, .r = want_r + first * r_width,
@@ -196,7 +196,7 @@ void conform_packed_ssd(conform_data *d)
     const conform_case *c = d->c;
     packed_scan k = {0};
     make(d, &k);
-    for (uint32_t b = 0; b < c->B; b++) {
+    for (uint32_t b = 0; b < c->B && !d->plan; b++) {
         if (k.p.cu[b + 1] > k.p.cu[b]) ask_oracle(d, &k, b);
         else if (k.h != NULL) memcpy(k.want_h + b * k.state, k.h->values + b * k.state, (size_t)k.state * sizeof *k.want_h);
     }

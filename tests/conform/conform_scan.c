@@ -211,13 +211,14 @@ void conform_ssd(conform_data *d)
     double *step = conform_filled(k.rows * c->H, NAN), *cum = conform_filled(k.rows * c->H, NAN),
            *decay = conform_filled((uint64_t)c->B * (k.M + 1) * c->H, 0);
     double *hin = conform_filled(k.chunks * k.state, 0), *y_terms = conform_filled(k.rows * c->H * c->P, 0);
-    oracle_ssd(&(oracle_ssd_args){
-        .B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k.M, .x = k.x->values, .dt = k.dt->values,
-        .a_log = k.a_log->values, .b = k.b->values, .c = k.c->values, .dt_bias = k.bias != NULL ? k.bias->values : NULL,
-        .d = k.skip != NULL ? k.skip->values : NULL, .dt_as_is = conform_has(d, CASE_DT), .dt_min = dt_min, .dt_max = dt_max, .pos = k.seq.pos,
-        .count = k.seq.count, .h_in = k.h != NULL ? k.h->values : NULL, .dh_open_in = k.open != NULL ? k.open->values : NULL,
-        .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .y_terms = y_terms, .dh = dh, .h_out = h_full, .h_border_out = h_border,
-        .dh_open_out = open, .log_open_out = open_decay, .step = step, .cum = cum, .hin = hin});
+    if (!d->plan)
+        oracle_ssd(&(oracle_ssd_args){
+            .B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k.M, .x = k.x->values, .dt = k.dt->values,
+            .a_log = k.a_log->values, .b = k.b->values, .c = k.c->values, .dt_bias = k.bias != NULL ? k.bias->values : NULL,
+            .d = k.skip != NULL ? k.skip->values : NULL, .dt_as_is = conform_has(d, CASE_DT), .dt_min = dt_min, .dt_max = dt_max, .pos = k.seq.pos,
+            .count = k.seq.count, .h_in = k.h != NULL ? k.h->values : NULL, .dh_open_in = k.open != NULL ? k.open->values : NULL,
+            .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .y_terms = y_terms, .dh = dh, .h_out = h_full,
+            .h_border_out = h_border, .dh_open_out = open, .log_open_out = open_decay, .step = step, .cum = cum, .hin = hin});
     adapt(d, &k, cum, decay, hin);
     while (conform_next(d)) {
         dart_ssd(d->stream, &(dart_ssd_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,

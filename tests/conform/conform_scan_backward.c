@@ -93,7 +93,7 @@ static tape *differentiate(const conform_data *d, const scan_case *k, definition
         free(memories);
     }
     if (k->up_h != NULL) tape_push(t, of->last_h, k->up_h->values);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     return t;
 }
 

@@ -114,7 +114,7 @@ void conform_sma_backward(conform_data *d)
     definition_run_sma(t, &of);
     double *ups = backward_gather(k.up, &k.rows);
     tape_push(t, of.r, ups);
-    tape_reverse(t);
+    if (!d->plan) tape_reverse(t);
     free(ups);
     leave(d, k.r, &k.rows, tape_values(t, of.r));
     leave(d, k.lse, &k.rows, tape_values(t, of.lse));

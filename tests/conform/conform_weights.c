@@ -111,7 +111,7 @@ static void linear(conform_data *d)
         conform_set(d, x, values);
         free(values);
     }
-    oracle_linear(want, x->values, weight.values, add ? y->values : NULL, T, IN, OUT);
+    if (!d->plan) oracle_linear(want, x->values, weight.values, add ? y->values : NULL, T, IN, OUT);
     for (uint64_t t = 0; t < T; t++)
         for (uint64_t o = 0; o < OUT; o++) {
             double squares = add ? y->values[t * OUT + o] * y->values[t * OUT + o] : 0;

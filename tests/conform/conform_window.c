@@ -156,13 +156,13 @@ void conform_window(conform_data *d)
     double *dh = conform_filled((uint64_t)c->B * k.M * k.state, NAN), *h = conform_filled(c->B * k.state, NAN), *open = conform_filled(c->B * k.state,
         NAN);
     double *decay = conform_filled((uint64_t)c->B * c->H, NAN);
-    oracle_conv(&(oracle_conv_args){.B = c->B, .L = c->L, .C = k.C, .K = K, .x = k.x->values, .weight = k.taps->values,
+    if (!d->plan) oracle_conv(&(oracle_conv_args){.B = c->B, .L = c->L, .C = k.C, .K = K, .x = k.x->values, .weight = k.taps->values,
                                     .bias = k.bias != NULL ? k.bias->values : NULL, .tail_in = k.tail->values,
                                         .count = k.seq.count, .out = conv,
                                     .tail_out = tail});
     double *x = columns(conv, act, k.rows, k.C, 0, I), *b_ = columns(conv, act, k.rows, k.C, I, GN), *c_ = columns(conv, act,
         k.rows, k.C, I + GN, GN);
-    oracle_ssd(&(oracle_ssd_args){
+    if (!d->plan) oracle_ssd(&(oracle_ssd_args){
         .B = c->B, .L = c->L, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = k.M, .x = x, .dt = k.dt->values,
             .a_log = k.a_log->values,
         .b = b_, .c = c_, .dt_bias = k.dt_bias != NULL ? k.dt_bias->values : NULL,
