@@ -76,9 +76,9 @@ void conform_name(const conform_case *c, char *text, size_t size)
         if ((c->flags & 1 << i) != 0 && used > 0 && (size_t)used < size) used += snprintf(text + used, size - (size_t)used, " %s", flag_names[i]);
 }
 
-static size_t op_of(const conform_case *c)
+uint32_t conform_op_of(const conform_case *c)
 {
-    for (size_t i = 0; i < COUNT_OF(ops); i++)
+    for (uint32_t i = 0; i < COUNT_OF(ops) && i < MAX_OPS; i++)
         if (strcmp(ops[i].op, c->op) == 0) return i;
     abort();
 }
@@ -87,7 +87,7 @@ void conform_run_all(conform_data d, conform_take *take, void *user)
 {
     d.take = take;
     d.take_user = user;
-    ops[op_of(d.c)].run(&d);
+    ops[conform_op_of(d.c)].run(&d);
     conform_forget(&d, 0);
 }
 
@@ -127,16 +127,20 @@ void conform_release(conform_outcome *outcome)
 
 /* ---- All of them ---- */
 
-static bool open_as(suite *s, const char *spec, uint32_t claimed, dart_device **device)
+dart_status conform_open(const suite *s, const char *spec, uint32_t claimed, dart_device **device)
 {
     const dart_device_options options = {.spec = spec, .with_capabilities = claimed, .poison = true,
                                          .without_capabilities = s->options->no_matrix ? DART_CAP_MATRIX : 0,
                                          .minimum_limits = s->options->minimum_limits, .cut = s->options->cut};
+    const dart_status status = dart_device_open(s->context, &options, device);
+    if (status == DART_OK && s->options->opened != NULL) s->options->opened(*device);
+    return status;
+}
+
+static bool open_as(suite *s, const char *spec, uint32_t claimed, dart_device **device)
+{
     char text[256];
-    if (dart_device_open(s->context, &options, device) == DART_OK) {
-        if (s->options->opened != NULL) s->options->opened(*device);
-        return true;
-    }
+    if (conform_open(s, spec, claimed, device) == DART_OK) return true;
     dart_context_error(s->context, text, sizeof text);
     /* A device that was asked for by name and is not there is a failure; one of the listing is not. */
     fprintf(s->options->json ? stderr : s->out, "%s  device %s: %s\n", s->options->devices_count > 0 ? "FAILED " : "NOT RUN", spec, text);
@@ -168,7 +172,7 @@ static bool is_wanted(const suite *s, kernel_id id)
 {
     char name[160];
     for (size_t i = 0; i < COUNT_OF(lines); i++) {
-        const size_t op = op_of(&lines[i].c);
+        const size_t op = conform_op_of(&lines[i].c);
         bool launches = false;
         for (uint32_t k = 0; k < ops[op].count; k++) launches = launches || ops[op].kernels[k] == id;
         for (int dtype = DART_F32; launches && dtype <= DART_BF16; dtype++) {
@@ -207,6 +211,7 @@ static bool open_again(suite *s, target *t)
     uint32_t claimed = 0;
     for (uint32_t i = 0; i < kernel_rows_count; i++)
         if (conform_can_run(&kernel_rows[i], &t->info) && is_wanted(s, kernel_rows[i].id)) claimed |= kernel_rows[i].needs & ~t->info.capabilities;
+    t->opened_with = claimed;
     if (claimed == 0) return true;
     dart_device_destroy(&t->device);
     return open_as(s, t->spec, claimed, &t->device);
@@ -241,7 +246,7 @@ static void open_device(suite *s, const char *spec)
 /* Would the named variant change what runs where the device chooses for itself? */
 static bool differs(const target *t, const conform_case *c)
 {
-    const size_t op = op_of(c);
+    const size_t op = conform_op_of(c);
     /* The op states no more traits of it than these. */
     const uint32_t half = c->dtype == DART_F16 ? FITS_F16 | FITS_HALF : c->dtype == DART_BF16 ? FITS_BF16 | FITS_HALF : 0;
     const uint32_t walks = (uint64_t)c->B * c->G >= 64 ? FITS_WALK | FITS_WALK16 | FITS_WALK64 : 0;
@@ -316,6 +321,8 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     }
     for (uint32_t i = 0; i < s->targets_count; i++)
         if (!s->targets[i].shares) dart_device_destroy(&s->targets[i].device);
+    for (uint32_t i = 0; i < MAX_JOBS; i++)
+        for (uint32_t k = 0; k < MAX_DEVICES; k++) dart_device_destroy(&s->apart[i][k]);
     const int failures = s->failed + ((s->targets_count == 0 && !options->list) || s->passed == 0 || s->stopped);
     free(tallies);
     conform_forget_draws(s);

@@ -31,6 +31,7 @@ typedef struct line {
     suite *s;
     tally *tallies;
     uint32_t jobs;
+    bool apart; /* threads have devices of their own */
     uint64_t seed;
     conform_numbers *numbers[SEEDS]; /* of the seeds from that one on */
     entry *entries;
@@ -141,17 +142,18 @@ static void release(run *r)
 /* What a thread is at. */
 typedef struct worker {
     line *l;
+    uint32_t number; /* among threads, from 0 on */
     entry *e;
-    dart_device *device; /* whose runs it takes */
-    run *at;             /* which has begun */
+    uint32_t device; /* by number: whose runs it takes */
+    run *at;         /* which has begun */
 } worker;
 
-/* The first run of the case that has not begun, NULL where all have. device: of that one only; NULL: of any. */
-static run *waiting(const line *l, const entry *e, const dart_device *device)
+/* The first run of the case that has not begun, NULL where all have. device: of that one only; MAX_DEVICES: of any. */
+static run *waiting(const line *l, const entry *e, uint32_t device)
 {
     for (uint32_t i = e->first; i < e->first + e->count && e->begun < e->count; i++) {
         run *r = &l->runs[i];
-        if (r->outcome == NULL && (device == NULL || l->s->targets[r->target].device == device)) return r;
+        if (r->outcome == NULL && (device == MAX_DEVICES || l->s->targets[r->target].number == device)) return r;
     }
     return NULL;
 }
@@ -199,6 +201,13 @@ static bool take_run(void *user, conform_run *out)
     return r != NULL;
 }
 
+/* Is it for this thread? Where devices are apart, an op is for the thread that took it first. */
+static bool is_for(const worker *w, const entry *e)
+{
+    const uint32_t owner = w->l->apart ? w->l->s->owners[conform_op_of(&e->c)] : 0;
+    return owner == 0 || owner == w->number + 1;
+}
+
 /* The next case that nobody has; where there is none, the one with most left to begin. */
 static bool pick(worker *w)
 {
@@ -211,26 +220,42 @@ static bool pick(worker *w)
         entry *e = &l->entries[l->order[i]];
         const uint32_t left = e->count - e->begun;
         if (left == 0 && i == l->next) l->next++;
-        if (left == 0) continue;
+        if (left == 0 || !is_for(w, e)) continue;
         if (e->threads == 0) w->e = e;
         else if (most == NULL || e->work / e->count * left > most->work / most->count * (most->count - most->begun)) most = e;
     }
     if (w->e == NULL) w->e = most;
     if (w->e != NULL) {
         w->e->threads++;
-        w->device = l->s->targets[waiting(l, w->e, NULL)->target].device;
+        l->s->owners[conform_op_of(&w->e->c)] = w->number + 1;
+        w->device = l->s->targets[waiting(l, w->e, MAX_DEVICES)->target].number;
     }
     base_unlock(&l->lock);
     return w->e != NULL;
 }
 
+/* Drivers on a processor compile code in one thread for each device, as they launch it first. */
+static bool is_apart(const target *t) { return t->info.type == DART_DEVICE_CPU && t->info.backend == DART_BACKEND_VULKAN; }
+
+/* The device that the worker runs its cases on: the suite's, or one of its own. */
+static dart_device *device_of(const worker *w)
+{
+    suite *s = w->l->s;
+    const target *first = s->targets;
+    while (first->number != w->device) first++;
+    if (w->number == 0 || !is_apart(first)) return first->device;
+    dart_device **own = &s->apart[w->number][w->device];
+    if (*own == NULL && conform_open(s, first->spec, first->opened_with, own) != DART_OK) *own = NULL;
+    return *own != NULL ? *own : first->device;
+}
+
 static void work(void *argument)
 {
-    line *l = argument;
-    worker w = {.l = l};
-    while (pick(&w)) {
-        const uint64_t k = w.e->seed - l->seed;
-        conform_run_all((conform_data){.device = w.device, .c = &w.e->c, .seed = w.e->seed + 1, .numbers = l->numbers[k]}, take_run, &w);
+    worker *w = argument;
+    while (pick(w)) {
+        const entry *e = w->e;
+        const conform_data d = {.device = device_of(w), .c = &e->c, .seed = e->seed + 1, .numbers = w->l->numbers[e->seed - w->l->seed]};
+        conform_run_all(d, take_run, w);
     }
 }
 
@@ -296,10 +321,13 @@ static void run_seeds(suite *s, tally *tallies, uint64_t seed, uint32_t count)
     }
     put_in_order(&l);
     for (uint32_t i = 0; i < count; i++) l.numbers[i] = conform_numbers_create(seed + i + 1);
+    for (uint32_t i = 0; i < s->targets_count && l.jobs > 1; i++) l.apart = l.apart || is_apart(&s->targets[i]);
     base_thread threads[MAX_JOBS];
+    worker workers[MAX_JOBS];
     uint32_t started = 0;
-    while (started + 1 < l.jobs && base_thread_start(&threads[started], work, &l) == DART_OK) started++;
-    work(&l);
+    for (uint32_t i = 0; i < MAX_JOBS; i++) workers[i] = (worker){.l = &l, .number = i};
+    while (started + 1 < l.jobs && base_thread_start(&threads[started], work, &workers[started + 1]) == DART_OK) started++;
+    work(&workers[0]);
     while (started > 0) base_thread_join(&threads[--started]);
     /* Where it was stopped, what ended behind a run that did not begin. */
     for (; l.printed < l.entries_count; l.printed++) {

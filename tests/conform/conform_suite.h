@@ -16,6 +16,7 @@ typedef struct target {
     char variant[32]; /* "" for the device's own choice */
     uint32_t claimed; /* capabilities of DART_CAP_SPEED that the device lacks and rows of that name need */
     uint32_t number;  /* of the device among those tested */
+    uint32_t opened_with; /* of a device's first target: the capabilities that its other targets claim */
     bool shares;      /* the device of the first target of that number */
 } target;
 
@@ -25,7 +26,7 @@ typedef struct draw_share {
     uint32_t runs, runs_of; /* a case on a target; how many there are */
 } draw_share;
 
-enum { MAX_TARGETS = 256, MAX_DEVICES = 16, MAX_ROWS = 1024, MAX_JOBS = 64, MOST_DUMPS = 100 };
+enum { MAX_TARGETS = 256, MAX_DEVICES = 16, MAX_ROWS = 1024, MAX_JOBS = 64, MAX_OPS = 64, MOST_DUMPS = 100 };
 
 typedef struct suite {
     dart_context *context;
@@ -43,11 +44,17 @@ typedef struct suite {
     bool (*drawn)[MAX_TARGETS];          /* by the number of the case: runs on the target; NULL: all that it concerns */
     char *(*plans)[MAX_TARGETS];         /* what a case launches on a target; NULL until a draw asks */
     draw_share share;                    /* of all draws together */
+    dart_device *apart[MAX_JOBS][MAX_DEVICES]; /* of threads that have some of their own */
+    uint32_t owners[MAX_OPS];                  /* 1 + the number of the thread that took an op first, 0: none */
 } suite;
 
 /* Cases are numbered from 0, each dtype on its own. False where there is none of that number or the options leave it out. */
 uint32_t conform_cases_count(void);
 bool conform_case_of(const suite *s, uint32_t number, conform_case *c);
+/* Opens a device for cases to run on, which is to count as having the capabilities, too. */
+dart_status conform_open(const suite *s, const char *spec, uint32_t claimed, dart_device **device);
+/* The number of its op, below MAX_OPS. */
+uint32_t conform_op_of(const conform_case *c);
 /* Does the case run on the target, where everything runs? */
 bool conform_concerns(const target *t, const conform_case *c);
 /* Does the device get right results from the row, and is it to run it? */
