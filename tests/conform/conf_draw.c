@@ -1,6 +1,6 @@
-/* The draw of cases (conform_options.draw), on the CPU backend: what it runs reaches the rows that all cases reach, and is what a seed says. And a
- * run that is stopped: what it ran is in the report. */
-#include "conform.h"
+/* The draw of cases (conform_options.draw), on the CPU backend: what it runs reaches the rows that all cases reach, and is what a seed says. A
+ * run that is stopped: what it ran is in the report. And runs of a case one after another, which share its inputs: none finds a trace of another. */
+#include "conform_suite.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -151,6 +152,77 @@ static void a_stopped_run_reports_what_ran(void **state)
     }
 }
 
+enum { WAYS = 2, RUNS = 4, OF = 47 };
+
+/* Runs of a case as the device chooses and in plain rows, in turns. */
+typedef struct turns {
+    stream_choice choices[WAYS];
+    conform_outcome outcomes[RUNS];
+    uint32_t first, begun, end; /* first: the way of the first run */
+} turns;
+
+static bool take_turn(void *user, conform_run *out)
+{
+    turns *t = user;
+    if (t->begun == t->end) return false;
+    *out = (conform_run){.choice = &t->choices[(t->first + t->begun) % WAYS], .outcome = &t->outcomes[t->begun]};
+    t->begun++;
+    return true;
+}
+
+static void assert_alike(const conform_outcome *a, const conform_outcome *b, const char *name)
+{
+    bool alike = a->status == b->status && a->passed == b->passed && a->inputs == b->inputs && a->tensors == b->tensors &&
+                 a->results_count == b->results_count && strcmp(a->variants, b->variants) == 0;
+    for (uint32_t i = 0; i < a->results_count && alike; i++) {
+        const conform_result *x = &a->results[i], *y = &b->results[i];
+        alike = strcmp(x->tensor, y->tensor) == 0 && x->digest == y->digest && memcmp(&x->l2, &y->l2, sizeof x->l2) == 0 &&
+                memcmp(&x->linf, &y->linf, sizeof x->linf) == 0 && memcmp(&x->row, &y->row, sizeof x->row) == 0 &&
+                memcmp(&x->tolerance, &y->tolerance, sizeof x->tolerance) == 0 && memcmp(&x->share, &y->share, sizeof x->share) == 0;
+    }
+    if (!alike) fail_msg("%s: not what it gave alone", name);
+}
+
+/* Each case of those whose turn it is: four runs that share the inputs, against the same run alone. */
+static void a_run_is_as_it_is_alone(void **state)
+{
+    (void)state;
+    const uint64_t seed = (uint64_t)time(NULL);
+    const conform_options options = {.seed = seed};
+    const suite all = {.options = &options};
+    static turns together, alone[WAYS];
+    dart_device *device = NULL;
+    uint32_t cases = 0;
+    const dart_device_options opened = {.spec = "cpu", .poison = true};
+    assert_int_equal(dart_device_open(context, &opened, &device), DART_OK);
+    dart_device_info info;
+    dart_device_describe(device, &info);
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (uint32_t number = (uint32_t)(seed % OF); number < conform_cases_count(); number += OF) {
+        conform_case c;
+        char name[160];
+        if (!conform_case_of(&all, number, &c) || (c.flags & CASE_GPU) != 0) continue;
+        conform_name(&c, name, sizeof name);
+        turns of = {.choices = {{.capabilities = info.capabilities}, {.capabilities = info.capabilities, .variant = "plain"}}, .end = RUNS};
+        together = of;
+        conform_run_all((conform_data){.device = device, .c = &c, .seed = seed}, take_turn, &together);
+        for (uint32_t way = 0; way < WAYS; way++) {
+            alone[way] = of;
+            alone[way].first = way;
+            alone[way].end = 1;
+            conform_run_all((conform_data){.device = device, .c = &c, .seed = seed}, take_turn, &alone[way]);
+        }
+        for (uint32_t i = 0; i < RUNS; i++) {
+            assert_alike(&together.outcomes[i], &alone[i % WAYS].outcomes[0], name);
+            conform_release(&together.outcomes[i]);
+        }
+        for (uint32_t way = 0; way < WAYS; way++) conform_release(&alone[way].outcomes[0]);
+        cases++;
+    }
+    assert_true(cases > 10);
+    dart_device_destroy(&device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -158,6 +230,7 @@ int main(void)
         cmocka_unit_test(seeds_in_a_row_have_every_row),
         cmocka_unit_test(a_seed_says_what_runs),
         cmocka_unit_test(a_stopped_run_reports_what_ran),
+        cmocka_unit_test(a_run_is_as_it_is_alone),
     };
     if (dart_context_create(NULL, &context) != DART_OK) return 1;
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,7 +38,7 @@ typedef struct conform_data {
     struct {                  /* as conform_next was called first */
         uint32_t tensors;
         dart_status status;
-        uint64_t drawn, inputs; /* inputs: the digest of their bits, 0 until it is asked for */
+        uint64_t inputs; /* the digest of their bits, 0 until it is asked for */
         char text[256];
     } made;
 } conform_data;
@@ -123,7 +123,8 @@ double conform_floor(dart_dtype stored);
  *         conform_compare(d, ...);
  *     }
  *
- * Each run finds the tensors that were there before the first one as they were; those that it makes itself are gone with it. */
+ * Each run finds the tensors that were there before the first one as they were; those that it makes itself are gone with it. Random numbers are for
+ * what comes before the runs. */
 typedef void (*conform_runner)(conform_data *d);
 void conform_dense(conform_data *d);
 void conform_weights(conform_data *d);

@@ -54,7 +54,6 @@ static void end(conform_data *d)
     }
     d->outcome = NULL;
     d->status = d->made.status;
-    d->drawn = d->made.drawn;
     snprintf(d->text, sizeof d->text, "%s", d->made.text);
 }
 
@@ -66,7 +65,6 @@ bool conform_next(conform_data *d)
     } else {
         d->made.tensors = d->tensors_count;
         d->made.status = d->status;
-        d->made.drawn = d->drawn;
         snprintf(d->made.text, sizeof d->made.text, "%s", d->text);
     }
     if (!d->take(d->take_user, &run)) return false;
