@@ -127,7 +127,7 @@ void definition_run_sma(tape *t, definition_sma *of)
                 tape_vector *logits = array(past, sizeof *logits), *values = array(past, sizeof *values);
                 for (size_t m = 0; m < past; m++) {
                     const size_t at = (first + m) * H + h;
-                    const tape_vector key = tape_multiply(t, rho[at], tape_rows(t, memory[at], en));
+                    const tape_vector key = tape_multiply(t, rho[at], tape_rows(t, memory[at], en, 1));
                     logits[m] = tape_scale(t, dot(t, qn, key), 1 / sqrt((double)N), 0);
                     values[m] = tape_columns(t, memory[at], c);
                 }
@@ -191,10 +191,7 @@ tape_vector definition_gated(tape *t, tape_vector y, tape_vector r, tape_vector 
 tape_vector definition_linear(tape *t, tape_vector x, tape_vector weight, size_t IN, size_t OUT)
 {
     const tape_vector part = tape_count(t, weight) == IN * OUT ? weight : tape_part(t, weight, 0, 1, IN * OUT);
-    const size_t T = tape_count(t, x) / IN;
-    tape_vector *rows = array(T, sizeof *rows);
-    for (size_t i = 0; i < T; i++) rows[i] = tape_rows(t, part, row(t, x, i, IN));
-    return joined(t, rows, T);
+    return tape_rows(t, part, x, tape_count(t, x) / IN);
 }
 
 tape_vector definition_conv(tape *t, tape_vector x, tape_vector weight, tape_vector bias, size_t K, const definition_documents *documents)

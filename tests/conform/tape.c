@@ -160,14 +160,26 @@ static size_t other_side(const tape *t, tape_vector matrix, tape_vector v)
     return tape_count(t, matrix) / count;
 }
 
-tape_vector tape_rows(tape *t, tape_vector matrix, tape_vector v)
+tape_vector tape_rows(tape *t, tape_vector matrix, tape_vector v, size_t rows)
 {
-    const size_t N = other_side(t, matrix, v), P = tape_count(t, v), at = add(t, ROWS, matrix, v, N)->at;
-    const double *m = tape_values(t, matrix), *x = tape_values(t, v);
-    for (size_t n = 0; n < N; n++) {
-        double sum = 0;
-        for (size_t p = 0; p < P; p++) sum += m[n * P + p] * x[p];
-        t->values[at + n] = sum;
+    enum { TOGETHER = 8 }; /* sums that do not wait for each other */
+    demand(rows > 0 && tape_count(t, v) % rows == 0, "rows that do not divide their vector");
+    const size_t P = tape_count(t, v) / rows;
+    demand(P > 0 && tape_count(t, matrix) % P == 0, "a vector that does not divide its matrix");
+    const size_t N = tape_count(t, matrix) / P;
+    node *made = add(t, ROWS, matrix, v, rows * N);
+    made->first = rows;
+    for (size_t first = 0; first < N; first += TOGETHER) {
+        const size_t some = N - first < TOGETHER ? N - first : TOGETHER;
+        const double *m[TOGETHER];
+        for (size_t k = 0; k < TOGETHER; k++) m[k] = tape_values(t, matrix) + (first + (k < some ? k : 0)) * P;
+        for (size_t r = 0; r < rows; r++) {
+            const double *x = tape_values(t, v) + r * P;
+            double sum[TOGETHER] = {0};
+            for (size_t p = 0; p < P; p++)
+                for (size_t k = 0; k < TOGETHER; k++) sum[k] += m[k][p] * x[p];
+            memcpy(t->values + made->at + r * N + first, sum, some * sizeof *sum);
+        }
     }
     return last(t);
 }
@@ -270,6 +282,20 @@ static void pass_each(tape *t, size_t to, size_t from, const double *slopes, siz
     }
 }
 
+/* Of a product of a matrix with rows: some rows at a time, which stay in a cache. */
+static void hand_back_rows(tape *t, const node *n, const node *a, const node *b)
+{
+    enum { SOME = 32 };
+    const size_t rows = n->first, P = b->count / rows, N = n->count / rows;
+    for (size_t end = rows; end > 0; end = end > SOME ? end - SOME : 0)
+        for (size_t i = 0; i < N; i++)
+            for (size_t r = end; r > 0 && r + SOME > end; r--) {
+                const size_t from = n->at + (r - 1) * N + i;
+                pass_each(t, a->at + i * P, from, t->values + b->at + (r - 1) * P, P);
+                pass_each(t, b->at + (r - 1) * P, from, t->values + a->at + i * P, P);
+            }
+}
+
 /* One node's gradient, handed to its operands. */
 static void hand_back(tape *t, const node *n)
 {
@@ -308,10 +334,7 @@ static void hand_back(tape *t, const node *n)
         for (size_t i = 0; i < a->count; i++)
             for (size_t k = 0; k < b->count; k++) pass(t, b->at + k, n->at + i * b->count + k, x[i]);
         break;
-    case ROWS: /* a: count x b->count */
-        for (size_t i = 0; i < count; i++) pass_each(t, a->at + i * b->count, n->at + i, y, b->count);
-        for (size_t i = 0; i < count; i++) pass_each(t, b->at, n->at + i, x + i * b->count, b->count);
-        break;
+    case ROWS: hand_back_rows(t, n, a, b); break;
     case COLUMNS: /* a: b->count x count */
         for (size_t i = 0; i < b->count; i++)
             for (size_t k = 0; k < count; k++) pass(t, a->at + i * count + k, n->at + k, y[i]);

@@ -39,8 +39,8 @@ tape_vector tape_scale(tape *tape, tape_vector a, double factor, double term);
 tape_vector tape_sum(tape *tape, tape_vector a);
 /* y[n P + p] = a[n] b[p]. */
 tape_vector tape_outer(tape *tape, tape_vector a, tape_vector b);
-/* y[n] = sum_p matrix[n P + p] v[p], P elements in v. */
-tape_vector tape_rows(tape *tape, tape_vector matrix, tape_vector v);
+/* y[r N + n] = sum_p matrix[n P + p] v[r P + p], P elements in each of the rows of v. */
+tape_vector tape_rows(tape *tape, tape_vector matrix, tape_vector v, size_t rows);
 /* y[p] = sum_n v[n] matrix[n P + p], N elements in v. */
 tape_vector tape_columns(tape *tape, tape_vector matrix, tape_vector v);
 

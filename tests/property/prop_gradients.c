@@ -29,7 +29,10 @@ static tape_vector everything(tape *t, const double *x, tape_vector *inputs)
     inputs[1] = tape_input(t, x + CELLS, COLUMNS);
     inputs[2] = tape_input(t, x + CELLS + COLUMNS, ROWS);
     inputs[3] = tape_input(t, x + CELLS + COLUMNS + ROWS, 1);
-    const tape_vector rows = tape_rows(t, inputs[0], inputs[1]), columns = tape_columns(t, inputs[0], inputs[2]);
+    const tape_vector two = tape_join(t, (const tape_vector[]){inputs[1], tape_scale(t, inputs[1], -0.7, 0.2)}, 2);
+    const tape_vector both = tape_rows(t, inputs[0], two, 2), second = tape_part(t, both, ROWS, 1, ROWS);
+    const tape_vector rows = tape_add(t, tape_part(t, both, 0, 1, ROWS), tape_multiply(t, second, inputs[3]));
+    const tape_vector columns = tape_columns(t, inputs[0], inputs[2]);
     const tape_vector outer = tape_multiply(t, tape_outer(t, rows, columns), inputs[0]);
     const tape_vector parts[] = {tape_part(t, outer, 1, 3, 4), tape_multiply(t, rows, inputs[3]), tape_add(t, columns, inputs[3]), columns};
     const tape_vector all = tape_join(t, parts, 4);
