@@ -155,6 +155,10 @@ typedef struct dart_device_options {
     bool unchecked;                 /* test hook: skip the probes. Without it, opening runs small products of matrices, and
                                        the device loses the capabilities that give wrong numbers. */
     bool poison;                    /* fill new memory with NaN (0xFF bytes) */
+    uint32_t margin;                /* test hook: every buffer lies between two margins of so many bytes, a multiple of 256, which hold NaN (as
+                                       i32 a huge number) and which kernels see as if they were part of each tensor, so that a load outside a
+                                       tensor gives NaN on drivers that check ranges, too. dart_buffer_destroy logs an error where a margin was
+                                       written to. New memory is filled with the same NaN. 0: none */
     uint32_t cut;                   /* test hook: each launch that can be cut is cut into so many ranges of its tiles; 0: as slice_ms requires */
     uint64_t max_binding_bytes;     /* test hook: a lower limit than the device's; 0: the device's */
     uint32_t max_bindings;          /* test hook: a lower limit than the device's; 0: the device's */

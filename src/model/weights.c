@@ -118,11 +118,12 @@ static dart_dtype kept_as(dart_storage storage, const model_parameter *parameter
 typedef struct pool {
     uint32_t index;
     uint64_t used;
+    uint64_t most; /* bytes of a buffer with several tensors; 0: each has a buffer, and so margins, of its own */
 } pool;
 
 static uint64_t pool_place(pool *p, uint64_t bytes)
 {
-    if (p->used > 0 && p->used + bytes > POOL_BYTES) {
+    if (p->used > 0 && p->used + bytes > p->most) {
         p->index++;
         p->used = 0;
     }
@@ -220,7 +221,7 @@ static dart_status upload_quantised(dart_model *model, const source *from, const
 static dart_status place_weights(dart_model *model, dart_storage storage, const safetensors *file, const source *from,
                                  uint64_t *pool_bytes)
 {
-    pool p = {0};
+    pool p = {.most = model->device->margin > 0 ? 0 : POOL_BYTES};
     model_parameter parameter;
     for (uint32_t i = 0; model_config_parameter(&model->config, i, &parameter); i++) {
         const model_source stored = file != NULL ? model_source_find(file, &parameter) : (model_source){.dtype = DART_F32};

@@ -5,22 +5,69 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Poison in pieces, so that a large buffer does not need its size again on the host. */
+/* Poison goes in and comes out in pieces, so that a large buffer does not need its size again on the host. */
+enum { PIECE = 1 << 20 };
+
+/* Words of poison: NaN as f32, f16 and bf16. With margins it is a huge number as i32, so that an id read from there leads far away; else -1. */
+static uint16_t poison_of(const dart_device *device) { return device->margin > 0 ? 0x7fff : 0xffff; }
+
+/* Of the memory, margins included. */
 static dart_status poison(dart_buffer *buffer)
 {
-    enum { PIECE = 1 << 20 };
     dart_device *device = buffer->device;
-    const uint64_t piece = buffer->bytes < PIECE ? buffer->bytes : PIECE;
-    void *ones = malloc((size_t)piece);
-    if (ones == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory to poison a buffer");
-    memset(ones, 0xff, (size_t)piece);
+    const uint64_t all = buffer->bytes + 2 * buffer->margin, piece = base_round_up(all < PIECE ? all : PIECE, 2);
+    uint16_t *words = malloc((size_t)piece);
+    if (words == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory to poison a buffer");
+    for (size_t i = 0; i < piece / 2; i++) words[i] = poison_of(device);
     dart_status status = DART_OK;
-    for (uint64_t at = 0; at < buffer->bytes && status == DART_OK; at += piece) {
-        const uint64_t left = buffer->bytes - at;
-        status = device->backend->memory_write(device->handle, buffer->memory, at, ones, left < piece ? left : piece);
+    for (uint64_t at = 0; at < all && status == DART_OK; at += piece) {
+        const uint64_t left = all - at;
+        status = device->backend->memory_write(device->handle, buffer->memory, at, words, left < piece ? left : piece);
     }
-    free(ones);
+    free(words);
     return device_note(device, status);
+}
+
+/* The first byte from `from` on, of `bytes` in the memory, that is no poison; from + bytes: none. */
+static dart_status find_change(const dart_buffer *buffer, uint64_t from, uint64_t bytes, uint64_t *change)
+{
+    dart_device *device = buffer->device;
+    const uint16_t word = poison_of(device);
+    uint8_t *read = malloc(PIECE);
+    if (read == NULL) return base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory to check a margin");
+    dart_status status = DART_OK;
+    uint64_t at = from;
+    bool same = true;
+    while (same && at < from + bytes && status == DART_OK) {
+        const uint64_t left = from + bytes - at, count = left < PIECE ? left : PIECE;
+        status = device_note(device, device->backend->memory_read(device->handle, buffer->memory, at, read, count));
+        for (uint64_t i = 0; i < count && same && status == DART_OK; i++, at += same) same = read[i] == (at % 2 == 0 ? word & 0xff : word >> 8);
+    }
+    free(read);
+    *change = at;
+    return status;
+}
+
+dart_status buffer_check_margins(const dart_buffer *buffer, int64_t *at)
+{
+    const uint64_t margin = buffer->margin, end = margin + buffer->bytes;
+    uint64_t change = margin;
+    *at = INT64_MAX;
+    if (margin == 0) return DART_OK;
+    dart_status status = find_change(buffer, 0, margin, &change);
+    if (status == DART_OK && change == margin) status = find_change(buffer, end, margin, &change);
+    if (status == DART_OK && change < end + margin) *at = (int64_t)(change - margin);
+    return status;
+}
+
+static void report_stray(const dart_buffer *buffer)
+{
+    dart_device *device = buffer->device;
+    int64_t at = INT64_MAX;
+    if (atomic_load(&device->lost) || buffer_check_margins(buffer, &at) != DART_OK || at == INT64_MAX) return;
+    atomic_fetch_add(&device->strays, 1);
+    base_log_line(device->report.log, DART_LOG_ERROR, "a launch wrote byte %lld of a buffer of %llu bytes", (long long)at,
+                  (unsigned long long)buffer->bytes);
 }
 
 /* beside: NULL, or as for memory_create_written. */
@@ -31,14 +78,17 @@ static dart_status create(dart_device *device, uint64_t bytes, bool *beside, dar
     dart_status status = DART_OK;
     if (made == NULL) return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
     made->device = device;
+    made->margin = device->margin;
+    if (bytes > UINT64_MAX - 2 * made->margin) FAIL(&device->report, DART_OUT_OF_MEMORY, "a buffer of %llu bytes", (unsigned long long)bytes);
+    const uint64_t all = bytes + 2 * made->margin;
     TRY(device_fault(device));
     if (beside != NULL) *beside = true;
     if (beside != NULL && b->memory_create_written != NULL)
-        TRY(device_note(device, b->memory_create_written(device->handle, bytes, &made->memory, beside)));
-    else TRY(device_note(device, b->memory_create(device->handle, bytes, &made->memory)));
+        TRY(device_note(device, b->memory_create_written(device->handle, all, &made->memory, beside)));
+    else TRY(device_note(device, b->memory_create(device->handle, all, &made->memory)));
     made->bytes = bytes;
     atomic_fetch_add(&device->bytes, bytes);
-    if (device->poison) TRY(poison(made));
+    if (device->poison || device->margin > 0) TRY(poison(made));
     *buffer = made;
     return DART_OK;
 fail:
@@ -116,6 +166,7 @@ void dart_buffer_destroy(dart_buffer **buffer)
     if (buffer == NULL || *buffer == NULL) return;
     dart_buffer *b = *buffer;
     if (b->memory != NULL) {
+        if (b->margin > 0) report_stray(b);
         b->device->backend->memory_destroy(b->device->handle, b->memory);
         if (!b->wrapped) atomic_fetch_sub(&b->device->bytes, b->bytes);
     }
@@ -143,7 +194,7 @@ dart_status dart_buffer_write(dart_buffer *buffer, uint64_t offset, const void *
     dart_device *device = buffer->device;
     status = device_fault(device);
     if (status != DART_OK) return status;
-    return device_note(device, device->backend->memory_write(device->handle, buffer->memory, offset, data, bytes));
+    return device_note(device, device->backend->memory_write(device->handle, buffer->memory, buffer->margin + offset, data, bytes));
 }
 
 dart_status dart_buffer_read(const dart_buffer *buffer, uint64_t offset, void *data, uint64_t bytes)
@@ -153,5 +204,5 @@ dart_status dart_buffer_read(const dart_buffer *buffer, uint64_t offset, void *d
     dart_device *device = buffer->device;
     status = device_fault(device);
     if (status != DART_OK) return status;
-    return device_note(device, device->backend->memory_read(device->handle, buffer->memory, offset, data, bytes));
+    return device_note(device, device->backend->memory_read(device->handle, buffer->memory, buffer->margin + offset, data, bytes));
 }

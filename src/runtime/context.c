@@ -246,6 +246,8 @@ base_report *context_report(dart_context *context) { return &context->report; }
 static dart_status check_options(dart_context *context, const dart_device_options *options)
 {
     REQUIRE(&context->report, options->variant == NULL || strlen(options->variant) < 32, "dart_device_open: variant name too long");
+    REQUIRE(&context->report, options->margin % BACKEND_ALIGN == 0, "dart_device_open: a margin of %u bytes, must be a multiple of %u",
+            options->margin, BACKEND_ALIGN);
     REQUIRE(&context->report, (options->with_capabilities & ~(uint32_t)DART_CAP_SPEED) == 0,
             "dart_device_open: capabilities 0x%x cannot be claimed for a device", options->with_capabilities & ~(uint32_t)DART_CAP_SPEED);
     return DART_OK;
@@ -272,9 +274,11 @@ dart_status context_open_device(dart_context *context, const backend *b, void *i
     made->poison = options->poison;
     made->lose = options->lose;
     made->cut = options->cut;
+    made->margin = options->margin;
     made->profile = options->profile;
     made->profile_user = options->profile_user;
     atomic_init(&made->fail_in, options->fail_at);
+    atomic_init(&made->strays, 0);
     atomic_init(&made->lost, false);
     atomic_init(&made->bytes, 0);
     b->device_info(instance, within, &made->info);

@@ -14,6 +14,8 @@ struct dart_device {
     dart_device_info info; /* capabilities and limits as restricted by the options */
     char variant[32];      /* test hook, "" for none */
     bool poison, lose;
+    uint64_t margin; /* test hook, bytes before and behind every buffer */
+    atomic_uint strays; /* buffers destroyed so far whose margins a launch had written to */
     uint32_t cut; /* test hook, ranges of every launch; 0: as streams pace them */
     void (*profile)(void *user, const char *line, uint64_t ns); /* NULL: launches are not timed */
     void *profile_user;
@@ -26,6 +28,7 @@ struct dart_buffer {
     dart_device *device;
     void *memory;
     uint64_t bytes;
+    uint64_t margin; /* bytes of memory before the first of `bytes`, and as many behind the last */
     bool wrapped; /* memory of the caller's, not counted */
     bool shared;  /* can be exported */
 };
@@ -39,6 +42,10 @@ struct dart_semaphore {
 /* A buffer that the host writes often. *beside: dart_buffer_write does not wait for what has been submitted, so that the host writes it while
  * launches run that do not use it. */
 dart_status buffer_create_written(dart_device *device, uint64_t bytes, bool *beside, dart_buffer **buffer);
+
+/* DART_OK, or what reading failed with. *at: the first byte outside the buffer that is not as dart_buffer_create left it, below 0 or from the
+ * buffer's size on; INT64_MAX: none, or a device without margins. */
+dart_status buffer_check_margins(const dart_buffer *buffer, int64_t *at);
 
 /* Opens device `within` of an instance. own: the device destroys the instance, which on failure is done at once. */
 dart_status context_open_device(dart_context *context, const backend *b, void *instance, uint32_t within, bool own,

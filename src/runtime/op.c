@@ -33,7 +33,9 @@ dart_status op_begin(op_call *call, dart_stream *stream, const char *op)
 
 dart_status op_end(op_call *call)
 {
-    call->stream->chunk = 0;
+    /* With margins every operand of scratch memory has a buffer of its own, which no other op uses. */
+    if (call->stream->device->margin == 0) call->stream->chunk = 0;
+    else call->stream->chunk = call->stream->chunks.count;
     call->stream->used = 0;
     return call->stream->status;
 }
@@ -114,7 +116,8 @@ static bool add_chunk(op_call *call, uint64_t bytes)
         return false;
     }
     dart_buffer *chunk = NULL;
-    const dart_status status = dart_buffer_create(stream->device, bytes < MIN_CHUNK ? MIN_CHUNK : bytes, &chunk);
+    const bool larger = bytes < MIN_CHUNK && stream->device->margin == 0;
+    const dart_status status = dart_buffer_create(stream->device, larger ? MIN_CHUNK : bytes, &chunk);
     if (status != DART_OK) {
         fail_for_want_of(call, status, bytes, "scratch memory");
         return false;
@@ -134,7 +137,7 @@ op_operand op_scratch(op_call *call, dart_dtype dtype, uint64_t rows, uint64_t w
         op_fail(call, DART_OUT_OF_MEMORY, "scratch memory of %llu x %llu elements", (unsigned long long)rows, (unsigned long long)width);
         return scratch;
     }
-    bytes = base_round_up(bytes, BACKEND_ALIGN);
+    if (stream->device->margin == 0) bytes = base_round_up(bytes, BACKEND_ALIGN);
     while (stream->chunk < stream->chunks.count && stream->used + bytes > stream->chunks.buffers[stream->chunk]->bytes) {
         stream->chunk++;
         stream->used = 0;
@@ -258,9 +261,10 @@ static void bind(op_call *call, backend_launch *launch, const op_binding *bindin
     const uint64_t size = dart_dtype_size(operand->of.dtype), elements = (operand->rows - 1) * op_row(operand) + operand->width;
     const uint64_t begin = operand->of.offset * size, before = begin % BACKEND_ALIGN, bytes = before + elements * size;
     const char *name = kernel->bindings[binding->slot].name;
-    if (bytes > call->stream->device->info.max_binding_bytes) {
+    const uint64_t most = call->stream->device->info.max_binding_bytes;
+    if (bytes > most) {
         op_fail(call, DART_UNSUPPORTED, "%s of kernel %s would be %llu bytes, the device binds at most %llu: use smaller pieces", name,
-                kernel->name, (unsigned long long)bytes, (unsigned long long)call->stream->device->info.max_binding_bytes);
+                kernel->name, (unsigned long long)bytes, (unsigned long long)most);
         return;
     }
     if (before != 0 && binding->at == NULL) {
@@ -268,8 +272,13 @@ static void bind(op_call *call, backend_launch *launch, const op_binding *bindin
                 (unsigned long long)begin, BACKEND_ALIGN);
         return;
     }
-    if (binding->at != NULL) *binding->at = (uint32_t)(before / size);
-    launch->bindings[binding->slot] = (backend_binding){.memory = operand->of.buffer->memory, .offset = begin - before, .bytes = bytes};
+    const dart_buffer *buffer = operand->of.buffer;
+    /* A margin before the tensor is within reach of kernels that are told where in the binding it begins. */
+    const uint64_t lead = binding->at != NULL && bytes + buffer->margin <= most ? buffer->margin : 0, start = buffer->margin + begin - before - lead;
+    if (binding->at != NULL) *binding->at = (uint32_t)((lead + before) / size);
+    launch->bindings[binding->slot] = (backend_binding){.memory = buffer->memory, .offset = start, .bytes = bytes};
+    if (buffer->margin > 0)
+        launch->bindings[binding->slot].bytes = base_smaller(most, buffer->bytes + 2 * buffer->margin - start);
     if (binding->slot < KERNEL_TYPED_BINDINGS) launch->dtypes |= ((uint32_t)operand->of.dtype & 3u) << (2 * binding->slot);
     else if (operand->of.dtype != DART_F32) op_fail(call, DART_INTERNAL, "%s of kernel %s is not f32", name, kernel->name);
 }

@@ -133,9 +133,14 @@ fail:
     return status;
 }
 
+static void empty(buffer_list *list)
+{
+    while (list->count > 0) dart_buffer_destroy(&list->buffers[--list->count]);
+}
+
 static void release(buffer_list *list)
 {
-    for (uint32_t i = 0; i < list->count; i++) dart_buffer_destroy(&list->buffers[i]);
+    empty(list);
     free(list->buffers);
 }
 
@@ -189,6 +194,7 @@ dart_status dart_stream_begin(dart_stream *stream)
     if (status != DART_OK) return status;
     stream->status = DART_OK;
     stream->closed = false;
+    if (stream->device->margin > 0) empty(&stream->chunks);
     stream->chunk = 0;
     stream->used = 0;
     return DART_OK;

@@ -160,7 +160,8 @@ static dart_status add_on_devices(dart_trainer *trainer, const range *ranges, ui
     backend_binding *parts = device_calloc(device, count, sizeof *parts);
     if (parts == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
     for (uint32_t i = 0; i < count; i++)
-        parts[i] = (backend_binding){.memory = trainer->segments[ranges[i].segment].grad->memory, .offset = ranges[i].at * sizeof(float),
+        parts[i] = (backend_binding){.memory = trainer->segments[ranges[i].segment].grad->memory,
+                                     .offset = trainer->segments[ranges[i].segment].grad->margin + ranges[i].at * sizeof(float),
                                      .bytes = ranges[i].elements * sizeof(float)};
     const dart_status status = device->backend->group_sum(device->handle, trainer->group, parts, count);
     free(parts);
@@ -291,10 +292,10 @@ static uint32_t list_shares(const dart_trainer *trainer, const trainer_segment *
     for (uint32_t k = 0; k < trainer->ranks.count && count_of(s, k) > 0; k++) {
         const uint64_t at = k * s->share, elements = count_of(s, k);
         owners[count] = k;
-        parts[count++] = (backend_binding){.memory = s->w->memory, .offset = at * sizeof(float), .bytes = elements * sizeof(float)};
+        parts[count++] = (backend_binding){.memory = s->w->memory, .offset = s->w->margin + at * sizeof(float), .bytes = elements * sizeof(float)};
         if (!s->copied) continue;
         owners[count] = k;
-        parts[count++] = (backend_binding){.memory = s->copy->memory, .offset = at * size, .bytes = elements * size};
+        parts[count++] = (backend_binding){.memory = s->copy->memory, .offset = s->copy->margin + at * size, .bytes = elements * size};
     }
     return count;
 }

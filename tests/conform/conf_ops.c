@@ -1,5 +1,6 @@
 /* Every op in every variant against the oracle, and the devices against one another:
- * conf_ops [--filter TEXT]... [--without TEXT] [--skip VARIANT] [--all VARIANT] [--seed N] [--turns N] [--minimum-limits] [--cut N] DEVICE_SPEC...
+ * conf_ops [--filter TEXT]... [--without TEXT] [--skip VARIANT] [--all VARIANT] [--seed N] [--turns N] [--minimum-limits] [--cut N]
+ *     [--margin BYTES] DEVICE_SPEC...
  * One test a device; cases that did not run are listed. Without --seed every run has inputs of its own; what it prints says which. A
  * variant that is skipped runs only where the device chooses its rows. With --all it is a failure when a case launches a kernel that has
  * a row of that name and does not run in that row as well. DARTLM_DRAW=SEED in the environment: on a Vulkan device only some cases run,
@@ -37,6 +38,8 @@ static size_t devices_count;
 static json_t *results; /* of all filters */
 static bool minimum_limits;
 static uint32_t cut; /* of --cut */
+/* Of --margin. Drivers that check ranges would return 0 for what is read outside a tensor. */
+static uint32_t margin = 4096;
 static const char *every, *without; /* of --all and --without */
 static bool draw;
 static uint64_t draw_seed;
@@ -185,7 +188,7 @@ static bool run(const char *const *specs, const char *filter, const char *skip, 
     json_error_t error;
     if (file == NULL) return false;
     const conform_options options = {.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .without = without,
-                                     .skip = skip, .json = true, .seed = seed, .minimum_limits = minimum_limits, .cut = cut,
+                                     .skip = skip, .json = true, .seed = seed, .minimum_limits = minimum_limits, .cut = cut, .margin = margin,
                                      .draw = draw, .draw_seed = draw_seed, .draw_turns = turns};
     conform_all(context, &options, file);
     rewind(file);
@@ -227,6 +230,8 @@ int main(int argc, char **argv)
             turns = (uint32_t)strtoul(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--cut") == 0 && i + 1 < argc) {
             cut = (uint32_t)strtoul(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--margin") == 0 && i + 1 < argc) {
+            margin = (uint32_t)strtoul(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--minimum-limits") == 0) {
             minimum_limits = true;
         } else if (devices_count == MAX_DEVICES) {

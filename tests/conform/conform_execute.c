@@ -2,6 +2,7 @@
 #include "conform_data.h"
 
 #include "conform_suite.h"
+#include "runtime/stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,23 @@ static void check_guards(conform_data *d, uint32_t number, const void *after)
     }
 }
 
+/* Bytes of the device's margins that the runs wrote. */
+static void check_margins(conform_data *d)
+{
+    const buffer_list *scratch = &d->stream->chunks;
+    for (uint32_t i = 0; i < d->tensors_count + scratch->count; i++) {
+        const bool own = i < d->tensors_count;
+        const uint32_t number = own ? i : i - d->tensors_count;
+        const dart_buffer *buffer = own ? d->tensors[i]->t.buffer : scratch->buffers[number];
+        char text[128];
+        int64_t at = INT64_MAX;
+        const dart_status status = buffer_check_margins(buffer, &at);
+        snprintf(text, sizeof text, "%s %u of %llu bytes: byte %lld was written", own ? "tensor" : "scratch memory", number,
+                 (unsigned long long)dart_buffer_bytes(buffer), (long long)at);
+        if (status != DART_OK || at != INT64_MAX) conform_fail(d, status != DART_OK ? status : DART_INTERNAL, text);
+    }
+}
+
 bool conform_execute(conform_data *d)
 {
     char text[256];
@@ -189,5 +207,6 @@ bool conform_execute(conform_data *d)
         }
         free(second[i]);
     }
+    if (status == DART_OK) check_margins(d);
     return d->status == DART_OK;
 }

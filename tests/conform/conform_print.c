@@ -31,10 +31,11 @@ static void print_json_limits(FILE *json, const dart_device_info *d)
 /* The command that runs this case alone, in every variant, with the same inputs. */
 static void command_of(const suite *s, const target *t, const char *name, char *text, size_t size)
 {
-    char cut[24] = "";
+    char cut[24] = "", margin[24] = "";
     if (s->options->cut > 0) snprintf(cut, sizeof cut, " --cut %u", s->options->cut);
-    snprintf(text, size, "dartlm conform --device '%s'%s%s%s --seed %llu --filter '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
-             s->options->minimum_limits ? " --minimum-limits" : "", cut, (unsigned long long)s->seed, name);
+    if (s->options->margin > 0) snprintf(margin, sizeof margin, " --margin %u", s->options->margin);
+    snprintf(text, size, "dartlm conform --device '%s'%s%s%s%s --seed %llu --filter '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
+             s->options->minimum_limits ? " --minimum-limits" : "", cut, margin, (unsigned long long)s->seed, name);
 }
 
 void conform_print_header(const suite *s)

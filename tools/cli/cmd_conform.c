@@ -61,7 +61,7 @@ int cmd_conform(int argc, char **argv)
     bool list = false, draw = false, validation = false;
     char system[160];
     uint64_t seed = 1;
-    uint32_t jobs = 0, seeds = 1, cut = 0;
+    uint32_t jobs = 0, seeds = 1, cut = 0, margin = 0;
     const args_option options[] = {
         {"device", 0, ARGS_LIST, "SPEC", &devices, "may be repeated; by default every usable device", 0, 0, false},
         {"filter", 0, ARGS_TEXT, "TEXT", &filter, "only cases with TEXT in their name", 0, 0, false},
@@ -81,6 +81,9 @@ int cmd_conform(int argc, char **argv)
          "only some cases, drawn by the seed: so many that every row of kernels\nruns that all cases make the device run", 0, 0, false},
         {"cut", 0, ARGS_U32, "N", &cut, "each launch in N ranges of its workgroups, as submissions that\nwould take too long are cut", 1, 65535,
          false},
+        {"margin", 0, ARGS_U32, "BYTES", &margin,
+         "each tensor between so many bytes of NaN, a multiple of 256, which\nkernels can reach: what is read or written outside a tensor shows", 256,
+         1 << 24, false},
         CLI_LESS(common),
         CLI_OUTPUT(common),
     };
@@ -119,6 +122,7 @@ int cmd_conform(int argc, char **argv)
                                          .no_matrix = common.no_matrix,
                                          .minimum_limits = common.minimum_limits,
                                          .cut = cut,
+                                         .margin = margin,
                                          .variant = variant,
                                          .list = list,
                                          .report = file,
