@@ -282,6 +282,27 @@ static void pass_each(tape *t, size_t to, size_t from, const double *slopes, siz
     }
 }
 
+/* To `rows` neighbours from `to` on, each from `count` neighbours with slopes; those of the next one lie from_step and slopes_step farther. */
+static void pass_sums(tape *t, size_t to, size_t rows, size_t from, size_t from_step, const double *slopes, size_t slopes_step, size_t count)
+{
+    enum { TOGETHER = 8 }; /* sums that do not wait for each other */
+    for (size_t first = 0; first < rows; first += TOGETHER) {
+        const size_t some = rows - first < TOGETHER ? rows - first : TOGETHER;
+        double gradient[TOGETHER] = {0}, square[TOGETHER] = {0};
+        memcpy(gradient, t->gradients + to + first, some * sizeof *gradient);
+        memcpy(square, t->squares + to + first, some * sizeof *square);
+        for (size_t p = 0; p < count; p++)
+            for (size_t k = 0; k < TOGETHER; k++) {
+                const size_t row = first + (k < some ? k : 0);
+                const double slope = slopes[row * slopes_step + p];
+                gradient[k] += slope * t->gradients[from + row * from_step + p];
+                square[k] += slope * slope * t->squares[from + row * from_step + p];
+            }
+        memcpy(t->gradients + to + first, gradient, some * sizeof *gradient);
+        memcpy(t->squares + to + first, square, some * sizeof *square);
+    }
+}
+
 /* Of a product of a matrix with rows: some rows at a time, which stay in a cache. */
 static void hand_back_rows(tape *t, const node *n, const node *a, const node *b)
 {
@@ -329,8 +350,7 @@ static void hand_back(tape *t, const node *n)
         for (size_t i = 0; i < a->count; i++) pass(t, a->at + i, n->at, 1);
         break;
     case OUTER:
-        for (size_t i = 0; i < a->count; i++)
-            for (size_t k = 0; k < b->count; k++) pass(t, a->at + i, n->at + i * b->count + k, y[k]);
+        pass_sums(t, a->at, a->count, n->at, b->count, y, 0, b->count);
         for (size_t i = 0; i < a->count; i++)
             for (size_t k = 0; k < b->count; k++) pass(t, b->at + k, n->at + i * b->count + k, x[i]);
         break;
@@ -338,8 +358,7 @@ static void hand_back(tape *t, const node *n)
     case COLUMNS: /* a: b->count x count */
         for (size_t i = 0; i < b->count; i++)
             for (size_t k = 0; k < count; k++) pass(t, a->at + i * count + k, n->at + k, y[i]);
-        for (size_t i = 0; i < b->count; i++)
-            for (size_t k = 0; k < count; k++) pass(t, b->at + i, n->at + k, x[i * count + k]);
+        pass_sums(t, b->at, b->count, n->at, 0, x, count, count);
         break;
     case APPLY:
         for (size_t i = 0; i < count; i++) pass(t, a->at + i, n->at + i, n->function(x[i], n->numbers).slope);
