@@ -263,7 +263,13 @@ dart_status model_clear_sequences(dart_state *state, uint32_t b, uint32_t B, boo
     const uint32_t count = model_parts(state, parts);
     dart_status status = model_begin_paced(state, stream, 1, call);
     if (status != DART_OK) return status;
-    for (uint32_t l = 0; l < c->layers; l++)
+    /* Of all sequences the parts of a layer lie behind one another: zeros of one launch, whatever their types. */
+    const bool whole = B == state->B && count > 0 && state->layer_bytes <= state->limit;
+    for (uint32_t l = 0; l < c->layers && whole; l++) {
+        model_pace_bytes(state, stream, state->layer_bytes, 1);
+        model_record_clear(stream, state->layers[l], 0, DART_F32, 0, 1, state->layer_bytes / 4);
+    }
+    for (uint32_t l = 0; l < c->layers && !whole; l++)
         for (uint32_t i = 0; i < count; i++) {
             model_pace_bytes(state, stream, B * parts[i].width * dart_dtype_size(parts[i].dtype), 1);
             model_record_clear(stream, state->layers[l], parts[i].at, parts[i].dtype, b, B, parts[i].width);

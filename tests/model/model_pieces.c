@@ -1,6 +1,7 @@
 /* One function, however the tokens arrive: model_pieces DEVICE_SPEC DATA_DIR. */
 #include "model_cases.h"
 #include "conform/oracle.h"
+#include "spy.h"
 
 /* Heads enough that a batch may be taken in parts that start anywhere. */
 static const dart_model_config many_heads = {.sma = true, .tied = true, .no_conv_bias = true, .V = 61, .W = 64,
@@ -400,6 +401,13 @@ static void resets(void **unused)
     dart_state *state = state_of(model, &(dart_state_options){.B = B});
     for (uint32_t t = 0; t < 19; t++) step(state, ids, t, got);
     must(dart_state_reset(state, -1), "dart_state_reset");
+    feed(state, ids, 0, L, got);
+    assert_memory_equal(got, fresh, count * sizeof *got);
+    /* A launch a layer, and those of the newest rows and of the ids that were seen. */
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    spy_on(device);
+    must(dart_state_reset(state, -1), "dart_state_reset");
+    assert_int_equal(spy_off(device).launches, small.layers + 2);
     feed(state, ids, 0, L, got);
     assert_memory_equal(got, fresh, count * sizeof *got);
     /* One sequence anew; the others go on. */
