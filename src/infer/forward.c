@@ -104,8 +104,9 @@ static model_transformer_args transformer_args(const dart_state *state, const mo
 
 enum { STEP_LAUNCHES = 8, PIECE_LAUNCHES = 12 }; /* of a layer of a step, of a piece, about */
 
-/* Nothing in a step waits for its folds. That of a layer stands beside the longest launch of the next layer, the window's output, as in many
- * steps it takes as long for a few sequences. */
+/* Nothing in a step waits for its folds. Where all windows are full in the same steps, that of a layer stands beside the layer's last product: in most
+ * steps it finds nothing to do, and beside the window's output its workgroups would take the place of those that read memories. Else it stands
+ * beside the longest launch of the next layer, the window's output, as in many steps it takes as long for a few sequences. */
 static dart_status record_window_steps(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
 {
     dart_status status = DART_OK;
@@ -116,13 +117,14 @@ static dart_status record_window_steps(dart_state *state, dart_stream *stream, c
             args = block_args(state, pass, layer);
             status = model_block_window_begin(stream, &args);
         }
-        if (layer > first && status == DART_OK) {
+        if (layer > first && !pass->together && status == DART_OK) {
             args = block_args(state, pass, layer - 1);
             status = model_block_window_fold(stream, &args);
         }
         if (layer < end && status == DART_OK) {
             args = block_args(state, pass, layer);
             status = model_block_window_end(stream, &args);
+            if (pass->together && status == DART_OK) status = model_block_window_fold(stream, &args);
         }
     }
     return status;
