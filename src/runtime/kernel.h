@@ -75,7 +75,7 @@ typedef enum kernel_trait {
     FITS(STEP),                /* the step of a mixer: what CUDA's rows for it ask of types, sizes and offsets (mixer.c) */
     FITS(MEDIUM),              /* a row of a norm has at most 2,048 elements, for a lane of a workgroup to keep its share */
     FITS(P32),                 /* D of softmax attention is at most 32 */
-    FITS(P64),                 /* P, or D of softmax attention, is at most 64 */
+    FITS(P64),                 /* P, D of softmax attention, or the inputs of linear or cross_entropy are at most 64 */
     FITS(D64),                 /* heads of softmax attention are 64 wide */
     FITS(N128_P64),            /* N is 128 and P is 64 */
     FITS(SCAN),                /* chunks of at most 256 tokens, N at most 128, P 16, 32 or 64 */

@@ -49,6 +49,7 @@ static const conform_case cases[] = {
     {"cross_entropy", 1, 37, 1, 1, 24, 130, 1, CASE_ADD, DART_F16, 0, 0},
     {"grad_norm", 2, 1, 1, 1, 1, 3000, 1, 0, DART_F32, 0, 0},
     {"adamw", 1, 1, 1, 1, 1, 3000, 1, CASE_ADD, DART_BF16, 0, 0},
+    {"linear", 1, 4100, 1, 1, 48, 72, 1, CASE_ADD, DART_BF16, 0, 0},
     {"rope", 2, 9, 3, 1, 1, 64, 1, CASE_SEQ, DART_F16, 0, 0},
     {"swiglu", 1, 9, 1, 1, 1, 64, 1, 0, DART_BF16, 0, 0},
 };

@@ -172,6 +172,7 @@ static uint32_t linear_traits(const op_call *call, const op_operand *x, const op
     if (tiles < wave / 4 && x->width >= 512) traits |= FITS_FEWEST_TILES;
     if (x->rows >= SHORT_ROWS && x->width <= SHORT_INPUTS && base_ceil_div(x->width, 64) * base_ceil_div(weight->rows, 64) <= SHORT_WEIGHTS)
         traits |= FITS_SHORT;
+    if (x->width <= 64) traits |= FITS_P64;
     return traits | (tiles < 2 * wave ? FITS_FEW_TILES : tiles >= 12 * wave && x->width > SHORT_ROW ? FITS_MANY_TILES : 0);
 }
 
