@@ -36,7 +36,7 @@ void main()
                             counts ? load_x(args.x_at + row * args.x_row + h * args.D + at) : 0.0);
                 continue;
             }
-            vec2 by = turn_of(i, sequence.position + t);
+            vec2 by = turn_at(rate_of(i), sequence.position + t);
             for (uint h = 0u; h < args.H; h++) {
                 uint from = args.x_at + row * args.x_row + h * args.D + i;
                 uint to = args.y_at + row * args.y_row + h * args.D + i;

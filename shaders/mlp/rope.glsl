@@ -40,10 +40,9 @@ vec2 sine(uint turns)
     return vec2((quarter & 2u) != 0u ? -s : s, ((quarter + 1u) & 2u) != 0u ? -c : c);
 }
 
-// Sine and cosine of the angle of pair i at a position, backwards with IS_INVERSE.
-vec2 turn_of(uint i, uint position)
+// Sine and cosine of the angle at a position of a pair with that rate, backwards with IS_INVERSE.
+vec2 turn_at(uvec2 rate, uint position)
 {
-    uvec2 rate = rate_of(i);
     uint upper, lower;
     umulExtended(position, rate.y, upper, lower);
     vec2 by = sine(position * rate.x + upper);

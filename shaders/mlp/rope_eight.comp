@@ -1,7 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // rope of whole heads (R = D, a multiple of 16; formula: rope.comp) in words of eight elements. x, y B L H D. A workgroup takes T0 tokens; a lane
-// takes eight pairs of a token and turns them in all heads. y may be x: a lane reads and writes elements of its own. No shared memory.
+// takes eight pairs of a token and turns them in all heads, two of which are on the way at a time. y may be x: a lane reads and writes elements of
+// its own. Rates of the pairs are made once a workgroup. Shared memory: 1 KiB.
 #include "lib/dart.glsl"
 #include "table/rope.glsl"
 READS(x) READS(seq) WRITES(y)
@@ -11,6 +12,8 @@ READS(x) READS(seq) WRITES(y)
 READS_EIGHT(x) WRITES_EIGHT(y)
 #include "rope.glsl"
 
+const uint MOST_PAIRS = 128u; // of a head
+
 void turn(vec4 s, vec4 c, inout vec4 first, inout vec4 second)
 {
     vec4 before = first;
@@ -18,9 +21,13 @@ void turn(vec4 s, vec4 c, inout vec4 first, inout vec4 second)
     second = second * c + before * s;
 }
 
+shared uvec2 rates[MOST_PAIRS];
+
 void main()
 {
     uint half_size = args.D / 2u;
+    for (uint i = LANE; i < half_size; i += LANES) rates[i] = rate_of(i);
+    barrier();
     uint parts = half_size / 8u; // of a head
     bool packed = has(args.flags, HAS_CU);
     for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
@@ -36,23 +43,31 @@ void main()
             vec4 s[2];
             vec4 c[2];
             [[unroll]] for (uint k = 0u; k < 8u; k++) {
-                vec2 by = turn_of(i + k, sequence.position + t);
+                vec2 by = turn_at(rates[i + k], sequence.position + t);
                 s[k / 4u][k % 4u] = by.x;
                 c[k / 4u][k % 4u] = by.y;
             }
-            for (uint h = 0u; h < args.H; h++) {
+            for (uint h = 0u; h < args.H; h += 2u) {
                 uint from = args.x_at + row * args.x_row + h * args.D + i;
                 uint to = args.y_at + row * args.y_row + h * args.D + i;
-                Eight first = Eight(vec4(0.0), vec4(0.0));
-                Eight second = first;
-                if (counts) {
-                    first = load_eight_x(from);
-                    second = load_eight_x(from + half_size);
+                uint heads = counts ? min(2u, args.H - h) : 0u; // to read
+                const Words nothing = Words(uvec4(0u), uvec4(0u));
+                Words first[2] = Words[2](nothing, nothing);
+                Words second[2] = first;
+                [[unroll]] for (uint k = 0u; k < 2u; k++) {
+                    if (k >= heads) continue;
+                    first[k] = load_words_x(from + k * args.D);
+                    second[k] = load_words_x(from + k * args.D + half_size);
                 }
-                turn(s[0], c[0], first.low, second.low);
-                turn(s[1], c[1], first.high, second.high);
-                store_eight_y(to, first);
-                store_eight_y(to + half_size, second);
+                [[unroll]] for (uint k = 0u; k < 2u; k++) {
+                    if (h + k >= args.H) continue;
+                    Eight one = eight_of(DTYPE_OF(x), first[k]);
+                    Eight other = eight_of(DTYPE_OF(x), second[k]);
+                    turn(s[0], c[0], one.low, other.low);
+                    turn(s[1], c[1], one.high, other.high);
+                    store_eight_y(to + k * args.D, one);
+                    store_eight_y(to + k * args.D + half_size, other);
+                }
             }
         }
     }
