@@ -72,7 +72,8 @@ static unsigned shared_of(uint32_t capabilities)
 
 /* What FITS_HALF speaks of where a row has it: all of them have 16 bits. */
 static const struct { const char *kernel, *bindings[3]; } halves[] = {
-    {"attention_step", {"k", "v"}}, {"sma_query", {"q", "e", "c"}}, {"sma", {"c", "dh"}}, {"mixer_attend", {"dh"}}, {"sma_step", {"dh"}}};
+    {"attention_step", {"k", "v"}}, {"sma_query", {"q", "e", "c"}}, {"sma", {"c", "dh"}}, {"mixer_attend", {"dh"}}, {"sma_step", {"dh"}},
+    {"sma_rho", {"dh"}}};
 
 static bool is_half(const kernel_info *kernel, uint32_t dtypes)
 {

@@ -1,5 +1,5 @@
 /* State-memory attention over runs of memories, and the store of new ones. */
-#include "runtime/op.h"
+#include "ops/sma/sma.h"
 
 /* A step is split over memories until that many workgroups a multiprocessor have work, but into splits of no fewer memories than these, where
  * the row leaves it to the op. */
@@ -118,7 +118,7 @@ static op_operand rho(sma_plan *p, const run_operands *run)
     const op_operand out = op_scratch(call, DART_F32, run->scale.rows, run->scale.width);
     if (rows > UINT32_MAX) op_fail(call, DART_UNSUPPORTED, "%llu rows of memories in one run", (unsigned long long)rows);
     struct SmaRhoArgs k = {.rows = (uint32_t)rows, .P = a->P, .eps = a->eps};
-    op_kernel(call, KERNEL_sma_rho, (uint32_t)(run->dh.rows / a->B), 0);
+    op_kernel(call, KERNEL_sma_rho, (uint32_t)(run->dh.rows / a->B), sma_rho_fits(&run->dh.of, a->P));
     OP_LAUNCH(call, &k, base_ceil_div(rows, call->T0), OP_AT(sma_rho, dh, &run->dh, k), OP_WHOLE(sma_rho, rho, &out));
     return out;
 }

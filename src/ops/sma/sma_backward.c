@@ -1,5 +1,5 @@
 /* The backward pass of state-memory attention over one run of memories. */
-#include "runtime/op.h"
+#include "ops/sma/sma.h"
 
 #include "dartlm/ops_backward.h"
 
@@ -82,7 +82,7 @@ static void prepare(plan *p)
     const uint64_t rows = p->o.scale.rows * p->o.scale.width;
     if (rows > UINT32_MAX) op_fail(call, DART_UNSUPPORTED, "%llu rows of memories", (unsigned long long)rows);
     struct SmaRhoArgs rho = {.rows = (uint32_t)rows, .P = a->P, .eps = a->eps};
-    op_kernel(call, KERNEL_sma_rho, p->M, 0);
+    op_kernel(call, KERNEL_sma_rho, p->M, sma_rho_fits(&p->o.dh.of, a->P));
     OP_LAUNCH(call, &rho, base_ceil_div(rows, call->T0), OP_AT(sma_rho, dh, &p->o.dh, rho), OP_WHOLE(sma_rho, rho, &p->factor));
 }
 
