@@ -24,6 +24,7 @@ struct base_thread { pthread_t t; void *start; };
 dart_status base_mutex_init(base_mutex *mutex);
 void base_mutex_destroy(base_mutex *mutex);
 void base_lock(base_mutex *mutex);
+bool base_lock_if_free(base_mutex *mutex); /* false at once where a thread holds it */
 void base_unlock(base_mutex *mutex);
 dart_status base_condition_init(base_condition *condition);
 void base_condition_destroy(base_condition *condition);

@@ -17,6 +17,7 @@ dart_status base_mutex_init(base_mutex *mutex)
 }
 void base_mutex_destroy(base_mutex *mutex) { pthread_mutex_destroy(&mutex->m); }
 void base_lock(base_mutex *mutex) { pthread_mutex_lock(&mutex->m); }
+bool base_lock_if_free(base_mutex *mutex) { return pthread_mutex_trylock(&mutex->m) == 0; }
 void base_unlock(base_mutex *mutex) { pthread_mutex_unlock(&mutex->m); }
 dart_status base_condition_init(base_condition *condition)
 {

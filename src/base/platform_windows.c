@@ -13,6 +13,7 @@ dart_status base_mutex_init(base_mutex *mutex)
 }
 void base_mutex_destroy(base_mutex *mutex) { (void)mutex; }
 void base_lock(base_mutex *mutex) { AcquireSRWLockExclusive((PSRWLOCK)&mutex->srw); }
+bool base_lock_if_free(base_mutex *mutex) { return TryAcquireSRWLockExclusive((PSRWLOCK)&mutex->srw) != 0; }
 void base_unlock(base_mutex *mutex) { ReleaseSRWLockExclusive((PSRWLOCK)&mutex->srw); }
 dart_status base_condition_init(base_condition *condition)
 {

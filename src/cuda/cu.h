@@ -343,6 +343,10 @@ void cu_leave(cu_device *device);
 dart_status cu_check(cu_device *device, CUresult result, const char *function);
 #define CU(device, function, ...) cu_check((device), (device)->driver->function(__VA_ARGS__), #function)
 
+/* Held by the one thread of the process that loads or unloads code, or captures launches: the driver breaks captures off when another thread
+ * unloads code, and both may wait for each other for good. All devices of the process on a GPU share the context where that happens. */
+extern base_mutex cu_code;
+
 typedef struct cu_memory {
     CUdeviceptr address;
     CUexternalMemory external; /* imported; NULL: the device's own */
@@ -393,6 +397,7 @@ typedef struct cu_stream {
     CUevent *marks;   /* after each launch; on such a device only */
     uint32_t marks_count;
     bool ran;         /* the recording has been submitted */
+    bool capturing;   /* with cu_code held */
     bool submitted, measured;
 } cu_stream;
 

@@ -61,7 +61,9 @@ dart_status cu_blas_open(cu_device *device)
 {
     dart_status status = base_mutex_init(&device->choices.mutex);
     if (status != DART_OK) return status;
+    base_lock(&cu_code);
     status = BLAS(device, cublasLtCreate, &device->choices.handle);
+    base_unlock(&cu_code);
     if (status == DART_OK) return DART_OK;
     base_mutex_destroy(&device->choices.mutex);
     device->choices.handle = NULL;
@@ -71,7 +73,9 @@ dart_status cu_blas_open(cu_device *device)
 void cu_blas_close(cu_device *device)
 {
     if (device->choices.handle == NULL) return;
+    base_lock(&cu_code);
     device->blas->cublasLtDestroy(device->choices.handle);
+    base_unlock(&cu_code);
     base_mutex_destroy(&device->choices.mutex);
 }
 
@@ -181,8 +185,10 @@ static dart_status choose(cu_device *device, cu_choice *choice)
         TRY(BLAS(device, cublasLtMatmulPreferenceSetAttribute, preference, PREF_MIN_ALIGNMENT_A_BYTES + i, &key->matrices[places[i]].alignment,
                  sizeof key->matrices[places[i]].alignment));
     /* That nothing is supported is an answer, too. */
+    base_lock(&cu_code);
     const int result = device->blas->cublasLtMatmulAlgoGetHeuristic(device->choices.handle, d.product, d.matrices[LEFT], d.matrices[RIGHT],
                                                                     d.matrices[RESULT], d.matrices[RESULT], preference, 1, &heuristic, &count);
+    base_unlock(&cu_code);
     choice->found = result == BLAS_SUCCESS && count > 0 && heuristic.state == BLAS_SUCCESS;
     choice->workspace_bytes = heuristic.workspace_bytes;
     choice->algorithm = heuristic.algorithm;
@@ -228,9 +234,11 @@ dart_status cu_blas_run(cu_device *device, const cu_launch *launch, const cu_cho
     description d;
     dart_status status = describe(device, &p.key, &d);
     if (status != DART_OK) return status;
+    if (!stream->capturing) base_lock(&cu_code); /* the library loads an algorithm's code when it first runs */
     status = BLAS(device, cublasLtMatmul, device->choices.handle, d.product, &alpha, left, d.matrices[LEFT], right, d.matrices[RIGHT], &beta, result,
                   d.matrices[RESULT], result, d.matrices[RESULT], &choice->algorithm, (void *)(uintptr_t)stream->workspace,
                   choice->workspace_bytes, to);
+    if (!stream->capturing) base_unlock(&cu_code);
     forget(device, &d);
     return status;
 }

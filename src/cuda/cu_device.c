@@ -128,16 +128,21 @@ void cu_leave(cu_device *device)
 
 /* ---- Devices ---- */
 
+base_mutex cu_code = BASE_MUTEX_STATIC;
+
 /* Asking for an attribute loads the code now; a driver may otherwise do so while a stream is captured. */
-static dart_status find_function(cu_device *device, uint8_t image, const char *name, int threads, CUfunction *function)
+static dart_status find_function(cu_device *device, uint8_t image, const char *name, int threads, uint32_t shared_bytes, CUfunction *function)
 {
     int most = 0;
     dart_status status = DART_OK;
+    base_lock(&cu_code);
     if (device->modules[image] == NULL) TRY(CU(device, cuModuleLoadData, &device->modules[image], cu_images[image]));
     TRY(CU(device, cuModuleGetFunction, function, device->modules[image], name));
     TRY(CU(device, cuFuncGetAttribute, &most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, *function));
     if (most < threads) FAIL(device->report, DART_UNSUPPORTED, "cuda: %s runs with at most %d threads", name, most);
+    if (shared_bytes > 0) TRY(CU(device, cuFuncSetAttribute, *function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)shared_bytes));
 fail:
+    base_unlock(&cu_code);
     return status;
 }
 
@@ -150,9 +155,7 @@ static dart_status find_merged(cu_device *device)
                                         .most = cu_merged_rows[i].most == 0 ? CU_MAX_GRID : cu_merged_rows[i].most};
         cu_merged *merged = &device->merged[i];
         merged->shared_bytes = merged->kernel->shared_bytes > merged->last->shared_bytes ? merged->kernel->shared_bytes : merged->last->shared_bytes;
-        status = find_function(device, cu_merged_images[i], cu_merged_rows[i].name, CUDA_BLOCK, &merged->function);
-        if (status == DART_OK && merged->shared_bytes > 0)
-            status = CU(device, cuFuncSetAttribute, merged->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)merged->shared_bytes);
+        status = find_function(device, cu_merged_images[i], cu_merged_rows[i].name, CUDA_BLOCK, merged->shared_bytes, &merged->function);
     }
     device->merged_count = COUNT_OF(cu_merged_rows);
     return status;
@@ -188,13 +191,10 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
         kernel->overlaps = -1;
         kernel->fallback = cu_rows[i].fallback;
         if (cu_rows[i].name == NULL || (cu_rows[i].needs & ~capabilities) != 0) continue;
-        TRY(find_function(made, cu_row_images[i], cu_rows[i].name, (int)cu_rows[i].threads, &kernel->function));
+        TRY(find_function(made, cu_row_images[i], cu_rows[i].name, (int)cu_rows[i].threads, cu_rows[i].shared_bytes, &kernel->function));
         kernel->threads = cu_rows[i].threads;
         kernel->shared_bytes = cu_rows[i].shared_bytes;
         kernel->max_grid = cu_rows[i].blocks == 0 ? CU_MAX_GRID : cu_rows[i].blocks * (uint32_t)multiprocessors;
-        if (kernel->shared_bytes > 0)
-            TRY(CU(made, cuFuncSetAttribute, kernel->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                   (int)kernel->shared_bytes));
     }
     if ((capabilities & DART_CAP_CUBLASLT) != 0) TRY(cu_blas_open(made));
     for (size_t i = 0; i < COUNT_OF(cu_maps); i++) {
@@ -237,8 +237,12 @@ void cu_device_destroy(void *device)
             cu_transfers_destroy(d);
             if (d->copies != NULL) d->driver->cuStreamDestroy(d->copies);
             if (d->queue != NULL) d->driver->cuStreamDestroy(d->queue);
-            for (uint32_t i = 0; i < cu_images_count && d->modules != NULL; i++)
-                if (d->modules[i] != NULL) d->driver->cuModuleUnload(d->modules[i]);
+            for (uint32_t i = 0; i < cu_images_count && d->modules != NULL; i++) {
+                if (d->modules[i] == NULL) continue;
+                base_lock(&cu_code); /* one at a time, so that a capture waits for no more than that */
+                d->driver->cuModuleUnload(d->modules[i]);
+                base_unlock(&cu_code);
+            }
             cu_leave(d);
         }
         d->driver->cuDevicePrimaryCtxRelease(d->handle);

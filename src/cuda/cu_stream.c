@@ -3,8 +3,9 @@
  * run in the device's one queue, in the order of submission, as in Vulkan: the slices of a prefill are two recordings under way, the
  * second reads what the first writes. Launches up to a barrier stand side by side; those of cuBLASLt follow one another, since they
  * share a workspace.
- * A capture is broken off when another thread of the program unloads code or waits for the whole context, which it may do at any time. Such a
- * submission launches one by one, and the next one captures again. */
+ * A capture is broken off when another thread of the program unloads code or waits for the whole context, which it may do at any time. Threads
+ * of this library do not (cu_code), but those of the host program may. A submission that is not captured for either reason launches one by one, and
+ * the next one captures again. */
 #include "cu.h"
 
 #include <stdlib.h>
@@ -218,13 +219,16 @@ static dart_status launch_all(cu_device *device, cu_stream *stream, CUstream fir
     return status == DART_OK ? join(device, stream, first, &f) : status;
 }
 
+/* With cu_code held. */
 static dart_status capture(cu_device *device, cu_stream *stream)
 {
     CUgraph graph = NULL;
     /* Relaxed: other threads of the program go on with whatever they do. */
     dart_status status = CU(device, cuStreamBeginCapture, stream->handle, CU_STREAM_CAPTURE_MODE_RELAXED);
     if (status != DART_OK) return status;
+    stream->capturing = true;
     status = launch_all(device, stream, stream->handle);
+    stream->capturing = false;
     if (status == DART_OK) {
         status = CU(device, cuStreamEndCapture, stream->handle, &graph);
     } else {
@@ -234,6 +238,17 @@ static dart_status capture(cu_device *device, cu_stream *stream)
     if (status != DART_OK) stream->exec = NULL;
     if (graph != NULL) device->driver->cuGraphDestroy(graph);
     return status;
+}
+
+/* Where nobody loads code: that may take long, and without a graph the recording runs as well. */
+static void try_to_capture(cu_device *device, cu_stream *stream)
+{
+    dart_status status = DART_INTERNAL;
+    if (base_lock_if_free(&cu_code)) {
+        status = capture(device, stream);
+        base_unlock(&cu_code);
+    }
+    if (status != DART_OK) base_note(device->report, DART_LOG_INFO, "cuda: a recording was not captured; it is launched kernel by kernel");
 }
 
 /* ---- A device that is profiled: launches one by one, with an event after each ---- */
@@ -325,8 +340,7 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times, const b
     if (status != DART_OK) return status;
     /* Behind a wait that is not met launches one by one could fill the driver's queue, and this call would wait. */
     const bool waits = order != NULL && order->waits_count > 0;
-    if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1 || waits) && capture(d, s) != DART_OK)
-        base_note(d->report, DART_LOG_INFO, "cuda: a recording was not captured; it is launched kernel by kernel");
+    if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1 || waits)) try_to_capture(d, s);
     s->ran = true;
     base_lock(&d->submitting);
     status = run(d, s, times, order);

@@ -45,14 +45,17 @@ typedef struct shared {
     dart_context *context;
     dart_device *device;
     dart_model *model;
-    float linear[T * W], logits[B * V], embedding[V * WIDTH];
-    atomic_uint lines;
+    float linear[T * W], again[T * W], logits[B * V], embedding[V * WIDTH];
+    atomic_uint lines, broken; /* lines of the log; those that tell of a capture that was broken off (src/cuda/cu_stream.c) */
+    atomic_uint opening;       /* threads that open devices */
 } shared;
 
 static void count_line(void *user, dart_log_level level, const char *text)
 {
-    (void)level, (void)text;
-    atomic_fetch_add(&((shared *)user)->lines, 1);
+    shared *s = user;
+    (void)level;
+    atomic_fetch_add(&s->lines, 1);
+    if (strstr(text, "during capture") != NULL) atomic_fetch_add(&s->broken, 1);
 }
 
 static dart_status do_linear(dart_device *device, float *result)
@@ -76,6 +79,34 @@ static dart_status do_linear(dart_device *device, float *result)
     if (status == DART_OK) status = dart_stream_submit(stream);
     if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
     if (status == DART_OK) status = dart_buffer_read(buffers[2], 0, result, sizeof x);
+    dart_stream_destroy(&stream);
+    for (int i = 0; i < 3; i++) dart_buffer_destroy(&buffers[i]);
+    return status;
+}
+
+/* The same recording three times: from the second submission on a backend may replay it. LAUNCHES make a replay's preparation take a while. */
+static dart_status do_linear_again(dart_device *device, float *result)
+{
+    enum { LAUNCHES = 64 };
+    float x[T * W], weight[W * W];
+    dart_buffer *buffers[3] = {NULL};
+    dart_stream *stream = NULL;
+    for (int i = 0; i < T * W; i++) x[i] = (float)(i % 29) / 8 - 1;
+    for (int i = 0; i < W * W; i++) weight[i] = (float)(i % 17) / 16 - 0.5f;
+    dart_status status = dart_stream_create(device, NULL, &stream);
+    if (status == DART_OK) status = dart_buffer_create(device, sizeof x, &buffers[0]);
+    if (status == DART_OK) status = dart_buffer_create(device, sizeof weight, &buffers[1]);
+    if (status == DART_OK) status = dart_buffer_create(device, LAUNCHES * sizeof x, &buffers[2]);
+    if (status == DART_OK) status = dart_buffer_write(buffers[0], 0, x, sizeof x);
+    if (status == DART_OK) status = dart_buffer_write(buffers[1], 0, weight, sizeof weight);
+    for (uint64_t i = 0; i < LAUNCHES && status == DART_OK; i++)
+        status = dart_linear(stream, &(dart_linear_args){.T = T, .IN = W, .OUT = W, .x = {.buffer = buffers[0]}, .weight = {.buffer = buffers[1]},
+                                                         .y = {.buffer = buffers[2], .offset = i * T * W}});
+    for (int i = 0; i < 3 && status == DART_OK; i++) {
+        status = dart_stream_submit(stream);
+        if (status == DART_OK) status = dart_stream_wait(stream, UINT64_MAX);
+    }
+    if (status == DART_OK) status = dart_buffer_read(buffers[2], (LAUNCHES - 1) * sizeof x, result, sizeof x);
     dart_stream_destroy(&stream);
     for (int i = 0; i < 3; i++) dart_buffer_destroy(&buffers[i]);
     return status;
@@ -150,6 +181,22 @@ static void live_apart(void *argument)
     }
 }
 
+/* Recordings that are submitted again, as long as others open and close devices. */
+static void live_again(void *argument)
+{
+    shared *s = argument;
+    float again[T * W];
+    do expect_same(do_linear_again(s->device, again), again, s->again);
+    while (atomic_load(&s->opening) > 0);
+}
+
+static void live_opening(void *argument)
+{
+    shared *s = argument;
+    live_apart(s);
+    atomic_fetch_sub(&s->opening, 1);
+}
+
 static void threads_share(void **unused)
 {
     (void)unused;
@@ -174,5 +221,25 @@ static void threads_share(void **unused)
     dart_context_destroy(&s.context);
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(threads_share)};
+static void recordings_beside_opening(void **unused)
+{
+    (void)unused;
+    base_thread threads[2 * THREADS];
+    static shared s;
+    memset(&s, 0, sizeof s);
+    assert_int_equal(dart_context_create(&(dart_context_options){.log = count_line, .log_user = &s, .log_level = DART_LOG_TRACE, .with_null = true},
+                                         &s.context), DART_OK);
+    assert_int_equal(dart_device_open(s.context, &(dart_device_options){.spec = rig_spec, .threads = 3}, &s.device), DART_OK);
+    assert_int_equal(do_linear(s.device, s.linear), DART_OK);
+    assert_int_equal(do_linear_again(s.device, s.again), DART_OK);
+    atomic_store(&s.opening, THREADS);
+    for (int i = 0; i < 2 * THREADS; i++) assert_int_equal(base_thread_start(&threads[i], i < THREADS ? live_again : live_opening, &s), DART_OK);
+    for (int i = 0; i < 2 * THREADS; i++) base_thread_join(&threads[i]);
+    assert_int_equal(atomic_load(&failures), 0);
+    assert_int_equal(atomic_load(&s.broken), 0);
+    dart_device_destroy(&s.device);
+    dart_context_destroy(&s.context);
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(threads_share), cmocka_unit_test(recordings_beside_opening)};
 RIG_MAIN("thread_devices")
