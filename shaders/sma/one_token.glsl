@@ -2,8 +2,8 @@
 // loads. A team of lanes takes a whole memory
 // at a time: 8 lanes share a row n, each with 8 columns p, and each has FETCH rows in flight (8: 96 registers on an H200, 16: 168),
 // of few sequences the first of them before it is known whether the token sees the memory: its place is there. Many sequences fill the
-// device without that, and would read the room of memories that do not exist yet. Rows of a lane stand in fours,
-// so that their factors come in one load; nothing but the logit passes between lanes.
+// device without that, and would read the room of memories that do not exist yet. With -DAT_MOST_FEW there are few always, and no branch
+// stands before the first loads. Rows of a lane stand in fours, so that their factors come in one load; nothing but the logit passes between lanes.
 // With -DWHOLE the team is the workgroup, of at most 256 lanes: of one or two memories, which many sequences of a server have, every lane has
 // its part, and all of it is on its way at once.
 // Shared memory: 1024 + TEAMS (BLOCKS 256 + 8) + 4 LANES bytes.
@@ -82,8 +82,12 @@ void attend()
         begin(head);
         uint run = (args.count + args.splits - 1u) / args.splits;
         uint rows = ((b * args.capacity + min(split * run + team, args.count - 1u)) * args.H + h) * N;
+#ifdef AT_MOST_FEW
+        const bool fetches = true;
+#else
         bool fetches = true;
         if (args.B > FEW) fetches = args.first + split * run + team < seq_position(b) / args.S && seq_count(b, 1u) != 0u;
+#endif
         if (fetches) {
             [[unroll]] for (uint i = 0u; i < FETCH; i++) fetch_row(rows, 0u, i, block, column);
             [[unroll]] for (uint j = 0u; j < FETCH / 4u; j++) fetch_factor(rows, 0u, j, block);
