@@ -25,23 +25,20 @@ KERNEL_FUNCTION(embed, eight)
     constexpr uint32_t T0 = TILE0_embed_eight;
     const int32_t *ids = INTS(embed, ids) + args.ids_at;
     const View weight = VIEW(embed, weight), y = VIEW(embed, y);
-    const uint32_t word = y.dtype == DTYPE_F32 ? 4 : 8, words = args.width / word; // elements of 16 bytes: neighbours write neighbouring ones
+    const uint32_t eights = args.width / 8;
     FOR_TILES(tile) {
-        const uint32_t begin = tile * T0, count = min(T0, args.rows - begin) * words;
+        const uint32_t begin = tile * T0, count = min(T0, args.rows - begin) * eights;
         for (uint32_t k = threadIdx.x; k < count; k += block_size) {
-            const uint32_t row = begin + k / words, i = k % words * word, id = uint32_t(ids[row]);
+            const uint32_t row = begin + k / eights, i = k % eights * 8, id = uint32_t(ids[row]);
             const size_t to = args.y_at + size_t(row) * args.y_row + i;
-            const bool inside = id < args.vocabulary;
-            if (inside ? id < args.first || id - args.first >= args.count : args.first != 0) continue;
-            const size_t from = args.weight_at + size_t(id - args.first) * args.width + i;
-            const float broken = __uint_as_float(0x7fc00000u);
-            if (word == 4) {
-                store4(y, to, inside ? unpack4(fetch4_whole(weight, from), weight.dtype) : make_float4(broken, broken, broken, broken));
-                continue;
-            }
             float v[8];
-            for (uint32_t c = 0; c < 8; c++) v[c] = broken;
-            if (inside) unpack8(fetch8(weight, from), weight.dtype, v);
+            if (id >= args.vocabulary) {
+                if (args.first != 0) continue;
+                for (uint32_t c = 0; c < 8; c++) v[c] = __uint_as_float(0x7fc00000u);
+            } else {
+                if (id < args.first || id - args.first >= args.count) continue;
+                unpack8(fetch8(weight, args.weight_at + size_t(id - args.first) * args.width + i), weight.dtype, v);
+            }
             store8(y, to, v);
         }
     }

@@ -19,16 +19,16 @@ KERNEL_FUNCTION(fill, eight)
 {
     constexpr uint32_t T0 = TILE0_fill_eight;
     const View y = VIEW(fill, y);
-    const uint32_t word = y.dtype == DTYPE_F32 ? 4 : 8, words = args.width / word; // elements of 16 bytes: neighbours write neighbouring ones
-    const size_t total = size_t(args.rows) * words;
-    const float value = args.value;
-    const uint32_t pair = y.dtype == DTYPE_BF16 ? pack<true>(value, value) : pack<false>(value, value);
-    const uint32_t v = y.dtype == DTYPE_F32 ? __float_as_uint(value) : pair;
-    uint4 *to = reinterpret_cast<uint4 *>(y.base);
+    const uint32_t eights = args.width / 8;
+    const size_t total = size_t(args.rows) * eights;
+    float v[8];
+#pragma unroll
+    for (uint32_t c = 0; c < 8; c++) v[c] = args.value;
     FOR_TILES(tile) {
-        for (uint32_t pass = threadIdx.x; pass < T0 / word; pass += block_size) {
-            const size_t k = size_t(tile) * (T0 / word) + pass;
-            if (k < total) to[(args.y_at + k / words * args.y_row) / word + k % words] = make_uint4(v, v, v, v);
+#pragma unroll
+        for (uint32_t pass = 0; pass < T0 / 8 / block_size; pass++) {
+            const size_t k = size_t(tile) * (T0 / 8) + pass * block_size + threadIdx.x;
+            if (k < total) store8(y, args.y_at + k / eights * args.y_row + k % eights * 8, v);
         }
     }
 }
