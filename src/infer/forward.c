@@ -104,8 +104,8 @@ static model_transformer_args transformer_args(const dart_state *state, const mo
 
 enum { STEP_LAUNCHES = 8, PIECE_LAUNCHES = 12 }; /* of a layer of a step, of a piece, about */
 
-/* Nothing in a step waits for its folds. Where all windows are full in the same steps, that of a layer stands beside the layer's last product: in most
- * steps it finds nothing to do, and beside the window's output its workgroups would take the place of those that read memories. Else it stands
+/* Nothing in a step waits for its folds. Where all windows are full in the same steps, that of a layer stands beside the layer's last product: in
+ * most steps it finds nothing to do, and beside the window's output its workgroups would take the place of those that read memories. Else it stands
  * beside the longest launch of the next layer, the window's output, as in many steps it takes as long for a few sequences. */
 static dart_status record_window_steps(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
 {
