@@ -4,6 +4,16 @@ struct Eight {
     vec4 low, high;
 };
 
+// sum + a . b, one product after another.
+float add_four(float sum, vec4 a, vec4 b)
+{
+    sum += a.x * b.x;
+    sum += a.y * b.y;
+    sum += a.z * b.z;
+    sum += a.w * b.w;
+    return sum;
+}
+
 bool is_half(uint type) { return type == TYPE_F16 || type == TYPE_BF16; }
 vec4 four_halves(uint type, uvec2 words)
 {

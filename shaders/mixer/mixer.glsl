@@ -31,15 +31,6 @@ void clear_sums()
 
 const uint AT_ONCE = 2u; // outputs whose weights are fetched together
 
-float add_four(float sum, vec4 a, vec4 b)
-{
-    sum += a.x * b.x;
-    sum += a.y * b.y;
-    sum += a.z * b.z;
-    sum += a.w * b.w;
-    return sum;
-}
-
 #ifdef SUBGROUP
 shared float lane_sums[SUMS * gl_WorkGroupSize.x / 4u]; // no subgroup is smaller than 4
 const uint PITCH = gl_WorkGroupSize.x / 4u;

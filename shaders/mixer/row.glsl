@@ -2,14 +2,6 @@
 #include "lib/eight.glsl"
 #include "lib/together.glsl"
 
-float add_four(float sum, vec4 a, vec4 b)
-{
-    sum += a.x * b.x;
-    sum += a.y * b.y;
-    sum += a.z * b.z;
-    sum += a.w * b.w;
-    return sum;
-}
 float add_eight(float sum, Eight a, Eight b) { return add_four(add_four(sum, a.low, b.low), a.high, b.high); }
 Eight scaled(Eight v, Eight by) { return Eight(v.low * by.low, v.high * by.high); }
 
