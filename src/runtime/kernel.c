@@ -67,12 +67,13 @@ const kernel_row kernel_rows[] = {
 };
 const uint32_t kernel_rows_count = (uint32_t)COUNT_OF(kernel_rows);
 
-const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, uint32_t capabilities, uint32_t traits, uint32_t rows, const char *variant)
+const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, kernel_capabilities capabilities, uint32_t traits, uint32_t rows,
+                              const char *variant)
 {
     const kernel_row *first = NULL;
     for (uint32_t i = first_rows[id]; i < kernel_rows_count && kernel_rows[i].id == id; i++) {
         const kernel_row *row = &kernel_rows[i];
-        if (row->backend != backend || (row->needs & ~capabilities) != 0 || (row->fits & ~traits) != 0) continue;
+        if (row->backend != backend || (row->needs & ~capabilities.bits) != 0 || (row->fits & ~traits) != 0) continue;
         if (row->max_rows != 0 && rows > row->max_rows) continue;
         if (variant == NULL || strcmp(variant, row->variant) == 0) return row;
         if (first == NULL) first = row;

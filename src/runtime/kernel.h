@@ -123,10 +123,16 @@ enum {
     BINDING_end
 };
 
+/* Bits of dart_capability. A type of its own, so that traits in their place do not compile. */
+typedef struct kernel_capabilities {
+    uint32_t bits;
+} kernel_capabilities;
+
 /* The first row of the kernel in table order that is eligible: of that backend, with `needs` among capabilities, `fits` among
  * traits, and max_rows 0 or not below rows. When variant is not NULL, an eligible row of that name goes first. NULL when no row is
  * eligible. */
-const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, uint32_t capabilities, uint32_t traits, uint32_t rows, const char *variant);
+const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, kernel_capabilities capabilities, uint32_t traits, uint32_t rows,
+                              const char *variant);
 /* Can a launch of the row go in ranges of its tiles? Workgroups with cooperative matrices may number their work otherwise; devices with matrices are
  * fast. Arguments that fill the push constants leave no room for where a range begins. */
 static inline bool kernel_has_ranges(const kernel_row *row)

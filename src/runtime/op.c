@@ -206,7 +206,7 @@ static const kernel_row *pick(const dart_stream *stream, kernel_id id, uint32_t 
 {
     const dart_device *device = stream->device;
     if (!kernel_fits(id, &device->info)) return NULL;
-    const uint32_t capabilities = stream->choice != NULL ? stream->choice->capabilities : device->info.capabilities;
+    const kernel_capabilities capabilities = {stream->choice != NULL ? stream->choice->capabilities : device->info.capabilities};
     return kernel_pick(device->backend->rows, id, capabilities, traits, rows, variant_of(stream));
 }
 

@@ -256,11 +256,12 @@ static bool differs(const target *t, const conform_case *c)
                             FITS_CLUSTER | FITS_STEP | FITS_FEWEST_TILES | FITS_FEW_TILES | FITS_TOGETHER |
                             (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED) |
                             (c->flags & CASE_GPU ? FITS_MANY_TILES | FITS_LIBRARY : 0);
-    const uint32_t capabilities = t->info.capabilities, rows = ops[op].run == conform_mixer ? c->B : c->L; /* a step has a row of each sequence */
+    const kernel_capabilities capabilities = {t->info.capabilities}, unclaimed = {t->info.capabilities & ~t->claimed};
+    const uint32_t rows = ops[op].run == conform_mixer ? c->B : c->L; /* a step has a row of each sequence */
     const dart_backend_kind kind = t->info.backend;
     for (uint32_t i = 0; i < ops[op].count; i++) {
         const kernel_row *named = kernel_pick(kind, ops[op].kernels[i], capabilities, traits, rows, t->variant);
-        const kernel_row *own = kernel_pick(kind, ops[op].kernels[i], capabilities & ~t->claimed, traits, rows, NULL);
+        const kernel_row *own = kernel_pick(kind, ops[op].kernels[i], unclaimed, traits, rows, NULL);
         if (named != NULL && named != own && strcmp(named->variant, t->variant) == 0) return true;
     }
     return false;

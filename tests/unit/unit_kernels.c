@@ -82,6 +82,8 @@ static void rows_ask_for_known_bits(void **unused)
         }
 }
 
+static kernel_capabilities able(uint32_t bits) { return (kernel_capabilities){bits}; }
+
 static void has_a_baseline_everywhere(void **unused)
 {
     (void)unused;
@@ -96,7 +98,7 @@ static void has_a_baseline_everywhere(void **unused)
                 k == KERNEL_sma_backward_memory_side || k == KERNEL_cross_entropy_x || k == KERNEL_cross_entropy_weight ||
                 k == KERNEL_linear_quantised || k == KERNEL_attention_backward_whole)
                 continue;
-            const kernel_row *row = kernel_pick(kinds[i].backend, (kernel_id)k, 0, 0, UINT32_MAX, NULL);
+            const kernel_row *row = kernel_pick(kinds[i].backend, (kernel_id)k, able(0), 0, UINT32_MAX, NULL);
             if (row == NULL || row->backend != kinds[i].backend || row->needs != 0 || row->fits != 0)
                 fail_msg("%s has no baseline row for %s", kernel_table[k].name, dart_backend_name(kinds[i].backend));
         }
@@ -146,7 +148,7 @@ static void has_sound_rows(void **unused)
     }
 }
 
-/* As the table writes them: capabilities and traits are bits of the same type, which no compiler tells apart. */
+/* As the table writes them: there both are constants, which no compiler tells apart. */
 static const struct { const char *row, *needs, *fits; } written[] = {
 #define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) {#id "[" #variant "]", #needs, #fits},
 #define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) {#id "[" #variant "]", #needs, #fits},
@@ -229,8 +231,8 @@ static const kernel_row *first_of(dart_backend_kind kind, kernel_id id, uint32_t
 {
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        const bool able = row->backend == kind && (row->needs & ~capabilities) == 0 && (row->fits & ~traits) == 0;
-        if (row->id == id && able && (row->max_rows == 0 || rows <= row->max_rows)) return row;
+        const bool fits = row->backend == kind && (row->needs & ~capabilities) == 0 && (row->fits & ~traits) == 0;
+        if (row->id == id && fits && (row->max_rows == 0 || rows <= row->max_rows)) return row;
     }
     return NULL;
 }
@@ -239,7 +241,7 @@ static void picks_the_first_that_fits(void **unused)
 {
     (void)unused;
     for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
-        assert_null(kernel_pick(DART_BACKEND_NULL, (kernel_id)k, UINT32_MAX, UINT32_MAX, 1, NULL));
+        assert_null(kernel_pick(DART_BACKEND_NULL, (kernel_id)k, able(UINT32_MAX), UINT32_MAX, 1, NULL));
         uint32_t random = k;
         for (uint32_t n = 0; n < 4096; n++) {
             random = random * 1664525u + 1013904223u;
@@ -248,7 +250,7 @@ static void picks_the_first_that_fits(void **unused)
             const uint32_t capabilities = random >> 13 | (n % 2 == 0 ? 0x1555 : 0), traits = random >> 7 | (n % 3 == 0 ? 0x555 : 0);
             static const uint32_t rows[] = {0, 1, 4, 5, 8, 9, 512, 513, UINT32_MAX};
             for (size_t i = 0; i < COUNT_OF(rows); i++)
-                assert_ptr_equal(kernel_pick(kind, (kernel_id)k, capabilities, traits, rows[i], NULL),
+                assert_ptr_equal(kernel_pick(kind, (kernel_id)k, able(capabilities), traits, rows[i], NULL),
                                  first_of(kind, (kernel_id)k, capabilities, traits, rows[i]));
         }
     }
@@ -260,16 +262,17 @@ static void picks_by_name(void **unused)
     const uint32_t cpu = DART_CAP_AVX2 | DART_CAP_BLAS;
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        assert_ptr_equal(kernel_pick(row->backend, row->id, row->needs, row->fits, 1, row->variant), row);
+        assert_ptr_equal(kernel_pick(row->backend, row->id, able(row->needs), row->fits, 1, row->variant), row);
         /* Not below its needs, and not above its rows. */
-        const kernel_row *other = kernel_pick(row->backend, row->id, row->needs & ~(uint32_t)(DART_CAP_AVX2 | DART_CAP_STORE16), row->fits, 1,
+        const kernel_row *other = kernel_pick(row->backend, row->id, able(row->needs & ~(uint32_t)(DART_CAP_AVX2 | DART_CAP_STORE16)), row->fits, 1,
                                               row->variant);
         if ((row->needs & (DART_CAP_AVX2 | DART_CAP_STORE16)) != 0) assert_ptr_not_equal(other, row);
-        if (row->max_rows != 0) assert_ptr_not_equal(kernel_pick(row->backend, row->id, row->needs, row->fits, row->max_rows + 1, row->variant), row);
+        if (row->max_rows != 0)
+            assert_ptr_not_equal(kernel_pick(row->backend, row->id, able(row->needs), row->fits, row->max_rows + 1, row->variant), row);
     }
-    assert_ptr_equal(kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, "no such"),
-                     kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, NULL));
-    assert_string_equal(kernel_pick(DART_BACKEND_CPU, KERNEL_linear, cpu, 0, 100, "plain")->variant, "plain");
+    assert_ptr_equal(kernel_pick(DART_BACKEND_CPU, KERNEL_linear, able(cpu), 0, 100, "no such"),
+                     kernel_pick(DART_BACKEND_CPU, KERNEL_linear, able(cpu), 0, 100, NULL));
+    assert_string_equal(kernel_pick(DART_BACKEND_CPU, KERNEL_linear, able(cpu), 0, 100, "plain")->variant, "plain");
 }
 
 /* On an H200, as measured for 24 heads in chunks of 256; elsewhere in proportion, and never none. */

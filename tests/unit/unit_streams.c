@@ -548,7 +548,7 @@ static void keeps_pipelines_apart(void **unused)
     (void)unused;
     rig r;
     vk_device *device = count_on(&r);
-    const kernel_row *row = kernel_pick(DART_BACKEND_VULKAN, KERNEL_fill, 0, 0, 1, NULL);
+    const kernel_row *row = kernel_pick(DART_BACKEND_VULKAN, KERNEL_fill, (kernel_capabilities){0}, 0, 1, NULL);
     const backend_code codes[] = {{row, DART_F32, 256, 1, false}, {row, DART_F32, 256, 2, false}, {row, DART_F32, 128, 1, false},
                                   {row, DART_F16, 256, 1, false}};
     for (size_t i = 0; i < 2 * COUNT_OF(codes); i++) {
@@ -584,7 +584,7 @@ static void compiles_once_for_all_threads(void **unused)
         atomic_store(&pipelines, 0);
         failing = T1 - 5;
         for (size_t i = 0; i < COUNT_OF(warmers); i++) {
-            const kernel_row *row = kernel_pick(DART_BACKEND_VULKAN, KERNEL_fill, 0, 0, 1, NULL);
+            const kernel_row *row = kernel_pick(DART_BACKEND_VULKAN, KERNEL_fill, (kernel_capabilities){0}, 0, 1, NULL);
             warmers[i] = (warmer){r.device, {row, DART_F32, 64, T1, false}, DART_OK, {0}};
             assert_int_equal(base_thread_start(&warmers[i].thread, warm_one, &warmers[i]), DART_OK);
         }

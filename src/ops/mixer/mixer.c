@@ -325,7 +325,8 @@ bool mixer_norm_linear_has_matrices(const dart_device *device, const dart_norm_l
 {
     const norm_linear_operands o = norm_linear_of(args);
     const uint32_t traits = norm_linear_traits(args, &o.x, &o.weight);
-    const kernel_row *row = kernel_pick(device->backend->rows, KERNEL_mixer_project, device->info.capabilities, traits, args->T, NULL);
+    const kernel_capabilities capabilities = {device->info.capabilities};
+    const kernel_row *row = kernel_pick(device->backend->rows, KERNEL_mixer_project, capabilities, traits, args->T, NULL);
     return row != NULL && ROW_HAS_MATRIX(row);
 }
 
