@@ -1,6 +1,6 @@
 // State-memory attention of one token over the memories of one split, from q and e as the convolution left them:
-// {acc[P], top, den}. Shared memory: 6.2 KiB, half 5.1 KiB.
-#include "sma/half.cuh"
+// {acc[P], top, den}. Shared memory: 6.2 KiB, 16bit 5.1 KiB.
+#include "sma/16bit.cuh"
 
 __device__ __forceinline__ TokenInputs attend_inputs(const mixer_attend_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
@@ -29,12 +29,12 @@ KERNEL_FUNCTION_BLOCKS(mixer_attend, simt, 2)
     attend_token<8>(args, attend_inputs(args, bindings, dtypes), shared, give);
 }
 
-KERNEL_FUNCTION_BLOCKS(mixer_attend, half, 4)
+KERNEL_FUNCTION_BLOCKS(mixer_attend, 16bit, 4)
 {
-    static_assert(THREADS_mixer_attend_half == half_threads, "a thread a row, a warp a memory");
-    __shared__ HalfShared shared;
+    static_assert(THREADS_mixer_attend_16bit == threads_16bit, "a thread a row, a warp a memory");
+    __shared__ Shared16bit shared;
     const auto give = [&](uint32_t split, uint32_t head, float top, float den, float sum) {
         attend_put(args, FLOATS(mixer_attend, partial), half_p, split, head, top, den, sum);
     };
-    attend_half(args, attend_inputs(args, bindings, dtypes), shared, give);
+    attend_16bit(args, attend_inputs(args, bindings, dtypes), shared, give);
 }

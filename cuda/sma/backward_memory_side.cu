@@ -1,4 +1,4 @@
-// sma_backward_memory_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows hopper), for N 128, P 64 and normalised memories w
+// sma_backward_memory_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows sm90), for N 128, P 64 and normalised memories w
 // of the 16-bit type of q, e, c and up_r:
 //   Y = sum_t g c up_r, X = sum_t slope q e for rows n and columns p, over the tokens that see the memory; then
 //   grad_dh = Y + (X - w mean_p(X w)) / scale.
@@ -20,8 +20,8 @@ constexpr uint32_t PITCH = TOKENS + 8;                                          
 constexpr uint32_t WEIGHTS_AT = STAGES * ROWS_BYTES;
 
 // What a block is: two memories a warpgroup, of which it has one, or two memories for each four of eight warps.
-template <bool hopper> struct Block {
-    static constexpr uint32_t MEMORIES = hopper ? 2 : 4, THREADS = 64 * MEMORIES;
+template <bool sm90> struct Block {
+    static constexpr uint32_t MEMORIES = sm90 ? 2 : 4, THREADS = 64 * MEMORIES;
     static constexpr uint32_t TOPS_AT = WEIGHTS_AT + STAGES * MEMORIES * PITCH * 4, BYTES = TOPS_AT + 128;
 };
 
@@ -35,9 +35,9 @@ struct Tokens {
     uint32_t left_row, right_row;
 };
 
-template <bool hopper, class Args> __device__ __forceinline__ void fetch(const Args &args, const Tokens &of, uint32_t base, uint32_t step)
+template <bool sm90, class Args> __device__ __forceinline__ void fetch(const Args &args, const Tokens &of, uint32_t base, uint32_t step)
 {
-    constexpr uint32_t THREADS = Block<hopper>::THREADS, MEMORIES = Block<hopper>::MEMORIES;
+    constexpr uint32_t THREADS = Block<sm90>::THREADS, MEMORIES = Block<sm90>::MEMORIES;
     const uint32_t t0 = of.begin + step * TOKENS, to = base + step % STAGES * ROWS_BYTES;
     if (t0 < of.piece.count) {
         const uint32_t live = min(of.piece.count - t0, TOKENS);
@@ -100,25 +100,25 @@ __device__ __forceinline__ void multiply_step(uint32_t rows, const float *weight
 #endif
 
 // sums[j] += the rows n of this warp of sum_t (weight / power) left right for memory j of its two. from: the first token that sees it.
-template <bool bf, bool hopper, class Args>
+template <bool bf, bool sm90, class Args>
 __device__ __forceinline__ void multiply(const Args &args, const Tokens &of, const uint32_t (&from)[2], const float (&inverse)[2],
                                          float (&sums)[2][2][32])
 {
-    constexpr uint32_t MEMORIES = Block<hopper>::MEMORIES;
+    constexpr uint32_t MEMORIES = Block<sm90>::MEMORIES;
     const uint32_t lane = threadIdx.x % 32, quad = lane % 4, warp = threadIdx.x / 32, base = shared_address(tensor_memory);
     const uint32_t tile = warp % 4 / 2 * TILE_BYTES, piece = warp % 2 * 4 + lane / 8 % 2, own = warp / 4 * 2;
     const uint32_t steps = of.begin < of.piece.count ? ceil_div(of.piece.count - of.begin, TOKENS) : 0;
     __syncthreads(); // all are done with the tokens before
-    fetch<hopper>(args, of, base, 0);
-    fetch<hopper>(args, of, base, 1);
+    fetch<sm90>(args, of, base, 0);
+    fetch<sm90>(args, of, base, 1);
 #pragma unroll 1
     for (uint32_t step = 0; step < steps; step++) {
         copies_wait<1>();
         __syncthreads(); // the tokens of this step are here, and all are done with those of the step before
-        fetch<hopper>(args, of, base, step + 2);
+        fetch<sm90>(args, of, base, step + 2);
         const uint32_t rows = base + step % STAGES * ROWS_BYTES, t0 = of.begin + step * TOKENS;
         const float *weights = reinterpret_cast<const float *>(tensor_memory + WEIGHTS_AT) + (step % STAGES * MEMORIES + own) * PITCH + 2 * quad;
-        if constexpr (hopper) {
+        if constexpr (sm90) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
             if (t0 + TOKENS > from[1]) multiply_step<bf, 2>(rows, weights, inverse, sums);
             else if (t0 + TOKENS > from[0]) multiply_step<bf, 1>(rows, weights, inverse, sums);
@@ -152,9 +152,9 @@ __device__ __forceinline__ void multiply(const Args &args, const Tokens &of, con
 }
 
 // The power of two that the weights of each memory are divided by in f16: the largest not above the largest weight.
-template <bool hopper, class Args> __device__ __forceinline__ void find_powers(const Args &args, const Tokens &of, uint32_t own, float (&power)[2])
+template <bool sm90, class Args> __device__ __forceinline__ void find_powers(const Args &args, const Tokens &of, uint32_t own, float (&power)[2])
 {
-    float *tops = reinterpret_cast<float *>(tensor_memory + Block<hopper>::TOPS_AT);
+    float *tops = reinterpret_cast<float *>(tensor_memory + Block<sm90>::TOPS_AT);
     const uint32_t i = threadIdx.x / TOKENS, warp = threadIdx.x / 32;
     float most = 0.0f;
     for (uint32_t t = of.begin + threadIdx.x % TOKENS; t < of.piece.count; t += TOKENS)
@@ -171,13 +171,13 @@ template <bool hopper, class Args> __device__ __forceinline__ void find_powers(c
     }
 }
 
-template <bool bf, bool hopper>
+template <bool bf, bool sm90>
 __device__ __forceinline__ void run(const sma_backward_memory_side_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
-    constexpr uint32_t MEMORIES = Block<hopper>::MEMORIES;
+    constexpr uint32_t MEMORIES = Block<sm90>::MEMORIES;
     const auto halves = [&](uint32_t binding) { return reinterpret_cast<const uint16_t *>(bindings.address[binding]); };
     const uint32_t H = args.H, lane = threadIdx.x % 32, quad = lane % 4, line = lane / 4, warp = threadIdx.x / 32, own = warp / 4 * 2;
-    const uint32_t n0 = warp % 4 * (hopper ? 16 : 32), row_step = hopper ? 64 : 16;
+    const uint32_t n0 = warp % 4 * (sm90 ? 16 : 32), row_step = sm90 ? 64 : 16;
     FOR_TILES(tile) {
         const uint32_t of_row = H * args.B, h = tile % H, b = tile % of_row / H, group = h / (H / args.G), m_first = tile / of_row * MEMORIES;
         Tokens of;
@@ -210,10 +210,10 @@ __device__ __forceinline__ void run(const sma_backward_memory_side_args &args, c
             of.right = which == 0 ? halves(BINDING_sma_backward_memory_side_up_r) + args.up_r_at + row * of.right_row + h * P
                                   : halves(BINDING_sma_backward_memory_side_e) + args.e_at + row * of.right_row + group * P;
             if (!bf) {
-                find_powers<hopper>(args, of, own, power);
+                find_powers<sm90>(args, of, own, power);
                 inverse[0] = 1.0f / power[0], inverse[1] = 1.0f / power[1];
             }
-            multiply<bf, hopper>(args, of, from, inverse, sums);
+            multiply<bf, sm90>(args, of, from, inverse, sums);
 #pragma unroll
             for (uint32_t j = 0; j < 2; j++) {
                 if (m_first + own + j >= room) continue;
@@ -256,25 +256,25 @@ __device__ __forceinline__ void run(const sma_backward_memory_side_args &args, c
 
 } // namespace sma_memory_side
 
-#define DART_CHECK(variant, hopper) \
-    static_assert(sma_memory_side::Block<hopper>::BYTES == SHARED_sma_backward_memory_side_##variant && \
-                      sma_memory_side::Block<hopper>::MEMORIES * sma_memory_side::N == TILE0_sma_backward_memory_side_##variant && \
-                      sma_memory_side::Block<hopper>::THREADS == THREADS_sma_backward_memory_side_##variant, \
+#define DART_CHECK(variant, sm90) \
+    static_assert(sma_memory_side::Block<sm90>::BYTES == SHARED_sma_backward_memory_side_##variant && \
+                      sma_memory_side::Block<sm90>::MEMORIES * sma_memory_side::N == TILE0_sma_backward_memory_side_##variant && \
+                      sma_memory_side::Block<sm90>::THREADS == THREADS_sma_backward_memory_side_##variant, \
                   "the shape of the row")
 DART_CHECK(tensor_bf16, false);
 DART_CHECK(tensor_f16, false);
-DART_CHECK(hopper_bf16, true);
-DART_CHECK(hopper_f16, true);
+DART_CHECK(sm90_bf16, true);
+DART_CHECK(sm90_f16, true);
 #undef DART_CHECK
 KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, tensor_bf16, 1) { sma_memory_side::run<true, false>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, tensor_f16, 1) { sma_memory_side::run<false, false>(args, bindings, dtypes); }
-KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, hopper_bf16, 2)
+KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, sm90_bf16, 2)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     sma_memory_side::run<true, true>(args, bindings, dtypes);
 #endif
 }
-KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, hopper_f16, 2)
+KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, sm90_f16, 2)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     sma_memory_side::run<false, true>(args, bindings, dtypes);

@@ -185,8 +185,8 @@ __device__ __forceinline__ void run(const sma_backward_memory_side_args &args, c
                       sma_memory_side_64::MEMORIES * sma_memory_side_64::N == TILE0_sma_backward_memory_side_##variant && \
                       sma_memory_side_64::THREADS == THREADS_sma_backward_memory_side_##variant, \
                   "the shape of the row")
-DART_CHECK(hopper64_bf16);
-DART_CHECK(hopper64_f16);
+DART_CHECK(sm90_n64_bf16);
+DART_CHECK(sm90_n64_f16);
 #undef DART_CHECK
-KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, hopper64_bf16, 2) { sma_memory_side_64::run<true>(args, bindings, dtypes); }
-KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, hopper64_f16, 2) { sma_memory_side_64::run<false>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, sm90_n64_bf16, 2) { sma_memory_side_64::run<true>(args, bindings, dtypes); }
+KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, sm90_n64_f16, 2) { sma_memory_side_64::run<false>(args, bindings, dtypes); }

@@ -1,4 +1,4 @@
-// sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows hopper), for N 128 or, of warpgroups, 64,
+// sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows sm90), for N 128 or, of warpgroups, 64,
 // P 64 and normalised memories w of the 16-bit type of q, e, c and up_r. Of q and e before their norms, with f the product of the factors that the
 // norms give them and scale that of row n of the memory:
 //   Z = e w^T, U = up_r w^T (tokens x N), key = q w (tokens x P);  logit = f sum_n q Z;  v . up_r = sum_n c scale U;
@@ -78,7 +78,7 @@ template <bool bf> __device__ __forceinline__ float add_pair(uint32_t pair, floa
 }
 
 // to_e += delta key of the 64 rows of a memory at `rows`. Warps multiply in add, 16 p at a time, warpgroups from begin on.
-template <bool bf, bool hopper> struct Key {
+template <bool bf, bool sm90> struct Key {
     __device__ __forceinline__ void begin(const uint32_t (&)[4][4], uint32_t) {}
     __device__ __forceinline__ void add(float (&sum)[32], const float (&delta)[2], const uint32_t (&q)[4][4], uint32_t rows) const
     {
@@ -161,8 +161,8 @@ __device__ __forceinline__ void put_row(const View &view, size_t at, float2 (&v)
     }
 }
 
-// hopper: products of warpgroups (sm_90a), else of warps.
-template <bool bf, bool hopper, uint32_t N = 128>
+// sm90: products of warpgroups (sm_90a), else of warps.
+template <bool bf, bool sm90, uint32_t N = 128>
 __device__ __forceinline__ void run(const sma_backward_token_side_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
     using At = Shape<N>;
@@ -175,7 +175,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
     const float *factor = FLOATS(sma_backward_token_side, factor) + args.factor_at, *lse = FLOATS(sma_backward_token_side, lse) + args.lse_at;
     const uint32_t H = args.H, tiles = ceil_div(args.L, TOKENS), in_part = H / args.G / args.parts;
     const uint32_t lane = threadIdx.x % 32, quad = lane % 4, line = lane / 4, warp = threadIdx.x / 32;
-    const uint32_t pair = hopper ? warp % 4 : warp / HALVES, half = hopper ? warp / 4 : warp % HALVES, line0 = 16 * pair;
+    const uint32_t pair = sm90 ? warp % 4 : warp / HALVES, half = sm90 ? warp / 4 : warp % HALVES, line0 = 16 * pair;
     const size_t rows = args.flags & HAS_CU ? args.T : args.B * args.L;
     const uint32_t base = shared_address(tensor_memory), r_size = r.dtype == DTYPE_F32 ? 4 : 2, r_pieces = P * r_size / 16;
     Exchange<N> exchange = {pair, half, 0};
@@ -187,7 +187,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
         if (first >= piece.span) continue;
         const uint32_t live = first < piece.count ? min(piece.count - first, TOKENS) : 0;
         const uint32_t seen = live > 0 ? seen_by(args, piece.position, first + live - 1) : 0;
-        const uint32_t pair_seen = hopper ? seen : live > line0 ? seen_by(args, piece.position, first + min(live, line0 + 16) - 1) : 0;
+        const uint32_t pair_seen = sm90 ? seen : live > line0 ? seen_by(args, piece.position, first + min(live, line0 + 16) - 1) : 0;
         const uint32_t row = piece.row + first, slots = piece.slot(args.M, args.S);
         const uint32_t total = seen * in_part, h_first = (group * args.parts + part) * in_part;
         uint32_t next_h = h_first, next_m = 0; // of the next fetch
@@ -289,8 +289,8 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
             }
             if (m < pair_seen) {
                 float z[32], u[32];
-                Key<bf, hopper> key;
-                if constexpr (hopper) {
+                Key<bf, sm90> key;
+                if constexpr (sm90) {
                     multiply_rows<bf>(z, base + E_AT, line0, memory + half * TILE_BYTES);
                     multiply_rows<bf>(u, base + UP_AT + h % 2 * TILE_BYTES, line0, memory + half * TILE_BYTES);
                     products_left<1>(z);
@@ -316,7 +316,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
 #pragma unroll
                 for (uint32_t j = 0; j < 32; j += 2)
                     part[j / 2 % 2].x = add_pair<bf>(q[j / 8][j / 4 % 2 * 2 + j / 2 % 2], z[j], z[j + 1], part[j / 2 % 2].x);
-                if constexpr (hopper) products_left<1>(u);
+                if constexpr (sm90) products_left<1>(u);
 #pragma unroll
                 for (uint32_t s = 0; s < 4; s++) {
                     uint32_t reads[4];
@@ -426,32 +426,32 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                   "the shape of the row")
 DART_CHECK(tensor_bf16, 128);
 DART_CHECK(tensor_f16, 128);
-DART_CHECK(hopper_bf16, 128);
-DART_CHECK(hopper_f16, 128);
-DART_CHECK(hopper64_bf16, 64);
-DART_CHECK(hopper64_f16, 64);
+DART_CHECK(sm90_bf16, 128);
+DART_CHECK(sm90_f16, 128);
+DART_CHECK(sm90_n64_bf16, 64);
+DART_CHECK(sm90_n64_f16, 64);
 #undef DART_CHECK
 KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_bf16, 1) { sma_token_side::run<true, false>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_f16, 1) { sma_token_side::run<false, false>(args, bindings, dtypes); }
-KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, hopper_bf16, 1)
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, sm90_bf16, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     sma_token_side::run<true, true>(args, bindings, dtypes);
 #endif
 }
-KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, hopper_f16, 1)
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, sm90_f16, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     sma_token_side::run<false, true>(args, bindings, dtypes);
 #endif
 }
-KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, hopper64_bf16, 2)
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, sm90_n64_bf16, 2)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     sma_token_side::run<true, true, 64>(args, bindings, dtypes);
 #endif
 }
-KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, hopper64_f16, 2)
+KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, sm90_n64_f16, 2)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     sma_token_side::run<false, true, 64>(args, bindings, dtypes);

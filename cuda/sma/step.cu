@@ -1,6 +1,6 @@
 // sma for L = 1: a block looks at a run of memories of one (sequence, head) and writes {top, den, acc[P]}; the one of a
-// head that is done last merges them. Shared memory: 7.7 KiB, half 7.1 KiB.
-#include "half.cuh"
+// head that is done last merges them. Shared memory: 7.7 KiB, 16bit 7.1 KiB.
+#include "16bit.cuh"
 #include "merge.cuh"
 
 __device__ __forceinline__ TokenInputs step_inputs(const sma_step_args &args, const CudaBindings &bindings, uint32_t dtypes)
@@ -33,13 +33,13 @@ KERNEL_FUNCTION_BLOCKS(sma_step, simt, 3)
     attend_token<4>(args, step_inputs(args, bindings, dtypes), shared, give);
 }
 
-KERNEL_FUNCTION_BLOCKS(sma_step, half, 4)
+KERNEL_FUNCTION_BLOCKS(sma_step, 16bit, 4)
 {
-    static_assert(THREADS_sma_step_half == half_threads, "a thread a row, a warp a memory");
-    __shared__ HalfShared shared;
-    __shared__ MergeShared<half_threads> merge;
+    static_assert(THREADS_sma_step_16bit == threads_16bit, "a thread a row, a warp a memory");
+    __shared__ Shared16bit shared;
+    __shared__ MergeShared<threads_16bit> merge;
     const auto give = [&](uint32_t split, uint32_t head, float top, float den, float sum) {
         step_put(args, bindings, dtypes, half_p, split, head, top, den, sum, merge);
     };
-    attend_half(args, step_inputs(args, bindings, dtypes), shared, give);
+    attend_16bit(args, step_inputs(args, bindings, dtypes), shared, give);
 }

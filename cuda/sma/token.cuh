@@ -1,5 +1,5 @@
 // One token of (sequence, head) against a run of memories, for sma_step and mixer_attend: what the rows for memories of any
-// type and size share with those for 16 bits (half.cuh), and the walk of the former. Threads stand in groups over P, four
+// type and size share with those for 16 bits (16bit.cuh), and the walk of the former. Threads stand in groups over P, four
 // columns each, and the groups share out N; a memory is read once, `ahead` rows of a thread at a time, and one barrier a memory
 // brings its logit together.
 #ifndef DART_SMA_TOKEN_CUH

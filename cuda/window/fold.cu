@@ -1,6 +1,6 @@
 // Full windows, and those of chunks that close, go into the matrices, see args.h. A block folds one (b, h), a warp a row of N
 // at a time.
-// half: N 128, P 64, rows, hin and to of 16 bits. A block folds one (b, h), a thread four rows of eight columns, all of them fetched at once, so
+// 16bit: N 128, P 64, rows, hin and to of 16 bits. A block folds one (b, h), a thread four rows of eight columns, all of them fetched at once, so
 // that the few windows that are full at a step take one trip to memory.
 #include "lib/eight.cuh"
 #include "window.cuh"
@@ -102,9 +102,9 @@ struct FoldShared {
 };
 
 template <uint32_t dtype>
-__device__ __forceinline__ void fold_half(const window_fold_args &args, const CudaBindings &bindings, uint32_t dtypes, FoldShared &shared)
+__device__ __forceinline__ void fold_16bit(const window_fold_args &args, const CudaBindings &bindings, uint32_t dtypes, FoldShared &shared)
 {
-    constexpr uint32_t N = 128, P = 64, threads = THREADS_window_fold_half, team = P / 8, own_rows = N / (threads / team);
+    constexpr uint32_t N = 128, P = 64, threads = THREADS_window_fold_16bit, team = P / 8, own_rows = N / (threads / team);
     static_assert(own_rows == 4 && WINDOW == 32, "a quad of b a slot, a lane a slot");
     const View rows = {VIEW(window_fold, rows).base, dtype}, hin = {VIEW(window_fold, hin).base, dtype}, to = VIEW(window_fold, to);
     float *h_all = FLOATS(window_fold, h), *open = FLOATS(window_fold, open), *open_decay = FLOATS(window_fold, open_decay);
@@ -238,9 +238,9 @@ __device__ __forceinline__ void fold_half(const window_fold_args &args, const Cu
     }
 }
 
-KERNEL_FUNCTION_BLOCKS(window_fold, half, 2)
+KERNEL_FUNCTION_BLOCKS(window_fold, 16bit, 2)
 {
     __shared__ __align__(16) FoldShared shared;
-    if (VIEW(window_fold, rows).dtype == DTYPE_F16) fold_half<DTYPE_F16>(args, bindings, dtypes, shared);
-    else fold_half<DTYPE_BF16>(args, bindings, dtypes, shared);
+    if (VIEW(window_fold, rows).dtype == DTYPE_F16) fold_16bit<DTYPE_F16>(args, bindings, dtypes, shared);
+    else fold_16bit<DTYPE_BF16>(args, bindings, dtypes, shared);
 }

@@ -1,7 +1,7 @@
 // One token of each sequence from hin and the tokens of its window: y = sum_k (c . b_k) keep_k step_k x_k + keep_-1 c hin
 // + d x.
 // A block makes one (b, h): a warp a slot for the products c . b_k, then threads of a column share the rows.
-// half: N 128, P 64, rows and hin of 16 bits. All that a thread reads is asked for at once: 8 threads share a row of hin or x, 16 a row of b.
+// 16bit: N 128, P 64, rows and hin of 16 bits. All that a thread reads is asked for at once: 8 threads share a row of hin or x, 16 a row of b.
 #include "lib/eight.cuh"
 #include "window.cuh"
 
@@ -57,9 +57,9 @@ KERNEL_FUNCTION(window_output, simt)
 }
 
 template <uint32_t dtype>
-__device__ __forceinline__ void output_half(const window_output_args &args, const CudaBindings &bindings, uint32_t dtypes)
+__device__ __forceinline__ void output_16bit(const window_output_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
-    constexpr uint32_t N = 128, P = 64, threads = THREADS_window_output_half, parts = threads / 32;
+    constexpr uint32_t N = 128, P = 64, threads = THREADS_window_output_16bit, parts = threads / 32;
     constexpr uint32_t lines = threads / (P / 8), b_lines = threads / (N / 8); // rows at a time
     constexpr uint32_t hin_words = N / lines, x_words = WINDOW / lines, b_words = WINDOW / b_lines;
     static_assert(threads == N && WINDOW == 32, "a thread a row of hin, a lane a slot");
@@ -153,8 +153,8 @@ __device__ __forceinline__ void output_half(const window_output_args &args, cons
     }
 }
 
-KERNEL_FUNCTION_BLOCKS(window_output, half, 4)
+KERNEL_FUNCTION_BLOCKS(window_output, 16bit, 4)
 {
-    if (VIEW(window_output, rows).dtype == DTYPE_F16) output_half<DTYPE_F16>(args, bindings, dtypes);
-    else output_half<DTYPE_BF16>(args, bindings, dtypes);
+    if (VIEW(window_output, rows).dtype == DTYPE_F16) output_16bit<DTYPE_F16>(args, bindings, dtypes);
+    else output_16bit<DTYPE_BF16>(args, bindings, dtypes);
 }

@@ -18,7 +18,7 @@ struct SmaQueryArgs { U32 tiles, flags, B, L, G, N, P, q_at, q_row, e_at, e_row,
  * (position + t) / S.
  *   raw:  key weight qn_n factor_n, value weight c_n;  normalised: key weight qn_n, value weight c_n factor_n;
  *   logit = sum_p en_p sum_n key_n dh_np;  v = sum_n value_n dh_np;  online softmax over i.
- * Variants that name FITS_F16, FITS_BF16 or FITS_HALF take normalised memories and the results of sma_query with HAS_UNIT; binding c
+ * Variants that name FITS_F16, FITS_BF16 or FITS_16BIT take normalised memories and the results of sma_query with HAS_UNIT; binding c
  * is then `read`. They multiply the logit by the first element of unit and r by the second. They may load up to SMA_PADDING rows of
  * qn and c past the last row, and ignore them.
  * g = softmax(logit), r = sum g v, lse = logsumexp(logit). With IS_MERGE the result is merged with the r and lse in memory, where

@@ -57,7 +57,7 @@ extern const kernel_info kernel_table[KERNEL_COUNT];
  * row needs of the device is named in `needs` (dart_capability). */
 /* Their bits are numbered here, in any order: two branches that add a trait each conflict instead of sharing a bit. */
 enum {
-    TRAIT_F16, TRAIT_BF16, TRAIT_HALF, TRAIT_TILES, TRAIT_SHORT, TRAIT_STEP, TRAIT_MEDIUM, TRAIT_P32, TRAIT_P64, TRAIT_D64, TRAIT_N128_P64,
+    TRAIT_F16, TRAIT_BF16, TRAIT_16BIT, TRAIT_TILES, TRAIT_SHORT, TRAIT_STEP, TRAIT_MEDIUM, TRAIT_P32, TRAIT_P64, TRAIT_D64, TRAIT_N128_P64,
     TRAIT_SCAN, TRAIT_FEWEST_TILES, TRAIT_FEW_TILES, TRAIT_MANY_TILES, TRAIT_N32_P64, TRAIT_N64_P64, TRAIT_UNPACKED, TRAIT_CHECK,
     TRAIT_WALK, TRAIT_WALK16, TRAIT_WALK64, TRAIT_TOGETHER, TRAIT_CLUSTER, TRAIT_LIBRARY, TRAIT_COUNT
 };
@@ -66,7 +66,7 @@ static_assert(TRAIT_COUNT <= 31, "traits of a call are bits of an enumerator");
 typedef enum kernel_trait {
     FITS(F16),                 /* the operands of the products are all f16 */
     FITS(BF16),                /* the operands of the products are all bf16 */
-    FITS(HALF),                /* the operands of the products have 16 bits each, f16 or bf16, also mixed */
+    FITS(16BIT),               /* the operands of the products have 16 bits each, f16 or bf16, also mixed */
     FITS(TILES),               /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and
                                   whole matrix tiles work */
     FITS(SHORT),               /* a row is short enough for a lane of a small team to keep its share: at most 256 elements of a norm or

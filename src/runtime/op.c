@@ -185,7 +185,7 @@ op_operand op_kept(op_call *call, const op_operand *operand)
     return op_has(&operand->of) ? *operand : op_scratch(call, DART_F32, operand->rows, operand->width);
 }
 
-uint32_t op_fits_half(const dart_tensor *a, const dart_tensor *b)
+uint32_t op_fits_16bit(const dart_tensor *a, const dart_tensor *b)
 {
     if (a->dtype != b->dtype) return 0;
     return a->dtype == DART_F16 ? FITS_F16 : a->dtype == DART_BF16 ? FITS_BF16 : 0;

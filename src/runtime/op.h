@@ -79,7 +79,7 @@ op_operand op_tickets(op_call *call, uint64_t elements);
 op_operand op_kept(op_call *call, const op_operand *operand);
 
 /* FITS_F16 or FITS_BF16 when both tensors are of that type, else 0. */
-uint32_t op_fits_half(const dart_tensor *a, const dart_tensor *b);
+uint32_t op_fits_16bit(const dart_tensor *a, const dart_tensor *b);
 /* Whether offset and row pitch are multiples of 8 elements, so that every row of 16-bit elements starts at a multiple of 16 bytes. */
 bool op_fits_rows(const op_operand *operand);
 

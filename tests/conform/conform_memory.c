@@ -186,13 +186,13 @@ static void append(conform_data *d, sma_case *k, stored *runs)
     if (d->status == DART_OK) d->status = dart_stream_begin(d->stream);
 }
 
-/* What is rounded to 16 bits before r is. Rows of tiles multiply c factor with the memories: sma[hopper_] rounds the factor, then the
+/* What is rounded to 16 bits before r is. Rows of tiles multiply c factor with the memories: sma[sm90_] rounds the factor, then the
  * product, to the type of the memories, sma[tensor_] the product alone, sma[few_] the product, in bf16 with its weight; through Vulkan both
  * are f16. Each launch but the first reads the r that the one before has stored. */
 static double roundings_of_r(const conform_data *d, uint32_t launches)
 {
     static const struct { const char *row; int roundings; bool f16; } rows[] = {
-        {"sma[hopper_", 2, false}, {"sma[tensor_", 1, false}, {"sma[few_", 1, false}, {"sma[matrix]", 2, true},
+        {"sma[sm90_", 2, false}, {"sma[tensor_", 1, false}, {"sma[few_", 1, false}, {"sma[matrix]", 2, true},
         {"sma[matrix_small]", 2, true}, {"sma[matrix2_small]", 2, true},
         {"sma[registers]", 2, true}};
     double sum = (launches > 1 ? launches - 1 : 0) * conform_rounding(conform_activation(d->c));

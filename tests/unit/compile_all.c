@@ -70,7 +70,7 @@ static unsigned shared_of(uint32_t capabilities)
     return (capabilities & DART_CAP_SHARED48) != 0 ? 49152 : (capabilities & DART_CAP_LARGE) != 0 ? 32768 : 16384;
 }
 
-/* What FITS_HALF speaks of where a row has it: all of them have 16 bits. */
+/* What FITS_16BIT speaks of where a row has it: all of them have 16 bits. */
 static const struct { const char *kernel, *bindings[3]; } halves[] = {
     {"attention_step", {"k", "v"}}, {"sma_query", {"q", "e", "c"}}, {"sma", {"c", "dh"}}, {"mixer_attend", {"dh"}}, {"sma_step", {"dh"}},
     {"sma_rho", {"dh"}}};
@@ -92,14 +92,14 @@ static bool fits(const kernel_row *row, dart_dtype activations, dart_dtype store
 {
     const kernel_info *kernel = &kernel_table[row->id];
     const uint32_t type = row->fits & (FITS_F16 | FITS_BF16);
-    if ((row->fits & FITS_HALF) != 0 && !is_half(kernel, dtypes_of(kernel, activations, stored))) return false;
+    if ((row->fits & FITS_16BIT) != 0 && !is_half(kernel, dtypes_of(kernel, activations, stored))) return false;
     return type == 0 || (activations == stored && activations == (type == FITS_F16 ? DART_F16 : DART_BF16));
 }
 
 /* Every call that has these traits has these as well. */
 static uint32_t with_implied(uint32_t traits)
 {
-    if ((traits & (FITS_F16 | FITS_BF16)) != 0) traits |= FITS_HALF;
+    if ((traits & (FITS_F16 | FITS_BF16)) != 0) traits |= FITS_16BIT;
     if ((traits & (FITS_D64 | FITS_N128_P64 | FITS_N64_P64 | FITS_N32_P64)) != 0) traits |= FITS_P64;
     if ((traits & FITS_FEWEST_TILES) != 0) traits |= FITS_FEW_TILES;
     return traits;

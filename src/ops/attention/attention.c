@@ -88,7 +88,7 @@ static dart_status check(attention_plan *p)
 static uint32_t traits(const attention_plan *p, const block_operands *block)
 {
     const dart_attention_args *a = p->a;
-    const uint32_t fits = p->layout.traits | op_fits_half(&a->q, &block->o.k.of) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0) |
+    const uint32_t fits = p->layout.traits | op_fits_16bit(&a->q, &block->o.k.of) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0) |
                     (a->D <= 32 ? FITS_P32 : 0);
     const bool rows = op_fits_rows(&p->o.q) && op_fits_rows(&block->o.k) && op_fits_rows(&block->o.v) && op_fits_rows(&p->o.o);
     return fits | (a->D % 16 == 0 && rows ? FITS_TILES : 0);
@@ -142,7 +142,7 @@ static void attend_step(attention_plan *p, const block_operands *block, uint32_t
     struct AttentionStepArgs k = {.flags = p->flags, .B = a->B, .H = a->H, .G = a->G, .D = a->D, .C = block->C, .first = block->first,
                                   .splits = splits, .scale = p->scale};
     if (a->D <= MAX_HEAD) {
-        op_kernel(call, KERNEL_attention_step, a->B, traits(p, block) | (op_fits_half(&block->o.k.of, &block->o.v.of) != 0 ? FITS_HALF : 0));
+        op_kernel(call, KERNEL_attention_step, a->B, traits(p, block) | (op_fits_16bit(&block->o.k.of, &block->o.v.of) != 0 ? FITS_16BIT : 0));
         OP_LAUNCH(call, &k, tiles, OP_ROWS(attention_step, q, &p->o.q, k), OP_ROWS(attention_step, k, &block->o.k, k),
                   OP_ROWS(attention_step, v, &block->o.v, k), OP_AT(attention_step, seq, &p->o.seq, k), OP_WHOLE(attention_step, partial, partial));
     } else {

@@ -167,7 +167,7 @@ static uint32_t linear_traits(const op_call *call, const op_operand *x, const op
 {
     const uint64_t wave = op_wave(call);
     const uint64_t tiles = base_ceil_div(x->rows, 64) * base_ceil_div(weight->rows, 64);
-    uint32_t traits = op_fits_half(&x->of, &weight->of);
+    uint32_t traits = op_fits_16bit(&x->of, &weight->of);
     if (x->width % 16 == 0 && op_fits_rows(x) && op_fits_rows(weight)) traits |= FITS_TILES;
     if (tiles < wave / 4 && x->width >= 512) traits |= FITS_FEWEST_TILES;
     if (x->rows >= SHORT_ROWS && x->width <= SHORT_INPUTS && base_ceil_div(x->width, 64) * base_ceil_div(weight->rows, 64) <= SHORT_WEIGHTS)

@@ -108,7 +108,7 @@ static uint32_t backward_traits(const op_call *call, const op_operand *up_y, con
 {
     const bool rounds = may_round(up_y, right);
     const bool many = up_y->width >= 256 && right->width >= 256 && tiles >= 8 * (uint64_t)op_wave(call);
-    uint32_t traits = rounds ? FITS_BF16 : op_fits_half(&up_y->of, &right->of);
+    uint32_t traits = rounds ? FITS_BF16 : op_fits_16bit(&up_y->of, &right->of);
     if (right->width % 16 == 0 && op_fits_rows(up_y) && op_fits_rows(right)) traits |= FITS_TILES;
     if (right->width <= SHORT_INPUTS) traits |= FITS_SHORT;
     if (many) traits |= FITS_MANY_TILES;

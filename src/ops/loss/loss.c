@@ -53,7 +53,7 @@ static bool head(op_call *call, const dart_cross_entropy_args *args, const opera
     const uint32_t part = even < HEAD_PART_LEAST ? HEAD_PART_LEAST : (uint32_t)even;
     const uint64_t count = base_ceil_div(T, part), size = (uint64_t)V * W;
     if (count * size * sizeof(float) > op_binding_limit(call) || size > UINT32_MAX / count) return false;
-    const uint32_t traits = op_fits_half(&o->x.of, &o->weight.of) | FITS_TILES | (W <= 64 ? FITS_P64 : 0);
+    const uint32_t traits = op_fits_16bit(&o->x.of, &o->weight.of) | FITS_TILES | (W <= 64 ? FITS_P64 : 0);
     if (!op_prefers(call, KERNEL_cross_entropy_x, KERNEL_cross_entropy, T, traits)) return false;
     const op_operand lse = op_scratch(call, DART_F32, 1, T), partial = op_scratch(call, DART_F32, count, size);
     struct CrossEntropyXArgs x = {.flags = HAS_GRADIENT, .rows = T, .width = W, .vocabulary = V};
@@ -90,7 +90,7 @@ static void blocks(op_call *call, const dart_cross_entropy_args *args, const ope
     const uint32_t T = args->T, V = args->V, W = args->W;
     const uint64_t line = base_round_up(V, LINE);
     const uint32_t step = block_rows(call, T, line);
-    const bool gradient = op_has(&args->grad_x), rounded = op_fits_half(&args->x, &args->weight) == FITS_BF16;
+    const bool gradient = op_has(&args->grad_x), rounded = op_fits_16bit(&args->x, &args->weight) == FITS_BF16;
     const op_operand logits = op_scratch(call, DART_F32, step, line);
     op_operand labelled = {0}, slopes = {0}, sum = {0};
     if (gradient) {

@@ -226,7 +226,7 @@ static uint32_t attend_traits(const mixer_plan *p, const dart_memories *run, uin
     const bool tiles = words && (e_at | op_row(&p->sma_o.queries)) % 4 == 0 && run->M <= (uint64_t)MEMORIES_TOGETHER * splits;
     /* A warp a memory pays where most warps of a workgroup have one. */
     const bool half = words && run->scale.offset % 4 == 0 && run->M >= 3 * splits;
-    return (half ? FITS_HALF : words ? FITS_STEP : 0) | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    return (half ? FITS_16BIT : words ? FITS_STEP : 0) | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
 }
 
 /* Memories that one split looks at. */

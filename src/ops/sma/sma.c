@@ -98,8 +98,8 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
                              .N = a->N, .P = a->P,
                              .c_row = op_row(&p->o.c), .eps = a->eps};
     const bool words = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.c) && a->N % 8 == 0 && a->P % 8 == 0;
-    const uint32_t type = op_fits_half(&a->q, &a->e) & op_fits_half(&a->q, &a->c);
-    const uint32_t fits = type | (type != 0 ? FITS_HALF : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |
+    const uint32_t type = op_fits_16bit(&a->q, &a->e) & op_fits_16bit(&a->q, &a->c);
+    const uint32_t fits = type | (type != 0 ? FITS_16BIT : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |
                           (p->rows * a->G <= QUERY_WORKGROUPS * (uint64_t)op_multiprocessors(call) ? FITS_FEW_TILES : 0);
     const uint32_t small = (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0) | (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0);
     op_kernel(call, KERNEL_sma_query, a->L, (half ? fits : 0) | small);
@@ -130,12 +130,12 @@ static uint32_t traits(const sma_plan *p, const dart_memories *run)
     const uint32_t small = a->P > 64 ? 0 : FITS_P64 | (a->N <= 32 ? FITS_N32_P64 : 0) | (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0);
     const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.r) && run->dh.offset % 8 == 0;
     if (!op_has(&run->scale)) return p->layout.traits | small | (sizes ? FITS_TILES : 0);
-    const uint32_t one = op_fits_half(&a->q, &a->e) & op_fits_half(&a->c, &run->dh) & op_fits_half(&a->q, &run->dh);
+    const uint32_t one = op_fits_16bit(&a->q, &a->e) & op_fits_16bit(&a->c, &run->dh) & op_fits_16bit(&a->q, &run->dh);
     const bool half = a->q.dtype != DART_F32 && a->e.dtype != DART_F32 && a->c.dtype != DART_F32 && run->dh.dtype != DART_F32;
     const bool tiles = sizes && run->scale.offset % 4 == 0;
     /* The CUDA row for this shape copies memories as rows of 64 elements from the binding's start on (CUDA_MAP). */
     const bool rows_of_64 = a->N == 128 && a->P == 64 && run->dh.offset % 64 == 0;
-    return p->layout.traits | small | one | (half ? FITS_HALF : 0) | (tiles ? FITS_TILES : 0) | (rows_of_64 ? FITS_N128_P64 : 0);
+    return p->layout.traits | small | one | (half ? FITS_16BIT : 0) | (tiles ? FITS_TILES : 0) | (rows_of_64 ? FITS_N128_P64 : 0);
 }
 
 /* One run, and the factors that its rows are weighed by: scales, or rho of raw memories. */
@@ -155,7 +155,7 @@ static void attend(sma_plan *p, const attended *to)
                         .first = run->first, .count = run->M, .capacity = run->M};
     const uint32_t fits = traits(p, run);
     op_kernel(call, KERNEL_sma, a->L, fits);
-    const dart_dtype dtype = (call->row->fits & FITS_BF16) != 0 ? DART_BF16 : (call->row->fits & (FITS_F16 | FITS_HALF)) != 0 ? DART_F16 : DART_F32;
+    const dart_dtype dtype = (call->row->fits & FITS_BF16) != 0 ? DART_BF16 : (call->row->fits & (FITS_F16 | FITS_16BIT)) != 0 ? DART_F16 : DART_F32;
     const bool half = dtype != DART_F32;
     const struct query *from = query(p, dtype); /* may launch */
     if (half) k.flags |= HAS_UNIT;
@@ -186,7 +186,7 @@ static void attend_step(sma_plan *p, const attended *to)
                             .count = run->M, .capacity = run->M, .eps = a->eps};
     /* The memories alone are multiplied as they are stored. */
     const bool half = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0 && to->factor.of.offset % 4 == 0;
-    op_kernel(call, KERNEL_sma_step, a->B, (half ? FITS_HALF : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
+    op_kernel(call, KERNEL_sma_step, a->B, (half ? FITS_16BIT : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
     const uint64_t wanted = base_ceil_div(run->M, step_size(call, heads, run->M));
     k.splits = wanted < 1 ? 1 : wanted > MERGE_PARTS ? MERGE_PARTS : (uint32_t)wanted;
     const op_operand partial = op_scratch(call, DART_F32, heads * k.splits, (uint64_t)a->P + 2), tickets = op_tickets(call, heads);

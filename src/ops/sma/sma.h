@@ -7,7 +7,7 @@
 /* Which rows of sma_rho take memories as they lie in a buffer: those for 16 bits read words of eight elements. */
 static inline uint32_t sma_rho_fits(const dart_tensor *dh, uint32_t P)
 {
-    return (dh->dtype != DART_F32 ? FITS_HALF : 0) | (P % 8 == 0 && dh->offset % 8 == 0 ? FITS_TILES : 0);
+    return (dh->dtype != DART_F32 ? FITS_16BIT : 0) | (P % 8 == 0 && dh->offset % 8 == 0 ? FITS_TILES : 0);
 }
 
 #endif

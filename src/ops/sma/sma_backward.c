@@ -90,7 +90,7 @@ static void prepare(plan *p)
 static uint32_t traits_of(const plan *p)
 {
     const dart_sma_backward_args *a = p->a;
-    const uint32_t half = op_fits_half(&a->c, &a->memories.dh) & op_fits_half(&a->memories.dh, &a->up_r);
+    const uint32_t half = op_fits_16bit(&a->c, &a->memories.dh) & op_fits_16bit(&a->memories.dh, &a->up_r);
     const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && (p->flags & IS_RAW) == 0;
     const bool tiles = sizes && op_fits_rows(&p->o.c) && op_fits_rows(&p->o.dh) && op_fits_rows(&p->o.r) && op_fits_rows(&p->o.up_r) &&
                        op_fits_rows(&p->o.grad_dh);
@@ -222,7 +222,7 @@ static bool sides(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    const uint32_t types = traits_of(p) & op_fits_half(&a->q, &a->c) & op_fits_half(&a->e, &a->c) & (FITS_F16 | FITS_BF16);
+    const uint32_t types = traits_of(p) & op_fits_16bit(&a->q, &a->c) & op_fits_16bit(&a->e, &a->c) & (FITS_F16 | FITS_BF16);
     const bool tiles = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.grad_q) && op_fits_rows(&p->o.grad_e) &&
                        op_fits_rows(&p->o.grad_c) && (traits_of(p) & FITS_TILES) != 0;
     const uint32_t traits = p->layout.traits | types | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |

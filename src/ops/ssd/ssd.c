@@ -123,7 +123,7 @@ static matrices scratch_matrices(ssd_plan *p, bool half, bool normalised)
 {
     const dart_ssd_args *a = p->a;
     const uint64_t chunks = p->slots;
-    half = half && op_fits_half(&a->x, &a->b) != 0 && a->c.dtype == a->x.dtype;
+    half = half && op_fits_16bit(&a->x, &a->b) != 0 && a->c.dtype == a->x.dtype;
     matrices made = {.values = op_scratch(&p->call, half ? a->x.dtype : DART_F32, chunks, p->state)};
     if (half && normalised) made.scale = op_scratch(&p->call, DART_F32, chunks, (uint64_t)a->H * a->N);
     return made;
@@ -149,7 +149,7 @@ static void place_matrices(ssd_plan *p)
 static uint32_t traits_of(const ssd_plan *p, const matrices *m, const op_operand *operand)
 {
     const dart_ssd_args *a = p->a;
-    const uint32_t half = op_fits_half(&m->values.of, &operand->of);
+    const uint32_t half = op_fits_16bit(&m->values.of, &operand->of);
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->values.of.offset % 8 == 0 && m->scale.of.offset % 4 == 0 && op_fits_rows(operand);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
     return p->layout.traits | half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) |
@@ -284,7 +284,7 @@ static bool walk(ssd_plan *p)
     if (walks == 0 || op_has(&a->cum) || op_has(&a->decay) || op_has(&a->hin) || op_has(&a->h) || a->memories_count > 0) return false;
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->dh.offset % 8 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->o.b) &&
                        op_fits_rows(&p->o.c) && op_fits_rows(&p->o.y);
-    const uint32_t half = op_fits_half(&a->x, &a->b) & op_fits_half(&a->b, &a->c);
+    const uint32_t half = op_fits_16bit(&a->x, &a->b) & op_fits_16bit(&a->b, &a->c);
     const uint32_t traits = p->layout.traits | walks | half | (tiles ? FITS_TILES : 0);
     if (!op_prefers(&p->call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, traits)) return false;
     p->memory = (matrices){.values = p->o.dh, .scale = p->o.dh_scale};

@@ -86,7 +86,7 @@ static void choose_rows(plan *p)
     const op_operand *const rows[] = {&p->o.x, &p->o.b, &p->o.c, &p->o.up_y, &p->o.grad_x, &p->o.grad_b, &p->o.grad_c};
     uint32_t traits = FITS_F16 | FITS_BF16;
     for (size_t i = 0; i < COUNT_OF(alike); i++)
-        if (op_has(alike[i])) traits &= op_fits_half(&a->x, alike[i]);
+        if (op_has(alike[i])) traits &= op_fits_16bit(&a->x, alike[i]);
     bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->up_dh.offset % 4 == 0 && a->hin.offset % 8 == 0 && !op_has(&a->hin_scale);
     for (size_t i = 0; i < COUNT_OF(rows); i++) tiles = tiles && op_fits_rows(rows[i]);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
@@ -282,7 +282,7 @@ static bool walk(plan *p)
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->o.b) && op_fits_rows(&p->o.c) &&
                        op_fits_rows(&p->o.up_y) && op_fits_rows(&p->o.grad_x) && op_fits_rows(&p->o.grad_b) && op_fits_rows(&p->o.grad_c) &&
                        a->up_dh.offset % 4 == 0;
-    const uint32_t half = op_fits_half(&a->x, &a->b) & op_fits_half(&a->b, &a->c) & op_fits_half(&a->c, &a->up_y);
+    const uint32_t half = op_fits_16bit(&a->x, &a->b) & op_fits_16bit(&a->b, &a->c) & op_fits_16bit(&a->c, &a->up_y);
     const uint32_t traits = p->layout.traits | walks | half | (tiles ? FITS_TILES : 0);
     if (!op_prefers(call, KERNEL_ssd_backward_walk, KERNEL_ssd_backward_x, a->L, traits)) return false;
     struct SsdBackwardWalkArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,

@@ -7,10 +7,10 @@
 
 #include "token.cuh"
 
-constexpr uint32_t half_warps = 4, half_threads = 32 * half_warps, half_n = 128, half_p = 64;
+constexpr uint32_t half_warps = 4, threads_16bit = 32 * half_warps, half_n = 128, half_p = 64;
 constexpr uint32_t half_fetch = 8; // 16 gained nothing
 
-struct HalfShared {
+struct Shared16bit {
     float4 queries[half_n / 4], reads[half_n / 4], sums[half_warps][4][half_p / 4];
     float2 ends[half_warps]; // top, den
     float squares[half_warps];
@@ -39,7 +39,7 @@ struct Fetched {
 
 // give as for attend_token, sum being that of column threadIdx.x % half_p.
 template <uint32_t dtype, class Args, class Give>
-__device__ __forceinline__ void attend_half(const Args &args, const TokenInputs &in, HalfShared &shared, const Give &give)
+__device__ __forceinline__ void attend_16bit(const Args &args, const TokenInputs &in, Shared16bit &shared, const Give &give)
 {
     const bool raw = args.flags & IS_RAW;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = lane % 8, row = lane / 8;
@@ -138,10 +138,10 @@ __device__ __forceinline__ void attend_half(const Args &args, const TokenInputs 
 }
 
 template <class Args, class Give>
-__device__ __forceinline__ void attend_half(const Args &args, const TokenInputs &in, HalfShared &shared, const Give &give)
+__device__ __forceinline__ void attend_16bit(const Args &args, const TokenInputs &in, Shared16bit &shared, const Give &give)
 {
-    if (in.dh.dtype == DTYPE_F16) attend_half<DTYPE_F16>(args, in, shared, give);
-    else attend_half<DTYPE_BF16>(args, in, shared, give);
+    if (in.dh.dtype == DTYPE_F16) attend_16bit<DTYPE_F16>(args, in, shared, give);
+    else attend_16bit<DTYPE_BF16>(args, in, shared, give);
 }
 
 #endif

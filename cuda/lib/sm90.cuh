@@ -1,6 +1,6 @@
 // Instructions of sm_90a: barriers in shared memory, the bulk copy engine, warpgroup products. Names follow the PTX manual.
-#ifndef DART_HOPPER_CUH
-#define DART_HOPPER_CUH
+#ifndef DART_SM90_CUH
+#define DART_SM90_CUH
 
 #include "attend.cuh"
 

@@ -11,11 +11,11 @@
 // Numbers: qn, en and dh are exact; factor and then c factor are rounded to 16 bits, relative to a power of two not below
 // the largest factor of the memory, so that they stay in the range of f16. The error is 1.7 times that of one rounding of r.
 // Shared memory: STAGES x (16 KiB memory, 320 bytes factors), rows of qn, c, en, their numbers, barriers, factors on their way.
-#include "lib/hopper.cuh"
+#include "lib/sm90.cuh"
 #include "tiles.cuh"
 
 namespace attend {
-namespace sma_hopper {
+namespace sma_sm90 {
 
 constexpr uint32_t N = 128, P = 64, STAGES = 8, MEMORY_BYTES = N * P * 2;
 constexpr uint32_t LONG_PITCH = N * 2 + 16, SHORT_PITCH = P * 2 + 16; // bytes from row to row: no bank twice in 8 rows
@@ -464,11 +464,11 @@ __device__ __forceinline__ void run(const sma_args &args, const CudaBindings &bi
 #endif
 }
 
-} // namespace sma_hopper
+} // namespace sma_sm90
 } // namespace attend
 
-static_assert(attend::sma_hopper::BYTES <= SHARED_sma_hopper_bf16 && attend::sma_hopper::BYTES <= SHARED_sma_hopper_f16,
+static_assert(attend::sma_sm90::BYTES <= SHARED_sma_sm90_bf16 && attend::sma_sm90::BYTES <= SHARED_sma_sm90_f16,
               "kernels.def");
-static_assert(attend::TOKENS == TILE0_sma_hopper_bf16 && attend::TOKENS == TILE0_sma_hopper_f16, "kernels.def");
-KERNEL_FUNCTION_MAPPED(sma, hopper_bf16, 1) { attend::sma_hopper::run<DTYPE_BF16>(args, bindings, dtypes, map); }
-KERNEL_FUNCTION_MAPPED(sma, hopper_f16, 1) { attend::sma_hopper::run<DTYPE_F16>(args, bindings, dtypes, map); }
+static_assert(attend::TOKENS == TILE0_sma_sm90_bf16 && attend::TOKENS == TILE0_sma_sm90_f16, "kernels.def");
+KERNEL_FUNCTION_MAPPED(sma, sm90_bf16, 1) { attend::sma_sm90::run<DTYPE_BF16>(args, bindings, dtypes, map); }
+KERNEL_FUNCTION_MAPPED(sma, sm90_f16, 1) { attend::sma_sm90::run<DTYPE_F16>(args, bindings, dtypes, map); }
