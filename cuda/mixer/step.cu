@@ -2,17 +2,15 @@
 // begin a step are in step_project.cu: ptxas with --Ofast-compile counts the shared memory of a file for each of its kernels, at most 48 KiB.
 #include "attend_few.cuh"
 #include "output_words.cuh"
-#include "scan_step.cuh"
 #include "sma/append.cuh"
+#include "ssd/step_columns.cuh"
 
 static_assert(2 * output_slice == STEP_OUTPUT_INPUTS && output_factors == STEP_PARTIALS, "what the op takes for granted");
-static_assert(TILE0_ssd_step_n128_p64 == scan_columns && SHARED_mixer_output_words == sizeof(OutputShared<1>) &&
-                  SHARED_mixer_output_wide == sizeof(OutputShared<2>),
+static_assert(SHARED_mixer_output_words == sizeof(OutputShared<1>) && SHARED_mixer_output_wide == sizeof(OutputShared<2>),
               "tiles");
 KERNEL_FUNCTION_BLOCKS(mixer_output, words, 3) { output_words_run<1>(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(mixer_output, wide, 2) { output_words_run<2>(args, bindings, dtypes, all_blocks()); }
 KERNEL_FUNCTION_BLOCKS(mixer_attend, few, 3) { attend_few_run(args, bindings, dtypes, all_blocks()); }
-KERNEL_FUNCTION_BLOCKS(ssd_step, n128_p64, 3) { scan_step_run(args, bindings, dtypes, all_blocks()); }
 
 MERGED_FUNCTION(mixer_attend, few, ssd_step, n128_p64, 3)
 {

@@ -1,7 +1,7 @@
 // One token: open' = exp(a_1) open + step b x, y = c (exp(a_0 + a_1) h + open') + d x, then h and open move on.
 // A block works on T0 columns of one (sequence, head), its threads on slices of N, four rows at a time so that
 // their loads are in flight together; the sums over N meet in shared memory (3 KiB, with b and c).
-#include "lib/dart.cuh"
+#include "step_columns.cuh"
 
 KERNEL_FUNCTION(ssd_step, simt)
 {
@@ -70,3 +70,6 @@ KERNEL_FUNCTION(ssd_step, simt)
         __syncthreads();
     }
 }
+
+static_assert(TILE0_ssd_step_n128_p64 == scan_columns, "tiles");
+KERNEL_FUNCTION_BLOCKS(ssd_step, n128_p64, 3) { scan_step_run(args, bindings, dtypes, all_blocks()); }

@@ -1,7 +1,7 @@
 // ssd_step for f32 operands, N 128 and P 64: a block takes 16 columns of a head, a thread four columns of two rows, whose h and open are on their way
 // before the launch before has ended. Shared memory: 0.5 KiB.
-#ifndef DART_MIXER_SCAN_STEP_CUH
-#define DART_MIXER_SCAN_STEP_CUH
+#ifndef DART_SSD_STEP_COLUMNS_CUH
+#define DART_SSD_STEP_COLUMNS_CUH
 
 #include "lib/dart.cuh"
 
