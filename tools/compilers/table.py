@@ -138,10 +138,10 @@ def write_known(path, known):
 
 
 def compare(chip, found, known):
-    """Lines that say what is worse than known."""
+    """Lines that say what is worse than known. Code of ranges may be as bad as that of whole launches is known to be."""
     lines = []
     for pipeline, values in found.items():
-        before = known.get(pipeline, {})
+        before = known.get(pipeline, known.get(pipeline.removesuffix('-range'), {}))
         for column, value in values.items():
             if worse(column, value, before.get(column)):
                 lines.append(f'{chip} {pipeline}: {column} {value}, known {before.get(column, "none")}')
