@@ -10,16 +10,6 @@ bool eights()
     return args.inputs % 8u == 0u && aligned_x(args.x_at, args.x_row) && aligned_weight(args.weight_at, args.inputs);
 }
 
-// sum + a . b, one product after the other.
-float add_products(float sum, vec4 a, vec4 b)
-{
-    sum += a.x * b.x;
-    sum += a.y * b.y;
-    sum += a.z * b.z;
-    sum += a.w * b.w;
-    return sum;
-}
-
 void put(uint row, uint column, float value)
 {
     uint at = args.y_at + row * args.y_row + column;

@@ -47,7 +47,7 @@ void main()
                         vec4 low = slab[(r * SLAB + i) / 4u];
                         vec4 high = slab[(r * SLAB + i) / 4u + 1u];
                         [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
-                            sum[o][r] = add_products(add_products(sum[o][r], low, w[o].low), high, w[o].high);
+                            sum[o][r] = add_four(add_four(sum[o][r], low, w[o].low), high, w[o].high);
                         }
                     }
                 }

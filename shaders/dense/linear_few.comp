@@ -38,7 +38,7 @@ void main()
                     if (r < rows) {
                         Eight v = load_eight_x(x_at + r * args.x_row + i);
                         [[unroll]] for (uint o = 0u; o < OUTPUTS; o++) {
-                            sum[r][o] = add_products(add_products(sum[r][o], v.low, w[o].low), v.high, w[o].high);
+                            sum[r][o] = add_four(add_four(sum[r][o], v.low, w[o].low), v.high, w[o].high);
                         }
                     }
                 }

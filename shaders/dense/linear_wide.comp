@@ -17,11 +17,11 @@ const uint RIGHT = SIDE * WORDS;
 const uint DEPTH = 8u * WORDS;
 #define WORD uvec4
 #define SUM_WORD(sum, a, b) \
-    sum = add_products(add_products(sum, four_f16(a.xy), four_f16(b.xy)), four_f16(a.zw), four_f16(b.zw));
+    sum = add_four(add_four(sum, four_f16(a.xy), four_f16(b.xy)), four_f16(a.zw), four_f16(b.zw));
 #else
 const uint DEPTH = 4u * WORDS;
 #define WORD vec4
-#define SUM_WORD(sum, a, b) sum = add_products(sum, a, b);
+#define SUM_WORD(sum, a, b) sum = add_four(sum, a, b);
 #endif
 shared WORD slabs[2u * SIDE * WORDS];
 
