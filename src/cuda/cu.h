@@ -344,7 +344,7 @@ dart_status cu_check(cu_device *device, CUresult result, const char *function);
 #define CU(device, function, ...) cu_check((device), (device)->driver->function(__VA_ARGS__), #function)
 
 /* Held by the one thread of the process that loads or unloads code, or captures launches: the driver breaks captures off when another thread
- * unloads code, and both may wait for each other for good. All devices of the process on a GPU share the context where that happens. */
+ * unloads code. All devices of the process on a GPU share the context where that happens. */
 extern base_mutex cu_code;
 
 typedef struct cu_memory {
