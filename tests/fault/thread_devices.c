@@ -197,15 +197,20 @@ static void live_opening(void *argument)
     atomic_fetch_sub(&s->opening, 1);
 }
 
+static void open_shared(shared *s)
+{
+    memset(s, 0, sizeof *s);
+    assert_int_equal(dart_context_create(&(dart_context_options){.log = count_line, .log_user = s, .log_level = DART_LOG_TRACE, .with_null = true},
+                                         &s->context), DART_OK);
+    assert_int_equal(dart_device_open(s->context, &(dart_device_options){.spec = rig_spec, .threads = 3}, &s->device), DART_OK);
+}
+
 static void threads_share(void **unused)
 {
     (void)unused;
     base_thread threads[2 * THREADS];
     static shared s;
-    memset(&s, 0, sizeof s);
-    assert_int_equal(dart_context_create(&(dart_context_options){.log = count_line, .log_user = &s, .log_level = DART_LOG_TRACE, .with_null = true},
-                                         &s.context), DART_OK);
-    assert_int_equal(dart_device_open(s.context, &(dart_device_options){.spec = rig_spec, .threads = 3}, &s.device), DART_OK);
+    open_shared(&s);
     assert_int_equal(dart_model_random(s.device, &config, 3, NULL, &s.model), DART_OK);
     assert_int_equal(do_linear(s.device, s.linear), DART_OK);
     assert_int_equal(feed(s.model, s.logits), DART_OK);
@@ -226,10 +231,7 @@ static void recordings_beside_opening(void **unused)
     (void)unused;
     base_thread threads[2 * THREADS];
     static shared s;
-    memset(&s, 0, sizeof s);
-    assert_int_equal(dart_context_create(&(dart_context_options){.log = count_line, .log_user = &s, .log_level = DART_LOG_TRACE, .with_null = true},
-                                         &s.context), DART_OK);
-    assert_int_equal(dart_device_open(s.context, &(dart_device_options){.spec = rig_spec, .threads = 3}, &s.device), DART_OK);
+    open_shared(&s);
     assert_int_equal(do_linear(s.device, s.linear), DART_OK);
     assert_int_equal(do_linear_again(s.device, s.again), DART_OK);
     atomic_store(&s.opening, THREADS);
