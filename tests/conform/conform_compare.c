@@ -117,6 +117,22 @@ static double one_rounding(const conform_tensor *tensor, const double *expected,
     return sqrt(error2) / fmax(sqrt(size2), DBL_MIN);
 }
 
+/* The relative L2 distance that is allowed, where one rounding of what is expected errs by once, and an element by at most most. */
+static double l2_allowed(const conform_tensor *tensor, const double *expected, const conform_limits *limits, double rounding, double once,
+                         double most)
+{
+    if (rounding == 0) return limits->bound + limits->operands;
+    /* Of few elements, one rounding may err by less than it does of many: 0.4 of the largest. Operands and memories were rounded to as many bits
+     * before: each such rounding errs in L2 by as much as the last one, and as they are independent, squares add. Twice that is allowed. */
+    const double several = sqrt(1 + limits->operands / rounding) * fmax(once, 0.4 * rounding), allowed = limits->bound + 2 * several;
+    if (limits->operands == 0) return allowed;
+    /* What operands leave in n elements is close to normal. The length of n such errors exceeds its root mean square, sqrt(n), by more than t with a
+     * probability of at most exp(-t^2 / 2), which is 8e-7 for t = 5.3: more than twice the root mean square where n < 29. */
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) n += isfinite(expected[i]) != 0;
+    return fmax(allowed, fmin(limits->bound + (1 + 5.3 / sqrt(fmax(1, (double)n))) * several, most));
+}
+
 void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double bound, double floor_)
 {
     conform_compare_within(d, name, tensor, expected, &(conform_limits){.bound = bound, .floor = floor_});
@@ -131,13 +147,8 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
     const double rounding = conform_rounding(stored), floor_ = limits->floor;
     const double once = rounding > 0 ? one_rounding(tensor, expected, limits) : 0;
     const bool exact = limits->bound + limits->operands == 0;
-    /* Of few elements, one rounding may err by less than it does of many: 0.4 of the largest. Operands and memories were rounded to
-     * as many bits before: each such rounding errs in L2 by as much as the last one, and as they are independent, squares add. */
-    const double roundings = rounding > 0 ? 1 + limits->operands / rounding : 0;
-    const double l2_tolerance = exact          ? once
-                                : rounding > 0 ? limits->bound + 2 * sqrt(roundings) * fmax(once, 0.4 * rounding)
-                                               : limits->bound + limits->operands;
     const double tolerance = limits->bound + limits->operands + (exact && once == 0 ? 0 : rounding);
+    const double l2_tolerance = exact ? once : l2_allowed(tensor, expected, limits, rounding, once, tolerance);
     result->tolerance = l2_tolerance;
     double error2 = 0, size2 = 0, error_max = 0, size_max = 0;
     uint64_t written_rows = 0;
