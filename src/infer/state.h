@@ -318,6 +318,18 @@ dart_status model_run_scores(dart_state *state, const dart_scores *scores, const
 uint32_t model_parts(const dart_state *state, model_part *parts);
 /* The elements of sequence b on in a part of a layer. */
 dart_tensor model_part_tensor(const model_part *part, dart_buffer *layer, uint32_t b);
+/* Records a copy of T rows of W elements. */
+void model_record_copy(dart_stream *stream, dart_tensor from, dart_tensor to, uint64_t T, uint64_t W);
+/* The row of WORK_LAST of sequence b. */
+dart_tensor model_last_row(const dart_state *state, uint32_t b);
+/* Rows of WORK_SEEN, model_seen_words each, go through the host: dart_convert moves numbers, which bits need not be. Reads the rows of B sequences
+ * from b on, writes that of one, makes room for B of them, which the caller frees. */
+uint64_t model_seen_words(const dart_state *state);
+dart_status model_seen_read(dart_state *state, uint32_t b, uint32_t B, int32_t *seen, const char *call);
+dart_status model_seen_write(dart_state *state, uint32_t b, const int32_t *seen, const char *call);
+dart_status model_seen_make(dart_state *state, uint32_t B, int32_t **seen, const char *call);
+/* Submits what was recorded and waits. From the first submission on a failure breaks the state. */
+dart_status model_run_recorded(dart_state *state, dart_stream *stream, const char *call);
 /* Records zeros for what sequences b .. b + B - 1 keep, and runs them. Sets *ran once the device may have changed the state. */
 dart_status model_clear_sequences(dart_state *state, uint32_t b, uint32_t B, bool *ran, const char *call);
 /* The host's bookkeeping after sequence b was replaced by one at `position`; `chosen` is left alone. */
