@@ -1,7 +1,7 @@
 /* The first block of memories grows with the sequences: model_memories DEVICE_SPEC DATA_DIR. */
 #include "model_cases.h"
 
-enum { B = 2, FIRST_TOKENS = 1024, TOKENS = 1200 };
+enum { B = 2, FIRST_TOKENS = 1024, TOKENS = 1200, MANY = 200 };
 
 /* The sum of a step over at most 8 memories that there may be is not cut, or into single memories; over more it is cut by how many there may be
  * (split_size of mixer.c, step_size of sma.c): a first block of 8 gives the same bits whether it has grown or not, one of 128 the same results. */
@@ -10,6 +10,7 @@ static const struct storage {
     uint32_t S;
     dart_model_options of;
     bool windowed;
+    uint32_t slice_ms; /* of the state that grows, 0: none. A processor is assumed to copy three memories in 1 ms */
     double tolerance; /* 0: the same bits as with one block from the beginning */
 } storages[] = {
     {.name = "f32", .S = 128},
@@ -17,6 +18,7 @@ static const struct storage {
     {.name = "f16 memories", .S = 128, .of = {.memories = DART_STORAGE_F16}},
     {.name = "f32, chunks of 8", .S = 8, .tolerance = TOLERANCE},
     {.name = "f32, chunks of 8, windows", .S = 8, .windowed = true, .tolerance = TOLERANCE},
+    {.name = "f32, chunks of 8, slices", .S = 8, .slice_ms = 1, .tolerance = TOLERANCE},
 };
 
 /* A size that windows take, too. */
@@ -33,7 +35,8 @@ static int32_t *many_ids(void)
 
 static dart_state *make_state(dart_model *model, const struct storage *storage, uint32_t block)
 {
-    const dart_state_options options = {.B = B, .S = storage->S, .memory_block = block, .max_piece = 64, .slice_ms = UINT32_MAX};
+    const dart_state_options options = {.B = B, .S = storage->S, .memory_block = block, .max_piece = 64,
+                                        .slice_ms = storage->slice_ms > 0 && block == 0 ? storage->slice_ms : UINT32_MAX};
     dart_state *state = state_of(model, &options);
     if (storage->windowed) {
         state->fused = false;
@@ -190,6 +193,51 @@ static void growing_survives_failures(void **unused)
     dart_model_destroy(&model);
 }
 
+static bool never(void *user)
+{
+    (void)user;
+    return false;
+}
+
+/* A prefill that is ended has let the block grow beneath a step that was recorded for the one before: steps after it write to the new one. */
+static void steps_follow_the_block(void **unused)
+{
+    (void)unused;
+    const struct storage *storage = &storages[3];
+    dart_model *model = model_of(&narrow, NULL);
+    int32_t *ids = many_ids();
+    float a[B * 97], b[B * 97];
+    dart_state *ended = make_state(model, storage, 0), *plain = make_state(model, storage, 0);
+    dart_state *const both[] = {ended, plain};
+    for (int i = 0; i < 2; i++) {
+        go_on_by(both[i], ids, 17, a);
+        for (uint32_t n = 0; n < storage->S; n++) go_on_by(both[i], ids, 1, a); /* the last ones find room for a memory more */
+    }
+    const uint64_t room = model_memories_room(ended);
+    const uint32_t at = (uint32_t)dart_state_position(ended, 1);
+    int32_t *piece = calloc((size_t)B * MANY, sizeof *piece);
+    uint32_t counts[B] = {0, MANY};
+    memcpy(&piece[MANY], &ids[TOKENS + at], MANY * sizeof *piece);
+    quiet = true;
+    assert_int_equal(dart_prefill(ended, &(dart_prefill_args){.ids = piece, .ids_row = MANY, .L = MANY, .counts = counts, .go_on = never}),
+                     DART_CANCELLED);
+    quiet = false;
+    assert_true(model_memories_room(ended) > room);
+    counts[1] = (uint32_t)dart_state_position(ended, 1) - at; /* of whole pieces */
+    assert_true(counts[1] < MANY);
+    must(dart_prefill(plain, &(dart_prefill_args){.ids = piece, .ids_row = MANY, .L = counts[1], .counts = counts}), "dart_prefill");
+    for (int i = 0; i < 2; i++) {
+        for (uint32_t n = 0; n < storage->S; n++) go_on_by(both[i], ids, 1, i == 0 ? a : b); /* a chunk closes */
+        go_on_by(both[i], ids, 20, i == 0 ? a : b);
+    }
+    assert_alike("after a prefill that was ended", storage, TOLERANCE, a, b);
+    free(piece);
+    free(ids);
+    dart_state_destroy(&ended);
+    dart_state_destroy(&plain);
+    dart_model_destroy(&model);
+}
+
 /* Code for many memories is made without keeping room for them. */
 static void warming_keeps_little(void **unused)
 {
@@ -208,6 +256,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(grows_as_if_it_had_been_there),
         cmocka_unit_test(grows_again),
         cmocka_unit_test(growing_survives_failures),
+        cmocka_unit_test(steps_follow_the_block),
         cmocka_unit_test(warming_keeps_little),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
