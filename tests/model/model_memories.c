@@ -231,6 +231,27 @@ static void steps_follow_the_block(void **unused)
         go_on_by(both[i], ids, 20, i == 0 ? a : b);
     }
     assert_alike("after a prefill that was ended", storage, TOLERANCE, a, b);
+
+    /* The same with a block without memories, which gives way to a larger one for a copy that is ended. */
+    dart_state *far = make_state(model, storage, 0);
+    go_on_by(far, ids, 1100, a);
+    for (int i = 0; i < 2; i++) {
+        for (int32_t s = 0; s < B; s++) must(dart_state_reset(both[i], s), "dart_state_reset");
+        go_on_by(both[i], ids, 1, a);
+    }
+    const uint64_t before = model_memories_room(ended);
+    asker none = {.most = 0};
+    quiet = true;
+    assert_int_equal(dart_state_copy_while(ended, &(uint32_t){1}, far, &(uint32_t){0}, 1, ask, &none), DART_CANCELLED);
+    quiet = false;
+    assert_int_equal(dart_state_position(ended, 1), 1);
+    assert_true(model_memories_room(ended) > before);
+    for (int i = 0; i < 2; i++) {
+        for (uint32_t n = 0; n < storage->S; n++) go_on_by(both[i], ids, 1, i == 0 ? a : b);
+        go_on_by(both[i], ids, 20, i == 0 ? a : b);
+    }
+    assert_alike("after a copy that was ended", storage, TOLERANCE, a, b);
+    dart_state_destroy(&far);
     free(piece);
     free(ids);
     dart_state_destroy(&ended);
