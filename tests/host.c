@@ -10,6 +10,18 @@ static VKAPI_ATTR VkResult VKAPI_CALL fake_submit(VkQueue queue, uint32_t count,
     if (fault.in != 0 && --fault.in == 0) return fault.gives;
     return fault.submit(queue, count, infos, fence);
 }
+static VKAPI_ATTR VkResult VKAPI_CALL count_pipelines(VkDevice device, VkPipelineCache cache, uint32_t count,
+                                                      const VkComputePipelineCreateInfo *infos, const VkAllocationCallbacks *allocator,
+                                                      VkPipeline *pipelines)
+{
+    fault.pipelines += count;
+    for (uint32_t i = 0; i < count; i++)
+        for (const VkBaseInStructure *at = infos[i].pNext; at != NULL; at = at->pNext)
+            fault.checked += at->sType == VK_STRUCTURE_TYPE_PIPELINE_ROBUSTNESS_CREATE_INFO_EXT &&
+                             ((const VkPipelineRobustnessCreateInfoEXT *)(const void *)at)->storageBuffers ==
+                                 VK_PIPELINE_ROBUSTNESS_BUFFER_BEHAVIOR_ROBUST_BUFFER_ACCESS_EXT;
+    return fault.make(device, cache, count, infos, allocator, pipelines);
+}
 static VKAPI_ATTR VkResult VKAPI_CALL never_idle(VkDevice device)
 {
     (void)device;
@@ -26,6 +38,10 @@ static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL get_device(VkDevice device, cons
     const PFN_vkVoidFunction found = fault.device_get(device, name);
     if (strcmp(name, "vkDestroyDevice") == 0) return (PFN_vkVoidFunction)never_destroy;
     if (strcmp(name, "vkDeviceWaitIdle") == 0) return (PFN_vkVoidFunction)never_idle;
+    if (strcmp(name, "vkCreateComputePipelines") == 0) {
+        fault.make = (PFN_vkCreateComputePipelines)found;
+        return (PFN_vkVoidFunction)count_pipelines;
+    }
     if (strcmp(name, "vkQueueSubmit") != 0) return found;
     fault.submit = (PFN_vkQueueSubmit)found;
     return (PFN_vkVoidFunction)fake_submit;
@@ -83,7 +99,20 @@ static uint32_t graphics_family(const host *h)
     return UINT32_MAX;
 }
 
-void host_open(host *h, bool full)
+static bool has_extension(const host *h, const char *name)
+{
+    uint32_t count = 0;
+    bool found = false;
+    assert_int_equal(GET(h, vkEnumerateDeviceExtensionProperties)(h->physical, NULL, &count, NULL), VK_SUCCESS);
+    VkExtensionProperties *list = calloc(count + (size_t)1, sizeof *list);
+    assert_non_null(list);
+    assert_int_equal(GET(h, vkEnumerateDeviceExtensionProperties)(h->physical, NULL, &count, list), VK_SUCCESS);
+    for (uint32_t i = 0; i < count; i++) found = found || strcmp(list[i].extensionName, name) == 0;
+    free(list);
+    return found;
+}
+
+static bool open_host(host *h, bool full, bool chooses)
 {
     memset(h, 0, sizeof *h);
     memset(&fault, 0, sizeof fault);
@@ -105,12 +134,22 @@ void host_open(host *h, bool full)
     queues[0].queueFamilyIndex = h->needs->queue_family;
     queues[1].queueFamilyIndex = h->other_family = graphics_family(h);
     const bool two = h->other_family != UINT32_MAX;
+    h->extensions_count = full ? h->needs->extensions_count : h->needs->required_count;
+    memcpy(h->extensions, h->needs->extensions, h->extensions_count * sizeof *h->extensions);
+    h->features = full ? h->needs->features : NULL;
+    if (chooses && has_extension(h, VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME)) {
+        h->robustness = (VkPhysicalDevicePipelineRobustnessFeaturesEXT){
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_FEATURES_EXT, .pNext = (void *)(uintptr_t)h->features,
+            .pipelineRobustness = VK_TRUE};
+        h->features = &h->robustness;
+        h->extensions[h->extensions_count++] = VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME;
+    }
     const VkDeviceCreateInfo device = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                       .pNext = full ? h->needs->features : NULL,
+                                       .pNext = h->features,
                                        .queueCreateInfoCount = two ? 2 : 1,
                                        .pQueueCreateInfos = queues,
-                                       .enabledExtensionCount = full ? h->needs->extensions_count : h->needs->required_count,
-                                       .ppEnabledExtensionNames = h->needs->extensions};
+                                       .enabledExtensionCount = h->extensions_count,
+                                       .ppEnabledExtensionNames = h->extensions};
     assert_int_equal(GET(h, vkCreateDevice)(h->physical, &device, NULL, &h->device), VK_SUCCESS);
     vk_instance with = {.vk.vkGetDeviceProcAddr = GET(h, vkGetDeviceProcAddr)};
     vk_instance_load_device(&with, h->device, &h->vk);
@@ -118,14 +157,24 @@ void host_open(host *h, bool full)
     if (two) h->vk.vkGetDeviceQueue(h->device, h->other_family, 0, &h->other);
     assert_int_equal(dart_context_create(&(dart_context_options){.without_vulkan = true}, &h->context), DART_OK);
     fault.instance_get = h->get;
+    return h->robustness.pipelineRobustness || !chooses;
+}
+
+void host_open(host *h, bool full) { open_host(h, full, false); }
+
+bool host_open_choosing(host *h)
+{
+    if (open_host(h, true, true)) return true;
+    host_close(h);
+    return false;
 }
 
 dart_device *host_adopt(host *h, const dart_device_options *options)
 {
     dart_device *device = NULL;
     const dart_vulkan_adopt_args args = {.instance = h->instance, .physical_device = h->physical, .device = h->device,
-        .get_instance_proc_addr = get_instance, .api_version = VK_API_VERSION_1_3, .extensions = h->needs->extensions,
-        .extensions_count = h->full ? h->needs->extensions_count : h->needs->required_count, .features = h->full ? h->needs->features : NULL,
+        .get_instance_proc_addr = get_instance, .api_version = VK_API_VERSION_1_3, .extensions = h->extensions,
+        .extensions_count = h->extensions_count, .features = h->features,
         .queue_family = h->needs->queue_family, .families = &h->other_family, .families_count = h->other != VK_NULL_HANDLE,
         .lock_queue = lock, .unlock_queue = unlock, .queue_user = h, .lost = lost, .lost_user = h};
     assert_int_equal(dart_device_adopt(h->context, &args, options, &device), DART_OK);

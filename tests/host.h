@@ -21,6 +21,10 @@ typedef struct host {
     base_mutex mutex;
     uint32_t locks, losses;
     bool full; /* all that dart_vulkan_query named is switched on, else what is required */
+    const char *extensions[16]; /* switched on */
+    uint32_t extensions_count;
+    const void *features;                                     /* the chain of those that are switched on */
+    VkPhysicalDevicePipelineRobustnessFeaturesEXT robustness; /* in the chain after host_open_choosing */
     dart_context *context;
 } host;
 
@@ -30,14 +34,19 @@ typedef struct host {
 struct host_fault {
     uint32_t in, submissions;
     uint32_t destroyed; /* calls that dartlm must not make */
+    uint32_t pipelines, checked; /* that were made, of those the ones that ask for checks of ranges */
     VkResult gives;
     PFN_vkQueueSubmit submit;
+    PFN_vkCreateComputePipelines make;
     PFN_vkGetDeviceProcAddr device_get;
     PFN_vkGetInstanceProcAddr instance_get;
 };
 extern struct host_fault fault;
 
 void host_open(host *h, bool full);
+/* With everything and VK_EXT_pipeline_robustness, as a host that chooses pipeline by pipeline. false: the device has no such extension, and nothing
+ * is open. */
+bool host_open_choosing(host *h);
 dart_device *host_adopt(host *h, const dart_device_options *options);
 /* What host_adopt passes as get_instance_proc_addr. */
 PFN_vkGetInstanceProcAddr host_get(void);

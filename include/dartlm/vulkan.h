@@ -51,7 +51,9 @@ typedef struct dart_vulkan_adopt_args {
     /* What the device was created with. Nothing else is used. */
     const char *const *extensions;
     uint32_t extensions_count;
-    const void *features; /* the chain of feature structures, e.g. VkDeviceCreateInfo.pNext; NULL: none. Read during the call only. */
+    /* The chain of feature structures, e.g. VkDeviceCreateInfo.pNext; NULL: none. Read during the call only. If pipelineRobustness is switched on,
+     * it must say so: dartlm's pipelines then ask for checks of ranges, without which some give wrong numbers on NVIDIA. */
+    const void *features;
     uint32_t queue_family, queue_index; /* of a queue that the device has, with VK_QUEUE_COMPUTE_BIT and no creation flags */
     /* Called around every use of the queue, from the thread that calls dartlm. Required when anyone else submits to this queue: the host, or
      * another dart_device. NULL: dartlm only locks against itself, within this dart_device. */

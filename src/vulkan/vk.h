@@ -83,6 +83,7 @@ typedef struct vk_adapter {
     bool shares;   /* buffers by file descriptor */
     bool shares_semaphores[2]; /* by file descriptor: timelines, binary ones */
     bool timeline; /* timeline semaphores; of an adopted device: they are switched on */
+    bool robustness; /* the host switched on pipelineRobustness: pipelines ask for checks of ranges, which NVIDIA's have by themselves otherwise */
     uint64_t offset_alignment; /* of storage buffers */
 } vk_adapter;
 
@@ -97,6 +98,7 @@ typedef struct vk_features {
     VkPhysicalDeviceCooperativeMatrix2FeaturesNV matrix2;
     VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16;
     VkPhysicalDeviceTimelineSemaphoreFeatures timeline;
+    VkPhysicalDevicePipelineRobustnessFeaturesEXT robustness; /* of an adopted device */
 } vk_features;
 
 /* What a device is to be created with. */

@@ -97,6 +97,7 @@ static void read_host_features(const void *chain, vk_features *on)
         const VkPhysicalDeviceVulkan11Features *core11 = (const void *)at;
         const VkPhysicalDeviceVulkan12Features *core12 = (const void *)at;
         const VkPhysicalDeviceVulkan13Features *core13 = (const void *)at;
+        const VkPhysicalDeviceVulkan14Features *core14 = (const void *)at;
         switch ((int)at->sType) {
 #define TAKE(member, type) \
     case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_##type: memcpy(&on->member, at, sizeof(on->member)); break;
@@ -109,6 +110,7 @@ static void read_host_features(const void *chain, vk_features *on)
             TAKE(matrix2, COOPERATIVE_MATRIX_2_FEATURES_NV)
             TAKE(bfloat16, SHADER_BFLOAT16_FEATURES_KHR)
             TAKE(timeline, TIMELINE_SEMAPHORE_FEATURES)
+            TAKE(robustness, PIPELINE_ROBUSTNESS_FEATURES_EXT)
 #undef TAKE
         case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES:
             on->storage16.storageBuffer16BitAccess = core11->storageBuffer16BitAccess;
@@ -123,6 +125,9 @@ static void read_host_features(const void *chain, vk_features *on)
             on->sizes.subgroupSizeControl = core13->subgroupSizeControl;
             on->sizes.computeFullSubgroups = core13->computeFullSubgroups;
             on->maintenance4.maintenance4 = core13->maintenance4;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_4_FEATURES:
+            on->robustness.pipelineRobustness = core14->pipelineRobustness;
             break;
         default: break;
         }
@@ -150,6 +155,7 @@ static void keep_enabled_features(const dart_vulkan_adopt_args *host, vk_feature
     KEEP(bfloat16.shaderBFloat16CooperativeMatrix);
     KEEP(timeline.timelineSemaphore);
 #undef KEEP
+    has->robustness = on.robustness;
 }
 
 /* A family of its own for compute, where a discrete device has one, runs beside the display's work. Of an adopted device: the host's. */
@@ -324,6 +330,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
     instance->vk.vkGetPhysicalDeviceFeatures2(handle, &features);
     if (instance->adopted != NULL) keep_enabled_features(instance->adopted, &has);
     adapter->timeline = has.timeline.timelineSemaphore;
+    adapter->robustness = has.robustness.pipelineRobustness;
     adapter->shares_semaphores[false] =
         extensions.semaphore_fd && adapter->timeline && shares_semaphores(instance, handle, VK_SEMAPHORE_TYPE_TIMELINE);
     adapter->shares_semaphores[true] = extensions.semaphore_fd && shares_semaphores(instance, handle, VK_SEMAPHORE_TYPE_BINARY);

@@ -149,6 +149,39 @@ static void works_with_nothing_switched_on(void **unused)
     works_on(false);
 }
 
+/* Where the host lets pipelines choose, each asks for checks of ranges; where it does not, none may. */
+static void pipelines_ask_for_checks(void **unused)
+{
+    (void)unused;
+    for (int chooses = 0; chooses <= 1; chooses++) {
+        host h;
+        float expected[T * W], y[T * W];
+        if (chooses && !host_open_choosing(&h)) {
+            print_message("NOT RUN: this driver has no VK_EXT_pipeline_robustness\n");
+            skip();
+        }
+        if (!chooses) host_open(&h, true);
+        dart_device *device = host_adopt(&h, NULL);
+        dart_buffer *buffer = NULL;
+        dart_stream *stream = NULL;
+        expect(expected, 0);
+        assert_int_equal(dart_buffer_create(device, ALL, &buffer), DART_OK);
+        write_inputs(buffer);
+        assert_int_equal(dart_stream_create(device, NULL, &stream), DART_OK);
+        assert_int_equal(linear(stream, buffer), DART_OK);
+        assert_int_equal(dart_stream_submit(stream), DART_OK);
+        assert_int_equal(dart_stream_wait(stream, UINT64_MAX), DART_OK);
+        assert_int_equal(dart_buffer_read(buffer, Y_AT, y, BYTES), DART_OK);
+        rig_same_bits(chooses ? "choosing" : "not choosing", y, expected, T * W);
+        assert_true(fault.pipelines > 0);
+        assert_int_equal(fault.checked, chooses ? fault.pipelines : 0);
+        dart_stream_destroy(&stream);
+        dart_buffer_destroy(&buffer);
+        dart_device_destroy(&device);
+        host_close(&h);
+    }
+}
+
 typedef struct worker {
     dart_device *device;
     dart_status status;
@@ -206,6 +239,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_separate_queue_works_beside_graphics),
     cmocka_unit_test(an_adopted_device_shares),
     cmocka_unit_test(two_share_a_queue),
+    cmocka_unit_test(pipelines_ask_for_checks),
     cmocka_unit_test(works_with_everything_switched_on),
     cmocka_unit_test(works_with_nothing_switched_on),
 };
