@@ -86,6 +86,43 @@ static void scratch_memory_is_new(void **unused)
     rig_close(&r);
 }
 
+/* Ops of one recording share no scratch memory, and it ends where its tensor ends: what lies behind is the margin. */
+static void scratch_memory_is_an_ops_own(void **unused)
+{
+    (void)unused;
+    rig r;
+    open_with_margins(&r);
+    dart_buffer *before = NULL;
+    for (int i = 0; i < 2; i++) {
+        op_call call;
+        MUST(&r, op_begin(&call, r.stream, "scratch"));
+        const op_operand a = op_scratch(&call, DART_F32, 1, 3);
+        assert_true(a.of.buffer != before);
+        assert_int_equal(a.of.buffer->bytes, 3 * 4);
+        before = a.of.buffer;
+        MUST(&r, op_end(&call));
+    }
+    rig_close(&r);
+}
+
+/* NaN as a float of any type, and as an id far beyond any table. */
+static void margins_lead_far_away(void **unused)
+{
+    (void)unused;
+    rig r;
+    open_with_margins(&r);
+    const dart_tensor x = rig_random(&r, DART_F32, COUNT, -1, 1);
+    const uint64_t at[] = {0, MARGIN - 4, MARGIN + COUNT * 4, 2 * MARGIN + COUNT * 4 - 4};
+    for (size_t i = 0; i < COUNT_OF(at); i++) {
+        int32_t word = 0;
+        float value;
+        MUST(&r, r.device->backend->memory_read(r.device->handle, x.buffer->memory, at[i], &word, sizeof word));
+        memcpy(&value, &word, sizeof value);
+        assert_true(isnan(value) && (word & 0x7fff) > 0x7f80 && word > 1 << 30);
+    }
+    rig_close(&r);
+}
+
 static void margins_are_whole(void **unused)
 {
     (void)unused;
@@ -98,5 +135,6 @@ static void margins_are_whole(void **unused)
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(reads_outside_give_nan), cmocka_unit_test(writes_outside_are_found),
-                                          cmocka_unit_test(scratch_memory_is_new), cmocka_unit_test(margins_are_whole)};
+                                          cmocka_unit_test(scratch_memory_is_new), cmocka_unit_test(scratch_memory_is_an_ops_own),
+                                          cmocka_unit_test(margins_lead_far_away), cmocka_unit_test(margins_are_whole)};
 RIG_MAIN("unit_margins")
