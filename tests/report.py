@@ -59,7 +59,10 @@ def draws(file):
     """--draw: each seed has cases of its own, which together launch what all launch."""
     status, _, err = call("--device", "cpu", "--filter", "conv B", "--report", file)
     expect(f"status of all cases ({err})", status, 0)
-    rows = {row for result in json.loads(file.read_text())["results"] for row in result["kernels"].split()}
+    results = json.loads(file.read_text())["results"]
+    apart = {result["variant"] for result in results for tensor in result["tensors"] if tensor["against_first"] > 0}
+    expect("variants whose sums differ from the first one's, within rounding", len(apart) > 0 and "default" not in apart, True)
+    rows = {row for result in results for row in result["kernels"].split()}
     status, out, err = call("--device", "cpu", "--filter", "conv B", "--draw", "--seed", 40, "--seeds", 6, "--report", file)
     expect(f"status of drawn cases ({err})", status, 0)
     report = json.loads(file.read_text())
@@ -74,6 +77,18 @@ def draws(file):
     for seed in drawn:
         expect("rows of a draw", {row for result in report["results"] if result["seed"] == seed for row in result["kernels"].split()}, rows)
     refused(2, "--list goes with none", "--list", "--draw")
+
+
+def seeds_in_a_row(file):
+    """Seeds that are taken together have the inputs that each has by itself."""
+    inputs = []
+    for arguments in (("--seed", 40, "--seeds", 2), ("--seed", 41)):
+        status, _, err = call("--device", "cpu", "--filter", "conv B", *arguments, "--report", file)
+        expect(f"status of seeds ({err})", status, 0)
+        results = [result for result in json.loads(file.read_text())["results"] if result["seed"] == 41]
+        inputs.append({(result["case"], result["variant"]): result["inputs"] for result in results})
+    expect("inputs of the second seed", inputs[0], inputs[1])
+    expect("there are some", len(inputs[1]) > 0, True)
 
 
 def stops(file):
@@ -132,6 +147,7 @@ def main():
         untimed = [result["case"] for result in report["results"] if result["status"] == "passed" and not result["seconds"] > 0]
         expect("results without a time", untimed, [])
         draws(file)
+        seeds_in_a_row(file)
         stops(file)
         refused(1, "has a variant called nonsense", "--device", "cpu", "--filter", "swiglu B", "--variant", "nonsense")
     print(f"report: {len(names)} cases, variants {', '.join(variants)}")

@@ -558,6 +558,27 @@ static void keeps_pipelines_apart(void **unused)
     rig_close(&r);
 }
 
+/* A stream that was warmed has made the pipelines that launches of the same code take. */
+static void launches_what_was_warmed(void **unused)
+{
+    (void)unused;
+    rig r;
+    count_on(&r);
+    const dart_tensor x = rig_random(&r, DART_F32, 64, -1, 1), y = rig_tensor(&r, DART_F16, 64, NULL);
+    const dart_convert_args args = {.T = 4, .W = 16, .x = x, .y = y};
+    dart_stream *stream = NULL;
+    MUST(&r, dart_stream_create(r.device, &(dart_stream_options){.warm = true}, &stream));
+    MUST(&r, dart_convert(stream, &args));
+    MUST(&r, dart_stream_submit(stream));
+    dart_stream_destroy(&stream);
+    const uint32_t warmed_for = atomic_load(&pipelines);
+    assert_true(warmed_for > 0);
+    MUST(&r, dart_convert(r.stream, &args));
+    rig_run(&r);
+    assert_int_equal(atomic_load(&pipelines), warmed_for);
+    rig_close(&r);
+}
+
 typedef struct warmer {
     dart_device *device;
     backend_code code;
@@ -613,6 +634,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(warms_every_code_once),
 #ifdef DARTLM_VULKAN
     cmocka_unit_test(keeps_pipelines_apart),
+    cmocka_unit_test(launches_what_was_warmed),
     cmocka_unit_test(compiles_once_for_all_threads),
 #endif
 };
