@@ -19,6 +19,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saves_and_goes_on),
+        cmocka_unit_test(goes_on_behind_other_blocks),
         cmocka_unit_test(moves_one_sequence),
         cmocka_unit_test(shares_one_context), cmocka_unit_test(forgets_what_was_taken_back),
         cmocka_unit_test(converts_storage),

@@ -53,6 +53,32 @@ void saves_and_goes_on(void **unused)
     remove(path);
 }
 
+/* A whole batch brings its blocks of memories, which a state without a memory_block of its own then adds to. */
+void goes_on_behind_other_blocks(void **unused)
+{
+    (void)unused;
+    enum { B = 3 };
+    static const uint32_t more[MOST_B] = {14, 20, 30};
+    static const kind in_ones = {.name = "blocks of one memory", .change = no_change, .memory_block = 1};
+    dart_model *model = model_of_kind(&in_ones);
+    int32_t *ids = ids_of(MOST_B, model->config.V);
+    run s = {.state = state_of_kind(model, &in_ones, B), .ids = ids};
+    run l = {.state = state_of(model, &(dart_state_options){.B = B}), .ids = ids};
+    begin(&s);
+    assert_true(s.state->blocks_count > 1);
+    must(dart_state_save(s.state, -1, path), "dart_state_save");
+    must(dart_state_load(l.state, -1, path), "dart_state_load");
+    assert_int_equal(l.state->blocks_count, s.state->blocks_count);
+    memcpy(l.at, s.at, sizeof l.at);
+    feed_counts(&l, more);
+    for (uint32_t b = 0; b < B; b++) check_sequence(&l, &in_ones, b, &ids[b * L], l.at[b]);
+    dart_state_destroy(&s.state);
+    dart_state_destroy(&l.state);
+    free(ids);
+    dart_model_destroy(&model);
+    remove(path);
+}
+
 /* One sequence of a batch into another place of another batch, by a file and by a copy. */
 void moves_one_sequence(void **unused)
 {

@@ -146,6 +146,7 @@ static inline void check_sequence(const run *r, const kind *k, uint32_t b, const
 
 /* The tests, by file. */
 void saves_and_goes_on(void **unused);
+void goes_on_behind_other_blocks(void **unused);
 void moves_one_sequence(void **unused);
 void shares_one_context(void **unused);
 void converts_storage(void **unused);
