@@ -287,7 +287,7 @@ DART_API dart_status dart_state_mark(dart_state *state, uint32_t b);
 DART_API dart_status dart_state_truncate(dart_state *state, uint32_t b, uint64_t position, const int32_t *ids);
 /* dart_state_truncate that calls go_on, from the thread of the call, between submissions of tokens that are computed again, with how many of them
  * are done; false ends it with DART_CANCELLED. The sequence then stands at a token between the mark and `position`, see dart_state_position, and goes
- * on from there. */
+ * on from there; a Transformer's one token before `position`, with zeros for DART_LOGITS_LAST until the next token. */
 DART_API dart_status dart_state_truncate_while(dart_state *state, uint32_t b, uint64_t position, const int32_t *ids,
                                                bool (*go_on)(void *user, uint64_t done, uint64_t of), void *user);
 
