@@ -169,6 +169,7 @@ struct vk_block {
     vk_block *next;
 };
 
+#define VK_FAMILIES_LISTED 64u /* more than any driver has: those beyond are not looked at */
 #define VK_MAX_FAMILIES 8u
 
 typedef enum vk_mutex {

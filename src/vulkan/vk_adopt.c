@@ -90,6 +90,22 @@ void dart_vulkan_needs_destroy(dart_vulkan_needs **needs)
 
 /* ---- Adopting ---- */
 
+/* A driver need not notice a queue that it does not have. */
+static dart_status check_queues(const vk_instance *instance, const dart_vulkan_adopt_args *args, base_report *report)
+{
+    uint32_t count = VK_FAMILIES_LISTED;
+    VkQueueFamilyProperties families[VK_FAMILIES_LISTED];
+    instance->vk.vkGetPhysicalDeviceQueueFamilyProperties(args->physical_device, &count, families);
+    REQUIRE(report, args->queue_family < count, "dart_device_adopt: queue family %u of %u", args->queue_family, count);
+    const VkQueueFamilyProperties *own = &families[args->queue_family];
+    REQUIRE(report, (own->queueFlags & VK_QUEUE_COMPUTE_BIT) != 0, "dart_device_adopt: queue family %u does not compute", args->queue_family);
+    REQUIRE(report, args->queue_index < own->queueCount, "dart_device_adopt: queue %u of %u in family %u", args->queue_index, own->queueCount,
+            args->queue_family);
+    for (uint32_t i = 0; i < args->families_count; i++)
+        REQUIRE(report, args->families[i] < count, "dart_device_adopt: families[%u] is family %u of %u", i, args->families[i], count);
+    return DART_OK;
+}
+
 dart_status dart_device_adopt(dart_context *context, const dart_vulkan_adopt_args *args, const dart_device_options *options,
                               dart_device **device)
 {
@@ -99,6 +115,8 @@ dart_status dart_device_adopt(dart_context *context, const dart_vulkan_adopt_arg
     REQUIRE(report, args->instance != NULL && args->physical_device != NULL && args->device != NULL && args->get_instance_proc_addr != NULL,
             "dart_device_adopt: needs instance, physical_device, device and get_instance_proc_addr");
     REQUIRE(report, args->extensions != NULL || args->extensions_count == 0, "dart_device_adopt: no names of extensions");
+    for (uint32_t i = 0; i < args->extensions_count; i++)
+        REQUIRE(report, args->extensions[i] != NULL, "dart_device_adopt: extension %u has no name", i);
     REQUIRE(report, (args->lock_queue == NULL) == (args->unlock_queue == NULL), "dart_device_adopt: lock_queue and unlock_queue go together");
     REQUIRE(report, (args->families != NULL || args->families_count == 0) && args->families_count < VK_MAX_FAMILIES,
             "dart_device_adopt: at most %u queue families beside dartlm's", VK_MAX_FAMILIES - 1);
@@ -108,6 +126,11 @@ dart_status dart_device_adopt(dart_context *context, const dart_vulkan_adopt_arg
     if (instance == NULL)
         return base_fail(report, status, "dart_device_adopt: %s",
                          status == DART_OUT_OF_MEMORY ? "no host memory" : "the instance lacks functions of Vulkan 1.2");
+    status = check_queues(instance, args, report);
+    if (status != DART_OK) {
+        vk_instance_destroy(instance);
+        return status;
+    }
     dart_device *made = NULL;
     status = context_open_device(context, &vulkan_backend, instance, 0, true, options, &made);
     if (status != DART_OK) return status;
@@ -195,6 +218,10 @@ dart_status dart_vulkan_submit(dart_stream *stream, const dart_vulkan_submit_arg
             "dart_vulkan_submit: no semaphores");
     REQUIRE(&stream->report, args->waits_count <= BACKEND_MAX_SIGNALS && args->signals_count <= BACKEND_MAX_SIGNALS && !stream->options.warm,
             "dart_vulkan_submit: at most %u semaphores each, and no stream with options.warm", BACKEND_MAX_SIGNALS);
+    for (uint32_t i = 0; i < args->waits_count; i++)
+        REQUIRE(&stream->report, args->waits[i].semaphore != VK_NULL_HANDLE, "dart_vulkan_submit: wait %u has no semaphore", i);
+    for (uint32_t i = 0; i < args->signals_count; i++)
+        REQUIRE(&stream->report, args->signals[i].semaphore != VK_NULL_HANDLE, "dart_vulkan_submit: signal %u has no semaphore", i);
     const vk_device *device = stream->device->handle;
     vk_semaphore handles[2][BACKEND_MAX_SIGNALS];
     backend_signal waits[BACKEND_MAX_SIGNALS], signals[BACKEND_MAX_SIGNALS];

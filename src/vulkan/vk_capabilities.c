@@ -20,8 +20,6 @@
 /* Workgroups of kernels with subgroup operations are multiples of the one, and have shared memory for subgroups of the other. */
 #define SUBGROUP_MULTIPLE 64u
 #define SUBGROUP_LEAST 4u
-/* More than any driver has: those beyond are not looked at. */
-#define MOST_FAMILIES 64u
 
 static dart_device_type device_type(VkPhysicalDeviceType type)
 {
@@ -161,8 +159,8 @@ static void keep_enabled_features(const dart_vulkan_adopt_args *host, vk_feature
 /* A family of its own for compute, where a discrete device has one, runs beside the display's work. Of an adopted device: the host's. */
 static bool find_family(const vk_instance *instance, vk_adapter *adapter)
 {
-    VkQueueFamilyProperties families[MOST_FAMILIES];
-    uint32_t count = MOST_FAMILIES;
+    VkQueueFamilyProperties families[VK_FAMILIES_LISTED];
+    uint32_t count = VK_FAMILIES_LISTED;
     instance->vk.vkGetPhysicalDeviceQueueFamilyProperties(adapter->handle, &count, families);
     for (uint32_t i = 0; i < count; i++) {
         if (instance->adopted != NULL && i != instance->adopted->queue_family) continue;

@@ -182,6 +182,56 @@ static void pipelines_ask_for_checks(void **unused)
     }
 }
 
+/* Queues that the device does not have, and names that are none: drivers need not notice. */
+static void refuses_what_is_not_there(void **unused)
+{
+    (void)unused;
+    static const char *const unnamed[] = {NULL};
+    enum { MOST = 64 };
+    VkQueueFamilyProperties families[MOST];
+    uint32_t count = MOST;
+    host h;
+    host_open(&h, true);
+    GET(&h, vkGetPhysicalDeviceQueueFamilyProperties)(h.physical, &count, families);
+    const uint32_t own = h.needs->queue_family;
+    const dart_vulkan_adopt_args right = {.instance = h.instance, .physical_device = h.physical, .device = h.device,
+        .get_instance_proc_addr = host_get(), .api_version = VK_API_VERSION_1_3, .queue_family = own};
+    dart_vulkan_adopt_args wrong[7];
+    for (int i = 0; i < 7; i++) wrong[i] = right;
+    wrong[0].queue_family = count;
+    wrong[1].queue_family = UINT32_MAX;
+    wrong[2].queue_index = families[own].queueCount;
+    wrong[3].queue_index = UINT32_MAX;
+    wrong[4].families = &count;
+    wrong[4].families_count = 1;
+    wrong[5].families = &(uint32_t){VK_QUEUE_FAMILY_EXTERNAL};
+    wrong[5].families_count = 1;
+    wrong[6].extensions = unnamed;
+    wrong[6].extensions_count = 1;
+    for (int i = 0; i < 7; i++) {
+        dart_device *device = NULL;
+        if (dart_device_adopt(h.context, &wrong[i], NULL, &device) != DART_INVALID_ARGUMENT) fail_msg("wrong call %d was not refused", i);
+        assert_null(device);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) != 0) continue;
+        dart_vulkan_adopt_args copies = right;
+        copies.queue_family = i;
+        assert_int_equal(dart_device_adopt(h.context, &copies, NULL, &(dart_device *){NULL}), DART_INVALID_ARGUMENT);
+    }
+    dart_device *device = host_adopt(&h, NULL);
+    dart_stream *stream = NULL;
+    assert_int_equal(dart_stream_create(device, NULL, &stream), DART_OK);
+    const dart_vulkan_semaphore none = {VK_NULL_HANDLE, 0};
+    assert_int_equal(dart_vulkan_submit(stream, &(dart_vulkan_submit_args){.waits = &none, .waits_count = 1}), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_vulkan_submit(stream, &(dart_vulkan_submit_args){.signals = &none, .signals_count = 1}), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_vulkan_submit(stream, &(dart_vulkan_submit_args){.waits_count = 0}), DART_OK); /* the stream is as it was */
+    assert_int_equal(dart_stream_wait(stream, UINT64_MAX), DART_OK);
+    dart_stream_destroy(&stream);
+    dart_device_destroy(&device);
+    host_close(&h);
+}
+
 typedef struct worker {
     dart_device *device;
     dart_status status;
@@ -238,6 +288,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(mapped_memory_is_used),
     cmocka_unit_test(a_separate_queue_works_beside_graphics),
     cmocka_unit_test(an_adopted_device_shares),
+    cmocka_unit_test(refuses_what_is_not_there),
     cmocka_unit_test(two_share_a_queue),
     cmocka_unit_test(pipelines_ask_for_checks),
     cmocka_unit_test(works_with_everything_switched_on),
