@@ -150,6 +150,7 @@ def main():
         seeds_in_a_row(file)
         stops(file)
         refused(1, "has a variant called nonsense", "--device", "cpu", "--filter", "swiglu B", "--variant", "nonsense")
+        refused(1, ": 0 passed, 1 failed, 0 not run", "--device", "cpu", "--filter", "swiglu B", "--variant", "nonsense")
     print(f"report: {len(names)} cases, variants {', '.join(variants)}")
 
 

@@ -240,6 +240,9 @@ static void open_device(suite *s, const char *spec)
         fprintf(s->options->json ? stderr : s->out, "FAILED   device %s: none of the kernels that it can run has a variant called %s\n", spec,
                 s->options->variant);
         s->failed++;
+        dart_device_destroy(&s->targets[first].device);
+        s->targets_count = first;
+        return;
     }
     s->devices_count++;
 }
