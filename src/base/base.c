@@ -123,7 +123,7 @@ size_t base_report_copy(const base_report *report, char *text, size_t size)
     base_mutex *mutex = (base_mutex *)&report->mutex;
     base_lock(mutex);
     const size_t length = strlen(report->text);
-    if (size > 0) {
+    if (text != NULL && size > 0) {
         const size_t kept = length < size ? length : size - 1;
         memcpy(text, report->text, kept);
         text[kept] = '\0';

@@ -79,6 +79,7 @@ static void reports_failures(void **unused)
     assert_string_equal(text, "twelve bytes an");
     text[0] = 'x';
     assert_int_equal(base_report_copy(&report, NULL, 0), 23);
+    assert_int_equal(base_report_copy(&report, NULL, sizeof text), 23);
     assert_int_equal(base_report_copy(&report, text, 1), 23);
     assert_string_equal(text, "");
     base_log_line(&log, DART_LOG_INFO, "too quiet");
