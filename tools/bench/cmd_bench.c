@@ -401,7 +401,8 @@ int cmd_bench(int argc, char **argv)
         return args_mistake(&syntax, "no preset is called %s; there are {dart,mamba2}-{130m,370m,780m}", p.preset);
     if (p.profile) common.profile = &profile;
     common.null_too = true;
-    status = bench_saved_load(&p.saved);
+    status = cli_check_place(p.state_file);
+    if (status == CLI_OK) status = bench_saved_load(&p.saved);
     if (status == CLI_OK) status = bench(&session, &common, &p);
     bench_saved_close(&p.saved);
     cli_close(&session);

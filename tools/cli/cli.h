@@ -149,6 +149,8 @@ int cli_fail_stream(const dart_stream *stream, dart_status status);
 int cli_fail_model(const dart_model *model, dart_status status);
 int cli_fail_state(const dart_state *state, dart_status status);
 int cli_fail_trainer(const dart_trainer *trainer, dart_status status);
+/* Whether a file can come to this path, as far as its folders tell: before work of minutes whose result it is to be. NULL is CLI_OK. */
+int cli_check_place(const char *path);
 
 /* ---- Text ---- */
 

@@ -321,7 +321,8 @@ int cmd_generate(int argc, char **argv)
     if (status != ARGS_GO_ON) return status;
     status = check_request(&syntax, &q, &text);
     if (status != ARGS_GO_ON) goto done;
-    status = text ? prepare_text(&q, with.folder) : CLI_OK;
+    status = cli_check_place(q.save_state);
+    if (status == CLI_OK && text) status = prepare_text(&q, with.folder);
     if (status == CLI_OK) status = cli_open_model(&session, &common, &with, &model);
     dart_model_info info;
     if (status == CLI_OK && dart_model_describe(model, &info) == DART_OK && q.sampling.ids_below >= info.config.V) q.sampling.ids_below = 0;

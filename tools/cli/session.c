@@ -1,6 +1,8 @@
 #include "cli.h"
 #include "system.h"
 
+#include "base/file.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,6 +99,18 @@ int cli_fail_trainer(const dart_trainer *trainer, dart_status status)
     char text[TEXT] = "";
     dart_trainer_error(trainer, text, sizeof text);
     return fail_with(text, status);
+}
+
+int cli_check_place(const char *path)
+{
+    if (path == NULL) return CLI_OK;
+    if (file_is_folder(path)) return cli_fail("cannot write %s: it is a folder", path);
+    char *folder = file_folder(path);
+    if (folder == NULL) return cli_fail_memory();
+    const bool found = folder[0] == '\0' || file_is_folder(folder);
+    const int status = found ? CLI_OK : cli_fail("cannot write %s: there is no folder %s", path, folder);
+    free(folder);
+    return status;
 }
 
 /* ---- Sessions ---- */
