@@ -44,12 +44,12 @@ cd "$root"
 if [ -n "$setup" ]; then tools/setup.sh --build --demo >&2; fi
 
 build() {
-    say "building into build/demo/"
     cmake -S . -B build/demo -G Ninja -DCMAKE_BUILD_TYPE=Release -DDARTLM_TESTS=OFF -DDARTLM_CUDA=OFF &&
         cmake --build build/demo --target dartlm_cli
 }
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+say "building into build/demo/"
 build >"$log" 2>&1 || { cat "$log" >&2; die "the build failed"; }
 
 # A driver of the machine's own, be there a GPU or not, else the one that the set-up brought.
