@@ -42,7 +42,8 @@ bool file_writer_has_places(const file_writer *writer);
 dart_status file_writer_put(file_writer *writer, uint64_t at, const void *data, uint64_t bytes);
 /* Before file_writer_place: whether this file, of `bytes` in all, can be written as memory. May be called again with fewer bytes. So it is where
  * files lie in memory themselves (tmpfs on Linux from 5.14 on): a system call that writes holds the file, so that threads wait for one another, and
- * half of its time is for finding pages. Elsewhere a page that finds no room would end the process. */
+ * half of its time is for finding pages. Pages are huge ones where the system has some to give (from Linux 6.1 on). On other file systems a page
+ * that finds no room would end the process. */
 bool file_writer_maps(file_writer *writer, uint64_t bytes);
 /* Finds pages for these bytes of the file, from any thread: they must not have been written yet, and are zeros. DART_IO where there is no room. */
 dart_status file_writer_place(file_writer *writer, uint64_t at, uint64_t bytes, uint8_t **place);

@@ -18,6 +18,9 @@
 #if !defined(MADV_POPULATE_WRITE)
 #define MADV_POPULATE_WRITE 23
 #endif
+#if !defined(MADV_COLLAPSE)
+#define MADV_COLLAPSE 25
+#endif
 #endif
 /* A file without a name in a folder, and one that is neither read nor written, which only Linux has; glibc gives the public
  * names to programs of GNU extensions only. */
@@ -30,6 +33,7 @@
 
 #define FILE_PIECE ((uint64_t)1 << 30) /* a single write of 2 GiB and more is cut short or refused by systems */
 #define FILE_PAGE 4096u               /* bytes of a page of memory */
+#define FILE_HUGE ((uint64_t)2 << 20) /* and of a huge one */
 #define FILE_LINKS_FOLLOWED 40u
 
 bool file_is_separator(char c) { return c == '/'; }
@@ -94,11 +98,32 @@ bool file_measure(file_handle handle, bool *regular, uint64_t *bytes)
     return true;
 }
 
-const void *file_view(file_handle handle, uint64_t bytes)
+/* The file as memory; NULL: failed. Byte 0 lies at a multiple of a huge page, where there is one to have: at other places Linux maps the huge pages
+ * of a file in pieces of 4 KiB, and it does not choose such a place by itself for a file in memory. */
+static void *map_file(file_handle handle, uint64_t bytes, int protection, int kind)
 {
-    void *data = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, (int)handle, 0);
-    return data != MAP_FAILED ? data : NULL;
+    uint8_t *map = MAP_FAILED;
+#if defined(__linux__)
+    if (bytes >= FILE_HUGE && bytes <= SIZE_MAX - FILE_HUGE && sysconf(_SC_PAGESIZE) == (long)FILE_PAGE) {
+        const size_t room = (size_t)(bytes + FILE_HUGE);
+        uint8_t *around = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (around != MAP_FAILED) {
+            const size_t before = (size_t)((FILE_HUGE - (uintptr_t)around % FILE_HUGE) % FILE_HUGE);
+            map = mmap(around + before, (size_t)bytes, protection, kind | MAP_FIXED, (int)handle, 0);
+            if (map == MAP_FAILED) munmap(around, room);
+            else {
+                const size_t after = before + (size_t)base_round_up(bytes, FILE_PAGE);
+                if (before > 0) munmap(around, before);
+                munmap(around + after, room - after);
+            }
+        }
+    }
+#endif
+    if (map == MAP_FAILED) map = mmap(NULL, (size_t)bytes, protection, kind, (int)handle, 0);
+    return map != MAP_FAILED ? map : NULL;
 }
+
+const void *file_view(file_handle handle, uint64_t bytes) { return map_file(handle, bytes, PROT_READ, MAP_PRIVATE); }
 
 void file_map_close(file_map *map)
 {
@@ -243,7 +268,7 @@ bool file_shorten(file_handle handle, uint64_t bytes) { return ftruncate((int)ha
 
 #if defined(__linux__)
 
-bool file_find_pages(uint8_t *map, uint64_t at, uint64_t bytes)
+static bool find_small_pages(uint8_t *map, uint64_t at, uint64_t bytes)
 {
     const uint64_t first = at / FILE_PAGE * FILE_PAGE;
     int result;
@@ -251,6 +276,18 @@ bool file_find_pages(uint8_t *map, uint64_t at, uint64_t bytes)
     while (result != 0 && (errno == EINTR || errno == EAGAIN));
     if (result != 0 && errno == EFAULT) errno = ENOSPC;
     return result == 0;
+}
+
+/* Huge pages first, from Linux 6.1 on, whatever the system's settings for files in memory are but `deny`: 512 small ones, which are found one
+ * after another, take several times as long. Linux makes one of a range that has a small one at least. Those at both ends may belong to another
+ * thread's bytes as well: what is written there stays. Where none is to be had, small ones are found. */
+bool file_find_pages(uint8_t *map, uint64_t file_bytes, uint64_t at, uint64_t bytes)
+{
+    const uint64_t begin = at / FILE_HUGE * FILE_HUGE, end = base_smaller(base_ceil_div(at + bytes, FILE_HUGE), file_bytes / FILE_HUGE) * FILE_HUGE;
+    for (uint64_t i = begin; i < end; i += FILE_HUGE)
+        if (!find_small_pages(map, i, 1)) return false;
+    if (begin < end) (void)madvise(map + begin, (size_t)(end - begin), MADV_COLLAPSE);
+    return find_small_pages(map, at, bytes);
 }
 
 void file_unmap(uint8_t *map, uint64_t bytes)
@@ -266,9 +303,9 @@ uint8_t *file_map_to_write(file_handle handle, uint64_t bytes)
         sysconf(_SC_PAGESIZE) > (long)FILE_PAGE)
         return NULL;
     if (ftruncate((int)handle, (off_t)bytes) != 0) return NULL; /* writing will say why */
-    void *map = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, (int)handle, 0);
-    if (map == MAP_FAILED) return NULL;
-    if (file_find_pages(map, 0, 1)) return map; /* not before Linux 5.14 */
+    uint8_t *map = map_file(handle, bytes, PROT_READ | PROT_WRITE, MAP_SHARED);
+    if (map == NULL) return NULL;
+    if (find_small_pages(map, 0, 1)) return map; /* not before Linux 5.14 */
     file_unmap(map, bytes);
     return NULL;
 }
@@ -281,9 +318,9 @@ uint8_t *file_map_to_write(file_handle handle, uint64_t bytes)
     return NULL;
 }
 
-bool file_find_pages(uint8_t *map, uint64_t at, uint64_t bytes)
+bool file_find_pages(uint8_t *map, uint64_t file_bytes, uint64_t at, uint64_t bytes)
 {
-    (void)map, (void)at, (void)bytes;
+    (void)map, (void)file_bytes, (void)at, (void)bytes;
     return false;
 }
 

@@ -58,8 +58,9 @@ bool file_rename(const char *from, const char *to);
 uint8_t *file_map_to_write(file_handle handle, uint64_t bytes);
 /* Makes it shorter; the rest of the memory is not to be touched any more. */
 bool file_shorten(file_handle handle, uint64_t bytes);
-/* Finds pages for these bytes, or says why not: a page for which there is no room would end the process when it is touched. */
-bool file_find_pages(uint8_t *map, uint64_t at, uint64_t bytes);
+/* Finds pages for these bytes of a file of `file_bytes`, or says why not: a page for which there is no room would end the process when it is
+ * touched. */
+bool file_find_pages(uint8_t *map, uint64_t file_bytes, uint64_t at, uint64_t bytes);
 void file_unmap(uint8_t *map, uint64_t bytes);
 
 /* Takes a file, made where it is missing, for this program alone. 1: taken, 0: another program has it, whose number is *holder where the system

@@ -258,9 +258,9 @@ uint8_t *file_map_to_write(file_handle handle, uint64_t bytes)
     return NULL;
 }
 
-bool file_find_pages(uint8_t *map, uint64_t at, uint64_t bytes)
+bool file_find_pages(uint8_t *map, uint64_t file_bytes, uint64_t at, uint64_t bytes)
 {
-    (void)map, (void)at, (void)bytes;
+    (void)map, (void)file_bytes, (void)at, (void)bytes;
     return false;
 }
 

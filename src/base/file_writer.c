@@ -21,7 +21,7 @@ struct file_writer {
     writer_kind kind;
     bool is_open;
     uint8_t *map; /* NULL: written by system calls */
-    uint64_t map_bytes;
+    uint64_t map_bytes, file_bytes; /* file_bytes: no more than the map has */
 };
 
 /* Makes a file under a name of its own beside the path, or names an unnamed one so. */
@@ -109,6 +109,7 @@ dart_status file_writer_put(file_writer *writer, uint64_t at, const void *data, 
 
 bool file_writer_maps(file_writer *writer, uint64_t bytes)
 {
+    writer->file_bytes = bytes;
     if (writer->map != NULL && bytes <= writer->map_bytes) return file_shorten(writer->handle, bytes);
     writer->map = writer->kind != WRITER_THROUGH ? file_map_to_write(writer->handle, bytes) : NULL;
     writer->map_bytes = bytes;
@@ -119,7 +120,7 @@ dart_status file_writer_place(file_writer *writer, uint64_t at, uint64_t bytes, 
 {
     if (writer->map == NULL) return base_fail(writer->report, DART_INTERNAL, "%s is not written as memory", writer->path);
     *place = writer->map + at;
-    return file_find_pages(writer->map, at, bytes) ? DART_OK : file_failed(writer->report, "write", writer->path);
+    return file_find_pages(writer->map, writer->file_bytes, at, bytes) ? DART_OK : file_failed(writer->report, "write", writer->path);
 }
 
 static void unmap(file_writer *w)
