@@ -225,12 +225,12 @@ DART_API dart_status dart_state_save(dart_state *state, int32_t b, const char *p
  * written; false ends it with DART_CANCELLED, and what was at `path` stays. */
 DART_API dart_status dart_state_save_while(dart_state *state, int32_t b, const char *path, bool (*go_on)(void *user, uint64_t done, uint64_t of),
                                            void *user);
-/* Finds room for the file of a later dart_state_save at the same path, so that this takes a third of the time, say when a program is told to end:
- * where files lie in memory (tmpfs, on Linux) most of the time of saving is the system's search for pages. tokens: the most that a sequence will have
- * by then; a longer one is saved as without this call, and for a shorter one the rest is given back. That much memory is taken, beside the file that
- * is there, which stays as it is, until the state's next dart_state_save to `path`, its next dart_state_prepare_save or its end. Where files do not
- * lie in memory, the call does nothing and returns DART_OK. One call serves one dart_state_save. Blocking. DART_IO: no room, as dart_state_save
- * would say. */
+/* Finds room for the file of a later dart_state_save at the same path, so that this takes less time, say when a program is told to end: where files
+ * lie in memory (tmpfs, on Linux) the system's search for pages is most of the time of saving, or up to a third where the system has huge pages
+ * (docs/state-file.md). tokens: the most that a sequence will have by then; a longer one is saved as without this call, and for a shorter one the
+ * rest is given back. That much memory is taken, beside the file that is there, which stays as it is, until the state's next dart_state_save to
+ * `path`, its next dart_state_prepare_save or its end. Where files do not lie in memory, the call does nothing and returns DART_OK. One call serves
+ * one dart_state_save. Blocking. DART_IO: no room, as dart_state_save would say. */
 DART_API dart_status dart_state_prepare_save(dart_state *state, int32_t b, const char *path, uint64_t tokens);
 /* dart_state_prepare_save that calls go_on, from the thread of the call, between layers and once room for all is found, with how many parts of the
  * file have room; false ends it with DART_CANCELLED, and what was found is given back. Where there is nothing to do it asks once, with 0 of 0. */
