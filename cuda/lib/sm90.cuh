@@ -45,6 +45,13 @@ __device__ __forceinline__ void map_copy(uint32_t to, const CudaMap &map, uint32
                  ::"r"(to), "l"(&map), "r"(0), "r"(row), "r"(barrier) : "memory");
 }
 
+// Copies `bytes` from memory. Both addresses and the size are multiples of 16.
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
 // Asynchronous copy of 8 bytes. The same thread waits for it with copies_wait_but.
 __device__ __forceinline__ void copy_8(uint32_t to, const void *from)
 {

@@ -227,7 +227,11 @@ __device__ __forceinline__ uint64_t operand_at(uint32_t at)
 {
     return uint64_t((at & 0x3ffffu) >> 4) | uint64_t(1024 >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
-__device__ __forceinline__ uint64_t operand_on(uint64_t operand, uint32_t bytes) { return operand + (bytes >> 4); }
+// The address lies in the low word and does not overflow it.
+__device__ __forceinline__ uint64_t operand_on(uint64_t operand, uint32_t bytes)
+{
+    return (operand & 0xffffffff00000000u) | (uint32_t(operand) + (bytes >> 4));
+}
 
 // Call after writing fragments or sums, before the first product that uses them.
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -289,9 +293,31 @@ template <bool bf, bool transposed, bool lines = false> __device__ __forceinline
         asm volatile(DART_WGMMA("f16") "%32, %33, 1, 1, 1, %34, %35;"
                      : DART_SUMS(s) : "l"(left), "l"(right), "n"(int(transposed)), "n"(int(!lines)));
 }
+// s = left x right, whatever s holds, both operands in shared memory as lines.
+template <bool bf> __device__ __forceinline__ void multiply_first(float (&s)[32], uint64_t left, uint64_t right)
+{
+    if (bf) asm volatile(DART_WGMMA("bf16") "%32, %33, 0, 1, 1, 0, 0;" : DART_NEW_SUMS(s) : "l"(left), "l"(right));
+    else asm volatile(DART_WGMMA("f16") "%32, %33, 0, 1, 1, 0, 0;" : DART_NEW_SUMS(s) : "l"(left), "l"(right));
+}
 #undef DART_WGMMA
 #undef DART_SUMS
 #undef DART_NEW_SUMS
+// s = (first) or += left x right for 32 columns: the left operand lies in shared memory as lines, the depth of the right one runs over its rows,
+// of which it is 64 bytes. s[4 i ..] as for 64 columns.
+template <bool bf, bool first> __device__ __forceinline__ void multiply_narrow(float (&s)[16], uint64_t left, uint64_t right)
+{
+#define DART_WGMMA(type, mode, adds) \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
+                 "%14, %15}, %16, %17, " adds ", 1, 1, 0, 1;" \
+                 : mode(s[0]), mode(s[1]), mode(s[2]), mode(s[3]), mode(s[4]), mode(s[5]), mode(s[6]), mode(s[7]), mode(s[8]), mode(s[9]), \
+                   mode(s[10]), mode(s[11]), mode(s[12]), mode(s[13]), mode(s[14]), mode(s[15]) \
+                 : "l"(left), "l"(right))
+    if (bf && first) DART_WGMMA("bf16", "=f", "0");
+    else if (bf) DART_WGMMA("bf16", "+f", "1");
+    else if (first) DART_WGMMA("f16", "=f", "0");
+    else DART_WGMMA("f16", "+f", "1");
+#undef DART_WGMMA
+}
 #endif
 
 __device__ __forceinline__ void clear(float (&sums)[32])

@@ -1,5 +1,5 @@
-// sma_backward_memory_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows sm90), for N 128, P 64 and normalised memories w
-// of the 16-bit type of q, e, c and up_r:
+// sma_backward_memory_side on the warp products of sm_80 or, f16, the warpgroup products of sm_90a (row sm90; bf16 in backward_memory_side_halves.cu),
+// for N 128, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r:
 //   Y = sum_t g c up_r, X = sum_t slope q e for rows n and columns p, over the tokens that see the memory; then
 //   grad_dh = Y + (X - w mean_p(X w)) / scale.
 // A block takes four memories of a (b, h), of warpgroups two, which share all rows of tokens; those that most tokens see come first. Y is made
@@ -263,17 +263,10 @@ __device__ __forceinline__ void run(const sma_backward_memory_side_args &args, c
                   "the shape of the row")
 DART_CHECK(tensor_bf16, false);
 DART_CHECK(tensor_f16, false);
-DART_CHECK(sm90_bf16, true);
 DART_CHECK(sm90_f16, true);
 #undef DART_CHECK
 KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, tensor_bf16, 1) { sma_memory_side::run<true, false>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, tensor_f16, 1) { sma_memory_side::run<false, false>(args, bindings, dtypes); }
-KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, sm90_bf16, 2)
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    sma_memory_side::run<true, true>(args, bindings, dtypes);
-#endif
-}
 KERNEL_FUNCTION_BLOCKS(sma_backward_memory_side, sm90_f16, 2)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

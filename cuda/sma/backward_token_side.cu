@@ -1,5 +1,5 @@
-// sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows sm90), for N 128 or, of warpgroups, 64,
-// P 64 and normalised memories w of the 16-bit type of q, e, c and up_r. Of q and e before their norms, with f the product of the factors that the
+// sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows sm90; bf16 of N 128 in
+// backward_token_side_ahead.cu), for N 128 or, of warpgroups, 64, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r. Of q and e before their norms, with f the product of the factors that the
 // norms give them and scale that of row n of the memory:
 //   Z = e w^T, U = up_r w^T (tokens x N), key = q w (tokens x P);  logit = f sum_n q Z;  v . up_r = sum_n c scale U;
 //   to_q += delta Z;  grad_c += g scale U;  to_e += delta key;  then both norms.
@@ -11,8 +11,7 @@
 // A lane holds of the tokens lane / 4 (k = 0) and lane / 4 + 8 (k = 1) the columns 8 i + 2 (lane % 4) + {0, 1} as elements 4 i + 2 k + {0, 1}; a
 // fragment of the left operand has the same columns of both tokens in its four words.
 // Shared memory: 2 x (16 KiB memory, 8 KiB up_r, 768 bytes), 16 KiB c, 8 KiB e, 17 KiB r, 2,816 bytes: 95,488 bytes. For N 64: 68,352 bytes.
-#include "sma/products.cuh"
-#include "sma/backward.cuh"
+#include "sma/backward_token_side.cuh"
 
 namespace sma_token_side {
 
@@ -55,27 +54,6 @@ template <uint32_t N> struct Exchange {
         turn++;
     }
 };
-
-// Pairs of elements of the tokens line0 + lane / 4 + {0, 8} as fragments of a left operand; `from` is that of element 0 of the first token of the
-// tile, rows lie `row` elements apart, rows from `live` on are zeros.
-__device__ __forceinline__ void load_fragments(uint32_t (&a)[4][4], const uint16_t *from, uint32_t row, uint32_t line0, uint32_t live)
-{
-    const uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (uint32_t j = 0; j < 4; j++) {
-        const uint32_t t = line0 + lane / 4 + j % 2 * 8;
-#pragma unroll
-        for (uint32_t s = 0; s < 4; s++)
-            a[s][j] = t < live ? *reinterpret_cast<const uint32_t *>(from + size_t(t) * row + 16 * s + lane % 4 * 2 + j / 2 * 8) : 0u;
-    }
-}
-
-// sum + pair . (x, y)
-template <bool bf> __device__ __forceinline__ float add_pair(uint32_t pair, float x, float y, float sum)
-{
-    const float2 v = unpack<bf>(pair);
-    return fmaf(v.x, x, fmaf(v.y, y, sum));
-}
 
 // to_e += delta key of the 64 rows of a memory at `rows`. Warps multiply in add, 16 p at a time, warpgroups from begin on.
 template <bool bf, bool sm90> struct Key {
@@ -138,28 +116,6 @@ template <bool bf> __device__ __forceinline__ void multiply_rows(float (&z)[32],
     products_commit();
 }
 #endif
-
-// Stores the pairs of elements 8 i + {0, 1} of a row of 64, or adds to them.
-__device__ __forceinline__ void put_row(const View &view, size_t at, float2 (&v)[8], bool adds)
-{
-    const bool bf = view.dtype == DTYPE_BF16;
-    if (view.dtype == DTYPE_F32) {
-        float2 *to = reinterpret_cast<float2 *>(view.base) + at / 2;
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            const float2 held = adds ? to[4 * i] : make_float2(0.0f, 0.0f);
-            to[4 * i] = make_float2(v[i].x + held.x, v[i].y + held.y);
-        }
-        return;
-    }
-    uint32_t *to = reinterpret_cast<uint32_t *>(view.base) + at / 2;
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        const uint32_t pair = adds ? to[4 * i] : 0u;
-        const float2 held = bf ? unpack<true>(pair) : unpack<false>(pair);
-        to[4 * i] = bf ? pack<true>(v[i].x + held.x, v[i].y + held.y) : pack<false>(v[i].x + held.x, v[i].y + held.y);
-    }
-}
 
 // sm90: products of warpgroups (sm_90a), else of warps.
 template <bool bf, bool sm90, uint32_t N = 128>
@@ -426,19 +382,12 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
                   "the shape of the row")
 DART_CHECK(tensor_bf16, 128);
 DART_CHECK(tensor_f16, 128);
-DART_CHECK(sm90_bf16, 128);
 DART_CHECK(sm90_f16, 128);
 DART_CHECK(sm90_n64_bf16, 64);
 DART_CHECK(sm90_n64_f16, 64);
 #undef DART_CHECK
 KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_bf16, 1) { sma_token_side::run<true, false>(args, bindings, dtypes); }
 KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, tensor_f16, 1) { sma_token_side::run<false, false>(args, bindings, dtypes); }
-KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, sm90_bf16, 1)
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    sma_token_side::run<true, true>(args, bindings, dtypes);
-#endif
-}
 KERNEL_FUNCTION_BLOCKS(sma_backward_token_side, sm90_f16, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
