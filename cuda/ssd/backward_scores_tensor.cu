@@ -7,8 +7,8 @@
 //
 // In tiles of 32 x 32 on the diagonal each row of z is replaced by the sums of the columns before each, and columns are added from the diagonal down.
 //
-// Four blocks of a cluster may share the heads (row cluster): block r has heads r, r + 4, ... and adds up, block after block, what all have of
-// 16 rows.
+// The blocks of a cluster may share the heads, four (row cluster) or two (pair): block r of four has heads r, r + 4, ... and adds up, block after
+// block, what all have of 16 rows.
 //
 // Shared memory: three stages of up_y and x 48 KiB, c.b 16 KiB, two stages of sums and factors 7 KiB.
 #include "backward_tensor.cuh"
@@ -52,20 +52,23 @@ __device__ __forceinline__ void add_parts(const float (&grads)[16], uint32_t row
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     constexpr uint32_t pitch = 72; // f32 numbers: eight rows of pairs hit all banks twice
-    static_assert(side * pitch * sizeof(float) <= sizeof(Shared::up) && side / parts * side == 4 * threads, "in place of up; four sums a thread");
+    static_assert(side * pitch * sizeof(float) <= sizeof(Shared::up) && side / parts % (threads / 16) == 0, "in place of up; four sums at a time");
     float *const to = reinterpret_cast<float *>(tensor_memory) + row * pitch + column;
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
         *reinterpret_cast<float2 *>(to + i % 2 * 8 * pitch + i / 2 * 8) = make_float2(grads[2 * i], grads[2 * i + 1]);
     cluster_sync();
-    const uint32_t r = part * (side / parts) + threadIdx.x / 16, c = threadIdx.x % 16 * 4;
-    float sums[4] = {};
 #pragma unroll
-    for (uint32_t k = 0; k < parts; k++) {
-        const float4 v = load_from(shared_address(tensor_memory) + (r * pitch + c) * sizeof(float), k);
-        sums[0] += v.x, sums[1] += v.y, sums[2] += v.z, sums[3] += v.w;
+    for (uint32_t begin = 0; begin < side / parts; begin += threads / 16) {
+        const uint32_t r = part * (side / parts) + begin + threadIdx.x / 16, c = threadIdx.x % 16 * 4;
+        float sums[4] = {};
+#pragma unroll
+        for (uint32_t k = 0; k < parts; k++) {
+            const float4 v = load_from(shared_address(tensor_memory) + (r * pitch + c) * sizeof(float), k);
+            sums[0] += v.x, sums[1] += v.y, sums[2] += v.z, sums[3] += v.w;
+        }
+        for (uint32_t i = 0; i < 4; i++) store(r, c + i, sums[i]);
     }
-    for (uint32_t i = 0; i < 4; i++) store(r, c + i, sums[i]);
     cluster_sync(); // all have read
 #endif
 }
@@ -213,12 +216,12 @@ template <uint32_t parts> __device__ __forceinline__ void run(const ssd_backward
             add_parts<parts>(grads, row, column, part, [&](uint32_t r, uint32_t c, float v) {
                 if (t0 + r < at.size && s0 + c < at.size) grad_cb[square + size_t(t0 + r) * args.C + s0 + c] = v;
             });
-            continue;
-        }
+        } else {
 #pragma unroll
-        for (uint32_t i = 0; i < 16; i++) {
-            const uint32_t t = t0 + row + i / 2 % 2 * 8, s = s0 + column + i / 4 * 8 + i % 2;
-            if (t < at.size && s < at.size) grad_cb[square + size_t(t) * args.C + s] = grads[i];
+            for (uint32_t i = 0; i < 16; i++) {
+                const uint32_t t = t0 + row + i / 2 % 2 * 8, s = s0 + column + i / 4 * 8 + i % 2;
+                if (t < at.size && s < at.size) grad_cb[square + size_t(t) * args.C + s] = grads[i];
+            }
         }
     }
 }
@@ -231,10 +234,15 @@ template <uint32_t parts> __device__ __forceinline__ void run(const ssd_backward
                       TILE0_ssd_backward_scores_##variant == ssd_backward_tensor::side && TILE1_ssd_backward_scores_##variant == (T1), \
                   "the shape of the row")
 SCORES_FIT(cluster_bf16, 16);
+SCORES_FIT(pair_bf16, 32);
 SCORES_FIT(tensor_bf16, 64);
 #undef SCORES_FIT
-KERNEL_BOUNDED(ssd_backward_scores, cluster_bf16, __launch_bounds__(THREADS_ssd_backward_scores_cluster_bf16, 3) BACKWARD_CLUSTER)
+KERNEL_BOUNDED(ssd_backward_scores, cluster_bf16, __launch_bounds__(THREADS_ssd_backward_scores_cluster_bf16, 3) BACKWARD_CLUSTER(4))
 {
     ssd_backward_tensor::scores::run<4>(args, bindings);
+}
+KERNEL_BOUNDED(ssd_backward_scores, pair_bf16, __launch_bounds__(THREADS_ssd_backward_scores_pair_bf16, 3) BACKWARD_CLUSTER(2))
+{
+    ssd_backward_tensor::scores::run<2>(args, bindings);
 }
 KERNEL_FUNCTION_BLOCKS(ssd_backward_scores, tensor_bf16, 3) { ssd_backward_tensor::scores::run<1>(args, bindings); }

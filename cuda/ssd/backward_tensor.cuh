@@ -61,7 +61,7 @@ __device__ __forceinline__ float row_sum(float value)
 // ---- Clusters: blocks that share the heads of a group ----
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define BACKWARD_CLUSTER __cluster_dims__(4, 1, 1)
+#define BACKWARD_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
 // All blocks of the cluster have come here, and what they wrote is there for all.
 __device__ __forceinline__ void cluster_sync()
 {
@@ -77,7 +77,7 @@ __device__ __forceinline__ float4 load_from(uint32_t at, uint32_t rank)
     return v;
 }
 #else
-#define BACKWARD_CLUSTER
+#define BACKWARD_CLUSTER(blocks)
 #endif
 
 } // namespace ssd_backward_tensor

@@ -171,11 +171,11 @@ __device__ __forceinline__ void store_tile(uint16_t *to, uint32_t row, uint32_t 
 constexpr uint32_t sum_row = 136; // f32 numbers from token to token: eight rows of pairs hit all banks twice
 static_assert(side * sum_row * sizeof(float) <= offsetof(Shared, results), "in place of rows and states");
 
-// The sums of the cluster's tile: own += those of columns 8 (threadIdx.x % 16) and on of token threadIdx.x / 16 of the block's 16.
-template <uint32_t parts> __device__ __forceinline__ void sum_parts(float (&own)[8], const float (&total)[32], uint32_t part)
+// store(t, n, sums) takes the sums over the blocks of a cluster for columns n to n + 7 of the tile's token t, one of this block's 64 / parts.
+template <uint32_t parts, class Store> __device__ __forceinline__ void sum_parts(const float (&total)[32], uint32_t part, Store store)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    static_assert(parts * threads / 16 == side, "a thread has eight columns of a token");
+    static_assert(side / parts % (threads / 16) == 0, "a thread has eight columns of a token at a time");
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, base = shared_address(tensor_memory);
     float *const to = reinterpret_cast<float *>(tensor_memory) + (warp % 4 * 16 + lane / 4) * sum_row + warp / 4 * 64 + lane % 4 * 2;
     __syncthreads(); // no warp still reads what lies there
@@ -183,12 +183,17 @@ template <uint32_t parts> __device__ __forceinline__ void sum_parts(float (&own)
     for (uint32_t i = 0; i < 16; i++)
         *reinterpret_cast<float2 *>(to + i % 2 * 8 * sum_row + i / 2 * 8) = make_float2(total[2 * i], total[2 * i + 1]);
     cluster_sync();
-    const uint32_t from = base + ((part * (side / parts) + threadIdx.x / 16) * sum_row + threadIdx.x % 16 * 8) * sizeof(float);
 #pragma unroll
-    for (uint32_t r = 0; r < parts; r++) {
-        const float4 low = load_from(from, r), high = load_from(from + 16, r);
-        own[0] += low.x, own[1] += low.y, own[2] += low.z, own[3] += low.w;
-        own[4] += high.x, own[5] += high.y, own[6] += high.z, own[7] += high.w;
+    for (uint32_t i = 0; i < side / parts; i += threads / 16) {
+        const uint32_t t = part * (side / parts) + i + threadIdx.x / 16, n = threadIdx.x % 16 * 8, from = base + (t * sum_row + n) * sizeof(float);
+        float own[8] = {};
+#pragma unroll
+        for (uint32_t r = 0; r < parts; r++) {
+            const float4 low = load_from(from, r), high = load_from(from + 16, r);
+            own[0] += low.x, own[1] += low.y, own[2] += low.z, own[3] += low.w;
+            own[4] += high.x, own[5] += high.y, own[6] += high.z, own[7] += high.w;
+        }
+        store(t, n, own);
     }
     cluster_sync(); // all have read
 #endif
@@ -241,10 +246,9 @@ template <uint32_t parts> __device__ __forceinline__ void of_b(const ssd_backwar
         };
         add_heads<parts, false>(total, of, shared, none, factor, [](uint32_t, float) {});
         if constexpr (parts > 1) {
-            float own[8] = {};
-            sum_parts<parts>(own, total, part);
-            const uint32_t s = s0 + part * (side / parts) + threadIdx.x / 16, n = threadIdx.x % 16 * 8;
-            if (s < at.size && n < args.N) store_sums(grad_b + (at.token + s) * args.grad_b_row + size_t(g) * args.N + n, own, false);
+            sum_parts<parts>(total, part, [&](uint32_t s, uint32_t n, const float (&own)[8]) {
+                if (s0 + s < at.size && n < args.N) store_sums(grad_b + (at.token + s0 + s) * args.grad_b_row + size_t(g) * args.N + n, own, false);
+            });
             continue;
         }
         store_tile(grad_b + (at.token + s0) * args.grad_b_row + size_t(g) * args.N, args.grad_b_row, at.size - s0, args.N, total, shared);
@@ -284,11 +288,10 @@ template <uint32_t parts> __device__ __forceinline__ void of_c(const ssd_backwar
         };
         add_heads<parts, true>(total, of, shared, pairs, factor, done);
         if constexpr (parts > 1) {
-            float sums[8] = {};
-            sum_parts<parts>(sums, total, part);
-            const uint32_t token = t0 + part * (side / parts) + threadIdx.x / 16, n = threadIdx.x % 16 * 8;
-            if (token < at.size && n < args.N)
-                store_sums(grad_c + (at.token + token) * args.grad_c_row + size_t(g) * args.N + n, sums, args.flags & IS_ADD);
+            sum_parts<parts>(total, part, [&](uint32_t t, uint32_t n, const float (&own)[8]) {
+                if (t0 + t < at.size && n < args.N)
+                    store_sums(grad_c + (at.token + t0 + t) * args.grad_c_row + size_t(g) * args.N + n, own, args.flags & IS_ADD);
+            });
             continue;
         }
         uint16_t *const to = grad_c + (at.token + t0) * args.grad_c_row + size_t(g) * args.N;

@@ -51,7 +51,7 @@ static bool is_trait(kernel_trait bit)
     case FITS_F16: case FITS_BF16: case FITS_16BIT: case FITS_TILES: case FITS_SHORT: case FITS_STEP: case FITS_MEDIUM: case FITS_P32:
     case FITS_P64: case FITS_D64: case FITS_N128_P64: case FITS_SCAN: case FITS_FEWEST_TILES: case FITS_FEW_TILES: case FITS_MANY_TILES:
     case FITS_N32_P64: case FITS_N64_P64: case FITS_UNPACKED: case FITS_CHECK: case FITS_WALK: case FITS_WALK16: case FITS_WALK64:
-    case FITS_TOGETHER: case FITS_CLUSTER: case FITS_LIBRARY:
+    case FITS_TOGETHER: case FITS_CLUSTER: case FITS_PAIR: case FITS_LIBRARY:
         return true;
     }
     return false;
