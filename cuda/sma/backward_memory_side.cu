@@ -1,5 +1,5 @@
-// sma_backward_memory_side on the warp products of sm_80 or, f16, the warpgroup products of sm_90a (row sm90; bf16 in backward_memory_side_halves.cu),
-// for N 128, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r:
+// sma_backward_memory_side on the warp products of sm_80 or, f16, the warpgroup products of sm_90a (row sm90; bf16 in
+// backward_memory_side_halves.cu), for N 128, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r:
 //   Y = sum_t g c up_r, X = sum_t slope q e for rows n and columns p, over the tokens that see the memory; then
 //   grad_dh = Y + (X - w mean_p(X w)) / scale.
 // A block takes four memories of a (b, h), of warpgroups two, which share all rows of tokens; those that most tokens see come first. Y is made

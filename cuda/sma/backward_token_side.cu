@@ -1,6 +1,6 @@
 // sma_backward_token_side on the warp products of sm_80 or the warpgroup products of sm_90a (rows sm90; bf16 of N 128 in
-// backward_token_side_ahead.cu), for N 128 or, of warpgroups, 64, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r. Of q and e before their norms, with f the product of the factors that the
-// norms give them and scale that of row n of the memory:
+// backward_token_side_ahead.cu), for N 128 or, of warpgroups, 64, P 64 and normalised memories w of the 16-bit type of q, e, c and up_r. Of q and e
+// before their norms, with f the product of the factors that the norms give them and scale that of row n of the memory:
 //   Z = e w^T, U = up_r w^T (tokens x N), key = q w (tokens x P);  logit = f sum_n q Z;  v . up_r = sum_n c scale U;
 //   to_q += delta Z;  grad_c += g scale U;  to_e += delta key;  then both norms.
 // A block takes 64 tokens of a (b, group, part), head after head, the memories one by one through shared memory, and the tiles that see most memories
