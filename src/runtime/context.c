@@ -26,89 +26,12 @@ struct dart_context {
     char why_none[COUNT_OF(backends)][256]; /* empty with devices, and for backends that were not asked for */
 };
 
-static bool wanted(const backend *b, const dart_context_options *options)
-{
-    switch (b->kind) {
-    case DART_BACKEND_VULKAN: return !options->without_vulkan;
-    case DART_BACKEND_CUDA: return !options->without_cuda;
-    case DART_BACKEND_NULL: return options->with_null;
-    case DART_BACKEND_CPU: break;
-    }
-    return true;
-}
-
-dart_status dart_context_create(const dart_context_options *options, dart_context **context)
-{
-    if (context == NULL) return DART_INVALID_ARGUMENT;
-    const dart_context_options defaults = {0};
-    if (options == NULL) options = &defaults;
-    dart_context *made = calloc(1, sizeof *made);
-    if (made == NULL) return DART_OUT_OF_MEMORY;
-    made->log.function = options->log;
-    made->log.user = options->log_user;
-    made->log.level = options->log_level;
-    dart_status status = base_mutex_init(&made->log.mutex);
-    if (status != DART_OK) {
-        free(made);
-        return status;
-    }
-    status = base_report_init(&made->report, &made->log);
-    if (status != DART_OK) {
-        base_mutex_destroy(&made->log.mutex);
-        free(made);
-        return status;
-    }
-    for (size_t i = 0; i < COUNT_OF(backends); i++) {
-        if (!wanted(backends[i], options)) continue;
-        TRY(backends[i]->instance_create(options, &made->report, &made->instances[i]));
-        if (made->instances[i] != NULL) made->counts[i] = backends[i]->device_count(made->instances[i]);
-        if (made->counts[i] == 0) base_report_copy(&made->report, made->why_none[i], sizeof made->why_none[i]);
-        made->report.text[0] = '\0';
-    }
-    *context = made;
-    return DART_OK;
-fail:
-    dart_context_destroy(&made);
-    return status;
-}
-
-void dart_context_destroy(dart_context **context)
-{
-    if (context == NULL || *context == NULL) return;
-    dart_context *c = *context;
-    for (size_t i = 0; i < COUNT_OF(backends); i++)
-        if (c->instances[i] != NULL) backends[i]->instance_destroy(c->instances[i]);
-    base_report_destroy(&c->report);
-    base_mutex_destroy(&c->log.mutex);
-    free(c);
-    *context = NULL;
-}
-
-size_t dart_context_error(const dart_context *context, char *text, size_t size)
-{
-    return context != NULL ? base_report_copy(&context->report, text, size) : 0;
-}
-
 uint32_t dart_context_device_count(const dart_context *context)
 {
     uint32_t count = 0;
     if (context != NULL)
         for (size_t i = 0; i < COUNT_OF(backends); i++) count += context->counts[i];
     return count;
-}
-
-size_t dart_context_why_none(const dart_context *context, dart_backend_kind kind, char *text, size_t size)
-{
-    const char *why = "";
-    char left_out[64] = "";
-    if (context != NULL && kind >= DART_BACKEND_CPU && kind <= DART_BACKEND_NULL) {
-        snprintf(left_out, sizeof left_out, "%s: this build of dartlm has no such backend", dart_backend_name(kind));
-        why = left_out;
-        for (size_t i = 0; i < COUNT_OF(backends); i++)
-            if (backends[i]->kind == kind) why = context->why_none[i];
-    }
-    if (size > 0 && text != NULL) snprintf(text, size, "%s", why);
-    return strlen(why);
 }
 
 /* Device `index` of the listing: its backend, or -1, and the index there. */
@@ -190,41 +113,139 @@ static bool is_gpu(const dart_device_info *info)
     return (info->backend == DART_BACKEND_VULKAN || info->backend == DART_BACKEND_CUDA) && info->type != DART_DEVICE_CPU;
 }
 
-/* The listing's index of the device that spec means. */
-static dart_status choose(dart_context *context, const char *spec, uint32_t *chosen)
+/* The backend that a spec begins with; -1: it begins with none. */
+static int kind_of(const char *spec)
 {
-    const uint32_t count = dart_context_device_count(context);
-    const char *which = strchr(spec, ':');
-    const size_t length = which != NULL ? (size_t)(which - spec) : strlen(spec);
-    which = which != NULL ? which + 1 : "";
-    int kind = -1;
+    const char *end = strchr(spec, ':');
+    const size_t length = end != NULL ? (size_t)(end - spec) : strlen(spec);
     for (int k = DART_BACKEND_CPU; k <= DART_BACKEND_NULL; k++) {
         const char *name = dart_backend_name((dart_backend_kind)k);
-        if (strlen(name) == length && strncmp(name, spec, length) == 0) kind = k;
+        if (strlen(name) == length && strncmp(name, spec, length) == 0) return k;
     }
-    REQUIRE(&context->report, kind >= 0 || spec[0] == '\0',
-            "device '%s': expected cpu, vulkan, cuda or null, then nothing, :INDEX, :NAME or :UUID", spec);
-    dart_device_info info, refused = {.why_not = ""};
-    bool found = false;
+    return -1;
+}
+
+/* The listing's index of the first usable device that spec means; where there is none DART_UNSUPPORTED, and the last one that cannot be used in
+ * `refused`. */
+static dart_status find(const dart_context *context, const char *spec, uint32_t *chosen, dart_device_info *refused)
+{
+    const char *which = strchr(spec, ':');
+    const int kind = kind_of(spec);
+    const uint32_t count = dart_context_device_count(context);
+    which = which != NULL ? which + 1 : "";
     for (uint32_t i = 0; i < count; i++) {
+        dart_device_info info;
         if (dart_context_device_info(context, i, &info) != DART_OK) continue;
-        if (kind >= 0 ? info.backend != (dart_backend_kind)kind : !is_gpu(&info) && info.backend != DART_BACKEND_CPU)
-            continue;
+        if (kind >= 0 ? info.backend != (dart_backend_kind)kind : !is_gpu(&info) && info.backend != DART_BACKEND_CPU) continue;
         if (which[0] != '\0' && !matches(&info, which)) continue;
-        found = true;
         if (info.usable) {
             *chosen = i;
             return DART_OK;
         }
-        refused = info;
+        *refused = info;
     }
-    if (found)
+    return DART_UNSUPPORTED;
+}
+
+/* ---- Creating ---- */
+
+static bool wanted(const backend *b, const dart_context_options *options)
+{
+    const int only = options->only_for != NULL ? kind_of(options->only_for) : -1;
+    if (only >= 0 && (int)b->kind != only) return false;
+    switch (b->kind) {
+    case DART_BACKEND_VULKAN: return !options->without_vulkan;
+    case DART_BACKEND_CUDA: return !options->without_cuda;
+    case DART_BACKEND_NULL: return options->with_null;
+    case DART_BACKEND_CPU: break;
+    }
+    return true;
+}
+
+dart_status dart_context_create(const dart_context_options *options, dart_context **context)
+{
+    if (context == NULL) return DART_INVALID_ARGUMENT;
+    const dart_context_options defaults = {0};
+    if (options == NULL) options = &defaults;
+    dart_context *made = calloc(1, sizeof *made);
+    if (made == NULL) return DART_OUT_OF_MEMORY;
+    made->log.function = options->log;
+    made->log.user = options->log_user;
+    made->log.level = options->log_level;
+    dart_status status = base_mutex_init(&made->log.mutex);
+    if (status != DART_OK) {
+        free(made);
+        return status;
+    }
+    status = base_report_init(&made->report, &made->log);
+    if (status != DART_OK) {
+        base_mutex_destroy(&made->log.mutex);
+        free(made);
+        return status;
+    }
+    for (size_t i = 0; i < COUNT_OF(backends); i++) {
+        if (!wanted(backends[i], options)) continue;
+        TRY(backends[i]->instance_create(options, &made->report, &made->instances[i]));
+        if (made->instances[i] != NULL) made->counts[i] = backends[i]->device_count(made->instances[i]);
+        if (made->counts[i] == 0) base_report_copy(&made->report, made->why_none[i], sizeof made->why_none[i]);
+        made->report.text[0] = '\0';
+        uint32_t chosen = 0;
+        if (options->only_for != NULL && find(made, options->only_for, &chosen, &(dart_device_info){.name = ""}) == DART_OK) break;
+    }
+    *context = made;
+    return DART_OK;
+fail:
+    dart_context_destroy(&made);
+    return status;
+}
+
+void dart_context_destroy(dart_context **context)
+{
+    if (context == NULL || *context == NULL) return;
+    dart_context *c = *context;
+    for (size_t i = 0; i < COUNT_OF(backends); i++)
+        if (c->instances[i] != NULL) backends[i]->instance_destroy(c->instances[i]);
+    base_report_destroy(&c->report);
+    base_mutex_destroy(&c->log.mutex);
+    free(c);
+    *context = NULL;
+}
+
+size_t dart_context_error(const dart_context *context, char *text, size_t size)
+{
+    return context != NULL ? base_report_copy(&context->report, text, size) : 0;
+}
+
+size_t dart_context_why_none(const dart_context *context, dart_backend_kind kind, char *text, size_t size)
+{
+    const char *why = "";
+    char left_out[64] = "";
+    if (context != NULL && kind >= DART_BACKEND_CPU && kind <= DART_BACKEND_NULL) {
+        snprintf(left_out, sizeof left_out, "%s: this build of dartlm has no such backend", dart_backend_name(kind));
+        why = left_out;
+        for (size_t i = 0; i < COUNT_OF(backends); i++)
+            if (backends[i]->kind == kind) why = context->why_none[i];
+    }
+    if (size > 0 && text != NULL) snprintf(text, size, "%s", why);
+    return strlen(why);
+}
+
+/* The listing's index of the device that spec means. */
+static dart_status choose(dart_context *context, const char *spec, uint32_t *chosen)
+{
+    const int kind = kind_of(spec);
+    REQUIRE(&context->report, kind >= 0 || spec[0] == '\0',
+            "device '%s': expected cpu, vulkan, cuda or null, then nothing, :INDEX, :NAME or :UUID", spec);
+    dart_device_info refused = {.name = ""};
+    if (find(context, spec, chosen, &refused) == DART_OK) return DART_OK;
+    if (refused.name[0] != '\0')
         return base_fail(&context->report, DART_UNSUPPORTED, "device '%s': %s cannot be used: %s", spec, refused.name,
                          refused.why_not);
     char why[256] = "";
     if (kind >= 0) dart_context_why_none(context, (dart_backend_kind)kind, why, sizeof why);
     if (why[0] != '\0') return base_fail(&context->report, DART_UNSUPPORTED, "device '%s': %s", spec, why);
-    return base_fail(&context->report, DART_UNSUPPORTED, "device '%s': none found among %u listed", spec, count);
+    return base_fail(&context->report, DART_UNSUPPORTED, "device '%s': none found among %u listed", spec,
+                     dart_context_device_count(context));
 }
 
 /* ---- Opening ---- */

@@ -1,8 +1,18 @@
-/* Choosing among devices of which some cannot be used: unit_choosing. The null backend's place in the listing is taken by one that
- * pretends to have such devices. */
+/* Choosing among devices of which some cannot be used, and which drivers are loaded for that: unit_choosing. The null backend's place in the
+ * listing is taken by one that pretends to have such devices, those of Vulkan and CUDA by backends that pretend to have a GPU. */
+#ifndef DARTLM_VULKAN
+#define DARTLM_VULKAN
+#endif
+#ifndef DARTLM_CUDA
+#define DARTLM_CUDA
+#endif
 #define null_backend pretended_backend
+#define vulkan_backend pretended_vulkan
+#define cuda_backend pretended_cuda
 #include "runtime/context.c" /* NOLINT(bugprone-suspicious-include) */
 #undef null_backend
+#undef vulkan_backend
+#undef cuda_backend
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,6 +56,65 @@ static void device_destroy(void *device) { (void)device; }
 const backend pretended_backend = {.kind = DART_BACKEND_NULL, .rows = DART_BACKEND_CPU, .instance_create = instance_create,
                                    .instance_destroy = instance_destroy, .device_count = device_count, .device_info = device_info,
                                    .device_create = device_create, .device_destroy = device_destroy};
+
+static uint32_t loaded[DART_BACKEND_NULL + 1]; /* how often each driver was */
+static bool gpu_usable;
+
+static dart_status vulkan_create(const dart_context_options *options, base_report *report, void **instance)
+{
+    loaded[DART_BACKEND_VULKAN]++;
+    return instance_create(options, report, instance);
+}
+static dart_status cuda_create(const dart_context_options *options, base_report *report, void **instance)
+{
+    loaded[DART_BACKEND_CUDA]++;
+    return instance_create(options, report, instance);
+}
+static uint32_t one_device(const void *instance) { return instance != NULL; }
+static void gpu_info(const void *instance, uint32_t index, dart_device_info *info)
+{
+    (void)instance, (void)index;
+    info->usable = gpu_usable;
+    info->type = DART_DEVICE_DISCRETE;
+    strcpy(info->name, "gpu");
+}
+
+const backend pretended_vulkan = {.kind = DART_BACKEND_VULKAN, .rows = DART_BACKEND_CPU, .instance_create = vulkan_create,
+                                  .instance_destroy = instance_destroy, .device_count = one_device, .device_info = gpu_info,
+                                  .device_create = device_create, .device_destroy = device_destroy};
+const backend pretended_cuda = {.kind = DART_BACKEND_CUDA, .rows = DART_BACKEND_CPU, .instance_create = cuda_create,
+                                .instance_destroy = instance_destroy, .device_count = one_device, .device_info = gpu_info,
+                                .device_create = device_create, .device_destroy = device_destroy};
+
+/* A context for one device loads the drivers before the device's, in the order of the listing, where the spec can mean one of their devices,
+ * and none after it. */
+static void loads_what_one_device_needs(void **unused)
+{
+    (void)unused;
+    static const struct { const char *only_for; bool usable; uint32_t vulkan, cuda, devices; dart_backend_kind first; } cases[] = {
+        {NULL, true, 1, 1, 3, DART_BACKEND_VULKAN},         {"", true, 1, 0, 1, DART_BACKEND_VULKAN},
+        {"", false, 1, 1, 3, DART_BACKEND_CPU},             {"vulkan", true, 1, 0, 1, DART_BACKEND_VULKAN},
+        {"vulkan:0", true, 1, 0, 1, DART_BACKEND_VULKAN},   {"vulkan:gpu", false, 1, 0, 1, DART_BACKEND_NULL},
+        {"cuda", true, 0, 1, 1, DART_BACKEND_CUDA},         {"cuda:1", true, 0, 1, 1, DART_BACKEND_NULL},
+        {"cpu", true, 0, 0, 1, DART_BACKEND_CPU},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        dart_context *context = NULL;
+        dart_device *device = NULL;
+        memset(loaded, 0, sizeof loaded);
+        gpu_usable = cases[i].usable;
+        assert_int_equal(dart_context_create(&(dart_context_options){.only_for = cases[i].only_for}, &context), DART_OK);
+        assert_int_equal(loaded[DART_BACKEND_VULKAN], cases[i].vulkan);
+        assert_int_equal(loaded[DART_BACKEND_CUDA], cases[i].cuda);
+        assert_int_equal(dart_context_device_count(context), cases[i].devices);
+        const dart_status status = dart_device_open(context, &(dart_device_options){.spec = cases[i].only_for, .unchecked = true}, &device);
+        /* DART_BACKEND_NULL: there is none that can be used. */
+        assert_int_equal(status, cases[i].first == DART_BACKEND_NULL ? DART_UNSUPPORTED : DART_OK);
+        if (status == DART_OK) assert_int_equal(device->info.backend, cases[i].first);
+        dart_device_destroy(&device);
+        dart_context_destroy(&context);
+    }
+}
 
 static void passes_over_devices_that_cannot_be_used(void **unused)
 {
@@ -107,6 +176,7 @@ static void tells_why_there_are_none(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(passes_over_devices_that_cannot_be_used), cmocka_unit_test(tells_why_there_are_none)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(loads_what_one_device_needs), cmocka_unit_test(passes_over_devices_that_cannot_be_used),
+                                       cmocka_unit_test(tells_why_there_are_none)};
     return cmocka_run_group_tests_name("unit_choosing", tests, NULL, NULL);
 }

@@ -125,7 +125,8 @@ static void print_log(void *user, dart_log_level level, const char *text)
     fprintf(stderr, "dartlm: %s: %s\n", names[level], text);
 }
 
-int cli_open_context(cli_session *session, const cli_common *common)
+/* only_for: see dart_context_options. */
+static int open_context(cli_session *session, const cli_common *common, const char *only_for)
 {
     *session = (cli_session){.context = NULL};
     session->log_level = common->verbosity == 0   ? DART_LOG_WARNING
@@ -138,15 +139,17 @@ int cli_open_context(cli_session *session, const cli_common *common)
     const dart_context_options options = {
         .log = common->log != NULL ? common->log : print_log, .log_user = common->log != NULL ? common->log_user : session,
         .log_level = common->log != NULL ? DART_LOG_TRACE : session->log_level, .with_null = null,
-        .vulkan_validation = common->validation};
+        .vulkan_validation = common->validation, .only_for = only_for};
     const dart_status status = dart_context_create(&options, &session->context);
     if (status == DART_UNSUPPORTED && common->validation) return cli_fail("the Khronos validation layer is not installed, or not for this loader");
     return status == DART_OK ? CLI_OK : cli_fail("no backend could be loaded: %s", dart_status_name(status));
 }
 
+int cli_open_context(cli_session *session, const cli_common *common) { return open_context(session, common, NULL); }
+
 int cli_open_device(cli_session *session, const cli_common *common)
 {
-    if (cli_open_context(session, common) != CLI_OK) return CLI_FAILED;
+    if (open_context(session, common, common->device != NULL ? common->device : "") != CLI_OK) return CLI_FAILED;
     cli_cache_load(&session->cache, common, &session->report);
     const dart_device_options options = {
         .spec = common->device, .cache = session->cache.map.data, .cache_bytes = (size_t)session->cache.map.bytes, .threads = common->threads,

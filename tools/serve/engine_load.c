@@ -199,7 +199,7 @@ int main(int argc, char **argv)
             return 2;
         }
     const dart_model_options storage = {.weights = storage_of(l.dtype), .activations = storage_of(l.dtype), .memories = storage_of(l.dtype)};
-    dart_status status = dart_context_create(NULL, &context);
+    dart_status status = dart_context_create(&(dart_context_options){.only_for = l.device}, &context);
     if (status == DART_OK) status = dart_device_open(context, &(dart_device_options){.spec = l.device}, &device);
     if (status == DART_OK) status = dart_tokenizer_open(l.tokenizer, &tokenizer, error, sizeof error);
     if (status == DART_OK) status = dart_config_preset(l.preset, &config);
