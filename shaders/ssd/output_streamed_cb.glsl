@@ -84,7 +84,9 @@
                     if (bits < 0x7f800000u) largest = max(largest, bits);
                 }
             }
-            own_unit = power_above(uintBitsToFloat(subgroupMax(largest))) * exp2(-15.0);
+            // As a float: NVIDIA 580 guards the instruction for integers with a predicate of something else where it does not know that all lanes
+            // are there (docs/lab/2026-11-26-loads-outside-tensors.md).
+            own_unit = power_above(subgroupMax(uintBitsToFloat(largest))) * exp2(-15.0);
             [[unroll]] for (uint n = 0u; n < BLOCKS; n++) {
                 [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) own_cb[n][e] = float16_t(products[n][e] * (1.0 / own_unit));
             }
