@@ -421,6 +421,25 @@ static void transformer_is_exported(void **unused)
     assert_int_equal(rmdir(folder), 0);
 }
 
+/* With margins each weight has a buffer, and so margins, of its own; else small ones share one. */
+static void weights_lie_between_margins(void **unused)
+{
+    (void)unused;
+    dart_model *model = model_of(&small, NULL);
+    const dart_tensor *first = NULL;
+    uint32_t others = 0;
+    for (uint32_t role = 0; role < MODEL_ROLE_COUNT; role++) {
+        const dart_tensor *weight = model_weight(model, 0, (model_role)role);
+        if (weight->buffer == NULL) continue;
+        if (first == NULL) first = weight;
+        if (weight == first || (weight->buffer == first->buffer && weight->offset == first->offset)) continue; /* tied */
+        assert_int_equal(weight->buffer != first->buffer, margins);
+        others++;
+    }
+    assert_true(others > 5);
+    dart_model_destroy(&model);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -433,6 +452,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(transformer_keeps_sequences_apart),
         cmocka_unit_test(transformer_keeps_to_its_storage),
         cmocka_unit_test(transformer_is_exported),
+        cmocka_unit_test(weights_lie_between_margins),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
 }
