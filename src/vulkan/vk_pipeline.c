@@ -99,7 +99,7 @@ static dart_status compile(vk_device *device, const backend_code *of, VkPipeline
     const VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
         .requiredSubgroupSize = matrix ? adapter->matrix_subgroup : adapter->asked_subgroup};
-    /* Without it NVIDIA's compiler leaves out the checks where pipelines can choose, and three rows are wrong then
+    /* Without it NVIDIA's compiler leaves out the checks where pipelines can choose, and rows were wrong then
      * (docs/lab/2026-11-26-loads-outside-tensors.md). */
     const VkPipelineRobustnessCreateInfoEXT checked = {.sType = VK_STRUCTURE_TYPE_PIPELINE_ROBUSTNESS_CREATE_INFO_EXT,
                                                        .storageBuffers = VK_PIPELINE_ROBUSTNESS_BUFFER_BEHAVIOR_ROBUST_BUFFER_ACCESS_EXT,
