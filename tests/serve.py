@@ -18,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 SAMPLE = ("The quick brown fox jumps over the lazy dog.\n\n    indented = {1: 'é', 22: \"日本\"}\nF\u00fchrer \U0001f600 <|endoftext|> end\n"
@@ -305,8 +306,19 @@ def check_mistakes(server):
     server.refused(403, "pages", "POST", completions, {"prompt": [1]}, {"Origin": "http://evil.example"})
     same("its own page", server.ask("GET", "/health", headers={"Origin": f"http://127.0.0.1:{server.port}"})[0], 200)
     server.refused(413, "bytes", "POST", completions, b" " * (33 * MIB))
+    server.refused(400, "values", "POST", completions, b'{"prompt":[' + b"1," * 5000000 + b"1]}")
     status, _, _ = server.ask("GET", "/health", headers={"X-Long": "x" * 60000})
     must(400 <= status < 500, f"a header of 60,000 bytes gives {status}")
+    body = b'{"prompt":[1],"max_tokens":1}'
+    for twice in (b"Host: localhost\r\nHost: evil.example", b"Host: localhost\r\nContent-Length: 29\r\nContent-Length: 2",
+                  b"Host: localhost\r\nContent-Length: 29\r\nTransfer-Encoding: chunked",
+                  b"Host: localhost\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b"):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.settimeout(60)
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\n" + twice + b"\r\n\r\n" + body)
+            connection.shutdown(socket.SHUT_WR)
+            answer = connection.recv(1000)
+            must(answer.startswith(b"HTTP/1.1 400 "), f"{twice} gives {answer}")
 
 
 def draw_request(draw):
@@ -373,6 +385,83 @@ def check_growth(server):
     before = resident()
     ask(REQUESTS)
     must(resident() - before <= 2048, f"{REQUESTS:,} requests left {resident() - before} KiB behind")
+
+
+def check_crowd(server):
+    """Connections that send nothing keep nobody out for as long as a request may take to arrive."""
+    idle = []
+    try:
+        for _ in range(300):
+            idle.append(socket.socket())
+            idle[-1].setblocking(False)
+            idle[-1].connect_ex(("127.0.0.1", server.port))
+        begin = time.monotonic()
+        same("health", server.ask("GET", "/health")[0], 200)
+        must(time.monotonic() - begin < 15, f"beside 300 idle connections it took {time.monotonic() - begin} s")
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def check_large(server):
+    """Large bodies, side by side, hold up nobody else."""
+    text, times, ended = json.dumps({"prompt": "e\u0301\u0327" * 90000}).encode(), [], threading.Event()
+
+    def look():
+        while not ended.is_set():
+            begin = time.monotonic()
+            server.get("GET", "/health")
+            times.append(time.monotonic() - begin)
+
+    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+        looks, begin = pool.submit(look), time.monotonic()
+        try:
+            answers = [done.result()[0] for done in [pool.submit(server.ask, "POST", "/tokenize", text) for _ in range(8)]]
+        finally:
+            whole = time.monotonic() - begin
+            ended.set()
+        looks.result()
+    same("statuses", answers, [200] * 8)
+    must(max(times) < whole / 10, f"beside 8 large bodies, which took {whole} s, health took {max(times)} s")
+
+
+def check_answers(program, model, device):
+    """Answers that are to be large wait for one another's memory; those of clients that have left do not count."""
+    server = Server(program, model, device, "--slots", "1", "--context", "8192")
+    body = json.dumps({"prompt": [1], "max_tokens": 8000, "n": 12, "logprobs": 20, "ignore_eos": True}).encode() # about 81 million bytes
+    waiting = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(6)]
+    for connection in waiting:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    until = time.monotonic() + 30
+    while server.metric("waiting") + server.metric("prefilling") + server.metric("decoding") < 72:
+        must(time.monotonic() < until, "six requests of 12 answers do not wait")
+    server.refused(429, "memory", "POST", "/v1/completions", body)
+    for connection in waiting:
+        connection.close()
+    while server.metric("waiting") + server.metric("prefilling") + server.metric("decoding") > 0:
+        must(time.monotonic() < until, "they wait though their clients have left")
+    server.complete(prompt=[1], max_tokens=9, n=12, logprobs=20)
+    server.end()
+
+
+def check_loading(program, data, device):
+    """SIGTERM ends a server whose model is still being loaded."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen([program, "serve", "--preset", "dart-130m", "--tokenizer", pathlib.Path(data) / "tokenizer", "--port", str(port),
+                           "--device", device, "--cache", "off"], stdout=subprocess.DEVNULL,
+                          env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}) as loading: # a thread of that library could take the signal
+        status = None
+        while status is None and loading.poll() is None:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+                connection.request("GET", "/health")
+                status = connection.getresponse().status
+            except ConnectionError:
+                pass
+        loading.send_signal(signal.SIGTERM)
+        same("health and what ends the program", (status, loading.wait(60)), (503, -signal.SIGTERM))
 
 
 def check_limits(program, model, device, work):
@@ -446,7 +535,11 @@ def run(program, data, device, work):
         check_clients(server, seed)
         if sys.platform == "linux":
             check_growth(server)
+        check_large(server)
+        check_crowd(server)
         server.end()
+        check_answers(program, model, device)
+        check_loading(program, data, device)
         check_limits(program, model, device, work)
     finally:
         server.process.kill()

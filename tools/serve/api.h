@@ -50,6 +50,7 @@ enum {
     API_STOP_BYTES = 1024,
     API_DEPTH = 16,
     API_MOST_LISTS = 4096,     /* objects and lists of a body */
+    API_MOST_VALUES = 1 << 22, /* in lists and objects of a body */
     API_MOST_IDS = 1 << 20,    /* of a list */
     API_MOST_ENTRIES = 1 << 21 /* log-probabilities of an answer, with those of other tokens */
 };
@@ -85,6 +86,8 @@ typedef struct api_request {
 /* Reads the body of /v1/completions. false with the error; the request is to be freed either way. */
 bool api_read_completion(const char *body, size_t bytes, const api_limits *limits, api_request *request, api_error *error);
 void api_request_free(api_request *request);
+/* About how many bytes its answer takes. */
+size_t api_answer_bytes(const api_request *request);
 
 /* The bodies of /tokenize and /detokenize, straight to their answers. */
 bool api_tokenize(const char *body, size_t bytes, const api_limits *limits, api_text *answer, api_error *error);

@@ -23,18 +23,23 @@ static bool fail_memory(api_error *error) { return api_fail(error, 503, NULL, "n
 
 /* ---- JSON ---- */
 
-/* Whether brackets nest deeper than API_DEPTH, or there are more than API_MOST_LISTS of them: jansson's own limit of depth is 2048, and each list
- * takes it a hundred times the bytes that it has in the body. */
-static bool too_deep(const char *body, size_t bytes)
+/* Whether brackets nest deeper than API_DEPTH, or there are more than API_MOST_LISTS of them or API_MOST_VALUES values: jansson's own limit of
+ * depth is 2048, and it takes 40 bytes for a number and hundreds for a list, which have two in the body. */
+static bool too_many(const char *body, size_t bytes)
 {
-    unsigned depth = 0, lists = 0;
+    unsigned depth = 0, lists = 0, values = 1;
     bool text = false;
     for (size_t i = 0; i < bytes; i++) {
         const char c = body[i];
         if (text && c == '\\') i++;
         else if (c == '"') text = !text;
-        else if (!text && (c == '{' || c == '[') && (++depth > API_DEPTH || ++lists > API_MOST_LISTS)) return true;
-        else if (!text && (c == '}' || c == ']') && depth > 0) depth--;
+        else if (text) continue;
+        else if (c == '{' || c == '[') {
+            depth++;
+            lists++;
+        } else if (c == '}' || c == ']') depth -= depth > 0;
+        else values += c == ',';
+        if (depth > API_DEPTH || lists > API_MOST_LISTS || values > API_MOST_VALUES) return true;
     }
     return false;
 }
@@ -43,8 +48,9 @@ static bool too_deep(const char *body, size_t bytes)
 static json_t *read_object(const char *body, size_t bytes, api_error *error)
 {
     json_error_t where;
-    if (too_deep(body, bytes)) {
-        api_fail(error, 400, NULL, "the JSON nests deeper than %d, or holds more than %d lists", API_DEPTH, API_MOST_LISTS);
+    if (too_many(body, bytes)) {
+        api_fail(error, 400, NULL, "the JSON nests deeper than %d, or holds more than %d lists or %d values", API_DEPTH, API_MOST_LISTS,
+                 API_MOST_VALUES);
         return NULL;
     }
     json_t *object = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
@@ -310,6 +316,19 @@ static bool fits(const api_request *request, api_error *error)
     for (uint32_t i = 0; i < request->prompts_count; i++) places += (uint64_t)s->n * (s->max_tokens + (s->echo ? request->prompts[i].ids.count : 0));
     if (s->logprobs < 0 || places * ((uint64_t)s->logprobs + 1) <= API_MOST_ENTRIES) return true;
     return api_fail(error, 400, "logprobs", "more than %d log-probabilities in an answer: ask with fewer prompts at a time", API_MOST_ENTRIES);
+}
+
+size_t api_answer_bytes(const api_request *request)
+{
+    enum { TOKEN = 8, SCORE = 40 }; /* a token's text; a log-probability with a name */
+    const api_settings *s = &request->settings;
+    const uint64_t each = TOKEN + (s->logprobs < 0 ? 0 : SCORE * ((uint64_t)s->logprobs + 1));
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < request->prompts_count; i++) {
+        const api_prompt *prompt = &request->prompts[i];
+        bytes += s->n * (s->max_tokens * each + (s->echo ? prompt->ids.count * each + prompt->bytes : 0));
+    }
+    return bytes < SIZE_MAX ? (size_t)bytes : SIZE_MAX;
 }
 
 bool api_read_completion(const char *body, size_t bytes, const api_limits *limits, api_request *request, api_error *error)

@@ -4,11 +4,13 @@
 #include "serve/access.h"
 #include "serve/http.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct serve_options {
     cli_common common;
@@ -65,17 +67,33 @@ static int open_model(cli_session *session, const serve_options *o, dart_model *
     return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
 }
 
-/* SIGTERM and SIGINT wait until this is called; the next one then ends the program. */
-static void wait_for_signal(const sigset_t *signals)
+static int signals[2]; /* a pipe: what a handler may do is to write */
+
+static void note_signal(int which)
 {
-    int which = 0;
-    sigwait(signals, &which);
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, signals, NULL);
+    const int before = errno;
+    (void)which;
+    (void)!write(signals[1], "", 1);
+    errno = before;
 }
 
-static int run(const serve_options *o, const char *name, const char *key, const sigset_t *signals)
+/* From here on the first SIGTERM or SIGINT is for wait_for_signal; before, it ends the program, however long a model loads. */
+static bool catch_signals(void)
+{
+    const struct sigaction noted = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
+    return pipe(signals) == 0 && sigaction(SIGTERM, &noted, NULL) == 0 && sigaction(SIGINT, &noted, NULL) == 0;
+}
+
+/* The next one then ends the program. */
+static void wait_for_signal(void)
+{
+    char byte;
+    while (read(signals[0], &byte, 1) < 0 && errno == EINTR) continue;
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+}
+
+static int run(const serve_options *o, const char *name, const char *key)
 {
     static metrics counts;
     char error[640] = "";
@@ -102,11 +120,12 @@ static int run(const serve_options *o, const char *name, const char *key, const 
         const dart_status started = engine_start(computing, model, tokenizer, &o->batch, error, sizeof error);
         if (started != DART_OK) status = cli_fail("%s (%s)", error, dart_status_name(started));
     }
+    if (status == CLI_OK && !catch_signals()) status = cli_fail("signals cannot be caught: %s", strerror(errno));
     if (status == CLI_OK) {
         const bool six = strchr(o->host, ':') != NULL;
         printf("serving %s on http://%s%s%s:%u\n", name, six ? "[" : "", o->host, six ? "]" : "", (unsigned)http_port(server));
         fflush(stdout);
-        wait_for_signal(signals);
+        wait_for_signal();
         engine_stop(computing, false);
     }
     if (computing != NULL) engine_stop(computing, true); /* so that nothing sleeps */
@@ -154,7 +173,6 @@ int cmd_serve(int argc, char **argv)
             "SIGTERM and SIGINT finish what has been asked and end the program; a second one ends it at once."};
     args_operands operands;
     char *key = NULL, *name = NULL;
-    sigset_t signals;
     int status = args_parse(&syntax, argc, argv, &operands);
     if (status != ARGS_GO_ON) return status;
     if ((o.with.folder == NULL) == (o.preset == NULL)) return args_mistake(&syntax, "one of --model and --preset is needed");
@@ -164,12 +182,8 @@ int cmd_serve(int argc, char **argv)
     status = read_key(&o, &key);
     if (status == CLI_OK) name = o.name != NULL ? strdup(o.name) : default_name(o.preset != NULL ? o.preset : o.with.folder);
     if (status == CLI_OK && name == NULL) status = cli_fail_memory();
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
     signal(SIGPIPE, SIG_IGN);
-    pthread_sigmask(SIG_BLOCK, &signals, NULL); /* of all threads that are started from here on */
-    if (status == CLI_OK) status = run(&o, name, key, &signals);
+    if (status == CLI_OK) status = run(&o, name, key);
     free(key);
     free(name);
     return status;

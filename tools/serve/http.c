@@ -2,6 +2,7 @@
 #include "serve/http.h"
 #include "serve/access.h"
 #include "serve/peers.h"
+#include "serve/worker.h"
 #include "base/base.h"
 
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -26,9 +28,10 @@ struct http {
     struct MHD_Daemon *daemon;
     int64_t started;
     uint16_t port;
-    atomic_size_t bodies;    /* bytes that are being received */
-    atomic_uint exchanges;   /* under way */
-    pthread_mutex_t parsing; /* of large bodies, one at a time: JSON takes many times its size */
+    atomic_size_t bodies;  /* bytes that are being received */
+    atomic_size_t answers; /* bytes of answers under way, about */
+    atomic_uint exchanges; /* under way */
+    worker *worker;        /* of what is large, one at a time: JSON takes many times its size */
     peers *peers;
 };
 
@@ -49,10 +52,13 @@ struct exchange {
     const route *route;
     api_error error; /* found before the body was complete */
     const char *allow;
-    api_text body, out;
-    size_t counted; /* of http.bodies */
-    size_t out_at; /* of a stream: what has been sent */
+    api_text body, out; /* out: the answer, or of a stream what is to be sent */
+    size_t counted;     /* of http.bodies */
+    size_t expected;    /* of http.answers */
+    size_t out_at;      /* of a stream: what has been sent */
     job *job;
+    work work;
+    bool read, written; /* the body; the answer of the job */
     bool ended;
     int status;
     uint64_t began_ns;
@@ -127,6 +133,15 @@ static bool answer_detokenize(exchange *x, api_text *to, api_error *error)
 
 static void resume(void *connection) { MHD_resume_connection(connection); }
 
+/* Answers wait in memory for clients that read slowly. */
+static bool expect_answer(exchange *x, size_t bytes, api_error *error)
+{
+    const size_t others = atomic_fetch_add(&x->of->answers, bytes);
+    x->expected = bytes;
+    return others == 0 || (others < HTTP_MOST_ANSWERS && bytes <= HTTP_MOST_ANSWERS - others) ||
+           api_fail(error, 429, NULL, "answers to other requests fill the memory; try again later");
+}
+
 /* Reads the request and queues its job, which the answer then waits for. */
 static bool answer_completion(exchange *x, api_text *to, api_error *error)
 {
@@ -134,7 +149,8 @@ static bool answer_completion(exchange *x, api_text *to, api_error *error)
     api_request request;
     (void)to;
     if (!ready(x, error)) return false;
-    bool read = api_read_completion(x->body.at, x->body.bytes, &h->limits, &request, error);
+    bool read = api_read_completion(x->body.at, x->body.bytes, &h->limits, &request, error) &&
+                expect_answer(x, api_answer_bytes(&request), error);
     if (read) {
         x->job = job_create(&request, h->options.model);
         read = x->job != NULL || api_fail(error, 503, NULL, "no memory for this request");
@@ -180,6 +196,28 @@ static bool find_route(exchange *x, const char *path, const char *method)
     return api_fail(&x->error, 404, NULL, "there is no %.100s", path);
 }
 
+/* Headers that must not stand twice: this server and one in front of it could each follow another of them. */
+typedef struct single {
+    const char *name;
+    int count;
+} single;
+static enum MHD_Result count_single(void *user, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    (void)kind, (void)value;
+    for (single *s = user; s->name != NULL; s++) s->count += strcasecmp(s->name, name) == 0;
+    return MHD_YES;
+}
+
+static bool check_single(exchange *x)
+{
+    single singles[] = {{MHD_HTTP_HEADER_HOST, 0}, {MHD_HTTP_HEADER_CONTENT_LENGTH, 0}, {MHD_HTTP_HEADER_TRANSFER_ENCODING, 0},
+                        {MHD_HTTP_HEADER_AUTHORIZATION, 0}, {MHD_HTTP_HEADER_ORIGIN, 0}, {NULL, 0}};
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_single, singles);
+    for (const single *s = singles; s->name != NULL; s++)
+        if (s->count > 1) return api_fail(&x->error, 400, NULL, "the header %s stands %d times", s->name, s->count);
+    return singles[1].count + singles[2].count < 2 || api_fail(&x->error, 400, NULL, "Content-Length and Transfer-Encoding exclude each other");
+}
+
 /* What the headers say against the request. */
 static bool check_headers(exchange *x, const char *path, const char *method)
 {
@@ -187,6 +225,7 @@ static bool check_headers(exchange *x, const char *path, const char *method)
     const char *host = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
     const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
     const char *key = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    if (!check_single(x)) return false;
     if (!access_host(host, o->names, o->names_count)) return api_fail(&x->error, 403, NULL, "the Host header names another server");
     if (!access_origin(origin, host)) return api_fail(&x->error, 403, NULL, "pages of other servers may not ask this one");
     if (!find_route(x, path, method) && x->route == NULL && o->key == NULL) return false;
@@ -256,11 +295,60 @@ static ssize_t read_stream(void *user, uint64_t at, char *to, size_t most)
     return (ssize_t)count;
 }
 
+static void forget_body(exchange *x)
+{
+    atomic_fetch_sub(&x->of->bodies, x->counted);
+    x->counted = 0;
+    api_text_free(&x->body);
+}
+
+/* Does what the body asks for: the answer is in x->out then, or the job is queued. */
+static void read_request(exchange *x)
+{
+    const bool done = x->route->answer(x, &x->out, &x->error);
+    forget_body(x);
+    x->read = true;
+    if (done) return;
+    api_text_free(&x->out);
+    job_release(x->job); /* the queue did not take it */
+    x->job = NULL;
+}
+
+static void write_job(exchange *x)
+{
+    job_write(x->job, &x->out, x->of->names, x->of->limits.tokenizer);
+    x->written = true;
+}
+
+static void read_apart(void *user)
+{
+    exchange *x = user;
+    read_request(x);
+    MHD_resume_connection(x->connection);
+}
+
+static void write_apart(void *user)
+{
+    exchange *x = user;
+    write_job(x);
+    MHD_resume_connection(x->connection);
+}
+
+/* Has the worker run it, after which the connection is answered. */
+static enum MHD_Result hand_over(exchange *x, void (*run)(void *user))
+{
+    x->work = (work){.run = run, .user = x};
+    MHD_suspend_connection(x->connection);
+    if (worker_add(x->of->worker, &x->work)) return MHD_YES;
+    api_fail(&x->error, 503, NULL, "the server is stopping");
+    MHD_resume_connection(x->connection);
+    return MHD_YES;
+}
+
 /* The answer of a job, once it is over; until then the connection sleeps. */
 static enum MHD_Result send_job(exchange *x)
 {
     job *j = x->job;
-    api_text text = {NULL, 0, 0, false};
     api_error failure = {.status = 0};
     if (j->request.settings.stream)
         return queue(x, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL), 200, "text/event-stream");
@@ -269,42 +357,26 @@ static enum MHD_Result send_job(exchange *x)
     if (!over) {
         j->sleeping = true;
         MHD_suspend_connection(x->connection);
-    } else if (j->failure.status != 0) failure = j->failure;
-    else job_write(j, &text, x->of->names, x->of->limits.tokenizer);
+    } else failure = j->failure;
     pthread_mutex_unlock(&j->lock);
     if (!over) return MHD_YES;
-    return failure.status != 0 ? send_error(x, &failure) : send_text(x, &text, 200, "application/json");
-}
-
-static void forget_body(exchange *x)
-{
-    atomic_fetch_sub(&x->of->bodies, x->counted);
-    x->counted = 0;
-    api_text_free(&x->body);
+    if (failure.status != 0) return send_error(x, &failure);
+    if (!x->written && x->expected > HTTP_LARGE) return hand_over(x, write_apart);
+    if (!x->written) write_job(x);
+    return send_text(x, &x->out, 200, "application/json");
 }
 
 static enum MHD_Result answer(exchange *x)
 {
-    http *h = x->of;
-    api_text text = {NULL, 0, 0, false};
-    if (x->job != NULL) return send_job(x); /* it has slept */
-    if (x->error.status == 0 && x->body.failed) api_fail(&x->error, 503, NULL, "no memory for this request");
-    if (x->error.status != 0) return send_error(x, &x->error);
-    if (x->body.at == NULL) api_add(&x->body, " ", 1); /* an empty body is none of JSON */
-    const bool large = x->body.bytes > (size_t)1 << 20;
-    if (large) pthread_mutex_lock(&h->parsing);
-    const bool done = x->route->answer(x, &text, &x->error);
-    if (large) pthread_mutex_unlock(&h->parsing);
-    forget_body(x);
-    if (!done) {
-        api_text_free(&text);
-        job_release(x->job); /* the queue did not take it */
-        x->job = NULL;
-        return send_error(x, &x->error);
+    if (!x->read && x->error.status == 0) {
+        peers_note(x->of->peers, x->peer, false, NULL); /* all has arrived: what takes time now is not the client's */
+        if (x->body.at == NULL) api_add(&x->body, " ", 1); /* an empty body is none of JSON */
+        if (x->body.failed) api_fail(&x->error, 503, NULL, "no memory for this request");
+        else if (x->body.bytes > HTTP_LARGE) return hand_over(x, read_apart);
+        else read_request(x);
     }
-    if (x->job != NULL) return send_job(x);
-    peers_note(h->peers, x->peer, false, NULL);
-    return send_text(x, &text, 200, x->route->type);
+    if (x->error.status != 0) return send_error(x, &x->error);
+    return x->job != NULL ? send_job(x) : send_text(x, &x->out, 200, x->route->type);
 }
 
 /* ---- Requests ---- */
@@ -378,6 +450,7 @@ static void ended(void *user, struct MHD_Connection *connection, void **context,
     metrics_answer(h->counts, x->status);
     if (h->options.log)
         fprintf(stderr, "dartlm: %s %d %.1f ms\n", x->route != NULL ? x->route->path : "-", x->status, (double)(base_now_ns() - x->began_ns) / 1e6);
+    atomic_fetch_sub(&h->answers, x->expected);
     forget_body(x);
     api_text_free(&x->out);
     free(x);
@@ -408,12 +481,9 @@ http *http_start(const http_options *options, engine *e, metrics *counts, char *
     h->engine = e;
     h->counts = counts;
     h->started = (int64_t)time(NULL);
-    if (pthread_mutex_init(&h->parsing, NULL) != 0) {
-        free(h);
-        return NULL;
-    }
-    h->peers = peers_start(options->receive_seconds);
-    if (h->peers == NULL) goto fail;
+    h->worker = worker_start();
+    h->peers = peers_start(options->receive_seconds, HTTP_MOST_CONNECTIONS);
+    if (h->peers == NULL || h->worker == NULL) goto fail;
     snprintf(port, sizeof port, "%u", (unsigned)options->port);
     if (getaddrinfo(options->host, port, &hints, &address) != 0) {
         snprintf(error, error_size, "%s is no address in numbers", options->host);
@@ -450,9 +520,10 @@ void http_stop(http **http_)
     if (h == NULL) return;
     const struct timespec pause = {.tv_nsec = 10000000};
     for (int i = 0; i < 500 && atomic_load(&h->exchanges) > 0; i++) nanosleep(&pause, NULL);
+    if (h->worker != NULL) worker_stop(h->worker); /* so that no connection sleeps */
     if (h->daemon != NULL) MHD_stop_daemon(h->daemon);
+    worker_destroy(&h->worker);
     peers_stop(&h->peers);
-    pthread_mutex_destroy(&h->parsing);
     free(h);
     *http_ = NULL;
 }

@@ -18,6 +18,8 @@ typedef struct http_options {
 /* Limits that do not depend on options. */
 #define HTTP_MOST_BODY ((size_t)32 << 20)      /* of a request */
 #define HTTP_MOST_BODIES ((size_t)256 << 20)   /* of all that are being received */
+#define HTTP_MOST_ANSWERS ((size_t)512 << 20)  /* of completions under way, as api_answer_bytes counts; one alone may be larger */
+#define HTTP_LARGE ((size_t)1 << 20)           /* bodies and answers above that are read and written by a thread of their own */
 enum { HTTP_MOST_CONNECTIONS = 256, HTTP_MOST_PROMPTS = 512, HTTP_THREADS = 4, HTTP_HEADER_BYTES = 32768 };
 
 typedef struct http http;

@@ -56,7 +56,7 @@ void job_wake(job *j);
 enum { JOB_LEFT = 499 };
 void job_fail(job *j, int status, const char *message);
 
-/* With the lock held, of a job that is over and has not failed. */
+/* Of a job that is over, which the caller has seen with the lock held, and has not failed: nobody changes it any more. */
 void job_write(const job *j, api_text *to, const api_names *names, dart_tokenizer *tokenizer);
 /* With the lock held: appends the chunks of a stream that are new. true: the stream has ended. */
 bool job_write_news(job *j, api_text *to, const api_names *names, dart_tokenizer *tokenizer);

@@ -12,6 +12,8 @@
 #define POLLRDHUP 0
 #endif
 
+#define CROWDED_NS UINT64_C(2000000000)
+
 struct peer {
     peer *before, *after;
     int socket;
@@ -22,6 +24,7 @@ struct peer {
 struct peers {
     pthread_mutex_t lock;
     peer *first;
+    uint32_t count, most;
     uint64_t most_ns;
     atomic_bool quits;
     pthread_t thread;
@@ -29,8 +32,9 @@ struct peers {
 
 static void look_at(const peers *all, peer *p, uint64_t now)
 {
+    const bool crowded = all->count > all->most / 4 * 3 && all->most_ns > CROWDED_NS;
     struct pollfd socket = {.fd = p->socket, .events = POLLRDHUP};
-    if (p->since_ns > 0 && now - p->since_ns > all->most_ns) shutdown(p->socket, SHUT_RDWR);
+    if (p->since_ns > 0 && now - p->since_ns > (crowded ? CROWDED_NS : all->most_ns)) shutdown(p->socket, SHUT_RDWR);
     if (p->waits_for == NULL || poll(&socket, 1, 0) <= 0 || (socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0) return;
     job_fail(p->waits_for, JOB_LEFT, "the client has left");
 }
@@ -48,10 +52,11 @@ static void *watch(void *user)
     return NULL;
 }
 
-peers *peers_start(uint32_t receive_seconds)
+peers *peers_start(uint32_t receive_seconds, uint32_t most)
 {
     peers *all = calloc(1, sizeof *all);
     if (all == NULL) return NULL;
+    all->most = most;
     all->most_ns = receive_seconds * UINT64_C(1000000000);
     const bool locked = pthread_mutex_init(&all->lock, NULL) == 0;
     if (locked && pthread_create(&all->thread, NULL, watch, all) == 0) return all;
@@ -81,6 +86,7 @@ peer *peers_add(peers *all, int socket)
     p->after = all->first;
     if (p->after != NULL) p->after->before = p;
     all->first = p;
+    all->count++;
     pthread_mutex_unlock(&all->lock);
     return p;
 }
@@ -89,6 +95,7 @@ void peers_remove(peers *all, peer *p)
 {
     if (p == NULL) return;
     pthread_mutex_lock(&all->lock);
+    all->count--;
     if (p->before != NULL) p->before->after = p->after;
     else all->first = p->after;
     if (p->after != NULL) p->after->before = p->before;

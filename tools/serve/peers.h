@@ -1,4 +1,5 @@
-/* Connections, watched by a thread: those that take too long to send a request are ended, and jobs whose client has left. */
+/* Connections, watched by a thread: those that take too long to send a request are ended, and jobs whose client has left. With more than three
+ * quarters of all connections taken, two seconds are too long, so that idle connections keep nobody out. */
 #ifndef DARTLM_SERVE_PEERS_H
 #define DARTLM_SERVE_PEERS_H
 
@@ -7,8 +8,8 @@
 typedef struct peers peers;
 typedef struct peer peer;
 
-/* NULL without memory or threads. */
-peers *peers_start(uint32_t receive_seconds);
+/* most: connections that there can be. NULL without memory or threads. */
+peers *peers_start(uint32_t receive_seconds, uint32_t most);
 /* Once all connections are closed. */
 void peers_stop(peers **all);
 /* A connection that begins to receive. NULL without memory: it is not watched. */
