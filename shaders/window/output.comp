@@ -5,7 +5,8 @@
 // one group, which share the products c . b_k; N / 8 lanes share a row of b, P / 8 one of x or hin. All that the first head
 // reads is asked for at once, hin even before it is known how many tokens the window holds, what a later one reads while the
 // head before it is added up; what heads have in common, and the sums over lanes, is done for all of them together. With -DLOW_REGISTERS:
-// lanes are summed up head by head, so that more workgroups share a processor.
+// lanes are summed up head by head, so that more workgroups share a processor. With -DTOGETHER (N128_P64, LANES a multiple of N): the window is asked
+// for before the position is known as well, and nothing is waited for before all has been asked for.
 // n = 128 with -DN128_P64, else MAX_STATE. Shared memory: 4 (n + T0 (2 WINDOW + 1 + n)) + 16 max(2 HEADS LANES, WINDOW (n / 8 + 1) / 4 + 1)
 // bytes. Guards: exp only of numbers <= 0.
 #version 460
@@ -16,6 +17,7 @@ READS(rows) READS(steps) READS(c) READS(hin) READS(hin_scale) READS(d) READS(seq
 #include "lib/seq.glsl"
 #include "window.glsl"
 #include "lib/eight.glsl"
+#include "lib/together.glsl"
 READS_EIGHT(rows) READS_EIGHT(hin)
 
 #ifdef N128_P64
@@ -83,6 +85,54 @@ void add(inout Eight sum, float weight, Eight v)
     sum.high += weight * v.high;
 }
 
+// Tokens that the window holds, the new one included; 0 for a sequence without one.
+uint tokens_of(uint count, uint position) { return count == 0u ? 0u : window_slot(position) + 1u; }
+
+#ifdef TOGETHER
+// Shared memory for the heads from first_h on, N <= LANES; returns tokens_of. What the position does not decide is on its way before the position is
+// known, with the words that fetch_... asked for: of slots without a token as well, whose elements nobody uses.
+uint prepare(uint b, uint g, uint first_h, uint count)
+{
+    const uint SCALES = (T0 * N + LANES - 1u) / LANES;
+    const uint STEPS = (T0 * WINDOW + LANES - 1u) / LANES;
+    float scales[SCALES], decays[STEPS], step_sizes[STEPS];
+    uint position = seq_position(b);
+    uint tokens = seq_count(b, 1u);
+    float c = load_c(args.c_at + b * args.c_row + g * N + LANE % N);
+    uint bits = position | tokens | floatBitsToUint(c);
+    [[unroll]] for (uint i = 0u; i < HIN_AHEAD; i++) bits |= hin_ahead[i].low.x;
+    [[unroll]] for (uint i = 0u; i < B_AHEAD; i++) bits |= b_ahead[i].low.x;
+    [[unroll]] for (uint i = 0u; i < X_AHEAD; i++) bits |= x_ahead[i].low.x;
+    [[unroll]] for (uint i = 0u; i < SCALES; i++) {
+        uint e = min(LANE + i * LANES, count * N - 1u);
+        scales[i] = has(args.flags, HAS_HIN_SCALE) ? load_hin_scale(args.hin_scale_at + (b * args.H + first_h) * N + e) : 1.0;
+        bits |= floatBitsToUint(scales[i]);
+    }
+    [[unroll]] for (uint i = 0u; i < STEPS; i++) {
+        uint e = min(LANE + i * LANES, count * WINDOW - 1u);
+        uint at = 2u * ((b * WINDOW + e % WINDOW) * args.H + first_h + e / WINDOW);
+        decays[i] = load_steps(at);
+        step_sizes[i] = load_steps(at + 1u);
+        bits |= floatBitsToUint(decays[i]) | floatBitsToUint(step_sizes[i]);
+    }
+    uint none = nothing(bits);
+    uint n = tokens_of(tokens + none, position + none);
+    if (LANE < N) c_now[LANE] = c;
+    [[unroll]] for (uint i = 0u; i < SCALES; i++) { // LANES is a multiple of N: c is that of all of them
+        uint e = LANE + i * LANES;
+        if (e < count * N) c_scaled[e] = c * scales[i];
+    }
+    [[unroll]] for (uint i = 0u; i < STEPS; i++) {
+        uint e = LANE + i * LANES;
+        if (e < count * WINDOW) {
+            decays_of[e / 4u][e % 4u] = e % WINDOW < n ? decays[i] : 0.0;
+            weights[e] = e % WINDOW < n ? step_sizes[i] : 0.0;
+        }
+    }
+    return n;
+}
+#endif
+
 void main()
 {
     uint x_team = P / 8u; // lanes that share a row
@@ -103,6 +153,13 @@ void main()
         uint head = b * args.H + first_h;
         uint hin_at = args.hin_at + head * N * P + 8u * (LANE % x_team);
         fetch_hin(hin_at, x_line);
+        uint x_at = args.rows_at + b * WINDOW * pitch + first_h * P + 8u * (LANE % x_team);
+        uint b_at = args.rows_at + b * WINDOW * pitch + args.H * P + g * N + 8u * b_word;
+#ifdef TOGETHER
+        fetch_b(b_at, b_line, WINDOW, pitch);
+        fetch_x(x_at, x_line, WINDOW, pitch);
+        uint n = prepare(b, g, first_h, count);
+#else
         for (uint i = LANE; i < N; i += LANES) {
             float c = load_c(args.c_at + b * args.c_row + g * N + i);
             c_now[i] = c;
@@ -111,10 +168,10 @@ void main()
                 c_scaled[k * MAX_N + i] = c * scale;
             }
         }
-        uint n = seq_count(b, 1u) == 0u ? 0u : window_slot(seq_position(b)) + 1u;
+        uint n = tokens_of(seq_count(b, 1u), seq_position(b));
+#endif
         if (n == 0u) continue;
-        uint x_at = args.rows_at + b * WINDOW * pitch + first_h * P + 8u * (LANE % x_team);
-        uint b_at = args.rows_at + b * WINDOW * pitch + args.H * P + g * N + 8u * b_word;
+#ifndef TOGETHER
         fetch_b(b_at, b_line, n, pitch);
         fetch_x(x_at, x_line, n, pitch);
         for (uint e = LANE; e < count * WINDOW; e += LANES) {
@@ -123,6 +180,7 @@ void main()
             decays_of[e / 4u][e % 4u] = slot < n ? load_steps(at) : 0.0;
             weights[e] = slot < n ? load_steps(at + 1u) : 0.0;
         }
+#endif
         barrier();
         if (b_line < b_lines) {
             uint from = 8u * b_word;
