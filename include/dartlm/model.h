@@ -383,7 +383,7 @@ typedef struct dart_decode_args {
 } dart_decode_args;
 /* Consumes one token of every sequence that is not idle (without ids: of every sequence that has not ended) and chooses the next ones. The step is
  * recorded once and submitted again by later calls. It is recorded anew when a sequence enters another block of memories, or of
- * keys and values.
+ * keys and values, and of one sequence once in about 2,048 tokens.
  * DART_INVALID_ARGUMENT without ids when no call has chosen tokens since the state was created or reset. */
 DART_API dart_status dart_decode(dart_state *state, const dart_decode_args *args);
 

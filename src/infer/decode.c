@@ -10,7 +10,7 @@ enum { HEAD_LAUNCHES = 4, MOST_CUTS_AGAIN = 8 };
 
 static bool same_span(const model_span *a, const model_span *b)
 {
-    return a->runs == b->runs && a->close_from == b->close_from && a->close_to == b->close_to;
+    return a->runs == b->runs && a->seen == b->seen && a->close_from == b->close_from && a->close_to == b->close_to;
 }
 
 /* Are the windows of all sequences that take steps full in the same steps? */

@@ -59,7 +59,11 @@ static model_block_args block_args(dart_state *state, const model_pass *pass, ui
     seq.offset = 2 * (uint64_t)pass->b;
     const uint32_t closing_count = span->close_to - span->close_from;
     dart_memories *closing = closing_count > 0 ? &state->runs[span->runs] : NULL;
-    for (uint32_t i = 0; i < span->runs; i++) state->runs[i] = model_memories_of(state, layer, pass->b, i);
+    for (uint32_t i = 0; i < span->runs; i++) {
+        dart_memories *run = &state->runs[i];
+        *run = model_memories_of(state, layer, pass->b, i);
+        if (span->seen > 0) run->M = (uint32_t)base_smaller(run->M, span->seen - run->first);
+    }
     for (uint32_t i = 0; i < closing_count; i++) closing[i] = model_memories_of(state, layer, pass->b, span->close_from + i);
     model_block_args args = {
         .config = &state->model->config, .B = pass->B, .L = pass->L, .S = state->S, .sma = state->sma,
@@ -235,6 +239,10 @@ dart_status model_record_advance(dart_state *state, dart_stream *stream)
 
 /* ---- Which blocks a piece touches ---- */
 
+/* Blocks have room for more memories than there are, and the step's attention is shared out by room. Where there is one sequence, whose memories lie
+ * one after another, a recording counts no more of them than it may see, rounded up: it is made again once in so many tokens. */
+enum { TOKENS_OF_A_RECORDING = 2048 };
+
 static uint32_t block_of(const dart_state *state, uint64_t memory)
 {
     uint32_t i = 0;
@@ -278,5 +286,6 @@ model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const 
         span.close_to = block_of(state, end - 1) + 1;
     }
     if (seen > 0) span.runs = block_of(state, seen - 1) + 1;
+    if (steps && state->B == 1) span.seen = base_round_up(seen, base_ceil_div(TOKENS_OF_A_RECORDING, S));
     return span;
 }

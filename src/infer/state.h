@@ -79,6 +79,7 @@ typedef enum model_work {
 /* The blocks of memories, or of keys and values, that a piece touches. A recording depends on them and on the shape of the piece. */
 typedef struct model_span {
     uint32_t runs;                   /* blocks 0 .. runs - 1 hold what some token attends to */
+    uint64_t seen;                   /* of one sequence's steps: how many memories they look for; 0: as many as the blocks have room for */
     uint32_t close_from, close_to;   /* blocks close_from .. close_to - 1 may receive the memory of a chunk that closes, or keys of the piece */
 } model_span;
 

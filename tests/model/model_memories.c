@@ -106,6 +106,51 @@ static void grows_as_if_it_had_been_there(void **unused)
     free(ids);
 }
 
+/* ---- One sequence, whose steps count the memories that it may see and no more (forward.c) ---- */
+
+/* Logits after `count` tokens in a piece, and the likeliest token behind them. */
+static int32_t after_piece(dart_model *model, const dart_state_options *options, const int32_t *tokens, uint32_t count, float *logits)
+{
+    int32_t next = -1;
+    dart_state *state = state_of(model, options);
+    must(dart_prefill(state, &(dart_prefill_args){.ids = tokens, .L = count, .want = DART_LOGITS_LAST, .logits = logits,
+                                                  .sampling = &(dart_sampling){.temperature = 0}, .next_ids = &next}), "dart_prefill");
+    dart_state_destroy(&state);
+    return next;
+}
+
+static void one_sequence_sees_all_of_them(void **unused)
+{
+    (void)unused;
+    /* Of a block for 24 memories a recording counts eight until there is a ninth. */
+    enum { PROMPT = 2296, CHECKED = 2302, LAST = 2310 };
+    const dart_state_options options = {.B = 1, .S = 256, .memory_block = 24};
+    const dart_sampling likeliest = {.temperature = 0};
+    dart_model *model = model_of(&narrow, NULL);
+    int32_t *ids = many_ids(), generated[LAST];
+    float got[97], whole[97];
+    for (int plain = 0; plain < 2; plain++) { /* through the op of the mixer's step, and without it */
+        dart_state *state = state_of(model, &options);
+        if (plain) state->fused = false;
+        must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = PROMPT, .want = DART_LOGITS_NONE}), "dart_prefill");
+        for (uint32_t t = PROMPT; t < LAST; t++) {
+            must(dart_decode(state, &(dart_decode_args){.ids = &ids[t], .logits = got}), "dart_decode");
+            if (t < CHECKED) continue;
+            after_piece(model, &options, ids, t + 1, whole);
+            assert_close("one sequence", distance(whole, got, narrow.V), TOLERANCE);
+        }
+        must(dart_state_reset(state, -1), "dart_state_reset");
+        memcpy(generated, ids, PROMPT * sizeof *ids);
+        must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = PROMPT, .want = DART_LOGITS_NONE, .sampling = &likeliest,
+                                                      .next_ids = &generated[PROMPT]}), "dart_prefill");
+        must(dart_generate(state, &(dart_generate_args){.n = LAST - PROMPT - 1, .sampling = &likeliest, .ids = &generated[PROMPT + 1]}), "dart_generate");
+        for (uint32_t t = CHECKED; t < LAST; t += 3) assert_int_equal(generated[t], after_piece(model, &options, generated, t, whole));
+        dart_state_destroy(&state);
+    }
+    free(ids);
+    dart_model_destroy(&model);
+}
+
 /* ---- States of several histories ---- */
 
 /* A state that was reset, one that was loaded and one that was copied go on as a new one does, and hold no more than twice what they need. */
@@ -275,6 +320,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grows_as_if_it_had_been_there),
+        cmocka_unit_test(one_sequence_sees_all_of_them),
         cmocka_unit_test(grows_again),
         cmocka_unit_test(growing_survives_failures),
         cmocka_unit_test(steps_follow_the_block),
