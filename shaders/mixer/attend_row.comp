@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // State-memory attention of one token of one sequence over the memories of one split: what attend_base.comp computes, for memories of 16 bits of
-// N = 128, P = 64. A workgroup takes TOGETHER = T0 memories at a time. All are on their way before the first is looked at, and before it is known
-// whether the token sees them: their places are there. Eight lanes share a row n; a lane has ROWS rows of each memory, LANES = 8 N / ROWS, and keeps
-// them until the logits are known.
+// N = 128, P = 64, at most TOGETHER = T0 of them a split. All are on their way before the first is looked at, and before it is known whether the token
+// sees them: their places are there. Eight lanes share a row n; a lane has ROWS rows of each memory, LANES = 8 N / ROWS, and keeps them until the
+// logits are known.
 // Shared memory: 32 LANES + 4 (TOGETHER + 2) (LANES + 1) bytes. Guards as in attend_base.comp.
 #include "lib/dart.glsl"
 #include "table/mixer_attend.glsl"
@@ -25,6 +25,7 @@ shared vec4 found[GROUPS * P / 4u];
 uvec4 fetched[TOGETHER * ROWS];
 float factors[TOGETHER * ROWS];
 
+// Memories from `memory` on, past `last` that one again: rows at, at + GROUPS, ... of stride in all. Returns bits of all of them.
 uint fetch(uint memory, uint last, uint stride, uint at, uint column)
 {
     uint bits = 0u;
@@ -50,7 +51,8 @@ void main()
         uint run = (args.count + args.splits - 1u) / args.splits;
         uint stride = args.H * N;
         uint at = head * N + group;
-        uint bits = fetch(split * run, args.count - 1u, stride, at, column);
+        uint first = split * run;
+        uint bits = fetch(first, args.count - 1u, stride, at, column);
         Words e_words = load_words_e(args.e_at + g * P + 8u * column);
         bits |= e_words.low.x | e_words.high.x;
         float q[ROWS];
@@ -75,49 +77,39 @@ void main()
         uint seen = position / args.S;
         if (count == 0u) continue;
         seen = seen > args.first ? min(seen - args.first, args.count) : 0u;
-        uint end = min((split + 1u) * run, seen);
+        uint end = min(first + run, seen);
+        float zero = uintBitsToFloat(none);
+        vec4 low = verifier.low + zero, high = verifier.high + zero;
+        float keys[SUMS];
+        [[unroll]] for (uint m = 0u; m < TOGETHER; m++) {
+            float key = 0.0;
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                Eight v = eight_of(DTYPE_OF(dh), Words(fetched[m * ROWS + r], uvec4(0u)));
+                key += q[r] * (dot(low, v.low) + dot(high, v.high));
+            }
+            keys[m] = key;
+        }
+        keys[TOGETHER] = squares.x;
+        keys[TOGETHER + 1u] = squares.y;
+        add_up_all(keys);
+        float q_scale = inversesqrt(totals[TOGETHER] / float(N) + args.eps), e_scale = inversesqrt(totals[TOGETHER + 1u] / float(P) + args.eps);
+        float scale = q_scale * e_scale * inversesqrt(float(N));
         float top = LOWEST;
+        [[unroll]] for (uint m = 0u; m < TOGETHER; m++) {
+            if (first + m < end) top = max(top, scale * totals[m]);
+        }
+        uint again = nothing(floatBitsToUint(totals[0])); // memories are kept as words, not as the numbers of the loop above
         float den = 0.0;
         Eight sum = Eight(vec4(0.0), vec4(0.0));
-        for (uint first = split * run; first < end; first += TOGETHER) {
-            if (first != split * run) bits = fetch(first, args.count - 1u, stride, at, column);
-            float zero = uintBitsToFloat(nothing(bits));
-            vec4 low = verifier.low + zero, high = verifier.high + zero;
-            float keys[SUMS];
-            [[unroll]] for (uint m = 0u; m < TOGETHER; m++) {
-                float key = 0.0;
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    Eight v = eight_of(DTYPE_OF(dh), Words(fetched[m * ROWS + r], uvec4(0u)));
-                    key += q[r] * (dot(low, v.low) + dot(high, v.high));
-                }
-                keys[m] = key;
-            }
-            keys[TOGETHER] = squares.x;
-            keys[TOGETHER + 1u] = squares.y;
-            barrier();
-            add_up_all(keys);
-            float q_scale = inversesqrt(totals[TOGETHER] / float(N) + args.eps), e_scale = inversesqrt(totals[TOGETHER + 1u] / float(P) + args.eps);
-            float scale = q_scale * e_scale * inversesqrt(float(N));
-            float now = top;
-            [[unroll]] for (uint m = 0u; m < TOGETHER; m++) {
-                if (first + m < end) now = max(now, scale * totals[m]);
-            }
-            uint again = nothing(floatBitsToUint(totals[0])); // memories are kept as words, not as the numbers of the loop above
-            float keep = exp_neg(top - now);
-            den *= keep;
-            sum.low *= keep;
-            sum.high *= keep;
-            top = now;
-            [[unroll]] for (uint m = 0u; m < TOGETHER; m++) {
-                float gain = first + m < end ? exp_neg(scale * totals[m] - now) : 0.0;
-                den += gain;
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    Eight v = eight_of(DTYPE_OF(dh), Words(fetched[m * ROWS + r] | again, uvec4(0u)));
-                    float weight = gain * read[r] * factors[m * ROWS + r];
-                    if (first + m < end) { // what lies beyond may be no number
-                        sum.low += weight * v.low;
-                        sum.high += weight * v.high;
-                    }
+        [[unroll]] for (uint m = 0u; m < TOGETHER; m++) {
+            float gain = first + m < end ? exp_neg(scale * totals[m] - top) : 0.0;
+            den += gain;
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                Eight v = eight_of(DTYPE_OF(dh), Words(fetched[m * ROWS + r] | again, uvec4(0u)));
+                float weight = gain * read[r] * factors[m * ROWS + r];
+                if (first + m < end) { // what lies beyond may be no number
+                    sum.low += weight * v.low;
+                    sum.high += weight * v.high;
                 }
             }
         }

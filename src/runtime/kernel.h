@@ -71,7 +71,8 @@ typedef enum kernel_trait {
                                   whole matrix tiles work */
     FITS(SHORT),               /* a row is short enough for a lane of a small team to keep its share: at most 256 elements of a norm or
                                   channels of a convolution, 8,192 logits. linear: many rows, and so few inputs that a block may keep
-                                  all weights (dense.c). linear_backward_weight: few inputs (dense_backward.c) */
+                                  all weights (dense.c). linear_backward_weight: few inputs (dense_backward.c). mixer_attend: at most two
+                                  memories a split (mixer.c) */
     FITS(STEP),                /* the step of a mixer: what CUDA's rows for it ask of types, sizes and offsets (mixer.c) */
     FITS(MEDIUM),              /* a row of a norm has at most 2,048 elements, for a lane of a workgroup to keep its share */
     FITS(P32),                 /* D of softmax attention is at most 32 */

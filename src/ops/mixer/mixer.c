@@ -7,7 +7,7 @@
 
 /* Attention is split over memories until this many workgroups a multiprocessor have work. Every workgroup of the last stage merges
  * all splits, hence a limit to them. */
-enum { WORKGROUPS = 8, MAX_SPLITS = 16, MAX_TAPS = 8, MEMORIES_TOGETHER = 4 };
+enum { WORKGROUPS = 8, MAX_SPLITS = 16, MAX_TAPS = 8, FEW_TOGETHER = 2, MEMORIES_TOGETHER = 4 };
 
 /* Kernels of quantised rows take the arguments and bindings of the others. */
 static_assert((int)BINDING_mixer_project_quantised_cum == (int)BINDING_mixer_project_cum, "bindings of mixer_project_quantised");
@@ -222,11 +222,15 @@ static uint32_t attend_traits(const mixer_plan *p, const dart_memories *run, uin
     const dart_mixer_step_args *a = p->a;
     const uint64_t e_at = p->sma_o.queries.of.offset + (uint64_t)a->G * a->N;
     const bool words = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0;
-    /* Memories that are all on their way together; loops over more of them were not timed. */
+    /* All memories of a split on their way together. */
     const bool tiles = words && (e_at | op_row(&p->sma_o.queries)) % 4 == 0 && run->M <= (uint64_t)MEMORIES_TOGETHER * splits;
+    /* Two a split pay where all workgroups run at once: each split more is merged by every workgroup of the last stage. */
+    const uint64_t workgroups = (uint64_t)a->H * base_ceil_div(run->M, FEW_TOGETHER);
+    const bool few = tiles && run->M <= (uint64_t)FEW_TOGETHER * splits && workgroups <= op_multiprocessors(&p->call);
     /* A warp a memory pays where most warps of a workgroup have one. */
     const bool half = words && run->scale.offset % 4 == 0 && run->M >= 3 * splits;
-    return (half ? FITS_16BIT : words ? FITS_STEP : 0) | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    return (half ? FITS_16BIT : words ? FITS_STEP : 0) | (tiles ? FITS_TILES : 0) | (few ? FITS_SHORT : 0) |
+           (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
 }
 
 /* Memories that one split looks at. */
