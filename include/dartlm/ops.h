@@ -59,14 +59,15 @@ typedef struct dart_gated_norm_args {
 } dart_gated_norm_args;
 DART_API dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *args);
 
-/* y = x weight^T + bias, or y += x weight^T + bias when add is set.
- * x T IN; weight OUT IN; bias OUT, optional; y T OUT. The bias is put into y first, rounded to y's type, and the product added to it.
+/* y = x weight^T + bias, or y += x weight^T + bias when add is set, or y = from + x weight^T + bias.
+ * x T IN; weight OUT IN; bias OUT, optional; y T OUT; from T OUT, optional, in place of add, apart from y. The bias is put into y first, rounded
+ * to y's type, and the product added to it.
  * weight may be OUT quantised rows, with IN a multiple of 32. A processor may then round x to multiples of m / 32767, where m is the
  * largest magnitude of its block of 32 numbers. Where the device multiplies 16-bit matrices and x is of their type, the weights are rounded to it. */
 typedef struct dart_linear_args {
     uint32_t T, IN, OUT;
     bool add;
-    dart_tensor x, weight, bias, y;
+    dart_tensor x, weight, bias, y, from;
 } dart_linear_args;
 DART_API dart_status dart_linear(dart_stream *stream, const dart_linear_args *args);
 

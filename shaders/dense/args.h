@@ -31,6 +31,9 @@ struct GatedNormArgs { U32 tiles, flags, rows, width, y_at, y_row, r_at, r_row, 
  * Tile: T0 outputs x T1 rows, tile = output block + (number of output blocks) * row block. */
 struct LinearArgs { U32 tiles, flags, rows, inputs, outputs, x_at, x_row, weight_at, y_at, y_row; };
 
+/* y[t, o] = from[t, o] + sum_i x[t, i] weight[o, i], from of y's type; flags IS_ADD. In place of convert and linear. Tile: as linear. */
+struct LinearFromArgs { U32 tiles, flags, rows, inputs, outputs, x_at, x_row, weight_at, from_at, from_row, y_at, y_row; };
+
 /* linear with quantised rows of weights (dart_quantise), weight_row bytes each, from byte weight_at on, both multiples of 16. The type of
  * weight is 0 for q8, 1 for q4. inputs is a multiple of 32. x may be rounded to 16-bit numbers, a scale a block of 32. Tile: as linear. */
 struct LinearQuantisedArgs { U32 tiles, flags, rows, inputs, outputs, x_at, x_row, weight_at, weight_row, y_at, y_row; };

@@ -1,6 +1,16 @@
 // What all families of linear share: its bindings, and what becomes of a sum.
+// With -DFROM they are linear_from's, which adds to `from` in place of y.
+#ifdef FROM
+#include "table/linear_from.glsl"
+READS(x) READS(weight) READS(from) WRITES(y)
+#define load_before load_from
+#define BEFORE_AT(row, column) (args.from_at + (row) * args.from_row + (column))
+#else
 #include "table/linear.glsl"
 READS(x) READS(weight) READS_WRITES(y)
+#define load_before load_y
+#define BEFORE_AT(row, column) (args.y_at + (row) * args.y_row + (column))
+#endif
 
 #include "lib/eight.glsl"
 READS_EIGHT(x) READS_EIGHT(weight)
@@ -13,5 +23,5 @@ bool eights()
 void put(uint row, uint column, float value)
 {
     uint at = args.y_at + row * args.y_row + column;
-    store_y(at, has(args.flags, IS_ADD) ? load_y(at) + value : value);
+    store_y(at, has(args.flags, IS_ADD) ? load_before(BEFORE_AT(row, column)) + value : value);
 }

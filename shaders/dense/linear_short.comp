@@ -10,7 +10,13 @@
 #include "lib/dart.glsl"
 #include "linear.glsl"
 #include "lib/matrix.glsl"
+#ifdef FROM
+READS_AS(uvec4, quads, from) WRITES_AS(uvec4, quads, y)
+#define quads_before quads_from
+#else
 READS_WRITES_AS(uvec4, quads, y)
+#define quads_before quads_y
+#endif
 
 const uint WORDS = 8u; // of 16 bytes, of a row of x and weight
 const uint PITCH = WORDS + 1u;
@@ -66,7 +72,7 @@ void put_sums(uint own, uint row, uint column, uint end, bool aligned)
         uint line = i / words;
         uint first = i % words * (OUTPUTS / words);
         bool whole = adds && aligned && line < MATRIX_M && row + line < args.rows && column + first + OUTPUTS / words <= end;
-        before[n] = whole ? quads_y[(args.y_at + (row + line) * args.y_row + column + first) / (OUTPUTS / words)] : uvec4(0u);
+        before[n] = whole ? quads_before[BEFORE_AT(row + line, column + first) / (OUTPUTS / words)] : uvec4(0u);
     }
     [[unroll]] for (uint n = 0u; n < OWN_WORDS; n++) {
         uint i = gl_SubgroupInvocationID + n * SUBGROUP_SIZE;
@@ -97,7 +103,7 @@ void main()
 {
     uint blocks = (args.outputs + T0 - 1u) / T0;
     uint own = gl_SubgroupID * OWN;
-    bool aligned = (args.y_at | args.y_row) % (is_half(DTYPE_OF(y)) ? 8u : 4u) == 0u;
+    bool aligned = (args.y_at | args.y_row | BEFORE_AT(0u, 0u) | BEFORE_AT(1u, 0u)) % (is_half(DTYPE_OF(y)) ? 8u : 4u) == 0u;
     for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * T0;
         uint end = min(first_output + T0, args.outputs);

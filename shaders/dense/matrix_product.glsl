@@ -41,13 +41,21 @@ shared uvec4 slabs[SHARED_WORDS];
 #ifdef NORMED
 WRITES_AS(uvec4, quads, y) WRITES_AS(uvec2, pairs, y)
 #else
+#ifdef FROM
+READS_AS(uvec4, quads, from) READS_AS(uvec2, pairs, from) WRITES_AS(uvec4, quads, y) WRITES_AS(uvec2, pairs, y)
+#define quads_before quads_from
+#define pairs_before pairs_from
+#else
 READS_WRITES_AS(uvec4, quads, y) READS_WRITES_AS(uvec2, pairs, y)
+#define quads_before quads_y
+#define pairs_before pairs_y
+#endif
 
-// The four values of y from `at` on, a multiple of 4.
-vec4 load_four_y(uint at)
+// The four values that a sum is added to, of y's type, from `at` on, a multiple of 4.
+vec4 load_four_before(uint at)
 {
-    if (DTYPE_OF(y) == TYPE_F32) return uintBitsToFloat(quads_y[at / 4u]);
-    return four_halves(DTYPE_OF(y), pairs_y[at / 4u]);
+    if (DTYPE_OF(y) == TYPE_F32) return uintBitsToFloat(quads_before[at / 4u]);
+    return four_halves(DTYPE_OF(y), pairs_before[at / 4u]);
 }
 #endif
 
@@ -124,7 +132,11 @@ void multiply_tiles()
     uint band = gl_SubgroupID % BANDS;
     uint band_row = band / OUTPUTS_SPLIT * ROW_MATRICES * MATRIX_M;
     uint band_output = band % OUTPUTS_SPLIT * OUTPUT_MATRICES * MATRIX_N;
+#ifdef NORMED
     bool fours = (args.y_at | args.y_row) % 4u == 0u;
+#else
+    bool fours = (args.y_at | args.y_row | BEFORE_AT(0u, 0u) | BEFORE_AT(1u, 0u)) % 4u == 0u;
+#endif
     for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * T0;
         uint first_row = tile / blocks * T1;
@@ -186,7 +198,7 @@ void multiply_tiles()
 #ifdef NORMED
                     store_four_y(to, value);
 #else
-                    store_four_y(to, has(args.flags, IS_ADD) ? load_four_y(to) + value : value);
+                    store_four_y(to, has(args.flags, IS_ADD) ? load_four_before(BEFORE_AT(row, column)) + value : value);
 #endif
                 } else {
                     for (uint i = 0u; i < min(4u, args.outputs - column); i++) put(row, column + i, value[i]);

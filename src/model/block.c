@@ -163,11 +163,12 @@ static void gate(dart_stream *stream, const model_block_args *a)
     dart_gated_norm(stream, &norm);
 }
 
-/* Adds to the residual stream `to`. A stream's failure sticks, so the status of the last op is that of all. */
-static dart_status put_out(dart_stream *stream, const model_block_args *a, dart_tensor to)
+/* Adds to the residual stream `to`, or writes there what it adds to `from`. A stream's failure sticks, so the status of the last op is that of
+ * all. */
+static dart_status put_out(dart_stream *stream, const model_block_args *a, dart_tensor from, dart_tensor to)
 {
-    return dart_linear(stream, &(dart_linear_args){.T = model_block_rows(a), .IN = model_config_inner(a->config), .OUT = a->config->W, .add = true,
-                                                   .x = normed(a), .weight = a->weights.out_proj, .y = to});
+    return dart_linear(stream, &(dart_linear_args){.T = model_block_rows(a), .IN = model_config_inner(a->config), .OUT = a->config->W,
+                                                   .add = from.buffer == NULL, .x = normed(a), .weight = a->weights.out_proj, .y = to, .from = from});
 }
 
 /* ---- Windows ---- */
@@ -208,7 +209,7 @@ dart_status model_block_piece(dart_stream *stream, const model_block_args *a)
     attend(stream, a);
     replace_tails(stream, a);
     gate(stream, a);
-    return put_out(stream, a, a->x);
+    return put_out(stream, a, (dart_tensor){0}, a->x);
 }
 
 /* Rows from `first` on. */
@@ -271,13 +272,12 @@ dart_status model_block_packed(dart_stream *stream, const model_block_args *args
     for (uint32_t b = 0; b < a.B; b++)
         if (borders[b + 1] > borders[b]) carry_on(stream, args, b, (uint32_t)borders[b], (uint32_t)(borders[b + 1] - borders[b]));
     gate(stream, &a);
-    return put_out(stream, &a, a.x);
+    return put_out(stream, &a, (dart_tensor){0}, a.x);
 }
 
 dart_status model_block_train(dart_stream *stream, const model_block_args *args, unsigned parts)
 {
     model_block_args a = *args;
-    const dart_model_config *c = a.config;
     const dart_memories memories = {.M = (uint32_t)base_ceil_div(a.L, a.S), .dh = a.kept.dh, .scale = a.kept.dh_scale};
     const dart_conv_args conv = scan_conv(&a);
     a.sma = model_block_attends(args);
@@ -292,10 +292,7 @@ dart_status model_block_train(dart_stream *stream, const model_block_args *args,
     if ((parts & MODEL_BLOCK_SCAN) != 0) scan(stream, &a);
     if ((parts & MODEL_BLOCK_ATTEND) != 0) attend(stream, &a);
     if ((parts & MODEL_BLOCK_GATE) != 0) gate(stream, &a);
-    if ((parts & MODEL_BLOCK_OUT) != 0) {
-        dart_convert(stream, &(dart_convert_args){.T = model_block_rows(&a), .W = c->W, .x = a.x, .y = a.kept.out});
-        put_out(stream, &a, a.kept.out);
-    }
+    if ((parts & MODEL_BLOCK_OUT) != 0) put_out(stream, &a, a.x, a.kept.out);
     return stream->status;
 }
 
@@ -316,7 +313,7 @@ dart_status model_block_window_end(dart_stream *stream, const model_block_args *
 {
     attend(stream, a);
     gate(stream, a);
-    return put_out(stream, a, a->x);
+    return put_out(stream, a, (dart_tensor){0}, a->x);
 }
 
 dart_status model_block_window_fold(dart_stream *stream, const model_block_args *a)

@@ -40,13 +40,13 @@ static void normalise(const layer *l, dart_tensor x, dart_tensor weight, dart_te
 typedef struct forward_product {
     uint32_t in, out;
     bool add; /* to y */
-    dart_tensor x, weight, bias, y;
+    dart_tensor x, weight, bias, y, from;
 } forward_product;
 
 static void multiply(const layer *l, const forward_product *p)
 {
     dart_linear(l->stream, &(dart_linear_args){.T = l->T, .IN = p->in, .OUT = p->out, .add = p->add, .x = p->x, .weight = p->weight,
-                                               .bias = p->bias, .y = p->y});
+                                               .bias = p->bias, .y = p->y, .from = p->from});
 }
 
 /* In place. */
@@ -194,8 +194,7 @@ dart_status model_transformer_packed(dart_stream *stream, const model_transforme
 /* to = from + x weight^T. */
 static void add_product(const layer *l, uint32_t in, dart_tensor x, dart_tensor weight, dart_tensor from, dart_tensor to)
 {
-    dart_convert(l->stream, &(dart_convert_args){.T = l->T, .W = l->c->W, .x = from, .y = to});
-    multiply(l, &(forward_product){.in = in, .out = l->c->W, .add = true, .x = x, .weight = weight, .y = to});
+    multiply(l, &(forward_product){.in = in, .out = l->c->W, .x = x, .weight = weight, .y = to, .from = from});
 }
 
 dart_status model_transformer_train(dart_stream *stream, const model_transformer_args *a, unsigned parts)

@@ -28,6 +28,7 @@ static const struct {
     {"gated_norm", conform_dense, {KERNEL_gated_norm}, 1},
     {"linear_bias", conform_dense, {KERNEL_bias}, 1},
     {"linear", conform_dense, {KERNEL_linear}, 1},
+    {"linear_from", conform_dense, {KERNEL_linear_from, KERNEL_linear}, 2},
     {"linear_quantised", conform_weights, {KERNEL_linear_quantised, KERNEL_embed_quantised, KERNEL_linear}, 3},
     {"embed_quantised", conform_weights, {KERNEL_embed_quantised}, 1},
     {"embed_backward", conform_dense_backward, {KERNEL_embed_backward, KERNEL_embed_backward_sum}, 2},

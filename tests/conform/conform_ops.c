@@ -153,18 +153,21 @@ static void gated_norm(conform_data *d)
     free(want);
 }
 
+/* linear_from: what ADD adds to lies apart from y. */
 static void linear(conform_data *d)
 {
     const conform_case *c = d->c;
+    const bool apart = is(d, "linear_from"), add = !apart && conform_has(d, CASE_ADD);
     const uint32_t T = c->L, IN = c->N, OUT = c->P;
     const dart_dtype act = conform_activation(c), stored = conform_has(d, CASE_STORED) ? DART_F32 : act;
     conform_tensor *x = conform_input(d, act, T, IN, true, conform_unit), *weight = conform_input(d, c->dtype, OUT, IN, false, conform_unit);
-    conform_tensor *y = conform_has(d, CASE_ADD) ? conform_input(d, stored, T, OUT, true, conform_unit) : conform_output(d, stored, T, OUT, true);
+    conform_tensor *from = apart ? conform_input(d, stored, T, OUT, true, conform_unit) : NULL;
+    conform_tensor *y = add ? conform_input(d, stored, T, OUT, true, conform_unit) : conform_output(d, stored, T, OUT, true);
     double *want = doubles((uint64_t)T * OUT);
-    if (!d->plan) oracle_linear(want, x->values, weight->values, conform_has(d, CASE_ADD) ? y->values : NULL, T, IN, OUT);
+    if (!d->plan) oracle_linear(want, x->values, weight->values, apart ? from->values : add ? y->values : NULL, T, IN, OUT);
     while (conform_next(d)) {
-        dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = conform_has(d, CASE_ADD), .x = x->t, .weight = weight->t,
-                                                   .y = y->t});
+        dart_linear(d->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .add = add, .x = x->t, .weight = weight->t,
+                                                   .y = y->t, .from = apart ? from->t : (dart_tensor){0}});
         if (!conform_execute(d)) continue;
         conform_compare(d, "y", y, want, conform_tolerance(BOUND_DOT, IN), conform_floor(act));
     }
@@ -251,7 +254,7 @@ void conform_dense(conform_data *d)
     else if (is(d, "layer_norm")) layer_norm(d);
     else if (is(d, "linear_bias")) linear_bias(d);
     else if (is(d, "gated_norm")) gated_norm(d);
-    else if (is(d, "linear")) linear(d);
+    else if (is(d, "linear") || is(d, "linear_from")) linear(d);
     else if (is(d, "norm_linear")) norm_linear(d);
     else convert_fill(d);
 }

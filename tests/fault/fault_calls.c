@@ -92,6 +92,8 @@ OP_STEP(do_linear_quantised, dart_linear(w->stream, &(dart_linear_args){.T = 9, 
 OP_STEP(do_linear_bias, dart_linear(w->stream, &(dart_linear_args){.T = 2, .IN = 8, .OUT = 8, .x = f32(w), .weight = f32(w), .bias = f32(w),
                                                                    .y = at(w, 2048)}))
 OP_STEP(do_linear, dart_linear(w->stream, &(dart_linear_args){.T = 2, .IN = 8, .OUT = 8, .x = f32(w), .weight = f32(w), .y = at(w, 2048)}))
+OP_STEP(do_linear_from, dart_linear(w->stream, &(dart_linear_args){.T = 2, .IN = 8, .OUT = 8, .x = f32(w), .weight = f32(w), .from = at(w, 1024),
+                                                                   .y = at(w, 2048)}))
 OP_STEP(do_conv, dart_conv(w->stream, &(dart_conv_args){.B = B, .L = L, .C = 8, .K = 4, .x = f32(w), .weight = f32(w), .tail = at(w, 1024),
                                                         .seq = i32(w), .y = at(w, 2048)}))
 OP_STEP(do_ssd, dart_ssd(w->stream, &(dart_ssd_args){.B = B, .L = L, .H = H, .G = G, .N = N, .P = P, .S = S, .x = f32(w), .dt = f32(w), .b = f32(w),
@@ -312,7 +314,7 @@ static const struct { const char *name; dart_status (*run)(world *w); } steps[] 
     STEP(do_embed_backward), STEP(do_norm_backward),
     STEP(do_gated_norm_backward), STEP(do_linear_backward), STEP(do_conv_backward), STEP(do_ssd_backward), STEP(do_sma_backward),
     STEP(do_attention_backward), STEP(do_cross_entropy), STEP(do_grad_norm), STEP(do_adamw), STEP(do_rope), STEP(do_gelu), STEP(do_layer_norm),
-    STEP(do_linear_bias), STEP(do_linear_quantised), STEP(do_embed_quantised), STEP(do_swiglu), STEP(do_swiglu_backward),
+    STEP(do_linear_bias), STEP(do_linear_from), STEP(do_linear_quantised), STEP(do_embed_quantised), STEP(do_swiglu), STEP(do_swiglu_backward),
     STEP(do_kv_append), STEP(do_conv_tail), STEP(do_norm_linear), STEP(do_mixer_step),
     STEP(do_window_append), STEP(do_window_output), STEP(do_window_fold), STEP(do_advance),
     STEP(submit_again), STEP(read_buffers), STEP(make_model), STEP(make_state), STEP(make_asking_state), STEP(feed), STEP(values), STEP(reset),

@@ -43,6 +43,15 @@ static float *wide_linear(rig *r, uint64_t *count, uint32_t *launches)
     return finish(r, &y, T * OUT, count, launches);
 }
 
+static float *wide_linear_from(rig *r, uint64_t *count, uint32_t *launches)
+{
+    enum { T = 40, IN = 96, OUT = 100 };
+    const dart_tensor x = rig_random(r, DART_F32, T * IN, -1, 1), weight = rig_random(r, DART_F16, IN * OUT, -1, 1),
+                      from = rig_random(r, DART_F32, T * OUT, -1, 1), y = rig_tensor(r, DART_F32, T * OUT, NULL);
+    MUST(r, dart_linear(r->stream, &(dart_linear_args){.T = T, .IN = IN, .OUT = OUT, .x = x, .weight = weight, .y = y, .from = from}));
+    return finish(r, &y, T * OUT, count, launches);
+}
+
 static float *wide_linear_backward(rig *r, uint64_t *count, uint32_t *launches, bool weight)
 {
     enum { T = 18, IN = 96, OUT = 100 };
@@ -150,6 +159,7 @@ static void slices(void **unused)
 {
     (void)unused;
     same_within_limits("linear", wide_linear);
+    same_within_limits("linear from", wide_linear_from);
     same_within_limits("linear_backward, x", wide_linear_backward_x);
     same_within_limits("linear_backward, weight", wide_linear_backward_weight);
     same_within_limits("cross_entropy", large_head);

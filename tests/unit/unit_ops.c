@@ -129,6 +129,10 @@ static void linear_and_conv(void **unused)
 {
     (void)unused;
     GOOD(linear, a.add = true);
+    GOOD(linear, a.from = f32);
+    GOOD(linear, a.from = f16, a.bias = f32);
+    BAD(linear, a.from = f32, a.add = true);
+    BAD(linear, a.from = i32);
     GOOD(linear, a.bias = f32);
     for (dart_dtype dtype = DART_Q8; dtype <= DART_Q4; dtype = (dart_dtype)(dtype + 1)) {
         const dart_tensor rows = {.buffer = f32.buffer, .dtype = dtype};

@@ -201,20 +201,14 @@ static dart_status gated_norm(const operation *o, dart_stream *stream)
 
 static dart_status linear(const operation *o, dart_stream *stream)
 {
-    if (has(o, "residual")) {
-        const dart_convert_args copy = {
-            .T = dim(o, DIM_T), .W = dim(o, DIM_OUT), .x = at(o, "residual"), .y = at(o, "y")};
-        const dart_status status = dart_convert(stream, &copy);
-        if (status != DART_OK) return status;
-    }
-    const dart_linear_args args = {.T = dim(o, DIM_T),
-                                   .IN = dim(o, DIM_IN),
-                                   .OUT = dim(o, DIM_OUT),
-                                   .add = has(o, "residual"),
-                                   .x = at(o, "x"),
-                                   .weight = at(o, "weight"),
-                                   .bias = at(o, "bias"),
-                                   .y = at(o, "y")};
+    dart_linear_args args = {.T = dim(o, DIM_T),
+                             .IN = dim(o, DIM_IN),
+                             .OUT = dim(o, DIM_OUT),
+                             .x = at(o, "x"),
+                             .weight = at(o, "weight"),
+                             .bias = at(o, "bias"),
+                             .y = at(o, "y")};
+    if (has(o, "residual")) args.from = at(o, "residual");
     return dart_linear(stream, &args);
 }
 

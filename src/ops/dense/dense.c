@@ -1,6 +1,8 @@
 /* Ops on rows: fill, convert, embed, norms, linear. */
 #include "dense.h"
 
+#include <string.h>
+
 static uint32_t fill_traits(const op_operand *y)
 {
     return y->of.dtype != DART_I32 && y->width % 16 == 0 && op_fits_rows(y) ? FITS_TILES : 0;
@@ -198,6 +200,36 @@ void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, 
     }
 }
 
+/* y = from + x weight^T in one launch, where there is one that adds up as that of linear does. */
+static bool add_to(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *from, const op_operand *y)
+{
+    const uint32_t T = (uint32_t)x->rows, OUT = (uint32_t)weight->rows, traits = linear_traits(call, x, weight);
+    const bool whole = dense_rows_that_fit(call, weight) >= OUT && dense_rows_that_fit(call, x) >= T && dense_rows_that_fit(call, from) >= T &&
+                       dense_rows_that_fit(call, y) >= T;
+    if (from->of.dtype != y->of.dtype || !whole || !op_prefers(call, KERNEL_linear_from, KERNEL_linear, T, traits)) return false;
+    op_kernel(call, KERNEL_linear, T, traits);
+    const char *const variant = call->row->variant;
+    op_kernel(call, KERNEL_linear_from, T, traits);
+    if (strcmp(call->row->variant, variant) != 0) return false;
+    struct LinearFromArgs k = {.flags = IS_ADD, .rows = T, .inputs = (uint32_t)x->width, .outputs = OUT};
+    OP_LAUNCH(call, &k, base_ceil_div(OUT, call->T0) * base_ceil_div(T, call->T1), OP_ROWS(linear_from, x, x, k),
+              OP_AT(linear_from, weight, weight, k), OP_ROWS(linear_from, from, from, k), OP_ROWS(linear_from, y, y, k));
+    return true;
+}
+
+static void copy(op_call *call, const op_operand *from, const op_operand *to)
+{
+    const uint32_t T = (uint32_t)from->rows, from_fit = dense_rows_that_fit(call, from), to_fit = dense_rows_that_fit(call, to);
+    const uint32_t step = from_fit < to_fit ? from_fit : to_fit;
+    for (uint32_t t = 0; t < T && op_status(call) == DART_OK; t += step) {
+        const uint32_t rows = T - t < step ? T - t : step;
+        const op_operand some = dense_slice(from, t, rows), part = dense_slice(to, t, rows);
+        struct ConvertArgs k = {.rows = rows, .width = (uint32_t)from->width};
+        op_kernel(call, KERNEL_convert, rows, from->width % 16 == 0 && op_fits_rows(&some) && op_fits_rows(&part) ? FITS_TILES : 0);
+        OP_LAUNCH(call, &k, base_ceil_div(some.rows * some.width, call->T0), OP_ROWS(convert, x, &some, k), OP_ROWS(convert, y, &part, k));
+    }
+}
+
 /* y = bias in every row, or y += bias. Products are added to it by launches of their own, so that each row of linear does with biases. */
 static void put_bias(op_call *call, const op_operand *bias, const op_operand *y, bool add)
 {
@@ -217,15 +249,20 @@ dart_status dart_linear(dart_stream *stream, const dart_linear_args *args)
     const uint32_t T = args->T, IN = args->IN, OUT = args->OUT;
     if (op_begin(&call, stream, "dart_linear") != DART_OK) return op_status(&call);
     OP_REQUIRE(&call, T > 0 && IN > 0 && OUT > 0, "T %u, IN %u, OUT %u: all must be above 0", T, IN, OUT);
-    const bool biased = op_has(&args->bias);
-    const struct { op_operand x, weight, bias, y; } o = {
+    const bool biased = op_has(&args->bias), apart = op_has(&args->from);
+    OP_REQUIRE(&call, !apart || !args->add, "add and from do not come together");
+    const struct { op_operand x, weight, bias, y, from; } o = {
         .x = {"x", args->x, OP_FLOAT | OP_VIEW, T, IN},
         .weight = dense_weight(&args->weight, OUT, IN),
         .bias = {"bias", args->bias, OP_FLOAT | OP_OPTIONAL, 1, OUT},
-        .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, OUT}};
+        .y = {"y", args->y, OP_FLOAT | OP_VIEW, T, OUT},
+        .from = {"from", args->from, OP_FLOAT | OP_VIEW | OP_OPTIONAL, T, OUT}};
     if (!dense_check_quantised(&call, &args->weight, IN) || !OP_CHECK(&call, o)) return op_status(&call);
-    if (biased) put_bias(&call, &o.bias, &o.y, args->add);
-    if (dense_is_quantised(&o.weight)) dense_linear_quantised(&call, &o.x, &o.weight, &o.y, args->add || biased);
-    else dense_linear(&call, &o.x, &o.weight, &o.y, args->add || biased);
+    if (apart && !biased && !dense_is_quantised(&o.weight) && add_to(&call, &o.x, &o.weight, &o.from, &o.y)) return op_end(&call);
+    const bool adds = args->add || apart;
+    if (apart) copy(&call, &o.from, &o.y);
+    if (biased) put_bias(&call, &o.bias, &o.y, adds);
+    if (dense_is_quantised(&o.weight)) dense_linear_quantised(&call, &o.x, &o.weight, &o.y, adds || biased);
+    else dense_linear(&call, &o.x, &o.weight, &o.y, adds || biased);
     return op_end(&call);
 }
