@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // State-memory attention of one token of one sequence over the memories of one split: what attend_base.comp computes, for memories of 16 bits of
-// N = 128, P = 64, at most TOGETHER = T0 of them a split. All are on their way before the first is looked at, and before it is known whether the token
+// N = 128, P = 64, at most TOGETHER = T0 of them a split. All are on their way before the first is looked at, and before it is known if the token
 // sees them: their places are there. Eight lanes share a row n; a lane has ROWS rows of each memory, LANES = 8 N / ROWS, and keeps them until the
 // logits are known.
 // Shared memory: 32 LANES + 4 (TOGETHER + 2) (LANES + 1) bytes. Guards as in attend_base.comp.

@@ -143,7 +143,8 @@ static void one_sequence_sees_all_of_them(void **unused)
         memcpy(generated, ids, PROMPT * sizeof *ids);
         must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .L = PROMPT, .want = DART_LOGITS_NONE, .sampling = &likeliest,
                                                       .next_ids = &generated[PROMPT]}), "dart_prefill");
-        must(dart_generate(state, &(dart_generate_args){.n = LAST - PROMPT - 1, .sampling = &likeliest, .ids = &generated[PROMPT + 1]}), "dart_generate");
+        const dart_generate_args rest = {.n = LAST - PROMPT - 1, .sampling = &likeliest, .ids = &generated[PROMPT + 1]};
+        must(dart_generate(state, &rest), "dart_generate");
         for (uint32_t t = CHECKED; t < LAST; t += 3) assert_int_equal(generated[t], after_piece(model, &options, generated, t, whole));
         dart_state_destroy(&state);
     }
