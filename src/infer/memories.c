@@ -179,7 +179,7 @@ static dart_status grow_first_block(dart_state *state, uint32_t M, const char *c
 static dart_status add_room(dart_state *state, uint64_t count, const char *call)
 {
     const uint64_t have = model_memories_room(state), grown = model_memories_grown(state);
-    /* By twice at least, so that a sequence is moved a few times only. A file brings more than one block from a state with a memory_block of its own. */
+    /* By twice at least, so that a sequence is moved a few times only. A file brings several small blocks from a state that has a memory_block. */
     if (state->block == 0 && state->blocks_count == 1 && have < grown)
         return grow_first_block(state, (uint32_t)base_smaller(grown, base_larger(2 * have, count)), call);
     const uint64_t growth = have > 0 ? base_larger(grown, have / 2) : 1;

@@ -66,15 +66,16 @@ static uint8_t *place(file_writer *writer, uint64_t at, uint64_t bytes)
 /* Bytes of the mapping at this address that lie in huge pages. */
 static uint64_t huge_bytes(const void *address)
 {
-    char line[600];
-    unsigned long begin, end, kib;
+    static const char mapped[] = "ShmemPmdMapped:";
+    char line[600], *dash, *end;
     uint64_t bytes = 0;
     bool here = false;
     FILE *maps = fopen("/proc/self/smaps", "r");
     assert_non_null(maps);
     while (fgets(line, sizeof line, maps) != NULL) {
-        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2) here = (uintptr_t)address >= begin && (uintptr_t)address < end;
-        else if (here && sscanf(line, "ShmemPmdMapped: %lu kB", &kib) == 1) bytes += (uint64_t)kib * 1024;
+        const uint64_t first = strtoull(line, &dash, 16), behind = *dash == '-' ? strtoull(dash + 1, &end, 16) : 0;
+        if (behind > 0 && *end == ' ') here = (uintptr_t)address >= first && (uintptr_t)address < behind;
+        else if (here && strncmp(line, mapped, sizeof mapped - 1) == 0) bytes += 1024 * strtoull(line + sizeof mapped - 1, NULL, 10);
     }
     fclose(maps);
     return bytes;
