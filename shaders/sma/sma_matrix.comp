@@ -52,7 +52,7 @@ void add_products(uint row, uint g, uint n_first, uint left)
         [[unroll]] for (uint i = 0u; i < TILES; i++) {
             uint at = (((row + i * MATRIX_M) * args.G + g) * args.N + n_first + k) / 8u;
             coopMatLoad(query[i], quads_qn, at, args.G * args.N / 8u, ROW_MAJOR);
-            coopMatLoad(read[i], quads_c, at, args.G * args.N / 8u, ROW_MAJOR);
+            coopMatLoad(read[i], quads_c, args.c_at / 8u + at, args.G * args.N / 8u, ROW_MAJOR);
             read[i] *= scale;
         }
         [[unroll]] for (uint j = 0u; j < COLUMNS; j++) {

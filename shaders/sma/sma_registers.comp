@@ -67,7 +67,7 @@ void main()
             uint at = i * SUBGROUP_SIZE + lane;
             uint from = ((token + t_first + own + at / (N / 8u)) * args.G + g) * (N / 8u) + at % (N / 8u);
             first_qn[i] = quads_qn[from];
-            first_c[i] = quads_c[from];
+            first_c[i] = quads_c[args.c_at / 8u + from];
         }
         [[unroll]] for (uint i = 0u; i < VERIFIERS; i++) {
             uint at = i * SUBGROUP_SIZE + lane;
