@@ -24,6 +24,8 @@ static const conform_case cases[] = {
     {"sma", 1, 40, 2, 1, 16, 32, 8, CASE_STORED, DART_F16, 0, 0},
     {"sma", 1, 20, 2, 1, 64, 64, 8, CASE_STORED, DART_BF16, 0, 0},
     {"sma", 3, 1, 1, 1, 128, 64, 1, CASE_SEQ | CASE_STEP | CASE_STORED, DART_F16, 0, 0},
+    {"sma", 1, 20, 2, 1, 16, 16, 8, 0, DART_F32, 0, 0}, /* raw memories, whose rho is computed */
+    {"sma", 1, 20, 2, 1, 16, 16, 8, 0, DART_F16, 0, 0},
     {"attention", 1, 40, 2, 1, 1, 64, 1, 0, DART_F16, 0, 0},
     {"attention", 2, 20, 2, 1, 3, 64, 40, CASE_SEQ | CASE_STORED | CASE_RUNS, DART_BF16, 0, 0},
     {"attention", 2, 1, 2, 1, 3, 64, 40, CASE_SEQ | CASE_STORED | CASE_STEP | CASE_RUNS, DART_F16, 0, 0},
@@ -43,6 +45,7 @@ static const conform_case cases[] = {
     {"sma_backward", 2, 40, 2, 1, 16, 16, 8, CASE_SEQ | CASE_STORED, DART_F16, 0, 0},
     {"sma_backward", 2, 20, 2, 1, 64, 64, 8, CASE_SEQ | CASE_STORED, DART_BF16, 0, 0},
     {"sma_backward", 2, 40, 2, 1, 128, 64, 8, CASE_SEQ | CASE_STORED, DART_BF16, 0, 0},
+    {"sma_backward", 1, 20, 2, 1, 16, 16, 8, 0, DART_F32, 0, 0}, /* raw memories */
     {"attention_backward", 2, 40, 2, 1, 1, 32, 1, CASE_SEQ, DART_BF16, 0, 0},
     {"attention_backward", 2, 40, 2, 1, 1, 64, 1, CASE_SEQ, DART_BF16, 0, 0},
     {"attention_backward", 2, 40, 2, 1, 1, 128, 1, CASE_SEQ, DART_F16, 0, 0},
