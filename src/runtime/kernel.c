@@ -67,6 +67,18 @@ const kernel_row kernel_rows[] = {
 };
 const uint32_t kernel_rows_count = (uint32_t)COUNT_OF(kernel_rows);
 
+static const struct { uint16_t row, other; } same_bits[] = {
+#define SPIRV_SAME_BITS(id, variant, other, other_variant) {ROW_SPIRV_##id##_##variant, ROW_SPIRV_##other##_##other_variant},
+#include "kernels.def"
+};
+
+const kernel_row *kernel_same_bits(const kernel_row *row)
+{
+    for (size_t i = 0; i < COUNT_OF(same_bits); i++)
+        if (row == &kernel_rows[same_bits[i].row]) return &kernel_rows[same_bits[i].other];
+    return NULL;
+}
+
 const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, kernel_capabilities capabilities, uint32_t traits, uint32_t rows,
                               const char *variant)
 {

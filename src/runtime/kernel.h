@@ -135,6 +135,8 @@ typedef struct kernel_capabilities {
  * eligible. */
 const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, kernel_capabilities capabilities, uint32_t traits, uint32_t rows,
                               const char *variant);
+/* The row of another kernel that adds up in the same order, so that either leaves the same bits (SPIRV_SAME_BITS); NULL: none is known. */
+const kernel_row *kernel_same_bits(const kernel_row *row);
 /* Can a launch of the row go in ranges of its tiles? Workgroups with cooperative matrices may number their work otherwise; devices with matrices are
  * fast. Arguments that fill the push constants leave no room for where a range begins. */
 static inline bool kernel_has_ranges(const kernel_row *row)

@@ -148,6 +148,23 @@ static void has_sound_rows(void **unused)
     }
 }
 
+/* linear_from: launched only in place of the row of linear that adds up alike, so that each row has one, of the same tiles and for the same calls. */
+static void rows_that_add_up_alike_have_one_shape(void **unused)
+{
+    (void)unused;
+    for (uint32_t i = 0; i < kernel_rows_count; i++) {
+        const kernel_row *row = &kernel_rows[i], *other = kernel_same_bits(row);
+        if (row->id != KERNEL_linear_from) {
+            assert_null(other);
+            continue;
+        }
+        if (other == NULL) fail_msg("linear_from[%s] is never launched", row->variant);
+        if (other->id != KERNEL_linear || other->backend != row->backend || other->needs != row->needs || other->fits != row->fits ||
+            other->T0 != row->T0 || other->T1 != row->T1 || other->local != row->local)
+            fail_msg("linear_from[%s] is not as %s[%s]", row->variant, kernel_table[other->id].name, other->variant);
+    }
+}
+
 /* As the table writes them: there both are constants, which no compiler tells apart. */
 static const struct { const char *row, *needs, *fits; } written[] = {
 #define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) {#id "[" #variant "]", #needs, #fits},
@@ -309,6 +326,7 @@ int main(void)
         cmocka_unit_test(describes_every_kernel), cmocka_unit_test(rows_ask_for_known_bits),
         cmocka_unit_test(has_a_baseline_everywhere),
         cmocka_unit_test(has_sound_rows),
+        cmocka_unit_test(rows_that_add_up_alike_have_one_shape),
         cmocka_unit_test(names_capabilities_and_traits_where_they_belong),
         cmocka_unit_test(has_code_for_every_row),
         cmocka_unit_test(subgroups_of_any_size_will_do),

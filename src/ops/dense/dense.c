@@ -1,8 +1,6 @@
 /* Ops on rows: fill, convert, embed, norms, linear. */
 #include "dense.h"
 
-#include <string.h>
-
 static uint32_t fill_traits(const op_operand *y)
 {
     return y->of.dtype != DART_I32 && y->width % 16 == 0 && op_fits_rows(y) ? FITS_TILES : 0;
@@ -208,9 +206,9 @@ static bool add_to(op_call *call, const op_operand *x, const op_operand *weight,
                        dense_rows_that_fit(call, y) >= T;
     if (from->of.dtype != y->of.dtype || !whole || !op_prefers(call, KERNEL_linear_from, KERNEL_linear, T, traits)) return false;
     op_kernel(call, KERNEL_linear, T, traits);
-    const char *const variant = call->row->variant;
+    const kernel_row *const linear = call->row;
     op_kernel(call, KERNEL_linear_from, T, traits);
-    if (strcmp(call->row->variant, variant) != 0) return false;
+    if (kernel_same_bits(call->row) != linear) return false;
     struct LinearFromArgs k = {.flags = IS_ADD, .rows = T, .inputs = (uint32_t)x->width, .outputs = OUT};
     OP_LAUNCH(call, &k, base_ceil_div(OUT, call->T0) * base_ceil_div(T, call->T1), OP_ROWS(linear_from, x, x, k),
               OP_AT(linear_from, weight, weight, k), OP_ROWS(linear_from, from, from, k), OP_ROWS(linear_from, y, y, k));
