@@ -59,7 +59,7 @@ extern const kernel_info kernel_table[KERNEL_COUNT];
 enum {
     TRAIT_F16, TRAIT_BF16, TRAIT_16BIT, TRAIT_TILES, TRAIT_SHORT, TRAIT_STEP, TRAIT_MEDIUM, TRAIT_P32, TRAIT_P64, TRAIT_D64, TRAIT_N128_P64,
     TRAIT_SCAN, TRAIT_FEWEST_TILES, TRAIT_FEW_TILES, TRAIT_MANY_TILES, TRAIT_N32_P64, TRAIT_N64_P64, TRAIT_UNPACKED, TRAIT_CHECK,
-    TRAIT_WALK, TRAIT_WALK16, TRAIT_WALK64, TRAIT_TOGETHER, TRAIT_CLUSTER, TRAIT_PAIR, TRAIT_LIBRARY, TRAIT_COUNT
+    TRAIT_WALK, TRAIT_WALK16, TRAIT_WALK64, TRAIT_TOGETHER, TRAIT_CLUSTER, TRAIT_PAIR, TRAIT_LIBRARY, TRAIT_BULK, TRAIT_COUNT
 };
 static_assert(TRAIT_COUNT <= 31, "traits of a call are bits of an enumerator");
 #define FITS(name) FITS_##name = 1 << TRAIT_##name
@@ -95,7 +95,9 @@ typedef enum kernel_trait {
     FITS(CLUSTER),             /* the scan's gradients: chunks of a multiple of 64 tokens, at least four heads a group, and so few chunks that walking
                                   over the heads of a group leaves much of a device idle */
     FITS(PAIR),                /* ... or four times as many */
-    FITS(LIBRARY)              /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */
+    FITS(LIBRARY),             /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */
+    FITS(BULK)                 /* sma: memories begin at a multiple of 64 elements and their scales at one of 16 bytes, as copy engines ask that take
+                                  them row by row (CUDA_MAP) */
 } kernel_trait;
 #undef FITS
 /* Whether the row computes with cooperative matrices. `local` of such a row counts subgroups. */

@@ -68,7 +68,7 @@ static const struct {
 
 static const char *const flag_names[] = {"seq", "open",   "h",   "params", "step",   "wide", "dt",   "view",   "tiny",  "huge",  "zero",
                                          "far", "stored", "add", "mixed",  "limits", "form", "runs", "scaled", "large", "exact", "bare", "packed",
-                                         "pitched", "gpu"};
+                                         "pitched", "gpu", "eight"};
 
 void conform_name(const conform_case *c, char *text, size_t size)
 {
@@ -258,7 +258,7 @@ static bool differs(const target *t, const conform_case *c)
     const bool inner = ops[op].run == conform_dense || ops[op].run == conform_loss; /* FITS_P64 is of the N inputs, not of the P outputs */
     const uint32_t sizes = (c->P <= 32 ? FITS_P32 : 0) | (c->P <= 64 || (inner && c->N <= 64) ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0) | walks;
     const uint32_t traits = half | sizes | FITS_TILES | FITS_SHORT | FITS_MEDIUM | FITS_N128_P64 | FITS_N64_P64 | FITS_N32_P64 | FITS_SCAN |
-                            FITS_CLUSTER | FITS_PAIR | FITS_STEP | FITS_FEWEST_TILES | FITS_FEW_TILES | FITS_TOGETHER |
+                            FITS_CLUSTER | FITS_PAIR | FITS_STEP | FITS_FEWEST_TILES | FITS_FEW_TILES | FITS_TOGETHER | FITS_BULK |
                             (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED) |
                             (c->flags & CASE_GPU ? FITS_MANY_TILES | FITS_LIBRARY : 0);
     const kernel_capabilities capabilities = {t->info.capabilities}, unclaimed = {t->info.capabilities & ~t->claimed};

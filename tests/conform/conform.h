@@ -36,7 +36,8 @@ enum {
     CASE_BARE = 1 << 21,    /* ssd: nobody asks for what passes between the stages */
     CASE_PACKED = 1 << 22,  /* B sequences of at most L tokens, packed */
     CASE_PITCHED = 1 << 23, /* strided views whose rows start at multiples of 8 elements */
-    CASE_GPU = 1 << 24      /* so large that rows for many tiles take it on a GPU: not for processors */
+    CASE_GPU = 1 << 24,     /* so large that rows for many tiles take it on a GPU: not for processors */
+    CASE_EIGHT = 1 << 25    /* the tensor `moved` starts eight elements later, not one: a multiple of 16 bytes, and of nothing larger */
 };
 
 typedef struct conform_case {
@@ -44,7 +45,7 @@ typedef struct conform_case {
     uint32_t B, L, H, G, N, P, S;
     int flags;
     dart_dtype dtype;
-    /* 1 + the number of a tensor, in the order in which the runner makes them; 0: none. That one starts an element later, or has its
+    /* 1 + the number of a tensor, in the order in which the runner makes them; 0: none. That one starts an element later (or eight), or has its
      * rows an element farther apart, where it may. */
     uint32_t moved, apart;
 } conform_case;

@@ -84,7 +84,7 @@ static conform_tensor *add(conform_data *d, dart_dtype dtype, uint64_t rows, uin
     const bool apart = view && d->c->apart == d->tensors_count;
     const bool pitched = view && (d->c->flags & CASE_PITCHED) != 0;
     const uint64_t row = pitched ? (width + 15) / 8 * 8 : width + (odd ? 3 : apart ? 1 : 0);
-    const uint64_t offset = GUARD + (odd ? 5 : moved ? 1 : pitched ? 8 : 0);
+    const uint64_t offset = GUARD + (odd ? 5 : moved ? (d->c->flags & CASE_EIGHT ? 8 : 1) : pitched ? 8 : 0);
     tensor->rows = rows;
     tensor->width = width;
     tensor->t.dtype = dtype;

@@ -1,6 +1,6 @@
 /* Where tensors start and how far their rows are apart: unit_alignment [DEVICE_SPEC]. Ops take fast rows of the table for what 16-byte
- * loads can read. Each tensor of a case in turn starts an element later, and has its rows an element farther apart: the results stay
- * right, or the call is refused. */
+ * loads can read. Each tensor of a case in turn starts an element later, eight elements later, and has its rows an element farther apart:
+ * the results stay right, or the call is refused. */
 #include "rig.h"
 
 #include "conform/conform.h"
@@ -92,6 +92,9 @@ static void takes_tensors_anywhere(void **unused)
         for (uint32_t k = 1; k <= tensors; k++) {
             c.moved = k;
             run(&r, &c, &all);
+            c.flags |= CASE_EIGHT;
+            run(&r, &c, &all);
+            c.flags &= ~CASE_EIGHT;
             c.moved = 0;
             c.apart = k;
             run(&r, &c, &all);
@@ -104,5 +107,29 @@ static void takes_tensors_anywhere(void **unused)
     rig_close(&r);
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(takes_tensors_anywhere)};
+/* Through Vulkan, memories of 16 bits that begin at any multiple of eight elements, with scales anywhere, keep the rows with matrices. */
+static void memories_keep_their_rows(void **unused)
+{
+    (void)unused;
+    enum { DH = 5, SCALE = 6 }; /* after q, e, c and up_r */
+    rig r;
+    rig_open_with(&r, &(dart_device_options){.spec = rig_spec, .with_capabilities = DART_CAP_REGISTERS160});
+    conform_case c = {"sma_backward", 2, 20, 2, 1, 128, 64, 8, CASE_SEQ | CASE_STORED, DART_F16, 0, 0};
+    conform_outcome first, second;
+    conform_run_case(r.device, &c, 7, &first);
+    const bool has_row = r.info.backend == DART_BACKEND_VULKAN && strstr(first.variants, "sma_backward_token_side[") != NULL;
+    for (int i = 0; i < 2 && has_row; i++) {
+        c.moved = i == 0 ? DH : SCALE;
+        c.flags = CASE_SEQ | CASE_STORED | (i == 0 ? CASE_EIGHT : 0);
+        conform_run_case(r.device, &c, 7, &second);
+        if (!second.passed || strcmp(second.variants, first.variants) != 0)
+            fail_msg("tensor %u moved: %s, not %s", c.moved, second.variants, first.variants);
+        conform_release(&second);
+    }
+    conform_release(&first);
+    rig_close(&r);
+    if (!has_row) skip();
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(takes_tensors_anywhere), cmocka_unit_test(memories_keep_their_rows)};
 RIG_MAIN("unit_alignment")

@@ -51,7 +51,7 @@ static bool is_trait(kernel_trait bit)
     case FITS_F16: case FITS_BF16: case FITS_16BIT: case FITS_TILES: case FITS_SHORT: case FITS_STEP: case FITS_MEDIUM: case FITS_P32:
     case FITS_P64: case FITS_D64: case FITS_N128_P64: case FITS_SCAN: case FITS_FEWEST_TILES: case FITS_FEW_TILES: case FITS_MANY_TILES:
     case FITS_N32_P64: case FITS_N64_P64: case FITS_UNPACKED: case FITS_CHECK: case FITS_WALK: case FITS_WALK16: case FITS_WALK64:
-    case FITS_TOGETHER: case FITS_CLUSTER: case FITS_PAIR: case FITS_LIBRARY:
+    case FITS_TOGETHER: case FITS_CLUSTER: case FITS_PAIR: case FITS_LIBRARY: case FITS_BULK:
         return true;
     }
     return false;
@@ -162,6 +162,22 @@ static void rows_that_add_up_alike_have_one_shape(void **unused)
         if (other->id != KERNEL_linear || other->backend != row->backend || other->needs != row->needs || other->fits != row->fits ||
             other->T0 != row->T0 || other->T1 != row->T1 || other->local != row->local)
             fail_msg("linear_from[%s] is not as %s[%s]", row->variant, kernel_table[other->id].name, other->variant);
+    }
+}
+
+static const struct { kernel_id id; const char *variant; } mapped[] = {
+#define CUDA_MAP(id, variant, binding, rows) {KERNEL_##id, #variant},
+#include "kernels.def"
+};
+
+/* A map copies whole rows of 64 elements, counted from the start of the binding. */
+static void copies_of_rows_ask_for_whole_rows(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < COUNT_OF(mapped); i++) {
+        const kernel_row *row = kernel_pick(DART_BACKEND_CUDA, mapped[i].id, able(UINT32_MAX), UINT32_MAX, 1, mapped[i].variant);
+        if (strcmp(row->variant, mapped[i].variant) != 0 || (row->fits & FITS_BULK) == 0)
+            fail_msg("%s[%s] takes memories that begin anywhere", kernel_table[mapped[i].id].name, mapped[i].variant);
     }
 }
 
@@ -327,6 +343,7 @@ int main(void)
         cmocka_unit_test(has_a_baseline_everywhere),
         cmocka_unit_test(has_sound_rows),
         cmocka_unit_test(rows_that_add_up_alike_have_one_shape),
+        cmocka_unit_test(copies_of_rows_ask_for_whole_rows),
         cmocka_unit_test(names_capabilities_and_traits_where_they_belong),
         cmocka_unit_test(has_code_for_every_row),
         cmocka_unit_test(subgroups_of_any_size_will_do),

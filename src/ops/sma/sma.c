@@ -133,9 +133,8 @@ static uint32_t traits(const sma_plan *p, const dart_memories *run)
     const uint32_t one = op_fits_16bit(&a->q, &a->e) & op_fits_16bit(&a->c, &run->dh) & op_fits_16bit(&a->q, &run->dh);
     const bool half = a->q.dtype != DART_F32 && a->e.dtype != DART_F32 && a->c.dtype != DART_F32 && run->dh.dtype != DART_F32;
     const bool tiles = sizes && run->scale.offset % 4 == 0;
-    /* The CUDA row for this shape copies memories as rows of 64 elements from the binding's start on (CUDA_MAP). */
-    const bool rows_of_64 = a->N == 128 && a->P == 64 && run->dh.offset % 64 == 0;
-    return p->layout.traits | small | one | (half ? FITS_16BIT : 0) | (tiles ? FITS_TILES : 0) | (rows_of_64 ? FITS_N128_P64 : 0);
+    return p->layout.traits | small | one | (half ? FITS_16BIT : 0) | (tiles ? FITS_TILES : 0) |
+           (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | sma_bulk_fits(run);
 }
 
 /* One run, and the factors that its rows are weighed by: scales, or rho of raw memories. */

@@ -10,4 +10,10 @@ static inline uint32_t sma_rho_fits(const dart_tensor *dh, uint32_t P)
     return (dh->dtype != DART_F32 ? FITS_16BIT : 0) | (P % 8 == 0 && dh->offset % 8 == 0 ? FITS_TILES : 0);
 }
 
+/* Whether copy engines take the run's normalised memories. */
+static inline uint32_t sma_bulk_fits(const dart_memories *run)
+{
+    return run->dh.offset % 64 == 0 && run->scale.offset % 4 == 0 ? FITS_BULK : 0;
+}
+
 #endif

@@ -225,9 +225,8 @@ static bool sides(plan *p)
     const uint32_t types = traits_of(p) & op_fits_16bit(&a->q, &a->c) & op_fits_16bit(&a->e, &a->c) & (FITS_F16 | FITS_BF16);
     const bool tiles = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.grad_q) && op_fits_rows(&p->o.grad_e) &&
                        op_fits_rows(&p->o.grad_c) && (traits_of(p) & FITS_TILES) != 0;
-    const bool whole = a->memories.dh.offset % 64 == 0 && a->memories.scale.offset % 4 == 0; /* rows and scales of memories, for copy engines */
-    const uint32_t traits = p->layout.traits | types | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 && whole ? FITS_N128_P64 : 0) |
-                            (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0);
+    const uint32_t traits = p->layout.traits | types | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |
+                            (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0) | sma_bulk_fits(&a->memories);
     if (!op_prefers(call, KERNEL_sma_backward_token_side, KERNEL_sma_backward_scores, a->L, traits)) return false;
     p->g = op_scratch(call, DART_F32, p->rows, (uint64_t)a->H * p->M);
     p->slope = op_scratch(call, DART_F32, p->rows, (uint64_t)a->H * p->M);
