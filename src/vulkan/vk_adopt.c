@@ -193,7 +193,7 @@ dart_status dart_vulkan_buffer_of(const dart_buffer *buffer, dart_vulkan_buffer 
     if (!is_vulkan(buffer->device)) return base_fail(&buffer->device->report, DART_UNSUPPORTED, "dart_vulkan_buffer_of: not a Vulkan device");
     const vk_memory *memory = buffer->memory;
     *range = (dart_vulkan_buffer){.buffer = memory->buffer, .offset = memory->start + buffer->margin, .bytes = buffer->bytes, .usage = memory->usage,
-                                  .memory = memory->flags, .mapped = memory->mapped};
+                                  .memory = memory->flags, .mapped = memory->mapped != NULL ? memory->mapped + buffer->margin : NULL};
     return DART_OK;
 }
 

@@ -281,6 +281,7 @@ static void two_share_a_queue(void **unused)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(mapped_memory_is_used),
+    cmocka_unit_test(own_memory_is_told),
     cmocka_unit_test(a_separate_queue_works_beside_graphics),
     cmocka_unit_test(an_adopted_device_shares),
     cmocka_unit_test(refuses_what_is_not_there),

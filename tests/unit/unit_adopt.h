@@ -13,6 +13,7 @@ void write_inputs(dart_buffer *buffer);
 void expect(float *y, uint32_t without);
 
 void mapped_memory_is_used(void **unused);
+void own_memory_is_told(void **unused);
 void a_separate_queue_works_beside_graphics(void **unused);
 void an_adopted_device_shares(void **unused);
 

@@ -73,6 +73,31 @@ void mapped_memory_is_used(void **unused)
     host_close(&h);
 }
 
+/* Where dartlm's own buffers lie, for the device and for the processor: at their first byte, also where margins surround them. */
+void own_memory_is_told(void **unused)
+{
+    (void)unused;
+    host h;
+    host_open(&h, true);
+    for (uint32_t margin = 0; margin <= 4096; margin += 4096) {
+        dart_device *device = host_adopt(&h, &(dart_device_options){.unchecked = true, .margin = margin});
+        dart_buffer *buffer = NULL;
+        dart_vulkan_buffer place = {0};
+        uint32_t words[64];
+        for (uint32_t i = 0; i < COUNT_OF(words); i++) words[i] = 1000 + i;
+        assert_int_equal(dart_buffer_create(device, sizeof words, &buffer), DART_OK);
+        assert_int_equal(dart_buffer_write(buffer, 0, words, sizeof words), DART_OK);
+        assert_int_equal(dart_vulkan_buffer_of(buffer, &place), DART_OK);
+        assert_int_equal(place.bytes, sizeof words);
+        assert_int_equal(place.offset, ((const vk_memory *)buffer->memory)->start + margin);
+        if (place.mapped != NULL) assert_memory_equal(place.mapped, words, sizeof words);
+        else print_message("  not mapped\n");
+        dart_buffer_destroy(&buffer);
+        dart_device_destroy(&device);
+    }
+    host_close(&h);
+}
+
 /* ---- Two queue families ---- */
 
 static VkCommandBuffer begin_commands(const host *h, VkCommandPool pool)
