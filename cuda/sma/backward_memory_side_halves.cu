@@ -8,8 +8,7 @@
 // Numbers: slope q and g c are rounded to 16 bits once; other operands are inputs as they are, sums are f32.
 // A lane holds of the rows lane / 4 (k = 0) and lane / 4 + 8 (k = 1) of 16 the columns 8 i + 2 (lane % 4) + {0, 1} as elements 4 i + 2 k + {0, 1}.
 // Shared memory: 2 x (32 KiB tokens, 512 bytes of factors a memory): 67,584 bytes.
-#include "sma/products.cuh"
-#include "sma/backward.cuh"
+#include "sma/backward_memory_side.cuh"
 
 namespace sma_memory_halves {
 
@@ -150,27 +149,10 @@ __device__ __forceinline__ void run(const sma_backward_memory_side_args &args, c
                         const float *sum = &sums[j][2 * k];
                         const size_t at = row_at(j, k);
                         if (which == 0) {
-#pragma unroll
-                            for (uint32_t x = 0; x < 8; x++)
-                                *reinterpret_cast<float2 *>(grad + at + 8 * x) = make_float2(sum[4 * x], sum[4 * x + 1]);
+                            put_memory_row(grad + at, 1.0f, sum);
                         } else if (seen) {
-                            const uint16_t *dh = halves(BINDING_sma_backward_memory_side_dh) + args.dh_at + at;
-                            const float of_x = 1.0f / FLOATS(sma_backward_memory_side, factor)[args.factor_at + at / P];
-                            uint32_t pairs[8];
-                            float along = 0.0f;
-#pragma unroll
-                            for (uint32_t x = 0; x < 8; x++) {
-                                pairs[x] = *reinterpret_cast<const uint32_t *>(dh + 8 * x);
-                                const float2 w = unpack<true>(pairs[x]);
-                                along = fmaf(sum[4 * x], w.x, fmaf(sum[4 * x + 1], w.y, along));
-                            }
-                            along = lines_sum(along) / float(P);
-#pragma unroll
-                            for (uint32_t x = 0; x < 8; x++) {
-                                float2 *to = reinterpret_cast<float2 *>(grad + at + 8 * x);
-                                const float2 w = unpack<true>(pairs[x]), y = *to;
-                                *to = make_float2(fmaf(of_x, sum[4 * x] - along * w.x, y.x), fmaf(of_x, sum[4 * x + 1] - along * w.y, y.y));
-                            }
+                            const float scale = FLOATS(sma_backward_memory_side, factor)[args.factor_at + at / P];
+                            add_memory_row<true>(grad + at, halves(BINDING_sma_backward_memory_side_dh) + args.dh_at + at, 1.0f / scale, sum);
                         }
                     }
                 }
