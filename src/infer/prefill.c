@@ -1,5 +1,5 @@
 /* Prefill: any number of tokens, in pieces that the workspace holds. */
-#include "state.h"
+#include "pieces.h"
 
 #include "runtime/stream.h"
 
@@ -9,33 +9,6 @@ static const char CALL[] = "dart_prefill";
 
 enum { HEAD_LAUNCHES = 4 }; /* of logits and of what is made of them, about */
 
-/* A part of the batch and of its tokens: tokens t .. t + L - 1 of sequences b .. b + B - 1. Packed: all tokens of these sequences, T of them,
- * one sequence behind the other. */
-typedef struct piece {
-    uint32_t b, B, t, L;
-    uint32_t T; /* 0: not packed */
-    bool last;  /* of its sequences */
-    uint64_t context; /* tokens up to the end of the longest of its sequences */
-} piece;
-
-static uint32_t rows_of(const piece *p) { return p->T > 0 ? p->T : p->B * p->L; }
-
-/* The row of token t of sequence b. */
-static uint32_t row_of(const dart_state *state, const piece *p, uint32_t b, uint32_t t)
-{
-    return p->T > 0 ? (uint32_t)state->host_cu[b - p->b] + t : (b - p->b) * p->L + t - p->t;
-}
-
-static uint32_t count_of(const dart_prefill_args *a, uint32_t b) { return a->counts != NULL ? a->counts[b] : a->L; }
-
-/* Tokens of sequence b in the piece. */
-static uint32_t part_of(const dart_prefill_args *a, const piece *p, uint32_t b)
-{
-    const uint32_t count = count_of(a, b);
-    if (count <= p->t) return 0;
-    return count - p->t < p->L ? count - p->t : p->L;
-}
-
 /* ---- Checks ---- */
 
 static dart_status check_ids(dart_state *state, const dart_prefill_args *a)
@@ -43,7 +16,7 @@ static dart_status check_ids(dart_state *state, const dart_prefill_args *a)
     const uint32_t V = state->model->config.V;
     const uint64_t row = a->ids_row != 0 ? a->ids_row : a->L;
     for (uint32_t b = 0; b < state->B; b++) {
-        for (uint32_t t = 0; t < count_of(a, b); t++) {
+        for (uint32_t t = 0; t < piece_count(a, b); t++) {
             const int32_t id = a->ids[b * row + t];
             REQUIRE(&state->report, id >= 0 && (uint32_t)id < V,
                     "%s: id %d of sequence %u, token %u, is not within 0 to %u", CALL, id, b, t, V - 1);
@@ -59,7 +32,7 @@ static dart_status check(dart_state *state, const dart_prefill_args *a)
     for (uint32_t b = 0; a->counts != NULL && b < state->B; b++)
         REQUIRE(report, a->counts[b] <= a->L, "%s: %u tokens of sequence %u exceed L %u", CALL, a->counts[b], b, a->L);
     for (uint32_t b = 0; b < state->B; b++) {
-        const uint32_t count = count_of(a, b);
+        const uint32_t count = piece_count(a, b);
         any = any || count > 0;
         REQUIRE(report, count <= (uint32_t)(INT32_MAX - state->positions[b]),
                 "%s: sequence %u would grow beyond 2^31 - 1 tokens", CALL, b);
@@ -74,7 +47,7 @@ static dart_status check(dart_state *state, const dart_prefill_args *a)
     REQUIRE(report, a->want != DART_LOGITS_ROWS || a->rows != NULL || no_rows, "%s: rows are missing", CALL);
     for (size_t i = 0; a->want == DART_LOGITS_ROWS && i < a->rows_count; i++) {
         const uint64_t b = a->L > 0 ? a->rows[i] / a->L : state->B;
-        REQUIRE(report, b < state->B && a->rows[i] % a->L < count_of(a, (uint32_t)b),
+        REQUIRE(report, b < state->B && a->rows[i] % a->L < piece_count(a, (uint32_t)b),
                 "%s: row %zu, %llu, is not a token of this call", CALL, i, (unsigned long long)a->rows[i]);
     }
     REQUIRE(report, a->next_ids == NULL || a->sampling != NULL, "%s: next_ids come with sampling", CALL);
@@ -83,55 +56,24 @@ static dart_status check(dart_state *state, const dart_prefill_args *a)
     return status == DART_OK ? model_check_sampling(state, a->sampling, a->sampling_count, CALL) : status;
 }
 
-/* ---- Cutting ---- */
-
-/* Do the states of the scan's chunks fit? */
-static bool fits(const dart_state *state, uint64_t B, uint64_t L)
-{
-    const dart_model_config *c = &state->model->config;
-    const uint64_t states = model_config_memory(c) * 4;
-    return states == 0 || B * dart_ssd_chunks((uint32_t)L, state->S, true) <= state->chunks_bytes / states;
-}
-
-/* Sequences of a part: few enough that a piece takes a good number of tokens of each, as one chunk's matrices fill the
- * device better than one token's. */
-static uint32_t part_size(const dart_state *state, uint32_t L)
-{
-    const uint32_t rows = model_piece_rows(state, 0);
-    const uint32_t good = state->S < 64 ? 64 : state->S > 256 ? 256 : state->S;
-    const uint32_t tokens = L < good ? L : good;
-    const uint32_t sequences = rows / tokens / state->step * state->step;
-    return sequences < state->step ? state->step : sequences > state->B ? state->B : sequences;
-}
-
-/* Of B sequences, of which the longest has `position` tokens so far. */
-static uint32_t piece_length(const dart_state *state, uint32_t B, uint32_t L, uint64_t position)
-{
-    const uint32_t whole = state->rows / B < L ? state->rows / B : L, rows = model_piece_rows(state, position + whole);
-    uint32_t length = rows / B < whole ? rows / B : whole;
-    if (length == 0) length = 1;
-    while (length > 1 && !fits(state, B, length)) length -= length / 4 > 0 ? length / 4 : 1;
-    /* Whole chunks where there is room for some: then no later piece cuts one in two. */
-    return length < L && length > state->S ? length - length % state->S : length;
-}
-
 /* ---- Running ---- */
 
 static dart_status upload(dart_state *state, const dart_prefill_args *a, const piece *p)
 {
     const uint64_t row = a->ids_row != 0 ? a->ids_row : a->L;
-    memset(state->host_ids, 0, (size_t)rows_of(p) * sizeof *state->host_ids);
+    memset(state->host_ids, 0, (size_t)piece_rows(p) * sizeof *state->host_ids);
     for (uint32_t b = p->b; b < p->b + p->B; b++) {
-        const uint32_t count = part_of(a, p, b);
+        const uint32_t count = piece_part(a, p, b);
         state->host_cu[b - p->b + 1] = state->host_cu[b - p->b] + (int32_t)count; /* from host_cu[0], 0 */
         state->host_seq[2 * b] = state->positions[b];
         state->host_seq[2 * b + 1] = (int32_t)count;
-        if (count > 0) memcpy(&state->host_ids[row_of(state, p, b, p->t)], &a->ids[b * row + p->t], count * sizeof *a->ids);
+        if (count > 0) memcpy(&state->host_ids[piece_row(state, p, b, p->t)], &a->ids[b * row + p->t], count * sizeof *a->ids);
         /* Where the sequence ends, if here: its row of the piece. A call that may be cancelled may end behind any piece. */
-        state->host_ends[b] = count > 0 && (p->t + count == count_of(a, b) || a->go_on != NULL) ? (int32_t)row_of(state, p, b, p->t + count - 1) : -1;
+        const bool ends = count > 0 && (p->t + count == piece_count(a, b) || a->go_on != NULL);
+        state->host_ends[b] = ends ? (int32_t)piece_row(state, p, b, p->t + count - 1) : -1;
     }
     state->seq_current = false;
-    dart_status status = model_state_write(state, WORK_IDS, 0, state->host_ids, rows_of(p), CALL);
+    dart_status status = model_state_write(state, WORK_IDS, 0, state->host_ids, piece_rows(p), CALL);
     if (status == DART_OK && p->T > 0) status = model_state_write(state, WORK_CU, 0, state->host_cu, (uint64_t)p->B + 1, CALL);
     const int32_t *seq = &state->host_seq[2 * (size_t)p->b];
     if (status == DART_OK)
@@ -160,7 +102,7 @@ static dart_status record_ends(dart_state *state, dart_stream *stream, const pie
 
 static void note_time(dart_state *state, const piece *p, uint32_t layers, uint64_t ns)
 {
-    state->layer_work_ns = (double)ns / (layers * model_piece_work(state, rows_of(p), p->context));
+    state->layer_work_ns = (double)ns / (layers * model_piece_work(state, piece_rows(p), p->context));
     state->layer_context = p->context;
 }
 
@@ -184,7 +126,8 @@ static uint32_t slice_layers(const dart_state *state, const piece *p, uint32_t l
     uint32_t wanted = !runs_aside ? left : layer > 0 ? 3 * layer : layers / 12;
     if (state->slice_ns != UINT64_MAX && !is_known(state, p)) return 1;
     if (state->slice_ns != UINT64_MAX) {
-        const double most = DEVICE_SLICE_SHARE * (double)state->slice_ns / (state->layer_work_ns * model_piece_work(state, rows_of(p), p->context));
+        const double layer_ns = state->layer_work_ns * model_piece_work(state, piece_rows(p), p->context);
+        const double most = DEVICE_SLICE_SHARE * (double)state->slice_ns / layer_ns;
         if (most < wanted) wanted = (uint32_t)most;
     }
     return wanted < 1 ? 1 : wanted > left ? left : wanted;
@@ -302,12 +245,12 @@ static dart_status gather_piece(gathering *g, const piece *p)
     dart_status status = DART_OK;
     if (a->want == DART_LOGITS_ALL)
         for (uint32_t i = 0; i < p->B; i++)
-            for (uint32_t t = 0; t < part_of(a, p, p->b + i); t++)
-                TRY(gather(g, row_of(g->state, p, p->b + i, p->t + t), (uint64_t)(p->b + i) * a->L + p->t + t));
+            for (uint32_t t = 0; t < piece_part(a, p, p->b + i); t++)
+                TRY(gather(g, piece_row(g->state, p, p->b + i, p->t + t), (uint64_t)(p->b + i) * a->L + p->t + t));
     for (size_t i = 0; a->want == DART_LOGITS_ROWS && i < a->rows_count; i++) {
         const uint64_t b = a->rows[i] / a->L, t = a->rows[i] % a->L;
         if (b < p->b || b >= p->b + p->B || t < p->t || t >= (uint64_t)p->t + p->L) continue;
-        TRY(gather(g, row_of(g->state, p, (uint32_t)b, (uint32_t)t), i));
+        TRY(gather(g, piece_row(g->state, p, (uint32_t)b, (uint32_t)t), i));
     }
     return flush(g);
 fail:
@@ -364,7 +307,7 @@ fail:
 
 static dart_status run_piece(dart_state *state, const dart_prefill_args *a, piece *p)
 {
-    for (uint32_t b = p->b; b < p->b + p->B; b++) p->context = base_larger(p->context, (uint64_t)state->positions[b] + part_of(a, p, b));
+    for (uint32_t b = p->b; b < p->b + p->B; b++) p->context = base_larger(p->context, (uint64_t)state->positions[b] + piece_part(a, p, b));
     const uint32_t layers = state->model->config.layers;
     slice slices[2] = {{.stream = state->prefill}, {.stream = state->ahead}};
     slice *now = &slices[0], *before = &slices[1];
@@ -400,7 +343,7 @@ static dart_status run_piece(dart_state *state, const dart_prefill_args *a, piec
     TRY(end_slice(state, p, now));
     state->judged = false;
     for (uint32_t b = p->b; b < p->b + p->B; b++) {
-        const uint32_t count = part_of(a, p, b);
+        const uint32_t count = piece_part(a, p, b);
         state->positions[b] += (int32_t)count;
         if (count > 0) state->queries_at[b] = -1;
         if (count > 0) state->ended[b] = false;
@@ -410,38 +353,7 @@ fail:
     return status == DART_CANCELLED ? back_out(state, p, slices) : status;
 }
 
-/* ---- Packing ---- */
-
-/* A packed piece costs every sequence some small launches a layer, and no variant for matrix hardware takes one: it pays where rows of one
- * length would hold many times its tokens, and much for each sequence. On one H200 with dart-130m in bf16, Vulkan and CUDA, packed took: 15
- * sequences of 32 tokens and one of 1,024, 1 / 2.17 and 1 / 1.22 of the time; 63 of 32 and one of 512, 1.07 and 1.3 times as long; 16 of 16
- * to 512, 1.5 and 2.3 times. */
-enum { LEAST_TIMES = 8, LEAST_PADDING = 768 };
-
-/* Sequences from b on as one packed piece. They must all begin here, and their tokens and the states of their chunks must fit. false where
- * packing does not do or does not pay. */
-static bool pack(const dart_state *state, const dart_prefill_args *a, uint32_t b, piece *p)
-{
-    const uint32_t rows = model_piece_rows(state, a->L);
-    piece grown = {.b = b, .last = true};
-    uint64_t filled = 0, packed = 0; /* sequences that have tokens */
-    *p = grown;
-    for (uint32_t i = b; i < state->B; i++) {
-        const uint32_t count = count_of(a, i);
-        if (count > 0 && state->positions[i] > 0) break;
-        if (count > rows - grown.T) break;
-        grown.B++;
-        grown.T += count;
-        if (count > grown.L) grown.L = count;
-        filled += count > 0;
-        if (model_raw_bytes(state, grown.T, grown.B) > state->chunks_bytes) break;
-        if (grown.B % state->step != 0 && i + 1 < state->B) continue;
-        *p = grown;
-        packed = filled;
-    }
-    const uint64_t padded = p->L * packed;
-    return packed > 1 && (state->packs_any || (padded >= LEAST_TIMES * (uint64_t)p->T && padded - p->T >= LEAST_PADDING * packed));
-}
+/* ---- Pieces, one after another ---- */
 
 /* Rows of one length: from the first sequence that has tokens, of those from b to before end, to the last one. */
 static dart_status run_padded(dart_state *state, const dart_prefill_args *a, uint32_t b, uint32_t end, bool *chosen)
@@ -449,7 +361,7 @@ static dart_status run_padded(dart_state *state, const dart_prefill_args *a, uin
     uint32_t first = end, last = b, longest = 0;
     uint64_t position = 0;
     for (uint32_t i = b; i < end; i++) {
-        const uint32_t count = count_of(a, i);
+        const uint32_t count = piece_count(a, i);
         if (count == 0) continue;
         if (first == end) first = i;
         last = i;
@@ -472,11 +384,11 @@ static dart_status run_padded(dart_state *state, const dart_prefill_args *a, uin
 /* Parts of the batch one after another. */
 static dart_status run_pieces(dart_state *state, const dart_prefill_args *a, bool *chosen)
 {
-    const uint32_t size = a->L > 0 ? part_size(state, a->L) : state->B;
+    const uint32_t size = a->L > 0 ? piece_sequences(state, a->L) : state->B;
     dart_status status = DART_OK;
     for (uint32_t b = 0, end; b < state->B && status == DART_OK; b = end) {
         piece p;
-        if (pack(state, a, b, &p)) {
+        if (piece_pack(state, a, b, &p)) {
             end = b + p.B;
             status = model_raw_reserve(state, p.T, p.B, CALL);
             if (status == DART_OK) status = run_piece(state, a, &p);
@@ -532,7 +444,7 @@ dart_status dart_prefill(dart_state *state, const dart_prefill_args *args)
     if (status == DART_OK) status = check(state, args);
     if (status != DART_OK) return status;
     uint64_t longest = 0;
-    for (uint32_t b = 0; b < state->B; b++) longest = base_larger(longest, (uint64_t)state->positions[b] + count_of(args, b));
+    for (uint32_t b = 0; b < state->B; b++) longest = base_larger(longest, (uint64_t)state->positions[b] + piece_count(args, b));
     status = model_memories_reserve(state, state->sma ? longest / state->S : 0, CALL);
     if (status == DART_OK) status = model_cache_reserve(state, longest, CALL);
     if (status == DART_OK) status = model_windows_close(state, CALL);
