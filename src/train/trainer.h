@@ -191,7 +191,8 @@ dart_tensor trainer_part_tensor(const dart_trainer *trainer, trainer_part member
 /* Checks a batch and copies it; with `planned` sorts its ids for the gradient of the embedding. A failure leaves `to` unprepared. */
 dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart_train_batch *batch, bool planned, const char *call);
 void trainer_batch_free(trainer_batch *batch);
-/* The S of a run, a power of two from 1 on. Whether a trainer may have it. */
+/* The S of a run, a power of two from 1 to 2^32: the square of a gradient of 1e5 is still far from the end of f32. Whether a trainer may have it. */
+#define TRAINER_LARGEST_SCALE 4294967296.0
 bool trainer_is_scale(double scale);
 /* DART_OK unless the trainer is broken or a step is under way. */
 dart_status trainer_idle(dart_trainer *trainer, const char *call);

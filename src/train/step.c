@@ -1,0 +1,262 @@
+/* The steps of a trainer: passes over the micro-batches of a batch, the norm of the gradients, the update. */
+#include "trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static dart_status put(dart_trainer *trainer, trainer_shared shared, const void *data, uint64_t elements, const char *call)
+{
+    return trainer_take(trainer, dart_buffer_write(trainer->shared[shared], 0, data, elements * 4), call);
+}
+
+static dart_status get(dart_trainer *trainer, trainer_shared shared, void *data, uint64_t elements, const char *call)
+{
+    return trainer_take(trainer, dart_buffer_read(trainer->shared[shared], 0, data, elements * 4), call);
+}
+
+/* Rounded up so that batches with about as many targets use the same recordings. */
+static void choose_rows(dart_trainer *trainer, uint32_t most)
+{
+    const uint32_t unit = (uint32_t)base_round_up(base_ceil_div(trainer->T, 16), 64);
+    const uint32_t rows = (uint32_t)base_smaller(base_round_up(most, unit), trainer->T);
+    if (rows == trainer->rows) return;
+    trainer->rows = rows;
+    trainer->recorded[TRAINER_PASSES] = trainer->recorded[TRAINER_EVALUATE] = false;
+}
+
+/* The targets of all ranks' batches. */
+static dart_status count_labels(dart_trainer *trainer, const trainer_batch *batch, uint64_t *labels, const char *call)
+{
+    uint64_t *all = device_calloc(trainer->device, trainer_ranks(trainer), sizeof *all);
+    if (all == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
+    const dart_status status = trainer_gather(trainer, &batch->labels, sizeof batch->labels, all, call);
+    *labels = 0;
+    for (uint32_t i = 0; i < trainer_ranks(trainer); i++) *labels += all[i];
+    free(all);
+    return status;
+}
+
+/* Writes a part beside the passes that are under way, where that can be. */
+static dart_status put_ahead(dart_trainer *trainer, trainer_batch *batch, uint32_t part, const char *call)
+{
+    dart_status status;
+    const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END);
+    if (trainer->shared[TRAINER_AHEAD] == NULL) return DART_OK;
+    TRY(trainer_wait_for(trainer, TRAINER_TAKE, call)); /* of what was there before: the device does that first */
+    trainer->next.ahead = trainer->aside.ahead = 0; /* that of another batch is written over */
+    TRY(put(trainer, TRAINER_AHEAD, batch->parts + part * elements, elements, call));
+    batch->ahead = 1 + part;
+fail:
+    return status;
+}
+
+/* A part becomes the one that the passes read. None are under way. */
+static dart_status bring(dart_trainer *trainer, trainer_batch *batch, uint32_t part, const char *call)
+{
+    const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END);
+    const bool ahead = batch->ahead == 1 + part;
+    batch->ahead = 0;
+    return ahead ? trainer_submit(trainer, TRAINER_TAKE, false, call)
+                 : put(trainer, TRAINER_PART, batch->parts + part * elements, elements, call);
+}
+
+/* The passes of all rows with S = scale, one micro-batch after another; the last one is still under way. labels: targets that the loss is the
+ * mean over. */
+static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, trainer_batch *batch, uint64_t labels, double scale,
+                              const char *call)
+{
+    dart_status status;
+    const float share[2] = {(float)(scale / (double)labels), (float)(1 / scale)};
+    choose_rows(trainer, batch->most);
+    if (passes == TRAINER_PASSES) trainer->scaled = scale;
+    TRY(put(trainer, TRAINER_SHARE, share, COUNT_OF(share), call));
+    trainer->of = (uint64_t)batch->count * trainer->T;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const uint64_t first = (uint64_t)i * trainer->T;
+        if (i > 0) TRY(trainer_wait(trainer, call));
+        TRY(bring(trainer, batch, i, call));
+        if (i == 0) TRY(trainer_submit(trainer, TRAINER_BEGIN, false, call));
+        trainer->done = first;
+        trainer->adding = passes == TRAINER_PASSES && trainer->buckets_count > 0 && i + 1 == batch->count;
+        trainer->added = 0;
+        TRY(trainer_submit(trainer, passes, true, call));
+        if (i + 1 < batch->count) TRY(put_ahead(trainer, batch, i + 1, call));
+    }
+fail:
+    return status;
+}
+
+/* A call that go_on ends waits for what is under way, and leaves the trainer as it was but for the gradients. */
+static dart_status after(dart_trainer *trainer, dart_status status, const char *call)
+{
+    const dart_status waited = status == DART_CANCELLED ? trainer_wait(trainer, call) : DART_OK;
+    trainer->adding = false;
+    return waited != DART_OK ? waited : status;
+}
+
+/* Behind the passes: the gradients of all ranks, and their norm, which is under way. */
+static dart_status add_and_norm(dart_trainer *trainer, const char *call)
+{
+    dart_status status = DART_OK;
+    if (trainer->adding) {
+        TRY(trainer_wait(trainer, call));
+        TRY(trainer_end_sums(trainer, call));
+    }
+    TRY(trainer_submit(trainer, TRAINER_NORM, false, call));
+fail:
+    return status;
+}
+
+/* The sums of all ranks, in their order. */
+static dart_status add_results(dart_trainer *trainer, float *loss, uint64_t *correct, const char *call)
+{
+    typedef struct sums { double loss; uint64_t correct; } sums;
+    const sums own = {(double)*loss, *correct};
+    sums *all = device_calloc(trainer->device, trainer_ranks(trainer), sizeof *all);
+    if (all == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
+    const dart_status status = trainer_gather(trainer, &own, sizeof own, all, call);
+    *loss = 0;
+    *correct = 0;
+    for (uint32_t i = 0; i < trainer_ranks(trainer); i++) {
+        *loss += (float)all[i].loss;
+        *correct += all[i].correct;
+    }
+    free(all);
+    return status;
+}
+
+/* The loss on the device is S times the loss, to the bit: a power of two changes no rounding. norm: of gradients, hence of all ranks. */
+static dart_status read_result(dart_trainer *trainer, uint64_t labels, bool norm, double by, dart_train_result *result, const char *call)
+{
+    dart_status status;
+    float loss, scale[4] = {0, 1, 1, 0};
+    int32_t count;
+    TRY(get(trainer, TRAINER_LOSS, &loss, 1, call));
+    TRY(get(trainer, TRAINER_CORRECT, &count, 1, call));
+    uint64_t correct = (uint64_t)count;
+    if (norm) TRY(get(trainer, TRAINER_SCALE, scale, 4, call));
+    if (norm) TRY(add_results(trainer, &loss, &correct, call));
+    *result = (dart_train_result){.loss = (double)loss / by, .labels = labels, .correct = correct, .norm = (double)scale[0],
+                                  .skipped = scale[2] == 0, .scale = by};
+fail:
+    return status;
+}
+
+/* A batch between the steps, its results in *result. */
+static dart_status run_aside(dart_trainer *trainer, trainer_recording passes, const dart_train_batch *batch, dart_train_result *result,
+                             const char *call)
+{
+    dart_status status;
+    const bool gradient = passes == TRAINER_PASSES;
+    REQUIRE(&trainer->report, result != NULL, "%s: no place for the result", call);
+    TRY(trainer_idle(trainer, call));
+    TRY(trainer_prepare(trainer, &trainer->aside, batch, gradient, call));
+    uint64_t labels = trainer->aside.labels;
+    if (gradient) TRY(count_labels(trainer, &trainer->aside, &labels, call));
+    double scale = gradient ? 2 * trainer->scale : 2;
+    do {
+        scale /= 2;
+        TRY(run_passes(trainer, passes, &trainer->aside, labels, scale, call));
+        if (gradient) TRY(add_and_norm(trainer, call));
+        TRY(trainer_wait(trainer, call));
+        TRY(read_result(trainer, labels, gradient, scale, result, call));
+    } while (result->skipped && scale > 1 && isfinite(result->loss));
+fail:
+    return after(trainer, status, call);
+}
+
+dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result)
+{
+    return trainer != NULL ? run_aside(trainer, TRAINER_PASSES, batch, result, "dart_trainer_gradient") : DART_INVALID_ARGUMENT;
+}
+
+dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result)
+{
+    return trainer != NULL ? run_aside(trainer, TRAINER_EVALUATE, batch, result, "dart_trainer_evaluate") : DART_INVALID_ARGUMENT;
+}
+
+static dart_status start(dart_trainer *trainer, double lr, const char *call)
+{
+    dart_status status;
+    const dart_trainer_options *o = &trainer->options;
+    const double n = (double)(trainer->steps + 1);
+    const float hyper[8] = {(float)lr, o->beta1, o->beta2, o->eps, (float)-expm1(n * log((double)o->beta1)),
+                            (float)-expm1(n * log((double)o->beta2)), o->weight_decay, 0};
+    REQUIRE(&trainer->report, lr >= 0 && lr < 1e6, "%s: lr %g", call, lr);
+    TRY(trainer_idle(trainer, call));
+    REQUIRE(&trainer->report, trainer->next.count > 0, "%s: no batch is prepared", call);
+    uint64_t labels = 0;
+    TRY(count_labels(trainer, &trainer->next, &labels, call));
+    TRY(put(trainer, TRAINER_HYPER, hyper, COUNT_OF(hyper), call));
+    TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, labels, trainer->scale, call));
+    TRY(add_and_norm(trainer, call));
+    TRY(trainer_submit(trainer, TRAINER_UPDATE, false, call));
+    TRY(trainer_share(trainer, call));
+    trainer->stepping = labels;
+    trainer->next.count = 0;
+fail:
+    return after(trainer, status, call);
+}
+
+/* The S of the next step. Source: Micikevicius et al. 2018. */
+static void adapt(dart_trainer *trainer, bool skipped)
+{
+    if (!trainer->scales) return;
+    trainer->good = skipped ? 0 : trainer->good + 1;
+    if (skipped && trainer->scale > 1) trainer->scale /= 2;
+    if (trainer->good < trainer->options.scale_steps) return;
+    trainer->good = 0;
+    if (trainer->scale < TRAINER_LARGEST_SCALE) trainer->scale *= 2;
+}
+
+static dart_status finish(dart_trainer *trainer, dart_train_result *result, const char *call)
+{
+    dart_status status;
+    dart_train_result own;
+    const uint64_t labels = trainer->stepping;
+    if (result == NULL) result = &own;
+    REQUIRE(&trainer->report, labels > 0, "%s: no step is under way", call);
+    trainer->stepping = 0;
+    TRY(trainer_wait(trainer, call));
+    TRY(trainer_end_share(trainer, call));
+    TRY(read_result(trainer, labels, true, trainer->scaled, result, call));
+    adapt(trainer, result->skipped);
+    if (!result->skipped) trainer->steps++;
+fail:
+    return status;
+}
+
+dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch)
+{
+    static const char call[] = "dart_trainer_prepare";
+    dart_status status;
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    TRY(trainer_prepare(trainer, &trainer->next, batch, true, call));
+    if (trainer->stepping > 0) TRY(put_ahead(trainer, &trainer->next, 0, call));
+fail:
+    return status;
+}
+
+dart_status dart_trainer_start(dart_trainer *trainer, double lr)
+{
+    return trainer != NULL ? start(trainer, lr, "dart_trainer_start") : DART_INVALID_ARGUMENT;
+}
+
+dart_status dart_trainer_finish(dart_trainer *trainer, dart_train_result *result)
+{
+    return trainer != NULL ? finish(trainer, result, "dart_trainer_finish") : DART_INVALID_ARGUMENT;
+}
+
+dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *batch, double lr, dart_train_result *result)
+{
+    static const char call[] = "dart_trainer_step";
+    dart_status status;
+    if (trainer == NULL) return DART_INVALID_ARGUMENT;
+    TRY(trainer_idle(trainer, call));
+    TRY(trainer_prepare(trainer, &trainer->next, batch, true, call));
+    TRY(start(trainer, lr, call));
+    TRY(finish(trainer, result, call));
+fail:
+    if (trainer->stepping == 0) trainer->next.count = 0;
+    return status;
+}
