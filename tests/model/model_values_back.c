@@ -185,11 +185,64 @@ static dart_status take_as_long(void *of, void *stream, uint64_t *ns)
     return DART_OK;
 }
 
-/* Ended after 0 to 8 submissions and ever larger numbers of them, some a layer: every sequence stands behind a whole piece, and goes on. */
+/* A prefill's questions whether to go on, with where both sequences stand at each, added. The answer to question `most`, from 0, is no. */
+enum { MOST_QUESTIONS = 1 << 15 };
+typedef struct questions {
+    const dart_state *state;
+    uint32_t asked, most;
+    int32_t stood[MOST_QUESTIONS], stands; /* stands: after the call */
+} questions;
+
+static bool answer(void *user)
+{
+    questions *q = user;
+    assert_true(q->asked < MOST_QUESTIONS);
+    q->stood[q->asked] = q->state->positions[0] + q->state->positions[1];
+    return q->asked++ != q->most;
+}
+
+/* A stop can go wrong where a piece begins, of which what was whole before must stay, and where it ends, when most has to go back: of the questions
+ * of each piece the first two, the middle one and the last. No question follows the part that notes a piece's tokens as seen. */
+static bool is_stop(const questions *whole, uint32_t n)
+{
+    uint32_t first = n, end = n + 1;
+    while (first > 0 && whole->stood[first - 1] == whole->stood[n]) first--;
+    while (end < whole->asked && whole->stood[end] == whole->stood[n]) end++;
+    return n <= first + 1 || n == first + (end - first) / 2 || n == end - 1;
+}
+
+/* 14 tokens, two pieces, for two sequences of 5 and 2, until the answer is no; then every sequence yields what its tokens so far do, and goes on. */
+static dart_status prefill_until(dart_model *model, const kind *k, const int32_t *ids, questions *q)
+{
+    enum { B = 2, MORE = 14 };
+    run r = {.state = state_of_kind(model, k, B), .ids = ids};
+    int32_t rows[B * MORE];
+    r.state->slice_ns = 3 * SUBMISSION_NS; /* some submissions a layer, as a processor is assumed to compute */
+    feed_counts(&r, (const uint32_t[]){3, 0});
+    steps(&r, 2, NULL);
+    for (uint32_t b = 0; b < B; b++) memcpy(&rows[b * MORE], &ids[b * L + r.at[b]], MORE * sizeof *rows);
+    q->state = r.state;
+    q->asked = 0;
+    quiet = true;
+    const dart_status status =
+        dart_prefill(r.state, &(dart_prefill_args){.ids = rows, .L = MORE, .go_on = answer, .user = q, .sampling = &(dart_sampling){0}});
+    quiet = false;
+    for (uint32_t b = 0; b < B; b++) {
+        r.at[b] = (uint32_t)dart_state_position(r.state, b);
+        check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+    }
+    q->stands = (int32_t)(r.at[0] + r.at[1]);
+    const uint32_t longest = r.at[0] > r.at[1] ? r.at[0] : r.at[1], room = L - longest;
+    steps(&r, room < 3 ? room : 3, NULL);
+    for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
+    dart_state_destroy(&r.state);
+    return status;
+}
+
+/* Stopped between submissions, some a layer: every sequence stands behind a whole piece, and goes on. */
 void stops_behind_a_piece(void **unused)
 {
     (void)unused;
-    enum { B = 2 };
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         const kind *k = &kinds[i];
         dart_model *model = model_of_kind(k);
@@ -198,33 +251,18 @@ void stops_behind_a_piece(void **unused)
         clocked.stream_elapsed = take_as_long;
         model->device->backend = &clocked;
         int32_t *ids = ids_of(MOST_B, model->config.V);
-        bool done = false, stood_between = false;
-        for (uint32_t most = 0; !done; most += 1 + most / 8) {
-            run r = {.state = state_of_kind(model, k, B), .ids = ids};
-            r.state->slice_ns = 3 * SUBMISSION_NS; /* some submissions a layer, as a processor is assumed to compute */
-            feed_counts(&r, (const uint32_t[]){3, 0});
-            steps(&r, 2, NULL);
-            patience p = {.most = most};
-            int32_t rows[B * L];
-            for (uint32_t b = 0; b < B; b++) memcpy(&rows[b * 30], &ids[b * L + r.at[b]], 30 * sizeof *rows);
-            quiet = true;
-            const dart_status status =
-                dart_prefill(r.state, &(dart_prefill_args){.ids = rows, .L = 30, .go_on = go_on, .user = &p, .sampling = &(dart_sampling){0}});
-            quiet = false;
-            done = status == DART_OK;
-            if (!done) assert_int_equal(status, DART_CANCELLED);
-            for (uint32_t b = 0; b < B; b++) {
-                const uint32_t position = (uint32_t)dart_state_position(r.state, b);
-                stood_between = stood_between || (position > r.at[b] && position < r.at[b] + 30);
-                r.at[b] = position;
-            }
-            for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
-            const uint32_t room = r.at[0] > r.at[1] ? L - r.at[0] : L - r.at[1];
-            steps(&r, room < 3 ? room : 3, NULL);
-            for (uint32_t b = 0; b < B; b++) check_sequence(&r, k, b, &ids[b * L], r.at[b]);
-            dart_state_destroy(&r.state);
+        static questions whole, q;
+        whole.most = UINT32_MAX;
+        must(prefill_until(model, k, ids, &whole), "dart_prefill");
+        assert_true(whole.stood[whole.asked - 1] > whole.stood[0]); /* two pieces */
+        for (uint32_t n = 0; n < whole.asked; n++) {
+            if (!is_stop(&whole, n)) continue;
+            q.most = n;
+            assert_int_equal(prefill_until(model, k, ids, &q), DART_CANCELLED);
+            assert_int_equal(q.asked, n + 1);
+            assert_int_equal(q.stands, whole.stood[n]);
+            assert_memory_equal(q.stood, whole.stood, q.asked * sizeof *q.stood);
         }
-        assert_true(stood_between);
         model->device->backend = real;
         free(ids);
         dart_model_destroy(&model);
