@@ -8,10 +8,10 @@
 #   --quick     the tests that need neither sanitizers nor Vulkan drivers
 #   --no-setup  install nothing: what is missing stops the build, or its tests are skipped
 #
-# What is drawn: of the tests with the label `drawn`, one in ten, so that any ten seeds in a row have all of them, and under AddressSanitizer, where
-# the longest have that label, one in two; the program for Windows or that for arm64; of the cases of conformance
+# What is drawn: of the tests with the label `drawn`, one in ten, so that any ten seeds in a row have all of them, and of those that have it under
+# AddressSanitizer one in five, under ThreadSanitizer one in two; the program for Windows or that for arm64; of the cases of conformance
 # on SwiftShader, so many that each row of the kernel table that they reach runs, and on lavapipe every tenth of those rows; of the C files that the
-# last 20 commits did not touch, one in five for clang-tidy; the CUDA kernels compile for one of two targets; fault_driver fails some of the calls
+# last 20 commits did not touch, one in ten for clang-tidy; the CUDA kernels compile for one of two targets; fault_driver fails some of the calls
 # that can fail, and fault_memory, under AddressSanitizer, a fifth of the allocations. The summary says how much that was.
 #
 # First tools/setup.sh --test installs what is missing. Then: build/ (Release) with all tests on the CPU, SwiftShader
@@ -161,7 +161,7 @@ run_lint() {
 # ThreadSanitizer of older compilers cannot live with as much randomness of addresses as newer kernels use.
 run_tsan() {
     if setarch "$(uname -m)" -R true 2>/dev/null; then around=(setarch "$(uname -m)" -R); fi
-    run_tests "ThreadSanitizer" build/tsan "$@"
+    if [ -n "$all" ]; then run_tests "ThreadSanitizer" build/tsan "$@"; else run_drawn "ThreadSanitizer" build/tsan 2 "$@"; fi
     around=()
 }
 
@@ -213,7 +213,7 @@ main() {
         tools/setup.sh --build --test || exit 1
     fi
     export CTEST_OUTPUT_ON_FAILURE=1
-    # Conformance on Vulkan's drivers and fault_driver draw by it.
+    # Conformance on Vulkan's drivers, fault_driver and fault_memory draw by it.
     if [ -z "$all$quick" ]; then export DARTLM_DRAW=$seed; fi
     # Without a GPU nothing here runs the kernels of CUDA: that they compile is all that is asked.
     if [ -e /dev/nvidiactl ]; then
@@ -242,7 +242,7 @@ main() {
             if [ -n "$all" ]; then
                 run_tests "AddressSanitizer" build/asan "${kinds[@]}"
             else
-                run_drawn "AddressSanitizer" build/asan 2 "${kinds[@]}"
+                run_drawn "AddressSanitizer" build/asan 5 "${kinds[@]}"
             fi
         fi
         build tsan && run_tsan -L 'thread|property'
