@@ -3,7 +3,7 @@
 #
 #   tools/lint.sh [--draw N] [BUILD]      (default: build)
 #
-#   --draw N  clang-tidy over the C files that the last 20 commits or changes since touched, and over one in five of the others: any five
+#   --draw N  clang-tidy over the C files that the last 20 commits or changes since touched, and over one in ten of the others: any ten
 #             numbers in a row have all of them. Says so in a line that begins with DRAWN.
 #   BUILD  a folder that CMake configured: its compile commands say how each C file is compiled, and what it does not
 #          compile, such as src/cuda without CUDA, is not checked
@@ -74,7 +74,7 @@ draw_files() {
         git diff --name-only HEAD -- '*.c'
     } 2>/dev/null | sort -u >"$work/touched"
     grep -Fx -f "$work/touched" "$work/compiled" >"$work/drawn"
-    grep -Fxv -f "$work/touched" "$work/compiled" | awk -v draw="$draw" '(NR + draw) % 5 == 0' >>"$work/drawn"
+    grep -Fxv -f "$work/touched" "$work/compiled" | awk -v draw="$draw" '(NR + draw) % 10 == 0' >>"$work/drawn"
     echo "DRAWN: $(wc -l <"$work/drawn") of $(wc -l <"$work/compiled") C files for clang-tidy"
     mv "$work/drawn" "$work/compiled"
 }
