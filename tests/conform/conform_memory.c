@@ -94,38 +94,52 @@ typedef struct stored {
     conform_tensor *dh, *scale;
 } stored;
 
-/* The definition on the stored form: key dh, value scale dh. What storing in 16 bits loses belongs to the memories, not to the attention. */
+void conform_attend_stored(const conform_case *c, uint32_t h, const stored_run *runs, uint32_t count, uint64_t limit, const double *qn,
+                           const double *en, const double *read, double *r, double *lse)
+{
+    const uint64_t memory = (uint64_t)c->N * c->P;
+    double *logit = conform_filled(limit, 0), top = -INFINITY, sum = 0;
+    for (uint32_t p = 0; p < c->P; p++) r[p] = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (uint32_t run = 0; run < count; run++) {
+            for (uint64_t m = 0; m < runs[run].M && runs[run].first + m < limit; m++) {
+                const double *dh = runs[run].dh + (m * c->H + h) * memory, *scale = runs[run].scale + (m * c->H + h) * c->N;
+                double *of = &logit[runs[run].first + m];
+                const double weight = pass == 1 ? exp(*of - top) / sum : 0;
+                for (uint32_t n = 0; n < c->N; n++) {
+                    double key = 0;
+                    for (uint32_t p = 0; p < c->P && pass == 0; p++) key += dh[n * c->P + p] * en[p];
+                    if (pass == 0) *of += key * qn[n];
+                    for (uint32_t p = 0; p < c->P && pass == 1; p++) r[p] += weight * read[n] * scale[n] * dh[n * c->P + p];
+                }
+                if (pass == 0) top = fmax(top, *of);
+            }
+        }
+        for (uint64_t m = 0; m < limit && pass == 0; m++) sum += exp(logit[m] - top);
+    }
+    *lse = sum > 0 ? top + log(sum) : -INFINITY;
+    free(logit);
+}
+
+/* What storing in 16 bits loses belongs to the memories, not to the attention. */
 static void attend_stored(const conform_data *d, sma_case *k, const stored *runs, uint32_t count)
 {
     const conform_case *c = d->c;
     for (uint64_t i = 0; i < k->rows * c->H; i++) {
-        const uint64_t row = i / c->H, h = i % c->H, b = row / c->L, t = row % c->L, g = h / (c->H / c->G);
+        const uint64_t row = i / c->H, b = row / c->L, t = row % c->L;
+        const uint32_t h = (uint32_t)(i % c->H), g = h / (c->H / c->G);
+        stored_run of[2];
         if ((int64_t)t >= k->seq.count[b]) continue;
-        const uint64_t limit = ((uint64_t)k->seq.pos[b] + t) / c->S;
-        const double *qn = k->want_qn + (row * c->G + g) * c->N, *en = k->want_en + (row * c->G + g) * c->P,
-                     *read = k->c->values + (row * c->G + g) * c->N;
-        double *r = k->want_r + i * c->P, *logit = k->logit + i * k->M, top = -INFINITY, sum = 0;
-        for (int pass = 0; pass < 2; pass++) {
-            for (uint32_t run = 0; run < count; run++) {
-                for (uint64_t m = 0; m < runs[run].M && runs[run].first + m < limit; m++) {
-                    const uint64_t at = (b * runs[run].M + m) * c->H + h, number = runs[run].first + m;
-                    const double *dh = runs[run].dh->values + at * c->N * c->P, *scale = runs[run].scale->values + at * c->N;
-                    const double weight = pass == 1 ? exp(logit[number] - top) / sum : 0;
-                    if (pass == 0) logit[number] = 0;
-                    for (uint32_t n = 0; n < c->N; n++) {
-                        double key = 0;
-                        for (uint32_t p = 0; p < c->P && pass == 0; p++) key += dh[n * c->P + p] * en[p];
-                        if (pass == 0) logit[number] += key * qn[n];
-                        for (uint32_t p = 0; p < c->P && pass == 1; p++) r[p] += weight * read[n] * scale[n] * dh[n * c->P + p];
-                    }
-                    if (pass == 0) top = fmax(top, logit[number]);
-                }
-            }
-            if (pass == 1) break;
-            for (uint64_t m = 0; m < limit && m < k->M; m++) sum += exp(logit[m] - top);
-            for (uint32_t p = 0; p < c->P; p++) r[p] = 0;
+        for (uint32_t run = 0; run < count; run++) {
+            const uint64_t first = b * runs[run].M * c->H * c->N;
+            of[run] = (stored_run){.first = runs[run].first, .M = runs[run].M};
+            if (of[run].M == 0) continue;
+            of[run].dh = runs[run].dh->values + first * c->P;
+            of[run].scale = runs[run].scale->values + first;
         }
-        k->want_lse[i] = sum > 0 ? top + log(sum) : -INFINITY;
+        const double *qn = k->want_qn + (row * c->G + g) * c->N, *en = k->want_en + (row * c->G + g) * c->P;
+        conform_attend_stored(c, h, of, count, ((uint64_t)k->seq.pos[b] + t) / c->S, qn, en, k->c->values + (row * c->G + g) * c->N,
+                              k->want_r + i * c->P, &k->want_lse[i]);
     }
 }
 
@@ -189,7 +203,7 @@ static void append(conform_data *d, sma_case *k, stored *runs)
 /* What is rounded to 16 bits before r is. Rows of tiles multiply c factor with the memories: sma[sm90_] rounds the factor, then the
  * product, to the type of the memories, sma[tensor_] the product alone, sma[few_] the product, in bf16 with its weight; through Vulkan both
  * are f16. Each launch but the first reads the r that the one before has stored. */
-static double roundings_of_r(const conform_data *d, uint32_t launches)
+double conform_roundings_of_r(const conform_data *d, uint32_t launches)
 {
     static const struct { const char *row; int roundings; bool f16; } rows[] = {
         {"sma[sm90_", 2, false}, {"sma[tensor_", 1, false}, {"sma[few_", 1, false}, {"sma[matrix]", 2, true},
@@ -235,7 +249,7 @@ void conform_sma(conform_data *d)
         conform_compare(d, "en", k.en, k.want_en, conform_tolerance(BOUND_NORM, 1), 0);
         conform_compare(d, "lse", k.lse, k.want_lse, bound, 0);
         conform_compare_within(d, "r", k.r, k.want_r,
-                               &(conform_limits){.bound = bound, .operands = roundings_of_r(d, count), .floor = conform_floor(act)});
+                               &(conform_limits){.bound = bound, .operands = conform_roundings_of_r(d, count), .floor = conform_floor(act)});
     }
     conform_seq_free(&k.seq);
     double *all[] = {k.want_r, k.want_lse, k.want_qn, k.want_en, k.rho, k.logit};

@@ -75,12 +75,27 @@ void conform_packed_attention(conform_data *d)
     free(p.cu);
 }
 
-/* ---- State-memory attention, over raw memories ---- */
+/* ---- State-memory attention, over raw memories or, with STORED, over their stored form in the dtype of the case ---- */
+
+/* Rows of unit RMS, and their scales. */
+static void store(conform_data *d, conform_tensor *dh, conform_tensor *scale)
+{
+    const uint32_t P = d->c->P;
+    for (uint64_t i = 0; i < scale->rows * scale->width; i++) {
+        double *row = dh->values + i * P, mean = 1e-5;
+        for (uint32_t p = 0; p < P; p++) mean += row[p] * row[p] / P;
+        scale->values[i] = sqrt(mean);
+        for (uint32_t p = 0; p < P; p++) row[p] /= sqrt(mean);
+    }
+    conform_set(d, dh, dh->values);
+    conform_set(d, scale, scale->values);
+}
 
 void conform_packed_sma(conform_data *d)
 {
     const conform_case *c = d->c;
     const dart_dtype act = conform_activation(c);
+    const bool stored = conform_has(d, CASE_STORED);
     const uint64_t q_width = (uint64_t)c->G * c->N, e_width = (uint64_t)c->G * c->P, r_width = (uint64_t)c->H * c->P;
     const uint64_t memory = (uint64_t)c->H * c->N * c->P;
     conform_packing p;
@@ -88,7 +103,12 @@ void conform_packed_sma(conform_data *d)
     const uint64_t slots = dart_packed_chunks(p.T, c->S, c->B);
     conform_tensor *q = conform_input(d, act, p.T, q_width, true, conform_unit), *e = conform_input(d, act, p.T, e_width, true, conform_unit);
     conform_tensor *read = conform_input(d, act, p.T, q_width, true, conform_unit);
-    conform_tensor *dh = conform_input(d, DART_F32, slots, memory, false, conform_unit), *cu = conform_ints(d, 1, (uint64_t)c->B + 1, p.cu);
+    conform_tensor *dh = conform_input(d, stored ? c->dtype : DART_F32, slots, memory, false, conform_unit), *scale = NULL;
+    if (stored) {
+        scale = conform_input(d, DART_F32, slots, (uint64_t)c->H * c->N, false, conform_unit);
+        store(d, dh, scale);
+    }
+    conform_tensor *cu = conform_ints(d, 1, (uint64_t)c->B + 1, p.cu);
     conform_tensor *r = conform_output(d, act, p.T, r_width, true), *lse = conform_output(d, DART_F32, p.T, c->H, false);
     double *want_r = conform_filled(p.T * r_width, NAN), *want_lse = conform_filled((uint64_t)p.T * c->H, NAN), largest = 0;
     const uint32_t M = dart_ssd_chunks(c->L, c->S, false);
@@ -96,23 +116,32 @@ void conform_packed_sma(conform_data *d)
     double *logit = conform_filled((uint64_t)c->L * c->H * M, 0);
     for (uint32_t b = 0; b < c->B; b++) {
         const size_t first = (size_t)p.cu[b], length = (size_t)(p.cu[b + 1] - p.cu[b]), own = (length + c->S - 1) / c->S;
+        const size_t slot = conform_slot(&p, b, c->S);
         if (length == 0 || d->plan) continue;
         oracle_sma(&(oracle_sma_args){.B = 1, .L = length, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = own, .eps = (double)1e-5f,
                                       .q = q->values + first * q_width, .e = e->values + first * e_width, .c = read->values + first * q_width,
-                                      .dh = dh->values + conform_slot(&p, b, c->S) * memory, .r = want_r + first * r_width,
+                                      .dh = dh->values + slot * memory, .r = want_r + first * r_width,
                                       .lse = want_lse + first * c->H, .qn = qn, .en = en, .rho = rho, .logit = logit});
         for (size_t i = 0; i < length * c->H * own; i++)
             if (isfinite(logit[i])) largest = fmax(largest, fabs(logit[i]));
+        for (uint64_t i = 0; i < length * q_width && stored; i++) qn[i] /= sqrt((double)c->N);
+        for (size_t i = 0; i < length * c->H && stored; i++) {
+            const size_t t = i / c->H, h = i % c->H, at = t * c->G + h / (c->H / c->G);
+            const stored_run run = {.M = own, .dh = dh->values + slot * memory, .scale = scale->values + slot * c->H * c->N};
+            conform_attend_stored(c, (uint32_t)h, &run, 1, t / c->S, qn + at * c->N, en + at * c->P,
+                                  read->values + first * q_width + at * c->N, want_r + first * r_width + i * c->P, &want_lse[first * c->H + i]);
+        }
     }
     while (conform_next(d)) {
-        const dart_memories memories = {.M = M, .dh = dh->t};
+        const dart_memories memories = {.M = M, .dh = dh->t, .scale = conform_view(scale)};
         dart_sma(d->stream, &(dart_sma_args){.B = c->B, .L = c->L, .T = p.T, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
                                              .plan = DART_PLAN_CHUNKED, .eps = 1e-5f, .q = q->t, .e = e->t, .c = read->t, .cu = cu->t,
                                              .memories = &memories, .memories_count = 1, .r = r->t, .lse = lse->t});
         if (!conform_execute(d)) continue;
         const double bound = conform_tolerance(BOUND_SMA, c->N + c->P) * (1 + largest); /* as in conform_sma */
         conform_compare(d, "lse", lse, want_lse, bound, 0);
-        conform_compare(d, "r", r, want_r, bound, conform_floor(act));
+        conform_compare_within(d, "r", r, want_r,
+                               &(conform_limits){.bound = bound, .operands = conform_roundings_of_r(d, 1), .floor = conform_floor(act)});
     }
     double *all[] = {want_r, want_lse, qn, en, rho, logit};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
