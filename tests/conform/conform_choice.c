@@ -193,6 +193,16 @@ void conform_mark_ids(conform_data *d)
     free(seen);
 }
 
+/* Where the least result stands it becomes -infinity, which is compared exactly and apart: errors beside it would vanish in its size. */
+static void swap_lowest(const conform_tensor *tensor, double lowest)
+{
+    float *values = (float *)tensor->initial + tensor->t.offset;
+    for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) {
+        if (values[i] == (float)lowest) values[i] = -INFINITY;
+        else if (values[i] == -INFINITY) values[i] = (float)lowest;
+    }
+}
+
 /* L rows of P logits with ties, NaN and -infinity, k = N; without targets and the largest ones, too. With CASE_ZERO every row has no number above
  * -infinity. */
 void conform_log_probs(conform_data *d)
@@ -240,8 +250,9 @@ void conform_log_probs(conform_data *d)
                 if (behind && (next < 0 || of[i] > of[next])) next = i;
             }
             ids[t * k + n] = (int32_t)next;
-            top[t * k + n] = next < 0 || empty ? lowest : of[next] - log_z[t];
-            size_top[t * k + n] = size_z[t] + (next < 0 || empty ? 0 : fabs(of[next]));
+            const bool none = next < 0 || empty || !(of[next] > -INFINITY);
+            top[t * k + n] = none ? lowest : of[next] - log_z[t];
+            size_top[t * k + n] = size_z[t] + (none ? 0 : fabs(of[next]));
             before = next;
             if (next < 0)
                 while (++n < k) {
@@ -253,6 +264,8 @@ void conform_log_probs(conform_data *d)
     conform_tensor *labels = conform_ints(d, T, 1, targets), *z = conform_output(d, DART_F32, T, 1, false);
     conform_tensor *got = conform_output(d, DART_F32, T, 1, false), *alone = conform_output(d, DART_F32, T, 1, false), *first = NULL, *best = NULL;
     dart_log_probs_args args = {.T = T, .V = V, .k = k, .logits = logits->t, .targets = labels->t, .log_z = z->t, .target = got->t};
+    for (uint32_t i = 0; i < T * k && !empty; i++)
+        if (top[i] == lowest) top[i] = -INFINITY;
     if (k > 0) {
         first = conform_output(d, DART_I32, T, k, false);
         best = conform_output(d, DART_F32, T, k, false);
@@ -269,6 +282,7 @@ void conform_log_probs(conform_data *d)
         conform_compare_within(d, "target", got, target, &(conform_limits){.bound = bound, .terms = size_target});
         if (k > 0) {
             conform_compare_ints(d, "top_ids", first, ids);
+            if (!empty) swap_lowest(best, lowest);
             conform_compare_within(d, "top", best, top, &(conform_limits){.bound = bound, .terms = size_top});
         }
     }
