@@ -1,5 +1,6 @@
 /* The draw of cases (conform_options.draw), on the CPU backend: what it runs reaches the rows that all cases reach, and is what a seed says. A
- * run that is stopped: what it ran is in the report. And runs of a case one after another, which share its inputs: none finds a trace of another. */
+ * run that is stopped: what it ran is in the report. Runs of a case one after another, which share its inputs: none finds a trace of another. And
+ * cases that nobody listed (conform_options.random): their names repeat them. */
 #include "conform_suite.h"
 
 #include <jansson.h>
@@ -189,7 +190,9 @@ static void a_run_is_as_it_is_alone(void **state)
     (void)state;
     const uint64_t seed = (uint64_t)time(NULL);
     const conform_options options = {.seed = seed};
-    const suite all = {.options = &options};
+    static suite all;
+    all = (suite){.options = &options};
+    conform_list_cases(&all);
     static turns together, alone[WAYS];
     dart_device *device = NULL;
     uint32_t cases = 0;
@@ -198,10 +201,10 @@ static void a_run_is_as_it_is_alone(void **state)
     dart_device_info info;
     dart_device_describe(device, &info);
     print_message("seed %llu\n", (unsigned long long)seed);
-    for (uint32_t number = (uint32_t)(seed % OF); number < conform_cases_count(); number += OF) {
-        conform_case c;
+    for (uint32_t number = (uint32_t)(seed % OF); number < all.cases_count; number += OF) {
+        const conform_case c = all.cases[number];
         char name[160];
-        if (!conform_case_of(&all, number, &c) || (c.flags & CASE_GPU) != 0) continue;
+        if ((c.flags & CASE_GPU) != 0) continue;
         conform_name(&c, name, sizeof name);
         turns of = {.choices = {{.capabilities = info.capabilities}, {.capabilities = info.capabilities, .variant = "plain"}}, .end = RUNS};
         together = of;
@@ -220,7 +223,51 @@ static void a_run_is_as_it_is_alone(void **state)
         cases++;
     }
     assert_true(cases > 10);
+    free(all.cases);
     dart_device_destroy(&device);
+}
+
+static const char *const ops[] = {"convert", "norm", "linear_quantised", "cross_entropy", "ssd", "ssd_backward", "sma", "attention", "mixer", "window"};
+
+/* A case that nobody listed is repeated by its name, and drawn again by its seed and number. */
+static void a_drawn_case_has_a_name(void **state)
+{
+    (void)state;
+    uint32_t views = 0, elsewhere = 0;
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        for (uint64_t number = 0; number < 200; number++) {
+            conform_case c, again, read;
+            char name[160], name_again[160], name_read[160];
+            conform_draw_case(ops[i], 3, number, &c);
+            conform_draw_case(ops[i], 3, number, &again);
+            conform_name(&c, name, sizeof name);
+            conform_name(&again, name_again, sizeof name_again);
+            assert_string_equal(name, name_again);
+            assert_true(conform_parse(name, &read));
+            conform_name(&read, name_read, sizeof name_read);
+            assert_string_equal(name_read, name);
+            assert_true(read.flags == c.flags && read.dtype == c.dtype && read.L == c.L && read.moved == c.moved && read.apart == c.apart);
+            views += (c.flags & CASE_VIEW) != 0;
+            conform_draw_case(ops[i], 4, number, &again);
+            conform_name(&again, name_again, sizeof name_again);
+            elsewhere += strcmp(name, name_again) != 0;
+        }
+    }
+    assert_true(views > 100);
+    assert_true(elsewhere > 1900);
+}
+
+static void a_name_that_is_none_is_refused(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"", "ssd", "sad B1 L1 H1 G1 N1 P1 S1 f32", "ssd B1 L1 H1 G1 N1 P1 S1 f8", "ssd B1 L1 H1 G1 N1 P1 S1 f32 ",
+                                        "ssd B1 L1 H1 G1 N1 P1 S1 f32 sequence", "ssd B1 L1 H1 G1 N1 P1 S1 f32 open seq",
+                                        "ssd B1 L1 H1 G1 N1 P1 S1 f32 moved", "ssd B01 L1 H1 G1 N1 P1 S1 f32"};
+    conform_case c;
+    assert_true(conform_parse("ssd B1 L1 H1 G1 N1 P1 S1 f32 seq open moved2", &c));
+    assert_true(c.flags == (CASE_SEQ | CASE_OPEN) && c.moved == 2 && c.dtype == DART_F32 && c.apart == 0);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (conform_parse(names[i], &c)) fail_msg("'%s' is taken for a case", names[i]);
 }
 
 int main(void)
@@ -231,6 +278,8 @@ int main(void)
         cmocka_unit_test(a_seed_says_what_runs),
         cmocka_unit_test(a_stopped_run_reports_what_ran),
         cmocka_unit_test(a_run_is_as_it_is_alone),
+        cmocka_unit_test(a_drawn_case_has_a_name),
+        cmocka_unit_test(a_name_that_is_none_is_refused),
     };
     if (dart_context_create(NULL, &context) != DART_OK) return 1;
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* Every op in every variant against the oracle, and the devices against one another:
  * conf_ops [--filter TEXT]... [--without TEXT] [--skip VARIANT] [--all VARIANT] [--seed N] [--turns N] [--minimum-limits] [--cut N]
- *     [--margin BYTES] DEVICE_SPEC...
- * One test a device; cases that did not run are listed. Without --seed every run has inputs of its own; what it prints says which. A
+ *     [--margin BYTES] [--random N] DEVICE_SPEC...
+ * One test a device; cases that did not run are listed. With --random N the cases are not those of the list, but N that the seed draws. Without --seed every run has inputs of its own; what it prints says which. A
  * variant that is skipped runs only where the device chooses its rows. With --all it is a failure when a case launches a kernel that has
  * a row of that name and does not run in that row as well. DARTLM_DRAW=SEED in the environment: on a Vulkan device only some cases run,
  * in some variants, so many that each row runs whose turn it is; one row in N has it with --turns N, and N seeds, one after the other,
@@ -43,7 +43,7 @@ static uint32_t margin = 4096;
 static const char *every, *without; /* of --all and --without */
 static bool draw;
 static uint64_t draw_seed;
-static uint32_t turns = 1; /* of --turns */
+static uint32_t turns = 1, random_cases; /* of --turns and --random */
 static json_int_t drawn[3]; /* runs, of so many, rows that they launch; of all filters */
 
 /* The first two or three numbers with a dot between them; 0.0.0 without any. */
@@ -189,7 +189,7 @@ static bool run(const char *const *specs, const char *filter, const char *skip, 
     if (file == NULL) return false;
     const conform_options options = {.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .without = without,
                                      .skip = skip, .json = true, .seed = seed, .minimum_limits = minimum_limits, .cut = cut, .margin = margin,
-                                     .draw = draw, .draw_seed = draw_seed, .draw_turns = turns};
+                                     .draw = draw, .draw_seed = draw_seed, .draw_turns = turns, .random = random_cases};
     conform_all(context, &options, file);
     rewind(file);
     json_t *report = json_loadf(file, 0, &error);
@@ -228,6 +228,8 @@ int main(int argc, char **argv)
             seed = strtoull(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--turns") == 0 && i + 1 < argc) {
             turns = (uint32_t)strtoul(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--random") == 0 && i + 1 < argc) {
+            random_cases = (uint32_t)strtoul(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--cut") == 0 && i + 1 < argc) {
             cut = (uint32_t)strtoul(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--margin") == 0 && i + 1 < argc) {

@@ -75,6 +75,32 @@ void conform_name(const conform_case *c, char *text, size_t size)
     int used = snprintf(text, size, "%s B%u L%u H%u G%u N%u P%u S%u %s", c->op, c->B, c->L, c->H, c->G, c->N, c->P, c->S, dart_dtype_name(c->dtype));
     for (size_t i = 0; i < COUNT_OF(flag_names); i++)
         if ((c->flags & 1 << i) != 0 && used > 0 && (size_t)used < size) used += snprintf(text + used, size - (size_t)used, " %s", flag_names[i]);
+    if (c->moved > 0 && used > 0 && (size_t)used < size) used += snprintf(text + used, size - (size_t)used, " moved%u", c->moved);
+    if (c->apart > 0 && used > 0 && (size_t)used < size) snprintf(text + used, size - (size_t)used, " apart%u", c->apart);
+}
+
+bool conform_parse(const char *name, conform_case *c)
+{
+    char op[32], dtype[8], again[160];
+    int used = 0;
+    *c = (conform_case){.op = NULL};
+    if (sscanf(name, "%31s B%u L%u H%u G%u N%u P%u S%u %7s%n", op, &c->B, &c->L, &c->H, &c->G, &c->N, &c->P, &c->S, dtype, &used) != 9) return false;
+    for (size_t i = 0; i < COUNT_OF(ops); i++)
+        if (strcmp(ops[i].op, op) == 0) c->op = ops[i].op;
+    for (int i = DART_F32; i <= DART_BF16; i++)
+        if (strcmp(dart_dtype_name((dart_dtype)i), dtype) == 0) c->dtype = (dart_dtype)i;
+    for (const char *word = name + used; *word != '\0'; word += strcspn(word, " ")) {
+        char text[16];
+        word += strspn(word, " ");
+        snprintf(text, sizeof text, "%.*s", (int)strcspn(word, " "), word);
+        for (size_t i = 0; i < COUNT_OF(flag_names); i++)
+            if (strcmp(flag_names[i], text) == 0) c->flags |= 1 << i;
+        if (strncmp(text, "moved", 5) == 0) c->moved = (uint32_t)strtoul(text + 5, NULL, 10);
+        if (strncmp(text, "apart", 5) == 0) c->apart = (uint32_t)strtoul(text + 5, NULL, 10);
+    }
+    if (c->op == NULL) return false;
+    conform_name(c, again, sizeof again);
+    return strcmp(again, name) == 0;
 }
 
 uint32_t conform_op_of(const conform_case *c)
@@ -169,21 +195,13 @@ static bool add_target(suite *s, const char *spec, const char *variant, uint32_t
     return true;
 }
 
-/* Does some case that the filter lets through launch the kernel? */
+/* Does some case that the options leave launch the kernel? */
 static bool is_wanted(const suite *s, kernel_id id)
 {
-    char name[160];
-    for (size_t i = 0; i < COUNT_OF(lines); i++) {
-        const size_t op = conform_op_of(&lines[i].c);
-        bool launches = false;
-        for (uint32_t k = 0; k < ops[op].count; k++) launches = launches || ops[op].kernels[k] == id;
-        for (int dtype = DART_F32; launches && dtype <= DART_BF16; dtype++) {
-            conform_case c = lines[i].c;
-            if ((lines[i].dtypes & 1 << dtype) == 0) continue;
-            c.dtype = (dart_dtype)dtype;
-            conform_name(&c, name, sizeof name);
-            if (s->options->filter == NULL || strstr(name, s->options->filter) != NULL) return true;
-        }
+    for (uint32_t i = 0; i < s->cases_count; i++) {
+        const uint32_t op = conform_op_of(&s->cases[i]);
+        for (uint32_t k = 0; k < ops[op].count; k++)
+            if (ops[op].kernels[k] == id) return true;
     }
     return false;
 }
@@ -279,26 +297,56 @@ bool conform_concerns(const target *t, const conform_case *c)
 
 bool conform_may_reach(const suite *s, const target *t, const kernel_row *row) { return conform_can_run(row, &t->info) && is_wanted(s, row->id); }
 
-uint32_t conform_cases_count(void) { return COUNT_OF(lines) * (DART_BF16 + 1); }
-
-bool conform_case_of(const suite *s, uint32_t number, conform_case *c)
+/* Adds the case, if the options do not leave it out. */
+static bool add_case(suite *s, const conform_case *c)
 {
     char name[160];
-    const size_t line = number / (DART_BF16 + 1);
-    *c = lines[line].c;
-    c->dtype = (dart_dtype)(number % (DART_BF16 + 1));
     conform_name(c, name, sizeof name);
-    return (lines[line].dtypes & 1 << c->dtype) != 0 && (s->options->filter == NULL || strstr(name, s->options->filter) != NULL) &&
-           (s->options->without == NULL || strstr(name, s->options->without) == NULL);
+    if (s->options->filter != NULL && strstr(name, s->options->filter) == NULL) return false;
+    if (s->options->without != NULL && strstr(name, s->options->without) != NULL) return false;
+    s->cases[s->cases_count++] = *c;
+    return true;
 }
 
-static void list_cases(suite *s)
+/* For each op in turn one more, until there are as many as the options ask for, or so few of them pass the filter that there are none to hope for. */
+static void draw_cases(suite *s)
 {
-    for (uint32_t i = 0; i < conform_cases_count(); i++) {
-        conform_case c;
+    enum { PATIENCE = 10000 }; /* draws of each op for a case that passes */
+    const uint32_t count = s->options->random;
+    for (uint64_t number = 0, last = 0; s->cases_count < count && number - last < PATIENCE; number++) {
+        for (uint32_t i = 0; i < COUNT_OF(ops) && s->cases_count < count; i++) {
+            conform_case c;
+            conform_draw_case(ops[i].op, s->options->seed, number, &c);
+            if (add_case(s, &c)) last = number;
+        }
+    }
+}
+
+void conform_list_cases(suite *s)
+{
+    enum { DTYPES = DART_BF16 + 1 };
+    const uint32_t most = s->options->random > 0 ? s->options->random : COUNT_OF(lines) * DTYPES;
+    s->cases = calloc(most, sizeof *s->cases);
+    if (s->cases == NULL) abort();
+    conform_case c;
+    if (s->options->only != NULL) {
+        if (conform_parse(s->options->only, &c)) add_case(s, &c);
+    } else if (s->options->random > 0) {
+        draw_cases(s);
+    } else {
+        for (uint32_t i = 0; i < most; i++) {
+            c = lines[i / DTYPES].c;
+            c.dtype = (dart_dtype)(i % DTYPES);
+            if ((lines[i / DTYPES].dtypes & 1 << c.dtype) != 0) add_case(s, &c);
+        }
+    }
+}
+
+static void print_cases(suite *s)
+{
+    for (uint32_t i = 0; i < s->cases_count; i++) {
         char name[160];
-        if (!conform_case_of(s, i, &c)) continue;
-        conform_name(&c, name, sizeof name);
+        conform_name(&s->cases[i], name, sizeof name);
         fprintf(s->out, "%s\n", name);
         s->passed++;
     }
@@ -309,6 +357,7 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     suite *s = calloc(1, sizeof *s);
     if (s == NULL) abort();
     *s = (suite){.context = context, .options = options, .out = out, .json = options->json ? out : options->report, .first_json = true};
+    conform_list_cases(s);
     for (uint32_t i = 0; i < options->devices_count && !options->list; i++) open_device(s, options->devices[i]);
     for (uint32_t i = dart_context_device_count(context); options->devices_count == 0 && !options->list && i-- > 0;) {
         dart_device_info info;
@@ -320,7 +369,7 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     tally *tallies = calloc(MAX_TARGETS, sizeof *tallies);
     if (tallies == NULL) abort();
     if (!options->list) conform_print_header(s);
-    if (options->list) list_cases(s);
+    if (options->list) print_cases(s);
     else if (s->targets_count > 0) conform_run_cases(s, tallies);
     if (!options->list) {
         if (!s->stopped) conform_list_unreached(s);
@@ -333,6 +382,7 @@ int conform_all(dart_context *context, const conform_options *options, FILE *out
     const int failures = s->failed + ((s->targets_count == 0 && !options->list) || s->passed == 0 || s->stopped);
     free(tallies);
     conform_forget_draws(s);
+    free(s->cases);
     free(s);
     return failures;
 }

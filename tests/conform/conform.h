@@ -49,8 +49,10 @@ typedef struct conform_case {
      * rows an element farther apart, where it may. */
     uint32_t moved, apart;
 } conform_case;
-/* "ssd B1 L77 H4 G1 N16 P64 S16 f16 seq view"; text of at least 160 bytes. */
+/* "ssd B1 L77 H4 G1 N16 P64 S16 f16 seq view", with "moved2" and "apart3" at its end where tensors are; text of at least 160 bytes. */
 void conform_name(const conform_case *c, char *text, size_t size);
+/* The case of such a name, its words in this order; false: there is no such case. */
+bool conform_parse(const char *name, conform_case *c);
 
 /* One compared tensor. Errors relative to the tensor (L2, L-infinity) and to the row (L2); the share of the tolerance is the
  * largest of the three, each against the same tolerance but rows, which get four times as much. */
@@ -105,6 +107,8 @@ typedef struct conform_options {
     const char *skip;           /* a variant that is not asked for by name; NULL: none */
     const char *variant;        /* of those that are asked for by name only this one; NULL: all */
     bool list;                  /* only print the names of the cases */
+    const char *only;           /* the name of a case, which need not be in the list: nothing but that; NULL: all of the list */
+    uint32_t random;            /* so many cases that `seed` draws, instead of the list; 0: the list */
     bool json, verbose;
     const char *dump;           /* a folder for the tensors of cases that fail, the first few of them; NULL: none */
     void (*opened)(dart_device *device); /* for tests: called with each device before its first case; may be NULL */

@@ -34,7 +34,7 @@ static void command_of(const suite *s, const target *t, const char *name, char *
     char cut[24] = "", margin[24] = "";
     if (s->options->cut > 0) snprintf(cut, sizeof cut, " --cut %u", s->options->cut);
     if (s->options->margin > 0) snprintf(margin, sizeof margin, " --margin %u", s->options->margin);
-    snprintf(text, size, "dartlm conform --device '%s'%s%s%s%s --seed %llu --filter '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
+    snprintf(text, size, "dartlm conform --device '%s'%s%s%s%s --seed %llu --case '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
              s->options->minimum_limits ? " --minimum-limits" : "", cut, margin, (unsigned long long)s->seed, name);
 }
 

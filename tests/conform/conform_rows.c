@@ -33,7 +33,7 @@ void conform_note_rows(suite *s, const target *t, const conform_outcome *o)
 
 void conform_list_unreached(suite *s)
 {
-    if (s->options->filter != NULL || s->drawn != NULL) return;
+    if (s->options->filter != NULL || s->options->only != NULL || s->options->random > 0 || s->drawn != NULL) return;
     for (uint32_t t = 0; t < s->targets_count; t++) {
         const target *device = &s->targets[t];
         if (device->variant[0] != '\0' || device->number >= MAX_DEVICES) continue;
@@ -71,9 +71,7 @@ static void list_cases(draw *d)
 {
     uint64_t state = d->seed;
     for (const char *at = d->s->options->filter; at != NULL && *at != '\0'; at++) state = 31 * state + (unsigned char)*at;
-    for (uint32_t i = 0; i < conform_cases_count(); i++) {
-        conform_case c;
-        if (!conform_case_of(d->s, i, &c)) continue;
+    for (uint32_t i = 0; i < d->s->cases_count; i++) {
         const uint32_t at = (uint32_t)(next_random(&state) % (d->count + 1));
         d->cases[d->count++] = d->cases[at];
         d->cases[at] = i;
@@ -109,12 +107,11 @@ static const char *plan_of(draw *d, uint32_t i, uint32_t on)
 {
     suite *s = d->s;
     if (s->plans[i][on] == NULL) {
-        conform_case c;
-        conform_case_of(s, i, &c);
-        planning p = {.s = s, .c = &c, .plans = s->plans[i], .at = on};
+        const conform_case *c = &s->cases[i];
+        planning p = {.s = s, .c = c, .plans = s->plans[i], .at = on};
         while (p.at > 0 && s->targets[p.at - 1].number == s->targets[on].number) p.at--;
         for (p.end = on; p.end < s->targets_count && s->targets[p.end].number == s->targets[on].number;) p.end++;
-        conform_run_all((conform_data){.device = s->targets[on].device, .c = &c, .seed = s->options->seed + 1, .plan = true}, take_plan, &p);
+        conform_run_all((conform_data){.device = s->targets[on].device, .c = c, .seed = s->options->seed + 1, .plan = true}, take_plan, &p);
     }
     return s->plans[i][on];
 }
@@ -143,11 +140,9 @@ static void take_for(draw *d, const kernel_row *row, uint32_t own)
     for (uint32_t t = own; t < s->targets_count && s->targets[t].number == s->targets[own].number; t++)
         if (strcmp(s->targets[t].variant, row->variant) == 0) named = t;
     for (uint32_t k = 0; k < d->count; k++) {
-        conform_case c;
-        conform_case_of(s, d->cases[k], &c);
         for (uint32_t way = 0; way < (named == own ? 1u : 2u); way++) {
             const uint32_t t = way == 0 ? named : own;
-            if (!conform_concerns(&s->targets[t], &c) || !conform_lists(plan_of(d, d->cases[k], t), name)) continue;
+            if (!conform_concerns(&s->targets[t], &s->cases[d->cases[k]]) || !conform_lists(plan_of(d, d->cases[k], t), name)) continue;
             take(d, d->cases[k], t);
             return;
         }
@@ -158,9 +153,7 @@ static void take_for(draw *d, const kernel_row *row, uint32_t own)
 static void take_any(draw *d, uint32_t own)
 {
     for (uint32_t k = 0; k < d->count; k++) {
-        conform_case c;
-        conform_case_of(d->s, d->cases[k], &c);
-        if (!conform_concerns(&d->s->targets[own], &c)) continue;
+        if (!conform_concerns(&d->s->targets[own], &d->s->cases[d->cases[k]])) continue;
         take(d, d->cases[k], own);
         return;
     }
@@ -184,7 +177,7 @@ static void draw_for(draw *d, uint32_t own)
 
 void conform_draw(suite *s, uint64_t seed)
 {
-    const uint32_t count = conform_cases_count(), most_rows = s->share.rows;
+    const uint32_t count = s->cases_count, most_rows = s->share.rows;
     draw *d = calloc(1, sizeof *d);
     if (s->drawn == NULL) s->drawn = calloc(count, sizeof *s->drawn);
     if (s->plans == NULL) s->plans = calloc(count, sizeof *s->plans);
@@ -196,11 +189,8 @@ void conform_draw(suite *s, uint64_t seed)
     list_cases(d);
     for (uint32_t t = 0; t < s->targets_count; t++)
         if (s->targets[t].variant[0] == '\0') draw_for(d, t);
-    for (uint32_t i = 0; i < count; i++) {
-        conform_case c;
-        const bool there = conform_case_of(s, i, &c);
-        for (uint32_t t = 0; t < s->targets_count; t++) s->share.runs_of += there && conform_concerns(&s->targets[t], &c);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t t = 0; t < s->targets_count; t++) s->share.runs_of += conform_concerns(&s->targets[t], &s->cases[i]);
     if (s->share.rows < most_rows) s->share.rows = most_rows;
     free(d->cases);
     free(d);
@@ -208,7 +198,7 @@ void conform_draw(suite *s, uint64_t seed)
 
 void conform_forget_draws(suite *s)
 {
-    for (uint32_t i = 0; s->plans != NULL && i < conform_cases_count(); i++)
+    for (uint32_t i = 0; s->plans != NULL && i < s->cases_count; i++)
         for (uint32_t t = 0; t < s->targets_count; t++) free(s->plans[i][t]);
     free(s->plans);
     free(s->drawn);

@@ -312,13 +312,10 @@ static uint32_t jobs_of(const suite *s)
 static void run_seeds(suite *s, tally *tallies, uint64_t seed, uint32_t count)
 {
     line l = {.s = s, .tallies = tallies, .jobs = jobs_of(s), .seed = seed};
-    l.entries = calloc((size_t)conform_cases_count() * count, sizeof *l.entries);
+    l.entries = calloc((size_t)s->cases_count * count + 1, sizeof *l.entries);
     if (l.entries == NULL || base_mutex_init(&l.lock) != DART_OK) abort();
-    for (uint32_t i = 0; i < count * conform_cases_count(); i++) {
-        const uint32_t number = i % conform_cases_count();
-        conform_case c;
-        if (conform_case_of(s, number, &c)) add_entry(&l, &c, number, seed + i / conform_cases_count());
-    }
+    for (uint32_t i = 0; i < count * s->cases_count; i++)
+        add_entry(&l, &s->cases[i % s->cases_count], i % s->cases_count, seed + i / s->cases_count);
     put_in_order(&l);
     for (uint32_t i = 0; i < count; i++) l.numbers[i] = conform_numbers_create(seed + i + 1);
     for (uint32_t i = 0; i < s->targets_count && l.jobs > 1; i++) l.apart = l.apart || is_apart(&s->targets[i]);

@@ -36,6 +36,8 @@ typedef struct suite {
     target targets[MAX_TARGETS];
     uint64_t seed; /* of the inputs of what is printed */
     uint32_t targets_count, devices_count;
+    conform_case *cases; /* those that the options leave */
+    uint32_t cases_count;
     int passed, failed, not_run;
     bool first_json;
     bool stopped; /* by go_on */
@@ -48,9 +50,11 @@ typedef struct suite {
     uint32_t owners[MAX_OPS];                  /* 1 + the number of the thread that took an op first, 0: none */
 } suite;
 
-/* Cases are numbered from 0, each dtype on its own. False where there is none of that number or the options leave it out. */
-uint32_t conform_cases_count(void);
-bool conform_case_of(const suite *s, uint32_t number, conform_case *c);
+/* Makes s->cases, each dtype on its own. */
+void conform_list_cases(suite *s);
+/* Case `number` of those that a seed draws for an op: sizes at and around those that kernels treat apart, types, and flags, so that the op takes
+ * the call and its runner knows what comes out. op must outlive the case. */
+void conform_draw_case(const char *op, uint64_t seed, uint64_t number, conform_case *c);
 /* Opens a device for cases to run on, which is to count as having the capabilities, too. */
 dart_status conform_open(const suite *s, const char *spec, uint32_t claimed, dart_device **device);
 /* The number of its op, below MAX_OPS. */

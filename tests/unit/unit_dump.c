@@ -69,7 +69,7 @@ static void a_wrong_variant_is_dumped(void **unused)
     assert_int_equal(conform_all(context, &options, out), 1);
     rewind(out);
     text[fread(text, 1, sizeof text - 1, out)] = '\0';
-    if (strstr(text, "FAILED   plain") == NULL || strstr(text, "repeat with: dartlm conform --device 'cpu' --seed 5 --filter '" CASE "'") == NULL)
+    if (strstr(text, "FAILED   plain") == NULL || strstr(text, "repeat with: dartlm conform --device 'cpu' --seed 5 --case '" CASE "'") == NULL)
         fail_msg("%s", text);
     snprintf(path, sizeof path, "%s/001_cpu_plain_norm_B1_L9_H1_G1_N1_P768_S1_f32.safetensors", folder);
     if (strstr(text, path) == NULL) fail_msg("%s", text);

@@ -57,14 +57,18 @@ int cmd_conform(int argc, char **argv)
 {
     cli_common common = {.device = NULL};
     args_list devices = {.count = 0}, reports = {.count = 0};
-    const char *filter = NULL, *variant = NULL, *report = NULL, *dump = NULL;
+    const char *filter = NULL, *only = NULL, *variant = NULL, *report = NULL, *dump = NULL;
     bool list = false, draw = false, validation = false;
     char system[160];
     uint64_t seed = 1;
-    uint32_t jobs = 0, seeds = 1, cut = 0, margin = 0;
+    uint32_t jobs = 0, seeds = 1, cut = 0, margin = 0, random = 0;
     const args_option options[] = {
         {"device", 0, ARGS_LIST, "SPEC", &devices, "may be repeated; by default every usable device", 0, 0, false},
         {"filter", 0, ARGS_TEXT, "TEXT", &filter, "only cases with TEXT in their name", 0, 0, false},
+        {"case", 0, ARGS_TEXT, "NAME", &only, "only the case of this whole name, in the list or not", 0, 0, false},
+        {"random", 0, ARGS_U32, "N", &random,
+         "instead of the list N cases that the seed draws, of those that --filter\nlets through: sizes, types and flags that nobody chose", 1, 1000000,
+         false},
         {"variant", 0, ARGS_TEXT, "NAME", &variant, "the device's own choice and this variant only", 0, 0, false},
         {"list", 0, ARGS_FLAG, NULL, &list, "print the names of the cases and run none", 0, 0, false},
         {"report", 0, ARGS_TEXT, "FILE", &report, "write JSON there, too, case by case:\ndocs/conformance-report.md", 0, 0, false},
@@ -103,6 +107,10 @@ int cmd_conform(int argc, char **argv)
     if (reports.count > 0) return compare(&syntax, &reports, common.json);
     if (list && (common.json || report != NULL || variant != NULL || draw))
         return args_mistake(&syntax, "--list goes with none of --json, --report, --variant and --draw");
+    if (only != NULL && (random > 0 || filter != NULL)) return args_mistake(&syntax, "--case goes with none of --random and --filter");
+    if (random > 0 && (draw || seeds > 1)) return args_mistake(&syntax, "--random goes with none of --draw and --seeds");
+    conform_case named;
+    if (only != NULL && !conform_parse(only, &named)) return args_mistake(&syntax, "--case takes a whole name, as --list prints them");
     if (report != NULL && common.json) return args_mistake(&syntax, "--json and --report are the same twice: give one");
     atomic_uint errors;
     atomic_init(&errors, 0);
@@ -119,6 +127,8 @@ int cmd_conform(int argc, char **argv)
         const conform_options conform = {.devices = devices.count > 0 ? devices.texts : NULL,
                                          .devices_count = devices.count,
                                          .filter = filter,
+                                         .only = only,
+                                         .random = random,
                                          .no_matrix = common.no_matrix,
                                          .minimum_limits = common.minimum_limits,
                                          .cut = cut,
