@@ -87,7 +87,7 @@ has_slow_gathers() {
 }
 
 select_driver() {
-    local driver=$1 egl
+    local driver=$1 egl gathers
     case $1 in
     system) return 0 ;;
     swiftshader | lavapipe) ;;
@@ -102,8 +102,11 @@ select_driver() {
     if [ "$driver" = lavapipe ] && egl=$(first_of "$deps"/newer/usr/share/glvnd/egl_vendor.d/*mesa.json); then
         export __EGL_VENDOR_LIBRARY_FILENAMES=$egl
     fi
-    # Without a compiler it goes without.
-    if [ "$driver" = lavapipe ] && has_slow_gathers 2>/dev/null; then preload=$(library gathers 2>/dev/null) || preload=; fi
+    # Without a C compiler it goes without them, and compiles for longer.
+    if [ "$driver" = lavapipe ]; then
+        preload=$(library codegen 2>/dev/null) || preload=
+        if has_slow_gathers 2>/dev/null && gathers=$(library gathers 2>/dev/null); then preload=${preload:+$preload:}$gathers; fi
+    fi
     # It orders devices by asking a window system that may not be there; with one driver nothing is to be ordered.
     export NODEVICE_SELECT=1
 }
