@@ -27,6 +27,7 @@ WRONG = [
     ("table/fill.glsl", "table/rows.glsl", "fill.comp"),     # another kernel's arguments
     ("FIRST_TILE", "gl_WorkGroupID.x", "numbers its work"),
     ("void main()", '#include "table/rows.glsl"\nvoid main()', "fill.comp"),
+    ("args.y_at + ", "", "never reads args.y_at"),           # where y begins
 ]
 
 
@@ -99,12 +100,18 @@ def main():
             if got != (wanted, 4 * (count - (count == 32))):
                 failures += 1
                 print(f"FAILED: {count} arguments: {got}")
+            shader.write_text(right.replace("args.y_at + ", "", 1), encoding="utf-8")
+            status, text = build(folder, repository, tools)
+            shader.write_text(right, encoding="utf-8")
+            if status == 0 or "never reads args.y_at" not in text:
+                failures += 1
+                print(f"FAILED: with {count} arguments a shader need not say where y begins")
         args.write_text(contract.replace(struct, struct + "uvec2 pair; "), encoding="utf-8")
         status, text = build(folder, repository, tools)
         if status == 0 or "uvec2 pair" not in text:
             failures += 1
             print("FAILED: arguments that are no words of four bytes")
-    print(f"{len(WRONG) + len(ARGUMENTS) + 3} builds, {failures} failures")
+    print(f"{len(WRONG) + 2 * len(ARGUMENTS) + 3} builds, {failures} failures")
     sys.exit(failures != 0)
 
 

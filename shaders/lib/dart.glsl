@@ -9,7 +9,8 @@
 //                                          the memory as an array quads_x of uvec4; `volatile` may stand before the type
 //   READS_WRITES_COHERENT(uint, words, x)  an array words_x of uint through which workgroups of one launch pass values
 // A shader does not compile if it uses a name that the table lacks, reads a binding that the table marks WRITE, or writes one
-// marked READ. The build refuses a shader that states the number of a binding itself.
+// marked READ. The build refuses a shader that states the number of a binding itself, or that accesses binding x and never reads
+// args.x_at where the kernel has it.
 // A shader loops `for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x)`, with a barrier before it uses shared
 // memory again. A launch that is cut runs a range of its tiles: args.tiles is then the end of the range.
 //

@@ -8,8 +8,9 @@ file of the table: vk_spirv_ssd.c for the rows of ssd.def, which names vk_spirv_
 numbers. What has not changed since the last run is not compiled again.
 
 Bindings go by name: table/<id>.glsl, made next to --out from the KERNEL and BIND lines, tells the shader of a row their numbers
-(see shaders/lib/dart.glsl). A shader that includes the table of another kernel, or numbers a binding itself, fails. The table also tells
-how long the kernel's arguments are, from their struct in --shaders/OP/args.h; the C file asserts that the C compiler has the same sizes.
+(see shaders/lib/dart.glsl). A shader that includes the table of another kernel, or numbers a binding itself, fails, and so does one that accesses a
+binding without reading where its tensor begins. The table also tells how long the kernel's arguments are, from their struct in
+--shaders/OP/args.h; the C file asserts that the C compiler has the same sizes.
 """
 import argparse
 import array
@@ -40,8 +41,9 @@ TILES = re.compile(r"\b(?:FIRST_TILE|range_begin|gl_WorkGroupID|gl_NumWorkGroups
 
 # SPIR-V, by number.
 MAGIC = 0x07230203
-OP_CAPABILITY, OP_DECORATE = 17, 71
+OP_CAPABILITY, OP_CONSTANT, OP_VARIABLE, OP_ACCESS_CHAIN, OP_IN_BOUNDS_ACCESS_CHAIN, OP_DECORATE = 17, 43, 59, 65, 66, 71
 DECORATION_ALIASED, DECORATION_BINDING = 20, 33
+STORAGE_PUSH_CONSTANT = 9
 ANNOTATIONS = range(71, 76)
 # What a device must have for a module: the baseline, and what a row asks for.
 BASELINE = {1: "Shader"}
@@ -79,26 +81,27 @@ class Row:
         self.target = "vulkan1.3" if "DART_CAP_MATRIX2" in capabilities else "vulkan1.2"
 
 
-def words_of(arguments, path):
-    """The number of members of a struct of arguments, by its text in the file at path."""
+def members_of(arguments, path):
+    """The names of the members of a struct of arguments, by its text in the file at path."""
     text = COMMENT.sub(" ", path.read_text(encoding="utf-8"))
     struct = re.search(r"\bstruct\s+%s\s*\{([^{}]*)\}" % re.escape(arguments), text)
     if not struct:
         raise Failure(f"{path}: no struct {arguments}")
-    words = 0
+    names = []
     for line in struct[1].split(";")[:-1]:
         members = MEMBERS.fullmatch(line)
         if not members:
             raise Failure(f"{path}: {arguments}: not a list of U32 or F32: {line.strip()}")
-        words += members[1].count(",") + 1
-    return words
+        names += [name.strip() for name in members[1].split(",")]
+    return names
 
 
 class Kernel:
     def __init__(self, name, arguments, path, shaders):
         self.name = name
         self.arguments = arguments
-        self.bytes = 4 * words_of(arguments, shaders / path.stem / "args.h")
+        self.members = members_of(arguments, shaders / path.stem / "args.h")
+        self.bytes = 4 * len(self.members)
         self.path = path
         self.whole = False  # its launches are not cut
         self.bindings = []  # (name, access)
@@ -231,6 +234,27 @@ def check_capabilities(row, words):
                           f"does not promise (it does: {', '.join(allowed.values())})")
 
 
+def check_places(row, words, kernel):
+    """A tensor may begin anywhere in its binding: does the module read args.NAME_at of every binding NAME that it accesses? For optimised modules, in
+    which nothing is left that is not called. That each access adds it is for the tests (unit_alignment, margins of conformance)."""
+    numbers, constants, arguments, accessed, read = {}, {}, set(), set(), set()
+    for opcode, at, length in instructions(words):
+        if opcode == OP_DECORATE and words[at + 2] == DECORATION_BINDING:
+            numbers[words[at + 1]] = words[at + 3]
+        elif opcode == OP_CONSTANT:
+            constants[words[at + 2]] = words[at + 3]
+        elif opcode == OP_VARIABLE and (words[at + 3] == STORAGE_PUSH_CONSTANT or numbers.get(words[at + 2]) == len(kernel.bindings)):
+            arguments.add(words[at + 2])
+        elif opcode in (OP_ACCESS_CHAIN, OP_IN_BOUNDS_ACCESS_CHAIN):
+            if words[at + 3] not in arguments:
+                accessed.add(numbers.get(words[at + 3]))
+            elif length > 5:  # a member of args; range_begin, beside args, has one index less
+                read.add(kernel.members[constants[words[at + 5]]])
+    for number, (name, _) in enumerate(kernel.bindings):
+        if number in accessed and f"{name}_at" in kernel.members and f"{name}_at" not in read:
+            raise Failure(f"{row.place}: {row.name}: {row.source} accesses {name} and never reads args.{name}_at, where it begins")
+
+
 def read_depfile(path):
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")
     return shlex.split(text.partition(": ")[2])
@@ -272,6 +296,8 @@ class Builder:
             words, stamp = twin.result()
             sources = stamp["sources"]
             check_capabilities(row, words)
+            if self.options.spirv_opt:
+                check_places(row, words, self.kernels[row.kernel])
             check_bindings(row, self.options.shaders, self.folder / "table", sources)
             check_loop(row, self.options.shaders, sources, self.kernels[row.kernel].whole)
             spv.write_bytes(words.tobytes())
@@ -291,6 +317,8 @@ class Builder:
                 run(self.options.spirv_val, "--target-env", row.target, made)
             words = load(made)
             check_capabilities(row, words)
+            if self.options.spirv_opt:
+                check_places(row, words, self.kernels[row.kernel])
             sources = sorted({os.path.relpath(source, self.options.shaders) for source in read_depfile(depfile)})
             check_bindings(row, self.options.shaders, self.folder / "table", sources)
             check_loop(row, self.options.shaders, sources, self.kernels[row.kernel].whole)
