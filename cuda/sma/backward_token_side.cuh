@@ -30,6 +30,14 @@ template <bool bf> __device__ __forceinline__ float add_pair(uint32_t pair, floa
     return fmaf(v.x, x, fmaf(v.y, y, sum));
 }
 
+// sum + up . r for eight neighbours of a token: `up` of up_r, those of r from element p of its row on.
+template <bool bf> __device__ __forceinline__ float add_eight(const uint4 &up, const View &r, uint32_t p, float sum)
+{
+    const float4 low = unpack4(fetch4_whole(r, p), r.dtype), high = unpack4(fetch4_whole(r, p + 4), r.dtype);
+    sum = add_pair<bf>(up.x, low.x, low.y, add_pair<bf>(up.y, low.z, low.w, sum));
+    return add_pair<bf>(up.z, high.x, high.y, add_pair<bf>(up.w, high.z, high.w, sum));
+}
+
 // Stores the pairs of elements 8 i + {0, 1} of a row of 8 count, or adds to them.
 template <uint32_t count> __device__ __forceinline__ void put_row(const View &view, size_t at, float2 (&v)[count], bool adds)
 {

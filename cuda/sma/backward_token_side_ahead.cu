@@ -136,10 +136,7 @@ __device__ __forceinline__ void run(const sma_backward_token_side_args &args, co
 #pragma unroll 1
             for (uint32_t i = 0; i < 2; i++) {
                 const uint4 of_up = get16(tensor_memory + UP_AT + h % 2 * TILE_BYTES, t, 2 * quad + i);
-                const float4 low = unpack4(fetch4_whole(row_r, 16 * quad + 8 * i), r.dtype),
-                             high = unpack4(fetch4_whole(row_r, 16 * quad + 8 * i + 4), r.dtype);
-                along = add_pair<true>(of_up.x, low.x, low.y, add_pair<true>(of_up.y, low.z, low.w, along));
-                along = add_pair<true>(of_up.z, high.x, high.y, add_pair<true>(of_up.w, high.z, high.w, along));
+                along = add_eight<true>(of_up, row_r, 16 * quad + 8 * i, along);
             }
             along = lines_sum(along);
             if (quad == 0) *reinterpret_cast<float *>(tensor_memory + HEADS_AT + 8 * (h % HEADS * TOKENS + t) + 4) = along;
