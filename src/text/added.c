@@ -28,8 +28,13 @@ const text_added_token *text_added_finish(text_added *added)
     const uint8_t *at = added->bytes.at;
     for (uint32_t i = 0; i < added->count; at += added->tokens[i++].count) added->tokens[i].at = at;
     if (added->count > 0) qsort(added->tokens, added->count, sizeof *added->tokens, by_content);
+    added->same_first = added->count > 0;
     for (uint32_t i = 0; i < added->count; i++) {
         const text_added_token *token = &added->tokens[i];
+        if (i == 0) added->first = token->at[0] * TEXT_EACH;
+        if (i == 0 && token->count > 1) added->second = token->at[1] * TEXT_EACH;
+        if (token->at[0] * TEXT_EACH != added->first) added->same_first = false;
+        if (token->count == 1 || token->at[1] * TEXT_EACH != added->second) added->any_second = UINT64_MAX;
         if (i > 0 && by_content(token - 1, token) == 0) return token - 1;
         added->firsts[token->at[0]] = true;
         if (token->count == 1) memset(added->pairs + token->at[0] * 32u, 0xFF, 32);
@@ -71,10 +76,23 @@ static const text_added_token *longest(const text_added *added, const uint8_t *t
     return found;
 }
 
+/* Goes on, in steps of eight bytes, to where the first bytes of a token may be, or to the last eight bytes. */
+static size_t skip(const text_added *added, const uint8_t *text, size_t i, size_t bytes)
+{
+    for (; bytes - i > 8; i += 8) {
+        /* Bytes that are 0 here agree. Subtracting 1 from each sets the highest bit of those, and perhaps of bytes behind the first such. */
+        const uint64_t differ = (text_word(text + i) ^ added->first) | ((text_word(text + i + 1) ^ added->second) & ~added->any_second);
+        const uint64_t found = (differ - TEXT_EACH) & ~differ & TEXT_HIGHS;
+        if (found != 0) return i + text_lowest(found) / 8;
+    }
+    return i;
+}
+
 const text_added_token *text_added_find(const text_added *added, const uint8_t *text, size_t from, size_t bytes, size_t *at)
 {
     if (added->count == 0) return NULL;
     for (size_t i = from; i < bytes; i++) {
+        if (added->same_first) i = skip(added, text, i, bytes);
         if (!added->firsts[text[i]]) continue;
         if (i + 1 < bytes && (added->pairs[text[i] * 32u + text[i + 1] / 8] >> text[i + 1] % 8 & 1) == 0) continue;
         const text_added_token *found = longest(added, text + i, bytes - i);

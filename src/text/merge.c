@@ -6,7 +6,7 @@
  * have the same token at the same place can therefore be joined there. Where two have none, a heap merges the whole piece. */
 #include "merge.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 enum { OVERLAP = 8, LANES = 8, BLOCK = 32 };
 
@@ -16,6 +16,77 @@ bool text_encode_piece(const text_vocabulary *v, const uint8_t *piece, size_t by
     if (id == TEXT_NO_TOKEN) return text_merge(v, piece, bytes, list);
     if (list->count == list->capacity && !text_list_reserve(list, 1)) return false;
     list->ids[list->count++] = id;
+    return true;
+}
+
+/* The pieces of a block are looked up together, of each the first place of the table only, and without a branch: so the processor waits for
+ * several of them at once. Those that are not there, or are longer than a key, go one by one. */
+bool text_encode_block(const text_vocabulary *v, const uint8_t *text, size_t bytes, dart_token_list *list, size_t *done)
+{
+    enum { KEY = 8 };
+    uint8_t copy[TEXT_BLOCK + KEY], to[TEXT_BLOCK];
+    int32_t ids[TEXT_BLOCK];
+    uint64_t slow = 0;
+    uint32_t count = 0, begin = 0;
+    if (bytes < sizeof copy) {
+        memset(copy + bytes, ' ', sizeof copy - bytes);
+        text = memcpy(copy, text, bytes);
+    }
+    for (uint64_t ends = text_block_ends(text, bytes); ends != 0; ends &= ends - 1) {
+        const uint32_t end = text_lowest(ends), n = end - begin;
+        const uint64_t key = text_word(text + begin) & UINT64_MAX >> (64 - 8 * (n < KEY ? n : KEY));
+        const text_place *place = &v->pieces[text_piece_home(v, key, n)];
+        const bool there = (place->key == key) & (place->count == n) & (n <= KEY);
+        slow |= (uint64_t)!there << count;
+        ids[count] = place->id;
+        to[count++] = (uint8_t)end;
+        begin = end;
+    }
+    *done = begin;
+    if (list->capacity - list->count < count && !text_list_reserve(list, count)) return false;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t from = i > 0 ? to[i - 1] : 0;
+        if ((slow >> i & 1) == 0) list->ids[list->count++] = ids[i];
+        else if (!text_encode_piece(v, text + from, to[i] - from, list) || !text_list_reserve(list, count - i)) return false;
+    }
+    return true;
+}
+
+/* ---- A short piece ---- */
+
+enum { SHORT = 32 };
+
+/* Tokens in a row with the ranks of each and the next; a merge moves up those behind. */
+static bool merge_short(const text_vocabulary *v, const uint8_t *piece, size_t bytes, dart_token_list *list)
+{
+    int32_t ids[SHORT];
+    uint32_t ranks[SHORT], count = 0;
+    uint8_t kept[SHORT + 1] = {0};
+    for (size_t i = 0; i < bytes; i++) {
+        kept[count] = piece[i];
+        ids[count] = v->symbols[piece[i]];
+        count += ids[count] != TEXT_NO_TOKEN;
+    }
+    for (uint32_t i = 0; i + 1 < count; i++) ranks[i] = v->symbol_ranks[kept[i] * 256 + kept[i + 1]];
+    while (count > 1) {
+        uint32_t least = TEXT_NO_RANK, at = 0;
+        for (uint32_t i = 0; i + 1 < count; i++) {
+            at = ranks[i] < least ? i : at;
+            least = ranks[i] < least ? ranks[i] : least;
+        }
+        if (least == TEXT_NO_RANK) break;
+        count--;
+        ids[at] = v->merged[least];
+        for (uint32_t i = at + 1; i < count; i++) {
+            ids[i] = ids[i + 1];
+            ranks[i - 1] = ranks[i];
+        }
+        if (at + 1 < count) ranks[at] = text_vocabulary_rank(v, ids[at], ids[at + 1]);
+        if (at > 0) ranks[at - 1] = text_vocabulary_rank(v, ids[at - 1], ids[at]);
+    }
+    if (list->capacity - list->count < count && !text_list_reserve(list, count)) return false;
+    if (count > 0) memcpy(list->ids + list->count, ids, count * sizeof *ids);
+    list->count += count;
     return true;
 }
 
@@ -62,8 +133,11 @@ static void begin_work(const text_vocabulary *v, const uint8_t *text, uint32_t b
         w->count++;
     }
     w->padded = (uint32_t)base_round_up(w->count, LANES);
-    for (uint32_t i = 0; i < w->count; i++) w->keys[i] = key_at(v, w, i);
-    for (uint32_t i = w->count; i < w->padded; i++) w->keys[i] = INT32_MAX;
+    for (uint32_t i = 0; i + 1 < w->count; i++) {
+        const uint32_t rank = v->symbol_ranks[text[w->bytes[i]] * 256 + text[w->bytes[i + 1]]];
+        w->keys[i] = rank == TEXT_NO_RANK ? INT32_MAX : (int32_t)(rank << TEXT_WINDOW_BITS | i);
+    }
+    for (uint32_t i = w->count > 0 ? w->count - 1 : 0; i < w->padded; i++) w->keys[i] = INT32_MAX;
     for (uint32_t block = 0; block * BLOCK < w->count; block++) find_least(w, block);
 }
 
@@ -152,6 +226,7 @@ bool text_merge(const text_vocabulary *v, const uint8_t *piece, size_t bytes, da
 {
     const size_t kept = list->count;
     bool joined = false;
+    if (bytes <= SHORT) return merge_short(v, piece, bytes, list);
     if (!text_merge_in_windows(v, piece, bytes, TEXT_WINDOW, list, &joined)) return false;
     if (joined) return true;
     list->count = kept;

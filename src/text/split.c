@@ -124,6 +124,62 @@ static size_t llama3_end(const reader *r, size_t i, unsigned digits)
     return space_end(r, i, end);
 }
 
+/* ---- The pieces of a block of ASCII at once ---- */
+
+/* The characters of a block that are of a kind, a bit each. */
+typedef struct kinds {
+    uint64_t letters, numbers, spaces, blanks, quotes; /* spaces are all white space, blanks ' ', quotes '\'' */
+    uint32_t ascii;                                    /* bytes in front of the first that is none */
+} kinds;
+
+/* The highest bit of each byte from low to high; all bytes are below 0x80. */
+static inline uint64_t in_range(uint64_t word, uint8_t low, uint8_t high)
+{
+    return (word + (0x80u - low) * TEXT_EACH) & ~(word + (0x7Fu - high) * TEXT_EACH) & TEXT_HIGHS;
+}
+
+/* The highest bits of the bytes of a word, in bits 0 to 7: the product moves bit 8 i by 56 - 7 i, and no two sums of that kind are equal. */
+static inline uint64_t pack(uint64_t highs) { return (highs >> 7) * UINT64_C(0x0102040810204080) >> 56; }
+
+static inline kinds block_kinds(const uint8_t *block)
+{
+    kinds k = {.ascii = TEXT_BLOCK};
+    for (uint32_t i = 0; i < TEXT_BLOCK; i += 8) {
+        const uint64_t word = text_word(block + i), low = word & ~TEXT_HIGHS, foreign = word & TEXT_HIGHS;
+        const uint64_t blanks = in_range(low, ' ', ' '), quotes = in_range(low, '\'', '\'');
+        k.letters |= pack(in_range(low | 0x20 * TEXT_EACH, 'a', 'z')) << i;
+        k.numbers |= pack(in_range(low, '0', '9')) << i;
+        k.spaces |= pack(blanks | in_range(low, '\t', '\r')) << i;
+        k.blanks |= pack(blanks) << i;
+        if (quotes != 0) k.quotes |= pack(quotes) << i;
+        if (foreign == 0) continue;
+        k.ascii = i + text_lowest(pack(foreign));
+        break;
+    }
+    return k;
+}
+
+uint64_t text_block_ends(const uint8_t *block, size_t bytes)
+{
+    const reader r = {NULL, block, TEXT_BLOCK};
+    const kinds k = block_kinds(block);
+    const uint64_t l = k.letters, n = k.numbers, s = k.spaces, other = ~(l | n | s);
+    /* A run begins a piece unless a blank is in front of it, which then does; so does the last of several spaces. */
+    uint64_t begins = ((l & ~(l << 1)) | (n & ~(n << 1)) | (other & ~(other << 1))) & ~(k.blanks << 1);
+    begins |= s & ~(s << 1 & s >> 1);
+    for (uint64_t quotes = k.quotes & begins; quotes != 0; quotes &= quotes - 1) {
+        const unsigned at = text_lowest(quotes);
+        const size_t end = contraction_end(&r, at, false);
+        if (end == at) continue;
+        begins &= ~(UINT64_C(2) << at);
+        if (end < TEXT_BLOCK) begins |= UINT64_C(1) << end;
+    }
+    begins &= ~UINT64_C(1);
+    if (bytes < TEXT_BLOCK && k.ascii >= bytes) return (begins & ((UINT64_C(1) << bytes) - 1)) | UINT64_C(1) << bytes;
+    /* What follows the last two characters is not known. */
+    return k.ascii == 0 ? 0 : begins & ((UINT64_C(1) << (k.ascii - 1)) - 1);
+}
+
 size_t text_piece_end(text_pattern pattern, const uint8_t *properties, const uint8_t *text, size_t at, size_t bytes)
 {
     const reader r = {properties, text, bytes};

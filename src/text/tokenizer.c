@@ -184,9 +184,15 @@ static dart_status encode_pieces(encoding *e, const uint8_t *text, size_t begin,
 {
     const dart_tokenizer *t = e->t;
     while (begin < end) {
-        const size_t next = text_piece_end(t->pattern, t->properties, text, begin, end);
-        if (!text_encode_piece(&t->vocabulary, text + begin, next - begin, e->list)) return no_memory(e);
-        begin = next;
+        size_t next = 0;
+        if (t->pattern == TEXT_PATTERN_GPT2 && text[begin] < 0x80 && !text_encode_block(&t->vocabulary, text + begin, end - begin, e->list, &next))
+            return no_memory(e);
+        begin += next;
+        if (next == 0) {
+            next = text_piece_end(t->pattern, t->properties, text, begin, end);
+            if (!text_encode_piece(&t->vocabulary, text + begin, next - begin, e->list)) return no_memory(e);
+            begin = next;
+        }
         const uint64_t done = e->part + base_smaller(begin, e->part_bytes);
         if (done < e->progress.done + ASK_BYTES) continue;
         const dart_status status = ask(e, done);

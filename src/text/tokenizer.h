@@ -23,7 +23,7 @@ typedef struct text_token {
 /* A place of the table of pieces. */
 typedef struct text_place {
     uint64_t key; /* the bytes of a piece of up to 8, else a hash */
-    uint32_t count; /* with TEXT_UNREACHED where merging these bytes does not end with the token: finding one piece is then not enough */
+    uint32_t count; /* with TEXT_UNREACHED where merging these bytes does not end with the token: finding one piece is then not enough. 0: empty */
     int32_t id;     /* TEXT_NO_TOKEN: empty */
 } text_place;
 #define TEXT_UNREACHED (1u << 31)
@@ -37,6 +37,7 @@ typedef struct text_vocabulary {
     uint32_t ids;       /* one more than the largest id */
     uint32_t count;     /* tokens */
     int32_t symbols[256]; /* the token of a byte, or TEXT_NO_TOKEN */
+    uint32_t *symbol_ranks; /* by two bytes, 256 a + b: the rank of the merge of their tokens, or TEXT_NO_RANK */
     text_place *pieces; /* a hash table of tokens by their bytes, a power of two of places */
     uint64_t *pairs;    /* a hash table of first and second id and rank of merges, a power of two of places; UINT64_MAX: empty */
     uint32_t pieces_mask, pairs_mask;
@@ -59,7 +60,9 @@ void text_vocabulary_merge(text_vocabulary *v, int32_t a, int32_t b, int32_t to)
 bool text_vocabulary_finish(text_vocabulary *v);
 /* Appends the tokens of a piece of at least one byte. false without memory. */
 bool text_encode_piece(const text_vocabulary *v, const uint8_t *piece, size_t bytes, dart_token_list *list);
-/* The same by merging only. */
+/* The same for the pieces at the start of a text of `bytes` bytes that text_block_ends finds; they have *done bytes. */
+bool text_encode_block(const text_vocabulary *v, const uint8_t *text, size_t bytes, dart_token_list *list, size_t *done);
+/* The tokens of a piece by merging only. */
 bool text_merge(const text_vocabulary *v, const uint8_t *piece, size_t bytes, dart_token_list *list);
 
 /* ---- Pieces ---- */
@@ -73,6 +76,12 @@ typedef enum text_pattern {
 bool text_pattern_find(const char *expression, text_pattern *pattern);
 /* Where the piece ends that begins at `at`, which is below bytes. */
 size_t text_piece_end(text_pattern pattern, const uint8_t *properties, const uint8_t *text, size_t at, size_t bytes);
+
+/* The same for several pieces of GPT2's pattern, as far as they are ASCII and end in a block, a bit each for where they end: 0 where
+ * text_piece_end has to find it. The first one begins with the block. `bytes` of text are there, at least 1; spaces follow where they are fewer
+ * than a block's. */
+enum { TEXT_BLOCK = 64 };
+uint64_t text_block_ends(const uint8_t *block, size_t bytes);
 
 /* ---- Added tokens ---- */
 
@@ -88,6 +97,9 @@ typedef struct text_added {
     uint32_t count, capacity;
     bool firsts[256];
     uint8_t pairs[8192]; /* a bit for each first two bytes */
+    /* Where all tokens have the same first byte, that one eight times; where they have the same second byte, that one, and all bits else. */
+    bool same_first;
+    uint64_t first, second, any_second;
 } text_added;
 /* false without memory */
 bool text_added_add(text_added *added, const uint8_t *content, size_t bytes, int32_t id, bool special);

@@ -26,6 +26,26 @@ extern const text_decomposition text_decompositions[];           /* in order of 
 extern const text_composition text_compositions[];               /* in order of a, then of b */
 extern const size_t text_class_ranges_count, text_mark_ranges_count, text_decompositions_count, text_compositions_count;
 
+/* ---- Eight bytes as a word: the first one is the lowest ---- */
+
+#define TEXT_EACH UINT64_C(0x0101010101010101) /* times a byte: that byte eight times */
+#define TEXT_HIGHS UINT64_C(0x8080808080808080)
+
+static inline uint64_t text_word(const uint8_t *s)
+{
+    return (uint64_t)s[0] | (uint64_t)s[1] << 8 | (uint64_t)s[2] << 16 | (uint64_t)s[3] << 24 | (uint64_t)s[4] << 32 | (uint64_t)s[5] << 40 |
+           (uint64_t)s[6] << 48 | (uint64_t)s[7] << 56;
+}
+
+/* The place of the lowest bit that is set; one is. The lowest bit times this constant has another six highest bits for each place. */
+static inline unsigned text_lowest(uint64_t bits)
+{
+    static const uint8_t places[64] = {0,  1,  2,  53, 3,  7,  54, 27, 4,  38, 41, 8,  34, 55, 48, 28, 62, 5,  39, 46, 44, 42,
+                                       22, 9,  24, 35, 59, 56, 49, 18, 29, 11, 63, 52, 6,  26, 37, 40, 33, 47, 61, 45, 43, 21,
+                                       23, 58, 17, 10, 51, 25, 36, 32, 60, 20, 57, 16, 50, 31, 19, 15, 30, 14, 13, 12};
+    return places[(bits & (0 - bits)) * UINT64_C(0x022FDD63CC95386D) >> 58];
+}
+
 /* ---- UTF-8 ---- */
 
 enum { TEXT_POINTS = 0x110000 };

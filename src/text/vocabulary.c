@@ -43,6 +43,8 @@ static uint32_t table_size(uint32_t entries)
 
 /* ---- Making ---- */
 
+enum { SYMBOL_PAIRS = 256 * 256 };
+
 bool text_vocabulary_reserve(text_vocabulary *v, uint32_t ids, uint32_t tokens, uint32_t merges)
 {
     const uint32_t pieces = table_size(tokens), pairs = table_size(merges);
@@ -51,10 +53,12 @@ bool text_vocabulary_reserve(text_vocabulary *v, uint32_t ids, uint32_t tokens, 
     v->pieces = malloc(pieces * sizeof *v->pieces);
     v->pairs = malloc(pairs * sizeof *v->pairs);
     v->merged = malloc((merges > 0 ? merges : 1) * sizeof *v->merged);
-    if (v->tokens == NULL || v->pieces == NULL || v->pairs == NULL || v->merged == NULL) return false;
+    v->symbol_ranks = malloc(SYMBOL_PAIRS * sizeof *v->symbol_ranks);
+    if (v->tokens == NULL || v->pieces == NULL || v->pairs == NULL || v->merged == NULL || v->symbol_ranks == NULL) return false;
     v->pieces_mask = pieces - 1;
     v->pairs_mask = pairs - 1;
-    for (uint32_t i = 0; i < pieces; i++) v->pieces[i].id = TEXT_NO_TOKEN;
+    for (uint32_t i = 0; i < pieces; i++) v->pieces[i] = (text_place){.id = TEXT_NO_TOKEN};
+    for (uint32_t i = 0; i < SYMBOL_PAIRS; i++) v->symbol_ranks[i] = TEXT_NO_RANK;
     memset(v->pairs, 0xFF, pairs * sizeof *v->pairs);
     for (size_t i = 0; i < COUNT_OF(v->symbols); i++) v->symbols[i] = TEXT_NO_TOKEN;
     return true;
@@ -67,6 +71,7 @@ void text_vocabulary_free(text_vocabulary *v)
     free(v->pieces);
     free(v->pairs);
     free(v->merged);
+    free(v->symbol_ranks);
     *v = (text_vocabulary){.ids = 0};
 }
 
@@ -99,8 +104,18 @@ bool text_vocabulary_find(const text_vocabulary *v, const char *name, size_t byt
     return true;
 }
 
+/* The byte that a token is the symbol of, or -1. */
+static int byte_of(const text_vocabulary *v, int32_t id)
+{
+    const text_token *token = &v->tokens[id];
+    const int byte = token->count == 1 ? v->bytes.at[token->first] : -1;
+    return byte >= 0 && v->symbols[byte] == id ? byte : -1;
+}
+
 void text_vocabulary_merge(text_vocabulary *v, int32_t a, int32_t b, int32_t to)
 {
+    const int first = byte_of(v, a), second = byte_of(v, b);
+    if (first >= 0 && second >= 0) v->symbol_ranks[first * 256 + second] = v->merges;
     v->merged[v->merges] = to;
     *text_pair_place(v, a, b) = ((uint64_t)a << TEXT_ID_BITS | (uint64_t)b) << TEXT_RANK_BITS | v->merges++;
 }

@@ -31,11 +31,17 @@ static inline uint64_t text_piece_key(const uint8_t *s, size_t n)
     return low | (uint64_t)high << 8 * (n - 4);
 }
 
+/* Where the search for a key begins. */
+static inline uint32_t text_piece_home(const text_vocabulary *v, uint64_t key, size_t bytes)
+{
+    return (uint32_t)(text_mix(key + bytes) >> 20) & v->pieces_mask;
+}
+
 /* The place of these bytes, or the empty one where they belong. Without `reached` also of tokens that merging does not reach. */
 static inline text_place *text_piece_place(const text_vocabulary *v, const uint8_t *piece, size_t bytes, bool reached)
 {
     const uint64_t key = text_piece_key(piece, bytes);
-    uint32_t at = (uint32_t)(text_mix(key + bytes) >> 20) & v->pieces_mask;
+    uint32_t at = text_piece_home(v, key, bytes);
     for (; v->pieces[at].id != TEXT_NO_TOKEN; at = (at + 1) & v->pieces_mask) {
         const text_place *place = &v->pieces[at];
         if (place->key != key || (reached ? place->count : place->count & ~TEXT_UNREACHED) != bytes) continue;

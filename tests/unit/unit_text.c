@@ -291,16 +291,85 @@ static void goes_round(void **state)
     dart_tokenizer_destroy(&t);
 }
 
-/* Windows of any size and a heap give the same tokens, also where windows do not join. */
+/* A block has the ends that the pieces have one by one, up to the second but last byte that is known to be ASCII, or to the end of the text. */
+static void finds_ends_in_blocks(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {"a", "re", "ve", "ll", "s", "t", "Z", "z", "@", "[", "`", "{", "'", "'s", "'re", "'", " ", " ", "  ", "\t",
+                                        "\n", "\r", "\v", "\x08", "\x0E", "!", "\x1F", "0", "9", "/", ":", "\x7F", "\xC3\xA9", "\xC2\xA7",
+                                        "\xE2\x80\xA9", "\xF0\x9F\x98\x80"};
+    uint8_t *properties = text_properties_create();
+    assert_non_null(properties);
+    uint32_t found = 0;
+    for (uint32_t round = 0; round < 200000; round++) {
+        const uint32_t kinds = 1 + random_below(COUNT_OF(parts)), most = 1 + random_below(100);
+        uint8_t text[200];
+        size_t bytes = 0, ascii = 0;
+        uint64_t expected = 0;
+        memset(text, ' ', sizeof text);
+        while (bytes < most) {
+            const char *part = parts[random_below(kinds)];
+            memcpy(text + bytes, part, strlen(part));
+            bytes += strlen(part);
+        }
+        while (ascii < bytes && ascii < TEXT_BLOCK && text[ascii] < 0x80) ascii++;
+        for (size_t at = 0; at < ascii;) {
+            at = text_piece_end(TEXT_PATTERN_GPT2, properties, text, at, bytes);
+            if (at + 2 <= ascii || (ascii == bytes && ascii < TEXT_BLOCK)) expected |= UINT64_C(1) << at;
+        }
+        const uint64_t ends = text_block_ends(text, bytes);
+        if (ends != expected)
+            fail_msg("round %u: %llx, not %llx: %.*s", round, (unsigned long long)ends, (unsigned long long)expected, (int)bytes, (const char *)text);
+        found += ends != 0;
+    }
+    assert_true(found > 100000);
+    free(properties);
+}
+
+/* Added tokens are found where looking for each at each place finds them, whether they begin alike or not. */
+static void finds_added_tokens(void **state)
+{
+    (void)state;
+    static const char letters[] = "<|a\xC3";
+    for (uint32_t round = 0; round < 20000; round++) {
+        const uint32_t others = random_below(20), alike = random_below(3), count = 1 + random_below(4), from = random_below(20);
+        text_added added = {.count = 0};
+        uint8_t text[80];
+        const size_t bytes = from + random_below(sizeof text - from);
+        for (uint32_t i = 0; i < count; i++) {
+            uint8_t content[5];
+            const uint32_t length = 1 + random_below(sizeof content);
+            for (uint32_t k = 0; k < length; k++) content[k] = (uint8_t)letters[k < alike ? k : random_below(sizeof letters - 1)];
+            assert_true(text_added_add(&added, content, length, (int32_t)i, false));
+        }
+        for (size_t i = 0; i < bytes; i++) text[i] = (uint8_t)(random_below(1 + others) == 0 ? letters[random_below(sizeof letters - 1)] : 'x');
+        if (text_added_finish(&added) == NULL) {
+            const text_added_token *expected = NULL;
+            size_t place = from, at = 0;
+            for (; place < bytes && expected == NULL; place++)
+                for (uint32_t i = 0; i < count; i++) {
+                    const text_added_token *token = &added.tokens[i];
+                    if (token->count > bytes - place || memcmp(text + place, token->at, token->count) != 0) continue;
+                    if (expected == NULL || token->count > expected->count) expected = token;
+                }
+            assert_ptr_equal(text_added_find(&added, text, from, bytes, &at), expected);
+            if (expected != NULL) assert_int_equal(at, place - 1);
+        }
+        text_added_free(&added);
+    }
+}
+
+/* Windows of any size, a heap and what short pieces take give the same tokens, also where windows do not join, and where a byte has no token. */
 static void merges_in_windows(void **state)
 {
     (void)state;
     dart_tokenizer *t = open_variant("neox");
     static const uint32_t sizes[] = {1, 2, 7, 16, 33, 64, 200, 1000, TEXT_WINDOW};
     uint32_t joined_count = 0;
-    for (uint32_t round = 0; round < 400; round++) {
+    for (uint32_t round = 0; round < 2000; round++) {
         uint8_t piece[3000];
-        const uint32_t bytes = 1 + random_below(sizeof piece), letters = 1 + random_below(26);
+        const uint32_t bytes = 1 + random_below(round % 5 == 0 ? sizeof piece : 40), letters = 1 + random_below(27);
+        if (round == 1000) t->vocabulary.symbols['t'] = TEXT_NO_TOKEN;
         dart_token_list expected = {NULL, 0, 0}, list = {NULL, 0, 0};
         for (uint32_t i = 0; i < bytes; i++) piece[i] = (uint8_t)("etaoinshrdlcumwfgypbvkjxqz-"[random_below(letters)]);
         assert_true(text_merge_by_heap(&t->vocabulary, piece, bytes, &expected));
@@ -320,7 +389,7 @@ static void merges_in_windows(void **state)
         dart_token_list_free(&expected);
         dart_token_list_free(&list);
     }
-    assert_true(joined_count > 2000);
+    assert_true(joined_count > 10000);
     dart_tokenizer_destroy(&t);
 }
 
@@ -437,7 +506,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_reference), cmocka_unit_test(describes), cmocka_unit_test(appends_or_leaves_alone),
-        cmocka_unit_test(encoding_can_be_ended),
+        cmocka_unit_test(encoding_can_be_ended),     cmocka_unit_test(finds_ends_in_blocks), cmocka_unit_test(finds_added_tokens),
         cmocka_unit_test(goes_round),                cmocka_unit_test(merges_in_windows), cmocka_unit_test(gives_whole_characters),
         cmocka_unit_test(stops_at_texts),            cmocka_unit_test(has_tables_in_order),
     };
