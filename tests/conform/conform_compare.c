@@ -127,9 +127,10 @@ static double l2_allowed(const conform_tensor *tensor, const double *expected, c
     const double several = sqrt(1 + limits->operands / rounding) * fmax(once, 0.4 * rounding), allowed = limits->bound + 2 * several;
     if (limits->operands == 0) return allowed;
     /* What operands leave in n elements is close to normal. The length of n such errors exceeds its root mean square, sqrt(n), by more than t with a
-     * probability of at most exp(-t^2 / 2), which is 8e-7 for t = 5.3: more than twice the root mean square where n < 29. */
+     * probability of at most exp(-t^2 / 2), which is 8e-7 for t = 5.3: more than twice the root mean square where n < 29. Elements that add up
+     * nothing do not err, and do not count. */
     uint64_t n = 0;
-    for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) n += isfinite(expected[i]) != 0;
+    for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) n += isfinite(expected[i]) && size_of(limits, expected, i) > 0;
     return fmax(allowed, fmin(limits->bound + (1 + 5.3 / sqrt(fmax(1, (double)n))) * several, most));
 }
 
