@@ -227,7 +227,8 @@ static void a_run_is_as_it_is_alone(void **state)
     dart_device_destroy(&device);
 }
 
-static const char *const ops[] = {"convert", "norm", "linear_quantised", "cross_entropy", "ssd", "ssd_backward", "sma", "attention", "mixer", "window"};
+static const char *const ops[] = {"convert", "norm", "linear_quantised", "cross_entropy", "ssd", "ssd_backward", "sma", "attention",
+                                  "mixer", "window"};
 
 /* A case that nobody listed is repeated by its name, and drawn again by its seed and number. */
 static void a_drawn_case_has_a_name(void **state)

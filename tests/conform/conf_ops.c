@@ -1,11 +1,12 @@
 /* Every op in every variant against the oracle, and the devices against one another:
  * conf_ops [--filter TEXT]... [--without TEXT] [--skip VARIANT] [--all VARIANT] [--seed N] [--turns N] [--minimum-limits] [--cut N]
  *     [--margin BYTES] [--random N] DEVICE_SPEC...
- * One test a device; cases that did not run are listed. With --random N the cases are not those of the list, but N that the seed draws. Without --seed every run has inputs of its own; what it prints says which. A
- * variant that is skipped runs only where the device chooses its rows. With --all it is a failure when a case launches a kernel that has
- * a row of that name and does not run in that row as well. DARTLM_DRAW=SEED in the environment: on a Vulkan device only some cases run,
- * in some variants, so many that each row runs whose turn it is; one row in N has it with --turns N, and N seeds, one after the other,
- * have all rows that all cases run. A line "DRAWN: 12 of 345 ..." says how many. --all has no say then. */
+ * One test a device; cases that did not run are listed. With --random N the cases are not those of the list, but N that the seed draws. Without
+ * --seed every run has inputs of its own; what it prints says which. A variant that is skipped runs only where the device chooses its rows. With
+ * --all it is a failure when a case launches a kernel that has a row of that name and does not run in that row as well. DARTLM_DRAW=SEED in the
+ * environment: on a Vulkan device only some cases run, in some variants, so many that each row runs whose turn it is; one row in N has it with
+ * --turns N, and N seeds, one after the other, have all rows that all cases run. A line "DRAWN: 12 of 345 ..." says how many. --all has no say
+ * then. */
 #include "conform.h"
 #include "runtime/kernel.h"
 

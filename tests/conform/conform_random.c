@@ -297,7 +297,6 @@ static void draw_scan(draw *d, conform_case *c)
     if (is_16bit(c)) c->flags |= maybe(d, 0.2, CASE_MIXED);
     if (backward) {
         c->flags |= maybe(d, 0.4, CASE_ADD) | maybe(d, 0.3, CASE_BARE) | maybe(d, 0.3, CASE_STORED);
-        /* the packed scan that keeps what STORED asks for is not told of other steps */
         c->flags |= one_of(d, steps, COUNT_OF(steps));
         return;
     }
@@ -406,8 +405,9 @@ static double work(const conform_case *c)
 static void draw_place(draw *d, conform_case *c)
 {
     static const struct { const char *op; uint32_t free; } places[] = {
-        {"norm", 2}, {"layer_norm", 3}, {"gated_norm", 3}, {"linear", 3}, {"linear_bias", 3}, {"conv", 2}, {"ssd", 5}, {"ssd_backward", 6}, {"sma", 3},
-        {"sma_backward", 4}, {"attention", 3}, {"attention_backward", 4}, {"cross_entropy", 2}, {"linear_backward", 3}, {"conv_backward", 3},
+        {"norm", 2}, {"layer_norm", 3}, {"gated_norm", 3}, {"linear", 3}, {"linear_bias", 3}, {"linear_backward", 3}, {"cross_entropy", 2},
+        {"conv", 2}, {"conv_backward", 3}, {"ssd", 5}, {"ssd_backward", 6}, {"sma", 3}, {"sma_backward", 4}, {"attention", 3},
+        {"attention_backward", 4},
     };
     for (size_t i = 0; i < COUNT_OF(places); i++) {
         if (strcmp(places[i].op, c->op) != 0 || (c->flags & CASE_PACKED) || !chance(d, 0.3)) continue;
@@ -422,7 +422,8 @@ void conform_draw_case(const char *op, uint64_t seed, uint64_t number, conform_c
         {"embed_backward", draw_dense_backward}, {"norm_backward", draw_dense_backward}, {"gated_norm_backward", draw_dense_backward},
         {"linear_backward", draw_dense_backward}, {"linear_quantised", draw_quantised}, {"embed_quantised", draw_quantised},
         {"cross_entropy", draw_loss}, {"grad_norm", draw_optim}, {"adamw", draw_optim}, {"rope", draw_mlp}, {"gelu", draw_mlp},
-        {"swiglu", draw_mlp}, {"convert", draw_dense}, {"conv", draw_conv}, {"choice", draw_choice}, {"mark_ids", draw_choice}, {"log_probs", draw_choice},
+        {"swiglu", draw_mlp}, {"convert", draw_dense}, {"conv", draw_conv}, {"choice", draw_choice}, {"mark_ids", draw_choice},
+        {"log_probs", draw_choice},
         {"attention", draw_attention}, {"ssd", draw_scan}, {"sma", draw_sma}, {"mixer", draw_mixer}, {"window", draw_window},
         {"", draw_dense},
     };
