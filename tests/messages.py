@@ -7,6 +7,21 @@ import tempfile
 import time
 
 
+def with_odd_names(folder, data):
+    """Names that are no UTF-8, and a long one that the name of a case is cut in, inside of a character: JSON tells of them all the same."""
+    odd, long, expected = f"{folder}/\udcff", f"{folder}/{'x' * (159 - len(folder) - 1)}\u00e9", f"{data}/hf-mamba2/expected.safetensors"
+    for name in odd, long:
+        os.symlink(os.path.abspath(f"{data}/mqar-mamba2"), name)
+    bench = ["--prefill", "1", "--decode", "1", "--repeat", "1", "--device", "cpu", "--json"]
+    return [
+        (0, "decode_tokens_per_second", ["bench", "--model", odd, *bench]),
+        (0, "decode_tokens_per_second", ["bench", "--model", long, *bench]),
+        (0, '"vocabulary": 301', ["logits", "--model", f"{data}/hf-mamba2", "--tensor", "ids", expected, f"{folder}/\udcfe", "--json",
+                                  "--device", "cpu"]),
+        (0, '"bytes_before"', ["quantize", f"{data}/mqar-mamba2", f"{folder}/\udcfd", "--json"]),
+    ]
+
+
 def main():
     program, data = sys.argv[1:]
     model = f"{data}/mqar-dart"
@@ -58,6 +73,11 @@ def main():
         (2, "unexpected argument 'more'", ["devices", "more"]),
         (0, "seconds", ["bench", "op", "norm T=8", "--repeat", "1", "--device", "null", "--json"]),
     ]
+    with tempfile.TemporaryDirectory() as folder:
+        check(program, calls + with_odd_names(folder, data))
+
+
+def check(program, calls):
     for status, word, arguments in calls:
         start = time.time()
         with tempfile.TemporaryFile() as source:

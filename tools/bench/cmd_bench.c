@@ -229,6 +229,13 @@ static uint64_t kept(const measure *m)
 
 static double seconds_of(uint64_t tokens, double rate) { return rate > 0 ? (double)tokens / rate : 0; }
 
+static json_t *timed(const cli_session *session, const char *name, const char *of, double seconds)
+{
+    char text[272];
+    snprintf(text, sizeof text, "%s%s", name, of);
+    return json_pack("{s:o, s:s, s:f}", "case", cli_json_text(text), "device", session->info.name, "seconds", seconds);
+}
+
 static json_t *to_json(const cli_session *session, const plan *p, const dart_model_info *info, const measure *m)
 {
     const char *name = name_of(p);
@@ -238,19 +245,17 @@ static json_t *to_json(const cli_session *session, const plan *p, const dart_mod
              dart_dtype_name(info->weights), p->B, p->prefill, S);
     snprintf(decode, sizeof decode, "%.160s %s decode B=%" PRIu32 " N=%" PRIu32 " after %" PRIu32 " S=%" PRIu32, name,
              dart_dtype_name(info->weights), p->B, p->decode, p->prefill, S);
-    json_t *times = json_pack("[{s:s, s:s, s:f}]", "case", prefill, "device", session->info.name, "seconds",
-                              seconds_of(m->tokens, m->prefill));
-    if (p->decode > 0)
-        json_array_append_new(times, json_pack("{s:s, s:s, s:f}", "case", decode, "device", session->info.name, "seconds",
-                                               seconds_of((uint64_t)p->B * p->decode, m->decode)));
+    json_t *times = json_array();
+    json_array_append_new(times, timed(session, prefill, "", seconds_of(m->tokens, m->prefill)));
+    if (p->decode > 0) json_array_append_new(times, timed(session, decode, "", seconds_of((uint64_t)p->B * p->decode, m->decode)));
     if (m->save > 0) {
-        json_array_append_new(times, json_pack("{s:s+, s:s, s:f}", "case", decode, " save", "device", session->info.name, "seconds", m->save));
-        json_array_append_new(times, json_pack("{s:s+, s:s, s:f}", "case", decode, " load", "device", session->info.name, "seconds", m->load));
+        json_array_append_new(times, timed(session, decode, " save", m->save));
+        json_array_append_new(times, timed(session, decode, " load", m->load));
     }
     json_t *result = json_pack(
-        "{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, "
+        "{s:s, s:o, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, "
         "s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:o}",
-        "device", session->info.name, "model", name, "parameters", (json_int_t)info->parameters, "weights",
+        "device", session->info.name, "model", cli_json_text(name), "parameters", (json_int_t)info->parameters, "weights",
         dart_dtype_name(info->weights), "activations", dart_dtype_name(info->activations), "memories",
         dart_dtype_name(info->memories), "batch", (json_int_t)p->B, "chunk_size", (json_int_t)S, "prefill",
         (json_int_t)p->prefill, "decode", (json_int_t)p->decode, "repeat", (json_int_t)p->repeat,

@@ -195,7 +195,7 @@ static json_t *to_json(const bench_case *p, const cli_session *session, const re
         session->info.name, "backend", dart_backend_name(session->info.backend), "dtype", dart_dtype_name(p->dtype),
         "launches", (json_int_t)r->launches, "repeat", (json_int_t)p->repeat, "seconds", r->median, "least", r->least,
         "most", r->most, "tensor_bytes", (json_int_t)r->bytes, "gigabytes_per_second", (double)r->bytes / time / 1e9,
-        "gigaflops", gflops(p, time), "difference", p->check != NULL ? json_real(r->difference) : json_null());
+        "gigaflops", gflops(p, time), "difference", p->check != NULL ? cli_json_number(r->difference) : json_null());
 }
 
 static void print_csv(const bench_case *p, const cli_session *session, const result *r, bool first)

@@ -206,6 +206,8 @@ json_t *cli_json_load(const char *path, size_t flags, json_error_t *error);
 int cli_print_line(json_t *value);
 /* null where the number is not finite, which JSON has no way to write. */
 json_t *cli_json_number(double value);
+/* What JSON has no way to write, as names of files may have, becomes U+FFFD. */
+json_t *cli_json_text(const char *text);
 
 /* ---- Tensors of files ---- */
 

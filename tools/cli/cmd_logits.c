@@ -73,7 +73,7 @@ static int run(cli_session *session, dart_model *model, const cli_model_options 
     }
     result = write(session, path, t, info.config.V, logits);
     if (result == CLI_OK && json)
-        result = cli_print_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:f}", "device", session->info.name, "file", path,
+        result = cli_print_json(json_pack("{s:s, s:o, s:I, s:I, s:I, s:f}", "device", session->info.name, "file", cli_json_text(path),
                                           "sequences", (json_int_t)t->B, "tokens", (json_int_t)t->B * (json_int_t)t->L,
                                           "vocabulary", (json_int_t)info.config.V, "seconds", seconds));
 done:

@@ -60,7 +60,7 @@ static int quantize(cli_session *session, const cli_common *common, const char *
     if (result == CLI_OK) result = copy_config(session, config, config_out);
     if (result == CLI_OK && file_exists(tokenizer)) result = cli_copy_tokenizer(in, out);
     if (result == CLI_OK && common->json)
-        result = cli_print_json(json_pack("{s:s, s:s, s:i, s:I, s:I}", "folder", out, "dtype", dart_dtype_name(dtype), "matrices",
+        result = cli_print_json(json_pack("{s:o, s:s, s:i, s:I, s:I}", "folder", cli_json_text(out), "dtype", dart_dtype_name(dtype), "matrices",
                                           (int)counts.matrices, "bytes", (json_int_t)counts.bytes_after, "bytes_before",
                                           (json_int_t)counts.bytes_before));
     else if (result == CLI_OK)

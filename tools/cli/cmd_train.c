@@ -204,8 +204,8 @@ int cmd_grad(int argc, char **argv)
         status = done == DART_OK ? write_gradients(&session, trainer, &result, operands.texts[1]) : cli_fail_trainer(trainer, done);
     }
     if (status == CLI_OK && common.json)
-        status = cli_print_json(json_pack("{s:s, s:s, s:o, s:o, s:I, s:I}", "device", session.info.name, "file", operands.texts[1], "loss",
-                                          cli_json_number(result.loss), "norm", cli_json_number(result.norm), "targets",
+        status = cli_print_json(json_pack("{s:s, s:o, s:o, s:o, s:I, s:I}", "device", session.info.name, "file", cli_json_text(operands.texts[1]),
+                                          "loss", cli_json_number(result.loss), "norm", cli_json_number(result.norm), "targets",
                                           (json_int_t)result.labels, "correct", (json_int_t)result.correct));
     free(cu);
     batches_free(&b);

@@ -1,4 +1,5 @@
 #include "cli.h"
+#include "text/unicode.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -156,6 +157,25 @@ int cli_print_json(json_t *value)
 }
 
 json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+json_t *cli_json_text(const char *text)
+{
+    static const char unknown[] = "\xEF\xBF\xBD";
+    const size_t bytes = strlen(text);
+    char *made = malloc(3 * bytes + 1); /* a byte becomes three at most */
+    size_t used = 0;
+    if (made == NULL) return NULL;
+    for (size_t at = 0, invalid = 0; at < bytes;) {
+        uint32_t point;
+        const size_t length = text_utf8_read((const uint8_t *)text + at, bytes - at, &point, &invalid);
+        memcpy(made + used, length > 0 ? text + at : unknown, length > 0 ? length : 3);
+        used += length > 0 ? length : 3;
+        at += length > 0 ? length : invalid;
+    }
+    json_t *value = json_stringn(made, used);
+    free(made);
+    return value;
+}
 
 int cli_print_line(json_t *value)
 {
