@@ -81,26 +81,27 @@ void conform_name(const conform_case *c, char *text, size_t size)
 
 bool conform_parse(const char *name, conform_case *c)
 {
-    char op[32], dtype[8], again[160];
-    int used = 0;
+    static const char letters[] = "BLHGNPS";
+    uint32_t *const sizes[] = {&c->B, &c->L, &c->H, &c->G, &c->N, &c->P, &c->S};
+    char word[32], again[160];
     *c = (conform_case){.op = NULL};
-    if (sscanf(name, "%31s B%u L%u H%u G%u N%u P%u S%u %7s%n", op, &c->B, &c->L, &c->H, &c->G, &c->N, &c->P, &c->S, dtype, &used) != 9) return false;
-    for (size_t i = 0; i < COUNT_OF(ops); i++)
-        if (strcmp(ops[i].op, op) == 0) c->op = ops[i].op;
-    for (int i = DART_F32; i <= DART_BF16; i++)
-        if (strcmp(dart_dtype_name((dart_dtype)i), dtype) == 0) c->dtype = (dart_dtype)i;
-    for (const char *word = name + used; *word != '\0'; word += strcspn(word, " ")) {
-        char text[16];
-        word += strspn(word, " ");
-        snprintf(text, sizeof text, "%.*s", (int)strcspn(word, " "), word);
+    for (const char *at = name + strspn(name, " "); *at != '\0'; at += strspn(at, " ")) {
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(at, " "), at);
+        at += strcspn(at, " ");
+        for (size_t i = 0; i < COUNT_OF(ops); i++)
+            if (strcmp(ops[i].op, word) == 0) c->op = ops[i].op;
+        for (int i = DART_F32; i <= DART_BF16; i++)
+            if (strcmp(dart_dtype_name((dart_dtype)i), word) == 0) c->dtype = (dart_dtype)i;
         for (size_t i = 0; i < COUNT_OF(flag_names); i++)
-            if (strcmp(flag_names[i], text) == 0) c->flags |= 1 << i;
-        if (strncmp(text, "moved", 5) == 0) c->moved = (uint32_t)strtoul(text + 5, NULL, 10);
-        if (strncmp(text, "apart", 5) == 0) c->apart = (uint32_t)strtoul(text + 5, NULL, 10);
+            if (strcmp(flag_names[i], word) == 0) c->flags |= 1 << i;
+        for (size_t i = 0; i < COUNT_OF(sizes); i++)
+            if (word[0] == letters[i]) *sizes[i] = (uint32_t)strtoul(word + 1, NULL, 10);
+        if (strncmp(word, "moved", 5) == 0) c->moved = (uint32_t)strtoul(word + 5, NULL, 10);
+        if (strncmp(word, "apart", 5) == 0) c->apart = (uint32_t)strtoul(word + 5, NULL, 10);
     }
     if (c->op == NULL) return false;
     conform_name(c, again, sizeof again);
-    return strcmp(again, name) == 0;
+    return strcmp(again, name) == 0; /* so nothing else, and in this order */
 }
 
 uint32_t conform_op_of(const conform_case *c)
