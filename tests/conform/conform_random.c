@@ -401,6 +401,18 @@ static double work(const conform_case *c)
     return tokens * c->H * c->P * 10;
 }
 
+/* Sums of products may cancel. They are judged together with others of their tensor, against the size of all: these are the elements of the smallest
+ * such tensor, of which there have to be some. */
+static uint64_t sums(const conform_case *c)
+{
+    const char *op = c->op;
+    if (strncmp(op, "mixer", 5) == 0) return (uint64_t)c->B * c->L;
+    if (strncmp(op, "ssd", 3) == 0 || strncmp(op, "sma", 3) == 0 || strncmp(op, "attention", 9) == 0) return (uint64_t)c->B * c->L * c->H * c->P;
+    if (strcmp(op, "linear_backward") == 0) return (uint64_t)c->N * (c->L < c->P ? c->L : c->P);
+    if (strncmp(op, "linear", 6) == 0 || strcmp(op, "norm_linear") == 0) return (uint64_t)c->L * c->P;
+    return UINT64_MAX;
+}
+
 /* Of the first tensors that a case makes, which are all that may lie apart or anywhere, one does. */
 static void draw_place(draw *d, conform_case *c)
 {
@@ -427,7 +439,7 @@ void conform_draw_case(const char *op, uint64_t seed, uint64_t number, conform_c
         {"attention", draw_attention}, {"ssd", draw_scan}, {"sma", draw_sma}, {"mixer", draw_mixer}, {"window", draw_window},
         {"", draw_dense},
     };
-    enum { USUAL_WORK = 20000000, MOST_WORK = 150000000 };
+    enum { USUAL_WORK = 20000000, MOST_WORK = 150000000, LEAST_SUMS = 8 };
     for (const char *at = op; *at != '\0'; at++) seed = 31 * seed + (unsigned char)*at;
     draw d = {.seed = (uint64_t)(conform_uniform_at(seed, number) * 0x1p53)};
     const double most = chance(&d, 0.9) ? USUAL_WORK : MOST_WORK;
@@ -448,5 +460,5 @@ void conform_draw_case(const char *op, uint64_t seed, uint64_t number, conform_c
         while (strncmp(kinds[k].begin, op, strlen(kinds[k].begin)) != 0) k++;
         kinds[k].draw(&d, c);
         draw_place(&d, c);
-    } while (work(c) > most);
+    } while (work(c) > most || sums(c) < LEAST_SUMS);
 }
