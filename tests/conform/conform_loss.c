@@ -114,12 +114,12 @@ void conform_loss(conform_data *d)
         conform_compare_within(d, "loss", loss, &want_loss, &(conform_limits){.bound = loss_bound, .terms = &terms});
         conform_compare_ints(d, "correct", hits, &(int32_t){1000 + correct});
         if (gradients) {
-            /* Of the logits' gradient, once: blocks of logits write it as bf16 where x and weight are, kernels without logits in memory as both
-             * are. */
+            /* Of the logits' gradient, once: blocks of logits write it as bf16 where x and weight are, and as f32 otherwise, which the products'
+             * rows for matrices round; kernels without logits in memory as both are. */
             const double rounding = conform_rounding(c->dtype);
             const bool rounds = act == DART_BF16 && c->dtype == DART_BF16;
-            const bool rounds_x = rounds || backward_rounds(d, "cross_entropy_x");
-            const bool rounds_weight = rounds || backward_rounds(d, "cross_entropy_weight");
+            const bool rounds_x = rounds || backward_rounds(d, "cross_entropy_x") || backward_rounds(d, "linear_backward_x");
+            const bool rounds_weight = rounds || backward_rounds(d, "cross_entropy_weight") || backward_rounds(d, "linear_backward_weight");
             double *want = array((uint64_t)T * W, sizeof *want), *squares = array((uint64_t)T * W, sizeof *squares);
             for (uint32_t i = 0, k = 0; i < T; i++) {
                 if (targets[i] < 0 || targets[i] >= (int32_t)V) continue;
