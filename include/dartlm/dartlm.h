@@ -1,7 +1,7 @@
 /* dartlm: the DART sequence model on Vulkan, CUDA and CPU. Tier 1: devices, buffers, streams, ops. Programs include this header; it brings the
  * four that declare them.
  *
- * GLOSSARY. Dimensions are upper case, tensors lower case. A letter has one meaning, except C and D.
+ * GLOSSARY. Dimensions are upper case, tensors lower case. A letter has one meaning but for C, D, I and R.
  *
  *   B  batch                      S  chunk size                    x   B L H P  value input of the scan
  *   L  tokens in this piece       M  number of chunks, ceil(L/S)   dt  B L H    step size
@@ -13,8 +13,12 @@
  *                                                                  dh  B M H N P chunk state memories
  *                                                                  r   B L H P  SMA readout, lse  B L H
  *   SMA: state-memory attention, dart_sma. A piece: the tokens of one call, L of each sequence at most.
- *   C  channels of a convolution; in softmax attention the capacity of the cache, in tokens
+ *   C  channels of a convolution; in softmax attention the tokens that the cache has room for
  *   D  head dimension of softmax attention; in dart_mixer_step the channels of the second convolution
+ *   F  width of a Transformer's MLP, which dart_gelu and dart_swiglu call I
+ *   R  in dart_rope and of a Transformer the elements of a head that positions turn; in dart_mixer_step the rows of in_proj
+ *   Q  in dart_mixer_step the rows of sma_proj
+ *   X, Y  in dart_convert with pairs the rows of x and of y
  *   Head h belongs to group h / (H / G).
  *
  * LAWS that hold for every function of the headers included here.
@@ -28,9 +32,8 @@
  *   Streams    An op records its launches; dart_stream_submit runs them. The first failure of a stream is sticky: later
  *              ops and submissions return that status and do nothing, until dart_stream_begin clears it. A lost device
  *              stays lost.
- *   Threads    A context, a device and their queries may be used from several threads at once. A stream, a model
- *              or a state is used by one thread at a time; different ones concurrently. A buffer may be shared
- *              under the caller's own ordering.
+ *   Threads    A context, a device and their queries may be used from several threads at once. A stream is used by one
+ *              thread at a time; different ones concurrently. A buffer may be shared under the caller's own ordering.
  *   Lifetime   Destroy children before parents. Destroy functions take the address of the handle, set it to NULL and
  *              accept NULL. Destroying a stream waits for its work; a buffer is destroyed once every stream that uses
  *              it has been waited for.

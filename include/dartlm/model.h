@@ -114,6 +114,7 @@ DART_API dart_status dart_model_open(dart_device *device, const char *folder, co
 DART_API dart_status dart_model_random(dart_device *device, const dart_model_config *config, uint64_t seed,
                                        const dart_model_options *options, dart_model **model);
 DART_API void dart_model_destroy(dart_model **model);
+/* The numbers of a model, and the dtypes that options and device have led to. */
 DART_API dart_status dart_model_describe(const dart_model *model, dart_model_info *info);
 /* As dart_context_error. */
 DART_API size_t dart_model_error(const dart_model *model, char *text, size_t size);

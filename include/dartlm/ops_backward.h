@@ -1,4 +1,5 @@
-/* dartlm: backward passes of the ops, for training. Tier 1, beside dartlm.h, whose glossary and laws hold here as well.
+/* dartlm: backward passes of the ops, loss and optimiser, for training; and dart_rope, dart_gelu and dart_swiglu, which a
+ * Transformer's inference uses, too. Tier 1, beside dartlm.h, whose glossary and laws hold here as well.
  *
  * LAWS
  *   Names       For a tensor x of the forward op, up_x is the gradient of the loss with respect to it that comes in, grad_x the one
@@ -81,7 +82,7 @@ DART_API dart_status dart_linear_backward(dart_stream *stream, const dart_linear
  * grad_h f32 B H N P, optional, written: of the state before the piece.
  * The gradient of a step passes where dt_min <= softplus(dt + dt_bias) <= dt_max, both ends included, and is 0 elsewhere.
  * cum, decay, hin with hin_scale: as the forward call left them, all or none; where absent they are computed again, in f32.
- * Scratch memory: about 4 B M G C^2 2 + 8 B M H N P + 16 B L H bytes, C = min(S, L). Source: Dao and Gu 2024, DART. */
+ * Scratch memory: about 8 B M G min(S, L)^2 + 8 B M H N P + 16 B L H bytes. Source: Dao and Gu 2024, DART. */
 typedef struct dart_ssd_backward_args {
     uint32_t B, L, H, G, N, P, S, T;
     bool dt_is_step, add_c;
@@ -116,7 +117,7 @@ DART_API dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_en
 
 /* norm = factor times the root of the sum of the squares of all elements of all gradients. scale f32 4 = {norm, factor min(1, clip / (norm +
  * 1e-6)), 1, 0}, or {infinity, 0, 0, 0} where the sum of the squares is not finite in f32. gradients: f32, packed; the array is read during the
- * call only. clip > 0, INFINITY for no limit. factor f32 1, optional, finite and above 0: 1 / S where the gradients are those of S times the loss;
+ * call only. clip > 0, INFINITY for no limit. factor f32 1, optional, finite and above 0: 1 / s where the gradients are those of s times the loss;
  * without it 1. */
 typedef struct dart_gradient {
     uint64_t elements;

@@ -124,6 +124,12 @@ typedef struct dart_sma_append_args {
 } dart_sma_append_args;
 DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_args *args);
 
+/* A block of the cache of dart_attention: keys and values of C tokens of every sequence, B C G D each. */
+typedef struct dart_key_block {
+    uint32_t C;
+    dart_tensor k, v;
+} dart_key_block;
+
 /* Softmax attention, causal, with a cache of keys and values: token t, at p = position + t of its sequence, sees the
  * cache's tokens s <= p (s < C where the cache ends earlier), tokens of its own piece included:
  *   w_s = softmax_s(scale q_t . k_s),  o_t = sum_s w_s v_s,  lse_t = log sum_s exp(scale q_t . k_s).
@@ -137,11 +143,6 @@ DART_API dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_
  * optional. Without seq C must be at least L, with all blocks counted; C of all is at most 2^30. Each tensor must fit a binding
  * (max_binding_bytes). o must not be q. No `more` with cu.
  * Source: Dao 2023 (FlashAttention-2) for the order of the computation. */
-/* Keys and values of C tokens of every sequence, B C G D each. */
-typedef struct dart_key_block {
-    uint32_t C;
-    dart_tensor k, v;
-} dart_key_block;
 typedef struct dart_attention_args {
     uint32_t B, L, H, G, D, C, T; /* D <= 256; G divides H */
     dart_plan plan;            /* DART_PLAN_STEP splits the cache among workgroups and merges */

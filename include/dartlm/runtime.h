@@ -42,7 +42,8 @@ typedef struct dart_context_options {
     bool without_cuda;          /* do not load the CUDA driver */
     const char *only_for;       /* the spec of the one device that will be opened, as in dart_device_options; NULL: any. Drivers whose
                                    devices it cannot mean are not loaded, and those that come after the device that it means are not
-                                   either: a process in which CUDA's driver has been loaded prefills 4 to 5 % slower through Vulkan */
+                                   either: CUDA's driver makes short prefills through Vulkan slower in the process that has loaded it
+                                   (docs/lab/2026-11-26-then-and-now.md) */
     bool vulkan_validation;     /* enable the Khronos validation layer, whose messages go to the log as warnings and
                                    errors; DART_UNSUPPORTED when the layer is not installed */
 } dart_context_options;
@@ -185,6 +186,7 @@ typedef struct dart_device_options {
 /* Opens a device. options may be NULL. Several devices, and one device several times, may be open. Blocking. */
 DART_API dart_status dart_device_open(dart_context *context, const dart_device_options *options, dart_device **device);
 DART_API void dart_device_destroy(dart_device **device);
+/* What dart_context_device_info says of this device, as it was opened: with the capabilities and limits that are left after probes and options. */
 DART_API dart_status dart_device_describe(const dart_device *device, dart_device_info *info);
 /* As dart_context_error. */
 DART_API size_t dart_device_error(const dart_device *device, char *text, size_t size);
@@ -197,7 +199,8 @@ DART_API uint64_t dart_device_bytes(const dart_device *device);
 
 /* ---- Buffers and tensors ------------------------------------------------------------------------------------- */
 
-/* DART_Q8 and DART_Q4 are quantised: see dart_quantise. Only `weight` of dart_linear and dart_embed may be quantised. */
+/* DART_Q8 and DART_Q4 are quantised: see dart_quantise. What may be quantised: `weight` of dart_embed, dart_linear and dart_norm_linear, and in_proj,
+ * sma_proj and out_proj of dart_mixer_step. */
 typedef enum dart_dtype { DART_F32 = 0, DART_F16 = 1, DART_BF16 = 2, DART_I32 = 3, DART_Q8 = 4, DART_Q4 = 5 } dart_dtype;
 DART_API const char *dart_dtype_name(dart_dtype dtype); /* "f32", "f16", "bf16", "i32", "q8", "q4" */
 /* Bytes of an element; 1 for quantised types, whose offsets count bytes; 0 for other values. */
@@ -206,8 +209,10 @@ DART_API size_t dart_dtype_size(dart_dtype dtype);
 /* bytes > 0. Contents are undefined until written. */
 DART_API dart_status dart_buffer_create(dart_device *device, uint64_t bytes, dart_buffer **buffer);
 DART_API void dart_buffer_destroy(dart_buffer **buffer);
+/* The bytes that it was made with; 0 for NULL. */
 DART_API uint64_t dart_buffer_bytes(const dart_buffer *buffer);
-/* Copy bytes from offset on to and from the device. Blocking. Streams that use this range must have been waited for. */
+/* Copy `bytes` bytes from `offset` on to and from the device. Blocking. Streams that use this range must have been waited for. A range that goes past
+ * the buffer's end is DART_INVALID_ARGUMENT, and nothing is copied; bytes 0 does nothing. The text of a failure is that of dart_device_error. */
 DART_API dart_status dart_buffer_write(dart_buffer *buffer, uint64_t offset, const void *data, uint64_t bytes);
 DART_API dart_status dart_buffer_read(const dart_buffer *buffer, uint64_t offset, void *data, uint64_t bytes);
 

@@ -4,9 +4,9 @@
  * multiply may be stored in 16 bits: then a copy of the masters is rounded after every step. Rows are whole sequences of L tokens, or
  * sequences of any length up to L, packed into B L tokens.
  *
- * f16 ends at 6e-8, where gradients are lost. With it the passes compute the gradients of S times the loss. S is a power of two, which is
- * divided out, to the bit, of all that a caller sees and of what AdamW takes. A step with a gradient that is not finite is skipped and
- * halves S; after scale_steps steps in a row that were not, S doubles. It stays within 1 and 2^32. Without f16 S is 1.
+ * f16 ends at 6e-8, and smaller gradients would be lost. With it the passes compute the gradients of the loss times the loss scale, a power of two,
+ * which is divided out, to the bit, of all that a caller sees and of what AdamW takes. A step with a gradient that is not finite is skipped and
+ * halves the loss scale; after scale_steps steps in a row that were not skipped it doubles. It stays within 1 and 2^32; without f16 it is 1.
  *
  * LAWS, besides those of dartlm.h.
  *   Blocking       Every call but dart_trainer_start and dart_trainer_poll returns when its work is done.
@@ -80,7 +80,7 @@ typedef struct dart_trainer_options {
     float eps;                /* 0: 1e-8 */
     float weight_decay;
     float clip;               /* largest norm of all gradients together; 0: no limit */
-    float loss_scale;         /* f16 only: S of the first step, a power of two from 1 to 2^32; 0: 65536 */
+    float loss_scale;         /* f16 only: of the first step, a power of two from 1 to 2^32; 0: 65536 */
     uint32_t scale_steps;     /* f16 only; 0: 2000 */
     /* The ends of the names of parameters that weight decay applies to. NULL: matrices of projections, taps of convolutions and the head of
      * an untied model; not the embedding, norms, biases, A_log, D and dt_bias. */
@@ -96,8 +96,8 @@ typedef struct dart_trainer_options {
     /* Optional: called between the submissions of dart_trainer_gradient, dart_trainer_step, dart_trainer_start and dart_trainer_evaluate with tokens
      * that have been passed and tokens of the batch, between parameters that dart_trainer_create, dart_trainer_open, dart_trainer_resume,
      * dart_trainer_save and dart_trainer_export read or write, from the thread of the call. false ends the call with DART_CANCELLED: parameters,
-     * moments and S stay as they were, gradients are those of no batch, a prepared batch stays prepared but for dart_trainer_step. Not asked once
-     * the update is under way, nor once a sum over several ranks has begun. With several ranks, end the call on every rank or on none. */
+     * moments and loss scale stay as they were, gradients are those of no batch, a prepared batch stays prepared but for dart_trainer_step. Not asked
+     * once the update is under way, nor once a sum over several ranks has begun. With several ranks, end the call on every rank or on none. */
     bool (*go_on)(void *user, uint64_t done, uint64_t of);
     void *user;
     const dart_ranks *ranks;  /* copied; NULL: this trainer alone */
@@ -132,11 +132,11 @@ typedef struct dart_train_result {
     uint64_t correct; /* targets that are the lowest index of the largest logit */
     double norm;      /* of all gradients together, before clipping; infinity where one is not finite */
     bool skipped;     /* such a step changes no parameter and no moment, and is not counted */
-    double scale;     /* S of this step */
+    double scale;     /* the loss scale of this step */
 } dart_train_result;
 
-/* The gradients of the loss of a batch, for dart_trainer_read. Where one is not finite at the S of the next step, but the loss is, they are
- * computed again with half of it, down to 1; the next step has its S all the same. */
+/* The gradients of the loss of a batch, for dart_trainer_read. Where one is not finite at the loss scale of the next step, but the loss is,
+ * they are computed again with half of it, down to 1; the next step has its loss scale all the same. */
 DART_API dart_status dart_trainer_gradient(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result);
 /* dart_trainer_gradient, then a step of AdamW with gradients scaled by min(1, clip / (norm + 1e-6)). result may be NULL. */
 DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *batch, double lr, dart_train_result *result);
@@ -184,12 +184,12 @@ DART_API dart_status dart_trainer_export(dart_trainer *trainer, const char *fold
  * A run is kept in one file, which replaces the last one when it is complete: whatever ends the program, the folder holds a whole run. */
 
 /* Writes config.json and training.safetensors to a folder that exists: masters under their names, the moments as mean.NAME and square.NAME,
- * the number of steps, a note of the caller's (UTF-8, or NULL), and with f16 S and the good steps since it changed, with a checksum of all of
- * them and of the configuration. */
+ * the number of steps, a note of the caller's (UTF-8, or NULL), and with f16 the loss scale and the steps that were not skipped since it changed,
+ * with a checksum of all of them and of the configuration. */
 DART_API dart_status dart_trainer_save(dart_trainer *trainer, const char *folder, const char *note);
 /* A trainer as it was when it was saved: with the same options and batches it leaves the same bits as one that went on. DART_BAD_DATA where the
- * checksum does not hold. Options are the caller's, but the configuration, the values and S are the folder's: seed and add_sma have no effect,
- * loss_scale only on a run that was saved without f16. */
+ * checksum does not hold. Options are the caller's, but the configuration, the values and the loss scale are the folder's: seed and add_sma have no
+ * effect, loss_scale only on a run that was saved without f16. */
 DART_API dart_status dart_trainer_resume(dart_device *device, const char *folder, const dart_trainer_options *options, dart_trainer **trainer);
 /* The note of the run that a trainer was resumed from, "" without one; lives as long as the trainer. NULL for a trainer that was not resumed. */
 DART_API const char *dart_trainer_note(const dart_trainer *trainer);

@@ -52,7 +52,8 @@ typedef struct dart_vulkan_adopt_args {
     const char *const *extensions;
     uint32_t extensions_count;
     /* The chain of feature structures, e.g. VkDeviceCreateInfo.pNext; NULL: none. Read during the call only. If pipelineRobustness is switched on,
-     * it must say so: dartlm's pipelines then ask for checks of ranges, without which some give wrong numbers on NVIDIA. */
+     * it must say so: drivers may then leave checks of ranges out, and dartlm's pipelines ask for them, so that a row that the caller's device tensor
+     * names by mistake (dart_rms_norm_args.rows, dart_convert_args.pairs) stays within its buffer. */
     const void *features;
     uint32_t queue_family, queue_index; /* of a queue that the device has, with VK_QUEUE_COMPUTE_BIT and no creation flags */
     /* Called around every use of the queue, from the thread that calls dartlm. Required when anyone else submits to this queue: the host, or
