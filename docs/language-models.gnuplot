@@ -13,6 +13,6 @@ set key outside right center
 array X[5] = [64, 256, 512, 1024, 1900]
 row(n) = sprintf("< awk -F, 'NR==%d {for (i=2; i<=NF; i++) print $i}' docs/language-models.csv", n)
 plot row(2) using (X[$0+1]):($1/15.36) with linespoints lw 3 pt 7 ps 1.3 lc rgb "#0072B2" title "DART", \
-     row(4) using (X[$0+1]):($1/15.36) with linespoints lw 2 pt 5 ps 1.2 lc rgb "#D55E00" title "Transformer++", \
+     row(4) using (X[$0+1]):($1/15.36) with linespoints lw 2 pt 5 ps 1.2 lc rgb "#D55E00" title "Transformer", \
      row(5) using (X[$0+1]):($1/15.36) with linespoints lw 2 pt 9 ps 1.3 lc rgb "#009E73" title "Mamba-2", \
      row(3) using (X[$0+1]):($1/15.36) with linespoints lw 2 pt 11 ps 1.3 dt 2 lc rgb "#56B4E9" title "DART without memories"
