@@ -5,9 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The clock of a GPU that had nothing to do for two seconds stays low for up to 311 ms of work and then rises at once (one H200,
- * driver 580, 2026-11-22: runs took 3 to 5 times as long, each of them the same). So a device is warm when nothing has got
- * faster for half a second. */
+/* The clock of a GPU that had nothing to do for two seconds stays low for some time of work, in which all runs take equally long, and then rises at
+ * once (docs/lab/2026-11-22-warming-up.md). So a device is warm when nothing has got faster for half a second, which is longer than that time. */
 #define BENCH_WARM_NS UINT64_C(500000000)
 
 typedef struct bench_warm {

@@ -21,8 +21,8 @@ static void step(conv_plan *p)
 }
 
 /* Tokens of a tile, of which a lane walks a half or less. Where there are enough tiles they are long, as a walk reads three tokens more than it
- * has; else short, for more lanes, each of which then waits for its tokens once. On an H200 2,048 tokens of 256 channels, 32 long tiles, took
- * 12.4 us, and 7.3 in row `four`. */
+ * has; else short, for more lanes, each of which then waits for its tokens once: few long tiles take longer than row `four`
+ * (docs/lab/2026-11-25-before-and-after.md). */
 enum { LONG_TILE = 64, SHORT_TILE = 8 };
 static uint32_t tile_tokens(const op_call *call, const dart_conv_args *a)
 {

@@ -294,8 +294,8 @@ static bool walk(ssd_plan *p)
 }
 
 /* By clusters: where nobody asks for what passes between them, chunks are not more than the blocks of a cluster (with
- * seq there may be one more), and all clusters run at once. On an H200, 24 heads of 2,048 tokens take 18.7 us where
- * the stages one by one take 24.5; of 256 tokens 17.7 and 16.3, of 512 18 either way (November 2026). */
+ * seq there may be one more), and all clusters run at once. From three chunks on that is faster than the stages one by one
+ * (docs/lab/2026-11-22-h200-scan.md). */
 #define PIECE_CHUNKS 8
 #define PIECE_LEAST 3
 
