@@ -108,9 +108,9 @@ typedef struct dart_model_info {
  * infinity. */
 DART_API dart_status dart_model_open(dart_device *device, const char *folder, const dart_model_options *options,
                                      dart_model **model);
-/* A model with random weights, for benchmarks and tests. The same seed gives the same weights on every device. They are scaled so
- * that activations keep their magnitude from layer to layer; step sizes and decays are those of Mamba-2's initialisation. The
- * default storage of weights is f32. */
+/* A model with random weights, for benchmarks and tests. The same seed gives the same weights on every device; on another
+ * machine they may differ in a last bit, as exp and log of C libraries do. They are scaled so that activations keep their magnitude from layer to
+ * layer; step sizes and decays are those of Mamba-2's initialisation. The default storage of weights is f32. */
 DART_API dart_status dart_model_random(dart_device *device, const dart_model_config *config, uint64_t seed,
                                        const dart_model_options *options, dart_model **model);
 DART_API void dart_model_destroy(dart_model **model);
