@@ -1,5 +1,5 @@
-/* dartlm: backward passes of the ops, loss and optimiser, for training; and dart_rope, dart_gelu and dart_swiglu, which a Transformer's inference uses,
- * too. Tier 1, beside dartlm.h, whose glossary and laws hold here as well.
+/* dartlm: backward passes of the ops, loss and optimiser, for training; and dart_rope, dart_gelu and dart_swiglu, which a Transformer's inference
+ * uses, too. Tier 1, beside dartlm.h, whose glossary and laws hold here as well.
  *
  * LAWS
  *   Names       For a tensor x of the forward op, up_x is the gradient of the loss with respect to it that comes in, grad_x the one
