@@ -63,11 +63,3 @@ dart_status model_seen_make(dart_state *state, uint32_t B, int32_t **seen, const
     if (*seen != NULL) return DART_OK;
     return model_take(&state->report, &device->report, atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY, call);
 }
-
-dart_status model_run_recorded(dart_state *state, dart_stream *stream, const char *call)
-{
-    bool ran = false;
-    const dart_status status = model_state_run_parts(state, stream, NULL, &ran, NULL, NULL, call);
-    if (status != DART_OK && ran) state->broken = status;
-    return status;
-}
