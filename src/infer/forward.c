@@ -39,18 +39,6 @@ static model_block_window window_of(const dart_state *state, uint32_t layer)
     return window;
 }
 
-dart_memories model_memories_of(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block)
-{
-    const memory_block *from = &state->blocks[block];
-    const dart_model_config *c = &state->model->config;
-    const uint64_t before = (uint64_t)b * from->M;
-    dart_buffer *buffer = from->buffers[layer];
-    return (dart_memories){
-        .first = from->first, .M = from->M,
-        .dh = {.buffer = buffer, .dtype = state->model->memories, .offset = before * model_config_memory(c)},
-        .scale = {.buffer = buffer, .dtype = DART_F32, .offset = from->scale_at + before * c->H * c->N}};
-}
-
 /* The arguments of one layer. The lists of runs lie in state->runs until the next call. */
 static model_block_args block_args(dart_state *state, const model_pass *pass, uint32_t layer)
 {

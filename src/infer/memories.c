@@ -62,6 +62,18 @@ uint64_t model_memories_room(const dart_state *state)
     return (uint64_t)last->first + last->M;
 }
 
+dart_memories model_memories_of(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block)
+{
+    const memory_block *from = &state->blocks[block];
+    const dart_model_config *c = &state->model->config;
+    const uint64_t before = (uint64_t)b * from->M;
+    dart_buffer *buffer = from->buffers[layer];
+    return (dart_memories){
+        .first = from->first, .M = from->M,
+        .dh = {.buffer = buffer, .dtype = state->model->memories, .offset = before * model_config_memory(c)},
+        .scale = {.buffer = buffer, .dtype = DART_F32, .offset = from->scale_at + before * c->H * c->N}};
+}
+
 /* Gives back the blocks that are not in use. */
 static void drop_kept(dart_state *state)
 {

@@ -37,6 +37,13 @@ void model_record_copy(dart_stream *stream, dart_tensor from, dart_tensor to, ui
     dart_convert(stream, &(dart_convert_args){.T = (uint32_t)T, .W = (uint32_t)W, .x = from, .y = to});
 }
 
+void model_record_clear(dart_stream *stream, dart_buffer *buffer, uint64_t bytes_at, dart_dtype dtype, uint32_t b, uint32_t B,
+                        uint64_t width)
+{
+    const dart_tensor y = {.buffer = buffer, .dtype = dtype, .offset = bytes_at / dart_dtype_size(dtype) + b * width};
+    dart_fill(stream, &(dart_fill_args){.T = B, .W = (uint32_t)width, .y = y});
+}
+
 dart_tensor model_last_row(const dart_state *state, uint32_t b)
 {
     dart_tensor row = model_work_tensor(state, WORK_LAST);

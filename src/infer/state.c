@@ -127,13 +127,6 @@ size_t dart_state_error(const dart_state *state, char *text, size_t size)
 
 /* ---- Reset ---- */
 
-void model_record_clear(dart_stream *stream, dart_buffer *buffer, uint64_t bytes_at, dart_dtype dtype, uint32_t b, uint32_t B,
-                        uint64_t width)
-{
-    const dart_tensor y = {.buffer = buffer, .dtype = dtype, .offset = bytes_at / dart_dtype_size(dtype) + b * width};
-    dart_fill(stream, &(dart_fill_args){.T = B, .W = (uint32_t)width, .y = y});
-}
-
 dart_status model_clear_sequences(dart_state *state, uint32_t b, uint32_t B, bool *ran, const char *call)
 {
     const dart_model_config *c = &state->model->config;

@@ -179,6 +179,8 @@ uint32_t model_piece_rows(const dart_state *state, uint64_t context);
 double model_piece_work(const dart_state *state, uint64_t rows, uint64_t context);
 /* Work, as of model_piece_work, of reading so many bytes. */
 double model_bytes_work(const dart_state *state, double bytes);
+/* Elements of dart_window_args.rows for one sequence. */
+uint64_t model_window_elements(const dart_model_config *config);
 /* Computes sizes, offsets and limits of the state from the options and the model. Allocates nothing. */
 dart_status model_state_plan(dart_state *state, const dart_state_options *options);
 /* Allocates blocks, or a larger first one, so that every sequence has room for memories 0 .. count - 1. Runs copies on the stream of prefills. A
@@ -196,6 +198,8 @@ uint64_t model_memories_most_blocks(const dart_state *state, uint64_t count);
 uint64_t model_memories_room(const dart_state *state);
 /* Puts all blocks out of use, for sequences without memories. Their buffers are kept for later blocks. */
 void model_memories_retire(dart_state *state);
+/* Memories of sequence b on, of one block and layer. */
+dart_memories model_memories_of(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block);
 void model_memories_destroy(dart_state *state);
 /* Makes room for keys and values of that many tokens of every sequence, for a Transformer; does nothing for other models. A failure loses
  * none. */
@@ -245,15 +249,10 @@ dart_status model_state_wait(dart_state *state, dart_stream *stream, uint64_t *n
  * and counts of the whole batch, as in WORK_SEQ. steps: every open chunk whose memory has room counts as closing, so that the recording serves
  * all its tokens. */
 model_span model_span_of(const dart_state *state, uint32_t b, uint32_t B, const int32_t *seq, bool steps);
-/* Elements of dart_window_args.rows for one sequence. */
-uint64_t model_window_elements(const dart_model_config *config);
 /* Allocates the windows if decoding steps use them. */
 dart_status model_windows_reserve(dart_state *state, const char *call);
 /* Records zeros for the windows of sequences b .. b + B - 1. */
 void model_windows_clear(const dart_state *state, dart_stream *stream, uint32_t b, uint32_t B);
-/* Records zeros for rows b .. b + B - 1 of `width` elements, of a tensor that starts at byte bytes_at. */
-void model_record_clear(dart_stream *stream, dart_buffer *buffer, uint64_t bytes_at, dart_dtype dtype, uint32_t b, uint32_t B,
-                        uint64_t width);
 /* Makes state->zeros, of at least that many rows. */
 dart_status model_zeros_reserve(dart_state *state, uint32_t rows, const char *call);
 /* Open: makes the windows from h and open, before decoding steps. Close: folds the windows into h and open, before pieces. Both do
@@ -273,8 +272,6 @@ typedef struct model_pass {
     uint64_t context; /* of a piece: tokens up to the end of its longest sequence */
     model_span span;
 } model_pass;
-/* Memories of sequence b on, of one block and layer. */
-dart_memories model_memories_of(const dart_state *state, uint32_t layer, uint32_t b, uint32_t block);
 /* Where a step's convolved [q|e] go if they are kept. */
 dart_tensor model_queries_of(const dart_state *state, uint32_t layer);
 /* Makes room for them. */
@@ -321,6 +318,9 @@ uint32_t model_parts(const dart_state *state, model_part *parts);
 dart_tensor model_part_tensor(const model_part *part, dart_buffer *layer, uint32_t b);
 /* Records a copy of T rows of W elements. */
 void model_record_copy(dart_stream *stream, dart_tensor from, dart_tensor to, uint64_t T, uint64_t W);
+/* Records zeros for rows b .. b + B - 1 of `width` elements, of a tensor that starts at byte bytes_at. */
+void model_record_clear(dart_stream *stream, dart_buffer *buffer, uint64_t bytes_at, dart_dtype dtype, uint32_t b, uint32_t B,
+                        uint64_t width);
 /* The row of WORK_LAST of sequence b. */
 dart_tensor model_last_row(const dart_state *state, uint32_t b);
 /* Rows of WORK_SEEN, model_seen_words each, go through the host: dart_convert moves numbers, which bits need not be. Reads the rows of B sequences

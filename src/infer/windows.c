@@ -5,11 +5,6 @@
 
 #include <stdlib.h>
 
-uint64_t model_window_elements(const dart_model_config *config)
-{
-    return (uint64_t)dart_window_tokens() * (model_config_inner(config) + config->G * config->N);
-}
-
 dart_status model_windows_reserve(dart_state *state, const char *call)
 {
     dart_device *device = state->model->device;

@@ -101,6 +101,11 @@ static uint64_t place(uint64_t *at, uint64_t bytes)
     return here;
 }
 
+uint64_t model_window_elements(const dart_model_config *config)
+{
+    return (uint64_t)dart_window_tokens() * (model_config_inner(config) + config->G * config->N);
+}
+
 static void place_layer(dart_state *state)
 {
     const dart_model_config *c = &state->model->config;
