@@ -22,16 +22,6 @@ dart_tensor model_part_tensor(const model_part *part, dart_buffer *layer, uint32
     return (dart_tensor){.buffer = layer, .dtype = part->dtype, .offset = part->at / dart_dtype_size(part->dtype) + b * part->width};
 }
 
-void model_sequence_replaced(dart_state *state, uint32_t b, int32_t position)
-{
-    state->positions[b] = position;
-    state->queries_at[b] = -1;
-    state->ended[b] = false;
-    state->judged = false;
-    state->seq_current = false;
-    model_marks_drop(state, b, -1);
-}
-
 void model_record_copy(dart_stream *stream, dart_tensor from, dart_tensor to, uint64_t T, uint64_t W)
 {
     dart_convert(stream, &(dart_convert_args){.T = (uint32_t)T, .W = (uint32_t)W, .x = from, .y = to});
