@@ -337,6 +337,10 @@ dart_status model_clear_sequences(dart_state *state, uint32_t b, uint32_t B, boo
 void model_sequence_replaced(dart_state *state, uint32_t b, int32_t position);
 /* Marks of sequence b behind a position are no longer kept; position -1: none is. */
 void model_marks_drop(dart_state *state, uint32_t b, int32_t position);
+/* The last mark of sequence b up to a position; NULL when there is none. */
+const model_mark *model_mark_before(const dart_state *state, uint32_t b, uint64_t position);
+/* Records copies of what the layers carry of sequence b, and of its row of WORK_LAST, into the mark or back. */
+void model_mark_record(const dart_state *state, uint32_t b, const model_mark *mark, bool back);
 void model_marks_destroy(dart_state *state);
 uint64_t model_marks_bytes(const dart_state *state);
 /* What the layers carry, aside and back. Neither touches positions. */
