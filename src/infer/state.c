@@ -91,13 +91,11 @@ void dart_state_destroy(dart_state **state)
     model_memories_destroy(s);
     model_cache_destroy(s);
     model_marks_destroy(s);
+    model_windows_destroy(s);
     if (s->layers != NULL)
         for (uint32_t l = 0; l < s->model->config.layers; l++) dart_buffer_destroy(&s->layers[l]);
-    for (uint32_t l = 0; s->windows != NULL && l < s->model->config.layers; l++) dart_buffer_destroy(&s->windows[l]);
     for (int w = 0; w < WORK_COUNT; w++) dart_buffer_destroy(&s->work[w]);
     dart_buffer_destroy(&s->queries);
-    dart_buffer_destroy(&s->zeros);
-    free(s->windows);
     free(s->layers);
     free(s->positions);
     free(s->host_ids);

@@ -259,6 +259,8 @@ dart_status model_zeros_reserve(dart_state *state, uint32_t rows, const char *ca
  * nothing when the state is already so. */
 dart_status model_windows_open(dart_state *state, const char *call);
 dart_status model_windows_close(dart_state *state, const char *call);
+/* Frees the windows and state->zeros. */
+void model_windows_destroy(dart_state *state);
 /* Records dart_window_fold of all layers. */
 dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_window_mode mode);
 

@@ -23,6 +23,13 @@ dart_status model_windows_reserve(dart_state *state, const char *call)
     return model_take(&state->report, &device->report, status, call);
 }
 
+void model_windows_destroy(dart_state *state)
+{
+    for (uint32_t l = 0; state->windows != NULL && l < state->model->config.layers; l++) dart_buffer_destroy(&state->windows[l]);
+    free(state->windows);
+    dart_buffer_destroy(&state->zeros);
+}
+
 void model_windows_clear(const dart_state *state, dart_stream *stream, uint32_t b, uint32_t B)
 {
     const dart_model_config *c = &state->model->config;
