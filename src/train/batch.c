@@ -13,12 +13,6 @@ void trainer_batch_free(trainer_batch *batch)
     *batch = (trainer_batch){0};
 }
 
-dart_status trainer_idle(dart_trainer *trainer, const char *call)
-{
-    REQUIRE(&trainer->report, trainer->stepping == 0, "%s: a step is under way, dart_trainer_finish comes first", call);
-    return trainer->broken;
-}
-
 static dart_status make_room(dart_trainer *trainer, trainer_batch *to, uint32_t count, const char *call)
 {
     if (count <= to->room) return DART_OK;

@@ -194,8 +194,6 @@ void trainer_batch_free(trainer_batch *batch);
 /* The S of a run, a power of two from 1 to 2^32: the square of a gradient of 1e5 is still far from the end of f32. Whether a trainer may have it. */
 #define TRAINER_LARGEST_SCALE 4294967296.0
 bool trainer_is_scale(double scale);
-/* DART_OK unless the trainer is broken or a step is under way. */
-dart_status trainer_idle(dart_trainer *trainer, const char *call);
 
 /* Records what is not recorded yet. */
 dart_status trainer_record(dart_trainer *trainer, trainer_recording recording, const char *call);
@@ -249,4 +247,6 @@ dart_status trainer_failure(const dart_device *device, dart_status status);
  * the failure: then the device has the text. */
 dart_status trainer_take(dart_trainer *trainer, dart_status status, const char *call);
 dart_status trainer_take_stream(dart_trainer *trainer, const dart_stream *stream, dart_status status, const char *call);
+/* DART_OK unless the trainer is broken or a step is under way. */
+dart_status trainer_idle(dart_trainer *trainer, const char *call);
 #endif
