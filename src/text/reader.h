@@ -12,6 +12,8 @@ typedef struct text_reader {
     base_report *report;
 } text_reader;
 
+enum { TEXT_PLACE = 96 }; /* bytes for the name of a key, behind the names of those that it is in */
+
 /* DART_UNSUPPORTED for key `place` with its value; supported is what may stand there. */
 dart_status text_refuse(const text_reader *r, const char *place, const json_t *value, const char *supported);
 dart_status text_refuse_keys(const text_reader *r, const char *place, const json_t *object, const char *const *keys, size_t count);
