@@ -36,8 +36,6 @@
 #define FILE_HUGE ((uint64_t)2 << 20) /* and of a huge one */
 #define FILE_LINKS_FOLLOWED 40u
 
-bool file_is_separator(char c) { return c == '/'; }
-
 dart_status file_failed(base_report *report, const char *verb, const char *path)
 {
     char reason[128];

@@ -1,4 +1,4 @@
-/* Files as each system has them: file_posix.c and file_windows.c, one of which is built. For file*.c alone, which file.h tells about. */
+/* Files as each system has them: file_posix.c and file_windows.c, one of which is built. For file*.c and path.c alone, which file.h tells about. */
 #ifndef DART_FILE_SYSTEM_H
 #define DART_FILE_SYSTEM_H
 
@@ -19,7 +19,14 @@ typedef enum file_target {
 
 /* DART_IO with the system's reason for what just failed, in the system's words. */
 dart_status file_failed(base_report *report, const char *verb, const char *path);
-bool file_is_separator(char c);
+static inline bool file_is_separator(char c)
+{
+#if defined(_WIN32)
+    return c == '/' || c == '\\' || c == ':';
+#else
+    return c == '/';
+#endif
+}
 
 /* The kind of what stands there, links followed, and its mode where systems have one. */
 file_target file_target_at(const char *path, unsigned *mode);

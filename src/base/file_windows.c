@@ -9,8 +9,6 @@
 
 #define FILE_PIECE ((uint64_t)1 << 30)
 
-bool file_is_separator(char c) { return c == '/' || c == '\\' || c == ':'; }
-
 /* For free(); NULL where path is not UTF-8. */
 static wchar_t *file_wide(const char *path)
 {
