@@ -56,24 +56,6 @@ uint32_t model_config_tail(const dart_model_config *config) { return config->tra
 uint32_t model_config_mlp(const dart_model_config *config) { return (config->neox ? 1 : 2) * config->F; }
 uint32_t model_config_qkv(const dart_model_config *config) { return (config->H + 2 * config->G) * config->P; }
 
-bool model_role_is_matrix(model_role role)
-{
-    switch (role) {
-    case MODEL_EMBEDDING:
-    case MODEL_HEAD:
-    case MODEL_IN_PROJ:
-    case MODEL_OUT_PROJ:
-    case MODEL_SMA_PROJ:
-    case MODEL_Q_PROJ:
-    case MODEL_K_PROJ:
-    case MODEL_V_PROJ:
-    case MODEL_GATE_PROJ:
-    case MODEL_UP_PROJ:
-    case MODEL_DOWN_PROJ: return true;
-    default: return false;
-    }
-}
-
 enum { ALWAYS = 0, WITH_SMA = 1, WITH_CONV_BIAS = 2 };
 
 typedef struct layer_entry {
@@ -264,14 +246,6 @@ uint64_t model_config_count(const dart_model_config *config)
 }
 
 /* ---- Checkpoints ---------------------------------------------------------------------------------------------- */
-
-const safetensors_tensor *model_weights_find(const safetensors *file, const model_parameter *parameter)
-{
-    const safetensors_tensor *t = safetensors_find(file, parameter->name);
-    /* The original Mamba-2 code's name. */
-    if (t == NULL && parameter->role == MODEL_EMBEDDING) t = safetensors_find(file, "backbone.embedding.weight");
-    return t;
-}
 
 static bool is_float(const safetensors_tensor *t)
 {

@@ -6,6 +6,32 @@
 
 #define MAX_WIDTH (UINT64_C(1) << 20) /* of a quantised row: loading takes whole rows of that many numbers at most */
 
+bool model_role_is_matrix(model_role role)
+{
+    switch (role) {
+    case MODEL_EMBEDDING:
+    case MODEL_HEAD:
+    case MODEL_IN_PROJ:
+    case MODEL_OUT_PROJ:
+    case MODEL_SMA_PROJ:
+    case MODEL_Q_PROJ:
+    case MODEL_K_PROJ:
+    case MODEL_V_PROJ:
+    case MODEL_GATE_PROJ:
+    case MODEL_UP_PROJ:
+    case MODEL_DOWN_PROJ: return true;
+    default: return false;
+    }
+}
+
+const safetensors_tensor *model_weights_find(const safetensors *file, const model_parameter *parameter)
+{
+    const safetensors_tensor *t = safetensors_find(file, parameter->name);
+    /* The original Mamba-2 code's name. */
+    if (t == NULL && parameter->role == MODEL_EMBEDDING) t = safetensors_find(file, "backbone.embedding.weight");
+    return t;
+}
+
 static const safetensors_tensor *beside(const safetensors *file, const safetensors_tensor *tensor, const char *suffix)
 {
     char name[128];
