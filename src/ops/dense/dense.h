@@ -39,5 +39,7 @@ void dense_embed_quantised(op_call *call, const op_operand *ids, const op_operan
 void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add);
 void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_operand *weight, const op_operand *grad_x, bool add);
 void dense_linear_backward_weight(op_call *call, const op_operand *up_y, const op_operand *x, const op_operand *grad_weight);
+/* y = from + x weight^T in one launch, where there is one that adds up as that of linear does; else false, and nothing was launched. */
+bool dense_linear_from(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *from, const op_operand *y);
 
 #endif
