@@ -5,6 +5,7 @@
 #include "dart.cuh"
 
 template <class Args> constexpr bool takes_map(void (*)(const Args, const CudaBindings, const uint32_t)) { return false; }
+template <class Args> constexpr bool takes_map(void (*)(const Args, const CudaFewBindings, const uint32_t)) { return false; }
 template <class Args> constexpr bool takes_map(void (*)(const Args, const CudaBindings, const uint32_t, const CudaMap))
 {
     return true;

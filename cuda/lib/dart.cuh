@@ -38,9 +38,12 @@ constexpr uint32_t warps = block_size / 32;
 // KERNEL_FUNCTION with registers limited so that `blocks` blocks fit a multiprocessor.
 #define KERNEL_FUNCTION_BLOCKS(id, variant, blocks) \
     KERNEL_BOUNDED(id, variant, __launch_bounds__(THREADS_##id##_##variant, blocks))
-#define KERNEL_BOUNDED(id, variant, bounds) \
-    extern "C" __global__ void bounds id##_##variant(const id##_args args, const CudaBindings bindings, \
-                                                     const uint32_t dtypes)
+#define KERNEL_BOUNDED(id, variant, bounds) KERNEL_TAKING(id, variant, CudaBindings, bounds)
+// KERNEL_FUNCTION_BLOCKS of a kernel with at most 16 bindings, where the compiler makes more of a CudaFewBindings.
+#define KERNEL_FUNCTION_FEW(id, variant, blocks) \
+    KERNEL_TAKING(id, variant, CudaFewBindings, __launch_bounds__(THREADS_##id##_##variant, blocks))
+#define KERNEL_TAKING(id, variant, Bindings, bounds) \
+    extern "C" __global__ void bounds id##_##variant(const id##_args args, const Bindings bindings, const uint32_t dtypes)
 // KERNEL_FUNCTION_BLOCKS for a row with a CUDA_MAP.
 #define KERNEL_FUNCTION_MAPPED(id, variant, blocks) \
     extern "C" __global__ void __launch_bounds__(THREADS_##id##_##variant, blocks) id##_##variant( \

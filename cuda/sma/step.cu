@@ -3,14 +3,15 @@
 #include "16bit.cuh"
 #include "merge.cuh"
 
-__device__ __forceinline__ TokenInputs step_inputs(const sma_step_args &args, const CudaBindings &bindings, uint32_t dtypes)
+template <class Bindings>
+__device__ __forceinline__ TokenInputs step_inputs(const sma_step_args &args, const Bindings &bindings, uint32_t dtypes)
 {
     return {VIEW(sma_step, q), VIEW(sma_step, e), VIEW(sma_step, c), VIEW(sma_step, dh), args.e_row, FLOATS(sma_step, factor),
             INTS(sma_step, seq)};
 }
 
-template <uint32_t threads>
-__device__ __forceinline__ void step_put(const sma_step_args &args, const CudaBindings &bindings, uint32_t dtypes, uint32_t P,
+template <uint32_t threads, class Bindings>
+__device__ __forceinline__ void step_put(const sma_step_args &args, const Bindings &bindings, uint32_t dtypes, uint32_t P,
                                          uint32_t split, uint32_t head, float top, float den, float sum, MergeShared<threads> &merge)
 {
     float *partial = FLOATS(sma_step, partial), *to = partial + (size_t(head) * args.splits + split) * (P + 2);
@@ -33,7 +34,8 @@ KERNEL_FUNCTION_BLOCKS(sma_step, simt, 3)
     attend_token<4>(args, step_inputs(args, bindings, dtypes), shared, give);
 }
 
-KERNEL_FUNCTION_BLOCKS(sma_step, 16bit, 4)
+// At 128 registers it spills 40 bytes with CudaBindings.
+KERNEL_FUNCTION_FEW(sma_step, 16bit, 4)
 {
     static_assert(THREADS_sma_step_16bit == threads_16bit, "a thread a row, a warp a memory");
     __shared__ Shared16bit shared;
