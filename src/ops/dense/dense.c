@@ -134,7 +134,7 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
 #define SHORT_ROW 128
 /* FITS_SHORT: weights of so many tiles of 64 x 64 and rows of so many inputs fit the shared memory of a block, and from so many rows on the time is
  * that of reading x and writing y. */
-enum { SHORT_WEIGHTS = 6, SHORT_INPUTS = 192, SHORT_ROWS = 4096 };
+enum { SHORT_WEIGHTS = 6, SHORT_ROWS = 4096 };
 static uint32_t linear_traits(const op_call *call, const op_operand *x, const op_operand *weight)
 {
     const uint64_t wave = op_wave(call);
@@ -142,7 +142,7 @@ static uint32_t linear_traits(const op_call *call, const op_operand *x, const op
     uint32_t traits = op_fits_16bit(&x->of, &weight->of);
     if (x->width % 16 == 0 && op_fits_rows(x) && op_fits_rows(weight)) traits |= FITS_TILES;
     if (tiles < wave / 4 && x->width >= 512) traits |= FITS_FEWEST_TILES;
-    if (x->rows >= SHORT_ROWS && x->width <= SHORT_INPUTS && base_ceil_div(x->width, 64) * base_ceil_div(weight->rows, 64) <= SHORT_WEIGHTS)
+    if (x->rows >= SHORT_ROWS && x->width <= DENSE_SHORT_INPUTS && base_ceil_div(x->width, 64) * base_ceil_div(weight->rows, 64) <= SHORT_WEIGHTS)
         traits |= FITS_SHORT;
     if (x->width <= 64) traits |= FITS_P64;
     return traits | (tiles < 2 * wave ? FITS_FEW_TILES : tiles >= 12 * wave && x->width > SHORT_ROW ? FITS_MANY_TILES : 0);

@@ -13,6 +13,9 @@ op_operand dense_columns(const op_operand *operand, uint32_t first, uint32_t row
 /* Elements from the operand's first one to the end of its buffer: rows that an index tensor names may lie anywhere in them. */
 uint64_t dense_rest(const op_operand *operand);
 
+/* Inputs up to which linear and its gradient of weight have rows of the table for short rows of x: three tiles of 64. */
+enum { DENSE_SHORT_INPUTS = 192 };
+
 /* Traits of a call of a norm of rows of that width. eights: all tensors allow words of 16 bytes. */
 static inline uint32_t dense_row_traits(bool eights, uint32_t width)
 {

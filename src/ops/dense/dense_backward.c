@@ -96,13 +96,11 @@ static uint32_t share_of(uint32_t length, uint32_t lines, uint32_t columns)
 
 static bool may_round(const op_operand *up_y, const op_operand *right) { return up_y->of.dtype == DART_F32 && right->of.dtype == DART_BF16; }
 
-/* FITS_SHORT. In tiles of 64 x 64 the gradient of weight takes 58 us in place of 100 with 128 inputs and 64 outputs, and 129 in place of 160 with 64
- * and 352 (262,144 rows of bf16, H100 through Vulkan, November 2026). */
-#define SHORT_INPUTS 192
-
 /* right: weight or x. Rows for matrices round an up_y of f32, such as the gradient of the residual stream or of logits, to the bf16 of the other
  * operand; f16 might not hold it. Where both sides of weight are long, arithmetic takes longer than memory, and larger tiles or a
- * library pay, once `tiles` of 64 x 64 fill the device: see linear_traits. A library may round twice what it adds to 16 bits. */
+ * library pay, once `tiles` of 64 x 64 fill the device: see linear_traits. A library may round twice what it adds to 16 bits.
+ * Short rows: in tiles of 64 x 64 the gradient of weight takes 58 us in place of 100 with 128 inputs and 64 outputs, and 129 in place of 160 with 64
+ * and 352 (262,144 rows of bf16, H100 through Vulkan, November 2026). */
 static uint32_t backward_traits(const op_call *call, const op_operand *up_y, const op_operand *right, const op_operand *result, bool adds,
                                 uint64_t tiles)
 {
@@ -110,7 +108,7 @@ static uint32_t backward_traits(const op_call *call, const op_operand *up_y, con
     const bool many = up_y->width >= 256 && right->width >= 256 && tiles >= 8 * (uint64_t)op_wave(call);
     uint32_t traits = rounds ? FITS_BF16 : op_fits_16bit(&up_y->of, &right->of);
     if (right->width % 16 == 0 && op_fits_rows(up_y) && op_fits_rows(right)) traits |= FITS_TILES;
-    if (right->width <= SHORT_INPUTS) traits |= FITS_SHORT;
+    if (right->width <= DENSE_SHORT_INPUTS) traits |= FITS_SHORT;
     if (many) traits |= FITS_MANY_TILES;
     if (many && !rounds && (!adds || result->of.dtype == DART_F32)) traits |= FITS_LIBRARY;
     return traits;
