@@ -1,5 +1,5 @@
 /* Causal convolution with SiLU and a carried tail. */
-#include "runtime/op.h"
+#include "ops/arguments.h"
 
 typedef struct conv_plan {
     op_call call;
@@ -58,7 +58,7 @@ static dart_status begin(conv_plan *p, dart_stream *stream, const dart_conv_args
     *p = (conv_plan){.a = a};
     if (op_begin(call, stream, op) != DART_OK) return op_status(call);
     OP_REQUIRE(call, a->C > 0, "C %u must be above 0", a->C);
-    OP_REQUIRE(call, a->K >= 2 && a->K <= 8, "K %u must be 2 to 8", a->K);
+    if (ops_check_taps(call, a->K) != DART_OK) return op_status(call);
     if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
     OP_REQUIRE(call, !op_packed(&p->layout) || !op_has(&a->tail), "packed sequences have no tail");
     p->o.x = (op_operand){"x", a->x, OP_FLOAT | OP_VIEW, p->layout.rows, a->C};

@@ -1,5 +1,6 @@
 /* The backward pass of the convolution. Formulas and tiles: shaders/conv/args.h. */
 #include "dartlm/ops_backward.h"
+#include "ops/arguments.h"
 #include "ops/dense/dense.h"
 
 dart_status dart_conv_backward(dart_stream *stream, const dart_conv_backward_args *args)
@@ -10,7 +11,7 @@ dart_status dart_conv_backward(dart_stream *stream, const dart_conv_backward_arg
     if (op_begin(&call, stream, "dart_conv_backward") != DART_OK) return op_status(&call);
     op_layout layout;
     OP_REQUIRE(&call, a->C > 0, "C %u must be above 0", a->C);
-    OP_REQUIRE(&call, a->K >= 2 && a->K <= 8, "K %u must be 2 to 8", a->K);
+    if (ops_check_taps(&call, a->K) != DART_OK) return op_status(&call);
     if (op_lay_out(&call, &layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(&call);
     const uint64_t rows = layout.rows;
     const bool biased = op_has(&a->bias);

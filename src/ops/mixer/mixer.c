@@ -1,13 +1,12 @@
 /* The step of a mixer: one token of every sequence, in three stages of launches that do not wait for one another. */
 #include "mixer.h"
+#include "ops/arguments.h"
 #include "ops/dense/dense.h"
 #include "runtime/stream.h"
 
-#include <float.h>
-
 /* Attention is split over memories until this many workgroups a multiprocessor have work. Every workgroup of the last stage merges
  * all splits, hence a limit to them. */
-enum { WORKGROUPS = 8, MAX_SPLITS = 16, MAX_TAPS = 8, FEW_TOGETHER = 2, MEMORIES_TOGETHER = 4 };
+enum { WORKGROUPS = 8, MAX_SPLITS = 16, FEW_TOGETHER = 2, MEMORIES_TOGETHER = 4 };
 
 /* Kernels of quantised rows take the arguments and bindings of the others. */
 static_assert((int)BINDING_mixer_project_quantised_cum == (int)BINDING_mixer_project_cum, "bindings of mixer_project_quantised");
@@ -31,17 +30,10 @@ typedef struct mixer_plan {
     op_operand cum, decay, dh, partial; /* scratch; decay is a part of cum */
 } mixer_plan;
 
-/* The memories of a run, and the scales of their rows. */
-typedef struct run_operands {
-    op_operand dh, scale;
-} run_operands;
-
-static run_operands run_of(const mixer_plan *p, const dart_memories *run)
+static ops_run run_of(const mixer_plan *p, const dart_memories *run)
 {
     const dart_mixer_step_args *a = p->a;
-    const uint64_t count = (uint64_t)a->B * run->M;
-    return (run_operands){.dh = {"memories", run->dh, OP_FLOAT, count, p->state},
-                          .scale = {"scale", run->scale, OP_F32, count, (uint64_t)a->H * a->N}};
+    return ops_run_of(run, "memories", "scale", (uint64_t)a->B * run->M, a->H, a->N, a->P);
 }
 
 static dart_status check_memories(mixer_plan *p, const dart_memories *runs, uint32_t count)
@@ -49,7 +41,7 @@ static dart_status check_memories(mixer_plan *p, const dart_memories *runs, uint
     OP_REQUIRE(&p->call, count == 0 || (runs != NULL && p->sma), "memories need a list of them and sma_proj");
     for (uint32_t i = 0; i < count; i++) {
         OP_REQUIRE(&p->call, runs[i].M > 0, "run %u has no memories", i);
-        const run_operands o = run_of(p, &runs[i]);
+        const ops_run o = run_of(p, &runs[i]);
         OP_CHECK(&p->call, o);
     }
     return op_status(&p->call);
@@ -68,15 +60,12 @@ static dart_status check(mixer_plan *p)
     const dart_mixer_step_args *a = p->a;
     OP_REQUIRE(call, a->B > 0 && a->W > 0 && a->H > 0 && a->G > 0 && a->S > 0,
                "B %u, W %u, H %u, G %u, S %u: all must be above 0", a->B, a->W, a->H, a->G, a->S);
-    OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
-    OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
-    OP_REQUIRE(call, a->K >= 2 && a->K <= MAX_TAPS, "K %u must be 2 to %d", a->K, MAX_TAPS);
-    OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
+    if (ops_check_sizes(call, a->H, a->G, a->N, a->P, a->S) != DART_OK) return op_status(call);
+    if (ops_check_taps(call, a->K) != DART_OK) return op_status(call);
     OP_REQUIRE(call, (uint64_t)a->H * a->P <= UINT32_MAX / 8, "H %u x P %u is too wide", a->H, a->P);
     p->sma = op_has(&a->sma_proj);
     OP_REQUIRE(call, a->eps > 0 && (!p->sma || a->sma_eps > 0), "eps %g, sma_eps %g must be above 0", (double)a->eps, (double)a->sma_eps);
-    OP_REQUIRE(call, a->dt_min >= 0 && a->dt_max >= 0 && (a->dt_max == 0 || a->dt_max >= a->dt_min), "step limits %g to %g",
-               (double)a->dt_min, (double)a->dt_max);
+    if (ops_check_steps(call, a->dt_min, a->dt_max) != DART_OK) return op_status(call);
     OP_REQUIRE(call, op_has(&a->open) == p->sma && op_has(&a->open_decay) == p->sma && (op_has(&a->seq) || !p->sma),
                "sma_proj, open and open_decay come together, and with seq");
     p->I = a->H * a->P;
@@ -180,7 +169,7 @@ static void project(mixer_plan *p, const projection *of)
     const uint32_t flags = (op_has(&of->bias->of) ? HAS_BIAS : 0) | (steps ? HAS_STEPS : 0) | (p->sma ? HAS_OPEN : 0);
     struct MixerProjectArgs k = {.flags = p->flags | flags, .rows = a->B, .inputs = a->W, .outputs = outputs, .first = of->first,
                                  .C = channels, .K = a->K, .H = a->H, .decay_at = (uint32_t)p->decay_at, .eps = a->eps,
-                                 .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
+                                 .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
     op_kernel(call, dense_is_quantised(of->weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project, a->B,
               product_traits(p, of->weight, &p->o.norm, STEP_PROJECT_INPUTS));
     share_out(call, (uint64_t)p->R + (p->sma ? p->Q : 0), 4);
@@ -253,7 +242,7 @@ static void attend(mixer_plan *p, const dart_memories *run, uint32_t from, uint3
     const uint64_t part = heads * (a->P + 4);
     const op_operand q = columns(&p->sma_o.queries, 0, queries), e = columns(&p->sma_o.queries, queries, values),
                      c = columns(&p->o.proj, 2 * (uint64_t)p->I + queries, queries);
-    const run_operands o = run_of(p, run);
+    const ops_run o = run_of(p, run);
     op_operand partial = p->partial;
     /* Only its own part, so that runs do not wait for one another. */
     const uint64_t before = from * part % 64;
@@ -275,7 +264,7 @@ static void append(mixer_plan *p, const dart_memories *to)
 {
     op_call *call = &p->call;
     const dart_mixer_step_args *a = p->a;
-    const run_operands o = run_of(p, to);
+    const ops_run o = run_of(p, to);
     struct SmaAppendArgs k = {.flags = p->flags, .B = a->B, .L = 1, .H = a->H, .N = a->N, .P = a->P, .S = a->S, .M = 1, .first = to->first,
                               .count = to->M, .capacity = to->M, .eps = a->sma_eps};
     op_kernel(call, KERNEL_sma_append, a->B, 0);

@@ -21,17 +21,10 @@ typedef struct sma_plan {
     bool merge; /* r and lse hold something */
 } sma_plan;
 
-/* The memories of a run, and the scales of their rows. */
-typedef struct run_operands {
-    op_operand dh, scale;
-} run_operands;
-
-static run_operands run_of(const sma_plan *p, const dart_memories *run)
+static ops_run run_of(const sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;
-    const uint64_t count = op_slots(&p->layout, run->M, a->S);
-    return (run_operands){.dh = {"dh", run->dh, OP_FLOAT, count, p->memory},
-                          .scale = {"scale", run->scale, OP_F32 | OP_OPTIONAL, count, (uint64_t)a->H * a->N}};
+    return sma_run_of(&p->layout, run, a->S, a->H, a->N, a->P);
 }
 
 static dart_status check(sma_plan *p)
@@ -40,9 +33,7 @@ static dart_status check(sma_plan *p)
     const dart_sma_args *a = p->a;
     if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
     OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->S > 0, "H %u, G %u, S %u: all must be above 0", a->H, a->G, a->S);
-    OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
-    OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
-    OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
+    if (ops_check_sizes(call, a->H, a->G, a->N, a->P, a->S) != DART_OK) return op_status(call);
     OP_REQUIRE(call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
     OP_REQUIRE(call, a->plan <= DART_PLAN_STEP && (a->plan != DART_PLAN_STEP || a->L == 1), "the step plan takes L = 1");
     OP_REQUIRE(call, a->memories_count == 0 || a->memories != NULL, "memories are missing");
@@ -63,7 +54,7 @@ static dart_status check(sma_plan *p)
     OP_CHECK(call, p->o);
     for (uint32_t i = 0; i < a->memories_count; i++) {
         if (a->memories[i].M == 0) continue;
-        const run_operands run = run_of(p, &a->memories[i]);
+        const ops_run run = run_of(p, &a->memories[i]);
         OP_CHECK(call, run);
     }
     p->flags = p->layout.flags;
@@ -110,7 +101,7 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
 }
 
 /* rho of raw memories, into scratch. */
-static op_operand rho(sma_plan *p, const run_operands *run)
+static op_operand rho(sma_plan *p, const ops_run *run)
 {
     op_call *call = &p->call;
     const dart_sma_args *a = p->a;
@@ -198,7 +189,7 @@ static void attend_step(sma_plan *p, const attended *to)
 static void attend_run(sma_plan *p, const dart_memories *run)
 {
     const bool raw = !op_has(&run->scale);
-    const run_operands o = run_of(p, run);
+    const ops_run o = run_of(p, run);
     const uint32_t flags = p->flags | (raw ? IS_RAW : 0) | (p->merge ? IS_MERGE : 0);
     const attended to = {.run = run, .dh = o.dh, .factor = raw && run->M > 0 ? rho(p, &o) : o.scale, .flags = flags};
     if (p->a->plan == DART_PLAN_STEP || (p->a->plan == DART_PLAN_AUTO && p->a->L == 1 && !op_packed(&p->layout))) attend_step(p, &to);
@@ -259,16 +250,16 @@ dart_status dart_sma_append(dart_stream *stream, const dart_sma_append_args *arg
     if (op_begin(&call, stream, "dart_sma_append") != DART_OK) return op_status(&call);
     OP_REQUIRE(&call, a->B > 0 && a->L > 0 && a->H > 0 && a->S > 0 && a->to.M > 0, "B %u, L %u, H %u, S %u, M %u: all must be above 0",
                a->B, a->L, a->H, a->S, a->to.M);
-    OP_REQUIRE(&call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
-    OP_REQUIRE(&call, a->S <= 1u << 30 && a->L <= 1u << 30, "S %u, L %u must be at most 2^30", a->S, a->L);
+    if (ops_check_sizes(&call, a->H, 1, a->N, a->P, a->S) != DART_OK) return op_status(&call);
+    OP_REQUIRE(&call, a->L <= 1u << 30, "L %u must be at most 2^30", a->L);
     OP_REQUIRE(&call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
     const uint32_t M = op_chunks(a->L, a->S, op_has(&a->seq));
-    const uint64_t memory = (uint64_t)a->H * a->N * a->P, from = (uint64_t)a->B * M, to = (uint64_t)a->B * a->to.M;
+    const uint64_t from = (uint64_t)a->B * M;
+    const ops_run to = ops_run_of(&a->to, "to.dh", "to.scale", (uint64_t)a->B * a->to.M, a->H, a->N, a->P);
     const struct { op_operand dh, seq, to, scale; } o = {
-        .dh = {"dh", a->dh, OP_FLOAT, from, memory},
+        .dh = {"dh", a->dh, OP_FLOAT, from, to.dh.width},
         .seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2},
-        .to = {"to.dh", a->to.dh, OP_FLOAT, to, memory},
-        .scale = {"to.scale", a->to.scale, OP_F32, to, (uint64_t)a->H * a->N}};
+        .to = to.dh, .scale = to.scale};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     struct SmaAppendArgs k = {.flags = op_has(&a->seq) ? HAS_SEQ : 0, .B = a->B, .L = a->L, .H = a->H, .N = a->N, .P = a->P, .S = a->S,
                               .M = M, .first = a->to.first, .count = a->to.M, .capacity = a->to.M, .eps = a->eps};

@@ -2,7 +2,15 @@
 #ifndef DART_SMA_H
 #define DART_SMA_H
 
-#include "runtime/op.h"
+#include "ops/arguments.h"
+
+/* A run that piece or step attends to: with scales, or raw. */
+static inline ops_run sma_run_of(const op_layout *layout, const dart_memories *run, uint32_t S, uint32_t H, uint32_t N, uint32_t P)
+{
+    ops_run of = ops_run_of(run, "dh", "scale", op_slots(layout, run->M, S), H, N, P);
+    of.scale.kinds |= OP_OPTIONAL;
+    return of;
+}
 
 /* Which rows of sma_rho take memories as they lie in a buffer: those for 16 bits read words of eight elements. */
 static inline uint32_t sma_rho_fits(const dart_tensor *dh, uint32_t P)

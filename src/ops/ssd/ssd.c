@@ -1,4 +1,5 @@
 /* The scan: four stages for a piece, two for a token. */
+#include "ops/arguments.h"
 #include "ssd.h"
 #include "tiles.h"
 
@@ -36,10 +37,8 @@ typedef struct ssd_plan {
 static matrices run_of(const ssd_plan *p, const dart_memories *run)
 {
     const dart_ssd_args *a = p->a;
-    const uint64_t count = (uint64_t)a->B * run->M;
-    return (matrices){.values = {"memories.dh", run->dh, OP_FLOAT, count, p->state},
-                      .scale = {"memories.scale", run->scale, OP_F32, count, (uint64_t)a->H * a->N},
-                      .first = run->first, .capacity = run->M, .run = true};
+    const ops_run of = ops_run_of(run, "memories.dh", "memories.scale", (uint64_t)a->B * run->M, a->H, a->N, a->P);
+    return (matrices){.values = of.dh, .scale = of.scale, .first = run->first, .capacity = run->M, .run = true};
 }
 
 static dart_status check(ssd_plan *p)
@@ -48,12 +47,9 @@ static dart_status check(ssd_plan *p)
     const dart_ssd_args *a = p->a;
     if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
     OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->S > 0, "H %u, G %u, S %u: all must be above 0", a->H, a->G, a->S);
-    OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
-    OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE, "N %u, P %u must be 1 to %d", a->N, a->P, MAX_STATE);
-    OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
+    if (ops_check_sizes(call, a->H, a->G, a->N, a->P, a->S) != DART_OK) return op_status(call);
     OP_REQUIRE(call, !op_packed(&p->layout) || a->plan != DART_PLAN_STEP, "packed sequences have no step plan");
-    OP_REQUIRE(call, a->dt_min >= 0 && a->dt_max >= 0 && (a->dt_max == 0 || a->dt_max >= a->dt_min),
-               "step limits %g to %g", (double)a->dt_min, (double)a->dt_max);
+    if (ops_check_steps(call, a->dt_min, a->dt_max) != DART_OK) return op_status(call);
     OP_REQUIRE(call, op_has(&a->open) == op_has(&a->open_decay), "open and open_decay come together");
     OP_REQUIRE(call, !op_has(&a->open) || (op_has(&a->h) && op_has(&a->seq)), "open needs h and seq");
     OP_REQUIRE(call, a->plan <= DART_PLAN_STEP, "plan %d is unknown", (int)a->plan);
@@ -101,14 +97,12 @@ static dart_status check(ssd_plan *p)
     return op_status(call);
 }
 
-static float most_step(const dart_ssd_args *a) { return a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max; }
-
 static void decay(ssd_plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
     struct SsdDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .S = a->S, .M = p->M, .dt_min = a->dt_min,
-                             .dt_max = most_step(a)};
+                             .dt_max = ops_most_step(a->dt_max)};
     op_kernel(call, KERNEL_ssd_decay, a->L, p->layout.traits);
     OP_LAUNCH(call, &k, base_ceil_div((uint64_t)a->B * p->M * a->H, call->T0), OP_ROWS(ssd_decay, dt, &p->o.dt, k),
               OP_AT(ssd_decay, a_log, &p->o.a_log, k), OP_AT(ssd_decay, dt_bias, &p->o.dt_bias, k), OP_AT(ssd_decay, seq, &p->o.seq, k),
@@ -164,7 +158,7 @@ static struct SsdMemoryArgs memory_args(const ssd_plan *p)
     return (struct SsdMemoryArgs){.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
                                   .M = p->M,
                                   .first = p->memory.first, .count = p->memory.capacity, .capacity = p->memory.capacity, .eps = p->eps,
-                                  .dt_row = op_row(&p->o.dt), .dt_min = a->dt_min, .dt_max = most_step(a)};
+                                  .dt_row = op_row(&p->o.dt), .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
 }
 
 static ssd_size size_of(const dart_ssd_args *a) { return (ssd_size){.B = a->B, .L = a->L, .H = a->H, .G = a->G, .S = a->S}; }
@@ -253,7 +247,7 @@ static void launch_piece(ssd_plan *p, uint32_t traits, uint64_t tiles)
     const dart_ssd_args *a = p->a;
     struct SsdPieceArgs k = {.flags = p->flags | (op_has(&a->dh) ? HAS_DH : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N,
                              .P = a->P, .S = a->S, .M = p->M, .first = p->memory.first, .count = p->memory.capacity,
-                             .capacity = p->memory.capacity, .eps = p->eps, .dt_min = a->dt_min, .dt_max = most_step(a)};
+                             .capacity = p->memory.capacity, .eps = p->eps, .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
     op_kernel(call, KERNEL_ssd_piece, a->L, traits);
     OP_LAUNCH(call, &k, tiles, OP_ROWS(ssd_piece, x, &p->o.x, k), OP_ROWS(ssd_piece, dt, &p->o.dt, k),
               OP_ROWS(ssd_piece, b, &p->o.b, k), OP_ROWS(ssd_piece, c, &p->o.c, k), OP_AT(ssd_piece, a_log, &p->o.a_log, k),

@@ -1,9 +1,8 @@
 /* The backward pass of the scan. Stages and their scratch: shaders/ssd/args.h. */
 #include "dartlm/ops_backward.h"
+#include "ops/arguments.h"
 #include "ops/dense/dense.h"
 #include "ssd.h"
-
-#include <float.h>
 
 /* One call with everything that its stages share. */
 typedef struct plan {
@@ -28,13 +27,9 @@ static dart_status check(plan *p)
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
     if (op_lay_out(call, &p->layout, a->B, a->L, a->T, &a->seq, &a->cu) != DART_OK) return op_status(call);
-    OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->S > 0 && a->N > 0 && a->P > 0, "H %u, G %u, S %u, N %u, P %u: all must be above 0", a->H, a->G,
-               a->S, a->N, a->P);
-    OP_REQUIRE(call, a->N <= MAX_STATE && a->P <= MAX_STATE, "N %u, P %u must be at most %d", a->N, a->P, MAX_STATE);
-    OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
-    OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
-    OP_REQUIRE(call, a->dt_min >= 0 && a->dt_max >= 0 && (a->dt_max == 0 || a->dt_max >= a->dt_min), "step limits %g to %g", (double)a->dt_min,
-               (double)a->dt_max);
+    OP_REQUIRE(call, a->H > 0 && a->G > 0 && a->S > 0, "H %u, G %u, S %u: all must be above 0", a->H, a->G, a->S);
+    if (ops_check_sizes(call, a->H, a->G, a->N, a->P, a->S) != DART_OK) return op_status(call);
+    if (ops_check_steps(call, a->dt_min, a->dt_max) != DART_OK) return op_status(call);
     OP_REQUIRE(call, op_has(&a->dt_bias) == op_has(&a->grad_dt_bias), "dt_bias and grad_dt_bias come together");
     OP_REQUIRE(call, op_has(&a->d) == op_has(&a->grad_d), "d and grad_d come together");
     OP_REQUIRE(call, op_has(&a->cum) == op_has(&a->decay) && op_has(&a->cum) == op_has(&a->hin), "cum, decay and hin come together");
@@ -129,8 +124,6 @@ static void place_scratch(plan *p)
     p->of_bias = op_scratch(call, DART_F32, chunks, a->H);
     p->of_d = op_scratch(call, DART_F32, chunks, a->H);
 }
-
-static float most_step(const dart_ssd_backward_args *a) { return a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max; }
 
 /* ---- Stages ---- */
 
@@ -261,7 +254,7 @@ static void of_decay(plan *p)
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
     struct SsdBackwardDecayArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .N = a->N, .S = a->S, .M = p->M, .C = p->C,
-                                     .dt_min = a->dt_min, .dt_max = most_step(a)};
+                                     .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
     op_kernel(call, KERNEL_ssd_backward_decay, a->L, p->sizes);
     OP_LAUNCH(call, &k, (uint64_t)a->H * p->M * a->B, OP_ROWS(ssd_backward_decay, dt, &p->o.dt, k),
               OP_AT(ssd_backward_decay, a_log, &p->o.a_log, k), OP_AT(ssd_backward_decay, dt_bias, &p->o.dt_bias, k),
@@ -287,7 +280,7 @@ static bool walk(plan *p)
     const uint32_t traits = p->layout.traits | walks | half | (tiles ? FITS_TILES : 0);
     if (!op_prefers(call, KERNEL_ssd_backward_walk, KERNEL_ssd_backward_x, a->L, traits)) return false;
     struct SsdBackwardWalkArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
-                                    .P = a->P, .S = a->S, .M = p->M, .dt_min = a->dt_min, .dt_max = most_step(a)};
+                                    .P = a->P, .S = a->S, .M = p->M, .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
     const op_operand hin = op_scratch(call, DART_F32, p->slots, (uint64_t)a->H * a->N * a->P);
     p->of_a_log = op_scratch(call, DART_F32, a->B, a->H);
     p->of_bias = op_scratch(call, DART_F32, a->B, a->H);

@@ -1,9 +1,5 @@
 /* Steps of many sequences, whose newest tokens wait in windows. */
-#include "runtime/op.h"
-
-#include <float.h>
-
-enum { MAX_TAPS = 8 };
+#include "ops/arguments.h"
 
 typedef struct window_plan {
     op_call call;
@@ -19,16 +15,10 @@ typedef struct window_plan {
 uint32_t dart_window_tokens(void) { return WINDOW; }
 
 /* A run whose memories are filled when chunks close. */
-typedef struct run_operands {
-    op_operand dh, scale;
-} run_operands;
-
-static run_operands run_of(const window_plan *p, const dart_memories *run)
+static ops_run run_of(const window_plan *p, const dart_memories *run)
 {
     const dart_window_args *a = p->a;
-    const uint64_t count = (uint64_t)a->B * run->M;
-    return (run_operands){.dh = {"closing.dh", run->dh, OP_FLOAT, count, p->state},
-                          .scale = {"closing.scale", run->scale, OP_F32, count, (uint64_t)a->H * a->N}};
+    return ops_run_of(run, "closing.dh", "closing.scale", (uint64_t)a->B * run->M, a->H, a->N, a->P);
 }
 
 static dart_status check(window_plan *p)
@@ -37,15 +27,13 @@ static dart_status check(window_plan *p)
     const dart_window_args *a = p->a;
     OP_REQUIRE(call, a->B > 0 && a->H > 0 && a->G > 0 && a->S > 0, "B %u, H %u, G %u, S %u: all must be above 0", a->B, a->H,
         a->G, a->S);
-    OP_REQUIRE(call, a->H % a->G == 0, "H %u is not a multiple of G %u", a->H, a->G);
     OP_REQUIRE(call, a->N > 0 && a->N <= MAX_STATE && a->P > 0 && a->P <= MAX_STATE && a->N % 8 == 0 && a->P % 8 == 0,
                "N %u, P %u must be multiples of 8 up to %d", a->N, a->P, MAX_STATE);
-    OP_REQUIRE(call, a->K >= 2 && a->K <= MAX_TAPS, "K %u must be 2 to %d", a->K, MAX_TAPS);
-    OP_REQUIRE(call, a->S <= 1u << 30, "S %u must be at most 2^30", a->S);
+    if (ops_check_sizes(call, a->H, a->G, a->N, a->P, a->S) != DART_OK) return op_status(call);
+    if (ops_check_taps(call, a->K) != DART_OK) return op_status(call);
     OP_REQUIRE(call, (uint64_t)a->H * a->P <= UINT32_MAX / 8, "H %u x P %u is too wide", a->H, a->P);
     OP_REQUIRE(call, a->eps > 0, "eps %g must be above 0", (double)a->eps);
-    OP_REQUIRE(call, a->dt_min >= 0 && a->dt_max >= 0 && (a->dt_max == 0 || a->dt_max >= a->dt_min), "step limits %g to %g",
-               (double)a->dt_min, (double)a->dt_max);
+    if (ops_check_steps(call, a->dt_min, a->dt_max) != DART_OK) return op_status(call);
     OP_REQUIRE(call, a->mode <= DART_WINDOW_JOIN, "mode %d is unknown", (int)a->mode);
     OP_REQUIRE(call, op_has(&a->open) == op_has(&a->open_decay), "open and open_decay come together");
     OP_REQUIRE(call, a->closing_count == 0 || (a->closing != NULL && op_has(&a->open)),
@@ -79,7 +67,7 @@ static dart_status check(window_plan *p)
         const dart_memories *run = &a->closing[i];
         OP_REQUIRE(call, run->M > 0 && run->dh.offset % 8 == 0,
                    "run %u has no memories, or does not start at a multiple of 8 elements", i);
-        const run_operands o = run_of(p, run);
+        const ops_run o = run_of(p, run);
         OP_CHECK(call, o);
     }
     p->flags = HAS_SEQ | (op_has(&a->hin_scale) ? HAS_HIN_SCALE : 0) | (op_has(&a->open) ? HAS_OPEN : 0);
@@ -108,7 +96,7 @@ dart_status dart_window_append(dart_stream *stream, const dart_window_args *args
     const dart_window_args *a = args;
     const uint32_t flags = p.flags | (op_has(&a->conv_bias) ? HAS_BIAS : 0) | (op_has(&a->dt_bias) ? HAS_STEPS : 0);
     struct WindowAppendArgs k = {.flags = flags, .B = a->B, .H = a->H, .C = p.C, .K = a->K, .S = a->S, .kept = p.kept,
-                                 .dt_min = a->dt_min, .dt_max = a->dt_max == 0 || a->dt_max > FLT_MAX ? FLT_MAX : a->dt_max};
+                                 .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
     op_kernel(call, KERNEL_window_append, a->B, 0);
     OP_LAUNCH(call, &k, base_ceil_div((uint64_t)p.C + a->H, call->T0) * a->B, OP_ROWS(window_append, x, &p.o.x, k),
               OP_ROWS(window_append, dt, &p.o.dt, k), OP_AT(window_append, weight, &p.o.conv_weight, k),
@@ -144,7 +132,7 @@ static void fold(window_plan *p, const dart_memories *run, uint32_t flags)
     op_call *call = &p->call;
     const dart_window_args *a = p->a;
     struct WindowFoldArgs k = {.flags = p->flags | flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .eps = a->eps};
-    run_operands to = {0};
+    ops_run to = {0};
     if (run != NULL) {
         k.first = run->first;
         k.count = k.capacity = run->M;
