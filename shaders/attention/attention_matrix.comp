@@ -97,7 +97,7 @@ void main()
             if (!all_whole) {
                 uvec4 any = uvec4(0u);
                 [[unroll]] for (uint n = 0u; n < FETCH; n++) {
-                    uvec4 masks = wild_halves(next_values[n]);
+                    uvec4 masks = wild_16bit(next_values[n]);
                     next_values[n] &= ~masks;
                     any |= masks;
                 }
@@ -268,7 +268,7 @@ void main()
                 float sum = 0.0;
                 for (uint key = from; key < min(first_place + row + 1u, seen); key++) {
                     uvec4 words = quads_v[v_quad + (cached + key) * v_row + column / 8u];
-                    words &= wild_halves(words);
+                    words &= wild_16bit(words);
                     sum += unpack_elements(words[column / 2u % 4u])[column % 2u];
                 }
                 if (sum != 0.0) store_o(args.o_at + (b * args.L + t_first + row) * args.o_row + h * DEPTH + column, sum);

@@ -79,7 +79,7 @@ uint place(uint line, uint word) { return line * WORDS + (word ^ (line / PERIOD 
 #define PART(line) parts[(line) * SHARERS + LANE % 16u / 4u + 4u * HALF][LANE % 4u]
 
 // exp for x <= 0. 16-bit results may do with the built-in one: its error, at most 3 + 2 |x| ulp, is that of a weight e^x.
-float weight_of(float x) { return is_half(DTYPE_OF(o)) ? exp(x) : exp_neg(x); }
+float weight_of(float x) { return is_16bit(DTYPE_OF(o)) ? exp(x) : exp_neg(x); }
 
 void main()
 {

@@ -80,10 +80,10 @@ uvec4 passing_y(uint token, uint head, uint group, uint quad)
         quads_##name[(at) / 4u] = floatBitsToUint(low); \
         quads_##name[(at) / 4u + 1u] = floatBitsToUint(high); \
     } else { \
-        uvec4 bits_low = uvec4(half_bits(DTYPE_OF(name), low.x), half_bits(DTYPE_OF(name), low.y), half_bits(DTYPE_OF(name), low.z), \
-                               half_bits(DTYPE_OF(name), low.w)); \
-        uvec4 bits_high = uvec4(half_bits(DTYPE_OF(name), high.x), half_bits(DTYPE_OF(name), high.y), half_bits(DTYPE_OF(name), high.z), \
-                                half_bits(DTYPE_OF(name), high.w)); \
+        uvec4 bits_low = uvec4(bits_16bit(DTYPE_OF(name), low.x), bits_16bit(DTYPE_OF(name), low.y), bits_16bit(DTYPE_OF(name), low.z), \
+                               bits_16bit(DTYPE_OF(name), low.w)); \
+        uvec4 bits_high = uvec4(bits_16bit(DTYPE_OF(name), high.x), bits_16bit(DTYPE_OF(name), high.y), bits_16bit(DTYPE_OF(name), high.z), \
+                                bits_16bit(DTYPE_OF(name), high.w)); \
         quads_##name[(at) / 8u] = \
             uvec4(bits_low.x | bits_low.y << 16, bits_low.z | bits_low.w << 16, bits_high.x | bits_high.y << 16, bits_high.z | bits_high.w << 16); \
     }

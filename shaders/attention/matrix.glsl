@@ -34,8 +34,8 @@ shared uvec4 packed[SUBGROUPS * PART / 8u];
 shared vec4 table[(MATRIX_N + 1u) * MATRIX_M / 4u]; // column of each element, row by row; then the rows
 shared uint wild; // some value of a block with masked tokens is not finite
 
-// The halves that are not finite, as masks.
-uvec4 wild_halves(uvec4 words)
+// The 16-bit elements that are not finite, as masks.
+uvec4 wild_16bit(uvec4 words)
 {
 #ifdef MATRIX_BF16
     const uint exponent = 0x7f80u;
@@ -55,10 +55,10 @@ void store_eight(uint at, vec4 low, vec4 high)
         quads_o[at / 4u + 1u] = floatBitsToUint(high);
     } else {
         uvec4 words;
-        words.x = half_bits(type, low.x) | half_bits(type, low.y) << 16;
-        words.y = half_bits(type, low.z) | half_bits(type, low.w) << 16;
-        words.z = half_bits(type, high.x) | half_bits(type, high.y) << 16;
-        words.w = half_bits(type, high.z) | half_bits(type, high.w) << 16;
+        words.x = bits_16bit(type, low.x) | bits_16bit(type, low.y) << 16;
+        words.y = bits_16bit(type, low.z) | bits_16bit(type, low.w) << 16;
+        words.z = bits_16bit(type, high.x) | bits_16bit(type, high.y) << 16;
+        words.w = bits_16bit(type, high.z) | bits_16bit(type, high.w) << 16;
         quads_o[at / 8u] = words;
     }
 }

@@ -13,17 +13,17 @@ READS_EIGHT(weight) READS_AS(uvec2, pairs, weight) WRITES_EIGHT(y)
 // Elements of weight from `at` on, as many as y has in 16 bytes, to y: neighbouring lanes write neighbouring words.
 void copy_word(uint to, uint at)
 {
-    if (is_half(DTYPE_OF(y))) store_eight_y(to, load_eight_weight(at));
-    else if (is_half(DTYPE_OF(weight))) quads_y[to / 4u] = floatBitsToUint(four_halves(DTYPE_OF(weight), pairs_weight[at / 4u]));
+    if (is_16bit(DTYPE_OF(y))) store_eight_y(to, load_eight_weight(at));
+    else if (is_16bit(DTYPE_OF(weight))) quads_y[to / 4u] = floatBitsToUint(four_16bit(DTYPE_OF(weight), pairs_weight[at / 4u]));
     else quads_y[to / 4u] = quads_weight[at / 4u];
 }
 
 void main()
 {
-    uint word = is_half(DTYPE_OF(y)) ? 8u : 4u; // elements of 16 bytes
+    uint word = is_16bit(DTYPE_OF(y)) ? 8u : 4u; // elements of 16 bytes
     uint words = args.width / word;
     uvec4 broken = uvec4(0x7fc00000u);
-    if (is_half(DTYPE_OF(y))) broken = as_halves(DTYPE_OF(y), uintBitsToFloat(broken)).xyxy;
+    if (is_16bit(DTYPE_OF(y))) broken = as_16bit(DTYPE_OF(y), uintBitsToFloat(broken)).xyxy;
     for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint begin = tile * T0;
         uint count = min(T0, args.rows - begin) * words;

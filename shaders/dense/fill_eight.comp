@@ -12,10 +12,10 @@ WRITES_EIGHT(y)
 
 void main()
 {
-    uint word = is_half(DTYPE_OF(y)) ? 8u : 4u; // elements of 16 bytes
+    uint word = is_16bit(DTYPE_OF(y)) ? 8u : 4u; // elements of 16 bytes
     uint words = args.width / word;
     uvec4 value = floatBitsToUint(vec4(args.value));
-    if (is_half(DTYPE_OF(y))) value = as_halves(DTYPE_OF(y), vec4(args.value)).xyxy;
+    if (is_16bit(DTYPE_OF(y))) value = as_16bit(DTYPE_OF(y), vec4(args.value)).xyxy;
     for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min((tile + 1u) * (T0 / word), args.rows * words);
         for (uint k = tile * (T0 / word) + LANE; k < end; k += LANES) {

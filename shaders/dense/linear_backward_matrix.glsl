@@ -72,12 +72,12 @@ Words up_words(uint at, uint left)
 {
     if (left >= 8u) return load_words_up_y(at);
     uint bits[8];
-    bool half_words = is_half(DTYPE_OF(up_y));
+    bool words_16bit = is_16bit(DTYPE_OF(up_y));
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
         bits[i] = i < left ? words_up_y[word_of(DTYPE_OF(up_y), at + i)] : 0u;
-        if (half_words) bits[i] = i % 2u == 0u ? bits[i] & 0xffffu : bits[i] & 0xffff0000u; // `at` is even
+        if (words_16bit) bits[i] = i % 2u == 0u ? bits[i] & 0xffffu : bits[i] & 0xffff0000u; // `at` is even
     }
-    if (half_words) return Words(uvec4(bits[0] | bits[1], bits[2] | bits[3], bits[4] | bits[5], bits[6] | bits[7]), uvec4(0u));
+    if (words_16bit) return Words(uvec4(bits[0] | bits[1], bits[2] | bits[3], bits[4] | bits[5], bits[6] | bits[7]), uvec4(0u));
     return Words(uvec4(bits[0], bits[1], bits[2], bits[3]), uvec4(bits[4], bits[5], bits[6], bits[7]));
 }
 

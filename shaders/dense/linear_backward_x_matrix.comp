@@ -26,8 +26,8 @@ void put_four(uint line, uint column, vec4 value)
         if (adds) value += uintBitsToFloat(quads_grad_x[at / 4u]);
         quads_grad_x[at / 4u] = floatBitsToUint(value);
     } else {
-        if (adds) value += four_halves(DTYPE_OF(grad_x), pairs_grad_x[at / 4u]);
-        pairs_grad_x[at / 4u] = as_halves(DTYPE_OF(grad_x), value);
+        if (adds) value += four_16bit(DTYPE_OF(grad_x), pairs_grad_x[at / 4u]);
+        pairs_grad_x[at / 4u] = as_16bit(DTYPE_OF(grad_x), value);
     }
 }
 #include "linear_backward_matrix.glsl"

@@ -50,22 +50,22 @@ void put_down(uint place)
     }
 }
 
-uint two_halves(float low, float high)
+uint pair_16bit(float low, float high)
 {
 #ifdef MATRIX_BF16
     if (DTYPE_OF(y) == TYPE_BF16) return pack_elements(low, high);
 #else
     if (DTYPE_OF(y) == TYPE_F16) return pack_elements(low, high);
 #endif
-    return half_bits(DTYPE_OF(y), low) | half_bits(DTYPE_OF(y), high) << 16;
+    return bits_16bit(DTYPE_OF(y), low) | bits_16bit(DTYPE_OF(y), high) << 16;
 }
 
 // Sums of MATRIX_M rows from `own` on to y, from its row and column on; columns from `end` on are not there.
 void put_sums(uint own, uint row, uint column, uint end, bool aligned)
 {
     bool adds = has(args.flags, IS_ADD);
-    bool halves = is_half(DTYPE_OF(y));
-    uint words = OUTPUTS / (halves ? 8u : 4u); // of a row of y
+    bool is_narrow = is_16bit(DTYPE_OF(y));
+    uint words = OUTPUTS / (is_narrow ? 8u : 4u); // of a row of y
     uvec4 before[OWN_WORDS]; // what y holds: all of it under way at once
     [[unroll]] for (uint n = 0u; n < OWN_WORDS; n++) {
         uint i = gl_SubgroupInvocationID + n * SUBGROUP_SIZE;
@@ -82,16 +82,16 @@ void put_sums(uint own, uint row, uint column, uint end, bool aligned)
         uint from = own + line * PITCH + first / 4u;
         uint to = args.y_at + (row + line) * args.y_row + column + first;
         vec4 low = uintBitsToFloat(own_words[from]);
-        vec4 high = halves ? uintBitsToFloat(own_words[from + 1u]) : vec4(0.0);
+        vec4 high = is_narrow ? uintBitsToFloat(own_words[from + 1u]) : vec4(0.0);
         if (!aligned || column + first + OUTPUTS / words > end) {
             for (uint k = 0u; k < min(OUTPUTS / words, end - column - first); k++)
                 put(row + line, column + first + k, k < 4u ? low[k] : high[k - 4u]);
-        } else if (halves) {
+        } else if (is_narrow) {
             if (adds) {
-                low += four_halves(DTYPE_OF(y), before[n].xy);
-                high += four_halves(DTYPE_OF(y), before[n].zw);
+                low += four_16bit(DTYPE_OF(y), before[n].xy);
+                high += four_16bit(DTYPE_OF(y), before[n].zw);
             }
-            quads_y[to / 8u] = uvec4(two_halves(low.x, low.y), two_halves(low.z, low.w), two_halves(high.x, high.y), two_halves(high.z, high.w));
+            quads_y[to / 8u] = uvec4(pair_16bit(low.x, low.y), pair_16bit(low.z, low.w), pair_16bit(high.x, high.y), pair_16bit(high.z, high.w));
         } else {
             if (adds) low += uintBitsToFloat(before[n]);
             quads_y[to / 4u] = floatBitsToUint(low);
@@ -103,7 +103,7 @@ void main()
 {
     uint blocks = (args.outputs + T0 - 1u) / T0;
     uint own = gl_SubgroupID * OWN;
-    bool aligned = (args.y_at | args.y_row | BEFORE_AT(0u, 0u) | BEFORE_AT(1u, 0u)) % (is_half(DTYPE_OF(y)) ? 8u : 4u) == 0u;
+    bool aligned = (args.y_at | args.y_row | BEFORE_AT(0u, 0u) | BEFORE_AT(1u, 0u)) % (is_16bit(DTYPE_OF(y)) ? 8u : 4u) == 0u;
     for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first_output = tile % blocks * T0;
         uint end = min(first_output + T0, args.outputs);

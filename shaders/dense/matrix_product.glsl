@@ -55,20 +55,20 @@ READS_WRITES_AS(uvec4, quads, y) READS_WRITES_AS(uvec2, pairs, y)
 vec4 load_four_before(uint at)
 {
     if (DTYPE_OF(y) == TYPE_F32) return uintBitsToFloat(quads_before[at / 4u]);
-    return four_halves(DTYPE_OF(y), pairs_before[at / 4u]);
+    return four_16bit(DTYPE_OF(y), pairs_before[at / 4u]);
 }
 #endif
 
-uint two_halves(float low, float high)
+uint pair_16bit(float low, float high)
 {
     if (DTYPE_OF(y) == OPERAND_TYPE) return pack_elements(low, high);
-    return half_bits(DTYPE_OF(y), low) | half_bits(DTYPE_OF(y), high) << 16;
+    return bits_16bit(DTYPE_OF(y), low) | bits_16bit(DTYPE_OF(y), high) << 16;
 }
 
 void store_four_y(uint at, vec4 v)
 {
     if (DTYPE_OF(y) == TYPE_F32) quads_y[at / 4u] = floatBitsToUint(v);
-    else pairs_y[at / 4u] = uvec2(two_halves(v.x, v.y), two_halves(v.z, v.w));
+    else pairs_y[at / 4u] = uvec2(pair_16bit(v.x, v.y), pair_16bit(v.z, v.w));
 }
 
 uvec4 weight_next[OUTPUT_WORDS];

@@ -113,7 +113,7 @@ uint f16_bits(float value) // without: a store has one for each way that it may 
     return ((u >> 16) & 0x8000u) | bits;
 }
 #endif
-uint half_bits(uint type, float value) { return type == TYPE_F16 ? f16_bits(value) : bf16_bits(value); }
+uint bits_16bit(uint type, float value) { return type == TYPE_F16 ? f16_bits(value) : bf16_bits(value); }
 
 #define READS(name) \
     layout(std430, binding = READABLE_##name) readonly buffer Block_##name { uint words_##name[]; }; \
@@ -122,12 +122,12 @@ uint half_bits(uint type, float value) { return type == TYPE_F16 ? f16_bits(valu
 
 #ifdef STORE16
 #define STORES(name) \
-    layout(std430, binding = WRITABLE_##name) buffer Halves_##name { uint16_t halves_##name[]; }; \
+    layout(std430, binding = WRITABLE_##name) buffer Elements16_##name { uint16_t elements16_##name[]; }; \
     void store_##name(uint i, float value) \
     { \
         if (DTYPE_OF(name) == TYPE_F32) words_##name[i] = floatBitsToUint(value); \
         else if (DTYPE_OF(name) == TYPE_I32) words_##name[i] = uint(int(value)); \
-        else halves_##name[i] = uint16_t(half_bits(DTYPE_OF(name), value)); \
+        else elements16_##name[i] = uint16_t(bits_16bit(DTYPE_OF(name), value)); \
     }
 #else
 #define STORES(name) \
@@ -138,7 +138,7 @@ uint half_bits(uint type, float value) { return type == TYPE_F16 ? f16_bits(valu
         else { \
             uint shift = (i & 1u) * 16u; \
             atomicAnd(words_##name[i >> 1], ~(0xffffu << shift)); \
-            atomicOr(words_##name[i >> 1], half_bits(DTYPE_OF(name), value) << shift); \
+            atomicOr(words_##name[i >> 1], bits_16bit(DTYPE_OF(name), value) << shift); \
         } \
     }
 #endif

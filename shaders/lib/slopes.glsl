@@ -4,7 +4,7 @@
 struct Slopes { vec4 value, slope; };
 Slopes silu_slopes(uint type, vec4 x)
 {
-    if (is_half(type)) {
+    if (is_16bit(type)) {
         vec4 sigma = 1.0 / (1.0 + exp(min(-x, vec4(80.0))));
         return Slopes(x * sigma, sigma * (1.0 + x * (1.0 - sigma)));
     }

@@ -30,9 +30,10 @@ void store_eight(uint at, vec4 low, vec4 high)
         quads_grad_x[at / 4u] = floatBitsToUint(low);
         quads_grad_x[at / 4u + 1u] = floatBitsToUint(high);
     } else {
-        quads_grad_x[at / 8u] = uvec4(half_bits(type, low.x) | half_bits(type, low.y) << 16, half_bits(type, low.z) | half_bits(type, low.w) << 16,
-                                      half_bits(type, high.x) | half_bits(type, high.y) << 16,
-                                      half_bits(type, high.z) | half_bits(type, high.w) << 16);
+        quads_grad_x[at / 8u] = uvec4(bits_16bit(type, low.x) | bits_16bit(type, low.y) << 16,
+                                      bits_16bit(type, low.z) | bits_16bit(type, low.w) << 16,
+                                      bits_16bit(type, high.x) | bits_16bit(type, high.y) << 16,
+                                      bits_16bit(type, high.z) | bits_16bit(type, high.w) << 16);
     }
 }
 

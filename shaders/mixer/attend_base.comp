@@ -23,7 +23,7 @@ shared vec4 shares[LANES];
 // Four elements of a row of dh, where they start at a multiple of four.
 vec4 load_four(uint at)
 {
-    if (is_half(DTYPE_OF(dh))) return four_halves(DTYPE_OF(dh), pairs_dh[at / 4u]);
+    if (is_16bit(DTYPE_OF(dh))) return four_16bit(DTYPE_OF(dh), pairs_dh[at / 4u]);
     return uintBitsToFloat(quads_dh[at / 4u]);
 }
 

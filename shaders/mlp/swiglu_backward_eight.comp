@@ -13,7 +13,7 @@ READS_EIGHT(a) READS_EIGHT(u) READS_EIGHT(up_h) WRITES_EIGHT(grad_a) WRITES_EIGH
 void main()
 {
     uint eights = args.width / 8u;
-    uint type = is_half(DTYPE_OF(grad_u)) ? DTYPE_OF(grad_a) : TYPE_F32; // f32 unless both have 16 bits
+    uint type = is_16bit(DTYPE_OF(grad_u)) ? DTYPE_OF(grad_a) : TYPE_F32; // f32 unless both have 16 bits
     for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint end = min((tile + 1u) * (T0 / 8u), args.rows * eights);
         for (uint k = tile * (T0 / 8u) + LANE; k < end; k += LANES) {

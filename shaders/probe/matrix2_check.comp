@@ -12,7 +12,7 @@ WRITES_AS(uvec4, quads, moved) WRITES_AS(uint, words, joined)
 
 const uint SIDE = 16u;
 const uint ELEMENTS = MATRIX_M * MATRIX_N / SUBGROUP_SIZE; // of a matrix, in a lane
-#define Halves coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
+#define SumF16 coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
 
 float sum_of(const in float a, const in float b) { return a + b; }
 float number(const in uint row, const in uint column, const in float value, const in float factor)
@@ -39,12 +39,12 @@ void main()
 
     coopMatStore(MatrixA(a), quads_converted, 0u, SIDE / 8u, ROW_MAJOR);
 
-    Halves placed;
+    SumF16 placed;
     [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) placed[e] = float16_t(a[e]);
     coopMatStore(placed, quads_placed, 0u, SIDE / 8u, ROW_MAJOR);
 
     MatrixSum patterns;
-    Halves moved;
+    SumF16 moved;
     coopMatLoad(patterns, quads_patterns, 0u, SIDE / 4u, ROW_MAJOR);
     [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) moved[e] = unpackFloat2x16(floatBitsToUint(patterns[e])).y;
     coopMatStore(moved, quads_moved, 0u, SIDE / 8u, ROW_MAJOR);

@@ -48,8 +48,8 @@ void put_products(uint part, bool of_values)
     }
 }
 
-// The sums, by the weights from weight_at on and slope qn from half_at on, tokens x rows (m, n).
-void add_pair(uint weight_at, uint half_at, uint line)
+// The sums, by the weights from weight_at on and slope qn from operands_at on, tokens x rows (m, n).
+void add_pair(uint weight_at, uint operands_at, uint line)
 {
     [[unroll]] for (uint i = 0u; i < ROW_TILES; i++) {
         [[unroll]] for (uint j = 0u; j < TOKEN_TILES; j++) {
@@ -64,7 +64,7 @@ void add_pair(uint weight_at, uint half_at, uint line)
     [[unroll]] for (uint k = 0u; k < LINES_ONCE / MATRIX_K; k++) {
         MatrixA by[TOKEN_ROWS];
         [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++)
-            coopMatLoad(by[i], halves, half_at + i * MATRIX_M * BY_PITCH + k * MATRIX_K / 8u, BY_PITCH, ROW_MAJOR);
+            coopMatLoad(by[i], operands, operands_at + i * MATRIX_M * BY_PITCH + k * MATRIX_K / 8u, BY_PITCH, ROW_MAJOR);
         [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) {
             if (j * MATRIX_N < args.P) {
                 MatrixB w;

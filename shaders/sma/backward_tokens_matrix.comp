@@ -35,30 +35,30 @@ uvec4 pack_eight(vec4 low, vec4 high)
 }
 
 // en^T and what its rounding leaves, of the first `live` tokens from `row` on; the others are 0.
-void take_verifier(uint lane, uint half_at, uint row, uint live, uint group)
+void take_verifier(uint lane, uint operands_at, uint row, uint live, uint group)
 {
     uint width = args.P / 8u;
     [[unroll]] for (uint rest = 0u; rest < 2u; rest++) {
         for (uint i = lane; i < OWN * width; i += SUBGROUP_SIZE) {
             uint t = i / width;
             uint at = ((row + t) * args.G + group) * args.P / 4u + i % width * 2u;
-            uint to = half_at + t * PITCH + i % width;
+            uint to = operands_at + t * PITCH + i % width;
             vec4 low = t < live ? fours_en[at] : vec4(0.0);
             vec4 high = t < live ? fours_en[at + 1u] : vec4(0.0);
             if (rest == 1u) { // from memory: compilers take a number converted there and back for the number itself
-                uvec4 words = halves[to];
+                uvec4 words = operands[to];
                 low -= vec4(unpack_elements(words.x), unpack_elements(words.y));
                 high -= vec4(unpack_elements(words.z), unpack_elements(words.w));
             }
-            halves[to] = pack_eight(low, high);
+            operands[to] = pack_eight(low, high);
         }
         subgroup_sync();
         [[unroll]] for (uint j = 0u; j < TOKEN_TILES; j++) {
             [[unroll]] for (uint k = 0u; k < DEPTH_TILES; k++) {
                 if (k * MATRIX_K >= args.P) continue;
-                uint at = half_at + j * MATRIX_N * PITCH + k * MATRIX_K / 8u;
-                if (rest == 0u) coopMatLoad(verifier[k][j], halves, at, PITCH, COLUMN_MAJOR);
-                else coopMatLoad(verifier_rest[k][j], halves, at, PITCH, COLUMN_MAJOR);
+                uint at = operands_at + j * MATRIX_N * PITCH + k * MATRIX_K / 8u;
+                if (rest == 0u) coopMatLoad(verifier[k][j], operands, at, PITCH, COLUMN_MAJOR);
+                else coopMatLoad(verifier_rest[k][j], operands, at, PITCH, COLUMN_MAJOR);
             }
         }
         subgroup_sync();
@@ -70,7 +70,7 @@ void main()
     uint s = gl_SubgroupID;
     uint lane = gl_SubgroupInvocationID;
     uint part = s * PARTS;
-    uint half_at = s * HALVES;
+    uint operands_at = s * OPERANDS;
     uint weight_at = s * 2u * TOGETHER * OWN;
     uint tiles = (args.L + T0 - 1u) / T0;
     uint in_group = args.H / args.G;
@@ -100,7 +100,7 @@ void main()
         [[unroll]] for (uint j = 0u; j < TOKEN_TILES; j++) {
             [[unroll]] for (uint i = 0u; i < STATE_TILES; i++) coopMatLoad(query[i][j], parts, part_at(part, i, j), PART_PITCH, COLUMN_MAJOR);
         }
-        take_verifier(lane, half_at, row, live, group);
+        take_verifier(lane, operands_at, row, live, group);
         subgroup_sync();
         for (uint i = lane; i < OWN * STATE / 8u; i += SUBGROUP_SIZE) {
             uint t = i / (STATE / 8u);
@@ -136,14 +136,14 @@ void main()
                     along = dot(of_r.low, vec4(unpack_elements(words.x), unpack_elements(words.y))) +
                             dot(of_r.high, vec4(unpack_elements(words.z), unpack_elements(words.w)));
                 }
-                halves[half_at + t * PITCH + q] = words;
+                operands[operands_at + t * PITCH + q] = words;
                 parts[part + 2u * t + q / 4u][q % 4u] = along;
             }
             subgroup_sync();
             [[unroll]] for (uint j = 0u; j < TOKEN_TILES; j++) {
                 [[unroll]] for (uint k = 0u; k < DEPTH_TILES; k++)
                     if (k * MATRIX_K < args.P)
-                        coopMatLoad(incoming[k][j], halves, half_at + j * MATRIX_N * PITCH + k * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
+                        coopMatLoad(incoming[k][j], operands, operands_at + j * MATRIX_N * PITCH + k * MATRIX_K / 8u, PITCH, COLUMN_MAJOR);
             }
             for (uint t = lane; t < OWN; t += SUBGROUP_SIZE) {
                 float sum = 0.0;
@@ -194,11 +194,11 @@ void main()
                         weights[weight_at + (2u * put + 1u) * OWN + t] = weight;
                         uint at = ((row + min(t, max(live, 1u) - 1u)) * args.G + group) * STATE / 4u;
                         [[unroll]] for (uint q = 0u; q < STATE / 8u; q++)
-                            halves[half_at + t * BY_PITCH + put * STATE / 8u + q] =
+                            operands[operands_at + t * BY_PITCH + put * STATE / 8u + q] =
                                 pack_eight(slope * fours_qn[at + 2u * q], slope * fours_qn[at + 2u * q + 1u]);
                     }
                     subgroup_sync();
-                    add_pair(weight_at, half_at, line);
+                    add_pair(weight_at, operands_at, line);
                 }
             }
         }

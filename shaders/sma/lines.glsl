@@ -1,7 +1,7 @@
 // What the kernels of small memories on cooperative matrices share: N is 16 T1, 16 or 32, P a multiple of 16, at most 64. A workgroup has T0 tokens,
 // a subgroup OWN of them. LINES rows w of memories lie in shared memory, of which a subgroup multiplies LINES_ONCE at a time, one memory or two.
 // Include after the bindings dh, as quads, and factor; the kernel's arguments have H, P, dh_at and factor_at.
-// Shared memory: 148 LINES + SUBGROUPS 16 (PARTS + HALVES) bytes: 28,928 with T0 64 and T1 1.
+// Shared memory: 148 LINES + SUBGROUPS 16 (PARTS + OPERANDS) bytes: 28,928 with T0 64 and T1 1.
 const uint STATE = T1 == 2u ? 32u : 16u;          // N
 const uint WIDTH = 64u;                           // the most columns P
 const uint OWN = T0 / SUBGROUPS;
@@ -12,7 +12,7 @@ const uint PITCH = WIDTH / 8u + 1u;               // 16-byte words from one row 
 const uint PART_PITCH = STATE / 4u + 1u;          // ... from one token of the parts to the next
 const uint OUT_PITCH = WIDTH / 8u + 1u;           // ... where the parts are half the columns of a result
 const uint PARTS = TOGETHER * OWN * PART_PITCH;   // not below OWN OUT_PITCH
-const uint HALVES = OWN * PITCH;
+const uint OPERANDS = OWN * PITCH;
 const uint ITEMS = (TOGETHER * OWN + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE; // pairs (memory, token) of a lane
 const uint ROW_TILES = LINES_ONCE / MATRIX_M;
 const uint STATE_TILES = STATE / MATRIX_M;
@@ -22,7 +22,7 @@ const uint DEPTH_TILES = WIDTH / MATRIX_K;
 const uint COLUMN_TILES = WIDTH / MATRIX_N;
 shared uvec4 memory[LINES * PITCH];               // w
 shared float factors[LINES];
-shared uvec4 halves[SUBGROUPS * HALVES];          // 16-bit operands of the subgroup
+shared uvec4 operands[SUBGROUPS * OPERANDS];          // 16-bit operands of the subgroup
 shared vec4 parts[SUBGROUPS * PARTS];             // f32 matrices of the subgroup on their way in or out, token by token
 
 MatrixB verifier[DEPTH_TILES][TOKEN_TILES];       // en^T

@@ -166,7 +166,7 @@ void main()
                     vec2 pair = n < 2u ? vec2(low[2u * n], low[2u * n + 1u]) : vec2(high[2u * n - 4u], high[2u * n - 3u]);
                     if (old > 0.0)
                         pair += old * vec2(element_of(DTYPE_OF(r), words[n], 0u), element_of(DTYPE_OF(r), words[n], 1u));
-                    words[n] = half_bits(DTYPE_OF(r), pair.x) | half_bits(DTYPE_OF(r), pair.y) << 16;
+                    words[n] = bits_16bit(DTYPE_OF(r), pair.x) | bits_16bit(DTYPE_OF(r), pair.y) << 16;
                 }
                 quads_r[at] = words;
             }

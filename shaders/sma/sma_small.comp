@@ -28,8 +28,8 @@ READS(seq) READS_WRITES_AS(uvec4, quads, r) LOADS_EIGHT(r) READS_WRITES(lse) REA
 
 void store_eight(uint at, vec4 low, vec4 high)
 {
-    if (is_half(DTYPE_OF(r))) {
-        quads_r[at / 8u] = uvec4(as_halves(DTYPE_OF(r), low), as_halves(DTYPE_OF(r), high));
+    if (is_16bit(DTYPE_OF(r))) {
+        quads_r[at / 8u] = uvec4(as_16bit(DTYPE_OF(r), low), as_16bit(DTYPE_OF(r), high));
     } else {
         quads_r[at / 4u] = floatBitsToUint(low);
         quads_r[at / 4u + 1u] = floatBitsToUint(high);
@@ -82,7 +82,7 @@ void main()
             }
             barrier();
             for (uint line = 0u; line < LINES && m_first + line / STATE < own_seen; line += STATE)
-                add_memory(m_first + line / STATE, m_first + line / STATE < all_see, line, part, s * HALVES, lane);
+                add_memory(m_first + line / STATE, m_first + line / STATE < all_see, line, part, s * OPERANDS, lane);
         }
 
         // What becomes of a token's row of r and of the sums, by a lane.

@@ -25,13 +25,13 @@ MatrixSum den[TOKEN_ROWS];
 void take_tokens(uint s, uint lane, uint row, uint live, uint group)
 {
     uint part = s * PARTS;
-    uint half_at = s * HALVES;
+    uint operands_at = s * OPERANDS;
     uint width = args.P / 8u;
     subgroup_sync();
     for (uint i = lane; i < OWN * width; i += SUBGROUP_SIZE) {
         uint t = i / width;
         uint at = ((row + t) * args.G + group) * width + i % width;
-        halves[half_at + t * PITCH + i % width] = t < live ? quads_en[at] : uvec4(0u);
+        operands[operands_at + t * PITCH + i % width] = t < live ? quads_en[at] : uvec4(0u);
     }
     for (uint i = lane; i < OWN * STATE / 8u; i += SUBGROUP_SIZE) {
         uint t = i / (STATE / 8u);
@@ -43,7 +43,7 @@ void take_tokens(uint s, uint lane, uint row, uint live, uint group)
     [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) {
         [[unroll]] for (uint k = 0u; k < DEPTH_TILES; k++)
             if (k * MATRIX_K < args.P)
-                coopMatLoad(verify[i * DEPTH_TILES + k], halves, half_at + i * MATRIX_M * PITCH + k * MATRIX_K / 8u, PITCH, ROW_MAJOR);
+                coopMatLoad(verify[i * DEPTH_TILES + k], operands, operands_at + i * MATRIX_M * PITCH + k * MATRIX_K / 8u, PITCH, ROW_MAJOR);
         [[unroll]] for (uint n = 0u; n < STATE_COLUMNS; n++)
             coopMatLoad(asked[i * STATE_COLUMNS + n], parts, part + i * MATRIX_M * PART_PITCH + n * MATRIX_N / 4u, PART_PITCH, ROW_MAJOR);
         coopMatLoad(unit[i], firsts, s * OWN + i * MATRIX_M, 0u, COLUMN_MAJOR);
@@ -53,12 +53,12 @@ void take_tokens(uint s, uint lane, uint row, uint live, uint group)
     for (uint i = lane; i < OWN * STATE / 8u; i += SUBGROUP_SIZE) {
         uint t = i / (STATE / 8u);
         uint q = i % (STATE / 8u);
-        halves[half_at + t * READ_PITCH + q] = t < live ? quads_c[(args.c_at + (row + t) * args.c_row + group * STATE) / 8u + q] : uvec4(0u);
+        operands[operands_at + t * READ_PITCH + q] = t < live ? quads_c[(args.c_at + (row + t) * args.c_row + group * STATE) / 8u + q] : uvec4(0u);
     }
     subgroup_sync();
     [[unroll]] for (uint i = 0u; i < TOKEN_ROWS; i++) {
         [[unroll]] for (uint k = 0u; k < STATE_DEPTH; k++)
-            coopMatLoad(read[i * STATE_DEPTH + k], halves, half_at + i * MATRIX_M * READ_PITCH + k * MATRIX_K / 8u, READ_PITCH, ROW_MAJOR);
+            coopMatLoad(read[i * STATE_DEPTH + k], operands, operands_at + i * MATRIX_M * READ_PITCH + k * MATRIX_K / 8u, READ_PITCH, ROW_MAJOR);
         [[unroll]] for (uint j = 0u; j < COLUMN_TILES; j++) sums[i][j] = MatrixSum(0.0);
         top[i] = MatrixSum(LOWEST);
         den[i] = MatrixSum(0.0);
@@ -69,7 +69,7 @@ void take_tokens(uint s, uint lane, uint row, uint live, uint group)
 float sum_of(const in float a, const in float b) { return a + b; }
 #else
 // sum += the sums over the columns of u, rounded to f16, in every column.
-void add_columns(inout MatrixSum sum, MatrixSum u[JOINED], uint part, uint half_at, uint lane)
+void add_columns(inout MatrixSum sum, MatrixSum u[JOINED], uint part, uint operands_at, uint lane)
 {
     MatrixA left;
     [[unroll]] for (uint n = 0u; n < JOINED; n++) coopMatStore(u[n], parts, part + n * MATRIX_N / 4u, MATRIX_K / 4u, ROW_MAJOR);
@@ -77,18 +77,18 @@ void add_columns(inout MatrixSum sum, MatrixSum u[JOINED], uint part, uint half_
     for (uint i = lane; i < MATRIX_M * MATRIX_K / 8u; i += SUBGROUP_SIZE) {
         vec4 low = parts[part + 2u * i];
         vec4 high = parts[part + 2u * i + 1u];
-        halves[half_at + i] = uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w),
+        operands[operands_at + i] = uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w),
                                     pack_elements(high.x, high.y), pack_elements(high.z, high.w));
     }
     subgroup_sync();
-    coopMatLoad(left, halves, half_at, MATRIX_K / 8u, ROW_MAJOR);
+    coopMatLoad(left, operands, operands_at, MATRIX_K / 8u, ROW_MAJOR);
     subgroup_sync();
     sum = coopMatMulAdd(left, MatrixB(1.0), sum);
 }
 #endif
 
 // Memory m, whose rows begin at `line`, into den and sums. all: every token of the subgroup sees it.
-void add_memory(uint m, bool all, uint line, uint part, uint half_at, uint lane)
+void add_memory(uint m, bool all, uint line, uint part, uint operands_at, uint lane)
 {
     MatrixSum u[TOKEN_ROWS * JOINED];
     [[unroll]] for (uint i = 0u; i < TOKEN_ROWS * JOINED; i++) u[i] = MatrixSum(0.0);
@@ -120,8 +120,8 @@ void add_memory(uint m, bool all, uint line, uint part, uint half_at, uint lane)
                 low[n][e] = value - high[n][e];
             }
         }
-        add_columns(logit, high, part, half_at, lane);
-        add_columns(logit, low, part, half_at, lane);
+        add_columns(logit, high, part, operands_at, lane);
+        add_columns(logit, low, part, operands_at, lane);
 #endif
         bool beyond = false; // the reference, by more than SLACK
         [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) {

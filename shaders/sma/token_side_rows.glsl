@@ -151,8 +151,8 @@ void put_gradients(uint s, uint thread, uint own, uint n0, uint token, uint live
                         Eight old = load_eight_grad_c(to);
                         value = Eight(value.low + old.low, value.high + old.high);
                     }
-                    if (is_half(DTYPE_OF(grad_c))) {
-                        quads_grad_c[to / 8u] = uvec4(as_halves(DTYPE_OF(grad_c), value.low), as_halves(DTYPE_OF(grad_c), value.high));
+                    if (is_16bit(DTYPE_OF(grad_c))) {
+                        quads_grad_c[to / 8u] = uvec4(as_16bit(DTYPE_OF(grad_c), value.low), as_16bit(DTYPE_OF(grad_c), value.high));
                     } else {
                         quads_grad_c[to / 4u] = floatBitsToUint(value.low);
                         quads_grad_c[to / 4u + 1u] = floatBitsToUint(value.high);

@@ -5,7 +5,7 @@ READS_STATE(up_dh) READS_STATE(hin) WRITES_STATE(hin) WRITES_FOUR(grad_x) WRITES
 WRITES_FOUR(grad_c)
 vec4 load_four_grad_c(uint at, uint room)
 {
-    if (is_half(DTYPE_OF(grad_c))) return four_halves(DTYPE_OF(grad_c), olds_grad_c[at / 4u]);
+    if (is_16bit(DTYPE_OF(grad_c))) return four_16bit(DTYPE_OF(grad_c), olds_grad_c[at / 4u]);
     return uintBitsToFloat(old_quads_grad_c[at / 4u]);
 }
 #else

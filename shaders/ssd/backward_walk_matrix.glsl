@@ -31,12 +31,12 @@ void put_grad_x(uint at, vec4 low, vec4 high)
 }
 void put_grad_c(uint at, vec4 low, vec4 high)
 {
-    if (is_half(DTYPE_OF(grad_c))) {
+    if (is_16bit(DTYPE_OF(grad_c))) {
         if (has(args.flags, IS_ADD)) {
-            low += four_halves(DTYPE_OF(grad_c), quads_grad_c[at / 8u].xy);
-            high += four_halves(DTYPE_OF(grad_c), quads_grad_c[at / 8u].zw);
+            low += four_16bit(DTYPE_OF(grad_c), quads_grad_c[at / 8u].xy);
+            high += four_16bit(DTYPE_OF(grad_c), quads_grad_c[at / 8u].zw);
         }
-        quads_grad_c[at / 8u] = uvec4(as_halves(DTYPE_OF(grad_c), low), as_halves(DTYPE_OF(grad_c), high));
+        quads_grad_c[at / 8u] = uvec4(as_16bit(DTYPE_OF(grad_c), low), as_16bit(DTYPE_OF(grad_c), high));
     } else {
         if (has(args.flags, IS_ADD)) {
             low += uintBitsToFloat(quads_grad_c[at / 4u]);

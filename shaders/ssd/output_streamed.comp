@@ -68,7 +68,7 @@ const uint UNITS = ROWS / UNIT_ROWS;          // words of a lane in a slab: of s
 const uint ELEMENTS = MATRIX_M * MATRIX_N / SUBGROUP_SIZE; // of a matrix, in a lane
 const uint LEAD = 1u; // steps of a slab's product before the next slab is put away: its loads have longer to arrive
 // f16: of cb, or bits of bf16
-#define Halves coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
+#define SumF16 coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
 
 #ifdef MATRIX_BF16
 #define WEIGH(words, factor) cut_eight(words, factor)
@@ -215,13 +215,13 @@ void main()
             if (DTYPE_OF(y) == DTYPE_OF(x)) {
                 [[unroll]] for (uint n = 0u; n < TN; n++) {
 #ifdef MATRIX_BF16
-                    // Cut; as f16, whose halves NVIDIA puts together with one instruction instead of three.
-                    Halves halves;
-                    [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) halves[e] = unpackFloat2x16(floatBitsToUint(sums[n][e] * CUT)).y;
+                    // Cut; as f16, whose elements NVIDIA puts together with one instruction instead of three.
+                    SumF16 results;
+                    [[unroll]] for (uint e = 0u; e < ELEMENTS; e++) results[e] = unpackFloat2x16(floatBitsToUint(sums[n][e] * CUT)).y;
 #else
-                    MatrixA halves = MatrixA(sums[n]);
+                    MatrixA results = MatrixA(sums[n]);
 #endif
-                    coopMatStore(halves, stage, last + row_first * PITCH + n * MATRIX_N / 8u, PITCH, ROW_MAJOR);
+                    coopMatStore(results, stage, last + row_first * PITCH + n * MATRIX_N / 8u, PITCH, ROW_MAJOR);
                 }
                 subgroup_sync();
                 uvec4 y_words[UNITS]; // all of them before the first store: one after the other would wait for the store before

@@ -4,7 +4,7 @@
         // c . b of the tile's tokens with all sources up to them, for all heads: T1 sources at a time, half of their states at a time.
         MatrixA c_rows[2u * STATES];
         MatrixA cb_rows[TK];   // with the sources below
-        Halves own_cb[BLOCKS]; // with the own block, then with those before it, from the nearest on; in units of own_unit
+        SumF16 own_cb[BLOCKS]; // with the own block, then with those before it, from the nearest on; in units of own_unit
         float own_unit;
         uint now = 0u; // set of factors
         {

@@ -132,7 +132,7 @@ float total_of(uint head) { return cums[head * SIDE + SIDE - 1u].x; }
     void store_four_##name(uint at, uint room, vec4 value) \
     { \
         if (room == 0u) return; \
-        if (is_half(DTYPE_OF(name))) pairs_##name[at / 4u] = as_halves(DTYPE_OF(name), value); \
+        if (is_16bit(DTYPE_OF(name))) pairs_##name[at / 4u] = as_16bit(DTYPE_OF(name), value); \
         else quads_##name[at / 4u] = floatBitsToUint(value); \
     }
 #else

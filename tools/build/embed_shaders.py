@@ -207,7 +207,7 @@ def instructions(words):
 
 
 def mark_aliases(words):
-    """Bindings that are declared twice, by the word and by the half, are the same memory. Without this decoration
+    """Bindings that are declared twice, by the word and by 16 bits, are the same memory. Without this decoration
     a compiler may take them for different ones; GLSL has no word for it."""
     bindings = {}
     end = 5
