@@ -165,13 +165,13 @@ __device__ __forceinline__ void query_pairs(const sma_query_args &args, const Cu
     typedef attend::Pair<dtype> Pair;
     constexpr uint32_t N = 128, P = 64;
     const uint32_t lane = threadIdx.x % 32;
-    const auto halves = [&](uint32_t binding) { return reinterpret_cast<uint16_t *>(bindings.address[binding]); };
+    const auto elements = [&](uint32_t binding) { return reinterpret_cast<uint16_t *>(bindings.address[binding]); };
     for (uint32_t tile = blockIdx.x * warps + threadIdx.x / 32; tile < args.tiles; tile += gridDim.x * warps) {
         const uint32_t g = tile % args.G, row = tile / args.G, b = row / args.L, t = row % args.L;
         if (t >= piece_of(INTS(sma_query, seq) + args.seq_at, args.flags, args.L, b).count) continue;
-        const uint16_t *q_from = halves(BINDING_sma_query_q) + args.q_at + size_t(row) * args.q_row + g * N,
-                       *c_from = halves(BINDING_sma_query_c) + args.c_at + size_t(row) * args.c_row + g * N,
-                       *e_from = halves(BINDING_sma_query_e) + args.e_at + size_t(row) * args.e_row + g * P;
+        const uint16_t *q_from = elements(BINDING_sma_query_q) + args.q_at + size_t(row) * args.q_row + g * N,
+                       *c_from = elements(BINDING_sma_query_c) + args.c_at + size_t(row) * args.c_row + g * N,
+                       *e_from = elements(BINDING_sma_query_e) + args.e_at + size_t(row) * args.e_row + g * P;
         const uint2 q = reinterpret_cast<const uint2 *>(q_from)[lane], c = reinterpret_cast<const uint2 *>(c_from)[lane];
         const uint32_t e = reinterpret_cast<const uint32_t *>(e_from)[lane];
         const float2 q0 = Pair::unpack(q.x), q1 = Pair::unpack(q.y), c0 = Pair::unpack(c.x), c1 = Pair::unpack(c.y),
@@ -185,7 +185,7 @@ __device__ __forceinline__ void query_pairs(const sma_query_args &args, const Cu
         const float q_power = power_below(q_factor), e_power = power_below(e_factor);
         const float c_power = power_below(1.0f / fmaxf(c_most, 0x1p-126f));
         const auto scaled = [](float2 v, float power) { return Pair::round(v.x * power, v.y * power); };
-        const auto to = [&](uint32_t binding, uint32_t width) { return halves(binding) + size_t(tile) * width; };
+        const auto to = [&](uint32_t binding, uint32_t width) { return elements(binding) + size_t(tile) * width; };
         reinterpret_cast<uint2 *>(to(BINDING_sma_query_qn, N))[lane] = make_uint2(scaled(q0, q_power), scaled(q1, q_power));
         reinterpret_cast<uint2 *>(to(BINDING_sma_query_read, N))[lane] = make_uint2(scaled(c0, c_power), scaled(c1, c_power));
         reinterpret_cast<uint32_t *>(to(BINDING_sma_query_en, P))[lane] = scaled(e0, e_power);
@@ -194,5 +194,5 @@ __device__ __forceinline__ void query_pairs(const sma_query_args &args, const Cu
                 make_float2(q_factor / q_power * (e_factor / e_power), 1.0f / c_power);
     }
 }
-KERNEL_FUNCTION_BLOCKS(sma_query, half_bf16, 6) { query_pairs<DTYPE_BF16>(args, bindings); }
-KERNEL_FUNCTION_BLOCKS(sma_query, half_f16, 6) { query_pairs<DTYPE_F16>(args, bindings); }
+KERNEL_FUNCTION_BLOCKS(sma_query, n128_bf16, 6) { query_pairs<DTYPE_BF16>(args, bindings); }
+KERNEL_FUNCTION_BLOCKS(sma_query, n128_f16, 6) { query_pairs<DTYPE_F16>(args, bindings); }

@@ -27,8 +27,8 @@ static vk_matrix find_matrix(const VkCooperativeMatrixPropertiesKHR *list, uint3
 
 static bool is_16(vk_matrix size) { return size.M == 16 && size.N == 16 && size.K == 16; }
 
-/* Is there a product of 16 x 16 x 16 with f16 sums? Rows of DART_CAP_MATRIX2 keep halves in matrices of that use. */
-static bool has_half_sums(const VkCooperativeMatrixPropertiesKHR *list, uint32_t count)
+/* Is there a product of 16 x 16 x 16 with f16 sums? Rows of DART_CAP_MATRIX2 keep f16 in matrices of that use. */
+static bool has_f16_sums(const VkCooperativeMatrixPropertiesKHR *list, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         const VkCooperativeMatrixPropertiesKHR *p = &list[i];
@@ -54,7 +54,7 @@ bool vk_matrices_find(const vk_instance *instance, vk_adapter *adapter, bool bfl
         adapter->matrix_f16 = find_matrix(list, count, VK_COMPONENT_TYPE_FLOAT16_KHR, least_sums);
         if (bfloat16) adapter->matrix_bf16 = find_matrix(list, count, VK_COMPONENT_TYPE_BFLOAT16_KHR, least_sums);
         sixteen = adapter->matrix_subgroup == 32 && is_16(adapter->matrix_f16) &&
-                  (adapter->matrix_bf16.M == 0 || is_16(adapter->matrix_bf16)) && has_half_sums(list, count);
+                  (adapter->matrix_bf16.M == 0 || is_16(adapter->matrix_bf16)) && has_f16_sums(list, count);
     }
     free(list);
     return sixteen;

@@ -272,11 +272,11 @@ static bool differs(const target *t, const conform_case *c)
 {
     const size_t op = conform_op_of(c);
     /* The op states no more traits of it than these. */
-    const uint32_t half = c->dtype == DART_F16 ? FITS_F16 | FITS_16BIT : c->dtype == DART_BF16 ? FITS_BF16 | FITS_16BIT : 0;
+    const uint32_t type = c->dtype == DART_F16 ? FITS_F16 | FITS_16BIT : c->dtype == DART_BF16 ? FITS_BF16 | FITS_16BIT : 0;
     const uint32_t walks = (uint64_t)c->B * c->G >= 64 ? FITS_WALK | FITS_WALK16 | FITS_WALK64 : 0;
     const bool inner = ops[op].run == conform_dense || ops[op].run == conform_loss; /* FITS_P64 is of the N inputs, not of the P outputs */
     const uint32_t sizes = (c->P <= 32 ? FITS_P32 : 0) | (c->P <= 64 || (inner && c->N <= 64) ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0) | walks;
-    const uint32_t traits = half | sizes | FITS_TILES | FITS_SHORT | FITS_MEDIUM | FITS_N128_P64 | FITS_N64_P64 | FITS_N32_P64 | FITS_SCAN |
+    const uint32_t traits = type | sizes | FITS_TILES | FITS_SHORT | FITS_MEDIUM | FITS_N128_P64 | FITS_N64_P64 | FITS_N32_P64 | FITS_SCAN |
                             FITS_CLUSTER | FITS_PAIR | FITS_STEP | FITS_FEWEST_TILES | FITS_FEW_TILES | FITS_TOGETHER | FITS_BULK |
                             (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED) |
                             (c->flags & CASE_GPU ? FITS_MANY_TILES | FITS_LIBRARY : 0);

@@ -71,17 +71,17 @@ static unsigned shared_of(uint32_t capabilities)
 }
 
 /* What FITS_16BIT speaks of where a row has it: all of them have 16 bits. */
-static const struct { const char *kernel, *bindings[3]; } halves[] = {
+static const struct { const char *kernel, *bindings[3]; } types_16bit[] = {
     {"attention_step", {"k", "v"}}, {"sma_query", {"q", "e", "c"}}, {"sma", {"c", "dh"}}, {"mixer_attend", {"dh"}}, {"sma_step", {"dh"}},
     {"sma_rho", {"dh"}}};
 
-static bool is_half(const kernel_info *kernel, uint32_t dtypes)
+static bool is_16bit(const kernel_info *kernel, uint32_t dtypes)
 {
-    for (size_t i = 0; i < COUNT_OF(halves); i++) {
-        if (strcmp(halves[i].kernel, kernel->name) != 0) continue;
+    for (size_t i = 0; i < COUNT_OF(types_16bit); i++) {
+        if (strcmp(types_16bit[i].kernel, kernel->name) != 0) continue;
         for (uint32_t b = 0; b < kernel->bindings_count; b++)
-            for (size_t k = 0; k < COUNT_OF(halves[i].bindings) && halves[i].bindings[k] != NULL; k++)
-                if (strcmp(kernel->bindings[b].name, halves[i].bindings[k]) == 0 && (dtypes >> (2 * b) & 3) == DART_F32) return false;
+            for (size_t k = 0; k < COUNT_OF(types_16bit[i].bindings) && types_16bit[i].bindings[k] != NULL; k++)
+                if (strcmp(kernel->bindings[b].name, types_16bit[i].bindings[k]) == 0 && (dtypes >> (2 * b) & 3) == DART_F32) return false;
         return true;
     }
     return false;
@@ -92,7 +92,7 @@ static bool fits(const kernel_row *row, dart_dtype activations, dart_dtype store
 {
     const kernel_info *kernel = &kernel_table[row->id];
     const uint32_t type = row->fits & (FITS_F16 | FITS_BF16);
-    if ((row->fits & FITS_16BIT) != 0 && !is_half(kernel, dtypes_of(kernel, activations, stored))) return false;
+    if ((row->fits & FITS_16BIT) != 0 && !is_16bit(kernel, dtypes_of(kernel, activations, stored))) return false;
     return type == 0 || (activations == stored && activations == (type == FITS_F16 ? DART_F16 : DART_BF16));
 }
 

@@ -217,8 +217,8 @@ static uint32_t attend_traits(const mixer_plan *p, const dart_memories *run, uin
     const uint64_t workgroups = (uint64_t)a->H * base_ceil_div(run->M, FEW_TOGETHER);
     const bool few = tiles && run->M <= (uint64_t)FEW_TOGETHER * splits && workgroups <= op_multiprocessors(&p->call);
     /* A warp a memory pays where most warps of a workgroup have one. */
-    const bool half = words && run->scale.offset % 4 == 0 && run->M >= 3 * splits;
-    return (half ? FITS_16BIT : words ? FITS_STEP : 0) | (tiles ? FITS_TILES : 0) | (few ? FITS_SHORT : 0) |
+    const bool many = words && run->scale.offset % 4 == 0 && run->M >= 3 * splits;
+    return (many ? FITS_16BIT : words ? FITS_STEP : 0) | (tiles ? FITS_TILES : 0) | (few ? FITS_SHORT : 0) |
            (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
 }
 
@@ -297,8 +297,8 @@ static uint32_t norm_linear_traits(const dart_norm_linear_args *a, const op_oper
 {
     const bool words = !dense_is_quantised(weight) && a->IN % 16 == 0 && a->x.dtype == DART_F32 && op_fits_rows(x) &&
                        op_fits_rows(weight) && a->norm.offset % 8 == 0;
-    const bool halves = weight->of.dtype == DART_F16 || weight->of.dtype == DART_BF16;
-    if (a->T == 1) return words && halves && (a->x.offset | weight->of.offset) % 8 == 0 ? FITS_TILES : 0;
+    const bool is_16bit = weight->of.dtype == DART_F16 || weight->of.dtype == DART_BF16;
+    if (a->T == 1) return words && is_16bit && (a->x.offset | weight->of.offset) % 8 == 0 ? FITS_TILES : 0;
     return a->T > 4 && words && weight->of.dtype == DART_BF16 && a->y.dtype == DART_BF16 ? FITS_BF16 | FITS_TILES : 0;
 }
 

@@ -65,13 +65,13 @@ static dart_status check(sma_plan *p)
 static const struct query *query(sma_plan *p, dart_dtype dtype)
 {
     op_call *call = &p->call;
-    const bool half = dtype != DART_F32;
+    const bool is_16bit = dtype != DART_F32;
     struct query *to = &p->queries[dtype];
     if (to->made) return to;
     to->made = true;
     const dart_sma_args *a = p->a;
     const uint64_t q_width = (uint64_t)a->G * a->N, e_width = (uint64_t)a->G * a->P;
-    if (half) {
+    if (is_16bit) {
         to->qn = op_scratch(call, dtype, p->rows + SMA_PADDING, q_width);
         to->en = op_scratch(call, dtype, p->rows, e_width);
         to->read = op_scratch(call, dtype, p->rows + SMA_PADDING, q_width);
@@ -81,11 +81,11 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
         to->en = op_kept(call, &p->o.en);
     }
     /* The padding is read, never written. */
-    op_operand qn = to->qn, read = to->read, c = half ? p->o.c : (op_operand){0};
+    op_operand qn = to->qn, read = to->read, c = is_16bit ? p->o.c : (op_operand){0};
     qn.rows = read.rows = p->rows;
     /* Row by row: what packed sequences share is one sequence of T rows to it. */
     const bool packed = op_packed(&p->layout);
-    struct SmaQueryArgs k = {.flags = (p->flags & HAS_SEQ) | (half ? HAS_UNIT : 0), .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G,
+    struct SmaQueryArgs k = {.flags = (p->flags & HAS_SEQ) | (is_16bit ? HAS_UNIT : 0), .B = packed ? 1 : a->B, .L = packed ? a->T : a->L, .G = a->G,
                              .N = a->N, .P = a->P,
                              .c_row = op_row(&p->o.c), .eps = a->eps};
     const bool words = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.c) && a->N % 8 == 0 && a->P % 8 == 0;
@@ -93,7 +93,7 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
     const uint32_t fits = type | (type != 0 ? FITS_16BIT : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |
                           (p->rows * a->G <= QUERY_WORKGROUPS * (uint64_t)op_multiprocessors(call) ? FITS_FEW_TILES : 0);
     const uint32_t small = (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0) | (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0);
-    op_kernel(call, KERNEL_sma_query, a->L, (half ? fits : 0) | small);
+    op_kernel(call, KERNEL_sma_query, a->L, (is_16bit ? fits : 0) | small);
     OP_LAUNCH(call, &k, base_ceil_div(p->rows * a->G, call->T0), OP_ROWS(sma_query, q, &p->o.q, k), OP_ROWS(sma_query, e, &p->o.e, k),
               OP_AT(sma_query, seq, &p->o.seq, k), OP_WHOLE(sma_query, qn, &qn), OP_WHOLE(sma_query, en, &to->en),
               OP_WHOLE(sma_query, unit, &to->unit), OP_AT(sma_query, c, &c, k), OP_WHOLE(sma_query, read, &read));
@@ -122,9 +122,9 @@ static uint32_t traits(const sma_plan *p, const dart_memories *run)
     const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.r) && run->dh.offset % 8 == 0;
     if (!op_has(&run->scale)) return p->layout.traits | small | (sizes ? FITS_TILES : 0);
     const uint32_t one = op_fits_16bit(&a->q, &a->e) & op_fits_16bit(&a->c, &run->dh) & op_fits_16bit(&a->q, &run->dh);
-    const bool half = a->q.dtype != DART_F32 && a->e.dtype != DART_F32 && a->c.dtype != DART_F32 && run->dh.dtype != DART_F32;
+    const bool is_16bit = a->q.dtype != DART_F32 && a->e.dtype != DART_F32 && a->c.dtype != DART_F32 && run->dh.dtype != DART_F32;
     const bool tiles = sizes && run->scale.offset % 4 == 0;
-    return p->layout.traits | small | one | (half ? FITS_16BIT : 0) | (tiles ? FITS_TILES : 0) |
+    return p->layout.traits | small | one | (is_16bit ? FITS_16BIT : 0) | (tiles ? FITS_TILES : 0) |
            (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | sma_bulk_fits(run);
 }
 
@@ -146,13 +146,13 @@ static void attend(sma_plan *p, const attended *to)
     const uint32_t fits = traits(p, run);
     op_kernel(call, KERNEL_sma, a->L, fits);
     const dart_dtype dtype = (call->row->fits & FITS_BF16) != 0 ? DART_BF16 : (call->row->fits & (FITS_F16 | FITS_16BIT)) != 0 ? DART_F16 : DART_F32;
-    const bool half = dtype != DART_F32;
+    const bool is_16bit = dtype != DART_F32;
     const struct query *from = query(p, dtype); /* may launch */
-    if (half) k.flags |= HAS_UNIT;
+    if (is_16bit) k.flags |= HAS_UNIT;
     op_kernel(call, KERNEL_sma, a->L, fits);
     if (call->row->T1 == 0) call->T1 = a->N / 16; /* of a row for FITS_N32_P64 and FITS_TILES */
     OP_LAUNCH(call, &k, base_ceil_div(a->L, call->T0) * a->H * a->B, OP_WHOLE(sma, qn, &from->qn), OP_WHOLE(sma, en, &from->en),
-              OP_WHOLE(sma, unit, &from->unit), OP_ROWS(sma, c, half ? &from->read : &p->o.c, k), OP_AT(sma, dh, &to->dh, k),
+              OP_WHOLE(sma, unit, &from->unit), OP_ROWS(sma, c, is_16bit ? &from->read : &p->o.c, k), OP_AT(sma, dh, &to->dh, k),
               OP_AT(sma, factor, &to->factor, k), OP_AT(sma, seq, &p->o.seq, k), OP_ROWS(sma, r, &p->o.r, k),
               OP_AT(sma, lse, &p->o.lse, k));
 }
@@ -175,8 +175,8 @@ static void attend_step(sma_plan *p, const attended *to)
     struct SmaStepArgs k = {.flags = to->flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S, .first = run->first,
                             .count = run->M, .capacity = run->M, .eps = a->eps};
     /* The memories alone are multiplied as they are stored. */
-    const bool half = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0 && to->factor.of.offset % 4 == 0;
-    op_kernel(call, KERNEL_sma_step, a->B, (half ? FITS_16BIT : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
+    const bool is_16bit = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0 && to->factor.of.offset % 4 == 0;
+    op_kernel(call, KERNEL_sma_step, a->B, (is_16bit ? FITS_16BIT : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
     const uint64_t wanted = base_ceil_div(run->M, step_size(call, heads, run->M));
     k.splits = wanted < 1 ? 1 : wanted > MERGE_PARTS ? MERGE_PARTS : (uint32_t)wanted;
     const op_operand partial = op_scratch(call, DART_F32, heads * k.splits, (uint64_t)a->P + 2), tickets = op_tickets(call, heads);

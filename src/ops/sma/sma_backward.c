@@ -88,11 +88,11 @@ static void prepare(plan *p)
 static uint32_t traits_of(const plan *p)
 {
     const dart_sma_backward_args *a = p->a;
-    const uint32_t half = op_fits_16bit(&a->c, &a->memories.dh) & op_fits_16bit(&a->memories.dh, &a->up_r);
+    const uint32_t types = op_fits_16bit(&a->c, &a->memories.dh) & op_fits_16bit(&a->memories.dh, &a->up_r);
     const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && (p->flags & IS_RAW) == 0;
     const bool tiles = sizes && op_fits_rows(&p->o.c) && op_fits_rows(&p->o.dh) && op_fits_rows(&p->o.r) && op_fits_rows(&p->o.up_r) &&
                        op_fits_rows(&p->o.grad_dh);
-    return p->layout.traits | half | (tiles ? FITS_TILES : 0) | (a->P <= 64 ? FITS_P64 : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
+    return p->layout.traits | types | (tiles ? FITS_TILES : 0) | (a->P <= 64 ? FITS_P64 : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
 }
 
 static void scores(plan *p)

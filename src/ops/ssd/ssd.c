@@ -113,13 +113,13 @@ static void decay(ssd_plan *p)
 /* ---- Memories and entering states ---- */
 
 /* Scratch for B M of them: in the dtype of x, b and c where those have one of 16 bits, normalised if asked for, else f32. */
-static matrices scratch_matrices(ssd_plan *p, bool half, bool normalised)
+static matrices scratch_matrices(ssd_plan *p, bool may_be_16bit, bool normalised)
 {
     const dart_ssd_args *a = p->a;
     const uint64_t chunks = p->slots;
-    half = half && op_fits_16bit(&a->x, &a->b) != 0 && a->c.dtype == a->x.dtype;
-    matrices made = {.values = op_scratch(&p->call, half ? a->x.dtype : DART_F32, chunks, p->state)};
-    if (half && normalised) made.scale = op_scratch(&p->call, DART_F32, chunks, (uint64_t)a->H * a->N);
+    const bool is_16bit = may_be_16bit && op_fits_16bit(&a->x, &a->b) != 0 && a->c.dtype == a->x.dtype;
+    matrices made = {.values = op_scratch(&p->call, is_16bit ? a->x.dtype : DART_F32, chunks, p->state)};
+    if (is_16bit && normalised) made.scale = op_scratch(&p->call, DART_F32, chunks, (uint64_t)a->H * a->N);
     return made;
 }
 
@@ -143,10 +143,10 @@ static void place_matrices(ssd_plan *p)
 static uint32_t traits_of(const ssd_plan *p, const matrices *m, const op_operand *operand)
 {
     const dart_ssd_args *a = p->a;
-    const uint32_t half = op_fits_16bit(&m->values.of, &operand->of);
+    const uint32_t type = op_fits_16bit(&m->values.of, &operand->of);
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->values.of.offset % 8 == 0 && m->scale.of.offset % 4 == 0 && op_fits_rows(operand);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
-    return p->layout.traits | half | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) |
+    return p->layout.traits | type | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) |
            (scan ? FITS_SCAN : 0);
 }
 
@@ -278,8 +278,8 @@ static bool walk(ssd_plan *p)
     if (walks == 0 || op_has(&a->cum) || op_has(&a->decay) || op_has(&a->hin) || op_has(&a->h) || a->memories_count > 0) return false;
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->dh.offset % 8 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->o.b) &&
                        op_fits_rows(&p->o.c) && op_fits_rows(&p->o.y);
-    const uint32_t half = op_fits_16bit(&a->x, &a->b) & op_fits_16bit(&a->b, &a->c);
-    const uint32_t traits = p->layout.traits | walks | half | (tiles ? FITS_TILES : 0);
+    const uint32_t type = op_fits_16bit(&a->x, &a->b) & op_fits_16bit(&a->b, &a->c);
+    const uint32_t traits = p->layout.traits | walks | type | (tiles ? FITS_TILES : 0);
     if (!op_prefers(&p->call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, traits)) return false;
     p->memory = (matrices){.values = p->o.dh, .scale = p->o.dh_scale};
     p->flags |= op_has(&a->dh_scale) ? HAS_SCALE : 0;
@@ -344,14 +344,14 @@ static void copy_state(ssd_plan *p)
     p->o.h = h;
 }
 
-dart_status ssd_enter(const op_call *call, const dart_ssd_args *args, bool half, ssd_entering *entering)
+dart_status ssd_enter(const op_call *call, const dart_ssd_args *args, bool may_be_16bit, ssd_entering *entering)
 {
     ssd_plan p = {.call = *call, .a = args};
     if (check(&p) != DART_OK) return op_status(&p.call);
     p.o.cum = op_kept(&p.call, &p.o.cum);
     p.o.decay = op_kept(&p.call, &p.o.decay);
-    p.memory = scratch_matrices(&p, half, true);
-    p.hin = scratch_matrices(&p, half, args->x.dtype != DART_BF16);
+    p.memory = scratch_matrices(&p, may_be_16bit, true);
+    p.hin = scratch_matrices(&p, may_be_16bit, args->x.dtype != DART_BF16);
     p.flags |= (op_has(&p.memory.scale.of) ? HAS_SCALE : 0) | (op_has(&p.hin.scale.of) ? HAS_HIN_SCALE : 0);
     if (op_has(&args->h)) copy_state(&p);
     decay_and_memory(&p);

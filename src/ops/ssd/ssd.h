@@ -12,9 +12,9 @@ typedef struct ssd_entering {
  * from shapes only: the order of sums does not depend on the device. FITS_WALK and what it implies, or 0. */
 uint32_t ssd_walk_traits(const op_layout *layout, uint32_t H, uint32_t G, uint32_t N, uint32_t P, uint32_t S);
 
-/* Records the stages of the call that lead to the states entering its chunks, in scratch memory of the stream: raw and f32, or with half in the form
- * that dart_ssd keeps for itself, by the same rows. The state before the piece, args->h, is left as it is; args->y is checked and not used.
+/* Records the stages of the call that lead to the states entering its chunks, in scratch memory of the stream: raw and f32, or with may_be_16bit in
+ * the form that dart_ssd keeps for itself, by the same rows. The state before the piece, args->h, is left as it is; args->y is checked and not used.
  * Returns the stream's status. */
-dart_status ssd_enter(const op_call *call, const dart_ssd_args *args, bool half, ssd_entering *entering);
+dart_status ssd_enter(const op_call *call, const dart_ssd_args *args, bool may_be_16bit, ssd_entering *entering);
 
 #endif

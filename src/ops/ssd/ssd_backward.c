@@ -276,8 +276,8 @@ static bool walk(plan *p)
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->o.b) && op_fits_rows(&p->o.c) &&
                        op_fits_rows(&p->o.up_y) && op_fits_rows(&p->o.grad_x) && op_fits_rows(&p->o.grad_b) && op_fits_rows(&p->o.grad_c) &&
                        a->up_dh.offset % 4 == 0;
-    const uint32_t half = op_fits_16bit(&a->x, &a->b) & op_fits_16bit(&a->b, &a->c) & op_fits_16bit(&a->c, &a->up_y);
-    const uint32_t traits = p->layout.traits | walks | half | (tiles ? FITS_TILES : 0);
+    const uint32_t type = op_fits_16bit(&a->x, &a->b) & op_fits_16bit(&a->b, &a->c) & op_fits_16bit(&a->c, &a->up_y);
+    const uint32_t traits = p->layout.traits | walks | type | (tiles ? FITS_TILES : 0);
     if (!op_prefers(call, KERNEL_ssd_backward_walk, KERNEL_ssd_backward_x, a->L, traits)) return false;
     struct SsdBackwardWalkArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
                                     .P = a->P, .S = a->S, .M = p->M, .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
