@@ -2,7 +2,7 @@
 // What such a product costs is x read and y written. A block keeps all weights in shared memory and walks over tiles of T1 rows; a
 // warp has 16 rows of x as fragments in registers, so that the copies of the next tile begin before the products of this one.
 // Shared memory: six tiles of 64 outputs x 64 inputs (lib/tensor.cuh) and three of T1 rows x 64 inputs.
-// Needs (FITS_SHORT): ceil(inputs / 64) ceil(outputs / 64) at most 6. FITS_TILES: inputs a multiple of 16, rows of x at 16-byte borders.
+// Needs (FITS_DENSE_SHORT_ROWS): ceil(inputs / 64) ceil(outputs / 64) at most 6. FITS_TILES: inputs a multiple of 16, rows of x at 16-byte borders.
 #include "lib/tensor.cuh"
 
 namespace linear_short {

@@ -2,7 +2,7 @@
 #ifndef DART_MIXER_ARGS_H
 #define DART_MIXER_ARGS_H
 
-/* What rows with FITS_STEP have room for: inputs of mixer_project and of mixer_output, and heads times splits of the latter. */
+/* What rows with FITS_MIXER_STEP have room for: inputs of mixer_project and of mixer_output, and heads times splits of the latter. */
 #define STEP_PROJECT_INPUTS 1536
 #define STEP_OUTPUT_INPUTS 3072
 #define STEP_PARTIALS 1024

@@ -1,6 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// What output.comp computes, of one row with f32 activations and 16-bit weights (FITS_TILES): a workgroup makes T0 = MIXER_OUTPUTS outputs.
+// What output.comp computes, of one row with f32 activations and 16-bit weights (FITS_MIXER_ROW16): a workgroup makes T0 = MIXER_OUTPUTS outputs.
 // Weights and inputs are asked for before any of them is waited for, with the first AHEAD splits.
 // Shared memory: 4 (MIXER_OUTPUTS + 1) (LANES + 1) bytes. Guards as in output.comp; edge outputs read the last row of weight and are dropped.
 #include "lib/dart.glsl"

@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// What project_base.comp computes, of one row in f32 with 16-bit weights (FITS_TILES): a subgroup makes MIXER_OUTPUTS outputs by itself, so that no
-// lane waits for a barrier. Each subgroup adds up the squares of the whole row. All that an output needs is asked for before any of it is waited for,
-// CHUNKS times eight inputs a lane at a time; of convolutions with more than four taps the fifth and later are read at the end.
+// What project_base.comp computes, of one row in f32 with 16-bit weights (FITS_MIXER_ROW16): a subgroup makes MIXER_OUTPUTS outputs by itself, so
+// that no lane waits for a barrier. Each subgroup adds up the squares of the whole row. All that an output needs is asked for before any of it is
+// waited for, CHUNKS times eight inputs a lane at a time; of convolutions with more than four taps the fifth and later are read at the end.
 // Shared memory: none. Guards: eps > 0; edge outputs read the last row of weight and are dropped; exp only of numbers <= 0.
 #include "lib/dart.glsl"
 #include "table/mixer_project.glsl"

@@ -51,8 +51,8 @@ struct SsdOutputArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, x_at, x_r
 /* ssd_decay, ssd_memory, ssd_state and ssd_output in one launch, for bf16. Memories are normalised, and stored only with HAS_DH or
  * HAS_RUN. h, open and open_decay as in SsdStateArgs.
  * Eight tiles for every two heads of a group, tile = r + 8 (pair + pairs * (g + G b)), pairs = ceil(H / G / 2).
- * Rows with FITS_WALK: for any dtypes, without HAS_H, HAS_OPEN, HAS_RUN and HAS_SEQ; memories are normalised with HAS_SCALE, else f32 and raw. A tile
- * walks over all chunks of one (b, g): tile = g + G b. */
+ * Rows with FITS_SSD_WALK: for any dtypes, without HAS_H, HAS_OPEN, HAS_RUN and HAS_SEQ; memories are normalised with HAS_SCALE, else f32 and raw. A
+ * tile walks over all chunks of one (b, g): tile = g + G b. */
 struct SsdPieceArgs {
     U32 tiles, flags, B, L, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, c_at, c_row, y_at, y_row, seq_at, memory_at,
         scale_at, dt_at, dt_row, a_log_at, dt_bias_at, d_at;

@@ -1,6 +1,6 @@
 // What the matrix rows of the backward pass share. They take chunks of at most 256 tokens, N at most 128, P at most 64, multiples of 16, and 16-bit
-// operands (FITS_TILES, FITS_SCAN). What a product takes besides these (decays, c.b, gradients of c.b) is rounded once on its way into shared memory;
-// what is only added stays f32. Include after matrix.glsl and backward.glsl.
+// operands (FITS_TILES, FITS_SSD_SCAN). What a product takes besides these (decays, c.b, gradients of c.b) is rounded once on its way into shared
+// memory; what is only added stays f32. Include after matrix.glsl and backward.glsl.
 //
 // A workgroup makes tiles of SIDE tokens in eight subgroups: ROW_GROUPS bands of OWN_ROWS lines, and as many bands of columns as are left.
 const uint SIDE = 64u;

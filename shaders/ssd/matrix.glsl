@@ -1,4 +1,4 @@
-// What the scan's matrix rows share. They take 16-bit operands (FITS_TILES, FITS_SCAN): S at most 256, N at most 128, P 16, 32
+// What the scan's matrix rows share. They take 16-bit operands (FITS_TILES, FITS_SSD_SCAN): S at most 256, N at most 128, P 16, 32
 // or 64, memories normalised, hin too but in bf16 without HAS_HIN_SCALE. With -DN128_P64 the sizes N and P are known.
 #ifdef N128_P64
 #define SIZE_N 128u

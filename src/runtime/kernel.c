@@ -29,6 +29,24 @@ enum {
     static_assert(CUDA_NEEDS_##id##_##variant == 0 && CUDA_NEEDS_##last##_##last_variant == 0, #id " and " #last " as one launch");
 #include "kernels.def"
 
+/* The number of each op's first kernel. */
+enum {
+#define KERNELS(op) KERNELS_BEFORE_##op, KERNELS_last_##op = KERNELS_BEFORE_##op - 1,
+#define KERNEL(id, Args) KERNELS_##id,
+#include "kernels.def"
+};
+static const uint16_t first_kernels[KERNEL_OPS] = {
+#define KERNELS(op) [KERNEL_OP_##op] = KERNELS_BEFORE_##op,
+#include "kernels.def"
+};
+
+kernel_op kernel_op_of(kernel_id id)
+{
+    uint32_t op = 0;
+    while (op + 1 < KERNEL_OPS && first_kernels[op + 1] <= id) op++;
+    return (kernel_op)op;
+}
+
 /* Position of a row among those of its backend. */
 enum {
     CPU_SLOT_start = -1,

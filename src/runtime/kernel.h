@@ -55,51 +55,45 @@ extern const kernel_info kernel_table[KERNEL_COUNT];
 
 /* Traits of a call, which the op states: a row is eligible only if the call has all traits that the row names in `fits`. What a
  * row needs of the device is named in `needs` (dart_capability). */
-/* Their bits are numbered here, in any order: two branches that add a trait each conflict instead of sharing a bit. */
+/* These mean the same in all ops. Their bits are numbered here, in any order: two branches that add a trait each conflict instead of sharing one. */
 enum {
-    TRAIT_F16, TRAIT_BF16, TRAIT_16BIT, TRAIT_TILES, TRAIT_SHORT, TRAIT_STEP, TRAIT_MEDIUM, TRAIT_P32, TRAIT_P64, TRAIT_D64, TRAIT_N128_P64,
-    TRAIT_SCAN, TRAIT_FEWEST_TILES, TRAIT_FEW_TILES, TRAIT_MANY_TILES, TRAIT_N32_P64, TRAIT_N64_P64, TRAIT_UNPACKED, TRAIT_CHECK,
-    TRAIT_WALK, TRAIT_WALK16, TRAIT_WALK64, TRAIT_TOGETHER, TRAIT_CLUSTER, TRAIT_PAIR, TRAIT_LIBRARY, TRAIT_BULK, TRAIT_COUNT
+    TRAIT_F16, TRAIT_BF16, TRAIT_16BIT, TRAIT_WORDS, TRAIT_TILES, TRAIT_UNPACKED, TRAIT_P64, TRAIT_N32_P64, TRAIT_N64_P64, TRAIT_N128_P64,
+    TRAITS_SHARED
 };
-static_assert(TRAIT_COUNT <= 31, "traits of a call are bits of an enumerator");
+/* TRAIT_<OP>_<NAME>: those of one op are numbered from there on by the lines of its table, which say what they mean. Ops share these bits: a row
+ * names traits of its own op only (unit_kernels), and a call states those of the op whose kernel it launches. */
+enum {
+#define KERNELS(op) TRAITS_OF_##op, TRAITS_before_##op = TRAITS_SHARED - 1,
+#define TRAIT(op, name) TRAIT_##op##_##name,
+#include "kernels.def"
+    TRAITS_end
+};
+#define TRAIT(op, name) static_assert(TRAIT_##op##_##name < 31, "traits of a call are bits of an enumerator");
+#include "kernels.def"
 #define FITS(name) FITS_##name = 1 << TRAIT_##name
 typedef enum kernel_trait {
-    FITS(F16),                 /* the operands of the products are all f16 */
-    FITS(BF16),                /* the operands of the products are all bf16 */
-    FITS(16BIT),               /* the operands of the products have 16 bits each, f16 or bf16, also mixed */
-    FITS(TILES),               /* sizes are multiples of 16; offsets and row pitches of 8 elements, so that 16-byte loads and
-                                  whole matrix tiles work */
-    FITS(SHORT),               /* a row is short enough for a lane of a small team to keep its share: at most 256 elements of a norm or
-                                  channels of a convolution, 8,192 logits. linear: many rows, and so few inputs that a block may keep
-                                  all weights (dense.c). linear_backward_weight: few inputs (dense_backward.c). mixer_attend: at most two
-                                  memories a split (mixer.c) */
-    FITS(STEP),                /* the step of a mixer: what CUDA's rows for it ask of types, sizes and offsets (mixer.c) */
-    FITS(MEDIUM),              /* a row of a norm has at most 2,048 elements, for a lane of a workgroup to keep its share */
-    FITS(P32),                 /* D of softmax attention is at most 32 */
-    FITS(P64),                 /* P, D of softmax attention, or the inputs of linear or cross_entropy are at most 64 */
-    FITS(D64),                 /* heads of softmax attention are 64 wide */
-    FITS(N128_P64),            /* N is 128 and P is 64 */
-    FITS(SCAN),                /* chunks of at most 256 tokens, N at most 128, P 16, 32 or 64 */
-    FITS(FEWEST_TILES),        /* linear: y has too few tiles of 64 x 64 for a quarter of the device (dense.c) */
-    FITS(FEW_TILES),           /* linear: y has too few tiles of 64 x 64 for the whole device. sma_query: few tokens (sma.c) */
-    FITS(MANY_TILES),          /* linear: y has enough tiles of 64 x 64 to take larger tiles */
-    FITS(N32_P64),             /* N is at most 32 and P at most 64 */
-    FITS(N64_P64),             /* N is 64 and P is 64 */
-    FITS(UNPACKED),            /* sequences lie L rows apart: no cu */
-    FITS(CHECK),               /* rows that only tests of a backend launch; the device may lack what they use */
-    FITS(WALK),                /* the scan: enough sequences that one workgroup may walk over all chunks of a group; chunks of at most 32
-                                  tokens, N at most 32, P at most 64, at most 4 heads a group; no state comes in or goes out */
-    FITS(WALK16),              /* ... and chunks of at most 16 tokens, N at most 16, at most 2 heads a group */
-    FITS(WALK64),              /* as FITS_WALK, but chunks of at most 16 tokens, N 64 and P 64 */
-    FITS(TOGETHER),            /* the sequences' windows are full in the same steps */
-    FITS(CLUSTER),             /* the scan's gradients: chunks of a multiple of 64 tokens, at least four heads a group, and so few chunks that walking
-                                  over the heads of a group leaves much of a device idle */
-    FITS(PAIR),                /* ... or four times as many */
-    FITS(LIBRARY),             /* linear's gradients: a library is at least as exact and fast (dense_backward.c) */
-    FITS(BULK)                 /* sma: memories begin at a multiple of 64 elements and their scales at one of 16 bytes, as copy engines ask that take
-                                  them row by row (CUDA_MAP) */
+    FITS(F16),      /* the operands of the products are all f16 */
+    FITS(BF16),     /* the operands of the products are all bf16, or f32 that the row rounds to it */
+    FITS(16BIT),    /* the operands of the products have 16 bits each, f16 or bf16, also mixed */
+    FITS(WORDS),    /* sizes of rows, offsets and row pitches are multiples of 8 elements, so that loads of 16 bytes work */
+    FITS(TILES),    /* the same, and sizes are multiples of 16, so that whole matrix tiles work; f32 may begin at any multiple of 16 bytes */
+    FITS(UNPACKED), /* sequences lie L rows apart: no cu */
+    FITS(P64),      /* P is at most 64 */
+    FITS(N32_P64),  /* N is at most 32 and P at most 64 */
+    FITS(N64_P64),  /* N is 64 and P is 64 */
+    FITS(N128_P64), /* N is 128 and P is 64 */
+#define TRAIT(op, name) FITS(op##_##name),
+#include "kernels.def"
 } kernel_trait;
 #undef FITS
+/* The ops, in the order of the table. */
+typedef enum kernel_op {
+#define KERNELS(op) KERNEL_OP_##op,
+#include "kernels.def"
+    KERNEL_OPS
+} kernel_op;
+/* The op whose traits rows of the kernel may name. */
+kernel_op kernel_op_of(kernel_id id);
 /* Whether the row computes with cooperative matrices. `local` of such a row counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->needs & DART_CAP_MATRIX) != 0)
 

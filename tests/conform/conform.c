@@ -267,23 +267,38 @@ static void open_device(suite *s, const char *spec)
     s->devices_count++;
 }
 
+/* Traits of its own that a kernel's op may state of the case: it states no more than these. */
+static uint32_t own_traits(const conform_case *c, kernel_id id)
+{
+    uint32_t none = 0; /* that it does not */
+    switch (kernel_op_of(id)) {
+    case KERNEL_OP_DENSE:
+        none = (c->flags & CASE_GPU ? 0 : FITS_DENSE_MANY_TILES | FITS_DENSE_MANY_SUMS | FITS_DENSE_LIBRARY) |
+               (c->P <= 64 || c->N <= 64 ? 0 : FITS_DENSE_INPUTS64);
+        break;
+    case KERNEL_OP_LOSS: none = c->P <= 64 || c->N <= 64 ? 0 : FITS_LOSS_W64; break;
+    case KERNEL_OP_SSD: none = (uint64_t)c->B * c->G >= 64 ? 0 : FITS_SSD_WALK | FITS_SSD_WALK16 | FITS_SSD_WALK64; break;
+    case KERNEL_OP_ATTENTION:
+        none = (c->P <= 32 ? 0 : FITS_ATTENTION_D32) | (c->P <= 64 ? 0 : FITS_ATTENTION_D64) | (c->P == 64 ? 0 : FITS_ATTENTION_WHOLE_D64);
+        break;
+    default: break;
+    }
+    return UINT32_MAX << TRAITS_SHARED & ~none;
+}
+
 /* Would the named variant change what runs where the device chooses for itself? */
 static bool differs(const target *t, const conform_case *c)
 {
     const size_t op = conform_op_of(c);
     /* The op states no more traits of it than these. */
     const uint32_t type = c->dtype == DART_F16 ? FITS_F16 | FITS_16BIT : c->dtype == DART_BF16 ? FITS_BF16 | FITS_16BIT : 0;
-    const uint32_t walks = (uint64_t)c->B * c->G >= 64 ? FITS_WALK | FITS_WALK16 | FITS_WALK64 : 0;
-    const bool inner = ops[op].run == conform_dense || ops[op].run == conform_loss; /* FITS_P64 is of the N inputs, not of the P outputs */
-    const uint32_t sizes = (c->P <= 32 ? FITS_P32 : 0) | (c->P <= 64 || (inner && c->N <= 64) ? FITS_P64 : 0) | (c->P == 64 ? FITS_D64 : 0) | walks;
-    const uint32_t traits = type | sizes | FITS_TILES | FITS_SHORT | FITS_MEDIUM | FITS_N128_P64 | FITS_N64_P64 | FITS_N32_P64 | FITS_SCAN |
-                            FITS_CLUSTER | FITS_PAIR | FITS_STEP | FITS_FEWEST_TILES | FITS_FEW_TILES | FITS_TOGETHER | FITS_BULK |
-                            (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED) |
-                            (c->flags & CASE_GPU ? FITS_MANY_TILES | FITS_LIBRARY : 0);
+    const uint32_t shared = type | (c->P <= 64 ? FITS_P64 : 0) | FITS_WORDS | FITS_TILES | FITS_N128_P64 | FITS_N64_P64 | FITS_N32_P64 |
+                            (c->flags & CASE_PACKED ? 0 : FITS_UNPACKED);
     const kernel_capabilities capabilities = {t->info.capabilities}, unclaimed = {t->info.capabilities & ~t->claimed};
     const uint32_t rows = ops[op].run == conform_mixer ? c->B : c->L; /* a step has a row of each sequence */
     const dart_backend_kind kind = t->info.backend;
     for (uint32_t i = 0; i < ops[op].count; i++) {
+        const uint32_t traits = shared | own_traits(c, ops[op].kernels[i]);
         const kernel_row *named = kernel_pick(kind, ops[op].kernels[i], capabilities, traits, rows, t->variant);
         const kernel_row *own = kernel_pick(kind, ops[op].kernels[i], unclaimed, traits, rows, NULL);
         if (named != NULL && named != own && strcmp(named->variant, t->variant) == 0) return true;

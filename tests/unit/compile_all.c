@@ -96,12 +96,11 @@ static bool fits(const kernel_row *row, dart_dtype activations, dart_dtype store
     return type == 0 || (activations == stored && activations == (type == FITS_F16 ? DART_F16 : DART_BF16));
 }
 
-/* Every call that has these traits has these as well. */
+/* Every call that has these traits has these as well. Those of one op imply none that rows above their own name. */
 static uint32_t with_implied(uint32_t traits)
 {
     if ((traits & (FITS_F16 | FITS_BF16)) != 0) traits |= FITS_16BIT;
-    if ((traits & (FITS_D64 | FITS_N128_P64 | FITS_N64_P64 | FITS_N32_P64)) != 0) traits |= FITS_P64;
-    if ((traits & FITS_FEWEST_TILES) != 0) traits |= FITS_FEW_TILES;
+    if ((traits & (FITS_N128_P64 | FITS_N64_P64 | FITS_N32_P64)) != 0) traits |= FITS_P64;
     return traits;
 }
 
@@ -208,7 +207,7 @@ static void make_all(maker *m, bool ranges)
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
         uint32_t made[COUNT_OF(mixes)];
-        if (!kernel_runs_on(row, &m->device->info) || is_hidden(row, &m->device->info) || (row->fits & FITS_CHECK) != 0) continue;
+        if (!kernel_runs_on(row, &m->device->info) || is_hidden(row, &m->device->info) || row->id == KERNEL_wide_check) continue; /* of tests only */
         for (size_t x = 0; x < COUNT_OF(mixes); x++) {
             made[x] = UINT32_MAX;
             if (!fits(row, mixes[x].activations, mixes[x].stored)) continue;

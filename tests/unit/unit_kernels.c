@@ -44,19 +44,7 @@ static void describes_every_kernel(void **unused)
     }
 }
 
-/* Each of these functions knows all bits of an enum: two that are one number do not compile, nor does a bit that is missing here. */
-static bool is_trait(kernel_trait bit)
-{
-    switch (bit) {
-    case FITS_F16: case FITS_BF16: case FITS_16BIT: case FITS_TILES: case FITS_SHORT: case FITS_STEP: case FITS_MEDIUM: case FITS_P32:
-    case FITS_P64: case FITS_D64: case FITS_N128_P64: case FITS_SCAN: case FITS_FEWEST_TILES: case FITS_FEW_TILES: case FITS_MANY_TILES:
-    case FITS_N32_P64: case FITS_N64_P64: case FITS_UNPACKED: case FITS_CHECK: case FITS_WALK: case FITS_WALK16: case FITS_WALK64:
-    case FITS_TOGETHER: case FITS_CLUSTER: case FITS_PAIR: case FITS_LIBRARY: case FITS_BULK:
-        return true;
-    }
-    return false;
-}
-
+/* Knows all bits of the enum: two that are one number do not compile, nor does a bit that is missing here. */
 static bool is_capability(dart_capability bit)
 {
     switch (bit) {
@@ -69,14 +57,12 @@ static bool is_capability(dart_capability bit)
     return false;
 }
 
-static void rows_ask_for_known_bits(void **unused)
+static void rows_ask_for_known_capabilities(void **unused)
 {
     (void)unused;
     for (uint32_t i = 0; i < kernel_rows_count; i++)
         for (uint32_t bit = 0; bit < 31; bit++) {
             const kernel_row *row = &kernel_rows[i];
-            if ((row->fits >> bit & 1) != 0 && !is_trait((kernel_trait)(1u << bit)))
-                fail_msg("%s[%s] fits bit %u", kernel_table[row->id].name, row->variant, bit);
             if ((row->needs >> bit & 1) != 0 && !is_capability((dart_capability)(1u << bit)))
                 fail_msg("%s[%s] needs bit %u", kernel_table[row->id].name, row->variant, bit);
         }
@@ -120,7 +106,7 @@ static void has_sound_rows(void **unused)
         const bool computed = row->id == KERNEL_sma_step || (ROW_HAS_MATRIX(row) && (row->id == KERNEL_ssd_output ||
                                                       row->id == KERNEL_ssd_decay_memory || row->id == KERNEL_sma ||
                                                       row->id == KERNEL_sma_backward_tokens));
-        const bool shared_out = (row->id == KERNEL_mixer_project || row->id == KERNEL_mixer_output) && (row->fits & FITS_STEP) != 0;
+        const bool shared_out = (row->id == KERNEL_mixer_project || row->id == KERNEL_mixer_output) && (row->fits & FITS_MIXER_STEP) != 0;
         const bool walks = row->id == KERNEL_conv && row->T0 != 0; /* the op computes how many tokens a tile has */
         if ((row->T0 == 0 || row->T1 == 0) && !computed && !shared_out && !walks)
             fail_msg("%s[%s]: tile sizes %u and %u", name, row->variant, row->T0, row->T1);
@@ -176,16 +162,26 @@ static void copies_of_rows_ask_for_whole_rows(void **unused)
     (void)unused;
     for (size_t i = 0; i < COUNT_OF(mapped); i++) {
         const kernel_row *row = kernel_pick(DART_BACKEND_CUDA, mapped[i].id, able(UINT32_MAX), UINT32_MAX, 1, mapped[i].variant);
-        if (strcmp(row->variant, mapped[i].variant) != 0 || (row->fits & FITS_BULK) == 0)
+        if (strcmp(row->variant, mapped[i].variant) != 0 || (row->fits & FITS_SMA_BULK) == 0)
             fail_msg("%s[%s] takes memories that begin anywhere", kernel_table[mapped[i].id].name, mapped[i].variant);
     }
 }
 
 /* As the table writes them: there both are constants, which no compiler tells apart. */
-static const struct { const char *row, *needs, *fits; } written[] = {
-#define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) {#id "[" #variant "]", #needs, #fits},
-#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) {#id "[" #variant "]", #needs, #fits},
-#define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) {#id "[" #variant "]", #needs, #fits},
+static const struct { const char *row, *needs, *fits; kernel_id id; } written[] = {
+#define CPU_ROW(id, variant, needs, fits, T0, T1, max_rows) {#id "[" #variant "]", #needs, #fits, KERNEL_##id},
+#define CUDA_ROW(id, variant, source, needs, fits, T0, T1, max_rows) {#id "[" #variant "]", #needs, #fits, KERNEL_##id},
+#define SPIRV_ROW(id, variant, source, needs, fits, T0, T1, max_rows, local, defines) {#id "[" #variant "]", #needs, #fits, KERNEL_##id},
+#include "kernels.def"
+};
+/* The op before its kernels. */
+static const struct { kernel_op op; kernel_id id; } order[] = {
+#define KERNELS(op) {KERNEL_OP_##op, KERNEL_COUNT},
+#define KERNEL(id, Args) {KERNEL_OPS, KERNEL_##id},
+#include "kernels.def"
+};
+static const char *const traits_of[] = {
+#define KERNELS(op) "FITS_" #op "_",
 #include "kernels.def"
 };
 
@@ -209,6 +205,22 @@ static void names_capabilities_and_traits_where_they_belong(void **unused)
     for (size_t i = 0; i < COUNT_OF(written); i++)
         if (!names_bits(written[i].needs, "DART_CAP_") || !names_bits(written[i].fits, "FITS_"))
             fail_msg("%s needs %s and fits %s", written[i].row, written[i].needs, written[i].fits);
+}
+
+/* Traits of two ops may be the same bit. */
+static void names_traits_of_its_own_op(void **unused)
+{
+    (void)unused;
+    kernel_op op = KERNEL_OPS;
+    for (size_t i = 0; i < COUNT_OF(order); i++) {
+        if (order[i].id == KERNEL_COUNT) op = order[i].op;
+        else if (kernel_op_of(order[i].id) != op) fail_msg("%s is of op %d", kernel_table[order[i].id].name, (int)kernel_op_of(order[i].id));
+    }
+    assert_int_equal(COUNT_OF(traits_of), KERNEL_OPS);
+    for (size_t i = 0; i < COUNT_OF(written); i++)
+        for (size_t k = 0; k < KERNEL_OPS; k++)
+            if (k != kernel_op_of(written[i].id) && strstr(written[i].fits, traits_of[k]) != NULL)
+                fail_msg("%s fits %s", written[i].row, written[i].fits);
 }
 
 static void has_code_for_every_row(void **unused)
@@ -339,12 +351,13 @@ static void computes_heads_of_a_workgroup(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(describes_every_kernel), cmocka_unit_test(rows_ask_for_known_bits),
+        cmocka_unit_test(describes_every_kernel), cmocka_unit_test(rows_ask_for_known_capabilities),
         cmocka_unit_test(has_a_baseline_everywhere),
         cmocka_unit_test(has_sound_rows),
         cmocka_unit_test(rows_that_add_up_alike_have_one_shape),
         cmocka_unit_test(copies_of_rows_ask_for_whole_rows),
         cmocka_unit_test(names_capabilities_and_traits_where_they_belong),
+        cmocka_unit_test(names_traits_of_its_own_op),
         cmocka_unit_test(has_code_for_every_row),
         cmocka_unit_test(subgroups_of_any_size_will_do),
         cmocka_unit_test(picks_the_first_that_fits),

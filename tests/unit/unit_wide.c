@@ -31,7 +31,7 @@ static void launch(op_call *call, const op_operand inputs[INPUTS], const op_oper
     op_binding bindings[INPUTS + 1];
     for (uint32_t w = 0; w < WORDS; w++) words[w] = word(n, w);
     memcpy((char *)&k + offsetof(struct WideCheckArgs, w00), words, sizeof words);
-    op_kernel(call, KERNEL_wide_check, COUNT, FITS_CHECK);
+    op_kernel(call, KERNEL_wide_check, COUNT, FITS_PROBE_CHECK);
     for (uint32_t j = 0; j < INPUTS; j++) bindings[j] = (op_binding){.slot = j, .operand = &inputs[j], .at = &at[j]};
     bindings[INPUTS] = (op_binding){.slot = INPUTS, .operand = y, .at = &k.y_at};
     op_launch(call, &k, base_ceil_div(COUNT, call->T0), bindings, INPUTS + 1);
@@ -148,7 +148,7 @@ static void goes_without_what_exceeds_a_limit(void **unused)
     op_call call;
     rig_begin(&r);
     assert_int_equal(op_begin(&call, r.stream, "wide"), DART_OK);
-    op_kernel(&call, KERNEL_wide_check, 1, FITS_CHECK);
+    op_kernel(&call, KERNEL_wide_check, 1, FITS_PROBE_CHECK);
     assert_int_equal(op_status(&call), DART_UNSUPPORTED);
     dart_device *refused = NULL;
     assert_int_equal(dart_device_open(r.context, &(dart_device_options){.spec = rig_spec, .max_bindings = needed - 1}, &refused), DART_UNSUPPORTED);

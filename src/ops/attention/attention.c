@@ -84,12 +84,12 @@ static dart_status check(attention_plan *p)
     return check_blocks(p);
 }
 
-/* What holds for the tokens and one block; see kernel.h. */
+/* What holds for the tokens and one block. */
 static uint32_t traits(const attention_plan *p, const block_operands *block)
 {
     const dart_attention_args *a = p->a;
-    const uint32_t fits = p->layout.traits | op_fits_16bit(&a->q, &block->o.k.of) | (a->D == 64 ? FITS_D64 : 0) | (a->D <= 64 ? FITS_P64 : 0) |
-                    (a->D <= 32 ? FITS_P32 : 0);
+    const uint32_t fits = p->layout.traits | op_fits_16bit(&a->q, &block->o.k.of) | (a->D == 64 ? FITS_ATTENTION_WHOLE_D64 : 0) |
+                          (a->D <= 64 ? FITS_ATTENTION_D64 : 0) | (a->D <= 32 ? FITS_ATTENTION_D32 : 0);
     const bool rows = op_fits_rows(&p->o.q) && op_fits_rows(&block->o.k) && op_fits_rows(&block->o.v) && op_fits_rows(&p->o.o);
     return fits | (a->D % 16 == 0 && rows ? FITS_TILES : 0);
 }

@@ -56,8 +56,8 @@ dart_status dart_attention_backward(dart_stream *stream, const dart_attention_ba
     if (!OP_CHECK(&call, o)) return op_status(&call);
     const uint32_t flags = layout.flags;
     const float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)D);
-    uint32_t traits = layout.traits | (op_fits_16bit(&a->q, &a->k) & op_fits_16bit(&a->v, &a->up_o)) | (D <= 64 ? FITS_P64 : 0) |
-                      (D <= 32 ? FITS_P32 : 0);
+    uint32_t traits = layout.traits | (op_fits_16bit(&a->q, &a->k) & op_fits_16bit(&a->v, &a->up_o)) | (D <= 64 ? FITS_ATTENTION_D64 : 0) |
+                      (D <= 32 ? FITS_ATTENTION_D32 : 0);
     if (D % 16 == 0 && op_fits_rows(&o.q) && op_fits_rows(&o.k) && op_fits_rows(&o.v) && op_fits_rows(&o.up_o) && op_fits_rows(&o.grad_q) &&
         op_fits_rows(&o.grad_k) && op_fits_rows(&o.grad_v))
         traits |= FITS_TILES;

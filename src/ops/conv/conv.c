@@ -33,9 +33,10 @@ static void piece(conv_plan *p)
 {
     const dart_conv_args *a = p->a;
     struct ConvArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .C = a->C, .K = a->K};
-    const bool eights = a->K == 4 && a->C % 16 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->taps.y) && a->weight.offset % 8 == 0 &&
+    const bool eights = a->C % 16 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->taps.y) && a->weight.offset % 8 == 0 &&
                         a->bias.offset % 8 == 0 && a->tail.offset % 8 == 0;
-    op_kernel(&p->call, KERNEL_conv, a->L, p->layout.traits | (eights ? FITS_TILES : 0) | (a->C <= 256 ? FITS_SHORT : 0));
+    op_kernel(&p->call, KERNEL_conv, a->L,
+              p->layout.traits | (eights ? FITS_TILES : 0) | (a->K == 4 ? FITS_CONV_K4 : 0) | (a->C <= 256 ? FITS_CONV_C256 : 0));
     if (p->call.row->T1 == 0) p->call.T1 = tile_tokens(&p->call, a);
     OP_LAUNCH(&p->call, &k, base_ceil_div(a->C, p->call.T0) * base_ceil_div(a->L, p->call.T1) * a->B, OP_ROWS(conv, x, &p->o.x, k),
               OP_AT(conv, weight, &p->taps.weight, k), OP_AT(conv, bias, &p->taps.bias, k), OP_AT(conv, tail, &p->o.tail, k),

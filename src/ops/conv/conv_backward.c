@@ -27,9 +27,9 @@ dart_status dart_conv_backward(dart_stream *stream, const dart_conv_backward_arg
         .grad_bias = {"grad_bias", a->grad_bias, OP_F32 | OP_OPTIONAL, 1, a->C}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     struct ConvBackwardArgs k = {.flags = layout.flags | (biased ? HAS_BIAS : 0), .B = a->B, .L = a->L, .T = a->T, .C = a->C, .K = a->K};
-    const bool eights = a->K == 4 && a->C % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.up_y) && op_fits_rows(&o.grad_x) &&
+    const bool eights = a->C % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.up_y) && op_fits_rows(&o.grad_x) &&
                         a->weight.offset % 8 == 0 && a->bias.offset % 8 == 0;
-    const uint32_t traits = layout.traits | (eights ? FITS_TILES : 0);
+    const uint32_t traits = layout.traits | (eights ? FITS_TILES : 0) | (a->K == 4 ? FITS_CONV_K4 : 0);
     op_kernel(&call, KERNEL_conv_backward, a->L, traits);
     const uint64_t blocks = base_ceil_div(a->C, call.T0) * base_ceil_div(a->L, call.T1) * a->B;
     const uint64_t slots = op_slots(&layout, base_ceil_div(a->L, call.T1), call.T1);

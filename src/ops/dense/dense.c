@@ -132,8 +132,8 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
  * most SHORT_ROW inputs has passed through a large tile before its loads have paid: 64 outputs of 262,144 rows of 128 took 68 us in tiles of
  * 128 x 128, 43 in tiles of 64 x 64. */
 #define SHORT_ROW 128
-/* FITS_SHORT: weights of so many tiles of 64 x 64 and rows of so many inputs fit the shared memory of a block, and from so many rows on the time is
- * that of reading x and writing y. */
+/* FITS_DENSE_SHORT_ROWS: weights of so many tiles of 64 x 64 and rows of so many inputs fit the shared memory of a block, and from so many rows on
+ * the time is that of reading x and writing y. */
 enum { SHORT_WEIGHTS = 6, SHORT_ROWS = 4096 };
 static uint32_t linear_traits(const op_call *call, const op_operand *x, const op_operand *weight)
 {
@@ -141,11 +141,11 @@ static uint32_t linear_traits(const op_call *call, const op_operand *x, const op
     const uint64_t tiles = base_ceil_div(x->rows, 64) * base_ceil_div(weight->rows, 64);
     uint32_t traits = op_fits_16bit(&x->of, &weight->of);
     if (x->width % 16 == 0 && op_fits_rows(x) && op_fits_rows(weight)) traits |= FITS_TILES;
-    if (tiles < wave / 4 && x->width >= 512) traits |= FITS_FEWEST_TILES;
+    if (tiles < wave / 4 && x->width >= 512) traits |= FITS_DENSE_FEWEST_TILES;
     if (x->rows >= SHORT_ROWS && x->width <= DENSE_SHORT_INPUTS && base_ceil_div(x->width, 64) * base_ceil_div(weight->rows, 64) <= SHORT_WEIGHTS)
-        traits |= FITS_SHORT;
-    if (x->width <= 64) traits |= FITS_P64;
-    return traits | (tiles < 2 * wave ? FITS_FEW_TILES : tiles >= 12 * wave && x->width > SHORT_ROW ? FITS_MANY_TILES : 0);
+        traits |= FITS_DENSE_SHORT_ROWS;
+    if (x->width <= 64) traits |= FITS_DENSE_INPUTS64;
+    return traits | (tiles < 2 * wave ? FITS_DENSE_FEW_TILES : tiles >= 12 * wave && x->width > SHORT_ROW ? FITS_DENSE_MANY_TILES : 0);
 }
 
 void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add)

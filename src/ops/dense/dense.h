@@ -19,7 +19,7 @@ enum { DENSE_SHORT_INPUTS = 192 };
 /* Traits of a call of a norm of rows of that width. eights: all tensors allow words of 16 bytes. */
 static inline uint32_t dense_row_traits(bool eights, uint32_t width)
 {
-    return (eights ? FITS_TILES : 0) | (width <= 256 ? FITS_SHORT : 0) | (width <= 2048 ? FITS_MEDIUM : 0);
+    return (eights ? FITS_TILES : 0) | (width <= 256 ? FITS_DENSE_W256 : 0) | (width <= 2048 ? FITS_DENSE_W2048 : 0);
 }
 
 /* y += the sum of the rows of partial, f32 scratch of as many columns as y has elements, in an order that depends on the number of rows

@@ -108,9 +108,9 @@ static uint32_t backward_traits(const op_call *call, const op_operand *up_y, con
     const bool many = up_y->width >= 256 && right->width >= 256 && tiles >= 8 * (uint64_t)op_wave(call);
     uint32_t traits = rounds ? FITS_BF16 : op_fits_16bit(&up_y->of, &right->of);
     if (right->width % 16 == 0 && op_fits_rows(up_y) && op_fits_rows(right)) traits |= FITS_TILES;
-    if (right->width <= DENSE_SHORT_INPUTS) traits |= FITS_SHORT;
-    if (many) traits |= FITS_MANY_TILES;
-    if (many && !rounds && (!adds || result->of.dtype == DART_F32)) traits |= FITS_LIBRARY;
+    if (right->width <= DENSE_SHORT_INPUTS) traits |= FITS_DENSE_SHORT_INPUTS;
+    if (many) traits |= FITS_DENSE_MANY_SUMS;
+    if (many && !rounds && (!adds || result->of.dtype == DART_F32)) traits |= FITS_DENSE_LIBRARY;
     return traits;
 }
 
@@ -125,7 +125,7 @@ static uint32_t backward_traits(const op_call *call, const op_operand *up_y, con
 static uint32_t part_of(const op_call *call, uint32_t share, uint32_t length, uint32_t lines, uint32_t columns)
 {
     if ((call->row->needs & DART_CAP_CUBLASLT) != 0) return length;
-    if ((call->row->needs & DART_CAP_MATRIX2) == 0 || (call->row->fits & FITS_MANY_TILES) == 0) return share;
+    if ((call->row->needs & DART_CAP_MATRIX2) == 0 || (call->row->fits & FITS_DENSE_MANY_SUMS) == 0) return share;
     const uint64_t tiles = base_ceil_div(lines, call->T1) * base_ceil_div(columns, call->T0);
     uint64_t best = UINT64_MAX;
     uint32_t part = length;

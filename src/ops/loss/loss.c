@@ -53,7 +53,7 @@ static bool head(op_call *call, const dart_cross_entropy_args *args, const opera
     const uint32_t part = even < HEAD_PART_LEAST ? HEAD_PART_LEAST : (uint32_t)even;
     const uint64_t count = base_ceil_div(T, part), size = (uint64_t)V * W;
     if (count * size * sizeof(float) > op_binding_limit(call) || size > UINT32_MAX / count) return false;
-    const uint32_t traits = op_fits_16bit(&o->x.of, &o->weight.of) | FITS_TILES | (W <= 64 ? FITS_P64 : 0);
+    const uint32_t traits = op_fits_16bit(&o->x.of, &o->weight.of) | FITS_TILES | (W <= 64 ? FITS_LOSS_W64 : 0);
     if (!op_prefers(call, KERNEL_cross_entropy_x, KERNEL_cross_entropy, T, traits)) return false;
     const op_operand lse = op_scratch(call, DART_F32, 1, T), partial = op_scratch(call, DART_F32, count, size);
     struct CrossEntropyXArgs x = {.flags = HAS_GRADIENT, .rows = T, .width = W, .vocabulary = V};
@@ -114,7 +114,7 @@ static void blocks(op_call *call, const dart_cross_entropy_args *args, const ope
         }
         dense_linear(call, &x, &o->weight, &z, false);
         struct CrossEntropyArgs k = {.flags = gradient ? HAS_GRADIENT : 0, .rows = rows, .width = V};
-        op_kernel(call, KERNEL_cross_entropy, rows, V <= 8192 ? FITS_SHORT : 0);
+        op_kernel(call, KERNEL_cross_entropy, rows, V <= 8192 ? FITS_LOSS_V8192 : 0);
         OP_LAUNCH(call, &k, rows, OP_ROWS(cross_entropy, logits, &lines, k), OP_AT(cross_entropy, targets, &targets, k),
                   OP_AT(cross_entropy, share, &o->share, k), OP_AT(cross_entropy, parts, &part, k),
                   OP_ROWS(cross_entropy, slopes, &slope_lines, k));

@@ -124,14 +124,13 @@ static op_operand columns(const op_operand *rows, uint64_t first, uint64_t width
 
 /* ---- Stage one: both products, and what their outputs alone decide ---- */
 
-/* FITS_STEP and FITS_TILES for a product: the row in f32, weights of 16 bits, whole words of eight of them, at most `most`; FITS_SHORT: of at most
- * half as many. */
+/* Of a product: the row in f32, weights of 16 bits, whole words of eight of them, at most `most`. */
 static uint32_t product_traits(const mixer_plan *p, const op_operand *weight, const op_operand *norm, uint64_t most)
 {
     const dart_dtype dtype = weight->of.dtype;
     const bool fits = p->a->x.dtype == DART_F32 && (dtype == DART_F16 || dtype == DART_BF16) && weight->width % 8 == 0 && weight->width <= most &&
                       p->a->x.offset % 8 == 0 && norm->of.offset % 8 == 0 && weight->of.offset % 8 == 0;
-    return fits ? FITS_STEP | FITS_TILES | (weight->width <= most / 2 ? FITS_SHORT : 0) : 0;
+    return fits ? FITS_MIXER_STEP | FITS_MIXER_ROW16 | (weight->width <= most / 2 ? FITS_MIXER_HALF_STEP : 0) : 0;
 }
 
 /* Outputs of a tile where the row leaves that to the call: `outputs`, of `launches` launches that are together, shared out evenly. */
@@ -197,7 +196,7 @@ static void scan(mixer_plan *p)
     cum.width = heads * CUM_STRIDE;
     const uint32_t flags = HAS_H | HAS_D | (p->sma ? HAS_OPEN | HAS_DH | HAS_CLOSED : 0);
     struct SsdStepArgs k = {.flags = p->flags | flags, .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S};
-    op_kernel(call, KERNEL_ssd_step, a->B, FITS_STEP | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
+    op_kernel(call, KERNEL_ssd_step, a->B, FITS_SSD_STEP | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0));
     OP_LAUNCH(call, &k, base_ceil_div(a->P, call->T0) * heads, OP_ROWS(ssd_step, x, &x, k), OP_ROWS(ssd_step, b, &b, k),
               OP_ROWS(ssd_step, c, &c, k), OP_WHOLE(ssd_step, cum, &cum), OP_WHOLE(ssd_step, decay, &p->decay),
               OP_AT(ssd_step, d, &p->o.d, k), OP_AT(ssd_step, seq, &p->o.seq, k), OP_WHOLE(ssd_step, h, &p->o.h),
@@ -212,13 +211,14 @@ static uint32_t attend_traits(const mixer_plan *p, const dart_memories *run, uin
     const uint64_t e_at = p->sma_o.queries.of.offset + (uint64_t)a->G * a->N;
     const bool words = run->dh.dtype != DART_F32 && run->dh.offset % 8 == 0;
     /* All memories of a split on their way together. */
-    const bool tiles = words && (e_at | op_row(&p->sma_o.queries)) % 4 == 0 && run->M <= (uint64_t)MEMORIES_TOGETHER * splits;
+    const bool four = words && (e_at | op_row(&p->sma_o.queries)) % 4 == 0 && run->M <= (uint64_t)MEMORIES_TOGETHER * splits;
     /* Two a split pay where all workgroups run at once: each split more is merged by every workgroup of the last stage. */
     const uint64_t workgroups = (uint64_t)a->H * base_ceil_div(run->M, FEW_TOGETHER);
-    const bool few = tiles && run->M <= (uint64_t)FEW_TOGETHER * splits && workgroups <= op_multiprocessors(&p->call);
+    const bool two = four && run->M <= (uint64_t)FEW_TOGETHER * splits && workgroups <= op_multiprocessors(&p->call);
     /* A warp a memory pays where most warps of a workgroup have one. */
     const bool many = words && run->scale.offset % 4 == 0 && run->M >= 3 * splits;
-    return (many ? FITS_16BIT : words ? FITS_STEP : 0) | (tiles ? FITS_TILES : 0) | (few ? FITS_SHORT : 0) |
+    return (many ? FITS_16BIT | FITS_MIXER_AT_LEAST_3 : words ? FITS_MIXER_BELOW_3 : 0) | (four ? FITS_MIXER_AT_MOST_4 : 0) |
+           (two ? FITS_MIXER_AT_MOST_2 : 0) |
            (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
 }
 
@@ -283,7 +283,7 @@ static void output(mixer_plan *p)
                                 .splits = p->splits, .eps = a->eps};
     const bool fits = a->P % 4 == 0 && (uint64_t)a->H * p->splits <= STEP_PARTIALS && p->o.proj.of.offset % 8 == 0 && p->o.y.of.offset % 8 == 0;
     uint32_t traits = fits ? product_traits(p, &p->o.out_proj, &p->o.mixer_norm, STEP_OUTPUT_INPUTS) : 0;
-    if (a->P % 8 != 0) traits &= ~(uint32_t)FITS_TILES; /* eight inputs are of one head */
+    if (a->P % 8 != 0) traits &= ~(uint32_t)FITS_MIXER_ROW16; /* eight inputs are of one head */
     op_kernel(call, dense_is_quantised(&p->o.out_proj) ? KERNEL_mixer_output_quantised : KERNEL_mixer_output, a->B, traits);
     share_out(call, a->W, 1);
     OP_LAUNCH(call, &k, base_ceil_div(a->W, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_output, y, &p->o.y, k),
@@ -298,7 +298,7 @@ static uint32_t norm_linear_traits(const dart_norm_linear_args *a, const op_oper
     const bool words = !dense_is_quantised(weight) && a->IN % 16 == 0 && a->x.dtype == DART_F32 && op_fits_rows(x) &&
                        op_fits_rows(weight) && a->norm.offset % 8 == 0;
     const bool is_16bit = weight->of.dtype == DART_F16 || weight->of.dtype == DART_BF16;
-    if (a->T == 1) return words && is_16bit && (a->x.offset | weight->of.offset) % 8 == 0 ? FITS_TILES : 0;
+    if (a->T == 1) return words && is_16bit && (a->x.offset | weight->of.offset) % 8 == 0 ? FITS_MIXER_ROW16 : 0;
     return a->T > 4 && words && weight->of.dtype == DART_BF16 && a->y.dtype == DART_BF16 ? FITS_BF16 | FITS_TILES : 0;
 }
 

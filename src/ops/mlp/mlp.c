@@ -35,7 +35,8 @@ dart_status dart_rope(dart_stream *stream, const dart_rope_args *args)
                          .r6_high = HIGH(6), .r6_low = LOW(6)};
 #undef HIGH
 #undef LOW
-    op_kernel(&call, KERNEL_rope, (uint32_t)rows, R == a->D && R % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.y) ? FITS_TILES : 0);
+    op_kernel(&call, KERNEL_rope, (uint32_t)rows,
+              (R == a->D ? FITS_MLP_WHOLE_HEADS : 0) | (R % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.y) ? FITS_TILES : 0));
     OP_LAUNCH(&call, &k, base_ceil_div(rows, call.T0), OP_ROWS(rope, x, &o.x, k), OP_AT(rope, seq, &o.seq, k), OP_ROWS(rope, y, &o.y, k));
     return op_end(&call);
 }

@@ -90,8 +90,8 @@ static const struct query *query(sma_plan *p, dart_dtype dtype)
                              .c_row = op_row(&p->o.c), .eps = a->eps};
     const bool words = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.c) && a->N % 8 == 0 && a->P % 8 == 0;
     const uint32_t type = op_fits_16bit(&a->q, &a->e) & op_fits_16bit(&a->q, &a->c);
-    const uint32_t fits = type | (type != 0 ? FITS_16BIT : 0) | (words ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |
-                          (p->rows * a->G <= QUERY_WORKGROUPS * (uint64_t)op_multiprocessors(call) ? FITS_FEW_TILES : 0);
+    const uint32_t fits = type | (type != 0 ? FITS_16BIT : 0) | (words ? FITS_WORDS : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |
+                          (p->rows * a->G <= QUERY_WORKGROUPS * (uint64_t)op_multiprocessors(call) ? FITS_SMA_FEW_TOKENS : 0);
     const uint32_t small = (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0) | (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0);
     op_kernel(call, KERNEL_sma_query, a->L, (is_16bit ? fits : 0) | small);
     OP_LAUNCH(call, &k, base_ceil_div(p->rows * a->G, call->T0), OP_ROWS(sma_query, q, &p->o.q, k), OP_ROWS(sma_query, e, &p->o.e, k),
@@ -114,7 +114,7 @@ static op_operand rho(sma_plan *p, const ops_run *run)
     return out;
 }
 
-/* What holds for the tokens and one run; see kernel.h. */
+/* What holds for the tokens and one run. */
 static uint32_t traits(const sma_plan *p, const dart_memories *run)
 {
     const dart_sma_args *a = p->a;

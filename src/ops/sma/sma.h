@@ -15,13 +15,13 @@ static inline ops_run sma_run_of(const op_layout *layout, const dart_memories *r
 /* Which rows of sma_rho take memories as they lie in a buffer: those for 16 bits read words of eight elements. */
 static inline uint32_t sma_rho_fits(const dart_tensor *dh, uint32_t P)
 {
-    return (dh->dtype != DART_F32 ? FITS_16BIT : 0) | (P % 8 == 0 && dh->offset % 8 == 0 ? FITS_TILES : 0);
+    return (dh->dtype != DART_F32 ? FITS_16BIT : 0) | (P % 8 == 0 && dh->offset % 8 == 0 ? FITS_WORDS : 0);
 }
 
 /* Whether copy engines take the run's normalised memories. */
 static inline uint32_t sma_bulk_fits(const dart_memories *run)
 {
-    return run->dh.offset % 64 == 0 && run->scale.offset % 4 == 0 ? FITS_BULK : 0;
+    return run->dh.offset % 64 == 0 && run->scale.offset % 4 == 0 ? FITS_SMA_BULK : 0;
 }
 
 #endif

@@ -51,7 +51,7 @@ static uint32_t short_rows(const plan *p, bool fit)
     const dart_sma_backward_args *a = p->a;
     const bool words = fit && op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && a->N % 8 == 0 && a->P % 8 == 0;
     if (a->N == 64 && a->P == 64) return FITS_N64_P64;
-    return a->N <= 32 && a->P <= 64 ? FITS_N32_P64 | (words ? FITS_TILES | FITS_SHORT : 0) : 0;
+    return a->N <= 32 && a->P <= 64 ? FITS_N32_P64 | (words ? FITS_SMA_SHORT : 0) : 0;
 }
 
 static void prepare(plan *p)
@@ -89,10 +89,11 @@ static uint32_t traits_of(const plan *p)
 {
     const dart_sma_backward_args *a = p->a;
     const uint32_t types = op_fits_16bit(&a->c, &a->memories.dh) & op_fits_16bit(&a->memories.dh, &a->up_r);
-    const bool sizes = a->N % 16 == 0 && a->P % 16 == 0 && (p->flags & IS_RAW) == 0;
+    const bool sizes = a->N % 16 == 0 && a->P % 16 == 0;
     const bool tiles = sizes && op_fits_rows(&p->o.c) && op_fits_rows(&p->o.dh) && op_fits_rows(&p->o.r) && op_fits_rows(&p->o.up_r) &&
                        op_fits_rows(&p->o.grad_dh);
-    return p->layout.traits | types | (tiles ? FITS_TILES : 0) | (a->P <= 64 ? FITS_P64 : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
+    return p->layout.traits | types | (tiles ? FITS_TILES : 0) | ((p->flags & IS_RAW) == 0 ? FITS_SMA_NORMALISED : 0) |
+           (a->P <= 64 ? FITS_P64 : 0) | (a->N <= 32 && a->P <= 64 ? FITS_N32_P64 : 0);
 }
 
 static void scores(plan *p)
@@ -220,11 +221,12 @@ static bool sides(plan *p)
 {
     op_call *call = &p->call;
     const dart_sma_backward_args *a = p->a;
-    const uint32_t types = traits_of(p) & op_fits_16bit(&a->q, &a->c) & op_fits_16bit(&a->e, &a->c) & (FITS_F16 | FITS_BF16);
+    const uint32_t of_run = traits_of(p), types = of_run & op_fits_16bit(&a->q, &a->c) & op_fits_16bit(&a->e, &a->c) & (FITS_F16 | FITS_BF16);
     const bool tiles = op_fits_rows(&p->o.q) && op_fits_rows(&p->o.e) && op_fits_rows(&p->o.grad_q) && op_fits_rows(&p->o.grad_e) &&
-                       op_fits_rows(&p->o.grad_c) && (traits_of(p) & FITS_TILES) != 0;
-    const uint32_t traits = p->layout.traits | types | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) |
-                            (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0) | sma_bulk_fits(&a->memories);
+                       op_fits_rows(&p->o.grad_c) && (of_run & FITS_TILES) != 0;
+    const uint32_t traits = p->layout.traits | types | (of_run & FITS_SMA_NORMALISED) | (tiles ? FITS_TILES : 0) |
+                            (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->N == 64 && a->P == 64 ? FITS_N64_P64 : 0) |
+                            sma_bulk_fits(&a->memories);
     if (!op_prefers(call, KERNEL_sma_backward_token_side, KERNEL_sma_backward_scores, a->L, traits)) return false;
     p->g = op_scratch(call, DART_F32, p->rows, (uint64_t)a->H * p->M);
     p->slope = op_scratch(call, DART_F32, p->rows, (uint64_t)a->H * p->M);

@@ -147,7 +147,7 @@ static uint32_t traits_of(const ssd_plan *p, const matrices *m, const op_operand
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && m->values.of.offset % 8 == 0 && m->scale.of.offset % 4 == 0 && op_fits_rows(operand);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
     return p->layout.traits | type | (tiles ? FITS_TILES : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->P <= 64 ? FITS_P64 : 0) |
-           (scan ? FITS_SCAN : 0);
+           (scan ? FITS_SSD_SCAN : 0);
 }
 
 /* ---- Stages ---- */
@@ -265,9 +265,9 @@ uint32_t ssd_walk_traits(const op_layout *layout, uint32_t H, uint32_t G, uint32
 {
     const bool alike = !op_packed(layout) || (uint64_t)layout->B * layout->L / 4 <= layout->T;
     if ((uint64_t)layout->B * G < WALK_LEAST || !alike || (layout->flags & HAS_SEQ) != 0) return 0;
-    if (N == 64 && P == 64 && H / G <= WALK_HEADS && S <= WALK64_TOKENS) return FITS_WALK64 | FITS_P64;
+    if (N == 64 && P == 64 && H / G <= WALK_HEADS && S <= WALK64_TOKENS) return FITS_SSD_WALK64 | FITS_P64;
     if (H / G > WALK_HEADS || S > WALK_SIDE || N > WALK_SIDE || P > 64) return 0;
-    return FITS_WALK | FITS_N32_P64 | FITS_P64 | (S <= 16 && N <= 16 && H / G <= 2 ? FITS_WALK16 : 0);
+    return FITS_SSD_WALK | FITS_N32_P64 | FITS_P64 | (S <= 16 && N <= 16 && H / G <= 2 ? FITS_SSD_WALK16 : 0);
 }
 
 /* Where nobody asks for what passes between the stages and no state comes in or goes out. The scratch memory of the stages is not needed. */

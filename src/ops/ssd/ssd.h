@@ -9,7 +9,7 @@ typedef struct ssd_entering {
 } ssd_entering;
 
 /* What a call needs for the kernels whose workgroups walk over all chunks of a group: many groups, and packed sequences of similar lengths. Chosen
- * from shapes only: the order of sums does not depend on the device. FITS_WALK and what it implies, or 0. */
+ * from shapes only: the order of sums does not depend on the device. FITS_SSD_WALK and what it implies, or 0. */
 uint32_t ssd_walk_traits(const op_layout *layout, uint32_t H, uint32_t G, uint32_t N, uint32_t P, uint32_t S);
 
 /* Records the stages of the call that lead to the states entering its chunks, in scratch memory of the stream: raw and f32, or with may_be_16bit in

@@ -70,7 +70,7 @@ static dart_status check(plan *p)
     return op_status(call);
 }
 
-/* FITS_CLUSTER: of so many tiles of 64 tokens of a group at most; FITS_PAIR: of four times as many. */
+/* FITS_SSD_CLUSTER: of so many tiles of 64 tokens of a group at most; FITS_SSD_PAIR: of four times as many. */
 #define FEW_TILES 32
 
 /* The rows that multiply 16-bit operands are taken by all stages or by none, since gains and entering states have 16 bits, too. */
@@ -82,13 +82,14 @@ static void choose_rows(plan *p)
     uint32_t traits = FITS_F16 | FITS_BF16;
     for (size_t i = 0; i < COUNT_OF(alike); i++)
         if (op_has(alike[i])) traits &= op_fits_16bit(&a->x, alike[i]);
-    bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->up_dh.offset % 4 == 0 && a->hin.offset % 8 == 0 && !op_has(&a->hin_scale);
+    bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->up_dh.offset % 4 == 0 && a->hin.offset % 8 == 0;
     for (size_t i = 0; i < COUNT_OF(rows); i++) tiles = tiles && op_fits_rows(rows[i]);
     const bool scan = a->S <= 256 && a->N <= 128 && (a->P == 16 || a->P == 32 || a->P == 64);
     const uint64_t of_groups = p->C / 64 * p->slots * a->G;
     const bool whole = p->C % 64 == 0 && a->H / a->G >= 4;
-    p->sizes = (scan ? FITS_SCAN : 0) | (whole && of_groups <= FEW_TILES ? FITS_CLUSTER : 0) | (whole && of_groups <= 4 * FEW_TILES ? FITS_PAIR : 0);
-    traits |= p->layout.traits | (tiles ? FITS_TILES : 0) | p->sizes;
+    p->sizes = (scan ? FITS_SSD_SCAN : 0) | (whole && of_groups <= FEW_TILES ? FITS_SSD_CLUSTER : 0) |
+               (whole && of_groups <= 4 * FEW_TILES ? FITS_SSD_PAIR : 0);
+    traits |= p->layout.traits | (tiles ? FITS_TILES : 0) | (op_has(&a->hin_scale) ? 0 : FITS_SSD_RAW_HIN) | p->sizes;
     if (op_prefers(&p->call, KERNEL_ssd_backward_gain, KERNEL_ssd_backward_x, a->L, traits)) p->traits = traits;
 }
 

@@ -78,7 +78,7 @@ static uint32_t traits_of(const window_plan *p, dart_dtype to)
 {
     const dart_window_args *a = p->a;
     const bool is_16bit = a->rows.dtype != DART_F32 && a->hin.dtype == a->rows.dtype && to != DART_F32;
-    return (is_16bit ? FITS_16BIT : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->together ? FITS_TOGETHER : 0);
+    return (is_16bit ? FITS_16BIT : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->together ? FITS_WINDOW_TOGETHER : 0);
 }
 
 static dart_status begin(window_plan *p, dart_stream *stream, const dart_window_args *args, const char *name)
