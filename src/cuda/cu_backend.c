@@ -4,9 +4,6 @@
 const backend cuda_backend = {
     .kind = DART_BACKEND_CUDA,
     .rows = DART_BACKEND_CUDA,
-    .windows_pay_n128_p64 = true,
-    .memories_together = 2, /* half as many partials to merge */
-    .few_rows_linear = true, /* a warp an output, where dart_norm_linear takes a block for eight */
     .matrices = true, /* tensor cores, from compute capability 8.0 on */
     .instance_create = cu_instance_create,
     .instance_destroy = cu_instance_destroy,

@@ -44,7 +44,7 @@ static dart_status record(dart_state *state, const char *call)
     if (status == DART_OK) status = model_record_embedding(state, stream, &pass, WORK_NEXT);
     if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     if (status == DART_OK) status = model_record_norm(state, stream, state->B, &live, &last);
-    const bool beside = state->fused && !state->model->device->backend->few_rows_linear;
+    const bool beside = state->fused && model_norm_head_pays(state);
     stream_pace(stream, model_step_head(state), HEAD_LAUNCHES);
     if (status == DART_OK)
         status = beside ? model_record_norm_head(state, stream) : model_record_head(state, stream, state->B, &last);

@@ -2,6 +2,7 @@
  * them. */
 #include "state.h"
 
+#include "ops/mixer/mixer.h"
 #include "runtime/stream.h"
 
 /* ---- The state's tensors ---- */
@@ -186,13 +187,24 @@ dart_status model_record_head(dart_state *state, dart_stream *stream, uint32_t T
         .y = model_work_tensor(state, WORK_LOGITS)});
 }
 
-dart_status model_record_norm_head(dart_state *state, dart_stream *stream)
+static dart_norm_linear_args norm_head(const dart_state *state)
 {
     const dart_model_config *c = &state->model->config;
-    return dart_norm_linear(stream, &(dart_norm_linear_args){
-        .T = state->B, .IN = c->W, .OUT = c->V, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
-        .norm = *model_weight(state->model, 0, MODEL_FINAL_NORM), .weight = *model_head(state->model),
-        .y = model_work_tensor(state, WORK_LOGITS)});
+    return (dart_norm_linear_args){.T = state->B, .IN = c->W, .OUT = c->V, .eps = c->eps, .x = model_work_tensor(state, WORK_STREAM),
+                                   .norm = *model_weight(state->model, 0, MODEL_FINAL_NORM), .weight = *model_head(state->model),
+                                   .y = model_work_tensor(state, WORK_LOGITS)};
+}
+
+dart_status model_record_norm_head(dart_state *state, dart_stream *stream)
+{
+    const dart_norm_linear_args args = norm_head(state);
+    return dart_norm_linear(stream, &args);
+}
+
+bool model_norm_head_pays(const dart_state *state)
+{
+    const dart_norm_linear_args args = norm_head(state);
+    return mixer_norm_linear_pays(state->model->device, &args);
 }
 
 dart_status model_record_choice(dart_state *state, dart_stream *stream, bool step)

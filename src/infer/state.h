@@ -293,6 +293,8 @@ dart_status model_record_norm(dart_state *state, dart_stream *stream, uint32_t T
 dart_status model_record_head(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *x);
 /* WORK_LOGITS = lm_head(norm_f) of the first B rows of WORK_STREAM. Does not depend on model_record_norm, so that both may overlap. */
 dart_status model_record_norm_head(dart_state *state, dart_stream *stream);
+/* Does that take less time than norm and head one after the other? */
+bool model_norm_head_pays(const dart_state *state);
 /* WORK_NEXT = a token for each of the first B rows of WORK_LOGITS, by WORK_SETTINGS. step: sequences that have ended keep their
  * token. */
 dart_status model_record_choice(dart_state *state, dart_stream *stream, bool step);

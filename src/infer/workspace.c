@@ -1,6 +1,8 @@
 /* How large everything of a state is, and the buffers of one piece. */
 #include "state.h"
 
+#include "ops/window/window.h"
+
 /* Tokens of a piece: a discrete GPU of 132 multiprocessors took 36 us for the in_proj of dart-130m at 1024, 59 us at 2048 and
  * 214 us at 8192 (H200, November 2026); elsewhere a piece fills the device earlier. */
 enum { DEFAULT_ROWS = 1024, DEFAULT_ROWS_DISCRETE = 4096 };
@@ -212,10 +214,9 @@ dart_status model_state_plan(dart_state *state, const dart_state_options *option
     const uint64_t matrix = (uint64_t)model_config_in_proj(c) * c->W * dart_dtype_size(model->weights_dtype);
     state->fused = state->B <= FUSED_BATCH && matrix <= state->limit && model->device->info.type != DART_DEVICE_CPU && !c->transformer &&
                    !(state->sma && c->independent_c) && !state->keeps_queries && !(model->quantised && c->P % 8 != 0);
-    /* Windows are used where the backend says that they are faster. */
-    const backend *kernels = model->device->backend;
-    const bool pay = kernels->windows_pay ||
-                     (kernels->windows_pay_n128_p64 && c->N == 128 && c->P == 64 && dart_dtype_size(model->activations) < 4);
+    const dart_dtype activations = model->activations;
+    const dart_window_args windows = {.B = state->B, .N = c->N, .P = c->P, .rows = {.dtype = activations}, .hin = {.dtype = activations}};
+    const bool pay = window_pays(model->device, &windows);
     state->windowed = !state->fused && !c->transformer && c->N % 8 == 0 && c->P % 8 == 0 && model->device->info.type != DART_DEVICE_CPU &&
                       pay && state->B * model_window_elements(c) * dart_dtype_size(model->activations) <= state->limit;
     REQUIRE(report, state->marks_most <= 1024, "marks %u must be at most 1024", state->marks_most);

@@ -266,10 +266,7 @@ static dart_status place_weights(dart_model *model, dart_storage storage, const 
 /* Matrix hardware multiplies operands of one 16-bit type: with such weights activations are of it too. */
 static dart_dtype natural_activations(const dart_device *device, dart_dtype weights)
 {
-    const dart_device_info *info = &device->info;
-    const uint32_t needed = weights == DART_F16 ? DART_CAP_MATRIX_F16 : weights == DART_BF16 ? DART_CAP_MATRIX_BF16 : 0;
-    const bool fast = needed != 0 && ((info->capabilities & needed) != 0 || device->backend->matrices);
-    return fast && info->type != DART_DEVICE_CPU ? weights : DART_F32;
+    return device_has_matrices(device, weights) && device->info.type != DART_DEVICE_CPU ? weights : DART_F32;
 }
 
 /* How the model stores activations and memories. Quantised weights become 16-bit numbers of the activations' type where many rows are

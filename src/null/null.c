@@ -131,7 +131,6 @@ static dart_status null_warm(void *device, const backend_code *code)
 const backend null_backend = {
     .kind = DART_BACKEND_NULL,
     .rows = DART_BACKEND_VULKAN,
-    .windows_pay = true,
     .ranges = true,
     .instance_create = null_instance_create,
     .instance_destroy = null_instance_destroy,

@@ -66,13 +66,8 @@ typedef struct backend_order {
 typedef struct backend {
     dart_backend_kind kind;
     dart_backend_kind rows; /* the backend whose rows of the table it runs: `kind`, except for null, which runs Vulkan's */
-    /* Measured properties of its kernels, by which a state chooses between ops with the same result. */
-    bool windows_pay;     /* decoding many sequences: dart_window_append, _output and _fold take less time than dart_ssd with L = 1 */
-    bool windows_pay_n128_p64; /* the same where N is 128, P is 64 and activations have 16 bits, if not anywhere */
-    bool few_rows_linear; /* few rows times a large weight: dart_rms_norm and dart_linear take less time than dart_norm_linear */
     bool ranges;   /* stream_launch runs a part of a launch's tiles where it is asked to */
-    uint32_t memories_together; /* dart_mixer_step of one sequence: a workgroup takes so many memories at least; 0: one */
-    bool matrices; /* every device multiplies matrices of f16 and bf16 in hardware, and no capability says so */
+    bool matrices; /* every device multiplies matrices of f16 and bf16 in hardware, and no capability says so (device_has_matrices) */
     /* Loads the driver. *instance is NULL when no driver is installed, which is no error; base_note then says why there are no devices. */
     dart_status (*instance_create)(const dart_context_options *options, base_report *report, void **instance);
     void (*instance_destroy)(void *instance);

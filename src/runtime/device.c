@@ -156,3 +156,9 @@ void *device_calloc(dart_device *device, size_t count, size_t size)
     if (memory == NULL) base_fail(&device->report, DART_OUT_OF_MEMORY, "no host memory for %zu x %zu bytes", count, size);
     return memory;
 }
+
+bool device_has_matrices(const dart_device *device, dart_dtype dtype)
+{
+    const uint32_t needed = dtype == DART_F16 ? DART_CAP_MATRIX_F16 : dtype == DART_BF16 ? DART_CAP_MATRIX_BF16 : 0;
+    return needed != 0 && (device->backend->matrices || (device->info.capabilities & needed) != 0);
+}

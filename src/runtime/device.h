@@ -68,6 +68,8 @@ double device_assumed_rate(const dart_device_info *info);
 double device_assumed_bytes(const dart_device_info *info);
 /* Submissions are planned to take this share of the time that one may take: the rest is for what measures do not foresee. */
 #define DEVICE_SLICE_SHARE 0.6
+/* Does the device multiply matrices of that type in hardware, by a capability or as all devices of its backend do? */
+bool device_has_matrices(const dart_device *device, dart_dtype dtype);
 /* Zeroed host memory, subject to fault injection. On failure NULL, with the text in device->report. */
 void *device_calloc(dart_device *device, size_t count, size_t size);
 

@@ -97,6 +97,18 @@ const kernel_row *kernel_same_bits(const kernel_row *row)
     return NULL;
 }
 
+static const uint16_t slower[] = {
+#define CUDA_SLOWER(id, variant) ROW_CUDA_##id##_##variant,
+#include "kernels.def"
+};
+
+bool kernel_is_slower(const kernel_row *row)
+{
+    for (size_t i = 0; i < COUNT_OF(slower); i++)
+        if (row == &kernel_rows[slower[i]]) return true;
+    return false;
+}
+
 const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, kernel_capabilities capabilities, uint32_t traits, uint32_t rows,
                               const char *variant)
 {

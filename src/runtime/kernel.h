@@ -96,6 +96,8 @@ typedef enum kernel_op {
 kernel_op kernel_op_of(kernel_id id);
 /* Whether the row computes with cooperative matrices. `local` of such a row counts subgroups. */
 #define ROW_HAS_MATRIX(row) (((row)->needs & DART_CAP_MATRIX) != 0)
+/* Whether the row is a library's (CUDA_BLAS_ROW), which cuts sums into parts itself and rounds no operand. */
+#define ROW_IS_LIBRARY(row) (((row)->needs & DART_CAP_CUBLASLT) != 0)
 
 /* One variant. `slot` numbers the rows of a backend from 0 in table order. Backends index their arrays of code, modules and
  * functions by it; the build makes those arrays from the same table. */
@@ -133,6 +135,8 @@ const kernel_row *kernel_pick(dart_backend_kind backend, kernel_id id, kernel_ca
                               const char *variant);
 /* The row of another kernel that adds up in the same order, so that either leaves the same bits (SPIRV_SAME_BITS); NULL: none is known. */
 const kernel_row *kernel_same_bits(const kernel_row *row);
+/* Do launches of other kernels that do the same take less time, as the table says (CUDA_SLOWER)? */
+bool kernel_is_slower(const kernel_row *row);
 /* Can a launch of the row go in ranges of its tiles? Workgroups with cooperative matrices may number their work otherwise; devices with matrices are
  * fast. Arguments that fill the push constants leave no room for where a range begins. */
 static inline bool kernel_has_ranges(const kernel_row *row)

@@ -3,7 +3,6 @@
 const backend vulkan_backend = {
     .kind = DART_BACKEND_VULKAN,
     .rows = DART_BACKEND_VULKAN,
-    .windows_pay = true,
     .ranges = true,
     .instance_create = vk_instance_create,
     .instance_destroy = vk_instance_destroy,

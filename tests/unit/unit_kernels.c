@@ -1,7 +1,9 @@
 /* The table of kernels: whole, and the choice from it. */
 #include "runtime/kernel.h"
 #include "cpu/cpu.h"
+#include "ops/mixer/mixer.h"
 #include "ops/ssd/tiles.h"
+#include "ops/window/window.h"
 #ifdef DARTLM_VULKAN
 #include "vulkan/vk_spirv.h"
 #endif
@@ -348,6 +350,38 @@ static void computes_heads_of_a_workgroup(void **unused)
     assert_int_equal(ssd_clusters(8, 8), 1);
 }
 
+static bool windows_of(dart_backend_kind kind, uint32_t N, uint32_t P, dart_dtype dtype)
+{
+    const backend rows = {.rows = kind};
+    const dart_device device = {.backend = &rows};
+    return window_pays(&device, &(dart_window_args){.B = 64, .N = N, .P = P, .rows = {.dtype = dtype}, .hin = {.dtype = dtype}});
+}
+
+static bool norm_linear_of(dart_backend_kind kind, uint32_t T, dart_dtype weight)
+{
+    const backend rows = {.rows = kind};
+    const dart_device device = {.backend = &rows, .info.capabilities = UINT32_MAX};
+    return mixer_norm_linear_pays(&device, &(dart_norm_linear_args){.T = T, .IN = 768, .OUT = 50288, .weight = {.dtype = weight}});
+}
+
+/* Measured: through CUDA windows of one size only, and no norm with a product. */
+static void says_what_pays(void **unused)
+{
+    (void)unused;
+    for (dart_dtype dtype = DART_F32; dtype <= DART_BF16; dtype++) {
+        assert_true(windows_of(DART_BACKEND_VULKAN, 128, 64, dtype) && windows_of(DART_BACKEND_VULKAN, 64, 64, dtype));
+        assert_true(windows_of(DART_BACKEND_CUDA, 128, 64, dtype) == (dtype != DART_F32));
+        assert_false(windows_of(DART_BACKEND_CUDA, 64, 64, dtype) || windows_of(DART_BACKEND_CUDA, 128, 128, dtype));
+    }
+    static const dart_dtype weights[] = {DART_F32, DART_F16, DART_BF16, DART_Q8, DART_Q4};
+    for (uint32_t T = 1; T <= 8; T++)
+        for (size_t i = 0; i < COUNT_OF(weights); i++)
+            assert_true(norm_linear_of(DART_BACKEND_VULKAN, T, weights[i]) && !norm_linear_of(DART_BACKEND_CUDA, T, weights[i]));
+    uint32_t slower = 0;
+    for (uint32_t i = 0; i < kernel_rows_count; i++) slower += kernel_is_slower(&kernel_rows[i]);
+    assert_int_equal(slower, 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,6 +397,7 @@ int main(void)
         cmocka_unit_test(picks_the_first_that_fits),
         cmocka_unit_test(picks_by_name),
         cmocka_unit_test(computes_heads_of_a_workgroup),
+        cmocka_unit_test(says_what_pays),
     };
     return cmocka_run_group_tests_name("unit_kernels", tests, NULL, NULL);
 }

@@ -103,7 +103,7 @@ def read_table(path):
             rows.append(Row(of[0], of[1]))
         elif macro == "CUDA_MERGED":
             merged.append(Merged(place, [(of[0], of[1]), (of[2], of[3])], of[4].strip('"')))
-        elif macro not in ("CUDA_MAP", "CUDA_OVERLAP", "CUDA_EARLY"):
+        elif macro not in ("CUDA_MAP", "CUDA_OVERLAP", "CUDA_EARLY", "CUDA_SLOWER"):
             raise Failure(f"{place}: no row of CUDA's is called {macro}")
     known = {(row.kernel, row.variant) for row in rows if row.source is not None}
     for one in merged:

@@ -114,7 +114,7 @@ static uint32_t backward_traits(const op_call *call, const op_operand *up_y, con
     return traits;
 }
 
-/* The part of a sum over `length` elements that a tile of the picked row adds up, where lines x columns sums are made: cuBLASLt cuts sums itself.
+/* The part of a sum over `length` elements that a tile of the picked row adds up, where lines x columns sums are made.
  * For rows with large tiles, of which a device holds few, the number of parts decides how full its last round is: 768 x 768 sums of 32,768 elements
  * in share_of's 8 parts are 288 tiles of 128 x 128, where an H100 holds 264. They take as many parts as cost least on a device that holds ABREAST
  * tiles: rounds of tiles, each as long as a part, and for each tile its sums, which go through memory and take about as long as SUMS_COST elements
@@ -124,8 +124,8 @@ static uint32_t backward_traits(const op_call *call, const op_operand *up_y, con
 #define MOST_PARTS 16
 static uint32_t part_of(const op_call *call, uint32_t share, uint32_t length, uint32_t lines, uint32_t columns)
 {
-    if ((call->row->needs & DART_CAP_CUBLASLT) != 0) return length;
-    if ((call->row->needs & DART_CAP_MATRIX2) == 0 || (call->row->fits & FITS_DENSE_MANY_SUMS) == 0) return share;
+    if (ROW_IS_LIBRARY(call->row)) return length;
+    if ((call->row->fits & FITS_DENSE_MANY_SUMS) == 0) return share; /* not large */
     const uint64_t tiles = base_ceil_div(lines, call->T1) * base_ceil_div(columns, call->T0);
     uint64_t best = UINT64_MAX;
     uint32_t part = length;
@@ -154,7 +154,7 @@ static bool library_waits(op_call *call, kernel_id id, const op_operand *up_y, c
     if (!op_has(&result->of) || !may_round(up_y, right)) return false;
     up.of.dtype = DART_BF16;
     op_kernel(call, id, (uint32_t)up.rows, backward_traits(call, &up, right, result, adds, tiles));
-    return (call->row->needs & DART_CAP_CUBLASLT) != 0;
+    return ROW_IS_LIBRARY(call->row);
 }
 
 /* up_y as bf16, in scratch. */

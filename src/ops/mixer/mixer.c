@@ -2,7 +2,6 @@
 #include "mixer.h"
 #include "ops/arguments.h"
 #include "ops/dense/dense.h"
-#include "runtime/stream.h"
 
 /* Attention is split over memories until this many workgroups a multiprocessor have work. Every workgroup of the last stage merges
  * all splits, hence a limit to them. */
@@ -133,6 +132,11 @@ static uint32_t product_traits(const mixer_plan *p, const op_operand *weight, co
     return fits ? FITS_MIXER_STEP | FITS_MIXER_ROW16 | (weight->width <= most / 2 ? FITS_MIXER_HALF_STEP : 0) : 0;
 }
 
+static kernel_id project_kernel(const op_operand *weight)
+{
+    return dense_is_quantised(weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project;
+}
+
 /* Outputs of a tile where the row leaves that to the call: `outputs`, of `launches` launches that are together, shared out evenly. */
 static void share_out(op_call *call, uint64_t outputs, uint32_t launches)
 {
@@ -169,8 +173,7 @@ static void project(mixer_plan *p, const projection *of)
     struct MixerProjectArgs k = {.flags = p->flags | flags, .rows = a->B, .inputs = a->W, .outputs = outputs, .first = of->first,
                                  .C = channels, .K = a->K, .H = a->H, .decay_at = (uint32_t)p->decay_at, .eps = a->eps,
                                  .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
-    op_kernel(call, dense_is_quantised(of->weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project, a->B,
-              product_traits(p, of->weight, &p->o.norm, STEP_PROJECT_INPUTS));
+    op_kernel(call, project_kernel(of->weight), a->B, product_traits(p, of->weight, &p->o.norm, STEP_PROJECT_INPUTS));
     share_out(call, (uint64_t)p->R + (p->sma ? p->Q : 0), 4);
     OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(a->B, call->T1), OP_ROWS(mixer_project, x, &p->o.x, k),
               OP_AT(mixer_project, norm, &p->o.norm, k), OP_AT(mixer_project, weight, of->weight, k),
@@ -230,7 +233,7 @@ static uint64_t split_size(mixer_plan *p)
     for (uint32_t i = 0; i < a->memories_count; i++) all += a->memories[i].M;
     const uint64_t by_work = base_ceil_div(all * a->B * a->H, WORKGROUPS * op_wave(&p->call)), by_merge = base_ceil_div(all, MAX_SPLITS);
     op_kernel(&p->call, KERNEL_mixer_attend, a->B, attend_traits(p, &a->memories[0], a->memories[0].M));
-    const uint64_t together = a->B == 1 ? base_larger(p->call.T0, p->call.stream->device->backend->memories_together) : 0;
+    const uint64_t together = a->B == 1 ? p->call.T0 : 0;
     return base_larger(together, base_larger(by_work, by_merge));
 }
 
@@ -314,13 +317,25 @@ static norm_linear_operands norm_linear_of(const dart_norm_linear_args *a)
                                   .y = {"y", a->y, OP_FLOAT | OP_VIEW, a->T, a->OUT}};
 }
 
-bool mixer_norm_linear_has_matrices(const dart_device *device, const dart_norm_linear_args *args)
+/* The row that the device chooses for the call; NULL: none. */
+static const kernel_row *norm_linear_row(const dart_device *device, const dart_norm_linear_args *args)
 {
     const norm_linear_operands o = norm_linear_of(args);
     const uint32_t traits = norm_linear_traits(args, &o.x, &o.weight);
     const kernel_capabilities capabilities = {device->info.capabilities};
-    const kernel_row *row = kernel_pick(device->backend->rows, KERNEL_mixer_project, capabilities, traits, args->T, NULL);
+    return kernel_pick(device->backend->rows, project_kernel(&o.weight), capabilities, traits, args->T, NULL);
+}
+
+bool mixer_norm_linear_has_matrices(const dart_device *device, const dart_norm_linear_args *args)
+{
+    const kernel_row *row = norm_linear_row(device, args);
     return row != NULL && ROW_HAS_MATRIX(row);
+}
+
+bool mixer_norm_linear_pays(const dart_device *device, const dart_norm_linear_args *args)
+{
+    const kernel_row *row = norm_linear_row(device, args);
+    return row != NULL && !kernel_is_slower(row);
 }
 
 dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linear_args *args)
@@ -335,7 +350,7 @@ dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linear_args *a
     if (!dense_check_quantised(&call, &a->weight, a->IN) || !OP_CHECK(&call, o)) return op_status(&call);
     /* A table above the binding limit is taken in slices. */
     const uint32_t slice = dense_rows_that_fit(&call, &o.weight);
-    const kernel_id kernel = dense_is_quantised(&o.weight) ? KERNEL_mixer_project_quantised : KERNEL_mixer_project;
+    const kernel_id kernel = project_kernel(&o.weight);
     for (uint32_t first = 0; first < a->OUT && op_status(&call) == DART_OK; first += slice) {
         const uint32_t outputs = a->OUT - first < slice ? a->OUT - first : slice;
         const op_operand y = columns(&o.y, first, outputs);

@@ -1,5 +1,6 @@
 /* Steps of many sequences, whose newest tokens wait in windows. */
 #include "ops/arguments.h"
+#include "window.h"
 
 typedef struct window_plan {
     op_call call;
@@ -74,11 +75,18 @@ static dart_status check(window_plan *p)
     return op_status(call);
 }
 
-static uint32_t traits_of(const window_plan *p, dart_dtype to)
+static uint32_t traits_of(const dart_window_args *a, dart_dtype to)
 {
-    const dart_window_args *a = p->a;
     const bool is_16bit = a->rows.dtype != DART_F32 && a->hin.dtype == a->rows.dtype && to != DART_F32;
     return (is_16bit ? FITS_16BIT : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->together ? FITS_WINDOW_TOGETHER : 0);
+}
+
+bool window_pays(const dart_device *device, const dart_window_args *args)
+{
+    const kernel_capabilities capabilities = {device->info.capabilities};
+    const uint32_t traits = traits_of(args, args->rows.dtype);
+    const kernel_row *row = kernel_pick(device->backend->rows, KERNEL_window_output, capabilities, traits, args->B, NULL);
+    return row != NULL && !kernel_is_slower(row);
 }
 
 static dart_status begin(window_plan *p, dart_stream *stream, const dart_window_args *args, const char *name)
@@ -118,7 +126,7 @@ dart_status dart_window_output(dart_stream *stream, const dart_window_args *args
                           .rows = a->B, .width = p.queries};
     struct WindowOutputArgs k = {.flags = p.flags | (op_has(&a->d) ? HAS_D : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
                                  .S = a->S};
-    op_kernel(call, KERNEL_window_output, a->B, traits_of(&p, a->rows.dtype));
+    op_kernel(call, KERNEL_window_output, a->B, traits_of(a, a->rows.dtype));
     OP_LAUNCH(call, &k, base_ceil_div(a->H / a->G, call->T0) * a->G * a->B, OP_AT(window_output, rows, &p.o.rows, k),
               OP_WHOLE(window_output, steps, &p.o.steps), OP_ROWS(window_output, c, &c, k), OP_AT(window_output, hin, &p.o.hin, k),
               OP_AT(window_output, hin_scale, &p.o.hin_scale, k), OP_AT(window_output, d, &p.o.d, k),
@@ -138,7 +146,7 @@ static void fold(window_plan *p, const dart_memories *run, uint32_t flags)
         k.count = k.capacity = run->M;
         to = run_of(p, run);
     }
-    op_kernel(call, KERNEL_window_fold, a->B, traits_of(p, run != NULL ? run->dh.dtype : a->rows.dtype));
+    op_kernel(call, KERNEL_window_fold, a->B, traits_of(a, run != NULL ? run->dh.dtype : a->rows.dtype));
     OP_LAUNCH(call, &k, base_ceil_div(a->H, call->T0) * a->B, OP_AT(window_fold, rows, &p->o.rows, k),
               OP_WHOLE(window_fold, steps, &p->o.steps), OP_AT(window_fold, seq, &p->o.seq, k), OP_WHOLE(window_fold, h, &p->o.h),
               OP_WHOLE(window_fold, open, &p->o.open), OP_WHOLE(window_fold, open_decay, &p->o.open_decay),
