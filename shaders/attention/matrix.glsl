@@ -63,16 +63,7 @@ void store_eight(uint at, vec4 low, vec4 high)
     }
 }
 
-// A weight that the conversion to the element type leaves as it is. NVIDIA's driver (580.159, H200) cuts f32 off when it makes
-// bf16 of it, which shifted every result by half a unit (2.3 times the error of one rounding, seen).
-float rounded(float weight)
-{
-#if defined(MATRIX2) && defined(MATRIX_BF16)
-    return uintBitsToFloat((floatBitsToUint(weight) + 0x8000u) & 0xffff0000u);
-#else
-    return weight;
-#endif
-}
+#include "lib/rounded.glsl"
 
 // A row's value in every column, from scratch.
 #define LOAD_ROWS(matrix, first) coopMatLoad(matrix, scratch, (first) / 4u, 0u, COLUMN_MAJOR)

@@ -37,15 +37,7 @@ void fill_table()
         table[i] = vec4(i * 4u % (i < MATRIX_N * MATRIX_M / 4u ? MATRIX_N : MATRIX_M)) + vec4(0.0, 1.0, 2.0, 3.0);
 }
 
-// A value that the conversion to the element type leaves as it is: a driver cuts off what bf16 does not hold (attention_matrix.comp).
-float rounded(float value)
-{
-#if defined(MATRIX2) && defined(MATRIX_BF16)
-    return uintBitsToFloat((floatBitsToUint(value) + 0x8000u) & 0xffff0000u);
-#else
-    return value;
-#endif
-}
+#include "lib/rounded.glsl"
 
 // A row's value in every column, from scratch; a column's in every row, from a vector of BLOCK.
 #define LOAD_ROWS(matrix, first) coopMatLoad(matrix, scratch, (first) / 4u, 0u, COLUMN_MAJOR)
