@@ -1,5 +1,5 @@
 /* Softmax attention over a cache of keys and values, and the cache's filling. */
-#include "runtime/op.h"
+#include "ops/dense/dense.h"
 
 #include <math.h>
 
@@ -200,12 +200,7 @@ dart_status dart_attention(dart_stream *stream, const dart_attention_args *args)
     if (round_last) p.o.o = op_scratch(call, DART_F32, o.rows, o.width);
     if (step) attend_step_blocks(&p);
     else attend_blocks(&p);
-    if (round_last) {
-        struct ConvertArgs k = {.flags = p.flags & HAS_SEQ, .rows = (uint32_t)o.rows, .L = args->L, .width = (uint32_t)o.width};
-        op_kernel(call, KERNEL_convert, args->L, 0);
-        OP_LAUNCH(call, &k, base_ceil_div(o.rows * o.width, call->T0), OP_ROWS(convert, x, &p.o.o, k), OP_ROWS(convert, y, &o, k),
-                  OP_AT(convert, seq, &p.o.seq, k));
-    }
+    if (round_last) dense_convert(call, &p.o.o, &o, &p.o.seq, p.flags, args->L);
     return op_end(call);
 }
 

@@ -13,6 +13,14 @@ void dense_clear(op_call *call, const op_operand *y)
     OP_LAUNCH(call, &k, base_ceil_div(y->rows * y->width, call->T0), OP_ROWS(fill, y, y, k));
 }
 
+void dense_convert(op_call *call, const op_operand *x, const op_operand *y, const op_operand *seq, uint32_t flags, uint32_t L)
+{
+    struct ConvertArgs k = {.flags = flags & HAS_SEQ, .rows = (uint32_t)y->rows, .L = L, .width = (uint32_t)y->width};
+    op_kernel(call, KERNEL_convert, L, 0);
+    OP_LAUNCH(call, &k, base_ceil_div(y->rows * y->width, call->T0), OP_ROWS(convert, x, x, k), OP_ROWS(convert, y, y, k),
+              OP_AT(convert, seq, seq, k));
+}
+
 dart_status dart_fill(dart_stream *stream, const dart_fill_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;

@@ -28,6 +28,8 @@ void dense_sum(op_call *call, const op_operand *partial, const op_operand *y, bo
 
 /* Every element becomes 0. */
 void dense_clear(op_call *call, const op_operand *y);
+/* y = x in the dtype of y. flags: of a layout; with HAS_SEQ, rows are those of sequences of L tokens, and rows past their counts stay as they are. */
+void dense_convert(op_call *call, const op_operand *x, const op_operand *y, const op_operand *seq, uint32_t flags, uint32_t L);
 
 /* A weight of rows x width numbers, as an operand: that of a quantised one has rows of bytes. */
 op_operand dense_weight(const dart_tensor *weight, uint64_t rows, uint32_t width);

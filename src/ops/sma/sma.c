@@ -1,4 +1,5 @@
 /* State-memory attention over runs of memories, and the store of new ones. */
+#include "ops/dense/dense.h"
 #include "ops/sma/sma.h"
 
 /* A step is split over memories until that many workgroups a multiprocessor have work, but into splits of no fewer memories than these, where
@@ -233,12 +234,7 @@ dart_status dart_sma(dart_stream *stream, const dart_sma_args *args)
         if (args->memories[i].M > 0) attend_parts(&p, &args->memories[i]);
     const dart_memories nothing = {0};
     if (!p.merge) attend_run(&p, &nothing);
-    if (round_last) {
-        struct ConvertArgs k = {.flags = p.flags & HAS_SEQ, .rows = (uint32_t)r.rows, .L = args->L, .width = (uint32_t)r.width};
-        op_kernel(call, KERNEL_convert, args->L, 0);
-        OP_LAUNCH(call, &k, base_ceil_div(r.rows * r.width, call->T0), OP_ROWS(convert, x, &p.o.r, k), OP_ROWS(convert, y, &r, k),
-                  OP_AT(convert, seq, &p.o.seq, k));
-    }
+    if (round_last) dense_convert(call, &p.o.r, &r, &p.o.seq, p.flags, args->L);
     return op_end(call);
 }
 
