@@ -1,6 +1,8 @@
 /* An open device, its cache of compiled code, and faults injected for tests. */
 #include "device.h"
 
+#include "base/checksum.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,15 +12,7 @@ typedef struct cache_header {
     char magic[8];
     uint64_t bytes, checksum; /* of what follows */
 } cache_header;
-static const char cache_magic[8] = "dartlmc1";
-
-/* FNV-1a: against damage, not malice. */
-static uint64_t checksum_of(const unsigned char *data, size_t bytes)
-{
-    uint64_t sum = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < bytes; i++) sum = (sum ^ data[i]) * UINT64_C(0x100000001b3);
-    return sum;
-}
+static const char cache_magic[8] = "dartlmc2";
 
 void device_unwrap_cache(dart_device_options *options, base_log *log)
 {
@@ -31,12 +25,12 @@ void device_unwrap_cache(dart_device_options *options, base_log *log)
     bool whole = bytes > sizeof header;
     if (whole) memcpy(&header, data, sizeof header);
     whole = whole && memcmp(header.magic, cache_magic, sizeof cache_magic) == 0 && header.bytes == bytes - sizeof header &&
-            header.checksum == checksum_of(data + sizeof header, bytes - sizeof header);
+            header.checksum == base_checksum(0, data + sizeof header, bytes - sizeof header);
     if (whole) {
         options->cache = data + sizeof header;
         options->cache_bytes = bytes - sizeof header;
     } else if (log != NULL) {
-        base_log_line(log, DART_LOG_WARNING, "the cache of compiled code is damaged and is not used");
+        base_log_line(log, DART_LOG_WARNING, "the cache of compiled code is damaged, or of another version, and is not used");
     }
 }
 
@@ -93,7 +87,7 @@ dart_status dart_device_cache(dart_device *device, void *data, size_t *bytes)
     inner = room - sizeof(cache_header);
     const dart_status status = device_note(device, device->backend->cache_read(device->handle, to + sizeof(cache_header), &inner));
     if (status != DART_OK) return status;
-    cache_header header = {.bytes = inner, .checksum = checksum_of(to + sizeof header, inner)};
+    cache_header header = {.bytes = inner, .checksum = base_checksum(0, to + sizeof header, inner)};
     memcpy(header.magic, cache_magic, sizeof header.magic);
     memcpy(to, &header, sizeof header);
     *bytes = inner + sizeof header;
