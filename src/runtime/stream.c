@@ -83,14 +83,13 @@ dart_status stream_submit_part(dart_stream *stream, uint32_t part)
     stream_parts *p = &stream->parts;
     dart_device *device = stream->device;
     if (stream->status != DART_OK) return stream->status;
-    assert(part < p->count && (p->from == p->to || part == p->to));
+    assert(p->in_flight < p->count && part == (p->in_flight > 0 ? (p->from + p->in_flight) % p->count : part));
     dart_status status = stream_take_failure(stream, device_fault(device), "dart_stream_submit");
     if (status == DART_OK)
         status = stream_take_failure(stream, device->backend->stream_submit(device->handle, p->handles[part], 1, NULL), "dart_stream_submit");
     stream->closed = true;
     if (status != DART_OK) return status;
-    if (p->from == p->to) p->from = part;
-    p->to = part + 1;
+    if (p->in_flight++ == 0) p->from = part;
     stream->submitted = true;
     return DART_OK;
 }
@@ -103,9 +102,11 @@ dart_status stream_wait_part(dart_stream *stream, uint64_t timeout_ns, uint64_t 
     if (!stream->submitted) return stream->status;
     void *handle = p->handles[p->from];
     dart_status status = device->backend->stream_wait(device->handle, handle, timeout_ns);
-    if (status == DART_OK) p->from++;
-    else if (device_note(device, status) == DART_DEVICE_LOST) p->from = p->to;
-    stream->submitted = p->from < p->to;
+    if (status == DART_OK) {
+        p->from = (p->from + 1) % p->count;
+        p->in_flight--;
+    } else if (device_note(device, status) == DART_DEVICE_LOST) p->in_flight = 0;
+    stream->submitted = p->in_flight > 0;
     if (status == DART_OK) status = device->backend->stream_elapsed(device->handle, handle, ns);
     return stream_take_failure(stream, status, "dart_stream_wait");
 }
@@ -149,8 +150,8 @@ void dart_stream_destroy(dart_stream **stream)
     if (stream == NULL || *stream == NULL) return;
     dart_stream *s = *stream;
     dart_device *device = s->device;
-    for (uint32_t i = s->parts.from; i < s->parts.to && !atomic_load(&device->lost); i++)
-        device->backend->stream_wait(device->handle, s->parts.handles[i], UINT64_MAX);
+    for (uint32_t i = 0; i < s->parts.in_flight && !atomic_load(&device->lost); i++)
+        device->backend->stream_wait(device->handle, s->parts.handles[(s->parts.from + i) % s->parts.count], UINT64_MAX);
     for (uint32_t i = 0; i < s->parts.made; i++) device->backend->stream_destroy(device->handle, s->parts.handles[i]);
     free(s->parts.handles);
     free(s->parts.ends);
@@ -293,7 +294,7 @@ dart_status stream_submit(dart_stream *stream, uint32_t times, const backend_ord
         status = stream_take_failure(stream, device->backend->stream_submit(device->handle, stream->handle, times, order), "dart_stream_submit");
     stream->submitted = status == DART_OK;
     stream->parts.from = 0;
-    stream->parts.to = stream->submitted;
+    stream->parts.in_flight = stream->submitted;
     stream->closed = true;
     return status;
 }

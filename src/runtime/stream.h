@@ -34,7 +34,7 @@ typedef struct stream_parts {
     void **handles;    /* `made` of them, the first `count` of this recording */
     uint32_t *ends;    /* launches up to the end of each, one that goes on in the next part included */
     uint32_t count, made;
-    uint32_t from, to; /* those in flight */
+    uint32_t from, in_flight; /* the first part in flight; how many are, which is at most `count` */
     /* Where parts begin: at these launches, which belong to the caller; without any, as stream_pace says. */
     const stream_cut *cuts;
     uint32_t cuts_count, next; /* next: the first that has not been passed */
@@ -90,7 +90,8 @@ void stream_launch(dart_stream *stream, backend_launch *launch, const char *call
 void stream_pace(dart_stream *stream, double work, uint32_t launches);
 /* The launch that follows begins a part, whatever the cuts and the pace say. Returns the part that ends here. */
 uint32_t stream_end_part(dart_stream *stream);
-/* Submits one part. Parts go in their order, from 0 to parts.count - 1; several may be in flight. */
+/* Submits one part. Parts go in their order, from 0 to parts.count - 1, and from 0 again; several may be in flight, each of them once. After
+ * parts.in_flight has become 0 any part may be the next. */
 dart_status stream_submit_part(dart_stream *stream, uint32_t part);
 /* Waits for the first part in flight; *ns: the time it took. */
 dart_status stream_wait_part(dart_stream *stream, uint64_t timeout_ns, uint64_t *ns);

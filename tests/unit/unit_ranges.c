@@ -140,6 +140,43 @@ static void has_parts_to_a_limit(void **unused)
     rig_close(&r);
 }
 
+/* A recording in three parts exchanges two tensors. Its runs follow one another with two parts in flight, those of the next run among them. */
+static void runs_follow_one_another(void **unused)
+{
+    (void)unused;
+    enum { RUNS = 5, PARTS = 3, COUNT = 1000 };
+    static const stream_cut cuts[] = {{.launch = 1, .ranges = 1}, {.launch = 2, .ranges = 1}};
+    rig r;
+    uint64_t ns;
+    rig_open(&r, rig_spec);
+    float *values[2] = {rig_values(&r, COUNT, -1, 1), rig_values(&r, COUNT, 2, 3)};
+    dart_tensor tensors[] = {rig_tensor(&r, DART_F32, COUNT, values[0]), rig_tensor(&r, DART_F32, COUNT, values[1]),
+                             rig_tensor(&r, DART_F32, COUNT, NULL)};
+    stream_parts *p = &r.stream->parts;
+    p->cuts = cuts;
+    p->cuts_count = COUNT_OF(cuts);
+    rig_begin(&r);
+    for (uint32_t i = 0; i < PARTS; i++) /* the third becomes the first, the first the second, the second the third */
+        MUST(&r, dart_convert(r.stream, &(dart_convert_args){.T = 1, .W = COUNT, .x = tensors[i], .y = tensors[(i + 2) % PARTS]}));
+    assert_int_equal(p->count, PARTS);
+    for (uint32_t i = 0; i < RUNS * PARTS; i++) {
+        assert_int_equal(p->in_flight, i < 2 ? i : 2);
+        if (i >= 2) MUST(&r, stream_wait_part(r.stream, UINT64_MAX, &ns));
+        MUST(&r, stream_submit_part(r.stream, i % PARTS));
+        assert_int_equal((p->from + p->in_flight - 1) % PARTS, i % PARTS);
+    }
+    while (r.stream->submitted) MUST(&r, stream_wait_part(r.stream, UINT64_MAX, &ns));
+    assert_int_equal(p->in_flight, 0);
+    p->cuts_count = 0;
+    for (uint32_t i = 0; i < 2 && r.info.backend != DART_BACKEND_NULL; i++) {
+        float *got = rig_read(&tensors[i], COUNT);
+        rig_same_bits("exchanged", got, values[1 - i], COUNT);
+        free(got);
+    }
+    for (size_t i = 0; i < 2; i++) free(values[i]);
+    rig_close(&r);
+}
+
 static const struct CMUnitTest tests[] = {cmocka_unit_test(ranges_make_a_launch), cmocka_unit_test(leaves_tickets_as_they_were),
-                                          cmocka_unit_test(has_parts_to_a_limit)};
+                                          cmocka_unit_test(has_parts_to_a_limit), cmocka_unit_test(runs_follow_one_another)};
 RIG_MAIN("unit_ranges")
