@@ -96,7 +96,7 @@ uint64_t trainer_part_at(const dart_trainer *trainer, trainer_part member)
     const uint64_t T = trainer->T, documents = trainer->options.documents;
     const uint64_t elements[TRAINER_PART_END] = {
         [TRAINER_IDS] = T, [TRAINER_PLAN] = dart_embed_plan_elements(trainer->T, trainer->config.V), [TRAINER_CU] = documents > 0 ? documents + 1 : 0,
-        [TRAINER_PLACES] = T, [TRAINER_TARGETS] = T};
+        [TRAINER_PLACES] = T, [TRAINER_TARGETS] = T, [TRAINER_SHARE] = 2};
     uint64_t at = 0;
     for (int m = 0; m < (int)member; m++) at += base_round_up(elements[m], 64);
     return at;
@@ -105,7 +105,14 @@ uint64_t trainer_part_at(const dart_trainer *trainer, trainer_part member)
 dart_tensor trainer_part_tensor(const dart_trainer *trainer, trainer_part member)
 {
     if (member == TRAINER_CU && trainer->options.documents == 0) return (dart_tensor){0};
-    return (dart_tensor){.buffer = trainer->shared[TRAINER_PART], .dtype = DART_I32, .offset = trainer_part_at(trainer, member)};
+    return (dart_tensor){.buffer = trainer->shared[TRAINER_PART], .dtype = member == TRAINER_SHARE ? DART_F32 : DART_I32,
+                         .offset = trainer_part_at(trainer, member)};
+}
+
+dart_tensor trainer_sum_tensor(const dart_trainer *trainer, trainer_sum sum)
+{
+    return (dart_tensor){.buffer = trainer->shared[TRAINER_SUMS], .dtype = sum == TRAINER_CORRECT ? DART_I32 : DART_F32,
+                         .offset = (uint64_t)sum * TRAINER_SUM};
 }
 
 static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shared, dart_dtype *dtype)
@@ -126,10 +133,8 @@ static uint64_t shared_elements(const dart_trainer *trainer, trainer_shared shar
     case TRAINER_SLOPE_DH: *dtype = DART_F32; return trainer->sma ? memories(trainer) : 0;
     case TRAINER_PART:
     case TRAINER_AHEAD: *dtype = DART_I32; return trainer_part_at(trainer, TRAINER_PART_END);
-    case TRAINER_CORRECT: *dtype = DART_I32; return 1;
-    case TRAINER_SHARE: *dtype = DART_F32; return 2;
-    case TRAINER_LOSS: *dtype = DART_F32; return 1;
-    case TRAINER_SCALE: *dtype = DART_F32; return 4;
+    case TRAINER_SUMS:
+    case TRAINER_RESULT: *dtype = DART_F32; return (uint64_t)TRAINER_SUM_COUNT * TRAINER_SUM;
     case TRAINER_HYPER: *dtype = DART_F32; return 8;
     case TRAINER_SHARED_COUNT: break;
     }

@@ -114,8 +114,8 @@ static dart_status record_forward(const dart_trainer *trainer, dart_stream *stre
                                                 .rows = trainer_part_tensor(trainer, TRAINER_PLACES), .y = normed});
     dart_cross_entropy_args loss = {
         .T = trainer->rows, .V = c->V, .W = c->W, .x = normed, .weight = *head_of(trainer, false),
-        .targets = trainer_part_tensor(trainer, TRAINER_TARGETS), .share = trainer_shared_tensor(trainer, TRAINER_SHARE),
-        .loss = trainer_shared_tensor(trainer, TRAINER_LOSS), .correct = trainer_shared_tensor(trainer, TRAINER_CORRECT)};
+        .targets = trainer_part_tensor(trainer, TRAINER_TARGETS), .share = trainer_part_tensor(trainer, TRAINER_SHARE),
+        .loss = trainer_sum_tensor(trainer, TRAINER_LOSS), .correct = trainer_sum_tensor(trainer, TRAINER_CORRECT)};
     if (backward) {
         loss.grad_x = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT);
         loss.grad_weight = *head_of(trainer, true);
@@ -182,23 +182,27 @@ static dart_tensor own_tensor(const trainer_segment *s, dart_buffer *buffer, dar
     return (dart_tensor){.buffer = buffer, .dtype = dtype, .offset = s->first};
 }
 
-/* Numbers pass as f32: what only moves keeps its bits. */
+/* Numbers of 32 bits, a multiple of 64 of them, pass as f32: what only moves keeps its bits. */
+static dart_status record_copy(const dart_trainer *trainer, dart_stream *stream, trainer_shared from, trainer_shared to, uint64_t elements)
+{
+    return dart_convert(stream, &(dart_convert_args){.T = (uint32_t)(elements / 64), .W = 64, .x = segment_tensor(trainer->shared[from]),
+                                                     .y = segment_tensor(trainer->shared[to])});
+}
+
 static dart_status record_take(const dart_trainer *trainer, dart_stream *stream)
 {
-    const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END);
-    return dart_convert(stream, &(dart_convert_args){.T = (uint32_t)(elements / 64), .W = 64, .x = segment_tensor(trainer->shared[TRAINER_AHEAD]),
-                                                     .y = segment_tensor(trainer->shared[TRAINER_PART])});
+    return record_copy(trainer, stream, TRAINER_AHEAD, TRAINER_PART, trainer_part_at(trainer, TRAINER_PART_END));
 }
 
 static dart_status record_begin(const dart_trainer *trainer, dart_stream *stream)
 {
+    if (trainer->shared[TRAINER_AHEAD] != NULL) record_take(trainer, stream);
     for (uint32_t i = 0; i < trainer->segments_count; i++) {
         trainer_pace_bytes(trainer, stream, 4 * trainer->segments[i].elements, 1);
         dart_fill(stream, &(dart_fill_args){.T = (uint32_t)(trainer->segments[i].elements / 64), .W = 64,
                                             .y = segment_tensor(trainer->segments[i].grad)});
     }
-    dart_fill(stream, &(dart_fill_args){.T = 1, .W = 1, .y = trainer_shared_tensor(trainer, TRAINER_CORRECT)});
-    return dart_fill(stream, &(dart_fill_args){.T = 1, .W = 1, .y = trainer_shared_tensor(trainer, TRAINER_LOSS)});
+    return dart_fill(stream, &(dart_fill_args){.T = TRAINER_SUM_COUNT, .W = TRAINER_SUM, .y = trainer_shared_tensor(trainer, TRAINER_SUMS)});
 }
 
 static dart_status record_norm(const dart_trainer *trainer, dart_stream *stream)
@@ -212,10 +216,10 @@ static dart_status record_norm(const dart_trainer *trainer, dart_stream *stream)
     }
     trainer_pace_bytes(trainer, stream, 4 * elements, trainer->segments_count);
     dart_grad_norm_args args = {.count = trainer->segments_count, .clip = trainer->options.clip > 0 ? trainer->options.clip : INFINITY,
-                                .gradients = list, .scale = trainer_shared_tensor(trainer, TRAINER_SCALE)};
+                                .gradients = list, .scale = trainer_sum_tensor(trainer, TRAINER_SCALE)};
     if (trainer->scales) {
-        args.factor = trainer_shared_tensor(trainer, TRAINER_SHARE);
-        args.factor.offset = 1;
+        args.factor = trainer_part_tensor(trainer, TRAINER_SHARE);
+        args.factor.offset++;
     }
     const dart_status status = dart_grad_norm(stream, &args);
     free(list);
@@ -224,19 +228,19 @@ static dart_status record_norm(const dart_trainer *trainer, dart_stream *stream)
 
 static dart_status record_update(const dart_trainer *trainer, dart_stream *stream)
 {
-    dart_status status = DART_OK;
-    for (uint32_t i = 0; i < trainer->segments_count; i++) {
+    dart_status status = record_norm(trainer, stream);
+    for (uint32_t i = 0; i < trainer->segments_count && status == DART_OK; i++) {
         const trainer_segment *s = &trainer->segments[i];
         if (s->own == 0) continue;
         trainer_pace_bytes(trainer, stream, 30 * s->own, 1); /* w, m, v twice, the gradient, a copy */
         dart_adamw_args args = {.elements = s->own, .decays = s->decays, .w = own_tensor(s, s->w, DART_F32), .m = segment_tensor(s->m),
                                 .v = segment_tensor(s->v), .grad = own_tensor(s, s->grad, DART_F32),
-                                .scale = trainer_shared_tensor(trainer, TRAINER_SCALE),
+                                .scale = trainer_sum_tensor(trainer, TRAINER_SCALE),
                                 .hyper = trainer_shared_tensor(trainer, TRAINER_HYPER)};
         if (s->copied) args.copy = own_tensor(s, s->copy, trainer->weights_dtype);
         status = dart_adamw(stream, &args);
     }
-    return status;
+    return status == DART_OK ? record_copy(trainer, stream, TRAINER_SUMS, TRAINER_RESULT, TRAINER_SUM_COUNT * TRAINER_SUM) : status;
 }
 
 static dart_status record(const dart_trainer *trainer, trainer_recording recording, dart_stream *stream)
@@ -246,6 +250,7 @@ static dart_status record(const dart_trainer *trainer, trainer_recording recordi
     case TRAINER_BEGIN: return record_begin(trainer, stream);
     case TRAINER_PASSES: {
         const dart_status status = record_forward(trainer, stream, true);
+        if (trainer_halves(trainer)) stream_end_part(stream);
         return status == DART_OK ? record_backward(trainer, stream) : status;
     }
     case TRAINER_NORM: return record_norm(trainer, stream);

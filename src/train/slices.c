@@ -64,21 +64,16 @@ static uint32_t plan_cuts(const dart_trainer *trainer, const dart_stream *stream
     return count;
 }
 
-/* The run of a recording has ended: are its cuts good? Else the next submission records it with others. */
+/* Runs of a recording have ended: are its cuts good? Else the next submission records it with others. */
 static dart_status judge(dart_trainer *trainer, trainer_recording recording)
 {
     trainer_slices *s = &trainer->slices[recording];
     dart_stream **stream = &trainer->streams[recording];
-    const stream_parts *parts = &(*stream)->parts;
-    const bool ranges = trainer->device->backend->ranges;
-    bool long_one = false;
-    for (uint32_t i = 0; i < parts->count; i++) {
-        const uint32_t begin = i > 0 ? parts->ends[i - 1] : 0;
-        long_one = long_one || (s->ns[i] > trainer->slice_ns && (ranges || parts->ends[i] > begin + 1));
-    }
-    const bool joins = !s->known && parts->count > 1;
+    const uint32_t least = recording == TRAINER_PASSES && trainer_halves(trainer) ? 2 : 1; /* parts without any other cut */
+    const bool again = s->overlong || (!s->known && (*stream)->parts.count > least);
     s->known = true;
-    if (trainer->slice_ns == UINT64_MAX || (!joins && !long_one) || s->again == MOST_CUTS_AGAIN) return DART_OK;
+    s->overlong = false;
+    if (trainer->slice_ns == UINT64_MAX || !again) return DART_OK;
     stream_cut *cuts = device_calloc(trainer->device, (size_t)(*stream)->launches + 1, sizeof *cuts);
     if (cuts == NULL) return DART_OUT_OF_MEMORY;
     s->count = plan_cuts(trainer, *stream, s, cuts);
@@ -105,6 +100,10 @@ static dart_status wait_part(dart_trainer *trainer, trainer_recording recording,
     } else status = stream_wait_part(stream, timeout_ns, &ns);
     if (status == DART_TIMEOUT && timeout_ns == 0) return status;
     if (status != DART_OK) return trainer_take_stream(trainer, stream, status, call);
+    if (s->done == stream->parts.count) s->done = 0; /* the first of the next run */
+    const uint32_t *ends = stream->parts.ends, begin = s->done > 0 ? ends[s->done - 1] : 0;
+    const bool can_be_cut = trainer->device->backend->ranges || ends[s->done] > begin + 1;
+    if (ns > trainer->slice_ns && can_be_cut && s->again < MOST_CUTS_AGAIN) s->overlong = true;
     s->ns[s->done++] = ns;
     trainer->longest_ns = base_larger(trainer->longest_ns, ns);
     return DART_OK;
@@ -114,20 +113,21 @@ dart_status trainer_submit(dart_trainer *trainer, trainer_recording recording, b
 {
     dart_status status;
     trainer_slices *s = &trainer->slices[recording];
+    const bool adds = trainer->adding && recording == TRAINER_PASSES;
+    if (adds) TRY(trainer_wait_for(trainer, recording, call)); /* its parts say which gradients are complete */
     TRY(trainer_record(trainer, recording, call));
     dart_stream *stream = trainer->streams[recording];
-    const uint32_t count = stream->parts.count;
+    const uint32_t count = stream->parts.count, ahead = count < AHEAD ? count : AHEAD;
     if (count > s->room) {
         uint64_t *grown = realloc(s->ns, count * sizeof *grown);
         if (grown == NULL) return trainer_take(trainer, base_fail(&trainer->device->report, DART_OUT_OF_MEMORY, "no host memory"), call);
         s->ns = grown;
         s->room = count;
     }
-    const bool adds = trainer->adding && recording == TRAINER_PASSES;
-    s->done = 0;
+    if (!stream->submitted) s->done = 0;
     trainer->under_way[recording] = true;
     for (uint32_t i = 0; i < count; i++) {
-        if (i >= AHEAD) TRY(wait_part(trainer, recording, trainer->options.timeout_ns, call));
+        while (stream->parts.in_flight >= ahead) TRY(wait_part(trainer, recording, trainer->options.timeout_ns, call));
         if (adds && trainer->group == NULL) TRY(trainer_add(trainer, s->done, call));
         if (asks && !(adds && trainer->added > 0)) TRY(trainer_ask(trainer, trainer->done + (uint64_t)trainer->T * i / count, trainer->of, call));
         TRY(trainer_take_stream(trainer, stream, stream_submit_part(stream, i), call));
@@ -135,6 +135,11 @@ dart_status trainer_submit(dart_trainer *trainer, trainer_recording recording, b
     }
 fail:
     return status;
+}
+
+bool trainer_is_settled(const dart_trainer *trainer, trainer_recording recording)
+{
+    return trainer->slices[recording].known && !trainer->slices[recording].overlong;
 }
 
 dart_status trainer_wait_for(dart_trainer *trainer, trainer_recording recording, const char *call)

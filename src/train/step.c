@@ -3,25 +3,29 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-static dart_status put(dart_trainer *trainer, trainer_shared shared, const void *data, uint64_t elements, const char *call)
+static dart_status put(dart_trainer *trainer, trainer_shared shared, uint64_t at, const void *data, uint64_t elements, const char *call)
 {
-    return trainer_take(trainer, dart_buffer_write(trainer->shared[shared], 0, data, elements * 4), call);
+    return trainer_take(trainer, dart_buffer_write(trainer->shared[shared], at * 4, data, elements * 4), call);
 }
 
-static dart_status get(dart_trainer *trainer, trainer_shared shared, void *data, uint64_t elements, const char *call)
+/* from: TRAINER_SUMS or TRAINER_RESULT. */
+static dart_status get(dart_trainer *trainer, trainer_shared from, trainer_sum sum, void *data, uint64_t elements, const char *call)
 {
-    return trainer_take(trainer, dart_buffer_read(trainer->shared[shared], 0, data, elements * 4), call);
+    return trainer_take(trainer, dart_buffer_read(trainer->shared[from], (uint64_t)sum * TRAINER_SUM * 4, data, elements * 4), call);
 }
 
 /* Rounded up so that batches with about as many targets use the same recordings. */
-static void choose_rows(dart_trainer *trainer, uint32_t most)
+static dart_status choose_rows(dart_trainer *trainer, uint32_t most, const char *call)
 {
     const uint32_t unit = (uint32_t)base_round_up(base_ceil_div(trainer->T, 16), 64);
     const uint32_t rows = (uint32_t)base_smaller(base_round_up(most, unit), trainer->T);
-    if (rows == trainer->rows) return;
+    if (rows == trainer->rows) return DART_OK;
+    const dart_status status = trainer_wait_for(trainer, TRAINER_PASSES, call);
     trainer->rows = rows;
     trainer->recorded[TRAINER_PASSES] = trainer->recorded[TRAINER_EVALUATE] = false;
+    return status;
 }
 
 /* The targets of all ranks' batches. */
@@ -43,44 +47,51 @@ static dart_status put_ahead(dart_trainer *trainer, trainer_batch *batch, uint32
     const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END);
     if (trainer->shared[TRAINER_AHEAD] == NULL) return DART_OK;
     TRY(trainer_wait_for(trainer, TRAINER_TAKE, call)); /* of what was there before: the device does that first */
+    TRY(trainer_wait_for(trainer, TRAINER_BEGIN, call));
     trainer->next.ahead = trainer->aside.ahead = 0; /* that of another batch is written over */
-    TRY(put(trainer, TRAINER_AHEAD, batch->parts + part * elements, elements, call));
+    TRY(put(trainer, TRAINER_AHEAD, 0, batch->parts + part * elements, elements, call));
     batch->ahead = 1 + part;
 fail:
     return status;
 }
 
-/* A part becomes the one that the passes read. None are under way. */
-static dart_status bring(dart_trainer *trainer, trainer_batch *batch, uint32_t part, const char *call)
+/* Submits what makes a part the one that the passes read; with the first one, gradients and sums become 0. share: TRAINER_SHARE. */
+static dart_status bring(dart_trainer *trainer, trainer_batch *batch, uint32_t part, const float share[2], const char *call)
 {
-    const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END);
-    const bool ahead = batch->ahead == 1 + part;
+    dart_status status = DART_OK;
+    const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END), share_at = trainer_part_at(trainer, TRAINER_SHARE);
+    int32_t *data = batch->parts + part * elements;
+    memcpy(data + share_at, share, 2 * sizeof *share);
+    if (trainer->shared[TRAINER_AHEAD] == NULL) {
+        TRY(trainer_wait(trainer, call));
+        TRY(put(trainer, TRAINER_PART, 0, data, elements, call));
+        if (part > 0) return DART_OK;
+    } else if (batch->ahead == 1 + part) TRY(put(trainer, TRAINER_AHEAD, share_at, share, 2, call)); /* was not known when the part was written */
+    else TRY(put_ahead(trainer, batch, part, call));
     batch->ahead = 0;
-    return ahead ? trainer_submit(trainer, TRAINER_TAKE, false, call)
-                 : put(trainer, TRAINER_PART, batch->parts + part * elements, elements, call);
+    TRY(trainer_submit(trainer, part == 0 ? TRAINER_BEGIN : TRAINER_TAKE, false, call));
+fail:
+    return status;
 }
 
-/* The passes of all rows with S = scale, one micro-batch after another; the last one is still under way. labels: targets that the loss is the
+/* The passes of all rows with S = scale, one micro-batch after another; the last ones are still under way. labels: targets that the loss is the
  * mean over. */
 static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, trainer_batch *batch, uint64_t labels, double scale,
                               const char *call)
 {
     dart_status status;
     const float share[2] = {(float)(scale / (double)labels), (float)(1 / scale)};
-    choose_rows(trainer, batch->most);
+    TRY(choose_rows(trainer, batch->most, call));
     if (passes == TRAINER_PASSES) trainer->scaled = scale;
-    TRY(put(trainer, TRAINER_SHARE, share, COUNT_OF(share), call));
     trainer->of = (uint64_t)batch->count * trainer->T;
     for (uint32_t i = 0; i < batch->count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;
-        if (i > 0) TRY(trainer_wait(trainer, call));
-        TRY(bring(trainer, batch, i, call));
-        if (i == 0) TRY(trainer_submit(trainer, TRAINER_BEGIN, false, call));
+        if (!trainer_is_settled(trainer, passes)) TRY(trainer_wait_for(trainer, passes, call));
+        TRY(bring(trainer, batch, i, share, call));
         trainer->done = first;
         trainer->adding = passes == TRAINER_PASSES && trainer->buckets_count > 0 && i + 1 == batch->count;
         trainer->added = 0;
         TRY(trainer_submit(trainer, passes, true, call));
-        if (i + 1 < batch->count) TRY(put_ahead(trainer, batch, i + 1, call));
     }
 fail:
     return status;
@@ -94,15 +105,13 @@ static dart_status after(dart_trainer *trainer, dart_status status, const char *
     return waited != DART_OK ? waited : status;
 }
 
-/* Behind the passes: the gradients of all ranks, and their norm, which is under way. */
-static dart_status add_and_norm(dart_trainer *trainer, const char *call)
+/* Behind the passes: the gradients of all ranks. */
+static dart_status add_gradients(dart_trainer *trainer, const char *call)
 {
     dart_status status = DART_OK;
-    if (trainer->adding) {
-        TRY(trainer_wait(trainer, call));
-        TRY(trainer_end_sums(trainer, call));
-    }
-    TRY(trainer_submit(trainer, TRAINER_NORM, false, call));
+    if (!trainer->adding) return DART_OK;
+    TRY(trainer_wait(trainer, call));
+    TRY(trainer_end_sums(trainer, call));
 fail:
     return status;
 }
@@ -126,15 +135,16 @@ static dart_status add_results(dart_trainer *trainer, float *loss, uint64_t *cor
 }
 
 /* The loss on the device is S times the loss, to the bit: a power of two changes no rounding. norm: of gradients, hence of all ranks. */
-static dart_status read_result(dart_trainer *trainer, uint64_t labels, bool norm, double by, dart_train_result *result, const char *call)
+static dart_status read_result(dart_trainer *trainer, trainer_shared from, uint64_t labels, bool norm, double by, dart_train_result *result,
+                               const char *call)
 {
     dart_status status;
     float loss, scale[4] = {0, 1, 1, 0};
     int32_t count;
-    TRY(get(trainer, TRAINER_LOSS, &loss, 1, call));
-    TRY(get(trainer, TRAINER_CORRECT, &count, 1, call));
+    TRY(get(trainer, from, TRAINER_LOSS, &loss, 1, call));
+    TRY(get(trainer, from, TRAINER_CORRECT, &count, 1, call));
     uint64_t correct = (uint64_t)count;
-    if (norm) TRY(get(trainer, TRAINER_SCALE, scale, 4, call));
+    if (norm) TRY(get(trainer, from, TRAINER_SCALE, scale, 4, call));
     if (norm) TRY(add_results(trainer, &loss, &correct, call));
     *result = (dart_train_result){.loss = (double)loss / by, .labels = labels, .correct = correct, .norm = (double)scale[0],
                                   .skipped = scale[2] == 0, .scale = by};
@@ -157,9 +167,10 @@ static dart_status run_aside(dart_trainer *trainer, trainer_recording passes, co
     do {
         scale /= 2;
         TRY(run_passes(trainer, passes, &trainer->aside, labels, scale, call));
-        if (gradient) TRY(add_and_norm(trainer, call));
+        if (gradient) TRY(add_gradients(trainer, call));
+        if (gradient) TRY(trainer_submit(trainer, TRAINER_NORM, false, call));
         TRY(trainer_wait(trainer, call));
-        TRY(read_result(trainer, labels, gradient, scale, result, call));
+        TRY(read_result(trainer, TRAINER_SUMS, labels, gradient, scale, result, call));
     } while (result->skipped && scale > 1 && isfinite(result->loss));
 fail:
     return after(trainer, status, call);
@@ -187,9 +198,9 @@ static dart_status start(dart_trainer *trainer, double lr, const char *call)
     REQUIRE(&trainer->report, trainer->next.count > 0, "%s: no batch is prepared", call);
     uint64_t labels = 0;
     TRY(count_labels(trainer, &trainer->next, &labels, call));
-    TRY(put(trainer, TRAINER_HYPER, hyper, COUNT_OF(hyper), call));
+    TRY(put(trainer, TRAINER_HYPER, 0, hyper, COUNT_OF(hyper), call));
     TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, labels, trainer->scale, call));
-    TRY(add_and_norm(trainer, call));
+    TRY(add_gradients(trainer, call));
     TRY(trainer_submit(trainer, TRAINER_UPDATE, false, call));
     TRY(trainer_share(trainer, call));
     trainer->stepping = labels;
@@ -219,7 +230,7 @@ static dart_status finish(dart_trainer *trainer, dart_train_result *result, cons
     trainer->stepping = 0;
     TRY(trainer_wait(trainer, call));
     TRY(trainer_end_share(trainer, call));
-    TRY(read_result(trainer, labels, true, trainer->scaled, result, call));
+    TRY(read_result(trainer, TRAINER_RESULT, labels, true, trainer->scaled, result, call));
     adapt(trainer, result->skipped);
     if (!result->skipped) trainer->steps++;
 fail:

@@ -62,13 +62,11 @@ typedef enum trainer_shared {
     TRAINER_SLOPE_DH,
     TRAINER_SLOPE_MLP,
     TRAINER_SLOPE_HIDDEN,
-    TRAINER_PART,  /* i32: a part of a batch, as trainer_part says */
-    TRAINER_AHEAD, /* the same of the next one, written while the passes run, where the host can do that */
-    TRAINER_SHARE, /* f32 2: S / targets of the batch, 1 / S */
-    TRAINER_LOSS,    /* f32 */
-    TRAINER_CORRECT, /* i32 */
-    TRAINER_SCALE,   /* f32 4, as dart_grad_norm leaves it */
-    TRAINER_HYPER,   /* f32 8, as dart_adamw reads it */
+    TRAINER_PART,   /* a part of a batch, as trainer_part says */
+    TRAINER_AHEAD,  /* the same of the next one, written while the passes run, where the host can do that */
+    TRAINER_SUMS,   /* of the passes since TRAINER_BEGIN, as trainer_sum says */
+    TRAINER_RESULT, /* a copy of the sums behind the update, which the host reads while the passes of the next step make new sums */
+    TRAINER_HYPER,  /* f32 8, as dart_adamw reads it */
     TRAINER_SHARED_COUNT
 } trainer_shared;
 
@@ -79,16 +77,26 @@ typedef enum trainer_part {
     TRAINER_CU,      /* documents + 1 */
     TRAINER_PLACES,  /* T: the tokens with a target in their order, then -1 */
     TRAINER_TARGETS, /* T: theirs, then -1 */
+    TRAINER_SHARE,   /* f32 2: S / targets of the batch, 1 / S */
     TRAINER_PART_END
 } trainer_part;
+
+/* What passes and the norm of the gradients add up to, TRAINER_SUM elements each in one tensor. */
+typedef enum trainer_sum {
+    TRAINER_LOSS,    /* f32 */
+    TRAINER_CORRECT, /* i32 */
+    TRAINER_SCALE,   /* f32 4, as dart_grad_norm leaves it */
+    TRAINER_SUM_COUNT
+} trainer_sum;
+#define TRAINER_SUM 64u
 
 /* What is recorded once and submitted again. */
 typedef enum trainer_recording {
     TRAINER_TAKE,     /* TRAINER_AHEAD becomes TRAINER_PART */
-    TRAINER_BEGIN,    /* gradients and sums become 0 */
-    TRAINER_PASSES,   /* forward and backward of B rows */
+    TRAINER_BEGIN,    /* the same where there is a TRAINER_AHEAD, and gradients and sums become 0 */
+    TRAINER_PASSES,   /* forward and backward of B rows, in a submission each or more */
     TRAINER_NORM,
-    TRAINER_UPDATE,
+    TRAINER_UPDATE,   /* the norm, AdamW, and the sums become TRAINER_RESULT */
     TRAINER_EVALUATE, /* forward of B rows */
     TRAINER_RECORDING_COUNT
 } trainer_recording;
@@ -100,6 +108,7 @@ typedef struct trainer_slices {
     uint64_t *ns; /* of the parts in the run under way */
     uint32_t room, done;
     bool known;     /* the cuts are by measured times */
+    bool overlong;  /* since then a submission that can be cut took too long */
     uint32_t again; /* times that cuts were found anew */
 } trainer_slices;
 
@@ -188,6 +197,7 @@ dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared sh
 /* The first element of a member of a part; of TRAINER_PART_END how many there are. A multiple of 64. */
 uint64_t trainer_part_at(const dart_trainer *trainer, trainer_part member);
 dart_tensor trainer_part_tensor(const dart_trainer *trainer, trainer_part member);
+dart_tensor trainer_sum_tensor(const dart_trainer *trainer, trainer_sum sum);
 /* Checks a batch and copies it; with `planned` sorts its ids for the gradient of the embedding. A failure leaves `to` unprepared. */
 dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart_train_batch *batch, bool planned, const char *call);
 void trainer_batch_free(trainer_batch *batch);
@@ -195,6 +205,12 @@ void trainer_batch_free(trainer_batch *batch);
 #define TRAINER_LARGEST_SCALE 4294967296.0
 bool trainer_is_scale(double scale);
 
+/* Whether the passes are cut between forward and backward, so that the next passes can be submitted before these have ended. Launches that are
+ * profiled are timed in one submission. */
+static inline bool trainer_halves(const dart_trainer *trainer)
+{
+    return trainer->shared[TRAINER_AHEAD] != NULL && trainer->device->profile == NULL;
+}
 /* Records what is not recorded yet. */
 dart_status trainer_record(dart_trainer *trainer, trainer_recording recording, const char *call);
 
@@ -205,8 +221,11 @@ void trainer_limit(dart_trainer *trainer);
 void trainer_forget_slices(dart_trainer *trainer);
 /* Says where a stream that is about to record is cut. */
 void trainer_cut(const dart_trainer *trainer, trainer_recording recording);
-/* Submits a recording, part by part: all but the last two have run when it returns. With `asks` go_on is asked before each part. */
+/* Submits a recording, part by part, and waits for earlier ones, of its last run too, so that at most two are in flight; of a recording that is one
+ * part, one. With `asks` go_on is asked before each part. */
 dart_status trainer_submit(dart_trainer *trainer, trainer_recording recording, bool asks, const char *call);
+/* Whether nobody has to wait for a recording to cut it anew. */
+bool trainer_is_settled(const dart_trainer *trainer, trainer_recording recording);
 /* For the submissions of a recording; for all. */
 dart_status trainer_wait_for(dart_trainer *trainer, trainer_recording recording, const char *call);
 dart_status trainer_wait(dart_trainer *trainer, const char *call);
