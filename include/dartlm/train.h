@@ -9,7 +9,7 @@
  * halves the loss scale; after scale_steps steps in a row that were not skipped it doubles. It stays within 1 and 2^32; without f16 it is 1.
  *
  * LAWS, besides those of dartlm.h.
- *   Blocking       Every call but dart_trainer_start and dart_trainer_poll returns when its work is done.
+ *   Blocking       Every call but dart_trainer_start, dart_trainer_finish and dart_trainer_poll returns when its work is done.
  *   Threads        A trainer is used by one thread at a time.
  *   Order          The same calls leave the same bits on every device that takes the same variants of kernels.
  *   Lifetime       Destroy trainers before their device.
@@ -143,21 +143,32 @@ DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_b
 /* The same step in three calls, so that the host has the next batch ready when the device is done:
  *     dart_trainer_prepare(trainer, &first);
  *     for each step: dart_trainer_start(trainer, lr); dart_trainer_prepare(trainer, &following); dart_trainer_finish(trainer, &result);
- * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before; while a step is under way also to the
- * device, where that need not wait for the step. dart_trainer_step leaves none prepared. dart_trainer_start takes the prepared batch; it returns once
- * all but the last two submissions of the last B rows have run. Until dart_trainer_finish every other call on the trainer but dart_trainer_prepare,
- * dart_trainer_poll, dart_trainer_destroy and the queries is DART_INVALID_ARGUMENT; so is dart_trainer_finish without a step under way. With several
- * ranks dart_trainer_start returns when their gradients are added. */
+ * A second step may be started before the first is finished, so that the device does not wait for the host between them; the bits are the same:
+ *     dart_trainer_prepare(trainer, &first); dart_trainer_start(trainer, lr); dart_trainer_prepare(trainer, &second);
+ *     for each step but the last: dart_trainer_start(trainer, lr of the next one);
+ *         dart_trainer_prepare(trainer, &batch after the next one); dart_trainer_finish(trainer, &result);
+ *     dart_trainer_finish(trainer, &result);
+ * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before; while one step is under way also to
+ * the device, where that need not wait for the step. dart_trainer_step leaves none prepared. dart_trainer_start takes the prepared batch; it returns
+ * once all but the last two submissions of the last B rows have run. With several ranks it returns when their gradients are added.
+ * With a step under way dart_trainer_start waits for the end of that step in some cases: with f16, as S depends on its result; with several ranks;
+ * behind the first step, and one with a submission that took longer than slice_ms, as the next step is cut by its times; where the host cannot write
+ * to the device's memory beside its work. Otherwise it waits for the passes of that step alone.
+ * dart_trainer_finish waits for the oldest step under way and gives its result. Then it submits the update of the other step, if there is one: AdamW
+ * counts the steps that were not skipped. Call it before the passes of the other step have ended, and the device does not wait.
+ * Until all steps are finished every other call on the trainer but dart_trainer_prepare, dart_trainer_poll, dart_trainer_destroy and the queries is
+ * DART_INVALID_ARGUMENT; so is dart_trainer_start with two steps under way, and dart_trainer_finish with none. When go_on ends the start of a second
+ * step, dart_trainer_finish still gives the first. */
 DART_API dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *batch);
 DART_API dart_status dart_trainer_start(dart_trainer *trainer, double lr);
 DART_API dart_status dart_trainer_finish(dart_trainer *trainer, dart_train_result *result);
-/* Whether dart_trainer_finish would return at once: true also where no step is under way. Does not wait. */
+/* Whether dart_trainer_finish would return at once, the oldest step being done: true also where no step is under way. Does not wait. */
 DART_API dart_status dart_trainer_poll(dart_trainer *trainer, bool *done);
 /* Nanoseconds that the longest submission of a step of this trainer has occupied the device. slice_ms bounds it. */
 DART_API uint64_t dart_trainer_longest(const dart_trainer *trainer);
 /* The loss alone; norm is 0. */
 DART_API dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch *batch, dart_train_result *result);
-/* Steps that were not skipped. */
+/* Steps that were finished and not skipped. */
 DART_API uint64_t dart_trainer_steps(const dart_trainer *trainer);
 
 typedef struct dart_train_parameter {

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_CUTS_AGAIN = 8, MOST_RANGES = 1 << 12, AHEAD = 2 };
+enum { MOST_CUTS_AGAIN = 8, MOST_RANGES = 1 << 12 };
 
 void trainer_forget_slices(dart_trainer *trainer)
 {
@@ -117,7 +117,7 @@ dart_status trainer_submit(dart_trainer *trainer, trainer_recording recording, b
     if (adds) TRY(trainer_wait_for(trainer, recording, call)); /* its parts say which gradients are complete */
     TRY(trainer_record(trainer, recording, call));
     dart_stream *stream = trainer->streams[recording];
-    const uint32_t count = stream->parts.count, ahead = count < AHEAD ? count : AHEAD;
+    const uint32_t count = stream->parts.count, most = count < TRAINER_IN_FLIGHT ? count : TRAINER_IN_FLIGHT;
     if (count > s->room) {
         uint64_t *grown = realloc(s->ns, count * sizeof *grown);
         if (grown == NULL) return trainer_take(trainer, base_fail(&trainer->device->report, DART_OUT_OF_MEMORY, "no host memory"), call);
@@ -127,7 +127,7 @@ dart_status trainer_submit(dart_trainer *trainer, trainer_recording recording, b
     if (!stream->submitted) s->done = 0;
     trainer->under_way[recording] = true;
     for (uint32_t i = 0; i < count; i++) {
-        while (stream->parts.in_flight >= ahead) TRY(wait_part(trainer, recording, trainer->options.timeout_ns, call));
+        while (stream->parts.in_flight >= most) TRY(wait_part(trainer, recording, trainer->options.timeout_ns, call));
         if (adds && trainer->group == NULL) TRY(trainer_add(trainer, s->done, call));
         if (asks && !(adds && trainer->added > 0)) TRY(trainer_ask(trainer, trainer->done + (uint64_t)trainer->T * i / count, trainer->of, call));
         TRY(trainer_take_stream(trainer, stream, stream_submit_part(stream, i), call));
@@ -168,12 +168,12 @@ dart_status dart_trainer_poll(dart_trainer *trainer, bool *done)
     REQUIRE(&trainer->report, done != NULL, "%s: no place for the answer", call);
     *done = true;
     if (trainer->broken != DART_OK) return trainer->broken;
-    for (int i = 0; i < TRAINER_RECORDING_COUNT; i++)
-        while (trainer->under_way[i] && trainer->streams[i]->submitted) {
-            const dart_status status = wait_part(trainer, (trainer_recording)i, 0, call);
-            if (status == DART_TIMEOUT) *done = false;
-            if (status != DART_OK) return status == DART_TIMEOUT ? DART_OK : status;
-        }
+    if (trainer->begun_count == 0 || trainer->begun[0].done) return DART_OK;
+    while (trainer->under_way[TRAINER_UPDATE] && trainer->streams[TRAINER_UPDATE]->submitted) { /* the last of the oldest step */
+        const dart_status status = wait_part(trainer, TRAINER_UPDATE, 0, call);
+        if (status == DART_TIMEOUT) *done = false;
+        if (status != DART_OK) return status == DART_TIMEOUT ? DART_OK : status;
+    }
     return DART_OK;
 }
 

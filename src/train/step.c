@@ -186,28 +186,8 @@ dart_status dart_trainer_evaluate(dart_trainer *trainer, const dart_train_batch 
     return trainer != NULL ? run_aside(trainer, TRAINER_EVALUATE, batch, result, "dart_trainer_evaluate") : DART_INVALID_ARGUMENT;
 }
 
-static dart_status start(dart_trainer *trainer, double lr, const char *call)
-{
-    dart_status status;
-    const dart_trainer_options *o = &trainer->options;
-    const double n = (double)(trainer->steps + 1);
-    const float hyper[8] = {(float)lr, o->beta1, o->beta2, o->eps, (float)-expm1(n * log((double)o->beta1)),
-                            (float)-expm1(n * log((double)o->beta2)), o->weight_decay, 0};
-    REQUIRE(&trainer->report, lr >= 0 && lr < 1e6, "%s: lr %g", call, lr);
-    TRY(trainer_idle(trainer, call));
-    REQUIRE(&trainer->report, trainer->next.count > 0, "%s: no batch is prepared", call);
-    uint64_t labels = 0;
-    TRY(count_labels(trainer, &trainer->next, &labels, call));
-    TRY(put(trainer, TRAINER_HYPER, 0, hyper, COUNT_OF(hyper), call));
-    TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, labels, trainer->scale, call));
-    TRY(add_gradients(trainer, call));
-    TRY(trainer_submit(trainer, TRAINER_UPDATE, false, call));
-    TRY(trainer_share(trainer, call));
-    trainer->stepping = labels;
-    trainer->next.count = 0;
-fail:
-    return after(trainer, status, call);
-}
+/* ---- Steps ----
+ * Passes of a second step may be submitted before the first step is done; its update follows when the first is known to be skipped or not. */
 
 /* The S of the next step. Source: Micikevicius et al. 2018. */
 static void adapt(dart_trainer *trainer, bool skipped)
@@ -220,19 +200,82 @@ static void adapt(dart_trainer *trainer, bool skipped)
     if (trainer->scale < TRAINER_LARGEST_SCALE) trainer->scale *= 2;
 }
 
-static dart_status finish(dart_trainer *trainer, dart_train_result *result, const char *call)
+/* Behind the passes of a step. All steps before it are done. */
+static dart_status update(dart_trainer *trainer, trainer_step *step, const char *call)
 {
     dart_status status;
-    dart_train_result own;
-    const uint64_t labels = trainer->stepping;
-    if (result == NULL) result = &own;
-    REQUIRE(&trainer->report, labels > 0, "%s: no step is under way", call);
-    trainer->stepping = 0;
-    TRY(trainer_wait(trainer, call));
+    const dart_trainer_options *o = &trainer->options;
+    const double n = (double)(trainer->steps + 1);
+    const float hyper[8] = {(float)step->lr, o->beta1, o->beta2, o->eps, (float)-expm1(n * log((double)o->beta1)),
+                            (float)-expm1(n * log((double)o->beta2)), o->weight_decay, 0};
+    TRY(put(trainer, TRAINER_HYPER, 0, hyper, COUNT_OF(hyper), call));
+    TRY(trainer_submit(trainer, TRAINER_UPDATE, false, call));
+    TRY(trainer_share(trainer, call));
+    step->updates = true;
+fail:
+    return status;
+}
+
+/* Waits for the oldest step, which updates. */
+static dart_status complete(dart_trainer *trainer, const char *call)
+{
+    dart_status status = DART_OK;
+    trainer_step *step = &trainer->begun[0];
+    if (step->done) return DART_OK;
+    TRY(trainer->begun_count > 1 ? trainer_wait_for(trainer, TRAINER_UPDATE, call) : trainer_wait(trainer, call));
     TRY(trainer_end_share(trainer, call));
-    TRY(read_result(trainer, TRAINER_RESULT, labels, true, trainer->scaled, result, call));
-    adapt(trainer, result->skipped);
-    if (!result->skipped) trainer->steps++;
+    TRY(read_result(trainer, TRAINER_RESULT, step->labels, true, step->scale, &step->result, call));
+    adapt(trainer, step->result.skipped);
+    if (!step->result.skipped) trainer->steps++;
+    step->done = true;
+fail:
+    return status;
+}
+
+/* Whether passes may be submitted while the step before is under way: they depend on its result in no way, no recording is to be cut anew, and all
+ * parts of the update can be submitted without a wait for these passes. */
+static bool can_overlap(const dart_trainer *trainer)
+{
+    static const trainer_recording all[] = {TRAINER_BEGIN, TRAINER_PASSES, TRAINER_UPDATE};
+    const dart_stream *update = trainer->streams[TRAINER_UPDATE];
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        if (!trainer_is_settled(trainer, all[i])) return false;
+    return trainer->shared[TRAINER_AHEAD] != NULL && !trainer->scales && trainer_ranks(trainer) == 1 &&
+           update != NULL && update->parts.count <= TRAINER_IN_FLIGHT;
+}
+
+static dart_status start(dart_trainer *trainer, double lr, const char *call)
+{
+    dart_status status = trainer->broken;
+    trainer_step step = {.lr = lr};
+    if (status != DART_OK) return status;
+    REQUIRE(&trainer->report, lr >= 0 && lr < 1e6, "%s: lr %g", call, lr);
+    REQUIRE(&trainer->report, trainer->begun_count < TRAINER_STEPS, "%s: %d steps are under way, dart_trainer_finish comes first", call,
+            TRAINER_STEPS);
+    REQUIRE(&trainer->report, trainer->next.count > 0, "%s: no batch is prepared", call);
+    if (trainer->begun_count > 0 && !can_overlap(trainer)) TRY(complete(trainer, call));
+    step.scale = trainer->scale;
+    TRY(count_labels(trainer, &trainer->next, &step.labels, call));
+    TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, step.labels, step.scale, call));
+    TRY(add_gradients(trainer, call));
+    if (trainer->begun_count == 0 || trainer->begun[0].done) TRY(update(trainer, &step, call));
+    trainer->begun[trainer->begun_count++] = step;
+    trainer->next.count = 0;
+fail:
+    return after(trainer, status, call);
+}
+
+static dart_status finish(dart_trainer *trainer, dart_train_result *result, const char *call)
+{
+    dart_status status = trainer->broken;
+    trainer_step *begun = trainer->begun;
+    if (status != DART_OK) return status;
+    REQUIRE(&trainer->report, trainer->begun_count > 0, "%s: no step is under way", call);
+    TRY(complete(trainer, call));
+    if (result != NULL) *result = begun[0].result;
+    trainer->begun_count--;
+    begun[0] = begun[1];
+    if (trainer->begun_count > 0 && !begun[0].updates) TRY(update(trainer, &begun[0], call));
 fail:
     return status;
 }
@@ -243,7 +286,7 @@ dart_status dart_trainer_prepare(dart_trainer *trainer, const dart_train_batch *
     dart_status status;
     if (trainer == NULL) return DART_INVALID_ARGUMENT;
     TRY(trainer_prepare(trainer, &trainer->next, batch, true, call));
-    if (trainer->stepping > 0) TRY(put_ahead(trainer, &trainer->next, 0, call));
+    if (trainer->begun_count == 1) TRY(put_ahead(trainer, &trainer->next, 0, call)); /* of two, the second's batch is there until the first is done */
 fail:
     return status;
 }
@@ -268,6 +311,6 @@ dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_batch *bat
     TRY(start(trainer, lr, call));
     TRY(finish(trainer, result, call));
 fail:
-    if (trainer->stepping == 0) trainer->next.count = 0;
+    if (trainer->begun_count == 0) trainer->next.count = 0;
     return status;
 }

@@ -209,4 +209,9 @@ size_t dart_trainer_error(const dart_trainer *trainer, char *text, size_t size)
     return trainer != NULL ? base_report_copy(&trainer->report, text, size) : 0;
 }
 
-uint64_t dart_trainer_steps(const dart_trainer *trainer) { return trainer != NULL ? trainer->steps : 0; }
+uint64_t dart_trainer_steps(const dart_trainer *trainer)
+{
+    if (trainer == NULL) return 0;
+    const trainer_step *oldest = &trainer->begun[0];
+    return trainer->steps - (trainer->begun_count > 0 && oldest->done && !oldest->result.skipped); /* which dart_trainer_finish has not given yet */
+}

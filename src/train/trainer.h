@@ -121,6 +121,16 @@ typedef struct trainer_batch {
     uint32_t ahead;       /* 1 + the part that lies in TRAINER_AHEAD; 0: none */
 } trainer_batch;
 
+/* A step that dart_trainer_start began and dart_trainer_finish has not given yet. */
+typedef struct trainer_step {
+    uint64_t labels;  /* targets of all ranks */
+    double lr, scale; /* scale: S */
+    bool updates;     /* its update has been submitted, which the step before decides: AdamW counts the steps that were not skipped */
+    bool done;        /* `result` is here */
+    dart_train_result result;
+} trainer_step;
+enum { TRAINER_STEPS = 2, TRAINER_IN_FLIGHT = 2 }; /* steps; parts of a recording that are on the queue */
+
 /* Gradients that are added over the ranks together, while the passes go on: of parameters first .. end - 1. They are complete behind that part of
  * the passes. */
 typedef struct trainer_bucket {
@@ -136,7 +146,7 @@ struct dart_trainer {
     dart_dtype weights_dtype, activations;
     uint32_t T; /* B L */
     bool sma;   /* some token reads a memory */
-    uint64_t steps;
+    uint64_t steps; /* that are done and were not skipped */
     /* Gradients on the device are those of S times the loss, S a power of two; 1 unless something is stored in f16. */
     bool scales;
     double scale, scaled; /* S of the next step; of the gradients that are there */
@@ -158,7 +168,8 @@ struct dart_trainer {
     /* Loss and last norm are computed for the tokens with a target only: for a number of rows that holds those of any part of the batch. */
     uint32_t rows;
     trainer_batch next, aside; /* of the step to come; of a call between steps */
-    uint64_t stepping;         /* targets of the step under way; 0: none */
+    trainer_step begun[TRAINER_STEPS]; /* the oldest first. It updates or is done; the second updates once the first is done */
+    uint32_t begun_count;
     char *note;    /* of the run that it goes on with, or NULL */
     dart_ranks ranks; /* count 0: this trainer alone */
     void *group;      /* the backend's, of all ranks; NULL: sums go through host memory */
@@ -266,6 +277,6 @@ dart_status trainer_failure(const dart_device *device, dart_status status);
  * the failure: then the device has the text. */
 dart_status trainer_take(dart_trainer *trainer, dart_status status, const char *call);
 dart_status trainer_take_stream(dart_trainer *trainer, const dart_stream *stream, dart_status status, const char *call);
-/* DART_OK unless the trainer is broken or a step is under way. */
+/* DART_OK unless the trainer is broken or a step has begun and is not finished. */
 dart_status trainer_idle(dart_trainer *trainer, const char *call);
 #endif

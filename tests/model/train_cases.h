@@ -175,6 +175,11 @@ static inline void train_once(dart_trainer *trainer, const dart_train_batch *bat
 void packed_gradients_agree(void **unused);
 void packs(void **unused);
 void ranks_agree(void **unused);
+void two_under_way(void **unused);
+void two_under_way_in_parts(void **unused);
+void refuses_under_way(void **unused);
+void second_can_be_ended(void **unused);
+void failures_beside_a_step(void **unused);
 void gradients_agree_in_f16(void **unused);
 void steps_agree_in_f16(void **unused);
 void small_gradients_survive(void **unused);
