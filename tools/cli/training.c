@@ -116,24 +116,43 @@ static int prepare(run *r, uint32_t step)
     return status == DART_OK ? CLI_OK : cli_fail_trainer(r->trainer, status);
 }
 
-/* The batch of the step after this one is made while the device is at work. */
-static int take_step(run *r, uint32_t step)
+/* Behind so many steps validation or saving finds none under way. */
+static bool is_pause(const run *r, uint32_t steps) { return steps == r->end || steps % r->o->validate == 0 || steps % r->o->save == 0; }
+
+/* Starts a step, and makes the batch of the one after it ready while the device is at work. */
+static int begin_step(run *r)
 {
-    const training_task *task = r->task;
-    dart_train_result result;
-    const uint64_t begin = base_now_ns();
-    int outcome = r->prepared ? CLI_OK : prepare(r, step);
+    const int outcome = r->prepared ? CLI_OK : prepare(r, r->begun);
     if (outcome != CLI_OK) return outcome;
-    dart_status status = dart_trainer_start(r->trainer, rate(r, step));
+    const dart_status status = dart_trainer_start(r->trainer, rate(r, r->begun));
     if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
     r->prepared = false;
-    if (step + 1 < r->end) outcome = prepare(r, step + 1);
-    status = dart_trainer_finish(r->trainer, &result);
+    r->begun++;
+    return r->begun < r->end ? prepare(r, r->begun) : CLI_OK;
+}
+
+/* The following step is started first, so that the device goes on with it; unless the run pauses in between, or ends there (`last`). The first steps
+ * prepare what all use and go one by one, to be out of the rate of those that follow. */
+static int take_step(run *r, bool last)
+{
+    enum { FIRST = 3 };
+    const uint32_t step = r->step;
+    dart_train_result result;
+    int outcome = CLI_OK;
+    if (r->begun == step) {
+        r->timed_from = base_now_ns();
+        r->timed_step = step;
+        outcome = begin_step(r);
+    }
+    const bool ahead = r->taken >= FIRST && !last && !is_pause(r, step + 1);
+    if (outcome == CLI_OK && ahead) outcome = begin_step(r);
+    if (outcome != CLI_OK) return outcome;
+    const dart_status status = dart_trainer_finish(r->trainer, &result);
     if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
-    const double now = (double)task->batch * task->L / ((double)(base_now_ns() - begin) / 1e9);
-    r->speed = r->timed++ > 2 ? 0.9 * r->speed + 0.1 * now : now; /* the first steps prepare what all use */
     r->step = step + 1;
-    return outcome == CLI_OK ? report_step(r, step, &result) : outcome;
+    r->taken++;
+    r->speed = (double)(r->step - r->timed_step) * r->task->batch * r->task->L / ((double)(base_now_ns() - r->timed_from) / 1e9);
+    return report_step(r, step, &result);
 }
 
 /* Rows of the validation from `first` on; rows beyond its end have no targets. */
@@ -173,19 +192,23 @@ static int validate(const run *r)
     return CLI_OK;
 }
 
-/* Ends with all steps taken, or behind a save after a signal. */
+/* Ends with all steps taken, or behind a save after a signal, which the step that is under way then comes before. */
 static int learn(run *r, bool *stopped)
 {
     int outcome = CLI_OK;
     r->start = base_now_ns();
-    while (r->step < r->end && outcome == CLI_OK && !*stopped) {
-        outcome = take_step(r, r->step);
+    r->begun = r->step;
+    while (outcome == CLI_OK && (r->begun > r->step || (r->step < r->end && !*stopped))) {
+        outcome = take_step(r, *stopped);
         const bool last = r->step == r->end;
         if (outcome == CLI_OK && (last || r->step % r->o->validate == 0)) outcome = validate(r);
-        *stopped = stopped_by != 0;
-        if (outcome == CLI_OK && r->ranks.is.count > 1) outcome = cli_ranks_any(&r->ranks, *stopped, stopped);
-        if (*stopped) at_signals(SIG_DFL); /* the next one ends the program at once */
-        if (outcome == CLI_OK && (last || *stopped || r->step % r->o->save == 0)) outcome = training_save(r);
+        if (!*stopped) {
+            *stopped = stopped_by != 0;
+            if (outcome == CLI_OK && r->ranks.is.count > 1) outcome = cli_ranks_any(&r->ranks, *stopped, stopped);
+            if (*stopped) at_signals(SIG_DFL); /* the next one ends the program at once */
+        }
+        const bool saves = last || r->step % r->o->save == 0 || (*stopped && r->begun == r->step);
+        if (outcome == CLI_OK && saves) outcome = training_save(r);
     }
     return outcome;
 }

@@ -17,12 +17,15 @@ typedef struct run {
     uint32_t rows;          /* computed together */
     uint32_t parts;         /* times rows: sequences of a step that are this rank's */
     uint32_t step, end;     /* steps taken, steps to take */
-    bool prepared;          /* the batch of the next step */
+    uint32_t begun;         /* steps taken or under way: at most two more than those taken */
+    bool prepared;          /* the batch of step `begun` */
     int32_t *ids, *targets; /* of a step, or of rows of the validation */
     int32_t *cu;            /* their documents, as dart_train_batch takes them, or NULL */
     uint64_t start;
-    uint32_t timed; /* steps of this program */
-    double speed;   /* tokens a second, of late */
+    uint32_t taken;      /* steps of this program */
+    uint64_t timed_from; /* when step timed_step began, with none under way */
+    uint32_t timed_step;
+    double speed;        /* tokens a second since then */
 } run;
 
 /* Rank 0 keeps the run's files, validates and prints. */
