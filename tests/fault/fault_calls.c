@@ -234,7 +234,8 @@ static dart_status reset(world *w)
 static dart_status values(world *w)
 {
     static const uint32_t one = 1, zero = 0;
-    static const char path[] = "fault_calls.state";
+    char path[80]; /* of its own: ctest runs this program for several devices at once */
+    snprintf(path, sizeof path, "fault_calls.%.60s.state", rig_spec);
     dart_queries queries;
     dart_status status = dart_state_reset(w->state, -1);
     if (status == DART_OK) status = dart_prefill(w->state, &(dart_prefill_args){.ids = ids, .L = L});
