@@ -200,15 +200,19 @@ static void adapt(dart_trainer *trainer, bool skipped)
     if (trainer->scale < TRAINER_LARGEST_SCALE) trainer->scale *= 2;
 }
 
-/* Behind the passes of a step. All steps before it are done. */
-static dart_status update(dart_trainer *trainer, trainer_step *step, const char *call)
+/* The settings of a step's update. All steps before it are done. */
+static dart_status put_settings(dart_trainer *trainer, const trainer_step *step, const char *call)
 {
-    dart_status status;
     const dart_trainer_options *o = &trainer->options;
     const double n = (double)(trainer->steps + 1);
     const float hyper[8] = {(float)step->lr, o->beta1, o->beta2, o->eps, (float)-expm1(n * log((double)o->beta1)),
                             (float)-expm1(n * log((double)o->beta2)), o->weight_decay, 0};
-    TRY(put(trainer, TRAINER_HYPER, 0, hyper, COUNT_OF(hyper), call));
+    return put(trainer, TRAINER_HYPER, 0, hyper, COUNT_OF(hyper), call);
+}
+
+static dart_status update(dart_trainer *trainer, trainer_step *step, const char *call)
+{
+    dart_status status;
     TRY(trainer_submit(trainer, TRAINER_UPDATE, false, call));
     TRY(trainer_share(trainer, call));
     step->updates = true;
@@ -237,11 +241,11 @@ fail:
 static bool can_overlap(const dart_trainer *trainer)
 {
     static const trainer_recording all[] = {TRAINER_BEGIN, TRAINER_PASSES, TRAINER_UPDATE};
-    const dart_stream *update = trainer->streams[TRAINER_UPDATE];
+    const dart_stream *last = trainer->streams[TRAINER_UPDATE];
     for (size_t i = 0; i < COUNT_OF(all); i++)
         if (!trainer_is_settled(trainer, all[i])) return false;
     return trainer->shared[TRAINER_AHEAD] != NULL && !trainer->scales && trainer_ranks(trainer) == 1 &&
-           update != NULL && update->parts.count <= TRAINER_IN_FLIGHT;
+           last != NULL && last->parts.count <= TRAINER_IN_FLIGHT;
 }
 
 static dart_status start(dart_trainer *trainer, double lr, const char *call)
@@ -256,9 +260,11 @@ static dart_status start(dart_trainer *trainer, double lr, const char *call)
     if (trainer->begun_count > 0 && !can_overlap(trainer)) TRY(complete(trainer, call));
     step.scale = trainer->scale;
     TRY(count_labels(trainer, &trainer->next, &step.labels, call));
+    const bool alone = trainer->begun_count == 0 || trainer->begun[0].done;
+    if (alone) TRY(put_settings(trainer, &step, call)); /* where the host cannot write beside the passes, before them */
     TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, step.labels, step.scale, call));
     TRY(add_gradients(trainer, call));
-    if (trainer->begun_count == 0 || trainer->begun[0].done) TRY(update(trainer, &step, call));
+    if (alone) TRY(update(trainer, &step, call));
     trainer->begun[trainer->begun_count++] = step;
     trainer->next.count = 0;
 fail:
@@ -275,7 +281,9 @@ static dart_status finish(dart_trainer *trainer, dart_train_result *result, cons
     if (result != NULL) *result = begun[0].result;
     trainer->begun_count--;
     begun[0] = begun[1];
-    if (trainer->begun_count > 0 && !begun[0].updates) TRY(update(trainer, &begun[0], call));
+    if (trainer->begun_count == 0 || begun[0].updates) return DART_OK;
+    TRY(put_settings(trainer, &begun[0], call));
+    TRY(update(trainer, &begun[0], call));
 fail:
     return status;
 }
