@@ -1,5 +1,5 @@
 /* config.json from anywhere. For clang's libFuzzer, compile with -DDART_LIBFUZZER -fsanitize=fuzzer. Otherwise a
- * program: without arguments a bounded loop of mutations of valid files, with arguments those files. */
+ * program: a loop of mutations of valid files, or files that are named (mutate.h). */
 #include "checkpoint/config.h"
 
 #include <stdio.h>
@@ -124,20 +124,18 @@ static int run_file(const char *path)
 
 int main(int argc, char **argv)
 {
-    argc = random_begin(argc, argv, UINT64_C(0x64617274));
+    argc = random_begin(argc, argv);
     static uint8_t text[CAPACITY];
     int failed = 0;
     for (int i = 1; i < argc; i++) failed |= run_file(argv[i]);
     if (argc > 1) return failed;
 
-    printf("seed %llu, %u mutations\n", (unsigned long long)random_seed, ROUNDS);
     for (size_t v = 0; v < COUNT_OF(valid); v++) {
         const size_t size = strlen(valid[v]);
         memcpy(text, valid[v], size);
         require(run(text, size) == DART_OK);
         for (size_t length = 0; length < size; length++) require(run(text, length) == DART_BAD_DATA);
     }
-    random_state = random_seed;
     for (uint32_t round = 0; random_goes_on(round, ROUNDS); round++) {
         const size_t v = random_below(COUNT_OF(valid));
         size_t size = strlen(valid[v]);

@@ -1,5 +1,5 @@
 /* Bodies of requests from anywhere. For clang's libFuzzer, compile with -DDART_LIBFUZZER -fsanitize=fuzzer; the first byte of the input says which
- * route the rest is for. Otherwise a program: without arguments a bounded loop of mutations, with arguments those files as bodies. */
+ * route the rest is for. Otherwise a program: a loop of mutations, or bodies in files that are named (mutate.h). */
 #include "serve/access.h"
 #include "serve/api.h"
 
@@ -209,7 +209,7 @@ static void check_access(void)
 
 int main(int argc, char **argv)
 {
-    argc = random_begin(argc, argv, UINT64_C(0x73657276));
+    argc = random_begin(argc, argv);
     static uint8_t text[CAPACITY];
     static char file_text[1 << 20];
     for (int i = 1; i < argc; i++) {
@@ -219,8 +219,6 @@ int main(int argc, char **argv)
         fclose(file);
         printf("%s: %s\n", argv[i], complete(file_text, size) ? "accepted" : "refused");
     }
-    if (argc == 1) printf("seed %llu, %u mutations\n", (unsigned long long)random_seed, ROUNDS);
-    random_state = random_seed;
     check_access();
     for (size_t v = 0; v < COUNT_OF(valid); v++) {
         require(complete(valid[v], strlen(valid[v])));

@@ -1,7 +1,9 @@
 /* Mutations of files, for fuzz programs. Include once, after defining CAPACITY: the bytes that the buffer of a file has.
  *
- * A program's loop is the same in every run, or with `--seed N --seconds N` one of other inputs, for so long. What fails then aborts (a
- * sanitizer does so where abort_on_error=1), and the input is written to crash-SEED in the current folder. */
+ * A program takes [--seed N] [--seconds N] [FILE...]. Files are read, and nothing else is done. Without files it mutates: for so many seconds, or for
+ * a number of rounds of its own. Without --seed the inputs are others in every run: the seed is DARTLM_DRAW of the environment, which tools/test.sh
+ * sets, or the time. It is printed first, and --seed with it gives the same inputs in the same order. What fails aborts (a sanitizer does so where
+ * abort_on_error=1), and the input is written to crash-SEED in the current folder, those of further threads to crash-SEED-THREAD. */
 #ifndef DARTLM_TESTS_MUTATE_H
 #define DARTLM_TESTS_MUTATE_H
 
@@ -16,50 +18,84 @@
 #include <time.h>
 #include <unistd.h>
 
-static uint64_t random_state; /* not 0 */
+enum { RANDOM_THREADS = 16 };
+static _Thread_local uint64_t random_state; /* not 0 */
+static _Thread_local uint32_t random_thread; /* below RANDOM_THREADS */
 static uint64_t random_seed;
-static time_t random_end; /* 0: after so many rounds */
-static const uint8_t *random_input;
-static size_t random_input_size;
-static char random_path[40];
+static time_t random_seconds; /* 0: so many rounds */
+static time_t random_end;
+static struct {
+    const uint8_t *input;
+    size_t size;
+    char path[48];
+} random_at[RANDOM_THREADS];
 
-/* What the program is at work on. */
+/* What the thread is at work on. */
 static inline void random_watch(const uint8_t *input, size_t size)
 {
-    random_input = input;
-    random_input_size = size;
+    random_at[random_thread].input = input;
+    random_at[random_thread].size = size;
 }
 
 static inline void random_crash(int number)
 {
-    const int file = random_input != NULL ? open(random_path, O_WRONLY | O_CREAT | O_TRUNC, 0600) : -1;
-    size_t written = 0;
-    while (file >= 0 && written < random_input_size) {
-        const ssize_t n = write(file, random_input + written, random_input_size - written);
-        if (n <= 0) break;
-        written += (size_t)n;
+    for (int i = 0; i < RANDOM_THREADS; i++) {
+        if (random_at[i].input == NULL) continue;
+        const int file = open(random_at[i].path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        size_t written = 0;
+        while (file >= 0 && written < random_at[i].size) {
+            const ssize_t n = write(file, random_at[i].input + written, random_at[i].size - written);
+            if (n <= 0) break;
+            written += (size_t)n;
+        }
     }
     signal(number, SIG_DFL);
     raise(number);
 }
 
-/* Returns how many arguments are left, argv[0] among them, as files to read. */
-static inline int random_begin(int argc, char **argv, uint64_t seed)
+/* Where a stream of numbers begins: the streams of neighbouring numbers have nothing in common. The mixing function of splitmix64, Steele 2014. */
+static inline uint64_t random_stream(uint64_t number)
 {
-    random_seed = seed;
-    if (argc != 5 || strcmp(argv[1], "--seed") != 0 || strcmp(argv[3], "--seconds") != 0) return argc;
-    random_seed = strtoull(argv[2], NULL, 10);
-    if (random_seed == 0) random_seed = seed;
-    random_end = time(NULL) + (time_t)strtoul(argv[4], NULL, 10);
-    snprintf(random_path, sizeof random_path, "crash-%llu", (unsigned long long)random_seed);
-    signal(SIGABRT, random_crash);
-    return 1;
+    uint64_t x = number + UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    x ^= x >> 31;
+    return x != 0 ? x : 1;
 }
 
+/* Reads the arguments and takes the options out of them. Returns how many are left, argv[0] among them: files to read. */
+static inline int random_begin(int argc, char **argv)
+{
+    const char *const drawn = getenv("DARTLM_DRAW");
+    struct timespec now = {0, 0};
+    int left = 1;
+    (void)timespec_get(&now, TIME_UTC);
+    random_seed = drawn != NULL ? strtoull(drawn, NULL, 10) : ((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000) % 1000000000;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) random_seed = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) random_seconds = (time_t)strtoul(argv[++i], NULL, 10);
+        else argv[left++] = argv[i];
+    }
+    random_state = random_stream(random_seed);
+    if (left > 1) return left;
+    for (int i = 0; i < RANDOM_THREADS; i++)
+        snprintf(random_at[i].path, sizeof random_at[i].path, i > 0 ? "crash-%llu-%d" : "crash-%llu", (unsigned long long)random_seed, i);
+    signal(SIGABRT, random_crash);
+#ifndef __SANITIZE_ADDRESS__ /* which reports these itself */
+    signal(SIGSEGV, random_crash);
+    signal(SIGBUS, random_crash);
+    signal(SIGFPE, random_crash);
+#endif
+    printf("seed %llu\n", (unsigned long long)random_seed);
+    fflush(stdout); /* what aborts loses what is not written */
+    return left;
+}
+
+/* Whether there is to be another round, behind `round` of them; the seconds begin with the first. */
 static inline bool random_goes_on(uint32_t round, uint32_t rounds)
 {
-    if (random_end == 0) return round < rounds;
-    if (round % 64 != 0 || time(NULL) < random_end) return true;
+    if (round == 0) random_end = time(NULL) + random_seconds;
+    if (random_seconds == 0 ? round < rounds : round % 64 != 0 || time(NULL) < random_end) return true;
     printf("seed %llu: %u rounds\n", (unsigned long long)random_seed, round);
     return false;
 }
