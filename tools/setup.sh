@@ -36,7 +36,7 @@ tools_wanted="glslang spirv-val spirv-opt spirv-dis spirv-as"
 build_packages="build-essential cmake ninja-build pkg-config python3 libopenblas-dev libjansson-dev libmicrohttpd-dev"
 test_packages="libcmocka-dev clang clang-tidy shellcheck git patchelf"
 # Installed where the release has them; tests that need one say so when it is missing.
-optional_test_packages="libclang-rt-dev librandom123-dev libglfw3-dev xvfb lintian"
+optional_test_packages="libclang-rt-dev librandom123-dev libglfw3-dev xvfb lintian mpich"
 demo_packages="libvulkan1 gnuplot-nox"
 demo_driver="mesa-vulkan-drivers"
 # The same on machines that can run the result: 212 MB to fetch on Debian 12.
@@ -71,7 +71,7 @@ What has to be installed, by its upstream name:
             OpenBLAS with cblas.h, jansson,
             Vulkan-Headers >= 1.3.275, volk of the same version, glslang >= 14, SPIRV-Tools of the same age
             (for bfloat16 shaders: newer than Vulkan-Headers 1.4.309 and glslang 15.1)
-  to test   cmocka >= 1.1.5, clang with its sanitizer runtimes, clang-tidy >= 14, shellcheck, git, Random123, GLFW and Xvfb (optional),
+  to test   cmocka >= 1.1.5, clang with its sanitizer runtimes, clang-tidy >= 14, shellcheck, git, Random123, GLFW, Xvfb and an mpirun (optional),
             Vulkan-Loader, Vulkan-ValidationLayers (1.4.363 is used, 1.4.309 missed hazards), SwiftShader,
             Mesa's lavapipe (26.1 has cooperative matrices, 25.0 has not),
             Mesa's RADV 25.0 (the last that compiles without the chip) and its drivers for Intel, Adreno and NVIDIA
