@@ -141,7 +141,7 @@ def main():
         if importlib.util.find_spec("tokenizers"):
             text_shards(sys.argv[1], folder, texts)
         else:
-            print("the Python package tokenizers is not there: --vocabulary was not tried")
+            print("NOT RUN: --vocabulary: the Python package tokenizers is not installed")
         assert "not empty" in run(folder / "one", "--packages", folder / "debs").stderr
         package(folder / "empty", "perl-doc", {"usr/share/nothing": "x"})
         (folder / "empty/debs/perl-doc_1-2_all.deb").replace(folder / "debs/perl-doc_1-2_all.deb")
