@@ -12,7 +12,8 @@
 # AddressSanitizer one in five, under ThreadSanitizer one in two; the program for Windows or that for arm64; of the cases of conformance
 # on SwiftShader, so many that each row of the kernel table that they reach runs, and on lavapipe every tenth of those rows; of the C files that the
 # last 20 commits did not touch, one in ten for clang-tidy; the CUDA kernels compile for one of two targets; fault_driver fails some of the calls
-# that can fail, and fault_memory, under AddressSanitizer, a fifth of the allocations. The summary says how much that was.
+# that can fail, and fault_memory, under AddressSanitizer, a fifth of the allocations. The summary says how much that was. What is fuzzed with is
+# drawn as well, by the same seed, or with --all and --quick by the time.
 #
 # First tools/setup.sh --test installs what is missing. Then: build/ (Release) with all tests on the CPU, SwiftShader
 # and lavapipe under the Khronos validation layer, and every kernel through the compilers of Intel, Adreno, NVIDIA (NVK)
@@ -213,7 +214,7 @@ main() {
         tools/setup.sh --build --test || exit 1
     fi
     export CTEST_OUTPUT_ON_FAILURE=1
-    # Conformance on Vulkan's drivers, fault_driver and fault_memory draw by it.
+    # Conformance on Vulkan's drivers, fault_driver, fault_memory and fuzzing draw by it.
     if [ -z "$all$quick" ]; then export DARTLM_DRAW=$seed; fi
     # Without a GPU nothing here runs the kernels of CUDA: that they compile is all that is asked.
     if [ -e /dev/nvidiactl ]; then
