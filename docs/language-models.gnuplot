@@ -1,4 +1,5 @@
-# gnuplot docs/language-models.gnuplot, in the root of the repository: draws docs/language-models.png from docs/language-models.csv.
+# gnuplot docs/language-models.gnuplot, in the root of the repository: draws docs/language-models.png from docs/language-models.csv, and
+# docs/language-models-curves.png from docs/language-models-curves.csv.
 set terminal pngcairo size 900,520 font ",12"
 set output "docs/language-models.png"
 set datafile separator ","
@@ -16,3 +17,21 @@ plot row(2) using (X[$0+1]):($1/15.36) with linespoints lw 3 pt 7 ps 1.3 lc rgb 
      row(4) using (X[$0+1]):($1/15.36) with linespoints lw 2 pt 5 ps 1.2 lc rgb "#D55E00" title "Transformer", \
      row(5) using (X[$0+1]):($1/15.36) with linespoints lw 2 pt 9 ps 1.3 lc rgb "#009E73" title "Mamba-2", \
      row(3) using (X[$0+1]):($1/15.36) with linespoints lw 2 pt 11 ps 1.3 dt 2 lc rgb "#56B4E9" title "DART without memories"
+
+set terminal pngcairo size 1200,520 font ",12"
+set output "docs/language-models-curves.png"
+unset logscale
+set xtics autofreq
+set yrange [2:4]
+set xrange [0:*]
+set ylabel "perplexity a byte, validation"
+set key inside right top
+set multiplot layout 1,2
+curve(model, column) = sprintf("< awk -F, '$1==\"%s\" {print %s \",\" exp($5)}' docs/language-models-curves.csv", model, column)
+do for [panel in "$3/1e6 $4"] {
+    set xlabel panel eq "$4" ? "seconds of one H100, validation included" : "bytes of training, millions"
+    plot curve("dart", panel) with linespoints lw 3 pt 7 ps 1 lc rgb "#0072B2" title "DART", \
+         curve("mamba2", panel) with linespoints lw 2 pt 9 ps 1 lc rgb "#009E73" title "Mamba-2", \
+         curve("dart-small", panel) with linespoints lw 2 pt 11 ps 1 dt 2 lc rgb "#56B4E9" title "DART of 1.8 M parameters"
+}
+unset multiplot
