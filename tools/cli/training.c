@@ -119,6 +119,9 @@ static int prepare(run *r, uint32_t step)
 /* Behind so many steps validation or saving finds none under way. */
 static bool is_pause(const run *r, uint32_t steps) { return steps == r->end || steps % r->o->validate == 0 || steps % r->o->save == 0; }
 
+/* Steps at the beginning of a run that go one by one, since they prepare what all use: they are out of the rate of those that follow. */
+enum { FIRST = 3 };
+
 /* Starts a step, and makes the batch of the one after it ready while the device is at work. */
 static int begin_step(run *r)
 {
@@ -128,29 +131,34 @@ static int begin_step(run *r)
     if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
     r->prepared = false;
     r->begun++;
-    return r->begun < r->end ? prepare(r, r->begun) : CLI_OK;
+    const uint64_t from = base_now_ns();
+    const int made = r->begun < r->end ? prepare(r, r->begun) : CLI_OK;
+    if (r->taken < FIRST) r->making_ns = base_now_ns() - from;
+    return made;
 }
 
-/* The following step is started first, so that the device goes on with it; unless the run pauses in between, or ends there (`last`). The first steps
- * prepare what all use and go one by one, to be out of the rate of those that follow. */
+/* A step ahead, the host begins to write a batch when the step before is done, not while it runs. Where making a batch takes most of a step the host
+ * would come too late then, and the device would wait longer than between steps that go one by one. */
+static bool pays_ahead(const run *r) { return (double)r->making_ns < 0.6 * (double)r->step_ns; }
+
+/* The following step is started first, so that the device goes on with it; unless the run pauses in between, or ends there (`last`). */
 static int take_step(run *r, bool last)
 {
-    enum { FIRST = 3 };
     const uint32_t step = r->step;
     dart_train_result result;
     int outcome = CLI_OK;
-    if (r->begun == step) {
+    if (r->taken <= FIRST || is_pause(r, step)) {
         r->timed_from = base_now_ns();
         r->timed_step = step;
-        outcome = begin_step(r);
     }
-    const bool ahead = r->taken >= FIRST && !last && !is_pause(r, step + 1);
+    if (r->begun == step) outcome = begin_step(r);
+    const bool ahead = r->taken >= FIRST && pays_ahead(r) && !last && !is_pause(r, step + 1);
     if (outcome == CLI_OK && ahead) outcome = begin_step(r);
     if (outcome != CLI_OK) return outcome;
     const dart_status status = dart_trainer_finish(r->trainer, &result);
     if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
     r->step = step + 1;
-    r->taken++;
+    if (r->taken++ < FIRST) r->step_ns = base_now_ns() - r->timed_from;
     r->speed = (double)(r->step - r->timed_step) * r->task->batch * r->task->L / ((double)(base_now_ns() - r->timed_from) / 1e9);
     return report_step(r, step, &result);
 }

@@ -25,6 +25,7 @@ typedef struct run {
     uint32_t taken;      /* steps of this program */
     uint64_t timed_from; /* when step timed_step began, with none under way */
     uint32_t timed_step;
+    uint64_t making_ns, step_ns; /* of the last step that went by itself: making the next batch, beside it; all of it */
     double speed;        /* tokens a second since then */
 } run;
 
