@@ -92,13 +92,15 @@ def seeds_in_a_row(file):
 
 
 def stops(file):
-    """Ctrl-C: what ran is summed up, and the report is whole."""
+    """Ctrl-C, twice at once, as timeout(1) sends it: what ran is summed up, and the report is whole."""
     program = subprocess.Popen([sys.argv[1], "conform", "--device", "cpu", "--filter", "ssd", "--seeds", "1000", "--report", str(file)],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for _ in range(600):
         time.sleep(0.1)
         if file.read_text().count('"status"') > 5:
             break
+    program.send_signal(signal.SIGINT)
+    time.sleep(0.02)
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=60)
     report = json.loads(file.read_text())

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum { CONFORM_WORSE = 3 };
 
@@ -23,11 +24,16 @@ static int compare(const args_syntax *syntax, const args_list *reports, bool jso
 
 static volatile sig_atomic_t interrupted;
 
-/* The case at hand ends, and then the run, with its summary and a whole report. A second time ends the program. */
+/* The case at hand ends, and then the run, with its summary and a whole report. A second time ends the program, unless it comes at once: timeout(1)
+ * sends the signal to the program and to its process group. */
 static void interrupt(int number)
 {
+    static volatile sig_atomic_t since;
+    const sig_atomic_t now = (sig_atomic_t)time(NULL);
+    if (interrupted == 0) since = now;
+    (void)signal(number, interrupted != 0 && now - since > 1 ? SIG_DFL : interrupt);
+    if (interrupted != 0 && now - since > 1) (void)raise(number);
     interrupted = 1;
-    (void)signal(number, SIG_DFL);
 }
 
 static bool go_on(void *user)
