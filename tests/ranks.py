@@ -83,7 +83,7 @@ def wait_for_step(folder, process):
 
 def main():
     if mpirun and shutil.which("mpirun") is None:
-        print("NOT RUN: mpirun is not installed; tools/setup.sh --test does it")
+        print("NOT RUN: mpirun is not installed; tools/setup.sh --test installs MPICH's")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -104,6 +104,9 @@ def main():
         losses = [[line.split("loss")[1].split()[0] for line in text.splitlines() if "loss" in line] for text in (alone.stdout, both[0][1])]
         assert losses[0] == losses[1] and len(losses[0]) == 7, losses
         assert files(folder / "one") == files(folder / "two")
+        apart = end(start(2, folder / "apart", *steps, "--save", "512"))  # no pauses, behind which steps go one by one
+        assert [result[0] for result in apart] == [0, 0], apart
+        assert files(folder / "apart")["model.safetensors"] == files(folder / "one")["model.safetensors"]
         if device != "cpu":
             return
 

@@ -88,7 +88,7 @@ typedef struct dart_trainer_options {
     uint32_t decays_count;
     uint64_t seed;            /* of initial values */
     bool add_sma;             /* dart_trainer_open only */
-    uint64_t timeout_ns;      /* for the work of one submission; 0: no limit */
+    uint64_t timeout_ns;      /* for a wait: of the work of the submissions that are under way, at most five; 0: no limit */
     uint32_t slice_ms;        /* how long one submission may occupy the device; 0: 100 ms; UINT32_MAX: no limit. A step is cut between launches,
                                  and a launch that would take longer by itself into ranges of its workgroups, as for dart_state_options:
                                  by the measured times of earlier steps, the first step by assumed rates. Bits do not depend on it.
@@ -151,9 +151,10 @@ DART_API dart_status dart_trainer_step(dart_trainer *trainer, const dart_train_b
  * dart_trainer_prepare copies a batch, whose arrays may then change, and replaces one that was prepared before; while one step is under way also to
  * the device, where that need not wait for the step. dart_trainer_step leaves none prepared. dart_trainer_start takes the prepared batch; it returns
  * once all but the last two submissions of the last B rows have run. With several ranks it returns when their gradients are added.
- * With a step under way dart_trainer_start waits for the end of that step in some cases: with f16, as S depends on its result; with several ranks;
- * behind the first step, and one with a submission that took longer than slice_ms, as the next step is cut by its times; where the host cannot write
- * to the device's memory beside its work. Otherwise it waits for the passes of that step alone.
+ * With a step under way dart_trainer_start waits for the end of that step in some cases: with f16, as the loss scale depends on its result; with
+ * several ranks; behind the first step, and one with a submission that took longer than slice_ms, as the next step is cut by its times; where its
+ * update goes in more than two submissions; where the host cannot write to the device's memory beside its work. Otherwise it waits for the passes of
+ * that step, and with a batch of several times B rows for its end, while the device goes on with the first of them.
  * dart_trainer_finish waits for the oldest step under way and gives its result. Then it submits the update of the other step, if there is one: AdamW
  * counts the steps that were not skipped. Call it before the passes of the other step have ended, and the device does not wait.
  * Until all steps are finished every other call on the trainer but dart_trainer_prepare, dart_trainer_poll, dart_trainer_destroy and the queries is

@@ -99,7 +99,7 @@ void two_under_way(void **unused)
             one_by_one(plain, STEPS, parts, expected);
             for (uint32_t i = 0; i < STEPS; i++) assert_true(expected[i].skipped == (i == SKIPPED));
             const uint32_t beside = one_ahead(ahead, 0, STEPS, parts, expected);
-            /* The first step is waited for, as it may have to be cut. With f16 the next step needs S. */
+            /* The first step is waited for, as it may have to be cut. With f16 the next step needs the loss scale that this one leaves. */
             assert_int_equal(beside, storages[s] == DART_STORAGE_F16 || ahead->shared[TRAINER_AHEAD] == NULL ? 0 : STEPS - 2);
             assert_same_trainers(plain, ahead);
             dart_trainer_destroy(&plain);

@@ -11,15 +11,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- Signals ---- */
 
 static volatile sig_atomic_t stopped_by; /* 0: no signal yet */
 
+/* A second signal ends the program at once, unless it comes with the first: timeout(1) sends it to the program and to its process group. */
 static void stop(int number)
 {
-    signal(number, SIG_DFL);
+    static volatile sig_atomic_t since;
+    const sig_atomic_t now = (sig_atomic_t)time(NULL);
+    const bool again = stopped_by != 0 && now - since > 1;
+    if (stopped_by == 0) since = now;
     stopped_by = number;
+    (void)signal(number, again ? SIG_DFL : stop);
+    if (again) (void)raise(number);
 }
 
 /* What the caller of the program had ignored stays ignored. */
@@ -138,8 +145,12 @@ static int begin_step(run *r)
 }
 
 /* A step ahead, the host begins to write a batch when the step before is done, not while it runs. Where making a batch takes most of a step the host
- * would come too late then, and the device would wait longer than between steps that go one by one. */
-static bool pays_ahead(const run *r) { return (double)r->making_ns < 0.6 * (double)r->step_ns; }
+ * would come too late then, and the device would wait longer than between steps that go one by one. In f16 and of several ranks a step waits for the
+ * one before in any case; times of its own would also let a rank exchange in another order than others. */
+static bool pays_ahead(const run *r)
+{
+    return r->ranks.is.count == 1 && !training_in_f16(r->o) && (double)r->making_ns < 0.6 * (double)r->step_ns;
+}
 
 /* The following step is started first, so that the device goes on with it; unless the run pauses in between, or ends there (`last`). */
 static int take_step(run *r, bool last)
@@ -213,7 +224,6 @@ static int learn(run *r, bool *stopped)
         if (!*stopped) {
             *stopped = stopped_by != 0;
             if (outcome == CLI_OK && r->ranks.is.count > 1) outcome = cli_ranks_any(&r->ranks, *stopped, stopped);
-            if (*stopped) at_signals(SIG_DFL); /* the next one ends the program at once */
         }
         const bool saves = last || r->step % r->o->save == 0 || (*stopped && r->begun == r->step);
         if (outcome == CLI_OK && saves) outcome = training_save(r);
