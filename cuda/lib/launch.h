@@ -14,8 +14,8 @@
 /* Kernel parameters in order: the argument struct, CudaBindings, the dtypes word of args.h, and for a row with CUDA_MAP a CudaMap.
  * address: the device address of each binding. */
 struct CudaBindings { uint64_t address[CUDA_BINDINGS]; };
-/* What a function of a kernel with at most 16 bindings can take instead; a launch copies as many bytes as the function declares. nvcc keeps a parameter
- * of up to 128 bytes in registers or leaves it where it is as it likes, and reads a larger one where it is used. */
+/* What a function of a kernel with at most 16 bindings can take instead; a launch copies as many bytes as the function declares. nvcc keeps a
+ * parameter of up to 128 bytes in registers or leaves it where it is as it likes, and reads a larger one where it is used. */
 struct CudaFewBindings { uint64_t address[CUDA_BINDINGS < 16 ? CUDA_BINDINGS : 16]; };
 
 /* A tensor map of the driver (opaque): describes a binding as rows of CUDA_MAP_WIDTH 16-bit elements from its address on. Copies are

@@ -109,7 +109,8 @@ static void layer_norm(conform_data *d)
         dart_layer_norm(d->stream, &(dart_layer_norm_args){.T = T, .W = W, .eps = eps, .x = x->t, .weight = weight->t, .bias = bias->t,
                                                            .rows = conform_view(rows), .y = y->t});
         if (!conform_execute(d)) continue;
-        conform_compare_within(d, "y", y, want, &(conform_limits){.bound = conform_tolerance(BOUND_NORM, 1), .floor = conform_floor(act), .terms = terms});
+        conform_compare_within(d, "y", y, want,
+                               &(conform_limits){.bound = conform_tolerance(BOUND_NORM, 1), .floor = conform_floor(act), .terms = terms});
     }
     free(order);
     free(source);
