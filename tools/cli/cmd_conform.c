@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum { CONFORM_WORSE = 3 };
 
@@ -22,24 +21,11 @@ static int compare(const args_syntax *syntax, const args_list *reports, bool jso
     return status == CLI_OK && worse ? CONFORM_WORSE : status;
 }
 
-static volatile sig_atomic_t interrupted;
-
-/* The case at hand ends, and then the run, with its summary and a whole report. A second time ends the program, unless it comes at once: timeout(1)
- * sends the signal to the program and to its process group. */
-static void interrupt(int number)
-{
-    static volatile sig_atomic_t since;
-    const sig_atomic_t now = (sig_atomic_t)time(NULL);
-    if (interrupted == 0) since = now;
-    (void)signal(number, interrupted != 0 && now - since > 1 ? SIG_DFL : interrupt);
-    if (interrupted != 0 && now - since > 1) (void)raise(number);
-    interrupted = 1;
-}
-
+/* The case at hand ends, and then the run, with its summary and a whole report. */
 static bool go_on(void *user)
 {
     (void)user;
-    return interrupted == 0;
+    return cli_stopped() == 0;
 }
 
 /* Messages of the validation layer; they name the rule that was broken. */
@@ -154,7 +140,7 @@ int cmd_conform(int argc, char **argv)
                                          .go_on = go_on,
                                          .commit = DARTLM_COMMIT,
                                          .system = system};
-        (void)signal(SIGINT, interrupt);
+        cli_stop_at(SIGINT, true);
         const int failures = conform_all(session.context, &conform, stdout);
         status = failures == 0 ? CLI_OK : CLI_FAILED;
         const unsigned broken = atomic_load(&errors);

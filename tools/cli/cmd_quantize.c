@@ -22,19 +22,11 @@ static int copy_config(cli_session *session, const char *from, const char *to)
     return status == DART_OK ? CLI_OK : cli_fail_file(session, status);
 }
 
-static volatile sig_atomic_t interrupted;
-
-static void interrupt(int number)
-{
-    interrupted = 1;
-    (void)signal(number, SIG_DFL);
-}
-
 static bool show_progress(void *user, uint64_t done, uint64_t of)
 {
     (void)user;
     cli_progress("quantising: %u %%", of > 0 ? (unsigned)(100.0 * (double)done / (double)of) : 0);
-    return interrupted == 0;
+    return cli_stopped() == 0;
 }
 
 static int quantize(cli_session *session, const cli_common *common, const char *in, const char *out)
@@ -51,7 +43,7 @@ static int quantize(cli_session *session, const cli_common *common, const char *
         dart_status status = file_is_folder(in) ? DART_OK : base_fail(&session->report, DART_IO, "%s is not a folder", in);
         if (status == DART_OK) status = file_make_folder(out, &session->report);
         base_progress progress = {.go_on = show_progress};
-        (void)signal(SIGINT, interrupt);
+        cli_stop_at(SIGINT, true);
         if (status == DART_OK) status = model_quantise(in, dtype, weights, &progress, &session->report, &counts);
         cli_progress_end();
         if (status == DART_CANCELLED) result = cli_fail("interrupted: %s holds no weights", out);

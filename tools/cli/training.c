@@ -1,6 +1,3 @@
-#if !defined(_WIN32)
-#define _DEFAULT_SOURCE /* signal() then restarts the calls that a signal interrupts */
-#endif
 #include "training_run.h"
 
 #include "base/checksum.h"
@@ -11,31 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-/* ---- Signals ---- */
-
-static volatile sig_atomic_t stopped_by; /* 0: no signal yet */
-
-/* A second signal ends the program at once, unless it comes with the first: timeout(1) sends it to the program and to its process group. */
-static void stop(int number)
-{
-    static volatile sig_atomic_t since;
-    const sig_atomic_t now = (sig_atomic_t)time(NULL);
-    const bool again = stopped_by != 0 && now - since > 1;
-    if (stopped_by == 0) since = now;
-    stopped_by = number;
-    (void)signal(number, again ? SIG_DFL : stop);
-    if (again) (void)raise(number);
-}
-
-/* What the caller of the program had ignored stays ignored. */
-static void at_signals(void (*action)(int))
-{
-    static const int numbers[] = {SIGINT, SIGTERM};
-    for (size_t i = 0; i < COUNT_OF(numbers); i++)
-        if (signal(numbers[i], action) == SIG_IGN) signal(numbers[i], SIG_IGN);
-}
 
 /* ---- Epochs ---- */
 
@@ -222,7 +194,7 @@ static int learn(run *r, bool *stopped)
         const bool last = r->step == r->end;
         if (outcome == CLI_OK && (last || r->step % r->o->validate == 0)) outcome = validate(r);
         if (!*stopped) {
-            *stopped = stopped_by != 0;
+            *stopped = cli_stopped() != 0;
             if (outcome == CLI_OK && r->ranks.is.count > 1) outcome = cli_ranks_any(&r->ranks, *stopped, stopped);
         }
         const bool saves = last || r->step % r->o->save == 0 || (*stopped && r->begun == r->step);
@@ -366,7 +338,8 @@ int training_run(const training_task *task, training_options *o)
     if (status == CLI_OK) status = plan_run(task, o, &r);
     if (status == CLI_OK) status = open_run(&r);
     const uint32_t first = r.step;
-    at_signals(stop);
+    cli_stop_at(SIGINT, false);
+    cli_stop_at(SIGTERM, false);
     if (status == CLI_OK) status = learn(&r, &stopped);
     if (status == CLI_OK && !stopped) status = export_model(&r);
     if (status == CLI_OK && o->profiled && r.step > first) cli_profile_print(&profile, r.step - first);
@@ -382,10 +355,11 @@ int training_run(const training_task *task, training_options *o)
     cli_ranks_leave(&r.ranks);
     file_lock_close(&r.lock);
     cli_close(&r.session);
-    at_signals(SIG_DFL);
-    if (stopped_by != 0) {
+    cli_stop_no_more(SIGINT);
+    cli_stop_no_more(SIGTERM);
+    if (cli_stopped() != 0) {
         fflush(stdout);
-        raise(stopped_by);
+        raise(cli_stopped());
     }
     return status == CLI_OK && stopped ? CLI_FAILED : status;
 }
