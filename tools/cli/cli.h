@@ -176,9 +176,9 @@ int cli_lines_open(cli_lines *lines, const char *path);
 int cli_lines_next(cli_lines *lines, json_t **object);
 void cli_lines_close(cli_lines *lines);
 
-/* From here on the signal only sets what cli_stopped gives: its number, 0 before. A second one ends the program at once, unless it comes with the first:
- * timeout(1) sends it to the program and to its process group. What the caller of the program had ignored stays ignored but with ignored_too: a shell
- * that is not interactive ignores SIGINT for what it runs in the background. */
+/* From here on the signal only sets what cli_stopped gives: its number, 0 before. A second one ends the program at once, unless it comes with the
+ * first: timeout(1) sends it to the program and to its process group. What the caller of the program had ignored stays ignored but with ignored_too:
+ * a shell that is not interactive ignores SIGINT for what it runs in the background. */
 void cli_stop_at(int number, bool ignored_too);
 void cli_stop_no_more(int number); /* it ends the program again */
 int cli_stopped(void);
