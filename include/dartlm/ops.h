@@ -152,11 +152,13 @@ typedef struct dart_advance_args {
 DART_API dart_status dart_advance(dart_stream *stream, const dart_advance_args *args);
 
 /* y = x with another storage type: T rows of W elements. With pairs, i32 T 2, row to of y becomes row from of x for each pair {from, to};
- * x then has X rows and y has Y, every row of y is in one pair at most, and a pair with a negative number does nothing. */
+ * x then has X rows and y has Y, every row of y is in one pair at most, and a pair with a negative number does nothing. With from, i32 T, in
+ * place of pairs: row t of y becomes row from_t of x, which has X rows, or 0 where from_t is negative; rows of x may come several times. */
 typedef struct dart_convert_args {
     uint32_t T, W;
-    uint32_t X, Y; /* with pairs only */
-    dart_tensor x, y, pairs;
+    uint32_t X; /* with pairs or from only */
+    uint32_t Y; /* with pairs only */
+    dart_tensor x, y, pairs, from;
 } dart_convert_args;
 DART_API dart_status dart_convert(dart_stream *stream, const dart_convert_args *args);
 

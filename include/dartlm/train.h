@@ -119,7 +119,10 @@ DART_API size_t dart_trainer_error(const dart_trainer *trainer, char *text, size
 typedef struct dart_train_batch {
     uint32_t count;         /* times B rows; 0: 1. Their gradients are added. */
     const int32_t *ids;     /* count B L, 0 <= id < V */
-    const int32_t *targets; /* count B L: the token that the model should say at this one, or -1 for none */
+    /* count B L: the token that the model should say at this one, or -1 for none. Where few tokens of a part have a target, at most half, what the
+     * last layer makes of the others behind its scan and attention is not computed: nothing reads it. Gradients are the same but for the order of
+     * their sums. */
+    const int32_t *targets;
     /* With options.documents, else NULL: count (documents + 1), for each part where its sequences begin in its B L tokens, and its end: from 0
      * to B L, not falling, none longer than L. A sequence may be empty. It is trained as it would be in a row of its own: states, memories
      * and the convolutions' inputs begin with it. */

@@ -6,7 +6,8 @@
 struct FillArgs { U32 tiles, rows, width, y_at, y_row; F32 value; };
 
 /* y = x in another dtype; with HAS_SEQ the rows are tokens, L of each sequence. With HAS_ROWS seq holds `rows` pairs {from, to}, and row
- * `to` of y becomes row `from` of x, unless one of them is negative. Tile: T0 consecutive elements, counted row by row. */
+ * `to` of y becomes row `from` of x, unless one of them is negative. With HAS_FROM seq holds `rows` numbers from_t, and row t of y becomes row
+ * from_t of x, or 0 where from_t is negative. Tile: T0 consecutive elements, counted row by row. */
 struct ConvertArgs { U32 tiles, flags, rows, L, width, x_at, x_row, y_at, y_row, seq_at; };
 
 /* y_t = weight_{ids_t} for ids in [first, first + count), the rows that the weight binding holds. Rows with an id

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // y[t, i] = x[t, i] in the storage type of y, rounded to nearest even; NaN stays NaN. Tokens past the count of their
-// sequence are left alone. Pairs as in convert.comp.
+// sequence are left alone. HAS_ROWS and HAS_FROM as in convert.comp.
 //
 // x, y rows x width, width a multiple of 16. A workgroup converts T0 consecutive elements, counted row by row, in words of 16 bytes. No
 // shared memory.
@@ -22,8 +22,10 @@ void main()
             uint t = k / eights;
             uint i = (k - t * eights) * 8u;
             ivec2 pair = row_pair(t);
-            if ((!has(args.flags, HAS_SEQ) || t % args.L < seq_count(t / args.L, args.L)) && pair.x >= 0 && pair.y >= 0)
-                store_eight_y(args.y_at + uint(pair.y) * args.y_row + i, load_eight_x(args.x_at + uint(pair.x) * args.x_row + i));
+            if (pair.y < 0 || (has(args.flags, HAS_SEQ) && t % args.L >= seq_count(t / args.L, args.L))) continue;
+            Eight value = Eight(vec4(0.0), vec4(0.0));
+            if (pair.x >= 0) value = load_eight_x(args.x_at + uint(pair.x) * args.x_row + i);
+            store_eight_y(args.y_at + uint(pair.y) * args.y_row + i, value);
         }
     }
 }

@@ -2,6 +2,8 @@
 #include "cpu_vector.h"
 
 #include <math.h>
+#include <stdbool.h>
+#include <string.h>
 
 void cpu_fill_plain(const cpu_task *task)
 {
@@ -36,12 +38,18 @@ void cpu_convert_plain(const cpu_task *task)
             from = (uint64_t)pair[0];
             to = (uint64_t)pair[1];
         }
+        bool zero = false;
+        if (args->flags & HAS_FROM) {
+            const int32_t named = ((const int32_t *)seq->data)[args->seq_at + row];
+            zero = named < 0;
+            from = zero ? 0 : (uint64_t)named;
+        }
         if (args->flags & HAS_SEQ) {
             const uint32_t b = (uint32_t)(row / args->L), t = (uint32_t)(row % args->L);
             if (t >= cpu_piece_of(args->flags, seq, args->seq_at, b, args->L).count) continue;
         }
-        load_row(task->scratch, &task->bindings[BINDING_convert_x], (size_t)(args->x_at + from * args->x_row + column),
-                 (size_t)count);
+        if (zero) memset(task->scratch, 0, (size_t)count * sizeof *task->scratch);
+        else load_row(task->scratch, &task->bindings[BINDING_convert_x], (size_t)(args->x_at + from * args->x_row + column), (size_t)count);
         store_row(&task->bindings[BINDING_convert_y], (size_t)(args->y_at + to * args->y_row + column), task->scratch,
                   (size_t)count);
     }

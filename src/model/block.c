@@ -137,14 +137,54 @@ static void attend(dart_stream *stream, const model_block_args *a)
 {
     const dart_model_config *c = a->config;
     const uint64_t row = model_config_sma_conv(c), queries = (uint64_t)c->G * c->N, keys = (uint64_t)c->G * c->P;
+    const model_block_labelled *labelled = &a->labelled;
     if (!attends(a)) return;
     const dart_tensor reads =
         c->independent_c ? model_columns(a->work.sma_conv, queries + keys, row) : conv_columns(a, model_config_inner(c) + queries);
+    if (labelled->S > 0) {
+        model_take_labelled(stream, &labelled->of, model_block_rows(a), row, a->work.sma_conv, labelled->queries);
+        if (!c->independent_c) model_take_labelled(stream, &labelled->of, model_block_rows(a), queries, reads, labelled->c);
+        dart_sma(stream, &(dart_sma_args){
+            .B = a->B, .L = labelled->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = labelled->S, .eps = c->sma_eps,
+            .q = model_columns(labelled->queries, 0, row), .e = model_columns(labelled->queries, queries, row),
+            .c = c->independent_c ? model_columns(labelled->queries, queries + keys, row) : labelled->c, .seq = labelled->seq,
+            .memories = a->read, .memories_count = a->read_count, .r = labelled->r, .lse = a->kept.lse});
+        return;
+    }
     dart_sma(stream, &(dart_sma_args){
         .B = a->B, .L = a->L, .T = a->T, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
         .q = model_columns(a->work.sma_conv, 0, row), .e = model_columns(a->work.sma_conv, queries, row),
         .c = reads, .seq = a->seq, .cu = a->cu, .memories = a->read,
         .memories_count = a->read_count, .r = readout(a), .lse = a->kept.lse});
+}
+
+/* ---- Labelled tokens ---- */
+
+dart_status model_take_labelled(dart_stream *stream, const model_labelled *of, uint32_t T, uint64_t width, dart_tensor x, dart_tensor y)
+{
+    return dart_convert(stream, &(dart_convert_args){.T = of->rows, .W = (uint32_t)width, .X = T, .x = x, .y = y, .from = of->tokens});
+}
+
+dart_status model_put_labelled(dart_stream *stream, const model_labelled *of, uint32_t T, uint64_t width, dart_tensor y, dart_tensor x)
+{
+    return dart_convert(stream, &(dart_convert_args){.T = T, .W = (uint32_t)width, .X = of->rows, .x = y, .y = x, .from = of->row_of});
+}
+
+/* Copies what the gated norm reads of them. */
+static void take_labelled(dart_stream *stream, const model_block_args *a, dart_gated_norm_args *norm)
+{
+    const model_block_labelled *to = &a->labelled;
+    const uint32_t T = norm->T, I = norm->I;
+    model_take_labelled(stream, &to->of, T, I, norm->y, to->y);
+    model_take_labelled(stream, &to->of, T, I, norm->z, to->z);
+    norm->T = to->of.rows;
+    norm->y = to->y;
+    norm->z = to->z;
+    if (!has(norm->r)) return;
+    if (to->S == 0) model_take_labelled(stream, &to->of, T, I, norm->r, to->r);
+    model_take_labelled(stream, &to->of, T, 1, norm->gate, to->gate);
+    norm->r = to->r;
+    norm->gate = to->gate;
 }
 
 /* ---- Output ---- */
@@ -160,6 +200,7 @@ static void gate(dart_stream *stream, const model_block_args *a)
         norm.r = readout(a);
         norm.gate = sma_proj_columns(a, model_config_sma_conv(c));
     }
+    if (a->labelled.of.rows > 0) take_labelled(stream, a, &norm);
     dart_gated_norm(stream, &norm);
 }
 
@@ -167,8 +208,15 @@ static void gate(dart_stream *stream, const model_block_args *a)
  * all. */
 static dart_status put_out(dart_stream *stream, const model_block_args *a, dart_tensor from, dart_tensor to)
 {
-    return dart_linear(stream, &(dart_linear_args){.T = model_block_rows(a), .IN = model_config_inner(a->config), .OUT = a->config->W,
-                                                   .add = from.buffer == NULL, .x = normed(a), .weight = a->weights.out_proj, .y = to, .from = from});
+    const model_labelled *labelled = &a->labelled.of;
+    uint32_t T = model_block_rows(a);
+    if (labelled->rows > 0) {
+        model_take_labelled(stream, labelled, T, a->config->W, from, to);
+        from = (dart_tensor){0};
+        T = labelled->rows;
+    }
+    return dart_linear(stream, &(dart_linear_args){.T = T, .IN = model_config_inner(a->config), .OUT = a->config->W, .add = from.buffer == NULL,
+                                                   .x = normed(a), .weight = a->weights.out_proj, .y = to, .from = from});
 }
 
 /* ---- Windows ---- */

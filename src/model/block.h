@@ -51,6 +51,30 @@ typedef struct model_block_kept {
     dart_tensor out;   /* f32 T W: the stream after the block; training only */
 } model_block_kept;
 
+/* The tokens of a training's last layer with a target. Nothing else reads what the layer makes of a token once its state and its memories are
+ * updated, so from the gated norm on (in a Transformer from the product behind the attention on) the layer computes their rows only. */
+typedef struct model_labelled {
+    uint32_t rows;      /* 0: all tokens count */
+    dart_tensor tokens; /* i32 rows: the token of each row, or -1 for none */
+    dart_tensor row_of; /* i32 T: the row of each token, or -1 */
+} model_labelled;
+
+/* Copies of their rows, and gradients of these, in the dtype of activations unless said. */
+typedef struct model_block_labelled {
+    model_labelled of;
+    dart_tensor y, z, gate; /* rows I, rows I, rows */
+    dart_tensor r;          /* f32 rows I */
+    dart_tensor slope_out;  /* f32 rows W: of kept.out, whose first rows these are */
+    dart_tensor slope_y, slope_z, slope_r, slope_gate;
+    /* Rows in the order of chunks: each sequence has L of them, S for each of its chunks from chunk F on, and no token with a target lies before
+     * chunk F. Row i of a sequence then attends to the memories below F + i / S, as token F S + i of a sequence with chunks of S tokens does: the
+     * attention and its gradients are computed for these rows only. S 0: in any order, and it is computed for all tokens. */
+    uint32_t L, S;
+    dart_tensor seq;        /* i32 B 2: F S and L */
+    dart_tensor queries, c; /* rows [q|e]; rows G N, unless c is the attention's own */
+    dart_tensor slope_queries, slope_c;
+} model_block_labelled;
+
 typedef struct model_block_args {
     const dart_model_config *config; /* S and sma below replace those of config */
     uint32_t B, L, S;
@@ -64,6 +88,7 @@ typedef struct model_block_args {
     model_block_work work;
     model_block_window window; /* model_block_window_... only */
     model_block_kept kept;     /* model_block_train and model_block_packed only */
+    model_block_labelled labelled; /* model_block_train and model_block_backward only */
     /* read: runs that hold memories which some token attends to. closing: runs that receive the memories of chunks that close.
      * model_block_piece stores a memory before its attention reads, so that later tokens of the same piece attend to it. */
     const dart_memories *read, *closing;
@@ -73,6 +98,10 @@ typedef struct model_block_args {
 
 /* Rows of the activations. */
 static inline uint32_t model_block_rows(const model_block_args *args) { return args->cu.buffer != NULL ? args->T : args->B * args->L; }
+
+/* y = the rows of the tokens of x that are named, and back: x = their rows of y, and 0 elsewhere. T: rows of x. */
+dart_status model_take_labelled(dart_stream *stream, const model_labelled *of, uint32_t T, uint64_t width, dart_tensor x, dart_tensor y);
+dart_status model_put_labelled(dart_stream *stream, const model_labelled *of, uint32_t T, uint64_t width, dart_tensor y, dart_tensor x);
 
 /* Columns of rows that are `row` elements apart, from column `first` on. */
 static inline dart_tensor model_columns(dart_tensor tensor, uint64_t first, uint64_t row)
@@ -110,7 +139,7 @@ dart_status model_block_train(dart_stream *stream, const model_block_args *args,
 typedef model_block_weights model_block_gradients;
 /* Gradients of activations, in the shapes of model_block_work; layers may share them. */
 typedef struct model_block_slopes {
-    dart_tensor x;                                         /* f32 T W: in, of kept.out; out, of x */
+    dart_tensor x;                                         /* f32 T W: in, of kept.out unless labelled; out, of x */
     dart_tensor input, proj, conv, sma_proj, sma_conv, normed, y, r; /* in the dtype of activations; r T I */
     dart_tensor dh;                                        /* f32 B M H N P */
 } model_block_slopes;

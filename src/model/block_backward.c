@@ -11,7 +11,8 @@ typedef struct pass {
     const model_block_gradients *to;
     const model_block_slopes *slopes;
     uint32_t T, I, groups; /* B L; H P; G N */
-    bool attends;
+    uint32_t rows;         /* from the gated norm on */
+    bool attends, labelled;
 } pass;
 
 /* Columns of [z|x|b|c|dt], of [x|b|c], of [q|e|gate|padding] and of [q|e], of a tensor or of its gradient. */
@@ -23,16 +24,43 @@ static dart_tensor query_columns(const pass *p, dart_tensor of, uint64_t first) 
 /* Rows for matrices take operands of one 16-bit type. `input` is free until the gradient of the input takes its place. */
 static dart_tensor slope_of_out(const pass *p)
 {
-    if (p->slopes->input.dtype == DART_F32) return p->slopes->x;
-    dart_convert(p->stream, &(dart_convert_args){.T = p->T, .W = p->c->W, .x = p->slopes->x, .y = p->slopes->input});
+    const dart_tensor slope = p->labelled ? p->a->labelled.slope_out : p->slopes->x;
+    if (p->slopes->input.dtype == DART_F32) return slope;
+    dart_convert(p->stream, &(dart_convert_args){.T = p->rows, .W = p->c->W, .x = slope, .y = p->slopes->input});
     return p->slopes->input;
 }
 
 static void put_out(const pass *p)
 {
+    const model_block_labelled *labelled = &p->a->labelled;
+    if (p->labelled) model_put_labelled(p->stream, &labelled->of, p->T, p->c->W, labelled->slope_out, p->slopes->x);
     dart_linear_backward(p->stream, &(dart_linear_backward_args){
-        .T = p->T, .IN = p->I, .OUT = p->c->W, .x = p->a->work.normed, .weight = p->a->weights.out_proj, .up_y = slope_of_out(p),
+        .T = p->rows, .IN = p->I, .OUT = p->c->W, .x = p->a->work.normed, .weight = p->a->weights.out_proj, .up_y = slope_of_out(p),
         .grad_x = p->slopes->normed, .grad_weight = p->to->out_proj});
+}
+
+/* args: of all tokens. */
+static void gate_labelled(const pass *p, const dart_gated_norm_backward_args *args)
+{
+    const model_block_labelled *from = &p->a->labelled;
+    dart_gated_norm_backward_args few = *args;
+    few.T = p->rows;
+    few.y = from->y;
+    few.z = from->z;
+    few.grad_y = from->slope_y;
+    few.grad_z = from->slope_z;
+    if (p->attends) {
+        few.r = from->r;
+        few.gate = from->gate;
+        few.grad_r = from->slope_r;
+        few.grad_gate = from->slope_gate;
+    }
+    dart_gated_norm_backward(p->stream, &few);
+    model_put_labelled(p->stream, &from->of, p->T, p->I, few.grad_y, args->grad_y);
+    model_put_labelled(p->stream, &from->of, p->T, p->I, few.grad_z, args->grad_z);
+    if (!p->attends) return;
+    if (from->S == 0) model_put_labelled(p->stream, &from->of, p->T, p->I, few.grad_r, args->grad_r);
+    model_put_labelled(p->stream, &from->of, p->T, 1, few.grad_gate, args->grad_gate);
 }
 
 static void gate(const pass *p)
@@ -47,10 +75,30 @@ static void gate(const pass *p)
         args.gate = sma_columns(p, work->sma_proj, gate_at);
         args.grad_r = p->slopes->r;
         args.grad_gate = sma_columns(p, p->slopes->sma_proj, gate_at);
-        if (padding > 0)
-            dart_fill(p->stream, &(dart_fill_args){.T = p->T, .W = padding, .y = sma_columns(p, p->slopes->sma_proj, gate_at + 1)});
     }
-    dart_gated_norm_backward(p->stream, &args);
+    if (p->labelled) gate_labelled(p, &args);
+    else dart_gated_norm_backward(p->stream, &args);
+    if (p->attends && padding > 0)
+        dart_fill(p->stream, &(dart_fill_args){.T = p->T, .W = padding, .y = sma_columns(p, p->slopes->sma_proj, gate_at + 1)});
+}
+
+/* As below, where the attention was computed for labelled tokens only. */
+static void attend_labelled(const pass *p)
+{
+    const dart_model_config *c = p->c;
+    const model_block_args *a = p->a;
+    const model_block_labelled *of = &a->labelled;
+    const uint64_t queries = p->groups, own_at = queries + (uint64_t)c->G * c->P;
+    dart_sma_backward(p->stream, &(dart_sma_backward_args){
+        .B = a->B, .L = of->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = of->S, .eps = c->sma_eps, .seq = of->seq,
+        .q = query_columns(p, of->queries, 0), .e = query_columns(p, of->queries, queries),
+        .c = c->independent_c ? query_columns(p, of->queries, own_at) : of->c,
+        .memories = {.M = (uint32_t)base_ceil_div(a->L, a->S), .dh = a->kept.dh, .scale = a->kept.dh_scale}, .r = of->r, .lse = a->kept.lse,
+        .up_r = of->slope_r, .grad_q = query_columns(p, of->slope_queries, 0), .grad_e = query_columns(p, of->slope_queries, queries),
+        .grad_c = c->independent_c ? query_columns(p, of->slope_queries, own_at) : of->slope_c, .grad_dh = p->slopes->dh});
+    model_put_labelled(p->stream, &of->of, p->T, model_config_sma_conv(c), of->slope_queries, p->slopes->sma_conv);
+    if (!c->independent_c)
+        model_put_labelled(p->stream, &of->of, p->T, queries, of->slope_c, conv_columns(p, p->slopes->conv, p->I + queries));
 }
 
 /* Writes the gradients of c and of the memories, to which those of the scan are added (unless c is SMA's own) or which the scan reads. */
@@ -60,6 +108,10 @@ static void attend(const pass *p)
     const model_block_args *a = p->a;
     const uint64_t queries = p->groups, keys = (uint64_t)c->G * c->P, own_at = queries + keys, c_at = p->I + queries;
     if (!p->attends) return;
+    if (a->labelled.S > 0) {
+        attend_labelled(p);
+        return;
+    }
     dart_sma_backward(p->stream, &(dart_sma_backward_args){
         .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .eps = c->sma_eps,
         .q = query_columns(p, a->work.sma_conv, 0), .e = query_columns(p, a->work.sma_conv, queries),
@@ -128,7 +180,8 @@ dart_status model_block_backward(dart_stream *stream, const model_block_args *ar
 {
     const dart_model_config *c = args->config;
     const pass p = {.stream = stream, .a = args, .c = c, .to = gradients, .slopes = slopes, .T = model_block_rows(args),
-                    .I = model_config_inner(c), .groups = c->G * c->N, .attends = model_block_attends(args)};
+                    .I = model_config_inner(c), .groups = c->G * c->N, .attends = model_block_attends(args),
+                    .rows = args->labelled.of.rows > 0 ? args->labelled.of.rows : model_block_rows(args), .labelled = args->labelled.of.rows > 0};
     put_out(&p);
     gate(&p);
     attend(&p);

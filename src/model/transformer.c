@@ -1,6 +1,5 @@
 /* The layer of a Transformer: which ops make it up, forward and backward. */
 #include "transformer.h"
-#include "block.h"
 #include "dartlm/ops_backward.h"
 #include "runtime/stream.h"
 
@@ -197,17 +196,40 @@ static void add_product(const layer *l, uint32_t in, dart_tensor x, dart_tensor 
     multiply(l, &(forward_product){.in = in, .out = l->c->W, .x = x, .weight = weight, .y = to, .from = from});
 }
 
+/* The layer behind the attention: rows of labelled tokens, where only they count. */
+static layer end_of(const layer *l)
+{
+    layer end = *l;
+    if (l->a->labelled.of.rows > 0) end.T = l->a->labelled.of.rows;
+    return end;
+}
+
+/* kept.middle = x + o out_proj^T. */
+static void add_attention(const layer *l)
+{
+    const model_transformer_args *a = l->a;
+    const layer end = end_of(l);
+    if (a->labelled.of.rows == 0) {
+        add_product(l, l->I, a->work.o, a->weights.out_proj, a->x, a->kept.middle);
+        return;
+    }
+    model_take_labelled(l->stream, &a->labelled.of, l->T, l->I, a->work.o, a->labelled.o);
+    model_take_labelled(l->stream, &a->labelled.of, l->T, l->c->W, a->x, a->kept.middle);
+    multiply(&end, &(forward_product){.in = l->I, .out = l->c->W, .add = true, .x = a->labelled.o, .weight = a->weights.out_proj,
+                                      .y = a->kept.middle});
+}
+
 dart_status model_transformer_train(dart_stream *stream, const model_transformer_args *a, unsigned parts)
 {
-    const layer l = layer_of(stream, a);
+    const layer l = layer_of(stream, a), end = end_of(&l);
     if ((parts & MODEL_TRANSFORMER_NORM) != 0) normalise(&l, a->x, a->weights.norm, a->weights.norm_bias, a->work.input);
     if ((parts & MODEL_TRANSFORMER_PROJECT) != 0) project(&l);
     if ((parts & MODEL_TRANSFORMER_ATTEND) != 0) attend_piece(&l);
-    if ((parts & MODEL_TRANSFORMER_MIDDLE) != 0) add_product(&l, l.I, a->work.o, a->weights.out_proj, a->x, a->kept.middle);
-    if ((parts & MODEL_TRANSFORMER_MLP_NORM) != 0) normalise(&l, a->kept.middle, a->weights.mlp_norm, a->weights.mlp_norm_bias, a->work.mlp_input);
-    if ((parts & MODEL_TRANSFORMER_MLP) != 0) expand(&l);
-    if ((parts & MODEL_TRANSFORMER_GATE) != 0) gate(&l);
-    if ((parts & MODEL_TRANSFORMER_OUT) != 0) add_product(&l, l.c->F, a->work.hidden, a->weights.down_proj, a->kept.middle, a->kept.out);
+    if ((parts & MODEL_TRANSFORMER_MIDDLE) != 0) add_attention(&l);
+    if ((parts & MODEL_TRANSFORMER_MLP_NORM) != 0) normalise(&end, a->kept.middle, a->weights.mlp_norm, a->weights.mlp_norm_bias, a->work.mlp_input);
+    if ((parts & MODEL_TRANSFORMER_MLP) != 0) expand(&end);
+    if ((parts & MODEL_TRANSFORMER_GATE) != 0) gate(&end);
+    if ((parts & MODEL_TRANSFORMER_OUT) != 0) add_product(&end, l.c->F, a->work.hidden, a->weights.down_proj, a->kept.middle, a->kept.out);
     return stream->status;
 }
 
@@ -234,12 +256,13 @@ static void normalise_back(const layer *l, dart_tensor x, dart_tensor weight, da
                                                                      .grad_weight = grad_weight});
 }
 
-static void mlp_back(const layer *l, const model_transformer_gradients *to, const model_transformer_slopes *s)
+/* slope: the gradient of the stream, in and out, of the rows that l has. */
+static void mlp_back(const layer *l, const model_transformer_gradients *to, const model_transformer_slopes *s, dart_tensor slope)
 {
     const model_transformer_args *a = l->a;
     const uint32_t W = l->c->W, F = l->c->F;
     const dart_tensor grad_a = a_of(l, s->mlp), grad_u = u_of(l, s->mlp);
-    multiply_back(l, &(product){.in = F, .out = W, .x = a->work.hidden, .weight = a->weights.down_proj, .up_y = s->x, .grad_x = s->hidden,
+    multiply_back(l, &(product){.in = F, .out = W, .x = a->work.hidden, .weight = a->weights.down_proj, .up_y = slope, .grad_x = s->hidden,
                                 .grad_weight = to->down_proj});
     dart_swiglu_backward(l->stream, &(dart_swiglu_backward_args){.T = l->T, .I = F, .a = a_of(l, a->work.mlp), .u = u_of(l, a->work.mlp),
                                                                  .up_h = s->hidden, .grad_a = grad_a, .grad_u = grad_u});
@@ -252,7 +275,21 @@ static void mlp_back(const layer *l, const model_transformer_gradients *to, cons
         multiply_back(l, &(product){.in = W, .out = F, .add = true, .x = a->work.mlp_input, .weight = a->weights.up_proj, .up_y = grad_u,
                                     .grad_x = s->input, .grad_weight = to->up_proj});
     }
-    normalise_back(l, a->kept.middle, a->weights.mlp_norm, s->input, s->x, to->mlp_norm);
+    normalise_back(l, a->kept.middle, a->weights.mlp_norm, s->input, slope, to->mlp_norm);
+}
+
+/* From the product behind the attention to the gradient of o. */
+static void out_back(const layer *l, const model_transformer_gradients *to, const model_transformer_slopes *s)
+{
+    const model_transformer_args *a = l->a;
+    const model_transformer_labelled *labelled = &a->labelled;
+    const layer end = end_of(l);
+    const bool few = labelled->of.rows > 0;
+    multiply_back(&end, &(product){.in = l->I, .out = l->c->W, .x = few ? labelled->o : a->work.o, .weight = a->weights.out_proj,
+                                   .up_y = few ? labelled->slope_out : s->x, .grad_x = few ? labelled->slope_o : s->o, .grad_weight = to->out_proj});
+    if (!few) return;
+    model_put_labelled(l->stream, &labelled->of, l->T, l->I, labelled->slope_o, s->o);
+    model_put_labelled(l->stream, &labelled->of, l->T, l->c->W, labelled->slope_out, s->x);
 }
 
 static void attention_back(const layer *l, const model_transformer_gradients *to, const model_transformer_slopes *s)
@@ -260,8 +297,6 @@ static void attention_back(const layer *l, const model_transformer_gradients *to
     const model_transformer_args *a = l->a;
     const uint32_t W = l->c->W;
     const dart_tensor grad_q = q_of(l, s->qkv), grad_k = k_of(l, s->qkv), grad_v = v_of(l, s->qkv);
-    multiply_back(l, &(product){.in = l->I, .out = W, .x = a->work.o, .weight = a->weights.out_proj, .up_y = s->x, .grad_x = s->o,
-                                .grad_weight = to->out_proj});
     dart_attention_backward(l->stream, &(dart_attention_backward_args){
         .B = a->B, .L = a->L, .T = a->T, .H = l->c->H, .G = l->c->G, .D = l->c->P, .q = q_of(l, a->work.qkv), .k = k_of(l, a->work.qkv),
         .v = v_of(l, a->work.qkv), .o = a->work.o, .lse = a->kept.lse, .cu = a->cu, .up_o = s->o, .grad_q = grad_q, .grad_k = grad_k,
@@ -284,8 +319,9 @@ static void attention_back(const layer *l, const model_transformer_gradients *to
 dart_status model_transformer_backward(dart_stream *stream, const model_transformer_args *args, const model_transformer_gradients *gradients,
                                        const model_transformer_slopes *slopes)
 {
-    const layer l = layer_of(stream, args);
-    mlp_back(&l, gradients, slopes);
+    const layer l = layer_of(stream, args), end = end_of(&l);
+    mlp_back(&end, gradients, slopes, args->labelled.of.rows > 0 ? args->labelled.slope_out : slopes->x);
+    out_back(&l, gradients, slopes);
     attention_back(&l, gradients, slopes);
     return stream->status;
 }

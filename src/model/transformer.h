@@ -5,6 +5,7 @@
 #ifndef DART_MODEL_TRANSFORMER_H
 #define DART_MODEL_TRANSFORMER_H
 
+#include "block.h"
 #include "checkpoint/config.h"
 #include "dartlm/ops.h"
 
@@ -43,6 +44,13 @@ typedef struct model_transformer_kept {
     dart_tensor out;    /* f32 T W: the stream behind the layer */
 } model_transformer_kept;
 
+/* The labelled tokens of a training's last layer: kept.middle, kept.out and what stands between have their rows only. */
+typedef struct model_transformer_labelled {
+    model_labelled of;
+    dart_tensor o, slope_o; /* rows I: of work.o; in the dtype of activations */
+    dart_tensor slope_out;  /* f32 rows W: of kept.out */
+} model_transformer_labelled;
+
 typedef struct model_transformer_args {
     const dart_model_config *config;
     uint32_t B, L;
@@ -56,6 +64,7 @@ typedef struct model_transformer_args {
     const dart_key_block *cache;
     uint32_t cache_count, append_from;
     model_transformer_kept kept; /* training only */
+    model_transformer_labelled labelled; /* training only */
 } model_transformer_args;
 
 /* Each of these functions records one layer and returns the stream's status.
@@ -83,7 +92,7 @@ dart_status model_transformer_train(dart_stream *stream, const model_transformer
 typedef model_transformer_weights model_transformer_gradients;
 /* Gradients of activations, in the dtype of activations unless said; layers may share them. */
 typedef struct model_transformer_slopes {
-    dart_tensor x;      /* f32 T W: in, of kept.out; out, of x */
+    dart_tensor x;      /* f32 T W: in, of kept.out unless labelled; out, of x */
     dart_tensor input;  /* T W: of work.input and of work.mlp_input */
     dart_tensor qkv, o, mlp, hidden;
 } model_transformer_slopes;

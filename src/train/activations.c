@@ -96,7 +96,8 @@ uint64_t trainer_part_at(const dart_trainer *trainer, trainer_part member)
     const uint64_t T = trainer->T, documents = trainer->options.documents;
     const uint64_t elements[TRAINER_PART_END] = {
         [TRAINER_IDS] = T, [TRAINER_PLAN] = dart_embed_plan_elements(trainer->T, trainer->config.V), [TRAINER_CU] = documents > 0 ? documents + 1 : 0,
-        [TRAINER_PLACES] = T, [TRAINER_TARGETS] = T, [TRAINER_SHARE] = 2};
+        [TRAINER_PLACES] = T, [TRAINER_ROW_OF] = T, [TRAINER_TARGETS] = T,
+        [TRAINER_SEQ] = 2 * (uint64_t)trainer->options.B, [TRAINER_SHARE] = 2};
     uint64_t at = 0;
     for (int m = 0; m < (int)member; m++) at += base_round_up(elements[m], 64);
     return at;

@@ -52,17 +52,93 @@ static dart_status check_sequences(dart_trainer *trainer, const int32_t *cu, uin
     return DART_OK;
 }
 
-/* The tokens with a target in their order, and their targets. Returns how many there are. */
-static uint32_t gather(const int32_t *targets, uint32_t T, int32_t *places, int32_t *chosen)
+/* Whether rows may lie in the order of chunks. */
+static bool has_chunks(const dart_trainer *trainer) { return trainer->sma && trainer->options.documents == 0; }
+
+static trainer_spread spread_of(const dart_trainer *trainer, const int32_t *targets, uint32_t parts)
 {
+    const uint32_t L = trainer->options.L, S = has_chunks(trainer) ? trainer->config.S : L;
+    trainer_spread s = {.first = UINT32_MAX};
+    for (uint32_t i = 0; i < parts; i++) {
+        uint32_t count = 0;
+        for (uint32_t first = 0; first < trainer->T; first += L) {
+            for (uint32_t begin = 0; begin < L; begin += S) {
+                const uint32_t length = L - begin < S ? L - begin : S;
+                uint32_t own = 0;
+                for (uint32_t t = 0; t < length; t++) own += *targets++ >= 0;
+                count += own;
+                if (own > s.chunk) s.chunk = own;
+                if (own > 0 && begin / S < s.first) s.first = begin / S;
+            }
+        }
+        if (count > s.part) s.part = count;
+    }
+    return s;
+}
+
+/* Rows in the order of chunks, a few numbers of them apart so that batches alike use the same recordings. count 0: they do not pay. */
+static trainer_rows rows_of_chunks(const dart_trainer *trainer, const trainer_spread *s, uint32_t most)
+{
+    enum { STEPS = 8 };
+    const dart_model_config *c = &trainer->config;
+    const uint32_t chunks = (uint32_t)base_ceil_div(trainer->options.L, c->S), by = (uint32_t)base_ceil_div(chunks, STEPS);
+    const uint32_t of_chunk = (uint32_t)base_round_up(s->chunk, base_ceil_div(c->S, STEPS)), first = s->first / by * by;
+    const uint64_t count = (uint64_t)trainer->options.B * (chunks - first) * of_chunk;
+    /* Gradients of queries and c have the place of those of what the gated norm makes. */
+    const bool fit = count * (model_config_sma_conv(c) + (uint64_t)c->G * c->N) <= (uint64_t)trainer->T * model_config_inner(c);
+    if (!fit || count % 64 != 0 || 2 * count > trainer->T || 4 * count > 5 * (uint64_t)most) return (trainer_rows){0};
+    return (trainer_rows){.count = (uint32_t)count, .of_chunk = of_chunk, .first_chunk = first};
+}
+
+/* In steps, so that batches with about as many targets use the same recordings. Of nothing but the batch: sums over rows have an order by their
+ * number. */
+static trainer_rows choose_rows(const dart_trainer *trainer, const trainer_spread *s)
+{
+    const uint32_t unit = (uint32_t)base_round_up(base_ceil_div(trainer->T, 16), 64);
+    const uint32_t most = (uint32_t)base_smaller(base_round_up(s->part, unit), trainer->T);
+    const trainer_rows by_chunk = has_chunks(trainer) ? rows_of_chunks(trainer, s, most) : (trainer_rows){0};
+    return by_chunk.count > 0 ? by_chunk : (trainer_rows){.count = most};
+}
+
+/* Gives each token with a target its row, in their order. */
+static void fill_rows(const dart_trainer *trainer, const trainer_rows *rows, const int32_t *targets, int32_t *part)
+{
+    const uint32_t L = trainer->options.L, S = has_chunks(trainer) ? trainer->config.S : L, B = trainer->options.B;
+    const uint32_t own = rows->count / B; /* rows of a sequence, where they lie in the order of chunks */
+    int32_t *tokens = part + trainer_part_at(trainer, TRAINER_PLACES), *row_of = part + trainer_part_at(trainer, TRAINER_ROW_OF);
+    int32_t *chosen = part + trainer_part_at(trainer, TRAINER_TARGETS), *seq = part + trainer_part_at(trainer, TRAINER_SEQ);
     uint32_t row = 0;
-    for (uint32_t t = 0; t < T; t++) {
+    for (uint32_t t = 0; t < trainer->T; t++) tokens[t] = chosen[t] = -1;
+    for (uint32_t t = 0; t < trainer->T; t++) {
+        const uint32_t in_sequence = t % L;
+        if (rows->of_chunk > 0 && in_sequence % S == 0) row = t / L * own + (in_sequence / S - rows->first_chunk) * rows->of_chunk;
+        row_of[t] = targets[t] < 0 ? -1 : (int32_t)row;
         if (targets[t] < 0) continue;
-        places[row] = (int32_t)t;
+        tokens[row] = (int32_t)t;
         chosen[row++] = targets[t];
     }
-    for (uint32_t rest = row; rest < T; rest++) places[rest] = chosen[rest] = -1;
-    return row;
+    for (uint32_t b = 0; b < B; b++) {
+        seq[2 * b] = (int32_t)(rows->first_chunk * rows->of_chunk);
+        seq[2 * b + 1] = (int32_t)own;
+    }
+}
+
+dart_status trainer_share_rows(dart_trainer *trainer, trainer_batch *batch, const trainer_spread *of_all, const char *call)
+{
+    const trainer_rows rows = choose_rows(trainer, of_all);
+    if (trainer_same_rows(&rows, &batch->rows)) return DART_OK;
+    int32_t *targets = device_calloc(trainer->device, trainer->T, sizeof *targets);
+    if (targets == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
+    for (uint32_t i = 0; i < batch->count; i++) {
+        int32_t *part = batch->parts + i * trainer_part_at(trainer, TRAINER_PART_END);
+        const int32_t *row_of = part + trainer_part_at(trainer, TRAINER_ROW_OF), *chosen = part + trainer_part_at(trainer, TRAINER_TARGETS);
+        for (uint32_t t = 0; t < trainer->T; t++) targets[t] = row_of[t] < 0 ? -1 : chosen[row_of[t]];
+        fill_rows(trainer, &rows, targets, part);
+    }
+    free(targets);
+    batch->rows = rows;
+    batch->ahead = 0;
+    return DART_OK;
 }
 
 dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart_train_batch *batch, bool planned, const char *call)
@@ -73,20 +149,19 @@ dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart
     const uint64_t tokens = (uint64_t)count * trainer->T;
     dart_status status = make_room(trainer, to, count, call);
     to->count = 0;
-    to->most = 0;
     to->ahead = 0;
     if (status == DART_OK) status = check(trainer, batch, tokens, &to->labels, call);
     if (status == DART_OK) status = check_sequences(trainer, batch->cu, count, call);
     if (status != DART_OK) return status;
+    to->spread = spread_of(trainer, batch->targets, count);
+    to->rows = choose_rows(trainer, &to->spread);
     const uint64_t elements = trainer_part_at(trainer, TRAINER_PART_END), borders = trainer->options.documents + (uint64_t)1;
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t first = (uint64_t)i * trainer->T;
         int32_t *part = to->parts + i * elements;
         memcpy(part + trainer_part_at(trainer, TRAINER_IDS), batch->ids + first, trainer->T * sizeof *part);
         if (batch->cu != NULL) memcpy(part + trainer_part_at(trainer, TRAINER_CU), batch->cu + i * borders, borders * sizeof *part);
-        const uint32_t labels = gather(batch->targets + first, trainer->T, part + trainer_part_at(trainer, TRAINER_PLACES),
-                                       part + trainer_part_at(trainer, TRAINER_TARGETS));
-        if (labels > to->most) to->most = labels;
+        fill_rows(trainer, &to->rows, batch->targets + first, part);
         if (!planned) continue;
         status = dart_embed_plan(batch->ids + first, trainer->T, trainer->config.V, part + trainer_part_at(trainer, TRAINER_PLAN));
         if (status != DART_OK) return base_fail(&trainer->report, status, "%s: no host memory to sort the ids", call);

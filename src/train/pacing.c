@@ -41,7 +41,7 @@ void trainer_pace_bytes(const dart_trainer *trainer, dart_stream *stream, uint64
 
 void trainer_pace_head(const dart_trainer *trainer, dart_stream *stream)
 {
-    stream_pace(stream, 6.0 * trainer->rows * trainer->config.W * trainer->config.V, HEAD_LAUNCHES);
+    stream_pace(stream, 6.0 * trainer->rows.count * trainer->config.W * trainer->config.V, HEAD_LAUNCHES);
 }
 
 void trainer_cut(const dart_trainer *trainer, trainer_recording recording)

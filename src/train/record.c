@@ -26,6 +26,53 @@ static uint32_t sequences(const dart_trainer *trainer)
     return trainer->options.documents > 0 ? trainer->options.documents : trainer->options.B;
 }
 
+static dart_tensor behind(dart_tensor tensor, uint64_t elements)
+{
+    tensor.offset += elements;
+    return tensor;
+}
+
+static model_labelled labelled(const dart_trainer *trainer)
+{
+    return (model_labelled){.rows = trainer->rows.count, .tokens = trainer_part_tensor(trainer, TRAINER_PLACES),
+                            .row_of = trainer_part_tensor(trainer, TRAINER_ROW_OF)};
+}
+
+/* The gradient of the last layer's rows lies behind them, where only labelled tokens have any. */
+static dart_tensor slope_of_rows(const dart_trainer *trainer)
+{
+    return behind(trainer_work_tensor(trainer, TRAINER_X, trainer->config.layers), (uint64_t)trainer->rows.count * trainer->config.W);
+}
+
+/* Copies of rows lie where later gradients of all tokens will, until the backward pass of the layer writes those. */
+static model_block_labelled block_labelled(const dart_trainer *trainer, uint32_t layer)
+{
+    const trainer_rows *rows = &trainer->rows;
+    const dart_model_config *c = &trainer->config;
+    const uint64_t copy = (uint64_t)rows->count * model_config_inner(c), queries = (uint64_t)rows->count * model_config_sma_conv(c);
+    const dart_tensor of_queries = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_CONV);
+    const dart_tensor free = trainer_shared_tensor(trainer, TRAINER_SLOPE_NORMED);
+    dart_tensor r = trainer_shared_tensor(trainer, TRAINER_SLOPE_R);
+    if (layer + 1 < c->layers || !trainer_is_labelled(trainer)) return (model_block_labelled){0};
+    r.dtype = DART_F32; /* twice the bytes at most, and half the rows */
+    return (model_block_labelled){
+        .L = rows->count / trainer->options.B, .S = rows->of_chunk, .seq = trainer_part_tensor(trainer, TRAINER_SEQ),
+        .queries = of_queries, .c = behind(of_queries, queries), .slope_queries = free, .slope_c = behind(free, queries),
+        .of = labelled(trainer), .y = trainer_shared_tensor(trainer, TRAINER_SLOPE_Y), .z = trainer_shared_tensor(trainer, TRAINER_SLOPE_PROJ),
+        .r = r, .gate = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_PROJ), .slope_out = slope_of_rows(trainer),
+        .slope_y = trainer_shared_tensor(trainer, TRAINER_SLOPE_CONV),
+        .slope_z = behind(trainer_shared_tensor(trainer, TRAINER_SLOPE_CONV), copy),
+        .slope_r = behind(trainer_work_tensor(trainer, TRAINER_NORMED, layer), copy),
+        .slope_gate = behind(free, copy)};
+}
+
+static model_transformer_labelled transformer_labelled(const dart_trainer *trainer, uint32_t layer)
+{
+    if (layer + 1 < trainer->config.layers || !trainer_is_labelled(trainer)) return (model_transformer_labelled){0};
+    return (model_transformer_labelled){.of = labelled(trainer), .o = trainer_shared_tensor(trainer, TRAINER_SLOPE_Y),
+                                        .slope_o = trainer_shared_tensor(trainer, TRAINER_SLOPE_PROJ), .slope_out = slope_of_rows(trainer)};
+}
+
 static model_block_args block_args(const dart_trainer *trainer, uint32_t layer)
 {
     const dart_trainer_options *o = &trainer->options;
@@ -39,7 +86,8 @@ static model_block_args block_args(const dart_trainer *trainer, uint32_t layer)
                  .y = trainer_work_tensor(trainer, TRAINER_Y, layer), .normed = trainer_work_tensor(trainer, TRAINER_NORMED, layer)},
         .kept = {.dh = trainer_work_tensor(trainer, TRAINER_DH, layer), .dh_scale = trainer_work_tensor(trainer, TRAINER_DH_SCALE, layer),
                  .lse = trainer_work_tensor(trainer, TRAINER_LSE, layer),
-                 .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)}};
+                 .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)},
+        .labelled = block_labelled(trainer, layer)};
 }
 
 /* The parts of a block that the backward pass computes again. The last norm has taken the place of the input of layer 0, or of all layers; whatever
@@ -66,7 +114,8 @@ static model_transformer_args transformer_args(const dart_trainer *trainer, uint
                  .o = trainer_work_tensor(trainer, TRAINER_Y, layer), .mlp_input = trainer_work_tensor(trainer, TRAINER_NORMED, layer),
                  .mlp = trainer_work_tensor(trainer, TRAINER_MLP, layer), .hidden = trainer_work_tensor(trainer, TRAINER_HIDDEN, layer)},
         .kept = {.lse = trainer_work_tensor(trainer, TRAINER_LSE, layer), .middle = trainer_work_tensor(trainer, TRAINER_MIDDLE, layer),
-                 .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)}};
+                 .out = trainer_work_tensor(trainer, TRAINER_X, layer + 1)},
+        .labelled = transformer_labelled(trainer, layer)};
 }
 
 static unsigned transformer_parts_again(const dart_trainer *trainer, uint32_t layer)
@@ -98,6 +147,12 @@ static const dart_tensor *head_of(const dart_trainer *trainer, bool gradient)
     return gradient ? trainer_gradient(trainer, 0, role) : trainer_weight(trainer, 0, role);
 }
 
+/* Those rows of the last layer's stream that have a target; absent where it has no others. */
+static dart_tensor rows_of_stream(const dart_trainer *trainer)
+{
+    return trainer_is_labelled(trainer) ? (dart_tensor){0} : trainer_part_tensor(trainer, TRAINER_PLACES);
+}
+
 /* The input of layer 0 gives its place to the last norm's output. */
 static dart_status record_forward(const dart_trainer *trainer, dart_stream *stream, bool backward)
 {
@@ -108,12 +163,12 @@ static dart_status record_forward(const dart_trainer *trainer, dart_stream *stre
                                           .y = trainer_work_tensor(trainer, TRAINER_X, 0)});
     for (uint32_t l = 0; l < c->layers; l++) record_layer(trainer, stream, l);
     trainer_pace_head(trainer, stream);
-    dart_rms_norm(stream, &(dart_rms_norm_args){.T = trainer->rows, .W = c->W, .eps = c->eps,
+    dart_rms_norm(stream, &(dart_rms_norm_args){.T = trainer->rows.count, .W = c->W, .eps = c->eps,
                                                 .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
-                                                .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM),
-                                                .rows = trainer_part_tensor(trainer, TRAINER_PLACES), .y = normed});
+                                                .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .rows = rows_of_stream(trainer),
+                                                .y = normed});
     dart_cross_entropy_args loss = {
-        .T = trainer->rows, .V = c->V, .W = c->W, .x = normed, .weight = *head_of(trainer, false),
+        .T = trainer->rows.count, .V = c->V, .W = c->W, .x = normed, .weight = *head_of(trainer, false),
         .targets = trainer_part_tensor(trainer, TRAINER_TARGETS), .share = trainer_part_tensor(trainer, TRAINER_SHARE),
         .loss = trainer_sum_tensor(trainer, TRAINER_LOSS), .correct = trainer_sum_tensor(trainer, TRAINER_CORRECT)};
     if (backward) {
@@ -154,11 +209,12 @@ static dart_status record_backward(const dart_trainer *trainer, dart_stream *str
 {
     const dart_model_config *c = &trainer->config;
     const dart_tensor slope = trainer_shared_tensor(trainer, TRAINER_SLOPE_X);
-    dart_fill(stream, &(dart_fill_args){.T = trainer->T, .W = c->W, .y = slope});
+    const bool few = trainer_is_labelled(trainer);
+    if (!few) dart_fill(stream, &(dart_fill_args){.T = trainer->T, .W = c->W, .y = slope});
     dart_rms_norm_backward(stream, &(dart_rms_norm_backward_args){
-        .T = trainer->rows, .W = c->W, .eps = c->eps, .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
-        .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .rows = trainer_part_tensor(trainer, TRAINER_PLACES),
-        .up_y = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT), .grad_x = slope,
+        .T = trainer->rows.count, .W = c->W, .eps = c->eps, .x = trainer_work_tensor(trainer, TRAINER_X, c->layers),
+        .weight = *trainer_weight(trainer, 0, MODEL_FINAL_NORM), .rows = rows_of_stream(trainer),
+        .up_y = trainer_shared_tensor(trainer, TRAINER_SLOPE_INPUT), .grad_x = few ? slope_of_rows(trainer) : slope,
         .grad_weight = *trainer_gradient(trainer, 0, MODEL_FINAL_NORM)});
     trainer_end_stage(trainer, stream, c->layers + 1);
     for (uint32_t l = c->layers; l-- > 0;) {

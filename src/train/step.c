@@ -16,28 +16,34 @@ static dart_status get(dart_trainer *trainer, trainer_shared from, trainer_sum s
     return trainer_take(trainer, dart_buffer_read(trainer->shared[from], (uint64_t)sum * TRAINER_SUM * 4, data, elements * 4), call);
 }
 
-/* Rounded up so that batches with about as many targets use the same recordings. */
-static dart_status choose_rows(dart_trainer *trainer, uint32_t most, const char *call)
+/* Makes recordings anew where they are of other rows than the batch has. */
+static dart_status use_rows(dart_trainer *trainer, trainer_rows rows, const char *call)
 {
-    const uint32_t unit = (uint32_t)base_round_up(base_ceil_div(trainer->T, 16), 64);
-    const uint32_t rows = (uint32_t)base_smaller(base_round_up(most, unit), trainer->T);
-    if (rows == trainer->rows) return DART_OK;
+    if (trainer_same_rows(&rows, &trainer->rows)) return DART_OK;
     const dart_status status = trainer_wait_for(trainer, TRAINER_PASSES, call);
     trainer->rows = rows;
     trainer->recorded[TRAINER_PASSES] = trainer->recorded[TRAINER_EVALUATE] = false;
     return status;
 }
 
-/* The targets of all ranks' batches. */
-static dart_status count_labels(dart_trainer *trainer, const trainer_batch *batch, uint64_t *labels, const char *call)
+/* The targets of all ranks' batches: how many there are, and rows that suit them. */
+static dart_status share_labels(dart_trainer *trainer, trainer_batch *batch, uint64_t *labels, const char *call)
 {
-    uint64_t *all = device_calloc(trainer->device, trainer_ranks(trainer), sizeof *all);
+    typedef struct share { uint64_t labels; trainer_spread spread; uint32_t rest; } share;
+    const share own = {.labels = batch->labels, .spread = batch->spread};
+    trainer_spread spread = batch->spread;
+    share *all = device_calloc(trainer->device, trainer_ranks(trainer), sizeof *all);
     if (all == NULL) return trainer_take(trainer, DART_OUT_OF_MEMORY, call);
-    const dart_status status = trainer_gather(trainer, &batch->labels, sizeof batch->labels, all, call);
+    dart_status status = trainer_gather(trainer, &own, sizeof own, all, call);
     *labels = 0;
-    for (uint32_t i = 0; i < trainer_ranks(trainer); i++) *labels += all[i];
+    for (uint32_t i = 0; i < trainer_ranks(trainer) && status == DART_OK; i++) {
+        *labels += all[i].labels;
+        if (all[i].spread.part > spread.part) spread.part = all[i].spread.part;
+        if (all[i].spread.chunk > spread.chunk) spread.chunk = all[i].spread.chunk;
+        if (all[i].spread.first < spread.first) spread.first = all[i].spread.first;
+    }
     free(all);
-    return status;
+    return status == DART_OK ? trainer_share_rows(trainer, batch, &spread, call) : status;
 }
 
 /* Writes a part beside the passes that are under way, where that can be. */
@@ -81,7 +87,7 @@ static dart_status run_passes(dart_trainer *trainer, trainer_recording passes, t
 {
     dart_status status;
     const float share[2] = {(float)(scale / (double)labels), (float)(1 / scale)};
-    TRY(choose_rows(trainer, batch->most, call));
+    TRY(use_rows(trainer, batch->rows, call));
     if (passes == TRAINER_PASSES) trainer->scaled = scale;
     trainer->of = (uint64_t)batch->count * trainer->T;
     for (uint32_t i = 0; i < batch->count; i++) {
@@ -162,7 +168,7 @@ static dart_status run_aside(dart_trainer *trainer, trainer_recording passes, co
     TRY(trainer_idle(trainer, call));
     TRY(trainer_prepare(trainer, &trainer->aside, batch, gradient, call));
     uint64_t labels = trainer->aside.labels;
-    if (gradient) TRY(count_labels(trainer, &trainer->aside, &labels, call));
+    if (gradient) TRY(share_labels(trainer, &trainer->aside, &labels, call));
     double scale = gradient ? 2 * trainer->scale : 2;
     do {
         scale /= 2;
@@ -259,7 +265,7 @@ static dart_status start(dart_trainer *trainer, double lr, const char *call)
     REQUIRE(&trainer->report, trainer->next.count > 0, "%s: no batch is prepared", call);
     if (trainer->begun_count > 0 && !can_overlap(trainer)) TRY(complete(trainer, call));
     step.scale = trainer->scale;
-    TRY(count_labels(trainer, &trainer->next, &step.labels, call));
+    TRY(share_labels(trainer, &trainer->next, &step.labels, call));
     const bool alone = trainer->begun_count == 0 || trainer->begun[0].done;
     if (alone) TRY(put_settings(trainer, &step, call)); /* where the host cannot write beside the passes, before them */
     TRY(run_passes(trainer, TRAINER_PASSES, &trainer->next, step.labels, step.scale, call));

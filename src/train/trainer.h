@@ -75,8 +75,10 @@ typedef enum trainer_part {
     TRAINER_IDS,
     TRAINER_PLAN,
     TRAINER_CU,      /* documents + 1 */
-    TRAINER_PLACES,  /* T: the tokens with a target in their order, then -1 */
-    TRAINER_TARGETS, /* T: theirs, then -1 */
+    TRAINER_PLACES,  /* T: for each row its token, one with a target, or -1 */
+    TRAINER_ROW_OF,  /* T: for each token its row, or -1 */
+    TRAINER_TARGETS, /* T: for each row its target, or -1 */
+    TRAINER_SEQ,     /* 2 B: for each sequence what model_block_labelled says */
     TRAINER_SHARE,   /* f32 2: S / targets of the batch, 1 / S */
     TRAINER_PART_END
 } trainer_part;
@@ -112,11 +114,26 @@ typedef struct trainer_slices {
     uint32_t again; /* times that cuts were found anew */
 } trainer_slices;
 
+/* The rows that the loss, the last norm and, where trainer_is_labelled, the end of the last layer are computed for: so many that they hold the
+ * tokens with a target of any part of the batch. */
+typedef struct trainer_rows {
+    uint32_t count;
+    /* Above 0: rows lie in the order of chunks, as model_block_labelled says: so many for each chunk from that one on. */
+    uint32_t of_chunk, first_chunk;
+} trainer_rows;
+
+/* Where the tokens with a target lie in the parts of a batch, which decides on its rows. */
+typedef struct trainer_spread {
+    uint32_t part, chunk; /* the most of a part and of a chunk */
+    uint32_t first;       /* the first chunk that has one, in any sequence */
+} trainer_spread;
+
 /* A batch as the passes take it: `count` parts of T tokens. */
 typedef struct trainer_batch {
     uint32_t count, room; /* 0: nothing is prepared; parts that there is memory for */
     uint64_t labels;      /* targets */
-    uint32_t most;        /* targets of the part that has the most */
+    trainer_spread spread;
+    trainer_rows rows;    /* of each part */
     int32_t *parts;       /* each trainer_part_at(TRAINER_PART_END) elements */
     uint32_t ahead;       /* 1 + the part that lies in TRAINER_AHEAD; 0: none */
 } trainer_batch;
@@ -165,8 +182,7 @@ struct dart_trainer {
     uint64_t slice_ns, longest_ns; /* that a submission should take, UINT64_MAX: no limit; that one has taken */
     double most_work;              /* operations of a submission before anything is measured; 0: no limit */
     uint64_t done, of;             /* tokens of the step under way whose passes have run; of all its rows */
-    /* Loss and last norm are computed for the tokens with a target only: for a number of rows that holds those of any part of the batch. */
-    uint32_t rows;
+    trainer_rows rows; /* of the passes as they are recorded */
     trainer_batch next, aside; /* of the step to come; of a call between steps */
     trainer_step begun[TRAINER_STEPS]; /* the oldest first. It updates or is done; the second updates once the first is done */
     uint32_t begun_count;
@@ -205,12 +221,22 @@ bool trainer_layer_keeps(const dart_trainer *trainer, trainer_work work, uint32_
 dart_tensor trainer_work_tensor(const dart_trainer *trainer, trainer_work work, uint32_t layer);
 dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared shared);
 
+/* Whether tokens with a target are so few that copies of their rows pay. Then two times these rows are no more than all rows, so that one tensor of
+ * the last layer has room for two copies. */
+static inline bool trainer_is_labelled(const dart_trainer *trainer) { return 2 * (uint64_t)trainer->rows.count <= trainer->T; }
+
 /* The first element of a member of a part; of TRAINER_PART_END how many there are. A multiple of 64. */
 uint64_t trainer_part_at(const dart_trainer *trainer, trainer_part member);
 dart_tensor trainer_part_tensor(const dart_trainer *trainer, trainer_part member);
 dart_tensor trainer_sum_tensor(const dart_trainer *trainer, trainer_sum sum);
 /* Checks a batch and copies it; with `planned` sorts its ids for the gradient of the embedding. A failure leaves `to` unprepared. */
 dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart_train_batch *batch, bool planned, const char *call);
+/* Gives a batch the rows that one of all ranks would have: the same sums, to the bit. */
+dart_status trainer_share_rows(dart_trainer *trainer, trainer_batch *batch, const trainer_spread *of_all, const char *call);
+static inline bool trainer_same_rows(const trainer_rows *a, const trainer_rows *b)
+{
+    return a->count == b->count && a->of_chunk == b->of_chunk && a->first_chunk == b->first_chunk;
+}
 void trainer_batch_free(trainer_batch *batch);
 /* The S of a run, a power of two from 1 to 2^32: the square of a gradient of 1e5 is still far from the end of f32. Whether a trainer may have it. */
 #define TRAINER_LARGEST_SCALE 4294967296.0

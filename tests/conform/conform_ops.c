@@ -245,7 +245,7 @@ static void convert_fill(conform_data *d)
     conform_tensor *x = conform_input(d, DART_F32, T, W, true, conform_unit), *y = conform_output(d, c->dtype, T, W, true);
     const bool pairs = conform_has(d, CASE_SEQ);
     const uint32_t Y = T + 3;
-    conform_tensor *moved = pairs ? conform_output(d, c->dtype, Y, W, true) : NULL;
+    conform_tensor *moved = pairs ? conform_output(d, c->dtype, Y, W, true) : NULL, *picked = pairs ? conform_output(d, c->dtype, Y, W, true) : NULL;
     conform_tensor *back = conform_output(d, DART_F32, T, W, true), *filled = conform_output(d, c->dtype, T, W, true);
     double *want = doubles((uint64_t)T * W), *value = doubles((uint64_t)T * W);
     for (uint64_t i = 0; i < (uint64_t)T * W; i++) {
@@ -257,9 +257,9 @@ static void convert_fill(conform_data *d)
         want[i] = stored;
         value[i] = -1.5;
     }
-    int32_t *list = calloc(2 * (size_t)T, sizeof *list);
-    double *want_moved = doubles((uint64_t)Y * W);
-    if (list == NULL) abort();
+    int32_t *list = calloc(2 * (size_t)T, sizeof *list), *rows = calloc(Y, sizeof *rows);
+    double *want_moved = doubles((uint64_t)Y * W), *want_picked = doubles((uint64_t)Y * W);
+    if (list == NULL || rows == NULL) abort();
     for (uint64_t i = 0; i < (uint64_t)Y * W; i++) want_moved[i] = NAN; /* rows that no pair names stay */
     for (uint32_t t = 0; t < T && pairs; t++) { /* from any rows, some of them several times, to places apart; Y is no multiple of 7 */
         list[2 * t] = t % 5 == 3 ? -1 : (int32_t)conform_uniform(d, 0, T);
@@ -267,19 +267,27 @@ static void convert_fill(conform_data *d)
         if (list[2 * t] >= 0 && list[2 * t + 1] >= 0)
             memcpy(&want_moved[(uint64_t)list[2 * t + 1] * W], &want[(uint64_t)list[2 * t] * W], W * sizeof *want);
     }
-    const conform_tensor *moves = pairs ? conform_ints(d, T, 2, list) : NULL;
+    for (uint32_t t = 0; t < Y && pairs; t++) { /* any rows, or zeros */
+        rows[t] = t % 4 == 1 ? -2 : (int32_t)conform_uniform(d, 0, T);
+        for (uint64_t i = 0; i < W; i++) want_picked[(uint64_t)t * W + i] = rows[t] < 0 ? 0 : want[(uint64_t)rows[t] * W + i];
+    }
+    const conform_tensor *moves = pairs ? conform_ints(d, T, 2, list) : NULL, *from = pairs ? conform_ints(d, 1, Y, rows) : NULL;
     while (conform_next(d)) {
         dart_convert(d->stream, &(dart_convert_args){.T = T, .W = W, .x = x->t, .y = y->t});
         dart_convert(d->stream, &(dart_convert_args){.T = T, .W = W, .x = y->t, .y = back->t});
         dart_fill(d->stream, &(dart_fill_args){.T = T, .W = W, .value = -1.5f, .y = filled->t});
         if (pairs) dart_convert(d->stream, &(dart_convert_args){.T = T, .W = W, .X = T, .Y = Y, .x = x->t, .y = moved->t, .pairs = moves->t});
+        if (pairs) dart_convert(d->stream, &(dart_convert_args){.T = Y, .W = W, .X = T, .x = x->t, .y = picked->t, .from = from->t});
         if (!conform_execute(d)) continue;
         conform_compare(d, "moved", moved, want_moved, 0, 0);
+        conform_compare(d, "picked", picked, want_picked, 0, 0);
         conform_compare(d, "y", y, want, 0, 0);
         conform_compare(d, "back", back, want, 0, 0);
         conform_compare(d, "filled", filled, value, 0, 0);
     }
+    free(want_picked);
     free(want_moved);
+    free(rows);
     free(list);
     free(want);
     free(value);

@@ -438,6 +438,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(goes_ahead),      cmocka_unit_test(packed_gradients_agree), cmocka_unit_test(packs),
         cmocka_unit_test(ranks_agree),     cmocka_unit_test(two_under_way), cmocka_unit_test(two_under_way_in_parts),
         cmocka_unit_test(refuses_under_way), cmocka_unit_test(second_can_be_ended), cmocka_unit_test(failures_beside_a_step),
+        cmocka_unit_test(few_targets),
     };
     return run_on_device(argc, argv, tests, COUNT_OF(tests));
 }

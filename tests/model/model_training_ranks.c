@@ -1,7 +1,7 @@
 /* Training of several ranks, each a thread of this program: one of the files of model_training. */
 #include "train_cases.h"
 
-enum { RANKS = 2, STEPS = 3, KINDS = 3 };
+enum { RANKS = 2, STEPS = 3, KINDS = 3, MANY = 18 };
 static const dart_train_values kinds[KINDS] = {DART_TRAIN_WEIGHT, DART_TRAIN_MEAN, DART_TRAIN_SQUARE};
 
 /* Where they exchange: what each brings, and how often all have come and gone. */
@@ -14,7 +14,7 @@ typedef struct meeting {
 
 typedef struct member {
     meeting *at;
-    uint32_t rank;
+    uint32_t rank, B;
     bool shard, cancels;
     const dart_train_batch *batch;
     dart_status status, cancelled;
@@ -72,7 +72,7 @@ static dart_status read_all(dart_trainer *trainer, float *to)
 
 static dart_trainer_options options_of(member *m)
 {
-    return (dart_trainer_options){.B = SMALL_B, .L = SMALL_L, .seed = 7, .clip = 1, .weights = DART_STORAGE_BF16, .go_on = may_go_on, .user = m};
+    return (dart_trainer_options){.B = m->B, .L = SMALL_L, .seed = 7, .clip = 1, .weights = DART_STORAGE_BF16, .go_on = may_go_on, .user = m};
 }
 
 /* A thread. */
@@ -101,14 +101,14 @@ static void train(void *argument)
     dart_trainer_destroy(&trainer);
 }
 
-static void train_ranks(bool shard, const dart_train_batch *batches, member *members)
+static void train_ranks(bool shard, uint32_t B, const dart_train_batch *batches, member *members)
 {
     meeting at = {.here = 0};
     base_thread threads[RANKS];
     must(base_mutex_init(&at.mutex), "mutex");
     must(base_condition_init(&at.changed), "condition");
     for (uint32_t i = 0; i < RANKS; i++) {
-        members[i] = (member){.at = &at, .rank = i, .shard = shard, .batch = &batches[i]};
+        members[i] = (member){.at = &at, .rank = i, .B = B, .shard = shard, .batch = &batches[i]};
         must(base_thread_start(&threads[i], train, &members[i]), "thread");
     }
     for (uint32_t i = 0; i < RANKS; i++) base_thread_join(&threads[i]);
@@ -120,20 +120,20 @@ static void train_ranks(bool shard, const dart_train_batch *batches, member *mem
     }
 }
 
-/* Each rank, with all moments or a part of them, leaves the bits of one trainer that takes the parts in their order, also behind a step that all
- * ended early. */
-void ranks_agree(void **unused)
+/* uneven: the first rank has one target in eight tokens and the second one for each, so that alone they would compute other rows. */
+static void ranks_agree_on(bool uneven)
 {
-    (void)unused;
-    enum { TOKENS = SMALL_B * SMALL_L };
-    int32_t ids[RANKS * TOKENS], targets[RANKS * TOKENS];
+    const uint32_t B = uneven ? MANY : SMALL_B, tokens = B * SMALL_L;
+    int32_t ids[RANKS * MANY * SMALL_L], targets[RANKS * MANY * SMALL_L];
     dart_train_batch batches[RANKS];
-    for (uint32_t i = 0; i < RANKS; i++) {
-        small_batch(ids + i * TOKENS, targets + i * TOKENS, 5 + i);
-        batches[i] = (dart_train_batch){.ids = ids + i * TOKENS, .targets = targets + i * TOKENS};
+    for (uint32_t i = 0; i < RANKS * tokens; i++) {
+        ids[i] = (int32_t)(base_mix(5 + i) % small.V);
+        targets[i] = (int32_t)(base_mix(1005 + i) % small.V);
+        if (uneven ? i < tokens && i % 8 != 0 : i % 3 == 0) targets[i] = -1;
     }
+    for (uint32_t i = 0; i < RANKS; i++) batches[i] = (dart_train_batch){.ids = ids + i * tokens, .targets = targets + i * tokens};
     const dart_train_batch whole = {.count = RANKS, .ids = ids, .targets = targets};
-    member members[RANKS], single = {.rank = 0};
+    member members[RANKS], single = {.B = B};
     dart_model_config config = small;
     dart_trainer *alone = NULL;
     config.sma = true;
@@ -148,7 +148,7 @@ void ranks_agree(void **unused)
     dart_trainer_destroy(&alone);
     uint64_t bytes[2];
     for (int shard = 0; shard < 2; shard++) {
-        train_ranks(shard != 0, batches, members);
+        train_ranks(shard != 0, B, batches, members);
         bytes[shard] = members[0].bytes;
         for (uint32_t i = 0; i < RANKS; i++) {
             assert_memory_equal(members[i].values, expected, (size_t)(KINDS * elements) * sizeof *expected);
@@ -159,4 +159,13 @@ void ranks_agree(void **unused)
     const double saved = (double)(bytes[0] - bytes[1]), wanted = 8.0 * (RANKS - 1) * (double)elements;
     assert_true(bytes[1] < bytes[0] && saved > 0.8 * wanted && saved < 1.2 * wanted);
     free(expected);
+}
+
+/* Each rank, with all moments or a part of them, leaves the bits of one trainer that takes the parts in their order, also behind a step that all
+ * ended early. */
+void ranks_agree(void **unused)
+{
+    (void)unused;
+    ranks_agree_on(false);
+    ranks_agree_on(true);
 }

@@ -188,5 +188,6 @@ void gradients_between_steps(void **unused);
 void resumes_in_f16(void **unused);
 void memory_is_as_counted(void **unused);
 void levels_agree(void **unused);
+void few_targets(void **unused);
 
 #endif

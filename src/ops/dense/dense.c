@@ -42,18 +42,21 @@ dart_status dart_convert(dart_stream *stream, const dart_convert_args *args)
     const uint32_t T = args->T, W = args->W;
     if (op_begin(&call, stream, "dart_convert") != DART_OK) return op_status(&call);
     OP_REQUIRE(&call, T > 0 && W > 0, "T %u, W %u: both must be above 0", T, W);
-    const bool pairs = op_has(&args->pairs);
-    OP_REQUIRE(&call, pairs ? args->X > 0 && args->Y > 0 && args->X <= INT32_MAX && args->Y <= INT32_MAX : args->X == 0 && args->Y == 0,
-               "X %u, Y %u: both must be 1 to 2^31 - 1 with pairs, and 0 without", args->X, args->Y);
-    const struct { op_operand x, y, pairs; } o = {
-        .x = {"x", args->x, OP_FLOAT | OP_VIEW, pairs ? args->X : T, W},
+    const bool pairs = op_has(&args->pairs), from = op_has(&args->from);
+    OP_REQUIRE(&call, !pairs || !from, "pairs and from exclude each other");
+    OP_REQUIRE(&call, pairs || from ? args->X > 0 && args->X <= INT32_MAX : args->X == 0,
+               "X %u: must be 1 to 2^31 - 1 with pairs or from, and 0 without", args->X);
+    OP_REQUIRE(&call, pairs ? args->Y > 0 && args->Y <= INT32_MAX : args->Y == 0, "Y %u: must be 1 to 2^31 - 1 with pairs, and 0 without", args->Y);
+    const struct { op_operand x, y, pairs, from; } o = {
+        .x = {"x", args->x, OP_FLOAT | OP_VIEW, pairs || from ? args->X : T, W},
         .y = {"y", args->y, OP_FLOAT | OP_VIEW, pairs ? args->Y : T, W},
-        .pairs = {"pairs", args->pairs, OP_I32 | OP_OPTIONAL, T, 2}};
+        .pairs = {"pairs", args->pairs, OP_I32 | OP_OPTIONAL, T, 2},
+        .from = {"from", args->from, OP_I32 | OP_OPTIONAL, 1, T}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
-    struct ConvertArgs k = {.flags = pairs ? HAS_ROWS : 0, .rows = T, .width = W};
+    struct ConvertArgs k = {.flags = pairs ? HAS_ROWS : from ? HAS_FROM : 0, .rows = T, .width = W};
     op_kernel(&call, KERNEL_convert, T, W % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.y) ? FITS_TILES : 0);
     OP_LAUNCH(&call, &k, base_ceil_div((uint64_t)T * W, call.T0), OP_ROWS(convert, x, &o.x, k), OP_ROWS(convert, y, &o.y, k),
-              OP_AT(convert, seq, &o.pairs, k));
+              OP_AT(convert, seq, from ? &o.from : &o.pairs, k));
     return op_end(&call);
 }
 
