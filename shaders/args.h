@@ -55,7 +55,7 @@
 #define HAS_HIN_SCALE 32768u /* ssd: hin is normalised */
 #define HAS_RUN 65536u    /* ssd: memories lie in a run */
 #define HAS_CU (1u << 17)     /* seq holds cu: packed sequences */
-#define HAS_FROM (1u << 18)    /* convert: for each row of y its row of x */
+#define HAS_FROM (1u << 18)    /* convert: for each row of y its row of x; norm_backward: from and from_rows */
 #define NEVER (1u << 19)       /* never set: shaders/lib/together.glsl */
 #define HAS_CLOSED (1u << 20) /* ssd_step: dh is written only where the chunk closes */
 #define HAS_STEPS (1u << 21)  /* mixer_project: the outputs after the channels are step sizes; window_append: dt_bias */
@@ -68,6 +68,7 @@
 #define HAS_STOPS (1u << 26)  /* advance: stops and live */
 
 #define HAS_SEEN (1u << 28)    /* sample: seen */
+#define WRITES_COPY HAS_SEEN   /* norm_backward: copy */
 #define MARKS_IDS (1u << 29)   /* sample: the id of a row before the choice is put into seen */
 #define HAS_TARGETS (1u << 30) /* log_probs: targets and target */
 

@@ -1,5 +1,6 @@
 // grad_x = i v - x i^3 mean(v x), i = 1 / sqrt(mean(x^2) + eps), v = up_y weight; partial[tile] = the sum of up_y x i over the tile's rows.
-// A block takes 16 rows: half a warp adds up a row, then a thread takes a column of all rows. grad_x may be up_y.
+// A block takes 16 rows: half a warp adds up a row, then a thread takes a column of all rows. grad_x or copy may be
+// up_y. from, copy: args.h.
 #include "lib/dart.cuh"
 
 KERNEL_FUNCTION(norm_backward, simt)
@@ -9,8 +10,8 @@ KERNEL_FUNCTION(norm_backward, simt)
     __shared__ float2 factors[T0]; // i, i^3 mean(v x)
     __shared__ int32_t sources[T0];
     const View x = VIEW(norm_backward, x), weight = VIEW(norm_backward, weight), up_y = VIEW(norm_backward, up_y);
-    const View grad_x = VIEW(norm_backward, grad_x);
-    const int32_t *rows = INTS(norm_backward, rows);
+    const View grad_x = VIEW(norm_backward, grad_x), from = VIEW(norm_backward, from), copy = VIEW(norm_backward, copy);
+    const int32_t *rows = INTS(norm_backward, rows), *from_rows = INTS(norm_backward, from_rows) + args.from_rows_at;
     float *partial = FLOATS(norm_backward, partial);
     FOR_TILES(tile) {
         const uint32_t first = tile * T0, count = min(T0, args.rows - first), own = threadIdx.x / team;
@@ -43,9 +44,13 @@ KERNEL_FUNCTION(norm_backward, simt)
                 const float v = load(x, args.x_at + size_t(sources[row]) * args.x_row + i);
                 const float up = load(up_y, args.up_y_at + size_t(first + row) * args.up_y_row + i);
                 const size_t to = args.grad_x_at + size_t(sources[row]) * args.grad_x_row + i;
-                const float grad = factors[row].x * up * w - factors[row].y * v;
+                float grad = factors[row].x * up * w - factors[row].y * v;
                 sum += up * v * factors[row].x;
-                store(grad_x, to, args.flags & IS_ADD ? load(grad_x, to) + grad : grad);
+                if (args.flags & IS_ADD) grad += load(grad_x, to);
+                const int of = args.flags & HAS_FROM ? from_rows[first + row] : -1;
+                if (of >= 0) grad += load(from, args.from_at + size_t(of) * args.from_row + i);
+                store(grad_x, to, grad);
+                if (args.flags & WRITES_COPY) store(copy, args.copy_at + size_t(first + row) * args.copy_row + i, grad);
             }
             partial[size_t(tile) * args.width + i] = sum;
         }

@@ -2,7 +2,7 @@
 // a thread, and reads it once, in words of 16 bytes; the words of its next row are under way while it adds up this one. Rows of at most 256
 // elements have teams within a warp (lib/eight.cuh), rows `wide` of the table, at most 2,048, teams of whole warps. A block takes T0 rows,
 // few of them in `wide_few`, for steps of decoding. In the backward passes a thread adds up its columns of every row that its team takes, then the
-// teams are added up. What a tensor may share with another is read before it is written, by the same thread: out may be y, grad_x may be up_y.
+// teams are added up. What a tensor may share with another is read before it is written, by the same thread: out may be y, grad_x or copy may be up_y.
 #include "lib/eight.cuh"
 
 // A team of threads of a block.
@@ -177,22 +177,31 @@ KERNEL_FUNCTION(gated_norm, rows) { gated_norm_pick<NarrowTeam, TILE0_gated_norm
 KERNEL_FUNCTION(gated_norm, wide_few) { gated_norm_pick<WideTeam, TILE0_gated_norm_wide_few>(args, bindings, dtypes); }
 KERNEL_FUNCTION(gated_norm, wide) { gated_norm_pick<WideTeam, TILE0_gated_norm_wide>(args, bindings, dtypes); }
 
-// What a thread reads of a row of norm_backward.
+// What a thread reads of a row of norm_backward. `before`: of grad_x, or of from.
 struct NormBackwardWords { Words x, up, before; };
-__device__ __forceinline__ NormBackwardWords norm_backward_words(const norm_backward_args &args, const View &x, const View &up_y, const View &grad_x,
-                                                                 const NormRow &at, uint32_t column)
+struct NormBackwardViews { View x, up_y, grad_x, from; const int32_t *from_rows; };
+__device__ __forceinline__ NormBackwardWords norm_backward_words(const norm_backward_args &args, const NormBackwardViews &views, const NormRow &at,
+                                                                 uint32_t column)
 {
-    return {words_of(x, args.x_at + size_t(at.source) * args.x_row + column, at.there),
-            words_of(up_y, args.up_y_at + size_t(at.row) * args.up_y_row + column, at.there),
-            words_of(grad_x, args.grad_x_at + size_t(at.source) * args.grad_x_row + column, at.there && args.flags & IS_ADD)};
+    NormBackwardWords words = {words_of(views.x, args.x_at + size_t(at.source) * args.x_row + column, at.there),
+                               words_of(views.up_y, args.up_y_at + size_t(at.row) * args.up_y_row + column, at.there), no_words()};
+    if (args.flags & HAS_FROM) {
+        const int of = at.there ? views.from_rows[at.row] : -1;
+        words.before = words_of(views.from, args.from_at + size_t(of) * args.from_row + column, of >= 0);
+    } else {
+        words.before = words_of(views.grad_x, args.grad_x_at + size_t(at.source) * args.grad_x_row + column, at.there && args.flags & IS_ADD);
+    }
+    return words;
 }
 
 template <class Team, uint32_t T0>
 __device__ __forceinline__ void norm_backward_of(const norm_backward_args &args, const CudaBindings &bindings, uint32_t dtypes,
                                                  float (&scratch)[warps][256])
 {
-    const View x = VIEW(norm_backward, x), weight = VIEW(norm_backward, weight), up_y = VIEW(norm_backward, up_y);
-    const View grad_x = VIEW(norm_backward, grad_x);
+    const NormBackwardViews views = {VIEW(norm_backward, x), VIEW(norm_backward, up_y), VIEW(norm_backward, grad_x), VIEW(norm_backward, from),
+                                     INTS(norm_backward, from_rows) + args.from_rows_at};
+    const View weight = VIEW(norm_backward, weight), copy = VIEW(norm_backward, copy);
+    const uint32_t before = (args.flags & HAS_FROM ? views.from : views.grad_x).dtype;
     const int32_t *rows = INTS(norm_backward, rows) + args.rows_at;
     Team team(args.width);
     float w[8];
@@ -201,15 +210,15 @@ __device__ __forceinline__ void norm_backward_of(const norm_backward_args &args,
         const uint32_t end = min((tile + 1) * T0, args.rows);
         float sums[8] = {};
         NormRow next = row_from(team, tile * T0, end, args.flags, rows);
-        NormBackwardWords words = norm_backward_words(args, x, up_y, grad_x, next, team.column);
+        NormBackwardWords words = norm_backward_words(args, views, next, team.column);
         for (uint32_t first = tile * T0; first < end; first += team.rows) {
             const NormRow now = next;
             float v[8], up[8], u[8], grad[8];
-            unpack8(words.x, x.dtype, v);
-            unpack8(words.up, up_y.dtype, up);
-            unpack8(words.before, grad_x.dtype, grad);
+            unpack8(words.x, views.x.dtype, v);
+            unpack8(words.up, views.up_y.dtype, up);
+            unpack8(words.before, before, grad);
             next = row_from(team, first + team.rows, end, args.flags, rows);
-            words = norm_backward_words(args, x, up_y, grad_x, next, team.column);
+            words = norm_backward_words(args, views, next, team.column);
 #pragma unroll
             for (uint32_t k = 0; k < 8; k++) u[k] = up[k] * w[k];
             float both[2] = {dot8(v, v), dot8(u, v)};
@@ -221,7 +230,9 @@ __device__ __forceinline__ void norm_backward_of(const norm_backward_args &args,
                 sums[k] += up[k] * v[k] * inverse;
                 grad[k] += inverse * u[k] - slant * v[k];
             }
-            if (now.there) store8(grad_x, args.grad_x_at + size_t(now.source) * args.grad_x_row + team.column, grad);
+            if (!now.there) continue;
+            store8(views.grad_x, args.grad_x_at + size_t(now.source) * args.grad_x_row + team.column, grad);
+            if (args.flags & WRITES_COPY) store8(copy, args.copy_at + size_t(now.row) * args.copy_row + team.column, grad);
         }
         team.columns(sums, args.width, scratch, FLOATS(norm_backward, partial) + size_t(tile) * args.width);
         __syncthreads();

@@ -38,13 +38,15 @@ DART_API dart_status dart_embed_plan(const int32_t *ids, uint32_t T, uint32_t V,
  *   grad_x = (v - n mean(v n)) / sqrt(mean(x^2) + eps), or added when add is set;  grad_weight += the sum over rows of up_y n.
  * x and grad_x T W, or with rows (i32 T) any number of rows: row t of up_y belongs to row rows_t of x and of grad_x. No two rows_t may
  * be equal, unless negative: such a row takes no part. Rows of grad_x that no rows_t names stay as they are. up_y T W; weight W;
- * grad_weight f32 W. grad_x may be up_y without rows. */
+ * grad_weight f32 W. grad_x may be up_y without rows. Without rows also, optional: from F W with from_rows i32 T, in place of add: row t is added to
+ * row from_rows_t of from, or to 0 where that is negative; copy T W: grad_x in another type, may be up_y. */
 typedef struct dart_rms_norm_backward_args {
     uint32_t T, W;
+    uint32_t F; /* with from only */
     float eps; /* > 0 */
     bool add;
-    dart_tensor x, weight, rows, up_y;
-    dart_tensor grad_x, grad_weight;
+    dart_tensor x, weight, rows, up_y, from, from_rows;
+    dart_tensor grad_x, copy, grad_weight;
 } dart_rms_norm_backward_args;
 DART_API dart_status dart_rms_norm_backward(dart_stream *stream, const dart_rms_norm_backward_args *args);
 

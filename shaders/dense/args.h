@@ -48,9 +48,13 @@ struct EmbedQuantisedArgs { U32 tiles, flags, rows, width, vocabulary, first, co
  * column_sum adds the slots up. Each row of the table has an order of these sums of its own, which depends on shapes only. */
 
 /* grad_x_s (+)= i (v - n mean(v n)), n = x_s i, i = 1 / sqrt(mean(x_s^2) + eps), v = up_y_t weight, s = rows_t or t; added with IS_ADD.
- * HAS_ROWS: a row with a negative rows_t takes no part. partial[tile, .] = sum over the rows t of the tile of up_y_t n.
- * Tile: T0 consecutive rows t. */
-struct NormBackwardArgs { U32 tiles, flags, rows, width, x_at, x_row, weight_at, rows_at, up_y_at, up_y_row, grad_x_at, grad_x_row; F32 eps; };
+ * HAS_ROWS: a row with a negative rows_t takes no part. HAS_FROM: added to row from_rows_t of from, or to 0 where that is negative. WRITES_COPY:
+ * copy = grad_x. partial[tile, .] = sum over the rows t of the tile of up_y_t n. Tile: T0 consecutive rows t. */
+struct NormBackwardArgs {
+    U32 tiles, flags, rows, width, x_at, x_row, weight_at, rows_at, up_y_at, up_y_row, grad_x_at, grad_x_row, from_at, from_row, from_rows_at,
+        copy_at, copy_row;
+    F32 eps;
+};
 
 /* Of gated_norm, with w = y + SiLU(gate) r, v = w SiLU(z), n = v i, i = 1 / sqrt(mean(v^2) + eps), u = up_out weight:
  *   grad_v = i (u - n mean(u n));  grad_y = grad_v SiLU(z);  grad_z = grad_v w SiLU'(z);

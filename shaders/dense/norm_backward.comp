@@ -1,14 +1,16 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // With n = x i, i = 1 / sqrt(mean(x^2) + eps), v = up_y weight: grad_x = i (v - n mean(v n)) = i v - x i^3 mean(v x), and
-// partial[tile] = the sum of up_y n over the tile's rows; rows s = rows_t of x and grad_x, as in norm.
+// partial[tile] = the sum of up_y n over the tile's rows; rows s = rows_t of x and grad_x, as in norm; from, copy: args.h.
 //
-// x, grad_x any x width; weight width; rows rows; up_y rows x width; partial tiles x width, f32. A workgroup takes T0 rows: TEAM lanes
-// add up a row, then a lane takes a column of all rows, so that reads run along rows both times. grad_x may be up_y.
+// x, grad_x, from any x width; weight width; rows, from_rows rows; up_y, copy rows x width; partial tiles x width, f32. A workgroup takes T0
+// rows: TEAM lanes add up a row, then a lane takes a column of all rows, so that reads run along rows both times. grad_x or copy may be
+// up_y.
 // Shared memory: 8 T0 (TEAM + 2) + 4 T0 bytes. Guards: eps > 0; sums in a fixed order.
 #include "lib/dart.glsl"
 #include "table/norm_backward.glsl"
-READS(x) READS(weight) READS(rows) READS(up_y) READS_WRITES(grad_x) WRITES(partial)
+READS(x) READS(weight) READS(rows) READS(up_y) READS_WRITES(grad_x) READS(from) READS(from_rows)
+WRITES(copy) WRITES(partial)
 
 const uint TEAM = 16u;
 shared vec2 parts[T0 * (TEAM + 1u)];
@@ -56,7 +58,11 @@ void main()
                 uint to = args.grad_x_at + uint(sources[row]) * args.grad_x_row + i;
                 float grad = factors[row].x * up * weight - factors[row].y * x;
                 sum += up * x * factors[row].x;
-                store_grad_x(to, has(args.flags, IS_ADD) ? load_grad_x(to) + grad : grad);
+                if (has(args.flags, IS_ADD)) grad += load_grad_x(to);
+                int of = has(args.flags, HAS_FROM) ? load_int_from_rows(args.from_rows_at + first + row) : -1;
+                if (of >= 0) grad += load_from(args.from_at + uint(of) * args.from_row + i);
+                store_grad_x(to, grad);
+                if (has(args.flags, WRITES_COPY)) store_copy(args.copy_at + (first + row) * args.copy_row + i, grad);
             }
             store_partial(tile * args.width + i, sum);
         }

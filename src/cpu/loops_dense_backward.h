@@ -19,6 +19,9 @@ void CPU_NAME(norm_backward)(const cpu_task *task)
     const struct NormBackwardArgs *args = task->args;
     const cpu_tensor *x = &task->bindings[BINDING_norm_backward_x], *weight = &task->bindings[BINDING_norm_backward_weight];
     const cpu_tensor *up_y = &task->bindings[BINDING_norm_backward_up_y], *grad_x = &task->bindings[BINDING_norm_backward_grad_x];
+    const cpu_tensor *from = &task->bindings[BINDING_norm_backward_from], *copy = &task->bindings[BINDING_norm_backward_copy];
+    const int32_t *from_rows =
+        args->flags & HAS_FROM ? (const int32_t *)task->bindings[BINDING_norm_backward_from_rows].data + args->from_rows_at : NULL;
     const int32_t *rows = args->flags & HAS_ROWS ? (const int32_t *)task->bindings[BINDING_norm_backward_rows].data + args->rows_at : NULL;
     const size_t first = (size_t)task->tile * task->T0, count = cpu_min(task->T0, args->rows - (uint32_t)first);
     float *v = task->scratch, *up = v + NORM_BLOCK, *w = up + NORM_BLOCK, *sum = w + NORM_BLOCK, *factors = sum + NORM_BLOCK;
@@ -29,12 +32,12 @@ void CPU_NAME(norm_backward)(const cpu_task *task)
         const size_t source = rows != NULL ? (size_t)rows[first + r] : first + r;
         for (size_t i = 0; i < args->width; i += NORM_BLOCK) {
             const size_t width = cpu_min(args->width - (uint32_t)i, NORM_BLOCK);
-            const float *from = row_of(v, x, args->x_at + source * args->x_row + i, width);
+            const float *read = row_of(v, x, args->x_at + source * args->x_row + i, width);
             const float *scale = row_of(w, weight, args->weight_at + i, width);
             load_row(up, up_y, args->up_y_at + (first + r) * args->up_y_row + i, width);
             for (size_t k = 0; k < width; k++) up[k] *= scale[k];
-            squares += (double)dot(from, from, width);
-            along += (double)dot(from, up, width);
+            squares += (double)dot(read, read, width);
+            along += (double)dot(read, up, width);
         }
         const float inverse = 1.0f / sqrtf((float)(squares / args->width) + args->eps);
         factors[2 * r] = inverse;
@@ -55,7 +58,10 @@ void CPU_NAME(norm_backward)(const cpu_task *task)
                 up[k] = inverse * up[k] * w[k] - along * v[k];
             }
             if (args->flags & IS_ADD) axpy(up, 1.0f, row_of(v, grad_x, to, width), width);
+            const int32_t of = from_rows != NULL ? from_rows[first + r] : -1;
+            if (of >= 0) axpy(up, 1.0f, row_of(v, from, args->from_at + (size_t)of * args->from_row + i, width), width);
             store_row(grad_x, to, up, width);
+            if (args->flags & WRITES_COPY) store_row(copy, args->copy_at + (first + r) * args->copy_row + i, up, width);
         }
         memcpy(partial + i, sum, width * sizeof(float));
     }

@@ -142,6 +142,8 @@ typedef struct model_block_slopes {
     dart_tensor x;                                         /* f32 T W: in, of kept.out unless labelled; out, of x */
     dart_tensor input, proj, conv, sma_proj, sma_conv, normed, y, r; /* in the dtype of activations; r T I */
     dart_tensor dh;                                        /* f32 B M H N P */
+    /* input has x in the dtype of activations as well: copied, of kept.out on the way in; copies, of x on the way out. */
+    bool copied, copies;
 } model_block_slopes;
 /* The backward pass of model_block_train, whose tensors of work and kept must all be there (kept.out is not read). Adds to the gradients of
  * parameters. */

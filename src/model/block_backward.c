@@ -26,14 +26,13 @@ static dart_tensor slope_of_out(const pass *p)
 {
     const dart_tensor slope = p->labelled ? p->a->labelled.slope_out : p->slopes->x;
     if (p->slopes->input.dtype == DART_F32) return slope;
+    if (p->slopes->copied && !p->labelled) return p->slopes->input;
     dart_convert(p->stream, &(dart_convert_args){.T = p->rows, .W = p->c->W, .x = slope, .y = p->slopes->input});
     return p->slopes->input;
 }
 
 static void put_out(const pass *p)
 {
-    const model_block_labelled *labelled = &p->a->labelled;
-    if (p->labelled) model_put_labelled(p->stream, &labelled->of, p->T, p->c->W, labelled->slope_out, p->slopes->x);
     dart_linear_backward(p->stream, &(dart_linear_backward_args){
         .T = p->rows, .IN = p->I, .OUT = p->c->W, .x = p->a->work.normed, .weight = p->a->weights.out_proj, .up_y = slope_of_out(p),
         .grad_x = p->slopes->normed, .grad_weight = p->to->out_proj});
@@ -170,9 +169,17 @@ static void project(const pass *p)
 
 static void normalise(const pass *p)
 {
-    dart_rms_norm_backward(p->stream, &(dart_rms_norm_backward_args){
-        .T = p->T, .W = p->c->W, .eps = p->c->eps, .add = true, .x = p->a->x, .weight = p->a->weights.norm, .up_y = p->slopes->input,
-        .grad_x = p->slopes->x, .grad_weight = p->to->norm});
+    const model_block_labelled *labelled = &p->a->labelled;
+    dart_rms_norm_backward_args norm = {
+        .T = p->T, .W = p->c->W, .eps = p->c->eps, .add = !p->labelled, .x = p->a->x, .weight = p->a->weights.norm, .up_y = p->slopes->input,
+        .grad_x = p->slopes->x, .grad_weight = p->to->norm};
+    if (p->labelled) {
+        norm.F = labelled->of.rows;
+        norm.from = labelled->slope_out;
+        norm.from_rows = labelled->of.row_of;
+    }
+    if (p->slopes->copies && p->slopes->input.dtype != DART_F32) norm.copy = p->slopes->input;
+    dart_rms_norm_backward(p->stream, &norm);
 }
 
 dart_status model_block_backward(dart_stream *stream, const model_block_args *args, const model_block_gradients *gradients,

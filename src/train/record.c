@@ -186,7 +186,8 @@ static void record_layer_backward(const dart_trainer *trainer, dart_stream *stre
         .proj = trainer_shared_tensor(trainer, TRAINER_SLOPE_PROJ), .conv = trainer_shared_tensor(trainer, TRAINER_SLOPE_CONV),
         .sma_proj = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_PROJ), .sma_conv = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_CONV),
         .normed = trainer_shared_tensor(trainer, TRAINER_SLOPE_NORMED), .y = trainer_shared_tensor(trainer, TRAINER_SLOPE_Y),
-        .r = trainer_shared_tensor(trainer, TRAINER_SLOPE_R), .dh = trainer_shared_tensor(trainer, TRAINER_SLOPE_DH)};
+        .r = trainer_shared_tensor(trainer, TRAINER_SLOPE_R), .dh = trainer_shared_tensor(trainer, TRAINER_SLOPE_DH),
+        .copied = layer + 1 < trainer->config.layers, .copies = layer > 0};
     const model_block_args args = block_args(trainer, layer);
     const model_block_gradients gradients = places_of(trainer->gradients, layer);
     model_block_train(stream, &args, parts_again(trainer, layer));

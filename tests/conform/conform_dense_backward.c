@@ -26,7 +26,7 @@ static void compare(conform_data *d, const char *name, const conform_tensor *ten
 
 static bool is(const conform_data *d, const char *op) { return strcmp(d->c->op, op) == 0; }
 
-/* Gathered rows with ADD, among them one that takes no part. */
+/* Gathered rows with ADD, among them one that takes no part. Without it and T a multiple of 4: added to rows of another tensor, with a copy. */
 static void norm(conform_data *d)
 {
     const conform_case *c = d->c;
@@ -47,19 +47,33 @@ static void norm(conform_data *d)
         if (order[t] >= 0) memcpy(ups + (size_t)order[t] * W, up->values + (size_t)t * W, W * sizeof *ups);
     }
     if (gather) rows = conform_ints(d, T, 1, order);
+    const bool extra = !gather && T % 4 == 0;
+    const uint32_t F = extra ? T / 2 : 0;
+    conform_tensor *more = extra ? conform_input(d, act, F, W, true, conform_unit) : NULL;
+    conform_tensor *copy = extra ? conform_output(d, c->dtype, T, W, true) : NULL, *more_rows = NULL;
+    double *before = array((uint64_t)T * W, sizeof *before);
+    for (uint32_t t = 0; t < T && extra; t++) {
+        order[t] = t % 3 == 1 ? -7 : (int32_t)((5 * t + 1) % F);
+        if (order[t] >= 0) memcpy(before + (size_t)t * W, more->values + (size_t)order[t] * W, W * sizeof *before);
+    }
+    if (extra) more_rows = conform_ints(d, T, 1, order);
     tape *t = tape_create();
     const tape_vector vx = backward_whole(t, x), vw = backward_whole(t, weight), y = definition_norm(t, vx, vw, (double)eps);
     tape_push(t, y, ups);
     if (!d->plan) tape_reverse(t);
     while (conform_next(d)) {
         dart_rms_norm_backward(d->stream, &(dart_rms_norm_backward_args){.T = T, .W = W, .eps = eps, .add = gather, .x = x->t, .weight = weight->t,
-                                                                         .rows = conform_view(rows), .up_y = up->t, .grad_x = grad_x->t,
+                                                                         .rows = conform_view(rows), .up_y = up->t, .F = F,
+                                                                         .from = conform_view(more), .from_rows = conform_view(more_rows),
+                                                                         .grad_x = grad_x->t, .copy = conform_view(copy),
                                                                          .grad_weight = grad_weight->t});
         if (!conform_execute(d)) continue;
-        compare(d, "grad_x", grad_x, t, vx, gather ? grad_x->values : NULL, W);
+        compare(d, "grad_x", grad_x, t, vx, gather ? grad_x->values : extra ? before : NULL, W);
+        if (extra) compare(d, "copy", copy, t, vx, before, W);
         compare(d, "grad_weight", grad_weight, t, vw, grad_weight->values, T);
     }
     tape_destroy(&t);
+    free(before);
     free(order);
     free(ups);
 }

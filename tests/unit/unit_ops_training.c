@@ -258,6 +258,13 @@ static void rows(void **unused)
     BAD(rms_norm_backward, a.eps = 0);
     BAD(rms_norm_backward, a.eps = NAN);
     BAD(rms_norm_backward, a.rows = f32);
+    GOOD(rms_norm_backward, a.rows.buffer = NULL, a.F = 3, a.from = f32, a.from_rows = i32, a.copy = f16);
+    BAD(rms_norm_backward, a.F = 3, a.from = f32, a.from_rows = i32);
+    BAD(rms_norm_backward, a.copy = f16);
+    BAD(rms_norm_backward, a.rows.buffer = NULL, a.F = 3, a.from = f32);
+    BAD(rms_norm_backward, a.rows.buffer = NULL, a.from = f32, a.from_rows = i32);
+    BAD(rms_norm_backward, a.rows.buffer = NULL, a.F = 3);
+    BAD(rms_norm_backward, a.rows.buffer = NULL, a.add = true, a.F = 3, a.from = f32, a.from_rows = i32);
     BAD(rms_norm_backward, a.grad_weight = f16);
     BAD(rms_norm_backward, a.weight.buffer = NULL);
     BAD(rms_norm_backward, a.up_y.row = W - 1);

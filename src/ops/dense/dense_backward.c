@@ -14,13 +14,20 @@ dart_status dart_rms_norm_backward(dart_stream *stream, const dart_rms_norm_back
     if (op_begin(&call, stream, "dart_rms_norm_backward") != DART_OK) return op_status(&call);
     OP_REQUIRE(&call, T > 0 && W > 0, "T %u, W %u: both must be above 0", T, W);
     OP_REQUIRE(&call, args->eps > 0, "eps %g must be above 0", (double)args->eps);
-    const bool gather = op_has(&args->rows);
-    const struct { op_operand x, weight, rows, up_y, grad_x, grad_weight; } o = {
+    const bool gather = op_has(&args->rows), from = op_has(&args->from);
+    OP_REQUIRE(&call, from == op_has(&args->from_rows), "from and from_rows come together");
+    OP_REQUIRE(&call, from ? args->F > 0 && args->F <= INT32_MAX : args->F == 0, "F %u: must be 1 to 2^31 - 1 with from, and 0 without", args->F);
+    OP_REQUIRE(&call, !gather || (!from && !op_has(&args->copy)), "rows exclude from and copy");
+    OP_REQUIRE(&call, !args->add || !from, "add and from exclude each other");
+    const struct { op_operand x, weight, rows, up_y, grad_x, from, from_rows, copy, grad_weight; } o = {
         .x = {"x", args->x, OP_FLOAT | OP_VIEW, gather ? 1 : T, W},
         .weight = {"weight", args->weight, OP_FLOAT, 1, W},
         .rows = {"rows", args->rows, OP_I32 | OP_OPTIONAL, 1, T},
         .up_y = {"up_y", args->up_y, OP_FLOAT | OP_VIEW, T, W},
         .grad_x = {"grad_x", args->grad_x, OP_FLOAT | OP_VIEW, gather ? 1 : T, W},
+        .from = {"from", args->from, OP_FLOAT | OP_VIEW | OP_OPTIONAL, args->F, W},
+        .from_rows = {"from_rows", args->from_rows, OP_I32 | OP_OPTIONAL, 1, T},
+        .copy = {"copy", args->copy, OP_FLOAT | OP_VIEW | OP_OPTIONAL, T, W},
         .grad_weight = {"grad_weight", args->grad_weight, OP_F32, 1, W}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     op_operand x = o.x, grad_x = o.grad_x;
@@ -28,15 +35,18 @@ dart_status dart_rms_norm_backward(dart_stream *stream, const dart_rms_norm_back
         x.width = dense_rest(&o.x);
         grad_x.width = dense_rest(&o.grad_x);
     }
-    struct NormBackwardArgs k = {.flags = (gather ? HAS_ROWS : 0) | (args->add ? IS_ADD : 0), .rows = T, .width = W, .x_row = op_row(&o.x),
+    struct NormBackwardArgs k = {.flags = (gather ? HAS_ROWS : 0) | (args->add ? IS_ADD : 0) | (from ? HAS_FROM : 0) |
+                                          (op_has(&args->copy) ? WRITES_COPY : 0), .rows = T, .width = W, .x_row = op_row(&o.x),
                                  .grad_x_row = op_row(&o.grad_x), .eps = args->eps};
-    const bool eights = W % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.up_y) && op_fits_rows(&o.grad_x) && args->weight.offset % 8 == 0;
+    const bool eights = W % 16 == 0 && op_fits_rows(&o.x) && op_fits_rows(&o.up_y) && op_fits_rows(&o.grad_x) && op_fits_rows(&o.from) &&
+                        op_fits_rows(&o.copy) && args->weight.offset % 8 == 0;
     op_kernel(&call, KERNEL_norm_backward, T, dense_row_traits(eights, W));
     const uint64_t tiles = base_ceil_div(T, call.T0);
     const op_operand partial = op_scratch(&call, DART_F32, tiles, W);
     OP_LAUNCH(&call, &k, tiles, OP_AT(norm_backward, x, &x, k), OP_AT(norm_backward, weight, &o.weight, k),
               OP_AT(norm_backward, rows, &o.rows, k), OP_ROWS(norm_backward, up_y, &o.up_y, k), OP_AT(norm_backward, grad_x, &grad_x, k),
-              OP_WHOLE(norm_backward, partial, &partial));
+              OP_ROWS(norm_backward, from, &o.from, k), OP_AT(norm_backward, from_rows, &o.from_rows, k),
+              OP_ROWS(norm_backward, copy, &o.copy, k), OP_WHOLE(norm_backward, partial, &partial));
     dense_sum(&call, &partial, &o.grad_weight, true);
     return op_end(&call);
 }
