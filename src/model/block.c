@@ -61,8 +61,16 @@ static void normalise(dart_stream *stream, const model_block_args *a)
 static void project(dart_stream *stream, const model_block_args *a, bool normalises)
 {
     const dart_model_config *c = a->config;
-    const uint32_t padded = model_config_sma_proj(c);
-    product(stream, a, normalises, model_config_in_proj(c), a->weights.in_proj, a->weights.in_proj_rest, c->H, proj_columns(a, 0));
+    const model_block_labelled *labelled = &a->labelled;
+    const uint32_t padded = model_config_sma_proj(c), z = labelled->of.rows > 0 ? model_config_inner(c) : 0; /* columns that are not for all tokens */
+    dart_tensor in_proj = a->weights.in_proj;
+    in_proj.offset += (uint64_t)z * c->W;
+    product(stream, a, normalises, model_config_in_proj(c) - z, in_proj, a->weights.in_proj_rest, c->H, proj_columns(a, z));
+    if (z > 0) {
+        model_take_labelled(stream, &labelled->of, model_block_rows(a), c->W, a->work.input, labelled->input);
+        dart_linear(stream, &(dart_linear_args){.T = labelled->of.rows, .IN = c->W, .OUT = z, .x = labelled->input, .weight = a->weights.in_proj,
+                                                .y = labelled->z});
+    }
     if (a->sma)
         product(stream, a, normalises, padded, a->weights.sma_proj, a->weights.sma_proj_rest, padded - model_config_sma_conv(c),
                 sma_proj_columns(a, 0));
@@ -176,7 +184,6 @@ static void take_labelled(dart_stream *stream, const model_block_args *a, dart_g
     const model_block_labelled *to = &a->labelled;
     const uint32_t T = norm->T, I = norm->I;
     model_take_labelled(stream, &to->of, T, I, norm->y, to->y);
-    model_take_labelled(stream, &to->of, T, I, norm->z, to->z);
     norm->T = to->of.rows;
     norm->y = to->y;
     norm->z = to->z;

@@ -52,7 +52,7 @@ typedef struct model_block_kept {
 } model_block_kept;
 
 /* The tokens of a training's last layer with a target. Nothing else reads what the layer makes of a token once its state and its memories are
- * updated, so from the gated norm on (in a Transformer from the product behind the attention on) the layer computes their rows only. */
+ * updated, so z and all from the gated norm on (in a Transformer all from the product behind the attention on) is computed for their rows only. */
 typedef struct model_labelled {
     uint32_t rows;      /* 0: all tokens count */
     dart_tensor tokens; /* i32 rows: the token of each row, or -1 for none */
@@ -63,9 +63,10 @@ typedef struct model_labelled {
 typedef struct model_block_labelled {
     model_labelled of;
     dart_tensor y, z, gate; /* rows I, rows I, rows */
+    dart_tensor input;      /* rows W: of work.input, for z alone, and again for the gradient of z's weights */
     dart_tensor r;          /* f32 rows I */
     dart_tensor slope_out;  /* f32 rows W: of kept.out, whose first rows these are */
-    dart_tensor slope_y, slope_z, slope_r, slope_gate;
+    dart_tensor slope_y, slope_z, slope_r, slope_gate, slope_input;
     /* Rows in the order of chunks: each sequence has L of them, S for each of its chunks from chunk F on, and no token with a target lies before
      * chunk F. Row i of a sequence then attends to the memories below F + i / S, as token F S + i of a sequence with chunks of S tokens does: the
      * attention and its gradients are computed for these rows only. S 0: in any order, and it is computed for all tokens. */

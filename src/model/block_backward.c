@@ -38,7 +38,7 @@ static void put_out(const pass *p)
         .grad_x = p->slopes->normed, .grad_weight = p->to->out_proj});
 }
 
-/* args: of all tokens. */
+/* args: of all tokens. Goes on to z's part of the gradient of the input. */
 static void gate_labelled(const pass *p, const dart_gated_norm_backward_args *args)
 {
     const model_block_labelled *from = &p->a->labelled;
@@ -56,10 +56,13 @@ static void gate_labelled(const pass *p, const dart_gated_norm_backward_args *ar
     }
     dart_gated_norm_backward(p->stream, &few);
     model_put_labelled(p->stream, &from->of, p->T, p->I, few.grad_y, args->grad_y);
-    model_put_labelled(p->stream, &from->of, p->T, p->I, few.grad_z, args->grad_z);
-    if (!p->attends) return;
-    if (from->S == 0) model_put_labelled(p->stream, &from->of, p->T, p->I, few.grad_r, args->grad_r);
-    model_put_labelled(p->stream, &from->of, p->T, 1, few.grad_gate, args->grad_gate);
+    if (p->attends && from->S == 0) model_put_labelled(p->stream, &from->of, p->T, p->I, few.grad_r, args->grad_r);
+    if (p->attends) model_put_labelled(p->stream, &from->of, p->T, 1, few.grad_gate, args->grad_gate);
+    model_take_labelled(p->stream, &from->of, p->T, p->c->W, p->a->work.input, from->input);
+    dart_linear_backward(p->stream, &(dart_linear_backward_args){
+        .T = p->rows, .IN = p->c->W, .OUT = p->I, .x = from->input, .weight = p->a->weights.in_proj, .up_y = few.grad_z,
+        .grad_x = from->slope_input, .grad_weight = p->to->in_proj});
+    model_put_labelled(p->stream, &from->of, p->T, p->c->W, from->slope_input, p->slopes->input);
 }
 
 static void gate(const pass *p)
@@ -158,9 +161,13 @@ static void convolve(const pass *p)
 static void project(const pass *p)
 {
     const model_block_args *a = p->a;
+    const uint32_t z = p->labelled ? p->I : 0; /* columns that are done */
+    dart_tensor in_proj = a->weights.in_proj, grad_in_proj = p->to->in_proj;
+    in_proj.offset += (uint64_t)z * p->c->W;
+    grad_in_proj.offset += (uint64_t)z * p->c->W;
     dart_linear_backward(p->stream, &(dart_linear_backward_args){
-        .T = p->T, .IN = p->c->W, .OUT = model_config_in_proj(p->c), .x = a->work.input, .weight = a->weights.in_proj,
-        .up_y = proj_columns(p, p->slopes->proj, 0), .grad_x = p->slopes->input, .grad_weight = p->to->in_proj});
+        .T = p->T, .IN = p->c->W, .OUT = model_config_in_proj(p->c) - z, .add = p->labelled, .x = a->work.input, .weight = in_proj,
+        .up_y = proj_columns(p, p->slopes->proj, z), .grad_x = p->slopes->input, .grad_weight = grad_in_proj});
     if (!p->attends) return;
     dart_linear_backward(p->stream, &(dart_linear_backward_args){
         .T = p->T, .IN = p->c->W, .OUT = model_config_sma_proj(p->c), .add = true, .x = a->work.input, .weight = a->weights.sma_proj,

@@ -63,7 +63,7 @@ static model_block_labelled block_labelled(const dart_trainer *trainer, uint32_t
         .slope_y = trainer_shared_tensor(trainer, TRAINER_SLOPE_CONV),
         .slope_z = behind(trainer_shared_tensor(trainer, TRAINER_SLOPE_CONV), copy),
         .slope_r = behind(trainer_work_tensor(trainer, TRAINER_NORMED, layer), copy),
-        .slope_gate = behind(free, copy)};
+        .slope_gate = behind(free, copy), .input = free, .slope_input = behind(free, (uint64_t)rows->count * c->W)};
 }
 
 static model_transformer_labelled transformer_labelled(const dart_trainer *trainer, uint32_t layer)
