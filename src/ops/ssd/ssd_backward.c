@@ -90,7 +90,9 @@ static void choose_rows(plan *p)
     p->sizes = (scan ? FITS_SSD_SCAN : 0) | (whole && of_groups <= FEW_TILES ? FITS_SSD_CLUSTER : 0) |
                (whole && of_groups <= 4 * FEW_TILES ? FITS_SSD_PAIR : 0);
     traits |= p->layout.traits | (tiles ? FITS_TILES : 0) | (op_has(&a->hin_scale) ? 0 : FITS_SSD_RAW_HIN) | p->sizes;
-    if (op_prefers(&p->call, KERNEL_ssd_backward_gain, KERNEL_ssd_backward_x, a->L, traits)) p->traits = traits;
+    /* Without FITS_N128_P64: a row with it is no reason not to take these rows where it is forced by name. */
+    if (op_prefers(&p->call, KERNEL_ssd_backward_gain, KERNEL_ssd_backward_x, a->L, traits))
+        p->traits = traits | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
 }
 
 static void enter(plan *p)
