@@ -1,11 +1,11 @@
-// loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1]. One block: a thread adds up every block_size-th row in order (args.h: more
-// sums than SUM_LANES, as one multiprocessor has few loads under way otherwise), with what each addition lost, then the threads are added in pairs.
+// loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1], which are whole numbers. One block: a thread adds up every block_size-th row
+// in order, with what each addition lost, then the threads are added in pairs.
 #include "lib/dart.cuh"
 #include "lib/neumaier.cuh"
 
 KERNEL_FUNCTION(loss_sum, simt)
 {
-    constexpr uint32_t ahead = 32; // rows of a thread on their way at once
+    constexpr uint32_t ahead = 8; // rows of a thread on their way at once
     const float2 *rows = reinterpret_cast<const float2 *>(FLOATS(loss_sum, parts));
     FOR_TILES(tile) {
         Neumaier sum = {0.0f, 0.0f};
@@ -18,7 +18,7 @@ KERNEL_FUNCTION(loss_sum, simt)
             for (uint32_t i = 0; i < ahead; i++) {
                 const bool there = t + i * block_size < args.rows;
                 sum.add(there ? row[i].x : 0.0f);
-                count += there && row[i].y > 0.0f;
+                count += there ? int32_t(row[i].y) : 0;
             }
         }
         __shared__ int32_t hits[warps];

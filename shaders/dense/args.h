@@ -77,7 +77,8 @@ struct LinearBackwardXArgs { U32 tiles, flags, rows, share, inputs, outputs, up_
 struct LinearBackwardWeightArgs { U32 tiles, flags, rows, share, inputs, outputs, up_y_at, up_y_row, x_at, x_row, grad_weight_at; };
 
 /* y[g, i] (+)= sum over the rows s = g share .. of x, share of them or as many as there are, of x[s, i]. x is packed, f32; y lies in
- * lines of `line` elements, y_row apart. Tile: T0 columns of one g, tile = column block + column blocks * g. */
+ * lines of `line` elements, y_row apart. Tile: T0 columns of one g, tile = column block + column blocks * g. Where there are few columns, a tile
+ * adds up T1 elements. */
 struct ColumnSumArgs { U32 tiles, flags, rows, share, width, line, y_at, y_row; };
 
 /* The gradient of embed with respect to weight, in two launches. plan: see dart_embed_plan. Piece k of plan[0] pieces has the id, the

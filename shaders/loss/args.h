@@ -32,9 +32,8 @@ struct CrossEntropyXArgs {
  * without a label add nothing, whatever they hold. Tile: T0 consecutive v of one part; parts change slowest. part is a multiple of 128. */
 struct CrossEntropyWeightArgs { U32 tiles, rows, width, vocabulary, part, x_at, x_row, weight_at, targets_at, share_at, lse_at; };
 
-/* loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1]. One tile: SUM_LANES sums of every SUM_LANES-th row, in order and
- * compensated, then added in pairs. */
+/* loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1], whole numbers. One tile: each of N lanes adds up every N-th row, in order
+ * and compensated, then the lanes are added in pairs. More than T0 rows are first added up in parts by column_sum. */
 struct LossSumArgs { U32 tiles, rows, loss_at, correct_at; };
-#define SUM_LANES 64
 
 #endif

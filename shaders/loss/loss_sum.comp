@@ -1,16 +1,17 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1].
+// loss += the sum of parts[2 t], correct += the sum of parts[2 t + 1], which are whole numbers.
 //
-// parts rows x 2; loss 1, f32; correct 1, i32. One workgroup: lane l adds up the rows l, l + SUM_LANES, .. in order, with what each addition
+// parts rows x 2; loss 1, f32; correct 1, i32. One workgroup: lane l adds up the rows l, l + LANES, .. in order, with what each addition
 // lost (Neumaier), then the lanes are added in pairs. AHEAD rows are fetched at once, as one workgroup has nothing else to wait with.
-// Shared memory: 4 SUM_LANES + 4 LANES bytes.
+// Shared memory: 8 LANES bytes.
 #include "lib/dart.glsl"
 #include "table/loss_sum.glsl"
 READS_AS(vec2, pairs, parts) READS_WRITES(loss) READS_WRITES_AS(int, whole, correct)
 #include "lib/neumaier.glsl"
 
-shared int hits[SUM_LANES];
+const uint AHEAD = 16u;
+shared int hits[LANES];
 
 void main()
 {
@@ -23,7 +24,7 @@ void main()
             [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
                 if (first + i * LANES >= args.rows) continue;
                 add_to(sum, pairs[i].x);
-                count += pairs[i].y > 0.0 ? 1 : 0;
+                count += int(pairs[i].y);
             }
         }
         hits[LANE] = count;

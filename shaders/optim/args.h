@@ -2,14 +2,11 @@
 #ifndef DART_OPTIM_ARGS_H
 #define DART_OPTIM_ARGS_H
 
-#define SQUARES 16384 /* elements whose squares are one partial sum */
-
-/* partial[partial_at + i] = the sum of the squares of x[SQUARES i .. SQUARES i + SQUARES - 1]; infinity where one of them is not finite.
- * Tile: SQUARES elements. */
+/* partial[partial_at + i] = the sum of the squares of x[T0 i .. T0 i + T0 - 1]; infinity where one of them is not finite. Tile: T0 elements. */
 struct SquareSumArgs { U32 tiles, count, x_at, partial_at; };
 
-/* norm = factor times the root of the sum of `count` partials: SUM_LANES sums of every SUM_LANES-th one, in order and compensated, then added
- * in pairs. factor is 1 without HAS_FACTOR.
+/* norm = factor times the root of the sum of `count` partials: each of N lanes adds up every N-th one, in order and compensated, then the lanes
+ * are added in pairs. factor is 1 without HAS_FACTOR.
  * scale = {norm, factor min(1, clip / (norm + 1e-6)), 1, 0}, or {infinity, 0, 0, 0} where the sum is not finite. One tile. */
 struct GradScaleArgs { U32 tiles, flags, count, factor_at, scale_at; F32 clip; };
 #define HAS_FACTOR 4u

@@ -22,7 +22,7 @@ void cpu_loss_sum_plain(const cpu_task *task)
     int32_t correct = 0;
     for (size_t t = 0; t < args->rows; t++) {
         loss += (double)parts[2 * t];
-        correct += parts[2 * t + 1] > 0.0f;
+        correct += (int32_t)parts[2 * t + 1];
     }
     ((float *)task->bindings[BINDING_loss_sum_loss].data)[args->loss_at] += (float)loss;
     ((int32_t *)task->bindings[BINDING_loss_sum_correct].data)[args->correct_at] += correct;
@@ -31,7 +31,7 @@ void cpu_loss_sum_plain(const cpu_task *task)
 void cpu_square_sum_plain(const cpu_task *task)
 {
     const struct SquareSumArgs *args = task->args;
-    const size_t begin = (size_t)task->tile * SQUARES, count = cpu_min(SQUARES, args->count - (uint32_t)begin);
+    const size_t begin = (size_t)task->tile * task->T0, count = cpu_min(task->T0, args->count - (uint32_t)begin);
     const float *x = (const float *)task->bindings[BINDING_square_sum_x].data + args->x_at + begin;
     const float sum = dot(x, x, count);
     ((float *)task->bindings[BINDING_square_sum_partial].data)[args->partial_at + task->tile] = isfinite(sum) ? sum : INFINITY;

@@ -138,7 +138,8 @@ void few_targets(void **unused)
         char folder[] = "model_training.XXXXXX";
         assert_non_null(mkdtemp(folder));
         write_model(&kinds[k], folder);
-        for (size_t s = 0; s < COUNT_OF(shares); s++) {
+        const size_t count = k == 0 ? COUNT_OF(shares) : 2; /* the others are alike there */
+        for (size_t s = 0; s < count; s++) {
             char name[64];
             const uint32_t keep = (uint32_t)((k + s) % 4);
             snprintf(name, sizeof name, "%s, %s", names[k], shares[s].name);

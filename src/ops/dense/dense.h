@@ -22,9 +22,10 @@ static inline uint32_t dense_row_traits(bool eights, uint32_t width)
     return (eights ? FITS_TILES : 0) | (width <= 256 ? FITS_DENSE_W256 : 0) | (width <= 2048 ? FITS_DENSE_W2048 : 0);
 }
 
-/* y += the sum of the rows of partial, f32 scratch of as many columns as y has elements, in an order that depends on the number of rows
- * only. Overwrites partial's memory if there are many rows. */
+/* y (+)= the sum of the rows of partial, packed f32 scratch of as many columns as y has elements, in an order that depends on its shape only. */
 void dense_sum(op_call *call, const op_operand *partial, const op_operand *y, bool add);
+/* The sums of the rows of parts of x, which is packed f32, a row each in scratch memory: by one launch of many tiles. Parts depend on shapes only. */
+op_operand dense_sum_parts(op_call *call, const op_operand *x);
 
 /* Every element becomes 0. */
 void dense_clear(op_call *call, const op_operand *y);

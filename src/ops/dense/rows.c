@@ -29,22 +29,34 @@ uint64_t dense_rest(const op_operand *operand)
     return operand->of.buffer->bytes / dart_dtype_size(operand->of.dtype) - operand->of.offset;
 }
 
-/* Rows that one tile adds up. */
+/* Rows that one tile adds up, where T1 elements are not more. */
 enum { SHARE = 64 };
+
+/* One launch: all rows into y, if it is given and a tile can add up so many; true. Else *from becomes the sums of parts of the rows. */
+static bool sum_once(op_call *call, op_operand *from, const op_operand *y, bool add)
+{
+    const uint32_t rows = (uint32_t)from->rows, width = (uint32_t)from->width;
+    op_kernel(call, KERNEL_column_sum, rows, width % 16 == 0 ? FITS_TILES : 0);
+    const uint32_t few = call->T1 / width, share = few > SHARE ? few : SHARE;
+    const bool last = y != NULL && rows <= 2 * share;
+    const op_operand to = last ? *y : op_scratch(call, DART_F32, base_ceil_div(rows, share), width);
+    struct ColumnSumArgs k = {.flags = last && add ? IS_ADD : 0, .rows = rows, .share = last ? rows : share, .width = width,
+                              .line = (uint32_t)to.width};
+    OP_LAUNCH(call, &k, base_ceil_div(width, call->T0) * base_ceil_div(rows, k.share), OP_WHOLE(column_sum, x, from),
+              OP_ROWS(column_sum, y, &to, k));
+    *from = to;
+    return last;
+}
+
+op_operand dense_sum_parts(op_call *call, const op_operand *x)
+{
+    op_operand parts = *x;
+    sum_once(call, &parts, NULL, false);
+    return parts;
+}
 
 void dense_sum(op_call *call, const op_operand *partial, const op_operand *y, bool add)
 {
     op_operand from = *partial;
-    while (op_status(call) == DART_OK) {
-        const uint32_t rows = (uint32_t)from.rows, width = (uint32_t)from.width;
-        const bool last = rows <= 2 * SHARE;
-        const op_operand to = last ? *y : op_scratch(call, DART_F32, base_ceil_div(rows, SHARE), width);
-        struct ColumnSumArgs k = {.flags = last && add ? IS_ADD : 0, .rows = rows, .share = last ? rows : SHARE, .width = width,
-                                  .line = (uint32_t)to.width};
-        op_kernel(call, KERNEL_column_sum, rows, width % 16 == 0 ? FITS_TILES : 0);
-        OP_LAUNCH(call, &k, base_ceil_div(width, call->T0) * base_ceil_div(rows, k.share), OP_WHOLE(column_sum, x, &from),
-                  OP_ROWS(column_sum, y, &to, k));
-        if (last) return;
-        from = to;
-    }
+    while (op_status(call) == DART_OK && !sum_once(call, &from, y, add)) continue;
 }

@@ -151,8 +151,15 @@ dart_status dart_cross_entropy(dart_stream *stream, const dart_cross_entropy_arg
     if (!OP_CHECK(&call, o)) return op_status(&call);
     const op_operand parts = op_scratch(&call, DART_F32, 1, 2 * (uint64_t)T);
     if (!head(&call, args, &o, &parts)) blocks(&call, args, &o, &parts);
-    struct LossSumArgs k = {.rows = T};
+    op_operand pairs = parts;
+    pairs.rows = T;
+    pairs.width = 2;
     op_kernel(&call, KERNEL_loss_sum, T, 0);
-    OP_LAUNCH(&call, &k, 1, OP_WHOLE(loss_sum, parts, &parts), OP_AT(loss_sum, loss, &o.loss, k), OP_AT(loss_sum, correct, &o.correct, k));
+    if (T > call.T0) {
+        pairs = dense_sum_parts(&call, &pairs);
+        op_kernel(&call, KERNEL_loss_sum, T, 0);
+    }
+    struct LossSumArgs k = {.rows = (uint32_t)pairs.rows};
+    OP_LAUNCH(&call, &k, 1, OP_WHOLE(loss_sum, parts, &pairs), OP_AT(loss_sum, loss, &o.loss, k), OP_AT(loss_sum, correct, &o.correct, k));
     return op_end(&call);
 }

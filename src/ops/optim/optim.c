@@ -2,12 +2,12 @@
 #include "dartlm/ops_backward.h"
 #include "runtime/op.h"
 
-/* Elements of a launch: as many as fit a binding, whole partial sums, and few enough to be counted in 32 bits. */
+/* Elements of a launch: as many as fit a binding, whole tiles, and few enough to be counted in 32 bits. */
 static uint64_t most_elements(const op_call *call)
 {
     const uint64_t fit = op_binding_limit(call) / sizeof(float), most = UINT64_C(1) << 30;
-    const uint64_t count = (fit < most ? fit : most) / SQUARES * SQUARES;
-    return count > 0 ? count : SQUARES;
+    const uint64_t count = (fit < most ? fit : most) / call->T0 * call->T0;
+    return count > 0 ? count : call->T0;
 }
 
 /* `count` elements from `first` on. */
@@ -30,12 +30,13 @@ dart_status dart_grad_norm(dart_stream *stream, const dart_grad_norm_args *args)
         .factor = {"factor", args->factor, OP_F32 | OP_OPTIONAL, 1, 1},
         .scale = {"scale", args->scale, OP_F32, 1, 4}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
+    op_kernel(&call, KERNEL_square_sum, 0, 0);
     uint64_t sums = 0;
     for (uint32_t i = 0; i < args->count; i++) {
         const op_operand grad = {"grad", args->gradients[i].grad, OP_F32, 1, args->gradients[i].elements};
         OP_REQUIRE(&call, grad.width > 0, "gradient %u has no elements", i);
         if (!op_check(&call, &grad, 1)) return op_status(&call);
-        sums += base_ceil_div(grad.width, SQUARES);
+        sums += base_ceil_div(grad.width, call.T0);
     }
     OP_REQUIRE(&call, sums <= INT32_MAX, "%llu blocks of gradients are too many", (unsigned long long)sums);
     const op_operand partial = op_scratch(&call, DART_F32, 1, sums);
@@ -44,10 +45,9 @@ dart_status dart_grad_norm(dart_stream *stream, const dart_grad_norm_args *args)
     for (uint32_t i = 0; i < args->count; i++) {
         const op_operand grad = {"grad", args->gradients[i].grad, OP_F32, 1, args->gradients[i].elements};
         for (uint64_t first = 0; first < grad.width && op_status(&call) == DART_OK; first += most) {
-            const uint64_t count = grad.width - first < most ? grad.width - first : most, tiles = base_ceil_div(count, SQUARES);
+            const uint64_t count = grad.width - first < most ? grad.width - first : most, tiles = base_ceil_div(count, call.T0);
             const op_operand x = elements(&grad, first, count), to = elements(&partial, slot, tiles);
             struct SquareSumArgs k = {.count = (uint32_t)count};
-            op_kernel(&call, KERNEL_square_sum, 0, 0);
             OP_LAUNCH(&call, &k, tiles, OP_AT(square_sum, x, &x, k), OP_AT(square_sum, partial, &to, k));
             slot += tiles;
         }
@@ -75,6 +75,7 @@ dart_status dart_adamw(dart_stream *stream, const dart_adamw_args *args)
         .hyper = {"hyper", args->hyper, OP_F32, 1, 8},
         .copy = {"copy", args->copy, OP_FLOAT | OP_OPTIONAL, 1, n}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
+    op_kernel(&call, KERNEL_adamw, 0, 0);
     const uint64_t most = most_elements(&call);
     for (uint64_t first = 0; first < n && op_status(&call) == DART_OK; first += most) {
         const uint64_t count = n - first < most ? n - first : most;
@@ -83,7 +84,6 @@ dart_status dart_adamw(dart_stream *stream, const dart_adamw_args *args)
         op_operand copy = o.copy;
         if (op_has(&args->copy)) copy = elements(&o.copy, first, count);
         struct AdamwArgs k = {.flags = (args->decays ? DECAYS : 0) | (op_has(&args->copy) ? HAS_COPY : 0), .count = (uint32_t)count};
-        op_kernel(&call, KERNEL_adamw, 0, 0);
         OP_LAUNCH(&call, &k, base_ceil_div(count, call.T0), OP_AT(adamw, w, &w, k), OP_AT(adamw, m, &m, k), OP_AT(adamw, v, &v, k),
                   OP_AT(adamw, grad, &grad, k), OP_AT(adamw, scale, &o.scale, k), OP_AT(adamw, hyper, &o.hyper, k),
                   OP_AT(adamw, copy, &copy, k));
