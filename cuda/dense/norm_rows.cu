@@ -2,7 +2,8 @@
 // a thread, and reads it once, in words of 16 bytes; the words of its next row are under way while it adds up this one. Rows of at most 256
 // elements have teams within a warp (lib/eight.cuh), rows `wide` of the table, at most 2,048, teams of whole warps. A block takes T0 rows,
 // few of them in `wide_few`, for steps of decoding. In the backward passes a thread adds up its columns of every row that its team takes, then the
-// teams are added up. What a tensor may share with another is read before it is written, by the same thread: out may be y, grad_x or copy may be up_y.
+// teams are added up. What a tensor may share with another is read before it is written, by the same thread: out may be y, and grad_x or copy
+// up_y.
 #include "lib/eight.cuh"
 
 // A team of threads of a block.

@@ -9,6 +9,7 @@
 // 3. up_y_t . x_s and c_t . b_s of all pairs, so weight_ts = cb_ts E_ts, u_ts and the sums of z over s < k <= t;
 // 4. grad_x, the sums of u with b and c, grad_dt.
 // x_s . v_s is sum_t weight_ts (up_y_t . x_s) + keep_s b_s . G x_s.
+// The first `quiet` chunks have no up_y: of them no pairs, no u, and for grad_c nothing.
 // Shared memory: 37.9 KiB where R is 16, 44.4 KiB where it is 32.
 #include "walk.cuh"
 
@@ -115,6 +116,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
         for (uint32_t i = 0; i < four; i++) lambda[i] = zero4();
 #pragma unroll 1
         for (uint32_t j = chunks; j-- > 0;) {
+            const bool quiet = R == 16 && j < args.quiet;
             const uint32_t length = min(args.S, sequence.count - j * args.S);
             const size_t token = sequence.row + size_t(j) * args.S;
             // Threads 0 to 63 have grad_b, the others grad_c: tokens i + 8 k, columns n of the same form.
@@ -133,7 +135,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
                 {
                     const size_t b_at = args.b_at + token * args.b_row + keys, c_at = args.c_at + token * args.c_row + keys;
                     const Source of_x = {x, args.x_at + (token + own.t) * args.x_row + column, args.x_row, tokens, valid};
-                    const Source of_up = {up_y, args.up_y_at + (token + own.t) * args.up_y_row + column, args.up_y_row, tokens, valid};
+                    const Source of_up = {up_y, args.up_y_at + (token + own.t) * args.up_y_row + column, args.up_y_row, quiet ? 0 : tokens, valid};
                     Raw4 raw_x, raw_up;
                     Keys<R, whole> b_key, c_key;
                     fetch_piece<whole>(raw_x, of_x);
@@ -182,7 +184,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
                 inner_sum(value, own, shared.b, shared.gain);
                 if (j > 0) {
                     float4 sum[four];
-                    outer_sum(sum, own, shared.c, shared.up, length, [&](uint32_t line) { return shared.decays.read[line]; });
+                    outer_sum(sum, own, shared.c, shared.up, quiet ? 0 : length, [&](uint32_t line) { return shared.decays.read[line]; });
                     const float through = shared.decays.read[own.head * R + R - 1];
 #pragma unroll
                     for (uint32_t i = 0; i < four; i++) {
@@ -195,7 +197,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
                     const Sheet &left = reads ? shared.up : shared.x, &right = reads ? shared.hin : shared.gain;
                     const Matrix<R> &key = reads ? shared.c : shared.b;
 #pragma unroll 1
-                    for (uint32_t head = 0; head < batch; head++) {
+                    for (uint32_t head = quiet && reads ? batch : 0; head < batch; head++) {
                         float sum[side][side] = {};
 #pragma unroll 2
                         for (uint32_t p = 0; p < columns; p += four) {
@@ -230,7 +232,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
                 __syncthreads();
 
                 // 3.
-                {
+                if (!quiet) {
                     const uint32_t head = warp / parts, k = own_pairs<R>().k, i = own_pairs<R>().i;
                     float pairs[side][2] = {}, cb[side][2] = {}, crossing[2] = {}, seen[2] = {};
 #pragma unroll 2
@@ -293,8 +295,8 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
                         shared.crossing[warp % parts][head * R + k + half * across] = crossing[half];
                         shared.seen[warp % parts][head * R + k + half * across] = seen[half];
                     }
+                    __syncthreads();
                 }
-                __syncthreads();
 
                 // 4.
                 {
@@ -302,7 +304,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
 #pragma unroll
                     for (uint32_t i = 0; i < four; i++) value[i] = scaled(shared.decays.keep[own.line + i], value[i]);
 #pragma unroll 4
-                    for (uint32_t t = own.t; t < length; t++) {
+                    for (uint32_t t = quiet ? length : own.t; t < length; t++) {
                         const float4 w = matrix4(shared.weight[own.head], t, own.t);
                         const float4 up = line4(shared.up, own.head * R + t, own.p);
                         add_scaled(value[0], w.x, up);
@@ -321,7 +323,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
                 }
                 // u is 0 where s > t.
 #pragma unroll 4
-                for (uint32_t k = reads ? 0 : ti; k < length; k++) {
+                for (uint32_t k = quiet ? length : reads ? 0 : ti; k < length; k++) {
                     float of_pair[side], of_key[side];
 #pragma unroll
                     for (uint32_t i = 0; i < side; i++) {
@@ -343,12 +345,13 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
                     float crossing = 0.0f, along = 0.0f, carry = 0.0f;
 #pragma unroll
                     for (uint32_t part = 0; part < parts; part++) {
-                        crossing += shared.crossing[part][line];
-                        along += shared.seen[part][line];
+                        if (!quiet) crossing += shared.crossing[part][line];
+                        if (!quiet) along += shared.seen[part][line];
                         carry += shared.carry[warp * parts + part];
                     }
                     const float step = shared.decays.step[line], written = shared.written[line];
-                    float later = token_there ? shared.read[line] : 0.0f, earlier = token_there ? step * written : 0.0f;
+                    const float read = shared.read[line];
+                    float later = !quiet && token_there ? read : 0.0f, earlier = token_there ? step * written : 0.0f;
 #pragma unroll
                     for (uint32_t apart = 1; apart < 32; apart *= 2) {
                         const float after = __shfl_down_sync(0xffffffffu, later, apart), before = __shfl_up_sync(0xffffffffu, earlier, apart);
@@ -364,7 +367,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
                         grad = soft >= args.dt_min && soft <= args.dt_max ? grad * ((v >= 0.0f ? 1.0f : e) / (1.0f + e)) : 0.0f;
                     }
                     if (token_there) store(VIEW(ssd_backward_walk, grad_dt), args.grad_dt_at + (token + lane) * args.grad_dt_row + decided, grad);
-                    float sums[3] = {head.rate * step * of_decay, grad, shared.along[line]};
+                    float sums[3] = {head.rate * step * of_decay, grad, quiet ? 0.0f : shared.along[line]};
 #pragma unroll
                     for (uint32_t i = 0; i < 3; i++) {
                         if (!token_there) sums[i] = 0.0f;
@@ -383,7 +386,7 @@ __device__ __forceinline__ void walk(const ssd_backward_walk_args &args, const C
             for (uint32_t i = 0; i < side; i++) {
 #pragma unroll
                 for (uint32_t n = 0; n < side; n++) {
-                    if (ti + 8 * i >= length || ni + 8 * n >= args.N) continue;
+                    if (ti + 8 * i >= length || ni + 8 * n >= args.N || (quiet && reads && (args.flags & IS_ADD))) continue;
                     const size_t at = to_at + (ti + 8 * i) * to_row + ni + 8 * n;
                     store(to, at, reads && (args.flags & IS_ADD) ? load(to, at) + total[i][n] : total[i][n]);
                 }

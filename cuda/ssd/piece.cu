@@ -241,7 +241,7 @@ __device__ __forceinline__ void tiles(const ssd_piece_args &args, const CudaBind
             if (has_open) before = open_decay[size_t(b) * args.H + head];
         }
         const uint32_t m = quotient(piece.position, args.S) + j;
-        const bool stored = valid > 0 && (args.flags & HAS_RUN ? chunk.closes && m >= args.first && m - args.first < args.count
+        const bool stored = valid > 0 && (args.flags & HAS_RUN ? chunk.closes && m >= args.first && m - args.first < args.capacity
                                                                : (args.flags & HAS_DH) != 0);
         float roots[2];
         char *const stage = shared.cb[0] + threadIdx.x / 32 * (16 * tile_row);

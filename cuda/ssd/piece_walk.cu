@@ -5,6 +5,7 @@
 // 1. x, b, c, the decays and the state that enters it into shared memory;
 // 2. c h, the memory, which goes out with HAS_DH, the next state, and weight_ts = c_t . b_s exp(cum_t - cum_s) step_s for s <= t;
 // 3. y. A token multiplies no x of a later one: that may be a number that is not finite.
+// The first `quiet` chunks only update the state: of 2. the memory, and no 3.
 // Shared memory: 22.6 KiB where R is 16, 31.1 KiB where it is 32.
 #include "walk.cuh"
 
@@ -61,7 +62,7 @@ __device__ __forceinline__ void walk(const ssd_piece_args &args, const CudaBindi
                 const uint32_t length = length_of(j);
                 if (decides && lane < length) raw = load(dt, args.dt_at + (token + lane) * args.dt_row + decided);
                 b_key.fetch(of_b, args.b_at + token * args.b_row + keys, args.b_row, length, args.N);
-                c_key.fetch(of_c, args.c_at + token * args.c_row + keys, args.c_row, length, args.N);
+                if (j >= args.quiet) c_key.fetch(of_c, args.c_at + token * args.c_row + keys, args.c_row, length, args.N);
                 fetch_piece<whole>(raw_x, source(j));
             };
 #pragma unroll
@@ -71,19 +72,20 @@ __device__ __forceinline__ void walk(const ssd_piece_args &args, const CudaBindi
             for (uint32_t j = 0; j < args.M; j++) {
                 const uint32_t length = length_of(j), tokens = there ? of_four(own.t, length) : 0;
                 const size_t token = size_t(b) * args.L + size_t(j) * args.S;
+                const bool quiet = j < args.quiet;
 
                 // 1.
                 if (warp < batch) put_decays<R>(shared.decays, decides && lane < length ? step_size(raw, head, limits, args.flags) : 0.0f, head);
                 put_piece<whole>(shared.x, own, raw_x, source(j));
                 b_key.put(shared.b, of_b, args.b_at + token * args.b_row + keys, args.b_row, length, args.N);
-                c_key.put(shared.c, of_c, args.c_at + token * args.c_row + keys, args.c_row, length, args.N);
+                if (!quiet) c_key.put(shared.c, of_c, args.c_at + token * args.c_row + keys, args.c_row, length, args.N);
 #pragma unroll
                 for (uint32_t i = 0; i < four; i++) *reinterpret_cast<float4 *>(&shared.state[own.line + i][own.p]) = state[i];
                 __syncthreads();
                 if (j + 1 < args.M) fetch(j + 1);
 
                 // 2.
-                {
+                if (!quiet) {
                     const uint32_t of = warp / parts, k = own_pairs<R>().k, i = own_pairs<R>().i;
                     float cb[side][2] = {};
 #pragma unroll 2
@@ -132,6 +134,10 @@ __device__ __forceinline__ void walk(const ssd_piece_args &args, const CudaBindi
                             store_four<whole>(memory, args.memory_at + (row + i) * args.P + own.p, v, valid);
                         }
                     }
+                }
+                if (quiet) {
+                    __syncthreads();
+                    continue;
                 }
                 float4 value[four];
                 inner_sum(value, own, shared.c, shared.state);

@@ -83,12 +83,15 @@ DART_API dart_status dart_linear_backward(dart_stream *stream, const dart_linear
  * grad_c is added to (c is read by dart_sma as well). grad_a_log, grad_dt_bias, grad_d f32 H, added to; the last two come with dt_bias and d.
  * grad_h f32 B H N P, optional, written: of the state before the piece.
  * The gradient of a step passes where dt_min <= softplus(dt + dt_bias) <= dt_max, both ends included, and is 0 elsewhere.
+ * quiet, a hint: up_y of the first so many tokens of each sequence is 0. At most L; without seq, cu and h. Gradients are the same; where up_y is
+ * not 0 there, they are undefined.
  * cum, decay, hin with hin_scale: as the forward call left them, all or none; where absent they are computed again, in f32.
  * Scratch memory: about 8 B M G min(S, L)^2 + 8 B M H N P + 16 B L H bytes. Source: Dao and Gu 2024, DART. */
 typedef struct dart_ssd_backward_args {
     uint32_t B, L, H, G, N, P, S, T;
     bool dt_is_step, add_c;
     float dt_min, dt_max; /* dt_max 0: no limit */
+    uint32_t quiet;       /* 0: none */
     dart_tensor x, dt, b, c, a_log, dt_bias, d, seq, cu, h;
     dart_tensor cum, decay, hin, hin_scale;
     dart_tensor up_y, up_dh, up_h;

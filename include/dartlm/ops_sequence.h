@@ -75,6 +75,8 @@ typedef struct dart_memories {
  *   With DART_CAP_MATRIX2, N 128 and P 64, calls of 16 bits store c_t . b_s of 16 neighbouring tokens relative to the largest of
  *   the 16. Values below 2^-29 of the largest lose digits, also where they belong to earlier tokens.
  * DART_PLAN_STEP takes L = 1 without hin and without dh_scale.
+ * quiet, a hint: y of the first so many tokens of each sequence need not be written, and what it then holds is undefined. At most L; without seq,
+ *   cu and h.
  * Source: Dao and Gu 2024 (state space duality), DART (arXiv 2608.02032). */
 typedef struct dart_ssd_args {
     uint32_t B, L, H, G, N, P, S, T; /* N, P <= 256; G divides H; 1 <= S <= 2^30 */
@@ -82,6 +84,7 @@ typedef struct dart_ssd_args {
     bool dt_is_step;
     float dt_min, dt_max; /* dt_max 0: no limit */
     float eps;            /* 0: 1e-5 */
+    uint32_t quiet;       /* 0: none */
     dart_tensor x, dt, b, c, a_log, dt_bias, d, seq, cu;
     dart_tensor h, open, open_decay;
     dart_tensor y, dh, dh_scale;

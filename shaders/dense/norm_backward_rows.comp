@@ -3,9 +3,9 @@
 // With n = x i, i = 1 / sqrt(mean(x^2) + eps), v = up_y weight: grad_x = i (v - n mean(v n)) = i v - x i^3 mean(v x), and
 // partial[tile] = the sum of up_y n over the tile's rows; rows s = rows_t of x and grad_x, as in norm; from, copy: args.h.
 //
-// x, grad_x, from any x width; weight width; rows, from_rows rows; up_y, copy rows x width; partial tiles x width, f32; width a multiple of 16, at most 256, with WIDE
-// at most 8 LANES. A workgroup takes T0 rows, a team of lanes a row (lib/team.glsl), in words of 16 bytes. A lane adds up its columns of every
-// row that its team takes; then the teams are added up in order. grad_x or copy may be up_y.
+// x, grad_x, from any x width; weight width; rows, from_rows rows; up_y, copy rows x width; partial tiles x width, f32; width a multiple of
+// 16, at most 256, with WIDE at most 8 LANES. A workgroup takes T0 rows, a team of lanes a row (lib/team.glsl), in words of 16 bytes. A lane
+// adds up its columns of every row that its team takes; then the teams are added up in order. grad_x or copy may be up_y.
 // Shared memory: 48 LANES bytes, with WIDE 32 LANES and those of lib/quads.glsl. Guards: eps > 0; sums in a fixed order.
 #include "lib/dart.glsl"
 #include "table/norm_backward.glsl"

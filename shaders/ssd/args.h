@@ -52,9 +52,10 @@ struct SsdOutputArgs { U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, x_at, x_r
  * HAS_RUN. h, open and open_decay as in SsdStateArgs.
  * Eight tiles for every two heads of a group, tile = r + 8 (pair + pairs * (g + G b)), pairs = ceil(H / G / 2).
  * Rows with FITS_SSD_WALK: for any dtypes, without HAS_H, HAS_OPEN, HAS_RUN and HAS_SEQ; memories are normalised with HAS_SCALE, else f32 and raw. A
- * tile walks over all chunks of one (b, g): tile = g + G b. */
+ * tile walks over all chunks of one (b, g): tile = g + G b. Nobody reads y of the first `quiet` chunks of a sequence: it may stay as it is. A run has
+ * `capacity` memories. */
 struct SsdPieceArgs {
-    U32 tiles, flags, B, L, H, G, N, P, S, M, first, count, capacity, x_at, x_row, b_at, b_row, c_at, c_row, y_at, y_row, seq_at, memory_at,
+    U32 tiles, flags, B, L, H, G, N, P, S, M, first, capacity, quiet, x_at, x_row, b_at, b_row, c_at, c_row, y_at, y_row, seq_at, memory_at,
         scale_at, dt_at, dt_row, a_log_at, dt_bias_at, d_at;
     F32 eps, dt_min, dt_max;
 };
@@ -135,10 +136,11 @@ struct SsdBackwardDecayArgs {
 /* All of the backward pass for a call without states before or after it: the formulas are those of the kernels above, grad_c is added to with
  * IS_ADD. hin is scratch, f32, raw: the states that enter the chunks, as the memories lie without HAS_RUN, written and read by one tile. The sums
  * for a_log, dt_bias and d go over all tokens of a sequence, 0 where it has none, each at b H + h. A tile walks over all chunks of one (b, g),
- * forwards and then backwards: tile = g + G b. The bindings after the 16th are f32. */
+ * forwards and then backwards: tile = g + G b. up_y of the first `quiet` chunks of a sequence is 0 and need not be read. The bindings after the 16th
+ * are f32. */
 struct SsdBackwardWalkArgs {
-    U32 tiles, flags, B, L, T, H, G, N, P, S, M, x_at, x_row, dt_at, dt_row, b_at, b_row, c_at, c_row, a_log_at, dt_bias_at, d_at, up_y_at, up_y_row,
-        up_dh_at, seq_at, grad_x_at, grad_x_row, grad_dt_at, grad_dt_row, grad_b_at, grad_b_row, grad_c_at, grad_c_row;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, quiet, x_at, x_row, dt_at, dt_row, b_at, b_row, c_at, c_row, a_log_at, dt_bias_at, d_at, up_y_at,
+        up_y_row, up_dh_at, seq_at, grad_x_at, grad_x_row, grad_dt_at, grad_dt_row, grad_b_at, grad_b_row, grad_c_at, grad_c_row;
     F32 dt_min, dt_max;
 };
 

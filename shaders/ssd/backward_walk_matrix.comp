@@ -10,6 +10,8 @@
 //   weight = cb E, z = weight xy, u = E step xy, all (s, t);  lambda = exp(tot) lambda + (exp(cum) c)^T up_y;
 //   grad_x = keep step b G + (step weight + d on the diagonal) up_y;
 //   grad_b = sum u c + sum keep step write^T, grad_c = sum u^T b + sum exp(cum) read^T, sums over the heads: one subgroup makes grad_b, one grad_c.
+// With QUIET a second loop over the first `quiet` chunks, without up_y, leaves out xy, read, cb, weight and u; other rows take them as any others,
+// since the loop costs all chunks registers.
 // f32 operands are split (walk_matrix.glsl), so that only they err by more than f32 does; sums over n and over pairs for grad_dt are taken by lanes.
 // Shared memory: 25,472 bytes.
 // Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; no sum is the difference of two others;
@@ -32,6 +34,37 @@ WRITES_AS(float, plain, of_a_log) WRITES_AS(float, plain, of_bias) WRITES_AS(flo
 #define KINDS 11u
 #include "walk_matrix.glsl"
 #include "backward_walk_matrix.glsl"
+
+#ifdef QUIET
+#define QUIET_CHUNKS args.quiet
+#else
+#define QUIET_CHUNKS 0u
+#endif
+// The state that enters a chunk, and up_dh: asked for ahead of what needs them.
+#define ASK_FOR_STATES(matrix) \
+    MatrixSum entering[BLOCKS * TILES]; \
+    MatrixSum gained[BLOCKS * TILES]; \
+    [[unroll]] for (uint k = 0u; k < BLOCKS; k++) { \
+        MatrixSum block[TILES]; \
+        EACH_TILE(n) block[n] = MatrixSum(0.0); \
+        if (there && k * SIDE < args.P) { LOAD_STATE((matrix) + k * SIDE * SIDE, block) } \
+        EACH_TILE(n) { \
+            entering[k * TILES + n] = block[n]; \
+            block[n] = MatrixSum(0.0); \
+        } \
+        if (there && has(args.flags, HAS_DH) && k * SIDE < args.P) { \
+            LOAD_SUM(block, quads_up_dh, (args.up_dh_at + (matrix)) / 4u + k * SIDE / 4u, args.P / 4u) \
+        } \
+        EACH_TILE(n) gained[k * TILES + n] = block[n]; \
+    }
+// Block k of grad_x, from parts.
+#define PUT_GRAD_X(k) \
+    for (uint i = lane; i < SIDE * SIDE / 8u; i += SUBGROUP_SIZE) { \
+        uint from = part_at + i / 2u * QUADS + i % 2u * 2u; \
+        if (there && i / 2u < size) \
+            put_grad_x(args.grad_x_at + (row + i / 2u) * args.grad_x_row + h * args.P + (k) * SIDE + i % 2u * 8u, parts[from], \
+                       parts[from + 1u]); \
+    }
 
 void main()
 {
@@ -115,26 +148,11 @@ void main()
             FETCH_STEPS(next_raw, row, size) \
         }
         [[unroll]] for (uint n = 0u; n < BLOCKS * TILES; n++) lambda[n] = MatrixSum(0.0);
-        if (chunks > 0u) FETCH_CHUNK(chunks - 1u)
-        for (uint chunk = chunks; chunk-- > 0u;) {
+        if (chunks > QUIET_CHUNKS) FETCH_CHUNK(chunks - 1u)
+        for (uint chunk = chunks; chunk-- > QUIET_CHUNKS;) {
             uint row = sequence.row + chunk * args.S;
             uint size = min(args.S, sequence.count - chunk * args.S);
-            uint matrix = ((slots + chunk) * args.H + h) * SIDE * args.P;
-            MatrixSum entering[BLOCKS * TILES]; // the state that enters the chunk, and up_dh: asked for ahead of what needs them
-            MatrixSum gained[BLOCKS * TILES];
-            [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
-                MatrixSum block[TILES];
-                EACH_TILE(n) block[n] = MatrixSum(0.0);
-                if (there && k * SIDE < args.P) { LOAD_STATE(matrix + k * SIDE * SIDE, block) }
-                EACH_TILE(n) {
-                    entering[k * TILES + n] = block[n];
-                    block[n] = MatrixSum(0.0);
-                }
-                if (there && has(args.flags, HAS_DH) && k * SIDE < args.P) {
-                    LOAD_SUM(block, quads_up_dh, (args.up_dh_at + matrix) / 4u + k * SIDE / 4u, args.P / 4u)
-                }
-                EACH_TILE(n) gained[k * TILES + n] = block[n];
-            }
+            ASK_FOR_STATES(((slots + chunk) * args.H + h) * SIDE * args.P)
             barrier(); // the squares of the chunk before lie where x and up_y go
             PUT_PANEL(next_x, x_at)
             PUT_PANEL(next_y, y_at)
@@ -239,19 +257,14 @@ void main()
                     EACH_TILE(n) lambda[k * TILES + n] *= factor;
                     ADD_SPLIT(lambda, k, high, low, by, unit)
                     subgroup_sync();
-                    for (uint i = lane; i < SIDE * SIDE / 8u; i += SUBGROUP_SIZE) {
-                        uint from = part_at + i / 2u * QUADS + i % 2u * 2u;
-                        if (there && i / 2u < size)
-                            put_grad_x(args.grad_x_at + (row + i / 2u) * args.grad_x_row + h * args.P + k * SIDE + i % 2u * 8u, parts[from],
-                                       parts[from + 1u]);
-                    }
+                    PUT_GRAD_X(k)
                     subgroup_sync();
                 }
             }
             STORE_SUM_TURNED(of_write, panels, SQUARE_AT(0u, own), QUADS)
             STORE_SUM_TURNED(of_read, panels, SQUARE_AT(1u, own), QUADS)
             STORE_SUM(of_u, panels, SQUARE_AT(OF_U, own), QUADS)
-            if (chunk > 0u) FETCH_CHUNK(chunk - 1u)
+            if (chunk > QUIET_CHUNKS) FETCH_CHUNK(chunk - 1u)
             barrier();
 
             // Subgroup 0: grad_b; subgroup 1: grad_c.
@@ -287,6 +300,89 @@ void main()
                 totals.y += grad;
             }
         }
+
+#ifdef QUIET
+        // Chunks without up_y: no pairs of tokens, and nothing reads the state.
+#define FETCH_QUIET(chunk) { \
+            uint row = sequence.row + (chunk) * args.S; \
+            uint size = min(args.S, sequence.count - (chunk) * args.S); \
+            FETCH_PANEL(next_x, x, row, size) \
+            FETCH_KEYS(next_b, b, row, size) \
+            FETCH_STEPS(next_raw, row, size) \
+        }
+        if (args.quiet > 0u) FETCH_QUIET(args.quiet - 1u)
+        for (uint chunk = args.quiet; chunk-- > 0u;) {
+            uint row = sequence.row + chunk * args.S;
+            uint size = min(args.S, sequence.count - chunk * args.S);
+            ASK_FOR_STATES(((slots + chunk) * args.H + h) * SIDE * args.P)
+            barrier(); // the squares of the chunk before lie where x goes
+            PUT_PANEL(next_x, x_at)
+            PUT_KEYS(next_b, b_at)
+            PUT_STEPS(next_raw, size)
+            subgroup_sync();
+            if (chunk > 0u) FETCH_QUIET(chunk - 1u)
+            put_decays(own, lane, head);
+
+            float carry = 0.0;
+            float units[BLOCKS];
+            MatrixSum of_write[TILES];
+            EACH_TILE(n) of_write[n] = MatrixSum(0.0);
+            [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
+                if (k * SIDE < args.P) {
+                    MatrixSum block[TILES];
+                    MatrixB by[RIGHT_TILES];
+                    EACH_TILE(n) block[n] = entering[k * TILES + n];
+                    EACH_ELEMENT(n, e) carry += block[n][e] * lambda[k * TILES + n][e];
+                    EACH_TILE(n) block[n] = gained[k * TILES + n] + lambda[k * TILES + n];
+                    TO_LEFT(block, high, low, units[k], gains, gain_at + 2u * k, PITCH, PANEL)
+                    KEEP_LEFT(high, low, gains, gain_at + 2u * k, PITCH, PANEL)
+                    LOAD_RIGHT_TURNED(by, panels, x_at + 2u * k, PITCH)
+                    ADD_SPLIT(of_write, 0u, high, low, by, units[k])
+                }
+            }
+            carry = subgroupAdd(carry);
+            subgroup_sync();
+
+            float factor = exp_neg(TOKEN(OF_HIGH, own, SIDE - 1u));
+            MatrixA of_b[LEFT_TILES];
+            MatrixSum written[TILES];
+            LOAD_LEFT(of_b, keys, b_at, LINE)
+            LOAD_OF_ROWS(written, TOKENS_AT(OF_WRITTEN, own))
+            STORE_SUM_TURNED(of_write, panels, SQUARE_AT(0u, own), QUADS) // x is used up
+            [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
+                if (k * SIDE < args.P) {
+                    MatrixB by[RIGHT_TILES];
+                    MatrixSum block[TILES];
+                    EACH_TILE(n) block[n] = MatrixSum(0.0);
+                    LOAD_RIGHT(by, gains, gain_at + PANEL + 2u * k, PITCH)
+                    ADD_PRODUCT(block, 0u, of_b, by)
+                    LOAD_RIGHT(by, gains, gain_at + 2u * k, PITCH)
+                    ADD_PRODUCT(block, 0u, of_b, by)
+                    EACH_TILE(n) block[n] *= written[n];
+#ifndef MATRIX_BF16
+                    EACH_TILE(n) block[n] *= units[k];
+#endif
+                    EACH_TILE(n) lambda[k * TILES + n] *= factor;
+                    STORE_SUM(block, parts, part_at, QUADS)
+                    subgroup_sync();
+                    PUT_GRAD_X(k)
+                    subgroup_sync();
+                }
+            }
+            barrier();
+
+            for (uint t = lane; t < SIDE; t += SUBGROUP_SIZE) TOKEN(OF_SUMS, own, t) = dot_row(SQUARE_AT(0u, own) + t * QUADS, b_at + t * LINE);
+            subgroup_sync();
+            put_quiet_grads(own, lane, row, size, g);
+            for (uint t = lane; t < size; t += SUBGROUP_SIZE) {
+                float grad_a = quiet_grad_a(own, t) + factor * carry;
+                float grad = through_step(TOKEN(OF_RAW, own, t), TOKEN(OF_KEEP, own, t) * TOKEN(OF_SUMS, own, t) + head.a * grad_a);
+                if (there) store_grad_dt(args.grad_dt_at + (row + t) * args.grad_dt_row + h, grad);
+                totals.x += head.a * TOKEN(OF_STEP, own, t) * grad_a;
+                totals.y += grad;
+            }
+        }
+#endif
         totals = subgroupAdd(totals);
         if (lane == 0u && there) {
             plain_of_a_log[b * args.H + h] = totals.x;

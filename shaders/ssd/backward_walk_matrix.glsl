@@ -100,6 +100,32 @@ void put_group_grads(uint own, uint lane, uint part_at, uint row, uint size, uin
     }
 }
 
+#ifdef QUIET
+// The same for a chunk without up_y: no product, and no grad_c.
+void put_quiet_grads(uint own, uint lane, uint row, uint size, uint g)
+{
+    if (own == 1u && has(args.flags, IS_ADD)) return;
+    for (uint i = lane; i < SIDE * SIDE / 8u; i += SUBGROUP_SIZE) {
+        uint t = i / 2u;
+        uint at = i % 2u * 2u;
+        uint n = g * SIDE + 4u * at;
+        vec4 low = vec4(0.0);
+        vec4 high = vec4(0.0);
+        if (t >= size) continue;
+        if (own == 0u) {
+            [[unroll]] for (uint k = 0u; k < HEADS; k++) {
+                float by = TOKEN(OF_WRITTEN, k, t);
+                low += by * floats_at(SQUARE_AT(0u, k) + t * QUADS + at);
+                high += by * floats_at(SQUARE_AT(0u, k) + t * QUADS + at + 1u);
+            }
+            store_eight_grad_b(args.grad_b_at + (row + t) * args.grad_b_row + n, Eight(low, high));
+        } else {
+            put_grad_c(args.grad_c_at + (row + t) * args.grad_c_row + n, low, high);
+        }
+    }
+}
+#endif
+
 // The derivative by the log-decay of a token, but for what the state carries.
 float token_grad_a(uint own, uint t)
 {
@@ -111,6 +137,18 @@ float token_grad_a(uint own, uint t)
     }
     return sum + TOKEN(OF_ACROSS, own, t);
 }
+
+#ifdef QUIET
+float quiet_grad_a(uint own, uint t)
+{
+    float sum = 0.0;
+    [[unroll]] for (uint q = 0u; q < SIDE / 4u; q++) {
+        vec4 write = tokens[TOKENS_AT(OF_WRITTEN, own) + q] * tokens[TOKENS_AT(OF_SUMS, own) + q];
+        [[unroll]] for (uint c = 0u; c < 4u; c++) sum += 4u * q + c < t ? write[c] : 0.0;
+    }
+    return sum;
+}
+#endif
 
 // Component by component, tile n of a state whose elements begin at `at`.
 #define STATE_AT(at, n) ((at) + (n) * MATRIX_M * MATRIX_N)

@@ -6,6 +6,7 @@
 // A workgroup of two subgroups takes one (b, g), a subgroup a head (walk_matrix.glsl), with the state in registers. Of a chunk:
 //   weight = c b^T E step + d on the diagonal, (t, s);  y = exp(cum) c state + weight x;  memory = (keep step b)^T x;
 //   state = exp(tot) state + memory.
+// With QUIET only memory and state of the first `quiet` chunks; other rows take them as any others.
 // The subgroups share no memory.
 // Shared memory: 25,088 bytes.
 // Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; tokens past the chunk, columns past P
@@ -22,6 +23,49 @@ WRITES_EIGHT(y) WRITES_EIGHT(memory)
 #define KINDS 8u
 #include "walk_matrix.glsl"
 const uint OF_SCALE = 7u; // of rows n
+
+// Block k of memory, the state with it, and the squares of its rows.
+#define ADD_MEMORY(k, by) { \
+        ADD_SPLIT(memory, k, high, low, by, unit) \
+        EACH_TILE(n) { \
+            uint at = (k) * TILES + n; \
+            state[at] = state[at] * factor + memory[at]; \
+            squares[n] += memory[at] * memory[at]; \
+        } \
+    }
+// The memory of a chunk goes out, from matrix row `matrix` on.
+#define PUT_MEMORY(matrix) { \
+        if (has(args.flags, HAS_SCALE)) { \
+            STORE_SUM(squares, parts, part_at, QUADS) \
+            subgroup_sync(); \
+            for (uint n = lane; n < SIDE; n += SUBGROUP_SIZE) { \
+                vec4 sum = vec4(0.0); \
+                [[unroll]] for (uint q = 0u; q < SIDE / 4u; q++) sum += parts[part_at + n * QUADS + q]; \
+                float scale = sqrt((sum.x + sum.y + sum.z + sum.w) / float(args.P) + args.eps); \
+                TOKEN(OF_SCALE, own, n) = scale; \
+                if (there) store_scale(args.scale_at + matrix + n, scale); \
+            } \
+            subgroup_sync(); \
+            LOAD_OF_ROWS(squares, TOKENS_AT(OF_SCALE, own)) \
+        } else { \
+            EACH_TILE(n) squares[n] = MatrixSum(1.0); \
+        } \
+        [[unroll]] for (uint k = 0u; k < BLOCKS; k++) { \
+            if (k * SIDE < args.P) { \
+                MatrixSum block[TILES]; \
+                EACH_TILE(n) block[n] = memory[k * TILES + n] / squares[n]; \
+                STORE_SUM(block, parts, part_at, QUADS) \
+                subgroup_sync(); \
+                for (uint i = lane; i < SIDE * SIDE / 8u; i += SUBGROUP_SIZE) { \
+                    uint from = part_at + i / 2u * QUADS + i % 2u * 2u; \
+                    if (there) \
+                        store_eight_memory(args.memory_at + (matrix + i / 2u) * args.P + k * SIDE + i % 2u * 8u, \
+                                           Eight(parts[from], parts[from + 1u])); \
+                } \
+                subgroup_sync(); \
+            } \
+        } \
+    }
 
 void main()
 {
@@ -57,8 +101,53 @@ void main()
             FETCH_KEYS(next_c, c, row, size) \
             FETCH_STEPS(next_raw, row, size) \
         }
-        FETCH_CHUNK(0u)
-        for (uint chunk = 0u; chunk < chunks; chunk++) {
+#ifdef QUIET
+#define QUIET_CHUNKS args.quiet
+#define FETCH_QUIET(chunk) { \
+            uint row = b * args.L + (chunk) * args.S; \
+            uint size = min(args.S, args.L - (chunk) * args.S); \
+            FETCH_PANEL(next_x, x, row, size) \
+            FETCH_KEYS(next_b, b, row, size) \
+            FETCH_STEPS(next_raw, row, size) \
+        }
+        if (args.quiet > 0u) FETCH_QUIET(0u)
+        for (uint chunk = 0u; chunk < args.quiet; chunk++) {
+            uint size = min(args.S, args.L - chunk * args.S);
+            uint matrix = ((b * args.M + chunk) * args.H + h) * SIDE;
+            subgroup_sync();
+            PUT_PANEL(next_x, x_at)
+            PUT_KEYS(next_b, b_at)
+            PUT_STEPS(next_raw, size)
+            subgroup_sync();
+            if (chunk + 1u < args.quiet) FETCH_QUIET(chunk + 1u)
+            put_decays(own, lane, head);
+            subgroup_sync();
+            float unit;
+            PUT_SCALED(b_at, OF_WRITTEN, unit, panels, operand_at)
+            subgroup_sync();
+            float factor = exp_neg(TOKEN(OF_HIGH, own, SIDE - 1u));
+            MatrixA high[LEFT_TILES];
+            MatrixA low[LEFT_TILES];
+            LOAD_LEFT_TURNED(high, panels, operand_at, LINE)
+            LOAD_LEFT_TURNED(low, panels, operand_at + SQUARE, LINE)
+            MatrixSum memory[BLOCKS * TILES];
+            MatrixSum squares[TILES];
+            EACH_TILE(n) squares[n] = MatrixSum(0.0);
+            [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
+                EACH_TILE(n) memory[k * TILES + n] = MatrixSum(0.0);
+                if (k * SIDE < args.P) {
+                    MatrixB by[RIGHT_TILES];
+                    LOAD_RIGHT(by, panels, x_at + 2u * k, PITCH)
+                    ADD_MEMORY(k, by)
+                }
+            }
+            if (has(args.flags, HAS_DH)) PUT_MEMORY(matrix)
+        }
+#else
+#define QUIET_CHUNKS 0u
+#endif
+        if (QUIET_CHUNKS < chunks) FETCH_CHUNK(QUIET_CHUNKS)
+        for (uint chunk = QUIET_CHUNKS; chunk < chunks; chunk++) {
             uint row = b * args.L + chunk * args.S;
             uint size = min(args.S, args.L - chunk * args.S);
             uint matrix = ((b * args.M + chunk) * args.H + h) * SIDE;
@@ -138,12 +227,7 @@ void main()
                     LOAD_RIGHT(by, panels, x_at + 2u * k, PITCH)
                     ADD_SPLIT(block, 0u, high_weight, low_weight, by, unit_weight)
                     STORE_SUM(block, parts, part_at, QUADS)
-                    ADD_SPLIT(memory, k, high, low, by, unit)
-                    EACH_TILE(n) {
-                        uint at = k * TILES + n;
-                        state[at] = state[at] * factor + memory[at];
-                        squares[n] += memory[at] * memory[at];
-                    }
+                    ADD_MEMORY(k, by)
                     subgroup_sync();
                     for (uint i = lane; i < SIDE * SIDE / 8u; i += SUBGROUP_SIZE) {
                         uint from = part_at + i / 2u * QUADS + i % 2u * 2u;
@@ -154,37 +238,7 @@ void main()
                     subgroup_sync();
                 }
             }
-            if (!has(args.flags, HAS_DH)) continue;
-            if (has(args.flags, HAS_SCALE)) {
-                STORE_SUM(squares, parts, part_at, QUADS)
-                subgroup_sync();
-                for (uint n = lane; n < SIDE; n += SUBGROUP_SIZE) {
-                    vec4 sum = vec4(0.0);
-                    [[unroll]] for (uint q = 0u; q < SIDE / 4u; q++) sum += parts[part_at + n * QUADS + q];
-                    float scale = sqrt((sum.x + sum.y + sum.z + sum.w) / float(args.P) + args.eps);
-                    TOKEN(OF_SCALE, own, n) = scale;
-                    if (there) store_scale(args.scale_at + matrix + n, scale);
-                }
-                subgroup_sync();
-                LOAD_OF_ROWS(squares, TOKENS_AT(OF_SCALE, own))
-            } else {
-                EACH_TILE(n) squares[n] = MatrixSum(1.0);
-            }
-            [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
-                if (k * SIDE < args.P) {
-                    MatrixSum block[TILES];
-                    EACH_TILE(n) block[n] = memory[k * TILES + n] / squares[n];
-                    STORE_SUM(block, parts, part_at, QUADS)
-                    subgroup_sync();
-                    for (uint i = lane; i < SIDE * SIDE / 8u; i += SUBGROUP_SIZE) {
-                        uint from = part_at + i / 2u * QUADS + i % 2u * 2u;
-                        if (there)
-                            store_eight_memory(args.memory_at + (matrix + i / 2u) * args.P + k * SIDE + i % 2u * 8u,
-                                               Eight(parts[from], parts[from + 1u]));
-                    }
-                    subgroup_sync();
-                }
-            }
+            if (has(args.flags, HAS_DH)) PUT_MEMORY(matrix)
         }
     }
 }

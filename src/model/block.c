@@ -118,8 +118,8 @@ static void scan(dart_stream *stream, const model_block_args *a)
     const uint64_t I = model_config_inner(c), groups = (uint64_t)c->G * c->N;
     dart_ssd_args args = {
         .B = a->B, .L = a->L, .T = a->T, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S, .dt_min = c->dt_min, .dt_max = c->dt_max,
-        .eps = c->sma_eps, .x = conv_columns(a, 0), .b = conv_columns(a, I), .c = conv_columns(a, I + groups), .dt = steps_of(a),
-        .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = a->seq, .cu = a->cu, .h = a->carried.h,
+        .eps = c->sma_eps, .quiet = a->labelled.quiet, .x = conv_columns(a, 0), .b = conv_columns(a, I), .c = conv_columns(a, I + groups),
+        .dt = steps_of(a), .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = a->seq, .cu = a->cu, .h = a->carried.h,
         .memories = a->closing, .memories_count = a->closing_count, .y = a->work.y, .dh = a->kept.dh, .dh_scale = a->kept.dh_scale,
         .decay = a->kept.decay,
         .hin = a->kept.hin};

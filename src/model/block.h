@@ -67,6 +67,7 @@ typedef struct model_block_labelled {
     dart_tensor r;          /* f32 rows I */
     dart_tensor slope_out;  /* f32 rows W: of kept.out, whose first rows these are */
     dart_tensor slope_y, slope_z, slope_r, slope_gate, slope_input;
+    uint32_t quiet; /* so many tokens of each sequence come before any with a target: nothing reads what the scan makes of them */
     /* Rows in the order of chunks: each sequence has L of them, S for each of its chunks from chunk F on, and no token with a target lies before
      * chunk F. Row i of a sequence then attends to the memories below F + i / S, as token F S + i of a sequence with chunks of S tokens does: the
      * attention and its gradients are computed for these rows only. S 0: in any order, and it is computed for all tokens. */

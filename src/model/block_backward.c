@@ -132,7 +132,7 @@ static void scan(const pass *p)
     const uint64_t dt_at = (uint64_t)p->I + model_config_conv(c), b_at = p->I, c_at = b_at + p->groups;
     dart_ssd_backward_args args = {
         .B = a->B, .L = a->L, .T = a->T, .cu = a->cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = a->S,
-        .add_c = p->attends && !c->independent_c, .dt_min = c->dt_min, .dt_max = c->dt_max,
+        .add_c = p->attends && !c->independent_c, .dt_min = c->dt_min, .dt_max = c->dt_max, .quiet = a->labelled.quiet,
         .x = conv_columns(p, a->work.conv, 0), .b = conv_columns(p, a->work.conv, b_at),
         .c = conv_columns(p, a->work.conv, c_at), .dt = proj_columns(p, a->work.proj, dt_at), .a_log = a->weights.a_log,
         .dt_bias = a->weights.dt_bias, .d = a->weights.d, .up_y = p->slopes->y, .grad_x = conv_columns(p, p->slopes->conv, 0),

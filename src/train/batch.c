@@ -65,10 +65,13 @@ static trainer_spread spread_of(const dart_trainer *trainer, const int32_t *targ
             for (uint32_t begin = 0; begin < L; begin += S) {
                 const uint32_t length = L - begin < S ? L - begin : S;
                 uint32_t own = 0;
-                for (uint32_t t = 0; t < length; t++) own += *targets++ >= 0;
+                for (uint32_t t = 0; t < length; t++) {
+                    if (*targets++ < 0) continue;
+                    own++;
+                    if (begin + t < s.first) s.first = begin + t;
+                }
                 count += own;
                 if (own > s.chunk) s.chunk = own;
-                if (own > 0 && begin / S < s.first) s.first = begin / S;
             }
         }
         if (count > s.part) s.part = count;
@@ -76,13 +79,22 @@ static trainer_spread spread_of(const dart_trainer *trainer, const int32_t *targ
     return s;
 }
 
-/* Rows in the order of chunks, a few numbers of them apart so that batches alike use the same recordings. count 0: they do not pay. */
+/* Numbers of rows and of chunks are multiples of an eighth of what they may be, so that batches alike use the same recordings. */
+enum { STEPS = 8 };
+
+/* A chunk before which no token has a target. */
+static uint32_t first_chunk(const dart_trainer *trainer, const trainer_spread *s)
+{
+    const uint32_t S = trainer->config.S, by = (uint32_t)base_ceil_div(base_ceil_div(trainer->options.L, S), STEPS);
+    return s->first / S / by * by;
+}
+
+/* Rows in the order of chunks. count 0: they do not pay. */
 static trainer_rows rows_of_chunks(const dart_trainer *trainer, const trainer_spread *s, uint32_t most)
 {
-    enum { STEPS = 8 };
     const dart_model_config *c = &trainer->config;
-    const uint32_t chunks = (uint32_t)base_ceil_div(trainer->options.L, c->S), by = (uint32_t)base_ceil_div(chunks, STEPS);
-    const uint32_t of_chunk = (uint32_t)base_round_up(s->chunk, base_ceil_div(c->S, STEPS)), first = s->first / by * by;
+    const uint32_t chunks = (uint32_t)base_ceil_div(trainer->options.L, c->S), first = first_chunk(trainer, s);
+    const uint32_t of_chunk = (uint32_t)base_round_up(s->chunk, base_ceil_div(c->S, STEPS));
     const uint64_t count = (uint64_t)trainer->options.B * (chunks - first) * of_chunk;
     /* Gradients of queries and c have the place of those of what the gated norm makes. */
     const bool fit = count * (model_config_sma_conv(c) + (uint64_t)c->G * c->N) <= (uint64_t)trainer->T * model_config_inner(c);
@@ -96,8 +108,11 @@ static trainer_rows choose_rows(const dart_trainer *trainer, const trainer_sprea
 {
     const uint32_t unit = (uint32_t)base_round_up(base_ceil_div(trainer->T, 16), 64);
     const uint32_t most = (uint32_t)base_smaller(base_round_up(s->part, unit), trainer->T);
-    const trainer_rows by_chunk = has_chunks(trainer) ? rows_of_chunks(trainer, s, most) : (trainer_rows){0};
-    return by_chunk.count > 0 ? by_chunk : (trainer_rows){.count = most};
+    const bool scans = !trainer->config.transformer && trainer->options.documents == 0;
+    trainer_rows rows = has_chunks(trainer) ? rows_of_chunks(trainer, s, most) : (trainer_rows){0};
+    if (rows.count == 0) rows.count = most;
+    if (scans && trainer_few_rows(trainer, &rows)) rows.quiet = first_chunk(trainer, s) * trainer->config.S;
+    return rows;
 }
 
 /* Gives each token with a target its row, in their order. */

@@ -56,7 +56,7 @@ static model_block_labelled block_labelled(const dart_trainer *trainer, uint32_t
     if (layer + 1 < c->layers || !trainer_is_labelled(trainer)) return (model_block_labelled){0};
     r.dtype = DART_F32; /* twice the bytes at most, and half the rows */
     return (model_block_labelled){
-        .L = rows->count / trainer->options.B, .S = rows->of_chunk, .seq = trainer_part_tensor(trainer, TRAINER_SEQ),
+        .quiet = rows->quiet, .L = rows->count / trainer->options.B, .S = rows->of_chunk, .seq = trainer_part_tensor(trainer, TRAINER_SEQ),
         .queries = of_queries, .c = behind(of_queries, queries), .slope_queries = free, .slope_c = behind(free, queries),
         .of = labelled(trainer), .y = trainer_shared_tensor(trainer, TRAINER_SLOPE_Y), .z = trainer_shared_tensor(trainer, TRAINER_SLOPE_PROJ),
         .r = r, .gate = trainer_shared_tensor(trainer, TRAINER_SLOPE_SMA_PROJ), .slope_out = slope_of_rows(trainer),

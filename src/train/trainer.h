@@ -120,12 +120,13 @@ typedef struct trainer_rows {
     uint32_t count;
     /* Above 0: rows lie in the order of chunks, as model_block_labelled says: so many for each chunk from that one on. */
     uint32_t of_chunk, first_chunk;
+    uint32_t quiet; /* where trainer_is_labelled: the tokens of whole chunks of a sequence before any with a target */
 } trainer_rows;
 
 /* Where the tokens with a target lie in the parts of a batch, which decides on its rows. */
 typedef struct trainer_spread {
     uint32_t part, chunk; /* the most of a part and of a chunk */
-    uint32_t first;       /* the first chunk that has one, in any sequence */
+    uint32_t first;       /* the first token that has one, in any sequence */
 } trainer_spread;
 
 /* A batch as the passes take it: `count` parts of T tokens. */
@@ -223,7 +224,8 @@ dart_tensor trainer_shared_tensor(const dart_trainer *trainer, trainer_shared sh
 
 /* Whether tokens with a target are so few that copies of their rows pay. Then two times these rows are no more than all rows, so that one tensor of
  * the last layer has room for two copies. */
-static inline bool trainer_is_labelled(const dart_trainer *trainer) { return 2 * (uint64_t)trainer->rows.count <= trainer->T; }
+static inline bool trainer_few_rows(const dart_trainer *trainer, const trainer_rows *rows) { return 2 * (uint64_t)rows->count <= trainer->T; }
+static inline bool trainer_is_labelled(const dart_trainer *trainer) { return trainer_few_rows(trainer, &trainer->rows); }
 
 /* The first element of a member of a part; of TRAINER_PART_END how many there are. A multiple of 64. */
 uint64_t trainer_part_at(const dart_trainer *trainer, trainer_part member);
@@ -235,7 +237,7 @@ dart_status trainer_prepare(dart_trainer *trainer, trainer_batch *to, const dart
 dart_status trainer_share_rows(dart_trainer *trainer, trainer_batch *batch, const trainer_spread *of_all, const char *call);
 static inline bool trainer_same_rows(const trainer_rows *a, const trainer_rows *b)
 {
-    return a->count == b->count && a->of_chunk == b->of_chunk && a->first_chunk == b->first_chunk;
+    return a->count == b->count && a->of_chunk == b->of_chunk && a->first_chunk == b->first_chunk && a->quiet == b->quiet;
 }
 void trainer_batch_free(trainer_batch *batch);
 /* The S of a run, a power of two from 1 to 2^32: the square of a gradient of 1e5 is still far from the end of f32. Whether a trainer may have it. */

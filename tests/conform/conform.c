@@ -68,7 +68,7 @@ static const struct {
 
 static const char *const flag_names[] = {"seq", "open",   "h",   "params", "step",   "wide", "dt",   "view",   "tiny",  "huge",  "zero",
                                          "far", "stored", "add", "mixed",  "limits", "form", "runs", "scaled", "large", "exact", "bare", "packed",
-                                         "pitched", "gpu", "eight"};
+                                         "pitched", "gpu", "eight", "quiet"};
 
 void conform_name(const conform_case *c, char *text, size_t size)
 {

@@ -37,7 +37,8 @@ enum {
     CASE_PACKED = 1 << 22,  /* B sequences of at most L tokens, packed */
     CASE_PITCHED = 1 << 23, /* strided views whose rows start at multiples of 8 elements */
     CASE_GPU = 1 << 24,     /* so large that rows for many tiles take it on a GPU: not for processors */
-    CASE_EIGHT = 1 << 25    /* the tensor `moved` starts eight elements later, not one: a multiple of 16 bytes, and of nothing larger */
+    CASE_EIGHT = 1 << 25,   /* the tensor `moved` starts eight elements later, not one: a multiple of 16 bytes, and of nothing larger */
+    CASE_QUIET = 1 << 26    /* ssd: nobody reads y of the first tokens; ssd_backward: up_y is 0 there */
 };
 
 typedef struct conform_case {

@@ -144,6 +144,20 @@ void conform_set(conform_data *d, conform_tensor *tensor, const double *values)
     free(row);
 }
 
+void conform_disregard(conform_tensor *tensor, uint64_t first, uint64_t count)
+{
+    const size_t size = dart_dtype_size(tensor->t.dtype);
+    for (uint64_t r = first; r < first + count; r++)
+        memset((char *)tensor->initial + conform_place(tensor, r, 0) * size, 0xff, (size_t)tensor->width * size);
+}
+
+uint32_t conform_quiet(conform_data *d)
+{
+    const conform_case *c = d->c;
+    if (!conform_has(d, CASE_QUIET)) return 0;
+    return c->S < c->L ? c->S + (uint32_t)conform_uniform(d, 0, (double)(c->L - c->S) + 1) : c->L;
+}
+
 conform_tensor *conform_input(conform_data *d, dart_dtype dtype, uint64_t rows, uint64_t width, bool view, conform_generator make)
 {
     conform_tensor *tensor = add(d, dtype, rows, width, view);

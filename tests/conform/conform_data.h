@@ -70,6 +70,10 @@ conform_tensor *conform_scaled(conform_data *d, const conform_tensor *tensor, co
 conform_tensor *conform_ints(conform_data *d, uint64_t rows, uint64_t width, const int32_t *values);
 /* The values of a tensor replaced, rounded to its type; values then holds what is stored. NaN: left as it is. */
 void conform_set(conform_data *d, conform_tensor *tensor, const double *values);
+/* Where the op may write what it likes, or nothing: rows `first` and later, so many, count as not written. Once it has run. */
+void conform_disregard(conform_tensor *tensor, uint64_t first, uint64_t count);
+/* CASE_QUIET: so many tokens of each sequence, at least a chunk where there are several, at most all; else 0. */
+uint32_t conform_quiet(conform_data *d);
 /* Column `column` of a packed tensor, as a tensor of its own. */
 conform_tensor conform_column(const conform_tensor *tensor, uint64_t column);
 dart_tensor conform_view(const conform_tensor *tensor); /* absent for NULL */

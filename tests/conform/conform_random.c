@@ -291,6 +291,7 @@ static void draw_scan(draw *d, conform_case *c)
         if (backward) c->flags = (c->flags & ~CASE_BARE) | maybe(d, 0.3, CASE_BARE) | maybe(d, 0.5, CASE_ADD);
         else if (is_16bit(c)) c->flags |= maybe(d, 0.2, CASE_FORM);
         if (is_16bit(c)) c->flags |= maybe(d, 0.2, CASE_MIXED);
+        c->flags |= maybe(d, 0.3, CASE_QUIET);
         return;
     }
     c->flags = views(d) | kind | maybe(d, 0.7, CASE_PARAMS) | maybe(d, 0.5, CASE_H);

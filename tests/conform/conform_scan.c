@@ -65,7 +65,7 @@ static void join(conform_tensor *cum)
 
 typedef struct scan_case {
     conform_seq seq;
-    uint32_t M, C;
+    uint32_t M, C, quiet;
     uint64_t rows, chunks, state;
     bool step;
     conform_runs runs;
@@ -118,6 +118,7 @@ static void make(conform_data *d, scan_case *k)
     if (conform_has(d, CASE_OPEN)) conform_open_make(d, &k->seq, &k->open, &k->open_decay);
     k->y = conform_output(d, act, k->rows, (uint64_t)c->H * c->P, true);
     make_memories(d, k);
+    k->quiet = conform_quiet(d);
     if (conform_has(d, CASE_BARE)) return;
     k->cum = conform_output(d, DART_F32, k->rows * c->H, CUM_STRIDE, false);
     k->decay = conform_output(d, DART_F32, c->B, (uint64_t)(k->M + 1) * c->H, false);
@@ -220,10 +221,13 @@ void conform_ssd(conform_data *d)
             .log_open_in = k.open != NULL ? k.open_decay->values : NULL, .y = y, .y_terms = y_terms, .dh = dh, .h_out = h_full,
             .h_border_out = h_border, .dh_open_out = open, .log_open_out = open_decay, .step = step, .cum = cum, .hin = hin});
     adapt(d, &k, cum, decay, hin);
+    for (uint64_t i = 0, row = (uint64_t)c->H * c->P; i < k.rows * row; i++)
+        if (i / row % c->L < k.quiet) y[i] = NAN;
     while (conform_next(d)) {
         dart_ssd(d->stream, &(dart_ssd_args){.B = c->B, .L = c->L, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
                                              .plan = k.step ? DART_PLAN_STEP : DART_PLAN_CHUNKED, .dt_is_step = conform_has(d, CASE_DT),
-                                             .dt_min = (float)dt_min, .dt_max = (float)dt_max, .x = k.x->t, .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
+                                             .dt_min = (float)dt_min, .dt_max = (float)dt_max, .quiet = k.quiet, .x = k.x->t,
+                                             .dt = k.dt->t, .b = k.b->t, .c = k.c->t,
                                              .a_log = k.a_log->t, .dt_bias = conform_view(k.bias), .d = conform_view(k.skip),
                                              .seq = conform_view(k.seqs), .h = conform_view(k.h), .open = conform_view(k.open),
                                              .open_decay = conform_view(k.open_decay), .y = k.y->t, .dh = conform_view(k.dh),
@@ -250,6 +254,7 @@ void conform_ssd(conform_data *d)
         conform_compare_within(d, "h", k.h, k.open != NULL ? h_border : h_full, &states);
         conform_compare_within(d, "open", k.open, open, &memories);
         conform_compare(d, "open_decay", k.open_decay, open_decay, decay_bound, 0);
+        for (uint32_t b = 0; b < c->B; b++) conform_disregard(k.y, (uint64_t)b * c->L, k.quiet);
         /* So is y as far as it comes from earlier chunks: an element may show that rounding and its own. */
         const double of_states = k.hin != NULL ? conform_rounding(k.hin->t.dtype) : conform_has(d, CASE_BARE) ? conform_rounding(c->dtype) : 0;
         const conform_limits outputs = {.bound = conform_tolerance(BOUND_SCAN, k.C + c->N),

@@ -16,11 +16,22 @@ static double any_dt(conform_data *d, uint64_t i)
 
 typedef struct scan_case {
     backward_rows rows;
-    uint32_t M;
+    uint32_t M, quiet;
     uint64_t chunks, state;
     conform_tensor *x, *dt, *b, *c, *a_log, *bias, *skip, *seqs, *h, *up_y, *up_dh, *up_h, *cum, *decay, *hin;
     conform_tensor *grad_x, *grad_dt, *grad_b, *grad_c, *grad_a_log, *grad_bias, *grad_skip, *grad_h;
 } scan_case;
+
+static void silence(conform_data *d, scan_case *k)
+{
+    const uint64_t count = k->up_y->rows * k->up_y->width;
+    double *values = conform_filled(count, NAN);
+    k->quiet = conform_quiet(d);
+    for (uint64_t i = 0; i < count; i++)
+        if (i / k->up_y->width % d->c->L < k->quiet) values[i] = 0;
+    conform_set(d, k->up_y, values);
+    free(values);
+}
 
 static void make(conform_data *d, scan_case *k)
 {
@@ -61,6 +72,7 @@ static void make(conform_data *d, scan_case *k)
         k->decay = conform_output(d, DART_F32, k->chunks + c->B, c->H, false);
         k->hin = conform_output(d, DART_F32, k->chunks, k->state, false);
     }
+    if (conform_has(d, CASE_QUIET)) silence(d, k);
 }
 
 /* The definition of the call on the tape, with what comes in pushed. */
@@ -117,7 +129,8 @@ static void record(conform_data *d, const scan_case *k)
     dart_ssd_backward(d->stream, &(dart_ssd_backward_args){
         .B = c->B, .L = c->L, .T = k->rows.packing.T, .cu = k->rows.cu, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S,
         .dt_is_step = conform_has(d, CASE_DT),
-        .add_c = conform_has(d, CASE_ADD), .dt_min = dt_min, .dt_max = dt_max, .x = k->x->t, .dt = k->dt->t, .b = k->b->t, .c = k->c->t,
+        .add_c = conform_has(d, CASE_ADD), .dt_min = dt_min, .dt_max = dt_max, .quiet = k->quiet, .x = k->x->t, .dt = k->dt->t,
+        .b = k->b->t, .c = k->c->t,
         .a_log = k->a_log->t, .dt_bias = conform_view(k->bias), .d = conform_view(k->skip), .seq = conform_view(k->seqs), .h = conform_view(k->h),
         .cum = conform_view(k->cum), .decay = conform_view(k->decay), .hin = conform_view(k->hin), .up_y = k->up_y->t,
         .up_dh = conform_view(k->up_dh), .up_h = conform_view(k->up_h), .grad_x = k->grad_x->t, .grad_dt = k->grad_dt->t, .grad_b = k->grad_b->t,

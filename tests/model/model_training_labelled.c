@@ -93,6 +93,13 @@ static void add_up(const char *folder, dart_trainer_options options, uint32_t (*
         must_train(trainer, dart_trainer_gradient(trainer, &(dart_train_batch){.ids = ids, .targets = some}, &result), "gradient");
         if (result.labels < T / 2 - 64) assert_true(trainer_is_labelled(trainer)); /* rows are rounded up to a multiple of 64 */
         if (part_of == in_turn) assert_int_equal(trainer->rows.of_chunk > 0, trainer->sma);
+        const uint32_t chunk = trainer->config.transformer ? 1 : trainer->config.S, passed = trainer->rows.quiet;
+        uint32_t first = LENGTH;
+        for (uint32_t t = 0; t < T; t++)
+            if (some[t] >= 0 && t % LENGTH < first) first = t % LENGTH;
+        assert_true(passed <= first && passed % chunk == 0);
+        if (part_of == quarter && part > 0) assert_int_equal(passed > 0, !trainer->config.transformer);
+        if (!trainer_is_labelled(trainer)) assert_int_equal(passed, 0);
         add_gradients(trainer, (double)result.labels, &sum);
         loss += result.loss * (double)result.labels;
         labels += result.labels;

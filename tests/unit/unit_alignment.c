@@ -41,7 +41,7 @@ static const conform_case cases[] = {
     {"ssd_backward", 64, 20, 2, 1, 16, 16, 16, CASE_PARAMS | CASE_ADD, DART_BF16, 0, 0},
     {"ssd_backward", 32, 3, 2, 2, 64, 64, 2, CASE_PARAMS | CASE_ADD, DART_BF16, 0, 0},
     {"ssd_backward", 1, 70, 2, 1, 32, 32, 64, CASE_PARAMS | CASE_ADD, DART_BF16, 0, 0},
-    {"ssd_backward", 1, 70, 2, 1, 128, 64, 64, CASE_PARAMS | CASE_ADD, DART_BF16, 0, 0},
+    {"ssd_backward", 1, 270, 2, 1, 128, 64, 256, CASE_PARAMS | CASE_ADD, DART_BF16, 0, 0},
     {"sma_backward", 2, 40, 2, 1, 16, 16, 8, CASE_SEQ | CASE_STORED, DART_BF16, 0, 0},
     {"sma_backward", 2, 40, 2, 1, 16, 16, 8, CASE_SEQ | CASE_STORED, DART_F16, 0, 0},
     {"sma_backward", 2, 20, 2, 1, 64, 64, 8, CASE_SEQ | CASE_STORED, DART_BF16, 0, 0},

@@ -165,6 +165,10 @@ void ssd(void **unused)
     GOOD(ssd, a.L = 1, a.plan = DART_PLAN_STEP, a.dh = f32, a.dh_scale.buffer = a.hin.buffer = a.hin_scale.buffer = NULL);
     GOOD(ssd, a.h.buffer = a.open.buffer = a.open_decay.buffer = a.seq.buffer = NULL);
     GOOD(ssd, a.x.row = 3 * I + 1, a.b.offset = 5, a.y.row = I + 1);
+    GOOD(ssd, a.h.buffer = a.open.buffer = a.open_decay.buffer = a.seq.buffer = NULL, a.quiet = L);
+    BAD(ssd, a.h.buffer = a.open.buffer = a.open_decay.buffer = a.seq.buffer = NULL, a.quiet = L + 1);
+    BAD(ssd, a.open.buffer = a.open_decay.buffer = a.seq.buffer = NULL, a.quiet = 1);
+    BAD(ssd, a.h.buffer = a.open.buffer = a.open_decay.buffer = NULL, a.quiet = 1);
     BAD(ssd, a.B = 0);
     BAD(ssd, a.L = 0);
     BAD(ssd, a.H = 0);

@@ -301,6 +301,10 @@ static void scan(void **unused)
     GOOD(ssd_backward, a.h.buffer = a.grad_h.buffer = a.up_h.buffer = a.up_dh.buffer = NULL);
     GOOD(ssd_backward, a.dt_bias.buffer = a.grad_dt_bias.buffer = a.d.buffer = a.grad_d.buffer = NULL);
     GOOD(ssd_backward, a.add_c = true);
+    GOOD(ssd_backward, a.seq.buffer = a.h.buffer = NULL, a.quiet = L);
+    BAD(ssd_backward, a.seq.buffer = a.h.buffer = NULL, a.quiet = L + 1);
+    BAD(ssd_backward, a.seq.buffer = NULL, a.quiet = 1);
+    BAD(ssd_backward, a.h.buffer = NULL, a.quiet = 1);
     BAD(ssd_backward, a.B = 0);
     BAD(ssd_backward, a.L = 0);
     BAD(ssd_backward, a.G = 3);

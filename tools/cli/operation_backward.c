@@ -306,7 +306,7 @@ const operation_kind operation_backward_kinds[] = {
       {"e", "B L G P", IN},
       {"c", "B L G N", IN},
       {"dh", "B M H N P", IN},
-      {"scale", "B M H N", MAY | F32},
+      {"scale", "B M H N", MAY | F32 | TENSOR_POSITIVE},
       {"seq", "B 2", MAY | I32},
       {"cu", "R+1", MAY | I32},
       {"up.r", "B L H P", IN},

@@ -361,7 +361,7 @@ const operation_kind operation_kinds[] = {
       {"e", "B L G P", IN},
       {"c", "B L G N", IN},
       {"dh", "B M H N P", IN},
-      {"scale", "B M H N", MAY | F32},
+      {"scale", "B M H N", MAY | F32 | POSITIVE}, /* as dart_sma_append leaves it */
       {"seq", "B 2", MAY | I32},
       {"cu", "R+1", MAY | I32},
       {"r", "B L H P", OUT},

@@ -60,6 +60,7 @@ static dart_status check(ssd_plan *p)
     OP_REQUIRE(call, op_has(&a->hin) || !op_has(&a->hin_scale), "hin_scale needs hin");
     OP_REQUIRE(call, a->memories_count == 0 || a->memories != NULL, "memories are missing");
     OP_REQUIRE(call, a->memories_count == 0 || (op_has(&a->open) && !op_has(&a->dh)), "memories need open and exclude dh");
+    if (ssd_check_quiet(call, &p->layout, a->L, a->quiet, op_has(&a->h)) != DART_OK) return op_status(call);
     p->M = op_chunks(a->L, a->S, op_has(&a->seq));
     p->C = a->S < a->L ? a->S : a->L;
     p->state = (uint64_t)a->H * a->N * a->P;
@@ -246,8 +247,8 @@ static void launch_piece(ssd_plan *p, uint32_t traits, uint64_t tiles)
     op_call *call = &p->call;
     const dart_ssd_args *a = p->a;
     struct SsdPieceArgs k = {.flags = p->flags | (op_has(&a->dh) ? HAS_DH : 0), .B = a->B, .L = a->L, .H = a->H, .G = a->G, .N = a->N,
-                             .P = a->P, .S = a->S, .M = p->M, .first = p->memory.first, .count = p->memory.capacity,
-                             .capacity = p->memory.capacity, .eps = p->eps, .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
+                             .P = a->P, .S = a->S, .M = p->M, .first = p->memory.first, .capacity = p->memory.capacity,
+                             .quiet = ssd_quiet_chunks(a->L, a->S, a->quiet), .eps = p->eps, .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
     op_kernel(call, KERNEL_ssd_piece, a->L, traits);
     OP_LAUNCH(call, &k, tiles, OP_ROWS(ssd_piece, x, &p->o.x, k), OP_ROWS(ssd_piece, dt, &p->o.dt, k),
               OP_ROWS(ssd_piece, b, &p->o.b, k), OP_ROWS(ssd_piece, c, &p->o.c, k), OP_AT(ssd_piece, a_log, &p->o.a_log, k),
@@ -270,6 +271,18 @@ uint32_t ssd_walk_traits(const op_layout *layout, uint32_t H, uint32_t G, uint32
     return FITS_SSD_WALK | FITS_N32_P64 | FITS_P64 | (S <= 16 && N <= 16 && H / G <= 2 ? FITS_SSD_WALK16 : 0);
 }
 
+dart_status ssd_check_quiet(op_call *call, const op_layout *layout, uint32_t L, uint32_t quiet, bool enters)
+{
+    OP_REQUIRE(call, quiet <= L, "quiet %u: must not be above L, %u", quiet, L);
+    OP_REQUIRE(call, quiet == 0 || (layout->flags == 0 && !enters), "quiet excludes seq, cu and h");
+    return op_status(call);
+}
+
+uint32_t ssd_quiet_chunks(uint32_t L, uint32_t S, uint32_t quiet)
+{
+    return quiet < L ? quiet / S : (uint32_t)base_ceil_div(L, S);
+}
+
 /* Where nobody asks for what passes between the stages and no state comes in or goes out. The scratch memory of the stages is not needed. */
 static bool walk(ssd_plan *p)
 {
@@ -279,7 +292,8 @@ static bool walk(ssd_plan *p)
     const bool tiles = a->N % 16 == 0 && a->P % 16 == 0 && a->dh.offset % 8 == 0 && op_fits_rows(&p->o.x) && op_fits_rows(&p->o.b) &&
                        op_fits_rows(&p->o.c) && op_fits_rows(&p->o.y);
     const uint32_t type = op_fits_16bit(&a->x, &a->b) & op_fits_16bit(&a->b, &a->c);
-    const uint32_t traits = p->layout.traits | walks | type | (tiles ? FITS_TILES : 0);
+    const uint32_t traits = p->layout.traits | walks | type | (tiles ? FITS_TILES : 0) |
+                            (ssd_quiet_chunks(a->L, a->S, a->quiet) > 0 ? FITS_SSD_QUIET : 0);
     if (!op_prefers(&p->call, KERNEL_ssd_piece, KERNEL_ssd_output, a->L, traits)) return false;
     p->memory = (matrices){.values = p->o.dh, .scale = p->o.dh_scale};
     p->flags |= op_has(&a->dh_scale) ? HAS_SCALE : 0;

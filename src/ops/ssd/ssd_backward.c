@@ -34,6 +34,7 @@ static dart_status check(plan *p)
     OP_REQUIRE(call, op_has(&a->d) == op_has(&a->grad_d), "d and grad_d come together");
     OP_REQUIRE(call, op_has(&a->cum) == op_has(&a->decay) && op_has(&a->cum) == op_has(&a->hin), "cum, decay and hin come together");
     OP_REQUIRE(call, op_has(&a->hin) || !op_has(&a->hin_scale), "hin_scale needs hin");
+    if (ssd_check_quiet(call, &p->layout, a->L, a->quiet, op_has(&a->h)) != DART_OK) return op_status(call);
     const uint64_t rows = p->layout.rows, state = (uint64_t)a->H * a->N * a->P;
     p->M = op_chunks(a->L, a->S, op_has(&a->seq));
     p->C = a->S < a->L ? a->S : a->L;
@@ -90,9 +91,9 @@ static void choose_rows(plan *p)
     p->sizes = (scan ? FITS_SSD_SCAN : 0) | (whole && of_groups <= FEW_TILES ? FITS_SSD_CLUSTER : 0) |
                (whole && of_groups <= 4 * FEW_TILES ? FITS_SSD_PAIR : 0);
     traits |= p->layout.traits | (tiles ? FITS_TILES : 0) | (op_has(&a->hin_scale) ? 0 : FITS_SSD_RAW_HIN) | p->sizes;
-    /* Without FITS_N128_P64: a row with it is no reason not to take these rows where it is forced by name. */
+    /* Without FITS_SSD_LONG: a row with it is no reason not to take these rows where it is forced by name. */
     if (op_prefers(&p->call, KERNEL_ssd_backward_gain, KERNEL_ssd_backward_x, a->L, traits))
-        p->traits = traits | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+        p->traits = traits | (p->C == 256 && a->N == 128 && a->P == 64 ? FITS_SSD_LONG : 0);
 }
 
 static void enter(plan *p)
@@ -280,10 +281,12 @@ static bool walk(plan *p)
                        op_fits_rows(&p->o.up_y) && op_fits_rows(&p->o.grad_x) && op_fits_rows(&p->o.grad_b) && op_fits_rows(&p->o.grad_c) &&
                        a->up_dh.offset % 4 == 0;
     const uint32_t type = op_fits_16bit(&a->x, &a->b) & op_fits_16bit(&a->b, &a->c) & op_fits_16bit(&a->c, &a->up_y);
-    const uint32_t traits = p->layout.traits | walks | type | (tiles ? FITS_TILES : 0);
+    const uint32_t traits = p->layout.traits | walks | type | (tiles ? FITS_TILES : 0) |
+                            (ssd_quiet_chunks(a->L, a->S, a->quiet) > 0 ? FITS_SSD_QUIET : 0);
     if (!op_prefers(call, KERNEL_ssd_backward_walk, KERNEL_ssd_backward_x, a->L, traits)) return false;
     struct SsdBackwardWalkArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
-                                    .P = a->P, .S = a->S, .M = p->M, .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
+                                    .P = a->P, .S = a->S, .M = p->M, .quiet = ssd_quiet_chunks(a->L, a->S, a->quiet), .dt_min = a->dt_min,
+                                    .dt_max = ops_most_step(a->dt_max)};
     const op_operand hin = op_scratch(call, DART_F32, p->slots, (uint64_t)a->H * a->N * a->P);
     p->of_a_log = op_scratch(call, DART_F32, a->B, a->H);
     p->of_bias = op_scratch(call, DART_F32, a->B, a->H);
