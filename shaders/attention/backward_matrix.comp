@@ -29,9 +29,7 @@ READS_AS(uvec4, quads, q) READS_AS(uvec4, quads, k) READS_AS(uvec4, quads, v) RE
 #ifndef HEAD
 #define HEAD 64u
 #endif
-#ifndef BLOCK
-#define BLOCK 32u
-#endif
+const uint BLOCK = 32u;
 const uint ROWS = T0 / SUBGROUPS;
 const uint R = ROWS / MATRIX_M;
 const uint OTHER_TILES = BLOCK / MATRIX_N;
@@ -72,16 +70,7 @@ uvec4 pack_eight(vec4 low, vec4 high)
     return uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w), pack_elements(high.x, high.y), pack_elements(high.z, high.w));
 }
 
-// A number that the conversion to the element type leaves as it is: see attention_matrix.comp.
-float rounded(float value)
-{
-#if defined(MATRIX2) && defined(MATRIX_BF16)
-    return uintBitsToFloat((floatBitsToUint(value) + 0x8000u) & 0xffff0000u);
-#else
-    return value;
-#endif
-}
-
+#include "lib/rounded.glsl"
 #include "attention/backward_matrix.glsl"
 
 void main()
@@ -276,9 +265,9 @@ void main()
                     }
                 }
 #ifdef OF_KEYS
-                MULTIPLY(sums_v, scores, ys)
+                MULTIPLY(sums_v, scores, ys, 0u)
 #endif
-                MULTIPLY(sums, products, xs)
+                MULTIPLY(sums, products, xs, 0u)
             }
         }
         barrier(); // all are done with the passing rows

@@ -1,5 +1,5 @@
-// What the rows of keys (-DOF_KEYS) and of queries of backward_matrix.comp read and write, and their products with w and u. The macros use the
-// constants and shared memory of that file, and `part`, `lane`, `own_first`, `own_head` and `sequence` of its main().
+// What the rows of keys (-DOF_KEYS) and of queries of backward_matrix.comp and backward_late.comp read and write, and their products with w and u.
+// The macros use the constants and shared memory of these files, and `part`, `lane`, `own_first`, `own_head` and `sequence` of their main().
 
 // Eight 16-bit elements of a row.
 uvec4 own_x(uint token, uint head, uint group, uint quad)
@@ -63,14 +63,14 @@ uvec4 passing_y(uint token, uint head, uint group, uint quad)
     subgroup_sync(); \
     coopMatLoad(left, packed, part / 8u, MATRIX_K / 8u, ROW_MAJOR);
 #endif
-// to += from (R row tiles x BLOCK columns) x the rows in shared memory `rows`.
-#define MULTIPLY(to, from, rows) \
+// to += from (R row tiles x BLOCK columns) x the rows in shared memory `rows` from its word `at` on.
+#define MULTIPLY(to, from, rows, at) \
     [[unroll]] for (uint j = 0u; j < WEIGHT_TILES; j++) { \
         MatrixA left[R]; \
         [[unroll]] for (uint r = 0u; r < R; r++) { TAKE_LEFT(left[r], from, r, j) } \
         [[unroll]] for (uint d = 0u; d < HEAD_TILES; d++) { \
             MatrixB right; \
-            coopMatLoad(right, rows, j * MATRIX_K * PITCH + d * MATRIX_N / 8u, PITCH, ROW_MAJOR); \
+            coopMatLoad(right, rows, (at) + j * MATRIX_K * PITCH + d * MATRIX_N / 8u, PITCH, ROW_MAJOR); \
             [[unroll]] for (uint r = 0u; r < R; r++) to[r * HEAD_TILES + d] = coopMatMulAdd(left[r], right, to[r * HEAD_TILES + d]); \
         } \
     }

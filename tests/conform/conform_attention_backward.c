@@ -47,8 +47,10 @@ void conform_attention_backward(conform_data *d)
          * rounded the weights to the type of the values; rows of tiles of the backward pass round w and u, the factors of its terms, once each. */
         const double made = conform_ran(d, "attention[matrix") || conform_ran(d, "attention[tensor") ? conform_rounding(c->dtype) : 0;
         const bool at_once = conform_ran(d, "attention_backward_whole[");
-        const bool by_keys = at_once || conform_ran(d, "attention_backward_k[matrix") || conform_ran(d, "attention_backward_k[tensor");
-        const bool by_queries = at_once || conform_ran(d, "attention_backward_q[matrix") || conform_ran(d, "attention_backward_q[tensor");
+        const bool by_keys = at_once || conform_ran(d, "attention_backward_k[late") || conform_ran(d, "attention_backward_k[matrix") ||
+                             conform_ran(d, "attention_backward_k[tensor");
+        const bool by_queries = at_once || conform_ran(d, "attention_backward_q[late") || conform_ran(d, "attention_backward_q[matrix") ||
+                                conform_ran(d, "attention_backward_q[tensor");
         const double bound = conform_tolerance(BOUND_SMA, 2 * (uint64_t)c->P + (uint64_t)c->L * (c->H / c->G)) * (1 + largest);
         const conform_limits of_queries = {.bound = bound, .operands = made + (by_queries ? conform_rounding(c->dtype) : 0)};
         const conform_limits of_keys = {.bound = bound, .operands = made + (by_keys ? conform_rounding(c->dtype) : 0)};
