@@ -220,7 +220,8 @@ static void refuses_what_it_cannot_slice(void **unused)
     rig_close(&r);
 }
 
-/* Ops of training slice the weights of linear and of the loss, and the rows of the loss, nothing else: a row of logits is too long here. */
+/* Ops of training slice the weights of linear and of the loss, the rows of the loss and the elements of AdamW, nothing else: a row of logits is too
+ * long here. */
 static void refuses_to_train_what_it_cannot_bind(void **unused)
 {
     (void)unused;
@@ -243,7 +244,6 @@ static void refuses_to_train_what_it_cannot_bind(void **unused)
             .grad_k = y, .grad_v = y);
     REFUSED(dart_cross_entropy, .T = T, .V = 4096, .W = 16, .x = x, .weight = x, .targets = i, .share = x, .loss = y, .correct = i);
     REFUSED(dart_grad_norm, .count = 1, .clip = 1, .gradients = &gradient, .scale = y);
-    REFUSED(dart_adamw, .elements = (uint64_t)T * W, .w = y, .m = y, .v = y, .grad = x, .scale = x, .hyper = x);
     REFUSED(dart_rope, .B = 1, .L = T, .H = 1, .D = W, .base = 10, .x = x, .y = y);
     REFUSED(dart_gelu, .T = T, .I = W, .a = x, .h = y);
     REFUSED(dart_swiglu, .T = T, .I = W, .a = x, .u = x, .h = y);
