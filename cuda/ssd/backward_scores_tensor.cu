@@ -25,26 +25,6 @@ struct Shared {
     float2 weights[8][threads];                          // c.b of each thread's pairs of columns
 };
 
-// Replaces the 8 columns of a row that the lane has, two of each 8 as in sums, by the sums of the 32 columns before each.
-__device__ __forceinline__ void sum_columns_before(float (&z)[8])
-{
-    const uint32_t c = threadIdx.x % 4;
-    float base = 0.0f;
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        float sum = z[2 * i] + z[2 * i + 1]; // of the lanes up to this one
-        const float one = __shfl_up_sync(0xffffffffu, sum, 1);
-        if (c >= 1) sum += one;
-        const float two = __shfl_up_sync(0xffffffffu, sum, 2);
-        if (c >= 2) sum += two;
-        const float before = __shfl_up_sync(0xffffffffu, sum, 1);
-        const float here = c > 0 ? base + before : base;
-        z[2 * i + 1] = here + z[2 * i];
-        z[2 * i] = here;
-        base += __shfl_sync(0xffffffffu, sum, 3, 4);
-    }
-}
-
 // store(r, c, v) takes the sums over the blocks of a cluster of grads, as far as they are in the rows r of this block. grads: of the rows row,
 // row + 8 and of two of each eight columns from column on.
 template <uint32_t parts, class Store>

@@ -117,9 +117,9 @@ static int begin_step(run *r)
 }
 
 /* A step ahead, the host begins to write a batch when the step before is done, not while it runs. Where making a batch takes much of a step the host
- * may come too late then, and the device waits longer than between steps that go one by one: it gains 1 %, and with batches that take half a step
- * it lost up to 40 % (H100). In f16 and of several ranks a step waits for the
- * one before in any case; times of its own would also let a rank exchange in another order than others. */
+ * may come too late then, and the device waits longer than between steps that go one by one, for a gain of 1 % (H100). The share is chosen, not
+ * derived. In f16 and of several ranks a step waits for the one before in any case; times of its own would also let a rank exchange in another order
+ * than others. */
 static bool pays_ahead(const run *r)
 {
     return r->ranks.is.count == 1 && !training_in_f16(r->o) && (double)r->making_ns < 0.25 * (double)r->step_ns;
