@@ -34,16 +34,21 @@ static float *finish(rig *r, const dart_tensor *y, uint64_t elements, uint64_t *
     return rig_read(y, elements);
 }
 
-static float *many_parameters(rig *r, uint64_t *count, uint32_t *launches)
+/* w after a step, or its 16-bit copy. */
+static float *many_parameters(rig *r, uint64_t *count, uint32_t *launches, bool copies)
 {
     enum { N = 5000 };
     const float scale[4] = {1, 0.5f, 1, 0}, hyper[8] = {1e-2f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.01f, 0.1f, 0};
     const dart_tensor w = rig_random(r, DART_F32, N, -1, 1), m = rig_random(r, DART_F32, N, -1, 1), v = rig_random(r, DART_F32, N, 0, 1),
-                      grad = rig_random(r, DART_F32, N, -1, 1);
-    MUST(r, dart_adamw(r->stream, &(dart_adamw_args){.elements = N, .decays = true, .w = w, .m = m, .v = v, .grad = grad,
-                                                     .scale = rig_tensor(r, DART_F32, 4, scale), .hyper = rig_tensor(r, DART_F32, 8, hyper)}));
-    return finish(r, &w, N, count, launches);
+                      grad = rig_random(r, DART_F32, N, -1, 1), copy = rig_tensor(r, DART_BF16, N, NULL);
+    dart_adamw_args args = {.elements = N, .decays = true, .w = w, .m = m, .v = v, .grad = grad, .scale = rig_tensor(r, DART_F32, 4, scale),
+                            .hyper = rig_tensor(r, DART_F32, 8, hyper)};
+    if (copies) args.copy = copy;
+    MUST(r, dart_adamw(r->stream, &args));
+    return finish(r, copies ? &copy : &w, N, count, launches);
 }
+static float *parameters_alone(rig *r, uint64_t *count, uint32_t *launches) { return many_parameters(r, count, launches, false); }
+static float *parameters_and_copy(rig *r, uint64_t *count, uint32_t *launches) { return many_parameters(r, count, launches, true); }
 
 static float *wide_linear(rig *r, uint64_t *count, uint32_t *launches)
 {
@@ -175,7 +180,8 @@ static void slices(void **unused)
     same_within_limits("linear_backward, weight", wide_linear_backward_weight);
     same_within_limits("cross_entropy", large_head);
     same_within_limits("embed", large_table);
-    same_within_limits("adamw", many_parameters);
+    same_within_limits("adamw", parameters_alone);
+    same_within_limits("adamw, copy", parameters_and_copy);
     same_within_limits("linear, many rows, q8", many_rows_of_q8);
     same_within_limits("embed, q4", quantised_table);
     same_within_limits("sma, step", memories_of_a_token);

@@ -2,12 +2,16 @@
 #include "dartlm/ops_backward.h"
 #include "runtime/op.h"
 
-/* Elements of a launch: as many as fit a binding, whole tiles, and few enough to be counted in 32 bits. */
-static uint64_t most_elements(const op_call *call)
+/* AdamW's elements have nothing to do with each other: a launch may begin at any whose place every device can bind, which is a multiple of 256 bytes
+ * of 16-bit copies. */
+enum { ADAMW_UNIT = 128 };
+
+/* Elements of a launch: as many as fit a binding, whole units, and few enough to be counted in 32 bits. */
+static uint64_t most_elements(const op_call *call, uint32_t unit)
 {
     const uint64_t fit = op_binding_limit(call) / sizeof(float), most = UINT64_C(1) << 30;
-    const uint64_t count = (fit < most ? fit : most) / call->T0 * call->T0;
-    return count > 0 ? count : call->T0;
+    const uint64_t count = (fit < most ? fit : most) / unit * unit;
+    return count > 0 ? count : unit;
 }
 
 /* `count` elements from `first` on. */
@@ -40,7 +44,7 @@ dart_status dart_grad_norm(dart_stream *stream, const dart_grad_norm_args *args)
     }
     OP_REQUIRE(&call, sums <= INT32_MAX, "%llu blocks of gradients are too many", (unsigned long long)sums);
     const op_operand partial = op_scratch(&call, DART_F32, 1, sums);
-    const uint64_t most = most_elements(&call);
+    const uint64_t most = most_elements(&call, call.T0); /* A sum a tile. */
     uint64_t slot = 0;
     for (uint32_t i = 0; i < args->count; i++) {
         const op_operand grad = {"grad", args->gradients[i].grad, OP_F32, 1, args->gradients[i].elements};
@@ -76,7 +80,7 @@ dart_status dart_adamw(dart_stream *stream, const dart_adamw_args *args)
         .copy = {"copy", args->copy, OP_FLOAT | OP_OPTIONAL, 1, n}};
     if (!OP_CHECK(&call, o)) return op_status(&call);
     op_kernel(&call, KERNEL_adamw, 0, 0);
-    const uint64_t most = most_elements(&call);
+    const uint64_t most = most_elements(&call, ADAMW_UNIT);
     for (uint64_t first = 0; first < n && op_status(&call) == DART_OK; first += most) {
         const uint64_t count = n - first < most ? n - first : most;
         const op_operand w = elements(&o.w, first, count), m = elements(&o.m, first, count), v = elements(&o.v, first, count),
