@@ -85,6 +85,16 @@ static inline uint64_t base_mix(uint64_t x)
 /* From 0 to below 1. */
 static inline double base_uniform(uint64_t bits) { return (double)(bits >> 11) / 9007199254740992.0; }
 
+/* A hint: what is at the address will be written soon. Any address. */
+static inline void base_prefetch(const void *at)
+{
+#if defined(__GNUC__)
+    __builtin_prefetch(at, 1);
+#else
+    (void)at;
+#endif
+}
+
 /* ---- Checked arithmetic: false on overflow, *out untouched ---- */
 static inline bool base_mul(uint64_t a, uint64_t b, uint64_t *out)
 {

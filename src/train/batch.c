@@ -25,16 +25,36 @@ static dart_status make_room(dart_trainer *trainer, trainer_batch *to, uint32_t 
     return DART_OK;
 }
 
+enum { COUNTED = 1 << 16 }; /* tokens that are counted in 32 bits */
+
+/* Whether all ids and targets are among those that are allowed. Loops without a branch, which compilers make vectors of. */
+static bool are_allowed(const dart_train_batch *batch, uint64_t tokens, uint32_t V, uint64_t *labels)
+{
+    uint32_t wrong = 0;
+    *labels = 0;
+    for (uint64_t first = 0; first < tokens; first += COUNTED) {
+        const uint32_t count = (uint32_t)base_smaller(tokens - first, COUNTED);
+        const int32_t *ids = batch->ids + first, *targets = batch->targets + first;
+        uint32_t found = 0;
+        for (uint32_t i = 0; i < count; i++) wrong |= (uint32_t)ids[i] >= V;
+        for (uint32_t i = 0; i < count; i++) {
+            wrong |= (uint32_t)targets[i] + 1 > V;
+            found += targets[i] >= 0;
+        }
+        *labels += found;
+    }
+    return wrong == 0;
+}
+
 static dart_status check(dart_trainer *trainer, const dart_train_batch *batch, uint64_t tokens, uint64_t *labels, const char *call)
 {
     const int64_t V = trainer->config.V;
-    *labels = 0;
-    for (uint64_t i = 0; i < tokens; i++) {
+    const bool allowed = are_allowed(batch, tokens, trainer->config.V, labels);
+    for (uint64_t i = 0; i < tokens && !allowed; i++) {
         REQUIRE(&trainer->report, batch->ids[i] >= 0 && batch->ids[i] < V, "%s: id %d of token %llu, allowed are 0 to %lld", call, batch->ids[i],
                 (unsigned long long)i, (long long)V - 1);
         REQUIRE(&trainer->report, batch->targets[i] >= -1 && batch->targets[i] < V, "%s: target %d of token %llu, allowed are -1 to %lld", call,
                 batch->targets[i], (unsigned long long)i, (long long)V - 1);
-        *labels += batch->targets[i] >= 0;
     }
     REQUIRE(&trainer->report, *labels > 0 && *labels <= INT32_MAX, "%s: %llu targets", call, (unsigned long long)*labels);
     return DART_OK;
@@ -65,11 +85,10 @@ static trainer_spread spread_of(const dart_trainer *trainer, const int32_t *targ
             for (uint32_t begin = 0; begin < L; begin += S) {
                 const uint32_t length = L - begin < S ? L - begin : S;
                 uint32_t own = 0;
-                for (uint32_t t = 0; t < length; t++) {
-                    if (*targets++ < 0) continue;
-                    own++;
-                    if (begin + t < s.first) s.first = begin + t;
-                }
+                for (uint32_t t = 0; t < length; t++) own += targets[t] >= 0;
+                for (uint32_t t = 0; t < length && own > 0 && begin + t < s.first; t++)
+                    if (targets[t] >= 0) s.first = begin + t;
+                targets += length;
                 count += own;
                 if (own > s.chunk) s.chunk = own;
             }
@@ -123,14 +142,22 @@ static void fill_rows(const dart_trainer *trainer, const trainer_rows *rows, con
     int32_t *tokens = part + trainer_part_at(trainer, TRAINER_PLACES), *row_of = part + trainer_part_at(trainer, TRAINER_ROW_OF);
     int32_t *chosen = part + trainer_part_at(trainer, TRAINER_TARGETS), *seq = part + trainer_part_at(trainer, TRAINER_SEQ);
     uint32_t row = 0;
-    for (uint32_t t = 0; t < trainer->T; t++) tokens[t] = chosen[t] = -1;
-    for (uint32_t t = 0; t < trainer->T; t++) {
-        const uint32_t in_sequence = t % L;
-        if (rows->of_chunk > 0 && in_sequence % S == 0) row = t / L * own + (in_sequence / S - rows->first_chunk) * rows->of_chunk;
-        row_of[t] = targets[t] < 0 ? -1 : (int32_t)row;
-        if (targets[t] < 0) continue;
-        tokens[row] = (int32_t)t;
-        chosen[row++] = targets[t];
+    memset(tokens, 0xff, trainer->T * sizeof *tokens); /* -1 */
+    memset(chosen, 0xff, trainer->T * sizeof *chosen);
+    for (uint32_t first = 0, t = 0; first < trainer->T; first += L) {
+        for (uint32_t begin = 0; begin < L; begin += S) {
+            const uint32_t end = first + (L - begin < S ? L : begin + S);
+            if (rows->of_chunk > 0) row = first / L * own + (begin / S - rows->first_chunk) * rows->of_chunk;
+            for (; t < end; t++) {
+                /* Which tokens have a target is often not to be foreseen: without a branch. */
+                const bool labelled = targets[t] >= 0;
+                int32_t none[2], *to = labelled ? tokens + row : none, *to_chosen = labelled ? chosen + row : none + 1;
+                *to = (int32_t)t;
+                *to_chosen = targets[t];
+                row_of[t] = labelled ? (int32_t)row : -1;
+                row += labelled;
+            }
+        }
     }
     for (uint32_t b = 0; b < B; b++) {
         seq[2 * b] = (int32_t)(rows->first_chunk * rows->of_chunk);
