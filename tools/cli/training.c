@@ -68,12 +68,12 @@ static int report_step(const run *r, uint32_t step, const dart_train_result *res
 }
 
 /* The borders of the documents in `count` parts of r->rows sequences. */
-static void find_documents(const run *r, uint32_t count)
+static void find_documents(const run *r, const int32_t *all, uint32_t count)
 {
     const training_task *task = r->task;
     const size_t T = (size_t)r->rows * task->L, most = (size_t)r->rows * task->documents;
     for (size_t i = 0; i < count && r->cu != NULL; i++) {
-        const int32_t *ids = r->ids + i * T;
+        const int32_t *ids = all + i * T;
         int32_t *cu = r->cu + i * (most + 1);
         size_t found = 0;
         for (size_t t = 0; t < T; t++)
@@ -82,13 +82,14 @@ static void find_documents(const run *r, uint32_t count)
     }
 }
 
-static int prepare(run *r, uint32_t step)
+static int prepare(run *r)
 {
     const training_task *task = r->task;
+    const int32_t *ids, *targets;
     const size_t first = (size_t)r->ranks.is.rank * r->parts, T = (size_t)r->rows * task->L, borders = (size_t)r->rows * task->documents + 1;
-    task->fill(task->user, step, r->ids, r->targets);
-    find_documents(r, task->batch / r->rows);
-    const dart_train_batch batch = {.count = r->parts, .ids = r->ids + first * T, .targets = r->targets + first * T,
+    batches_next(r->batches, &ids, &targets);
+    find_documents(r, ids, task->batch / r->rows);
+    const dart_train_batch batch = {.count = r->parts, .ids = ids + first * T, .targets = targets + first * T,
                                     .cu = r->cu != NULL ? r->cu + first * borders : NULL};
     const dart_status status = dart_trainer_prepare(r->trainer, &batch);
     r->prepared = status == DART_OK;
@@ -101,28 +102,28 @@ static bool is_pause(const run *r, uint32_t steps) { return steps == r->end || s
 /* Steps at the beginning of a run that go one by one, since they prepare what all use: they are out of the rate of those that follow. */
 enum { FIRST = 3 };
 
-/* Starts a step, and makes the batch of the one after it ready while the device is at work. */
+/* Starts a step, and prepares the one after it while the device is at work. */
 static int begin_step(run *r)
 {
-    const int outcome = r->prepared ? CLI_OK : prepare(r, r->begun);
+    const int outcome = r->prepared ? CLI_OK : prepare(r);
     if (outcome != CLI_OK) return outcome;
     const dart_status status = dart_trainer_start(r->trainer, rate(r, r->begun));
     if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
     r->prepared = false;
     r->begun++;
     const uint64_t from = base_now_ns();
-    const int made = r->begun < r->end ? prepare(r, r->begun) : CLI_OK;
-    if (r->taken < FIRST) r->making_ns = base_now_ns() - from;
-    return made;
+    const int prepared = r->begun < r->end ? prepare(r) : CLI_OK;
+    if (r->taken < FIRST) r->preparing_ns = base_now_ns() - from;
+    return prepared;
 }
 
-/* A step ahead, the host begins to write a batch when the step before is done, not while it runs. Where making a batch takes much of a step the host
+/* A step ahead, the host begins to write a batch when the step before is done, not while it runs. Where preparing it takes much of a step the host
  * may come too late then, and the device waits longer than between steps that go one by one, for a gain of 1 % (H100). The share is chosen, not
  * derived. In f16 and of several ranks a step waits for the one before in any case; times of its own would also let a rank exchange in another order
  * than others. */
 static bool pays_ahead(const run *r)
 {
-    return r->ranks.is.count == 1 && !training_in_f16(r->o) && (double)r->making_ns < 0.25 * (double)r->step_ns;
+    return r->ranks.is.count == 1 && !training_in_f16(r->o) && (double)r->preparing_ns < 0.25 * (double)r->step_ns;
 }
 
 /* The following step is started first, so that the device goes on with it; unless the run pauses in between, or ends there (`last`). */
@@ -161,12 +162,13 @@ static void fill_validation(const run *r, uint32_t first)
 static int validate(const run *r)
 {
     if (!training_is_first(r)) return CLI_OK;
+    batches_rest(r->batches); /* that of the following step is made when this returns */
     uint64_t right = 0, labels = 0;
     double loss = 0;
     for (uint64_t first = 0; first < r->task->validation; first += r->rows) {
         dart_train_result result;
         fill_validation(r, (uint32_t)first);
-        find_documents(r, 1);
+        find_documents(r, r->ids, 1);
         const dart_train_batch batch = {.ids = r->ids, .targets = r->targets, .cu = r->cu};
         const dart_status status = dart_trainer_evaluate(r->trainer, &batch, &result);
         if (status != DART_OK) return cli_fail_trainer(r->trainer, status);
@@ -187,7 +189,7 @@ static int validate(const run *r)
 /* Ends with all steps taken, or behind a save after a signal, which the step that is under way then comes before. */
 static int learn(run *r, bool *stopped)
 {
-    int outcome = CLI_OK;
+    int outcome = batches_open(r->task, r->step, r->end, &r->batches);
     r->start = base_now_ns();
     r->begun = r->step;
     while (outcome == CLI_OK && (r->begun > r->step || (r->step < r->end && !*stopped))) {
@@ -215,7 +217,7 @@ static int export_model(run *r)
 
 static int allocate(run *r)
 {
-    const size_t tokens = (size_t)r->task->batch * r->task->L;
+    const size_t tokens = (size_t)r->rows * r->task->L;
     r->ids = malloc(tokens * sizeof *r->ids);
     r->targets = malloc(tokens * sizeof *r->targets);
     const size_t borders = (size_t)(r->task->batch / r->rows) * ((size_t)r->rows * r->task->documents + 1);
@@ -348,6 +350,7 @@ int training_run(const training_task *task, training_options *o)
         (void)cli_fail("stopped after step %" PRIu32 " of %" PRIu32 "; --resume goes on with the run in %s, --resume --steps %" PRIu32
                        " writes its model as it is",
                        r.step, r.end, task->folder, r.step);
+    batches_close(&r.batches);
     free(r.ids);
     free(r.targets);
     free(r.cu);

@@ -2,7 +2,7 @@
 #ifndef DARTLM_TRAINING_RUN_H
 #define DARTLM_TRAINING_RUN_H
 
-#include "training.h"
+#include "batches.h"
 
 #include "ranks.h"
 
@@ -19,13 +19,14 @@ typedef struct run {
     uint32_t step, end;     /* steps taken, steps to take */
     uint32_t begun;         /* steps taken or under way: at most two more than those taken */
     bool prepared;          /* the batch of step `begun` */
-    int32_t *ids, *targets; /* of a step, or of rows of the validation */
-    int32_t *cu;            /* their documents, as dart_train_batch takes them, or NULL */
+    batches *batches;       /* of the steps from here on */
+    int32_t *ids, *targets; /* of rows of the validation */
+    int32_t *cu;            /* documents of a step, or of these rows, as dart_train_batch takes them, or NULL */
     uint64_t start;
     uint32_t taken;      /* steps of this program */
     uint64_t timed_from; /* when step timed_step began, with none under way */
     uint32_t timed_step;
-    uint64_t making_ns, step_ns; /* of the last step that went by itself: making the next batch, beside it; all of it */
+    uint64_t preparing_ns, step_ns; /* of the last step that went by itself: preparing the next batch, beside it; all of it */
     double speed;        /* tokens a second since then */
 } run;
 
