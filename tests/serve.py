@@ -492,6 +492,8 @@ def check_limits(program, model, device, work):
         _, answer = server.refused(429, "waiting", "POST", "/v1/completions", long)
         same("Retry-After", answer.headers["Retry-After"], "1")
         server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM) # as timeout(1) does: it sends one to the process and one to its group
         while server.ask("GET", "/health", headers={"Authorization": ""})[0] == 200:
             time.sleep(0.01)
         server.refused(503, "stopping", "POST", "/v1/completions", long)
@@ -501,6 +503,23 @@ def check_limits(program, model, device, work):
     refused = subprocess.run([program, "serve", "--model", model, "--host", "0.0.0.0", "--port", "0"], stderr=subprocess.PIPE, text=True, check=False,
                              env={name: value for name, value in os.environ.items() if name != "DARTLM_API_KEY"})
     must(refused.returncode == 1 and "key is needed" in refused.stderr, f"0.0.0.0 without a key: {refused.stderr}")
+
+
+def check_second_signal(program, model, device):
+    """A second SIGTERM ends a server that has work for long."""
+    server = Server(program, model, device, "--slots", "1", "--context", "8192")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.ask, "POST", "/v1/completions",
+                            {"prompt": [1], "max_tokens": 8000, "n": 16, "ignore_eos": True, "temperature": 0})
+        while server.metric("decoding") == 0:
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(2.5)
+        must(server.process.poll() is None, "the first SIGTERM ended the server, which had work")
+        server.process.send_signal(signal.SIGTERM)
+        same("what ends the program", server.process.wait(30), -signal.SIGTERM)
+        must(asked.exception() is not None, "a server that ended at once had answered")
+    server.process.stdout.close()
 
 
 def run(program, data, device, work):
@@ -541,6 +560,7 @@ def run(program, data, device, work):
         check_answers(program, model, device)
         check_loading(program, data, device)
         check_limits(program, model, device, work)
+        check_second_signal(program, model, device)
     finally:
         server.process.kill()
 

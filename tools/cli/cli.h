@@ -182,6 +182,7 @@ void cli_lines_close(cli_lines *lines);
 void cli_stop_at(int number, bool ignored_too);
 void cli_stop_no_more(int number); /* it ends the program again */
 int cli_stopped(void);
+void cli_wait_for_stop(void); /* until cli_stopped is not 0; not on Windows */
 
 /* A line on stderr that the next one replaces; only where stderr is a terminal. */
 void cli_progress(const char *format, ...) DART_PRINTF(1, 2);

@@ -4,13 +4,11 @@
 #include "serve/access.h"
 #include "serve/http.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct serve_options {
     cli_common common;
@@ -67,32 +65,6 @@ static int open_model(cli_session *session, const serve_options *o, dart_model *
     return status == DART_OK ? CLI_OK : cli_fail_device(session, status);
 }
 
-static int signals[2]; /* a pipe: what a handler may do is to write */
-
-static void note_signal(int which)
-{
-    const int before = errno;
-    (void)which;
-    (void)!write(signals[1], "", 1);
-    errno = before;
-}
-
-/* From here on the first SIGTERM or SIGINT is for wait_for_signal; before, it ends the program, however long a model loads. */
-static bool catch_signals(void)
-{
-    const struct sigaction noted = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
-    return pipe(signals) == 0 && sigaction(SIGTERM, &noted, NULL) == 0 && sigaction(SIGINT, &noted, NULL) == 0;
-}
-
-/* The next one then ends the program. */
-static void wait_for_signal(void)
-{
-    char byte;
-    while (read(signals[0], &byte, 1) < 0 && errno == EINTR) continue;
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
-}
-
 static int run(const serve_options *o, const char *name, const char *key)
 {
     static metrics counts;
@@ -120,12 +92,14 @@ static int run(const serve_options *o, const char *name, const char *key)
         const dart_status started = engine_start(computing, model, tokenizer, &o->batch, error, sizeof error);
         if (started != DART_OK) status = cli_fail("%s (%s)", error, dart_status_name(started));
     }
-    if (status == CLI_OK && !catch_signals()) status = cli_fail("signals cannot be caught: %s", strerror(errno));
     if (status == CLI_OK) {
+        /* Until here a signal ends the program, however long the model loads. */
+        cli_stop_at(SIGTERM, true);
+        cli_stop_at(SIGINT, true);
         const bool six = strchr(o->host, ':') != NULL;
         printf("serving %s on http://%s%s%s:%u\n", name, six ? "[" : "", o->host, six ? "]" : "", (unsigned)http_port(server));
         fflush(stdout);
-        wait_for_signal();
+        cli_wait_for_stop();
         engine_stop(computing, false);
     }
     if (computing != NULL) engine_stop(computing, true); /* so that nothing sleeps */
@@ -170,7 +144,8 @@ int cmd_serve(int argc, char **argv)
         .options_count = COUNT_OF(options),
         .about =
             "Answers requests for completions over HTTP, in the form of OpenAI's /v1/completions, many at a time; see docs/serving.md.\n"
-            "SIGTERM and SIGINT finish what has been asked and end the program; a second one ends it at once."};
+            "SIGTERM and SIGINT finish what has been asked and end the program; a second one, two seconds later\n"
+            "or more, ends it at once."};
     args_operands operands;
     char *key = NULL, *name = NULL;
     int status = args_parse(&syntax, argc, argv, &operands);
