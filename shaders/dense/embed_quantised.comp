@@ -32,10 +32,7 @@ void main()
                 if (inside ? id < args.first || row >= args.count : args.first != 0u) continue;
             }
             if (inside) {
-                Block block = block_at(args.weight_at + row * args.weight_row, args.width, i / 32u);
-                v = numbers_of(block, i / 8u % 4u);
-                v.low = v.low * block.scale + block.minimum;
-                v.high = v.high * block.scale + block.minimum;
+                v = weights_of(block_at(args.weight_at + row * args.weight_row, args.width, i / 32u), i / 8u % 4u);
             }
             if (aligned) {
                 store_eight_y(to, v);

@@ -2,6 +2,8 @@
 // NORMED: x f32, weight and y 16-bit; y[t, o] = sum_i x[t, i] norm[i] weight[o, i] / sqrt(mean(x_t^2) + eps). x is
 // multiplied by norm and rounded as it goes into shared memory, its squares are added up beside that, and a sum meets its row's
 // root only when it is whole, so that nothing waits for the norm. bf16 only: f16 might not hold what is not normalised yet.
+// QUANTISED: rows of weight are quantised (quantised.glsl). A lane reads whole blocks of 32, whose weights are rounded to x's type as they go
+// into shared memory: the numbers that embed_quantised makes of them.
 // Include after put(row, column, value), which stores one element of y.
 //
 // A workgroup makes T0 outputs x T1 rows. Slabs of SLAB inputs of its rows and outputs go through shared memory: the
@@ -12,6 +14,7 @@
 // Shared memory: 16 (T0 + T1) (SLAB / 8 + 1) bytes, or where that is more, 4 MATRIX_M (T0 + 4 bands) ROWS_SPLIT
 // INPUTS_SPLIT bytes; NORMED 4 T1 (SLAB / 8 + 1) bytes more. The odd word of padding puts rows that are read together into different banks.
 // Needs: inputs a multiple of 8, x and weight rows at 16-byte borders; LANES a multiple of SLAB / 8, T0 and T1 of 8 LANES / SLAB.
+// QUANTISED: inputs a multiple of 32.
 // Guards: rows and outputs past the end read the last one and are dropped; inputs past the end count as 0 in both.
 #include "lib/matrix.glsl"
 
@@ -25,7 +28,12 @@ const uint WORDS = SLAB / 8u; // 16-byte words of a row of a slab
 const uint PITCH = WORDS + 1u;
 const uint LINES = LANES / WORDS; // rows that the lanes read at a time
 const uint ROW_WORDS = T1 / LINES; // of a slab, per lane
+#ifdef QUANTISED
+const uint BLOCKS = SLAB / 32u; // of a row of a slab
+const uint OUTPUT_BLOCKS = (T0 * BLOCKS + LANES - 1u) / LANES; // of a slab, per lane
+#else
 const uint OUTPUT_WORDS = T0 / LINES;
+#endif
 const uint SLAB_WORDS = (T0 + T1) * PITCH;
 const uint OUTPUTS_SPLIT = SUBGROUPS / (ROWS_SPLIT * INPUTS_SPLIT);
 const uint BANDS = ROWS_SPLIT * OUTPUTS_SPLIT;
@@ -71,7 +79,21 @@ void store_four_y(uint at, vec4 v)
     else pairs_y[at / 4u] = uvec2(pair_16bit(v.x, v.y), pair_16bit(v.z, v.w));
 }
 
+#ifdef QUANTISED
+// pack_elements makes NaN of what is near the end of bf16's range, where weights may lie.
+uvec2 rounded_four(vec4 v)
+{
+#ifdef MATRIX_BF16
+    return as_16bit(TYPE_BF16, v);
+#else
+    return uvec2(pack_elements(v.x, v.y), pack_elements(v.z, v.w));
+#endif
+}
+
+Block weight_next[OUTPUT_BLOCKS];
+#else
 uvec4 weight_next[OUTPUT_WORDS];
+#endif
 #ifdef NORMED
 uvec4 x_low[ROW_WORDS];
 uvec4 x_high[ROW_WORDS];
@@ -99,10 +121,20 @@ void fetch(uint first_row, uint first_output, uint slab)
         x_next[e] = inside ? quads_x[(args.x_at + row * args.x_row) / 8u + word] : uvec4(0u);
     }
 #endif
+#ifdef QUANTISED
+    [[unroll]] for (uint e = 0u; e < OUTPUT_BLOCKS; e++) {
+        uint i = LANE + e * LANES;
+        uint row = min(first_output + i / BLOCKS, args.outputs - 1u);
+        uint block = slab * BLOCKS + i % BLOCKS;
+        if (block < args.inputs / 32u) weight_next[e] = block_at(args.weight_at + row * args.weight_row, args.inputs, block);
+        else weight_next[e] = Block(uvec4(0u), uvec4(0u), 0.0, 0.0);
+    }
+#else
     [[unroll]] for (uint e = 0u; e < OUTPUT_WORDS; e++) {
         uint row = min(first_output + LANE / WORDS + e * LINES, args.outputs - 1u);
         weight_next[e] = inside ? quads_weight[(args.weight_at + row * args.inputs) / 8u + word] : uvec4(0u);
     }
+#endif
 }
 
 void put_down()
@@ -121,7 +153,19 @@ void put_down()
         slabs[at + e * LINES * PITCH] = x_next[e];
 #endif
     }
+#ifdef QUANTISED
+    [[unroll]] for (uint e = 0u; e < OUTPUT_BLOCKS; e++) {
+        uint i = LANE + e * LANES;
+        if (i < T0 * BLOCKS) {
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                Eight v = weights_of(weight_next[e], j);
+                slabs[(T1 + i / BLOCKS) * PITCH + i % BLOCKS * 4u + j] = uvec4(rounded_four(v.low), rounded_four(v.high));
+            }
+        }
+    }
+#else
     [[unroll]] for (uint e = 0u; e < OUTPUT_WORDS; e++) slabs[at + (T1 + e * LINES) * PITCH] = weight_next[e];
+#endif
 }
 
 void multiply_tiles()

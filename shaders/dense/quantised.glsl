@@ -47,3 +47,10 @@ Eight numbers_of(Block block, uint j)
     uvec2 words = (j & 1u) == 0u ? half_block.xy : half_block.zw;
     return Eight(four_bytes(words.x), four_bytes(words.y));
 }
+
+// The same as weights: scale n + minimum. A product with q8's scale is exact in f32, so that a fused sum rounds as two steps do.
+Eight weights_of(Block block, uint j)
+{
+    Eight n = numbers_of(block, j);
+    return Eight(n.low * block.scale + block.minimum, n.high * block.scale + block.minimum);
+}

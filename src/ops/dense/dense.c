@@ -146,11 +146,12 @@ dart_status dart_gated_norm(dart_stream *stream, const dart_gated_norm_args *arg
 /* FITS_DENSE_SHORT_ROWS: weights of so many tiles of 64 x 64 and rows of so many inputs fit the shared memory of a block, and from so many rows on
  * the time is that of reading x and writing y. */
 enum { SHORT_WEIGHTS = 6, SHORT_ROWS = 4096 };
-static uint32_t linear_traits(const op_call *call, const op_operand *x, const op_operand *weight)
+uint32_t dense_linear_traits(const op_call *call, const op_operand *x, const op_operand *weight)
 {
     const uint64_t wave = op_wave(call);
     const uint64_t tiles = base_ceil_div(x->rows, 64) * base_ceil_div(weight->rows, 64);
-    uint32_t traits = op_fits_16bit(&x->of, &weight->of);
+    /* Quantised weights become numbers of the type of x. */
+    uint32_t traits = op_fits_16bit(&x->of, dense_is_quantised(weight) ? &x->of : &weight->of);
     if (x->width % 16 == 0 && op_fits_rows(x) && op_fits_rows(weight)) traits |= FITS_TILES;
     if (tiles < wave / 4 && x->width >= 512) traits |= FITS_DENSE_FEWEST_TILES;
     if (x->rows >= SHORT_ROWS && x->width <= DENSE_SHORT_INPUTS && base_ceil_div(x->width, 64) * base_ceil_div(weight->rows, 64) <= SHORT_WEIGHTS)
@@ -174,7 +175,7 @@ void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, 
             const op_operand some = dense_slice(x, t, rows), part = dense_slice(weight, out, outputs);
             const op_operand to = dense_columns(y, t, rows, out, outputs);
             struct LinearArgs k = {.flags = add ? IS_ADD : 0, .rows = rows, .inputs = IN, .outputs = outputs};
-            op_kernel(call, KERNEL_linear, rows, linear_traits(call, &some, &part));
+            op_kernel(call, KERNEL_linear, rows, dense_linear_traits(call, &some, &part));
             OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(rows, call->T1), OP_ROWS(linear, x, &some, k),
                       OP_AT(linear, weight, &part, k), OP_ROWS(linear, y, &to, k));
         }
@@ -183,7 +184,7 @@ void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, 
 
 bool dense_linear_from(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *from, const op_operand *y)
 {
-    const uint32_t T = (uint32_t)x->rows, OUT = (uint32_t)weight->rows, traits = linear_traits(call, x, weight);
+    const uint32_t T = (uint32_t)x->rows, OUT = (uint32_t)weight->rows, traits = dense_linear_traits(call, x, weight);
     const bool whole = dense_rows_that_fit(call, weight) >= OUT && dense_rows_that_fit(call, x) >= T && dense_rows_that_fit(call, from) >= T &&
                        dense_rows_that_fit(call, y) >= T;
     if (from->of.dtype != y->of.dtype || !whole || !op_prefers(call, KERNEL_linear_from, KERNEL_linear, T, traits)) return false;

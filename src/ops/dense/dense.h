@@ -41,6 +41,8 @@ bool dense_check_quantised(op_call *call, const dart_tensor *weight, uint32_t wi
 void dense_linear_quantised(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add);
 void dense_embed_quantised(op_call *call, const op_operand *ids, const op_operand *weight, const op_operand *y);
 
+/* Traits of y = x weight^T, plain or quantised. */
+uint32_t dense_linear_traits(const op_call *call, const op_operand *x, const op_operand *weight);
 /* The launches of dart_linear and of dart_linear_backward: y (+)= x weight^T;  grad_x (+)= up_y weight;  grad_weight += up_y^T x. */
 void dense_linear(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add);
 void dense_linear_backward_x(op_call *call, const op_operand *up_y, const op_operand *weight, const op_operand *grad_x, bool add);

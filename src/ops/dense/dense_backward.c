@@ -108,7 +108,7 @@ static bool may_round(const op_operand *up_y, const op_operand *right) { return 
 
 /* right: weight or x. Rows for matrices round an up_y of f32, such as the gradient of the residual stream or of logits, to the bf16 of the other
  * operand; f16 might not hold it. Where both sides of weight are long, arithmetic takes longer than memory, and larger tiles or a
- * library pay, once `tiles` of 64 x 64 fill the device: see linear_traits. A library may round twice what it adds to 16 bits.
+ * library pay, once `tiles` of 64 x 64 fill the device: see dense_linear_traits. A library may round twice what it adds to 16 bits.
  * Short rows: in tiles of 64 x 64 the gradient of weight takes 58 us in place of 100 with 128 inputs and 64 outputs, and 129 in place of 160 with 64
  * and 352 (262,144 rows of bf16, H100 through Vulkan, November 2026). */
 static uint32_t backward_traits(const op_call *call, const op_operand *up_y, const op_operand *right, const op_operand *result, bool adds,

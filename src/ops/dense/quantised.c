@@ -48,8 +48,8 @@ static void multiply_dequantised(op_call *call, const op_operand *x, const op_op
 
 void dense_linear_quantised(op_call *call, const op_operand *x, const op_operand *weight, const op_operand *y, bool add)
 {
-    const uint32_t T = (uint32_t)x->rows, OUT = (uint32_t)weight->rows;
-    if (!op_prefers(call, KERNEL_linear_quantised, KERNEL_linear, T, 0)) {
+    const uint32_t T = (uint32_t)x->rows, OUT = (uint32_t)weight->rows, traits = dense_linear_traits(call, x, weight);
+    if (!op_prefers(call, KERNEL_linear_quantised, KERNEL_linear, T, traits)) {
         multiply_dequantised(call, x, weight, y, add);
         return;
     }
@@ -61,7 +61,7 @@ void dense_linear_quantised(op_call *call, const op_operand *x, const op_operand
             const op_operand some = dense_slice(x, t, rows), part = dense_slice(weight, out, outputs);
             const op_operand to = dense_columns(y, t, rows, out, outputs);
             struct LinearQuantisedArgs k = {.flags = add ? IS_ADD : 0, .rows = rows, .inputs = (uint32_t)x->width, .outputs = outputs};
-            op_kernel(call, KERNEL_linear_quantised, T, 0);
+            op_kernel(call, KERNEL_linear_quantised, T, traits);
             OP_LAUNCH(call, &k, base_ceil_div(outputs, call->T0) * base_ceil_div(rows, call->T1), OP_ROWS(linear_quantised, x, &some, k),
                       OP_ROWS(linear_quantised, weight, &part, k), OP_ROWS(linear_quantised, y, &to, k));
         }
