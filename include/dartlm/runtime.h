@@ -163,6 +163,8 @@ typedef struct dart_device_options {
                                        i32 a huge number) and which kernels see as if they were part of each tensor, so that a load outside a
                                        tensor gives NaN on drivers that check ranges, too. dart_buffer_destroy logs an error where a margin was
                                        written to. New memory is filled with the same NaN. 0: none */
+    uint32_t backwards;             /* test hook, not through CUDA: launches begin the last of their tiles first; 1: all, 2: every second one of a
+                                       recording. Results have the same bits unless a kernel depends on an order that nothing promises */
     uint32_t cut;                   /* test hook: each launch that can be cut is cut into so many ranges of its tiles; 0: as slice_ms requires */
     uint64_t max_binding_bytes;     /* test hook: a lower limit than the device's; 0: the device's */
     uint32_t max_bindings;          /* test hook: a lower limit than the device's; 0: the device's */

@@ -47,6 +47,7 @@ layout(constant_id = 1) const uint T0 = 1;
 layout(constant_id = 2) const uint T1 = 1;
 layout(local_size_x_id = 3) in;
 layout(constant_id = 8) const bool IS_RANGE = false; // 4 to 7, 9: lib/matrix.glsl
+layout(constant_id = 10) const bool IS_DIRECTED = false;
 
 const uint TYPE_F32 = 0u;
 const uint TYPE_F16 = 1u;
@@ -56,8 +57,10 @@ const uint TYPE_I32 = 3u;
 #define LANE gl_LocalInvocationID.x
 #define LANES gl_WorkGroupSize.x
 
-// The first tile of the workgroup. IS_RANGE is a specialisation constant, so that pipelines of whole launches contain no code for ranges.
-#define FIRST_TILE (IS_RANGE ? range_begin + gl_WorkGroupID.x : gl_WorkGroupID.x)
+// The first tile of the workgroup. IS_RANGE and IS_DIRECTED are specialisation constants, so that pipelines of whole launches contain no code for
+// ranges, and those of devices without launches that go backwards none for them: such a launch has workgroups of another z.
+#define WORKGROUP (IS_DIRECTED && gl_WorkGroupID.z != 0u ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x)
+#define FIRST_TILE (IS_RANGE ? range_begin + WORKGROUP : WORKGROUP)
 
 // The type of a binding's elements. table/KERNEL.glsl defines BINDING_x for every binding; READABLE_x and WRITABLE_x, the same
 // number, only for bindings that the table lets a shader read or write.

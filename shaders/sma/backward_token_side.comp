@@ -57,7 +57,7 @@ void main()
     uint in_part = args.H / args.G / args.parts;
     uint passes = T0 / TOKENS;
     uint all_rows = has(args.flags, HAS_CU) ? args.T : args.B * args.L;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles * passes; tile += gl_NumWorkGroups.x) {
+    for (uint tile = WORKGROUP; tile < args.tiles * passes; tile += gl_NumWorkGroups.x) {
         uint part = tile / passes % args.parts;
         uint item = tile / passes / args.parts;
         uint group = item % args.G;

@@ -36,7 +36,7 @@ void main()
     bool merge = has(args.flags, IS_MERGE);
     own = s * MATRIX_M;
     uint base = own * TOKEN_PITCH;
-    for (uint tile = gl_WorkGroupID.x; tile < args.tiles * PASSES; tile += gl_NumWorkGroups.x) {
+    for (uint tile = WORKGROUP; tile < args.tiles * PASSES; tile += gl_NumWorkGroups.x) {
         uint t_first = (t_blocks - 1u - tile / heads) * TOKENS;
         uint head = tile % heads;
         uint b = head / args.H;

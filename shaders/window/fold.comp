@@ -195,7 +195,7 @@ void main()
 {
     for (uint first = 0u; first < args.B; first += LANES) {
         uint heads = list_folding(first) * args.H;
-        for (uint item = gl_WorkGroupID.x; item < heads; item += gl_NumWorkGroups.x) {
+        for (uint item = WORKGROUP; item < heads; item += gl_NumWorkGroups.x) {
             uvec2 own = folding[item / args.H];
             fold_head(own.x, own.y, item % args.H);
         }

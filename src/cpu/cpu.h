@@ -33,7 +33,7 @@ typedef struct cpu_launch {
     cpu_tensor bindings[KERNEL_MAX_BINDINGS];
     uint32_t args[KERNEL_MAX_ARGS / 4];
     uint32_t T0, T1, first, end; /* tiles first to end - 1 */
-    bool barrier;
+    bool barrier, backwards;
 } cpu_launch;
 
 /* Progress of one launch while a recording runs, defined in cpu_pool.c. */

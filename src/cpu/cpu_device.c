@@ -191,6 +191,7 @@ static dart_status stream_launch(void *device, void *stream, const backend_launc
     to->first = launch->first;
     to->end = launch->end;
     to->barrier = launch->barrier;
+    to->backwards = launch->backwards;
     memcpy(to->args, launch->args, kernel->args_size);
     for (uint32_t i = 0; i < kernel->bindings_count; i++) {
         const backend_binding *binding = &launch->bindings[i];

@@ -85,7 +85,10 @@ static void walk(cpu_pool *pool, float *scratch, const cpu_launch *launches, cpu
                 if (taken >= launch->end) break;
                 const uint32_t first = (uint32_t)taken,
                                last = launch->end - first < grain ? launch->end : first + grain;
-                for (task.tile = first; task.tile < last; task.tile++) launch->kernel(&task);
+                for (uint32_t tile = first; tile < last; tile++) {
+                    task.tile = launch->backwards ? launch->first + (launch->end - 1 - tile) : tile;
+                    launch->kernel(&task);
+                }
                 finished += last - first;
             }
         }

@@ -106,6 +106,7 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
     bool entered = false;
     if (!in->adapters[index].info.usable)
         return base_fail(report, DART_UNSUPPORTED, "cuda: %s", in->adapters[index].info.why_not);
+    if (options->backwards != 0) return base_fail(report, DART_UNSUPPORTED, "cuda: launches do not go backwards");
     cu_device *made = calloc(1, sizeof *made);
     if (made == NULL) return base_fail(report, DART_OUT_OF_MEMORY, "cuda: no host memory");
     made->driver = &in->driver;

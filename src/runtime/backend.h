@@ -50,6 +50,7 @@ typedef struct backend_launch {
     const void *args;
     backend_binding bindings[KERNEL_MAX_BINDINGS]; /* kernel_table[row->id].bindings_count of them */
     bool barrier;
+    bool backwards; /* tile end - 1 is begun first; of devices opened with options->backwards only */
 } backend_launch;
 
 /* What a submission waits for before it starts, and what it signals when it has ended. */

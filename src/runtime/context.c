@@ -267,6 +267,7 @@ base_report *context_report(dart_context *context) { return &context->report; }
 static dart_status check_options(dart_context *context, const dart_device_options *options)
 {
     REQUIRE(&context->report, options->variant == NULL || strlen(options->variant) < 32, "dart_device_open: variant name too long");
+    REQUIRE(&context->report, options->backwards <= 2, "dart_device_open: backwards %u, must be at most 2", options->backwards);
     REQUIRE(&context->report, options->margin % BACKEND_ALIGN == 0, "dart_device_open: a margin of %u bytes, must be a multiple of %u",
             options->margin, BACKEND_ALIGN);
     REQUIRE(&context->report, (options->with_capabilities & ~(uint32_t)DART_CAP_SPEED) == 0,
@@ -296,6 +297,7 @@ dart_status context_open_device(dart_context *context, const backend *b, void *i
     made->lose = options->lose;
     made->cut = options->cut;
     made->margin = options->margin;
+    made->backwards = options->backwards;
     made->profile = options->profile;
     made->profile_user = options->profile_user;
     atomic_init(&made->fail_in, options->fail_at);

@@ -14,6 +14,7 @@ struct dart_device {
     dart_device_info info; /* capabilities and limits as restricted by the options */
     char variant[32];      /* test hook, "" for none */
     bool poison, lose;
+    uint32_t backwards; /* test hook, as in dart_device_options */
     uint64_t margin; /* test hook, bytes before and behind every buffer */
     atomic_uint strays; /* buffers destroyed so far whose margins a launch had written to */
     uint32_t cut; /* test hook, ranges of every launch; 0: as streams pace them */

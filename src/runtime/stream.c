@@ -381,6 +381,7 @@ static void launch_range(dart_stream *stream, backend_launch *launch, bool begin
     dart_device *device = stream->device;
     dart_status status = begins ? begin_part(stream) : DART_OK;
     launch->barrier = needs_barrier(stream, launch);
+    launch->backwards = device->backwards == 1 || (device->backwards == 2 && stream->launches % 2 == 1);
     const launch_note note = trace_note(launch);
     if (status == DART_OK) status = device_fault(device);
     if (status == DART_OK && device->profile != NULL) status = trace_keep(device, &stream->notes, stream->launches, &note);

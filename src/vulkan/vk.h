@@ -205,6 +205,7 @@ typedef struct vk_device {
     base_report *report;
     uint32_t capabilities;
     bool profiled; /* every launch is timed */
+    bool directed; /* some launches go backwards, see IS_DIRECTED of shaders/lib/dart.glsl */
     bool adopted;  /* handle is the host's */
     void (*lock_queue)(void *user);
     void (*unlock_queue)(void *user);

@@ -13,7 +13,7 @@ struct vk_pipeline {
 typedef struct constants {
     uint32_t dtypes, T0, T1, local;
     vk_matrix matrix;
-    uint32_t subgroup, range, lockstep;
+    uint32_t subgroup, range, lockstep, directed;
 } constants;
 #define CONSTANTS_COUNT (sizeof(constants) / sizeof(uint32_t))
 
@@ -88,7 +88,7 @@ static dart_status compile(vk_device *device, const backend_code *of, VkPipeline
     const constants values = {.dtypes = of->dtypes, .T0 = of->T0, .T1 = of->T1,
                               .local = matrix ? row->local * adapter->matrix_subgroup : row->local,
                               .matrix = bfloat16 ? adapter->matrix_bf16 : adapter->matrix_f16,
-                              .subgroup = adapter->matrix_subgroup, .range = of->range, .lockstep = adapter->lockstep};
+                              .subgroup = adapter->matrix_subgroup, .range = of->range, .lockstep = adapter->lockstep, .directed = device->directed};
     VkSpecializationMapEntry entries[CONSTANTS_COUNT];
     for (uint32_t i = 0; i < CONSTANTS_COUNT; i++)
         entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t)};
@@ -109,6 +109,7 @@ static dart_status compile(vk_device *device, const backend_code *of, VkPipeline
     VK_MAKE(device, vkCreateShaderModule, module, (device->handle, &module_info, NULL, &module));
     VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
                                         .pNext = adapter->robustness ? &checked : NULL,
+                                        .flags = device->directed ? VK_PIPELINE_CREATE_DISPATCH_BASE_BIT : 0,
                                         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                                                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                                                   .module = module,

@@ -335,7 +335,8 @@ dart_status vk_stream_launch(void *self, void *handle, const backend_launch *lau
     if (pushed)
         device->vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, args_bytes, args);
     const uint32_t tiles = launch->end - launch->first, groups = tiles < device->adapter->max_groups ? tiles : device->adapter->max_groups;
-    device->vk.vkCmdDispatch(commands, groups, 1, 1);
+    if (launch->backwards) device->vk.vkCmdDispatchBase(commands, 0, 0, 1, groups, 1, 1);
+    else device->vk.vkCmdDispatch(commands, groups, 1, 1);
     if (device->profiled && stream->times != VK_NULL_HANDLE && stream->launches < PROFILED_LAUNCHES)
         device->vk.vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, stream->times, 2 + stream->launches);
     stream->launches++;

@@ -160,7 +160,7 @@ dart_status conform_open(const suite *s, const char *spec, uint32_t claimed, dar
     const dart_device_options options = {.spec = spec, .with_capabilities = claimed, .poison = true,
                                          .without_capabilities = s->options->no_matrix ? DART_CAP_MATRIX : 0,
                                          .minimum_limits = s->options->minimum_limits, .cut = s->options->cut,
-                                         .margin = s->options->margin};
+                                         .margin = s->options->margin, .backwards = s->options->backwards};
     const dart_status status = dart_device_open(s->context, &options, device);
     if (status == DART_OK && s->options->opened != NULL) s->options->opened(*device);
     return status;

@@ -116,7 +116,7 @@ typedef struct conform_options {
     FILE *report;               /* the JSON besides what goes to `out`; NULL: none */
     bool no_matrix;             /* the devices count as lacking cooperative matrices */
     bool minimum_limits;        /* as in dart_device_options */
-    uint32_t cut, margin;       /* the same */
+    uint32_t cut, margin, backwards; /* the same */
     uint64_t seed;              /* of the inputs of all cases */
     uint32_t seeds;             /* so many times, with the seeds that follow; 0: once */
     bool draw;                  /* only some cases, each in some variants: so many that every row runs whose turn it is */

@@ -31,11 +31,12 @@ static void print_json_limits(FILE *json, const dart_device_info *d)
 /* The command that runs this case alone, in every variant, with the same inputs. */
 static void command_of(const suite *s, const target *t, const char *name, char *text, size_t size)
 {
-    char cut[24] = "", margin[24] = "";
+    char cut[24] = "", margin[24] = "", backwards[24] = "";
     if (s->options->cut > 0) snprintf(cut, sizeof cut, " --cut %u", s->options->cut);
     if (s->options->margin > 0) snprintf(margin, sizeof margin, " --margin %u", s->options->margin);
-    snprintf(text, size, "dartlm conform --device '%s'%s%s%s%s --seed %llu --case '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
-             s->options->minimum_limits ? " --minimum-limits" : "", cut, margin, (unsigned long long)s->seed, name);
+    if (s->options->backwards > 0) snprintf(backwards, sizeof backwards, " --backwards %u", s->options->backwards);
+    snprintf(text, size, "dartlm conform --device '%s'%s%s%s%s%s --seed %llu --case '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
+             s->options->minimum_limits ? " --minimum-limits" : "", cut, margin, backwards, (unsigned long long)s->seed, name);
 }
 
 void conform_print_header(const suite *s)
