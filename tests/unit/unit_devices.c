@@ -82,6 +82,7 @@ static void refuses_bad_specs(void **unused)
     dart_device *device = NULL;
     assert_int_equal(dart_device_open(context, NULL, NULL), DART_INVALID_ARGUMENT);
     assert_int_equal(dart_device_open(NULL, NULL, &device), DART_INVALID_ARGUMENT);
+    assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = "cpu", .backwards = 3}, &device), DART_INVALID_ARGUMENT);
     assert_int_equal(dart_device_open(context, &(dart_device_options){.spec = "cpu", .variant = "a name of more than thirty-one characters"},
                                       &device),
                      DART_INVALID_ARGUMENT);
