@@ -48,7 +48,7 @@ Eight numbers_of(Block block, uint j)
     return Eight(four_bytes(words.x), four_bytes(words.y));
 }
 
-// The same as weights: scale n + minimum. A product with q8's scale is exact in f32, so that a fused sum rounds as two steps do.
+// The same as weights: scale n + minimum. The product is exact in f32, so that a fused sum rounds as two steps do.
 Eight weights_of(Block block, uint j)
 {
     Eight n = numbers_of(block, j);

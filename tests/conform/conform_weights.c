@@ -125,7 +125,8 @@ static void linear(conform_data *d)
          * square of at least m / sqrt(32). The largest of all errors is at most six times their root mean square, that of y, where one number of a
          * block outweighs the others, as little as sqrt(3) times its own: 6 / sqrt(3) more in the largest element. Weights that become
          * 16-bit numbers round as the type of x does. */
-        const bool steps = conform_ran(d, "linear_quantised[few_avx2"), rounds = conform_ran(d, "embed_quantised[") || conform_ran(d, "linear_quantised[matrix");
+        const bool steps = conform_ran(d, "linear_quantised[few_avx2");
+        const bool rounds = conform_ran(d, "embed_quantised[") || conform_ran(d, "linear_quantised[matrix");
         /* q4 multiplies numbers and minima apart where x has steps: scale n and the minimum, with root mean squares of 8.8 and 9 scales at most, are
          * what f32 rounds, and they add up to 4.6 scales. */
         const double apart = c->S == 4 ? sqrt(8.8 * 8.8 + 9 * 9) / 4.6 : 1;

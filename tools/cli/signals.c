@@ -12,28 +12,22 @@ static volatile sig_atomic_t stopped_by; /* 0: no signal yet */
 static void prepare(void) {}
 static void wake(void) {}
 #else
-#include <errno.h>
-#include <semaphore.h>
+#include <unistd.h>
 
-static sem_t waking;
+static int waking[2] = {-1, -1}; /* a pipe: what a handler may do is to write */
 
 static void prepare(void)
 {
-    static bool done;
-    if (!done) done = sem_init(&waking, 0, 0) == 0;
+    if (waking[0] < 0 && pipe(waking) != 0) waking[0] = waking[1] = -1;
 }
 
-static void wake(void)
-{
-    const int before = errno;
-    (void)sem_post(&waking);
-    errno = before;
-}
+static void wake(void) { (void)!write(waking[1], "", 1); }
 
 void cli_wait_for_stop(void)
 {
+    char byte;
     while (stopped_by == 0)
-        while (sem_wait(&waking) != 0 && errno == EINTR) continue;
+        if (read(waking[0], &byte, 1) < 0 && stopped_by == 0) (void)sleep(1); /* interrupted, or no pipe could be had */
 }
 #endif
 
