@@ -194,11 +194,23 @@ static inline int run_on_device(int argc, char **argv, const struct CMUnitTest *
         else argv[3] = argc > 4 ? argv[4] : NULL;
         argc--;
     }
-    if (argc != 3 && argc != 4) {
-        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR [--minimum-limits | --many-registers | --margins] [TEST | -TEST]\n", argv[0]);
+    if (argc < 3 || argc > 5 || (argc == 5 && (argv[3][0] != '-' || argv[4][0] != '-'))) {
+        fprintf(stderr, "usage: %s DEVICE_SPEC DATA_DIR [--minimum-limits | --many-registers | --margins] [TEST | -TEST [-TEST]]\n", argv[0]);
         return 2;
     }
-    if (argc == 4 && argv[3][0] == '-') cmocka_set_skip_filter(argv[3] + 1);
+    struct CMUnitTest kept[64];
+    if (argc == 5) { /* cmocka skips one name, or those of a pattern */
+        size_t left = 0;
+        for (size_t i = 0; i < count && left < sizeof kept / sizeof *kept; i++)
+            if (strcmp(tests[i].name, argv[4] + 1) != 0) kept[left++] = tests[i];
+        if (left + 1 != count) {
+            fprintf(stderr, "%s: there is no test %s\n", argv[0], argv[4] + 1);
+            return 2;
+        }
+        tests = kept;
+        count = left;
+    }
+    if (argc > 3 && argv[3][0] == '-') cmocka_set_skip_filter(argv[3] + 1);
     else if (argc == 4) cmocka_set_test_filter(argv[3]);
     spec = argv[1];
     data_folder = argv[2];
