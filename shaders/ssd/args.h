@@ -101,8 +101,9 @@ struct SsdBackwardGainArgs { U32 tiles, flags, B, L, T, H, N, P, S, M, hin_at, h
  * it, 64 for each of pairs: ((((b M + j) H + h) pairs + pair) 64; i > k: element r is the sum of z over the rows r and later of tile i,
  * element 32 + c that over the columns before c of tile k; i = k: element r is the sum over rows >= r and columns < r.
  * The tiles of sums have SCORE_SIDE x SCORE_SIDE tokens, 32. Tile: T1 rows of T0 x T0 tokens, T0 a multiple of that, tile = row block + row blocks *
- * the tile of T0 x T0 as in ssd_backward_products. */
-struct SsdBackwardScoresArgs { U32 tiles, flags, B, L, T, H, G, P, S, M, C, x_at, x_row, up_y_at, up_y_row, seq_at; };
+ * the tile of T0 x T0 as in ssd_backward_products. With parts above 1, which not every row takes, the heads of a group are that many parts: part i
+ * of grad_cb lies i B M G C C elements on; tile = row block + row blocks * (the pair of T0 x T0 + pairs * (i + parts (g + G (j + M b)))). */
+struct SsdBackwardScoresArgs { U32 tiles, flags, B, L, T, H, G, P, S, M, C, parts, x_at, x_row, up_y_at, up_y_row, seq_at; };
 
 /* v_s = sum_t cb_ts E_ts up_y_t + keep_s b_s (lambda + up_dh);  grad_x_s = step_s v_s + d up_y_s.
  * token[((b L + s) H + h) 4] = {x_s . v_s, step_s x_s . keep_s b_s (lambda + up_dh), up_y_s . x_s}; the fourth is ssd_backward_c's.
@@ -112,16 +113,19 @@ struct SsdBackwardXArgs {
 };
 
 /* grad_b_s = sum_(t >= s) grad_cb_ts c_t + the sum over the heads of the group of keep_s step_s (lambda + up_dh) x_s.
- * Tile: T0 columns n x T1 tokens of one (b, j, g), tile = n block + n blocks * (token tile + token tiles * (g + G (j + M b))). */
+ * Tile: T0 columns n x T1 tokens of one (b, j, g), tile = n block + n blocks * (token tile + token tiles * (g + G (j + M b))). grad_cb is
+ * the sum of `squares` parts (above). With parts above 1, part i of the heads and of the blocks of grad_cb adds up to rows i B L + row of grad_b, in
+ * f32; tile = n block + n blocks * (token tile + token tiles * (i + parts (g + G (j + M b)))). */
 struct SsdBackwardBArgs {
-    U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, x_at, x_row, c_at, c_row, up_dh_at, seq_at, grad_b_at, grad_b_row;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, squares, parts, x_at, x_row, c_at, c_row, up_dh_at, seq_at, grad_b_at, grad_b_row;
 };
 
 /* grad_c_t (+)= sum_(s <= t) grad_cb_ts b_s + the sum over the heads of the group of exp(cum_t) hin up_y_t (IS_ADD: added);
  * token[((b L + t) H + h) 4 + 3] = exp(cum_t) c_t . hin up_y_t.
- * Tile: T0 tokens of one (b, j, g), all columns, tile = token tile + token tiles * (g + G (j + M b)). */
+ * Tile: T0 tokens of one (b, j, g), all columns, tile = token tile + token tiles * (g + G (j + M b)), with parts as of ssd_backward_b. */
 struct SsdBackwardCArgs {
-    U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, b_at, b_row, c_at, c_row, up_y_at, up_y_row, hin_at, hin_scale_at, seq_at, grad_c_at, grad_c_row;
+    U32 tiles, flags, B, L, T, H, G, N, P, S, M, C, squares, parts, b_at, b_row, c_at, c_row, up_y_at, up_y_row, hin_at, hin_scale_at, seq_at,
+        grad_c_at, grad_c_row;
 };
 
 /* grad_a_k = the sum of z_us over u >= k > s + the sum over u >= k of token[3] + the sum over s < k of token[1] + the sum of carry over n;

@@ -3,12 +3,14 @@
 // The matrix rows of ssd_backward_scores: u_ts = exp(cum_t - cum_s) step_s (up_y_t . x_s) for s <= t, grad_cb = the sum of u over the heads of a
 // group, z = u cb, and the shares of tiles of 32 x 32 in the sums of z, see args.h. up_y and x are multiplied as they are; nothing is rounded to
 // 16 bits.
-// A workgroup makes SIDE x SIDE tokens of a (b, j, g), head after head; a subgroup 16 rows x 32 columns, whose cb and grad_cb stay in registers. The
-// next head's rows are fetched while one is multiplied. Off the diagonal exp(cum_t - cum_s) step_s is a factor of the row times one of the column,
-// with e the last token of the columns: exp(cum_t - cum_e) and exp(cum_e - cum_s) step_s. z goes through shared memory to lanes that add it up,
-// with MATRIX2 only on the diagonal. There each row of it is first replaced by the sums of the columns before each in its tile of 32 x 32.
+// A workgroup makes SIDE x SIDE tokens of a part of a (b, j, g), head after head; a subgroup 16 rows x 32 columns, whose cb and grad_cb stay in
+// registers. The next head's rows are fetched while one is multiplied. Off the diagonal exp(cum_t - cum_s) step_s is a factor of the row times
+// one of the column, with e the last token of the columns: exp(cum_t - cum_e) and exp(cum_e - cum_s) step_s. z goes through shared memory to
+// lanes that add it up, with MATRIX2 only on the diagonal. There each row of it is first replaced by the sums of the columns before each in its
+// tile of 32 x 32.
 // x, up_y B L H P; cum B H L 3; cb, grad_cb B M G C C; sums B M H pairs 64. T0 is 64, LANES eight subgroups. Shared memory: 24,832 bytes.
-// Guards: exponents <= 0; tokens past the chunk are not read and count as 0, and so do cb past the chunk and above the diagonal.
+// Guards: exponents <= 0; tokens past the chunk count as 0, and its last one is read in their place (a load under a condition would be waited for);
+// so do cb past the chunk and above the diagonal.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_scores.glsl"
 READS(cum) READS(cb) READS(seq) WRITES(grad_cb) WRITES(sums) READS_AS(uvec4, quads, x) READS_AS(uvec4, quads, up_y)
@@ -51,7 +53,7 @@ void main()
     uint across = (args.C + SIDE - 1u) / SIDE;
     uint tile_pairs = across * (across + 1u) / 2u;
     uint halves_across = (args.C + SCORE_SIDE - 1u) / SCORE_SIDE;
-    uint in_group = args.H / args.G;
+    uint in_part = args.H / args.G / args.parts; // heads
     uint row_group = gl_SubgroupID % ROW_GROUPS;
     uint column_group = gl_SubgroupID / ROW_GROUPS;
     uint line = row_group * OWN_ROWS;
@@ -59,8 +61,10 @@ void main()
     uint part = gl_SubgroupID * PART_WORDS;
     for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uvec2 pair = pair_of(tile % tile_pairs) * SIDE;
-        uint g = tile / tile_pairs % args.G;
-        Place at = place_of(tile / tile_pairs / args.G);
+        uint share = tile / tile_pairs % args.parts;
+        uint g = tile / tile_pairs / args.parts % args.G;
+        uint first_head = (g * args.parts + share) * in_part;
+        Place at = place_of(tile / tile_pairs / args.parts / args.G);
         if (pair.x >= at.size) continue;
         bool diagonal = pair.x == pair.y;
         bool crosses = diagonal && column_group == row_group / 2u; // the subgroup's columns are a tile with its rows
@@ -71,16 +75,14 @@ void main()
         vec2 border;
 #define FETCH(head) \
         { \
-            uint h = g * in_group + (head); \
+            uint h = first_head + (head); \
             uint cum = cum_of(at, h); \
             [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
-                uint t = pair.x + ROW_OF(i); \
-                uint s = pair.y + ROW_OF(i); \
-                bool inside = WORD_OF(i) < args.P / 8u; \
-                next_up[i] = inside && t < at.size ? \
-                                 quads_up_y[(args.up_y_at + (at.token + t) * args.up_y_row + h * args.P) / 8u + WORD_OF(i)] : uvec4(0u); \
-                next_x[i] = inside && s < at.size ? \
-                                quads_x[(args.x_at + (at.token + s) * args.x_row + h * args.P) / 8u + WORD_OF(i)] : uvec4(0u); \
+                uint t = min(pair.x + ROW_OF(i), at.size - 1u); \
+                uint s = min(pair.y + ROW_OF(i), at.size - 1u); \
+                uint word = min(WORD_OF(i), args.P / 8u - 1u); \
+                next_up[i] = quads_up_y[(args.up_y_at + (at.token + t) * args.up_y_row + h * args.P) / 8u + word]; \
+                next_x[i] = quads_x[(args.x_at + (at.token + s) * args.x_row + h * args.P) / 8u + word]; \
             } \
             [[unroll]] for (uint i = 0u; i < TURNS; i++) { \
                 uint own = (LANE + i * LANES) % (2u * SIDE); \
@@ -108,13 +110,14 @@ void main()
             coopMatLoad(weights[i * TN + n], stage, (line + i * MATRIX_M) * SQUARE_PITCH + (column + n * MATRIX_N) / 4u, SQUARE_PITCH, ROW_MAJOR);
             grads[i * TN + n] = MatrixSum(0.0);
         }
-        for (uint head = 0u; head <= in_group; head++) {
-            bool more = head < in_group;
+        for (uint head = 0u; head <= in_part; head++) {
+            bool more = head < in_part;
             barrier();
             if (more) {
                 [[unroll]] for (uint i = 0u; i < UNITS; i++) {
-                    stage[PLACE_OF(i)] = next_up[i];
-                    stage[PANEL + PLACE_OF(i)] = next_x[i];
+                    bool inside = WORD_OF(i) < args.P / 8u;
+                    stage[PLACE_OF(i)] = inside && pair.x + ROW_OF(i) < at.size ? next_up[i] : uvec4(0u);
+                    stage[PANEL + PLACE_OF(i)] = inside && pair.y + ROW_OF(i) < at.size ? next_x[i] : uvec4(0u);
                 }
                 [[unroll]] for (uint i = 0u; i < TURNS; i++) {
                     uint own = LANE + i * LANES;
@@ -132,9 +135,9 @@ void main()
                 }
             }
             barrier();
-            if (head > 0u) put_shares(at, pair, g * in_group + head - 1u, (head - 1u) % 2u, halves_across);
+            if (head > 0u) put_shares(at, pair, first_head + head - 1u, (head - 1u) % 2u, halves_across);
             if (!more) break;
-            if (head + 1u < in_group) FETCH(head + 1u)
+            if (head + 1u < in_part) FETCH(head + 1u)
             MatrixSum sums[TM * TN];
             EACH_TILE(i, n) sums[i * TN + n] = MatrixSum(0.0);
             [[unroll]] for (uint k = 0u; k < HEAD; k += MATRIX_K) {
@@ -209,11 +212,12 @@ void main()
         EACH_TILE(i, n)
             coopMatStore(grads[i * TN + n], stage, (line + i * MATRIX_M) * SQUARE_PITCH + (column + n * MATRIX_N) / 4u, SQUARE_PITCH, ROW_MAJOR);
         barrier();
+        uint to = square + share * args.B * args.M * args.G * args.C * args.C;
         for (uint e = LANE; e < SIDE * SIDE; e += LANES) {
             uint t = pair.x + e / SIDE;
             uint s = pair.y + e % SIDE;
             if (t < at.size && s < at.size)
-                store_grad_cb(square + t * args.C + s, uintBitsToFloat(stage[e / SIDE * SQUARE_PITCH + e % SIDE / 4u][e % 4u]));
+                store_grad_cb(to + t * args.C + s, uintBitsToFloat(stage[e / SIDE * SQUARE_PITCH + e % SIDE / 4u][e % 4u]));
         }
     }
 }

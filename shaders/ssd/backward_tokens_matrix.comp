@@ -5,9 +5,9 @@
 //   grad_b_s = sum_(t >= s) grad_cb_ts c_t + the sum over the heads of a group of keep_s step_s G x_s, G = lambda + up_dh in 16 bits;
 //   grad_c_t = sum_(s <= t) grad_cb_ts b_s + the sum over the heads of a group of exp(cum_t) hin up_y_t, hin in 16 bits; IS_ADD: added to grad_c,
 // and of each token and head exp(cum_t) c_t . hin up_y_t.
-// A subgroup makes 16 tokens x 64 columns. First come the products with grad_cb, which is rounded once, SIDE tokens at a time; then for each head
-// those of x or up_y, as they are, with N x P of its state, scaled in f32 when they are added to the sum. What comes next is fetched into registers
-// meanwhile.
+// With parts above 1 the sums of a part are left in f32. A subgroup makes 16 tokens x 64 columns. First come the products with grad_cb, which is
+// rounded once, SIDE tokens at a time; then for each head those of x or up_y, as they are, with N x P of its state, scaled in f32 when they are
+// added to the sum. What comes next is fetched into registers meanwhile.
 // x, up_y B L H P; b, c, grad_b, grad_c B L G N; cum B H L 3; grad_cb B M G C C; lambda, hin B M H N P, 16-bit, hin raw or with hin_scale B M H N;
 // token B L H 4. T0 is 128 and T1 64, or T0 64; LANES eight subgroups. Shared memory: 27,648 + 256 bytes, with READS_STATE 1,536 more.
 // Guards: exponents <= 0; tokens past the chunk are not read and count as 0, and so does grad_cb past the chunk and above the diagonal.
@@ -17,15 +17,17 @@
 void main()
 {
     uint tiles = (args.C + SIDE - 1u) / SIDE;
-    uint in_group = args.H / args.G;
+    uint in_part = args.H / args.G / args.parts; // heads
     uint line = gl_SubgroupID % ROW_GROUPS * OWN_ROWS;
     uint column_group = gl_SubgroupID / ROW_GROUPS;
     uint column = column_group * COLUMNS;
     uint part = gl_SubgroupID * PART_WORDS;
     for (uint tile = FIRST_TILE; tile < args.tiles; tile += gl_NumWorkGroups.x) {
         uint first = tile % tiles * SIDE;
-        uint g = tile / tiles % args.G;
-        Place at = place_of(tile / tiles / args.G);
+        uint share = tile / tiles % args.parts;
+        uint g = tile / tiles / args.parts % args.G;
+        uint first_head = (g * args.parts + share) * in_part;
+        Place at = place_of(tile / tiles / args.parts / args.G);
         if (first >= at.size) continue;
         uint square = (at.slot * args.G + g) * args.C * args.C;
         MatrixSum total[TM * TN];
@@ -54,11 +56,12 @@ void main()
         uvec4 left_words[UNITS];
         uvec4 right_words[STATE_UNITS]; // OTHER_UNITS are as many
         vec4 fours[2u * UNITS];
-        uint other_begin = OTHER_BEGIN;
+        uint other_begin = OTHER_BEGIN + share * SIDE; // a part has every args.parts-th block
         uint other_end = OTHER_END;
         float unit = exp2(-104.0); // the least of unit_of
-        FETCH_OTHERS(other_begin)
-        for (uint block = other_begin; block < other_end; block += SIDE) {
+        if (other_begin < other_end) FETCH_OTHERS(other_begin)
+        else FETCH_HEAD(0u)
+        for (uint block = other_begin; block < other_end; block += SIDE * args.parts) {
             [[unroll]] for (uint i = 0u; i < 2u * UNITS; i++) {
                 uint t = SQUARE_ROW(block) + ROW_OF(i / 2u);
                 uint s = SQUARE_COLUMN(block) + WORD_OF(i / 2u) * 8u + i % 2u * 4u;
@@ -73,7 +76,7 @@ void main()
                 stage[PANEL + e / OTHER_WORDS * OTHER_PITCH + e % OTHER_WORDS] = right_words[i];
             }
             barrier();
-            if (block + SIDE < other_end) FETCH_OTHERS(block + SIDE)
+            if (block + SIDE * args.parts < other_end) FETCH_OTHERS(block + SIDE * args.parts)
             else FETCH_HEAD(0u)
             [[unroll]] for (uint k = 0u; k < SIDE; k += MATRIX_K) {
                 MatrixA left[TM];
@@ -87,8 +90,8 @@ void main()
         }
         DROP_UNIT
 
-        for (uint head = 0u; head < in_group; head++) {
-            uint h = g * in_group + head;
+        for (uint head = 0u; head < in_part; head++) {
+            uint h = first_head + head;
             uint cum = cum_of(at, h);
             barrier();
             [[unroll]] for (uint i = 0u; i < UNITS; i++) stage[PLACE_OF(i)] = left_words[i];
@@ -108,7 +111,7 @@ void main()
 #ifdef READS_STATE
             if (head > 0u) PUT_ALONG(head - 1u)
 #endif
-            if (head + 1u < in_group) FETCH_HEAD(head + 1u)
+            if (head + 1u < in_part) FETCH_HEAD(head + 1u)
             MatrixSum sums[TM * TN];
             MatrixSum by[TM];
             [[unroll]] for (uint i = 0u; i < TM; i++) coopMatLoad(by[i], factors, line + i * MATRIX_M, 0u, COLUMN_MAJOR);
@@ -176,7 +179,7 @@ void main()
 
 #ifdef READS_STATE
         barrier();
-        PUT_ALONG(in_group - 1u)
+        PUT_ALONG(in_part - 1u)
 #else
         barrier();
 #endif
@@ -189,6 +192,12 @@ void main()
                 uint t = first + line + ITEM_ROW(i);
                 uint n = column + half_of * PART + ITEM_WORD(i) * 8u;
                 if (t < at.size && n < args.N) {
+                    if (args.parts > 1u) {
+                        uint to = 2u * RESULT_AT(share * args.B * args.L + at.token + t) + (g * args.N + n) / 4u;
+                        RESULT[to] = stage[from];
+                        RESULT[to + 1u] = stage[from + 1u];
+                        continue;
+                    }
                     uint to = RESULT_AT(at.token + t) + (g * args.N + n) / 8u;
                     vec4 low = uintBitsToFloat(stage[from]);
                     vec4 high = uintBitsToFloat(stage[from + 1u]);

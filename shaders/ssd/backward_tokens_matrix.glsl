@@ -87,7 +87,7 @@ uvec4 c_word(Place at, uint g, uint t, uint n)
     for (uint t = LANE; t < SIDE; t += LANES) { \
         uint from = (head) % 2u * COLUMN_GROUPS * SIDE + t; \
         if (first + t < at.size) \
-            store_token(((at.token + first + t) * args.H + g * in_group + (head)) * 4u + 3u, alongs[from] + alongs[SIDE + from]); \
+            store_token(((at.token + first + t) * args.H + first_head + (head)) * 4u + 3u, alongs[from] + alongs[SIDE + from]); \
     }
 #endif
 
@@ -118,6 +118,13 @@ uvec4 c_word(Place at, uint g, uint t, uint n)
         fours[2u * i] = four_of_square(row, SQUARE_COLUMN(block) + WORD_OF(i) * 8u); \
         fours[2u * i + 1u] = four_of_square(row, SQUARE_COLUMN(block) + WORD_OF(i) * 8u + 4u); \
     } \
+    for (uint k = 1u; k < args.squares; k++) { \
+        [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
+            uint row = square + k * args.B * args.M * args.G * args.C * args.C + min(SQUARE_ROW(block) + ROW_OF(i), at.size - 1u) * args.C; \
+            fours[2u * i] += four_of_square(row, SQUARE_COLUMN(block) + WORD_OF(i) * 8u); \
+            fours[2u * i + 1u] += four_of_square(row, SQUARE_COLUMN(block) + WORD_OF(i) * 8u + 4u); \
+        } \
+    } \
     [[unroll]] for (uint i = 0u; i < OTHER_UNITS; i++) { \
         uint e = LANE + i * LANES; \
         uint row = (block) + e / OTHER_WORDS; \
@@ -127,7 +134,7 @@ uvec4 c_word(Place at, uint g, uint t, uint n)
 }
 #define FETCH_HEAD(head) \
 { \
-    uint h = g * in_group + (head); \
+    uint h = first_head + (head); \
     uint state = (at.slot * args.H + h) * args.N * args.P / 8u; \
     [[unroll]] for (uint i = 0u; i < UNITS; i++) { \
         uint token = first + ROW_OF(i); \

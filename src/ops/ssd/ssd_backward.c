@@ -17,8 +17,10 @@ typedef struct plan {
     } o;
     uint32_t sizes;  /* traits of the sizes */
     uint32_t traits; /* of the rows that multiply 16-bit operands, 0 where they are not taken */
+    uint32_t squares, parts; /* of the heads of a group: in scores; in b and c */
     ssd_entering entering;
     op_operand gain, gain_scale; /* with traits; in place of lambda and up_dh; f16 with units */
+    op_operand of_b, of_c;       /* with parts: their sums, in f32 */
     op_operand cb, grad_cb, lambda, carry, sums, token, of_a_log, of_bias, of_d; /* scratch; the last three with a row for each share of a sum */
 } plan;
 
@@ -111,13 +113,47 @@ static void enter(plan *p)
     if (op_has(&p->entering.hin_scale.of)) p->flags |= HAS_HIN_SCALE;
 }
 
+static uint64_t pairs_of(const plan *p, uint32_t side)
+{
+    const uint64_t tiles = base_ceil_div(p->C, side);
+    return tiles * (tiles + 1) / 2 * p->a->G * p->M * p->a->B;
+}
+
+/* Into how many parts that many tiles, each of which walks over the heads of a group, take these heads, so that few tokens keep a device busy: as
+ * many as make at most `most` tiles, with four heads or more. */
+static uint32_t parts_of(uint64_t tiles, uint32_t heads, uint32_t most)
+{
+    uint32_t parts = 1;
+    for (uint32_t i = 2; 4 * i <= heads && i * tiles <= most; i++)
+        if (heads % i == 0) parts = i;
+    return parts;
+}
+
+/* The parts depend on shapes, as bits do, and on the rows: those for matrices through Vulkan know of parts. An H100 holds two workgroups of scores a
+ * multiprocessor. Of 2,048 tokens and 24 heads three parts of scores and four of the others take 280 us in place of 364, a forward pass
+ * included; with one part of scores it is 321, with two of the others 297. */
+static void choose_parts(plan *p)
+{
+    enum { SCORES = 264, TOKENS = 128 };
+    static const kernel_id stages[] = {KERNEL_ssd_backward_scores, KERNEL_ssd_backward_b, KERNEL_ssd_backward_c};
+    const dart_ssd_backward_args *a = p->a;
+    p->squares = p->parts = 1;
+    if (p->traits == 0 || op_has(&a->seq) || op_packed(&p->layout)) return;
+    for (size_t i = 0; i < COUNT_OF(stages); i++) {
+        op_kernel(&p->call, stages[i], a->L, p->traits);
+        if (!ROW_HAS_MATRIX(p->call.row)) return;
+    }
+    p->squares = parts_of(pairs_of(p, 64), a->H / a->G, SCORES);
+    p->parts = parts_of(base_ceil_div(p->C, 64) * p->slots * a->G, a->H / a->G, TOKENS);
+}
+
 static void place_scratch(plan *p)
 {
     const dart_ssd_backward_args *a = p->a;
     op_call *call = &p->call;
     const uint64_t chunks = p->slots, square = (uint64_t)p->C * p->C, side = base_ceil_div(p->C, SCORE_SIDE);
     p->cb = op_scratch(call, DART_F32, chunks * a->G, square);
-    p->grad_cb = op_scratch(call, DART_F32, chunks * a->G, square);
+    p->grad_cb = op_scratch(call, DART_F32, chunks * a->G * p->squares, square);
     p->lambda = op_scratch(call, DART_F32, chunks * a->H, (uint64_t)a->N * a->P);
     if (p->traits != 0) p->gain = op_scratch(call, a->x.dtype, chunks * a->H, (uint64_t)a->N * a->P);
     if (p->traits != 0 && a->x.dtype == DART_F16) p->gain_scale = op_scratch(call, DART_F32, chunks * a->H, a->N);
@@ -130,12 +166,6 @@ static void place_scratch(plan *p)
 }
 
 /* ---- Stages ---- */
-
-static uint64_t pairs_of(const plan *p, uint32_t side)
-{
-    const uint64_t tiles = base_ceil_div(p->C, side);
-    return tiles * (tiles + 1) / 2 * p->a->G * p->M * p->a->B;
-}
 
 static void products(plan *p)
 {
@@ -197,9 +227,9 @@ static void scores(plan *p)
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
     struct SsdBackwardScoresArgs k = {.flags = p->flags, .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .P = a->P, .S = a->S, .M = p->M,
-                                      .C = p->C};
+                                      .C = p->C, .parts = p->squares};
     op_kernel(call, KERNEL_ssd_backward_scores, a->L, p->traits);
-    OP_LAUNCH(call, &k, pairs_of(p, call->T0) * (call->T0 / call->T1), OP_ROWS(ssd_backward_scores, x, &p->o.x, k),
+    OP_LAUNCH(call, &k, pairs_of(p, call->T0) * (call->T0 / call->T1) * p->squares, OP_ROWS(ssd_backward_scores, x, &p->o.x, k),
               OP_ROWS(ssd_backward_scores, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_scores, cum, &p->entering.cum), OP_WHOLE(ssd_backward_scores, cb, &p->cb),
               OP_AT(ssd_backward_scores, seq, &p->o.seq, k), OP_WHOLE(ssd_backward_scores, grad_cb, &p->grad_cb),
@@ -222,35 +252,51 @@ static void of_x(plan *p)
               OP_WHOLE(ssd_backward_x, token, &p->token));
 }
 
+/* Where a stage leaves the sums of its parts of heads: in `y` itself where there is one. */
+static op_operand of_parts(plan *p, const op_operand *y)
+{
+    return p->parts == 1 ? *y : op_scratch(&p->call, DART_F32, p->parts * y->rows, y->width);
+}
+static void add_parts(plan *p, const op_operand *sums, const op_operand *y, bool add)
+{
+    if (p->parts == 1) return;
+    const op_operand parts = {.name = sums->name, .of = sums->of, .rows = p->parts, .width = y->rows * y->width};
+    dense_sum(&p->call, &parts, y, add);
+}
+
 static void of_b(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
     struct SsdBackwardBArgs k = {.flags = lambda_flags(p), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S,
-                                 .M = p->M, .C = p->C};
+                                 .M = p->M, .C = p->C, .squares = p->squares, .parts = p->parts};
+    const op_operand result = of_parts(p, &p->o.grad_b);
     op_kernel(call, KERNEL_ssd_backward_b, a->L, p->traits);
-    OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(p->C, call->T1) * a->G * p->M * a->B,
+    OP_LAUNCH(call, &k, base_ceil_div(a->N, call->T0) * base_ceil_div(p->C, call->T1) * a->G * p->M * a->B * p->parts,
               OP_ROWS(ssd_backward_b, x, &p->o.x, k), OP_ROWS(ssd_backward_b, c, &p->o.c, k), OP_WHOLE(ssd_backward_b, cum, &p->entering.cum),
               OP_WHOLE(ssd_backward_b, grad_cb, &p->grad_cb), OP_WHOLE(ssd_backward_b, lambda, lambda_of(p)),
               OP_WHOLE(ssd_backward_b, gain_scale, &p->gain_scale),
               OP_AT(ssd_backward_b, up_dh, &p->o.up_dh, k), OP_AT(ssd_backward_b, seq, &p->o.seq, k),
-              OP_ROWS(ssd_backward_b, grad_b, &p->o.grad_b, k));
+              OP_ROWS(ssd_backward_b, grad_b, &result, k));
+    p->of_b = result;
 }
 
 static void of_c(plan *p)
 {
     op_call *call = &p->call;
     const dart_ssd_backward_args *a = p->a;
-    struct SsdBackwardCArgs k = {.flags = p->flags | (a->add_c ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H, .G = a->G, .N = a->N,
-                                 .P = a->P,
-                                 .S = a->S, .M = p->M, .C = p->C};
+    struct SsdBackwardCArgs k = {.flags = p->flags | (a->add_c && p->parts == 1 ? IS_ADD : 0), .B = a->B, .L = a->L, .T = a->T, .H = a->H,
+                                 .G = a->G, .N = a->N, .P = a->P, .S = a->S, .M = p->M, .C = p->C, .squares = p->squares,
+                                 .parts = p->parts};
+    const op_operand result = of_parts(p, &p->o.grad_c);
     op_kernel(call, KERNEL_ssd_backward_c, a->L, p->traits);
-    OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->G * p->M * a->B, OP_ROWS(ssd_backward_c, b, &p->o.b, k),
+    OP_LAUNCH(call, &k, base_ceil_div(p->C, call->T0) * a->G * p->M * a->B * p->parts, OP_ROWS(ssd_backward_c, b, &p->o.b, k),
               OP_ROWS(ssd_backward_c, c, &p->o.c, k), OP_ROWS(ssd_backward_c, up_y, &p->o.up_y, k),
               OP_WHOLE(ssd_backward_c, cum, &p->entering.cum), OP_WHOLE(ssd_backward_c, grad_cb, &p->grad_cb),
               OP_AT(ssd_backward_c, hin, &p->entering.hin, k), OP_AT(ssd_backward_c, hin_scale, &p->entering.hin_scale, k),
-              OP_AT(ssd_backward_c, seq, &p->o.seq, k), OP_ROWS(ssd_backward_c, grad_c, &p->o.grad_c, k),
+              OP_AT(ssd_backward_c, seq, &p->o.seq, k), OP_ROWS(ssd_backward_c, grad_c, &result, k),
               OP_WHOLE(ssd_backward_c, token, &p->token));
+    p->of_c = result;
 }
 
 static void of_decay(plan *p)
@@ -309,6 +355,7 @@ static void stages(plan *p)
     const dart_ssd_backward_args *a = p->a;
     choose_rows(p);
     enter(p);
+    choose_parts(p);
     place_scratch(p);
     if (op_has(&a->seq)) { /* rows past the counts */
         dense_clear(&p->call, &p->o.grad_x);
@@ -330,6 +377,8 @@ static void stages(plan *p)
     of_b(p);
     of_c(p);
     of_decay(p);
+    add_parts(p, &p->of_b, &p->o.grad_b, false);
+    add_parts(p, &p->of_c, &p->o.grad_c, a->add_c);
 }
 
 dart_status dart_ssd_backward(dart_stream *stream, const dart_ssd_backward_args *args)
