@@ -15,7 +15,7 @@
 // f32 operands are split (walk_matrix.glsl), so that only they err by more than f32 does; sums over n and over pairs for grad_dt are taken by lanes.
 // Shared memory: 25,472 bytes.
 // Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; no sum is the difference of two others;
-// tokens past the chunk, columns past P and heads past the group count as 0, and nothing of them is read or written.
+// tokens past the chunk, columns past P and heads past the group count as 0; others are read in their place, and nothing of them is written.
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
 #include "lib/eight.glsl"
@@ -115,8 +115,8 @@ void main()
             }
             if (chunk + 1u == chunks) break;
             subgroup_sync();
-            PUT_PANEL(next_x, x_at)
-            PUT_KEYS(next_b, b_at)
+            PUT_PANEL(next_x, x_at, args.S)
+            PUT_KEYS(next_b, b_at, args.S)
             PUT_STEPS(next_raw, args.S)
             subgroup_sync();
             if (chunk + 2u < chunks) FETCH_STATE(chunk + 1u)
@@ -154,10 +154,10 @@ void main()
             uint size = min(args.S, sequence.count - chunk * args.S);
             ASK_FOR_STATES(((slots + chunk) * args.H + h) * SIDE * args.P)
             barrier(); // the squares of the chunk before lie where x and up_y go
-            PUT_PANEL(next_x, x_at)
-            PUT_PANEL(next_y, y_at)
-            PUT_KEYS(next_b, b_at)
-            PUT_KEYS(next_c, c_at)
+            PUT_PANEL(next_x, x_at, size)
+            PUT_PANEL(next_y, y_at, size)
+            PUT_KEYS(next_b, b_at, size)
+            PUT_KEYS(next_c, c_at, size)
             PUT_STEPS(next_raw, size)
             subgroup_sync();
             put_decays(own, lane, head);
@@ -316,8 +316,8 @@ void main()
             uint size = min(args.S, sequence.count - chunk * args.S);
             ASK_FOR_STATES(((slots + chunk) * args.H + h) * SIDE * args.P)
             barrier(); // the squares of the chunk before lie where x goes
-            PUT_PANEL(next_x, x_at)
-            PUT_KEYS(next_b, b_at)
+            PUT_PANEL(next_x, x_at, size)
+            PUT_KEYS(next_b, b_at, size)
             PUT_STEPS(next_raw, size)
             subgroup_sync();
             if (chunk > 0u) FETCH_QUIET(chunk - 1u)

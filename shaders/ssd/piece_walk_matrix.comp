@@ -10,7 +10,7 @@
 // The subgroups share no memory.
 // Shared memory: 25,088 bytes.
 // Guards: exponents are clamped to <= 0; differences of cumulative log-decays are those of two-float sums; tokens past the chunk, columns past P
-// and heads past the group count as 0, and nothing of them is read or written.
+// and heads past the group count as 0; others are read in their place, and nothing of them is written.
 #include "lib/dart.glsl"
 #include "lib/matrix.glsl"
 #include "lib/eight.glsl"
@@ -115,8 +115,8 @@ void main()
             uint size = min(args.S, args.L - chunk * args.S);
             uint matrix = ((b * args.M + chunk) * args.H + h) * SIDE;
             subgroup_sync();
-            PUT_PANEL(next_x, x_at)
-            PUT_KEYS(next_b, b_at)
+            PUT_PANEL(next_x, x_at, size)
+            PUT_KEYS(next_b, b_at, size)
             PUT_STEPS(next_raw, size)
             subgroup_sync();
             if (chunk + 1u < args.quiet) FETCH_QUIET(chunk + 1u)
@@ -152,9 +152,9 @@ void main()
             uint size = min(args.S, args.L - chunk * args.S);
             uint matrix = ((b * args.M + chunk) * args.H + h) * SIDE;
             subgroup_sync();
-            PUT_PANEL(next_x, x_at)
-            PUT_KEYS(next_b, b_at)
-            PUT_KEYS(next_c, c_at)
+            PUT_PANEL(next_x, x_at, size)
+            PUT_KEYS(next_b, b_at, size)
+            PUT_KEYS(next_c, c_at, size)
             PUT_STEPS(next_raw, size)
             subgroup_sync();
             if (chunk + 1u < chunks) FETCH_CHUNK(chunk + 1u)

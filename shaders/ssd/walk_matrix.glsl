@@ -199,7 +199,8 @@ void split_eight(vec4 a, vec4 b, float unit, out uvec4 high, out uvec4 low)
         } \
     }
 
-// A chunk's elements in registers, 16 bytes a word: x or up_y of a head, b or c of a group, dt with its bias.
+// A chunk's elements in registers, 16 bytes a word: x or up_y of a head, b or c of a group, dt with its bias. A load under a condition may end with a
+// move where paths meet, and that waits for it: FETCH takes others for those that are not there, and PUT makes them 0.
 const uint WORDS = (SIDE * WIDTH / 8u + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
 const uint KEY_WORDS = (SIDE * SIDE / 8u + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
 const uint TOKEN_WORDS = (SIDE + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
@@ -207,37 +208,38 @@ const uint TOKEN_WORDS = (SIDE + SUBGROUP_SIZE - 1u) / SUBGROUP_SIZE;
     [[unroll]] for (uint n = 0u; n < WORDS; n++) { \
         uint i = lane + n * SUBGROUP_SIZE; \
         uint p = i % (WIDTH / 8u) * 8u; \
-        next[n] = uvec4(0u); \
-        if (there && i / (WIDTH / 8u) < size && p < args.P) \
-            next[n] = quads_##name[(args.name##_at + (row + i / (WIDTH / 8u)) * args.name##_row + h * args.P + p) / 8u]; \
+        uint line = min(i / (WIDTH / 8u), (size) - 1u); \
+        next[n] = quads_##name[(args.name##_at + (row + line) * args.name##_row + h * args.P + min(p, args.P - 8u)) / 8u]; \
     }
 #define FETCH_KEYS(next, name, row, size) \
     [[unroll]] for (uint n = 0u; n < KEY_WORDS; n++) { \
         uint i = lane + n * SUBGROUP_SIZE; \
-        next[n] = uvec4(0u); \
-        if (i / 2u < size) next[n] = quads_##name[(args.name##_at + (row + i / 2u) * args.name##_row + g * SIDE + i % 2u * 8u) / 8u]; \
+        uint line = min(i / 2u, (size) - 1u); \
+        next[n] = quads_##name[(args.name##_at + (row + line) * args.name##_row + g * SIDE + i % 2u * 8u) / 8u]; \
     }
 #define FETCH_STEPS(next, row, size) \
     [[unroll]] for (uint n = 0u; n < TOKEN_WORDS; n++) { \
         uint t = lane + n * SUBGROUP_SIZE; \
-        next[n] = there && t < size ? raw_of(row + t, h, head) : 0.0; \
+        next[n] = raw_of(row + min(t, (size) - 1u), h, head); \
     }
-#define PUT_PANEL(next, at) \
+#define PUT_PANEL(next, at, size) \
     [[unroll]] for (uint n = 0u; n < WORDS; n++) { \
         uint i = lane + n * SUBGROUP_SIZE; \
-        panels[(at) + i / (WIDTH / 8u) * PITCH + i % (WIDTH / 8u)] = next[n]; \
+        bool is = there && i / (WIDTH / 8u) < (size) && i % (WIDTH / 8u) * 8u < args.P; \
+        panels[(at) + i / (WIDTH / 8u) * PITCH + i % (WIDTH / 8u)] = is ? next[n] : uvec4(0u); \
     }
-#define PUT_KEYS(next, at) \
+#define PUT_KEYS(next, at, size) \
     [[unroll]] for (uint n = 0u; n < KEY_WORDS; n++) { \
         uint i = lane + n * SUBGROUP_SIZE; \
-        if (i < SIDE * SIDE / 8u) keys[(at) + i / 2u * LINE + i % 2u] = next[n]; \
+        if (i < SIDE * SIDE / 8u) keys[(at) + i / 2u * LINE + i % 2u] = i / 2u < (size) ? next[n] : uvec4(0u); \
     }
 #define PUT_STEPS(next, size) \
     [[unroll]] for (uint n = 0u; n < TOKEN_WORDS; n++) { \
         uint t = lane + n * SUBGROUP_SIZE; \
         if (t < SIDE) { \
-            TOKEN(OF_RAW, own, t) = next[n]; \
-            TOKEN(OF_STEP, own, t) = there && t < size ? step_of(next[n]) : 0.0; \
+            bool is = there && t < (size); \
+            TOKEN(OF_RAW, own, t) = is ? next[n] : 0.0; \
+            TOKEN(OF_STEP, own, t) = is ? step_of(next[n]) : 0.0; \
         } \
     }
 
