@@ -16,7 +16,7 @@ READS_AS(uvec4, quads, x) READS_AS(uvec4, quads, weight) READS(targets) READS(sh
 const float SHIFT = 12.0;
 const float SHIFTED = 4096.0; // 2^SHIFT
 
-shared vec4 limit[BLOCK / 4u]; // log2 e lse - SHIFT
+shared vec4 limit[BLOCK / 4u]; // log2 e lse - SHIFT - LOG2_CUT
 shared vec4 aim[BLOCK / 4u];   // target less the workgroup's first v, where that is among its T0 rows; else -1
 
 void main()
@@ -57,7 +57,7 @@ void main()
             uint t = (s) + LANE; \
             float lse = load_lse(args.lse_at + min(t, t_end - 1u)); \
             int at = load_int_targets(args.targets_at + min(t, t_end - 1u)) - int(v_first); \
-            next_limit = t < t_end ? lse * LOG2_E - SHIFT : uintBitsToFloat(0x7f800000u); \
+            next_limit = t < t_end ? lse * LOG2_E - (SHIFT + LOG2_CUT) : uintBitsToFloat(0x7f800000u); \
             next_aim = t < t_end && at >= 0 && at <= int(v_last - v_first) ? float(at) : -1.0; \
         }
         FETCH_BLOCK(t_first)
@@ -96,7 +96,7 @@ void main()
                     LOAD_COLUMNS(at, aim, j * MATRIX_N);
                     [[unroll]] for (uint r = 0u; r < R; r++) {
                         [[unroll]] for (uint i = 0u; i < ELEMENTS; i++)
-                            slopes[r * BLOCK_TILES + j][i] -= at[i] == row[i] + float(offset + r * MATRIX_M) ? SHIFTED : 0.0;
+                            slopes[r * BLOCK_TILES + j][i] -= at[i] == row[i] + float(offset + r * MATRIX_M) ? SHIFTED * CUT : 0.0;
                     }
                 }
                 [[unroll]] for (uint r = 0u; r < R; r++) {

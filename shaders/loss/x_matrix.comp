@@ -157,7 +157,7 @@ void main()
             [[unroll]] for (uint r = 0u; r < R; r++) {
                 [[unroll]] for (uint i = 0u; i < ELEMENTS; i++) {
                     float sum = den[r][i];
-                    float reference = top[r][i];
+                    float reference = top[r][i] - LOG2_CUT;
                     [[unroll]] for (uint j = 0u; j < BLOCK_TILES; j++) {
                         float term = exp2(logits[r * BLOCK_TILES + j][i] * LOG2_E - reference);
                         sum += term;
@@ -212,7 +212,7 @@ void main()
             logit *= LOG2_E;
             float highest = max(reference, logit);
             float fall = exp2(reference - highest);
-            others *= fall;
+            others *= fall * (1.0 / CUT);
             float total = others + exp2(logit - highest); // at least 1
             bool labelled = target[r] >= 0;
             if (lane < MATRIX_M) {
