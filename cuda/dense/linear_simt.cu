@@ -1,6 +1,6 @@
 // y[t, o] (+)= sum_i x[t, i] weight[o, i].
 // simt, simt_wide: a block computes T1 tokens x T0 outputs (see product.cuh).
-// simt_few: a warp computes one output for up to T1 tokens, so that each weight is read once.
+// simt_few: a warp computes one output for up to T1 tokens, so that each weight is read once. simt_narrow: the same for few outputs of more tokens.
 #include "lib/product.cuh"
 
 template <int R>
@@ -82,12 +82,19 @@ __device__ __forceinline__ void linear_few(const linear_args &args, const View &
     }
 }
 
-KERNEL_FUNCTION(linear, simt_few)
+__device__ __forceinline__ void linear_few(const linear_args &args, const View &x, const View &weight, const View &y)
 {
-    const View x = VIEW(linear, x), weight = VIEW(linear, weight), y = VIEW(linear, y);
     switch (weight.dtype) {
     case DTYPE_F32: linear_few<DTYPE_F32>(args, x, weight.base, y); break;
     case DTYPE_F16: linear_few<DTYPE_F16>(args, x, weight.base, y); break;
     default: linear_few<DTYPE_BF16>(args, x, weight.base, y); break;
     }
+}
+
+KERNEL_FUNCTION(linear, simt_few) { linear_few(args, VIEW(linear, x), VIEW(linear, weight), VIEW(linear, y)); }
+
+KERNEL_FUNCTION(linear, simt_narrow)
+{
+    static_assert(TILE0_linear_simt_narrow == TILE0_linear_simt_few && TILE1_linear_simt_narrow == TILE1_linear_simt_few, "one function");
+    linear_few(args, VIEW(linear, x), VIEW(linear, weight), VIEW(linear, y));
 }

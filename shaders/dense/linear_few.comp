@@ -1,6 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// linear for up to four rows (linear_base.comp has the formula): a workgroup makes T0 outputs of T1 = 4 rows. Teams of 4 LANES / T0
+// linear for up to four rows, or few outputs (linear_base.comp has the formula): a workgroup makes T0 outputs of T1 = 4 rows. Teams of 4 LANES / T0
 // lanes own four outputs each, split the inputs, read each weight once and add their parts up (eight outputs a lane take 116
 // registers, of which a GCN SIMD holds two waves). Shared memory: 16 (4 LANES + T0) bytes.
 // Rows that do not start at 16-byte borders are read an element at a time.

@@ -3,7 +3,8 @@
 // multiplied by norm and rounded as it goes into shared memory, its squares are added up beside that, and a sum meets its row's
 // root only when it is whole, so that nothing waits for the norm. bf16 only: f16 might not hold what is not normalised yet.
 // QUANTISED: rows of weight are quantised (quantised.glsl). A lane reads whole blocks of 32, whose weights are rounded to x's type as they go
-// into shared memory: the numbers that embed_quantised makes of them.
+// into shared memory: the numbers that embed_quantised makes of them. With -DAHEAD besides, loads of words and blocks have no conditions: others stand
+// in for those past the end of a row, which become 0 in shared memory (faster here, slower for weights of 16 bits; H100, November 2026).
 // Include after put(row, column, value), which stores one element of y.
 //
 // A workgroup makes T0 outputs x T1 rows. Slabs of SLAB inputs of its rows and outputs go through shared memory: the
@@ -109,6 +110,10 @@ void fetch(uint first_row, uint first_output, uint slab)
 {
     uint word = slab * WORDS + LANE % WORDS;
     bool inside = word < args.inputs / 8u;
+#ifdef AHEAD
+    word = min(word, args.inputs / 8u - 1u);
+    inside = true;
+#endif
     [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) {
         uint row = min(first_row + LANE / WORDS + e * LINES, args.rows - 1u);
 #ifdef NORMED
@@ -126,8 +131,12 @@ void fetch(uint first_row, uint first_output, uint slab)
         uint i = LANE + e * LANES;
         uint row = min(first_output + i / BLOCKS, args.outputs - 1u);
         uint block = slab * BLOCKS + i % BLOCKS;
+#ifdef AHEAD
+        weight_next[e] = block_at(args.weight_at + row * args.weight_row, args.inputs, min(block, args.inputs / 32u - 1u));
+#else
         if (block < args.inputs / 32u) weight_next[e] = block_at(args.weight_at + row * args.weight_row, args.inputs, block);
         else weight_next[e] = Block(uvec4(0u), uvec4(0u), 0.0, 0.0);
+#endif
     }
 #else
     [[unroll]] for (uint e = 0u; e < OUTPUT_WORDS; e++) {
@@ -137,8 +146,13 @@ void fetch(uint first_row, uint first_output, uint slab)
 #endif
 }
 
-void put_down()
+void put_down(uint slab)
 {
+#ifdef AHEAD
+    bool inside = slab * WORDS + LANE % WORDS < args.inputs / 8u;
+#else
+    const bool inside = true; // what is not has been fetched as 0
+#endif
     uint at = LANE / WORDS * PITCH + LANE % WORDS;
     [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) {
 #ifdef NORMED
@@ -150,7 +164,7 @@ void put_down()
         slabs[at + e * LINES * PITCH] = uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w), pack_elements(high.x, high.y),
                                               pack_elements(high.z, high.w));
 #else
-        slabs[at + e * LINES * PITCH] = x_next[e];
+        slabs[at + e * LINES * PITCH] = inside ? x_next[e] : uvec4(0u);
 #endif
     }
 #ifdef QUANTISED
@@ -159,7 +173,11 @@ void put_down()
         if (i < T0 * BLOCKS) {
             [[unroll]] for (uint j = 0u; j < 4u; j++) {
                 Eight v = weights_of(weight_next[e], j);
-                slabs[(T1 + i / BLOCKS) * PITCH + i % BLOCKS * 4u + j] = uvec4(rounded_four(v.low), rounded_four(v.high));
+                uvec4 words = uvec4(rounded_four(v.low), rounded_four(v.high));
+#ifdef AHEAD
+                if (slab * BLOCKS + i % BLOCKS >= args.inputs / 32u) words = uvec4(0u);
+#endif
+                slabs[(T1 + i / BLOCKS) * PITCH + i % BLOCKS * 4u + j] = words;
             }
         }
     }
@@ -192,7 +210,7 @@ void multiply_tiles()
 #endif
         for (uint slab = 0u; slab < slab_count; slab++) {
             barrier();
-            put_down();
+            put_down(slab);
             barrier();
             if (slab + 1u < slab_count) fetch(first_row, first_output, slab + 1u);
             [[unroll]] for (uint step = 0u; step < SLAB / (INPUTS_SPLIT * MATRIX_K); step++) {

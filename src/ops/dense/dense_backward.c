@@ -110,15 +110,16 @@ static bool may_round(const op_operand *up_y, const op_operand *right) { return 
  * operand; f16 might not hold it. Where both sides of weight are long, arithmetic takes longer than memory, and larger tiles or a
  * library pay, once `tiles` of 64 x 64 fill the device: see dense_linear_traits. A library may round twice what it adds to 16 bits.
  * Short rows: in tiles of 64 x 64 the gradient of weight takes 58 us in place of 100 with 128 inputs and 64 outputs, and 129 in place of 160 with 64
- * and 352 (262,144 rows of bf16, H100 through Vulkan, November 2026). */
+ * and 352; so does that of x with 64 inputs, 122 us in place of 134 (262,144 rows of bf16, H100 through Vulkan, November 2026). */
 static uint32_t backward_traits(const op_call *call, const op_operand *up_y, const op_operand *right, const op_operand *result, bool adds,
                                 uint64_t tiles)
 {
     const bool rounds = may_round(up_y, right);
     const bool many = up_y->width >= 256 && right->width >= 256 && tiles >= 8 * (uint64_t)op_wave(call);
     uint32_t traits = rounds ? FITS_BF16 : op_fits_16bit(&up_y->of, &right->of);
-    if (right->width % 16 == 0 && op_fits_rows(up_y) && op_fits_rows(right)) traits |= FITS_TILES;
+    if (right->width % 16 == 0 && op_fits_rows(up_y) && op_fits_rows(right) && (up_y->rows > 1 || up_y->width >= 8)) traits |= FITS_TILES;
     if (right->width <= DENSE_SHORT_INPUTS) traits |= FITS_DENSE_SHORT_INPUTS;
+    if (right->width <= 64) traits |= FITS_DENSE_INPUTS64;
     if (many) traits |= FITS_DENSE_MANY_SUMS;
     if (many && !rounds && (!adds || result->of.dtype == DART_F32)) traits |= FITS_DENSE_LIBRARY;
     return traits;
