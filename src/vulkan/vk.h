@@ -77,6 +77,7 @@ typedef struct vk_adapter {
     uint32_t matrix_subgroup;
     vk_matrix matrix_f16, matrix_bf16; /* with sums in f32 */
     bool lockstep; /* shaders do without subgroupBarrier (vk_quirks.c) */
+    bool turns;    /* long launches that stream memory go in turns from either end (vk_stream.c) */
     bool size_control_extension; /* else in the core, or absent */
     bool portability_subset;
     const char *priority_extension; /* by which queues have global priorities; NULL: there is none */

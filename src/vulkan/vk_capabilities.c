@@ -421,6 +421,7 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
             info->capabilities |= DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES;
     }
     vk_quirks_apply(&base, driver.driverID, fixed_size, adapter);
+    adapter->turns = driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY; /* not measured elsewhere */
 }
 
 void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted)

@@ -26,7 +26,7 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
     device->family = family;
     device->families[device->families_count++] = family.index;
     device->profiled = options->profile != NULL;
-    device->directed = options->backwards != 0;
+    device->directed = options->backwards != 0 || adapter->turns;
     device->capabilities = capabilities & (adapter->info.capabilities | DART_CAP_SPEED);
     atomic_init(&device->lost, false);
     dart_status status = DART_OK;
