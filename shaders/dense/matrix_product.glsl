@@ -3,8 +3,8 @@
 // multiplied by norm and rounded as it goes into shared memory, its squares are added up beside that, and a sum meets its row's
 // root only when it is whole, so that nothing waits for the norm. bf16 only: f16 might not hold what is not normalised yet.
 // QUANTISED: rows of weight are quantised (quantised.glsl). A lane reads whole blocks of 32, whose weights are rounded to x's type as they go
-// into shared memory: the numbers that embed_quantised makes of them. With -DAHEAD besides, loads of words and blocks have no conditions: others stand
-// in for those past the end of a row, which become 0 in shared memory (faster here, slower for weights of 16 bits; H100, November 2026).
+// into shared memory: the numbers that embed_quantised makes of them. With -DAHEAD besides, loads of words and blocks have no conditions: others
+// stand in for those past the end of a row, which become 0 in shared memory (faster here, slower for weights of 16 bits; H100, November 2026).
 // Include after put(row, column, value), which stores one element of y.
 //
 // A workgroup makes T0 outputs x T1 rows. Slabs of SLAB inputs of its rows and outputs go through shared memory: the
