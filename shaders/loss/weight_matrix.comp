@@ -4,7 +4,7 @@
 // the logits z = weight x^T made again.
 // x rows x width, weight vocabulary x width in the matrices' element type; targets, lse rows; partial parts x vocabulary x width, f32.
 // One workgroup takes T0 rows of weight, ROWS a subgroup, and BLOCK rows of x of one part at a time. Slopes are rounded to the element type times
-// 2^SHIFT, so that f16 holds those below 2^-14 with all digits: it falls away with share at the end.
+// 2^SHIFT, so that f16 holds those below 2^-14 with all digits: it falls away with share at the end. With -DCUTS they are raised by CUT and cut off.
 // Shared memory: head.glsl, and 8 BLOCK bytes.
 // Guards: rows of x without a label are read as 0, and their slopes are 0, as lse is infinite.
 #include "lib/dart.glsl"

@@ -8,6 +8,7 @@
 //   - at the end, and
 //   - when some logit exceeds the reference of its row by more than SLACK (powers of 2): then the reference becomes the row's maximum and the sums
 //     so far are scaled. Terms are at most 2^SLACK, and the reference itself once had term 1.
+// With -DCUTS terms are raised by CUT before the conversion of matrices cuts them off, and their sum is divided by it.
 // The reference leaves the target out, so that terms beside a target that is nearly certain keep their digits in f16.
 // Shared memory: head.glsl, and 8 SUBGROUPS MATRIX_M bytes.
 #include "lib/dart.glsl"
