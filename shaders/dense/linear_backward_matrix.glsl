@@ -2,7 +2,7 @@
 // right operand (weight, or x with -DSUM_ROWS), both of one 16-bit type, with f32 sums. An up_y of f32 is rounded to the type of
 // the right operand as it goes into shared memory (bf16 only, as f16 might not hold it).
 // Include after right_word(line, column), eight elements of the right operand, and put_four(line, column, value), which stores four sums. With
-// -DAHEAD loads have no conditions: rows for which that is faster (H100, November 2026; 98 us in place of 83 for grad_x of 128 inputs, 64 outputs).
+// -DAHEAD loads have no conditions, which most rows gain by; grad_x of 128 inputs and 64 outputs takes 98 us so in place of 83 (H100, November 2026).
 //
 // A workgroup makes T1 lines x T0 columns: lines are rows of up_y, or its columns with SUM_ROWS; columns are inputs. Slabs of SLAB steps of the
 // sum (outputs; rows with SUM_ROWS) go through one of two places in shared memory: the next slab travels from memory to registers

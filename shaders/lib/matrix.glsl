@@ -23,6 +23,10 @@ layout(constant_id = 9) const bool LOCKSTEP = false; // src/vulkan/vk_quirks.c
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
 #define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
 
+// Numbers that are cut to bf16 are raised by this before. What cutting takes on average, half a last digit or 2^-7 (0.5 / m) of 1 <= m < 2, is added,
+// 0.3607 2^-7 being the mean over m. That leaves an error of 0.31 last digits on average (rounding: 0.29), of 0.64 at most.
+#define RAISED 1.002818
+
 #ifdef MATRIX_BF16
 // Rounds to the 8 binary digits of bf16, nearest even: adding 2^16 value leaves no room for more digits. The product 2^16 value is
 // exact, so that fma gives the same result whether it is fused or not. Infinity becomes NaN.

@@ -2,7 +2,7 @@
 // bf16 of it, which shifted every result of attention by half a unit (2.3 times the error of one rounding, seen).
 // With -DCUTS (DART_CAP_MATRIX_CUTS) the conversion is what cuts off, and numbers have been raised by CUT before.
 #ifdef CUTS
-#define CUT 1.002818 // for what cutting takes on average, see scale_eight in shaders/ssd/matrix.glsl
+#define CUT RAISED
 #else
 #define CUT 1.0
 #endif

@@ -214,7 +214,7 @@ void main()
             float highest = max(reference, logit);
             float fall = exp2(reference - highest);
             others *= fall * (1.0 / CUT);
-            float total = others + exp2(logit - highest); // at least 1
+            float total = others + exp2(logit - highest); // at least 1, but for a rounding
             bool labelled = target[r] >= 0;
             if (lane < MATRIX_M) {
                 uint t = own + r * MATRIX_M + lane;

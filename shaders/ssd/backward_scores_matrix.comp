@@ -9,7 +9,7 @@
 // lanes that add it up, with MATRIX2 only on the diagonal. There each row of it is first replaced by the sums of the columns before each in its
 // tile of 32 x 32.
 // x, up_y B L H P; cum B H L 3; cb, grad_cb B M G C C; sums B M H pairs 64. T0 is 64, LANES eight subgroups. Shared memory: 24,832 bytes.
-// Guards: exponents <= 0; tokens past the chunk count as 0, and its last one is read in their place (a load under a condition would be waited for);
+// Guards: exponents <= 0; tokens past the chunk count as 0, and its last one is read in their place (a load under a condition may be waited for);
 // so do cb past the chunk and above the diagonal.
 #include "lib/dart.glsl"
 #include "table/ssd_backward_scores.glsl"

@@ -23,13 +23,12 @@ uvec4 pack_eight(vec4 low, vec4 high)
     return uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w), pack_elements(high.x, high.y), pack_elements(high.z, high.w));
 }
 #ifdef MATRIX_BF16
-#define CUT 1.002818 // numbers that are cut to bf16 are raised by this before, see scale_eight
+#define CUT RAISED // of numbers that are cut to bf16
 #else
 #define CUT 1.0
 #endif
-// Eight elements times a factor, as operands of a product. To bf16 they are cut, not rounded: what cutting takes on average,
-// half a last digit or 2^-7 (0.5 / m) of 1 <= m < 2, is added before, 0.3607 2^-7 being the mean over m. That leaves an error of
-// 0.31 last digits (rounding: 0.29) for a third of the instructions; numbers of 8 digits stay what they are.
+// Eight elements times a factor, as operands of a product. To bf16 they are raised and cut, not rounded, for a third of the instructions; numbers of
+// 8 digits stay what they are.
 uvec4 scale_eight(uvec4 words, float factor)
 {
 #ifdef MATRIX_BF16
