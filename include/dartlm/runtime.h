@@ -80,16 +80,22 @@ typedef enum dart_capability {
     DART_CAP_REGISTERS160 = 1 << 16, /* Vulkan: an invocation of a whole subgroup may have 160 registers; absent on Intel, Mali,
                                         Adreno, AMD's GCN and processors */
     DART_CAP_REGISTERS96 = 1 << 17, /* Vulkan: an invocation may have 96 registers; absent on Mali, whose invocations have 64 */
-    DART_CAP_CUMULATIVE = 1 << 18   /* Vulkan: after a barrier of its workgroup, an invocation's atomic with release to the device also releases
+    DART_CAP_CUMULATIVE = 1 << 18, /* Vulkan: after a barrier of its workgroup, an invocation's atomic with release to the device also releases
                                         what other invocations of the workgroup wrote. The memory model promises that; reported only for drivers
                                         that are known to keep it. */
+    DART_CAP_ADDRESSES = 1 << 19,  /* Vulkan: memory by its address, atomics of 64 bits between workgroups, and subgroups of one size that
+                                      exchange values */
+    DART_CAP_RESIDENT = 1 << 20    /* Vulkan: a launch of as many workgroups of 256 invocations as the device has multiprocessors runs all of them
+                                      side by side, so that they can wait for one another. No specification promises that; reported for NVIDIA's
+                                      driver, and a probe when the device is opened decides. */
 } dart_capability;
 /* All use of matrix hardware through Vulkan. Pass it as without_capabilities when a driver's matrices are in doubt. */
 #define DART_CAP_MATRIX \
     (DART_CAP_MATRIX_F16 | DART_CAP_MATRIX_BF16 | DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES)
 
-/* The bits that say what is fast on a device. A device without them runs the variants that need them correctly, but slower. */
-#define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_REGISTERS160 | DART_CAP_REGISTERS96)
+/* The bits that say what is fast on a device. A device without them runs the variants that need them correctly, but slower: of those that need
+ * DART_CAP_RESIDENT one workgroup, where the number of multiprocessors is not known. */
+#define DART_CAP_SPEED (DART_CAP_WIDE | DART_CAP_REGISTERS | DART_CAP_REGISTERS160 | DART_CAP_REGISTERS96 | DART_CAP_RESIDENT)
 
 /* The floating-point modes that a Vulkan driver offers to shaders (VkPhysicalDeviceFloatControlsProperties). dartlm requests none of
  * them: each driver keeps its default, and results of two devices can differ by it. */

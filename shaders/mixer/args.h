@@ -45,4 +45,44 @@ struct MixerOutputArgs {
     F32 eps;
 };
 
+/* The steps of `layers` mixers on the one token of one sequence, one after another, in one launch: each computes what mixer_project (for in_proj and
+ * sma_proj), ssd_step, mixer_attend, mixer_output and sma_append compute together. B = G = 1, K = 4, N = 128, P = 64, W = T0, H = T1; all weights
+ * of one 16-bit type, memories of one, tails of one type; norms, taps, biases, a_log, d, states and scales in f32.
+ * Tensors are found by their addresses. places: first and M of each run, from pair MIXER_RUNS on of the runs that may receive a memory; then place p
+ * of layer l, a 64-bit number, in words 2 (RUN_PAIRS + l PLACES + p) and the next, 0 for an absent bias. Bindings weight, tail and dh are the first
+ * layer's, for their types. HAS_OPEN: with memories, of `runs` runs, and `closing` runs that may receive the chunk that closes. A count of 0 leaves
+ * everything as it is.
+ * The workgroups wait for one another: all `tiles` of them run side by side (DART_CAP_RESIDENT), and each has a row of in_proj. They pass numbers
+ * in 64-bit words of posts, a tag above each. Word 0 is the last tag that launches have used. After MIXER_PATIENCE looks at a word a workgroup sets
+ * stuck and ends. posts: 8 + W + R + N + P + 1 + H P + H splits (P + 2) such words. */
+#define PLACE_NORM 0u
+#define PLACE_IN_PROJ 1u
+#define PLACE_TAPS 2u
+#define PLACE_BIAS 3u
+#define PLACE_TAIL 4u
+#define PLACE_DT_BIAS 5u
+#define PLACE_A_LOG 6u
+#define PLACE_D 7u
+#define PLACE_MIXER_NORM 8u
+#define PLACE_OUT_PROJ 9u
+#define PLACE_H 10u
+#define PLACE_SMA_PROJ 11u
+#define PLACE_SMA_TAPS 12u
+#define PLACE_SMA_BIAS 13u
+#define PLACE_SMA_TAIL 14u
+#define PLACE_OPEN 15u
+#define PLACE_OPEN_DECAY 16u
+#define PLACE_RUNS 17u /* memories and scales of each run */
+#define PLACE_CLOSING 25u /* likewise */
+#define PLACES 32u
+#define MIXER_RUNS 4
+#define MIXER_CLOSING 2
+#define RUN_PAIRS 8u
+#define MIXER_MOST_SPLITS 4
+#define MIXER_PATIENCE 2000000
+struct MixerLayersArgs {
+    U32 tiles, flags, layers, S, splits, runs, closing, x_at, seq_at;
+    F32 eps, sma_eps, dt_min, dt_max;
+};
+
 #endif

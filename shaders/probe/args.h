@@ -26,4 +26,9 @@ struct WideCheckArgs {
     F32 last;
 };
 
+/* Workgroups that wait for one another: in round i, from 1 on, workgroup w posts 256 i + w for the others and waits until it has what all of them
+ * have posted. r[w] = the sum of those numbers over `rounds` rounds, 0 where it has waited in vain. posts: two words a workgroup, its number and
+ * above it the round; 0 before. Tile: a workgroup, all of which run side by side. */
+struct ResidentCheckArgs { U32 tiles, rounds; };
+
 #endif

@@ -5,6 +5,9 @@
 #include "ops/mixer/mixer.h"
 #include "runtime/stream.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* ---- The state's tensors ---- */
 
 /* A tensor of the layer's carried state, from sequence b on. */
@@ -123,6 +126,42 @@ static dart_status record_window_steps(dart_state *state, dart_stream *stream, c
     return status;
 }
 
+/* Steps of layers first .. end - 1: in one launch where they fit. */
+static dart_status record_steps(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
+{
+    const uint32_t count = end - first;
+    const size_t lists = (size_t)pass->span.runs + (pass->span.close_to - pass->span.close_from);
+    dart_status status = DART_OK;
+    dart_mixer_step_args *steps = device_calloc(state->model->device, count, sizeof *steps);
+    dart_memories *runs = lists > 0 ? device_calloc(state->model->device, count * lists, sizeof *runs) : NULL;
+    if (steps == NULL || (lists > 0 && runs == NULL)) {
+        free(steps);
+        free(runs);
+        return atomic_load(&state->model->device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const model_block_args args = block_args(state, pass, first + i);
+        dart_memories *own = lists > 0 ? &runs[i * lists] : NULL; /* the next layer's take the place of those in the state */
+        steps[i] = model_block_step_args(&args);
+        if (lists == 0) continue;
+        memcpy(own, state->runs, lists * sizeof *own);
+        steps[i].memories = own;
+        steps[i].closing = &own[pass->span.runs];
+    }
+    if (mixer_layers_fit(stream, steps, count)) {
+        stream_pace(stream, count * model_step_layer(state), 1);
+        status = mixer_layers(stream, steps, count);
+    } else {
+        for (uint32_t i = 0; i < count && status == DART_OK; i++) {
+            stream_pace(stream, model_step_layer(state), STEP_LAUNCHES);
+            status = dart_mixer_step(stream, &steps[i]);
+        }
+    }
+    free(steps);
+    free(runs);
+    return status;
+}
+
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)
 {
     const dart_model_config *c = &state->model->config;
@@ -135,6 +174,7 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
 {
     dart_status status = DART_OK;
     if (pass->windowed) return record_window_steps(state, stream, pass, first, end);
+    if (pass->L == 1 && pass->T == 0 && state->fused) return record_steps(state, stream, pass, first, end);
     const uint64_t rows = pass->T > 0 ? pass->T : (uint64_t)pass->B * pass->L;
     for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
         if (pass->step) stream_pace(stream, model_step_layer(state), STEP_LAUNCHES);
@@ -146,7 +186,6 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
         }
         const model_block_args args = block_args(state, pass, layer);
         if (pass->T > 0) status = model_block_packed(stream, &args, state->host_cu);
-        else if (pass->L == 1 && state->fused) status = model_block_step(stream, &args);
         else status = model_block_piece(stream, &args);
     }
     return status;

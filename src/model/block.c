@@ -379,7 +379,7 @@ dart_status model_block_window_fold(dart_stream *stream, const model_block_args 
     return dart_window_fold(stream, &window);
 }
 
-dart_status model_block_step(dart_stream *stream, const model_block_args *a)
+dart_mixer_step_args model_block_step_args(const model_block_args *a)
 {
     const dart_model_config *c = a->config;
     const model_block_weights *w = &a->weights;
@@ -401,5 +401,5 @@ dart_status model_block_step(dart_stream *stream, const model_block_args *a)
         args.closing = a->closing;
         args.closing_count = a->closing_count;
     }
-    return dart_mixer_step(stream, &args);
+    return args;
 }

@@ -151,8 +151,8 @@ typedef struct model_block_slopes {
  * parameters. */
 dart_status model_block_backward(dart_stream *stream, const model_block_args *args, const model_block_gradients *gradients,
                                  const model_block_slopes *slopes);
-/* One token of every sequence through dart_mixer_step: few launches that repeat work, for a few sequences. Does not use `work`. */
-dart_status model_block_step(dart_stream *stream, const model_block_args *args);
+/* One token of every sequence by dart_mixer_step, with these arguments: few launches that repeat work, for a few sequences. Does not use `work`. */
+dart_mixer_step_args model_block_step_args(const model_block_args *args);
 /* One token of every sequence through `window`, for many sequences, in three parts. The fold may stand anywhere behind the end and before the
  * begin of the layer's next step. */
 dart_status model_block_window_begin(dart_stream *stream, const model_block_args *args);

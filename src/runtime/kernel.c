@@ -8,6 +8,7 @@ const kernel_info kernel_table[KERNEL_COUNT] = {
     [KERNEL_##id].name = #id, [KERNEL_##id].args_size = (uint32_t)sizeof(struct Args), \
     [KERNEL_##id].bindings_count = (uint32_t)sizeof(struct bindings_of_##id),
 #define KERNEL_WHOLE(id) [KERNEL_##id].whole = true,
+#define KERNEL_BY_ADDRESS(id) [KERNEL_##id].by_address = true,
 #define KERNEL_TOGETHER(id, Args, member) [KERNEL_##id].together_at = (uint32_t)offsetof(struct Args, member),
 #define BIND(id, binding_name, binding_access) \
     [KERNEL_##id].bindings[BINDING_##id##_##binding_name] = {#binding_name, ACCESS_##binding_access},

@@ -48,6 +48,7 @@ typedef struct kernel_info {
     uint32_t args_size;
     uint32_t bindings_count;
     bool whole; /* launches are not cut into ranges of tiles */
+    bool by_address; /* reads and writes memory that no binding names */
     uint32_t together_at; /* where in the arguments the number of neighbouring tiles lies that stay in one range; 0: each tile may begin one */
     kernel_binding bindings[KERNEL_MAX_BINDINGS];
 } kernel_info;

@@ -149,35 +149,72 @@ op_operand op_scratch(op_call *call, dart_dtype dtype, uint64_t rows, uint64_t w
     return scratch;
 }
 
-/* Zeros from the host, once: a launch that fills them would cost every token what the tickets are there to save. */
-static bool add_tickets(op_call *call, uint64_t bytes)
+/* Zeros from the host, once: a launch that fills them would cost every token what they are there to save. */
+static bool add_zeros(op_call *call, buffer_list *list, uint64_t bytes, const char *what)
 {
     dart_stream *stream = call->stream;
     void *zeros = calloc(1, (size_t)bytes);
-    const bool room = grow(&stream->tickets);
+    const bool room = grow(list);
     dart_buffer *made = NULL;
     dart_status status = zeros != NULL && room ? DART_OK : base_fail(&stream->device->report, DART_OUT_OF_MEMORY, "no host memory");
     if (status == DART_OK) status = dart_buffer_create(stream->device, bytes, &made);
     if (status == DART_OK) status = dart_buffer_write(made, 0, zeros, bytes);
     free(zeros);
     if (status == DART_OK) {
-        stream->tickets.buffers[stream->tickets.count++] = made;
+        list->buffers[list->count++] = made;
         return true;
     }
     dart_buffer_destroy(&made);
-    fail_for_want_of(call, status, bytes, "tickets");
+    fail_for_want_of(call, status, bytes, what);
     return false;
+}
+
+static op_operand zeros_of(op_call *call, buffer_list *list, uint64_t elements, uint64_t least, const char *what)
+{
+    op_operand zeros = {.name = what, .of.dtype = DART_I32, .rows = 1, .width = elements};
+    if (call->stream->status != DART_OK) return zeros;
+    const uint64_t bytes = base_round_up(4 * base_larger(elements, least), BACKEND_ALIGN);
+    const bool enough = list->count > 0 && list->buffers[list->count - 1]->bytes >= bytes;
+    if (enough || add_zeros(call, list, bytes, what)) zeros.of.buffer = list->buffers[list->count - 1];
+    return zeros;
 }
 
 op_operand op_tickets(op_call *call, uint64_t elements)
 {
-    op_operand tickets = {.name = "tickets", .of.dtype = DART_I32, .rows = 1, .width = elements};
-    const buffer_list *list = &call->stream->tickets;
-    if (call->stream->status != DART_OK) return tickets;
-    const uint64_t bytes = base_round_up(4 * (elements < MIN_TICKETS ? MIN_TICKETS : elements), BACKEND_ALIGN);
-    const bool enough = list->count > 0 && list->buffers[list->count - 1]->bytes >= bytes;
-    if (enough || add_tickets(call, bytes)) tickets.of.buffer = list->buffers[list->count - 1];
-    return tickets;
+    return zeros_of(call, &call->stream->tickets, elements, MIN_TICKETS, "tickets");
+}
+
+op_operand op_posts(op_call *call, uint64_t elements) { return zeros_of(call, &call->stream->posts, elements, 0, "posts"); }
+
+op_operand op_stuck(op_call *call)
+{
+    const op_operand stuck = zeros_of(call, &call->stream->stuck, 1, 0, "stuck");
+    call->stream->waits = call->stream->waits || op_has(&stuck.of);
+    return stuck;
+}
+
+op_operand op_table(op_call *call, const uint32_t *words, uint64_t count)
+{
+    dart_stream *stream = call->stream;
+    buffer_list *list = &stream->tables;
+    op_operand table = {.name = "table", .of.dtype = DART_I32, .rows = 1, .width = count};
+    if (stream->status != DART_OK) return table;
+    const uint64_t bytes = base_round_up(4 * count, BACKEND_ALIGN);
+    while (stream->tables_used < list->count && list->buffers[stream->tables_used]->bytes < bytes) stream->tables_used++;
+    if (stream->tables_used == list->count && !add_zeros(call, list, bytes, "table")) return table;
+    table.of.buffer = list->buffers[stream->tables_used++];
+    const dart_status status = dart_buffer_write(table.of.buffer, 0, words, 4 * count);
+    if (status != DART_OK) fail_for_want_of(call, status, bytes, "table");
+    return table;
+}
+
+uint64_t op_address(const op_call *call, const op_operand *operand)
+{
+    const dart_device *device = call->stream->device;
+    const dart_buffer *buffer = operand->of.buffer;
+    if (buffer == NULL || device->backend->memory_address == NULL) return 0;
+    const uint64_t address = device->backend->memory_address(device->handle, buffer->memory);
+    return address == 0 ? 0 : address + buffer->margin + operand->of.offset * dart_dtype_size(operand->of.dtype);
 }
 
 op_operand op_kept(op_call *call, const op_operand *operand)

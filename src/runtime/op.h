@@ -75,6 +75,15 @@ op_operand op_scratch(op_call *call, dart_dtype dtype, uint64_t rows, uint64_t w
 /* i32 counters that are 0, by which the tiles of a kernel find out which of them finishes last. The kernel must leave them 0. All
  * launches that use tickets share the memory, so that barriers keep them apart. */
 op_operand op_tickets(op_call *call, uint64_t elements);
+/* i32 words through which the workgroups of one launch pass values to one another; 0 at first, then what the launches with posts, which alone use
+ * them, have left there. */
+op_operand op_posts(op_call *call, uint64_t elements);
+/* One i32, 0. A kernel whose workgroups wait for one another sets it where one of them has waited in vain: the submission's wait fails then. */
+op_operand op_stuck(op_call *call);
+/* i32 words of the host's, for this recording. */
+op_operand op_table(op_call *call, const uint32_t *words, uint64_t count);
+/* Where kernels find the operand's first element; 0: not by address. */
+uint64_t op_address(const op_call *call, const op_operand *operand);
 /* The operand itself if present, else f32 scratch memory of its shape. */
 op_operand op_kept(op_call *call, const op_operand *operand);
 

@@ -4,6 +4,7 @@
 #include "probe.h"
 #include "op.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { SIDE = 16, ELEMENTS = SIDE * SIDE, MOST_BUFFERS = 9 };
@@ -206,6 +207,39 @@ fail:
     return status;
 }
 
+/* ---- Workgroups that wait for one another ---- */
+
+enum { ROUNDS = 16, MOST_GROUPS = 1024 };
+
+static dart_status check_resident(dart_device *device, dart_dtype dtype, uint32_t kinds, uint32_t *right)
+{
+    (void)dtype;
+    probe p = {.device = device};
+    op_call call;
+    const uint32_t groups = device->info.multiprocessors != 0 ? device->info.multiprocessors : 1;
+    struct ResidentCheckArgs k = {.rounds = ROUNDS};
+    float *r = calloc(groups, sizeof *r);
+    dart_status status = r != NULL && groups <= MOST_GROUPS ? DART_OK : DART_UNSUPPORTED;
+    if (status == DART_OK) status = dart_stream_create(device, NULL, &p.stream);
+    if (status == DART_OK) status = op_begin(&call, p.stream, "probe");
+    if (status != DART_OK) goto fail;
+    const op_operand posts = op_posts(&call, 2 * groups), results = op_scratch(&call, DART_F32, 1, groups);
+    op_kernel(&call, KERNEL_resident_check, 1, 0);
+    OP_LAUNCH(&call, &k, groups, OP_WHOLE(resident_check, posts, &posts), OP_WHOLE(resident_check, r, &results));
+    TRY(op_end(&call));
+    TRY(dart_stream_submit(p.stream));
+    TRY(dart_stream_wait(p.stream, UINT64_MAX));
+    TRY(dart_buffer_read(results.of.buffer, results.of.offset * sizeof *r, r, groups * sizeof *r));
+    const uint32_t numbers = groups * (groups - 1) / 2, rounds = 256 * (ROUNDS * (ROUNDS + 1) / 2), all = ROUNDS * numbers + groups * rounds;
+    *right = kinds;
+    for (uint32_t i = 0; i < groups; i++)
+        if (!same(r[i], (float)all)) *right = 0;
+fail:
+    free(r);
+    release(&p);
+    return status;
+}
+
 /* ---- All of them ---- */
 
 /* Which capabilities a probe decides about, and what the device needs for it to run. */
@@ -220,6 +254,7 @@ static const struct {
     {check_sums, DART_F16, DART_CAP_MATRIX2 | DART_CAP_MATRIX_F16, DART_CAP_MATRIX2 | DART_CAP_MATRIX_PLACES, "f16 matrices taken apart"},
     {check_sums, DART_BF16, DART_CAP_MATRIX2 | DART_CAP_MATRIX_BF16, DART_CAP_MATRIX2 | DART_CAP_MATRIX_PLACES | DART_CAP_MATRIX_CUTS,
      "bf16 matrices taken apart"},
+    {check_resident, DART_F32, DART_CAP_ADDRESSES | DART_CAP_RESIDENT, DART_CAP_RESIDENT, "workgroups that wait for one another"},
 };
 
 dart_status device_probe(dart_device *device, uint32_t wrong)

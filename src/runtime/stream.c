@@ -72,6 +72,23 @@ void stream_pace(dart_stream *stream, double work, uint32_t launches)
     p->ranges = ranges < room ? (uint32_t)ranges : room;
 }
 
+static void empty(buffer_list *list)
+{
+    while (list->count > 0) dart_buffer_destroy(&list->buffers[--list->count]);
+}
+
+/* A workgroup has waited in vain for another of its launch. What they wrote is lost, and words that they pass to one another begin anew. */
+static dart_status check_stuck(dart_stream *stream)
+{
+    int32_t stuck = 0;
+    dart_status status = dart_buffer_read(stream->stuck.buffers[stream->stuck.count - 1], 0, &stuck, sizeof stuck);
+    if (status != DART_OK || stuck == 0) return status;
+    empty(&stream->posts);
+    empty(&stream->stuck);
+    return base_fail(&stream->device->report, DART_INTERNAL,
+                     "the workgroups of a launch did not run side by side: open the device without DART_CAP_RESIDENT");
+}
+
 uint32_t stream_end_part(dart_stream *stream)
 {
     stream->parts.always = true;
@@ -108,6 +125,7 @@ dart_status stream_wait_part(dart_stream *stream, uint64_t timeout_ns, uint64_t 
     } else if (device_note(device, status) == DART_DEVICE_LOST) p->in_flight = 0;
     stream->submitted = p->in_flight > 0;
     if (status == DART_OK) status = device->backend->stream_elapsed(device->handle, handle, ns);
+    if (status == DART_OK && stream->waits) status = check_stuck(stream);
     return stream_take_failure(stream, status, "dart_stream_wait");
 }
 
@@ -134,11 +152,6 @@ fail:
     return status;
 }
 
-static void empty(buffer_list *list)
-{
-    while (list->count > 0) dart_buffer_destroy(&list->buffers[--list->count]);
-}
-
 static void release(buffer_list *list)
 {
     empty(list);
@@ -157,6 +170,9 @@ void dart_stream_destroy(dart_stream **stream)
     free(s->parts.ends);
     release(&s->chunks);
     release(&s->tickets);
+    release(&s->posts);
+    release(&s->stuck);
+    release(&s->tables);
     free(s->needs);
     trace_release(&s->notes);
     base_report_destroy(&s->report);
@@ -198,6 +214,8 @@ dart_status dart_stream_begin(dart_stream *stream)
     if (stream->device->margin > 0) empty(&stream->chunks);
     stream->chunk = 0;
     stream->used = 0;
+    stream->tables_used = 0;
+    stream->waits = false;
     return DART_OK;
 }
 
@@ -327,7 +345,7 @@ dart_status dart_stream_elapsed(dart_stream *stream, uint64_t *ns)
 static bool needs_barrier(dart_stream *stream, const backend_launch *launch)
 {
     const kernel_info *kernel = &kernel_table[launch->row->id];
-    const bool crowds = launch->tiles >= STREAM_CROWDED;
+    const bool crowds = launch->tiles >= STREAM_CROWDED || kernel->by_address;
     bool barrier = crowds || stream->crowded || stream->hazards_count + kernel->bindings_count > STREAM_IN_FLIGHT;
     for (uint32_t i = 0; i < kernel->bindings_count && !barrier; i++) {
         const backend_binding *mine = &launch->bindings[i];

@@ -75,6 +75,10 @@ struct dart_stream {
     uint32_t chunk; /* index of the buffer that is being filled */
     uint64_t used;  /* bytes of that buffer in use */
     buffer_list tickets; /* op_tickets: new launches use the last and largest buffer, recorded ones may still use earlier ones */
+    buffer_list posts, stuck; /* op_posts and op_stuck, likewise */
+    bool waits;          /* some launch of the recording has op_stuck */
+    buffer_list tables;  /* op_table: the first tables_used are of this recording */
+    uint32_t tables_used;
 };
 
 /* Makes a failure of the backend the stream's sticky status and copies its text from the device's report, after `call`, the name of

@@ -99,6 +99,9 @@ typedef struct vk_features {
     VkPhysicalDeviceCooperativeMatrix2FeaturesNV matrix2;
     VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16;
     VkPhysicalDeviceTimelineSemaphoreFeatures timeline;
+    VkPhysicalDeviceBufferDeviceAddressFeatures addresses;
+    VkPhysicalDeviceShaderAtomicInt64Features atomics64;
+    VkPhysicalDeviceFeatures2 core;
     VkPhysicalDevicePipelineRobustnessFeaturesEXT robustness; /* of an adopted device */
 } vk_features;
 
@@ -271,11 +274,14 @@ dart_status vk_fail(vk_device *device, VkResult result, const char *call);
 
 #define VK_BUFFER_USAGE \
     (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
+/* Of a buffer of a device with DART_CAP_ADDRESSES. */
+#define VK_ADDRESSED_USAGE (VK_BUFFER_USAGE | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT)
 dart_status vk_memory_create(void *device, uint64_t bytes, void **memory);
 dart_status vk_memory_create_written(void *device, uint64_t bytes, void **memory, bool *beside);
 dart_status vk_memory_create_shared(void *device, uint64_t bytes, int descriptor, uint64_t allocated, void **memory);
 dart_status vk_memory_export(void *device, void *memory, int *descriptor, uint64_t *allocated);
 void vk_memory_destroy(void *device, void *memory);
+uint64_t vk_memory_address(void *device, const void *memory);
 /* A type among `allowed` bits with all flags of need, most of `want`, none of `avoid`; UINT32_MAX without any. */
 uint32_t vk_memory_type(const vk_device *device, uint32_t allowed, VkMemoryPropertyFlags need,
                         VkMemoryPropertyFlags want, VkMemoryPropertyFlags avoid);

@@ -65,7 +65,7 @@ dart_status dart_vulkan_query(const dart_vulkan_query_args *args, dart_vulkan_ne
         return status;
     }
     const vk_adapter *adapter = &instance->adapters[0];
-    vk_capabilities_wanted(adapter, adapter->info.capabilities, &block->wanted);
+    vk_capabilities_wanted(adapter, adapter->info.capabilities & ~(uint32_t)DART_CAP_ADDRESSES, &block->wanted);
     block->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     block->features.pNext = block->wanted.first;
     block->needs.usable = adapter->info.usable;

@@ -13,6 +13,7 @@ const backend vulkan_backend = {
     .memory_create = vk_memory_create,
     .memory_create_written = vk_memory_create_written,
     .memory_destroy = vk_memory_destroy,
+    .memory_address = vk_memory_address,
     .memory_create_shared = vk_memory_create_shared,
     .memory_export = vk_memory_export,
     .semaphore_create = vk_semaphore_create,

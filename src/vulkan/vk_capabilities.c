@@ -13,6 +13,8 @@
 #define SHARED48_INVOCATIONS 512u
 #define SHARED48_BYTES 49152u
 #define WIDE_SUBGROUP 32u
+/* And of what needs DART_CAP_RESIDENT. */
+#define RESIDENT_OPERATIONS (VK_SUBGROUP_FEATURE_SHUFFLE_BIT)
 #define SUBGROUP_OPERATIONS (VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT)
 /* Kernels count elements of a binding in 32 bits, and grids stay within what every device runs. */
 #define MAX_BINDING_BYTES ((UINT64_C(1) << 32) - BACKEND_ALIGN)
@@ -154,6 +156,7 @@ static void keep_enabled_features(const dart_vulkan_adopt_args *host, vk_feature
     KEEP(timeline.timelineSemaphore);
 #undef KEEP
     has->robustness = on.robustness;
+    has->addresses.bufferDeviceAddress = VK_FALSE; /* the host's buffers have none */
 }
 
 /* A family of its own for compute, where a discrete device has one, runs beside the display's work. Of an adopted device: the host's. */
@@ -220,7 +223,7 @@ static void check_limits(const VkPhysicalDeviceLimits *limits, dart_device_info 
 }
 
 /* Links those that the device knows; returns the first. */
-static void *link_features(vk_features *chain, const extension_set *extensions, bool size_control, bool core_1_3)
+static void *link_features(vk_features *chain, const extension_set *extensions, bool addresses, bool size_control, bool core_1_3)
 {
     void *first = NULL;
 #define LINK(member, type) \
@@ -231,6 +234,10 @@ static void *link_features(vk_features *chain, const extension_set *extensions, 
     LINK(float16, SHADER_FLOAT16_INT8_FEATURES)
     LINK(memory_model, VULKAN_MEMORY_MODEL_FEATURES)
     LINK(timeline, TIMELINE_SEMAPHORE_FEATURES)
+    if (addresses) {
+        LINK(addresses, BUFFER_DEVICE_ADDRESS_FEATURES)
+        LINK(atomics64, SHADER_ATOMIC_INT64_FEATURES)
+    }
     if (size_control) { LINK(sizes, SUBGROUP_SIZE_CONTROL_FEATURES) }
     if (core_1_3) { LINK(maintenance4, MAINTENANCE_4_FEATURES) }
     if (extensions->matrix) { LINK(matrix, COOPERATIVE_MATRIX_FEATURES_KHR) }
@@ -324,8 +331,9 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
 
     vk_features has = {0};
     VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
-                                          .pNext = link_features(&has, &extensions, size_control, core_size_control)};
+                                          .pNext = link_features(&has, &extensions, true, size_control, core_size_control)};
     instance->vk.vkGetPhysicalDeviceFeatures2(handle, &features);
+    has.core.features.shaderInt64 = features.features.shaderInt64;
     if (instance->adopted != NULL) keep_enabled_features(instance->adopted, &has);
     adapter->timeline = has.timeline.timelineSemaphore;
     adapter->robustness = has.robustness.pipelineRobustness;
@@ -420,6 +428,14 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
             has.matrix2.cooperativeMatrixPerElementOperations)
             info->capabilities |= DART_CAP_MATRIX2 | DART_CAP_MATRIX_CUTS | DART_CAP_MATRIX_PLACES;
     }
+    if (has.addresses.bufferDeviceAddress && has.atomics64.shaderBufferInt64Atomics && has.core.features.shaderInt64 &&
+        has.memory_model.vulkanMemoryModel && has.memory_model.vulkanMemoryModelDeviceScope && fixed_size &&
+        (info->capabilities & DART_CAP_SUBGROUP) != 0 && (subgroup.supportedOperations & RESIDENT_OPERATIONS) == RESIDENT_OPERATIONS) {
+        info->capabilities |= DART_CAP_ADDRESSES;
+        if (driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY && info->multiprocessors > 0 && info->subgroup == WIDE_SUBGROUP &&
+            (info->capabilities & DART_CAP_SHARED48) != 0)
+            info->capabilities |= DART_CAP_RESIDENT;
+    }
     vk_quirks_apply(&base, driver.driverID, fixed_size, adapter);
     adapter->turns = driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY; /* not measured elsewhere */
 }
@@ -427,16 +443,16 @@ void vk_capabilities_probe(const vk_instance *instance, VkPhysicalDevice handle,
 void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk_wanted *wanted)
 {
     const bool matrix = (capabilities & DART_CAP_MATRIX) != 0, matrix2 = (capabilities & DART_CAP_MATRIX2) != 0;
-    const bool bfloat16 = (capabilities & DART_CAP_MATRIX_BF16) != 0;
+    const bool bfloat16 = (capabilities & DART_CAP_MATRIX_BF16) != 0, addresses = (capabilities & DART_CAP_ADDRESSES) != 0;
     const bool sizes = (matrix || (capabilities & DART_CAP_SUBGROUP) != 0) && adapter->require_full_subgroups;
     const extension_set known = {.matrix = matrix, .matrix2 = matrix2, .bfloat16 = bfloat16};
     vk_features *on = &wanted->features;
     memset(wanted, 0, sizeof(*wanted));
     on->storage16.storageBuffer16BitAccess = matrix || (capabilities & (DART_CAP_STORE16 | DART_CAP_FLOAT16)) != 0;
     on->float16.shaderFloat16 = matrix || (capabilities & DART_CAP_FLOAT16) != 0;
-    on->memory_model.vulkanMemoryModel = matrix;
+    on->memory_model.vulkanMemoryModel = matrix || addresses;
     /* The atomics of kernels without 16-bit storage have device scope. */
-    on->memory_model.vulkanMemoryModelDeviceScope = matrix;
+    on->memory_model.vulkanMemoryModelDeviceScope = matrix || addresses;
     on->timeline.timelineSemaphore = adapter->timeline;
     on->sizes.subgroupSizeControl = on->sizes.computeFullSubgroups = VK_TRUE;
     on->maintenance4.maintenance4 = VK_TRUE;
@@ -444,7 +460,13 @@ void vk_capabilities_wanted(const vk_adapter *adapter, uint32_t capabilities, vk
     on->matrix2.cooperativeMatrixReductions = on->matrix2.cooperativeMatrixConversions =
         on->matrix2.cooperativeMatrixPerElementOperations = VK_TRUE;
     on->bfloat16.shaderBFloat16Type = on->bfloat16.shaderBFloat16CooperativeMatrix = VK_TRUE;
-    wanted->first = link_features(on, &known, sizes, matrix2);
+    on->addresses.bufferDeviceAddress = on->atomics64.shaderBufferInt64Atomics = VK_TRUE;
+    wanted->first = link_features(on, &known, addresses, sizes, matrix2);
+    if (addresses) {
+        on->core = (VkPhysicalDeviceFeatures2){
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = wanted->first, .features = {.shaderInt64 = VK_TRUE}};
+        wanted->first = &on->core;
+    }
     const char **extensions = wanted->extensions;
     uint32_t count = 0;
     if (adapter->portability_subset) extensions[count++] = "VK_KHR_portability_subset";

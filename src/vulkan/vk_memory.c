@@ -104,6 +104,8 @@ static void block_free(vk_device *device, vk_block *block)
     free(block);
 }
 
+static bool has_addresses(const vk_device *device) { return (device->capabilities & DART_CAP_ADDRESSES) != 0; }
+
 /* next: of VkMemoryAllocateInfo. *call: which function of Vulkan the result is from. */
 static VkResult block_create(vk_device *device, uint64_t bytes, uint32_t type, const void *next, vk_block **out, const char **call)
 {
@@ -111,8 +113,12 @@ static VkResult block_create(vk_device *device, uint64_t bytes, uint32_t type, c
     if (block == NULL) return VK_ERROR_OUT_OF_HOST_MEMORY;
     block->bytes = bytes;
     block->type = type;
-    const VkMemoryAllocateInfo info = {
-        .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = next, .allocationSize = bytes, .memoryTypeIndex = type};
+    const VkMemoryAllocateFlagsInfo flags = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO, .pNext = next, .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
+    const VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                       .pNext = has_addresses(device) ? &flags : next,
+                                       .allocationSize = bytes,
+                                       .memoryTypeIndex = type};
     *call = "vkAllocateMemory";
     VkResult result = device->vk.vkAllocateMemory(device->handle, &info, NULL, &block->memory);
     if (result != VK_SUCCESS) block->memory = VK_NULL_HANDLE;
@@ -201,13 +207,13 @@ static dart_status create(vk_device *device, uint64_t bytes, const sharing *how,
     if (memory == NULL) return base_fail(device->report, DART_OUT_OF_MEMORY, "Vulkan buffer");
     /* 16-bit elements are read and written by the word, the last odd one too. */
     memory->bytes = base_round_up(bytes, 4);
-    memory->usage = VK_BUFFER_USAGE;
+    memory->usage = has_addresses(device) ? VK_ADDRESSED_USAGE : VK_BUFFER_USAGE;
     const VkExternalMemoryBufferCreateInfo external = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
                                                        .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
     const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
                                      .pNext = how != NULL ? &external : NULL,
                                      .size = memory->bytes,
-                                     .usage = VK_BUFFER_USAGE,
+                                     .usage = memory->usage,
                                      .sharingMode = device->families_count > 1 ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
                                      .queueFamilyIndexCount = device->families_count > 1 ? device->families_count : 0,
                                      .pQueueFamilyIndices = device->families};
@@ -291,4 +297,13 @@ void vk_memory_destroy(void *self, void *handle)
         base_unlock(&device->mutexes[VK_MUTEX_MEMORY]);
     }
     free(memory);
+}
+
+uint64_t vk_memory_address(void *self, const void *handle)
+{
+    const vk_device *device = self;
+    const vk_memory *memory = handle;
+    if (!has_addresses(device) || memory->wrapped) return 0;
+    const VkBufferDeviceAddressInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, .buffer = memory->buffer};
+    return device->vk.vkGetBufferDeviceAddress(device->handle, &info);
 }

@@ -62,6 +62,7 @@ static const struct {
     {"attention", conform_attention, {KERNEL_attention, KERNEL_attention_large, KERNEL_attention_step, KERNEL_attention_step_large,
                                       KERNEL_attention_merge, KERNEL_sma_merge, KERNEL_kv_append, KERNEL_convert}, 8},
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
+    {"mixer_layers", conform_mixer, {KERNEL_mixer_layers, KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step}, 5},
     {"mixer_quantised", conform_mixer, {KERNEL_mixer_project_quantised, KERNEL_mixer_output_quantised, KERNEL_mixer_project}, 3},
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},
 };
@@ -211,7 +212,7 @@ static bool is_wanted(const suite *s, kernel_id id)
  * that count on registers; others of that kind would double the time of the drivers that are processors, and run where they are chosen. */
 bool conform_can_run(const kernel_row *row, const dart_device_info *info)
 {
-    const uint32_t claimed = ROW_HAS_MATRIX(row) ? DART_CAP_SPEED : info->type == DART_DEVICE_CPU ? DART_CAP_REGISTERS160 : 0;
+    const uint32_t claimed = ROW_HAS_MATRIX(row) ? DART_CAP_SPEED : info->type == DART_DEVICE_CPU ? DART_CAP_REGISTERS160 | DART_CAP_RESIDENT : 0;
     return row->backend == info->backend && (row->needs & ~(info->capabilities | claimed)) == 0;
 }
 

@@ -4,6 +4,8 @@
 
 #include "oracle.h"
 
+#include "ops/mixer/mixer.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +35,7 @@ typedef struct mixer_case {
     matrix in_proj, out_proj, sma_proj;
     uint32_t B, W, I, R, Q, C, D, GN, GP, M; /* channels of both convolutions; memories a sequence has room for */
     uint64_t state;
-    bool sma;
+    bool sma, layers; /* layers: by mixer_layers where the device has it, with parameters in f32 as models keep them */
     float eps;
     conform_tensor *x, *seqs, *norm, *taps, *bias, *dt_bias, *a_log, *skip, *mixer_norm;
     conform_tensor *sma_taps, *sma_bias, *tail, *sma_tail, *h, *open, *open_decay, *proj, *queries, *y;
@@ -76,6 +78,8 @@ static void make(conform_data *d, mixer_case *k)
     const conform_case *c = d->c;
     const dart_dtype act = conform_activation(c);
     const uint32_t B = k->B = c->B, W = k->W = c->L;
+    k->layers = strcmp(c->op, "mixer_layers") == 0;
+    const dart_dtype own = k->layers ? DART_F32 : c->dtype;
     conform_case one = *c;
     one.L = 1;
     d->c = &one;
@@ -95,28 +99,28 @@ static void make(conform_data *d, mixer_case *k)
     k->state = (uint64_t)c->H * c->N * c->P;
     k->x = conform_input(d, DART_F32, B, W, true, conform_unit);
     if (conform_has(d, CASE_SEQ)) k->seqs = conform_ints(d, B, 2, k->seq.pairs);
-    k->norm = conform_input(d, c->dtype, 1, W, false, around_one);
+    k->norm = conform_input(d, own, 1, W, false, around_one);
     k->in_proj = make_matrix(d, k->R, W, c->H);
-    k->taps = conform_input(d, c->dtype, k->C, K, false, conform_unit);
-    if (conform_has(d, CASE_PARAMS)) k->bias = conform_input(d, c->dtype, 1, k->C, false, conform_unit);
-    k->dt_bias = conform_input(d, c->dtype, 1, c->H, false, conform_bias);
-    k->a_log = conform_input(d, c->dtype, 1, c->H, false, conform_a_log);
-    k->skip = conform_input(d, c->dtype, 1, c->H, false, conform_unit);
-    k->mixer_norm = conform_input(d, c->dtype, 1, k->I, false, around_one);
+    k->taps = conform_input(d, own, k->C, K, false, conform_unit);
+    if (conform_has(d, CASE_PARAMS)) k->bias = conform_input(d, own, 1, k->C, false, conform_unit);
+    k->dt_bias = conform_input(d, own, 1, c->H, false, conform_bias);
+    k->a_log = conform_input(d, own, 1, c->H, false, conform_a_log);
+    k->skip = conform_input(d, own, 1, c->H, false, conform_unit);
+    k->mixer_norm = conform_input(d, own, 1, k->I, false, around_one);
     k->out_proj = make_matrix(d, W, k->I, 0);
     k->tail = conform_input(d, act, (uint64_t)B * (K - 1), k->C, false, conform_unit);
     k->h = conform_input(d, DART_F32, B, k->state, false, conform_unit);
-    k->proj = conform_output(d, DART_F32, B, k->R, false);
-    k->y = conform_output(d, DART_F32, B, k->I, false);
+    if (!k->layers) k->proj = conform_output(d, DART_F32, B, k->R, false);
+    if (!k->layers) k->y = conform_output(d, DART_F32, B, k->I, false);
     if (!k->sma) return;
     k->sma_proj = make_matrix(d, k->Q, W, k->Q - k->D);
-    k->sma_taps = conform_input(d, c->dtype, k->D, K, false, conform_unit);
-    if (conform_has(d, CASE_PARAMS)) k->sma_bias = conform_input(d, c->dtype, 1, k->D, false, conform_unit);
+    k->sma_taps = conform_input(d, own, k->D, K, false, conform_unit);
+    if (conform_has(d, CASE_PARAMS)) k->sma_bias = conform_input(d, own, 1, k->D, false, conform_unit);
     k->sma_tail = conform_input(d, act, (uint64_t)B * (K - 1), k->D, false, conform_unit);
     conform_open_make(d, &k->seq, &k->open, &k->open_decay);
     for (uint32_t b = 0; b < B; b++)
         if ((uint32_t)k->seq.pos[b] / c->S + 1 > k->M) k->M = (uint32_t)k->seq.pos[b] / c->S + 1;
-    k->queries = conform_output(d, DART_F32, B, k->Q, false);
+    if (!k->layers) k->queries = conform_output(d, DART_F32, B, k->Q, false);
     k->first[1] = (k->M + 1) / 2;
     k->first[2] = k->M;
     for (uint32_t i = 0; i < RUNS && k->first[i] < k->first[i + 1]; i++) {
@@ -325,7 +329,7 @@ void conform_mixer(conform_data *d)
         if (k.dh[i] != NULL)
             runs[count++] = (dart_memories){.first = k.first[i], .M = k.first[i + 1] - k.first[i], .dh = k.dh[i]->t, .scale = k.scale[i]->t};
     while (conform_next(d)) {
-        dart_mixer_step(d->stream, &(dart_mixer_step_args){
+        const dart_mixer_step_args args = {
             .B = k.B, .W = k.W, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = K, .S = c->S, .eps = k.eps, .sma_eps = k.eps, .dt_min = 0.001f,
             .x = k.x->t, .seq = conform_view(k.seqs), .norm = k.norm->t, .in_proj = k.in_proj.t, .in_proj_rest = k.in_proj.rest,
             .conv_weight = k.taps->t, .conv_bias = conform_view(k.bias), .dt_bias = k.dt_bias->t, .a_log = k.a_log->t, .d = k.skip->t,
@@ -333,7 +337,9 @@ void conform_mixer(conform_data *d)
             .sma_conv_weight = conform_view(k.sma_taps),
             .sma_conv_bias = conform_view(k.sma_bias), .tail = k.tail->t, .sma_tail = conform_view(k.sma_tail), .h = k.h->t,
             .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs, .memories_count = count,
-            .closing_count = count, .proj = k.proj->t, .queries = conform_view(k.queries), .y = k.y->t});
+            .closing_count = count, .proj = conform_view(k.proj), .queries = conform_view(k.queries), .y = conform_view(k.y)};
+        if (k.layers && mixer_layers_fit(d->stream, &args, 1)) mixer_layers(d->stream, &args, 1);
+        else dart_mixer_step(d->stream, &args);
         if (!conform_execute(d)) continue;
         /* Errors of the stages before come on top: the norm's and the product's, the convolution's, then the scan's and the
          * attention's, whose logits turn relative errors into absolute ones. */

@@ -39,7 +39,8 @@ static inline int open_device(void **state)
     if (dart_context_create(&options, &context) != DART_OK) return -1;
     if (dart_device_open(context, &(dart_device_options){.spec = spec, .poison = true, .minimum_limits = minimum_limits,
                                                          .margin = margins ? 16384 : 0,
-                                                         .with_capabilities = many_registers ? DART_CAP_REGISTERS160 : 0}, &device) != DART_OK)
+                                                         .with_capabilities = DART_CAP_RESIDENT | (many_registers ? DART_CAP_REGISTERS160 : 0)},
+                         &device) != DART_OK)
         return -1;
     dart_device_describe(device, &info);
     print_message("device %s (%s)\n", info.name, info.driver);

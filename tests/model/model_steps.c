@@ -2,6 +2,8 @@
  * DEVICE_SPEC DATA_DIR. */
 #include "model_cases.h"
 
+#include "runtime/stream.h"
+
 /* ---- A step in few launches ---- */
 
 /* Devices that gain nothing from it are made to, and the others to do without. */
@@ -46,6 +48,44 @@ static void steps_in_few_launches(void **unused)
     steps_alike(&plain, NULL, 2, false, TOLERANCE);
     /* Stored in 16 bits, activations and memories round at different places: a few units of 2^-9. */
     steps_alike(&small, &(dart_model_options){.weights = DART_STORAGE_F16, .activations = DART_STORAGE_F16}, 2, false, 8 * 0x1p-9);
+}
+
+/* Models of the sizes that the launch is made for, with chunks that close. Devices that choose it take all layers in one launch. */
+static void steps_in_one_launch(void **unused)
+{
+    (void)unused;
+    const dart_model_config wide = {.sma = true, .V = 97, .W = 256, .layers = 3, .H = 8, .P = 64, .G = 1, .N = 128, .K = 4, .S = 8,
+                                    .eps = 1e-5f, .sma_eps = 1e-5f};
+    dart_model_config mamba2 = wide, plain = wide;
+    mamba2.sma = false;
+    plain.no_conv_bias = true;
+    plain.W = 256;
+    plain.H = 4;
+    plain.S = 3;
+    const dart_model_options options[] = {{.weights = DART_STORAGE_BF16, .activations = DART_STORAGE_F32, .memories = DART_STORAGE_BF16},
+                                          {.weights = DART_STORAGE_F16, .activations = DART_STORAGE_F16, .memories = DART_STORAGE_F16}};
+    for (size_t i = 0; i < COUNT_OF(options); i++) {
+        steps_alike(&wide, &options[i], 1, false, 8 * 0x1p-9);
+        steps_alike(&wide, &options[i], 1, true, 8 * 0x1p-9);
+        steps_alike(&mamba2, &options[i], 1, false, 8 * 0x1p-9);
+        steps_alike(&plain, &options[i], 1, false, 8 * 0x1p-9);
+    }
+    dart_device_info info;
+    dart_device_describe(device, &info);
+    const uint32_t needs = DART_CAP_ADDRESSES | DART_CAP_RESIDENT;
+    dart_model *model = model_of(&wide, &options[0]);
+    dart_state *state = state_of(model, &(dart_state_options){.B = 1});
+    int32_t *ids = ids_of(1, wide.V);
+    float *got = logits_of(1, wide.V);
+    state->fused = true;
+    step(state, ids, 0, got);
+    const bool one = info.backend == DART_BACKEND_VULKAN && (info.capabilities & needs) == needs;
+    if (state->decode->waits != one) fail_msg("a step has %u launches", dart_stream_launches(state->decode));
+    if (!one) print_message("NOT RUN: the device takes a step in several launches\n");
+    free(got);
+    free(ids);
+    dart_state_destroy(&state);
+    dart_model_destroy(&model);
 }
 
 /* ---- Steps through windows ---- */
@@ -371,6 +411,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_in_few_launches),
+        cmocka_unit_test(steps_in_one_launch),
         cmocka_unit_test(steps_through_windows),
         cmocka_unit_test(leaves_others_alone),
         cmocka_unit_test(generates_together),

@@ -31,7 +31,7 @@ static const struct { const char *kernel, *binding; dart_dtype dtype; } fixed[] 
     {"*", "lambda", DART_F32}, {"*", "carry", DART_F32}, {"*", "gain_scale", DART_F32}, {"*", "sums", DART_F32},
     {"*", "token", DART_F32}, {"*", "up_dh", DART_F32}, {"*", "grad_h", DART_F32}, {"ssd_backward_state", "up_h", DART_F32},
     {"*", "hin_scale", DART_F32}, {"cross_entropy", "logits", DART_F32}, {"*", "share", DART_F32},
-    {"*", "parts", DART_F32}, {"*", "loss", DART_F32},
+    {"*", "parts", DART_F32}, {"*", "loss", DART_F32}, {"*", "places", DART_I32}, {"*", "posts", DART_I32}, {"*", "stuck", DART_I32},
     {"square_sum", "x", DART_F32}, {"adamw", "w", DART_F32}, {"adamw", "m", DART_F32}, {"adamw", "v", DART_F32},
     {"adamw", "grad", DART_F32}, {"*", "hyper", DART_F32}, {"*", "g", DART_F32}, {"*", "slope", DART_F32}, {"*", "of_q", DART_F32},
     {"*", "of_e", DART_F32}, {"*", "grad_dh", DART_F32}, {"sma_backward_memories", "x", DART_F32}, {"sma_backward_dh", "x", DART_F32},

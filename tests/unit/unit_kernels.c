@@ -20,7 +20,7 @@ static const struct { dart_backend_kind backend; uint32_t may; } kinds[] = {
     {DART_BACKEND_CPU, DART_CAP_AVX2 | DART_CAP_BLAS},
     {DART_BACKEND_VULKAN,
      DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_FLOAT16 | DART_CAP_LARGE | DART_CAP_SHARED48 | DART_CAP_WIDE | DART_CAP_REGISTERS |
-         DART_CAP_REGISTERS160 | DART_CAP_REGISTERS96 | DART_CAP_CUMULATIVE | DART_CAP_MATRIX},
+         DART_CAP_REGISTERS160 | DART_CAP_REGISTERS96 | DART_CAP_CUMULATIVE | DART_CAP_ADDRESSES | DART_CAP_RESIDENT | DART_CAP_MATRIX},
     {DART_BACKEND_CUDA, DART_CAP_SM90 | DART_CAP_CUBLASLT},
 };
 
@@ -53,7 +53,8 @@ static bool is_capability(dart_capability bit)
     case DART_CAP_AVX2: case DART_CAP_BLAS: case DART_CAP_STORE16: case DART_CAP_SUBGROUP: case DART_CAP_FLOAT16: case DART_CAP_LARGE:
     case DART_CAP_SHARED48: case DART_CAP_MATRIX_F16: case DART_CAP_MATRIX_BF16: case DART_CAP_MATRIX2: case DART_CAP_WIDE:
     case DART_CAP_REGISTERS: case DART_CAP_MATRIX_CUTS: case DART_CAP_MATRIX_PLACES: case DART_CAP_SM90: case DART_CAP_CUBLASLT:
-    case DART_CAP_REGISTERS160: case DART_CAP_REGISTERS96: case DART_CAP_CUMULATIVE:
+    case DART_CAP_REGISTERS160: case DART_CAP_REGISTERS96: case DART_CAP_CUMULATIVE: case DART_CAP_ADDRESSES:
+    case DART_CAP_RESIDENT:
         return true;
     }
     return false;
@@ -79,12 +80,13 @@ static void has_a_baseline_everywhere(void **unused)
         for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
             /* For some devices only; on the others other launches do what ssd_decay_memory, ssd_piece, ssd_backward_gain, ssd_backward_walk,
              * sma_backward_tokens, sma_backward_rows, sma_backward_token_side, sma_backward_parts, sma_backward_memory_side, cross_entropy_x,
-             * cross_entropy_weight, linear_quantised, linear_from and attention_backward_whole do. */
+             * cross_entropy_weight, linear_quantised, linear_from, attention_backward_whole and mixer_layers do. */
             if (k == KERNEL_matrix_check || k == KERNEL_wide_check || k == KERNEL_matrix2_check || k == KERNEL_ssd_decay_memory ||
                 k == KERNEL_ssd_piece || k == KERNEL_ssd_backward_gain || k == KERNEL_ssd_backward_walk || k == KERNEL_sma_backward_tokens ||
                 k == KERNEL_sma_backward_rows || k == KERNEL_sma_backward_token_side || k == KERNEL_sma_backward_parts ||
                 k == KERNEL_sma_backward_memory_side || k == KERNEL_cross_entropy_x || k == KERNEL_cross_entropy_weight ||
-                k == KERNEL_linear_quantised || k == KERNEL_linear_from || k == KERNEL_attention_backward_whole)
+                k == KERNEL_linear_quantised || k == KERNEL_linear_from || k == KERNEL_attention_backward_whole || k == KERNEL_mixer_layers ||
+                k == KERNEL_resident_check)
                 continue;
             const kernel_row *row = kernel_pick(kinds[i].backend, (kernel_id)k, able(0), 0, UINT32_MAX, NULL);
             if (row == NULL || row->backend != kinds[i].backend || row->needs != 0 || row->fits != 0)
@@ -109,8 +111,9 @@ static void has_sound_rows(void **unused)
                                                       row->id == KERNEL_ssd_decay_memory || row->id == KERNEL_sma ||
                                                       row->id == KERNEL_sma_backward_tokens));
         const bool shared_out = (row->id == KERNEL_mixer_project || row->id == KERNEL_mixer_output) && (row->fits & FITS_MIXER_STEP) != 0;
+        const bool of_layers = row->id == KERNEL_mixer_layers; /* W and H */
         const bool walks = row->id == KERNEL_conv && row->T0 != 0; /* the op computes how many tokens a tile has */
-        if ((row->T0 == 0 || row->T1 == 0) && !computed && !shared_out && !walks)
+        if ((row->T0 == 0 || row->T1 == 0) && !computed && !shared_out && !walks && !of_layers)
             fail_msg("%s[%s]: tile sizes %u and %u", name, row->variant, row->T0, row->T1);
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
         /* Guaranteed by Vulkan: 128 invocations, which are four subgroups of 32 lanes; rows with matrices count those. */
@@ -261,7 +264,8 @@ static void subgroups_of_any_size_will_do(void **unused)
     uint32_t reducing = 0;
     for (uint32_t i = 0; i < kernel_rows_count; i++) {
         const kernel_row *row = &kernel_rows[i];
-        if (row->backend != DART_BACKEND_VULKAN || ROW_HAS_MATRIX(row)) continue;
+        /* Devices with DART_CAP_ADDRESSES have subgroups of one size. */
+        if (row->backend != DART_BACKEND_VULKAN || ROW_HAS_MATRIX(row) || (row->needs & DART_CAP_ADDRESSES) != 0) continue;
         bool reduces = false;
         for (const uint32_t *word = vk_spirv_modules[row->slot].words + HEADER_WORDS; (*word & 0xffff) == OP_CAPABILITY; word += *word >> 16) {
             reduces = reduces || word[1] == ARITHMETIC;

@@ -8,7 +8,7 @@
 
 static const struct { uint32_t bit; const char *name; } probed[] = {
     {DART_CAP_MATRIX_F16, "matrix_f16"},   {DART_CAP_MATRIX_BF16, "matrix_bf16"},     {DART_CAP_MATRIX2, "matrix2"},
-    {DART_CAP_MATRIX_CUTS, "matrix_cuts"}, {DART_CAP_MATRIX_PLACES, "matrix_places"},
+    {DART_CAP_MATRIX_CUTS, "matrix_cuts"}, {DART_CAP_MATRIX_PLACES, "matrix_places"}, {DART_CAP_RESIDENT, "resident"},
 };
 
 /* Of each op that has rows with matrices, sizes that those rows take. */

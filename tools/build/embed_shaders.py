@@ -60,6 +60,8 @@ CAPABILITIES = {
                              65: "GroupNonUniformShuffle"},
     "DART_CAP_MATRIX2": {5430: "CooperativeMatrixReductionsNV", 5431: "CooperativeMatrixConversionsNV",
                          5432: "CooperativeMatrixPerElementOperationsNV"},
+    "DART_CAP_ADDRESSES": {11: "Int64", 12: "Int64Atomics", 65: "GroupNonUniformShuffle", 5345: "VulkanMemoryModel",
+                           5346: "VulkanMemoryModelDeviceScope", 5347: "PhysicalStorageBufferAddresses"},
 }
 
 

@@ -27,6 +27,8 @@ static const struct capability {
     {DART_CAP_REGISTERS160, "registers160"},
     {DART_CAP_REGISTERS96, "registers96"},
     {DART_CAP_CUMULATIVE, "cumulative"},
+    {DART_CAP_ADDRESSES, "addresses"},
+    {DART_CAP_RESIDENT, "resident"},
 };
 
 static const char *type_name(dart_device_type type)

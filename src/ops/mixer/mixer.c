@@ -363,6 +363,13 @@ dart_status dart_norm_linear(dart_stream *stream, const dart_norm_linear_args *a
     return op_end(&call);
 }
 
+dart_status mixer_check(dart_stream *stream, const dart_mixer_step_args *args)
+{
+    mixer_plan p = {.a = args};
+    if (op_begin(&p.call, stream, "dart_mixer_step") != DART_OK) return op_status(&p.call);
+    return check(&p);
+}
+
 dart_status dart_mixer_step(dart_stream *stream, const dart_mixer_step_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;

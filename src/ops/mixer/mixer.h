@@ -2,12 +2,19 @@
 #ifndef DART_MIXER_H
 #define DART_MIXER_H
 
-#include "runtime/device.h"
+#include "runtime/stream.h"
 
 /* Does dart_norm_linear multiply matrices in this call? Where it does not, a norm and a product of its result are faster from
  * some rows on. */
 bool mixer_norm_linear_has_matrices(const dart_device *device, const dart_norm_linear_args *args);
 /* Does dart_norm_linear with few rows take less time than dart_rms_norm and dart_linear? */
 bool mixer_norm_linear_pays(const dart_device *device, const dart_norm_linear_args *args);
+
+/* Can `count` steps of one token on the same x, one after another, go in one launch (mixer_layers)? */
+bool mixer_layers_fit(const dart_stream *stream, const dart_mixer_step_args *layers, uint32_t count);
+/* The same as dart_mixer_step for each of them, but for the order of sums. Where they do not fit, DART_UNSUPPORTED. */
+dart_status mixer_layers(dart_stream *stream, const dart_mixer_step_args *layers, uint32_t count);
+/* Checks the arguments of a step, as dart_mixer_step does. */
+dart_status mixer_check(dart_stream *stream, const dart_mixer_step_args *args);
 
 #endif

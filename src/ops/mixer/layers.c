@@ -1,0 +1,197 @@
+/* The steps of several mixers on one token in one launch, whose workgroups wait for one another. */
+#include "mixer.h"
+#include "ops/arguments.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* MOST_OF_A_SPLIT: a workgroup looks at its memories two by two; from some 100 memories on launches of many workgroups took less time (one H100,
+ * dart-130m: 8 memories a split 1,987 tokens/s in place of 1,429, 32 of them 858 in place of 933). */
+enum { LAYERS_N = 128, LAYERS_P = 64, LAYERS_TAPS = 4, LAYERS_MOST_WIDTH = 2048, POSTS_BEGIN = 8, MOST_OF_A_SPLIT = 16 };
+
+/* What passes for `tensor` where its elements are found by address. */
+static bool lies_at(const dart_tensor *tensor, dart_dtype dtype, uint32_t bytes)
+{
+    return tensor->dtype == dtype && tensor->row == 0 && tensor->offset * dart_dtype_size(dtype) % bytes == 0;
+}
+
+static bool is_16bit(dart_dtype dtype) { return dtype == DART_F16 || dtype == DART_BF16; }
+
+static bool fits_runs(const dart_memories *runs, uint32_t count, uint32_t most, dart_dtype dtype)
+{
+    if (count > most) return false;
+    for (uint32_t i = 0; i < count; i++)
+        if (!lies_at(&runs[i].dh, dtype, 16) || !lies_at(&runs[i].scale, DART_F32, 4)) return false;
+    return true;
+}
+
+static dart_dtype memories_dtype(const dart_mixer_step_args *a)
+{
+    return a->memories_count > 0 ? a->memories[0].dh.dtype : a->closing_count > 0 ? a->closing[0].dh.dtype : DART_BF16;
+}
+
+/* One layer by itself, and beside the first. */
+static bool fits(const dart_mixer_step_args *a, const dart_mixer_step_args *first)
+{
+    const dart_dtype weights = first->in_proj.dtype, memories = memories_dtype(first);
+    const bool sma = op_has(&first->sma_proj);
+    const dart_tensor *f32[] = {&a->norm, &a->conv_weight, &a->dt_bias, &a->a_log, &a->d, &a->mixer_norm};
+    if (a->B != 1 || a->G != 1 || a->N != LAYERS_N || a->P != LAYERS_P || a->K != LAYERS_TAPS) return false;
+    if (a->W != first->W || a->H != first->H || a->S != first->S || op_has(&a->sma_proj) != sma) return false;
+    if (a->eps != first->eps || a->sma_eps != first->sma_eps || a->dt_min != first->dt_min || a->dt_max != first->dt_max) return false;
+    if (a->x.buffer != first->x.buffer || a->x.offset != first->x.offset || a->seq.buffer != first->seq.buffer || a->seq.offset != first->seq.offset)
+        return false;
+    if (op_has(&a->in_proj_rest) || op_has(&a->sma_proj_rest) || op_has(&a->proj) || op_has(&a->queries) || op_has(&a->y)) return false;
+    if (a->x.dtype != DART_F32 || !is_16bit(weights) || !lies_at(&a->in_proj, weights, 16) || !lies_at(&a->out_proj, weights, 16)) return false;
+    for (size_t i = 0; i < COUNT_OF(f32); i++)
+        if (!lies_at(f32[i], DART_F32, 4)) return false;
+    if (op_has(&a->conv_bias) && !lies_at(&a->conv_bias, DART_F32, 4)) return false;
+    if (a->tail.dtype == DART_I32 || !lies_at(&a->tail, first->tail.dtype, 2) || !lies_at(&a->h, DART_F32, 16)) return false;
+    if (!sma) return true;
+    if (!lies_at(&a->sma_proj, weights, 16) || !lies_at(&a->sma_conv_weight, DART_F32, 4) || !lies_at(&a->sma_tail, first->tail.dtype, 2))
+        return false;
+    if (op_has(&a->sma_conv_bias) && !lies_at(&a->sma_conv_bias, DART_F32, 4)) return false;
+    if (!lies_at(&a->open, DART_F32, 16) || !lies_at(&a->open_decay, DART_F32, 4) || !is_16bit(memories)) return false;
+    if (a->memories_count != first->memories_count || a->closing_count != first->closing_count) return false;
+    for (uint32_t i = 0; i < a->memories_count && i < MIXER_RUNS; i++)
+        if (a->memories[i].first != first->memories[i].first || a->memories[i].M != first->memories[i].M) return false;
+    for (uint32_t i = 0; i < a->closing_count && i < MIXER_CLOSING; i++)
+        if (a->closing[i].first != first->closing[i].first || a->closing[i].M != first->closing[i].M) return false;
+    return fits_runs(a->memories, a->memories_count, MIXER_RUNS, memories) && fits_runs(a->closing, a->closing_count, MIXER_CLOSING, memories);
+}
+
+/* As many as the driver says that the device has multiprocessors, which run side by side; one where it does not say. Each has a row of in_proj, for
+ * which the others wait. */
+static uint32_t groups_of(const dart_device *device, const dart_mixer_step_args *a)
+{
+    const uint32_t known = device->info.multiprocessors;
+    return (uint32_t)base_smaller(known != 0 ? known : 1, 2 * (uint64_t)a->H * LAYERS_P + 2 * LAYERS_N + a->H);
+}
+
+/* A workgroup for the scan of each head; those that are left share out the memories, to the nearest number. */
+static uint32_t splits_of(const dart_device *device, const dart_mixer_step_args *a)
+{
+    const uint32_t workgroups = (groups_of(device, a) + a->H / 2) / a->H, splits = workgroups > 1 ? workgroups - 1 : 1;
+    return splits < MIXER_MOST_SPLITS ? splits : MIXER_MOST_SPLITS;
+}
+
+static uint32_t layers_traits(const dart_device *device, const dart_mixer_step_args *layers, uint32_t count)
+{
+    const dart_mixer_step_args *a = &layers[0];
+    uint64_t memories = 0;
+    if (count == 0 || a->W == 0 || a->W % 256 != 0 || a->H == 0 || a->H % 4 != 0 || a->W > LAYERS_MOST_WIDTH ||
+        (uint64_t)a->H * LAYERS_P > 2 * LAYERS_MOST_WIDTH)
+        return 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (!fits(&layers[i], a)) return 0;
+    for (uint32_t i = 0; i < a->memories_count; i++) memories += a->memories[i].M;
+    return memories <= (uint64_t)MOST_OF_A_SPLIT * splits_of(device, a) ? FITS_MIXER_LAYERS : 0;
+}
+
+bool mixer_layers_fit(const dart_stream *stream, const dart_mixer_step_args *layers, uint32_t count)
+{
+    const op_call call = {.stream = (dart_stream *)(uintptr_t)stream};
+    const uint32_t traits = layers_traits(stream->device, layers, count);
+    if (traits == 0 || stream->device->backend->memory_address == NULL) return false;
+    return op_prefers(&call, KERNEL_mixer_layers, KERNEL_mixer_project, 1, traits | FITS_MIXER_STEP | FITS_MIXER_HALF_STEP | FITS_MIXER_ROW16);
+}
+
+/* A table of 64-bit addresses. */
+typedef struct place_table {
+    const op_call *call;
+    uint32_t *words;
+    bool missing; /* a tensor has no address */
+} place_table;
+
+static void put(place_table *table, uint32_t layer, uint32_t place, const dart_tensor *tensor)
+{
+    if (!op_has(tensor)) return;
+    const op_operand operand = {.of = *tensor};
+    const uint64_t address = op_address(table->call, &operand);
+    uint32_t *words = &table->words[2 * (RUN_PAIRS + layer * PLACES + place)];
+    table->missing = table->missing || address == 0;
+    words[0] = (uint32_t)address;
+    words[1] = (uint32_t)(address >> 32);
+}
+
+static void put_runs(place_table *table, uint32_t layer, uint32_t place, const dart_memories *runs, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        put(table, layer, place + 2 * i, &runs[i].dh);
+        put(table, layer, place + 2 * i + 1, &runs[i].scale);
+    }
+}
+
+static void put_layer(place_table *table, uint32_t layer, const dart_mixer_step_args *a)
+{
+    const struct { uint32_t place; const dart_tensor *tensor; } tensors[] = {
+        {PLACE_NORM, &a->norm}, {PLACE_IN_PROJ, &a->in_proj}, {PLACE_TAPS, &a->conv_weight}, {PLACE_BIAS, &a->conv_bias}, {PLACE_TAIL, &a->tail},
+        {PLACE_DT_BIAS, &a->dt_bias}, {PLACE_A_LOG, &a->a_log}, {PLACE_D, &a->d}, {PLACE_MIXER_NORM, &a->mixer_norm},
+        {PLACE_OUT_PROJ, &a->out_proj}, {PLACE_H, &a->h}, {PLACE_SMA_PROJ, &a->sma_proj}, {PLACE_SMA_TAPS, &a->sma_conv_weight},
+        {PLACE_SMA_BIAS, &a->sma_conv_bias}, {PLACE_SMA_TAIL, &a->sma_tail}, {PLACE_OPEN, &a->open}, {PLACE_OPEN_DECAY, &a->open_decay}};
+    for (size_t i = 0; i < COUNT_OF(tensors); i++) put(table, layer, tensors[i].place, tensors[i].tensor);
+    put_runs(table, layer, PLACE_RUNS, a->memories, a->memories_count);
+    put_runs(table, layer, PLACE_CLOSING, a->closing, a->closing_count);
+    /* Mesa's driver for processors loads from an address that is the same for all lanes even where none of them asks for it. */
+    uint32_t *words = &table->words[2 * (RUN_PAIRS + layer * PLACES)];
+    for (uint32_t i = 0; i < PLACES; i++)
+        if (i != PLACE_BIAS && i != PLACE_SMA_BIAS && words[2 * i] == 0 && words[2 * i + 1] == 0) put(table, layer, i, &a->h);
+}
+
+static void put_sizes(uint32_t *words, const dart_memories *runs, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        words[2 * i] = runs[i].first;
+        words[2 * i + 1] = runs[i].M;
+    }
+}
+
+static op_operand table_of(op_call *call, const dart_mixer_step_args *layers, uint32_t count)
+{
+    const uint64_t words = 2 * (RUN_PAIRS + (uint64_t)count * PLACES);
+    place_table table = {.call = call, .words = calloc((size_t)words, sizeof *table.words)};
+    if (table.words == NULL) {
+        op_fail(call, DART_OUT_OF_MEMORY, "no host memory");
+        return (op_operand){0};
+    }
+    put_sizes(table.words, layers[0].memories, layers[0].memories_count);
+    put_sizes(table.words + 2 * MIXER_RUNS, layers[0].closing, layers[0].closing_count);
+    for (uint32_t i = 0; i < count; i++) put_layer(&table, i, &layers[i]);
+    if (table.missing) op_fail(call, DART_UNSUPPORTED, "a buffer has no address");
+    const op_operand operand = op_table(call, table.words, words);
+    free(table.words);
+    return operand;
+}
+
+dart_status mixer_layers(dart_stream *stream, const dart_mixer_step_args *layers, uint32_t count)
+{
+    op_call call;
+    if (op_begin(&call, stream, "mixer_layers") != DART_OK) return op_status(&call);
+    const dart_mixer_step_args *a = &layers[0];
+    const bool sma = op_has(&a->sma_proj);
+    for (uint32_t i = 0; i < count; i++)
+        if (mixer_check(stream, &layers[i]) != DART_OK) return op_status(&call);
+    struct MixerLayersArgs k = {.flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (sma ? HAS_OPEN : 0), .layers = count, .S = a->S,
+                                .runs = sma ? a->memories_count : 0, .closing = sma ? a->closing_count : 0, .eps = a->eps,
+                                .sma_eps = sma ? a->sma_eps : a->eps, .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
+    op_kernel(&call, KERNEL_mixer_layers, 1, layers_traits(stream->device, layers, count));
+    call.T0 = a->W;
+    call.T1 = a->H;
+    const uint64_t I = (uint64_t)a->H * LAYERS_P, R = 2 * I + 2 * LAYERS_N + a->H;
+    k.splits = k.runs > 0 ? splits_of(stream->device, a) : 0;
+    const uint64_t words = POSTS_BEGIN + a->W + R + LAYERS_N + LAYERS_P + 1 + I + (uint64_t)a->H * k.splits * (LAYERS_P + 2);
+    const op_operand absent = {0}, posts = op_posts(&call, 2 * words), stuck = op_stuck(&call), places = table_of(&call, layers, count);
+    const op_operand x = {"x", a->x, OP_F32, 1, a->W}, seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, 1, 2};
+    const op_operand weight = {"in_proj", a->in_proj, OP_FLOAT, R, a->W}, tail = {"tail", a->tail, OP_FLOAT, LAYERS_TAPS - 1, I + 2 * LAYERS_N};
+    const dart_memories *run = k.runs > 0 ? a->memories : k.closing > 0 ? a->closing : NULL;
+    op_operand dh = {.name = "dh", .kinds = OP_FLOAT, .rows = 1, .width = (uint64_t)a->H * LAYERS_N * LAYERS_P};
+    if (run != NULL) dh.of = run->dh;
+    uint32_t at; /* of what is bound for its type */
+    op_launch(&call, &k, groups_of(stream->device, a),
+              (const op_binding[]){{BINDING_mixer_layers_weight, &weight, &at, NULL}, {BINDING_mixer_layers_tail, &tail, &at, NULL},
+                                   {BINDING_mixer_layers_dh, run != NULL ? &dh : &absent, &at, NULL}, OP_AT(mixer_layers, seq, &seq, k),
+                                   OP_AT(mixer_layers, x, &x, k), OP_WHOLE(mixer_layers, places, &places), OP_WHOLE(mixer_layers, posts, &posts),
+                                   OP_WHOLE(mixer_layers, stuck, &stuck)},
+              8);
+    return op_end(&call);
+}
