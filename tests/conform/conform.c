@@ -159,7 +159,8 @@ void conform_release(conform_outcome *outcome)
 dart_status conform_open(const suite *s, const char *spec, uint32_t claimed, dart_device **device)
 {
     const dart_device_options options = {.spec = spec, .with_capabilities = claimed, .poison = true,
-                                         .without_capabilities = s->options->no_matrix ? DART_CAP_MATRIX : 0,
+                                         .without_capabilities = (s->options->no_matrix ? DART_CAP_MATRIX : 0) |
+                                                                 (s->options->no_resident ? DART_CAP_RESIDENT : 0),
                                          .minimum_limits = s->options->minimum_limits, .cut = s->options->cut,
                                          .margin = s->options->margin, .backwards = s->options->backwards};
     const dart_status status = dart_device_open(s->context, &options, device);

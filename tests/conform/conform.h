@@ -115,6 +115,7 @@ typedef struct conform_options {
     void (*opened)(dart_device *device); /* for tests: called with each device before its first case; may be NULL */
     FILE *report;               /* the JSON besides what goes to `out`; NULL: none */
     bool no_matrix;             /* the devices count as lacking cooperative matrices */
+    bool no_resident;           /* the devices count as lacking DART_CAP_RESIDENT */
     bool minimum_limits;        /* as in dart_device_options */
     uint32_t cut, margin, backwards; /* the same */
     uint64_t seed;              /* of the inputs of all cases */

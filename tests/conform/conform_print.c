@@ -35,7 +35,8 @@ static void command_of(const suite *s, const target *t, const char *name, char *
     if (s->options->cut > 0) snprintf(cut, sizeof cut, " --cut %u", s->options->cut);
     if (s->options->margin > 0) snprintf(margin, sizeof margin, " --margin %u", s->options->margin);
     if (s->options->backwards > 0) snprintf(backwards, sizeof backwards, " --backwards %u", s->options->backwards);
-    snprintf(text, size, "dartlm conform --device '%s'%s%s%s%s%s --seed %llu --case '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
+    snprintf(text, size, "dartlm conform --device '%s'%s%s%s%s%s%s --seed %llu --case '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
+             s->options->no_resident ? " --no-resident" : "",
              s->options->minimum_limits ? " --minimum-limits" : "", cut, margin, backwards, (unsigned long long)s->seed, name);
 }
 

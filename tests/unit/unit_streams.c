@@ -4,6 +4,7 @@
 
 #include "dartlm/model.h"
 #include "runtime/device.h"
+#include "runtime/op.h"
 #ifdef DARTLM_VULKAN
 #include "vulkan/vk.h"
 #endif
@@ -620,6 +621,44 @@ static void compiles_once_for_all_threads(void **unused)
 }
 #endif
 
+/* What a kernel leaves one of whose workgroups has waited in vain for another. */
+static void tells_of_a_wait_in_vain(void **unused)
+{
+    (void)unused;
+    rig r;
+    rig_open(&r, rig_spec);
+    const dart_tensor y = rig_tensor(&r, DART_F32, N, NULL);
+    const int32_t one = 1;
+    char text[256];
+    op_call call;
+    assert_int_equal(op_begin(&call, r.stream, "test"), DART_OK);
+    const op_operand stuck = op_stuck(&call), posts = op_posts(&call, 64);
+    assert_int_equal(op_end(&call), DART_OK);
+    fill(&r, y, 1);
+    assert_int_equal(dart_stream_submit(r.stream), DART_OK);
+    assert_int_equal(dart_stream_wait(r.stream, UINT64_MAX), DART_OK);
+    assert_int_equal(dart_buffer_write(posts.of.buffer, 0, &one, sizeof one), DART_OK);
+    assert_int_equal(dart_buffer_write(stuck.of.buffer, 0, &one, sizeof one), DART_OK);
+    assert_int_equal(dart_stream_submit(r.stream), DART_OK);
+    assert_int_equal(dart_stream_wait(r.stream, UINT64_MAX), DART_INTERNAL);
+    dart_stream_error(r.stream, text, sizeof text);
+    if (strstr(text, "side by side") == NULL) fail_msg("%s", text);
+    /* The next recording begins with words that nobody has written. */
+    rig_begin(&r);
+    assert_int_equal(op_begin(&call, r.stream, "test"), DART_OK);
+    const op_operand fresh[] = {op_stuck(&call), op_posts(&call, 64)};
+    assert_int_equal(op_end(&call), DART_OK);
+    fill(&r, y, 2);
+    for (size_t i = 0; i < COUNT_OF(fresh); i++) {
+        int32_t word = -1;
+        assert_int_equal(dart_buffer_read(fresh[i].of.buffer, 0, &word, sizeof word), DART_OK);
+        assert_int_equal(word, 0);
+    }
+    assert_int_equal(dart_stream_submit(r.stream), DART_OK);
+    assert_int_equal(dart_stream_wait(r.stream, UINT64_MAX), DART_OK);
+    rig_close(&r);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(separates_what_depends),
     cmocka_unit_test(keeps_order),
@@ -632,6 +671,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(waits_before_it_goes_on),
     cmocka_unit_test(times_launches),
     cmocka_unit_test(warms_every_code_once),
+    cmocka_unit_test(tells_of_a_wait_in_vain),
 #ifdef DARTLM_VULKAN
     cmocka_unit_test(keeps_pipelines_apart),
     cmocka_unit_test(launches_what_was_warmed),

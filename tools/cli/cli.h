@@ -57,7 +57,7 @@ typedef struct cli_common {
     const char *device;
     const char *variant; /* of kernels; NULL: the best */
     uint32_t threads;
-    bool no_matrix, minimum_limits, low_priority;
+    bool no_matrix, no_resident, minimum_limits, low_priority;
     bool validation; /* with Vulkan's validation layer */
     const char *cache; /* a file, "off", or NULL for the user's */
     cli_profile *profile; /* of the device opened, or NULL */
@@ -83,6 +83,7 @@ typedef struct cli_common {
 /* To use less of a device than it has. */
 #define CLI_LESS(c) \
     {"no-matrix", 0, ARGS_FLAG, NULL, &(c).no_matrix, "do without cooperative matrices (Vulkan)", 0, 0, false}, \
+    {"no-resident", 0, ARGS_FLAG, NULL, &(c).no_resident, "do without launches whose workgroups wait for one\nanother (Vulkan)", 0, 0, false}, \
     {"minimum-limits", 0, ARGS_FLAG, NULL, &(c).minimum_limits, \
      "take the device for one with the least limits that Vulkan allows:\nbindings of 128 MiB, 16 KiB of shared memory, workgroups of 128", \
      0, 0, false}

@@ -124,6 +124,7 @@ int cmd_conform(int argc, char **argv)
                                          .only = only,
                                          .random = random,
                                          .no_matrix = common.no_matrix,
+                                         .no_resident = common.no_resident,
                                          .minimum_limits = common.minimum_limits,
                                          .cut = cut,
                                          .margin = margin,

@@ -153,7 +153,7 @@ int cli_open_device(cli_session *session, const cli_common *common)
     cli_cache_load(&session->cache, common, &session->report);
     const dart_device_options options = {
         .spec = common->device, .cache = session->cache.map.data, .cache_bytes = (size_t)session->cache.map.bytes, .threads = common->threads,
-        .variant = common->variant, .without_capabilities = common->no_matrix ? DART_CAP_MATRIX : 0,
+        .variant = common->variant, .without_capabilities = (common->no_matrix ? DART_CAP_MATRIX : 0) | (common->no_resident ? DART_CAP_RESIDENT : 0),
         .minimum_limits = common->minimum_limits, .low_priority = common->low_priority,
         .profile = common->profile != NULL ? cli_profile_note : NULL, .profile_user = common->profile};
     dart_status status = dart_device_open(session->context, &options, &session->device);
