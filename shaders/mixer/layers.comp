@@ -129,10 +129,12 @@ uvec4 output_word(uint layer, uint o, uint chunk)
 {
     return Quads(PLACE(layer, PLACE_OUT_PROJ)).v[o * (I / 8u) + chunk * SUBGROUP_SIZE + lane];
 }
-void fetch_project(uint layer, uint first, uint from, uint to)
+// What project() and add_output() ask for before their inputs are there.
+void fetch_project(uint layer, uint first)
 {
-    [[unroll]] for (uint i = from; i < min(to, AHEAD * CHUNKS_X); i++)
-        project_words[i] = project_word(layer, min(first + i / CHUNKS_X * SUBGROUPS * gl_NumWorkGroups.x, outputs_of_project() - 1u), i % CHUNKS_X);
+    uint step = SUBGROUPS * gl_NumWorkGroups.x;
+    [[unroll]] for (uint i = 0u; i < AHEAD * CHUNKS_X; i++)
+        project_words[i] = project_word(layer, min(first + i / CHUNKS_X * step, outputs_of_project() - 1u), i % CHUNKS_X);
 }
 void fetch_output(uint layer, uint first)
 {
@@ -204,7 +206,7 @@ float sum_over_all(float value)
     [[unroll]] for (uint i = 0u; i < SUBGROUPS; i += SUBGROUP_SIZE) sum += i + lane < SUBGROUPS ? sums[i + lane] : 0.0;
     return add_lanes(sum);
 }
-// Sums over the workgroup, as sum_over_all; sums may be in use before.
+// Four sums over the workgroup. Lanes may still read those of the call before.
 vec4 sum_of_four(vec4 value)
 {
     [[unroll]] for (uint apart = SUBGROUP_SIZE / 2u; apart > 0u; apart /= 2u) value += subgroupShuffleXor(value, apart);
@@ -219,7 +221,7 @@ vec4 sum_of_four(vec4 value)
     [[unroll]] for (uint apart = MOST / 2u; apart > 0u; apart /= 2u) sum += subgroupShuffleXor(sum, apart);
     return subgroupShuffle(sum, 0u);
 }
-// low and high become the row that is posted at `at` times its norm; returns the sum of its squares.
+// Waits for the row that is posted at `at`. low and high become the row times its norm; returns the sum of its squares.
 #define TAKES_ROW(name, COUNT) \
     float name(uint at, Floats norm) \
     { \
@@ -356,7 +358,7 @@ void gather(bool is_scan, uint head)
     barrier();
 }
 
-// The memories j .. end - 1 of those that head `head` sees, the first two pairs of them fetched already.
+// The memories j .. end - 1 of those that head `head` sees, the first two of them fetched already.
 void attend(uint layer, uint head, uint split, uint j, uint end, uint position)
 {
     uint column = LANE % 8u;
@@ -584,7 +586,7 @@ void main()
     uint share = args.splits > 0u ? (seen + args.splits - 1u) / args.splits : 0u;
     uint own_head = workgroup < attends ? workgroup / args.splits : workgroup - attends;
     uint own_from = workgroup < attends ? workgroup % args.splits * share : 0u;
-    fetch_project(0u, first, 0u, QUADS);
+    fetch_project(0u, first);
     for (uint layer = 0u;; layer++) {
         bool goes_on = layer < args.layers;
         float squares = 0.0;
@@ -619,7 +621,7 @@ void main()
             else attend(layer, head, item % args.splits, from, end, position);
         }
         barrier();
-        if (layer + 1u < args.layers) fetch_project(layer + 1u, first, 0u, QUADS);
+        if (layer + 1u < args.layers) fetch_project(layer + 1u, first);
     }
     if (LANE == 0u && gave_up != 0u) store_stuck(0u, 1.0);
     else if (LANE == 0u && workgroup == 0u) posts_posts[0] = uint64_t(begun + args.layers);

@@ -365,6 +365,20 @@ static void draw_mixer(draw *d, conform_case *c)
     c->flags |= maybe(d, 0.2, CASE_ZERO) | maybe(d, 0.2, CASE_HUGE);
 }
 
+/* Mostly what the one launch takes. */
+static void draw_layers(draw *d, conform_case *c)
+{
+    draw_mixer(d, c);
+    c->flags &= ~CASE_ADD;
+    if (chance(d, 0.1)) return;
+    c->B = c->G = 1;
+    c->N = 128;
+    c->P = 64;
+    c->L = 256 * between(d, 1, 4);
+    c->H = 4 * between(d, 1, 4);
+    c->dtype = chance(d, 0.5) ? DART_F16 : DART_BF16;
+}
+
 static void draw_window(draw *d, conform_case *c)
 {
     c->N = 8 * at_most((c->N + 4) / 8, 32);
@@ -384,7 +398,7 @@ static double work(const conform_case *c)
     const double before = (c->flags & CASE_SEQ) != 0 ? c->B / 2.0 + 2 : 0, M = (double)c->L / c->S + 1 + before; /* chunks */
     const char *op = c->op;
     enum { TAPE = 20 }; /* what a number on the tape costs */
-    if (strcmp(op, "mixer") == 0 || strcmp(op, "mixer_quantised") == 0)
+    if (strncmp(op, "mixer", 5) == 0)
         return 3.0 * c->B * c->L * (3.0 * c->H * c->P + 3.0 * c->G * c->N) + c->B * (5 + c->B / 2.0) * state * 6;
     if (strcmp(op, "window") == 0) return tokens * state * 3;
     if (strcmp(op, "ssd") == 0) return tokens * state * 2 + (M + 3) * c->B * state * 4;
@@ -437,7 +451,8 @@ void conform_draw_case(const char *op, uint64_t seed, uint64_t number, conform_c
         {"cross_entropy", draw_loss}, {"grad_norm", draw_optim}, {"adamw", draw_optim}, {"rope", draw_mlp}, {"gelu", draw_mlp},
         {"swiglu", draw_mlp}, {"convert", draw_dense}, {"conv", draw_conv}, {"choice", draw_choice}, {"mark_ids", draw_choice},
         {"log_probs", draw_choice},
-        {"attention", draw_attention}, {"ssd", draw_scan}, {"sma", draw_sma}, {"mixer", draw_mixer}, {"window", draw_window},
+        {"attention", draw_attention}, {"ssd", draw_scan}, {"sma", draw_sma}, {"mixer_layers", draw_layers}, {"mixer", draw_mixer},
+        {"window", draw_window},
         {"", draw_dense},
     };
     enum { USUAL_WORK = 20000000, MOST_WORK = 150000000, LEAST_SUMS = 8 };
