@@ -78,10 +78,13 @@ static uint32_t splits_of(const dart_device *device, const dart_mixer_step_args 
 static uint32_t layers_traits(const dart_device *device, const dart_mixer_step_args *layers, uint32_t count)
 {
     const dart_mixer_step_args *a = &layers[0];
+    const uint32_t known = device->info.multiprocessors;
     uint64_t memories = 0;
     if (count == 0 || a->W == 0 || a->W % 256 != 0 || a->H == 0 || a->H % 4 != 0 || a->W > LAYERS_MOST_WIDTH ||
         (uint64_t)a->H * LAYERS_P > 2 * LAYERS_MOST_WIDTH)
         return 0;
+    /* Where heads and memories took turns on a multiprocessor, launches may take less time: nobody has measured it. */
+    if (known != 0 && known < 2 * a->H) return 0;
     for (uint32_t i = 0; i < count; i++)
         if (!fits(&layers[i], a)) return 0;
     for (uint32_t i = 0; i < a->memories_count; i++) memories += a->memories[i].M;
