@@ -41,7 +41,7 @@ void conform_list_unreached(suite *s)
             const kernel_row *row = &kernel_rows[i];
             const bool able = conform_can_run(row, &device->info);
             /* The probes ran when the device was opened; unit_wide runs the check of wide kernels. */
-            const bool other = row->id == KERNEL_matrix_check || row->id == KERNEL_matrix2_check || row->id == KERNEL_wide_check;
+            const bool other = kernel_op_of(row->id) == KERNEL_OP_PROBE;
             if (!able || other || s->reached[device->number][i]) continue;
             s->not_run++;
             if (!s->options->json)
