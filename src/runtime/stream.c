@@ -77,14 +77,14 @@ static void empty(buffer_list *list)
     while (list->count > 0) dart_buffer_destroy(&list->buffers[--list->count]);
 }
 
-/* A workgroup has waited in vain for another of its launch. What they wrote is lost, and words that they pass to one another begin anew. */
+/* A workgroup has waited in vain for another of its launch. What they wrote is lost, and with the next recording, when nothing is in flight, the words
+ * that they pass to one another begin anew. */
 static dart_status check_stuck(dart_stream *stream)
 {
     int32_t stuck = 0;
     dart_status status = dart_buffer_read(stream->stuck.buffers[stream->stuck.count - 1], 0, &stuck, sizeof stuck);
     if (status != DART_OK || stuck == 0) return status;
-    empty(&stream->posts);
-    empty(&stream->stuck);
+    stream->renews = true;
     return base_fail(&stream->device->report, DART_INTERNAL,
                      "the workgroups of a launch did not run side by side: open the device without DART_CAP_RESIDENT");
 }
@@ -216,6 +216,11 @@ dart_status dart_stream_begin(dart_stream *stream)
     stream->used = 0;
     stream->tables_used = 0;
     stream->waits = false;
+    if (stream->renews) {
+        empty(&stream->posts);
+        empty(&stream->stuck);
+        stream->renews = false;
+    }
     return DART_OK;
 }
 

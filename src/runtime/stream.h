@@ -77,6 +77,7 @@ struct dart_stream {
     buffer_list tickets; /* op_tickets: new launches use the last and largest buffer, recorded ones may still use earlier ones */
     buffer_list posts, stuck; /* op_posts and op_stuck, likewise */
     bool waits;          /* some launch of the recording has op_stuck */
+    bool renews;         /* the next recording begins with new posts: what the present ones hold belongs to no launch that has ended */
     buffer_list tables;  /* op_table: the first tables_used are of this recording */
     uint32_t tables_used;
 };

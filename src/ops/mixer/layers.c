@@ -96,6 +96,7 @@ bool mixer_layers_fit(const dart_stream *stream, const dart_mixer_step_args *lay
     const op_call call = {.stream = (dart_stream *)(uintptr_t)stream};
     const uint32_t traits = layers_traits(stream->device, layers, count);
     if (traits == 0 || stream->device->backend->memory_address == NULL) return false;
+    /* With those that rows of the steps ask for, so that such a row can be asked for by name. */
     return op_prefers(&call, KERNEL_mixer_layers, KERNEL_mixer_project, 1, traits | FITS_MIXER_STEP | FITS_MIXER_HALF_STEP | FITS_MIXER_ROW16);
 }
 
@@ -190,11 +191,9 @@ dart_status mixer_layers(dart_stream *stream, const dart_mixer_step_args *layers
     op_operand dh = {.name = "dh", .kinds = OP_FLOAT, .rows = 1, .width = (uint64_t)a->H * LAYERS_N * LAYERS_P};
     if (run != NULL) dh.of = run->dh;
     uint32_t at; /* of what is bound for its type */
-    op_launch(&call, &k, groups_of(stream->device, a),
-              (const op_binding[]){{BINDING_mixer_layers_weight, &weight, &at, NULL}, {BINDING_mixer_layers_tail, &tail, &at, NULL},
-                                   {BINDING_mixer_layers_dh, run != NULL ? &dh : &absent, &at, NULL}, OP_AT(mixer_layers, seq, &seq, k),
-                                   OP_AT(mixer_layers, x, &x, k), OP_WHOLE(mixer_layers, places, &places), OP_WHOLE(mixer_layers, posts, &posts),
-                                   OP_WHOLE(mixer_layers, stuck, &stuck)},
-              8);
+    OP_LAUNCH(&call, &k, groups_of(stream->device, a), {BINDING_mixer_layers_weight, &weight, &at, NULL},
+              {BINDING_mixer_layers_tail, &tail, &at, NULL}, {BINDING_mixer_layers_dh, run != NULL ? &dh : &absent, &at, NULL},
+              OP_AT(mixer_layers, seq, &seq, k), OP_AT(mixer_layers, x, &x, k), OP_WHOLE(mixer_layers, places, &places),
+              OP_WHOLE(mixer_layers, posts, &posts), OP_WHOLE(mixer_layers, stuck, &stuck));
     return op_end(&call);
 }

@@ -1,0 +1,109 @@
+// How the workgroups of layers.comp pass numbers to one another: words with tags, rows of them, and what a stage gathers of both products.
+
+void post(uint at, float value)
+{
+    uint64_t word = (uint64_t(tag) << 32) | uint64_t(floatBitsToUint(value));
+    atomicStore(posts_posts[at], word, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+}
+uint64_t look(uint at) { return atomicLoad(posts_posts[at], gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed); }
+// 0 where the word is there.
+uint is_missing(uint64_t word) { return uint(word >> 32) ^ tag; }
+float number(uint64_t word) { return uintBitsToFloat(uint(word & 0xffffffffUL)); }
+// Of a word that never came the other lanes learn at the next barrier.
+void give_up() { gave_up = 1u; }
+// The words at two places, which may be one.
+vec2 take(uint at, uint other)
+{
+    uint64_t word;
+    uint64_t next;
+    uint missing = 1u;
+    [[dont_unroll]] for (uint tries = 0u; missing != 0u && tries < MIXER_PATIENCE; tries++) {
+        word = look(at);
+        next = look(other);
+        missing = is_missing(word) | is_missing(next);
+    }
+    if (missing != 0u) give_up();
+    return vec2(number(word), number(next));
+}
+
+// ---- Rows of inputs ----
+
+void put(uint i, float value)
+{
+    if (i % 8u < 4u) low[i / 8u][i % 4u] = value;
+    else high[i / 8u][i % 4u] = value;
+}
+// The sum of `value` over the workgroup.
+float sum_over_all(float value)
+{
+    value = add_lanes(value);
+    if (lane == 0u) sums[subgroup] = value;
+    barrier();
+    float sum = 0.0;
+    [[unroll]] for (uint i = 0u; i < SUBGROUPS; i += SUBGROUP_SIZE) sum += i + lane < SUBGROUPS ? sums[i + lane] : 0.0;
+    return add_lanes(sum);
+}
+// Four sums over the workgroup. Lanes may still read those of the call before.
+vec4 sum_of_four(vec4 value)
+{
+    [[unroll]] for (uint apart = SUBGROUP_SIZE / 2u; apart > 0u; apart /= 2u) value += subgroupShuffleXor(value, apart);
+    barrier();
+    if (lane == 0u) sums4[subgroup] = value;
+    barrier();
+    vec4 sum = vec4(0.0);
+    [[unroll]] for (uint i = 0u; i < SUBGROUPS; i += SUBGROUP_SIZE) {
+        if (i + lane < SUBGROUPS) sum += sums4[i + lane];
+    }
+    const uint MOST = SUBGROUPS < SUBGROUP_SIZE ? SUBGROUPS : SUBGROUP_SIZE;
+    [[unroll]] for (uint apart = MOST / 2u; apart > 0u; apart /= 2u) sum += subgroupShuffleXor(sum, apart);
+    return subgroupShuffle(sum, 0u);
+}
+// Waits for the row that is posted at `at`. low and high become the row times its norm; returns the sum of its squares.
+#define TAKES_ROW(name, COUNT) \
+    float name(uint at, Floats norm) \
+    { \
+        const uint TAKES = (COUNT + SIZE - 1u) / SIZE; \
+        float norms[TAKES]; \
+        uint64_t words[TAKES]; \
+        float squares = 0.0; \
+        [[unroll]] for (uint k = 0u; k < TAKES; k++) norms[k] = norm.v[min(LANE + k * SIZE, COUNT - 1u)]; \
+        uint missing = 1u; \
+        [[dont_unroll]] for (uint tries = 0u; missing != 0u && tries < MIXER_PATIENCE; tries++) { \
+            missing = 0u; \
+            [[unroll]] for (uint k = 0u; k < TAKES; k++) { \
+                if (COUNT % SIZE == 0u || LANE + k * SIZE < COUNT) words[k] = look(at + LANE + k * SIZE); \
+                else words[k] = uint64_t(tag) << 32; \
+            } \
+            [[unroll]] for (uint k = 0u; k < TAKES; k++) missing |= is_missing(words[k]); \
+        } \
+        if (missing != 0u) give_up(); \
+        [[unroll]] for (uint k = 0u; k < TAKES; k++) { \
+            if (COUNT % SIZE == 0u || LANE + k * SIZE < COUNT) { \
+                put(LANE + k * SIZE, number(words[k]) * norms[k]); \
+                squares += number(words[k]) * number(words[k]); \
+            } \
+        } \
+        return sum_over_all(squares); \
+    }
+TAKES_ROW(take_x, W)
+TAKES_ROW(take_y, I)
+
+// What the memories of a split and what the scan of a head read of the products. In taken, for memories: q, e, c; for a scan: z, x, b, c, the step,
+// the gate.
+void gather(bool is_scan, uint head)
+{
+    uint one, other;
+    if (is_scan) {
+        one = LANE < P ? head * P + LANE : LANE < 2u * P ? I + head * P + LANE - P : 2u * I + LANE - 2u * P;
+        other = LANE + SIZE < STEP ? 2u * I + LANE + SIZE - 2u * P : LANE + SIZE == STEP ? I + CHANNELS + head :
+                LANE + SIZE == STEP + 1u && has(args.flags, HAS_OPEN) ? R + QUERIES : one;
+    } else {
+        one = LANE < QUERIES ? R + LANE : 2u * I + N + LANE - QUERIES;
+        other = LANE + SIZE < QUERIES + N ? 2u * I + N + LANE + SIZE - QUERIES : one;
+    }
+    barrier(); // taken and found are free
+    vec2 values = take(PROJ_AT + one, PROJ_AT + other);
+    taken[LANE] = values.x;
+    taken[LANE + SIZE] = values.y;
+    barrier();
+}
