@@ -77,8 +77,8 @@ static void empty(buffer_list *list)
     while (list->count > 0) dart_buffer_destroy(&list->buffers[--list->count]);
 }
 
-/* A workgroup has waited in vain for another of its launch. What they wrote is lost, and with the next recording, when nothing is in flight, the words
- * that they pass to one another begin anew. */
+/* A workgroup has waited in vain for another of its launch. What they wrote is lost. The words that they pass to one another begin anew with the next
+ * recording, when nothing is in flight. */
 static dart_status check_stuck(dart_stream *stream)
 {
     int32_t stuck = 0;
