@@ -151,7 +151,7 @@ void conform_attention(conform_data *d)
          * the weights to the type of the values before they multiply them. */
         const bool rounds = conform_ran(d, "attention[matrix") || conform_ran(d, "attention[tensor");
         const double bound = conform_tolerance(BOUND_SMA, c->P + C) * (1 + largest);
-        conform_compare(d, "lse", lse, want_lse, bound, 0);
+        conform_compare_lse(d, lse, want_lse, bound);
         conform_compare_within(d, "o", o, want_o,
                                &(conform_limits){.bound = bound, .operands = rounds ? conform_rounding(c->dtype) : 0, .floor = conform_floor(act)});
     }

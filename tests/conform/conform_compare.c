@@ -128,9 +128,13 @@ static double l2_allowed(const conform_tensor *tensor, const double *expected, c
     if (limits->operands == 0) return allowed;
     /* What operands leave in n elements is close to normal. The length of n such errors exceeds its root mean square, sqrt(n), by more than t with a
      * probability of at most exp(-t^2 / 2), which is 8e-7 for t = 5.3: more than twice the root mean square where n < 29. Elements that add up
-     * nothing do not err, and do not count. */
+     * nothing do not err, and do not count; of elements that share a factor, and its error, a row counts once. */
     uint64_t n = 0;
-    for (uint64_t i = 0; i < tensor->rows * tensor->width; i++) n += isfinite(expected[i]) && size_of(limits, expected, i) > 0;
+    for (uint64_t r = 0; r < tensor->rows; r++) {
+        uint64_t of_row = 0;
+        for (uint64_t i = r * tensor->width; i < (r + 1) * tensor->width; i++) of_row += isfinite(expected[i]) && size_of(limits, expected, i) > 0;
+        n += limits->shared ? of_row > 0 : of_row;
+    }
     return fmax(allowed, fmin(limits->bound + (1 + 5.3 / sqrt(fmax(1, (double)n))) * several, most));
 }
 
@@ -222,6 +226,14 @@ void conform_compare_within(conform_data *d, const char *name, const conform_ten
     const double worst = fmax(result->linf, result->row / 4);
     result->share = worst == 0 ? 0 : tolerance > 0 ? worst / tolerance : INFINITY;
     if (result->l2 > 0) result->share = fmax(result->share, l2_tolerance > 0 ? result->l2 / l2_tolerance : INFINITY);
+}
+
+void conform_compare_lse(conform_data *d, const conform_tensor *lse, const double *expected, double bound)
+{
+    const uint64_t count = lse->rows * lse->width;
+    double *ones = conform_filled(count, 1);
+    conform_compare_within(d, "lse", lse, expected, &(conform_limits){.bound = bound, .terms = ones});
+    free(ones);
 }
 
 void conform_compare_ints(conform_data *d, const char *name, const conform_tensor *tensor, const int32_t *expected)

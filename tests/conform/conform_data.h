@@ -91,6 +91,7 @@ float *conform_row_of_floats(const conform_tensor *tensor);
 typedef struct conform_limits {
     double bound;    /* of the work in f32: conform_tolerance */
     double operands; /* of operands rounded to 16 bits */
+    bool shared;     /* elements of a row have a factor in common that operands made, so that their errors are not independent of one another */
     double floor;    /* absolute, of an element: half a step of subnormal numbers */
     const double *terms; /* of each element, the root of the sum of the squares of the terms that it adds up: what it would be like if
                             they did not cancel. Errors of an element are relative to this where it is less. NULL: to the element. */
@@ -102,6 +103,8 @@ typedef struct conform_limits {
 void conform_compare_within(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, const conform_limits *limits);
 /* The same, with operands as they are. */
 void conform_compare(conform_data *d, const char *name, const conform_tensor *tensor, const double *expected, double bound, double floor);
+/* Logarithms of sums of exp(score). An absolute error of a score is one of the same size in the logarithm, however close to 0 that is. */
+void conform_compare_lse(conform_data *d, const conform_tensor *lse, const double *expected, double bound);
 void conform_compare_ints(conform_data *d, const char *name, const conform_tensor *tensor, const int32_t *expected);
 /* Makes the status of the run, unless it has one. */
 void conform_fail(conform_data *d, dart_status status, const char *text);

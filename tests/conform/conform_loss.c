@@ -33,15 +33,15 @@ static double logit(const conform_tensor *x, const conform_tensor *weight, uint6
 static int judge_choice(const conform_tensor *x, const conform_tensor *weight, uint64_t t, int32_t target, double *largest)
 {
     const double own = logit(x, weight, t, (uint64_t)target);
-    int first = 1;
+    bool behind = false, close = false;
     for (uint64_t v = 0; v < weight->rows; v++) {
         const double z = logit(x, weight, t, v), apart = 1e-4 * (1 + fabs(z) + fabs(own));
         *largest = fmax(*largest, fabs(z));
         if (v == (uint64_t)target) continue;
-        if (z > own + apart || (z == 0 && own == 0 && v < (uint64_t)target)) return 0;
-        if (z > own - apart && !(z == 0 && own == 0)) first = -1;
+        behind = behind || z > own + apart || (z == 0 && own == 0 && v < (uint64_t)target);
+        close = close || (z > own - apart && !(z == 0 && own == 0));
     }
-    return first;
+    return behind ? 0 : close ? -1 : 1;
 }
 
 /* Rows without a label hold NaN, and have targets below 0 and past the table. Two rows are zero, so that all logits are equal: the target of one
@@ -77,9 +77,15 @@ void conform_loss(conform_data *d)
             }
         }
         int first = judge_choice(x, weight, t, targets[t], &largest);
-        while (first < 0) {
+        for (uint32_t tried = 1; first < 0 && tried < V; tried++) {
             targets[t] = (targets[t] + 1) % (int32_t)V;
             first = judge_choice(x, weight, t, targets[t], &largest);
+        }
+        if (first < 0) { /* a row of small numbers, all of whose logits are close: of zeros, the first target is the choice */
+            memset(values + (size_t)t * W, 0, W * sizeof *values);
+            conform_set(d, x, values);
+            targets[t] = 0;
+            first = 1;
         }
         correct += first;
     }

@@ -247,7 +247,7 @@ void conform_sma(conform_data *d)
         const double bound = conform_tolerance(BOUND_SMA, c->N + c->P) * (1 + k.largest);
         conform_compare(d, "qn", k.qn, k.want_qn, conform_tolerance(BOUND_NORM, 1), 0);
         conform_compare(d, "en", k.en, k.want_en, conform_tolerance(BOUND_NORM, 1), 0);
-        conform_compare(d, "lse", k.lse, k.want_lse, bound, 0);
+        conform_compare_lse(d, k.lse, k.want_lse, bound);
         conform_compare_within(d, "r", k.r, k.want_r,
                                &(conform_limits){.bound = bound, .operands = conform_roundings_of_r(d, count), .floor = conform_floor(act)});
     }

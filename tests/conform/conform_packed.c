@@ -67,7 +67,7 @@ void conform_packed_attention(conform_data *d)
                                                          .lse = lse->t});
         if (!conform_execute(d)) continue;
         const double bound = conform_tolerance(BOUND_SMA, c->P + c->L) * (1 + largest); /* as in conform_attention */
-        conform_compare(d, "lse", lse, want_lse, bound, 0);
+        conform_compare_lse(d, lse, want_lse, bound);
         conform_compare(d, "o", o, want_o, bound, conform_floor(act));
     }
     free(want_o);
@@ -139,7 +139,7 @@ void conform_packed_sma(conform_data *d)
                                              .memories = &memories, .memories_count = 1, .r = r->t, .lse = lse->t});
         if (!conform_execute(d)) continue;
         const double bound = conform_tolerance(BOUND_SMA, c->N + c->P) * (1 + largest); /* as in conform_sma */
-        conform_compare(d, "lse", lse, want_lse, bound, 0);
+        conform_compare_lse(d, lse, want_lse, bound);
         conform_compare_within(d, "r", r, want_r,
                                &(conform_limits){.bound = bound, .operands = conform_roundings_of_r(d, 1), .floor = conform_floor(act)});
     }

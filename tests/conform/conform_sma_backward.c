@@ -131,7 +131,8 @@ void conform_sma_backward(conform_data *d)
          * most, and weights with them. */
         const double rows = conform_has(d, CASE_STORED) ? conform_rounding(c->dtype) * of_weights : 0;
         const uint64_t heads = c->H / c->G, terms = (uint64_t)c->N + c->P + (uint64_t)k.M * heads;
-        const conform_limits of_tokens = {.bound = conform_tolerance(BOUND_SMA, terms) * of_weights, .operands = rows};
+        /* All of a token's row is multiplied by the gradients of its logits. */
+        const conform_limits of_tokens = {.bound = conform_tolerance(BOUND_SMA, terms) * of_weights, .operands = rows, .shared = true};
         const conform_limits of_memories = {.bound = conform_tolerance(BOUND_SMA, terms + c->L) * of_weights, .operands = rows};
         backward_compare_rows(d, "grad_q", k.grad_q, &k.rows, t, of.q, NULL, of_tokens);
         backward_compare_rows(d, "grad_e", k.grad_e, &k.rows, t, of.e, NULL, of_tokens);
