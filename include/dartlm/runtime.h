@@ -85,9 +85,10 @@ typedef enum dart_capability {
                                         that are known to keep it. */
     DART_CAP_ADDRESSES = 1 << 19,  /* Vulkan: memory by its address, atomics of 64 bits between workgroups, and subgroups of one size that
                                       exchange values */
-    DART_CAP_RESIDENT = 1 << 20    /* Vulkan: a launch of as many workgroups of 256 invocations as the device has multiprocessors runs all of them
-                                      side by side, so that they can wait for one another. No specification promises that; reported for NVIDIA's
-                                      driver, and a probe when the device is opened decides. */
+    DART_CAP_RESIDENT = 1 << 20    /* A launch of as many workgroups of 256 invocations as the device has multiprocessors runs all of them side by
+                                      side, so that they can wait for one another. Vulkan: no specification promises that; reported for NVIDIA's
+                                      driver, and a probe when the device is opened decides. CUDA: cooperative launches do; not reported, since
+                                      nobody has measured whether such a launch takes less time there. */
 } dart_capability;
 /* All use of matrix hardware through Vulkan. Pass it as without_capabilities when a driver's matrices are in doubt. */
 #define DART_CAP_MATRIX \

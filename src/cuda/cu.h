@@ -73,6 +73,7 @@ enum {
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_EVENT_DEFAULT = 0,
     CU_EVENT_DISABLE_TIMING = 2,
+    CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 };
 typedef struct CUlaunchAttribute {
@@ -289,6 +290,7 @@ typedef struct cu_kernel {
     uint32_t fallback;              /* of a row of the library: the slot of the row that is taken where it has no algorithm */
     uint32_t map_binding, map_rows; /* of its CudaMap; 0 rows: it takes none */
     int overlaps; /* the kernel_id of its CUDA_OVERLAP, or -1 */
+    bool together;    /* all blocks of a launch run side by side, or the launch fails (DART_CAP_RESIDENT) */
     bool early;       /* it has a CUDA_EARLY, and the device begins such launches before the one before has ended */
     uint32_t fetches; /* its bindings: 1 << slot */
 } cu_kernel;
@@ -356,6 +358,7 @@ void cu_memory_destroy(void *device, void *memory);
 dart_status cu_memory_create_shared(void *device, uint64_t bytes, int descriptor, uint64_t allocated, void **memory);
 dart_status cu_memory_write(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes);
 dart_status cu_memory_read(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
+uint64_t cu_memory_address(void *device, const void *memory);
 dart_status cu_warm(void *device, const backend_code *code);
 
 dart_status cu_transfers_create(cu_device *device);

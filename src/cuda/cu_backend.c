@@ -18,6 +18,7 @@ const backend cuda_backend = {
     .semaphore_destroy = cu_semaphore_destroy,
     .memory_write = cu_memory_write,
     .memory_read = cu_memory_read,
+    .memory_address = cu_memory_address,
     .stream_create = cu_stream_create,
     .stream_destroy = cu_stream_destroy,
     .stream_begin = cu_stream_begin,

@@ -132,6 +132,7 @@ dart_status cu_device_create(void *instance, uint32_t index, const dart_device_o
         TRY(find_function(made, cu_row_images[i], cu_rows[i].name, (int)cu_rows[i].threads, cu_rows[i].shared_bytes, &kernel->function));
         kernel->threads = cu_rows[i].threads;
         kernel->shared_bytes = cu_rows[i].shared_bytes;
+        kernel->together = (cu_rows[i].needs & DART_CAP_RESIDENT) != 0;
         kernel->max_grid = cu_rows[i].blocks == 0 ? CU_MAX_GRID : cu_rows[i].blocks * (uint32_t)multiprocessors;
     }
     if ((capabilities & DART_CAP_CUBLASLT) != 0) TRY(cu_blas_open(made));
@@ -257,4 +258,10 @@ void cu_memory_destroy(void *device, void *memory)
         cu_leave(d);
     }
     free(m);
+}
+
+uint64_t cu_memory_address(void *device, const void *memory)
+{
+    (void)device;
+    return ((const cu_memory *)memory)->address;
 }

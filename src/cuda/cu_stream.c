@@ -190,8 +190,11 @@ static dart_status launch_on(cu_device *device, const cu_stream *stream, cu_laun
     if (launch->choice.found) return cu_blas_run(device, launch, &launch->choice, stream, to);
     void *parameters[] = {&launch->args, &launch->bindings, &launch->dtypes, &launch->map};
     const cu_kernel *kernel = launch->kernel;
-    CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.value = 1};
-    const CUlaunchConfig config = {launch->grid, 1, 1, kernel->threads, 1, 1, kernel->shared_bytes, to, &overlap, early};
+    CUlaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (early) attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.value = 1};
+    if (kernel->together) attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.value = 1};
+    const CUlaunchConfig config = {launch->grid, 1, 1, kernel->threads, 1, 1, kernel->shared_bytes, to, attributes, count};
     return CU(device, cuLaunchKernelEx, &config, kernel->function, parameters, NULL);
 }
 

@@ -86,7 +86,7 @@ typedef struct backend {
     void (*memory_destroy)(void *device, void *memory);
     dart_status (*memory_write)(void *device, void *memory, uint64_t offset, const void *data, uint64_t bytes);
     dart_status (*memory_read)(void *device, void *memory, uint64_t offset, void *data, uint64_t bytes);
-    /* Optional; of a device with DART_CAP_ADDRESSES: where kernels find the memory, 0 where they cannot (wrapped buffers of a host). */
+    /* Optional: where kernels find the memory, 0 where they cannot (without DART_CAP_ADDRESSES through Vulkan; wrapped buffers of a host). */
     uint64_t (*memory_address)(void *device, const void *memory);
     /* Optional: memory that the host writes often. *beside: memory_write does not wait for launches that have been submitted. A backend
      * without this function must not let memory_write wait for them. */

@@ -375,7 +375,7 @@ static void draw_layers(draw *d, conform_case *c)
     c->N = 128;
     c->P = 64;
     c->L = 256 * between(d, 1, 4);
-    c->H = 4 * between(d, 1, 4);
+    c->H = 4 * between(d, 1, c->L / 128); /* at most 2 L channels of y */
     c->dtype = chance(d, 0.5) ? DART_F16 : DART_BF16;
 }
 

@@ -81,7 +81,7 @@ static uint32_t layers_traits(const dart_device *device, const dart_mixer_step_a
     const uint32_t known = device->info.multiprocessors;
     uint64_t memories = 0;
     if (count == 0 || a->W == 0 || a->W % 256 != 0 || a->H == 0 || a->H % 4 != 0 || a->W > LAYERS_MOST_WIDTH ||
-        (uint64_t)a->H * LAYERS_P > 2 * LAYERS_MOST_WIDTH)
+        (uint64_t)a->H * LAYERS_P > 2 * (uint64_t)a->W)
         return 0;
     /* Where heads and memories took turns on a multiprocessor, launches may take less time: nobody has measured it. */
     if (known != 0 && known < 2 * a->H) return 0;
@@ -175,7 +175,7 @@ dart_status mixer_layers(dart_stream *stream, const dart_mixer_step_args *layers
     const bool sma = op_has(&a->sma_proj);
     for (uint32_t i = 0; i < count; i++)
         if (mixer_check(stream, &layers[i]) != DART_OK) return op_status(&call);
-    struct MixerLayersArgs k = {.flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (sma ? HAS_OPEN : 0), .layers = count, .S = a->S,
+    struct MixerLayersArgs k = {.flags = (op_has(&a->seq) ? HAS_SEQ : 0) | (sma ? HAS_OPEN : 0), .layers = count, .W = a->W, .H = a->H, .S = a->S,
                                 .runs = sma ? a->memories_count : 0, .closing = sma ? a->closing_count : 0, .eps = a->eps,
                                 .sma_eps = sma ? a->sma_eps : a->eps, .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
     op_kernel(&call, KERNEL_mixer_layers, 1, layers_traits(stream->device, layers, count));
