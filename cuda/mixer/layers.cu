@@ -12,83 +12,83 @@ __device__ __forceinline__ void layers_run(const mixer_layers_args &args, const 
     LayersShared<chunks> &shared = *reinterpret_cast<LayersShared<chunks> *>(tensor_memory);
     static_assert(sizeof(LayersShared<chunks>) <= SHARED_mixer_layers_resident, "shared memory");
     const uint32_t t = threadIdx.x, block = blockIdx.x, blocks = gridDim.x;
-    LayersScan<chunks> at{{{{args, shared, reinterpret_cast<uint64_t *>(bindings.address[BINDING_mixer_layers_posts]),
-                             FLOATS(mixer_layers, x) + args.x_at,
-                             reinterpret_cast<const uint64_t *>(bindings.address[BINDING_mixer_layers_places])}}}};
+    LayersScan<chunks> mixer{{{{args, shared, reinterpret_cast<uint64_t *>(bindings.address[BINDING_mixer_layers_posts]),
+                               FLOATS(mixer_layers, x) + args.x_at,
+                               reinterpret_cast<const uint64_t *>(bindings.address[BINDING_mixer_layers_places])}}}};
     const Piece piece = piece_of(INTS(mixer_layers, seq) + args.seq_at, args.flags, 1, 0);
     if (piece.count == 0) return;
-    at.weight_dtype = VIEW(mixer_layers, weight).dtype;
-    at.tail_dtype = VIEW(mixer_layers, tail).dtype;
-    at.dh_dtype = VIEW(mixer_layers, dh).dtype;
-    at.W = 256 * chunks;
-    at.H = args.H;
-    at.I = args.H * layers_p;
-    at.chunks_y = at.I / 256;
-    at.channels = at.I + 2 * layers_n;
-    at.R = at.I + at.channels + args.H;
-    at.has_open = args.flags & HAS_OPEN;
-    at.outputs = at.has_open ? at.R + layers_queries + 1 : at.R;
-    at.lane = t % 32;
-    at.warp = t / 32;
-    at.first = at.warp * blocks + block; // of outputs
-    at.step = warps * blocks;
-    at.position = piece.position;
+    mixer.weight_dtype = VIEW(mixer_layers, weight).dtype;
+    mixer.tail_dtype = VIEW(mixer_layers, tail).dtype;
+    mixer.dh_dtype = VIEW(mixer_layers, dh).dtype;
+    mixer.W = 256 * chunks;
+    mixer.H = args.H;
+    mixer.I = args.H * layers_p;
+    mixer.chunks_y = mixer.I / 256;
+    mixer.channels = mixer.I + 2 * layers_n;
+    mixer.R = mixer.I + mixer.channels + args.H;
+    mixer.has_open = args.flags & HAS_OPEN;
+    mixer.outputs = mixer.has_open ? mixer.R + layers_queries + 1 : mixer.R;
+    mixer.lane = t % 32;
+    mixer.warp = t / 32;
+    mixer.first = mixer.warp * blocks + block; // of outputs
+    mixer.step = warps * blocks;
+    mixer.position = piece.position;
     // Heads' splits, then their scans, are shared out in turn; what comes first is fetched ahead.
-    const uint32_t attends = at.has_open && args.runs > 0 ? at.H * args.splits : 0, items = attends + at.H;
-    const uint32_t begun = uint32_t(load_post(at.posts)) + 1; // a word that nobody has written has tag 0
-    float stream = at.first < at.W ? at.x[at.first] : 0.0f;
+    const uint32_t attends = mixer.has_open && args.runs > 0 ? mixer.H * args.splits : 0, items = attends + mixer.H;
+    const uint32_t begun = uint32_t(load_post(mixer.posts)) + 1; // a word that nobody has written has tag 0
+    float stream = mixer.first < mixer.W ? mixer.x[mixer.first] : 0.0f;
     if (t == 0) shared.gave_up = 0;
-    if (t < PLACES) shared.table[t] = at.places[RUN_PAIRS + t];
-    if (t < RUN_PAIRS) shared.runs[t] = reinterpret_cast<const uint2 *>(at.places)[t];
-    at.tag = begun; // of the stream before the first layer
-    for (uint32_t o = at.first; o < at.W && at.lane == 0; o += at.step) at.post(at.x_posts + o, at.x[o]);
+    if (t < PLACES) shared.table[t] = mixer.places[RUN_PAIRS + t];
+    if (t < RUN_PAIRS) shared.runs[t] = reinterpret_cast<const uint2 *>(mixer.places)[t];
+    mixer.tag = begun; // of the stream before the first layer
+    for (uint32_t o = mixer.first; o < mixer.W && mixer.lane == 0; o += mixer.step) mixer.post(mixer.x_posts + o, mixer.x[o]);
     __syncthreads();
     uint32_t seen = 0;
-    for (uint32_t run = 0; run < args.runs; run++) seen += at.seen_of(run);
+    for (uint32_t i = 0; i < args.runs; i++) seen += mixer.seen_of(i);
     const uint32_t share = args.splits > 0 ? ceil_div(seen, args.splits) : 0;
     const uint32_t own_head = block < attends ? block / args.splits : block - attends, own_from = block < attends ? block % args.splits * share : 0;
-    at.fetch_project(0);
+    mixer.fetch_project(0);
 #pragma unroll 1
     for (uint32_t layer = 0;; layer++) {
         float squares = 0.0f;
-        if (layer > 0) squares = at.take_y(layer - 1);
+        if (layer > 0) squares = mixer.take_y(layer - 1);
         if (shared.gave_up != 0) break;
-        if (layer > 0) stream = at.add_output(layer - 1, squares, stream);
+        if (layer > 0) stream = mixer.add_output(layer - 1, squares, stream);
         if (layer == args.layers) break;
         const bool goes_on = layer + 1 < args.layers;
-        const uint64_t next_place = t < PLACES && goes_on ? at.places[RUN_PAIRS + (layer + 1) * PLACES + t] : 0;
-        at.fetch_channel(layer, min(at.first + min(at.lane, layers_batch - 1) * at.step, at.outputs - 1));
-        if (block < attends) at.fetch_pair(layer, own_head, own_from, min(own_from + share, seen));
-        else if (block < items) at.fetch_state(layer, own_head);
-        at.announce_output(layer);
+        const uint64_t next_place = t < PLACES && goes_on ? mixer.places[RUN_PAIRS + (layer + 1) * PLACES + t] : 0;
+        mixer.fetch_channel(layer, min(mixer.first + min(mixer.lane, layers_batch - 1) * mixer.step, mixer.outputs - 1));
+        if (block < attends) mixer.fetch_pair(layer, own_head, own_from, min(own_from + share, seen));
+        else if (block < items) mixer.fetch_state(layer, own_head);
+        mixer.announce_output(layer);
         __syncthreads(); // the row is read
-        squares = at.take_x(layer);
+        squares = mixer.take_x(layer);
         if (shared.gave_up != 0) break;
-        at.tag = begun + layer + 1;
-        at.project(layer, squares);
-        at.fetch_output(layer);
+        mixer.tag = begun + layer + 1;
+        mixer.project(layer, squares);
+        mixer.fetch_output(layer);
         if (t < PLACES) shared.table[(layer + 1) % 2 * PLACES + t] = next_place;
 #pragma unroll 1
         for (uint32_t item = block; item < items; item += blocks) {
             const bool is_scan = item >= attends;
             const uint32_t head = is_scan ? item - attends : item / args.splits, split = is_scan ? 0 : item % args.splits;
             const uint32_t from = split * share, end = min(from + share, seen);
-            at.gather(is_scan, head);
+            mixer.gather(is_scan, head);
             if (shared.gave_up != 0) break;
             if (item != block) {
-                if (is_scan) at.fetch_state(layer, head);
-                else at.fetch_pair(layer, head, from, end);
+                if (is_scan) mixer.fetch_state(layer, head);
+                else mixer.fetch_pair(layer, head, from, end);
             }
-            if (is_scan) at.scan(layer, head);
-            else at.attend(layer, head, split, from, end);
+            if (is_scan) mixer.scan(layer, head);
+            else mixer.attend(layer, head, split, from, end);
         }
         __syncthreads();
         if (!goes_on) continue;
-        at.fetch_project(layer + 1);
-        at.announce_project(layer + 1);
+        mixer.fetch_project(layer + 1);
+        mixer.announce_project(layer + 1);
     }
     if (t == 0 && shared.gave_up != 0) FLOATS(mixer_layers, stuck)[0] = 1.0f;
-    else if (t == 0 && block == 0) store_post(at.posts, begun + args.layers);
+    else if (t == 0 && block == 0) store_post(mixer.posts, begun + args.layers);
 }
 
 KERNEL_FUNCTION_BLOCKS(mixer_layers, resident, 1)

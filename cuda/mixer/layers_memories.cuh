@@ -4,17 +4,6 @@
 
 #include "layers_products.cuh"
 
-template <bool bf> __device__ __forceinline__ void unpack_word(const uint4 &words, float (&v)[8])
-{
-    const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (uint32_t k = 0; k < 4; k++) {
-        const float2 two = unpack<bf>(pairs[k]);
-        v[2 * k] = two.x;
-        v[2 * k + 1] = two.y;
-    }
-}
-
 template <uint32_t chunks> struct LayersMemories : LayersProducts<chunks> {
     // Memories that the token sees of a run.
     __device__ __forceinline__ uint32_t seen_of(uint32_t run) const
@@ -58,10 +47,8 @@ template <uint32_t chunks> struct LayersMemories : LayersProducts<chunks> {
             for (uint32_t m = 0; m < layers_pair; m++) {
 #pragma unroll
                 for (uint32_t r = 0; r < layers_rows; r++) {
-                    float v[8], product = 0.0f;
-                    unpack_word<bf>(this->own[m * layers_rows + r], v);
-#pragma unroll
-                    for (uint32_t i = 0; i < 8; i++) product = fmaf(e[i], v[i], product);
+                    float product = 0.0f;
+                    multiply_word<bf>(this->own[m * layers_rows + r], e, product);
                     logits[m] = fmaf(taken[row + r * (block_size / 8)], product, logits[m]);
                 }
             }
@@ -84,7 +71,7 @@ template <uint32_t chunks> struct LayersMemories : LayersProducts<chunks> {
                 for (uint32_t r = 0; r < layers_rows; r++) {
                     const float weight = gain * taken[layers_queries + row + r * (block_size / 8)] * this->factors[m * layers_rows + r];
                     float v[8];
-                    unpack_word<bf>(this->own[m * layers_rows + r], v);
+                    unpack8({this->own[m * layers_rows + r], {}}, bf ? DTYPE_BF16 : DTYPE_F16, v);
 #pragma unroll
                     for (uint32_t i = 0; i < 8; i++) sum[i] = fmaf(weight, v[i], sum[i]);
                 }

@@ -2,7 +2,7 @@
 #ifndef DART_MIXER_LAYERS_POSTS_CUH
 #define DART_MIXER_LAYERS_POSTS_CUH
 
-#include "lib/tensor.cuh"
+#include "lib/one_row.cuh"
 
 constexpr uint32_t layers_n = 128, layers_p = 64, layers_taps = 4;
 constexpr uint32_t layers_queries = layers_n + layers_p;              // channels of [q|e], then the gate
@@ -36,13 +36,7 @@ __device__ __forceinline__ void store_post(uint64_t *word, uint64_t value)
 {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
-// Loads that stay where they stand, in front of a wait. The first: of what no launch writes meanwhile.
-__device__ __forceinline__ uint4 fetch_weights(const uint4 *from)
-{
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
-    return v;
-}
+// As stream_word, a load that stays where it stands in front of a wait; of what this launch may write later.
 __device__ __forceinline__ uint4 fetch_state_word(const uint4 *from)
 {
     uint4 v;
@@ -178,10 +172,8 @@ template <uint32_t chunks> struct Layers {
         uint32_t one, other;
         if (is_scan) {
             one = t < layers_p ? head * layers_p + t : t < 2 * layers_p ? I + head * layers_p + t - layers_p : 2 * I + t - 2 * layers_p;
-            other = next < layers_step                  ? 2 * I + next - 2 * layers_p
-                    : next == layers_step               ? I + channels + head
-                    : next == layers_step + 1 && has_open ? R + layers_queries
-                                                          : one;
+            other = next < layers_step ? 2 * I + next - 2 * layers_p : next == layers_step ? I + channels + head : one;
+            if (next == layers_step + 1 && has_open) other = R + layers_queries;
         } else {
             one = t < layers_queries ? R + t : 2 * I + layers_n + t - layers_queries;
             other = next < layers_queries + layers_n ? 2 * I + layers_n + next - layers_queries : one;

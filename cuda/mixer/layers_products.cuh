@@ -4,15 +4,7 @@
 
 #include "layers_posts.cuh"
 
-constexpr uint32_t layers_batch = 8;  // outputs of a warp at a time: lane k finishes the k-th
-
-// sum + words . the eight inputs of word `i` of a row.
-template <bool bf> __device__ __forceinline__ float add_word(float sum, const uint4 &words, const float4 &low, const float4 &high)
-{
-    const float2 a = unpack<bf>(words.x), b = unpack<bf>(words.y), c = unpack<bf>(words.z), d = unpack<bf>(words.w);
-    sum = fmaf(a.x, low.x, fmaf(a.y, low.y, fmaf(b.x, low.z, fmaf(b.y, low.w, sum))));
-    return fmaf(c.x, high.x, fmaf(c.y, high.y, fmaf(d.x, high.z, fmaf(d.y, high.w, sum))));
-}
+constexpr uint32_t layers_batch = 8; // outputs of a warp at a time: lane k finishes the k-th
 
 template <uint32_t chunks> struct LayersProducts : Layers<chunks> {
     using Base = Layers<chunks>;
@@ -42,14 +34,14 @@ template <uint32_t chunks> struct LayersProducts : Layers<chunks> {
     {
 #pragma unroll
         for (uint32_t i = 0; i < ahead * chunks; i++)
-            project_words[i] = fetch_weights(project_row(layer, min(this->first + i / chunks * this->step, this->outputs - 1)) + i % chunks * 32);
+            project_words[i] = stream_word(project_row(layer, min(this->first + i / chunks * this->step, this->outputs - 1)) + i % chunks * 32);
     }
     __device__ __forceinline__ void fetch_output(uint32_t layer)
     {
         if (this->first >= this->W) return;
         const uint4 *row = output_row(layer, this->first);
 #pragma unroll
-        for (uint32_t i = 0; i < ahead_y; i++) output_words[i] = fetch_weights(row + min(i, chunks_y - 1) * 32);
+        for (uint32_t i = 0; i < ahead_y; i++) output_words[i] = stream_word(row + min(i, chunks_y - 1) * 32);
     }
     // Brings the rest of this warp's rows into the L2 cache.
     __device__ __forceinline__ void announce(const uint4 *row, uint32_t words) const
@@ -94,7 +86,9 @@ template <uint32_t chunks> struct LayersProducts : Layers<chunks> {
 
     template <bool bf> __device__ __forceinline__ float add(float sum, const uint4 &words, uint32_t chunk) const
     {
-        return add_word<bf>(sum, words, this->shared.low[chunk * 32 + this->lane], this->shared.high[chunk * 32 + this->lane]);
+        const float4 low = this->shared.low[chunk * 32 + this->lane], high = this->shared.high[chunk * 32 + this->lane];
+        multiply_word<bf>(words, {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, sum);
+        return sum;
     }
 
     // Outputs first, first + step, ... of both products.
@@ -125,7 +119,7 @@ template <uint32_t chunks> struct LayersProducts : Layers<chunks> {
                 uint4 words[2 * chunks];
                 float pair[2] = {};
 #pragma unroll
-                for (uint32_t i = 0; i < 2 * chunks; i++) words[i] = fetch_weights(rows[i / chunks] + i % chunks * 32);
+                for (uint32_t i = 0; i < 2 * chunks; i++) words[i] = stream_word(rows[i / chunks] + i % chunks * 32);
 #pragma unroll
                 for (uint32_t i = 0; i < 2 * chunks; i++) pair[i / chunks] = add<bf>(pair[i / chunks], words[i], i % chunks);
                 const float even = warp_sum(pair[0]), odd = warp_sum(pair[1]);
@@ -166,7 +160,7 @@ template <uint32_t chunks> struct LayersProducts : Layers<chunks> {
             for (; c < chunks_y; c += part) {
                 uint4 words[part];
 #pragma unroll
-                for (uint32_t i = 0; i < part; i++) words[i] = fetch_weights(row + min(c + i, chunks_y - 1) * 32);
+                for (uint32_t i = 0; i < part; i++) words[i] = stream_word(row + min(c + i, chunks_y - 1) * 32);
 #pragma unroll
                 for (uint32_t i = 0; i < part; i++)
                     if (c + i < chunks_y) sum = add<bf>(sum, words[i], c + i);

@@ -4,11 +4,6 @@
 
 #include "layers_memories.cuh"
 
-__device__ __forceinline__ float4 as_floats(const uint4 &v)
-{
-    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
-}
-
 template <uint32_t chunks> struct LayersScan : LayersMemories<chunks> {
     __device__ __forceinline__ void fetch_state(uint32_t layer, uint32_t head)
     {
@@ -39,17 +34,14 @@ template <uint32_t chunks> struct LayersScan : LayersMemories<chunks> {
             float *sizes = this->template at<float>(layer, PLACE_CLOSING + 2 * c + 1);
 #pragma unroll
             for (uint32_t r = 0; r < layers_state_rows; r++) {
-                const float4 open = as_floats(this->own[layers_state_rows + r]);
+                const float4 open = unpack4(this->own[layers_state_rows + r], DTYPE_F32);
                 float squares = open.x * open.x + open.y * open.y + open.z * open.z + open.w * open.w;
 #pragma unroll
                 for (uint32_t apart = 8; apart > 0; apart /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, apart);
                 const float size = sqrtf(squares / float(layers_p) + this->args.sma_eps);
                 const size_t n = first + threadIdx.x / 16 + block_size / 16 * r, at = n * layers_p + 4 * word;
                 if (word == 0) sizes[n] = size;
-                store(to, at, open.x / size);
-                store(to, at + 1, open.y / size);
-                store(to, at + 2, open.z / size);
-                store(to, at + 3, open.w / size);
+                store4(to, at, make_float4(open.x / size, open.y / size, open.z / size, open.w / size));
             }
         }
     }
@@ -70,7 +62,7 @@ template <uint32_t chunks> struct LayersScan : LayersMemories<chunks> {
         for (uint32_t r = 0; r < layers_state_rows; r++) {
             const uint32_t n = row + block_size / 16 * r;
             const float key = taken[2 * layers_p + n], read = taken[2 * layers_p + layers_n + n];
-            const float4 was = as_floats(this->own[r]), kept = as_floats(this->own[layers_state_rows + r]);
+            const float4 was = unpack4(this->own[r], DTYPE_F32), kept = unpack4(this->own[layers_state_rows + r], DTYPE_F32);
             const float was_h[4] = {was.x, was.y, was.z, was.w}, was_open[4] = {kept.x, kept.y, kept.z, kept.w};
             float open[4], state[4];
 #pragma unroll

@@ -201,9 +201,10 @@ void conform_ssd_backward(conform_data *d)
         const conform_limits of_c = {.bound = of_b.bound, .operands = entering + split + 3 * once};
         const conform_limits of_dt = {.bound = conform_tolerance(BOUND_SCAN, 2 * C + (uint64_t)c->N * c->P), .operands = entering + split + 4 * once};
         const conform_limits of_d = {.bound = conform_tolerance(BOUND_SCAN, k.rows.rows)};
-        /* A rounding errs by 0.42 of the most that it can, in root mean square. What many of them leave in the one number of a head is close to
-         * normal, and five times its root mean square with a probability of 6e-7. */
-        const conform_limits of_sums = {.bound = of_dt.bound + of_d.bound, .operands = 5 * 0.42 * persistence(d, &k, t, &of) * of_dt.operands};
+        /* A rounding errs by 0.42 of the most that it can, in root mean square. What those of the states leave in the one number of a head is close
+         * to normal, and five times its root mean square with a probability of 6e-7. */
+        const double lasting = 5 * 0.42 * persistence(d, &k, t, &of) * entering;
+        const conform_limits of_sums = {.bound = of_dt.bound + of_d.bound, .operands = lasting + split + 4 * once};
         const conform_limits of_h = {.bound = of_x.bound, .operands = split + once};
         backward_compare_rows(d, "grad_x", k.grad_x, &k.rows, t, of.x, NULL, of_x);
         backward_compare_rows(d, "grad_dt", k.grad_dt, &k.rows, t, of.dt, NULL, of_dt);
