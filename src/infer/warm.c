@@ -9,7 +9,7 @@ static const uint32_t lengths[] = {1, 4, 64, UINT32_MAX};
 static const uint32_t some[] = {1, 4}, some_lengths[] = {16, 128, 256, 1024, UINT32_MAX};
 
 /* As if memories were stored and read, or as if none were. */
-static void record(dart_state *state, dart_stream *stream, uint32_t B, uint32_t L, bool memories)
+static dart_status record(dart_state *state, dart_stream *stream, uint32_t B, uint32_t L, bool memories)
 {
     const dart_tensor last = model_work_tensor(state, WORK_LAST), ends = model_work_tensor(state, WORK_ENDS);
     const bool blocks = memories || state->model->config.transformer; /* whose tokens see at least themselves */
@@ -19,10 +19,10 @@ static void record(dart_state *state, dart_stream *stream, uint32_t B, uint32_t 
     const model_pass pass = {.B = B, .L = L, .span = span};
     model_record_embedding(state, stream, &pass, L == 1 ? WORK_NEXT : WORK_IDS);
     if (L > 1) model_record_seen(state, stream, &pass);
-    model_record_layers(state, stream, &pass, 0, state->model->config.layers);
-    if (L == 1 && state->windowed) {
+    dart_status status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
+    if (L == 1 && state->windowed && status == DART_OK) {
         const model_pass step = {.B = state->B, .L = 1, .windowed = true, .span = span};
-        model_record_layers(state, stream, &step, 0, state->model->config.layers);
+        status = model_record_layers(state, stream, &step, 0, state->model->config.layers);
         model_record_fold(state, stream, DART_WINDOW_OPEN);
     }
     model_record_norm(state, stream, state->B, L == 1 ? NULL : &ends, &last);
@@ -30,6 +30,7 @@ static void record(dart_state *state, dart_stream *stream, uint32_t B, uint32_t 
     if (state->fused) model_record_norm_head(state, stream);
     model_record_choice(state, stream, L == 1);
     model_record_advance(state, stream);
+    return status;
 }
 
 /* What copies sequences between states. */
@@ -60,16 +61,16 @@ dart_status dart_state_warm_while(dart_state *state, bool (*go_on)(void *user, u
     status = dart_stream_create(state->model->device, &options, &stream);
     if (status != DART_OK) return model_take(&state->report, &state->model->device->report, status, CALL);
     for (int memories = 0; memories <= (state->blocks_count > 0); memories++) {
-        for (size_t i = 0; i < COUNT_OF(lengths); i++) record(state, stream, state->B, lengths[i], memories != 0);
-        for (size_t i = 0; i < COUNT_OF(some) * COUNT_OF(some_lengths); i++) {
+        for (size_t i = 0; i < COUNT_OF(lengths) && status == DART_OK; i++) status = record(state, stream, state->B, lengths[i], memories != 0);
+        for (size_t i = 0; i < COUNT_OF(some) * COUNT_OF(some_lengths) && status == DART_OK; i++) {
             const uint32_t B = some[i / COUNT_OF(some_lengths)];
-            if (B < state->B) record(state, stream, B, some_lengths[i % COUNT_OF(some_lengths)], memories != 0);
+            if (B < state->B) status = record(state, stream, B, some_lengths[i % COUNT_OF(some_lengths)], memories != 0);
         }
     }
-    record_copies(state, stream);
+    if (status == DART_OK) record_copies(state, stream);
     /* Steps choose their rows by how many memories there may be. */
-    if (state->sma) status = model_memories_reserve(state, model_memories_grown(state), CALL);
-    if (status == DART_OK && state->blocks_count > 0) record(state, stream, state->B, 1, true);
+    if (status == DART_OK && state->sma) status = model_memories_reserve(state, model_memories_grown(state), CALL);
+    if (status == DART_OK && state->blocks_count > 0) status = record(state, stream, state->B, 1, true);
     if (status == DART_OK) status = model_take_stream(state, stream, dart_stream_submit(stream), CALL);
     dart_stream_destroy(&stream);
     model_memories_shrink(state);
