@@ -35,6 +35,17 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
                  "@!done bra again;\n"
                  "}" ::"r"(barrier), "r"(parity) : "memory");
 }
+// Has the phase of that parity ended?
+__device__ __forceinline__ bool barrier_passed(uint32_t barrier, uint32_t parity)
+{
+    uint32_t passed;
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}" : "=r"(passed) : "r"(barrier), "r"(parity) : "memory");
+    return passed != 0;
+}
 
 // ---- Copies into shared memory, counted by a barrier ----
 

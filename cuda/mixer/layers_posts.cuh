@@ -3,26 +3,43 @@
 #define DART_MIXER_LAYERS_POSTS_CUH
 
 #include "lib/one_row.cuh"
+#include "lib/sm90.cuh"
 
+constexpr uint32_t layers_threads = 512, layers_warps = layers_threads / 32; // that compute
 constexpr uint32_t layers_n = 128, layers_p = 64, layers_taps = 4;
 constexpr uint32_t layers_queries = layers_n + layers_p;              // channels of [q|e], then the gate
-constexpr uint32_t layers_pair = 2;                                   // memories that are looked at together
-constexpr uint32_t layers_rows = layers_n * layers_p / 8 / block_size; // words of each of them in a thread
-constexpr uint32_t layers_state_rows = layers_n * layers_p / 4 / block_size;
+constexpr uint32_t layers_slots = 4;                                   // memories that are looked at together
+constexpr uint32_t layers_rows = layers_n * layers_p / 8 / layers_threads; // words of each of them in a thread
+constexpr uint32_t layers_state_rows = layers_n * layers_p / 4 / layers_threads;
 constexpr uint32_t layers_partial = layers_p + 2;
 constexpr uint32_t layers_step = 2 * layers_p + 2 * layers_n; // of a scan in `taken`: where the step lies; the gate is next
 
-// chunks: of a row of W inputs, of eight for each lane of a warp: W = 256 chunks, and H P is at most 2 W.
-template <uint32_t chunks> struct LayersShared {
-    static constexpr uint32_t most_x = 256 * chunks, most_y = 2 * most_x;
-    float4 low[most_y / 8], high[most_y / 8]; // an input row: of each eight elements the first and the last four
-    float4 sums4[warps];
-    alignas(16) float found[warps * layers_p];
-    float taken[2 * block_size], sums[warps], parts[MIXER_MOST_SPLITS * layers_partial];
+constexpr uint32_t layers_most_x = 2048 / layers_threads;        // numbers of a row of W in a thread
+constexpr uint32_t layers_slot_words = layers_n * layers_p / 8; // of 16 bytes: a memory, or half of a state
+constexpr uint32_t layers_ring_words = 8192;                    // of the weights
+constexpr uint32_t layers_place_rows = 8, layers_sharers = 4;    // of in_proj in a place of it, W words; warps that share a place, two rows each
+constexpr uint32_t layers_most_room = layers_ring_words / 256;
+constexpr uint32_t layers_most_rows = 256;                       // of out_proj in a block
+constexpr uint32_t layers_most_scans = 2;                        // in a block
+
+// A place of a ring: a phase of `there` ends when it is filled, one of `empty` when it has been read.
+struct LayersPlace { uint64_t there, empty; };
+struct LayersShared {
+    uint4 items[layers_slots][layers_slot_words], weights[layers_ring_words]; // see layers_copies.cuh
+    float scales[layers_slots][layers_n];
+    float4 low[512], high[512]; // an input row: of each eight elements the first and the last four
+    float found[layers_warps * layers_p];
+    float taken[layers_threads], sums[layers_warps], sums8[2][layers_warps * 8], parts[layers_most_scans * MIXER_MOST_SPLITS * layers_partial];
+    float outputs[layers_most_scans][layers_p], gates[layers_most_scans][layers_p + 1]; // of scans: D x and C h; SiLU of z and of the gate
+    float halves[2 * layers_most_rows]; // of outputs
+    LayersPlace item_places[layers_slots], weight_places[layers_most_room];
     uint64_t table[2 * PLACES]; // of this layer and of the next
     uint2 runs[RUN_PAIRS];      // first and M
     uint32_t gave_up;
 };
+static_assert(sizeof(LayersShared) <= SHARED_mixer_layers_resident, "shared memory");
+// No pointer to it is kept: a compiler that has lost sight of what one points to loads more slowly.
+__device__ __forceinline__ LayersShared &layers_shared() { return *reinterpret_cast<LayersShared *>(tensor_memory); }
 
 // ---- Memory that other blocks, or earlier and later loads, see ----
 
@@ -36,35 +53,110 @@ __device__ __forceinline__ void store_post(uint64_t *word, uint64_t value)
 {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
-// As stream_word, a load that stays where it stands in front of a wait; of what this launch may write later.
-__device__ __forceinline__ uint4 fetch_state_word(const uint4 *from)
-{
-    uint4 v;
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
-    return v;
-}
 // Into the L2 cache.
-__device__ __forceinline__ void announce_line(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+__device__ __forceinline__ void announce(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+// Loads that stay where they stand: a compiler moves others to where their numbers are needed, and then the block waits for memory.
+__device__ __forceinline__ float ask_float(const float *from)
+{
+    float value;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from));
+    return value;
+}
+__device__ __forceinline__ uint64_t ask_place(const uint64_t *from)
+{
+    uint64_t value;
+    asm volatile("ld.global.nc.u64 %0, [%1];" : "=l"(value) : "l"(from));
+    return value;
+}
+// The bits of an element, for value_of.
+__device__ __forceinline__ uint32_t ask_bits(const View &view, size_t i)
+{
+    if (view.dtype == DTYPE_F32) return __float_as_uint(ask_float(reinterpret_cast<const float *>(view.base) + i));
+    uint16_t value;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(value) : "l"(view.base + 2 * i));
+    return value;
+}
+// The same number, of which a compiler does not know that it is: what is made of it is made anew, not kept in memory from layer to layer.
+__device__ __forceinline__ uint32_t anew(uint32_t number)
+{
+    asm volatile("" : "+r"(number));
+    return number;
+}
+// Among the threads that compute.
+__device__ __forceinline__ void meet() { asm volatile("bar.sync 1, %0;" ::"n"(layers_threads) : "memory"); }
 
 // ---- What all stages share ----
 
-// Of a launch, and of the layer at hand.
-template <uint32_t chunks> struct Layers {
+// Of a launch: what threads that compute and threads that copy make of it.
+struct LayersShape {
     const mixer_layers_args &args;
-    LayersShared<chunks> &shared;
-    uint64_t *posts;
-    float *x;
     const uint64_t *places;
-    uint32_t weight_dtype, tail_dtype, dh_dtype;
     uint32_t W, H, I, channels, R, outputs; // I = H P; channels of the convolution of [x|b|c]; R rows of in_proj; outputs: with sma_proj and gate
-    uint32_t lane, warp, first, step, position, tag;
+    uint32_t position, seen, share; // memories that the token sees of all runs, and those of a split
+    uint32_t attends;               // splits of all heads: a block each, the first ones; the others, at least H / 2, have the scans in turn
     bool has_open;
 
-    uint4 own[2 * layers_state_rows]; // of a state h and open; of memories layers_pair x layers_rows words
-    float factors[layers_pair * layers_rows];
-    float a_log, step_bias, skip, before; // of a scan's head
+    __device__ __forceinline__ LayersShape(const mixer_layers_args &args, const uint64_t *places, uint32_t position)
+        : args(args), places(places), position(position)
+    {
+        W = args.W;
+        H = args.H;
+        I = H * layers_p;
+        channels = I + 2 * layers_n;
+        R = I + channels + H;
+        has_open = args.flags & HAS_OPEN;
+        outputs = has_open ? R + layers_queries + 1 : R;
+        attends = has_open && args.runs > 0 ? H * args.splits : 0;
+        seen = 0;
+        for (uint32_t i = 0; i < args.runs; i++) seen += seen_of(i);
+        share = args.splits > 0 ? ceil_div(seen, args.splits) : 0;
+    }
+    // Memories that the token sees of a run.
+    __device__ __forceinline__ uint32_t seen_of(uint32_t run) const
+    {
+        const uint32_t all = position / args.S;
+        const uint2 of = layers_shared().runs[run];
+        return all > of.x ? min(all - of.x, of.y) : 0;
+    }
+    // Of this block, which attends or scans: its memories from .. end - 1 of a head; its first head, and how far behind it the next ones are.
+    __device__ __forceinline__ bool does_attend() const { return blockIdx.x < attends; }
+    __device__ __forceinline__ uint32_t from() const { return does_attend() ? blockIdx.x % args.splits * share : 0; }
+    __device__ __forceinline__ uint32_t end() const { return min(from() + share, seen); }
+    __device__ __forceinline__ uint32_t first_head() const { return does_attend() ? blockIdx.x / args.splits : blockIdx.x - attends; }
+    __device__ __forceinline__ uint32_t heads_apart() const { return does_attend() ? H : gridDim.x - attends; }
+    // The channel of output o, of the convolution of [x|b|c] or of [q|e]; none where is_channel is false.
+    struct Channel {
+        bool inner, is_channel;
+        uint32_t number;
+    };
+    __device__ __forceinline__ Channel channel_of(uint32_t o) const
+    {
+        const bool inner = o < R, is_channel = inner ? o >= I && o - I < channels : o - R < layers_queries;
+        return {inner, is_channel, !is_channel ? 0 : inner ? o - I : o - R};
+    }
+    // Rows of out_proj that a place of the ring has: where they are longer than W, two warps share one.
+    __device__ __forceinline__ uint32_t together() const { return I > W ? layers_place_rows / 2 : layers_place_rows; }
+    // Block b makes outputs b count / blocks .. of `count`.
+    static __device__ __forceinline__ uint32_t begin_of(uint32_t count) { return uint32_t(uint64_t(count) * blockIdx.x / gridDim.x); }
+    static __device__ __forceinline__ uint32_t rows_of(uint32_t count)
+    {
+        return uint32_t(uint64_t(count) * (blockIdx.x + 1) / gridDim.x) - begin_of(count);
+    }
+};
 
-    __device__ __forceinline__ uint64_t place(uint32_t layer, uint32_t which) const { return shared.table[layer % 2 * PLACES + which]; }
+// The layer at hand, in a thread that computes.
+struct Layers : LayersShape {
+    uint64_t *posts;
+    float *x;
+    uint32_t weight_dtype, tail_dtype, dh_dtype;
+    uint32_t lane, warp, tag;
+
+    __device__ __forceinline__ Layers(const LayersShape &shape, uint64_t *posts, float *x)
+        : LayersShape(shape), posts(posts), x(x), lane(threadIdx.x % 32), warp(threadIdx.x / 32)
+    {
+    }
+
+    __device__ __forceinline__ uint64_t place(uint32_t layer, uint32_t which) const { return layers_shared().table[layer % 2 * PLACES + which]; }
     template <class T> __device__ __forceinline__ T *at(uint32_t layer, uint32_t which) const
     {
         return reinterpret_cast<T *>(place(layer, which));
@@ -84,105 +176,107 @@ template <uint32_t chunks> struct Layers {
     __device__ __forceinline__ uint32_t is_missing(uint64_t word) const { return uint32_t(word >> 32) ^ tag; }
     static __device__ __forceinline__ float number(uint64_t word) { return __uint_as_float(uint32_t(word)); }
     // Of a word that never came the other threads learn at the next barrier.
-    __device__ __forceinline__ void give_up() const { shared.gave_up = 1; }
-    // The words at two places, which may be one.
-    __device__ __forceinline__ float2 take(uint32_t one, uint32_t other) const
+    __device__ __forceinline__ void give_up() const { layers_shared().gave_up = 1; }
+    __device__ __forceinline__ float take(uint32_t at) const
     {
-        uint64_t word = 0, next = 0;
-        uint32_t missing = 1;
+        uint64_t word = 0;
+        bool missing = true;
 #pragma unroll 1
-        for (uint32_t tries = 0; missing != 0 && tries < MIXER_PATIENCE; tries++) {
-            word = load_post(posts + one);
-            next = load_post(posts + other);
-            missing = is_missing(word) | is_missing(next);
+        for (uint32_t tries = 0; missing && tries < MIXER_PATIENCE; tries++) {
+            word = load_post(posts + at);
+            missing = is_missing(word);
         }
-        if (missing != 0) give_up();
-        return make_float2(number(word), number(next));
+        if (missing) give_up();
+        return number(word);
     }
 
     // ---- Rows of inputs ----
 
-    __device__ __forceinline__ void put(uint32_t i, float value) const
-    {
-        reinterpret_cast<float *>(i % 8 < 4 ? shared.low : shared.high)[i / 8 * 4 + i % 4] = value;
-    }
     // The sum of `value` over the block.
     __device__ __forceinline__ float sum_over_all(float value) const
     {
         value = warp_sum(value);
-        if (lane == 0) shared.sums[warp] = value;
-        __syncthreads();
-        return warp_sum(lane < warps ? shared.sums[lane] : 0.0f);
+        if (lane == 0) layers_shared().sums[warp] = value;
+        meet();
+        return warp_sum(lane < layers_warps ? layers_shared().sums[lane] : 0.0f);
     }
-    // Four sums over the block. Threads may still read those of the call before.
-    __device__ __forceinline__ float4 sum_of_four(float4 value) const
+    // Eight sums over the warp, of which a lane gets number lane % 8: the lanes halve what they hold while they exchange the other half.
+    __device__ __forceinline__ float sum_of_eight(const float (&values)[8]) const
     {
-        value = make_float4(warp_sum(value.x), warp_sum(value.y), warp_sum(value.z), warp_sum(value.w));
-        __syncthreads();
-        if (lane == 0) shared.sums4[warp] = value;
-        __syncthreads();
-        float4 sum = shared.sums4[lane % warps];
+        const bool upper = lane & 4, right = lane & 2, odd = lane & 1;
+        float four[4], two[2];
 #pragma unroll
-        for (uint32_t apart = warps / 2; apart > 0; apart /= 2) {
-            sum.x += __shfl_xor_sync(0xffffffffu, sum.x, apart);
-            sum.y += __shfl_xor_sync(0xffffffffu, sum.y, apart);
-            sum.z += __shfl_xor_sync(0xffffffffu, sum.z, apart);
-            sum.w += __shfl_xor_sync(0xffffffffu, sum.w, apart);
-        }
-        return sum;
+        for (uint32_t i = 0; i < 4; i++)
+            four[i] = (upper ? values[4 + i] : values[i]) + __shfl_xor_sync(0xffffffffu, upper ? values[i] : values[4 + i], 4);
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) two[i] = (right ? four[2 + i] : four[i]) + __shfl_xor_sync(0xffffffffu, right ? four[i] : four[2 + i], 2);
+        float sum = (odd ? two[1] : two[0]) + __shfl_xor_sync(0xffffffffu, odd ? two[0] : two[1], 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 8);
+        return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
     }
-    // Waits for the row of `count` numbers, at most `takes` a thread, that is posted at `from`. low and high become the row times its norm; returns
-    // the sum of its squares.
-    template <uint32_t takes> __device__ __forceinline__ float take_row(uint32_t from, uint32_t count, const float *norm) const
+    // Eight sums over the block; `turn` alternates from call to call.
+    __device__ __forceinline__ float sum_of_eight_over_all(const float (&values)[8], uint32_t turn) const
     {
-        float norms[takes], squares = 0.0f;
-        uint64_t words[takes];
+        static_assert(layers_warps == 16, "a lane adds up what four warps have");
+        float *sums = layers_shared().sums8[turn % 2];
+        const float own = sum_of_eight(values);
+        if (lane < 8) sums[8 * warp + lane] = own;
+        meet();
+        float sum = sums[lane] + sums[32 + lane] + (sums[64 + lane] + sums[96 + lane]);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 8);
+        return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
+    }
+    // Waits for the row of `count` numbers that is posted at `from`. low and high become the row times its norms; returns the sum of its squares.
+    template <uint32_t most> __device__ __forceinline__ float take_row(uint32_t from, uint32_t count, const float *norm) const
+    {
+        const uint64_t *row = posts + from + threadIdx.x;
+        float norms[most], squares = 0.0f;
+#pragma unroll
+        for (uint32_t k = 0; k < most; k++)
+            if (threadIdx.x + k * layers_threads < count) norms[k] = ask_float(norm + threadIdx.x + k * layers_threads);
+        uint64_t words[most] = {};
         uint32_t missing = 1;
-#pragma unroll
-        for (uint32_t k = 0; k < takes; k++) norms[k] = __ldg(norm + min(threadIdx.x + k * block_size, count - 1));
 #pragma unroll 1
         for (uint32_t tries = 0; missing != 0 && tries < MIXER_PATIENCE; tries++) {
             missing = 0;
 #pragma unroll
-            for (uint32_t k = 0; k < takes; k++) words[k] = load_post(posts + from + min(threadIdx.x + k * block_size, count - 1));
+            for (uint32_t k = 0; k < most; k++)
+                if (threadIdx.x + k * layers_threads < count) words[k] = load_post(row + k * layers_threads);
 #pragma unroll
-            for (uint32_t k = 0; k < takes; k++) missing |= is_missing(words[k]);
+            for (uint32_t k = 0; k < most; k++)
+                if (threadIdx.x + k * layers_threads < count) missing |= is_missing(words[k]);
         }
         if (missing != 0) give_up();
+        const uint32_t t = threadIdx.x;
+        float *to = reinterpret_cast<float *>(t % 8 < 4 ? layers_shared().low : layers_shared().high) + t / 8 * 4 + t % 4; // element t
 #pragma unroll
-        for (uint32_t k = 0; k < takes; k++) {
-            if (threadIdx.x + k * block_size >= count) continue;
+        for (uint32_t k = 0; k < most; k++) {
+            if (t + k * layers_threads >= count) continue;
             const float value = number(words[k]);
-            put(threadIdx.x + k * block_size, value * norms[k]);
+            to[k * (layers_threads / 2)] = value * norms[k];
             squares = fmaf(value, value, squares);
         }
         return sum_over_all(squares);
     }
-    __device__ __forceinline__ float take_x(uint32_t layer) const { return take_row<chunks>(x_posts, W, at<const float>(layer, PLACE_NORM)); }
+    __device__ __forceinline__ float take_x(uint32_t layer) const { return take_row<layers_most_x>(x_posts, W, at<const float>(layer, PLACE_NORM)); }
     __device__ __forceinline__ float take_y(uint32_t layer) const
     {
-        return take_row<2 * chunks>(y_posts(), I, at<const float>(layer, PLACE_MIXER_NORM));
+        return take_row<2 * layers_most_x>(y_posts(), I, at<const float>(layer, PLACE_MIXER_NORM));
     }
 
-    // What the memories of a split and what the scan of a head read of the products. In `taken`, for memories: q, e, c; for a scan: z, x, b, c, the
-    // step, the gate.
+    // What the memories of a split and what the scan of a head read of the products: a thread's number. In `taken`, for memories: q, e, c; for a scan:
+    // z, x, b, c, the step, the gate. The caller meets.
     __device__ __forceinline__ void gather(bool is_scan, uint32_t head) const
     {
-        const uint32_t t = threadIdx.x, next = t + block_size;
-        uint32_t one, other;
-        if (is_scan) {
-            one = t < layers_p ? head * layers_p + t : t < 2 * layers_p ? I + head * layers_p + t - layers_p : 2 * I + t - 2 * layers_p;
-            other = next < layers_step ? 2 * I + next - 2 * layers_p : next == layers_step ? I + channels + head : one;
-            if (next == layers_step + 1 && has_open) other = R + layers_queries;
-        } else {
-            one = t < layers_queries ? R + t : 2 * I + layers_n + t - layers_queries;
-            other = next < layers_queries + layers_n ? 2 * I + layers_n + next - layers_queries : one;
-        }
-        __syncthreads(); // taken and found are free
-        const float2 values = take(project_posts() + one, project_posts() + other);
-        shared.taken[t] = values.x;
-        shared.taken[next] = values.y;
-        __syncthreads();
+        const uint32_t t = threadIdx.x, count = !is_scan ? layers_queries + layers_n : has_open ? layers_step + 2 : layers_step + 1;
+        uint32_t from = is_scan ? 2 * I + t - 2 * layers_p : 2 * I + layers_n + t - layers_queries; // b and c; c
+        if (!is_scan && t < layers_queries) from = R + t;
+        if (is_scan && t < layers_p) from = head * layers_p + t;
+        else if (is_scan && t < 2 * layers_p) from = I + head * layers_p + t - layers_p;
+        else if (is_scan && t == layers_step) from = I + channels + head;
+        else if (is_scan && t == layers_step + 1) from = R + layers_queries;
+        meet(); // taken and found are free
+        if (t < count) layers_shared().taken[t] = take(project_posts() + from);
     }
 };
 

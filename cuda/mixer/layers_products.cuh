@@ -1,183 +1,150 @@
-// The products of layers.cu: in_proj and sma_proj with their convolutions, and out_proj behind the norm. Lanes of a warp share a row.
+// The products of layers.cu: in_proj and sma_proj with their convolutions, and out_proj behind the norm. Lanes of a warp share a row of weights.
 #ifndef DART_MIXER_LAYERS_PRODUCTS_CUH
 #define DART_MIXER_LAYERS_PRODUCTS_CUH
 
-#include "layers_posts.cuh"
+#include "layers_copies.cuh"
 
-constexpr uint32_t layers_batch = 8; // outputs of a warp at a time: lane k finishes the k-th
-
-template <uint32_t chunks> struct LayersProducts : Layers<chunks> {
-    using Base = Layers<chunks>;
-    static constexpr uint32_t layers_words = chunks < 5 ? 12 : 8; // words of weights that are fetched ahead, of a product: more of them spill
-    static constexpr uint32_t ahead = chunks > layers_words ? 0 : chunks * layers_batch <= layers_words ? layers_batch : layers_words / chunks;
-    static constexpr uint32_t ahead_y = 2 * chunks < layers_words ? 2 * chunks : layers_words;
-    uint4 project_words[ahead * chunks], output_words[ahead_y];
-    uint32_t chunks_y; // of a row of I inputs
+struct LayersProducts : Layers {
+    using Layers::Layers;
+    const uint32_t room = layers_ring_words / W; // four at least
+    // Outputs of this block. There are no more than 128 of in_proj and sma_proj, nor than layers_most_rows of out_proj, where a device has twice as
+    // many multiprocessors as a model has heads (layers_traits).
+    const uint32_t begin_in = begin_of(outputs), rows_in = rows_of(outputs);
+    const uint32_t begin_out = begin_of(W), rows_out = rows_of(W);
+    LayersTurn turn; // of the weights
     // The convolution of an output
-    float kept[layers_taps - 1], taps[layers_taps], bias;
-    View tail;
-    uint32_t tail_row, channel;
-    bool is_channel;
+    uint32_t kept[layers_taps - 1]; // the bits of elements of the tail
+    float taps[layers_taps], bias;
 
-    __device__ __forceinline__ const uint4 *project_row(uint32_t layer, uint32_t o) const
+    __device__ __forceinline__ View tail_of(uint32_t layer, const Channel &channel) const
     {
-        const bool inner = o < this->R;
-        return this->template at<const uint4>(layer, inner ? PLACE_IN_PROJ : PLACE_SMA_PROJ) + size_t(inner ? o : o - this->R) * (32 * chunks) +
-               this->lane;
+        return {at<char>(layer, channel.inner ? PLACE_TAIL : PLACE_SMA_TAIL), tail_dtype};
     }
-    __device__ __forceinline__ const uint4 *output_row(uint32_t layer, uint32_t o) const
+    __device__ __forceinline__ uint32_t tail_row(const Channel &channel) const { return channel.inner ? channels : layers_queries; }
+    __device__ __forceinline__ void fetch_channel(uint32_t layer, const Channel &channel)
     {
-        return this->template at<const uint4>(layer, PLACE_OUT_PROJ) + size_t(o) * (this->I / 8) + this->lane;
-    }
-    // What project() and add_output() ask for before their inputs are there.
-    __device__ __forceinline__ void fetch_project(uint32_t layer)
-    {
+        const float *of = at<const float>(layer, channel.inner ? PLACE_TAPS : PLACE_SMA_TAPS) + channel.number * layers_taps;
+        const float *bias_of = at<const float>(layer, channel.inner ? PLACE_BIAS : PLACE_SMA_BIAS);
+        const View tail = tail_of(layer, channel);
 #pragma unroll
-        for (uint32_t i = 0; i < ahead * chunks; i++)
-            project_words[i] = stream_word(project_row(layer, min(this->first + i / chunks * this->step, this->outputs - 1)) + i % chunks * 32);
-    }
-    __device__ __forceinline__ void fetch_output(uint32_t layer)
-    {
-        if (this->first >= this->W) return;
-        const uint4 *row = output_row(layer, this->first);
+        for (uint32_t k = 0; k < layers_taps; k++) taps[k] = ask_float(of + k);
 #pragma unroll
-        for (uint32_t i = 0; i < ahead_y; i++) output_words[i] = stream_word(row + min(i, chunks_y - 1) * 32);
+        for (uint32_t k = 0; k + 1 < layers_taps; k++) kept[k] = ask_bits(tail, k * tail_row(channel) + channel.number);
+        bias = bias_of != nullptr ? ask_float(bias_of + channel.number) : 0.0f;
     }
-    // Brings the rest of this warp's rows into the L2 cache.
-    __device__ __forceinline__ void announce(const uint4 *row, uint32_t words) const
-    {
-        for (uint32_t i = 8 * this->lane; i < words; i += 8 * 32) announce_line(row + i); // 8 words: a line
-    }
-    __device__ __forceinline__ void announce_project(uint32_t layer) const
-    {
-        for (uint32_t o = this->first + ahead * this->step; o < this->outputs; o += this->step)
-            announce(project_row(layer, o) - this->lane, 32 * chunks);
-    }
-    __device__ __forceinline__ void announce_output(uint32_t layer) const
-    {
-        for (uint32_t o = this->first; o < this->W; o += this->step) announce(output_row(layer, o) - this->lane, this->I / 8);
-    }
-
-    __device__ __forceinline__ void fetch_channel(uint32_t layer, uint32_t o)
-    {
-        const bool inner = o < this->R;
-        is_channel = inner ? o >= this->I && o - this->I < this->channels : o - this->R < layers_queries;
-        channel = !is_channel ? 0 : inner ? o - this->I : o - this->R;
-        tail_row = inner ? this->channels : layers_queries;
-        tail = {this->template at<char>(layer, inner ? PLACE_TAIL : PLACE_SMA_TAIL), this->tail_dtype};
-        const float *of = this->template at<const float>(layer, inner ? PLACE_TAPS : PLACE_SMA_TAPS) + channel * layers_taps;
-        const float *bias_of = this->template at<const float>(layer, inner ? PLACE_BIAS : PLACE_SMA_BIAS);
-#pragma unroll
-        for (uint32_t k = 0; k < layers_taps; k++) taps[k] = __ldg(of + k);
-#pragma unroll
-        for (uint32_t k = 0; k + 1 < layers_taps; k++) kept[k] = load(tail, k * tail_row + channel);
-        bias = bias_of != nullptr ? __ldg(bias_of + channel) : 0.0f;
-    }
-    __device__ __forceinline__ float convolve(float value)
+    __device__ __forceinline__ float convolve(float value) const
     {
         float sum = bias;
 #pragma unroll
-        for (uint32_t k = 0; k + 1 < layers_taps; k++) sum = fmaf(taps[k], kept[k], sum);
-#pragma unroll
-        for (uint32_t k = 0; k + 2 < layers_taps; k++) store(tail, k * tail_row + channel, kept[k + 1]);
-        store(tail, (layers_taps - 2) * tail_row + channel, value);
-        return silu(fmaf(taps[layers_taps - 1], value, sum));
+        for (uint32_t k = 0; k + 1 < layers_taps; k++) sum = fmaf(taps[k], value_of(kept[k], tail_dtype), sum);
+        return silu_step(fmaf(taps[layers_taps - 1], value, sum));
     }
-
-    template <bool bf> __device__ __forceinline__ float add(float sum, const uint4 &words, uint32_t chunk) const
+    __device__ __forceinline__ void keep(uint32_t layer, const Channel &channel, float value) const
     {
-        const float4 low = this->shared.low[chunk * 32 + this->lane], high = this->shared.high[chunk * 32 + this->lane];
-        multiply_word<bf>(words, {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, sum);
-        return sum;
+        const View tail = tail_of(layer, channel);
+#pragma unroll
+        for (uint32_t k = 0; k + 2 < layers_taps; k++) store(tail, k * tail_row(channel) + channel.number, value_of(kept[k + 1], tail_dtype));
+        store(tail, (layers_taps - 2) * tail_row(channel) + channel.number, value);
     }
 
-    // Outputs first, first + step, ... of both products.
+    // Sums over `places` places of the ring, sixteen at most. Warp w shares place w / 4 and every fourth behind it with three others; it multiplies two
+    // of the place's rows, whose words begin at `at` and `apart` behind it, with `chunks` chunks of the row in shared memory, from chunk `from` on. Lane
+    // k gets what the first (k even) or second row of its place k / 2 gave; lanes from 2 on nothing where there are four places or fewer.
+    template <bool bf>
+    __device__ __forceinline__ float multiply_places(uint32_t at, uint32_t apart, uint32_t from, uint32_t chunks, uint32_t places)
+    {
+        float sums[4] = {}; // of the first row in even lanes, of the second in odd ones
+        const float4 *low = layers_shared().low + 32 * from + lane, *high = layers_shared().high + 32 * from + lane;
+        const bool odd = lane & 1;
+        LayersTurn own = turn;
+        own.skip(warp / layers_sharers, room);
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+            if (4 * k + warp / layers_sharers >= places) continue;
+            LayersPlace &place = layers_shared().weight_places[own.at];
+            const uint4 *one = layers_shared().weights + own.at * W + at + lane, *other = one + apart;
+            wait_until_there(place, own);
+            float sum = 0.0f, next = 0.0f;
+#pragma unroll 2
+            for (uint32_t c = 0; c < 32 * chunks; c += 32) {
+                const float4 a = low[c], b = high[c];
+                const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+                multiply_word<bf>(one[c], v, sum);
+                multiply_word<bf>(other[c], v, next);
+            }
+            sums[k] = (odd ? next : sum) + __shfl_xor_sync(0xffffffffu, odd ? sum : next, 1);
+            if (lane == 0) attend::barrier_arrive(attend::shared_address(&place.empty)); // all lanes have read it
+            own.skip(4, room);
+        }
+        turn.skip(places, room);
+        float two[2] = {sums[0], sums[1]}, sum = sums[0];
+        if (places > 4) {
+            const bool upper = lane & 4, right = lane & 2;
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++)
+                two[i] = (upper ? sums[2 + i] : sums[i]) + __shfl_xor_sync(0xffffffffu, upper ? sums[i] : sums[2 + i], 4);
+            sum = (right ? two[1] : two[0]) + __shfl_xor_sync(0xffffffffu, right ? two[0] : two[1], 2);
+        } else {
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 4);
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 8);
+        return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
+    }
+    static __device__ __forceinline__ bool has_row(uint32_t lane, uint32_t places) { return lane < (places > 4 ? 8 : 2); }
+    // Of the row that lane k of multiply_places has: the number of its place, and which of two rows it is.
+    __device__ __forceinline__ uint32_t place_of(uint32_t k) const { return k / 2 * 4 + warp / layers_sharers; }
+
+    // This block's outputs of both products: thread t finishes number begin_in + t.
+    __device__ __forceinline__ void fetch_channels(uint32_t layer)
+    {
+        const uint32_t t = anew(threadIdx.x);
+        if (t < rows_in) fetch_channel(layer, channel_of(begin_in + t));
+    }
     template <bool bf> __device__ __forceinline__ void project_all(uint32_t layer, float squares)
     {
-        const float scale = rsqrtf(squares / float(this->W) + this->args.eps);
-        const uint32_t lane = this->lane, step = this->step, outputs = this->outputs;
-#pragma unroll 1
-        for (uint32_t batch = this->first; batch < outputs; batch += layers_batch * step) {
-            const uint32_t mine = batch + min(lane, layers_batch - 1) * step;
-            const bool begins = batch == this->first;
-            float value = 0.0f;
-            if (begins) {
-                float totals[ahead] = {};
-#pragma unroll
-                for (uint32_t i = 0; i < ahead * chunks; i++) totals[i / chunks] = add<bf>(totals[i / chunks], project_words[i], i % chunks);
-#pragma unroll
-                for (uint32_t k = 0; k < ahead; k++) {
-                    const float total = warp_sum(totals[k]);
-                    if (lane == k) value = total;
-                }
-            } else {
-                fetch_channel(layer, min(mine, outputs - 1));
-            }
-#pragma unroll 1
-            for (uint32_t k = begins ? ahead : 0; k < layers_batch && batch + k * step < outputs; k += 2) {
-                const uint4 *rows[2] = {project_row(layer, batch + k * step), project_row(layer, min(batch + (k + 1) * step, outputs - 1))};
-                uint4 words[2 * chunks];
-                float pair[2] = {};
-#pragma unroll
-                for (uint32_t i = 0; i < 2 * chunks; i++) words[i] = stream_word(rows[i / chunks] + i % chunks * 32);
-#pragma unroll
-                for (uint32_t i = 0; i < 2 * chunks; i++) pair[i / chunks] = add<bf>(pair[i / chunks], words[i], i % chunks);
-                const float even = warp_sum(pair[0]), odd = warp_sum(pair[1]);
-                if (lane == k) value = even;
-                if (lane == k + 1) value = odd;
-            }
-            if (lane < layers_batch && mine < outputs) {
-                value *= scale;
-                this->post(this->project_posts() + mine, is_channel ? convolve(value) : value);
-            }
-        }
+        const uint32_t t = anew(threadIdx.x), words = W / 8, places = ceil_div(rows_in, layers_place_rows), row_at = warp % layers_sharers * 2;
+        const float sum = multiply_places<bf>(row_at * words, words, 0, W / 256, places);
+        const uint32_t row = place_of(lane) * layers_place_rows + row_at + lane % 2;
+        if (has_row(lane, places) && row < rows_in) layers_shared().halves[row] = sum;
+        meet();
+        if (t >= rows_in) return;
+        const Channel channel = channel_of(begin_in + t);
+        const float value = rsqrtf(squares / float(W) + args.eps) * layers_shared().halves[t];
+        post(project_posts() + begin_in + t, channel.is_channel ? convolve(value) : value);
+        if (channel.is_channel) keep(layer, channel, value);
     }
     __device__ __forceinline__ void project(uint32_t layer, float squares)
     {
-        if (this->weight_dtype == DTYPE_BF16) project_all<true>(layer, squares);
+        if (weight_dtype == DTYPE_BF16) project_all<true>(layer, squares);
         else project_all<false>(layer, squares);
     }
 
-    // Outputs first, first + step, ... of the product behind the norm, added to the stream; `stream` is the first of them as it was.
-    template <bool bf> __device__ __forceinline__ float add_all(uint32_t layer, float squares, float stream)
+    // This block's outputs of the product behind the norm, added to the stream: thread t has number begin_out + t. A warp multiplies two rows, or half
+    // of each.
+    template <bool bf> __device__ __forceinline__ float add_all(float squares, float stream)
     {
-        constexpr uint32_t part = layers_words / 2;
-        const bool is_last = layer + 1 == this->args.layers;
-        const float scale = rsqrtf(squares / float(this->I) + this->args.eps);
+        const uint32_t t = anew(threadIdx.x), all = I / 256, sharer = warp % layers_sharers;
+        const bool halved = I > W; // a row is shared by two warps
+        const uint32_t rows = together(), half = halved ? sharer % 2 : 0, row_at = halved ? sharer & 2 : 2 * sharer;
+        const uint32_t first_half = halved ? (all + 1) / 2 : all, from = half * first_half, chunks = min(first_half, all - from);
 #pragma unroll 1
-        for (uint32_t o = this->first; o < this->W; o += this->step) {
-            const bool begins = o == this->first;
-            float sum = 0.0f;
-            uint32_t c = 0;
-            if (begins) {
-#pragma unroll
-                for (uint32_t i = 0; i < ahead_y; i++)
-                    if (i < chunks_y) sum = add<bf>(sum, output_words[i], i);
-                c = ahead_y;
-            }
-            const uint4 *row = output_row(layer, o);
-#pragma unroll 1
-            for (; c < chunks_y; c += part) {
-                uint4 words[part];
-#pragma unroll
-                for (uint32_t i = 0; i < part; i++) words[i] = stream_word(row + min(c + i, chunks_y - 1) * 32);
-#pragma unroll
-                for (uint32_t i = 0; i < part; i++)
-                    if (c + i < chunks_y) sum = add<bf>(sum, words[i], c + i);
-            }
-            float value = scale * warp_sum(sum);
-            if (begins) stream = value += stream;
-            else if (this->lane == 0) value += this->x[o];
-            if (this->lane == 0) {
-                this->post(Base::x_posts + o, value);
-                if (is_last || !begins) this->x[o] = value;
-            }
+        for (uint32_t base = 0; base < rows_out; base += 16 * rows) {
+            const uint32_t left = rows_out - base, places = min(halved ? (left + 3) / 4 : (left + 7) / 8, 16u);
+            const float sum = multiply_places<bf>(32 * (row_at * all + from), 32 * all, from, chunks, places);
+            const uint32_t o = base + place_of(lane) * rows + row_at + lane % 2;
+            if (has_row(lane, places) && o < rows_out) layers_shared().halves[2 * o + half] = sum;
         }
+        meet();
+        if (t >= rows_out) return 0.0f;
+        const float sum = layers_shared().halves[2 * t] + (halved ? layers_shared().halves[2 * t + 1] : 0.0f);
+        stream = fmaf(rsqrtf(squares / float(I) + args.eps), sum, stream);
+        post(x_posts + begin_out + t, stream);
         return stream;
     }
-    __device__ __forceinline__ float add_output(uint32_t layer, float squares, float stream)
+    __device__ __forceinline__ float add_output(float squares, float stream)
     {
-        return this->weight_dtype == DTYPE_BF16 ? add_all<true>(layer, squares, stream) : add_all<false>(layer, squares, stream);
+        return weight_dtype == DTYPE_BF16 ? add_all<true>(squares, stream) : add_all<false>(squares, stream);
     }
 };
 

@@ -87,8 +87,7 @@ typedef enum dart_capability {
                                       exchange values */
     DART_CAP_RESIDENT = 1 << 20    /* A launch of as many workgroups of 256 invocations as the device has multiprocessors runs all of them side by
                                       side, so that they can wait for one another. Vulkan: no specification promises that; reported for NVIDIA's
-                                      driver, and a probe when the device is opened decides. CUDA: cooperative launches do; not reported, since
-                                      nobody has measured whether such a launch takes less time there. */
+                                      driver, and a probe when the device is opened decides. CUDA: cooperative launches do. */
 } dart_capability;
 /* All use of matrix hardware through Vulkan. Pass it as without_capabilities when a driver's matrices are in doubt. */
 #define DART_CAP_MATRIX \

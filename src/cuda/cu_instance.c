@@ -31,7 +31,8 @@ static void describe(const cu_instance *instance, CUdevice device, dart_device_i
     if (driver->cuDeviceGetUuid(info->uuid, device) != CUDA_SUCCESS) memset(info->uuid, 0, sizeof info->uuid);
     if (driver->cuDeviceTotalMem(&bytes, device) == CUDA_SUCCESS) info->memory_bytes = bytes;
     info->capabilities = (major == 9 && minor == 0 ? DART_CAP_SM90 : 0) |
-                         (instance->blas.library != NULL ? DART_CAP_CUBLASLT : 0);
+                         (instance->blas.library != NULL ? DART_CAP_CUBLASLT : 0) |
+                         (attribute(driver, device, CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) ? DART_CAP_RESIDENT : 0);
     info->subgroup = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
     info->shared_bytes = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
     info->workgroup = (uint32_t)attribute(driver, device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);

@@ -210,12 +210,11 @@ static bool is_wanted(const suite *s, kernel_id id)
 }
 
 /* Does the device get right results from the row, and is it to run it? Rows with matrices that it lacks speed for included, and on a processor those
- * that count on registers; others of that kind would double the time of the drivers that are processors, and run where they are chosen. Through CUDA
- * those whose workgroups wait for one another: its cooperative launches run them together. */
+ * that count on registers or whose workgroups wait for one another; others of that kind would double the time of the drivers that are processors, and
+ * run where they are chosen. */
 bool conform_can_run(const kernel_row *row, const dart_device_info *info)
 {
-    const uint32_t waits = info->type == DART_DEVICE_CPU || info->backend == DART_BACKEND_CUDA ? DART_CAP_RESIDENT : 0;
-    const uint32_t claimed = ROW_HAS_MATRIX(row) ? DART_CAP_SPEED : waits | (info->type == DART_DEVICE_CPU ? DART_CAP_REGISTERS160 : 0);
+    const uint32_t claimed = ROW_HAS_MATRIX(row) ? DART_CAP_SPEED : info->type == DART_DEVICE_CPU ? DART_CAP_REGISTERS160 | DART_CAP_RESIDENT : 0;
     return row->backend == info->backend && (row->needs & ~(info->capabilities | claimed)) == 0;
 }
 

@@ -72,7 +72,7 @@ static void steps_in_one_launch(void **unused)
     }
     dart_device_info info;
     dart_device_describe(device, &info);
-    const uint32_t needs = DART_CAP_RESIDENT | (info.backend == DART_BACKEND_VULKAN ? DART_CAP_ADDRESSES : 0);
+    const uint32_t needs = DART_CAP_RESIDENT | (info.backend == DART_BACKEND_VULKAN ? DART_CAP_ADDRESSES : DART_CAP_SM90);
     dart_model *model = model_of(&wide, &options[0]);
     dart_state *state = state_of(model, &(dart_state_options){.B = 1});
     int32_t *ids = ids_of(1, wide.V);
