@@ -4,12 +4,14 @@
 // to block in words of 64 bits, each with the tag of its layer, so that a reader needs no barrier: it looks until the tag is there. A word is written
 // again no earlier than a layer later, when all that read it have passed on what they made of it.
 // The launch is cooperative, so that all blocks run side by side, with as much shared memory as a block may have.
+#include "lib/one_row.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
 #include "layers_scan.cuh"
 
 // Registers of threads that compute and of the warpgroup that copies: 512 x 104 + 128 x 64 are 640 x 96, which the block begins with.
 constexpr uint32_t layers_registers = 104, layers_copy_registers = 64;
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 __device__ __forceinline__ void layers_run(const LayersShape &shape, const mixer_layers_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {

@@ -83,7 +83,7 @@ typedef struct cli_common {
 /* To use less of a device than it has. */
 #define CLI_LESS(c) \
     {"no-matrix", 0, ARGS_FLAG, NULL, &(c).no_matrix, "do without cooperative matrices (Vulkan)", 0, 0, false}, \
-    {"no-resident", 0, ARGS_FLAG, NULL, &(c).no_resident, "do without launches whose workgroups wait for one\nanother (Vulkan)", 0, 0, false}, \
+    {"no-resident", 0, ARGS_FLAG, NULL, &(c).no_resident, "do without launches whose workgroups wait for one\nanother", 0, 0, false}, \
     {"minimum-limits", 0, ARGS_FLAG, NULL, &(c).minimum_limits, \
      "take the device for one with the least limits that Vulkan allows:\nbindings of 128 MiB, 16 KiB of shared memory, workgroups of 128", \
      0, 0, false}
