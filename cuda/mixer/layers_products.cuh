@@ -47,9 +47,9 @@ struct LayersProducts : Layers {
         store(tail, (layers_taps - 2) * tail_row(channel) + channel.number, value);
     }
 
-    // Sums over `places` places of the ring, sixteen at most. Warp w shares place w / 4 and every fourth behind it with three others; it multiplies two
-    // of the place's rows, whose words begin at `at` and `apart` behind it, with `chunks` chunks of the row in shared memory, from chunk `from` on. Lane
-    // k gets what the first (k even) or second row of its place k / 2 gave; lanes from 2 on nothing where there are four places or fewer.
+    // Sums over `places` places of the ring, sixteen at most. Warp w shares place w / 4 and every fourth behind it with three others; it multiplies
+    // two of the place's rows, whose words begin at `at` and `apart` behind it, with `chunks` chunks of the row in shared memory, from chunk `from`
+    // on. Lane k gets what the first (k even) or second row of its place k / 2 gave; lanes from 2 on nothing where there are four places or fewer.
     template <bool bf>
     __device__ __forceinline__ float multiply_places(uint32_t at, uint32_t apart, uint32_t from, uint32_t chunks, uint32_t places)
     {
@@ -120,8 +120,8 @@ struct LayersProducts : Layers {
         else project_all<false>(layer, squares);
     }
 
-    // This block's outputs of the product behind the norm, added to the stream: thread t has number begin_out + t. A warp multiplies two rows, or half
-    // of each.
+    // This block's outputs of the product behind the norm, added to the stream: thread t has number begin_out + t. A warp multiplies two rows, or
+    // half of each.
     template <bool bf> __device__ __forceinline__ float add_all(float squares, float stream)
     {
         const uint32_t t = anew(threadIdx.x), all = I / 256, sharer = warp % layers_sharers;

@@ -48,7 +48,7 @@ struct MixerOutputArgs {
 /* The steps of `layers` mixers on the one token of one sequence, one after another, in one launch: each computes what mixer_project (for in_proj and
  * sma_proj), ssd_step, mixer_attend, mixer_output and sma_append compute together. B = G = 1, K = 4, N = 128, P = 64, T0 = W and T1 = H, W a
  * multiple of 256, H one of 4, H P at most 2 W; all weights of one 16-bit type, memories of one, tails of one type; norms, taps, biases, a_log, d,
- * states and scales in f32.
+ * states and scales in f32; weights, states, memories and scales begin at a multiple of 16 bytes.
  * Tensors are found by their addresses. places: first and M of each run, from pair MIXER_RUNS on of the runs that may receive a memory; then place p
  * of layer l, a 64-bit number, in words 2 (RUN_PAIRS + l PLACES + p) and the next, 0 for an absent bias. Bindings weight, tail and dh are the first
  * layer's, for their types. HAS_OPEN: with memories, of `runs` runs, and `closing` runs that may receive the chunk that closes. A count of 0 leaves

@@ -68,7 +68,8 @@ static uint32_t groups_of(const dart_device *device, const dart_mixer_step_args 
     return (uint32_t)base_smaller(known != 0 ? known : 1, 2 * (uint64_t)a->H * LAYERS_P + 2 * LAYERS_N + a->H);
 }
 
-/* A workgroup for the scan of each head; those that are left share out the memories, to the nearest number. */
+/* A workgroup for the scan of each head; those that are left share out the memories, to the nearest number: at least H / 2 workgroups have no
+ * split. */
 static uint32_t splits_of(const dart_device *device, const dart_mixer_step_args *a)
 {
     const uint32_t workgroups = (groups_of(device, a) + a->H / 2) / a->H, splits = workgroups > 1 ? workgroups - 1 : 1;
