@@ -30,7 +30,7 @@ static dart_status record(dart_state *state, dart_stream *stream, uint32_t B, ui
     if (state->fused) model_record_norm_head(state, stream);
     model_record_choice(state, stream, L == 1);
     model_record_advance(state, stream);
-    return status;
+    return model_take_stream(state, stream, status, CALL);
 }
 
 /* What copies sequences between states. */
