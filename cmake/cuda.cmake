@@ -37,8 +37,8 @@ if(DARTLM_NVCC AND Python3_Interpreter_FOUND)
   # An object a folder, but for files that take long: each is an object of its own. An object costs 1.5 s of processor time
   # before its first kernel, so that one a file would make the whole build a third longer.
   set(cuda_alone attention/attention_tensor.cu attention/backward_tensor.cu dense/linear_backward_tensor.cu dense/linear_short.cu dense/norm_rows.cu
-    loss/head_tensor.cu mixer/layers.cu mixer/output.cu mixer/step.cu mixer/step_project.cu sma/backward_rows.cu sma/backward_token_side_ahead.cu
-    sma/backward_tokens_tensor.cu sma/query.cu sma/sma_sm90.cu sma/sma_tensor.cu ssd/backward_walk.cu
+    loss/head_tensor.cu mixer/layers.cu mixer/output.cu mixer/step.cu mixer/step_project.cu mixer/windows.cu sma/backward_rows.cu
+    sma/backward_token_side_ahead.cu sma/backward_tokens_tensor.cu sma/query.cu sma/sma_sm90.cu sma/sma_tensor.cu ssd/backward_walk.cu
     ssd/output_simt.cu ssd/output_tensor_warp.cu ssd/piece_walk.cu)
   file(GLOB cuda_files CONFIGURE_DEPENDS RELATIVE ${cuda_source} ${cuda_source}/*/*.cu)
   set(cuda_names)

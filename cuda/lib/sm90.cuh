@@ -63,6 +63,9 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_
                  ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
+// Between what this thread knows to be written, to memory and to shared memory, and copies that it asks for next.
+__device__ __forceinline__ void copies_see_memory() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // Asynchronous copy of 8 bytes. The same thread waits for it with copies_wait_but.
 __device__ __forceinline__ void copy_8(uint32_t to, const void *from)
 {

@@ -86,7 +86,7 @@ KERNEL_FUNCTION_BLOCKS(mixer_layers, resident, 1)
     if (t < PLACES) layers_shared().table[t] = places[RUN_PAIRS + t];
     if (t < RUN_PAIRS) layers_shared().runs[t] = reinterpret_cast<const uint2 *>(places)[t];
     if (t < layers_slots + layers_most_room) {
-        LayersPlace &place = t < layers_slots ? layers_shared().item_places[t] : layers_shared().weight_places[t - layers_slots];
+        RingPlace &place = t < layers_slots ? layers_shared().item_places[t] : layers_shared().weight_places[t - layers_slots];
         attend::barrier_init(attend::shared_address(&place.there), 1);
         attend::barrier_init(attend::shared_address(&place.empty), t < layers_slots ? 1 : layers_sharers);
     }

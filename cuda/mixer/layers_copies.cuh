@@ -5,23 +5,6 @@
 
 #include "layers_posts.cuh"
 
-// Where a ring stands: place `at`, and how often all places were passed.
-struct LayersTurn {
-    uint32_t at = 0, round = 0;
-    __device__ __forceinline__ void skip(uint32_t count, uint32_t room)
-    {
-        for (at += count; at >= room; at -= room) round++;
-    }
-};
-// Has the place been read since it was filled last?
-__device__ __forceinline__ bool is_empty(const LayersPlace &place, const LayersTurn &turn)
-{
-    return turn.round == 0 || attend::barrier_passed(attend::shared_address(&place.empty), (turn.round - 1) & 1);
-}
-__device__ __forceinline__ void wait_until_there(const LayersPlace &place, const LayersTurn &turn)
-{
-    attend::barrier_wait(attend::shared_address(&place.there), turn.round & 1);
-}
 __device__ __forceinline__ bool has_given_up() { return *reinterpret_cast<const volatile uint32_t *>(&layers_shared().gave_up) != 0; }
 
 // A warp that copies goes from layer to layer, all of it the same way: lane k holds place k of the layer, lane 0 asks.
@@ -84,11 +67,11 @@ struct LayersWalk {
 
 // Fills a ring. No more than `most` places are on their way: posts and looks at them would wait behind them.
 struct LayersCopies : LayersWalk {
-    LayersPlace *ring;
+    RingPlace *ring;
     uint32_t room, most, on_their_way = 0;
-    LayersTurn turn, oldest; // what is asked for next; of what is on its way
+    RingTurn turn, oldest; // what is asked for next; of what is on its way
 
-    __device__ __forceinline__ LayersCopies(const LayersShape &shape, LayersPlace *ring, uint32_t room, uint32_t most)
+    __device__ __forceinline__ LayersCopies(const LayersShape &shape, RingPlace *ring, uint32_t room, uint32_t most)
         : LayersWalk(shape), ring(ring), room(room), most(most)
     {
     }

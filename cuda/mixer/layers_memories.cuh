@@ -6,7 +6,7 @@
 
 struct LayersMemories : LayersProducts {
     using LayersProducts::LayersProducts;
-    LayersTurn slot; // of what items read
+    RingTurn slot; // of what items read
 
     // The next slot, which is there then. To be released by one thread, once all have read it.
     __device__ __forceinline__ uint32_t take_slot()

@@ -2,8 +2,7 @@
 #ifndef DART_MIXER_LAYERS_POSTS_CUH
 #define DART_MIXER_LAYERS_POSTS_CUH
 
-#include "lib/one_row.cuh"
-#include "lib/sm90.cuh"
+#include "resident.cuh"
 
 constexpr uint32_t layers_threads = 512, layers_warps = layers_threads / 32; // that compute
 constexpr uint32_t layers_n = 128, layers_p = 64, layers_taps = 4;
@@ -22,8 +21,6 @@ constexpr uint32_t layers_most_room = layers_ring_words / 256;
 constexpr uint32_t layers_most_rows = 256;                       // of out_proj in a block
 constexpr uint32_t layers_most_scans = 2;                        // in a block
 
-// A place of a ring: a phase of `there` ends when it is filled, one of `empty` when it has been read.
-struct LayersPlace { uint64_t there, empty; };
 struct LayersShared {
     uint4 items[layers_slots][layers_slot_words], weights[layers_ring_words]; // see layers_copies.cuh
     float scales[layers_slots][layers_n];
@@ -32,7 +29,7 @@ struct LayersShared {
     float taken[layers_threads], sums[layers_warps], sums8[2][layers_warps * 8], parts[layers_most_scans * MIXER_MOST_SPLITS * layers_partial];
     float outputs[layers_most_scans][layers_p], gates[layers_most_scans][layers_p + 1]; // of scans: D x and C h; SiLU of z and of the gate
     float halves[2 * layers_most_rows]; // of outputs
-    LayersPlace item_places[layers_slots], weight_places[layers_most_room];
+    RingPlace item_places[layers_slots], weight_places[layers_most_room];
     uint64_t table[2 * PLACES]; // of this layer and of the next
     uint2 runs[RUN_PAIRS];      // first and M
     uint32_t gave_up;
@@ -41,47 +38,6 @@ static_assert(sizeof(LayersShared) <= SHARED_mixer_layers_resident, "shared memo
 // No pointer to it is kept: a compiler that has lost sight of what one points to loads more slowly.
 __device__ __forceinline__ LayersShared &layers_shared() { return *reinterpret_cast<LayersShared *>(tensor_memory); }
 
-// ---- Memory that other blocks, or earlier and later loads, see ----
-
-__device__ __forceinline__ uint64_t load_post(const uint64_t *word)
-{
-    uint64_t value;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word));
-    return value;
-}
-__device__ __forceinline__ void store_post(uint64_t *word, uint64_t value)
-{
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-// Into the L2 cache.
-__device__ __forceinline__ void announce(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
-// Loads that stay where they stand: a compiler moves others to where their numbers are needed, and then the block waits for memory.
-__device__ __forceinline__ float ask_float(const float *from)
-{
-    float value;
-    asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from));
-    return value;
-}
-__device__ __forceinline__ uint64_t ask_place(const uint64_t *from)
-{
-    uint64_t value;
-    asm volatile("ld.global.nc.u64 %0, [%1];" : "=l"(value) : "l"(from));
-    return value;
-}
-// The bits of an element, for value_of.
-__device__ __forceinline__ uint32_t ask_bits(const View &view, size_t i)
-{
-    if (view.dtype == DTYPE_F32) return __float_as_uint(ask_float(reinterpret_cast<const float *>(view.base) + i));
-    uint16_t value;
-    asm volatile("ld.global.u16 %0, [%1];" : "=h"(value) : "l"(view.base + 2 * i));
-    return value;
-}
-// The same number, of which a compiler does not know that it is: what is made of it is made anew, not kept in memory from layer to layer.
-__device__ __forceinline__ uint32_t anew(uint32_t number)
-{
-    asm volatile("" : "+r"(number));
-    return number;
-}
 // Among the threads that compute.
 __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, %0;" ::"n"(layers_threads) : "memory"); }
 

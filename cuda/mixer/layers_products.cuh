@@ -11,7 +11,7 @@ struct LayersProducts : Layers {
     // many multiprocessors as a model has heads (layers_traits).
     const uint32_t begin_in = begin_of(outputs), rows_in = rows_of(outputs);
     const uint32_t begin_out = begin_of(W), rows_out = rows_of(W);
-    LayersTurn turn; // of the weights
+    RingTurn turn; // of the weights
     // The convolution of an output
     uint32_t kept[layers_taps - 1]; // the bits of elements of the tail
     float taps[layers_taps], bias;
@@ -56,12 +56,12 @@ struct LayersProducts : Layers {
         float sums[4] = {}; // of the first row in even lanes, of the second in odd ones
         const float4 *low = layers_shared().low + 32 * from + lane, *high = layers_shared().high + 32 * from + lane;
         const bool odd = lane & 1;
-        LayersTurn own = turn;
+        RingTurn own = turn;
         own.skip(warp / layers_sharers, room);
 #pragma unroll
         for (uint32_t k = 0; k < 4; k++) {
             if (4 * k + warp / layers_sharers >= places) continue;
-            LayersPlace &place = layers_shared().weight_places[own.at];
+            RingPlace &place = layers_shared().weight_places[own.at];
             const uint4 *one = layers_shared().weights + own.at * W + at + lane, *other = one + apart;
             wait_until_there(place, own);
             float sum = 0.0f, next = 0.0f;

@@ -126,40 +126,80 @@ static dart_status record_window_steps(dart_state *state, dart_stream *stream, c
     return status;
 }
 
-/* Steps of layers first .. end - 1: in one launch where they fit. */
-static dart_status record_steps(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
+/* The steps of layers, their runs and, of many sequences, their windows. */
+typedef struct step_list {
+    uint32_t count;
+    dart_mixer_step_args *steps;
+    mixer_window *windows;
+    dart_memories *runs;
+} step_list;
+
+static void free_steps(step_list *list)
 {
-    const uint32_t count = end - first;
-    const size_t lists = (size_t)pass->span.runs + (pass->span.close_to - pass->span.close_from);
-    dart_status status = DART_OK;
-    dart_mixer_step_args *steps = device_calloc(state->model->device, count, sizeof *steps);
-    dart_memories *runs = lists > 0 ? device_calloc(state->model->device, count * lists, sizeof *runs) : NULL;
-    if (steps == NULL || (lists > 0 && runs == NULL)) {
-        free(steps);
-        free(runs);
-        return atomic_load(&state->model->device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    free(list->steps);
+    free(list->windows);
+    free(list->runs);
+}
+
+static dart_status list_steps(dart_state *state, const model_pass *pass, uint32_t first, uint32_t end, step_list *list)
+{
+    dart_device *device = state->model->device;
+    const size_t count = list->count = end - first, lists = (size_t)pass->span.runs + (pass->span.close_to - pass->span.close_from);
+    list->steps = device_calloc(device, count, sizeof *list->steps);
+    list->windows = pass->windowed ? device_calloc(device, count, sizeof *list->windows) : NULL;
+    list->runs = lists > 0 ? device_calloc(device, count * lists, sizeof *list->runs) : NULL;
+    if (list->steps == NULL || (pass->windowed && list->windows == NULL) || (lists > 0 && list->runs == NULL)) {
+        free_steps(list);
+        return atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
     }
     for (uint32_t i = 0; i < count; i++) {
         const model_block_args args = block_args(state, pass, first + i);
-        dart_memories *own = lists > 0 ? &runs[i * lists] : NULL; /* the next layer's take the place of those in the state */
-        steps[i] = model_block_step_args(&args);
+        dart_memories *own = lists > 0 ? &list->runs[i * lists] : NULL; /* the next layer's take the place of those in the state */
+        list->steps[i] = model_block_step_args(&args);
+        if (pass->windowed)
+            list->windows[i] = (mixer_window){.rows = args.window.rows, .steps = args.window.steps, .hin = args.window.hin,
+                                              .hin_scale = args.window.hin_scale};
         if (lists == 0) continue;
         memcpy(own, state->runs, lists * sizeof *own);
-        steps[i].memories = own;
-        steps[i].closing = &own[pass->span.runs];
+        list->steps[i].memories = own;
+        list->steps[i].closing = &own[pass->span.runs];
     }
-    if (mixer_layers_fit(stream, steps, count)) {
-        stream_pace(stream, count * model_step_layer(state), 1);
-        status = mixer_layers(stream, steps, count);
+    return DART_OK;
+}
+
+/* Steps of layers first .. end - 1: in one launch where they fit. */
+static dart_status record_steps(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
+{
+    step_list list = {0};
+    dart_status status = list_steps(state, pass, first, end, &list);
+    if (status != DART_OK) return status;
+    if (mixer_layers_fit(stream, list.steps, list.count)) {
+        stream_pace(stream, list.count * model_step_layer(state), 1);
+        status = mixer_layers(stream, list.steps, list.count);
     } else {
-        for (uint32_t i = 0; i < count && status == DART_OK; i++) {
+        for (uint32_t i = 0; i < list.count && status == DART_OK; i++) {
             stream_pace(stream, model_step_layer(state), STEP_LAUNCHES);
-            status = dart_mixer_step(stream, &steps[i]);
+            status = dart_mixer_step(stream, &list.steps[i]);
         }
     }
-    free(steps);
-    free(runs);
+    free_steps(&list);
     return status;
+}
+
+/* The same through windows. */
+static dart_status record_windowed(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
+{
+    step_list list = {0};
+    bool fit = !state->keeps_queries && !(state->sma && state->model->config.independent_c);
+    dart_status status = fit ? list_steps(state, pass, first, end, &list) : DART_OK;
+    if (status != DART_OK) return status;
+    fit = fit && mixer_windows_fit(stream, list.steps, list.windows, list.count);
+    if (fit) {
+        stream_pace(stream, list.count * model_step_layer(state), 1);
+        status = mixer_windows(stream, list.steps, list.windows, list.count);
+    }
+    free_steps(&list);
+    return fit ? status : record_window_steps(state, stream, pass, first, end);
 }
 
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)
@@ -173,7 +213,7 @@ dart_status model_record_embedding(dart_state *state, dart_stream *stream, const
 dart_status model_record_layers(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
 {
     dart_status status = DART_OK;
-    if (pass->windowed) return record_window_steps(state, stream, pass, first, end);
+    if (pass->windowed) return record_windowed(state, stream, pass, first, end);
     if (pass->L == 1 && pass->T == 0 && state->fused) return record_steps(state, stream, pass, first, end);
     const uint64_t rows = pass->T > 0 ? pass->T : (uint64_t)pass->B * pass->L;
     for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {

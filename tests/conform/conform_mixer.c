@@ -35,11 +35,15 @@ typedef struct mixer_case {
     matrix in_proj, out_proj, sma_proj;
     uint32_t B, W, I, R, Q, C, D, GN, GP, M; /* channels of both convolutions; memories a sequence has room for */
     uint64_t state;
-    bool sma, layers; /* layers: by mixer_layers where the device has it, with parameters in f32 as models keep them */
+    bool sma;
+    bool windows; /* by mixer_windows where the device has it, else behind the tokens of the window */
+    bool layers;  /* by mixer_layers where the device has it, with parameters in f32 as models keep them */
     float eps;
     conform_tensor *x, *seqs, *norm, *taps, *bias, *dt_bias, *a_log, *skip, *mixer_norm;
     conform_tensor *sma_taps, *sma_bias, *tail, *sma_tail, *h, *open, *open_decay, *proj, *queries, *y;
     conform_tensor *dh[RUNS], *scale[RUNS];
+    struct { conform_tensor *rows, *tokens, *steps, *hin, *scale, *after, *unused; } window; /* tokens: what steps are before */
+    double *from_h, *from_open, *from_decay; /* h, open and open_decay with the tokens of the window, if there is one */
     uint32_t first[RUNS + 1];
     double largest; /* |logit| */
     double cancelled; /* |terms of y| / |y| of a row, at most */
@@ -73,12 +77,79 @@ static matrix make_matrix(conform_data *d, uint32_t rows, uint32_t width, uint32
     return m;
 }
 
+static double decay_or_step(conform_data *d, uint64_t i) { return i % 2 == 0 ? conform_uniform(d, -1, -0.01) : conform_uniform(d, 0.01, 0.5); }
+
+static uint32_t slot_of(const conform_data *d, const mixer_case *k, uint32_t b) { return (uint32_t)k->seq.pos[b] % d->c->S % dart_window_tokens(); }
+
+/* Places in a window of all kinds: the first and the last, behind which windows fold, those of chunks that close. */
+static void place_in_windows(conform_data *d, mixer_case *k)
+{
+    const int32_t S = (int32_t)d->c->S, slots = (int32_t)dart_window_tokens();
+    for (uint32_t b = 0; b < k->B; b++) {
+        const int32_t any = (int32_t)conform_uniform(d, 0, S), full = (any / slots * slots + slots - 1) % S;
+        const int32_t at[] = {any, S - 1, any, full, any, 0};
+        k->seq.pos[b] = k->seq.pairs[2 * b] = (int32_t)(b % 4) * S + at[b % 6];
+    }
+}
+
+/* Tokens in the slots before the own one of each sequence. */
+static void make_windows(conform_data *d, mixer_case *k)
+{
+    const conform_case *c = d->c;
+    const dart_dtype act = conform_activation(c);
+    const uint64_t slots = dart_window_tokens(), all = k->B * slots, width = 2 * (uint64_t)c->H;
+    int32_t *after = malloc(2 * sizeof *after * k->B);
+    if (after == NULL) abort();
+    k->window.rows = conform_input(d, act, all, k->I + k->GN, false, conform_unit);
+    k->window.tokens = conform_input(d, DART_F32, all, width, false, decay_or_step);
+    k->window.steps = conform_output(d, DART_F32, all, width, false);
+    k->window.hin = conform_output(d, act, k->B, k->state, false);
+    if (act != DART_F32) k->window.scale = conform_output(d, DART_F32, k->B, (uint64_t)c->H * c->N, false);
+    k->window.unused = conform_input(d, act, k->B, k->C, false, conform_unit);
+    for (uint32_t b = 0; b < k->B; b++) {
+        double *from = k->window.tokens->values + (b * slots + slot_of(d, k, b)) * width;
+        memset(from, 0, (size_t)((slots - slot_of(d, k, b)) * width) * sizeof *from);
+        after[2 * b] = k->seq.pos[b] + (k->seq.count[b] > 0);
+        after[2 * b + 1] = 1;
+    }
+    conform_set(d, k->window.tokens, k->window.tokens->values);
+    k->window.after = conform_ints(d, k->B, 2, after);
+    free(after);
+}
+
+/* What the states are with the tokens of the windows. */
+static void add_windows(const conform_data *d, mixer_case *k)
+{
+    const conform_case *c = d->c;
+    const uint32_t slots = dart_window_tokens(), N = c->N, P = c->P;
+    const uint64_t kept = k->I + k->GN;
+    double *to_all = k->sma ? k->from_open : k->from_h;
+    for (uint32_t b = 0; b < k->B && k->windows; b++)
+        for (uint32_t h = 0; h < c->H; h++) {
+            double *to = to_all + b * k->state + (uint64_t)h * N * P;
+            for (uint32_t t = 0; t < slot_of(d, k, b); t++) {
+                const double *pair = k->window.tokens->values + ((uint64_t)(b * slots + t) * c->H + h) * 2;
+                const double *row = k->window.rows->values + (b * slots + t) * kept, *key = row + k->I + h / (c->H / c->G) * N;
+                for (uint32_t i = 0; i < N * P; i++) to[i] = exp(pair[0]) * to[i] + pair[1] * key[i / P] * row[h * P + i % P];
+                if (k->sma) k->from_decay[b * c->H + h] += pair[0];
+            }
+        }
+}
+
+static double *copy_of(const conform_tensor *tensor)
+{
+    double *values = conform_filled(tensor->rows * tensor->width, 0);
+    memcpy(values, tensor->values, (size_t)(tensor->rows * tensor->width) * sizeof *values);
+    return values;
+}
+
 static void make(conform_data *d, mixer_case *k)
 {
     const conform_case *c = d->c;
     const dart_dtype act = conform_activation(c);
     const uint32_t B = k->B = c->B, W = k->W = c->L;
-    k->layers = strcmp(c->op, "mixer_layers") == 0;
+    k->windows = strcmp(c->op, "mixer_windows") == 0;
+    k->layers = k->windows || strcmp(c->op, "mixer_layers") == 0;
     const dart_dtype own = k->layers ? DART_F32 : c->dtype;
     conform_case one = *c;
     one.L = 1;
@@ -87,6 +158,7 @@ static void make(conform_data *d, mixer_case *k)
     d->c = c;
     /* The last token of its fifth chunk, where S is small enough for four memories: rows for one sequence see some. */
     if (B == 1 && conform_has(d, CASE_SEQ) && c->S < 256) k->seq.pos[0] = k->seq.pairs[0] = (int32_t)(5 * c->S - 1);
+    if (k->windows) place_in_windows(d, k);
     k->sma = conform_has(d, CASE_OPEN);
     k->eps = 1e-5f;
     k->I = c->H * c->P;
@@ -112,6 +184,7 @@ static void make(conform_data *d, mixer_case *k)
     k->h = conform_input(d, DART_F32, B, k->state, false, conform_unit);
     if (!k->layers) k->proj = conform_output(d, DART_F32, B, k->R, false);
     if (!k->layers) k->y = conform_output(d, DART_F32, B, k->I, false);
+    if (k->windows) make_windows(d, k);
     if (!k->sma) return;
     k->sma_proj = make_matrix(d, k->Q, W, k->Q - k->D);
     k->sma_taps = conform_input(d, own, k->D, K, false, conform_unit);
@@ -230,6 +303,10 @@ static void expect(const conform_data *d, mixer_case *k)
     k->want_h = conform_filled(B * k->state, 0);
     k->r = conform_filled((uint64_t)B * k->I, 0);
     k->gate = conform_filled(B, 0);
+    k->from_h = copy_of(k->h);
+    k->from_open = k->sma ? copy_of(k->open) : NULL;
+    k->from_decay = k->sma ? copy_of(k->open_decay) : NULL;
+    add_windows(d, k);
     oracle_rms_norm(k->u, k->x->values, k->norm->values, B, W, k->eps);
     oracle_linear(k->want_proj, k->u, k->in_proj.values, NULL, B, W, k->R);
     convolve(k, k->want_proj, k->R, k->I, k->C, k->taps, k->bias, k->tail, k->want_tail);
@@ -250,8 +327,8 @@ static void expect(const conform_data *d, mixer_case *k)
     double *z = columns(k->want_proj, B, k->R, 0, k->I), *now = conform_filled((uint64_t)B * k->I, 0);
     oracle_ssd(&(oracle_ssd_args){.B = B, .L = 1, .H = c->H, .G = c->G, .P = c->P, .N = c->N, .S = c->S, .M = 1, .x = x, .dt = dt,
                                   .a_log = k->a_log->values, .b = b_, .c = c_, .dt_bias = k->dt_bias->values, .d = k->skip->values,
-                                  .dt_min = 0.001, .dt_max = 0, .pos = k->seq.pos, .count = k->seq.count, .h_in = k->h->values,
-                                  .dh_open_in = k->sma ? k->open->values : NULL, .log_open_in = k->sma ? k->open_decay->values : NULL,
+                                  .dt_min = 0.001, .dt_max = 0, .pos = k->seq.pos, .count = k->seq.count, .h_in = k->from_h,
+                                  .dh_open_in = k->from_open, .log_open_in = k->from_decay,
                                   .y = k->want_y, .dh = memory, .h_border_out = k->sma ? k->want_h : NULL,
                                   .h_out = h, .dh_open_out = k->want_open, .log_open_out = k->want_decay});
     if (!k->sma) memcpy(k->want_h, h, B * k->state * sizeof *h);
@@ -268,10 +345,10 @@ static void expect(const conform_data *d, mixer_case *k)
             memcpy(k->want_x + (uint64_t)b * W, k->x->values + (uint64_t)b * W, W * sizeof(double));
             for (uint32_t i = 0; i < k->R; i++) k->want_proj[(uint64_t)b * k->R + i] = NAN;
             for (uint32_t i = 0; i < k->Q && k->sma; i++) k->want_queries[(uint64_t)b * k->Q + i] = NAN;
-            memcpy(k->want_h + b * k->state, k->h->values + b * k->state, (size_t)k->state * sizeof(double));
+            memcpy(k->want_h + b * k->state, k->from_h + b * k->state, (size_t)k->state * sizeof(double));
             if (!k->sma) continue;
-            memcpy(k->want_open + b * k->state, k->open->values + b * k->state, (size_t)k->state * sizeof(double));
-            memcpy(k->want_decay + b * c->H, k->open_decay->values + b * c->H, c->H * sizeof(double));
+            memcpy(k->want_open + b * k->state, k->from_open + b * k->state, (size_t)k->state * sizeof(double));
+            memcpy(k->want_decay + b * c->H, k->from_decay + b * c->H, c->H * sizeof(double));
         } else if (k->sma && ((uint32_t)k->seq.pos[b] + 1) % c->S == 0) {
             append(d, k, b, memory + b * k->state);
         }
@@ -317,6 +394,28 @@ static void compare_unit_rows(conform_data *d, const char *name, const conform_t
     free(rounded);
 }
 
+/* Opens the windows, puts their tokens there, takes the step and closes them; where the step does not fit, it is taken behind them. */
+static void run_windows(conform_data *d, const mixer_case *k, const dart_mixer_step_args *args)
+{
+    const conform_case *c = d->c;
+    const mixer_window window = {.rows = k->window.rows->t, .steps = k->window.steps->t, .hin = k->window.hin->t,
+                                 .hin_scale = conform_view(k->window.scale)};
+    dart_tensor unused = k->window.unused->t;
+    unused.row = k->C;
+    dart_window_args w = {.B = k->B, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .K = K, .S = c->S, .mode = DART_WINDOW_OPEN, .eps = k->eps,
+                          .x = unused, .dt = unused, .conv_weight = k->taps->t, .tail = k->tail->t, .a_log = k->a_log->t, .seq = k->seqs->t,
+                          .conv = unused, .y = unused, .h = k->h->t, .open = conform_view(k->open), .open_decay = conform_view(k->open_decay),
+                          .rows = window.rows, .steps = window.steps, .hin = window.hin, .hin_scale = window.hin_scale};
+    dart_window_fold(d->stream, &w);
+    dart_convert(d->stream, &(dart_convert_args){.T = (uint32_t)k->window.tokens->rows, .W = 2 * c->H, .x = k->window.tokens->t, .y = window.steps});
+    w.mode = DART_WINDOW_CLOSE;
+    const bool fits = mixer_windows_fit(d->stream, args, &window, 1);
+    if (fits) mixer_windows(d->stream, args, &window, 1);
+    if (fits) w.seq = k->window.after->t;
+    dart_window_fold(d->stream, &w);
+    if (!fits) dart_mixer_step(d->stream, args);
+}
+
 void conform_mixer(conform_data *d)
 {
     const conform_case *c = d->c;
@@ -338,7 +437,8 @@ void conform_mixer(conform_data *d)
             .sma_conv_bias = conform_view(k.sma_bias), .tail = k.tail->t, .sma_tail = conform_view(k.sma_tail), .h = k.h->t,
             .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs, .memories_count = count,
             .closing_count = count, .proj = conform_view(k.proj), .queries = conform_view(k.queries), .y = conform_view(k.y)};
-        if (k.layers && mixer_layers_fit(d->stream, &args, 1)) mixer_layers(d->stream, &args, 1);
+        if (k.windows) run_windows(d, &k, &args);
+        else if (k.layers && mixer_layers_fit(d->stream, &args, 1)) mixer_layers(d->stream, &args, 1);
         else dart_mixer_step(d->stream, &args);
         if (!conform_execute(d)) continue;
         /* Errors of the stages before come on top: the norm's and the product's, the convolution's, then the scan's and the
@@ -347,26 +447,33 @@ void conform_mixer(conform_data *d)
         const double project = conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, k.W);
         const double channels = project + conform_tolerance(BOUND_CONV, K);
         const double scan = 2 * channels + conform_tolerance(BOUND_SCAN, c->N);
-        const double read = (2 * channels + conform_tolerance(BOUND_SMA, c->N + c->P)) * (1 + k.largest);
-        const double out = scan * k.cancelled + read + conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, k.I);
+        const double attention = (2 * channels + conform_tolerance(BOUND_SMA, c->N + c->P)) * (1 + k.largest);
+        const double out = scan * k.cancelled + attention + conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, k.I);
+        /* mixer_windows rounds what in_proj multiplies, so that all channels err, then x and b, the state before the window, and what out_proj
+         * multiplies. Of y x, b and c err, of the memories q, e and c, of the output z as well. */
+        const double once = conform_ran(d, "mixer_windows[") ? conform_rounding(act) : 0;
+        const double of_scan = 6 * once, of_out = of_scan * k.cancelled + 3 * once * (1 + k.largest) + 2 * once;
         conform_compare(d, "proj", k.proj, k.want_proj, channels, 0);
         conform_compare(d, "queries", k.queries, k.want_queries, channels, 0);
-        conform_compare(d, "tail", k.tail, k.want_tail, project, conform_floor(act));
-        conform_compare(d, "sma_tail", k.sma_tail, k.want_sma_tail, project, conform_floor(act));
+        conform_compare_within(d, "tail", k.tail, k.want_tail, &(conform_limits){.bound = project, .operands = once, .floor = conform_floor(act)});
+        conform_compare_within(d, "sma_tail", k.sma_tail, k.want_sma_tail,
+                               &(conform_limits){.bound = project, .operands = once, .floor = conform_floor(act)});
         conform_compare_within(d, "y", k.y, k.want_y, &(conform_limits){.bound = scan, .terms = k.terms});
-        conform_compare(d, "h", k.h, k.want_h, scan, 0);
-        conform_compare(d, "open", k.open, k.want_open, scan, 0);
-        conform_compare(d, "open_decay", k.open_decay, k.want_decay, channels + conform_tolerance(BOUND_DECAY, 0), 0);
-        conform_compare(d, "x", k.x, k.want_x, out, 0);
+        conform_compare_within(d, "h", k.h, k.want_h, &(conform_limits){.bound = scan, .operands = of_scan});
+        conform_compare_within(d, "open", k.open, k.want_open, &(conform_limits){.bound = scan, .operands = of_scan});
+        conform_compare(d, "open_decay", k.open_decay, k.want_decay, channels + conform_tolerance(BOUND_DECAY, 0) + once, 0);
+        conform_compare_within(d, "x", k.x, k.want_x, &(conform_limits){.bound = out, .operands = of_out});
         for (uint32_t i = 0; i < RUNS; i++) {
             compare_unit_rows(d, i == 0 ? "stored" : "stored2", k.dh[i], k.want_dh[i], k.want_scale[i], c->P,
-                              scan + conform_tolerance(BOUND_SMA_STORE, 1));
-            conform_compare(d, i == 0 ? "scale" : "scale2", k.scale[i], k.want_scale[i], scan + conform_tolerance(BOUND_SMA_STORE, 1), 0);
+                              scan + conform_tolerance(BOUND_SMA_STORE, 1) + of_scan);
+            conform_compare(d, i == 0 ? "scale" : "scale2", k.scale[i], k.want_scale[i],
+                            scan + conform_tolerance(BOUND_SMA_STORE, 1) + of_scan, 0);
         }
     }
     conform_seq_free(&k.seq);
     double *all[] = {k.u, k.want_x, k.want_proj, k.want_queries, k.want_tail, k.want_sma_tail, k.want_y, k.terms, k.want_h, k.want_open, k.want_decay,
-                     k.r, k.gate, k.want_dh[0], k.want_dh[1], k.want_scale[0], k.want_scale[1], k.in_proj.values, k.out_proj.values,
+                     k.r, k.gate, k.want_dh[0], k.want_dh[1], k.want_scale[0], k.want_scale[1], k.from_h, k.from_open, k.from_decay,
+                     k.in_proj.values, k.out_proj.values,
                      k.sma_proj.values};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }

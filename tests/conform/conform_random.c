@@ -379,6 +379,20 @@ static void draw_layers(draw *d, conform_case *c)
     c->dtype = chance(d, 0.5) ? DART_F16 : DART_BF16;
 }
 
+static void draw_windows(draw *d, conform_case *c)
+{
+    draw_layers(d, c);
+    c->G = 1;
+    c->N = 8 * at_most((c->N + 4) / 8, 32);
+    c->P = 8 * at_most((c->P + 4) / 8, 32);
+    c->B = chance(d, 0.3) ? between(d, 33, 40) : between(d, 1, 32);
+    c->L = 256 * between(d, 1, 2);
+    c->H = 8 * between(d, 1, 2);
+    c->S = chance(d, 0.5) ? between(d, 1, 40) : between(d, 40, 300);
+    c->flags = CASE_SEQ | (c->flags & (CASE_OPEN | CASE_PARAMS));
+    if (chance(d, 0.9)) c->dtype = DART_BF16;
+}
+
 static void draw_window(draw *d, conform_case *c)
 {
     c->N = 8 * at_most((c->N + 4) / 8, 32);
@@ -451,7 +465,8 @@ void conform_draw_case(const char *op, uint64_t seed, uint64_t number, conform_c
         {"cross_entropy", draw_loss}, {"grad_norm", draw_optim}, {"adamw", draw_optim}, {"rope", draw_mlp}, {"gelu", draw_mlp},
         {"swiglu", draw_mlp}, {"convert", draw_dense}, {"conv", draw_conv}, {"choice", draw_choice}, {"mark_ids", draw_choice},
         {"log_probs", draw_choice},
-        {"attention", draw_attention}, {"ssd", draw_scan}, {"sma", draw_sma}, {"mixer_layers", draw_layers}, {"mixer", draw_mixer},
+        {"attention", draw_attention}, {"ssd", draw_scan}, {"sma", draw_sma}, {"mixer_layers", draw_layers}, {"mixer_windows", draw_windows},
+        {"mixer", draw_mixer},
         {"window", draw_window},
         {"", draw_dense},
     };

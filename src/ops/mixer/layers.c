@@ -1,4 +1,5 @@
 /* The steps of several mixers on one token in one launch, whose workgroups wait for one another. */
+#include "layers.h"
 #include "mixer.h"
 #include "ops/arguments.h"
 
@@ -7,51 +8,50 @@
 
 /* MOST_OF_A_SPLIT: through Vulkan a workgroup looks at its memories two by two; from some 100 memories on launches of many workgroups took less time
  * (one H100, dart-130m: 8 memories a split 1,987 tokens/s in place of 1,429, 32 of them 858 in place of 933). */
-enum { LAYERS_N = 128, LAYERS_P = 64, LAYERS_TAPS = 4, LAYERS_MOST_WIDTH = 2048, POSTS_BEGIN = 8, MOST_OF_A_SPLIT = 16 };
+enum { LAYERS_MOST_WIDTH = 2048, POSTS_BEGIN = 8, MOST_OF_A_SPLIT = 16 };
 
-/* What passes for `tensor` where its elements are found by address. */
-static bool lies_at(const dart_tensor *tensor, dart_dtype dtype, uint32_t bytes)
+bool mixer_lies_at(const dart_tensor *tensor, dart_dtype dtype, uint32_t bytes)
 {
     return tensor->dtype == dtype && tensor->row == 0 && tensor->offset * dart_dtype_size(dtype) % bytes == 0;
 }
 
-static bool is_16bit(dart_dtype dtype) { return dtype == DART_F16 || dtype == DART_BF16; }
+bool mixer_is_16bit(dart_dtype dtype) { return dtype == DART_F16 || dtype == DART_BF16; }
 
 static bool fits_runs(const dart_memories *runs, uint32_t count, uint32_t most, dart_dtype dtype)
 {
     if (count > most) return false;
     for (uint32_t i = 0; i < count; i++)
-        if (!lies_at(&runs[i].dh, dtype, 16) || !lies_at(&runs[i].scale, DART_F32, 16)) return false;
+        if (!mixer_lies_at(&runs[i].dh, dtype, 16) || !mixer_lies_at(&runs[i].scale, DART_F32, 16)) return false;
     return true;
 }
 
-static dart_dtype memories_dtype(const dart_mixer_step_args *a)
+dart_dtype mixer_memories_dtype(const dart_mixer_step_args *a)
 {
     return a->memories_count > 0 ? a->memories[0].dh.dtype : a->closing_count > 0 ? a->closing[0].dh.dtype : DART_BF16;
 }
 
-/* One layer by itself, and beside the first. */
-static bool fits(const dart_mixer_step_args *a, const dart_mixer_step_args *first)
+bool mixer_layer_fits(const dart_mixer_step_args *a, const dart_mixer_step_args *first)
 {
-    const dart_dtype weights = first->in_proj.dtype, memories = memories_dtype(first);
+    const dart_dtype weights = first->in_proj.dtype, memories = mixer_memories_dtype(first);
     const bool sma = op_has(&first->sma_proj);
     const dart_tensor *f32[] = {&a->norm, &a->conv_weight, &a->dt_bias, &a->a_log, &a->d, &a->mixer_norm};
-    if (a->B != 1 || a->G != 1 || a->N != LAYERS_N || a->P != LAYERS_P || a->K != LAYERS_TAPS) return false;
+    if (a->B != first->B || a->G != 1 || a->N != LAYERS_N || a->P != LAYERS_P || a->K != LAYERS_TAPS) return false;
     if (a->W != first->W || a->H != first->H || a->S != first->S || op_has(&a->sma_proj) != sma) return false;
     if (a->eps != first->eps || a->sma_eps != first->sma_eps || a->dt_min != first->dt_min || a->dt_max != first->dt_max) return false;
     if (a->x.buffer != first->x.buffer || a->x.offset != first->x.offset || a->seq.buffer != first->seq.buffer || a->seq.offset != first->seq.offset)
         return false;
     if (op_has(&a->in_proj_rest) || op_has(&a->sma_proj_rest) || op_has(&a->proj) || op_has(&a->queries) || op_has(&a->y)) return false;
-    if (a->x.dtype != DART_F32 || !is_16bit(weights) || !lies_at(&a->in_proj, weights, 16) || !lies_at(&a->out_proj, weights, 16)) return false;
+    if (a->x.dtype != DART_F32 || !mixer_is_16bit(weights)) return false;
+    if (!mixer_lies_at(&a->in_proj, weights, 16) || !mixer_lies_at(&a->out_proj, weights, 16)) return false;
     for (size_t i = 0; i < COUNT_OF(f32); i++)
-        if (!lies_at(f32[i], DART_F32, 4)) return false;
-    if (op_has(&a->conv_bias) && !lies_at(&a->conv_bias, DART_F32, 4)) return false;
-    if (a->tail.dtype == DART_I32 || !lies_at(&a->tail, first->tail.dtype, 2) || !lies_at(&a->h, DART_F32, 16)) return false;
+        if (!mixer_lies_at(f32[i], DART_F32, 4)) return false;
+    if (op_has(&a->conv_bias) && !mixer_lies_at(&a->conv_bias, DART_F32, 4)) return false;
+    if (a->tail.dtype == DART_I32 || !mixer_lies_at(&a->tail, first->tail.dtype, 2) || !mixer_lies_at(&a->h, DART_F32, 16)) return false;
     if (!sma) return true;
-    if (!lies_at(&a->sma_proj, weights, 16) || !lies_at(&a->sma_conv_weight, DART_F32, 4) || !lies_at(&a->sma_tail, first->tail.dtype, 2))
-        return false;
-    if (op_has(&a->sma_conv_bias) && !lies_at(&a->sma_conv_bias, DART_F32, 4)) return false;
-    if (!lies_at(&a->open, DART_F32, 16) || !lies_at(&a->open_decay, DART_F32, 4) || !is_16bit(memories)) return false;
+    if (!mixer_lies_at(&a->sma_proj, weights, 16) || !mixer_lies_at(&a->sma_conv_weight, DART_F32, 4)) return false;
+    if (!mixer_lies_at(&a->sma_tail, first->tail.dtype, 2)) return false;
+    if (op_has(&a->sma_conv_bias) && !mixer_lies_at(&a->sma_conv_bias, DART_F32, 4)) return false;
+    if (!mixer_lies_at(&a->open, DART_F32, 16) || !mixer_lies_at(&a->open_decay, DART_F32, 4) || !mixer_is_16bit(memories)) return false;
     if (a->memories_count != first->memories_count || a->closing_count != first->closing_count) return false;
     for (uint32_t i = 0; i < a->memories_count && i < MIXER_RUNS; i++)
         if (a->memories[i].first != first->memories[i].first || a->memories[i].M != first->memories[i].M) return false;
@@ -87,7 +87,7 @@ static uint32_t layers_traits(const dart_device *device, const dart_mixer_step_a
     /* Where heads and memories took turns on a multiprocessor, launches may take less time: nobody has measured it. */
     if (known != 0 && known < 2 * a->H) return 0;
     for (uint32_t i = 0; i < count; i++)
-        if (!fits(&layers[i], a)) return 0;
+        if (layers[i].B != 1 || !mixer_layer_fits(&layers[i], a)) return 0;
     for (uint32_t i = 0; i < a->memories_count; i++) memories += a->memories[i].M;
     return memories <= (uint64_t)MOST_OF_A_SPLIT * splits_of(device, a) ? FITS_MIXER_LAYERS : 0;
 }
@@ -104,7 +104,7 @@ bool mixer_layers_fit(const dart_stream *stream, const dart_mixer_step_args *lay
 /* A table of 64-bit addresses. */
 typedef struct place_table {
     const op_call *call;
-    uint32_t *words;
+    uint32_t *words, each; /* places of a layer */
     bool missing; /* a tensor has no address */
 } place_table;
 
@@ -113,7 +113,7 @@ static void put(place_table *table, uint32_t layer, uint32_t place, const dart_t
     if (!op_has(tensor)) return;
     const op_operand operand = {.of = *tensor};
     const uint64_t address = op_address(table->call, &operand);
-    uint32_t *words = &table->words[2 * (RUN_PAIRS + layer * PLACES + place)];
+    uint32_t *words = &table->words[2 * (RUN_PAIRS + layer * table->each + place)];
     table->missing = table->missing || address == 0;
     words[0] = (uint32_t)address;
     words[1] = (uint32_t)(address >> 32);
@@ -127,7 +127,7 @@ static void put_runs(place_table *table, uint32_t layer, uint32_t place, const d
     }
 }
 
-static void put_layer(place_table *table, uint32_t layer, const dart_mixer_step_args *a)
+static void put_layer(place_table *table, uint32_t layer, const dart_mixer_step_args *a, const mixer_window *window)
 {
     const struct { uint32_t place; const dart_tensor *tensor; } tensors[] = {
         {PLACE_NORM, &a->norm}, {PLACE_IN_PROJ, &a->in_proj}, {PLACE_TAPS, &a->conv_weight}, {PLACE_BIAS, &a->conv_bias}, {PLACE_TAIL, &a->tail},
@@ -137,9 +137,15 @@ static void put_layer(place_table *table, uint32_t layer, const dart_mixer_step_
     for (size_t i = 0; i < COUNT_OF(tensors); i++) put(table, layer, tensors[i].place, tensors[i].tensor);
     put_runs(table, layer, PLACE_RUNS, a->memories, a->memories_count);
     put_runs(table, layer, PLACE_CLOSING, a->closing, a->closing_count);
+    if (window != NULL) {
+        put(table, layer, PLACE_ROWS, &window->rows);
+        put(table, layer, PLACE_HIN, &window->hin);
+        put(table, layer, PLACE_HIN_SCALE, &window->hin_scale);
+        put(table, layer, PLACE_STEPS, &window->steps);
+    }
     /* Mesa's driver for processors loads from an address that is the same for all lanes even where none of them asks for it. */
-    uint32_t *words = &table->words[2 * (RUN_PAIRS + layer * PLACES)];
-    for (uint32_t i = 0; i < PLACES; i++)
+    uint32_t *words = &table->words[2 * (RUN_PAIRS + layer * table->each)];
+    for (uint32_t i = 0; i < table->each; i++)
         if (i != PLACE_BIAS && i != PLACE_SMA_BIAS && words[2 * i] == 0 && words[2 * i + 1] == 0) put(table, layer, i, &a->h);
 }
 
@@ -151,17 +157,18 @@ static void put_sizes(uint32_t *words, const dart_memories *runs, uint32_t count
     }
 }
 
-static op_operand table_of(op_call *call, const dart_mixer_step_args *layers, uint32_t count)
+op_operand mixer_places(op_call *call, const dart_mixer_step_args *layers, const mixer_window *windows, uint32_t count)
 {
-    const uint64_t words = 2 * (RUN_PAIRS + (uint64_t)count * PLACES);
-    place_table table = {.call = call, .words = calloc((size_t)words, sizeof *table.words)};
+    const uint32_t each = windows != NULL ? WINDOW_PLACES : PLACES;
+    const uint64_t words = 2 * (RUN_PAIRS + (uint64_t)count * each);
+    place_table table = {.call = call, .each = each, .words = calloc((size_t)words, sizeof *table.words)};
     if (table.words == NULL) {
         op_fail(call, DART_OUT_OF_MEMORY, "no host memory");
         return (op_operand){0};
     }
     put_sizes(table.words, layers[0].memories, layers[0].memories_count);
     put_sizes(table.words + 2 * MIXER_RUNS, layers[0].closing, layers[0].closing_count);
-    for (uint32_t i = 0; i < count; i++) put_layer(&table, i, &layers[i]);
+    for (uint32_t i = 0; i < count; i++) put_layer(&table, i, &layers[i], windows != NULL ? &windows[i] : NULL);
     if (table.missing) op_fail(call, DART_UNSUPPORTED, "a buffer has no address");
     const op_operand operand = op_table(call, table.words, words);
     free(table.words);
@@ -185,7 +192,7 @@ dart_status mixer_layers(dart_stream *stream, const dart_mixer_step_args *layers
     const uint64_t I = (uint64_t)a->H * LAYERS_P, R = 2 * I + 2 * LAYERS_N + a->H;
     k.splits = k.runs > 0 ? splits_of(stream->device, a) : 0;
     const uint64_t words = POSTS_BEGIN + a->W + R + LAYERS_N + LAYERS_P + 1 + I + (uint64_t)a->H * k.splits * (LAYERS_P + 2);
-    const op_operand absent = {0}, posts = op_posts(&call, 2 * words), stuck = op_stuck(&call), places = table_of(&call, layers, count);
+    const op_operand absent = {0}, posts = op_posts(&call, 2 * words), stuck = op_stuck(&call), places = mixer_places(&call, layers, NULL, count);
     const op_operand x = {"x", a->x, OP_F32, 1, a->W}, seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, 1, 2};
     const op_operand weight = {"in_proj", a->in_proj, OP_FLOAT, R, a->W}, tail = {"tail", a->tail, OP_FLOAT, LAYERS_TAPS - 1, I + 2 * LAYERS_N};
     const dart_memories *run = k.runs > 0 ? a->memories : k.closing > 0 ? a->closing : NULL;

@@ -14,6 +14,14 @@ bool mixer_norm_linear_pays(const dart_device *device, const dart_norm_linear_ar
 bool mixer_layers_fit(const dart_stream *stream, const dart_mixer_step_args *layers, uint32_t count);
 /* The same as dart_mixer_step for each of them, but for the order of sums. Where they do not fit, DART_UNSUPPORTED. */
 dart_status mixer_layers(dart_stream *stream, const dart_mixer_step_args *layers, uint32_t count);
+/* What the window of a layer adds to its step, as in dart_window_args. */
+typedef struct mixer_window { dart_tensor rows, steps, hin, hin_scale; } mixer_window;
+/* Can `count` steps of many sequences through windows go in one launch (mixer_windows)? */
+bool mixer_windows_fit(const dart_stream *stream, const dart_mixer_step_args *layers, const mixer_window *windows, uint32_t count);
+/* What dart_window_append, dart_window_output, dart_sma, dart_window_fold and the products around them do for each layer, but for the order of sums
+ * and for what is rounded: x times the norm and the gated output are, before products, and the convolutions' x and b as they go to the window. Where
+ * they do not fit, DART_UNSUPPORTED. */
+dart_status mixer_windows(dart_stream *stream, const dart_mixer_step_args *layers, const mixer_window *windows, uint32_t count);
 /* Checks the arguments of a step, as dart_mixer_step does. */
 dart_status mixer_check(dart_stream *stream, const dart_mixer_step_args *args);
 
