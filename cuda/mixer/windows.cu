@@ -1,8 +1,8 @@
 // The steps of several layers for many sequences in one launch, see MixerWindowsArgs. A layer is three stages: both products with their convolutions,
-// which also fill the window; the heads, each a warp; the product behind the norm. Weights, states, memories and windows are copied to shared memory
-// before they are needed (windows_copies.cuh), so that memory is read while blocks wait for one another. Blocks post the number of the layer whose
-// stage they have finished; what they pass on goes through memory. A place is written again no earlier than a layer later, when all that read it have
-// posted what they made of it.
+// which also fill the window; the heads, each a warp; the product behind the norm. Weights, states, memories and inputs of convolutions are copied to
+// shared memory before they are needed, so that memory is read while blocks wait for one another. Numbers of the products go to the heads with tags;
+// of the other stages blocks post that they have finished, and what they pass on goes through memory. A place is written again no earlier than a
+// layer later, when all that read it have passed on what they made of it.
 // The launch is cooperative, so that all blocks run side by side, with as much shared memory as a block may have.
 #include "lib/one_row.cuh"
 
@@ -10,9 +10,8 @@
 
 #include "windows_fold.cuh"
 
-// Registers of threads that compute and of the warpgroup with the warp that copies: 512 x 112 + 128 x 32 are 640 x 96, which the block
-// begins with.
-constexpr uint32_t windows_registers = 112, windows_copy_registers = 32;
+// Registers of threads that compute and of the warpgroup that serves them: 512 x 112 + 128 x 32 are 640 x 96, which the block begins with.
+constexpr uint32_t windows_registers = 112, windows_serving_registers = 32;
 
 __device__ __forceinline__ void windows_run(const WindowsSizes &sizes, const mixer_windows_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
@@ -75,7 +74,7 @@ __device__ __forceinline__ void windows_run(const WindowsSizes &sizes, const mix
 KERNEL_FUNCTION_BLOCKS(mixer_windows, resident, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    static_assert(THREADS_mixer_windows_resident == windows_threads + 128, "threads that compute, and a warpgroup of which a warp copies");
+    static_assert(THREADS_mixer_windows_resident == windows_threads + 128, "to compute; a warp to copy, one to post, two for the tails");
     WindowsShared &shared = windows_shared();
     const uint32_t t = threadIdx.x;
     const uint64_t *places = reinterpret_cast<const uint64_t *>(bindings.address[BINDING_mixer_windows_places]);
@@ -103,7 +102,7 @@ KERNEL_FUNCTION_BLOCKS(mixer_windows, resident, 1)
         windows_run(sizes, args, bindings, dtypes);
         if (t == 0 && shared.gave_up != 0) FLOATS(mixer_windows, stuck)[0] = 1.0f;
     } else {
-        attend::registers_give<windows_copy_registers>();
+        attend::registers_give<windows_serving_registers>();
         if (t / 32 == windows_warps) windows_copy(sizes);
         if (t / 32 >= windows_warps + 2) windows_tails(sizes);
         if (t == 32 * (windows_warps + 1)) windows_post(args, reinterpret_cast<uint64_t *>(bindings.address[BINDING_mixer_windows_posts]));

@@ -87,14 +87,14 @@ struct MixerLayersArgs {
 };
 
 /* The same for B sequences whose newest tokens wait in windows (../window/args.h): of each layer what window_append, window_output, mixer_attend and
- * window_fold compute besides. G = 1, K = 4, N = 128, P = 64, T0 = W and T1 = H; weights, activations and memories of one 16-bit type; norms, taps,
- * biases, a_log, d and states in f32.
+ * window_fold compute besides. G = 1, K = 4, N = 128, P = 64, T0 = W and T1 = H, W a multiple of 256 up to 768, H one of 8 up to 24, B at most 64;
+ * weights, activations and memories bf16; norms, taps, biases, a_log, d and states in f32. Which numbers of sequences may have memories says
+ * windows.c.
  * Places are those above, of which a layer has WINDOW_PLACES. The sequences are shared out to `groups` groups, `members` each but for the last, and
  * the workgroups likewise, tiles / groups each: groups do not wait for one another. Of a sequence `share` workgroups have `heads` heads each, but for
  * the last.
  * work, f32: B (W / 2 + H P / 2 + tiles / groups + groups + share) numbers. posts: 8 + 2 tiles words of 64 bits, and for each sequence one of each
- * output of in_proj and sma_proj and of each head, an even number.
- * H P = 2 W' with W' a multiple of 256, W one of 64. */
+ * output of in_proj and sma_proj and of each head, an even number. */
 #define PLACE_ROWS 29u
 #define PLACE_HIN 30u
 #define PLACE_HIN_SCALE 31u

@@ -5,7 +5,7 @@
 /* What a multiprocessor has room for: sequences of a group, heads, tiles of eight outputs of in_proj and of out_proj, sequences in one of the latter.
  * RING_PLACES: for states and memories. Of a barrier only the last phase can be told from the one before, so that a warp may wait for a place only if
  * it has itself read what lay there before: memories go through the ring where the number of heads divides that of places. */
-enum { MOST_MEMBERS = 32, MOST_HEADS = 12, MOST_IN = 8, MOST_OUT = 4, ROWS_OUT = 16, MOST_WIDTH = 768, POSTS_BEGIN = 8, MOST_GROUPS = 4,
+enum { MOST_MEMBERS = 32, MOST_HEADS = 12, MOST_IN = 8, MOST_OUT = 4, ROWS_OUT = 16, MOST_WIDTH = 768, POSTS_BEGIN = 8, MOST_GROUPS = 2,
        RING_PLACES = 9 };
 
 /* How sequences and workgroups are shared out, see MixerWindowsArgs. */
