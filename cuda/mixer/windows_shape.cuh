@@ -9,11 +9,11 @@ constexpr uint32_t windows_n = 128, windows_p = 64, windows_taps = 4;
 constexpr uint32_t windows_queries = windows_n + windows_p;     // channels of [q|e]; the gate is next
 constexpr uint32_t windows_rows_in = 32, windows_rows_out = 16; // of a tile of in_proj, of out_proj
 constexpr uint32_t windows_most_in = 8;                         // tiles of eight outputs of in_proj in a block
-constexpr uint32_t windows_room = 9, windows_readers = 8;       // places of the ring; arrivals when one has been read
+constexpr uint32_t windows_room = WINDOWS_RING, windows_readers = 8;       // places of the ring; arrivals when one has been read
 constexpr uint32_t windows_item = windows_n * windows_p * 2;    // bytes of a state or a memory
 constexpr uint32_t windows_place = windows_item + 4 * windows_n; // ... and with its scales
 constexpr uint32_t windows_keys = WINDOW * windows_n * 2;       // bytes of b in a window
-constexpr uint32_t windows_most_heads = 12;                     // in a block
+constexpr uint32_t windows_most_heads = WINDOWS_MOST_HEADS;                     // in a block
 // Bytes of the inputs of a stage; for the heads b and the states that the ring has no room for.
 constexpr uint32_t windows_inputs = windows_keys + (windows_most_heads - windows_room) * windows_place;
 constexpr uint32_t windows_pitch_in = 72, windows_pitch_out = 40; // of partial sums

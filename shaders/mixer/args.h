@@ -100,6 +100,8 @@ struct MixerLayersArgs {
 #define PLACE_HIN_SCALE 31u
 #define PLACE_STEPS 32u
 #define WINDOW_PLACES 33u
+#define WINDOWS_RING 9u        /* places of a workgroup for states and memories */
+#define WINDOWS_MOST_HEADS 12u /* of a workgroup */
 struct MixerWindowsArgs {
     U32 tiles, flags, layers, B, W, H, S, runs, closing, groups, members, share, heads, x_at, seq_at;
     F32 eps, sma_eps, dt_min, dt_max;
