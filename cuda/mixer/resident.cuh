@@ -29,6 +29,17 @@ __device__ __forceinline__ void release_post(uint64_t *word, uint64_t value)
 {
     asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
+// A count in shared memory, and with it what the thread that stores it has done before.
+__device__ __forceinline__ uint32_t load_count(const uint32_t *count)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(value) : "r"(attend::shared_address(count)) : "memory");
+    return value;
+}
+__device__ __forceinline__ void store_count(uint32_t *count, uint32_t value)
+{
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(attend::shared_address(count)), "r"(value) : "memory");
+}
 // Into the L2 cache.
 __device__ __forceinline__ void announce(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 // Loads that stay where they stand: a compiler moves others to where their numbers are needed, and then the block waits for memory.

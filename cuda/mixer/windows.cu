@@ -20,7 +20,13 @@ __device__ __forceinline__ void windows_run(const WindowsSizes &sizes, const mix
     const auto piece = [&](uint32_t row) { return piece_of(INTS(mixer_windows, seq) + args.seq_at, args.flags, 1, mixer.shape().first + row); };
     if (t < windows_rows_in) {
         const Piece of = t < mixer.shape().sequences ? piece(t) : Piece{0, 0};
-        windows_shared().slots[t] = of.count != 0 ? int32_t(of.position % args.S % WINDOW) : -1;
+        const uint32_t slot = of.position % args.S % WINDOW;
+        const bool folds = of.count != 0 && (slot + 1 == WINDOW || (of.position + 1) % args.S == 0);
+        const uint32_t all = __ballot_sync(0xffffffffu, folds);
+        windows_shared().slots[t] = of.count != 0 ? int32_t(slot) : -1;
+        windows_shared().positions[t] = of.position;
+        if (folds) windows_shared().folding[__popc(all & ((1u << t) - 1))] = t;
+        windows_shared().folding_count = __popc(all);
     }
     float *x = FLOATS(mixer_windows, x) + args.x_at + size_t(mixer.stream_row()) * args.W + mixer.stream_output();
     const bool has_stream = mixer.has_stream(), moves = has_stream && piece(mixer.shape().first_row + mixer.warp).count != 0;
@@ -31,6 +37,7 @@ __device__ __forceinline__ void windows_run(const WindowsSizes &sizes, const mix
     fetch_norm(0);
     mixer.tag = begun;
     mixer.post_stream(stream, norm);
+    mixer.keep_in();
     bool there = true;
 #pragma unroll 1
     for (uint32_t layer = 0; there && layer < args.layers; layer++) {
@@ -41,7 +48,9 @@ __device__ __forceinline__ void windows_run(const WindowsSizes &sizes, const mix
         if (!there) break;
         mixer.project(layer);
         if (t < WINDOW_PLACES) windows_shared().table[(layer + 1) % 2 * WINDOW_PLACES + t] = next_place;
-        mixer.run_heads(layer);
+        there = mixer.run_heads(layer);
+        if (!there) break;
+        mixer.keep_out();
         if (goes_on) fetch_norm(layer + 1);
         const uint32_t rows = min(mixer.shape().sequences - mixer.shape().first_row, windows_rows_out);
         there = mixer.await(windows_heads, mixer.shape().first_row * args.share, rows * args.share);
@@ -49,11 +58,13 @@ __device__ __forceinline__ void windows_run(const WindowsSizes &sizes, const mix
         const float more = mixer.output(layer);
         stream = moves ? stream + more : stream;
         mixer.tag = begun + layer + 1;
-        if (goes_on) mixer.post_stream(stream, norm);
+        if (!goes_on) continue;
+        mixer.post_stream(stream, norm);
+        mixer.keep_in();
     }
     if (!there) return;
     if (moves) *x = stream;
-    if (mixer.folds()) {
+    if (windows_shared().folding_count > 0) {
         mixer.tag = begun + args.layers - 1;
         if (!mixer.await(windows_heads, 0, mixer.shape().blocks)) return;
         mixer.fold();
@@ -78,13 +89,14 @@ KERNEL_FUNCTION_BLOCKS(mixer_windows, resident, 1)
     WindowsShared &shared = windows_shared();
     const uint32_t t = threadIdx.x;
     const uint64_t *places = reinterpret_cast<const uint64_t *>(bindings.address[BINDING_mixer_windows_places]);
-    if (t == 0) shared.gave_up = 0;
+    if (t == 0) shared.gave_up = shared.asked = 0;
     if (t < WINDOW_PLACES) shared.table[t] = places[RUN_PAIRS + t];
     if (t < RUN_PAIRS) shared.runs[t] = reinterpret_cast<const uint2 *>(places)[t];
     if (t < windows_room) {
         attend::barrier_init(attend::shared_address(&shared.places[t].there), 1);
         attend::barrier_init(attend::shared_address(&shared.places[t].empty), windows_readers);
     }
+    if (t < windows_warps) attend::barrier_init(attend::shared_address(&shared.states_there[t]), 1);
     if (t < 3) attend::barrier_init(attend::shared_address(&shared.finished[t]), 1);
     if (t == 3) {
         attend::barrier_init(attend::shared_address(&shared.inputs_free), windows_warps);

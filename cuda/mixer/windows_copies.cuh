@@ -51,7 +51,10 @@ struct WindowsCopies : WindowsWalk {
         while (!is_empty(windows_shared().places[turn.at], turn))
             if (windows_gave_up()) return false;
         const uint32_t there = attend::shared_address(&windows_shared().places[turn.at].there);
-        if (lane == 0) attend::barrier_arrive_bytes(there, all);
+        if (lane == 0) {
+            attend::barrier_arrive_bytes(there, all);
+            store_count(&windows_shared().asked, turn.round * windows_room + turn.at + 1);
+        }
         __syncwarp();
         const uint32_t place_at = attend::shared_address(windows_shared().ring[turn.at]);
         if (lane < lanes) attend::bulk_copy(place_at + to, reinterpret_cast<const void *>(from), bytes, there);

@@ -28,7 +28,11 @@ struct WindowsHeads : WindowsProducts {
         WindowsShared &shared = windows_shared();
         const uint32_t t = threadIdx.x, key = t - windows_n, query = key - windows_n; // c is behind b
         const uint64_t *numbers = number_at(shape().b, 0), *own = numbers, *of_x = numbers, *of_z = numbers;
-        uint32_t slots = shape().slot;
+        const uint32_t slots = shape().slot;
+        step = norm = z = make_float2(0.0f, 0.0f); // else a compiler keeps those of the layer before meanwhile
+        skip = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < WINDOW / 4; i++) x[i] = make_uint4(0, 0, 0, 0);
         if (has_head()) {
             step = lane < slots ? __ldcg(step_at(layer)) : make_float2(0.0f, 0.0f);
             const size_t row = size_t(shape().b) * WINDOW + lane / 8;
@@ -97,6 +101,13 @@ struct WindowsHeads : WindowsProducts {
         wait_until_there(windows_shared().places[own.at], own);
         return windows_shared().ring[own.at];
     }
+    // The same where other warps may still have to read what lies there: a barrier tells its last phase from the one before only, so that this waits
+    // first until the copy was asked for, which ends all phases before its own.
+    __device__ __forceinline__ const char *later_item(const RingTurn &own) const
+    {
+        while (load_count(&windows_shared().asked) <= own.round * windows_room + own.at) continue;
+        return item(own);
+    }
     __device__ __forceinline__ void release(const RingTurn &own) const
     {
         static_assert(windows_readers == 8, "an arrival of each of eight lanes");
@@ -150,7 +161,7 @@ struct WindowsHeads : WindowsProducts {
                             rsqrtf(warp_sum(e_squares) / (4.0f * float(windows_p)) + args.sma_eps) * rsqrtf(float(windows_n));
 #pragma unroll 1
         for (uint32_t m = 0; m < shape().seen; m++) {
-            const char *memory = item(own);
+            const char *memory = later_item(own);
             const float *sizes = reinterpret_cast<const float *>(memory + windows_item);
             float value[8] = {}, logit = 0.0f;
 #pragma unroll 2
@@ -219,13 +230,14 @@ struct WindowsHeads : WindowsProducts {
         reinterpret_cast<uint32_t *>(work.outputs())[own_number() / 2] = pack<true>(two[0] * norm.x, two[1] * norm.y);
         return warp_sum(fmaf(two[0], two[0], two[1] * two[1]));
     }
-    __device__ __forceinline__ void run_heads(uint32_t layer)
+    // False where this block has given up.
+    __device__ __forceinline__ bool run_heads(uint32_t layer)
     {
         WindowsShared &shared = windows_shared();
         if (shape().has_heads) {
             gather(layer);
             meet();
-            if (shared.gave_up != 0) return;
+            if (shared.gave_up != 0) return false;
             score();
             meet();
             if (has_head()) {
@@ -244,6 +256,7 @@ struct WindowsHeads : WindowsProducts {
             meet();
         }
         finished(windows_heads);
+        return true;
     }
 };
 

@@ -8,7 +8,9 @@
 
 struct WindowsProducts : Windows {
     using Windows::Windows;
-    static constexpr uint32_t most_tiles = 4; // of a warp
+    static constexpr uint32_t in_tiles = 2, in_parts = 4, in_steps = 6, out_tiles = 4, out_steps = 3; // of a warp, at most: see keep_in and keep_out
+    static constexpr uint32_t most_kept = 12;
+    uint32_t kept_weights[most_kept][4];
 
     // ---- Inputs ----
 
@@ -28,52 +30,57 @@ struct WindowsProducts : Windows {
     {
         attend::barrier_wait(attend::shared_address(&windows_shared().rows_there), k & 1);
     }
-    // sums[t] = rows `row` .. row + 15 of the inputs times tile t of `count`, over inputs 16 `from` .. 16 (from + steps) - 1 of the rows and, in the
-    // places of the ring, from 16 `from_place` on, of `place_inputs`. Tile t lies in place first_place + t `apart` from the turn on.
-    __device__ __forceinline__ void multiply(float (&sums)[most_tiles][4], uint32_t count, uint32_t inputs, uint32_t row, uint32_t from,
-                                             uint32_t steps, uint32_t place_inputs, uint32_t from_place, uint32_t first_place, uint32_t apart) const
+    // Keeps the weights of this warp's `count` tiles: tile t lies in place first_place + t `apart` from the turn on, in rows of `inputs`, and of each
+    // are kept those of 32 inputs `steps` times, from `from` on. Frees the places, so that what comes behind is on its way while the block waits for
+    // what the weights are multiplied with.
+    template <uint32_t tiles, uint32_t most_steps>
+    __device__ __forceinline__ void keep(uint32_t count, uint32_t inputs, uint32_t from, uint32_t steps, uint32_t first_place, uint32_t apart,
+                                         uint32_t arrivals)
     {
-        const uint32_t a_at = attend::shared_address(windows_shared().inputs) + (row + lane % 16) * windows_row(inputs) + 32 * from + lane / 16 * 16;
-        const uint32_t b_lane = lane % 8 * windows_row(place_inputs) + 32 * from_place + lane / 8 * 16;
-        uint32_t b_at[most_tiles];
+        static_assert(tiles * most_steps <= most_kept, "weights in registers");
+#pragma unroll
+        for (uint32_t i = 0; i < 4 * most_kept; i++) kept_weights[i / 4][i % 4] = 0; // else a compiler keeps what was there before, too
         RingTurn own = turn;
         own.skip(first_place, windows_room);
 #pragma unroll
-        for (uint32_t t = 0; t < most_tiles; t++) {
+        for (uint32_t t = 0; t < tiles; t++) {
             if (t >= count) continue;
             wait_until_there(windows_shared().places[own.at], own);
-            b_at[t] = attend::shared_address(windows_shared().ring[own.at]) + b_lane;
-            own.skip(apart, windows_room);
-        }
-#pragma unroll 1
-        for (uint32_t s = 0; s < steps; s += 2) {
-            uint32_t a[2][4];
-            attend::load_matrices(a[0], a_at + 32 * s);
-            attend::load_matrices(a[1], a_at + 32 * s + 32);
+            const uint32_t at = attend::shared_address(windows_shared().ring[own.at]) + lane % 8 * windows_row(inputs) + 2 * from + lane / 8 * 16;
 #pragma unroll
-            for (uint32_t t = 0; t < most_tiles; t++) {
-                if (t >= count) continue;
-                uint32_t b[4];
-                attend::load_matrices(b, b_at[t] + 32 * s);
-                attend::multiply<DTYPE_BF16>(sums[t], a[0], b);
-                attend::multiply<DTYPE_BF16>(sums[t], a[1], b + 2);
-            }
-        }
-        __syncwarp();
-        own = turn;
-        own.skip(first_place, windows_room);
-#pragma unroll 1
-        for (uint32_t t = 0; t < count; t++) {
-            if (lane == 0) attend::barrier_arrive(attend::shared_address(&windows_shared().places[own.at].empty));
+            for (uint32_t s = 0; s < most_steps; s++)
+                if (s < steps) attend::load_matrices(kept_weights[t * most_steps + s], at + 64 * s);
+            __syncwarp();
+            if (lane < arrivals) attend::barrier_arrive(attend::shared_address(&windows_shared().places[own.at].empty));
             own.skip(apart, windows_room);
         }
     }
+    // sums[t] += rows `row` .. row + 15 of the inputs times the weights that were kept of tile t, over inputs `from` .. from + 32 steps - 1.
+    template <uint32_t tiles, uint32_t most_steps>
+    __device__ __forceinline__ void multiply(float (&sums)[tiles][4], uint32_t count, uint32_t inputs, uint32_t row, uint32_t from, uint32_t steps) const
+    {
+        const uint32_t at = attend::shared_address(windows_shared().inputs) + (row + lane % 16) * windows_row(inputs) + 2 * from + lane / 16 * 16;
+#pragma unroll
+        for (uint32_t s = 0; s < most_steps; s++) {
+            if (s >= steps) continue;
+            uint32_t a[2][4];
+            attend::load_matrices(a[0], at + 64 * s);
+            attend::load_matrices(a[1], at + 64 * s + 32);
+#pragma unroll
+            for (uint32_t t = 0; t < tiles; t++) {
+                if (t >= count) continue;
+                attend::multiply<DTYPE_BF16>(sums[t], a[0], kept_weights[t * most_steps + s]);
+                attend::multiply<DTYPE_BF16>(sums[t], a[1], kept_weights[t * most_steps + s] + 2);
+            }
+        }
+    }
     // To the partial sums, in rows of `pitch` numbers, from row `row` and column `column` on.
-    __device__ __forceinline__ void leave(const float (&sums)[most_tiles][4], uint32_t count, uint32_t row, uint32_t column, uint32_t pitch) const
+    template <uint32_t tiles>
+    __device__ __forceinline__ void leave(const float (&sums)[tiles][4], uint32_t count, uint32_t row, uint32_t column, uint32_t pitch) const
     {
         float *to = reinterpret_cast<float *>(windows_shared().inputs) + (row + lane / 4) * pitch + column + lane % 4 * 2;
 #pragma unroll
-        for (uint32_t t = 0; t < most_tiles; t++) {
+        for (uint32_t t = 0; t < tiles; t++) {
             if (t >= count) continue;
             *reinterpret_cast<float2 *>(to + 8 * t) = make_float2(sums[t][0], sums[t][1]);
             *reinterpret_cast<float2 *>(to + 8 * t + 8 * pitch) = make_float2(sums[t][2], sums[t][3]);
@@ -112,9 +119,21 @@ struct WindowsProducts : Windows {
         if (channel.is_channel && channel.inner && channel.number < kept())
             at<uint16_t>(layer, PLACE_ROWS)[window * kept() + channel.number] = uint16_t(to_bfloat(result));
     }
+    // Warp w multiplies a quarter of the tiles and of the inputs.
+    __device__ __forceinline__ uint32_t in_part() const { return warp % in_parts; }
+    __device__ __forceinline__ uint32_t in_first() const { return warp / in_parts * ceil_div(shape().tiles_in, windows_warps / in_parts); }
+    __device__ __forceinline__ uint32_t in_count() const
+    {
+        return min(ceil_div(shape().tiles_in, windows_warps / in_parts), max(shape().tiles_in, in_first()) - in_first());
+    }
+    __device__ __forceinline__ void keep_in()
+    {
+        static_assert(windows_readers == 2 * in_parts, "two arrivals of each warp that reads a place");
+        keep<in_tiles, in_steps>(in_count(), args.W, in_part() * (args.W / in_parts), args.W / in_parts / 32, in_first(), 1, 2);
+        turn.skip(shape().tiles_in, windows_room);
+    }
     __device__ __forceinline__ void project(uint32_t layer)
     {
-        constexpr uint32_t parts = 4;
         WindowsShared &shared = windows_shared();
         ask_rows(work.inputs() + size_t(shape().first) * args.W, args.W, shape().sequences);
         { // the norm of row t / 16, whose squares have as many parts as its quarter has blocks
@@ -129,14 +148,15 @@ struct WindowsProducts : Windows {
         }
         await_rows(2 * layer);
         meet();
-        // Warp w has half of the tiles, 16 rows and a quarter of the inputs.
-        const uint32_t part = warp % parts, row = warp / parts % 2 * 16, half = (shape().tiles_in + 1) / 2, first_tile = warp / (2 * parts) * half;
-        const uint32_t count = warp / (2 * parts) == 0 ? half : shape().tiles_in - half, steps = args.W / 16 / parts;
-        float sums[most_tiles][4] = {};
-        multiply(sums, count, args.W, row, part * steps, steps, args.W, part * steps, first_tile, 1);
-        turn.skip(shape().tiles_in, windows_room);
+        float sums[windows_rows_in / 16][in_tiles][4] = {};
+#pragma unroll
+        for (uint32_t i = 0; i < windows_rows_in / 16; i++)
+            if (16 * i < shape().sequences)
+                multiply<in_tiles, in_steps>(sums[i], in_count(), args.W, 16 * i, in_part() * (args.W / in_parts), args.W / in_parts / 32);
         meet(); // all have read the inputs
-        leave(sums, count, part * windows_rows_in + row, 8 * first_tile, windows_pitch_in);
+#pragma unroll
+        for (uint32_t i = 0; i < windows_rows_in / 16; i++)
+            leave(sums[i], in_count(), in_part() * windows_rows_in + 16 * i, 8 * in_first(), windows_pitch_in);
         meet();
         // Warp w finishes rows 2 w and 2 w + 1, lane l of it outputs l and l + 32 of the block.
         const auto row_of = [&](uint32_t i) { return 2 * warp + i / 2; };
@@ -147,7 +167,7 @@ struct WindowsProducts : Windows {
             const float *from = reinterpret_cast<const float *>(shared.inputs) + row_of(i) * windows_pitch_in + column_of(i);
             float sum = 0.0f;
 #pragma unroll
-            for (uint32_t k = 0; k < parts; k++) sum += column_of(i) < 8 * windows_most_in ? from[k * windows_rows_in * windows_pitch_in] : 0.0f;
+            for (uint32_t k = 0; k < in_parts; k++) sum += column_of(i) < 8 * windows_most_in ? from[k * windows_rows_in * windows_pitch_in] : 0.0f;
             values[i] = shared.roots[row_of(i)] * sum;
         }
         attend::shared_visible_to_products(); // the copy engine writes there next
@@ -181,10 +201,18 @@ struct WindowsProducts : Windows {
         meet();
         finished(windows_out);
     }
+    // Warp w multiplies a sixteenth of the inputs, of which a half of the tiles' places has it.
+    __device__ __forceinline__ uint32_t out_inputs() const { return width() / windows_warps; }
+    __device__ __forceinline__ void keep_out()
+    {
+        constexpr uint32_t half_warps = windows_warps / 2;
+        static_assert(windows_readers == half_warps, "an arrival of each warp that reads a place");
+        keep<out_tiles, out_steps>(shape().tiles_out, width() / 2, warp % half_warps * out_inputs(), out_inputs() / 32, warp / half_warps, 2, 1);
+        turn.skip(2 * shape().tiles_out, windows_room);
+    }
     // What out_proj adds to the stream. Waits for the heads of this quarter's sequences.
     __device__ __forceinline__ float output(uint32_t layer)
     {
-        constexpr uint32_t half_warps = windows_warps / 2;
         const uint32_t rows = min(shape().sequences - shape().first_row, windows_rows_out);
         ask_rows(work.outputs() + size_t(shape().first + shape().first_row) * width(), width(), rows);
         float squares = 0.0f;
@@ -193,11 +221,8 @@ struct WindowsProducts : Windows {
         squares = warp_sum(squares);
         await_rows(2 * layer + 1);
         meet();
-        // Warp w has a sixteenth of the inputs, and the half of a tile's places that has it.
-        const uint32_t half = warp / half_warps, steps = width() / 16 / windows_warps;
-        float sums[most_tiles][4] = {};
-        multiply(sums, shape().tiles_out, width(), 0, warp * steps, steps, width() / 2, warp % half_warps * steps, half, 2);
-        turn.skip(2 * shape().tiles_out, windows_room);
+        float sums[out_tiles][4] = {};
+        multiply<out_tiles, out_steps>(sums, shape().tiles_out, width(), 0, warp * out_inputs(), out_inputs() / 32);
         meet();
         leave(sums, shape().tiles_out, warp * windows_rows_out, 0, windows_pitch_out);
         meet();

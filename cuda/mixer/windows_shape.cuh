@@ -82,13 +82,15 @@ struct WindowsShared {
     float c[windows_n], queries[windows_queries + 1], scores[WINDOW], roots[windows_rows_in], squares[windows_warps];
     RingPlace places[windows_room];
     // Barriers. A phase of each kind of stage ends when the block has finished one; of inputs_free, when nobody reads sums there; of the others, when
-    // they are there: tails; what lies among the inputs for the heads; the rows of inputs of a product.
-    uint64_t finished[3], inputs_free, tails_there, extras_there, rows_there;
+    // they are there: tails; what lies among the inputs for the heads; the rows of inputs of a product; rows of the states that a warp folds.
+    uint64_t finished[3], inputs_free, tails_there, extras_there, rows_there, states_there[windows_warps];
     uint64_t table[2 * WINDOW_PLACES]; // of this layer and of the next
     uint2 runs[RUN_PAIRS];             // first and M
     WindowsShape shape;
-    int32_t slots[windows_rows_in];    // of the group's sequences in their windows; below 0: the sequence takes no step
-    uint32_t gave_up;
+    // Of the group's sequences: their places in their windows, below 0 where a sequence takes no step, and their positions; those that fold.
+    int32_t slots[windows_rows_in];
+    uint32_t positions[windows_rows_in], folding[windows_rows_in], folding_count;
+    uint32_t gave_up, asked;           // asked: how often the ring was asked for a copy
 };
 static_assert(sizeof(WindowsShared) <= SHARED_mixer_windows_resident, "shared memory");
 __device__ __forceinline__ WindowsShared &windows_shared() { return *reinterpret_cast<WindowsShared *>(tensor_memory); }

@@ -2,9 +2,7 @@
 #include "layers.h"
 #include "ops/arguments.h"
 
-/* What a multiprocessor has room for: sequences of a group, heads, tiles of eight outputs of in_proj and of out_proj, sequences in one of the latter.
- * WINDOWS_RING: of a barrier only the last phase can be told from the one before, so that a warp may wait for a place only if
- * it has itself read what lay there before: memories go through the ring where the number of heads divides that of places. */
+/* What a multiprocessor has room for: sequences of a group, heads, tiles of eight outputs of in_proj and of out_proj, sequences in one of the latter. */
 enum { MOST_MEMBERS = 32, MOST_IN = 8, MOST_OUT = 4, ROWS_OUT = 16, MOST_WIDTH = 768, POSTS_BEGIN = 8, MOST_GROUPS = 2 };
 
 /* How sequences and workgroups are shared out, see MixerWindowsArgs. */
@@ -52,7 +50,6 @@ static uint32_t windows_traits(const dart_device *device, const dart_mixer_step_
     if (count == 0 || a->B == 0 || a->W == 0 || a->W % 256 != 0 || a->W > MOST_WIDTH || a->H == 0) return 0;
     if (a->H * LAYERS_P % 512 != 0 || a->H * LAYERS_P > 2 * MOST_WIDTH) return 0;
     if (a->in_proj.dtype != DART_BF16 || mixer_memories_dtype(a) != DART_BF16 || !shape_of(device, a, &shape)) return 0;
-    if (a->memories_count > 0 && WINDOWS_RING % shape.heads != 0) return 0;
     if (a->x.row != 0 && a->x.row != a->W) return 0;
     for (uint32_t i = 0; i < count; i++)
         if (!mixer_layer_fits(&layers[i], a) || !fits_window(&windows[i], &layers[i])) return 0;
