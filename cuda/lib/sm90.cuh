@@ -62,21 +62,6 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
-// Bytes from shared to global memory; bulk_stores_read waits until those of this thread have been read, bulk_stores_done until they have arrived.
-__device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void bulk_stores_read()
-{
-    asm volatile("cp.async.bulk.commit_group;\n"
-                 "cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-__device__ __forceinline__ void bulk_stores_done()
-{
-    asm volatile("cp.async.bulk.commit_group;\n"
-                 "cp.async.bulk.wait_group 0;" ::: "memory");
-}
 
 // Between what this thread knows to be written, to memory and to shared memory, and copies that it asks for next.
 __device__ __forceinline__ void copies_see_memory() { asm volatile("fence.proxy.async;" ::: "memory"); }

@@ -80,6 +80,11 @@ struct RingTurn {
     {
         for (at += count; at >= room; at -= room) round++;
     }
+    __device__ __forceinline__ void step(uint32_t room)
+    {
+        at = at + 1 == room ? 0 : at + 1;
+        round += at == 0;
+    }
 };
 // Has the place been read since it was filled last?
 __device__ __forceinline__ bool is_empty(const RingPlace &place, const RingTurn &turn)

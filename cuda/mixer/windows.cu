@@ -96,7 +96,6 @@ KERNEL_FUNCTION_BLOCKS(mixer_windows, resident, 1)
         attend::barrier_init(attend::shared_address(&shared.places[t].there), 1);
         attend::barrier_init(attend::shared_address(&shared.places[t].empty), windows_readers);
     }
-    if (t < windows_warps) attend::barrier_init(attend::shared_address(&shared.states_there[t]), 1);
     if (t < 3) attend::barrier_init(attend::shared_address(&shared.finished[t]), 1);
     if (t == 3) {
         attend::barrier_init(attend::shared_address(&shared.inputs_free), windows_warps);

@@ -30,74 +30,91 @@ struct WindowsWalk : WindowsSizes {
     __device__ __forceinline__ uint64_t place(uint32_t which) const { return __shfl_sync(0xffffffffu, own, which); }
 };
 
-// Places that are on their way at a time. One to nine of them took as long within 3 % (H200, November 2026).
-constexpr uint32_t windows_on_their_way = 2;
+// Places that are on their way at a time. More of them come sooner, but delay what blocks pass to one another: with four of all kinds a step of 64
+// sequences takes 2 % longer, with two memories arrive at 0.9 of the rate (H200, November 2026).
+constexpr uint32_t windows_on_their_way = 2, windows_memories_on_their_way = 4;
+
+// One place's worth: eight rows of weights, of in_proj's or sma_proj's or half of out_proj's inputs, or a state or a memory with its scales.
+enum WindowsCopyKind { windows_copy_in, windows_copy_out, windows_copy_state, windows_copy_memory };
+struct WindowsCopy {
+    uint64_t from, scales;
+    uint32_t kind;
+};
 
 struct WindowsCopies : WindowsWalk {
     uint32_t lane = threadIdx.x % 32, on_their_way = 0;
     RingTurn turn, oldest;
     using WindowsWalk::WindowsWalk;
 
-    // Copies `bytes` from `from` to `to` in the next place once that is free, each of lanes 0 .. `lanes` - 1 its own; `all` together. False where
-    // this block has given up.
-    __device__ __forceinline__ bool copy(uint64_t from, uint32_t to, uint32_t bytes, uint32_t lanes, uint32_t all)
+    // Number i of a layer's copies, in the order in which they are read: tiles of in_proj; the states of this block's heads, then memory by memory
+    // those of its heads; tiles of out_proj, each in two halves of its inputs. Each lane works out one of its own.
+    __device__ __forceinline__ WindowsCopy copy_at(uint32_t i) const
     {
-        if (on_their_way == windows_on_their_way) {
-            wait_until_there(windows_shared().places[oldest.at], oldest);
-            oldest.skip(1, windows_room);
+        const uint32_t items = items_count();
+        uint32_t kind = windows_copy_state, which = PLACE_HIN;
+        uint64_t bytes, head = uint64_t(shape().b) * args.H + shape().first_head;
+        if (i < shape().tiles_in) {
+            const uint32_t o = 8 * (shape().begin_in + i); // of sma_proj there are as many rows as tiles ask for
+            const bool inner = o < rows();
+            kind = windows_copy_in, which = inner ? PLACE_IN_PROJ : PLACE_SMA_PROJ;
+            bytes = uint64_t(inner ? o : o - rows()) * (2 * args.W);
+        } else if (i >= shape().tiles_in + items) {
+            const uint32_t part = i - shape().tiles_in - items;
+            kind = windows_copy_out, which = PLACE_OUT_PROJ;
+            bytes = (uint64_t(8 * (shape().begin_out + part / 2)) * 2 + part % 2) * width();
+        } else if (i - shape().tiles_in < shape().ring_states()) {
+            head += i - shape().tiles_in;
         } else {
-            on_their_way++;
+            const uint32_t k = i - shape().tiles_in - shape().ring_states();
+            uint32_t m = k / shape().heads, run = 0;
+            for (; run + 1 < args.runs && m >= shape().seen_of[run]; run++) m -= shape().seen_of[run];
+            kind = windows_copy_memory, which = PLACE_RUNS + 2 * run;
+            head = (uint64_t(shape().b) * windows_shared().runs[run].y + m) * args.H + shape().first_head + k % shape().heads;
         }
+        const uint64_t base = place(which), scales = place(which + 1);
+        if (kind == windows_copy_state || kind == windows_copy_memory) bytes = head * windows_item;
+        return {base + bytes, scales + head * (4 * windows_n), kind};
+    }
+    __device__ __forceinline__ uint32_t items_count() const { return shape().has_heads ? shape().ring_states() + shape().heads * shape().seen : 0; }
+    // Asks for what lane k has worked out, in the next place once that is free. False where this block has given up.
+    __device__ __forceinline__ bool ask(const WindowsCopy &copy, uint32_t k)
+    {
+        const uint32_t kind = __shfl_sync(0xffffffffu, copy.kind, k);
+        const uint64_t from = __shfl_sync(0xffffffffu, copy.from, k), scales = __shfl_sync(0xffffffffu, copy.scales, k);
+        for (; on_their_way >= (kind == windows_copy_memory ? windows_memories_on_their_way : windows_on_their_way); on_their_way--) {
+            wait_until_there(windows_shared().places[oldest.at], oldest);
+            oldest.step(windows_room);
+        }
+        on_their_way++;
         while (!is_empty(windows_shared().places[turn.at], turn))
             if (windows_gave_up()) return false;
-        const uint32_t there = attend::shared_address(&windows_shared().places[turn.at].there);
-        if (lane == 0) {
-            attend::barrier_arrive_bytes(there, all);
+        const uint32_t there = attend::shared_address(&windows_shared().places[turn.at].there), to = attend::shared_address(windows_shared().ring[turn.at]);
+        const uint32_t apart = 2 * (kind == windows_copy_in ? args.W : width()), row = kind == windows_copy_in ? apart : apart / 2; // bytes of weights
+        if (lane == 0 && (kind == windows_copy_state || kind == windows_copy_memory)) {
+            attend::barrier_arrive_bytes(there, windows_place);
             store_count(&windows_shared().asked, turn.round * windows_room + turn.at + 1);
+            attend::bulk_copy(to, reinterpret_cast<const void *>(from), windows_item, there);
+            attend::bulk_copy(to + windows_item, reinterpret_cast<const void *>(scales), 4 * windows_n, there);
+        } else if (lane == 0) {
+            attend::barrier_arrive_bytes(there, 8 * row);
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i++)
+                attend::bulk_copy(to + i * (row + 16), reinterpret_cast<const char *>(from) + i * apart, row, there);
         }
         __syncwarp();
-        const uint32_t place_at = attend::shared_address(windows_shared().ring[turn.at]);
-        if (lane < lanes) attend::bulk_copy(place_at + to, reinterpret_cast<const void *>(from), bytes, there);
-        turn.skip(1, windows_room);
-        return !windows_gave_up();
+        turn.step(windows_room);
+        return true;
     }
-    // All of a layer in the order in which it is read: tiles of in_proj; the states of this block's heads, then memory by memory those of its heads;
-    // tiles of out_proj, each in two halves of its inputs.
     __device__ __forceinline__ bool copy_layer()
     {
-        const uint64_t in = place(PLACE_IN_PROJ), sma = place(PLACE_SMA_PROJ), out = place(PLACE_OUT_PROJ);
-        const uint64_t states = place(PLACE_HIN), scales = place(PLACE_HIN_SCALE), head = uint64_t(shape().b) * args.H + shape().first_head;
-        const uint32_t items = shape().has_heads ? shape().ring_states() + shape().heads * shape().seen : 0;
-        const uint32_t all = shape().tiles_in + items + 2 * shape().tiles_out;
-        uint32_t j = 0, m = 0, run = 0; // of the next item: its head; memory m of a run, 0 for the states, which come first
-        bool of_state = true;
+        const uint32_t all = shape().tiles_in + items_count() + 2 * shape().tiles_out;
 #pragma unroll 1
-        for (uint32_t i = 0; i < all; i++) {
-            uint64_t from;
-            uint32_t to = lane * windows_row(args.W), bytes = 2 * args.W, lanes = 8;
-            if (i < shape().tiles_in) {
-                const uint32_t o = 8 * (shape().begin_in + i) + lane; // of sma_proj there are as many rows as tiles ask for
-                from = o < rows() || !has_open() ? in + uint64_t(min(o, rows() - 1)) * bytes : sma + uint64_t(o - rows()) * bytes;
-            } else if (i < shape().tiles_in + items) {
-                uint64_t base = states, sizes = scales, at = head + j;
-                if (!of_state) {
-                    base = place(PLACE_RUNS + 2 * run), sizes = place(PLACE_RUNS + 2 * run + 1);
-                    at = (uint64_t(shape().b) * windows_shared().runs[run].y + m) * args.H + shape().first_head + j;
-                }
-                from = lane == 0 ? base + at * windows_item : sizes + at * (4 * windows_n);
-                to = lane * windows_item, bytes = lane == 0 ? windows_item : 4 * windows_n, lanes = 2;
-                if (++j == (of_state ? shape().ring_states() : shape().heads)) {
-                    j = 0;
-                    if (of_state) of_state = false;
-                    else m++;
-                    while (run < args.runs && m >= shape().seen_of[run]) m = 0, run++;
-                }
-            } else {
-                const uint32_t part = i - shape().tiles_in - items;
-                bytes = width(), to = lane * (bytes + 16);
-                from = out + (uint64_t(8 * (shape().begin_out + part / 2) + lane) * 2 + part % 2) * bytes;
-            }
-            if (!copy(from, to, bytes, lanes, lanes == 2 ? windows_place : 8 * bytes)) return false;
+        for (uint32_t begin = 0; begin < all; begin += 32) {
+            const WindowsCopy copy = copy_at(min(begin + lane, all - 1));
+            const uint32_t count = min(all - begin, 32u);
+#pragma unroll 1
+            for (uint32_t k = 0; k < count; k++)
+                if (!ask(copy, k)) return false;
         }
         return true;
     }

@@ -1,6 +1,7 @@
 // What becomes of full windows in windows.cu, see WindowFoldArgs, once the last layer is done. All blocks of a group share the windows that fold, so
 // that one sequence that folds does not keep the others waiting. The tokens of the window add a product of matrices to a state; step times x is split
-// in two bf16 numbers, so that it errs by less than 2^-16. States go through shared memory, so that each access to memory is of whole lines.
+// in two bf16 numbers, so that it errs by less than 2^-16. States go through shared memory, so that each access to memory is
+// of whole lines.
 #ifndef DART_MIXER_WINDOWS_FOLD_CUH
 #define DART_MIXER_WINDOWS_FOLD_CUH
 
@@ -10,11 +11,19 @@ constexpr uint32_t windows_fold_heads = 6, windows_fold_keys = 2 * windows_n + 1
 
 // The window of some heads of a sequence in a layer.
 struct WindowsFoldPart {
-    uint32_t layer, row, first_head, heads; // row: of the sequence in the group
+    uint32_t row, first_head, heads; // row: of the sequence in the group
+    uint64_t places;                 // of the layer: lane k holds place k, lane 0 that of steps
+    __device__ __forceinline__ uint64_t place(uint32_t which) const
+    {
+        static_assert(PLACE_STEPS == 32 && PLACE_NORM == 0, "windows that fold need no norm");
+        return __shfl_sync(0xffffffffu, places, which % 32);
+    }
 };
-// What is left of the tokens of the window, and of the state and the open chunk before it, at its end.
+// What is left of the tokens of the window, times their steps, as a sum of two bf16 numbers each, and of the state and the open chunk before it, at its
+// end.
 struct WindowsDecays {
-    float weights[windows_fold_heads][WINDOW], keep[windows_fold_heads], keep_h[windows_fold_heads];
+    uint16_t weights[2][windows_fold_heads][WINDOW];
+    float keep[windows_fold_heads], keep_h[windows_fold_heads];
 };
 // Lies where the ring and inputs lay, to which nobody copies any more. Tokens are x, then b, of every second part.
 struct WindowsFolding {
@@ -31,10 +40,16 @@ struct WindowsFold : WindowsHeads {
     static __device__ __forceinline__ WindowsFolding &folding() { return *reinterpret_cast<WindowsFolding *>(windows_shared().ring); }
     __device__ __forceinline__ uint32_t parts_of_heads() const { return ceil_div(args.H, windows_fold_heads); }
     __device__ __forceinline__ uint32_t parts() const { return windows_shared().folding_count * parts_of_heads() * args.layers; }
-    __device__ __forceinline__ WindowsFoldPart part_of(uint32_t k) const
+    __device__ __forceinline__ uint64_t ask_places(uint32_t k) const
     {
-        const uint32_t first_head = k / args.layers % parts_of_heads() * windows_fold_heads;
-        return {k % args.layers, windows_shared().folding[k / args.layers / parts_of_heads()], first_head, min(windows_fold_heads, args.H - first_head)};
+        const uint32_t layer = min(k, parts() - 1) / (parts_of_heads() * windows_shared().folding_count);
+        return ask_place(this->places + RUN_PAIRS + layer * WINDOW_PLACES + (lane == 0 ? PLACE_STEPS : lane));
+    }
+    __device__ __forceinline__ WindowsFoldPart part_of(uint32_t k, uint64_t places) const
+    {
+        const uint32_t first_head = k % parts_of_heads() * windows_fold_heads, sequence = k / parts_of_heads();
+        const uint32_t row = windows_shared().folding[sequence % windows_shared().folding_count];
+        return {row, first_head, min(windows_fold_heads, args.H - first_head), places};
     }
     static __device__ __forceinline__ uint32_t value_row(const WindowsFoldPart &part) { return part.heads * windows_p * 2 + 16; }
     static __device__ __forceinline__ uint32_t tokens_at(uint32_t turn) { return attend::shared_address(folding().tokens[turn % 2]); }
@@ -46,12 +61,12 @@ struct WindowsFold : WindowsHeads {
     }
     __device__ __forceinline__ float2 *step_at(const WindowsFoldPart &part) const
     {
-        float2 *steps = reinterpret_cast<float2 *>(place_of(part.layer, PLACE_STEPS));
+        float2 *steps = reinterpret_cast<float2 *>(part.place(PLACE_STEPS));
         return steps + (size_t(shape().first + part.row) * WINDOW + lane) * args.H + part.first_head + warp;
     }
     __device__ __forceinline__ float *open_decay_at(const WindowsFoldPart &part) const
     {
-        float *decays = reinterpret_cast<float *>(place_of(part.layer, PLACE_OPEN_DECAY));
+        float *decays = reinterpret_cast<float *>(part.place(PLACE_OPEN_DECAY));
         return decays + size_t(shape().first + part.row) * args.H + part.first_head + warp;
     }
     // Of the part's head `warp`: {log-decay, step} of slot `lane`; the log-decay of the open chunk.
@@ -61,7 +76,7 @@ struct WindowsFold : WindowsHeads {
     __device__ __forceinline__ void fetch(const WindowsFoldPart &part, uint32_t turn)
     {
         const uint32_t to = tokens_at(turn), x_words = part.heads * (windows_p / 8), last = uint32_t(windows_shared().slots[part.row]);
-        const uint16_t *rows = reinterpret_cast<const uint16_t *>(place_of(part.layer, PLACE_ROWS)) + size_t(shape().first + part.row) * WINDOW * kept();
+        const uint16_t *rows = reinterpret_cast<const uint16_t *>(part.place(PLACE_ROWS)) + size_t(shape().first + part.row) * WINDOW * kept();
 #pragma unroll 1
         for (uint32_t k = warp; k < WINDOW; k += windows_warps) {
             const uint16_t *row = rows + k * kept();
@@ -71,10 +86,12 @@ struct WindowsFold : WindowsHeads {
             if (lane < windows_n / 8)
                 attend::copy_16_or_0(to + WINDOW * value_row(part) + k * windows_fold_keys + 16 * lane, row + width() + 8 * lane, k <= last);
         }
+        attend::copies_commit();
         own = make_float2(0.0f, 0.0f);
         before = 0.0f;
         if (warp >= part.heads) return;
-        if (lane <= last) own = __ldcg(step_at(part));
+        const float2 *step = step_at(part);
+        if (lane <= last) own = __ldcg(step);
         if (has_open()) before = __ldcg(open_decay_at(part));
     }
     __device__ __forceinline__ void decay(const WindowsFoldPart &part, uint32_t turn, bool closes) const
@@ -88,22 +105,27 @@ struct WindowsFold : WindowsHeads {
         }
         const float next = __shfl_down_sync(0xffffffffu, from, 1);
         WindowsDecays &to = decays(turn);
-        to.weights[warp][lane] = exp_below(lane < 31 ? next : 0.0f) * own.y;
+        const float weight = exp_below(lane < 31 ? next : 0.0f) * own.y;
+        const uint16_t high = uint16_t(to_bfloat(weight));
+        to.weights[0][warp][lane] = high;
+        to.weights[1][warp][lane] = uint16_t(to_bfloat(weight - from_bfloat(high)));
         *step_at(part) = make_float2(0.0f, 0.0f);
+        float *const open_decay = open_decay_at(part);
         if (lane != 0) return;
         to.keep[warp] = exp_below(from);
         to.keep_h[warp] = has_open() ? exp_below(before + from) : 0.0f;
-        if (has_open()) *open_decay_at(part) = closes ? 0.0f : before + from;
+        if (has_open()) *open_decay = closes ? 0.0f : before + from;
     }
 
-    // A pair of numbers times two weights as a sum of two pairs of bf16.
-    static __device__ __forceinline__ void weigh(uint32_t pair, float low, float high, uint32_t &rounded, uint32_t &rest)
+    // A pair of bf16 numbers times two weights, each a sum of two bf16 numbers, as such a sum: `rounded` misses of the first product what has eight bits,
+    // so that the rest of it is exact, and what is rounded behind that is below 2^-17 of the product.
+    static __device__ __forceinline__ void weigh(uint32_t pair, uint32_t weights, uint32_t more, uint32_t &rounded, uint32_t &rest)
     {
-        const float2 v = unpack<true>(pair);
-        const float x = low * v.x, y = high * v.y;
-        rounded = pack<true>(x, y);
-        const float2 back = unpack<true>(rounded);
-        rest = pack<true>(x - back.x, y - back.y);
+        const auto both = [](uint32_t bits) { return reinterpret_cast<const __nv_bfloat162 &>(bits); };
+        const __nv_bfloat162 product = __hmul2(both(pair), both(weights));
+        const __nv_bfloat162 left = __hfma2(both(pair), both(more), __hfma2(both(pair), both(weights), __hneg2(product)));
+        rounded = reinterpret_cast<const uint32_t &>(product);
+        rest = reinterpret_cast<const uint32_t &>(left);
     }
     // Over the four lanes that share a row.
     static __device__ __forceinline__ float sum_of_row(float value)
@@ -111,48 +133,77 @@ struct WindowsFold : WindowsHeads {
         value += __shfl_xor_sync(0xffffffffu, value, 1);
         return value + __shfl_xor_sync(0xffffffffu, value, 2);
     }
-    // ---- Rows of a task: lanes 0 .. 15 have one of the state each, lanes 16 .. 31 one of the open chunk ----
+    // ---- Rows of a task: those of the state and of the open chunk, in shared memory ----
 
-    __device__ __forceinline__ uint32_t rows() const { return has_open() ? 32 : 16; }
-    __device__ __forceinline__ uint32_t own_row() const { return attend::shared_address(folding().rows[warp][lane / 16][lane % 16]); }
-    // Its number among those of all sequences.
-    __device__ __forceinline__ size_t own_number(const WindowsFoldPart &part, uint32_t task) const
+    // The number of the first among those of all sequences.
+    __device__ __forceinline__ size_t first_number(const WindowsFoldPart &part, uint32_t task) const
     {
         const size_t head = size_t(shape().first + part.row) * args.H + part.first_head + task / blocks_of_rows;
-        return head * windows_n + task % blocks_of_rows * 16 + lane % 16;
+        return head * windows_n + task % blocks_of_rows * 16;
     }
-    __device__ __forceinline__ float *own_row_at(const WindowsFoldPart &part, uint32_t task) const
+    using Rows = char[16][4 * windows_p + 16];
+    // Lanes beside one another have sixteen bytes beside one another of rows of `bytes`: what(shared, global) for each sixteen of a lane.
+    template <uint32_t bytes, class What> __device__ __forceinline__ void each_piece(Rows &rows, uint64_t at, const What &what) const
     {
-        return reinterpret_cast<float *>(place_of(part.layer, lane < 16 ? PLACE_H : PLACE_OPEN)) + own_number(part, task) * windows_p;
+        constexpr uint32_t lanes = bytes / 16;
+#pragma unroll
+        for (uint32_t row = 0; row < 16; row += 32 / lanes)
+            what(rows[row + lane / lanes] + lane % lanes * 16, reinterpret_cast<char *>(at) + row * bytes + lane * 16);
     }
-    // Asks for the rows once those before have been stored.
-    __device__ __forceinline__ void ask_rows_of(const WindowsFoldPart &part, uint32_t task) const
+    template <uint32_t bytes> __device__ __forceinline__ void store_rows(Rows &rows, uint64_t at) const
     {
-        const uint32_t there = attend::shared_address(&windows_shared().states_there[warp]);
-        attend::bulk_stores_read();
-        if (lane == 0) attend::barrier_arrive_bytes(there, rows() * (4 * windows_p));
         __syncwarp();
-        if (lane < rows()) attend::bulk_copy(own_row(), own_row_at(part, task), 4 * windows_p, there);
-    }
-    // Before what the warp wrote to its rows is stored.
-    __device__ __forceinline__ void publish() const
-    {
-        attend::shared_visible_to_products();
+        each_piece<bytes>(rows, at, [](const char *from, char *to) { *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from); });
         __syncwarp();
     }
-    // Stores rounded rows of a memory of the chunk that closes, with their scales, for the runs that have room for it.
-    __device__ __forceinline__ void append(const WindowsFoldPart &part, uint32_t task, const float (&scales)[2]) const
+    // Asks for the rows of a task, which form the newest group of copies. The warp is through with what lay there.
+    __device__ __forceinline__ void ask_states(const WindowsFoldPart &part, uint32_t task) const
+    {
+        const auto ask = [](const char *to, const char *from) { attend::copy_16(attend::shared_address(to), from); };
+        const uint64_t bytes = first_number(part, task) * (4 * windows_p), h = part.place(PLACE_H) + bytes, open = part.place(PLACE_OPEN) + bytes;
+        if (task < first_task(part, warp + 1)) {
+            each_piece<4 * windows_p>(folding().rows[warp][0], h, ask);
+            if (has_open()) each_piece<4 * windows_p>(folding().rows[warp][1], open, ask);
+        }
+        attend::copies_commit();
+    }
+    // Of a tile of rows lane l has columns 2 (l % 4) and the next of rows l / 4 and l / 4 + 8.
+    using Tiles = float2[2][columns];
+    __device__ __forceinline__ void store(const Tiles &values, Rows &rows, uint64_t at) const
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * columns; i++)
+            reinterpret_cast<float2 *>(rows[lane / 4 + i / columns * 8])[i % columns * 4 + lane % 4] = values[i / columns][i % columns];
+        store_rows<4 * windows_p>(rows, at);
+    }
+    // Rounded rows and their scales, the root of their mean square, from row `number` on.
+    __device__ __forceinline__ void store_rounded(const Tiles &values, Rows &rows, uint64_t at, uint64_t scales, size_t number) const
+    {
+#pragma unroll
+        for (uint32_t r = 0; r < 2; r++) {
+            float squares = 0.0f;
+#pragma unroll
+            for (uint32_t tile = 0; tile < columns; tile++)
+                squares = fmaf(values[r][tile].x, values[r][tile].x, fmaf(values[r][tile].y, values[r][tile].y, squares));
+            const float scale = sqrtf(sum_of_row(squares) / float(windows_p) + args.sma_eps), factor = 1.0f / scale;
+            if (lane % 4 == 0) reinterpret_cast<float *>(scales)[number + lane / 4 + 8 * r] = scale;
+#pragma unroll
+            for (uint32_t tile = 0; tile < columns; tile++)
+                reinterpret_cast<uint32_t *>(rows[lane / 4 + 8 * r])[tile * 4 + lane % 4] =
+                    pack<true>(factor * values[r][tile].x, factor * values[r][tile].y);
+        }
+        store_rows<2 * windows_p>(rows, at + number * (2 * windows_p));
+    }
+    // A memory of the chunk that closes, for the runs that have room for it.
+    __device__ __forceinline__ void append(const WindowsFoldPart &part, uint32_t task, const Tiles &memory) const
     {
         const uint32_t m = windows_shared().positions[part.row] / args.S, b = shape().first + part.row;
         for (uint32_t c = 0; c < args.closing; c++) {
             const uint2 run = windows_shared().runs[MIXER_RUNS + c];
             if (m < run.x || m - run.x >= run.y) continue;
-            const size_t others = (size_t(b) * run.y + (m - run.x)) - (shape().first + part.row); // rows of that many sequences are before this one's
-            const size_t number = own_number(part, task) + others * args.H * windows_n;
-            uint16_t *to = reinterpret_cast<uint16_t *>(place_of(part.layer, PLACE_CLOSING + 2 * c)) + number * windows_p;
-            float *sizes = reinterpret_cast<float *>(place_of(part.layer, PLACE_CLOSING + 2 * c + 1)) + (number - lane % 16 + lane / 4);
-            if (lane >= 16) attend::bulk_store(to, own_row(), 2 * windows_p);
-            if (lane % 4 == 0) sizes[0] = scales[0], sizes[8] = scales[1];
+            const size_t before = (size_t(b) * run.y + (m - run.x)) - b; // memories of that many sequences more
+            store_rounded(memory, folding().rows[warp][1], part.place(PLACE_CLOSING + 2 * c),
+                          part.place(PLACE_CLOSING + 2 * c + 1), first_number(part, task) + before * args.H * windows_n);
         }
     }
 
@@ -163,23 +214,24 @@ struct WindowsFold : WindowsHeads {
         const WindowsDecays &left = decays(turn);
         const float keep = left.keep[j], keep_h = left.keep_h[j];
         // Lane l has of each tile of x tokens 2 (l % 4) and the next, and those eight further on, of both halves of the window.
-        float2 weights[2][2];
+        uint32_t weights[2][2][2];
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) weights[i / 2][i % 2] = *reinterpret_cast<const float2 *>(&left.weights[j][8 * i + lane % 4 * 2]);
+        for (uint32_t i = 0; i < 8; i++)
+            weights[i / 4][i / 2 % 2][i % 2] = *reinterpret_cast<const uint32_t *>(&left.weights[i % 2][j][8 * (i / 2) + lane % 4 * 2]);
         const uint32_t values_at = tokens + lane % 16 * value_row(part) + j * (2 * windows_p) + lane / 16 * 16;
         const uint32_t keys_at = tokens + WINDOW * value_row(part) + (lane % 8 + lane / 16 * 8) * windows_fold_keys + lane / 8 % 2 * 16 + 2 * n;
-        // Lane l has of a tile of rows columns 2 (l % 4) and the next of rows l / 4 and l / 4 + 8.
-        const auto pair_at = [&](uint32_t of_open, uint32_t r, uint32_t tile) {
-            return reinterpret_cast<float2 *>(folding().rows[warp][of_open][lane / 4 + 8 * r]) + 4 * tile + lane % 4;
-        };
-        float2 state[2][columns], open[2][columns];
+        Tiles state, open;
 #pragma unroll
         for (uint32_t i = 0; i < 2 * columns; i++) {
             const uint32_t r = i % 2, tile = i / 2;
-            state[r][tile] = *pair_at(0, r, tile);
-            open[r][tile] = has_open() ? *pair_at(1, r, tile) : state[r][tile];
+            const auto pair_of = [&](uint32_t k) {
+                return reinterpret_cast<const float2 *>(folding().rows[warp][k][lane / 4 + 8 * r])[4 * tile + lane % 4];
+            };
+            state[r][tile] = pair_of(0);
+            open[r][tile] = has_open() ? pair_of(1) : state[r][tile];
             open[r][tile] = make_float2(keep * open[r][tile].x, keep * open[r][tile].y);
         }
+        __syncwarp();
 #pragma unroll
         for (uint32_t half = 0; half < 2; half++) {
             uint32_t keys[4]; // of 16 tokens and 16 n, turned: rows of the left operand are n
@@ -191,8 +243,8 @@ struct WindowsFold : WindowsHeads {
 #pragma unroll
                 for (uint32_t i = 0; i < 2; i++) {
                     uint32_t high[2], low[2];
-                    weigh(raw[2 * i], weights[half][0].x, weights[half][0].y, high[0], low[0]);
-                    weigh(raw[2 * i + 1], weights[half][1].x, weights[half][1].y, high[1], low[1]);
+                    weigh(raw[2 * i], weights[half][0][0], weights[half][0][1], high[0], low[0]);
+                    weigh(raw[2 * i + 1], weights[half][1][0], weights[half][1][1], high[1], low[1]);
                     float2 &upper = open[0][tile + i], &lower = open[1][tile + i];
                     float sums[4] = {upper.x, upper.y, lower.x, lower.y};
                     attend::multiply<DTYPE_BF16>(sums, keys, high);
@@ -202,79 +254,56 @@ struct WindowsFold : WindowsHeads {
                 }
             }
         }
-        // Rows of the state and of the open chunk, which is empty once it closes. The state changes only then, or where there is no open chunk.
-        const bool state_changes = closes || !has_open();
 #pragma unroll
         for (uint32_t i = 0; i < 2 * columns; i++) {
-            const uint32_t r = i % 2, tile = i / 2;
-            const float2 now = open[r][tile];
-            float2 &all = state[r][tile];
+            const float2 now = open[i % 2][i / 2];
+            float2 &all = state[i % 2][i / 2];
             all = has_open() ? make_float2(fmaf(keep_h, all.x, now.x), fmaf(keep_h, all.y, now.y)) : now;
-            if (has_open()) *pair_at(1, r, tile) = closes ? make_float2(0.0f, 0.0f) : now;
-            if (state_changes) *pair_at(0, r, tile) = all;
         }
-        if (state_changes) {
-            publish();
-            if (lane < rows()) attend::bulk_store(own_row_at(part, task), own_row(), 4 * windows_p);
-            attend::bulk_stores_read();
-            __syncwarp();
-        }
-        // Rounded rows, scaled by the root of their mean square: the state before the next window, and the memory.
-        const auto round_rows = [&](const float2 (&values)[2][columns], uint32_t of_open, float (&scales)[2]) {
+        // The state changes when the chunk closes, which leaves none open, or where there is no open chunk.
+        Rows *rows = folding().rows[warp];
+        const size_t number = first_number(part, task);
+        store_rounded(state, rows[0], part.place(PLACE_HIN), part.place(PLACE_HIN_SCALE), number);
+        if (closes || !has_open()) store(state, rows[0], part.place(PLACE_H) + number * (4 * windows_p));
+        if (closes) append(part, task, open);
+        if (!has_open()) return;
 #pragma unroll
-            for (uint32_t r = 0; r < 2; r++) {
-                float squares = 0.0f;
-#pragma unroll
-                for (uint32_t tile = 0; tile < columns; tile++)
-                    squares = fmaf(values[r][tile].x, values[r][tile].x, fmaf(values[r][tile].y, values[r][tile].y, squares));
-                scales[r] = sqrtf(sum_of_row(squares) / float(windows_p) + args.sma_eps);
-                const float factor = 1.0f / scales[r];
-                uint32_t *to = reinterpret_cast<uint32_t *>(folding().rows[warp][of_open][lane / 4 + 8 * r]) + lane % 4;
-#pragma unroll
-                for (uint32_t tile = 0; tile < columns; tile++) to[4 * tile] = pack<true>(factor * values[r][tile].x, factor * values[r][tile].y);
-            }
-        };
-        float scales[2], of_memory[2];
-        round_rows(state, 0, scales);
-        if (closes) round_rows(open, 1, of_memory);
-        publish();
-        const size_t number = own_number(part, task);
-        float *sizes = reinterpret_cast<float *>(place_of(part.layer, PLACE_HIN_SCALE)) + (number - lane % 16 + lane / 4);
-        if (lane % 4 == 0) sizes[0] = scales[0], sizes[8] = scales[1];
-        if (lane < 16) attend::bulk_store(reinterpret_cast<uint16_t *>(place_of(part.layer, PLACE_HIN)) + number * windows_p, own_row(), 2 * windows_p);
-        else if (has_open() && !closes) attend::bulk_store(own_row_at(part, task), own_row(), 4 * windows_p);
-        if (closes) append(part, task, of_memory);
+        for (uint32_t i = 0; i < 2 * columns && closes; i++) open[i % 2][i / 2] = make_float2(0.0f, 0.0f);
+        store(open, rows[1], part.place(PLACE_OPEN) + number * (4 * windows_p));
     }
 
     // After all blocks of the group have posted the heads of the last layer, and with them all that goes into windows.
     __device__ __forceinline__ void fold()
     {
-        const uint32_t there = attend::shared_address(&windows_shared().states_there[warp]);
-        WindowsFoldPart part = {};
-        uint32_t phase = 0;
-        if (shape().member < parts()) {
-            fetch(part = part_of(shape().member), 0);
-            if (first_task(part, warp) < first_task(part, warp + 1)) ask_rows_of(part, first_task(part, warp));
-        }
+        const uint32_t all = parts(), member = shape().member, blocks = shape().blocks;
+        if (member >= all) return;
+        WindowsFoldPart part = part_of(member, ask_places(member));
+        uint64_t next_places = ask_places(member + blocks);
+        fetch(part, 0);
+        ask_states(part, first_task(part, warp));
 #pragma unroll 1
-        for (uint32_t k = shape().member, turn = 0; k < parts(); k += shape().blocks, turn++) {
-            const WindowsFoldPart now = part;
-            const bool closes = has_open() && (windows_shared().positions[now.row] + 1) % args.S == 0;
-            decay(now, turn, closes);
-            attend::copies_wait();
+        for (uint32_t k = member, turn = 0; k < all; k += blocks, turn++) {
+            const bool closes = has_open() && (windows_shared().positions[part.row] + 1) % args.S == 0;
+            decay(part, turn, closes);
+            attend::copies_wait_but<1>(); // the first task's rows
             meet();
-            const bool goes_on = k + shape().blocks < parts();
-            if (goes_on) fetch(part = part_of(k + shape().blocks), turn + 1);
-            const uint32_t end = first_task(now, warp + 1);
+            const WindowsFoldPart next = part_of(min(k + blocks, all - 1), next_places);
+            next_places = ask_places(k + 2 * blocks);
+            if (k + blocks < all) fetch(next, turn + 1);
+            else attend::copies_commit();
+            const uint32_t first = first_task(part, warp), end = first_task(part, warp + 1);
 #pragma unroll 1
-            for (uint32_t task = first_task(now, warp); task < end; task++, phase ^= 1) {
-                attend::barrier_wait(there, phase);
-                fold_rows(now, turn, task, closes);
-                if (task + 1 < end) ask_rows_of(now, task + 1);
+            for (uint32_t task = first; task < end; task++) {
+                if (task == first) attend::copies_wait_but<1>(); // the next part's tokens
+                else attend::copies_wait();
+                __syncwarp();
+                fold_rows(part, turn, task, closes);
+                if (task + 1 < end) ask_states(part, task + 1);
             }
-            if (goes_on && first_task(part, warp) < first_task(part, warp + 1)) ask_rows_of(part, first_task(part, warp));
+            part = next;
+            if (k + blocks < all) ask_states(part, first_task(part, warp));
         }
-        attend::bulk_stores_done();
+        attend::copies_wait();
     }
 };
 

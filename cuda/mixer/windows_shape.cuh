@@ -82,8 +82,8 @@ struct WindowsShared {
     float c[windows_n], queries[windows_queries + 1], scores[WINDOW], roots[windows_rows_in], squares[windows_warps];
     RingPlace places[windows_room];
     // Barriers. A phase of each kind of stage ends when the block has finished one; of inputs_free, when nobody reads sums there; of the others, when
-    // they are there: tails; what lies among the inputs for the heads; the rows of inputs of a product; rows of the states that a warp folds.
-    uint64_t finished[3], inputs_free, tails_there, extras_there, rows_there, states_there[windows_warps];
+    // they are there: tails; what lies among the inputs for the heads; the rows of inputs of a product.
+    uint64_t finished[3], inputs_free, tails_there, extras_there, rows_there;
     uint64_t table[2 * WINDOW_PLACES]; // of this layer and of the next
     uint2 runs[RUN_PAIRS];             // first and M
     WindowsShape shape;
