@@ -5,6 +5,8 @@
 KERNEL_FUNCTION(advance, simt)
 {
     static_assert(TILE0_advance_simt <= block_size, "a thread per sequence");
+    predecessors_wait();
+    successors_begin();
     int32_t *seq = INTS(advance, seq) + args.seq_at;
     FOR_TILES(tile) {
         const uint32_t b = tile * TILE0_advance_simt + threadIdx.x;

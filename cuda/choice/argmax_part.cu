@@ -4,6 +4,8 @@
 KERNEL_FUNCTION(argmax_part, simt)
 {
     constexpr uint32_t T0 = TILE0_argmax_part_simt;
+    predecessors_wait();
+    successors_begin();
     const View logits = VIEW(argmax_part, logits);
     uint32_t *part = reinterpret_cast<uint32_t *>(INTS(argmax_part, part));
     const uint32_t blocks = ceil_div(args.width, T0);

@@ -115,6 +115,8 @@ KERNEL_FUNCTION(sample, simt)
 {
     static_assert(block_size == 256, "a thread per digit");
     __shared__ uint32_t counts[256], digit_found, left_found;
+    predecessors_wait();
+    successors_begin();
     const View logits = VIEW(sample, logits);
     const int32_t *seq = INTS(sample, seq) + args.seq_at;
     const uint32_t *part = reinterpret_cast<const uint32_t *>(INTS(sample, part));

@@ -111,7 +111,12 @@ template <class Team, uint32_t T0> __device__ __forceinline__ void norm_of(const
     }
 }
 KERNEL_FUNCTION(norm, rows) { norm_of<NarrowTeam, TILE0_norm_rows>(args, bindings, dtypes); }
-KERNEL_FUNCTION(norm, wide_few) { norm_of<WideTeam, TILE0_norm_wide_few>(args, bindings, dtypes); }
+KERNEL_FUNCTION(norm, wide_few)
+{
+    predecessors_wait();
+    successors_begin();
+    norm_of<WideTeam, TILE0_norm_wide_few>(args, bindings, dtypes);
+}
 KERNEL_FUNCTION(norm, wide) { norm_of<WideTeam, TILE0_norm_wide>(args, bindings, dtypes); }
 
 // What a thread reads of a row of gated_norm.

@@ -397,7 +397,9 @@ typedef struct cu_stream {
     uint32_t launches_count, launches_capacity;
     CUdeviceptr workspace; /* of cuBLASLt, for all launches, as they follow one another */
     size_t workspace_bytes;
-    CUgraphExec exec; /* of the launches; NULL until they are submitted again, and on a device that is profiled */
+    /* Of the launches; NULL until they are submitted again, and on a device that is profiled. `copied`: CU_COPIES times, of short recordings that run
+     * many times; NULL until then. */
+    CUgraphExec exec, copied;
     CUevent *marks;   /* after each launch; on such a device only */
     uint32_t marks_count;
     bool ran;         /* the recording has been submitted */

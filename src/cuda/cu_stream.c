@@ -11,13 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Between two graphs a device does nothing for 3 to 5 us (H200, driver 580), between two launches of one for 0.5. A recording of at most so many
+ * launches that is to run at least so often runs as a graph of copies of it. */
+enum { CU_COPIES = 4, CU_COPIED_LAUNCHES = 32, CU_COPIED_TIMES = 8 };
+
 /* A wait with a limit looks without pause for so long, since a token of a small model takes no longer. */
 #define CU_SPIN_NS 2000000u
 
 static void release_graph(const cu_device *device, cu_stream *stream)
 {
     if (stream->exec != NULL) device->driver->cuGraphExecDestroy(stream->exec);
-    stream->exec = NULL;
+    if (stream->copied != NULL) device->driver->cuGraphExecDestroy(stream->copied);
+    stream->exec = stream->copied = NULL;
 }
 
 dart_status cu_stream_create(void *device, void **stream)
@@ -222,33 +227,33 @@ static dart_status launch_all(cu_device *device, cu_stream *stream, CUstream fir
     return status == DART_OK ? join(device, stream, first, &f) : status;
 }
 
-/* With cu_code held. */
-static dart_status capture(cu_device *device, cu_stream *stream)
+/* The launches, `copies` times, as *exec. With cu_code held. */
+static dart_status capture(cu_device *device, cu_stream *stream, uint32_t copies, CUgraphExec *exec)
 {
     CUgraph graph = NULL;
     /* Relaxed: other threads of the program go on with whatever they do. */
     dart_status status = CU(device, cuStreamBeginCapture, stream->handle, CU_STREAM_CAPTURE_MODE_RELAXED);
     if (status != DART_OK) return status;
     stream->capturing = true;
-    status = launch_all(device, stream, stream->handle);
+    for (uint32_t i = 0; i < copies && status == DART_OK; i++) status = launch_all(device, stream, stream->handle);
     stream->capturing = false;
     if (status == DART_OK) {
         status = CU(device, cuStreamEndCapture, stream->handle, &graph);
     } else {
         device->driver->cuStreamEndCapture(stream->handle, &graph);
     }
-    if (status == DART_OK) status = CU(device, cuGraphInstantiateWithFlags, &stream->exec, graph, 0);
-    if (status != DART_OK) stream->exec = NULL;
+    if (status == DART_OK) status = CU(device, cuGraphInstantiateWithFlags, exec, graph, 0);
+    if (status != DART_OK) *exec = NULL;
     if (graph != NULL) device->driver->cuGraphDestroy(graph);
     return status;
 }
 
 /* Where nobody loads code: that may take long, and without a graph the recording runs as well. */
-static void try_to_capture(cu_device *device, cu_stream *stream)
+static void try_to_capture(cu_device *device, cu_stream *stream, uint32_t copies, CUgraphExec *exec)
 {
     dart_status status = DART_INTERNAL;
     if (base_lock_if_free(&cu_code)) {
-        status = capture(device, stream);
+        status = capture(device, stream, copies, exec);
         base_unlock(&cu_code);
     }
     if (status != DART_OK) base_note(device->report, DART_LOG_INFO, "cuda: a recording was not captured; it is launched kernel by kernel");
@@ -318,8 +323,10 @@ static dart_status run(cu_device *d, cu_stream *s, uint32_t times, const backend
         s->submitted = true;
         TRY(launch_all(d, s, d->queue));
     }
-    for (uint32_t i = 0; i < times && s->exec != NULL; i++) {
-        TRY(CU(d, cuGraphLaunch, s->exec, d->queue));
+    for (uint32_t i = 0; i < times && s->exec != NULL;) {
+        const bool copied = s->copied != NULL && times - i >= CU_COPIES;
+        TRY(CU(d, cuGraphLaunch, copied ? s->copied : s->exec, d->queue));
+        i += copied ? CU_COPIES : 1;
         /* From here something is in flight, which a failure to go on or to mark its end must not hide. */
         s->submitted = true;
     }
@@ -343,7 +350,9 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times, const b
     if (status != DART_OK) return status;
     /* Behind a wait that is not met launches one by one could fill the driver's queue, and this call would wait. */
     const bool waits = order != NULL && order->waits_count > 0;
-    if (s->exec == NULL && s->launches_count > 0 && !d->profiled && (s->ran || times > 1 || waits)) try_to_capture(d, s);
+    const bool runs = s->launches_count > 0 && !d->profiled;
+    if (s->exec == NULL && runs && (s->ran || times > 1 || waits)) try_to_capture(d, s, 1, &s->exec);
+    if (s->copied == NULL && runs && s->launches_count <= CU_COPIED_LAUNCHES && times >= CU_COPIED_TIMES) try_to_capture(d, s, CU_COPIES, &s->copied);
     s->ran = true;
     base_lock(&d->submitting);
     status = run(d, s, times, order);
