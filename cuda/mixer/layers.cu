@@ -13,6 +13,8 @@
 // Registers of threads that compute and of the warpgroup that copies: 512 x 104 + 128 x 64 are 640 x 96, which the block begins with.
 constexpr uint32_t layers_registers = 104, layers_copy_registers = 64;
 
+// holds: see LayersProducts::hold.
+template <bool holds>
 __device__ __forceinline__ void layers_run(const LayersShape &shape, const mixer_layers_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
     LayersScan mixer(shape, reinterpret_cast<uint64_t *>(bindings.address[BINDING_mixer_layers_posts]), FLOATS(mixer_layers, x) + args.x_at);
@@ -25,11 +27,10 @@ __device__ __forceinline__ void layers_run(const LayersShape &shape, const mixer
     float stream = t < mixer.rows_out ? *x : 0.0f;
     mixer.tag = begun; // of the stream before the first layer
     if (t < mixer.rows_out) mixer.post(mixer.x_posts + mixer.begin_out + t, stream);
-    const uint32_t first_head = mixer.first_head(), split = mixer.does_attend() ? block % args.splits : 0, from = mixer.from(), end = mixer.end();
-    // Numbers that threads load by themselves are asked for a layer ahead.
+    // Numbers that threads load by themselves are asked for a layer ahead where there are registers for them.
     const auto fetch = [&](uint32_t layer) {
-        mixer.fetch_channels(layer);
-        if (!mixer.does_attend() && first_head < mixer.H) mixer.fetch_head(layer, first_head);
+        if (!holds) mixer.fetch_channels(layer);
+        if (mixer.does_scan()) mixer.fetch_head(layer);
     };
     fetch(0);
 #pragma unroll 1
@@ -42,26 +43,23 @@ __device__ __forceinline__ void layers_run(const LayersShape &shape, const mixer
         const bool goes_on = layer + 1 < args.layers;
         uint64_t next_place = 0;
         if (t < PLACES && goes_on) next_place = ask_place(mixer.places + RUN_PAIRS + (layer + 1) * PLACES + t);
+        LayersProducts::Held held;
+        if (holds) mixer.hold(held);
         squares = mixer.take_x(layer);
+        if (holds) mixer.fetch_channels(layer); // whose registers held weights took until now
         if (layers_shared().gave_up != 0) break;
         mixer.tag = begun + layer + 1;
-        mixer.project(layer, squares);
+        mixer.project<holds>(layer, squares, held);
         if (t < PLACES) layers_shared().table[(layer + 1) % 2 * PLACES + t] = next_place;
         if (mixer.does_attend()) {
-            mixer.gather(false, first_head);
+            mixer.gather(false);
             meet();
-            if (layers_shared().gave_up == 0) mixer.attend(first_head, split, from, end);
-        } else if (first_head < mixer.H) {
-            uint32_t number = 0;
-#pragma unroll 1
-            for (uint32_t head = first_head; head < mixer.H; head += mixer.heads_apart()) {
-                if (number > 0) mixer.fetch_head(layer, head);
-                mixer.gather(true, head);
-                mixer.prepare();
-                meet();
-                if (layers_shared().gave_up != 0) break;
-                mixer.scan(layer, head, number++);
-            }
+            if (layers_shared().gave_up == 0) mixer.attend();
+        } else if (mixer.does_scan()) {
+            mixer.gather(true);
+            mixer.prepare();
+            meet();
+            if (layers_shared().gave_up == 0) mixer.scan(layer);
             if (mixer.attends > 0) mixer.merge();
         }
         meet();
@@ -72,12 +70,9 @@ __device__ __forceinline__ void layers_run(const LayersShape &shape, const mixer
     if (t == 0 && block == 0) store_post(mixer.posts, begun + args.layers);
 }
 
-#endif
-
-KERNEL_FUNCTION_BLOCKS(mixer_layers, resident, 1)
+template <bool holds>
+__device__ __forceinline__ void layers_start(const mixer_layers_args &args, const CudaBindings &bindings, uint32_t dtypes)
 {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    static_assert(THREADS_mixer_layers_resident == layers_threads + 128, "threads that compute and a warpgroup that copies");
     const uint32_t t = threadIdx.x;
     const uint64_t *places = reinterpret_cast<const uint64_t *>(bindings.address[BINDING_mixer_layers_places]);
     const Piece piece = piece_of(INTS(mixer_layers, seq) + args.seq_at, args.flags, 1, 0);
@@ -92,15 +87,33 @@ KERNEL_FUNCTION_BLOCKS(mixer_layers, resident, 1)
     }
     attend::barriers_visible();
     __syncthreads();
+    const LayersShape shape(args, places, piece.position);
+    if (t == 0) shape.make_role(layers_shared().role);
+    __syncthreads();
     if (t < layers_threads) {
         attend::registers_take<layers_registers>();
-        layers_run(LayersShape(args, places, piece.position), args, bindings, dtypes);
+        layers_run<holds>(shape, args, bindings, dtypes);
         if (t == 0 && layers_shared().gave_up != 0) FLOATS(mixer_layers, stuck)[0] = 1.0f;
     } else {
         attend::registers_give<layers_copy_registers>();
-        const LayersShape shape(args, places, piece.position);
         if (t / 32 == layers_warps) copy_weights(shape, VIEW(mixer_layers, tail).dtype == DTYPE_F32 ? 4 : 2);
         else if (t / 32 == layers_warps + 1) copy_items(shape);
     }
+}
+
+#endif
+
+KERNEL_FUNCTION_BLOCKS(mixer_layers, resident_held, 1)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    static_assert(THREADS_mixer_layers_resident_held == layers_threads + 128, "threads that compute and a warpgroup that copies");
+    layers_start<true>(args, bindings, dtypes);
+#endif
+}
+KERNEL_FUNCTION_BLOCKS(mixer_layers, resident, 1)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    static_assert(THREADS_mixer_layers_resident == layers_threads + 128, "threads that compute and a warpgroup that copies");
+    layers_start<false>(args, bindings, dtypes);
 #endif
 }

@@ -48,20 +48,20 @@ struct LayersWalk {
         for (uint32_t o = begin; o < end; o += together)
             if (!take(out + uint64_t(o) * row, min(end - o, together) * row, 0, 0)) return;
     }
-    // What this block's heads read: take(from, bytes, from_scales, bytes) of a split's memories with their scales, of a scan's h and open in halves.
+    // What this block's scan or memories read: take(from, bytes, from_scales, bytes) of memories with their scales, of a scan's h and open in halves.
     template <class Take> __device__ __forceinline__ void items(const Take &take) const
     {
         constexpr uint32_t bytes = 16 * layers_slot_words, scales = 4 * layers_n;
-        for (uint32_t head = shape.first_head(); head < shape.H; head += shape.heads_apart()) {
-            for (uint32_t i = 0; !shape.does_attend() && i < (shape.has_open ? 4 : 2); i++)
-                if (!take(place(i < 2 ? PLACE_H : PLACE_OPEN) + uint64_t(head) * (2 * bytes) + i % 2 * bytes, bytes, 0, 0)) return;
-            for (uint32_t m = shape.from(); shape.does_attend() && m < shape.end(); m++) {
+        for (uint32_t i = 0; shape.does_scan() && i < (shape.has_open ? 4 : 2); i++)
+            if (!take(place(i < 2 ? PLACE_H : PLACE_OPEN) + uint64_t(shape.role().head) * (2 * bytes) + i % 2 * bytes, bytes, 0, 0)) return;
+        shape.each_head([&](uint32_t head, uint32_t m, uint32_t end) {
+            for (; m < end; m++) {
                 uint32_t run = 0, number = m;
                 while (run + 1 < shape.args.runs && number >= shape.seen_of(run)) number -= shape.seen_of(run++);
                 const uint64_t at = uint64_t(number) * shape.H + head;
                 if (!take(place(PLACE_RUNS + 2 * run) + at * bytes, bytes, place(PLACE_RUNS + 2 * run + 1) + at * scales, scales)) return;
             }
-        }
+        });
     }
 };
 
@@ -129,8 +129,7 @@ __device__ __forceinline__ void announce_numbers(const LayersShape &shape, const
     if (shape.does_attend()) return;
     const uint32_t which = lane == 0 ? PLACE_A_LOG : lane == 1 ? PLACE_DT_BIAS : lane == 2 ? PLACE_D : PLACE_OPEN_DECAY;
     const uint64_t numbers = walk.place(which);
-    for (uint32_t head = shape.first_head(); head < shape.H; head += shape.heads_apart())
-        if (lane < (shape.has_open ? 4 : 3)) announce_at(numbers, 4 * head);
+    if (shape.does_scan() && lane < (shape.has_open ? 4 : 3)) announce_at(numbers, 4 * shape.role().head);
 }
 
 constexpr uint32_t layers_bytes_on_their_way = 49152; // of weights, in a block

@@ -1,4 +1,4 @@
-// The memories of layers.cu: those that a token sees, their sums by splits, and the merge of a head's splits. Eight threads share a row of a memory.
+// The memories of layers.cu: those that a token sees, their sums by parts, and the merge of a head's parts. Eight threads share a row of a memory.
 #ifndef DART_MIXER_LAYERS_MEMORIES_CUH
 #define DART_MIXER_LAYERS_MEMORIES_CUH
 
@@ -23,31 +23,33 @@ struct LayersMemories : LayersProducts {
             attend::barrier_arrive(attend::shared_address(&layers_shared().item_places[(slot.at + layers_slots - i) % layers_slots].empty));
     }
 
-    // The memories j .. end - 1 of those that head `head` sees.
-    template <bool bf> __device__ __forceinline__ void attend_all(uint32_t head, uint32_t split, uint32_t j, uint32_t end)
+    // Memories from .. end - 1 of those that head `head` sees. `turn` goes on from call to call.
+    template <bool bf> __device__ __forceinline__ void attend_all(uint32_t head, uint32_t from, uint32_t end, uint32_t &turn)
     {
+        const uint32_t part = from > 0 ? role().part : 0; // blocks before this one have what is before `from`
         const float *taken = layers_shared().taken;
         const uint32_t t = threadIdx.x, column = t % 8, row = t / 8;
         const float square = t < layers_queries ? taken[t] * taken[t] : 0.0f;
         float e[8], sum[8] = {}, top = lowest, den = 0.0f;
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++) e[i] = taken[layers_n + 8 * column + i];
-        uint32_t turn = 0;
 #pragma unroll 1
-        for (uint32_t from = j; from < end; from += layers_slots, turn++) {
+        for (; from < end; from += layers_slots, turn++) {
             const uint32_t count = min(end - from, layers_slots);
-            uint32_t slots[layers_slots];
+            const uint32_t first_slot = slot.at;
             float logits[8] = {};
-#pragma unroll
-            for (uint32_t m = 0; m < layers_slots; m++) {
-                if (m >= count) continue;
-                slots[m] = take_slot();
+#pragma unroll 1
+            for (uint32_t m = 0; m < count; m++) {
+                const uint4 *item = layers_shared().items[take_slot()] + t;
+                float logit = 0.0f;
 #pragma unroll
                 for (uint32_t r = 0; r < layers_rows; r++) {
                     float product = 0.0f;
-                    multiply_word<bf>(layers_shared().items[slots[m]][t + r * layers_threads], e, product);
-                    logits[m] = fmaf(taken[row + r * (layers_threads / 8)], product, logits[m]);
+                    multiply_word<bf>(item[r * layers_threads], e, product);
+                    logit = fmaf(taken[row + r * (layers_threads / 8)], product, logit);
                 }
+#pragma unroll
+                for (uint32_t i = 0; i < layers_slots; i++) logits[i] = i == m ? logit : logits[i];
             }
             logits[layers_slots] = t < layers_n ? square : 0.0f;
             logits[layers_slots + 1] = t < layers_n ? 0.0f : square;
@@ -55,27 +57,24 @@ struct LayersMemories : LayersProducts {
             const float q_squares = __shfl_sync(0xffffffffu, total, layers_slots), e_squares = __shfl_sync(0xffffffffu, total, layers_slots + 1);
             const float scale = rsqrtf(q_squares / float(layers_n) + args.sma_eps) * rsqrtf(e_squares / float(layers_p) + args.sma_eps) *
                                 rsqrtf(float(layers_n));
-            float keys[layers_slots], now = top;
-#pragma unroll
-            for (uint32_t m = 0; m < layers_slots; m++) {
-                keys[m] = scale * __shfl_sync(0xffffffffu, total, m);
-                now = m < count ? fmaxf(now, keys[m]) : now;
-            }
+            float now = top;
+#pragma unroll 1
+            for (uint32_t m = 0; m < count; m++) now = fmaxf(now, scale * __shfl_sync(0xffffffffu, total, m));
             const float keep = exp_below(top - now);
             den *= keep;
 #pragma unroll
             for (uint32_t i = 0; i < 8; i++) sum[i] *= keep;
-#pragma unroll
-            for (uint32_t m = 0; m < layers_slots; m++) {
-                if (m >= count) continue;
-                const float gain = exp_below(keys[m] - now);
+#pragma unroll 1
+            for (uint32_t m = 0; m < count; m++) {
+                const uint32_t at = (first_slot + m) % layers_slots;
+                const float gain = exp_below(scale * __shfl_sync(0xffffffffu, total, m) - now);
                 den += gain;
 #pragma unroll
                 for (uint32_t r = 0; r < layers_rows; r++) {
                     const uint32_t n = row + r * (layers_threads / 8);
-                    const float weight = gain * taken[layers_queries + n] * layers_shared().scales[slots[m]][n];
+                    const float weight = gain * taken[layers_queries + n] * layers_shared().scales[at][n];
                     float v[8];
-                    unpack8({layers_shared().items[slots[m]][t + r * layers_threads], {}}, bf ? DTYPE_BF16 : DTYPE_F16, v);
+                    unpack8({layers_shared().items[at][t + r * layers_threads], {}}, bf ? DTYPE_BF16 : DTYPE_F16, v);
 #pragma unroll
                     for (uint32_t i = 0; i < 8; i++) sum[i] = fmaf(weight, v[i], sum[i]);
                 }
@@ -94,7 +93,7 @@ struct LayersMemories : LayersProducts {
         reinterpret_cast<float2 *>(layers_shared().found)[(warp * layers_p + 8 * column + (upper ? 4 : 0) + (right ? 2 : 0)) / 2] =
             make_float2(two[0], two[1]);
         meet();
-        const uint32_t to = partial_posts() + (head * args.splits + split) * layers_partial;
+        const uint32_t to = partial_posts() + (head * (args.splits + 1) + part) * layers_partial;
         if (t < layers_p) {
             float total = 0.0f;
 #pragma unroll
@@ -104,35 +103,35 @@ struct LayersMemories : LayersProducts {
         if (t == layers_p) post(to + t, top);
         if (t == layers_p + 1) post(to + t, den);
     }
-    __device__ __forceinline__ void attend(uint32_t head, uint32_t split, uint32_t j, uint32_t end)
+    __device__ __forceinline__ void attend()
     {
-        if (dh_dtype == DTYPE_BF16) attend_all<true>(head, split, j, end);
-        else attend_all<false>(head, split, j, end);
+        uint32_t turn = 0;
+        each_head([&](uint32_t head, uint32_t from, uint32_t end) {
+            if (dh_dtype == DTYPE_BF16) attend_all<true>(head, from, end, turn);
+            else attend_all<false>(head, from, end, turn);
+        });
     }
 
-    // Waits for the sums of the splits of all this block's heads, which the scans left in outputs and gates, and posts the gated rows.
+    // Waits for the sums of parts of the memories of this block's head, whose scan left its output and gates, and posts the gated row.
     __device__ __forceinline__ void merge() const
     {
-        const uint32_t t = threadIdx.x, count = args.splits * layers_partial, scan = t / layers_p, column = t % layers_p;
-        const uint32_t head = first_head() + scan * heads_apart();
-        for (uint32_t i = t; i < layers_most_scans * count; i += layers_threads) {
-            const uint32_t of = first_head() + i / count * heads_apart();
-            if (of < H) layers_shared().parts[i] = take(partial_posts() + of * count + i % count);
-        }
+        const uint32_t t = threadIdx.x, head = role().head, count = role().parts;
+        float *parts = layers_shared().parts;
+        for (uint32_t i = t; i < count * layers_partial; i += layers_threads)
+            parts[i] = take(partial_posts() + head * (args.splits + 1) * layers_partial + i);
         meet();
-        if (scan >= layers_most_scans || head >= H) return;
-        const float *parts = layers_shared().parts + scan * count;
+        if (t >= layers_p) return;
         float top = lowest, sum = 0.0f, den = 0.0f;
-        for (uint32_t k = 0; k < args.splits; k++)
+        for (uint32_t k = 0; k < count; k++)
             if (parts[k * layers_partial + layers_p + 1] > 0.0f) top = fmaxf(top, parts[k * layers_partial + layers_p]);
-        for (uint32_t k = 0; k < args.splits; k++) {
+        for (uint32_t k = 0; k < count; k++) {
             if (!(parts[k * layers_partial + layers_p + 1] > 0.0f)) continue;
             const float gain = exp_below(parts[k * layers_partial + layers_p] - top);
-            sum = fmaf(gain, parts[k * layers_partial + column], sum);
+            sum = fmaf(gain, parts[k * layers_partial + t], sum);
             den = fmaf(gain, parts[k * layers_partial + layers_p + 1], den);
         }
-        const float r = den > 0.0f ? sum / den : 0.0f, *gates = layers_shared().gates[scan];
-        post(y_posts() + head * layers_p + column, fmaf(gates[layers_p], r, layers_shared().outputs[scan][column]) * gates[column]);
+        const float r = den > 0.0f ? sum / den : 0.0f, *gates = layers_shared().gates;
+        post(y_posts() + head * layers_p + t, fmaf(gates[layers_p], r, layers_shared().outputs[t]) * gates[t]);
     }
 };
 

@@ -15,23 +15,30 @@ constexpr uint32_t layers_step = 2 * layers_p + 2 * layers_n; // of a scan in `t
 
 constexpr uint32_t layers_most_x = 2048 / layers_threads;        // numbers of a row of W in a thread
 constexpr uint32_t layers_slot_words = layers_n * layers_p / 8; // of 16 bytes: a memory, or half of a state
-constexpr uint32_t layers_ring_words = 8192;                    // of the weights
-constexpr uint32_t layers_place_rows = 8, layers_sharers = 4;    // of in_proj in a place of it, W words; warps that share a place, two rows each
+constexpr uint32_t layers_ring_words = LAYERS_RING_WORDS;       // of the weights
+// Rows of in_proj in a place of it, W words; warps that share a place, two rows each.
+constexpr uint32_t layers_place_rows = LAYERS_PLACE_ROWS, layers_sharers = 4;
 constexpr uint32_t layers_most_room = layers_ring_words / 256;
 constexpr uint32_t layers_most_rows = 256;                       // of out_proj in a block
-constexpr uint32_t layers_most_scans = 2;                        // in a block
+
+// What this block does, where it takes no registers. Memories of all heads, those of a head side by side, are shared out to the first `sharers`
+// blocks; this one has numbers begin .. end - 1. A block that scans head `head`, none from H on, merges what `parts` blocks have of it.
+struct LayersRole {
+    uint32_t seen, sharers, begin, end, part, head, parts; // seen: memories of a head that the token sees; part: this block's of its first head
+};
 
 struct LayersShared {
     uint4 items[layers_slots][layers_slot_words], weights[layers_ring_words]; // see layers_copies.cuh
     float scales[layers_slots][layers_n];
     float4 low[512], high[512]; // an input row: of each eight elements the first and the last four
     float found[layers_warps * layers_p];
-    float taken[layers_threads], sums[layers_warps], sums8[2][layers_warps * 8], parts[layers_most_scans * MIXER_MOST_SPLITS * layers_partial];
-    float outputs[layers_most_scans][layers_p], gates[layers_most_scans][layers_p + 1]; // of scans: D x and C h; SiLU of z and of the gate
+    float taken[layers_threads], sums[layers_warps], sums8[2][layers_warps * 8], parts[(MIXER_MOST_SPLITS + 1) * layers_partial];
+    float outputs[layers_p], gates[layers_p + 1]; // of a scan: D x and C h; SiLU of z and of the gate
     float halves[2 * layers_most_rows]; // of outputs
     RingPlace item_places[layers_slots], weight_places[layers_most_room];
     uint64_t table[2 * PLACES]; // of this layer and of the next
     uint2 runs[RUN_PAIRS];      // first and M
+    LayersRole role;
     uint32_t gave_up;
 };
 static_assert(sizeof(LayersShared) <= SHARED_mixer_layers_resident, "shared memory");
@@ -48,8 +55,8 @@ struct LayersShape {
     const mixer_layers_args &args;
     const uint64_t *places;
     uint32_t W, H, I, channels, R, outputs; // I = H P; channels of the convolution of [x|b|c]; R rows of in_proj; outputs: with sma_proj and gate
-    uint32_t position, seen, share; // memories that the token sees of all runs, and those of a split
-    uint32_t attends;               // splits of all heads: a block each, the first ones; the others, at least H / 2, have the scans in turn
+    uint32_t position;
+    uint32_t attends; // the first blocks share out the memories of all heads; H others have a scan each
     bool has_open;
 
     __device__ __forceinline__ LayersShape(const mixer_layers_args &args, const uint64_t *places, uint32_t position)
@@ -62,10 +69,26 @@ struct LayersShape {
         R = I + channels + H;
         has_open = args.flags & HAS_OPEN;
         outputs = has_open ? R + layers_queries + 1 : R;
-        attends = has_open && args.runs > 0 ? H * args.splits : 0;
-        seen = 0;
-        for (uint32_t i = 0; i < args.runs; i++) seen += seen_of(i);
-        share = args.splits > 0 ? ceil_div(seen, args.splits) : 0;
+        attends = has_open && args.runs > 0 ? min(H * args.splits, gridDim.x - H) : 0;
+    }
+    // What a thread works out for its block, see LayersRole.
+    __device__ __forceinline__ void make_role(LayersRole &role) const
+    {
+        role.seen = 0;
+        for (uint32_t i = 0; i < args.runs; i++) role.seen += seen_of(i);
+        const uint32_t all = H * role.seen, block = blockIdx.x;
+        role.sharers = min(attends, all);
+        role.begin = block < role.sharers ? uint32_t(uint64_t(all) * block / role.sharers) : 0;
+        role.end = block < role.sharers ? uint32_t(uint64_t(all) * (block + 1) / role.sharers) : 0;
+        role.part = role.begin < role.end ? block - sharer_of(role.begin / role.seen * role.seen, role) : 0;
+        role.head = block < attends ? H : block - attends;
+        const uint32_t first = role.head * role.seen, last = first + role.seen;
+        role.parts = role.head < H && role.seen > 0 ? sharer_of(last - 1, role) - sharer_of(first, role) + 1 : 0;
+    }
+    // The block that has number k of all memories of all heads.
+    __device__ __forceinline__ uint32_t sharer_of(uint32_t k, const LayersRole &role) const
+    {
+        return uint32_t((uint64_t(k + 1) * role.sharers - 1) / (H * role.seen));
     }
     // Memories that the token sees of a run.
     __device__ __forceinline__ uint32_t seen_of(uint32_t run) const
@@ -74,12 +97,18 @@ struct LayersShape {
         const uint2 of = layers_shared().runs[run];
         return all > of.x ? min(all - of.x, of.y) : 0;
     }
-    // Of this block, which attends or scans: its memories from .. end - 1 of a head; its first head, and how far behind it the next ones are.
     __device__ __forceinline__ bool does_attend() const { return blockIdx.x < attends; }
-    __device__ __forceinline__ uint32_t from() const { return does_attend() ? blockIdx.x % args.splits * share : 0; }
-    __device__ __forceinline__ uint32_t end() const { return min(from() + share, seen); }
-    __device__ __forceinline__ uint32_t first_head() const { return does_attend() ? blockIdx.x / args.splits : blockIdx.x - attends; }
-    __device__ __forceinline__ uint32_t heads_apart() const { return does_attend() ? H : gridDim.x - attends; }
+    __device__ __forceinline__ bool does_scan() const { return role().head < H; }
+    static __device__ __forceinline__ const LayersRole &role() { return layers_shared().role; }
+    // take(head, from, end) of each head of which this block has memories.
+    template <class Take> __device__ __forceinline__ void each_head(const Take &take) const
+    {
+        for (uint32_t k = role().begin, next; k < role().end; k = next) {
+            const uint32_t head = k / role().seen, first = head * role().seen;
+            next = min(role().end, first + role().seen);
+            take(head, k - first, next - first);
+        }
+    }
     // The channel of output o, of the convolution of [x|b|c] or of [q|e]; none where is_channel is false.
     struct Channel {
         bool inner, is_channel;
@@ -222,9 +251,10 @@ struct Layers : LayersShape {
 
     // What the memories of a split and what the scan of a head read of the products: a thread's number. In `taken`, for memories: q, e, c; for a
     // scan: z, x, b, c, the step, the gate. The caller meets.
-    __device__ __forceinline__ void gather(bool is_scan, uint32_t head) const
+    __device__ __forceinline__ void gather(bool is_scan) const
     {
-        const uint32_t t = threadIdx.x, count = !is_scan ? layers_queries + layers_n : has_open ? layers_step + 2 : layers_step + 1;
+        const uint32_t t = threadIdx.x, head = role().head;
+        const uint32_t count = !is_scan ? layers_queries + layers_n : has_open ? layers_step + 2 : layers_step + 1;
         uint32_t from = is_scan ? 2 * I + t - 2 * layers_p : 2 * I + layers_n + t - layers_queries; // b and c; c
         if (!is_scan && t < layers_queries) from = R + t;
         if (is_scan && t < layers_p) from = head * layers_p + t;

@@ -12,6 +12,28 @@ struct LayersProducts : Layers {
     const uint32_t begin_in = begin_of(outputs), rows_in = rows_of(outputs);
     const uint32_t begin_out = begin_of(W), rows_out = rows_of(W);
     RingTurn turn; // of the weights
+    // Of the next product of the input, this warp's two rows of the first four places. Where the ring has no room for all that a layer reads, threads
+    // take them while they wait for its inputs, so that the last places are on their way before the product begins.
+    static constexpr uint32_t held_chunks = LAYERS_HELD_WIDTH / 256;
+    using Held = uint4[2][held_chunks];
+    __device__ __forceinline__ void hold(Held &held) const
+    {
+        RingTurn own = turn;
+        own.skip(warp / layers_sharers, room);
+        RingPlace &place = layers_shared().weight_places[own.at];
+        const uint4 *rows = layers_shared().weights + own.at * W + warp % layers_sharers * 2 * (W / 8) + lane;
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * held_chunks; i++) held[i / held_chunks][i % held_chunks] = make_uint4(0, 0, 0, 0); // nothing of before is kept
+        wait_until_there(place, own);
+#pragma unroll
+        for (uint32_t c = 0; c < held_chunks; c++) {
+            if (256 * c >= W) continue;
+            held[0][c] = rows[32 * c];
+            held[1][c] = rows[W / 8 + 32 * c];
+        }
+        __syncwarp();
+        if (lane == 0) attend::barrier_arrive(attend::shared_address(&place.empty));
+    }
     // The convolution of an output
     uint32_t kept[layers_taps - 1]; // the bits of elements of the tail
     float taps[layers_taps], bias;
@@ -50,34 +72,49 @@ struct LayersProducts : Layers {
     // Sums over `places` places of the ring, sixteen at most. Warp w shares place w / 4 and every fourth behind it with three others; it multiplies
     // two of the place's rows, whose words begin at `at` and `apart` behind it, with `chunks` chunks of the row in shared memory, from chunk `from`
     // on. Lane k gets what the first (k even) or second row of its place k / 2 gave; lanes from 2 on nothing where there are four places or fewer.
-    template <bool bf>
-    __device__ __forceinline__ float multiply_places(uint32_t at, uint32_t apart, uint32_t from, uint32_t chunks, uint32_t places)
+    // is_held: those of the first four places are in `held`.
+    template <bool bf, bool is_held>
+    __device__ __forceinline__ float multiply_places(uint32_t at, uint32_t apart, uint32_t from, uint32_t chunks, uint32_t places, const Held &held)
     {
         float sums[4] = {}; // of the first row in even lanes, of the second in odd ones
         const float4 *low = layers_shared().low + 32 * from + lane, *high = layers_shared().high + 32 * from + lane;
         const bool odd = lane & 1;
+        float sum, next;
+        const auto multiply = [&](uint32_t c, const uint4 &first, const uint4 &second) {
+            const float4 a = low[c], b = high[c];
+            const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+            multiply_word<bf>(first, v, sum);
+            multiply_word<bf>(second, v, next);
+        };
         RingTurn own = turn;
         own.skip(warp / layers_sharers, room);
+        uint32_t k = 0;
+        if (is_held) {
+            sum = next = 0.0f;
 #pragma unroll
-        for (uint32_t k = 0; k < 4; k++) {
-            if (4 * k + warp / layers_sharers >= places) continue;
+            for (uint32_t c = 0; c < held_chunks; c++)
+                if (c < chunks) multiply(32 * c, held[0][c], held[1][c]);
+            sums[0] = (odd ? next : sum) + __shfl_xor_sync(0xffffffffu, odd ? sum : next, 1);
+            own.skip(4, room);
+            k = 1;
+        }
+#pragma unroll 1
+        for (; 4 * k + warp / layers_sharers < places; k++) { // one copy of the code: fetching it takes time, too
             RingPlace &place = layers_shared().weight_places[own.at];
             const uint4 *one = layers_shared().weights + own.at * W + at + lane, *other = one + apart;
+            sum = next = 0.0f;
             wait_until_there(place, own);
-            float sum = 0.0f, next = 0.0f;
-#pragma unroll 2
-            for (uint32_t c = 0; c < 32 * chunks; c += 32) {
-                const float4 a = low[c], b = high[c];
-                const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-                multiply_word<bf>(one[c], v, sum);
-                multiply_word<bf>(other[c], v, next);
-            }
-            sums[k] = (odd ? next : sum) + __shfl_xor_sync(0xffffffffu, odd ? sum : next, 1);
+#pragma unroll 1
+            for (uint32_t c = 0; c < 32 * chunks; c += 32) multiply(c, one[c], other[c]);
+            const float both = (odd ? next : sum) + __shfl_xor_sync(0xffffffffu, odd ? sum : next, 1);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) sums[i] = k == i ? both : sums[i];
             if (lane == 0) attend::barrier_arrive(attend::shared_address(&place.empty)); // all lanes have read it
             own.skip(4, room);
         }
         turn.skip(places, room);
-        float two[2] = {sums[0], sums[1]}, sum = sums[0];
+        float two[2] = {sums[0], sums[1]};
+        sum = sums[0];
         if (places > 4) {
             const bool upper = lane & 4, right = lane & 2;
 #pragma unroll
@@ -101,10 +138,10 @@ struct LayersProducts : Layers {
         const uint32_t t = anew(threadIdx.x);
         if (t < rows_in) fetch_channel(layer, channel_of(begin_in + t));
     }
-    template <bool bf> __device__ __forceinline__ void project_all(uint32_t layer, float squares)
+    template <bool bf, bool is_held> __device__ __forceinline__ void project_all(uint32_t layer, float squares, const Held &held)
     {
         const uint32_t t = anew(threadIdx.x), words = W / 8, places = ceil_div(rows_in, layers_place_rows), row_at = warp % layers_sharers * 2;
-        const float sum = multiply_places<bf>(row_at * words, words, 0, W / 256, places);
+        const float sum = multiply_places<bf, is_held>(row_at * words, words, 0, W / 256, places, held);
         const uint32_t row = place_of(lane) * layers_place_rows + row_at + lane % 2;
         if (has_row(lane, places) && row < rows_in) layers_shared().halves[row] = sum;
         meet();
@@ -114,10 +151,10 @@ struct LayersProducts : Layers {
         post(project_posts() + begin_in + t, channel.is_channel ? convolve(value) : value);
         if (channel.is_channel) keep(layer, channel, value);
     }
-    __device__ __forceinline__ void project(uint32_t layer, float squares)
+    template <bool is_held> __device__ __forceinline__ void project(uint32_t layer, float squares, const Held &held)
     {
-        if (weight_dtype == DTYPE_BF16) project_all<true>(layer, squares);
-        else project_all<false>(layer, squares);
+        if (weight_dtype == DTYPE_BF16) project_all<true, is_held>(layer, squares, held);
+        else project_all<false, is_held>(layer, squares, held);
     }
 
     // This block's outputs of the product behind the norm, added to the stream: thread t has number begin_out + t. A warp multiplies two rows, or
@@ -131,7 +168,7 @@ struct LayersProducts : Layers {
 #pragma unroll 1
         for (uint32_t base = 0; base < rows_out; base += 16 * rows) {
             const uint32_t left = rows_out - base, places = min(halved ? (left + 3) / 4 : (left + 7) / 8, 16u);
-            const float sum = multiply_places<bf>(32 * (row_at * all + from), 32 * all, from, chunks, places);
+            const float sum = multiply_places<bf, false>(32 * (row_at * all + from), 32 * all, from, chunks, places, {});
             const uint32_t o = base + place_of(lane) * rows + row_at + lane % 2;
             if (has_row(lane, places) && o < rows_out) layers_shared().halves[2 * o + half] = sum;
         }

@@ -7,24 +7,24 @@
 struct LayersScan : LayersMemories {
     using LayersMemories::LayersMemories;
     const bool closes = has_open && (position + 1) % args.S == 0;
-    float a_log, step_bias, skip, before; // of a head
+    float a_log, step_bias, skip, before; // of the head
 
-    __device__ __forceinline__ void fetch_head(uint32_t layer, uint32_t head)
+    __device__ __forceinline__ void fetch_head(uint32_t layer)
     {
-        a_log = ask_float(at<const float>(layer, PLACE_A_LOG) + head);
-        step_bias = ask_float(at<const float>(layer, PLACE_DT_BIAS) + head);
-        skip = ask_float(at<const float>(layer, PLACE_D) + head);
-        before = has_open ? ask_float(at<const float>(layer, PLACE_OPEN_DECAY) + head) : 0.0f;
+        a_log = ask_float(at<const float>(layer, PLACE_A_LOG) + role().head);
+        step_bias = ask_float(at<const float>(layer, PLACE_DT_BIAS) + role().head);
+        skip = ask_float(at<const float>(layer, PLACE_D) + role().head);
+        before = has_open ? ask_float(at<const float>(layer, PLACE_OPEN_DECAY) + role().head) : 0.0f;
     }
 
     // Of the chunk that closes: the memory of a head goes to its run. Threads hold rows n = threadIdx.x / 16 + layers_threads / 16 r.
-    __device__ __forceinline__ void append(uint32_t layer, uint32_t head, const float4 (&opens)[layers_state_rows]) const
+    __device__ __forceinline__ void append(uint32_t layer, const float4 (&opens)[layers_state_rows]) const
     {
         const uint32_t m = position / args.S, word = threadIdx.x % 16;
         for (uint32_t c = 0; c < args.closing; c++) {
             const uint2 run = layers_shared().runs[MIXER_RUNS + c];
             if (m < run.x || m - run.x >= run.y) continue;
-            const size_t first = (size_t(m - run.x) * H + head) * layers_n;
+            const size_t first = (size_t(m - run.x) * H + role().head) * layers_n;
             const View to = {at<char>(layer, PLACE_CLOSING + 2 * c), dh_dtype};
             float *sizes = at<float>(layer, PLACE_CLOSING + 2 * c + 1);
 #pragma unroll
@@ -65,11 +65,11 @@ struct LayersScan : LayersMemories {
         taken[layers_step + 4] = before + decay;
     }
 
-    // The number-th scan of this block. Its output goes to y or, where memories are merged with it, to what merge() takes.
-    __device__ __forceinline__ void scan(uint32_t layer, uint32_t head, uint32_t number)
+    // The scan of this block's head. Its output goes to y or, where memories are merged with it, to what merge() takes.
+    __device__ __forceinline__ void scan(uint32_t layer)
     {
         const float *taken = layers_shared().taken;
-        const uint32_t t = threadIdx.x, word = t % 16, row = t / 16;
+        const uint32_t t = threadIdx.x, word = t % 16, row = t / 16, head = role().head;
         const float step = taken[layers_step], keep_open = taken[layers_step + 2], keep_h = taken[layers_step + 3];
         float x[4], sum[4] = {};
 #pragma unroll
@@ -107,9 +107,9 @@ struct LayersScan : LayersMemories {
         }
         if (t < layers_p && attends == 0) post(y_posts() + head * layers_p + t, y * taken[t]);
         if (t < layers_p && attends > 0) {
-            layers_shared().outputs[number][t] = y;
-            layers_shared().gates[number][t] = taken[t];
-            if (t == 0) layers_shared().gates[number][layers_p] = taken[layers_step + 1];
+            layers_shared().outputs[t] = y;
+            layers_shared().gates[t] = taken[t];
+            if (t == 0) layers_shared().gates[layers_p] = taken[layers_step + 1];
         }
         // What nobody waits for.
         float4 *to_open = at<float4>(layer, PLACE_OPEN), *to_h = at<float4>(layer, PLACE_H);
@@ -122,7 +122,7 @@ struct LayersScan : LayersMemories {
                 to_h[at] = make_float4(fmaf(keep_h, was_h.x, open.x), fmaf(keep_h, was_h.y, open.y), fmaf(keep_h, was_h.z, open.z),
                                        fmaf(keep_h, was_h.w, open.w));
         }
-        if (closes) append(layer, head, opens);
+        if (closes) append(layer, opens);
         if (has_open && t == 0) at<float>(layer, PLACE_OPEN_DECAY)[head] = closes ? 0.0f : taken[layers_step + 4];
         if (has_open && !closes) return;
         meet();

@@ -88,8 +88,9 @@ struct WindowsCopies : WindowsWalk {
         on_their_way++;
         while (!is_empty(windows_shared().places[turn.at], turn))
             if (windows_gave_up()) return false;
-        const uint32_t there = attend::shared_address(&windows_shared().places[turn.at].there), to = attend::shared_address(windows_shared().ring[turn.at]);
-        const uint32_t apart = 2 * (kind == windows_copy_in ? args.W : width()), row = kind == windows_copy_in ? apart : apart / 2; // bytes of weights
+        const uint32_t there = attend::shared_address(&windows_shared().places[turn.at].there);
+        const uint32_t to = attend::shared_address(windows_shared().ring[turn.at]);
+        const uint32_t apart = 2 * (kind == windows_copy_in ? args.W : width()), row = kind == windows_copy_in ? apart : apart / 2; // of weights
         if (lane == 0 && (kind == windows_copy_state || kind == windows_copy_memory)) {
             attend::barrier_arrive_bytes(there, windows_place);
             store_count(&windows_shared().asked, turn.round * windows_room + turn.at + 1);

@@ -19,8 +19,7 @@ struct WindowsFoldPart {
         return __shfl_sync(0xffffffffu, places, which % 32);
     }
 };
-// What is left of the tokens of the window, times their steps, as a sum of two bf16 numbers each, and of the state and the open chunk before it, at its
-// end.
+// What is left at the end of a window of its tokens, times their steps, as a sum of two bf16 numbers each, and of the open chunk and the state.
 struct WindowsDecays {
     uint16_t weights[2][windows_fold_heads][WINDOW];
     float keep[windows_fold_heads], keep_h[windows_fold_heads];
@@ -117,8 +116,8 @@ struct WindowsFold : WindowsHeads {
         if (has_open()) *open_decay = closes ? 0.0f : before + from;
     }
 
-    // A pair of bf16 numbers times two weights, each a sum of two bf16 numbers, as such a sum: `rounded` misses of the first product what has eight bits,
-    // so that the rest of it is exact, and what is rounded behind that is below 2^-17 of the product.
+    // A pair of bf16 numbers times two weights, each a sum of two bf16 numbers, as such a sum. What `rounded` misses of the product with the first
+    // has eight bits, so that it is exact; the product with the second is added and rounded, an error of less than 2^-17 of the whole.
     static __device__ __forceinline__ void weigh(uint32_t pair, uint32_t weights, uint32_t more, uint32_t &rounded, uint32_t &rest)
     {
         const auto both = [](uint32_t bits) { return reinterpret_cast<const __nv_bfloat162 &>(bits); };

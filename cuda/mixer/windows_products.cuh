@@ -57,7 +57,8 @@ struct WindowsProducts : Windows {
     }
     // sums[t] += rows `row` .. row + 15 of the inputs times the weights that were kept of tile t, over inputs `from` .. from + 32 steps - 1.
     template <uint32_t tiles, uint32_t most_steps>
-    __device__ __forceinline__ void multiply(float (&sums)[tiles][4], uint32_t count, uint32_t inputs, uint32_t row, uint32_t from, uint32_t steps) const
+    __device__ __forceinline__ void multiply(float (&sums)[tiles][4], uint32_t count, uint32_t inputs, uint32_t row, uint32_t from,
+                                             uint32_t steps) const
     {
         const uint32_t at = attend::shared_address(windows_shared().inputs) + (row + lane % 16) * windows_row(inputs) + 2 * from + lane / 16 * 16;
 #pragma unroll

@@ -55,7 +55,7 @@ struct MixerOutputArgs {
  * everything as it is.
  * The workgroups wait for one another: all `tiles` of them run side by side (DART_CAP_RESIDENT), and each has a row of in_proj. They pass numbers
  * in 64-bit words of posts, a tag above each. Word 0 is the last tag that launches have used. After MIXER_PATIENCE looks at a word a workgroup sets
- * stuck and ends. posts: 8 + W + R + N + P + 1 + H P + H splits (P + 2) such words. */
+ * stuck and ends. posts: 8 + W + R + N + P + 1 + H P + H (splits + 1) (P + 2) such words. */
 #define PLACE_NORM 0u
 #define PLACE_IN_PROJ 1u
 #define PLACE_TAPS 2u
@@ -80,6 +80,11 @@ struct MixerOutputArgs {
 #define MIXER_CLOSING 2
 #define RUN_PAIRS 8u
 #define MIXER_MOST_SPLITS 4
+/* Of a multiprocessor's ring of weights through CUDA: words of 16 bytes, and rows of in_proj in a place of it. Where a layer's places exceed it,
+ * threads hold the first ones if W is at most LAYERS_HELD_WIDTH. */
+#define LAYERS_RING_WORDS 8192u
+#define LAYERS_PLACE_ROWS 8u
+#define LAYERS_HELD_WIDTH 1536u
 #define MIXER_PATIENCE 2000000
 struct MixerLayersArgs {
     U32 tiles, flags, layers, W, H, S, splits, runs, closing, x_at, seq_at;
@@ -88,8 +93,7 @@ struct MixerLayersArgs {
 
 /* The same for B sequences whose newest tokens wait in windows (../window/args.h): of each layer what window_append, window_output, mixer_attend and
  * window_fold compute besides. G = 1, K = 4, N = 128, P = 64, T0 = W and T1 = H, W a multiple of 256 up to 768, H one of 8 up to 24, B at most 64;
- * weights, activations and memories bf16; norms, taps, biases, a_log, d and states in f32. Which numbers of sequences may have memories says
- * windows.c.
+ * weights, activations and memories bf16; norms, taps, biases, a_log, d and states in f32.
  * Places are those above, of which a layer has WINDOW_PLACES. The sequences are shared out to `groups` groups, `members` each but for the last, and
  * the workgroups likewise, tiles / groups each: groups do not wait for one another. Of a sequence `share` workgroups have `heads` heads each, but for
  * the last.

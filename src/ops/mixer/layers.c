@@ -76,6 +76,16 @@ static uint32_t splits_of(const dart_device *device, const dart_mixer_step_args 
     return splits < MIXER_MOST_SPLITS ? splits : MIXER_MOST_SPLITS;
 }
 
+/* Whether the places that a multiprocessor's weights of a layer take exceed its ring through CUDA, and the first four of in_proj are all there. */
+static bool layers_hold(const dart_device *device, const dart_mixer_step_args *a)
+{
+    const uint64_t groups = groups_of(device, a), I = (uint64_t)a->H * LAYERS_P;
+    const uint64_t outputs = 2 * I + 2 * LAYERS_N + a->H + (op_has(&a->sma_proj) ? LAYERS_N + LAYERS_P + 1 : 0);
+    const uint64_t in = base_ceil_div(base_ceil_div(outputs, groups), LAYERS_PLACE_ROWS);
+    const uint64_t out = base_ceil_div(base_ceil_div(a->W, groups), I > a->W ? LAYERS_PLACE_ROWS / 2 : LAYERS_PLACE_ROWS);
+    return a->W <= LAYERS_HELD_WIDTH && in + out > LAYERS_RING_WORDS / a->W && outputs / groups > 3 * LAYERS_PLACE_ROWS;
+}
+
 static uint32_t layers_traits(const dart_device *device, const dart_mixer_step_args *layers, uint32_t count)
 {
     const dart_mixer_step_args *a = &layers[0];
@@ -89,7 +99,8 @@ static uint32_t layers_traits(const dart_device *device, const dart_mixer_step_a
     for (uint32_t i = 0; i < count; i++)
         if (layers[i].B != 1 || !mixer_layer_fits(&layers[i], a)) return 0;
     for (uint32_t i = 0; i < a->memories_count; i++) memories += a->memories[i].M;
-    return memories <= (uint64_t)MOST_OF_A_SPLIT * splits_of(device, a) ? FITS_MIXER_LAYERS : 0;
+    if (memories > (uint64_t)MOST_OF_A_SPLIT * splits_of(device, a)) return 0;
+    return FITS_MIXER_LAYERS | (layers_hold(device, a) ? FITS_MIXER_HOLDS : 0);
 }
 
 bool mixer_layers_fit(const dart_stream *stream, const dart_mixer_step_args *layers, uint32_t count)
@@ -191,7 +202,7 @@ dart_status mixer_layers(dart_stream *stream, const dart_mixer_step_args *layers
     call.T1 = a->H;
     const uint64_t I = (uint64_t)a->H * LAYERS_P, R = 2 * I + 2 * LAYERS_N + a->H;
     k.splits = k.runs > 0 ? splits_of(stream->device, a) : 0;
-    const uint64_t words = POSTS_BEGIN + a->W + R + LAYERS_N + LAYERS_P + 1 + I + (uint64_t)a->H * k.splits * (LAYERS_P + 2);
+    const uint64_t words = POSTS_BEGIN + a->W + R + LAYERS_N + LAYERS_P + 1 + I + (uint64_t)a->H * (k.splits + 1) * (LAYERS_P + 2);
     const op_operand absent = {0}, posts = op_posts(&call, 2 * words), stuck = op_stuck(&call), places = mixer_places(&call, layers, NULL, count);
     const op_operand x = {"x", a->x, OP_F32, 1, a->W}, seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, 1, 2};
     const op_operand weight = {"in_proj", a->in_proj, OP_FLOAT, R, a->W}, tail = {"tail", a->tail, OP_FLOAT, LAYERS_TAPS - 1, I + 2 * LAYERS_N};

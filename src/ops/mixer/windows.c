@@ -2,7 +2,8 @@
 #include "layers.h"
 #include "ops/arguments.h"
 
-/* What a multiprocessor has room for: sequences of a group, heads, tiles of eight outputs of in_proj and of out_proj, sequences in one of the latter. */
+/* What a multiprocessor has room for: sequences of a group, heads, tiles of eight outputs of in_proj and of out_proj, sequences in one of the
+ * latter. */
 enum { MOST_MEMBERS = 32, MOST_IN = 8, MOST_OUT = 4, ROWS_OUT = 16, MOST_WIDTH = 768, POSTS_BEGIN = 8, MOST_GROUPS = 2 };
 
 /* How sequences and workgroups are shared out, see MixerWindowsArgs. */
