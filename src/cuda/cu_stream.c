@@ -256,7 +256,7 @@ static void try_to_capture(cu_device *device, cu_stream *stream, uint32_t copies
         status = capture(device, stream, copies, exec);
         base_unlock(&cu_code);
     }
-    if (status != DART_OK) base_note(device->report, DART_LOG_INFO, "cuda: a recording was not captured; it is launched kernel by kernel");
+    if (status != DART_OK) base_note(device->report, DART_LOG_INFO, "cuda: a recording was not captured; it runs in smaller pieces");
 }
 
 /* ---- A device that is profiled: launches one by one, with an event after each ---- */
@@ -352,7 +352,8 @@ dart_status cu_stream_submit(void *device, void *stream, uint32_t times, const b
     const bool waits = order != NULL && order->waits_count > 0;
     const bool runs = s->launches_count > 0 && !d->profiled;
     if (s->exec == NULL && runs && (s->ran || times > 1 || waits)) try_to_capture(d, s, 1, &s->exec);
-    if (s->copied == NULL && runs && s->launches_count <= CU_COPIED_LAUNCHES && times >= CU_COPIED_TIMES) try_to_capture(d, s, CU_COPIES, &s->copied);
+    const bool copies = s->exec != NULL && runs && s->launches_count <= CU_COPIED_LAUNCHES && times >= CU_COPIED_TIMES;
+    if (s->copied == NULL && copies) try_to_capture(d, s, CU_COPIES, &s->copied);
     s->ran = true;
     base_lock(&d->submitting);
     status = run(d, s, times, order);

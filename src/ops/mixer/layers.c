@@ -60,6 +60,12 @@ bool mixer_layer_fits(const dart_mixer_step_args *a, const dart_mixer_step_args 
     return fits_runs(a->memories, a->memories_count, MIXER_RUNS, memories) && fits_runs(a->closing, a->closing_count, MIXER_CLOSING, memories);
 }
 
+uint32_t mixer_outputs(const dart_mixer_step_args *a)
+{
+    const uint32_t R = 2 * a->H * LAYERS_P + 2 * LAYERS_N + a->H;
+    return op_has(&a->sma_proj) ? R + LAYERS_N + LAYERS_P + 1 : R;
+}
+
 /* As many as the driver says that the device has multiprocessors, which run side by side; one where it does not say. Each has a row of in_proj, for
  * which the others wait. */
 static uint32_t groups_of(const dart_device *device, const dart_mixer_step_args *a)
@@ -80,7 +86,7 @@ static uint32_t splits_of(const dart_device *device, const dart_mixer_step_args 
 static bool layers_hold(const dart_device *device, const dart_mixer_step_args *a)
 {
     const uint64_t groups = groups_of(device, a), I = (uint64_t)a->H * LAYERS_P;
-    const uint64_t outputs = 2 * I + 2 * LAYERS_N + a->H + (op_has(&a->sma_proj) ? LAYERS_N + LAYERS_P + 1 : 0);
+    const uint64_t outputs = mixer_outputs(a);
     const uint64_t in = base_ceil_div(base_ceil_div(outputs, groups), LAYERS_PLACE_ROWS);
     const uint64_t out = base_ceil_div(base_ceil_div(a->W, groups), I > a->W ? LAYERS_PLACE_ROWS / 2 : LAYERS_PLACE_ROWS);
     return a->W <= LAYERS_HELD_WIDTH && in + out > LAYERS_RING_WORDS / a->W && outputs / groups > 3 * LAYERS_PLACE_ROWS;

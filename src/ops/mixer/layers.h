@@ -14,6 +14,8 @@ bool mixer_is_16bit(dart_dtype dtype);
 dart_dtype mixer_memories_dtype(const dart_mixer_step_args *a);
 /* Sizes, types and places of one layer, by itself and beside the first, for any number of sequences. */
 bool mixer_layer_fits(const dart_mixer_step_args *a, const dart_mixer_step_args *first);
+/* Rows of in_proj, and of sma_proj where there is one: q, e and the gate. */
+uint32_t mixer_outputs(const dart_mixer_step_args *a);
 /* The table of places (MixerLayersArgs, with windows MixerWindowsArgs). */
 op_operand mixer_places(op_call *call, const dart_mixer_step_args *layers, const mixer_window *windows, uint32_t count);
 

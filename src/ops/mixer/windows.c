@@ -11,12 +11,6 @@ typedef struct windows_shape {
     uint32_t tiles, groups, members, share, heads;
 } windows_shape;
 
-static uint32_t outputs_of(const dart_mixer_step_args *a)
-{
-    const uint32_t R = 2 * a->H * LAYERS_P + 2 * LAYERS_N + a->H;
-    return op_has(&a->sma_proj) ? R + LAYERS_N + LAYERS_P + 1 : R;
-}
-
 /* False where they do not fit. */
 static bool shape_of(const dart_device *device, const dart_mixer_step_args *a, windows_shape *shape)
 {
@@ -29,8 +23,8 @@ static bool shape_of(const dart_device *device, const dart_mixer_step_args *a, w
     shape->heads = (uint32_t)base_ceil_div(a->H, workgroups / shape->members);
     shape->share = (uint32_t)base_ceil_div(a->H, shape->heads);
     const uint32_t quarters = (uint32_t)base_ceil_div(shape->members, ROWS_OUT);
-    return shape->heads <= WINDOWS_MOST_HEADS && base_ceil_div(outputs_of(a), 8) >= workgroups + shape->groups &&
-           base_ceil_div(base_ceil_div(outputs_of(a), 8), workgroups) <= MOST_IN && base_ceil_div(a->W / 8, workgroups / quarters) <= MOST_OUT;
+    return shape->heads <= WINDOWS_MOST_HEADS && base_ceil_div(mixer_outputs(a), 8) >= workgroups + shape->groups &&
+           base_ceil_div(base_ceil_div(mixer_outputs(a), 8), workgroups) <= MOST_IN && base_ceil_div(a->W / 8, workgroups / quarters) <= MOST_OUT;
 }
 
 /* What is copied sixteen bytes at a time besides what mixer_layer_fits asks for. */
@@ -96,7 +90,7 @@ dart_status mixer_windows(dart_stream *stream, const dart_mixer_step_args *layer
     call.T1 = a->H;
     const uint64_t I = (uint64_t)a->H * LAYERS_P, blocks = shape.tiles / shape.groups + shape.groups;
     const op_operand work = op_scratch(&call, DART_F32, a->B, a->W / 2 + I / 2 + blocks + shape.share);
-    const uint64_t words = POSTS_BEGIN + 2 * (uint64_t)shape.tiles + a->B * base_round_up((uint64_t)outputs_of(a) + a->H, 2);
+    const uint64_t words = POSTS_BEGIN + 2 * (uint64_t)shape.tiles + a->B * base_round_up((uint64_t)mixer_outputs(a) + a->H, 2);
     const op_operand posts = op_posts(&call, 2 * words), stuck = op_stuck(&call);
     const op_operand places = mixer_places(&call, layers, windows, count);
     const op_operand x = {"x", a->x, OP_F32, a->B, a->W}, seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
