@@ -1,8 +1,8 @@
-// The steps of several layers in one launch, see MixerLayersArgs. A layer is four stages: both products with their convolutions; the memories of a
-// split; the scan of a head, which merges its splits; the product behind the norm. What a stage reads of weights, states and memories was copied to
-// shared memory long before its inputs are there (layers_copies.cuh), so that memory is read while blocks wait for one another. Numbers go from block
-// to block in words of 64 bits, each with the tag of its layer, so that a reader needs no barrier: it looks until the tag is there. A word is written
-// again no earlier than a layer later, when all that read it have passed on what they made of it.
+// The steps of several layers in one launch, see MixerLayersArgs. A layer is four stages: both products with their convolutions; memories, which
+// blocks share out; the scan of a head, which merges what blocks have of its memories; the product behind the norm. What a stage reads of weights,
+// states and memories was copied to shared memory long before its inputs are there (layers_copies.cuh), so that memory is read while blocks wait for
+// one another. Numbers go from block to block in words of 64 bits, each with the tag of its layer, so that a reader needs no barrier: it looks until
+// the tag is there. A word is written again no earlier than a layer later, when all that read it have passed on what they made of it.
 // The launch is cooperative, so that all blocks run side by side, with as much shared memory as a block may have.
 #include "lib/one_row.cuh"
 

@@ -249,7 +249,7 @@ struct Layers : LayersShape {
         return take_row<2 * layers_most_x>(y_posts(), I, at<const float>(layer, PLACE_MIXER_NORM));
     }
 
-    // What the memories of a split and what the scan of a head read of the products: a thread's number. In `taken`, for memories: q, e, c; for a
+    // What memories and what the scan of a head read of the products: a thread's number. In `taken`, for memories: q, e, c; for a
     // scan: z, x, b, c, the step, the gate. The caller meets.
     __device__ __forceinline__ void gather(bool is_scan) const
     {
