@@ -178,7 +178,7 @@ typedef struct dart_device_options {
      * Vulkan 16 KiB of shared memory, workgroups of 128 invocations and as many buffers as no kernel can do without. What a
      * device can do beside these limits (16-bit storage, subgroups) stays. */
     bool minimum_limits;
-    uint32_t multiprocessors;       /* test hook: compute tile sizes for this number; 0: the device's */
+    uint32_t multiprocessors;       /* test hook: compute sizes of tiles and launches for this number; 0: the device's */
     uint32_t fail_at;               /* test hook: the n-th call of the backend or allocation of host memory, counted from
                                        opening, fails with DART_OUT_OF_MEMORY; 0: never */
     bool lose;                      /* test hook: call fail_at returns DART_DEVICE_LOST instead. The device itself goes on

@@ -46,16 +46,17 @@ struct MixerOutputArgs {
 };
 
 /* The steps of `layers` mixers on the one token of one sequence, one after another, in one launch: each computes what mixer_project (for in_proj and
- * sma_proj), ssd_step, mixer_attend, mixer_output and sma_append compute together. B = G = 1, K = 4, N = 128, P = 64, T0 = W and T1 = H, W a
- * multiple of 256, H one of 4, H P at most 2 W; all weights of one 16-bit type, memories of one, tails of one type; norms, taps, biases, a_log, d,
- * states and scales in f32; weights, states, memories and scales begin at a multiple of 16 bytes.
+ * sma_proj), ssd_step, mixer_attend, mixer_output and sma_append compute together. B = G = 1, K = 4, N = 128, P = 64, T0 = W and T1 = H +
+ * LAYERS_WORKGROUPS tiles, W a multiple of 256, H one of 4, H P at most 2 W, tiles 1 or at least 2 H; all weights of one 16-bit type, memories of
+ * one, tails of one type; norms, taps, biases, a_log, d, states and scales in f32; weights, states, memories and scales begin at a multiple of 16
+ * bytes.
  * Tensors are found by their addresses. places: first and M of each run, from pair MIXER_RUNS on of the runs that may receive a memory; then place p
  * of layer l, a 64-bit number, in words 2 (RUN_PAIRS + l PLACES + p) and the next, 0 for an absent bias. Bindings weight, tail and dh are the first
  * layer's, for their types. HAS_OPEN: with memories, of `runs` runs, and `closing` runs that may receive the chunk that closes. A count of 0 leaves
  * everything as it is.
  * The workgroups wait for one another: all `tiles` of them run side by side (DART_CAP_RESIDENT), and each has a row of in_proj. They pass numbers
- * in 64-bit words of posts, a tag above each. Word 0 is the last tag that launches have used. After MIXER_PATIENCE looks at a word a workgroup sets
- * stuck and ends. posts: 8 + W + R + N + P + 1 + H P + H (splits + 1) (P + 2) such words. */
+ * in 64-bit words of posts, a tag above each. Word 0 is the last tag that launches have used. After MIXER_PATIENCE looks at a word, or a hundred
+ * times as many on processors, a workgroup sets stuck and ends. posts: 8 + W + R + N + P + 1 + H P + H (splits + 1) (P + 2) such words. */
 #define PLACE_NORM 0u
 #define PLACE_IN_PROJ 1u
 #define PLACE_TAPS 2u
@@ -85,6 +86,7 @@ struct MixerOutputArgs {
 #define LAYERS_RING_WORDS 8192u
 #define LAYERS_PLACE_ROWS 8u
 #define LAYERS_HELD_WIDTH 1536u
+#define LAYERS_WORKGROUPS 256u /* of T1 */
 #define MIXER_PATIENCE 2000000
 struct MixerLayersArgs {
     U32 tiles, flags, layers, W, H, S, splits, runs, closing, x_at, seq_at;

@@ -17,7 +17,7 @@ vec2 take(uint at, uint other)
     uint64_t word;
     uint64_t next;
     uint missing = 1u;
-    [[dont_unroll]] for (uint tries = 0u; missing != 0u && tries < MIXER_PATIENCE; tries++) {
+    [[dont_unroll]] for (uint tries = 0u; missing != 0u && tries < PATIENCE; tries++) {
         word = look(at);
         next = look(other);
         missing = is_missing(word) | is_missing(next);
@@ -43,57 +43,73 @@ float sum_over_all(float value)
     [[unroll]] for (uint i = 0u; i < SUBGROUPS; i += SUBGROUP_SIZE) sum += i + lane < SUBGROUPS ? sums[i + lane] : 0.0;
     return add_lanes(sum);
 }
-// Four sums over the workgroup. Lanes may still read those of the call before.
-vec4 sum_of_four(vec4 value)
+// Eight sums over the workgroup. Lanes may still read those of the call before.
+void add_eight_over_all(inout vec4 one, inout vec4 other)
 {
-    [[unroll]] for (uint apart = SUBGROUP_SIZE / 2u; apart > 0u; apart /= 2u) value += subgroupShuffleXor(value, apart);
+    [[unroll]] for (uint apart = SUBGROUP_SIZE / 2u; apart > 0u; apart /= 2u) {
+        one += subgroupShuffleXor(one, apart);
+        other += subgroupShuffleXor(other, apart);
+    }
     barrier();
-    if (lane == 0u) sums4[subgroup] = value;
+    if (lane == 0u) {
+        sums4[subgroup] = one;
+        sums4[SUBGROUPS + subgroup] = other;
+    }
     barrier();
-    vec4 sum = vec4(0.0);
+    one = vec4(0.0);
+    other = vec4(0.0);
     [[unroll]] for (uint i = 0u; i < SUBGROUPS; i += SUBGROUP_SIZE) {
-        if (i + lane < SUBGROUPS) sum += sums4[i + lane];
+        if (i + lane < SUBGROUPS) {
+            one += sums4[i + lane];
+            other += sums4[SUBGROUPS + i + lane];
+        }
     }
     const uint MOST = SUBGROUPS < SUBGROUP_SIZE ? SUBGROUPS : SUBGROUP_SIZE;
-    [[unroll]] for (uint apart = MOST / 2u; apart > 0u; apart /= 2u) sum += subgroupShuffleXor(sum, apart);
-    return subgroupShuffle(sum, 0u);
+    [[unroll]] for (uint apart = MOST / 2u; apart > 0u; apart /= 2u) {
+        one += subgroupShuffleXor(one, apart);
+        other += subgroupShuffleXor(other, apart);
+    }
+    one = subgroupShuffle(one, 0u);
+    other = subgroupShuffle(other, 0u);
 }
-// Waits for the row that is posted at `at`. low and high become the row times its norm; returns the sum of its squares.
-#define TAKES_ROW(name, COUNT) \
-    float name(uint at, Floats norm) \
+// Waits for the row that is posted at `at`, six numbers of a lane at a time: more take registers that hold weights. low and high become the row times
+// its norm; returns the sum of its squares. ASK asks for weights while the first look is on its way.
+#define TAKES_ROW(name, COUNT, ASK) \
+    float name(uint at, Floats norm, uint layer) \
     { \
-        const uint TAKES = (COUNT + SIZE - 1u) / SIZE; \
-        float norms[TAKES]; \
-        uint64_t words[TAKES]; \
+        const uint AT_ONCE = SMALLER(CEIL_DIV(COUNT, SIZE), 6u); \
+        uint64_t words[AT_ONCE]; \
+        [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) words[k] = look(at + min(LANE + k * SIZE, COUNT - 1u)); \
+        ASK; \
+        uint missing = 0u; \
+        [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) missing |= is_missing(words[k]); \
         float squares = 0.0; \
-        [[unroll]] for (uint k = 0u; k < TAKES; k++) norms[k] = norm.v[min(LANE + k * SIZE, COUNT - 1u)]; \
-        uint missing = 1u; \
-        [[dont_unroll]] for (uint tries = 0u; missing != 0u && tries < MIXER_PATIENCE; tries++) { \
-            missing = 0u; \
-            [[unroll]] for (uint k = 0u; k < TAKES; k++) { \
-                if (COUNT % SIZE == 0u || LANE + k * SIZE < COUNT) words[k] = look(at + LANE + k * SIZE); \
-                else words[k] = uint64_t(tag) << 32; \
+        [[dont_unroll]] for (uint first = LANE; first < COUNT; first += AT_ONCE * SIZE) { \
+            float norms[AT_ONCE]; \
+            [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) norms[k] = norm.v[min(first + k * SIZE, COUNT - 1u)]; \
+            [[dont_unroll]] for (uint tries = 0u; missing != 0u && tries < PATIENCE; tries++) { \
+                missing = 0u; \
+                [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) words[k] = look(at + min(first + k * SIZE, COUNT - 1u)); \
+                [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) missing |= is_missing(words[k]); \
             } \
-            [[unroll]] for (uint k = 0u; k < TAKES; k++) missing |= is_missing(words[k]); \
-        } \
-        if (missing != 0u) give_up(); \
-        [[unroll]] for (uint k = 0u; k < TAKES; k++) { \
-            if (COUNT % SIZE == 0u || LANE + k * SIZE < COUNT) { \
-                put(LANE + k * SIZE, number(words[k]) * norms[k]); \
-                squares += number(words[k]) * number(words[k]); \
+            if (missing != 0u) give_up(); \
+            [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) { \
+                if (COUNT % (AT_ONCE * SIZE) == 0u || first + k * SIZE < COUNT) { \
+                    put(first + k * SIZE, number(words[k]) * norms[k]); \
+                    squares += number(words[k]) * number(words[k]); \
+                } \
             } \
+            missing = 1u; \
         } \
         return sum_over_all(squares); \
     }
-TAKES_ROW(take_x, W)
-TAKES_ROW(take_y, I)
-
-// What the memories of a split and what the scan of a head read of the products. In taken, for memories: q, e, c; for a scan: z, x, b, c, the step,
-// the gate.
-void gather(bool is_scan, uint head)
+// What an item reads of the products: memories, item 0, or the scan of a head. In taken, for memories: q, e, c; for a scan: z, x, b, c, the step, the
+// gate.
+void gather(uint item)
 {
     uint one, other;
-    if (is_scan) {
+    if (item > 0u) {
+        uint head = item - 1u;
         one = LANE < P ? head * P + LANE : LANE < 2u * P ? I + head * P + LANE - P : 2u * I + LANE - 2u * P;
         other = LANE + SIZE < STEP ? 2u * I + LANE + SIZE - 2u * P : LANE + SIZE == STEP ? I + CHANNELS + head :
                 LANE + SIZE == STEP + 1u && has(args.flags, HAS_OPEN) ? R + QUERIES : one;

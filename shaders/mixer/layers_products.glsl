@@ -1,40 +1,94 @@
 // The products of layers.comp: in_proj and sma_proj with their convolutions, and out_proj behind the norm. Lanes of a subgroup share a row.
 
-uvec4 project_words[QUADS];
-uvec4 output_words[QUADS];
+uvec4 project_words[UNITS_X * WORDS_X];
+uvec4 output_words[UNITS_Y * WORDS_Y];
 
 uint outputs_of_project() { return has(args.flags, HAS_OPEN) ? R + QUERIES + 1u : R; }
-// Words of output o, from `chunk` on.
-uvec4 project_word(uint layer, uint o, uint chunk)
-{
-    bool inner = o < R;
-    Quads rows = Quads(inner ? PLACE(layer, PLACE_IN_PROJ) : PLACE(layer, PLACE_SMA_PROJ));
-    return rows.v[(inner ? o : o - R) * (W / 8u) + chunk * SUBGROUP_SIZE + lane];
-}
-uvec4 output_word(uint layer, uint o, uint chunk)
-{
-    return Quads(PLACE(layer, PLACE_OUT_PROJ)).v[o * (I / 8u) + chunk * SUBGROUP_SIZE + lane];
-}
-// What project() and add_output() ask for before their inputs are there.
-void fetch_project(uint layer, uint first)
-{
-    uint step = SUBGROUPS * gl_NumWorkGroups.x;
-    [[unroll]] for (uint i = 0u; i < AHEAD * CHUNKS_X; i++)
-        project_words[i] = project_word(layer, min(first + i / CHUNKS_X * step, outputs_of_project() - 1u), i % CHUNKS_X);
-}
-void fetch_output(uint layer, uint first)
-{
-    if (first < W) {
-        [[unroll]] for (uint i = 0u; i < AHEAD_Y; i++) output_words[i] = output_word(layer, first, i);
+
+// Ask for weights of BATCH outputs from `batch` on, behind END the last one again: this subgroup's parts of units FROM .. TO - 1. Rows from SPLIT
+// on are those of another matrix.
+#define FETCHES(name, words, FROM, TO, CHUNKS, PARTS, STREAMS, WORDS, ONE, SPLIT, OTHER, END) \
+    void name(uint layer, uint batch) \
+    { \
+        uint64_t one = packUint2x32(PLACE(layer, ONE)); \
+        uint64_t other = packUint2x32(PLACE(layer, OTHER)) - uint64_t(SPLIT * (CHUNKS * SUBGROUP_SIZE * 16u)); \
+        uint within = ((subgroup % PARTS * WORDS) * SUBGROUP_SIZE + lane) * 16u; \
+        [[unroll]] for (uint i = FROM * WORDS; i < TO * WORDS; i++) { \
+            uint o = min(batch + i / WORDS * STREAMS + subgroup / PARTS, END - 1u); \
+            uint64_t row = (o < SPLIT ? one : other) + uint64_t(o * (CHUNKS * SUBGROUP_SIZE * 16u) + within); \
+            words[i] = Quads(row + uint64_t(i % WORDS * (SUBGROUP_SIZE * 16u))).v[0]; \
+        } \
     }
+#define FETCHES_PROJECT(name, FROM, TO) \
+    FETCHES(name, project_words, FROM, TO, CHUNKS_X, PARTS_X, STREAMS_X, WORDS_X, PLACE_IN_PROJ, R, PLACE_SMA_PROJ, rows_of.y)
+FETCHES_PROJECT(fetch_project_first, 0u, FIRST_X)
+FETCHES_PROJECT(fetch_project_second, FIRST_X, SECOND_X)
+FETCHES_PROJECT(fetch_project_third, SECOND_X, THIRD_X)
+FETCHES_PROJECT(fetch_project_last, THIRD_X, UNITS_X)
+void fetch_project(uint layer, uint batch)
+{
+    fetch_project_first(layer, batch);
+    fetch_project_second(layer, batch);
+    fetch_project_third(layer, batch);
+    fetch_project_last(layer, batch);
+}
+#define FETCHES_OUTPUT(name, FROM, TO) \
+    FETCHES(name, output_words, SMALLER(FROM, UNITS_Y), SMALLER(TO, UNITS_Y), CHUNKS_Y, PARTS_Y, STREAMS_Y, WORDS_Y, PLACE_OUT_PROJ, W, \
+            PLACE_OUT_PROJ, rows_of.w)
+FETCHES_OUTPUT(fetch_output_first, 0u, THIRD_Y)
+FETCHES_OUTPUT(fetch_output_second, THIRD_Y, 2u * THIRD_Y)
+FETCHES_OUTPUT(fetch_output_rest, 2u * THIRD_Y, UNITS_Y)
+void fetch_output(uint layer, uint batch)
+{
+    fetch_output_first(layer, batch);
+    fetch_output_second(layer, batch);
+    fetch_output_rest(layer, batch);
 }
 
-float add_words(float sum, uvec4 words, uint chunk)
+void ask_next(uint layer)
 {
-    uint at = chunk * SUBGROUP_SIZE + lane;
-    sum = add_four(sum, four_16bit(DTYPE_OF(weight), words.xy), low[at]);
-    return add_four(sum, four_16bit(DTYPE_OF(weight), words.zw), high[at]);
+    if (layer < args.layers) fetch_project_second(layer, rows_of.x);
 }
+TAKES_ROW(take_x, W, fetch_project_last(layer, rows_of.x))
+TAKES_ROW(take_y, I, ask_next(layer))
+
+// The row in low and high times this subgroup's parts: sums over its lanes to halves. Lanes exchange half of what they
+// have until each has the sum of one unit.
+#define MULTIPLIES(name, words, FROM, TO, PARTS, WORDS) \
+    void name() \
+    { \
+        const uint UNITS = TO - FROM; \
+        const uint VALUES = UNITS <= 1u ? 1u : UNITS <= 2u ? 2u : UNITS <= 4u ? 4u : UNITS <= 8u ? 8u : UNITS <= 16u ? 16u : 32u; \
+        float totals[VALUES]; \
+        [[unroll]] for (uint u = 0u; u < VALUES; u++) totals[u] = 0.0; \
+        [[unroll]] for (uint c = 0u; c < WORDS; c++) { \
+            uint at = (subgroup % PARTS * WORDS + c) * SUBGROUP_SIZE + lane; \
+            vec4 first = low[at], last = high[at]; \
+            [[unroll]] for (uint u = 0u; u < UNITS; u++) { \
+                totals[u] = add_four(totals[u], four_16bit(DTYPE_OF(weight), words[(FROM + u) * WORDS + c].xy), first); \
+                totals[u] = add_four(totals[u], four_16bit(DTYPE_OF(weight), words[(FROM + u) * WORDS + c].zw), last); \
+            } \
+        } \
+        if (VALUES <= SUBGROUP_SIZE) { \
+            [[unroll]] for (uint left = VALUES / 2u; left > 0u; left /= 2u) { \
+                uint apart = left * (SUBGROUP_SIZE / VALUES); \
+                bool upper = (lane & apart) != 0u; \
+                [[unroll]] for (uint i = 0u; i < left; i++) \
+                    totals[i] = (upper ? totals[left + i] : totals[i]) + subgroupShuffleXor(upper ? totals[i] : totals[left + i], apart); \
+            } \
+            [[unroll]] for (uint apart = SUBGROUP_SIZE / VALUES / 2u; apart > 0u; apart /= 2u) totals[0] += subgroupShuffleXor(totals[0], apart); \
+            uint u = lane / (SUBGROUP_SIZE / VALUES); \
+            if (lane % (SUBGROUP_SIZE / VALUES) == 0u && u < UNITS) halves[(FROM + u) * SUBGROUPS + subgroup] = totals[0]; \
+        } else { \
+            [[unroll]] for (uint u = 0u; u < UNITS; u++) { \
+                float total = add_lanes(totals[u]); \
+                if (lane == 0u) halves[(FROM + u) * SUBGROUPS + subgroup] = total; \
+            } \
+        } \
+    }
+MULTIPLIES(multiply_x, project_words, 0u, HALF_X, PARTS_X, WORDS_X)
+MULTIPLIES(multiply_x_rest, project_words, HALF_X, UNITS_X, PARTS_X, WORDS_X)
+MULTIPLIES(multiply_y, output_words, 0u, UNITS_Y, PARTS_Y, WORDS_Y)
 
 // ---- The convolution of an output ----
 
@@ -78,69 +132,40 @@ float convolve(float value)
 
 // ---- Both ends ----
 
-// Outputs first, first + step, ... of both products.
-void project(uint layer, uint first, uint step, float squares)
+// Of the outputs of both products from `batch` on, whose sums are in halves, a lane finishes one.
+void post_projected(uint batch, uint end, float scale)
 {
-    uint outputs = outputs_of_project();
-    float scale = inversesqrt(squares / float(W) + args.eps);
-    [[dont_unroll]] for (uint batch = first; batch < outputs; batch += BATCH * step) {
-        uint mine = batch + min(lane, BATCH - 1u) * step;
-        float totals[BATCH];
-        [[unroll]] for (uint k = 0u; k < BATCH; k++) totals[k] = 0.0;
-        if (batch == first) {
-            [[unroll]] for (uint i = 0u; i < AHEAD * CHUNKS_X; i++)
-                totals[i / CHUNKS_X] = add_words(totals[i / CHUNKS_X], project_words[i], i % CHUNKS_X);
-        } else {
-            fetch_channel(layer, min(mine, outputs - 1u));
-        }
-        float value = 0.0;
-        [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
-            float total = add_lanes(totals[k]);
-            if (batch == first && lane == k) value = total;
-        }
-        [[dont_unroll]] for (uint k = batch == first ? AHEAD : 0u; k < BATCH && batch + k * step < outputs; k += 2u) {
-            uvec4 words[2u * CHUNKS_X];
-            [[unroll]] for (uint i = 0u; i < 2u * CHUNKS_X; i++)
-                words[i] = project_word(layer, min(batch + (k + i / CHUNKS_X) * step, outputs - 1u), i % CHUNKS_X);
-            vec2 pair = vec2(0.0);
-            [[unroll]] for (uint i = 0u; i < 2u * CHUNKS_X; i++) pair[i / CHUNKS_X] = add_words(pair[i / CHUNKS_X], words[i], i % CHUNKS_X);
-            pair = vec2(add_lanes(pair.x), add_lanes(pair.y));
-            if (lane == k) value = pair.x;
-            if (lane == k + 1u) value = pair.y;
-        }
-        if (lane < BATCH && mine < outputs) {
-            value *= scale;
-            float result = is_channel ? convolve(value) : value;
-            post(PROJ_AT + mine, result);
-        }
-    }
+    if (LANE >= BATCH_X || batch + LANE >= end) return;
+    float value = 0.0;
+    [[unroll]] for (uint k = 0u; k < PARTS_X; k++) value += halves[LANE * PARTS_X + k];
+    value *= scale;
+    float result = is_channel ? convolve(value) : value;
+    post(PROJ_AT + batch + LANE, result);
 }
 
-// Outputs first, first + step, ... of the product behind the norm, added to the stream; `stream` is the first of them as it was.
-float add_output(uint layer, uint first, uint step, float squares, float stream)
+// Outputs begin .. end - 1 of the product behind the norm, added to the stream; `stream` is the lane's of the first of them as it was.
+float add_output(uint layer, float squares, float stream)
 {
+    uint begin = rows_of.z, end = rows_of.w;
     bool is_last = layer + 1u == args.layers;
     float scale = inversesqrt(squares / float(I) + args.eps);
-    [[dont_unroll]] for (uint o = first; o < W; o += step) {
-        float sum = 0.0;
-        uint c = 0u;
-        if (o == first) {
-            [[unroll]] for (; c < AHEAD_Y; c++) sum = add_words(sum, output_words[c], c);
+    [[dont_unroll]] for (uint batch = begin;; batch += BATCH_Y) {
+        if (!IS_ONCE_Y && batch != begin) {
+            fetch_output(layer, batch);
+            barrier(); // halves are read
         }
-        [[dont_unroll]] for (; c < CHUNKS_Y; c += QUADS / 2u) {
-            uvec4 words[QUADS / 2u];
-            [[unroll]] for (uint i = 0u; i < QUADS / 2u; i++) words[i] = output_word(layer, o, min(c + i, CHUNKS_Y - 1u));
-            [[unroll]] for (uint i = 0u; i < QUADS / 2u; i++) {
-                if (c + i < CHUNKS_Y) sum = add_words(sum, words[i], c + i);
-            }
-        }
-        float value = scale * add_lanes(sum);
-        if (o == first) stream = value += stream;
-        else if (lane == 0u) value += load_x(args.x_at + o);
-        if (lane == 0u) {
+        multiply_y();
+        barrier();
+        if (LANE < BATCH_Y && batch + LANE < end) {
+            uint o = batch + LANE;
+            float value = 0.0;
+            [[unroll]] for (uint k = 0u; k < PARTS_Y; k++) value += halves[LANE * PARTS_Y + k];
+            value = scale * value + (batch == begin ? stream : load_x(args.x_at + o));
+            if (batch == begin) stream = value;
             post(X_AT + o, value);
-            if (is_last || o != first) store_x(args.x_at + o, value);
+            if (is_last || batch != begin) store_x(args.x_at + o, value);
         }
+        if (IS_ONCE_Y || batch + BATCH_Y >= end) break;
     }
     return stream;
 }

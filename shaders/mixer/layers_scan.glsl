@@ -77,6 +77,7 @@ void scan(uint layer, uint head, uint position)
         y = skip * taken[P + LANE];
         [[unroll]] for (uint i = 0u; i < FOUND_ROWS; i++) y += found[i * 16u + LANE / 4u][LANE % 4u];
     }
+    if (IS_WIDE && !IS_ALONE) fetch_output(layer, rows_of.z);
     if (has_open && args.runs > 0u) y += silu(taken[STEP + 1u]) * merged(head);
     if (LANE < P) post(Y_AT + head * P + LANE, y * silu(taken[LANE]));
 }

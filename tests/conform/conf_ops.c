@@ -1,6 +1,6 @@
 /* Every op in every variant against the oracle, and the devices against one another:
  * conf_ops [--filter TEXT]... [--without TEXT] [--skip VARIANT] [--all VARIANT] [--seed N] [--turns N] [--minimum-limits] [--cut N]
- *     [--margin BYTES] [--backwards N] [--random N] DEVICE_SPEC...
+ *     [--margin BYTES] [--backwards N] [--multiprocessors N] [--random N] DEVICE_SPEC...
  * One test a device; cases that did not run are listed. With --random N the cases are not those of the list, but N that the seed draws. Without
  * --seed every run has inputs of its own; what it prints says which. A variant that is skipped runs only where the device chooses its rows. With
  * --all it is a failure when a case launches a kernel that has a row of that name and does not run in that row as well. DARTLM_DRAW=SEED in the
@@ -41,7 +41,7 @@ static bool minimum_limits;
 static uint32_t cut; /* of --cut */
 /* Of --margin. Drivers that check ranges would return 0 for what is read outside a tensor. */
 static uint32_t margin = 4096;
-static uint32_t backwards;
+static uint32_t backwards, multiprocessors;
 static const char *every, *without; /* of --all and --without */
 static bool draw;
 static uint64_t draw_seed;
@@ -191,7 +191,8 @@ static bool run(const char *const *specs, const char *filter, const char *skip, 
     if (file == NULL) return false;
     const conform_options options = {.devices = specs, .devices_count = (uint32_t)devices_count, .filter = filter, .without = without,
                                      .skip = skip, .json = true, .seed = seed, .minimum_limits = minimum_limits, .cut = cut, .margin = margin,
-                                     .backwards = backwards, .draw = draw, .draw_seed = draw_seed, .draw_turns = turns, .random = random_cases};
+                                     .backwards = backwards, .multiprocessors = multiprocessors,
+                                     .draw = draw, .draw_seed = draw_seed, .draw_turns = turns, .random = random_cases};
     conform_all(context, &options, file);
     rewind(file);
     json_t *report = json_loadf(file, 0, &error);
@@ -238,6 +239,8 @@ int main(int argc, char **argv)
             margin = (uint32_t)strtoul(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--backwards") == 0 && i + 1 < argc) {
             backwards = (uint32_t)strtoul(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--multiprocessors") == 0 && i + 1 < argc) {
+            multiprocessors = (uint32_t)strtoul(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--minimum-limits") == 0) {
             minimum_limits = true;
         } else if (devices_count == MAX_DEVICES) {

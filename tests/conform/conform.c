@@ -163,7 +163,8 @@ dart_status conform_open(const suite *s, const char *spec, uint32_t claimed, dar
                                          .without_capabilities = (s->options->no_matrix ? DART_CAP_MATRIX : 0) |
                                                                  (s->options->no_resident ? DART_CAP_RESIDENT : 0),
                                          .minimum_limits = s->options->minimum_limits, .cut = s->options->cut,
-                                         .margin = s->options->margin, .backwards = s->options->backwards};
+                                         .margin = s->options->margin, .backwards = s->options->backwards,
+                                         .multiprocessors = s->options->multiprocessors};
     const dart_status status = dart_device_open(s->context, &options, device);
     if (status == DART_OK && s->options->opened != NULL) s->options->opened(*device);
     return status;

@@ -117,7 +117,7 @@ typedef struct conform_options {
     bool no_matrix;             /* the devices count as lacking cooperative matrices */
     bool no_resident;           /* the devices count as lacking DART_CAP_RESIDENT */
     bool minimum_limits;        /* as in dart_device_options */
-    uint32_t cut, margin, backwards; /* the same */
+    uint32_t cut, margin, backwards, multiprocessors; /* the same */
     uint64_t seed;              /* of the inputs of all cases */
     uint32_t seeds;             /* so many times, with the seeds that follow; 0: once */
     bool draw;                  /* only some cases, each in some variants: so many that every row runs whose turn it is */

@@ -31,13 +31,14 @@ static void print_json_limits(FILE *json, const dart_device_info *d)
 /* The command that runs this case alone, in every variant, with the same inputs. */
 static void command_of(const suite *s, const target *t, const char *name, char *text, size_t size)
 {
-    char cut[24] = "", margin[24] = "", backwards[24] = "";
+    char cut[24] = "", margin[24] = "", backwards[24] = "", multiprocessors[36] = "";
     if (s->options->cut > 0) snprintf(cut, sizeof cut, " --cut %u", s->options->cut);
     if (s->options->margin > 0) snprintf(margin, sizeof margin, " --margin %u", s->options->margin);
     if (s->options->backwards > 0) snprintf(backwards, sizeof backwards, " --backwards %u", s->options->backwards);
-    snprintf(text, size, "dartlm conform --device '%s'%s%s%s%s%s%s --seed %llu --case '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
+    if (s->options->multiprocessors > 0) snprintf(multiprocessors, sizeof multiprocessors, " --multiprocessors %u", s->options->multiprocessors);
+    snprintf(text, size, "dartlm conform --device '%s'%s%s%s%s%s%s%s --seed %llu --case '%s'", t->spec, s->options->no_matrix ? " --no-matrix" : "",
              s->options->no_resident ? " --no-resident" : "",
-             s->options->minimum_limits ? " --minimum-limits" : "", cut, margin, backwards, (unsigned long long)s->seed, name);
+             s->options->minimum_limits ? " --minimum-limits" : "", cut, margin, backwards, multiprocessors, (unsigned long long)s->seed, name);
 }
 
 void conform_print_header(const suite *s)

@@ -53,7 +53,7 @@ int cmd_conform(int argc, char **argv)
     bool list = false, draw = false, validation = false;
     char system[160];
     uint64_t seed = 1;
-    uint32_t jobs = 0, seeds = 1, cut = 0, margin = 0, backwards = 0, random = 0;
+    uint32_t jobs = 0, seeds = 1, cut = 0, margin = 0, backwards = 0, multiprocessors = 0, random = 0;
     const args_option options[] = {
         {"device", 0, ARGS_LIST, "SPEC", &devices, "may be repeated; by default every usable device", 0, 0, false},
         {"filter", 0, ARGS_TEXT, "TEXT", &filter, "only cases with TEXT in their name", 0, 0, false},
@@ -82,6 +82,8 @@ int cmd_conform(int argc, char **argv)
          1 << 24, false},
         {"backwards", 0, ARGS_U32, "N", &backwards,
          "workgroups of launches in reverse order, of all with 1, of every\nsecond one with 2; not through CUDA", 1, 2, false},
+        {"multiprocessors", 0, ARGS_U32, "N", &multiprocessors,
+         "launches as for so many multiprocessors; where workgroups wait for\none another, so many must run side by side", 1, 65535, false},
         CLI_LESS(common),
         CLI_OUTPUT(common),
     };
@@ -129,6 +131,7 @@ int cmd_conform(int argc, char **argv)
                                          .cut = cut,
                                          .margin = margin,
                                          .backwards = backwards,
+                                         .multiprocessors = multiprocessors,
                                          .variant = variant,
                                          .list = list,
                                          .report = file,

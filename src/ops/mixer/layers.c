@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* MOST_OF_A_SPLIT: through Vulkan a workgroup looks at its memories two by two; from some 100 memories on launches of many workgroups took less time
- * (one H100, dart-130m: 8 memories a split 1,987 tokens/s in place of 1,429, 32 of them 858 in place of 933). */
+/* MOST_OF_A_SPLIT: through Vulkan a workgroup looks at a few of its memories at a time; from some 100 memories on launches of many workgroups took
+ * less time (one H100, dart-130m: 8 memories a split 1,987 tokens/s in place of 1,429, 32 of them 858 in place of 933). */
 enum { LAYERS_MOST_WIDTH = 2048, POSTS_BEGIN = 8, MOST_OF_A_SPLIT = 16 };
 
 bool mixer_lies_at(const dart_tensor *tensor, dart_dtype dtype, uint32_t bytes)
@@ -205,7 +205,7 @@ dart_status mixer_layers(dart_stream *stream, const dart_mixer_step_args *layers
                                 .sma_eps = sma ? a->sma_eps : a->eps, .dt_min = a->dt_min, .dt_max = ops_most_step(a->dt_max)};
     op_kernel(&call, KERNEL_mixer_layers, 1, layers_traits(stream->device, layers, count));
     call.T0 = a->W;
-    call.T1 = a->H;
+    call.T1 = a->H + LAYERS_WORKGROUPS * groups_of(stream->device, a);
     const uint64_t I = (uint64_t)a->H * LAYERS_P, R = 2 * I + 2 * LAYERS_N + a->H;
     k.splits = k.runs > 0 ? splits_of(stream->device, a) : 0;
     const uint64_t words = POSTS_BEGIN + a->W + R + LAYERS_N + LAYERS_P + 1 + I + (uint64_t)a->H * (k.splits + 1) * (LAYERS_P + 2);
