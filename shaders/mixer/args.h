@@ -54,9 +54,9 @@ struct MixerOutputArgs {
  * of layer l, a 64-bit number, in words 2 (RUN_PAIRS + l PLACES + p) and the next, 0 for an absent bias. Bindings weight, tail and dh are the first
  * layer's, for their types. HAS_OPEN: with memories, of `runs` runs, and `closing` runs that may receive the chunk that closes. A count of 0 leaves
  * everything as it is.
- * The workgroups wait for one another: all `tiles` of them run side by side (DART_CAP_RESIDENT), and each has a row of in_proj. They pass numbers
- * in 64-bit words of posts, a tag above each. Word 0 is the last tag that launches have used. After MIXER_PATIENCE looks at a word, or a hundred
- * times as many on processors, a workgroup sets stuck and ends. posts: 8 + W + R + N + P + 1 + H P + H (splits + 1) (P + 2) such words. */
+ * The workgroups wait for one another: all `tiles` of them run side by side (DART_CAP_RESIDENT), and each has rows of in_proj and out_proj. They
+ * pass numbers in 64-bit words of posts, a tag above each. Word 0 is the last tag that launches have used. After MIXER_PATIENCE looks at a word, or a
+ * hundred times as many on processors, a workgroup sets stuck and ends. posts: 8 + W + R + N + P + 1 + H P + H (splits + 1) (P + 2) such words. */
 #define PLACE_NORM 0u
 #define PLACE_IN_PROJ 1u
 #define PLACE_TAPS 2u

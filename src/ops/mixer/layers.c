@@ -66,12 +66,12 @@ uint32_t mixer_outputs(const dart_mixer_step_args *a)
     return op_has(&a->sma_proj) ? R + LAYERS_N + LAYERS_P + 1 : R;
 }
 
-/* As many as the driver says that the device has multiprocessors, which run side by side; one where it does not say. Each has a row of in_proj, for
- * which the others wait. */
+/* As many as the driver says that the device has multiprocessors, which run side by side; one where it does not say. Each has rows of in_proj and of
+ * out_proj, for which the others wait: one that had none could be overtaken by words of the next layer. */
 static uint32_t groups_of(const dart_device *device, const dart_mixer_step_args *a)
 {
     const uint32_t known = device->info.multiprocessors;
-    return (uint32_t)base_smaller(known != 0 ? known : 1, 2 * (uint64_t)a->H * LAYERS_P + 2 * LAYERS_N + a->H);
+    return (uint32_t)base_smaller(known != 0 ? known : 1, base_smaller(a->W, 2 * (uint64_t)a->H * LAYERS_P + 2 * LAYERS_N + a->H));
 }
 
 /* A workgroup for the scan of each head; those that are left share out the memories, to the nearest number: at least H / 2 workgroups have no
