@@ -80,7 +80,7 @@ const bool IS_ONCE_Y = BATCH_Y >= ROWS_Y;
 const uint FIRST_X = IS_WIDE ? SMALLER(4u, UNITS_X) : UNITS_X;
 const uint SECOND_X = SMALLER(FIRST_X + 3u, UNITS_X);
 const uint THIRD_X = IS_WIDE ? (UNITS_X > SECOND_X + 3u ? UNITS_X - 3u : UNITS_X) : UNITS_X;
-const uint HALF_X = IS_WIDE ? (2u * UNITS_X + 2u) / 3u : UNITS_X;
+const uint BEFORE_OWN_X = IS_WIDE ? (2u * UNITS_X + 2u) / 3u : UNITS_X;
 const uint ROWS = N * P / 8u / SIZE;         // of a memory in a lane
 const uint STATE_ROWS = N * P / 4u / SIZE;
 const uint OWN = IS_WIDE && SUBGROUP_SIZE >= 8u ? 5u * ROWS : 4u * ROWS; // words of a lane
@@ -198,10 +198,9 @@ void main()
         [[dont_unroll]] for (uint batch = rows_of.x;; batch += BATCH_X) {
             bool is_last = IS_ONCE_X || batch + BATCH_X >= rows_of.y;
             multiply_x();
-            if (IS_WIDE && IS_ONCE_X) fetch_own(layer, first_item, position);
-            if (HALF_X < UNITS_X) multiply_x_rest();
+            if (IS_WIDE && is_last) fetch_own(layer, first_item, position);
+            if (BEFORE_OWN_X < UNITS_X) multiply_x_rest();
             if (!is_last) fetch_project(layer, batch + BATCH_X);
-            else if (IS_WIDE && !IS_ONCE_X) fetch_own(layer, first_item, position);
             if (!IS_ONCE_X && batch != rows_of.x) fetch_channel(layer, min(batch + LANE, rows_of.y - 1u));
             barrier();
             post_projected(batch, rows_of.y, scale);

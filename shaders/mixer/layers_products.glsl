@@ -86,8 +86,8 @@ TAKES_ROW(take_y, I, ask_next(layer))
             } \
         } \
     }
-MULTIPLIES(multiply_x, project_words, 0u, HALF_X, PARTS_X, WORDS_X)
-MULTIPLIES(multiply_x_rest, project_words, HALF_X, UNITS_X, PARTS_X, WORDS_X)
+MULTIPLIES(multiply_x, project_words, 0u, BEFORE_OWN_X, PARTS_X, WORDS_X)
+MULTIPLIES(multiply_x_rest, project_words, BEFORE_OWN_X, UNITS_X, PARTS_X, WORDS_X)
 MULTIPLIES(multiply_y, output_words, 0u, UNITS_Y, PARTS_Y, WORDS_Y)
 
 // ---- The convolution of an output ----
