@@ -226,6 +226,9 @@ typedef struct cu_blas_heuristic {
       (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, \
        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int requested, \
        cu_blas_heuristic *results, int *returned)) \
+    X(cublasLtMatmulAlgoCheck, "cublasLtMatmulAlgoCheck", \
+      (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, \
+       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cu_blas_algorithm *algorithm, cu_blas_heuristic *result)) \
     X(cublasLtMatmul, "cublasLtMatmul", \
       (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout, \
        const void *b, cublasLtMatrixLayout_t b_layout, const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d, \
@@ -242,7 +245,7 @@ bool cu_blas_load(cu_blas *blas);
 void cu_blas_unload(cu_blas *blas);
 
 /* What a product is chosen by, and the library's choice, of which the device remembers the last ones: a recording asks for
- * the same few over and over. */
+ * the same few over and over, one after it often for the same with another number of rows. */
 typedef struct cu_choice_matrix {
     uint32_t type, lines, columns, leading, transposed, alignment;
 } cu_choice_matrix;
@@ -255,7 +258,7 @@ typedef struct cu_choice {
     size_t workspace_bytes;
     cu_blas_algorithm algorithm;
 } cu_choice;
-#define CU_CHOICES 64
+#define CU_CHOICES 128
 typedef struct cu_choices {
     cublasLtHandle_t handle; /* NULL without the capability */
     base_mutex mutex;

@@ -165,10 +165,19 @@ fail:
 
 /* ---- Choosing ---- */
 
-/* Asks the library; choice->found stays false where it has no algorithm. */
-static dart_status choose(cu_device *device, cu_choice *choice)
+/* Whether the library can compute the described product by choice->algorithm, and with which workspace. */
+static bool computes(const cu_device *device, const description *d, cu_choice *choice)
 {
-    const cu_choice_key *key = &choice->key;
+    cu_blas_heuristic answer = {0};
+    const int result = device->blas->cublasLtMatmulAlgoCheck(device->choices.handle, d->product, d->matrices[LEFT], d->matrices[RIGHT],
+                                                             d->matrices[RESULT], d->matrices[RESULT], &choice->algorithm, &answer);
+    choice->workspace_bytes = answer.workspace_bytes;
+    return result == BLAS_SUCCESS && answer.state == BLAS_SUCCESS && answer.workspace_bytes <= MAX_WORKSPACE;
+}
+
+/* Asks the library; choice->found stays false where it has no algorithm. */
+static dart_status choose(cu_device *device, const cu_choice_key *key, cu_choice *choice)
+{
     const uint64_t workspace = MAX_WORKSPACE;
     const uint32_t reduction = REDUCTION_IN_COMPUTE_TYPE;
     static const int places[] = {LEFT, RIGHT, RESULT, RESULT};
@@ -198,6 +207,44 @@ fail:
     return status;
 }
 
+/* The key with the next number of rows, those of activations in linear, of which there are eight from each power of two to the next: the library
+ * chooses for it. Left alone, it has code of its own for many numbers of rows and loads it when it first runs, which takes several milliseconds, and
+ * a server's prompts have another number each time. */
+static cu_choice_key rounded(const cu_launch *launch, const cu_choice_key *key)
+{
+    enum { FEW = 128, CLASSES = 8 };
+    cu_choice_key k = *key;
+    const uint32_t rows = key->matrices[RIGHT].columns;
+    uint32_t power = FEW;
+    if (launch->id != KERNEL_linear || rows <= FEW) return k;
+    while (power <= rows / 2) power *= 2;
+    k.matrices[RIGHT].columns = k.matrices[RESULT].columns = (uint32_t)base_round_up(rows, power / CLASSES);
+    return k;
+}
+
+/* The choice for a number of rows that has not been asked for of late. */
+static dart_status choose_for_rows(cu_device *device, const cu_launch *launch, cu_choice *choice)
+{
+    const cu_choices *all = &device->choices;
+    const cu_choice_key near = rounded(launch, &choice->key);
+    const cu_choice *like = NULL;
+    description d;
+    dart_status status = DART_OK;
+    for (uint32_t i = 0; i < CU_CHOICES && like == NULL; i++) {
+        const cu_choice_key of = rounded(launch, &all->last[i].key);
+        if (memcmp(&of, &near, sizeof near) == 0) like = &all->last[i];
+    }
+    if (like != NULL) {
+        choice->found = like->found;
+        choice->algorithm = like->algorithm;
+    } else status = choose(device, &near, choice);
+    if (status == DART_OK) status = describe(device, &choice->key, &d);
+    if (status != DART_OK) return status;
+    const bool fits = choice->found && computes(device, &d, choice);
+    forget(device, &d);
+    return fits ? DART_OK : choose(device, &choice->key, choice);
+}
+
 dart_status cu_blas_choose(cu_device *device, const cu_launch *launch, cu_choice *choice)
 {
     cu_choices *all = &device->choices;
@@ -216,7 +263,7 @@ dart_status cu_blas_choose(cu_device *device, const cu_launch *launch, cu_choice
         *choice = all->last[i];
         goto done;
     }
-    status = choose(device, choice);
+    status = choose_for_rows(device, launch, choice);
     if (status == DART_OK) all->last[all->next++ % CU_CHOICES] = *choice;
 done:
     base_unlock(&all->mutex);
