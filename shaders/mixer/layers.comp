@@ -75,12 +75,12 @@ const uint BATCH_Y = UNITS_Y * STREAMS_Y;
 const bool IS_ONCE_X = BATCH_X >= ROWS_X; // all rows are one batch
 const bool IS_ONCE_Y = BATCH_Y >= ROWS_Y;
 // If IS_WIDE, in_proj is asked for in four parts, before and while this workgroup looks for the gated row and for the stream; states and memories
-// when two thirds of in_proj are multiplied; out_proj by those that attend in three parts, by those that scan before they look for sums of
+// when half of in_proj is multiplied; out_proj by those that attend in three parts, by those that scan before they look for sums of
 // memories.
 const uint FIRST_X = IS_WIDE ? SMALLER(4u, UNITS_X) : UNITS_X;
 const uint SECOND_X = SMALLER(FIRST_X + 3u, UNITS_X);
 const uint THIRD_X = IS_WIDE ? (UNITS_X > SECOND_X + 3u ? UNITS_X - 3u : UNITS_X) : UNITS_X;
-const uint BEFORE_OWN_X = IS_WIDE ? (2u * UNITS_X + 2u) / 3u : UNITS_X;
+const uint BEFORE_OWN_X = IS_WIDE ? (UNITS_X + 1u) / 2u : UNITS_X;
 const uint ROWS = N * P / 8u / SIZE;         // of a memory in a lane
 const uint STATE_ROWS = N * P / 4u / SIZE;
 const uint OWN = IS_WIDE && SUBGROUP_SIZE >= 8u ? 5u * ROWS : 4u * ROWS; // words of a lane
