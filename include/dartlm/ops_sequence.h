@@ -228,7 +228,6 @@ typedef struct dart_window_args {
     dart_tensor rows, steps, hin, hin_scale;
     const dart_memories *closing;
     uint32_t closing_count;
-    bool together;                /* the sequences' windows are full in the same steps; results do not depend on it, only how long a fold takes */
 } dart_window_args;
 /* Tokens that a window has room for. */
 DART_API uint32_t dart_window_tokens(void);

@@ -1,11 +1,14 @@
 // y = x weight^T on cooperative matrices: x and weight of one 16-bit type, sums in f32, y of any type.
 // NORMED: x f32, weight and y 16-bit; y[t, o] = sum_i x[t, i] norm[i] weight[o, i] / sqrt(mean(x_t^2) + eps). x is
 // multiplied by norm and rounded as it goes into shared memory, its squares are added up beside that, and a sum meets its row's
-// root only when it is whole, so that nothing waits for the norm. bf16 only: f16 might not hold what is not normalised yet.
+// root only when it is whole, so that nothing waits for the norm. bf16 only: f16 might not hold what is not normalised yet. With SHORT besides x
+// is of the type of weight.
 // QUANTISED: rows of weight are quantised (quantised.glsl). A lane reads whole blocks of 32, whose weights are rounded to x's type as they go
 // into shared memory: the numbers that embed_quantised makes of them. With -DAHEAD besides, loads of words and blocks have no conditions: others
 // stand in for those past the end of a row, which become 0 in shared memory (faster here, slower for weights of 16 bits; H100, November 2026).
-// Include after put(row, column, value), which stores one element of y.
+// Include after put(row, column, value), which stores one element of y. With NORMED and ENDS in its place: after
+// Ends fetch_ends(row, column), which asks for what four outputs need besides before the product, and finish(row, column, values, ends), which
+// stores them; outputs are a multiple of 4.
 //
 // A workgroup makes T0 outputs x T1 rows. Slabs of SLAB inputs of its rows and outputs go through shared memory: the
 // next slab travels from memory to registers while the matrices of this one are multiplied. Subgroups split the tile
@@ -96,8 +99,7 @@ Block weight_next[OUTPUT_BLOCKS];
 uvec4 weight_next[OUTPUT_WORDS];
 #endif
 #ifdef NORMED
-uvec4 x_low[ROW_WORDS];
-uvec4 x_high[ROW_WORDS];
+Words x_next[ROW_WORDS];
 Eight scale_next;
 float squares[ROW_WORDS];
 shared float row_squares[T1 * PITCH]; // a part each of the lanes that read a row
@@ -117,9 +119,13 @@ void fetch(uint first_row, uint first_output, uint slab)
     [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) {
         uint row = min(first_row + LANE / WORDS + e * LINES, args.rows - 1u);
 #ifdef NORMED
+#ifdef SHORT
+        x_next[e].low = inside ? quads_x[(args.x_at + row * args.x_row) / 8u + word] : uvec4(0u);
+#else
         uint quad = (args.x_at + row * args.x_row) / 4u + 2u * word;
-        x_low[e] = inside ? quads_x[quad] : uvec4(0u);
-        x_high[e] = inside ? quads_x[quad + 1u] : uvec4(0u);
+        x_next[e].low = inside ? quads_x[quad] : uvec4(0u);
+        x_next[e].high = inside ? quads_x[quad + 1u] : uvec4(0u);
+#endif
     }
     scale_next = load_eight_norm(args.norm_at + 8u * min(word, args.inputs / 8u - 1u));
 #else
@@ -156,11 +162,14 @@ void put_down(uint slab)
     uint at = LANE / WORDS * PITCH + LANE % WORDS;
     [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) {
 #ifdef NORMED
-        vec4 low = uintBitsToFloat(x_low[e]);
-        vec4 high = uintBitsToFloat(x_high[e]);
-        squares[e] += dot(low, low) + dot(high, high);
-        low *= scale_next.low;
-        high *= scale_next.high;
+#ifdef SHORT
+        Eight v = eight_of(OPERAND_TYPE, x_next[e]);
+#else
+        Eight v = Eight(uintBitsToFloat(x_next[e].low), uintBitsToFloat(x_next[e].high));
+#endif
+        squares[e] += dot(v.low, v.low) + dot(v.high, v.high);
+        vec4 low = v.low * scale_next.low;
+        vec4 high = v.high * scale_next.high;
         slabs[at + e * LINES * PITCH] = uvec4(pack_elements(low.x, low.y), pack_elements(low.z, low.w), pack_elements(high.x, high.y),
                                               pack_elements(high.z, high.w));
 #else
@@ -186,6 +195,14 @@ void put_down(uint slab)
 #endif
 }
 
+#ifdef ENDS
+const uint ENDS_OF_LANE = (BANDS * MATRIX_M * BAND_WORDS + LANES - 1u) / LANES; // of the r-th matrices of each band
+#endif
+
+// Where in the tile the four sums e of the r-th matrices of each band lie.
+uint row_of(uint e, uint r) { return (e / (MATRIX_M * BAND_WORDS) / OUTPUTS_SPLIT * ROW_MATRICES + r) * MATRIX_M + e / BAND_WORDS % MATRIX_M; }
+uint column_of(uint e) { return e / (MATRIX_M * BAND_WORDS) % OUTPUTS_SPLIT * OUTPUT_MATRICES * MATRIX_N + e % BAND_WORDS * 4u; }
+
 void multiply_tiles()
 {
     uint blocks = (args.outputs + T0 - 1u) / T0;
@@ -205,6 +222,13 @@ void multiply_tiles()
         MatrixSum sum[ROW_MATRICES * OUTPUT_MATRICES];
         [[unroll]] for (uint i = 0u; i < ROW_MATRICES * OUTPUT_MATRICES; i++) sum[i] = MatrixSum(0.0);
         fetch(first_row, first_output, 0u);
+#ifdef ENDS
+        Ends ends[ROW_MATRICES * ENDS_OF_LANE];
+        [[unroll]] for (uint i = 0u; i < ROW_MATRICES * ENDS_OF_LANE; i++) {
+            uint e = LANE + i % ENDS_OF_LANE * LANES;
+            ends[i] = fetch_ends(first_row + row_of(e, i / ENDS_OF_LANE), first_output + column_of(e));
+        }
+#endif
 #ifdef NORMED
         [[unroll]] for (uint e = 0u; e < ROW_WORDS; e++) squares[e] = 0.0;
 #endif
@@ -243,18 +267,25 @@ void multiply_tiles()
                 coopMatStore(sum[i], slabs, to, BAND_PITCH, ROW_MAJOR);
             }
             barrier();
+#ifdef ENDS
+            [[unroll]] for (uint i = 0u; i < ENDS_OF_LANE; i++) {
+                uint e = LANE + i * LANES;
+                if (e >= BANDS * MATRIX_M * BAND_WORDS) continue;
+#else
             for (uint e = LANE; e < BANDS * MATRIX_M * BAND_WORDS; e += LANES) {
-                uint part = e / (MATRIX_M * BAND_WORDS);
-                uint line = e / BAND_WORDS % MATRIX_M;
-                uint at = part * SUMS + line * BAND_PITCH + e % BAND_WORDS;
-                uint row = first_row + (part / OUTPUTS_SPLIT * ROW_MATRICES + r) * MATRIX_M + line;
-                uint column = first_output + part % OUTPUTS_SPLIT * OUTPUT_MATRICES * MATRIX_N + e % BAND_WORDS * 4u;
+#endif
+                uint at = e / (MATRIX_M * BAND_WORDS) * SUMS + e / BAND_WORDS % MATRIX_M * BAND_PITCH + e % BAND_WORDS;
+                uint row = first_row + row_of(e, r);
+                uint column = first_output + column_of(e);
                 if (row >= args.rows || column >= args.outputs) continue;
                 vec4 value = uintBitsToFloat(slabs[at]);
                 [[unroll]] for (uint k = 1u; k < INPUTS_SPLIT; k++) value += uintBitsToFloat(slabs[at + k * BANDS * SUMS]);
 #ifdef NORMED
                 value *= row_squares[(row - first_row) * PITCH];
 #endif
+#ifdef ENDS
+                finish(row, column, value, ends[r * ENDS_OF_LANE + i]);
+#else
                 if (fours && column + 4u <= args.outputs) {
                     uint to = args.y_at + row * args.y_row + column;
 #ifdef NORMED
@@ -265,6 +296,7 @@ void multiply_tiles()
                 } else {
                     for (uint i = 0u; i < min(4u, args.outputs - column); i++) put(row, column + i, value[i]);
                 }
+#endif
             }
         }
     }

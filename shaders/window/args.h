@@ -20,12 +20,33 @@ struct WindowAppendArgs {
     F32 dt_min, dt_max;
 };
 
+/* In place of the first launch and of the product before it, for K = 4: v = RMSNorm(x) norm . weight^T, x norm rounded to the type of weight, and of
+ * its outputs o,
+ *   first <= o < first + C, a channel ch = o - first: y[b, ch] of window_append, from v in place of x; the first `kept` channels are stored in rows
+ *     only, the others as conv[b, ch];
+ *   the H outputs after those: steps of window_append, from v in place of dt;
+ *   any other o: y[b, o] = v.
+ * A count of 0 leaves everything of its sequence as it is. first, C, kept, H and outputs are multiples of 4.
+ * Tile: T0 outputs x T1 sequences, tile = output block + (number of output blocks) * sequence block. */
+struct WindowProjectArgs {
+    U32 tiles, flags, rows, inputs, outputs, first, C, H, S, kept, x_at, x_row, norm_at, weight_at, y_at, y_row, conv_at, conv_row, taps_at, bias_at,
+        tail_at, seq_at, a_log_at, dt_bias_at, rows_at;
+    F32 eps, dt_min, dt_max;
+};
+
 /* The second launch: with n the number of slots up to the token's own, keep_k = exp(sum of the log-decays of slots k + 1 .. n - 1), and
  * keep_-1 = exp(sum of the log-decays of slots 0 .. n - 1),
  *   y = sum_{k < n} (c . b_k) keep_k step_k x_k + keep_-1 c hin + d x_{n-1}.
  * N and P are multiples of 8, rows and hin start at multiples of 16 bytes.
  * Tile: T0 heads of one group, tile = block + blocks * (g + G b), blocks = ceil(H / G / T0). */
 struct WindowOutputArgs { U32 tiles, flags, B, H, G, N, P, S, c_at, c_row, rows_at, hin_at, hin_scale_at, d_at, seq_at, y_at, y_row; };
+
+/* The second launch with the gate of the block behind it: y = what window_output computes, times SiLU(z). */
+struct WindowGatedArgs { U32 tiles, flags, B, H, G, N, P, S, c_at, c_row, rows_at, hin_at, hin_scale_at, d_at, seq_at, z_at, z_row, y_at, y_row; };
+
+/* The way back into the stream: y_b += RMSNorm(x_b) norm . weight^T, where a count is above 0. Rows of y and outputs are multiples of 4.
+ * Tile: as window_project. */
+struct WindowBackArgs { U32 tiles, rows, inputs, outputs, x_at, x_row, norm_at, weight_at, y_at, y_row, seq_at; F32 eps; };
 
 /* The third launch folds windows that are full or whose chunk closes, with n the number of slots up to the token's own. With IS_EVERY
  * it folds all windows, n = (position mod S) mod WINDOW, and no chunk closes. With IS_FRESH n = 0 and no chunk closes; without IS_EVERY

@@ -3,8 +3,8 @@
 //
 // rows B WINDOW (H P + G N); steps B WINDOW H 2; h, open, hin B H N P; open_decay B H; hin_scale B H N; to B capacity H N P;
 // scale B capacity H N. All workgroups look at all sequences and share out the heads of those that fold, so that few workgroups, which
-// is what a launch with nothing to do wants, fold the heads of a single sequence side by side. P / 8 lanes share ROWS rows n (1, 2 or
-// 4), each with eight columns of all of them; as many slots as there is room for go through shared memory at a time, x times its
+// is what a launch with nothing to do wants, fold the heads of a single sequence side by side. P / 8 lanes share ROWS rows n (1 or
+// 2), each with eight columns of all of them; as many slots as there is room for go through shared memory at a time, x times its
 // weight and b. What a head reads is asked for before the weights are made.
 // Shared memory: 8 (MAX_STATE SLOTS + LANES + WINDOW) + LANES / 8 + 4 bytes. Guards: exp only of numbers <= 0; eps > 0.
 #version 460
@@ -143,7 +143,7 @@ void fold_head(uint b, uint position, uint h)
                 vec4 x_high = staged[from + team + word];
                 vec4 keys = staged[from + 2u * team + row / 4u];
                 [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    float key = keys[ROWS == 4u ? r : row % 4u + r];
+                    float key = keys[row % 4u + r];
                     low[r] += key * x_low;
                     high[r] += key * x_high;
                 }

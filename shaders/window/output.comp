@@ -1,5 +1,5 @@
 // One token of each sequence from hin and the tokens of its window: y = sum_k (c . b_k) keep_k step_k x_k + keep_-1 c hin
-// + d x.
+// + d x; with -DGATED times SiLU(z), window_gated.
 //
 // rows B WINDOW (H P + G N); steps B WINDOW H 2; c B G N; hin B H N P; hin_scale B H N; y B H P. A workgroup makes T0 heads of
 // one group, which share the products c . b_k; N / 8 lanes share a row of b, P / 8 one of x or hin. All that the first head
@@ -12,7 +12,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/dart.glsl"
+#ifdef GATED
+#include "table/window_gated.glsl"
+READS(z)
+#else
 #include "table/window_output.glsl"
+#endif
 READS(rows) READS(steps) READS(c) READS(hin) READS(hin_scale) READS(d) READS(seq) WRITES(y)
 #include "lib/seq.glsl"
 #include "window.glsl"
@@ -49,6 +54,11 @@ shared vec4 work[SUMS > PRODUCTS ? SUMS : PRODUCTS]; // products of c and b_k, a
 shared vec4 decays_of[T0 * WINDOW / 4u]; // of the slots, in logarithms
 shared float weights[T0 * WINDOW];       // of x: c . b, what decays leave and step
 shared float keeps_all[T0];
+
+#ifdef GATED // with TOGETHER
+const uint GATES = (T0 * P + LANES - 1u) / LANES;
+shared float gates[T0 * P];
+#endif
 
 #define PRODUCT(i) work[(i) / 4u][(i) % 4u]
 
@@ -158,7 +168,15 @@ void main()
 #ifdef TOGETHER
         fetch_b(b_at, b_line, WINDOW, pitch);
         fetch_x(x_at, x_line, WINDOW, pitch);
+#ifdef GATED
+        float z[GATES];
+        [[unroll]] for (uint i = 0u; i < GATES; i++) z[i] = load_z(args.z_at + b * args.z_row + first_h * P + min(LANE + i * LANES, count * P - 1u));
+#endif
         uint n = prepare(b, g, first_h, count);
+#ifdef GATED
+        [[unroll]] for (uint i = 0u; i < GATES; i++)
+            if (LANE + i * LANES < count * P) gates[LANE + i * LANES] = silu(z[i]);
+#endif
 #else
         for (uint i = LANE; i < N; i += LANES) {
             float c = load_c(args.c_at + b * args.c_row + g * N + i);
@@ -252,6 +270,9 @@ void main()
                             four[i] = work[from + min(line + i, x_lines - 1u) * x_team][p & 3u];
                         total += sum_where(four, lessThan(line + uvec4(0u, 1u, 2u, 3u), uvec4(x_lines)));
                     }
+#ifdef GATED
+                    total *= gates[own * P + p];
+#endif
                     store_y(args.y_at + b * args.y_row + h * P + p, total);
                 }
                 barrier();

@@ -13,34 +13,18 @@ static bool same_span(const model_span *a, const model_span *b)
     return a->runs == b->runs && a->seen == b->seen && a->close_from == b->close_from && a->close_to == b->close_to;
 }
 
-/* Are the windows of all sequences that take steps full in the same steps? */
-static bool fold_together(const dart_state *state)
-{
-    const uint32_t none = UINT32_MAX;
-    uint32_t first = none;
-    for (uint32_t b = 0; b < state->B && state->windowed; b++) {
-        const uint32_t slot = (uint32_t)state->host_seq[2 * b] % state->S % dart_window_tokens();
-        if (state->host_seq[2 * b + 1] == 0) continue;
-        if (first != none && slot != first) return false;
-        first = slot;
-    }
-    return state->windowed;
-}
-
 /* Records the step for the present positions. It can be submitted again until a sequence enters another block of memories or of keys, or its second
  * chunk. */
 static dart_status record(dart_state *state, const char *call)
 {
     const model_span span = model_span_of(state, 0, state->B, state->host_seq, true);
-    const bool together = fold_together(state);
-    if (state->recorded && same_span(&span, &state->recorded_span) && together == state->recorded_together) return DART_OK;
+    if (state->recorded && same_span(&span, &state->recorded_span)) return DART_OK;
     dart_stream *stream = state->decode;
     const dart_tensor last = model_work_tensor(state, WORK_LAST), live = model_work_tensor(state, WORK_LIVE);
     const double ratio = state->step_ratio > 0 ? state->step_ratio : 1;
     state->recorded = false;
     dart_status status = model_begin_paced(state, stream, ratio, call);
-    const model_pass pass = {.B = state->B, .L = 1, .windowed = state->windowed, .step = true, .together = together,
-                             .span = span};
+    const model_pass pass = {.B = state->B, .L = 1, .windowed = state->windowed, .step = true, .span = span};
     if (status == DART_OK) status = model_record_embedding(state, stream, &pass, WORK_NEXT);
     if (status == DART_OK) status = model_record_layers(state, stream, &pass, 0, state->model->config.layers);
     if (status == DART_OK) status = model_record_norm(state, stream, state->B, &live, &last);
@@ -56,7 +40,6 @@ static dart_status record(dart_state *state, const char *call)
     state->step_ratio = ratio;
     state->step_work = state->model->config.layers * model_step_layer(state) + model_step_head(state);
     state->recorded_span = span;
-    state->recorded_together = together;
     return DART_OK;
 }
 

@@ -65,7 +65,7 @@ static model_block_args block_args(dart_state *state, const model_pass *pass, ui
                  .conv = model_work_tensor(state, WORK_CONV), .sma_proj = model_work_tensor(state, WORK_SMA_PROJ),
                  .sma_conv = model_work_tensor(state, WORK_SMA_CONV), .r = model_work_tensor(state, WORK_R),
                  .y = model_work_tensor(state, WORK_Y)},
-        .read = state->runs, .read_count = span->runs, .closing = closing, .closing_count = closing_count, .together = pass->together};
+        .read = state->runs, .read_count = span->runs, .closing = closing, .closing_count = closing_count};
     if (pass->windowed) args.window = window_of(state, layer);
     if (pass->step && state->keeps_queries) args.work.sma_conv = model_queries_of(state, layer);
     if (pass->T > 0) {
@@ -100,28 +100,21 @@ static model_transformer_args transformer_args(const dart_state *state, const mo
 
 enum { STEP_LAUNCHES = 8, PIECE_LAUNCHES = 12 }; /* of a layer of a step, of a piece, about */
 
-/* Nothing in a step waits for its folds. Where all windows are full in the same steps, that of a layer stands beside the layer's last product: in
- * most steps it finds nothing to do, and beside the window's output its workgroups would take the place of those that read memories. Else it stands
- * beside the longest launch of the next layer, the window's output, as in many steps it takes as long for a few sequences. */
+/* Nothing in a step waits for its folds: those of all layers stand beside one another behind the last layer, so that the many that find nothing to do
+ * cost next to nothing, and a few sequences' fold side by side. */
 static dart_status record_window_steps(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
 {
     dart_status status = DART_OK;
-    for (uint32_t layer = first; status == DART_OK && layer <= end; layer++) {
-        model_block_args args;
-        if (layer < end) {
-            stream_pace(stream, model_step_layer(state), STEP_LAUNCHES);
-            args = block_args(state, pass, layer);
-            status = model_block_window_begin(stream, &args);
-        }
-        if (layer > first && !pass->together && status == DART_OK) {
-            args = block_args(state, pass, layer - 1);
-            status = model_block_window_fold(stream, &args);
-        }
-        if (layer < end && status == DART_OK) {
-            args = block_args(state, pass, layer);
-            status = model_block_window_end(stream, &args);
-            if (pass->together && status == DART_OK) status = model_block_window_fold(stream, &args);
-        }
+    for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
+        stream_pace(stream, model_step_layer(state), STEP_LAUNCHES);
+        model_block_args args = block_args(state, pass, layer);
+        status = model_block_window_begin(stream, &args);
+        if (status == DART_OK) status = model_block_window_end(stream, &args);
+    }
+    for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
+        model_pace_bytes(state, stream, state->window_bytes + 2 * state->layer_bytes, 1);
+        const model_block_args args = block_args(state, pass, layer);
+        status = model_block_window_fold(stream, &args);
     }
     return status;
 }
@@ -233,7 +226,7 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
 
 dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_window_mode mode)
 {
-    const model_pass pass = {.B = state->B, .L = 1, .windowed = true, .together = true}; /* all fold */
+    const model_pass pass = {.B = state->B, .L = 1, .windowed = true};
     dart_status status = DART_OK;
     for (uint32_t layer = 0; status == DART_OK && layer < state->model->config.layers; layer++) {
         model_pace_bytes(state, stream, state->window_bytes + 2 * state->layer_bytes, 4);

@@ -151,9 +151,8 @@ struct dart_state {
     uint64_t *host_places; /* logits_rows: the row of the caller's logits that each row of WORK_LOGITS goes to */
     bool seq_current;      /* WORK_SEQ and WORK_LIVE agree with positions and ended */
     bool chosen;           /* WORK_NEXT holds a token for every sequence */
-    bool recorded;         /* `decode` holds a recorded step, for recorded_span and recorded_together */
+    bool recorded;         /* `decode` holds a recorded step, for recorded_span */
     model_span recorded_span;
-    bool recorded_together;
     uint32_t last_steps;   /* steps of the last submission of decode */
     file_writer *prepared; /* of a later file at prepared_path, with room for so many bytes; NULL: none was prepared */
     char *prepared_path;
@@ -270,7 +269,6 @@ typedef struct model_pass {
     uint32_t T;    /* packed: tokens of all, at host_cu; else 0 */
     bool windowed; /* L is 1, and the step uses the windows */
     bool step;     /* a decoding step of the whole batch */
-    bool together; /* dart_window_args */
     uint64_t context; /* of a piece: tokens up to the end of its longest sequence */
     model_span span;
 } model_pass;

@@ -3,6 +3,7 @@
 #include "block.h"
 #include "checkpoint/config.h"
 #include "ops/mixer/mixer.h"
+#include "ops/window/window.h"
 #include "runtime/stream.h"
 
 /* Columns of the projection's [z|x|b|c|dt], of the convolved [x|b|c] and of SMA's [q|e|gate]. */
@@ -237,7 +238,7 @@ static dart_window_args window_args(const model_block_args *a, dart_window_mode 
         .dt_max = c->dt_max, .eps = c->sma_eps, .x = conv.x, .dt = steps_of(a), .conv_weight = conv.weight, .conv_bias = conv.bias,
         .tail = conv.tail, .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .d = a->weights.d, .seq = conv.seq,
         .conv = conv.y, .y = a->work.y, .h = a->carried.h, .rows = a->window.rows, .steps = a->window.steps, .hin = a->window.hin,
-        .hin_scale = a->window.hin_scale, .together = a->together};
+        .hin_scale = a->window.hin_scale};
     if (a->sma) {
         args.open = a->carried.open;
         args.open_decay = a->carried.open_decay;
@@ -351,21 +352,75 @@ dart_status model_block_train(dart_stream *stream, const model_block_args *args,
     return stream->status;
 }
 
+/* Both products of a step through windows, with what follows them up to the window. */
+static window_project_args window_projection(const model_block_args *a)
+{
+    const dart_model_config *c = a->config;
+    const dart_conv_args conv = scan_conv(a);
+    return (window_project_args){
+        .B = a->B, .W = c->W, .outputs = model_config_in_proj(c), .first = model_config_inner(c), .C = conv.C, .K = c->K, .H = c->H, .S = a->S,
+        .kept = model_config_inner(c) + c->G * c->N, .eps = c->eps, .dt_min = c->dt_min, .dt_max = c->dt_max, .x = a->x, .norm = a->weights.norm,
+        .weight = a->weights.in_proj, .y = proj_columns(a, 0), .conv = conv.y, .conv_weight = conv.weight, .conv_bias = conv.bias, .tail = conv.tail,
+        .seq = a->seq, .a_log = a->weights.a_log, .dt_bias = a->weights.dt_bias, .rows = a->window.rows, .steps = a->window.steps};
+}
+static window_project_args query_projection(const model_block_args *a)
+{
+    const dart_conv_args conv = sma_conv(a);
+    return (window_project_args){
+        .B = a->B, .W = a->config->W, .outputs = model_config_sma_proj(a->config), .C = conv.C, .K = a->config->K, .S = a->S, .eps = a->config->eps,
+        .x = a->x, .norm = a->weights.norm, .weight = a->weights.sma_proj, .y = sma_proj_columns(a, 0), .conv = conv.y,
+        .conv_weight = conv.weight, .conv_bias = conv.bias, .tail = conv.tail, .seq = a->seq};
+}
+
+/* Whether the device has the launches that this block's step through windows makes of several. */
+static bool has_window_launches(const model_block_args *a)
+{
+    const dart_device *device = a->x.buffer->device;
+    const window_project_args inner = window_projection(a), queries = query_projection(a);
+    const bool rest = has(a->weights.in_proj_rest) || has(a->weights.sma_proj_rest);
+    return !rest && window_project_fits(device, &inner) && (!a->sma || window_project_fits(device, &queries));
+}
+
+static window_back_args way_back(const model_block_args *a)
+{
+    return (window_back_args){.B = a->B, .I = model_config_inner(a->config), .W = a->config->W, .eps = a->config->eps, .x = a->work.y,
+                              .norm = a->weights.mixer_norm, .weight = a->weights.out_proj, .y = a->x, .seq = a->seq};
+}
+
+/* Whether the scan's launch gates its output and the product behind it normalises: without a readout, which comes beside the scan. */
+static bool gates_in_window(const model_block_args *a)
+{
+    const dart_device *device = a->x.buffer->device;
+    const dart_window_args window = window_args(a, DART_WINDOW_STEP);
+    const window_back_args back = way_back(a);
+    return !attends(a) && window_gated_fits(device, &window) && window_back_fits(device, &back);
+}
+
 dart_status model_block_window_begin(dart_stream *stream, const model_block_args *a)
 {
     const dart_window_args window = window_args(a, DART_WINDOW_STEP);
-    const dart_norm_linear_args first =
-        normalised_product(a, model_config_in_proj(a->config), a->weights.in_proj, proj_columns(a, 0));
-    const bool normalises = mixer_norm_linear_has_matrices(a->x.buffer->device, &first);
-    if (!normalises) normalise(stream, a);
-    project(stream, a, normalises);
-    dart_window_append(stream, &window);
-    convolve_queries(stream, a);
-    return dart_window_output(stream, &window);
+    if (has_window_launches(a)) {
+        const window_project_args inner = window_projection(a), queries = query_projection(a);
+        window_project(stream, &inner);
+        if (a->sma) window_project(stream, &queries);
+    } else {
+        const dart_norm_linear_args first =
+            normalised_product(a, model_config_in_proj(a->config), a->weights.in_proj, proj_columns(a, 0));
+        const bool normalises = mixer_norm_linear_has_matrices(a->x.buffer->device, &first);
+        if (!normalises) normalise(stream, a);
+        project(stream, a, normalises);
+        dart_window_append(stream, &window);
+        convolve_queries(stream, a);
+    }
+    return gates_in_window(a) ? window_gated(stream, &window, proj_columns(a, 0)) : dart_window_output(stream, &window);
 }
 
 dart_status model_block_window_end(dart_stream *stream, const model_block_args *a)
 {
+    if (gates_in_window(a)) {
+        const window_back_args back = way_back(a);
+        return window_back(stream, &back);
+    }
     attend(stream, a);
     gate(stream, a);
     return put_out(stream, a, (dart_tensor){0}, a->x);

@@ -95,7 +95,6 @@ typedef struct model_block_args {
      * model_block_piece stores a memory before its attention reads, so that later tokens of the same piece attend to it. */
     const dart_memories *read, *closing;
     uint32_t read_count, closing_count;
-    bool together; /* dart_window_args */
 } model_block_args;
 
 /* Rows of the activations. */

@@ -5,6 +5,7 @@
 #include "oracle.h"
 
 #include "ops/mixer/mixer.h"
+#include "ops/window/window.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -36,13 +37,14 @@ typedef struct mixer_case {
     uint32_t B, W, I, R, Q, C, D, GN, GP, M; /* channels of both convolutions; memories a sequence has room for */
     uint64_t state;
     bool sma;
-    bool windows; /* by mixer_windows where the device has it, else behind the tokens of the window */
+    bool windows; /* by mixer_windows or window_project where the device has one of them, else behind the tokens of the window */
     bool layers;  /* by mixer_layers where the device has it, with parameters in f32 as models keep them */
     float eps;
     conform_tensor *x, *seqs, *norm, *taps, *bias, *dt_bias, *a_log, *skip, *mixer_norm;
     conform_tensor *sma_taps, *sma_bias, *tail, *sma_tail, *h, *open, *open_decay, *proj, *queries, *y;
     conform_tensor *dh[RUNS], *scale[RUNS];
     struct { conform_tensor *rows, *tokens, *steps, *hin, *scale, *after, *unused; } window; /* tokens: what steps are before */
+    struct { conform_tensor *proj, *conv, *queries, *sma_conv, *y, *r; } work; /* of a step through windows in several launches */
     double *from_h, *from_open, *from_decay; /* h, open and open_decay with the tokens of the window, if there is one */
     uint32_t first[RUNS + 1];
     double largest; /* |logit| */
@@ -106,6 +108,12 @@ static void make_windows(conform_data *d, mixer_case *k)
     k->window.hin = conform_output(d, act, k->B, k->state, false);
     if (act != DART_F32) k->window.scale = conform_output(d, DART_F32, k->B, (uint64_t)c->H * c->N, false);
     k->window.unused = conform_input(d, act, k->B, k->C, false, conform_unit);
+    k->work.proj = conform_output(d, act, k->B, k->R, false);
+    k->work.conv = conform_output(d, act, k->B, k->C, false);
+    k->work.y = conform_output(d, act, k->B, k->I, false);
+    if (k->sma) k->work.queries = conform_output(d, act, k->B, k->Q, false);
+    if (k->sma) k->work.sma_conv = conform_output(d, act, k->B, k->D, false);
+    if (k->sma) k->work.r = conform_output(d, DART_F32, k->B, k->I, false);
     for (uint32_t b = 0; b < k->B; b++) {
         double *from = k->window.tokens->values + (b * slots + slot_of(d, k, b)) * width;
         memset(from, 0, (size_t)((slots - slot_of(d, k, b)) * width) * sizeof *from);
@@ -394,6 +402,67 @@ static void compare_unit_rows(conform_data *d, const char *name, const conform_t
     free(rounded);
 }
 
+static dart_tensor columns_of(const conform_tensor *rows, uint64_t first)
+{
+    dart_tensor part = rows->t;
+    part.offset += first;
+    part.row = rows->width;
+    return part;
+}
+
+static window_project_args inner_projection(const conform_data *d, const mixer_case *k, const dart_mixer_step_args *a)
+{
+    return (window_project_args){
+        .B = k->B, .W = k->W, .outputs = k->R, .first = k->I, .C = k->C, .K = K, .H = d->c->H, .S = d->c->S, .kept = k->I + k->GN, .eps = k->eps,
+        .dt_min = a->dt_min, .x = a->x, .norm = a->norm, .weight = a->in_proj, .y = k->work.proj->t, .conv = k->work.conv->t,
+        .conv_weight = a->conv_weight, .conv_bias = a->conv_bias, .tail = a->tail, .seq = a->seq, .a_log = a->a_log, .dt_bias = a->dt_bias,
+        .rows = k->window.rows->t, .steps = k->window.steps->t};
+}
+
+/* The step through windows in several launches, as the model has them. */
+static void step_through_windows(conform_data *d, const mixer_case *k, const dart_mixer_step_args *a, dart_window_args w)
+{
+    const conform_case *c = d->c;
+    const window_project_args inner = inner_projection(d, k, a);
+    window_project(d->stream, &inner);
+    if (k->sma) window_project(d->stream, &(window_project_args){
+        .B = k->B, .W = k->W, .outputs = k->Q, .C = k->D, .K = K, .S = c->S, .eps = k->eps, .x = a->x, .norm = a->norm, .weight = a->sma_proj,
+        .y = k->work.queries->t, .conv = k->work.sma_conv->t, .conv_weight = a->sma_conv_weight, .conv_bias = a->sma_conv_bias, .tail = a->sma_tail,
+        .seq = a->seq});
+    w.mode = DART_WINDOW_STEP;
+    w.conv = k->work.conv->t;
+    w.y = k->work.y->t;
+    w.d = a->d;
+    w.closing = a->closing;
+    w.closing_count = a->closing_count;
+    const window_back_args back = {.B = k->B, .I = k->I, .W = k->W, .eps = k->eps, .x = w.y, .norm = a->mixer_norm, .weight = a->out_proj, .y = a->x,
+                                   .seq = a->seq};
+    const dart_tensor z = columns_of(k->work.proj, 0);
+    if (a->memories_count == 0 && window_gated_fits(d->device, &w) && window_back_fits(d->device, &back)) {
+        window_gated(d->stream, &w, z);
+        window_back(d->stream, &back);
+        dart_window_fold(d->stream, &w);
+        return;
+    }
+    dart_window_output(d->stream, &w);
+    dart_gated_norm_args norm = {.T = k->B, .I = k->I, .eps = k->eps, .y = w.y, .z = z, .weight = a->mixer_norm, .out = w.y};
+    if (k->sma) {
+        dart_sma(d->stream, &(dart_sma_args){
+            .B = k->B, .L = 1, .H = c->H, .G = c->G, .N = c->N, .P = c->P, .S = c->S, .eps = k->eps, .q = columns_of(k->work.sma_conv, 0),
+            .e = columns_of(k->work.sma_conv, k->GN), .c = columns_of(k->work.conv, k->I + k->GN), .seq = a->seq, .memories = a->memories,
+            .memories_count = a->memories_count, .r = k->work.r->t});
+        norm.r = k->work.r->t;
+        norm.gate = columns_of(k->work.queries, k->D);
+    }
+    dart_gated_norm(d->stream, &norm);
+    for (uint32_t b = 0; b < k->B; b++) { /* rows of sequences without a token are nobody's */
+        dart_linear_args out = {.T = 1, .IN = k->I, .OUT = k->W, .add = true, .x = columns_of(k->work.y, b * (uint64_t)k->I),
+                                .weight = a->out_proj, .y = columns_of(k->x, b * (k->x->t.row != 0 ? k->x->t.row : k->W))};
+        if (k->seq.count[b] != 0) dart_linear(d->stream, &out);
+    }
+    dart_window_fold(d->stream, &w);
+}
+
 /* Opens the windows, puts their tokens there, takes the step and closes them; where the step does not fit, it is taken behind them. */
 static void run_windows(conform_data *d, const mixer_case *k, const dart_mixer_step_args *args)
 {
@@ -408,12 +477,15 @@ static void run_windows(conform_data *d, const mixer_case *k, const dart_mixer_s
                           .rows = window.rows, .steps = window.steps, .hin = window.hin, .hin_scale = window.hin_scale};
     dart_window_fold(d->stream, &w);
     dart_convert(d->stream, &(dart_convert_args){.T = (uint32_t)k->window.tokens->rows, .W = 2 * c->H, .x = k->window.tokens->t, .y = window.steps});
+    const bool whole = mixer_windows_fit(d->stream, args, &window, 1);
+    const window_project_args inner = inner_projection(d, k, args);
+    const bool launches = !whole && window_project_fits(d->device, &inner);
+    if (whole) mixer_windows(d->stream, args, &window, 1);
+    if (launches) step_through_windows(d, k, args, w);
+    if (whole || launches) w.seq = k->window.after->t;
     w.mode = DART_WINDOW_CLOSE;
-    const bool fits = mixer_windows_fit(d->stream, args, &window, 1);
-    if (fits) mixer_windows(d->stream, args, &window, 1);
-    if (fits) w.seq = k->window.after->t;
     dart_window_fold(d->stream, &w);
-    if (!fits) dart_mixer_step(d->stream, args);
+    if (!whole && !launches) dart_mixer_step(d->stream, args);
 }
 
 void conform_mixer(conform_data *d)
@@ -450,16 +522,18 @@ void conform_mixer(conform_data *d)
         const double attention = (2 * channels + conform_tolerance(BOUND_SMA, c->N + c->P)) * (1 + k.largest);
         const double out = scan * k.cancelled + attention + conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, k.I);
         /* mixer_windows rounds what in_proj multiplies, so that all channels err, then x and b, the state before the window, and what out_proj
-         * multiplies. Of y x, b and c err, of the memories q, e and c, of the output z as well. */
-        const double once = conform_ran(d, "mixer_windows[") ? conform_rounding(act) : 0;
-        const double of_scan = 6 * once, of_out = of_scan * k.cancelled + 3 * once * (1 + k.largest) + 2 * once;
+         * multiplies. Of y x, b and c err, of the memories q, e and c, of the output z as well. In several launches c, q, e, z, y and r are rounded
+         * besides, as they are stored in between. */
+        const bool stores = conform_ran(d, "window_project[");
+        const double once = stores || conform_ran(d, "mixer_windows[") ? conform_rounding(act) : 0, more = stores ? once : 0;
+        const double of_scan = 6 * once + more, of_out = of_scan * k.cancelled + 3 * (once + more) * (1 + k.largest) + 2 * once + 3 * more;
         conform_compare(d, "proj", k.proj, k.want_proj, channels, 0);
         conform_compare(d, "queries", k.queries, k.want_queries, channels, 0);
         conform_compare_within(d, "tail", k.tail, k.want_tail, &(conform_limits){.bound = project, .operands = once, .floor = conform_floor(act)});
         conform_compare_within(d, "sma_tail", k.sma_tail, k.want_sma_tail,
                                &(conform_limits){.bound = project, .operands = once, .floor = conform_floor(act)});
         conform_compare_within(d, "y", k.y, k.want_y, &(conform_limits){.bound = scan, .terms = k.terms});
-        conform_compare_within(d, "h", k.h, k.want_h, &(conform_limits){.bound = scan, .operands = of_scan});
+conform_compare_within(d, "h", k.h, k.want_h, &(conform_limits){.bound = scan, .operands = of_scan});
         conform_compare_within(d, "open", k.open, k.want_open, &(conform_limits){.bound = scan, .operands = of_scan});
         conform_compare(d, "open_decay", k.open_decay, k.want_decay, channels + conform_tolerance(BOUND_DECAY, 0) + once, 0);
         conform_compare_within(d, "x", k.x, k.want_x, &(conform_limits){.bound = out, .operands = of_out});

@@ -114,7 +114,7 @@ static void record(conform_data *d, window_case *k)
         .d = conform_view(k->skip), .h = k->h->t, .open = conform_view(k->open), .open_decay = conform_view(k->open_decay),
         .rows = k->window->t, .steps = k->steps->t, .hin = k->hin->t, .hin_scale = conform_view(k->hin_scale),
             .closing = k->runs.runs,
-        .closing_count = k->runs.count, .together = c->B % 2 == 0};
+        .closing_count = k->runs.count};
     for (uint32_t t = 0; t <= c->L; t++) {
         const uint32_t of = t < c->L ? t : 0; /* the last fold looks at none of them */
         a.x = step_of(d, k->x, of);

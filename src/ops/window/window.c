@@ -78,7 +78,7 @@ static dart_status check(window_plan *p)
 static uint32_t traits_of(const dart_window_args *a, dart_dtype to)
 {
     const bool is_16bit = a->rows.dtype != DART_F32 && a->hin.dtype == a->rows.dtype && to != DART_F32;
-    return (is_16bit ? FITS_16BIT : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0) | (a->together ? FITS_WINDOW_TOGETHER : 0);
+    return (is_16bit ? FITS_16BIT : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
 }
 
 bool window_pays(const dart_device *device, const dart_window_args *args)
@@ -115,6 +115,13 @@ dart_status dart_window_append(dart_stream *stream, const dart_window_args *args
     return op_end(call);
 }
 
+static op_operand reads_of(const window_plan *p)
+{
+    const dart_window_args *a = p->a;
+    return (op_operand){.of = {.buffer = a->conv.buffer, .dtype = a->conv.dtype, .offset = a->conv.offset + p->kept, .row = op_row(&p->o.conv)},
+                        .rows = a->B, .width = p->queries};
+}
+
 dart_status dart_window_output(dart_stream *stream, const dart_window_args *args)
 {
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
@@ -122,8 +129,7 @@ dart_status dart_window_output(dart_stream *stream, const dart_window_args *args
     if (begin(&p, stream, args, "dart_window_output") != DART_OK) return op_status(&p.call);
     op_call *call = &p.call;
     const dart_window_args *a = args;
-    const op_operand c = {.of = {.buffer = a->conv.buffer, .dtype = a->conv.dtype, .offset = a->conv.offset + p.kept, .row = op_row(&p.o.conv)},
-                          .rows = a->B, .width = p.queries};
+    const op_operand c = reads_of(&p);
     struct WindowOutputArgs k = {.flags = p.flags | (op_has(&a->d) ? HAS_D : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P,
                                  .S = a->S};
     op_kernel(call, KERNEL_window_output, a->B, traits_of(a, a->rows.dtype));
@@ -131,6 +137,29 @@ dart_status dart_window_output(dart_stream *stream, const dart_window_args *args
               OP_WHOLE(window_output, steps, &p.o.steps), OP_ROWS(window_output, c, &c, k), OP_AT(window_output, hin, &p.o.hin, k),
               OP_AT(window_output, hin_scale, &p.o.hin_scale, k), OP_AT(window_output, d, &p.o.d, k),
               OP_AT(window_output, seq, &p.o.seq, k), OP_ROWS(window_output, y, &p.o.y, k));
+    return op_end(call);
+}
+
+bool window_gated_fits(const dart_device *device, const dart_window_args *args)
+{
+    const kernel_capabilities capabilities = {device->info.capabilities};
+    return kernel_pick(device->backend->rows, KERNEL_window_gated, capabilities, traits_of(args, args->rows.dtype), args->B, NULL) != NULL;
+}
+
+dart_status window_gated(dart_stream *stream, const dart_window_args *args, dart_tensor z)
+{
+    window_plan p;
+    if (begin(&p, stream, args, "window_gated") != DART_OK) return op_status(&p.call);
+    op_call *call = &p.call;
+    const dart_window_args *a = args;
+    const op_operand c = reads_of(&p), gates = {"z", z, OP_FLOAT | OP_VIEW, a->B, p.I};
+    if (!op_check(call, &gates, 1)) return op_status(call);
+    struct WindowGatedArgs k = {.flags = p.flags | (op_has(&a->d) ? HAS_D : 0), .B = a->B, .H = a->H, .G = a->G, .N = a->N, .P = a->P, .S = a->S};
+    op_kernel(call, KERNEL_window_gated, a->B, traits_of(a, a->rows.dtype));
+    OP_LAUNCH(call, &k, base_ceil_div(a->H / a->G, call->T0) * a->G * a->B, OP_AT(window_gated, rows, &p.o.rows, k),
+              OP_WHOLE(window_gated, steps, &p.o.steps), OP_ROWS(window_gated, c, &c, k), OP_AT(window_gated, hin, &p.o.hin, k),
+              OP_AT(window_gated, hin_scale, &p.o.hin_scale, k), OP_AT(window_gated, d, &p.o.d, k), OP_AT(window_gated, seq, &p.o.seq, k),
+              OP_ROWS(window_gated, z, &gates, k), OP_ROWS(window_gated, y, &p.o.y, k));
     return op_end(call);
 }
 
