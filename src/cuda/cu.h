@@ -245,7 +245,7 @@ bool cu_blas_load(cu_blas *blas);
 void cu_blas_unload(cu_blas *blas);
 
 /* What a product is chosen by, and the library's choice, of which the device remembers the last ones: a recording asks for
- * the same few over and over, one after it often for the same with another number of rows. */
+ * the same few over and over, the next one often for the same with another number of rows. */
 typedef struct cu_choice_matrix {
     uint32_t type, lines, columns, leading, transposed, alignment;
 } cu_choice_matrix;

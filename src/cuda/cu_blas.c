@@ -237,7 +237,10 @@ static dart_status choose_for_rows(cu_device *device, const cu_launch *launch, c
     if (like != NULL) {
         choice->found = like->found;
         choice->algorithm = like->algorithm;
-    } else status = choose(device, &near, choice);
+    } else {
+        status = choose(device, &near, choice);
+        if (memcmp(&near, &choice->key, sizeof near) == 0) return status; /* the answer is for these rows */
+    }
     if (status == DART_OK) status = describe(device, &choice->key, &d);
     if (status != DART_OK) return status;
     const bool fits = choice->found && computes(device, &d, choice);
