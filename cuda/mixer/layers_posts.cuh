@@ -13,7 +13,6 @@ constexpr uint32_t layers_state_rows = layers_n * layers_p / 4 / layers_threads;
 constexpr uint32_t layers_partial = layers_p + 2;
 constexpr uint32_t layers_step = 2 * layers_p + 2 * layers_n; // of a scan in `taken`: where the step lies; the gate is next
 
-constexpr uint32_t layers_most_x = 2048 / layers_threads;        // numbers of a row of W in a thread
 constexpr uint32_t layers_slot_words = layers_n * layers_p / 8; // of 16 bytes: a memory, or half of a state
 constexpr uint32_t layers_ring_words = LAYERS_RING_WORDS;       // of the weights
 // Rows of in_proj in a place of it, W words; warps that share a place, two rows each.
@@ -166,9 +165,10 @@ struct Layers : LayersShape {
     {
         uint64_t word = 0;
         bool missing = true;
+        const uint64_t *from = anew(posts + at);
 #pragma unroll 1
         for (uint32_t tries = 0; missing && tries < MIXER_PATIENCE; tries++) {
-            word = load_post(posts + at);
+            word = load_post(from);
             missing = is_missing(word);
         }
         if (missing) give_up();
@@ -177,13 +177,15 @@ struct Layers : LayersShape {
 
     // ---- Rows of inputs ----
 
-    // The sum of `value` over the block.
-    __device__ __forceinline__ float sum_over_all(float value) const
+    // The sum over the block of what warps left in `sums`.
+    static __device__ __forceinline__ float sum_over_all()
     {
-        value = warp_sum(value);
-        if (lane == 0) layers_shared().sums[warp] = value;
-        meet();
-        return warp_sum(lane < layers_warps ? layers_shared().sums[lane] : 0.0f);
+        static_assert(layers_warps == 16, "four words of four numbers");
+        const float4 *sums = reinterpret_cast<const float4 *>(layers_shared().sums);
+        float four[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) four[i] = sums[i].x + sums[i].y + (sums[i].z + sums[i].w);
+        return four[0] + four[1] + (four[2] + four[3]);
     }
     // Eight sums over the warp, of which a lane gets number lane % 8: the lanes halve what they hold while they exchange the other half.
     __device__ __forceinline__ float sum_of_eight(const float (&values)[8]) const
@@ -211,42 +213,50 @@ struct Layers : LayersShape {
         sum += __shfl_xor_sync(0xffffffffu, sum, 8);
         return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
     }
-    // Waits for the row of `count` numbers that is posted at `from`. low and high become the row times its norms; returns the sum of its squares.
-    template <uint32_t most> __device__ __forceinline__ float take_row(uint32_t from, uint32_t count, const float *norm) const
+    // Waits for the row of `count` numbers that is posted at `from`; a thread looks at at_once of them together, from one address. low and high
+    // become the row times its norms; returns the sum of the squares of this thread's numbers.
+    template <uint32_t at_once> __device__ __forceinline__ float take_row(uint32_t from, uint32_t count, const float *norm) const
     {
-        const uint64_t *row = posts + from + threadIdx.x;
-        float norms[most], squares = 0.0f;
-#pragma unroll
-        for (uint32_t k = 0; k < most; k++)
-            if (threadIdx.x + k * layers_threads < count) norms[k] = ask_float(norm + threadIdx.x + k * layers_threads);
-        uint64_t words[most] = {};
-        uint32_t missing = 1;
-#pragma unroll 1
-        for (uint32_t tries = 0; missing != 0 && tries < MIXER_PATIENCE; tries++) {
-            missing = 0;
-#pragma unroll
-            for (uint32_t k = 0; k < most; k++)
-                if (threadIdx.x + k * layers_threads < count) words[k] = load_post(row + k * layers_threads);
-#pragma unroll
-            for (uint32_t k = 0; k < most; k++)
-                if (threadIdx.x + k * layers_threads < count) missing |= is_missing(words[k]);
-        }
-        if (missing != 0) give_up();
         const uint32_t t = threadIdx.x;
         float *to = reinterpret_cast<float *>(t % 8 < 4 ? layers_shared().low : layers_shared().high) + t / 8 * 4 + t % 4; // element t
+        const uint64_t *row = anew(posts + from + t);
+        float squares = 0.0f;
+#pragma unroll 1
+        for (uint32_t first = t; first < count; first += at_once * layers_threads) {
+            float norms[at_once];
+            uint64_t words[at_once] = {};
 #pragma unroll
-        for (uint32_t k = 0; k < most; k++) {
-            if (t + k * layers_threads >= count) continue;
-            const float value = number(words[k]);
-            to[k * (layers_threads / 2)] = value * norms[k];
-            squares = fmaf(value, value, squares);
+            for (uint32_t k = 0; k < at_once; k++)
+                if (first + k * layers_threads < count) norms[k] = ask_float(norm + first + k * layers_threads);
+            uint32_t missing = 1;
+#pragma unroll 1
+            for (uint32_t tries = 0; missing != 0 && tries < MIXER_PATIENCE; tries++) {
+                missing = 0;
+#pragma unroll
+                for (uint32_t k = 0; k < at_once; k++)
+                    if (first + k * layers_threads < count) words[k] = load_post(row + k * layers_threads);
+#pragma unroll
+                for (uint32_t k = 0; k < at_once; k++)
+                    if (first + k * layers_threads < count) missing |= is_missing(words[k]);
+            }
+            if (missing != 0) give_up();
+#pragma unroll
+            for (uint32_t k = 0; k < at_once; k++) {
+                if (first + k * layers_threads >= count) continue;
+                const float value = number(words[k]);
+                to[k * (layers_threads / 2)] = value * norms[k];
+                squares = fmaf(value, value, squares);
+            }
+            row += at_once * layers_threads;
+            to += at_once * (layers_threads / 2);
         }
-        return sum_over_all(squares);
+        meet();
+        return squares;
     }
-    __device__ __forceinline__ float take_x(uint32_t layer) const { return take_row<layers_most_x>(x_posts, W, at<const float>(layer, PLACE_NORM)); }
+    __device__ __forceinline__ float take_x(uint32_t layer) const { return take_row<3>(x_posts, W, at<const float>(layer, PLACE_NORM)); }
     __device__ __forceinline__ float take_y(uint32_t layer) const
     {
-        return take_row<2 * layers_most_x>(y_posts(), I, at<const float>(layer, PLACE_MIXER_NORM));
+        return take_row<6>(y_posts(), I, at<const float>(layer, PLACE_MIXER_NORM));
     }
 
     // What memories and what the scan of a head read of the products: a thread's number. In `taken`, for memories: q, e, c; for a
@@ -263,6 +273,7 @@ struct Layers : LayersShape {
         else if (is_scan && t == layers_step + 1) from = R + layers_queries;
         meet(); // taken and found are free
         if (t < count) layers_shared().taken[t] = take(project_posts() + from);
+        __syncwarp();
     }
 };
 

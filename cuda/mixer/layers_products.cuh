@@ -72,9 +72,11 @@ struct LayersProducts : Layers {
     // Sums over `places` places of the ring, sixteen at most. Warp w shares place w / 4 and every fourth behind it with three others; it multiplies
     // two of the place's rows, whose words begin at `at` and `apart` behind it, with `chunks` chunks of the row in shared memory, from chunk `from`
     // on. Lane k gets what the first (k even) or second row of its place k / 2 gave; lanes from 2 on nothing where there are four places or fewer.
+    // `squares`, of this thread's numbers of the row, are summed up beside the products, so that blocks meet once for both (sum_over_all).
     // is_held: those of the first four places are in `held`.
     template <bool bf, bool is_held>
-    __device__ __forceinline__ float multiply_places(uint32_t at, uint32_t apart, uint32_t from, uint32_t chunks, uint32_t places, const Held &held)
+    __device__ __forceinline__ float multiply_places(uint32_t at, uint32_t apart, uint32_t from, uint32_t chunks, uint32_t places, float squares,
+                                                     const Held &held)
     {
         float sums[4] = {}; // of the first row in even lanes, of the second in odd ones
         const float4 *low = layers_shared().low + 32 * from + lane, *high = layers_shared().high + 32 * from + lane;
@@ -113,6 +115,8 @@ struct LayersProducts : Layers {
             own.skip(4, room);
         }
         turn.skip(places, room);
+        squares = warp_sum(squares);
+        if (lane == 0) layers_shared().sums[warp] = squares;
         float two[2] = {sums[0], sums[1]};
         sum = sums[0];
         if (places > 4) {
@@ -141,13 +145,13 @@ struct LayersProducts : Layers {
     template <bool bf, bool is_held> __device__ __forceinline__ void project_all(uint32_t layer, float squares, const Held &held)
     {
         const uint32_t t = anew(threadIdx.x), words = W / 8, places = ceil_div(rows_in, layers_place_rows), row_at = warp % layers_sharers * 2;
-        const float sum = multiply_places<bf, is_held>(row_at * words, words, 0, W / 256, places, held);
+        const float sum = multiply_places<bf, is_held>(row_at * words, words, 0, W / 256, places, squares, held);
         const uint32_t row = place_of(lane) * layers_place_rows + row_at + lane % 2;
         if (has_row(lane, places) && row < rows_in) layers_shared().halves[row] = sum;
         meet();
         if (t >= rows_in) return;
         const Channel channel = channel_of(begin_in + t);
-        const float value = rsqrtf(squares / float(W) + args.eps) * layers_shared().halves[t];
+        const float value = rsqrtf(__fdividef(sum_over_all(), float(W)) + args.eps) * layers_shared().halves[t];
         post(project_posts() + begin_in + t, channel.is_channel ? convolve(value) : value);
         if (channel.is_channel) keep(layer, channel, value);
     }
@@ -168,14 +172,14 @@ struct LayersProducts : Layers {
 #pragma unroll 1
         for (uint32_t base = 0; base < rows_out; base += 16 * rows) {
             const uint32_t left = rows_out - base, places = min(halved ? (left + 3) / 4 : (left + 7) / 8, 16u);
-            const float sum = multiply_places<bf, false>(32 * (row_at * all + from), 32 * all, from, chunks, places, {});
+            const float sum = multiply_places<bf, false>(32 * (row_at * all + from), 32 * all, from, chunks, places, squares, {});
             const uint32_t o = base + place_of(lane) * rows + row_at + lane % 2;
             if (has_row(lane, places) && o < rows_out) layers_shared().halves[2 * o + half] = sum;
         }
         meet();
         if (t >= rows_out) return 0.0f;
         const float sum = layers_shared().halves[2 * t] + (halved ? layers_shared().halves[2 * t + 1] : 0.0f);
-        stream = fmaf(rsqrtf(squares / float(I) + args.eps), sum, stream);
+        stream = fmaf(rsqrtf(__fdividef(sum_over_all(), float(I)) + args.eps), sum, stream);
         post(x_posts + begin_out + t, stream);
         return stream;
     }

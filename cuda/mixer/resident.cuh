@@ -69,6 +69,12 @@ __device__ __forceinline__ uint32_t anew(uint32_t number)
     asm volatile("" : "+r"(number));
     return number;
 }
+// Likewise a pointer, which a compiler otherwise works out again from arguments wherever it is used.
+template <class T> __device__ __forceinline__ T *anew(T *pointer)
+{
+    asm volatile("" : "+l"(pointer));
+    return pointer;
+}
 // ---- Rings in shared memory ----
 
 // A place of a ring: a phase of `there` ends when it is filled, one of `empty` when it has been read.
