@@ -194,7 +194,6 @@ void main()
         squares = take_x(X_AT, Floats(PLACE(layer, PLACE_NORM)), layer);
         if (gave_up != 0u) break;
         tag = begun + layer + 1u;
-        float scale = inversesqrt(squares / float(W) + args.eps);
         [[dont_unroll]] for (uint batch = rows_of.x;; batch += BATCH_X) {
             bool is_last = IS_ONCE_X || batch + BATCH_X >= rows_of.y;
             multiply_x();
@@ -203,7 +202,7 @@ void main()
             if (!is_last) fetch_project(layer, batch + BATCH_X);
             if (!IS_ONCE_X && batch != rows_of.x) fetch_channel(layer, min(batch + LANE, rows_of.y - 1u));
             barrier();
-            post_projected(batch, rows_of.y, scale);
+            post_projected(batch, rows_of.y, squares);
             if (is_last) break;
             barrier(); // halves are read
         }

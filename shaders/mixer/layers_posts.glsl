@@ -33,15 +33,24 @@ void put(uint i, float value)
     if (i % 8u < 4u) low[i / 8u][i % 4u] = value;
     else high[i / 8u][i % 4u] = value;
 }
-// The sum of `value` over the workgroup.
-float sum_over_all(float value)
+// The sum of `value` over the workgroup: subgroups leave theirs in sums. If IS_WIDE all lanes add them up and get the sum; else those that need it
+// do so when they finish outputs of a product (sum_of_all): dart-130m takes 3 % less time so, dart-780m 3 % more (H200, November 2026).
+float leave_sum(float value)
 {
     value = add_lanes(value);
     if (lane == 0u) sums[subgroup] = value;
     barrier();
+    if (!IS_WIDE) return 0.0;
     float sum = 0.0;
     [[unroll]] for (uint i = 0u; i < SUBGROUPS; i += SUBGROUP_SIZE) sum += i + lane < SUBGROUPS ? sums[i + lane] : 0.0;
     return add_lanes(sum);
+}
+float sum_of_all(float left)
+{
+    if (IS_WIDE) return left;
+    float sum = 0.0;
+    [[unroll]] for (uint i = 0u; i < SUBGROUPS; i++) sum += sums[i];
+    return sum;
 }
 // Eight sums over the workgroup. Lanes may still read those of the call before.
 void add_eight_over_all(inout vec4 one, inout vec4 other)
@@ -73,7 +82,7 @@ void add_eight_over_all(inout vec4 one, inout vec4 other)
     other = subgroupShuffle(other, 0u);
 }
 // Waits for the row that is posted at `at`, six numbers of a lane at a time: more take registers that hold weights. low and high become the row times
-// its norm; returns the sum of its squares. ASK asks for weights while the first look is on its way.
+// its norm; returns what leave_sum does of its squares. ASK asks for weights while the first look is on its way.
 #define TAKES_ROW(name, COUNT, ASK) \
     float name(uint at, Floats norm, uint layer) \
     { \
@@ -101,7 +110,7 @@ void add_eight_over_all(inout vec4 one, inout vec4 other)
             } \
             missing = 1u; \
         } \
-        return sum_over_all(squares); \
+        return leave_sum(squares); \
     }
 // What an item reads of the products: memories, item 0, or the scan of a head. In taken, for memories: q, e, c; for a scan: z, x, b, c, the step, the
 // gate.

@@ -132,10 +132,11 @@ float convolve(float value)
 
 // ---- Both ends ----
 
-// Of the outputs of both products from `batch` on, whose sums are in halves, a lane finishes one.
-void post_projected(uint batch, uint end, float scale)
+// Of the outputs of both products from `batch` on, whose sums are in halves, a lane finishes one. squares: of the row, see leave_sum.
+void post_projected(uint batch, uint end, float squares)
 {
     if (LANE >= BATCH_X || batch + LANE >= end) return;
+    float scale = inversesqrt(sum_of_all(squares) / float(W) + args.eps);
     float value = 0.0;
     [[unroll]] for (uint k = 0u; k < PARTS_X; k++) value += halves[LANE * PARTS_X + k];
     value *= scale;
@@ -148,7 +149,6 @@ float add_output(uint layer, float squares, float stream)
 {
     uint begin = rows_of.z, end = rows_of.w;
     bool is_last = layer + 1u == args.layers;
-    float scale = inversesqrt(squares / float(I) + args.eps);
     [[dont_unroll]] for (uint batch = begin;; batch += BATCH_Y) {
         if (!IS_ONCE_Y && batch != begin) {
             fetch_output(layer, batch);
@@ -160,7 +160,7 @@ float add_output(uint layer, float squares, float stream)
             uint o = batch + LANE;
             float value = 0.0;
             [[unroll]] for (uint k = 0u; k < PARTS_Y; k++) value += halves[LANE * PARTS_Y + k];
-            value = scale * value + (batch == begin ? stream : load_x(args.x_at + o));
+            value = inversesqrt(sum_of_all(squares) / float(I) + args.eps) * value + (batch == begin ? stream : load_x(args.x_at + o));
             if (batch == begin) stream = value;
             post(X_AT + o, value);
             if (is_last || batch != begin) store_x(args.x_at + o, value);
