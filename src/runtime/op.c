@@ -247,6 +247,12 @@ static const kernel_row *pick(const dart_stream *stream, kernel_id id, uint32_t 
     return kernel_pick(device->backend->rows, id, capabilities, traits, rows, variant_of(stream));
 }
 
+const kernel_row *op_row_on(const dart_device *device, kernel_id id, uint32_t rows, uint32_t traits)
+{
+    const kernel_capabilities capabilities = {device->info.capabilities};
+    return kernel_pick(device->backend->rows, id, capabilities, traits, rows, NULL);
+}
+
 void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits)
 {
     static const kernel_row none = {.variant = "none", .T0 = 1, .T1 = 1};

@@ -101,6 +101,10 @@ void op_kernel(op_call *call, kernel_id id, uint32_t rows, uint32_t traits);
  * option `variant` names a row that only `other` has. */
 bool op_prefers(const op_call *call, kernel_id one, kernel_id other, uint32_t rows, uint32_t traits);
 
+/* The row of the kernel that the device takes by itself, whatever a stream is told to take, as states are made before there are streams. NULL if none
+ * runs there. */
+const kernel_row *op_row_on(const dart_device *device, kernel_id id, uint32_t rows, uint32_t traits);
+
 /* An operand as a binding of a kernel. Absent operands stay unbound. */
 typedef struct op_binding {
     uint32_t slot;

@@ -321,9 +321,7 @@ static norm_linear_operands norm_linear_of(const dart_norm_linear_args *a)
 static const kernel_row *norm_linear_row(const dart_device *device, const dart_norm_linear_args *args)
 {
     const norm_linear_operands o = norm_linear_of(args);
-    const uint32_t traits = norm_linear_traits(args, &o.x, &o.weight);
-    const kernel_capabilities capabilities = {device->info.capabilities};
-    return kernel_pick(device->backend->rows, project_kernel(&o.weight), capabilities, traits, args->T, NULL);
+    return op_row_on(device, project_kernel(&o.weight), args->T, norm_linear_traits(args, &o.x, &o.weight));
 }
 
 bool mixer_norm_linear_has_matrices(const dart_device *device, const dart_norm_linear_args *args)

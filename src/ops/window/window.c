@@ -83,9 +83,7 @@ static uint32_t traits_of(const dart_window_args *a, dart_dtype to)
 
 bool window_pays(const dart_device *device, const dart_window_args *args)
 {
-    const kernel_capabilities capabilities = {device->info.capabilities};
-    const uint32_t traits = traits_of(args, args->rows.dtype);
-    const kernel_row *row = kernel_pick(device->backend->rows, KERNEL_window_output, capabilities, traits, args->B, NULL);
+    const kernel_row *row = op_row_on(device, KERNEL_window_output, args->B, traits_of(args, args->rows.dtype));
     return row != NULL && !kernel_is_slower(row);
 }
 
@@ -142,8 +140,7 @@ dart_status dart_window_output(dart_stream *stream, const dart_window_args *args
 
 bool window_gated_fits(const dart_device *device, const dart_window_args *args)
 {
-    const kernel_capabilities capabilities = {device->info.capabilities};
-    return kernel_pick(device->backend->rows, KERNEL_window_gated, capabilities, traits_of(args, args->rows.dtype), args->B, NULL) != NULL;
+    return op_row_on(device, KERNEL_window_gated, args->B, traits_of(args, args->rows.dtype)) != NULL;
 }
 
 dart_status window_gated(dart_stream *stream, const dart_window_args *args, dart_tensor z)

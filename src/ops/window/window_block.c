@@ -46,8 +46,7 @@ static uint32_t project_traits(const window_project_args *a)
 
 bool window_project_fits(const dart_device *device, const window_project_args *args)
 {
-    const kernel_capabilities capabilities = {device->info.capabilities};
-    return kernel_pick(device->backend->rows, KERNEL_window_project, capabilities, project_traits(args), args->B, NULL) != NULL;
+    return op_row_on(device, KERNEL_window_project, args->B, project_traits(args)) != NULL;
 }
 
 dart_status window_project(dart_stream *stream, const window_project_args *args)
@@ -93,8 +92,7 @@ static uint32_t back_traits(const window_back_args *a)
 
 bool window_back_fits(const dart_device *device, const window_back_args *args)
 {
-    const kernel_capabilities capabilities = {device->info.capabilities};
-    return kernel_pick(device->backend->rows, KERNEL_window_back, capabilities, back_traits(args), args->B, NULL) != NULL;
+    return op_row_on(device, KERNEL_window_back, args->B, back_traits(args)) != NULL;
 }
 
 dart_status window_back(dart_stream *stream, const window_back_args *args)
