@@ -1,8 +1,8 @@
 // How the slabs of matrix_product.glsl, whose sizes these are, come from memory: fetch asks for a lane's words of a slab, put_down brings them to
 // shared memory, rows of x first. With NORMED x is multiplied by norm on the way, and its squares are added up. With QUANTISED a lane reads whole
-// blocks of 32, whose weights are rounded to x's type on the way: the numbers that embed_quantised makes of them. With -DAHEAD besides, loads of words
-// and blocks have no conditions: others stand in for those past the end of a row, which become 0 in shared memory (faster here, slower for weights
-// of 16 bits; H100, November 2026).
+// blocks of 32, whose weights are rounded to x's type on the way: the numbers that embed_quantised makes of them. With -DAHEAD besides, loads of
+// words and blocks have no conditions: others stand in for those past the end of a row, which become 0 in shared memory (faster here, slower for
+// weights of 16 bits; H100, November 2026).
 #ifdef QUANTISED
 // pack_elements makes NaN of what is near the end of bf16's range, where weights may lie.
 uvec2 rounded_four(vec4 v)
