@@ -71,14 +71,44 @@ static void wait_for(job *j)
     }
 }
 
-/* fp32 in batches of other sizes: sums are cut differently. */
-static void compare(const job_sequence *got, const job_sequence *alone)
+/* Can rounding choose between two tokens behind the prompt and `before` tokens of the answer? It can between two that are the likeliest alike, and,
+ * of drawn ones, between two neighbours of the running sum that a drawn number is looked up in: those between them, by their ids, have no share of
+ * it. One wrong token in five hundred passes so. */
+static bool rounding_chooses(dart_model *model, const question *q, const job_sequence *answer, size_t before, int32_t one, int32_t other)
 {
-    assert_int_equal(got->tokens.count, alone->tokens.count);
-    for (size_t i = 0; i < got->tokens.count; i++) assert_int_equal(got->tokens.ids[i], alone->tokens.ids[i]);
+    static float logits[V];
+    int32_t ids[LONGEST + MOST];
+    const uint32_t count = answer->count + (uint32_t)before;
+    memcpy(ids, answer->ids, answer->count * sizeof *ids);
+    memcpy(ids + answer->count, answer->tokens.ids, before * sizeof *ids);
+    dart_state *state = state_of(model, &(dart_state_options){.B = 1});
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = count, .L = count, .want = DART_LOGITS_LAST, .logits = logits}), "dart_prefill");
+    dart_state_destroy(&state);
+    double most = -INFINITY, total = 0, between = 0;
+    for (int32_t k = 0; k < V; k++) most = fmax(most, logits[k]);
+    if (q->settings.temperature == 0.0f) return fmin(logits[one], logits[other]) > most - 1e-4;
+    for (int32_t k = 0; k < V; k++) {
+        const double share = exp((logits[k] - most) / q->settings.temperature);
+        total += share;
+        if ((k > one && k < other) || (k > other && k < one)) between += share;
+    }
+    return between < TOLERANCE * total;
+}
+
+/* fp32 in batches of other sizes: sums are cut differently. Returns whether rounding chose another token somewhere, behind which answers differ. */
+static bool compare(dart_model *model, const question *q, const job_sequence *got, const job_sequence *alone)
+{
+    const size_t count = alone->tokens.count;
+    size_t same = 0;
+    assert_int_equal(got->tokens.count, count);
+    while (same < count && got->tokens.ids[same] == alone->tokens.ids[same]) same++;
+    if (same < count && !rounding_chooses(model, q, alone, same, got->tokens.ids[same], alone->tokens.ids[same]))
+        fail_msg("token %zu of %zu is %d, alone %d (temperature %g)", same, count, got->tokens.ids[same], alone->tokens.ids[same],
+                 (double)q->settings.temperature);
     assert_int_equal(got->scores.count, alone->scores.count);
-    for (size_t i = 0; i < got->scores.count; i++) assert_true(fabsf(got->scores.own[i] - alone->scores.own[i]) < 1e-4f);
+    for (size_t i = 0; i + (count - same) < got->scores.count; i++) assert_true(fabsf(got->scores.own[i] - alone->scores.own[i]) < 1e-4f);
     assert_string_equal(got->finish, alone->finish);
+    return same < count;
 }
 
 static engine *start(dart_model *model, dart_tokenizer *tokenizer, metrics *counts)
@@ -91,9 +121,11 @@ static engine *start(dart_model *model, dart_tokenizer *tokenizer, metrics *coun
     return e;
 }
 
-static void all_at_once(dart_model *model, dart_tokenizer *tokenizer, const question *questions, job *(*alone)[2][3])
+/* Returns how many answers rounding turned. */
+static uint32_t all_at_once(dart_model *model, dart_tokenizer *tokenizer, const question *questions, job *(*alone)[2][3])
 {
     static metrics counts;
+    uint32_t turned = 0;
     job *jobs[JOBS], *leavers[JOBS / 4];
     counts = (metrics){.waiting = 0};
     engine *e = start(model, tokenizer, &counts);
@@ -108,17 +140,21 @@ static void all_at_once(dart_model *model, dart_tokenizer *tokenizer, const ques
     for (uint32_t i = 0; i < JOBS; i++) {
         wait_for(jobs[i]);
         if (jobs[i]->failure.status != 0) fail_msg("job %u: %s", i, jobs[i]->failure.message);
-        const uint32_t n = questions[i].settings.n;
-        for (uint32_t p = 0; p < questions[i].prompts; p++)
-            for (uint32_t k = 0; k < n; k++) compare(&jobs[i]->sequences[p * n + k], &alone[i][p][k]->sequences[0]);
     }
     engine_stop(e, false);
+    for (uint32_t i = 0; i < JOBS; i++) {
+        const uint32_t n = questions[i].settings.n;
+        for (uint32_t p = 0; p < questions[i].prompts; p++)
+            for (uint32_t k = 0; k < n; k++)
+                turned += compare(model, &questions[i], &jobs[i]->sequences[p * n + k], &alone[i][p][k]->sequences[0]);
+    }
     print_message("  %llu tokens of prompts computed, %llu shared\n", atomic_load(&counts.prompt_tokens), atomic_load(&counts.shared_tokens));
     assert_true(atomic_load(&counts.shared_tokens) > 0);
     assert_int_equal(atomic_load(&counts.prefilling) + atomic_load(&counts.decoding) + atomic_load(&counts.waiting), 0);
     engine_destroy(&e);
     for (uint32_t i = 0; i < JOBS; i++) job_release(jobs[i]);
     for (uint32_t i = 0; i < JOBS / 4; i++) job_release(leavers[i]);
+    return turned;
 }
 
 static void answers_are_those_of_a_request_alone(void **unused)
@@ -147,7 +183,10 @@ static void answers_are_those_of_a_request_alone(void **unused)
     }
     assert_int_equal(atomic_load(&counts.shared_tokens), 0);
     engine_destroy(&e);
-    for (int round = 0; round < 2; round++) all_at_once(model, tokenizer, questions, alone);
+    uint32_t turned = 0;
+    for (int round = 0; round < 2; round++) turned += all_at_once(model, tokenizer, questions, alone);
+    if (turned > 0) print_message("  rounding turned %u answers\n", turned);
+    assert_true(turned <= 2); /* one in some two hundred runs has one */
     for (uint32_t i = 0; i < JOBS; i++)
         for (uint32_t p = 0; p < questions[i].prompts; p++)
             for (uint32_t k = 0; k < questions[i].settings.n; k++) job_release(alone[i][p][k]);
