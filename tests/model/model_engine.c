@@ -82,7 +82,8 @@ static bool rounding_chooses(dart_model *model, const question *q, const job_seq
     memcpy(ids, answer->ids, answer->count * sizeof *ids);
     memcpy(ids + answer->count, answer->tokens.ids, before * sizeof *ids);
     dart_state *state = state_of(model, &(dart_state_options){.B = 1});
-    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = count, .L = count, .want = DART_LOGITS_LAST, .logits = logits}), "dart_prefill");
+    must(dart_prefill(state, &(dart_prefill_args){.ids = ids, .ids_row = count, .L = count, .want = DART_LOGITS_LAST, .logits = logits}),
+         "dart_prefill");
     dart_state_destroy(&state);
     double most = -INFINITY, total = 0, between = 0;
     for (int32_t k = 0; k < V; k++) most = fmax(most, logits[k]);
