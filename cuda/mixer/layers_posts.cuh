@@ -253,6 +253,7 @@ struct Layers : LayersShape {
         meet();
         return squares;
     }
+    // In one round each for models up to 1,536 wide.
     __device__ __forceinline__ float take_x(uint32_t layer) const { return take_row<3>(x_posts, W, at<const float>(layer, PLACE_NORM)); }
     __device__ __forceinline__ float take_y(uint32_t layer) const
     {

@@ -76,6 +76,7 @@ static void wait_for(job *j)
  * it. One wrong token in five hundred passes so. */
 static bool rounding_chooses(dart_model *model, const question *q, const job_sequence *answer, size_t before, int32_t one, int32_t other)
 {
+    if (one < 0 || one >= V || other < 0 || other >= V) return false;
     static float logits[V];
     int32_t ids[LONGEST + MOST];
     const uint32_t count = answer->count + (uint32_t)before;
@@ -187,7 +188,7 @@ static void answers_are_those_of_a_request_alone(void **unused)
     uint32_t turned = 0;
     for (int round = 0; round < 2; round++) turned += all_at_once(model, tokenizer, questions, alone);
     if (turned > 0) print_message("  rounding turned %u answers\n", turned);
-    assert_true(turned <= 2); /* one in some two hundred runs has one */
+    assert_true(turned <= 1); /* a draw this near to a border is rare: two of them in a run would be a mistake */
     for (uint32_t i = 0; i < JOBS; i++)
         for (uint32_t p = 0; p < questions[i].prompts; p++)
             for (uint32_t k = 0; k < questions[i].settings.n; k++) job_release(alone[i][p][k]);
