@@ -100,7 +100,9 @@ struct MixerLayersArgs {
  * the workgroups likewise, tiles / groups each: groups do not wait for one another. Of a sequence `share` workgroups have `heads` heads each, but for
  * the last.
  * work, f32: B (W / 2 + H P / 2 + tiles / groups + groups + share) numbers. posts: 8 + 2 tiles words of 64 bits, and for each sequence one of each
- * output of in_proj and sma_proj and of each head, an even number. */
+ * output of in_proj and sma_proj and of each head, an even number.
+ * mixer_window_layers computes the same but for mixer_attend and window_fold: runs = 0, though with HAS_OPEN sma_proj's convolution goes on.
+ * work, f32: B (W / 2 + H P / 2 + W / 16 + H P + N + share) numbers. posts: 8 + 3 tiles words of 64 bits. */
 #define PLACE_ROWS 29u
 #define PLACE_HIN 30u
 #define PLACE_HIN_SCALE 31u

@@ -102,19 +102,25 @@ enum { STEP_LAUNCHES = 8, PIECE_LAUNCHES = 12 }; /* of a layer of a step, of a p
 
 /* Nothing in a step waits for its folds: those of all layers stand beside one another behind the last layer, so that the many that find nothing to do
  * cost next to nothing, and a few sequences' fold side by side. */
+static dart_status record_window_folds(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
+{
+    dart_status status = DART_OK;
+    for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
+        model_pace_bytes(state, stream, state->window_bytes + 2 * state->layer_bytes, 1);
+        const model_block_args args = block_args(state, pass, layer);
+        status = model_block_window_fold(stream, &args);
+    }
+    return status;
+}
+
 static dart_status record_window_steps(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
 {
     dart_status status = DART_OK;
     for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
         stream_pace(stream, model_step_layer(state), STEP_LAUNCHES);
-        model_block_args args = block_args(state, pass, layer);
+        const model_block_args args = block_args(state, pass, layer);
         status = model_block_window_begin(stream, &args);
         if (status == DART_OK) status = model_block_window_end(stream, &args);
-    }
-    for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
-        model_pace_bytes(state, stream, state->window_bytes + 2 * state->layer_bytes, 1);
-        const model_block_args args = block_args(state, pass, layer);
-        status = model_block_window_fold(stream, &args);
     }
     return status;
 }
@@ -186,13 +192,14 @@ static dart_status record_windowed(dart_state *state, dart_stream *stream, const
     bool fit = !state->keeps_queries && !(state->sma && state->model->config.independent_c);
     dart_status status = fit ? list_steps(state, pass, first, end, &list) : DART_OK;
     if (status != DART_OK) return status;
-    fit = fit && mixer_windows_fit(stream, list.steps, list.windows, list.count);
-    if (fit) {
-        stream_pace(stream, list.count * model_step_layer(state), 1);
-        status = mixer_windows(stream, list.steps, list.windows, list.count);
-    }
+    const bool folds = fit && mixer_windows_fit(stream, list.steps, list.windows, list.count);
+    fit = folds || (fit && mixer_window_layers_fit(stream, list.steps, list.windows, list.count));
+    if (fit) stream_pace(stream, list.count * model_step_layer(state), 1);
+    if (folds) status = mixer_windows(stream, list.steps, list.windows, list.count);
+    else if (fit) status = mixer_window_layers(stream, list.steps, list.windows, list.count);
     free_steps(&list);
-    return fit ? status : record_window_steps(state, stream, pass, first, end);
+    if (!fit) status = record_window_steps(state, stream, pass, first, end);
+    return folds || status != DART_OK ? status : record_window_folds(state, stream, pass, first, end);
 }
 
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)

@@ -63,8 +63,9 @@ static const struct {
                                       KERNEL_attention_merge, KERNEL_sma_merge, KERNEL_kv_append, KERNEL_convert}, 8},
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
     {"mixer_layers", conform_mixer, {KERNEL_mixer_layers, KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step}, 5},
-    {"mixer_windows", conform_mixer, {KERNEL_mixer_windows, KERNEL_window_project, KERNEL_window_output, KERNEL_window_gated, KERNEL_window_back,
-                                      KERNEL_window_fold, KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output}, 9},
+    {"mixer_windows", conform_mixer, {KERNEL_mixer_windows, KERNEL_mixer_window_layers, KERNEL_window_project, KERNEL_window_output,
+                                      KERNEL_window_gated, KERNEL_window_back, KERNEL_window_fold, KERNEL_mixer_project, KERNEL_mixer_attend,
+                                      KERNEL_mixer_output}, 10},
     {"mixer_quantised", conform_mixer, {KERNEL_mixer_project_quantised, KERNEL_mixer_output_quantised, KERNEL_mixer_project}, 3},
     {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},
 };

@@ -84,13 +84,14 @@ static double decay_or_step(conform_data *d, uint64_t i) { return i % 2 == 0 ? c
 static uint32_t slot_of(const conform_data *d, const mixer_case *k, uint32_t b) { return (uint32_t)k->seq.pos[b] % d->c->S % dart_window_tokens(); }
 
 /* Places in a window of all kinds: the first and the last, behind which windows fold, those of chunks that close. */
+/* Of large chunks all sequences have the first one only, so that none sees a memory. */
 static void place_in_windows(conform_data *d, mixer_case *k)
 {
-    const int32_t S = (int32_t)d->c->S, slots = (int32_t)dart_window_tokens();
+    const int32_t S = (int32_t)d->c->S, slots = (int32_t)dart_window_tokens(), chunks = S > 300 ? 1 : 4;
     for (uint32_t b = 0; b < k->B; b++) {
         const int32_t any = (int32_t)conform_uniform(d, 0, S), full = (any / slots * slots + slots - 1) % S;
         const int32_t at[] = {any, S - 1, any, full, any, 0};
-        k->seq.pos[b] = k->seq.pairs[2 * b] = (int32_t)(b % 4) * S + at[b % 6];
+        k->seq.pos[b] = k->seq.pairs[2 * b] = (int32_t)b % chunks * S + at[b % 6];
     }
 }
 
@@ -479,13 +480,21 @@ static void run_windows(conform_data *d, const mixer_case *k, const dart_mixer_s
     dart_convert(d->stream, &(dart_convert_args){.T = (uint32_t)k->window.tokens->rows, .W = 2 * c->H, .x = k->window.tokens->t, .y = window.steps});
     const bool whole = mixer_windows_fit(d->stream, args, &window, 1);
     const window_project_args inner = inner_projection(d, k, args);
-    const bool launches = !whole && window_project_fits(d->device, &inner);
+    const bool unfolded = !whole && mixer_window_layers_fit(d->stream, args, &window, 1);
+    const bool launches = !whole && !unfolded && window_project_fits(d->device, &inner);
     if (whole) mixer_windows(d->stream, args, &window, 1);
+    if (unfolded) {
+        mixer_window_layers(d->stream, args, &window, 1);
+        w.mode = DART_WINDOW_STEP;
+        w.closing = args->closing;
+        w.closing_count = args->closing_count;
+        dart_window_fold(d->stream, &w);
+    }
     if (launches) step_through_windows(d, k, args, w);
-    if (whole || launches) w.seq = k->window.after->t;
+    if (whole || unfolded || launches) w.seq = k->window.after->t;
     w.mode = DART_WINDOW_CLOSE;
     dart_window_fold(d->stream, &w);
-    if (!whole && !launches) dart_mixer_step(d->stream, args);
+    if (!whole && !unfolded && !launches) dart_mixer_step(d->stream, args);
 }
 
 void conform_mixer(conform_data *d)
@@ -496,6 +505,8 @@ void conform_mixer(conform_data *d)
     if (!d->plan) expect(d, &k);
     dart_memories runs[RUNS];
     uint32_t count = 0;
+    bool sees = !k.windows;
+    for (uint32_t b = 0; b < k.B; b++) sees = sees || (uint32_t)k.seq.pos[b] >= c->S;
     for (uint32_t i = RUNS; i-- > 0;) /* the later run first: order must not matter */
         if (k.dh[i] != NULL)
             runs[count++] = (dart_memories){.first = k.first[i], .M = k.first[i + 1] - k.first[i], .dh = k.dh[i]->t, .scale = k.scale[i]->t};
@@ -507,8 +518,8 @@ void conform_mixer(conform_data *d)
             .mixer_norm = k.mixer_norm->t, .out_proj = k.out_proj.t, .sma_proj = k.sma_proj.t, .sma_proj_rest = k.sma_proj.rest,
             .sma_conv_weight = conform_view(k.sma_taps),
             .sma_conv_bias = conform_view(k.sma_bias), .tail = k.tail->t, .sma_tail = conform_view(k.sma_tail), .h = k.h->t,
-            .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs, .memories_count = count,
-            .closing_count = count, .proj = conform_view(k.proj), .queries = conform_view(k.queries), .y = conform_view(k.y)};
+            .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs,
+            .memories_count = sees ? count : 0, .closing_count = count, .proj = conform_view(k.proj), .queries = conform_view(k.queries), .y = conform_view(k.y)};
         if (k.windows) run_windows(d, &k, &args);
         else if (k.layers && mixer_layers_fit(d->stream, &args, 1)) mixer_layers(d->stream, &args, 1);
         else dart_mixer_step(d->stream, &args);
@@ -521,11 +532,12 @@ void conform_mixer(conform_data *d)
         const double scan = 2 * channels + conform_tolerance(BOUND_SCAN, c->N);
         const double attention = (2 * channels + conform_tolerance(BOUND_SMA, c->N + c->P)) * (1 + k.largest);
         const double out = scan * k.cancelled + attention + conform_tolerance(BOUND_NORM, 1) + conform_tolerance(BOUND_DOT, k.I);
-        /* mixer_windows rounds what in_proj multiplies, so that all channels err, then x and b, the state before the window, and what out_proj
-         * multiplies. Of y x, b and c err, of the memories q, e and c, of the output z as well. In several launches c, q, e, z, y and r are rounded
-         * besides, as they are stored in between. */
+        /* mixer_windows and mixer_window_layers round what in_proj multiplies, so that all channels err, then x and b, the state before the window,
+         * and what out_proj multiplies. Of y x, b and c err, of the memories q, e and c, of the output z as well. In several launches c, q, e, z, y
+         * and r are rounded besides, as they are stored in between. */
         const bool stores = conform_ran(d, "window_project[");
-        const double once = stores || conform_ran(d, "mixer_windows[") ? conform_rounding(act) : 0, more = stores ? once : 0;
+        const bool rounds = stores || conform_ran(d, "mixer_windows[") || conform_ran(d, "mixer_window_layers[");
+        const double once = rounds ? conform_rounding(act) : 0, more = stores ? once : 0;
         const double of_scan = 6 * once + more, of_out = of_scan * k.cancelled + 3 * (once + more) * (1 + k.largest) + 2 * once + 3 * more;
         conform_compare(d, "proj", k.proj, k.want_proj, channels, 0);
         conform_compare(d, "queries", k.queries, k.want_queries, channels, 0);

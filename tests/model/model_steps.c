@@ -220,8 +220,10 @@ static void windows_in_one_launch(void **unused)
     state->windowed = true;
     for (uint32_t b = 0; b < B; b++) now[b] = ids[b * L];
     must(dart_decode(state, &(dart_decode_args){.ids = now}), "dart_decode");
-    const uint32_t needs = DART_CAP_RESIDENT | DART_CAP_SM90;
-    const bool one = info.backend == DART_BACKEND_CUDA && (info.capabilities & needs) == needs;
+    const uint32_t cuda = DART_CAP_RESIDENT | DART_CAP_SM90, matrices = DART_CAP_MATRIX_BF16 | DART_CAP_LARGE | DART_CAP_SHARED48;
+    const uint32_t vulkan = DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_REGISTERS160 | DART_CAP_ADDRESSES | DART_CAP_RESIDENT | matrices;
+    const uint32_t needs = info.backend == DART_BACKEND_CUDA ? cuda : vulkan;
+    const bool one = info.backend != DART_BACKEND_CPU && (info.capabilities & needs) == needs;
     if (state->decode->waits != one) fail_msg("a step has %u launches", dart_stream_launches(state->decode));
     if (!one) print_message("NOT RUN: the device takes a step in several launches\n");
     free(ids);

@@ -80,14 +80,14 @@ static void has_a_baseline_everywhere(void **unused)
         for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
             /* For some devices only; on the others other launches do what ssd_decay_memory, ssd_piece, ssd_backward_gain, ssd_backward_walk,
              * sma_backward_tokens, sma_backward_rows, sma_backward_token_side, sma_backward_parts, sma_backward_memory_side, cross_entropy_x,
-             * cross_entropy_weight, linear_quantised, linear_from, attention_backward_whole, mixer_layers, mixer_windows, window_project,
-             * window_gated and window_back do. */
+             * cross_entropy_weight, linear_quantised, linear_from, attention_backward_whole, mixer_layers, mixer_windows, mixer_window_layers,
+             * window_project, window_gated and window_back do. */
             if (k == KERNEL_matrix_check || k == KERNEL_wide_check || k == KERNEL_matrix2_check || k == KERNEL_ssd_decay_memory ||
                 k == KERNEL_ssd_piece || k == KERNEL_ssd_backward_gain || k == KERNEL_ssd_backward_walk || k == KERNEL_sma_backward_tokens ||
                 k == KERNEL_sma_backward_rows || k == KERNEL_sma_backward_token_side || k == KERNEL_sma_backward_parts ||
                 k == KERNEL_sma_backward_memory_side || k == KERNEL_cross_entropy_x || k == KERNEL_cross_entropy_weight ||
                 k == KERNEL_linear_quantised || k == KERNEL_linear_from || k == KERNEL_attention_backward_whole || k == KERNEL_mixer_layers ||
-                k == KERNEL_mixer_windows || k == KERNEL_window_project || k == KERNEL_window_gated ||
+                k == KERNEL_mixer_windows || k == KERNEL_mixer_window_layers || k == KERNEL_window_project || k == KERNEL_window_gated ||
                 k == KERNEL_window_back || k == KERNEL_resident_check)
                 continue;
             const kernel_row *row = kernel_pick(kinds[i].backend, (kernel_id)k, able(0), 0, UINT32_MAX, NULL);
@@ -113,7 +113,8 @@ static void has_sound_rows(void **unused)
                                                       row->id == KERNEL_ssd_decay_memory || row->id == KERNEL_sma ||
                                                       row->id == KERNEL_sma_backward_tokens));
         const bool shared_out = (row->id == KERNEL_mixer_project || row->id == KERNEL_mixer_output) && (row->fits & FITS_MIXER_STEP) != 0;
-        const bool of_layers = row->id == KERNEL_mixer_layers || row->id == KERNEL_mixer_windows; /* W and H */
+        const bool of_layers = row->id == KERNEL_mixer_layers || row->id == KERNEL_mixer_windows ||
+                               row->id == KERNEL_mixer_window_layers; /* W and H */
         const bool walks = row->id == KERNEL_conv && row->T0 != 0; /* the op computes how many tokens a tile has */
         if ((row->T0 == 0 || row->T1 == 0) && !computed && !shared_out && !walks && !of_layers)
             fail_msg("%s[%s]: tile sizes %u and %u", name, row->variant, row->T0, row->T1);

@@ -22,6 +22,9 @@ bool mixer_windows_fit(const dart_stream *stream, const dart_mixer_step_args *la
  * and for what is rounded: x times the norm and the gated output are, before products, and the convolutions' x and b as they go to the window. Where
  * they do not fit, DART_UNSUPPORTED. */
 dart_status mixer_windows(dart_stream *stream, const dart_mixer_step_args *layers, const mixer_window *windows, uint32_t count);
+/* The same of sequences without memories, but for dart_window_fold. */
+bool mixer_window_layers_fit(const dart_stream *stream, const dart_mixer_step_args *layers, const mixer_window *windows, uint32_t count);
+dart_status mixer_window_layers(dart_stream *stream, const dart_mixer_step_args *layers, const mixer_window *windows, uint32_t count);
 /* Checks the arguments of a step, as dart_mixer_step does. */
 dart_status mixer_check(dart_stream *stream, const dart_mixer_step_args *args);
 
