@@ -2,10 +2,8 @@
 // so on, see args.h. Most tiles of most steps have nothing to do.
 //
 // rows B WINDOW (H P + G N); steps B WINDOW H 2; h, open, hin B H N P; open_decay B H; hin_scale B H N; to B capacity H N P;
-// scale B capacity H N. All workgroups look at all sequences and share out the heads of those that fold, so that few workgroups, which
-// is what a launch with nothing to do wants, fold the heads of a single sequence side by side. P / 8 lanes share ROWS rows n (1 or
-// 2), each with eight columns of all of them; as many slots as there is room for go through shared memory at a time, x times its
-// weight and b. What a head reads is asked for before the weights are made.
+// scale B capacity H N. P / 8 lanes share ROWS rows n (1 or 2), each with eight columns of all of them; as many slots as there is room
+// for go through shared memory at a time, x times its weight and b. What a head reads is asked for before the weights are made.
 // Shared memory: 8 (MAX_STATE SLOTS + LANES + WINDOW) + LANES / 8 + 4 bytes. Guards: exp only of numbers <= 0; eps > 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -15,16 +13,14 @@ READS(rows) READS_WRITES(steps) READS(seq) READS_WRITES(open_decay) WRITES(hin) 
 WRITES(scale)
 #include "lib/seq.glsl"
 #include "window.glsl"
+#include "folding.glsl"
 #include "lib/eight.glsl"
 READS_EIGHT(rows) WRITES_EIGHT(hin) WRITES_EIGHT(to) READS_WRITES_AS(vec4, quads, h) READS_WRITES_AS(vec4, quads, open)
 
 const uint STAGED = SLOTS * MAX_STATE / 2u;
-const uint FLAGS = (LANES + 31u) / 32u;
 // Of a slot: columns 0 to 3 of all words of x, columns 4 to 7 of them, b. Then, two a quad, the squares of hin and of the memory, by
 // the lanes of a row; ROWS LANES of them fit.
 shared vec4 staged[STAGED];
-shared uint flags[FLAGS];     // which of the sequences fold
-shared uvec2 folding[LANES];  // those: b, position
 
 void put_squares(uint i, vec2 v)
 {
@@ -32,45 +28,6 @@ void put_squares(uint i, vec2 v)
     staged[i / 2u][2u * (i % 2u) + 1u] = v.y;
 }
 vec2 squares_at(uint i) { return vec2(staged[i / 2u][2u * (i % 2u)], staged[i / 2u][2u * (i % 2u) + 1u]); }
-
-bool every() { return has(args.flags, IS_EVERY); }
-bool fresh() { return has(args.flags, IS_FRESH); }
-// A decoding step, in which chunks may close.
-bool is_step() { return !every() && !fresh(); }
-bool closes_at(uint position) { return is_step() && has(args.flags, HAS_OPEN) && (position + 1u) % args.S == 0u; }
-uint tokens_at(uint position) { return fresh() ? 0u : window_slot(position) + (is_step() ? 1u : 0u); }
-
-// Does this launch fold the windows of sequence b?
-bool folds(uint b, uint position)
-{
-    if (!every() && seq_count(b, 1u) == 0u) return false;
-    if (is_step() && tokens_at(position) < WINDOW && (position + 1u) % args.S != 0u) return false;
-    uint m = position / args.S;
-    return closes_at(position) ? m >= args.first && m - args.first < args.count : !has(args.flags, IS_LATER);
-}
-
-// Lists those of the LANES sequences from `first` on that fold, in their order, the same in every workgroup. Returns how many.
-uint list_folding(uint first)
-{
-    uint own = first + LANE;
-    if (LANE < FLAGS) flags[LANE] = 0u;
-    barrier();
-    uint position = own < args.B ? seq_position(own) : 0u;
-    bool mine = own < args.B && folds(own, position);
-    if (mine) atomicOr(flags[LANE / 32u], 1u << LANE % 32u);
-    barrier();
-    uint count = 0u;
-    uint before = 0u;
-    for (uint i = 0u; i < FLAGS; i++) {
-        uint all = flags[i];
-        uint lower = i < LANE / 32u ? all : i == LANE / 32u ? all & ((1u << LANE % 32u) - 1u) : 0u;
-        count += uint(bitCount(all));
-        before += uint(bitCount(lower));
-    }
-    if (mine) folding[before] = uvec2(own, position);
-    barrier();
-    return count;
-}
 
 void fold_head(uint b, uint position, uint h)
 {

@@ -78,7 +78,8 @@ static dart_status check(window_plan *p)
 static uint32_t traits_of(const dart_window_args *a, dart_dtype to)
 {
     const bool is_16bit = a->rows.dtype != DART_F32 && a->hin.dtype == a->rows.dtype && to != DART_F32;
-    return (is_16bit ? FITS_16BIT : 0) | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
+    const uint32_t types = !is_16bit ? 0 : a->rows.dtype == DART_BF16 ? FITS_16BIT | FITS_BF16 : FITS_16BIT;
+    return types | (a->N == 128 && a->P == 64 ? FITS_N128_P64 : 0);
 }
 
 bool window_pays(const dart_device *device, const dart_window_args *args)
