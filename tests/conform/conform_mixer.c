@@ -519,7 +519,8 @@ void conform_mixer(conform_data *d)
             .sma_conv_weight = conform_view(k.sma_taps),
             .sma_conv_bias = conform_view(k.sma_bias), .tail = k.tail->t, .sma_tail = conform_view(k.sma_tail), .h = k.h->t,
             .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs,
-            .memories_count = sees ? count : 0, .closing_count = count, .proj = conform_view(k.proj), .queries = conform_view(k.queries), .y = conform_view(k.y)};
+            .memories_count = sees ? count : 0,
+            .closing_count = count, .proj = conform_view(k.proj), .queries = conform_view(k.queries), .y = conform_view(k.y)};
         if (k.windows) run_windows(d, &k, &args);
         else if (k.layers && mixer_layers_fit(d->stream, &args, 1)) mixer_layers(d->stream, &args, 1);
         else dart_mixer_step(d->stream, &args);

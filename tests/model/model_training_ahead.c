@@ -4,6 +4,8 @@
 #include "runtime/device.h"
 #include "train/trainer.h"
 
+#include <stdlib.h>
+
 enum { STEPS = 8, SKIPPED = 4, PARTS = 2, TOKENS = SMALL_B * SMALL_L, RARE = 96 };
 
 /* Batch `step` of one or two parts. Every third one has targets everywhere, which takes a recording of its own; RARE is in batch SKIPPED alone. */
@@ -244,18 +246,23 @@ static dart_status call_of(dart_trainer *trainer, uint32_t k, dart_train_result 
     }
 }
 
-/* The n-th call of the backend fails, for every n: that breaks the trainer, or the same call works the next time. */
+/* The n-th call of the backend fails, for every n: that breaks the trainer, or the same call works the next time. Where DARTLM_DRAW is set, Vulkan on
+ * a processor, which makes a trainer in a second, runs one n in ten, from one that the number there moves. */
 void failures_beside_a_step(void **unused)
 {
     (void)unused;
-    enum { CALLS = 6, BEFORE = 2, RUN = 5 };
+    enum { CALLS = 6, BEFORE = 2, RUN = 5, DRAWN = 10 };
+    const char *const draw = getenv("DARTLM_DRAW");
+    const bool draws = draw != NULL && device->info.backend == DART_BACKEND_VULKAN && device->info.type == DART_DEVICE_CPU;
+    const uint32_t stride = draws ? DRAWN : 1, first = draws ? 1 + (uint32_t)(strtoull(draw, NULL, 10) % DRAWN) : 1;
     const dart_trainer_options options = {.seed = 1, .clip = 1, .slice_ms = UINT32_MAX};
     dart_trainer *plain = make(options, false);
     dart_train_result expected[RUN], results[RUN];
     uint32_t failed = 0;
     one_by_one(plain, RUN, PARTS, expected);
     quiet = true;
-    for (uint32_t n = 1, left = 0; left == 0; n++) {
+    uint32_t tried = 0;
+    for (uint32_t n = first, left = 0; left == 0; n += stride, tried++) {
         dart_trainer *trainer = make(options, false);
         one_by_one(trainer, BEFORE, PARTS, results);
         prepare(trainer, BEFORE, PARTS);
@@ -282,6 +289,7 @@ void failures_beside_a_step(void **unused)
     }
     quiet = false;
     print_message("  %u calls failed\n", failed);
-    assert_true(failed > 10);
+    if (draws) print_message("NOT RUN: about %u failures of a call; %u were drawn with DARTLM_DRAW\n", tried * (stride - 1), tried);
+    assert_true(failed > 10 / stride);
     dart_trainer_destroy(&plain);
 }
