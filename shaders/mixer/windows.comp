@@ -9,8 +9,9 @@
 // of it. The inputs of a product are shared out to the subgroups, whose sums pass through shared memory at the end.
 // Arrays of registers that are filled in one branch and used in another are set to 0 between layers: what may be read later keeps its registers, and
 // none are to spare.
-// Shared memory: 44,900 bytes with subgroups of 32 lanes. Needs: subgroups of at least 8 lanes, SUBGROUPS 8, matrices that divide 16 rows, 64 outputs
-// and 32 inputs. Guards: eps > 0; exp only of numbers <= 0; of slots without a token only finite numbers times 0 count.
+// Shared memory: 44,900 bytes with subgroups of 32 lanes. Needs: subgroups of 8 to 32 lanes, SUBGROUPS 8, matrices that divide 16 rows, 64 outputs
+// and 32 inputs; what a workgroup has written is the device's once an invocation of it releases it (DART_CAP_CUMULATIVE). Guards: eps > 0; exp only
+// of numbers <= 0; slots without a token weigh 0, and what lies there is finite (window/args.h).
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
@@ -164,14 +165,14 @@ void main()
         if (has_heads) fetch_slots(layer, b, first_head, heads);
         if (projects) {
             fetch_in(layer);
-            weigh_slots(b);
+            weigh_slots();
             settle_in();
             await(DONE, 0u, row_tiles * column_tiles);
             if (gave_up != 0u) break;
             project(layer, b, first_head, heads);
             arrive(PROJECTED);
         } else if (has_heads) {
-            weigh_slots(b);
+            weigh_slots();
             fetch_states_first(layer, b, first_head, heads);
         }
         forget_matrices();

@@ -58,7 +58,7 @@ void fetch_slots(uint layer, uint b, uint first_head, uint heads)
         mixer_norm[i] = norm.v[min(first_head * P + i / OUTPUTS * ROUND * P + LANE + i % OUTPUTS * SIZE, I - 1u)];
 }
 // What the slots weigh and what the window leaves of the state, but for the newest slot.
-void weigh_slots(uint b)
+void weigh_slots()
 {
     [[unroll]] for (uint i = 0u; i < SLOTS; i++) {
         uint e = LANE + i * SIZE, slot = e % WINDOW;

@@ -221,7 +221,8 @@ static void windows_in_one_launch(void **unused)
     for (uint32_t b = 0; b < B; b++) now[b] = ids[b * L];
     must(dart_decode(state, &(dart_decode_args){.ids = now}), "dart_decode");
     const uint32_t cuda = DART_CAP_RESIDENT | DART_CAP_SM90, matrices = DART_CAP_MATRIX_BF16 | DART_CAP_LARGE | DART_CAP_SHARED48;
-    const uint32_t vulkan = DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_REGISTERS160 | DART_CAP_ADDRESSES | DART_CAP_RESIDENT | matrices;
+    const uint32_t registers = DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_REGISTERS160, waits = DART_CAP_CUMULATIVE | DART_CAP_ADDRESSES;
+    const uint32_t vulkan = registers | waits | DART_CAP_RESIDENT | matrices;
     const uint32_t needs = info.backend == DART_BACKEND_CUDA ? cuda : vulkan;
     const bool one = info.backend != DART_BACKEND_CPU && (info.capabilities & needs) == needs;
     if (state->decode->waits != one) fail_msg("a step has %u launches", dart_stream_launches(state->decode));
