@@ -2,6 +2,12 @@
 #include "layers.h"
 #include "ops/arguments.h"
 
+#include <assert.h>
+
+static_assert((int)BINDING_mixer_window_layers_tail == (int)BINDING_mixer_windows_tail &&
+              (int)BINDING_mixer_window_layers_work == (int)BINDING_mixer_windows_work &&
+              (int)BINDING_mixer_window_layers_stuck == (int)BINDING_mixer_windows_stuck, "bindings of mixer_window_layers");
+
 /* What a multiprocessor has room for: sequences of a group, heads, tiles of eight outputs of in_proj and of out_proj, sequences in one of the
  * latter. TILE_IN, TILE_OUT: outputs in a tile of mixer_window_layers. */
 enum { MOST_MEMBERS = 32, MOST_IN = 8, MOST_OUT = 4, ROWS_OUT = 16, MOST_WIDTH = 768, POSTS_BEGIN = 8, MOST_GROUPS = 2, TILE_IN = 64, TILE_OUT = 32 };
@@ -133,15 +139,9 @@ static dart_status launch(dart_stream *stream, const dart_mixer_step_args *layer
     const op_operand x = {"x", a->x, OP_F32, a->B, a->W}, seq = {"seq", a->seq, OP_I32 | OP_OPTIONAL, a->B, 2};
     const op_operand tail = {"tail", a->tail, OP_FLOAT, (uint64_t)a->B * (LAYERS_TAPS - 1), I + 2 * LAYERS_N};
     uint32_t at; /* of what is bound for its type */
-    if (folds)
-        OP_LAUNCH(&call, &k, shape.tiles, {BINDING_mixer_windows_tail, &tail, &at, NULL}, OP_AT(mixer_windows, seq, &seq, k),
-                  OP_AT(mixer_windows, x, &x, k), OP_WHOLE(mixer_windows, work, &work), OP_WHOLE(mixer_windows, places, &places),
-                  OP_WHOLE(mixer_windows, posts, &posts), OP_WHOLE(mixer_windows, stuck, &stuck));
-    else
-        OP_LAUNCH(&call, &k, shape.tiles, {BINDING_mixer_window_layers_tail, &tail, &at, NULL}, OP_AT(mixer_window_layers, seq, &seq, k),
-                  OP_AT(mixer_window_layers, x, &x, k), OP_WHOLE(mixer_window_layers, work, &work),
-                  OP_WHOLE(mixer_window_layers, places, &places), OP_WHOLE(mixer_window_layers, posts, &posts),
-                  OP_WHOLE(mixer_window_layers, stuck, &stuck));
+    OP_LAUNCH(&call, &k, shape.tiles, {BINDING_mixer_windows_tail, &tail, &at, NULL}, OP_AT(mixer_windows, seq, &seq, k),
+              OP_AT(mixer_windows, x, &x, k), OP_WHOLE(mixer_windows, work, &work), OP_WHOLE(mixer_windows, places, &places),
+              OP_WHOLE(mixer_windows, posts, &posts), OP_WHOLE(mixer_windows, stuck, &stuck));
     return op_end(&call);
 }
 
