@@ -83,8 +83,8 @@ static double decay_or_step(conform_data *d, uint64_t i) { return i % 2 == 0 ? c
 
 static uint32_t slot_of(const conform_data *d, const mixer_case *k, uint32_t b) { return (uint32_t)k->seq.pos[b] % d->c->S % dart_window_tokens(); }
 
-/* Places in a window of all kinds: the first and the last, behind which windows fold, those of chunks that close. */
-/* Of large chunks all sequences have the first one only, so that none sees a memory. */
+/* Places in a window of all kinds: the first and the last, behind which windows fold, those of chunks that close. Of chunks larger than draws make
+ * sequences have the first one only, so that none sees a memory. */
 static void place_in_windows(conform_data *d, mixer_case *k)
 {
     const int32_t S = (int32_t)d->c->S, slots = (int32_t)dart_window_tokens(), chunks = S > 300 ? 1 : 4;
@@ -430,12 +430,9 @@ static void step_through_windows(conform_data *d, const mixer_case *k, const dar
         .B = k->B, .W = k->W, .outputs = k->Q, .C = k->D, .K = K, .S = c->S, .eps = k->eps, .x = a->x, .norm = a->norm, .weight = a->sma_proj,
         .y = k->work.queries->t, .conv = k->work.sma_conv->t, .conv_weight = a->sma_conv_weight, .conv_bias = a->sma_conv_bias, .tail = a->sma_tail,
         .seq = a->seq});
-    w.mode = DART_WINDOW_STEP;
     w.conv = k->work.conv->t;
     w.y = k->work.y->t;
     w.d = a->d;
-    w.closing = a->closing;
-    w.closing_count = a->closing_count;
     const window_back_args back = {.B = k->B, .I = k->I, .W = k->W, .eps = k->eps, .x = w.y, .norm = a->mixer_norm, .weight = a->out_proj, .y = a->x,
                                    .seq = a->seq};
     const dart_tensor z = columns_of(k->work.proj, 0);
@@ -482,19 +479,21 @@ static void run_windows(conform_data *d, const mixer_case *k, const dart_mixer_s
     const window_project_args inner = inner_projection(d, k, args);
     const bool unfolded = !whole && mixer_window_layers_fit(d->stream, args, &window, 1);
     const bool launches = !whole && !unfolded && window_project_fits(d->device, &inner);
+    const bool steps = whole || unfolded || launches;
+    dart_window_args step = w;
+    step.mode = DART_WINDOW_STEP;
+    step.closing = args->closing;
+    step.closing_count = args->closing_count;
     if (whole) mixer_windows(d->stream, args, &window, 1);
     if (unfolded) {
         mixer_window_layers(d->stream, args, &window, 1);
-        w.mode = DART_WINDOW_STEP;
-        w.closing = args->closing;
-        w.closing_count = args->closing_count;
-        dart_window_fold(d->stream, &w);
+        dart_window_fold(d->stream, &step);
     }
-    if (launches) step_through_windows(d, k, args, w);
-    if (whole || unfolded || launches) w.seq = k->window.after->t;
+    if (launches) step_through_windows(d, k, args, step);
+    if (steps) w.seq = k->window.after->t;
     w.mode = DART_WINDOW_CLOSE;
     dart_window_fold(d->stream, &w);
-    if (!whole && !unfolded && !launches) dart_mixer_step(d->stream, args);
+    if (!steps) dart_mixer_step(d->stream, args);
 }
 
 void conform_mixer(conform_data *d)
@@ -519,8 +518,8 @@ void conform_mixer(conform_data *d)
             .sma_conv_weight = conform_view(k.sma_taps),
             .sma_conv_bias = conform_view(k.sma_bias), .tail = k.tail->t, .sma_tail = conform_view(k.sma_tail), .h = k.h->t,
             .open = conform_view(k.open), .open_decay = conform_view(k.open_decay), .memories = runs, .closing = runs,
-            .memories_count = sees ? count : 0,
-            .closing_count = count, .proj = conform_view(k.proj), .queries = conform_view(k.queries), .y = conform_view(k.y)};
+            .memories_count = sees ? count : 0, .closing_count = count, .proj = conform_view(k.proj), .queries = conform_view(k.queries),
+            .y = conform_view(k.y)};
         if (k.windows) run_windows(d, &k, &args);
         else if (k.layers && mixer_layers_fit(d->stream, &args, 1)) mixer_layers(d->stream, &args, 1);
         else dart_mixer_step(d->stream, &args);

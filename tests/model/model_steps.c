@@ -1,5 +1,7 @@
 /* How work is cut for the device: steps in few launches, several steps a submission, prefill in slices: model_steps
  * DEVICE_SPEC DATA_DIR. */
+#include "runtime/op.h" /* before model_cases.h, whose L its functions have as a parameter */
+
 #include "model_cases.h"
 
 #include "runtime/stream.h"
@@ -211,8 +213,6 @@ static void windows_in_one_launch(void **unused)
     windows_alike(&wide, &options, 37, false, 8 * 0x1p-6); /* a full window before the chunk closes */
     windows_alike(&wide, &options, 0, true, 8 * 0x1p-6);
     windows_alike(&mamba2, &options, 0, false, 8 * 0x1p-6);
-    dart_device_info info;
-    dart_device_describe(device, &info);
     dart_model *model = model_of(&wide, &options);
     dart_state *state = state_of(model, &(dart_state_options){.B = B});
     int32_t *ids = ids_of(B, wide.V), now[B];
@@ -220,11 +220,8 @@ static void windows_in_one_launch(void **unused)
     state->windowed = true;
     for (uint32_t b = 0; b < B; b++) now[b] = ids[b * L];
     must(dart_decode(state, &(dart_decode_args){.ids = now}), "dart_decode");
-    const uint32_t cuda = DART_CAP_RESIDENT | DART_CAP_SM90, matrices = DART_CAP_MATRIX_BF16 | DART_CAP_LARGE | DART_CAP_SHARED48;
-    const uint32_t registers = DART_CAP_STORE16 | DART_CAP_SUBGROUP | DART_CAP_REGISTERS160, waits = DART_CAP_CUMULATIVE | DART_CAP_ADDRESSES;
-    const uint32_t vulkan = registers | waits | DART_CAP_RESIDENT | matrices;
-    const uint32_t needs = info.backend == DART_BACKEND_CUDA ? cuda : vulkan;
-    const bool one = info.backend != DART_BACKEND_CPU && (info.capabilities & needs) == needs;
+    const bool one = op_row_on(device, KERNEL_mixer_windows, 1, FITS_MIXER_WINDOWS) != NULL ||
+                     op_row_on(device, KERNEL_mixer_window_layers, 1, FITS_MIXER_WINDOWS) != NULL;
     if (state->decode->waits != one) fail_msg("a step has %u launches", dart_stream_launches(state->decode));
     if (!one) print_message("NOT RUN: the device takes a step in several launches\n");
     free(ids);
