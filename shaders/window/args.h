@@ -67,4 +67,23 @@ struct WindowFoldArgs {
     F32 eps;
 };
 
+/* The same for `layers` layers with the same sequences, found by their addresses: N = 128, P = 64; rows, hin and memories of one 16-bit type, with
+ * HAS_HIN_SCALE's scales. places: first and count of each of `closing` runs; then place p of layer l, a 64-bit number, in words
+ * 2 (FOLD_RUNS + l FOLD_PLACES + p) and the next. A chunk that closes goes to the first run that has room for its memory, of capacity count; without
+ * one its window is not folded. Workgroups share out the heads. */
+#define FOLD_ROWS 0u
+#define FOLD_STEPS 1u
+#define FOLD_H 2u
+#define FOLD_OPEN 3u
+#define FOLD_OPEN_DECAY 4u
+#define FOLD_HIN 5u
+#define FOLD_HIN_SCALE 6u
+#define FOLD_CLOSING 7u /* memories and scales of each run */
+#define FOLD_PLACES 11u
+#define FOLD_RUNS 2u
+struct WindowFoldsArgs {
+    U32 tiles, flags, layers, B, H, G, S, closing, seq_at;
+    F32 eps;
+};
+
 #endif

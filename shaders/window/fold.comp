@@ -13,6 +13,7 @@ READS(rows) READS_WRITES(steps) READS(seq) READS_WRITES(open_decay) WRITES(hin) 
 WRITES(scale)
 #include "lib/seq.glsl"
 #include "window.glsl"
+bool takes(uint m) { return m >= args.first && m - args.first < args.count; }
 #include "folding.glsl"
 #include "lib/eight.glsl"
 READS_EIGHT(rows) WRITES_EIGHT(hin) WRITES_EIGHT(to) READS_WRITES_AS(vec4, quads, h) READS_WRITES_AS(vec4, quads, open)

@@ -1,6 +1,7 @@
 // Which windows a launch folds, see args.h, and who does what: all workgroups look at all sequences and share out the heads of those that fold, so
-// that few workgroups, which is what a launch with nothing to do wants, fold the heads of a single sequence side by side. Include after lib/seq.glsl
-// and slot.glsl, in a kernel with the arguments of window_fold. Shared memory: 8 LANES + LANES / 8 + 4 bytes.
+// that few workgroups, which is what a launch with nothing to do wants, fold the heads of a single sequence side by side. Include after lib/seq.glsl,
+// slot.glsl and takes(m), whether this launch stores memory m, in a kernel with the arguments of window_fold or window_folds.
+// Shared memory: 8 LANES + LANES / 8 + 4 bytes.
 const uint FLAGS = (LANES + 31u) / 32u;
 shared uint flags[FLAGS];    // which of the sequences fold
 shared uvec2 folding[LANES]; // those: b, position
@@ -17,8 +18,7 @@ bool folds(uint b, uint position)
 {
     if (!every() && seq_count(b, 1u) == 0u) return false;
     if (is_step() && tokens_at(position) < WINDOW && (position + 1u) % args.S != 0u) return false;
-    uint m = position / args.S;
-    return closes_at(position) ? m >= args.first && m - args.first < args.count : !has(args.flags, IS_LATER);
+    return closes_at(position) ? takes(position / args.S) : !has(args.flags, IS_LATER);
 }
 
 // Lists those of the LANES sequences from `first` on that fold, in their order, the same in every workgroup. Returns how many.

@@ -3,6 +3,7 @@
 #include "state.h"
 
 #include "ops/mixer/mixer.h"
+#include "ops/window/window.h"
 #include "runtime/stream.h"
 
 #include <stdlib.h>
@@ -100,16 +101,41 @@ static model_transformer_args transformer_args(const dart_state *state, const mo
 
 enum { STEP_LAUNCHES = 8, PIECE_LAUNCHES = 12 }; /* of a layer of a step, of a piece, about */
 
-/* Nothing in a step waits for its folds: those of all layers stand beside one another behind the last layer, so that the many that find nothing to do
- * cost next to nothing, and a few sequences' fold side by side. */
-static dart_status record_window_folds(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end)
+/* The runs of a layer, which the next one's take the place of, in a list of its own; returns those that close. */
+static const dart_memories *keep_runs(const dart_state *state, const model_span *span, dart_memories *own)
 {
+    const size_t count = span->runs + (span->close_to - span->close_from);
+    if (count > 0) memcpy(own, state->runs, count * sizeof *own);
+    return own + span->runs;
+}
+
+/* Nothing in a step waits for its folds: those of all layers are one launch behind the last layer, or launches that stand beside one another, so that
+ * the many that find nothing to do cost next to nothing, and a few sequences' fold side by side. */
+static dart_status record_folds(dart_state *state, dart_stream *stream, const model_pass *pass, uint32_t first, uint32_t end, dart_window_mode mode)
+{
+    dart_device *device = state->model->device;
+    const size_t count = end - first, lists = (size_t)pass->span.runs + (pass->span.close_to - pass->span.close_from);
+    const uint64_t bytes = state->window_bytes + 2 * state->layer_bytes;
+    dart_window_args *layers = device_calloc(device, count, sizeof *layers);
+    dart_memories *runs = device_calloc(device, count * lists + 1, sizeof *runs);
     dart_status status = DART_OK;
-    for (uint32_t layer = first; status == DART_OK && layer < end; layer++) {
-        model_pace_bytes(state, stream, state->window_bytes + 2 * state->layer_bytes, 1);
-        const model_block_args args = block_args(state, pass, layer);
-        status = model_block_window_fold(stream, &args);
+    if (layers == NULL || runs == NULL) status = atomic_load(&device->lost) ? DART_DEVICE_LOST : DART_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < count && status == DART_OK; i++) {
+        const model_block_args args = block_args(state, pass, first + i);
+        layers[i] = model_block_fold_args(&args, mode);
+        layers[i].closing = keep_runs(state, &pass->span, &runs[i * lists]);
     }
+    if (status == DART_OK && window_folds_fit(stream, layers, (uint32_t)count)) {
+        model_pace_bytes(state, stream, count * bytes, 1);
+        status = window_folds(stream, layers, (uint32_t)count);
+    } else {
+        for (size_t i = 0; i < count && status == DART_OK; i++) {
+            model_pace_bytes(state, stream, bytes, 1);
+            status = dart_window_fold(stream, &layers[i]);
+        }
+    }
+    free(layers);
+    free(runs);
     return status;
 }
 
@@ -153,15 +179,13 @@ static dart_status list_steps(dart_state *state, const model_pass *pass, uint32_
     }
     for (uint32_t i = 0; i < count; i++) {
         const model_block_args args = block_args(state, pass, first + i);
-        dart_memories *own = lists > 0 ? &list->runs[i * lists] : NULL; /* the next layer's take the place of those in the state */
         list->steps[i] = model_block_step_args(&args);
         if (pass->windowed)
             list->windows[i] = (mixer_window){.rows = args.window.rows, .steps = args.window.steps, .hin = args.window.hin,
                                               .hin_scale = args.window.hin_scale};
         if (lists == 0) continue;
-        memcpy(own, state->runs, lists * sizeof *own);
-        list->steps[i].memories = own;
-        list->steps[i].closing = &own[pass->span.runs];
+        list->steps[i].memories = &list->runs[i * lists];
+        list->steps[i].closing = keep_runs(state, &pass->span, &list->runs[i * lists]);
     }
     return DART_OK;
 }
@@ -199,7 +223,7 @@ static dart_status record_windowed(dart_state *state, dart_stream *stream, const
     else if (fit) status = mixer_window_layers(stream, list.steps, list.windows, list.count);
     free_steps(&list);
     if (!fit) status = record_window_steps(state, stream, pass, first, end);
-    return folds || status != DART_OK ? status : record_window_folds(state, stream, pass, first, end);
+    return folds || status != DART_OK ? status : record_folds(state, stream, pass, first, end, DART_WINDOW_STEP);
 }
 
 dart_status model_record_embedding(dart_state *state, dart_stream *stream, const model_pass *pass, model_work ids)
@@ -234,13 +258,7 @@ dart_status model_record_layers(dart_state *state, dart_stream *stream, const mo
 dart_status model_record_fold(dart_state *state, dart_stream *stream, dart_window_mode mode)
 {
     const model_pass pass = {.B = state->B, .L = 1, .windowed = true};
-    dart_status status = DART_OK;
-    for (uint32_t layer = 0; status == DART_OK && layer < state->model->config.layers; layer++) {
-        model_pace_bytes(state, stream, state->window_bytes + 2 * state->layer_bytes, 4);
-        const model_block_args args = block_args(state, &pass, layer);
-        status = model_block_window_turn(stream, &args, mode);
-    }
-    return status;
+    return record_folds(state, stream, &pass, 0, state->model->config.layers, mode);
 }
 
 dart_status model_record_norm(dart_state *state, dart_stream *stream, uint32_t T, const dart_tensor *rows,

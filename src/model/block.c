@@ -246,10 +246,12 @@ static dart_window_args window_args(const model_block_args *a, dart_window_mode 
     return args;
 }
 
-dart_status model_block_window_turn(dart_stream *stream, const model_block_args *a, dart_window_mode mode)
+dart_window_args model_block_fold_args(const model_block_args *a, dart_window_mode mode)
 {
-    const dart_window_args args = window_args(a, mode);
-    return dart_window_fold(stream, &args);
+    dart_window_args args = window_args(a, mode);
+    args.closing = a->closing;
+    args.closing_count = a->closing_count;
+    return args;
 }
 
 /* ---- The block ---- */
@@ -424,14 +426,6 @@ dart_status model_block_window_end(dart_stream *stream, const model_block_args *
     attend(stream, a);
     gate(stream, a);
     return put_out(stream, a, (dart_tensor){0}, a->x);
-}
-
-dart_status model_block_window_fold(dart_stream *stream, const model_block_args *a)
-{
-    dart_window_args window = window_args(a, DART_WINDOW_STEP);
-    window.closing = a->closing;
-    window.closing_count = a->closing_count;
-    return dart_window_fold(stream, &window);
 }
 
 dart_mixer_step_args model_block_step_args(const model_block_args *a)

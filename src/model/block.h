@@ -152,13 +152,12 @@ dart_status model_block_backward(dart_stream *stream, const model_block_args *ar
                                  const model_block_slopes *slopes);
 /* One token of every sequence by dart_mixer_step, with these arguments: few launches that repeat work, for a few sequences. Does not use `work`. */
 dart_mixer_step_args model_block_step_args(const model_block_args *args);
-/* One token of every sequence through `window`, for many sequences, in three parts. The fold may stand anywhere behind the end and before the
- * begin of the layer's next step. */
+/* One token of every sequence through `window`, for many sequences, in two parts, and behind them dart_window_fold, which may stand anywhere before
+ * the begin of the layer's next step. */
 dart_status model_block_window_begin(dart_stream *stream, const model_block_args *args);
 dart_status model_block_window_end(dart_stream *stream, const model_block_args *args);
-dart_status model_block_window_fold(dart_stream *stream, const model_block_args *args);
-/* DART_WINDOW_OPEN before the first step, DART_WINDOW_JOIN for sequences that come later, DART_WINDOW_CLOSE before the next
- * model_block_piece. */
-dart_status model_block_window_turn(dart_stream *stream, const model_block_args *args, dart_window_mode mode);
+/* Arguments of dart_window_fold: DART_WINDOW_STEP behind a step, DART_WINDOW_OPEN before the first one, DART_WINDOW_JOIN for sequences that come
+ * later, DART_WINDOW_CLOSE before the next model_block_piece. */
+dart_window_args model_block_fold_args(const model_block_args *args, dart_window_mode mode);
 
 #endif

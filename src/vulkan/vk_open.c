@@ -28,8 +28,8 @@ dart_status vk_device_create(void *self, uint32_t index, const dart_device_optio
     device->profiled = options->profile != NULL;
     device->directed = options->backwards != 0 || adapter->turns;
     device->capabilities = capabilities & (adapter->info.capabilities | DART_CAP_SPEED);
-    /* Only launches with DART_CAP_RESIDENT find memory by address: buffers of other devices do without. */
-    if ((device->capabilities & DART_CAP_RESIDENT) == 0) device->capabilities &= ~(uint32_t)DART_CAP_ADDRESSES;
+    /* Only launches with DART_CAP_RESIDENT, and window_folds, find memory by address: buffers of other devices do without. */
+    if ((device->capabilities & (DART_CAP_RESIDENT | DART_CAP_MATRIX_BF16)) == 0) device->capabilities &= ~(uint32_t)DART_CAP_ADDRESSES;
     atomic_init(&device->lost, false);
     dart_status status = DART_OK;
     for (; device->mutexes_count < VK_MUTEX_COUNT; device->mutexes_count++) {

@@ -18,7 +18,7 @@ static const struct { conform_case c; int dtypes; } lines[] = {
 static const struct {
     const char *op;
     conform_runner run;
-    kernel_id kernels[10];
+    kernel_id kernels[11];
     uint32_t count;
 } ops[] = {
     {"convert", conform_dense, {KERNEL_convert, KERNEL_fill}, 2},
@@ -64,10 +64,10 @@ static const struct {
     {"mixer", conform_mixer, {KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step, KERNEL_sma_append}, 5},
     {"mixer_layers", conform_mixer, {KERNEL_mixer_layers, KERNEL_mixer_project, KERNEL_mixer_attend, KERNEL_mixer_output, KERNEL_ssd_step}, 5},
     {"mixer_windows", conform_mixer, {KERNEL_mixer_windows, KERNEL_mixer_window_layers, KERNEL_window_project, KERNEL_window_output,
-                                      KERNEL_window_gated, KERNEL_window_back, KERNEL_window_fold, KERNEL_mixer_project, KERNEL_mixer_attend,
-                                      KERNEL_mixer_output}, 10},
+                                      KERNEL_window_gated, KERNEL_window_back, KERNEL_window_fold, KERNEL_window_folds, KERNEL_mixer_project,
+                                      KERNEL_mixer_attend, KERNEL_mixer_output}, 11},
     {"mixer_quantised", conform_mixer, {KERNEL_mixer_project_quantised, KERNEL_mixer_output_quantised, KERNEL_mixer_project}, 3},
-    {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold}, 3},
+    {"window", conform_window, {KERNEL_window_append, KERNEL_window_output, KERNEL_window_fold, KERNEL_window_folds}, 4},
 };
 
 static const char *const flag_names[] = {"seq", "open",   "h",   "params", "step",   "wide", "dt",   "view",   "tiny",  "huge",  "zero",

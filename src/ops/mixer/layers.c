@@ -2,9 +2,7 @@
 #include "layers.h"
 #include "mixer.h"
 #include "ops/arguments.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "ops/places.h"
 
 /* MOST_OF_A_SPLIT: through Vulkan a workgroup looks at a few of its memories at a time; from some 100 memories on launches of many workgroups took
  * less time (one H100, dart-130m: 8 memories a split 1,987 tokens/s in place of 1,429, 32 of them 858 in place of 933). */
@@ -118,78 +116,33 @@ bool mixer_layers_fit(const dart_stream *stream, const dart_mixer_step_args *lay
     return op_prefers(&call, KERNEL_mixer_layers, KERNEL_mixer_project, 1, traits | FITS_MIXER_STEP | FITS_MIXER_HALF_STEP | FITS_MIXER_ROW16);
 }
 
-/* A table of 64-bit addresses. */
-typedef struct place_table {
-    const op_call *call;
-    uint32_t *words, each; /* places of a layer */
-    bool missing; /* a tensor has no address */
-} place_table;
-
-static void put(place_table *table, uint32_t layer, uint32_t place, const dart_tensor *tensor)
-{
-    if (!op_has(tensor)) return;
-    const op_operand operand = {.of = *tensor};
-    const uint64_t address = op_address(table->call, &operand);
-    uint32_t *words = &table->words[2 * (RUN_PAIRS + layer * table->each + place)];
-    table->missing = table->missing || address == 0;
-    words[0] = (uint32_t)address;
-    words[1] = (uint32_t)(address >> 32);
-}
-
-static void put_runs(place_table *table, uint32_t layer, uint32_t place, const dart_memories *runs, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        put(table, layer, place + 2 * i, &runs[i].dh);
-        put(table, layer, place + 2 * i + 1, &runs[i].scale);
-    }
-}
-
-static void put_layer(place_table *table, uint32_t layer, const dart_mixer_step_args *a, const mixer_window *window)
+static void put_layer(ops_places *places, uint32_t layer, const dart_mixer_step_args *a, const mixer_window *window)
 {
     const struct { uint32_t place; const dart_tensor *tensor; } tensors[] = {
         {PLACE_NORM, &a->norm}, {PLACE_IN_PROJ, &a->in_proj}, {PLACE_TAPS, &a->conv_weight}, {PLACE_BIAS, &a->conv_bias}, {PLACE_TAIL, &a->tail},
         {PLACE_DT_BIAS, &a->dt_bias}, {PLACE_A_LOG, &a->a_log}, {PLACE_D, &a->d}, {PLACE_MIXER_NORM, &a->mixer_norm},
         {PLACE_OUT_PROJ, &a->out_proj}, {PLACE_H, &a->h}, {PLACE_SMA_PROJ, &a->sma_proj}, {PLACE_SMA_TAPS, &a->sma_conv_weight},
         {PLACE_SMA_BIAS, &a->sma_conv_bias}, {PLACE_SMA_TAIL, &a->sma_tail}, {PLACE_OPEN, &a->open}, {PLACE_OPEN_DECAY, &a->open_decay}};
-    for (size_t i = 0; i < COUNT_OF(tensors); i++) put(table, layer, tensors[i].place, tensors[i].tensor);
-    put_runs(table, layer, PLACE_RUNS, a->memories, a->memories_count);
-    put_runs(table, layer, PLACE_CLOSING, a->closing, a->closing_count);
+    for (size_t i = 0; i < COUNT_OF(tensors); i++) ops_places_put(places, layer, tensors[i].place, tensors[i].tensor);
+    ops_places_put_runs(places, layer, PLACE_RUNS, a->memories, a->memories_count);
+    ops_places_put_runs(places, layer, PLACE_CLOSING, a->closing, a->closing_count);
     if (window != NULL) {
-        put(table, layer, PLACE_ROWS, &window->rows);
-        put(table, layer, PLACE_HIN, &window->hin);
-        put(table, layer, PLACE_HIN_SCALE, &window->hin_scale);
-        put(table, layer, PLACE_STEPS, &window->steps);
+        ops_places_put(places, layer, PLACE_ROWS, &window->rows);
+        ops_places_put(places, layer, PLACE_HIN, &window->hin);
+        ops_places_put(places, layer, PLACE_HIN_SCALE, &window->hin_scale);
+        ops_places_put(places, layer, PLACE_STEPS, &window->steps);
     }
-    /* Mesa's driver for processors loads from an address that is the same for all lanes even where none of them asks for it. */
-    uint32_t *words = &table->words[2 * (RUN_PAIRS + layer * table->each)];
-    for (uint32_t i = 0; i < table->each; i++)
-        if (i != PLACE_BIAS && i != PLACE_SMA_BIAS && words[2 * i] == 0 && words[2 * i + 1] == 0) put(table, layer, i, &a->h);
-}
-
-static void put_sizes(uint32_t *words, const dart_memories *runs, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        words[2 * i] = runs[i].first;
-        words[2 * i + 1] = runs[i].M;
-    }
+    ops_places_fill(places, layer, &a->h, 1ull << PLACE_BIAS | 1ull << PLACE_SMA_BIAS);
 }
 
 op_operand mixer_places(op_call *call, const dart_mixer_step_args *layers, const mixer_window *windows, uint32_t count)
 {
-    const uint32_t each = windows != NULL ? WINDOW_PLACES : PLACES;
-    const uint64_t words = 2 * (RUN_PAIRS + (uint64_t)count * each);
-    place_table table = {.call = call, .each = each, .words = calloc((size_t)words, sizeof *table.words)};
-    if (table.words == NULL) {
-        op_fail(call, DART_OUT_OF_MEMORY, "no host memory");
-        return (op_operand){0};
-    }
-    put_sizes(table.words, layers[0].memories, layers[0].memories_count);
-    put_sizes(table.words + 2 * MIXER_RUNS, layers[0].closing, layers[0].closing_count);
-    for (uint32_t i = 0; i < count; i++) put_layer(&table, i, &layers[i], windows != NULL ? &windows[i] : NULL);
-    if (table.missing) op_fail(call, DART_UNSUPPORTED, "a buffer has no address");
-    const op_operand operand = op_table(call, table.words, words);
-    free(table.words);
-    return operand;
+    ops_places places;
+    if (!ops_places_begin(&places, call, RUN_PAIRS, windows != NULL ? WINDOW_PLACES : PLACES, count)) return (op_operand){0};
+    ops_places_sizes(&places, 0, layers[0].memories, layers[0].memories_count);
+    ops_places_sizes(&places, MIXER_RUNS, layers[0].closing, layers[0].closing_count);
+    for (uint32_t i = 0; i < count; i++) put_layer(&places, i, &layers[i], windows != NULL ? &windows[i] : NULL);
+    return ops_places_end(&places);
 }
 
 dart_status mixer_layers(dart_stream *stream, const dart_mixer_step_args *layers, uint32_t count)

@@ -2,10 +2,14 @@
 #ifndef DART_WINDOW_H
 #define DART_WINDOW_H
 
-#include "runtime/device.h"
+#include "runtime/stream.h"
 
 /* Do dart_window_append, _output and _fold take less time than dart_conv and dart_ssd with L = 1? Looks at B, N, P and the types of rows and hin. */
 bool window_pays(const dart_device *device, const dart_window_args *args);
+
+/* Does dart_window_fold of `count` layers go in one launch? Their arguments must be valid. */
+bool window_folds_fit(const dart_stream *stream, const dart_window_args *layers, uint32_t count);
+dart_status window_folds(dart_stream *stream, const dart_window_args *layers, uint32_t count);
 
 /* A product behind RMSNorm with `outputs` outputs for each of B sequences: from output `first` on C channels of a convolution with K taps, then
  * H step sizes; formulas: WindowProjectArgs in shaders/window/args.h. It is a norm, a product and dart_window_append in one launch or, with
