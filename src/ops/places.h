@@ -19,8 +19,8 @@ void ops_places_sizes(ops_places *places, uint32_t at, const dart_memories *runs
 void ops_places_put(ops_places *places, uint32_t layer, uint32_t place, const dart_tensor *tensor);
 /* Memories and scales of each run, from `place` on. */
 void ops_places_put_runs(ops_places *places, uint32_t layer, uint32_t place, const dart_memories *runs, uint32_t count);
-/* Puts `tensor` where places of the layer are 0, but for those whose bits are in `empty`: Mesa's driver for processors loads from an address that is the
- * same for all lanes even where none of them asks for it. */
+/* Puts `tensor` where places of the layer are 0, but for those whose bits are in `empty`: Mesa's driver for processors loads from an address that is
+ * the same for all lanes even where none of them asks for it. */
 void ops_places_fill(ops_places *places, uint32_t layer, const dart_tensor *tensor, uint64_t empty);
 /* The table, for a binding; frees the host's copy. Fails the stream with DART_UNSUPPORTED where an address is missing. */
 op_operand ops_places_end(ops_places *places);
