@@ -3,8 +3,10 @@
 // args.h. A block works on a row. To draw, the smallest kept key is found digit by digit, for top_k from counts of keys, for top_p from sums of
 // weights; then every thread adds up the weights of a run of indices, and the thread in whose run the running sum passes u times the total walks it.
 // Where neither of them leaves logits out, neighbours read neighbours: a warp adds up a chunk of the row at a time, and one warp walks the chunk
-// in which the running sum passes. Shared memory: 2.3 KiB.
+// in which the running sum passes. Shared memory: 3 KiB.
 #include "ranking.cuh"
+
+constexpr uint32_t sample_threads = THREADS_sample_simt, sample_warps = sample_threads / 32;
 
 // Word 0 of Philox4x32-10 for counter (c0, c1, 0, 0).
 __device__ __forceinline__ uint32_t philox_word(uint32_t c0, uint32_t c1, uint32_t k0, uint32_t k1)
@@ -41,7 +43,7 @@ struct Row {
 constexpr uint32_t digits = 16;
 __device__ __forceinline__ void block_sums(float (&values)[digits])
 {
-    __shared__ float parts[digits][warps];
+    __shared__ float parts[digits][sample_warps];
 #pragma unroll
     for (uint32_t j = 0; j < digits; j++) {
         const float sum = warp_sum(values[j]);
@@ -51,7 +53,7 @@ __device__ __forceinline__ void block_sums(float (&values)[digits])
 #pragma unroll
     for (uint32_t j = 0; j < digits; j++) {
         values[j] = 0.0f;
-        for (uint32_t w = 0; w < warps; w++) values[j] += parts[j][w];
+        for (uint32_t w = 0; w < sample_warps; w++) values[j] += parts[j][w];
     }
     __syncthreads();
 }
@@ -61,12 +63,12 @@ __device__ __forceinline__ void block_sums(float (&values)[digits])
 template <class Weigh> __device__ __forceinline__ uint32_t draw_of_all(const Row &row, float u, const Weigh &weigh)
 {
     constexpr uint32_t most = 128;
-    static_assert(most <= block_size, "a thread a chunk");
+    static_assert(most <= sample_threads, "a thread a chunk");
     __shared__ float chunk_sums[most], before_chunk;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t each = ceil_div(ceil_div(row.width, most), 256) * 256, chunks = ceil_div(row.width, each);
     unsigned long long last = 0; // one past the last kept index
-    for (uint32_t c = warp; c < chunks; c += warps) {
+    for (uint32_t c = warp; c < chunks; c += sample_warps) {
         const uint32_t end = uint32_t(min(uint64_t(row.width), (uint64_t(c) + 1) * each));
         float sum = 0.0f;
 #pragma unroll 8
@@ -79,12 +81,12 @@ template <class Weigh> __device__ __forceinline__ uint32_t draw_of_all(const Row
         sum = warp_sum(sum);
         if (lane == 0) chunk_sums[c] = sum;
     }
-    last = block_max(last); // and all sums are there
+    last = block_max<sample_threads>(last); // and all sums are there
     const float own = threadIdx.x < chunks ? chunk_sums[threadIdx.x] : 0.0f;
-    const Scan<float> sums = block_scan(own);
+    const Scan<float> sums = block_scan<sample_threads>(own);
     const float target = u * sums.total;
     const bool passes = sums.with > target && own > 0.0f;
-    const unsigned long long first = block_max(passes ? 0xffffffffu - threadIdx.x : 0u);
+    const unsigned long long first = block_max<sample_threads>(passes ? 0xffffffffu - threadIdx.x : 0u);
     if (first && threadIdx.x == 0xffffffffu - uint32_t(first)) before_chunk = sums.before;
     __syncthreads();
     if (warp > 0) return 0;
@@ -113,7 +115,7 @@ template <class Weigh> __device__ __forceinline__ uint32_t draw_of_all(const Row
 
 KERNEL_FUNCTION(sample, simt)
 {
-    static_assert(block_size == 256, "a thread per digit");
+    static_assert(sample_threads >= 256, "a thread per digit");
     __shared__ uint32_t counts[256], digit_found, left_found;
     predecessors_wait();
     successors_begin();
@@ -134,14 +136,14 @@ KERNEL_FUNCTION(sample, simt)
         const bool penalised = (args.flags & HAS_SEEN) && penalty > 0.0f && isfinite(penalty) && penalty != 1.0f;
         const Row row = {logits, args.logits_at + size_t(tile) * args.logits_row, seen, below ? min(below, args.width) : args.width,
                          args.flags & MARKS_IDS ? uint32_t(ids[args.ids_at + size_t(tile)]) : ~0u, penalised ? penalty : 0.0f};
-        unsigned long long best = best_of_parts(part, tile, args.blocks);
+        unsigned long long best = best_of_parts<sample_threads>(part, tile, args.blocks);
         if (penalised || (best && uint32_t(~uint32_t(best)) >= row.width)) { // the parts know no penalty and all ids
             best = 0;
-            for (uint32_t i = threadIdx.x; i < row.width; i += block_size) {
+            for (uint32_t i = threadIdx.x; i < row.width; i += sample_threads) {
                 const uint32_t key = key_of(row.at(i));
                 if (key) best = max(best, (unsigned long long)(key) << 32 | uint32_t(~i));
             }
-            best = block_max(best);
+            best = block_max<sample_threads>(best);
         }
         // Sets the bit of the id before, which all threads have read; none reads the set after the barriers of block_max.
         const auto mark = [&] {
@@ -153,13 +155,13 @@ KERNEL_FUNCTION(sample, simt)
             if (threadIdx.x == 0) ids[args.ids_at + size_t(tile)] = best ? int32_t(~uint32_t(best)) : 0;
             continue;
         }
-        const uint32_t run = ceil_div(row.width, block_size);
+        const uint32_t run = ceil_div(row.width, sample_threads);
         const uint32_t begin = uint32_t(min(uint64_t(threadIdx.x) * run, uint64_t(row.width)));
         const uint32_t end = min(begin + run, row.width);
         const uint32_t top_k = uint32_t(setting[1]), seed_low = uint32_t(setting[2]), seed_high = uint32_t(setting[3]);
         uint32_t valid = 0;
-        for (uint32_t i = threadIdx.x; i < row.width && top_k != 0; i += block_size) valid += key_of(row.at(i)) != 0;
-        if (top_k != 0) valid = block_scan(valid).total;
+        for (uint32_t i = threadIdx.x; i < row.width && top_k != 0; i += sample_threads) valid += key_of(row.at(i)) != 0;
+        if (top_k != 0) valid = block_scan<sample_threads>(valid).total;
         const float most = of_key(highest), least = __int_as_float(setting[5]);
         const auto weight_of = [&](float v, uint32_t key) {
             if (key == negative_infinity) return 0.0f;
@@ -172,16 +174,17 @@ KERNEL_FUNCTION(sample, simt)
             ties = top_k;
             uint32_t known = 0;
             for (int shift = 24; shift >= 0; shift -= 8) {
-                counts[threadIdx.x] = 0;
+                if (threadIdx.x < 256) counts[threadIdx.x] = 0;
                 __syncthreads();
-                for (uint32_t i = threadIdx.x; i < row.width; i += block_size) {
+                for (uint32_t i = threadIdx.x; i < row.width; i += sample_threads) {
                     const uint32_t key = key_of(row.at(i));
                     if (key && (key & known) == threshold) atomicAdd(&counts[key >> shift & 255u], 1u);
                 }
                 __syncthreads();
-                const uint32_t digit = 255 - threadIdx.x; // so that running sums count larger keys
-                const Scan<uint32_t> larger = block_scan(counts[digit]);
-                if (larger.before < ties && ties <= larger.with) {
+                const bool has_digit = threadIdx.x < 256;
+                const uint32_t digit = 255 - threadIdx.x % 256; // so that running sums count larger keys
+                const Scan<uint32_t> larger = block_scan<sample_threads>(has_digit ? counts[digit] : 0u);
+                if (has_digit && larger.before < ties && ties <= larger.with) {
                     digit_found = digit;
                     left_found = ties - larger.before;
                 }
@@ -202,7 +205,7 @@ KERNEL_FUNCTION(sample, simt)
                 float mass[digits];
 #pragma unroll
                 for (uint32_t j = 0; j < digits; j++) mass[j] = 0.0f;
-                for (uint32_t i = threadIdx.x; i < row.width; i += block_size) {
+                for (uint32_t i = threadIdx.x; i < row.width; i += sample_threads) {
                     const float v = row.at(i);
                     const uint32_t key = key_of(v);
                     if (key <= threshold || key < found) continue;
@@ -222,12 +225,12 @@ KERNEL_FUNCTION(sample, simt)
             }
             if (found >= threshold) { // else rounding keeps all of them
                 float larger = 0.0f;
-                for (uint32_t i = threadIdx.x; i < row.width; i += block_size) {
+                for (uint32_t i = threadIdx.x; i < row.width; i += sample_threads) {
                     const float v = row.at(i);
                     const uint32_t key = key_of(v);
                     if (key > found) larger += weight_of(v, key);
                 }
-                larger = block_sum(larger);
+                larger = block_sum<sample_threads>(larger);
                 const float each = fmaxf(weight_of(of_key(found), found), 1.0e-38f);
                 const uint32_t keep = uint32_t(fminf(fmaxf(ceilf((target - larger) / each), 1.0f), 1.0e9f));
                 ties = found == threshold ? min(ties, keep) : keep;
@@ -252,7 +255,7 @@ KERNEL_FUNCTION(sample, simt)
         }
         uint32_t equal = 0;
         for (uint32_t i = begin; i < end; i++) equal += key_of(row.at(i)) == threshold;
-        const uint32_t equal_before = block_scan(equal).before;
+        const uint32_t equal_before = block_scan<sample_threads>(equal).before;
 
         // Calls each(i, weight) for the kept indices of this thread in order, until it says to stop.
         const auto walk = [&](auto each) {
@@ -273,8 +276,8 @@ KERNEL_FUNCTION(sample, simt)
             last = i + 1;
             return true;
         });
-        last = uint32_t(block_max(last));
-        const Scan<float> sums = block_scan(sum);
+        last = uint32_t(block_max<sample_threads>(last));
+        const Scan<float> sums = block_scan<sample_threads>(sum);
 
         const float target = u * sums.total;
         unsigned long long chosen = 0; // complement of the index, so that the lowest one wins
@@ -287,7 +290,7 @@ KERNEL_FUNCTION(sample, simt)
                 return !(running > target);
             });
         }
-        chosen = block_max(chosen);
+        chosen = block_max<sample_threads>(chosen);
         mark();
         if (threadIdx.x == 0) {
             uint32_t id = last ? last - 1 : 0;

@@ -330,14 +330,14 @@ __device__ __forceinline__ float warp_sum(float value)
     return value;
 }
 // Call with the whole block.
-__device__ __forceinline__ float block_sum(float value)
+template <uint32_t threads = block_size> __device__ __forceinline__ float block_sum(float value)
 {
-    __shared__ float parts[warps];
+    __shared__ float parts[threads / 32];
     value = warp_sum(value);
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
     __syncthreads();
     float sum = 0.0f;
-    for (uint32_t w = 0; w < warps; w++) sum += parts[w];
+    for (uint32_t w = 0; w < threads / 32; w++) sum += parts[w];
     __syncthreads();
     return sum;
 }

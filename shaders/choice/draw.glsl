@@ -1,12 +1,6 @@
-// The draw where no logit is left out by its order: neighbours read neighbours, a lane DRAW_AHEAD logits at a time. The range that holds the
-// draw is cut into blocks, whose sums say which of them the running sum passes in, until it has a logit a lane. Include after kept.glsl, in a
-// shader that defines row_from, row_width, row_least, `float penalised(uint i, float logit)` and `float weight_of(float logit, uint order)`.
-const uint DRAW_BLOCKS = 8u;
-const uint DRAW_AHEAD = 8u;
-const uint DRAW_TEAM = LANES / DRAW_BLOCKS; // lanes that add up the sums of a block
-// The masses of kept.glsl, which nothing else needs by then: first each lane's share of the blocks, then a sum a lane.
-#define DRAW_PART(i) masses[i]
-#define DRAW_SUM(i) masses[DRAW_BLOCKS * LANES + (i)]
+// The draw where no logit is left out by its order. The range that holds the draw is cut into blocks, whose sums say which of them the running sum
+// passes in, until a lane has AHEAD logits of it at most. Include after kept.glsl, whose masses nothing else needs by then, in a shader that defines
+// row_least besides.
 
 // Below 0: the index is not kept.
 float kept_weight(uint i, float raw)
@@ -21,10 +15,10 @@ float kept_weight(uint i, float raw)
 float sum_of_range(uint from, uint end, inout uint last)
 {
     float sum = 0.0;
-    for (uint first = from; first < end; first += DRAW_AHEAD * LANES) {
-        float raw[DRAW_AHEAD];
-        [[unroll]] for (uint j = 0u; j < DRAW_AHEAD; j++) raw[j] = load_logits(row_from + min(first + j * LANES + LANE, row_width - 1u));
-        [[unroll]] for (uint j = 0u; j < DRAW_AHEAD; j++) {
+    for (uint first = from; first < end; first += AHEAD * LANES) {
+        float raw[AHEAD];
+        [[unroll]] for (uint j = 0u; j < AHEAD; j++) raw[j] = load_logits(row_from + min(first + j * LANES + LANE, row_width - 1u));
+        [[unroll]] for (uint j = 0u; j < AHEAD; j++) {
             uint i = first + j * LANES + LANE;
             float weight = i < end ? kept_weight(i, raw[j]) : -1.0;
             if (weight >= 0.0) {
@@ -34,6 +28,26 @@ float sum_of_range(uint from, uint end, inout uint last)
         }
     }
     return sum;
+}
+
+// The block, of those whose sums `mass` has, in which the running sum passes the target, else the last one with weight; `before` becomes the running
+// sum at its begin. All lanes have read the sums on return.
+uint pick_block(float target, inout float before, out bool passed)
+{
+    uint picked = 0u;
+    float running = before;
+    passed = false;
+    for (uint k = 0u; k < DIGITS; k++) {
+        float sum = mass[k];
+        if (!passed && sum > 0.0) {
+            before = running;
+            picked = k;
+            running += sum;
+            passed = running > target;
+        }
+    }
+    barrier();
+    return picked;
 }
 
 // The first kept index whose running sum of weights exceeds u times their total, else the last kept index, 0 where nothing is kept; the same
@@ -46,37 +60,16 @@ uint draw_of_all(float u)
     float before = 0.0;
     float target = 0.0;
     bool whole = true;
+    bool passed;
     do {
-        uint each = ((end - begin + DRAW_BLOCKS - 1u) / DRAW_BLOCKS + LANES - 1u) / LANES * LANES;
-        for (uint k = 0u; k < DRAW_BLOCKS; k++) {
+        uint each = ((end - begin + DIGITS - 1u) / DIGITS + LANES - 1u) / LANES * LANES;
+        for (uint k = 0u; k < DIGITS; k++) {
             uint from = min(begin + k * each, end);
-            DRAW_PART(k * LANES + LANE) = sum_of_range(from, min(from + each, end), last);
+            masses[k * LANES + LANE] = sum_of_range(from, min(from + each, end), last);
         }
-        barrier();
-        float sum = 0.0;
-        for (uint m = 0u; m < DRAW_BLOCKS; m++) sum += DRAW_PART(LANE / DRAW_TEAM * LANES + LANE % DRAW_TEAM + m * DRAW_TEAM);
-        DRAW_SUM(LANE) = sum;
-        barrier();
-        float sums[DRAW_BLOCKS];
-        float total = 0.0;
-        [[unroll]] for (uint k = 0u; k < DRAW_BLOCKS; k++) {
-            sums[k] = 0.0;
-            for (uint j = 0u; j < DRAW_TEAM; j++) sums[k] += DRAW_SUM(k * DRAW_TEAM + j);
-            total += sums[k];
-        }
-        if (whole) target = u * total;
-        uint picked = DRAW_BLOCKS;
-        float running = before;
-        bool passed = false;
-        [[unroll]] for (uint k = 0u; k < DRAW_BLOCKS; k++) {
-            if (!passed && sums[k] > 0.0) {
-                before = running;
-                picked = k;
-                running += sums[k];
-                passed = running > target;
-            }
-        }
-        barrier(); // all lanes have read the sums
+        add_up_masses();
+        for (uint k = 0u; k < DIGITS && whole; k++) target += u * mass[k];
+        uint picked = pick_block(target, before, passed);
         if (whole && !passed) {
             last = workgroup_max_uint(last);
             return max(last, 1u) - 1u;
@@ -84,13 +77,26 @@ uint draw_of_all(float u)
         whole = false;
         begin += picked * each;
         end = min(begin + each, end);
-    } while (end - begin > LANES);
-    DRAW_SUM(LANE) = begin + LANE < end ? max(kept_weight(begin + LANE, load_logits(row_from + begin + LANE)), 0.0) : 0.0;
+    } while (end - begin > AHEAD * LANES);
+    float raw[AHEAD];
+    [[unroll]] for (uint j = 0u; j < AHEAD; j++) raw[j] = load_logits(row_from + min(begin + j * LANES + LANE, row_width - 1u));
+    [[unroll]] for (uint j = 0u; j < DIGITS; j++) {
+        uint i = begin + j * LANES + LANE;
+        masses[j * LANES + LANE] = j < AHEAD && i < end ? max(kept_weight(i, raw[j % AHEAD]), 0.0) : 0.0;
+    }
+    add_up_masses();
+    uint first = pick_block(target, before, passed) * LANES;
+    if (LANE < DIGITS) { // neighbours this time
+        float sum = 0.0;
+        for (uint i = 0u; i < SHARES; i++) sum += masses[first + LANE * SHARES + i];
+        mass[LANE] = sum;
+    }
     barrier();
-    uint id = begin;
+    first += pick_block(target, before, passed) * SHARES;
+    uint id = begin + first;
     bool found = false;
-    for (uint i = 0u; i < LANES; i++) {
-        float weight = DRAW_SUM(i);
+    for (uint i = first; i < first + SHARES; i++) {
+        float weight = masses[i];
         if (!found && weight > 0.0) {
             id = begin + i;
             before += weight;

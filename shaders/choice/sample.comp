@@ -6,7 +6,7 @@
 // logits rows x width, part rows blocks 2 (argmax_part), settings rows x SETTING_WORDS, seq rows x 2, seen rows x ceil(width / 32), ids rows. A
 // workgroup makes one row. The largest logit comes from the parts of the row where they hold it. To sample, the workgroup finds the order
 // (order.glsl) of the last kept logit (kept.glsl), then every lane sums a contiguous segment, and one lane picks; where all logits are kept,
-// draw.glsl. Shared memory: 1096 + 80 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only; the sums that
+// draw.glsl. Shared memory: 4,232 + 80 LANES bytes at most. Guards: -inf has weight 0, NaN is never kept, exp of numbers <= 0 only; the sums that
 // pick are made in the same order as those that add up to the total, but for draw.glsl. The bit of the id before is set when all lanes have
 // read the set.
 #version 460
@@ -44,7 +44,6 @@ float weight_of(float logit, uint order)
 #include "kept.glsl"
 #include "draw.glsl"
 
-shared float sums[gl_WorkGroupSize.x];
 shared uint lasts[gl_WorkGroupSize.x]; // 1 + the last kept index of a segment
 
 // Is this row left alone? The same in every lane.
@@ -72,13 +71,12 @@ uint largest_of(uint tile, out uint index)
     index = top == 0u ? 0u : lowest;
     if (row_penalty == 0.0 && index < row_width) return top;
     best = 0u; // the parts know no penalty and all ids
-    for (uint i = LANE; i < row_width; i += LANES) {
-        uint order = order_of(logit_at(i));
+    FOR_LOGITS(
         if (order > best) {
             best = order;
             where = i;
         }
-    }
+    )
     top = workgroup_max_uint(best);
     lowest = ~workgroup_max_uint(best == top ? ~where : 0u);
     index = top == 0u ? 0u : lowest;

@@ -121,9 +121,7 @@ static void has_sound_rows(void **unused)
         assert_true(strlen(row->variant) < 32); /* what dart_device_options.variant takes */
         /* Guaranteed by Vulkan: 128 invocations, which are four subgroups of 32 lanes; rows with matrices count those. */
         if (row->backend == DART_BACKEND_VULKAN) {
-            const uint32_t most = ROW_HAS_MATRIX(row) && (row->needs & DART_CAP_SHARED48) != 0 ? 512
-                                  : (row->needs & (DART_CAP_LARGE | DART_CAP_SHARED48)) != 0   ? 256
-                                                                                               : 128;
+            const uint32_t most = (row->needs & DART_CAP_SHARED48) != 0 ? 512 : (row->needs & DART_CAP_LARGE) != 0 ? 256 : 128;
             if (row->local == 0 || row->local * (ROW_HAS_MATRIX(row) ? 32 : 1) > most)
                 fail_msg("%s[%s]: %u of %u", name, row->variant, row->local, most);
         }
