@@ -227,7 +227,7 @@ static bool has_addresses(const op_call *call, const dart_window_args *a)
 /* What is the same of all of them, 0 where they do not go in one launch. */
 static uint32_t folds_traits(const op_call *call, const dart_window_args *layers, uint32_t count)
 {
-    uint32_t traits = count > 0 ? UINT32_MAX : 0;
+    uint32_t traits = count > 0 && call->stream->device->backend->memory_address != NULL ? UINT32_MAX : 0;
     for (uint32_t i = 0; i < count; i++) {
         const dart_window_args *a = &layers[i];
         const bool goes = op_has(&a->hin_scale) && a->closing_count <= (FOLD_PLACES - FOLD_CLOSING) / 2 && is_like(a, &layers[0]);
@@ -235,14 +235,13 @@ static uint32_t folds_traits(const op_call *call, const dart_window_args *layers
         for (uint32_t k = 0; k < a->closing_count && traits != 0; k++)
             if (a->closing[k].dh.dtype != a->rows.dtype) traits = 0;
     }
-    return traits;
+    return traits != 0 && op_prefers(call, KERNEL_window_folds, KERNEL_window_fold, layers[0].B, traits) ? traits : 0;
 }
 
 bool window_folds_fit(const dart_stream *stream, const dart_window_args *layers, uint32_t count)
 {
     const op_call call = {.stream = (dart_stream *)(uintptr_t)stream};
-    const uint32_t traits = stream->device->backend->memory_address != NULL ? folds_traits(&call, layers, count) : 0;
-    return traits != 0 && op_prefers(&call, KERNEL_window_folds, KERNEL_window_fold, layers[0].B, traits);
+    return folds_traits(&call, layers, count) != 0;
 }
 
 static void put_fold(ops_places *places, uint32_t layer, const dart_window_args *a)
@@ -284,8 +283,9 @@ dart_status dart_window_fold(dart_stream *stream, const dart_window_args *args)
     if (stream == NULL || args == NULL) return DART_INVALID_ARGUMENT;
     window_plan p;
     if (begin(&p, stream, args, "dart_window_fold") != DART_OK) return op_status(&p.call);
-    if (window_folds_fit(stream, args, 1)) {
-        fold_together(&p, args, 1, folds_traits(&p.call, args, 1));
+    const uint32_t traits = folds_traits(&p.call, args, 1);
+    if (traits != 0) {
+        fold_together(&p, args, 1, traits);
         return op_end(&p.call);
     }
     const bool closes = args->mode == DART_WINDOW_STEP && args->closing_count > 0;
